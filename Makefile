@@ -1,0 +1,36 @@
+# The short way into the build; CMakeLists.txt is the long one.
+BUILD  ?= build
+PREFIX ?= /usr/local
+JOBS   ?= $(shell nproc)
+
+.PHONY: all configure demo test install clean format check-format
+
+all: configure
+	@cmake --build $(BUILD) -j $(JOBS)
+
+configure:
+	@cmake/need-packages.sh build
+	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=WARNING
+
+demo:
+	@cmake/need-packages.sh build demo
+	@$(MAKE) --no-print-directory all
+	@tools/demo.sh $(BUILD)
+
+test:
+	@cmake/need-packages.sh build test
+	@BUILD=$(BUILD) JOBS=$(JOBS) tests/run_suite.sh
+
+install: all
+	@DESTDIR=$(DESTDIR) cmake --install $(BUILD)
+
+clean:
+	@rm -rf $(BUILD)
+
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h')
+
+format:
+	@clang-format -i $(SOURCES)
+
+check-format:
+	@clang-format --dry-run -Werror $(SOURCES)

@@ -1,0 +1,34 @@
+# What `make install` puts where: libraries, headers, the program, and the files by which pkg-config and CMake find them.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS quern-shared EXPORT quern-targets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_COMPONENT development)
+install(TARGETS quern-static EXPORT quern-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/quern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+foreach(program quern quern-check)
+    if(TARGET ${program})
+        install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    endif()
+endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/docs/quern.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# pkg-config wants absolute paths; with GNUInstallDirs a directory may be relative to the prefix or absolute already.
+foreach(dir LIBDIR INCLUDEDIR)
+    if(IS_ABSOLUTE "${CMAKE_INSTALL_${dir}}")
+        set(QN_PC_${dir} "${CMAKE_INSTALL_${dir}}")
+    else()
+        set(QN_PC_${dir} "\${prefix}/${CMAKE_INSTALL_${dir}}")
+    endif()
+endforeach()
+configure_file(${PROJECT_SOURCE_DIR}/quern.pc.in ${PROJECT_BINARY_DIR}/quern.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/quern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(QN_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/quern)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/quern-config.cmake.in ${PROJECT_BINARY_DIR}/quern-config.cmake
+                              INSTALL_DESTINATION ${QN_CMAKE_DIR})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/quern-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/quern-config.cmake ${PROJECT_BINARY_DIR}/quern-config-version.cmake
+        DESTINATION ${QN_CMAKE_DIR})
+install(EXPORT quern-targets NAMESPACE quern:: DESTINATION ${QN_CMAKE_DIR})

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Makes sure that the Debian packages for the named purposes (build, demo, test) are there: installs what is missing when it may
+# (root, or sudo that asks for no password), else prints the one command that would and stops.
+set -eu
+
+build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev"
+demo="python3 python3-pip python3-venv ca-certificates"
+case $(uname -m) in
+x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
+*) cross= ;;
+esac
+
+# Where there is no dpkg the packages have other names: the build then says itself what it misses.
+command -v dpkg-query >/dev/null 2>&1 || exit 0
+
+installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
+
+wanted=
+for purpose in "$@"; do
+    case $purpose in
+    build) wanted+=" $build" ;;
+    demo) wanted+=" $demo" ;;
+    # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
+    test) wanted+=" git binutils clang clang-format libcmocka-dev mandoc $cross" ;;
+    *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;
+    esac
+done
+
+missing=
+for package in $wanted; do
+    installed "$package" || missing+=" $package"
+done
+case " $* " in
+*" test "*)
+    # `clang` depends on clang-N; libclang-rt-N-dev goes with it. Before clang is there, ask the package lists for N.
+    runtime() { apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9][0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1; }
+    rt=$(runtime)
+    if [ -n "$rt" ]; then
+        installed "$rt" || missing+=" $rt"
+    elif ! echo 'int main(void){return 0;}' | clang -fsanitize=address -x c - -o /dev/null 2>/dev/null; then
+        missing+=" libclang-rt-14-dev" # Debian 12's, where the package lists are not there yet to ask
+    fi
+    ;;
+esac
+[ -n "$missing" ] || exit 0
+
+command_line="apt-get install -y --no-install-recommends$missing"
+if [ "$(id -u)" = 0 ]; then
+    as_root=
+elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+    as_root="sudo -n"
+else
+    echo "quern: these Debian packages are missing; install them with" >&2
+    echo "    sudo $command_line" >&2
+    exit 1
+fi
+echo "Installing Debian packages:$missing"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { $as_root env DEBIAN_FRONTEND=noninteractive apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive $command_line; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "quern: installing failed; the command was: $command_line" >&2
+    exit 1
+fi

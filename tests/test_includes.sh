@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# The walls of the house, from the #include lines: a folder of src/ may include itself and the folders before it in the order
+# below; a kernel room may include itself and what lies directly in kernels/, never its neighbours; public headers include public
+# headers only; nothing is included by a path that climbs or by a name that is not "room/file.h".
+set -eu
+root=${1:-${QN_SOURCE_DIR:-$(dirname "$0")/..}}
+cd "$root"
+
+check() {
+    find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) -print0 | sort -z | xargs -0 -r awk '
+    BEGIN {
+        n = split("base quant gguf kernels device cache model text engine server cli check", order)
+        for (i = 1; i <= n; i++) rank[order[i]] = i
+    }
+    FNR == 1 {
+        n = split(FILENAME, part, "/")
+        room = part[1] == "src" ? part[2] : part[1]
+        kernel_room = room == "kernels" && n > 3 ? part[3] : ""
+        if (!(room in rank) && room != "include") { printf "%s: folder %s has no place in the order\n", FILENAME, room; bad = 1 }
+        files++
+    }
+    /^[ \t]*#[ \t]*include[ \t]*"/ {
+        line = $0
+        sub(/^[^"]*"/, "", line); sub(/".*/, "", line)
+        why = ""
+        m = split(line, target, "/")
+        if (line ~ /\.\./ || m < 2) why = "is not of the form room/file.h"
+        else if (target[1] == "quern") why = ""
+        else if (room == "include") why = "is not a public header"
+        else if (!(target[1] in rank)) why = "is in no known folder"
+        else if (rank[target[1]] > rank[room]) why = "is in a folder that comes after " room
+        else if (kernel_room != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_room) why = "is another kernel room than " kernel_room
+        if (why != "") { printf "%s:%d: \"%s\" %s\n", FILENAME, FNR, line, why; bad = 1 }
+        includes++
+    }
+    END { printf "%d files, %d includes\n", files, includes; exit bad }'
+}
+
+# The test must be able to fail: one wrong file of each kind has to be seen.
+trial=$(mktemp -d)
+trap 'rm -rf "$trial"' EXIT
+refuses() {
+    rm -rf "$trial/src" "$trial/include"
+    mkdir -p "$trial/$(dirname "$1")"
+    printf '#include "%s"\n' "$2" >"$trial/$1"
+    if (cd "$trial" && check "${1%%/*}") >/dev/null; then
+        echo "test_includes: did not notice that $1 includes \"$2\""
+        exit 1
+    fi
+}
+refuses src/base/x.c quant/quant.h
+refuses src/quant/x.c gguf/gguf.h
+refuses src/kernels/norm/x.c kernels/rope/rope.h
+refuses src/engine/x.c cli/args.h
+refuses src/engine/x.c ../base/status.h
+refuses include/quern/x.h base/status.h
+refuses src/attic/x.c base/status.h
+
+check src check include
