@@ -1,0 +1,56 @@
+/* What the family files offer to the table in quant.c, and the few conversions that they share. Nothing outside this folder
+ * includes it: the table is the way in. */
+#ifndef QN_QUANT_FAMILIES_H
+#define QN_QUANT_FAMILIES_H
+
+#include "base/half.h"
+#include "quant/quant.h"
+
+#include <string.h>
+
+typedef void qn_decode_fn(const uint8_t *blocks, size_t n_blocks, float *weights);
+typedef void qn_encode_fn(const float *weights, size_t n_blocks, uint8_t *blocks);
+typedef void qn_unpack_fn(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
+typedef size_t qn_find_bad_fn(const uint8_t *blocks, size_t n_blocks);
+
+qn_decode_fn qn_decode_f32, qn_decode_f16, qn_decode_bf16;
+qn_encode_fn qn_encode_f32, qn_encode_f16, qn_encode_bf16;
+qn_find_bad_fn qn_find_bad_f32, qn_find_bad_f16, qn_find_bad_bf16;
+
+qn_unpack_fn qn_unpack_q4_0, qn_unpack_q4_1, qn_unpack_q5_0, qn_unpack_q5_1, qn_unpack_q8_0;
+qn_encode_fn qn_encode_q4_0, qn_encode_q4_1, qn_encode_q8_0;
+
+qn_unpack_fn qn_unpack_q4_k, qn_unpack_q5_k, qn_unpack_q6_k;
+
+qn_unpack_fn qn_unpack_tq1_0, qn_unpack_tq2_0, qn_unpack_ptq1_0;
+qn_encode_fn qn_encode_tq1_0, qn_encode_tq2_0, qn_encode_ptq1_0;
+
+qn_unpack_fn qn_unpack_q1_0, qn_unpack_q2_0, qn_unpack_pq2_0, qn_unpack_ox2_0;
+qn_encode_fn qn_encode_q1_0, qn_encode_q2_0, qn_encode_pq2_0;
+
+static inline float qn_load_half(const uint8_t *at)
+{
+    uint16_t h;
+    memcpy(&h, at, sizeof h);
+    return qn_f16_to_f32(h);
+}
+
+static inline void qn_store_half(uint8_t *at, uint16_t h)
+{
+    memcpy(at, &h, sizeof h);
+}
+
+/* qn_finite_half - the nearest finite half. A finite weight beyond 65504 becomes 65504, and a block whose scale would be beyond it
+ * saturates: an infinity in its place would turn the whole block into NaN. */
+static inline uint16_t qn_finite_half(float x)
+{
+    const uint16_t h = qn_f32_to_f16(x);
+    return (h & 0x7fffu) > 0x7bffu ? (uint16_t)((h & 0x8000u) | 0x7bffu) : h;
+}
+
+/* qn_ternary_codes - codes 0, 1, 2 for n weights around zero, and their scale as a half: d = max |x|, code = round(x/d) + 1.
+ * `four_valued` says that the format also has code 3, +2d. A block that is exactly {-1, 0, 1, 2} times half its maximum then keeps
+ * its four values, which the rule alone would merge; any other block follows the rule. */
+uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint8_t *codes);
+
+#endif

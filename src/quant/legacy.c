@@ -1,0 +1,142 @@
+/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: blocks of 32 weights with one scale, and a minimum in the _1 types. The layouts are ggml's
+ * (ggml-common.h): scale, minimum, fifth bits where there are any, then codes; of a byte of codes the low half belongs to weight
+ * j, the high half to weight j + 16. */
+#include "quant/families.h"
+
+#include <math.h>
+
+enum { WEIGHTS = 32 };
+
+static void unpack_nibbles(const uint8_t *bytes, uint8_t *codes)
+{
+    for (size_t j = 0; j < WEIGHTS / 2; j++) {
+        codes[j] = bytes[j] & 15;
+        codes[j + WEIGHTS / 2] = bytes[j] >> 4;
+    }
+}
+
+static void add_fifth_bits(const uint8_t *bytes, uint8_t *codes)
+{
+    uint32_t bits;
+    memcpy(&bits, bytes, sizeof bits);
+    for (size_t j = 0; j < WEIGHTS; j++)
+        codes[j] |= (uint8_t)((bits >> j & 1) << 4);
+}
+
+void qn_unpack_q4_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)offset, (void)factor;
+    for (size_t b = 0; b < n_blocks; b++, blocks += 18) {
+        scale[b] = qn_load_half(blocks);
+        unpack_nibbles(blocks + 2, codes + b * WEIGHTS);
+    }
+}
+
+void qn_unpack_q4_1(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)factor;
+    for (size_t b = 0; b < n_blocks; b++, blocks += 20) {
+        scale[b] = qn_load_half(blocks);
+        offset[b] = qn_load_half(blocks + 2);
+        unpack_nibbles(blocks + 4, codes + b * WEIGHTS);
+    }
+}
+
+void qn_unpack_q5_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)offset, (void)factor;
+    for (size_t b = 0; b < n_blocks; b++, blocks += 22) {
+        scale[b] = qn_load_half(blocks);
+        unpack_nibbles(blocks + 6, codes + b * WEIGHTS);
+        add_fifth_bits(blocks + 2, codes + b * WEIGHTS);
+    }
+}
+
+void qn_unpack_q5_1(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)factor;
+    for (size_t b = 0; b < n_blocks; b++, blocks += 24) {
+        scale[b] = qn_load_half(blocks);
+        offset[b] = qn_load_half(blocks + 2);
+        unpack_nibbles(blocks + 8, codes + b * WEIGHTS);
+        add_fifth_bits(blocks + 4, codes + b * WEIGHTS);
+    }
+}
+
+void qn_unpack_q8_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)offset, (void)factor;
+    for (size_t b = 0; b < n_blocks; b++, blocks += 34) {
+        scale[b] = qn_load_half(blocks);
+        for (size_t j = 0; j < WEIGHTS; j++)
+            codes[b * WEIGHTS + j] = blocks[2 + j] ^ 0x80; /* int8 + 128 */
+    }
+}
+
+/* The whole number nearest to t, halves upwards, within [0, limit]. In double, where adding one half to a float is exact. */
+static uint8_t nearest_code(double t, double limit)
+{
+    const double code = floor(t + 0.5);
+    return (uint8_t)(code < 0.0 ? 0.0 : code > limit ? limit : code);
+}
+
+static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
+{
+    for (size_t j = 0; j < WEIGHTS / 2; j++)
+        bytes[j] = (uint8_t)(codes[j] | codes[j + WEIGHTS / 2] << 4);
+}
+
+/* ggml's choice of scales; codes are then the nearest for the scale as it is stored, which is never worse than rounding with the
+ * scale before it became a half. */
+void qn_encode_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 18) {
+        float largest = 0.0f;
+        for (size_t j = 0; j < WEIGHTS; j++)
+            if (fabsf(weights[j]) > fabsf(largest))
+                largest = weights[j];
+        const uint16_t half = qn_finite_half(largest / -8.0f);
+        const float d = qn_f16_to_f32(half);
+        uint8_t codes[WEIGHTS];
+        for (size_t j = 0; j < WEIGHTS; j++)
+            codes[j] = d == 0.0f ? 8 : nearest_code((double)weights[j] / d + 8.0, 15.0);
+        qn_store_half(blocks, half);
+        pack_nibbles(codes, blocks + 2);
+    }
+}
+
+void qn_encode_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 20) {
+        float min = weights[0], max = weights[0];
+        for (size_t j = 1; j < WEIGHTS; j++) {
+            min = weights[j] < min ? weights[j] : min;
+            max = weights[j] > max ? weights[j] : max;
+        }
+        const uint16_t half_d = qn_finite_half((float)(((double)max - min) / 15.0));
+        const uint16_t half_m = qn_finite_half(min);
+        const float d = qn_f16_to_f32(half_d), m = qn_f16_to_f32(half_m);
+        uint8_t codes[WEIGHTS];
+        for (size_t j = 0; j < WEIGHTS; j++)
+            codes[j] = d == 0.0f ? 0 : nearest_code(((double)weights[j] - m) / d, 15.0);
+        qn_store_half(blocks, half_d);
+        qn_store_half(blocks + 2, half_m);
+        pack_nibbles(codes, blocks + 4);
+    }
+}
+
+void qn_encode_q8_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 34) {
+        float largest = 0.0f;
+        for (size_t j = 0; j < WEIGHTS; j++)
+            largest = fabsf(weights[j]) > largest ? fabsf(weights[j]) : largest;
+        const uint16_t half = qn_finite_half(largest / 127.0f);
+        const float d = qn_f16_to_f32(half);
+        qn_store_half(blocks, half);
+        for (size_t j = 0; j < WEIGHTS; j++) {
+            const int magnitude = d == 0.0f ? 0 : nearest_code(fabs((double)weights[j] / d), 127.0);
+            blocks[2 + j] = (uint8_t)(weights[j] < 0.0f ? -magnitude : magnitude);
+        }
+    }
+}

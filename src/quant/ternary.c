@@ -1,0 +1,126 @@
+/* TQ1_0, TQ2_0 and PTQ1_0, and the rule by which every ternary format chooses its codes.
+ *
+ * TQ1_0 and PTQ1_0 keep five digits of base 3 in a byte, as the fraction v/243 of 256: multiplying the byte by 3 pushes the next
+ * digit out at the top. TQ1_0's and TQ2_0's layouts are ggml's (ggml-common.h), PTQ1_0's is PrismML's. */
+#include "quant/families.h"
+
+#include <math.h>
+
+uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint8_t *codes)
+{
+    float largest = 0.0f;
+    for (size_t i = 0; i < n; i++)
+        largest = fabsf(weights[i]) > largest ? fabsf(weights[i]) : largest;
+    if (four_valued && largest > 0.0f) {
+        const uint16_t half = qn_finite_half(largest / 2.0f);
+        const float d = qn_f16_to_f32(half);
+        bool exact = d > 0.0f, has_one = false;
+        for (size_t i = 0; i < n && exact; i++) {
+            const float x = weights[i];
+            exact = x == 0.0f || fabsf(x) == d || x == 2.0f * d;
+            has_one |= fabsf(x) == d;
+        }
+        if (exact && has_one) {
+            for (size_t i = 0; i < n; i++)
+                codes[i] = (uint8_t)(1 + (int)(weights[i] / d));
+            return half;
+        }
+    }
+    const uint16_t half = qn_finite_half(largest);
+    const float d = qn_f16_to_f32(half);
+    /* x/d rounds to 1 from one half on: comparing with the exact half of d spares the division, and a zero d gives code 1. */
+    const float bound = d > 0.0f ? 0.5f * d : INFINITY;
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(1 + (weights[i] >= bound) - (weights[i] <= -bound));
+    return half;
+}
+
+/* Where the digits of a block lie: groups of bytes whose digits n belong to consecutive weights, one a byte, before any digit
+ * n + 1 does. The last group's bytes hold four digits. */
+struct trit_layout {
+    size_t weights, bytes, groups[3], scale_at;
+};
+
+static const struct trit_layout tq1_0 = {256, 54, {32, 16, 4}, 52};
+static const struct trit_layout ptq1_0 = {128, 28, {16, 8, 2}, 26};
+
+static void unpack_trits(const struct trit_layout *layout, const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale)
+{
+    for (size_t b = 0; b < n_blocks; b++, blocks += layout->bytes) {
+        for (size_t r = 0; r < layout->weights / QN_RUN; r++)
+            *scale++ = qn_load_half(blocks + layout->scale_at);
+        const uint8_t *group = blocks;
+        for (size_t g = 0; g < 3; group += layout->groups[g++]) {
+            unsigned power = 1;
+            for (size_t n = 0; n < (g < 2 ? 5 : 4); n++, power *= 3)
+                for (size_t j = 0; j < layout->groups[g]; j++)
+                    *codes++ = (uint8_t)((group[j] * power & 255) * 3 >> 8);
+        }
+    }
+}
+
+static void encode_trits(const struct trit_layout *layout, const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++, weights += layout->weights, blocks += layout->bytes) {
+        uint8_t codes[256];
+        qn_store_half(blocks + layout->scale_at, qn_ternary_codes(weights, layout->weights, false, codes));
+        const uint8_t *code = codes;
+        uint8_t *out = blocks;
+        for (size_t g = 0; g < 3; g++) {
+            const size_t width = layout->groups[g], digits = g < 2 ? 5 : 4;
+            for (size_t j = 0; j < width; j++) {
+                unsigned value = 0;
+                for (size_t n = 0; n < 5; n++)
+                    value = value * 3 + (n < digits ? code[n * width + j] : 0);
+                *out++ = (uint8_t)((value * 256 + 242) / 243); /* rounded up, so that no digit comes out one too small */
+            }
+            code += digits * width;
+        }
+    }
+}
+
+void qn_unpack_tq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)offset, (void)factor;
+    unpack_trits(&tq1_0, blocks, n_blocks, codes, scale);
+}
+
+void qn_encode_tq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    encode_trits(&tq1_0, weights, n_blocks, blocks);
+}
+
+void qn_unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)offset, (void)factor;
+    unpack_trits(&ptq1_0, blocks, n_blocks, codes, scale);
+}
+
+void qn_encode_ptq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    encode_trits(&ptq1_0, weights, n_blocks, blocks);
+}
+
+/* TQ2_0: two halves of 128 weights in 32 bytes each, weight 32l + j of a half at bits 2l of byte j; the scale comes last. */
+void qn_unpack_tq2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
+{
+    (void)offset, (void)factor;
+    for (size_t b = 0; b < n_blocks; b++, blocks += 66)
+        for (size_t r = 0; r < 8; r++) {
+            *scale++ = qn_load_half(blocks + 64);
+            for (size_t j = 0; j < QN_RUN; j++)
+                *codes++ = blocks[r / 4 * QN_RUN + j] >> r % 4 * 2 & 3;
+        }
+}
+
+void qn_encode_tq2_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++, weights += 256, blocks += 66) {
+        uint8_t codes[256];
+        qn_store_half(blocks + 64, qn_ternary_codes(weights, 256, true, codes));
+        memset(blocks, 0, 64);
+        for (size_t r = 0; r < 8; r++)
+            for (size_t j = 0; j < QN_RUN; j++)
+                blocks[r / 4 * QN_RUN + j] |= (uint8_t)(codes[r * QN_RUN + j] << r % 4 * 2);
+    }
+}

@@ -1,0 +1,553 @@
+/* Weight formats: decoding against a formula a weight, written here from the definitions and in float64; encoders' bounds and exact
+ * cases; the integer form; the search for bad scales. */
+#include "base/half.h"
+#include "quant/quant.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_BLOCK = 256, MAX_BYTES = 256 };
+
+static uint64_t random_state = 0x9e3779b97f4a7c15u;
+
+static uint32_t random_u32(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 32);
+}
+
+static float random_normal(void)
+{
+    double sum = 0.0;
+    for (int i = 0; i < 12; i++)
+        sum += random_u32() / 4294967296.0;
+    return (float)(sum - 6.0);
+}
+
+/* ---- One formula a type: weight i of a block ---- */
+
+static double half_at(const uint8_t *b, size_t at)
+{
+    const unsigned bits = b[at] | (unsigned)b[at + 1] << 8;
+    const int exponent = bits >> 10 & 31;
+    const double magnitude = exponent ? ldexp(1024 + (bits & 1023), exponent - 25) : ldexp(bits & 1023, -24);
+    return bits >> 15 ? -magnitude : magnitude;
+}
+
+static double w_f32(const uint8_t *b, size_t i)
+{
+    float x;
+    memcpy(&x, b + 4 * i, 4);
+    return x;
+}
+
+static double w_f16(const uint8_t *b, size_t i)
+{
+    return half_at(b, 2 * i);
+}
+
+static double w_bf16(const uint8_t *b, size_t i)
+{
+    const uint8_t wide[4] = {0, 0, b[2 * i], b[2 * i + 1]};
+    return w_f32(wide, 0);
+}
+
+static unsigned nibble(const uint8_t *bytes, size_t i)
+{
+    return i < 16 ? bytes[i] % 16u : bytes[i - 16] / 16u;
+}
+
+static unsigned bit(const uint8_t *bytes, size_t i)
+{
+    return bytes[i / 8] >> (i % 8) & 1u;
+}
+
+static double w_q4_0(const uint8_t *b, size_t i)
+{
+    return half_at(b, 0) * ((double)nibble(b + 2, i) - 8);
+}
+
+static double w_q4_1(const uint8_t *b, size_t i)
+{
+    return half_at(b, 0) * nibble(b + 4, i) + half_at(b, 2);
+}
+
+static double w_q5_0(const uint8_t *b, size_t i)
+{
+    return half_at(b, 0) * ((double)(nibble(b + 6, i) + 16 * bit(b + 2, i)) - 16);
+}
+
+static double w_q5_1(const uint8_t *b, size_t i)
+{
+    return half_at(b, 0) * (nibble(b + 8, i) + 16 * bit(b + 4, i)) + half_at(b, 2);
+}
+
+static double w_q8_0(const uint8_t *b, size_t i)
+{
+    return half_at(b, 0) * (b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256);
+}
+
+/* Six-bit number k of the twelve bytes: numbers 0..7 are scales, 8..15 minima. */
+static unsigned six_bits(const uint8_t *s, size_t k)
+{
+    const size_t j = k % 8;
+    const int is_min = k >= 8;
+    if (j < 4)
+        return s[j + 4 * is_min] % 64u;
+    return (is_min ? s[j + 4] / 16u : s[j + 4] % 16u) + s[j - 4 + 4 * is_min] / 64u * 16;
+}
+
+static double w_q4_k(const uint8_t *b, size_t i)
+{
+    const size_t sub = i / 32;
+    const uint8_t byte = b[16 + i / 64 * 32 + i % 32];
+    const unsigned q = sub % 2 ? byte / 16u : byte % 16u;
+    return half_at(b, 0) * six_bits(b + 4, sub) * q - half_at(b, 2) * six_bits(b + 4, 8 + sub);
+}
+
+static double w_q5_k(const uint8_t *b, size_t i)
+{
+    const size_t sub = i / 32;
+    const uint8_t byte = b[48 + i / 64 * 32 + i % 32];
+    const unsigned q = (sub % 2 ? byte / 16u : byte % 16u) + 16 * (b[16 + i % 32] >> sub & 1u);
+    return half_at(b, 0) * six_bits(b + 4, sub) * q - half_at(b, 2) * six_bits(b + 4, 8 + sub);
+}
+
+static double w_q6_k(const uint8_t *b, size_t i)
+{
+    const size_t part = i / 128, in = i % 128, quarter = in / 32, l = in % 32;
+    const uint8_t low = b[64 * part + (quarter % 2 ? 32 : 0) + l], high = b[128 + 32 * part + l];
+    const int q = (int)((quarter < 2 ? low % 16u : low / 16u) + (high >> 2 * quarter & 3u) * 16) - 32;
+    const int scale = b[192 + i / 16] < 128 ? b[192 + i / 16] : b[192 + i / 16] - 256;
+    return half_at(b, 208) * scale * q;
+}
+
+/* Digit n of a byte by the second definition, the one with comparisons. */
+static int trit(unsigned byte, int n)
+{
+    unsigned x = byte;
+    for (int k = 0; k < n; k++)
+        x = x * 3 % 256;
+    return (x >= 86) + (x >= 171);
+}
+
+static double w_tq1_0(const uint8_t *b, size_t i)
+{
+    const int digit = i < 160   ? trit(b[i % 32], (int)(i / 32))
+                      : i < 240 ? trit(b[32 + (i - 160) % 16], (int)((i - 160) / 16))
+                                : trit(b[48 + (i - 240) % 4], (int)((i - 240) / 4));
+    return half_at(b, 52) * (digit - 1);
+}
+
+static double w_tq2_0(const uint8_t *b, size_t i)
+{
+    const size_t in = i % 128;
+    return half_at(b, 64) * ((b[i / 128 * 32 + in % 32] >> 2 * (in / 32) & 3) - 1);
+}
+
+static double w_q1_0(const uint8_t *b, size_t i)
+{
+    return bit(b + 2, i) ? half_at(b, 0) : -half_at(b, 0);
+}
+
+static double w_q2_0(const uint8_t *b, size_t i)
+{
+    return half_at(b, 0) * ((b[2 + i / 4] >> 2 * (i % 4) & 3) - 1);
+}
+
+static double w_ptq1_0(const uint8_t *b, size_t i)
+{
+    const int digit = i < 80    ? trit(b[i % 16], (int)(i / 16))
+                      : i < 120 ? trit(b[16 + (i - 80) % 8], (int)((i - 80) / 8))
+                                : trit(b[24 + (i - 120) % 2], (int)((i - 120) / 2));
+    return half_at(b, 26) * (digit - 1);
+}
+
+static double w_ox2_0(const uint8_t *b, size_t i)
+{
+    return half_at(b, 32) * ((b[i / 4] >> 2 * (i % 4) & 3) - 1);
+}
+
+static const struct {
+    const char *name;
+    uint32_t number;
+    size_t weights, bytes;
+    double (*weight)(const uint8_t *block, size_t i);
+    int halves[2]; /* where the scales are, -1 for none */
+    bool encodes;
+} expected[] = {
+    {"f32", 0, 1, 4, w_f32, {-1, -1}, true},
+    {"f16", 1, 1, 2, w_f16, {0, -1}, true},
+    {"bf16", 30, 1, 2, w_bf16, {-1, -1}, true},
+    {"q4_0", 2, 32, 18, w_q4_0, {0, -1}, true},
+    {"q4_1", 3, 32, 20, w_q4_1, {0, 2}, true},
+    {"q5_0", 6, 32, 22, w_q5_0, {0, -1}, false},
+    {"q5_1", 7, 32, 24, w_q5_1, {0, 2}, false},
+    {"q8_0", 8, 32, 34, w_q8_0, {0, -1}, true},
+    {"q4_k", 12, 256, 144, w_q4_k, {0, 2}, false},
+    {"q5_k", 13, 256, 176, w_q5_k, {0, 2}, false},
+    {"q6_k", 14, 256, 210, w_q6_k, {208, -1}, false},
+    {"tq1_0", 34, 256, 54, w_tq1_0, {52, -1}, true},
+    {"tq2_0", 35, 256, 66, w_tq2_0, {64, -1}, true},
+    {"q1_0", 41, 128, 18, w_q1_0, {0, -1}, true},
+    {"q2_0", 42, 64, 18, w_q2_0, {0, -1}, true},
+    {"pq2_0", 142, 128, 34, w_q2_0, {0, -1}, true},
+    {"ptq1_0", 143, 128, 28, w_ptq1_0, {26, -1}, true},
+    {"ox2_0", 1042, 128, 34, w_ox2_0, {32, -1}, false},
+};
+enum { N_TYPES = sizeof expected / sizeof expected[0] };
+
+static void random_block(size_t t, uint8_t *block)
+{
+    for (size_t i = 0; i < expected[t].bytes; i++)
+        block[i] = (uint8_t)random_u32();
+    for (int k = 0; k < 2; k++) /* an exponent that is all ones is not a number: these blocks are sound */
+        if (expected[t].halves[k] >= 0 && (block[expected[t].halves[k] + 1] & 0x7c) == 0x7c)
+            block[expected[t].halves[k] + 1] ^= 0x40;
+    if (expected[t].number == QN_TYPE_F32 && (block[3] & 0x7f) == 0x7f)
+        block[3] ^= 0x40;
+    if (expected[t].number == QN_TYPE_BF16 && (block[1] & 0x7f) == 0x7f)
+        block[1] ^= 0x40;
+}
+
+static void table(void **state)
+{
+    (void)state;
+    size_t count;
+    qn_types(&count);
+    assert_int_equal(count, N_TYPES);
+    for (size_t t = 0; t < N_TYPES; t++) {
+        const qn_type_info *info = qn_type_find(expected[t].number);
+        assert_non_null(info);
+        assert_string_equal(info->name, expected[t].name);
+        assert_int_equal(info->block_weights, expected[t].weights);
+        assert_int_equal(info->block_bytes, expected[t].bytes);
+        assert_int_equal(info->encode != NULL, expected[t].encodes);
+        assert_int_equal(info->unpack != NULL, expected[t].weights > 1);
+        assert_ptr_equal(qn_type_find_name(expected[t].name), info);
+    }
+    assert_ptr_equal(qn_type_find_name("PTQ1_0"), qn_type_find(143));
+    assert_null(qn_type_find_name("q3_k"));
+    assert_null(qn_type_find_name(""));
+    assert_null(qn_type_find(4));
+    assert_null(qn_type_find(UINT32_MAX));
+}
+
+static void row_bytes(void **state)
+{
+    (void)state;
+    size_t bytes = 0;
+    assert_true(qn_row_bytes(qn_type_find(QN_TYPE_PTQ1_0), 2048, &bytes));
+    assert_int_equal(bytes, 448);
+    assert_true(qn_row_bytes(qn_type_find(QN_TYPE_F32), 3, &bytes));
+    assert_int_equal(bytes, 12);
+    assert_false(qn_row_bytes(qn_type_find(QN_TYPE_PTQ1_0), 2049, &bytes));
+    assert_false(qn_row_bytes(qn_type_find(QN_TYPE_Q4_K), 128, &bytes));
+    assert_false(qn_row_bytes(qn_type_find(QN_TYPE_F32), UINT64_MAX, &bytes));
+    assert_false(qn_row_bytes(qn_type_find(QN_TYPE_Q8_0), UINT64_MAX - 31, &bytes));
+}
+
+/* Every product of stored parts is exact in float32, so only the addition of an offset rounds: by half a unit in the last place. */
+static void decode_is_the_formula(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < N_TYPES; t++) {
+        const qn_type_info *info = qn_type_find(expected[t].number);
+        const size_t blocks = 300, weights = blocks * info->block_weights;
+        uint8_t *memory = malloc(blocks * info->block_bytes + 1);
+        float *out = malloc((weights + 1) * sizeof *out);
+        assert_true(memory && out);
+        uint8_t *source = memory + 1; /* unaligned */
+        for (size_t b = 0; b < blocks; b++)
+            random_block(t, source + b * info->block_bytes);
+        out[weights] = 12345.0f;
+        info->decode(source, blocks, out);
+        assert_true(out[weights] == 12345.0f);
+        for (size_t i = 0; i < weights; i++) {
+            const double right =
+                expected[t].weight(source + i / info->block_weights * info->block_bytes, i % info->block_weights);
+            if (!(fabs(out[i] - right) <= 0x1.0001p-24 * fabs(right)))
+                fail_msg("%s weight %zu: %.9g, expected %.9g", info->name, i, (double)out[i], right);
+        }
+        free(memory);
+        free(out);
+    }
+}
+
+static void unpack_is_decode(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < N_TYPES; t++) {
+        const qn_type_info *info = qn_type_find(expected[t].number);
+        if (!info->unpack)
+            continue;
+        enum { BLOCKS = 100 };
+        uint8_t source[BLOCKS * MAX_BYTES], codes[BLOCKS * MAX_BLOCK];
+        float scale[BLOCKS * MAX_BLOCK / QN_RUN], offset[BLOCKS * MAX_BLOCK / QN_RUN], out[BLOCKS * MAX_BLOCK];
+        int8_t factor[2 * BLOCKS * MAX_BLOCK / QN_RUN];
+        for (size_t b = 0; b < BLOCKS; b++)
+            random_block(t, source + b * info->block_bytes);
+        info->decode(source, BLOCKS, out);
+        info->unpack(source, BLOCKS, codes, scale, info->has_offset ? offset : NULL, info->has_factor ? factor : NULL);
+        uint8_t largest = 0;
+        for (size_t i = 0; i < BLOCKS * info->block_weights; i++) {
+            const size_t r = i / QN_RUN;
+            float weight = scale[r] * (float)(info->has_factor ? factor[i / (QN_RUN / 2)] : 1) * (float)(codes[i] - info->zero);
+            if (info->has_offset)
+                weight += offset[r];
+            assert_true(weight == out[i]);
+            largest = codes[i] > largest ? codes[i] : largest;
+        }
+        assert_int_equal(largest, info->max_code); /* 100 random blocks hold every code of a type */
+    }
+}
+
+static void all_trit_bytes(void **state)
+{
+    (void)state;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint8_t block[28];
+        float out[128];
+        memset(block, (int)byte, 26);
+        block[26] = 0x00;
+        block[27] = 0x3c; /* 1.0 */
+        qn_type_find(QN_TYPE_PTQ1_0)->decode(block, 1, out);
+        unsigned power = 1;
+        for (size_t n = 0; n < 5; n++, power *= 3) {
+            const float right = (float)((int)(byte * power % 256 * 3 / 256) - 1); /* the first definition */
+            for (size_t j = 0; j < 16; j++)
+                assert_true(out[16 * n + j] == right);
+            for (size_t j = 0; j < 8; j++)
+                assert_true(out[80 + 8 * n + j] == right);
+            for (size_t j = 0; j < 2 && n < 4; j++)
+                assert_true(out[120 + 2 * n + j] == right);
+        }
+    }
+}
+
+/* The stored byte of every five digits is ceil(v*256/243): what other programs write. */
+static void trit_bytes_are_canonical(void **state)
+{
+    (void)state;
+    for (unsigned v = 0; v < 243; v++) {
+        float weights[128];
+        uint8_t block[28];
+        const unsigned digits[5] = {v / 81, v / 27 % 3, v / 9 % 3, v / 3 % 3, v % 3};
+        for (size_t i = 0; i < 128; i++)
+            weights[i] = i % 2 ? 1.0f : -1.0f; /* fixes d = 1 whatever v is */
+        for (size_t n = 0; n < 5; n++) {
+            weights[16 * n] = (float)digits[n] - 1.0f;
+            weights[80 + 8 * n + 3] = (float)digits[n] - 1.0f;
+            if (n < 4)
+                weights[120 + 2 * n + 1] = (float)digits[n] - 1.0f;
+        }
+        qn_type_find(QN_TYPE_PTQ1_0)->encode(weights, 1, block);
+        assert_int_equal(block[0], (v * 256 + 242) / 243);
+        assert_int_equal(block[16 + 3], (v * 256 + 242) / 243);
+        assert_int_equal(block[24 + 1], ((v - v % 3) * 256 + 242) / 243);
+    }
+}
+
+/* Largest |error| over the largest |weight| of a block that rounding to the nearest code allows, for any weights: half a step,
+ * plus the rounding of the scale and the minimum to 11 bits (2^-11 relative) at the largest code. */
+static double bound_of(uint32_t type)
+{
+    const double half_ulp = 0x1p-11;
+    switch (type) {
+    case QN_TYPE_F32: return 0.0;
+    case QN_TYPE_F16: return half_ulp;
+    case QN_TYPE_BF16: return 0x1p-8;
+    case QN_TYPE_Q8_0: return 0.5 / 127 * (1 + half_ulp) + half_ulp;
+    case QN_TYPE_Q4_0: return 1.0 / 8 * (1 + half_ulp) + half_ulp;          /* the largest of the other sign has code 7 of 8 */
+    case QN_TYPE_Q4_1: return 0.5 * 2 / 15 * (1 + half_ulp) + 3 * half_ulp; /* the range is up to twice the largest */
+    default: return 0.5 * (1 + half_ulp) + half_ulp;                        /* ternary */
+    }
+}
+
+static void round_trip_error(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < N_TYPES; t++) {
+        const qn_type_info *info = qn_type_find(expected[t].number);
+        if (!info->encode || info->type == QN_TYPE_Q1_0)
+            continue;
+        for (int trial = 0; trial < 500; trial++) {
+            float in[MAX_BLOCK], out[MAX_BLOCK], largest = 0.0f;
+            uint8_t block[MAX_BYTES];
+            const float size = ldexpf(1.0f, (int)(random_u32() % 16) - 8);
+            for (size_t i = 0; i < info->block_weights; i++) {
+                in[i] = size * random_normal();
+                largest = fmaxf(largest, fabsf(in[i]));
+            }
+            info->encode(in, 1, block);
+            info->decode(block, 1, out);
+            for (size_t i = 0; i < info->block_weights; i++)
+                if (!(fabs((double)out[i] - in[i]) <= bound_of(info->type) * largest))
+                    fail_msg("%s: %.9g came back as %.9g, largest %.9g", info->name, (double)in[i], (double)out[i],
+                             (double)largest);
+        }
+    }
+}
+
+static void q1_0_is_mean_and_sign(void **state)
+{
+    (void)state;
+    const qn_type_info *info = qn_type_find(QN_TYPE_Q1_0);
+    float in[128], out[128];
+    uint8_t block[18];
+    double sum = 0.0;
+    for (size_t i = 0; i < 128; i++) {
+        in[i] = i == 5 ? 0.0f : random_normal();
+        sum += fabs(in[i]);
+    }
+    info->encode(in, 1, block);
+    info->decode(block, 1, out);
+    const float d = qn_f16_to_f32(qn_f32_to_f16((float)(sum / 128)));
+    for (size_t i = 0; i < 128; i++)
+        assert_true(out[i] == (in[i] >= 0.0f ? d : -d));
+}
+
+static void exact_cases(void **state)
+{
+    (void)state;
+    static const uint32_t ternary[] = {QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_PTQ1_0, QN_TYPE_TQ1_0, QN_TYPE_TQ2_0};
+    for (size_t t = 0; t < sizeof ternary / sizeof ternary[0]; t++) {
+        const qn_type_info *info = qn_type_find(ternary[t]);
+        /* each positive finite half as the scale, subnormals included; digits -1, 0, 1, and 2 where there is a code for it */
+        for (unsigned half = 1; half < 0x7c00; half++)
+            for (int top = 1; top <= (info->max_code == 3 && half < 0x7800 ? 2 : 1); top++) {
+                const float d = qn_f16_to_f32((uint16_t)half);
+                float in[MAX_BLOCK], out[MAX_BLOCK];
+                uint8_t block[MAX_BYTES];
+                for (size_t i = 0; i < info->block_weights; i++)
+                    in[i] = d * (float)((int)(random_u32() % (unsigned)(2 + top)) - 1);
+                info->encode(in, 1, block);
+                info->decode(block, 1, out);
+                assert_memory_equal(in, out, info->block_weights * sizeof *in);
+            }
+    }
+    float in[128], out[128];
+    uint8_t block[18];
+    for (unsigned half = 0; half < 0x7c00; half++) {
+        for (size_t i = 0; i < 128; i++)
+            in[i] = random_u32() & 1 ? qn_f16_to_f32((uint16_t)half) : -qn_f16_to_f32((uint16_t)half);
+        qn_type_find(QN_TYPE_Q1_0)->encode(in, 1, block);
+        qn_type_find(QN_TYPE_Q1_0)->decode(block, 1, out);
+        for (size_t i = 0; i < 128; i++)
+            assert_true(in[i] == out[i]);
+    }
+}
+
+/* Four values that are not exactly on the grid follow the rule d = max |x|, and so does a largest value that is negative. */
+static void four_values_need_an_exact_grid(void **state)
+{
+    (void)state;
+    const qn_type_info *info = qn_type_find(QN_TYPE_Q2_0);
+    float in[64] = {2.0f, 1.0f, -1.0f, 0.9f}, out[64];
+    uint8_t block[18];
+    info->encode(in, 1, block);
+    info->decode(block, 1, out);
+    assert_true(out[0] == 2.0f && out[1] == 2.0f && out[2] == -2.0f && out[3] == 0.0f && out[4] == 0.0f);
+    in[0] = -2.0f, in[3] = 0.0f;
+    info->encode(in, 1, block);
+    info->decode(block, 1, out);
+    assert_true(out[0] == -2.0f && out[1] == 2.0f && out[2] == -2.0f);
+}
+
+static void extremes(void **state)
+{
+    (void)state;
+    static const float values[] = {0.0f,    -0.0f,    FLT_MAX,  -FLT_MAX, FLT_MIN, 1e-45f,
+                                   -1e-45f, 65504.0f, 65520.0f, -1e6f,    3e-8f,   1.0f};
+    for (size_t t = 0; t < N_TYPES; t++) {
+        const qn_type_info *info = qn_type_find(expected[t].number);
+        if (!info->encode)
+            continue;
+        for (int trial = 0; trial < 2000; trial++) {
+            float in[MAX_BLOCK], out[MAX_BLOCK];
+            uint8_t block[MAX_BYTES];
+            for (size_t i = 0; i < info->block_weights; i++)
+                in[i] = trial == 0 ? 0.0f : values[random_u32() % (sizeof values / sizeof values[0])];
+            info->encode(in, 1, block);
+            assert_int_equal(info->find_bad(block, 1), 1);
+            info->decode(block, 1, out);
+            for (size_t i = 0; i < info->block_weights; i++) {
+                assert_true(isfinite(out[i]));
+                assert_true(trial != 0 || out[i] == 0.0f);
+            }
+        }
+    }
+    float big[32] = {1e6f, -1e6f}, out[32];
+    uint8_t block[34];
+    qn_type_find(QN_TYPE_F16)->encode(big, 2, block);
+    qn_type_find(QN_TYPE_F16)->decode(block, 2, out);
+    assert_true(out[0] == 65504.0f && out[1] == -65504.0f);
+    big[0] = FLT_MAX;
+    qn_type_find(QN_TYPE_Q8_0)->encode(big, 1, block);
+    qn_type_find(QN_TYPE_Q8_0)->decode(block, 1, out);
+    assert_true(out[0] == 127 * 65504.0f);
+}
+
+static void bad_scales_are_found(void **state)
+{
+    (void)state;
+    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff};
+    for (size_t t = 0; t < N_TYPES; t++) {
+        const qn_type_info *info = qn_type_find(expected[t].number);
+        enum { BLOCKS = 700 }; /* more than one stride of the plain types' search, and a tail */
+        uint8_t *blocks = malloc(BLOCKS * info->block_bytes + 1);
+        assert_non_null(blocks);
+        uint8_t *source = blocks + 1;
+        for (size_t b = 0; b < BLOCKS; b++)
+            random_block(t, source + b * info->block_bytes);
+        assert_int_equal(info->find_bad(source, BLOCKS), BLOCKS);
+        assert_int_equal(info->find_bad(source, 0), 0);
+        for (size_t at = 0; at < BLOCKS; at += at < 16 || at > 680 ? 1 : 61)
+            for (int k = 0; k < 2; k++)
+                for (size_t v = 0; v < sizeof bad / sizeof bad[0]; v++) {
+                    uint8_t *block = source + at * info->block_bytes, saved[MAX_BYTES];
+                    memcpy(saved, block, info->block_bytes);
+                    if (expected[t].halves[k] >= 0) {
+                        memcpy(block + expected[t].halves[k], &bad[v], 2);
+                    } else if (k == 0) { /* f32, bf16: the same patterns with their wider exponent */
+                        const float x = qn_f16_to_f32(bad[v]);
+                        memcpy(block, (const uint8_t *)&x + (4 - info->block_bytes), info->block_bytes);
+                    } else {
+                        continue;
+                    }
+                    assert_int_equal(info->find_bad(source, BLOCKS), at);
+                    assert_int_equal(info->find_bad(source, at), at);
+                    memcpy(block, saved, info->block_bytes);
+                }
+        free(blocks);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(table),
+        cmocka_unit_test(row_bytes),
+        cmocka_unit_test(decode_is_the_formula),
+        cmocka_unit_test(unpack_is_decode),
+        cmocka_unit_test(all_trit_bytes),
+        cmocka_unit_test(trit_bytes_are_canonical),
+        cmocka_unit_test(round_trip_error),
+        cmocka_unit_test(q1_0_is_mean_and_sign),
+        cmocka_unit_test(exact_cases),
+        cmocka_unit_test(four_values_need_an_exact_grid),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(bad_scales_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
