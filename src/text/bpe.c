@@ -1,0 +1,181 @@
+/* Byte-pair merging over a linked list of tokens and a heap of the pairs that could join. */
+#include "text/bpe.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct qn_bpe_links {
+    int32_t before, after; /* -1 at the ends */
+};
+
+/* A pair may be out of date by the time it comes up: it holds what its tokens were. */
+struct qn_bpe_pair {
+    uint32_t order;
+    uint32_t at; /* place of the left token */
+    uint32_t left, right;
+    uint32_t token;
+};
+
+static size_t pair_slot(const qn_merges *merges, uint32_t left, uint32_t right)
+{
+    /* The finishing steps of MurmurHash3: every bit of the pair reaches the low ones. */
+    uint64_t h = (uint64_t)left << 32 | right;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+    size_t slot = (size_t)(h ^ h >> 33) & merges->slot_mask;
+    while (merges->slots[slot].order && (merges->slots[slot].left != left || merges->slots[slot].right != right))
+        slot = (slot + 1) & merges->slot_mask;
+    return slot;
+}
+
+static qn_status add_merge(qn_merges *merges, const qn_vocab *vocab, const qn_gguf *file, qn_string line, uint32_t order,
+                           char **joined, size_t *joined_capacity)
+{
+    const int shown = (int)(line.length < 80 ? line.length : 80);
+    const char *space = line.length ? memchr(line.data, ' ', line.length) : NULL;
+    const size_t n_left = space ? (size_t)(space - line.data) : 0;
+    const size_t n_right = space ? line.length - n_left - 1 : 0;
+    if (!n_left || !n_right || memchr(space + 1, ' ', n_right))
+        return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', expected two tokens with a space between", qn_gguf_path(file),
+                       order - 1, shown, line.data);
+    QN_TRY(qn_realloc_array(joined, joined_capacity, n_left + n_right, 1, "merge"));
+    memcpy(*joined, line.data, n_left);
+    memcpy(*joined + n_left, space + 1, n_right);
+    const int32_t left = qn_vocab_find(vocab, line.data, n_left);
+    const int32_t right = qn_vocab_find(vocab, space + 1, n_right);
+    const int32_t token = qn_vocab_find(vocab, *joined, n_left + n_right);
+    if (left < 0 || right < 0 || token < 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', and its %s is not in the vocabulary", qn_gguf_path(file),
+                       order - 1, shown, line.data,
+                       left < 0    ? "left part"
+                       : right < 0 ? "right part"
+                                   : "whole");
+    if (qn_vocab_is_control(vocab, token))
+        return QN_OK;
+    qn_merge *slot = merges->slots + pair_slot(merges, (uint32_t)left, (uint32_t)right);
+    if (!slot->order)
+        *slot = (qn_merge){(uint32_t)left, (uint32_t)right, (uint32_t)token, order};
+    return QN_OK;
+}
+
+qn_status qn_merges_load(qn_merges *merges, const qn_vocab *vocab, const qn_gguf *file)
+{
+    static const char key[] = "tokenizer.ggml.merges";
+    const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    if (!kv)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is missing", qn_gguf_path(file), key);
+    if (kv->type != QN_GGUF_ARRAY || kv->element_type != QN_GGUF_STRING || kv->count > INT32_MAX)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of at most 2^31-1 strings", qn_gguf_path(file), key);
+    const size_t n = (size_t)kv->count;
+    size_t n_slots = 16;
+    while (n_slots < n + n / 2)
+        n_slots *= 2;
+    QN_TRY(qn_alloc(&merges->slots, n_slots, sizeof *merges->slots, "merges"));
+    merges->slot_mask = n_slots - 1;
+    qn_string *lines;
+    QN_TRY(qn_gguf_array_strings(file, kv, &lines));
+    char *joined = NULL;
+    size_t joined_capacity = 0;
+    qn_status status = QN_OK;
+    for (size_t i = 0; i < n && status == QN_OK; i++)
+        status = add_merge(merges, vocab, file, lines[i], (uint32_t)i + 1, &joined, &joined_capacity);
+    free(joined);
+    free(lines);
+    return status;
+}
+
+void qn_merges_free(qn_merges *merges)
+{
+    qn_free(merges->slots);
+    *merges = (qn_merges){0};
+}
+
+void qn_bpe_scratch_free(qn_bpe_scratch *scratch)
+{
+    free(scratch->links);
+    free(scratch->heap);
+    *scratch = (qn_bpe_scratch){0};
+}
+
+static bool comes_before(const struct qn_bpe_pair *a, const struct qn_bpe_pair *b)
+{
+    return a->order != b->order ? a->order < b->order : a->at < b->at;
+}
+
+static void sink(struct qn_bpe_pair *heap, size_t n, size_t at)
+{
+    const struct qn_bpe_pair moving = heap[at];
+    for (size_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && comes_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!comes_before(&heap[child], &moving))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = moving;
+}
+
+/* Put the pair at (at, after) at the heap's end if it can join; whether it did. */
+static bool append_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const int32_t *tokens, int32_t at, int32_t after)
+{
+    const uint32_t left = (uint32_t)tokens[at], right = (uint32_t)tokens[after];
+    const qn_merge *merge = merges->slots + pair_slot(merges, left, right);
+    if (!merge->order)
+        return false;
+    scratch->heap[scratch->n_heap++] = (struct qn_bpe_pair){merge->order, (uint32_t)at, left, right, merge->token};
+    return true;
+}
+
+static void push_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const int32_t *tokens, int32_t left, int32_t right)
+{
+    if (left < 0 || right < 0 || !append_pair(merges, scratch, tokens, left, right))
+        return;
+    struct qn_bpe_pair *heap = scratch->heap;
+    size_t at = scratch->n_heap - 1;
+    const struct qn_bpe_pair moving = heap[at];
+    for (; at && comes_before(&moving, &heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
+    heap[at] = moving;
+}
+
+qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t *tokens, size_t *n)
+{
+    if (*n < 2)
+        return QN_OK;
+    const int32_t count = (int32_t)*n;
+    QN_TRY(qn_realloc_array(&scratch->links, &scratch->links_capacity, *n, sizeof *scratch->links, "merging"));
+    /* A join takes a pair off the heap and adds two at most, and there are fewer than n joins. */
+    QN_TRY(qn_realloc_array(&scratch->heap, &scratch->heap_capacity, 2 * *n, sizeof *scratch->heap, "merging"));
+    struct qn_bpe_links *links = scratch->links;
+    scratch->n_heap = 0;
+    for (int32_t i = 0; i < count; i++) {
+        links[i] = (struct qn_bpe_links){i - 1, i + 1 < count ? i + 1 : -1};
+        if (i)
+            append_pair(merges, scratch, tokens, i - 1, i);
+    }
+    for (size_t i = scratch->n_heap / 2; i-- > 0;)
+        sink(scratch->heap, scratch->n_heap, i);
+
+    while (scratch->n_heap) {
+        const struct qn_bpe_pair pair = scratch->heap[0];
+        scratch->heap[0] = scratch->heap[--scratch->n_heap];
+        sink(scratch->heap, scratch->n_heap, 0);
+        const int32_t at = (int32_t)pair.at, after = links[at].after;
+        if (after < 0 || tokens[at] != (int32_t)pair.left || tokens[after] != (int32_t)pair.right)
+            continue;
+        tokens[at] = (int32_t)pair.token;
+        tokens[after] = -1;
+        links[at].after = links[after].after;
+        if (links[at].after >= 0)
+            links[links[at].after].before = at;
+        push_pair(merges, scratch, tokens, links[at].before, at);
+        push_pair(merges, scratch, tokens, at, links[at].after);
+    }
+    size_t kept = 0;
+    for (int32_t i = 0; i >= 0; i = links[i].after)
+        tokens[kept++] = tokens[i];
+    *n = kept;
+    return QN_OK;
+}

@@ -1,0 +1,216 @@
+/* The patterns of the pre-tokenisers, by PCRE2.
+ *
+ * A pre-tokeniser is one or more patterns, each applied to the pieces that the one before left: what a pattern matches and what
+ * lies between its matches are pieces of their own, and a piece is matched as if it stood alone. The patterns are those of the
+ * models' tokenizer.json files; for "default", which has none, that of llama.cpp (src/llama-vocab.cpp). */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "text/pretokenize.h"
+
+#include "base/memory.h"
+
+#include <pcre2.h>
+#include <stdint.h>
+
+/* White space is spelled out: PCRE2's \s has U+180E, which has not been a space since Unicode 6.3. */
+#define SPACE "\\t-\\r \\x{85}\\p{Z}"
+#define AT_SPACE "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|" AT_SPACE
+/* GPT-4's form: letters, with how many digits go together and which characters are letters as parameters. */
+#define GPT4(letter, digits)                                                                                                   \
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|" digits "| ?[^" SPACE letter "\\p{N}]+[\\r\\n]*|[" SPACE                \
+                "]*[\\r\\n]+|" AT_SPACE
+
+enum { MAX_STAGES = 4 };
+
+typedef struct recipe {
+    const char *name, *alias[2];
+    const char *stage[MAX_STAGES];
+    bool normalizes, takes_whole, adds_bos;
+} recipe;
+
+static const recipe recipes[] = {
+    {.name = "qwen2", .stage = {GPT4("\\p{L}", "\\p{N}")}, .normalizes = true},
+    {.name = "qwen35", .stage = {GPT4("\\p{L}\\p{M}", "\\p{N}")}, .normalizes = true},
+    {.name = "smollm", .stage = {"\\p{N}", GPT2}},
+    {.name = "llama-bpe",
+     .alias = {"llama3", "llama-v3"},
+     .stage = {GPT4("\\p{L}", "\\p{N}{1,3}")},
+     .takes_whole = true,
+     .adds_bos = true},
+    {.name = "gpt-2", .stage = {GPT2}},
+    {.name = "default", .stage = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+};
+
+struct qn_pretokenizer {
+    const recipe *recipe;
+    size_t n_stages;
+    pcre2_code *stage[MAX_STAGES];
+};
+
+struct qn_matcher {
+    pcre2_match_data *found;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+};
+
+static bool has_name(const recipe *r, qn_string name)
+{
+    return qn_string_equals(name, r->name) || (r->alias[0] && qn_string_equals(name, r->alias[0])) ||
+           (r->alias[1] && qn_string_equals(name, r->alias[1]));
+}
+
+static qn_status compile(const recipe *r, size_t stage, pcre2_code **out)
+{
+    int error;
+    size_t offset;
+    *out = pcre2_compile((PCRE2_SPTR)r->stage[stage], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, NULL);
+    if (!*out) {
+        char text[128] = "";
+        pcre2_get_error_message(error, (PCRE2_UCHAR *)text, sizeof text);
+        return qn_fail(error == PCRE2_ERROR_HEAP_FAILED ? QN_ERR_MEMORY : QN_ERR_UNSUPPORTED,
+                       "pre-tokeniser '%s': this PCRE2 refuses its pattern %zu at %zu: %s", r->name, stage, offset, text);
+    }
+    /* Where there is no machine code to be had (an unsupported processor, memory that may not be executed), the interpreter
+     * matches the same. */
+    (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
+    return QN_OK;
+}
+
+qn_status qn_pretokenizer_create(qn_string name, qn_pretokenizer **out)
+{
+    *out = NULL;
+    const recipe *r = NULL;
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes && !r; i++)
+        if (has_name(&recipes[i], name))
+            r = &recipes[i];
+    if (!r)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "pre-tokeniser '%.*s' is not known; those known are qwen2, qwen35, smollm, llama-bpe, gpt-2 and default",
+                       (int)(name.length < 80 ? name.length : 80), name.data);
+    qn_pretokenizer *pre;
+    QN_TRY(qn_alloc(&pre, 1, sizeof *pre, "pre-tokeniser"));
+    pre->recipe = r;
+    while (pre->n_stages < MAX_STAGES && r->stage[pre->n_stages]) {
+        const qn_status status = compile(r, pre->n_stages, &pre->stage[pre->n_stages]);
+        if (status != QN_OK) {
+            qn_pretokenizer_free(pre);
+            return status;
+        }
+        pre->n_stages++;
+    }
+    *out = pre;
+    return QN_OK;
+}
+
+void qn_pretokenizer_free(qn_pretokenizer *pre)
+{
+    if (!pre)
+        return;
+    for (size_t i = 0; i < pre->n_stages; i++)
+        pcre2_code_free(pre->stage[i]);
+    qn_free(pre);
+}
+
+const char *qn_pretokenizer_name(const qn_pretokenizer *pre)
+{
+    return pre->recipe->name;
+}
+
+bool qn_pretokenizer_normalizes(const qn_pretokenizer *pre)
+{
+    return pre->recipe->normalizes;
+}
+
+bool qn_pretokenizer_takes_whole(const qn_pretokenizer *pre)
+{
+    return pre->recipe->takes_whole;
+}
+
+bool qn_pretokenizer_adds_bos(const qn_pretokenizer *pre)
+{
+    return pre->recipe->adds_bos;
+}
+
+qn_status qn_matcher_create(qn_matcher **out)
+{
+    enum { STACK_FIRST = 32 << 10, STACK_MOST = 1 << 20 };
+    *out = NULL;
+    qn_matcher *matcher;
+    QN_TRY(qn_alloc(&matcher, 1, sizeof *matcher, "matcher"));
+    matcher->found = pcre2_match_data_create(1, NULL);
+    matcher->context = pcre2_match_context_create(NULL);
+    if (!matcher->found || !matcher->context) {
+        qn_matcher_free(matcher);
+        return qn_fail(QN_ERR_MEMORY, "matcher: no memory");
+    }
+    /* No stack of its own means that of the machine, 32 KiB of it, and the interpreter where that is too little. */
+    matcher->stack = pcre2_jit_stack_create(STACK_FIRST, STACK_MOST, NULL);
+    if (matcher->stack)
+        pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
+    /* The patterns take linear time, but going back over a run of a million spaces counts as a million tries. */
+    pcre2_set_match_limit(matcher->context, UINT32_MAX);
+    pcre2_set_depth_limit(matcher->context, UINT32_MAX);
+    pcre2_set_heap_limit(matcher->context, UINT32_MAX);
+    *out = matcher;
+    return QN_OK;
+}
+
+void qn_matcher_free(qn_matcher *matcher)
+{
+    if (!matcher)
+        return;
+    pcre2_match_data_free(matcher->found);
+    pcre2_match_context_free(matcher->context);
+    pcre2_jit_stack_free(matcher->stack);
+    qn_free(matcher);
+}
+
+/* The next match in text[from..length); *found is false when there is none. */
+static qn_status match(const qn_pretokenizer *pre, size_t stage, qn_matcher *matcher, const char *text, size_t length,
+                       size_t from, bool *found, size_t *begin, size_t *end)
+{
+    const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    int rc = pcre2_match(pre->stage[stage], (PCRE2_SPTR)text, length, from, options, matcher->found, matcher->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(pre->stage[stage], (PCRE2_SPTR)text, length, from, options | PCRE2_NO_JIT, matcher->found,
+                         matcher->context);
+    *found = rc >= 0;
+    if (rc >= 0) {
+        const size_t *place = pcre2_get_ovector_pointer(matcher->found);
+        *begin = place[0];
+        *end = place[1];
+    } else if (rc != PCRE2_ERROR_NOMATCH) {
+        char error[128] = "";
+        pcre2_get_error_message(rc, (PCRE2_UCHAR *)error, sizeof error);
+        return qn_fail(rc == PCRE2_ERROR_NOMEMORY ? QN_ERR_MEMORY : QN_ERR_UNSUPPORTED,
+                       "pre-tokeniser '%s': matching a text of %zu bytes: %s", pre->recipe->name, length, error);
+    }
+    return QN_OK;
+}
+
+static qn_status cut(const qn_pretokenizer *pre, size_t stage, qn_matcher *matcher, const char *text, size_t length,
+                     qn_piece_fn emit, void *user)
+{
+    if (stage == pre->n_stages)
+        return emit(user, text, length);
+    for (size_t at = 0; at < length;) {
+        bool found;
+        size_t begin, end;
+        QN_TRY(match(pre, stage, matcher, text, length, at, &found, &begin, &end));
+        if (!found)
+            begin = end = length;
+        if (begin > at)
+            QN_TRY(cut(pre, stage + 1, matcher, text + at, begin - at, emit, user));
+        if (end > begin)
+            QN_TRY(cut(pre, stage + 1, matcher, text + begin, end - begin, emit, user));
+        at = end;
+    }
+    return QN_OK;
+}
+
+qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length, qn_piece_fn emit,
+                         void *user)
+{
+    return cut(pre, 0, matcher, text, length, emit, user);
+}

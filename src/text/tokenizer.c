@@ -1,0 +1,286 @@
+/* Putting the parts of a tokeniser together: loading, encoding, decoding. */
+#include "text/tokenizer.h"
+
+#include "base/memory.h"
+#include "text/bpe.h"
+#include "text/normalize.h"
+#include "text/pretokenize.h"
+#include "text/utf8.h"
+#include "text/vocab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ENDS = 16 };
+
+struct qn_tokenizer {
+    qn_vocab vocab;
+    qn_merges merges;
+    qn_pretokenizer *pre;
+    int32_t bos, eos;
+    bool add_bos;
+    int32_t ends[MAX_ENDS];
+    size_t n_ends;
+    char name[32];
+};
+
+/* ---- Loading ---- */
+
+static qn_status check_model(const qn_gguf *file)
+{
+    static const char key[] = "tokenizer.ggml.model";
+    qn_string model = {NULL, 0};
+    QN_TRY(qn_gguf_get_string(file, key, false, &model));
+    if (!model.data || qn_string_equals(model, "no_vocab"))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the file has no tokeniser ('%s' is %s)", qn_gguf_path(file), key,
+                       model.data ? "\"no_vocab\"" : "missing");
+    if (!qn_string_equals(model, "gpt2"))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tokeniser model '%.*s' is not known; the one known is gpt2 (byte-level BPE)",
+                       qn_gguf_path(file), (int)(model.length < 80 ? model.length : 80), model.data);
+    return QN_OK;
+}
+
+/* The token that a key names, or -1 where the file does not have the key. */
+static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out)
+{
+    *out = -1;
+    if (!qn_gguf_find(file, key))
+        return QN_OK;
+    uint32_t id = 0;
+    QN_TRY(qn_gguf_get_u32(file, key, true, &id));
+    if (id >= tok->vocab.n_tokens)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %u, the vocabulary has %zu tokens", qn_gguf_path(file), key, id,
+                       tok->vocab.n_tokens);
+    *out = (int32_t)id;
+    return QN_OK;
+}
+
+static void add_end(qn_tokenizer *tok, int32_t token)
+{
+    if (token >= 0 && !qn_tokenizer_is_end(tok, token) && tok->n_ends < MAX_ENDS)
+        tok->ends[tok->n_ends++] = token;
+}
+
+static qn_status load_ends(qn_tokenizer *tok, const qn_gguf *file)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    /* Files name one end; a chat model's turn, or its text, may end with another. */
+    static const char *const names[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|eom_id|>"};
+    add_end(tok, tok->eos);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int32_t token;
+        QN_TRY(get_token(tok, file, keys[i], &token));
+        add_end(tok, token);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        add_end(tok, qn_tokenizer_find(tok, names[i]));
+    return QN_OK;
+}
+
+static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
+{
+    qn_string pre = {"default", 7};
+    QN_TRY(check_model(file));
+    QN_TRY(qn_gguf_get_string(file, "tokenizer.ggml.pre", false, &pre));
+    QN_TRY(qn_pretokenizer_create(pre, &tok->pre));
+    QN_TRY(qn_vocab_load(&tok->vocab, file));
+    QN_TRY(qn_merges_load(&tok->merges, &tok->vocab, file));
+    QN_TRY(get_token(tok, file, "tokenizer.ggml.bos_token_id", &tok->bos));
+    QN_TRY(get_token(tok, file, "tokenizer.ggml.eos_token_id", &tok->eos));
+    tok->add_bos = qn_pretokenizer_adds_bos(tok->pre);
+    QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
+    QN_TRY(load_ends(tok, file));
+    snprintf(tok->name, sizeof tok->name, "gpt2/%s", qn_pretokenizer_name(tok->pre));
+    return QN_OK;
+}
+
+qn_status qn_tokenizer_create(const qn_gguf *file, qn_tokenizer **out)
+{
+    *out = NULL;
+    qn_tokenizer *tok;
+    QN_TRY(qn_alloc(&tok, 1, sizeof *tok, "tokeniser"));
+    const qn_status status = load(tok, file);
+    if (status == QN_OK)
+        *out = tok;
+    else
+        qn_tokenizer_free(tok);
+    return status;
+}
+
+void qn_tokenizer_free(qn_tokenizer *tok)
+{
+    if (!tok)
+        return;
+    qn_pretokenizer_free(tok->pre);
+    qn_merges_free(&tok->merges);
+    qn_vocab_free(&tok->vocab);
+    qn_free(tok);
+}
+
+/* ---- Encoding ---- */
+
+typedef struct encoder {
+    const qn_tokenizer *tok;
+    qn_matcher *matcher;
+    qn_nfc_scratch nfc;
+    qn_bpe_scratch bpe;
+    int32_t *tokens;
+    size_t n_tokens, capacity;
+} encoder;
+
+static qn_status reserve(encoder *e, size_t more)
+{
+    size_t need;
+    if (!qn_add_size(e->n_tokens, more, &need))
+        return qn_fail(QN_ERR_MEMORY, "tokens: %zu and %zu more do not fit in memory", e->n_tokens, more);
+    return qn_realloc_array(&e->tokens, &e->capacity, need, sizeof *e->tokens, "tokens");
+}
+
+static qn_status append_token(encoder *e, int32_t token)
+{
+    QN_TRY(reserve(e, 1));
+    e->tokens[e->n_tokens++] = token;
+    return QN_OK;
+}
+
+static qn_status encode_piece(void *user, const char *piece, size_t length)
+{
+    encoder *e = user;
+    if (qn_pretokenizer_takes_whole(e->tok->pre)) {
+        const int32_t whole = qn_vocab_find_bytes(&e->tok->vocab, piece, length);
+        if (whole >= 0)
+            return append_token(e, whole);
+    }
+    QN_TRY(reserve(e, length));
+    int32_t *tokens = e->tokens + e->n_tokens;
+    size_t n = 0;
+    for (size_t i = 0; i < length; i++) {
+        const int32_t token = e->tok->vocab.byte_token[(unsigned char)piece[i]];
+        if (token >= 0)
+            tokens[n++] = token;
+    }
+    QN_TRY(qn_bpe_merge(&e->tok->merges, &e->bpe, tokens, &n));
+    e->n_tokens += n;
+    return QN_OK;
+}
+
+static qn_status encode_utf8(encoder *e, const char *text, size_t length)
+{
+    if (qn_pretokenizer_normalizes(e->tok->pre))
+        QN_TRY(qn_nfc(&e->nfc, text, length, &text, &length));
+    return qn_pretokenize(e->tok->pre, e->matcher, text, length, encode_piece, e);
+}
+
+/* Text without special tokens: runs of UTF-8 and runs of other bytes in turn. */
+static qn_status encode_plain(encoder *e, const char *text, size_t length)
+{
+    for (size_t begin = 0, end = 0; begin < length; begin = end) {
+        uint32_t code;
+        size_t bytes;
+        const bool valid = qn_utf8_next(text + begin, length - begin, &bytes, &code) == QN_UTF8_WHOLE;
+        for (end = begin + bytes; end < length; end += bytes)
+            if ((qn_utf8_next(text + end, length - end, &bytes, &code) == QN_UTF8_WHOLE) != valid)
+                break;
+        QN_TRY(valid ? encode_utf8(e, text + begin, end - begin) : encode_piece(e, text + begin, end - begin));
+    }
+    return QN_OK;
+}
+
+static qn_status encode(encoder *e, const char *text, size_t length, bool parse_special, bool add_bos)
+{
+    QN_TRY(qn_matcher_create(&e->matcher));
+    QN_TRY(reserve(e, 1)); /* so that no tokens are a valid pointer, too */
+    if (add_bos && e->tok->add_bos && e->tok->bos >= 0)
+        QN_TRY(append_token(e, e->tok->bos));
+    size_t plain = 0, match = 0;
+    for (size_t at = 0; at < length;) {
+        const int32_t special = qn_vocab_special_at(&e->tok->vocab, text + at, length - at, parse_special, &match);
+        if (special < 0) {
+            at++;
+            continue;
+        }
+        QN_TRY(encode_plain(e, text + plain, at - plain));
+        QN_TRY(append_token(e, special));
+        plain = at += match;
+    }
+    return encode_plain(e, text + plain, length - plain);
+}
+
+qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
+                              int32_t **tokens, size_t *count)
+{
+    *tokens = NULL;
+    *count = 0;
+    if (length > INT32_MAX)
+        return qn_fail(QN_ERR_INVALID, "a text of %zu bytes cannot be tokenised at once, at most %d can", length, INT32_MAX);
+    encoder e = {.tok = tok};
+    const qn_status status = encode(&e, text, length, parse_special, add_bos);
+    qn_matcher_free(e.matcher);
+    qn_nfc_scratch_free(&e.nfc);
+    qn_bpe_scratch_free(&e.bpe);
+    if (status != QN_OK) {
+        free(e.tokens);
+        return status;
+    }
+    *tokens = e.tokens;
+    *count = e.n_tokens;
+    return QN_OK;
+}
+
+/* ---- Tokens ---- */
+
+static bool has_token(const qn_tokenizer *tok, int32_t token)
+{
+    return token >= 0 && (size_t)token < tok->vocab.n_tokens;
+}
+
+qn_status qn_tokenizer_piece(const qn_tokenizer *tok, int32_t token, const char **bytes, size_t *length)
+{
+    if (!has_token(tok, token))
+        return qn_fail(QN_ERR_INVALID, "token %d is outside the vocabulary of %zu tokens", token, tok->vocab.n_tokens);
+    const qn_string piece = qn_vocab_piece(&tok->vocab, (uint32_t)token);
+    *bytes = piece.data;
+    *length = piece.length;
+    return QN_OK;
+}
+
+bool qn_tokenizer_is_special(const qn_tokenizer *tok, int32_t token)
+{
+    return has_token(tok, token) && qn_vocab_is_control(&tok->vocab, token);
+}
+
+bool qn_tokenizer_is_end(const qn_tokenizer *tok, int32_t token)
+{
+    for (size_t i = 0; i < tok->n_ends; i++)
+        if (tok->ends[i] == token)
+            return true;
+    return false;
+}
+
+size_t qn_tokenizer_n_vocab(const qn_tokenizer *tok)
+{
+    return tok->vocab.n_tokens;
+}
+
+int32_t qn_tokenizer_bos(const qn_tokenizer *tok)
+{
+    return tok->bos;
+}
+
+int32_t qn_tokenizer_eos(const qn_tokenizer *tok)
+{
+    return tok->eos;
+}
+
+int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name)
+{
+    const int32_t token = qn_vocab_find(&tok->vocab, name, strlen(name));
+    const bool special = token >= 0 && (qn_vocab_is_control(&tok->vocab, token) || tok->vocab.kinds[token] == QN_TOKEN_USER);
+    return special ? token : -1;
+}
+
+const char *qn_tokenizer_name(const qn_tokenizer *tok)
+{
+    return tok->name;
+}

@@ -1,0 +1,64 @@
+/* One step through UTF-8: what the bytes at hand are, by the Unicode standard's table of well-formed byte sequences (no
+ * surrogates, no overlong forms, nothing past U+10FFFF). */
+#ifndef QN_TEXT_UTF8_H
+#define QN_TEXT_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum qn_utf8 {
+    QN_UTF8_WHOLE, /* a character: `bytes` of them, its number in `code` */
+    QN_UTF8_PART,  /* all the bytes given are the beginning of a character that goes on */
+    QN_UTF8_BAD    /* the first `bytes` cannot belong to a character: the maximal subpart, which one U+FFFD stands for */
+} qn_utf8;
+
+/* qn_utf8_next - look at the beginning of text[0..length), length >= 1. */
+static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *bytes, uint32_t *code)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    *bytes = 1;
+    *code = s[0];
+    if (s[0] < 0x80)
+        return QN_UTF8_WHOLE;
+    if (s[0] < 0xc2 || s[0] > 0xf4)
+        return QN_UTF8_BAD;
+    const size_t need = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    unsigned char low = 0x80, high = 0xbf;
+    if (s[0] == 0xe0)
+        low = 0xa0;
+    else if (s[0] == 0xed)
+        high = 0x9f;
+    else if (s[0] == 0xf0)
+        low = 0x90;
+    else if (s[0] == 0xf4)
+        high = 0x8f;
+    *code = s[0] & (0xffu >> (need + 1));
+    for (; *bytes < need; ++*bytes) {
+        if (*bytes == length)
+            return QN_UTF8_PART;
+        const unsigned char c = s[*bytes];
+        if (c < low || c > high)
+            return QN_UTF8_BAD;
+        *code = *code << 6 | (c & 0x3fu);
+        low = 0x80;
+        high = 0xbf;
+    }
+    return QN_UTF8_WHOLE;
+}
+
+/* qn_utf8_put - write a character's bytes (room for 4) and return how many there are. `code` is one that qn_utf8_next can give. */
+static inline size_t qn_utf8_put(uint32_t code, char *out)
+{
+    unsigned char *s = (unsigned char *)out;
+    if (code < 0x80) {
+        s[0] = (unsigned char)code;
+        return 1;
+    }
+    const size_t n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = n - 1; i > 0; i--, code >>= 6)
+        s[i] = (unsigned char)(0x80u | (code & 0x3fu));
+    s[0] = (unsigned char)(0xf00u >> n | code);
+    return n;
+}
+
+#endif

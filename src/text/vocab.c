@@ -1,0 +1,256 @@
+/* Loading a vocabulary and finding tokens in it. */
+#define XXH_INLINE_ALL
+#include "text/vocab.h"
+
+#include "base/memory.h"
+#include "text/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* The alphabet of byte-level BPE (GPT-2's bytes_to_unicode): a byte that Latin-1 prints is itself, the others are numbered from
+ * U+0100 in order. */
+static bool is_printable(unsigned byte)
+{
+    return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+enum { ALPHABET_END = 0x100 + 0x21 + 0x22 + 1 }; /* 0..20, 7f..a0 and ad are not printed */
+
+static void make_byte_codes(uint16_t *byte_code)
+{
+    uint16_t next = 0x100;
+    for (unsigned b = 0; b < 256; b++)
+        byte_code[b] = is_printable(b) ? (uint16_t)b : next++;
+}
+
+/* The bytes that a token's text stands for; false, when a character is not of the alphabet. */
+static bool decode_text(const int16_t *code_byte, qn_string text, char *out, size_t *n_out)
+{
+    size_t n = 0, bytes;
+    for (size_t i = 0; i < text.length; i += bytes) {
+        uint32_t code;
+        if (qn_utf8_next(text.data + i, text.length - i, &bytes, &code) != QN_UTF8_WHOLE || code >= ALPHABET_END ||
+            code_byte[code] < 0)
+            return false;
+        out[n++] = (char)(unsigned char)code_byte[code];
+    }
+    *n_out = n;
+    return true;
+}
+
+static bool is_spelled_raw(uint8_t kind)
+{
+    return kind == QN_TOKEN_CONTROL || kind == QN_TOKEN_USER || kind == QN_TOKEN_UNKNOWN;
+}
+
+static qn_status load_kinds(qn_vocab *vocab, const qn_gguf *file)
+{
+    static const char key[] = "tokenizer.ggml.token_type";
+    QN_TRY(qn_alloc(&vocab->kinds, vocab->n_tokens, 1, "token types"));
+    memset(vocab->kinds, QN_TOKEN_NORMAL, vocab->n_tokens);
+    const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    if (!kv)
+        return QN_OK;
+    if (kv->type != QN_GGUF_ARRAY || kv->count != vocab->n_tokens)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of %zu types, one for each token, and has %llu",
+                       qn_gguf_path(file), key, vocab->n_tokens, (unsigned long long)kv->count);
+    for (size_t i = 0; i < vocab->n_tokens; i++) {
+        int32_t kind;
+        QN_TRY(qn_gguf_array_i32(file, kv, i, &kind));
+        if (kind < 0 || kind > QN_TOKEN_BYTE)
+            return qn_fail(QN_ERR_FORMAT, "%s: '%s' gives token %zu the type %d, types 0 to %d are known", qn_gguf_path(file),
+                           key, i, kind, QN_TOKEN_BYTE);
+        vocab->kinds[i] = (uint8_t)kind;
+    }
+    return QN_OK;
+}
+
+static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_string *tokens)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < vocab->n_tokens; i++)
+        if (!qn_add_size(total, tokens[i].length, &total) || total >= UINT32_MAX)
+            return qn_fail(QN_ERR_FORMAT, "%s: the texts of 'tokenizer.ggml.tokens' take more than 4 GiB", qn_gguf_path(file));
+    QN_TRY(qn_alloc(&vocab->texts, total, 1, "token texts"));
+    QN_TRY(qn_alloc(&vocab->pieces, total, 1, "token bytes"));
+    QN_TRY(qn_alloc(&vocab->text_at, vocab->n_tokens + 1, sizeof *vocab->text_at, "token texts"));
+    QN_TRY(qn_alloc(&vocab->piece_at, vocab->n_tokens + 1, sizeof *vocab->piece_at, "token bytes"));
+
+    int16_t code_byte[ALPHABET_END];
+    memset(code_byte, -1, sizeof code_byte);
+    for (int16_t b = 0; b < 256; b++)
+        code_byte[vocab->byte_code[b]] = b;
+    uint32_t text_end = 0, piece_end = 0;
+    for (size_t i = 0; i < vocab->n_tokens; i++) {
+        size_t n = tokens[i].length;
+        memcpy(vocab->texts + text_end, tokens[i].data, n);
+        text_end += (uint32_t)n;
+        vocab->text_at[i + 1] = text_end;
+        /* Special tokens are spelled as they are, and so is a token added by hand that no merge can make. */
+        if (is_spelled_raw(vocab->kinds[i]) || !decode_text(code_byte, tokens[i], vocab->pieces + piece_end, &n))
+            memcpy(vocab->pieces + piece_end, tokens[i].data, n);
+        piece_end += (uint32_t)n;
+        vocab->piece_at[i + 1] = piece_end;
+    }
+    return QN_OK;
+}
+
+/* The slot that holds this text, or the free one where it would go. */
+static size_t find_slot(const qn_vocab *vocab, const char *text, size_t length)
+{
+    size_t slot = (size_t)XXH3_64bits(text, length) & vocab->slot_mask;
+    for (; vocab->slots[slot]; slot = (slot + 1) & vocab->slot_mask) {
+        const qn_string other = qn_vocab_text(vocab, vocab->slots[slot] - 1);
+        if (other.length == length && !memcmp(other.data, text, length))
+            break;
+    }
+    return slot;
+}
+
+static qn_status index_texts(qn_vocab *vocab, const qn_gguf *file)
+{
+    size_t n_slots = 16;
+    while (n_slots < vocab->n_tokens + vocab->n_tokens / 2)
+        n_slots *= 2;
+    QN_TRY(qn_alloc(&vocab->slots, n_slots, sizeof *vocab->slots, "index of tokens"));
+    vocab->slot_mask = n_slots - 1;
+    for (uint32_t i = 0; i < vocab->n_tokens; i++) {
+        const qn_string text = qn_vocab_text(vocab, i);
+        if (!text.length)
+            continue; /* a hole in the numbering: several may be there, and none can be found */
+        const size_t slot = find_slot(vocab, text.data, text.length);
+        if (vocab->slots[slot])
+            return qn_fail(QN_ERR_FORMAT, "%s: tokens %u and %u are both '%.*s', each must be there once", qn_gguf_path(file),
+                           vocab->slots[slot] - 1, i, (int)(text.length < 80 ? text.length : 80), text.data);
+        vocab->slots[slot] = i + 1;
+    }
+    return QN_OK;
+}
+
+static void index_bytes(qn_vocab *vocab)
+{
+    for (unsigned b = 0; b < 256; b++) {
+        char text[4];
+        vocab->byte_token[b] = qn_vocab_find(vocab, text, qn_utf8_put(vocab->byte_code[b], text));
+    }
+}
+
+static int compare_texts(const void *left, const void *right, void *user)
+{
+    const qn_vocab *vocab = user;
+    const qn_string a = qn_vocab_text(vocab, *(const uint32_t *)left), b = qn_vocab_text(vocab, *(const uint32_t *)right);
+    const int order = memcmp(a.data, b.data, a.length < b.length ? a.length : b.length);
+    return order ? order : (a.length > b.length) - (a.length < b.length);
+}
+
+static qn_status index_specials(qn_vocab *vocab)
+{
+    for (uint32_t i = 0; i < vocab->n_tokens; i++)
+        vocab->n_specials += is_spelled_raw(vocab->kinds[i]) && qn_vocab_text(vocab, i).length;
+    QN_TRY(qn_alloc(&vocab->specials, vocab->n_specials, sizeof *vocab->specials, "special tokens"));
+    size_t n = 0;
+    for (uint32_t i = 0; i < vocab->n_tokens; i++) {
+        const qn_string text = qn_vocab_text(vocab, i);
+        if (is_spelled_raw(vocab->kinds[i]) && text.length) {
+            vocab->specials[n++] = i;
+            vocab->special_first[(unsigned char)text.data[0]] = true;
+        }
+    }
+    qsort_r(vocab->specials, n, sizeof *vocab->specials, compare_texts, vocab);
+    return QN_OK;
+}
+
+qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file)
+{
+    static const char key[] = "tokenizer.ggml.tokens";
+    const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    if (!kv)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is missing", qn_gguf_path(file), key);
+    if (kv->type != QN_GGUF_ARRAY || kv->element_type != QN_GGUF_STRING || !kv->count || kv->count > INT32_MAX)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of 1 to 2^31-1 strings", qn_gguf_path(file), key);
+    vocab->n_tokens = (size_t)kv->count;
+    make_byte_codes(vocab->byte_code);
+    QN_TRY(load_kinds(vocab, file));
+    qn_string *tokens;
+    QN_TRY(qn_gguf_array_strings(file, kv, &tokens));
+    const qn_status status = copy_tokens(vocab, file, tokens);
+    free(tokens);
+    QN_TRY(status);
+    QN_TRY(index_texts(vocab, file));
+    index_bytes(vocab);
+    return index_specials(vocab);
+}
+
+void qn_vocab_free(qn_vocab *vocab)
+{
+    qn_free(vocab->texts);
+    qn_free(vocab->pieces);
+    qn_free(vocab->text_at);
+    qn_free(vocab->piece_at);
+    qn_free(vocab->kinds);
+    qn_free(vocab->slots);
+    qn_free(vocab->specials);
+    *vocab = (qn_vocab){0};
+}
+
+int32_t qn_vocab_find(const qn_vocab *vocab, const char *text, size_t length)
+{
+    return length ? (int32_t)vocab->slots[find_slot(vocab, text, length)] - 1 : -1;
+}
+
+int32_t qn_vocab_find_bytes(const qn_vocab *vocab, const char *bytes, size_t length)
+{
+    /* Spelling the bytes costs less than a second index. The buffer holds every token that is worth finding whole: longer
+     * pre-tokens go the ordinary way, through the merges. */
+    char text[512];
+    size_t n = 0;
+    if (length > sizeof text / 2)
+        return -1;
+    for (size_t i = 0; i < length; i++)
+        n += qn_utf8_put(vocab->byte_code[(unsigned char)bytes[i]], text + n);
+    const int32_t token = qn_vocab_find(vocab, text, n);
+    return token >= 0 && vocab->kinds[token] == QN_TOKEN_NORMAL ? token : -1;
+}
+
+int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, size_t *match)
+{
+    int32_t best = -1;
+    if (!length || !vocab->special_first[(unsigned char)text[0]])
+        return best;
+    /* Those that share the first `depth` bytes with the text lie side by side; the one that ends there comes first. */
+    size_t low = 0, high = vocab->n_specials;
+    for (size_t depth = 0; low < high; depth++) {
+        const qn_string first = qn_vocab_text(vocab, vocab->specials[low]);
+        if (first.length == depth) {
+            if (control || vocab->kinds[vocab->specials[low]] == QN_TOKEN_USER) {
+                best = (int32_t)vocab->specials[low];
+                *match = depth;
+            }
+            low++;
+        }
+        if (depth == length)
+            break;
+        const unsigned char want = (unsigned char)text[depth];
+        size_t from = low, to = high;
+        while (from < to) {
+            const size_t middle = from + (to - from) / 2;
+            if ((unsigned char)vocab->texts[vocab->text_at[vocab->specials[middle]] + depth] < want)
+                from = middle + 1;
+            else
+                to = middle;
+        }
+        low = from;
+        to = high;
+        while (from < to) {
+            const size_t middle = from + (to - from) / 2;
+            if ((unsigned char)vocab->texts[vocab->text_at[vocab->specials[middle]] + depth] <= want)
+                from = middle + 1;
+            else
+                to = middle;
+        }
+        high = from;
+    }
+    return best;
+}
