@@ -1,0 +1,195 @@
+/* Whole models against logits that other programs computed: Hugging Face transformers for plain weights, a float64 program for
+ * low-bit ones (tests/golden/README.md). And the promise of qn_session_eval: the same logits, to the last bit, for any number of
+ * threads and any way of splitting the tokens. Uses the public header alone; kernels are compared one by one elsewhere.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "quern/quern.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Nothing in float32 costs more than 1e-5 here; f16 keys and values cost 5e-4. The rest is room for an engine that also rounds the
+ * inputs of its products to f16. A wrong rope pair, head or norm weight costs more than 1e-1. */
+#define BAR_PLAIN 3e-3
+/* Inputs rounded to int8 with one scale for 32 values cost 1.7e-2 to 2.5e-2 on these files (docs/accuracy.md); with one scale for
+ * 64 values the largest is 2.8e-2. */
+#define BAR_LOW_BIT 2.5e-2
+
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, so that pieces of 64 end inside, and not a multiple of any. */
+enum { N_LONG = 145 };
+
+struct golden {
+    const char *name;
+    double bar;
+};
+
+static struct golden models[] = {
+    {"llama.f16", BAR_PLAIN},    {"llama3-rope.bf16", BAR_PLAIN}, {"qwen3.f16", BAR_PLAIN},     {"qwen3-untied.f32", BAR_PLAIN},
+    {"llama.q1_0", BAR_LOW_BIT}, {"llama.q2_0", BAR_LOW_BIT},     {"llama.pq2_0", BAR_LOW_BIT}, {"llama.ptq1_0", BAR_LOW_BIT},
+    {"qwen3.q1_0", BAR_LOW_BIT}, {"qwen3.q2_0", BAR_LOW_BIT},     {"qwen3.pq2_0", BAR_LOW_BIT}, {"qwen3.ptq1_0", BAR_LOW_BIT},
+};
+
+static void must(qn_status status)
+{
+    if (status != QN_OK)
+        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
+}
+
+static void *allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    assert_non_null(memory);
+    return memory;
+}
+
+static FILE *open_golden(const char *name, const char *ending)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/golden/%s%s", QN_SOURCE_DIR, name, ending);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        fail_msg("%s: cannot be opened", path);
+    return file;
+}
+
+static qn_model *load(const char *name, int n_threads)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
+    qn_model_params params = {.n_threads = n_threads};
+    qn_model *model = NULL;
+    must(qn_model_load(path, &params, &model));
+    return model;
+}
+
+/* Fills all of ids: the golden ones, then, for the longer runs, the same again shifted by one a round. Returns how many are golden. */
+static size_t read_ids(const char *name, uint32_t n_vocab, qn_token ids[N_LONG])
+{
+    FILE *file = open_golden(name, ".ids");
+    size_t n = 0;
+    for (int id; n < N_LONG && fscanf(file, "%d", &id) == 1; n++)
+        ids[n] = id;
+    fclose(file);
+    assert_in_range(n, 32, N_LONG);
+    for (size_t i = n; i < N_LONG; i++)
+        ids[i] = (qn_token)(((uint32_t)ids[i - n] + 1) % n_vocab);
+    return n;
+}
+
+static float *read_logits(const char *name, size_t n_ids, size_t n_vocab)
+{
+    FILE *file = open_golden(name, ".logits.f32");
+    float *logits = allocate(n_ids * n_vocab, sizeof *logits);
+    assert_int_equal(fread(logits, sizeof *logits, n_ids * n_vocab, file), n_ids * n_vocab);
+    assert_int_equal(fgetc(file), EOF);
+    fclose(file);
+    return logits;
+}
+
+/* Logits of all ids in a session of their own, `piece` of them a call. */
+static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, size_t n, size_t piece)
+{
+    const size_t n_vocab = qn_model_get_info(model).n_vocab;
+    qn_session_params params = {.n_ctx = N_LONG, .n_batch = n_batch};
+    qn_session *session = NULL;
+    must(qn_session_create(model, &params, &session));
+    float *logits = allocate(n * n_vocab, sizeof *logits);
+    for (size_t at = 0; at < n; at += piece)
+        must(qn_session_eval(session, ids + at, n - at < piece ? n - at : piece, QN_LOGITS_ALL, logits + at * n_vocab));
+    assert_int_equal(qn_session_length(session), n);
+    qn_session_free(session);
+    return logits;
+}
+
+static void test_error(void **state)
+{
+    const struct golden *golden = *state;
+    qn_model *model = load(golden->name, 2);
+    const size_t n_vocab = qn_model_get_info(model).n_vocab;
+    qn_token ids[N_LONG];
+    const size_t n = read_ids(golden->name, (uint32_t)n_vocab, ids);
+    float *expected = read_logits(golden->name, n, n_vocab);
+    float *found = evaluate(model, 0, ids, n, n);
+
+    double sum = 0.0;
+    for (size_t t = 0; t < n; t++) {
+        double difference = 0.0, norm = 0.0;
+        for (size_t i = t * n_vocab; i < (t + 1) * n_vocab; i++) {
+            difference += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
+            norm += (double)expected[i] * expected[i];
+        }
+        sum += sqrt(difference / norm);
+    }
+    const double error = sum / (double)n;
+    print_message("%-18s mean relative error %.2e, bar %.1e\n", golden->name, error, golden->bar);
+    if (!(error <= golden->bar))
+        fail_msg("%s: mean relative error %.3e, at most %.1e is allowed", golden->name, error, golden->bar);
+    free(found);
+    free(expected);
+    qn_model_free(model);
+}
+
+static void assert_same_logits(const char *name, const char *what, unsigned long how_many, const float *found,
+                               const float *expected, size_t n_vocab)
+{
+    for (size_t t = 0; t < N_LONG; t++) {
+        if (memcmp(found + t * n_vocab, expected + t * n_vocab, n_vocab * sizeof *found) != 0)
+            fail_msg("%s: with %s %lu the logits of token %zu differ from those of one thread and one call", name, what,
+                     how_many, t);
+    }
+}
+
+static void test_same_bits(void **state)
+{
+    const char *name = ((const struct golden *)*state)->name;
+    static const int threads[] = {1, 2, 7};
+    static const size_t pieces[] = {N_LONG, 1, 3, 7, 64};
+    static const uint32_t batches[] = {1, 5, 64};
+    float *expected = NULL;
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        qn_model *model = load(name, threads[i]);
+        const size_t n_vocab = qn_model_get_info(model).n_vocab;
+        qn_token ids[N_LONG];
+        read_ids(name, (uint32_t)n_vocab, ids);
+        for (size_t j = 0; j < sizeof pieces / sizeof *pieces; j++) {
+            float *found = evaluate(model, 0, ids, N_LONG, pieces[j]);
+            if (!expected) {
+                expected = found;
+                continue;
+            }
+            if (j == 0)
+                assert_same_logits(name, "threads", (unsigned long)threads[i], found, expected, n_vocab);
+            else
+                assert_same_logits(name, "pieces of", pieces[j], found, expected, n_vocab);
+            free(found);
+        }
+        for (size_t j = 0; j < sizeof batches / sizeof *batches; j++) {
+            float *found = evaluate(model, batches[j], ids, N_LONG, N_LONG);
+            assert_same_logits(name, "batches of", batches[j], found, expected, n_vocab);
+            free(found);
+        }
+        qn_model_free(model);
+    }
+    free(expected);
+}
+
+int main(void)
+{
+    enum { N_MODELS = sizeof models / sizeof *models };
+    struct CMUnitTest tests[2 * N_MODELS];
+    char names[2 * N_MODELS][64];
+    for (size_t i = 0; i < N_MODELS; i++) {
+        snprintf(names[2 * i], sizeof names[0], "error of %s", models[i].name);
+        snprintf(names[2 * i + 1], sizeof names[0], "same bits of %s", models[i].name);
+        tests[2 * i] = (struct CMUnitTest){.name = names[2 * i], .test_func = test_error, .initial_state = &models[i]};
+        tests[2 * i + 1] =
+            (struct CMUnitTest){.name = names[2 * i + 1], .test_func = test_same_bits, .initial_state = &models[i]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

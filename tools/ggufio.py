@@ -1,0 +1,235 @@
+"""GGUF files from Python: read, write, decode tensors to float64, draw random low-bit tensors.
+
+Written from the format's description and independent of quern's C code, so that a mistake there does not hide here. Only what the
+golden models and the reference scripts need: little-endian version 3, tensors of up to four dimensions, data held in memory.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import struct
+
+import numpy as np
+
+# name: (number in the file, weights in a block, bytes in a block)
+TYPES = {
+    "f32": (0, 1, 4),
+    "f16": (1, 1, 2),
+    "q4_0": (2, 32, 18),
+    "q4_1": (3, 32, 20),
+    "q8_0": (8, 32, 34),
+    "q6_k": (14, 256, 210),
+    "bf16": (30, 1, 2),
+    "q1_0": (41, 128, 18),
+    "q2_0": (42, 64, 18),
+    "pq2_0": (142, 128, 34),
+    "ptq1_0": (143, 128, 28),
+}
+TYPE_NAMES = {number: name for name, (number, _, _) in TYPES.items()}
+ALIGNMENT = 32
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+
+
+class Tensor:
+    """A tensor as it lies in the file. shape is [n_out, n_in] for a matrix: numpy's order, the reverse of the file's."""
+
+    def __init__(self, name, shape, type_name, data):
+        self.name, self.shape, self.type, self.data = name, tuple(shape), type_name, data
+
+    def decode(self):
+        return decode(self.type, self.data, self.shape)
+
+
+def read(path):
+    """Returns (keys, tensors), both dictionaries in the file's order."""
+    with open(path, "rb") as f:
+        buf = f.read()
+    pos = 0
+
+    def take(fmt):
+        nonlocal pos
+        value = struct.unpack_from("<" + fmt, buf, pos)[0]
+        pos += struct.calcsize("<" + fmt)
+        return value
+
+    def take_string():
+        nonlocal pos
+        n = take("Q")
+        raw = buf[pos:pos + n]
+        if len(raw) != n:
+            raise ValueError(f"{path}: string of {n} bytes runs past the end")
+        pos += n
+        return raw.decode("utf-8", "surrogateescape")
+
+    def take_value(kind):
+        if kind == STRING:
+            return take_string()
+        if kind == ARRAY:
+            element = take("I")
+            return [take_value(element) for _ in range(take("Q"))]
+        return take(SCALARS[kind])
+
+    if buf[:4] != b"GGUF":
+        raise ValueError(f"{path}: not a GGUF file")
+    pos = 4
+    version = take("I")
+    if version != 3:
+        raise ValueError(f"{path}: GGUF version {version}, expected 3")
+    n_tensors, n_keys = take("Q"), take("Q")
+    keys = {}
+    for _ in range(n_keys):
+        key = take_string()
+        keys[key] = take_value(take("I"))
+    infos = []
+    for _ in range(n_tensors):
+        name = take_string()
+        dims = [take("Q") for _ in range(take("I"))]
+        infos.append((name, dims[::-1], take("I"), take("Q")))
+    alignment = keys.get("general.alignment", ALIGNMENT)
+    base = (pos + alignment - 1) // alignment * alignment
+    tensors = {}
+    for name, shape, number, offset in infos:
+        if number not in TYPE_NAMES:
+            raise ValueError(f"{path}: tensor '{name}' has type {number}, which this script does not decode")
+        _, weights, size = TYPES[TYPE_NAMES[number]]
+        n = int(np.prod(shape)) // weights * size
+        data = np.frombuffer(buf, np.uint8, n, base + offset)
+        tensors[name] = Tensor(name, shape, TYPE_NAMES[number], data)
+    return keys, tensors
+
+
+def write(path, keys, tensors):
+    """keys: {name: int | float | str}, written as u32, f32 and strings. tensors: a list of Tensor, in the file's order."""
+
+    def text(s):
+        raw = s.encode()
+        return struct.pack("<Q", len(raw)) + raw
+
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys))
+    for key, value in keys.items():
+        head += text(key)
+        if isinstance(value, str):
+            head += struct.pack("<I", STRING) + text(value)
+        elif isinstance(value, float):
+            head += struct.pack("<If", 6, value)
+        else:
+            head += struct.pack("<II", 4, value)
+    offset = 0
+    for t in tensors:
+        head += text(t.name) + struct.pack("<I", len(t.shape))
+        head += struct.pack(f"<{len(t.shape)}Q", *t.shape[::-1])
+        head += struct.pack("<IQ", TYPES[t.type][0], offset)
+        offset += (t.data.size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    with open(path, "wb") as f:
+        f.write(head + b"\0" * (-len(head) % ALIGNMENT))
+        for t in tensors:
+            f.write(t.data.tobytes() + b"\0" * (-t.data.size % ALIGNMENT))
+
+
+def halves(raw):
+    """[n, 2] bytes to [n, 1] float64."""
+    return np.ascontiguousarray(raw).view("<f2").astype(np.float64).reshape(-1, 1)
+
+
+def two_bit_codes(raw):
+    """[n, b] bytes to [n, 4b] codes, the lowest bits first."""
+    return ((raw[:, :, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3).reshape(len(raw), -1)
+
+
+def nibbles(raw):
+    """[n, 16] bytes to [n, 32]: low nibbles, then high ones."""
+    return np.concatenate([raw & 15, raw >> 4], axis=1)
+
+
+def trit_place(e):
+    """Byte and digit of element e of a PTQ1_0 block."""
+    if e < 80:
+        return e % 16, e // 16
+    if e < 120:
+        return 16 + (e - 80) % 8, (e - 80) // 8
+    return 24 + (e - 120) % 2, (e - 120) // 2
+
+
+TRIT_BYTE = np.array([trit_place(e)[0] for e in range(128)])
+TRIT_POWER = np.array([3 ** trit_place(e)[1] for e in range(128)], np.uint32)
+
+
+def decode(type_name, data, shape):
+    """The exact weights, float64."""
+    if type_name == "f32":
+        return data.view("<f4").astype(np.float64).reshape(shape)
+    if type_name == "f16":
+        return data.view("<f2").astype(np.float64).reshape(shape)
+    if type_name == "bf16":
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64).reshape(shape)
+    b = data.reshape(-1, TYPES[type_name][2])
+    if type_name == "q1_0":
+        bits = np.unpackbits(b[:, 2:], axis=1, bitorder="little")
+        w = (2.0 * bits - 1.0) * halves(b[:, :2])
+    elif type_name in ("q2_0", "pq2_0"):
+        w = (two_bit_codes(b[:, 2:]) - 1.0) * halves(b[:, :2])
+    elif type_name == "ptq1_0":
+        digits = (b[:, TRIT_BYTE].astype(np.uint32) * TRIT_POWER % 256) * 3 >> 8
+        w = (digits - 1.0) * halves(b[:, 26:])
+    elif type_name == "q4_0":
+        w = (nibbles(b[:, 2:]) - 8.0) * halves(b[:, :2])
+    elif type_name == "q4_1":
+        w = nibbles(b[:, 4:]) * halves(b[:, :2]) + halves(b[:, 2:4])
+    elif type_name == "q8_0":
+        w = np.ascontiguousarray(b[:, 2:]).view(np.int8) * halves(b[:, :2])
+    elif type_name == "q6_k":
+        w = decode_q6_k(b)
+    else:
+        raise ValueError(type_name)
+    return w.reshape(shape)
+
+
+def decode_q6_k(b):
+    """128 bytes of low nibbles, 64 of high bit pairs, 16 signed scales, then d. Each half of the block is 4 runs of 32."""
+    low, high = b[:, :128].reshape(-1, 2, 2, 32), b[:, 128:192].reshape(-1, 2, 32)
+    scales = np.ascontiguousarray(b[:, 192:208]).view(np.int8).astype(np.float64)
+    codes = np.empty((len(b), 2, 4, 32))
+    for run in range(4):
+        codes[:, :, run] = (low[:, :, run % 2] >> (4 * (run // 2)) & 15) | (high >> (2 * run) & 3) << 4
+    w = (codes.reshape(-1, 16, 16) - 32.0) * scales[:, :, None]
+    return w.reshape(-1, 256) * halves(b[:, 208:])
+
+
+def encode_plain(type_name, values):
+    """Bytes of f32, f16 or bf16, rounded to nearest even."""
+    values = np.ascontiguousarray(values, np.float32)
+    if type_name == "f32":
+        return values.astype("<f4").reshape(-1).view(np.uint8)
+    if type_name == "f16":
+        return values.astype("<f2").reshape(-1).view(np.uint8)
+    if type_name == "bf16":
+        bits = values.reshape(-1).view(np.uint32).astype(np.uint64)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2").view(np.uint8)
+    raise ValueError(type_name)
+
+
+def random_blocks(type_name, n_out, n_in, rng, scale=None, scale_spread=0.5):
+    """Random codes, every value a byte of the type's can mean included; one code in a hundred is 3 where that is legal.
+
+    The scales are 1/sqrt(n_in), each times a factor drawn from 1 +- scale_spread: an engine that takes the wrong block's scale
+    must not come out right."""
+    _, weights, size = TYPES[type_name]
+    n = n_out * n_in // weights
+    b = np.empty((n, size), np.uint8)
+    d = (scale or 1.0 / np.sqrt(n_in)) * rng.uniform(1 - scale_spread, 1 + scale_spread, n)
+    d = d.astype("<f2").reshape(n, 1).view(np.uint8)
+    if type_name == "ptq1_0":
+        trits = np.concatenate([rng.integers(0, 243, (n, 24)), rng.integers(0, 81, (n, 2)) * 3], axis=1)
+        b[:, :26] = (trits * 256 + 242) // 243
+        b[:, 26:] = d
+        return b.reshape(-1)
+    b[:, :2] = d
+    if type_name == "q1_0":
+        b[:, 2:] = rng.integers(0, 256, (n, 16), np.uint8)
+    elif type_name in ("q2_0", "pq2_0"):
+        codes = rng.integers(0, 3, (n, size - 2, 4), np.uint8)
+        codes[rng.random(codes.shape) < 0.01] = 3
+        b[:, 2:] = codes[..., 0] | codes[..., 1] << 2 | codes[..., 2] << 4 | codes[..., 3] << 6
+    else:
+        raise ValueError(type_name)
+    return b.reshape(-1)

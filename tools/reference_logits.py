@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Logits of a llama or qwen3 GGUF file in float64: the oracle that quern's logits are compared with.
+
+usage: reference_logits.py MODEL.gguf IDS OUT.f32 [--int8 N [--scale absmax|mse|minmax] [--two-terms REGEX]]
+       reference_logits.py --compare A.f32 B.f32 N_IDS
+
+IDS is a file of token ids separated by commas or white space, or such a list itself; OUT.f32 gets raw little-endian f32 logits
+[n_ids, n_vocab], as `quern logits` writes them. --int8 computes what an engine gets that rounds the input of every product with
+quantised weights to int8 with one scale per N values and keeps keys and values as f16, everything else exact, and prints the
+distance from float64. The scale is the largest magnitude / 127, or the best of 20 below it (mse), or, with a zero point, the span
+from smallest to largest value / 255 (minmax). Inputs of the tensors whose names match --two-terms get a second int8 term for what
+the first left over. --compare prints the mean over tokens of |A - B| / |B|.
+
+Needs numpy only. The whole context is one causal pass, so memory grows with the square of the number of ids.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import argparse
+import os
+import re
+
+import numpy as np
+
+import ggufio
+
+
+class Arithmetic:
+    """What happens to a value on its way into a matrix product and into the cache. Exact: nothing."""
+
+    def activation(self, name, x):
+        return x
+
+    def cached(self, x):
+        return x
+
+
+class Int8(Arithmetic):
+    """Activations as int8 with one scale per `block` values; f16 keys and values."""
+
+    def __init__(self, block=32, scale="absmax", two_terms=None):
+        self.block, self.two_terms = block, two_terms
+        self.round = {"absmax": self.absmax, "mse": self.least_squares, "minmax": self.minmax}[scale]
+
+    def activation(self, name, x):
+        v = x.reshape(-1, self.block)
+        rounded = self.round(v)
+        if self.two_terms and re.search(self.two_terms, name):
+            rounded = rounded + self.round(v - rounded)
+        return rounded.reshape(x.shape)
+
+    def cached(self, x):
+        return x.astype(np.float16).astype(np.float64)
+
+    @staticmethod
+    def with_scale(v, scale):
+        scale = scale.astype(np.float32).astype(np.float64)
+        safe = np.where(scale > 0, scale, 1.0)
+        return np.clip(np.rint(v / safe), -127, 127) * scale
+
+    def absmax(self, v):
+        return self.with_scale(v, np.abs(v).max(axis=1, keepdims=True) / 127.0)
+
+    def least_squares(self, v):
+        peak = np.abs(v).max(axis=1, keepdims=True)
+        best, best_error = v, np.inf
+        for shrink in np.arange(0.81, 1.005, 0.01):
+            tried = self.with_scale(v, peak / 127.0 * shrink)
+            error = ((tried - v) ** 2).sum(axis=1, keepdims=True)
+            best = np.where(error < best_error, tried, best)
+            best_error = np.minimum(error, best_error)
+        return best
+
+    @staticmethod
+    def minmax(v):
+        low, high = v.min(axis=1, keepdims=True), v.max(axis=1, keepdims=True)
+        scale = (high - low) / 255.0
+        safe = np.where(scale > 0, scale, 1.0)
+        zero = np.clip(np.rint(-128.0 - low / safe), -128, 127)
+        return (np.clip(np.rint(v / safe) + zero, -128, 127) - zero) * scale
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
+
+
+def silu(x):
+    return x / (1.0 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+class Model:
+    def __init__(self, path):
+        keys, self.tensors = ggufio.read(path)
+        self.arch = arch = keys["general.architecture"]
+        if arch not in ("llama", "qwen3"):
+            raise SystemExit(f"{path}: architecture '{arch}', expected llama or qwen3")
+        self.n_layers = keys[f"{arch}.block_count"]
+        self.n_heads = keys[f"{arch}.attention.head_count"]
+        self.n_kv = keys.get(f"{arch}.attention.head_count_kv", self.n_heads)
+        self.head_dim = keys.get(f"{arch}.attention.key_length", keys[f"{arch}.embedding_length"] // self.n_heads)
+        self.n_rot = keys.get(f"{arch}.rope.dimension_count", self.head_dim)
+        self.eps = keys[f"{arch}.attention.layer_norm_rms_epsilon"]
+        # Where a file has no base, llama.cpp takes 10000.
+        self.rope_base = keys.get(f"{arch}.rope.freq_base", 10000.0)
+        self.weights = {name: t.decode() for name, t in self.tensors.items()}
+        self.rounds = {name: t.type not in ("f32", "f16", "bf16") for name, t in self.tensors.items()}
+
+    def product(self, name, x, arithmetic):
+        return (arithmetic.activation(name, x) if self.rounds[name] else x) @ self.weights[name].T
+
+    def angles(self, n):
+        frequency = self.rope_base ** (-np.arange(0, self.n_rot, 2) / self.n_rot)
+        if "rope_freqs.weight" in self.weights:
+            frequency = frequency / self.weights["rope_freqs.weight"]
+        return np.arange(n)[:, None] * frequency[None, :]
+
+    def rope(self, x, angle):
+        """x [n, heads, head_dim]. llama turns neighbouring pairs, qwen3 pairs half the rotated width apart."""
+        half, out = self.n_rot // 2, x.copy()
+        if self.arch == "llama":
+            first, second = slice(0, self.n_rot, 2), slice(1, self.n_rot, 2)
+        else:
+            first, second = slice(0, half), slice(half, self.n_rot)
+        cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
+        out[..., first] = x[..., first] * cos - x[..., second] * sin
+        out[..., second] = x[..., first] * sin + x[..., second] * cos
+        return out
+
+    def attention(self, prefix, x, angle, arithmetic):
+        n = len(x)
+        q = self.product(prefix + "attn_q.weight", x, arithmetic).reshape(n, self.n_heads, self.head_dim)
+        k = self.product(prefix + "attn_k.weight", x, arithmetic).reshape(n, self.n_kv, self.head_dim)
+        v = self.product(prefix + "attn_v.weight", x, arithmetic).reshape(n, self.n_kv, -1)
+        if self.arch == "qwen3":
+            q = rms_norm(q, self.weights[prefix + "attn_q_norm.weight"], self.eps)
+            k = rms_norm(k, self.weights[prefix + "attn_k_norm.weight"], self.eps)
+        q, k = self.rope(q, angle), arithmetic.cached(self.rope(k, angle))
+        v = arithmetic.cached(v)
+        group = self.n_heads // self.n_kv
+        out = np.empty((n, self.n_heads, v.shape[-1]))
+        hidden = np.triu(np.full((n, n), -np.inf), 1)
+        for h in range(self.n_heads):
+            scores = q[:, h] @ k[:, h // group].T / np.sqrt(self.head_dim) + hidden
+            out[:, h] = softmax(scores) @ v[:, h // group]
+        return self.product(prefix + "attn_output.weight", out.reshape(n, -1), arithmetic)
+
+    def feed_forward(self, prefix, x, arithmetic):
+        gate = self.product(prefix + "ffn_gate.weight", x, arithmetic)
+        up = self.product(prefix + "ffn_up.weight", x, arithmetic)
+        return self.product(prefix + "ffn_down.weight", silu(gate) * up, arithmetic)
+
+    def logits(self, ids, arithmetic=Arithmetic()):
+        x = self.weights["token_embd.weight"][ids]
+        angle = self.angles(len(ids))
+        for layer in range(self.n_layers):
+            prefix = f"blk.{layer}."
+            y = rms_norm(x, self.weights[prefix + "attn_norm.weight"], self.eps)
+            x = x + self.attention(prefix, y, angle, arithmetic)
+            y = rms_norm(x, self.weights[prefix + "ffn_norm.weight"], self.eps)
+            x = x + self.feed_forward(prefix, y, arithmetic)
+        x = rms_norm(x, self.weights["output_norm.weight"], self.eps)
+        table = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
+        return self.product(table, x, arithmetic)
+
+
+def relative_error(a, b):
+    """Mean over tokens of |a - b| / |b|."""
+    return float((np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)).mean())
+
+
+def read_ids(text):
+    if os.path.exists(text):
+        with open(text) as f:
+            text = f.read()
+    return np.array([int(i) for i in re.split(r"[,\s]+", text.strip())])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--compare", action="store_true", help="A.f32 B.f32 N_IDS: print the error of A against B")
+    parser.add_argument("--int8", type=int, metavar="N", help="round activations to int8 with a scale per N values")
+    parser.add_argument("--scale", choices=("absmax", "mse", "minmax"), default="absmax")
+    parser.add_argument("--two-terms", metavar="REGEX", help="tensors whose input gets a second int8 term")
+    parser.add_argument("files", nargs=3)
+    a = parser.parse_args()
+    if a.compare:
+        left, right = (np.fromfile(f, "<f4").astype(np.float64).reshape(int(a.files[2]), -1) for f in a.files[:2])
+        print(f"{relative_error(left, right):.3e}")
+        return
+    model, ids = Model(a.files[0]), read_ids(a.files[1])
+    logits = exact = model.logits(ids)
+    if a.int8:
+        logits = model.logits(ids, Int8(a.int8, a.scale, a.two_terms))
+        print(f"{relative_error(logits, exact):.3e}")
+    logits.astype("<f4").tofile(a.files[2])
+
+
+if __name__ == "__main__":
+    main()
