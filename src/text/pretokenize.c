@@ -192,7 +192,7 @@ static qn_status match(const qn_pretokenizer *pre, size_t stage, qn_matcher *mat
 static qn_status cut(const qn_pretokenizer *pre, size_t stage, qn_matcher *matcher, const char *text, size_t length,
                      qn_piece_fn emit, void *user)
 {
-    if (stage == pre->n_stages)
+    if (stage == MAX_STAGES || stage == pre->n_stages)
         return emit(user, text, length);
     for (size_t at = 0; at < length;) {
         bool found;

@@ -1,0 +1,267 @@
+/* Recognising ChatML and writing it. */
+#include "text/chat.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define START "<|im_start|>"
+#define END "<|im_end|>"
+
+struct qn_chat_template {
+    bool known;
+    int32_t start, end; /* the tokens of START and END */
+    int32_t bos;        /* what goes before all, or -1 */
+    char *system;       /* what the system says in a conversation that begins without it, or NULL */
+    char problem[200];  /* why it is not known */
+};
+
+/* ---- Reading the template ---- */
+
+static const char *find(qn_string in, const char *from, const char *what)
+{
+    return memmem(from, (size_t)(in.data + in.length - from), what, strlen(what));
+}
+
+static bool has(qn_string in, const char *what)
+{
+    return in.length && find(in, in.data, what);
+}
+
+/* A line's end in a template is written as itself or, in a string, as an escape. */
+static size_t line_end_at(qn_string in, const char *at)
+{
+    const size_t left = (size_t)(in.data + in.length - at);
+    return left >= 1 && at[0] == '\n' ? 1 : left >= 2 && at[0] == '\\' && at[1] == 'n' ? 2 : 0;
+}
+
+/* The text from `from` to `to` as the template would print it. `quote` is the one that its string began with, or 0 outside of
+ * strings. NULL in *out when the string ends between, or an expression begins: the text is then not all there. */
+static qn_status copy_literal(const char *from, const char *to, char quote, char **out)
+{
+    QN_TRY(qn_alloc(out, (size_t)(to - from) + 1, 1, "system message"));
+    char *end = *out;
+    for (const char *c = from; c < to; c++) {
+        if (quote ? *c == quote : *c == '{' && (c[1] == '{' || c[1] == '%')) {
+            qn_free(*out);
+            *out = NULL;
+            return QN_OK;
+        }
+        if (quote && *c == '\\' && c + 1 < to) {
+            c++;
+            *end++ = *c == 'n' ? '\n' : *c == 't' ? '\t' : *c == 'r' ? '\r' : *c;
+        } else {
+            *end++ = *c;
+        }
+    }
+    return QN_OK;
+}
+
+/* The system message that the template's text holds as a whole: START "system" newline, the message, END, in one string. */
+static qn_status read_system(qn_chat_template *chat, qn_string text)
+{
+    static const char opening[] = START "system";
+    for (const char *at = text.data; (at = find(text, at, opening));) {
+        const char before = at > text.data ? at[-1] : '\0';
+        const char quote = before == '\'' || before == '"' ? before : '\0';
+        at += sizeof opening - 1;
+        const size_t line_end = line_end_at(text, at);
+        const char *end = line_end ? find(text, at, END) : NULL;
+        if (!end || end == at + line_end)
+            continue;
+        char *system;
+        QN_TRY(copy_literal(at + line_end, end, quote, &system));
+        if (!system)
+            continue;
+        const bool differs = chat->system && strcmp(chat->system, system) != 0;
+        if (!chat->system) {
+            chat->system = system;
+            continue;
+        }
+        qn_free(system);
+        if (differs) {
+            chat->known = false;
+            snprintf(chat->problem, sizeof chat->problem, "a ChatML template with more than one system message of its own");
+        }
+    }
+    return QN_OK;
+}
+
+/* START "assistant" and a line's end: what distinguishes ChatML from others that borrow its first token. */
+static bool opens_turns(qn_string text)
+{
+    static const char opening[] = START "assistant";
+    for (const char *at = text.data; (at = find(text, at, opening));) {
+        at += sizeof opening - 1;
+        if (line_end_at(text, at))
+            return true;
+    }
+    return false;
+}
+
+static void name_unknown(qn_chat_template *chat, qn_string text)
+{
+    static const struct {
+        const char *mark, *family;
+    } families[] = {
+        {"<|start_header_id|>", "Llama 3"}, {"<start_of_turn>", "Gemma"}, {"<|im_sep|>", "Phi 4"}, {"[INST]", "Mistral"}};
+    const char *family = "unknown";
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (has(text, families[i].mark)) {
+            family = families[i].family;
+            break;
+        }
+    snprintf(chat->problem, sizeof chat->problem, "a chat template that is not known (%s family; it begins '%.*s')", family,
+             (int)(text.length < 60 ? text.length : 60), text.data);
+}
+
+static qn_status read_template(qn_chat_template *chat, const qn_gguf *file, const qn_tokenizer *tok)
+{
+    static const char key[] = "tokenizer.chat_template";
+    qn_string text = {NULL, 0};
+    QN_TRY(qn_gguf_get_string(file, key, false, &text));
+    if (!text.length) {
+        snprintf(chat->problem, sizeof chat->problem, "no chat template ('%s' is %s)", key, text.data ? "empty" : "missing");
+        return QN_OK;
+    }
+    if (!has(text, END) || !opens_turns(text)) {
+        name_unknown(chat, text);
+        return QN_OK;
+    }
+    chat->start = qn_tokenizer_find(tok, START);
+    chat->end = qn_tokenizer_find(tok, END);
+    if (chat->start < 0 || chat->end < 0) {
+        snprintf(chat->problem, sizeof chat->problem, "a ChatML template, but no special token '%s'",
+                 chat->start < 0 ? START : END);
+        return QN_OK;
+    }
+    chat->known = true;
+    chat->bos = has(text, "bos_token") ? qn_tokenizer_bos(tok) : -1;
+    return read_system(chat, text);
+}
+
+qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, qn_chat_template **out)
+{
+    *out = NULL;
+    qn_chat_template *chat;
+    QN_TRY(qn_alloc(&chat, 1, sizeof *chat, "chat template"));
+    const qn_status status = read_template(chat, file, tok);
+    if (status == QN_OK)
+        *out = chat;
+    else
+        qn_chat_template_free(chat);
+    return status;
+}
+
+void qn_chat_template_free(qn_chat_template *chat)
+{
+    if (!chat)
+        return;
+    qn_free(chat->system);
+    qn_free(chat);
+}
+
+const char *qn_chat_template_name(const qn_chat_template *chat)
+{
+    return chat->known ? "chatml" : "";
+}
+
+/* ---- Writing a conversation ---- */
+
+typedef struct writer {
+    const qn_tokenizer *tok;
+    int32_t *tokens;
+    size_t n, capacity;
+    char *text;
+    size_t text_capacity;
+} writer;
+
+static qn_status put_token(writer *w, int32_t token)
+{
+    QN_TRY(qn_realloc_array(&w->tokens, &w->capacity, w->n + 1, sizeof *w->tokens, "tokens"));
+    w->tokens[w->n++] = token;
+    return QN_OK;
+}
+
+static qn_status put_text(writer *w, const char *text, size_t length)
+{
+    int32_t *tokens;
+    size_t count, need;
+    QN_TRY(qn_tokenizer_encode(w->tok, text, length, false, false, &tokens, &count));
+    qn_status status = qn_add_size(w->n, count, &need)
+                           ? qn_realloc_array(&w->tokens, &w->capacity, need, sizeof *w->tokens, "tokens")
+                           : qn_fail(QN_ERR_MEMORY, "tokens: %zu and %zu more do not fit in memory", w->n, count);
+    if (status == QN_OK && count) {
+        memcpy(w->tokens + w->n, tokens, count * sizeof *tokens);
+        w->n = need;
+    }
+    free(tokens);
+    return status;
+}
+
+/* Role and content are one text: a merge across the line's end belongs to it. */
+static qn_status put_message(writer *w, const qn_chat_template *chat, const char *role, const char *content)
+{
+    const size_t n_role = strlen(role), n_content = strlen(content);
+    size_t need;
+    if (!qn_add_size(n_role + 1, n_content, &need))
+        return qn_fail(QN_ERR_MEMORY, "message: %zu bytes do not fit in memory", n_content);
+    QN_TRY(qn_realloc_array(&w->text, &w->text_capacity, need, 1, "message"));
+    memcpy(w->text, role, n_role);
+    w->text[n_role] = '\n';
+    memcpy(w->text + n_role + 1, content, n_content);
+    QN_TRY(put_token(w, chat->start));
+    QN_TRY(put_text(w, w->text, need));
+    QN_TRY(put_token(w, chat->end));
+    return put_text(w, "\n", 1);
+}
+
+static qn_status write_chat(writer *w, const qn_chat_template *chat, const qn_chat_message *messages, size_t n,
+                            bool add_assistant)
+{
+    QN_TRY(qn_realloc_array(&w->tokens, &w->capacity, 1, sizeof *w->tokens, "tokens"));
+    if (chat->bos >= 0)
+        QN_TRY(put_token(w, chat->bos));
+    if (n && chat->system && strcmp(messages[0].role, "system") != 0)
+        QN_TRY(put_message(w, chat, "system", chat->system));
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(put_message(w, chat, messages[i].role, messages[i].content));
+    if (!add_assistant)
+        return QN_OK;
+    QN_TRY(put_token(w, chat->start));
+    return put_text(w, "assistant\n", sizeof "assistant\n" - 1);
+}
+
+static qn_status check_messages(const qn_chat_message *messages, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *role = messages[i].role;
+        if (!role || !messages[i].content)
+            return qn_fail(QN_ERR_INVALID, "message %zu has no %s", i, role ? "content" : "role");
+        if (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0)
+            return qn_fail(QN_ERR_INVALID, "message %zu has the role '%s', expected system, user or assistant", i, role);
+    }
+    return QN_OK;
+}
+
+qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_chat_message *messages, size_t n,
+                         bool add_assistant, int32_t **tokens, size_t *count)
+{
+    *tokens = NULL;
+    *count = 0;
+    if (!chat->known)
+        return qn_fail(QN_ERR_UNSUPPORTED, "the model carries %s", chat->problem);
+    QN_TRY(check_messages(messages, n));
+    writer w = {.tok = tok};
+    const qn_status status = write_chat(&w, chat, messages, n, add_assistant);
+    free(w.text);
+    if (status != QN_OK) {
+        free(w.tokens);
+        return status;
+    }
+    *tokens = w.tokens;
+    *count = w.n;
+    return QN_OK;
+}
