@@ -72,12 +72,12 @@ def keys_of(shape, name):
 
 def tensor_shapes(shape):
     """GGUF name, transformers' name, shape. Matrices are [n_out, n_in]."""
-    e, ff, dim = shape["hidden"], shape["ff"], shape["head_dim"]
+    e, ff, dim, n_vocab = shape["hidden"], shape["ff"], shape["head_dim"], shape.get("vocab", N_VOCAB)
     q, kv = shape["heads"] * dim, shape["kv"] * dim
-    yield "token_embd.weight", "model.embed_tokens.weight", (N_VOCAB, e)
+    yield "token_embd.weight", "model.embed_tokens.weight", (n_vocab, e)
     yield "output_norm.weight", "model.norm.weight", (e,)
     if not shape["tied"]:
-        yield "output.weight", "lm_head.weight", (N_VOCAB, e)
+        yield "output.weight", "lm_head.weight", (n_vocab, e)
     for i in range(shape["layers"]):
         ours, theirs = f"blk.{i}.", f"model.layers.{i}."
         yield ours + "attn_norm.weight", theirs + "input_layernorm.weight", (e,)
@@ -140,23 +140,32 @@ def draw_low_bit(shape, type_name, rng):
     return tensors
 
 
-def transformers_logits(shape, state, ids):
+def transformers_model(shape, state):
+    """The same model in transformers, float32. state: tensors under transformers' names, in its order of rows."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-    torch.set_num_threads(1)
     config_class, model_class = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[shape["arch"]]
     rope = {"rope_type": "llama3", **shape["rope"]} if "rope" in shape else {"rope_type": "default"}
-    config = config_class(vocab_size=N_VOCAB, hidden_size=shape["hidden"], intermediate_size=shape["ff"],
+    config = config_class(vocab_size=shape.get("vocab", N_VOCAB), hidden_size=shape["hidden"], intermediate_size=shape["ff"],
                           num_hidden_layers=shape["layers"], num_attention_heads=shape["heads"],
                           num_key_value_heads=shape["kv"], head_dim=shape["head_dim"], rms_norm_eps=shape["eps"],
-                          max_position_embeddings=N_CTX, tie_word_embeddings=shape["tied"], attention_bias=False,
+                          max_position_embeddings=shape.get("ctx", N_CTX), tie_word_embeddings=shape["tied"], attention_bias=False,
                           rope_parameters={"rope_theta": shape["base"], **rope}, attn_implementation="eager")
     model = model_class(config).float().eval()
     state = {name: torch.from_numpy(w) for name, w in state.items()}
     if shape["tied"]:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True)
+    return model
+
+
+def transformers_logits(shape, state, ids):
+    import torch
+
+    # One thread: the order of float additions, and so the golden files, must not depend on the machine's cores.
+    torch.set_num_threads(1)
+    model = transformers_model(shape, state)
     with torch.no_grad():
         return model(torch.from_numpy(ids)[None]).logits[0].double().numpy()
 
