@@ -1,0 +1,147 @@
+/* Processor features and topology. Which kernels use what is decided by each kernel table, not here. */
+#include "base/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#if QN_X86
+#include <cpuid.h>
+#elif QN_ARM64
+#include <sys/auxv.h>
+#endif
+
+static const struct {
+    const char *name;
+    unsigned features;
+} levels[] = {
+    { "ref", 0 },
+#if QN_X86
+    { "avx2", QN_CPU_AVX2 },
+    { "avxvnni", QN_CPU_AVX2 | QN_CPU_AVXVNNI },
+    { "avx512", QN_CPU_AVX2 | QN_CPU_AVX512 },
+#elif QN_ARM64
+    { "neon", QN_CPU_NEON },
+    { "dotprod", QN_CPU_NEON | QN_CPU_DOTPROD },
+    { "i8mm", QN_CPU_NEON | QN_CPU_DOTPROD | QN_CPU_I8MM },
+#endif
+};
+
+enum { N_LEVELS = sizeof levels / sizeof levels[0] };
+
+unsigned qn_cpu_present(void)
+{
+    unsigned features = 0;
+#if QN_X86
+    __builtin_cpu_init(); /* its answers also ask the operating system whether it saves the registers */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        unsigned a, b, c, d;
+        if (__get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C)
+            features |= QN_CPU_AVX2;
+        if (features && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & 1u << 4)
+            features |= QN_CPU_AVXVNNI;
+        if (features && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
+            __builtin_cpu_supports("avx512vbmi"))
+            features |= QN_CPU_AVX512;
+    }
+#elif QN_ARM64
+    features = QN_CPU_NEON;
+    const unsigned long hwcap_asimddp = 1ul << 20, hwcap2_i8mm = 1ul << 13; /* Linux, asm/hwcap.h for arm64 */
+    if (getauxval(AT_HWCAP) & hwcap_asimddp)
+        features |= QN_CPU_DOTPROD;
+    if (features & QN_CPU_DOTPROD && getauxval(AT_HWCAP2) & hwcap2_i8mm)
+        features |= QN_CPU_I8MM;
+#endif
+    return features;
+}
+
+int qn_cpu_level(const char *name, unsigned *features)
+{
+    for (int i = 0; i < N_LEVELS; i++)
+        if (!strcmp(name, levels[i].name)) {
+            *features = levels[i].features;
+            return 1;
+        }
+    return 0;
+}
+
+qn_status qn_cpu_features(unsigned *features)
+{
+    const unsigned present = qn_cpu_present();
+    const char *cap = getenv("QN_CPU");
+    *features = present;
+    if (!cap || !*cap)
+        return QN_OK;
+    unsigned level;
+    if (!qn_cpu_level(cap, &level)) {
+        char known[128] = "";
+        for (int i = 0; i < N_LEVELS; i++) {
+            const size_t used = strlen(known);
+            snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", levels[i].name);
+        }
+        return qn_fail(QN_ERR_INVALID, "QN_CPU: '%s' is not an instruction set level (%s)", cap, known);
+    }
+    if (level & ~present)
+        return qn_fail(QN_ERR_UNSUPPORTED, "QN_CPU: this processor has no '%s', only '%s'", cap, qn_cpu_name(present));
+    *features = level;
+    return QN_OK;
+}
+
+const char *qn_cpu_name(unsigned features)
+{
+    const char *name = levels[0].name;
+    for (int i = 1; i < N_LEVELS; i++)
+        if ((levels[i].features & features) == levels[i].features)
+            name = levels[i].name;
+    return name;
+}
+
+int qn_cpu_threads(void)
+{
+#ifdef __linux__
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+#endif
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+int qn_cpu_cores(void)
+{
+    int cores = 0;
+#ifdef __linux__
+    /* A core is counted at the first of its hardware threads that the process may use. */
+    cpu_set_t set, seen;
+    CPU_ZERO(&seen);
+    if (sched_getaffinity(0, sizeof set, &set))
+        return qn_cpu_threads();
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &set) || CPU_ISSET(cpu, &seen))
+            continue;
+        cores++;
+        char path[96];
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+        FILE *file = fopen(path, "r");
+        if (!file)
+            continue;
+        int first, last;
+        char separator;
+        while (fscanf(file, "%d", &first) == 1) {
+            last = first;
+            if (fscanf(file, "%c", &separator) == 1 && separator == '-' && fscanf(file, "%d%c", &last, &separator) < 1)
+                last = first;
+            for (int sibling = first; sibling <= last && sibling < CPU_SETSIZE; sibling++)
+                if (sibling >= 0)
+                    CPU_SET(sibling, &seen);
+            if (separator != ',')
+                break;
+        }
+        fclose(file);
+    }
+#endif
+    return cores > 0 ? cores : qn_cpu_threads();
+}

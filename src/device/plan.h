@@ -1,0 +1,127 @@
+/* The plan: a model as a flat array of fused operations over buffers that are already placed.
+ *
+ * model/ builds a plan once after loading; a device's executor (device/cpu/executor.h) runs it over a batch of rows. A row is one
+ * token of one session at one position; rows of a session stand together, in rising positions. Nothing is allocated while it runs.
+ *
+ * Buffers hold floats [max_rows, width]; activations (kernels/matmul/matmul.h) hold what products read. Both are named by index. */
+#ifndef QN_DEVICE_PLAN_H
+#define QN_DEVICE_PLAN_H
+
+#include "base/status.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rope/rope.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What an operation needs to know of a session's f16 key-value cache: per layer, [n_kv_heads] heads of `capacity` positions in the
+ * layout of kernels/attention/attention.h. */
+typedef struct qn_kv_view {
+    uint16_t *const *keys;   /* [n_layers] */
+    uint16_t *const *values; /* [n_layers] */
+    size_t capacity;         /* positions, a multiple of QN_KEY_BLOCK */
+} qn_kv_view;
+
+typedef struct qn_row {
+    int32_t token;
+    uint32_t position;
+    const qn_kv_view *cache;
+} qn_row;
+
+/* One run of the plan. The caller has checked tokens and positions. */
+typedef struct qn_step {
+    const qn_row *rows;
+    size_t n_rows;
+    const uint32_t *logit_rows; /* rows whose logits are wanted, rising */
+    size_t n_logit_rows;
+    float *logits; /* [n_logit_rows, n_vocab] */
+} qn_step;
+
+/* The attention of a layer. Queries, keys and values are buffers [rows, heads*head_dim]. */
+typedef struct qn_attention_shape {
+    size_t n_heads, n_kv_heads, head_dim, n_rot;
+    qn_rope_mode rope;
+    float scale; /* of scores; goes into the query after rope */
+} qn_attention_shape;
+
+typedef enum qn_op_kind {
+    QN_OP_EMBED,      /* table rows of the tokens into a buffer; angles of the positions for rope */
+    QN_OP_NORM,       /* RMS norm of a buffer into activations */
+    QN_OP_MATMUL,     /* activations by up to three matrices, each into a buffer, stored or added */
+    QN_OP_HEADS,      /* q and k norm per head, rope, scale; keys and values into the cache */
+    QN_OP_ATTENTION,  /* queries against the cache: whole results or partial ones, block by block */
+    QN_OP_ATTENTION_OUT, /* partial results merged; into activations */
+    QN_OP_SWIGLU,     /* silu(gate) * up into activations */
+    QN_OP_LOGIT_NORM, /* RMS norm of the rows whose logits are wanted */
+    QN_OP_LOGITS      /* those rows by the output matrix, into the step's logits */
+} qn_op_kind;
+
+enum { QN_OP_MATRICES = 3 };
+
+typedef struct qn_op {
+    qn_op_kind kind;
+    int layer;
+    int in, in2, in3; /* buffers: NORM in; HEADS q, k, v; ATTENTION q; SWIGLU gate, up */
+    int acts;         /* what NORM, ATTENTION_OUT, SWIGLU, LOGIT_NORM write and MATMUL, LOGITS read */
+    int out;          /* buffer: EMBED, ATTENTION */
+    const float *weight, *weight2; /* NORM, LOGIT_NORM; HEADS: q and k norm or NULL */
+    float eps;
+    qn_attention_shape heads; /* HEADS, ATTENTION, ATTENTION_OUT */
+    struct qn_op_matrix {
+        qn_matrix weights;
+        int out;
+        bool accumulate;
+    } matrices[QN_OP_MATRICES]; /* MATMUL; EMBED and LOGITS use the first */
+    size_t n_matrices;
+} qn_op;
+
+typedef struct qn_plan_acts {
+    qn_acts acts;
+    size_t width;
+    unsigned forms;
+    bool fine;
+} qn_plan_acts;
+
+typedef struct qn_plan_buffer {
+    float *data;
+    size_t width;
+} qn_plan_buffer;
+
+typedef struct qn_plan {
+    qn_op *ops;
+    size_t n_ops, cap_ops;
+    qn_plan_buffer *buffers;
+    size_t n_buffers, cap_buffers;
+    qn_plan_acts *acts;
+    size_t n_acts, cap_acts;
+    size_t n_vocab, n_layers;
+    qn_attention_shape heads; /* the same in every layer; sizes the attention scratch */
+    double *frequencies;      /* [n_rot/2] of rope */
+    float *cosines, *sines;   /* [max_rows, n_rot/2] of the step's rows */
+    float *partial, *partial_m, *partial_l; /* [n_partials, head_dim], [n_partials], [n_partials]: attention by blocks */
+    size_t n_partials;
+    size_t max_rows;      /* 0 until reserved */
+    size_t max_positions; /* of any session */
+} qn_plan;
+
+/* qn_plan_buffer_new - a buffer of this width. */
+qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
+
+/* qn_plan_acts_for - the activations of this width, shared by every operation that asks for the same. */
+qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, int *id);
+
+/* qn_plan_add - append an operation; the forms that its matrices read are noted in its activations. */
+qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
+
+/* qn_plan_reserve - place all buffers for steps of up to max_rows rows over sessions of up to max_positions positions. Sizes only
+ * grow. On failure the plan must be reserved again before it runs. */
+qn_status qn_plan_reserve(qn_plan *plan, size_t max_rows, size_t max_positions);
+
+/* qn_plan_free - everything that the plan owns; weights are not. Takes a zeroed plan too. */
+void qn_plan_free(qn_plan *plan);
+
+/* qn_plan_weight_bytes - bytes of weights that a step of one row reads. */
+uint64_t qn_plan_weight_bytes(const qn_plan *plan);
+
+#endif

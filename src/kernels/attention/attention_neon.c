@@ -1,0 +1,11 @@
+/* Attention over a cache of half floats for NEON. */
+#define QN_V16_NEON
+#define VARIANT "neon"
+enum { QUERY_GROUP = 4 };
+
+#include "kernels/attention/attention_simd.h"
+
+void qn_attention_init_neon(qn_attention_kernels *kernels)
+{
+    attention_fill(kernels);
+}

@@ -1,0 +1,151 @@
+/* Attention over sixteen-lane vectors; included by one file an instruction set, which defines VARIANT and QUERY_GROUP, the number of
+ * queries that share each load of keys and values.
+ *
+ * A group runs to the last key that any of its queries sees. Keys that one of them must not see get p = 0, which adds nothing;
+ * positions past the group's last visible key are never read as values, and as keys only inside a tile that holds a visible one. */
+#ifndef QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
+#define QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
+
+#include "kernels/attention/attention.h"
+#include "kernels/vec16.h"
+
+static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
+{
+    uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
+    for (size_t d = 0; d < head_dim; d += QN_LANES) {
+        uint16_t halves[QN_LANES];
+        v16_store_f16(halves, v16_load(key + d));
+        for (size_t i = 0; i < QN_LANES; i++)
+            tile[(d + i) * QN_KEY_TILE] = halves[i];
+        v16_store_f16(values + position * head_dim + d, v16_load(value + d));
+    }
+}
+
+QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, size_t n_keys, size_t head_dim, float *scores)
+{
+    for (size_t j = 0; j < n_keys; j += QN_KEY_TILE) {
+        v16 sum[QUERY_GROUP];
+        for (size_t q = 0; q < n; q++)
+            sum[q] = v16_set1(0);
+        for (size_t d = 0; d < head_dim; d++) {
+            const v16 k = v16_load_f16(keys + j * head_dim + d * QN_KEY_TILE);
+            for (size_t q = 0; q < n; q++)
+                sum[q] = v16_fma(v16_set1(queries[q * head_dim + d]), k, sum[q]);
+        }
+        for (size_t q = 0; q < n; q++)
+            v16_store(scores + q * QN_KEY_BLOCK + j, sum[q]);
+    }
+}
+
+/* Scores to weights in place; zeros from the query's last visible key to the group's. */
+QN_INLINE void softmax_row(float *p, size_t visible, size_t n_keys, float *m, float *l)
+{
+    float largest = p[0];
+    for (size_t j = 0; j < visible; j += QN_LANES) {
+        const size_t n = visible - j < QN_LANES ? visible - j : QN_LANES;
+        if (n == QN_LANES) {
+            const float tile = v16_hmax(v16_load(p + j));
+            largest = tile > largest ? tile : largest;
+        } else {
+            for (size_t i = 0; i < n; i++)
+                largest = p[j + i] > largest ? p[j + i] : largest;
+        }
+    }
+    v16 partial = v16_set1(0);
+    const v16 minus = v16_set1(-largest);
+    for (size_t j = 0; j < visible; j += QN_LANES) {
+        v16_store(p + j, v16_exp(v16_add(v16_load(p + j), minus)));
+        if (visible - j < QN_LANES)
+            for (size_t i = visible - j; i < QN_LANES; i++)
+                p[j + i] = 0;
+        partial = v16_add(partial, v16_load(p + j));
+    }
+    for (size_t j = (visible + QN_LANES - 1) / QN_LANES * QN_LANES; j < n_keys; j++)
+        p[j] = 0;
+    *m = largest;
+    *l = v16_sum(partial);
+}
+
+QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, size_t head_dim, float *out)
+{
+    size_t d = 0;
+    for (; d + 4 * QN_LANES <= head_dim && n == 1; d += 4 * QN_LANES) { /* one query: four vectors hide the latency */
+        v16 sum[4] = { v16_set1(0), v16_set1(0), v16_set1(0), v16_set1(0) };
+        for (size_t j = 0; j < n_keys; j++)
+            for (size_t i = 0; i < 4; i++)
+                sum[i] = v16_fma(v16_set1(p[j]), v16_load_f16(values + j * head_dim + d + i * QN_LANES), sum[i]);
+        for (size_t i = 0; i < 4; i++)
+            v16_store(out + d + i * QN_LANES, sum[i]);
+    }
+    for (; d < head_dim; d += QN_LANES) {
+        v16 sum[QUERY_GROUP];
+        for (size_t q = 0; q < n; q++)
+            sum[q] = v16_set1(0);
+        for (size_t j = 0; j < n_keys; j++) {
+            const v16 v = v16_load_f16(values + j * head_dim + d);
+            for (size_t q = 0; q < n; q++)
+                sum[q] = v16_fma(v16_set1(p[q * QN_KEY_BLOCK + j]), v, sum[q]);
+        }
+        for (size_t q = 0; q < n; q++)
+            v16_store(out + q * head_dim + d, sum[q]);
+    }
+}
+
+/* n is a constant at each call, so that the group's sums stay in registers. */
+QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values, const uint16_t *visible,
+                           size_t head_dim, float *out, float *m, float *l, float *scores)
+{
+    size_t n_keys = 0;
+    for (size_t q = 0; q < n; q++)
+        n_keys = visible[q] > n_keys ? visible[q] : n_keys;
+    group_scores(queries, n, keys, n_keys, head_dim, scores);
+    for (size_t q = 0; q < n; q++)
+        softmax_row(scores + q * QN_KEY_BLOCK, visible[q], n_keys, &m[q], &l[q]);
+    group_values(scores, n, values, n_keys, head_dim, out);
+}
+
+static void block_simd(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
+                       const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
+{
+    for (size_t q = 0; q < n_queries;) {
+        size_t n = 0; /* queries from q on that see anything, up to a group */
+        while (n < QUERY_GROUP && q + n < n_queries && visible[q + n])
+            n++;
+        if (n == QUERY_GROUP) {
+            group_block(queries + q * head_dim, QUERY_GROUP, keys, values, visible + q, head_dim, out + q * head_dim, m + q, l + q,
+                        scores);
+            q += n;
+        } else {
+            if (n)
+                group_block(queries + q * head_dim, 1, keys, values, visible + q, head_dim, out + q * head_dim, m + q, l + q,
+                            scores);
+            q++;
+        }
+    }
+}
+
+static void merge_simd(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
+{
+    const float largest = block_m > *m ? block_m : *m;
+    const float keep = qn_exp(*m - largest), take = qn_exp(block_m - largest);
+    for (size_t d = 0; d < head_dim; d += QN_LANES)
+        v16_store(out + d,
+                  v16_fma(v16_load(block_out + d), v16_set1(take), v16_mul(v16_load(out + d), v16_set1(keep))));
+    *l = fmaf(block_l, take, *l * keep);
+    *m = largest;
+}
+
+static void finish_simd(float *y, const float *x, float l, size_t head_dim)
+{
+    for (size_t d = 0; d < head_dim; d += QN_LANES)
+        v16_store(y + d, v16_div(v16_load(x + d), v16_set1(l)));
+}
+
+QN_INLINE void attention_fill(qn_attention_kernels *kernels)
+{
+    *kernels = (qn_attention_kernels){
+        .name = VARIANT, .store = store_simd, .block = block_simd, .merge = merge_simd, .finish = finish_simd
+    };
+}
+
+#endif

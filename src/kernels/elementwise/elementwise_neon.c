@@ -1,0 +1,10 @@
+/* Elementwise operations for NEON. */
+#define QN_V16_NEON
+#define VARIANT "neon"
+
+#include "kernels/elementwise/elementwise_simd.h"
+
+void qn_elementwise_init_neon(qn_elementwise_kernels *kernels)
+{
+    elementwise_fill(kernels);
+}

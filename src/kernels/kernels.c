@@ -1,0 +1,12 @@
+/* Fills every kernel table. */
+#include "kernels/kernels.h"
+
+void qn_kernels_init(qn_kernels *kernels, unsigned cpu)
+{
+    qn_matmul_kernels_init(&kernels->matmul, cpu);
+    qn_norm_kernels_init(&kernels->norm, cpu);
+    qn_rope_kernels_init(&kernels->rope, cpu);
+    qn_attention_kernels_init(&kernels->attention, cpu);
+    qn_elementwise_kernels_init(&kernels->elementwise, cpu);
+    qn_sample_kernels_init(&kernels->sample, cpu);
+}

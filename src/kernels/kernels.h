@@ -1,0 +1,24 @@
+/* Every CPU kernel table in one place, filled for a set of processor features. */
+#ifndef QN_KERNELS_KERNELS_H
+#define QN_KERNELS_KERNELS_H
+
+#include "kernels/attention/attention.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/norm/norm.h"
+#include "kernels/rope/rope.h"
+#include "kernels/sample/sample.h"
+
+typedef struct qn_kernels {
+    qn_matmul_kernels matmul;
+    qn_norm_kernels norm;
+    qn_rope_kernels rope;
+    qn_attention_kernels attention;
+    qn_elementwise_kernels elementwise;
+    qn_sample_kernels sample;
+} qn_kernels;
+
+/* qn_kernels_init - the best variant of each operation that `cpu` (QN_CPU_* bits) allows; 0 gives the references. */
+void qn_kernels_init(qn_kernels *kernels, unsigned cpu);
+
+#endif

@@ -1,0 +1,136 @@
+/* What the variants of the matrix product share: activation buffers, the choice of variant, and the walk over tiles. */
+#include "kernels/matmul/matmul.h"
+
+#include "base/cpu.h"
+#include "base/memory.h"
+
+#include <string.h>
+
+size_t qn_act_position(qn_act_form form, size_t i)
+{
+    const size_t lane = i / QN_RUN, k = i % QN_RUN;
+    switch (form) {
+    case QN_ACT_BITS: return k % 8 * 64 + lane * 4 + k / 8;
+    case QN_ACT_PAIRS: return (k / 16 * 4 + k % 4) * 64 + lane * 4 + k % 16 / 4;
+    default: return k / 4 * 64 + lane * 4 + k % 4;
+    }
+}
+
+qn_act_form qn_act_form_of(const qn_type_info *type)
+{
+    switch (type->type) {
+    case QN_TYPE_F32:
+    case QN_TYPE_F16:
+    case QN_TYPE_BF16: return QN_ACT_FLOAT;
+    case QN_TYPE_Q1_0: return QN_ACT_BITS;
+    case QN_TYPE_Q2_0:
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_OX2_0: return QN_ACT_PAIRS;
+    default: return QN_ACT_LANES;
+    }
+}
+
+qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned forms, bool fine)
+{
+    *acts = (qn_acts){ .n_cols = n_cols, .n_super = n_cols / QN_SUPER + (n_cols % QN_SUPER != 0), .max_rows = max_rows, .fine = fine };
+    size_t runs, values;
+    if (!qn_mul_size(max_rows, acts->n_super * QN_SUPER_RUNS, &runs) || !qn_mul_size(max_rows, n_cols, &values))
+        return qn_fail(QN_ERR_MEMORY, "activations: %zu rows of %zu do not fit in memory", max_rows, n_cols);
+    qn_status status = QN_OK;
+    for (int form = 0; form < QN_ACT_INT_FORMS && status == QN_OK; form++)
+        if (forms & 1u << form) {
+            status = qn_alloc(&acts->codes[form], runs, QN_RUN, "activation codes");
+            if (status == QN_OK && fine)
+                status = qn_alloc(&acts->fine_codes[form], runs, QN_RUN, "activation codes");
+        }
+    if (status == QN_OK && forms & ((1u << QN_ACT_INT_FORMS) - 1)) {
+        status = qn_alloc(&acts->scale, runs, sizeof *acts->scale, "activation scales");
+        if (status == QN_OK)
+            status = qn_alloc(&acts->sum, runs, sizeof *acts->sum, "activation sums");
+        if (status == QN_OK)
+            status = qn_alloc(&acts->sum_hi, runs, sizeof *acts->sum_hi, "activation sums");
+    }
+    if (status == QN_OK && forms & 1u << QN_ACT_FLOAT)
+        status = qn_alloc(&acts->values, values, sizeof *acts->values, "activations");
+    if (status != QN_OK)
+        qn_acts_free(acts);
+    return status;
+}
+
+void qn_acts_free(qn_acts *acts)
+{
+    for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
+        qn_free(acts->codes[form]);
+        qn_free(acts->fine_codes[form]);
+    }
+    qn_free(acts->scale);
+    qn_free(acts->sum);
+    qn_free(acts->sum_hi);
+    qn_free(acts->values);
+    *acts = (qn_acts){ 0 };
+}
+
+void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
+{
+    qn_matmul_init_ref(kernels);
+#if QN_X86
+    if (cpu & QN_CPU_AVX2)
+        qn_matmul_init_avx2(kernels);
+    if (cpu & QN_CPU_AVXVNNI)
+        qn_matmul_init_avxvnni(kernels);
+    if (cpu & QN_CPU_AVX512)
+        qn_matmul_init_avx512(kernels);
+#elif QN_ARM64
+    if (cpu & QN_CPU_NEON)
+        qn_matmul_init_neon(kernels);
+    if (cpu & QN_CPU_DOTPROD)
+        qn_matmul_init_neondot(kernels);
+#endif
+    (void)cpu;
+}
+
+size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
+{
+    const size_t n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
+    return kernels->tile_rows * n_super * sizeof(qn_super) +
+           qn_round_up(kernels->tile_rows * kernels->tile_tokens * sizeof(float), QN_ALIGN);
+}
+
+static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weights, size_t row, size_t n_rows, qn_super *panel)
+{
+    const size_t n_super = (weights->n_cols + QN_SUPER - 1) / QN_SUPER;
+    const size_t super_blocks = QN_SUPER / weights->type->block_weights;
+    const size_t n_blocks = weights->n_cols / weights->type->block_weights;
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t s = 0; s < n_super; s++) {
+            const size_t first = s * super_blocks, left = n_blocks - first;
+            kernels->unpack(weights->type, weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
+                            left < super_blocks ? left : super_blocks, &panel[r * n_super + s]);
+        }
+}
+
+void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                    size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
+{
+    const bool is_float = qn_act_form_of(weights->type) == QN_ACT_FLOAT;
+    const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
+    qn_super *panel = scratch;
+    float *tile = (float *)(panel + tile_rows * acts->n_super);
+    for (size_t row = row_begin; row < row_end; row += tile_rows) {
+        const size_t n_rows = row_end - row < tile_rows ? row_end - row : tile_rows;
+        if (!is_float)
+            unpack_tile(kernels, weights, row, n_rows, panel);
+        for (size_t first = 0; first < n_tokens; first += tile_tokens) {
+            const size_t n = n_tokens - first < tile_tokens ? n_tokens - first : tile_tokens;
+            if (is_float)
+                kernels->dot_float(weights, row, n_rows, acts, first, n, tile);
+            else
+                kernels->dot(weights->type, panel, n_rows, acts, first, n, tile);
+            for (size_t t = 0; t < n; t++) {
+                float *to = out + (first + t) * out_stride + row;
+                for (size_t r = 0; r < n_rows; r++)
+                    to[r] = accumulate ? to[r] + tile[t * tile_rows + r] : tile[t * tile_rows + r];
+            }
+        }
+    }
+}

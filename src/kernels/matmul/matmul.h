@@ -1,0 +1,107 @@
+/* Matrix products: activations [n_tokens, n_cols] times the transpose of weights [n_rows, n_cols] stored row by row.
+ *
+ * Quantised weights meet activations quantised to int8 with one scale for every run of 32 values; F32, F16 and BF16 weights meet
+ * float activations. With isum the exact integer product of run r of a weight row and of a token,
+ *
+ *     partial[r mod 16] += isum_r * (weight_scale_r * act_scale_r)        one fused multiply-add, r rising
+ *     partial[r mod 16] += act_sum_r * (weight_offset_r * act_scale_r)    where the type has an offset, right after
+ *
+ * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Float weights: term k is one multiply-add
+ * into partial k mod 16. No other order occurs anywhere, so an element's bits depend on its row and its token alone.
+ *
+ * Integers are summed in any order, which lets each type keep its own arrangement of activation codes (qn_act_form): sixteen runs make
+ * a super-block of 512 values, whose codes are placed so that one 64-byte vector holds four codes of each run. */
+#ifndef QN_KERNELS_MATMUL_MATMUL_H
+#define QN_KERNELS_MATMUL_MATMUL_H
+
+#include "quant/quant.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { QN_SUPER = 512, QN_SUPER_RUNS = QN_SUPER / QN_RUN };
+
+/* Where value i of run `lane` lies in a super-block: byte 64*vector + 4*lane + byte, with
+ *   QN_ACT_LANES   vector i/4, byte i%4                              types unpacked value by value
+ *   QN_ACT_BITS    vector i%8, byte i/8                              Q1_0: bit v of a stored byte is in vector v
+ *   QN_ACT_PAIRS   vector 4*(i/16) + i%4, byte i%16/4                Q2_0, PQ2_0: 2-bit field j of a byte is in vector j or 4+j
+ *   QN_ACT_FLOAT   no codes: the values themselves                   F32, F16, BF16 */
+typedef enum qn_act_form { QN_ACT_LANES, QN_ACT_BITS, QN_ACT_PAIRS, QN_ACT_FLOAT } qn_act_form;
+enum { QN_ACT_INT_FORMS = 3 };
+
+/* qn_act_position - where value i (0..511) of a super-block lies in an integer form. */
+size_t qn_act_position(qn_act_form form, size_t i);
+
+/* qn_act_form_of - the form that products with this type read. */
+qn_act_form qn_act_form_of(const qn_type_info *type);
+
+/* A batch of activation rows in every form that its readers want. Rows of codes are n_super*512 bytes, padded with zeros; rows of
+ * scale, sum and sum_hi are n_super*16, padded with zeros. sum is the sum of a run's codes, sum_hi that of its last 16.
+ *
+ * A fine batch keeps a second int8 term: its code is QN_FINE * codes + fine_codes, nearly 16 bits, at twice the integer work.
+ * Types with factors refuse fine batches: 32 bits would not hold their sums. */
+enum { QN_FINE = 254 };
+
+typedef struct qn_acts {
+    size_t n_cols, n_super, max_rows;
+    int8_t *codes[QN_ACT_INT_FORMS];      /* NULL for a form that nobody reads */
+    int8_t *fine_codes[QN_ACT_INT_FORMS]; /* NULL also where the batch is not fine */
+    bool fine;
+    float *scale;
+    int32_t *sum, *sum_hi;
+    float *values; /* [max_rows, n_cols], or NULL */
+} qn_acts;
+
+/* qn_acts_create - room for max_rows rows of n_cols in the forms whose bits (1 << form) are set. Free with qn_acts_free, which
+ * takes a zeroed struct too. */
+qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned forms, bool fine);
+void qn_acts_free(qn_acts *acts);
+
+/* One super-block of one weight row, unpacked: codes in the form of its type. factor_* only for types that have factors. */
+typedef struct qn_super {
+    _Alignas(64) uint8_t codes[QN_SUPER];
+    float scale[QN_SUPER_RUNS], offset[QN_SUPER_RUNS];
+    int32_t factor_lo[QN_SUPER_RUNS], factor_hi[QN_SUPER_RUNS];
+} qn_super;
+
+typedef struct qn_matrix {
+    const qn_type_info *type;
+    const uint8_t *data; /* [n_rows] rows of row_bytes, in the file's layout, any alignment */
+    size_t n_rows, n_cols, row_bytes;
+} qn_matrix;
+
+/* The variants. All take whole tiles' worth of pointers and write exactly what they are told. */
+typedef struct qn_matmul_kernels {
+    const char *name;
+    size_t tile_rows, tile_tokens; /* the largest tile that dot and dot_float take */
+    /* Values [n], n <= 512, of super-block `super` of row `row` into every form that acts holds. */
+    void (*quantize)(qn_acts *acts, size_t row, size_t super, const float *values, size_t n);
+    /* n_blocks (possibly short of a super-block) of a type with an integer form; what is missing gets scale and offset 0. */
+    void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out);
+    /* out[t*tile_rows + r] for unpacked rows r, each of acts->n_super super-blocks, against tokens first .. first+n_tokens-1. */
+    void (*dot)(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, float *out);
+    /* The same for rows of float weights as stored, row_bytes apart. */
+    void (*dot_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, float *out);
+} qn_matmul_kernels;
+
+void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
+
+/* qn_matmul_scratch - bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
+size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
+
+/* qn_matmul_rows - rows [row_begin, row_end) of the product for tokens [0, n_tokens) of acts:
+ * out[token*out_stride + row] is stored, or with `accumulate` added to. acts hold the form that the type reads.
+ * Threads: safe on distinct rows with distinct scratch. */
+void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                    size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch);
+
+/* Filled in by the instruction-set files. */
+void qn_matmul_init_avx2(qn_matmul_kernels *kernels);
+void qn_matmul_init_avxvnni(qn_matmul_kernels *kernels);
+void qn_matmul_init_avx512(qn_matmul_kernels *kernels);
+void qn_matmul_init_neon(qn_matmul_kernels *kernels);
+void qn_matmul_init_neondot(qn_matmul_kernels *kernels);
+void qn_matmul_init_ref(qn_matmul_kernels *kernels);
+
+#endif

@@ -1,0 +1,11 @@
+/* The matrix product for AVX2: integer products by maddubs and madd. */
+#define QN_V16_AVX2
+#define VARIANT "avx2"
+enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
+
+#include "kernels/matmul/matmul_simd.h"
+
+void qn_matmul_init_avx2(qn_matmul_kernels *kernels)
+{
+    matmul_fill(kernels);
+}

@@ -1,0 +1,10 @@
+/* RMS normalisation for NEON. */
+#define QN_V16_NEON
+#define VARIANT "neon"
+
+#include "kernels/norm/norm_simd.h"
+
+void qn_norm_init_neon(qn_norm_kernels *kernels)
+{
+    norm_fill(kernels);
+}

@@ -1,0 +1,48 @@
+/* Rotary position embedding: angles, the reference, and the choice of variant. */
+#include "kernels/rope/rope.h"
+
+#include "base/cpu.h"
+
+#include <math.h>
+
+void qn_rope_frequencies(double base, double scale, const float *divisors, size_t n_rot, double *frequencies)
+{
+    for (size_t i = 0; i < n_rot / 2; i++)
+        frequencies[i] = scale * pow(base, -2.0 * (double)i / (double)n_rot) / (divisors ? divisors[i] : 1.0);
+}
+
+void qn_rope_angles(uint32_t position, const double *frequencies, size_t n_rot, float *cosines, float *sines)
+{
+    for (size_t i = 0; i < n_rot / 2; i++) {
+        const double angle = (double)position * frequencies[i];
+        cosines[i] = (float)cos(angle);
+        sines[i] = (float)sin(angle);
+    }
+}
+
+/* One product is rounded and the other fused into the difference: the order that the vector variants have. */
+static void apply_ref(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_mode mode)
+{
+    for (size_t i = 0; i < n_rot / 2; i++) {
+        float *a = mode == QN_ROPE_PAIRS ? x + 2 * i : x + i;
+        float *b = mode == QN_ROPE_PAIRS ? x + 2 * i + 1 : x + i + n_rot / 2;
+        const float turned = fmaf(*a, cosines[i], -*b * sines[i]);
+        *b = fmaf(*b, cosines[i], *a * sines[i]);
+        *a = turned;
+    }
+}
+
+void qn_rope_kernels_init(qn_rope_kernels *kernels, unsigned cpu)
+{
+    *kernels = (qn_rope_kernels){ .name = "ref", .apply = apply_ref };
+#if QN_X86
+    if (cpu & QN_CPU_AVX2)
+        qn_rope_init_avx2(kernels);
+    if (cpu & QN_CPU_AVX512)
+        qn_rope_init_avx512(kernels);
+#elif QN_ARM64
+    if (cpu & QN_CPU_NEON)
+        qn_rope_init_neon(kernels);
+#endif
+    (void)cpu;
+}

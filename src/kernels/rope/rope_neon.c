@@ -1,0 +1,10 @@
+/* Rotary position embedding for NEON. */
+#define QN_V16_NEON
+#define VARIANT "neon"
+
+#include "kernels/rope/rope_simd.h"
+
+void qn_rope_init_neon(qn_rope_kernels *kernels)
+{
+    rope_fill(kernels);
+}

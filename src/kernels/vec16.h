@@ -1,0 +1,365 @@
+/* Sixteen floats, or sixteen int32, in whatever registers the instruction set has: one AVX-512 register, two of AVX2, four of NEON.
+ *
+ * A kernel written over these is compiled once for each instruction set by a small file that defines one of QN_V16_AVX512,
+ * QN_V16_AVX2 (with QN_V16_AVXVNNI), QN_V16_NEON (with QN_V16_DOTPROD) before including it, and keeps the canonical order of
+ * kernels/canon.h in all of them. Memory need not be aligned. */
+#ifndef QN_KERNELS_VEC16_H
+#define QN_KERNELS_VEC16_H
+
+#include "kernels/canon.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#define QN_INLINE static inline __attribute__((always_inline, unused))
+
+#if defined(QN_V16_AVX512)
+
+#include <immintrin.h>
+
+typedef __m512 v16;
+typedef __m512i v16i;
+
+QN_INLINE __mmask16 v16_mask(size_t n) { return (__mmask16)((1u << n) - 1); }
+QN_INLINE v16 v16_set1(float x) { return _mm512_set1_ps(x); }
+QN_INLINE v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
+QN_INLINE v16 v16_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v16_mask(n), p); }
+QN_INLINE void v16_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
+QN_INLINE void v16_store_n(float *p, v16 a, size_t n) { _mm512_mask_storeu_ps(p, v16_mask(n), a); }
+QN_INLINE v16 v16_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
+QN_INLINE v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
+QN_INLINE v16 v16_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
+QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
+QN_INLINE v16 v16_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
+QN_INLINE v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
+QN_INLINE v16 v16_abs(v16 a) { return _mm512_abs_ps(a); }
+QN_INLINE v16 v16_rint(v16 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+QN_INLINE v16 v16_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+QN_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+QN_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+QN_INLINE v16 v16_scale2(v16 y, v16 n) /* y * 2^n, n whole, both y and the result normal */
+{
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23)));
+}
+QN_INLINE float v16_hmax(v16 a) { return _mm512_reduce_max_ps(a); }
+QN_INLINE float v16_sum(v16 a)
+{
+    __m256 p = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(p), _mm256_extractf128_ps(p, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+
+QN_INLINE v16i v16i_set1(int32_t x) { return _mm512_set1_epi32(x); }
+QN_INLINE v16i v16i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+QN_INLINE void v16i_store(int32_t *p, v16i a) { _mm512_storeu_si512(p, a); }
+QN_INLINE v16i v16i_add(v16i a, v16i b) { return _mm512_add_epi32(a, b); }
+QN_INLINE v16i v16i_mul(v16i a, v16i b) { return _mm512_mullo_epi32(a, b); }
+QN_INLINE v16 v16i_to_float(v16i a) { return _mm512_cvtepi32_ps(a); }
+QN_INLINE v16i v16_to_int(v16 a) { return _mm512_cvtps_epi32(a); } /* to nearest even */
+QN_INLINE void v16i_store_i8(int8_t *p, v16i a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
+
+/* Products of 64 unsigned codes and 64 signed activations, four neighbours added into each of the sixteen sums. `wide` takes codes
+ * up to 255 and leaves (code - 128 + V16_WIDE_ZERO) * activation, since not every instruction set multiplies those directly. */
+#define V16_WIDE_ZERO 128
+typedef __m512i v16b;
+QN_INLINE v16b v16b_load(const void *p) { return _mm512_loadu_si512(p); }
+QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts) { return _mm512_dpbusd_epi32(sum, codes, acts); }
+QN_INLINE v16i v16i_dot_wide(v16i sum, v16b codes, v16b acts) { return _mm512_dpbusd_epi32(sum, codes, acts); }
+
+#elif defined(QN_V16_AVX2)
+
+#include <immintrin.h>
+
+typedef struct v16 {
+    __m256 lo, hi;
+} v16;
+typedef struct v16i {
+    __m256i lo, hi;
+} v16i;
+
+QN_INLINE v16 v16_set1(float x) { return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) }; }
+QN_INLINE v16 v16_load(const float *p) { return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) }; }
+QN_INLINE void v16_store(float *p, v16 a)
+{
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+QN_INLINE v16 v16_add(v16 a, v16 b) { return (v16){ _mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi) }; }
+QN_INLINE v16 v16_mul(v16 a, v16 b) { return (v16){ _mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi) }; }
+QN_INLINE v16 v16_div(v16 a, v16 b) { return (v16){ _mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi) }; }
+QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return (v16){ _mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi) };
+}
+QN_INLINE v16 v16_max(v16 a, v16 b) { return (v16){ _mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi) }; }
+QN_INLINE v16 v16_min(v16 a, v16 b) { return (v16){ _mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi) }; }
+QN_INLINE v16 v16_abs(v16 a)
+{
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    return (v16){ _mm256_and_ps(a.lo, mask), _mm256_and_ps(a.hi, mask) };
+}
+QN_INLINE v16 v16_rint(v16 a)
+{
+    return (v16){ _mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                  _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) };
+}
+QN_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    return (v16){ _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))) };
+}
+QN_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+QN_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    const __m256i h = _mm256_loadu_si256((const __m256i *)p);
+    return (v16){ _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(h)), 16)),
+                  _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(h, 1)), 16)) };
+}
+QN_INLINE v16 v16_scale2(v16 y, v16 n)
+{
+    const __m256i lo = _mm256_slli_epi32(_mm256_cvtps_epi32(n.lo), 23), hi = _mm256_slli_epi32(_mm256_cvtps_epi32(n.hi), 23);
+    return (v16){ _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y.lo), lo)),
+                  _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y.hi), hi)) };
+}
+QN_INLINE float v16_hmax(v16 a)
+{
+    const __m256 p = _mm256_max_ps(a.lo, a.hi);
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(p), _mm256_extractf128_ps(p, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+QN_INLINE float v16_sum(v16 a)
+{
+    const __m256 p = _mm256_add_ps(a.lo, a.hi);
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(p), _mm256_extractf128_ps(p, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+
+QN_INLINE v16i v16i_set1(int32_t x) { return (v16i){ _mm256_set1_epi32(x), _mm256_set1_epi32(x) }; }
+QN_INLINE v16i v16i_load(const int32_t *p)
+{
+    return (v16i){ _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8)) };
+}
+QN_INLINE void v16i_store(int32_t *p, v16i a)
+{
+    _mm256_storeu_si256((__m256i *)p, a.lo);
+    _mm256_storeu_si256((__m256i *)(p + 8), a.hi);
+}
+QN_INLINE v16i v16i_add(v16i a, v16i b) { return (v16i){ _mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi) }; }
+QN_INLINE v16i v16i_mul(v16i a, v16i b) { return (v16i){ _mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi) }; }
+QN_INLINE v16 v16i_to_float(v16i a) { return (v16){ _mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi) }; }
+QN_INLINE v16i v16_to_int(v16 a) { return (v16i){ _mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi) }; }
+QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
+{
+    const __m256i h = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
+}
+
+#define V16_WIDE_ZERO 0
+typedef struct v16b {
+    __m256i lo, hi;
+} v16b;
+QN_INLINE v16b v16b_load(const void *p)
+{
+    return (v16b){ _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1) };
+}
+#ifdef QN_V16_AVXVNNI
+QN_INLINE __m256i v16i_dot_half(__m256i sum, __m256i codes, __m256i acts) { return _mm256_dpbusd_avx_epi32(sum, codes, acts); }
+#else
+/* Pairs are added in 16 bits: codes up to 127 cannot saturate (2 * 127 * 127 < 32768). */
+QN_INLINE __m256i v16i_dot_half(__m256i sum, __m256i codes, __m256i acts)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, acts), _mm256_set1_epi16(1)));
+}
+#endif
+QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts)
+{
+    return (v16i){ v16i_dot_half(sum.lo, codes.lo, acts.lo), v16i_dot_half(sum.hi, codes.hi, acts.hi) };
+}
+/* |w| * (a with w's sign): w = code - 128 may be -128, whose magnitude 128 is right as an unsigned byte; activations are never -128. */
+QN_INLINE __m256i v16i_dot_wide_half(__m256i sum, __m256i codes, __m256i acts)
+{
+    const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    return v16i_dot_half(sum, _mm256_abs_epi8(w), _mm256_sign_epi8(acts, w));
+}
+QN_INLINE v16i v16i_dot_wide(v16i sum, v16b codes, v16b acts)
+{
+    return (v16i){ v16i_dot_wide_half(sum.lo, codes.lo, acts.lo), v16i_dot_wide_half(sum.hi, codes.hi, acts.hi) };
+}
+
+#elif defined(QN_V16_NEON)
+
+#include <arm_neon.h>
+
+typedef struct v16 {
+    float32x4_t q[4];
+} v16;
+typedef struct v16i {
+    int32x4_t q[4];
+} v16i;
+
+#define QN_EACH(result, expression)                                                                                            \
+    do {                                                                                                                       \
+        for (int i = 0; i < 4; i++)                                                                                            \
+            (result).q[i] = (expression);                                                                                      \
+    } while (0)
+
+QN_INLINE v16 v16_set1(float x) { v16 r; QN_EACH(r, vdupq_n_f32(x)); return r; }
+QN_INLINE v16 v16_load(const float *p) { v16 r; QN_EACH(r, vld1q_f32(p + 4 * i)); return r; }
+QN_INLINE void v16_store(float *p, v16 a)
+{
+    for (int i = 0; i < 4; i++)
+        vst1q_f32(p + 4 * i, a.q[i]);
+}
+QN_INLINE v16 v16_add(v16 a, v16 b) { v16 r; QN_EACH(r, vaddq_f32(a.q[i], b.q[i])); return r; }
+QN_INLINE v16 v16_mul(v16 a, v16 b) { v16 r; QN_EACH(r, vmulq_f32(a.q[i], b.q[i])); return r; }
+QN_INLINE v16 v16_div(v16 a, v16 b) { v16 r; QN_EACH(r, vdivq_f32(a.q[i], b.q[i])); return r; }
+QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c) { v16 r; QN_EACH(r, vfmaq_f32(c.q[i], a.q[i], b.q[i])); return r; }
+QN_INLINE v16 v16_max(v16 a, v16 b) { v16 r; QN_EACH(r, vmaxq_f32(a.q[i], b.q[i])); return r; }
+QN_INLINE v16 v16_min(v16 a, v16 b) { v16 r; QN_EACH(r, vminq_f32(a.q[i], b.q[i])); return r; }
+QN_INLINE v16 v16_abs(v16 a) { v16 r; QN_EACH(r, vabsq_f32(a.q[i])); return r; }
+QN_INLINE v16 v16_rint(v16 a) { v16 r; QN_EACH(r, vrndnq_f32(a.q[i])); return r; }
+QN_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    v16 r;
+    QN_EACH(r, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))));
+    return r;
+}
+QN_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    for (int i = 0; i < 4; i++)
+        vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.q[i])));
+}
+QN_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    v16 r;
+    QN_EACH(r, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
+    return r;
+}
+QN_INLINE v16 v16_scale2(v16 y, v16 n)
+{
+    v16 r;
+    QN_EACH(r, vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y.q[i]), vshlq_n_s32(vcvtnq_s32_f32(n.q[i]), 23))));
+    return r;
+}
+QN_INLINE float v16_hmax(v16 a) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.q[0], a.q[1]), vmaxq_f32(a.q[2], a.q[3]))); }
+QN_INLINE float v16_sum(v16 a)
+{
+    const float32x4_t p = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
+    const float32x2_t q = vadd_f32(vget_low_f32(p), vget_high_f32(p));
+    return vget_lane_f32(q, 0) + vget_lane_f32(q, 1);
+}
+
+QN_INLINE v16i v16i_set1(int32_t x) { v16i r; QN_EACH(r, vdupq_n_s32(x)); return r; }
+QN_INLINE v16i v16i_load(const int32_t *p) { v16i r; QN_EACH(r, vld1q_s32(p + 4 * i)); return r; }
+QN_INLINE void v16i_store(int32_t *p, v16i a)
+{
+    for (int i = 0; i < 4; i++)
+        vst1q_s32(p + 4 * i, a.q[i]);
+}
+QN_INLINE v16i v16i_add(v16i a, v16i b) { v16i r; QN_EACH(r, vaddq_s32(a.q[i], b.q[i])); return r; }
+QN_INLINE v16i v16i_mul(v16i a, v16i b) { v16i r; QN_EACH(r, vmulq_s32(a.q[i], b.q[i])); return r; }
+QN_INLINE v16 v16i_to_float(v16i a) { v16 r; QN_EACH(r, vcvtq_f32_s32(a.q[i])); return r; }
+QN_INLINE v16i v16_to_int(v16 a) { v16i r; QN_EACH(r, vcvtnq_s32_f32(a.q[i])); return r; }
+QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
+{
+    const int16x8_t lo = vcombine_s16(vqmovn_s32(a.q[0]), vqmovn_s32(a.q[1]));
+    const int16x8_t hi = vcombine_s16(vqmovn_s32(a.q[2]), vqmovn_s32(a.q[3]));
+    vst1q_s8(p, vcombine_s8(vqmovn_s16(lo), vqmovn_s16(hi)));
+}
+
+#define V16_WIDE_ZERO 0
+typedef struct v16b {
+    int8x16_t q[4];
+} v16b;
+QN_INLINE v16b v16b_load(const void *p) { v16b r; QN_EACH(r, vld1q_s8((const int8_t *)p + 16 * i)); return r; }
+#ifdef QN_V16_DOTPROD
+QN_INLINE int32x4_t v16i_dot_quarter(int32x4_t sum, int8x16_t w, int8x16_t a) { return vdotq_s32(sum, w, a); }
+#else
+QN_INLINE int32x4_t v16i_dot_quarter(int32x4_t sum, int8x16_t w, int8x16_t a)
+{
+    const int16x8_t lo = vmull_s8(vget_low_s8(w), vget_low_s8(a)), hi = vmull_high_s8(w, a);
+    return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(lo), vpaddlq_s16(hi)));
+}
+#endif
+/* Codes up to 127 are their own value as signed bytes. */
+QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts)
+{
+    QN_EACH(sum, v16i_dot_quarter(sum.q[i], codes.q[i], acts.q[i]));
+    return sum;
+}
+QN_INLINE v16i v16i_dot_wide(v16i sum, v16b codes, v16b acts)
+{
+    QN_EACH(sum, v16i_dot_quarter(sum.q[i], veorq_s8(codes.q[i], vdupq_n_s8(-128)), acts.q[i]));
+    return sum;
+}
+
+#else
+#error "define the instruction set before including vec16.h"
+#endif
+
+#if !defined(QN_V16_AVX512)
+/* The first n <= 16 floats, zeros after them; nothing past them is read. */
+QN_INLINE v16 v16_load_n(const float *p, size_t n)
+{
+    float buffer[QN_LANES] = { 0 };
+    memcpy(buffer, p, n * sizeof *p);
+    return v16_load(buffer);
+}
+QN_INLINE void v16_store_n(float *p, v16 a, size_t n)
+{
+    float buffer[QN_LANES];
+    v16_store(buffer, a);
+    memcpy(p, buffer, n * sizeof *p);
+}
+#endif
+
+/* The first n <= 16 halves, zeros after them; nothing past them is read. */
+QN_INLINE v16 v16_load_f16_n(const uint16_t *p, size_t n)
+{
+    uint16_t buffer[QN_LANES] = { 0 };
+    memcpy(buffer, p, n * sizeof *p);
+    return v16_load_f16(buffer);
+}
+QN_INLINE v16 v16_load_bf16_n(const uint16_t *p, size_t n)
+{
+    uint16_t buffer[QN_LANES] = { 0 };
+    memcpy(buffer, p, n * sizeof *p);
+    return v16_load_bf16(buffer);
+}
+
+/* The same bits as qn_exp, of which it is the vector form. */
+QN_INLINE v16 v16_exp(v16 x)
+{
+    x = v16_min(v16_max(x, v16_set1(QN_EXP_MIN)), v16_set1(QN_EXP_MAX));
+    const v16 n = v16_rint(v16_mul(x, v16_set1(1.44269504f)));
+    v16 r = v16_fma(n, v16_set1(-0.693359375f), x);
+    r = v16_fma(n, v16_set1(2.12194440e-4f), r);
+    v16 y = v16_set1(1.0f / 5040);
+    y = v16_fma(y, r, v16_set1(1.0f / 720));
+    y = v16_fma(y, r, v16_set1(1.0f / 120));
+    y = v16_fma(y, r, v16_set1(1.0f / 24));
+    y = v16_fma(y, r, v16_set1(1.0f / 6));
+    y = v16_fma(y, r, v16_set1(0.5f));
+    y = v16_fma(y, r, v16_set1(1.0f));
+    y = v16_fma(y, r, v16_set1(1.0f));
+    return v16_scale2(y, n);
+}
+
+QN_INLINE v16 v16_silu(v16 x)
+{
+    return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_mul(x, v16_set1(-1.0f)))));
+}
+
+#endif
