@@ -1,0 +1,239 @@
+/* quern bench: tokens a second for a prompt and for decoding, each beside the read bandwidth measured between its repetitions. */
+#include "cli/bench_bandwidth.h"
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "cli/signals.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_REPETITIONS = 1000 };
+
+struct bench {
+    qn_model_args model;
+    int64_t n_prompt, n_generate, depth, repetitions;
+    const char *format;
+};
+
+/* One line of the result. */
+struct test {
+    char name[32];
+    size_t n_tokens;
+    bool decode;
+    double rates[MAX_REPETITIONS], bandwidths[MAX_REPETITIONS]; /* tokens and bytes a second */
+    uint64_t bytes_per_token;
+};
+
+static const char purpose[] = "Measures reading a prompt (ppN) and decoding token by token (tgN) of random token ids after -d "
+                              "tokens of context. Each test runs\n"
+                              "-r times; the table and the JSON give median, least and greatest rate, the bytes that decoding "
+                              "one token reads at that depth, and\n"
+                              "the read bandwidth of the machine with as many threads, measured between the repetitions. JSON "
+                              "is one object a test and line.";
+
+static const char *const formats[] = {"table", "json", NULL};
+
+static qn_args_result parse(struct bench *bench, int argc, char **argv)
+{
+    const qn_option options[] = {
+        QN_MODEL_OPTION(bench->model),
+        QN_OPT_INT("-p", "--n-prompt", &bench->n_prompt, "N", 0, 1 << 24,
+                   "tokens of the prompt (default 512); 0 leaves the test out"),
+        QN_OPT_INT("-n", "--n-gen", &bench->n_generate, "N", 0, 1 << 24,
+                   "tokens to decode (default 128); 0 leaves the test out"),
+        QN_OPT_INT("-d", "--depth", &bench->depth, "N", 0, 1 << 24, "tokens of context before each test (default 0)"),
+        QN_OPT_INT("-r", "--repetitions", &bench->repetitions, "N", 1, MAX_REPETITIONS, "repetitions of a test (default 5)"),
+        QN_THREADS_OPTION(bench->model),
+        QN_EVAL_OPTIONS(bench->model),
+        QN_OPT_CHOICE("--format", NULL, &bench->format, "FORMAT", formats, "table or json (default table)"),
+    };
+    const qn_command_line line = {
+        .usage = "bench -m MODEL [options]",
+        .purpose = purpose,
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+    };
+    const qn_args_result result = qn_args_parse(&line, argc, argv);
+    if (result == QN_ARGS_OK && !bench->n_prompt && !bench->n_generate) {
+        qn_cli_error("-p and -n: both are 0, so there is nothing to measure");
+        return QN_ARGS_BAD;
+    }
+    return result;
+}
+
+/* Token ids that look like nothing: splitmix64 (Steele, Lea, Flood 2014), the same ones every time. */
+static void random_tokens(qn_token *tokens, size_t n, uint32_t n_vocab)
+{
+    uint64_t state = 1;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t z = state += 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        tokens[i] = (qn_token)((z ^ z >> 31) % n_vocab);
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts. */
+static double median(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/* Tokens a second of one repetition, after which the session holds `depth` tokens again; negative on failure. */
+static double repeat(qn_session *session, const struct test *test, const qn_token *tokens, uint32_t depth, float *logits)
+{
+    qn_status status = QN_OK;
+    const double start = qn_seconds();
+    if (test->decode)
+        for (size_t i = 0; i < test->n_tokens && !status; i++)
+            status = qn_session_eval(session, tokens + i, 1, QN_LOGITS_LAST, logits);
+    else
+        status = qn_session_eval(session, tokens, test->n_tokens, QN_LOGITS_LAST, logits);
+    const double seconds = qn_seconds() - start;
+    if (status || qn_session_truncate(session, depth))
+        return -1;
+    return (double)test->n_tokens / seconds;
+}
+
+static void print_table_head(void)
+{
+    printf("%-10s %8s %8s %8s %26s %12s %10s %10s\n", "test", "depth", "threads", "kv", "tok/s median (min..max)", "MB/token",
+           "read GB/s", "of limit");
+}
+
+/* For decoding the share of the limit is what was read over what could have been; a prompt reads weights once a batch. */
+static void print_table_line(const struct bench *bench, struct test *test, int n_threads)
+{
+    const size_t n = (size_t)bench->repetitions;
+    const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
+    char rates[64], share[16] = "-";
+    snprintf(rates, sizeof rates, "%.2f (%.2f..%.2f)", rate, test->rates[0], test->rates[n - 1]);
+    if (test->decode && limit > 0)
+        snprintf(share, sizeof share, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
+    printf("%-10s %8lld %8d %8s %26s %12.1f %10.1f %10s\n", test->name, (long long)bench->depth, n_threads,
+           bench->model.kv ? bench->model.kv : "f16", rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
+}
+
+static void print_json(const struct bench *bench, struct test *test, int n_threads)
+{
+    const size_t n = (size_t)bench->repetitions;
+    const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
+    printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%lld,\"threads\":%d,\"device\":\"cpu\",\"kv\":\"%s\","
+           "\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
+           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->model.kv ? bench->model.kv : "f16", rate,
+           test->rates[0], test->rates[n - 1], (unsigned long long)test->bytes_per_token);
+    if (limit > 0)
+        printf("\"read_gb_per_s\":%.3f,", limit * 1e-9);
+    else
+        fputs("\"read_gb_per_s\":null,", stdout);
+    printf("\"peak_rss_bytes\":%llu}\n", (unsigned long long)qn_peak_rss());
+}
+
+/* All repetitions of one test on a session that holds `depth` tokens. */
+static int run_test(const struct bench *bench, struct test *test, qn_session *session, const qn_token *tokens, float *logits,
+                    qn_bandwidth *bandwidth, int n_threads)
+{
+    const size_t n = (size_t)bench->repetitions;
+    qn_progress progress;
+    qn_progress_begin(&progress, test->name);
+    int status = QN_EXIT_DONE;
+    for (size_t i = 0; i < n && status == QN_EXIT_DONE; i++) {
+        if (!qn_progress_update(&progress, i, n))
+            status = QN_EXIT_FAILED;
+        else if ((test->rates[i] = repeat(session, test, tokens, (uint32_t)bench->depth, logits)) < 0)
+            status = QN_EXIT_FAILED;
+        else
+            test->bandwidths[i] = qn_bandwidth_measure(bandwidth, n_threads);
+    }
+    qn_progress_end(&progress);
+    if (status)
+        return qn_cli_fail();
+    if (strcmp(bench->format, "json") == 0)
+        print_json(bench, test, n_threads);
+    else
+        print_table_line(bench, test, n_threads);
+    qn_out_flush(); /* a result is there as soon as it is known; a failure is main's to report */
+    return QN_EXIT_DONE;
+}
+
+static bool fill_to_depth(qn_session *session, const qn_token *tokens, size_t depth)
+{
+    qn_progress progress;
+    qn_progress_begin(&progress, "depth");
+    qn_session_on_progress(session, qn_progress_update, &progress);
+    const qn_status status = qn_session_eval(session, tokens, depth, QN_LOGITS_NONE, NULL);
+    qn_session_on_progress(session, NULL, NULL);
+    qn_progress_end(&progress);
+    return status == QN_OK;
+}
+
+static int run_tests(const struct bench *bench, qn_session *session, const qn_model_info *info, qn_bandwidth *bandwidth)
+{
+    const size_t n_prompt = (size_t)bench->n_prompt, n_generate = (size_t)bench->n_generate, depth = (size_t)bench->depth;
+    const size_t longest = n_prompt > n_generate ? n_prompt : n_generate;
+    qn_token *tokens = NULL;
+    float *logits = NULL;
+    struct test *test = NULL;
+    int status = QN_EXIT_DONE;
+    if (qn_alloc(&tokens, depth + longest, sizeof *tokens, "token ids") ||
+        qn_alloc(&logits, info->n_vocab, sizeof *logits, "logits") || qn_alloc(&test, 1, sizeof *test, "results"))
+        status = qn_cli_fail();
+    if (status == QN_EXIT_DONE) {
+        random_tokens(tokens, depth + longest, info->n_vocab);
+        /* One token first, so that no test pays for reading the file. */
+        if (qn_session_eval(session, tokens, 1, QN_LOGITS_LAST, logits) || qn_session_truncate(session, 0) ||
+            !fill_to_depth(session, tokens, depth))
+            status = qn_cli_fail();
+    }
+    if (status == QN_EXIT_DONE && strcmp(bench->format, "table") == 0)
+        print_table_head();
+    for (int decode = 0; decode < 2 && status == QN_EXIT_DONE; decode++) {
+        *test = (struct test){.n_tokens = decode ? n_generate : n_prompt, .decode = decode};
+        if (!test->n_tokens)
+            continue;
+        snprintf(test->name, sizeof test->name, "%s%zu", decode ? "tg" : "pp", test->n_tokens);
+        test->bytes_per_token = info->bytes_per_token + qn_session_cache_bytes(session, (uint32_t)depth);
+        status = run_test(bench, test, session, tokens + depth, logits, bandwidth, info->n_threads);
+    }
+    qn_free(tokens);
+    qn_free(logits);
+    qn_free(test);
+    return status;
+}
+
+int qn_cli_bench(int argc, char **argv)
+{
+    struct bench bench = {.n_prompt = 512, .n_generate = 128, .repetitions = 5, .format = "table"};
+    const qn_args_result parsed = parse(&bench, argc, argv);
+    if (parsed != QN_ARGS_OK)
+        return qn_args_exit(parsed);
+    qn_bandwidth bandwidth;
+    if (!qn_bandwidth_start(&bandwidth))
+        return QN_EXIT_FAILED;
+    qn_model *model = NULL;
+    qn_session *session = NULL;
+    int status = qn_load_model(&bench.model, false, false, &model);
+    if (status == QN_EXIT_DONE) {
+        const int64_t longest = bench.n_prompt > bench.n_generate ? bench.n_prompt : bench.n_generate;
+        status = qn_open_session(&bench.model, model, (uint32_t)(bench.depth + longest), &session);
+    }
+    if (status == QN_EXIT_DONE) {
+        const qn_model_info info = qn_model_get_info(model);
+        qn_signals_session(session);
+        status = run_tests(&bench, session, &info, &bandwidth);
+        qn_signals_session(NULL);
+    }
+    qn_session_free(session);
+    qn_model_free(model);
+    qn_bandwidth_stop(&bandwidth);
+    return status;
+}

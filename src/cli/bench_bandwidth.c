@@ -1,0 +1,170 @@
+/* Measuring read bandwidth in a process of its own. */
+#include "cli/bench_bandwidth.h"
+
+#include "base/memory.h"
+#include "base/team.h"
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PASSES = 5, LINE_WORDS = 8 };
+
+struct reader {
+    uint64_t *words; /* 64-byte aligned */
+    size_t n_words;  /* a multiple of LINE_WORDS */
+    int n_threads;
+    uint64_t sums[QN_TEAM_MAX]; /* kept, so that the reading cannot be left out */
+};
+
+static void fill(void *context, int thread)
+{
+    struct reader *reader = context;
+    size_t begin, end;
+    qn_team_share(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        reader->words[i] = i;
+}
+
+/* Eight sums, which the compiler keeps in vector registers; the prefetch runs a few pages ahead, since hardware prefetchers stop at
+ * a page's end. */
+static void sum(void *context, int thread)
+{
+    struct reader *reader = context;
+    size_t begin, end;
+    qn_team_share(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
+    uint64_t sums[LINE_WORDS] = {0};
+    for (size_t i = begin; i + LINE_WORDS <= end; i += LINE_WORDS) {
+        __builtin_prefetch(reader->words + i + 1024);
+        for (size_t lane = 0; lane < LINE_WORDS; lane++)
+            sums[lane] += reader->words[i + lane];
+    }
+    for (size_t lane = 0; lane < LINE_WORDS; lane++)
+        reader->sums[thread] += sums[lane];
+}
+
+/* 1 GiB is larger than any cache of today; on a small machine a quarter of the free memory has to do. */
+static bool make_buffer(struct reader *reader)
+{
+    const uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    size_t bytes = (size_t)1 << 30;
+    if (free_bytes / 4 < bytes)
+        bytes = (size_t)(free_bytes / 4);
+    bytes &= ~(size_t)4095;
+    void *memory = bytes ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    if (memory == MAP_FAILED)
+        return false;
+    madvise(memory, bytes, MADV_HUGEPAGE); /* where it is refused, the figure is a little lower */
+    reader->words = memory;
+    reader->n_words = bytes / sizeof *reader->words;
+    return true;
+}
+
+static double measure(struct reader *reader, int n_threads)
+{
+    static qn_team *team;
+    if (reader->n_threads != n_threads) {
+        qn_team_free(team);
+        team = NULL;
+        if (qn_team_create(n_threads, &team))
+            return 0;
+        reader->n_threads = n_threads;
+        if (!reader->words && !make_buffer(reader))
+            return 0;
+        qn_team_run(team, fill, reader);
+    }
+    if (!reader->words)
+        return 0;
+    double best = 0;
+    for (int pass = 0; pass < PASSES; pass++) {
+        const double start = qn_seconds();
+        qn_team_run(team, sum, reader);
+        const double seconds = qn_seconds() - start;
+        const double rate = (double)(reader->n_words * sizeof *reader->words) / seconds;
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+/* Whole reads and writes over a pipe: messages are smaller than a pipe takes at once, so only signals interrupt them. */
+static bool receive(int fd, void *message, size_t size)
+{
+    ssize_t got;
+    do
+        got = read(fd, message, size);
+    while (got < 0 && errno == EINTR);
+    return got == (ssize_t)size;
+}
+
+static bool transmit(int fd, const void *message, size_t size)
+{
+    ssize_t put;
+    do
+        put = write(fd, message, size);
+    while (put < 0 && errno == EINTR);
+    return put == (ssize_t)size;
+}
+
+/* The child: answers each number of threads with a rate, until the pipe is closed. */
+static void serve(int in, int out)
+{
+    static struct reader reader;
+    int n_threads;
+    while (receive(in, &n_threads, sizeof n_threads)) {
+        const double rate = measure(&reader, n_threads);
+        if (!transmit(out, &rate, sizeof rate))
+            break;
+    }
+    _exit(0);
+}
+
+bool qn_bandwidth_start(qn_bandwidth *bandwidth)
+{
+    int down[2], up[2];
+    if (pipe(down)) {
+        qn_cli_error("a pipe: %s", strerror(errno));
+        return false;
+    }
+    if (pipe(up)) {
+        qn_cli_error("a pipe: %s", strerror(errno));
+        close(down[0]);
+        close(down[1]);
+        return false;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        close(down[1]);
+        close(up[0]);
+        serve(down[0], up[1]);
+    }
+    close(down[0]);
+    close(up[1]);
+    if (child < 0) {
+        qn_cli_error("a process to measure bandwidth: %s", strerror(errno));
+        close(down[1]);
+        close(up[0]);
+        return false;
+    }
+    *bandwidth = (qn_bandwidth){.to_child = down[1], .from_child = up[0], .child = child};
+    return true;
+}
+
+double qn_bandwidth_measure(qn_bandwidth *bandwidth, int n_threads)
+{
+    double rate;
+    if (!transmit(bandwidth->to_child, &n_threads, sizeof n_threads) || !receive(bandwidth->from_child, &rate, sizeof rate))
+        return 0;
+    return rate;
+}
+
+void qn_bandwidth_stop(qn_bandwidth *bandwidth)
+{
+    close(bandwidth->to_child);
+    close(bandwidth->from_child);
+    while (waitpid(bandwidth->child, NULL, 0) < 0 && errno == EINTR)
+        ;
+}

@@ -1,0 +1,227 @@
+/* quern info: what a GGUF file holds, from the file's structure alone; the tokeniser is asked whether it can be used. */
+#include "cli/cli.h"
+
+#include "gguf/gguf.h"
+#include "quant/quant.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Enough to recognise a value by; a chat template or a vocabulary would bury the rest. */
+enum { SHOWN_BYTES = 120, SHOWN_ELEMENTS = 6 };
+
+static void print_string(qn_string s)
+{
+    putchar('"');
+    qn_print_escaped(stdout, s.data, s.length < SHOWN_BYTES ? s.length : SHOWN_BYTES);
+    putchar('"');
+    if (s.length > SHOWN_BYTES)
+        printf(" ... (%zu bytes)", s.length);
+}
+
+static size_t scalar_size(qn_gguf_type type)
+{
+    switch (type) {
+    case QN_GGUF_U8:
+    case QN_GGUF_I8:
+    case QN_GGUF_BOOL: return 1;
+    case QN_GGUF_U16:
+    case QN_GGUF_I16: return 2;
+    case QN_GGUF_U32:
+    case QN_GGUF_I32:
+    case QN_GGUF_F32: return 4;
+    case QN_GGUF_U64:
+    case QN_GGUF_I64:
+    case QN_GGUF_F64: return 8;
+    case QN_GGUF_STRING:
+    case QN_GGUF_ARRAY: return 0;
+    }
+    return 0;
+}
+
+/* Values lie unaligned in the file, little-endian as the machines that quern runs on. */
+static void print_scalar(qn_gguf_type type, const uint8_t *data)
+{
+    union {
+        uint8_t u8;
+        int8_t i8;
+        uint16_t u16;
+        int16_t i16;
+        uint32_t u32;
+        int32_t i32;
+        uint64_t u64;
+        int64_t i64;
+        float f32;
+        double f64;
+    } v = {0};
+    memcpy(&v, data, scalar_size(type));
+    switch (type) {
+    case QN_GGUF_U8: printf("%u", v.u8); break;
+    case QN_GGUF_I8: printf("%d", v.i8); break;
+    case QN_GGUF_U16: printf("%u", v.u16); break;
+    case QN_GGUF_I16: printf("%d", v.i16); break;
+    case QN_GGUF_U32: printf("%" PRIu32, v.u32); break;
+    case QN_GGUF_I32: printf("%" PRId32, v.i32); break;
+    case QN_GGUF_U64: printf("%" PRIu64, v.u64); break;
+    case QN_GGUF_I64: printf("%" PRId64, v.i64); break;
+    case QN_GGUF_F32: printf("%.9g", (double)v.f32); break;
+    case QN_GGUF_F64: printf("%.17g", v.f64); break;
+    case QN_GGUF_BOOL: fputs(v.u8 ? "true" : "false", stdout); break;
+    case QN_GGUF_STRING:
+    case QN_GGUF_ARRAY: break;
+    }
+}
+
+static bool print_array(const qn_gguf *file, const qn_gguf_kv *kv)
+{
+    const uint64_t shown = kv->count < SHOWN_ELEMENTS ? kv->count : SHOWN_ELEMENTS;
+    qn_string *strings = NULL;
+    if (kv->element_type == QN_GGUF_STRING && qn_gguf_array_strings(file, kv, &strings)) {
+        qn_cli_fail();
+        return false;
+    }
+    putchar('[');
+    for (uint64_t i = 0; i < shown; i++) {
+        if (i)
+            fputs(", ", stdout);
+        if (strings)
+            print_string(strings[i]);
+        else
+            print_scalar(kv->element_type, kv->data + i * scalar_size(kv->element_type));
+    }
+    if (kv->count > shown)
+        printf(", ... (%" PRIu64 ")", kv->count);
+    putchar(']');
+    free(strings);
+    return true;
+}
+
+static bool print_metadata(const qn_gguf *file)
+{
+    printf("\nmetadata (%zu)\n", qn_gguf_n_kv(file));
+    for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
+        const qn_gguf_kv *kv = qn_gguf_kv_at(file, i);
+        fputs("  ", stdout);
+        qn_print_escaped(stdout, kv->key.data, kv->key.length);
+        fputs(" = ", stdout);
+        if (kv->type == QN_GGUF_STRING)
+            print_string(kv->string);
+        else if (kv->type != QN_GGUF_ARRAY)
+            print_scalar(kv->type, kv->data);
+        else if (!print_array(file, kv))
+            return false;
+        putchar('\n');
+    }
+    return true;
+}
+
+static uint64_t n_weights(const qn_gguf_tensor *tensor)
+{
+    uint64_t n = 1;
+    for (uint32_t d = 0; d < tensor->n_dims; d++)
+        n *= tensor->dims[d]; /* the reader has checked that it fits */
+    return n;
+}
+
+static const char *type_name(uint32_t type)
+{
+    const qn_type_info *info = qn_type_find(type);
+    return info ? info->name : "?";
+}
+
+static void print_tensors(const qn_gguf *file)
+{
+    printf("\ntensors (%zu)\n", qn_gguf_n_tensors(file));
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+        const qn_gguf_tensor *tensor = qn_gguf_tensor_at(file, i);
+        printf("  %-7s [", type_name(tensor->type));
+        for (uint32_t d = 0; d < tensor->n_dims; d++)
+            printf("%s%" PRIu64, d ? ", " : "", tensor->dims[d]);
+        fputs("]  ", stdout);
+        qn_print_escaped(stdout, tensor->name.data, tensor->name.length);
+        putchar('\n');
+    }
+}
+
+static void print_totals(const qn_gguf *file)
+{
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    char size[32];
+    printf("\ntotals by type\n");
+    for (size_t t = 0; t < n_types; t++) {
+        uint64_t tensors = 0, weights = 0, bytes = 0;
+        for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+            const qn_gguf_tensor *tensor = qn_gguf_tensor_at(file, i);
+            if (tensor->type != (uint32_t)types[t].type)
+                continue;
+            tensors++;
+            weights += n_weights(tensor);
+            bytes += tensor->bytes;
+        }
+        if (tensors)
+            printf("  %-7s %6" PRIu64 " tensors %14" PRIu64 " weights %12s  %.3f bits a weight\n", types[t].name, tensors,
+                   weights, qn_print_size(size, bytes), (double)bytes * 8 / (double)weights);
+    }
+}
+
+static void print_tokeniser(const qn_gguf *file)
+{
+    const qn_gguf_kv *model = qn_gguf_find(file, "tokenizer.ggml.model");
+    fputs("tokeniser   ", stdout);
+    if (!model) {
+        puts("none");
+        return;
+    }
+    const qn_model_params params = {.vocab_only = true};
+    qn_model *loaded;
+    if (qn_model_load(qn_gguf_path(file), &params, &loaded)) {
+        fputs("not usable: ", stdout);
+        qn_print_escaped(stdout, qn_error_text(), strlen(qn_error_text()));
+        putchar('\n');
+        return;
+    }
+    const qn_model_info info = qn_model_get_info(loaded);
+    printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
+    printf("chat        %s\n", *info.chat_template ? info.chat_template : "no template that quern knows");
+    qn_model_free(loaded);
+}
+
+static int print_file(const char *path)
+{
+    qn_gguf *file;
+    char size[32];
+    if (qn_gguf_open(path, &file))
+        return qn_cli_fail();
+    fputs("file        ", stdout);
+    qn_print_escaped(stdout, path, strlen(path));
+    printf("\nsize        %s (%zu bytes), GGUF 3, alignment %zu\n", qn_print_size(size, qn_gguf_file_size(file)),
+           qn_gguf_file_size(file), qn_gguf_alignment(file));
+    if (qn_gguf_q2_layout(file))
+        printf("type 42     %s\n", qn_gguf_q2_layout(file));
+    print_tokeniser(file);
+    const bool ok = print_metadata(file);
+    if (ok) {
+        print_tensors(file);
+        print_totals(file);
+    }
+    qn_gguf_close(file);
+    return ok ? QN_EXIT_DONE : QN_EXIT_FAILED;
+}
+
+int qn_cli_info(int argc, char **argv)
+{
+    const char *path = NULL;
+    const qn_command_line line = {
+        .usage = "info FILE",
+        .purpose = "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight "
+                   "type, which of its\n"
+                   "layouts type 42 has, and whether quern has its tokeniser and chat format.",
+        .operands = &path,
+        .min_operands = 1,
+        .max_operands = 1,
+    };
+    const qn_args_result parsed = qn_args_parse(&line, argc, argv);
+    return parsed == QN_ARGS_OK ? print_file(path) : qn_args_exit(parsed);
+}

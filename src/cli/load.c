@@ -1,0 +1,75 @@
+/* From the options of a command line to a model, a session and sampling parameters. */
+#include "cli/cli.h"
+#include "cli/progress.h"
+
+#include <string.h>
+#include <sys/random.h>
+
+const char *const qn_kv_names[] = {"f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL};
+const char *const qn_device_names[] = {"cpu", "cuda", "auto", NULL};
+
+int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model)
+{
+    *model = NULL;
+    if (!args->model) {
+        qn_cli_error("-m: no model given; name a GGUF file with -m FILE");
+        return QN_EXIT_USAGE;
+    }
+    if (args->device && strcmp(args->device, "cuda") == 0) {
+        qn_cli_error("--device cuda: this build has no GPU support, only cpu");
+        return QN_EXIT_FAILED;
+    }
+    qn_progress progress;
+    qn_progress_begin(&progress, "loading");
+    const qn_model_params params = {
+        .n_threads = (int)args->threads,
+        .vocab_only = vocab_only,
+        .on_progress = qn_progress_update,
+        .on_log = quiet ? NULL : qn_progress_log,
+        .user = &progress,
+    };
+    const qn_status status = qn_model_load(args->model, &params, model);
+    qn_progress_end(&progress);
+    return status ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+int qn_open_session(const qn_model_args *args, qn_model *model, uint32_t context, qn_session **session)
+{
+    const qn_session_params params = {
+        .n_ctx = args->context ? (uint32_t)args->context : context,
+        .n_batch = (uint32_t)args->batch,
+        .kv = args->kv,
+    };
+    return qn_session_create(model, &params, session) ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+qn_sampling_args qn_sampling_args_defaults(void)
+{
+    const qn_sampling d = qn_sampling_defaults();
+    qn_sampling_args args = {
+        .temperature = (double)d.temperature,
+        .top_p = (double)d.top_p,
+        .min_p = (double)d.min_p,
+        .repeat_penalty = (double)d.repeat_penalty,
+        .top_k = d.top_k,
+        .repeat_last_n = d.repeat_last_n,
+        .seed = d.seed,
+    };
+    uint32_t fresh; /* 32 bits: short enough to be typed again */
+    if (getrandom(&fresh, sizeof fresh, 0) == (ssize_t)sizeof fresh)
+        args.seed = fresh;
+    return args;
+}
+
+qn_sampling qn_sampling_from_args(const qn_sampling_args *args)
+{
+    return (qn_sampling){
+        .temperature = (float)args->temperature,
+        .top_k = (int)args->top_k,
+        .top_p = (float)args->top_p,
+        .min_p = (float)args->min_p,
+        .repeat_penalty = (float)args->repeat_penalty,
+        .repeat_last_n = (int)args->repeat_last_n,
+        .seed = args->seed,
+    };
+}

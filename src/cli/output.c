@@ -1,0 +1,172 @@
+/* Everything that goes out to the user as text, and files that come in whole. */
+#include "cli/cli.h"
+#include "cli/signals.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Length of the well-formed UTF-8 character at `s` that may be shown: 0 for a control character or a broken sequence. */
+static size_t printable(const char *s, size_t length)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    if (u[0] < 0x80)
+        return u[0] >= 0x20 && u[0] != 0x7f;
+    const size_t n = u[0] >= 0xf0 ? 4 : u[0] >= 0xe0 ? 3 : 2;
+    if (u[0] < 0xc2 || u[0] > 0xf4 || length < n)
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((u[i] & 0xc0) != 0x80)
+            return 0;
+    if (u[0] == 0xc2 && u[1] < 0xa0) /* C1 controls: some terminals take 9B for ESC [ */
+        return 0;
+    if ((u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xed && u[1] > 0x9f) || (u[0] == 0xf0 && u[1] < 0x90) ||
+        (u[0] == 0xf4 && u[1] > 0x8f))
+        return 0;
+    return n;
+}
+
+void qn_print_escaped(FILE *stream, const char *bytes, size_t length)
+{
+    for (size_t i = 0; i < length;) {
+        const size_t n = printable(bytes + i, length - i);
+        if (bytes[i] == '\\')
+            fputs("\\\\", stream);
+        else if (n)
+            fwrite(bytes + i, 1, n, stream);
+        else if (bytes[i] == '\n')
+            fputs("\\n", stream);
+        else if (bytes[i] == '\t')
+            fputs("\\t", stream);
+        else
+            fprintf(stream, "\\x%02x", (unsigned char)bytes[i]);
+        i += n ? n : 1;
+    }
+}
+
+void qn_print_text(FILE *stream, const char *text, size_t length)
+{
+    if (!isatty(fileno(stream))) {
+        fwrite(text, 1, length, stream);
+        return;
+    }
+    for (size_t i = 0; i < length;) {
+        const size_t n = printable(text + i, length - i);
+        if (n)
+            fwrite(text + i, 1, n, stream);
+        else if (text[i] == '\n' || text[i] == '\t')
+            fputc(text[i], stream);
+        i += n ? n : 1;
+    }
+}
+
+const char *qn_print_size(char *buffer, uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double size = (double)bytes;
+    size_t unit = 0;
+    while (size >= 1024 && unit + 1 < sizeof units / sizeof *units) {
+        size /= 1024;
+        unit++;
+    }
+    snprintf(buffer, 32, unit ? "%.1f %s" : "%.0f %s", size, units[unit]);
+    return buffer;
+}
+
+void qn_cli_error(const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fputs("quern: ", stderr);
+    for (const char *c = text; *c;) {
+        const size_t n = printable(c, strlen(c));
+        fwrite(n ? c : "?", 1, n ? n : 1, stderr);
+        c += n ? n : 1;
+    }
+    fputc('\n', stderr);
+}
+
+int qn_cli_fail(void)
+{
+    if (!qn_signals_stop())
+        qn_cli_error("%s", qn_error_text());
+    return QN_EXIT_FAILED;
+}
+
+bool qn_out_flush(void)
+{
+    return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+int qn_out_finish(int status)
+{
+    if (qn_out_flush() || errno == EPIPE)
+        return status;
+    qn_cli_error("standard output: %s", strerror(errno));
+    return QN_EXIT_FAILED;
+}
+
+bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
+{
+    const char *name = path ? path : "standard input";
+    FILE *file = path ? fopen(path, "rb") : stdin;
+    char *bytes = NULL;
+    size_t capacity = 0, count = 0;
+    bool ok = false;
+    if (!file) {
+        qn_cli_error("%s: %s", name, strerror(errno));
+        return false;
+    }
+    for (;;) {
+        if (qn_realloc_array(&bytes, &capacity, count + 65536 + 1, 1, name)) {
+            qn_cli_fail();
+            break;
+        }
+        size_t want = capacity - count - 1;
+        if (want > limit - count)
+            want = (size_t)(limit - count);
+        const size_t got = want ? fread(bytes + count, 1, want, file) : 0;
+        count += got;
+        if (got)
+            continue;
+        if (ferror(file)) {
+            qn_cli_error("%s: %s", name, strerror(errno));
+            break;
+        }
+        ok = true;
+        break;
+    }
+    if (path)
+        fclose(file);
+    if (!ok) {
+        free(bytes);
+        return false;
+    }
+    bytes[count] = 0;
+    *text = bytes;
+    *length = count;
+    return true;
+}
+
+uint64_t qn_peak_rss(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+double qn_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}

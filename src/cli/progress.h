@@ -1,0 +1,27 @@
+/* A line on standard error that says how far long work has come: only on a terminal, a few times a second, and gone when the
+ * work is done. It also carries Ctrl-C: its function tells the work to stop. */
+#ifndef QN_CLI_PROGRESS_H
+#define QN_CLI_PROGRESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct qn_progress {
+    const char *label;
+    double started, drawn; /* seconds; drawn is 0 while nothing is on the terminal */
+    char note[32];         /* shown behind the bar: a running value */
+} qn_progress;
+
+void qn_progress_begin(qn_progress *progress, const char *label);
+
+/* qn_progress_update - a qn_progress_fn with a qn_progress as its user pointer; NULL only watches for Ctrl-C.
+ * False once the user asked to stop. */
+bool qn_progress_update(void *progress, size_t done, size_t total);
+
+/* qn_progress_log - a qn_log_fn with a qn_progress as its user pointer: writes "quern: note: LINE" above the progress line. */
+void qn_progress_log(void *progress, const char *line);
+
+/* qn_progress_end - take the line away. May be called twice. */
+void qn_progress_end(qn_progress *progress);
+
+#endif

@@ -1,0 +1,87 @@
+/* Signal handlers and the state that they share with the program. */
+#include "cli/signals.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t caught;  /* the last signal, 0 for none */
+static volatile sig_atomic_t patient; /* a second one does not kill */
+static qn_session *volatile session;
+static struct termios terminal;
+static volatile sig_atomic_t terminal_known;
+
+static void on_signal(int number)
+{
+    const int saved_errno = errno;
+    if (caught && !patient) {
+        if (terminal_known)
+            tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
+        if (isatty(STDERR_FILENO)) {
+            static const char clear[] = "\033[0m\r\033[K";
+            const ssize_t ignored = write(STDERR_FILENO, clear, sizeof clear - 1);
+            (void)ignored; /* the program is ending: there is nobody left to tell */
+        }
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    caught = number;
+    if (session)
+        qn_session_cancel(session);
+    errno = saved_errno;
+}
+
+void qn_signals_install(void)
+{
+    /* A missing descriptor is filled with one that fails: writing to a closed standard output stays an error. */
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+
+    terminal_known = tcgetattr(STDIN_FILENO, &terminal) == 0;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal; /* without SA_RESTART: a read from the terminal must come back */
+    sigemptyset(&action.sa_mask);
+    const int stops[] = {SIGINT, SIGTERM};
+    for (size_t i = 0; i < 2; i++) {
+        struct sigaction before;
+        /* A parent that had a signal ignored, as nohup and background jobs do, wants it ignored. */
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &action, NULL);
+    }
+    signal(SIGPIPE, SIG_IGN);
+}
+
+void qn_signals_session(qn_session *new_session)
+{
+    session = new_session;
+}
+
+bool qn_signals_stop(void)
+{
+    return caught != 0;
+}
+
+void qn_signals_clear(void)
+{
+    if (caught != SIGTERM)
+        caught = 0;
+}
+
+void qn_signals_patient(void)
+{
+    patient = 1;
+}
+
+void qn_signals_exit(void)
+{
+    if (!caught)
+        return;
+    signal(caught, SIG_DFL);
+    raise(caught);
+}

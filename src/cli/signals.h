@@ -1,0 +1,27 @@
+/* Ctrl-C: the first one asks the work to stop, the second one restores the terminal and ends the program by the signal. */
+#ifndef QN_CLI_SIGNALS_H
+#define QN_CLI_SIGNALS_H
+
+#include "quern/quern.h"
+
+/* qn_signals_install - catch SIGINT and SIGTERM, ignore SIGPIPE, remember the terminal's settings, and make sure that
+ * descriptors 0 to 2 are taken, so that no file opened later becomes the standard output. */
+void qn_signals_install(void);
+
+/* qn_signals_session - the session that a signal cancels from now on; NULL for none. */
+void qn_signals_session(qn_session *session);
+
+/* qn_signals_stop - whether a signal has asked to stop. */
+bool qn_signals_stop(void);
+
+/* qn_signals_clear - forget it: a conversation goes on after Ctrl-C. SIGTERM is not forgotten. */
+void qn_signals_clear(void);
+
+/* qn_signals_patient - from now on a second signal does nothing more than the first: for work that leaves something to clean up and
+ * asks often enough whether to stop. */
+void qn_signals_patient(void);
+
+/* qn_signals_exit - end the program as the caught signal would have, so that a calling shell sees it; returns when there was none. */
+void qn_signals_exit(void);
+
+#endif
