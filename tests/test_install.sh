@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Installs into an empty prefix and uses what lies there as a stranger would: a program built by pkg-config (shared and static) and
+# by find_package, the header in C++, the names that the shared library exports, the manual page.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/prefix
+die() {
+    echo "test_install: $*"
+    exit 1
+}
+quiet() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; die "$1 failed"; }; }
+
+quiet cmake --install "$QN_BIN" --prefix "$prefix"
+for file in bin/quern include/quern/quern.h include/quern/status.h share/man/man1/quern.1; do
+    [ -s "$prefix/$file" ] || die "$file was not installed"
+done
+libdir=$(dirname "$(find "$prefix" -name libquern.so)")
+[ -f "$libdir/libquern.a" ] || die "libquern.a was not installed"
+
+cat >"$work/main.c" <<'C'
+#include <quern/quern.h>
+#include <stdio.h>
+#include <string.h>
+int main(void)
+{
+    qn_model *model = NULL;
+    const qn_status status = qn_model_load("/nonexistent/model.gguf", NULL, &model);
+    printf("%s %s: %s\n", qn_version(), qn_status_name(status), qn_error_text());
+    return !(status == QN_ERR_IO && !model && strstr(qn_error_text(), "/nonexistent/model.gguf"));
+}
+C
+
+# quern.pc names the prefix that the build was configured with, as for any installed package: it is redirected here.
+export PKG_CONFIG_PATH=$libdir/pkgconfig
+flags() { pkg-config --define-variable=prefix="$prefix" "$@" quern; }
+quiet "$CC" $(flags --cflags) "$work/main.c" -o "$work/shared" $(flags --libs)
+LD_LIBRARY_PATH=$libdir "$work/shared" || die "the program against the shared library failed"
+quiet "$CC" $(flags --cflags) "$work/main.c" -o "$work/static" "$libdir/libquern.a" \
+    $(flags --static --libs | sed 's/-lquern//')
+"$work/static" || die "the program against the static library failed"
+
+mkdir "$work/project"
+cp "$work/main.c" "$work/project"
+cat >"$work/project/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.22)
+project(user LANGUAGES C)
+find_package(quern 0.1 REQUIRED)
+add_executable(with-shared main.c)
+target_link_libraries(with-shared quern::quern)
+add_executable(with-static main.c)
+target_link_libraries(with-static quern::quern-static)
+CMAKE
+quiet cmake -S "$work/project" -B "$work/project/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$CC"
+quiet cmake --build "$work/project/build"
+for program in with-shared with-static; do
+    "$work/project/build/$program" || die "$program, built by find_package, failed"
+done
+
+foreign=$(nm -D --defined-only "$libdir/libquern.so" | awk '$3 !~ /^qn_/ {print $3}')
+[ -z "$foreign" ] || die "the shared library exports names that are not its own: $foreign"
+# Every name that the headers declare is exported, and no other.
+nm -D --defined-only "$libdir/libquern.so" | awk '{print $3}' | sort >"$work/exported"
+cat "$prefix"/include/quern/*.h | grep -o '^QN_API [^(]*(' | grep -o 'qn_[a-z0-9_]*($' | tr -d '(' | sort >"$work/declared"
+diff "$work/declared" "$work/exported" || die "declared (<) and exported (>) names differ"
+
+for cxx in "clang -x c++" "$CC -x c++"; do
+    echo 'int main() {}' | $cxx -fsyntax-only - 2>/dev/null || continue # this compiler has no C++
+    for header in "$prefix"/include/quern/*.h; do
+        quiet $cxx -std=c++11 -Wall -Wextra -Werror -fsyntax-only -I "$prefix/include" -include "$header" /dev/null
+    done
+done
+
+"$prefix/bin/quern" --version | grep -qx "quern [0-9.]*" || die "the installed program does not run"
+if command -v mandoc >/dev/null; then
+    mandoc -T lint -W warning "$prefix/share/man/man1/quern.1" || die "the manual page has mistakes"
+fi
