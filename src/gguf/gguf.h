@@ -104,8 +104,8 @@ qn_status qn_gguf_get_string(const qn_gguf *file, const char *key, bool required
 
 /* qn_gguf_array_strings - views of all strings of a string array, in an array of kv->count owned by the caller (free()). */
 qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_string **out);
-/* qn_gguf_array_i32 / _f32 - element i of a numeric array, converted; QN_ERR_FORMAT for another element type, a value out of
- * range (for f32: not finite) or i >= count. */
+/* qn_gguf_array_i32 / _f32 - element i of a numeric array, converted: any integer type serves for i32, any integer or float type
+ * for f32. QN_ERR_FORMAT for another element type, a value out of range (for f32: not finite) or i >= count. */
 qn_status qn_gguf_array_i32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, int32_t *out);
 qn_status qn_gguf_array_f32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, float *out);
 
@@ -126,7 +126,7 @@ const char *qn_gguf_writer_temporary(const qn_gguf_writer *writer);
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);
 qn_status qn_gguf_writer_add_string(qn_gguf_writer *writer, const char *key, const char *value);
-/* qn_gguf_writer_copy - an entry of an open file as it stands there. */
+/* qn_gguf_writer_copy - an entry of an open file as it stands there; general.alignment is left out, the writer having its own. */
 qn_status qn_gguf_writer_copy(qn_gguf_writer *writer, const qn_gguf_kv *kv);
 /* qn_gguf_writer_add_tensor - announce a tensor of `bytes` bytes; offsets are placed in this order at the alignment (32). */
 qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *writer, qn_string name, uint32_t type, uint32_t n_dims, const uint64_t *dims, size_t bytes);

@@ -1,0 +1,370 @@
+/* Opening a GGUF file: mapping it, and checking its whole structure once, so that look-ups (gguf_get.c) and users of the tensors'
+ * data need no checks of bounds. The format: ggml's docs/gguf.md. */
+#include "gguf/file.h"
+
+#include "base/memory.h"
+#include "quant/q2_layout.h"
+#include "quant/quant.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read from the map as they lie there");
+
+enum { HEADER_BYTES = 24, MAX_ALIGNMENT = 1 << 20 };
+
+/* What is left to read. Counts from the file are compared with it before anything is allocated for them. */
+struct cursor {
+    const uint8_t *at;
+    size_t left;
+};
+
+static const uint8_t *take(struct cursor *c, size_t bytes)
+{
+    const uint8_t *at = c->at;
+    if (bytes > c->left)
+        return NULL;
+    c->at += bytes;
+    c->left -= bytes;
+    return at;
+}
+
+static bool take_u32(struct cursor *c, uint32_t *value)
+{
+    const uint8_t *at = take(c, sizeof *value);
+    if (at)
+        memcpy(value, at, sizeof *value);
+    return at != NULL;
+}
+
+static bool take_u64(struct cursor *c, uint64_t *value)
+{
+    const uint8_t *at = take(c, sizeof *value);
+    if (at)
+        memcpy(value, at, sizeof *value);
+    return at != NULL;
+}
+
+static bool take_string(struct cursor *c, qn_string *s)
+{
+    uint64_t length;
+    if (!take_u64(c, &length) || length > c->left)
+        return false;
+    s->length = (size_t)length;
+    s->data = (const char *)take(c, s->length);
+    return true;
+}
+
+static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_tensors, uint64_t *n_kv)
+{
+    if (file->size < 4 || memcmp(file->base, "GGUF", 4) != 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: not a GGUF file: begins with '%.*s', expected 'GGUF'", file->path,
+                       file->size < 4 ? (int)file->size : 4, file->size ? (const char *)file->base : "");
+    if (file->size < HEADER_BYTES)
+        return qn_fail(QN_ERR_FORMAT, "%s: %zu bytes are too few for a GGUF header of %d", file->path, file->size,
+                       HEADER_BYTES);
+    uint32_t version;
+    take(c, 4);
+    take_u32(c, &version);
+    take_u64(c, n_tensors);
+    take_u64(c, n_kv);
+    if (version != 0 && (version & 0xffff) == 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: a big-endian GGUF file, expected little-endian", file->path);
+    if (version != 2 && version != 3) /* version 2 is the same as 3 in little-endian; version 1 has 32-bit counts */
+        return qn_fail(QN_ERR_FORMAT, "%s: GGUF version %u, expected 2 or 3", file->path, version);
+    const size_t least_kv = 8 + 4 + 1, least_tensor = 8 + 4 + 8 + 4 + 8;
+    if (*n_kv > c->left / least_kv)
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu keys cannot lie in %zu bytes", file->path, (unsigned long long)*n_kv, c->left);
+    if (*n_tensors > c->left / least_tensor)
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu tensors cannot be described in %zu bytes", file->path,
+                       (unsigned long long)*n_tensors, c->left);
+    return QN_OK;
+}
+
+static qn_status read_array(const qn_gguf *file, struct cursor *c, qn_gguf_kv *kv)
+{
+    uint32_t type;
+    if (!take_u32(c, &type) || !take_u64(c, &kv->count))
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array's header", file->path, QN_SHOW(kv->key));
+    if (type == QN_GGUF_ARRAY)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s': an array of arrays, expected an array of scalars or strings",
+                       file->path, QN_SHOW(kv->key));
+    if (type > QN_GGUF_F64)
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of unknown type %u", file->path, QN_SHOW(kv->key), type);
+    kv->element_type = (qn_gguf_type)type;
+    kv->data = c->at;
+    const size_t least = type == QN_GGUF_STRING ? 8 : qn_gguf_type_size(type);
+    if (kv->count > c->left / least)
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of %llu elements (%s) does not fit the %zu bytes left",
+                       file->path, QN_SHOW(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type), c->left);
+    if (type != QN_GGUF_STRING) {
+        take(c, (size_t)kv->count * least);
+    } else {
+        for (uint64_t i = 0; i < kv->count; i++) {
+            qn_string s;
+            if (!take_string(c, &s))
+                return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu runs past the end of the file", file->path,
+                               QN_SHOW(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
+        }
+    }
+    kv->bytes = (size_t)(c->at - kv->data);
+    return QN_OK;
+}
+
+static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_kv, qn_gguf_kv *kv)
+{
+    uint32_t type;
+    *kv = (qn_gguf_kv){0};
+    if (!take_string(c, &kv->key) || !take_u32(c, &type))
+        return qn_fail(QN_ERR_FORMAT, "%s: key %llu of %llu runs past the end of the file", file->path,
+                       (unsigned long long)index, (unsigned long long)n_kv);
+    if (type > QN_GGUF_F64)
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_SHOW(kv->key), type);
+    kv->type = (qn_gguf_type)type;
+    if (type == QN_GGUF_ARRAY)
+        return read_array(file, c, kv);
+    kv->data = c->at;
+    const bool inside = type == QN_GGUF_STRING ? take_string(c, &kv->string) : take(c, qn_gguf_type_size(type)) != NULL;
+    if (!inside)
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': its value (%s) runs past the end of the file", file->path,
+                       QN_SHOW(kv->key), qn_gguf_type_name(type));
+    kv->bytes = (size_t)(c->at - kv->data);
+    return QN_OK;
+}
+
+/* A tensor's header. `bytes` stays 0 for type 42: only the offsets of all tensors tell how large its blocks are. */
+static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
+{
+    *t = (qn_gguf_tensor){0};
+    if (!take_string(c, &t->name) || !take_u32(c, &t->n_dims))
+        return qn_fail(QN_ERR_FORMAT, "%s: the description of tensor %llu of %llu runs past the end of the file", file->path,
+                       (unsigned long long)index, (unsigned long long)n_tensors);
+    if (t->n_dims < 1 || t->n_dims > QN_GGUF_MAX_DIMS)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path, QN_SHOW(t->name),
+                       t->n_dims, QN_GGUF_MAX_DIMS);
+    size_t n_weights = 1, rows = 1;
+    for (uint32_t d = 0; d < QN_GGUF_MAX_DIMS; d++) {
+        t->dims[d] = 1;
+        if (d < t->n_dims && !take_u64(c, &t->dims[d]))
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its dimensions", file->path,
+                           QN_SHOW(t->name));
+        if (t->dims[d] == 0)
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': dimension %u is 0", file->path, QN_SHOW(t->name), d);
+        if (!qn_mul_size(n_weights, t->dims[d], &n_weights) || n_weights > INT64_MAX)
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the product of its dimensions overflows at dimension %u, %llu",
+                           file->path, QN_SHOW(t->name), d, (unsigned long long)t->dims[d]);
+        rows *= d > 0 ? t->dims[d] : 1;
+    }
+    if (!take_u32(c, &t->type) || !take_u64(c, &t->offset))
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its description", file->path, QN_SHOW(t->name));
+    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type); /* OX2_0 is no number of files */
+    if (!info)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which quern does not know", file->path,
+                       QN_SHOW(t->name), t->type);
+    if (t->type == QN_TYPE_Q2_0)
+        return QN_OK;
+    if (t->dims[0] % info->block_weights != 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': rows of %llu weights are not whole blocks of %zu (%s)", file->path,
+                       QN_SHOW(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
+    size_t row_bytes;
+    if (!qn_row_bytes(info, t->dims[0], &row_bytes) || !qn_mul_size(row_bytes, rows, &t->bytes))
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path, QN_SHOW(t->name));
+    return QN_OK;
+}
+
+static qn_status read_alignment(qn_gguf *file)
+{
+    uint32_t alignment = QN_GGUF_DEFAULT_ALIGNMENT;
+    QN_TRY(qn_gguf_get_u32(file, "general.alignment", false, &alignment));
+    if (alignment < 8 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)) != 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: general.alignment is %u, expected a power of two from 8 to %d", file->path,
+                       alignment, MAX_ALIGNMENT);
+    file->alignment = alignment;
+    return QN_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const qn_gguf_tensor *const *left = a, *const *right = b;
+    return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
+}
+
+/* One tensor among those sorted by offset: its data begin inside the data section, aligned, and end before the next one's. `room`
+ * is what it has for itself. */
+static qn_status place_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
+                              const qn_gguf_tensor *next, size_t *room)
+{
+    if (t->offset % file->alignment != 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu", file->path,
+                       QN_SHOW(t->name), (unsigned long long)t->offset, file->alignment);
+    if (t->offset >= data_bytes || t->bytes > data_bytes - t->offset)
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: tensor '%.*s': %zu bytes at offset %llu lie past the end of the data, which have %zu", file->path,
+                       QN_SHOW(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
+    t->data = data + t->offset;
+    *room = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
+    if (t->bytes > *room || *room == 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' at offset %llu overlaps '%.*s' at offset %llu", file->path,
+                       QN_SHOW(t->name), (unsigned long long)t->offset, QN_SHOW(next->name), (unsigned long long)next->offset);
+    return QN_OK;
+}
+
+static qn_status settle_type_42(qn_gguf *file, qn_gguf_tensor *const *sorted, const qn_q2_tensor *q2, size_t n_q2)
+{
+    qn_type type;
+    if (n_q2 == 0)
+        return QN_OK;
+    QN_TRY(qn_q2_find_layout(q2, n_q2, file->alignment, file->path, &type, &file->q2_layout));
+    const qn_type_info *info = qn_type_find((uint32_t)type);
+    for (size_t i = 0, k = 0; i < file->n_tensors; i++)
+        if (sorted[i]->type == QN_TYPE_Q2_0) {
+            sorted[i]->type = (uint32_t)type;
+            sorted[i]->bytes = (size_t)(q2[k++].n_weights / info->block_weights) * info->block_bytes; /* fits its room */
+        }
+    return QN_OK;
+}
+
+static qn_status place_tensors(qn_gguf *file, size_t header_end)
+{
+    if (file->n_tensors == 0)
+        return QN_OK;
+    const size_t data_start = qn_round_up(header_end, file->alignment);
+    if (data_start >= file->size)
+        return qn_fail(QN_ERR_FORMAT, "%s: the tensors' data begin at byte %zu of a file of %zu", file->path, data_start,
+                       file->size);
+    qn_gguf_tensor **sorted = NULL;
+    qn_q2_tensor *q2 = NULL;
+    size_t n_q2 = 0;
+    qn_status status = qn_alloc(&sorted, file->n_tensors, sizeof *sorted, "order of tensors");
+    if (!status)
+        status = qn_alloc(&q2, file->n_tensors, sizeof *q2, "tensors of type 42");
+    if (!status) {
+        for (size_t i = 0; i < file->n_tensors; i++)
+            sorted[i] = &file->tensors[i];
+        qsort(sorted, file->n_tensors, sizeof *sorted, by_offset);
+    }
+    for (size_t i = 0; !status && i < file->n_tensors; i++) {
+        qn_gguf_tensor *t = sorted[i];
+        size_t room = 0;
+        status = place_tensor(file, file->base + data_start, file->size - data_start, t,
+                              i + 1 < file->n_tensors ? sorted[i + 1] : NULL, &room);
+        if (!status && t->type == QN_TYPE_Q2_0)
+            q2[n_q2++] = (qn_q2_tensor){.name = t->name.data,
+                                        .name_length = t->name.length,
+                                        .data = t->data,
+                                        .room = room,
+                                        .width = t->dims[0],
+                                        .n_weights = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]};
+    }
+    if (!status)
+        status = settle_type_42(file, sorted, q2, n_q2);
+    qn_free(sorted);
+    qn_free(q2);
+    return status;
+}
+
+static qn_status read_file(qn_gguf *file)
+{
+    struct cursor c = {file->base, file->size};
+    uint64_t n_tensors = 0, n_kv = 0;
+    size_t duplicate = 0;
+    QN_TRY(read_header(file, &c, &n_tensors, &n_kv));
+    for (; file->n_kv < n_kv; file->n_kv++) { /* arrays grow with what was really read, so that a lying count costs nothing */
+        QN_TRY(qn_realloc_array(&file->kv, &file->kv_capacity, file->n_kv + 1, sizeof *file->kv, "keys"));
+        QN_TRY(read_kv(file, &c, file->n_kv, n_kv, &file->kv[file->n_kv]));
+    }
+    /* The address differs from run to run: a file cannot be made whose names all fall into one slot. */
+    const uint64_t seed = (uintptr_t)file;
+    QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, seed, &duplicate));
+    if (duplicate < file->n_kv)
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path, QN_SHOW(file->kv[duplicate].key));
+    QN_TRY(read_alignment(file));
+    for (; file->n_tensors < n_tensors; file->n_tensors++) {
+        QN_TRY(
+            qn_realloc_array(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors, "tensors"));
+        QN_TRY(read_tensor(file, &c, file->n_tensors, n_tensors, &file->tensors[file->n_tensors]));
+    }
+    QN_TRY(qn_name_table_build(&file->tensor_table, file->tensors, file->n_tensors, sizeof *file->tensors, seed, &duplicate));
+    if (duplicate < file->n_tensors)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' appears twice", file->path, QN_SHOW(file->tensors[duplicate].name));
+    return place_tensors(file, (size_t)(c.at - file->base));
+}
+
+static qn_status open_bytes(const void *data, size_t size, void *map, const char *name, qn_gguf **out)
+{
+    qn_gguf *file = calloc(1, sizeof *file);
+    qn_status status = QN_OK;
+    if (!file || !(file->path = strdup(name))) {
+        free(file);
+        if (map)
+            munmap(map, size);
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory to open it", name);
+    }
+    file->base = data;
+    file->size = size;
+    file->map = map;
+    status = read_file(file);
+    if (status) {
+        qn_gguf_close(file);
+        return status;
+    }
+    *out = file;
+    return QN_OK;
+}
+
+qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out)
+{
+    *out = NULL;
+    return open_bytes(data, size, NULL, name, out);
+}
+
+qn_status qn_gguf_open(const char *path, qn_gguf **out)
+{
+    *out = NULL;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe is refused, not waited for */
+    if (fd < 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
+    struct stat st;
+    qn_status status = QN_OK;
+    if (fstat(fd, &st) != 0)
+        status = qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+    else if (!S_ISREG(st.st_mode))
+        status = qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file", path,
+                         S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
+    else if (st.st_size == 0)
+        status = qn_fail(QN_ERR_IO, "%s: the file is empty", path);
+    if (status) {
+        close(fd);
+        return status;
+    }
+    const size_t size = (size_t)st.st_size;
+    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int map_errno = errno;
+    close(fd);
+    errno = map_errno;
+    if (map == MAP_FAILED)
+        return qn_fail(QN_ERR_IO, "%s: cannot map its %zu bytes: %m", path, size);
+    /* Where the kernel can, reads come in 2 MiB pieces and fewer page table entries cover the weights; elsewhere no harm is done.
+     * The whole file is not asked for here: one who wants the header alone must not wait for the weights. */
+    (void)madvise(map, size, MADV_HUGEPAGE);
+    return open_bytes(map, size, map, path, out);
+}
+
+void qn_gguf_close(qn_gguf *file)
+{
+    if (!file)
+        return;
+    if (file->map)
+        munmap(file->map, file->size);
+    qn_free(file->kv_table.slots);
+    qn_free(file->tensor_table.slots);
+    free(file->kv);
+    free(file->tensors);
+    free(file->path);
+    free(file);
+}
