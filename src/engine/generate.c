@@ -1,0 +1,177 @@
+/* Generation: evaluate, choose, show, until something says stop. */
+#include "engine/internal.h"
+
+#include "base/memory.h"
+#include "text/stop.h"
+#include "text/utf8_stream.h"
+
+#include <string.h>
+
+/* What one generation needs besides the session. */
+struct generation {
+    qn_session *session;
+    const qn_generate_params *params;
+    qn_sampler *sampler;
+    qn_stop *stop;
+    qn_utf8_stream utf8;
+    float *logits;
+    qn_generate_result result;
+};
+
+qn_generate_params qn_generate_defaults(void)
+{
+    return (qn_generate_params){ .sampling = qn_sampling_defaults(), .max_tokens = -1 };
+}
+
+static bool emit(const struct generation *g, const char *text, size_t length)
+{
+    return !length || !g->params->on_text || g->params->on_text(g->params->user, text, length);
+}
+
+/* Text on its way out: whole characters, then what no stop string can begin in. *go_on says whether to continue; the reason is set
+ * when not. */
+static qn_status show_text(struct generation *g, const char *bytes, size_t length, bool *go_on)
+{
+    const char *text, *safe;
+    size_t n, n_safe;
+    bool hit;
+    QN_TRY(qn_utf8_stream_feed(&g->utf8, bytes, length, &text, &n));
+    QN_TRY(qn_stop_feed(g->stop, text, n, &safe, &n_safe, &hit));
+    *go_on = !hit;
+    if (hit)
+        g->result.reason = QN_STOP_STRING;
+    if (!emit(g, safe, n_safe)) {
+        *go_on = false;
+        g->result.reason = QN_STOP_CALLBACK;
+    }
+    return QN_OK;
+}
+
+/* What was held back when generation ended for another reason than a stop string. */
+static qn_status show_rest(struct generation *g)
+{
+    const char *text, *safe;
+    size_t n, n_safe;
+    bool hit;
+    if (g->result.reason == QN_STOP_STRING || g->result.reason == QN_STOP_CALLBACK)
+        return QN_OK;
+    QN_TRY(qn_utf8_stream_flush(&g->utf8, &text, &n));
+    QN_TRY(qn_stop_feed(g->stop, text, n, &safe, &n_safe, &hit));
+    bool go_on = emit(g, safe, n_safe);
+    QN_TRY(qn_stop_flush(g->stop, &safe, &n_safe));
+    if (go_on)
+        go_on = emit(g, safe, n_safe);
+    if (!go_on)
+        g->result.reason = QN_STOP_CALLBACK;
+    return QN_OK;
+}
+
+/* Choose a token and show it. *go_on is false, and the reason set, when it was the last. */
+static qn_status next_token(struct generation *g, qn_token *token, bool *go_on)
+{
+    qn_session *session = g->session;
+    const qn_model *model = session->model;
+    const bool has_text = model->tokenizer != NULL;
+    *go_on = true;
+    QN_TRY(qn_sampler_pick(g->sampler, g->logits, session->tokens, session->length, token));
+    g->result.n_generated++;
+    if (g->params->on_token && !g->params->on_token(g->params->user, *token)) {
+        g->result.reason = QN_STOP_CALLBACK;
+        *go_on = false;
+        return QN_OK;
+    }
+    if (!g->params->ignore_end && qn_token_is_end(model, *token)) {
+        g->result.reason = QN_STOP_END;
+        *go_on = false;
+        return QN_OK;
+    }
+    /* A vocabulary may be smaller than the model's output; such ids stand for no text. */
+    if (has_text && (size_t)*token < qn_tokenizer_n_vocab(model->tokenizer) &&
+        (g->params->show_special || !qn_token_is_special(model, *token))) {
+        const char *bytes;
+        size_t length;
+        QN_TRY(qn_tokenizer_piece(model->tokenizer, *token, &bytes, &length));
+        QN_TRY(show_text(g, bytes, length, go_on));
+    }
+    return QN_OK;
+}
+
+/* An evaluation that was cancelled is a reason to stop, not a failure. */
+static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_logits which, bool *go_on)
+{
+    const qn_status status = qn_session_eval(g->session, tokens, n, which, which == QN_LOGITS_NONE ? NULL : g->logits);
+    *go_on = status == QN_OK;
+    if (status != QN_ERR_CANCELLED)
+        return status;
+    g->result.reason = QN_STOP_CANCELLED;
+    return QN_OK;
+}
+
+static qn_status generate(struct generation *g, const qn_token *tokens, size_t n)
+{
+    const double start = qn_now();
+    const int64_t limit = g->params->max_tokens;
+    bool go_on;
+    qn_token token;
+    QN_TRY(evaluate(g, tokens, n, limit ? QN_LOGITS_LAST : QN_LOGITS_NONE, &go_on));
+    g->result.n_prompt = n;
+    const double prompt_end = qn_now();
+    g->result.prompt_seconds = prompt_end - start;
+    if (go_on && !limit) {
+        g->result.reason = QN_STOP_LENGTH;
+        go_on = false;
+    }
+    while (go_on) {
+        QN_TRY(next_token(g, &token, &go_on));
+        if (!go_on)
+            break;
+        if (limit > 0 && g->result.n_generated >= (uint64_t)limit) {
+            g->result.reason = QN_STOP_LENGTH;
+            break;
+        }
+        if (g->session->length == g->session->n_ctx) {
+            g->result.reason = QN_STOP_CONTEXT;
+            break;
+        }
+        QN_TRY(evaluate(g, &token, 1, QN_LOGITS_LAST, &go_on));
+    }
+    g->result.generate_seconds = qn_now() - prompt_end;
+    return show_rest(g);
+}
+
+qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
+                      qn_generate_result *result)
+{
+    const size_t n_vocab = session->model->hparams.n_vocab;
+    struct generation g = { .session = session, .params = params };
+    if (!n)
+        return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    if (params->on_text && !session->model->tokenizer) {
+        const qn_tokenizer *tok;
+        return qn_model_tokenizer(session->model, &tok);
+    }
+    qn_status status = qn_alloc(&g.logits, n_vocab, sizeof *g.logits, "logits");
+    if (status == QN_OK)
+        status = qn_sampler_create(&params->sampling, n_vocab, &g.sampler);
+    if (status == QN_OK)
+        status = qn_stop_create(params->stop, params->n_stop, &g.stop);
+    if (status == QN_OK)
+        status = generate(&g, tokens, n);
+    if (status == QN_OK && result)
+        *result = g.result;
+    qn_stop_free(g.stop);
+    qn_sampler_free(g.sampler);
+    qn_utf8_stream_free(&g.utf8);
+    qn_free(g.logits);
+    return status;
+}
+
+qn_status qn_generate_text(qn_session *session, const char *prompt, const qn_generate_params *params, qn_generate_result *result)
+{
+    qn_token *tokens;
+    size_t n;
+    QN_TRY(qn_tokenize(session->model, prompt, strlen(prompt), true, true, &tokens, &n));
+    const qn_status status = qn_generate(session, tokens, n, params, result);
+    qn_free_tokens(tokens);
+    return status;
+}

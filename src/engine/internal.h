@@ -1,0 +1,57 @@
+/* What the engine's files share: the insides of a model and a session. */
+#ifndef QN_ENGINE_INTERNAL_H
+#define QN_ENGINE_INTERNAL_H
+
+#include "base/team.h"
+#include "cache/kv.h"
+#include "device/cpu/executor.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
+#include "quern/quern.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct qn_model {
+    qn_gguf *file;
+    qn_hparams hparams; /* zero for a vocabulary alone, as is all that follows up to the lock */
+    qn_plan plan;
+    qn_kernels kernels;
+    unsigned cpu;
+    qn_team *team;
+    qn_executor *executor;
+    pthread_mutex_t lock; /* held while the plan runs or is reserved */
+    bool has_lock;
+    qn_tokenizer *tokenizer; /* NULL when the file has none that quern can use */
+    qn_chat_template *chat;
+    char no_tokenizer[QN_ERROR_TEXT_MAX]; /* why it is NULL */
+    char *name;
+    const char *quantisation;
+    uint64_t n_params;
+};
+
+struct qn_session {
+    qn_model *model;
+    qn_kv kv;
+    uint32_t n_ctx, n_batch, length;
+    qn_token *tokens; /* [n_ctx] what it holds, for the repetition penalty */
+    qn_row *rows;     /* [n_batch] */
+    uint32_t *logit_rows;
+    qn_progress_fn on_progress;
+    void *progress_user;
+    atomic_bool cancelled;
+};
+
+/* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with why there is none. */
+qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
+
+/* qn_scan_weights - look through all tensors for infinities and NaN, on all threads of the team. QN_ERR_FORMAT names the tensor and
+ * the block. on_progress may be NULL. */
+qn_status qn_scan_weights(const qn_gguf *file, qn_team *team, qn_progress_fn on_progress, void *user);
+
+/* qn_now - seconds on a clock that never goes back. */
+double qn_now(void);
+
+#endif

@@ -1,0 +1,209 @@
+/* Loading a model and telling about it. */
+#include "engine/internal.h"
+
+#include "base/cpu.h"
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *qn_version(void)
+{
+    return QN_VERSION;
+}
+
+double qn_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void log_line(const qn_model_params *params, const char *line)
+{
+    if (params->on_log)
+        params->on_log(params->user, line);
+}
+
+static qn_status load_tokenizer(qn_model *model, const qn_model_params *params)
+{
+    const qn_status status = qn_tokenizer_create(model->file, &model->tokenizer);
+    if (status == QN_ERR_UNSUPPORTED && !params->vocab_only) {
+        qn_string kind = { "", 0 };
+        snprintf(model->no_tokenizer, sizeof model->no_tokenizer, "%s", qn_error_text());
+        if (qn_gguf_get_string(model->file, "tokenizer.ggml.model", false, &kind) == QN_OK && kind.length &&
+            !qn_string_equals(kind, "no_vocab"))
+            log_line(params, model->no_tokenizer);
+        return QN_OK;
+    }
+    if (status != QN_OK)
+        return status;
+    if (!params->vocab_only && qn_tokenizer_n_vocab(model->tokenizer) > model->hparams.n_vocab)
+        return qn_fail(QN_ERR_FORMAT, "%s: %zu tokens in the vocabulary, but only %u rows in token_embd.weight",
+                       qn_gguf_path(model->file), qn_tokenizer_n_vocab(model->tokenizer), (unsigned)model->hparams.n_vocab);
+    return qn_chat_template_create(model->file, model->tokenizer, &model->chat);
+}
+
+static qn_status copy_name(qn_model *model)
+{
+    qn_string name = { "", 0 };
+    const qn_gguf_kv *kv = qn_gguf_find(model->file, "general.name");
+    if (kv && kv->type == QN_GGUF_STRING)
+        name = kv->string;
+    QN_TRY(qn_alloc(&model->name, name.length + 1, 1, "model name"));
+    memcpy(model->name, name.data, name.length);
+    return QN_OK;
+}
+
+/* The type that holds most of the weights, and how many weights there are. */
+static void count_weights(qn_model *model)
+{
+    uint64_t most = 0;
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    model->quantisation = "";
+    for (size_t t = 0; t < n_types; t++) {
+        uint64_t weights = 0;
+        for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++) {
+            const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
+            if (tensor->type == (uint32_t)types[t].type)
+                weights += tensor->bytes / types[t].block_bytes * types[t].block_weights;
+        }
+        model->n_params += weights;
+        if (weights > most)
+            model->quantisation = types[t].name;
+        most = weights > most ? weights : most;
+    }
+}
+
+static qn_status load_weights(qn_model *model, const qn_model_params *params)
+{
+    QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
+    QN_TRY(qn_cpu_features(&model->cpu));
+    qn_kernels_init(&model->kernels, model->cpu);
+    QN_TRY(qn_team_create(params->n_threads ? params->n_threads : qn_cpu_cores(), &model->team));
+    QN_TRY(qn_executor_create(model->team, &model->kernels, &model->plan, &model->executor));
+    if (!params->skip_weight_scan)
+        QN_TRY(qn_scan_weights(model->file, model->team, params->on_progress, params->user));
+    count_weights(model);
+    if (pthread_mutex_init(&model->lock, NULL))
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
+    model->has_lock = true;
+    return QN_OK;
+}
+
+static qn_status load(qn_model *model, const char *path, const qn_model_params *params)
+{
+    QN_TRY(qn_gguf_open(path, &model->file));
+    if (qn_gguf_q2_layout(model->file))
+        log_line(params, qn_gguf_q2_layout(model->file));
+    if (!params->vocab_only)
+        QN_TRY(load_weights(model, params));
+    QN_TRY(load_tokenizer(model, params));
+    return copy_name(model);
+}
+
+qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out)
+{
+    const qn_model_params defaults = { 0 };
+    params = params ? params : &defaults;
+    *out = NULL;
+    if (params->n_threads < 0 || params->n_threads > QN_TEAM_MAX)
+        return qn_fail(QN_ERR_INVALID, "threads: %d, expected 0 to %d", params->n_threads, QN_TEAM_MAX);
+    qn_model *model;
+    QN_TRY(qn_alloc(&model, 1, sizeof *model, "model"));
+    const qn_status status = load(model, path, params);
+    if (status != QN_OK) {
+        qn_model_free(model);
+        return status;
+    }
+    *out = model;
+    return QN_OK;
+}
+
+void qn_model_free(qn_model *model)
+{
+    if (!model)
+        return;
+    qn_executor_free(model->executor);
+    qn_team_free(model->team);
+    qn_plan_free(&model->plan);
+    qn_chat_template_free(model->chat);
+    qn_tokenizer_free(model->tokenizer);
+    qn_free(model->name);
+    if (model->has_lock)
+        pthread_mutex_destroy(&model->lock);
+    qn_gguf_close(model->file);
+    qn_free(model);
+}
+
+qn_model_info qn_model_get_info(const qn_model *model)
+{
+    const qn_hparams *h = &model->hparams;
+    const uint32_t vocab = model->tokenizer ? (uint32_t)qn_tokenizer_n_vocab(model->tokenizer) : 0;
+    return (qn_model_info){
+        .name = model->name,
+        .architecture = h->architecture ? h->architecture : "",
+        .quantisation = model->quantisation ? model->quantisation : "",
+        .n_vocab = h->architecture ? h->n_vocab : vocab,
+        .n_layers = h->n_layers,
+        .n_embd = h->n_embd,
+        .n_ctx_train = h->n_ctx_train,
+        .n_params = model->n_params,
+        .file_bytes = qn_gguf_file_size(model->file),
+        .bytes_per_token = qn_plan_weight_bytes(&model->plan),
+        .cache_bytes_per_position = (uint64_t)h->n_layers * h->n_kv_heads * h->head_dim * 2 * sizeof(uint16_t),
+        .n_threads = model->team ? qn_team_size(model->team) : 0,
+        .cpu = qn_cpu_name(model->cpu),
+        .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
+        .chat_template = model->chat ? qn_chat_template_name(model->chat) : "",
+    };
+}
+
+/* ---- Text ---- */
+
+qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok)
+{
+    *tok = model->tokenizer;
+    return *tok ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "%s", model->no_tokenizer);
+}
+
+qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos, qn_token **tokens,
+                      size_t *count)
+{
+    const qn_tokenizer *tok;
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    return qn_tokenizer_encode(tok, text, length, parse_special, add_bos, tokens, count);
+}
+
+void qn_free_tokens(qn_token *tokens)
+{
+    free(tokens);
+}
+
+qn_status qn_token_piece(const qn_model *model, qn_token token, const char **bytes, size_t *length)
+{
+    const qn_tokenizer *tok;
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    return qn_tokenizer_piece(tok, token, bytes, length);
+}
+
+bool qn_token_is_special(const qn_model *model, qn_token token)
+{
+    return model->tokenizer && qn_tokenizer_is_special(model->tokenizer, token);
+}
+
+bool qn_token_is_end(const qn_model *model, qn_token token)
+{
+    return model->tokenizer && qn_tokenizer_is_end(model->tokenizer, token);
+}
+
+qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant, qn_token **tokens,
+                         size_t *count)
+{
+    const qn_tokenizer *tok;
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    return qn_chat_encode(tok, model->chat, messages, n, add_assistant, tokens, count);
+}

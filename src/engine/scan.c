@@ -1,0 +1,58 @@
+/* Looking through a model's weights for what arithmetic cannot recover from: scales and values that are infinite or NaN. */
+#include "engine/internal.h"
+
+#include "quant/quant.h"
+
+/* Blocks are scanned in pieces of about this many bytes, so that progress can be shown and a stop obeyed. */
+enum { PIECE_BYTES = 64 << 20 };
+
+struct scan {
+    const uint8_t *data;
+    const qn_type_info *type;
+    size_t n_blocks;
+    qn_team *team;
+    atomic_size_t first_bad;
+};
+
+static void scan_share(void *context, int thread)
+{
+    struct scan *scan = context;
+    size_t begin, end;
+    qn_team_share(scan->n_blocks, 64, thread, qn_team_size(scan->team), &begin, &end);
+    const size_t bad = scan->type->find_bad(scan->data + begin * scan->type->block_bytes, end - begin);
+    if (bad == end - begin)
+        return;
+    size_t known = atomic_load(&scan->first_bad);
+    while (begin + bad < known && !atomic_compare_exchange_weak(&scan->first_bad, &known, begin + bad))
+        ;
+}
+
+static qn_status scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
+                             void *user, size_t *done)
+{
+    const qn_type_info *type = qn_type_find(tensor->type);
+    const size_t n_blocks = tensor->bytes / type->block_bytes;
+    size_t piece = PIECE_BYTES / type->block_bytes;
+    for (size_t begin = 0; begin < n_blocks; begin += piece) {
+        piece = n_blocks - begin < piece ? n_blocks - begin : piece;
+        struct scan scan = { .data = tensor->data + begin * type->block_bytes, .type = type, .n_blocks = piece, .team = team };
+        atomic_init(&scan.first_bad, piece);
+        qn_team_run(team, scan_share, &scan);
+        const size_t bad = atomic_load(&scan.first_bad);
+        if (bad != piece)
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu holds an infinity or NaN", qn_gguf_path(file),
+                           (int)(tensor->name.length < 64 ? tensor->name.length : 64), tensor->name.data, begin + bad, n_blocks);
+        *done += piece * type->block_bytes;
+        if (on_progress && !on_progress(user, *done, qn_gguf_file_size(file)))
+            return qn_fail(QN_ERR_CANCELLED, "%s: loading was stopped", qn_gguf_path(file));
+    }
+    return QN_OK;
+}
+
+qn_status qn_scan_weights(const qn_gguf *file, qn_team *team, qn_progress_fn on_progress, void *user)
+{
+    size_t done = 0;
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
+        QN_TRY(scan_tensor(file, qn_gguf_tensor_at(file, i), team, on_progress, user, &done));
+    return QN_OK;
+}

@@ -1,0 +1,161 @@
+/* The table of architectures, and what they all read from a file. */
+#include "model/architectures.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const qn_architecture table[] = {
+    { "llama", QN_ROPE_PAIRS, false, qn_dense_build },
+    { "qwen3", QN_ROPE_HALVES, true, qn_dense_build },
+};
+
+enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
+
+const char *qn_model_architectures(void)
+{
+    return "llama, qwen3";
+}
+
+qn_status qn_key_u32(const qn_gguf *file, const char *architecture, const char *name, bool required, uint32_t *out)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", architecture, name);
+    return qn_gguf_get_u32(file, key, required, out);
+}
+
+qn_status qn_key_f32(const qn_gguf *file, const char *architecture, const char *name, bool required, float *out)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", architecture, name);
+    return qn_gguf_get_f32(file, key, required, out);
+}
+
+static qn_status check_range(const qn_gguf *file, const char *what, uint32_t value, uint32_t low, uint32_t high)
+{
+    if (value < low || value > high)
+        return qn_fail(QN_ERR_FORMAT, "%s: %s is %u, expected %u to %u", qn_gguf_path(file), what, (unsigned)value, (unsigned)low,
+                       (unsigned)high);
+    return QN_OK;
+}
+
+/* The vocabulary's size is that of the embedding table, whatever a key says of it. */
+static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)
+{
+    const qn_gguf_tensor *table_tensor = qn_gguf_find_tensor(file, "token_embd.weight");
+    if (!table_tensor)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor 'token_embd.weight' is missing", qn_gguf_path(file));
+    if (table_tensor->dims[1] > INT32_MAX)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor 'token_embd.weight' has %llu rows, at most %d are allowed", qn_gguf_path(file),
+                       (unsigned long long)table_tensor->dims[1], INT32_MAX);
+    h->n_vocab = (uint32_t)table_tensor->dims[1];
+    return QN_OK;
+}
+
+static qn_status read_rope(const qn_gguf *file, qn_hparams *h)
+{
+    const char *a = h->architecture;
+    char key[128];
+    qn_string scaling = { "none", 4 };
+    float factor = 0;
+    h->n_rot = h->head_dim;
+    h->rope_base = 10000;
+    h->rope_scale = 1;
+    QN_TRY(qn_key_u32(file, a, "rope.dimension_count", false, &h->n_rot));
+    QN_TRY(qn_key_f32(file, a, "rope.freq_base", false, &h->rope_base));
+    snprintf(key, sizeof key, "%s.rope.scaling.type", a);
+    QN_TRY(qn_gguf_get_string(file, key, false, &scaling));
+    QN_TRY(qn_key_f32(file, a, "rope.scaling.factor", false, &factor));
+    if (qn_string_equals(scaling, "linear") && factor > 0)
+        h->rope_scale = 1 / factor;
+    else if (!qn_string_equals(scaling, "none") && !qn_string_equals(scaling, "linear"))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s is '%.*s', expected none or linear", qn_gguf_path(file), key,
+                       (int)(scaling.length < 64 ? scaling.length : 64), scaling.data);
+    if (h->n_rot % 2 || h->n_rot < 2 || h->n_rot > h->head_dim)
+        return qn_fail(QN_ERR_FORMAT, "%s: rope.dimension_count is %u, expected an even number of 2 to %u", qn_gguf_path(file),
+                       (unsigned)h->n_rot, (unsigned)h->head_dim);
+    if (!(h->rope_base > 0))
+        return qn_fail(QN_ERR_FORMAT, "%s: rope.freq_base is %g, expected more than 0", qn_gguf_path(file), (double)h->rope_base);
+    return QN_OK;
+}
+
+static qn_status read_hparams(const qn_gguf *file, qn_hparams *h)
+{
+    const char *a = h->architecture;
+    uint32_t value_dim;
+    QN_TRY(qn_key_u32(file, a, "block_count", true, &h->n_layers));
+    QN_TRY(qn_key_u32(file, a, "embedding_length", true, &h->n_embd));
+    QN_TRY(qn_key_u32(file, a, "feed_forward_length", true, &h->n_ff));
+    QN_TRY(qn_key_u32(file, a, "attention.head_count", true, &h->n_heads));
+    QN_TRY(qn_key_u32(file, a, "context_length", true, &h->n_ctx_train));
+    QN_TRY(qn_key_f32(file, a, "attention.layer_norm_rms_epsilon", true, &h->eps));
+    QN_TRY(check_range(file, "block_count", h->n_layers, 1, 4096));
+    QN_TRY(check_range(file, "embedding_length", h->n_embd, 1, 1 << 20));
+    QN_TRY(check_range(file, "feed_forward_length", h->n_ff, 1, 1 << 22));
+    QN_TRY(check_range(file, "attention.head_count", h->n_heads, 1, 4096));
+    QN_TRY(check_range(file, "context_length", h->n_ctx_train, 1, 1u << 30));
+    h->n_kv_heads = h->n_heads;
+    h->head_dim = h->n_embd / h->n_heads;
+    QN_TRY(qn_key_u32(file, a, "attention.head_count_kv", false, &h->n_kv_heads));
+    QN_TRY(qn_key_u32(file, a, "attention.key_length", false, &h->head_dim));
+    value_dim = h->head_dim;
+    QN_TRY(qn_key_u32(file, a, "attention.value_length", false, &value_dim));
+    QN_TRY(check_range(file, "attention.head_count_kv", h->n_kv_heads, 1, h->n_heads));
+    QN_TRY(check_range(file, "attention.key_length", h->head_dim, 1, 1024));
+    if (h->n_heads % h->n_kv_heads)
+        return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is no multiple of attention.head_count_kv %u", qn_gguf_path(file),
+                       (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
+    if (h->head_dim % 16 || value_dim != h->head_dim)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of 16",
+                       qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim);
+    if (!(h->eps >= 0 && h->eps < 1))
+        return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected 0 to 1", qn_gguf_path(file),
+                       (double)h->eps);
+    QN_TRY(read_vocabulary(file, h));
+    return read_rope(file, h);
+}
+
+/* What would change the meaning of weights that otherwise look familiar. */
+static qn_status refuse_unknown_features(const qn_gguf *file, const char *architecture)
+{
+    uint32_t n_experts = 0;
+    QN_TRY(qn_key_u32(file, architecture, "expert_count", false, &n_experts));
+    if (n_experts)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: a mixture of %u experts, quern runs dense models", qn_gguf_path(file),
+                       (unsigned)n_experts);
+    for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
+        const qn_string key = qn_gguf_kv_at(file, i)->key;
+        if (key.length > 15 && !memcmp(key.data, "prism.hadamard.", 15))
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s': weights in a rotated basis are not supported for '%s'",
+                           qn_gguf_path(file), (int)(key.length < 64 ? key.length : 64), key.data, architecture);
+    }
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+        const qn_string name = qn_gguf_tensor_at(file, i)->name;
+        if (name.length > 5 && !memcmp(name.data + name.length - 5, ".bias", 5))
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s': '%s' models with biases are not supported", qn_gguf_path(file),
+                           (int)(name.length < 64 ? name.length : 64), name.data, architecture);
+    }
+    return QN_OK;
+}
+
+qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan)
+{
+    qn_string name;
+    *plan = (qn_plan){ 0 };
+    *hparams = (qn_hparams){ 0 };
+    QN_TRY(qn_gguf_get_string(file, "general.architecture", true, &name));
+    for (int i = 0; i < N_ARCHITECTURES; i++) {
+        if (!qn_string_equals(name, table[i].name))
+            continue;
+        hparams->architecture = table[i].name;
+        hparams->rope = table[i].rope;
+        hparams->qk_norm = table[i].qk_norm;
+        QN_TRY(read_hparams(file, hparams));
+        QN_TRY(refuse_unknown_features(file, table[i].name));
+        const qn_status status = table[i].build(file, hparams, plan);
+        if (status != QN_OK)
+            qn_plan_free(plan);
+        return status;
+    }
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not supported (%s)", qn_gguf_path(file),
+                   (int)(name.length < 64 ? name.length : 64), name.data, qn_model_architectures());
+}
