@@ -1,0 +1,181 @@
+/* Stop strings against a plain search, over every kind of overlap and every way of cutting the text. */
+#include "text/stop.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The first end of a stop string in text[0..n), and how long the longest that ends there is; false for none. */
+static bool search(const char *text, size_t n, const char *const *strings, size_t n_strings, size_t *end, size_t *match)
+{
+    for (*end = 1; *end <= n; ++*end) {
+        *match = 0;
+        for (size_t i = 0; i < n_strings; i++) {
+            const size_t length = strlen(strings[i]);
+            if (length <= *end && length > *match && !memcmp(text + *end - length, strings[i], length))
+                *match = length;
+        }
+        if (*match)
+            return true;
+    }
+    return false;
+}
+
+/* How many of the last bytes could be the beginning of a stop string. */
+static size_t must_hold(const char *text, size_t n, const char *const *strings, size_t n_strings)
+{
+    for (size_t held = n; held > 0; held--)
+        for (size_t i = 0; i < n_strings; i++)
+            if (held < strlen(strings[i]) && !memcmp(text + n - held, strings[i], held))
+                return held;
+    return 0;
+}
+
+static void check(const char *text, size_t n, const char *const *strings, size_t n_strings, uint64_t cuts)
+{
+    qn_stop *stop;
+    assert_int_equal(qn_stop_create(strings, n_strings, &stop), QN_OK);
+    char out[256];
+    size_t made = 0, begin = 0, end, match, length;
+    const bool found = search(text, n, strings, n_strings, &end, &match);
+    const char *safe;
+    bool hit = false;
+    for (size_t i = 0; i < n; i++) {
+        if (!(cuts >> (i % 64) & 1) && i + 1 != n)
+            continue;
+        assert_int_equal(qn_stop_feed(stop, text + begin, i + 1 - begin, &safe, &length, &hit), QN_OK);
+        memcpy(out + made, safe, length);
+        made += length;
+        begin = i + 1;
+        assert_int_equal(hit, found && begin >= end);
+        if (!hit)
+            assert_int_equal(made, begin - must_hold(text, begin, strings, n_strings));
+    }
+    assert_int_equal(qn_stop_flush(stop, &safe, &length), QN_OK);
+    memcpy(out + made, safe, length);
+    made += length;
+    assert_int_equal(made, found ? end - match : n);
+    assert_memory_equal(out, text, made);
+    qn_stop_free(stop);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    srand(11);
+    for (int round = 0; round < 40000; round++) {
+        char text[40], strings[4][8];
+        const char *list[4];
+        const size_t n = (size_t)rand() % sizeof text, n_strings = (size_t)rand() % 5;
+        const int letters = 2 + rand() % 2;
+        for (size_t i = 0; i < n; i++)
+            text[i] = (char)('a' + rand() % letters);
+        for (size_t s = 0; s < n_strings; s++) {
+            const size_t length = 1 + (size_t)rand() % 7;
+            for (size_t i = 0; i < length; i++)
+                strings[s][i] = (char)('a' + rand() % letters);
+            strings[s][length] = '\0';
+            list[s] = strings[s];
+        }
+        check(text, n, list, n_strings, (uint64_t)rand() << 20 ^ (uint64_t)rand());
+    }
+}
+
+static void test_words(void **state)
+{
+    (void)state;
+    static const char *const strings[] = {"\nUser:", "<|im_end|>", "<|im_", "END"};
+    static const char *const texts[] = {"Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser", "E\nEN\nUser:"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (uint64_t cuts = 0; cuts < 4096; cuts += 5)
+            check(texts[i], strlen(texts[i]), strings, 4, cuts);
+}
+
+static void test_after_the_end(void **state)
+{
+    (void)state;
+    static const char *const strings[] = {"ab"};
+    qn_stop *stop;
+    const char *safe;
+    size_t length;
+    bool hit;
+    assert_int_equal(qn_stop_create(strings, 1, &stop), QN_OK);
+    assert_int_equal(qn_stop_feed(stop, "xaby", 4, &safe, &length, &hit), QN_OK);
+    assert_true(hit);
+    assert_int_equal(length, 1);
+    assert_int_equal(qn_stop_feed(stop, "more", 4, &safe, &length, &hit), QN_OK);
+    assert_true(hit);
+    assert_int_equal(length, 0);
+    assert_int_equal(qn_stop_flush(stop, &safe, &length), QN_OK);
+    assert_int_equal(length, 0);
+    assert_int_equal(qn_stop_feed(stop, "za", 2, &safe, &length, &hit), QN_OK);
+    assert_false(hit);
+    assert_int_equal(length, 1);
+    qn_stop_free(stop);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    qn_stop *stop;
+    const char *const empty[] = {"a", ""}, *const broken[] = {"\xa9"}, *const null[] = {NULL};
+    assert_int_equal(qn_stop_create(empty, 2, &stop), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "stop string 1"));
+    assert_null(stop);
+    assert_int_equal(qn_stop_create(broken, 1, &stop), QN_ERR_INVALID);
+    assert_int_equal(qn_stop_create(null, 1, &stop), QN_ERR_INVALID);
+}
+
+static double seconds(const char *text, size_t n, const char *const *strings, size_t n_strings)
+{
+    double best = 1e9;
+    for (int i = 0; i < 3; i++) {
+        qn_stop *stop;
+        const char *safe;
+        size_t length;
+        bool hit;
+        assert_int_equal(qn_stop_create(strings, n_strings, &stop), QN_OK);
+        const clock_t begin = clock();
+        for (size_t at = 0; at < n; at += 100)
+            assert_int_equal(qn_stop_feed(stop, text + at, 100, &safe, &length, &hit), QN_OK);
+        const double taken = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        best = taken < best ? taken : best;
+        qn_stop_free(stop);
+    }
+    return best;
+}
+
+/* A stop string of 20,000 equal letters nearly matches everywhere. A search that starts over at every letter would take 20,000
+ * steps a letter; ten times the text takes ten times as long, and thrice that is left for a busy machine. */
+static void test_linear(void **state)
+{
+    (void)state;
+    enum { LONG = 20000, TEXT = 4000000 };
+    char *string = malloc(LONG + 2), *text = malloc(TEXT);
+    assert_non_null(string);
+    assert_non_null(text);
+    memset(string, 'a', LONG);
+    strcpy(string + LONG, "b");
+    memset(text, 'a', TEXT);
+    for (size_t i = LONG - 1; i < TEXT; i += LONG)
+        text[i] = 'c';
+    const char *const strings[] = {string, "aab"};
+    assert_true(seconds(text, TEXT, strings, 2) < 30 * (seconds(text, TEXT / 10, strings, 2) + 1e-3));
+    free(string);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),   cmocka_unit_test(test_words),  cmocka_unit_test(test_after_the_end),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_linear),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,562 @@
+/* The tokeniser on a small vocabulary made here: cutting, merging, special tokens, form C, bytes that are no text, broken
+ * vocabularies, and time. Real vocabularies are test_vocab_files.c's. */
+#include "text/normalize.h"
+#include "text/pretokenize.h"
+#include "text/tokenizer.h"
+#include "unit/helper_vocab.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+static const char *const pres[] = {"qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default"};
+enum { N_PRES = sizeof pres / sizeof *pres };
+
+static const char *const merges[] = {
+    "b c", "a b", "ab c", "Ġ a", "a a", "aa aa", "Ġ Ġ", "ĠĠ ĠĠ", "Ã ©", "\xc3\x8c \xc4\xa3", "1 2", "aaaa aaaa", "l o", NULL};
+enum { BC = 256, AB, ABC, SPACE_A, AA, A4, SPACE_2, SPACE_4, E_ACUTE, ACUTE, N12, A8, LO, FIRST_ADDED };
+
+static const struct added_token added[] = {{"<|endoftext|>", 3}, {"<|im_start|>", 3}, {"<|im_end|>", 3}, {"<t>", 4},
+                                           {"<t><t>", 4},        {"<t>x", 3},         {"whole", 1},      {NULL, 0}};
+enum { END_OF_TEXT = FIRST_ADDED, IM_START, IM_END, USER_T, USER_TT, CONTROL_TX, WHOLE, N_VOCAB };
+
+static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok)
+{
+    struct file_bytes bytes = make_vocab(spec);
+    qn_gguf *file;
+    assert_int_equal(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file), QN_OK);
+    const qn_status status = qn_tokenizer_create(file, tok);
+    qn_gguf_close(file);
+    free(bytes.data); /* the tokeniser keeps nothing of the file */
+    return status;
+}
+
+static qn_tokenizer *create_plain(const char *pre)
+{
+    qn_tokenizer *tok;
+    const struct vocab_spec spec = {
+        .model = "gpt2", .pre = pre, .merges = merges, .added = added, .eos = IM_END, .bos = END_OF_TEXT};
+    assert_int_equal(create(&spec, &tok), QN_OK);
+    return tok;
+}
+
+static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool special, const int32_t *expected,
+                      size_t n_expected)
+{
+    int32_t *tokens;
+    size_t count;
+    assert_int_equal(qn_tokenizer_encode(tok, text, n, special, false, &tokens, &count), QN_OK);
+    assert_non_null(tokens);
+    assert_int_equal(count, n_expected);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(tokens[i], expected[i]);
+    free(tokens);
+}
+
+#define CHECK_IDS(tok, text, special, ...)                                                                                     \
+    check_ids(tok, text, sizeof text - 1, special, (const int32_t[]){__VA_ARGS__},                                             \
+              sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+
+/* The bytes of all tokens of a text; free(). */
+static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count, size_t *n)
+{
+    size_t room = 1, length;
+    const char *bytes;
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(qn_tokenizer_piece(tok, tokens[i], &bytes, &length), QN_OK);
+        room += length;
+    }
+    char *out = malloc(room);
+    assert_non_null(out);
+    *n = 0;
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(qn_tokenizer_piece(tok, tokens[i], &bytes, &length), QN_OK);
+        memcpy(out + *n, bytes, length);
+        *n += length;
+    }
+    return out;
+}
+
+static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n, const char *expected, size_t n_expected)
+{
+    int32_t *tokens;
+    size_t count, n_back;
+    assert_int_equal(qn_tokenizer_encode(tok, text, n, false, false, &tokens, &count), QN_OK);
+    char *back = decode(tok, tokens, count, &n_back);
+    assert_int_equal(n_back, n_expected);
+    assert_memory_equal(back, expected, n_expected);
+    free(back);
+    free(tokens);
+}
+
+/* ---- Cutting ---- */
+
+struct joined {
+    char text[200];
+    size_t n;
+};
+
+static qn_status join(void *user, const char *piece, size_t length)
+{
+    struct joined *j = user;
+    assert_true(length > 0 && j->n + length + 1 < sizeof j->text);
+    if (j->n)
+        j->text[j->n++] = '|';
+    memcpy(j->text + j->n, piece, length);
+    j->n += length;
+    j->text[j->n] = '\0';
+    return QN_OK;
+}
+
+static void test_pretokenizers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pre, *text, *pieces;
+    } cases[] = {
+        {"gpt-2", "Hello  world's 123!?\n", "Hello| | world|'s| 123|!?|\n"},
+        {"gpt-2", "I'D we'll", "I|'|D| we|'ll"},
+        {"gpt-2", "a \n b", "a| \n| b"},
+        {"smollm", "in 1999  x", "in| |1|9|9|9| | x"},
+        {"smollm", "a  1", "a|  |1"}, /* the spaces' piece ends at the digit, so none of them is left for it */
+        {"smollm", "\xd9\xa1\xc2\xbd", "\xd9\xa1|\xc2\xbd"},
+        {"qwen2", "I'D (you)123\n\n x\t\ty", "I|'D| (|you|)|1|2|3|\n\n| x|\t|\ty"},
+        {"qwen2", "'\xc5\xbft", "'\xc5\xbf|t"}, /* long s is an s without case */
+        {"qwen2", "  \n  a...\r\n\r\nb", "  \n| | a|...\r\n\r\n|b"},
+        {"qwen2", "ab\xcc\x81z", "ab|\xcc\x81z"}, /* a mark begins a new piece for qwen2 */
+        {"qwen35", "ab\xcc\x81z", "ab\xcc\x81z"}, /* and is a letter for qwen35 */
+        {"qwen35", " .\xcc\x81", " .|\xcc\x81"},
+        {"qwen2", " .\xcc\x81", " .\xcc\x81"},
+        {"llama-bpe", "x1234567", "x|123|456|7"},
+        {"llama3", "12345", "123|45"},
+        {"llama-v3", "12345", "123|45"},
+        {"default", "a=b, 12345 c", "a|=|b|,| |123|45| c"},
+        {"qwen2", "a\xe1\xa0\x8e b", "a|\xe1\xa0\x8e| b"}, /* U+180E is not a space */
+        {"gpt-2", "a\xc2\x85\xe3\x80\x80", "a|\xc2\x85\xe3\x80\x80"},
+    };
+    qn_matcher *matcher;
+    assert_int_equal(qn_matcher_create(&matcher), QN_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_pretokenizer *pre;
+        struct joined joined = {.n = 0};
+        assert_int_equal(qn_pretokenizer_create((qn_string){cases[i].pre, strlen(cases[i].pre)}, &pre), QN_OK);
+        assert_int_equal(qn_pretokenize(pre, matcher, cases[i].text, strlen(cases[i].text), join, &joined), QN_OK);
+        assert_string_equal(joined.text, cases[i].pieces);
+        qn_pretokenizer_free(pre);
+    }
+    qn_matcher_free(matcher);
+}
+
+/* ---- Merging ---- */
+
+static void test_merging(void **state)
+{
+    (void)state;
+    qn_tokenizer *tok = create_plain("gpt-2");
+    assert_string_equal(qn_tokenizer_name(tok), "gpt2/gpt-2");
+    assert_int_equal(qn_tokenizer_n_vocab(tok), N_VOCAB);
+    CHECK_IDS(tok, "abc", false, 'a', BC); /* b c comes before a b in the list */
+    CHECK_IDS(tok, "ab", false, AB);
+    CHECK_IDS(tok, "aaa", false, AA, 'a'); /* the leftmost of equals */
+    CHECK_IDS(tok, "aaaaaaa", false, A4, AA, 'a');
+    CHECK_IDS(tok, "aaaaaaaab", false, A4, AA, 'a', AB); /* a b comes before a a */
+    CHECK_IDS(tok, "a a", false, 'a', SPACE_A);
+    CHECK_IDS(tok, "     a", false, SPACE_4, SPACE_A);
+    CHECK_IDS(tok, "\xc3\xa9", false, E_ACUTE);
+    CHECK_IDS(tok, "12", false, N12);
+    check_ids(tok, "", 0, false, NULL, 0);
+    CHECK_IDS(tok, "whole", false, 'w', 'h', 'o', 'l', 'e');
+    qn_tokenizer_free(tok);
+
+    tok = create_plain("llama-bpe");
+    CHECK_IDS(tok, "abc", false, ABC); /* a piece that is a token is taken whole */
+    CHECK_IDS(tok, "whole", false, WHOLE);
+    CHECK_IDS(tok, "wholes", false, 'w', 'h', 'o', 'l', 'e', 's');
+    qn_tokenizer_free(tok);
+
+    tok = create_plain("smollm");
+    CHECK_IDS(tok, "12", false, '1', '2');
+    qn_tokenizer_free(tok);
+}
+
+static void test_left_out_byte(void **state)
+{
+    (void)state;
+    const struct vocab_spec spec = {.model = "gpt2", .pre = "smollm", .leave_out = 0xf5};
+    qn_tokenizer *tok;
+    assert_int_equal(create(&spec, &tok), QN_OK);
+    CHECK_IDS(tok,
+              "a\xf5"
+              "b",
+              false, 'a', 'b');
+    qn_tokenizer_free(tok);
+}
+
+/* A merge may not turn text into a control token, whatever the file says. */
+static void test_merge_into_control(void **state)
+{
+    (void)state;
+    static const struct added_token control[] = {{"zz", 3}, {"yy", 4}, {NULL, 0}};
+    const struct vocab_spec spec = {.model = "gpt2", .pre = "gpt-2", .added = control, .bad_merge = "z z"};
+    qn_tokenizer *tok;
+    assert_int_equal(create(&spec, &tok), QN_OK);
+    CHECK_IDS(tok, "zz", false, 'z', 'z');
+    CHECK_IDS(tok, "zz", true, 256);
+    qn_tokenizer_free(tok);
+}
+
+/* ---- Special tokens ---- */
+
+static void test_special_tokens(void **state)
+{
+    (void)state;
+    qn_tokenizer *tok = create_plain("gpt-2");
+    CHECK_IDS(tok, "a<|im_end|>b", true, 'a', IM_END, 'b');
+    CHECK_IDS(tok, "<|im_end|><|im_start|>", true, IM_END, IM_START);
+    CHECK_IDS(tok, "<<|im_end|", true, '<', '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|');
+    CHECK_IDS(tok, "<|im_end|>", false, '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|', '>');
+    /* User-defined ones always count; the longest one that may. */
+    CHECK_IDS(tok, "<t>", false, USER_T);
+    CHECK_IDS(tok, "<t><t><t>", false, USER_TT, USER_T);
+    CHECK_IDS(tok, "<t>x", false, USER_T, 'x');
+    CHECK_IDS(tok, "<t>x", true, CONTROL_TX);
+    /* Each side of a special token is cut on its own: the space is the end of a text. */
+    CHECK_IDS(tok, "  <|im_end|>  a", true, SPACE_2, IM_END, ' ', SPACE_A);
+
+    assert_int_equal(qn_tokenizer_find(tok, "<|im_end|>"), IM_END);
+    assert_int_equal(qn_tokenizer_find(tok, "<t>"), USER_T);
+    assert_int_equal(qn_tokenizer_find(tok, "whole"), -1);
+    assert_int_equal(qn_tokenizer_find(tok, "no such"), -1);
+    assert_int_equal(qn_tokenizer_find(tok, ""), -1);
+    assert_true(qn_tokenizer_is_special(tok, IM_END));
+    assert_false(qn_tokenizer_is_special(tok, USER_T));
+    assert_false(qn_tokenizer_is_special(tok, 'a'));
+    assert_false(qn_tokenizer_is_special(tok, -1));
+    assert_false(qn_tokenizer_is_special(tok, N_VOCAB));
+    assert_true(qn_tokenizer_is_end(tok, IM_END));
+    assert_true(qn_tokenizer_is_end(tok, END_OF_TEXT)); /* by its name */
+    assert_false(qn_tokenizer_is_end(tok, IM_START));
+    assert_false(qn_tokenizer_is_end(tok, N_VOCAB));
+    assert_int_equal(qn_tokenizer_bos(tok), END_OF_TEXT);
+    assert_int_equal(qn_tokenizer_eos(tok), IM_END);
+
+    const char *bytes;
+    size_t length;
+    assert_int_equal(qn_tokenizer_piece(tok, IM_END, &bytes, &length), QN_OK);
+    assert_int_equal(length, 10);
+    assert_memory_equal(bytes, "<|im_end|>", 10);
+    assert_int_equal(qn_tokenizer_piece(tok, SPACE_A, &bytes, &length), QN_OK);
+    assert_int_equal(length, 2);
+    assert_memory_equal(bytes, " a", 2);
+    assert_int_equal(qn_tokenizer_piece(tok, N_VOCAB, &bytes, &length), QN_ERR_INVALID);
+    assert_int_equal(qn_tokenizer_piece(tok, -1, &bytes, &length), QN_ERR_INVALID);
+    qn_tokenizer_free(tok);
+}
+
+static void test_bos(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pre;
+        int bos, key;
+        bool added;
+    } cases[] = {{"llama-bpe", END_OF_TEXT, 0, true},
+                 {"llama-bpe", END_OF_TEXT, 1, false},
+                 {"qwen2", END_OF_TEXT, 0, false},
+                 {"qwen2", END_OF_TEXT, 2, true},
+                 {"qwen2", 0, 2, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct vocab_spec spec = {.model = "gpt2",
+                                        .pre = cases[i].pre,
+                                        .merges = merges,
+                                        .added = added,
+                                        .bos = cases[i].bos,
+                                        .add_bos = cases[i].key};
+        qn_tokenizer *tok;
+        assert_int_equal(create(&spec, &tok), QN_OK);
+        for (int asked = 0; asked < 2; asked++) {
+            int32_t *tokens;
+            size_t count;
+            assert_int_equal(qn_tokenizer_encode(tok, "z", 1, false, asked, &tokens, &count), QN_OK);
+            assert_int_equal(count, asked && cases[i].added ? 2 : 1);
+            assert_int_equal(tokens[0], count == 2 ? END_OF_TEXT : 'z');
+            free(tokens);
+        }
+        qn_tokenizer_free(tok);
+    }
+}
+
+static void test_end_keys(void **state)
+{
+    (void)state;
+    const struct vocab_spec spec = {.model = "gpt2", .pre = "gpt-2", .eot = 'q'};
+    qn_tokenizer *tok;
+    assert_int_equal(create(&spec, &tok), QN_OK);
+    assert_true(qn_tokenizer_is_end(tok, 'q'));
+    assert_false(qn_tokenizer_is_end(tok, -1)); /* no end is no token */
+    assert_int_equal(qn_tokenizer_eos(tok), -1);
+    qn_tokenizer_free(tok);
+}
+
+/* ---- Form C and other bytes ---- */
+
+static void test_form_c(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *normal;
+    } cases[] = {
+        {"cafe\xcc\x81", "caf\xc3\xa9"},
+        {"e\xcc\x81\xcc\xa3", "\xe1\xba\xb9\xcc\x81"},            /* e, acute, dot below: the dot goes first */
+        {"\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"}, /* Hangul */
+        {"\xe2\x84\xab", "\xc3\x85"},                             /* Angstrom sign */
+        {"\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc"},             /* excluded from composition */
+        {"\xcc\x81z", "\xcc\x81z"},                               /* nothing to join with */
+        {"\xff"
+         "e\xcc\x81\xfe",
+         "\xff\xc3\xa9\xfe"}, /* between bytes that are no text */
+        {"e\xcc", "e\xcc"},   /* half a mark */
+        {"e<|im_end|>\xcc\x81", "e<|im_end|>\xcc\x81"},
+        {"e<t>\xcc\x81", "e<t>\xcc\x81"}, /* a token between */
+    };
+    for (size_t p = 0; p < N_PRES; p++) {
+        qn_tokenizer *tok = create_plain(pres[p]);
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const char *expected = strncmp(pres[p], "qwen", 4) ? cases[i].text : cases[i].normal;
+            check_round_trip(tok, cases[i].text, strlen(cases[i].text), expected, strlen(expected));
+        }
+        qn_tokenizer_free(tok);
+    }
+}
+
+/* A pile of marks that are sorted by counting, against the same marks sorted by exchanging neighbours. */
+static void test_marks_in_order(void **state)
+{
+    (void)state;
+    /* Classes 230, 220, 230, 202, 1, 216; none composes with x. */
+    static const char *const marks[] = {"\xcc\x81", "\xcc\xa4", "\xcd\x86", "\xcc\xa8", "\xcc\xb4", "\xcc\x9b"};
+    static const int classes[] = {230, 220, 230, 202, 1, 216};
+    enum { N = 300 };
+    int kinds[N];
+    char text[1 + 2 * N], sorted[1 + 2 * N];
+    srand(3);
+    text[0] = sorted[0] = 'x';
+    for (int i = 0; i < N; i++) {
+        kinds[i] = rand() % 6;
+        memcpy(text + 1 + 2 * i, marks[kinds[i]], 2);
+    }
+    for (int i = 1; i < N; i++)
+        for (int j = i; j && classes[kinds[j - 1]] > classes[kinds[j]]; j--) {
+            const int swap = kinds[j];
+            kinds[j] = kinds[j - 1];
+            kinds[j - 1] = swap;
+        }
+    for (int i = 0; i < N; i++)
+        memcpy(sorted + 1 + 2 * i, marks[kinds[i]], 2);
+    qn_nfc_scratch scratch = {0};
+    const char *out;
+    size_t length;
+    assert_int_equal(qn_nfc(&scratch, text, sizeof text, &out, &length), QN_OK);
+    assert_int_equal(length, sizeof sorted);
+    assert_memory_equal(out, sorted, length);
+    qn_nfc_scratch_free(&scratch);
+}
+
+static void test_random_bytes(void **state)
+{
+    (void)state;
+    static const char *const bits[] = {" ",
+                                       "  ",
+                                       "\n",
+                                       "a",
+                                       "aa",
+                                       "abc",
+                                       "1",
+                                       "12",
+                                       ".",
+                                       "'s",
+                                       "\xc3\xa9",
+                                       "\xe4\xb8\xad",
+                                       "\xf0\x9f\x99\x82",
+                                       "\xff",
+                                       "\x80",
+                                       "\xe4\xb8",
+                                       "\xf0\x9f",
+                                       "\xed\xa0\x80",
+                                       "<t>",
+                                       "<|im_end|>",
+                                       "<|im_",
+                                       "\r\n"};
+    srand(5);
+    for (size_t p = 0; p < N_PRES; p++) {
+        qn_tokenizer *tok = create_plain(pres[p]);
+        for (int round = 0; round < 3000; round++) {
+            char text[400];
+            size_t n = 0;
+            const int n_bits = rand() % 40;
+            for (int i = 0; i < n_bits; i++)
+                if (round % 2) {
+                    text[n++] = (char)(rand() % 256);
+                } else {
+                    const char *bit = bits[(size_t)rand() % (sizeof bits / sizeof *bits)];
+                    memcpy(text + n, bit, strlen(bit));
+                    n += strlen(bit);
+                }
+            if (!strncmp(pres[p], "qwen", 4)) /* then no mark, or what comes back is the normal form: test_form_c */
+                for (size_t i = 0; i < n; i++)
+                    if (round % 2)
+                        text[i] = (char)((unsigned char)text[i] & 0xbf);
+            check_round_trip(tok, text, n, text, n);
+        }
+        qn_tokenizer_free(tok);
+    }
+}
+
+/* ---- Broken vocabularies ---- */
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    const struct {
+        struct vocab_spec spec;
+        qn_status status;
+        const char *says;
+    } cases[] = {
+        {{.pre = "qwen2"}, QN_ERR_UNSUPPORTED, "no tokeniser"},
+        {{.model = "no_vocab"}, QN_ERR_UNSUPPORTED, "no_vocab"},
+        {{.model = "llama"}, QN_ERR_UNSUPPORTED, "'llama'"},
+        {{.model = "gpt2", .pre = "tekken"}, QN_ERR_UNSUPPORTED, "'tekken'"},
+        {{.model = "gpt2", .no_tokens = true}, QN_ERR_FORMAT, "tokenizer.ggml.tokens"},
+        {{.model = "gpt2", .tokens_are_numbers = true}, QN_ERR_FORMAT, "tokenizer.ggml.tokens"},
+        {{.model = "gpt2", .no_merges = true}, QN_ERR_FORMAT, "tokenizer.ggml.merges"},
+        {{.model = "gpt2", .fewer_types = 1}, QN_ERR_FORMAT, "token_type"},
+        {{.model = "gpt2", .twice = "a"}, QN_ERR_FORMAT, "tokens 97 and 256 are both 'a'"},
+        {{.model = "gpt2", .added = (const struct added_token[]){{"x y", 9}, {NULL, 0}}}, QN_ERR_FORMAT, "type 9"},
+        {{.model = "gpt2", .bad_merge = "ab"}, QN_ERR_FORMAT, "merge 0 is 'ab'"},
+        {{.model = "gpt2", .bad_merge = " a"}, QN_ERR_FORMAT, "merge 0"},
+        {{.model = "gpt2", .bad_merge = "a "}, QN_ERR_FORMAT, "merge 0"},
+        {{.model = "gpt2", .bad_merge = ""}, QN_ERR_FORMAT, "merge 0"},
+        {{.model = "gpt2", .bad_merge = "a b c"}, QN_ERR_FORMAT, "merge 0"},
+        {{.model = "gpt2", .bad_merge = "a b"}, QN_ERR_FORMAT, "whole is not in the vocabulary"},
+        {{.model = "gpt2", .bad_merge = "a xx"}, QN_ERR_FORMAT, "right part"},
+        {{.model = "gpt2", .bos = 256}, QN_ERR_FORMAT, "bos_token_id"},
+        {{.model = "gpt2", .eos = 999999}, QN_ERR_FORMAT, "999999"},
+        {{.model = "gpt2", .eot = -1}, QN_ERR_FORMAT, "eot_token_id"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_tokenizer *tok;
+        assert_int_equal(create(&cases[i].spec, &tok), cases[i].status);
+        assert_null(tok);
+        if (!strstr(qn_error_text(), cases[i].says))
+            fail_msg("case %zu says: %s", i, qn_error_text());
+    }
+    /* A file that does not name its pre-tokeniser. */
+    const struct vocab_spec unnamed = {.model = "gpt2"};
+    qn_tokenizer *tok;
+    assert_int_equal(create(&unnamed, &tok), QN_OK);
+    assert_string_equal(qn_tokenizer_name(tok), "gpt2/default");
+    qn_tokenizer_free(tok);
+}
+
+/* ---- Time ---- */
+
+static double seconds(const qn_tokenizer *tok, const char *text, size_t n)
+{
+    double best = 1e9;
+    for (int i = 0; i < 3; i++) {
+        int32_t *tokens;
+        size_t count;
+        const clock_t begin = clock();
+        assert_int_equal(qn_tokenizer_encode(tok, text, n, true, false, &tokens, &count), QN_OK);
+        const double taken = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        best = taken < best ? taken : best;
+        free(tokens);
+    }
+    return best;
+}
+
+/* Runs of one character or one pair. Ten times the text takes ten times the time, somewhat more for n log n and for memory that
+ * no longer fits the cache; a quadratic step would take a hundred times. */
+static void test_linear(void **state)
+{
+    (void)state;
+    static const char *const units[] = {
+        "a", " ", "\n", "1", ".", "ab", " \n", "\xcc\x81", "\xcc\x81\xcc\xa4", "e\xcc\x81", "\xff", "<", "<t", "\xe4\xb8\xad"};
+    enum { LONG = 300000 };
+    char *text = malloc(LONG);
+    assert_non_null(text);
+    for (size_t p = 0; p < N_PRES; p++) {
+        qn_tokenizer *tok = create_plain(pres[p]);
+        for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+            const size_t n_unit = strlen(units[u]), n = LONG / n_unit / 10 * 10 * n_unit;
+            for (size_t i = 0; i < n; i += n_unit)
+                memcpy(text + i, units[u], n_unit);
+            const double tenth = seconds(tok, text, n / 10), whole = seconds(tok, text, n);
+            if (whole > 40 * (tenth + 1e-3))
+                fail_msg("%s, unit %zu: %g s for a tenth, %g s for all", pres[p], u, tenth, whole);
+        }
+        qn_tokenizer_free(tok);
+    }
+    free(text);
+}
+
+/* ---- Threads ---- */
+
+struct job {
+    const qn_tokenizer *tok;
+    uint64_t sum;
+};
+
+static void *encode_often(void *user)
+{
+    static const char text[] = "abc aaaa 12 cafe\xcc\x81 <|im_end|>\n\n  x\xff";
+    struct job *job = user;
+    for (int round = 0; round < 200; round++) {
+        int32_t *tokens;
+        size_t count;
+        if (qn_tokenizer_encode(job->tok, text, sizeof text - 1, true, false, &tokens, &count) != QN_OK)
+            return NULL;
+        for (size_t i = 0; i < count; i++)
+            job->sum = job->sum * 31 + (uint64_t)tokens[i];
+        free(tokens);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    qn_tokenizer *tok = create_plain("qwen2");
+    struct job jobs[4], alone = {tok, 0};
+    pthread_t threads[4];
+    encode_often(&alone);
+    assert_true(alone.sum != 0);
+    for (int i = 0; i < 4; i++) {
+        jobs[i] = (struct job){tok, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &jobs[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(jobs[i].sum == alone.sum);
+    }
+    qn_tokenizer_free(tok);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pretokenizers),  cmocka_unit_test(test_merging),
+        cmocka_unit_test(test_left_out_byte),  cmocka_unit_test(test_merge_into_control),
+        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos),
+        cmocka_unit_test(test_end_keys),       cmocka_unit_test(test_form_c),
+        cmocka_unit_test(test_marks_in_order), cmocka_unit_test(test_random_bytes),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
