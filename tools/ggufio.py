@@ -99,21 +99,25 @@ def read(path):
 
 
 def write(path, keys, tensors):
-    """keys: {name: int | float | str}, written as u32, f32 and strings. tensors: a list of Tensor, in the file's order."""
+    """keys: {name: int | float | str | list of one of these}, written as u32, f32 and strings. tensors: a list of Tensor, in the
+    file's order."""
 
     def text(s):
         raw = s.encode()
         return struct.pack("<Q", len(raw)) + raw
 
+    def kind_and_bytes(value):
+        if isinstance(value, str):
+            return STRING, text(value)
+        if isinstance(value, list):
+            elements = [kind_and_bytes(v) for v in value]
+            return ARRAY, struct.pack("<IQ", elements[0][0], len(value)) + b"".join(raw for _, raw in elements)
+        return (6, struct.pack("<f", value)) if isinstance(value, float) else (4, struct.pack("<I", value))
+
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys))
     for key, value in keys.items():
-        head += text(key)
-        if isinstance(value, str):
-            head += struct.pack("<I", STRING) + text(value)
-        elif isinstance(value, float):
-            head += struct.pack("<If", 6, value)
-        else:
-            head += struct.pack("<II", 4, value)
+        kind, raw = kind_and_bytes(value)
+        head += text(key) + struct.pack("<I", kind) + raw
     offset = 0
     for t in tensors:
         head += text(t.name) + struct.pack("<I", len(t.shape))

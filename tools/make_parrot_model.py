@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Make tests/golden/parrot.gguf: a tiny model with a tokeniser that always says the same thing.
+
+usage: make_parrot_model.py tests/golden/parrot.gguf
+
+The program's tests need a model that generates text, whose text is known, and which is the same on every machine. This one is a
+llama whose attention and feed-forward layers add nothing, so that the next token depends on the last one alone: after any token
+comes "H", and then, byte by byte, the rest of TEXT, and the end of the turn. The bytes of TEXT are all different (a byte must say
+which one follows), and most of its characters take several, which is what streaming has to put together.
+
+The vocabulary is the 256 bytes, a few merged tokens, and ChatML's special tokens; the pre-tokeniser is GPT-2's.
+Needs numpy.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import sys
+
+import numpy as np
+
+import ggufio
+
+TEXT = "Hé 世🙂!"
+MERGES = ["h e", "Ġ t", "Ġt he"]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+HIDDEN, LAYERS, HEADS, HEAD_DIM, FF = 32, 2, 2, 16, 32
+# The logit of the token that follows is LOGIT, of all others 0: its probability is about 1 - 260 exp(-LOGIT).
+LOGIT = 24.0
+
+
+def byte_characters():
+    """GPT-2's way to spell bytes as printable characters: printable Latin-1 as itself, the others from U+0100 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    spelled, extra = {}, 256
+    for b in range(256):
+        if b in plain:
+            spelled[b] = chr(b)
+        else:
+            spelled[b] = chr(extra)
+            extra += 1
+    return spelled
+
+
+def main(path):
+    spelled = byte_characters()
+    vocab = [spelled[b] for b in range(256)] + [m.replace(" ", "") for m in MERGES] + SPECIAL
+    said = list(TEXT.encode())
+    assert len(set(said)) == len(said), "the bytes of TEXT must all be different"
+    end = vocab.index("<|im_end|>")
+    # Tokens of the text have a direction of their own; all others share the last one.
+    direction = np.full(len(vocab), HIDDEN - 1)
+    direction[said] = np.arange(len(said))
+    follows = {d: said[d + 1] if d + 1 < len(said) else end for d in range(len(said))}
+    follows[HIDDEN - 1] = said[0]
+
+    embedding = np.zeros((len(vocab), HIDDEN))
+    embedding[np.arange(len(vocab)), direction] = 1.0
+    output = np.zeros((len(vocab), HIDDEN))
+    for d, token in follows.items():
+        output[token, d] = LOGIT / np.sqrt(HIDDEN)  # the normed embedding is sqrt(HIDDEN) in its direction
+
+    tensors = []
+
+    def add(name, values, kind):
+        tensors.append(ggufio.Tensor(name, values.shape, kind, ggufio.encode_plain(kind, values)))
+
+    rng = np.random.default_rng(1)
+    width = HEADS * HEAD_DIM
+    add("token_embd.weight", embedding, "f16")
+    add("output_norm.weight", np.ones(HIDDEN), "f32")
+    add("output.weight", output, "f16")
+    for i in range(LAYERS):
+        add(f"blk.{i}.attn_norm.weight", np.ones(HIDDEN), "f32")
+        for name in ("attn_q", "attn_k", "attn_v"):
+            add(f"blk.{i}.{name}.weight", rng.normal(0, HIDDEN ** -0.5, (width, HIDDEN)), "f16")
+        add(f"blk.{i}.attn_output.weight", np.zeros((HIDDEN, width)), "f16")
+        add(f"blk.{i}.ffn_norm.weight", np.ones(HIDDEN), "f32")
+        for name in ("ffn_gate", "ffn_up"):
+            add(f"blk.{i}.{name}.weight", rng.normal(0, HIDDEN ** -0.5, (FF, HIDDEN)), "f16")
+        add(f"blk.{i}.ffn_down.weight", np.zeros((HIDDEN, FF)), "f16")
+
+    keys = {
+        "general.architecture": "llama",
+        "general.name": "parrot",
+        "llama.block_count": LAYERS,
+        "llama.context_length": 1024,
+        "llama.embedding_length": HIDDEN,
+        "llama.feed_forward_length": FF,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": HEADS,
+        "llama.attention.layer_norm_rms_epsilon": 1e-6,
+        "llama.rope.freq_base": 10000.0,
+        "llama.rope.dimension_count": HEAD_DIM,
+        "llama.vocab_size": len(vocab),
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": vocab,
+        "tokenizer.ggml.token_type": [1] * (len(vocab) - len(SPECIAL)) + [3] * len(SPECIAL),
+        "tokenizer.ggml.merges": MERGES,
+        "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.bos_token_id": vocab.index("<|endoftext|>"),
+        "tokenizer.chat_template": CHATML,
+    }
+    ggufio.write(path, keys, tensors)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])
