@@ -1,0 +1,244 @@
+/* Rewriting a model's file with its matrices in another type: which tensor gets which type, and the conversion itself, piece by
+ * piece over a team of threads. Formats are quant/'s business; the file, and that it appears whole or not at all, gguf/'s. */
+#include "quern/quern.h"
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "base/team.h"
+#include "gguf/gguf.h"
+#include "quant/quant.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Weights converted between two writes: the buffer stays below 16 MiB, and a stop is noticed within a fraction of a second. */
+enum { PIECE_WEIGHTS = 1 << 22, CHUNK_WEIGHTS = 4096 };
+
+struct quantizer {
+    const char *in, *out;
+    const qn_type_info *target;
+    qn_quantize_params params;
+    qn_gguf *source;
+    qn_gguf_writer *writer;
+    qn_team *team;
+    const qn_type_info **types; /* [n_tensors] what each becomes */
+    uint8_t *piece;
+    size_t done, total; /* bytes of the source's tensors, for the progress */
+};
+
+#define SHOW(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
+
+static void say(const struct quantizer *q, const char *line)
+{
+    if (q->params.on_log)
+        q->params.on_log(q->params.user, line);
+}
+
+static bool writable(const qn_type_info *info)
+{
+    return info->encode != NULL && info->type != QN_TYPE_F32;
+}
+
+static qn_status find_target(const char *name, const qn_type_info **target)
+{
+    *target = qn_type_find_name(name);
+    if (*target && writable(*target))
+        return QN_OK;
+    char list[256] = "";
+    size_t count, used = 0;
+    const qn_type_info *types = qn_types(&count);
+    for (size_t i = 0; i < count && used < sizeof list; i++)
+        if (writable(&types[i]))
+            used += (size_t)snprintf(list + used, sizeof list - used, " %s", types[i].name);
+    return qn_fail(QN_ERR_INVALID, "type '%s' is not one to quantise to, expected one of%s", name, list);
+}
+
+/* The next type to try for rows that are not whole blocks of this one: smaller blocks, more bits. Only types that every GGUF
+ * reader of the day knows are fallen back to. */
+static const qn_type_info *wider(const qn_type_info *info)
+{
+    if (info->block_weights > 64)
+        return qn_type_find(QN_TYPE_Q2_0);
+    if (info->block_weights > 32)
+        return qn_type_find(QN_TYPE_Q8_0);
+    return qn_type_find(QN_TYPE_F16);
+}
+
+static bool ends_with(qn_string s, const char *end)
+{
+    const size_t n = strlen(end);
+    return s.length >= n && memcmp(s.data + s.length - n, end, n) == 0;
+}
+
+static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_tensor *t)
+{
+    const qn_type_info *info = q->target;
+    char line[256];
+    if (t->n_dims == 1)
+        return qn_type_find(QN_TYPE_F32);
+    if (ends_with(t->name, "ssm_conv1d.weight")) {
+        snprintf(line, sizeof line, "%.*s: stays f32: a convolution's taps are not the rows of a matrix product",
+                 SHOW(t->name));
+        say(q, line);
+        return qn_type_find(QN_TYPE_F32);
+    }
+    while (t->dims[0] % info->block_weights != 0)
+        info = wider(info);
+    if (info != q->target) {
+        snprintf(line, sizeof line, "%.*s: rows of %llu weights are not whole blocks of %zu (%s): %s instead", SHOW(t->name),
+                 (unsigned long long)t->dims[0], q->target->block_weights, q->target->name, info->name);
+        say(q, line);
+    }
+    return info;
+}
+
+/* llama.cpp's numbers for "most tensors are of this type"; it has none for PQ2_0 and PTQ1_0, whose files go without the key. */
+static bool file_type(qn_type type, uint32_t *number)
+{
+    static const struct {
+        qn_type type;
+        uint32_t number;
+    } numbers[] = {{QN_TYPE_F16, 1},    {QN_TYPE_Q4_0, 2},   {QN_TYPE_Q4_1, 3},  {QN_TYPE_Q8_0, 7}, {QN_TYPE_BF16, 32},
+                   {QN_TYPE_TQ1_0, 36}, {QN_TYPE_TQ2_0, 37}, {QN_TYPE_Q1_0, 40}, {QN_TYPE_Q2_0, 41}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (numbers[i].type == type) {
+            *number = numbers[i].number;
+            return true;
+        }
+    return false;
+}
+
+static qn_status write_keys(struct quantizer *q)
+{
+    static const char file_type_key[] = "general.file_type", version_key[] = "general.quantization_version";
+    uint32_t number;
+    for (size_t i = 0; i < qn_gguf_n_kv(q->source); i++) {
+        const qn_gguf_kv *kv = qn_gguf_kv_at(q->source, i);
+        if (!qn_string_equals(kv->key, file_type_key) && !qn_string_equals(kv->key, version_key))
+            QN_TRY(qn_gguf_writer_copy(q->writer, kv));
+    }
+    if (file_type(q->target->type, &number))
+        QN_TRY(qn_gguf_writer_add_u32(q->writer, file_type_key, number));
+    return qn_gguf_writer_add_u32(q->writer, version_key, 2); /* of ggml's block layouts, since 2023 */
+}
+
+static uint64_t weights_of(const qn_gguf_tensor *t)
+{
+    return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; /* the reader has checked that it does not overflow */
+}
+
+static qn_status write_header(struct quantizer *q)
+{
+    QN_TRY(write_keys(q));
+    for (size_t i = 0; i < qn_gguf_n_tensors(q->source); i++) {
+        const qn_gguf_tensor *t = qn_gguf_tensor_at(q->source, i);
+        size_t bytes;
+        q->types[i] = type_for(q, t);
+        if (!qn_row_bytes(q->types[i], weights_of(t), &bytes))
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows", q->in, SHOW(t->name),
+                           q->types[i]->name);
+        QN_TRY(qn_gguf_writer_add_tensor(q->writer, t->name, (uint32_t)q->types[i]->type, t->n_dims, t->dims, bytes));
+        q->total += t->bytes;
+    }
+    return qn_gguf_writer_begin_data(q->writer);
+}
+
+/* A piece of a tensor as the team sees it: converted into `to`, or only checked where `to` is NULL. */
+struct work {
+    const qn_type_info *from_type, *to_type;
+    const uint8_t *from;
+    uint8_t *to;
+    size_t n_weights;
+    int n_threads;
+    atomic_bool bad;
+};
+
+static void convert_share(void *context, int thread)
+{
+    struct work *w = context;
+    size_t begin, end;
+    qn_team_share(w->n_weights, CHUNK_WEIGHTS, thread, w->n_threads, &begin, &end);
+    const qn_type_info *a = w->from_type, *b = w->to_type;
+    for (size_t i = begin; i < end; i += CHUNK_WEIGHTS) {
+        float weights[CHUNK_WEIGHTS];
+        const size_t n = end - i < CHUNK_WEIGHTS ? end - i : CHUNK_WEIGHTS;
+        const uint8_t *blocks = w->from + i / a->block_weights * a->block_bytes;
+        if (a->find_bad(blocks, n / a->block_weights) < n / a->block_weights) {
+            atomic_store(&w->bad, true);
+            return;
+        }
+        if (!w->to)
+            continue;
+        a->decode(blocks, n / a->block_weights, weights);
+        b->encode(weights, n / b->block_weights, w->to + i / b->block_weights * b->block_bytes);
+    }
+}
+
+static qn_status report(struct quantizer *q)
+{
+    if (q->params.on_progress && !q->params.on_progress(q->params.user, q->done, q->total))
+        return qn_fail(QN_ERR_CANCELLED, "%s: stopped, nothing was written", q->out);
+    return QN_OK;
+}
+
+static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to)
+{
+    const qn_type_info *from = qn_type_find(t->type);
+    const uint64_t n_weights = weights_of(t);
+    for (uint64_t at = 0; at < n_weights; at += PIECE_WEIGHTS) {
+        const size_t n = n_weights - at < PIECE_WEIGHTS ? (size_t)(n_weights - at) : PIECE_WEIGHTS;
+        const size_t begin = (size_t)(at / from->block_weights) * from->block_bytes;
+        const size_t from_bytes = n / from->block_weights * from->block_bytes,
+                     to_bytes = n / to->block_weights * to->block_bytes;
+        QN_TRY(report(q));
+        struct work work = {.from_type = from,
+                            .to_type = to,
+                            .from = t->data + begin,
+                            .to = from == to ? NULL : q->piece,
+                            .n_weights = n,
+                            .n_threads = qn_team_size(q->team)};
+        qn_team_run(q->team, convert_share, &work);
+        if (atomic_load(&work.bad))
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) has a value that is infinite or not a number",
+                           q->in, SHOW(t->name),
+                           (size_t)(at / from->block_weights) + from->find_bad(work.from, n / from->block_weights), from->name);
+        QN_TRY(qn_gguf_writer_data(q->writer, from == to ? work.from : q->piece, to_bytes));
+        q->done += from_bytes;
+    }
+    return QN_OK;
+}
+
+static qn_status rewrite(struct quantizer *q)
+{
+    const size_t n_tensors = qn_gguf_n_tensors(q->source);
+    QN_TRY(qn_gguf_writer_create(q->out, &q->writer));
+    QN_TRY(qn_team_create(q->params.n_threads ? q->params.n_threads : qn_cpu_cores(), &q->team));
+    QN_TRY(qn_alloc(&q->types, n_tensors, sizeof *q->types, "types of tensors"));
+    QN_TRY(qn_alloc(&q->piece, PIECE_WEIGHTS, sizeof(float), "piece of a tensor"));
+    if (qn_gguf_q2_layout(q->source))
+        say(q, qn_gguf_q2_layout(q->source));
+    QN_TRY(write_header(q));
+    for (size_t i = 0; i < n_tensors; i++)
+        QN_TRY(write_tensor(q, qn_gguf_tensor_at(q->source, i), q->types[i]));
+    QN_TRY(report(q));
+    return qn_gguf_writer_finish(q->writer);
+}
+
+qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params)
+{
+    struct quantizer q = {.in = in, .out = out};
+    if (params)
+        q.params = *params;
+    if (q.params.n_threads < 0 || q.params.n_threads > QN_TEAM_MAX)
+        return qn_fail(QN_ERR_INVALID, "n_threads is %d, expected 0 to %d", q.params.n_threads, QN_TEAM_MAX);
+    QN_TRY(find_target(type, &q.target));
+    QN_TRY(qn_gguf_open(in, &q.source));
+    const qn_status status = rewrite(&q);
+    qn_gguf_writer_free(q.writer);
+    qn_team_free(q.team);
+    qn_free(q.types);
+    qn_free(q.piece);
+    qn_gguf_close(q.source);
+    return status;
+}

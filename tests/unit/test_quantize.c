@@ -1,0 +1,485 @@
+/* qn_quantize_file on small files: which tensor becomes what, that values are those of decoding and encoding, and that whatever goes
+ * wrong leaves the target as it was. */
+#include "gguf/gguf.h"
+#include "quant/quant.h"
+#include "quern/quern.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/quern-test-quantize-XXXXXX";
+static char in[512], out[512];
+
+static uint64_t random_state = 88172645463325252u;
+
+static float random_float(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (float)((double)(random_state >> 11) / 9007199254740992.0 - 0.5);
+}
+
+/* ---- The source: random weights, or given blocks ---- */
+
+struct tensor {
+    const char *name;
+    qn_type type; /* what the bytes are; OX2_0 and the like go into the file as 42 when `as_42` is set */
+    bool as_42;
+    uint32_t n_dims;
+    uint64_t dims[4];
+    int poison; /* this weight becomes a NaN; -1 for none */
+};
+
+static const struct tensor plain[] = {
+    {"token_embd.weight", QN_TYPE_F32, false, 2, {512, 40, 1, 1}, -1},
+    {"blk.0.attn_norm.weight", QN_TYPE_F16, false, 1, {512, 1, 1, 1}, -1},
+    {"blk.0.attn_q.weight", QN_TYPE_BF16, false, 2, {512, 300, 1, 1}, -1},
+    {"blk.0.narrow_128.weight", QN_TYPE_F32, false, 2, {384, 5, 1, 1}, -1},
+    {"blk.0.narrow_64.weight", QN_TYPE_F32, false, 2, {192, 5, 1, 1}, -1},
+    {"blk.0.narrow_32.weight", QN_TYPE_F16, false, 2, {96, 5, 1, 1}, -1},
+    {"blk.0.narrow_1.weight", QN_TYPE_F32, false, 2, {7, 3, 1, 1}, -1},
+    {"blk.0.ssm_conv1d.weight", QN_TYPE_F16, false, 2, {4, 64, 1, 1}, -1},
+    {"blk.0.experts.weight", QN_TYPE_Q8_0, false, 3, {256, 3, 4, 1}, -1},
+};
+enum { N_PLAIN = sizeof plain / sizeof plain[0] };
+
+static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights)
+{
+    const qn_type_info *info = qn_type_find((uint32_t)t->type);
+    if (t->type == QN_TYPE_OX2_0) {
+        for (size_t b = 0; b < n_weights / 128; b++, bytes += 34) {
+            for (size_t i = 0; i < 32; i++)
+                bytes[i] =
+                    (uint8_t)((unsigned)(random_float() * 80 + 40) % 3 * 0x51 + (unsigned)(random_float() * 80 + 40) % 3 * 4);
+            bytes[32] = (uint8_t)b;
+            bytes[33] = 0x2c;
+        }
+        return;
+    }
+    float *weights = malloc(n_weights * sizeof *weights);
+    assert_non_null(weights);
+    for (size_t i = 0; i < n_weights; i++)
+        weights[i] = random_float();
+    if (t->poison >= 0)
+        weights[t->poison] = NAN;
+    info->encode(weights, n_weights / info->block_weights, bytes);
+    free(weights);
+}
+
+static void make_source(const char *path, const struct tensor *tensors, size_t n)
+{
+    qn_gguf_writer *w;
+    uint8_t *bytes[32];
+    size_t sizes[32];
+    assert_int_equal(qn_gguf_writer_create(path, &w), QN_OK);
+    qn_gguf_writer_add_string(w, "general.architecture", "none");
+    qn_gguf_writer_add_u32(w, "general.file_type", 0);
+    qn_gguf_writer_add_u32(w, "prism.hadamard.version", 2);
+    for (size_t i = 0; i < n; i++) {
+        const struct tensor *t = &tensors[i];
+        const qn_type_info *info = qn_type_find((uint32_t)t->type);
+        const size_t weights = (size_t)(t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]);
+        sizes[i] = weights / info->block_weights * info->block_bytes;
+        bytes[i] = malloc(sizes[i]);
+        assert_non_null(bytes[i]);
+        fill_blocks(t, bytes[i], weights);
+        assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){t->name, strlen(t->name)}, t->as_42 ? 42 : (uint32_t)t->type,
+                                                   t->n_dims, t->dims, sizes[i]),
+                         QN_OK);
+    }
+    assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(qn_gguf_writer_data(w, bytes[i], sizes[i]), QN_OK);
+        free(bytes[i]);
+    }
+    assert_int_equal(qn_gguf_writer_finish(w), QN_OK);
+    qn_gguf_writer_free(w);
+}
+
+static float *weights_of(const qn_gguf *file, const char *name, size_t *n)
+{
+    const qn_gguf_tensor *t = qn_gguf_find_tensor(file, name);
+    assert_non_null(t);
+    const qn_type_info *info = qn_type_find(t->type);
+    *n = (size_t)(t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]);
+    float *weights = malloc(*n * sizeof *weights);
+    assert_non_null(weights);
+    info->decode(t->data, *n / info->block_weights, weights);
+    return weights;
+}
+
+/* ---- Helpers ---- */
+
+static uint8_t *read_all(const char *path, size_t *size)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return NULL;
+    fseek(f, 0, SEEK_END);
+    *size = (size_t)ftell(f);
+    rewind(f);
+    uint8_t *data = malloc(*size + 1);
+    assert_non_null(data);
+    assert_int_equal(fread(data, 1, *size, f), *size);
+    fclose(f);
+    return data;
+}
+
+static int files_named(const char *begin, const char *end)
+{
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    int n = 0;
+    for (const struct dirent *e; (e = readdir(d));) {
+        const size_t length = strlen(e->d_name);
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 && strncmp(e->d_name, begin, strlen(begin)) == 0 &&
+             length >= strlen(end) && strcmp(e->d_name + length - strlen(end), end) == 0;
+    }
+    closedir(d);
+    return n;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void expect_text(const char *path, const char *text)
+{
+    size_t size;
+    uint8_t *data = read_all(path, &size);
+    assert_non_null(data);
+    assert_int_equal(size, strlen(text));
+    assert_memory_equal(data, text, size);
+    free(data);
+}
+
+struct diary {
+    char log[4096];
+    size_t calls, last_done, total;
+    bool ordered;
+    size_t stop_after; /* 0: never */
+    bool die;
+};
+
+static void keep_line(void *user, const char *line)
+{
+    struct diary *d = user;
+    const size_t used = strlen(d->log);
+    snprintf(d->log + used, sizeof d->log - used, "%s\n", line);
+}
+
+static bool keep_progress(void *user, size_t done, size_t total)
+{
+    struct diary *d = user;
+    d->ordered = (d->calls == 0 || done >= d->last_done) && done <= total;
+    d->last_done = done;
+    d->total = total;
+    d->calls++;
+    if (d->stop_after && d->calls >= d->stop_after) {
+        if (d->die)
+            raise(SIGKILL);
+        return false;
+    }
+    return true;
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(in, sizeof in, "%s/in.gguf", folder);
+    snprintf(out, sizeof out, "%s/out.gguf", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+static int clean(void **state)
+{
+    (void)state;
+    unlink(in);
+    unlink(out);
+    return files_named("", "") == 0 ? 0 : -1;
+}
+
+/* ---- Tests ---- */
+
+static void every_target(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t file_type; /* 0: no key */
+        qn_type narrow_128, narrow_64, narrow_32, narrow_1;
+    } targets[] = {
+        {"f16", 1, QN_TYPE_F16, QN_TYPE_F16, QN_TYPE_F16, QN_TYPE_F16},
+        {"bf16", 32, QN_TYPE_BF16, QN_TYPE_BF16, QN_TYPE_BF16, QN_TYPE_BF16},
+        {"q8_0", 7, QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+        {"Q4_0", 2, QN_TYPE_Q4_0, QN_TYPE_Q4_0, QN_TYPE_Q4_0, QN_TYPE_F16},
+        {"q4_1", 3, QN_TYPE_Q4_1, QN_TYPE_Q4_1, QN_TYPE_Q4_1, QN_TYPE_F16},
+        {"q1_0", 40, QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+        {"q2_0", 41, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+        {"pq2_0", 0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+        {"ptq1_0", 0, QN_TYPE_PTQ1_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+        {"tq1_0", 36, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+        {"tq2_0", 37, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+    };
+    make_source(in, plain, N_PLAIN);
+    qn_gguf *before, *after;
+    assert_int_equal(qn_gguf_open(in, &before), QN_OK);
+    for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
+        struct diary d = {0};
+        const qn_quantize_params params = {.n_threads = 3, .on_progress = keep_progress, .on_log = keep_line, .user = &d};
+        if (qn_quantize_file(in, out, targets[k].name, &params))
+            fail_msg("%s", qn_error_text());
+        assert_true(d.ordered && d.last_done == d.total && d.total > 0);
+        if (qn_gguf_open(out, &after))
+            fail_msg("%s", qn_error_text());
+        const qn_type target = qn_type_find_name(targets[k].name)->type;
+        const qn_type expected[N_PLAIN] = {target,
+                                           QN_TYPE_F32,
+                                           target,
+                                           targets[k].narrow_128,
+                                           targets[k].narrow_64,
+                                           targets[k].narrow_32,
+                                           targets[k].narrow_1,
+                                           QN_TYPE_F32,
+                                           target};
+        for (size_t i = 0; i < N_PLAIN; i++) {
+            const qn_gguf_tensor *t = qn_gguf_tensor_at(after, i);
+            assert_true(qn_string_equals(t->name, plain[i].name));
+            assert_int_equal(t->n_dims, plain[i].n_dims);
+            assert_memory_equal(t->dims, plain[i].dims, sizeof t->dims);
+            if (t->type != (uint32_t)expected[i])
+                fail_msg("%s as %s: type %u, expected %u", plain[i].name, targets[k].name, t->type, expected[i]);
+            const bool wider = expected[i] != target && plain[i].n_dims > 1;
+            assert_int_equal(strstr(d.log, plain[i].name) != NULL, wider);
+
+            size_t n;
+            float *source = weights_of(before, plain[i].name, &n);
+            const qn_type_info *info = qn_type_find(t->type);
+            uint8_t *blocks = malloc(t->bytes);
+            assert_non_null(blocks);
+            if (plain[i].type == t->type) /* unchanged to the last byte */
+                memcpy(blocks, qn_gguf_find_tensor(before, plain[i].name)->data, t->bytes);
+            else
+                info->encode(source, n / info->block_weights, blocks);
+            assert_memory_equal(blocks, t->data, t->bytes);
+            free(blocks);
+            free(source);
+        }
+        uint32_t value = 0;
+        assert_int_equal(qn_gguf_get_u32(after, "general.file_type", false, &value), QN_OK);
+        assert_int_equal(value, targets[k].file_type);
+        assert_int_equal(qn_gguf_get_u32(after, "prism.hadamard.version", true, &value), QN_OK);
+        assert_int_equal(value, 2);
+        qn_gguf_close(after);
+    }
+    qn_gguf_close(before);
+}
+
+static void threads_do_not_show(void **state)
+{
+    (void)state;
+    char other[512];
+    snprintf(other, sizeof other, "%s/other", folder);
+    make_source(in, plain, N_PLAIN);
+    static const int threads[] = {2, 7, 0};
+    const qn_quantize_params one = {.n_threads = 1};
+    assert_int_equal(qn_quantize_file(in, out, "ptq1_0", &one), QN_OK);
+    size_t size, other_size;
+    uint8_t *data = read_all(out, &size);
+    for (size_t i = 0; i < 3; i++) {
+        const qn_quantize_params params = {.n_threads = threads[i]};
+        assert_int_equal(qn_quantize_file(in, other, "ptq1_0", &params), QN_OK);
+        uint8_t *other_data = read_all(other, &other_size);
+        assert_int_equal(other_size, size);
+        assert_memory_equal(data, other_data, size);
+        free(other_data);
+    }
+    free(data);
+    unlink(other);
+}
+
+static void onto_itself(void **state)
+{
+    (void)state;
+    char link[512];
+    snprintf(link, sizeof link, "%s/link", folder);
+    make_source(in, plain, N_PLAIN);
+    assert_int_equal(qn_quantize_file(in, out, "q8_0", NULL), QN_OK);
+    assert_int_equal(symlink("in.gguf", link), 0);
+    assert_int_equal(qn_quantize_file(in, link, "q8_0", NULL), QN_OK);
+    size_t a_size, b_size;
+    uint8_t *a = read_all(in, &a_size), *b = read_all(out, &b_size);
+    assert_int_equal(a_size, b_size);
+    assert_memory_equal(a, b, a_size);
+    assert_int_equal(qn_quantize_file(in, in, "q8_0", NULL), QN_OK); /* again: q8_0 tensors stay as they are */
+    free(a);
+    a = read_all(in, &a_size);
+    assert_int_equal(a_size, b_size);
+    assert_memory_equal(a, b, a_size);
+    free(a);
+    free(b);
+    unlink(link);
+}
+
+/* Ternary weights of each of the layouts of type 42 come out of each ternary type as they went in. */
+static void layouts_of_type_42(void **state)
+{
+    (void)state;
+    static const struct tensor ox[] = {{"a.weight", QN_TYPE_OX2_0, true, 2, {256, 100, 1, 1}, -1}};
+    static const struct tensor old[] = {{"a.weight", QN_TYPE_PQ2_0, true, 2, {256, 100, 1, 1}, -1}};
+    static const struct tensor mainline[] = {{"a.weight", QN_TYPE_Q2_0, true, 2, {256, 100, 1, 1}, -1}};
+    static const struct tensor *const sources[] = {ox, old, mainline};
+    for (size_t k = 0; k < 3; k++) {
+        make_source(in, sources[k], 1);
+        qn_gguf *before, *after;
+        assert_int_equal(qn_gguf_open(in, &before), QN_OK);
+        assert_int_equal(qn_gguf_tensor_at(before, 0)->type, sources[k][0].type);
+        /* mainline's 64 weights a scale do not go into 128; the others go into everything of 128 or less */
+        static const char *const targets[] = {"q2_0", "pq2_0", "ptq1_0"};
+        for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
+            struct diary d = {0};
+            const qn_quantize_params params = {.on_log = keep_line, .user = &d};
+            if (qn_quantize_file(in, out, targets[i], &params))
+                fail_msg("%s", qn_error_text());
+            assert_non_null(strstr(d.log, "type 42"));
+            assert_int_equal(qn_gguf_open(out, &after), QN_OK);
+            assert_int_equal(qn_gguf_tensor_at(after, 0)->type, qn_type_find_name(targets[i])->type);
+            size_t n;
+            float *a = weights_of(before, "a.weight", &n), *b = weights_of(after, "a.weight", &n);
+            for (size_t j = 0; j < n; j++)
+                assert_true(a[j] == b[j]);
+            free(a);
+            free(b);
+            qn_gguf_close(after);
+        }
+        qn_gguf_close(before);
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct tensor poisoned[] = {{"fine.weight", QN_TYPE_F32, false, 2, {256, 2, 1, 1}, -1},
+                                             {"rotten.weight", QN_TYPE_F32, false, 2, {256, 9000, 1, 1}, 2200000}};
+    write_text(out, "precious");
+    assert_int_equal(qn_quantize_file(in, out, "q8_0", NULL), QN_ERR_IO); /* no such file */
+    make_source(in, poisoned, 2);
+    static const char *const unknown[] = {"q3_k", "f32", "ox2_0", "q5_0", "", "q8_0 "};
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        assert_int_equal(qn_quantize_file(in, out, unknown[i], NULL), QN_ERR_INVALID);
+        assert_non_null(strstr(qn_error_text(), "f16 bf16 q4_0 q4_1 q8_0 tq1_0 tq2_0 q1_0 q2_0 pq2_0 ptq1_0"));
+    }
+    static const int threads[] = {-1, 1025};
+    for (size_t i = 0; i < 2; i++) {
+        const qn_quantize_params params = {.n_threads = threads[i]};
+        assert_int_equal(qn_quantize_file(in, out, "q8_0", &params), QN_ERR_INVALID);
+    }
+    static const char *const targets[] = {"q8_0", "q1_0"};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(qn_quantize_file(in, out, targets[i], NULL), QN_ERR_FORMAT);
+        assert_non_null(strstr(qn_error_text(), "'rotten.weight': block 2200000"));
+    }
+    expect_text(out, "precious");
+    assert_int_equal(qn_quantize_file(in, folder, "q8_0", NULL), QN_ERR_IO);
+    assert_int_equal(files_named("", ""), 2);
+}
+
+static void cancelled(void **state)
+{
+    (void)state;
+    make_source(in, plain, N_PLAIN);
+    for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
+        struct diary d = {.stop_after = calls};
+        const qn_quantize_params params = {.on_progress = keep_progress, .user = &d};
+        assert_int_equal(qn_quantize_file(in, out, "q4_0", &params), QN_ERR_CANCELLED);
+        assert_int_equal(files_named("", ""), 1);
+        assert_int_equal(d.calls, calls);
+    }
+}
+
+static void full_disk(void **state)
+{
+    (void)state;
+    make_source(in, plain, N_PLAIN);
+    write_text(out, "precious");
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    small = old;
+    small.rlim_cur = 50000; /* the result has about 200 KB */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const qn_status status = qn_quantize_file(in, out, "q8_0", NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(status, QN_ERR_IO);
+    assert_non_null(strstr(qn_error_text(), "File too large"));
+    expect_text(out, "precious");
+    assert_int_equal(files_named("", ""), 2);
+}
+
+/* A process that is killed at work leaves the target alone, and a file whose name says what it is. */
+static void killed(void **state)
+{
+    (void)state;
+    make_source(in, plain, N_PLAIN);
+    write_text(out, "precious");
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct diary d = {.stop_after = 4, .die = true};
+        const qn_quantize_params params = {.on_progress = keep_progress, .user = &d};
+        qn_quantize_file(in, out, "q4_0", &params);
+        _exit(0);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    expect_text(out, "precious");
+    assert_int_equal(files_named("", ""), 3);
+    assert_int_equal(files_named(".out.gguf.", ".part"), 1);
+    DIR *d = opendir(folder);
+    char path[1024];
+    for (const struct dirent *e; (e = readdir(d));)
+        if (strncmp(e->d_name, ".out.gguf.", 10) == 0) {
+            snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+            unlink(path);
+        }
+    closedir(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(every_target, clean), cmocka_unit_test_teardown(threads_do_not_show, clean),
+        cmocka_unit_test_teardown(onto_itself, clean),  cmocka_unit_test_teardown(layouts_of_type_42, clean),
+        cmocka_unit_test_teardown(refusals, clean),     cmocka_unit_test_teardown(cancelled, clean),
+        cmocka_unit_test_teardown(full_disk, clean),    cmocka_unit_test_teardown(killed, clean),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
