@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Bad usage is status 2, what cannot be done is status 1, each with one line on standard error; nothing half-written stays.
+. "$(dirname "$0")/lib_cli.sh"
+model=$golden/qwen3.f16.gguf
+
+# ---- Bad usage ----
+refuses 2 "unknown command 'nonsense'" nonsense
+refuses 2 "unknown option '--nonsense'" --nonsense
+for command in run chat bench perplexity tokenize logits info quantize; do
+    refuses 2 "unknown option '--nonsense'" $command --nonsense
+    quern $command --help
+    { [ $status -eq 0 ] && grep -q "^usage: quern $command" "$work/out"; } || fail "quern $command --help"
+done
+for command in run chat bench perplexity tokenize; do
+    refuses 2 '-m: no model' $command
+done
+refuses 2 "-n: 'abc' is not a whole number" run -m "$model" -p x -n abc
+refuses 2 "-n: '1.5' is not a whole number" run -m "$model" -p x -n 1.5
+refuses 2 "-n: '' is not a whole number" run -m "$model" -p x -n ''
+refuses 2 "-n: ' 3' is not a whole number" run -m "$model" -p x -n ' 3'
+refuses 2 '-n: a value is missing' run -m "$model" -p x -n
+refuses 2 '-n: -2 is out of range' run -m "$model" -p x -n -2
+refuses 2 '-t: -3 is out of range: 1 to 1024' run -m "$model" -p x -t -3
+refuses 2 '-t: 0 is out of range' bench -m "$model" -t 0
+refuses 2 '-t: 1025 is out of range' bench -m "$model" -t 1025
+refuses 2 '-c: 99999999999 is out of range' run -m "$model" -p x -c 99999999999
+refuses 2 '-c: 99999999999999999999999 is out of range' run -m "$model" -p x -c 99999999999999999999999
+refuses 2 '--temp: -1 is out of range' run -m "$model" -p x --temp -1
+refuses 2 "--temp: 'nan' is not a number" run -m "$model" -p x --temp nan
+refuses 2 "--temp: '1x' is not a number" run -m "$model" -p x --temp=1x
+refuses 2 '--top-p: 1.5 is out of range' run -m "$model" -p x --top-p 1.5
+refuses 2 '--min-p: 1 is out of range' run -m "$model" -p x --min-p 1
+refuses 2 '--repeat-penalty: 0 is out of range' run -m "$model" -p x --repeat-penalty 0
+refuses 2 "--seed: '-1' is not" run -m "$model" -p x --seed -1
+refuses 2 '--seed: 18446744073709551616 is out of range' run -m "$model" -p x --seed 18446744073709551616
+refuses 2 "--kv: 'q4' is not one of" run -m "$model" -p x --kv q4
+refuses 2 "--device: 'tpu' is not one of" run -m "$model" -p x --device tpu
+refuses 2 "--quiet: takes no value" run -m "$model" -p x --quiet=1
+refuses 2 "unexpected argument 'y'" run -m "$model" -p x y
+refuses 2 'only one prompt' run -m "$model" -p x -f y
+refuses 2 '--system: needs --chat' run -m "$model" -p x --system y
+refuses 2 '--stop: the text is empty' run -m "$model" -p x --stop ''
+refuses 2 'nothing to measure' bench -m "$model" -p 0 -n 0
+refuses 2 "--format: 'xml' is not one of" bench -m "$model" --format xml
+refuses 2 '-r: 0 is out of range' bench -m "$model" -r 0
+refuses 2 '-f: no text' perplexity -m "$model"
+refuses 2 '-c: 1 is out of range' perplexity -m "$model" -f x -c 1
+refuses 2 'not both' tokenize -m "$model" -f x y
+refuses 2 '--ids: no token ids' logits -m "$model" -o "$work/l"
+refuses 2 '-o: no output' logits -m "$model" --ids 1
+for ids in '' , 1, ,1 1,,2 1x -1 '1;2' 99999999999999999999 0x1 ' '; do
+    refuses 2 '--ids: ' logits -m "$model" -o "$work/l" --ids "$ids"
+done
+refuses 2 'too few arguments' info
+refuses 2 'too few arguments' quantize "$model" "$work/out.gguf"
+refuses 2 "'q9_9' is not a weight type" quantize "$model" "$work/out.gguf" q9_9
+refuses 2 'q5_k: quern cannot write' quantize "$model" "$work/out.gguf" q5_k
+quern
+{ [ $status -eq 2 ] && grep -q '^usage:' "$work/err"; } || fail "quern without arguments"
+quern --version
+{ [ $status -eq 0 ] && grep -qE '^quern [0-9]+\.[0-9]+\.[0-9]+$' "$work/out"; } || fail "quern --version"
+
+# ---- Devices and caches that this build has not ----
+refuses 1 '--device cuda: ' run -m "$model" -p x --device cuda
+refuses 1 'aura4' logits -m "$model" --ids 1 -o "$work/l" --kv aura4
+
+# ---- Bad files ----
+: >"$work/empty"
+printf 'no model at all' >"$work/garbage"
+printf 'GGUF\003\000\000\000\377\377\377\377\377\377\377\377\377\377\377\377\377\377\377\377' >"$work/counts"
+head -c 300 "$model" >"$work/header-cut"
+head -c 400000 "$model" >"$work/data-cut"
+# Changes that keep every length: an architecture, a tensor and a key that do not exist.
+LC_ALL=C sed 's/qwen3/qwenX/g' "$model" >"$work/architecture"
+LC_ALL=C sed 's/output_norm\.weight/output_nXrm.weight/' "$model" >"$work/tensor"
+LC_ALL=C sed 's/qwen3\.block_count/qwen3.blXck_count/' "$model" >"$work/key"
+for file in nowhere empty garbage counts header-cut data-cut . architecture tensor key; do
+    refuses 1 "$work/$file" logits -m "$work/$file" --ids 1,2 -o "$work/l"
+done
+refuses 1 qwenX run -m "$work/architecture" -p x
+refuses 1 output_norm.weight run -m "$work/tensor" -p x
+refuses 1 block_count run -m "$work/key" -p x
+for file in nowhere empty garbage counts header-cut data-cut .; do
+    refuses 1 "$work/$file" info "$work/$file"
+    refuses 1 "$work/$file" quantize "$work/$file" "$work/out.gguf" q8_0
+    refuses 1 "$work/$file" tokenize -m "$work/$file" text
+done
+# A name in a file cannot drive the terminal.
+LC_ALL=C sed 's/output_norm\.weight/output_\x1b[1m.weight/' "$model" >"$work/escape"
+quern info "$work/escape"
+! grep -q $'\x1b' "$work/out" "$work/err" || fail "info: an escape sequence of the file was printed"
+grep -qF 'output_\x1b[1m.weight' "$work/out" || fail "info: the escaped name is missing"
+
+# ---- Input that the model cannot take ----
+refuses 1 '320' logits -m "$model" --ids 1,320 -o "$work/l"
+refuses 1 '2147483647' logits -m "$model" --ids 2147483647 -o "$work/l"
+refuses 1 '' logits -m "$model" --ids 1,2,3 -c 2 -o "$work/l"
+refuses 1 '' run -m "$model" -p x
+refuses 1 '' tokenize -m "$model" x
+refuses 1 '' run -m "$parrot" -p 'more tokens than fit' -c 4
+refuses 1 'prompt is empty' run -m "$parrot" -p ''
+refuses 1 'nowhere' run -m "$parrot" -f "$work/nowhere"
+refuses 1 '' run -m "$parrot" -f "$work"
+refuses 1 'less than one piece' perplexity -m "$parrot" -f "$work/garbage" -c 512
+
+# ---- Output that cannot be written ----
+refuses 1 'No such file' logits -m "$model" --ids 1 -o "$work/no/such/folder"
+refuses 1 '' logits -m "$model" --ids 1 -o "$work"
+refuses 1 '' quantize "$model" "$work/no/such/folder" q8_0
+refuses 1 'not a regular file' quantize "$model" /dev/null q8_0
+for full in "run -m $parrot -p x" "tokenize -m $parrot x" "info $model"; do
+    # shellcheck disable=SC2086
+    timeout 60 "$QN_BIN/quern" $full >/dev/full 2>"$work/err"
+    [ $? -eq 1 ] || fail "quern $full onto a full disk: not status 1"
+    grep -q 'standard output' "$work/err" || fail "quern $full onto a full disk: no reason given"
+done
+[ ! -e "$work/l" ] || fail "logits: a file was left behind"
+[ ! -e "$work/out.gguf" ] || fail "quantize: a file was left behind"
+for left in "$work"/l.* "$work"/out.gguf*; do
+    [ ! -e "$left" ] || fail "a temporary file was left behind: $left"
+done
+finish

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# The program on small models: run, chat, logits, bench, perplexity, quantize and info do what their help says.
+. "$(dirname "$0")/lib_cli.sh"
+model=$golden/qwen3.f16.gguf
+
+# ---- run: the parrot says the same thing after any prompt ----
+gives 'Hé 世🙂!' run -m "$parrot" -p 'x'
+gives 'Hé 世🙂!' run -m "$parrot" -p 'x' --temp 0 -q
+gives 'Hé 世🙂!' run -m "$parrot" --chat -p 'x' --system 'y'
+gives 'H' run -m "$parrot" -p x -n 1
+gives '' run -m "$parrot" -p x -n 0
+gives 'Hé ' run -m "$parrot" -p x --stop 世
+gives 'Hé 世' run -m "$parrot" -p x --stop nothing --stop '🙂'
+gives 'Hé 世🙂!Hé' run -m "$parrot" -p x --ignore-eos -n 16
+printf 'some text' >"$work/prompt"
+gives 'Hé 世🙂!' run -m "$parrot" -f "$work/prompt"
+[ "$(printf 'some text' | "$QN_BIN/quern" run -m "$parrot" -q)" = 'Hé 世🙂!' ] || fail "run: a prompt on standard input"
+# The text is cut inside a character: what comes out is still UTF-8.
+for n in 2 5 6 8 9 10; do
+    quern run -m "$parrot" -p x -n $n
+    iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null 2>&1 || fail "run -n $n: not UTF-8"
+done
+quern run -m "$parrot" -p 'x' --seed 7
+grep -qE '^quern: prompt 1 tokens, .* tok/s; generated 13 tokens, .* tok/s; peak memory .*; seed 7; end of text$' "$work/err" ||
+    fail "run: the line with the speed"
+quern run -m "$parrot" -p 'x' -q
+[ ! -s "$work/err" ] || fail "run -q: printed something on standard error"
+# The context fills: that is success, and said.
+quern run -m "$parrot" -p 'x' -c 8 --ignore-eos
+{ [ $status -eq 0 ] && grep -q 'context full' "$work/err"; } || fail "run: a full context"
+# A reader that goes away is no error.
+"$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -n 500 2>"$work/err" | head -c 3 >/dev/null
+[ "${PIPESTATUS[0]}" -eq 0 ] && [ ! -s "$work/err" ] || fail "run: a closed pipe"
+# A signal stops it; the program ends by the signal, and what was printed is whole.
+timeout --preserve-status -s INT 2 "$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -c 100000000 >"$work/out" 2>"$work/err"
+[ $? -eq 130 ] || fail "run: Ctrl-C does not end it by the signal"
+iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null 2>&1 || fail "run: interrupted inside a character"
+grep -q 'interrupted' "$work/err" || fail "run: does not say that it was interrupted"
+
+# ---- chat ----
+printf 'first\n/help\n/reset\nsecond\n/system z\nthird\n/exit\nnever read\n' >"$work/lines"
+quern chat -m "$parrot" -q <"$work/lines"
+[ $status -eq 0 ] || fail "chat: status $status"
+[ "$(cat "$work/out")" = $'Hé 世🙂!\nHé 世🙂!\nHé 世🙂!' ] || fail "chat: the answers"
+# Only new tokens are evaluated, so that turns fit until the context is really full: each takes the user's text and the template
+# around it (about 40 tokens here) and 13 of the answer; told clearly when it is full, and a reset makes room again.
+printf 'one\ntwo\nthree\n/reset\nfour\n' >"$work/lines"
+quern chat -m "$parrot" -q -c 100 <"$work/lines"
+grep -q 'context of 100 tokens is full' "$work/err" || fail "chat: a full context is not told"
+[ "$(tail -n 1 "$work/out")" = 'Hé 世🙂!' ] || fail "chat: no answer after /reset"
+
+# ---- logits: the same bits however the ids are given and however many threads ----
+ids=$(head -n 24 "$golden/qwen3.f16.ids" | paste -sd,)
+quern logits -m "$model" --ids "$ids" -o "$work/all" -t 1
+[ $status -eq 0 ] || fail "logits"
+[ "$(stat -c %s "$work/all")" -eq $((24 * 320 * 4)) ] || fail "logits: the size is not [24, 320] floats"
+for how in '--batch 1' '--batch 7 -t 2' '-t 7' '--batch 24 -t 2' '--batch 100'; do
+    # shellcheck disable=SC2086
+    quern logits -m "$model" --ids "$ids" -o "$work/other" $how
+    cmp -s "$work/all" "$work/other" || fail "logits $how: other bits"
+done
+quern logits -m "$model" --ids "${ids//,/ }" -o "$work/other"
+cmp -s "$work/all" "$work/other" || fail "logits: ids separated by spaces"
+ln -s other "$work/link"
+quern logits -m "$model" --ids 1 -o "$work/link"
+{ [ -L "$work/link" ] && [ "$(stat -c %s "$work/other")" -eq 1280 ]; } || fail "logits: a link was replaced"
+quern logits -m "$model" --ids 1 -o /dev/stdout
+[ "$(stat -c %s "$work/out")" -eq 1280 ] || fail "logits: writing into something that is no regular file"
+
+# ---- bench ----
+quern bench -m "$model" -p 8 -n 4 -d 3 -r 3 -t 2 --format json
+[ $status -eq 0 ] || fail "bench: status $status"
+[ "$(wc -l <"$work/out")" -eq 2 ] || fail "bench: expected one line a test"
+number='[0-9]+(\.[0-9]+)?'
+for test in 'pp8","n_tokens":8' 'tg4","n_tokens":4'; do
+    grep -qE "^\{\"test\":\"$test,\"depth\":3,\"threads\":2,\"device\":\"cpu\",\"kv\":\"f16\",\"tok_per_s\":\{\"median\":$number,\"min\":$number,\"max\":$number\},\"bytes_per_token\":[0-9]+,\"read_gb_per_s\":$number,\"peak_rss_bytes\":[0-9]+\}$" "$work/out" ||
+        fail "bench: the JSON of $test"
+done
+quern bench -m "$model" -p 0 -n 4 -r 1
+{ [ $status -eq 0 ] && grep -q '^tg4 ' "$work/out" && ! grep -q '^pp' "$work/out"; } || fail "bench: the table"
+
+# ---- perplexity ----
+# Bytes of the parrot's own text in its order are certain; anything else is not. 12 bytes a cycle, of which "!" is followed by
+# something else than the end of the turn: -log p there is 24, and 0 elsewhere, so exp(24/12) = 7.389 over whole cycles. Scored are
+# the last 12 of 25 tokens.
+printf 'Hé 世🙂!Hé 世🙂!H' >"$work/text"
+quern perplexity -m "$parrot" -f "$work/text" -c 25
+grep -qE '^perplexity: 7\.(38|39)[0-9]* \+/- [0-9.]+ \(12 tokens\)$' "$work/out" || fail "perplexity of the parrot's text"
+cat "$work/text" "$work/text" >"$work/twice"
+quern perplexity -m "$parrot" -f "$work/twice" -c 25 --limit-bytes 30
+grep -q '(12 tokens)' "$work/out" || fail "perplexity --limit-bytes"
+quern perplexity -m "$parrot" -f - -c 25 <"$work/twice"
+grep -q '(24 tokens)' "$work/out" || fail "perplexity of two pieces from standard input"
+[ ! -s "$work/err" ] || fail "perplexity: something on standard error although it is no terminal"
+
+# ---- quantize and info ----
+quern quantize "$golden/llama.f16.gguf" "$work/q8.gguf" Q8_0
+[ $status -eq 0 ] || fail "quantize"
+quern info "$work/q8.gguf"
+grep -qE '^ +q8_0 +[0-9]+ tensors' "$work/out" || fail "info: no total of q8_0"
+quern quantize "$work/q8.gguf" "$work/q8.gguf" q4_0
+quern info "$work/q8.gguf"
+grep -qE '^ +q4_0 +[0-9]+ tensors' "$work/out" || fail "quantize onto the same file"
+quern quantize "$model" "$work/narrow.gguf" q1_0
+{ [ $status -eq 0 ] && grep -q 'note: .*attn_q' "$work/err"; } || fail "quantize: rows of 96 do not fit blocks of 128, and no note says so"
+quern logits -m "$work/narrow.gguf" --ids 1,2 -o "$work/l"
+[ $status -eq 0 ] || fail "logits of a file that quantize wrote"
+quern info "$model"
+grep -q 'qwen3.embedding_length = 96' "$work/out" && grep -qE 'f16 +\[96, 320\]  token_embd.weight' "$work/out" || fail "info"
+finish

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# quern tokenize: on the parrot's vocabulary always, and on the shared vocabularies with their listed ids where they are.
+. "$(dirname "$0")/lib_cli.sh"
+
+gives $'257\n' tokenize -m "$parrot" --ids ' t'
+gives $'258 120\n' tokenize -m "$parrot" --ids ' thex'
+gives $'    258 \' the\'\n    195 \'\\xc3\'\n    169 \'\\xa9\'\n' tokenize -m "$parrot" ' theé'
+gives $'\n' tokenize -m "$parrot" --ids ''
+gives $'261\n' tokenize -m "$parrot" --ids '<|im_end|>'
+quern tokenize -m "$parrot" --ids --no-special '<|im_end|>'
+[ "$(wc -w <"$work/out")" -eq 10 ] || fail "tokenize --no-special: a special token was parsed"
+gives $'45 109\n' tokenize -m "$parrot" --ids -- '-m'
+printf ' the\n\377' >"$work/text"
+gives $'258 10 255\n' tokenize -m "$parrot" --ids -f "$work/text"
+[ "$("$QN_BIN/quern" tokenize -m "$parrot" --ids <"$work/text")" = '258 10 255' ] || fail "tokenize: standard input"
+
+# The .inp file holds texts separated by a line __ggml_vocab_test__; the .out file has the ids of each on a line. Each text stands
+# between newlines that belong to the separator.
+for vocab in "$shared"/data/vocab/*.gguf; do
+    [ -e "$vocab" ] || break
+    rm -rf "$work/texts"
+    mkdir "$work/texts"
+    awk -v folder="$work/texts" 'BEGIN { RS = "\n__ggml_vocab_test__\n"; ORS = "" } { printf "%s", $0 > sprintf("%s/%04d", folder, NR) }' "$vocab.inp"
+    n=0
+    while IFS= read -r expected; do
+        n=$((n + 1))
+        text=$(printf '%s/texts/%04d' "$work" $n)
+        [ -e "$text" ] || { fail "$(basename "$vocab"): the .inp file has fewer texts than the .out file"; break; }
+        [ -z "${QN_SANITIZE:-}" ] || [ $((n % 10)) -eq 0 ] || continue # a checked build takes a tenth of them
+        quern tokenize -m "$vocab" --ids -f "$text"
+        [ "$(xargs <"$work/out")" = "$(xargs <<<"$expected")" ] || fail "$(basename "$vocab") text $n: expected $expected"
+    done <"$vocab.out"
+    [ $n -ge 40 ] || fail "$(basename "$vocab"): only $n texts"
+done
+finish

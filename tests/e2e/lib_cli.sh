@@ -1,0 +1,49 @@
+# Shared by the tests of the program: a work folder, and ways to say what a command must do. Sourced, not run.
+set -u
+golden=$QN_SOURCE_DIR/tests/golden
+parrot=$golden/parrot.gguf
+shared=${QN_SHARED:-$QN_SOURCE_DIR/../shared}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# fail TEXT... - note a failure and show what the last command printed.
+fail() {
+    failures=$((failures + 1))
+    echo "FAILED: $*"
+    [ ! -s "$work/err" ] || sed 's/^/    stderr: /' "$work/err" | head -n 5
+    [ ! -s "$work/out" ] || head -c 500 "$work/out" | sed 's/^/    stdout: /'
+}
+
+# quern ARGS... - the program, with nothing on standard input unless it is redirected; output in $work/out and $work/err, status in
+# $status.
+quern() {
+    timeout 120 "$QN_BIN/quern" "$@" >"$work/out" 2>"$work/err"
+    status=$?
+}
+
+# refuses STATUS PATTERN ARGS... - the program must end with STATUS, print nothing on standard output and exactly one line on
+# standard error, which begins "quern: " and matches PATTERN.
+refuses() {
+    local expected=$1 pattern=$2
+    shift 2
+    quern "$@" </dev/null
+    [ $status -eq "$expected" ] || fail "quern $*: status $status, expected $expected"
+    [ ! -s "$work/out" ] || fail "quern $*: printed something on standard output"
+    [ "$(wc -l <"$work/err")" -eq 1 ] || fail "quern $*: expected one line on standard error"
+    grep -q "^quern: .*$pattern" "$work/err" || fail "quern $*: the error does not match '$pattern'"
+}
+
+# gives TEXT ARGS... - the program must succeed and print exactly TEXT.
+gives() {
+    local expected=$1
+    shift
+    quern "$@" </dev/null
+    [ $status -eq 0 ] || fail "quern $*: status $status"
+    [ "$(cat "$work/out"; echo x)" = "${expected}x" ] || fail "quern $*: expected '$expected'"
+}
+
+finish() {
+    [ $failures -eq 0 ] || exit 1
+    exit 0
+}
