@@ -1,0 +1,74 @@
+/* Fuzzing the GGUF reader: any bytes are opened as a file; when they are one, everything in it is looked at in every way that the
+ * interface offers, and the first and last blocks of every tensor are decoded. */
+#include "gguf/gguf.h"
+#include "quant/quant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void look_up(const qn_gguf *file, const qn_gguf_kv *kv)
+{
+    char key[64];
+    uint32_t u;
+    float f;
+    bool b;
+    qn_string s, *strings;
+    int32_t i;
+    if (kv->key.length < sizeof key) {
+        memcpy(key, kv->key.data, kv->key.length);
+        key[kv->key.length] = '\0';
+        (void)qn_gguf_get_u32(file, key, true, &u);
+        (void)qn_gguf_get_f32(file, key, true, &f);
+        (void)qn_gguf_get_bool(file, key, true, &b);
+        (void)qn_gguf_get_string(file, key, true, &s);
+        if (strlen(key) == kv->key.length && qn_gguf_find(file, key) != kv)
+            abort(); /* keys are unique: each finds itself */
+    }
+    const uint64_t places[] = {0, 1, kv->count / 2, kv->count - 1, kv->count};
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+        (void)qn_gguf_array_i32(file, kv, places[p], &i);
+        (void)qn_gguf_array_f32(file, kv, places[p], &f);
+    }
+    if (qn_gguf_array_strings(file, kv, &strings) == QN_OK) {
+        unsigned sum = 0;
+        for (uint64_t n = 0; n < kv->count; n++)
+            for (size_t c = 0; c < strings[n].length; c++)
+                sum += (unsigned char)strings[n].data[c];
+        if (sum == UINT32_MAX) /* keeps the reads */
+            abort();
+        free(strings);
+    }
+}
+
+static void decode_some(const qn_gguf_tensor *t)
+{
+    const qn_type_info *info = qn_type_find(t->type);
+    const size_t blocks = t->bytes / info->block_bytes;
+    float weights[256], scale[8], offset[8];
+    uint8_t codes[256];
+    int8_t factor[16];
+    if (t->bytes % info->block_bytes != 0 || blocks == 0 || info->find_bad(t->data, blocks) > blocks)
+        abort();
+    for (size_t n = 0; n < 8 && n < blocks; n++)
+        for (int end = 0; end < 2; end++) {
+            const uint8_t *block = t->data + (end ? blocks - 1 - n : n) * info->block_bytes;
+            info->decode(block, 1, weights);
+            if (info->unpack)
+                info->unpack(block, 1, codes, scale, offset, factor);
+        }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    qn_gguf *file;
+    if (qn_gguf_open_memory(data, size, "fuzz", &file) != QN_OK)
+        return 0;
+    for (size_t i = 0; i < qn_gguf_n_kv(file); i++)
+        look_up(file, qn_gguf_kv_at(file, i));
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
+        decode_some(qn_gguf_tensor_at(file, i));
+    qn_gguf_close(file);
+    return 0;
+}
