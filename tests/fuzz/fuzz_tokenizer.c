@@ -1,0 +1,269 @@
+/* The text room under arbitrary bytes: whatever comes in, tokens decode to it again (in form C where the tokeniser has that), no
+ * text becomes a control token unasked, output is whole characters, and stop strings are found as a plain search finds them.
+ *
+ * An input is: a byte that chooses the check and the pre-tokeniser, a byte from which the cuts of streamed text come, the text. */
+#include "text/chat.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
+#include "text/utf8_stream.h"
+
+#include "../unit/helper_vocab.h"
+
+#include <stdio.h>
+#include <utf8proc.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const char *const pres[] = {"qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default"};
+enum { N_PRES = sizeof pres / sizeof *pres, N_FORM_C = 2 };
+
+static const char *const merges[] = {"Ġ Ġ",  "ĠĠ ĠĠ", "a a", "aa aa", "Ġ a", "b c", "a b",
+                                     "ab c", "Ã ©",   "1 1", "Ċ Ċ",   "ÿ ÿ", NULL};
+static const struct added_token added[] = {{"<|endoftext|>", 3}, {"<|im_start|>", 3}, {"<|im_end|>", 3},
+                                           {"<t>", 4},           {"<t><t>", 4},       {NULL, 0}};
+static const char template[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{{ '<|im_start|>assistant\\n' }}";
+
+static qn_tokenizer *tokenizers[N_PRES];
+static qn_chat_template *chat;
+
+static void must(bool true_thing, const char *what)
+{
+    if (!true_thing) {
+        fprintf(stderr, "not so: %s (%s)\n", what, qn_error_text());
+        abort();
+    }
+}
+
+static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok, qn_chat_template **chat_out)
+{
+    struct file_bytes bytes = make_vocab(spec);
+    qn_gguf *file;
+    must(qn_gguf_open_memory(bytes.data, bytes.n, "fuzz", &file) == QN_OK, "the file opens");
+    qn_status status = qn_tokenizer_create(file, tok);
+    if (status == QN_OK && chat_out)
+        status = qn_chat_template_create(file, *tok, chat_out);
+    qn_gguf_close(file);
+    free(bytes.data);
+    return status;
+}
+
+static void set_up(void)
+{
+    for (size_t i = 0; i < N_PRES; i++) {
+        const struct vocab_spec spec = {
+            .model = "gpt2", .pre = pres[i], .merges = merges, .added = added, .chat_template = template};
+        must(create(&spec, &tokenizers[i], i ? NULL : &chat) == QN_OK, "the vocabulary loads");
+    }
+}
+
+/* Encode and decode; free(). */
+static char *there_and_back(const qn_tokenizer *tok, const char *text, size_t n, bool special, size_t *n_back)
+{
+    int32_t *tokens;
+    size_t count, capacity = 4 * n + 16; /* form C is at most three times as long in UTF-8 */
+    must(qn_tokenizer_encode(tok, text, n, special, false, &tokens, &count) == QN_OK && tokens, "a text encodes");
+    char *back = malloc(capacity);
+    must(back, "memory");
+    *n_back = 0;
+    for (size_t i = 0; i < count; i++) {
+        const char *bytes;
+        size_t length;
+        must(qn_tokenizer_piece(tok, tokens[i], &bytes, &length) == QN_OK, "tokens are in the vocabulary");
+        must(special || !qn_tokenizer_is_special(tok, tokens[i]), "text is no control token");
+        must(*n_back + length <= capacity, "tokens are no longer than the text");
+        memcpy(back + *n_back, bytes, length);
+        *n_back += length;
+    }
+    free(tokens);
+    return back;
+}
+
+static bool same(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    return n_a == n_b && (!n_a || !memcmp(a, b, n_a));
+}
+
+static bool is_utf8(const char *text, size_t n)
+{
+    size_t bytes;
+    for (size_t i = 0; i < n; i += bytes) {
+        uint32_t code;
+        if (qn_utf8_next(text + i, n - i, &bytes, &code) != QN_UTF8_WHOLE)
+            return false;
+    }
+    return true;
+}
+
+static void check_tokenizer(size_t which, const char *text, size_t n)
+{
+    const qn_tokenizer *tok = tokenizers[which];
+    for (int special = 0; special < 2; special++) {
+        size_t n_back, n_again;
+        char *back = there_and_back(tok, text, n, special, &n_back);
+        if (which >= N_FORM_C) {
+            must(same(back, n_back, text, n), "the same bytes come back");
+        } else {
+            char *again = there_and_back(tok, back, n_back, special, &n_again);
+            must(same(again, n_again, back, n_back), "form C stays what it is");
+            free(again);
+            if (is_utf8(text, n) && !(n && memchr(text, '<', n))) {
+                utf8proc_uint8_t *normal = NULL;
+                const utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &normal,
+                                                             UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+                must(length >= 0 && same(back, n_back, (const char *)normal, (size_t)length), "form C is utf8proc's");
+                free(normal);
+            }
+        }
+        free(back);
+    }
+}
+
+/* A vocabulary with tokens from the input: it is refused, or it works. */
+static void check_vocabulary(size_t which, const char *text, size_t n)
+{
+    char *words = malloc(n + 1);
+    must(words, "memory");
+    memcpy(words, text, n);
+    words[n] = '\0';
+    struct added_token own[9] = {{NULL, 0}};
+    const char *merge = NULL;
+    size_t n_own = 0;
+    for (size_t i = 0; i < n && n_own < 8; i += strlen(words + i) + 1) {
+        if (i && words[i] == '=')
+            merge = words + i + 1;
+        else
+            own[n_own++] = (struct added_token){words + i, (int)((unsigned char)words[i] % 8)};
+    }
+    const struct vocab_spec spec = {.model = "gpt2", .pre = pres[which], .merges = merges, .added = own, .bad_merge = merge};
+    qn_tokenizer *tok;
+    if (create(&spec, &tok, NULL) == QN_OK) {
+        size_t n_back;
+        char *back = there_and_back(tok, text, n, n % 2, &n_back);
+        must(which < N_FORM_C || same(back, n_back, text, n), "the same bytes come back from any vocabulary");
+        free(back);
+        qn_tokenizer_free(tok);
+    } else {
+        must(*qn_error_text(), "a refusal has a text");
+    }
+    free(words);
+}
+
+/* Where the next piece of a stream ends. */
+static size_t cut(size_t at, size_t n, uint8_t cuts)
+{
+    const size_t step = 1 + (cuts + at * 7) % (1 + cuts % 11u);
+    return n - at < step ? n : at + step;
+}
+
+static void check_stream(const char *text, size_t n, uint8_t cuts)
+{
+    qn_utf8_stream stream = {0}, once = {0};
+    const char *piece, *whole;
+    size_t length, n_whole, made = 0;
+    char *out = malloc(3 * n + 4), *expected = malloc(3 * n + 4);
+    must(out && expected, "memory");
+    for (size_t at = 0, end; at < n; at = end) {
+        end = cut(at, n, cuts);
+        must(qn_utf8_stream_feed(&stream, text + at, end - at, &piece, &length) == QN_OK, "a piece goes in");
+        must(is_utf8(piece, length) && stream.n_tail <= 3, "what comes out is whole");
+        memcpy(out + made, piece, length);
+        made += length;
+    }
+    must(qn_utf8_stream_flush(&stream, &piece, &length) == QN_OK, "the end");
+    memcpy(out + made, piece, length);
+    made += length;
+    must(qn_utf8_stream_feed(&once, text, n, &whole, &n_whole) == QN_OK, "all at once");
+    memcpy(expected, whole, n_whole);
+    must(qn_utf8_stream_flush(&once, &piece, &length) == QN_OK, "the end");
+    memcpy(expected + n_whole, piece, length);
+    n_whole += length;
+    must(same(out, made, expected, n_whole), "cutting changes nothing");
+    must(!is_utf8(text, n) || same(out, made, text, n), "whole text passes unchanged");
+    free(out);
+    free(expected);
+    qn_utf8_stream_free(&stream);
+    qn_utf8_stream_free(&once);
+}
+
+/* The first lines of the input are the stop strings, the rest is the text. */
+static void check_stop(const char *text, size_t n, uint8_t cuts)
+{
+    char *copy = malloc(n + 1), *out = malloc(n + 1), *strings[4];
+    must(copy && out, "memory");
+    memcpy(copy, text, n);
+    copy[n] = '\0';
+    size_t n_strings = 0, at = 0;
+    while (n_strings < 4) {
+        char *line_end = memchr(copy + at, '\n', n - at);
+        if (!line_end)
+            break;
+        *line_end = '\0';
+        strings[n_strings++] = copy + at;
+        at = (size_t)(line_end - copy) + 1;
+    }
+    text = copy + at;
+    n -= at;
+    qn_stop *stop;
+    if (qn_stop_create((const char *const *)strings, n_strings, &stop) == QN_OK) {
+        size_t made = 0, length, end = 0, match = 0;
+        for (end = 1; end <= n && !match; end++)
+            for (size_t i = 0; i < n_strings; i++) {
+                const size_t l = strlen(strings[i]);
+                if (l <= end && l > match && !memcmp(text + end - l, strings[i], l))
+                    match = l;
+            }
+        const size_t expected = match ? end - 1 - match : n;
+        const char *safe;
+        bool hit = false;
+        for (size_t from = 0, to; from < n; from = to) {
+            to = cut(from, n, cuts);
+            must(qn_stop_feed(stop, text + from, to - from, &safe, &length, &hit) == QN_OK, "a piece goes in");
+            memcpy(out + made, safe, length);
+            made += length;
+            must(hit == (match && to >= end - 1), "a stop string is seen when it ends");
+        }
+        must(qn_stop_flush(stop, &safe, &length) == QN_OK, "the end");
+        memcpy(out + made, safe, length);
+        must(same(out, made + length, text, expected), "all before the stop string comes out");
+        qn_stop_free(stop);
+    }
+    free(copy);
+    free(out);
+}
+
+static void check_chat(const char *text, size_t n)
+{
+    char *content = malloc(n + 1);
+    must(content, "memory");
+    memcpy(content, text, n);
+    content[n] = '\0';
+    const qn_chat_message message = {"user", content};
+    int32_t *tokens;
+    size_t count, control = 0;
+    must(qn_chat_encode(tokenizers[0], chat, &message, 1, true, &tokens, &count) == QN_OK, "a conversation encodes");
+    for (size_t i = 0; i < count; i++)
+        control += qn_tokenizer_is_special(tokenizers[0], tokens[i]);
+    must(control == 3, "a message adds no control token");
+    free(tokens);
+    free(content);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!tokenizers[0])
+        set_up();
+    if (size < 2)
+        return 0;
+    const char *text = (const char *)data + 2;
+    const size_t n = size - 2, which = data[0] % 8 % N_PRES;
+    switch (data[0] / 8 % 8) {
+    case 0: check_stream(text, n, data[1]); break;
+    case 1: check_stop(text, n, data[1]); break;
+    case 2: check_chat(text, n); break;
+    case 3: check_vocabulary(which, text, n); break;
+    default: check_tokenizer(which, text, n); break;
+    }
+    return 0;
+}
