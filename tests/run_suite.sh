@@ -5,9 +5,10 @@ set -u
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 jobs=${JOBS:-$(nproc)}
+mkdir -p "$build" && build=$(cd "$build" && pwd) || exit 1
 logs=$build/test-logs
 rm -rf "$logs"
-mkdir -p "$logs" || exit 1
+mkdir "$logs" || exit 1
 
 passed=0 failed=0 skipped=0
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
@@ -35,7 +36,7 @@ count() { sed -n "s/^[[:space:]]*$2=\"\([0-9]*\)\".*/\1/p" "$1" | head -n 1; }
 
 # run NAME FOLDER ctest-arguments... - run tests and add up what came of them.
 run() {
-    local name=$1 folder=$2 start=$SECONDS log="$PWD/$logs/test-$1.log" xml="$PWD/$logs/test-$1.xml"
+    local name=$1 folder=$2 start=$SECONDS log="$logs/test-$1.log" xml="$logs/test-$1.xml"
     shift 2
     ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=ignore --output-junit "$xml" "$@" >"$log" 2>&1
     local status=$? tests=0 bad=0 left=0
