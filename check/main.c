@@ -1,0 +1,261 @@
+/* The checker's command line, its random numbers, guards, counts and clock. */
+#include "check/check.h"
+
+#include "base/cpu.h"
+#include "base/half.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const struct operation {
+    const char *name;
+    void (*check)(bool bench);
+} operations[] = {
+    { "matmul", qn_check_matmul },       { "quantize", qn_check_quantize },       { "norm", qn_check_norm },
+    { "rope", qn_check_rope },           { "attention", qn_check_attention },     { "elementwise", qn_check_elementwise },
+    { "sample", qn_check_sample },
+};
+
+enum { N_OPERATIONS = sizeof operations / sizeof operations[0], GUARD = 64, FAILURES_SHOWN = 20 };
+
+static struct {
+    char name[256];
+    bool failed, json;
+    size_t cases, failures;
+} state;
+
+size_t qn_levels(qn_level levels[8])
+{
+    static const char *const names[] = { "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm" };
+    const unsigned present = qn_cpu_present();
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        unsigned features;
+        if (qn_cpu_level(names[i], &features) && !(features & ~present))
+            levels[n++] = (qn_level){ names[i], features };
+    }
+    return n;
+}
+
+/* ---- Random numbers ---- */
+
+static uint64_t random_state;
+
+void qn_random_seed(uint64_t seed)
+{
+    random_state = seed * 0x9e3779b97f4a7c15u + 1;
+}
+
+uint64_t qn_random(void)
+{
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+size_t qn_random_below(size_t n)
+{
+    return (size_t)(qn_random() % n);
+}
+
+float qn_random_normal(void)
+{
+    const double u = ((double)(qn_random() >> 11) + 1) * 0x1p-53, v = (double)(qn_random() >> 11) * 0x1p-53;
+    return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+void qn_random_floats(float *x, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = qn_random_normal() * scale;
+}
+
+/* ---- Guards ---- */
+
+qn_guarded qn_guarded_new(size_t bytes, size_t shift)
+{
+    qn_guarded g = { .bytes = bytes, .shift = shift };
+    g.block = aligned_alloc(64, (bytes + shift + 2 * GUARD + 63) / 64 * 64);
+    if (!g.block) {
+        fprintf(stderr, "quern-check: no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    g.data = g.block + GUARD + shift;
+    memset(g.block, 0xff, bytes + shift + 2 * GUARD); /* all ones: NaN as float and as half */
+    return g;
+}
+
+bool qn_guarded_ok(const qn_guarded *g)
+{
+    for (size_t i = 0; i < GUARD + g->shift; i++)
+        if (g->block[i] != 0xff)
+            return false;
+    for (size_t i = 0; i < GUARD; i++)
+        if (g->data[g->bytes + i] != 0xff)
+            return false;
+    return true;
+}
+
+void qn_guarded_free(qn_guarded *g)
+{
+    free(g->block);
+}
+
+/* ---- Results ---- */
+
+void qn_case_begin(const char *op, const char *variant, const char *format, ...)
+{
+    va_list args;
+    const int used = snprintf(state.name, sizeof state.name, "%s %s ", op, variant);
+    va_start(args, format);
+    vsnprintf(state.name + used, sizeof state.name - (size_t)used, format, args);
+    va_end(args);
+    state.failed = false;
+    state.cases++;
+}
+
+void qn_expect(bool ok, const char *format, ...)
+{
+    if (ok || state.failed)
+        return;
+    state.failed = true;
+    if (++state.failures > FAILURES_SHOWN)
+        return;
+    va_list args;
+    printf("FAILED  %s: ", state.name);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+void qn_expect_same(const float *found, const float *expected, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (found[i] != expected[i] && qn_f32_bits(found[i]) != qn_f32_bits(expected[i])) {
+            qn_expect(false, "%s[%zu] is %.9g, the reference has %.9g", what, i, (double)found[i], (double)expected[i]);
+            return;
+        }
+}
+
+void qn_expect_near(const float *found, const double *expected, const double *bound, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)found[i] - expected[i]) <= bound[i])) {
+            qn_expect(false, "%s[%zu] is %.9g, float64 gives %.9g, bound %.2g", what, i, (double)found[i], expected[i], bound[i]);
+            return;
+        }
+}
+
+/* ---- Speed ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, void (*work)(void *context),
+              void *context)
+{
+    enum { RUNS = 5 };
+    double seconds[RUNS];
+    size_t calls = 1;
+    work(context);
+    for (double start = now(); now() - start < 0.02; calls++)
+        work(context);
+    for (int run = 0; run < RUNS; run++) {
+        const double start = now();
+        for (size_t i = 0; i < calls; i++)
+            work(context);
+        seconds[run] = (now() - start) / (double)calls;
+    }
+    qsort(seconds, RUNS, sizeof seconds[0], compare_doubles);
+    if (state.json)
+        printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": {\"median\": %.9g, \"min\": %.9g, \"max\": %.9g}, "
+               "\"rate\": %.6g, \"unit\": \"%s\"}\n",
+               op, variant, shape, seconds[RUNS / 2], seconds[0], seconds[RUNS - 1], units / seconds[RUNS / 2], unit);
+    else
+        printf("%-12s %-8s %-34s %10.2f us %10.2f G%s/s\n", op, variant, shape, seconds[RUNS / 2] * 1e6,
+               units / seconds[RUNS / 2] * 1e-9, unit);
+    fflush(stdout);
+}
+
+/* ---- Command line ---- */
+
+static int usage(const char *problem, const char *what)
+{
+    fprintf(stderr, "quern-check: %s: %s\n", what, problem);
+    fprintf(stderr, "usage: quern-check [--op NAME] [--device cpu] [--bench] [--format table|json]\n");
+    return 2;
+}
+
+static void help(void)
+{
+    printf("usage: quern-check [--op NAME] [--device cpu] [--bench] [--format table|json]\n"
+           "Checks every kernel variant that this machine can run against its reference, and the references against float64.\n"
+           "  --op NAME       one operation alone:");
+    for (int i = 0; i < N_OPERATIONS; i++)
+        printf(" %s", operations[i].name);
+    printf("\n  --device cpu    where the kernels run\n"
+           "  --bench         time the variants as well\n"
+           "  --format F      of the timings: table or json, one object a line\n");
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    bool bench = false;
+    for (int i = 1; i < argc; i++) {
+        const char *option = argv[i];
+        if (!strcmp(option, "--help") || !strcmp(option, "-h")) {
+            help();
+            return 0;
+        }
+        if (!strcmp(option, "--bench")) {
+            bench = true;
+            continue;
+        }
+        if (strcmp(option, "--op") && strcmp(option, "--device") && strcmp(option, "--format"))
+            return usage("unknown option", option);
+        if (++i == argc)
+            return usage("a value is missing", option);
+        if (!strcmp(option, "--op"))
+            only = argv[i];
+        else if (!strcmp(option, "--device") && strcmp(argv[i], "cpu"))
+            return usage("not a device of this build, expected cpu", argv[i]);
+        else if (!strcmp(option, "--format") && strcmp(argv[i], "table") && strcmp(argv[i], "json"))
+            return usage("not a format, expected table or json", argv[i]);
+        else if (!strcmp(option, "--format"))
+            state.json = !strcmp(argv[i], "json");
+    }
+    size_t run = 0;
+    for (int i = 0; i < N_OPERATIONS; i++) {
+        if (only && strcmp(only, operations[i].name))
+            continue;
+        const size_t cases = state.cases, failures = state.failures;
+        operations[i].check(bench);
+        run++;
+        if (!state.json)
+            printf("%-12s %zu cases, %zu failed\n", operations[i].name, state.cases - cases, state.failures - failures);
+    }
+    if (!run)
+        return usage("no such operation", only);
+    if (!state.json)
+        printf("%zu passed, %zu failed\n", state.cases - state.failures, state.failures);
+    else if (state.failures)
+        fprintf(stderr, "quern-check: %zu of %zu cases failed\n", state.failures, state.cases);
+    return state.failures != 0;
+}
