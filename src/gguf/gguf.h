@@ -129,7 +129,8 @@ qn_status qn_gguf_writer_add_string(qn_gguf_writer *writer, const char *key, con
 /* qn_gguf_writer_copy - an entry of an open file as it stands there; general.alignment is left out, the writer having its own. */
 qn_status qn_gguf_writer_copy(qn_gguf_writer *writer, const qn_gguf_kv *kv);
 /* qn_gguf_writer_add_tensor - announce a tensor of `bytes` bytes; offsets are placed in this order at the alignment (32). */
-qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *writer, qn_string name, uint32_t type, uint32_t n_dims, const uint64_t *dims, size_t bytes);
+qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *writer, qn_string name, uint32_t type, uint32_t n_dims,
+                                    const uint64_t *dims, size_t bytes);
 /* qn_gguf_writer_begin_data - write the header; no more keys or tensors after this. */
 qn_status qn_gguf_writer_begin_data(qn_gguf_writer *writer);
 /* qn_gguf_writer_data - the next bytes of the data section: each tensor's bytes must be given exactly, in order, in any pieces;
