@@ -235,7 +235,7 @@ struct timed_sample {
 static void timed_argmax(void *context)
 {
     struct timed_sample *t = context;
-    t->result = (float)qn_argmax(t->kernels, input[0], MAX_ROW);
+    t->result = (float)qn_argmax_row(t->kernels, input[0], MAX_ROW);
 }
 
 void qn_check_sample(bool bench)
@@ -258,7 +258,7 @@ void qn_check_sample(bool bench)
                     x[at = qn_random_below(at + 1)] = 40; /* equals: the lower index counts */
                 qn_sample_kernels_init(&kernels, levels[i].features);
                 qn_case_begin("sample", levels[i].name, "width %zu shape %d", n, shape);
-                qn_expect(qn_argmax(&kernels, x, n) == at, "argmax is %zu, expected %zu", qn_argmax(&kernels, x, n), at);
+                qn_expect(qn_argmax_row(&kernels, x, n) == at, "argmax is %zu, expected %zu", qn_argmax_row(&kernels, x, n), at);
                 const float sum = kernels.sum_exp(x, n, 40);
                 double exact = 0;
                 for (size_t k = 0; k < n; k++)

@@ -186,7 +186,7 @@ qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_tok
         sampler->logits[i] = logits[i];
     }
     apply_penalty(sampler, recent, n_recent, logits);
-    const size_t best = qn_argmax(&sampler->kernels.sample, sampler->logits, n);
+    const size_t best = qn_argmax_row(&sampler->kernels.sample, sampler->logits, n);
     if (isinf(sampler->logits[best]))
         return qn_fail(QN_ERR_INVALID, "logits: the largest is %g, expected a finite one", (double)sampler->logits[best]);
     if (sampler->params.temperature == 0 || sampler->params.top_k == 1) {

@@ -1,6 +1,8 @@
 /* The table of architectures, and what they all read from a file. */
 #include "model/architectures.h"
 
+#include "kernels/attention/attention.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -104,7 +106,7 @@ static qn_status read_hparams(const qn_gguf *file, qn_hparams *h)
     if (h->n_heads % h->n_kv_heads)
         return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is no multiple of attention.head_count_kv %u", qn_gguf_path(file),
                        (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
-    if (h->head_dim % 16 || value_dim != h->head_dim)
+    if (h->head_dim % QN_HEAD_UNIT || value_dim != h->head_dim)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of 16",
                        qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim);
     if (!(h->eps >= 0 && h->eps < 1))

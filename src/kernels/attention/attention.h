@@ -16,11 +16,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { QN_KEY_TILE = 16, QN_KEY_BLOCK = 256, QN_QUERY_TILE = 64 };
+enum { QN_KEY_TILE = 16, QN_KEY_BLOCK = 256, QN_QUERY_TILE = 64, QN_HEAD_UNIT = 16 };
 
 typedef struct qn_attention_kernels {
     const char *name;
-    /* One position's key and value [head_dim] into a head's part of the cache. head_dim is a multiple of 16. */
+    /* One position's key and value [head_dim] into a head's part of the cache. head_dim is a multiple of QN_HEAD_UNIT. */
     void (*store)(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim);
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
      *   keys, values  the block's first position in the cache

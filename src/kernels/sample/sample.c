@@ -35,7 +35,7 @@ void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu)
     (void)cpu;
 }
 
-size_t qn_argmax(const qn_sample_kernels *kernels, const float *logits, size_t n)
+size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size_t n)
 {
     const float largest = kernels->maximum(logits, n);
     for (size_t i = 0; i < n; i++)

@@ -14,8 +14,8 @@ typedef struct qn_sample_kernels {
 
 void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu);
 
-/* qn_argmax - the index of the largest logit, the lowest of equals. */
-size_t qn_argmax(const qn_sample_kernels *kernels, const float *logits, size_t n);
+/* qn_argmax_row - the index of the largest logit, the lowest of equals. */
+size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size_t n);
 
 void qn_sample_init_avx2(qn_sample_kernels *kernels);
 void qn_sample_init_avx512(qn_sample_kernels *kernels);
