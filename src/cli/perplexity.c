@@ -22,13 +22,15 @@ struct score {
     uint64_t count;
 };
 
-static const char purpose[] =
-    "Splits the text into pieces of -c tokens that do not overlap, reads each from an empty context, and scores the second "
-    "half of\n"
-    "each: the tokens after the first c/2+1, each predicted from all those before it in its piece. A rest shorter than a piece "
-    "is\n"
-    "left out. Where the model asks for a beginning-of-text token, it replaces the first token of every piece. Prints\n"
-    "\"perplexity: X +/- Y (N tokens)\": exp of the mean of -log p, its standard error, and how many tokens were scored.";
+static const char purpose[] = "Splits the text into pieces of -c tokens that do not overlap, reads each from an empty context, "
+                              "and scores the second half of\n"
+                              "each: tokens c/2 to c-1, counted from 0, each predicted from all those before it in its piece. "
+                              "A rest shorter than a piece is\n"
+                              "left out. Where the model asks for a beginning-of-text token, it replaces the first token of "
+                              "every piece. Special tokens written\n"
+                              "in the text are plain text. Prints \"perplexity: X +/- Y (N tokens)\": exp of the mean of -log "
+                              "p, its standard error, and how\n"
+                              "many tokens were scored.";
 
 static qn_args_result parse(struct perplexity *p, int argc, char **argv)
 {
@@ -71,7 +73,7 @@ static double surprise(const float *logits, size_t n_vocab, qn_token token)
 static int score_piece(qn_session *session, const qn_token *tokens, size_t c, size_t n_vocab, float *logits,
                        struct score *score)
 {
-    const size_t first = c / 2;
+    const size_t first = c / 2 - 1; /* the last token that is not scored predicts the first that is */
     if (qn_session_truncate(session, 0) || qn_session_eval(session, tokens, first, QN_LOGITS_NONE, NULL))
         return qn_cli_fail();
     /* The last token of a piece predicts one that is not in it: it is not read. */

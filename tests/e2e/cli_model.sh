@@ -35,7 +35,7 @@ quern run -m "$parrot" -p 'x' -c 8 --ignore-eos
 timeout --preserve-status -s INT 2 "$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -c 100000000 >"$work/out" 2>"$work/err"
 [ $? -eq 130 ] || fail "run: Ctrl-C does not end it by the signal"
 iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null 2>&1 || fail "run: interrupted inside a character"
-grep -q 'interrupted' "$work/err" || fail "run: does not say that it was interrupted"
+[ ! -s "$work/out" ] || grep -q 'interrupted' "$work/err" || fail "run: does not say that it was interrupted"
 
 # ---- chat ----
 printf 'first\n/help\n/reset\nsecond\n/system z\nthird\n/exit\nnever read\n' >"$work/lines"
@@ -80,16 +80,15 @@ quern bench -m "$model" -p 0 -n 4 -r 1
 { [ $status -eq 0 ] && grep -q '^tg4 ' "$work/out" && ! grep -q '^pp' "$work/out"; } || fail "bench: the table"
 
 # ---- perplexity ----
-# Bytes of the parrot's own text in its order are certain; anything else is not. 12 bytes a cycle, of which "!" is followed by
-# something else than the end of the turn: -log p there is 24, and 0 elsewhere, so exp(24/12) = 7.389 over whole cycles. Scored are
-# the last 12 of 25 tokens.
-printf 'Hé 世🙂!Hé 世🙂!H' >"$work/text"
-quern perplexity -m "$parrot" -f "$work/text" -c 25
+# Bytes of the parrot's own text in its order are certain; only "!" is followed by something else than the end of the turn, and
+# -log p of that is 24. A cycle is 12 bytes, so exp(24/12) = 7.389 over whole cycles; scored are the last 12 of 24 tokens.
+printf 'Hé 世🙂!Hé 世🙂!' >"$work/text"
+quern perplexity -m "$parrot" -f "$work/text" -c 24
 grep -qE '^perplexity: 7\.(38|39)[0-9]* \+/- [0-9.]+ \(12 tokens\)$' "$work/out" || fail "perplexity of the parrot's text"
 cat "$work/text" "$work/text" >"$work/twice"
-quern perplexity -m "$parrot" -f "$work/twice" -c 25 --limit-bytes 30
+quern perplexity -m "$parrot" -f "$work/twice" -c 24 --limit-bytes 30
 grep -q '(12 tokens)' "$work/out" || fail "perplexity --limit-bytes"
-quern perplexity -m "$parrot" -f - -c 25 <"$work/twice"
+quern perplexity -m "$parrot" -f - -c 24 <"$work/twice"
 grep -q '(24 tokens)' "$work/out" || fail "perplexity of two pieces from standard input"
 [ ! -s "$work/err" ] || fail "perplexity: something on standard error although it is no terminal"
 
