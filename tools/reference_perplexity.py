@@ -5,9 +5,10 @@ usage: reference_perplexity.py MODEL.gguf TEXT [--bytes 65536] [-c 512] [--ids I
 
 The rule, which is quern's too: the first --bytes bytes of the text (a character cut in two at the end is dropped) are tokenised as
 a whole, special tokens as plain text, with the beginning-of-text token in front where the file asks for one. The tokens are cut
-into chunks of c that do not overlap; what is left at the end, less than c tokens, is dropped. Each chunk is evaluated from an empty
-context, and its second half is scored: the logits at positions c/2-1 .. c-2 predict the tokens at c/2 .. c-1. Perplexity is
-exp(mean of -ln p over all scored tokens).
+into chunks of c that do not overlap; what is left at the end, less than c tokens, is dropped. Where the file asks for it, the
+beginning-of-text token also replaces the first token of every chunk. Each chunk is evaluated from an empty context, and its second
+half is scored: the logits at positions c/2-1 .. c-2 predict the tokens at c/2 .. c-1. Perplexity is exp(mean of -ln p over all
+scored tokens).
 
 The weights are the file's, decoded exactly and rounded to float32, loaded into transformers with q and k back in its order of rows.
 Tokens come from the `tokenizers` package with the file's own vocabulary and merges; SmolLM2's pre-tokeniser is built in, for
@@ -111,6 +112,8 @@ def main():
     if a.int8:
         round_inputs(model, Int8(a.int8, a.scale))
     for i in range(n_chunks):
+        if keys.get("tokenizer.ggml.add_bos_token", False):
+            ids[i * a.c] = keys["tokenizer.ggml.bos_token_id"]
         chunk = torch.from_numpy(ids[i * a.c:(i + 1) * a.c].astype(np.int64))
         with torch.no_grad():
             logits = model(chunk[None]).logits[0, half - 1:a.c - 1].double()
