@@ -1,0 +1,358 @@
+/* Models and sessions through the public header: what they refuse, rewinding, several sessions, cancelling, generation; and files
+ * that are whole but wrong for the architecture they name. */
+#include "gguf/gguf.h"
+#include "quant/quant.h"
+#include "quern/quern.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MODEL QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf"
+enum { VOCAB = 320, N_IDS = 40 };
+
+static qn_model *model;
+static qn_token ids[N_IDS];
+
+static int load_model(void **unused)
+{
+    (void)unused;
+    const qn_model_params params = { .n_threads = 2 };
+    for (int i = 0; i < N_IDS; i++)
+        ids[i] = i * 61 % VOCAB;
+    return qn_model_load(MODEL, &params, &model) != QN_OK;
+}
+
+static int free_model(void **unused)
+{
+    (void)unused;
+    qn_model_free(model);
+    return 0;
+}
+
+static void assert_text(const char *part)
+{
+    if (!strstr(qn_error_text(), part))
+        fail_msg("'%s' is not in '%s'", part, qn_error_text());
+}
+
+static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
+{
+    const qn_session_params params = { .n_ctx = n_ctx, .n_batch = n_batch };
+    qn_session *session;
+    assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
+    return session;
+}
+
+static void evaluation_refuses(void **unused)
+{
+    (void)unused;
+    qn_session *session = new_session(10, 4);
+    float logits[VOCAB];
+    qn_token bad[] = { 1, VOCAB, 2 };
+    assert_int_equal(qn_session_eval(session, ids, 11, QN_LOGITS_LAST, logits), QN_ERR_CONTEXT);
+    assert_text("11 tokens do not fit after 0, it holds 10");
+    assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
+    assert_text("token 1: id 320");
+    bad[1] = -1;
+    assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
+    assert_int_equal(qn_session_eval(session, ids, 3, QN_LOGITS_LAST, NULL), QN_ERR_INVALID);
+    assert_int_equal(qn_session_length(session), 0);
+    assert_int_equal(qn_session_eval(session, ids, 10, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_int_equal(qn_session_length(session), 10);
+    assert_int_equal(qn_session_eval(session, ids, 0, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_ERR_CONTEXT);
+    assert_int_equal(qn_session_truncate(session, 11), QN_ERR_INVALID);
+    qn_session_free(session);
+    static const qn_session_params refused[] = {
+        { .n_ctx = UINT32_MAX }, { .n_batch = 5000 }, { .kv = "q4_0" }
+    };
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(qn_session_create(model, &refused[i], &session), i == 2 ? QN_ERR_UNSUPPORTED : QN_ERR_INVALID);
+        assert_null(session);
+    }
+}
+
+static void rewinding_forgets(void **unused)
+{
+    (void)unused;
+    qn_session *a = new_session(64, 16), *b = new_session(64, 16);
+    float first[VOCAB], second[VOCAB];
+    const qn_token other[] = { 5, 6, 7, 8, 9 };
+    assert_int_equal(qn_session_eval(a, ids, 30, QN_LOGITS_LAST, first), QN_OK);
+    assert_int_equal(qn_session_eval(b, ids, 20, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_int_equal(qn_session_eval(b, other, 5, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_int_equal(qn_session_truncate(b, 20), QN_OK);
+    assert_int_equal(qn_session_eval(b, ids + 20, 10, QN_LOGITS_LAST, second), QN_OK);
+    assert_memory_equal(first, second, sizeof first);
+    qn_session_free(a);
+    qn_session_free(b);
+}
+
+/* Positions beyond one block of keys, where partial results are merged. */
+static void long_contexts_do_not_depend_on_the_split(void **unused)
+{
+    (void)unused;
+    enum { LONG = 700 };
+    qn_token tokens[LONG];
+    float first[VOCAB], second[VOCAB];
+    qn_session *a = new_session(LONG, 0), *b = new_session(LONG + 300, 3);
+    for (int i = 0; i < LONG; i++)
+        tokens[i] = i * 131 % VOCAB;
+    assert_int_equal(qn_session_eval(a, tokens, LONG, QN_LOGITS_LAST, first), QN_OK);
+    assert_int_equal(qn_session_eval(b, tokens, LONG - 1, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_int_equal(qn_session_eval(b, tokens + LONG - 1, 1, QN_LOGITS_LAST, second), QN_OK);
+    assert_memory_equal(first, second, sizeof first);
+    qn_session_free(a);
+    qn_session_free(b);
+}
+
+struct side {
+    qn_session *session;
+    float logits[VOCAB];
+    qn_status status;
+};
+
+static void *evaluate_side(void *context)
+{
+    struct side *side = context;
+    for (int i = 0; i < N_IDS && side->status == QN_OK; i++)
+        side->status = qn_session_eval(side->session, ids + i, 1, QN_LOGITS_LAST, side->logits);
+    return NULL;
+}
+
+static void sessions_take_turns(void **unused)
+{
+    (void)unused;
+    struct side sides[2] = { { .session = new_session(64, 0) }, { .session = new_session(64, 0) } };
+    pthread_t threads[2];
+    float alone[VOCAB];
+    qn_session *session = new_session(64, 0);
+    assert_int_equal(qn_session_eval(session, ids, N_IDS, QN_LOGITS_LAST, alone), QN_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, evaluate_side, &sides[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(sides[i].status, QN_OK);
+        assert_memory_equal(sides[i].logits, alone, sizeof alone);
+        qn_session_free(sides[i].session);
+    }
+    qn_session_free(session);
+}
+
+static bool stop_after_two(void *user, size_t done, size_t total)
+{
+    (void)total;
+    ++*(int *)user;
+    return done < 8;
+}
+
+static void *cancel_soon(void *context)
+{
+    usleep(20000);
+    qn_session_cancel(context);
+    return NULL;
+}
+
+static void cancelling(void **unused)
+{
+    (void)unused;
+    int calls = 0;
+    qn_session *session = new_session(1 << 20, 4);
+    qn_session_on_progress(session, stop_after_two, &calls);
+    assert_int_equal(qn_session_eval(session, ids, N_IDS, QN_LOGITS_NONE, NULL), QN_ERR_CANCELLED);
+    assert_int_equal(calls, 2);
+    assert_int_equal(qn_session_length(session), 8);
+    qn_session_on_progress(session, NULL, NULL);
+    /* From another thread, in the middle of a generation without end. */
+    pthread_t thread;
+    qn_generate_params params = qn_generate_defaults();
+    qn_generate_result result;
+    params.ignore_end = true;
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
+    assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+    pthread_join(thread, NULL);
+    assert_int_equal(result.reason, QN_STOP_CANCELLED);
+    /* Once obeyed it is forgotten. */
+    assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_OK);
+    qn_session_free(session);
+}
+
+static bool count_tokens(void *user, qn_token token)
+{
+    (void)token;
+    return ++*(int *)user < 7;
+}
+
+static void generation_stops(void **unused)
+{
+    (void)unused;
+    qn_session *session = new_session(20, 0);
+    qn_generate_params params = qn_generate_defaults();
+    qn_generate_result result;
+    int tokens = 0;
+    params.max_tokens = 4;
+    assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+    assert_int_equal(result.reason, QN_STOP_LENGTH);
+    assert_int_equal(result.n_prompt, 5);
+    assert_int_equal(result.n_generated, 4);
+    assert_int_equal(qn_session_length(session), 8); /* the last token was not evaluated */
+    params.max_tokens = 0;
+    assert_int_equal(qn_generate(session, ids, 2, &params, &result), QN_OK);
+    assert_int_equal(result.n_generated, 0);
+    assert_int_equal(qn_session_length(session), 10);
+    params.max_tokens = -1;
+    params.on_token = count_tokens;
+    params.user = &tokens;
+    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_OK);
+    assert_int_equal(result.reason, QN_STOP_CALLBACK);
+    assert_int_equal(tokens, 7);
+    params.on_token = NULL;
+    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_OK);
+    assert_int_equal(result.reason, QN_STOP_CONTEXT);
+    assert_int_equal(qn_session_length(session), 20);
+    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_ERR_CONTEXT);
+    assert_int_equal(qn_generate(session, ids, 0, &params, &result), QN_ERR_INVALID);
+    assert_int_equal(qn_generate_text(session, "text", &params, &result), QN_ERR_UNSUPPORTED); /* the file has no tokeniser */
+    qn_session_free(session);
+}
+
+/* ---- Files that are whole but wrong ---- */
+
+/* A copy of the model in which one key has another value, one tensor is left out or has rows fewer, or one block's scale is NaN. */
+struct change {
+    const char *key; /* becomes `value` */
+    uint32_t value;
+    const char *architecture;
+    const char *drop, *shorten, *poison;
+};
+
+static void write_tensors(qn_gguf_writer *writer, const qn_gguf *file, const struct change *change)
+{
+    for (int data = 0; data < 2; data++) {
+        for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+            const qn_gguf_tensor *t = qn_gguf_tensor_at(file, i);
+            uint64_t dims[4];
+            size_t bytes = t->bytes;
+            memcpy(dims, t->dims, sizeof dims);
+            if (change->drop && qn_string_equals(t->name, change->drop))
+                continue;
+            if (change->shorten && qn_string_equals(t->name, change->shorten)) {
+                bytes -= bytes / dims[1];
+                dims[1]--;
+            }
+            if (!data) {
+                assert_int_equal(qn_gguf_writer_add_tensor(writer, t->name, t->type, t->n_dims, dims, bytes), QN_OK);
+                continue;
+            }
+            uint8_t *copy = malloc(bytes);
+            assert_non_null(copy);
+            memcpy(copy, t->data, bytes);
+            if (change->poison && qn_string_equals(t->name, change->poison))
+                memset(copy + (t->type == QN_TYPE_F32 ? 4 : 18) * 3, 0xff, 4);
+            assert_int_equal(qn_gguf_writer_data(writer, copy, bytes), QN_OK);
+            free(copy);
+        }
+        if (!data)
+            assert_int_equal(qn_gguf_writer_begin_data(writer), QN_OK);
+    }
+}
+
+static void write_changed(const char *path, const struct change *change)
+{
+    qn_gguf *file;
+    qn_gguf_writer *writer;
+    assert_int_equal(qn_gguf_open(MODEL, &file), QN_OK);
+    assert_int_equal(qn_gguf_writer_create(path, &writer), QN_OK);
+    for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
+        const qn_gguf_kv *kv = qn_gguf_kv_at(file, i);
+        if (change->architecture && qn_string_equals(kv->key, "general.architecture"))
+            assert_int_equal(qn_gguf_writer_add_string(writer, "general.architecture", change->architecture), QN_OK);
+        else if (!change->key || !qn_string_equals(kv->key, change->key))
+            assert_int_equal(qn_gguf_writer_copy(writer, kv), QN_OK);
+    }
+    if (change->key)
+        assert_int_equal(qn_gguf_writer_add_u32(writer, change->key, change->value), QN_OK);
+    write_tensors(writer, file, change);
+    assert_int_equal(qn_gguf_writer_finish(writer), QN_OK);
+    qn_gguf_writer_free(writer);
+    qn_gguf_close(file);
+}
+
+static void wrong_models_are_refused(void **unused)
+{
+    (void)unused;
+    static const struct {
+        struct change change;
+        qn_status status;
+        const char *text;
+    } cases[] = {
+        { { .architecture = "mamba9" }, QN_ERR_UNSUPPORTED, "architecture 'mamba9'" },
+        { { .drop = "blk.1.ffn_up.weight" }, QN_ERR_FORMAT, "'blk.1.ffn_up.weight' is missing" },
+        { { .drop = "token_embd.weight" }, QN_ERR_FORMAT, "'token_embd.weight' is missing" },
+        { { .drop = "output_norm.weight" }, QN_ERR_FORMAT, "'output_norm.weight' is missing" },
+        { { .shorten = "blk.0.attn_k.weight" }, QN_ERR_FORMAT, "'blk.0.attn_k.weight' is [" },
+        { { .poison = "blk.2.attn_q.weight" }, QN_ERR_FORMAT, "'blk.2.attn_q.weight': block 3" },
+        { { .poison = "blk.0.attn_norm.weight" }, QN_ERR_FORMAT, "'blk.0.attn_norm.weight': block 3" },
+        { { .key = "llama.block_count", .value = 99 }, QN_ERR_FORMAT, "'blk.3.attn_norm.weight' is missing" },
+        { { .key = "llama.block_count", .value = 0 }, QN_ERR_FORMAT, "block_count is 0" },
+        { { .key = "llama.attention.head_count", .value = 0 }, QN_ERR_FORMAT, "head_count is 0" },
+        { { .key = "llama.attention.head_count_kv", .value = 3 }, QN_ERR_FORMAT, "no multiple of" },
+        { { .key = "llama.attention.key_length", .value = 40 }, QN_ERR_UNSUPPORTED, "multiples of 16" },
+        { { .key = "llama.embedding_length", .value = 128 }, QN_ERR_FORMAT, "expected [128" },
+        { { .key = "llama.rope.dimension_count", .value = 7 }, QN_ERR_FORMAT, "dimension_count is 7" },
+        { { .key = "llama.expert_count", .value = 8 }, QN_ERR_UNSUPPORTED, "8 experts" },
+        { { .key = "prism.hadamard.version", .value = 1 }, QN_ERR_UNSUPPORTED, "prism.hadamard.version" },
+        { { .key = "llama.attention.layer_norm_rms_epsilon", .value = 1 }, QN_ERR_FORMAT, "layer_norm_rms_epsilon" },
+    };
+    char path[] = "/tmp/quern-test-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        qn_model *wrong;
+        write_changed(path, &cases[i].change);
+        const qn_status status = qn_model_load(path, NULL, &wrong);
+        if (status != cases[i].status)
+            fail_msg("case %zu: status %d, '%s'", i, (int)status, status == QN_OK ? "" : qn_error_text());
+        assert_null(wrong);
+        assert_text(cases[i].text);
+    }
+    write_changed(path, &(struct change){ 0 });
+    qn_model *right;
+    assert_int_equal(qn_model_load(path, NULL, &right), QN_OK);
+    qn_model_free(right);
+    unlink(path);
+}
+
+static void information(void **unused)
+{
+    (void)unused;
+    const qn_model_info info = qn_model_get_info(model);
+    assert_string_equal(info.architecture, "llama");
+    assert_string_equal(info.quantisation, "q1_0");
+    assert_int_equal(info.n_vocab, VOCAB);
+    assert_int_equal(info.n_threads, 2);
+    assert_string_equal(info.tokeniser, "");
+    assert_true(info.bytes_per_token > 0 && info.bytes_per_token < info.file_bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evaluation_refuses), cmocka_unit_test(rewinding_forgets),
+        cmocka_unit_test(long_contexts_do_not_depend_on_the_split), cmocka_unit_test(sessions_take_turns),
+        cmocka_unit_test(cancelling), cmocka_unit_test(generation_stops), cmocka_unit_test(wrong_models_are_refused),
+        cmocka_unit_test(information),
+    };
+    return cmocka_run_group_tests(tests, load_model, free_model);
+}

@@ -1,0 +1,202 @@
+/* Sampling: greedy choice, each filter on distributions whose answer is known, seeds, and refusals. */
+#include "quern/quern.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 1000, DRAWS = 20000 };
+
+/* Probabilities 1/2, 1/4, 1/8 ... of tokens in an order that is not that of their ids. */
+static float logits[VOCAB];
+
+static qn_token token_of(int rank)
+{
+    return (qn_token)(rank * 37 % VOCAB);
+}
+
+static int set_up(void **unused)
+{
+    (void)unused;
+    for (int rank = 0; rank < VOCAB; rank++)
+        logits[token_of(rank)] = (float)(-0.6931471805599453 * (rank < 60 ? rank : 60));
+    return 0;
+}
+
+static qn_sampling plain(uint64_t seed)
+{
+    return (qn_sampling){ .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64, .seed = seed };
+}
+
+/* How often each of the first eight ranks is drawn; anything else counts in the ninth. */
+static void draw_many(qn_sampling params, double share[9])
+{
+    qn_sampler *sampler;
+    assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
+    for (int i = 0; i < 9; i++)
+        share[i] = 0;
+    for (int i = 0; i < DRAWS; i++) {
+        qn_token token;
+        int rank = 0;
+        assert_int_equal(qn_sampler_pick(sampler, logits, NULL, 0, &token), QN_OK);
+        while (rank < 8 && token_of(rank) != token)
+            rank++;
+        share[rank] += 1.0 / DRAWS;
+    }
+    qn_sampler_free(sampler);
+}
+
+/* Five standard deviations of a share of `DRAWS` draws. */
+static void assert_share(double found, double expected)
+{
+    const double bound = 5 * sqrt(expected * (1 - expected) / DRAWS) + 1e-12;
+    if (!(fabs(found - expected) <= bound))
+        fail_msg("a share of %g, expected %g +- %g", found, expected, bound);
+}
+
+static void draws_follow_the_distribution(void **unused)
+{
+    (void)unused;
+    double share[9];
+    draw_many(plain(1), share);
+    for (int i = 0; i < 8; i++)
+        assert_share(share[i], pow(0.5, i + 1));
+    qn_sampling warm = plain(2);
+    warm.temperature = 2; /* weights 2^(-rank/2) */
+    draw_many(warm, share);
+    for (int i = 0; i < 8; i++)
+        assert_share(share[i], pow(2, -i / 2.0) * (1 - sqrt(0.5)));
+}
+
+static void filters_keep_what_they_say(void **unused)
+{
+    (void)unused;
+    double share[9];
+    qn_sampling params = plain(3);
+    params.top_k = 3; /* 4/7, 2/7, 1/7 */
+    draw_many(params, share);
+    assert_share(share[0], 4 / 7.0);
+    assert_share(share[2], 1 / 7.0);
+    assert_true(share[3] == 0 && share[8] == 0);
+    params = plain(4);
+    params.top_p = 0.7f; /* 1/2 is not enough, 3/4 is */
+    draw_many(params, share);
+    assert_share(share[0], 2 / 3.0);
+    assert_share(share[1], 1 / 3.0);
+    assert_true(share[2] == 0);
+    params = plain(5);
+    params.min_p = 0.2f; /* relative to 1/2: keeps 1/2, 1/4, 1/8 */
+    draw_many(params, share);
+    assert_share(share[0], 4 / 7.0);
+    assert_share(share[2], 1 / 7.0);
+    assert_true(share[3] == 0);
+}
+
+static void greedy_takes_the_lowest_of_equals(void **unused)
+{
+    (void)unused;
+    float two[VOCAB] = { 0 };
+    qn_sampling params = plain(0);
+    qn_sampler *sampler;
+    qn_token token;
+    two[700] = two[300] = 5;
+    params.temperature = 0;
+    assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
+    assert_int_equal(qn_sampler_pick(sampler, two, NULL, 0, &token), QN_OK);
+    assert_int_equal(token, 300);
+    qn_sampler_free(sampler);
+}
+
+static void penalty_turns_the_choice(void **unused)
+{
+    (void)unused;
+    float x[VOCAB];
+    for (int i = 0; i < VOCAB; i++)
+        x[i] = -5;
+    x[1] = 4;
+    x[2] = 3;
+    x[3] = -1;
+    qn_sampling params = plain(0);
+    qn_sampler *sampler;
+    qn_token token, recent[] = { 1, 1, 2, 5 };
+    params.temperature = 0;
+    params.repeat_penalty = 1.5f;
+    params.repeat_last_n = 4;
+    assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
+    /* 4/1.5 = 2.67, once although it occurs twice; 3 unpenalised wins only if 2 is outside the window. */
+    assert_int_equal(qn_sampler_pick(sampler, x, recent, 2, &token), QN_OK);
+    assert_int_equal(token, 2);
+    assert_int_equal(qn_sampler_pick(sampler, x, recent, 4, &token), QN_OK);
+    assert_int_equal(token, 1);
+    qn_sampler_free(sampler);
+}
+
+static void seeds_repeat(void **unused)
+{
+    (void)unused;
+    qn_token first[50], again;
+    for (int round = 0; round < 3; round++) {
+        qn_sampling params = qn_sampling_defaults();
+        qn_sampler *sampler;
+        int differ = 0;
+        params.seed = round == 2 ? 8 : 7;
+        assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
+        for (int i = 0; i < 50; i++) {
+            assert_int_equal(qn_sampler_pick(sampler, logits, NULL, 0, round ? &again : &first[i]), QN_OK);
+            differ += round && again != first[i];
+        }
+        assert_true(round == 2 ? differ > 5 : differ == 0);
+        qn_sampler_free(sampler);
+    }
+}
+
+static void refuses(void **unused)
+{
+    (void)unused;
+    static const struct {
+        qn_sampling params;
+        const char *field;
+    } bad[] = {
+        { { .temperature = -1, .top_p = 1, .repeat_penalty = 1 }, "temperature" },
+        { { .temperature = NAN, .top_p = 1, .repeat_penalty = 1 }, "temperature" },
+        { { .top_k = -1, .top_p = 1, .repeat_penalty = 1 }, "top_k" },
+        { { .top_p = 0, .repeat_penalty = 1 }, "top_p" },
+        { { .top_p = 1.5f, .repeat_penalty = 1 }, "top_p" },
+        { { .top_p = 1, .min_p = 1, .repeat_penalty = 1 }, "min_p" },
+        { { .top_p = 1, .repeat_penalty = 0 }, "repeat_penalty" },
+        { { .top_p = 1, .repeat_penalty = 1, .repeat_last_n = -1 }, "repeat_last_n" },
+    };
+    qn_sampler *sampler;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(qn_sampler_create(&bad[i].params, VOCAB, &sampler), QN_ERR_INVALID);
+        assert_null(sampler);
+        assert_non_null(strstr(qn_error_text(), bad[i].field));
+    }
+    float x[VOCAB] = { 0 };
+    qn_sampling params = plain(0);
+    qn_token token = -7;
+    assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
+    x[500] = NAN;
+    assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "token 500"));
+    x[500] = INFINITY;
+    assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
+    assert_int_equal(token, -7);
+    qn_sampler_free(sampler);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_follow_the_distribution), cmocka_unit_test(filters_keep_what_they_say),
+        cmocka_unit_test(greedy_takes_the_lowest_of_equals), cmocka_unit_test(penalty_turns_the_choice),
+        cmocka_unit_test(seeds_repeat), cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}

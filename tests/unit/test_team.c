@@ -1,0 +1,114 @@
+/* The thread team: shares cover everything once, barriers hold, work is seen by all. Also what the thread sanitizer watches. */
+#include "base/cpu.h"
+#include "base/team.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { ROUNDS = 200, CELLS = 64 };
+
+struct relay {
+    qn_team *team;
+    int n_threads;
+    int cells[2][CELLS]; /* plain ints: only barriers order the threads */
+    int wrong;
+};
+
+/* Each round every thread writes its cells from what others wrote in the round before. */
+static void relay_work(void *context, int thread)
+{
+    struct relay *r = context;
+    for (int round = 0; round < ROUNDS; round++) {
+        const int *from = r->cells[round % 2];
+        int *to = r->cells[(round + 1) % 2];
+        size_t begin, end;
+        qn_team_share(CELLS, 1, thread, r->n_threads, &begin, &end);
+        for (size_t i = begin; i < end; i++)
+            to[i] = from[(i + 17) % CELLS] + 1;
+        qn_team_barrier(r->team);
+    }
+}
+
+static void barriers_order_the_threads(void **unused)
+{
+    (void)unused;
+    static const int sizes[] = { 1, 2, 3, 7 };
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct relay r = { .n_threads = sizes[s] };
+        assert_int_equal(qn_team_create(sizes[s], &r.team), QN_OK);
+        for (int run = 0; run < 3; run++) {
+            memset(r.cells, 0, sizeof r.cells);
+            qn_team_run(r.team, relay_work, &r);
+            for (int i = 0; i < CELLS; i++)
+                assert_int_equal(r.cells[ROUNDS % 2][i], ROUNDS);
+            usleep(run * 2000); /* long enough for waiting threads to fall asleep */
+        }
+        qn_team_free(r.team);
+    }
+}
+
+static void shares_cover_everything_once(void **unused)
+{
+    (void)unused;
+    for (size_t count = 0; count < 70; count++)
+        for (size_t unit = 1; unit < 6; unit++)
+            for (int n = 1; n < 9; n++) {
+                size_t at = 0, least = SIZE_MAX, most = 0;
+                for (int t = 0; t < n; t++) {
+                    size_t begin, end;
+                    qn_team_share(count, unit, t, n, &begin, &end);
+                    assert_int_equal(begin, at);
+                    assert_true(end >= begin && (begin % unit == 0 || begin == count));
+                    const size_t units = (end - begin + unit - 1) / unit;
+                    least = units < least ? units : least;
+                    most = units > most ? units : most;
+                    at = end;
+                }
+                assert_int_equal(at, count);
+                assert_true(most - least <= 1);
+            }
+}
+
+static void refuses_absurd_sizes(void **unused)
+{
+    (void)unused;
+    qn_team *team;
+    assert_int_equal(qn_team_create(0, &team), QN_ERR_INVALID);
+    assert_int_equal(qn_team_create(QN_TEAM_MAX + 1, &team), QN_ERR_INVALID);
+    assert_null(team);
+    assert_non_null(strstr(qn_error_text(), "1 to 1024"));
+}
+
+static void processor_features(void **unused)
+{
+    (void)unused;
+    unsigned features;
+    assert_true(qn_cpu_cores() >= 1 && qn_cpu_cores() <= qn_cpu_threads());
+    setenv("QN_CPU", "ref", 1);
+    assert_int_equal(qn_cpu_features(&features), QN_OK);
+    assert_int_equal(features, 0);
+    setenv("QN_CPU", "sse9", 1);
+    assert_int_equal(qn_cpu_features(&features), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "'sse9'"));
+    unsetenv("QN_CPU");
+    assert_int_equal(qn_cpu_features(&features), QN_OK);
+    assert_int_equal(features, qn_cpu_present());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(barriers_order_the_threads),
+        cmocka_unit_test(shares_cover_everything_once),
+        cmocka_unit_test(refuses_absurd_sizes),
+        cmocka_unit_test(processor_features),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
