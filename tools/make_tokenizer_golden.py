@@ -5,7 +5,8 @@ usage: make_tokenizer_golden.py MODEL.gguf OUT.txt
 
 The vocabulary and the merges come from the GGUF file; the rest of the tokeniser is put together here as the tokenizer.json of the
 model has it (SmolLM2: digits one by one, then GPT-2's pattern, no normaliser; Qwen2 and Qwen3: form C, then GPT-4's pattern with
-single digits), because transformers' own conversion of GGUF tokenisers does not look at tokenizer.ggml.pre.
+single digits), so that nothing depends on how a converter of GGUF files reads tokenizer.ggml.pre. transformers' PreTrainedTokenizerFast
+over such a tokeniser gives the same ids.
 
     pip install numpy tokenizers
     python3 tools/make_tokenizer_golden.py ~/.cache/quern/smollm2-135m-instruct-q4_1.gguf tests/golden/tokenizer_smollm2.txt

@@ -487,7 +487,7 @@ static void test_linear(void **state)
     (void)state;
     static const char *const units[] = {
         "a", " ", "\n", "1", ".", "ab", " \n", "\xcc\x81", "\xcc\x81\xcc\xa4", "e\xcc\x81", "\xff", "<", "<t", "\xe4\xb8\xad"};
-    enum { LONG = 300000 };
+    enum { LONG = 100000 };
     char *text = malloc(LONG);
     assert_non_null(text);
     for (size_t p = 0; p < N_PRES; p++) {
