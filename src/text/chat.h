@@ -1,8 +1,8 @@
 /* Chat templates: a conversation as the tokens that a model was trained to see.
  *
  * A file carries its template as a Jinja program. quern does not run it: it recognises the one form that the models it serves
- * share, ChatML, and takes from the program's text the two things in which they differ: a system message that goes first when the
- * conversation has none, and whether the beginning-of-text token does. */
+ * share, ChatML, and takes from the program's text the two things in which they differ: a system message that goes first when
+ * the conversation has none, and whether the beginning-of-text token does. */
 #ifndef QN_TEXT_CHAT_H
 #define QN_TEXT_CHAT_H
 
@@ -12,9 +12,9 @@
 
 typedef struct qn_chat_template qn_chat_template;
 
-/* qn_chat_template_create - what tokenizer.chat_template of a file is; owned by the caller. A file without one, or with one that
- * is not known, is no failure: the name is then "" and qn_chat_encode says what it carries. QN_ERR_FORMAT where it is no string.
- * The tokeniser must be the file's; neither needs to outlive this. */
+/* qn_chat_template_create - what tokenizer.chat_template of a file is; owned by the caller. A file without one, or with one
+ * that is not known, is no failure: the name is then "" and qn_chat_encode says what it carries. QN_ERR_FORMAT where it is no
+ * string. The tokeniser must be the file's; neither needs to outlive this. */
 qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, qn_chat_template **out);
 void qn_chat_template_free(qn_chat_template *chat);
 

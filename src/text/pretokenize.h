@@ -29,8 +29,8 @@ void qn_matcher_free(qn_matcher *matcher);
 
 typedef qn_status (*qn_piece_fn)(void *user, const char *piece, size_t length);
 
-/* qn_pretokenize - cut text[0..length), which must be valid UTF-8, and hand over its pieces from left to right; together they are
- * the text. A failure of `emit` ends it and is returned. Takes linear time. */
+/* qn_pretokenize - cut text[0..length), which must be valid UTF-8, and hand over its pieces from left to right; together they
+ * are the text. A failure of `emit` ends it and is returned. Takes linear time. */
 qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length, qn_piece_fn emit,
                          void *user);
 

@@ -1,8 +1,8 @@
 /* Tokenisers: text to token ids and back, for byte-level BPE ("gpt2") with the pre-tokenisers of pretokenize.h.
  *
  * A text is cut at special tokens; what lies between is brought to Unicode's form C where the tokeniser has that, cut by the
- * pre-tokeniser and merged. Bytes that are not UTF-8 stay what they are: each run of them is a piece of its own. So the pieces of
- * the tokens, one after the other, are the text (in form C, for qwen2 and qwen35), for every vocabulary that has a token for
+ * pre-tokeniser and merged. Bytes that are not UTF-8 stay what they are: each run of them is a piece of its own. So the pieces
+ * of the tokens, one after the other, are the text (in form C, for qwen2 and qwen35), for every vocabulary that has a token for
  * every byte. A byte without one is left out, as Hugging Face's tokenisers do (SmolLM2 lacks 21 bytes: those that UTF-8 never
  * uses, F1, F2 and six control characters).
  *
@@ -21,8 +21,8 @@ typedef struct qn_tokenizer qn_tokenizer;
 /* qn_tokenizer_create - the tokeniser that a file describes in its tokenizer.ggml.* keys; owned by the caller.
  *
  * QN_ERR_UNSUPPORTED, each with its own text: the file has none (no tokenizer.ggml.model, or "no_vocab"), has one of another
- * model, or with a pre-tokeniser that is not known. A file that names no pre-tokeniser gets "default". QN_ERR_FORMAT for a broken
- * one: arrays missing or of different lengths, equal tokens, merges that do not parse or name no token, ids outside. */
+ * model, or with a pre-tokeniser that is not known. A file that names no pre-tokeniser gets "default". QN_ERR_FORMAT for a
+ * broken one: arrays missing or of different lengths, equal tokens, merges that do not parse or name no token, ids outside. */
 qn_status qn_tokenizer_create(const qn_gguf *file, qn_tokenizer **out);
 void qn_tokenizer_free(qn_tokenizer *tok);
 
@@ -36,8 +36,8 @@ void qn_tokenizer_free(qn_tokenizer *tok);
 qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
                               int32_t **tokens, size_t *count);
 
-/* qn_tokenizer_piece - the bytes that a token stands for, not terminated, possibly part of a character; special tokens give their
- * name. Owned by the tokeniser. QN_ERR_INVALID for an id outside the vocabulary. */
+/* qn_tokenizer_piece - the bytes that a token stands for, not terminated, possibly part of a character; special tokens give
+ * their name. Owned by the tokeniser. QN_ERR_INVALID for an id outside the vocabulary. */
 qn_status qn_tokenizer_piece(const qn_tokenizer *tok, int32_t token, const char **bytes, size_t *length);
 
 /* Whether it is a control token, which text does not show; whether generation ends at it. False outside the vocabulary. */

@@ -46,7 +46,8 @@ static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *byte
     return QN_UTF8_WHOLE;
 }
 
-/* qn_utf8_put - write a character's bytes (room for 4) and return how many there are. `code` is one that qn_utf8_next can give. */
+/* qn_utf8_put - write a character's bytes (room for 4) and return how many there are. `code` is one that qn_utf8_next can
+ * give. */
 static inline size_t qn_utf8_put(uint32_t code, char *out)
 {
     unsigned char *s = (unsigned char *)out;

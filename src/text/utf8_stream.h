@@ -16,9 +16,9 @@ typedef struct qn_utf8_stream {
 
 void qn_utf8_stream_free(qn_utf8_stream *stream);
 
-/* qn_utf8_stream_feed - take bytes[0..n) and give back the characters that are whole by now, in *text, not terminated, valid until
- * the next call. What may still become a character is held back. Bytes that no longer can come out as U+FFFD, one for each
- * maximal subpart, as the Unicode standard recommends. QN_ERR_MEMORY leaves the stream as it was. */
+/* qn_utf8_stream_feed - take bytes[0..n) and give back the characters that are whole by now, in *text, not terminated, valid
+ * until the next call. What may still become a character is held back. Bytes that no longer can come out as U+FFFD, one for
+ * each maximal subpart, as the Unicode standard recommends. QN_ERR_MEMORY leaves the stream as it was. */
 qn_status qn_utf8_stream_feed(qn_utf8_stream *stream, const char *bytes, size_t n, const char **text, size_t *length);
 
 /* qn_utf8_stream_flush - the end: what was held back comes out as one U+FFFD, and the stream is as new. */

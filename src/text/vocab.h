@@ -38,7 +38,8 @@ typedef struct qn_vocab {
 } qn_vocab;
 
 /* qn_vocab_load - read tokenizer.ggml.tokens and .token_type. *vocab must be zeroed; it is to be freed also after a failure.
- * QN_ERR_FORMAT for arrays that are missing, of the wrong type or of different lengths, an unknown kind, or two equal tokens. */
+ * QN_ERR_FORMAT for arrays that are missing, of the wrong type or of different lengths, an unknown kind, or two equal
+ * tokens. */
 qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file);
 void qn_vocab_free(qn_vocab *vocab);
 

@@ -1,5 +1,5 @@
-/* A small vocabulary as the bytes of a GGUF file, for tests and fuzzing: a token for every byte (its id is the byte), then those
- * that merges make, then added ones. Faults can be asked for. */
+/* A small vocabulary as the bytes of a GGUF file, for tests and fuzzing: a token for every byte (its id is the byte), then
+ * those that merges make, then added ones. Faults can be asked for. */
 #ifndef QN_TESTS_HELPER_VOCAB_H
 #define QN_TESTS_HELPER_VOCAB_H
 
