@@ -38,16 +38,16 @@ typedef struct qn_option {
 } qn_option;
 
 /* Rows of an option table. */
-#define QN_OPT_FLAG(name, alias, out, help) ((qn_option){name, alias, QN_OPTION_FLAG, out, NULL, help, 0, 0, NULL})
-#define QN_OPT_TEXT(name, alias, out, value, help) ((qn_option){name, alias, QN_OPTION_TEXT, out, value, help, 0, 0, NULL})
-#define QN_OPT_TEXTS(name, alias, out, value, help) ((qn_option){name, alias, QN_OPTION_TEXTS, out, value, help, 0, 0, NULL})
-#define QN_OPT_U64(name, alias, out, value, help) ((qn_option){name, alias, QN_OPTION_U64, out, value, help, 0, 0, NULL})
+#define QN_OPT_FLAG(name, alias, out, help) ((qn_option){ name, alias, QN_OPTION_FLAG, out, NULL, help, 0, 0, NULL })
+#define QN_OPT_TEXT(name, alias, out, value, help) ((qn_option){ name, alias, QN_OPTION_TEXT, out, value, help, 0, 0, NULL })
+#define QN_OPT_TEXTS(name, alias, out, value, help) ((qn_option){ name, alias, QN_OPTION_TEXTS, out, value, help, 0, 0, NULL })
+#define QN_OPT_U64(name, alias, out, value, help) ((qn_option){ name, alias, QN_OPTION_U64, out, value, help, 0, 0, NULL })
 #define QN_OPT_INT(name, alias, out, value, min, max, help)                                                                    \
-    ((qn_option){name, alias, QN_OPTION_INT, out, value, help, min, max, NULL})
+    ((qn_option){ name, alias, QN_OPTION_INT, out, value, help, min, max, NULL })
 #define QN_OPT_NUMBER(name, alias, out, value, min, max, help)                                                                 \
-    ((qn_option){name, alias, QN_OPTION_NUMBER, out, value, help, min, max, NULL})
+    ((qn_option){ name, alias, QN_OPTION_NUMBER, out, value, help, min, max, NULL })
 #define QN_OPT_CHOICE(name, alias, out, value, choices, help)                                                                  \
-    ((qn_option){name, alias, QN_OPTION_CHOICE, out, value, help, 0, 0, choices})
+    ((qn_option){ name, alias, QN_OPTION_CHOICE, out, value, help, 0, 0, choices })
 
 typedef struct qn_command_line {
     const char *usage;   /* "run -m MODEL -p PROMPT [options]", what follows "quern " */

@@ -33,7 +33,7 @@ static const char purpose[] = "Measures reading a prompt (ppN) and decoding toke
                               "the read bandwidth of the machine with as many threads, measured between the repetitions. JSON "
                               "is one object a test and line.";
 
-static const char *const formats[] = {"table", "json", NULL};
+static const char *const formats[] = { "table", "json", NULL };
 
 static qn_args_result parse(struct bench *bench, int argc, char **argv)
 {
@@ -197,7 +197,7 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
     if (status == QN_EXIT_DONE && strcmp(bench->format, "table") == 0)
         print_table_head();
     for (int decode = 0; decode < 2 && status == QN_EXIT_DONE; decode++) {
-        *test = (struct test){.n_tokens = decode ? n_generate : n_prompt, .decode = decode};
+        *test = (struct test){ .n_tokens = decode ? n_generate : n_prompt, .decode = decode };
         if (!test->n_tokens)
             continue;
         snprintf(test->name, sizeof test->name, "%s%zu", decode ? "tg" : "pp", test->n_tokens);
@@ -212,7 +212,7 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
 
 int qn_cli_bench(int argc, char **argv)
 {
-    struct bench bench = {.n_prompt = 512, .n_generate = 128, .repetitions = 5, .format = "table"};
+    struct bench bench = { .n_prompt = 512, .n_generate = 128, .repetitions = 5, .format = "table" };
     const qn_args_result parsed = parse(&bench, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);

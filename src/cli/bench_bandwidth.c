@@ -37,7 +37,7 @@ static void sum(void *context, int thread)
     struct reader *reader = context;
     size_t begin, end;
     qn_team_share(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
-    uint64_t sums[LINE_WORDS] = {0};
+    uint64_t sums[LINE_WORDS] = { 0 };
     for (size_t i = begin; i + LINE_WORDS <= end; i += LINE_WORDS) {
         __builtin_prefetch(reader->words + i + 1024);
         for (size_t lane = 0; lane < LINE_WORDS; lane++)
@@ -149,7 +149,7 @@ bool qn_bandwidth_start(qn_bandwidth *bandwidth)
         close(up[0]);
         return false;
     }
-    *bandwidth = (qn_bandwidth){.to_child = down[1], .from_child = up[0], .child = child};
+    *bandwidth = (qn_bandwidth){ .to_child = down[1], .from_child = up[0], .child = child };
     return true;
 }
 

@@ -78,13 +78,13 @@ static qn_status render(const struct chat *chat, const qn_model *model, bool his
     qn_chat_message messages[4];
     size_t n = 0;
     if (chat->system)
-        messages[n++] = (qn_chat_message){"system", chat->system};
+        messages[n++] = (qn_chat_message){ "system", chat->system };
     if (history) {
-        messages[n++] = (qn_chat_message){"user", "."};
-        messages[n++] = (qn_chat_message){"assistant", "."};
+        messages[n++] = (qn_chat_message){ "user", "." };
+        messages[n++] = (qn_chat_message){ "assistant", "." };
     }
     if (text)
-        messages[n++] = (qn_chat_message){"user", text};
+        messages[n++] = (qn_chat_message){ "user", text };
     return qn_chat_tokens(model, messages, n, text != NULL, tokens, count);
 }
 
@@ -155,7 +155,7 @@ static bool answer(struct chat *chat, const qn_model *model, qn_session *session
     params.sampling = qn_sampling_from_args(&chat->sampling);
     params.max_tokens = chat->n_predict;
     qn_stream stream;
-    qn_generate_result result = {0};
+    qn_generate_result result = { 0 };
     const qn_status status = qn_stream_generate(session, tokens, count, params, &stream, &result);
     qn_free_tokens(tokens);
     chat->sampling.seed++; /* the same question asked again may get another answer */
@@ -244,7 +244,7 @@ static int converse(struct chat *chat, const qn_model *model, qn_session *sessio
 
 int qn_cli_chat(int argc, char **argv)
 {
-    struct chat chat = {.sampling = qn_sampling_args_defaults(), .n_predict = -1};
+    struct chat chat = { .sampling = qn_sampling_args_defaults(), .n_predict = -1 };
     const qn_args_result parsed = parse(&chat, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);

@@ -42,7 +42,7 @@ static bool on_progress(void *user, size_t done, size_t total)
 qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_generate_params params,
                              qn_stream *stream, qn_generate_result *result)
 {
-    *stream = (qn_stream){.ends_line = true};
+    *stream = (qn_stream){ .ends_line = true };
     qn_progress_begin(&stream->progress, "reading");
     params.on_text = on_text;
     params.on_token = on_token;

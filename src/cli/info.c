@@ -54,7 +54,7 @@ static void print_scalar(qn_gguf_type type, const uint8_t *data)
         int64_t i64;
         float f32;
         double f64;
-    } v = {0};
+    } v = { 0 };
     memcpy(&v, data, scalar_size(type));
     switch (type) {
     case QN_GGUF_U8: printf("%u", v.u8); break;
@@ -174,7 +174,7 @@ static void print_tokeniser(const qn_gguf *file)
         puts("none");
         return;
     }
-    const qn_model_params params = {.vocab_only = true};
+    const qn_model_params params = { .vocab_only = true };
     qn_model *loaded;
     if (qn_model_load(qn_gguf_path(file), &params, &loaded)) {
         fputs("not usable: ", stdout);

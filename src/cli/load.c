@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-const char *const qn_kv_names[] = {"f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL};
-const char *const qn_device_names[] = {"cpu", "cuda", "auto", NULL};
+const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
+const char *const qn_device_names[] = { "cpu", "cuda", "auto", NULL };
 
 int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model)
 {

@@ -101,7 +101,7 @@ static void output_discard(struct output *out)
         unlink(out->temporary);
     free(out->temporary);
     free(out->target);
-    *out = (struct output){0};
+    *out = (struct output){ 0 };
 }
 
 static int output_fail(struct output *out)
@@ -115,7 +115,7 @@ static int output_open(const char *path, struct output *out)
 {
     struct stat status;
     const bool exists = stat(path, &status) == 0;
-    *out = (struct output){.target = exists ? realpath(path, NULL) : strdup(path)};
+    *out = (struct output){ .target = exists ? realpath(path, NULL) : strdup(path) };
     if (!out->target) {
         qn_cli_error("%s: %s", path, strerror(errno));
         return QN_EXIT_FAILED;
@@ -219,7 +219,7 @@ static int evaluate(const struct logits *l, qn_model *model, const qn_token *ids
 
 int qn_cli_logits(int argc, char **argv)
 {
-    struct logits l = {0};
+    struct logits l = { 0 };
     const qn_args_result parsed = parse(&l, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);

@@ -10,14 +10,14 @@ static const struct command {
     int (*run)(int argc, char **argv);
     const char *purpose;
 } commands[] = {
-    {"run", qn_cli_run, "generate text from a prompt"},
-    {"chat", qn_cli_chat, "hold a conversation"},
-    {"bench", qn_cli_bench, "measure speed, beside the memory bandwidth of the same machine"},
-    {"perplexity", qn_cli_perplexity, "how well a model predicts a text"},
-    {"tokenize", qn_cli_tokenize, "text to tokens"},
-    {"logits", qn_cli_logits, "raw logits for given tokens, into a file"},
-    {"info", qn_cli_info, "what a GGUF file holds"},
-    {"quantize", qn_cli_quantize, "rewrite a GGUF file in another weight type"},
+    { "run", qn_cli_run, "generate text from a prompt" },
+    { "chat", qn_cli_chat, "hold a conversation" },
+    { "bench", qn_cli_bench, "measure speed, beside the memory bandwidth of the same machine" },
+    { "perplexity", qn_cli_perplexity, "how well a model predicts a text" },
+    { "tokenize", qn_cli_tokenize, "text to tokens" },
+    { "logits", qn_cli_logits, "raw logits for given tokens, into a file" },
+    { "info", qn_cli_info, "what a GGUF file holds" },
+    { "quantize", qn_cli_quantize, "rewrite a GGUF file in another weight type" },
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof *commands };

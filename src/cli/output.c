@@ -68,7 +68,7 @@ void qn_print_text(FILE *stream, const char *text, size_t length)
 
 const char *qn_print_size(char *buffer, uint64_t bytes)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
     double size = (double)bytes;
     size_t unit = 0;
     while (size >= 1024 && unit + 1 < sizeof units / sizeof *units) {

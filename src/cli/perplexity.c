@@ -111,7 +111,7 @@ static int score_text(qn_session *session, qn_token *tokens, size_t count, size_
     if (qn_alloc(&logits, ROWS * n_vocab, sizeof *logits, "logits"))
         return qn_cli_fail();
     const size_t n_pieces = count / c;
-    struct score score = {0};
+    struct score score = { 0 };
     int status = QN_EXIT_DONE;
     qn_progress progress;
     qn_progress_begin(&progress, "perplexity");
@@ -164,7 +164,7 @@ static int measure(const struct perplexity *p, qn_model *model)
 
 int qn_cli_perplexity(int argc, char **argv)
 {
-    struct perplexity p = {.model = {.context = 512}};
+    struct perplexity p = { .model = { .context = 512 } };
     const qn_args_result parsed = parse(&p, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);

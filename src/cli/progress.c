@@ -14,7 +14,7 @@ enum { BAR_WIDTH = 30 };
 
 void qn_progress_begin(qn_progress *progress, const char *label)
 {
-    *progress = (qn_progress){.label = label, .started = qn_seconds()};
+    *progress = (qn_progress){ .label = label, .started = qn_seconds() };
 }
 
 static void draw(const qn_progress *progress, size_t done, size_t total, double elapsed)

@@ -29,7 +29,7 @@ static const char *writable_type(const char *name)
 int qn_cli_quantize(int argc, char **argv)
 {
     int64_t threads = 0;
-    const char *operands[3] = {NULL};
+    const char *operands[3] = { NULL };
     const qn_option options[] = {
         QN_OPT_INT("-t", "--threads", &threads, "N", 1, 1024, "threads (default: physical cores)"),
     };

@@ -87,8 +87,8 @@ static bool prompt_tokens(const struct run *run, const qn_model *model, qn_token
         qn_chat_message messages[2];
         size_t n = 0;
         if (run->system)
-            messages[n++] = (qn_chat_message){"system", run->system};
-        messages[n++] = (qn_chat_message){"user", text};
+            messages[n++] = (qn_chat_message){ "system", run->system };
+        messages[n++] = (qn_chat_message){ "user", text };
         status = qn_chat_tokens(model, messages, n, true, tokens, count);
     } else {
         status = qn_tokenize(model, text, length, true, true, tokens, count);
@@ -147,7 +147,7 @@ static int generate(const struct run *run, const qn_model *model, qn_session *se
     params.stop = run->stop.at;
     params.n_stop = run->stop.count;
     qn_stream stream;
-    qn_generate_result result = {0};
+    qn_generate_result result = { 0 };
     const qn_status status = qn_stream_generate(session, tokens, count, params, &stream, &result);
     qn_free_tokens(tokens);
     if (!stream.broken && !stream.ends_line && isatty(STDOUT_FILENO))
@@ -161,7 +161,7 @@ static int generate(const struct run *run, const qn_model *model, qn_session *se
 
 int qn_cli_run(int argc, char **argv)
 {
-    struct run run = {.sampling = qn_sampling_args_defaults(), .n_predict = -1};
+    struct run run = { .sampling = qn_sampling_args_defaults(), .n_predict = -1 };
     const qn_args_result parsed = parse(&run, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);

@@ -47,7 +47,7 @@ void qn_signals_install(void)
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal; /* without SA_RESTART: a read from the terminal must come back */
     sigemptyset(&action.sa_mask);
-    const int stops[] = {SIGINT, SIGTERM};
+    const int stops[] = { SIGINT, SIGTERM };
     for (size_t i = 0; i < 2; i++) {
         struct sigaction before;
         /* A parent that had a signal ignored, as nohup and background jobs do, wants it ignored. */

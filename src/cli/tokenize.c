@@ -61,7 +61,7 @@ static int print_tokens(const struct tokenize *t, const qn_model *model, const q
 
 int qn_cli_tokenize(int argc, char **argv)
 {
-    struct tokenize t = {0};
+    struct tokenize t = { 0 };
     const qn_args_result parsed = parse(&t, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);
