@@ -127,11 +127,12 @@ static const char *reason_text(qn_stop_reason reason)
 static void print_stats(const struct run *run, const qn_generate_result *result)
 {
     char peak[32];
-    /* The first new token comes out of the prompt's evaluation; the time measured covers the others. */
+    /* The first new token comes out of the prompt's evaluation: the time measured covers the others. */
+    const size_t n_timed = result->n_generated > 1 ? result->n_generated - 1 : 0;
     fprintf(stderr, "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens, %.1f tok/s; peak memory %s; seed %llu; %s\n",
             result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated,
-            rate(result->n_generated, result->generate_seconds), qn_print_size(peak, qn_peak_rss()),
-            (unsigned long long)run->sampling.seed, reason_text(result->reason));
+            rate(n_timed, result->generate_seconds), qn_print_size(peak, qn_peak_rss()), (unsigned long long)run->sampling.seed,
+            reason_text(result->reason));
 }
 
 static int generate(const struct run *run, const qn_model *model, qn_session *session)
