@@ -71,7 +71,7 @@ static void problem_new(struct problem *p, const qn_type_info *type, size_t n_ro
     p->data = qn_guarded_new(n_rows * p->weights.row_bytes, shift);
     random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights);
     p->weights.data = p->data.data;
-    must(qn_acts_create(&p->acts, n_tokens, n_cols, 1u << qn_act_form_of(type), fine));
+    must(qn_acts_create(&p->acts, n_tokens, n_cols, qn_act_forms_of(type), fine));
     must(qn_alloc(&p->x, n_tokens * n_cols, sizeof(float), "values"));
     qn_random_floats(p->x, n_tokens * n_cols, 1);
     quantize_rows(&ref, &p->acts, p->x, n_tokens);
@@ -325,7 +325,7 @@ void qn_check_quantize(bool bench)
             for (size_t i = 0; i < n_levels; i++) {
                 qn_matmul_kernels kernels;
                 qn_matmul_kernels_init(&kernels, levels[i].features);
-                must(qn_acts_create(i ? &found : &expected, ROWS, widths[w], 15, fine));
+                must(qn_acts_create(i ? &found : &expected, ROWS, widths[w], (1u << QN_ACT_FLOAT) | ((1u << QN_ACT_INT_FORMS) - 1), fine));
                 quantize_rows(&kernels, i ? &found : &expected, x, ROWS);
                 qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], fine ? " fine" : "");
                 if (i == 0) {

@@ -2,7 +2,7 @@
 # only where the processor has it. A file for another architecture is left out.
 
 set(QN_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(QN_FLAGS_avx512 ${QN_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi
+set(QN_FLAGS_avx512 ${QN_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mgfni
                     -mprefer-vector-width=512)
 set(QN_FLAGS_avxvnni ${QN_FLAGS_avx2} -mavxvnni)
 set(QN_FLAGS_neon "")

@@ -14,7 +14,7 @@
 enum {
     QN_CPU_AVX2 = 1 << 0,    /* AVX2, FMA, F16C */
     QN_CPU_AVXVNNI = 1 << 1, /* AVX-VNNI: dpbusd on 256 bits */
-    QN_CPU_AVX512 = 1 << 2,  /* F, BW, DQ, VL, VNNI, VBMI */
+    QN_CPU_AVX512 = 1 << 2,  /* F, BW, DQ, VL, VNNI, VBMI, GFNI: Ice Lake, Zen 4 and later */
     QN_CPU_NEON = 1 << 3,    /* ARMv8.0 */
     QN_CPU_DOTPROD = 1 << 4, /* ARMv8.2 dot products */
     QN_CPU_I8MM = 1 << 5     /* ARMv8.6 int8 matrix products */

@@ -33,7 +33,7 @@ qn_status qn_plan_add(qn_plan *plan, const qn_op *op)
     plan->ops[plan->n_ops++] = *op;
     if (op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS)
         for (size_t i = 0; i < op->n_matrices; i++)
-            plan->acts[op->acts].forms |= 1u << qn_act_form_of(op->matrices[i].weights.type);
+            plan->acts[op->acts].forms |= qn_act_forms_of(op->matrices[i].weights.type);
     return QN_OK;
 }
 

@@ -12,6 +12,7 @@ size_t qn_act_position(qn_act_form form, size_t i)
     switch (form) {
     case QN_ACT_BITS: return k % 8 * 64 + lane * 4 + k / 8;
     case QN_ACT_PAIRS: return (k / 16 * 4 + k % 4) * 64 + lane * 4 + k % 16 / 4;
+    case QN_ACT_TRITS: return i % 128 / 16 * 64 + i / 128 * 16 + i % 16;
     default: return k / 4 * 64 + lane * 4 + k % 4;
     }
 }
@@ -28,6 +29,11 @@ qn_act_form qn_act_form_of(const qn_type_info *type)
     case QN_TYPE_OX2_0: return QN_ACT_PAIRS;
     default: return QN_ACT_LANES;
     }
+}
+
+unsigned qn_act_forms_of(const qn_type_info *type)
+{
+    return 1u << qn_act_form_of(type) | (type->type == QN_TYPE_PTQ1_0 ? 1u << QN_ACT_TRITS : 0);
 }
 
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned forms, bool fine)
@@ -109,11 +115,30 @@ static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weigh
         }
 }
 
+/* Tokens up to which taking them one at a time, a few rows in the nearest cache, beats unpacking those rows. */
+enum { ONE_AT_A_TIME = 4, ROWS_AT_A_TIME = 32 };
+
+static void rows_by_token(qn_matmul_one_fn one, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens, size_t row_begin,
+                          size_t row_end, bool accumulate, float *out, size_t out_stride)
+{
+    const size_t step = n_tokens == 1 ? row_end - row_begin : ROWS_AT_A_TIME;
+    for (size_t row = row_begin, end; row < row_end; row = end) {
+        end = row_end - row < step ? row_end : row + step;
+        for (size_t token = 0; token < n_tokens; token++)
+            one(weights, row, end, acts, token, accumulate, out + token * out_stride);
+    }
+}
+
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                     size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
     const bool is_float = qn_act_form_of(weights->type) == QN_ACT_FLOAT;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
+    const qn_matmul_one_fn one = kernels->one ? kernels->one(weights->type, acts->fine) : NULL;
+    if (one && n_tokens <= ONE_AT_A_TIME) {
+        rows_by_token(one, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride);
+        return;
+    }
     qn_super *panel = scratch;
     float *tile = (float *)(panel + tile_rows * acts->n_super);
     for (size_t row = row_begin; row < row_end; row += tile_rows) {

@@ -1,11 +1,283 @@
-/* The matrix product for AVX-512 with VNNI: twelve int32 and twelve float sums live in registers. */
+/* The matrix product for AVX-512 with VNNI: twelve int32 and twelve float sums of a tile live in registers; and, for one token, products
+ * that read 1-bit and ternary codes as they are stored, since then memory is the limit and nothing may be written on the way. */
 #define QN_V16_AVX512
 #define VARIANT "avx512"
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 
 #include "kernels/matmul/matmul_simd.h"
 
+/* Bytes ahead of the row in work that are asked for: some thousand cycles of work, and more than the hardware looks ahead. */
+enum { PREFETCH = 8192 };
+
+/* Stored layouts that are read without unpacking. */
+enum stored { BITS_18, PAIRS_18, PAIRS_34, TRITS_28 };
+
+/* Byte tables for vpermt2b and word tables for vpermw, filled by the compiler. In each, entry i says which byte (word) of what was
+ * loaded goes to place i. */
+#define X4(f, i) f(i), f((i) + 1), f((i) + 2), f((i) + 3)
+#define X16(f, i) X4(f, i), X4(f, (i) + 4), X4(f, (i) + 8), X4(f, (i) + 12)
+#define X64(f) X16(f, 0), X16(f, 16), X16(f, 32), X16(f, 48)
+
+/* 72 bytes are four 18-byte blocks: two loads, at 0 and at 8. Byte j of the 72 is byte j of the first below 64, byte j-8 of the second
+ * (numbered from 64) above. */
+#define OF_72(j) ((j) < 64 ? (j) : (j) - 8 + 64)
+#define CODES_18(i) OF_72(18 * ((i) / 16) + 2 + (i) % 16)
+/* The same with even groups of four in the lower half and odd ones in the upper. */
+#define SPLIT(i) ((i) < 32 ? (i) / 4 * 8 + (i) % 4 : ((i) - 32) / 4 * 8 + 4 + (i) % 4)
+#define SPLIT_18(i) CODES_18(SPLIT(i))
+/* 68 bytes are two 34-byte blocks: loads at 0 and at 4. */
+#define OF_68(j) ((j) < 64 ? (j) : (j) - 4 + 64)
+#define SPLIT_34(i) OF_68(34 * (SPLIT(i) / 32) + 2 + SPLIT(i) % 32)
+/* 112 bytes are four 28-byte blocks: loads at 0 and at 48. */
+#define OF_112(j) ((j) < 64 ? (j) : (j) - 48 + 64)
+#define TRITS_MAIN(i) OF_112(28 * ((i) / 16) + (i) % 16)
+#define TRITS_REST(i) OF_112(28 * ((i) / 16) + 16 + (i) % 16 % 8)
+#define TRITS_TAIL(i) OF_112(28 * ((i) / 16) + ((i) % 16 < 8 ? 16 + (i) % 16 : 24 + (i) % 2))
+/* What the bytes of a block's tail vector are multiplied with: 3^4 for the eight, then 1, 1, 3, 3, 9, 9, 27, 27 for the two. */
+#define POWER(i) ((i) % 16 < 8 ? 81 : (i) % 16 < 10 ? 1 : (i) % 16 < 12 ? 3 : (i) % 16 < 14 ? 9 : 27)
+
+static const _Alignas(64) uint8_t codes_18[64] = { X64(CODES_18) }, split_18[64] = { X64(SPLIT_18) }, split_34[64] = { X64(SPLIT_34) },
+                                  trits_main[64] = { X64(TRITS_MAIN) }, trits_rest[64] = { X64(TRITS_REST) },
+                                  trits_tail[64] = { X64(TRITS_TAIL) };
+
+/* Words that hold the scale of lane i: of the 72 bytes at 0 (all below 64), and of two such groups. */
+#define SCALE_4(i) (9 * ((i) / 4))
+#define SCALE_8(i) ((i) < 8 ? 9 * ((i) / 2) : 32 + 9 * (((i) - 8) / 2))
+static const _Alignas(32) uint16_t scale_4[16] = { X16(SCALE_4, 0) };
+static const _Alignas(64) uint16_t scale_8[32] = { X16(SCALE_8, 0) };
+
+QN_INLINE __m512i load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+QN_INLINE __m512 halves_to_floats(__m512i words)
+{
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
+}
+
+/* The bytes of a super-block in one stored layout. */
+QN_INLINE size_t super_bytes(enum stored stored)
+{
+    return stored == BITS_18 ? 72 : stored == PAIRS_18 ? 144 : stored == PAIRS_34 ? 136 : 112;
+}
+
+/* Code vectors 0..7 of a super-block, in the form of the type, and the scale of each lane. */
+QN_INLINE void read_bits(const uint8_t *p, __m512i code[8], __m512 *scale)
+{
+    const __m512i a = load(p), b = load(p + 8);
+    const __m512i bits = _mm512_permutex2var_epi8(a, load(codes_18), b);
+    /* One matrix product over GF(2) in each byte moves bit v to bit 1 and clears the rest. Row k of the matrix (from the top byte
+     * down) gives bit k. */
+    for (int v = 0; v < 8; v++)
+        code[v] = _mm512_gf2p8affine_epi64_epi8(bits, _mm512_set1_epi64((int64_t)(1ull << v << 48)), 0);
+    *scale = halves_to_floats(_mm512_permutexvar_epi16(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)scale_4)), a));
+}
+
+QN_INLINE void pair_codes(__m512i even, __m512i odd, __m512i code[8])
+{
+    const __m512i three = _mm512_set1_epi8(3);
+    for (int j = 0; j < 4; j++) {
+        code[j] = _mm512_and_si512(j ? _mm512_srli_epi16(even, 2 * j) : even, three);
+        code[4 + j] = _mm512_and_si512(j ? _mm512_srli_epi16(odd, 2 * j) : odd, three);
+    }
+}
+
+QN_INLINE void read_pairs_18(const uint8_t *p, __m512i code[8], __m512 *scale)
+{
+    const __m512i a = load(p), b = load(p + 72);
+    const __m512i first = _mm512_permutex2var_epi8(a, load(split_18), load(p + 8));
+    const __m512i second = _mm512_permutex2var_epi8(b, load(split_18), load(p + 80));
+    pair_codes(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
+    *scale = halves_to_floats(_mm512_permutex2var_epi16(a, load(scale_8), b));
+}
+
+QN_INLINE void read_pairs_34(const uint8_t *p, __m512i code[8], __m512 *scale)
+{
+    const __m512i first = _mm512_permutex2var_epi8(load(p), load(split_34), load(p + 4));
+    const __m512i second = _mm512_permutex2var_epi8(load(p + 68), load(split_34), load(p + 72));
+    uint16_t d[4];
+    for (int block = 0; block < 4; block++)
+        memcpy(&d[block], p + 34 * block, 2);
+    pair_codes(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
+    /* Each of the four goes to the four lanes of its block. */
+    const __m128i words = _mm_set_epi16(0, 0, 0, 0, (int16_t)d[3], (int16_t)d[2], (int16_t)d[1], (int16_t)d[0]);
+    *scale = _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
+                                   _mm512_castps128_ps512(_mm_cvtph_ps(words)));
+}
+
+/* Sums of four neighbouring lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of vector j. */
+QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
+{
+    const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+
+QN_INLINE __m512i triple(__m512i x)
+{
+    return _mm512_add_epi8(_mm512_add_epi8(x, x), x);
+}
+
+/* Byte products modulo 256: odd and even bytes apart. */
+QN_INLINE __m512i multiply_bytes(__m512i x, __m512i even, __m512i odd)
+{
+    const __m512i low = _mm512_mullo_epi16(x, even);
+    const __m512i high = _mm512_mullo_epi16(_mm512_srli_epi16(x, 8), odd);
+    return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, low, _mm512_slli_epi16(high, 8));
+}
+
+#define POWER_EVEN(i) POWER(2 * (i) % 16)
+#define POWER_ODD(i) POWER((2 * (i) + 1) % 16)
+static const _Alignas(64) uint16_t power_even[32] = { X16(POWER_EVEN, 0), X16(POWER_EVEN, 16) },
+                                   power_odd[32] = { X16(POWER_ODD, 0), X16(POWER_ODD, 16) };
+
+/* Digit n of byte b is (3 x) >> 8 with x = 3^n b mod 256, and 3 x = 256 digit + (3 x mod 256): so 256 times the sum of digit times
+ * activation is 3 times that of x less that of 3 x mod 256, which for n + 1 is needed anyway. All are bytes. The result, shifted
+ * down, is the sum of digits times activations for each run. */
+QN_INLINE __m512i trits_product(const uint8_t *p, const __m512i act[8])
+{
+    const __m512i a = load(p), b = load(p + 48), zero = _mm512_setzero_si512();
+    __m512i x = _mm512_permutex2var_epi8(a, load(trits_main), b);
+    __m512i whole[4] = { zero, zero, zero, zero }, rest[4] = { zero, zero, zero, zero };
+    for (int n = 0; n < 5; n++) { /* runs 0, 0, 1, 1, 2 */
+        whole[n / 2] = _mm512_dpbusd_epi32(whole[n / 2], x, act[n]);
+        x = triple(x);
+        rest[n / 2] = _mm512_dpbusd_epi32(rest[n / 2], x, act[n]);
+    }
+    /* The eight bytes of which digits 0, 1 belong to run 2 and 2, 3 to run 3: twice side by side, the second time tripled. */
+    const __m512i eight = _mm512_permutex2var_epi8(a, load(trits_rest), b);
+    const __m512i three = triple(eight);
+    const __mmask8 upper = 0xaa;
+    x = _mm512_mask_blend_epi64(upper, eight, three);
+    const __m512i nine = triple(x); /* digits 1 and 2 */
+    whole[2] = _mm512_dpbusd_epi32(whole[2], x, act[5]);
+    rest[2] = _mm512_dpbusd_epi32(rest[2], nine, act[5]);
+    x = triple(nine); /* digits 2 and 3 */
+    whole[3] = _mm512_dpbusd_epi32(whole[3], x, act[6]);
+    rest[3] = _mm512_dpbusd_epi32(rest[3], triple(x), act[6]);
+    /* Digit 4 of the eight, and the four digits of the last two bytes. */
+    x = multiply_bytes(_mm512_permutex2var_epi8(a, load(trits_tail), b), load(power_even), load(power_odd));
+    whole[3] = _mm512_dpbusd_epi32(whole[3], x, act[7]);
+    rest[3] = _mm512_dpbusd_epi32(rest[3], triple(x), act[7]);
+    const __m512i all = sum_fours(whole[0], whole[1], whole[2], whole[3]);
+    const __m512i less = sum_fours(rest[0], rest[1], rest[2], rest[3]);
+    return _mm512_srai_epi32(_mm512_sub_epi32(_mm512_add_epi32(_mm512_add_epi32(all, all), all), less), 8);
+}
+
+QN_INLINE __m512 read_trits_scale(const uint8_t *p)
+{
+    uint16_t d[4];
+    for (int block = 0; block < 4; block++)
+        memcpy(&d[block], p + 28 * block + 26, 2);
+    const __m128i words = _mm_set_epi16(0, 0, 0, 0, (int16_t)d[3], (int16_t)d[2], (int16_t)d[1], (int16_t)d[0]);
+    return _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
+                                 _mm512_castps128_ps512(_mm_cvtph_ps(words)));
+}
+
+/* The whole-number products of one super-block of a row, with zero = 1 for all types here; minus_sum is minus the sum of each run's
+ * activations. */
+QN_INLINE __m512i super_product(enum stored stored, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
+{
+    __m512i code[8];
+    if (stored == TRITS_28) {
+        *scale = read_trits_scale(p);
+        return _mm512_add_epi32(trits_product(p, act), minus_sum);
+    }
+    if (stored == BITS_18)
+        read_bits(p, code, scale);
+    else if (stored == PAIRS_18)
+        read_pairs_18(p, code, scale);
+    else
+        read_pairs_34(p, code, scale);
+    /* Two chains, since one multiply-add waits for the one before it. */
+    __m512i low = minus_sum, high = _mm512_setzero_si512();
+    for (int v = 0; v < 4; v++) {
+        low = _mm512_dpbusd_epi32(low, code[v], act[v]);
+        high = _mm512_dpbusd_epi32(high, code[4 + v], act[4 + v]);
+    }
+    return _mm512_add_epi32(low, high);
+}
+
+/* n_rows is a constant where this is called. A super-block that the row does not fill is unpacked; for TRITS_28 that is done in the
+ * form of the tiles. */
+QN_INLINE void one_rows(enum stored stored, bool fine, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                        size_t token, bool accumulate, float *out)
+{
+    const qn_act_form form = stored == BITS_18 ? QN_ACT_BITS : stored == TRITS_28 ? QN_ACT_TRITS : QN_ACT_PAIRS;
+    const size_t n_whole = weights->n_cols / QN_SUPER, bytes = super_bytes(stored);
+    const uint8_t *p = weights->data + row * weights->row_bytes;
+    __m512 partial[4];
+    for (size_t r = 0; r < n_rows; r++)
+        partial[r] = _mm512_setzero_ps();
+    for (size_t s = 0; s < n_whole; s++, p += bytes) {
+        const size_t super = token * acts->n_super + s;
+        const __m512 act_scale = _mm512_loadu_ps(acts->scale + super * QN_SUPER_RUNS);
+        const __m512i minus_sum = _mm512_sub_epi32(_mm512_setzero_si512(), load(acts->sum + super * QN_SUPER_RUNS));
+        __m512i act[8], fine_act[8];
+        for (int v = 0; v < 8; v++) {
+            act[v] = load(acts->codes[form] + super * QN_SUPER + 64 * v);
+            if (fine)
+                fine_act[v] = load(acts->fine_codes[form] + super * QN_SUPER + 64 * v);
+        }
+        for (size_t r = 0; r < n_rows; r++) {
+            const uint8_t *q = p + r * weights->row_bytes;
+            __m512 scale;
+            __m512i product;
+            for (size_t ahead = 0; ahead < bytes; ahead += 64)
+                _mm_prefetch((const char *)q + PREFETCH + ahead, _MM_HINT_T0);
+            _mm_prefetch((const char *)q + PREFETCH + bytes - 1, _MM_HINT_T0);
+            if (fine) {
+                product = super_product(stored, q, act, _mm512_setzero_si512(), &scale);
+                product = _mm512_mullo_epi32(product, _mm512_set1_epi32(QN_FINE));
+                product = _mm512_add_epi32(product, super_product(stored, q, fine_act, minus_sum, &scale));
+            } else {
+                product = super_product(stored, q, act, minus_sum, &scale);
+            }
+            partial[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), _mm512_mul_ps(scale, act_scale), partial[r]);
+        }
+    }
+    for (size_t r = 0; r < n_rows; r++) {
+        if (n_whole < acts->n_super)
+            add_last_super(weights, row + r, acts, token, &partial[r]);
+        const float sum = v16_sum(partial[r]);
+        out[row + r] = accumulate ? out[row + r] + sum : sum;
+    }
+}
+
+#define ONE(name, stored, fine)                                                                                                \
+    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
+                     bool accumulate, float *out)                                                                              \
+    {                                                                                                                          \
+        size_t row = row_begin;                                                                                                \
+        for (; row + 4 <= row_end; row += 4)                                                                                   \
+            one_rows(stored, fine, weights, row, 4, acts, token, accumulate, out);                                             \
+        for (; row < row_end; row++)                                                                                           \
+            one_rows(stored, fine, weights, row, 1, acts, token, accumulate, out);                                             \
+    }
+
+ONE(one_bits_18, BITS_18, false)
+ONE(one_pairs_18, PAIRS_18, false)
+ONE(one_pairs_34, PAIRS_34, false)
+ONE(one_trits_28, TRITS_28, false)
+ONE(one_bits_18_fine, BITS_18, true)
+ONE(one_pairs_18_fine, PAIRS_18, true)
+ONE(one_pairs_34_fine, PAIRS_34, true)
+ONE(one_trits_28_fine, TRITS_28, true)
+
+static qn_matmul_one_fn one_avx512(const qn_type_info *type, bool fine)
+{
+    switch (type->type) {
+    case QN_TYPE_Q1_0: return fine ? one_bits_18_fine : one_bits_18;
+    case QN_TYPE_Q2_0: return fine ? one_pairs_18_fine : one_pairs_18;
+    case QN_TYPE_PQ2_0: return fine ? one_pairs_34_fine : one_pairs_34;
+    case QN_TYPE_PTQ1_0: return fine ? one_trits_28_fine : one_trits_28;
+    default: return NULL;
+    }
+}
+
 void qn_matmul_init_avx512(qn_matmul_kernels *kernels)
 {
     matmul_fill(kernels);
+    kernels->one = one_avx512;
 }

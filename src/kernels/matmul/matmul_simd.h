@@ -31,6 +31,12 @@ QN_INLINE void interleave_runs(const uint8_t *runs, uint8_t *out)
 /* A super-block of codes in rising order to a form. */
 static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
 {
+    if (form == QN_ACT_TRITS) { /* [4 blocks][8 sixteens] to [8][4] */
+        for (size_t v = 0; v < 8; v++)
+            for (size_t block = 0; block < 4; block++)
+                memcpy(out + 64 * v + 16 * block, codes + 128 * block + 16 * v, 16);
+        return;
+    }
     _Alignas(64) uint8_t groups[QN_SUPER];
     for (size_t lane = 0; lane < QN_SUPER_RUNS; lane++)
         arrange_run(form, (const uint8_t *)codes + lane * QN_RUN, groups + lane * QN_RUN);
@@ -228,6 +234,27 @@ QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++)
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
+}
+
+/* The last super-block of a row, where the row does not fill it, of one row and one token: for products that read codes as they are
+ * stored and take whole super-blocks only. zero is 1 in all their types. */
+static inline __attribute__((unused)) void add_last_super(const qn_matrix *weights, size_t row, const qn_acts *acts, size_t token,
+                                                          v16 *partial)
+{
+    const qn_type_info *type = weights->type;
+    const qn_act_form form = qn_act_form_of(type);
+    const size_t s = acts->n_super - 1, super = token * acts->n_super + s, per_super = QN_SUPER / type->block_weights;
+    const uint8_t *blocks = weights->data + row * weights->row_bytes + s * per_super * type->block_bytes;
+    qn_super w;
+    unpack_simd(type, blocks, weights->n_cols / type->block_weights - s * per_super, &w);
+    v16i sum = v16i_set1(0);
+    for (size_t v = 0; v < 8 && acts->fine; v++)
+        sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(acts->codes[form] + super * QN_SUPER + 64 * v));
+    sum = v16i_add(v16i_mul(sum, v16i_set1(QN_FINE)), v16i_mul(v16i_load(acts->sum + super * QN_SUPER_RUNS), v16i_set1(-1)));
+    const int8_t *codes = acts->fine ? acts->fine_codes[form] : acts->codes[form];
+    for (size_t v = 0; v < 8; v++)
+        sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(codes + super * QN_SUPER + 64 * v));
+    *partial = v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_RUNS)), *partial);
 }
 
 /* Whole tiles and single tokens against whole rows are what nearly all calls are; the rest goes one row and token at a time. */
