@@ -3,7 +3,8 @@
 # (root, or sudo that asks for no password), else prints the one command that would and stops.
 set -eu
 
-build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev"
+build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev"
+optional="libedit-dev" # line editing in quern chat: taken along, but nobody is stopped for want of it
 demo="python3 python3-pip python3-venv ca-certificates"
 case $(uname -m) in
 x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
@@ -15,10 +16,10 @@ command -v dpkg-query >/dev/null 2>&1 || exit 0
 
 installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
 
-wanted=
+wanted= extra=
 for purpose in "$@"; do
     case $purpose in
-    build) wanted+=" $build" ;;
+    build) wanted+=" $build" extra+=" $optional" ;;
     demo) wanted+=" $demo" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
     test) wanted+=" git binutils clang clang-format libcmocka-dev mandoc $cross" ;;
@@ -42,6 +43,10 @@ case " $* " in
     fi
     ;;
 esac
+required=$missing
+for package in $extra; do
+    installed "$package" || missing+=" $package"
+done
 [ -n "$missing" ] || exit 0
 
 command_line="apt-get install -y --no-install-recommends$missing"
@@ -49,6 +54,8 @@ if [ "$(id -u)" = 0 ]; then
     as_root=
 elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
     as_root="sudo -n"
+elif [ -z "$required" ]; then
+    exit 0
 else
     echo "quern: these Debian packages are missing; install them with" >&2
     echo "    sudo $command_line" >&2
@@ -58,6 +65,7 @@ echo "Installing Debian packages:$missing"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if ! { $as_root env DEBIAN_FRONTEND=noninteractive apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive $command_line; } >"$log" 2>&1; then
+    [ -n "$required" ] || exit 0
     tail -n 20 "$log" >&2
     echo "quern: installing failed; the command was: $command_line" >&2
     exit 1
