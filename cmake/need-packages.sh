@@ -22,7 +22,7 @@ for purpose in "$@"; do
     build) wanted+=" $build" extra+=" $optional" ;;
     demo) wanted+=" $demo" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
-    test) wanted+=" git binutils clang clang-format libcmocka-dev mandoc $cross" ;;
+    test) wanted+=" git binutils clang libcmocka-dev mandoc $cross" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;
     esac
 done
