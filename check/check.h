@@ -54,8 +54,8 @@ void qn_expect_near(const float *found, const double *expected, const double *bo
 
 /* qn_bench - time work(context) (median of several runs of at least 20 ms each) and print a row: `units` of `unit` are done in one
  * call. */
-void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, void (*work)(void *context),
-              void *context);
+void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
+              void (*work)(void *context), void *context);
 
 /* ---- Operations: check, then with `bench` time ---- */
 

@@ -34,7 +34,8 @@ static void must(qn_status status)
 }
 
 /* Positions from n_stored on keep their poison: reading one as a value shows. */
-static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries, size_t n_stored)
+static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries,
+                        size_t n_stored)
 {
     *p = (struct problem){ .head_dim = head_dim, .n_queries = n_queries, .n_stored = n_stored };
     p->keys = qn_guarded_new(POSITIONS * head_dim * 2, 0);
@@ -150,6 +151,35 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
     qn_free(found);
 }
 
+/* What lies beyond the halves' range is stored as the largest of them; a NaN value reaches those who see its position, and nobody
+ * who goes along with them in a tile. */
+static void check_not_finite(const qn_level *levels, size_t n_levels)
+{
+    enum { DIM = 32, QUERIES = 12, POSITION = 5 };
+    for (size_t i = 0; i < n_levels; i++)
+        for (int kind = 0; kind < 2; kind++) {
+            qn_attention_kernels kernels;
+            struct problem p;
+            size_t seen[QUERIES];
+            float found[QUERIES * DIM];
+            bool guards_ok;
+            qn_random_seed(3);
+            qn_attention_kernels_init(&kernels, levels[i].features);
+            problem_new(&p, &kernels, DIM, QUERIES, QUERIES);
+            p.v[POSITION * DIM + 20] = kind ? -1e30f : NAN;
+            kernels.store(halves(&p.keys), halves(&p.values), POSITION, p.k + POSITION * DIM, p.v + POSITION * DIM, DIM);
+            for (size_t q = 0; q < QUERIES; q++)
+                seen[q] = q + 1;
+            run_all(&kernels, &p, seen, found, &guards_ok);
+            qn_case_begin("attention", levels[i].name, kind ? "a value of -1e30" : "a value that is NaN");
+            for (size_t q = 0; q < QUERIES; q++)
+                for (size_t d = 0; d < DIM; d++)
+                    qn_expect(isfinite(found[q * DIM + d]) == (kind == 1 || q < POSITION), "element %zu of query %zu is %g", d,
+                              q, (double)found[q * DIM + d]);
+            problem_free(&p);
+        }
+}
+
 struct timed {
     const qn_attention_kernels *kernels;
     struct problem *p;
@@ -187,13 +217,14 @@ void qn_check_attention(bool bench)
 {
     qn_level levels[8];
     const size_t n_levels = qn_levels(levels);
-    static const size_t dims[] = { 16, 32, 64, 80, 96, 128, 256 }, queries[] = { 1, 2, 5, 8, 9, QN_QUERY_TILE };
+    static const size_t dims[] = { 16, 32, 64, 80, 96, 128, 256, 512 }, queries[] = { 1, 2, 5, 8, 9, QN_QUERY_TILE };
     static const size_t stored[] = { 1, 15, 16, 17, 255, 256, 257, 600, POSITIONS };
     for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
         for (size_t q = 0; q < sizeof queries / sizeof queries[0]; q++)
             for (size_t s = 0; s < sizeof stored / sizeof stored[0]; s++)
                 if ((d + q + s) % 3 == 0)
                     check_shape(dims[d], queries[q], stored[s], levels, n_levels);
+    check_not_finite(levels, n_levels);
     for (size_t i = 0; bench && i < n_levels; i++) {
         bench_block(1, &levels[i]);
         bench_block(QN_QUERY_TILE, &levels[i]);

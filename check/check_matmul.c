@@ -84,7 +84,8 @@ static void problem_free(struct problem *p)
     qn_free(p->x);
 }
 
-static void run_rows(const qn_matmul_kernels *kernels, const struct problem *p, size_t begin, size_t end, bool accumulate, float *out)
+static void run_rows(const qn_matmul_kernels *kernels, const struct problem *p, size_t begin, size_t end, bool accumulate,
+                     float *out)
 {
     void *scratch;
     must(qn_alloc(&scratch, qn_matmul_scratch(kernels, p->weights.n_cols), 1, "scratch"));
@@ -161,11 +162,11 @@ static void check_problem(const struct problem *p, const qn_level *levels, size_
     qn_free(expected);
 }
 
-static void check_extremes(const qn_type_info *type, const qn_level *levels, size_t n_levels)
+static void check_extremes(const qn_type_info *type, bool fine, const qn_level *levels, size_t n_levels)
 {
     /* Every code at its largest against activations of the largest magnitude and one sign: where narrow sums would overflow. */
     struct problem p;
-    problem_new(&p, type, 5, 1024, 4, false);
+    problem_new(&p, type, 5, 1024, 4, fine);
     for (size_t i = 0; i < p.n_tokens * 1024; i++)
         p.x[i] = i / 1024 % 2 ? -1.0f : 1.0f;
     qn_matmul_kernels ref;
@@ -185,6 +186,29 @@ static void check_extremes(const qn_type_info *type, const qn_level *levels, siz
     }
     check_problem(&p, levels, n_levels, false);
     problem_free(&p);
+}
+
+/* One NaN or infinity among the activations of token 1 of 3: all of its elements are NaN or infinite, and no other token's. */
+static void check_not_finite(const qn_type_info *type, const qn_level *levels, size_t n_levels)
+{
+    enum { ROWS = 6, COLS = 768, TOKENS = 3 };
+    for (size_t i = 0; i < n_levels; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            struct problem p;
+            qn_matmul_kernels kernels;
+            float out[TOKENS * ROWS];
+            qn_random_seed(kind + 1);
+            problem_new(&p, type, ROWS, COLS, TOKENS, false);
+            p.x[COLS + qn_random_below(COLS)] = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
+            qn_matmul_kernels_init(&kernels, levels[i].features);
+            quantize_rows(&kernels, &p.acts, p.x, TOKENS);
+            qn_case_begin("matmul", levels[i].name, "%s with %s", type->name, kind == 0 ? "NaN" : kind == 1 ? "inf" : "-inf");
+            run_rows(&kernels, &p, 0, ROWS, false, out);
+            for (size_t r = 0; r < TOKENS * ROWS; r++)
+                qn_expect(isfinite(out[r]) == (r / ROWS != 1), "element %zu of token %zu is %g", r % ROWS, r / ROWS,
+                          (double)out[r]);
+            problem_free(&p);
+        }
 }
 
 struct timed {
@@ -244,7 +268,10 @@ void qn_check_matmul(bool bench)
             problem_free(&p);
         }
         if (types[t].unpack)
-            check_extremes(&types[t], levels, n_levels);
+            check_extremes(&types[t], false, levels, n_levels);
+        if (types[t].unpack && !types[t].has_factor)
+            check_extremes(&types[t], true, levels, n_levels);
+        check_not_finite(&types[t], levels, n_levels);
         struct problem empty; /* no tokens: nothing may be touched */
         problem_new(&empty, &types[t], 3, block, 1, false);
         empty.n_tokens = 0;
@@ -283,7 +310,8 @@ static void expect_same_acts(const qn_acts *found, const qn_acts *expected)
     for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
         qn_expect(!memcmp(found->codes[form], expected->codes[form], runs * QN_RUN), "codes of form %d differ", form);
         if (expected->fine)
-            qn_expect(!memcmp(found->fine_codes[form], expected->fine_codes[form], runs * QN_RUN), "fine codes of form %d differ", form);
+            qn_expect(!memcmp(found->fine_codes[form], expected->fine_codes[form], runs * QN_RUN),
+                      "fine codes of form %d differ", form);
     }
     qn_expect_same(found->scale, expected->scale, runs, "scale");
     qn_expect(!memcmp(found->sum, expected->sum, runs * sizeof(int32_t)), "sums differ");
@@ -325,7 +353,8 @@ void qn_check_quantize(bool bench)
             for (size_t i = 0; i < n_levels; i++) {
                 qn_matmul_kernels kernels;
                 qn_matmul_kernels_init(&kernels, levels[i].features);
-                must(qn_acts_create(i ? &found : &expected, ROWS, widths[w], (1u << QN_ACT_FLOAT) | ((1u << QN_ACT_INT_FORMS) - 1), fine));
+                must(qn_acts_create(i ? &found : &expected, ROWS, widths[w],
+                                    (1u << QN_ACT_FLOAT) | ((1u << QN_ACT_INT_FORMS) - 1), fine));
                 quantize_rows(&kernels, i ? &found : &expected, x, ROWS);
                 qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], fine ? " fine" : "");
                 if (i == 0) {

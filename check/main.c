@@ -15,8 +15,8 @@ static const struct operation {
     const char *name;
     void (*check)(bool bench);
 } operations[] = {
-    { "matmul", qn_check_matmul },       { "quantize", qn_check_quantize },       { "norm", qn_check_norm },
-    { "rope", qn_check_rope },           { "attention", qn_check_attention },     { "elementwise", qn_check_elementwise },
+    { "matmul", qn_check_matmul }, { "quantize", qn_check_quantize },   { "norm", qn_check_norm },
+    { "rope", qn_check_rope },     { "attention", qn_check_attention }, { "elementwise", qn_check_elementwise },
     { "sample", qn_check_sample },
 };
 
@@ -30,7 +30,7 @@ static struct {
 
 size_t qn_levels(qn_level levels[8])
 {
-    static const char *const names[] = { "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm" };
+    static const char *const names[] = { "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod" };
     const unsigned present = qn_cpu_present();
     size_t n = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -147,7 +147,8 @@ void qn_expect_near(const float *found, const double *expected, const double *bo
 {
     for (size_t i = 0; i < n; i++)
         if (!(fabs((double)found[i] - expected[i]) <= bound[i])) {
-            qn_expect(false, "%s[%zu] is %.9g, float64 gives %.9g, bound %.2g", what, i, (double)found[i], expected[i], bound[i]);
+            qn_expect(false, "%s[%zu] is %.9g, float64 gives %.9g, bound %.2g", what, i, (double)found[i], expected[i],
+                      bound[i]);
             return;
         }
 }
@@ -167,8 +168,8 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, void (*work)(void *context),
-              void *context)
+void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
+              void (*work)(void *context), void *context)
 {
     enum { RUNS = 5 };
     double seconds[RUNS];
@@ -184,7 +185,8 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
     }
     qsort(seconds, RUNS, sizeof seconds[0], compare_doubles);
     if (state.json)
-        printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": {\"median\": %.9g, \"min\": %.9g, \"max\": %.9g}, "
+        printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": {\"median\": %.9g, \"min\": %.9g, "
+               "\"max\": %.9g}, "
                "\"rate\": %.6g, \"unit\": \"%s\"}\n",
                op, variant, shape, seconds[RUNS / 2], seconds[0], seconds[RUNS - 1], units / seconds[RUNS / 2], unit);
     else

@@ -74,7 +74,7 @@ QN_API qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_vie
 /* qn_rms_norm - out = x * weight / sqrt(mean(x^2) + eps), row by row.
  *   x, out   [n_rows, n] f32; out may be x
  *   weight   [n] f32
- *   eps      finite, >= 0
+ *   eps      finite, > 0
  * Zhang and Sennrich, Root Mean Square Layer Normalization (2019). */
 QN_API qn_status qn_rms_norm(qn_view x, qn_view weight, size_t n_rows, size_t n, float eps, qn_view out);
 
@@ -91,8 +91,8 @@ typedef enum qn_rope_pairing { QN_ROPE_INTERLEAVED, QN_ROPE_NEOX } qn_rope_pairi
  *   n_rot      how many values of a head are turned: even, 2 to head_dim
  *   base       finite, > 0; pair i turns by position * base^(-2i/n_rot)
  * Su et al., RoFormer (2021). */
-QN_API qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads, size_t head_dim, size_t n_rot, double base,
-                         qn_rope_pairing pairing);
+QN_API qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads, size_t head_dim, size_t n_rot,
+                         double base, qn_rope_pairing pairing);
 
 /* The f16 key-value cache of one layer, `capacity` positions, a multiple of 256:
  *   keys     [n_kv_heads, capacity/16, head_dim, 16] f16: sixteen positions side by side

@@ -48,8 +48,8 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
-    int n_threads;        /* 0: as many as there are physical cores; at most 1024 */
-    bool vocab_only;      /* read the tokeniser alone: a file without tensors is enough, and sessions are refused */
+    int n_threads;         /* 0: as many as there are physical cores; at most 1024 */
+    bool vocab_only;       /* read the tokeniser alone: a file without tensors is enough, and sessions are refused */
     bool skip_weight_scan; /* do not look for infinities and NaN in the weights */
     qn_progress_fn on_progress;
     qn_log_fn on_log;
@@ -77,14 +77,14 @@ typedef struct qn_model_info {
     uint32_t n_vocab;
     uint32_t n_layers;
     uint32_t n_embd;
-    uint32_t n_ctx_train;    /* the context the model was trained for */
-    uint64_t n_params;       /* weights in all tensors */
+    uint32_t n_ctx_train; /* the context the model was trained for */
+    uint64_t n_params;    /* weights in all tensors */
     uint64_t file_bytes;
-    uint64_t bytes_per_token; /* weights that decoding one token reads; the cache comes on top */
+    uint64_t bytes_per_token;          /* weights that decoding one token reads; the cache comes on top */
     uint64_t cache_bytes_per_position; /* f16 KV cache: bytes that one more token of context takes */
     int n_threads;
-    const char *cpu;          /* instruction set in use: "avx512" */
-    const char *tokeniser;    /* "gpt2/qwen2", or "" when the file has none that quern can use */
+    const char *cpu;           /* instruction set in use: "avx512" */
+    const char *tokeniser;     /* "gpt2/qwen2", or "" when the file has none that quern can use */
     const char *chat_template; /* "chatml", or "" when the file has none that quern knows */
 } qn_model_info;
 
@@ -99,7 +99,8 @@ QN_API qn_model_info qn_model_get_info(const qn_model *model);
  *   parse_special  whether special tokens written in the text ("<|im_end|>") become their ids; pass false for untrusted text
  *   add_bos        whether the tokeniser's beginning-of-text token goes first, where the model asks for one
  *   tokens         [*count] owned by the caller: qn_free_tokens. An empty text gives zero tokens and a valid pointer. */
-QN_API qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos, qn_token **tokens, size_t *count);
+QN_API qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos,
+                             qn_token **tokens, size_t *count);
 QN_API void qn_free_tokens(qn_token *tokens);
 
 /* qn_token_piece - the bytes that one token stands for; not terminated, possibly half a character; owned by the model.
@@ -123,7 +124,8 @@ typedef struct qn_chat_message {
  *   tokens, count       as for qn_tokenize
  *
  * QN_ERR_UNSUPPORTED when the file carries no chat template that quern knows; the text says what it carries. */
-QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant, qn_token **tokens, size_t *count);
+QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
+                                qn_token **tokens, size_t *count);
 
 /* ---- Session ---- */
 
@@ -158,26 +160,28 @@ typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logi
  *
  * Logits of a token do not depend on how the tokens were split over calls nor on the number of threads, to the last bit.
  * QN_ERR_CONTEXT when they do not fit, QN_ERR_INVALID for an id outside the vocabulary: the session is then unchanged.
- * QN_ERR_CANCELLED: the tokens of the batches that were finished stay. */
+ * QN_ERR_CANCELLED: the tokens of the batches that were finished stay, and with ALL their logits have been written. */
 QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
 
 /* qn_session_on_progress - a function called between the batches of a long qn_session_eval; NULL for none. */
 QN_API void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user);
 
-/* qn_session_cancel - make the session's running, or else its next, evaluation or generation stop with QN_ERR_CANCELLED as soon
- * as a batch is done. From any thread, and from a signal handler. */
+/* qn_session_cancel - make the session's running, or else its next, evaluation or generation stop as soon as a batch is done, with
+ * QN_ERR_CANCELLED or QN_STOP_CANCELLED. One that ends by itself before it looks is over, and the next one is not cancelled in its
+ * place. From any thread, and from a signal handler. */
 QN_API void qn_session_cancel(qn_session *session);
 
 /* ---- Sampling ---- */
 
 typedef struct qn_sampling {
-    float temperature;    /* 0: always the likeliest token (the lowest id of equals) */
-    int top_k;            /* keep the k likeliest; 0: all */
-    float top_p;          /* keep the likeliest until their probabilities reach this; 1: all */
-    float min_p;          /* drop tokens less likely than this times the likeliest; 0: none */
-    float repeat_penalty; /* > 1 makes recent tokens less likely: their logits are divided by it, or multiplied when negative; 1: off */
-    int repeat_last_n;    /* how many recent tokens that looks at */
-    uint64_t seed;        /* the same seed and logits give the same tokens on every machine */
+    float temperature; /* below 1e-6: always the likeliest token (the lowest id of equals) */
+    int top_k;         /* keep the k likeliest; 0: all */
+    float top_p;       /* keep the likeliest until their probabilities reach this; 1: all */
+    float min_p;       /* drop tokens less likely than this times the likeliest; 0: none */
+    float
+        repeat_penalty; /* > 1 makes recent tokens less likely: their logits are divided by it, or multiplied when negative; 1: off */
+    int repeat_last_n; /* how many recent tokens that looks at */
+    uint64_t seed;     /* the same seed and logits give the same tokens on every machine */
 } qn_sampling;
 
 /* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no repetition penalty (over 64), seed 0. */
@@ -193,7 +197,8 @@ QN_API void qn_sampler_free(qn_sampler *sampler);
 /* qn_sampler_pick - choose the next token. Order: penalty, top_k, temperature, top_p, min_p, draw.
  *   logits   [n_vocab] f32, not changed; at least one must be finite, NaN is QN_ERR_INVALID
  *   recent   the tokens before it, for the penalty; the last repeat_last_n of them count */
-QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token);
+QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
+                                 qn_token *token);
 
 /* ---- Generation ---- */
 
@@ -208,19 +213,20 @@ typedef enum qn_stop_reason {
 
 typedef struct qn_generate_params {
     qn_sampling sampling;
-    int64_t max_tokens;             /* < 0: until something else stops it */
-    bool ignore_end;                /* go on past end tokens, as benchmarks want */
-    const char *const *stop;        /* [n_stop] strings at which to stop */
+    int64_t max_tokens;      /* < 0: until something else stops it */
+    bool ignore_end;         /* go on past end tokens, as benchmarks want */
+    const char *const *stop; /* [n_stop] strings at which to stop */
     size_t n_stop;
-    bool show_special;              /* whether on_text gets the names of special tokens */
-    bool (*on_text)(void *user, const char *text, size_t length); /* whole UTF-8 characters; bytes that can no longer become one arrive as U+FFFD */
+    bool show_special; /* whether on_text gets the names of special tokens */
+    bool (*on_text)(void *user, const char *text,
+                    size_t length); /* whole UTF-8 characters; bytes that can no longer become one arrive as U+FFFD */
     bool (*on_token)(void *user, qn_token token);
     void *user;
 } qn_generate_params;
 
 typedef struct qn_generate_result {
     qn_stop_reason reason;
-    size_t n_prompt;    /* tokens evaluated before the first new one */
+    size_t n_prompt;    /* tokens evaluated before the first new one: fewer than were given when cancelled among them */
     size_t n_generated; /* new tokens, an end token included */
     double prompt_seconds;
     double generate_seconds;
@@ -235,11 +241,15 @@ QN_API qn_generate_params qn_generate_defaults(void);
  *   result   may be NULL
  *
  * Afterwards the session holds the prompt and every generated token but the last, which was not evaluated: that token is the
- * first to pass to the next call when a conversation goes on. Being stopped is success: see result->reason. */
-QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params, qn_generate_result *result);
+ * first to pass to the next call when a conversation goes on. Two cases differ: cancelled within the prompt, it holds the
+ * n_prompt tokens that were evaluated; with max_tokens 0 it holds the whole prompt and nothing is pending. Tokens that spelled a
+ * stop string are held too. Being stopped is success: see result->reason. */
+QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
+                             qn_generate_result *result);
 
 /* qn_generate_text - qn_tokenize (special tokens parsed, beginning-of-text as the model asks) and qn_generate. */
-QN_API qn_status qn_generate_text(qn_session *session, const char *prompt, const qn_generate_params *params, qn_generate_result *result);
+QN_API qn_status qn_generate_text(qn_session *session, const char *prompt, const qn_generate_params *params,
+                                  qn_generate_result *result);
 
 /* ---- Files ---- */
 

@@ -16,15 +16,14 @@ enum {
     QN_CPU_AVXVNNI = 1 << 1, /* AVX-VNNI: dpbusd on 256 bits */
     QN_CPU_AVX512 = 1 << 2,  /* F, BW, DQ, VL, VNNI, VBMI, GFNI: Ice Lake, Zen 4 and later */
     QN_CPU_NEON = 1 << 3,    /* ARMv8.0 */
-    QN_CPU_DOTPROD = 1 << 4, /* ARMv8.2 dot products */
-    QN_CPU_I8MM = 1 << 5     /* ARMv8.6 int8 matrix products */
+    QN_CPU_DOTPROD = 1 << 4  /* ARMv8.2 dot products */
 };
 
 /* qn_cpu_present - the features of the machine, whatever QN_CPU says. */
 unsigned qn_cpu_present(void);
 
 /* qn_cpu_features - the features to use: those present, capped by the environment variable QN_CPU, which names a level
- * ("ref", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm"). QN_ERR_INVALID when it names none, QN_ERR_UNSUPPORTED when this
+ * ("ref", "avx2", "avxvnni", "avx512", "neon", "dotprod"). QN_ERR_INVALID when it names none, QN_ERR_UNSUPPORTED when this
  * machine does not have it. */
 qn_status qn_cpu_features(unsigned *features);
 

@@ -5,6 +5,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#define QN_HALF_MAX 65504.0f           /* the largest finite half */
+#define QN_HALF_NAN ((uint16_t)0x7e00) /* a quiet NaN */
+
 static inline uint32_t qn_f32_bits(float x)
 {
     uint32_t bits;

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -122,6 +123,9 @@ qn_status qn_team_create(int n_threads, qn_team **out)
     team->spins = n_threads <= qn_cpu_threads() ? SPINS : 0;
     team->n_started = 1;
     qn_status status = qn_alloc(&team->workers, (size_t)n_threads, sizeof *team->workers, "thread team");
+    sigset_t all, before; /* signals are for the threads that the program made itself */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < n_threads && status == QN_OK; i++) {
         team->workers[i] = (struct worker){ .team = team, .index = i };
         const int error = pthread_create(&team->workers[i].thread, NULL, worker_main, &team->workers[i]);
@@ -130,6 +134,7 @@ qn_status qn_team_create(int n_threads, qn_team **out)
         else
             team->n_started++;
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status != QN_OK) {
         qn_team_free(team);
         return status;

@@ -46,15 +46,15 @@ typedef struct qn_attention_shape {
 } qn_attention_shape;
 
 typedef enum qn_op_kind {
-    QN_OP_EMBED,      /* table rows of the tokens into a buffer; angles of the positions for rope */
-    QN_OP_NORM,       /* RMS norm of a buffer into activations */
-    QN_OP_MATMUL,     /* activations by up to three matrices, each into a buffer, stored or added */
-    QN_OP_HEADS,      /* q and k norm per head, rope, scale; keys and values into the cache */
-    QN_OP_ATTENTION,  /* queries against the cache: whole results or partial ones, block by block */
+    QN_OP_EMBED,         /* table rows of the tokens into a buffer; angles of the positions for rope */
+    QN_OP_NORM,          /* RMS norm of a buffer into activations */
+    QN_OP_MATMUL,        /* activations by up to three matrices, each into a buffer, stored or added */
+    QN_OP_HEADS,         /* q and k norm per head, rope, scale; keys and values into the cache */
+    QN_OP_ATTENTION,     /* queries against the cache: whole results or partial ones, block by block */
     QN_OP_ATTENTION_OUT, /* partial results merged; into activations */
-    QN_OP_SWIGLU,     /* silu(gate) * up into activations */
-    QN_OP_LOGIT_NORM, /* RMS norm of the rows whose logits are wanted */
-    QN_OP_LOGITS      /* those rows by the output matrix, into the step's logits */
+    QN_OP_SWIGLU,        /* silu(gate) * up into activations */
+    QN_OP_LOGIT_NORM,    /* RMS norm of the rows whose logits are wanted */
+    QN_OP_LOGITS         /* those rows by the output matrix, into the step's logits */
 } qn_op_kind;
 
 enum { QN_OP_MATRICES = 3 };
@@ -62,9 +62,9 @@ enum { QN_OP_MATRICES = 3 };
 typedef struct qn_op {
     qn_op_kind kind;
     int layer;
-    int in, in2, in3; /* buffers: NORM in; HEADS q, k, v; ATTENTION q; SWIGLU gate, up */
-    int acts;         /* what NORM, ATTENTION_OUT, SWIGLU, LOGIT_NORM write and MATMUL, LOGITS read */
-    int out;          /* buffer: EMBED, ATTENTION */
+    int in, in2, in3;              /* buffers: NORM in; HEADS q, k, v; ATTENTION q; SWIGLU gate, up */
+    int acts;                      /* what NORM, ATTENTION_OUT, SWIGLU, LOGIT_NORM write and MATMUL, LOGITS read */
+    int out;                       /* buffer: EMBED, ATTENTION */
     const float *weight, *weight2; /* NORM, LOGIT_NORM; HEADS: q and k norm or NULL */
     float eps;
     qn_attention_shape heads; /* HEADS, ATTENTION, ATTENTION_OUT */
@@ -96,9 +96,9 @@ typedef struct qn_plan {
     qn_plan_acts *acts;
     size_t n_acts, cap_acts;
     size_t n_vocab, n_layers;
-    qn_attention_shape heads; /* the same in every layer; sizes the attention scratch */
-    double *frequencies;      /* [n_rot/2] of rope */
-    float *cosines, *sines;   /* [max_rows, n_rot/2] of the step's rows */
+    qn_attention_shape heads;               /* the same in every layer; sizes the attention scratch */
+    double *frequencies;                    /* [n_rot/2] of rope */
+    float *cosines, *sines;                 /* [max_rows, n_rot/2] of the step's rows */
     float *partial, *partial_m, *partial_l; /* [n_partials, head_dim], [n_partials], [n_partials]: attention by blocks */
     size_t n_partials;
     size_t max_rows;      /* 0 until reserved */
@@ -115,7 +115,8 @@ qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, int *id);
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
 
 /* qn_plan_reserve - place all buffers for steps of up to max_rows rows over sessions of up to max_positions positions. Sizes only
- * grow. On failure the plan must be reserved again before it runs. */
+ * grow, and a call for no more than there is costs nothing. On failure the plan has no buffers: whoever is going to run it reserves
+ * again first. */
 qn_status qn_plan_reserve(qn_plan *plan, size_t max_rows, size_t max_positions);
 
 /* qn_plan_free - everything that the plan owns; weights are not. Takes a zeroed plan too. */

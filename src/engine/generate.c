@@ -57,6 +57,8 @@ static qn_status show_rest(struct generation *g)
         return QN_OK;
     QN_TRY(qn_utf8_stream_flush(&g->utf8, &text, &n));
     QN_TRY(qn_stop_feed(g->stop, text, n, &safe, &n_safe, &hit));
+    if (hit)
+        g->result.reason = QN_STOP_STRING;
     bool go_on = emit(g, safe, n_safe);
     QN_TRY(qn_stop_flush(g->stop, &safe, &n_safe));
     if (go_on)
@@ -99,22 +101,22 @@ static qn_status next_token(struct generation *g, qn_token *token, bool *go_on)
 /* An evaluation that was cancelled is a reason to stop, not a failure. */
 static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_logits which, bool *go_on)
 {
-    const qn_status status = qn_session_eval(g->session, tokens, n, which, which == QN_LOGITS_NONE ? NULL : g->logits);
-    *go_on = status == QN_OK;
-    if (status != QN_ERR_CANCELLED)
-        return status;
-    g->result.reason = QN_STOP_CANCELLED;
-    return QN_OK;
+    const qn_status status = qn_session_append(g->session, tokens, n, which, which == QN_LOGITS_NONE ? NULL : g->logits);
+    *go_on = status == QN_OK && !atomic_load(&g->session->cancelled);
+    if (!*go_on)
+        g->result.reason = QN_STOP_CANCELLED;
+    return status == QN_ERR_CANCELLED ? QN_OK : status;
 }
 
 static qn_status generate(struct generation *g, const qn_token *tokens, size_t n)
 {
     const double start = qn_now();
+    const uint32_t before = g->session->length;
     const int64_t limit = g->params->max_tokens;
     bool go_on;
     qn_token token;
     QN_TRY(evaluate(g, tokens, n, limit ? QN_LOGITS_LAST : QN_LOGITS_NONE, &go_on));
-    g->result.n_prompt = n;
+    g->result.n_prompt = g->session->length - before;
     const double prompt_end = qn_now();
     g->result.prompt_seconds = prompt_end - start;
     if (go_on && !limit) {
@@ -146,7 +148,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     struct generation g = { .session = session, .params = params };
     if (!n)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
-    if (params->on_text && !session->model->tokenizer) {
+    if ((params->on_text || params->n_stop) && !session->model->tokenizer) {
         const qn_tokenizer *tok;
         return qn_model_tokenizer(session->model, &tok);
     }
@@ -157,6 +159,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
         status = qn_stop_create(params->stop, params->n_stop, &g.stop);
     if (status == QN_OK)
         status = generate(&g, tokens, n);
+    atomic_store(&session->cancelled, false); /* obeyed, or too late for this generation and not meant for the next */
     if (status == QN_OK && result)
         *result = g.result;
     qn_stop_free(g.stop);
@@ -166,7 +169,8 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     return status;
 }
 
-qn_status qn_generate_text(qn_session *session, const char *prompt, const qn_generate_params *params, qn_generate_result *result)
+qn_status qn_generate_text(qn_session *session, const char *prompt, const qn_generate_params *params,
+                           qn_generate_result *result)
 {
     qn_token *tokens;
     size_t n;

@@ -83,7 +83,8 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
     QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
     QN_TRY(qn_cpu_features(&model->cpu));
     qn_kernels_init(&model->kernels, model->cpu);
-    QN_TRY(qn_team_create(params->n_threads ? params->n_threads : qn_cpu_cores(), &model->team));
+    const int cores = qn_cpu_cores() < QN_TEAM_MAX ? qn_cpu_cores() : QN_TEAM_MAX;
+    QN_TRY(qn_team_create(params->n_threads ? params->n_threads : cores, &model->team));
     QN_TRY(qn_executor_create(model->team, &model->kernels, &model->plan, &model->executor));
     if (!params->skip_weight_scan)
         QN_TRY(qn_scan_weights(model->file, model->team, params->on_progress, params->user));
@@ -170,8 +171,8 @@ qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok)
     return *tok ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "%s", model->no_tokenizer);
 }
 
-qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos, qn_token **tokens,
-                      size_t *count)
+qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos,
+                      qn_token **tokens, size_t *count)
 {
     const qn_tokenizer *tok;
     QN_TRY(qn_model_tokenizer(model, &tok));
@@ -200,8 +201,8 @@ bool qn_token_is_end(const qn_model *model, qn_token token)
     return model->tokenizer && qn_tokenizer_is_end(model->tokenizer, token);
 }
 
-qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant, qn_token **tokens,
-                         size_t *count)
+qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
+                         qn_token **tokens, size_t *count)
 {
     const qn_tokenizer *tok;
     QN_TRY(qn_model_tokenizer(model, &tok));

@@ -99,8 +99,9 @@ static bool file_type(qn_type type, uint32_t *number)
     static const struct {
         qn_type type;
         uint32_t number;
-    } numbers[] = {{QN_TYPE_F16, 1},    {QN_TYPE_Q4_0, 2},   {QN_TYPE_Q4_1, 3},  {QN_TYPE_Q8_0, 7}, {QN_TYPE_BF16, 32},
-                   {QN_TYPE_TQ1_0, 36}, {QN_TYPE_TQ2_0, 37}, {QN_TYPE_Q1_0, 40}, {QN_TYPE_Q2_0, 41}};
+    } numbers[] = { { QN_TYPE_F16, 1 },    { QN_TYPE_Q4_0, 2 },  { QN_TYPE_Q4_1, 3 },
+                    { QN_TYPE_Q8_0, 7 },   { QN_TYPE_BF16, 32 }, { QN_TYPE_TQ1_0, 36 },
+                    { QN_TYPE_TQ2_0, 37 }, { QN_TYPE_Q1_0, 40 }, { QN_TYPE_Q2_0, 41 } };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (numbers[i].type == type) {
             *number = numbers[i].number;
@@ -192,12 +193,12 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
         const size_t from_bytes = n / from->block_weights * from->block_bytes,
                      to_bytes = n / to->block_weights * to->block_bytes;
         QN_TRY(report(q));
-        struct work work = {.from_type = from,
-                            .to_type = to,
-                            .from = t->data + begin,
-                            .to = from == to ? NULL : q->piece,
-                            .n_weights = n,
-                            .n_threads = qn_team_size(q->team)};
+        struct work work = { .from_type = from,
+                             .to_type = to,
+                             .from = t->data + begin,
+                             .to = from == to ? NULL : q->piece,
+                             .n_weights = n,
+                             .n_threads = qn_team_size(q->team) };
         qn_team_run(q->team, convert_share, &work);
         if (atomic_load(&work.bad))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) has a value that is infinite or not a number",
@@ -227,7 +228,7 @@ static qn_status rewrite(struct quantizer *q)
 
 qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params)
 {
-    struct quantizer q = {.in = in, .out = out};
+    struct quantizer q = { .in = in, .out = out };
     if (params)
         q.params = *params;
     if (q.params.n_threads < 0 || q.params.n_threads > QN_TEAM_MAX)

@@ -1,5 +1,5 @@
-/* Choosing the next token from logits. The steps and their order are quern.h's; exponentials are kernels/canon.h's, and sums are taken in
- * falling order of likelihood, so that a seed gives the same choice on every machine. */
+/* Choosing the next token from logits. The steps and their order are quern.h's; exponentials are kernels/canon.h's, and
+ * sums are taken in an order that only the logits decide, so that a seed gives the same choice on every machine. */
 #include "engine/internal.h"
 
 #include "base/cpu.h"
@@ -189,7 +189,7 @@ qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_tok
     const size_t best = qn_argmax_row(&sampler->kernels.sample, sampler->logits, n);
     if (isinf(sampler->logits[best]))
         return qn_fail(QN_ERR_INVALID, "logits: the largest is %g, expected a finite one", (double)sampler->logits[best]);
-    if (sampler->params.temperature == 0 || sampler->params.top_k == 1) {
+    if (sampler->params.temperature < 1e-6f || sampler->params.top_k == 1) {
         *token = (qn_token)best;
         return QN_OK;
     }

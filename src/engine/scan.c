@@ -28,7 +28,7 @@ static void scan_share(void *context, int thread)
 }
 
 static qn_status scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
-                             void *user, size_t *done)
+                             void *user, size_t *done, size_t total)
 {
     const qn_type_info *type = qn_type_find(tensor->type);
     const size_t n_blocks = tensor->bytes / type->block_bytes;
@@ -41,9 +41,10 @@ static qn_status scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, 
         const size_t bad = atomic_load(&scan.first_bad);
         if (bad != piece)
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu holds an infinity or NaN", qn_gguf_path(file),
-                           (int)(tensor->name.length < 64 ? tensor->name.length : 64), tensor->name.data, begin + bad, n_blocks);
+                           (int)(tensor->name.length < 64 ? tensor->name.length : 64), tensor->name.data, begin + bad,
+                           n_blocks);
         *done += piece * type->block_bytes;
-        if (on_progress && !on_progress(user, *done, qn_gguf_file_size(file)))
+        if (on_progress && !on_progress(user, *done, total))
             return qn_fail(QN_ERR_CANCELLED, "%s: loading was stopped", qn_gguf_path(file));
     }
     return QN_OK;
@@ -51,8 +52,10 @@ static qn_status scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, 
 
 qn_status qn_scan_weights(const qn_gguf *file, qn_team *team, qn_progress_fn on_progress, void *user)
 {
-    size_t done = 0;
+    size_t done = 0, total = 0;
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
-        QN_TRY(scan_tensor(file, qn_gguf_tensor_at(file, i), team, on_progress, user, &done));
+        total += qn_gguf_tensor_at(file, i)->bytes;
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
+        QN_TRY(scan_tensor(file, qn_gguf_tensor_at(file, i), team, on_progress, user, &done, total));
     return QN_OK;
 }

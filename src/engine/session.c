@@ -97,7 +97,7 @@ void qn_session_cancel(qn_session *session)
 }
 
 /* One batch of n <= n_batch tokens. Rows from `first_logit` on have their logits written, [n - first_logit, n_vocab]. */
-static void eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits)
+static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits)
 {
     qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits };
     for (size_t i = 0; i < n; i++)
@@ -106,13 +106,19 @@ static void eval_batch(qn_session *session, const qn_token *tokens, size_t n, si
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     pthread_mutex_lock(&session->model->lock);
-    qn_executor_run(session->model->executor, &step);
+    /* Another session may have failed to reserve more, and left nothing. */
+    const qn_status status = qn_plan_reserve(&session->model->plan, session->n_batch, session->n_ctx);
+    if (status == QN_OK)
+        qn_executor_run(session->model->executor, &step);
     pthread_mutex_unlock(&session->model->lock);
+    if (status != QN_OK)
+        return status;
     memcpy(session->tokens + session->length, tokens, n * sizeof *tokens);
     session->length += (uint32_t)n;
+    return QN_OK;
 }
 
-qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
+qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
 {
     const size_t n_vocab = session->model->hparams.n_vocab;
     if (n > session->n_ctx - session->length)
@@ -125,16 +131,23 @@ qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n,
     if (which != QN_LOGITS_NONE && !logits && n)
         return qn_fail(QN_ERR_INVALID, "logits: asked for without a place to put them");
     for (size_t done = 0; done < n;) {
-        if (atomic_exchange(&session->cancelled, false))
+        if (atomic_load(&session->cancelled))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
         const size_t batch = n - done < session->n_batch ? n - done : session->n_batch;
-        const size_t first_logit = which == QN_LOGITS_ALL                            ? 0
-                                   : which == QN_LOGITS_LAST && done + batch == n ? batch - 1
-                                                                                    : batch;
-        eval_batch(session, tokens + done, batch, first_logit, which == QN_LOGITS_ALL ? logits + done * n_vocab : logits);
+        const bool last = done + batch == n;
+        const size_t first_logit = which == QN_LOGITS_ALL ? 0 : which == QN_LOGITS_LAST && last ? batch - 1 : batch;
+        QN_TRY(
+            eval_batch(session, tokens + done, batch, first_logit, which == QN_LOGITS_ALL ? logits + done * n_vocab : logits));
         done += batch;
-        if (session->on_progress && n > session->n_batch && !session->on_progress(session->progress_user, done, n) && done < n)
+        if (session->on_progress && !last && !session->on_progress(session->progress_user, done, n))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was stopped after %zu of %zu tokens", done, n);
     }
     return QN_OK;
+}
+
+qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
+{
+    const qn_status status = qn_session_append(session, tokens, n, which, logits);
+    atomic_store(&session->cancelled, false); /* obeyed, or too late for this evaluation and not meant for the next */
+    return status;
 }

@@ -181,7 +181,7 @@ qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_st
     for (uint64_t i = 0; i < kv->count; i++) {
         uint64_t length;
         memcpy(&length, at, sizeof length);
-        strings[i] = (qn_string){(const char *)at + sizeof length, (size_t)length};
+        strings[i] = (qn_string){ (const char *)at + sizeof length, (size_t)length };
         at += sizeof length + length;
     }
     *out = strings;

@@ -31,7 +31,7 @@ qn_status qn_name_table_build(struct qn_name_table *table, const void *items, si
     size_t size = 16;
     while (size / 2 < count)
         size *= 2;
-    *table = (struct qn_name_table){.items = items, .stride = stride, .seed = seed, .mask = size - 1};
+    *table = (struct qn_name_table){ .items = items, .stride = stride, .seed = seed, .mask = size - 1 };
     QN_TRY(qn_alloc(&table->slots, size, sizeof *table->slots, "table of names"));
     *duplicate = count;
     for (size_t i = 0; i < count; i++) {
@@ -56,10 +56,11 @@ static const struct {
     const char *name;
     size_t size;
 } types[] = {
-    [QN_GGUF_U8] = {"u8", 1},         [QN_GGUF_I8] = {"i8", 1},       [QN_GGUF_U16] = {"u16", 2}, [QN_GGUF_I16] = {"i16", 2},
-    [QN_GGUF_U32] = {"u32", 4},       [QN_GGUF_I32] = {"i32", 4},     [QN_GGUF_F32] = {"f32", 4}, [QN_GGUF_BOOL] = {"bool", 1},
-    [QN_GGUF_STRING] = {"string", 0}, [QN_GGUF_ARRAY] = {"array", 0}, [QN_GGUF_U64] = {"u64", 8}, [QN_GGUF_I64] = {"i64", 8},
-    [QN_GGUF_F64] = {"f64", 8},
+    [QN_GGUF_U8] = { "u8", 1 },       [QN_GGUF_I8] = { "i8", 1 },     [QN_GGUF_U16] = { "u16", 2 },
+    [QN_GGUF_I16] = { "i16", 2 },     [QN_GGUF_U32] = { "u32", 4 },   [QN_GGUF_I32] = { "i32", 4 },
+    [QN_GGUF_F32] = { "f32", 4 },     [QN_GGUF_BOOL] = { "bool", 1 }, [QN_GGUF_STRING] = { "string", 0 },
+    [QN_GGUF_ARRAY] = { "array", 0 }, [QN_GGUF_U64] = { "u64", 8 },   [QN_GGUF_I64] = { "i64", 8 },
+    [QN_GGUF_F64] = { "f64", 8 },
 };
 
 const char *qn_gguf_type_name(uint32_t type)

@@ -119,7 +119,7 @@ static qn_status read_array(const qn_gguf *file, struct cursor *c, qn_gguf_kv *k
 static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_kv, qn_gguf_kv *kv)
 {
     uint32_t type;
-    *kv = (qn_gguf_kv){0};
+    *kv = (qn_gguf_kv){ 0 };
     if (!take_string(c, &kv->key) || !take_u32(c, &type))
         return qn_fail(QN_ERR_FORMAT, "%s: key %llu of %llu runs past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_kv);
@@ -140,7 +140,7 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
 /* A tensor's header. `bytes` stays 0 for type 42: only the offsets of all tensors tell how large its blocks are. */
 static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
 {
-    *t = (qn_gguf_tensor){0};
+    *t = (qn_gguf_tensor){ 0 };
     if (!take_string(c, &t->name) || !take_u32(c, &t->n_dims))
         return qn_fail(QN_ERR_FORMAT, "%s: the description of tensor %llu of %llu runs past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_tensors);
@@ -254,12 +254,12 @@ static qn_status place_tensors(qn_gguf *file, size_t header_end)
         status = place_tensor(file, file->base + data_start, file->size - data_start, t,
                               i + 1 < file->n_tensors ? sorted[i + 1] : NULL, &room);
         if (!status && t->type == QN_TYPE_Q2_0)
-            q2[n_q2++] = (qn_q2_tensor){.name = t->name.data,
-                                        .name_length = t->name.length,
-                                        .data = t->data,
-                                        .room = room,
-                                        .width = t->dims[0],
-                                        .n_weights = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]};
+            q2[n_q2++] = (qn_q2_tensor){ .name = t->name.data,
+                                         .name_length = t->name.length,
+                                         .data = t->data,
+                                         .room = room,
+                                         .width = t->dims[0],
+                                         .n_weights = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3] };
     }
     if (!status)
         status = settle_type_42(file, sorted, q2, n_q2);
@@ -270,7 +270,7 @@ static qn_status place_tensors(qn_gguf *file, size_t header_end)
 
 static qn_status read_file(qn_gguf *file)
 {
-    struct cursor c = {file->base, file->size};
+    struct cursor c = { file->base, file->size };
     uint64_t n_tensors = 0, n_kv = 0;
     size_t duplicate = 0;
     QN_TRY(read_header(file, &c, &n_tensors, &n_kv));

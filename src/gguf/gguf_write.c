@@ -238,7 +238,7 @@ static qn_status write_all(qn_gguf_writer *w, const void *data, size_t size)
 
 static qn_status write_padding(qn_gguf_writer *w, size_t size)
 {
-    static const uint8_t zeros[QN_GGUF_DEFAULT_ALIGNMENT] = {0};
+    static const uint8_t zeros[QN_GGUF_DEFAULT_ALIGNMENT] = { 0 };
     return write_all(w, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
 }
 
@@ -255,7 +255,7 @@ qn_status qn_gguf_writer_begin_data(qn_gguf_writer *w)
 {
     if (w->begun)
         return qn_fail(QN_ERR_INVALID, "%s: its data have begun already", w->target);
-    struct bytes start = {0};
+    struct bytes start = { 0 };
     qn_status status = append(&start, "GGUF", 4);
     if (!status)
         status = append_u32(&start, 3);

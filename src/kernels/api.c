@@ -67,7 +67,7 @@ qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes)
 
 static qn_status weight_type(const char *name, qn_view view, const qn_type_info **out)
 {
-    *out = qn_type_find((uint32_t)view.dtype);
+    *out = (uint32_t)view.dtype == QN_TYPE_OX2_0 ? NULL : qn_type_find((uint32_t)view.dtype);
     return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "%s: type %d is not a weight type", name, (int)view.dtype);
 }
 
@@ -129,7 +129,8 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
     QN_TRY(weight_type("weights", weights, &type));
     matrix = (qn_matrix){ .type = type, .data = weights.data, .n_rows = n_rows, .n_cols = n_cols };
     if (!qn_row_bytes(type, n_cols, &matrix.row_bytes))
-        return qn_fail(QN_ERR_INVALID, "n_cols: %zu, expected a multiple of %zu for %s", n_cols, type->block_weights, type->name);
+        return qn_fail(QN_ERR_INVALID, "n_cols: %zu, expected a multiple of %zu for %s", n_cols, type->block_weights,
+                       type->name);
     QN_TRY(check_view("weights", weights, weights.dtype, n_rows, n_cols, 1));
     QN_TRY(check_view("acts", acts, QN_DTYPE_F32, n_tokens, n_cols, 1));
     QN_TRY(check_view("out", out, QN_DTYPE_F32, n_tokens, n_rows, 1));
@@ -153,8 +154,8 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
 qn_status qn_rms_norm(qn_view x, qn_view weight, size_t n_rows, size_t n, float eps, qn_view out)
 {
     QN_TRY(ready());
-    if (!(eps >= 0) || isinf(eps))
-        return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and 0 or more", (double)eps);
+    if (!(eps > 0) || isinf(eps))
+        return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and more than 0", (double)eps);
     QN_TRY(check_view("x", x, QN_DTYPE_F32, n_rows, n, 1));
     QN_TRY(check_view("weight", weight, QN_DTYPE_F32, n, 1, 1));
     QN_TRY(check_view("out", out, QN_DTYPE_F32, n_rows, n, 1));
@@ -207,8 +208,8 @@ qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads,
 static qn_status check_cache(const qn_kv_cache *cache)
 {
     if (!cache->head_dim || cache->head_dim % QN_HEAD_UNIT || cache->head_dim > 1024)
-        return qn_fail(QN_ERR_INVALID, "head_dim: %zu, expected a multiple of %d from %d to 1024", cache->head_dim, QN_HEAD_UNIT,
-                       QN_HEAD_UNIT);
+        return qn_fail(QN_ERR_INVALID, "head_dim: %zu, expected a multiple of %d from %d to 1024", cache->head_dim,
+                       QN_HEAD_UNIT, QN_HEAD_UNIT);
     if (cache->capacity % QN_KEY_BLOCK)
         return qn_fail(QN_ERR_INVALID, "capacity: %zu positions, expected a multiple of %d", cache->capacity, QN_KEY_BLOCK);
     if (!cache->n_kv_heads)
@@ -249,8 +250,8 @@ struct query_scratch {
     float query[1024], block[1024], scores[QN_KEY_BLOCK];
 };
 
-static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv_head, uint32_t position, float scale, float *out,
-                         struct query_scratch *s)
+static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv_head, uint32_t position, float scale,
+                         float *out, struct query_scratch *s)
 {
     const size_t dim = cache->head_dim;
     float m = 0, l = 0, block_m, block_l;
@@ -267,8 +268,8 @@ static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv
     kernels.attention.finish(out, out, l, dim);
 }
 
-qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view positions, size_t n_tokens, size_t n_heads, float scale,
-                       qn_view out)
+qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view positions, size_t n_tokens, size_t n_heads,
+                       float scale, qn_view out)
 {
     QN_TRY(ready());
     QN_TRY(check_cache(cache));

@@ -31,10 +31,12 @@ static inline float qn_sum16(const float partial[QN_LANES])
 #define QN_EXP_MAX 88.0f
 
 /* qn_exp - e^x with a relative error below 2e-7, the same bits as v16_exp. Arguments are clamped to [QN_EXP_MIN, QN_EXP_MAX]: below,
- * the result is 4.5e-38, which no sum with a 1 in it can see. Method: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor series to r^7 (its
+ * the result is 4.5e-38, which no sum with a 1 in it can see. NaN stays NaN. Method: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor series to r^7 (its
  * next term is below 6e-9), ln 2 in two parts so that n ln 2 is exact. */
 static inline float qn_exp(float x)
 {
+    if (isnan(x))
+        return x;
     x = x < QN_EXP_MIN ? QN_EXP_MIN : x > QN_EXP_MAX ? QN_EXP_MAX : x;
     const float n = rintf(x * 1.44269504f);
     float r = fmaf(n, -0.693359375f, x);

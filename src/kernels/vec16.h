@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* clang-format off: one line for each operation reads as the table that it is. */
 #define QN_INLINE static inline __attribute__((always_inline, unused))
 
 #if defined(QN_V16_AVX512)
@@ -20,21 +21,66 @@
 typedef __m512 v16;
 typedef __m512i v16i;
 
-QN_INLINE __mmask16 v16_mask(size_t n) { return (__mmask16)((1u << n) - 1); }
-QN_INLINE v16 v16_set1(float x) { return _mm512_set1_ps(x); }
-QN_INLINE v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
-QN_INLINE v16 v16_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v16_mask(n), p); }
-QN_INLINE void v16_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
-QN_INLINE void v16_store_n(float *p, v16 a, size_t n) { _mm512_mask_storeu_ps(p, v16_mask(n), a); }
-QN_INLINE v16 v16_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
-QN_INLINE v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
-QN_INLINE v16 v16_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
-QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
-QN_INLINE v16 v16_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
-QN_INLINE v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
-QN_INLINE v16 v16_abs(v16 a) { return _mm512_abs_ps(a); }
-QN_INLINE v16 v16_rint(v16 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-QN_INLINE v16 v16_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+QN_INLINE __mmask16 v16_mask(size_t n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+QN_INLINE v16 v16_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+QN_INLINE v16 v16_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+QN_INLINE v16 v16_load_n(const float *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(v16_mask(n), p);
+}
+QN_INLINE void v16_store(float *p, v16 a)
+{
+    _mm512_storeu_ps(p, a);
+}
+QN_INLINE void v16_store_n(float *p, v16 a, size_t n)
+{
+    _mm512_mask_storeu_ps(p, v16_mask(n), a);
+}
+QN_INLINE v16 v16_add(v16 a, v16 b)
+{
+    return _mm512_add_ps(a, b);
+}
+QN_INLINE v16 v16_mul(v16 a, v16 b)
+{
+    return _mm512_mul_ps(a, b);
+}
+QN_INLINE v16 v16_div(v16 a, v16 b)
+{
+    return _mm512_div_ps(a, b);
+}
+QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+QN_INLINE v16 v16_max(v16 a, v16 b)
+{
+    return _mm512_max_ps(a, b);
+}
+QN_INLINE v16 v16_min(v16 a, v16 b)
+{
+    return _mm512_min_ps(a, b);
+}
+QN_INLINE v16 v16_abs(v16 a)
+{
+    return _mm512_abs_ps(a);
+}
+QN_INLINE v16 v16_rint(v16 a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+QN_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
 QN_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -47,7 +93,10 @@ QN_INLINE v16 v16_scale2(v16 y, v16 n) /* y * 2^n, n whole, both y and the resul
 {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23)));
 }
-QN_INLINE float v16_hmax(v16 a) { return _mm512_reduce_max_ps(a); }
+QN_INLINE float v16_hmax(v16 a)
+{
+    return _mm512_reduce_max_ps(a);
+}
 QN_INLINE float v16_sum(v16 a)
 {
     __m256 p = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -56,22 +105,55 @@ QN_INLINE float v16_sum(v16 a)
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
-QN_INLINE v16i v16i_set1(int32_t x) { return _mm512_set1_epi32(x); }
-QN_INLINE v16i v16i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
-QN_INLINE void v16i_store(int32_t *p, v16i a) { _mm512_storeu_si512(p, a); }
-QN_INLINE v16i v16i_add(v16i a, v16i b) { return _mm512_add_epi32(a, b); }
-QN_INLINE v16i v16i_mul(v16i a, v16i b) { return _mm512_mullo_epi32(a, b); }
-QN_INLINE v16 v16i_to_float(v16i a) { return _mm512_cvtepi32_ps(a); }
-QN_INLINE v16i v16_to_int(v16 a) { return _mm512_cvtps_epi32(a); } /* to nearest even */
-QN_INLINE void v16i_store_i8(int8_t *p, v16i a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
+QN_INLINE v16i v16i_set1(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+QN_INLINE v16i v16i_load(const int32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+QN_INLINE void v16i_store(int32_t *p, v16i a)
+{
+    _mm512_storeu_si512(p, a);
+}
+QN_INLINE v16i v16i_add(v16i a, v16i b)
+{
+    return _mm512_add_epi32(a, b);
+}
+QN_INLINE v16i v16i_mul(v16i a, v16i b)
+{
+    return _mm512_mullo_epi32(a, b);
+}
+QN_INLINE v16 v16i_to_float(v16i a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+QN_INLINE v16i v16_to_int(v16 a)
+{
+    return _mm512_cvtps_epi32(a);
+} /* to nearest even */
+QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
+}
 
 /* Products of 64 unsigned codes and 64 signed activations, four neighbours added into each of the sixteen sums. `wide` takes codes
  * up to 255 and leaves (code - 128 + V16_WIDE_ZERO) * activation, since not every instruction set multiplies those directly. */
 #define V16_WIDE_ZERO 128
 typedef __m512i v16b;
-QN_INLINE v16b v16b_load(const void *p) { return _mm512_loadu_si512(p); }
-QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts) { return _mm512_dpbusd_epi32(sum, codes, acts); }
-QN_INLINE v16i v16i_dot_wide(v16i sum, v16b codes, v16b acts) { return _mm512_dpbusd_epi32(sum, codes, acts); }
+QN_INLINE v16b v16b_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts)
+{
+    return _mm512_dpbusd_epi32(sum, codes, acts);
+}
+QN_INLINE v16i v16i_dot_wide(v16i sum, v16b codes, v16b acts)
+{
+    return _mm512_dpbusd_epi32(sum, codes, acts);
+}
 
 #elif defined(QN_V16_AVX2)
 
@@ -84,22 +166,43 @@ typedef struct v16i {
     __m256i lo, hi;
 } v16i;
 
-QN_INLINE v16 v16_set1(float x) { return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) }; }
-QN_INLINE v16 v16_load(const float *p) { return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) }; }
+QN_INLINE v16 v16_set1(float x)
+{
+    return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) };
+}
+QN_INLINE v16 v16_load(const float *p)
+{
+    return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) };
+}
 QN_INLINE void v16_store(float *p, v16 a)
 {
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
 }
-QN_INLINE v16 v16_add(v16 a, v16 b) { return (v16){ _mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi) }; }
-QN_INLINE v16 v16_mul(v16 a, v16 b) { return (v16){ _mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi) }; }
-QN_INLINE v16 v16_div(v16 a, v16 b) { return (v16){ _mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi) }; }
+QN_INLINE v16 v16_add(v16 a, v16 b)
+{
+    return (v16){ _mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi) };
+}
+QN_INLINE v16 v16_mul(v16 a, v16 b)
+{
+    return (v16){ _mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi) };
+}
+QN_INLINE v16 v16_div(v16 a, v16 b)
+{
+    return (v16){ _mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi) };
+}
 QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
 {
     return (v16){ _mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi) };
 }
-QN_INLINE v16 v16_max(v16 a, v16 b) { return (v16){ _mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi) }; }
-QN_INLINE v16 v16_min(v16 a, v16 b) { return (v16){ _mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi) }; }
+QN_INLINE v16 v16_max(v16 a, v16 b)
+{
+    return (v16){ _mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi) };
+}
+QN_INLINE v16 v16_min(v16 a, v16 b)
+{
+    return (v16){ _mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi) };
+}
 QN_INLINE v16 v16_abs(v16 a)
 {
     const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
@@ -112,7 +215,8 @@ QN_INLINE v16 v16_rint(v16 a)
 }
 QN_INLINE v16 v16_load_f16(const uint16_t *p)
 {
-    return (v16){ _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))) };
+    return (v16){ _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))) };
 }
 QN_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
@@ -146,7 +250,10 @@ QN_INLINE float v16_sum(v16 a)
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
-QN_INLINE v16i v16i_set1(int32_t x) { return (v16i){ _mm256_set1_epi32(x), _mm256_set1_epi32(x) }; }
+QN_INLINE v16i v16i_set1(int32_t x)
+{
+    return (v16i){ _mm256_set1_epi32(x), _mm256_set1_epi32(x) };
+}
 QN_INLINE v16i v16i_load(const int32_t *p)
 {
     return (v16i){ _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8)) };
@@ -156,10 +263,22 @@ QN_INLINE void v16i_store(int32_t *p, v16i a)
     _mm256_storeu_si256((__m256i *)p, a.lo);
     _mm256_storeu_si256((__m256i *)(p + 8), a.hi);
 }
-QN_INLINE v16i v16i_add(v16i a, v16i b) { return (v16i){ _mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi) }; }
-QN_INLINE v16i v16i_mul(v16i a, v16i b) { return (v16i){ _mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi) }; }
-QN_INLINE v16 v16i_to_float(v16i a) { return (v16){ _mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi) }; }
-QN_INLINE v16i v16_to_int(v16 a) { return (v16i){ _mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi) }; }
+QN_INLINE v16i v16i_add(v16i a, v16i b)
+{
+    return (v16i){ _mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi) };
+}
+QN_INLINE v16i v16i_mul(v16i a, v16i b)
+{
+    return (v16i){ _mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi) };
+}
+QN_INLINE v16 v16i_to_float(v16i a)
+{
+    return (v16){ _mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi) };
+}
+QN_INLINE v16i v16_to_int(v16 a)
+{
+    return (v16i){ _mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi) };
+}
 QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
 {
     const __m256i h = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
@@ -175,7 +294,10 @@ QN_INLINE v16b v16b_load(const void *p)
     return (v16b){ _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1) };
 }
 #ifdef QN_V16_AVXVNNI
-QN_INLINE __m256i v16i_dot_half(__m256i sum, __m256i codes, __m256i acts) { return _mm256_dpbusd_avx_epi32(sum, codes, acts); }
+QN_INLINE __m256i v16i_dot_half(__m256i sum, __m256i codes, __m256i acts)
+{
+    return _mm256_dpbusd_avx_epi32(sum, codes, acts);
+}
 #else
 /* Pairs are added in 16 bits: codes up to 127 cannot saturate (2 * 127 * 127 < 32768). */
 QN_INLINE __m256i v16i_dot_half(__m256i sum, __m256i codes, __m256i acts)
@@ -215,21 +337,71 @@ typedef struct v16i {
             (result).q[i] = (expression);                                                                                      \
     } while (0)
 
-QN_INLINE v16 v16_set1(float x) { v16 r; QN_EACH(r, vdupq_n_f32(x)); return r; }
-QN_INLINE v16 v16_load(const float *p) { v16 r; QN_EACH(r, vld1q_f32(p + 4 * i)); return r; }
+QN_INLINE v16 v16_set1(float x)
+{
+    v16 r;
+    QN_EACH(r, vdupq_n_f32(x));
+    return r;
+}
+QN_INLINE v16 v16_load(const float *p)
+{
+    v16 r;
+    QN_EACH(r, vld1q_f32(p + 4 * i));
+    return r;
+}
 QN_INLINE void v16_store(float *p, v16 a)
 {
     for (int i = 0; i < 4; i++)
         vst1q_f32(p + 4 * i, a.q[i]);
 }
-QN_INLINE v16 v16_add(v16 a, v16 b) { v16 r; QN_EACH(r, vaddq_f32(a.q[i], b.q[i])); return r; }
-QN_INLINE v16 v16_mul(v16 a, v16 b) { v16 r; QN_EACH(r, vmulq_f32(a.q[i], b.q[i])); return r; }
-QN_INLINE v16 v16_div(v16 a, v16 b) { v16 r; QN_EACH(r, vdivq_f32(a.q[i], b.q[i])); return r; }
-QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c) { v16 r; QN_EACH(r, vfmaq_f32(c.q[i], a.q[i], b.q[i])); return r; }
-QN_INLINE v16 v16_max(v16 a, v16 b) { v16 r; QN_EACH(r, vmaxq_f32(a.q[i], b.q[i])); return r; }
-QN_INLINE v16 v16_min(v16 a, v16 b) { v16 r; QN_EACH(r, vminq_f32(a.q[i], b.q[i])); return r; }
-QN_INLINE v16 v16_abs(v16 a) { v16 r; QN_EACH(r, vabsq_f32(a.q[i])); return r; }
-QN_INLINE v16 v16_rint(v16 a) { v16 r; QN_EACH(r, vrndnq_f32(a.q[i])); return r; }
+QN_INLINE v16 v16_add(v16 a, v16 b)
+{
+    v16 r;
+    QN_EACH(r, vaddq_f32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16 v16_mul(v16 a, v16 b)
+{
+    v16 r;
+    QN_EACH(r, vmulq_f32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16 v16_div(v16 a, v16 b)
+{
+    v16 r;
+    QN_EACH(r, vdivq_f32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    v16 r;
+    QN_EACH(r, vfmaq_f32(c.q[i], a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16 v16_max(v16 a, v16 b)
+{
+    v16 r;
+    QN_EACH(r, vmaxq_f32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16 v16_min(v16 a, v16 b)
+{
+    v16 r;
+    QN_EACH(r, vminq_f32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16 v16_abs(v16 a)
+{
+    v16 r;
+    QN_EACH(r, vabsq_f32(a.q[i]));
+    return r;
+}
+QN_INLINE v16 v16_rint(v16 a)
+{
+    v16 r;
+    QN_EACH(r, vrndnq_f32(a.q[i]));
+    return r;
+}
 QN_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     v16 r;
@@ -253,7 +425,10 @@ QN_INLINE v16 v16_scale2(v16 y, v16 n)
     QN_EACH(r, vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y.q[i]), vshlq_n_s32(vcvtnq_s32_f32(n.q[i]), 23))));
     return r;
 }
-QN_INLINE float v16_hmax(v16 a) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.q[0], a.q[1]), vmaxq_f32(a.q[2], a.q[3]))); }
+QN_INLINE float v16_hmax(v16 a)
+{
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.q[0], a.q[1]), vmaxq_f32(a.q[2], a.q[3])));
+}
 QN_INLINE float v16_sum(v16 a)
 {
     const float32x4_t p = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
@@ -261,17 +436,47 @@ QN_INLINE float v16_sum(v16 a)
     return vget_lane_f32(q, 0) + vget_lane_f32(q, 1);
 }
 
-QN_INLINE v16i v16i_set1(int32_t x) { v16i r; QN_EACH(r, vdupq_n_s32(x)); return r; }
-QN_INLINE v16i v16i_load(const int32_t *p) { v16i r; QN_EACH(r, vld1q_s32(p + 4 * i)); return r; }
+QN_INLINE v16i v16i_set1(int32_t x)
+{
+    v16i r;
+    QN_EACH(r, vdupq_n_s32(x));
+    return r;
+}
+QN_INLINE v16i v16i_load(const int32_t *p)
+{
+    v16i r;
+    QN_EACH(r, vld1q_s32(p + 4 * i));
+    return r;
+}
 QN_INLINE void v16i_store(int32_t *p, v16i a)
 {
     for (int i = 0; i < 4; i++)
         vst1q_s32(p + 4 * i, a.q[i]);
 }
-QN_INLINE v16i v16i_add(v16i a, v16i b) { v16i r; QN_EACH(r, vaddq_s32(a.q[i], b.q[i])); return r; }
-QN_INLINE v16i v16i_mul(v16i a, v16i b) { v16i r; QN_EACH(r, vmulq_s32(a.q[i], b.q[i])); return r; }
-QN_INLINE v16 v16i_to_float(v16i a) { v16 r; QN_EACH(r, vcvtq_f32_s32(a.q[i])); return r; }
-QN_INLINE v16i v16_to_int(v16 a) { v16i r; QN_EACH(r, vcvtnq_s32_f32(a.q[i])); return r; }
+QN_INLINE v16i v16i_add(v16i a, v16i b)
+{
+    v16i r;
+    QN_EACH(r, vaddq_s32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16i v16i_mul(v16i a, v16i b)
+{
+    v16i r;
+    QN_EACH(r, vmulq_s32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16 v16i_to_float(v16i a)
+{
+    v16 r;
+    QN_EACH(r, vcvtq_f32_s32(a.q[i]));
+    return r;
+}
+QN_INLINE v16i v16_to_int(v16 a)
+{
+    v16i r;
+    QN_EACH(r, vcvtnq_s32_f32(a.q[i]));
+    return r;
+}
 QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
 {
     const int16x8_t lo = vcombine_s16(vqmovn_s32(a.q[0]), vqmovn_s32(a.q[1]));
@@ -283,9 +488,17 @@ QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
 typedef struct v16b {
     int8x16_t q[4];
 } v16b;
-QN_INLINE v16b v16b_load(const void *p) { v16b r; QN_EACH(r, vld1q_s8((const int8_t *)p + 16 * i)); return r; }
+QN_INLINE v16b v16b_load(const void *p)
+{
+    v16b r;
+    QN_EACH(r, vld1q_s8((const int8_t *)p + 16 * i));
+    return r;
+}
 #ifdef QN_V16_DOTPROD
-QN_INLINE int32x4_t v16i_dot_quarter(int32x4_t sum, int8x16_t w, int8x16_t a) { return vdotq_s32(sum, w, a); }
+QN_INLINE int32x4_t v16i_dot_quarter(int32x4_t sum, int8x16_t w, int8x16_t a)
+{
+    return vdotq_s32(sum, w, a);
+}
 #else
 QN_INLINE int32x4_t v16i_dot_quarter(int32x4_t sum, int8x16_t w, int8x16_t a)
 {
@@ -308,6 +521,8 @@ QN_INLINE v16i v16i_dot_wide(v16i sum, v16b codes, v16b acts)
 #else
 #error "define the instruction set before including vec16.h"
 #endif
+
+/* clang-format on */
 
 #if !defined(QN_V16_AVX512)
 /* The first n <= 16 floats, zeros after them; nothing past them is read. */
@@ -342,7 +557,7 @@ QN_INLINE v16 v16_load_bf16_n(const uint16_t *p, size_t n)
 /* The same bits as qn_exp, of which it is the vector form. */
 QN_INLINE v16 v16_exp(v16 x)
 {
-    x = v16_min(v16_max(x, v16_set1(QN_EXP_MIN)), v16_set1(QN_EXP_MAX));
+    x = v16_min(v16_set1(QN_EXP_MAX), v16_max(v16_set1(QN_EXP_MIN), x)); /* x second: it is what x86 gives when it is NaN */
     const v16 n = v16_rint(v16_mul(x, v16_set1(1.44269504f)));
     v16 r = v16_fma(n, v16_set1(-0.693359375f), x);
     r = v16_fma(n, v16_set1(2.12194440e-4f), r);

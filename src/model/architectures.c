@@ -35,8 +35,8 @@ qn_status qn_key_f32(const qn_gguf *file, const char *architecture, const char *
 static qn_status check_range(const qn_gguf *file, const char *what, uint32_t value, uint32_t low, uint32_t high)
 {
     if (value < low || value > high)
-        return qn_fail(QN_ERR_FORMAT, "%s: %s is %u, expected %u to %u", qn_gguf_path(file), what, (unsigned)value, (unsigned)low,
-                       (unsigned)high);
+        return qn_fail(QN_ERR_FORMAT, "%s: %s is %u, expected %u to %u", qn_gguf_path(file), what, (unsigned)value,
+                       (unsigned)low, (unsigned)high);
     return QN_OK;
 }
 
@@ -47,37 +47,50 @@ static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)
     if (!table_tensor)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor 'token_embd.weight' is missing", qn_gguf_path(file));
     if (table_tensor->dims[1] > INT32_MAX)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor 'token_embd.weight' has %llu rows, at most %d are allowed", qn_gguf_path(file),
-                       (unsigned long long)table_tensor->dims[1], INT32_MAX);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor 'token_embd.weight' has %llu rows, at most %d are allowed",
+                       qn_gguf_path(file), (unsigned long long)table_tensor->dims[1], INT32_MAX);
     h->n_vocab = (uint32_t)table_tensor->dims[1];
+    return QN_OK;
+}
+
+/* Linear scaling divides positions by a factor; a factor without a type means that, as does the older key of its own. */
+static qn_status read_rope_scaling(const qn_gguf *file, qn_hparams *h)
+{
+    const char *a = h->architecture;
+    char key[128];
+    qn_string type = { "", 0 };
+    float factor = 0;
+    h->rope_scale = 1;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", a);
+    QN_TRY(qn_gguf_get_string(file, key, false, &type));
+    QN_TRY(qn_key_f32(file, a, "rope.scale_linear", false, &factor));
+    QN_TRY(qn_key_f32(file, a, "rope.scaling.factor", false, &factor));
+    if (type.length && !qn_string_equals(type, "none") && !qn_string_equals(type, "linear"))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s is '%.*s', expected none or linear", qn_gguf_path(file), key,
+                       (int)(type.length < 64 ? type.length : 64), type.data);
+    if (qn_string_equals(type, "none") || (!type.length && factor == 0))
+        return QN_OK;
+    if (!(factor >= 1e-6f && factor <= 1e6f))
+        return qn_fail(QN_ERR_FORMAT, "%s: the factor of linear rope scaling is %g, expected 1e-6 to 1e6", qn_gguf_path(file),
+                       (double)factor);
+    h->rope_scale = 1 / factor;
     return QN_OK;
 }
 
 static qn_status read_rope(const qn_gguf *file, qn_hparams *h)
 {
     const char *a = h->architecture;
-    char key[128];
-    qn_string scaling = { "none", 4 };
-    float factor = 0;
     h->n_rot = h->head_dim;
     h->rope_base = 10000;
-    h->rope_scale = 1;
     QN_TRY(qn_key_u32(file, a, "rope.dimension_count", false, &h->n_rot));
     QN_TRY(qn_key_f32(file, a, "rope.freq_base", false, &h->rope_base));
-    snprintf(key, sizeof key, "%s.rope.scaling.type", a);
-    QN_TRY(qn_gguf_get_string(file, key, false, &scaling));
-    QN_TRY(qn_key_f32(file, a, "rope.scaling.factor", false, &factor));
-    if (qn_string_equals(scaling, "linear") && factor > 0)
-        h->rope_scale = 1 / factor;
-    else if (!qn_string_equals(scaling, "none") && !qn_string_equals(scaling, "linear"))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s is '%.*s', expected none or linear", qn_gguf_path(file), key,
-                       (int)(scaling.length < 64 ? scaling.length : 64), scaling.data);
     if (h->n_rot % 2 || h->n_rot < 2 || h->n_rot > h->head_dim)
         return qn_fail(QN_ERR_FORMAT, "%s: rope.dimension_count is %u, expected an even number of 2 to %u", qn_gguf_path(file),
                        (unsigned)h->n_rot, (unsigned)h->head_dim);
     if (!(h->rope_base > 0))
-        return qn_fail(QN_ERR_FORMAT, "%s: rope.freq_base is %g, expected more than 0", qn_gguf_path(file), (double)h->rope_base);
-    return QN_OK;
+        return qn_fail(QN_ERR_FORMAT, "%s: rope.freq_base is %g, expected more than 0", qn_gguf_path(file),
+                       (double)h->rope_base);
+    return read_rope_scaling(file, h);
 }
 
 static qn_status read_hparams(const qn_gguf *file, qn_hparams *h)
@@ -104,14 +117,14 @@ static qn_status read_hparams(const qn_gguf *file, qn_hparams *h)
     QN_TRY(check_range(file, "attention.head_count_kv", h->n_kv_heads, 1, h->n_heads));
     QN_TRY(check_range(file, "attention.key_length", h->head_dim, 1, 1024));
     if (h->n_heads % h->n_kv_heads)
-        return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is no multiple of attention.head_count_kv %u", qn_gguf_path(file),
-                       (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
+        return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is no multiple of attention.head_count_kv %u",
+                       qn_gguf_path(file), (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
     if (h->head_dim % QN_HEAD_UNIT || value_dim != h->head_dim)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of 16",
                        qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim);
-    if (!(h->eps >= 0 && h->eps < 1))
-        return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected 0 to 1", qn_gguf_path(file),
-                       (double)h->eps);
+    if (!(h->eps > 0 && h->eps < 1)) /* 0 would make NaN of a row of zeros */
+        return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
+                       qn_gguf_path(file), (double)h->eps);
     QN_TRY(read_vocabulary(file, h));
     return read_rope(file, h);
 }
@@ -130,11 +143,30 @@ static qn_status refuse_unknown_features(const qn_gguf *file, const char *archit
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s': weights in a rotated basis are not supported for '%s'",
                            qn_gguf_path(file), (int)(key.length < 64 ? key.length : 64), key.data, architecture);
     }
+    return QN_OK;
+}
+
+static bool op_reads(const qn_op *op, const uint8_t *data)
+{
+    bool reads = (const uint8_t *)op->weight == data || (const uint8_t *)op->weight2 == data;
+    for (size_t i = 0; i < op->n_matrices; i++)
+        reads = reads || op->matrices[i].weights.data == data;
+    return reads;
+}
+
+/* Every tensor must have found its place: one that did not (a bias, a block beyond block_count) says that the file means more
+ * than was understood. */
+static qn_status refuse_unread_tensors(const qn_gguf *file, const qn_hparams *h, const qn_plan *plan)
+{
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
-        const qn_string name = qn_gguf_tensor_at(file, i)->name;
-        if (name.length > 5 && !memcmp(name.data + name.length - 5, ".bias", 5))
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s': '%s' models with biases are not supported", qn_gguf_path(file),
-                           (int)(name.length < 64 ? name.length : 64), name.data, architecture);
+        const qn_gguf_tensor *t = qn_gguf_tensor_at(file, i);
+        bool read = qn_string_equals(t->name, "rope_freqs.weight");
+        for (size_t op = 0; op < plan->n_ops && !read; op++)
+            read = op_reads(&plan->ops[op], t->data);
+        if (!read)
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has no place in a '%s' model of %u blocks",
+                           qn_gguf_path(file), (int)(t->name.length < 64 ? t->name.length : 64), t->name.data, h->architecture,
+                           (unsigned)h->n_layers);
     }
     return QN_OK;
 }
@@ -153,7 +185,9 @@ qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan
         hparams->qk_norm = table[i].qk_norm;
         QN_TRY(read_hparams(file, hparams));
         QN_TRY(refuse_unknown_features(file, table[i].name));
-        const qn_status status = table[i].build(file, hparams, plan);
+        qn_status status = table[i].build(file, hparams, plan);
+        if (status == QN_OK)
+            status = refuse_unread_tensors(file, hparams, plan);
         if (status != QN_OK)
             qn_plan_free(plan);
         return status;

@@ -19,9 +19,9 @@ static qn_status find(const qn_gguf *file, const char *name, size_t n_cols, size
     if (!t)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' is missing", qn_gguf_path(file), name);
     if (t->dims[0] != n_cols || t->dims[1] != n_rows || t->dims[2] != 1 || t->dims[3] != 1)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' is [%llu, %llu, %llu, %llu], expected [%zu, %zu, 1, 1]", qn_gguf_path(file),
-                       name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1], (unsigned long long)t->dims[2],
-                       (unsigned long long)t->dims[3], n_cols, n_rows);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' is [%llu, %llu, %llu, %llu], expected [%zu, %zu, 1, 1]",
+                       qn_gguf_path(file), name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
+                       (unsigned long long)t->dims[2], (unsigned long long)t->dims[3], n_cols, n_rows);
     return QN_OK;
 }
 
@@ -41,8 +41,8 @@ qn_status qn_weights_matrix(const qn_gguf *file, int layer, const char *name, si
     const qn_type_info *type = qn_type_find(t->type);
     size_t row_bytes;
     if (!type || !qn_row_bytes(type, n_cols, &row_bytes))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, which no matrix product takes", qn_gguf_path(file), full,
-                       (unsigned)t->type);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, which no matrix product takes", qn_gguf_path(file),
+                       full, (unsigned)t->type);
     *out = (qn_matrix){ .type = type, .data = t->data, .n_rows = n_rows, .n_cols = n_cols, .row_bytes = row_bytes };
     return QN_OK;
 }

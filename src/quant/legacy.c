@@ -125,13 +125,65 @@ void qn_encode_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
     }
 }
 
+/* Sum of squared errors of a block when its step is d, codes staying within 127. */
+static float q8_error(const float *weights, float d)
+{
+    float sum = 0.0f;
+    for (size_t j = 0; j < WEIGHTS; j++) {
+        const float code = rintf(weights[j] / d), error = weights[j] - d * code;
+        sum += fabsf(code) <= 127.0f ? error * error : INFINITY;
+    }
+    return sum;
+}
+
+/* The smallest distance between two weights of a block that has at most 16 different ones: the step of a block that was quantised to
+ * 4 bits or fewer before. INFINITY for other blocks. */
+static float smallest_step(const float *weights)
+{
+    float sorted[WEIGHTS], step = INFINITY;
+    size_t distinct = 1;
+    for (size_t j = 0; j < WEIGHTS; j++) {
+        size_t at = j;
+        for (; at > 0 && sorted[at - 1] > weights[j]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = weights[j];
+    }
+    for (size_t j = 1; j < WEIGHTS; j++) {
+        const float distance = sorted[j] - sorted[j - 1];
+        if (distance <= 1e-3f * (sorted[WEIGHTS - 1] - sorted[0])) /* what rounding alone makes different is not a step */
+            continue;
+        distinct++;
+        step = distance < step ? distance : step;
+    }
+    return distinct <= 16 ? step : INFINITY;
+}
+
+/* The step is the largest magnitude over 127, or a whole part of the block's own step if that is nearer to the weights: 4-bit weights
+ * with an offset have 16 equally spaced values, which fall between the codes of the first and on those of the second. */
+static uint16_t q8_scale(const float *weights, float largest)
+{
+    enum { PARTS = 24 };
+    const float step = smallest_step(weights);
+    uint16_t best = qn_finite_half(largest / 127.0f);
+    float least = best ? q8_error(weights, qn_f16_to_f32(best)) : 0.0f;
+    for (int part = 1; part <= PARTS && isfinite(step); part++) {
+        const uint16_t half = qn_finite_half(step / (float)part);
+        const float d = qn_f16_to_f32(half), error = d * 127.5f > largest ? q8_error(weights, d) : INFINITY;
+        if (error < least) {
+            least = error;
+            best = half;
+        }
+    }
+    return best;
+}
+
 void qn_encode_q8_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 34) {
         float largest = 0.0f;
         for (size_t j = 0; j < WEIGHTS; j++)
             largest = fabsf(weights[j]) > largest ? fabsf(weights[j]) : largest;
-        const uint16_t half = qn_finite_half(largest / 127.0f);
+        const uint16_t half = q8_scale(weights, largest);
         const float d = qn_f16_to_f32(half);
         qn_store_half(blocks, half);
         for (size_t j = 0; j < WEIGHTS; j++) {

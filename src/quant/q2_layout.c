@@ -19,11 +19,11 @@ struct reading {
 enum { MAINLINE, PRISM, OXIBONSAI, N_READINGS };
 
 static const struct reading readings[N_READINGS] = {
-    [MAINLINE] = {QN_TYPE_Q2_0, 64, 18, 0, 2, false, "type 42 has the mainline layout: groups of 64 in 18 bytes"},
-    [PRISM] = {QN_TYPE_PQ2_0, 128, 34, 0, 2, true,
-               "type 42 has PrismML's older layout: groups of 128 in 34 bytes, scale first"},
-    [OXIBONSAI] = {QN_TYPE_OX2_0, 128, 34, 32, 0, true,
-                   "type 42 has OxiBonsai's layout: groups of 128 in 34 bytes, scale last"},
+    [MAINLINE] = { QN_TYPE_Q2_0, 64, 18, 0, 2, false, "type 42 has the mainline layout: groups of 64 in 18 bytes" },
+    [PRISM] = { QN_TYPE_PQ2_0, 128, 34, 0, 2, true,
+                "type 42 has PrismML's older layout: groups of 128 in 34 bytes, scale first" },
+    [OXIBONSAI] = { QN_TYPE_OX2_0, 128, 34, 32, 0, true,
+                    "type 42 has OxiBonsai's layout: groups of 128 in 34 bytes, scale last" },
 };
 
 static bool fits(const struct reading *r, const qn_q2_tensor *t)

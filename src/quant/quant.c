@@ -69,27 +69,27 @@ static inline size_t find_bad_scale(const uint8_t *blocks, size_t n_blocks, size
     }
 
 #define PACKED_ENTRY(id, ID, encoder, weights_, bytes, zero_, max_code_, offset, factor, first, second)                        \
-    {.type = QN_TYPE_##ID,                                                                                                     \
-     .name = #id,                                                                                                              \
-     .block_weights = weights_,                                                                                                \
-     .block_bytes = bytes,                                                                                                     \
-     .decode = decode_##id,                                                                                                    \
-     .encode = encoder,                                                                                                        \
-     .unpack = qn_unpack_##id,                                                                                                 \
-     .zero = zero_,                                                                                                            \
-     .max_code = max_code_,                                                                                                    \
-     .has_offset = offset,                                                                                                     \
-     .has_factor = factor,                                                                                                     \
-     .find_bad = find_bad_##id},
+    { .type = QN_TYPE_##ID,                                                                                                    \
+      .name = #id,                                                                                                             \
+      .block_weights = weights_,                                                                                               \
+      .block_bytes = bytes,                                                                                                    \
+      .decode = decode_##id,                                                                                                   \
+      .encode = encoder,                                                                                                       \
+      .unpack = qn_unpack_##id,                                                                                                \
+      .zero = zero_,                                                                                                           \
+      .max_code = max_code_,                                                                                                   \
+      .has_offset = offset,                                                                                                    \
+      .has_factor = factor,                                                                                                    \
+      .find_bad = find_bad_##id },
 
 #define PLAIN_ENTRY(id, ID, bytes)                                                                                             \
-    {.type = QN_TYPE_##ID,                                                                                                     \
-     .name = #id,                                                                                                              \
-     .block_weights = 1,                                                                                                       \
-     .block_bytes = bytes,                                                                                                     \
-     .decode = qn_decode_##id,                                                                                                 \
-     .encode = qn_encode_##id,                                                                                                 \
-     .find_bad = qn_find_bad_##id},
+    { .type = QN_TYPE_##ID,                                                                                                    \
+      .name = #id,                                                                                                             \
+      .block_weights = 1,                                                                                                      \
+      .block_bytes = bytes,                                                                                                    \
+      .decode = qn_decode_##id,                                                                                                \
+      .encode = qn_encode_##id,                                                                                                \
+      .find_bad = qn_find_bad_##id },
 
 PACKED_TYPES(PACKED_FUNCTIONS)
 

@@ -41,8 +41,8 @@ struct trit_layout {
     size_t weights, bytes, groups[3], scale_at;
 };
 
-static const struct trit_layout tq1_0 = {256, 54, {32, 16, 4}, 52};
-static const struct trit_layout ptq1_0 = {128, 28, {16, 8, 2}, 26};
+static const struct trit_layout tq1_0 = { 256, 54, { 32, 16, 4 }, 52 };
+static const struct trit_layout ptq1_0 = { 128, 28, { 16, 8, 2 }, 26 };
 
 static void unpack_trits(const struct trit_layout *layout, const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale)
 {

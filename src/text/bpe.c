@@ -56,7 +56,7 @@ static qn_status add_merge(qn_merges *merges, const qn_vocab *vocab, const qn_gg
         return QN_OK;
     qn_merge *slot = merges->slots + pair_slot(merges, (uint32_t)left, (uint32_t)right);
     if (!slot->order)
-        *slot = (qn_merge){(uint32_t)left, (uint32_t)right, (uint32_t)token, order};
+        *slot = (qn_merge){ (uint32_t)left, (uint32_t)right, (uint32_t)token, order };
     return QN_OK;
 }
 
@@ -89,14 +89,14 @@ qn_status qn_merges_load(qn_merges *merges, const qn_vocab *vocab, const qn_gguf
 void qn_merges_free(qn_merges *merges)
 {
     qn_free(merges->slots);
-    *merges = (qn_merges){0};
+    *merges = (qn_merges){ 0 };
 }
 
 void qn_bpe_scratch_free(qn_bpe_scratch *scratch)
 {
     free(scratch->links);
     free(scratch->heap);
-    *scratch = (qn_bpe_scratch){0};
+    *scratch = (qn_bpe_scratch){ 0 };
 }
 
 static bool comes_before(const struct qn_bpe_pair *a, const struct qn_bpe_pair *b)
@@ -124,7 +124,7 @@ static bool append_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const 
     const qn_merge *merge = merges->slots + pair_slot(merges, left, right);
     if (!merge->order)
         return false;
-    scratch->heap[scratch->n_heap++] = (struct qn_bpe_pair){merge->order, (uint32_t)at, left, right, merge->token};
+    scratch->heap[scratch->n_heap++] = (struct qn_bpe_pair){ merge->order, (uint32_t)at, left, right, merge->token };
     return true;
 }
 
@@ -151,7 +151,7 @@ qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t
     struct qn_bpe_links *links = scratch->links;
     scratch->n_heap = 0;
     for (int32_t i = 0; i < count; i++) {
-        links[i] = (struct qn_bpe_links){i - 1, i + 1 < count ? i + 1 : -1};
+        links[i] = (struct qn_bpe_links){ i - 1, i + 1 < count ? i + 1 : -1 };
         if (i)
             append_pair(merges, scratch, tokens, i - 1, i);
     }

@@ -106,7 +106,8 @@ static void name_unknown(qn_chat_template *chat, qn_string text)
     static const struct {
         const char *mark, *family;
     } families[] = {
-        {"<|start_header_id|>", "Llama 3"}, {"<start_of_turn>", "Gemma"}, {"<|im_sep|>", "Phi 4"}, {"[INST]", "Mistral"}};
+        { "<|start_header_id|>", "Llama 3" }, { "<start_of_turn>", "Gemma" }, { "<|im_sep|>", "Phi 4" }, { "[INST]", "Mistral" }
+    };
     const char *family = "unknown";
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (has(text, families[i].mark)) {
@@ -120,7 +121,7 @@ static void name_unknown(qn_chat_template *chat, qn_string text)
 static qn_status read_template(qn_chat_template *chat, const qn_gguf *file, const qn_tokenizer *tok)
 {
     static const char key[] = "tokenizer.chat_template";
-    qn_string text = {NULL, 0};
+    qn_string text = { NULL, 0 };
     QN_TRY(qn_gguf_get_string(file, key, false, &text));
     if (!text.length) {
         snprintf(chat->problem, sizeof chat->problem, "no chat template ('%s' is %s)", key, text.data ? "empty" : "missing");
@@ -254,7 +255,7 @@ qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, 
     if (!chat->known)
         return qn_fail(QN_ERR_UNSUPPORTED, "the model carries %s", chat->problem);
     QN_TRY(check_messages(messages, n));
-    writer w = {.tok = tok};
+    writer w = { .tok = tok };
     const qn_status status = write_chat(&w, chat, messages, n, add_assistant);
     free(w.text);
     if (status != QN_OK) {

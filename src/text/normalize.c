@@ -14,7 +14,7 @@ void qn_nfc_scratch_free(qn_nfc_scratch *scratch)
     free(scratch->codes);
     free(scratch->sorted);
     free(scratch->bytes);
-    *scratch = (qn_nfc_scratch){0};
+    *scratch = (qn_nfc_scratch){ 0 };
 }
 
 /* No character below U+0300 changes in form C or joins with the one before it. */
@@ -35,7 +35,7 @@ static int combining_class(int32_t code)
 static qn_status sort_marks(qn_nfc_scratch *scratch, int32_t *marks, size_t n)
 {
     bool in_order = true;
-    size_t at[257] = {0};
+    size_t at[257] = { 0 };
     for (size_t i = 0; i < n; i++) {
         const int class = combining_class(marks[i]);
         in_order = in_order && (!i || combining_class(marks[i - 1]) <= class);

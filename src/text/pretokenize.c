@@ -30,16 +30,16 @@ typedef struct recipe {
 } recipe;
 
 static const recipe recipes[] = {
-    {.name = "qwen2", .stage = {GPT4("\\p{L}", "\\p{N}")}, .normalizes = true},
-    {.name = "qwen35", .stage = {GPT4("\\p{L}\\p{M}", "\\p{N}")}, .normalizes = true},
-    {.name = "smollm", .stage = {"\\p{N}", GPT2}},
-    {.name = "llama-bpe",
-     .alias = {"llama3", "llama-v3"},
-     .stage = {GPT4("\\p{L}", "\\p{N}{1,3}")},
-     .takes_whole = true,
-     .adds_bos = true},
-    {.name = "gpt-2", .stage = {GPT2}},
-    {.name = "default", .stage = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+    { .name = "qwen2", .stage = { GPT4("\\p{L}", "\\p{N}") }, .normalizes = true },
+    { .name = "qwen35", .stage = { GPT4("\\p{L}\\p{M}", "\\p{N}") }, .normalizes = true },
+    { .name = "smollm", .stage = { "\\p{N}", GPT2 } },
+    { .name = "llama-bpe",
+      .alias = { "llama3", "llama-v3" },
+      .stage = { GPT4("\\p{L}", "\\p{N}{1,3}") },
+      .takes_whole = true,
+      .adds_bos = true },
+    { .name = "gpt-2", .stage = { GPT2 } },
+    { .name = "default", .stage = { "[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]" } },
 };
 
 struct qn_pretokenizer {

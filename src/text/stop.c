@@ -53,7 +53,7 @@ static void add_string(qn_stop *stop, const char *string)
         size_t next = find_child(stop, at, byte);
         if (!next) {
             next = stop->n_nodes++;
-            stop->nodes[next] = (node){.sibling = stop->nodes[at].child, .depth = stop->nodes[at].depth + 1, .byte = byte};
+            stop->nodes[next] = (node){ .sibling = stop->nodes[at].child, .depth = stop->nodes[at].depth + 1, .byte = byte };
             stop->nodes[at].child = next;
         }
         at = next;

@@ -30,7 +30,7 @@ struct qn_tokenizer {
 static qn_status check_model(const qn_gguf *file)
 {
     static const char key[] = "tokenizer.ggml.model";
-    qn_string model = {NULL, 0};
+    qn_string model = { NULL, 0 };
     QN_TRY(qn_gguf_get_string(file, key, false, &model));
     if (!model.data || qn_string_equals(model, "no_vocab"))
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the file has no tokeniser ('%s' is %s)", qn_gguf_path(file), key,
@@ -64,9 +64,9 @@ static void add_end(qn_tokenizer *tok, int32_t token)
 
 static qn_status load_ends(qn_tokenizer *tok, const qn_gguf *file)
 {
-    static const char *const keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
     /* Files name one end; a chat model's turn, or its text, may end with another. */
-    static const char *const names[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|eom_id|>"};
+    static const char *const names[] = { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|eom_id|>" };
     add_end(tok, tok->eos);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int32_t token;
@@ -80,7 +80,7 @@ static qn_status load_ends(qn_tokenizer *tok, const qn_gguf *file)
 
 static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
 {
-    qn_string pre = {"default", 7};
+    qn_string pre = { "default", 7 };
     QN_TRY(check_model(file));
     QN_TRY(qn_gguf_get_string(file, "tokenizer.ggml.pre", false, &pre));
     QN_TRY(qn_pretokenizer_create(pre, &tok->pre));
@@ -214,7 +214,7 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t 
     *count = 0;
     if (length > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "a text of %zu bytes cannot be tokenised at once, at most %d can", length, INT32_MAX);
-    encoder e = {.tok = tok};
+    encoder e = { .tok = tok };
     const qn_status status = encode(&e, text, length, parse_special, add_bos);
     qn_matcher_free(e.matcher);
     qn_nfc_scratch_free(&e.nfc);

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char replacement[] = {'\xef', '\xbf', '\xbd'};
+static const char replacement[] = { '\xef', '\xbf', '\xbd' };
 
 void qn_utf8_stream_free(qn_utf8_stream *stream)
 {
     free(stream->text);
-    *stream = (qn_utf8_stream){0};
+    *stream = (qn_utf8_stream){ 0 };
 }
 
 qn_status qn_utf8_stream_feed(qn_utf8_stream *stream, const char *bytes, size_t n, const char **text, size_t *length)

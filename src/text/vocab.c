@@ -192,7 +192,7 @@ void qn_vocab_free(qn_vocab *vocab)
     qn_free(vocab->kinds);
     qn_free(vocab->slots);
     qn_free(vocab->specials);
-    *vocab = (qn_vocab){0};
+    *vocab = (qn_vocab){ 0 };
 }
 
 int32_t qn_vocab_find(const qn_vocab *vocab, const char *text, size_t length)

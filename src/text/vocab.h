@@ -62,12 +62,12 @@ static inline bool qn_vocab_is_control(const qn_vocab *vocab, int32_t token)
 /* The text or the bytes of a token of the vocabulary. */
 static inline qn_string qn_vocab_text(const qn_vocab *vocab, uint32_t token)
 {
-    return (qn_string){vocab->texts + vocab->text_at[token], vocab->text_at[token + 1] - vocab->text_at[token]};
+    return (qn_string){ vocab->texts + vocab->text_at[token], vocab->text_at[token + 1] - vocab->text_at[token] };
 }
 
 static inline qn_string qn_vocab_piece(const qn_vocab *vocab, uint32_t token)
 {
-    return (qn_string){vocab->pieces + vocab->piece_at[token], vocab->piece_at[token + 1] - vocab->piece_at[token]};
+    return (qn_string){ vocab->pieces + vocab->piece_at[token], vocab->piece_at[token + 1] - vocab->piece_at[token] };
 }
 
 #endif

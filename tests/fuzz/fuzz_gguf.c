@@ -26,7 +26,7 @@ static void look_up(const qn_gguf *file, const qn_gguf_kv *kv)
         if (strlen(key) == kv->key.length && qn_gguf_find(file, key) != kv)
             abort(); /* keys are unique: each finds itself */
     }
-    const uint64_t places[] = {0, 1, kv->count / 2, kv->count - 1, kv->count};
+    const uint64_t places[] = { 0, 1, kv->count / 2, kv->count - 1, kv->count };
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
         (void)qn_gguf_array_i32(file, kv, places[p], &i);
         (void)qn_gguf_array_f32(file, kv, places[p], &f);

@@ -15,13 +15,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const pres[] = {"qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default"};
+static const char *const pres[] = { "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default" };
 enum { N_PRES = sizeof pres / sizeof *pres, N_FORM_C = 2 };
 
-static const char *const merges[] = {"Ġ Ġ",  "ĠĠ ĠĠ", "a a", "aa aa", "Ġ a", "b c", "a b",
-                                     "ab c", "Ã ©",   "1 1", "Ċ Ċ",   "ÿ ÿ", NULL};
-static const struct added_token added[] = {{"<|endoftext|>", 3}, {"<|im_start|>", 3}, {"<|im_end|>", 3},
-                                           {"<t>", 4},           {"<t><t>", 4},       {NULL, 0}};
+static const char *const merges[] = { "Ġ Ġ",  "ĠĠ ĠĠ", "a a", "aa aa", "Ġ a", "b c", "a b",
+                                      "ab c", "Ã ©",   "1 1", "Ċ Ċ",   "ÿ ÿ", NULL };
+static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 },
+                                            { "<t>", 4 },           { "<t><t>", 4 },       { NULL, 0 } };
 static const char template[] =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{{ '<|im_start|>assistant\\n' }}";
@@ -54,7 +54,8 @@ static void set_up(void)
 {
     for (size_t i = 0; i < N_PRES; i++) {
         const struct vocab_spec spec = {
-            .model = "gpt2", .pre = pres[i], .merges = merges, .added = added, .chat_template = template};
+            .model = "gpt2", .pre = pres[i], .merges = merges, .added = added, .chat_template = template
+        };
         must(create(&spec, &tokenizers[i], i ? NULL : &chat) == QN_OK, "the vocabulary loads");
     }
 }
@@ -128,16 +129,16 @@ static void check_vocabulary(size_t which, const char *text, size_t n)
     must(words, "memory");
     memcpy(words, text, n);
     words[n] = '\0';
-    struct added_token own[9] = {{NULL, 0}};
+    struct added_token own[9] = { { NULL, 0 } };
     const char *merge = NULL;
     size_t n_own = 0;
     for (size_t i = 0; i < n && n_own < 8; i += strlen(words + i) + 1) {
         if (i && words[i] == '=')
             merge = words + i + 1;
         else
-            own[n_own++] = (struct added_token){words + i, (int)((unsigned char)words[i] % 8)};
+            own[n_own++] = (struct added_token){ words + i, (int)((unsigned char)words[i] % 8) };
     }
-    const struct vocab_spec spec = {.model = "gpt2", .pre = pres[which], .merges = merges, .added = own, .bad_merge = merge};
+    const struct vocab_spec spec = { .model = "gpt2", .pre = pres[which], .merges = merges, .added = own, .bad_merge = merge };
     qn_tokenizer *tok;
     if (create(&spec, &tok, NULL) == QN_OK) {
         size_t n_back;
@@ -160,7 +161,7 @@ static size_t cut(size_t at, size_t n, uint8_t cuts)
 
 static void check_stream(const char *text, size_t n, uint8_t cuts)
 {
-    qn_utf8_stream stream = {0}, once = {0};
+    qn_utf8_stream stream = { 0 }, once = { 0 };
     const char *piece, *whole;
     size_t length, n_whole, made = 0;
     char *out = malloc(3 * n + 4), *expected = malloc(3 * n + 4);
@@ -240,7 +241,7 @@ static void check_chat(const char *text, size_t n)
     must(content, "memory");
     memcpy(content, text, n);
     content[n] = '\0';
-    const qn_chat_message message = {"user", content};
+    const qn_chat_message message = { "user", content };
     int32_t *tokens;
     size_t count, control = 0;
     must(qn_chat_encode(tokenizers[0], chat, &message, 1, true, &tokens, &count) == QN_OK, "a conversation encodes");

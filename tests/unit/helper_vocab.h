@@ -113,8 +113,8 @@ static inline void add_token(struct token_list *list, const char *text, size_t n
 /* make_vocab - the file's bytes; free(data). */
 static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
 {
-    struct file_bytes keys = {0}, file = {0};
-    struct token_list list = {0};
+    struct file_bytes keys = { 0 }, file = { 0 };
+    struct token_list list = { 0 };
     uint64_t n_keys = 0;
     for (unsigned b = 0; b < 256; b++) {
         char text[4];
@@ -125,10 +125,10 @@ static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
             add_token(&list, text, n, 1);
     }
     uint64_t n_merges = 0;
-    struct file_bytes merges = {0};
+    struct file_bytes merges = { 0 };
     for (; spec->merges && spec->merges[n_merges]; n_merges++) {
         const char *merge = spec->merges[n_merges], *space = strchr(merge, ' ');
-        struct file_bytes joined = {0};
+        struct file_bytes joined = { 0 };
         put_bytes(&joined, merge, (size_t)(space - merge));
         put_bytes(&joined, space + 1, strlen(space + 1));
         add_token(&list, (const char *)joined.data, joined.n, 1);

@@ -13,9 +13,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define QN_TEST_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define QN_TEST_SANITIZED 1
+#endif
+#endif
+#ifndef QN_TEST_SANITIZED
+#define QN_TEST_SANITIZED 0
+#endif
 
 #define MODEL QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf"
 enum { VOCAB = 320, N_IDS = 40 };
@@ -73,9 +85,7 @@ static void evaluation_refuses(void **unused)
     assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_ERR_CONTEXT);
     assert_int_equal(qn_session_truncate(session, 11), QN_ERR_INVALID);
     qn_session_free(session);
-    static const qn_session_params refused[] = {
-        { .n_ctx = UINT32_MAX }, { .n_batch = 5000 }, { .kv = "q4_0" }
-    };
+    static const qn_session_params refused[] = { { .n_ctx = UINT32_MAX }, { .n_batch = 5000 }, { .kv = "q4_0" } };
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(qn_session_create(model, &refused[i], &session), i == 2 ? QN_ERR_UNSUPPORTED : QN_ERR_INVALID);
         assert_null(session);
@@ -186,6 +196,74 @@ static void cancelling(void **unused)
     assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_OK);
     qn_session_free(session);
 }
+
+static bool cancel_at_third(void *user, qn_token token)
+{
+    static int tokens;
+    (void)token;
+    if (++tokens == 3)
+        qn_session_cancel(user);
+    return true;
+}
+
+/* A request that comes while the last token is shown is too late for this generation, and not meant for the next one. */
+static void a_late_cancel_is_forgotten(void **unused)
+{
+    (void)unused;
+    qn_session *session = new_session(64, 4);
+    qn_generate_params params = qn_generate_defaults();
+    qn_generate_result result;
+    params.max_tokens = 3;
+    params.ignore_end = true;
+    params.on_token = cancel_at_third;
+    params.user = session;
+    assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+    assert_int_equal(result.reason, QN_STOP_LENGTH);
+    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_OK);
+    assert_int_equal(result.n_generated, 3);
+    /* One that comes before is obeyed, and what was evaluated is told. */
+    qn_session_cancel(session);
+    assert_int_equal(qn_generate(session, ids, 20, &params, &result), QN_OK);
+    assert_int_equal(result.reason, QN_STOP_CANCELLED);
+    assert_int_equal(result.n_prompt, 0);
+    qn_session_free(session);
+}
+
+#if !QN_TEST_SANITIZED
+/* A session that cannot be had for want of memory takes nothing from those that are there. */
+static void failing_sessions_leave_others_alone(void **unused)
+{
+    (void)unused;
+    qn_session *session = new_session(64, 8), *other;
+    float before[VOCAB], after[VOCAB];
+    struct rlimit limit, low;
+    int failed = 0;
+    assert_int_equal(qn_session_eval(session, ids, 20, QN_LOGITS_LAST, before), QN_OK);
+    assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
+    for (rlim_t room = 1 << 20; room < 64 << 20; room += 1 << 20) {
+        unsigned long pages = 0;
+        FILE *statm = fopen("/proc/self/statm", "r");
+        assert_non_null(statm);
+        assert_int_equal(fscanf(statm, "%lu", &pages), 1);
+        fclose(statm);
+        low = limit;
+        low.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + room;
+        assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
+        const qn_session_params params = { .n_ctx = 4096, .n_batch = 4096 };
+        const qn_status status = qn_session_create(model, &params, &other);
+        assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+        failed += status == QN_ERR_MEMORY;
+        qn_session_free(other);
+        assert_int_equal(qn_session_truncate(session, 0), QN_OK);
+        assert_int_equal(qn_session_eval(session, ids, 20, QN_LOGITS_LAST, after), QN_OK);
+        assert_memory_equal(before, after, sizeof before);
+        if (status == QN_OK)
+            break;
+    }
+    assert_true(failed > 0);
+    qn_session_free(session);
+}
+#endif
 
 static bool count_tokens(void *user, qn_token token)
 {
@@ -299,6 +377,7 @@ static void wrong_models_are_refused(void **unused)
         { { .architecture = "mamba9" }, QN_ERR_UNSUPPORTED, "architecture 'mamba9'" },
         { { .drop = "blk.1.ffn_up.weight" }, QN_ERR_FORMAT, "'blk.1.ffn_up.weight' is missing" },
         { { .drop = "token_embd.weight" }, QN_ERR_FORMAT, "'token_embd.weight' is missing" },
+        { { .key = "llama.block_count", .value = 2 }, QN_ERR_UNSUPPORTED, "tensor 'blk.2." },
         { { .drop = "output_norm.weight" }, QN_ERR_FORMAT, "'output_norm.weight' is missing" },
         { { .shorten = "blk.0.attn_k.weight" }, QN_ERR_FORMAT, "'blk.0.attn_k.weight' is [" },
         { { .poison = "blk.2.attn_q.weight" }, QN_ERR_FORMAT, "'blk.2.attn_q.weight': block 3" },
@@ -349,9 +428,17 @@ static void information(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(evaluation_refuses), cmocka_unit_test(rewinding_forgets),
-        cmocka_unit_test(long_contexts_do_not_depend_on_the_split), cmocka_unit_test(sessions_take_turns),
-        cmocka_unit_test(cancelling), cmocka_unit_test(generation_stops), cmocka_unit_test(wrong_models_are_refused),
+        cmocka_unit_test(evaluation_refuses),
+        cmocka_unit_test(rewinding_forgets),
+        cmocka_unit_test(long_contexts_do_not_depend_on_the_split),
+        cmocka_unit_test(sessions_take_turns),
+        cmocka_unit_test(cancelling),
+        cmocka_unit_test(a_late_cancel_is_forgotten),
+#if !QN_TEST_SANITIZED /* they reserve more address space than can be limited */
+        cmocka_unit_test(failing_sessions_leave_others_alone),
+#endif
+        cmocka_unit_test(generation_stops),
+        cmocka_unit_test(wrong_models_are_refused),
         cmocka_unit_test(information),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);

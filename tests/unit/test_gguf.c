@@ -68,7 +68,7 @@ static void put_key(struct image *m, const char *key, uint32_t type)
 static void put_tensor(struct image *m, const char *name, uint32_t type, uint64_t offset, uint32_t n_dims, uint64_t d0,
                        uint64_t d1, uint64_t d2, uint64_t d3)
 {
-    const uint64_t dims[] = {d0, d1, d2, d3};
+    const uint64_t dims[] = { d0, d1, d2, d3 };
     put_text(m, name);
     put32(m, n_dims);
     for (uint32_t d = 0; d < n_dims && d < 4; d++)
@@ -366,60 +366,60 @@ static const struct {
     qn_status status;
     const char *fragment;
 } hostile[] = {
-    {"magic", bad_magic, QN_ERR_FORMAT, "not a GGUF file"},
-    {"nothing", empty_image, QN_ERR_FORMAT, "not a GGUF file"},
-    {"short header", short_header, QN_ERR_FORMAT, "too few"},
-    {"version 1", version_1, QN_ERR_FORMAT, "version 1"},
-    {"version 4", version_4, QN_ERR_FORMAT, "version 4"},
-    {"big-endian", big_endian, QN_ERR_FORMAT, "big-endian"},
-    {"2^64-1 keys", endless_keys, QN_ERR_FORMAT, "18446744073709551615 keys"},
-    {"2^64-1 tensors", endless_tensors, QN_ERR_FORMAT, "18446744073709551615 tensors"},
-    {"fewer keys than promised", more_keys_than_there_are, QN_ERR_FORMAT, "key 1 of 2"},
-    {"endless key", endless_key_name, QN_ERR_FORMAT, "key 0 of 1"},
-    {"endless string", endless_string, QN_ERR_FORMAT, "'liar'"},
-    {"string one byte too long", string_one_too_long, QN_ERR_FORMAT, "'liar'"},
-    {"unknown value type", unknown_value_type, QN_ERR_FORMAT, "'strange': unknown value type 13"},
-    {"cut value", cut_value, QN_ERR_FORMAT, "'cut'"},
-    {"nested array", nested_array, QN_ERR_UNSUPPORTED, "'nest': an array of arrays"},
-    {"unknown element type", unknown_element_type, QN_ERR_FORMAT, "'odd': an array of unknown type 99"},
-    {"overflowing array", endless_array, QN_ERR_FORMAT, "'long'"},
-    {"endless array of strings", endless_string_array, QN_ERR_FORMAT, "'words'"},
-    {"string of an array past the end", string_array_past_the_end, QN_ERR_FORMAT, "'words': string 1 of 2"},
-    {"cut array", array_header_cut, QN_ERR_FORMAT, "'stub'"},
-    {"duplicate key", duplicate_key, QN_ERR_FORMAT, "key 'twin' appears twice"},
-    {"alignment 0", alignment_0, QN_ERR_FORMAT, "general.alignment is 0"},
-    {"alignment 4", alignment_4, QN_ERR_FORMAT, "general.alignment is 4"},
-    {"alignment 48", alignment_48, QN_ERR_FORMAT, "general.alignment is 48"},
-    {"alignment 2 MiB", alignment_2m, QN_ERR_FORMAT, "general.alignment is 2097152"},
-    {"alignment of another type", alignment_text, QN_ERR_FORMAT, "'general.alignment' is of type string"},
-    {"no dimensions", no_dimensions, QN_ERR_FORMAT, "'w' has 0 dimensions"},
-    {"5 dimensions", five_dimensions, QN_ERR_FORMAT, "'w' has 5 dimensions"},
-    {"2^32-1 dimensions", endless_dimensions, QN_ERR_FORMAT, "'w' has 4294967295 dimensions"},
-    {"dimension 0", zero_dimension, QN_ERR_FORMAT, "'w': dimension 1 is 0"},
-    {"overflowing product", overflowing_product, QN_ERR_FORMAT, "'w': the product of its dimensions overflows"},
-    {"overflowing bytes", overflowing_bytes, QN_ERR_FORMAT, "'w'"},
-    {"huge width", huge_width, QN_ERR_FORMAT, "'w'"},
-    {"huge tensor of type 42", huge_type_42, QN_ERR_FORMAT, "'w'"},
-    {"unknown type", unknown_type, QN_ERR_UNSUPPORTED, "'w' has type number 39"},
-    {"quern's own number", unlisted_type, QN_ERR_UNSUPPORTED, "'w' has type number 1042"},
-    {"broken block", broken_block, QN_ERR_FORMAT, "'w': rows of 48 weights"},
-    {"broken block of type 42", broken_block_42, QN_ERR_FORMAT, "'w'"},
-    {"misaligned", misaligned, QN_ERR_FORMAT, "'w': offset 16"},
-    {"past the end", past_the_end, QN_ERR_FORMAT, "'w': 36 bytes at offset 224"},
-    {"far past the end", far_past_the_end, QN_ERR_FORMAT, "'w'"},
-    {"no data", no_data, QN_ERR_FORMAT, "data begin at byte"},
-    {"cut dimensions", cut_dimensions, QN_ERR_FORMAT, "'w': the file ends"},
-    {"overlap", overlapping, QN_ERR_FORMAT, "'w' at offset 0 overlaps 'v' at offset 32"},
-    {"same place", same_place, QN_ERR_FORMAT, "overlaps"},
-    {"duplicate tensor", duplicate_tensor, QN_ERR_FORMAT, "tensor 'w' appears twice"},
-    {"same place, type 42", same_place_42, QN_ERR_FORMAT, "overlaps"},
+    { "magic", bad_magic, QN_ERR_FORMAT, "not a GGUF file" },
+    { "nothing", empty_image, QN_ERR_FORMAT, "not a GGUF file" },
+    { "short header", short_header, QN_ERR_FORMAT, "too few" },
+    { "version 1", version_1, QN_ERR_FORMAT, "version 1" },
+    { "version 4", version_4, QN_ERR_FORMAT, "version 4" },
+    { "big-endian", big_endian, QN_ERR_FORMAT, "big-endian" },
+    { "2^64-1 keys", endless_keys, QN_ERR_FORMAT, "18446744073709551615 keys" },
+    { "2^64-1 tensors", endless_tensors, QN_ERR_FORMAT, "18446744073709551615 tensors" },
+    { "fewer keys than promised", more_keys_than_there_are, QN_ERR_FORMAT, "key 1 of 2" },
+    { "endless key", endless_key_name, QN_ERR_FORMAT, "key 0 of 1" },
+    { "endless string", endless_string, QN_ERR_FORMAT, "'liar'" },
+    { "string one byte too long", string_one_too_long, QN_ERR_FORMAT, "'liar'" },
+    { "unknown value type", unknown_value_type, QN_ERR_FORMAT, "'strange': unknown value type 13" },
+    { "cut value", cut_value, QN_ERR_FORMAT, "'cut'" },
+    { "nested array", nested_array, QN_ERR_UNSUPPORTED, "'nest': an array of arrays" },
+    { "unknown element type", unknown_element_type, QN_ERR_FORMAT, "'odd': an array of unknown type 99" },
+    { "overflowing array", endless_array, QN_ERR_FORMAT, "'long'" },
+    { "endless array of strings", endless_string_array, QN_ERR_FORMAT, "'words'" },
+    { "string of an array past the end", string_array_past_the_end, QN_ERR_FORMAT, "'words': string 1 of 2" },
+    { "cut array", array_header_cut, QN_ERR_FORMAT, "'stub'" },
+    { "duplicate key", duplicate_key, QN_ERR_FORMAT, "key 'twin' appears twice" },
+    { "alignment 0", alignment_0, QN_ERR_FORMAT, "general.alignment is 0" },
+    { "alignment 4", alignment_4, QN_ERR_FORMAT, "general.alignment is 4" },
+    { "alignment 48", alignment_48, QN_ERR_FORMAT, "general.alignment is 48" },
+    { "alignment 2 MiB", alignment_2m, QN_ERR_FORMAT, "general.alignment is 2097152" },
+    { "alignment of another type", alignment_text, QN_ERR_FORMAT, "'general.alignment' is of type string" },
+    { "no dimensions", no_dimensions, QN_ERR_FORMAT, "'w' has 0 dimensions" },
+    { "5 dimensions", five_dimensions, QN_ERR_FORMAT, "'w' has 5 dimensions" },
+    { "2^32-1 dimensions", endless_dimensions, QN_ERR_FORMAT, "'w' has 4294967295 dimensions" },
+    { "dimension 0", zero_dimension, QN_ERR_FORMAT, "'w': dimension 1 is 0" },
+    { "overflowing product", overflowing_product, QN_ERR_FORMAT, "'w': the product of its dimensions overflows" },
+    { "overflowing bytes", overflowing_bytes, QN_ERR_FORMAT, "'w'" },
+    { "huge width", huge_width, QN_ERR_FORMAT, "'w'" },
+    { "huge tensor of type 42", huge_type_42, QN_ERR_FORMAT, "'w'" },
+    { "unknown type", unknown_type, QN_ERR_UNSUPPORTED, "'w' has type number 39" },
+    { "quern's own number", unlisted_type, QN_ERR_UNSUPPORTED, "'w' has type number 1042" },
+    { "broken block", broken_block, QN_ERR_FORMAT, "'w': rows of 48 weights" },
+    { "broken block of type 42", broken_block_42, QN_ERR_FORMAT, "'w'" },
+    { "misaligned", misaligned, QN_ERR_FORMAT, "'w': offset 16" },
+    { "past the end", past_the_end, QN_ERR_FORMAT, "'w': 36 bytes at offset 224" },
+    { "far past the end", far_past_the_end, QN_ERR_FORMAT, "'w'" },
+    { "no data", no_data, QN_ERR_FORMAT, "data begin at byte" },
+    { "cut dimensions", cut_dimensions, QN_ERR_FORMAT, "'w': the file ends" },
+    { "overlap", overlapping, QN_ERR_FORMAT, "'w' at offset 0 overlaps 'v' at offset 32" },
+    { "same place", same_place, QN_ERR_FORMAT, "overlaps" },
+    { "duplicate tensor", duplicate_tensor, QN_ERR_FORMAT, "tensor 'w' appears twice" },
+    { "same place, type 42", same_place_42, QN_ERR_FORMAT, "overlaps" },
 };
 
 static void hostile_files(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
-        struct image m = {0};
+        struct image m = { 0 };
         uint8_t *copy;
         qn_gguf *file = (qn_gguf *)&m;
         hostile[i].build(&m);
@@ -467,7 +467,7 @@ static void sound_file(void **state)
 {
     (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
-        struct image m = {0};
+        struct image m = { 0 };
         uint8_t *copy;
         qn_gguf *file;
         rich_image(&m, version);
@@ -498,7 +498,7 @@ static void sound_file(void **state)
         qn_gguf_close(file);
 
         for (size_t cut = 0; cut < m.size; cut++) { /* no shorter piece of it is a file */
-            const struct image part = {m.data, cut, cut};
+            const struct image part = { m.data, cut, cut };
             uint8_t *part_copy;
             assert_int_equal(open_image(&part, &file, &part_copy), QN_ERR_FORMAT);
             free(part_copy);
@@ -511,7 +511,7 @@ static void sound_file(void **state)
 static void look_ups(void **state)
 {
     (void)state;
-    struct image m = {0};
+    struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
     rich_image(&m, 3);
@@ -519,7 +519,7 @@ static void look_ups(void **state)
     uint32_t u = 77;
     float f = 77.0f;
     bool b = false;
-    qn_string s = {0};
+    qn_string s = { 0 };
     assert_int_equal(qn_gguf_get_u32(file, "absent", false, &u), QN_OK);
     assert_int_equal(u, 77);
     assert_int_equal(qn_gguf_get_u32(file, "absent", true, &u), QN_ERR_FORMAT);
@@ -530,7 +530,7 @@ static void look_ups(void **state)
     assert_int_equal(u, 65535);
     assert_int_equal(qn_gguf_get_u32(file, "u32", true, &u), QN_OK);
     assert_int_equal(u, UINT32_MAX);
-    static const char *const out_of_range[] = {"i8", "i16", "i32", "u64", "f32", "yes", "text", "words"};
+    static const char *const out_of_range[] = { "i8", "i16", "i32", "u64", "f32", "yes", "text", "words" };
     for (size_t i = 0; i < sizeof out_of_range / sizeof out_of_range[0]; i++) {
         assert_int_equal(qn_gguf_get_u32(file, out_of_range[i], false, &u), QN_ERR_FORMAT);
         assert_non_null(strstr(qn_error_text(), out_of_range[i]));
@@ -578,12 +578,12 @@ static void look_ups(void **state)
 static void array_elements_keep_their_range(void **state)
 {
     (void)state;
-    struct image m = {0};
+    struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
     put_header(&m, 3, 0, 3);
     put_key(&m, "u32", QN_GGUF_ARRAY), put32(&m, QN_GGUF_U32), put64(&m, 2), put32(&m, INT32_MAX), put32(&m, 1u << 31);
-    const float floats[] = {1.5f, INFINITY};
+    const float floats[] = { 1.5f, INFINITY };
     put_key(&m, "f32", QN_GGUF_ARRAY), put32(&m, QN_GGUF_F32), put64(&m, 2), put(&m, floats, sizeof floats);
     put_key(&m, "i64", QN_GGUF_ARRAY), put32(&m, QN_GGUF_I64), put64(&m, 1), put64(&m, 1ull << 40);
     assert_int_equal(open_image(&m, &file, &copy), QN_OK);
@@ -608,7 +608,7 @@ static void wide_alignment(void **state)
 {
     (void)state;
     for (int wrong = 0; wrong < 2; wrong++) {
-        struct image m = {0};
+        struct image m = { 0 };
         uint8_t *copy;
         qn_gguf *file;
         put_header(&m, 3, 2, 1);
@@ -631,9 +631,9 @@ static void wide_alignment(void **state)
 static void type_42_in_a_file(void **state)
 {
     (void)state;
-    static const qn_type layouts[] = {QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_OX2_0};
+    static const qn_type layouts[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_OX2_0 };
     for (size_t k = 0; k < 3; k++) {
-        struct image m = {0};
+        struct image m = { 0 };
         uint8_t *copy;
         qn_gguf *file;
         const qn_type_info *info = qn_type_find((uint32_t)layouts[k]);
@@ -670,7 +670,7 @@ static void type_42_in_a_file(void **state)
 static void nasty_names(void **state)
 {
     (void)state;
-    struct image m = {0};
+    struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
     put_header(&m, 3, 1, 0);
@@ -696,7 +696,7 @@ static void many_names(void **state)
 {
     (void)state;
     enum { COUNT = 300000 };
-    struct image m = {0};
+    struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *file;
     char name[32];
@@ -780,7 +780,7 @@ static void not_files(void **state)
 static void write_and_read(void **state)
 {
     (void)state;
-    struct image m = {0};
+    struct image m = { 0 };
     uint8_t *copy;
     qn_gguf *source, *file;
     rich_image(&m, 2);
@@ -800,9 +800,9 @@ static void write_and_read(void **state)
     uint8_t bytes[1000];
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7);
-    const uint64_t dims[] = {25, 10};
-    assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){"odd", 3}, QN_TYPE_F16, 1, dims, 50), QN_OK);
-    assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){"matrix", 6}, QN_TYPE_F32, 2, dims, 1000), QN_OK);
+    const uint64_t dims[] = { 25, 10 };
+    assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ "odd", 3 }, QN_TYPE_F16, 1, dims, 50), QN_OK);
+    assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ "matrix", 6 }, QN_TYPE_F32, 2, dims, 1000), QN_OK);
     assert_int_equal(qn_gguf_writer_data(w, bytes, 1), QN_ERR_INVALID); /* not begun */
     assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
     assert_int_equal(qn_gguf_writer_add_u32(w, "late", 1), QN_ERR_INVALID);

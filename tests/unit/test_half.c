@@ -28,8 +28,8 @@ struct format {
     uint16_t (*from_f32)(float);
 };
 
-static const struct format half = {5, 10, qn_f16_to_f32, qn_f32_to_f16};
-static const struct format brain = {8, 7, qn_bf16_to_f32, qn_f32_to_bf16};
+static const struct format half = { 5, 10, qn_f16_to_f32, qn_f32_to_f16 };
+static const struct format brain = { 8, 7, qn_bf16_to_f32, qn_f32_to_bf16 };
 
 static void check_all_patterns(const struct format *f)
 {

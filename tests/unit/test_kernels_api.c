@@ -51,8 +51,8 @@ static void matmul_near_float64(void **unused)
         void *blocks = malloc(bytes);
         assert_int_equal(qn_encode(view(w, QN_DTYPE_F32, ROWS * COLS), view(blocks, types[i], ROWS * COLS)), QN_OK);
         assert_int_equal(qn_decode(view(blocks, types[i], ROWS * COLS), view(w, QN_DTYPE_F32, ROWS * COLS)), QN_OK);
-        assert_int_equal(qn_matmul(view(blocks, types[i], ROWS * COLS), ROWS, COLS, view(x, QN_DTYPE_F32, TOKENS * COLS), TOKENS,
-                                   view(out, QN_DTYPE_F32, TOKENS * ROWS)),
+        assert_int_equal(qn_matmul(view(blocks, types[i], ROWS * COLS), ROWS, COLS, view(x, QN_DTYPE_F32, TOKENS * COLS),
+                                   TOKENS, view(out, QN_DTYPE_F32, TOKENS * ROWS)),
                          QN_OK);
         for (size_t t = 0; t < TOKENS; t++)
             for (size_t r = 0; r < ROWS; r++) {
@@ -64,7 +64,8 @@ static void matmul_near_float64(void **unused)
                 /* An int8 activation is off by at most 1/254 of the largest of its run, whose mean is half of that here. */
                 const double bound = types[i] <= QN_DTYPE_F16 ? 1e-6 * magnitude : 2.0 / 254 * magnitude;
                 if (!(fabs((double)out[t * ROWS + r] - sum) <= bound))
-                    fail_msg("type %d element %zu,%zu: %g, float64 gives %g", (int)types[i], t, r, (double)out[t * ROWS + r], sum);
+                    fail_msg("type %d element %zu,%zu: %g, float64 gives %g", (int)types[i], t, r, (double)out[t * ROWS + r],
+                             sum);
             }
         free(w);
         free(x);
@@ -151,8 +152,9 @@ static void rows_near_float64(void **unused)
     (void)unused;
     enum { N = 50 };
     float *x = random_floats(2 * N), *w = random_floats(N), out[2 * N];
-    assert_int_equal(qn_rms_norm(view(x, QN_DTYPE_F32, 2 * N), view(w, QN_DTYPE_F32, N), 2, N, 1e-6f, view(out, QN_DTYPE_F32, 2 * N)),
-                     QN_OK);
+    assert_int_equal(
+        qn_rms_norm(view(x, QN_DTYPE_F32, 2 * N), view(w, QN_DTYPE_F32, N), 2, N, 1e-6f, view(out, QN_DTYPE_F32, 2 * N)),
+        QN_OK);
     for (size_t row = 0; row < 2; row++) {
         double sum = 0;
         for (size_t i = 0; i < N; i++)
@@ -165,7 +167,8 @@ static void rows_near_float64(void **unused)
         assert_true(fabs((double)out[i] - (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i]) < 1e-6);
     uint32_t position = 1000;
     float head[4] = { 1, 0, 0, 2 };
-    assert_int_equal(qn_rope(view(head, QN_DTYPE_F32, 4), view(&position, QN_DTYPE_U32, 1), 1, 1, 4, 4, 100, QN_ROPE_NEOX), QN_OK);
+    assert_int_equal(qn_rope(view(head, QN_DTYPE_F32, 4), view(&position, QN_DTYPE_U32, 1), 1, 1, 4, 4, 100, QN_ROPE_NEOX),
+                     QN_OK);
     assert_true(fabs((double)head[0] - cos(1000)) < 1e-6 && fabs((double)head[2] - sin(1000)) < 1e-6);
     assert_true(fabs((double)head[1] + 2 * sin(100)) < 1e-6 && fabs((double)head[3] - 2 * cos(100)) < 1e-6);
     assert_int_equal(qn_rope(view(head, QN_DTYPE_F32, 4), view(&position, QN_DTYPE_U32, 1), 1, 1, 4, 3, 100, QN_ROPE_NEOX),

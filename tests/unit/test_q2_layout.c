@@ -40,7 +40,7 @@ static qn_q2_tensor make(qn_type type, const char *name, uint64_t width, uint64_
             codes[i / 4] |= (uint8_t)(random_u32() % 3 << i % 4 * 2);
         memcpy(type == QN_TYPE_OX2_0 ? block + 32 : block, &d, sizeof d);
     }
-    return (qn_q2_tensor){name, strlen(name), data, room, width, weights};
+    return (qn_q2_tensor){ name, strlen(name), data, room, width, weights };
 }
 
 static uint8_t *bytes_of(const qn_q2_tensor *t)
@@ -75,14 +75,14 @@ static void expect_refusal(const qn_q2_tensor *tensors, size_t n, const char *fr
         fail_msg("'%s' does not say '%s'", qn_error_text(), fragment);
 }
 
-static const qn_type layouts[] = {QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_OX2_0};
+static const qn_type layouts[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_OX2_0 };
 
 static void whole_models(void **state)
 {
     (void)state;
     for (size_t k = 0; k < 3; k++) {
-        qn_q2_tensor t[] = {make(layouts[k], "a", 1024, 64, 0), make(layouts[k], "b", 256, 1, 0),
-                            make(layouts[k], "c", 128, 300, 0)};
+        qn_q2_tensor t[] = { make(layouts[k], "a", 1024, 64, 0), make(layouts[k], "b", 256, 1, 0),
+                             make(layouts[k], "c", 128, 300, 0) };
         expect(t, 3, layouts[k]);
         expect(t, 1, layouts[k]);
         expect(t + 2, 1, layouts[k]);
@@ -108,7 +108,7 @@ static void mainline_by_size_whatever_it_holds(void **state)
 static void widths_of_64(void **state)
 {
     (void)state;
-    qn_q2_tensor t[] = {make(QN_TYPE_Q2_0, "narrow", 192, 1, 0), make(QN_TYPE_Q2_0, "b", 128, 2, 0)};
+    qn_q2_tensor t[] = { make(QN_TYPE_Q2_0, "narrow", 192, 1, 0), make(QN_TYPE_Q2_0, "b", 128, 2, 0) };
     memset(bytes_of(&t[1]), 0xff, t[1].room);
     expect(t, 2, QN_TYPE_Q2_0);
     release(t, 2);
@@ -143,12 +143,12 @@ static void gaps(void **state)
 {
     (void)state;
     for (size_t k = 0; k < 3; k++) {
-        qn_q2_tensor t[] = {make(layouts[k], "a", 512, 40, 4096), make(layouts[k], "b", 512, 40, 100000)};
+        qn_q2_tensor t[] = { make(layouts[k], "a", 512, 40, 4096), make(layouts[k], "b", 512, 40, 100000) };
         expect(t, 2, layouts[k]);
         release(t, 2);
     }
     /* a gap behind one tensor, none behind another, which then decides by size */
-    qn_q2_tensor t[] = {make(QN_TYPE_OX2_0, "a", 512, 40, 65536), make(QN_TYPE_OX2_0, "b", 512, 40, 0)};
+    qn_q2_tensor t[] = { make(QN_TYPE_OX2_0, "a", 512, 40, 65536), make(QN_TYPE_OX2_0, "b", 512, 40, 0) };
     expect(t, 2, QN_TYPE_OX2_0);
     release(t, 2);
 }
@@ -165,7 +165,7 @@ static void too_small(void **state)
     release(&t, 1);
 
     /* each alone fits one layout, together they fit none */
-    qn_q2_tensor two[] = {make(QN_TYPE_PQ2_0, "first", 1024, 64, 0), make(QN_TYPE_Q2_0, "second", 192, 64, 0)};
+    qn_q2_tensor two[] = { make(QN_TYPE_PQ2_0, "first", 1024, 64, 0), make(QN_TYPE_Q2_0, "second", 192, 64, 0) };
     expect_refusal(two, 2, "first");
     expect_refusal(two, 2, "second");
     release(two, 2);
@@ -175,7 +175,7 @@ static void neither_reading(void **state)
 {
     (void)state;
     for (size_t k = 1; k < 3; k++) {
-        qn_q2_tensor t[] = {make(layouts[k], "good.weight", 1024, 200, 0), make(layouts[k], "bad.weight", 1024, 200, 0)};
+        qn_q2_tensor t[] = { make(layouts[k], "good.weight", 1024, 200, 0), make(layouts[k], "bad.weight", 1024, 200, 0) };
         uint8_t *block = bytes_of(&t[1]) + 5 * 34;
         block[(k == 1 ? 2 : 0) + 7] |= 3; /* a code 3 */
         expect_refusal(t, 2, "bad.weight");
@@ -206,7 +206,7 @@ static void one_odd_tensor(void **state)
 {
     (void)state;
     for (size_t k = 1; k < 3; k++) {
-        qn_q2_tensor t[] = {make(layouts[k], "token_embd.weight", 1024, 2000, 0), make(layouts[k], "b", 1024, 40, 0)};
+        qn_q2_tensor t[] = { make(layouts[k], "token_embd.weight", 1024, 2000, 0), make(layouts[k], "b", 1024, 40, 0) };
         memset(bytes_of(&t[0]), 0, t[0].room);
         expect(t, 2, layouts[k]);
         release(t, 2);

@@ -45,15 +45,15 @@ struct tensor {
 };
 
 static const struct tensor plain[] = {
-    {"token_embd.weight", QN_TYPE_F32, false, 2, {512, 40, 1, 1}, -1},
-    {"blk.0.attn_norm.weight", QN_TYPE_F16, false, 1, {512, 1, 1, 1}, -1},
-    {"blk.0.attn_q.weight", QN_TYPE_BF16, false, 2, {512, 300, 1, 1}, -1},
-    {"blk.0.narrow_128.weight", QN_TYPE_F32, false, 2, {384, 5, 1, 1}, -1},
-    {"blk.0.narrow_64.weight", QN_TYPE_F32, false, 2, {192, 5, 1, 1}, -1},
-    {"blk.0.narrow_32.weight", QN_TYPE_F16, false, 2, {96, 5, 1, 1}, -1},
-    {"blk.0.narrow_1.weight", QN_TYPE_F32, false, 2, {7, 3, 1, 1}, -1},
-    {"blk.0.ssm_conv1d.weight", QN_TYPE_F16, false, 2, {4, 64, 1, 1}, -1},
-    {"blk.0.experts.weight", QN_TYPE_Q8_0, false, 3, {256, 3, 4, 1}, -1},
+    { "token_embd.weight", QN_TYPE_F32, false, 2, { 512, 40, 1, 1 }, -1 },
+    { "blk.0.attn_norm.weight", QN_TYPE_F16, false, 1, { 512, 1, 1, 1 }, -1 },
+    { "blk.0.attn_q.weight", QN_TYPE_BF16, false, 2, { 512, 300, 1, 1 }, -1 },
+    { "blk.0.narrow_128.weight", QN_TYPE_F32, false, 2, { 384, 5, 1, 1 }, -1 },
+    { "blk.0.narrow_64.weight", QN_TYPE_F32, false, 2, { 192, 5, 1, 1 }, -1 },
+    { "blk.0.narrow_32.weight", QN_TYPE_F16, false, 2, { 96, 5, 1, 1 }, -1 },
+    { "blk.0.narrow_1.weight", QN_TYPE_F32, false, 2, { 7, 3, 1, 1 }, -1 },
+    { "blk.0.ssm_conv1d.weight", QN_TYPE_F16, false, 2, { 4, 64, 1, 1 }, -1 },
+    { "blk.0.experts.weight", QN_TYPE_Q8_0, false, 3, { 256, 3, 4, 1 }, -1 },
 };
 enum { N_PLAIN = sizeof plain / sizeof plain[0] };
 
@@ -97,8 +97,8 @@ static void make_source(const char *path, const struct tensor *tensors, size_t n
         bytes[i] = malloc(sizes[i]);
         assert_non_null(bytes[i]);
         fill_blocks(t, bytes[i], weights);
-        assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){t->name, strlen(t->name)}, t->as_42 ? 42 : (uint32_t)t->type,
-                                                   t->n_dims, t->dims, sizes[i]),
+        assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ t->name, strlen(t->name) },
+                                                   t->as_42 ? 42 : (uint32_t)t->type, t->n_dims, t->dims, sizes[i]),
                          QN_OK);
     }
     assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
@@ -235,39 +235,39 @@ static void every_target(void **state)
         uint32_t file_type; /* 0: no key */
         qn_type narrow_128, narrow_64, narrow_32, narrow_1;
     } targets[] = {
-        {"f16", 1, QN_TYPE_F16, QN_TYPE_F16, QN_TYPE_F16, QN_TYPE_F16},
-        {"bf16", 32, QN_TYPE_BF16, QN_TYPE_BF16, QN_TYPE_BF16, QN_TYPE_BF16},
-        {"q8_0", 7, QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_F16},
-        {"Q4_0", 2, QN_TYPE_Q4_0, QN_TYPE_Q4_0, QN_TYPE_Q4_0, QN_TYPE_F16},
-        {"q4_1", 3, QN_TYPE_Q4_1, QN_TYPE_Q4_1, QN_TYPE_Q4_1, QN_TYPE_F16},
-        {"q1_0", 40, QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
-        {"q2_0", 41, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
-        {"pq2_0", 0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
-        {"ptq1_0", 0, QN_TYPE_PTQ1_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
-        {"tq1_0", 36, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
-        {"tq2_0", 37, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16},
+        { "f16", 1, QN_TYPE_F16, QN_TYPE_F16, QN_TYPE_F16, QN_TYPE_F16 },
+        { "bf16", 32, QN_TYPE_BF16, QN_TYPE_BF16, QN_TYPE_BF16, QN_TYPE_BF16 },
+        { "q8_0", 7, QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_F16 },
+        { "Q4_0", 2, QN_TYPE_Q4_0, QN_TYPE_Q4_0, QN_TYPE_Q4_0, QN_TYPE_F16 },
+        { "q4_1", 3, QN_TYPE_Q4_1, QN_TYPE_Q4_1, QN_TYPE_Q4_1, QN_TYPE_F16 },
+        { "q1_0", 40, QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16 },
+        { "q2_0", 41, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16 },
+        { "pq2_0", 0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16 },
+        { "ptq1_0", 0, QN_TYPE_PTQ1_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16 },
+        { "tq1_0", 36, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16 },
+        { "tq2_0", 37, QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q8_0, QN_TYPE_F16 },
     };
     make_source(in, plain, N_PLAIN);
     qn_gguf *before, *after;
     assert_int_equal(qn_gguf_open(in, &before), QN_OK);
     for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
-        struct diary d = {0};
-        const qn_quantize_params params = {.n_threads = 3, .on_progress = keep_progress, .on_log = keep_line, .user = &d};
+        struct diary d = { 0 };
+        const qn_quantize_params params = { .n_threads = 3, .on_progress = keep_progress, .on_log = keep_line, .user = &d };
         if (qn_quantize_file(in, out, targets[k].name, &params))
             fail_msg("%s", qn_error_text());
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
         if (qn_gguf_open(out, &after))
             fail_msg("%s", qn_error_text());
         const qn_type target = qn_type_find_name(targets[k].name)->type;
-        const qn_type expected[N_PLAIN] = {target,
-                                           QN_TYPE_F32,
-                                           target,
-                                           targets[k].narrow_128,
-                                           targets[k].narrow_64,
-                                           targets[k].narrow_32,
-                                           targets[k].narrow_1,
-                                           QN_TYPE_F32,
-                                           target};
+        const qn_type expected[N_PLAIN] = { target,
+                                            QN_TYPE_F32,
+                                            target,
+                                            targets[k].narrow_128,
+                                            targets[k].narrow_64,
+                                            targets[k].narrow_32,
+                                            targets[k].narrow_1,
+                                            QN_TYPE_F32,
+                                            target };
         for (size_t i = 0; i < N_PLAIN; i++) {
             const qn_gguf_tensor *t = qn_gguf_tensor_at(after, i);
             assert_true(qn_string_equals(t->name, plain[i].name));
@@ -307,13 +307,13 @@ static void threads_do_not_show(void **state)
     char other[512];
     snprintf(other, sizeof other, "%s/other", folder);
     make_source(in, plain, N_PLAIN);
-    static const int threads[] = {2, 7, 0};
-    const qn_quantize_params one = {.n_threads = 1};
+    static const int threads[] = { 2, 7, 0 };
+    const qn_quantize_params one = { .n_threads = 1 };
     assert_int_equal(qn_quantize_file(in, out, "ptq1_0", &one), QN_OK);
     size_t size, other_size;
     uint8_t *data = read_all(out, &size);
     for (size_t i = 0; i < 3; i++) {
-        const qn_quantize_params params = {.n_threads = threads[i]};
+        const qn_quantize_params params = { .n_threads = threads[i] };
         assert_int_equal(qn_quantize_file(in, other, "ptq1_0", &params), QN_OK);
         uint8_t *other_data = read_all(other, &other_size);
         assert_int_equal(other_size, size);
@@ -351,20 +351,20 @@ static void onto_itself(void **state)
 static void layouts_of_type_42(void **state)
 {
     (void)state;
-    static const struct tensor ox[] = {{"a.weight", QN_TYPE_OX2_0, true, 2, {256, 100, 1, 1}, -1}};
-    static const struct tensor old[] = {{"a.weight", QN_TYPE_PQ2_0, true, 2, {256, 100, 1, 1}, -1}};
-    static const struct tensor mainline[] = {{"a.weight", QN_TYPE_Q2_0, true, 2, {256, 100, 1, 1}, -1}};
-    static const struct tensor *const sources[] = {ox, old, mainline};
+    static const struct tensor ox[] = { { "a.weight", QN_TYPE_OX2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
+    static const struct tensor old[] = { { "a.weight", QN_TYPE_PQ2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
+    static const struct tensor mainline[] = { { "a.weight", QN_TYPE_Q2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
+    static const struct tensor *const sources[] = { ox, old, mainline };
     for (size_t k = 0; k < 3; k++) {
         make_source(in, sources[k], 1);
         qn_gguf *before, *after;
         assert_int_equal(qn_gguf_open(in, &before), QN_OK);
         assert_int_equal(qn_gguf_tensor_at(before, 0)->type, sources[k][0].type);
         /* mainline's 64 weights a scale do not go into 128; the others go into everything of 128 or less */
-        static const char *const targets[] = {"q2_0", "pq2_0", "ptq1_0"};
+        static const char *const targets[] = { "q2_0", "pq2_0", "ptq1_0" };
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
-            struct diary d = {0};
-            const qn_quantize_params params = {.on_log = keep_line, .user = &d};
+            struct diary d = { 0 };
+            const qn_quantize_params params = { .on_log = keep_line, .user = &d };
             if (qn_quantize_file(in, out, targets[i], &params))
                 fail_msg("%s", qn_error_text());
             assert_non_null(strstr(d.log, "type 42"));
@@ -385,22 +385,22 @@ static void layouts_of_type_42(void **state)
 static void refusals(void **state)
 {
     (void)state;
-    static const struct tensor poisoned[] = {{"fine.weight", QN_TYPE_F32, false, 2, {256, 2, 1, 1}, -1},
-                                             {"rotten.weight", QN_TYPE_F32, false, 2, {256, 9000, 1, 1}, 2200000}};
+    static const struct tensor poisoned[] = { { "fine.weight", QN_TYPE_F32, false, 2, { 256, 2, 1, 1 }, -1 },
+                                              { "rotten.weight", QN_TYPE_F32, false, 2, { 256, 9000, 1, 1 }, 2200000 } };
     write_text(out, "precious");
     assert_int_equal(qn_quantize_file(in, out, "q8_0", NULL), QN_ERR_IO); /* no such file */
     make_source(in, poisoned, 2);
-    static const char *const unknown[] = {"q3_k", "f32", "ox2_0", "q5_0", "", "q8_0 "};
+    static const char *const unknown[] = { "q3_k", "f32", "ox2_0", "q5_0", "", "q8_0 " };
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         assert_int_equal(qn_quantize_file(in, out, unknown[i], NULL), QN_ERR_INVALID);
         assert_non_null(strstr(qn_error_text(), "f16 bf16 q4_0 q4_1 q8_0 tq1_0 tq2_0 q1_0 q2_0 pq2_0 ptq1_0"));
     }
-    static const int threads[] = {-1, 1025};
+    static const int threads[] = { -1, 1025 };
     for (size_t i = 0; i < 2; i++) {
-        const qn_quantize_params params = {.n_threads = threads[i]};
+        const qn_quantize_params params = { .n_threads = threads[i] };
         assert_int_equal(qn_quantize_file(in, out, "q8_0", &params), QN_ERR_INVALID);
     }
-    static const char *const targets[] = {"q8_0", "q1_0"};
+    static const char *const targets[] = { "q8_0", "q1_0" };
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(qn_quantize_file(in, out, targets[i], NULL), QN_ERR_FORMAT);
         assert_non_null(strstr(qn_error_text(), "'rotten.weight': block 2200000"));
@@ -415,8 +415,8 @@ static void cancelled(void **state)
     (void)state;
     make_source(in, plain, N_PLAIN);
     for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
-        struct diary d = {.stop_after = calls};
-        const qn_quantize_params params = {.on_progress = keep_progress, .user = &d};
+        struct diary d = { .stop_after = calls };
+        const qn_quantize_params params = { .on_progress = keep_progress, .user = &d };
         assert_int_equal(qn_quantize_file(in, out, "q4_0", &params), QN_ERR_CANCELLED);
         assert_int_equal(files_named("", ""), 1);
         assert_int_equal(d.calls, calls);
@@ -452,8 +452,8 @@ static void killed(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct diary d = {.stop_after = 4, .die = true};
-        const qn_quantize_params params = {.on_progress = keep_progress, .user = &d};
+        struct diary d = { .stop_after = 4, .die = true };
+        const qn_quantize_params params = { .on_progress = keep_progress, .user = &d };
         qn_quantize_file(in, out, "q4_0", &params);
         _exit(0);
     }

@@ -194,9 +194,12 @@ static void refuses(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_follow_the_distribution), cmocka_unit_test(filters_keep_what_they_say),
-        cmocka_unit_test(greedy_takes_the_lowest_of_equals), cmocka_unit_test(penalty_turns_the_choice),
-        cmocka_unit_test(seeds_repeat), cmocka_unit_test(refuses),
+        cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(filters_keep_what_they_say),
+        cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+        cmocka_unit_test(penalty_turns_the_choice),
+        cmocka_unit_test(seeds_repeat),
+        cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -90,8 +90,10 @@ static void test_random(void **state)
 static void test_words(void **state)
 {
     (void)state;
-    static const char *const strings[] = {"\nUser:", "<|im_end|>", "<|im_", "END"};
-    static const char *const texts[] = {"Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser", "E\nEN\nUser:"};
+    static const char *const strings[] = { "\nUser:", "<|im_end|>", "<|im_", "END" };
+    static const char *const texts[] = {
+        "Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser", "E\nEN\nUser:"
+    };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (uint64_t cuts = 0; cuts < 4096; cuts += 5)
             check(texts[i], strlen(texts[i]), strings, 4, cuts);
@@ -100,7 +102,7 @@ static void test_words(void **state)
 static void test_after_the_end(void **state)
 {
     (void)state;
-    static const char *const strings[] = {"ab"};
+    static const char *const strings[] = { "ab" };
     qn_stop *stop;
     const char *safe;
     size_t length;
@@ -124,7 +126,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     qn_stop *stop;
-    const char *const empty[] = {"a", ""}, *const broken[] = {"\xa9"}, *const null[] = {NULL};
+    const char *const empty[] = { "a", "" }, *const broken[] = { "\xa9" }, *const null[] = { NULL };
     assert_int_equal(qn_stop_create(empty, 2, &stop), QN_ERR_INVALID);
     assert_non_null(strstr(qn_error_text(), "stop string 1"));
     assert_null(stop);
@@ -165,7 +167,7 @@ static void test_linear(void **state)
     memset(text, 'a', TEXT);
     for (size_t i = LONG - 1; i < TEXT; i += LONG)
         text[i] = 'c';
-    const char *const strings[] = {string, "aab"};
+    const char *const strings[] = { string, "aab" };
     assert_true(seconds(text, TEXT, strings, 2) < 30 * (seconds(text, TEXT / 10, strings, 2) + 1e-3));
     free(string);
     free(text);

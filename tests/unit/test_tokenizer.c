@@ -14,15 +14,16 @@
 #include <stdio.h>
 #include <time.h>
 
-static const char *const pres[] = {"qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default"};
+static const char *const pres[] = { "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default" };
 enum { N_PRES = sizeof pres / sizeof *pres };
 
-static const char *const merges[] = {
-    "b c", "a b", "ab c", "Ġ a", "a a", "aa aa", "Ġ Ġ", "ĠĠ ĠĠ", "Ã ©", "\xc3\x8c \xc4\xa3", "1 2", "aaaa aaaa", "l o", NULL};
+static const char *const merges[] = { "b c",   "a b",       "ab c",  "Ġ a", "a a",
+                                      "aa aa", "Ġ Ġ",       "ĠĠ ĠĠ", "Ã ©", "\xc3\x8c \xc4\xa3",
+                                      "1 2",   "aaaa aaaa", "l o",   NULL };
 enum { BC = 256, AB, ABC, SPACE_A, AA, A4, SPACE_2, SPACE_4, E_ACUTE, ACUTE, N12, A8, LO, FIRST_ADDED };
 
-static const struct added_token added[] = {{"<|endoftext|>", 3}, {"<|im_start|>", 3}, {"<|im_end|>", 3}, {"<t>", 4},
-                                           {"<t><t>", 4},        {"<t>x", 3},         {"whole", 1},      {NULL, 0}};
+static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 }, { "<t>", 4 },
+                                            { "<t><t>", 4 },        { "<t>x", 3 },         { "whole", 1 },      { NULL, 0 } };
 enum { END_OF_TEXT = FIRST_ADDED, IM_START, IM_END, USER_T, USER_TT, CONTROL_TX, WHOLE, N_VOCAB };
 
 static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok)
@@ -40,7 +41,8 @@ static qn_tokenizer *create_plain(const char *pre)
 {
     qn_tokenizer *tok;
     const struct vocab_spec spec = {
-        .model = "gpt2", .pre = pre, .merges = merges, .added = added, .eos = IM_END, .bos = END_OF_TEXT};
+        .model = "gpt2", .pre = pre, .merges = merges, .added = added, .eos = IM_END, .bos = END_OF_TEXT
+    };
     assert_int_equal(create(&spec, &tok), QN_OK);
     return tok;
 }
@@ -59,8 +61,8 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool 
 }
 
 #define CHECK_IDS(tok, text, special, ...)                                                                                     \
-    check_ids(tok, text, sizeof text - 1, special, (const int32_t[]){__VA_ARGS__},                                             \
-              sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+    check_ids(tok, text, sizeof text - 1, special, (const int32_t[]){ __VA_ARGS__ },                                           \
+              sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
 
 /* The bytes of all tokens of a text; free(). */
 static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count, size_t *n)
@@ -119,32 +121,32 @@ static void test_pretokenizers(void **state)
     static const struct {
         const char *pre, *text, *pieces;
     } cases[] = {
-        {"gpt-2", "Hello  world's 123!?\n", "Hello| | world|'s| 123|!?|\n"},
-        {"gpt-2", "I'D we'll", "I|'|D| we|'ll"},
-        {"gpt-2", "a \n b", "a| \n| b"},
-        {"smollm", "in 1999  x", "in| |1|9|9|9| | x"},
-        {"smollm", "a  1", "a|  |1"}, /* the spaces' piece ends at the digit, so none of them is left for it */
-        {"smollm", "\xd9\xa1\xc2\xbd", "\xd9\xa1|\xc2\xbd"},
-        {"qwen2", "I'D (you)123\n\n x\t\ty", "I|'D| (|you|)|1|2|3|\n\n| x|\t|\ty"},
-        {"qwen2", "'\xc5\xbft", "'\xc5\xbf|t"}, /* long s is an s without case */
-        {"qwen2", "  \n  a...\r\n\r\nb", "  \n| | a|...\r\n\r\n|b"},
-        {"qwen2", "ab\xcc\x81z", "ab|\xcc\x81z"}, /* a mark begins a new piece for qwen2 */
-        {"qwen35", "ab\xcc\x81z", "ab\xcc\x81z"}, /* and is a letter for qwen35 */
-        {"qwen35", " .\xcc\x81", " .|\xcc\x81"},
-        {"qwen2", " .\xcc\x81", " .\xcc\x81"},
-        {"llama-bpe", "x1234567", "x|123|456|7"},
-        {"llama3", "12345", "123|45"},
-        {"llama-v3", "12345", "123|45"},
-        {"default", "a=b, 12345 c", "a|=|b|,| |123|45| c"},
-        {"qwen2", "a\xe1\xa0\x8e b", "a|\xe1\xa0\x8e| b"}, /* U+180E is not a space */
-        {"gpt-2", "a\xc2\x85\xe3\x80\x80", "a|\xc2\x85\xe3\x80\x80"},
+        { "gpt-2", "Hello  world's 123!?\n", "Hello| | world|'s| 123|!?|\n" },
+        { "gpt-2", "I'D we'll", "I|'|D| we|'ll" },
+        { "gpt-2", "a \n b", "a| \n| b" },
+        { "smollm", "in 1999  x", "in| |1|9|9|9| | x" },
+        { "smollm", "a  1", "a|  |1" }, /* the spaces' piece ends at the digit, so none of them is left for it */
+        { "smollm", "\xd9\xa1\xc2\xbd", "\xd9\xa1|\xc2\xbd" },
+        { "qwen2", "I'D (you)123\n\n x\t\ty", "I|'D| (|you|)|1|2|3|\n\n| x|\t|\ty" },
+        { "qwen2", "'\xc5\xbft", "'\xc5\xbf|t" }, /* long s is an s without case */
+        { "qwen2", "  \n  a...\r\n\r\nb", "  \n| | a|...\r\n\r\n|b" },
+        { "qwen2", "ab\xcc\x81z", "ab|\xcc\x81z" }, /* a mark begins a new piece for qwen2 */
+        { "qwen35", "ab\xcc\x81z", "ab\xcc\x81z" }, /* and is a letter for qwen35 */
+        { "qwen35", " .\xcc\x81", " .|\xcc\x81" },
+        { "qwen2", " .\xcc\x81", " .\xcc\x81" },
+        { "llama-bpe", "x1234567", "x|123|456|7" },
+        { "llama3", "12345", "123|45" },
+        { "llama-v3", "12345", "123|45" },
+        { "default", "a=b, 12345 c", "a|=|b|,| |123|45| c" },
+        { "qwen2", "a\xe1\xa0\x8e b", "a|\xe1\xa0\x8e| b" }, /* U+180E is not a space */
+        { "gpt-2", "a\xc2\x85\xe3\x80\x80", "a|\xc2\x85\xe3\x80\x80" },
     };
     qn_matcher *matcher;
     assert_int_equal(qn_matcher_create(&matcher), QN_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_pretokenizer *pre;
-        struct joined joined = {.n = 0};
-        assert_int_equal(qn_pretokenizer_create((qn_string){cases[i].pre, strlen(cases[i].pre)}, &pre), QN_OK);
+        struct joined joined = { .n = 0 };
+        assert_int_equal(qn_pretokenizer_create((qn_string){ cases[i].pre, strlen(cases[i].pre) }, &pre), QN_OK);
         assert_int_equal(qn_pretokenize(pre, matcher, cases[i].text, strlen(cases[i].text), join, &joined), QN_OK);
         assert_string_equal(joined.text, cases[i].pieces);
         qn_pretokenizer_free(pre);
@@ -187,7 +189,7 @@ static void test_merging(void **state)
 static void test_left_out_byte(void **state)
 {
     (void)state;
-    const struct vocab_spec spec = {.model = "gpt2", .pre = "smollm", .leave_out = 0xf5};
+    const struct vocab_spec spec = { .model = "gpt2", .pre = "smollm", .leave_out = 0xf5 };
     qn_tokenizer *tok;
     assert_int_equal(create(&spec, &tok), QN_OK);
     CHECK_IDS(tok,
@@ -201,8 +203,8 @@ static void test_left_out_byte(void **state)
 static void test_merge_into_control(void **state)
 {
     (void)state;
-    static const struct added_token control[] = {{"zz", 3}, {"yy", 4}, {NULL, 0}};
-    const struct vocab_spec spec = {.model = "gpt2", .pre = "gpt-2", .added = control, .bad_merge = "z z"};
+    static const struct added_token control[] = { { "zz", 3 }, { "yy", 4 }, { NULL, 0 } };
+    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = control, .bad_merge = "z z" };
     qn_tokenizer *tok;
     assert_int_equal(create(&spec, &tok), QN_OK);
     CHECK_IDS(tok, "zz", false, 'z', 'z');
@@ -265,18 +267,15 @@ static void test_bos(void **state)
         const char *pre;
         int bos, key;
         bool added;
-    } cases[] = {{"llama-bpe", END_OF_TEXT, 0, true},
-                 {"llama-bpe", END_OF_TEXT, 1, false},
-                 {"qwen2", END_OF_TEXT, 0, false},
-                 {"qwen2", END_OF_TEXT, 2, true},
-                 {"qwen2", 0, 2, false}};
+    } cases[] = { { "llama-bpe", END_OF_TEXT, 0, true },
+                  { "llama-bpe", END_OF_TEXT, 1, false },
+                  { "qwen2", END_OF_TEXT, 0, false },
+                  { "qwen2", END_OF_TEXT, 2, true },
+                  { "qwen2", 0, 2, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct vocab_spec spec = {.model = "gpt2",
-                                        .pre = cases[i].pre,
-                                        .merges = merges,
-                                        .added = added,
-                                        .bos = cases[i].bos,
-                                        .add_bos = cases[i].key};
+        const struct vocab_spec spec = {
+            .model = "gpt2", .pre = cases[i].pre, .merges = merges, .added = added, .bos = cases[i].bos, .add_bos = cases[i].key
+        };
         qn_tokenizer *tok;
         assert_int_equal(create(&spec, &tok), QN_OK);
         for (int asked = 0; asked < 2; asked++) {
@@ -294,7 +293,7 @@ static void test_bos(void **state)
 static void test_end_keys(void **state)
 {
     (void)state;
-    const struct vocab_spec spec = {.model = "gpt2", .pre = "gpt-2", .eot = 'q'};
+    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .eot = 'q' };
     qn_tokenizer *tok;
     assert_int_equal(create(&spec, &tok), QN_OK);
     assert_true(qn_tokenizer_is_end(tok, 'q'));
@@ -311,18 +310,18 @@ static void test_form_c(void **state)
     static const struct {
         const char *text, *normal;
     } cases[] = {
-        {"cafe\xcc\x81", "caf\xc3\xa9"},
-        {"e\xcc\x81\xcc\xa3", "\xe1\xba\xb9\xcc\x81"},            /* e, acute, dot below: the dot goes first */
-        {"\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"}, /* Hangul */
-        {"\xe2\x84\xab", "\xc3\x85"},                             /* Angstrom sign */
-        {"\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc"},             /* excluded from composition */
-        {"\xcc\x81z", "\xcc\x81z"},                               /* nothing to join with */
-        {"\xff"
-         "e\xcc\x81\xfe",
-         "\xff\xc3\xa9\xfe"}, /* between bytes that are no text */
-        {"e\xcc", "e\xcc"},   /* half a mark */
-        {"e<|im_end|>\xcc\x81", "e<|im_end|>\xcc\x81"},
-        {"e<t>\xcc\x81", "e<t>\xcc\x81"}, /* a token between */
+        { "cafe\xcc\x81", "caf\xc3\xa9" },
+        { "e\xcc\x81\xcc\xa3", "\xe1\xba\xb9\xcc\x81" },            /* e, acute, dot below: the dot goes first */
+        { "\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c" }, /* Hangul */
+        { "\xe2\x84\xab", "\xc3\x85" },                             /* Angstrom sign */
+        { "\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc" },             /* excluded from composition */
+        { "\xcc\x81z", "\xcc\x81z" },                               /* nothing to join with */
+        { "\xff"
+          "e\xcc\x81\xfe",
+          "\xff\xc3\xa9\xfe" }, /* between bytes that are no text */
+        { "e\xcc", "e\xcc" },   /* half a mark */
+        { "e<|im_end|>\xcc\x81", "e<|im_end|>\xcc\x81" },
+        { "e<t>\xcc\x81", "e<t>\xcc\x81" }, /* a token between */
     };
     for (size_t p = 0; p < N_PRES; p++) {
         qn_tokenizer *tok = create_plain(pres[p]);
@@ -339,8 +338,8 @@ static void test_marks_in_order(void **state)
 {
     (void)state;
     /* Classes 230, 220, 230, 202, 1, 216; none composes with x. */
-    static const char *const marks[] = {"\xcc\x81", "\xcc\xa4", "\xcd\x86", "\xcc\xa8", "\xcc\xb4", "\xcc\x9b"};
-    static const int classes[] = {230, 220, 230, 202, 1, 216};
+    static const char *const marks[] = { "\xcc\x81", "\xcc\xa4", "\xcd\x86", "\xcc\xa8", "\xcc\xb4", "\xcc\x9b" };
+    static const int classes[] = { 230, 220, 230, 202, 1, 216 };
     enum { N = 300 };
     int kinds[N];
     char text[1 + 2 * N], sorted[1 + 2 * N];
@@ -358,7 +357,7 @@ static void test_marks_in_order(void **state)
         }
     for (int i = 0; i < N; i++)
         memcpy(sorted + 1 + 2 * i, marks[kinds[i]], 2);
-    qn_nfc_scratch scratch = {0};
+    qn_nfc_scratch scratch = { 0 };
     const char *out;
     size_t length;
     assert_int_equal(qn_nfc(&scratch, text, sizeof text, &out, &length), QN_OK);
@@ -370,28 +369,28 @@ static void test_marks_in_order(void **state)
 static void test_random_bytes(void **state)
 {
     (void)state;
-    static const char *const bits[] = {" ",
-                                       "  ",
-                                       "\n",
-                                       "a",
-                                       "aa",
-                                       "abc",
-                                       "1",
-                                       "12",
-                                       ".",
-                                       "'s",
-                                       "\xc3\xa9",
-                                       "\xe4\xb8\xad",
-                                       "\xf0\x9f\x99\x82",
-                                       "\xff",
-                                       "\x80",
-                                       "\xe4\xb8",
-                                       "\xf0\x9f",
-                                       "\xed\xa0\x80",
-                                       "<t>",
-                                       "<|im_end|>",
-                                       "<|im_",
-                                       "\r\n"};
+    static const char *const bits[] = { " ",
+                                        "  ",
+                                        "\n",
+                                        "a",
+                                        "aa",
+                                        "abc",
+                                        "1",
+                                        "12",
+                                        ".",
+                                        "'s",
+                                        "\xc3\xa9",
+                                        "\xe4\xb8\xad",
+                                        "\xf0\x9f\x99\x82",
+                                        "\xff",
+                                        "\x80",
+                                        "\xe4\xb8",
+                                        "\xf0\x9f",
+                                        "\xed\xa0\x80",
+                                        "<t>",
+                                        "<|im_end|>",
+                                        "<|im_",
+                                        "\r\n" };
     srand(5);
     for (size_t p = 0; p < N_PRES; p++) {
         qn_tokenizer *tok = create_plain(pres[p]);
@@ -427,26 +426,26 @@ static void test_refusals(void **state)
         qn_status status;
         const char *says;
     } cases[] = {
-        {{.pre = "qwen2"}, QN_ERR_UNSUPPORTED, "no tokeniser"},
-        {{.model = "no_vocab"}, QN_ERR_UNSUPPORTED, "no_vocab"},
-        {{.model = "llama"}, QN_ERR_UNSUPPORTED, "'llama'"},
-        {{.model = "gpt2", .pre = "tekken"}, QN_ERR_UNSUPPORTED, "'tekken'"},
-        {{.model = "gpt2", .no_tokens = true}, QN_ERR_FORMAT, "tokenizer.ggml.tokens"},
-        {{.model = "gpt2", .tokens_are_numbers = true}, QN_ERR_FORMAT, "tokenizer.ggml.tokens"},
-        {{.model = "gpt2", .no_merges = true}, QN_ERR_FORMAT, "tokenizer.ggml.merges"},
-        {{.model = "gpt2", .fewer_types = 1}, QN_ERR_FORMAT, "token_type"},
-        {{.model = "gpt2", .twice = "a"}, QN_ERR_FORMAT, "tokens 97 and 256 are both 'a'"},
-        {{.model = "gpt2", .added = (const struct added_token[]){{"x y", 9}, {NULL, 0}}}, QN_ERR_FORMAT, "type 9"},
-        {{.model = "gpt2", .bad_merge = "ab"}, QN_ERR_FORMAT, "merge 0 is 'ab'"},
-        {{.model = "gpt2", .bad_merge = " a"}, QN_ERR_FORMAT, "merge 0"},
-        {{.model = "gpt2", .bad_merge = "a "}, QN_ERR_FORMAT, "merge 0"},
-        {{.model = "gpt2", .bad_merge = ""}, QN_ERR_FORMAT, "merge 0"},
-        {{.model = "gpt2", .bad_merge = "a b c"}, QN_ERR_FORMAT, "merge 0"},
-        {{.model = "gpt2", .bad_merge = "a b"}, QN_ERR_FORMAT, "whole is not in the vocabulary"},
-        {{.model = "gpt2", .bad_merge = "a xx"}, QN_ERR_FORMAT, "right part"},
-        {{.model = "gpt2", .bos = 256}, QN_ERR_FORMAT, "bos_token_id"},
-        {{.model = "gpt2", .eos = 999999}, QN_ERR_FORMAT, "999999"},
-        {{.model = "gpt2", .eot = -1}, QN_ERR_FORMAT, "eot_token_id"},
+        { { .pre = "qwen2" }, QN_ERR_UNSUPPORTED, "no tokeniser" },
+        { { .model = "no_vocab" }, QN_ERR_UNSUPPORTED, "no_vocab" },
+        { { .model = "llama" }, QN_ERR_UNSUPPORTED, "'llama'" },
+        { { .model = "gpt2", .pre = "tekken" }, QN_ERR_UNSUPPORTED, "'tekken'" },
+        { { .model = "gpt2", .no_tokens = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
+        { { .model = "gpt2", .tokens_are_numbers = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
+        { { .model = "gpt2", .no_merges = true }, QN_ERR_FORMAT, "tokenizer.ggml.merges" },
+        { { .model = "gpt2", .fewer_types = 1 }, QN_ERR_FORMAT, "token_type" },
+        { { .model = "gpt2", .twice = "a" }, QN_ERR_FORMAT, "tokens 97 and 256 are both 'a'" },
+        { { .model = "gpt2", .added = (const struct added_token[]){ { "x y", 9 }, { NULL, 0 } } }, QN_ERR_FORMAT, "type 9" },
+        { { .model = "gpt2", .bad_merge = "ab" }, QN_ERR_FORMAT, "merge 0 is 'ab'" },
+        { { .model = "gpt2", .bad_merge = " a" }, QN_ERR_FORMAT, "merge 0" },
+        { { .model = "gpt2", .bad_merge = "a " }, QN_ERR_FORMAT, "merge 0" },
+        { { .model = "gpt2", .bad_merge = "" }, QN_ERR_FORMAT, "merge 0" },
+        { { .model = "gpt2", .bad_merge = "a b c" }, QN_ERR_FORMAT, "merge 0" },
+        { { .model = "gpt2", .bad_merge = "a b" }, QN_ERR_FORMAT, "whole is not in the vocabulary" },
+        { { .model = "gpt2", .bad_merge = "a xx" }, QN_ERR_FORMAT, "right part" },
+        { { .model = "gpt2", .bos = 256 }, QN_ERR_FORMAT, "bos_token_id" },
+        { { .model = "gpt2", .eos = 999999 }, QN_ERR_FORMAT, "999999" },
+        { { .model = "gpt2", .eot = -1 }, QN_ERR_FORMAT, "eot_token_id" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_tokenizer *tok;
@@ -456,7 +455,7 @@ static void test_refusals(void **state)
             fail_msg("case %zu says: %s", i, qn_error_text());
     }
     /* A file that does not name its pre-tokeniser. */
-    const struct vocab_spec unnamed = {.model = "gpt2"};
+    const struct vocab_spec unnamed = { .model = "gpt2" };
     qn_tokenizer *tok;
     assert_int_equal(create(&unnamed, &tok), QN_OK);
     assert_string_equal(qn_tokenizer_name(tok), "gpt2/default");
@@ -486,7 +485,8 @@ static void test_linear(void **state)
 {
     (void)state;
     static const char *const units[] = {
-        "a", " ", "\n", "1", ".", "ab", " \n", "\xcc\x81", "\xcc\x81\xcc\xa4", "e\xcc\x81", "\xff", "<", "<t", "\xe4\xb8\xad"};
+        "a", " ", "\n", "1", ".", "ab", " \n", "\xcc\x81", "\xcc\x81\xcc\xa4", "e\xcc\x81", "\xff", "<", "<t", "\xe4\xb8\xad"
+    };
     enum { LONG = 100000 };
     char *text = malloc(LONG);
     assert_non_null(text);
@@ -532,12 +532,12 @@ static void test_threads(void **state)
 {
     (void)state;
     qn_tokenizer *tok = create_plain("qwen2");
-    struct job jobs[4], alone = {tok, 0};
+    struct job jobs[4], alone = { tok, 0 };
     pthread_t threads[4];
     encode_often(&alone);
     assert_true(alone.sum != 0);
     for (int i = 0; i < 4; i++) {
-        jobs[i] = (struct job){tok, 0};
+        jobs[i] = (struct job){ tok, 0 };
         assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &jobs[i]), 0);
     }
     for (int i = 0; i < 4; i++) {

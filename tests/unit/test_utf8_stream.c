@@ -27,7 +27,7 @@ static bool is_whole(const char *text, size_t n)
 /* Feed `in` in pieces of the lengths that `cuts` has bits for: bit i set ends a piece after byte i. */
 static size_t filter(const char *in, size_t n, uint64_t cuts, char *out)
 {
-    qn_utf8_stream stream = {0};
+    qn_utf8_stream stream = { 0 };
     size_t made = 0, begin = 0, length;
     const char *text;
     for (size_t i = 0; i < n; i++)
@@ -78,7 +78,7 @@ static void test_examples(void **state)
 static void test_holds_back(void **state)
 {
     (void)state;
-    qn_utf8_stream stream = {0};
+    qn_utf8_stream stream = { 0 };
     const char *text;
     size_t length;
     assert_int_equal(qn_utf8_stream_feed(&stream, "a\xf0\x9f", 3, &text, &length), QN_OK);
@@ -97,7 +97,7 @@ static void test_random(void **state)
 {
     (void)state;
     /* Bytes that make and break characters often. */
-    static const unsigned char bytes[] = {'a', 0x80, 0xbf, 0xa0, 0x90, 0xc3, 0xc1, 0xe0, 0xe4, 0xed, 0xf0, 0xf4, 0xf5, 0xff};
+    static const unsigned char bytes[] = { 'a', 0x80, 0xbf, 0xa0, 0x90, 0xc3, 0xc1, 0xe0, 0xe4, 0xed, 0xf0, 0xf4, 0xf5, 0xff };
     srand(7);
     for (int round = 0; round < 20000; round++) {
         char in[40], whole[160], cut[160];

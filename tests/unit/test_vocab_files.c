@@ -199,7 +199,7 @@ static void test_smollm2(void **state)
     static const char printed[] =
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is 12?<|im_end|>\n<|im_start|>assistant\n";
-    const qn_chat_message message = {"user", "What is 12?"};
+    const qn_chat_message message = { "user", "What is 12?" };
     int32_t *tokens, *expected;
     size_t count, n_expected;
     assert_string_equal(qn_chat_template_name(chat), "chatml");
@@ -234,7 +234,7 @@ static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n
 static void test_random_bytes(void **state)
 {
     (void)state;
-    static const char *const names[] = {"gpt-2", "llama-bpe", "qwen2"};
+    static const char *const names[] = { "gpt-2", "llama-bpe", "qwen2" };
     for (size_t v = 0; v < 3; v++) {
         qn_tokenizer *tok = open_vocab(shared_path(names[v], ""), NULL);
         srand(9);

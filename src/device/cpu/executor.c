@@ -51,7 +51,8 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
         bytes = need > bytes ? need : bytes;
     }
     executor->scratch_bytes = qn_round_up(bytes, QN_ALIGN);
-    const qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
+    const qn_status status =
+        qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
     if (status != QN_OK) {
         qn_executor_free(executor);
         return status;
@@ -154,8 +155,8 @@ static void run_logits(const qn_executor *ex, const qn_op *op, int thread)
     const qn_matrix *weights = &op->matrices[0].weights;
     size_t begin, end;
     qn_team_share(weights->n_rows, kernels->tile_rows, thread, qn_team_size(ex->team), &begin, &end);
-    qn_matmul_rows(kernels, weights, &ex->plan->acts[op->acts].acts, ex->step->n_logit_rows, begin, end, false, ex->step->logits,
-                   ex->plan->n_vocab, ex->scratch + (size_t)thread * ex->scratch_bytes);
+    qn_matmul_rows(kernels, weights, &ex->plan->acts[op->acts].acts, ex->step->n_logit_rows, begin, end, false,
+                   ex->step->logits, ex->plan->n_vocab, ex->scratch + (size_t)thread * ex->scratch_bytes);
 }
 
 static void turn_head(const qn_executor *ex, const qn_op *op, float *x, const float *norm, size_t row)
@@ -232,8 +233,8 @@ static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
                     s->visible[i] = visible_in(r, block);
                 ex->kernels->attention.block(buffer_row(ex, op->in, row) + (kv * group + q) * h->head_dim, n,
                                              r->cache->keys[op->layer] + at, r->cache->values[op->layer] + at, s->visible,
-                                             h->head_dim, plan->partial + (entry + q) * h->head_dim, plan->partial_m + entry + q,
-                                             plan->partial_l + entry + q, s->scores);
+                                             h->head_dim, plan->partial + (entry + q) * h->head_dim,
+                                             plan->partial_m + entry + q, plan->partial_l + entry + q, s->scores);
             }
         }
         first_unit += n_units;
@@ -266,7 +267,8 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, size_t row, size
                 kernels->merge(s->running + q * dim, &s->m[q], &s->l[q], s->block + q * dim, s->block_m[q], s->block_l[q], dim);
     }
     for (size_t q = 0; q < n_queries; q++)
-        kernels->finish(buffer_row(ex, op->out, row + q / n_heads) + (head + q % n_heads) * dim, s->running + q * dim, s->l[q], dim);
+        kernels->finish(buffer_row(ex, op->out, row + q / n_heads) + (head + q % n_heads) * dim, s->running + q * dim, s->l[q],
+                        dim);
 }
 
 /* Many rows: threads share (tile of rows, key-value head), dealt out in turn because later tiles see more keys. */
@@ -292,7 +294,8 @@ static void attend_whole(const qn_executor *ex, const qn_op *op, int thread)
 }
 
 /* One head of one row from its partial results, in the order of the blocks. */
-static void merge_head(const qn_executor *ex, const qn_attention_shape *h, size_t base, size_t n_blocks, size_t head, float *out)
+static void merge_head(const qn_executor *ex, const qn_attention_shape *h, size_t base, size_t n_blocks, size_t head,
+                       float *out)
 {
     const qn_plan *plan = ex->plan;
     size_t entry = base * h->n_heads + head;

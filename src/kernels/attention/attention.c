@@ -1,73 +1,11 @@
-/* Attention over a cache of half floats: the reference and the choice of variant. */
+/* Attention over a cache of half floats: the choice of variant. */
 #include "kernels/attention/attention.h"
 
 #include "base/cpu.h"
-#include "kernels/canon.h"
-
-static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
-{
-    uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
-    for (size_t d = 0; d < head_dim; d++) {
-        tile[d * QN_KEY_TILE] = qn_f32_to_f16(key[d]);
-        values[position * head_dim + d] = qn_f32_to_f16(value[d]);
-    }
-}
-
-static float score_ref(const float *query, const uint16_t *keys, size_t position, size_t head_dim)
-{
-    const uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
-    float score = 0;
-    for (size_t d = 0; d < head_dim; d++)
-        score = fmaf(query[d], qn_f16_to_f32(tile[d * QN_KEY_TILE]), score);
-    return score;
-}
-
-static void block_ref(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
-                      const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
-{
-    for (size_t q = 0; q < n_queries; q++) {
-        if (!visible[q])
-            continue;
-        float *p = scores + q * QN_KEY_BLOCK, partial[QN_LANES] = { 0 };
-        for (size_t j = 0; j < visible[q]; j++)
-            p[j] = score_ref(queries + q * head_dim, keys, j, head_dim);
-        m[q] = p[0];
-        for (size_t j = 1; j < visible[q]; j++)
-            m[q] = p[j] > m[q] ? p[j] : m[q];
-        for (size_t j = 0; j < visible[q]; j++) {
-            p[j] = qn_exp(p[j] - m[q]);
-            partial[j % QN_LANES] += p[j];
-        }
-        l[q] = qn_sum16(partial);
-        for (size_t d = 0; d < head_dim; d++) {
-            float sum = 0;
-            for (size_t j = 0; j < visible[q]; j++)
-                sum = fmaf(p[j], qn_f16_to_f32(values[j * head_dim + d]), sum);
-            out[q * head_dim + d] = sum;
-        }
-    }
-}
-
-static void merge_ref(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
-{
-    const float largest = block_m > *m ? block_m : *m;
-    const float keep = qn_exp(*m - largest), take = qn_exp(block_m - largest);
-    for (size_t d = 0; d < head_dim; d++)
-        out[d] = fmaf(block_out[d], take, out[d] * keep);
-    *l = fmaf(block_l, take, *l * keep);
-    *m = largest;
-}
-
-static void finish_ref(float *y, const float *x, float l, size_t head_dim)
-{
-    for (size_t d = 0; d < head_dim; d++)
-        y[d] = x[d] / l;
-}
 
 void qn_attention_kernels_init(qn_attention_kernels *kernels, unsigned cpu)
 {
-    *kernels =
-        (qn_attention_kernels){ .name = "ref", .store = store_ref, .block = block_ref, .merge = merge_ref, .finish = finish_ref };
+    qn_attention_init_ref(kernels);
 #if QN_X86
     if (cpu & QN_CPU_AVX2)
         qn_attention_init_avx2(kernels);

@@ -1,6 +1,6 @@
 /* Attention over a cache of half floats.
  *
- * A cache holds, for each layer and key-value head, `capacity` positions (a multiple of QN_KEY_TILE):
+ * A cache holds, for each layer and key-value head, `capacity` positions (a multiple of QN_KEY_BLOCK):
  *
  *   keys     [capacity/16][head_dim][16] f16   sixteen positions side by side, so that scores come out sixteen at a time
  *   values   [capacity][head_dim] f16
@@ -19,8 +19,9 @@
 enum { QN_KEY_TILE = 16, QN_KEY_BLOCK = 256, QN_QUERY_TILE = 64, QN_HEAD_UNIT = 16 };
 
 typedef struct qn_attention_kernels {
-    const char *name;
-    /* One position's key and value [head_dim] into a head's part of the cache. head_dim is a multiple of QN_HEAD_UNIT. */
+    /* One position's key and value [head_dim] into a head's part of the cache, as the nearest halves; beyond +-65504 those. A value
+     * that is NaN is stored as 0 and makes the key NaN: whoever sees the position gets NaN, and a value that is multiplied by a
+     * weight of zero because it must not be seen stays harmless. head_dim is a multiple of QN_HEAD_UNIT. */
     void (*store)(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim);
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
      *   keys, values  the block's first position in the cache
@@ -37,6 +38,7 @@ typedef struct qn_attention_kernels {
 
 void qn_attention_kernels_init(qn_attention_kernels *kernels, unsigned cpu);
 
+void qn_attention_init_ref(qn_attention_kernels *kernels);
 void qn_attention_init_avx2(qn_attention_kernels *kernels);
 void qn_attention_init_avx512(qn_attention_kernels *kernels);
 void qn_attention_init_neon(qn_attention_kernels *kernels);

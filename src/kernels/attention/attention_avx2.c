@@ -1,6 +1,5 @@
 /* Attention over a cache of half floats for AVX2. */
 #define QN_V16_AVX2
-#define VARIANT "avx2"
 enum { QUERY_GROUP = 4 };
 
 #include "kernels/attention/attention_simd.h"

@@ -1,6 +1,5 @@
 /* Attention over a cache of half floats for AVX-512. */
 #define QN_V16_AVX512
-#define VARIANT "avx512"
 enum { QUERY_GROUP = 8 };
 
 #include "kernels/attention/attention_simd.h"

@@ -1,6 +1,5 @@
 /* Attention over a cache of half floats for NEON. */
 #define QN_V16_NEON
-#define VARIANT "neon"
 enum { QUERY_GROUP = 4 };
 
 #include "kernels/attention/attention_simd.h"

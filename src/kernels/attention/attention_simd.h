@@ -1,4 +1,4 @@
-/* Attention over sixteen-lane vectors; included by one file an instruction set, which defines VARIANT and QUERY_GROUP, the number of
+/* Attention over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the number of
  * queries that share each load of keys and values.
  *
  * A group runs to the last key that any of its queries sees. Keys that one of them must not see get p = 0, which adds nothing;
@@ -9,16 +9,31 @@
 #include "kernels/attention/attention.h"
 #include "kernels/vec16.h"
 
+/* NaN stays: it is the second operand of each. */
+QN_INLINE v16 to_half_range(v16 x)
+{
+    return v16_min(v16_set1(QN_HALF_MAX), v16_max(v16_set1(-QN_HALF_MAX), x));
+}
+
 static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
 {
     uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
+    v16 zeros = v16_set1(0); /* NaN where a value is */
     for (size_t d = 0; d < head_dim; d += QN_LANES) {
         uint16_t halves[QN_LANES];
-        v16_store_f16(halves, v16_load(key + d));
+        const v16 x = to_half_range(v16_load(value + d));
+        v16_store_f16(halves, to_half_range(v16_load(key + d)));
         for (size_t i = 0; i < QN_LANES; i++)
             tile[(d + i) * QN_KEY_TILE] = halves[i];
-        v16_store_f16(values + position * head_dim + d, v16_load(value + d));
+        v16_store_f16(values + position * head_dim + d, x);
+        zeros = v16_fma(x, v16_set1(0), zeros);
     }
+    if (v16_sum(zeros) == 0)
+        return;
+    tile[0] = QN_HALF_NAN;
+    for (size_t d = 0; d < head_dim; d++)
+        if (isnan(value[d]))
+            values[position * head_dim + d] = 0;
 }
 
 QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, size_t n_keys, size_t head_dim, float *scores)
@@ -92,8 +107,8 @@ QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, si
 }
 
 /* n is a constant at each call, so that the group's sums stay in registers. */
-QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values, const uint16_t *visible,
-                           size_t head_dim, float *out, float *m, float *l, float *scores)
+QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values,
+                           const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
 {
     size_t n_keys = 0;
     for (size_t q = 0; q < n; q++)
@@ -112,8 +127,8 @@ static void block_simd(const float *queries, size_t n_queries, const uint16_t *k
         while (n < QUERY_GROUP && q + n < n_queries && visible[q + n])
             n++;
         if (n == QUERY_GROUP) {
-            group_block(queries + q * head_dim, QUERY_GROUP, keys, values, visible + q, head_dim, out + q * head_dim, m + q, l + q,
-                        scores);
+            group_block(queries + q * head_dim, QUERY_GROUP, keys, values, visible + q, head_dim, out + q * head_dim, m + q,
+                        l + q, scores);
             q += n;
         } else {
             if (n)
@@ -129,8 +144,7 @@ static void merge_simd(float *out, float *m, float *l, const float *block_out, f
     const float largest = block_m > *m ? block_m : *m;
     const float keep = qn_exp(*m - largest), take = qn_exp(block_m - largest);
     for (size_t d = 0; d < head_dim; d += QN_LANES)
-        v16_store(out + d,
-                  v16_fma(v16_load(block_out + d), v16_set1(take), v16_mul(v16_load(out + d), v16_set1(keep))));
+        v16_store(out + d, v16_fma(v16_load(block_out + d), v16_set1(take), v16_mul(v16_load(out + d), v16_set1(keep))));
     *l = fmaf(block_l, take, *l * keep);
     *m = largest;
 }
@@ -143,9 +157,7 @@ static void finish_simd(float *y, const float *x, float l, size_t head_dim)
 
 QN_INLINE void attention_fill(qn_attention_kernels *kernels)
 {
-    *kernels = (qn_attention_kernels){
-        .name = VARIANT, .store = store_simd, .block = block_simd, .merge = merge_simd, .finish = finish_simd
-    };
+    *kernels = (qn_attention_kernels){ .store = store_simd, .block = block_simd, .merge = merge_simd, .finish = finish_simd };
 }
 
 #endif

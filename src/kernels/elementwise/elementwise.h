@@ -1,4 +1,4 @@
-/* Element by element: SwiGLU's product, addition, and half-float rows. */
+/* Element by element: SwiGLU's product. */
 #ifndef QN_KERNELS_ELEMENTWISE_ELEMENTWISE_H
 #define QN_KERNELS_ELEMENTWISE_ELEMENTWISE_H
 
@@ -6,15 +6,13 @@
 #include <stdint.h>
 
 typedef struct qn_elementwise_kernels {
-    const char *name;
     /* y[i] = silu(gate[i]) * up[i] for i < n; y may be either input. Shazeer, GLU Variants Improve Transformer (2020). */
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
-    /* y[i] += x[i] for i < n. */
-    void (*add)(float *y, const float *x, size_t n);
 } qn_elementwise_kernels;
 
 void qn_elementwise_kernels_init(qn_elementwise_kernels *kernels, unsigned cpu);
 
+void qn_elementwise_init_ref(qn_elementwise_kernels *kernels);
 void qn_elementwise_init_avx2(qn_elementwise_kernels *kernels);
 void qn_elementwise_init_avx512(qn_elementwise_kernels *kernels);
 void qn_elementwise_init_neon(qn_elementwise_kernels *kernels);

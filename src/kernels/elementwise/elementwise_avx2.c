@@ -1,6 +1,5 @@
 /* Elementwise operations for AVX2. */
 #define QN_V16_AVX2
-#define VARIANT "avx2"
 
 #include "kernels/elementwise/elementwise_simd.h"
 

@@ -1,6 +1,5 @@
 /* Elementwise operations for AVX-512. */
 #define QN_V16_AVX512
-#define VARIANT "avx512"
 
 #include "kernels/elementwise/elementwise_simd.h"
 

@@ -1,6 +1,5 @@
 /* Elementwise operations for NEON. */
 #define QN_V16_NEON
-#define VARIANT "neon"
 
 #include "kernels/elementwise/elementwise_simd.h"
 

@@ -1,4 +1,4 @@
-/* Elementwise operations over sixteen-lane vectors; included by one file an instruction set, which defines VARIANT. */
+/* Elementwise operations over sixteen-lane vectors; included by one file an instruction set. */
 #ifndef QN_KERNELS_ELEMENTWISE_ELEMENTWISE_SIMD_H
 #define QN_KERNELS_ELEMENTWISE_ELEMENTWISE_SIMD_H
 
@@ -14,18 +14,9 @@ static void swiglu_simd(float *y, const float *gate, const float *up, size_t n)
         v16_store_n(y + i, v16_mul(v16_silu(v16_load_n(gate + i, n - i)), v16_load_n(up + i, n - i)), n - i);
 }
 
-static void add_simd(float *y, const float *x, size_t n)
-{
-    size_t i = 0;
-    for (; i + QN_LANES <= n; i += QN_LANES)
-        v16_store(y + i, v16_add(v16_load(y + i), v16_load(x + i)));
-    if (i < n)
-        v16_store_n(y + i, v16_add(v16_load_n(y + i, n - i), v16_load_n(x + i, n - i)), n - i);
-}
-
 QN_INLINE void elementwise_fill(qn_elementwise_kernels *kernels)
 {
-    *kernels = (qn_elementwise_kernels){ .name = VARIANT, .swiglu = swiglu_simd, .add = add_simd };
+    *kernels = (qn_elementwise_kernels){ .swiglu = swiglu_simd };
 }
 
 #endif

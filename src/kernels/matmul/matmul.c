@@ -38,7 +38,9 @@ unsigned qn_act_forms_of(const qn_type_info *type)
 
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned forms, bool fine)
 {
-    *acts = (qn_acts){ .n_cols = n_cols, .n_super = n_cols / QN_SUPER + (n_cols % QN_SUPER != 0), .max_rows = max_rows, .fine = fine };
+    *acts = (qn_acts){
+        .n_cols = n_cols, .n_super = n_cols / QN_SUPER + (n_cols % QN_SUPER != 0), .max_rows = max_rows, .fine = fine
+    };
     size_t runs, values;
     if (!qn_mul_size(max_rows, acts->n_super * QN_SUPER_RUNS, &runs) || !qn_mul_size(max_rows, n_cols, &values))
         return qn_fail(QN_ERR_MEMORY, "activations: %zu rows of %zu do not fit in memory", max_rows, n_cols);
@@ -82,8 +84,10 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
 #if QN_X86
     if (cpu & QN_CPU_AVX2)
         qn_matmul_init_avx2(kernels);
+#ifdef QN_HAVE_AVXVNNI
     if (cpu & QN_CPU_AVXVNNI)
         qn_matmul_init_avxvnni(kernels);
+#endif
     if (cpu & QN_CPU_AVX512)
         qn_matmul_init_avx512(kernels);
 #elif QN_ARM64
@@ -118,8 +122,8 @@ static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weigh
 /* Tokens up to which taking them one at a time, a few rows in the nearest cache, beats unpacking those rows. */
 enum { ONE_AT_A_TIME = 4, ROWS_AT_A_TIME = 32 };
 
-static void rows_by_token(qn_matmul_one_fn one, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens, size_t row_begin,
-                          size_t row_end, bool accumulate, float *out, size_t out_stride)
+static void rows_by_token(qn_matmul_one_fn one, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                          size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
     const size_t step = n_tokens == 1 ? row_end - row_begin : ROWS_AT_A_TIME;
     for (size_t row = row_begin, end; row < row_end; row = end) {
@@ -132,6 +136,8 @@ static void rows_by_token(qn_matmul_one_fn one, const qn_matrix *weights, const 
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                     size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
+    if (!n_tokens)
+        return;
     const bool is_float = qn_act_form_of(weights->type) == QN_ACT_FLOAT;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
     const qn_matmul_one_fn one = kernels->one ? kernels->one(weights->type, acts->fine) : NULL;

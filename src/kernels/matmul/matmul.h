@@ -57,6 +57,10 @@ typedef struct qn_acts {
     float *values; /* [max_rows, n_cols], or NULL */
 } qn_acts;
 
+/* A run below this magnitude is quantised as zeros: 127 divided by it would overflow. A run that holds an infinity or NaN gets
+ * codes and sums of zero and a scale of NaN, so that every product with it is NaN. */
+#define QN_SMALLEST_RUN 1e-30f
+
 /* qn_acts_create - room for max_rows rows of n_cols in the forms whose bits (1 << form) are set. Free with qn_acts_free, which
  * takes a zeroed struct too. */
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned forms, bool fine);
@@ -81,16 +85,17 @@ typedef void (*qn_matmul_one_fn)(const qn_matrix *weights, size_t row_begin, siz
 
 /* The variants. All take whole tiles' worth of pointers and write exactly what they are told. */
 typedef struct qn_matmul_kernels {
-    const char *name;
     size_t tile_rows, tile_tokens; /* the largest tile that dot and dot_float take */
     /* Values [n], n <= 512, of super-block `super` of row `row` into every form that acts holds. */
     void (*quantize)(qn_acts *acts, size_t row, size_t super, const float *values, size_t n);
     /* n_blocks (possibly short of a super-block) of a type with an integer form; what is missing gets scale and offset 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out);
     /* out[t*tile_rows + r] for unpacked rows r, each of acts->n_super super-blocks, against tokens first .. first+n_tokens-1. */
-    void (*dot)(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, float *out);
+    void (*dot)(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first,
+                size_t n_tokens, float *out);
     /* The same for rows of float weights as stored, row_bytes apart. */
-    void (*dot_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, float *out);
+    void (*dot_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
+                      float *out);
     /* The product of one token for types whose codes need not be unpacked into memory; NULL for the others, or at all. */
     qn_matmul_one_fn (*one)(const qn_type_info *type, bool fine);
 } qn_matmul_kernels;

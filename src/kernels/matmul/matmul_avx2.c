@@ -1,6 +1,5 @@
 /* The matrix product for AVX2: integer products by maddubs and madd. */
 #define QN_V16_AVX2
-#define VARIANT "avx2"
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
 #include "kernels/matmul/matmul_simd.h"

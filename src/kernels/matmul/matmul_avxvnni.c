@@ -1,7 +1,6 @@
 /* The matrix product for AVX2 with AVX-VNNI's dpbusd. */
 #define QN_V16_AVX2
 #define QN_V16_AVXVNNI
-#define VARIANT "avxvnni"
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
 #include "kernels/matmul/matmul_simd.h"

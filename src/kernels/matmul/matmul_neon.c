@@ -1,6 +1,5 @@
 /* The matrix product for ARMv8.0. */
 #define QN_V16_NEON
-#define VARIANT "neon"
 enum { TILE_ROWS = 2, TILE_TOKENS = 1 };
 
 #include "kernels/matmul/matmul_simd.h"

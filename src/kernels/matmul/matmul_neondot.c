@@ -1,7 +1,6 @@
 /* The matrix product for ARMv8.2 with dot products. */
 #define QN_V16_NEON
 #define QN_V16_DOTPROD
-#define VARIANT "neondot"
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
 #include "kernels/matmul/matmul_simd.h"

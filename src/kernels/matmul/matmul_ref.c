@@ -7,9 +7,6 @@
 
 enum { TILE_ROWS = 1, TILE_TOKENS = 1 };
 
-/* One scale for a run: its largest magnitude becomes 127. A run below this magnitude is zero: 127 / it would overflow. */
-static const float smallest_run = 1e-30f;
-
 static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
     const size_t run0 = (row * acts->n_super + super) * QN_SUPER_RUNS;
@@ -21,11 +18,16 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
         float run[QN_RUN] = { 0 };
         for (size_t i = 0; i < QN_RUN && lane * QN_RUN + i < n; i++)
             run[i] = values[lane * QN_RUN + i];
-        float largest = 0;
-        for (size_t i = 0; i < QN_RUN; i++)
+        float largest = 0; /* becomes code 127 */
+        bool finite = true;
+        for (size_t i = 0; i < QN_RUN; i++) {
             largest = fabsf(run[i]) > largest ? fabsf(run[i]) : largest;
-        const float inverse = largest < smallest_run ? 0 : 127.0f / largest;
-        const float scale = largest < smallest_run ? 0 : largest * (1.0f / 127);
+            finite = finite && isfinite(run[i]);
+        }
+        const bool zero = largest < QN_SMALLEST_RUN || !finite;
+        const float inverse = zero ? 0 : 127.0f / largest, scale = !finite ? NAN : zero ? 0 : largest * (1.0f / 127);
+        if (!finite)
+            memset(run, 0, sizeof run);
         int32_t sum = 0, sum_hi = 0;
         for (size_t i = 0; i < QN_RUN; i++) {
             const float code = rintf(run[i] * inverse);
@@ -124,7 +126,6 @@ static void dot_float_ref(const qn_matrix *weights, size_t row, size_t n_rows, c
 void qn_matmul_init_ref(qn_matmul_kernels *kernels)
 {
     *kernels = (qn_matmul_kernels){
-        .name = "ref",
         .tile_rows = TILE_ROWS,
         .tile_tokens = TILE_TOKENS,
         .quantize = quantize_ref,

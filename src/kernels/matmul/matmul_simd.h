@@ -1,5 +1,5 @@
 /* The matrix product over sixteen-lane vectors: compiled once for each instruction set by the file that includes it, after defining
- * the set for kernels/vec16.h, TILE_ROWS and TILE_TOKENS, and VARIANT, the name of the variant. */
+ * the set for kernels/vec16.h, TILE_ROWS and TILE_TOKENS. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_SIMD_H
 #define QN_KERNELS_MATMUL_MATMUL_SIMD_H
 
@@ -53,12 +53,17 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
     _Alignas(64) int8_t codes[QN_SUPER], fine_codes[QN_SUPER];
     for (size_t lane = 0; lane < QN_SUPER_RUNS; lane++) {
         const size_t begin = lane * QN_RUN, left = begin < n ? n - begin : 0;
-        const v16 a = left >= 16 ? v16_load(values + begin) : left ? v16_load_n(values + begin, left) : v16_set1(0);
-        const v16 b = left >= 32   ? v16_load(values + begin + 16)
-                      : left > 16 ? v16_load_n(values + begin + 16, left - 16)
-                                   : v16_set1(0);
+        v16 a = left >= 16 ? v16_load(values + begin) : left ? v16_load_n(values + begin, left) : v16_set1(0);
+        v16 b = left >= 32  ? v16_load(values + begin + 16)
+                : left > 16 ? v16_load_n(values + begin + 16, left - 16)
+                            : v16_set1(0);
         const float largest = v16_hmax(v16_max(v16_abs(a), v16_abs(b)));
-        const float inverse = largest < 1e-30f ? 0 : 127.0f / largest, scale = largest < 1e-30f ? 0 : largest * (1.0f / 127);
+        /* Zero times anything finite is zero, and NaN otherwise. */
+        const bool finite = v16_sum(v16_fma(a, v16_set1(0), v16_mul(b, v16_set1(0)))) == 0;
+        const bool zero = !finite || largest < QN_SMALLEST_RUN;
+        const float inverse = zero ? 0 : 127.0f / largest, scale = !finite ? NAN : zero ? 0 : largest * (1.0f / 127);
+        if (!finite)
+            a = b = v16_set1(0);
         v16 qa = v16_rint(v16_mul(a, v16_set1(inverse))), qb = v16_rint(v16_mul(b, v16_set1(inverse)));
         v16i_store_i8(codes + begin, v16_to_int(qa));
         v16i_store_i8(codes + begin + 16, v16_to_int(qb));
@@ -184,8 +189,8 @@ QN_INLINE void dot_codes(const qn_super *w, size_t row_supers, size_t n_rows, co
 
 /* One tile. All arguments but the pointers are constants where it is called, so that every loop over rows and tokens unrolls and
  * the sums stay in registers. */
-QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first, size_t n_tokens,
-                        int32_t zero, struct dot_kind kind, float *out)
+QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
+                        size_t n_tokens, int32_t zero, struct dot_kind kind, float *out)
 {
     const size_t n_super = acts->n_super;
     v16 partial[TILE_TOKENS][TILE_ROWS];
@@ -200,7 +205,8 @@ QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts
             for (size_t t = 0; t < n_tokens; t++)
                 for (size_t r = 0; r < n_rows; r++)
                     sum[t][r] = sum_hi[t][r] = v16i_set1(0);
-            dot_codes(w, n_super, n_rows, acts->codes[form] + super0 * QN_SUPER, n_super * QN_SUPER, n_tokens, kind, sum, sum_hi);
+            dot_codes(w, n_super, n_rows, acts->codes[form] + super0 * QN_SUPER, n_super * QN_SUPER, n_tokens, kind, sum,
+                      sum_hi);
         }
         for (size_t t = 0; t < n_tokens; t++) {
             const size_t run = (super0 + t * n_super) * QN_SUPER_RUNS;
@@ -236,30 +242,9 @@ QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
 }
 
-/* The last super-block of a row, where the row does not fill it, of one row and one token: for products that read codes as they are
- * stored and take whole super-blocks only. zero is 1 in all their types. */
-static inline __attribute__((unused)) void add_last_super(const qn_matrix *weights, size_t row, const qn_acts *acts, size_t token,
-                                                          v16 *partial)
-{
-    const qn_type_info *type = weights->type;
-    const qn_act_form form = qn_act_form_of(type);
-    const size_t s = acts->n_super - 1, super = token * acts->n_super + s, per_super = QN_SUPER / type->block_weights;
-    const uint8_t *blocks = weights->data + row * weights->row_bytes + s * per_super * type->block_bytes;
-    qn_super w;
-    unpack_simd(type, blocks, weights->n_cols / type->block_weights - s * per_super, &w);
-    v16i sum = v16i_set1(0);
-    for (size_t v = 0; v < 8 && acts->fine; v++)
-        sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(acts->codes[form] + super * QN_SUPER + 64 * v));
-    sum = v16i_add(v16i_mul(sum, v16i_set1(QN_FINE)), v16i_mul(v16i_load(acts->sum + super * QN_SUPER_RUNS), v16i_set1(-1)));
-    const int8_t *codes = acts->fine ? acts->fine_codes[form] : acts->codes[form];
-    for (size_t v = 0; v < 8; v++)
-        sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(codes + super * QN_SUPER + 64 * v));
-    *partial = v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_RUNS)), *partial);
-}
-
 /* Whole tiles and single tokens against whole rows are what nearly all calls are; the rest goes one row and token at a time. */
-QN_INLINE void dot_shapes(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first, size_t n_tokens,
-                          int32_t zero, struct dot_kind kind, float *out)
+QN_INLINE void dot_shapes(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
+                          size_t n_tokens, int32_t zero, struct dot_kind kind, float *out)
 {
     if (n_rows == TILE_ROWS && n_tokens == TILE_TOKENS) {
         dot_tile(rows, TILE_ROWS, acts, form, first, TILE_TOKENS, zero, kind, out);
@@ -274,7 +259,12 @@ QN_INLINE void dot_shapes(const qn_super *rows, size_t n_rows, const qn_acts *ac
 }
 
 /* A function of its own for each kind, so that the compiler sees the constants. */
-#define DOT_KIND(suffix, ...)                                                                                                      static void dot_##suffix(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,                                      size_t n_tokens, int32_t zero, float *out)                                                            {                                                                                                                                  dot_shapes(rows, n_rows, acts, form, first, n_tokens, zero, (struct dot_kind){ __VA_ARGS__ }, out);                        }
+#define DOT_KIND(suffix, ...)                                                                                                  \
+    static void dot_##suffix(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,         \
+                             size_t n_tokens, int32_t zero, float *out)                                                        \
+    {                                                                                                                          \
+        dot_shapes(rows, n_rows, acts, form, first, n_tokens, zero, (struct dot_kind){ __VA_ARGS__ }, out);                    \
+    }
 
 DOT_KIND(plain, .fine = false)
 DOT_KIND(wide, .wide = true)
@@ -293,7 +283,8 @@ static void dot_simd(const qn_type_info *type, const qn_super *rows, size_t n_ro
     else if (type->has_offset)
         (acts->fine ? dot_offset_fine : dot_offset)(rows, n_rows, acts, form, first, n_tokens, type->zero, out);
     else if (type->max_code > 127)
-        (acts->fine ? dot_wide_fine : dot_wide)(rows, n_rows, acts, form, first, n_tokens, type->zero - 128 + V16_WIDE_ZERO, out);
+        (acts->fine ? dot_wide_fine : dot_wide)(rows, n_rows, acts, form, first, n_tokens, type->zero - 128 + V16_WIDE_ZERO,
+                                                out);
     else
         (acts->fine ? dot_plain_fine : dot_plain)(rows, n_rows, acts, form, first, n_tokens, type->zero, out);
 }
@@ -314,8 +305,8 @@ QN_INLINE v16 load_weights_n(qn_type type, const uint8_t *row, size_t k, size_t 
                                : v16_load_bf16_n((const uint16_t *)(const void *)(row + 2 * k), n);
 }
 
-QN_INLINE void dot_float_tile(qn_type type, const uint8_t *rows, size_t row_bytes, size_t n_rows, const float *tokens, size_t n_cols,
-                              size_t n_tokens, float *out)
+QN_INLINE void dot_float_tile(qn_type type, const uint8_t *rows, size_t row_bytes, size_t n_rows, const float *tokens,
+                              size_t n_cols, size_t n_tokens, float *out)
 {
     v16 partial[TILE_TOKENS][TILE_ROWS];
     for (size_t t = 0; t < n_tokens; t++)
@@ -350,12 +341,13 @@ QN_INLINE void dot_float_shapes(qn_type type, const uint8_t *rows, size_t row_by
     } else {
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
-                dot_float_tile(type, rows + r * row_bytes, row_bytes, 1, tokens + t * n_cols, n_cols, 1, out + t * TILE_ROWS + r);
+                dot_float_tile(type, rows + r * row_bytes, row_bytes, 1, tokens + t * n_cols, n_cols, 1,
+                               out + t * TILE_ROWS + r);
     }
 }
 
-static void dot_float_simd(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
-                           float *out)
+static void dot_float_simd(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+                           size_t n_tokens, float *out)
 {
     const uint8_t *rows = weights->data + row * weights->row_bytes;
     const float *tokens = acts->values + first * acts->n_cols;
@@ -370,7 +362,6 @@ static void dot_float_simd(const qn_matrix *weights, size_t row, size_t n_rows, 
 QN_INLINE void matmul_fill(qn_matmul_kernels *kernels)
 {
     *kernels = (qn_matmul_kernels){
-        .name = VARIANT,
         .tile_rows = TILE_ROWS,
         .tile_tokens = TILE_TOKENS,
         .quantize = quantize_simd,

@@ -8,7 +8,6 @@
 #include <stddef.h>
 
 typedef struct qn_norm_kernels {
-    const char *name;
     /* Sum of squares of x [n]. */
     float (*sum_squares)(const float *x, size_t n);
     /* y[i] = x[i] * scale * weight[i] for i < n; y may be x. */
@@ -23,6 +22,7 @@ float qn_rms_scale(const qn_norm_kernels *kernels, const float *x, size_t n, flo
 /* qn_rms_norm_row - the whole row at once; y may be x. */
 void qn_rms_norm_row(const qn_norm_kernels *kernels, float *y, const float *x, const float *weight, size_t n, float eps);
 
+void qn_norm_init_ref(qn_norm_kernels *kernels);
 void qn_norm_init_avx2(qn_norm_kernels *kernels);
 void qn_norm_init_avx512(qn_norm_kernels *kernels);
 void qn_norm_init_neon(qn_norm_kernels *kernels);

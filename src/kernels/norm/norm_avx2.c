@@ -1,6 +1,5 @@
 /* RMS normalisation for AVX2. */
 #define QN_V16_AVX2
-#define VARIANT "avx2"
 
 #include "kernels/norm/norm_simd.h"
 

@@ -1,6 +1,5 @@
 /* RMS normalisation for AVX-512. */
 #define QN_V16_AVX512
-#define VARIANT "avx512"
 
 #include "kernels/norm/norm_simd.h"
 

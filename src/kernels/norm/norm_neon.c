@@ -1,6 +1,5 @@
 /* RMS normalisation for NEON. */
 #define QN_V16_NEON
-#define VARIANT "neon"
 
 #include "kernels/norm/norm_simd.h"
 

@@ -1,4 +1,4 @@
-/* RMS normalisation over sixteen-lane vectors; included by one file an instruction set, which defines VARIANT. */
+/* RMS normalisation over sixteen-lane vectors; included by one file an instruction set. */
 #ifndef QN_KERNELS_NORM_NORM_SIMD_H
 #define QN_KERNELS_NORM_NORM_SIMD_H
 
@@ -32,7 +32,7 @@ static void scale_simd(float *y, const float *x, const float *weight, float scal
 
 QN_INLINE void norm_fill(qn_norm_kernels *kernels)
 {
-    *kernels = (qn_norm_kernels){ .name = VARIANT, .sum_squares = sum_squares_simd, .scale = scale_simd };
+    *kernels = (qn_norm_kernels){ .sum_squares = sum_squares_simd, .scale = scale_simd };
 }
 
 #endif

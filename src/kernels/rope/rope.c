@@ -1,4 +1,4 @@
-/* Rotary position embedding: angles, the reference, and the choice of variant. */
+/* Rotary position embedding: angles, and the choice of variant. */
 #include "kernels/rope/rope.h"
 
 #include "base/cpu.h"
@@ -20,21 +20,9 @@ void qn_rope_angles(uint32_t position, const double *frequencies, size_t n_rot, 
     }
 }
 
-/* One product is rounded and the other fused into the difference: the order that the vector variants have. */
-static void apply_ref(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_mode mode)
-{
-    for (size_t i = 0; i < n_rot / 2; i++) {
-        float *a = mode == QN_ROPE_PAIRS ? x + 2 * i : x + i;
-        float *b = mode == QN_ROPE_PAIRS ? x + 2 * i + 1 : x + i + n_rot / 2;
-        const float turned = fmaf(*a, cosines[i], -*b * sines[i]);
-        *b = fmaf(*b, cosines[i], *a * sines[i]);
-        *a = turned;
-    }
-}
-
 void qn_rope_kernels_init(qn_rope_kernels *kernels, unsigned cpu)
 {
-    *kernels = (qn_rope_kernels){ .name = "ref", .apply = apply_ref };
+    qn_rope_init_ref(kernels);
 #if QN_X86
     if (cpu & QN_CPU_AVX2)
         qn_rope_init_avx2(kernels);

@@ -13,7 +13,6 @@
 typedef enum qn_rope_mode { QN_ROPE_PAIRS, QN_ROPE_HALVES } qn_rope_mode;
 
 typedef struct qn_rope_kernels {
-    const char *name;
     /* Turn x [n_rot] in place by angles given as cosines and sines [n_rot/2]. n_rot is even. */
     void (*apply)(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_mode mode);
 } qn_rope_kernels;
@@ -27,6 +26,7 @@ void qn_rope_frequencies(double base, double scale, const float *divisors, size_
 /* qn_rope_angles - cosines and sines [n_rot/2] of a position, computed in double. */
 void qn_rope_angles(uint32_t position, const double *frequencies, size_t n_rot, float *cosines, float *sines);
 
+void qn_rope_init_ref(qn_rope_kernels *kernels);
 void qn_rope_init_avx2(qn_rope_kernels *kernels);
 void qn_rope_init_avx512(qn_rope_kernels *kernels);
 void qn_rope_init_neon(qn_rope_kernels *kernels);

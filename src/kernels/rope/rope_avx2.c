@@ -1,6 +1,5 @@
 /* Rotary position embedding for AVX2. */
 #define QN_V16_AVX2
-#define VARIANT "avx2"
 
 #include "kernels/rope/rope_simd.h"
 

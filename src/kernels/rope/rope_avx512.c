@@ -1,6 +1,5 @@
 /* Rotary position embedding for AVX-512. */
 #define QN_V16_AVX512
-#define VARIANT "avx512"
 
 #include "kernels/rope/rope_simd.h"
 

@@ -1,6 +1,5 @@
 /* Rotary position embedding for NEON. */
 #define QN_V16_NEON
-#define VARIANT "neon"
 
 #include "kernels/rope/rope_simd.h"
 

@@ -1,4 +1,4 @@
-/* Rotary position embedding over sixteen-lane vectors; included by one file an instruction set, which defines VARIANT. */
+/* Rotary position embedding over sixteen-lane vectors; included by one file an instruction set. */
 #ifndef QN_KERNELS_ROPE_ROPE_SIMD_H
 #define QN_KERNELS_ROPE_ROPE_SIMD_H
 
@@ -44,7 +44,7 @@ static void apply_simd(float *x, const float *cosines, const float *sines, size_
 
 QN_INLINE void rope_fill(qn_rope_kernels *kernels)
 {
-    *kernels = (qn_rope_kernels){ .name = VARIANT, .apply = apply_simd };
+    *kernels = (qn_rope_kernels){ .apply = apply_simd };
 }
 
 #endif

@@ -5,11 +5,8 @@
 #include <stddef.h>
 
 typedef struct qn_sample_kernels {
-    const char *name;
     /* The largest of logits [n], n >= 1, none of them NaN. */
     float (*maximum)(const float *logits, size_t n);
-    /* Sum of e^(logit - maximum) over logits [n], in the canonical order. */
-    float (*sum_exp)(const float *logits, size_t n, float maximum);
 } qn_sample_kernels;
 
 void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu);
@@ -17,6 +14,7 @@ void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu);
 /* qn_argmax_row - the index of the largest logit, the lowest of equals. */
 size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size_t n);
 
+void qn_sample_init_ref(qn_sample_kernels *kernels);
 void qn_sample_init_avx2(qn_sample_kernels *kernels);
 void qn_sample_init_avx512(qn_sample_kernels *kernels);
 void qn_sample_init_neon(qn_sample_kernels *kernels);

@@ -1,6 +1,5 @@
 /* Reductions over logits for AVX2. */
 #define QN_V16_AVX2
-#define VARIANT "avx2"
 
 #include "kernels/sample/sample_simd.h"
 

@@ -1,6 +1,5 @@
 /* Reductions over logits for AVX-512. */
 #define QN_V16_AVX512
-#define VARIANT "avx512"
 
 #include "kernels/sample/sample_simd.h"
 

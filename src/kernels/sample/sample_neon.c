@@ -1,6 +1,5 @@
 /* Reductions over logits for NEON. */
 #define QN_V16_NEON
-#define VARIANT "neon"
 
 #include "kernels/sample/sample_simd.h"
 

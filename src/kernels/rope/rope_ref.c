@@ -1,0 +1,21 @@
+/* Rotary position embedding: the reference, plain loops in the canonical order that the variants are held to. */
+#include "kernels/rope/rope.h"
+
+#include <math.h>
+
+/* One product is rounded and the other fused into the difference: the order that the vector variants have. */
+static void apply_ref(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_mode mode)
+{
+    for (size_t i = 0; i < n_rot / 2; i++) {
+        float *a = mode == QN_ROPE_PAIRS ? x + 2 * i : x + i;
+        float *b = mode == QN_ROPE_PAIRS ? x + 2 * i + 1 : x + i + n_rot / 2;
+        const float turned = fmaf(*a, cosines[i], -*b * sines[i]);
+        *b = fmaf(*b, cosines[i], *a * sines[i]);
+        *a = turned;
+    }
+}
+
+void qn_rope_init_ref(qn_rope_kernels *kernels)
+{
+    *kernels = (qn_rope_kernels){ .apply = apply_ref };
+}
