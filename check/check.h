@@ -27,8 +27,8 @@ void qn_random_floats(float *x, size_t n, float scale);
 
 /* ---- Memory with guards ---- */
 
-/* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (a NaN in every float and half), with guards
- * on both sides. Ends the program when memory is short: the checker has nothing to clean up. */
+/* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (a NaN in every float and half), with
+ * guards on both sides. Ends the program when memory is short: the checker has nothing to clean up. */
 typedef struct qn_guarded {
     uint8_t *data, *block;
     size_t bytes, shift;
@@ -52,8 +52,8 @@ void qn_expect_near(const float *found, const double *expected, const double *bo
 
 /* ---- Speed ---- */
 
-/* qn_bench - time work(context) (median of several runs of at least 20 ms each) and print a row: `units` of `unit` are done in one
- * call. */
+/* qn_bench - time work(context) (median of several runs of at least 20 ms each) and print a row: `units` of `unit` are done in
+ * one call. */
 void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
               void (*work)(void *context), void *context);
 

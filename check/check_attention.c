@@ -137,8 +137,8 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
         for (size_t q = 0; i == 0 && q < n_queries; q++) {
             double exact[512], bound[512];
             attend_float64(&p, p.queries + q * head_dim, seen[q], exact);
-            /* Scores of magnitude up to about 10 carry head_dim roundings of 2^-24 each, which the exponential turns into a relative
-             * error; the sums over positions add theirs. Values are of magnitude 1. */
+            /* Scores of magnitude up to about 10 carry head_dim roundings of 2^-24 each, which the exponential turns into a
+             * relative error; the sums over positions add theirs. Values are of magnitude 1. */
             for (size_t d = 0; d < head_dim; d++)
                 bound[d] = (double)(10 * head_dim + n_stored + 64) * 0x1p-24;
             qn_expect_near(expected + q * head_dim, exact, bound, head_dim, "element");
@@ -151,8 +151,8 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
     qn_free(found);
 }
 
-/* What lies beyond the halves' range is stored as the largest of them; a NaN value reaches those who see its position, and nobody
- * who goes along with them in a tile. */
+/* What lies beyond the halves' range is stored as the largest of them; a NaN value reaches those who see its position, and
+ * nobody who goes along with them in a tile. */
 static void check_not_finite(const qn_level *levels, size_t n_levels)
 {
     enum { DIM = 32, QUERIES = 12, POSITION = 5 };

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Random blocks: any codes are legal, scales must be ordinary numbers. For types whose fields are not scales alone, encode random
- * weights; without an encoder, draw bytes until the block is sound and its weights are of ordinary size. */
+/* Random blocks: any codes are legal, scales must be ordinary numbers. For types whose fields are not scales alone, encode
+ * random weights; without an encoder, draw bytes until the block is sound and its weights are of ordinary size. */
 static void random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks)
 {
     float weights[256];
@@ -105,9 +105,9 @@ static double act_value(const struct problem *p, size_t token, size_t k)
     return code * (double)a->scale[super * QN_SUPER_RUNS + k % QN_SUPER / QN_RUN];
 }
 
-/* Each partial sum is a chain of ceil(n/16) fused steps for values, of runs for codes; then four additions, and per term the rounding
- * of the scales' product, of the whole number and, where decode() multiplies, of the weight. Every rounding is at most 2^-24 of a
- * magnitude below the sum of magnitudes. An offset makes a second term. */
+/* Each partial sum is a chain of ceil(n/16) fused steps for values, of runs for codes; then four additions, and per term the
+ * rounding of the scales' product, of the whole number and, where decode() multiplies, of the weight. Every rounding is at most
+ * 2^-24 of a magnitude below the sum of magnitudes. An offset makes a second term. */
 static void check_against_float64(const struct problem *p, const float *out)
 {
     const size_t n_cols = p->weights.n_cols;
@@ -176,7 +176,8 @@ static void check_extremes(const qn_type_info *type, bool fine, const qn_level *
         uint8_t *block = p.data.data + b * type->block_bytes, kept[256];
         memcpy(kept, block, type->block_bytes);
         memset(block, b % 2 ? 0xff : 0x00, type->block_bytes);
-        /* Scales that all-ones bytes would turn into NaN keep their random values: the first and the last two fields are tried. */
+        /* Scales that all-ones bytes would turn into NaN keep their random values: the first and the last two fields are tried.
+         */
         if (type->find_bad(block, 1) == 0)
             memcpy(block, kept, 4);
         if (type->find_bad(block, 1) == 0)

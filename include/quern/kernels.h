@@ -1,12 +1,13 @@
 /* quern: the kernels, one function an operation, over views of memory that the caller owns.
  *
- * A view carries a pointer, a data type and an element count. Arrays are row-major and need no more alignment than their type. A view that is
- * too small, of a type that the function does not take, or NULL with a count is QN_ERR_INVALID, with what was found and what was
- * expected in the text, and nothing is written. Counts are computed in size_t with overflow checked. Empty inputs are allowed.
+ * A view carries a pointer, a data type and an element count. Arrays are row-major and need no more alignment than their type.
+ * A view that is too small, of a type that the function does not take, or NULL with a count is QN_ERR_INVALID, with what was
+ * found and what was expected in the text, and nothing is written. Counts are computed in size_t with overflow checked. Empty
+ * inputs are allowed.
  *
- * Functions use the best instruction set of the machine (the environment variable QN_CPU caps it), run on the calling thread, and
- * are safe on distinct outputs from any number of threads. Results do not depend on how rows are split over calls. Those that need
- * working memory allocate it and may return QN_ERR_MEMORY.
+ * Functions use the best instruction set of the machine (the environment variable QN_CPU caps it), run on the calling thread,
+ * and are safe on distinct outputs from any number of threads. Results do not depend on how rows are split over calls. Those
+ * that need working memory allocate it and may return QN_ERR_MEMORY.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_KERNELS_H
@@ -49,8 +50,8 @@ typedef struct qn_view {
     size_t count; /* elements: weights for quantised types, whose count is a multiple of their block */
 } qn_view;
 
-/* qn_view_bytes - the bytes that `count` elements of a type take. QN_ERR_INVALID for an unknown type, a count that is no multiple of
- * its block, or one whose bytes overflow. */
+/* qn_view_bytes - the bytes that `count` elements of a type take. QN_ERR_INVALID for an unknown type, a count that is no
+ * multiple of its block, or one whose bytes overflow. */
 QN_API qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes);
 
 /* qn_decode - weights of any type to f32.
@@ -67,8 +68,8 @@ QN_API qn_status qn_encode(qn_view in, qn_view out);
  *   weights  [n_rows, n_cols] any type but u32; n_cols a multiple of the type's block
  *   acts     [n_tokens, n_cols] f32
  *   out      [n_tokens, n_rows] f32, must not overlap acts
- * For quantised weights each run of 32 activations is rounded to int8 with one scale; F32, F16 and BF16 weights meet them as they
- * are. Sums keep one order of float32 accumulation, whatever n_tokens is. */
+ * For quantised weights each run of 32 activations is rounded to int8 with one scale; F32, F16 and BF16 weights meet them as
+ * they are. Sums keep one order of float32 accumulation, whatever n_tokens is. */
 QN_API qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts, size_t n_tokens, qn_view out);
 
 /* qn_rms_norm - out = x * weight / sqrt(mean(x^2) + eps), row by row.
@@ -113,8 +114,8 @@ QN_API qn_status qn_kv_store(const qn_kv_cache *cache, qn_view keys, qn_view val
  *   positions  [n_tokens] u32: a query sees cache positions 0 to its own, all of which have been stored
  *   scale      of the scores, usually head_dim^-1/2
  *   out        [n_tokens, n_heads, head_dim] f32, must not overlap queries
- * Keys are taken in blocks of 256 at fixed positions and merged in order, so a query's result depends on nothing but its position.
- * Dao et al., FlashAttention (2022). */
+ * Keys are taken in blocks of 256 at fixed positions and merged in order, so a query's result depends on nothing but its
+ * position. Dao et al., FlashAttention (2022). */
 QN_API qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view positions, size_t n_tokens, size_t n_heads,
                               float scale, qn_view out);
 

@@ -62,9 +62,9 @@ typedef struct qn_model_params {
  *   out      owned by the caller: qn_model_free
  *
  * The file stays mapped and must not change while the model lives. QN_ERR_FORMAT for a damaged file, QN_ERR_UNSUPPORTED for an
- * architecture, tensor type or tokeniser that quern does not have, naming it. A file whose tokeniser is absent ("no_vocab") loads;
- * functions that need text then fail. A tokeniser that quern does not have is an error with vocab_only, and otherwise the same
- * as an absent one, with a line in the log. */
+ * architecture, tensor type or tokeniser that quern does not have, naming it. A file whose tokeniser is absent ("no_vocab")
+ * loads; functions that need text then fail. A tokeniser that quern does not have is an error with vocab_only, and otherwise
+ * the same as an absent one, with a line in the log. */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
 /* qn_model_free - every session of the model must be freed before it. NULL is allowed. */
@@ -107,7 +107,8 @@ QN_API void qn_free_tokens(qn_token *tokens);
  * Special tokens give their name ("<|im_end|>"). QN_ERR_INVALID for an id outside the vocabulary. */
 QN_API qn_status qn_token_piece(const qn_model *model, qn_token token, const char **bytes, size_t *length);
 
-/* qn_token_is_special - whether the token is a control token, which generated text does not show; false outside the vocabulary. */
+/* qn_token_is_special - whether the token is a control token, which generated text does not show; false outside the vocabulary.
+ */
 QN_API bool qn_token_is_special(const qn_model *model, qn_token token);
 /* qn_token_is_end - whether generation ends at this token (end of text, end of turn). */
 QN_API bool qn_token_is_end(const qn_model *model, qn_token token);
@@ -135,8 +136,8 @@ typedef struct qn_session_params {
     const char *kv;   /* cache format: NULL or "f16" */
 } qn_session_params;
 
-/* qn_session_create - an empty session. params NULL for the defaults. Memory for n_ctx positions is reserved at once and becomes
- * resident as it fills. The model must outlive it. */
+/* qn_session_create - an empty session. params NULL for the defaults. Memory for n_ctx positions is reserved at once and
+ * becomes resident as it fills. The model must outlive it. */
 QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out);
 QN_API void qn_session_free(qn_session *session);
 
@@ -166,22 +167,22 @@ QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, si
 /* qn_session_on_progress - a function called between the batches of a long qn_session_eval; NULL for none. */
 QN_API void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user);
 
-/* qn_session_cancel - make the session's running, or else its next, evaluation or generation stop as soon as a batch is done, with
- * QN_ERR_CANCELLED or QN_STOP_CANCELLED. One that ends by itself before it looks is over, and the next one is not cancelled in its
- * place. From any thread, and from a signal handler. */
+/* qn_session_cancel - make the session's running, or else its next, evaluation or generation stop as soon as a batch is done,
+ * with QN_ERR_CANCELLED or QN_STOP_CANCELLED. One that ends by itself before it looks is over, and the next one is not
+ * cancelled in its place. From any thread, and from a signal handler. */
 QN_API void qn_session_cancel(qn_session *session);
 
 /* ---- Sampling ---- */
 
 typedef struct qn_sampling {
-    float temperature; /* below 1e-6: always the likeliest token (the lowest id of equals) */
-    int top_k;         /* keep the k likeliest; 0: all */
-    float top_p;       /* keep the likeliest until their probabilities reach this; 1: all */
-    float min_p;       /* drop tokens less likely than this times the likeliest; 0: none */
-    float
-        repeat_penalty; /* > 1 makes recent tokens less likely: their logits are divided by it, or multiplied when negative; 1: off */
-    int repeat_last_n; /* how many recent tokens that looks at */
-    uint64_t seed;     /* the same seed and logits give the same tokens on every machine */
+    float temperature;    /* below 1e-6: always the likeliest token (the lowest id of equals) */
+    int top_k;            /* keep the k likeliest; 0: all */
+    float top_p;          /* keep the likeliest until their probabilities reach this; 1: all */
+    float min_p;          /* drop tokens less likely than this times the likeliest; 0: none */
+    float repeat_penalty; /* > 1 makes recent tokens less likely: their logits are divided by it, or multiplied when negative;
+                             1: off */
+    int repeat_last_n;    /* how many recent tokens that looks at */
+    uint64_t seed;        /* the same seed and logits give the same tokens on every machine */
 } qn_sampling;
 
 /* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no repetition penalty (over 64), seed 0. */
@@ -189,8 +190,8 @@ QN_API qn_sampling qn_sampling_defaults(void);
 
 typedef struct qn_sampler qn_sampler;
 
-/* qn_sampler_create - QN_ERR_INVALID, naming the field, for a value outside: temperature >= 0, top_k >= 0, top_p in (0,1], min_p
- * in [0,1), repeat_penalty > 0, repeat_last_n >= 0, all finite. */
+/* qn_sampler_create - QN_ERR_INVALID, naming the field, for a value outside: temperature >= 0, top_k >= 0, top_p in (0,1],
+ * min_p in [0,1), repeat_penalty > 0, repeat_last_n >= 0, all finite. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
@@ -242,8 +243,8 @@ QN_API qn_generate_params qn_generate_defaults(void);
  *
  * Afterwards the session holds the prompt and every generated token but the last, which was not evaluated: that token is the
  * first to pass to the next call when a conversation goes on. Two cases differ: cancelled within the prompt, it holds the
- * n_prompt tokens that were evaluated; with max_tokens 0 it holds the whole prompt and nothing is pending. Tokens that spelled a
- * stop string are held too. Being stopped is success: see result->reason. */
+ * n_prompt tokens that were evaluated; with max_tokens 0 it holds the whole prompt and nothing is pending. Tokens that spelled
+ * a stop string are held too. Being stopped is success: see result->reason. */
 QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                              qn_generate_result *result);
 

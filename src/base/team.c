@@ -18,7 +18,8 @@
 #include <unistd.h>
 #endif
 
-/* About 20 to 50 microseconds on current processors: longer than any operation's imbalance, shorter than a scheduler's slice. */
+/* About 20 to 50 microseconds on current processors: longer than any operation's imbalance, shorter than a scheduler's slice.
+ */
 enum { SPINS = 1500 };
 
 /* A word to wait on. Alone on its line, so that spinning on it disturbs nobody. */

@@ -19,8 +19,8 @@ void qn_team_free(qn_team *team);
 
 int qn_team_size(const qn_team *team);
 
-/* qn_team_run - call work(context, thread) on every thread of the team, thread 0 being the caller, and return when all are done.
- * One caller at a time. */
+/* qn_team_run - call work(context, thread) on every thread of the team, thread 0 being the caller, and return when all are
+ * done. One caller at a time. */
 void qn_team_run(qn_team *team, void (*work)(void *context, int thread), void *context);
 
 /* qn_team_barrier - inside the work: return when every thread of the team is here. What was written before is visible after. */

@@ -1,4 +1,5 @@
-/* quern bench: tokens a second for a prompt and for decoding, each beside the read bandwidth measured between its repetitions. */
+/* quern bench: tokens a second for a prompt and for decoding, each beside the read bandwidth measured between its repetitions.
+ */
 #include "cli/bench_bandwidth.h"
 #include "cli/cli.h"
 #include "cli/progress.h"

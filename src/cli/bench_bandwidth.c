@@ -30,8 +30,8 @@ static void fill(void *context, int thread)
         reader->words[i] = i;
 }
 
-/* Eight sums, which the compiler keeps in vector registers; the prefetch runs a few pages ahead, since hardware prefetchers stop at
- * a page's end. */
+/* Eight sums, which the compiler keeps in vector registers; the prefetch runs a few pages ahead, since hardware prefetchers
+ * stop at a page's end. */
 static void sum(void *context, int thread)
 {
     struct reader *reader = context;

@@ -1,5 +1,5 @@
-/* The memory's read bandwidth: the limit that decoding is held against. It changes from minute to minute on shared machines, so it
- * is measured between the repetitions of a benchmark. */
+/* The memory's read bandwidth: the limit that decoding is held against. It changes from minute to minute on shared machines, so
+ * it is measured between the repetitions of a benchmark. */
 #ifndef QN_CLI_BENCH_BANDWIDTH_H
 #define QN_CLI_BENCH_BANDWIDTH_H
 
@@ -10,8 +10,8 @@ typedef struct qn_bandwidth {
     int child; /* process id */
 } qn_bandwidth;
 
-/* qn_bandwidth_start - start the process that measures, so that its buffer does not count as memory of this one. Call before any
- * thread is made. False with an error line. */
+/* qn_bandwidth_start - start the process that measures, so that its buffer does not count as memory of this one. Call before
+ * any thread is made. False with an error line. */
 bool qn_bandwidth_start(qn_bandwidth *bandwidth);
 
 /* qn_bandwidth_measure - bytes a second that n_threads threads read together, the best of a few passes over a buffer far larger

@@ -70,8 +70,8 @@ static void reset(struct chat *chat, qn_session *session)
     chat->open = chat->has_pending = false;
 }
 
-/* Tokens of a short conversation: the system's turn, then `history` (a user's and an assistant's turn, when asked for), then the
- * user's text with the opening of the answer, when there is one. */
+/* Tokens of a short conversation: the system's turn, then `history` (a user's and an assistant's turn, when asked for), then
+ * the user's text with the opening of the answer, when there is one. */
 static qn_status render(const struct chat *chat, const qn_model *model, bool history, const char *text, qn_token **tokens,
                         size_t *count)
 {

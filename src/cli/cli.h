@@ -39,12 +39,12 @@ void qn_print_text(FILE *stream, const char *text, size_t length);
 /* qn_print_size - "231.4 MiB" into a buffer of at least 32 bytes, which it returns. */
 const char *qn_print_size(char *buffer, uint64_t bytes);
 
-/* qn_out_flush - push out what was written to standard output; false when that failed for good, because the reader has gone away
- * or otherwise. */
+/* qn_out_flush - push out what was written to standard output; false when that failed for good, because the reader has gone
+ * away or otherwise. */
 bool qn_out_flush(void);
 
-/* qn_out_finish - the exit status after the last output: `status`, or QN_EXIT_FAILED with an error line when standard output could
- * not be written. A reader that went away has what it wanted and is no failure. */
+/* qn_out_finish - the exit status after the last output: `status`, or QN_EXIT_FAILED with an error line when standard output
+ * could not be written. A reader that went away has what it wanted and is no failure. */
 int qn_out_finish(int status);
 
 /* ---- Input ---- */
@@ -75,8 +75,8 @@ extern const char *const qn_device_names[];
         QN_OPT_CHOICE("--kv", NULL, &(args).kv, "TYPE", qn_kv_names, "cache format (default f16)"),                            \
         QN_OPT_CHOICE("--device", NULL, &(args).device, "NAME", qn_device_names, "cpu, cuda or auto (default auto)")
 
-/* qn_load_model - load args->model with a progress display. Returns QN_EXIT_DONE, or the exit status with an error line printed.
- * `quiet` drops the log. The device is checked here. */
+/* qn_load_model - load args->model with a progress display. Returns QN_EXIT_DONE, or the exit status with an error line
+ * printed. `quiet` drops the log. The device is checked here. */
 int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model);
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch. Returns as

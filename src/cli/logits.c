@@ -86,8 +86,8 @@ static bool parse_ids(const char *text, qn_token **ids, size_t *count)
     return *count > 0;
 }
 
-/* The output: a temporary file beside the target that is renamed onto it when whole. What exists and is no regular file (a pipe,
- * a device) is written straight: renaming would replace it. */
+/* The output: a temporary file beside the target that is renamed onto it when whole. What exists and is no regular file (a
+ * pipe, a device) is written straight: renaming would replace it. */
 struct output {
     char *target, *temporary; /* temporary is NULL when writing straight */
     FILE *file;

@@ -56,8 +56,8 @@ static qn_args_result parse(struct perplexity *p, int argc, char **argv)
     return result;
 }
 
-/* -log p of `token`; NaN when the logits are not sound. Terms are far from overflow once the largest is taken off, and a float exp
- * is good to 1e-7 of each: the sum needs the double. */
+/* -log p of `token`; NaN when the logits are not sound. Terms are far from overflow once the largest is taken off, and a float
+ * exp is good to 1e-7 of each: the sum needs the double. */
 static double surprise(const float *logits, size_t n_vocab, qn_token token)
 {
     float largest = -INFINITY;

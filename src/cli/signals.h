@@ -17,11 +17,12 @@ bool qn_signals_stop(void);
 /* qn_signals_clear - forget it: a conversation goes on after Ctrl-C. SIGTERM is not forgotten. */
 void qn_signals_clear(void);
 
-/* qn_signals_patient - from now on a second signal does nothing more than the first: for work that leaves something to clean up and
- * asks often enough whether to stop. */
+/* qn_signals_patient - from now on a second signal does nothing more than the first: for work that leaves something to clean up
+ * and asks often enough whether to stop. */
 void qn_signals_patient(void);
 
-/* qn_signals_exit - end the program as the caught signal would have, so that a calling shell sees it; returns when there was none. */
+/* qn_signals_exit - end the program as the caught signal would have, so that a calling shell sees it; returns when there was
+ * none. */
 void qn_signals_exit(void);
 
 #endif

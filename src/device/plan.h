@@ -1,9 +1,11 @@
 /* The plan: a model as a flat array of fused operations over buffers that are already placed.
  *
- * model/ builds a plan once after loading; a device's executor (device/cpu/executor.h) runs it over a batch of rows. A row is one
- * token of one session at one position; rows of a session stand together, in rising positions. Nothing is allocated while it runs.
+ * model/ builds a plan once after loading; a device's executor (device/cpu/executor.h) runs it over a batch of rows. A row is
+ * one token of one session at one position; rows of a session stand together, in rising positions. Nothing is allocated while
+ * it runs.
  *
- * Buffers hold floats [max_rows, width]; activations (kernels/matmul/matmul.h) hold what products read. Both are named by index. */
+ * Buffers hold floats [max_rows, width]; activations (kernels/matmul/matmul.h) hold what products read. Both are named by
+ * index. */
 #ifndef QN_DEVICE_PLAN_H
 #define QN_DEVICE_PLAN_H
 
@@ -15,8 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an operation needs to know of a session's f16 key-value cache: per layer, [n_kv_heads] heads of `capacity` positions in the
- * layout of kernels/attention/attention.h. */
+/* What an operation needs to know of a session's f16 key-value cache: per layer, [n_kv_heads] heads of `capacity` positions in
+ * the layout of kernels/attention/attention.h. */
 typedef struct qn_kv_view {
     uint16_t *const *keys;   /* [n_layers] */
     uint16_t *const *values; /* [n_layers] */
@@ -114,9 +116,9 @@ qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, int *id);
 /* qn_plan_add - append an operation; the forms that its matrices read are noted in its activations. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
 
-/* qn_plan_reserve - place all buffers for steps of up to max_rows rows over sessions of up to max_positions positions. Sizes only
- * grow, and a call for no more than there is costs nothing. On failure the plan has no buffers: whoever is going to run it reserves
- * again first. */
+/* qn_plan_reserve - place all buffers for steps of up to max_rows rows over sessions of up to max_positions positions. Sizes
+ * only grow, and a call for no more than there is costs nothing. On failure the plan has no buffers: whoever is going to run it
+ * reserves again first. */
 qn_status qn_plan_reserve(qn_plan *plan, size_t max_rows, size_t max_positions);
 
 /* qn_plan_free - everything that the plan owns; weights are not. Takes a zeroed plan too. */

@@ -28,8 +28,8 @@ static bool emit(const struct generation *g, const char *text, size_t length)
     return !length || !g->params->on_text || g->params->on_text(g->params->user, text, length);
 }
 
-/* Text on its way out: whole characters, then what no stop string can begin in. *go_on says whether to continue; the reason is set
- * when not. */
+/* Text on its way out: whole characters, then what no stop string can begin in. *go_on says whether to continue; the reason is
+ * set when not. */
 static qn_status show_text(struct generation *g, const char *bytes, size_t length, bool *go_on)
 {
     const char *text, *safe;

@@ -50,8 +50,8 @@ qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 /* qn_session_append - qn_session_eval, which leaves a request to cancel standing for the caller to clear. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
 
-/* qn_scan_weights - look through all tensors for infinities and NaN, on all threads of the team. QN_ERR_FORMAT names the tensor and
- * the block. on_progress may be NULL. */
+/* qn_scan_weights - look through all tensors for infinities and NaN, on all threads of the team. QN_ERR_FORMAT names the tensor
+ * and the block. on_progress may be NULL. */
 qn_status qn_scan_weights(const qn_gguf *file, qn_team *team, qn_progress_fn on_progress, void *user);
 
 /* qn_now - seconds on a clock that never goes back. */

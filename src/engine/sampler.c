@@ -113,7 +113,8 @@ static void make_heap(struct candidate *heap, size_t n, bool least_at_root)
         sift_down(heap, n, at, least_at_root);
 }
 
-/* The k likeliest tokens, in no order. A heap with the least likely of them at its root: most tokens fail against it at once. */
+/* The k likeliest tokens, in no order. A heap with the least likely of them at its root: most tokens fail against it at once.
+ */
 static void select_top(const float *logits, size_t n, struct candidate *top, size_t k)
 {
     for (size_t i = 0; i < k; i++)

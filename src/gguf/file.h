@@ -27,14 +27,15 @@ struct qn_gguf {
     const char *q2_layout;
 };
 
-/* qn_name_table_build - fill the table with `count` items. When two have the same name, *duplicate is the later one's index, else
- * count. The slots are the caller's to free with qn_free, whatever the status. */
+/* qn_name_table_build - fill the table with `count` items. When two have the same name, *duplicate is the later one's index,
+ * else count. The slots are the caller's to free with qn_free, whatever the status. */
 qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, uint64_t seed,
                               size_t *duplicate);
 /* qn_name_table_find - the item with this name, or NULL. */
 const void *qn_name_table_find(const struct qn_name_table *table, const char *name, size_t length);
 
-/* qn_gguf_type_name - "u32"; "unknown" for a number that is no type. qn_gguf_type_size - 0 for strings, arrays and unknown ones. */
+/* qn_gguf_type_name - "u32"; "unknown" for a number that is no type. qn_gguf_type_size - 0 for strings, arrays and unknown
+ * ones. */
 const char *qn_gguf_type_name(uint32_t type);
 size_t qn_gguf_type_size(uint32_t type);
 

@@ -64,16 +64,17 @@ typedef struct qn_gguf qn_gguf;
 /* qn_gguf_open - map `path` and check its whole structure.
  *
  * Refused with QN_ERR_FORMAT, naming the key or tensor: wrong magic or version, counts that the file cannot hold, strings or
- * arrays past the end, duplicate keys or tensor names, an alignment that is not a power of two from 8 to 1 MiB (8: GGUF asks for a multiple of 8),
- * dimensions that are zero or overflow, rows that are not a multiple of the type's block, data that are misaligned, overlap or lie
- * past the end. A tensor type that quern does not know is QN_ERR_UNSUPPORTED, naming tensor and number. The three layouts that
- * share number 42 are told apart here, once for the file (quant/q2_layout.h); their tensors come out as QN_TYPE_Q2_0,
- * QN_TYPE_PQ2_0 or QN_TYPE_OX2_0, and qn_gguf_q2_layout says which it was.
- * QN_ERR_IO when the file cannot be opened, read or mapped (a directory, an empty file, no permission).
- * *out is owned by the caller (qn_gguf_close) and NULL on failure. */
+ * arrays past the end, duplicate keys or tensor names, an alignment that is not a power of two from 8 to 1 MiB (8: GGUF asks
+ * for a multiple of 8), dimensions that are zero or overflow, rows that are not a multiple of the type's block, data that are
+ * misaligned, overlap or lie past the end. A tensor type that quern does not know is QN_ERR_UNSUPPORTED, naming tensor and
+ * number. The three layouts that share number 42 are told apart here, once for the file (quant/q2_layout.h); their tensors come
+ * out as QN_TYPE_Q2_0, QN_TYPE_PQ2_0 or QN_TYPE_OX2_0, and qn_gguf_q2_layout says which it was. QN_ERR_IO when the file cannot
+ * be opened, read or mapped (a directory, an empty file, no permission). *out is owned by the caller (qn_gguf_close) and NULL
+ * on failure. */
 qn_status qn_gguf_open(const char *path, qn_gguf **out);
 
-/* qn_gguf_open_memory - the same over `size` bytes at `data`, which the caller keeps alive; `name` stands for the path in texts. */
+/* qn_gguf_open_memory - the same over `size` bytes at `data`, which the caller keeps alive; `name` stands for the path in
+ * texts. */
 qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out);
 
 /* qn_gguf_close - unmap and free; NULL is allowed. Every pointer handed out becomes invalid. */
@@ -94,8 +95,8 @@ size_t qn_gguf_n_tensors(const qn_gguf *file);
 const qn_gguf_tensor *qn_gguf_tensor_at(const qn_gguf *file, size_t index);
 const qn_gguf_tensor *qn_gguf_find_tensor(const qn_gguf *file, const char *name);
 
-/* Typed look-ups. `*out` is untouched and the status QN_OK when the key is absent and `required` is false; absent and required is
- * QN_ERR_FORMAT; a value of another type, or one out of range for the C type, is QN_ERR_FORMAT with key, found and expected.
+/* Typed look-ups. `*out` is untouched and the status QN_OK when the key is absent and `required` is false; absent and required
+ * is QN_ERR_FORMAT; a value of another type, or one out of range for the C type, is QN_ERR_FORMAT with key, found and expected.
  * Any integer type in the file serves for integers, f32 and f64 for floats (finite only). Strings point into the map. */
 qn_status qn_gguf_get_u32(const qn_gguf *file, const char *key, bool required, uint32_t *out);
 qn_status qn_gguf_get_f32(const qn_gguf *file, const char *key, bool required, float *out);
@@ -104,8 +105,8 @@ qn_status qn_gguf_get_string(const qn_gguf *file, const char *key, bool required
 
 /* qn_gguf_array_strings - views of all strings of a string array, in an array of kv->count owned by the caller (free()). */
 qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_string **out);
-/* qn_gguf_array_i32 / _f32 - element i of a numeric array, converted: any integer type serves for i32, any integer or float type
- * for f32. QN_ERR_FORMAT for another element type, a value out of range (for f32: not finite) or i >= count. */
+/* qn_gguf_array_i32 / _f32 - element i of a numeric array, converted: any integer type serves for i32, any integer or float
+ * type for f32. QN_ERR_FORMAT for another element type, a value out of range (for f32: not finite) or i >= count. */
 qn_status qn_gguf_array_i32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, int32_t *out);
 qn_status qn_gguf_array_f32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, float *out);
 
@@ -126,7 +127,8 @@ const char *qn_gguf_writer_temporary(const qn_gguf_writer *writer);
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);
 qn_status qn_gguf_writer_add_string(qn_gguf_writer *writer, const char *key, const char *value);
-/* qn_gguf_writer_copy - an entry of an open file as it stands there; general.alignment is left out, the writer having its own. */
+/* qn_gguf_writer_copy - an entry of an open file as it stands there; general.alignment is left out, the writer having its own.
+ */
 qn_status qn_gguf_writer_copy(qn_gguf_writer *writer, const qn_gguf_kv *kv);
 /* qn_gguf_writer_add_tensor - announce a tensor of `bytes` bytes; offsets are placed in this order at the alignment (32). */
 qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *writer, qn_string name, uint32_t type, uint32_t n_dims,

@@ -1,5 +1,5 @@
-/* Opening a GGUF file: mapping it, and checking its whole structure once, so that look-ups (gguf_get.c) and users of the tensors'
- * data need no checks of bounds. The format: ggml's docs/gguf.md. */
+/* Opening a GGUF file: mapping it, and checking its whole structure once, so that look-ups (gguf_get.c) and users of the
+ * tensors' data need no checks of bounds. The format: ggml's docs/gguf.md. */
 #include "gguf/file.h"
 
 #include "base/memory.h"
@@ -194,8 +194,8 @@ static int by_offset(const void *a, const void *b)
     return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
 }
 
-/* One tensor among those sorted by offset: its data begin inside the data section, aligned, and end before the next one's. `room`
- * is what it has for itself. */
+/* One tensor among those sorted by offset: its data begin inside the data section, aligned, and end before the next one's.
+ * `room` is what it has for itself. */
 static qn_status place_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
                               const qn_gguf_tensor *next, size_t *room)
 {
@@ -349,8 +349,8 @@ qn_status qn_gguf_open(const char *path, qn_gguf **out)
     errno = map_errno;
     if (map == MAP_FAILED)
         return qn_fail(QN_ERR_IO, "%s: cannot map its %zu bytes: %m", path, size);
-    /* Where the kernel can, reads come in 2 MiB pieces and fewer page table entries cover the weights; elsewhere no harm is done.
-     * The whole file is not asked for here: one who wants the header alone must not wait for the weights. */
+    /* Where the kernel can, reads come in 2 MiB pieces and fewer page table entries cover the weights; elsewhere no harm is
+     * done. The whole file is not asked for here: one who wants the header alone must not wait for the weights. */
     (void)madvise(map, size, MADV_HUGEPAGE);
     return open_bytes(map, size, map, path, out);
 }

@@ -1,5 +1,5 @@
-/* Writing a GGUF v3 file: the header is put together in memory, the tensors' data are streamed, and the target appears, whole, by
- * a rename. What the data are is the caller's business. */
+/* Writing a GGUF v3 file: the header is put together in memory, the tensors' data are streamed, and the target appears, whole,
+ * by a rename. What the data are is the caller's business. */
 #include "gguf/file.h"
 
 #include "base/memory.h"
@@ -61,7 +61,8 @@ static qn_status append_string(struct bytes *b, const char *data, size_t length)
     return append(b, data, length);
 }
 
-/* The target as the file system knows it: a symbolic link is followed, so that the file it leads to is replaced and not the link. */
+/* The target as the file system knows it: a symbolic link is followed, so that the file it leads to is replaced and not the
+ * link. */
 static char *resolve(const char *path)
 {
     char *resolved = realpath(path, NULL);

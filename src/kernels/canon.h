@@ -1,8 +1,8 @@
 /* The canonical order of float arithmetic, in scalar form.
  *
  * Every sum over a row is kept in sixteen partial sums: term i goes to partial i mod 16, terms of one partial in rising order,
- * each by one fused multiply-add; then partials 8 apart are added, 4 apart, 2, 1. Sixteen is the width of the widest register in
- * use, and narrower ones hold the sixteen in two or four pieces. Because thread count, batch size and position never enter
+ * each by one fused multiply-add; then partials 8 apart are added, 4 apart, 2, 1. Sixteen is the width of the widest register
+ * in use, and narrower ones hold the sixteen in two or four pieces. Because thread count, batch size and position never enter
  * the order, a result does not depend on them; and since it is the same in all instruction sets, neither on those.
  * kernels/vec16.h is the same in vector registers. */
 #ifndef QN_KERNELS_CANON_H
@@ -30,9 +30,9 @@ static inline float qn_sum16(const float partial[QN_LANES])
 #define QN_EXP_MIN (-86.0f)
 #define QN_EXP_MAX 88.0f
 
-/* qn_exp - e^x with a relative error below 2e-7, the same bits as v16_exp. Arguments are clamped to [QN_EXP_MIN, QN_EXP_MAX]: below,
- * the result is 4.5e-38, which no sum with a 1 in it can see. NaN stays NaN. Method: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor series to r^7 (its
- * next term is below 6e-9), ln 2 in two parts so that n ln 2 is exact. */
+/* qn_exp - e^x with a relative error below 2e-7, the same bits as v16_exp. Arguments are clamped to [QN_EXP_MIN, QN_EXP_MAX]:
+ * below, the result is 4.5e-38, which no sum with a 1 in it can see. NaN stays NaN. Method: x = n ln 2 + r with |r| <= ln 2 /
+ * 2, Taylor series to r^7 (its next term is below 6e-9), ln 2 in two parts so that n ln 2 is exact. */
 static inline float qn_exp(float x)
 {
     if (isnan(x))

@@ -1,4 +1,5 @@
-/* Sixteen floats, or sixteen int32, in whatever registers the instruction set has: one AVX-512 register, two of AVX2, four of NEON.
+/* Sixteen floats, or sixteen int32, in whatever registers the instruction set has: one AVX-512 register, two of AVX2, four of
+ * NEON.
  *
  * A kernel written over these is compiled once for each instruction set by a small file that defines one of QN_V16_AVX512,
  * QN_V16_AVX2 (with QN_V16_AVXVNNI), QN_V16_NEON (with QN_V16_DOTPROD) before including it, and keeps the canonical order of
@@ -138,8 +139,9 @@ QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
 }
 
-/* Products of 64 unsigned codes and 64 signed activations, four neighbours added into each of the sixteen sums. `wide` takes codes
- * up to 255 and leaves (code - 128 + V16_WIDE_ZERO) * activation, since not every instruction set multiplies those directly. */
+/* Products of 64 unsigned codes and 64 signed activations, four neighbours added into each of the sixteen sums. `wide` takes
+ * codes up to 255 and leaves (code - 128 + V16_WIDE_ZERO) * activation, since not every instruction set multiplies those
+ * directly. */
 #define V16_WIDE_ZERO 128
 typedef __m512i v16b;
 QN_INLINE v16b v16b_load(const void *p)
@@ -309,7 +311,8 @@ QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts)
 {
     return (v16i){ v16i_dot_half(sum.lo, codes.lo, acts.lo), v16i_dot_half(sum.hi, codes.hi, acts.hi) };
 }
-/* |w| * (a with w's sign): w = code - 128 may be -128, whose magnitude 128 is right as an unsigned byte; activations are never -128. */
+/* |w| * (a with w's sign): w = code - 128 may be -128, whose magnitude 128 is right as an unsigned byte; activations are never
+ * -128. */
 QN_INLINE __m256i v16i_dot_wide_half(__m256i sum, __m256i codes, __m256i acts)
 {
     const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));

@@ -11,10 +11,10 @@ struct stream {
     int x, q, k, v, attention, gate, up;
 };
 
-/* Where activations get two int8 terms (docs/accuracy.md). In the first block: it alone brings in about half of the error of int8
- * activations, since all later blocks read what it adds to a small embedding, and it is one block of many. And wherever weights of
- * more than two bits read them: there the memory limits decoding long before the arithmetic does, and such weights are chosen
- * for their accuracy. */
+/* Where activations get two int8 terms (docs/accuracy.md). In the first block: it alone brings in about half of the error of
+ * int8 activations, since all later blocks read what it adds to a small embedding, and it is one block of many. And wherever
+ * weights of more than two bits read them: there the memory limits decoding long before the arithmetic does, and such weights
+ * are chosen for their accuracy. */
 static bool wants_fine(bool first_block, const qn_matrix *matrices, size_t n)
 {
     bool fine = true;

@@ -18,8 +18,8 @@ typedef struct qn_hparams {
 } qn_hparams;
 
 /* qn_model_build - read the file's architecture and make its plan, not yet reserved. Weights stay in the file's map, which must
- * outlive the plan. QN_ERR_UNSUPPORTED, naming it, for an architecture or a feature that is not in the table; QN_ERR_FORMAT, naming key
- * or tensor, for what is missing or has the wrong shape. The plan is freed by the caller after QN_OK. */
+ * outlive the plan. QN_ERR_UNSUPPORTED, naming it, for an architecture or a feature that is not in the table; QN_ERR_FORMAT,
+ * naming key or tensor, for what is missing or has the wrong shape. The plan is freed by the caller after QN_OK. */
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan);
 
 /* qn_model_architectures - names separated by ", ", for messages. */

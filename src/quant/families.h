@@ -40,8 +40,8 @@ static inline void qn_store_half(uint8_t *at, uint16_t h)
     memcpy(at, &h, sizeof h);
 }
 
-/* qn_finite_half - the nearest finite half. A finite weight beyond 65504 becomes 65504, and a block whose scale would be beyond it
- * saturates: an infinity in its place would turn the whole block into NaN. */
+/* qn_finite_half - the nearest finite half. A finite weight beyond 65504 becomes 65504, and a block whose scale would be beyond
+ * it saturates: an infinity in its place would turn the whole block into NaN. */
 static inline uint16_t qn_finite_half(float x)
 {
     const uint16_t h = qn_f32_to_f16(x);
@@ -49,8 +49,8 @@ static inline uint16_t qn_finite_half(float x)
 }
 
 /* qn_ternary_codes - codes 0, 1, 2 for n weights around zero, and their scale as a half: d = max |x|, code = round(x/d) + 1.
- * `four_valued` says that the format also has code 3, +2d. A block that is exactly {-1, 0, 1, 2} times half its maximum then keeps
- * its four values, which the rule alone would merge; any other block follows the rule. */
+ * `four_valued` says that the format also has code 3, +2d. A block that is exactly {-1, 0, 1, 2} times half its maximum then
+ * keeps its four values, which the rule alone would merge; any other block follows the rule. */
 uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint8_t *codes);
 
 #endif

@@ -4,8 +4,8 @@
 
 enum { WEIGHTS = 256, RUNS = WEIGHTS / QN_RUN };
 
-/* Twelve bytes hold eight scales and eight minima of six bits: those of runs 0 to 3 in the low six bits of bytes 0 to 7; of runs
- * 4 to 7 the low four bits in the halves of bytes 8 to 11, the top two in the top bits of bytes 0 to 7. */
+/* Twelve bytes hold eight scales and eight minima of six bits: those of runs 0 to 3 in the low six bits of bytes 0 to 7; of
+ * runs 4 to 7 the low four bits in the halves of bytes 8 to 11, the top two in the top bits of bytes 0 to 7. */
 static void unpack_scales(const uint8_t bytes[12], uint8_t scale[RUNS], uint8_t min[RUNS])
 {
     for (size_t r = 0; r < 4; r++) {
@@ -16,8 +16,8 @@ static void unpack_scales(const uint8_t bytes[12], uint8_t scale[RUNS], uint8_t 
     }
 }
 
-/* What Q4_K and Q5_K share. Pairs of runs lie in 32 bytes, the even one in the low halves; `fifth` (or NULL) has bit r of byte j
- * as the fifth bit of weight j of run r. */
+/* What Q4_K and Q5_K share. Pairs of runs lie in 32 bytes, the even one in the low halves; `fifth` (or NULL) has bit r of byte
+ * j as the fifth bit of weight j of run r. */
 static void unpack_runs(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes, float *scale,
                         float *offset)
 {
@@ -49,8 +49,8 @@ void qn_unpack_q5_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
         unpack_runs(blocks, blocks + 16, blocks + 48, codes + b * WEIGHTS, scale + b * RUNS, offset + b * RUNS);
 }
 
-/* Each half of the block is four runs of 32: runs 0 and 1 in the low halves of 64 bytes, 2 and 3 in the high halves; the top two
- * bits of weight j of run r are bits 2r and 2r+1 of byte j of 32 more. */
+/* Each half of the block is four runs of 32: runs 0 and 1 in the low halves of 64 bytes, 2 and 3 in the high halves; the top
+ * two bits of weight j of run r are bits 2r and 2r+1 of byte j of 32 more. */
 void qn_unpack_q6_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset;

@@ -1,6 +1,6 @@
 /* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: blocks of 32 weights with one scale, and a minimum in the _1 types. The layouts are ggml's
- * (ggml-common.h): scale, minimum, fifth bits where there are any, then codes; of a byte of codes the low half belongs to weight
- * j, the high half to weight j + 16. */
+ * (ggml-common.h): scale, minimum, fifth bits where there are any, then codes; of a byte of codes the low half belongs to
+ * weight j, the high half to weight j + 16. */
 #include "quant/families.h"
 
 #include <math.h>
@@ -86,8 +86,8 @@ static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
         bytes[j] = (uint8_t)(codes[j] | codes[j + WEIGHTS / 2] << 4);
 }
 
-/* ggml's choice of scales; codes are then the nearest for the scale as it is stored, which is never worse than rounding with the
- * scale before it became a half. */
+/* ggml's choice of scales; codes are then the nearest for the scale as it is stored, which is never worse than rounding with
+ * the scale before it became a half. */
 void qn_encode_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 18) {
@@ -136,8 +136,8 @@ static float q8_error(const float *weights, float d)
     return sum;
 }
 
-/* The smallest distance between two weights of a block that has at most 16 different ones: the step of a block that was quantised to
- * 4 bits or fewer before. INFINITY for other blocks. */
+/* The smallest distance between two weights of a block that has at most 16 different ones: the step of a block that was
+ * quantised to 4 bits or fewer before. INFINITY for other blocks. */
 static float smallest_step(const float *weights)
 {
     float sorted[WEIGHTS], step = INFINITY;
@@ -158,8 +158,9 @@ static float smallest_step(const float *weights)
     return distinct <= 16 ? step : INFINITY;
 }
 
-/* The step is the largest magnitude over 127, or a whole part of the block's own step if that is nearer to the weights: 4-bit weights
- * with an offset have 16 equally spaced values, which fall between the codes of the first and on those of the second. */
+/* The step is the largest magnitude over 127, or a whole part of the block's own step if that is nearer to the weights: 4-bit
+ * weights with an offset have 16 equally spaced values, which fall between the codes of the first and on those of the second.
+ */
 static uint16_t q8_scale(const float *weights, float largest)
 {
     enum { PARTS = 24 };

@@ -43,7 +43,8 @@ void qn_encode_bf16(const float *weights, size_t n_blocks, uint8_t *blocks)
 }
 
 /* Looks at eight bytes at a time, because a load reads every weight of a model through this. A value is not finite when its
- * exponent is all ones: adding one unit of the exponent to the magnitude then carries into the sign's place, and never beyond. */
+ * exponent is all ones: adding one unit of the exponent to the magnitude then carries into the sign's place, and never beyond.
+ */
 static inline size_t find_not_finite(const uint8_t *blocks, size_t n, size_t size, uint64_t magnitude, uint64_t exponent_unit)
 {
     enum { WORDS = 64 };

@@ -1,5 +1,6 @@
-/* Telling apart the three layouts that files carry under type number 42 (DESIGN.md section 4): mainline's Q2_0, 64 weights in 18
- * bytes; PrismML's older one, 128 in 34 with the scale first (the bytes of PQ2_0); OxiBonsai's, 128 in 34 with the scale last. */
+/* Telling apart the three layouts that files carry under type number 42 (DESIGN.md section 4): mainline's Q2_0, 64 weights in
+ * 18 bytes; PrismML's older one, 128 in 34 with the scale first (the bytes of PQ2_0); OxiBonsai's, 128 in 34 with the scale
+ * last. */
 #ifndef QN_QUANT_Q2_LAYOUT_H
 #define QN_QUANT_Q2_LAYOUT_H
 
@@ -26,8 +27,8 @@ typedef struct qn_q2_tensor {
  * Sizes come first: mainline's needs 36 bytes where the others need 34, and widths that are no multiple of 128 can only be
  * mainline's. Of the two that need 34, the one whose scales are finite and not negative and whose codes are never 3, over 4096
  * blocks from all tensors (all blocks where there are fewer). Where the sizes allow everything (tensors so small that padding
- * hides the difference, or gaps between them), mainline's wins when its scales are sound. After QN_OK every tensor fits its room.
- * QN_ERR_FORMAT, naming a tensor, when none fits or the contents allow neither or both. */
+ * hides the difference, or gaps between them), mainline's wins when its scales are sound. After QN_OK every tensor fits its
+ * room. QN_ERR_FORMAT, naming a tensor, when none fits or the contents allow neither or both. */
 qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignment, const char *file, qn_type *type,
                             const char **note);
 

@@ -1,5 +1,5 @@
-/* The table of weight formats, and what follows from it alone: decoding through the integer form, the search for scales that are
- * not numbers, look-ups and row sizes. The layouts themselves are in the family files. */
+/* The table of weight formats, and what follows from it alone: decoding through the integer form, the search for scales that
+ * are not numbers, look-ups and row sizes. The layouts themselves are in the family files. */
 #include "quant/families.h"
 
 #include "base/memory.h"
@@ -8,8 +8,9 @@
 
 enum { MAX_BLOCK = 256 };
 
-/* weight = scale * factor * (code - zero) + offset, in that order: the products are exact in f32 (11 + 8 + 5 bits at most), so the
- * result has at most the one rounding of the sum, as in ggml. Called with constants, so that each type gets its own loop. */
+/* weight = scale * factor * (code - zero) + offset, in that order: the products are exact in f32 (11 + 8 + 5 bits at most), so
+ * the result has at most the one rounding of the sum, as in ggml. Called with constants, so that each type gets its own loop.
+ */
 static inline void decode_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero, bool has_offset,
                                  bool has_factor, const uint8_t *blocks, size_t n_blocks, float *weights)
 {

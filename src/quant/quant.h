@@ -51,9 +51,9 @@ typedef struct qn_type_info {
     void (*decode)(const uint8_t *blocks, size_t n_blocks, float *weights);
     /* The other way; NULL where quern has no encoder. Inputs are finite. */
     void (*encode)(const float *weights, size_t n_blocks, uint8_t *blocks);
-    /* The integer form. codes: one a weight, in the order of the weights; scale (and offset, where has_offset): one a run; factor:
-     * two a run, where has_factor. Pointers for absent parts may be NULL. unpack is NULL for F32, F16, BF16; every other type's
-     * block is a whole number of runs. */
+    /* The integer form. codes: one a weight, in the order of the weights; scale (and offset, where has_offset): one a run;
+     * factor: two a run, where has_factor. Pointers for absent parts may be NULL. unpack is NULL for F32, F16, BF16; every
+     * other type's block is a whole number of runs. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
     uint8_t zero;     /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (stored signed, unpacked + 128) */
     uint8_t max_code; /* largest code that can occur: 3, 15, 255 */
@@ -69,7 +69,8 @@ const qn_type_info *qn_type_find_name(const char *name);
 /* qn_types - all of them, for listings and tests. */
 const qn_type_info *qn_types(size_t *count);
 
-/* qn_row_bytes - the bytes that a row of `width` weights takes; false when width is not a multiple of the block or overflows. */
+/* qn_row_bytes - the bytes that a row of `width` weights takes; false when width is not a multiple of the block or overflows.
+ */
 bool qn_row_bytes(const qn_type_info *info, uint64_t width, size_t *bytes);
 
 #endif

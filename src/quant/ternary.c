@@ -1,7 +1,7 @@
 /* TQ1_0, TQ2_0 and PTQ1_0, and the rule by which every ternary format chooses its codes.
  *
- * TQ1_0 and PTQ1_0 keep five digits of base 3 in a byte, as the fraction v/243 of 256: multiplying the byte by 3 pushes the next
- * digit out at the top. TQ1_0's and TQ2_0's layouts are ggml's (ggml-common.h), PTQ1_0's is PrismML's. */
+ * TQ1_0 and PTQ1_0 keep five digits of base 3 in a byte, as the fraction v/243 of 256: multiplying the byte by 3 pushes the
+ * next digit out at the top. TQ1_0's and TQ2_0's layouts are ggml's (ggml-common.h), PTQ1_0's is PrismML's. */
 #include "quant/families.h"
 
 #include <math.h>

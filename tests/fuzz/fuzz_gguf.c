@@ -1,5 +1,5 @@
-/* Fuzzing the GGUF reader: any bytes are opened as a file; when they are one, everything in it is looked at in every way that the
- * interface offers, and the first and last blocks of every tensor are decoded. */
+/* Fuzzing the GGUF reader: any bytes are opened as a file; when they are one, everything in it is looked at in every way that
+ * the interface offers, and the first and last blocks of every tensor are decoded. */
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 

@@ -1,5 +1,5 @@
-/* Models and sessions through the public header: what they refuse, rewinding, several sessions, cancelling, generation; and files
- * that are whole but wrong for the architecture they name. */
+/* Models and sessions through the public header: what they refuse, rewinding, several sessions, cancelling, generation; and
+ * files that are whole but wrong for the architecture they name. */
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
@@ -306,7 +306,8 @@ static void generation_stops(void **unused)
 
 /* ---- Files that are whole but wrong ---- */
 
-/* A copy of the model in which one key has another value, one tensor is left out or has rows fewer, or one block's scale is NaN. */
+/* A copy of the model in which one key has another value, one tensor is left out or has rows fewer, or one block's scale is
+ * NaN. */
 struct change {
     const char *key; /* becomes `value` */
     uint32_t value;

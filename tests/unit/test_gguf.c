@@ -1,5 +1,6 @@
-/* The GGUF reader and writer: what is written comes back, look-ups keep their word, and hostile files are refused with a text that
- * names the thing. Files are built here byte by byte, so that the reader is not only checked against quern's own writer. */
+/* The GGUF reader and writer: what is written comes back, look-ups keep their word, and hostile files are refused with a text
+ * that names the thing. Files are built here byte by byte, so that the reader is not only checked against quern's own writer.
+ */
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 

@@ -1,6 +1,6 @@
 /* Whole models against logits that other programs computed: Hugging Face transformers for plain weights, a float64 program for
- * low-bit ones (tests/golden/README.md). And the promise of qn_session_eval: the same logits, to the last bit, for any number of
- * threads and any way of splitting the tokens. Uses the public header alone; kernels are compared one by one elsewhere.
+ * low-bit ones (tests/golden/README.md). And the promise of qn_session_eval: the same logits, to the last bit, for any number
+ * of threads and any way of splitting the tokens. Uses the public header alone; kernels are compared one by one elsewhere.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "quern/quern.h"
@@ -14,14 +14,15 @@
 
 #include <cmocka.h>
 
-/* Nothing in float32 costs more than 1e-5 here; f16 keys and values cost 5e-4. The rest is room for an engine that also rounds the
- * inputs of its products to f16. A wrong rope pair, head or norm weight costs more than 1e-1. */
+/* Nothing in float32 costs more than 1e-5 here; f16 keys and values cost 5e-4. The rest is room for an engine that also rounds
+ * the inputs of its products to f16. A wrong rope pair, head or norm weight costs more than 1e-1. */
 #define BAR_PLAIN 3e-3
-/* Inputs rounded to int8 with one scale for 32 values cost 1.7e-2 to 2.5e-2 on these files (docs/accuracy.md); with one scale for
- * 64 values the largest is 2.8e-2. */
+/* Inputs rounded to int8 with one scale for 32 values cost 1.7e-2 to 2.5e-2 on these files (docs/accuracy.md); with one scale
+ * for 64 values the largest is 2.8e-2. */
 #define BAR_LOW_BIT 2.5e-2
 
-/* Tokens of the bit-for-bit comparisons: more than the golden 48, so that pieces of 64 end inside, and not a multiple of any. */
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, so that pieces of 64 end inside, and not a multiple of any.
+ */
 enum { N_LONG = 145 };
 
 struct golden {
@@ -69,7 +70,8 @@ static qn_model *load(const char *name, int n_threads)
     return model;
 }
 
-/* Fills all of ids: the golden ones, then, for the longer runs, the same again shifted by one a round. Returns how many are golden. */
+/* Fills all of ids: the golden ones, then, for the longer runs, the same again shifted by one a round. Returns how many are
+ * golden. */
 static size_t read_ids(const char *name, uint32_t n_vocab, qn_token ids[N_LONG])
 {
     FILE *file = open_golden(name, ".ids");

@@ -48,7 +48,8 @@ static void check_all_patterns(const struct format *f)
     }
 }
 
-/* Between each finite pattern and the next larger: the midpoint goes to the even one, and its float neighbours to their sides. */
+/* Between each finite pattern and the next larger: the midpoint goes to the even one, and its float neighbours to their sides.
+ */
 static void check_rounding(const struct format *f)
 {
     const unsigned infinity = ((1u << f->exponent_bits) - 1) << f->fraction_bits;

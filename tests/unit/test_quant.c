@@ -1,5 +1,5 @@
-/* Weight formats: decoding against a formula a weight, written here from the definitions and in float64; encoders' bounds and exact
- * cases; the integer form; the search for bad scales. */
+/* Weight formats: decoding against a formula a weight, written here from the definitions and in float64; encoders' bounds and
+ * exact cases; the integer form; the search for bad scales. */
 #include "base/half.h"
 #include "quant/quant.h"
 
@@ -257,7 +257,8 @@ static void row_bytes(void **state)
     assert_false(qn_row_bytes(qn_type_find(QN_TYPE_Q8_0), UINT64_MAX - 31, &bytes));
 }
 
-/* Every product of stored parts is exact in float32, so only the addition of an offset rounds: by half a unit in the last place. */
+/* Every product of stored parts is exact in float32, so only the addition of an offset rounds: by half a unit in the last
+ * place. */
 static void decode_is_the_formula(void **state)
 {
     (void)state;

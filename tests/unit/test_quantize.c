@@ -1,5 +1,5 @@
-/* qn_quantize_file on small files: which tensor becomes what, that values are those of decoding and encoding, and that whatever goes
- * wrong leaves the target as it was. */
+/* qn_quantize_file on small files: which tensor becomes what, that values are those of decoding and encoding, and that whatever
+ * goes wrong leaves the target as it was. */
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 #include "quern/quern.h"

@@ -1,5 +1,5 @@
-/* The CPU executor: each operation's share of work for each thread. What is computed, and in which order, is the kernels' affair;
- * here only who does it and when. */
+/* The CPU executor: each operation's share of work for each thread. What is computed, and in which order, is the kernels'
+ * affair; here only who does it and when. */
 #include "device/cpu/executor.h"
 
 #include "base/memory.h"
@@ -102,8 +102,8 @@ static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* Threads share the super-blocks of all rows; each finds the scale of the rows it has a part of for itself, which costs less than
- * waiting for another to find it. */
+/* Threads share the super-blocks of all rows; each finds the scale of the rows it has a part of for itself, which costs less
+ * than waiting for another to find it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
 {
     const qn_acts *acts = &ex->plan->acts[op->acts].acts;
@@ -355,8 +355,8 @@ static void walk(void *context, int thread)
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
     executor->step = step;
-    /* Whole tiles keep every thread busy when there are several rows a thread; otherwise blocks of keys are shared out, as far as the
-     * partial buffers reach. */
+    /* Whole tiles keep every thread busy when there are several rows a thread; otherwise blocks of keys are shared out, as far
+     * as the partial buffers reach. */
     const size_t busy = 4 * (size_t)qn_team_size(executor->team);
     executor->split_keys = step->n_rows * executor->plan->heads.n_kv_heads < busy &&
                            partial_base(executor, step->n_rows) * executor->plan->heads.n_heads <= executor->plan->n_partials;

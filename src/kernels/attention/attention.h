@@ -6,9 +6,9 @@
  *   values   [capacity][head_dim] f16
  *
  * Keys are taken in blocks of QN_KEY_BLOCK at absolute positions. Within a block and for one query: a score is the sum over
- * dimensions in rising order, one fused multiply-add each; m the largest visible score; p = e^(score - m); l the canonical sum of p;
- * o the sum of p * value over positions in rising order. Blocks are merged in rising order (qn_attention_kernels.merge). So a
- * query's result depends on its position alone, whichever thread does which block and whatever other queries go along.
+ * dimensions in rising order, one fused multiply-add each; m the largest visible score; p = e^(score - m); l the canonical sum
+ * of p; o the sum of p * value over positions in rising order. Blocks are merged in rising order (qn_attention_kernels.merge).
+ * So a query's result depends on its position alone, whichever thread does which block and whatever other queries go along.
  * Method: Milakov and Gimelshein, Online normalizer calculation for softmax (2018); Dao et al., FlashAttention (2022). */
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_H
 #define QN_KERNELS_ATTENTION_ATTENTION_H
@@ -19,15 +19,15 @@
 enum { QN_KEY_TILE = 16, QN_KEY_BLOCK = 256, QN_QUERY_TILE = 64, QN_HEAD_UNIT = 16 };
 
 typedef struct qn_attention_kernels {
-    /* One position's key and value [head_dim] into a head's part of the cache, as the nearest halves; beyond +-65504 those. A value
-     * that is NaN is stored as 0 and makes the key NaN: whoever sees the position gets NaN, and a value that is multiplied by a
-     * weight of zero because it must not be seen stays harmless. head_dim is a multiple of QN_HEAD_UNIT. */
+    /* One position's key and value [head_dim] into a head's part of the cache, as the nearest halves; beyond +-65504 those. A
+     * value that is NaN is stored as 0 and makes the key NaN: whoever sees the position gets NaN, and a value that is
+     * multiplied by a weight of zero because it must not be seen stays harmless. head_dim is a multiple of QN_HEAD_UNIT. */
     void (*store)(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim);
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
      *   keys, values  the block's first position in the cache
-     *   visible       [n_queries] 0 to QN_KEY_BLOCK: how many of the block's positions each query sees; queries with 0 are not written
-     *   out           [n_queries, head_dim] unnormalised; m, l [n_queries]
-     *   scores        scratch, [n_queries, QN_KEY_BLOCK] */
+     *   visible       [n_queries] 0 to QN_KEY_BLOCK: how many of the block's positions each query sees; queries with 0 are not
+     * written out           [n_queries, head_dim] unnormalised; m, l [n_queries] scores        scratch, [n_queries,
+     * QN_KEY_BLOCK] */
     void (*block)(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values, const uint16_t *visible,
                   size_t head_dim, float *out, float *m, float *l, float *scores);
     /* Take a block's (block_out [head_dim], block_m, block_l) into the running (out, m, l). */

@@ -2,7 +2,8 @@
  * queries that share each load of keys and values.
  *
  * A group runs to the last key that any of its queries sees. Keys that one of them must not see get p = 0, which adds nothing;
- * positions past the group's last visible key are never read as values, and as keys only inside a tile that holds a visible one. */
+ * positions past the group's last visible key are never read as values, and as keys only inside a tile that holds a visible
+ * one. */
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
 #define QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
 

@@ -1,7 +1,7 @@
 /* Matrix products: activations [n_tokens, n_cols] times the transpose of weights [n_rows, n_cols] stored row by row.
  *
- * Quantised weights meet activations quantised to int8 with one scale for every run of 32 values; F32, F16 and BF16 weights meet
- * float activations. With isum the exact integer product of run r of a weight row and of a token,
+ * Quantised weights meet activations quantised to int8 with one scale for every run of 32 values; F32, F16 and BF16 weights
+ * meet float activations. With isum the exact integer product of run r of a weight row and of a token,
  *
  *     partial[r mod 16] += isum_r * (weight_scale_r * act_scale_r)        one fused multiply-add, r rising
  *     partial[r mod 16] += act_sum_r * (weight_offset_r * act_scale_r)    where the type has an offset, right after
@@ -9,8 +9,8 @@
  * and the element is the canonical sum of the sixteen partials (kernels/canon.h). Float weights: term k is one multiply-add
  * into partial k mod 16. No other order occurs anywhere, so an element's bits depend on its row and its token alone.
  *
- * Integers are summed in any order, which lets each type keep its own arrangement of activation codes (qn_act_form): sixteen runs make
- * a super-block of 512 values, whose codes are placed so that one 64-byte vector holds four codes of each run. */
+ * Integers are summed in any order, which lets each type keep its own arrangement of activation codes (qn_act_form): sixteen
+ * runs make a super-block of 512 values, whose codes are placed so that one 64-byte vector holds four codes of each run. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_H
 #define QN_KERNELS_MATMUL_MATMUL_H
 
@@ -40,8 +40,8 @@ qn_act_form qn_act_form_of(const qn_type_info *type);
 /* qn_act_forms_of - all forms that variants may read for this type, as bits 1 << form: what qn_acts_create is given. */
 unsigned qn_act_forms_of(const qn_type_info *type);
 
-/* A batch of activation rows in every form that its readers want. Rows of codes are n_super*512 bytes, padded with zeros; rows of
- * scale, sum and sum_hi are n_super*16, padded with zeros. sum is the sum of a run's codes, sum_hi that of its last 16.
+/* A batch of activation rows in every form that its readers want. Rows of codes are n_super*512 bytes, padded with zeros; rows
+ * of scale, sum and sum_hi are n_super*16, padded with zeros. sum is the sum of a run's codes, sum_hi that of its last 16.
  *
  * A fine batch keeps a second int8 term: its code is QN_FINE * codes + fine_codes, nearly 16 bits, at twice the integer work.
  * Types with factors refuse fine batches: 32 bits would not hold their sums. */
@@ -90,7 +90,8 @@ typedef struct qn_matmul_kernels {
     void (*quantize)(qn_acts *acts, size_t row, size_t super, const float *values, size_t n);
     /* n_blocks (possibly short of a super-block) of a type with an integer form; what is missing gets scale and offset 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out);
-    /* out[t*tile_rows + r] for unpacked rows r, each of acts->n_super super-blocks, against tokens first .. first+n_tokens-1. */
+    /* out[t*tile_rows + r] for unpacked rows r, each of acts->n_super super-blocks, against tokens first .. first+n_tokens-1.
+     */
     void (*dot)(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first,
                 size_t n_tokens, float *out);
     /* The same for rows of float weights as stored, row_bytes apart. */

@@ -1,5 +1,6 @@
-/* The matrix product for AVX-512 with VNNI: twelve int32 and twelve float sums of a tile live in registers; and, for one token, products
- * that read 1-bit and ternary codes as they are stored, since then memory is the limit and nothing may be written on the way. */
+/* The matrix product for AVX-512 with VNNI: twelve int32 and twelve float sums of a tile live in registers; and, for one token,
+ * products that read 1-bit and ternary codes as they are stored, since then memory is the limit and nothing may be written on
+ * the way. */
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 
@@ -11,14 +12,14 @@ enum { PREFETCH = 8192 };
 /* Stored layouts that are read without unpacking. */
 enum stored { BITS_18, PAIRS_18, PAIRS_34, TRITS_28 };
 
-/* Byte tables for vpermt2b and word tables for vpermw, filled by the compiler. In each, entry i says which byte (word) of what was
- * loaded goes to place i. */
+/* Byte tables for vpermt2b and word tables for vpermw, filled by the compiler. In each, entry i says which byte (word) of what
+ * was loaded goes to place i. */
 #define X4(f, i) f(i), f((i) + 1), f((i) + 2), f((i) + 3)
 #define X16(f, i) X4(f, i), X4(f, (i) + 4), X4(f, (i) + 8), X4(f, (i) + 12)
 #define X64(f) X16(f, 0), X16(f, 16), X16(f, 32), X16(f, 48)
 
-/* 72 bytes are four 18-byte blocks: two loads, at 0 and at 8. Byte j of the 72 is byte j of the first below 64, byte j-8 of the second
- * (numbered from 64) above. */
+/* 72 bytes are four 18-byte blocks: two loads, at 0 and at 8. Byte j of the 72 is byte j of the first below 64, byte j-8 of the
+ * second (numbered from 64) above. */
 #define OF_72(j) ((j) < 64 ? (j) : (j)-8 + 64)
 #define CODES_18(i) OF_72(18 * ((i) / 16) + 2 + (i) % 16)
 /* The same with even groups of four in the lower half and odd ones in the upper. */
@@ -66,9 +67,9 @@ QN_INLINE void read_bits(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + 8);
     const __m512i bits = _mm512_permutex2var_epi8(a, load(codes_18), b);
-    /* Bit v of every byte to bit 1, by whichever of shift, mask and a matrix product over GF(2) (row k of the matrix, from the top
-     * byte down, gives bit k) has its unit free: on Zen 4 all eight by products take as long again as their sums, as they share
-     * units; three by masks is the best balance (18.6 against 19.5 cycles a super-block). */
+    /* Bit v of every byte to bit 1, by whichever of shift, mask and a matrix product over GF(2) (row k of the matrix, from the
+     * top byte down, gives bit k) has its unit free: on Zen 4 all eight by products take as long again as their sums, as they
+     * share units; three by masks is the best balance (18.6 against 19.5 cycles a super-block). */
     const __m512i two = _mm512_set1_epi8(2);
     code[0] = _mm512_and_si512(_mm512_add_epi8(bits, bits), two);
     code[1] = _mm512_and_si512(bits, two);
@@ -137,9 +138,9 @@ static const _Alignas(64) uint16_t power_even[32] = { X16(POWER_EVEN, 0), X16(PO
     X16(POWER_ODD, 0), X16(POWER_ODD, 16)
 };
 
-/* Digit n of byte b is (3 x) >> 8 with x = 3^n b mod 256, and 3 x = 256 digit + (3 x mod 256): so 256 times the sum of digit times
- * activation is 3 times that of x less that of 3 x mod 256, which for n + 1 is needed anyway. All are bytes. The result, shifted
- * down, is the sum of digits times activations for each run. */
+/* Digit n of byte b is (3 x) >> 8 with x = 3^n b mod 256, and 3 x = 256 digit + (3 x mod 256): so 256 times the sum of digit
+ * times activation is 3 times that of x less that of 3 x mod 256, which for n + 1 is needed anyway. All are bytes. The result,
+ * shifted down, is the sum of digits times activations for each run. */
 QN_INLINE __m512i trits_product(const uint8_t *p, const __m512i act[8])
 {
     const __m512i a = load(p), b = load(p + 48), zero = _mm512_setzero_si512();
@@ -180,8 +181,8 @@ QN_INLINE __m512 read_trits_scale(const uint8_t *p)
                                  _mm512_castps128_ps512(_mm_cvtph_ps(words)));
 }
 
-/* The whole-number products of one super-block of a row, with zero = 1 for all types here; minus_sum is minus the sum of each run's
- * activations. */
+/* The whole-number products of one super-block of a row, with zero = 1 for all types here; minus_sum is minus the sum of each
+ * run's activations. */
 QN_INLINE __m512i super_product(enum stored stored, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
 {
     __m512i code[8];
@@ -204,8 +205,8 @@ QN_INLINE __m512i super_product(enum stored stored, const uint8_t *p, const __m5
     return _mm512_add_epi32(low, high);
 }
 
-/* The last super-block of a row, where the row does not fill it, of one row and one token: for products that read codes as they are
- * stored and take whole super-blocks only. zero is 1 in all their types. */
+/* The last super-block of a row, where the row does not fill it, of one row and one token: for products that read codes as they
+ * are stored and take whole super-blocks only. zero is 1 in all their types. */
 static void add_last_super(const qn_matrix *weights, size_t row, const qn_acts *acts, size_t token, v16 *partial)
 {
     const qn_type_info *type = weights->type;
@@ -224,8 +225,8 @@ static void add_last_super(const qn_matrix *weights, size_t row, const qn_acts *
     *partial = v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_RUNS)), *partial);
 }
 
-/* n_rows is a constant where this is called. A super-block that the row does not fill is unpacked; for TRITS_28 that is done in the
- * form of the tiles. */
+/* n_rows is a constant where this is called. A super-block that the row does not fill is unpacked; for TRITS_28 that is done in
+ * the form of the tiles. */
 QN_INLINE void one_rows(enum stored stored, bool fine, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                         size_t token, bool accumulate, float *out)
 {

@@ -1,4 +1,5 @@
-/* The reference matrix product: plain loops over values in the canonical order. What the fast variants are held to, bit for bit. */
+/* The reference matrix product: plain loops over values in the canonical order. What the fast variants are held to, bit for
+ * bit. */
 #include "kernels/matmul/matmul.h"
 
 #include "kernels/canon.h"

@@ -1,5 +1,5 @@
-/* The matrix product over sixteen-lane vectors: compiled once for each instruction set by the file that includes it, after defining
- * the set for kernels/vec16.h, TILE_ROWS and TILE_TOKENS. */
+/* The matrix product over sixteen-lane vectors: compiled once for each instruction set by the file that includes it, after
+ * defining the set for kernels/vec16.h, TILE_ROWS and TILE_TOKENS. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_SIMD_H
 #define QN_KERNELS_MATMUL_MATMUL_SIMD_H
 
@@ -167,8 +167,8 @@ struct dot_kind {
     bool fine;                   /* activations of two terms */
 };
 
-/* Adds the integer products of one super-block to `sum` (its first halves of runs alone, and the second to `sum_hi`, if the type
- * has factors). */
+/* Adds the integer products of one super-block to `sum` (its first halves of runs alone, and the second to `sum_hi`, if the
+ * type has factors). */
 QN_INLINE void dot_codes(const qn_super *w, size_t row_supers, size_t n_rows, const int8_t *codes, size_t token_bytes,
                          size_t n_tokens, struct dot_kind kind, v16i sum[TILE_TOKENS][TILE_ROWS],
                          v16i sum_hi[TILE_TOKENS][TILE_ROWS])
@@ -187,8 +187,8 @@ QN_INLINE void dot_codes(const qn_super *w, size_t row_supers, size_t n_rows, co
     }
 }
 
-/* One tile. All arguments but the pointers are constants where it is called, so that every loop over rows and tokens unrolls and
- * the sums stay in registers. */
+/* One tile. All arguments but the pointers are constants where it is called, so that every loop over rows and tokens unrolls
+ * and the sums stay in registers. */
 QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
                         size_t n_tokens, int32_t zero, struct dot_kind kind, float *out)
 {

@@ -1,7 +1,8 @@
 /* RMS normalisation: y = x * weight / sqrt(mean(x^2) + eps).
  *
- * In two parts, so that several threads can share a row: the scale, which needs the whole row, and its application to any piece.
- * The sum of squares keeps the canonical order (kernels/canon.h). Zhang and Sennrich, Root Mean Square Layer Normalization (2019). */
+ * In two parts, so that several threads can share a row: the scale, which needs the whole row, and its application to any
+ * piece. The sum of squares keeps the canonical order (kernels/canon.h). Zhang and Sennrich, Root Mean Square Layer
+ * Normalization (2019). */
 #ifndef QN_KERNELS_NORM_NORM_H
 #define QN_KERNELS_NORM_NORM_H
 

@@ -3,7 +3,8 @@
  *   QN_ROPE_PAIRS  values 2i and 2i+1 form pair i     (llama, as GGUF stores its rows)
  *   QN_ROPE_HALVES values i and i + n_rot/2 form it   (NEOX; qwen3)
  *
- * Pair i of position p turns by p * scale * base^(-2i/n_rot) / divisor[i]. Values from n_rot on stay. Su et al., RoFormer (2021). */
+ * Pair i of position p turns by p * scale * base^(-2i/n_rot) / divisor[i]. Values from n_rot on stay. Su et al., RoFormer
+ * (2021). */
 #ifndef QN_KERNELS_ROPE_ROPE_H
 #define QN_KERNELS_ROPE_ROPE_H
 
@@ -19,8 +20,8 @@ typedef struct qn_rope_kernels {
 
 void qn_rope_kernels_init(qn_rope_kernels *kernels, unsigned cpu);
 
-/* qn_rope_frequencies - how much pair i turns from one position to the next, for i < n_rot/2. divisors [n_rot/2] may be NULL for
- * ones. */
+/* qn_rope_frequencies - how much pair i turns from one position to the next, for i < n_rot/2. divisors [n_rot/2] may be NULL
+ * for ones. */
 void qn_rope_frequencies(double base, double scale, const float *divisors, size_t n_rot, double *frequencies);
 
 /* qn_rope_angles - cosines and sines [n_rot/2] of a position, computed in double. */
