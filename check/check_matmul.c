@@ -71,7 +71,8 @@ static void problem_new(struct problem *p, const qn_type_info *type, size_t n_ro
     p->data = qn_guarded_new(n_rows * p->weights.row_bytes, shift);
     random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights);
     p->weights.data = p->data.data;
-    must(qn_acts_create(&p->acts, n_tokens, n_cols, qn_act_forms_of(type), fine));
+    const unsigned forms = qn_act_form_of(type) == QN_ACT_FLOAT ? 1u << QN_ACT_FLOAT : (1u << QN_ACT_INT_FORMS) - 1;
+    must(qn_acts_create(&p->acts, n_tokens, n_cols, forms, fine));
     must(qn_alloc(&p->x, n_tokens * n_cols, sizeof(float), "values"));
     qn_random_floats(p->x, n_tokens * n_cols, 1);
     quantize_rows(&ref, &p->acts, p->x, n_tokens);

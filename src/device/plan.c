@@ -31,9 +31,6 @@ qn_status qn_plan_add(qn_plan *plan, const qn_op *op)
 {
     QN_TRY(qn_realloc_array(&plan->ops, &plan->cap_ops, plan->n_ops + 1, sizeof *plan->ops, "plan"));
     plan->ops[plan->n_ops++] = *op;
-    if (op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS)
-        for (size_t i = 0; i < op->n_matrices; i++)
-            plan->acts[op->acts].forms |= qn_act_forms_of(op->matrices[i].weights.type);
     return QN_OK;
 }
 
@@ -53,7 +50,20 @@ static void release_buffers(qn_plan *plan)
     plan->max_rows = plan->max_positions = plan->n_partials = 0;
 }
 
-static qn_status place_buffers(qn_plan *plan, size_t max_rows, size_t max_positions)
+/* The forms that the readers of activations `id` want. */
+static unsigned forms_read(const qn_plan *plan, const qn_matmul_kernels *kernels, size_t id)
+{
+    unsigned forms = 0;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op *op = &plan->ops[i];
+        if ((op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && (size_t)op->acts == id)
+            for (size_t m = 0; m < op->n_matrices; m++)
+                forms |= qn_matmul_forms(kernels, op->matrices[m].weights.type);
+    }
+    return forms;
+}
+
+static qn_status place_buffers(qn_plan *plan, const qn_matmul_kernels *kernels, size_t max_rows, size_t max_positions)
 {
     for (size_t i = 0; i < plan->n_buffers; i++) {
         size_t count;
@@ -62,7 +72,8 @@ static qn_status place_buffers(qn_plan *plan, size_t max_rows, size_t max_positi
         QN_TRY(qn_alloc(&plan->buffers[i].data, count, sizeof(float), "step buffer"));
     }
     for (size_t i = 0; i < plan->n_acts; i++)
-        QN_TRY(qn_acts_create(&plan->acts[i].acts, max_rows, plan->acts[i].width, plan->acts[i].forms, plan->acts[i].fine));
+        QN_TRY(qn_acts_create(&plan->acts[i].acts, max_rows, plan->acts[i].width, forms_read(plan, kernels, i),
+                              plan->acts[i].fine));
     const size_t angles = max_rows * (plan->heads.n_rot / 2);
     QN_TRY(qn_alloc(&plan->cosines, angles, sizeof(float), "rope angles"));
     QN_TRY(qn_alloc(&plan->sines, angles, sizeof(float), "rope angles"));
@@ -73,14 +84,14 @@ static qn_status place_buffers(qn_plan *plan, size_t max_rows, size_t max_positi
     return qn_alloc(&plan->partial_l, plan->n_partials, sizeof(float), "attention partials");
 }
 
-qn_status qn_plan_reserve(qn_plan *plan, size_t max_rows, size_t max_positions)
+qn_status qn_plan_reserve(qn_plan *plan, const qn_matmul_kernels *kernels, size_t max_rows, size_t max_positions)
 {
     if (max_rows <= plan->max_rows && max_positions <= plan->max_positions)
         return QN_OK;
     max_rows = max_rows > plan->max_rows ? max_rows : plan->max_rows;
     max_positions = max_positions > plan->max_positions ? max_positions : plan->max_positions;
     release_buffers(plan);
-    const qn_status status = place_buffers(plan, max_rows, max_positions);
+    const qn_status status = place_buffers(plan, kernels, max_rows, max_positions);
     if (status != QN_OK) {
         release_buffers(plan);
         return status;

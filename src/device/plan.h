@@ -81,7 +81,6 @@ typedef struct qn_op {
 typedef struct qn_plan_acts {
     qn_acts acts;
     size_t width;
-    unsigned forms;
     bool fine;
 } qn_plan_acts;
 
@@ -113,13 +112,13 @@ qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
 /* qn_plan_acts_for - the activations of this width, shared by every operation that asks for the same. */
 qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, int *id);
 
-/* qn_plan_add - append an operation; the forms that its matrices read are noted in its activations. */
+/* qn_plan_add - append an operation. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
 
-/* qn_plan_reserve - place all buffers for steps of up to max_rows rows over sessions of up to max_positions positions. Sizes
- * only grow, and a call for no more than there is costs nothing. On failure the plan has no buffers: whoever is going to run it
- * reserves again first. */
-qn_status qn_plan_reserve(qn_plan *plan, size_t max_rows, size_t max_positions);
+/* qn_plan_reserve - place all buffers for steps of up to max_rows rows over sessions of up to max_positions positions;
+ * activations get the forms that `kernels` read, which are the same for every call. Sizes only grow, and a call for no more
+ * than there is costs nothing. On failure the plan has no buffers: whoever is going to run it reserves again first. */
+qn_status qn_plan_reserve(qn_plan *plan, const qn_matmul_kernels *kernels, size_t max_rows, size_t max_positions);
 
 /* qn_plan_free - everything that the plan owns; weights are not. Takes a zeroed plan too. */
 void qn_plan_free(qn_plan *plan);

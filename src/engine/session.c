@@ -7,6 +7,12 @@
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 256, MAX_BATCH = 4096, MAX_CTX = 1 << 30 };
 
+/* Room in the model's plan for this session's steps; the lock is held. */
+static qn_status reserve(qn_session *session)
+{
+    return qn_plan_reserve(&session->model->plan, &session->model->kernels.matmul, session->n_batch, session->n_ctx);
+}
+
 static qn_status create(qn_session *session)
 {
     const qn_hparams *h = &session->model->hparams;
@@ -15,7 +21,7 @@ static qn_status create(qn_session *session)
     QN_TRY(qn_alloc(&session->rows, session->n_batch, sizeof *session->rows, "session"));
     QN_TRY(qn_alloc(&session->logit_rows, session->n_batch, sizeof *session->logit_rows, "session"));
     pthread_mutex_lock(&session->model->lock);
-    const qn_status status = qn_plan_reserve(&session->model->plan, session->n_batch, session->n_ctx);
+    const qn_status status = reserve(session);
     pthread_mutex_unlock(&session->model->lock);
     return status;
 }
@@ -107,7 +113,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     pthread_mutex_lock(&session->model->lock);
     /* Another session may have failed to reserve more, and left nothing. */
-    const qn_status status = qn_plan_reserve(&session->model->plan, session->n_batch, session->n_ctx);
+    const qn_status status = reserve(session);
     if (status == QN_OK)
         qn_executor_run(session->model->executor, &step);
     pthread_mutex_unlock(&session->model->lock);

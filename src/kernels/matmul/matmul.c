@@ -12,6 +12,7 @@ size_t qn_act_position(qn_act_form form, size_t i)
     switch (form) {
     case QN_ACT_BITS: return k % 8 * 64 + lane * 4 + k / 8;
     case QN_ACT_PAIRS: return (k / 16 * 4 + k % 4) * 64 + lane * 4 + k % 16 / 4;
+    case QN_ACT_PLAIN: return i;
     case QN_ACT_TRITS: return i % 128 / 16 * 64 + i / 128 * 16 + i % 16;
     default: return k / 4 * 64 + lane * 4 + k % 4;
     }
@@ -29,11 +30,6 @@ qn_act_form qn_act_form_of(const qn_type_info *type)
     case QN_TYPE_OX2_0: return QN_ACT_PAIRS;
     default: return QN_ACT_LANES;
     }
-}
-
-unsigned qn_act_forms_of(const qn_type_info *type)
-{
-    return 1u << qn_act_form_of(type) | (type->type == QN_TYPE_PTQ1_0 ? 1u << QN_ACT_TRITS : 0);
 }
 
 qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned forms, bool fine)
@@ -99,6 +95,15 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
     (void)cpu;
 }
 
+unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_type_info *type)
+{
+    qn_act_form form = qn_act_form_of(type);
+    unsigned forms = 1u << form;
+    if (kernels->one && kernels->one(type, false, &form))
+        forms |= 1u << form;
+    return forms;
+}
+
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 {
     const size_t n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
@@ -140,7 +145,8 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, 
         return;
     const bool is_float = qn_act_form_of(weights->type) == QN_ACT_FLOAT;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
-    const qn_matmul_one_fn one = kernels->one ? kernels->one(weights->type, acts->fine) : NULL;
+    qn_act_form form;
+    const qn_matmul_one_fn one = kernels->one ? kernels->one(weights->type, acts->fine, &form) : NULL;
     if (one && n_tokens <= ONE_AT_A_TIME) {
         rows_by_token(one, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride);
         return;

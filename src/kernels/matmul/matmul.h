@@ -27,18 +27,16 @@ enum { QN_SUPER = 512, QN_SUPER_RUNS = QN_SUPER / QN_RUN };
  *   QN_ACT_BITS    vector i%8, byte i/8                              Q1_0: bit v of a stored byte is in vector v
  *   QN_ACT_PAIRS   vector 4*(i/16) + i%4, byte i%16/4                Q2_0, PQ2_0: 2-bit field j of a byte is in vector j or 4+j
  *   QN_ACT_TRITS   not by lanes: value e of each 128 is in vector e/16; 128s side by side     PTQ1_0 a token at a time
+ *   QN_ACT_PLAIN   not by lanes: in rising order
  *   QN_ACT_FLOAT   no codes: the values themselves                   F32, F16, BF16 */
-typedef enum qn_act_form { QN_ACT_LANES, QN_ACT_BITS, QN_ACT_PAIRS, QN_ACT_TRITS, QN_ACT_FLOAT } qn_act_form;
-enum { QN_ACT_INT_FORMS = 4 };
+typedef enum qn_act_form { QN_ACT_LANES, QN_ACT_BITS, QN_ACT_PAIRS, QN_ACT_TRITS, QN_ACT_PLAIN, QN_ACT_FLOAT } qn_act_form;
+enum { QN_ACT_INT_FORMS = 5 };
 
 /* qn_act_position - where value i (0..511) of a super-block lies in an integer form. */
 size_t qn_act_position(qn_act_form form, size_t i);
 
-/* qn_act_form_of - the form that products with this type read. */
+/* qn_act_form_of - the form that tiles of this type read. */
 qn_act_form qn_act_form_of(const qn_type_info *type);
-
-/* qn_act_forms_of - all forms that variants may read for this type, as bits 1 << form: what qn_acts_create is given. */
-unsigned qn_act_forms_of(const qn_type_info *type);
 
 /* A batch of activation rows in every form that its readers want. Rows of codes are n_super*512 bytes, padded with zeros; rows
  * of scale, sum and sum_hi are n_super*16, padded with zeros. sum is the sum of a run's codes, sum_hi that of its last 16.
@@ -97,11 +95,15 @@ typedef struct qn_matmul_kernels {
     /* The same for rows of float weights as stored, row_bytes apart. */
     void (*dot_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
                       float *out);
-    /* The product of one token for types whose codes need not be unpacked into memory; NULL for the others, or at all. */
-    qn_matmul_one_fn (*one)(const qn_type_info *type, bool fine);
+    /* The product of one token for types whose codes need not be unpacked into memory, and the form that it reads; NULL for the
+     * others, or at all. */
+    qn_matmul_one_fn (*one)(const qn_type_info *type, bool fine, qn_act_form *form);
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
+
+/* qn_matmul_forms - all forms that products with this type read, as bits 1 << form: what qn_acts_create is given. */
+unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_type_info *type);
 
 /* qn_matmul_scratch - bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);

@@ -292,8 +292,9 @@ ONE(one_pairs_18_fine, PAIRS_18, true)
 ONE(one_pairs_34_fine, PAIRS_34, true)
 ONE(one_trits_28_fine, TRITS_28, true)
 
-static qn_matmul_one_fn one_avx512(const qn_type_info *type, bool fine)
+static qn_matmul_one_fn one_avx512(const qn_type_info *type, bool fine, qn_act_form *form)
 {
+    *form = type->type == QN_TYPE_PTQ1_0 ? QN_ACT_TRITS : qn_act_form_of(type);
     switch (type->type) {
     case QN_TYPE_Q1_0: return fine ? one_bits_18_fine : one_bits_18;
     case QN_TYPE_Q2_0: return fine ? one_pairs_18_fine : one_pairs_18;

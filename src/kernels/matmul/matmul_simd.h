@@ -31,6 +31,10 @@ QN_INLINE void interleave_runs(const uint8_t *runs, uint8_t *out)
 /* A super-block of codes in rising order to a form. */
 static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
 {
+    if (form == QN_ACT_PLAIN) {
+        memcpy(out, codes, QN_SUPER);
+        return;
+    }
     if (form == QN_ACT_TRITS) { /* [4 blocks][8 sixteens] to [8][4] */
         for (size_t v = 0; v < 8; v++)
             for (size_t block = 0; block < 4; block++)
