@@ -122,6 +122,14 @@ QN_INLINE v16i v16i_add(v16i a, v16i b)
 {
     return _mm512_add_epi32(a, b);
 }
+QN_INLINE v16i v16i_sub(v16i a, v16i b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+QN_INLINE v16i v16i_shift_left(v16i a, int bits)
+{
+    return _mm512_sll_epi32(a, _mm_cvtsi32_si128(bits));
+}
 QN_INLINE v16i v16i_mul(v16i a, v16i b)
 {
     return _mm512_mullo_epi32(a, b);
@@ -268,6 +276,15 @@ QN_INLINE void v16i_store(int32_t *p, v16i a)
 QN_INLINE v16i v16i_add(v16i a, v16i b)
 {
     return (v16i){ _mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi) };
+}
+QN_INLINE v16i v16i_sub(v16i a, v16i b)
+{
+    return (v16i){ _mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi) };
+}
+QN_INLINE v16i v16i_shift_left(v16i a, int bits)
+{
+    const __m128i count = _mm_cvtsi32_si128(bits);
+    return (v16i){ _mm256_sll_epi32(a.lo, count), _mm256_sll_epi32(a.hi, count) };
 }
 QN_INLINE v16i v16i_mul(v16i a, v16i b)
 {
@@ -460,6 +477,18 @@ QN_INLINE v16i v16i_add(v16i a, v16i b)
 {
     v16i r;
     QN_EACH(r, vaddq_s32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16i v16i_sub(v16i a, v16i b)
+{
+    v16i r;
+    QN_EACH(r, vsubq_s32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16i v16i_shift_left(v16i a, int bits)
+{
+    v16i r;
+    QN_EACH(r, vshlq_s32(a.q[i], vdupq_n_s32(bits)));
     return r;
 }
 QN_INLINE v16i v16i_mul(v16i a, v16i b)

@@ -138,6 +138,25 @@ static void rows_by_token(qn_matmul_one_fn one, const qn_matrix *weights, const 
     }
 }
 
+/* Tokens whose activations stay in a core's second cache (half a megabyte of one) while rows go by: unpacking the rows again
+ * for the next such block costs less than reading activations from further away. A multiple of every tile. */
+static size_t tokens_in_cache(const qn_acts *acts)
+{
+    const size_t token_bytes = acts->n_super * (QN_SUPER * (acts->fine ? 2 : 1) + 3 * sizeof(float) * QN_SUPER_RUNS);
+    const size_t tokens = (512 << 10) / token_bytes / 12 * 12;
+    return tokens > 12 ? tokens : 12;
+}
+
+static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_t n_tokens, bool accumulate, float *out,
+                       size_t out_stride)
+{
+    for (size_t t = 0; t < n_tokens; t++)
+        for (size_t r = 0; r < n_rows; r++) {
+            float *to = out + t * out_stride + r;
+            *to = accumulate ? *to + tile[t * tile_rows + r] : tile[t * tile_rows + r];
+        }
+}
+
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                     size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
@@ -153,20 +172,20 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, 
     }
     qn_super *panel = scratch;
     float *tile = (float *)(panel + tile_rows * acts->n_super);
-    for (size_t row = row_begin; row < row_end; row += tile_rows) {
-        const size_t n_rows = row_end - row < tile_rows ? row_end - row : tile_rows;
-        if (!is_float)
-            unpack_tile(kernels, weights, row, n_rows, panel);
-        for (size_t first = 0; first < n_tokens; first += tile_tokens) {
-            const size_t n = n_tokens - first < tile_tokens ? n_tokens - first : tile_tokens;
-            if (is_float)
-                kernels->dot_float(weights, row, n_rows, acts, first, n, tile);
-            else
-                kernels->dot(weights->type, panel, n_rows, acts, first, n, tile);
-            for (size_t t = 0; t < n; t++) {
-                float *to = out + (first + t) * out_stride + row;
-                for (size_t r = 0; r < n_rows; r++)
-                    to[r] = accumulate ? to[r] + tile[t * tile_rows + r] : tile[t * tile_rows + r];
+    const size_t token_block = is_float ? n_tokens : tokens_in_cache(acts);
+    for (size_t begin = 0, end; begin < n_tokens; begin = end) {
+        end = n_tokens - begin < token_block ? n_tokens : begin + token_block;
+        for (size_t row = row_begin; row < row_end; row += tile_rows) {
+            const size_t n_rows = row_end - row < tile_rows ? row_end - row : tile_rows;
+            if (!is_float)
+                unpack_tile(kernels, weights, row, n_rows, panel);
+            for (size_t first = begin; first < end; first += tile_tokens) {
+                const size_t n = end - first < tile_tokens ? end - first : tile_tokens;
+                if (is_float)
+                    kernels->dot_float(weights, row, n_rows, acts, first, n, tile);
+                else
+                    kernels->dot(weights->type, panel, n_rows, acts, first, n, tile);
+                store_tile(tile, tile_rows, n_rows, n, accumulate, out + first * out_stride + row, out_stride);
             }
         }
     }

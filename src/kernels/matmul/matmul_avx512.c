@@ -304,8 +304,29 @@ static qn_matmul_one_fn one_avx512(const qn_type_info *type, bool fine, qn_act_f
     }
 }
 
+/* For tiles: codes are read as for one token, and stored. */
+static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out)
+{
+    __m512i code[8];
+    __m512 scale;
+    if (n_blocks * type->block_weights < QN_SUPER) {
+        unpack_simd(type, blocks, n_blocks, out);
+        return;
+    }
+    switch (type->type) {
+    case QN_TYPE_Q1_0: read_bits(blocks, code, &scale); break;
+    case QN_TYPE_Q2_0: read_pairs_18(blocks, code, &scale); break;
+    case QN_TYPE_PQ2_0: read_pairs_34(blocks, code, &scale); break;
+    default: unpack_simd(type, blocks, n_blocks, out); return;
+    }
+    for (int v = 0; v < 8; v++)
+        _mm512_store_si512(out->codes + 64 * v, code[v]);
+    _mm512_storeu_ps(out->scale, scale);
+}
+
 void qn_matmul_init_avx512(qn_matmul_kernels *kernels)
 {
     matmul_fill(kernels);
+    kernels->unpack = unpack_avx512;
     kernels->one = one_avx512;
 }

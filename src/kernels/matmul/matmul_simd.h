@@ -167,9 +167,18 @@ static void unpack_simd(const qn_type_info *type, const uint8_t *blocks, size_t 
 /* What a tile's arithmetic depends on besides its size; constant wherever dot_tile is called. */
 struct dot_kind {
     bool wide;                   /* codes above 127 */
+    bool no_zero;                /* nothing is subtracted from a code */
     bool has_offset, has_factor; /* as in qn_type_info */
     bool fine;                   /* activations of two terms */
 };
+
+/* Minus the zero of the type, 2^zero_bits, times the sums of runs of activations; nothing where the zero is 0. */
+QN_INLINE v16i minus_zeros(const int32_t *sums, int zero_bits, struct dot_kind kind)
+{
+    if (kind.no_zero)
+        return v16i_set1(0);
+    return v16i_sub(v16i_set1(0), v16i_shift_left(v16i_load(sums), zero_bits));
+}
 
 /* Adds the integer products of one super-block to `sum` (its first halves of runs alone, and the second to `sum_hi`, if the
  * type has factors). */
@@ -194,7 +203,7 @@ QN_INLINE void dot_codes(const qn_super *w, size_t row_supers, size_t n_rows, co
 /* One tile. All arguments but the pointers are constants where it is called, so that every loop over rows and tokens unrolls
  * and the sums stay in registers. */
 QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
-                        size_t n_tokens, int32_t zero, struct dot_kind kind, float *out)
+                        size_t n_tokens, int zero_bits, struct dot_kind kind, float *out)
 {
     const size_t n_super = acts->n_super;
     v16 partial[TILE_TOKENS][TILE_ROWS];
@@ -214,9 +223,9 @@ QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts
         }
         for (size_t t = 0; t < n_tokens; t++) {
             const size_t run = (super0 + t * n_super) * QN_SUPER_RUNS;
-            const v16i all = v16i_mul(v16i_load(acts->sum + run), v16i_set1(-zero));
-            const v16i hi = kind.has_factor ? v16i_mul(v16i_load(acts->sum_hi + run), v16i_set1(-zero)) : all;
-            const v16i lo = kind.has_factor ? v16i_add(all, v16i_mul(hi, v16i_set1(-1))) : all;
+            const v16i all = minus_zeros(acts->sum + run, zero_bits, kind);
+            const v16i hi = kind.has_factor ? minus_zeros(acts->sum_hi + run, zero_bits, kind) : all;
+            const v16i lo = kind.has_factor ? v16i_sub(all, hi) : all;
             for (size_t r = 0; r < n_rows; r++) {
                 sum[t][r] = kind.fine ? v16i_add(v16i_mul(sum[t][r], v16i_set1(QN_FINE)), lo) : lo;
                 if (kind.has_factor)
@@ -248,49 +257,49 @@ QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts
 
 /* Whole tiles and single tokens against whole rows are what nearly all calls are; the rest goes one row and token at a time. */
 QN_INLINE void dot_shapes(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
-                          size_t n_tokens, int32_t zero, struct dot_kind kind, float *out)
+                          size_t n_tokens, int zero_bits, struct dot_kind kind, float *out)
 {
     if (n_rows == TILE_ROWS && n_tokens == TILE_TOKENS) {
-        dot_tile(rows, TILE_ROWS, acts, form, first, TILE_TOKENS, zero, kind, out);
+        dot_tile(rows, TILE_ROWS, acts, form, first, TILE_TOKENS, zero_bits, kind, out);
     } else if (n_rows == TILE_ROWS) {
         for (size_t t = 0; t < n_tokens; t++)
-            dot_tile(rows, TILE_ROWS, acts, form, first + t, 1, zero, kind, out + t * TILE_ROWS);
+            dot_tile(rows, TILE_ROWS, acts, form, first + t, 1, zero_bits, kind, out + t * TILE_ROWS);
     } else {
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
-                dot_tile(rows + r * acts->n_super, 1, acts, form, first + t, 1, zero, kind, out + t * TILE_ROWS + r);
+                dot_tile(rows + r * acts->n_super, 1, acts, form, first + t, 1, zero_bits, kind, out + t * TILE_ROWS + r);
     }
 }
 
 /* A function of its own for each kind, so that the compiler sees the constants. */
 #define DOT_KIND(suffix, ...)                                                                                                  \
     static void dot_##suffix(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,         \
-                             size_t n_tokens, int32_t zero, float *out)                                                        \
+                             size_t n_tokens, int zero_bits, float *out)                                                       \
     {                                                                                                                          \
-        dot_shapes(rows, n_rows, acts, form, first, n_tokens, zero, (struct dot_kind){ __VA_ARGS__ }, out);                    \
+        dot_shapes(rows, n_rows, acts, form, first, n_tokens, zero_bits, (struct dot_kind){ __VA_ARGS__ }, out);               \
     }
 
 DOT_KIND(plain, .fine = false)
-DOT_KIND(wide, .wide = true)
-DOT_KIND(offset, .has_offset = true)
+DOT_KIND(wide, .wide = true, .no_zero = V16_WIDE_ZERO == 0)
+DOT_KIND(offset, .has_offset = true, .no_zero = true)
 DOT_KIND(factor, .has_factor = true)
 DOT_KIND(plain_fine, .fine = true)
-DOT_KIND(wide_fine, .fine = true, .wide = true)
-DOT_KIND(offset_fine, .fine = true, .has_offset = true)
+DOT_KIND(wide_fine, .fine = true, .wide = true, .no_zero = V16_WIDE_ZERO == 0)
+DOT_KIND(offset_fine, .fine = true, .has_offset = true, .no_zero = true)
 
 static void dot_simd(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first,
                      size_t n_tokens, float *out)
 {
     const qn_act_form form = qn_act_form_of(type);
+    const int zero_bits = type->zero ? __builtin_ctz(type->zero) : 0; /* zeros are powers of two, or absent with an offset */
     if (type->has_factor)
-        dot_factor(rows, n_rows, acts, form, first, n_tokens, type->zero, out);
+        dot_factor(rows, n_rows, acts, form, first, n_tokens, zero_bits, out);
     else if (type->has_offset)
-        (acts->fine ? dot_offset_fine : dot_offset)(rows, n_rows, acts, form, first, n_tokens, type->zero, out);
+        (acts->fine ? dot_offset_fine : dot_offset)(rows, n_rows, acts, form, first, n_tokens, zero_bits, out);
     else if (type->max_code > 127)
-        (acts->fine ? dot_wide_fine : dot_wide)(rows, n_rows, acts, form, first, n_tokens, type->zero - 128 + V16_WIDE_ZERO,
-                                                out);
+        (acts->fine ? dot_wide_fine : dot_wide)(rows, n_rows, acts, form, first, n_tokens, zero_bits, out);
     else
-        (acts->fine ? dot_plain_fine : dot_plain)(rows, n_rows, acts, form, first, n_tokens, type->zero, out);
+        (acts->fine ? dot_plain_fine : dot_plain)(rows, n_rows, acts, form, first, n_tokens, zero_bits, out);
 }
 
 QN_INLINE v16 load_weights(qn_type type, const uint8_t *row, size_t k)
