@@ -31,18 +31,31 @@ enum stored { BITS_18, PAIRS_18, PAIRS_34, TRITS_28 };
 /* 112 bytes are four 28-byte blocks: loads at 0 and at 48. */
 #define OF_112(j) ((j) < 64 ? (j) : (j)-48 + 64)
 #define TRITS_MAIN(i) OF_112(28 * ((i) / 16) + (i) % 16)
-#define TRITS_REST(i) OF_112(28 * ((i) / 16) + 16 + (i) % 16 % 8)
-#define TRITS_TAIL(i) OF_112(28 * ((i) / 16) + ((i) % 16 < 8 ? 16 + (i) % 16 : 24 + (i) % 2))
-/* What the bytes of a block's tail vector are multiplied with: 3^4 for the eight, then 1, 1, 3, 3, 9, 9, 27, 27 for the two. */
-#define POWER(i) ((i) % 16 < 8 ? 81 : (i) % 16 < 10 ? 1 : (i) % 16 < 12 ? 3 : (i) % 16 < 14 ? 9 : 27)
+#define TRITS_REST(i) OF_112(28 * ((i) / 16) + ((i) % 16 < 8 ? 16 + (i) % 16 : 24 + (i) % 2))
+/* Digit n of byte b, and digits 0 to 3 as 2-bit fields. */
+#define TRIT(b, power) ((((b) * (power)&255) * 3) >> 8)
+#define TRITS_0123(b) (TRIT(b, 1) | TRIT(b, 3) << 2 | TRIT(b, 9) << 4 | TRIT(b, 27) << 6)
+#define TRIT_4(b) TRIT(b, 81)
+#define X128(f, i)                                                                                                             \
+    X16(f, i), X16(f, (i) + 16), X16(f, (i) + 32), X16(f, (i) + 48), X16(f, (i) + 64), X16(f, (i) + 80), X16(f, (i) + 96),     \
+        X16(f, (i) + 112)
+/* Bits at which the fields of a byte of a 64-bit group begin: of the first eight of sixteen bytes and of the others. */
+#define FIELDS_01(i) (8 * ((i) % 8) + (i) / 8 % 2 * 2)
+#define FIELDS_23(i) (FIELDS_01(i) + 4)
+#define FIELDS_TAIL(i) (8 * ((i) % 8) + (i) % 8 / 2 * 2)
 
-static const _Alignas(64) uint8_t codes_18[64] = { X64(CODES_18) }, split_18[64] = { X64(SPLIT_18) },
-                                  split_34[64] = { X64(SPLIT_34) }, trits_main[64] = { X64(TRITS_MAIN) },
-                                  trits_rest[64] = { X64(TRITS_REST) }, trits_tail[64] = { X64(TRITS_TAIL) };
+static const _Alignas(
+    64) uint8_t codes_18[64] = { X64(CODES_18) },
+                split_18[64] = { X64(SPLIT_18) }, split_34[64] = { X64(SPLIT_34) }, trits_main[64] = { X64(TRITS_MAIN) },
+                trits_rest[64] = { X64(TRITS_REST) }, fields_01[64] = { X64(FIELDS_01) }, fields_23[64] = { X64(FIELDS_23) },
+                fields_tail[64] = { X64(FIELDS_TAIL) }, trits_0123[256] = { X128(TRITS_0123, 0), X128(TRITS_0123, 128) },
+                trits_4[256] = { X128(TRIT_4, 0), X128(TRIT_4, 128) };
 
 /* Words that hold the scale of lane i: of the 72 bytes at 0 (all below 64), and of two such groups. */
 #define SCALE_4(i) (9 * ((i) / 4))
 #define SCALE_8(i) ((i) < 8 ? 9 * ((i) / 2) : 32 + 9 * (((i)-8) / 2))
+#define SCALE_112(i) ((i) / 4 < 2 ? 13 + 14 * ((i) / 4) : 13 + 14 * ((i) / 4) - 24 + 32)
+static const _Alignas(64) uint16_t scale_112[32] = { X16(SCALE_112, 0) };
 static const _Alignas(32) uint16_t scale_4[16] = { X16(SCALE_4, 0) };
 static const _Alignas(64) uint16_t scale_8[32] = { X16(SCALE_8, 0) };
 
@@ -119,66 +132,32 @@ QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
     return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
 }
 
-QN_INLINE __m512i triple(__m512i x)
+/* Entries of a table of 256 bytes. */
+QN_INLINE __m512i look_up(const uint8_t *table, __m512i index)
 {
-    return _mm512_add_epi8(_mm512_add_epi8(x, x), x);
+    const __m512i low = _mm512_permutex2var_epi8(load(table), index, load(table + 64));
+    const __m512i high = _mm512_permutex2var_epi8(load(table + 128), index, load(table + 192));
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
 }
 
-/* Byte products modulo 256: odd and even bytes apart. */
-QN_INLINE __m512i multiply_bytes(__m512i x, __m512i even, __m512i odd)
+/* The eight code vectors of a super-block in the form QN_ACT_TRITS: vector v holds values 16v to 16v+15 of each block. Digits 0
+ * to 3 of a byte come from one table as 2-bit fields, digit 4 from another. */
+QN_INLINE void read_trits(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
-    const __m512i low = _mm512_mullo_epi16(x, even);
-    const __m512i high = _mm512_mullo_epi16(_mm512_srli_epi16(x, 8), odd);
-    return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, low, _mm512_slli_epi16(high, 8));
-}
-
-#define POWER_EVEN(i) POWER(2 * (i) % 16)
-#define POWER_ODD(i) POWER((2 * (i) + 1) % 16)
-static const _Alignas(64) uint16_t power_even[32] = { X16(POWER_EVEN, 0), X16(POWER_EVEN, 16) }, power_odd[32] = {
-    X16(POWER_ODD, 0), X16(POWER_ODD, 16)
-};
-
-/* Digit n of byte b is (3 x) >> 8 with x = 3^n b mod 256, and 3 x = 256 digit + (3 x mod 256): so 256 times the sum of digit
- * times activation is 3 times that of x less that of 3 x mod 256, which for n + 1 is needed anyway. All are bytes. The result,
- * shifted down, is the sum of digits times activations for each run. */
-QN_INLINE __m512i trits_product(const uint8_t *p, const __m512i act[8])
-{
-    const __m512i a = load(p), b = load(p + 48), zero = _mm512_setzero_si512();
-    __m512i x = _mm512_permutex2var_epi8(a, load(trits_main), b);
-    __m512i whole[4] = { zero, zero, zero, zero }, rest[4] = { zero, zero, zero, zero };
-    for (int n = 0; n < 5; n++) { /* runs 0, 0, 1, 1, 2 */
-        whole[n / 2] = _mm512_dpbusd_epi32(whole[n / 2], x, act[n]);
-        x = triple(x);
-        rest[n / 2] = _mm512_dpbusd_epi32(rest[n / 2], x, act[n]);
-    }
-    /* The eight bytes of which digits 0, 1 belong to run 2 and 2, 3 to run 3: twice side by side, the second time tripled. */
-    const __m512i eight = _mm512_permutex2var_epi8(a, load(trits_rest), b);
-    const __m512i three = triple(eight);
-    const __mmask8 upper = 0xaa;
-    x = _mm512_mask_blend_epi64(upper, eight, three);
-    const __m512i nine = triple(x); /* digits 1 and 2 */
-    whole[2] = _mm512_dpbusd_epi32(whole[2], x, act[5]);
-    rest[2] = _mm512_dpbusd_epi32(rest[2], nine, act[5]);
-    x = triple(nine); /* digits 2 and 3 */
-    whole[3] = _mm512_dpbusd_epi32(whole[3], x, act[6]);
-    rest[3] = _mm512_dpbusd_epi32(rest[3], triple(x), act[6]);
-    /* Digit 4 of the eight, and the four digits of the last two bytes. */
-    x = multiply_bytes(_mm512_permutex2var_epi8(a, load(trits_tail), b), load(power_even), load(power_odd));
-    whole[3] = _mm512_dpbusd_epi32(whole[3], x, act[7]);
-    rest[3] = _mm512_dpbusd_epi32(rest[3], triple(x), act[7]);
-    const __m512i all = sum_fours(whole[0], whole[1], whole[2], whole[3]);
-    const __m512i less = sum_fours(rest[0], rest[1], rest[2], rest[3]);
-    return _mm512_srai_epi32(_mm512_sub_epi32(_mm512_add_epi32(_mm512_add_epi32(all, all), all), less), 8);
-}
-
-QN_INLINE __m512 read_trits_scale(const uint8_t *p)
-{
-    uint16_t d[4];
-    for (int block = 0; block < 4; block++)
-        memcpy(&d[block], p + 28 * block + 26, 2);
-    const __m128i words = _mm_set_epi16(0, 0, 0, 0, (int16_t)d[3], (int16_t)d[2], (int16_t)d[1], (int16_t)d[0]);
-    return _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
-                                 _mm512_castps128_ps512(_mm_cvtph_ps(words)));
+    const __m512i a = load(p), b = load(p + 48), three = _mm512_set1_epi8(3);
+    const __m512i bytes = _mm512_permutex2var_epi8(a, load(trits_main), b);
+    const __m512i rest =
+        _mm512_permutex2var_epi8(a, load(trits_rest), b); /* the eight of a block, its last two four times over */
+    const __m512i fields = look_up(trits_0123, bytes), rest_fields = look_up(trits_0123, rest);
+    for (int n = 0; n < 4; n++)
+        code[n] = _mm512_and_si512(n ? _mm512_srli_epi16(fields, 2 * n) : fields, three);
+    code[4] = look_up(trits_4, bytes);
+    const __m512i eight = _mm512_unpacklo_epi64(rest_fields, rest_fields);
+    code[5] = _mm512_and_si512(_mm512_multishift_epi64_epi8(load(fields_01), eight), three);
+    code[6] = _mm512_and_si512(_mm512_multishift_epi64_epi8(load(fields_23), eight), three);
+    code[7] = _mm512_mask_and_epi64(look_up(trits_4, rest), 0xaa, _mm512_multishift_epi64_epi8(load(fields_tail), rest_fields),
+                                    three);
+    *scale = halves_to_floats(_mm512_permutex2var_epi16(a, load(scale_112), b));
 }
 
 /* The whole-number products of one super-block of a row, with zero = 1 for all types here; minus_sum is minus the sum of each
@@ -187,8 +166,14 @@ QN_INLINE __m512i super_product(enum stored stored, const uint8_t *p, const __m5
 {
     __m512i code[8];
     if (stored == TRITS_28) {
-        *scale = read_trits_scale(p);
-        return _mm512_add_epi32(trits_product(p, act), minus_sum);
+        /* Runs 0 to 3 of a block have vectors 0 1, 2 3, 4 5, 6 7, spread over the block's four lanes. */
+        const __m512i none = _mm512_setzero_si512();
+        __m512i sum[4];
+        read_trits(p, code, scale);
+        for (int run = 0; run < 4; run++)
+            sum[run] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, code[2 * run], act[2 * run]), code[2 * run + 1],
+                                           act[2 * run + 1]);
+        return _mm512_add_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), minus_sum);
     }
     if (stored == BITS_18)
         read_bits(p, code, scale);
