@@ -1,0 +1,465 @@
+/* The matrix product for NEON beyond what all instruction sets share: products of one token that read codes as they are
+ * stored, and super-blocks unpacked for tiles the same way. Compiled once for each instruction set by the file that includes
+ * it after kernels/matmul/matmul_simd.h.
+ *
+ * Everything goes by quarters of a super-block, 128 weights: their four runs fill the four lanes of a register. Each layout
+ * gives eight vectors of codes for a quarter. By lanes, all eight meet the activations in one sum, whose lanes are then the
+ * runs (QN_ACT_BITS, QN_ACT_PAIRS); by runs, vectors 2k and 2k + 1 are run k in rising order (QN_ACT_PLAIN), and the four sums
+ * are folded into one register at the end. */
+#ifndef QN_KERNELS_MATMUL_ONE_NEON_H
+#define QN_KERNELS_MATMUL_ONE_NEON_H
+
+#include "kernels/matmul/matmul.h"
+#include "kernels/vec16.h"
+
+#include <string.h>
+
+/* Stored layouts that are read without unpacking; the number is the bytes of a block. */
+enum stored {
+    BITS_18,     /* Q1_0 */
+    PAIRS_18,    /* Q2_0 */
+    PAIRS_34,    /* PQ2_0 */
+    PAIRS_OX_34, /* OX2_0 */
+    FIELDS_66,   /* TQ2_0 */
+    TRITS_28,    /* PTQ1_0 */
+    NIBBLES_18,  /* Q4_0 */
+    NIBBLES_20,  /* Q4_1 */
+    BYTES_34,    /* Q8_0 */
+    NIBBLES_144  /* Q4_K */
+};
+
+enum { QUARTER_RUNS = 4, LARGEST_SUPER = 16 * 34 };
+
+/* Bytes of a super-block. */
+QN_INLINE size_t super_bytes(enum stored stored)
+{
+    switch (stored) {
+    case BITS_18: return 4 * 18;
+    case PAIRS_18: return 8 * 18;
+    case PAIRS_34:
+    case PAIRS_OX_34: return 4 * 34;
+    case FIELDS_66: return 2 * 66;
+    case TRITS_28: return 4 * 28;
+    case NIBBLES_18: return 16 * 18;
+    case NIBBLES_20: return 16 * 20;
+    case BYTES_34: return 16 * 34;
+    default: return 2 * 144;
+    }
+}
+
+QN_INLINE qn_act_form stored_form(enum stored stored)
+{
+    return stored == BITS_18                                                   ? QN_ACT_BITS
+           : stored == PAIRS_18 || stored == PAIRS_34 || stored == PAIRS_OX_34 ? QN_ACT_PAIRS
+                                                                               : QN_ACT_PLAIN;
+}
+
+QN_INLINE bool stored_has_offset(enum stored stored)
+{
+    return stored == NIBBLES_20 || stored == NIBBLES_144;
+}
+
+/* ---- Codes ----
+ *
+ * Vectors of codes are as cheap as the products allow: Q1_0's are minus the bit, one comparison each; the middle two fields of
+ * four stay where they are in their bytes, worth 4 and 16 times their value, which costs a shift of a sum in place of shifts of
+ * codes; Q8_0's are signed. */
+
+QN_INLINE int8x16_t signed_bytes(uint8x16_t x)
+{
+    return vreinterpretq_s8_u8(x);
+}
+
+/* Digit n of a trit byte b is floor(3 x / 256) with x = 3^n b mod 256. Halving twice on the way stays within bytes and rounds
+ * down each time, which is the same. */
+QN_INLINE int8x16_t top_digit(uint8x16_t x)
+{
+    return signed_bytes(vshrq_n_u8(vhaddq_u8(x, vshrq_n_u8(x, 1)), 6));
+}
+
+QN_INLINE void read_trits(const uint8_t *p, int8x16_t codes[8])
+{
+    static const uint8_t power[3][16] = { { 1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3 },
+                                          { 9, 9, 9, 9, 9, 9, 9, 9, 27, 27, 27, 27, 27, 27, 27, 27 },
+                                          { 81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27 } };
+    const uint8x16_t sixteen = vld1q_u8(p);
+    const uint8x8_t eight = vld1_u8(p + 16);
+    uint16_t two;
+    memcpy(&two, p + 24, sizeof two);
+    const uint8x16_t twice = vcombine_u8(eight, eight), tail = vcombine_u8(eight, vreinterpret_u8_u16(vdup_n_u16(two)));
+    codes[0] = top_digit(sixteen);
+    codes[1] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(3)));
+    codes[2] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(9)));
+    codes[3] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(27)));
+    codes[4] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(81)));
+    codes[5] = top_digit(vmulq_u8(twice, vld1q_u8(power[0])));
+    codes[6] = top_digit(vmulq_u8(twice, vld1q_u8(power[1])));
+    codes[7] = top_digit(vmulq_u8(tail, vld1q_u8(power[2])));
+}
+
+/* The four 2-bit fields of each byte, to places `step` apart. */
+QN_INLINE void read_fields(uint8x16_t x, int8x16_t *codes, size_t step)
+{
+    codes[0] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x03)));
+    codes[step] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x0c)));
+    codes[2 * step] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x30)));
+    codes[3 * step] = signed_bytes(vshrq_n_u8(x, 6));
+}
+
+/* Two runs of eight bytes at `first`, two at `second`: first halves of the runs to codes 0..3, second halves to 4..7. */
+QN_INLINE void read_pairs(const uint8_t *first, const uint8_t *second, int8x16_t codes[8])
+{
+    const uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(first)), b = vreinterpretq_u32_u8(vld1q_u8(second));
+    read_fields(vreinterpretq_u8_u32(vuzp1q_u32(a, b)), codes, 1);
+    read_fields(vreinterpretq_u8_u32(vuzp2q_u32(a, b)), codes + 4, 1);
+}
+
+QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
+{
+    const uint8x16_t x = vld1q_u8(p);
+    *low = signed_bytes(vandq_u8(x, vdupq_n_u8(15)));
+    *high = signed_bytes(vshrq_n_u8(x, 4));
+}
+
+/* Quarter q of the super-block at p. */
+QN_INLINE void read_codes(enum stored stored, const uint8_t *p, size_t q, int8x16_t codes[8])
+{
+    switch (stored) {
+    case BITS_18: {
+        const uint8x16_t bits = vld1q_u8(p + 18 * q + 2);
+        for (int v = 0; v < 8; v++)
+            codes[v] = signed_bytes(vtstq_u8(bits, vdupq_n_u8((uint8_t)(1 << v))));
+        break;
+    }
+    case PAIRS_18: read_pairs(p + 36 * q + 2, p + 36 * q + 20, codes); break;
+    case PAIRS_34: read_pairs(p + 34 * q + 2, p + 34 * q + 18, codes); break;
+    case PAIRS_OX_34: read_pairs(p + 34 * q, p + 34 * q + 16, codes); break;
+    case FIELDS_66:
+        read_fields(vld1q_u8(p + q / 2 * 66 + q % 2 * 32), codes, 2);
+        read_fields(vld1q_u8(p + q / 2 * 66 + q % 2 * 32 + 16), codes + 1, 2);
+        break;
+    case TRITS_28: read_trits(p + 28 * q, codes); break;
+    case NIBBLES_18:
+        for (size_t k = 0; k < 4; k++)
+            read_nibbles(p + 18 * (4 * q + k) + 2, &codes[2 * k], &codes[2 * k + 1]);
+        break;
+    case NIBBLES_20:
+        for (size_t k = 0; k < 4; k++)
+            read_nibbles(p + 20 * (4 * q + k) + 4, &codes[2 * k], &codes[2 * k + 1]);
+        break;
+    case BYTES_34:
+        for (size_t k = 0; k < 4; k++) {
+            codes[2 * k] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 2));
+            codes[2 * k + 1] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 18));
+        }
+        break;
+    case NIBBLES_144:
+        for (size_t k = 0; k < 2; k++) {
+            const uint8_t *pair = p + q / 2 * 144 + 16 + q % 2 * 64 + k * 32;
+            read_nibbles(pair, &codes[4 * k], &codes[4 * k + 2]);
+            read_nibbles(pair + 16, &codes[4 * k + 1], &codes[4 * k + 3]);
+        }
+        break;
+    }
+}
+
+/* ---- Scales ---- */
+
+QN_INLINE uint16x4_t load_half(const uint8_t *p)
+{
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    return vdup_n_u16(half);
+}
+
+QN_INLINE float32x4_t half_floats(uint16x4_t halves)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(halves));
+}
+
+/* Four halves, `step` bytes apart. */
+QN_INLINE uint16x4_t load_halves(const uint8_t *p, size_t step)
+{
+    uint16_t half[4];
+    for (size_t k = 0; k < 4; k++)
+        memcpy(&half[k], p + k * step, sizeof half[k]);
+    uint16x4_t halves = vdup_n_u16(half[0]);
+    halves = vset_lane_u16(half[1], halves, 1);
+    halves = vset_lane_u16(half[2], halves, 2);
+    return vset_lane_u16(half[3], halves, 3);
+}
+
+/* Four whole numbers of a byte each, as floats. */
+QN_INLINE float32x4_t byte_floats(uint32_t bytes)
+{
+    const uint8x8_t eight = vreinterpret_u8_u32(vdup_n_u32(bytes));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(eight))));
+}
+
+/* Scales and minima of runs 4*half .. 4*half+3 of a Q4_K block; quant/kquants.c says how twelve bytes hold them. */
+QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *scale, float32x4_t *offset)
+{
+    uint32_t words[3], scales, mins;
+    memcpy(words, block + 4, sizeof words);
+    if (half) {
+        scales = (words[2] & 0x0f0f0f0fu) | (words[0] >> 2 & 0x30303030u);
+        mins = (words[2] >> 4 & 0x0f0f0f0fu) | (words[1] >> 2 & 0x30303030u);
+    } else {
+        scales = words[0] & 0x3f3f3f3fu;
+        mins = words[1] & 0x3f3f3f3fu;
+    }
+    *scale = vmulq_f32(half_floats(load_half(block)), byte_floats(scales));
+    *offset = vnegq_f32(vmulq_f32(half_floats(load_half(block + 2)), byte_floats(mins)));
+}
+
+/* Scales (and offsets, where the layout has them) of the runs of quarter q. */
+QN_INLINE void read_scales(enum stored stored, const uint8_t *p, size_t q, float32x4_t *scale, float32x4_t *offset)
+{
+    switch (stored) {
+    case BITS_18: *scale = half_floats(load_half(p + 18 * q)); break;
+    case PAIRS_18: *scale = half_floats(vext_u16(load_half(p + 36 * q), load_half(p + 36 * q + 18), 2)); break;
+    case PAIRS_34: *scale = half_floats(load_half(p + 34 * q)); break;
+    case PAIRS_OX_34: *scale = half_floats(load_half(p + 34 * q + 32)); break;
+    case FIELDS_66: *scale = half_floats(load_half(p + q / 2 * 66 + 64)); break;
+    case TRITS_28: *scale = half_floats(load_half(p + 28 * q + 26)); break;
+    case NIBBLES_18: *scale = half_floats(load_halves(p + 72 * q, 18)); break;
+    case NIBBLES_20:
+        *scale = half_floats(load_halves(p + 80 * q, 20));
+        *offset = half_floats(load_halves(p + 80 * q + 2, 20));
+        break;
+    case BYTES_34: *scale = half_floats(load_halves(p + 136 * q, 34)); break;
+    case NIBBLES_144: read_k_scales(p + q / 2 * 144, q % 2, scale, offset); break;
+    }
+}
+
+/* ---- Products ---- */
+
+/* Sums of products of bytes on their way to lanes. Without dot products they are kept in 16 bits: at most eight products of a
+ * 1-bit, two of any other code meet in one place before they are widened, at most 2 * 128 * 127. */
+#ifdef QN_V16_DOTPROD
+typedef int32x4_t sums;
+QN_INLINE sums multiply(int8x16_t codes, int8x16_t acts)
+{
+    return vdotq_s32(vdupq_n_s32(0), codes, acts);
+}
+QN_INLINE sums multiply_add(sums to, int8x16_t codes, int8x16_t acts)
+{
+    return vdotq_s32(to, codes, acts);
+}
+QN_INLINE int32x4_t sum_fours(sums x)
+{
+    return x;
+}
+QN_INLINE int32x4_t sum_any(sums x)
+{
+    return x;
+}
+QN_INLINE sums add_quarter(sums to, sums x)
+{
+    return vsraq_n_s32(to, x, 2);
+}
+QN_INLINE sums add_sixteenth(sums to, sums x)
+{
+    return vsraq_n_s32(to, x, 4);
+}
+#else
+typedef struct sums {
+    int16x8_t low, high;
+} sums;
+QN_INLINE sums multiply(int8x16_t codes, int8x16_t acts)
+{
+    return (sums){ vmull_s8(vget_low_s8(codes), vget_low_s8(acts)), vmull_high_s8(codes, acts) };
+}
+QN_INLINE sums multiply_add(sums to, int8x16_t codes, int8x16_t acts)
+{
+    return (sums){ vmlal_s8(to.low, vget_low_s8(codes), vget_low_s8(acts)), vmlal_high_s8(to.high, codes, acts) };
+}
+/* Each four neighbouring bytes' products to their lane. */
+QN_INLINE int32x4_t sum_fours(sums x)
+{
+    return vpaddq_s32(vpaddlq_s16(x.low), vpaddlq_s16(x.high));
+}
+/* All products to the four lanes, in no order. */
+QN_INLINE int32x4_t sum_any(sums x)
+{
+    return vpadalq_s16(vpaddlq_s16(x.low), x.high);
+}
+/* Sums of multiples of 4 (16), of which a quarter (sixteenth) is wanted: exact. */
+QN_INLINE sums add_quarter(sums to, sums x)
+{
+    return (sums){ vsraq_n_s16(to.low, x.low, 2), vsraq_n_s16(to.high, x.high, 2) };
+}
+QN_INLINE sums add_sixteenth(sums to, sums x)
+{
+    return (sums){ vsraq_n_s16(to.low, x.low, 4), vsraq_n_s16(to.high, x.high, 4) };
+}
+#endif
+
+QN_INLINE sums run_products(const int8x16_t codes[2], const int8x16_t acts[2])
+{
+    return multiply_add(multiply(codes[0], acts[0]), codes[1], acts[1]);
+}
+
+/* For each run of a quarter the sum of codes times activations; FIELDS_66 still has codes of two runs where they are stored. */
+QN_INLINE int32x4_t quarter_products(enum stored stored, const int8x16_t codes[8], const int8x16_t acts[8])
+{
+    if (stored_form(stored) == QN_ACT_BITS) {
+        sums sum = multiply(codes[0], acts[0]);
+        for (int v = 1; v < 8; v++)
+            sum = multiply_add(sum, codes[v], acts[v]);
+        return sum_fours(sum);
+    }
+    if (stored_form(stored) == QN_ACT_PAIRS) {
+        sums sum = multiply_add(multiply(codes[0], acts[0]), codes[3], acts[3]);
+        sum = multiply_add(multiply_add(sum, codes[4], acts[4]), codes[7], acts[7]);
+        sum = add_quarter(sum, multiply_add(multiply(codes[1], acts[1]), codes[5], acts[5]));
+        return sum_fours(add_sixteenth(sum, multiply_add(multiply(codes[2], acts[2]), codes[6], acts[6])));
+    }
+    int32x4_t run[4];
+    for (int k = 0; k < 4; k++)
+        run[k] = sum_any(run_products(codes + 2 * k, acts + 2 * k));
+    return vpaddq_s32(vpaddq_s32(run[0], run[1]), vpaddq_s32(run[2], run[3]));
+}
+
+/* From sums of codes, as they were read, times activations to the whole-number products. */
+QN_INLINE int32x4_t finish_products(enum stored stored, int32x4_t product, int32x4_t act_sum)
+{
+    static const int32_t down[4] = { 0, -2, -4, 0 };
+    switch (stored) {
+    case BITS_18: return vmlsq_s32(vnegq_s32(act_sum), product, vdupq_n_s32(2)); /* codes 0 and 2 less 1; -1 was the bit */
+    case FIELDS_66: return vsubq_s32(vshlq_s32(product, vld1q_s32(down)), act_sum);
+    case NIBBLES_18: return vmlsq_s32(product, act_sum, vdupq_n_s32(8));
+    case NIBBLES_20:
+    case NIBBLES_144:
+    case BYTES_34: return product;
+    default: return vsubq_s32(product, act_sum);
+    }
+}
+
+/* Two rows: as many as leave registers for their sums. */
+enum { ONE_ROWS = 2 };
+
+/* Quarter q of super-block `super` of the activations against that of each row. */
+QN_INLINE void one_quarter(enum stored stored, bool fine, const uint8_t *const rows[ONE_ROWS], const qn_acts *acts,
+                           size_t super, size_t q, v16 partial[ONE_ROWS])
+{
+    const qn_act_form form = stored_form(stored);
+    const size_t at = super * QN_SUPER + q * (form == QN_ACT_PLAIN ? 128 : 16), step = form == QN_ACT_PLAIN ? 16 : 64;
+    const size_t run = super * QN_SUPER_RUNS + q * QUARTER_RUNS;
+    const float32x4_t act_scale = vld1q_f32(acts->scale + run);
+    const int32x4_t act_sum = vld1q_s32(acts->sum + run);
+    int8x16_t act[8], fine_act[8];
+    for (size_t v = 0; v < 8; v++) {
+        act[v] = vld1q_s8(acts->codes[form] + at + v * step);
+        if (fine)
+            fine_act[v] = vld1q_s8(acts->fine_codes[form] + at + v * step);
+    }
+    for (size_t r = 0; r < ONE_ROWS; r++) {
+        int8x16_t codes[8];
+        float32x4_t scale, offset;
+        read_codes(stored, rows[r], q, codes);
+        read_scales(stored, rows[r], q, &scale, &offset);
+        int32x4_t product = quarter_products(stored, codes, act);
+        if (fine)
+            product = vmlaq_s32(quarter_products(stored, codes, fine_act), product, vdupq_n_s32(QN_FINE));
+        product = finish_products(stored, product, act_sum);
+        float32x4_t *to = &partial[r].q[q];
+        *to = vfmaq_f32(*to, vcvtq_f32_s32(product), vmulq_f32(scale, act_scale));
+        if (stored_has_offset(stored))
+            *to = vfmaq_f32(*to, vcvtq_f32_s32(act_sum), vmulq_f32(offset, act_scale));
+    }
+}
+
+/* The super-block that a row does not fill is copied and filled up with zeros, so that nothing past the row is read; what is
+ * missing has scale 0. An odd row at the end is taken twice. */
+QN_INLINE void one_rows(enum stored stored, bool fine, const qn_matrix *weights, size_t row_begin, size_t row_end,
+                        const qn_acts *acts, size_t token, bool accumulate, float *out)
+{
+    const size_t bytes = super_bytes(stored), n_whole = weights->row_bytes / bytes, left = weights->row_bytes % bytes;
+    uint8_t last[ONE_ROWS][LARGEST_SUPER];
+    if (left)
+        memset(last, 0, sizeof last);
+    for (size_t row = row_begin; row < row_end; row += ONE_ROWS) {
+        const size_t next = row + 1 < row_end ? 1 : 0;
+        const uint8_t *p[ONE_ROWS] = { weights->data + row * weights->row_bytes,
+                                       weights->data + (row + next) * weights->row_bytes };
+        v16 partial[ONE_ROWS] = { v16_set1(0), v16_set1(0) };
+        for (size_t s = 0; s < acts->n_super; s++) {
+            const size_t super = token * acts->n_super + s;
+            for (size_t r = 0; r < ONE_ROWS && s == n_whole; r++)
+                p[r] = memcpy(last[r], p[r], left);
+            one_quarter(stored, fine, p, acts, super, 0, partial);
+            one_quarter(stored, fine, p, acts, super, 1, partial);
+            one_quarter(stored, fine, p, acts, super, 2, partial);
+            one_quarter(stored, fine, p, acts, super, 3, partial);
+            for (size_t r = 0; r < ONE_ROWS; r++)
+                p[r] += bytes;
+        }
+        for (size_t r = 0; r < 1 + next; r++) {
+            const float sum = v16_sum(partial[r]);
+            out[row + r] = accumulate ? out[row + r] + sum : sum;
+        }
+    }
+}
+
+/* A function of its own for each layout, plain and fine. */
+#define ONE(name, stored)                                                                                                      \
+    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
+                     bool accumulate, float *out)                                                                              \
+    {                                                                                                                          \
+        one_rows(stored, false, weights, row_begin, row_end, acts, token, accumulate, out);                                    \
+    }                                                                                                                          \
+    static void name##_fine(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,     \
+                            bool accumulate, float *out)                                                                       \
+    {                                                                                                                          \
+        one_rows(stored, true, weights, row_begin, row_end, acts, token, accumulate, out);                                     \
+    }
+
+ONE(one_bits_18, BITS_18)
+ONE(one_pairs_18, PAIRS_18)
+ONE(one_pairs_34, PAIRS_34)
+ONE(one_pairs_ox_34, PAIRS_OX_34)
+ONE(one_fields_66, FIELDS_66)
+ONE(one_trits_28, TRITS_28)
+ONE(one_nibbles_18, NIBBLES_18)
+ONE(one_nibbles_20, NIBBLES_20)
+ONE(one_bytes_34, BYTES_34)
+ONE(one_nibbles_144, NIBBLES_144)
+
+/* The layout of a type, if it is one of those above. */
+QN_INLINE bool find_stored(qn_type type, enum stored *stored)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: *stored = BITS_18; return true;
+    case QN_TYPE_Q2_0: *stored = PAIRS_18; return true;
+    case QN_TYPE_PQ2_0: *stored = PAIRS_34; return true;
+    case QN_TYPE_OX2_0: *stored = PAIRS_OX_34; return true;
+    case QN_TYPE_TQ2_0: *stored = FIELDS_66; return true;
+    case QN_TYPE_PTQ1_0: *stored = TRITS_28; return true;
+    case QN_TYPE_Q4_0: *stored = NIBBLES_18; return true;
+    case QN_TYPE_Q4_1: *stored = NIBBLES_20; return true;
+    case QN_TYPE_Q8_0: *stored = BYTES_34; return true;
+    case QN_TYPE_Q4_K: *stored = NIBBLES_144; return true;
+    default: return false;
+    }
+}
+
+static qn_matmul_one_fn one_neon(const qn_type_info *type, bool fine, qn_act_form *form)
+{
+    static const struct {
+        qn_matmul_one_fn plain, fine;
+    } functions[] = {
+        [BITS_18] = { one_bits_18, one_bits_18_fine },          [PAIRS_18] = { one_pairs_18, one_pairs_18_fine },
+        [PAIRS_34] = { one_pairs_34, one_pairs_34_fine },       [PAIRS_OX_34] = { one_pairs_ox_34, one_pairs_ox_34_fine },
+        [FIELDS_66] = { one_fields_66, one_fields_66_fine },    [TRITS_28] = { one_trits_28, one_trits_28_fine },
+        [NIBBLES_18] = { one_nibbles_18, one_nibbles_18_fine }, [NIBBLES_20] = { one_nibbles_20, one_nibbles_20_fine },
+        [BYTES_34] = { one_bytes_34, one_bytes_34_fine },       [NIBBLES_144] = { one_nibbles_144, one_nibbles_144_fine },
+    };
+    enum stored stored;
+    if (!find_stored(type->type, &stored))
+        return NULL;
+    *form = stored_form(stored);
+    return fine ? functions[stored].fine : functions[stored].plain;
+}
+
+#endif
