@@ -15,8 +15,13 @@ static const struct operation {
     const char *name;
     void (*check)(bool bench);
 } operations[] = {
-    { "matmul", qn_check_matmul }, { "quantize", qn_check_quantize },   { "norm", qn_check_norm },
-    { "rope", qn_check_rope },     { "attention", qn_check_attention }, { "elementwise", qn_check_elementwise },
+    { "peak", qn_check_peak },
+    { "matmul", qn_check_matmul },
+    { "quantize", qn_check_quantize },
+    { "norm", qn_check_norm },
+    { "rope", qn_check_rope },
+    { "attention", qn_check_attention },
+    { "elementwise", qn_check_elementwise },
     { "sample", qn_check_sample },
 };
 
