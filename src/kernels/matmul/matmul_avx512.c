@@ -4,19 +4,10 @@
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 
-#include "kernels/matmul/matmul_simd.h"
-
-/* Bytes ahead of the row in work that are asked for: some thousand cycles of work, and more than the hardware looks ahead. */
-enum { PREFETCH = 8192 };
+#include "kernels/matmul/one_wide_avx512.h"
 
 /* Stored layouts that are read without unpacking. */
 enum stored { BITS_18, PAIRS_18, PAIRS_34, TRITS_28 };
-
-/* Byte tables for vpermt2b and word tables for vpermw, filled by the compiler. In each, entry i says which byte (word) of what
- * was loaded goes to place i. */
-#define X4(f, i) f(i), f((i) + 1), f((i) + 2), f((i) + 3)
-#define X16(f, i) X4(f, i), X4(f, (i) + 4), X4(f, (i) + 8), X4(f, (i) + 12)
-#define X64(f) X16(f, 0), X16(f, 16), X16(f, 32), X16(f, 48)
 
 /* 72 bytes are four 18-byte blocks: two loads, at 0 and at 8. Byte j of the 72 is byte j of the first below 64, byte j-8 of the
  * second (numbered from 64) above. */
@@ -32,24 +23,15 @@ enum stored { BITS_18, PAIRS_18, PAIRS_34, TRITS_28 };
 #define OF_112(j) ((j) < 64 ? (j) : (j)-48 + 64)
 #define TRITS_MAIN(i) OF_112(28 * ((i) / 16) + (i) % 16)
 #define TRITS_REST(i) OF_112(28 * ((i) / 16) + ((i) % 16 < 8 ? 16 + (i) % 16 : 24 + (i) % 2))
-/* Digit n of byte b, and digits 0 to 3 as 2-bit fields. */
-#define TRIT(b, power) ((((b) * (power)&255) * 3) >> 8)
-#define TRITS_0123(b) (TRIT(b, 1) | TRIT(b, 3) << 2 | TRIT(b, 9) << 4 | TRIT(b, 27) << 6)
-#define TRIT_4(b) TRIT(b, 81)
-#define X128(f, i)                                                                                                             \
-    X16(f, i), X16(f, (i) + 16), X16(f, (i) + 32), X16(f, (i) + 48), X16(f, (i) + 64), X16(f, (i) + 80), X16(f, (i) + 96),     \
-        X16(f, (i) + 112)
 /* Bits at which the fields of a byte of a 64-bit group begin: of the first eight of sixteen bytes and of the others. */
 #define FIELDS_01(i) (8 * ((i) % 8) + (i) / 8 % 2 * 2)
 #define FIELDS_23(i) (FIELDS_01(i) + 4)
 #define FIELDS_TAIL(i) (8 * ((i) % 8) + (i) % 8 / 2 * 2)
 
-static const _Alignas(
-    64) uint8_t codes_18[64] = { X64(CODES_18) },
-                split_18[64] = { X64(SPLIT_18) }, split_34[64] = { X64(SPLIT_34) }, trits_main[64] = { X64(TRITS_MAIN) },
-                trits_rest[64] = { X64(TRITS_REST) }, fields_01[64] = { X64(FIELDS_01) }, fields_23[64] = { X64(FIELDS_23) },
-                fields_tail[64] = { X64(FIELDS_TAIL) }, trits_0123[256] = { X128(TRITS_0123, 0), X128(TRITS_0123, 128) },
-                trits_4[256] = { X128(TRIT_4, 0), X128(TRIT_4, 128) };
+static const _Alignas(64) uint8_t codes_18[64] = { X64(CODES_18) }, split_18[64] = { X64(SPLIT_18) },
+                                  split_34[64] = { X64(SPLIT_34) }, trits_main[64] = { X64(TRITS_MAIN) },
+                                  trits_rest[64] = { X64(TRITS_REST) }, fields_01[64] = { X64(FIELDS_01) },
+                                  fields_23[64] = { X64(FIELDS_23) }, fields_tail[64] = { X64(FIELDS_TAIL) };
 
 /* Words that hold the scale of lane i: of the 72 bytes at 0 (all below 64), and of two such groups. */
 #define SCALE_4(i) (9 * ((i) / 4))
@@ -58,11 +40,6 @@ static const _Alignas(
 static const _Alignas(64) uint16_t scale_112[32] = { X16(SCALE_112, 0) };
 static const _Alignas(32) uint16_t scale_4[16] = { X16(SCALE_4, 0) };
 static const _Alignas(64) uint16_t scale_8[32] = { X16(SCALE_8, 0) };
-
-QN_INLINE __m512i load(const void *p)
-{
-    return _mm512_loadu_si512(p);
-}
 
 QN_INLINE __m512 halves_to_floats(__m512i words)
 {
@@ -122,22 +99,6 @@ QN_INLINE void read_pairs_34(const uint8_t *p, __m512i code[8], __m512 *scale)
     const __m128i words = _mm_set_epi16(0, 0, 0, 0, (int16_t)d[3], (int16_t)d[2], (int16_t)d[1], (int16_t)d[0]);
     *scale = _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
                                    _mm512_castps128_ps512(_mm_cvtph_ps(words)));
-}
-
-/* Sums of four neighbouring lanes of four vectors: lane 4k+j of the result is the sum of lanes 4k..4k+3 of vector j. */
-QN_INLINE __m512i sum_fours(__m512i a, __m512i b, __m512i c, __m512i d)
-{
-    const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-    return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-}
-
-/* Entries of a table of 256 bytes. */
-QN_INLINE __m512i look_up(const uint8_t *table, __m512i index)
-{
-    const __m512i low = _mm512_permutex2var_epi8(load(table), index, load(table + 64));
-    const __m512i high = _mm512_permutex2var_epi8(load(table + 128), index, load(table + 192));
-    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
 }
 
 /* The eight code vectors of a super-block in the form QN_ACT_TRITS: vector v holds values 16v to 16v+15 of each block. Digits 0
@@ -279,6 +240,11 @@ ONE(one_trits_28_fine, TRITS_28, true)
 
 static qn_matmul_one_fn one_avx512(const qn_type_info *type, bool fine, qn_act_form *form)
 {
+    const qn_matmul_one_fn wide = one_wide(type, fine);
+    if (wide) {
+        *form = QN_ACT_PLAIN;
+        return wide;
+    }
     *form = type->type == QN_TYPE_PTQ1_0 ? QN_ACT_TRITS : qn_act_form_of(type);
     switch (type->type) {
     case QN_TYPE_Q1_0: return fine ? one_bits_18_fine : one_bits_18;
@@ -294,6 +260,8 @@ static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_
 {
     __m512i code[8];
     __m512 scale;
+    if (unpack_wide(type, blocks, n_blocks, out))
+        return;
     if (n_blocks * type->block_weights < QN_SUPER) {
         unpack_simd(type, blocks, n_blocks, out);
         return;
@@ -302,6 +270,10 @@ static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_
     case QN_TYPE_Q1_0: read_bits(blocks, code, &scale); break;
     case QN_TYPE_Q2_0: read_pairs_18(blocks, code, &scale); break;
     case QN_TYPE_PQ2_0: read_pairs_34(blocks, code, &scale); break;
+    case QN_TYPE_PTQ1_0:
+        read_trits(blocks, code, &scale);
+        pieces_to_lanes(code, code);
+        break;
     default: unpack_simd(type, blocks, n_blocks, out); return;
     }
     for (int v = 0; v < 8; v++)
