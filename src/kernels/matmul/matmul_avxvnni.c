@@ -4,8 +4,10 @@
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
 #include "kernels/matmul/matmul_simd.h"
+#include "kernels/matmul/one_avx2.h"
 
 void qn_matmul_init_avxvnni(qn_matmul_kernels *kernels)
 {
     matmul_fill(kernels);
+    kernels->one = one_avx2;
 }
