@@ -1,6 +1,7 @@
 /* Attention over a cache of half floats for AVX-512. */
 #define QN_V16_AVX512
-enum { QUERY_GROUP = 8 };
+#define QUERY_GROUP 8
+enum { SUMS = 8 };
 
 #include "kernels/attention/attention_simd.h"
 

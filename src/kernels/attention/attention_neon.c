@@ -1,6 +1,7 @@
 /* Attention over a cache of half floats for NEON. */
 #define QN_V16_NEON
-enum { QUERY_GROUP = 4 };
+#define QUERY_GROUP 4
+enum { SUMS = 4 };
 
 #include "kernels/attention/attention_simd.h"
 

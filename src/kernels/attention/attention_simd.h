@@ -1,5 +1,5 @@
-/* Attention over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the number of
- * queries that share each load of keys and values.
+/* Attention over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most
+ * queries that share a load of keys and values (8 or 4), and SUMS, the sums that fit its registers (a multiple of that).
  *
  * A group runs to the last key that any of its queries sees. Keys that one of them must not see get p = 0, which adds nothing;
  * positions past the group's last visible key are never read as values, and as keys only inside a tile that holds a visible
@@ -37,20 +37,43 @@ static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const 
             values[position * head_dim + d] = 0;
 }
 
+/* Scores of `tiles` tiles of keys at once. n and tiles are constants where this is called: with n * tiles sums in registers,
+ * one multiply-add need not wait for the one before it. */
+QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys, size_t tiles, size_t head_dim, float *scores)
+{
+    v16 sum[SUMS];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < n * tiles; i++)
+        sum[i] = v16_set1(0);
+    for (size_t d = 0; d < head_dim; d++) {
+        v16 query[QUERY_GROUP];
+#pragma GCC unroll 16
+        for (size_t q = 0; q < n; q++)
+            query[q] = v16_set1(queries[q * head_dim + d]);
+#pragma GCC unroll 16
+        for (size_t t = 0; t < tiles; t++) {
+            const v16 k = v16_load_f16(keys + (t * head_dim + d) * QN_KEY_TILE);
+#pragma GCC unroll 16
+            for (size_t q = 0; q < n; q++)
+                sum[t * n + q] = v16_fma(query[q], k, sum[t * n + q]);
+        }
+    }
+#pragma GCC unroll 16
+    for (size_t t = 0; t < tiles; t++)
+#pragma GCC unroll 16
+        for (size_t q = 0; q < n; q++)
+            v16_store(scores + q * QN_KEY_BLOCK + t * QN_KEY_TILE, sum[t * n + q]);
+}
+
 QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, size_t n_keys, size_t head_dim, float *scores)
 {
-    for (size_t j = 0; j < n_keys; j += QN_KEY_TILE) {
-        v16 sum[QUERY_GROUP];
-        for (size_t q = 0; q < n; q++)
-            sum[q] = v16_set1(0);
-        for (size_t d = 0; d < head_dim; d++) {
-            const v16 k = v16_load_f16(keys + j * head_dim + d * QN_KEY_TILE);
-            for (size_t q = 0; q < n; q++)
-                sum[q] = v16_fma(v16_set1(queries[q * head_dim + d]), k, sum[q]);
-        }
-        for (size_t q = 0; q < n; q++)
-            v16_store(scores + q * QN_KEY_BLOCK + j, sum[q]);
-    }
+    /* Tiles of 128 dimensions lie 4 KB apart, in the same set of the first cache: more than a few would push each other out. */
+    const size_t tiles = SUMS / n < 4 ? SUMS / n : 4, n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
+    size_t t = 0;
+    for (; t + tiles <= n_tiles; t += tiles)
+        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, tiles, head_dim, scores + t * QN_KEY_TILE);
+    for (; t < n_tiles; t++)
+        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, 1, head_dim, scores + t * QN_KEY_TILE);
 }
 
 /* Scores to weights in place; zeros from the query's last visible key to the group's. */
@@ -82,29 +105,42 @@ QN_INLINE void softmax_row(float *p, size_t visible, size_t n_keys, float *m, fl
     *l = v16_sum(partial);
 }
 
+/* `width` vectors of the output at once; n and width are constants where this is called, as above. */
+QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, size_t width, size_t head_dim,
+                             float *out)
+{
+    v16 sum[SUMS];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < n * width; i++)
+        sum[i] = v16_set1(0);
+    for (size_t j = 0; j < n_keys; j++) {
+        v16 weight[QUERY_GROUP];
+#pragma GCC unroll 16
+        for (size_t q = 0; q < n; q++)
+            weight[q] = v16_set1(p[q * QN_KEY_BLOCK + j]);
+#pragma GCC unroll 16
+        for (size_t i = 0; i < width; i++) {
+            const v16 v = v16_load_f16(values + j * head_dim + i * QN_LANES);
+#pragma GCC unroll 16
+            for (size_t q = 0; q < n; q++)
+                sum[i * n + q] = v16_fma(weight[q], v, sum[i * n + q]);
+        }
+    }
+#pragma GCC unroll 16
+    for (size_t i = 0; i < width; i++)
+#pragma GCC unroll 16
+        for (size_t q = 0; q < n; q++)
+            v16_store(out + q * head_dim + i * QN_LANES, sum[i * n + q]);
+}
+
 QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, size_t head_dim, float *out)
 {
+    const size_t width = SUMS / n;
     size_t d = 0;
-    for (; d + 4 * QN_LANES <= head_dim && n == 1; d += 4 * QN_LANES) { /* one query: four vectors hide the latency */
-        v16 sum[4] = { v16_set1(0), v16_set1(0), v16_set1(0), v16_set1(0) };
-        for (size_t j = 0; j < n_keys; j++)
-            for (size_t i = 0; i < 4; i++)
-                sum[i] = v16_fma(v16_set1(p[j]), v16_load_f16(values + j * head_dim + d + i * QN_LANES), sum[i]);
-        for (size_t i = 0; i < 4; i++)
-            v16_store(out + d + i * QN_LANES, sum[i]);
-    }
-    for (; d < head_dim; d += QN_LANES) {
-        v16 sum[QUERY_GROUP];
-        for (size_t q = 0; q < n; q++)
-            sum[q] = v16_set1(0);
-        for (size_t j = 0; j < n_keys; j++) {
-            const v16 v = v16_load_f16(values + j * head_dim + d);
-            for (size_t q = 0; q < n; q++)
-                sum[q] = v16_fma(v16_set1(p[q * QN_KEY_BLOCK + j]), v, sum[q]);
-        }
-        for (size_t q = 0; q < n; q++)
-            v16_store(out + q * head_dim + d, sum[q]);
-    }
+    for (; d + width * QN_LANES <= head_dim; d += width * QN_LANES)
+        vector_values(p, n, values + d, n_keys, width, head_dim, out + d);
+    for (; d < head_dim; d += QN_LANES)
+        vector_values(p, n, values + d, n_keys, 1, head_dim, out + d);
 }
 
 /* n is a constant at each call, so that the group's sums stay in registers. */
@@ -120,23 +156,26 @@ QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys,
     group_values(scores, n, values, n_keys, head_dim, out);
 }
 
+/* Queries are taken eight, four, two or one at a time, as many as see anything. */
 static void block_simd(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
                        const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
 {
-    for (size_t q = 0; q < n_queries;) {
-        size_t n = 0; /* queries from q on that see anything, up to a group */
-        while (n < QUERY_GROUP && q + n < n_queries && visible[q + n])
+    for (size_t q = 0, n; q < n_queries; q += n ? n : 1) {
+        const float *from = queries + q * head_dim;
+        float *to = out + q * head_dim;
+        for (n = 0; n < QUERY_GROUP && q + n < n_queries && visible[q + n];)
             n++;
-        if (n == QUERY_GROUP) {
-            group_block(queries + q * head_dim, QUERY_GROUP, keys, values, visible + q, head_dim, out + q * head_dim, m + q,
-                        l + q, scores);
-            q += n;
-        } else {
-            if (n)
-                group_block(queries + q * head_dim, 1, keys, values, visible + q, head_dim, out + q * head_dim, m + q, l + q,
-                            scores);
-            q++;
-        }
+        n = n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : n;
+#if QUERY_GROUP >= 8
+        if (n == 8)
+            group_block(from, 8, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
+#endif
+        if (n == 4)
+            group_block(from, 4, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
+        else if (n == 2)
+            group_block(from, 2, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
+        else if (n == 1)
+            group_block(from, 1, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
     }
 }
 
