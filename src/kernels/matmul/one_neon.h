@@ -336,32 +336,46 @@ QN_INLINE int32x4_t finish_products(enum stored stored, int32x4_t product, int32
     }
 }
 
+/* One super-block of a token's activations, in the form of the layout. */
+struct act_super {
+    const int8_t *codes, *fine_codes;
+    const float *scale;
+    const int32_t *sum;
+};
+
+/* Eight vectors of quarter q. */
+QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8x16_t acts[8])
+{
+    const bool plain = stored_form(stored) == QN_ACT_PLAIN;
+    for (size_t v = 0; v < 8; v++)
+        acts[v] = vld1q_s8(plain ? codes + q * 128 + v * 16 : codes + q * 16 + v * 64);
+}
+
+/* Keeps the compiler from beginning one row's work during another's: all of it at once has more values than registers. */
+#define STAY_HERE() __asm__ volatile("" ::: "memory")
+
 /* Two rows: as many as leave registers for their sums. */
 enum { ONE_ROWS = 2 };
 
-/* Quarter q of super-block `super` of the activations against that of each row. */
-QN_INLINE void one_quarter(enum stored stored, bool fine, const uint8_t *const rows[ONE_ROWS], const qn_acts *acts,
-                           size_t super, size_t q, v16 partial[ONE_ROWS])
+/* Quarter q of the activations against that of each row. */
+QN_INLINE void one_quarter(enum stored stored, bool fine, const uint8_t *const rows[ONE_ROWS], struct act_super token, size_t q,
+                           v16 partial[ONE_ROWS])
 {
-    const qn_act_form form = stored_form(stored);
-    const size_t at = super * QN_SUPER + q * (form == QN_ACT_PLAIN ? 128 : 16), step = form == QN_ACT_PLAIN ? 16 : 64;
-    const size_t run = super * QN_SUPER_RUNS + q * QUARTER_RUNS;
-    const float32x4_t act_scale = vld1q_f32(acts->scale + run);
-    const int32x4_t act_sum = vld1q_s32(acts->sum + run);
-    int8x16_t act[8], fine_act[8];
-    for (size_t v = 0; v < 8; v++) {
-        act[v] = vld1q_s8(acts->codes[form] + at + v * step);
-        if (fine)
-            fine_act[v] = vld1q_s8(acts->fine_codes[form] + at + v * step);
-    }
+    const float32x4_t act_scale = vld1q_f32(token.scale + q * QUARTER_RUNS);
+    const int32x4_t act_sum = vld1q_s32(token.sum + q * QUARTER_RUNS);
+    int8x16_t acts[8], fine_acts[8];
+    read_acts(stored, token.codes, q, acts);
     for (size_t r = 0; r < ONE_ROWS; r++) {
         int8x16_t codes[8];
         float32x4_t scale, offset;
+        STAY_HERE();
         read_codes(stored, rows[r], q, codes);
         read_scales(stored, rows[r], q, &scale, &offset);
-        int32x4_t product = quarter_products(stored, codes, act);
-        if (fine)
-            product = vmlaq_s32(quarter_products(stored, codes, fine_act), product, vdupq_n_s32(QN_FINE));
+        int32x4_t product = quarter_products(stored, codes, acts);
+        if (fine) { /* read again for each row: two sets of activations and one of codes do not fit */
+            read_acts(stored, token.fine_codes, q, fine_acts);
+            product = vmlaq_s32(quarter_products(stored, codes, fine_acts), product, vdupq_n_s32(QN_FINE));
+        }
         product = finish_products(stored, product, act_sum);
         float32x4_t *to = &partial[r].q[q];
         *to = vfmaq_f32(*to, vcvtq_f32_s32(product), vmulq_f32(scale, act_scale));
@@ -375,6 +389,8 @@ QN_INLINE void one_quarter(enum stored stored, bool fine, const uint8_t *const r
 QN_INLINE void one_rows(enum stored stored, bool fine, const qn_matrix *weights, size_t row_begin, size_t row_end,
                         const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
+    const qn_act_form form = stored_form(stored);
+    const size_t super0 = token * acts->n_super, run0 = super0 * QN_SUPER_RUNS;
     const size_t bytes = super_bytes(stored), n_whole = weights->row_bytes / bytes, left = weights->row_bytes % bytes;
     uint8_t last[ONE_ROWS][LARGEST_SUPER];
     if (left)
@@ -384,21 +400,29 @@ QN_INLINE void one_rows(enum stored stored, bool fine, const qn_matrix *weights,
         const uint8_t *p[ONE_ROWS] = { weights->data + row * weights->row_bytes,
                                        weights->data + (row + next) * weights->row_bytes };
         v16 partial[ONE_ROWS] = { v16_set1(0), v16_set1(0) };
+        struct act_super act = { .codes = acts->codes[form] + super0 * QN_SUPER,
+                                 .fine_codes = fine ? acts->fine_codes[form] + super0 * QN_SUPER : NULL,
+                                 .scale = acts->scale + run0,
+                                 .sum = acts->sum + run0 };
         for (size_t s = 0; s < acts->n_super; s++) {
-            const size_t super = token * acts->n_super + s;
             for (size_t r = 0; r < ONE_ROWS && s == n_whole; r++)
                 p[r] = memcpy(last[r], p[r], left);
-            one_quarter(stored, fine, p, acts, super, 0, partial);
-            one_quarter(stored, fine, p, acts, super, 1, partial);
-            one_quarter(stored, fine, p, acts, super, 2, partial);
-            one_quarter(stored, fine, p, acts, super, 3, partial);
+            one_quarter(stored, fine, p, act, 0, partial);
+            one_quarter(stored, fine, p, act, 1, partial);
+            one_quarter(stored, fine, p, act, 2, partial);
+            one_quarter(stored, fine, p, act, 3, partial);
             for (size_t r = 0; r < ONE_ROWS; r++)
                 p[r] += bytes;
+            act.codes += QN_SUPER;
+            if (fine)
+                act.fine_codes += QN_SUPER;
+            act.scale += QN_SUPER_RUNS;
+            act.sum += QN_SUPER_RUNS;
         }
-        for (size_t r = 0; r < 1 + next; r++) {
-            const float sum = v16_sum(partial[r]);
-            out[row + r] = accumulate ? out[row + r] + sum : sum;
-        }
+        const float first = v16_sum(partial[0]), second = v16_sum(partial[1]);
+        out[row] = accumulate ? out[row] + first : first;
+        if (next)
+            out[row + 1] = accumulate ? out[row + 1] + second : second;
     }
 }
 
