@@ -15,13 +15,10 @@ static const struct operation {
     const char *name;
     void (*check)(bool bench);
 } operations[] = {
-    { "peak", qn_check_peak },
-    { "matmul", qn_check_matmul },
-    { "quantize", qn_check_quantize },
-    { "norm", qn_check_norm },
-    { "rope", qn_check_rope },
-    { "attention", qn_check_attention },
-    { "elementwise", qn_check_elementwise },
+    { "peak", qn_check_peak },           { "barrier", qn_check_barrier },
+    { "matmul", qn_check_matmul },       { "quantize", qn_check_quantize },
+    { "norm", qn_check_norm },           { "rope", qn_check_rope },
+    { "attention", qn_check_attention }, { "elementwise", qn_check_elementwise },
     { "sample", qn_check_sample },
 };
 
@@ -195,8 +192,9 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
                "\"rate\": %.6g, \"unit\": \"%s\"}\n",
                op, variant, shape, seconds[RUNS / 2], seconds[0], seconds[RUNS - 1], units / seconds[RUNS / 2], unit);
     else
-        printf("%-12s %-8s %-34s %10.2f us %10.2f G%s/s\n", op, variant, shape, seconds[RUNS / 2] * 1e6,
-               units / seconds[RUNS / 2] * 1e-9, unit);
+        printf("%-12s %-8s %-34s %10.2f us %10.2f %c%s/s\n", op, variant, shape, seconds[RUNS / 2] * 1e6,
+               units / seconds[RUNS / 2] * (units < seconds[RUNS / 2] * 1e8 ? 1e-6 : 1e-9),
+               units < seconds[RUNS / 2] * 1e8 ? 'M' : 'G', unit);
     fflush(stdout);
 }
 

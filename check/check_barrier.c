@@ -1,0 +1,41 @@
+/* The cost of meeting at a barrier, for teams of two threads and of one for each core. tests/unit/test_team.c checks that
+ * barriers hold. */
+#include "check/check.h"
+
+#include "base/cpu.h"
+#include "base/team.h"
+
+#include <stdio.h>
+
+enum { MEETINGS = 1000 };
+
+static void meet(void *context, int thread)
+{
+    (void)thread;
+    for (int i = 0; i < MEETINGS; i++)
+        qn_team_barrier(context);
+}
+
+static void run_team(void *context)
+{
+    qn_team_run(context, meet, context);
+}
+
+void qn_check_barrier(bool bench)
+{
+    const int sizes[] = { 2, qn_cpu_cores() };
+    for (int i = 0; bench && i < 2; i++) {
+        qn_team *team;
+        char shape[32];
+        if (sizes[i] > qn_cpu_threads() || (i && sizes[1] == sizes[0]))
+            continue;
+        qn_case_begin("barrier", "team", "%d threads", sizes[i]);
+        const bool started = qn_team_create(sizes[i], &team) == QN_OK;
+        qn_expect(started, "the threads could not be started");
+        if (!started)
+            continue;
+        snprintf(shape, sizeof shape, "%d threads, %d meetings", sizes[i], MEETINGS);
+        qn_bench("barrier", "team", shape, MEETINGS, "meeting", run_team, team);
+        qn_team_free(team);
+    }
+}
