@@ -3,11 +3,9 @@
 #define QN_V16_DOTPROD
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
-#include "kernels/matmul/matmul_simd.h"
 #include "kernels/matmul/one_neon.h"
 
 void qn_matmul_init_neondot(qn_matmul_kernels *kernels)
 {
-    matmul_fill(kernels);
-    kernels->one = one_neon;
+    matmul_fill_neon(kernels);
 }

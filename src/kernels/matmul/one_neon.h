@@ -1,6 +1,6 @@
 /* The matrix product for NEON beyond what all instruction sets share: products of one token that read codes as they are
  * stored, and super-blocks unpacked for tiles the same way. Compiled once for each instruction set by the file that includes
- * it after kernels/matmul/matmul_simd.h.
+ * it, after defining what kernels/matmul/matmul_simd.h asks for.
  *
  * Everything goes by quarters of a super-block, 128 weights: their four runs fill the four lanes of a register. Each layout
  * gives eight vectors of codes for a quarter. By lanes, all eight meet the activations in one sum, whose lanes are then the
@@ -9,8 +9,7 @@
 #ifndef QN_KERNELS_MATMUL_ONE_NEON_H
 #define QN_KERNELS_MATMUL_ONE_NEON_H
 
-#include "kernels/matmul/matmul.h"
-#include "kernels/vec16.h"
+#include "kernels/matmul/matmul_simd.h"
 
 #include <string.h>
 
@@ -29,6 +28,9 @@ enum stored {
 };
 
 enum { QUARTER_RUNS = 4, LARGEST_SUPER = 16 * 34 };
+
+/* Keeps the compiler from beginning one row's work during another's: all of it at once has more values than registers. */
+#define STAY_HERE() __asm__ volatile("" ::: "memory")
 
 /* Bytes of a super-block. */
 QN_INLINE size_t super_bytes(enum stored stored)
@@ -351,9 +353,6 @@ QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8
         acts[v] = vld1q_s8(plain ? codes + q * 128 + v * 16 : codes + q * 16 + v * 64);
 }
 
-/* Keeps the compiler from beginning one row's work during another's: all of it at once has more values than registers. */
-#define STAY_HERE() __asm__ volatile("" ::: "memory")
-
 /* Two rows: as many as leave registers for their sums. */
 enum { ONE_ROWS = 2 };
 
@@ -484,6 +483,103 @@ static qn_matmul_one_fn one_neon(const qn_type_info *type, bool fine, qn_act_for
         return NULL;
     *form = stored_form(stored);
     return fine ? functions[stored].fine : functions[stored].plain;
+}
+
+/* ---- Unpacking for tiles ---- */
+
+/* Codes as tiles want them: whole, unsigned, where they belong. */
+QN_INLINE void finish_codes(enum stored stored, int8x16_t codes[8])
+{
+    uint8x16_t x[8];
+    for (int v = 0; v < 8; v++)
+        x[v] = vreinterpretq_u8_s8(codes[v]);
+    for (int v = 0; v < 8; v++) {
+        const int field = stored == FIELDS_66 ? v / 2 : v % 4;
+        if (stored == BITS_18)
+            x[v] = vandq_u8(x[v], vdupq_n_u8(2));
+        else if (stored == BYTES_34)
+            x[v] = veorq_u8(x[v], vdupq_n_u8(0x80));
+        else if ((stored == FIELDS_66 || stored_form(stored) == QN_ACT_PAIRS) && field == 1)
+            x[v] = vshrq_n_u8(x[v], 2);
+        else if ((stored == FIELDS_66 || stored_form(stored) == QN_ACT_PAIRS) && field == 2)
+            x[v] = vshrq_n_u8(x[v], 4);
+        codes[v] = signed_bytes(x[v]);
+    }
+}
+
+/* Half a run of each of four, in rising order, to four vectors that hold four codes of each. */
+QN_INLINE void interleave_four(int8x16_t a, int8x16_t b, int8x16_t c, int8x16_t d, uint8_t *to)
+{
+    const uint32x4_t a4 = vreinterpretq_u32_s8(a), b4 = vreinterpretq_u32_s8(b);
+    const uint32x4_t c4 = vreinterpretq_u32_s8(c), d4 = vreinterpretq_u32_s8(d);
+    const uint64x2_t ab0 = vreinterpretq_u64_u32(vzip1q_u32(a4, b4)), ab1 = vreinterpretq_u64_u32(vzip2q_u32(a4, b4));
+    const uint64x2_t cd0 = vreinterpretq_u64_u32(vzip1q_u32(c4, d4)), cd1 = vreinterpretq_u64_u32(vzip2q_u32(c4, d4));
+    vst1q_u8(to, vreinterpretq_u8_u64(vzip1q_u64(ab0, cd0)));
+    vst1q_u8(to + 64, vreinterpretq_u8_u64(vzip2q_u64(ab0, cd0)));
+    vst1q_u8(to + 128, vreinterpretq_u8_u64(vzip1q_u64(ab1, cd1)));
+    vst1q_u8(to + 192, vreinterpretq_u8_u64(vzip2q_u64(ab1, cd1)));
+}
+
+QN_INLINE void unpack_quarter(enum stored stored, const uint8_t *p, size_t q, qn_super *out)
+{
+    int8x16_t codes[8];
+    float32x4_t scale, offset;
+    STAY_HERE();
+    read_codes(stored, p, q, codes);
+    finish_codes(stored, codes);
+    if (stored_form(stored) == QN_ACT_PLAIN) {
+        interleave_four(codes[0], codes[2], codes[4], codes[6], out->codes + 16 * q);
+        interleave_four(codes[1], codes[3], codes[5], codes[7], out->codes + 16 * q + 256);
+    } else {
+        for (size_t v = 0; v < 8; v++)
+            vst1q_u8(out->codes + 16 * q + 64 * v, vreinterpretq_u8_s8(codes[v]));
+    }
+    read_scales(stored, p, q, &scale, &offset);
+    vst1q_f32(out->scale + QUARTER_RUNS * q, scale);
+    if (stored_has_offset(stored))
+        vst1q_f32(out->offset + QUARTER_RUNS * q, offset);
+}
+
+QN_INLINE void unpack_stored(enum stored stored, const uint8_t *blocks, size_t bytes, qn_super *out)
+{
+    uint8_t last[LARGEST_SUPER];
+    if (bytes < super_bytes(stored)) {
+        memset(last, 0, super_bytes(stored));
+        blocks = memcpy(last, blocks, bytes);
+    }
+    for (size_t half = 0; half < 2; half++) { /* layouts of 256 weights begin again with every half */
+        unpack_quarter(stored, blocks, 2 * half, out);
+        unpack_quarter(stored, blocks, 2 * half + 1, out);
+    }
+}
+
+static void unpack_neon(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out)
+{
+    const size_t bytes = n_blocks * type->block_bytes;
+    enum stored stored;
+    if (!find_stored(type->type, &stored)) {
+        unpack_simd(type, blocks, n_blocks, out);
+        return;
+    }
+    switch (stored) {
+    case BITS_18: unpack_stored(BITS_18, blocks, bytes, out); break;
+    case PAIRS_18: unpack_stored(PAIRS_18, blocks, bytes, out); break;
+    case PAIRS_34: unpack_stored(PAIRS_34, blocks, bytes, out); break;
+    case PAIRS_OX_34: unpack_stored(PAIRS_OX_34, blocks, bytes, out); break;
+    case FIELDS_66: unpack_stored(FIELDS_66, blocks, bytes, out); break;
+    case TRITS_28: unpack_stored(TRITS_28, blocks, bytes, out); break;
+    case NIBBLES_18: unpack_stored(NIBBLES_18, blocks, bytes, out); break;
+    case NIBBLES_20: unpack_stored(NIBBLES_20, blocks, bytes, out); break;
+    case BYTES_34: unpack_stored(BYTES_34, blocks, bytes, out); break;
+    case NIBBLES_144: unpack_stored(NIBBLES_144, blocks, bytes, out); break;
+    }
+}
+
+QN_INLINE void matmul_fill_neon(qn_matmul_kernels *kernels)
+{
+    matmul_fill(kernels);
+    kernels->unpack = unpack_neon;
+    kernels->one = one_neon;
 }
 
 #endif
