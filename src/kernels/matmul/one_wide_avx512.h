@@ -1,6 +1,6 @@
 /* Part of matmul_avx512.c: products of one token with codes as they are stored, and unpacking for tiles, for the types that are
- * best read in pieces of sixteen bytes: all but Q1_0, Q2_0, PQ2_0 and PTQ1_0, which have a way of their own there. And what both
- * ways share.
+ * best read in pieces of sixteen bytes: all but Q1_0, Q2_0, PQ2_0 and PTQ1_0, which have a way of their own there. And what
+ * both ways share.
  *
  * Everything works on a quarter of a super-block, 128 values or four runs, of four rows at a time. In a vector of codes, lane k
  * of 128 bits belongs to row k; in one of sums or scales, lane 4k + q of 32 bits to run q of row k. So the sums of runs need
@@ -373,11 +373,17 @@ QN_INLINE __m512 add_quarter(qn_type type, bool fine, const struct quarter *at, 
         sum_hi[q] = _mm512_dpbusd_epi32(sum_hi[q], code[2 * q + 1], for_all_rows(codes + 32 * q + 16));
     }
     if (fine) {
+        /* Codes below 32 give eight products whose sum stays within 31 * 127 * 8 = 31496: one multiply-add of words brings the
+         * first term in, where a product of 32 bits is two shifts or takes a second pass. */
         const int8_t *fine_codes = acts->fine_codes[QN_ACT_PLAIN] + run0 * QN_RUN;
+        const bool words = type != QN_TYPE_Q8_0;
         for (int q = 0; q < QUARTER_RUNS; q++) {
-            sum_hi[q] = _mm512_mullo_epi32(sum_hi[q], _mm512_set1_epi32(QN_FINE));
+            const __m512i first = sum_hi[q], by = _mm512_set1_epi32(QN_FINE);
+            sum_hi[q] = words ? _mm512_setzero_si512() : _mm512_mullo_epi32(first, by);
             sum_hi[q] = _mm512_dpbusd_epi32(sum_hi[q], code[2 * q], for_all_rows(fine_codes + 32 * q));
             sum_hi[q] = _mm512_dpbusd_epi32(sum_hi[q], code[2 * q + 1], for_all_rows(fine_codes + 32 * q + 16));
+            if (words)
+                sum_hi[q] = _mm512_dpwssd_epi32(sum_hi[q], first, by);
         }
     }
     read_scales(type, at, &scale, &offset);
@@ -425,7 +431,8 @@ QN_INLINE void one_wide_rows(qn_type type, bool fine, const qn_matrix *weights, 
     size_t run0 = token * acts->n_super * QN_SUPER_RUNS, i = 0;
     for (; i + step <= n_runs / QUARTER_RUNS; i += step) {
         for (size_t k = 0; k < 4; k++) {
-            for (size_t ahead = 0; ahead + 8 < bytes; ahead += 64)
+            /* Lines that begin in these bytes: the one before was asked for with the bytes before. */
+            for (size_t ahead = 63; ahead < bytes - 1; ahead += 64)
                 _mm_prefetch((const char *)at.row[k] + PREFETCH + ahead, _MM_HINT_T0);
             _mm_prefetch((const char *)at.row[k] + PREFETCH + bytes - 1, _MM_HINT_T0);
         }
