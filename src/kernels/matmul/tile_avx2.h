@@ -1,0 +1,307 @@
+/* Tiles for AVX2: stored blocks unpacked by the readers of one_avx2.h, and integer products that widen as seldom as the codes
+ * allow: without dpbusd, sums of two products are kept in 16 bits for as many vectors as fit, which takes two instructions a
+ * vector where widening each takes four. Rows of float weights are left to matmul_simd.h. */
+#ifndef QN_KERNELS_MATMUL_TILE_AVX2_H
+#define QN_KERNELS_MATMUL_TILE_AVX2_H
+
+#include "kernels/matmul/one_avx2.h"
+
+/* ---- Unpacking ---- */
+
+/* Eight runs, one a vector, to eight groups of four bytes of each, 64 bytes apart. */
+QN_INLINE void store_groups(const __m256i run[8], uint8_t *out)
+{
+    __m256i a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_epi32(run[i], run[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32(run[i], run[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) { /* groups 2j and 2j + 1 of four runs, and 4 + the same in the upper half */
+            b[i + 2 * j] = _mm256_unpacklo_epi64(a[i + j], a[i + j + 2]);
+            b[i + 2 * j + 1] = _mm256_unpackhi_epi64(a[i + j], a[i + j + 2]);
+        }
+    for (int g = 0; g < 4; g++) {
+        _mm256_store_si256((__m256i *)(out + 64 * g), _mm256_permute2x128_si256(b[g], b[4 + g], 0x20));
+        _mm256_store_si256((__m256i *)(out + 64 * (g + 4)), _mm256_permute2x128_si256(b[g], b[4 + g], 0x31));
+    }
+}
+
+/* Half of a super-block's codes in the form of tiles. */
+QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t *out)
+{
+    __m256i code[8], run[8];
+    switch (type) {
+    case QN_TYPE_Q1_0: {
+        const __m256i bits = read_bits(p, half), two = _mm256_set1_epi8(2);
+        _mm256_store_si256((__m256i *)out, _mm256_and_si256(_mm256_add_epi8(bits, bits), two));
+        for (int v = 1; v < 8; v++)
+            _mm256_store_si256((__m256i *)(out + 64 * v), _mm256_and_si256(_mm256_srli_epi16(bits, v - 1), two));
+        return;
+    }
+    case QN_TYPE_Q2_0:
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_OX2_0: {
+        __m256i bytes[2];
+        read_pairs(type, p, half, &bytes[0], &bytes[1]);
+        for (int v = 0; v < 8; v++)
+            _mm256_store_si256((__m256i *)(out + 64 * v),
+                               _mm256_and_si256(_mm256_srli_epi16(bytes[v / 4], v % 4 * 2), _mm256_set1_epi8(3)));
+        return;
+    }
+    case QN_TYPE_PTQ1_0:
+        read_trits(p, half, code);
+        for (int r = 0; r < 4; r++) {
+            run[r] = _mm256_permute2x128_si256(code[2 * r], code[2 * r + 1], 0x20);
+            run[4 + r] = _mm256_permute2x128_si256(code[2 * r], code[2 * r + 1], 0x31);
+        }
+        break;
+    case QN_TYPE_Q8_0:
+        read_runs(type, p, half, run);
+        for (int r = 0; r < 8; r++)
+            run[r] = _mm256_xor_si256(run[r], _mm256_set1_epi8(-128));
+        break;
+    default: read_runs(type, p, half, run);
+    }
+    store_groups(run, out);
+}
+
+QN_INLINE void unpack_super(qn_type type, const uint8_t *p, qn_super *out)
+{
+    __m256 scale[2], offset[2];
+    read_scales(type, p, scale, offset);
+    for (size_t half = 0; half < 2; half++) {
+        unpack_half(type, p, half, out->codes + 32 * half);
+        _mm256_storeu_ps(out->scale + 8 * half, scale[half]);
+        if (has_offset(type))
+            _mm256_storeu_ps(out->offset + 8 * half, offset[half]);
+        for (size_t r = 0; type == QN_TYPE_Q6_K && r < 8; r++) {
+            out->factor_lo[8 * half + r] = (int8_t)p[210 * half + 192 + 2 * r];
+            out->factor_hi[8 * half + r] = (int8_t)p[210 * half + 192 + 2 * r + 1];
+        }
+    }
+}
+
+#define UNPACK_CASE(id, ID)                                                                                                    \
+    case QN_TYPE_##ID: unpack_super(QN_TYPE_##ID, blocks, out); break;
+
+static void unpack_avx2(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out)
+{
+    uint8_t last[MOST_SUPER_BYTES] = { 0 };
+    if (n_blocks * type->block_weights < QN_SUPER) { /* blocks of zero bytes have scale and offset 0 */
+        memcpy(last, blocks, n_blocks * type->block_bytes);
+        blocks = last;
+    }
+    switch (type->type) {
+        ONE_TYPES(UNPACK_CASE)
+        UNPACK_CASE(q6_k, Q6_K)
+    default: unpack_simd(type, blocks, n_blocks, out);
+    }
+}
+
+/* ---- Products ---- */
+
+/* dpbusd takes codes above 127 as they are; otherwise 128, their zero, is taken off before they are multiplied. */
+#ifdef QN_V16_AVXVNNI
+enum { NO_WIDE_ZERO = 0 };
+#else
+enum { NO_WIDE_ZERO = 1 };
+#endif
+
+/* What a tile's arithmetic depends on: constants wherever dot_block is called. */
+struct block_kind {
+    int together;                /* vectors whose products may be added in 16 bits */
+    bool wide;                   /* codes above 127 */
+    bool no_zero;                /* nothing is subtracted from a code */
+    bool has_offset, has_factor; /* as in qn_type_info */
+    bool fine;
+};
+
+/* Ends what the compiler may put into another order: gcc 12 turns chains of additions into trees, whose leaves do not fit in
+ * the registers (2.3 times the time of a tile). */
+QN_INLINE void keep_in_register(__m256i *x)
+{
+    __asm__("" : "+x"(*x));
+}
+
+/* Adds the products of vectors [begin, end) of one half of a super-block. */
+QN_INLINE void block_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, const int8_t *acts, size_t token_bytes,
+                           size_t n_tokens, int begin, int end, struct block_kind kind, __m256i sum[TILE_TOKENS][TILE_ROWS])
+{
+#ifdef QN_V16_AVXVNNI
+    for (int v = begin; v < end; v++) {
+        __m256i row[TILE_ROWS];
+        for (size_t r = 0; r < n_rows; r++)
+            row[r] = load32(w + r * row_bytes + 64 * v);
+        for (size_t t = 0; t < n_tokens; t++) {
+            const __m256i a = load32(acts + t * token_bytes + 64 * v);
+            for (size_t r = 0; r < n_rows; r++)
+                sum[t][r] = _mm256_dpbusd_avx_epi32(sum[t][r], row[r], a);
+        }
+    }
+    (void)kind;
+#else
+    for (int first = begin; first < end; first += kind.together) {
+        __m256i words[TILE_TOKENS][TILE_ROWS];
+#pragma GCC unroll 8
+        for (int v = first; v < first + kind.together; v++) {
+            __m256i a[TILE_TOKENS];
+            for (size_t t = 0; t < n_tokens; t++)
+                a[t] = load32(acts + t * token_bytes + 64 * v);
+            for (size_t r = 0; r < n_rows; r++) {
+                const __m256i row = load32(w + r * row_bytes + 64 * v);
+                /* As in multiply_signed: code - 128 against activations that are never -128. */
+                const __m256i sign = _mm256_xor_si256(row, _mm256_set1_epi8(-128));
+                for (size_t t = 0; t < n_tokens; t++) {
+                    const __m256i products = kind.wide
+                                                 ? _mm256_maddubs_epi16(_mm256_abs_epi8(sign), _mm256_sign_epi8(a[t], sign))
+                                                 : _mm256_maddubs_epi16(row, a[t]);
+                    words[t][r] = v == first ? products : _mm256_add_epi16(words[t][r], products);
+                    keep_in_register(&words[t][r]);
+                }
+            }
+        }
+        for (size_t t = 0; t < n_tokens; t++)
+            for (size_t r = 0; r < n_rows; r++)
+                sum[t][r] = _mm256_add_epi32(sum[t][r], _mm256_madd_epi16(words[t][r], _mm256_set1_epi16(1)));
+    }
+#endif
+}
+
+/* Products of one half of a super-block, less zero times the activations' sums: of whole runs in sum, or for types with factors
+ * of first halves in sum and of second halves in last. */
+QN_INLINE void block_sums(const qn_super *w, size_t row_supers, size_t n_rows, const qn_acts *acts, qn_act_form form,
+                          size_t super0, size_t half, size_t n_tokens, int zero_bits, struct block_kind kind,
+                          __m256i sum[TILE_TOKENS][TILE_ROWS], __m256i last[TILE_TOKENS][TILE_ROWS])
+{
+    const size_t n_super = acts->n_super, row_bytes = row_supers * sizeof *w, token_bytes = n_super * QN_SUPER;
+    const uint8_t *codes = w->codes + 32 * half;
+    for (size_t t = 0; t < n_tokens; t++)
+        for (size_t r = 0; r < n_rows; r++)
+            sum[t][r] = last[t][r] = _mm256_setzero_si256();
+    for (int pass = kind.fine ? 0 : 1; pass < 2; pass++) {
+        const int8_t *a = (kind.fine && pass ? acts->fine_codes[form] : acts->codes[form]) + super0 * QN_SUPER + 32 * half;
+        if (kind.has_factor) {
+            block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 0, 4, kind, sum);
+            block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 4, 8, kind, last);
+        } else {
+            block_codes(codes, row_bytes, n_rows, a, token_bytes, n_tokens, 0, 8, kind, sum);
+        }
+        for (size_t t = 0; t < n_tokens && kind.fine && !pass; t++)
+            for (size_t r = 0; r < n_rows; r++)
+                sum[t][r] = _mm256_mullo_epi32(sum[t][r], _mm256_set1_epi32(QN_FINE));
+    }
+    for (size_t t = 0; t < n_tokens; t++) {
+        const size_t run = (super0 + t * n_super) * QN_SUPER_RUNS + 8 * half;
+        const __m128i bits = _mm_cvtsi32_si128(zero_bits);
+        const __m256i hi = _mm256_sll_epi32(load32(acts->sum_hi + run), bits);
+        __m256i lo = _mm256_sll_epi32(load32(acts->sum + run), bits);
+        if (kind.has_factor)
+            lo = _mm256_sub_epi32(lo, hi);
+        for (size_t r = 0; r < n_rows && !kind.no_zero; r++) {
+            sum[t][r] = _mm256_sub_epi32(sum[t][r], lo);
+            if (kind.has_factor)
+                last[t][r] = _mm256_sub_epi32(last[t][r], hi);
+        }
+    }
+}
+
+/* One tile. All arguments but the pointers are constants where it is called, so that every loop over rows and tokens
+ * unrolls. The float sums are kept in memory: registers are for the whole-number ones. */
+QN_INLINE void dot_block(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
+                         size_t n_tokens, int zero_bits, struct block_kind kind, float *out)
+{
+    const size_t n_super = acts->n_super;
+    __m256 partial[TILE_TOKENS][TILE_ROWS][2];
+    for (size_t t = 0; t < n_tokens; t++)
+        for (size_t r = 0; r < n_rows; r++)
+            partial[t][r][0] = partial[t][r][1] = _mm256_setzero_ps();
+    for (size_t s = 0; s < n_super; s++)
+        for (size_t half = 0; half < 2; half++) {
+            const qn_super *w = rows + s;
+            const size_t super0 = first * n_super + s;
+            __m256i sum[TILE_TOKENS][TILE_ROWS], last[TILE_TOKENS][TILE_ROWS];
+            block_sums(w, n_super, n_rows, acts, form, super0, half, n_tokens, zero_bits, kind, sum, last);
+            for (size_t t = 0; t < n_tokens; t++) {
+                const size_t run = (super0 + t * n_super) * QN_SUPER_RUNS + 8 * half;
+                const __m256 act_scale = _mm256_loadu_ps(acts->scale + run);
+                for (size_t r = 0; r < n_rows; r++) {
+                    const qn_super *row = &w[r * n_super];
+                    __m256 *to = &partial[t][r][half];
+                    __m256i product = sum[t][r];
+                    if (kind.has_factor)
+                        product = _mm256_add_epi32(_mm256_mullo_epi32(product, load32(row->factor_lo + 8 * half)),
+                                                   _mm256_mullo_epi32(last[t][r], load32(row->factor_hi + 8 * half)));
+                    *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product),
+                                          _mm256_mul_ps(_mm256_loadu_ps(row->scale + 8 * half), act_scale), *to);
+                    if (kind.has_offset)
+                        *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(load32(acts->sum + run)),
+                                              _mm256_mul_ps(_mm256_loadu_ps(row->offset + 8 * half), act_scale), *to);
+                }
+            }
+        }
+    for (size_t t = 0; t < n_tokens; t++)
+        for (size_t r = 0; r < n_rows; r++)
+            out[t * TILE_ROWS + r] = v16_sum((v16){ partial[t][r][0], partial[t][r][1] });
+}
+
+/* Whole tiles, and a token against a tile's rows, are what nearly all calls are. */
+QN_INLINE void dot_blocks(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
+                          size_t n_tokens, int zero_bits, struct block_kind kind, float *out)
+{
+    if (n_rows == TILE_ROWS && n_tokens == TILE_TOKENS) {
+        dot_block(rows, TILE_ROWS, acts, form, first, TILE_TOKENS, zero_bits, kind, out);
+    } else if (n_rows == TILE_ROWS) {
+        for (size_t t = 0; t < n_tokens; t++)
+            dot_block(rows, TILE_ROWS, acts, form, first + t, 1, zero_bits, kind, out + t * TILE_ROWS);
+    } else {
+        for (size_t t = 0; t < n_tokens; t++)
+            for (size_t r = 0; r < n_rows; r++)
+                dot_block(rows + r * acts->n_super, 1, acts, form, first + t, 1, zero_bits, kind, out + t * TILE_ROWS + r);
+    }
+}
+
+/* A function of its own for each kind, so that the compiler sees the constants. */
+#define BLOCK_KIND(suffix, ...)                                                                                                \
+    static void block_##suffix(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,       \
+                               size_t n_tokens, int zero_bits, float *out)                                                     \
+    {                                                                                                                          \
+        dot_blocks(rows, n_rows, acts, form, first, n_tokens, zero_bits, (struct block_kind){ __VA_ARGS__ }, out);             \
+    }
+
+/* For n vectors of codes up to c, n * 2 * c * 127 is at most 32767: 8 of 15, 4 of 31, 2 of 63, 1 of 128. */
+BLOCK_KIND(four_bits, .together = 8)
+BLOCK_KIND(four_bits_offset, .together = 8, .has_offset = true, .no_zero = true)
+BLOCK_KIND(five_bits, .together = 4)
+BLOCK_KIND(five_bits_offset, .together = 4, .has_offset = true, .no_zero = true)
+BLOCK_KIND(six_bits_factor, .together = 2, .has_factor = true)
+BLOCK_KIND(wide, .together = 1, .wide = true, .no_zero = NO_WIDE_ZERO)
+BLOCK_KIND(four_bits_fine, .together = 8, .fine = true)
+BLOCK_KIND(four_bits_offset_fine, .together = 8, .has_offset = true, .no_zero = true, .fine = true)
+BLOCK_KIND(five_bits_fine, .together = 4, .fine = true)
+BLOCK_KIND(five_bits_offset_fine, .together = 4, .has_offset = true, .no_zero = true, .fine = true)
+BLOCK_KIND(wide_fine, .together = 1, .wide = true, .no_zero = NO_WIDE_ZERO, .fine = true)
+
+static void dot_avx2(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first,
+                     size_t n_tokens, float *out)
+{
+    const qn_act_form form = qn_act_form_of(type);
+    const int zero_bits = type->zero ? __builtin_ctz(type->zero) : 0; /* zeros are powers of two, or absent with an offset */
+    const bool fine = acts->fine, offset = type->has_offset;
+    void (*dot)(const qn_super *, size_t, const qn_acts *, qn_act_form, size_t, size_t, int, float *);
+    if (type->has_factor)
+        dot = block_six_bits_factor;
+    else if (type->max_code > 31)
+        dot = fine ? block_wide_fine : block_wide;
+    else if (type->max_code > 15)
+        dot = offset ? fine ? block_five_bits_offset_fine : block_five_bits_offset
+              : fine ? block_five_bits_fine
+                     : block_five_bits;
+    else
+        dot = offset ? fine ? block_four_bits_offset_fine : block_four_bits_offset
+              : fine ? block_four_bits_fine
+                     : block_four_bits;
+    dot(rows, n_rows, acts, form, first, n_tokens, zero_bits, out);
+}
+
+#endif
