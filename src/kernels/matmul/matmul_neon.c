@@ -1,6 +1,6 @@
 /* The matrix product for ARMv8.0. */
 #define QN_V16_NEON
-enum { TILE_ROWS = 2, TILE_TOKENS = 1 };
+enum { TILE_ROWS = 2, TILE_TOKENS = 3 };
 
 #include "kernels/matmul/one_neon.h"
 

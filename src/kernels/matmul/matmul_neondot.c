@@ -1,7 +1,7 @@
 /* The matrix product for ARMv8.2 with dot products. */
 #define QN_V16_NEON
 #define QN_V16_DOTPROD
-enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
+enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 
 #include "kernels/matmul/one_neon.h"
 

@@ -10,6 +10,7 @@
 #define QN_KERNELS_MATMUL_ONE_NEON_H
 
 #include "kernels/matmul/matmul_simd.h"
+#include "kernels/matmul/tile_neon.h"
 
 #include <string.h>
 
@@ -487,7 +488,7 @@ static qn_matmul_one_fn one_neon(const qn_type_info *type, bool fine, qn_act_for
 
 /* ---- Unpacking for tiles ---- */
 
-/* Codes as tiles want them: whole, unsigned, where they belong. */
+/* Codes as tiles want them: whole, and as large as the type says; BYTES_34 stay signed. */
 QN_INLINE void finish_codes(enum stored stored, int8x16_t codes[8])
 {
     uint8x16_t x[8];
@@ -497,8 +498,6 @@ QN_INLINE void finish_codes(enum stored stored, int8x16_t codes[8])
         const int field = stored == FIELDS_66 ? v / 2 : v % 4;
         if (stored == BITS_18)
             x[v] = vandq_u8(x[v], vdupq_n_u8(2));
-        else if (stored == BYTES_34)
-            x[v] = veorq_u8(x[v], vdupq_n_u8(0x80));
         else if ((stored == FIELDS_66 || stored_form(stored) == QN_ACT_PAIRS) && field == 1)
             x[v] = vshrq_n_u8(x[v], 2);
         else if ((stored == FIELDS_66 || stored_form(stored) == QN_ACT_PAIRS) && field == 2)
@@ -579,6 +578,8 @@ QN_INLINE void matmul_fill_neon(qn_matmul_kernels *kernels)
 {
     matmul_fill(kernels);
     kernels->unpack = unpack_neon;
+    kernels->dot = dot_neon;
+    kernels->dot_float = dot_float_neon;
     kernels->one = one_neon;
 }
 
