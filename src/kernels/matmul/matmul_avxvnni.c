@@ -1,16 +1,11 @@
 /* The matrix product for AVX2 with AVX-VNNI's dpbusd. */
 #define QN_V16_AVX2
 #define QN_V16_AVXVNNI
-enum { TILE_ROWS = 4, TILE_TOKENS = 2 };
+enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
-#include "kernels/matmul/matmul_simd.h"
-#include "kernels/matmul/one_avx2.h"
 #include "kernels/matmul/tile_avx2.h"
 
 void qn_matmul_init_avxvnni(qn_matmul_kernels *kernels)
 {
-    matmul_fill(kernels);
-    kernels->unpack = unpack_avx2;
-    kernels->dot = dot_avx2;
-    kernels->one = one_avx2;
+    matmul_fill_avx2(kernels);
 }

@@ -1,10 +1,14 @@
 /* Tiles for AVX2: stored blocks unpacked by the readers of one_avx2.h, and integer products that widen as seldom as the codes
  * allow: without dpbusd, sums of two products are kept in 16 bits for as many vectors as fit, which takes two instructions a
- * vector where widening each takes four. Rows of float weights are left to matmul_simd.h. */
+ * vector where widening each takes four. Float weights are left to matmul_simd.h. */
 #ifndef QN_KERNELS_MATMUL_TILE_AVX2_H
 #define QN_KERNELS_MATMUL_TILE_AVX2_H
 
 #include "kernels/matmul/one_avx2.h"
+
+/* Eight sums of one half of a super-block live in registers: four rows, so that activations, which come from the second cache,
+ * are read seldom. Float tiles, whose sums take two registers each, are TILE_ROWS by TILE_TOKENS. */
+enum { BLOCK_ROWS = 4, BLOCK_TOKENS = 2 };
 
 /* ---- Unpacking ---- */
 
@@ -126,11 +130,11 @@ QN_INLINE void keep_in_register(__m256i *x)
 
 /* Adds the products of vectors [begin, end) of one half of a super-block. */
 QN_INLINE void block_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, const int8_t *acts, size_t token_bytes,
-                           size_t n_tokens, int begin, int end, struct block_kind kind, __m256i sum[TILE_TOKENS][TILE_ROWS])
+                           size_t n_tokens, int begin, int end, struct block_kind kind, __m256i sum[BLOCK_TOKENS][BLOCK_ROWS])
 {
 #ifdef QN_V16_AVXVNNI
     for (int v = begin; v < end; v++) {
-        __m256i row[TILE_ROWS];
+        __m256i row[BLOCK_ROWS];
         for (size_t r = 0; r < n_rows; r++)
             row[r] = load32(w + r * row_bytes + 64 * v);
         for (size_t t = 0; t < n_tokens; t++) {
@@ -142,10 +146,10 @@ QN_INLINE void block_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, co
     (void)kind;
 #else
     for (int first = begin; first < end; first += kind.together) {
-        __m256i words[TILE_TOKENS][TILE_ROWS];
+        __m256i words[BLOCK_TOKENS][BLOCK_ROWS];
 #pragma GCC unroll 8
         for (int v = first; v < first + kind.together; v++) {
-            __m256i a[TILE_TOKENS];
+            __m256i a[BLOCK_TOKENS];
             for (size_t t = 0; t < n_tokens; t++)
                 a[t] = load32(acts + t * token_bytes + 64 * v);
             for (size_t r = 0; r < n_rows; r++) {
@@ -172,7 +176,7 @@ QN_INLINE void block_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, co
  * of first halves in sum and of second halves in last. */
 QN_INLINE void block_sums(const qn_super *w, size_t row_supers, size_t n_rows, const qn_acts *acts, qn_act_form form,
                           size_t super0, size_t half, size_t n_tokens, int zero_bits, struct block_kind kind,
-                          __m256i sum[TILE_TOKENS][TILE_ROWS], __m256i last[TILE_TOKENS][TILE_ROWS])
+                          __m256i sum[BLOCK_TOKENS][BLOCK_ROWS], __m256i last[BLOCK_TOKENS][BLOCK_ROWS])
 {
     const size_t n_super = acts->n_super, row_bytes = row_supers * sizeof *w, token_bytes = n_super * QN_SUPER;
     const uint8_t *codes = w->codes + 32 * half;
@@ -212,7 +216,7 @@ QN_INLINE void dot_block(const qn_super *rows, size_t n_rows, const qn_acts *act
                          size_t n_tokens, int zero_bits, struct block_kind kind, float *out)
 {
     const size_t n_super = acts->n_super;
-    __m256 partial[TILE_TOKENS][TILE_ROWS][2];
+    __m256 partial[BLOCK_TOKENS][BLOCK_ROWS][2];
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++)
             partial[t][r][0] = partial[t][r][1] = _mm256_setzero_ps();
@@ -220,7 +224,7 @@ QN_INLINE void dot_block(const qn_super *rows, size_t n_rows, const qn_acts *act
         for (size_t half = 0; half < 2; half++) {
             const qn_super *w = rows + s;
             const size_t super0 = first * n_super + s;
-            __m256i sum[TILE_TOKENS][TILE_ROWS], last[TILE_TOKENS][TILE_ROWS];
+            __m256i sum[BLOCK_TOKENS][BLOCK_ROWS], last[BLOCK_TOKENS][BLOCK_ROWS];
             block_sums(w, n_super, n_rows, acts, form, super0, half, n_tokens, zero_bits, kind, sum, last);
             for (size_t t = 0; t < n_tokens; t++) {
                 const size_t run = (super0 + t * n_super) * QN_SUPER_RUNS + 8 * half;
@@ -242,22 +246,22 @@ QN_INLINE void dot_block(const qn_super *rows, size_t n_rows, const qn_acts *act
         }
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++)
-            out[t * TILE_ROWS + r] = v16_sum((v16){ partial[t][r][0], partial[t][r][1] });
+            out[t * BLOCK_ROWS + r] = v16_sum((v16){ partial[t][r][0], partial[t][r][1] });
 }
 
 /* Whole tiles, and a token against a tile's rows, are what nearly all calls are. */
 QN_INLINE void dot_blocks(const qn_super *rows, size_t n_rows, const qn_acts *acts, qn_act_form form, size_t first,
                           size_t n_tokens, int zero_bits, struct block_kind kind, float *out)
 {
-    if (n_rows == TILE_ROWS && n_tokens == TILE_TOKENS) {
-        dot_block(rows, TILE_ROWS, acts, form, first, TILE_TOKENS, zero_bits, kind, out);
-    } else if (n_rows == TILE_ROWS) {
+    if (n_rows == BLOCK_ROWS && n_tokens == BLOCK_TOKENS) {
+        dot_block(rows, BLOCK_ROWS, acts, form, first, BLOCK_TOKENS, zero_bits, kind, out);
+    } else if (n_rows == BLOCK_ROWS) {
         for (size_t t = 0; t < n_tokens; t++)
-            dot_block(rows, TILE_ROWS, acts, form, first + t, 1, zero_bits, kind, out + t * TILE_ROWS);
+            dot_block(rows, BLOCK_ROWS, acts, form, first + t, 1, zero_bits, kind, out + t * BLOCK_ROWS);
     } else {
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
-                dot_block(rows + r * acts->n_super, 1, acts, form, first + t, 1, zero_bits, kind, out + t * TILE_ROWS + r);
+                dot_block(rows + r * acts->n_super, 1, acts, form, first + t, 1, zero_bits, kind, out + t * BLOCK_ROWS + r);
     }
 }
 
@@ -302,6 +306,30 @@ static void dot_avx2(const qn_type_info *type, const qn_super *rows, size_t n_ro
               : fine ? block_four_bits_fine
                      : block_four_bits;
     dot(rows, n_rows, acts, form, first, n_tokens, zero_bits, out);
+}
+
+static void dot_float_avx2(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+                           size_t n_tokens, float *out)
+{
+    for (size_t begin = 0; begin < n_rows; begin += TILE_ROWS) {
+        const size_t n = n_rows - begin < TILE_ROWS ? n_rows - begin : TILE_ROWS;
+        float part[TILE_TOKENS * TILE_ROWS];
+        dot_float_simd(weights, row + begin, n, acts, first, n_tokens, part);
+        for (size_t t = 0; t < n_tokens; t++)
+            for (size_t r = 0; r < n; r++)
+                out[t * BLOCK_ROWS + begin + r] = part[t * TILE_ROWS + r];
+    }
+}
+
+QN_INLINE void matmul_fill_avx2(qn_matmul_kernels *kernels)
+{
+    matmul_fill(kernels);
+    kernels->tile_rows = BLOCK_ROWS;
+    kernels->tile_tokens = BLOCK_TOKENS;
+    kernels->unpack = unpack_avx2;
+    kernels->dot = dot_avx2;
+    kernels->dot_float = dot_float_avx2;
+    kernels->one = one_avx2;
 }
 
 #endif
