@@ -22,6 +22,7 @@ enum stored {
     PAIRS_OX_34, /* OX2_0 */
     FIELDS_66,   /* TQ2_0 */
     TRITS_28,    /* PTQ1_0 */
+    TRITS_54,    /* TQ1_0 */
     NIBBLES_18,  /* Q4_0 */
     NIBBLES_20,  /* Q4_1 */
     BYTES_34,    /* Q8_0 */
@@ -43,6 +44,7 @@ QN_INLINE size_t super_bytes(enum stored stored)
     case PAIRS_OX_34: return 4 * 34;
     case FIELDS_66: return 2 * 66;
     case TRITS_28: return 4 * 28;
+    case TRITS_54: return 2 * 54;
     case NIBBLES_18: return 16 * 18;
     case NIBBLES_20: return 16 * 20;
     case BYTES_34: return 16 * 34;
@@ -100,6 +102,34 @@ QN_INLINE void read_trits(const uint8_t *p, int8x16_t codes[8])
     codes[7] = top_digit(vmulq_u8(tail, vld1q_u8(power[2])));
 }
 
+/* Half a block of TQ1_0: digits 0..3 of 32 bytes; or digit 4 of those, five digits of 16 more and four of the last 4. */
+QN_INLINE void read_half_trits(const uint8_t *block, size_t half, int8x16_t codes[8])
+{
+    static const uint8_t power[16] = { 1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27 };
+    const uint8x16_t first = vld1q_u8(block), second = vld1q_u8(block + 16), more = vld1q_u8(block + 32);
+    if (half == 0) {
+        codes[0] = top_digit(first);
+        codes[1] = top_digit(second);
+        codes[2] = top_digit(vmulq_u8(first, vdupq_n_u8(3)));
+        codes[3] = top_digit(vmulq_u8(second, vdupq_n_u8(3)));
+        codes[4] = top_digit(vmulq_u8(first, vdupq_n_u8(9)));
+        codes[5] = top_digit(vmulq_u8(second, vdupq_n_u8(9)));
+        codes[6] = top_digit(vmulq_u8(first, vdupq_n_u8(27)));
+        codes[7] = top_digit(vmulq_u8(second, vdupq_n_u8(27)));
+        return;
+    }
+    uint32_t four;
+    memcpy(&four, block + 48, sizeof four);
+    codes[0] = top_digit(vmulq_u8(first, vdupq_n_u8(81)));
+    codes[1] = top_digit(vmulq_u8(second, vdupq_n_u8(81)));
+    codes[2] = top_digit(more);
+    codes[3] = top_digit(vmulq_u8(more, vdupq_n_u8(3)));
+    codes[4] = top_digit(vmulq_u8(more, vdupq_n_u8(9)));
+    codes[5] = top_digit(vmulq_u8(more, vdupq_n_u8(27)));
+    codes[6] = top_digit(vmulq_u8(more, vdupq_n_u8(81)));
+    codes[7] = top_digit(vmulq_u8(vreinterpretq_u8_u32(vdupq_n_u32(four)), vld1q_u8(power)));
+}
+
 /* The four 2-bit fields of each byte, to places `step` apart. */
 QN_INLINE void read_fields(uint8x16_t x, int8x16_t *codes, size_t step)
 {
@@ -142,6 +172,7 @@ QN_INLINE void read_codes(enum stored stored, const uint8_t *p, size_t q, int8x1
         read_fields(vld1q_u8(p + q / 2 * 66 + q % 2 * 32 + 16), codes + 1, 2);
         break;
     case TRITS_28: read_trits(p + 28 * q, codes); break;
+    case TRITS_54: read_half_trits(p + q / 2 * 54, q % 2, codes); break;
     case NIBBLES_18:
         for (size_t k = 0; k < 4; k++)
             read_nibbles(p + 18 * (4 * q + k) + 2, &codes[2 * k], &codes[2 * k + 1]);
@@ -225,6 +256,7 @@ QN_INLINE void read_scales(enum stored stored, const uint8_t *p, size_t q, float
     case PAIRS_OX_34: *scale = half_floats(load_half(p + 34 * q + 32)); break;
     case FIELDS_66: *scale = half_floats(load_half(p + q / 2 * 66 + 64)); break;
     case TRITS_28: *scale = half_floats(load_half(p + 28 * q + 26)); break;
+    case TRITS_54: *scale = half_floats(load_half(p + q / 2 * 54 + 52)); break;
     case NIBBLES_18: *scale = half_floats(load_halves(p + 72 * q, 18)); break;
     case NIBBLES_20:
         *scale = half_floats(load_halves(p + 80 * q, 20));
@@ -445,6 +477,7 @@ ONE(one_pairs_34, PAIRS_34)
 ONE(one_pairs_ox_34, PAIRS_OX_34)
 ONE(one_fields_66, FIELDS_66)
 ONE(one_trits_28, TRITS_28)
+ONE(one_trits_54, TRITS_54)
 ONE(one_nibbles_18, NIBBLES_18)
 ONE(one_nibbles_20, NIBBLES_20)
 ONE(one_bytes_34, BYTES_34)
@@ -460,6 +493,7 @@ QN_INLINE bool find_stored(qn_type type, enum stored *stored)
     case QN_TYPE_OX2_0: *stored = PAIRS_OX_34; return true;
     case QN_TYPE_TQ2_0: *stored = FIELDS_66; return true;
     case QN_TYPE_PTQ1_0: *stored = TRITS_28; return true;
+    case QN_TYPE_TQ1_0: *stored = TRITS_54; return true;
     case QN_TYPE_Q4_0: *stored = NIBBLES_18; return true;
     case QN_TYPE_Q4_1: *stored = NIBBLES_20; return true;
     case QN_TYPE_Q8_0: *stored = BYTES_34; return true;
@@ -473,11 +507,17 @@ static qn_matmul_one_fn one_neon(const qn_type_info *type, bool fine, qn_act_for
     static const struct {
         qn_matmul_one_fn plain, fine;
     } functions[] = {
-        [BITS_18] = { one_bits_18, one_bits_18_fine },          [PAIRS_18] = { one_pairs_18, one_pairs_18_fine },
-        [PAIRS_34] = { one_pairs_34, one_pairs_34_fine },       [PAIRS_OX_34] = { one_pairs_ox_34, one_pairs_ox_34_fine },
-        [FIELDS_66] = { one_fields_66, one_fields_66_fine },    [TRITS_28] = { one_trits_28, one_trits_28_fine },
-        [NIBBLES_18] = { one_nibbles_18, one_nibbles_18_fine }, [NIBBLES_20] = { one_nibbles_20, one_nibbles_20_fine },
-        [BYTES_34] = { one_bytes_34, one_bytes_34_fine },       [NIBBLES_144] = { one_nibbles_144, one_nibbles_144_fine },
+        [BITS_18] = { one_bits_18, one_bits_18_fine },
+        [PAIRS_18] = { one_pairs_18, one_pairs_18_fine },
+        [PAIRS_34] = { one_pairs_34, one_pairs_34_fine },
+        [PAIRS_OX_34] = { one_pairs_ox_34, one_pairs_ox_34_fine },
+        [FIELDS_66] = { one_fields_66, one_fields_66_fine },
+        [TRITS_28] = { one_trits_28, one_trits_28_fine },
+        [TRITS_54] = { one_trits_54, one_trits_54_fine },
+        [NIBBLES_18] = { one_nibbles_18, one_nibbles_18_fine },
+        [NIBBLES_20] = { one_nibbles_20, one_nibbles_20_fine },
+        [BYTES_34] = { one_bytes_34, one_bytes_34_fine },
+        [NIBBLES_144] = { one_nibbles_144, one_nibbles_144_fine },
     };
     enum stored stored;
     if (!find_stored(type->type, &stored))
@@ -567,6 +607,7 @@ static void unpack_neon(const qn_type_info *type, const uint8_t *blocks, size_t 
     case PAIRS_OX_34: unpack_stored(PAIRS_OX_34, blocks, bytes, out); break;
     case FIELDS_66: unpack_stored(FIELDS_66, blocks, bytes, out); break;
     case TRITS_28: unpack_stored(TRITS_28, blocks, bytes, out); break;
+    case TRITS_54: unpack_stored(TRITS_54, blocks, bytes, out); break;
     case NIBBLES_18: unpack_stored(NIBBLES_18, blocks, bytes, out); break;
     case NIBBLES_20: unpack_stored(NIBBLES_20, blocks, bytes, out); break;
     case BYTES_34: unpack_stored(BYTES_34, blocks, bytes, out); break;
