@@ -7,6 +7,7 @@
 #include "kernels/canon.h"
 
 #include <math.h>
+#include <string.h>
 
 struct candidate {
     float logit;
@@ -130,12 +131,14 @@ static void select_top(const float *logits, size_t n, struct candidate *top, siz
     }
 }
 
-static void apply_penalty(qn_sampler *sampler, const qn_token *recent, size_t n_recent, const float *logits)
+/* The logits after the penalty: the caller's own where it is off, else a copy. */
+static const float *apply_penalty(qn_sampler *sampler, const qn_token *recent, size_t n_recent, const float *logits)
 {
     const qn_sampling *p = &sampler->params;
-    if (p->repeat_penalty == 1)
-        return;
+    if (p->repeat_penalty == 1 || !n_recent || !p->repeat_last_n)
+        return logits;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
+    memcpy(sampler->logits, logits, sampler->n_vocab * sizeof *logits);
     for (size_t i = n_recent - n; i < n_recent; i++) {
         if (recent[i] < 0 || (size_t)recent[i] >= sampler->n_vocab)
             continue;
@@ -143,6 +146,7 @@ static void apply_penalty(qn_sampler *sampler, const qn_token *recent, size_t n_
         const float logit = logits[recent[i]];
         sampler->logits[recent[i]] = logit > 0 ? logit / p->repeat_penalty : logit * p->repeat_penalty;
     }
+    return sampler->logits;
 }
 
 /* Draw from the k candidates. They are taken from a heap in falling order, as few as are needed. */
@@ -178,24 +182,32 @@ static qn_token draw(qn_sampler *sampler, size_t k)
     return heap[k - 1].token;
 }
 
+/* Whether any of them is NaN: the comparison is false for those alone, and summing it lets the compiler take many at once. */
+static bool any_nan(const float *logits, size_t n)
+{
+    size_t sound = 0;
+    for (size_t i = 0; i < n; i++)
+        sound += logits[i] == logits[i];
+    return sound != n;
+}
+
 qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token)
 {
     const size_t n = sampler->n_vocab;
-    for (size_t i = 0; i < n; i++) {
-        if (logits[i] != logits[i])
-            return qn_fail(QN_ERR_INVALID, "logits: NaN for token %zu", i);
-        sampler->logits[i] = logits[i];
-    }
-    apply_penalty(sampler, recent, n_recent, logits);
-    const size_t best = qn_argmax_row(&sampler->kernels.sample, sampler->logits, n);
-    if (isinf(sampler->logits[best]))
-        return qn_fail(QN_ERR_INVALID, "logits: the largest is %g, expected a finite one", (double)sampler->logits[best]);
+    if (any_nan(logits, n))
+        for (size_t i = 0; i < n; i++)
+            if (isnan(logits[i]))
+                return qn_fail(QN_ERR_INVALID, "logits: NaN for token %zu", i);
+    logits = apply_penalty(sampler, recent, n_recent, logits);
+    const size_t best = qn_argmax_row(&sampler->kernels.sample, logits, n);
+    if (isinf(logits[best]))
+        return qn_fail(QN_ERR_INVALID, "logits: the largest is %g, expected a finite one", (double)logits[best]);
     if (sampler->params.temperature < 1e-6f || sampler->params.top_k == 1) {
         *token = (qn_token)best;
         return QN_OK;
     }
     const size_t top_k = (size_t)sampler->params.top_k, k = top_k && top_k < n ? top_k : n;
-    select_top(sampler->logits, n, sampler->candidates, k);
+    select_top(logits, n, sampler->candidates, k);
     *token = draw(sampler, k);
     return QN_OK;
 }

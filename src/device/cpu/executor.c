@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 struct qn_executor {
@@ -14,7 +15,13 @@ struct qn_executor {
     bool split_keys; /* this step's attention is spread over blocks of keys too */
     size_t scratch_bytes;
     unsigned char *scratch; /* [n_threads, scratch_bytes] */
+    atomic_uint *claims;    /* [n_ops, QN_OP_MATRICES] chunks of a matrix's rows that threads have taken this step */
 };
+
+/* Of a matrix's rows three quarters are shared out beforehand, in long runs that memory likes; the rest goes in chunks to
+ * whoever is done, so that nobody waits long for a slower core or one that was interrupted. Who computes a row never changes
+ * its result. */
+enum { CHUNK_ROWS = 32 };
 
 /* Scratch of one thread for attention: a tile of queries with their running results, one block's results, and scores. */
 struct attention_scratch {
@@ -51,8 +58,9 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
         bytes = need > bytes ? need : bytes;
     }
     executor->scratch_bytes = qn_round_up(bytes, QN_ALIGN);
-    const qn_status status =
-        qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
+    qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
+    if (status == QN_OK)
+        status = qn_alloc(&executor->claims, plan->n_ops, QN_OP_MATRICES * sizeof *executor->claims, "executor");
     if (status != QN_OK) {
         qn_executor_free(executor);
         return status;
@@ -66,6 +74,7 @@ void qn_executor_free(qn_executor *executor)
     if (!executor)
         return;
     qn_free(executor->scratch);
+    qn_free(executor->claims);
     qn_free(executor);
 }
 
@@ -136,27 +145,38 @@ static void run_swiglu(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
+/* A matrix of an operation by its activations: this thread's share of the rows, then chunks of the rest. */
+static void multiply(const qn_executor *ex, const qn_op *op, size_t index, size_t n_tokens, float *out, size_t out_stride,
+                     int thread)
+{
+    const struct qn_op_matrix *m = &op->matrices[index];
+    const qn_matmul_kernels *kernels = &ex->kernels->matmul;
+    const qn_acts *acts = &ex->plan->acts[op->acts].acts;
+    void *scratch = ex->scratch + (size_t)thread * ex->scratch_bytes;
+    const int n_threads = qn_team_size(ex->team);
+    const size_t n_rows = m->weights.n_rows, shared = n_threads == 1 ? n_rows : n_rows * 3 / 4 / CHUNK_ROWS * CHUNK_ROWS;
+    atomic_uint *claims = &ex->claims[(size_t)(op - ex->plan->ops) * QN_OP_MATRICES + index];
+    size_t begin, end;
+    qn_team_share(shared, CHUNK_ROWS, thread, n_threads, &begin, &end);
+    while (begin < n_rows) {
+        qn_matmul_rows(kernels, &m->weights, acts, n_tokens, begin, end, m->accumulate, out, out_stride, scratch);
+        begin = shared == n_rows ? n_rows
+                                 : shared + CHUNK_ROWS * (size_t)atomic_fetch_add_explicit(claims, 1, memory_order_relaxed);
+        end = n_rows - begin < CHUNK_ROWS ? n_rows : begin + CHUNK_ROWS;
+    }
+}
+
 static void run_matmul(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const qn_matmul_kernels *kernels = &ex->kernels->matmul;
     for (size_t i = 0; i < op->n_matrices; i++) {
-        const struct qn_op_matrix *m = &op->matrices[i];
-        size_t begin, end;
-        qn_team_share(m->weights.n_rows, kernels->tile_rows, thread, qn_team_size(ex->team), &begin, &end);
-        qn_matmul_rows(kernels, &m->weights, &ex->plan->acts[op->acts].acts, ex->step->n_rows, begin, end, m->accumulate,
-                       buffer_row(ex, m->out, 0), ex->plan->buffers[m->out].width,
-                       ex->scratch + (size_t)thread * ex->scratch_bytes);
+        const int out = op->matrices[i].out;
+        multiply(ex, op, i, ex->step->n_rows, buffer_row(ex, out, 0), ex->plan->buffers[out].width, thread);
     }
 }
 
 static void run_logits(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const qn_matmul_kernels *kernels = &ex->kernels->matmul;
-    const qn_matrix *weights = &op->matrices[0].weights;
-    size_t begin, end;
-    qn_team_share(weights->n_rows, kernels->tile_rows, thread, qn_team_size(ex->team), &begin, &end);
-    qn_matmul_rows(kernels, weights, &ex->plan->acts[op->acts].acts, ex->step->n_logit_rows, begin, end, false,
-                   ex->step->logits, ex->plan->n_vocab, ex->scratch + (size_t)thread * ex->scratch_bytes);
+    multiply(ex, op, 0, ex->step->n_logit_rows, ex->step->logits, ex->plan->n_vocab, thread);
 }
 
 static void turn_head(const qn_executor *ex, const qn_op *op, float *x, const float *norm, size_t row)
@@ -360,6 +380,8 @@ void qn_executor_run(qn_executor *executor, const qn_step *step)
     const size_t busy = 4 * (size_t)qn_team_size(executor->team);
     executor->split_keys = step->n_rows * executor->plan->heads.n_kv_heads < busy &&
                            partial_base(executor, step->n_rows) * executor->plan->heads.n_heads <= executor->plan->n_partials;
+    for (size_t i = 0; i < executor->plan->n_ops * QN_OP_MATRICES; i++)
+        atomic_store_explicit(&executor->claims[i], 0, memory_order_relaxed);
     qn_team_run(executor->team, walk, executor);
     executor->step = NULL;
 }
