@@ -13,6 +13,9 @@
 /* Bytes ahead of the row in work that are asked for: some thousand cycles of work, and more than the hardware looks ahead. */
 enum { PREFETCH = 8192, MOST_SUPER_BYTES = 544 };
 
+/* Rows side by side, so that the end of one does not wait for itself. */
+enum { ROWS_TOGETHER = 4 };
+
 /* type and fine are constants wherever the functions below are called, and vanish. */
 QN_INLINE size_t super_bytes(qn_type type)
 {
@@ -349,30 +352,33 @@ QN_INLINE void read_runs(qn_type type, const uint8_t *p, size_t half, __m256i ru
 /* ---- Products ---- */
 
 /* Planes are masked where they are, but for one shift by four, and the sums shifted instead: those of bit k are multiples of
- * 2^k. The codes are 0 and 2, hence the doubled factor. */
+ * 2^k. The codes are 0 and 2, hence the doubled factor. The sums meet as a tree, since what waits for a chain of them fills the
+ * scheduler. */
 QN_INLINE __m256i product_bits(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
-    const __m256i bits = read_bits(p, half), high = _mm256_srli_epi16(bits, 4);
-    __m256i sum = _mm256_setzero_si256();
-    for (int k = 3; k >= 0; k--) {
+    const __m256i bits = read_bits(p, half), high = _mm256_srli_epi16(bits, 4), zero = _mm256_setzero_si256();
+    __m256i sum[4];
+    for (int k = 0; k < 4; k++) {
         const __m256i mask = _mm256_set1_epi8((int8_t)(1 << k));
-        sum = multiply_add(shift_sums(sum, 1), _mm256_and_si256(bits, mask), load32(acts + 64 * k));
-        sum = multiply_add(sum, _mm256_and_si256(high, mask), load32(acts + 64 * (k + 4)));
+        sum[k] = multiply_add(zero, _mm256_and_si256(bits, mask), load32(acts + 64 * k));
+        sum[k] = shift_sums(multiply_add(sum[k], _mm256_and_si256(high, mask), load32(acts + 64 * (k + 4))), k);
     }
-    return finish(sum, 2 * factor);
+    return finish(add_sums(add_sums(sum[0], sum[1]), add_sums(sum[2], sum[3])), 2 * factor);
 }
 
 QN_INLINE __m256i product_pairs(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
-    __m256i bytes[2], one = _mm256_setzero_si256(), four = one;
+    __m256i bytes[2], one[2], four[2];
     read_pairs(type, p, half, &bytes[0], &bytes[1]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        one[i] = four[i] = _mm256_setzero_si256();
         for (int j = 0; j < 4; j += 2) {
             const __m256i x = _mm256_srli_epi16(bytes[i], 2 * j);
-            one = multiply_add(one, _mm256_and_si256(x, _mm256_set1_epi8(3)), load32(acts + 64 * (4 * i + j)));
-            four = multiply_add(four, _mm256_and_si256(x, _mm256_set1_epi8(12)), load32(acts + 64 * (4 * i + j + 1)));
+            one[i] = multiply_add(one[i], _mm256_and_si256(x, _mm256_set1_epi8(3)), load32(acts + 64 * (4 * i + j)));
+            four[i] = multiply_add(four[i], _mm256_and_si256(x, _mm256_set1_epi8(12)), load32(acts + 64 * (4 * i + j + 1)));
         }
-    return finish(add_sums(one, shift_sums(four, 2)), factor);
+    }
+    return finish(add_sums(add_sums(one[0], one[1]), shift_sums(add_sums(four[0], four[1]), 2)), factor);
 }
 
 /* Lanes are the four runs of one block, then of the other. */
@@ -498,28 +504,33 @@ QN_INLINE void add_super(qn_type type, bool fine, const uint8_t *p, const qn_act
     }
 }
 
-QN_INLINE void one_rows(qn_type type, bool fine, const qn_matrix *weights, size_t row_begin, size_t row_end,
-                        const qn_acts *acts, size_t token, bool accumulate, float *out)
+/* n_rows is a constant where this is called. */
+QN_INLINE void one_rows(qn_type type, bool fine, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                        size_t token, bool accumulate, float *out)
 {
-    const size_t n_whole = weights->n_cols / QN_SUPER, bytes = super_bytes(type);
-    for (size_t row = row_begin; row < row_end; row++) {
-        const uint8_t *p = weights->data + row * weights->row_bytes;
-        __m256 partial[2] = { _mm256_setzero_ps(), _mm256_setzero_ps() };
-        for (size_t s = 0; s < n_whole; s++, p += bytes) {
+    const size_t n_whole = weights->n_cols / QN_SUPER, bytes = super_bytes(type), row_bytes = weights->row_bytes;
+    const uint8_t *p = weights->data + row * row_bytes;
+    __m256 partial[ROWS_TOGETHER][2];
+    for (size_t r = 0; r < n_rows; r++)
+        partial[r][0] = partial[r][1] = _mm256_setzero_ps();
+    for (size_t s = 0; s < n_whole; s++, p += bytes)
+        for (size_t r = 0; r < n_rows; r++) {
+            const uint8_t *q = p + r * row_bytes;
             /* Every line that the super-block touches: its first byte in steps of a line, and its last. */
             for (size_t ahead = 0; ahead + 8 < bytes; ahead += 64)
-                _mm_prefetch((const char *)p + PREFETCH + ahead, _MM_HINT_T0);
-            _mm_prefetch((const char *)p + PREFETCH + bytes - 1, _MM_HINT_T0);
-            add_super(type, fine, p, acts, token * acts->n_super + s, partial);
+                _mm_prefetch((const char *)q + PREFETCH + ahead, _MM_HINT_T0);
+            _mm_prefetch((const char *)q + PREFETCH + bytes - 1, _MM_HINT_T0);
+            add_super(type, fine, q, acts, token * acts->n_super + s, partial[r]);
         }
+    for (size_t r = 0; r < n_rows; r++) {
         if (n_whole < acts->n_super) {
             /* Blocks of zero bytes have a scale of zero. */
             uint8_t last[MOST_SUPER_BYTES] = { 0 };
-            memcpy(last, p, weights->row_bytes - n_whole * bytes);
-            add_super(type, fine, last, acts, token * acts->n_super + n_whole, partial);
+            memcpy(last, p + r * row_bytes, row_bytes - n_whole * bytes);
+            add_super(type, fine, last, acts, token * acts->n_super + n_whole, partial[r]);
         }
-        const float sum = v16_sum((v16){ partial[0], partial[1] });
-        out[row] = accumulate ? out[row] + sum : sum;
+        const float sum = v16_sum((v16){ partial[r][0], partial[r][1] });
+        out[row + r] = accumulate ? out[row + r] + sum : sum;
     }
 }
 
@@ -527,7 +538,11 @@ QN_INLINE void one_rows(qn_type type, bool fine, const qn_matrix *weights, size_
     static void one_##id(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,        \
                          bool accumulate, float *out)                                                                          \
     {                                                                                                                          \
-        one_rows(QN_TYPE_##ID, fine, weights, row_begin, row_end, acts, token, accumulate, out);                               \
+        size_t row = row_begin;                                                                                                \
+        for (; row + ROWS_TOGETHER <= row_end; row += ROWS_TOGETHER)                                                           \
+            one_rows(QN_TYPE_##ID, fine, weights, row, ROWS_TOGETHER, acts, token, accumulate, out);                           \
+        for (; row < row_end; row++)                                                                                           \
+            one_rows(QN_TYPE_##ID, fine, weights, row, 1, acts, token, accumulate, out);                                       \
     }
 #define ONE_BOTH(id, ID) ONE(id, ID, false) ONE(id##_fine, ID, true)
 #define ONE_CASE(id, ID)                                                                                                       \
