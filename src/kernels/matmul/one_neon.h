@@ -160,6 +160,7 @@ QN_INLINE void read_codes(enum stored stored, const uint8_t *p, size_t q, int8x1
     switch (stored) {
     case BITS_18: {
         const uint8x16_t bits = vld1q_u8(p + 18 * q + 2);
+        WHOLLY_UNROLLED
         for (int v = 0; v < 8; v++)
             codes[v] = signed_bytes(vtstq_u8(bits, vdupq_n_u8((uint8_t)(1 << v))));
         break;
@@ -174,20 +175,24 @@ QN_INLINE void read_codes(enum stored stored, const uint8_t *p, size_t q, int8x1
     case TRITS_28: read_trits(p + 28 * q, codes); break;
     case TRITS_54: read_half_trits(p + q / 2 * 54, q % 2, codes); break;
     case NIBBLES_18:
+        WHOLLY_UNROLLED
         for (size_t k = 0; k < 4; k++)
             read_nibbles(p + 18 * (4 * q + k) + 2, &codes[2 * k], &codes[2 * k + 1]);
         break;
     case NIBBLES_20:
+        WHOLLY_UNROLLED
         for (size_t k = 0; k < 4; k++)
             read_nibbles(p + 20 * (4 * q + k) + 4, &codes[2 * k], &codes[2 * k + 1]);
         break;
     case BYTES_34:
+        WHOLLY_UNROLLED
         for (size_t k = 0; k < 4; k++) {
             codes[2 * k] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 2));
             codes[2 * k + 1] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 18));
         }
         break;
     case NIBBLES_144:
+        WHOLLY_UNROLLED
         for (size_t k = 0; k < 2; k++) {
             const uint8_t *pair = p + q / 2 * 144 + 16 + q % 2 * 64 + k * 32;
             read_nibbles(pair, &codes[4 * k], &codes[4 * k + 2]);
@@ -215,6 +220,7 @@ QN_INLINE float32x4_t half_floats(uint16x4_t halves)
 QN_INLINE uint16x4_t load_halves(const uint8_t *p, size_t step)
 {
     uint16_t half[4];
+    WHOLLY_UNROLLED
     for (size_t k = 0; k < 4; k++)
         memcpy(&half[k], p + k * step, sizeof half[k]);
     uint16x4_t halves = vdup_n_u16(half[0]);
@@ -340,6 +346,7 @@ QN_INLINE int32x4_t quarter_products(enum stored stored, const int8x16_t codes[8
 {
     if (stored_form(stored) == QN_ACT_BITS) {
         sums sum = multiply(codes[0], acts[0]);
+        WHOLLY_UNROLLED
         for (int v = 1; v < 8; v++)
             sum = multiply_add(sum, codes[v], acts[v]);
         return sum_fours(sum);
@@ -351,6 +358,7 @@ QN_INLINE int32x4_t quarter_products(enum stored stored, const int8x16_t codes[8
         return sum_fours(add_sixteenth(sum, multiply_add(multiply(codes[2], acts[2]), codes[6], acts[6])));
     }
     int32x4_t run[4];
+    WHOLLY_UNROLLED
     for (int k = 0; k < 4; k++)
         run[k] = sum_any(run_products(codes + 2 * k, acts + 2 * k));
     return vpaddq_s32(vpaddq_s32(run[0], run[1]), vpaddq_s32(run[2], run[3]));
@@ -382,6 +390,7 @@ struct act_super {
 QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8x16_t acts[8])
 {
     const bool plain = stored_form(stored) == QN_ACT_PLAIN;
+    WHOLLY_UNROLLED
     for (size_t v = 0; v < 8; v++)
         acts[v] = vld1q_s8(plain ? codes + q * 128 + v * 16 : codes + q * 16 + v * 64);
 }
@@ -397,6 +406,7 @@ QN_INLINE void one_quarter(enum stored stored, bool fine, const uint8_t *const r
     const int32x4_t act_sum = vld1q_s32(token.sum + q * QUARTER_RUNS);
     int8x16_t acts[8], fine_acts[8];
     read_acts(stored, token.codes, q, acts);
+    WHOLLY_UNROLLED
     for (size_t r = 0; r < ONE_ROWS; r++) {
         int8x16_t codes[8];
         float32x4_t scale, offset;
@@ -437,12 +447,14 @@ QN_INLINE void one_rows(enum stored stored, bool fine, const qn_matrix *weights,
                                  .scale = acts->scale + run0,
                                  .sum = acts->sum + run0 };
         for (size_t s = 0; s < acts->n_super; s++) {
+            WHOLLY_UNROLLED
             for (size_t r = 0; r < ONE_ROWS && s == n_whole; r++)
                 p[r] = memcpy(last[r], p[r], left);
             one_quarter(stored, fine, p, act, 0, partial);
             one_quarter(stored, fine, p, act, 1, partial);
             one_quarter(stored, fine, p, act, 2, partial);
             one_quarter(stored, fine, p, act, 3, partial);
+            WHOLLY_UNROLLED
             for (size_t r = 0; r < ONE_ROWS; r++)
                 p[r] += bytes;
             act.codes += QN_SUPER;
@@ -532,8 +544,10 @@ static qn_matmul_one_fn one_neon(const qn_type_info *type, bool fine, qn_act_for
 QN_INLINE void finish_codes(enum stored stored, int8x16_t codes[8])
 {
     uint8x16_t x[8];
+    WHOLLY_UNROLLED
     for (int v = 0; v < 8; v++)
         x[v] = vreinterpretq_u8_s8(codes[v]);
+    WHOLLY_UNROLLED
     for (int v = 0; v < 8; v++) {
         const int field = stored == FIELDS_66 ? v / 2 : v % 4;
         if (stored == BITS_18)
@@ -570,6 +584,7 @@ QN_INLINE void unpack_quarter(enum stored stored, const uint8_t *p, size_t q, qn
         interleave_four(codes[0], codes[2], codes[4], codes[6], out->codes + 16 * q);
         interleave_four(codes[1], codes[3], codes[5], codes[7], out->codes + 16 * q + 256);
     } else {
+        WHOLLY_UNROLLED
         for (size_t v = 0; v < 8; v++)
             vst1q_u8(out->codes + 16 * q + 64 * v, vreinterpretq_u8_s8(codes[v]));
     }

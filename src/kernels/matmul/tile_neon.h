@@ -6,6 +6,13 @@
 
 #include "kernels/matmul/matmul_simd.h"
 
+/* Before a loop over registers. Clang alone needs to be told: it would unroll some only after arrays went to memory. */
+#ifdef __clang__
+#define WHOLLY_UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define WHOLLY_UNROLLED
+#endif
+
 /* Products on their way from bytes to the lanes of runs. Without dot products they are kept in 16 bits, as many as fit. */
 #ifdef QN_V16_DOTPROD
 typedef int32x4_t products;
@@ -53,21 +60,28 @@ QN_INLINE void tile_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, con
 {
     /* In 16 bits eight products of codes below 32 fit (8 * 31 * 127 < 32768), and two of any. */
     const size_t vectors = wide ? 2 : 8;
+    WHOLLY_UNROLLED
     for (size_t v0 = 0; v0 < 8; v0 += vectors) {
         products product[TILE_TOKENS][TILE_ROWS];
+        WHOLLY_UNROLLED
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
                 product[t][r] = products_begin(sum[t][r]);
+        WHOLLY_UNROLLED
         for (size_t v = v0; v < v0 + vectors; v++) {
             int8x16_t rows[TILE_ROWS];
+            WHOLLY_UNROLLED
             for (size_t r = 0; r < n_rows; r++)
                 rows[r] = vld1q_s8((const int8_t *)w + r * row_bytes + 64 * v);
+            WHOLLY_UNROLLED
             for (size_t t = 0; t < n_tokens; t++) {
                 const int8x16_t act = vld1q_s8(codes + t * token_bytes + 64 * v);
+                WHOLLY_UNROLLED
                 for (size_t r = 0; r < n_rows; r++)
                     product[t][r] = products_add(product[t][r], rows[r], act);
             }
         }
+        WHOLLY_UNROLLED
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
                 sum[t][r] = products_end(sum[t][r], product[t][r]);
@@ -87,25 +101,30 @@ QN_INLINE void tile_quarter(const qn_type_info *type, const qn_super *rows, size
     const float *act_scale = acts->scale + first * token_runs + 4 * q;
     const int32_t *act_sum = acts->sum + first * token_runs + 4 * q;
     float32x4_t partial[TILE_TOKENS][TILE_ROWS];
+    WHOLLY_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++)
             partial[t][r] = vdupq_n_f32(0);
     for (size_t s = 0; s < n_super; s++) {
         const uint8_t *w = rows[s].codes + 16 * q;
         int32x4_t sum[TILE_TOKENS][TILE_ROWS];
+        WHOLLY_UNROLLED
         for (size_t t = 0; t < n_tokens; t++)
             for (size_t r = 0; r < n_rows; r++)
                 sum[t][r] = vdupq_n_s32(0);
         tile_codes(w, row_bytes, n_rows, codes + s * QN_SUPER, token_bytes, n_tokens, kind.wide, sum);
         if (kind.fine) {
+            WHOLLY_UNROLLED
             for (size_t t = 0; t < n_tokens; t++)
                 for (size_t r = 0; r < n_rows; r++)
                     sum[t][r] = vmulq_s32(sum[t][r], vdupq_n_s32(QN_FINE));
             tile_codes(w, row_bytes, n_rows, fine_codes + s * QN_SUPER, token_bytes, n_tokens, kind.wide, sum);
         }
+        WHOLLY_UNROLLED
         for (size_t t = 0; t < n_tokens; t++) {
             const float32x4_t scale = vld1q_f32(act_scale + t * token_runs + s * QN_SUPER_RUNS);
             const int32x4_t total = vld1q_s32(act_sum + t * token_runs + s * QN_SUPER_RUNS);
+            WHOLLY_UNROLLED
             for (size_t r = 0; r < n_rows; r++) {
                 const qn_super *row = &rows[r * n_super + s];
                 const int32x4_t product = kind.has_zero ? vmlsq_s32(sum[t][r], total, zero) : sum[t][r];
@@ -117,6 +136,7 @@ QN_INLINE void tile_quarter(const qn_type_info *type, const qn_super *rows, size
             }
         }
     }
+    WHOLLY_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++)
             out[t][r].q[q] = partial[t][r];
@@ -128,6 +148,7 @@ QN_INLINE void tile_shape(const qn_type_info *type, const qn_super *rows, size_t
     v16 partial[TILE_TOKENS][TILE_ROWS];
     for (size_t q = 0; q < 4; q++)
         tile_quarter(type, rows, n_rows, acts, first, n_tokens, kind, q, partial);
+    WHOLLY_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++)
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
