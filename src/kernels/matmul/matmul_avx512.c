@@ -6,6 +6,9 @@ enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 
 #include "kernels/matmul/one_wide_avx512.h"
 
+/* Bytes ahead of the row in work that are asked for: some thousand cycles of work, and more than the hardware looks ahead. */
+enum { PREFETCH = 8192 };
+
 /* Stored layouts that are read without unpacking. */
 enum stored { BITS_18, PAIRS_18, PAIRS_34, TRITS_28 };
 

@@ -13,8 +13,8 @@
 
 enum { QUARTER_RUNS = 4, QUARTER = QUARTER_RUNS * QN_RUN, PIECES = QUARTER / 16 };
 
-/* Bytes ahead of the row in work that are asked for: some thousand cycles of work, and more than the hardware looks ahead. */
-enum { PREFETCH = 8192 };
+/* Bytes ahead that products of these types ask for, at least. */
+enum { AHEAD = 4096 };
 
 /* Byte tables for shuffles and word tables for vpermw, filled by the compiler. In each, entry i says which byte (word) of what
  * was loaded goes to place i. */
@@ -414,6 +414,19 @@ QN_INLINE __m512 sum_rows(const __m512 partial[4])
     return _mm512_add_ps(p, _mm512_permute_ps(p, 0xb1));
 }
 
+/* Asks for the lines that begin in these bytes: the one before was asked for with the bytes before. Returns where they end. */
+QN_INLINE const uint8_t *ask_for(const uint8_t *p, size_t bytes, bool near)
+{
+    for (size_t i = 0; i < (bytes + 63) / 64; i++) {
+        const uint8_t *line = p + (64 * i + 63 < bytes ? 64 * i + 63 : bytes - 1);
+        if (near)
+            _mm_prefetch((const char *)line, _MM_HINT_T0);
+        else
+            _mm_prefetch((const char *)line, _MM_HINT_T1);
+    }
+    return p + bytes;
+}
+
 /* Up to four rows; where there are fewer the last stands in for the others, and is not written again. */
 QN_INLINE void one_wide_rows(qn_type type, bool fine, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                              size_t token, bool accumulate, float *out)
@@ -428,14 +441,15 @@ QN_INLINE void one_wide_rows(qn_type type, bool fine, const qn_matrix *weights, 
         at.row[k] = weights->data + (row + (k < n_rows ? k : n_rows - 1)) * weights->row_bytes;
         partial[k] = _mm512_setzero_ps();
     }
+    /* Rows are worked on four at a time, but memory is asked for as it lies, whole groups of four ahead: on Zen 4 this reads
+     * 17 to 18 GB/s where four streams read 11. What is soon used, and not too fast, comes into the nearest cache; otherwise
+     * into the second, which can wait for more lines at once (Q8_0: 19 GB/s in place of 13). */
+    const size_t group = 4 * weights->row_bytes, distance = (AHEAD + group - 1) / group * group;
+    const bool near = type != QN_TYPE_Q8_0 && distance <= AHEAD * 3 / 2;
+    const uint8_t *ahead = at.row[0] + distance;
     size_t run0 = token * acts->n_super * QN_SUPER_RUNS, i = 0;
     for (; i + step <= n_runs / QUARTER_RUNS; i += step) {
-        for (size_t k = 0; k < 4; k++) {
-            /* Lines that begin in these bytes: the one before was asked for with the bytes before. */
-            for (size_t ahead = 63; ahead < bytes - 1; ahead += 64)
-                _mm_prefetch((const char *)at.row[k] + PREFETCH + ahead, _MM_HINT_T0);
-            _mm_prefetch((const char *)at.row[k] + PREFETCH + bytes - 1, _MM_HINT_T0);
-        }
+        ahead = ask_for(ahead, 4 * bytes, near);
         for (size_t half = 0; half < step; half++, run0 += QUARTER_RUNS) {
             at.half = half;
             partial[(i + half) % 4] = add_quarter(type, fine, &at, acts, run0, zero, partial[(i + half) % 4]);
@@ -444,6 +458,7 @@ QN_INLINE void one_wide_rows(qn_type type, bool fine, const qn_matrix *weights, 
             at.row[k] += bytes;
     }
     if (!quarters && n_runs % QUARTER_RUNS) {
+        ask_for(ahead, 4 * (n_runs % QUARTER_RUNS) * wide_block_bytes(type), near);
         at.n_runs = n_runs % QUARTER_RUNS;
         partial[i % 4] = add_quarter(type, fine, &at, acts, run0, zero, partial[i % 4]);
     }
