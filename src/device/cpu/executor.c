@@ -18,10 +18,10 @@ struct qn_executor {
     atomic_uint *claims;    /* [n_ops, QN_OP_MATRICES] chunks of a matrix's rows that threads have taken this step */
 };
 
-/* Of a matrix's rows three quarters are shared out beforehand, in long runs that memory likes; the rest goes in chunks to
+/* Of a matrix's rows seven eighths are shared out beforehand, in long runs that memory likes; the rest goes in chunks to
  * whoever is done, so that nobody waits long for a slower core or one that was interrupted. Who computes a row never changes
  * its result. */
-enum { CHUNK_ROWS = 32 };
+enum { CHUNK_ROWS = 64 };
 
 /* Scratch of one thread for attention: a tile of queries with their running results, one block's results, and scores. */
 struct attention_scratch {
@@ -154,7 +154,7 @@ static void multiply(const qn_executor *ex, const qn_op *op, size_t index, size_
     const qn_acts *acts = &ex->plan->acts[op->acts].acts;
     void *scratch = ex->scratch + (size_t)thread * ex->scratch_bytes;
     const int n_threads = qn_team_size(ex->team);
-    const size_t n_rows = m->weights.n_rows, shared = n_threads == 1 ? n_rows : n_rows * 3 / 4 / CHUNK_ROWS * CHUNK_ROWS;
+    const size_t n_rows = m->weights.n_rows, shared = n_threads == 1 ? n_rows : n_rows * 7 / 8 / CHUNK_ROWS * CHUNK_ROWS;
     atomic_uint *claims = &ex->claims[(size_t)(op - ex->plan->ops) * QN_OP_MATRICES + index];
     size_t begin, end;
     qn_team_share(shared, CHUNK_ROWS, thread, n_threads, &begin, &end);
