@@ -222,7 +222,7 @@ void qn_check_attention(bool bench)
     for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
         for (size_t q = 0; q < sizeof queries / sizeof queries[0]; q++)
             for (size_t s = 0; s < sizeof stored / sizeof stored[0]; s++)
-                if ((d + q + s) % 3 == 0)
+                if ((d + q + s) % 4 == 0 && dims[d] * queries[q] * stored[s] < 4 << 20) /* the reference is slow */
                     check_shape(dims[d], queries[q], stored[s], levels, n_levels);
     check_not_finite(levels, n_levels);
     for (size_t i = 0; bench && i < n_levels; i++) {
