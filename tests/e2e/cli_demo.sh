@@ -49,7 +49,7 @@ awk 'NR == 1 { a = $1 } NR == 2 { b = $1 } END { exit !(NR == 2 && a > 1 && b / 
 # Stopped, quantising leaves the target as it was, and nothing beside it.
 mkdir "$work/stopped"
 echo before >"$work/stopped/q8.gguf"
-timeout --preserve-status -s INT 0.2 "$QN_BIN/quern" quantize "$model" "$work/stopped/q8.gguf" q8_0 >/dev/null 2>&1
+timeout --foreground --preserve-status -s INT 0.2 "$QN_BIN/quern" quantize "$model" "$work/stopped/q8.gguf" q8_0 >/dev/null 2>&1
 status=$?
 if [ $status -ne 0 ]; then # on a fast machine it may be over by then
     [ $status -eq 130 ] || fail "quantize: status $status after Ctrl-C"
