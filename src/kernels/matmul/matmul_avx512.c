@@ -3,6 +3,7 @@
  * the way. */
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
+#define OWN_ARRANGE
 
 #include "kernels/matmul/one_wide_avx512.h"
 
@@ -260,6 +261,42 @@ static qn_matmul_one_fn one_avx512(const qn_type_info *type, bool fine, qn_act_f
     case QN_TYPE_PQ2_0: return fine ? one_pairs_34_fine : one_pairs_34;
     case QN_TYPE_PTQ1_0: return fine ? one_trits_28_fine : one_trits_28;
     default: return NULL;
+    }
+}
+
+/* Quarter q of every vector of a form takes its bytes from quarter q of the codes: the same 16 of 128 for each, and those of
+ * the next vector a step further. */
+static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
+{
+    __m512i quarter[4][2];
+    uint8_t first[16];
+    if (form == QN_ACT_PLAIN) {
+        memcpy(out, codes, QN_SUPER);
+        return;
+    }
+    for (size_t i = 0; i < 16; i++) {
+        const size_t lane = i / 4 * QN_RUN, byte = i % 4;
+        first[i] = (uint8_t)(form == QN_ACT_TRITS   ? i
+                             : form == QN_ACT_BITS  ? lane + 8 * byte
+                             : form == QN_ACT_PAIRS ? lane + 4 * byte
+                                                    : lane + byte);
+    }
+    for (int q = 0; q < 4; q++) {
+        quarter[q][0] = load(codes + 128 * q);
+        quarter[q][1] = load(codes + 128 * q + 64);
+    }
+    const __m512i index = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)first));
+    for (int v = 0; v < 8; v++) {
+        const int step = form == QN_ACT_TRITS   ? 16 * v
+                         : form == QN_ACT_BITS  ? v
+                         : form == QN_ACT_PAIRS ? v / 4 * 16 + v % 4
+                                                : 4 * v;
+        const __m512i from = _mm512_add_epi8(index, _mm512_set1_epi8((char)step));
+        __m512i to = _mm512_permutex2var_epi8(quarter[0][0], from, quarter[0][1]);
+        for (int q = 1; q < 4; q++)
+            to = _mm512_mask_blend_epi32((__mmask16)(0xf << 4 * q), to,
+                                         _mm512_permutex2var_epi8(quarter[q][0], from, quarter[q][1]));
+        _mm512_storeu_si512(out + 64 * v, to);
     }
 }
 

@@ -8,6 +8,19 @@
 
 #include <string.h>
 
+/* [16 runs][8 groups] to [8 groups][16 runs]. */
+QN_INLINE void interleave_runs(const uint8_t *runs, uint8_t *out)
+{
+    for (size_t group = 0; group < QN_RUN / 4; group++)
+        for (size_t lane = 0; lane < QN_SUPER_RUNS; lane++)
+            memcpy(out + group * 64 + lane * 4, runs + lane * QN_RUN + group * 4, 4);
+}
+
+/* A super-block of codes in rising order to a form. A file that has a faster way defines OWN_ARRANGE, and the function below.
+ */
+static void arrange(qn_act_form form, const int8_t *codes, int8_t *out);
+
+#ifndef OWN_ARRANGE
 /* Codes of a run in rising order to four-byte groups: the permutation within a run that a form asks for, before groups of all
  * sixteen runs are brought side by side. */
 QN_INLINE void arrange_run(qn_act_form form, const uint8_t *codes, uint8_t *groups)
@@ -20,15 +33,6 @@ QN_INLINE void arrange_run(qn_act_form form, const uint8_t *codes, uint8_t *grou
     }
 }
 
-/* [16 runs][8 groups] to [8 groups][16 runs]. */
-QN_INLINE void interleave_runs(const uint8_t *runs, uint8_t *out)
-{
-    for (size_t group = 0; group < QN_RUN / 4; group++)
-        for (size_t lane = 0; lane < QN_SUPER_RUNS; lane++)
-            memcpy(out + group * 64 + lane * 4, runs + lane * QN_RUN + group * 4, 4);
-}
-
-/* A super-block of codes in rising order to a form. */
 static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
 {
     if (form == QN_ACT_PLAIN) {
@@ -46,6 +50,7 @@ static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
         arrange_run(form, (const uint8_t *)codes + lane * QN_RUN, groups + lane * QN_RUN);
     interleave_runs(groups, (uint8_t *)out);
 }
+#endif
 
 static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
