@@ -45,7 +45,7 @@ run() {
         bad=$(count "$xml" failures)
         left=$(($(count "$xml" skipped) + $(count "$xml" disabled)))
     fi
-    if [ $status -ne 0 ] && [ "$bad" -eq 0 ]; then # ctest itself failed, or a program was not there to run
+    if { [ $status -ne 0 ] || [ "$tests" -eq 0 ]; } && [ "$bad" -eq 0 ]; then # ctest itself failed, or a program was not there to run
         bad=1
     fi
     [ "$tests" -ge $((bad + left)) ] || tests=$((bad + left))

@@ -64,7 +64,7 @@ typedef struct qn_model_params {
  * The file stays mapped and must not change while the model lives. QN_ERR_FORMAT for a damaged file, QN_ERR_UNSUPPORTED for an
  * architecture, tensor type or tokeniser that quern does not have, naming it. A file whose tokeniser is absent ("no_vocab")
  * loads; functions that need text then fail. A tokeniser that quern does not have is an error with vocab_only, and otherwise
- * the same as an absent one, with a line in the log. */
+ * the same as an absent one: functions that need text name it. */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
 /* qn_model_free - every session of the model must be freed before it. NULL is allowed. */

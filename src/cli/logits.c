@@ -56,12 +56,16 @@ static bool parse_ids(const char *text, qn_token **ids, size_t *count)
     size_t capacity = 0;
     *ids = NULL;
     *count = 0;
+    text += strspn(text, " ");
     for (const char *at = text; *at;) {
         char *end;
-        errno = 0;
         const unsigned long id = strtoul(at, &end, 10);
-        if (*at < '0' || *at > '9' || errno || id > INT32_MAX) {
+        if (*at < '0' || *at > '9') {
             qn_cli_error("--ids: '%.20s' does not begin with a token id", at);
+            return false;
+        }
+        if (id > INT32_MAX) {
+            qn_cli_error("--ids: '%.20s' begins with a number larger than any token id", at);
             return false;
         }
         if (qn_realloc_array(ids, &capacity, *count + 1, sizeof **ids, "token ids")) {
@@ -69,14 +73,14 @@ static bool parse_ids(const char *text, qn_token **ids, size_t *count)
             return false;
         }
         (*ids)[(*count)++] = (qn_token)id;
-        at = end;
-        if (*at == ',' || *at == ' ') {
-            at++;
+        at = end + strspn(end, " ");
+        if (*at == ',') {
+            at += 1 + strspn(at + 1, " ");
             if (!*at) {
                 qn_cli_error("--ids: nothing follows the last separator");
                 return false;
             }
-        } else if (*at) {
+        } else if (*at && at == end) {
             qn_cli_error("--ids: '%.20s' is not a separator", at);
             return false;
         }
@@ -111,16 +115,24 @@ static int output_fail(struct output *out)
     return QN_EXIT_FAILED;
 }
 
+static bool same_file(const char *a, const char *b)
+{
+    struct stat status_a, status_b;
+    return !stat(a, &status_a) && !stat(b, &status_b) && status_a.st_dev == status_b.st_dev &&
+           status_a.st_ino == status_b.st_ino;
+}
+
 static int output_open(const char *path, struct output *out)
 {
     struct stat status;
     const bool exists = stat(path, &status) == 0;
-    *out = (struct output){ .target = exists ? realpath(path, NULL) : strdup(path) };
+    const bool regular = exists && S_ISREG(status.st_mode); /* a link is followed; "/dev/stdout" leads to no path */
+    *out = (struct output){ .target = regular ? realpath(path, NULL) : strdup(path) };
     if (!out->target) {
         qn_cli_error("%s: %s", path, strerror(errno));
         return QN_EXIT_FAILED;
     }
-    if (exists && !S_ISREG(status.st_mode)) {
+    if (exists && !regular) {
         out->file = fopen(out->target, "wb");
         return out->file ? QN_EXIT_DONE : output_fail(out);
     }
@@ -182,6 +194,15 @@ static int write_rows(qn_session *session, const qn_token *ids, size_t at, size_
 static int evaluate(const struct logits *l, qn_model *model, const qn_token *ids, size_t count)
 {
     const size_t n_vocab = qn_model_get_info(model).n_vocab;
+    const uint32_t n_ctx_train = qn_model_get_info(model).n_ctx_train;
+    if (count > n_ctx_train) {
+        qn_cli_error("--ids: %zu ids, the model was made for contexts of %u", count, (unsigned)n_ctx_train);
+        return QN_EXIT_FAILED;
+    }
+    if (same_file(l->model.model, l->out)) {
+        qn_cli_error("%s: it is the model itself", l->out);
+        return QN_EXIT_FAILED;
+    }
     const size_t batch = l->batch && (uint64_t)l->batch < count ? (size_t)l->batch : count;
     size_t n_logits;
     if (!qn_mul_size(batch, n_vocab, &n_logits)) {

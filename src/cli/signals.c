@@ -47,14 +47,15 @@ void qn_signals_install(void)
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal; /* without SA_RESTART: a read from the terminal must come back */
     sigemptyset(&action.sa_mask);
-    const int stops[] = { SIGINT, SIGTERM };
-    for (size_t i = 0; i < 2; i++) {
+    const int stops[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
         struct sigaction before;
         /* A parent that had a signal ignored, as nohup and background jobs do, wants it ignored. */
         if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(stops[i], &action, NULL);
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error to report */
 }
 
 void qn_signals_session(qn_session *new_session)
@@ -69,7 +70,7 @@ bool qn_signals_stop(void)
 
 void qn_signals_clear(void)
 {
-    if (caught != SIGTERM)
+    if (caught == SIGINT)
         caught = 0;
 }
 

@@ -4,8 +4,8 @@
 
 #include "quern/quern.h"
 
-/* qn_signals_install - catch SIGINT and SIGTERM, ignore SIGPIPE, remember the terminal's settings, and make sure that
- * descriptors 0 to 2 are taken, so that no file opened later becomes the standard output. */
+/* qn_signals_install - catch SIGINT, SIGTERM, SIGHUP and SIGQUIT, ignore SIGPIPE and SIGXFSZ, remember the terminal's settings,
+ * and make sure that descriptors 0 to 2 are taken, so that no file opened later becomes the standard output. */
 void qn_signals_install(void);
 
 /* qn_signals_session - the session that a signal cancels from now on; NULL for none. */
@@ -14,7 +14,7 @@ void qn_signals_session(qn_session *session);
 /* qn_signals_stop - whether a signal has asked to stop. */
 bool qn_signals_stop(void);
 
-/* qn_signals_clear - forget it: a conversation goes on after Ctrl-C. SIGTERM is not forgotten. */
+/* qn_signals_clear - forget it: a conversation goes on after Ctrl-C. Other signals are not forgotten. */
 void qn_signals_clear(void);
 
 /* qn_signals_patient - from now on a second signal does nothing more than the first: for work that leaves something to clean up

@@ -31,11 +31,7 @@ static qn_status load_tokenizer(qn_model *model, const qn_model_params *params)
 {
     const qn_status status = qn_tokenizer_create(model->file, &model->tokenizer);
     if (status == QN_ERR_UNSUPPORTED && !params->vocab_only) {
-        qn_string kind = { "", 0 };
         snprintf(model->no_tokenizer, sizeof model->no_tokenizer, "%s", qn_error_text());
-        if (qn_gguf_get_string(model->file, "tokenizer.ggml.model", false, &kind) == QN_OK && kind.length &&
-            !qn_string_equals(kind, "no_vocab"))
-            log_line(params, model->no_tokenizer);
         return QN_OK;
     }
     if (status != QN_OK)
@@ -98,12 +94,13 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
 static qn_status load(qn_model *model, const char *path, const qn_model_params *params)
 {
     QN_TRY(qn_gguf_open(path, &model->file));
-    if (qn_gguf_q2_layout(model->file))
-        log_line(params, qn_gguf_q2_layout(model->file));
     if (!params->vocab_only)
         QN_TRY(load_weights(model, params));
     QN_TRY(load_tokenizer(model, params));
-    return copy_name(model);
+    QN_TRY(copy_name(model));
+    if (qn_gguf_q2_layout(model->file))
+        log_line(params, qn_gguf_q2_layout(model->file));
+    return QN_OK;
 }
 
 qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out)

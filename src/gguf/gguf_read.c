@@ -221,11 +221,17 @@ static qn_status settle_type_42(qn_gguf *file, qn_gguf_tensor *const *sorted, co
         return QN_OK;
     QN_TRY(qn_q2_find_layout(q2, n_q2, file->alignment, file->path, &type, &file->q2_layout));
     const qn_type_info *info = qn_type_find((uint32_t)type);
-    for (size_t i = 0, k = 0; i < file->n_tensors; i++)
-        if (sorted[i]->type == QN_TYPE_Q2_0) {
-            sorted[i]->type = (uint32_t)type;
-            sorted[i]->bytes = (size_t)(q2[k++].n_weights / info->block_weights) * info->block_bytes; /* fits its room */
-        }
+    for (size_t i = 0, k = 0; i < file->n_tensors; i++) {
+        qn_gguf_tensor *t = sorted[i];
+        if (t->type != QN_TYPE_Q2_0)
+            continue;
+        const qn_q2_tensor *q = &q2[k++];
+        t->type = (uint32_t)type;
+        t->bytes = (size_t)(q->n_weights / info->block_weights) * info->block_bytes;
+        if (q->width % info->block_weights || t->bytes > q->room)
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' of type 42: %zu bytes as %s do not fit the %zu there are",
+                           file->path, QN_SHOW(t->name), t->bytes, info->name, q->room);
+    }
     return QN_OK;
 }
 

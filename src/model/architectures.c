@@ -3,6 +3,7 @@
 
 #include "kernels/attention/attention.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,14 +130,40 @@ static qn_status read_hparams(const qn_gguf *file, qn_hparams *h)
     return read_rope(file, h);
 }
 
+/* A float key that changes what a model computes, unless it has its neutral value or is 0 for off. */
+static qn_status refuse_factor(const qn_gguf *file, const char *architecture, const char *name, float neutral)
+{
+    float value = neutral;
+    QN_TRY(qn_key_f32(file, architecture, name, false, &value));
+    if (value != 0 && fabsf(value - neutral) > 1e-6f * neutral)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s.%s' is %g, only %g is supported", qn_gguf_path(file), architecture,
+                       name, (double)value, (double)neutral);
+    return QN_OK;
+}
+
 /* What would change the meaning of weights that otherwise look familiar. */
-static qn_status refuse_unknown_features(const qn_gguf *file, const char *architecture)
+static qn_status refuse_unknown_features(const qn_gguf *file, const char *architecture, uint32_t head_dim)
 {
     uint32_t n_experts = 0;
     QN_TRY(qn_key_u32(file, architecture, "expert_count", false, &n_experts));
     if (n_experts)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: a mixture of %u experts, quern runs dense models", qn_gguf_path(file),
                        (unsigned)n_experts);
+    uint32_t window = 0;
+    bool causal = true;
+    char key_name[128];
+    QN_TRY(refuse_factor(file, architecture, "logit_scale", 1));
+    QN_TRY(refuse_factor(file, architecture, "embedding_scale", 1));
+    QN_TRY(refuse_factor(file, architecture, "residual_scale", 1));
+    QN_TRY(refuse_factor(file, architecture, "attention.scale", 1 / sqrtf((float)head_dim)));
+    QN_TRY(refuse_factor(file, architecture, "attn_logit_softcapping", 0));
+    QN_TRY(refuse_factor(file, architecture, "final_logit_softcapping", 0));
+    QN_TRY(qn_key_u32(file, architecture, "attention.sliding_window", false, &window));
+    snprintf(key_name, sizeof key_name, "%s.attention.causal", architecture);
+    QN_TRY(qn_gguf_get_bool(file, key_name, false, &causal));
+    if (window || !causal)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s.attention.%s': only full causal attention is supported",
+                       qn_gguf_path(file), architecture, window ? "sliding_window" : "causal");
     for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
         const qn_string key = qn_gguf_kv_at(file, i)->key;
         if (key.length > 15 && !memcmp(key.data, "prism.hadamard.", 15))
@@ -184,7 +211,7 @@ qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan
         hparams->rope = table[i].rope;
         hparams->qk_norm = table[i].qk_norm;
         QN_TRY(read_hparams(file, hparams));
-        QN_TRY(refuse_unknown_features(file, table[i].name));
+        QN_TRY(refuse_unknown_features(file, table[i].name, hparams->head_dim));
         qn_status status = table[i].build(file, hparams, plan);
         if (status == QN_OK)
             status = refuse_unread_tensors(file, hparams, plan);

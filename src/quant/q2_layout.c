@@ -100,7 +100,7 @@ qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignm
             file, shown(not_64), not_64->name, (unsigned long long)not_64->width, (unsigned long long)not_64->n_weights,
             not_64->room, shown(not_128), not_128->name);
     int found = MAINLINE;
-    if (!not_128 && !only_64_fills && (not_64 || first_against(&readings[MAINLINE], tensors, n) < n)) {
+    if (not_64 || (!not_128 && !only_64_fills && first_against(&readings[MAINLINE], tensors, n) < n)) {
         const size_t against_prism = first_against(&readings[PRISM], tensors, n);
         const size_t against_ox = first_against(&readings[OXIBONSAI], tensors, n);
         const bool neither = against_prism < n && against_ox < n;

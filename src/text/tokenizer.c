@@ -83,7 +83,9 @@ static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
     qn_string pre = { "default", 7 };
     QN_TRY(check_model(file));
     QN_TRY(qn_gguf_get_string(file, "tokenizer.ggml.pre", false, &pre));
-    QN_TRY(qn_pretokenizer_create(pre, &tok->pre));
+    const qn_status status = qn_pretokenizer_create(pre, &tok->pre);
+    if (status != QN_OK)
+        return qn_fail(status, "%s: %s", qn_gguf_path(file), qn_error_text());
     QN_TRY(qn_vocab_load(&tok->vocab, file));
     QN_TRY(qn_merges_load(&tok->merges, &tok->vocab, file));
     QN_TRY(get_token(tok, file, "tokenizer.ggml.bos_token_id", &tok->bos));

@@ -390,6 +390,7 @@ static void wrong_models_are_refused(void **unused)
         { { .key = "llama.attention.key_length", .value = 40 }, QN_ERR_UNSUPPORTED, "multiples of 16" },
         { { .key = "llama.embedding_length", .value = 128 }, QN_ERR_FORMAT, "expected [128" },
         { { .key = "llama.rope.dimension_count", .value = 7 }, QN_ERR_FORMAT, "dimension_count is 7" },
+        { { .key = "llama.attention.sliding_window", .value = 2 }, QN_ERR_UNSUPPORTED, "sliding_window" },
         { { .key = "llama.expert_count", .value = 8 }, QN_ERR_UNSUPPORTED, "8 experts" },
         { { .key = "prism.hadamard.version", .value = 1 }, QN_ERR_UNSUPPORTED, "prism.hadamard.version" },
         { { .key = "llama.attention.layer_norm_rms_epsilon", .value = 1 }, QN_ERR_FORMAT, "layer_norm_rms_epsilon" },

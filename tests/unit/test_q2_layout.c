@@ -153,6 +153,15 @@ static void gaps(void **state)
     release(t, 2);
 }
 
+/* A gap after one tensor makes room for groups of 64 there; what matters is where they do not fit. */
+static void a_gap_that_looks_like_the_other_layout(void **state)
+{
+    (void)state;
+    qn_q2_tensor t[] = { make(QN_TYPE_PQ2_0, "gap", 128, 64, 64 * 2), make(QN_TYPE_PQ2_0, "rest", 128, 4096, 0) };
+    expect(t, 2, QN_TYPE_PQ2_0);
+    release(t, 2);
+}
+
 static void too_small(void **state)
 {
     (void)state;
@@ -235,6 +244,7 @@ int main(void)
         cmocka_unit_test(widths_of_64),
         cmocka_unit_test(tiny_tensors),
         cmocka_unit_test(gaps),
+        cmocka_unit_test(a_gap_that_looks_like_the_other_layout),
         cmocka_unit_test(too_small),
         cmocka_unit_test(neither_reading),
         cmocka_unit_test(both_readings),
