@@ -96,7 +96,7 @@ typedef struct qn_plan {
     size_t n_buffers, cap_buffers;
     qn_plan_acts *acts;
     size_t n_acts, cap_acts;
-    size_t n_vocab, n_layers;
+    size_t n_vocab;
     qn_attention_shape heads;               /* the same in every layer; sizes the attention scratch */
     double *frequencies;                    /* [n_rot/2] of rope */
     float *cosines, *sines;                 /* [max_rows, n_rot/2] of the step's rows */

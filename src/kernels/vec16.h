@@ -114,10 +114,6 @@ QN_INLINE v16i v16i_load(const int32_t *p)
 {
     return _mm512_loadu_si512(p);
 }
-QN_INLINE void v16i_store(int32_t *p, v16i a)
-{
-    _mm512_storeu_si512(p, a);
-}
 QN_INLINE v16i v16i_add(v16i a, v16i b)
 {
     return _mm512_add_epi32(a, b);
@@ -267,11 +263,6 @@ QN_INLINE v16i v16i_set1(int32_t x)
 QN_INLINE v16i v16i_load(const int32_t *p)
 {
     return (v16i){ _mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 8)) };
-}
-QN_INLINE void v16i_store(int32_t *p, v16i a)
-{
-    _mm256_storeu_si256((__m256i *)p, a.lo);
-    _mm256_storeu_si256((__m256i *)(p + 8), a.hi);
 }
 QN_INLINE v16i v16i_add(v16i a, v16i b)
 {
@@ -467,11 +458,6 @@ QN_INLINE v16i v16i_load(const int32_t *p)
     v16i r;
     QN_EACH(r, vld1q_s32(p + 4 * i));
     return r;
-}
-QN_INLINE void v16i_store(int32_t *p, v16i a)
-{
-    for (int i = 0; i < 4; i++)
-        vst1q_s32(p + 4 * i, a.q[i]);
 }
 QN_INLINE v16i v16i_add(v16i a, v16i b)
 {

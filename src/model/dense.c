@@ -138,7 +138,6 @@ qn_status qn_dense_build(const qn_gguf *file, const qn_hparams *h, qn_plan *plan
     struct stream s;
     qn_matrix embedding;
     plan->n_vocab = h->n_vocab;
-    plan->n_layers = h->n_layers;
     plan->heads = (qn_attention_shape){ .n_heads = h->n_heads,
                                         .n_kv_heads = h->n_kv_heads,
                                         .head_dim = h->head_dim,

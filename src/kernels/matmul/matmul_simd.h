@@ -234,7 +234,7 @@ QN_INLINE void dot_tile(const qn_super *rows, size_t n_rows, const qn_acts *acts
             for (size_t r = 0; r < n_rows; r++) {
                 sum[t][r] = kind.fine ? v16i_add(v16i_mul(sum[t][r], v16i_set1(QN_FINE)), lo) : lo;
                 if (kind.has_factor)
-                    sum_hi[t][r] = kind.fine ? v16i_add(v16i_mul(sum_hi[t][r], v16i_set1(QN_FINE)), hi) : hi;
+                    sum_hi[t][r] = hi; /* types with factors are never fine */
             }
         }
         const int8_t *codes = kind.fine ? acts->fine_codes[form] : acts->codes[form];
