@@ -25,10 +25,30 @@ typedef struct qn_kv_view {
     size_t capacity;         /* positions, a multiple of QN_KEY_BLOCK */
 } qn_kv_view;
 
+/* The sizes of Gated DeltaNet layers, the same in every one. */
+typedef struct qn_recurrent_shape {
+    size_t n_k_heads, n_v_heads; /* value head h reads key head h mod n_k_heads */
+    size_t head_k, head_v;
+    size_t taps; /* of the causal convolution */
+} qn_recurrent_shape;
+
+/* What a Gated DeltaNet layer remembers of a session that holds `length` tokens (kernels/deltanet/deltanet.h). The open chunk
+ * holds the tokens from position c0 = (length-1) / QN_GDN_CHUNK * QN_GDN_CHUNK on, none when length is 0; so going back to any
+ * length above c0 is forgetting rows. */
+typedef struct qn_recurrent_layer {
+    float *state;     /* [n_v_heads][head_k][head_v] at c0 */
+    float *corrected; /* [n_v_heads][QN_GDN_CHUNK][head_v] */
+    float *keys;      /* [n_k_heads][head_k][QN_GDN_CHUNK] */
+    float *decay;     /* [n_v_heads][QN_GDN_CHUNK] */
+    float *inputs;    /* [taps-1 + QN_GDN_CHUNK][2*n_k_heads*head_k + n_v_heads*head_v]: the convolution's inputs q, k, v at
+                         positions    c0-(taps-1) on; zeros before position 0 */
+} qn_recurrent_layer;
+
 typedef struct qn_row {
     int32_t token;
     uint32_t position;
     const qn_kv_view *cache;
+    const qn_recurrent_layer *recurrent; /* [n_layers], or NULL where the model has no such layers */
 } qn_row;
 
 /* One run of the plan. The caller has checked tokens and positions. */

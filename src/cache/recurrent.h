@@ -1,0 +1,31 @@
+/* What the recurrent layers of one session remember; the layout is device/plan.h's qn_recurrent_layer. */
+#ifndef QN_CACHE_RECURRENT_H
+#define QN_CACHE_RECURRENT_H
+
+#include "device/plan.h"
+
+typedef struct qn_recurrent {
+    qn_recurrent_layer *layers; /* [n_layers]; zeroed for layers that are not recurrent */
+    size_t n_layers;
+    qn_recurrent_shape shape;
+    uint64_t state_bytes; /* states of all layers: what a token reads, and what 64 tokens write */
+    uint64_t total_bytes; /* all of it: states and open chunks */
+} qn_recurrent;
+
+/* qn_recurrent_create - zeroed memory for the layers with is_recurrent [n_layers] set. Free with qn_recurrent_free, which takes
+ * a zeroed struct too. */
+qn_status qn_recurrent_create(qn_recurrent *recurrent, const qn_recurrent_shape *shape, const bool *is_recurrent,
+                              size_t n_layers);
+void qn_recurrent_free(qn_recurrent *recurrent);
+
+/* qn_recurrent_reset - as it was created. */
+void qn_recurrent_reset(qn_recurrent *recurrent);
+
+/* qn_recurrent_copy - the contents of one into another of the same shape and layers. */
+void qn_recurrent_copy(qn_recurrent *to, const qn_recurrent *from);
+
+/* qn_recurrent_parts - the memory of a layer, piece by piece, for saving and restoring it: sets data and count (floats) of part
+ * 0, 1, ... and returns false when there are no more. */
+bool qn_recurrent_part(const qn_recurrent *recurrent, size_t layer, size_t part, float **data, size_t *count);
+
+#endif

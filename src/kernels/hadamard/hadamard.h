@@ -1,0 +1,26 @@
+/* Signed block Walsh-Hadamard transform: y = H (S x) or y = S (H x), blocks of n side by side.
+ *
+ * H is the normalised Sylvester matrix, H[r][c] = (-1)^popcount(r & c) / sqrt(n), S a diagonal of signs. The transform is done
+ * in log2(n) stages of butterflies (a, b) -> (a + b, a - b) with distances 1, 2, 4, ... n/2, each sum rounded to float32, and
+ * one product with 1/sqrt(n) (rounded to float32) at the end: the same bits in all instruction sets. */
+#ifndef QN_KERNELS_HADAMARD_HADAMARD_H
+#define QN_KERNELS_HADAMARD_HADAMARD_H
+
+#include <stddef.h>
+
+enum { QN_HADAMARD_MAX_BLOCK = 1 << 16 };
+
+typedef struct qn_hadamard_kernels {
+    /* One block in place: x [n], n a power of two, 1 to QN_HADAMARD_MAX_BLOCK. signs_before and signs_after are [n] floats of
+     * +-1 that multiply before and after, or NULL. */
+    void (*block)(float *x, size_t n, const float *signs_before, const float *signs_after);
+} qn_hadamard_kernels;
+
+void qn_hadamard_kernels_init(qn_hadamard_kernels *kernels, unsigned cpu);
+
+void qn_hadamard_init_ref(qn_hadamard_kernels *kernels);
+void qn_hadamard_init_avx2(qn_hadamard_kernels *kernels);
+void qn_hadamard_init_avx512(qn_hadamard_kernels *kernels);
+void qn_hadamard_init_neon(qn_hadamard_kernels *kernels);
+
+#endif
