@@ -108,6 +108,7 @@ void qn_plan_free(qn_plan *plan)
     free(plan->buffers);
     free(plan->acts);
     qn_free(plan->frequencies);
+    qn_free(plan->is_recurrent);
     *plan = (qn_plan){ 0 };
 }
 

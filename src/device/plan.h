@@ -118,6 +118,8 @@ typedef struct qn_plan {
     size_t n_acts, cap_acts;
     size_t n_vocab;
     qn_attention_shape heads;               /* the same in every layer; sizes the attention scratch */
+    qn_recurrent_shape recurrent;           /* n_v_heads 0: no layer is recurrent */
+    bool *is_recurrent;                     /* [n_layers], NULL where none is */
     double *frequencies;                    /* [n_rot/2] of rope */
     float *cosines, *sines;                 /* [max_rows, n_rot/2] of the step's rows */
     float *partial, *partial_m, *partial_l; /* [n_partials, head_dim], [n_partials], [n_partials]: attention by blocks */
