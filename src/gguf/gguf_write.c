@@ -1,19 +1,14 @@
 /* Writing a GGUF v3 file: the header is put together in memory, the tensors' data are streamed, and the target appears, whole,
- * by a rename. What the data are is the caller's business. */
+ * by a rename (base/new_file.h). What the data are is the caller's business. */
 #include "gguf/file.h"
 
 #include "base/memory.h"
+#include "base/new_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 struct bytes {
     uint8_t *data;
@@ -21,15 +16,13 @@ struct bytes {
 };
 
 struct qn_gguf_writer {
-    char *target;
-    char *temporary;
-    int fd;
+    qn_new_file file;
     struct bytes keys, tensors; /* the header's two sections, as they go into the file */
     uint64_t n_kv, n_tensors;
     size_t *tensor_bytes;
     size_t tensor_bytes_capacity;
     uint64_t data_bytes; /* of all tensors, padding included */
-    bool begun, finished;
+    bool begun;
     size_t current, written; /* the tensor being written, and how much of it is */
 };
 
@@ -61,70 +54,13 @@ static qn_status append_string(struct bytes *b, const char *data, size_t length)
     return append(b, data, length);
 }
 
-/* The target as the file system knows it: a symbolic link is followed, so that the file it leads to is replaced and not the
- * link. */
-static char *resolve(const char *path)
-{
-    char *resolved = realpath(path, NULL);
-    return resolved ? resolved : strdup(path);
-}
-
-/* A new file beside the target, called .NAME.XXXXXX.part. Not mkstemp: that would make it readable by its owner alone, where a
- * model is as public as the user's umask says, or as the file that it replaces was. */
-static qn_status create_temporary(qn_gguf_writer *w)
-{
-    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
-    const char *slash = strrchr(w->target, '/');
-    const char *name = slash ? slash + 1 : w->target;
-    const size_t folder = (size_t)(name - w->target), size = strlen(w->target) + sizeof "..XXXXXX.part";
-    w->temporary = malloc(size);
-    if (!w->temporary)
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a temporary name", w->target);
-    struct {
-        struct timespec time;
-        pid_t pid;
-        int attempt;
-    } salt;
-    memset(&salt, 0, sizeof salt);
-    salt.pid = getpid();
-    for (salt.attempt = 0; salt.attempt < 100; salt.attempt++) {
-        char random[7] = "";
-        clock_gettime(CLOCK_REALTIME, &salt.time);
-        uint64_t hash = XXH3_64bits(&salt, sizeof salt);
-        for (size_t i = 0; i < 6; i++, hash /= 36)
-            random[i] = digits[hash % 36];
-        /* a name that is near the system's limit is shortened, so that the longer temporary one stays within it */
-        snprintf(w->temporary, size, "%.*s.%.*s.%s.part", (int)folder, w->target, NAME_MAX - 16, name, random);
-        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd >= 0 || errno != EEXIST)
-            break;
-    }
-    if (w->fd < 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %m", w->target, w->temporary);
-    return QN_OK;
-}
-
 qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out)
 {
     *out = NULL;
-    if (path[0] == '\0' || path[strlen(path) - 1] == '/')
-        return qn_fail(QN_ERR_IO, "'%s' does not name a file to write", path);
     qn_gguf_writer *w = calloc(1, sizeof *w);
-    if (!w || !(w->target = resolve(path))) {
-        free(w);
+    if (!w)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
-    }
-    w->fd = -1;
-    struct stat st;
-    const bool exists = stat(w->target, &st) == 0;
-    qn_status status = QN_OK;
-    if (exists && !S_ISREG(st.st_mode))
-        status = qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file or none", path,
-                         S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
-    if (!status)
-        status = create_temporary(w);
-    if (!status && exists && fchmod(w->fd, st.st_mode & 0777) != 0)
-        status = qn_fail(QN_ERR_IO, "%s: cannot give '%s' its permissions: %m", path, w->temporary);
+    const qn_status status = qn_new_file_create(&w->file, path);
     if (status) {
         qn_gguf_writer_free(w);
         return status;
@@ -137,28 +73,22 @@ void qn_gguf_writer_free(qn_gguf_writer *w)
 {
     if (!w)
         return;
-    if (w->fd >= 0) {
-        close(w->fd);
-        if (!w->finished)
-            unlink(w->temporary);
-    }
+    qn_new_file_free(&w->file);
     free(w->keys.data);
     free(w->tensors.data);
     free(w->tensor_bytes);
-    free(w->temporary);
-    free(w->target);
     free(w);
 }
 
 const char *qn_gguf_writer_temporary(const qn_gguf_writer *w)
 {
-    return w->temporary;
+    return w->file.temporary;
 }
 
 static qn_status begin_kv(qn_gguf_writer *w, const char *key, size_t length, qn_gguf_type type)
 {
     if (w->begun)
-        return qn_fail(QN_ERR_INVALID, "%s: key '%.*s' comes after the data have begun", w->target,
+        return qn_fail(QN_ERR_INVALID, "%s: key '%.*s' comes after the data have begun", w->file.target,
                        (int)(length < 80 ? length : 80), key);
     QN_TRY(append_string(&w->keys, key, length));
     QN_TRY(append_u32(&w->keys, (uint32_t)type));
@@ -200,14 +130,14 @@ qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t 
                                     size_t bytes)
 {
     if (w->begun)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' comes after the data have begun", w->target, QN_SHOW(name));
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' comes after the data have begun", w->file.target, QN_SHOW(name));
     if (n_dims < 1 || n_dims > QN_GGUF_MAX_DIMS)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", w->target, QN_SHOW(name),
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", w->file.target, QN_SHOW(name),
                        n_dims, QN_GGUF_MAX_DIMS);
     if (bytes == 0)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has no bytes", w->target, QN_SHOW(name));
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has no bytes", w->file.target, QN_SHOW(name));
     if (bytes > INT64_MAX - w->data_bytes - QN_GGUF_DEFAULT_ALIGNMENT)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' of %zu bytes makes the file too large", w->target, QN_SHOW(name),
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' of %zu bytes makes the file too large", w->file.target, QN_SHOW(name),
                        bytes);
     QN_TRY(append_string(&w->tensors, name.data, name.length));
     QN_TRY(append_u32(&w->tensors, n_dims));
@@ -222,40 +152,25 @@ qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t 
     return QN_OK;
 }
 
-static qn_status write_all(qn_gguf_writer *w, const void *data, size_t size)
-{
-    const uint8_t *at = data;
-    while (size > 0) {
-        const ssize_t n = write(w->fd, at, size < (1u << 30) ? size : 1u << 30); /* Linux writes at most 2 GiB at a time */
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return qn_fail(QN_ERR_IO, "%s: cannot write: %m", w->target);
-        at += n;
-        size -= (size_t)n;
-    }
-    return QN_OK;
-}
-
 static qn_status write_padding(qn_gguf_writer *w, size_t size)
 {
     static const uint8_t zeros[QN_GGUF_DEFAULT_ALIGNMENT] = { 0 };
-    return write_all(w, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
+    return qn_new_file_write(&w->file, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
 }
 
 /* The space is claimed at once where the file system can do that: a disk that is too small says so now, not hours later. */
 static qn_status claim_space(qn_gguf_writer *w, size_t header_bytes)
 {
     const off_t size = (off_t)(qn_round_up(header_bytes, QN_GGUF_DEFAULT_ALIGNMENT) + w->data_bytes);
-    if (fallocate(w->fd, 0, 0, size) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-        return qn_fail(QN_ERR_IO, "%s: no room for its %lld bytes: %m", w->target, (long long)size);
+    if (fallocate(w->file.fd, 0, 0, size) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+        return qn_fail(QN_ERR_IO, "%s: no room for its %lld bytes: %m", w->file.target, (long long)size);
     return QN_OK;
 }
 
 qn_status qn_gguf_writer_begin_data(qn_gguf_writer *w)
 {
     if (w->begun)
-        return qn_fail(QN_ERR_INVALID, "%s: its data have begun already", w->target);
+        return qn_fail(QN_ERR_INVALID, "%s: its data have begun already", w->file.target);
     struct bytes start = { 0 };
     qn_status status = append(&start, "GGUF", 4);
     if (!status)
@@ -268,11 +183,11 @@ qn_status qn_gguf_writer_begin_data(qn_gguf_writer *w)
     if (!status)
         status = claim_space(w, header_bytes);
     if (!status)
-        status = write_all(w, start.data, start.size);
+        status = qn_new_file_write(&w->file, start.data, start.size);
     if (!status)
-        status = write_all(w, w->keys.data, w->keys.size);
+        status = qn_new_file_write(&w->file, w->keys.data, w->keys.size);
     if (!status)
-        status = write_all(w, w->tensors.data, w->tensors.size);
+        status = qn_new_file_write(&w->file, w->tensors.data, w->tensors.size);
     if (!status)
         status = write_padding(w, header_bytes);
     free(start.data);
@@ -284,13 +199,13 @@ qn_status qn_gguf_writer_data(qn_gguf_writer *w, const void *data, size_t bytes)
 {
     const uint8_t *at = data;
     if (!w->begun)
-        return qn_fail(QN_ERR_INVALID, "%s: data come before qn_gguf_writer_begin_data", w->target);
+        return qn_fail(QN_ERR_INVALID, "%s: data come before qn_gguf_writer_begin_data", w->file.target);
     while (bytes > 0) {
         if (w->current == w->n_tensors)
-            return qn_fail(QN_ERR_INVALID, "%s: %zu bytes more than its tensors have", w->target, bytes);
+            return qn_fail(QN_ERR_INVALID, "%s: %zu bytes more than its tensors have", w->file.target, bytes);
         const size_t size = w->tensor_bytes[w->current], left = size - w->written;
         const size_t now = bytes < left ? bytes : left;
-        QN_TRY(write_all(w, at, now));
+        QN_TRY(qn_new_file_write(&w->file, at, now));
         at += now;
         bytes -= now;
         w->written += now;
@@ -303,31 +218,12 @@ qn_status qn_gguf_writer_data(qn_gguf_writer *w, const void *data, size_t bytes)
     return QN_OK;
 }
 
-/* After a crash of the machine the folder must know the new name as surely as the file has its bytes. */
-static void sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
-    const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        (void)fsync(fd); /* some file systems cannot; the file is in place either way */
-        close(fd);
-    }
-    free(folder);
-}
-
 qn_status qn_gguf_writer_finish(qn_gguf_writer *w)
 {
-    if (w->finished)
-        return qn_fail(QN_ERR_INVALID, "%s: is finished already", w->target);
+    if (w->file.finished)
+        return qn_fail(QN_ERR_INVALID, "%s: is finished already", w->file.target);
     if (!w->begun || w->current != w->n_tensors)
-        return qn_fail(QN_ERR_INVALID, "%s: %zu of its %llu tensors were written", w->target, w->current,
+        return qn_fail(QN_ERR_INVALID, "%s: %zu of its %llu tensors were written", w->file.target, w->current,
                        (unsigned long long)w->n_tensors);
-    if (fsync(w->fd) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot write: %m", w->target);
-    if (rename(w->temporary, w->target) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot rename '%s' to it: %m", w->target, w->temporary);
-    w->finished = true;
-    sync_folder(w->target);
-    return QN_OK;
+    return qn_new_file_finish(&w->file);
 }
