@@ -67,6 +67,7 @@ void qn_check_norm(bool bench);
 void qn_check_rope(bool bench);
 void qn_check_attention(bool bench);
 void qn_check_elementwise(bool bench);
+void qn_check_hadamard(bool bench);
 void qn_check_sample(bool bench);
 
 #endif

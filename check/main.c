@@ -19,7 +19,7 @@ static const struct operation {
     { "matmul", qn_check_matmul },       { "quantize", qn_check_quantize },
     { "norm", qn_check_norm },           { "rope", qn_check_rope },
     { "attention", qn_check_attention }, { "elementwise", qn_check_elementwise },
-    { "sample", qn_check_sample },
+    { "hadamard", qn_check_hadamard },   { "sample", qn_check_sample },
 };
 
 enum { N_OPERATIONS = sizeof operations / sizeof operations[0], GUARD = 64, FAILURES_SHOWN = 20 };

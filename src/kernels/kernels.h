@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
@@ -15,6 +16,7 @@ typedef struct qn_kernels {
     qn_rope_kernels rope;
     qn_attention_kernels attention;
     qn_elementwise_kernels elementwise;
+    qn_hadamard_kernels hadamard;
     qn_sample_kernels sample;
 } qn_kernels;
 

@@ -18,6 +18,9 @@ typedef struct qn_hadamard_kernels {
 
 void qn_hadamard_kernels_init(qn_hadamard_kernels *kernels, unsigned cpu);
 
+/* qn_hadamard_scale - 1/sqrt(n), rounded to float32. */
+float qn_hadamard_scale(size_t n);
+
 void qn_hadamard_init_ref(qn_hadamard_kernels *kernels);
 void qn_hadamard_init_avx2(qn_hadamard_kernels *kernels);
 void qn_hadamard_init_avx512(qn_hadamard_kernels *kernels);

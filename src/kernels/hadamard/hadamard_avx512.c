@@ -1,0 +1,28 @@
+/* Block Walsh-Hadamard transform for AVX-512: half of the thirty-two registers hold a group. */
+#define QN_V16_AVX512
+#define GROUP 16
+
+#include "kernels/vec16.h"
+
+/* Each lane takes its partner plus or minus itself: one shuffle and one fused multiply-add, which rounds as a sum does. */
+QN_INLINE v16 lane_stages(v16 a, size_t n)
+{
+    if (n > 1)
+        a = _mm512_fmadd_ps(a, _mm512_setr4_ps(1, -1, 1, -1), _mm512_permute_ps(a, 0xb1));
+    if (n > 2)
+        a = _mm512_fmadd_ps(a, _mm512_setr4_ps(1, 1, -1, -1), _mm512_permute_ps(a, 0x4e));
+    if (n > 4)
+        a = _mm512_fmadd_ps(a, _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1),
+                            _mm512_shuffle_f32x4(a, a, 0xb1));
+    if (n > 8)
+        a = _mm512_fmadd_ps(a, _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1),
+                            _mm512_shuffle_f32x4(a, a, 0x4e));
+    return a;
+}
+
+#include "kernels/hadamard/hadamard_simd.h"
+
+void qn_hadamard_init_avx512(qn_hadamard_kernels *kernels)
+{
+    hadamard_fill(kernels);
+}

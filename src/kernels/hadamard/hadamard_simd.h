@@ -1,0 +1,113 @@
+/* Block Walsh-Hadamard transform over sixteen-lane vectors; included by one file an instruction set, which defines
+ *
+ *   GROUP                    vectors that are transformed together in registers, a power of two up to 16
+ *   lane_stages(v16, n)      the butterflies inside a vector, at distances 1, 2, ... below n <= 16
+ *
+ * A plain loop over stages spends its time on loads and stores, so a pass over the data does as many as the registers hold: the first one
+ * all distances inside GROUP vectors that lie side by side, each later one log2(GROUP) more between vectors further apart. */
+#ifndef QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
+#define QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
+
+#include "kernels/hadamard/hadamard.h"
+#include "kernels/vec16.h"
+
+#include <stdbool.h>
+
+/* What the two ends of a transform multiply by. */
+struct ends {
+    const float *before, *after; /* of the same element as the data, or NULL */
+    float scale;
+    bool last;
+};
+
+/* Butterflies between n vectors; n is a constant where this is called. */
+QN_INLINE void vector_stages(v16 *v, size_t n)
+{
+    const v16 minus = v16_set1(-1);
+#pragma GCC unroll 16
+    for (size_t distance = 1; distance < n; distance *= 2)
+#pragma GCC unroll 16
+        for (size_t i = 0; i < n; i++)
+            if (!(i & distance)) {
+                const v16 a = v[i], b = v[i + distance];
+                v[i] = v16_add(a, b);
+                v[i + distance] = v16_fma(b, minus, a); /* a - b, rounded once */
+            }
+}
+
+/* One pass over n vectors that begin `stride` floats apart; n and first are constants where this is called. */
+QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct ends *ends)
+{
+    v16 v[GROUP];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < n; i++)
+        v[i] = v16_load(x + at + i * stride);
+    if (first && ends->before)
+#pragma GCC unroll 16
+        for (size_t i = 0; i < n; i++)
+            v[i] = v16_mul(v[i], v16_load(ends->before + at + i * stride));
+    if (first)
+#pragma GCC unroll 16
+        for (size_t i = 0; i < n; i++)
+            v[i] = lane_stages(v[i], QN_LANES);
+    vector_stages(v, n);
+    if (ends->last)
+#pragma GCC unroll 16
+        for (size_t i = 0; i < n; i++)
+            v[i] = v16_mul(v[i], v16_set1(ends->scale));
+    if (ends->last && ends->after)
+#pragma GCC unroll 16
+        for (size_t i = 0; i < n; i++)
+            v[i] = v16_mul(v[i], v16_load(ends->after + at + i * stride));
+#pragma GCC unroll 16
+    for (size_t i = 0; i < n; i++)
+        v16_store(x + at + i * stride, v[i]);
+}
+
+QN_INLINE void pass_of(float *x, size_t stride, size_t n, bool first, size_t at, const struct ends *ends)
+{
+    switch (n) {
+    case 1: pass(x, stride, 1, first, at, ends); break;
+    case 2: pass(x, stride, 2, first, at, ends); break;
+#if GROUP > 4
+    case 4: pass(x, stride, 4, first, at, ends); break;
+    case 8: pass(x, stride, 8, first, at, ends); break;
+#endif
+    default: pass(x, stride, GROUP, first, at, ends); break;
+    }
+}
+
+static void short_block(float *x, size_t n, const float *before, const float *after)
+{
+    v16 v = v16_load_n(x, n);
+    if (before)
+        v = v16_mul(v, v16_load_n(before, n));
+    v = v16_mul(lane_stages(v, n), v16_set1(qn_hadamard_scale(n)));
+    v16_store_n(x, after ? v16_mul(v, v16_load_n(after, n)) : v, n);
+}
+
+static void block_simd(float *x, size_t n, const float *signs_before, const float *signs_after)
+{
+    if (n < QN_LANES) {
+        short_block(x, n, signs_before, signs_after);
+        return;
+    }
+    struct ends ends = { signs_before, signs_after, qn_hadamard_scale(n), n <= GROUP * QN_LANES };
+    size_t done = ends.last ? n : GROUP * QN_LANES; /* floats that already are a transform of their own */
+    for (size_t at = 0; at < n; at += done)
+        pass_of(x, QN_LANES, done / QN_LANES, true, at, &ends);
+    for (size_t radix; done < n; done *= radix) {
+        radix = n / done < GROUP ? n / done : GROUP;
+        ends.last = done * radix == n;
+        for (size_t first = 0; first < n; first += done * radix)
+            for (size_t at = first; at < first + done; at += QN_LANES)
+                pass_of(x, done, radix, false, at, &ends);
+    }
+}
+
+QN_INLINE void hadamard_fill(qn_hadamard_kernels *kernels)
+{
+    *kernels = (qn_hadamard_kernels){ .block = block_simd };
+}
+
+#endif
