@@ -1,6 +1,6 @@
 /* Block Walsh-Hadamard transform over sixteen-lane vectors; included by one file an instruction set, which defines
  *
- *   GROUP                    vectors that are transformed together in registers, a power of two up to 16
+ *   GROUP                    vectors that are transformed together in registers, 4 or 8
  *   lane_stages(v16, n)      the butterflies inside a vector, at distances 1, 2, ... below n <= 16
  *
  * A plain loop over stages spends its time on loads and stores, so a pass over the data does as many as the registers hold: the first one
@@ -20,46 +20,48 @@ struct ends {
     bool last;
 };
 
-/* Butterflies between n vectors; n is a constant where this is called. */
-QN_INLINE void vector_stages(v16 *v, size_t n)
+/* Butterflies between n vectors, n and distance constants where this is called. */
+QN_INLINE void vector_stage(v16 *v, size_t n, size_t distance)
 {
-    const v16 minus = v16_set1(-1);
-#pragma GCC unroll 16
-    for (size_t distance = 1; distance < n; distance *= 2)
-#pragma GCC unroll 16
-        for (size_t i = 0; i < n; i++)
-            if (!(i & distance)) {
-                const v16 a = v[i], b = v[i + distance];
-                v[i] = v16_add(a, b);
-                v[i + distance] = v16_fma(b, minus, a); /* a - b, rounded once */
-            }
+#pragma GCC unroll 8
+    for (size_t pair = 0; pair < n / 2; pair++) {
+        const size_t i = pair / distance * 2 * distance + pair % distance;
+        const v16 a = v[i], b = v[i + distance];
+        v[i] = v16_add(a, b);
+        v[i + distance] = v16_fma(b, v16_set1(-1), a); /* a - b, rounded once */
+    }
 }
 
 /* One pass over n vectors that begin `stride` floats apart; n and first are constants where this is called. */
 QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct ends *ends)
 {
     v16 v[GROUP];
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (size_t i = 0; i < n; i++)
         v[i] = v16_load(x + at + i * stride);
     if (first && ends->before)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (size_t i = 0; i < n; i++)
             v[i] = v16_mul(v[i], v16_load(ends->before + at + i * stride));
     if (first)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (size_t i = 0; i < n; i++)
             v[i] = lane_stages(v[i], QN_LANES);
-    vector_stages(v, n);
+    if (n > 1)
+        vector_stage(v, n, 1);
+    if (n > 2)
+        vector_stage(v, n, 2);
+    if (n > 4)
+        vector_stage(v, n, 4);
     if (ends->last)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (size_t i = 0; i < n; i++)
             v[i] = v16_mul(v[i], v16_set1(ends->scale));
     if (ends->last && ends->after)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (size_t i = 0; i < n; i++)
             v[i] = v16_mul(v[i], v16_load(ends->after + at + i * stride));
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (size_t i = 0; i < n; i++)
         v16_store(x + at + i * stride, v[i]);
 }
@@ -71,7 +73,6 @@ QN_INLINE void pass_of(float *x, size_t stride, size_t n, bool first, size_t at,
     case 2: pass(x, stride, 2, first, at, ends); break;
 #if GROUP > 4
     case 4: pass(x, stride, 4, first, at, ends); break;
-    case 8: pass(x, stride, 8, first, at, ends); break;
 #endif
     default: pass(x, stride, GROUP, first, at, ends); break;
     }
