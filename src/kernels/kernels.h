@@ -3,6 +3,7 @@
 #define QN_KERNELS_KERNELS_H
 
 #include "kernels/attention/attention.h"
+#include "kernels/deltanet/deltanet.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/matmul.h"
@@ -16,6 +17,7 @@ typedef struct qn_kernels {
     qn_rope_kernels rope;
     qn_attention_kernels attention;
     qn_elementwise_kernels elementwise;
+    qn_deltanet_kernels deltanet;
     qn_hadamard_kernels hadamard;
     qn_sample_kernels sample;
 } qn_kernels;

@@ -32,6 +32,13 @@ typedef struct qn_deltanet_kernels {
      * b exactly the elements named are read. */
     void (*product)(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t m,
                     size_t n, size_t k, bool accumulate);
+    /* x[i*x_row + j] = e^(at - sums[j]) * x[i*x_row + j], i < m, j < n: the difference in double, rounded to float; then qn_exp
+     * of kernels/canon.h. */
+    void (*gate)(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n);
+    /* y[x] = factor * a[x], x < n; y may be a. */
+    void (*scale)(float *y, const float *a, float factor, size_t n);
+    /* y[x] = beta * (v[x] - a[x]), x < n; y may be either. */
+    void (*correct)(float *y, const float *v, const float *a, float beta, size_t n);
     /* y[x] = silu(sum over taps t rising of weights[t*w_row + x] * inputs[t][x]), x < n; the first tap is a product, the others
      * one fused multiply-add each; 1 <= taps <= QN_CONV_MAX_TAPS. y overlaps nothing. */
     void (*conv)(float *y, const float *const *inputs, const float *weights, size_t w_row, size_t taps, size_t n);

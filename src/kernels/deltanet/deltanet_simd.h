@@ -1,0 +1,202 @@
+/* Gated delta rule over sixteen-lane vectors; included by one file an instruction set, which defines the tile that its
+ * registers hold: ROWS x VECTORS sums for many rows, up to two rows x WIDE for few.
+ *
+ * Many rows: b comes from a cache, a block of DEPTH of its rows at a time so that a panel stays in the first one, and each load
+ * of it serves ROWS rows. Few rows: b comes from memory, once; it is read in the order of memory, asked for ahead of time.
+ * Sums that wait in c between blocks are the same floats as in registers. */
+#ifndef QN_KERNELS_DELTANET_DELTANET_SIMD_H
+#define QN_KERNELS_DELTANET_DELTANET_SIMD_H
+
+#include "kernels/deltanet/deltanet.h"
+#include "kernels/vec16.h"
+
+enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, AHEAD_BYTES = 4096, LINE = 64 };
+
+typedef struct matrices {
+    float *c;
+    const float *a, *b;
+    size_t c_row, a_row, a_col, b_row, k;
+    bool accumulate;
+} matrices;
+
+/* rows x vectors sums, the last vector of `tail` floats; all three and `ahead` are constants where this is called. */
+QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail, bool ahead)
+{
+    float *c = t->c + row * t->c_row + column;
+    const float *a = t->a + row * t->a_row, *b = t->b + column;
+    const size_t c_row = t->c_row, a_row = t->a_row, a_col = t->a_col, b_row = t->b_row, k = t->k;
+    v16 sum[ROWS * VECTORS > FEW * WIDE ? ROWS * VECTORS : FEW * WIDE];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (size_t v = 0; v < vectors; v++) {
+            const float *from = c + i * c_row + v * QN_LANES;
+            sum[i * vectors + v] = !t->accumulate ? v16_set1(0) : tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
+        }
+    for (size_t j = 0; j < k; j++) {
+        v16 line[WIDE > VECTORS ? WIDE : VECTORS];
+#pragma GCC unroll 16
+        for (size_t v = 0; v < vectors; v++) {
+            const float *from = b + j * b_row + v * QN_LANES;
+            if (ahead)
+                __builtin_prefetch((const void *)((uintptr_t)from + AHEAD_BYTES));
+            line[v] = tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
+        }
+#pragma GCC unroll 16
+        for (size_t i = 0; i < rows; i++) {
+            const v16 factor = v16_set1(a[i * a_row + j * a_col]);
+#pragma GCC unroll 16
+            for (size_t v = 0; v < vectors; v++)
+                sum[i * vectors + v] = v16_fma(factor, line[v], sum[i * vectors + v]);
+        }
+    }
+#pragma GCC unroll 16
+    for (size_t i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (size_t v = 0; v < vectors; v++) {
+            float *to = c + i * c_row + v * QN_LANES;
+            if (tail < QN_LANES)
+                v16_store_n(to, sum[i * vectors + v], tail);
+            else
+                v16_store(to, sum[i * vectors + v]);
+        }
+}
+
+/* All rows of a panel of columns. */
+QN_INLINE void panel(const matrices *t, size_t m, size_t column, size_t vectors, size_t tail)
+{
+    size_t row = 0;
+    for (; row + ROWS <= m; row += ROWS)
+        tile(t, row, column, ROWS, vectors, tail, false);
+    for (; row + 2 <= m; row += 2)
+        tile(t, row, column, 2, vectors, tail, false);
+    if (row < m)
+        tile(t, row, column, 1, vectors, tail, false);
+}
+
+QN_INLINE void many_rows(const matrices *t, size_t m, size_t n)
+{
+    size_t x = 0;
+    for (; x + VECTORS * QN_LANES <= n; x += VECTORS * QN_LANES)
+        panel(t, m, x, VECTORS, QN_LANES);
+    for (; x + QN_LANES <= n; x += QN_LANES)
+        panel(t, m, x, 1, QN_LANES);
+    if (x < n)
+        panel(t, m, x, 1, n - x);
+}
+
+/* rows is a constant where this is called. */
+QN_INLINE void few_rows(const matrices *t, size_t rows, size_t n)
+{
+    size_t x = 0;
+    for (; x + WIDE * QN_LANES <= n; x += WIDE * QN_LANES)
+        tile(t, 0, x, rows, WIDE, QN_LANES, true);
+    for (; x + 2 * QN_LANES <= n; x += 2 * QN_LANES)
+        tile(t, 0, x, rows, 2, QN_LANES, true);
+    if (x + QN_LANES <= n) {
+        tile(t, 0, x, rows, 1, QN_LANES, true);
+        x += QN_LANES;
+    }
+    if (x < n)
+        tile(t, 0, x, rows, 1, n - x, false);
+}
+
+static void product_simd(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
+                         size_t m, size_t n, size_t k, bool accumulate)
+{
+    /* Few rows, whose sums fit in registers, need no blocks. */
+    const size_t depth = m > FEW ? DEPTH : n > WIDE * QN_LANES ? FEW_DEPTH : k;
+    size_t from = 0;
+    do {
+        const matrices t = { .c = c,
+                             .a = a + from * a_col,
+                             .b = b + from * b_row,
+                             .c_row = c_row,
+                             .a_row = a_row,
+                             .a_col = a_col,
+                             .b_row = b_row,
+                             .k = k - from < depth ? k - from : depth,
+                             .accumulate = accumulate || from };
+        if (m > FEW)
+            many_rows(&t, m, n);
+        else if (m == 2)
+            few_rows(&t, 2, n);
+        else if (m == 1)
+            few_rows(&t, 1, n);
+        from += t.k;
+    } while (from < k);
+}
+
+QN_INLINE void gate_vector(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n)
+{
+    float difference[QN_LANES] = { 0 };
+    for (size_t j = 0; j < n; j++)
+        difference[j] = (float)(at - sums[j]);
+    const v16 factor = v16_exp(v16_load(difference));
+    for (size_t i = 0; i < m; i++) {
+        if (n == QN_LANES)
+            v16_store(x + i * x_row, v16_mul(v16_load(x + i * x_row), factor));
+        else
+            v16_store_n(x + i * x_row, v16_mul(v16_load_n(x + i * x_row, n), factor), n);
+    }
+}
+
+static void gate_simd(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n)
+{
+    size_t j = 0;
+    for (; j + QN_LANES <= n; j += QN_LANES)
+        gate_vector(x + j, x_row, m, at, sums + j, QN_LANES);
+    if (j < n)
+        gate_vector(x + j, x_row, m, at, sums + j, n - j);
+}
+
+static void scale_simd(float *y, const float *a, float factor, size_t n)
+{
+    const v16 by = v16_set1(factor);
+    size_t x = 0;
+    for (; x + QN_LANES <= n; x += QN_LANES)
+        v16_store(y + x, v16_mul(by, v16_load(a + x)));
+    if (x < n)
+        v16_store_n(y + x, v16_mul(by, v16_load_n(a + x, n - x)), n - x);
+}
+
+QN_INLINE v16 corrected(v16 v, v16 a, v16 beta)
+{
+    return v16_mul(beta, v16_add(v, v16_mul(a, v16_set1(-1))));
+}
+
+static void correct_simd(float *y, const float *v, const float *a, float beta, size_t n)
+{
+    const v16 by = v16_set1(beta);
+    size_t x = 0;
+    for (; x + QN_LANES <= n; x += QN_LANES)
+        v16_store(y + x, corrected(v16_load(v + x), v16_load(a + x), by));
+    if (x < n)
+        v16_store_n(y + x, corrected(v16_load_n(v + x, n - x), v16_load_n(a + x, n - x), by), n - x);
+}
+
+static void conv_simd(float *y, const float *const *inputs, const float *weights, size_t w_row, size_t taps, size_t n)
+{
+    size_t x = 0;
+    for (; x + QN_LANES <= n; x += QN_LANES) {
+        v16 sum = v16_mul(v16_load(weights + x), v16_load(inputs[0] + x));
+        for (size_t t = 1; t < taps; t++)
+            sum = v16_fma(v16_load(weights + t * w_row + x), v16_load(inputs[t] + x), sum);
+        v16_store(y + x, v16_silu(sum));
+    }
+    if (x < n) {
+        v16 sum = v16_mul(v16_load_n(weights + x, n - x), v16_load_n(inputs[0] + x, n - x));
+        for (size_t t = 1; t < taps; t++)
+            sum = v16_fma(v16_load_n(weights + t * w_row + x, n - x), v16_load_n(inputs[t] + x, n - x), sum);
+        v16_store_n(y + x, v16_silu(sum), n - x);
+    }
+}
+
+QN_INLINE void deltanet_fill(qn_deltanet_kernels *kernels)
+{
+    *kernels = (qn_deltanet_kernels){
+        .product = product_simd, .gate = gate_simd, .scale = scale_simd, .correct = correct_simd, .conv = conv_simd
+    };
+}
+
+#endif
