@@ -28,6 +28,8 @@ ALIGNMENT = 32
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
+# numpy's letters of array elements, where the kind of number in the file matters
+KINDS = {"u1": 0, "i1": 1, "u2": 2, "i2": 3, "u4": 4, "i4": 5, "f4": 6, "b1": 7, "u8": 10, "i8": 11, "f8": 12}
 
 
 class Tensor:
@@ -99,8 +101,8 @@ def read(path):
 
 
 def write(path, keys, tensors):
-    """keys: {name: int | float | str | list of one of these}, written as u32, f32 and strings. tensors: a list of Tensor, in the
-    file's order."""
+    """keys: {name: bool | int | float | str | list of one of these | numpy array}, written as bool, u32, f32 and strings, numpy
+    arrays as what they hold. tensors: a list of Tensor, in the file's order."""
 
     def text(s):
         raw = s.encode()
@@ -112,6 +114,10 @@ def write(path, keys, tensors):
         if isinstance(value, list):
             elements = [kind_and_bytes(v) for v in value]
             return ARRAY, struct.pack("<IQ", elements[0][0], len(value)) + b"".join(raw for _, raw in elements)
+        if isinstance(value, np.ndarray):
+            return ARRAY, struct.pack("<IQ", KINDS[value.dtype.str[1:]], len(value)) + value.tobytes()
+        if isinstance(value, bool):
+            return 7, struct.pack("<?", value)
         return (6, struct.pack("<f", value)) if isinstance(value, float) else (4, struct.pack("<I", value))
 
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys))

@@ -20,10 +20,14 @@ import sys
 import numpy as np
 
 import ggufio
+import golden_qwen35
 import reference_logits
 
 N_IDS = 48
 N_VOCAB = 320
+# Gated DeltaNet: three whole chunks of 64 tokens and a part of one. Fewer words, so that the logits of all of them stay small.
+N_IDS_QWEN35 = 203
+N_VOCAB_QWEN35 = 72
 N_CTX = 256
 # float32 against float64 on these sizes differs by some 1e-6; a wrong pair of rope or a wrong head by more than 1e-1.
 MAX_DISAGREEMENT = 1e-5
@@ -47,6 +51,8 @@ MODELS = {
 for low in ("q1_0", "q2_0", "pq2_0", "ptq1_0"):
     MODELS[f"llama.{low}"] = (LLAMA_LOW, low)
     MODELS[f"qwen3.{low}"] = (QWEN3_LOW, low)
+for qwen35, (hybrid, kind) in golden_qwen35.MODELS.items():
+    MODELS[qwen35] = (dict(hybrid, arch="qwen35", vocab=N_VOCAB_QWEN35, ids=N_IDS_QWEN35), kind)
 
 
 def keys_of(shape, name):
@@ -142,6 +148,8 @@ def draw_low_bit(shape, type_name, rng):
 
 def transformers_model(shape, state):
     """The same model in transformers, float32. state: tensors under transformers' names, in its order of rows."""
+    if shape["arch"] == "qwen35":
+        return golden_qwen35.transformers_model(shape, state)
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -174,11 +182,16 @@ def make(folder, name):
     shape, type_name = MODELS[name]
     # A seed of its own for each model: making one again does not depend on the others.
     rng = np.random.default_rng([ord(c) for c in name])
-    ids = rng.integers(0, N_VOCAB, N_IDS)
+    ids = rng.integers(0, shape.get("vocab", N_VOCAB), shape.get("ids", N_IDS))
     plain = type_name in ("f32", "f16", "bf16")
-    tensors, state = draw_plain(shape, type_name, rng) if plain else (draw_low_bit(shape, type_name, rng), None)
+    if shape["arch"] == "qwen35":
+        keys, tensors = golden_qwen35.keys_of(shape, name, rng), golden_qwen35.draw(shape, type_name, rng)
+        state = golden_qwen35.transformers_state(shape, keys, tensors) if plain else None
+    else:
+        keys = keys_of(shape, name)
+        tensors, state = draw_plain(shape, type_name, rng) if plain else (draw_low_bit(shape, type_name, rng), None)
     path = os.path.join(folder, name)
-    ggufio.write(path + ".gguf", keys_of(shape, name), tensors)
+    ggufio.write(path + ".gguf", keys, tensors)
     model = reference_logits.Model(path + ".gguf")
     exact = golden = model.logits(ids)
     if plain:

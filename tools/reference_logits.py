@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Logits of a llama or qwen3 GGUF file in float64: the oracle that quern's logits are compared with.
+"""Logits of a llama, qwen3 or qwen35 GGUF file in float64: the oracle that quern's logits are compared with.
 
 usage: reference_logits.py MODEL.gguf IDS OUT.f32 [--int8 N [--scale absmax|mse|minmax] [--two-terms REGEX]]
        reference_logits.py --compare A.f32 B.f32 N_IDS
@@ -11,7 +11,10 @@ distance from float64. The scale is the largest magnitude / 127, or the best of 
 from smallest to largest value / 255 (minmax). Inputs of the tensors whose names match --two-terms get a second int8 term for what
 the first left over. --compare prints the mean over tokens of |A - B| / |B|.
 
-Needs numpy only. The whole context is one causal pass, so memory grows with the square of the number of ids.
+Gated DeltaNet layers go token by token, as the recurrence is defined: chunks are what is to be checked. Inputs of rotated weights
+(prism.hadamard.*) are rotated in float64, then rounded like others.
+
+Needs numpy only. Attention is one causal pass over the whole context, so memory grows with the square of the number of ids.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -22,6 +25,7 @@ import re
 import numpy as np
 
 import ggufio
+import hadamard
 
 
 class Arithmetic:
@@ -83,8 +87,16 @@ def rms_norm(x, weight, eps):
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
 
 
+def sigmoid(x):
+    return 1.0 / (1.0 + np.exp(-x))
+
+
 def silu(x):
-    return x / (1.0 + np.exp(-x))
+    return x * sigmoid(x)
+
+
+def l2_norm(x):
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
 
 
 def softmax(x):
@@ -96,9 +108,9 @@ class Model:
     def __init__(self, path):
         keys, self.tensors = ggufio.read(path)
         self.arch = arch = keys["general.architecture"]
-        if arch not in ("llama", "qwen3"):
-            raise SystemExit(f"{path}: architecture '{arch}', expected llama or qwen3")
-        self.n_layers = keys[f"{arch}.block_count"]
+        if arch not in ("llama", "qwen3", "qwen35"):
+            raise SystemExit(f"{path}: architecture '{arch}', expected llama, qwen3 or qwen35")
+        self.n_layers = keys[f"{arch}.block_count"] - keys.get(f"{arch}.nextn_predict_layers", 0)
         self.n_heads = keys[f"{arch}.attention.head_count"]
         self.n_kv = keys.get(f"{arch}.attention.head_count_kv", self.n_heads)
         self.head_dim = keys.get(f"{arch}.attention.key_length", keys[f"{arch}.embedding_length"] // self.n_heads)
@@ -108,8 +120,19 @@ class Model:
         self.rope_base = keys.get(f"{arch}.rope.freq_base", 10000.0)
         self.weights = {name: t.decode() for name, t in self.tensors.items()}
         self.rounds = {name: t.type not in ("f32", "f16", "bf16") for name, t in self.tensors.items()}
+        self.rotation = hadamard.Rotation(keys)
+        self.ffn_norm = "ffn_norm.weight"
+        self.recurrent = [False] * self.n_layers
+        if arch == "qwen35":
+            self.ffn_norm = "post_attention_norm.weight"
+            interval = keys.get(f"{arch}.full_attention_interval", 4)
+            by_interval = [(i + 1) % interval != 0 for i in range(self.n_layers)]
+            self.recurrent = keys.get(f"{arch}.attention.recurrent_layers", by_interval)
+            self.n_k_heads, self.n_v_heads = keys[f"{arch}.ssm.group_count"], keys[f"{arch}.ssm.time_step_rank"]
+            self.head_k, self.head_v = keys[f"{arch}.ssm.state_size"], keys[f"{arch}.ssm.inner_size"] // self.n_v_heads
 
     def product(self, name, x, arithmetic):
+        x = self.rotation.input(name, x)
         return (arithmetic.activation(name, x) if self.rounds[name] else x) @ self.weights[name].T
 
     def angles(self, n):
@@ -119,7 +142,7 @@ class Model:
         return np.arange(n)[:, None] * frequency[None, :]
 
     def rope(self, x, angle):
-        """x [n, heads, head_dim]. llama turns neighbouring pairs, qwen3 pairs half the rotated width apart."""
+        """x [n, heads, head_dim]. llama turns neighbouring pairs, the others pairs half the rotated width apart."""
         half, out = self.n_rot // 2, x.copy()
         if self.arch == "llama":
             first, second = slice(0, self.n_rot, 2), slice(1, self.n_rot, 2)
@@ -132,10 +155,11 @@ class Model:
 
     def attention(self, prefix, x, angle, arithmetic):
         n = len(x)
-        q = self.product(prefix + "attn_q.weight", x, arithmetic).reshape(n, self.n_heads, self.head_dim)
+        q = self.product(prefix + "attn_q.weight", x, arithmetic).reshape(n, self.n_heads, -1)
+        q, gate = q[..., :self.head_dim], q[..., self.head_dim:]
         k = self.product(prefix + "attn_k.weight", x, arithmetic).reshape(n, self.n_kv, self.head_dim)
         v = self.product(prefix + "attn_v.weight", x, arithmetic).reshape(n, self.n_kv, -1)
-        if self.arch == "qwen3":
+        if self.arch != "llama":
             q = rms_norm(q, self.weights[prefix + "attn_q_norm.weight"], self.eps)
             k = rms_norm(k, self.weights[prefix + "attn_k_norm.weight"], self.eps)
         q, k = self.rope(q, angle), arithmetic.cached(self.rope(k, angle))
@@ -146,7 +170,35 @@ class Model:
         for h in range(self.n_heads):
             scores = q[:, h] @ k[:, h // group].T / np.sqrt(self.head_dim) + hidden
             out[:, h] = softmax(scores) @ v[:, h // group]
+        if self.arch == "qwen35":
+            out *= sigmoid(gate)
         return self.product(prefix + "attn_output.weight", out.reshape(n, -1), arithmetic)
+
+    def delta_net(self, prefix, x, arithmetic):
+        n, w = len(x), self.weights
+        taps = w[prefix + "ssm_conv1d.weight"]
+        past = np.zeros((taps.shape[1] - 1, taps.shape[0]))
+        qkv = np.concatenate([past, self.product(prefix + "attn_qkv.weight", x, arithmetic)])
+        qkv = silu(sum(qkv[t:t + n] * taps[:, t] for t in range(taps.shape[1])))
+        q, k, v = np.split(qkv, np.cumsum([self.n_k_heads * self.head_k] * 2), axis=1)
+        # Value head h reads key head h mod n_k_heads.
+        times = (1, self.n_v_heads // self.n_k_heads, 1)
+        q = np.tile(l2_norm(q.reshape(n, self.n_k_heads, -1)), times) / np.sqrt(self.head_k)
+        k = np.tile(l2_norm(k.reshape(n, self.n_k_heads, -1)), times)
+        v = v.reshape(n, self.n_v_heads, self.head_v)
+        beta = sigmoid(self.product(prefix + "ssm_beta.weight", x, arithmetic))
+        alpha = self.product(prefix + "ssm_alpha.weight", x, arithmetic)
+        decay = np.exp(np.logaddexp(0.0, alpha + w[prefix + "ssm_dt.bias"]) * w[prefix + "ssm_a"])
+        state = np.zeros((self.n_v_heads, self.head_v, self.head_k))
+        out = np.empty_like(v)
+        for t in range(n):
+            state *= decay[t, :, None, None]
+            correction = beta[t, :, None] * (v[t] - np.einsum("hvk,hk->hv", state, k[t]))
+            state += correction[:, :, None] * k[t, :, None, :]
+            out[t] = np.einsum("hvk,hk->hv", state, q[t])
+        gate = silu(self.product(prefix + "attn_gate.weight", x, arithmetic))
+        out = rms_norm(out, w[prefix + "ssm_norm.weight"], self.eps).reshape(n, -1) * gate
+        return self.product(prefix + "ssm_out.weight", out, arithmetic)
 
     def feed_forward(self, prefix, x, arithmetic):
         gate = self.product(prefix + "ffn_gate.weight", x, arithmetic)
@@ -154,13 +206,16 @@ class Model:
         return self.product(prefix + "ffn_down.weight", silu(gate) * up, arithmetic)
 
     def logits(self, ids, arithmetic=Arithmetic()):
-        x = self.weights["token_embd.weight"][ids]
+        x = self.rotation.rows("token_embd.weight", self.weights["token_embd.weight"][ids])
         angle = self.angles(len(ids))
         for layer in range(self.n_layers):
             prefix = f"blk.{layer}."
             y = rms_norm(x, self.weights[prefix + "attn_norm.weight"], self.eps)
-            x = x + self.attention(prefix, y, angle, arithmetic)
-            y = rms_norm(x, self.weights[prefix + "ffn_norm.weight"], self.eps)
+            if self.recurrent[layer]:
+                x = x + self.delta_net(prefix, y, arithmetic)
+            else:
+                x = x + self.attention(prefix, y, angle, arithmetic)
+            y = rms_norm(x, self.weights[prefix + self.ffn_norm], self.eps)
             x = x + self.feed_forward(prefix, y, arithmetic)
         x = rms_norm(x, self.weights["output_norm.weight"], self.eps)
         table = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
