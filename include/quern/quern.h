@@ -82,6 +82,8 @@ typedef struct qn_model_info {
     uint64_t file_bytes;
     uint64_t bytes_per_token;          /* weights that decoding one token reads; the cache comes on top */
     uint64_t cache_bytes_per_position; /* f16 KV cache: bytes that one more token of context takes */
+    uint64_t recurrent_bytes;          /* states of recurrent layers, as large for any context: every token reads them, every
+                                          64th writes them; 0 where the model has none */
     int n_threads;
     const char *cpu;           /* instruction set in use: "avx512" */
     const char *tokeniser;     /* "gpt2/qwen2", or "" when the file has none that quern can use */
@@ -131,9 +133,10 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
 /* ---- Session ---- */
 
 typedef struct qn_session_params {
-    uint32_t n_ctx;   /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
-    uint32_t n_batch; /* rows that one step works on, 1 to 4096; 0: 256. Affects memory and speed, never results */
-    const char *kv;   /* cache format: NULL or "f16" */
+    uint32_t n_ctx;         /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
+    uint32_t n_batch;       /* rows that one step works on, 1 to 4096; 0: 256. Affects memory and speed, never results */
+    const char *kv;         /* cache format: NULL or "f16" */
+    uint32_t n_checkpoints; /* how many qn_session_checkpoint keeps, 1 to 64; 0: 4 */
 } qn_session_params;
 
 /* qn_session_create - an empty session. params NULL for the defaults. Memory for n_ctx positions is reserved at once and
@@ -145,11 +148,55 @@ QN_API void qn_session_free(qn_session *session);
 QN_API uint32_t qn_session_length(const qn_session *session);
 QN_API uint32_t qn_session_capacity(const qn_session *session);
 
-/* qn_session_truncate - forget all but the first `length` tokens. QN_ERR_INVALID when it holds fewer. */
+/* qn_session_truncate - forget all but the first `length` tokens. QN_ERR_INVALID when it holds fewer.
+ *
+ * Any length will do for a model without recurrent layers. Recurrent layers fold every 64 tokens into their state, which cannot
+ * be undone: a session of n tokens can go back to the lengths above (n-1)/64*64 (of the chunk that is still open), to those
+ * that a checkpoint of n tokens could go back to, and to 0. Any other is QN_ERR_UNSUPPORTED, the text names those that are
+ * possible, and nothing changes. Checkpoints of more than `length` tokens are dropped. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
-/* qn_session_cache_bytes - bytes of cache that `length` tokens take. */
+/* qn_session_checkpoint - remember the present length as one to go back to, with what is pending at it (qn_session_pending).
+ *
+ * For models with recurrent layers this copies their memory: states and open chunks, which is qn_session_cache_bytes(session,
+ * 0) bytes. The newest params->n_checkpoints are kept, the oldest goes when one more comes; their memory is the session's until
+ * it is freed. They belong to the session: forks have copies, files do not have them. QN_ERR_MEMORY: there is none. */
+QN_API qn_status qn_session_checkpoint(qn_session *session);
+
+/* qn_session_reach - the greatest length, not above `length`, to which qn_session_truncate can go back; 0 if no other. */
+QN_API uint32_t qn_session_reach(const qn_session *session, uint32_t length);
+
+/* qn_session_pending - whether the last qn_generate made a token that it did not evaluate, and which: the first to pass to
+ * the next call when the conversation goes on. Evaluating anything, or truncating, forgets it; truncating to the length of a
+ * checkpoint brings back the one that was pending there. */
+QN_API bool qn_session_pending(const qn_session *session, qn_token *token);
+
+/* qn_session_cache_bytes - bytes of cache that `length` tokens take: keys and values of each, and what recurrent layers
+ * remember, which is the same for any length. */
 QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length);
+
+/* qn_session_fork - a session of its own with the same contents: tokens, cache, what is pending, checkpoints. What is held is
+ * copied, not what could be. Both go on as if the other were not there; neither progress function nor a request to cancel is
+ * taken over. The caller frees it with qn_session_free. */
+QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
+
+/* qn_session_save - write what the session holds to a file, which appears whole or not at all: tokens, cache, what is pending.
+ * QN_ERR_IO when it cannot be written. The file is about qn_session_cache_bytes(session, qn_session_length(session)) large. It
+ * holds the conversation, and can be read by whoever the umask lets read it. */
+QN_API qn_status qn_session_save(const qn_session *session, const char *path);
+
+/* qn_session_restore - a session as it was when it was saved. Logits are the same, to the last bit, as if it had never stopped
+ * (with the same instruction set).
+ *
+ *   model    the model it was saved with: the same hyper-parameters and tensors; a copy of the file will do
+ *   params   as for qn_session_create, NULL for the defaults. n_ctx may differ from what it was, and 0 is what it was; too
+ *            small for the tokens is QN_ERR_CONTEXT. kv must be NULL or what the file has
+ *   out      the caller frees it with qn_session_free
+ *
+ * Nothing in the file is trusted. QN_ERR_FORMAT for one that is damaged, cut short or no session at all, QN_ERR_UNSUPPORTED for
+ * another version or cache format, QN_ERR_INVALID for another model, QN_ERR_IO when it cannot be read. A file that was made to
+ * deceive, with checksums that are right, can make the session say anything, but no more. */
+QN_API qn_status qn_session_restore(qn_model *model, const char *path, const qn_session_params *params, qn_session **out);
 
 typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logits;
 
@@ -242,9 +289,9 @@ QN_API qn_generate_params qn_generate_defaults(void);
  *   result   may be NULL
  *
  * Afterwards the session holds the prompt and every generated token but the last, which was not evaluated: that token is the
- * first to pass to the next call when a conversation goes on. Two cases differ: cancelled within the prompt, it holds the
- * n_prompt tokens that were evaluated; with max_tokens 0 it holds the whole prompt and nothing is pending. Tokens that spelled
- * a stop string are held too. Being stopped is success: see result->reason. */
+ * first to pass to the next call when a conversation goes on, and qn_session_pending knows it. Two cases differ: cancelled
+ * within the prompt, it holds the n_prompt tokens that were evaluated; with max_tokens 0 it holds the whole prompt and nothing
+ * is pending. Tokens that spelled a stop string are held too. Being stopped is success: see result->reason. */
 QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                              qn_generate_result *result);
 

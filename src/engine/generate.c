@@ -76,6 +76,7 @@ static qn_status next_token(struct generation *g, qn_token *token, bool *go_on)
     const bool has_text = model->tokenizer != NULL;
     *go_on = true;
     QN_TRY(qn_sampler_pick(g->sampler, g->logits, session->tokens, session->length, token));
+    session->pending = *token;
     g->result.n_generated++;
     if (g->params->on_token && !g->params->on_token(g->params->user, *token)) {
         g->result.reason = QN_STOP_CALLBACK;

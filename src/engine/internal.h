@@ -4,6 +4,7 @@
 
 #include "base/team.h"
 #include "cache/kv.h"
+#include "cache/recurrent.h"
 #include "device/cpu/executor.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -32,12 +33,25 @@ struct qn_model {
     uint64_t n_params;
 };
 
+/* A length to go back to. */
+typedef struct qn_checkpoint {
+    uint32_t length;
+    qn_token pending;
+    qn_recurrent recurrent; /* zeroed where the model has no recurrent layers */
+} qn_checkpoint;
+
+enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
+
 struct qn_session {
     qn_model *model;
     qn_kv kv;
+    qn_recurrent recurrent; /* zeroed where the model has no recurrent layers */
     uint32_t n_ctx, n_batch, length;
-    qn_token *tokens; /* [n_ctx] what it holds, for the repetition penalty */
-    qn_row *rows;     /* [n_batch] */
+    qn_token *tokens;           /* [n_ctx] what it holds, for the repetition penalty */
+    qn_token pending;           /* generated and not evaluated, or QN_NO_TOKEN */
+    qn_checkpoint *checkpoints; /* [max_checkpoints] lengths rising; slots that are not in use keep their memory */
+    uint32_t n_checkpoints, max_checkpoints;
+    qn_row *rows; /* [n_batch] */
     uint32_t *logit_rows;
     qn_progress_fn on_progress;
     void *progress_user;
@@ -49,6 +63,14 @@ qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
 /* qn_session_append - qn_session_eval, which leaves a request to cancel standing for the caller to clear. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
+
+/* qn_session_add_checkpoint - room for one more checkpoint, the oldest making way if need be; its length, pending token and
+ * recurrent memory are the caller's to fill. */
+qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
+
+/* qn_model_fingerprint - a number that tells models apart: xxHash64 of what the file says of hyper-parameters, of tensor names,
+ * types and shapes, and of a few bytes of each tensor's weights. The tokeniser and texts about the model are not in it. */
+qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
 
 /* qn_scan_weights - look through all tensors for infinities and NaN, on all threads of the team. QN_ERR_FORMAT names the tensor
  * and the block. on_progress may be NULL. */

@@ -1,11 +1,13 @@
-/* Sessions: what one conversation holds, and appending tokens to it in batches. */
+/* Sessions: what one conversation holds, appending tokens to it in batches, and going back. Copies of whole sessions, in memory
+ * and in files, are session_state.c's business. */
 #include "engine/internal.h"
 
 #include "base/memory.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 256, MAX_BATCH = 4096, MAX_CTX = 1 << 30 };
+enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 256, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
 /* Room in the model's plan for this session's steps; the lock is held. */
 static qn_status reserve(qn_session *session)
@@ -16,7 +18,11 @@ static qn_status reserve(qn_session *session)
 static qn_status create(qn_session *session)
 {
     const qn_hparams *h = &session->model->hparams;
-    QN_TRY(qn_kv_create(&session->kv, h->n_layers, h->n_kv_heads, h->head_dim, session->n_ctx));
+    const qn_plan *plan = &session->model->plan;
+    QN_TRY(qn_kv_create(&session->kv, plan->is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim, session->n_ctx));
+    if (plan->recurrent.n_v_heads)
+        QN_TRY(qn_recurrent_create(&session->recurrent, &plan->recurrent, plan->is_recurrent, h->n_layers));
+    QN_TRY(qn_alloc(&session->checkpoints, session->max_checkpoints, sizeof *session->checkpoints, "session"));
     QN_TRY(qn_alloc(&session->tokens, session->n_ctx, sizeof *session->tokens, "session"));
     QN_TRY(qn_alloc(&session->rows, session->n_batch, sizeof *session->rows, "session"));
     QN_TRY(qn_alloc(&session->logit_rows, session->n_batch, sizeof *session->logit_rows, "session"));
@@ -35,10 +41,13 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
         return qn_fail(QN_ERR_INVALID, "%s: loaded as a vocabulary alone, there is nothing to run", qn_gguf_path(model->file));
     if (params->kv && strcmp(params->kv, "f16"))
         return qn_fail(QN_ERR_UNSUPPORTED, "cache format '%s' is not supported (f16)", params->kv);
-    if (params->n_ctx > MAX_CTX)
-        return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)params->n_ctx, MAX_CTX);
+    if (params->n_ctx > QN_MAX_CTX)
+        return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)params->n_ctx, QN_MAX_CTX);
     if (params->n_batch > MAX_BATCH)
         return qn_fail(QN_ERR_INVALID, "batch: %u rows, at most %d are allowed", (unsigned)params->n_batch, MAX_BATCH);
+    if (params->n_checkpoints > MAX_CHECKPOINTS)
+        return qn_fail(QN_ERR_INVALID, "checkpoints: %u, at most %d are allowed", (unsigned)params->n_checkpoints,
+                       MAX_CHECKPOINTS);
     const uint32_t n_ctx_train = model->hparams.n_ctx_train;
     qn_session *session;
     QN_TRY(qn_alloc(&session, 1, sizeof *session, "session"));
@@ -46,6 +55,8 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     session->n_ctx = params->n_ctx ? params->n_ctx : n_ctx_train < DEFAULT_CTX ? n_ctx_train : DEFAULT_CTX;
     session->n_batch = params->n_batch ? params->n_batch : DEFAULT_BATCH;
     session->n_batch = session->n_batch < session->n_ctx ? session->n_batch : session->n_ctx;
+    session->max_checkpoints = params->n_checkpoints ? params->n_checkpoints : DEFAULT_CHECKPOINTS;
+    session->pending = QN_NO_TOKEN;
     atomic_init(&session->cancelled, false);
     const qn_status status = create(session);
     if (status != QN_OK) {
@@ -61,6 +72,10 @@ void qn_session_free(qn_session *session)
     if (!session)
         return;
     qn_kv_free(&session->kv);
+    qn_recurrent_free(&session->recurrent);
+    for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++)
+        qn_recurrent_free(&session->checkpoints[i].recurrent);
+    qn_free(session->checkpoints);
     qn_free(session->tokens);
     qn_free(session->rows);
     qn_free(session->logit_rows);
@@ -77,19 +92,125 @@ uint32_t qn_session_capacity(const qn_session *session)
     return session->n_ctx;
 }
 
+bool qn_session_pending(const qn_session *session, qn_token *token)
+{
+    if (session->pending == QN_NO_TOKEN)
+        return false;
+    *token = session->pending;
+    return true;
+}
+
+uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)
+{
+    return session->kv.position_bytes * length + session->recurrent.total_bytes;
+}
+
+/* ---- Going back ---- */
+
+qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out)
+{
+    const bool full = session->n_checkpoints == session->max_checkpoints;
+    qn_checkpoint slot = session->checkpoints[full ? 0 : session->n_checkpoints];
+    if (session->recurrent.layers && !slot.recurrent.layers)
+        QN_TRY(qn_recurrent_create(&slot.recurrent, &session->recurrent.shape, session->model->plan.is_recurrent,
+                                   session->recurrent.n_layers));
+    if (full)
+        memmove(session->checkpoints, session->checkpoints + 1, --session->n_checkpoints * sizeof slot);
+    session->checkpoints[session->n_checkpoints] = slot;
+    *out = &session->checkpoints[session->n_checkpoints++];
+    return QN_OK;
+}
+
+qn_status qn_session_checkpoint(qn_session *session)
+{
+    qn_checkpoint *checkpoint = session->n_checkpoints ? &session->checkpoints[session->n_checkpoints - 1] : NULL;
+    if (!session->length)
+        return QN_OK;
+    if (!checkpoint || checkpoint->length != session->length) {
+        QN_TRY(qn_session_add_checkpoint(session, &checkpoint));
+        checkpoint->length = session->length;
+        qn_recurrent_copy(&checkpoint->recurrent, &session->recurrent);
+    }
+    checkpoint->pending = session->pending;
+    return QN_OK;
+}
+
+/* Whether recurrent memory of `held` tokens can be made that of the first `length` by forgetting rows of its open chunk. */
+static bool covers(uint32_t held, uint32_t length)
+{
+    return length <= held && held - length < qn_recurrent_open(held);
+}
+
+/* The recurrent memory from which that of the first `length` tokens can be had, or NULL. */
+static const qn_recurrent *find_memory(const qn_session *session, uint32_t length)
+{
+    if (covers(session->length, length))
+        return &session->recurrent;
+    for (uint32_t i = session->n_checkpoints; i-- > 0;)
+        if (covers(session->checkpoints[i].length, length))
+            return &session->checkpoints[i].recurrent;
+    return NULL;
+}
+
+uint32_t qn_session_reach(const qn_session *session, uint32_t length)
+{
+    if (length >= session->length)
+        return session->length;
+    if (!session->recurrent.layers || find_memory(session, length))
+        return length;
+    uint32_t reach = 0;
+    for (uint32_t i = 0; i < session->n_checkpoints && session->checkpoints[i].length < length; i++)
+        reach = session->checkpoints[i].length;
+    return reach;
+}
+
+/* "65 to 70, " */
+static size_t print_lengths(char *text, size_t size, uint32_t held)
+{
+    const unsigned first = held - (uint32_t)qn_recurrent_open(held) + 1;
+    const int n = snprintf(text, size, "%u to %u, ", first, (unsigned)held);
+    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+}
+
+static qn_status cannot_go_back(const qn_session *session, uint32_t length)
+{
+    char lengths[256]; /* room for at least eight; the newest are named first */
+    size_t used = print_lengths(lengths, sizeof lengths, session->length);
+    for (uint32_t i = session->n_checkpoints; i-- > 0;)
+        used += print_lengths(lengths + used, sizeof lengths - used, session->checkpoints[i].length);
+    lengths[used] = '\0';
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "session: of %u tokens it cannot go back to %u: recurrent layers have closed that chunk, which cannot be "
+                   "undone; possible are %sand 0",
+                   (unsigned)session->length, (unsigned)length, lengths);
+}
+
 qn_status qn_session_truncate(qn_session *session, uint32_t length)
 {
     if (length > session->length)
         return qn_fail(QN_ERR_INVALID, "session: it holds %u tokens, %u cannot be kept", (unsigned)session->length,
                        (unsigned)length);
+    if (length == session->length)
+        return QN_OK;
+    if (session->recurrent.layers && length) {
+        const qn_recurrent *memory = find_memory(session, length);
+        if (!memory)
+            return cannot_go_back(session, length);
+        if (memory != &session->recurrent)
+            qn_recurrent_copy(&session->recurrent, memory);
+    } else if (session->recurrent.layers) {
+        qn_recurrent_reset(&session->recurrent);
+    }
     session->length = length;
+    session->pending = QN_NO_TOKEN;
+    while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > length)
+        session->n_checkpoints--;
+    if (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length == length)
+        session->pending = session->checkpoints[session->n_checkpoints - 1].pending;
     return QN_OK;
 }
 
-uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)
-{
-    return session->kv.position_bytes * length;
-}
+/* ---- Appending ---- */
 
 void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user)
 {
@@ -107,8 +228,10 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
 {
     qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits };
     for (size_t i = 0; i < n; i++)
-        session->rows[i] =
-            (qn_row){ .token = tokens[i], .position = session->length + (uint32_t)i, .cache = &session->kv.view };
+        session->rows[i] = (qn_row){ .token = tokens[i],
+                                     .position = session->length + (uint32_t)i,
+                                     .cache = &session->kv.view,
+                                     .recurrent = session->recurrent.layers };
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     pthread_mutex_lock(&session->model->lock);
@@ -121,6 +244,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
         return status;
     memcpy(session->tokens + session->length, tokens, n * sizeof *tokens);
     session->length += (uint32_t)n;
+    session->pending = QN_NO_TOKEN;
     return QN_OK;
 }
 

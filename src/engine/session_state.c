@@ -1,0 +1,292 @@
+/* Copies of whole sessions: in memory (fork) and in files (save and restore; the layout is state_file.h's). */
+#include "engine/internal.h"
+
+#include "base/memory.h"
+#include "base/new_file.h"
+#include "engine/state_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go into the file as they lie in memory");
+
+/* ---- In memory ---- */
+
+static qn_status copy_contents(qn_session *to, const qn_session *from)
+{
+    uint16_t *data, *source;
+    size_t count;
+    to->length = from->length;
+    to->pending = from->pending;
+    memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
+    for (size_t part = 0; qn_kv_part(&from->kv, part, from->length, &source, &count); part++)
+        if (qn_kv_part(&to->kv, part, from->length, &data, &count) && count)
+            memcpy(data, source, count * sizeof *data);
+    qn_recurrent_copy(&to->recurrent, &from->recurrent);
+    for (uint32_t i = 0; i < from->n_checkpoints; i++) {
+        qn_checkpoint *checkpoint;
+        QN_TRY(qn_session_add_checkpoint(to, &checkpoint));
+        checkpoint->length = from->checkpoints[i].length;
+        checkpoint->pending = from->checkpoints[i].pending;
+        qn_recurrent_copy(&checkpoint->recurrent, &from->checkpoints[i].recurrent);
+    }
+    return QN_OK;
+}
+
+qn_status qn_session_fork(const qn_session *session, qn_session **out)
+{
+    const qn_session_params params = { .n_ctx = session->n_ctx,
+                                       .n_batch = session->n_batch,
+                                       .n_checkpoints = session->max_checkpoints };
+    qn_session *fork;
+    *out = NULL;
+    QN_TRY(qn_session_create(session->model, &params, &fork));
+    const qn_status status = copy_contents(fork, session);
+    if (status != QN_OK) {
+        qn_session_free(fork);
+        return status;
+    }
+    *out = fork;
+    return QN_OK;
+}
+
+/* ---- The pieces of a file ---- */
+
+typedef qn_status (*piece_fn)(void *context, void *data, size_t bytes);
+
+/* All memory of the session's tokens, in the order of the file. */
+static qn_status each_piece(const qn_session *session, piece_fn piece, void *context)
+{
+    uint16_t *halves;
+    float *floats;
+    size_t count;
+    QN_TRY(piece(context, session->tokens, session->length * sizeof *session->tokens));
+    for (size_t part = 0; qn_kv_part(&session->kv, part, session->length, &halves, &count); part++)
+        QN_TRY(piece(context, halves, count * sizeof *halves));
+    for (size_t layer = 0; layer < session->recurrent.n_layers; layer++)
+        for (size_t part = 0; qn_recurrent_part(&session->recurrent, layer, part, &floats, &count); part++)
+            QN_TRY(piece(context, floats, count * sizeof *floats));
+    return QN_OK;
+}
+
+static qn_status count_piece(void *context, void *data, size_t bytes)
+{
+    (void)data;
+    *(uint64_t *)context += bytes;
+    return QN_OK;
+}
+
+static uint64_t file_bytes(const qn_session *session)
+{
+    uint64_t bytes = sizeof(struct qn_state_header) + sizeof(uint64_t);
+    (void)each_piece(session, count_piece, &bytes);
+    return bytes;
+}
+
+static uint64_t header_checksum(const struct qn_state_header *header)
+{
+    return XXH64(header, offsetof(struct qn_state_header, checksum), 0);
+}
+
+/* ---- Saving ---- */
+
+struct saving {
+    qn_new_file file;
+    XXH64_state_t *hash;
+};
+
+static qn_status write_piece(void *context, void *data, size_t bytes)
+{
+    struct saving *s = context;
+    if (!bytes)
+        return QN_OK;
+    XXH64_update(s->hash, data, bytes);
+    return qn_new_file_write(&s->file, data, bytes);
+}
+
+static qn_status save(struct saving *s, const qn_session *session, const char *path)
+{
+    struct qn_state_header header = { .version = QN_STATE_VERSION,
+                                      .length = session->length,
+                                      .capacity = session->n_ctx,
+                                      .pending = session->pending,
+                                      .kv = "f16",
+                                      .file_bytes = file_bytes(session) };
+    memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
+    QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
+    header.checksum = header_checksum(&header);
+    QN_TRY(qn_new_file_create(&s->file, path));
+    QN_TRY(write_piece(s, &header, sizeof header));
+    QN_TRY(each_piece(session, write_piece, s));
+    const uint64_t checksum = XXH64_digest(s->hash);
+    QN_TRY(qn_new_file_write(&s->file, &checksum, sizeof checksum));
+    return qn_new_file_finish(&s->file);
+}
+
+qn_status qn_session_save(const qn_session *session, const char *path)
+{
+    struct saving s = { .file = { .fd = -1 }, .hash = XXH64_createState() };
+    if (!s.hash)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", path);
+    XXH64_reset(s.hash, 0);
+    qn_kv_trim(&session->kv, session->length);
+    qn_recurrent_trim(&session->recurrent, session->length);
+    const qn_status status = save(&s, session, path);
+    qn_new_file_free(&s.file);
+    XXH64_freeState(s.hash);
+    return status;
+}
+
+/* ---- Restoring ---- */
+
+struct restoring {
+    const char *path;
+    int fd;
+    uint64_t size;
+    XXH64_state_t *hash;
+    struct qn_state_header header;
+    qn_session *session;
+};
+
+static qn_status read_bytes(const struct restoring *r, void *data, size_t bytes)
+{
+    uint8_t *at = data;
+    while (bytes > 0) {
+        const ssize_t n = read(r->fd, at, bytes < (1u << 30) ? bytes : 1u << 30); /* Linux reads at most 2 GiB at a time */
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return qn_fail(QN_ERR_IO, "%s: cannot read: %m", r->path);
+        if (n == 0)
+            return qn_fail(QN_ERR_FORMAT, "%s: ends while %zu bytes more are expected", r->path, bytes);
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return QN_OK;
+}
+
+static qn_status read_piece(void *context, void *data, size_t bytes)
+{
+    struct restoring *r = context;
+    if (!bytes)
+        return QN_OK;
+    QN_TRY(read_bytes(r, data, bytes));
+    XXH64_update(r->hash, data, bytes);
+    return QN_OK;
+}
+
+static qn_status open_file(struct restoring *r)
+{
+    struct stat st;
+    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe is refused, not waited for */
+    if (r->fd < 0)
+        return qn_fail(QN_ERR_IO, "%s: %m", r->path);
+    if (fstat(r->fd, &st) != 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", r->path);
+    if (!S_ISREG(st.st_mode))
+        return qn_fail(QN_ERR_IO, "%s: is not a regular file", r->path);
+    r->size = (uint64_t)st.st_size;
+    return QN_OK;
+}
+
+/* Everything that can be said before there is a session. */
+static qn_status check_header(struct restoring *r, const qn_model *model, const qn_session_params *params)
+{
+    struct qn_state_header *h = &r->header;
+    uint64_t fingerprint;
+    if (r->size < sizeof *h + sizeof(uint64_t))
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path, (unsigned long long)r->size);
+    QN_TRY(read_piece(r, h, sizeof *h));
+    if (memcmp(h->magic, QN_STATE_MAGIC, sizeof h->magic) != 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path, QN_STATE_MAGIC);
+    if (h->version != QN_STATE_VERSION)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d", r->path, (unsigned)h->version,
+                       QN_STATE_VERSION);
+    if (h->checksum != header_checksum(h))
+        return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
+    h->kv[sizeof h->kv - 1] = '\0';
+    if (strcmp(h->kv, "f16") != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format '%s' is not supported (f16)", r->path, h->kv);
+    if (params->kv && strcmp(params->kv, h->kv) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv, params->kv);
+    QN_TRY(qn_model_fingerprint(model, &fingerprint));
+    if (h->fingerprint != fingerprint)
+        return qn_fail(QN_ERR_INVALID, "%s: was saved with another model than %s", r->path, qn_gguf_path(model->file));
+    if (h->file_bytes != r->size)
+        return qn_fail(QN_ERR_FORMAT, "%s: is damaged: it has %llu bytes, expected %llu", r->path, (unsigned long long)r->size,
+                       (unsigned long long)h->file_bytes);
+    if (h->length > h->capacity || h->capacity > QN_MAX_CTX)
+        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens in a context of %u, at most %d are possible", r->path, (unsigned)h->length,
+                       (unsigned)h->capacity, QN_MAX_CTX);
+    if (params->n_ctx && params->n_ctx < h->length)
+        return qn_fail(QN_ERR_CONTEXT, "%s: its %u tokens do not fit in a context of %u", r->path, (unsigned)h->length,
+                       (unsigned)params->n_ctx);
+    if (h->length > (r->size - sizeof *h) / sizeof(qn_token))
+        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens do not fit in its %llu bytes", r->path, (unsigned)h->length,
+                       (unsigned long long)r->size);
+    return QN_OK;
+}
+
+static qn_status check_token(const struct restoring *r, qn_token token)
+{
+    const uint32_t n_vocab = r->session->model->hparams.n_vocab;
+    if (token < 0 || (uint32_t)token >= n_vocab)
+        return qn_fail(QN_ERR_FORMAT, "%s: id %d is outside the vocabulary, expected 0 to %u", r->path, (int)token,
+                       (unsigned)n_vocab - 1);
+    return QN_OK;
+}
+
+static qn_status read_contents(struct restoring *r)
+{
+    qn_session *session = r->session;
+    uint64_t checksum;
+    session->length = r->header.length;
+    session->pending = r->header.pending;
+    if (file_bytes(session) != r->size)
+        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens take %llu bytes, it has %llu", r->path, (unsigned)session->length,
+                       (unsigned long long)file_bytes(session), (unsigned long long)r->size);
+    QN_TRY(each_piece(session, read_piece, r));
+    QN_TRY(read_bytes(r, &checksum, sizeof checksum));
+    if (checksum != XXH64_digest(r->hash))
+        return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);
+    for (uint32_t i = 0; i < session->length; i++)
+        QN_TRY(check_token(r, session->tokens[i]));
+    return session->pending == QN_NO_TOKEN ? QN_OK : check_token(r, session->pending);
+}
+
+static qn_status restore(struct restoring *r, qn_model *model, qn_session_params params)
+{
+    QN_TRY(open_file(r));
+    QN_TRY(check_header(r, model, &params));
+    params.n_ctx = params.n_ctx ? params.n_ctx : r->header.capacity;
+    QN_TRY(qn_session_create(model, &params, &r->session));
+    return read_contents(r);
+}
+
+qn_status qn_session_restore(qn_model *model, const char *path, const qn_session_params *params, qn_session **out)
+{
+    struct restoring r = { .path = path, .fd = -1 };
+    const qn_session_params defaults = { 0 };
+    *out = NULL;
+    if (!model->executor)
+        return qn_fail(QN_ERR_INVALID, "%s: loaded as a vocabulary alone, there is nothing to run", qn_gguf_path(model->file));
+    r.hash = XXH64_createState();
+    if (!r.hash)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", path);
+    XXH64_reset(r.hash, 0);
+    const qn_status status = restore(&r, model, params ? *params : defaults);
+    if (r.fd >= 0)
+        close(r.fd);
+    XXH64_freeState(r.hash);
+    if (status != QN_OK) {
+        qn_session_free(r.session);
+        return status;
+    }
+    *out = r.session;
+    return QN_OK;
+}
