@@ -1,4 +1,7 @@
-/* Which weights of a file are stored in a rotated basis (keys prism.hadamard.*). */
+/* Which weights of a file are stored in a rotated basis (keys prism.hadamard.*).
+ *
+ * A model that is rotated in part speaks fluent nonsense, so everything that the keys say must be known, complete and agree
+ * with the tensors; running it is left to the plan. */
 #ifndef QN_MODEL_HADAMARD_H
 #define QN_MODEL_HADAMARD_H
 
@@ -15,12 +18,15 @@ typedef struct qn_rotation {
     size_t *widths; /* [n_widths] rising */
     float **signs;  /* [n_widths], each [width] of +-1; NULL with sign_mode "identity" */
     const qn_gguf *file;
+    qn_string *names; /* [n_names] of weight_names, sorted by bytes; the strings lie in the file */
+    size_t n_names;
 } qn_rotation;
 
 /* qn_rotation_read - all keys read and checked: version and what it asks for, transform, axis, sign_mode, block size against
  * every listed matrix's width, signs for every width, names against the file's tensors. QN_ERR_UNSUPPORTED for a value that is
  * not known, QN_ERR_FORMAT for what is inconsistent, both naming key, found and expected. A file without any such key gives a
- * block of 0. Free with qn_rotation_free, which takes a zeroed struct too. */
+ * block of 0. The file must outlive the struct. Free with qn_rotation_free, which takes a zeroed struct too; after a failure
+ * there is nothing to free. */
 qn_status qn_rotation_read(const qn_gguf *file, qn_rotation *rotation);
 void qn_rotation_free(qn_rotation *rotation);
 

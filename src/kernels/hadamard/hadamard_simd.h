@@ -3,8 +3,9 @@
  *   GROUP                    vectors that are transformed together in registers, 4 or 8
  *   lane_stages(v16, n)      the butterflies inside a vector, at distances 1, 2, ... below n <= 16
  *
- * A plain loop over stages spends its time on loads and stores, so a pass over the data does as many as the registers hold: the first one
- * all distances inside GROUP vectors that lie side by side, each later one log2(GROUP) more between vectors further apart. */
+ * A plain loop over stages spends its time on loads and stores, so a pass over the data does as many as the registers hold: the
+ * first one all distances inside GROUP vectors that lie side by side, each later one log2(GROUP) more between vectors further
+ * apart. */
 #ifndef QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
 #define QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
 
