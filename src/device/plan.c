@@ -3,8 +3,10 @@
 
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
+#include "kernels/deltanet/deltanet.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id)
 {
@@ -14,15 +16,31 @@ qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id)
     return QN_OK;
 }
 
-qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, int *id)
+qn_status qn_plan_floats(qn_plan *plan, size_t count, float **out)
 {
-    for (size_t i = 0; i < plan->n_acts; i++)
-        if (plan->acts[i].width == width && plan->acts[i].fine == fine) {
+    QN_TRY(qn_realloc_array(&plan->floats, &plan->cap_floats, plan->n_floats + 1, sizeof *plan->floats, "plan"));
+    QN_TRY(qn_alloc(out, count, sizeof **out, "plan"));
+    plan->floats[plan->n_floats++] = *out;
+    return QN_OK;
+}
+
+qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, qn_plan_rotation rotation, int *id)
+{
+    for (size_t i = 0; i < plan->n_acts; i++) {
+        const qn_plan_acts *acts = &plan->acts[i];
+        if (acts->width == width && acts->fine == fine && acts->rotation.block == rotation.block) {
             *id = (int)i;
             return QN_OK;
         }
+    }
+    if (rotation.block && rotation.signs) {
+        float *signs;
+        QN_TRY(qn_plan_floats(plan, width, &signs));
+        memcpy(signs, rotation.signs, width * sizeof *signs);
+        rotation.signs = signs;
+    }
     QN_TRY(qn_realloc_array(&plan->acts, &plan->cap_acts, plan->n_acts + 1, sizeof *plan->acts, "plan"));
-    plan->acts[plan->n_acts] = (qn_plan_acts){ .width = width, .fine = fine };
+    plan->acts[plan->n_acts] = (qn_plan_acts){ .width = width, .fine = fine, .rotation = rotation };
     *id = (int)plan->n_acts++;
     return QN_OK;
 }
@@ -56,8 +74,8 @@ static unsigned forms_read(const qn_plan *plan, const qn_matmul_kernels *kernels
     unsigned forms = 0;
     for (size_t i = 0; i < plan->n_ops; i++) {
         const qn_op *op = &plan->ops[i];
-        if ((op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && (size_t)op->acts == id)
-            for (size_t m = 0; m < op->n_matrices; m++)
+        for (size_t m = 0; (op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && m < op->n_matrices; m++)
+            if ((size_t)op->matrices[m].acts == id)
                 forms |= qn_matmul_forms(kernels, op->matrices[m].weights.type);
     }
     return forms;
@@ -107,9 +125,17 @@ void qn_plan_free(qn_plan *plan)
     free(plan->ops);
     free(plan->buffers);
     free(plan->acts);
+    for (size_t i = 0; i < plan->n_floats; i++)
+        qn_free(plan->floats[i]);
+    free(plan->floats);
     qn_free(plan->frequencies);
     qn_free(plan->is_recurrent);
     *plan = (qn_plan){ 0 };
+}
+
+static size_t conv_width(const qn_recurrent_shape *shape)
+{
+    return 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v;
 }
 
 uint64_t qn_plan_weight_bytes(const qn_plan *plan)
@@ -126,6 +152,21 @@ uint64_t qn_plan_weight_bytes(const qn_plan *plan)
             bytes += plan->buffers[op->in].width * sizeof(float);
         if (op->kind == QN_OP_HEADS)
             bytes += ((op->weight != NULL) + (op->weight2 != NULL)) * op->heads.head_dim * sizeof(float);
+        if (op->kind == QN_OP_CONV)
+            bytes += (plan->recurrent.taps * conv_width(&plan->recurrent) + 2 * plan->recurrent.n_v_heads) * sizeof(float);
+        if (op->kind == QN_OP_DELTA_OUT)
+            bytes += plan->recurrent.head_v * sizeof(float);
     }
+    return bytes;
+}
+
+uint64_t qn_plan_recurrent_bytes(const qn_plan *plan)
+{
+    const qn_recurrent_shape *shape = &plan->recurrent;
+    const uint64_t state = (uint64_t)shape->n_v_heads * shape->head_k * shape->head_v * sizeof(float);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < plan->n_ops; i++)
+        if (plan->ops[i].kind == QN_OP_DELTA)
+            bytes += state + state / QN_GDN_CHUNK;
     return bytes;
 }

@@ -65,43 +65,69 @@ typedef struct qn_attention_shape {
     size_t n_heads, n_kv_heads, head_dim, n_rot;
     qn_rope_mode rope;
     float scale; /* of scores; goes into the query after rope */
+    bool gated;  /* each head's query is followed by head_dim values whose sigmoid multiplies the head's result */
 } qn_attention_shape;
+
+/* A transform of blocks of values, x' = H (S x), or its inverse (kernels/hadamard/hadamard.h). */
+typedef struct qn_plan_rotation {
+    size_t block;       /* 0: none */
+    const float *signs; /* [width] of +-1, or NULL for ones */
+} qn_plan_rotation;
 
 typedef enum qn_op_kind {
     QN_OP_EMBED,         /* table rows of the tokens into a buffer; angles of the positions for rope */
     QN_OP_NORM,          /* RMS norm of a buffer into activations */
-    QN_OP_MATMUL,        /* activations by up to three matrices, each into a buffer, stored or added */
+    QN_OP_MATMUL,        /* activations by some matrices, each into a buffer, stored or added */
     QN_OP_HEADS,         /* q and k norm per head, rope, scale; keys and values into the cache */
     QN_OP_ATTENTION,     /* queries against the cache: whole results or partial ones, block by block */
-    QN_OP_ATTENTION_OUT, /* partial results merged; into activations */
+    QN_OP_ATTENTION_OUT, /* partial results merged, gates; into activations */
     QN_OP_SWIGLU,        /* silu(gate) * up into activations */
+    QN_OP_CONV,          /* causal convolution over time and SiLU; l2 norm of q and k heads; alpha and beta into gates */
+    QN_OP_DELTA,         /* delta rule: states and corrected values of a layer brought up to date */
+    QN_OP_DELTA_OUT,     /* RMS norm per head times silu(gate) into activations; the rest of the layer's memory brought up to
+                            date, every head having read it */
     QN_OP_LOGIT_NORM,    /* RMS norm of the rows whose logits are wanted */
     QN_OP_LOGITS         /* those rows by the output matrix, into the step's logits */
 } qn_op_kind;
 
-enum { QN_OP_MATRICES = 3 };
+enum { QN_OP_MATRICES = 4, QN_OP_ACTS = 2 };
 
 typedef struct qn_op {
     qn_op_kind kind;
     int layer;
-    int in, in2, in3;              /* buffers: NORM in; HEADS q, k, v; ATTENTION q; SWIGLU gate, up */
-    int acts;                      /* what NORM, ATTENTION_OUT, SWIGLU, LOGIT_NORM write and MATMUL, LOGITS read */
-    int out;                       /* buffer: EMBED, ATTENTION */
-    const float *weight, *weight2; /* NORM, LOGIT_NORM; HEADS: q and k norm or NULL */
+    /* Buffers:
+     *   NORM           in
+     *   HEADS          in q (with gates), in2 k, in3 v; out q without gates, which may be `in` where there are none
+     *   ATTENTION      in q; out
+     *   ATTENTION_OUT  in, in2 q with gates
+     *   SWIGLU         in gate, in2 up
+     *   CONV           in q k v; out; in2 alpha, which becomes g; in3 beta
+     *   DELTA          in q k v, in2 g, in3 beta; out
+     *   DELTA_OUT      in, in2 gate; in3 q k v before and in4 after the convolution, in5 g
+     *   EMBED          out */
+    int in, in2, in3, in4, in5, out;
+    int acts[QN_OP_ACTS]; /* what NORM, ATTENTION_OUT, SWIGLU, DELTA_OUT, LOGIT_NORM write; rotated ones last */
+    size_t n_acts;
+    const float *weight, *weight2, *weight3; /* NORM, LOGIT_NORM, DELTA_OUT; HEADS: q and k norm or NULL; CONV: [taps][width],
+                                                bias and factor of g */
     float eps;
     qn_attention_shape heads; /* HEADS, ATTENTION, ATTENTION_OUT */
+    qn_plan_rotation inverse; /* EMBED: of table rows */
+    bool grouped;             /* DELTA_OUT: head k*rep + r of the activations is value head r*n_k_heads + k */
     struct qn_op_matrix {
         qn_matrix weights;
-        int out;
+        int acts, out;
         bool accumulate;
     } matrices[QN_OP_MATRICES]; /* MATMUL; EMBED and LOGITS use the first */
     size_t n_matrices;
 } qn_op;
 
+/* Values of one width in the forms that products read; rotated first where there is a rotation. */
 typedef struct qn_plan_acts {
     qn_acts acts;
     size_t width;
     bool fine;
+    qn_plan_rotation rotation;
 } qn_plan_acts;
 
 typedef struct qn_plan_buffer {
@@ -117,9 +143,11 @@ typedef struct qn_plan {
     qn_plan_acts *acts;
     size_t n_acts, cap_acts;
     size_t n_vocab;
-    qn_attention_shape heads;               /* the same in every layer; sizes the attention scratch */
-    qn_recurrent_shape recurrent;           /* n_v_heads 0: no layer is recurrent */
-    bool *is_recurrent;                     /* [n_layers], NULL where none is */
+    qn_attention_shape heads;     /* the same in every layer; sizes the attention scratch */
+    qn_recurrent_shape recurrent; /* n_v_heads 0: no layer is recurrent */
+    bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
+    float **floats;               /* [n_floats] arrays that operations point to and that lie in no file */
+    size_t n_floats, cap_floats;
     double *frequencies;                    /* [n_rot/2] of rope */
     float *cosines, *sines;                 /* [max_rows, n_rot/2] of the step's rows */
     float *partial, *partial_m, *partial_l; /* [n_partials, head_dim], [n_partials], [n_partials]: attention by blocks */
@@ -131,8 +159,12 @@ typedef struct qn_plan {
 /* qn_plan_buffer_new - a buffer of this width. */
 qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
 
-/* qn_plan_acts_for - the activations of this width, shared by every operation that asks for the same. */
-qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, int *id);
+/* qn_plan_acts_for - the activations of this width, shared by every operation that asks for the same; activations of one width
+ * are rotated by the same signs, which are copied, or not at all. */
+qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, qn_plan_rotation rotation, int *id);
+
+/* qn_plan_floats - an array of zeros that lives as long as the plan. */
+qn_status qn_plan_floats(qn_plan *plan, size_t count, float **out);
 
 /* qn_plan_add - append an operation. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
@@ -147,5 +179,8 @@ void qn_plan_free(qn_plan *plan);
 
 /* qn_plan_weight_bytes - bytes of weights that a step of one row reads. */
 uint64_t qn_plan_weight_bytes(const qn_plan *plan);
+
+/* qn_plan_recurrent_bytes - bytes of recurrent state that a token reads, and its share of what a chunk of tokens writes. */
+uint64_t qn_plan_recurrent_bytes(const qn_plan *plan);
 
 #endif

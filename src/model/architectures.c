@@ -8,15 +8,16 @@
 #include <string.h>
 
 static const qn_architecture table[] = {
-    { "llama", QN_ROPE_PAIRS, false, qn_dense_build },
-    { "qwen3", QN_ROPE_HALVES, true, qn_dense_build },
+    { .name = "llama", .rope = QN_ROPE_PAIRS, .build = qn_dense_build },
+    { .name = "qwen3", .rope = QN_ROPE_HALVES, .qk_norm = true, .build = qn_dense_build },
+    { .name = "qwen35", .rope = QN_ROPE_HALVES, .qk_norm = true, .mtp_blocks = true, .build = qn_qwen35_build },
 };
 
 enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
 
 const char *qn_model_architectures(void)
 {
-    return "llama, qwen3";
+    return "llama, qwen3, qwen35";
 }
 
 qn_status qn_key_u32(const qn_gguf *file, const char *architecture, const char *name, bool required, uint32_t *out)
@@ -33,7 +34,7 @@ qn_status qn_key_f32(const qn_gguf *file, const char *architecture, const char *
     return qn_gguf_get_f32(file, key, required, out);
 }
 
-static qn_status check_range(const qn_gguf *file, const char *what, uint32_t value, uint32_t low, uint32_t high)
+qn_status qn_check_range(const qn_gguf *file, const char *what, uint32_t value, uint32_t low, uint32_t high)
 {
     if (value < low || value > high)
         return qn_fail(QN_ERR_FORMAT, "%s: %s is %u, expected %u to %u", qn_gguf_path(file), what, (unsigned)value,
@@ -94,29 +95,34 @@ static qn_status read_rope(const qn_gguf *file, qn_hparams *h)
     return read_rope_scaling(file, h);
 }
 
-static qn_status read_hparams(const qn_gguf *file, qn_hparams *h)
+static qn_status read_hparams(const qn_gguf *file, const qn_architecture *architecture, qn_hparams *h)
 {
-    const char *a = h->architecture;
-    uint32_t value_dim;
-    QN_TRY(qn_key_u32(file, a, "block_count", true, &h->n_layers));
+    const char *a = architecture->name;
+    uint32_t value_dim, n_ignored = 0;
+    *h = (qn_hparams){ .architecture = a, .rope = architecture->rope, .qk_norm = architecture->qk_norm };
+    QN_TRY(qn_key_u32(file, a, "block_count", true, &h->n_blocks));
+    if (architecture->mtp_blocks)
+        QN_TRY(qn_key_u32(file, a, "nextn_predict_layers", false, &n_ignored));
     QN_TRY(qn_key_u32(file, a, "embedding_length", true, &h->n_embd));
     QN_TRY(qn_key_u32(file, a, "feed_forward_length", true, &h->n_ff));
     QN_TRY(qn_key_u32(file, a, "attention.head_count", true, &h->n_heads));
     QN_TRY(qn_key_u32(file, a, "context_length", true, &h->n_ctx_train));
     QN_TRY(qn_key_f32(file, a, "attention.layer_norm_rms_epsilon", true, &h->eps));
-    QN_TRY(check_range(file, "block_count", h->n_layers, 1, 4096));
-    QN_TRY(check_range(file, "embedding_length", h->n_embd, 1, 1 << 20));
-    QN_TRY(check_range(file, "feed_forward_length", h->n_ff, 1, 1 << 22));
-    QN_TRY(check_range(file, "attention.head_count", h->n_heads, 1, 4096));
-    QN_TRY(check_range(file, "context_length", h->n_ctx_train, 1, 1u << 30));
+    QN_TRY(qn_check_range(file, "block_count", h->n_blocks, 1, 4096));
+    QN_TRY(qn_check_range(file, "nextn_predict_layers", n_ignored, 0, h->n_blocks - 1));
+    h->n_layers = h->n_blocks - n_ignored;
+    QN_TRY(qn_check_range(file, "embedding_length", h->n_embd, 1, 1 << 20));
+    QN_TRY(qn_check_range(file, "feed_forward_length", h->n_ff, 1, 1 << 22));
+    QN_TRY(qn_check_range(file, "attention.head_count", h->n_heads, 1, 4096));
+    QN_TRY(qn_check_range(file, "context_length", h->n_ctx_train, 1, 1u << 30));
     h->n_kv_heads = h->n_heads;
     h->head_dim = h->n_embd / h->n_heads;
     QN_TRY(qn_key_u32(file, a, "attention.head_count_kv", false, &h->n_kv_heads));
     QN_TRY(qn_key_u32(file, a, "attention.key_length", false, &h->head_dim));
     value_dim = h->head_dim;
     QN_TRY(qn_key_u32(file, a, "attention.value_length", false, &value_dim));
-    QN_TRY(check_range(file, "attention.head_count_kv", h->n_kv_heads, 1, h->n_heads));
-    QN_TRY(check_range(file, "attention.key_length", h->head_dim, 1, 1024));
+    QN_TRY(qn_check_range(file, "attention.head_count_kv", h->n_kv_heads, 1, h->n_heads));
+    QN_TRY(qn_check_range(file, "attention.key_length", h->head_dim, 1, 1024));
     if (h->n_heads % h->n_kv_heads)
         return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is no multiple of attention.head_count_kv %u",
                        qn_gguf_path(file), (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
@@ -164,38 +170,20 @@ static qn_status refuse_unknown_features(const qn_gguf *file, const char *archit
     if (window || !causal)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s.attention.%s': only full causal attention is supported",
                        qn_gguf_path(file), architecture, window ? "sliding_window" : "causal");
-    for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
-        const qn_string key = qn_gguf_kv_at(file, i)->key;
-        if (key.length > 15 && !memcmp(key.data, "prism.hadamard.", 15))
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s': weights in a rotated basis are not supported for '%s'",
-                           qn_gguf_path(file), (int)(key.length < 64 ? key.length : 64), key.data, architecture);
-    }
     return QN_OK;
 }
 
-static bool op_reads(const qn_op *op, const uint8_t *data)
+static qn_status build_plan(const qn_gguf *file, const qn_architecture *architecture, const qn_hparams *h, qn_plan *plan)
 {
-    bool reads = (const uint8_t *)op->weight == data || (const uint8_t *)op->weight2 == data;
-    for (size_t i = 0; i < op->n_matrices; i++)
-        reads = reads || op->matrices[i].weights.data == data;
-    return reads;
-}
-
-/* Every tensor must have found its place: one that did not (a bias, a block beyond block_count) says that the file means more
- * than was understood. */
-static qn_status refuse_unread_tensors(const qn_gguf *file, const qn_hparams *h, const qn_plan *plan)
-{
-    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
-        const qn_gguf_tensor *t = qn_gguf_tensor_at(file, i);
-        bool read = qn_string_equals(t->name, "rope_freqs.weight");
-        for (size_t op = 0; op < plan->n_ops && !read; op++)
-            read = op_reads(&plan->ops[op], t->data);
-        if (!read)
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has no place in a '%s' model of %u blocks",
-                           qn_gguf_path(file), (int)(t->name.length < 64 ? t->name.length : 64), t->name.data, h->architecture,
-                           (unsigned)h->n_layers);
-    }
-    return QN_OK;
+    qn_weights weights;
+    QN_TRY(qn_weights_open(&weights, file));
+    qn_status status = architecture->build(&(qn_build){ .weights = &weights, .hparams = h, .plan = plan });
+    if (status == QN_OK)
+        status = qn_weights_all_placed(&weights, h->architecture, h->n_layers, h->n_blocks);
+    if (status != QN_OK)
+        qn_plan_free(plan);
+    qn_weights_close(&weights);
+    return status;
 }
 
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan)
@@ -207,17 +195,9 @@ qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan
     for (int i = 0; i < N_ARCHITECTURES; i++) {
         if (!qn_string_equals(name, table[i].name))
             continue;
-        hparams->architecture = table[i].name;
-        hparams->rope = table[i].rope;
-        hparams->qk_norm = table[i].qk_norm;
-        QN_TRY(read_hparams(file, hparams));
+        QN_TRY(read_hparams(file, &table[i], hparams));
         QN_TRY(refuse_unknown_features(file, table[i].name, hparams->head_dim));
-        qn_status status = table[i].build(file, hparams, plan);
-        if (status == QN_OK)
-            status = refuse_unread_tensors(file, hparams, plan);
-        if (status != QN_OK)
-            qn_plan_free(plan);
-        return status;
+        return build_plan(file, &table[i], hparams, plan);
     }
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not supported (%s)", qn_gguf_path(file),
                    (int)(name.length < 64 ? name.length : 64), name.data, qn_model_architectures());

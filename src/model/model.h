@@ -11,6 +11,7 @@
 /* What the engine needs to know of an architecture's sizes besides the plan. */
 typedef struct qn_hparams {
     const char *architecture; /* constant: an entry of the table */
+    uint32_t n_blocks;        /* in the file: n_layers that are run, then those that are ignored */
     uint32_t n_vocab, n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_rot, n_ctx_train;
     float eps, rope_base, rope_scale;
     qn_rope_mode rope;

@@ -1,9 +1,32 @@
-/* Finding tensors by name and insisting on their shapes. */
+/* Finding tensors by name and insisting on their shapes, and knowing in the end which of them nobody asked for. */
 #include "model/weights.h"
 
+#include "base/memory.h"
+
 #include <stdio.h>
+#include <string.h>
 
 enum { NAME_MAX_BYTES = 96 };
+
+/* Bits of qn_weights.places. */
+enum { ASKED_FOR = 1, MULTIPLIED = 2 };
+
+qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file)
+{
+    *weights = (qn_weights){ .file = file };
+    QN_TRY(qn_rotation_read(file, &weights->rotation));
+    const qn_status status = qn_alloc(&weights->places, qn_gguf_n_tensors(file) + 1, 1, "list of tensors");
+    if (status != QN_OK)
+        qn_weights_close(weights);
+    return status;
+}
+
+void qn_weights_close(qn_weights *weights)
+{
+    qn_rotation_free(&weights->rotation);
+    qn_free(weights->places);
+    *weights = (qn_weights){ 0 };
+}
 
 static void tensor_name(char name[NAME_MAX_BYTES], int layer, const char *base)
 {
@@ -13,8 +36,10 @@ static void tensor_name(char name[NAME_MAX_BYTES], int layer, const char *base)
         snprintf(name, NAME_MAX_BYTES, "blk.%d.%s", layer, base);
 }
 
-static qn_status find(const qn_gguf *file, const char *name, size_t n_cols, size_t n_rows, const qn_gguf_tensor **out)
+static qn_status find(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, int place,
+                      const qn_gguf_tensor **out)
 {
+    const qn_gguf *file = weights->file;
     const qn_gguf_tensor *t = *out = qn_gguf_find_tensor(file, name);
     if (!t)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' is missing", qn_gguf_path(file), name);
@@ -22,43 +47,97 @@ static qn_status find(const qn_gguf *file, const char *name, size_t n_cols, size
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' is [%llu, %llu, %llu, %llu], expected [%zu, %zu, 1, 1]",
                        qn_gguf_path(file), name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
                        (unsigned long long)t->dims[2], (unsigned long long)t->dims[3], n_cols, n_rows);
+    weights->places[t - qn_gguf_tensor_at(file, 0)] |= (uint8_t)place;
     return QN_OK;
 }
 
-bool qn_weights_has(const qn_gguf *file, int layer, const char *name)
+bool qn_weights_has(const qn_weights *weights, int layer, const char *name)
 {
     char full[NAME_MAX_BYTES];
     tensor_name(full, layer, name);
-    return qn_gguf_find_tensor(file, full) != NULL;
+    return qn_gguf_find_tensor(weights->file, full) != NULL;
 }
 
-qn_status qn_weights_matrix(const qn_gguf *file, int layer, const char *name, size_t n_cols, size_t n_rows, qn_matrix *out)
+static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_cols, size_t n_rows, int place, qn_matrix *out)
 {
-    char full[NAME_MAX_BYTES];
     const qn_gguf_tensor *t;
-    tensor_name(full, layer, name);
-    QN_TRY(find(file, full, n_cols, n_rows, &t));
+    QN_TRY(find(weights, full, n_cols, n_rows, place, &t));
     const qn_type_info *type = qn_type_find(t->type);
     size_t row_bytes;
     if (!type || !qn_row_bytes(type, n_cols, &row_bytes))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, which no matrix product takes", qn_gguf_path(file),
-                       full, (unsigned)t->type);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, which no matrix product takes",
+                       qn_gguf_path(weights->file), full, (unsigned)t->type);
     *out = (qn_matrix){ .type = type, .data = t->data, .n_rows = n_rows, .n_cols = n_cols, .row_bytes = row_bytes };
     return QN_OK;
 }
 
-qn_status qn_weights_vector(const qn_gguf *file, int layer, const char *name, size_t n, bool optional, const float **out)
+qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, qn_weight *out)
+{
+    char full[NAME_MAX_BYTES];
+    tensor_name(full, layer, name);
+    *out = (qn_weight){ .rotated = weights->rotation.block && qn_rotation_applies(&weights->rotation, full) };
+    return find_matrix(weights, full, n_cols, n_rows, ASKED_FOR | MULTIPLIED, &out->matrix);
+}
+
+qn_status qn_weights_table(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, qn_matrix *out)
+{
+    return find_matrix(weights, name, n_cols, n_rows, ASKED_FOR, out);
+}
+
+qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, const float **out)
 {
     char full[NAME_MAX_BYTES];
     const qn_gguf_tensor *t;
-    *out = NULL;
-    if (optional && !qn_weights_has(file, layer, name))
-        return QN_OK;
     tensor_name(full, layer, name);
-    QN_TRY(find(file, full, n, 1, &t));
+    QN_TRY(find(weights, full, n_cols, n_rows, ASKED_FOR, &t));
     if (t->type != QN_TYPE_F32)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, expected f32 (0)", qn_gguf_path(file), full,
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, expected f32 (0)", qn_gguf_path(weights->file), full,
                        (unsigned)t->type);
     *out = (const float *)(const void *)t->data;
+    return QN_OK;
+}
+
+qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, size_t n, bool optional, const float **out)
+{
+    *out = NULL;
+    if (optional && !qn_weights_has(weights, layer, name))
+        return QN_OK;
+    return qn_weights_floats(weights, layer, name, n, 1, out);
+}
+
+/* N of "blk.N.something", or UINT32_MAX. */
+static uint32_t block_of(qn_string name)
+{
+    uint64_t block = 0;
+    size_t i = 4;
+    if (name.length < 6 || memcmp(name.data, "blk.", 4) != 0)
+        return UINT32_MAX;
+    for (; i < name.length && name.data[i] >= '0' && name.data[i] <= '9' && block < UINT32_MAX; i++)
+        block = block * 10 + (uint64_t)(name.data[i] - '0');
+    return i > 4 && i < name.length && name.data[i] == '.' && block < UINT32_MAX ? (uint32_t)block : UINT32_MAX;
+}
+
+/* A tensor without a place (a bias, a block beyond block_count) says that the file means more than was understood, and a
+ * rotated one that is not multiplied would be read in the wrong basis. */
+qn_status qn_weights_all_placed(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
+                                uint32_t end_ignored)
+{
+    for (size_t i = 0; i < qn_gguf_n_tensors(weights->file); i++) {
+        const qn_gguf_tensor *t = qn_gguf_tensor_at(weights->file, i);
+        const uint32_t block = block_of(t->name);
+        const int length = (int)(t->name.length < NAME_MAX_BYTES ? t->name.length : NAME_MAX_BYTES - 1);
+        char name[NAME_MAX_BYTES];
+        snprintf(name, sizeof name, "%.*s", length, t->name.data);
+        if (block >= first_ignored && block < end_ignored)
+            continue;
+        if (!weights->places[i])
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has no place in a '%s' model of %u blocks",
+                           qn_gguf_path(weights->file), name, architecture, (unsigned)first_ignored);
+        if (!(weights->places[i] & MULTIPLIED) && weights->rotation.block && qn_rotation_applies(&weights->rotation, name))
+            return qn_fail(QN_ERR_UNSUPPORTED,
+                           "%s: tensor '%s' is listed in prism.hadamard.weight_names, but is no matrix that "
+                           "a '%s' model multiplies",
+                           qn_gguf_path(weights->file), name, architecture);
+    }
     return QN_OK;
 }

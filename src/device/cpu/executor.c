@@ -1,22 +1,10 @@
 /* The CPU executor: each operation's share of work for each thread. What is computed, and in which order, is the kernels'
- * affair; here only who does it and when. */
-#include "device/cpu/executor.h"
+ * affair; here only who does it and when. Gated DeltaNet layers have a file of their own, recurrent.c. */
+#include "device/cpu/internal.h"
 
 #include "base/memory.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-struct qn_executor {
-    qn_team *team;
-    const qn_kernels *kernels;
-    const qn_plan *plan;
-    const qn_step *step;
-    bool split_keys; /* this step's attention is spread over blocks of keys too */
-    size_t scratch_bytes;
-    unsigned char *scratch; /* [n_threads, scratch_bytes] */
-    atomic_uint *claims;    /* [n_ops, QN_OP_MATRICES] chunks of a matrix's rows that threads have taken this step */
-};
 
 /* Of a matrix's rows seven eighths are shared out beforehand, in long runs that memory likes; the rest goes in chunks to
  * whoever is done, so that nobody waits long for a slower core or one that was interrupted. Who computes a row never changes
@@ -46,21 +34,36 @@ static struct attention_scratch *attention_scratch_at(unsigned char *memory, siz
     return s;
 }
 
-qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_plan *plan, qn_executor **out)
+/* The most that any operation of the plan asks of one thread's scratch. */
+static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
 {
-    qn_executor *executor;
-    *out = NULL;
-    QN_TRY(qn_alloc(&executor, 1, sizeof *executor, "executor"));
-    *executor = (qn_executor){ .team = team, .kernels = kernels, .plan = plan };
     size_t bytes = attention_scratch_bytes(plan->heads.head_dim);
     for (size_t i = 0; i < plan->n_acts; i++) {
         const size_t need = qn_matmul_scratch(&kernels->matmul, plan->acts[i].width);
         bytes = need > bytes ? need : bytes;
     }
-    executor->scratch_bytes = qn_round_up(bytes, QN_ALIGN);
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        /* A unit's values, and behind them the head that attention merges. */
+        const size_t need = (qn_unit_values(plan, &plan->ops[i]) + plan->heads.head_dim) * sizeof(float);
+        bytes = need > bytes ? need : bytes;
+    }
+    const size_t delta = plan->recurrent.n_v_heads ? qn_gdn_scratch(plan->recurrent.head_k) : 0;
+    return qn_round_up(delta > bytes ? delta : bytes, QN_ALIGN);
+}
+
+qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_plan *plan, qn_executor **out)
+{
+    const qn_recurrent_shape *shape = &plan->recurrent;
+    qn_executor *executor;
+    *out = NULL;
+    QN_TRY(qn_alloc(&executor, 1, sizeof *executor, "executor"));
+    *executor = (qn_executor){ .team = team, .kernels = kernels, .plan = plan, .scratch_bytes = scratch_bytes(kernels, plan) };
     qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
     if (status == QN_OK)
         status = qn_alloc(&executor->claims, plan->n_ops, QN_OP_MATRICES * sizeof *executor->claims, "executor");
+    if (status == QN_OK && shape->n_v_heads)
+        status = qn_alloc(&executor->zeros, 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v,
+                          sizeof *executor->zeros, "executor");
     if (status != QN_OK) {
         qn_executor_free(executor);
         return status;
@@ -75,25 +78,61 @@ void qn_executor_free(qn_executor *executor)
         return;
     qn_free(executor->scratch);
     qn_free(executor->claims);
+    qn_free(executor->zeros);
     qn_free(executor);
 }
 
-static float *buffer_row(const qn_executor *ex, int id, size_t row)
+/* Blocks of [first, first + n) of a row, turned in place. */
+static void rotate(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values, size_t first, size_t n)
 {
-    return ex->plan->buffers[id].data + row * ex->plan->buffers[id].width;
+    for (size_t i = 0; i < n; i += rotation->block) {
+        const float *signs = rotation->signs ? rotation->signs + first + i : NULL;
+        ex->kernels->hadamard.block(values + i, rotation->block, inverse ? NULL : signs, inverse ? signs : NULL);
+    }
 }
 
-/* One super-block's worth of values of activations `id` into its forms. */
-static void write_acts(const qn_executor *ex, int id, size_t row, size_t super, const float *values, size_t n)
+size_t qn_unit_values(const qn_plan *plan, const qn_op *op)
 {
-    /* The plan owns the buffers and is constant in shape; their contents are this step's. */
-    qn_acts *acts = (qn_acts *)&ex->plan->acts[id].acts;
-    ex->kernels->matmul.quantize(acts, row, super, values, n);
+    size_t values = QN_SUPER;
+    for (size_t i = 0; i < op->n_acts; i++) {
+        const size_t block = plan->acts[op->acts[i]].rotation.block;
+        values = block > values ? block : values;
+    }
+    return values;
 }
 
-static size_t super_width(const qn_acts *acts, size_t super)
+static size_t units_of_row(const qn_executor *ex, const qn_op *op)
 {
-    return acts->n_cols - super * QN_SUPER < QN_SUPER ? acts->n_cols - super * QN_SUPER : QN_SUPER;
+    const size_t values = qn_unit_values(ex->plan, op);
+    return (ex->plan->acts[op->acts[0]].width + values - 1) / values;
+}
+
+size_t qn_units_of(const qn_executor *ex, const qn_op *op, size_t n_rows)
+{
+    return n_rows * units_of_row(ex, op);
+}
+
+qn_unit qn_unit_at(const qn_executor *ex, const qn_op *op, size_t index, int thread)
+{
+    const size_t values = qn_unit_values(ex->plan, op), per_row = units_of_row(ex, op), first = index % per_row * values;
+    const size_t left = ex->plan->acts[op->acts[0]].width - first;
+    return (qn_unit){ .row = index / per_row,
+                      .first = first,
+                      .n = left < values ? left : values,
+                      .values = (float *)qn_thread_scratch(ex, thread) };
+}
+
+void qn_unit_write(const qn_executor *ex, const qn_op *op, const qn_unit *unit)
+{
+    for (size_t a = 0; a < op->n_acts; a++) {
+        /* The plan owns the buffers and is constant in shape; their contents are this step's. */
+        qn_plan_acts *acts = &ex->plan->acts[op->acts[a]];
+        if (acts->rotation.block)
+            rotate(ex, &acts->rotation, false, unit->values, unit->first, unit->n);
+        for (size_t i = 0; i < unit->n; i += QN_SUPER)
+            ex->kernels->matmul.quantize(&acts->acts, unit->row, (unit->first + i) / QN_SUPER, unit->values + i,
+                                         unit->n - i < QN_SUPER ? unit->n - i : QN_SUPER);
+    }
 }
 
 static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
@@ -104,44 +143,42 @@ static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
     qn_team_share(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t row = begin; row < end; row++) {
         const qn_row *r = &ex->step->rows[row];
-        table->type->decode(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights,
-                            buffer_row(ex, op->out, row));
+        float *x = qn_buffer_row(ex, op->out, row);
+        table->type->decode(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
+        if (op->inverse.block)
+            rotate(ex, &op->inverse, true, x, 0, table->n_cols);
         qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->heads.n_rot, ex->plan->cosines + row * half,
                        ex->plan->sines + row * half);
     }
 }
 
-/* Threads share the super-blocks of all rows; each finds the scale of the rows it has a part of for itself, which costs less
- * than waiting for another to find it. */
+/* Threads share the units of all rows; each finds the scale of the rows it has a part of for itself, which costs less than
+ * waiting for another to find it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
 {
-    const qn_acts *acts = &ex->plan->acts[op->acts].acts;
     size_t begin, end, scaled = SIZE_MAX;
     float scale = 0;
-    qn_team_share(n_rows * acts->n_super, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t unit = begin; unit < end; unit++) {
-        const size_t row = unit / acts->n_super, super = unit % acts->n_super, n = super_width(acts, super);
-        const float *x = buffer_row(ex, op->in, rows ? rows[row] : row);
-        float values[QN_SUPER];
-        if (row != scaled)
-            scale = qn_rms_scale(&ex->kernels->norm, x, acts->n_cols, op->eps);
-        scaled = row;
-        ex->kernels->norm.scale(values, x + super * QN_SUPER, op->weight + super * QN_SUPER, scale, n);
-        write_acts(ex, op->acts, row, super, values, n);
+    qn_team_share(qn_units_of(ex, op, n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t index = begin; index < end; index++) {
+        const qn_unit unit = qn_unit_at(ex, op, index, thread);
+        const float *x = qn_buffer_row(ex, op->in, rows ? rows[unit.row] : unit.row);
+        if (unit.row != scaled)
+            scale = qn_rms_scale(&ex->kernels->norm, x, ex->plan->buffers[op->in].width, op->eps);
+        scaled = unit.row;
+        ex->kernels->norm.scale(unit.values, x + unit.first, op->weight + unit.first, scale, unit.n);
+        qn_unit_write(ex, op, &unit);
     }
 }
 
 static void run_swiglu(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const qn_acts *acts = &ex->plan->acts[op->acts].acts;
     size_t begin, end;
-    qn_team_share(ex->step->n_rows * acts->n_super, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t unit = begin; unit < end; unit++) {
-        const size_t row = unit / acts->n_super, super = unit % acts->n_super, n = super_width(acts, super);
-        float values[QN_SUPER];
-        ex->kernels->elementwise.swiglu(values, buffer_row(ex, op->in, row) + super * QN_SUPER,
-                                        buffer_row(ex, op->in2, row) + super * QN_SUPER, n);
-        write_acts(ex, op->acts, row, super, values, n);
+    qn_team_share(qn_units_of(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t index = begin; index < end; index++) {
+        const qn_unit unit = qn_unit_at(ex, op, index, thread);
+        ex->kernels->elementwise.swiglu(unit.values, qn_buffer_row(ex, op->in, unit.row) + unit.first,
+                                        qn_buffer_row(ex, op->in2, unit.row) + unit.first, unit.n);
+        qn_unit_write(ex, op, &unit);
     }
 }
 
@@ -151,8 +188,8 @@ static void multiply(const qn_executor *ex, const qn_op *op, size_t index, size_
 {
     const struct qn_op_matrix *m = &op->matrices[index];
     const qn_matmul_kernels *kernels = &ex->kernels->matmul;
-    const qn_acts *acts = &ex->plan->acts[op->acts].acts;
-    void *scratch = ex->scratch + (size_t)thread * ex->scratch_bytes;
+    const qn_acts *acts = &ex->plan->acts[m->acts].acts;
+    void *scratch = qn_thread_scratch(ex, thread);
     const int n_threads = qn_team_size(ex->team);
     const size_t n_rows = m->weights.n_rows, shared = n_threads == 1 ? n_rows : n_rows * 7 / 8 / CHUNK_ROWS * CHUNK_ROWS;
     atomic_uint *claims = &ex->claims[(size_t)(op - ex->plan->ops) * QN_OP_MATRICES + index];
@@ -170,7 +207,7 @@ static void run_matmul(const qn_executor *ex, const qn_op *op, int thread)
 {
     for (size_t i = 0; i < op->n_matrices; i++) {
         const int out = op->matrices[i].out;
-        multiply(ex, op, i, ex->step->n_rows, buffer_row(ex, out, 0), ex->plan->buffers[out].width, thread);
+        multiply(ex, op, i, ex->step->n_rows, qn_buffer_row(ex, out, 0), ex->plan->buffers[out].width, thread);
     }
 }
 
@@ -197,16 +234,19 @@ static void run_heads(const qn_executor *ex, const qn_op *op, int thread)
         const size_t row = unit / units, head = unit % units;
         const qn_row *r = &ex->step->rows[row];
         if (head < h->n_heads) {
-            float *q = buffer_row(ex, op->in, row) + head * h->head_dim;
+            const float *from = qn_buffer_row(ex, op->in, row) + head * h->head_dim * (h->gated ? 2 : 1);
+            float *q = qn_buffer_row(ex, op->out, row) + head * h->head_dim;
+            if (q != from)
+                memcpy(q, from, h->head_dim * sizeof *q);
             turn_head(ex, op, q, op->weight, row);
             for (size_t d = 0; d < h->head_dim; d++)
                 q[d] *= h->scale;
         } else {
             const size_t kv = head - h->n_heads, base = kv * r->cache->capacity * h->head_dim;
-            float *k = buffer_row(ex, op->in2, row) + kv * h->head_dim;
+            float *k = qn_buffer_row(ex, op->in2, row) + kv * h->head_dim;
             turn_head(ex, op, k, op->weight2, row);
             ex->kernels->attention.store(r->cache->keys[op->layer] + base, r->cache->values[op->layer] + base, r->position, k,
-                                         buffer_row(ex, op->in3, row) + kv * h->head_dim, h->head_dim);
+                                         qn_buffer_row(ex, op->in3, row) + kv * h->head_dim, h->head_dim);
         }
     }
 }
@@ -237,7 +277,7 @@ static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
     const qn_attention_shape *h = &op->heads;
     const qn_plan *plan = ex->plan;
     const size_t group = h->n_heads / h->n_kv_heads;
-    struct attention_scratch *s = attention_scratch_at(ex->scratch + (size_t)thread * ex->scratch_bytes, h->head_dim);
+    struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), h->head_dim);
     size_t begin, end, first_unit = 0;
     qn_team_share(partial_base(ex, ex->step->n_rows) * h->n_kv_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t row = 0; row < ex->step->n_rows; row++) {
@@ -251,7 +291,7 @@ static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++)
                     s->visible[i] = visible_in(r, block);
-                ex->kernels->attention.block(buffer_row(ex, op->in, row) + (kv * group + q) * h->head_dim, n,
+                ex->kernels->attention.block(qn_buffer_row(ex, op->in, row) + (kv * group + q) * h->head_dim, n,
                                              r->cache->keys[op->layer] + at, r->cache->values[op->layer] + at, s->visible,
                                              h->head_dim, plan->partial + (entry + q) * h->head_dim,
                                              plan->partial_m + entry + q, plan->partial_l + entry + q, s->scores);
@@ -271,7 +311,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, size_t row, size
     const size_t dim = h->head_dim, kv = head / (h->n_heads / h->n_kv_heads), n_queries = n * n_heads;
     size_t n_blocks = 0;
     for (size_t i = 0; i < n; i++) {
-        memcpy(s->queries + i * n_heads * dim, buffer_row(ex, op->in, row + i) + head * dim, n_heads * dim * sizeof(float));
+        memcpy(s->queries + i * n_heads * dim, qn_buffer_row(ex, op->in, row + i) + head * dim, n_heads * dim * sizeof(float));
         const size_t blocks = blocks_seen(&ex->step->rows[row + i]);
         n_blocks = blocks > n_blocks ? blocks : n_blocks;
     }
@@ -287,8 +327,8 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, size_t row, size
                 kernels->merge(s->running + q * dim, &s->m[q], &s->l[q], s->block + q * dim, s->block_m[q], s->block_l[q], dim);
     }
     for (size_t q = 0; q < n_queries; q++)
-        kernels->finish(buffer_row(ex, op->out, row + q / n_heads) + (head + q % n_heads) * dim, s->running + q * dim, s->l[q],
-                        dim);
+        kernels->finish(qn_buffer_row(ex, op->out, row + q / n_heads) + (head + q % n_heads) * dim, s->running + q * dim,
+                        s->l[q], dim);
 }
 
 /* Many rows: threads share (tile of rows, key-value head), dealt out in turn because later tiles see more keys. */
@@ -297,7 +337,7 @@ static void attend_whole(const qn_executor *ex, const qn_op *op, int thread)
     const qn_attention_shape *h = &op->heads;
     const size_t group = h->n_heads / h->n_kv_heads;
     const size_t tile_heads = group < QN_QUERY_TILE ? group : QN_QUERY_TILE, tile_rows = QN_QUERY_TILE / tile_heads;
-    struct attention_scratch *s = attention_scratch_at(ex->scratch + (size_t)thread * ex->scratch_bytes, h->head_dim);
+    struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), h->head_dim);
     size_t unit = 0;
     for (size_t row = 0, n; row < ex->step->n_rows; row += n) {
         for (n = 1; n < tile_rows && row + n < ex->step->n_rows && ex->step->rows[row + n].cache == ex->step->rows[row].cache;)
@@ -329,26 +369,32 @@ static void merge_head(const qn_executor *ex, const qn_attention_shape *h, size_
     ex->kernels->attention.finish(out, out, l, h->head_dim);
 }
 
-static void run_attention_out(const qn_executor *ex, const qn_op *op, int thread)
+/* Values [from, from + n) of a head's result. */
+static void finish_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values,
+                        float *merged)
 {
     const qn_attention_shape *h = &op->heads;
-    const qn_acts *acts = &ex->plan->acts[op->acts].acts;
-    float *head_out = (float *)(ex->scratch + (size_t)thread * ex->scratch_bytes);
+    if (ex->split_keys)
+        merge_head(ex, h, partial_base(ex, row), blocks_seen(&ex->step->rows[row]), head, merged);
+    memcpy(values, (ex->split_keys ? merged : qn_buffer_row(ex, op->in, row) + head * h->head_dim) + from, n * sizeof *values);
+    if (h->gated)
+        ex->kernels->elementwise.gate(values, values, qn_buffer_row(ex, op->in2, row) + (2 * head + 1) * h->head_dim + from, n);
+}
+
+static void run_attention_out(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const size_t dim = op->heads.head_dim;
+    float *merged = (float *)qn_thread_scratch(ex, thread) + qn_unit_values(ex->plan, op);
     size_t begin, end;
-    qn_team_share(ex->step->n_rows * acts->n_super, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t unit = begin; unit < end; unit++) {
-        const size_t row = unit / acts->n_super, super = unit % acts->n_super, n = super_width(acts, super);
-        const size_t first = super * QN_SUPER;
-        const float *whole = buffer_row(ex, op->in, row) + first;
-        float values[QN_SUPER];
-        for (size_t i = 0; ex->split_keys && i < n;) {
-            const size_t head = (first + i) / h->head_dim, from = (first + i) % h->head_dim;
-            const size_t count = h->head_dim - from < n - i ? h->head_dim - from : n - i;
-            merge_head(ex, h, partial_base(ex, row), blocks_seen(&ex->step->rows[row]), head, head_out);
-            memcpy(values + i, head_out + from, count * sizeof *values);
-            i += count;
+    qn_team_share(qn_units_of(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t index = begin; index < end; index++) {
+        const qn_unit unit = qn_unit_at(ex, op, index, thread);
+        for (size_t i = 0, n; i < unit.n; i += n) {
+            const size_t from = (unit.first + i) % dim;
+            n = dim - from < unit.n - i ? dim - from : unit.n - i;
+            finish_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i, merged);
         }
-        write_acts(ex, op->acts, row, super, ex->split_keys ? values : whole, n);
+        qn_unit_write(ex, op, &unit);
     }
 }
 
@@ -365,6 +411,9 @@ static void walk(void *context, int thread)
         case QN_OP_ATTENTION: (ex->split_keys ? attend_split : attend_whole)(ex, op, thread); break;
         case QN_OP_ATTENTION_OUT: run_attention_out(ex, op, thread); break;
         case QN_OP_SWIGLU: run_swiglu(ex, op, thread); break;
+        case QN_OP_CONV: qn_executor_conv(ex, op, thread); break;
+        case QN_OP_DELTA: qn_executor_delta(ex, op, thread); break;
+        case QN_OP_DELTA_OUT: qn_executor_delta_out(ex, op, thread); break;
         case QN_OP_LOGIT_NORM: run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread); break;
         case QN_OP_LOGITS: run_logits(ex, op, thread); break;
         }

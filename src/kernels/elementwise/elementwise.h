@@ -1,4 +1,4 @@
-/* Element by element: SwiGLU's product. */
+/* Element by element: SwiGLU's product, and gates. */
 #ifndef QN_KERNELS_ELEMENTWISE_ELEMENTWISE_H
 #define QN_KERNELS_ELEMENTWISE_ELEMENTWISE_H
 
@@ -8,6 +8,8 @@
 typedef struct qn_elementwise_kernels {
     /* y[i] = silu(gate[i]) * up[i] for i < n; y may be either input. Shazeer, GLU Variants Improve Transformer (2020). */
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
+    /* y[i] = x[i] / (1 + e^-gate[i]) for i < n; y may be either input. */
+    void (*gate)(float *y, const float *x, const float *gate, size_t n);
 } qn_elementwise_kernels;
 
 void qn_elementwise_kernels_init(qn_elementwise_kernels *kernels, unsigned cpu);

@@ -1,0 +1,52 @@
+/* What the files of the CPU executor share. */
+#ifndef QN_DEVICE_CPU_INTERNAL_H
+#define QN_DEVICE_CPU_INTERNAL_H
+
+#include "device/cpu/executor.h"
+
+#include <stdatomic.h>
+
+struct qn_executor {
+    qn_team *team;
+    const qn_kernels *kernels;
+    const qn_plan *plan;
+    const qn_step *step;
+    bool split_keys; /* this step's attention is spread over blocks of keys too */
+    size_t scratch_bytes;
+    unsigned char *scratch; /* [n_threads, scratch_bytes] */
+    float *zeros;           /* a row of the convolution's inputs before position 0; NULL without recurrent layers */
+    atomic_uint *claims;    /* [n_ops, QN_OP_MATRICES] chunks of a matrix's rows that threads have taken this step */
+};
+
+/* The piece of a row that one thread makes and puts into activations: whole super-blocks and whole blocks of a rotation. */
+typedef struct qn_unit {
+    size_t row, first, n;
+    float *values; /* [n] of the thread's scratch */
+} qn_unit;
+
+/* qn_unit_values - the size of a unit that is not a row's last. */
+size_t qn_unit_values(const qn_plan *plan, const qn_op *op);
+
+/* qn_units_of - how many units n_rows rows of the activations that an operation writes have; qn_unit_at - one of them. */
+size_t qn_units_of(const qn_executor *ex, const qn_op *op, size_t n_rows);
+qn_unit qn_unit_at(const qn_executor *ex, const qn_op *op, size_t index, int thread);
+
+/* qn_unit_write - the values, which are changed, into all activations that an operation writes. */
+void qn_unit_write(const qn_executor *ex, const qn_op *op, const qn_unit *unit);
+
+static inline float *qn_buffer_row(const qn_executor *ex, int id, size_t row)
+{
+    return ex->plan->buffers[id].data + row * ex->plan->buffers[id].width;
+}
+
+static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread)
+{
+    return ex->scratch + (size_t)thread * ex->scratch_bytes;
+}
+
+/* recurrent.c: each thread's share of an operation. */
+void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread);
+void qn_executor_delta(const qn_executor *ex, const qn_op *op, int thread);
+void qn_executor_delta_out(const qn_executor *ex, const qn_op *op, int thread);
+
+#endif

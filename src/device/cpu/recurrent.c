@@ -1,0 +1,244 @@
+/* Gated DeltaNet layers on the CPU: who does which head of which session, and what a layer remembers afterwards. The
+ * arithmetic is the kernels' (kernels/deltanet/). */
+#include "device/cpu/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Rows of one session in a step: they stand together, in positions that rise by one. */
+typedef struct qn_run {
+    size_t row, n;
+    uint32_t position; /* of the first */
+    const qn_recurrent_layer *memory;
+} qn_run;
+
+static qn_run run_at(const qn_executor *ex, const qn_op *op, size_t row)
+{
+    const qn_row *rows = ex->step->rows;
+    qn_run run = { .row = row, .n = 1, .position = rows[row].position, .memory = &rows[row].recurrent[op->layer] };
+    while (row + run.n < ex->step->n_rows && rows[row + run.n].recurrent == rows[row].recurrent)
+        run.n++;
+    return run;
+}
+
+static size_t count_runs(const qn_executor *ex)
+{
+    size_t n = 0;
+    for (size_t row = 0; row < ex->step->n_rows; row++)
+        n += row == 0 || ex->step->rows[row].recurrent != ex->step->rows[row - 1].recurrent;
+    return n;
+}
+
+/* Where the open chunk of a session of this many tokens begins. */
+static size_t chunk_start(size_t length)
+{
+    return length ? (length - 1) / QN_GDN_CHUNK * QN_GDN_CHUNK : 0;
+}
+
+static size_t q_width(const qn_recurrent_shape *shape)
+{
+    return shape->n_k_heads * shape->head_k;
+}
+
+static size_t conv_width(const qn_recurrent_shape *shape)
+{
+    return 2 * q_width(shape) + shape->n_v_heads * shape->head_v;
+}
+
+/* ---- Convolution, norms and gates ---- */
+
+/* The rows that the taps of a row read: of this step, of the layer's memory, or zeros before position 0, whatever the memory
+ * holds of an earlier use. */
+static void find_inputs(const qn_executor *ex, const qn_op *op, size_t row, const float *inputs[QN_CONV_MAX_TAPS])
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const qn_row *r = &ex->step->rows[row];
+    const size_t taps = shape->taps;
+    size_t here = 0; /* earlier rows of this session in this step */
+    while (here + 1 < taps && here < row && ex->step->rows[row - here - 1].recurrent == r->recurrent)
+        here++;
+    for (size_t back = 0; back < taps; back++) {
+        const float **input = &inputs[taps - 1 - back];
+        if (back <= here)
+            *input = qn_buffer_row(ex, op->in, row - back);
+        else if (back > r->position)
+            *input = ex->zeros;
+        else
+            *input = r->recurrent[op->layer].inputs +
+                     (r->position - back + taps - 1 - chunk_start(r->position - here)) * conv_width(shape);
+    }
+}
+
+static void normalise_head(const qn_executor *ex, float *x, size_t n)
+{
+    const float scale = 1.0f / sqrtf(ex->kernels->norm.sum_squares(x, n) + 1e-6f);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= scale;
+}
+
+static void make_gates(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
+{
+    float *g = qn_buffer_row(ex, op->in2, row) + head, *beta = qn_buffer_row(ex, op->in3, row) + head;
+    *g = qn_gdn_decay_of(*g, op->weight2[head], op->weight3[head]);
+    *beta = qn_gdn_beta_of(*beta);
+}
+
+/* Threads share the heads of all rows: those of q, of k, then of v with the gates. */
+void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t heads = 2 * shape->n_k_heads + shape->n_v_heads, width = conv_width(shape);
+    const float *inputs[QN_CONV_MAX_TAPS] = { 0 };
+    size_t begin, end, found = SIZE_MAX;
+    qn_team_share(ex->step->n_rows * heads, 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t unit = begin; unit < end; unit++) {
+        const size_t row = unit / heads, head = unit % heads;
+        const bool is_value = head >= 2 * shape->n_k_heads;
+        const size_t v_head = is_value ? head - 2 * shape->n_k_heads : 0, n = is_value ? shape->head_v : shape->head_k;
+        const size_t first = is_value ? 2 * q_width(shape) + v_head * n : head * n;
+        const float *pieces[QN_CONV_MAX_TAPS];
+        float *y = qn_buffer_row(ex, op->out, row) + first;
+        if (row != found)
+            find_inputs(ex, op, row, inputs);
+        found = row;
+        for (size_t t = 0; t < shape->taps; t++)
+            pieces[t] = inputs[t] + first;
+        ex->kernels->deltanet.conv(y, pieces, op->weight + first, width, shape->taps, n);
+        if (is_value)
+            make_gates(ex, op, row, v_head);
+        else
+            normalise_head(ex, y, n);
+    }
+}
+
+/* ---- Delta rule ---- */
+
+/* Values [first, first + n) of a head through all rows of a run. */
+static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, size_t head, size_t first, size_t n, int thread)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t k_head = head % shape->n_k_heads, width = conv_width(shape), at = head * shape->head_v + first;
+    const float *qkv = qn_buffer_row(ex, op->in, run->row);
+    const qn_gdn_head memory = {
+        .head_k = shape->head_k,
+        .n_values = n,
+        .state = run->memory->state + head * shape->head_k * shape->head_v + first,
+        .state_row = shape->head_v,
+        .corrected = run->memory->corrected + head * QN_GDN_CHUNK * shape->head_v + first,
+        .corrected_row = shape->head_v,
+        .keys = run->memory->keys + k_head * shape->head_k * QN_GDN_CHUNK,
+        .decay = run->memory->decay + head * QN_GDN_CHUNK,
+        .open = run->position - chunk_start(run->position),
+    };
+    const qn_gdn_tokens tokens = {
+        .n = run->n,
+        .q = qkv + k_head * shape->head_k,
+        .k = qkv + q_width(shape) + k_head * shape->head_k,
+        .v = qkv + 2 * q_width(shape) + at,
+        .g = qn_buffer_row(ex, op->in2, run->row) + head,
+        .beta = qn_buffer_row(ex, op->in3, run->row) + head,
+        .qk_stride = width,
+        .v_stride = width,
+        .gate_stride = shape->n_v_heads,
+        .scale = (float)(1 / sqrt((double)shape->head_k)),
+    };
+    /* A session may have been cut back to nothing: what its memory holds then is of no meaning. */
+    for (size_t k = 0; run->position == 0 && k < shape->head_k; k++)
+        memset(memory.state + k * memory.state_row, 0, n * sizeof(float));
+    qn_gdn_advance(&ex->kernels->deltanet, &memory, &tokens, qn_buffer_row(ex, op->out, run->row) + at,
+                   shape->n_v_heads * shape->head_v, qn_thread_scratch(ex, thread));
+}
+
+/* Threads share the value heads of all runs, or, when there are more threads, slices of their values. */
+void qn_executor_delta(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t n_threads = (size_t)qn_team_size(ex->team), n_heads = count_runs(ex) * shape->n_v_heads;
+    const size_t pieces = shape->head_v / QN_GDN_UNIT, wanted = (n_threads + n_heads - 1) / n_heads;
+    const size_t slices = wanted < pieces ? wanted : pieces;
+    size_t begin, end, unit = 0;
+    qn_team_share(n_heads * slices, 1, thread, (int)n_threads, &begin, &end);
+    for (size_t row = 0; row < ex->step->n_rows && unit < end;) {
+        const qn_run run = run_at(ex, op, row);
+        for (size_t i = 0; i < shape->n_v_heads * slices; i++, unit++) {
+            size_t first, last;
+            if (unit < begin || unit >= end)
+                continue;
+            qn_team_share(shape->head_v, QN_GDN_UNIT, (int)(i % slices), (int)slices, &first, &last);
+            advance(ex, op, &run, i / slices, first, last - first, thread);
+        }
+        row += run.n;
+    }
+}
+
+/* ---- Gated norm, and what is remembered ---- */
+
+/* Some channels of the convolution's last inputs: those that stay move down when the chunk begins anew, then come the new. */
+static void keep_inputs(const qn_executor *ex, const qn_op *op, const qn_run *run, size_t first, size_t n)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t width = conv_width(shape), history = shape->taps - 1, end = run->position + run->n;
+    const size_t before = chunk_start(run->position), after = chunk_start(end);
+    float *inputs = run->memory->inputs + first;
+    /* Row r holds position after - history + r. */
+    for (size_t r = 0; run->position == 0 && r < history && after + r < history; r++)
+        memset(inputs + r * width, 0, n * sizeof(float));
+    for (size_t r = after < history ? history - after : 0; after != before && after + r < run->position + history; r++)
+        memcpy(inputs + r * width, inputs + (after - before + r) * width, n * sizeof(float));
+    const size_t oldest = after < history ? 0 : after - history;
+    for (size_t p = run->position > oldest ? run->position : oldest; p < end; p++)
+        memcpy(inputs + (p + history - after) * width, qn_buffer_row(ex, op->in3, run->row + p - run->position) + first,
+               n * sizeof(float));
+}
+
+static void keep(const qn_executor *ex, const qn_op *op, const qn_run *run, int thread)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t open = run->position - chunk_start(run->position), width = conv_width(shape);
+    const float *keys = qn_buffer_row(ex, op->in4, run->row) + q_width(shape);
+    const int n_threads = qn_team_size(ex->team);
+    size_t begin, end;
+    qn_team_share(shape->n_k_heads, 1, thread, n_threads, &begin, &end);
+    for (size_t h = begin; h < end; h++)
+        qn_gdn_keep_keys(run->memory->keys + h * shape->head_k * QN_GDN_CHUNK, shape->head_k, open, keys + h * shape->head_k,
+                         width, run->n);
+    qn_team_share(shape->n_v_heads, 1, thread, n_threads, &begin, &end);
+    for (size_t h = begin; h < end; h++)
+        qn_gdn_keep_decay(run->memory->decay + h * QN_GDN_CHUNK, open, qn_buffer_row(ex, op->in5, run->row) + h,
+                          shape->n_v_heads, run->n);
+    qn_team_share(width, QN_GDN_UNIT, thread, n_threads, &begin, &end);
+    keep_inputs(ex, op, run, begin, end - begin);
+}
+
+/* Values [from, from + n) of a head of the activations. */
+static void finish_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t rep = shape->n_v_heads / shape->n_k_heads, dim = shape->head_v;
+    const size_t v_head = op->grouped ? head % rep * shape->n_k_heads + head / rep : head;
+    const float *o = qn_buffer_row(ex, op->in, row) + v_head * dim;
+    const float scale = qn_rms_scale(&ex->kernels->norm, o, dim, op->eps);
+    ex->kernels->norm.scale(values, o + from, op->weight + from, scale, n);
+    ex->kernels->elementwise.swiglu(values, qn_buffer_row(ex, op->in2, row) + v_head * dim + from, values, n);
+}
+
+void qn_executor_delta_out(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const size_t dim = ex->plan->recurrent.head_v;
+    size_t begin, end;
+    qn_team_share(qn_units_of(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t index = begin; index < end; index++) {
+        const qn_unit unit = qn_unit_at(ex, op, index, thread);
+        for (size_t i = 0, n; i < unit.n; i += n) {
+            const size_t from = (unit.first + i) % dim;
+            n = dim - from < unit.n - i ? dim - from : unit.n - i;
+            finish_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i);
+        }
+        qn_unit_write(ex, op, &unit);
+    }
+    for (size_t row = 0; row < ex->step->n_rows;) {
+        const qn_run run = run_at(ex, op, row);
+        keep(ex, op, &run, thread);
+        row += run.n;
+    }
+}

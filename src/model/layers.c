@@ -1,0 +1,192 @@
+/* What architectures are put together from: the stream of rows that layers add to, attention, SwiGLU, the ends. */
+#include "model/layers.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Where activations get two int8 terms (docs/accuracy.md). In the first block: it alone brings in about half of the error of
+ * int8 activations, since all later blocks read what it adds to a small embedding, and it is one block of many. And wherever
+ * weights of more than two bits read them: there the memory limits decoding long before the arithmetic does, and such weights
+ * are chosen for their accuracy. Float weights read floats and have no say. */
+static bool wants_fine(bool first_block, const qn_weight *weights, size_t n, bool rotated)
+{
+    bool accurate = true;
+    size_t n_integer = 0;
+    for (size_t i = 0; i < n; i++) {
+        const qn_type_info *type = weights[i].matrix.type;
+        if (weights[i].rotated != rotated || !type->unpack)
+            continue;
+        if (type->has_factor)
+            return false;
+        n_integer++;
+        accurate = accurate && type->max_code > 3;
+    }
+    return n_integer && (first_block || accurate);
+}
+
+qn_status qn_build_products(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out, size_t n,
+                            bool accumulate)
+{
+    const qn_rotation *rotation = &build->weights->rotation;
+    const size_t width = weights[0].matrix.n_cols;
+    qn_op op = { .kind = writer->kind == QN_OP_LOGIT_NORM ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = layer, .n_matrices = n };
+    for (int rotated = 0; rotated < 2; rotated++) {
+        const qn_plan_rotation turn =
+            rotated ? (qn_plan_rotation){ rotation->block, qn_rotation_signs(rotation, width) } : (qn_plan_rotation){ 0, NULL };
+        for (size_t i = 0, first = 1; i < n; i++) {
+            if (weights[i].rotated != (bool)rotated)
+                continue;
+            if (first) {
+                QN_TRY(qn_plan_acts_for(build->plan, width, wants_fine(layer == 0, weights, n, rotated), turn,
+                                        &writer->acts[writer->n_acts]));
+                writer->n_acts++;
+                first = 0;
+            }
+            op.matrices[i] = (struct qn_op_matrix){ .weights = weights[i].matrix,
+                                                    .acts = writer->acts[writer->n_acts - 1],
+                                                    .out = out ? out[i] : -1,
+                                                    .accumulate = accumulate };
+        }
+    }
+    QN_TRY(qn_plan_add(build->plan, writer));
+    return qn_plan_add(build->plan, &op);
+}
+
+static qn_status set_rope(qn_build *build)
+{
+    const qn_hparams *h = build->hparams;
+    const float *divisors;
+    QN_TRY(qn_weights_vector(build->weights, -1, "rope_freqs.weight", h->n_rot / 2, true, &divisors));
+    QN_TRY(qn_alloc(&build->plan->frequencies, h->n_rot / 2, sizeof(double), "rope frequencies"));
+    for (size_t i = 0; divisors && i < h->n_rot / 2; i++)
+        if (!(divisors[i] > 0))
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor 'rope_freqs.weight' holds %g at %zu, expected more than 0",
+                           qn_gguf_path(build->weights->file), (double)divisors[i], i);
+    qn_rope_frequencies(h->rope_base, h->rope_scale, divisors, h->n_rot, build->plan->frequencies);
+    return QN_OK;
+}
+
+static qn_status add_buffers(qn_build *build)
+{
+    const qn_hparams *h = build->hparams;
+    qn_plan *plan = build->plan;
+    const size_t q_width = (size_t)h->n_heads * h->head_dim, kv_width = (size_t)h->n_kv_heads * h->head_dim;
+    QN_TRY(qn_plan_buffer_new(plan, h->n_embd, &build->x));
+    QN_TRY(qn_plan_buffer_new(plan, q_width, &build->q));
+    QN_TRY(qn_plan_buffer_new(plan, kv_width, &build->k));
+    QN_TRY(qn_plan_buffer_new(plan, kv_width, &build->v));
+    QN_TRY(qn_plan_buffer_new(plan, q_width, &build->attention));
+    QN_TRY(qn_plan_buffer_new(plan, h->n_ff, &build->gate));
+    QN_TRY(qn_plan_buffer_new(plan, h->n_ff, &build->up));
+    build->queries = build->q;
+    return plan->heads.gated ? qn_plan_buffer_new(plan, 2 * q_width, &build->queries) : QN_OK;
+}
+
+static qn_status add_embedding(qn_build *build)
+{
+    const qn_hparams *h = build->hparams;
+    const qn_rotation *rotation = &build->weights->rotation;
+    qn_op op = { .kind = QN_OP_EMBED, .out = build->x, .n_matrices = 1 };
+    QN_TRY(qn_weights_table(build->weights, "token_embd.weight", h->n_embd, h->n_vocab, &op.matrices[0].weights));
+    if (rotation->block && rotation->inverse_embedding) {
+        const float *signs = qn_rotation_signs(rotation, h->n_embd);
+        float *copy = NULL;
+        if (signs) {
+            QN_TRY(qn_plan_floats(build->plan, h->n_embd, &copy));
+            memcpy(copy, signs, h->n_embd * sizeof *copy);
+        }
+        op.inverse = (qn_plan_rotation){ rotation->block, copy };
+    }
+    return qn_plan_add(build->plan, &op);
+}
+
+qn_status qn_build_begin(qn_build *build, bool gated_attention)
+{
+    const qn_hparams *h = build->hparams;
+    build->plan->n_vocab = h->n_vocab;
+    build->plan->heads = (qn_attention_shape){ .n_heads = h->n_heads,
+                                               .n_kv_heads = h->n_kv_heads,
+                                               .head_dim = h->head_dim,
+                                               .n_rot = h->n_rot,
+                                               .rope = h->rope,
+                                               .scale = (float)(1 / sqrt((double)h->head_dim)),
+                                               .gated = gated_attention };
+    QN_TRY(set_rope(build));
+    QN_TRY(add_buffers(build));
+    return add_embedding(build);
+}
+
+qn_status qn_build_attention(qn_build *build, uint32_t layer)
+{
+    const qn_hparams *h = build->hparams;
+    qn_weights *w = build->weights;
+    qn_plan *plan = build->plan;
+    const int n = (int)layer;
+    const size_t q_width = (size_t)h->n_heads * h->head_dim, kv_width = (size_t)h->n_kv_heads * h->head_dim;
+    const float *norm, *q_norm = NULL, *k_norm = NULL;
+    qn_weight qkv[3], output;
+    QN_TRY(qn_weights_vector(w, n, "attn_norm.weight", h->n_embd, false, &norm));
+    QN_TRY(qn_weights_matrix(w, n, "attn_q.weight", h->n_embd, plan->heads.gated ? 2 * q_width : q_width, &qkv[0]));
+    QN_TRY(qn_weights_matrix(w, n, "attn_k.weight", h->n_embd, kv_width, &qkv[1]));
+    QN_TRY(qn_weights_matrix(w, n, "attn_v.weight", h->n_embd, kv_width, &qkv[2]));
+    QN_TRY(qn_weights_matrix(w, n, "attn_output.weight", q_width, h->n_embd, &output));
+    if (h->qk_norm) {
+        QN_TRY(qn_weights_vector(w, n, "attn_q_norm.weight", h->head_dim, false, &q_norm));
+        QN_TRY(qn_weights_vector(w, n, "attn_k_norm.weight", h->head_dim, false, &k_norm));
+    }
+    QN_TRY(qn_build_products(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps },
+                             n, qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
+    QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_HEADS,
+                                       .layer = n,
+                                       .in = build->queries,
+                                       .in2 = build->k,
+                                       .in3 = build->v,
+                                       .out = build->q,
+                                       .weight = q_norm,
+                                       .weight2 = k_norm,
+                                       .eps = h->eps,
+                                       .heads = plan->heads }));
+    QN_TRY(qn_plan_add(
+        plan, &(qn_op){ .kind = QN_OP_ATTENTION, .layer = n, .in = build->q, .out = build->attention, .heads = plan->heads }));
+    return qn_build_products(
+        build,
+        &(qn_op){
+            .kind = QN_OP_ATTENTION_OUT, .layer = n, .in = build->attention, .in2 = build->queries, .heads = plan->heads },
+        n, &output, &build->x, 1, true);
+}
+
+qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *norm_name)
+{
+    const qn_hparams *h = build->hparams;
+    qn_weights *w = build->weights;
+    const int n = (int)layer;
+    const float *norm;
+    qn_weight gate_up[2], down;
+    QN_TRY(qn_weights_vector(w, n, norm_name, h->n_embd, false, &norm));
+    QN_TRY(qn_weights_matrix(w, n, "ffn_gate.weight", h->n_embd, h->n_ff, &gate_up[0]));
+    QN_TRY(qn_weights_matrix(w, n, "ffn_up.weight", h->n_embd, h->n_ff, &gate_up[1]));
+    QN_TRY(qn_weights_matrix(w, n, "ffn_down.weight", h->n_ff, h->n_embd, &down));
+    QN_TRY(qn_build_products(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps },
+                             n, gate_up, (const int[]){ build->gate, build->up }, 2, false));
+    return qn_build_products(build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .in = build->gate, .in2 = build->up }, n, &down,
+                             &build->x, 1, true);
+}
+
+qn_status qn_build_head(qn_build *build)
+{
+    const qn_hparams *h = build->hparams;
+    qn_weights *w = build->weights;
+    const float *norm;
+    qn_weight output;
+    QN_TRY(qn_weights_vector(w, -1, "output_norm.weight", h->n_embd, false, &norm));
+    if (qn_weights_has(w, -1, "output.weight")) {
+        QN_TRY(qn_weights_matrix(w, -1, "output.weight", h->n_embd, h->n_vocab, &output));
+    } else {
+        QN_TRY(qn_weights_matrix(w, -1, "token_embd.weight", h->n_embd, h->n_vocab, &output));
+        output.rotated = w->rotation.block && w->rotation.tied_output;
+    }
+    return qn_build_products(build, &(qn_op){ .kind = QN_OP_LOGIT_NORM, .in = build->x, .weight = norm, .eps = h->eps }, -1,
+                             &output, NULL, 1, false);
+}
