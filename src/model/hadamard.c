@@ -66,16 +66,22 @@ static qn_status read_choice(const qn_gguf *file, const char *key, const char *v
 
 /* ---- Signs ---- */
 
-/* An element as it is: a 64-bit float is not rounded to a sign that it only comes near to. */
+/* An element as it is: nothing is rounded to a sign or a width that it only comes near to. */
 static qn_status read_number(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, double *out)
 {
-    if (kv->type == QN_GGUF_ARRAY && kv->element_type == QN_GGUF_F64 && i < kv->count) {
+    if (kv->element_type == QN_GGUF_F64 && i < kv->count) {
         memcpy(out, kv->data + (size_t)i * sizeof *out, sizeof *out);
         return QN_OK;
     }
-    float value = 0;
-    QN_TRY(qn_gguf_array_f32(file, kv, i, &value));
-    *out = (double)value;
+    if (kv->element_type == QN_GGUF_F32) {
+        float value = 0;
+        QN_TRY(qn_gguf_array_f32(file, kv, i, &value));
+        *out = (double)value;
+        return QN_OK;
+    }
+    int32_t value = 0;
+    QN_TRY(qn_gguf_array_i32(file, kv, i, &value));
+    *out = value;
     return QN_OK;
 }
 

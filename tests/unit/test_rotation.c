@@ -1,0 +1,597 @@
+/* The keys of rotated weights: what a sound file says, and one refusal for everything that can be wrong with them. */
+#include "model/hadamard.h"
+
+#include "helper_image.h"
+
+enum { N_KEYS = 12, N_TENSORS = 12, MAX_VALUES = 64, BLOCK = 4 };
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+struct key {
+    const char *name;
+    qn_gguf_type type, element;
+    double number; /* of a scalar */
+    const char *text;
+    const double *numbers; /* of an array; NULL: strings */
+    const char *const *strings;
+    size_t n;
+    bool dropped;
+};
+
+struct tensor {
+    const char *name;
+    uint32_t n_dims;
+    uint64_t dims[3];
+};
+
+static const double widths[] = { 16, 8 }, no_width_16[] = { 8 };
+static const double values[] = { 1, -1, -1, 1, 1, 1, 1, -1, -1, -1, 1, -1, 1, 1, -1, -1, -1, -1, -1, 1, -1, 1, 1, 1 };
+static const char *const names[] = { "output.weight",         "blk.0.attn_q.weight",  "blk.0.attn_k.weight",
+                                     "blk.0.attn_v.weight",   "blk.0.ffn_up.weight",  "blk.0.ffn_gate.weight",
+                                     "blk.0.ffn_down.weight", "blk.1.ssm_out.weight", "blk.1.attn_qkv.weight",
+                                     "blk.1.attn_gate.weight" };
+static const char *const table[] = { "token_embd.weight" };
+
+static const struct key sound_keys[] = {
+    { .name = "version", .type = QN_GGUF_U32, .number = 1 },
+    { .name = "block_size", .type = QN_GGUF_U32, .number = BLOCK },
+    { .name = "transform", .type = QN_GGUF_STRING, .text = "normalized-sylvester-walsh-hadamard" },
+    { .name = "axis", .type = QN_GGUF_STRING, .text = "input-last-dimension" },
+    { .name = "sign_mode", .type = QN_GGUF_STRING, .text = "explicit" },
+    { .name = "sign_widths", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = widths, .n = COUNT(widths) },
+    { .name = "sign_values", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = values, .n = COUNT(values) },
+    { .name = "weight_names", .type = QN_GGUF_ARRAY, .element = QN_GGUF_STRING, .strings = names, .n = COUNT(names) },
+    { .name = "inverse_weight_names", .type = QN_GGUF_ARRAY, .element = QN_GGUF_STRING, .strings = table, .n = 1 },
+    { .name = "gdn_v_grouped", .type = QN_GGUF_BOOL, .number = 1 },
+};
+
+static const struct tensor sound_tensors[] = {
+    { "token_embd.weight", 2, { 8, 6 } },      { "output.weight", 2, { 8, 6 } },
+    { "blk.0.attn_norm.weight", 1, { 8 } },    { "blk.0.attn_q.weight", 2, { 8, 8 } },
+    { "blk.0.attn_k.weight", 2, { 8, 8 } },    { "blk.0.attn_v.weight", 2, { 8, 8 } },
+    { "blk.0.ffn_gate.weight", 2, { 8, 16 } }, { "blk.0.ffn_up.weight", 2, { 8, 16 } },
+    { "blk.0.ffn_down.weight", 2, { 16, 8 } }, { "blk.1.ssm_out.weight", 2, { 16, 8 } },
+    { "blk.1.attn_qkv.weight", 2, { 8, 8 } },  { "blk.1.attn_gate.weight", 2, { 8, 8 } },
+};
+
+/* A file: the sound one with up to two keys replaced, dropped or added, and one tensor replaced or (with no dimensions)
+ * dropped. */
+struct changes {
+    struct key keys[2];
+    struct tensor tensor;
+};
+
+static void put_number(struct image *m, qn_gguf_type type, double x)
+{
+    const float f32 = (float)x;
+    const int64_t integer = type == QN_GGUF_F32 || type == QN_GGUF_F64 ? 0 : (int64_t)x;
+    switch (type) {
+    case QN_GGUF_F32: put(m, &f32, 4); break;
+    case QN_GGUF_F64: put(m, &x, 8); break;
+    case QN_GGUF_U8:
+    case QN_GGUF_I8:
+    case QN_GGUF_BOOL: put(m, &integer, 1); break;
+    case QN_GGUF_U16:
+    case QN_GGUF_I16: put(m, &integer, 2); break;
+    case QN_GGUF_U32:
+    case QN_GGUF_I32: put(m, &integer, 4); break;
+    default: put(m, &integer, 8); break;
+    }
+}
+
+static void put_whole_key(struct image *m, const struct key *key)
+{
+    char name[64] = "prism.hadamard.";
+    put_key(m, strchr(key->name, '!') ? key->name + 1 : strcat(name, key->name), key->type); /* '!': a whole name */
+    if (key->type == QN_GGUF_STRING)
+        put_text(m, key->text);
+    if (key->type == QN_GGUF_ARRAY) {
+        put32(m, key->element);
+        put64(m, key->n);
+    }
+    for (size_t i = 0; key->type == QN_GGUF_ARRAY && i < key->n; i++)
+        if (key->strings)
+            put_text(m, key->strings[i]);
+        else
+            put_number(m, key->element, key->numbers[i]);
+    if (key->type != QN_GGUF_STRING && key->type != QN_GGUF_ARRAY)
+        put_number(m, key->type, key->number);
+}
+
+static struct image make_image(const struct key *base, size_t n_base, const struct changes *changes)
+{
+    struct image m = { 0 };
+    struct key keys[N_KEYS];
+    struct tensor tensors[N_TENSORS + 1];
+    size_t n_keys = 0, n_tensors = 0, offset = 0;
+    for (size_t i = 0; i < n_base; i++)
+        keys[n_keys++] = base[i];
+    for (size_t c = 0; c < 2 && changes->keys[c].name; c++) {
+        size_t i = 0;
+        while (i < n_keys && strcmp(keys[i].name, changes->keys[c].name) != 0)
+            i++;
+        assert_true(i < n_keys || !changes->keys[c].dropped);
+        n_keys += i == n_keys;
+        keys[i] = changes->keys[c].dropped ? keys[--n_keys] : changes->keys[c];
+    }
+    for (size_t i = 0; i < COUNT(sound_tensors); i++)
+        if (!changes->tensor.name || strcmp(changes->tensor.name, sound_tensors[i].name) != 0)
+            tensors[n_tensors++] = sound_tensors[i];
+    if (changes->tensor.n_dims)
+        tensors[n_tensors++] = changes->tensor;
+    put_header(&m, 3, n_tensors, n_keys);
+    for (size_t i = 0; i < n_keys; i++)
+        put_whole_key(&m, &keys[i]);
+    for (size_t i = 0; i < n_tensors; i++) {
+        const struct tensor *t = &tensors[i];
+        size_t bytes = 4;
+        for (uint32_t d = 0; d < t->n_dims; d++)
+            bytes *= t->dims[d];
+        put_tensor(&m, t->name, QN_TYPE_F32, offset, t->n_dims, t->dims[0], t->dims[1], t->dims[2], 1);
+        offset += (bytes + 31) / 32 * 32;
+    }
+    put_data(&m, 32, offset);
+    return m;
+}
+
+struct opened {
+    struct image image;
+    uint8_t *copy;
+    qn_gguf *file;
+    qn_rotation rotation;
+};
+
+static qn_status open_changed(struct opened *o, const struct key *base, size_t n_base, const struct changes *changes)
+{
+    *o = (struct opened){ .image = make_image(base, n_base, changes) };
+    if (open_image(&o->image, &o->file, &o->copy))
+        fail_msg("the file itself is refused: %s", qn_error_text());
+    return qn_rotation_read(o->file, &o->rotation);
+}
+
+static void close_changed(struct opened *o)
+{
+    qn_rotation_free(&o->rotation);
+    qn_gguf_close(o->file);
+    free(o->copy);
+    free(o->image.data);
+}
+
+static void accept(struct opened *o, const struct key *base, size_t n_base, const struct changes *changes)
+{
+    if (open_changed(o, base, n_base, changes))
+        fail_msg("refused: %s", qn_error_text());
+}
+
+/* ---- What is accepted ---- */
+
+static void assert_signs(const qn_rotation *r)
+{
+    const float *wide = qn_rotation_signs(r, 16), *narrow = qn_rotation_signs(r, 8);
+    assert_non_null(wide);
+    assert_non_null(narrow);
+    for (size_t i = 0; i < 16; i++)
+        assert_true((double)wide[i] == values[i]); /* the first run: 16 comes first in sign_widths */
+    for (size_t i = 0; i < 8; i++)
+        assert_true((double)narrow[i] == values[16 + i]);
+    assert_null(qn_rotation_signs(r, 4));
+}
+
+static void sound_file(void **unused)
+{
+    (void)unused;
+    struct opened o;
+    accept(&o, sound_keys, COUNT(sound_keys), &(struct changes){ 0 });
+    const qn_rotation *r = &o.rotation;
+    assert_int_equal(r->block, BLOCK);
+    assert_false(r->tied_output);
+    assert_true(r->gdn_v_grouped);
+    assert_true(r->inverse_embedding);
+    assert_int_equal(r->n_widths, 2);
+    assert_int_equal(r->widths[0], 8);
+    assert_int_equal(r->widths[1], 16);
+    assert_signs(r);
+    for (size_t i = 0; i < COUNT(names); i++)
+        assert_true(qn_rotation_applies(r, names[i]));
+    assert_false(qn_rotation_applies(r, "token_embd.weight"));
+    assert_false(qn_rotation_applies(r, "blk.0.attn_norm.weight"));
+    assert_false(qn_rotation_applies(r, "blk.0.attn_q"));
+    close_changed(&o);
+}
+
+static void no_keys(void **unused)
+{
+    (void)unused;
+    struct opened o;
+    accept(&o, NULL, 0, &(struct changes){ 0 });
+    assert_int_equal(o.rotation.block, 0);
+    assert_false(qn_rotation_applies(&o.rotation, names[0]));
+    assert_null(qn_rotation_signs(&o.rotation, 8));
+    close_changed(&o);
+}
+
+static void every_numeric_type(void **unused)
+{
+    (void)unused;
+    static const qn_gguf_type types[] = { QN_GGUF_I8,  QN_GGUF_I16, QN_GGUF_I32, QN_GGUF_I64, QN_GGUF_F32,
+                                          QN_GGUF_F64, QN_GGUF_U8,  QN_GGUF_U16, QN_GGUF_U32, QN_GGUF_U64 };
+    for (size_t i = 0; i < COUNT(types); i++) {
+        const bool is_unsigned = i >= 6; /* good for widths */
+        struct opened o;
+        struct changes changes = { { sound_keys[5], sound_keys[6] }, { 0 } };
+        changes.keys[0].element = types[i];
+        changes.keys[1].element = is_unsigned ? QN_GGUF_I32 : types[i];
+        accept(&o, sound_keys, COUNT(sound_keys), &changes);
+        assert_signs(&o.rotation);
+        close_changed(&o);
+    }
+}
+
+static void identity_signs(void **unused)
+{
+    (void)unused;
+    static const struct key identity = { .name = "sign_mode", .type = QN_GGUF_STRING, .text = "identity" };
+    struct opened o;
+    struct key keys[COUNT(sound_keys)];
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT(sound_keys); i++)
+        if (strncmp(sound_keys[i].name, "sign_", 5) != 0)
+            keys[n++] = sound_keys[i];
+    accept(&o, keys, n, &(struct changes){ { identity }, { 0 } });
+    assert_int_equal(o.rotation.block, BLOCK);
+    assert_null(o.rotation.signs);
+    assert_null(qn_rotation_signs(&o.rotation, 8));
+    assert_true(qn_rotation_applies(&o.rotation, names[0]));
+    close_changed(&o);
+}
+
+#define VERSION_2                                                                                                              \
+    {                                                                                                                          \
+        .name = "version", .type = QN_GGUF_U32, .number = 2                                                                    \
+    }
+#define TIED                                                                                                                   \
+    {                                                                                                                          \
+        .name = "tied_output", .type = QN_GGUF_BOOL, .number = 1                                                               \
+    }
+
+/* Version 2: neither the tensor nor its name. */
+static void tied_output(void **unused)
+{
+    (void)unused;
+    struct opened o;
+    struct key keys[COUNT(sound_keys)];
+    memcpy(keys, sound_keys, sizeof keys);
+    keys[7].strings++;
+    keys[7].n--;
+    accept(&o, keys, COUNT(keys), &(struct changes){ { VERSION_2, TIED }, { .name = "output.weight" } });
+    assert_true(o.rotation.tied_output);
+    assert_true(o.rotation.inverse_embedding);
+    close_changed(&o);
+}
+
+/* A file whose value heads stay tiled rotates them as they are; one without such layers may still say that it would group. */
+static void grouping(void **unused)
+{
+    (void)unused;
+    static const struct key dropped = { .name = "gdn_v_grouped", .dropped = true };
+    struct opened o;
+    struct key keys[COUNT(sound_keys)];
+    accept(&o, sound_keys, COUNT(sound_keys), &(struct changes){ { dropped }, { 0 } });
+    assert_false(o.rotation.gdn_v_grouped);
+    assert_true(qn_rotation_applies(&o.rotation, "blk.1.ssm_out.weight"));
+    close_changed(&o);
+    memcpy(keys, sound_keys, sizeof keys);
+    keys[7].n = 7; /* up to ffn_down */
+    accept(&o, keys, COUNT(keys), &(struct changes){ { { 0 } }, { .name = "blk.1.ssm_out.weight" } });
+    assert_true(o.rotation.gdn_v_grouped);
+    close_changed(&o);
+}
+
+/* ---- What is refused ---- */
+
+#define STRINGS(...)                                                                                                           \
+    .type = QN_GGUF_ARRAY, .element = QN_GGUF_STRING, .strings = (const char *const[])                                         \
+    {                                                                                                                          \
+        __VA_ARGS__                                                                                                            \
+    }
+#define NUMBERS(kind, ...)                                                                                                     \
+    .type = QN_GGUF_ARRAY, .element = kind, .numbers = (const double[])                                                        \
+    {                                                                                                                          \
+        __VA_ARGS__                                                                                                            \
+    }
+
+static const struct refusal {
+    const char *name;
+    qn_status status;
+    const char *text;
+    struct changes changes;
+} refusals[] = {
+    { "no version",
+      QN_ERR_FORMAT,
+      "' without 'prism.hadamard.version'",
+      { { { .name = "version", .dropped = true } }, { 0 } } },
+    { "version 3",
+      QN_ERR_UNSUPPORTED,
+      "key 'prism.hadamard.version' is 3, expected 1 or 2",
+      { { { .name = "version", .type = QN_GGUF_U32, .number = 3 } }, { 0 } } },
+    { "version as a string",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.version' is of type string",
+      { { { .name = "version", .type = QN_GGUF_STRING, .text = "1" } }, { 0 } } },
+    { "an unknown key",
+      QN_ERR_UNSUPPORTED,
+      "key 'prism.hadamard.seed' is not one that quern knows",
+      { { { .name = "seed", .type = QN_GGUF_U32, .number = 7 } }, { 0 } } },
+    { "a key beside the others",
+      QN_ERR_UNSUPPORTED,
+      "key 'prism.hadamard2.axis' is not one that quern knows",
+      { { { .name = "!prism.hadamard2.axis", .type = QN_GGUF_U32, .number = 7 } }, { 0 } } },
+    { "tied output in version 1",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.tied_output' is true, expected false with prism.hadamard.version 1",
+      { { TIED }, { 0 } } },
+    { "tied output as a number",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.tied_output' is of type u32, expected bool",
+      { { { .name = "tied_output", .type = QN_GGUF_U32, .number = 0 } }, { 0 } } },
+    { "version 2 without tied output",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.tied_output' is false or missing, expected true with prism.hadamard.version 2",
+      { { VERSION_2 }, { 0 } } },
+    { "version 2 with an output matrix",
+      QN_ERR_FORMAT,
+      "tensor 'output.weight' is present, expected none with prism.hadamard.version 2",
+      { { VERSION_2, TIED }, { 0 } } },
+    { "version 1 without an output matrix",
+      QN_ERR_FORMAT,
+      "tensor 'output.weight' is missing, expected one with prism.hadamard.version 1",
+      { { { .name = "weight_names", STRINGS("blk.0.ffn_down.weight", "blk.1.ssm_out.weight"), .n = 2 } },
+        { .name = "output.weight" } } },
+    { "no block size",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.block_size' is missing",
+      { { { .name = "block_size", .dropped = true } }, { 0 } } },
+    { "block size 0",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.block_size' is 0, expected a power of two",
+      { { { .name = "block_size", .type = QN_GGUF_U32, .number = 0 } }, { 0 } } },
+    { "block size 6",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.block_size' is 6, expected a power of two",
+      { { { .name = "block_size", .type = QN_GGUF_U32, .number = 6 } }, { 0 } } },
+    { "block size 2^17",
+      QN_ERR_UNSUPPORTED,
+      "key 'prism.hadamard.block_size' is 131072, at most 65536",
+      { { { .name = "block_size", .type = QN_GGUF_U32, .number = 131072 } }, { 0 } } },
+    { "a listed width that has no whole blocks",
+      QN_ERR_FORMAT,
+      "lists 'blk.0.ffn_down.weight' of width 18, expected a multiple of the block size 4",
+      { { { 0 } }, { "blk.0.ffn_down.weight", 2, { 18, 8 } } } },
+    { "a table that has no whole blocks",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.inverse_weight_names' lists 'token_embd.weight' of width 10, expected a multiple",
+      { { { 0 } }, { "token_embd.weight", 2, { 10, 6 } } } },
+    { "an unknown transform",
+      QN_ERR_UNSUPPORTED,
+      "key 'prism.hadamard.transform' is 'haar', expected normalized-sylvester-walsh-hadamard",
+      { { { .name = "transform", .type = QN_GGUF_STRING, .text = "haar" } }, { 0 } } },
+    { "no transform",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.transform' is missing",
+      { { { .name = "transform", .dropped = true } }, { 0 } } },
+    { "an unknown axis",
+      QN_ERR_UNSUPPORTED,
+      "key 'prism.hadamard.axis' is 'output', expected input-last-dimension",
+      { { { .name = "axis", .type = QN_GGUF_STRING, .text = "output" } }, { 0 } } },
+    { "an unknown sign mode",
+      QN_ERR_UNSUPPORTED,
+      "key 'prism.hadamard.sign_mode' is 'random', expected identity or explicit",
+      { { { .name = "sign_mode", .type = QN_GGUF_STRING, .text = "random" } }, { 0 } } },
+    { "identity with signs",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths' has signs, expected none",
+      { { { .name = "sign_mode", .type = QN_GGUF_STRING, .text = "identity" } }, { 0 } } },
+    { "no sign widths",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths' is missing",
+      { { { .name = "sign_widths", .dropped = true } }, { 0 } } },
+    { "no sign values",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values' is missing",
+      { { { .name = "sign_values", .dropped = true } }, { 0 } } },
+    { "sign widths as a number",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths' is not an array",
+      { { { .name = "sign_widths", .type = QN_GGUF_U32, .number = 8 } }, { 0 } } },
+    { "sign values as strings",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values' is an array of string",
+      { { { .name = "sign_values",
+            STRINGS("1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1"),
+            .n = 16 } },
+        { 0 } } },
+    { "a sign of 0",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values': element 2 is 0, expected 1 or -1",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_I32, 4), .n = 1 },
+          { .name = "sign_values", NUMBERS(QN_GGUF_I32, 1, -1, 0, 1), .n = 4 } },
+        { 0 } } },
+    { "a sign that is almost 1",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values': element 3 is 1.0000000000000002, expected 1 or -1",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_I32, 4), .n = 1 },
+          { .name = "sign_values", NUMBERS(QN_GGUF_F64, 1, -1, 1, 1.0000000000000002), .n = 4 } },
+        { 0 } } },
+    { "signs as unsigned bytes",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values': element 1 is 255, expected 1 or -1",
+      { { { .name = "sign_values", NUMBERS(QN_GGUF_U8, 1, 255, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), .n = 16 } },
+        { 0 } } },
+    { "too few signs",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values' has 23 elements, expected the sum",
+      { { { .name = "sign_values", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = values, .n = 23 } }, { 0 } } },
+    { "too many signs",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values' has 24 elements, expected the sum",
+      { { { .name = "sign_widths", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = widths, .n = 1 } }, { 0 } } },
+    { "a sign width that has no whole blocks",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths': element 1 is 6, expected a multiple of the block size 4",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_I32, 16, 6), .n = 2 } }, { 0 } } },
+    { "a sign width of 0",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths': element 0 is 0, expected a multiple",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_I32, 0, 8), .n = 2 } }, { 0 } } },
+    { "a negative sign width",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths': element 0 is -8, expected a multiple",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_I64, -8, 8), .n = 2 } }, { 0 } } },
+    { "a sign width of 8 and a half",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths': element 0 is 8.5, expected a multiple",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_F32, 8.5, 8), .n = 2 } }, { 0 } } },
+    { "a sign width beyond every file",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_values' has 24 elements, expected the sum",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_U32, 2147483644, 8), .n = 2 } }, { 0 } } },
+    { "a sign width given twice",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.sign_widths' has 8 twice",
+      { { { .name = "sign_widths", NUMBERS(QN_GGUF_I32, 8, 16, 8), .n = 3 },
+          { .name = "sign_values",
+            .type = QN_GGUF_ARRAY,
+            .element = QN_GGUF_I32,
+            .numbers = (const double[32]){ 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                           1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 },
+            .n = 32 } },
+        { 0 } } },
+    { "a listed width without signs",
+      QN_ERR_FORMAT,
+      "lists 'blk.0.ffn_down.weight' of width 16, for which 'prism.hadamard.sign_widths' has no signs",
+      { { { .name = "sign_widths", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = no_width_16, .n = 1 },
+          { .name = "sign_values", .type = QN_GGUF_ARRAY, .element = QN_GGUF_I32, .numbers = values, .n = 8 } },
+        { 0 } } },
+    { "no names",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.weight_names' is missing",
+      { { { .name = "weight_names", .dropped = true } }, { 0 } } },
+    { "an empty list of names",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.weight_names' is empty",
+      { { { .name = "weight_names", .type = QN_GGUF_ARRAY, .element = QN_GGUF_STRING, .n = 0 } }, { 0 } } },
+    { "names as numbers",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.weight_names' is of type array, expected an array of strings",
+      { { { .name = "weight_names", NUMBERS(QN_GGUF_I32, 1), .n = 1 } }, { 0 } } },
+    { "a name without a tensor",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.weight_names' lists 'blk.9.ffn_down.weight', which is no tensor",
+      { { { .name = "weight_names", STRINGS("output.weight", "blk.9.ffn_down.weight"), .n = 2 } }, { 0 } } },
+    { "a name given twice",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.weight_names' lists 'output.weight' twice",
+      { { { .name = "weight_names", STRINGS("output.weight", "blk.0.ffn_down.weight", "output.weight"), .n = 3 } }, { 0 } } },
+    { "a name that is no matrix",
+      QN_ERR_FORMAT,
+      "lists 'blk.0.attn_norm.weight', which has 1 dimensions, expected a matrix",
+      { { { .name = "weight_names", STRINGS("output.weight", "blk.0.attn_norm.weight"), .n = 2 } }, { 0 } } },
+    { "a name that is more than a matrix",
+      QN_ERR_FORMAT,
+      "lists 'blk.0.ffn_down.weight', which has 3 dimensions, expected a matrix",
+      { { { 0 } }, { "blk.0.ffn_down.weight", 3, { 16, 8, 2 } } } },
+    { "the table among the matrices",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.weight_names' lists 'token_embd.weight', expected it in",
+      { { { .name = "weight_names", STRINGS("output.weight", "token_embd.weight"), .n = 2 } }, { 0 } } },
+    { "q without k",
+      QN_ERR_FORMAT,
+      "lists 'blk.0.attn_q.weight' but not 'blk.0.attn_k.weight', which reads the same input",
+      { { { .name = "weight_names", STRINGS("blk.0.attn_q.weight", "blk.0.attn_v.weight"), .n = 2 } }, { 0 } } },
+    { "qkv without gate",
+      QN_ERR_FORMAT,
+      "lists 'blk.1.attn_qkv.weight' but not 'blk.1.attn_gate.weight', which reads the same input",
+      { { { .name = "weight_names", STRINGS("blk.1.attn_qkv.weight"), .n = 1 } }, { 0 } } },
+    { "up without gate",
+      QN_ERR_FORMAT,
+      "lists 'blk.0.ffn_up.weight' but not 'blk.0.ffn_gate.weight', which reads the same input",
+      { { { .name = "weight_names", STRINGS("blk.0.ffn_up.weight"), .n = 1 } }, { 0 } } },
+    { "an inverse of something else",
+      QN_ERR_UNSUPPORTED,
+      "'prism.hadamard.inverse_weight_names' lists 'output.weight', expected token_embd.weight alone",
+      { { { .name = "inverse_weight_names", STRINGS("token_embd.weight", "output.weight"), .n = 2 } }, { 0 } } },
+    { "the table given twice",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.inverse_weight_names' lists 'token_embd.weight' twice",
+      { { { .name = "inverse_weight_names", STRINGS("token_embd.weight", "token_embd.weight"), .n = 2 } }, { 0 } } },
+    { "inverse names that are no array",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.inverse_weight_names' is of type string",
+      { { { .name = "inverse_weight_names", .type = QN_GGUF_STRING, .text = "token_embd.weight" } }, { 0 } } },
+    { "no table in the file",
+      QN_ERR_FORMAT,
+      "lists 'token_embd.weight', which is no tensor",
+      { { { 0 } }, { .name = "token_embd.weight" } } },
+    { "grouped heads that are not rotated",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.gdn_v_grouped' is true, expected 'blk.1.ssm_out.weight' in",
+      { { { .name = "weight_names", STRINGS("output.weight"), .n = 1 } }, { 0 } } },
+    { "grouped heads in some layers",
+      QN_ERR_FORMAT,
+      "'prism.hadamard.gdn_v_grouped' is true, expected 'blk.2.ssm_out.weight' in",
+      { { { 0 } }, { "blk.2.ssm_out.weight", 2, { 16, 8 } } } },
+    { "grouped heads as a number",
+      QN_ERR_FORMAT,
+      "key 'prism.hadamard.gdn_v_grouped' is of type u8, expected bool",
+      { { { .name = "gdn_v_grouped", .type = QN_GGUF_U8, .number = 1 } }, { 0 } } },
+};
+
+static void refuse(void **state)
+{
+    const struct refusal *r = *state;
+    struct opened o;
+    const qn_status status = open_changed(&o, sound_keys, COUNT(sound_keys), &r->changes);
+    if (status != r->status)
+        fail_msg("status is %d, expected %d: %s", (int)status, (int)r->status, status ? qn_error_text() : "accepted");
+    if (!strstr(qn_error_text(), r->text))
+        fail_msg("'%s' is not in '%s'", r->text, qn_error_text());
+    assert_int_equal(o.rotation.block, 0);
+    assert_null(o.rotation.names);
+    close_changed(&o);
+}
+
+/* A table that version 2 multiplies by must be the rotated one. */
+static void tied_output_without_table(void **unused)
+{
+    (void)unused;
+    struct opened o;
+    struct key keys[COUNT(sound_keys)];
+    memcpy(keys, sound_keys, sizeof keys);
+    keys[7].strings++;
+    keys[7].n--;
+    keys[8].n = 0;
+    assert_int_equal(open_changed(&o, keys, COUNT(keys), &(struct changes){ { VERSION_2, TIED }, { .name = "output.weight" } }),
+                     QN_ERR_FORMAT);
+    assert_non_null(strstr(qn_error_text(), "does not list 'token_embd.weight', expected it with prism.hadamard.version 2"));
+    close_changed(&o);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest accepted[] = {
+        cmocka_unit_test(sound_file),
+        cmocka_unit_test(no_keys),
+        cmocka_unit_test(every_numeric_type),
+        cmocka_unit_test(identity_signs),
+        cmocka_unit_test(tied_output),
+        cmocka_unit_test(grouping),
+        cmocka_unit_test(tied_output_without_table),
+    };
+    struct CMUnitTest tests[COUNT(accepted) + COUNT(refusals)];
+    memcpy(tests, accepted, sizeof accepted);
+    for (size_t i = 0; i < COUNT(refusals); i++)
+        tests[COUNT(accepted) + i] = (struct CMUnitTest){ .name = refusals[i].name,
+                                                          .test_func = refuse,
+                                                          .initial_state = (void *)(uintptr_t)&refusals[i] };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
