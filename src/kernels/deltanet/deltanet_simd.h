@@ -10,49 +10,60 @@
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/vec16.h"
 
-enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, AHEAD_BYTES = 4096, LINE = 64 };
+/* Before a loop over registers: neither compiler may leave it for after arrays have gone to memory. */
+#ifdef __clang__
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+
+enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, AHEAD_BYTES = 4096 };
 
 typedef struct matrices {
     float *c;
     const float *a, *b;
     size_t c_row, a_row, a_col, b_row, k;
-    bool accumulate;
+    size_t ahead;              /* bytes from b to what is asked for meanwhile */
+    bool accumulate, in_order; /* in_order: b has no gaps */
 } matrices;
 
-/* rows x vectors sums, the last vector of `tail` floats; all three and `ahead` are constants where this is called. */
-QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail, bool ahead)
+/* rows x vectors sums, the last vector of `tail` floats; all three and `ask` are constants where this is called. */
+QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail, bool ask)
 {
     float *c = t->c + row * t->c_row + column;
     const float *a = t->a + row * t->a_row, *b = t->b + column;
     const size_t c_row = t->c_row, a_row = t->a_row, a_col = t->a_col, b_row = t->b_row, k = t->k;
     v16 sum[ROWS * VECTORS > FEW * WIDE ? ROWS * VECTORS : FEW * WIDE];
-#pragma GCC unroll 16
-    for (size_t i = 0; i < rows; i++)
-#pragma GCC unroll 16
+    UNROLLED
+    for (size_t i = 0; i < rows; i++) {
+        UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             const float *from = c + i * c_row + v * QN_LANES;
             sum[i * vectors + v] = !t->accumulate ? v16_set1(0) : tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
         }
-    for (size_t j = 0; j < k; j++) {
+    }
+    uintptr_t next = (uintptr_t)t->b + t->ahead + column * (t->in_order ? k : 1) * sizeof(float);
+    const size_t next_step = (t->in_order ? vectors * QN_LANES : b_row) * sizeof(float);
+    for (size_t j = 0; j < k; j++, next += next_step) {
         v16 line[WIDE > VECTORS ? WIDE : VECTORS];
-#pragma GCC unroll 16
+        UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             const float *from = b + j * b_row + v * QN_LANES;
-            if (ahead)
-                __builtin_prefetch((const void *)((uintptr_t)from + AHEAD_BYTES));
+            if (ask)
+                __builtin_prefetch((const void *)(next + v * QN_LANES * sizeof(float)));
             line[v] = tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
         }
-#pragma GCC unroll 16
+        UNROLLED
         for (size_t i = 0; i < rows; i++) {
             const v16 factor = v16_set1(a[i * a_row + j * a_col]);
-#pragma GCC unroll 16
+            UNROLLED
             for (size_t v = 0; v < vectors; v++)
                 sum[i * vectors + v] = v16_fma(factor, line[v], sum[i * vectors + v]);
         }
     }
-#pragma GCC unroll 16
-    for (size_t i = 0; i < rows; i++)
-#pragma GCC unroll 16
+    UNROLLED
+    for (size_t i = 0; i < rows; i++) {
+        UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             float *to = c + i * c_row + v * QN_LANES;
             if (tail < QN_LANES)
@@ -60,6 +71,7 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
             else
                 v16_store(to, sum[i * vectors + v]);
         }
+    }
 }
 
 /* All rows of a panel of columns. */
@@ -104,8 +116,9 @@ QN_INLINE void few_rows(const matrices *t, size_t rows, size_t n)
 static void product_simd(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
                          size_t m, size_t n, size_t k, bool accumulate)
 {
-    /* Few rows, whose sums fit in registers, need no blocks. */
-    const size_t depth = m > FEW ? DEPTH : n > WIDE * QN_LANES ? FEW_DEPTH : k;
+    /* Few rows whose sums fit in registers need no blocks; else a block asks for the next one. */
+    const bool whole = n <= WIDE * QN_LANES;
+    const size_t depth = m > FEW ? DEPTH : whole ? k : FEW_DEPTH;
     size_t from = 0;
     do {
         const matrices t = { .c = c,
@@ -116,7 +129,9 @@ static void product_simd(float *c, size_t c_row, const float *a, size_t a_row, s
                              .a_col = a_col,
                              .b_row = b_row,
                              .k = k - from < depth ? k - from : depth,
-                             .accumulate = accumulate || from };
+                             .ahead = whole ? AHEAD_BYTES : FEW_DEPTH * b_row * sizeof(float),
+                             .accumulate = accumulate || from,
+                             .in_order = !whole && n == b_row };
         if (m > FEW)
             many_rows(&t, m, n);
         else if (m == 2)
