@@ -69,5 +69,6 @@ void qn_check_attention(bool bench);
 void qn_check_elementwise(bool bench);
 void qn_check_hadamard(bool bench);
 void qn_check_sample(bool bench);
+void qn_check_deltanet(bool bench);
 
 #endif

@@ -1,4 +1,4 @@
-/* The int8 rate of one core, from registers alone: what prompts are held against. Nothing is checked here. */
+/* The int8 and float rates of one core, from registers alone: what prompts are held against. Nothing is checked here. */
 #include "check/check.h"
 
 #include "base/cpu.h"
@@ -19,6 +19,34 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) static void peak_avx512(v
     __m512i sum[CHAINS], codes = _mm512_set1_epi8(1), acts = _mm512_set1_epi8(2);
 #define CLEAR(i) sum[i] = _mm512_setzero_si512();
 #define STEP(i) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum[i]) : "v"(codes), "v"(acts));
+    EACH(CLEAR)
+    for (int n = 0; n < REPEATS; n++) {
+        EACH(STEP)
+    }
+#undef CLEAR
+#undef STEP
+}
+
+__attribute__((target("avx512f"))) static void peak_fma_avx512(void *context)
+{
+    (void)context;
+    __m512 sum[CHAINS], x = _mm512_set1_ps(0.5f);
+#define CLEAR(i) sum[i] = _mm512_setzero_ps();
+#define STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(sum[i]) : "v"(x));
+    EACH(CLEAR)
+    for (int n = 0; n < REPEATS; n++) {
+        EACH(STEP)
+    }
+#undef CLEAR
+#undef STEP
+}
+
+__attribute__((target("avx2,fma"))) static void peak_fma_avx2(void *context)
+{
+    (void)context;
+    __m256 sum[CHAINS], x = _mm256_set1_ps(0.5f);
+#define CLEAR(i) sum[i] = _mm256_setzero_ps();
+#define STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+x"(sum[i]) : "x"(x));
     EACH(CLEAR)
     for (int n = 0; n < REPEATS; n++) {
         EACH(STEP)
@@ -72,6 +100,10 @@ void qn_check_peak(bool bench)
     const unsigned present = qn_cpu_present();
     const double calls = 2.0 * CHAINS * REPEATS;
 #if QN_X86
+    if (present & QN_CPU_AVX2)
+        qn_bench("peak", "avx2", "fused multiply-adds", calls * 8, "FLOP", peak_fma_avx2, NULL);
+    if (present & QN_CPU_AVX512)
+        qn_bench("peak", "avx512", "fused multiply-adds", calls * 16, "FLOP", peak_fma_avx512, NULL);
     if (present & QN_CPU_AVX2)
         qn_bench("peak", "avx2", "int8 products, maddubs and madd", calls * 32, "OP", peak_avx2, NULL);
     if (present & QN_CPU_AVX512)
