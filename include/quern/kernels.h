@@ -15,6 +15,7 @@
 
 #include "quern/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -121,6 +122,151 @@ QN_API qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view
 
 /* qn_argmax - index of the largest of logits [n] f32, n >= 1, the lowest of equals. NaN is QN_ERR_INVALID. */
 QN_API qn_status qn_argmax(qn_view logits, size_t *index);
+
+/* ---- Rotated bases ---- */
+
+/* Where the signs are: y = H (S x), what a matrix stored in a rotated basis reads, or y = S (H x), which undoes it. */
+typedef enum qn_hadamard_order { QN_HADAMARD_SIGN_FIRST, QN_HADAMARD_SIGN_LAST } qn_hadamard_order;
+
+/* qn_hadamard - signed Walsh-Hadamard transform of each row in place, in blocks side by side.
+ *   x       [n_rows, width] f32
+ *   signs   [width] f32, each exactly 1 or -1 (else QN_ERR_INVALID, naming the element), the same for all rows; or an
+ *           all-zero view: none
+ *   block   n, a power of two of 1 to 65536 that divides width
+ *   order   whether the signs multiply before or after
+ * H is the normalised Sylvester matrix, H[r][c] = (-1)^popcount(r & c) / sqrt(n), in log2(n) stages of float32 sums. */
+QN_API qn_status qn_hadamard(qn_view x, qn_view signs, size_t n_rows, size_t width, size_t block, qn_hadamard_order order);
+
+/* ---- Gated DeltaNet ----
+ *
+ * A value head keeps a state S [head_v, head_k]. A token with query q, key k, value v, log decay g and strength beta does
+ *
+ *     S <- e^g S;   v' = beta (v - S k);   S <- S + v' k^T;   o = scale * S q
+ *
+ * qn_gdn_step does just that; qn_gdn_chunk gives the same by matrix products over chunks of 64 tokens, and the stages from
+ * qn_gdn_cumsum to qn_gdn_chunk_output are its parts, in the order in which they are called. Chunks begin at the first token
+ * of each sequence, and the last may be short. Yang et al., Gated Delta Networks (2024). */
+enum { QN_GDN_CHUNK_SIZE = 64 };
+
+/* Which key head value head h reads: h * k_heads / v_heads, or h mod k_heads. */
+typedef enum qn_gdn_mapping { QN_GDN_GROUPED, QN_GDN_TILED } qn_gdn_mapping;
+
+/* The sizes that all functions of this section share, each at least 1; all are checked by each of them.
+ *
+ * With n_sequences = 0 there are `batch` sequences of `tokens` tokens. Otherwise batch is 1, and sequence i is the tokens from
+ * cu_seqlens[i] up to cu_seqlens[i+1] of one row of `tokens`; cu_seqlens [n_sequences+1] u32 begins with 0, never falls and
+ * never exceeds `tokens`. A sequence may be empty. Tokens past the last entry belong to none: they are neither read nor
+ * written.
+ *
+ * Below, T stands for batch * tokens, N for the number of sequences, C for their chunks (qn_gdn_chunk_count), and D for one
+ * type of f32, f16 and bf16, the same for all arguments of a call that are marked with it. */
+typedef struct qn_gdn_shape {
+    size_t batch, tokens;
+    size_t k_heads, v_heads; /* v_heads a multiple of k_heads */
+    size_t head_k, head_v;   /* multiples of 16, at most 256 */
+    qn_gdn_mapping mapping;
+    float scale;    /* of o, usually head_k^-1/2; finite. Read where there is an o */
+    bool normalize; /* q and k through qn_l2_norm with eps 1e-6 first. Read by qn_gdn_chunk and qn_gdn_step */
+    size_t n_sequences;
+    qn_view cu_seqlens;
+} qn_gdn_shape;
+
+/* qn_gdn_chunk_count - the chunks of all sequences: C. */
+QN_API qn_status qn_gdn_chunk_count(const qn_gdn_shape *shape, size_t *count);
+
+/* qn_gdn_cumsum - running sum of log decays from the start of each chunk.
+ *   g    [T, v_heads] f32, each finite and <= 0 (else QN_ERR_INVALID, naming the element)
+ *   gc   [T, v_heads] f32, summed in double; may be g
+ * The stages below take gc: it must be finite and <= 0, too, and where it rises within a chunk it counts as level there, so
+ * that no exponent is ever above 0. */
+QN_API qn_status qn_gdn_cumsum(const qn_gdn_shape *shape, qn_view g, qn_view gc);
+
+/* qn_gdn_kkt - a[i, j] = beta_i (k_i . k_j) e^(gc_i - gc_j) for tokens j < i of a chunk, zeros elsewhere.
+ *   k         [T, k_heads, head_k] D
+ *   beta, gc  [T, v_heads] f32
+ *   a         [T, v_heads, 64] f32: row i, and in it column j of its chunk */
+QN_API qn_status qn_gdn_kkt(const qn_gdn_shape *shape, qn_view k, qn_view beta, qn_view gc, qn_view a);
+
+/* qn_gdn_tril_inverse - (I + a)^-1 of each chunk, by forward substitution in float32.
+ *   a         [T, v_heads, 64] f32; only what lies below the diagonal is read
+ *   inverse   [T, v_heads, 64] f32, zeros above the diagonal; may be a */
+QN_API qn_status qn_gdn_tril_inverse(const qn_gdn_shape *shape, qn_view a, qn_view inverse);
+
+/* qn_gdn_recompute_w_u - w = inverse (beta e^gc k), u = inverse (beta v).
+ *   k         [T, k_heads, head_k] D          v  [T, v_heads, head_v] D
+ *   beta, gc  [T, v_heads] f32                inverse  [T, v_heads, 64] f32
+ *   w         [T, v_heads, head_k] D          u  [T, v_heads, head_v] D
+ * What is in brackets is rounded to D before the product, w and u after it. */
+QN_API qn_status qn_gdn_recompute_w_u(const qn_gdn_shape *shape, qn_view k, qn_view v, qn_view beta, qn_view gc,
+                                      qn_view inverse, qn_view w, qn_view u);
+
+/* qn_gdn_state_pass - from chunk to chunk: v' = u - w S^T, then S <- e^gc_last S + sum over j of (e^(gc_last - gc_j) v'_j)
+ * k_j^T. k         [T, k_heads, head_k] D          w  [T, v_heads, head_k] D          u  [T, v_heads, head_v] D gc        [T,
+ * v_heads] f32 initial   [N, v_heads, head_v, head_k] f32, or an all-zero view: zeros h         [C, v_heads, head_v, head_k] D:
+ * S at the start of each chunk v_new     [T, v_heads, head_v] D: v' final     [N, v_heads, head_v, head_k] f32, or an all-zero
+ * view: not wanted; may be initial S stays in float32. v' in brackets is rounded to D once, there. */
+QN_API qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view w, qn_view u, qn_view gc, qn_view initial,
+                                   qn_view h, qn_view v_new, qn_view final);
+
+/* qn_gdn_chunk_output - o_i = scale (e^gc_i q_i S^T + sum over j <= i of (e^(gc_i - gc_j) q_i . k_j) v'_j).
+ *   q, k      [T, k_heads, head_k] D          v_new, o  [T, v_heads, head_v] D
+ *   h         [C, v_heads, head_v, head_k] D  gc  [T, v_heads] f32
+ * What is in brackets is rounded to D before the product, o after scale. */
+QN_API qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v_new, qn_view h, qn_view gc,
+                                     qn_view o);
+
+/* qn_gdn_chunk - all of the above in one call, for prompts.
+ *   q, k      [T, k_heads, head_k] D          v, o  [T, v_heads, head_v] D
+ *   g, beta   [T, v_heads] f32; g as for qn_gdn_cumsum
+ *   initial, final   as for qn_gdn_state_pass
+ * f32 is within 1e-5 of the recurrence in float64 (|difference| / |all of o|, and of the state, with q and k l2-normalised)
+ * whatever the decays. f16 and bf16 round where the stages do; decays are summed and differenced in double. */
+QN_API qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
+                              qn_view initial, qn_view final, qn_view o);
+
+/* qn_gdn_step - token by token, for decoding: any number of sequences with a token or a few each.
+ *   q, k      [T, k_heads, head_k] D          v, o  [T, v_heads, head_v] D
+ *   g, beta   [T, v_heads] f32; g as for qn_gdn_cumsum
+ *   state     [N, v_heads, head_v, head_k] f32, brought up to date
+ * Only o is rounded to D. */
+QN_API qn_status qn_gdn_step(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta, qn_view state,
+                             qn_view o);
+
+/* qn_l2_norm - out = x / sqrt(sum(x^2) + eps), row by row, in float32.
+ *   x, out   [n_rows, n] D; out may be x
+ *   eps      finite, > 0 */
+QN_API qn_status qn_l2_norm(qn_view x, size_t n_rows, size_t n, float eps, qn_view out);
+
+/* qn_gated_rms_norm - out = x * weight / sqrt(mean(x^2) + eps) * gate / (1 + e^-gate), row by row, in float32.
+ *   x, gate, out   [n_rows, n] D; out may be x or gate
+ *   weight         [n] f32
+ *   eps            finite, > 0 */
+QN_API qn_status qn_gated_rms_norm(qn_view x, qn_view gate, qn_view weight, size_t n_rows, size_t n, float eps, qn_view out);
+
+/* The sizes of a causal convolution over time, a filter of its own for each channel; sequences as in qn_gdn_shape. */
+typedef struct qn_conv_shape {
+    size_t batch, tokens, channels;
+    size_t taps; /* 1 to 8; to 7 with a bias */
+    size_t n_sequences;
+    qn_view cu_seqlens;
+} qn_conv_shape;
+
+/* qn_conv_scan - y_t = silu(bias + sum over i of weights[:, i] x_(t - taps + 1 + i)), so that the last tap meets the current
+ * token.
+ *   x         [T, channels] D
+ *   weights   [channels, taps] f32
+ *   bias      [channels] f32, or an all-zero view: none
+ *   initial   [N, taps-1, channels] D: inputs before the first, oldest first; an all-zero view: zeros
+ *   final     [N, taps-1, channels] D: the same for what follows; an all-zero view: not wanted; may be initial
+ *   y         [T, channels] D */
+QN_API qn_status qn_conv_scan(const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view initial,
+                              qn_view final, qn_view y);
+
+/* qn_conv_step - the same for one token of each of `batch` sequences, its state brought up to date.
+ *   x, y      [batch, channels] D             state  [batch, taps-1, channels] D
+ *   weights, bias   as for qn_conv_scan
+ * shape->tokens is 1 and shape->n_sequences 0. */
+QN_API qn_status qn_conv_step(const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view state, qn_view y);
 
 #ifdef __cplusplus
 }

@@ -1,56 +1,11 @@
 /* The public kernels: arguments checked, then handed to the variants in the rooms. */
 #include "quern/kernels.h"
 
-#include "base/cpu.h"
 #include "base/memory.h"
-#include "kernels/kernels.h"
+#include "kernels/api_check.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
-
-static qn_kernels kernels;
-static qn_status kernels_status;
-static char kernels_error[QN_ERROR_TEXT_MAX];
-static pthread_once_t kernels_once = PTHREAD_ONCE_INIT;
-
-static void fill_kernels(void)
-{
-    unsigned cpu;
-    kernels_status = qn_cpu_features(&cpu);
-    if (kernels_status == QN_OK)
-        qn_kernels_init(&kernels, cpu);
-    else
-        memcpy(kernels_error, qn_error_text(), sizeof kernels_error);
-}
-
-static qn_status ready(void)
-{
-    pthread_once(&kernels_once, fill_kernels);
-    return kernels_status == QN_OK ? QN_OK : qn_fail(kernels_status, "%s", kernels_error);
-}
-
-static const char *dtype_name(qn_dtype dtype)
-{
-    const qn_type_info *info = qn_type_find((uint32_t)dtype);
-    return info ? info->name : dtype == QN_DTYPE_U32 ? "u32" : "unknown";
-}
-
-/* A view of at least a*b*c elements of `dtype`. */
-static qn_status check_view(const char *name, qn_view view, qn_dtype dtype, size_t a, size_t b, size_t c)
-{
-    size_t need;
-    if (!qn_mul_size(a, b, &need) || !qn_mul_size(need, c, &need) || need > PTRDIFF_MAX / 8)
-        return qn_fail(QN_ERR_INVALID, "%s: %zu x %zu x %zu elements do not fit in memory", name, a, b, c);
-    if (view.dtype != dtype)
-        return qn_fail(QN_ERR_INVALID, "%s: type %s (%d), expected %s", name, dtype_name(view.dtype), (int)view.dtype,
-                       dtype_name(dtype));
-    if (view.count < need)
-        return qn_fail(QN_ERR_INVALID, "%s: %zu elements, expected at least %zu", name, view.count, need);
-    if (need && !view.data)
-        return qn_fail(QN_ERR_INVALID, "%s: NULL, expected %zu elements", name, need);
-    return QN_OK;
-}
 
 qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes)
 {
@@ -77,8 +32,8 @@ qn_status qn_decode(qn_view in, qn_view out)
     size_t bytes;
     QN_TRY(weight_type("in", in, &type));
     QN_TRY(qn_view_bytes(in.dtype, in.count, &bytes));
-    QN_TRY(check_view("in", in, in.dtype, in.count, 1, 1));
-    QN_TRY(check_view("out", out, QN_DTYPE_F32, in.count, 1, 1));
+    QN_TRY(qn_check_view("in", in, in.dtype, in.count, 1, 1));
+    QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, in.count, 1, 1));
     if (in.count)
         type->decode(in.data, in.count / type->block_weights, out.data);
     return QN_OK;
@@ -92,8 +47,8 @@ qn_status qn_encode(qn_view in, qn_view out)
     if (!type->encode)
         return qn_fail(QN_ERR_UNSUPPORTED, "out: quern has no encoder for %s", type->name);
     QN_TRY(qn_view_bytes(out.dtype, in.count, &bytes));
-    QN_TRY(check_view("in", in, QN_DTYPE_F32, in.count, 1, 1));
-    QN_TRY(check_view("out", out, out.dtype, in.count, 1, 1));
+    QN_TRY(qn_check_view("in", in, QN_DTYPE_F32, in.count, 1, 1));
+    QN_TRY(qn_check_view("out", out, out.dtype, in.count, 1, 1));
     const float *values = in.data;
     for (size_t i = 0; i < in.count; i++)
         if (!isfinite(values[i]))
@@ -113,10 +68,10 @@ static void run_matmul(const qn_matrix *weights, const float *acts, size_t n_tok
         for (size_t row = 0; row < n; row++)
             for (size_t s = 0; s < batch->n_super; s++) {
                 const size_t left = weights->n_cols - s * QN_SUPER;
-                kernels.matmul.quantize(batch, row, s, acts + (first + row) * weights->n_cols + s * QN_SUPER,
-                                        left < QN_SUPER ? left : QN_SUPER);
+                qn_api_kernels.matmul.quantize(batch, row, s, acts + (first + row) * weights->n_cols + s * QN_SUPER,
+                                               left < QN_SUPER ? left : QN_SUPER);
             }
-        qn_matmul_rows(&kernels.matmul, weights, batch, n, 0, weights->n_rows, false, out + first * weights->n_rows,
+        qn_matmul_rows(&qn_api_kernels.matmul, weights, batch, n, 0, weights->n_rows, false, out + first * weights->n_rows,
                        weights->n_rows, scratch);
     }
 }
@@ -125,15 +80,15 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
 {
     const qn_type_info *type;
     qn_matrix matrix;
-    QN_TRY(ready());
+    QN_TRY(qn_api_ready());
     QN_TRY(weight_type("weights", weights, &type));
     matrix = (qn_matrix){ .type = type, .data = weights.data, .n_rows = n_rows, .n_cols = n_cols };
     if (!qn_row_bytes(type, n_cols, &matrix.row_bytes))
         return qn_fail(QN_ERR_INVALID, "n_cols: %zu, expected a multiple of %zu for %s", n_cols, type->block_weights,
                        type->name);
-    QN_TRY(check_view("weights", weights, weights.dtype, n_rows, n_cols, 1));
-    QN_TRY(check_view("acts", acts, QN_DTYPE_F32, n_tokens, n_cols, 1));
-    QN_TRY(check_view("out", out, QN_DTYPE_F32, n_tokens, n_rows, 1));
+    QN_TRY(qn_check_view("weights", weights, weights.dtype, n_rows, n_cols, 1));
+    QN_TRY(qn_check_view("acts", acts, QN_DTYPE_F32, n_tokens, n_cols, 1));
+    QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, n_tokens, n_rows, 1));
     if (!n_rows || !n_tokens)
         return QN_OK;
     if (!n_cols) {
@@ -142,9 +97,9 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
     }
     qn_acts batch;
     void *scratch = NULL;
-    QN_TRY(qn_acts_create(&batch, n_tokens < ACT_ROWS ? n_tokens : ACT_ROWS, n_cols, qn_matmul_forms(&kernels.matmul, type),
-                          false));
-    qn_status status = qn_alloc(&scratch, qn_matmul_scratch(&kernels.matmul, n_cols), 1, "matrix product");
+    QN_TRY(qn_acts_create(&batch, n_tokens < ACT_ROWS ? n_tokens : ACT_ROWS, n_cols,
+                          qn_matmul_forms(&qn_api_kernels.matmul, type), false));
+    qn_status status = qn_alloc(&scratch, qn_matmul_scratch(&qn_api_kernels.matmul, n_cols), 1, "matrix product");
     if (status == QN_OK)
         run_matmul(&matrix, acts.data, n_tokens, out.data, &batch, scratch);
     qn_free(scratch);
@@ -154,40 +109,41 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
 
 qn_status qn_rms_norm(qn_view x, qn_view weight, size_t n_rows, size_t n, float eps, qn_view out)
 {
-    QN_TRY(ready());
+    QN_TRY(qn_api_ready());
     if (!(eps > 0) || isinf(eps))
         return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and more than 0", (double)eps);
-    QN_TRY(check_view("x", x, QN_DTYPE_F32, n_rows, n, 1));
-    QN_TRY(check_view("weight", weight, QN_DTYPE_F32, n, 1, 1));
-    QN_TRY(check_view("out", out, QN_DTYPE_F32, n_rows, n, 1));
+    QN_TRY(qn_check_view("x", x, QN_DTYPE_F32, n_rows, n, 1));
+    QN_TRY(qn_check_view("weight", weight, QN_DTYPE_F32, n, 1, 1));
+    QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, n_rows, n, 1));
     for (size_t row = 0; n && row < n_rows; row++)
-        qn_rms_norm_row(&kernels.norm, (float *)out.data + row * n, (const float *)x.data + row * n, weight.data, n, eps);
+        qn_rms_norm_row(&qn_api_kernels.norm, (float *)out.data + row * n, (const float *)x.data + row * n, weight.data, n,
+                        eps);
     return QN_OK;
 }
 
 qn_status qn_swiglu(qn_view gate, qn_view up, qn_view out)
 {
-    QN_TRY(ready());
-    QN_TRY(check_view("gate", gate, QN_DTYPE_F32, gate.count, 1, 1));
-    QN_TRY(check_view("up", up, QN_DTYPE_F32, gate.count, 1, 1));
-    QN_TRY(check_view("out", out, QN_DTYPE_F32, gate.count, 1, 1));
+    QN_TRY(qn_api_ready());
+    QN_TRY(qn_check_view("gate", gate, QN_DTYPE_F32, gate.count, 1, 1));
+    QN_TRY(qn_check_view("up", up, QN_DTYPE_F32, gate.count, 1, 1));
+    QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, gate.count, 1, 1));
     if (gate.count)
-        kernels.elementwise.swiglu(out.data, gate.data, up.data, gate.count);
+        qn_api_kernels.elementwise.swiglu(out.data, gate.data, up.data, gate.count);
     return QN_OK;
 }
 
 qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads, size_t head_dim, size_t n_rot, double base,
                   qn_rope_pairing pairing)
 {
-    QN_TRY(ready());
+    QN_TRY(qn_api_ready());
     if (n_rot % 2 || n_rot < 2 || n_rot > head_dim)
         return qn_fail(QN_ERR_INVALID, "n_rot: %zu, expected an even number of 2 to %zu", n_rot, head_dim);
     if (!(base > 0) || isinf(base))
         return qn_fail(QN_ERR_INVALID, "base: %g, expected finite and more than 0", base);
     if (pairing != QN_ROPE_INTERLEAVED && pairing != QN_ROPE_NEOX)
         return qn_fail(QN_ERR_INVALID, "pairing: %d, expected %d or %d", (int)pairing, QN_ROPE_INTERLEAVED, QN_ROPE_NEOX);
-    QN_TRY(check_view("x", x, QN_DTYPE_F32, n_tokens, n_heads, head_dim));
-    QN_TRY(check_view("positions", positions, QN_DTYPE_U32, n_tokens, 1, 1));
+    QN_TRY(qn_check_view("x", x, QN_DTYPE_F32, n_tokens, n_heads, head_dim));
+    QN_TRY(qn_check_view("positions", positions, QN_DTYPE_U32, n_tokens, 1, 1));
     double *frequencies;
     float *angles;
     QN_TRY(qn_alloc(&frequencies, n_rot / 2, sizeof *frequencies, "rope frequencies"));
@@ -198,7 +154,8 @@ qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads,
         for (size_t t = 0; t < n_tokens; t++) {
             qn_rope_angles(((const uint32_t *)positions.data)[t], frequencies, n_rot, angles, angles + n_rot / 2);
             for (size_t h = 0; h < n_heads; h++)
-                kernels.rope.apply((float *)x.data + (t * n_heads + h) * head_dim, angles, angles + n_rot / 2, n_rot, mode);
+                qn_api_kernels.rope.apply((float *)x.data + (t * n_heads + h) * head_dim, angles, angles + n_rot / 2, n_rot,
+                                          mode);
         }
         qn_free(angles);
     }
@@ -215,13 +172,13 @@ static qn_status check_cache(const qn_kv_cache *cache)
         return qn_fail(QN_ERR_INVALID, "capacity: %zu positions, expected a multiple of %d", cache->capacity, QN_KEY_BLOCK);
     if (!cache->n_kv_heads)
         return qn_fail(QN_ERR_INVALID, "n_kv_heads: 0, expected at least 1");
-    QN_TRY(check_view("keys", cache->keys, QN_DTYPE_F16, cache->n_kv_heads, cache->capacity, cache->head_dim));
-    return check_view("values", cache->values, QN_DTYPE_F16, cache->n_kv_heads, cache->capacity, cache->head_dim);
+    QN_TRY(qn_check_view("keys", cache->keys, QN_DTYPE_F16, cache->n_kv_heads, cache->capacity, cache->head_dim));
+    return qn_check_view("values", cache->values, QN_DTYPE_F16, cache->n_kv_heads, cache->capacity, cache->head_dim);
 }
 
 static qn_status check_positions(const qn_kv_cache *cache, qn_view positions, size_t n_tokens)
 {
-    QN_TRY(check_view("positions", positions, QN_DTYPE_U32, n_tokens, 1, 1));
+    QN_TRY(qn_check_view("positions", positions, QN_DTYPE_U32, n_tokens, 1, 1));
     for (size_t t = 0; t < n_tokens; t++)
         if (((const uint32_t *)positions.data)[t] >= cache->capacity)
             return qn_fail(QN_ERR_INVALID, "positions: token %zu is at %u, expected below the capacity %zu", t,
@@ -231,17 +188,17 @@ static qn_status check_positions(const qn_kv_cache *cache, qn_view positions, si
 
 qn_status qn_kv_store(const qn_kv_cache *cache, qn_view keys, qn_view values, qn_view positions, size_t n_tokens)
 {
-    QN_TRY(ready());
+    QN_TRY(qn_api_ready());
     QN_TRY(check_cache(cache));
-    QN_TRY(check_view("new keys", keys, QN_DTYPE_F32, n_tokens, cache->n_kv_heads, cache->head_dim));
-    QN_TRY(check_view("new values", values, QN_DTYPE_F32, n_tokens, cache->n_kv_heads, cache->head_dim));
+    QN_TRY(qn_check_view("new keys", keys, QN_DTYPE_F32, n_tokens, cache->n_kv_heads, cache->head_dim));
+    QN_TRY(qn_check_view("new values", values, QN_DTYPE_F32, n_tokens, cache->n_kv_heads, cache->head_dim));
     QN_TRY(check_positions(cache, positions, n_tokens));
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t h = 0; h < cache->n_kv_heads; h++) {
             const size_t head = h * cache->capacity * cache->head_dim, row = (t * cache->n_kv_heads + h) * cache->head_dim;
-            kernels.attention.store((uint16_t *)cache->keys.data + head, (uint16_t *)cache->values.data + head,
-                                    ((const uint32_t *)positions.data)[t], (const float *)keys.data + row,
-                                    (const float *)values.data + row, cache->head_dim);
+            qn_api_kernels.attention.store((uint16_t *)cache->keys.data + head, (uint16_t *)cache->values.data + head,
+                                           ((const uint32_t *)positions.data)[t], (const float *)keys.data + row,
+                                           (const float *)values.data + row, cache->head_dim);
         }
     return QN_OK;
 }
@@ -261,23 +218,24 @@ static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv
     for (size_t first = 0; first <= position; first += QN_KEY_BLOCK) {
         const size_t at = (kv_head * cache->capacity + first) * dim, left = (size_t)position + 1 - first;
         const uint16_t visible = (uint16_t)(left < QN_KEY_BLOCK ? left : QN_KEY_BLOCK);
-        kernels.attention.block(s->query, 1, (const uint16_t *)cache->keys.data + at, (const uint16_t *)cache->values.data + at,
-                                &visible, dim, first ? s->block : out, first ? &block_m : &m, first ? &block_l : &l, s->scores);
+        qn_api_kernels.attention.block(s->query, 1, (const uint16_t *)cache->keys.data + at,
+                                       (const uint16_t *)cache->values.data + at, &visible, dim, first ? s->block : out,
+                                       first ? &block_m : &m, first ? &block_l : &l, s->scores);
         if (first)
-            kernels.attention.merge(out, &m, &l, s->block, block_m, block_l, dim);
+            qn_api_kernels.attention.merge(out, &m, &l, s->block, block_m, block_l, dim);
     }
-    kernels.attention.finish(out, out, l, dim);
+    qn_api_kernels.attention.finish(out, out, l, dim);
 }
 
 qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view positions, size_t n_tokens, size_t n_heads,
                        float scale, qn_view out)
 {
-    QN_TRY(ready());
+    QN_TRY(qn_api_ready());
     QN_TRY(check_cache(cache));
     if (n_heads % cache->n_kv_heads)
         return qn_fail(QN_ERR_INVALID, "n_heads: %zu, expected a multiple of n_kv_heads %zu", n_heads, cache->n_kv_heads);
-    QN_TRY(check_view("queries", queries, QN_DTYPE_F32, n_tokens, n_heads, cache->head_dim));
-    QN_TRY(check_view("out", out, QN_DTYPE_F32, n_tokens, n_heads, cache->head_dim));
+    QN_TRY(qn_check_view("queries", queries, QN_DTYPE_F32, n_tokens, n_heads, cache->head_dim));
+    QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, n_tokens, n_heads, cache->head_dim));
     QN_TRY(check_positions(cache, positions, n_tokens));
     struct query_scratch *scratch;
     QN_TRY(qn_alloc(&scratch, 1, sizeof *scratch, "attention"));
@@ -293,14 +251,14 @@ qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view positi
 
 qn_status qn_argmax(qn_view logits, size_t *index)
 {
-    QN_TRY(ready());
-    QN_TRY(check_view("logits", logits, QN_DTYPE_F32, logits.count, 1, 1));
+    QN_TRY(qn_api_ready());
+    QN_TRY(qn_check_view("logits", logits, QN_DTYPE_F32, logits.count, 1, 1));
     if (!logits.count)
         return qn_fail(QN_ERR_INVALID, "logits: 0 elements, expected at least 1");
     const float *values = logits.data;
     for (size_t i = 0; i < logits.count; i++)
         if (isnan(values[i]))
             return qn_fail(QN_ERR_INVALID, "logits: element %zu is NaN", i);
-    *index = qn_argmax_row(&kernels.sample, values, logits.count);
+    *index = qn_argmax_row(&qn_api_kernels.sample, values, logits.count);
     return QN_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/deltanet/deltanet.h"
+#include "kernels/deltanet/rows.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/matmul.h"
@@ -18,6 +19,7 @@ typedef struct qn_kernels {
     qn_attention_kernels attention;
     qn_elementwise_kernels elementwise;
     qn_deltanet_kernels deltanet;
+    qn_gdn_rows gdn_rows;
     qn_hadamard_kernels hadamard;
     qn_sample_kernels sample;
 } qn_kernels;
