@@ -14,6 +14,13 @@
 
 #include <stdbool.h>
 
+/* Before a loop over vectors: neither compiler may leave it for after the array has gone to memory. */
+#ifdef __clang__
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 8")
+#endif
+
 /* What the two ends of a transform multiply by. */
 struct ends {
     const float *before, *after; /* of the same element as the data, or NULL */
@@ -24,7 +31,7 @@ struct ends {
 /* Butterflies between n vectors, n and distance constants where this is called. */
 QN_INLINE void vector_stage(v16 *v, size_t n, size_t distance)
 {
-#pragma GCC unroll 8
+    UNROLLED
     for (size_t pair = 0; pair < n / 2; pair++) {
         const size_t i = pair / distance * 2 * distance + pair % distance;
         const v16 a = v[i], b = v[i + distance];
@@ -33,36 +40,41 @@ QN_INLINE void vector_stage(v16 *v, size_t n, size_t distance)
     }
 }
 
+QN_INLINE void vector_multiply(v16 *v, size_t n, const float *by, size_t stride)
+{
+    UNROLLED
+    for (size_t i = 0; i < n; i++)
+        v[i] = v16_mul(v[i], v16_load(by + i * stride));
+}
+
 /* One pass over n vectors that begin `stride` floats apart; n and first are constants where this is called. */
 QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct ends *ends)
 {
     v16 v[GROUP];
-#pragma GCC unroll 8
+    UNROLLED
     for (size_t i = 0; i < n; i++)
         v[i] = v16_load(x + at + i * stride);
     if (first && ends->before)
-#pragma GCC unroll 8
-        for (size_t i = 0; i < n; i++)
-            v[i] = v16_mul(v[i], v16_load(ends->before + at + i * stride));
-    if (first)
-#pragma GCC unroll 8
+        vector_multiply(v, n, ends->before + at, stride);
+    if (first) {
+        UNROLLED
         for (size_t i = 0; i < n; i++)
             v[i] = lane_stages(v[i], QN_LANES);
+    }
     if (n > 1)
         vector_stage(v, n, 1);
     if (n > 2)
         vector_stage(v, n, 2);
     if (n > 4)
         vector_stage(v, n, 4);
-    if (ends->last)
-#pragma GCC unroll 8
+    if (ends->last) {
+        UNROLLED
         for (size_t i = 0; i < n; i++)
             v[i] = v16_mul(v[i], v16_set1(ends->scale));
+    }
     if (ends->last && ends->after)
-#pragma GCC unroll 8
-        for (size_t i = 0; i < n; i++)
-            v[i] = v16_mul(v[i], v16_load(ends->after + at + i * stride));
-#pragma GCC unroll 8
+        vector_multiply(v, n, ends->after + at, stride);
+    UNROLLED
     for (size_t i = 0; i < n; i++)
         v16_store(x + at + i * stride, v[i]);
 }
