@@ -148,6 +148,9 @@ QN_API void qn_session_free(qn_session *session);
 QN_API uint32_t qn_session_length(const qn_session *session);
 QN_API uint32_t qn_session_capacity(const qn_session *session);
 
+/* qn_session_tokens - the tokens held, [qn_session_length]; owned by the session, valid until it changes. */
+QN_API const qn_token *qn_session_tokens(const qn_session *session);
+
 /* qn_session_truncate - forget all but the first `length` tokens. QN_ERR_INVALID when it holds fewer.
  *
  * Any length will do for a model without recurrent layers. Recurrent layers fold every 64 tokens into their state, which cannot

@@ -192,7 +192,7 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
         random_tokens(tokens, depth + longest, info->n_vocab);
         /* One token first, so that no test pays for reading the file. */
         if (qn_session_eval(session, tokens, 1, QN_LOGITS_LAST, logits) || qn_session_truncate(session, 0) ||
-            !fill_to_depth(session, tokens, depth))
+            !fill_to_depth(session, tokens, depth) || qn_session_checkpoint(session))
             status = qn_cli_fail();
     }
     if (status == QN_EXIT_DONE && strcmp(bench->format, "table") == 0)
@@ -202,7 +202,8 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
         if (!test->n_tokens)
             continue;
         snprintf(test->name, sizeof test->name, "%s%zu", decode ? "tg" : "pp", test->n_tokens);
-        test->bytes_per_token = info->bytes_per_token + qn_session_cache_bytes(session, (uint32_t)depth);
+        test->bytes_per_token = info->bytes_per_token + info->cache_bytes_per_position * depth + info->recurrent_bytes +
+                                info->recurrent_bytes / 64; /* read by every token, written by every 64th */
         status = run_test(bench, test, session, tokens + depth, logits, bandwidth, info->n_threads);
     }
     qn_free(tokens);

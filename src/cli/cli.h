@@ -59,6 +59,7 @@ typedef struct qn_model_args {
     const char *model;
     int64_t threads, context, batch;
     const char *kv, *device;
+    const char *load, *save; /* files of sessions, or NULL */
 } qn_model_args;
 
 extern const char *const qn_kv_names[];
@@ -70,6 +71,9 @@ extern const char *const qn_device_names[];
     QN_OPT_INT("-t", "--threads", &(args).threads, "N", 1, 1024, "threads (default: physical cores)")
 #define QN_CONTEXT_OPTION(args)                                                                                                \
     QN_OPT_INT("-c", "--ctx", &(args).context, "N", 1, 1 << 30, "context: tokens held (default: the model's, at most 4096)")
+#define QN_SAVE_OPTIONS(args)                                                                                                  \
+    QN_OPT_TEXT("--load", NULL, &(args).load, "FILE", "go on with the conversation in this file"),                             \
+        QN_OPT_TEXT("--save", NULL, &(args).save, "FILE", "write the conversation to this file at the end")
 #define QN_EVAL_OPTIONS(args)                                                                                                  \
     QN_OPT_INT("--batch", NULL, &(args).batch, "N", 1, 4096, "rows a step works on (default 256); never changes results"),     \
         QN_OPT_CHOICE("--kv", NULL, &(args).kv, "TYPE", qn_kv_names, "cache format (default f16)"),                            \
@@ -79,9 +83,13 @@ extern const char *const qn_device_names[];
  * printed. `quiet` drops the log. The device is checked here. */
 int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model);
 
-/* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch. Returns as
- * qn_load_model. The caller frees it with qn_session_free. */
+/* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the
+ * file args->load, if that is set. It keeps one checkpoint. Returns as qn_load_model. The caller frees it with qn_session_free.
+ */
 int qn_open_session(const qn_model_args *args, qn_model *model, uint32_t context, qn_session **session);
+
+/* qn_save_session - into the file args->save, if that is set. Signals wait from then on. Returns as qn_load_model. */
+int qn_save_session(const qn_model_args *args, const qn_session *session);
 
 /* ---- Sampling ---- */
 

@@ -1,6 +1,7 @@
 /* From the options of a command line to a model, a session and sampling parameters. */
 #include "cli/cli.h"
 #include "cli/progress.h"
+#include "cli/signals.h"
 
 #include <string.h>
 #include <sys/random.h>
@@ -39,8 +40,22 @@ int qn_open_session(const qn_model_args *args, qn_model *model, uint32_t context
         .n_ctx = args->context ? (uint32_t)args->context : context,
         .n_batch = (uint32_t)args->batch,
         .kv = args->kv,
+        .n_checkpoints = 1,
     };
-    return qn_session_create(model, &params, session) ? qn_cli_fail() : QN_EXIT_DONE;
+    const qn_status status =
+        args->load ? qn_session_restore(model, args->load, &params, session) : qn_session_create(model, &params, session);
+    return status ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+int qn_save_session(const qn_model_args *args, const qn_session *session)
+{
+    if (!args->save)
+        return QN_EXIT_DONE;
+    qn_signals_patient(); /* a second Ctrl-C would leave the temporary file behind */
+    if (qn_session_save(session, args->save) == QN_OK)
+        return QN_EXIT_DONE;
+    qn_cli_error("%s", qn_error_text()); /* after Ctrl-C, too: what was to be kept is not */
+    return QN_EXIT_FAILED;
 }
 
 qn_sampling_args qn_sampling_args_defaults(void)

@@ -1,6 +1,7 @@
 /* quern run: a prompt in, text out. */
 #include "cli/cli.h"
 #include "cli/generate.h"
+#include "cli/turn.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ static qn_args_result parse(struct run *run, int argc, char **argv)
         QN_OPT_TEXT("--system", NULL, &run->system, "TEXT", "with --chat: the system's turn before it"),
         QN_CONTEXT_OPTION(run->model),
         QN_THREADS_OPTION(run->model),
+        QN_SAVE_OPTIONS(run->model),
         QN_SAMPLING_OPTIONS(run->sampling),
         QN_OPT_TEXTS("--stop", NULL, &run->stop, "TEXT", "stop where this text appears; may be repeated"),
         QN_OPT_FLAG("--ignore-eos", NULL, &run->ignore_end, "go on past the end of the text"),
@@ -54,45 +56,83 @@ static qn_args_result parse(struct run *run, int argc, char **argv)
         qn_cli_error("--system: needs --chat");
         return QN_ARGS_BAD;
     }
+    if (run->system && run->model.load) {
+        qn_cli_error("--system: the conversation of --load has begun already");
+        return QN_ARGS_BAD;
+    }
     for (size_t i = 0; i < run->stop.count; i++)
         if (!*run->stop.at[i]) {
             qn_cli_error("--stop: the text is empty");
             return QN_ARGS_BAD;
         }
-    if (run->model.model && !run->prompt && !run->file && isatty(STDIN_FILENO)) {
+    if (run->model.model && !run->prompt && !run->file && !run->model.load && isatty(STDIN_FILENO)) {
         qn_cli_error("-p: no prompt given; use -p TEXT, -f FILE or standard input");
         return QN_ARGS_BAD;
     }
     return QN_ARGS_OK;
 }
 
-static bool prompt_tokens(const struct run *run, const qn_model *model, qn_token **tokens, size_t *count)
+/* What to evaluate where the session goes on without anything new: the token that is pending, or else the last one that it
+ * holds once more, for its logits; the shortest way back to those may be a few tokens longer. */
+static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
+{
+    const uint32_t length = qn_session_length(session);
+    uint32_t keep = length;
+    qn_token pending;
+    const bool has_pending = qn_session_pending(session, &pending);
+    if (!has_pending)
+        keep = qn_session_reach(session, length - 1);
+    const size_t n = has_pending ? 1 : length - keep;
+    *tokens = malloc(n * sizeof **tokens);
+    if (!*tokens) {
+        qn_cli_error("no memory for %zu tokens", n);
+        return false;
+    }
+    memcpy(*tokens, has_pending ? &pending : qn_session_tokens(session) + keep, n * sizeof **tokens);
+    *count = n;
+    return qn_session_truncate(session, keep) == QN_OK;
+}
+
+/* A text after what the session holds and what is pending, unless that is the end, which the text now goes past. */
+static qn_status text_tokens(qn_session *session, const qn_model *model, const char *text, size_t length, qn_token **tokens,
+                             size_t *count)
+{
+    const bool begins = !qn_session_length(session);
+    qn_token pending;
+    if (qn_session_pending(session, &pending) && !qn_token_is_end(model, pending)) {
+        const qn_status status = qn_session_eval(session, &pending, 1, QN_LOGITS_NONE, NULL);
+        if (status)
+            return status;
+    }
+    return qn_tokenize(model, text, length, true, begins, tokens, count);
+}
+
+static bool prompt_tokens(const struct run *run, const qn_model *model, qn_session *session, qn_token **tokens, size_t *count)
 {
     char *read = NULL;
     const char *text = run->prompt;
     size_t length = text ? strlen(text) : 0;
-    if (!text) {
+    const bool resumes = run->model.load && qn_session_length(session);
+    if (!text && !(resumes && !run->file && isatty(STDIN_FILENO))) {
         const bool from_stdin = !run->file || strcmp(run->file, "-") == 0;
         if (!qn_read_all(from_stdin ? NULL : run->file, UINT64_MAX, &read, &length))
             return false;
         text = read;
     }
     qn_status status = QN_OK;
+    if (resumes && !length) {
+        free(read);
+        return resume_tokens(session, tokens, count);
+    }
     if (run->chat && memchr(text, 0, length)) {
         free(read);
         qn_cli_error("--chat: the prompt holds a zero byte, which a chat message cannot");
         return false;
     }
-    if (run->chat) {
-        qn_chat_message messages[2];
-        size_t n = 0;
-        if (run->system)
-            messages[n++] = (qn_chat_message){ "system", run->system };
-        messages[n++] = (qn_chat_message){ "user", text };
-        status = qn_chat_tokens(model, messages, n, true, tokens, count);
-    } else {
-        status = qn_tokenize(model, text, length, true, true, tokens, count);
-    }
+    if (run->chat)
+        status = qn_turn_tokens(session, model, run->system, text, tokens, count);
+    else
+        status = text_tokens(session, model, text, length, tokens, count);
     free(read);
     if (status) {
         qn_cli_fail();
@@ -139,7 +179,7 @@ static int generate(const struct run *run, const qn_model *model, qn_session *se
 {
     qn_token *tokens;
     size_t count;
-    if (!prompt_tokens(run, model, &tokens, &count))
+    if (!prompt_tokens(run, model, session, &tokens, &count))
         return QN_EXIT_FAILED;
     qn_generate_params params = qn_generate_defaults();
     params.sampling = qn_sampling_from_args(&run->sampling);
@@ -157,7 +197,7 @@ static int generate(const struct run *run, const qn_model *model, qn_session *se
         return qn_cli_fail();
     if (!run->quiet && !stream.broken)
         print_stats(run, &result);
-    return QN_EXIT_DONE;
+    return qn_save_session(&run->model, session);
 }
 
 int qn_cli_run(int argc, char **argv)

@@ -92,6 +92,11 @@ uint32_t qn_session_capacity(const qn_session *session)
     return session->n_ctx;
 }
 
+const qn_token *qn_session_tokens(const qn_session *session)
+{
+    return session->tokens;
+}
+
 bool qn_session_pending(const qn_session *session, qn_token *token)
 {
     if (session->pending == QN_NO_TOKEN)
