@@ -1,0 +1,668 @@
+/* Sessions that are saved, restored, forked and taken back, over models with and without recurrent layers: what goes on from
+ * there has the bits of a session that never did any of it; and state files that are damaged, foreign or made to deceive. */
+#include "base/memory.h"
+#include "cache/recurrent.h"
+#include "engine/state_file.h"
+#include "kernels/deltanet/deltanet.h"
+#include "quern/quern.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cmocka.h>
+
+enum { CHUNK = QN_GDN_CHUNK, N_IDS = 300, N_MORE = 70, FILE_MAX = 1 << 24 };
+
+/* Every kind of layer: dense, recurrent and attention mixed, rotated weights, layers that are left out. */
+static const char *const names[] = { "llama.q1_0", "qwen3.f16", "qwen35.f16", "qwen35-rotated.ptq1_0", "qwen35-mtp.bf16" };
+
+static qn_model *model; /* the one that a test runs on at the moment */
+static qn_model_info info;
+static qn_token ids[N_IDS];
+static float *expected, *found; /* [N_MORE, n_vocab] */
+static char folder[] = "/tmp/quern-state-XXXXXX";
+static char path[64], other_path[64];
+static uint8_t *bytes; /* of a file, FILE_MAX */
+
+static int make_folder(void **unused)
+{
+    (void)unused;
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(path, sizeof path, "%s/state", folder);
+    snprintf(other_path, sizeof other_path, "%s/other", folder);
+    bytes = malloc(FILE_MAX);
+    return bytes == NULL;
+}
+
+static int remove_folder(void **unused)
+{
+    (void)unused;
+    free(bytes);
+    unlink(path);
+    unlink(other_path);
+    return rmdir(folder) != 0; /* fails when a temporary file was left behind */
+}
+
+static bool is_recurrent(void)
+{
+    return info.recurrent_bytes > 0;
+}
+
+/* The test over every model that is there. */
+static void over_models(void (*test)(void))
+{
+    size_t n_run = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char file[512];
+        snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
+        if (access(file, R_OK) != 0)
+            continue;
+        const qn_model_params params = { .n_threads = 2 };
+        if (qn_model_load(file, &params, &model) != QN_OK)
+            fail_msg("%s", qn_error_text());
+        info = qn_model_get_info(model);
+        for (int n = 0; n < N_IDS; n++)
+            ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
+        expected = malloc(N_MORE * info.n_vocab * sizeof *expected);
+        found = malloc(N_MORE * info.n_vocab * sizeof *found);
+        assert_true(expected && found);
+        test();
+        free(expected);
+        free(found);
+        qn_model_free(model);
+        n_run++;
+    }
+    assert_true(n_run > 0);
+}
+
+static void assert_text(const char *part)
+{
+    if (!strstr(qn_error_text(), part))
+        fail_msg("'%s' is not in '%s'", part, qn_error_text());
+}
+
+static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens)
+{
+    const qn_session_params params = { .n_ctx = n_ctx, .n_batch = n_batch };
+    qn_session *session;
+    assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
+    assert_int_equal(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL), QN_OK);
+    return session;
+}
+
+/* Logits of the N_MORE tokens after those that the session holds. */
+static void go_on(qn_session *session, float *logits)
+{
+    const uint32_t length = qn_session_length(session);
+    assert_int_equal(qn_session_eval(session, ids + length, N_MORE, QN_LOGITS_ALL, logits), QN_OK);
+}
+
+static void assert_same_logits(void)
+{
+    assert_memory_equal(expected, found, N_MORE * info.n_vocab * sizeof *found);
+}
+
+static size_t read_state(const char *from)
+{
+    FILE *file = fopen(from, "rb");
+    assert_non_null(file);
+    const size_t size = fread(bytes, 1, FILE_MAX, file);
+    fclose(file);
+    assert_true(size > sizeof(struct qn_state_header) && size < FILE_MAX);
+    return size;
+}
+
+static void write_state(const char *to, const void *data, size_t size)
+{
+    FILE *file = fopen(to, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* ---- Going on ---- */
+
+/* Lengths on both sides of tiles and blocks of keys, and of chunks. */
+static const uint32_t lengths[] = { 1, 16, 17, 63, 64, 65, 128, 197 };
+
+static void goes_on_after_restore(void)
+{
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        qn_session *session = new_session(280, 0, lengths[i]), *restored;
+        assert_int_equal(qn_session_save(session, path), QN_OK);
+        go_on(session, expected);
+        qn_session_free(session);
+        static const qn_session_params rooms[] = { { .n_ctx = 0 },
+                                                   { .n_ctx = 2000, .n_batch = 9 },
+                                                   { .n_ctx = 267, .kv = "f16" } };
+        for (size_t r = 0; r < 3; r++) {
+            if (qn_session_restore(model, path, &rooms[r], &restored) != QN_OK)
+                fail_msg("%s", qn_error_text());
+            assert_int_equal(qn_session_capacity(restored), rooms[r].n_ctx ? rooms[r].n_ctx : 280);
+            assert_int_equal(qn_session_length(restored), lengths[i]);
+            assert_memory_equal(qn_session_tokens(restored), ids, lengths[i] * sizeof *ids);
+            go_on(restored, found);
+            assert_same_logits();
+            qn_session_free(restored);
+        }
+    }
+}
+
+static void restored_sessions_go_on(void **unused)
+{
+    (void)unused;
+    over_models(goes_on_after_restore);
+}
+
+static void goes_on_beside_a_fork(void)
+{
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        qn_session *whole = new_session(300, 0, lengths[i]), *session = new_session(300, 5, lengths[i]), *fork;
+        go_on(whole, expected);
+        assert_int_equal(qn_session_fork(session, &fork), QN_OK);
+        assert_int_equal(qn_session_capacity(fork), 300);
+        const qn_token detour[] = { 3, 2, 1 };
+        assert_int_equal(qn_session_eval(session, detour, 3, QN_LOGITS_NONE, NULL), QN_OK);
+        go_on(fork, found);
+        assert_same_logits();
+        qn_session_free(fork);
+        qn_session_free(session);
+        qn_session_free(whole);
+    }
+}
+
+static void forks_go_on(void **unused)
+{
+    (void)unused;
+    over_models(goes_on_beside_a_fork);
+}
+
+/* Nothing of how a session came to its tokens is in its file: neither the pieces nor what was taken back. */
+static void files_are_of_tokens_alone(void)
+{
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        qn_session *session = new_session(300, 0, lengths[i]);
+        assert_int_equal(qn_session_save(session, path), QN_OK);
+        qn_session_free(session);
+        const size_t size = read_state(path);
+        uint8_t *first = malloc(size);
+        assert_non_null(first);
+        memcpy(first, bytes, size);
+        session = new_session(300, 7, lengths[i]);
+        assert_int_equal(qn_session_checkpoint(session), QN_OK);
+        const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
+        assert_int_equal(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL), QN_OK);
+        assert_int_equal(qn_session_truncate(session, lengths[i]), QN_OK);
+        assert_int_equal(qn_session_save(session, path), QN_OK);
+        qn_session_free(session);
+        assert_int_equal(read_state(path), size);
+        assert_memory_equal(first, bytes, size);
+        free(first);
+    }
+}
+
+static void the_same_tokens_give_the_same_file(void **unused)
+{
+    (void)unused;
+    over_models(files_are_of_tokens_alone);
+}
+
+struct collected {
+    qn_token tokens[64];
+    size_t count;
+};
+
+static bool collect(void *user, qn_token token)
+{
+    struct collected *c = user;
+    c->tokens[c->count++] = token;
+    return true;
+}
+
+static void generate(qn_session *session, const qn_token *tokens, size_t n, int n_new, struct collected *c)
+{
+    qn_generate_params params = qn_generate_defaults();
+    params.sampling.temperature = 0;
+    params.max_tokens = n_new;
+    params.ignore_end = true;
+    params.on_token = collect;
+    params.user = c;
+    if (qn_generate(session, tokens, n, &params, NULL) != QN_OK)
+        fail_msg("%s", qn_error_text());
+}
+
+static void generates_the_same(void)
+{
+    struct collected whole = { .count = 0 }, parts = { .count = 0 };
+    qn_session *session = new_session(200, 0, 0);
+    qn_token pending;
+    assert_false(qn_session_pending(session, &pending));
+    generate(session, ids, 50, 40, &whole);
+    qn_session_free(session);
+    session = new_session(200, 0, 0);
+    generate(session, ids, 50, 15, &parts);
+    for (int i = 0; i < 2; i++) { /* once from the file, once from a fork */
+        qn_session *next;
+        assert_true(qn_session_pending(session, &pending));
+        assert_int_equal(pending, parts.tokens[parts.count - 1]);
+        if (i == 0) {
+            assert_int_equal(qn_session_save(session, path), QN_OK);
+            assert_int_equal(qn_session_restore(model, path, NULL, &next), QN_OK);
+        } else {
+            assert_int_equal(qn_session_fork(session, &next), QN_OK);
+        }
+        qn_session_free(session);
+        session = next;
+        assert_true(qn_session_pending(session, &pending));
+        generate(session, &pending, 1, i == 0 ? 10 : 15, &parts);
+    }
+    assert_int_equal(whole.count, parts.count);
+    assert_memory_equal(whole.tokens, parts.tokens, whole.count * sizeof whole.tokens[0]);
+    qn_session_free(session);
+}
+
+static void generation_goes_on(void **unused)
+{
+    (void)unused;
+    over_models(generates_the_same);
+}
+
+/* ---- Going back ---- */
+
+/* Back to a length and on again, with other tokens in between. */
+static void assert_back(qn_session *session, uint32_t length)
+{
+    qn_session *whole = new_session(300, 0, length);
+    go_on(whole, expected);
+    qn_session_free(whole);
+    if (qn_session_truncate(session, length) != QN_OK)
+        fail_msg("%s: %s", info.name, qn_error_text());
+    go_on(session, found);
+    assert_same_logits();
+}
+
+static void assert_refused(qn_session *session, uint32_t length, const char *text)
+{
+    const uint32_t before = qn_session_length(session);
+    assert_int_equal(qn_session_truncate(session, length), QN_ERR_UNSUPPORTED);
+    assert_text(text);
+    assert_int_equal(qn_session_length(session), before);
+}
+
+static void goes_back_within_the_chunk(void)
+{
+    const uint32_t held[] = { 1, 40, 64, 65, 128, 150, 192 };
+    for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+        const uint32_t start = (held[i] - 1) / CHUNK * CHUNK;
+        const uint32_t targets[] = { start + 1, start + (held[i] - start + 1) / 2, held[i] };
+        for (size_t t = 0; t < 3; t++) {
+            qn_session *session = new_session(300, 33, held[i]);
+            assert_int_equal(qn_session_reach(session, targets[t]), targets[t]);
+            assert_back(session, targets[t]);
+            qn_session_free(session);
+        }
+        qn_session *session = new_session(300, 0, held[i]);
+        if (start && is_recurrent()) {
+            char text[64];
+            snprintf(text, sizeof text, "possible are %u to %u, and 0", (unsigned)start + 1, (unsigned)held[i]);
+            assert_int_equal(qn_session_reach(session, start), 0);
+            assert_refused(session, start, text);
+            assert_refused(session, 1, text);
+            /* What was refused has changed nothing. */
+            go_on(session, found);
+            qn_session *whole = new_session(300, 0, held[i]);
+            go_on(whole, expected);
+            assert_same_logits();
+            qn_session_free(whole);
+        } else if (start) {
+            assert_back(session, start);
+            assert_back(session, 1);
+        }
+        assert_int_equal(qn_session_truncate(session, qn_session_length(session) + 1), QN_ERR_INVALID);
+        qn_session_free(session);
+    }
+}
+
+static void going_back_within_the_open_chunk(void **unused)
+{
+    (void)unused;
+    over_models(goes_back_within_the_chunk);
+}
+
+static void goes_back_to_checkpoints(void)
+{
+    qn_session *session = new_session(300, 0, 0);
+    static const uint32_t marks[] = { 20, 70, 100, 140, 200 }; /* one more than are kept */
+    for (size_t i = 0, done = 0; i < 5; done = marks[i++]) {
+        assert_int_equal(qn_session_checkpoint(session), QN_OK);
+        assert_int_equal(qn_session_eval(session, ids + done, marks[i] - done, QN_LOGITS_NONE, NULL), QN_OK);
+    }
+    assert_int_equal(qn_session_checkpoint(session), QN_OK);
+    assert_int_equal(qn_session_checkpoint(session), QN_OK); /* the same again takes no room */
+    assert_int_equal(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_int_equal(qn_session_reach(session, 1000), 230);
+    assert_int_equal(qn_session_reach(session, 100), 100);
+    if (is_recurrent()) {
+        /* 230 is open from 193 on, as is 200; 140 from 129; 100 and 70 from 65; 20 was the oldest and has gone. */
+        assert_int_equal(qn_session_reach(session, 192), 140);
+        assert_int_equal(qn_session_reach(session, 128), 100);
+        assert_int_equal(qn_session_reach(session, 64), 0);
+        assert_refused(session, 20, "possible are 193 to 230, 193 to 200, 129 to 140, 65 to 100, 65 to 70, and 0");
+        assert_refused(session, 128, "closed");
+    }
+    qn_session *fork;
+    assert_int_equal(qn_session_fork(session, &fork), QN_OK);
+    assert_back(session, 135); /* covered by the checkpoint at 140, which goes */
+    assert_int_equal(qn_session_reach(session, 100), 100);
+    assert_back(session, 70); /* the checkpoint itself */
+    assert_back(session, 70); /* which is still there */
+    if (is_recurrent())
+        assert_refused(session, 100, "possible are 129 to 140, 65 to 70, and 0");
+    assert_int_equal(qn_session_truncate(session, 0), QN_OK);
+    assert_int_equal(qn_session_length(session), 0);
+    go_on(session, found); /* from nothing */
+    qn_session *whole = new_session(300, 0, 0);
+    go_on(whole, expected);
+    assert_same_logits();
+    qn_session_free(whole);
+    qn_session_free(session);
+    assert_back(fork, 65); /* a fork has the checkpoints, whatever became of the original */
+    qn_session_free(fork);
+}
+
+static void going_back_to_checkpoints(void **unused)
+{
+    (void)unused;
+    over_models(goes_back_to_checkpoints);
+}
+
+/* A turn that fails is taken back with what was pending before it. */
+static void brings_back_what_was_pending(void)
+{
+    struct collected c = { .count = 0 };
+    qn_session *session = new_session(200, 0, 0);
+    qn_token pending, again;
+    generate(session, ids, 80, 20, &c);
+    assert_true(qn_session_pending(session, &pending));
+    assert_int_equal(qn_session_checkpoint(session), QN_OK);
+    assert_int_equal(qn_session_eval(session, ids, 90, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_false(qn_session_pending(session, &again));
+    assert_int_equal(qn_session_truncate(session, 99), QN_OK);
+    assert_true(qn_session_pending(session, &again));
+    assert_int_equal(again, pending);
+    assert_int_equal(qn_session_truncate(session, 98), QN_OK);
+    assert_false(qn_session_pending(session, &again));
+    qn_session_free(session);
+}
+
+static void checkpoints_keep_what_was_pending(void **unused)
+{
+    (void)unused;
+    over_models(brings_back_what_was_pending);
+    const qn_session_params params = { .n_checkpoints = 65 };
+    qn_session *session;
+    assert_int_equal(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", NULL, &model), QN_OK);
+    assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_INVALID);
+    assert_text("65, at most 64");
+    qn_model_free(model);
+}
+
+/* ---- What a file must not do ---- */
+
+static void assert_restore(qn_status status, const char *text)
+{
+    qn_session *session;
+    const qn_status got = qn_session_restore(model, other_path, NULL, &session);
+    if (got != status)
+        fail_msg("status %d, expected %d: %s", (int)got, (int)status, got ? qn_error_text() : text);
+    assert_null(session);
+    assert_text(text);
+}
+
+/* The file with checksums that are right for what it says. */
+static void write_deceiving(uint8_t *state, size_t size)
+{
+    struct qn_state_header header;
+    memcpy(&header, state, sizeof header);
+    header.checksum = XXH64(&header, offsetof(struct qn_state_header, checksum), 0);
+    memcpy(state, &header, sizeof header);
+    const uint64_t checksum = XXH64(state, size - sizeof checksum, 0);
+    memcpy(state + size - sizeof checksum, &checksum, sizeof checksum);
+    write_state(other_path, state, size);
+}
+
+static void refuses_damage(void)
+{
+    qn_session *session = new_session(100, 0, 70);
+    assert_int_equal(qn_session_save(session, path), QN_OK);
+    qn_session_free(session);
+    const size_t size = read_state(path);
+    /* Every byte of the header and a few hundred after it, one bit each. */
+    const size_t stride = size / 199;
+    for (size_t at = 0; at < size; at += at < sizeof(struct qn_state_header) ? 1 : stride) {
+        bytes[at] ^= (uint8_t)(1u << at % 8);
+        write_state(other_path, bytes, size);
+        bytes[at] ^= (uint8_t)(1u << at % 8);
+        qn_session *restored;
+        const qn_status status = qn_session_restore(model, other_path, NULL, &restored);
+        if (status != QN_ERR_FORMAT && !(status == QN_ERR_UNSUPPORTED && at >= 8 && at < 12)) /* the version */
+            fail_msg("byte %zu: status %d", at, (int)status);
+        assert_null(restored);
+        assert_text(other_path);
+    }
+    for (size_t cut = 0; cut < size; cut += cut < 80 ? 1 : stride) {
+        write_state(other_path, bytes, cut);
+        assert_restore(QN_ERR_FORMAT, other_path);
+    }
+    write_state(other_path, bytes, size + 1);
+    assert_restore(QN_ERR_FORMAT, "expected");
+}
+
+static void damaged_files_are_refused(void **unused)
+{
+    (void)unused;
+    over_models(refuses_damage);
+}
+
+/* Checksums that are right keep nobody from lying. */
+static void refuses_deceit(void)
+{
+    qn_session *session = new_session(100, 0, 70);
+    assert_int_equal(qn_session_save(session, path), QN_OK);
+    qn_session_free(session);
+    const size_t size = read_state(path);
+    uint8_t *copy = malloc(size);
+    assert_non_null(copy);
+    struct qn_state_header header;
+    memcpy(&header, bytes, sizeof header);
+    struct {
+        struct qn_state_header header;
+        qn_status status;
+        const char *text;
+    } cases[12];
+    size_t n = 0;
+#define CASE(field, value, expected_status, expected_text)                                                                     \
+    cases[n].header = header, cases[n].header.field = (value), cases[n].status = (expected_status),                            \
+    cases[n++].text = (expected_text)
+    CASE(length, 71, QN_ERR_FORMAT, "71 tokens take");
+    CASE(length, 69, QN_ERR_FORMAT, "69 tokens take");
+    CASE(length, 0, QN_ERR_FORMAT, "0 tokens take");
+    CASE(length, 101, QN_ERR_FORMAT, "101 tokens in a context of 100");
+    CASE(length, UINT32_MAX, QN_ERR_FORMAT, "4294967295 tokens");
+    CASE(capacity, UINT32_MAX, QN_ERR_FORMAT, "in a context of 4294967295");
+    CASE(pending, (int32_t)info.n_vocab, QN_ERR_FORMAT, "outside the vocabulary");
+    CASE(pending, -2, QN_ERR_FORMAT, "outside the vocabulary");
+    CASE(file_bytes, UINT64_MAX, QN_ERR_FORMAT, "expected 18446744073709551615");
+    CASE(fingerprint, header.fingerprint + 1, QN_ERR_INVALID, "another model");
+    CASE(kv[0], 'g', QN_ERR_UNSUPPORTED, "cache format 'g16'");
+    CASE(version, 2, QN_ERR_UNSUPPORTED, "version 2, expected 1");
+#undef CASE
+    for (size_t i = 0; i < n; i++) {
+        memcpy(copy, bytes, size);
+        memcpy(copy, &cases[i].header, sizeof header);
+        write_deceiving(copy, size);
+        assert_restore(cases[i].status, cases[i].text);
+    }
+    /* A name without an end, and a token that would index past the vocabulary. */
+    memcpy(copy, bytes, size);
+    memset(copy + offsetof(struct qn_state_header, kv), 'x', sizeof header.kv);
+    write_deceiving(copy, size);
+    assert_restore(QN_ERR_UNSUPPORTED, "'xxxxxxxxxxxxxxx'");
+    for (int i = 0; i < 2; i++) {
+        const qn_token bad = i ? -1 : (qn_token)info.n_vocab;
+        memcpy(copy, bytes, size);
+        memcpy(copy + sizeof header + 69 * sizeof bad, &bad, sizeof bad);
+        write_deceiving(copy, size);
+        assert_restore(QN_ERR_FORMAT, "outside the vocabulary");
+    }
+    /* Left alone it is fine: none of the above was refused for another reason. */
+    memcpy(copy, bytes, size);
+    write_deceiving(copy, size);
+    assert_int_equal(qn_session_restore(model, other_path, NULL, &session), QN_OK);
+    qn_session_free(session);
+    free(copy);
+}
+
+static void deceiving_files_are_refused(void **unused)
+{
+    (void)unused;
+    over_models(refuses_deceit);
+}
+
+static qn_status restore_from(const char *file, const qn_session_params *params)
+{
+    qn_session *session;
+    const qn_status status = qn_session_restore(model, file, params, &session);
+    qn_session_free(session);
+    return status;
+}
+
+static void foreign_files_are_refused(void **unused)
+{
+    (void)unused;
+    const char *const ours = QN_SOURCE_DIR "/tests/golden/qwen3.q1_0.gguf";
+    const char *const others[] = { QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
+                                   QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf" };
+    assert_int_equal(qn_model_load(ours, NULL, &model), QN_OK);
+    info = qn_model_get_info(model);
+    for (int n = 0; n < N_IDS; n++)
+        ids[n] = n;
+    qn_session *session = new_session(100, 0, 70);
+    assert_int_equal(qn_session_save(session, path), QN_OK);
+    const qn_session_params small = { .n_ctx = 69 }, exact = { .n_ctx = 70 }, other_kv = { .kv = "aura4" };
+    assert_int_equal(restore_from(path, &exact), QN_OK);
+    assert_int_equal(restore_from(path, &small), QN_ERR_CONTEXT);
+    assert_text("its 70 tokens do not fit in a context of 69");
+    assert_int_equal(restore_from(path, &other_kv), QN_ERR_UNSUPPORTED);
+    assert_int_equal(restore_from(ours, NULL), QN_ERR_FORMAT);
+    assert_text("is not a saved session");
+    assert_int_equal(restore_from(folder, NULL), QN_ERR_IO);
+    assert_text("is not a regular file");
+    assert_int_equal(restore_from("/nowhere/state", NULL), QN_ERR_IO);
+    assert_text("No such file");
+    /* What cannot be written leaves what was there, and nothing beside it (the folder is removed at the end). */
+    assert_int_equal(qn_session_save(session, "/nowhere/state"), QN_ERR_IO);
+    assert_int_equal(qn_session_save(session, folder), QN_ERR_IO);
+    assert_int_equal(restore_from(path, NULL), QN_OK);
+    qn_session_free(session);
+    qn_model_free(model);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        assert_int_equal(qn_model_load(others[i], NULL, &model), QN_OK);
+        assert_int_equal(restore_from(path, NULL), QN_ERR_INVALID);
+        assert_text("another model");
+        qn_model_free(model);
+    }
+}
+
+/* ---- Memory ---- */
+
+static void has_memory_for_attention_only(void)
+{
+    qn_session *session = new_session(100, 0, 3);
+    const uint64_t fixed = qn_session_cache_bytes(session, 0);
+    assert_int_equal(qn_session_cache_bytes(session, 10), fixed + 10 * info.cache_bytes_per_position);
+    assert_true(is_recurrent() ? fixed > info.recurrent_bytes : fixed == 0);
+    assert_int_equal(qn_session_save(session, path), QN_OK);
+    /* Keys come in whole tiles of 16 positions: half of a position's bytes for each of the 13 that are not held. */
+    assert_int_equal(read_state(path), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) + sizeof(uint64_t) +
+                                           qn_session_cache_bytes(session, 3) + 13 * info.cache_bytes_per_position / 2);
+    qn_session_free(session);
+}
+
+static void memory_is_told(void **unused)
+{
+    (void)unused;
+    over_models(has_memory_for_attention_only);
+}
+
+static void recurrent_memory(void **unused)
+{
+    (void)unused;
+    const qn_recurrent_shape shape = { .n_k_heads = 2, .n_v_heads = 4, .head_k = 16, .head_v = 32, .taps = 4 };
+    const bool layers[] = { true, false, true };
+    qn_recurrent a, b;
+    float *data;
+    size_t count, total = 0;
+    assert_int_equal(qn_recurrent_create(&a, &shape, layers, 3), QN_OK);
+    assert_int_equal(qn_recurrent_create(&b, &shape, layers, 3), QN_OK);
+    assert_int_equal(a.state_bytes, 2 * 4 * 16 * 32 * sizeof(float));
+    assert_false(qn_recurrent_part(&a, 1, 0, &data, &count));
+    for (size_t layer = 0; layer < 3; layer++)
+        for (size_t part = 0; qn_recurrent_part(&a, layer, part, &data, &count); part++, total += count)
+            for (size_t i = 0; i < count; i++)
+                data[i] = (float)(total + i + 1);
+    assert_int_equal(a.total_bytes, total * sizeof(float));
+    qn_recurrent_copy(&b, &a);
+    /* Of 64 + 5 tokens, 5 are in the open chunk. */
+    qn_recurrent_trim(&b, 69);
+    size_t kept = 0;
+    for (size_t layer = 0; layer < 3; layer += 2) {
+        float *source;
+        for (size_t part = 0; qn_recurrent_part(&b, layer, part, &data, &count); part++) {
+            assert_true(qn_recurrent_part(&a, layer, part, &source, &count));
+            for (size_t i = 0; i < count; i++) {
+                assert_true(data[i] == source[i] || data[i] == 0);
+                kept += data[i] != 0;
+            }
+        }
+    }
+    assert_int_equal(kept, 2 * (4 * 16 * 32 + 5 * 4 * 32 + 5 * 2 * 16 + 5 * 4 + (3 + 5) * (2 * 2 * 16 + 4 * 32)));
+    qn_recurrent_reset(&b);
+    for (size_t part = 0; qn_recurrent_part(&b, 2, part, &data, &count); part++)
+        for (size_t i = 0; i < count; i++)
+            assert_true(data[i] == 0);
+    qn_recurrent_free(&a);
+    qn_recurrent_free(&b);
+    const qn_recurrent_shape huge = { .n_k_heads = 1, .n_v_heads = SIZE_MAX / 64, .head_k = 16, .head_v = 16, .taps = 4 };
+    assert_int_equal(qn_recurrent_create(&a, &huge, layers, 3), QN_ERR_MEMORY);
+    qn_recurrent_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(restored_sessions_go_on),
+        cmocka_unit_test(forks_go_on),
+        cmocka_unit_test(the_same_tokens_give_the_same_file),
+        cmocka_unit_test(generation_goes_on),
+        cmocka_unit_test(going_back_within_the_open_chunk),
+        cmocka_unit_test(going_back_to_checkpoints),
+        cmocka_unit_test(checkpoints_keep_what_was_pending),
+        cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(deceiving_files_are_refused),
+        cmocka_unit_test(foreign_files_are_refused),
+        cmocka_unit_test(memory_is_told),
+        cmocka_unit_test(recurrent_memory),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
