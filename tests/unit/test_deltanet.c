@@ -1,0 +1,471 @@
+/* Gated delta rule over an open chunk: against the token recurrence in float64, and the same bits however tokens and values are
+ * cut and whichever instruction set computes. */
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "kernels/deltanet/deltanet.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD = 64, CHUNK = QN_GDN_CHUNK };
+
+/* ---- Memory: poisoned (NaN in every float), with guards ---- */
+
+static void *poisoned(size_t bytes)
+{
+    uint8_t *block;
+    assert_int_equal(qn_alloc(&block, bytes + 2 * GUARD, 1, "test memory"), QN_OK);
+    memset(block, 0xff, bytes + 2 * GUARD);
+    return block + GUARD;
+}
+
+static float *poisoned_floats(size_t n)
+{
+    return poisoned(n * sizeof(float));
+}
+
+static void release(void *memory, size_t bytes)
+{
+    const uint8_t *p = memory;
+    for (size_t i = 0; i < GUARD; i++)
+        assert_true(p[-1 - (ptrdiff_t)i] == 0xff && p[bytes + i] == 0xff);
+    qn_free((uint8_t *)memory - GUARD);
+}
+
+static void release_floats(float *memory, size_t n)
+{
+    release(memory, n * sizeof(float));
+}
+
+static uint64_t random_state;
+
+static double uniform(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(random_state >> 11) * 0x1p-53;
+}
+
+/* ---- Tokens ---- */
+
+enum decays { NONE, MILD, EXTREME, N_DECAYS };
+enum keys { RANDOM, SIMILAR, EQUAL, N_KEYS };
+
+/* Rows as a layer has them: q, k and v side by side with something after them, and gates with a stride. */
+struct problem {
+    size_t n, head_k, head_v, row;
+    float *rows, *gates;
+};
+
+enum { GATE_ROW = 3 };
+static const float scale = 0.25f;
+
+static void unit_row(float *x, size_t n, const float *near, double noise)
+{
+    double sum = 0;
+    for (size_t d = 0; d < n; d++) {
+        x[d] = (float)((near ? (double)near[d] : 0) + noise * (uniform() + uniform() - 1));
+        sum += (double)x[d] * (double)x[d];
+    }
+    for (size_t d = 0; d < n; d++)
+        x[d] = (float)((double)x[d] / sqrt(sum));
+}
+
+static float decay_like(enum decays kind)
+{
+    if (kind == NONE)
+        return 0;
+    if (kind == EXTREME && uniform() < 0.1)
+        return -50;
+    return (float)(-0.1 * uniform());
+}
+
+static struct problem make(size_t n, size_t head_k, size_t head_v, enum decays decays, enum keys keys)
+{
+    struct problem p = { .n = n, .head_k = head_k, .head_v = head_v, .row = 2 * head_k + head_v + 5 };
+    random_state = n * 31 + head_k * 7 + head_v + (size_t)decays * 3 + (size_t)keys;
+    p.rows = poisoned_floats(n * p.row);
+    p.gates = poisoned_floats(n * GATE_ROW);
+    for (size_t t = 0; t < n; t++) {
+        float *q = p.rows + t * p.row, *k = q + head_k, *v = k + head_k;
+        const float *first = t ? p.rows + head_k : NULL;
+        unit_row(q, head_k, NULL, 1);
+        unit_row(k, head_k, keys == RANDOM ? NULL : first, keys == EQUAL && t ? 0 : keys == SIMILAR && t ? 0.01 : 1);
+        if (keys == EQUAL && t)
+            memcpy(k, first, head_k * sizeof *k);
+        for (size_t x = 0; x < head_v; x++)
+            v[x] = (float)(4 * uniform() - 2);
+        p.gates[t * GATE_ROW] = decay_like(decays);
+        p.gates[t * GATE_ROW + 1] = (float)(t % 9 == 4 ? 1 : uniform());
+    }
+    return p;
+}
+
+static void unmake(struct problem *p)
+{
+    release_floats(p->rows, p->n * p->row);
+    release_floats(p->gates, p->n * GATE_ROW);
+}
+
+/* DESIGN's token recurrence in float64: o [n][head_v], state [head_k][head_v]. */
+static void recur(const struct problem *p, double *o, double *state)
+{
+    memset(state, 0, p->head_k * p->head_v * sizeof *state);
+    for (size_t t = 0; t < p->n; t++) {
+        const float *q = p->rows + t * p->row, *k = q + p->head_k, *v = k + p->head_k;
+        const double keep = exp((double)p->gates[t * GATE_ROW]), beta = (double)p->gates[t * GATE_ROW + 1];
+        double corrected[QN_GDN_MAX_DIM];
+        for (size_t x = 0; x < p->head_v; x++)
+            corrected[x] = (double)v[x];
+        for (size_t d = 0; d < p->head_k; d++)
+            for (size_t x = 0; x < p->head_v; x++) {
+                state[d * p->head_v + x] *= keep;
+                corrected[x] -= state[d * p->head_v + x] * (double)k[d];
+            }
+        memset(o + t * p->head_v, 0, p->head_v * sizeof *o);
+        for (size_t d = 0; d < p->head_k; d++)
+            for (size_t x = 0; x < p->head_v; x++) {
+                state[d * p->head_v + x] += beta * corrected[x] * (double)k[d];
+                o[t * p->head_v + x] += (double)scale * state[d * p->head_v + x] * (double)q[d];
+            }
+    }
+}
+
+/* ---- A head, whole or in slices of its values ---- */
+
+struct memory {
+    size_t head_k, head_v, n_out, o_row, open;
+    float *state, *corrected, *keys, *decay, *o;
+    void *scratch;
+};
+
+static struct memory remember(const struct problem *p)
+{
+    struct memory m = { .head_k = p->head_k, .head_v = p->head_v, .n_out = p->n, .o_row = p->head_v + 3 };
+    m.state = poisoned_floats(p->head_k * p->head_v);
+    memset(m.state, 0, p->head_k * p->head_v * sizeof(float));
+    m.corrected = poisoned_floats(CHUNK * p->head_v);
+    m.keys = poisoned_floats(p->head_k * CHUNK);
+    m.decay = poisoned_floats(CHUNK);
+    m.o = poisoned_floats(p->n * m.o_row);
+    m.scratch = poisoned(qn_gdn_scratch(p->head_k));
+    return m;
+}
+
+static void forget(struct memory *m)
+{
+    for (size_t t = 0; t < m->n_out; t++)
+        for (size_t x = m->head_v; x < m->o_row; x++)
+            assert_true(isnan(m->o[t * m->o_row + x])); /* between the rows */
+    release_floats(m->state, m->head_k * m->head_v);
+    release_floats(m->corrected, CHUNK * m->head_v);
+    release_floats(m->keys, m->head_k * CHUNK);
+    release_floats(m->decay, CHUNK);
+    release_floats(m->o, m->n_out * m->o_row);
+    release(m->scratch, qn_gdn_scratch(m->head_k));
+}
+
+static qn_gdn_head head_of(const struct memory *m, size_t first, size_t n_values)
+{
+    return (qn_gdn_head){ .head_k = m->head_k,
+                          .n_values = n_values,
+                          .state = m->state + first,
+                          .state_row = m->head_v,
+                          .corrected = m->corrected + first,
+                          .corrected_row = m->head_v,
+                          .keys = m->keys,
+                          .decay = m->decay,
+                          .open = m->open };
+}
+
+/* Tokens from..to, at most `step` a call; the first `cut` values and the others apart. */
+static void advance(const qn_deltanet_kernels *kernels, const struct problem *p, struct memory *m, size_t from, size_t to,
+                    size_t step, size_t cut)
+{
+    for (size_t t = from; t < to; t += step) {
+        const size_t n = to - t < step ? to - t : step;
+        const float *row = p->rows + t * p->row, *gates = p->gates + t * GATE_ROW;
+        for (size_t first = 0; first < p->head_v; first += first ? p->head_v : cut) {
+            const qn_gdn_head head = head_of(m, first, first ? p->head_v - cut : cut);
+            const qn_gdn_tokens tokens = { .n = n,
+                                           .q = row,
+                                           .k = row + p->head_k,
+                                           .v = row + 2 * p->head_k + first,
+                                           .g = gates,
+                                           .beta = gates + 1,
+                                           .qk_stride = p->row,
+                                           .v_stride = p->row,
+                                           .gate_stride = GATE_ROW,
+                                           .scale = scale };
+            memset(m->scratch, 0xff, qn_gdn_scratch(p->head_k));
+            qn_gdn_advance(kernels, &head, &tokens, m->o + t * m->o_row + first, m->o_row, m->scratch);
+        }
+        qn_gdn_keep_keys(m->keys, p->head_k, m->open, row + p->head_k, p->row, n);
+        qn_gdn_keep_decay(m->decay, m->open, gates, GATE_ROW, n);
+        m->open = qn_gdn_open_after(m->open, n);
+        assert_int_equal(m->open, (t + n - 1) % CHUNK + 1);
+    }
+}
+
+static void close_head(const qn_deltanet_kernels *kernels, struct memory *m)
+{
+    const qn_gdn_head head = head_of(m, 0, m->head_v);
+    memset(m->scratch, 0xff, qn_gdn_scratch(m->head_k));
+    qn_gdn_close(kernels, &head, m->scratch);
+    m->open = 0;
+}
+
+static void assert_same_memory(const struct memory *a, const struct memory *b)
+{
+    const size_t width = a->head_v * sizeof(float);
+    assert_int_equal(a->open, b->open);
+    assert_memory_equal(a->state, b->state, a->head_k * width);
+    assert_memory_equal(a->corrected, b->corrected, a->open * width);
+    assert_memory_equal(a->decay, b->decay, a->open * sizeof(float));
+    for (size_t d = 0; d < a->head_k; d++)
+        assert_memory_equal(a->keys + d * CHUNK, b->keys + d * CHUNK, a->open * sizeof(float));
+    for (size_t t = 0; t < a->n_out; t++)
+        assert_memory_equal(a->o + t * a->o_row, b->o + t * b->o_row, width);
+}
+
+/* The references and what this machine has; fills `kernels` and returns how many. */
+static size_t all_kernels(qn_deltanet_kernels kernels[4])
+{
+    static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        unsigned features;
+        if (qn_cpu_level(names[i], &features) && !(features & ~qn_cpu_present()))
+            qn_deltanet_kernels_init(&kernels[n++], features);
+    }
+    return n;
+}
+
+/* ---- Tests ---- */
+
+static double error_of(const float *found, size_t found_row, const double *exact, size_t rows, size_t width)
+{
+    double error = 0, norm = 0;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t x = 0; x < width; x++) {
+            const double e = exact[r * width + x], d = (double)found[r * found_row + x] - e;
+            error += d * d;
+            norm += e * e;
+        }
+    return sqrt(error / norm);
+}
+
+/* The bar of float32: a few hundred roundings of 2^-24, of random sign, on the way to each value. */
+static const double bar = 1e-5;
+
+static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays decays, enum keys keys)
+{
+    struct problem p = make(n, head_k, head_v, decays, keys);
+    struct memory m = remember(&p);
+    qn_deltanet_kernels kernels;
+    double *o, *state;
+    assert_int_equal(qn_alloc(&o, n * head_v, sizeof *o, "o"), QN_OK);
+    assert_int_equal(qn_alloc(&state, head_k * head_v, sizeof *state, "state"), QN_OK);
+    qn_deltanet_kernels_init(&kernels, qn_cpu_present());
+    recur(&p, o, state);
+    advance(&kernels, &p, &m, 0, n, n, head_v);
+    close_head(&kernels, &m);
+    const double o_error = error_of(m.o, m.o_row, o, n, head_v);
+    const double state_error = error_of(m.state, head_v, state, head_k, head_v);
+    if (!(o_error <= bar && state_error <= bar)) /* a NaN is no number below the bar */
+        fail_msg("%zu tokens, K %zu, V %zu, decays %d, keys %d: o is off by %.2g, the state by %.2g", n, head_k, head_v,
+                 (int)decays, (int)keys, o_error, state_error);
+    forget(&m);
+    unmake(&p);
+    qn_free(o);
+    qn_free(state);
+}
+
+static void lengths_against_float64(void **unused)
+{
+    (void)unused;
+    static const size_t lengths[] = { 1, 2, 16, 63, 64, 65, 128, 129, 197, 1000, 4097 };
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+        for (int decays = 0; decays < N_DECAYS; decays++)
+            for (int keys = 0; keys < N_KEYS; keys++)
+                assert_accurate(lengths[i], 64, 48, (enum decays)decays, (enum keys)keys);
+    for (int decays = 0; decays < N_DECAYS; decays++)
+        assert_accurate(4097, 128, 128, (enum decays)decays, (enum keys)decays);
+}
+
+static void sizes_against_float64(void **unused)
+{
+    (void)unused;
+    static const size_t sizes[] = { 16, 48, 64, 128, 256 };
+    for (size_t i = 0; i < 25; i++)
+        for (int decays = 0; decays < N_DECAYS; decays++)
+            assert_accurate(197, sizes[i / 5], sizes[i % 5], (enum decays)decays, (enum keys)((i + (size_t)decays) % N_KEYS));
+}
+
+/* However tokens are cut, whichever variant; with the open chunk as it stands, and closed. */
+static void same_bits(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t head_k, head_v;
+    } sizes[] = { { 128, 128 }, { 16, 256 }, { 256, 16 }, { 48, 80 } };
+    static const size_t steps[] = { 1, 2, 7, 63, 64, 65, 197 };
+    qn_deltanet_kernels kernels[4];
+    const size_t n_kernels = all_kernels(kernels);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct problem p = make(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
+        struct memory expected = remember(&p);
+        advance(&kernels[0], &p, &expected, 0, p.n, p.n, p.head_v);
+        for (size_t v = 0; v < n_kernels; v++)
+            for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+                struct memory m = remember(&p), closed = remember(&p);
+                advance(&kernels[v], &p, &m, 0, p.n, steps[i], p.head_v);
+                assert_same_memory(&m, &expected);
+                advance(&kernels[0], &p, &closed, 0, p.n, p.n, p.head_v);
+                close_head(&kernels[0], &closed);
+                close_head(&kernels[v], &m);
+                assert_same_memory(&m, &closed);
+                forget(&m);
+                forget(&closed);
+            }
+        forget(&expected);
+        unmake(&p);
+    }
+}
+
+static void slices_of_values(void **unused)
+{
+    (void)unused;
+    qn_deltanet_kernels kernels[4];
+    const size_t n_kernels = all_kernels(kernels);
+    struct problem p = make(150, 64, 128, MILD, RANDOM);
+    struct memory whole = remember(&p);
+    advance(&kernels[0], &p, &whole, 0, p.n, p.n, p.head_v);
+    for (size_t v = 0; v < n_kernels; v++)
+        for (size_t cut = 16; cut < p.head_v; cut += 48)
+            for (size_t step = 1; step <= p.n; step += 149) {
+                struct memory m = remember(&p);
+                advance(&kernels[v], &p, &m, 0, p.n, step, cut);
+                assert_same_memory(&m, &whole);
+                forget(&m);
+            }
+    forget(&whole);
+    unmake(&p);
+}
+
+/* To a length in the same open chunk: tokens that were taken back leave nothing behind. */
+static void going_back(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t taken, back;
+    } cases[] = { { 100, 80 }, { 128, 65 }, { 128, 127 }, { 64, 1 }, { 66, 65 } };
+    qn_deltanet_kernels kernels;
+    qn_deltanet_kernels_init(&kernels, qn_cpu_present());
+    struct problem p = make(140, 64, 64, MILD, SIMILAR), other = make(140, 64, 64, EXTREME, RANDOM);
+    struct memory straight = remember(&p);
+    advance(&kernels, &p, &straight, 0, p.n, p.n, p.head_v);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t step = 1; step < 128; step += 125) {
+            struct memory m = remember(&p);
+            advance(&kernels, &p, &m, 0, cases[i].back, step, p.head_v);
+            advance(&kernels, &other, &m, cases[i].back, cases[i].taken, step, p.head_v);
+            m.open -= cases[i].taken - cases[i].back;
+            advance(&kernels, &p, &m, cases[i].back, p.n, step, p.head_v);
+            assert_same_memory(&m, &straight);
+            forget(&m);
+        }
+    forget(&straight);
+    unmake(&p);
+    unmake(&other);
+}
+
+/* A row that is not a number spoils those after it, none before it. */
+static void later_rows_are_not_read(void **unused)
+{
+    (void)unused;
+    enum { BAD = 75 };
+    qn_deltanet_kernels kernels[4];
+    const size_t n_kernels = all_kernels(kernels);
+    struct problem p = make(140, 32, 32, MILD, RANDOM);
+    struct memory good = remember(&p);
+    advance(&kernels[0], &p, &good, 0, p.n, p.n, p.head_v);
+    for (size_t d = 0; d < p.head_k; d++)
+        p.rows[BAD * p.row + p.head_k + d] = NAN;
+    for (size_t v = 0; v < n_kernels; v++) {
+        struct memory m = remember(&p);
+        advance(&kernels[v], &p, &m, 0, p.n, p.n, p.head_v);
+        for (size_t t = 0; t < BAD; t++)
+            assert_memory_equal(m.o + t * m.o_row, good.o + t * good.o_row, p.head_v * sizeof(float));
+        for (size_t t = BAD; t < p.n; t++)
+            assert_true(isnan(m.o[t * m.o_row]));
+        forget(&m);
+    }
+    forget(&good);
+    unmake(&p);
+}
+
+static void nothing_to_do(void **unused)
+{
+    (void)unused;
+    qn_deltanet_kernels kernels;
+    qn_deltanet_kernels_init(&kernels, qn_cpu_present());
+    struct problem p = make(70, 32, 32, MILD, RANDOM);
+    struct memory m = remember(&p), same = remember(&p);
+    for (size_t open = 0; open <= CHUNK; open++)
+        assert_int_equal(qn_gdn_open_after(open, 0), open);
+    close_head(&kernels, &m);
+    assert_same_memory(&m, &same); /* an empty chunk closes without a trace */
+    advance(&kernels, &p, &m, 0, CHUNK, CHUNK, p.head_v);
+    advance(&kernels, &p, &same, 0, CHUNK, CHUNK, p.head_v);
+    const qn_gdn_head head = head_of(&m, 0, p.head_v);
+    qn_gdn_advance(&kernels, &head, &(qn_gdn_tokens){ .n = 0 }, m.o, m.o_row, m.scratch);
+    qn_gdn_keep_keys(m.keys, p.head_k, m.open, NULL, 0, 0);
+    qn_gdn_keep_decay(m.decay, m.open, NULL, 0, 0);
+    assert_same_memory(&m, &same); /* a full chunk stays open until a token comes */
+    forget(&m);
+    forget(&same);
+    unmake(&p);
+}
+
+static void gates(void **unused)
+{
+    (void)unused;
+    for (double x = -100; x <= 100; x += 0.37) {
+        const float alpha = (float)(x - 0.5), bias = 0.5f, a = -1.7f;
+        const double sum = (double)alpha + (double)bias;
+        /* Softplus by its other form, which cancels nowhere; the result is rounded once. */
+        const double exact = (fmax(sum, 0) + log1p(exp(-fabs(sum)))) * (double)a;
+        const float g = qn_gdn_decay_of(alpha, bias, a);
+        assert_true(g <= 0 && fabs((double)g - exact) <= fabs(exact) * 1.01 * 0x1p-24 + 1e-45);
+        /* qn_exp promises 2e-7, and 4.5e-38 at least; a sum and a quotient. */
+        const double sigmoid = 1 / (1 + exp(-(double)(float)x));
+        assert_true(fabs((double)qn_gdn_beta_of((float)x) - sigmoid) <= sigmoid * (2e-7 + 2 * 0x1p-24) + 5e-38);
+    }
+    assert_true(qn_gdn_decay_of(-3e38f, -3e38f, -1) == 0);
+    assert_true(isfinite(qn_gdn_decay_of(3e38f, 3e38f, -3e38f)));
+    assert_true(isnan(qn_gdn_decay_of(NAN, 0, -1)));
+    assert_true(isnan(qn_gdn_beta_of(NAN)));
+    assert_true(qn_gdn_beta_of(3e38f) == 1 && qn_gdn_beta_of(-3e38f) < 1e-37f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lengths_against_float64),
+        cmocka_unit_test(sizes_against_float64),
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(slices_of_values),
+        cmocka_unit_test(going_back),
+        cmocka_unit_test(later_rows_are_not_read),
+        cmocka_unit_test(nothing_to_do),
+        cmocka_unit_test(gates),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
