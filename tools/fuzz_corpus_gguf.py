@@ -37,6 +37,29 @@ def gguf(keys, tensors, alignment=32, version=3):
     return head + (bytes(-len(head) % alignment) + data if tensors else b"")
 
 
+def rotated(version, element, grouped):
+    """A model of one layer of each kind whose matrices are stored rotated, in blocks of 4."""
+    shapes = {"token_embd": (8, 3), "output": (8, 3), "blk.0.attn_qkv": (8, 4), "blk.0.attn_gate": (8, 4), "blk.0.ssm_out": (4, 8),
+              "blk.1.attn_q": (8, 4), "blk.1.attn_k": (8, 4), "blk.1.attn_v": (8, 4), "blk.1.ffn_gate": (8, 4),
+              "blk.1.ffn_up": (8, 4), "blk.1.ffn_down": (4, 8)}
+    if version == 2:
+        del shapes["output"]
+    prefix = "prism.hadamard."
+    keys = [key(prefix + "version", U32, version), key(prefix + "block_size", U32, 4),
+            key(prefix + "transform", STRING, "normalized-sylvester-walsh-hadamard"),
+            key(prefix + "axis", STRING, "input-last-dimension"),
+            key(prefix + "sign_mode", STRING, "explicit" if element else "identity"),
+            key(prefix + "weight_names", ARRAY, [name + ".weight" for name in shapes if name != "token_embd"], STRING),
+            key(prefix + "inverse_weight_names", ARRAY, ["token_embd.weight"], STRING),
+            key(prefix + "gdn_v_grouped", BOOL, grouped)]
+    if element:
+        keys += [key(prefix + "sign_widths", ARRAY, [8, 4], element),
+                 key(prefix + "sign_values", ARRAY, [1, -1, -1, 1, 1, 1, 1, -1, -1, 1, 1, -1], element)]
+    if version == 2:
+        keys += [key(prefix + "tied_output", BOOL, True)]
+    return gguf(keys, [(name + ".weight", 0, dims, bytes(4 * dims[0] * dims[1])) for name, dims in shapes.items()])
+
+
 def main():
     folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
@@ -60,6 +83,7 @@ def main():
         "aligned": gguf([key("general.alignment", U32, 128)], [("a", 1, (5,), noise(10)), ("b", 1, (7, 1, 1, 2), noise(28))], 128),
         "version2": gguf([key("general.architecture", STRING, "llama")], [("token_embd.weight", 8, (32, 4), noise(136))], version=2),
     }
+    files |= {"rotated": rotated(1, I32, True), "rotated-f64": rotated(1, F64, False), "rotated-tied": rotated(2, None, True)}
     for name, content in files.items():
         with open(os.path.join(folder, name), "wb") as f:
             f.write(content)

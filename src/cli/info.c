@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "gguf/gguf.h"
+#include "model/hadamard.h"
 #include "quant/quant.h"
 
 #include <inttypes.h>
@@ -188,6 +189,25 @@ static void print_tokeniser(const qn_gguf *file)
     qn_model_free(loaded);
 }
 
+static void print_rotation(const qn_gguf *file)
+{
+    qn_rotation rotation;
+    const qn_status status = qn_rotation_read(file, &rotation);
+    if (status == QN_OK && !rotation.block)
+        return;
+    fputs("rotation    ", stdout);
+    if (status) {
+        fputs("not usable: ", stdout);
+        qn_print_escaped(stdout, qn_error_text(), strlen(qn_error_text()));
+        putchar('\n');
+        return;
+    }
+    printf("Walsh-Hadamard in blocks of %zu, %s signs: %zu matrices%s%s%s\n", rotation.block,
+           rotation.signs ? "with" : "without", rotation.n_names, rotation.inverse_embedding ? ", token_embd" : "",
+           rotation.tied_output ? " (also the output)" : "", rotation.gdn_v_grouped ? "; value heads grouped" : "");
+    qn_rotation_free(&rotation);
+}
+
 static int print_file(const char *path)
 {
     qn_gguf *file;
@@ -200,6 +220,7 @@ static int print_file(const char *path)
            qn_gguf_file_size(file), qn_gguf_alignment(file));
     if (qn_gguf_q2_layout(file))
         printf("type 42     %s\n", qn_gguf_q2_layout(file));
+    print_rotation(file);
     print_tokeniser(file);
     const bool ok = print_metadata(file);
     if (ok) {
@@ -215,9 +236,10 @@ int qn_cli_info(int argc, char **argv)
     const char *path = NULL;
     const qn_command_line line = {
         .usage = "info FILE",
-        .purpose = "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight "
-                   "type, which of its\n"
-                   "layouts type 42 has, and whether quern has its tokeniser and chat format.",
+        .purpose =
+            "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight "
+            "type, which of its\n"
+            "layouts type 42 has, which weights are stored rotated, and whether quern has its tokeniser and chat format.",
         .operands = &path,
         .min_operands = 1,
         .max_operands = 1,

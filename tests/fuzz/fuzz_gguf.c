@@ -1,6 +1,7 @@
 /* Fuzzing the GGUF reader: any bytes are opened as a file; when they are one, everything in it is looked at in every way that
- * the interface offers, and the first and last blocks of every tensor are decoded. */
+ * the interface offers, the first and last blocks of every tensor are decoded, and the keys of rotated weights are read. */
 #include "gguf/gguf.h"
+#include "model/hadamard.h"
 #include "quant/quant.h"
 
 #include <stdlib.h>
@@ -60,6 +61,31 @@ static void decode_some(const qn_gguf_tensor *t)
         }
 }
 
+/* What is accepted keeps what the plan relies on: whole blocks, signs of +-1, names that are found. */
+static void read_rotation(const qn_gguf *file)
+{
+    qn_rotation r;
+    if (qn_rotation_read(file, &r) != QN_OK || r.block == 0)
+        return;
+    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
+        const qn_gguf_tensor *t = qn_gguf_tensor_at(file, i);
+        char name[128];
+        if (t->name.length >= sizeof name)
+            continue;
+        memcpy(name, t->name.data, t->name.length);
+        name[t->name.length] = '\0';
+        if (!qn_rotation_applies(&r, name))
+            continue;
+        const float *signs = qn_rotation_signs(&r, (size_t)t->dims[0]);
+        if (t->dims[0] % r.block != 0 || (r.signs && !signs))
+            abort();
+        for (uint64_t c = 0; signs && c < t->dims[0]; c++)
+            if (signs[c] != 1 && signs[c] != -1)
+                abort();
+    }
+    qn_rotation_free(&r);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     qn_gguf *file;
@@ -69,6 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         look_up(file, qn_gguf_kv_at(file, i));
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
         decode_some(qn_gguf_tensor_at(file, i));
+    read_rotation(file);
     qn_gguf_close(file);
     return 0;
 }
