@@ -29,6 +29,22 @@ $turn<|im_end|>
 done
 cmp -s "$work/chat" "$work/whole" || fail "chat: other answers than from the whole conversation: $(diff "$work/chat" "$work/whole")"
 
+# The same in two runs of the program, and a text that goes on where another run has stopped.
+{ quern chat -m "$model" --temp 0 -n 40 -q --save "$work/s" < <(head -n 1 "$work/lines") && cat "$work/out"; } >"$work/parts"
+{ quern chat -m "$model" --temp 0 -n 40 -q --load "$work/s" < <(tail -n 1 "$work/lines") && cat "$work/out"; } >>"$work/parts"
+cmp -s "$work/parts" "$work/chat" || fail "chat --load: other answers than without a pause"
+{ quern run -m "$model" --temp 0 -n 40 -q --load "$work/s" --chat -p 'Name another one.' </dev/null && cat "$work/out"; } >"$work/part"
+echo >>"$work/part"
+cmp -s "$work/part" <(tail -n "$(wc -l <"$work/part")" "$work/chat") || fail "run --chat --load: another answer than chat's"
+quern run -m "$model" --temp 0 -n 60 --ignore-eos -q -p 'Once upon a time there was a mill'
+mv "$work/out" "$work/whole"
+quern run -m "$model" --temp 0 -n 0 -q -p 'Once upon a time' --save "$work/s"
+quern run -m "$model" --temp 0 -n 25 --ignore-eos -q -p ' there was a mill' --load "$work/s" --save "$work/s"
+mv "$work/out" "$work/parts"
+quern run -m "$model" --temp 0 -n 35 --ignore-eos -q --load "$work/s" -t 1 -p ''
+cat "$work/out" >>"$work/parts"
+cmp -s "$work/parts" "$work/whole" || fail "run --load: not the text of one run: $(diff "$work/parts" "$work/whole")"
+
 # Peak memory at most 1.15 times the file and the cache of the positions in use: 30 layers x 3 heads x 64 x 2 x 2 bytes each.
 quern run -m "$model" --temp 0 -n 100 --ignore-eos -p 'Once upon a time'
 peak=$(sed -n 's/.*peak memory \([0-9.]*\) MiB.*/\1/p' "$work/err")

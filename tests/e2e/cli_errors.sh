@@ -39,6 +39,8 @@ refuses 2 "--quiet: takes no value" run -m "$model" -p x --quiet=1
 refuses 2 "unexpected argument 'y'" run -m "$model" -p x y
 refuses 2 'only one prompt' run -m "$model" -p x -f y
 refuses 2 '--system: needs --chat' run -m "$model" -p x --system y
+refuses 2 '--system: the conversation of --load' run -m "$model" -p x --chat --system y --load z
+refuses 2 '--system: the conversation of --load' chat -m "$model" --system y --load z
 refuses 2 '--stop: the text is empty' run -m "$model" -p x --stop ''
 refuses 2 'nothing to measure' bench -m "$model" -p 0 -n 0
 refuses 2 "--format: 'xml' is not one of" bench -m "$model" --format xml
@@ -103,7 +105,21 @@ refuses 1 'nowhere' run -m "$parrot" -f "$work/nowhere"
 refuses 1 '' run -m "$parrot" -f "$work"
 refuses 1 'less than one piece' perplexity -m "$parrot" -f "$work/garbage" -c 512
 
+# ---- Sessions that are not one, or not this model's ----
+quern run -m "$parrot" -p xyz -n 3 --save "$work/session"
+head -c 1000 "$work/session" >"$work/session-cut"
+LC_ALL=C sed 's/quernSES/quernses/' "$work/session" >"$work/session-magic"
+{ head -c 1500 "$work/session"; printf '\377'; tail -c +1502 "$work/session"; } >"$work/session-damaged"
+for file in session-cut session-magic session-damaged nowhere empty garbage .; do
+    refuses 1 "$work/$file" run -m "$parrot" -p x --load "$work/$file"
+    refuses 1 "$work/$file" chat -m "$parrot" --load "$work/$file"
+done
+refuses 1 'another model' run -m "$model" -p x --load "$work/session"
+refuses 1 'do not fit in a context of 4' run -m "$parrot" -p x -c 4 --load "$work/session"
+
 # ---- Output that cannot be written ----
+refuses 1 'No such file' run -m "$parrot" -p x -n 0 -q --save "$work/no/such/folder"
+refuses 1 'is a directory' run -m "$parrot" -p x -n 0 -q --save "$work"
 refuses 1 'No such file' logits -m "$model" --ids 1 -o "$work/no/such/folder"
 refuses 1 '' logits -m "$model" --ids 1 -o "$work"
 refuses 1 '' quantize "$model" "$work/no/such/folder" q8_0

@@ -50,6 +50,24 @@ quern chat -m "$parrot" -q -c 100 <"$work/lines"
 grep -q 'context of 100 tokens is full' "$work/err" || fail "chat: a full context is not told"
 [ "$(tail -n 1 "$work/out")" = 'Hé 世🙂!' ] || fail "chat: no answer after /reset"
 
+# ---- sessions: what is saved goes on where it was, whatever was last ----
+quern run -m "$parrot" -p x -n 4 -q --save "$work/s"
+{ [ $status -eq 0 ] && [ "$(cat "$work/out")" = 'Hé ' ]; } || fail "run --save"
+gives '世🙂!' run -m "$parrot" -q --load "$work/s"                         # the pending token alone
+gives '世🙂!' run -m "$parrot" -q --load "$work/s" -p '' -c 20 --batch 1
+gives 'Hé 世🙂!' run -m "$parrot" -q --load "$work/s" -p y
+quern run -m "$parrot" -q --load "$work/s" --save "$work/s"                # over the file it came from, to the end of the text
+gives 'Hé 世🙂!' run -m "$parrot" -q --load "$work/s"                      # which is the pending token now
+gives 'Hé 世🙂!' run -m "$parrot" -q --load "$work/s" --chat -p y
+gives '' run -m "$parrot" -q -n 0 -p 'xH' --save "$work/s"
+gives 'é 世🙂!' run -m "$parrot" -q --load "$work/s"                       # nothing pending: the last token's logits again
+for session in --save "--load $work/s --save" "--load $work/s --save"; do
+    # shellcheck disable=SC2086
+    printf 'one\ntwo\n' | "$QN_BIN/quern" chat -m "$parrot" -q $session "$work/s" >"$work/out" 2>"$work/err" || fail "chat $session"
+    [ "$(cat "$work/out")" = $'Hé 世🙂!\nHé 世🙂!' ] || fail "chat $session: the answers"
+done
+[ "$(ls -A "$work" | grep -c '^\.s\.')" -eq 0 ] || fail "--save: left a temporary file"
+
 # ---- logits: the same bits however the ids are given and however many threads ----
 ids=$(head -n 24 "$golden/qwen3.f16.ids" | paste -sd,)
 quern logits -m "$model" --ids "$ids" -o "$work/all" -t 1
