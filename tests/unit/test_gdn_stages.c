@@ -1,0 +1,421 @@
+/* Each stage of the chunked delta rule against its formula in float64 with the rounding points that quern/kernels.h names, on
+ * the stage's actual inputs. Compositions are in test_gdn_chunk.c. */
+#include "helper_gdn.h"
+
+#include "kernels/deltanet/rows.h"
+
+#include "base/cpu.h"
+
+#include <stdio.h>
+
+/* Sums of up to 256 terms in float32, and exponentials good to 2e-7: measured 3e-7. */
+#define BAR_F32 2e-6
+/* Float32 sums fall on the other side of a rounding boundary now and then: measured 4e-5. A rounding point that is missing or
+ * too many costs 5e-4 or more. */
+#define BAR_BF16 2e-4
+/* Boundaries are eight times as dense: measured 1e-4, where keys are equal and so all scores of a row change together. */
+#define BAR_F16 1.2e-4
+
+static double bar_of(qn_dtype dtype)
+{
+    return dtype == QN_DTYPE_F32 ? BAR_F32 : dtype == QN_DTYPE_F16 ? BAR_F16 : BAR_BF16;
+}
+
+/* ---- What the formulas run over ---- */
+
+typedef struct stages {
+    gdn_problem p;
+    qn_view gc, a, inverse, w, u, h, v_new;
+} stages;
+
+/* A chunk of a value head. */
+typedef struct place {
+    size_t row, n, head, key_head, chunk, sequence;
+} place;
+
+static void each_chunk(const stages *s, void (*work)(const stages *s, const place *at, double *out), double *out)
+{
+    const gdn_problem *p = &s->p;
+    size_t chunk = 0;
+    for (size_t q = 0; q < p->n_sequences; q++) {
+        size_t n;
+        const size_t first = gdn_sequence(p, q, &n);
+        for (size_t from = 0; from < n; from += 64, chunk++)
+            for (size_t h = 0; h < p->shape.v_heads; h++)
+                work(s, &(place){ first + from, n - from < 64 ? n - from : 64, h, gdn_key_head(&p->shape, h), chunk, q }, out);
+    }
+}
+
+static double *truth(size_t n)
+{
+    double *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (double)NAN;
+    return x;
+}
+
+static size_t gate_at(const stages *s, const place *at, size_t i)
+{
+    return (at->row + i) * s->p.shape.v_heads + at->head;
+}
+
+static double key(const stages *s, qn_view view, const place *at, size_t i, size_t d)
+{
+    return gdn_get(view, ((at->row + i) * s->p.shape.k_heads + at->key_head) * s->p.shape.head_k + d);
+}
+
+static double value(const stages *s, qn_view view, const place *at, size_t i, size_t x)
+{
+    return gdn_get(view, gate_at(s, at, i) * s->p.shape.head_v + x);
+}
+
+static double decay(const stages *s, const place *at, size_t i, size_t j)
+{
+    return exp(gdn_get(s->gc, gate_at(s, at, i)) - gdn_get(s->gc, gate_at(s, at, j)));
+}
+
+static size_t chunk_state(const stages *s, const place *at)
+{
+    return (at->chunk * s->p.shape.v_heads + at->head) * s->p.shape.head_v * s->p.shape.head_k;
+}
+
+/* ---- The formulas ---- */
+
+static void cumsum_true(const stages *s, const place *at, double *gc)
+{
+    double sum = 0;
+    for (size_t i = 0; i < at->n; i++)
+        gc[gate_at(s, at, i)] = sum += gdn_get(s->p.g, gate_at(s, at, i));
+}
+
+static void kkt_true(const stages *s, const place *at, double *a)
+{
+    for (size_t i = 0; i < at->n; i++)
+        for (size_t j = 0; j < 64; j++) {
+            double sum = 0;
+            for (size_t d = 0; j < i && d < s->p.shape.head_k; d++)
+                sum += key(s, s->p.k, at, i, d) * key(s, s->p.k, at, j, d);
+            a[gate_at(s, at, i) * 64 + j] = j < i ? gdn_get(s->p.beta, gate_at(s, at, i)) * sum * decay(s, at, i, j) : 0;
+        }
+}
+
+static void inverse_true(const stages *s, const place *at, double *inverse)
+{
+    for (size_t i = 0; i < at->n; i++)
+        for (size_t c = 0; c < 64; c++) {
+            double sum = i == c;
+            for (size_t j = c; j < i; j++)
+                sum -= gdn_get(s->a, gate_at(s, at, i) * 64 + j) * inverse[gate_at(s, at, j) * 64 + c];
+            inverse[gate_at(s, at, i) * 64 + c] = sum;
+        }
+}
+
+static void w_true(const stages *s, const place *at, double *w)
+{
+    const qn_gdn_shape *shape = &s->p.shape;
+    for (size_t d = 0; d < shape->head_k; d++) {
+        double gated[64];
+        for (size_t j = 0; j < at->n; j++)
+            gated[j] = gdn_round(s->p.dtype, gdn_get(s->p.beta, gate_at(s, at, j)) * exp(gdn_get(s->gc, gate_at(s, at, j))) *
+                                                 key(s, s->p.k, at, j, d));
+        for (size_t i = 0; i < at->n; i++) {
+            double sum = 0;
+            for (size_t j = 0; j <= i; j++)
+                sum += gdn_get(s->inverse, gate_at(s, at, i) * 64 + j) * gated[j];
+            w[gate_at(s, at, i) * shape->head_k + d] = gdn_round(s->p.dtype, sum);
+        }
+    }
+}
+
+static void u_true(const stages *s, const place *at, double *u)
+{
+    for (size_t x = 0; x < s->p.shape.head_v; x++)
+        for (size_t i = 0; i < at->n; i++) {
+            double sum = 0;
+            for (size_t j = 0; j <= i; j++)
+                sum += gdn_get(s->inverse, gate_at(s, at, i) * 64 + j) *
+                       gdn_round(s->p.dtype, gdn_get(s->p.beta, gate_at(s, at, j)) * value(s, s->p.v, at, j, x));
+            u[gate_at(s, at, i) * s->p.shape.head_v + x] = gdn_round(s->p.dtype, sum);
+        }
+}
+
+/* The state pass has three results, side by side: h, v_new, final. final begins as the initial state. */
+static double *pass_v_new(const stages *s, double *out)
+{
+    return out + s->h.count;
+}
+
+static double *pass_final(const stages *s, double *out)
+{
+    return out + s->h.count + s->v_new.count;
+}
+
+static void state_pass_true(const stages *s, const place *at, double *out)
+{
+    const qn_gdn_shape *shape = &s->p.shape;
+    const size_t size = shape->head_v * shape->head_k, head = (at->sequence * shape->v_heads + at->head) * size;
+    double *state = pass_final(s, out) + head, *h = out + chunk_state(s, at);
+    for (size_t i = 0; i < size; i++)
+        h[i] = gdn_round(s->p.dtype, state[i]);
+    for (size_t x = 0; x < shape->head_v; x++) {
+        double v_new[64];
+        double *row = state + x * shape->head_k;
+        for (size_t i = 0; i < at->n; i++) {
+            v_new[i] = value(s, s->u, at, i, x);
+            for (size_t d = 0; d < shape->head_k; d++)
+                v_new[i] -= gdn_get(s->w, gate_at(s, at, i) * shape->head_k + d) * row[d];
+            pass_v_new(s, out)[gate_at(s, at, i) * shape->head_v + x] = gdn_round(s->p.dtype, v_new[i]);
+        }
+        for (size_t d = 0; d < shape->head_k; d++)
+            row[d] *= exp(gdn_get(s->gc, gate_at(s, at, at->n - 1)));
+        for (size_t j = 0; j < at->n; j++)
+            for (size_t d = 0; d < shape->head_k; d++)
+                row[d] += gdn_round(s->p.dtype, decay(s, at, at->n - 1, j) * v_new[j]) * key(s, s->p.k, at, j, d);
+    }
+}
+
+static void output_true(const stages *s, const place *at, double *o)
+{
+    const qn_gdn_shape *shape = &s->p.shape;
+    for (size_t i = 0; i < at->n; i++) {
+        double scores[64];
+        for (size_t j = 0; j <= i; j++) {
+            double sum = 0;
+            for (size_t d = 0; d < shape->head_k; d++)
+                sum += key(s, s->p.q, at, i, d) * key(s, s->p.k, at, j, d);
+            scores[j] = gdn_round(s->p.dtype, sum * decay(s, at, i, j));
+        }
+        for (size_t x = 0; x < shape->head_v; x++) {
+            double sum = 0;
+            for (size_t d = 0; d < shape->head_k; d++)
+                sum += key(s, s->p.q, at, i, d) * gdn_get(s->h, chunk_state(s, at) + x * shape->head_k + d);
+            sum *= exp(gdn_get(s->gc, gate_at(s, at, i)));
+            for (size_t j = 0; j <= i; j++)
+                sum += scores[j] * value(s, s->v_new, at, j, x);
+            o[gate_at(s, at, i) * shape->head_v + x] = gdn_round(s->p.dtype, (double)shape->scale * sum);
+        }
+    }
+}
+
+/* ---- The tests ---- */
+
+/* Runs all stages one after the other, each on what the one before it left, and compares each. */
+static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, bool initial)
+{
+    gdn_make(problem, decays, keys, initial);
+    const qn_gdn_shape *shape = &problem->shape;
+    const size_t gates = problem->rows * shape->v_heads, size = shape->head_k * shape->head_v;
+    const qn_dtype dtype = problem->dtype;
+    stages s = { .p = *problem,
+                 .gc = gdn_new(QN_DTYPE_F32, gates),
+                 .a = gdn_new(QN_DTYPE_F32, gates * 64),
+                 .inverse = gdn_new(QN_DTYPE_F32, gates * 64),
+                 .w = gdn_new(dtype, gates * shape->head_k),
+                 .u = gdn_new(dtype, gates * shape->head_v),
+                 .h = gdn_new(dtype, problem->n_chunks * shape->v_heads * size),
+                 .v_new = gdn_new(dtype, gates * shape->head_v) };
+    const gdn_problem *p = &s.p;
+    double *gc = truth(s.gc.count), *a = truth(s.a.count), *inverse = truth(s.a.count), *w = truth(s.w.count);
+    double *u = truth(s.u.count), *pass = truth(s.h.count + s.v_new.count + p->final.count), *o = truth(p->o.count);
+    snprintf(gdn_case, sizeof gdn_case, "type %d, T %zu, K %zu, V %zu, decays %d, keys %d", (int)dtype, shape->tokens,
+             shape->head_k, shape->head_v, (int)decays, (int)keys);
+
+    assert_int_equal(qn_gdn_cumsum(shape, p->g, s.gc), QN_OK);
+    each_chunk(&s, cumsum_true, gc);
+    GDN_NEAR(s.gc, gc, 0x1p-24); /* one rounding */
+
+    assert_int_equal(qn_gdn_kkt(shape, p->k, p->beta, s.gc, s.a), QN_OK);
+    each_chunk(&s, kkt_true, a);
+    GDN_NEAR(s.a, a, BAR_F32);
+
+    assert_int_equal(qn_gdn_tril_inverse(shape, s.a, s.inverse), QN_OK);
+    each_chunk(&s, inverse_true, inverse);
+    GDN_NEAR(s.inverse, inverse, BAR_F32);
+
+    assert_int_equal(qn_gdn_recompute_w_u(shape, p->k, p->v, p->beta, s.gc, s.inverse, s.w, s.u), QN_OK);
+    each_chunk(&s, w_true, w);
+    each_chunk(&s, u_true, u);
+    GDN_NEAR(s.w, w, bar_of(dtype));
+    GDN_NEAR(s.u, u, bar_of(dtype));
+
+    assert_int_equal(qn_gdn_state_pass(shape, p->k, s.w, s.u, s.gc, p->initial, s.h, s.v_new, p->final), QN_OK);
+    for (size_t i = 0; i < p->final.count; i++)
+        pass_final(&s, pass)[i] = initial ? gdn_get(p->initial, i) : 0;
+    each_chunk(&s, state_pass_true, pass);
+    GDN_NEAR(s.h, pass, bar_of(dtype));
+    GDN_NEAR(s.v_new, pass_v_new(&s, pass), bar_of(dtype));
+    GDN_NEAR(p->final, pass_final(&s, pass), bar_of(dtype));
+
+    assert_int_equal(qn_gdn_chunk_output(shape, p->q, p->k, s.v_new, s.h, s.gc, p->o), QN_OK);
+    each_chunk(&s, output_true, o);
+    GDN_NEAR(p->o, o, bar_of(dtype));
+
+    /* In place, where that is allowed. */
+    assert_int_equal(qn_gdn_tril_inverse(shape, s.a, s.a), QN_OK);
+    assert_memory_equal(s.a.data, s.inverse.data, s.a.count * sizeof(float));
+    assert_int_equal(qn_gdn_cumsum(shape, p->g, p->g), QN_OK);
+    assert_memory_equal(p->g.data, s.gc.data, s.gc.count * sizeof(float));
+
+    const qn_view views[] = { s.gc, s.a, s.inverse, s.w, s.u, s.h, s.v_new };
+    double *const truths[] = { gc, a, inverse, w, u, pass, o };
+    for (size_t i = 0; i < 7; i++) {
+        gdn_free(views[i]);
+        free(truths[i]);
+    }
+    gdn_problem_free(&s.p);
+}
+
+static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
+enum { N_TYPES = sizeof types / sizeof types[0] };
+
+static void stages_near_formulas(void **unused)
+{
+    (void)unused;
+    static const size_t cases[][5] = { /* tokens, k heads, v heads, K, V */
+                                       { 1, 1, 1, 16, 16 },    { 64, 1, 2, 64, 48 },   { 65, 2, 4, 32, 80 },
+                                       { 130, 1, 3, 128, 16 }, { 79, 1, 1, 256, 256 }, { 200, 2, 2, 48, 32 }
+    };
+    for (size_t d = 0; d < N_TYPES; d++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            gdn_problem p = { .dtype = types[d],
+                              .shape = { .batch = 1 + i % 2,
+                                         .tokens = cases[i][0],
+                                         .k_heads = cases[i][1],
+                                         .v_heads = cases[i][2],
+                                         .head_k = cases[i][3],
+                                         .head_v = cases[i][4],
+                                         .scale = 0.1f,
+                                         .mapping = i % 2 ? QN_GDN_TILED : QN_GDN_GROUPED } };
+            check_stages(&p, i % 3 ? GDN_MILD : GDN_NONE, (gdn_keys)(i % 3), i % 2);
+        }
+}
+
+/* Sequences in a row, one empty, and rows of none: NaN goes in and poison must stay. Decays of -50 among mild ones. */
+static void stages_of_ragged_batches(void **unused)
+{
+    (void)unused;
+    for (size_t d = 0; d < N_TYPES; d++) {
+        gdn_problem p = { .dtype = types[d],
+                          .ends = { 0, 1, 1, 80, 144 },
+                          .shape = { .batch = 1,
+                                     .tokens = 150,
+                                     .k_heads = 1,
+                                     .v_heads = 2,
+                                     .head_k = 32,
+                                     .head_v = 16,
+                                     .scale = 0.2f,
+                                     .n_sequences = 4 } };
+        check_stages(&p, GDN_MIXED, GDN_RANDOM_KEYS, true);
+    }
+}
+
+/* Chunks of equal keys that all are learned in full and never forgotten: series in powers of A, and products of doubled ones,
+ * have no correct digit left here, or NaN. */
+static void inverse_of_equal_keys(void **unused)
+{
+    (void)unused;
+    gdn_problem p = { .dtype = QN_DTYPE_F32,
+                      .shape = {
+                          .batch = 1, .tokens = 64, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 } };
+    gdn_make(&p, GDN_NONE, GDN_EQUAL_KEYS, false);
+    const qn_view a = gdn_new(QN_DTYPE_F32, 64 * 64), inverse = gdn_new(QN_DTYPE_F32, 64 * 64);
+    for (size_t i = 0; i < 64; i++)
+        for (size_t j = 0; j < i; j++)
+            gdn_set(a, i * 64 + j, 1); /* on and above the diagonal the poison stays: it must not be read */
+    assert_int_equal(qn_gdn_tril_inverse(&p.shape, a, inverse), QN_OK);
+    for (size_t i = 0; i < 64; i++)
+        for (size_t j = 0; j < 64; j++)
+            assert_true(gdn_get(inverse, i * 64 + j) == (i == j ? 1 : j + 1 == i ? -1 : 0));
+    gdn_free(a);
+    gdn_free(inverse);
+    gdn_problem_free(&p);
+}
+
+/* Sums that rise by a rounding error of whoever made them are level: an exponent above 0 grows what should shrink. */
+static void rising_sums_are_level(void **unused)
+{
+    (void)unused;
+    gdn_problem p = { .dtype = QN_DTYPE_F32,
+                      .shape = {
+                          .batch = 1, .tokens = 3, .k_heads = 1, .v_heads = 1, .head_k = 16, .head_v = 16, .scale = 1 } };
+    gdn_make(&p, GDN_NONE, GDN_EQUAL_KEYS, false);
+    const qn_view gc = gdn_new(QN_DTYPE_F32, 3), a = gdn_new(QN_DTYPE_F32, 3 * 64);
+    const double sums[] = { -2, -100, -1 };
+    for (size_t i = 0; i < 3; i++)
+        gdn_set(gc, i, sums[i]);
+    assert_int_equal(qn_gdn_kkt(&p.shape, p.k, p.beta, gc, a), QN_OK);
+    const double level = gdn_get(a, 2 * 64 + 1) / gdn_get(p.beta, 2);
+    assert_true(fabs(level - 1) <= 1e-6);                /* e^0; it would be e^99 */
+    assert_true(fabs(gdn_get(a, 2 * 64)) <= exp(-85.0)); /* e^(-100+2) */
+    gdn_free(gc);
+    gdn_free(a);
+    gdn_problem_free(&p);
+}
+
+/* Each instruction set's conversions and step give the reference's bits. */
+static void row_kernels_agree(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
+    static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 65504, 65520, 1e-8f, 6e-8f, 1.00390625f, 1.01171875f };
+    enum { N = 77, K = 48, V = 32 };
+    qn_gdn_rows ref;
+    qn_gdn_rows_init(&ref, 0);
+    for (size_t level = 0; level < sizeof names / sizeof names[0]; level++) {
+        unsigned features;
+        qn_gdn_rows rows;
+        if (!qn_cpu_level(names[level], &features) || (features & ~qn_cpu_present()))
+            continue;
+        qn_gdn_rows_init(&rows, features);
+        for (size_t d = 0; d < N_TYPES; d++)
+            for (size_t n = 0; n <= N; n++) {
+                const qn_view x = gdn_new(QN_DTYPE_F32, n), y = gdn_new(types[d], n), z = gdn_new(QN_DTYPE_F32, n);
+                const qn_view y_ref = gdn_new(types[d], n), z_ref = gdn_new(QN_DTYPE_F32, n);
+                for (size_t i = 0; i < n; i++)
+                    gdn_set(x, i, i < sizeof special / sizeof special[0] ? (double)special[i] : exp(8 * gdn_normal()));
+                rows.from_float(y.data, x.data, types[d], n);
+                ref.from_float(y_ref.data, x.data, types[d], n);
+                assert_memory_equal(y.data, y_ref.data, n * gdn_size(types[d]));
+                rows.to_float(z.data, y.data, types[d], n);
+                ref.to_float(z_ref.data, y.data, types[d], n);
+                assert_memory_equal(z.data, z_ref.data, n * sizeof(float));
+                rows.round(x.data, types[d], n);
+                assert_memory_equal(x.data, z_ref.data, n * sizeof(float));
+                gdn_free(x);
+                gdn_free(y);
+                gdn_free(y_ref);
+                gdn_free(z);
+                gdn_free(z_ref);
+            }
+        float q[K], k[K], v[V];
+        const qn_view state = gdn_new(QN_DTYPE_F32, K * V), same = gdn_new(QN_DTYPE_F32, K * V);
+        const qn_view o = gdn_new(QN_DTYPE_F32, V), o_ref = gdn_new(QN_DTYPE_F32, V);
+        for (size_t i = 0; i < K * V; i++) {
+            gdn_set(state, i, gdn_normal());
+            gdn_set(same, i, gdn_get(state, i));
+            q[i % K] = (float)gdn_normal();
+            k[i % K] = (float)gdn_normal();
+            v[i % V] = (float)gdn_normal();
+        }
+        const qn_gdn_token token = { .q = q, .k = k, .v = v, .decay = 0.9f, .beta = 0.4f, .scale = 0.3f };
+        rows.step(state.data, &token, K, V, o.data);
+        ref.step(same.data, &token, K, V, o_ref.data);
+        assert_memory_equal(state.data, same.data, K * V * sizeof(float));
+        assert_memory_equal(o.data, o_ref.data, V * sizeof(float));
+        gdn_free(state);
+        gdn_free(same);
+        gdn_free(o);
+        gdn_free(o_ref);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_near_formulas),  cmocka_unit_test(stages_of_ragged_batches),
+        cmocka_unit_test(inverse_of_equal_keys), cmocka_unit_test(rising_sums_are_level),
+        cmocka_unit_test(row_kernels_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
