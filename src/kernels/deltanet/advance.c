@@ -87,7 +87,10 @@ static void score(const qn_deltanet_kernels *kernels, const qn_gdn_head *head, c
     const size_t head_k = head->head_k, stored = c->stored, rows = c->rows;
     kernels->product(c->scores, SCORE_ROW, c->pairs, head_k, 1, head->keys, QN_GDN_CHUNK, 2 * rows, whole_units(stored), head_k,
                      false);
-    for (size_t from = 0; from < rows; from += BLOCK) {
+    if (rows <= BLOCK)
+        kernels->product(c->scores + stored, SCORE_ROW, c->pairs, head_k, 1, c->keys, c->key_row, 2 * rows, whole_units(rows),
+                         head_k, false);
+    for (size_t from = 0; rows > BLOCK && from < rows; from += BLOCK) {
         const size_t n = rows - from < BLOCK ? rows - from : BLOCK, columns = whole_units(from + n);
         for (size_t row = from; row < 2 * rows; row += rows)
             kernels->product(c->scores + row * SCORE_ROW + stored, SCORE_ROW, c->pairs + row * head_k, head_k, 1, c->keys,
