@@ -26,13 +26,14 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
             finite = finite && isfinite(run[i]);
         }
         const bool zero = largest < QN_SMALLEST_RUN || !finite;
-        const float inverse = zero ? 0 : 127.0f / largest, scale = !finite ? NAN : zero ? 0 : largest * (1.0f / 127);
+        const float inverse = zero ? 0 : 127.0f / largest, step = zero ? 0 : largest * (1.0f / 127);
+        const float scale = finite ? step : NAN;
         if (!finite)
             memset(run, 0, sizeof run);
         int32_t sum = 0, sum_hi = 0;
         for (size_t i = 0; i < QN_RUN; i++) {
             const float code = rintf(run[i] * inverse);
-            const float fine_code = acts->fine ? rintf(fmaf(-code, scale, run[i]) * (inverse * QN_FINE)) : 0;
+            const float fine_code = acts->fine ? rintf(fmaf(-code, step, run[i]) * (inverse * QN_FINE)) : 0;
             for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
                 const size_t at = run0 * QN_RUN + qn_act_position((qn_act_form)form, lane * QN_RUN + i);
                 if (acts->codes[form])

@@ -70,16 +70,17 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
         /* Zero times anything finite is zero, and NaN otherwise. */
         const bool finite = v16_sum(v16_fma(a, v16_set1(0), v16_mul(b, v16_set1(0)))) == 0;
         const bool zero = !finite || largest < QN_SMALLEST_RUN;
-        const float inverse = zero ? 0 : 127.0f / largest, scale = !finite ? NAN : zero ? 0 : largest * (1.0f / 127);
+        const float inverse = zero ? 0 : 127.0f / largest, step = zero ? 0 : largest * (1.0f / 127);
+        const float scale = finite ? step : NAN;
         if (!finite)
             a = b = v16_set1(0);
         v16 qa = v16_rint(v16_mul(a, v16_set1(inverse))), qb = v16_rint(v16_mul(b, v16_set1(inverse)));
         v16i_store_i8(codes + begin, v16_to_int(qa));
         v16i_store_i8(codes + begin + 16, v16_to_int(qb));
         if (acts->fine) {
-            const v16 minus_scale = v16_set1(-scale), finer = v16_set1(inverse * QN_FINE), fine = v16_set1(QN_FINE);
-            const v16 fa = v16_rint(v16_mul(v16_fma(qa, minus_scale, a), finer));
-            const v16 fb = v16_rint(v16_mul(v16_fma(qb, minus_scale, b), finer));
+            const v16 minus_step = v16_set1(-step), finer = v16_set1(inverse * QN_FINE), fine = v16_set1(QN_FINE);
+            const v16 fa = v16_rint(v16_mul(v16_fma(qa, minus_step, a), finer));
+            const v16 fb = v16_rint(v16_mul(v16_fma(qb, minus_step, b), finer));
             v16i_store_i8(fine_codes + begin, v16_to_int(fa));
             v16i_store_i8(fine_codes + begin + 16, v16_to_int(fb));
             qa = v16_fma(qa, fine, fa);
