@@ -188,6 +188,28 @@ static void check_swiglu(const qn_elementwise_kernels *kernels, bool reference, 
     qn_guarded_free(&y);
 }
 
+static void check_gate(const qn_elementwise_kernels *kernels, bool reference, size_t n, float *expected)
+{
+    float *x = random_input(0, n, 6), *gate = random_input(1, n, 6);
+    gate[0] = 200; /* past the clamps of the exponential on both sides */
+    if (n > 2)
+        gate[2] = -200;
+    qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
+    kernels->gate(floats(&y), x, gate, n);
+    if (reference) {
+        memcpy(expected, y.data, n * sizeof(float));
+        for (size_t k = 0; k < n; k++) {
+            const double exact = (double)x[k] / (1 + exp(-(double)gate[k]));
+            const double bound = 3e-7 * fabs(exact) + 1e-35; /* the exponential's 2e-7 and two roundings */
+            qn_expect_near(&expected[k], &exact, &bound, 1, "element");
+        }
+    } else {
+        qn_expect_same(floats(&y), expected, n, "element");
+    }
+    qn_expect(qn_guarded_ok(&y), "bytes outside the output were written");
+    qn_guarded_free(&y);
+}
+
 void qn_check_elementwise(bool bench)
 {
     qn_level levels[8];
@@ -200,6 +222,14 @@ void qn_check_elementwise(bool bench)
             qn_elementwise_kernels_init(&kernels, levels[i].features);
             qn_case_begin("elementwise", levels[i].name, "swiglu width %zu", widths[w]);
             check_swiglu(&kernels, i == 0, widths[w], expected);
+        }
+    for (size_t w = 0; w < N_WIDTHS; w++)
+        for (size_t i = 0; i < n_levels; i++) {
+            qn_elementwise_kernels kernels;
+            qn_random_seed(w);
+            qn_elementwise_kernels_init(&kernels, levels[i].features);
+            qn_case_begin("elementwise", levels[i].name, "gate width %zu", widths[w]);
+            check_gate(&kernels, i == 0, widths[w], expected);
         }
     for (size_t i = 0; bench && i < n_levels; i++) {
         qn_elementwise_kernels kernels;

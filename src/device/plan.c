@@ -3,7 +3,6 @@
 
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
-#include "kernels/deltanet/deltanet.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -157,16 +156,5 @@ uint64_t qn_plan_weight_bytes(const qn_plan *plan)
         if (op->kind == QN_OP_DELTA_OUT)
             bytes += plan->recurrent.head_v * sizeof(float);
     }
-    return bytes;
-}
-
-uint64_t qn_plan_recurrent_bytes(const qn_plan *plan)
-{
-    const qn_recurrent_shape *shape = &plan->recurrent;
-    const uint64_t state = (uint64_t)shape->n_v_heads * shape->head_k * shape->head_v * sizeof(float);
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < plan->n_ops; i++)
-        if (plan->ops[i].kind == QN_OP_DELTA)
-            bytes += state + state / QN_GDN_CHUNK;
     return bytes;
 }

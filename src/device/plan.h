@@ -180,7 +180,4 @@ void qn_plan_free(qn_plan *plan);
 /* qn_plan_weight_bytes - bytes of weights that a step of one row reads. */
 uint64_t qn_plan_weight_bytes(const qn_plan *plan);
 
-/* qn_plan_recurrent_bytes - bytes of recurrent state that a token reads, and its share of what a chunk of tokens writes. */
-uint64_t qn_plan_recurrent_bytes(const qn_plan *plan);
-
 #endif
