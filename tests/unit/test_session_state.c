@@ -1,12 +1,10 @@
 /* Sessions that are saved, restored, forked and taken back, over models with and without recurrent layers: what goes on from
  * there has the bits of a session that never did any of it; and state files that are damaged, foreign or made to deceive. */
-#include "base/memory.h"
 #include "cache/recurrent.h"
 #include "engine/state_file.h"
 #include "kernels/deltanet/deltanet.h"
 #include "quern/quern.h"
 
-#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 

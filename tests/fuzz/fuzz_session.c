@@ -1,0 +1,152 @@
+/* Fuzzing saved sessions: a header, any bytes over and over as what is behind it, and a choice of what is made right of magic,
+ * version, model, sizes and checksums, so that every check is reached and passed. What is restored is evaluated and taken back.
+ */
+#include "engine/internal.h"
+#include "engine/state_file.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { N_CTX = 128, HEADER = sizeof(struct qn_state_header), CHECKSUM = sizeof(uint64_t) };
+
+/* Bits of the input's first two bytes: what is left as the input has it. */
+enum {
+    KEEP_MAGIC = 1,
+    KEEP_VERSION = 2,
+    KEEP_MODEL = 4,
+    KEEP_KV = 8,
+    KEEP_FILE_BYTES = 16,
+    KEEP_LENGTHS = 32,
+    KEEP_HEADER_CHECKSUM = 64,
+    KEEP_CHECKSUM = 128,
+    KEEP_SIZE = 256,
+    KEEP_TOKENS = 512
+};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static qn_model *model;
+static uint64_t fingerprint;
+static uint64_t fixed_bytes; /* of a file: recurrent memory */
+static float *logits;
+
+static void load_once(void)
+{
+    const qn_model_params params = { .n_threads = 1 };
+    if (model)
+        return;
+    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen35.q1_0.gguf", &params, &model) != QN_OK ||
+        qn_model_fingerprint(model, &fingerprint) != QN_OK) {
+        fprintf(stderr, "%s\n", qn_error_text());
+        exit(1);
+    }
+    qn_session *session;
+    const qn_session_params session_params = { .n_ctx = N_CTX };
+    if (qn_session_create(model, &session_params, &session) != QN_OK)
+        exit(1);
+    fixed_bytes = qn_session_cache_bytes(session, 0);
+    qn_session_free(session);
+    logits = malloc(qn_model_get_info(model).n_vocab * sizeof *logits);
+    if (!logits)
+        exit(1);
+}
+
+/* Keys come in tiles of 16 positions. */
+static size_t right_size(uint32_t length)
+{
+    const size_t position = qn_model_get_info(model).cache_bytes_per_position;
+    return HEADER + length * sizeof(qn_token) + (length + (length + 15) / 16 * 16) * position / 2 + (size_t)fixed_bytes +
+           CHECKSUM;
+}
+
+static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
+{
+    unsigned keep = 0;
+    struct qn_state_header header = { .length = 0 };
+    if (size >= 2)
+        keep = data[0] | (unsigned)data[1] << 8;
+    if (size > 2)
+        memcpy(&header, data + 2, size - 2 < HEADER ? size - 2 : HEADER);
+    const size_t begin = 2 + HEADER, n = size > begin ? size - begin : 0;
+    if (!(keep & KEEP_LENGTHS)) {
+        header.capacity = N_CTX;
+        header.length %= N_CTX + 1;
+    }
+    *file_size = keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(header.length % (N_CTX + 1));
+    uint8_t *file = calloc(1, *file_size);
+    if (!file)
+        exit(1);
+    for (size_t i = HEADER; n && i < *file_size; i++)
+        file[i] = data[begin + (i - HEADER) % n];
+    const uint32_t n_vocab = qn_model_get_info(model).n_vocab;
+    if (!(keep & (KEEP_TOKENS | KEEP_SIZE))) {
+        header.pending = (int32_t)((uint32_t)header.pending % (n_vocab + 1)) - 1;
+        for (uint32_t i = 0; i < header.length % (N_CTX + 1); i++) {
+            const qn_token token = (qn_token)(i % n_vocab);
+            memcpy(file + HEADER + i * sizeof token, &token, sizeof token);
+        }
+    }
+    if (!(keep & KEEP_MAGIC))
+        memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
+    if (!(keep & KEEP_VERSION))
+        header.version = QN_STATE_VERSION;
+    if (!(keep & KEEP_MODEL))
+        header.fingerprint = fingerprint;
+    if (!(keep & KEEP_KV))
+        memcpy(header.kv, (char[sizeof header.kv]){ "f16" }, sizeof header.kv);
+    if (!(keep & KEEP_FILE_BYTES))
+        header.file_bytes = *file_size;
+    if (!(keep & KEEP_HEADER_CHECKSUM))
+        header.checksum = XXH64(&header, offsetof(struct qn_state_header, checksum), 0);
+    memcpy(file, &header, HEADER);
+    const uint64_t checksum = XXH64(file, *file_size - CHECKSUM, 0);
+    if (!(keep & KEEP_CHECKSUM))
+        memcpy(file + *file_size - CHECKSUM, &checksum, CHECKSUM);
+    return file;
+}
+
+static void use(qn_session *session)
+{
+    const qn_token token = 1;
+    const uint32_t length = qn_session_length(session);
+    if (length > qn_session_capacity(session))
+        abort();
+    for (uint32_t i = 0; i < length; i++)
+        if ((uint32_t)qn_session_tokens(session)[i] >= qn_model_get_info(model).n_vocab)
+            abort();
+    if (qn_session_checkpoint(session) != QN_OK)
+        abort();
+    const qn_status status = qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits);
+    if (status != (length == N_CTX ? QN_ERR_CONTEXT : QN_OK))
+        abort();
+    if (qn_session_truncate(session, qn_session_reach(session, length / 2)) != QN_OK)
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    load_once();
+    size_t file_size;
+    uint8_t *file = make_file(data, size, &file_size);
+    char path[64];
+    const int fd = memfd_create("session", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, file, file_size) != (ssize_t)file_size)
+        exit(1);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const qn_session_params params = { .n_ctx = N_CTX, .n_batch = 8 };
+    qn_session *session;
+    const qn_status status = qn_session_restore(model, path, &params, &session);
+    if (status == QN_OK)
+        use(session);
+    else if (size >= 2 && data[0] == 0 && data[1] == 0)
+        abort(); /* everything was made right */
+    qn_session_free(session);
+    close(fd);
+    free(file);
+    return 0;
+}
