@@ -16,6 +16,8 @@ _Static_assert((int)QN_GDN_CHUNK_SIZE == (int)QN_GDN_CHUNK, "the chunk of the pu
 enum { CHUNK = QN_GDN_CHUNK };
 #define NORMALIZE_EPS 1e-6f /* FLA's and transformers' */
 
+typedef struct place place;
+
 /* A call: its shape, what follows from it, and the views that it has, by the names of the public header. */
 typedef struct call {
     const qn_gdn_shape *shape;
@@ -25,15 +27,17 @@ typedef struct call {
     qn_view q, k, v, g, beta, gc, a, inverse, w, u, initial, h, v_new, final, o;
     qn_gdn_stages stages;
     qn_gdn_tiles tiles;
+    float *states; /* of the value heads of a key head */
     void *scratch;
+    void (*head_work)(struct call *c, const place *p);
 } call;
 
 /* A value head of a sequence. */
-typedef struct place {
-    size_t row, n;         /* tokens */
-    size_t head, key_head; /* value head, and the key head that it reads */
-    size_t state, chunk;   /* index into states; into chunk states, of the first chunk */
-} place;
+struct place {
+    size_t sequence, row, n; /* and its tokens */
+    size_t key_head, head;   /* value head, and the key head that it reads */
+    size_t state, chunk;     /* index into states; of the sequence's first chunk */
+};
 
 /* ---- Checks ---- */
 
@@ -252,7 +256,7 @@ static void normalize_row(float *x, size_t n, float eps, qn_dtype dtype)
 {
     const float factor = 1.0f / sqrtf(qn_api_kernels.norm.sum_squares(x, n) + eps);
     qn_api_kernels.deltanet.scale(x, x, factor, n);
-    qn_api_kernels.gdn_rows.round(x, dtype, n);
+    qn_api_kernels.gdn_rows.round(x, x, dtype, n);
 }
 
 static void normalize_tile(const call *c, float *tile, size_t n)
@@ -263,31 +267,49 @@ static void normalize_tile(const call *c, float *tile, size_t n)
 
 /* ---- The walk ---- */
 
-static void set_stages(call *c)
+/* How many value heads read a key head, and the i-th of them. */
+static size_t group_size(const qn_gdn_shape *shape)
 {
+    return shape->v_heads / shape->k_heads;
+}
+
+static void go_to_head(const call *c, place *p, size_t i)
+{
+    const qn_gdn_shape *shape = c->shape;
+    p->head = shape->mapping == QN_GDN_TILED ? i * shape->k_heads + p->key_head : p->key_head * group_size(shape) + i;
+    p->state = p->sequence * shape->v_heads + p->head;
+}
+
+/* All key heads of all sequences, for work that visits their value heads itself. */
+static void each_key_head(call *c, void (*work)(call *c, place *p))
+{
+    place p = { 0 };
     c->stages = (qn_gdn_stages){ .kernels = &qn_api_kernels.deltanet,
                                  .rows = &qn_api_kernels.gdn_rows,
                                  .dtype = c->dtype,
                                  .head_k = c->shape->head_k,
                                  .head_v = c->shape->head_v };
+    for (p.sequence = 0; p.sequence < c->sequences.n; p.sequence++) {
+        p.row = qn_sequence_at(&c->sequences, p.sequence, &p.n);
+        for (p.key_head = 0; p.key_head < c->shape->k_heads; p.key_head++)
+            work(c, &p);
+        p.chunk += chunks_of(p.n);
+    }
+}
+
+/* One value head after the other. */
+static void visit_heads(call *c, place *p)
+{
+    for (size_t i = 0; i < group_size(c->shape); i++) {
+        go_to_head(c, p, i);
+        c->head_work(c, p);
+    }
 }
 
 static void each_head(call *c, void (*work)(call *c, const place *p))
 {
-    const qn_gdn_shape *shape = c->shape;
-    place p = { 0 };
-    set_stages(c);
-    for (size_t s = 0; s < c->sequences.n; s++) {
-        const size_t first_chunk = p.chunk;
-        p.row = qn_sequence_at(&c->sequences, s, &p.n);
-        for (p.head = 0; p.head < shape->v_heads; p.head++) {
-            p.key_head = shape->mapping == QN_GDN_TILED ? p.head % shape->k_heads : p.head / (shape->v_heads / shape->k_heads);
-            p.state = s * shape->v_heads + p.head;
-            p.chunk = first_chunk;
-            work(c, &p);
-        }
-        p.chunk = first_chunk + chunks_of(p.n);
-    }
+    c->head_work = work;
+    each_key_head(c, visit_heads);
 }
 
 static qn_status each_head_with_tiles(call *c, void (*work)(call *c, const place *p))
@@ -342,6 +364,7 @@ static void kkt_head(call *c, const place *p)
         const size_t row = p->row + first, n = chunk_rows(p, first);
         load_keys(c, c->tiles.k, c->k, p, row, n);
         make_columns(c, n);
+        qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.kk, c->tiles.k, n);
         load_beta(c, p, row, n);
         load_sums(c, p, row, n);
         qn_gdn_tile_kkt(&c->stages, &c->tiles, n);
@@ -488,6 +511,7 @@ static void output_head(call *c, const place *p)
         load_keys(c, c->tiles.q, c->q, p, row, n);
         load_keys(c, c->tiles.k, c->k, p, row, n);
         make_columns(c, n);
+        qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.qk, c->tiles.q, n);
         load_values(c, c->tiles.v_new, c->v_new, p, row, n);
         load_sums(c, p, row, n);
         qn_gdn_tile_output(&c->stages, &c->tiles, c->shape->scale, n);
@@ -550,28 +574,58 @@ static void load_queries_and_keys(call *c, const place *p, size_t row, size_t n)
     }
 }
 
-/* Stage by stage, rounded to D between them. */
-static void staged_head(call *c, const place *p)
+/* One chunk of a value head, stage by stage, rounded to D between them; q, k and their dots are there. */
+static void staged_chunk(call *c, const place *p, size_t row, size_t n)
 {
-    const size_t size = c->shape->head_k * c->shape->head_v;
-    load_state(c, p);
+    load_values(c, c->tiles.v, c->v, p, row, n);
+    load_beta(c, p, row, n);
+    sum_decays(c, p, row, n);
+    qn_gdn_tile_kkt(&c->stages, &c->tiles, n);
+    qn_gdn_tile_inverse(&c->stages, &c->tiles, n);
+    qn_gdn_tile_w_u(&c->stages, &c->tiles, n);
+    c->stages.rows->round(c->tiles.start, c->tiles.state, c->dtype, c->shape->head_k * c->shape->head_v);
+    qn_gdn_tile_state(&c->stages, &c->tiles, n);
+    qn_gdn_tile_output(&c->stages, &c->tiles, c->shape->scale, n);
+    store_rows(c, c->o, c->tiles.o, p, row, n, c->shape->head_v);
+}
+
+/* The value heads of a key head side by side, since they share what is made of q and k. */
+static void staged_group(call *c, place *p)
+{
+    const size_t size = c->shape->head_k * c->shape->head_v, n_heads = group_size(c->shape);
+    for (size_t i = 0; i < n_heads; i++) {
+        go_to_head(c, p, i);
+        c->tiles.state = c->states + i * size;
+        load_state(c, p);
+    }
     for (size_t first = 0; first < p->n; first += CHUNK) {
         const size_t row = p->row + first, n = chunk_rows(p, first);
         load_queries_and_keys(c, p, row, n);
         make_columns(c, n);
-        load_values(c, c->tiles.v, c->v, p, row, n);
-        load_beta(c, p, row, n);
-        sum_decays(c, p, row, n);
-        qn_gdn_tile_kkt(&c->stages, &c->tiles, n);
-        qn_gdn_tile_inverse(&c->stages, &c->tiles, n);
-        qn_gdn_tile_w_u(&c->stages, &c->tiles, n);
-        memcpy(c->tiles.start, c->tiles.state, size * sizeof(float));
-        c->stages.rows->round(c->tiles.start, c->dtype, size);
-        qn_gdn_tile_state(&c->stages, &c->tiles, n);
-        qn_gdn_tile_output(&c->stages, &c->tiles, c->shape->scale, n);
-        store_rows(c, c->o, c->tiles.o, p, row, n, c->shape->head_v);
+        qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.kk, c->tiles.k, n);
+        qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.qk, c->tiles.q, n);
+        for (size_t i = 0; i < n_heads; i++) {
+            go_to_head(c, p, i);
+            c->tiles.state = c->states + i * size;
+            staged_chunk(c, p, row, n);
+        }
     }
-    store_state(c, p);
+    for (size_t i = 0; i < n_heads; i++) {
+        go_to_head(c, p, i);
+        c->tiles.state = c->states + i * size;
+        store_state(c, p);
+    }
+}
+
+static qn_status run_staged(call *c)
+{
+    QN_TRY(qn_alloc(&c->states, group_size(c->shape), c->shape->head_k * c->shape->head_v * sizeof *c->states, "delta rule"));
+    const qn_status status = qn_gdn_tiles_create(&c->tiles, c->shape->head_k, c->shape->head_v);
+    if (status == QN_OK)
+        each_key_head(c, staged_group);
+    qn_gdn_tiles_free(&c->tiles);
+    qn_free(c->states);
+    return status;
 }
 
 /* f32: through the engine's kernels, which solve for v' instead of forming w and u. */
@@ -623,7 +677,7 @@ qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view 
     c.initial = initial;
     c.final = final;
     if (c.dtype != QN_DTYPE_F32)
-        return each_head_with_tiles(&c, staged_head);
+        return run_staged(&c);
     QN_TRY(qn_alloc(&c.scratch, qn_gdn_scratch(shape->head_k), 1, "delta rule"));
     const qn_status status = each_head_with_tiles(&c, direct_head);
     qn_free(c.scratch);

@@ -380,7 +380,7 @@ static void row_kernels_agree(void **unused)
                 rows.to_float(z.data, y.data, types[d], n);
                 ref.to_float(z_ref.data, y.data, types[d], n);
                 assert_memory_equal(z.data, z_ref.data, n * sizeof(float));
-                rows.round(x.data, types[d], n);
+                rows.round(x.data, x.data, types[d], n);
                 assert_memory_equal(x.data, z_ref.data, n * sizeof(float));
                 gdn_free(x);
                 gdn_free(y);

@@ -20,8 +20,8 @@ typedef struct qn_gdn_rows {
     /* n elements of F32, F16 or BF16 to floats, and back, rounded to nearest even. x and y do not overlap. */
     void (*to_float)(float *y, const void *x, qn_dtype dtype, size_t n);
     void (*from_float)(void *y, const float *x, qn_dtype dtype, size_t n);
-    /* x [n] to the nearest values of F16 or BF16; F32 stays. */
-    void (*round)(float *x, qn_dtype dtype, size_t n);
+    /* y[i] = the nearest value of the type to x[i], n of them; y may be x. */
+    void (*round)(float *y, const float *x, qn_dtype dtype, size_t n);
     /* S = state [head_v][head_k]: with d = S k, each a sum in canonical order, v'_x = beta * (v_x - decay * d_x), then
      * S[x][i] = fma(v'_x, k_i, decay * S[x][i]) and o_x = scale * (S q)_x. head_k is a multiple of 16. */
     void (*step)(float *state, const qn_gdn_token *token, size_t head_k, size_t head_v, float *o);

@@ -24,12 +24,12 @@ static void from_float_ref(void *y, const float *x, qn_dtype dtype, size_t n)
             halves[i] = dtype == QN_DTYPE_F16 ? qn_f32_to_f16(x[i]) : qn_f32_to_bf16(x[i]);
 }
 
-static void round_ref(float *x, qn_dtype dtype, size_t n)
+static void round_ref(float *y, const float *x, qn_dtype dtype, size_t n)
 {
-    if (dtype == QN_DTYPE_F32)
-        return;
     for (size_t i = 0; i < n; i++)
-        x[i] = dtype == QN_DTYPE_F16 ? qn_f16_to_f32(qn_f32_to_f16(x[i])) : qn_bf16_to_f32(qn_f32_to_bf16(x[i]));
+        y[i] = dtype == QN_DTYPE_F32   ? x[i]
+               : dtype == QN_DTYPE_F16 ? qn_f16_to_f32(qn_f32_to_f16(x[i]))
+                                       : qn_bf16_to_f32(qn_f32_to_bf16(x[i]));
 }
 
 static float dot(const float *a, const float *b, size_t n)

@@ -52,21 +52,24 @@ static void from_float_simd(void *y, const float *x, qn_dtype dtype, size_t n)
     }
 }
 
-static void round_simd(float *x, qn_dtype dtype, size_t n)
+static void round_simd(float *y, const float *x, qn_dtype dtype, size_t n)
 {
     size_t i = 0;
-    if (dtype == QN_DTYPE_BF16) {
+    if (dtype == QN_DTYPE_F32) {
         for (; i < n; i++)
-            x[i] = qn_bits_f32(bf16_bits(x[i]));
-    } else if (dtype == QN_DTYPE_F16) {
+            y[i] = x[i];
+    } else if (dtype == QN_DTYPE_BF16) {
+        for (; i < n; i++)
+            y[i] = qn_bits_f32(bf16_bits(x[i]));
+    } else {
         uint16_t halves[QN_LANES];
         for (; i + QN_LANES <= n; i += QN_LANES) {
             v16_store_f16(halves, v16_load(x + i));
-            v16_store(x + i, v16_load_f16(halves));
+            v16_store(y + i, v16_load_f16(halves));
         }
         if (i < n) {
             v16_store_f16(halves, v16_load_n(x + i, n - i));
-            v16_store_n(x + i, v16_load_f16(halves), n - i);
+            v16_store_n(y + i, v16_load_f16(halves), n - i);
         }
     }
 }

@@ -19,10 +19,11 @@ qn_status qn_gdn_tiles_create(qn_gdn_tiles *tiles, size_t head_k, size_t head_v)
         float **tile;
         size_t count;
     } parts[] = {
-        { &tiles->q, keys },      { &tiles->k, keys },      { &tiles->w, keys },         { &tiles->gated_k, keys },
-        { &tiles->u, values },    { &tiles->v, values },    { &tiles->v_new, values },   { &tiles->gated_v, values },
-        { &tiles->o, values },    { &tiles->a, square },    { &tiles->inverse, square }, { &tiles->k_columns, keys },
-        { &tiles->state, state }, { &tiles->start, state }, { &tiles->beta, CHUNK },
+        { &tiles->q, keys },         { &tiles->k, keys },         { &tiles->w, keys },       { &tiles->gated_k, keys },
+        { &tiles->u, values },       { &tiles->v, values },       { &tiles->v_new, values }, { &tiles->gated_v, values },
+        { &tiles->o, values },       { &tiles->a, square },       { &tiles->kk, square },    { &tiles->qk, square },
+        { &tiles->inverse, square }, { &tiles->k_columns, keys }, { &tiles->state, state },  { &tiles->start, state },
+        { &tiles->beta, CHUNK },
     };
     const size_t n_parts = sizeof parts / sizeof parts[0], sums = CHUNK * sizeof *tiles->gc / sizeof(float);
     size_t total = sums;
@@ -55,20 +56,31 @@ void qn_gdn_transpose(float *to, size_t to_row, const float *from, size_t from_r
                     to[c * to_row + r] = from[r * from_row + c];
 }
 
-/* a[i][j] = x_i . k_j for j up to the end of i's block; then gated for j <= i, and zeros after that. */
-static void gated_dots(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, const float *x, size_t n)
+void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, float *dots, const float *x, size_t n)
 {
     const size_t head_k = stages->head_k;
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t end = smaller(i + BLOCK, n);
-        stages->kernels->product(tiles->a + i * CHUNK, CHUNK, x + i * head_k, head_k, 1, tiles->k_columns, CHUNK, end - i, end,
+        stages->kernels->product(dots + i * CHUNK, CHUNK, x + i * head_k, head_k, 1, tiles->k_columns, CHUNK, end - i, end,
                                  head_k, false);
     }
+}
+
+/* a[i][j] = e^(gc_i - gc_j) dots[i][j] for j <= i; zeros after that. */
+static void gated_dots(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, const float *dots, size_t n)
+{
     for (size_t i = 0; i < n; i++) {
         float *row = tiles->a + i * CHUNK;
+        memcpy(row, dots + i * CHUNK, (i + 1) * sizeof *row);
         stages->kernels->gate(row, CHUNK, 1, tiles->gc[i], tiles->gc, i + 1);
         memset(row + i + 1, 0, (CHUNK - i - 1) * sizeof *row);
     }
+}
+
+static void round_tile(const qn_gdn_stages *stages, float *tile, size_t n)
+{
+    if (stages->dtype != QN_DTYPE_F32)
+        stages->rows->round(tile, tile, stages->dtype, n);
 }
 
 /* y = l x, l lower triangular with zeros up to the end of each block. */
@@ -105,7 +117,7 @@ static void rows_since_start(const qn_gdn_stages *stages, const qn_gdn_tiles *ti
 
 void qn_gdn_tile_kkt(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n)
 {
-    gated_dots(stages, tiles, tiles->k, n);
+    gated_dots(stages, tiles, tiles->kk, n);
     for (size_t i = 0; i < n; i++) {
         stages->kernels->scale(tiles->a + i * CHUNK, tiles->a + i * CHUNK, tiles->beta[i], i);
         tiles->a[i * CHUNK + i] = 0;
@@ -138,12 +150,12 @@ void qn_gdn_tile_w_u(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n)
         stages->kernels->scale(tiles->gated_v + i * head_v, tiles->v + i * head_v, tiles->beta[i], head_v);
     }
     rows_since_start(stages, tiles, tiles->gated_k, tiles->gated_k, head_k, n);
-    stages->rows->round(tiles->gated_k, stages->dtype, n * head_k);
-    stages->rows->round(tiles->gated_v, stages->dtype, n * head_v);
+    round_tile(stages, tiles->gated_k, n * head_k);
+    round_tile(stages, tiles->gated_v, n * head_v);
     lower_product(stages, tiles->w, tiles->inverse, tiles->gated_k, head_k, n, false);
     lower_product(stages, tiles->u, tiles->inverse, tiles->gated_v, head_v, n, false);
-    stages->rows->round(tiles->w, stages->dtype, n * head_k);
-    stages->rows->round(tiles->u, stages->dtype, n * head_v);
+    round_tile(stages, tiles->w, n * head_k);
+    round_tile(stages, tiles->u, n * head_v);
 }
 
 void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n)
@@ -153,8 +165,8 @@ void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t 
     stages->kernels->product(tiles->v_new, head_v, tiles->w, head_k, 1, tiles->state, head_v, n, head_v, head_k, false);
     stages->kernels->correct(tiles->v_new, tiles->u, tiles->v_new, 1, n * head_v);
     gated_rows(stages, tiles->gated_v, tiles->v_new, head_v, last, tiles->gc, n);
-    stages->rows->round(tiles->gated_v, stages->dtype, n * head_v);
-    stages->rows->round(tiles->v_new, stages->dtype, n * head_v);
+    round_tile(stages, tiles->gated_v, n * head_v);
+    round_tile(stages, tiles->v_new, n * head_v);
     gated_rows(stages, tiles->state, tiles->state, head_k * head_v, 0, &minus, 1);
     stages->kernels->product(tiles->state, head_v, tiles->k, 1, head_k, tiles->gated_v, head_v, head_k, head_v, n, true);
 }
@@ -162,9 +174,9 @@ void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t 
 void qn_gdn_tile_output(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, float scale, size_t n)
 {
     const size_t head_k = stages->head_k, head_v = stages->head_v;
-    gated_dots(stages, tiles, tiles->q, n);
+    gated_dots(stages, tiles, tiles->qk, n);
     for (size_t i = 0; i < n; i++)
-        stages->rows->round(tiles->a + i * CHUNK, stages->dtype, i + 1);
+        round_tile(stages, tiles->a + i * CHUNK, i + 1);
     stages->kernels->product(tiles->o, head_v, tiles->q, head_k, 1, tiles->start, head_v, n, head_v, head_k, false);
     rows_since_start(stages, tiles, tiles->o, tiles->o, head_v, n);
     lower_product(stages, tiles->o, tiles->a, tiles->v_new, head_v, n, true);

@@ -23,7 +23,7 @@ typedef struct qn_gdn_stages {
 typedef struct qn_gdn_tiles {
     float *q, *k, *w, *gated_k;         /* [][head_k] */
     float *u, *v, *v_new, *gated_v, *o; /* [][head_v] */
-    float *a, *inverse;                 /* [][QN_GDN_CHUNK] */
+    float *kk, *qk, *a, *inverse;       /* [][QN_GDN_CHUNK] */
     float *k_columns;                   /* [head_k][QN_GDN_CHUNK]: k transposed */
     float *state;                       /* [head_k][head_v]: S transposed, values side by side */
     float *start;                       /* the same at the chunk's start, as the output stage reads it */
@@ -39,8 +39,12 @@ void qn_gdn_tiles_free(qn_gdn_tiles *tiles);
 /* qn_gdn_transpose - to[c][r] = from[r][c]. */
 void qn_gdn_transpose(float *to, size_t to_row, const float *from, size_t from_row, size_t rows, size_t columns);
 
+/* qn_gdn_tile_dots - dots[i][j] = x_i . k_j, x being k or q, for j up to the end of i's block of QN_GDN_UNIT: kk and qk, which
+ * all value heads of a key head share. */
+void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, float *dots, const float *x, size_t n);
+
 /* Each reads and writes the tiles named, gc always read. */
-/* k, k_columns, beta -> a, all columns */
+/* kk, beta -> a, all columns */
 void qn_gdn_tile_kkt(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
 /* a -> inverse, all columns */
 void qn_gdn_tile_inverse(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
@@ -48,7 +52,7 @@ void qn_gdn_tile_inverse(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_
 void qn_gdn_tile_w_u(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
 /* k, w, u, state -> v_new, state; gated_v is used up */
 void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t n);
-/* q, k_columns, v_new, start -> o, before it is rounded; a is used up */
+/* q, qk, v_new, start -> o, before it is rounded; a is used up */
 void qn_gdn_tile_output(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, float scale, size_t n);
 
 #endif
