@@ -42,6 +42,7 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
             sum[i * vectors + v] = !t->accumulate ? v16_set1(0) : tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
         }
     }
+    /* Panels share the next block out line after line: asking for their own columns of it gives two thirds of the speed. */
     uintptr_t next = (uintptr_t)t->b + t->ahead + column * (t->in_order ? k : 1) * sizeof(float);
     const size_t next_step = (t->in_order ? vectors * QN_LANES : b_row) * sizeof(float);
     for (size_t j = 0; j < k; j++, next += next_step) {
