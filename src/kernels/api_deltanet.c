@@ -1,5 +1,5 @@
-/* The public Gated DeltaNet kernels: arguments checked, then chunk by chunk, head by head, through the stages and the engine's
- * kernels of kernels/deltanet/. Views are brought into tiles of floats here and nowhere else. */
+/* The public Gated DeltaNet kernels: arguments checked, then chunk by chunk, head by head, through the stages of
+ * kernels/deltanet/. Views are brought into tiles of floats here and nowhere else. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -28,7 +28,6 @@ typedef struct call {
     qn_gdn_stages stages;
     qn_gdn_tiles tiles;
     float *states; /* of the value heads of a key head */
-    void *scratch;
     void (*head_work)(struct call *c, const place *p);
 } call;
 
@@ -628,45 +627,6 @@ static qn_status run_staged(call *c)
     return status;
 }
 
-/* f32: through the engine's kernels, which solve for v' instead of forming w and u. */
-static void direct_head(call *c, const place *p)
-{
-    const size_t head_k = c->shape->head_k, head_v = c->shape->head_v, v_heads = c->shape->v_heads;
-    float decay[CHUNK];
-    qn_gdn_head head = { .head_k = head_k,
-                         .n_values = head_v,
-                         .state = c->tiles.state,
-                         .state_row = head_v,
-                         .corrected = c->tiles.v_new,
-                         .corrected_row = head_v,
-                         .keys = c->tiles.k_columns,
-                         .decay = decay };
-    load_state(c, p);
-    for (size_t first = 0; first < p->n; first += CHUNK) {
-        const size_t row = p->row + first, n = chunk_rows(p, first), value = (row * v_heads + p->head) * head_v;
-        const qn_gdn_tokens tokens = { .n = n,
-                                       .q = c->tiles.q,
-                                       .k = c->tiles.k,
-                                       .v = (const float *)c->v.data + value,
-                                       .g = decay,
-                                       .beta = c->tiles.beta,
-                                       .qk_stride = head_k,
-                                       .v_stride = v_heads * head_v,
-                                       .gate_stride = 1,
-                                       .scale = c->shape->scale };
-        load_queries_and_keys(c, p, row, n);
-        load_beta(c, p, row, n);
-        for (size_t i = 0; i < n; i++)
-            decay[i] = (float)decay_at(c, p, row + i);
-        head.open = 0;
-        qn_gdn_advance(c->stages.kernels, &head, &tokens, (float *)c->o.data + value, v_heads * head_v, c->scratch);
-        qn_gdn_keep_keys(c->tiles.k_columns, head_k, 0, tokens.k, head_k, n);
-        head.open = n;
-        qn_gdn_close(c->stages.kernels, &head, c->scratch);
-    }
-    store_state(c, p);
-}
-
 qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta, qn_view initial,
                        qn_view final, qn_view o)
 {
@@ -676,12 +636,7 @@ qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view 
     QN_TRY(check_optional_states(&c, "final", final));
     c.initial = initial;
     c.final = final;
-    if (c.dtype != QN_DTYPE_F32)
-        return run_staged(&c);
-    QN_TRY(qn_alloc(&c.scratch, qn_gdn_scratch(shape->head_k), 1, "delta rule"));
-    const qn_status status = each_head_with_tiles(&c, direct_head);
-    qn_free(c.scratch);
-    return status;
+    return run_staged(&c);
 }
 
 static void step_head(call *c, const place *p)
