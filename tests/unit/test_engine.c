@@ -392,7 +392,7 @@ static void wrong_models_are_refused(void **unused)
         { { .key = "llama.rope.dimension_count", .value = 7 }, QN_ERR_FORMAT, "dimension_count is 7" },
         { { .key = "llama.attention.sliding_window", .value = 2 }, QN_ERR_UNSUPPORTED, "sliding_window" },
         { { .key = "llama.expert_count", .value = 8 }, QN_ERR_UNSUPPORTED, "8 experts" },
-        { { .key = "prism.hadamard.version", .value = 1 }, QN_ERR_UNSUPPORTED, "prism.hadamard.version" },
+        { { .key = "prism.hadamard.version", .value = 3 }, QN_ERR_UNSUPPORTED, "prism.hadamard.version" },
         { { .key = "llama.attention.layer_norm_rms_epsilon", .value = 1 }, QN_ERR_FORMAT, "layer_norm_rms_epsilon" },
     };
     char path[] = "/tmp/quern-test-XXXXXX";
