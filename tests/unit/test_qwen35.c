@@ -1,0 +1,663 @@
+/* Gated DeltaNet layers in a plan: sessions side by side in a step, memory that holds an earlier conversation, any number of
+ * threads; and files of this architecture that are wrong in one thing, each refused with a text that names it. Models are built
+ * in memory, small and random; whether the numbers are right is the golden models' affair (test_golden_logits.c).
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "helper_image.h"
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "cache/kv.h"
+#include "cache/recurrent.h"
+#include "device/cpu/executor.h"
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { EMBD = 32, FF = 64, HEAD = 16, K_HEADS = 2, V_HEADS = 4, HEAD_K = 16, HEAD_V = 32, TAPS = 3, VOCAB = 24 };
+enum { CONV = 2 * K_HEADS * HEAD_K + V_HEADS * HEAD_V, MAX_KEYS = 40, MAX_TENSORS = 64 };
+
+/* ---- A model file, as lists that a test may change before it is written ---- */
+
+struct key {
+    char name[64];
+    uint32_t type; /* QN_GGUF_U32, QN_GGUF_F32, QN_GGUF_STRING or QN_GGUF_ARRAY of bools */
+    uint32_t integer;
+    float real;
+    const char *text;
+};
+
+struct tensor {
+    char name[64];
+    uint32_t type;
+    uint64_t cols, rows;
+};
+
+struct model_file {
+    struct key keys[MAX_KEYS];
+    struct tensor tensors[MAX_TENSORS];
+    size_t n_keys, n_tensors;
+    float decay_factor; /* of ssm_a */
+};
+
+static struct key *key_of(struct model_file *f, const char *name)
+{
+    size_t i = 0;
+    while (i < f->n_keys && strcmp(f->keys[i].name, name) != 0)
+        i++;
+    if (i == f->n_keys)
+        snprintf(f->keys[f->n_keys++].name, sizeof f->keys[i].name, "%s", name);
+    assert_true(f->n_keys <= MAX_KEYS);
+    return &f->keys[i];
+}
+
+static void set_u32(struct model_file *f, const char *name, uint32_t value)
+{
+    struct key *key = key_of(f, name);
+    key->type = QN_GGUF_U32;
+    key->integer = value;
+}
+
+/* An array of n bools, a byte of the text each. */
+static void set_bools(struct model_file *f, const char *name, uint32_t n, const char *text)
+{
+    struct key *key = key_of(f, name);
+    key->type = QN_GGUF_ARRAY;
+    key->integer = n;
+    key->text = text;
+}
+
+static void drop_key(struct model_file *f, const char *name)
+{
+    struct key *key = key_of(f, name);
+    *key = f->keys[--f->n_keys];
+}
+
+static void add_tensor(struct model_file *f, int layer, const char *name, uint64_t cols, uint64_t rows)
+{
+    struct tensor *t = &f->tensors[f->n_tensors++];
+    assert_true(f->n_tensors <= MAX_TENSORS);
+    *t = (struct tensor){ .type = QN_TYPE_F32, .cols = cols, .rows = rows };
+    if (layer < 0)
+        snprintf(t->name, sizeof t->name, "%s", name);
+    else
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", layer, name);
+}
+
+static struct tensor *tensor_of(struct model_file *f, const char *name)
+{
+    for (size_t i = 0; i < f->n_tensors; i++)
+        if (strcmp(f->tensors[i].name, name) == 0)
+            return &f->tensors[i];
+    fail_msg("the file has no tensor '%s'", name);
+    return NULL;
+}
+
+static void drop_tensor(struct model_file *f, const char *name)
+{
+    *tensor_of(f, name) = f->tensors[--f->n_tensors];
+}
+
+static void add_attention(struct model_file *f, int layer)
+{
+    add_tensor(f, layer, "attn_q.weight", EMBD, 2 * 2 * HEAD);
+    add_tensor(f, layer, "attn_k.weight", EMBD, HEAD);
+    add_tensor(f, layer, "attn_v.weight", EMBD, HEAD);
+    add_tensor(f, layer, "attn_output.weight", 2 * HEAD, EMBD);
+    add_tensor(f, layer, "attn_q_norm.weight", HEAD, 1);
+    add_tensor(f, layer, "attn_k_norm.weight", HEAD, 1);
+}
+
+static void add_delta(struct model_file *f, int layer)
+{
+    add_tensor(f, layer, "attn_qkv.weight", EMBD, CONV);
+    add_tensor(f, layer, "attn_gate.weight", EMBD, V_HEADS * HEAD_V);
+    add_tensor(f, layer, "ssm_alpha.weight", EMBD, V_HEADS);
+    add_tensor(f, layer, "ssm_beta.weight", EMBD, V_HEADS);
+    add_tensor(f, layer, "ssm_conv1d.weight", TAPS, CONV);
+    add_tensor(f, layer, "ssm_dt.bias", V_HEADS, 1);
+    add_tensor(f, layer, "ssm_a", V_HEADS, 1);
+    add_tensor(f, layer, "ssm_norm.weight", HEAD_V, 1);
+    add_tensor(f, layer, "ssm_out.weight", V_HEADS * HEAD_V, EMBD);
+}
+
+/* Three layers, of which the second is attention, and a block after them that predicts further tokens. */
+static void sound(struct model_file *f)
+{
+    *f = (struct model_file){ .decay_factor = -0.5f };
+    *key_of(f, "general.architecture") = (struct key){ "general.architecture", QN_GGUF_STRING, 0, 0, "qwen35" };
+    set_u32(f, "qwen35.block_count", 4);
+    set_u32(f, "qwen35.nextn_predict_layers", 1);
+    set_u32(f, "qwen35.context_length", 512);
+    set_u32(f, "qwen35.embedding_length", EMBD);
+    set_u32(f, "qwen35.feed_forward_length", FF);
+    set_u32(f, "qwen35.attention.head_count", 2);
+    set_u32(f, "qwen35.attention.head_count_kv", 1);
+    set_u32(f, "qwen35.attention.key_length", HEAD);
+    set_u32(f, "qwen35.attention.value_length", HEAD);
+    set_u32(f, "qwen35.rope.dimension_count", HEAD / 2);
+    set_u32(f, "qwen35.full_attention_interval", 2);
+    set_u32(f, "qwen35.ssm.conv_kernel", TAPS);
+    set_u32(f, "qwen35.ssm.inner_size", V_HEADS * HEAD_V);
+    set_u32(f, "qwen35.ssm.state_size", HEAD_K);
+    set_u32(f, "qwen35.ssm.time_step_rank", V_HEADS);
+    set_u32(f, "qwen35.ssm.group_count", K_HEADS);
+    struct key *eps = key_of(f, "qwen35.attention.layer_norm_rms_epsilon");
+    eps->type = QN_GGUF_F32;
+    eps->real = 1e-6f;
+    add_tensor(f, -1, "token_embd.weight", EMBD, VOCAB);
+    add_tensor(f, -1, "output_norm.weight", EMBD, 1);
+    for (int layer = 0; layer < 4; layer++) {
+        add_tensor(f, layer, "attn_norm.weight", EMBD, 1);
+        (layer % 2 ? add_attention : add_delta)(f, layer);
+        add_tensor(f, layer, "post_attention_norm.weight", EMBD, 1);
+        add_tensor(f, layer, "ffn_gate.weight", EMBD, FF);
+        add_tensor(f, layer, "ffn_up.weight", EMBD, FF);
+        add_tensor(f, layer, "ffn_down.weight", FF, EMBD);
+    }
+    add_tensor(f, 3, "nextn.eh_proj.weight", 2 * EMBD, EMBD);
+}
+
+/* Numbers from -1 to 1 that depend on their place alone. */
+static float number_at(uint32_t i)
+{
+    i = (i + 1) * 2654435761u;
+    i = (i ^ i >> 15) * 2246822519u;
+    return (float)((i ^ i >> 13) >> 8) / (float)(1 << 23) - 1;
+}
+
+static size_t tensor_bytes(const struct tensor *t)
+{
+    return t->cols * t->rows * (t->type == QN_TYPE_F32 ? 4 : 2);
+}
+
+static void put_values(struct image *m, const struct model_file *f, const struct tensor *t, uint32_t place)
+{
+    const bool factor = strstr(t->name, "ssm_a") && !strstr(t->name, "alpha"), norm = strstr(t->name, "norm") != NULL;
+    for (uint32_t i = 0; i < t->cols * t->rows; i++) {
+        const float value = factor ? f->decay_factor : norm ? 1 + 0.2f * number_at(i) : number_at(i + place);
+        if (t->type == QN_TYPE_F32)
+            put(m, &value, sizeof value);
+        else
+            put(m, (const uint8_t *)&value + 2, 2);
+    }
+}
+
+static void write_image(struct image *m, const struct model_file *f)
+{
+    size_t offset = 0;
+    uint32_t place = 0;
+    put_header(m, 3, f->n_tensors, f->n_keys);
+    for (const struct key *k = f->keys; k < f->keys + f->n_keys; k++) {
+        put_key(m, k->name, k->type);
+        if (k->type == QN_GGUF_STRING)
+            put_text(m, k->text);
+        else if (k->type == QN_GGUF_U32)
+            put32(m, k->integer);
+        else if (k->type == QN_GGUF_F32)
+            put(m, &k->real, sizeof k->real);
+        else {
+            put32(m, QN_GGUF_BOOL);
+            put64(m, k->integer);
+            put(m, k->text, k->integer);
+        }
+    }
+    for (const struct tensor *t = f->tensors; t < f->tensors + f->n_tensors; t++) {
+        put_tensor(m, t->name, t->type, offset, 2, t->cols, t->rows, 1, 1);
+        offset += qn_round_up(tensor_bytes(t), 32);
+    }
+    for (const struct tensor *t = f->tensors; t < f->tensors + f->n_tensors; t++) {
+        put_data(m, 32, 0);
+        put_values(m, f, t, place);
+        place += (uint32_t)(t->cols * t->rows);
+    }
+    put_data(m, 32, 0);
+}
+
+/* ---- Files that are wrong in one thing ---- */
+
+static void no_conv_kernel(struct model_file *f)
+{
+    drop_key(f, "qwen35.ssm.conv_kernel");
+}
+static void one_tap(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.conv_kernel", 1);
+}
+static void nine_taps(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.conv_kernel", 9);
+}
+static void no_value_heads(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.time_step_rank", 0);
+}
+static void no_key_heads(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.group_count", 0);
+}
+static void more_key_heads(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.group_count", 2 * V_HEADS);
+}
+static void uneven_key_heads(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.group_count", 3);
+}
+static void uneven_inner_size(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.inner_size", V_HEADS * HEAD_V + 1);
+}
+static void endless_inner_size(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.inner_size", 0xfffffff0);
+}
+static void inner_size_0(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.inner_size", 0);
+}
+static void key_head_24(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.state_size", 24);
+}
+static void key_head_512(struct model_file *f)
+{
+    set_u32(f, "qwen35.ssm.state_size", 512);
+}
+static void interval_0(struct model_file *f)
+{
+    set_u32(f, "qwen35.full_attention_interval", 0);
+}
+static void interval_3(struct model_file *f)
+{
+    set_u32(f, "qwen35.full_attention_interval", 3);
+}
+static void all_blocks_predict(struct model_file *f)
+{
+    set_u32(f, "qwen35.nextn_predict_layers", 4);
+}
+static void short_list_of_layers(struct model_file *f)
+{
+    set_bools(f, "qwen35.attention.recurrent_layers", 2, "\1\0");
+}
+static void odd_list_of_layers(struct model_file *f)
+{
+    set_bools(f, "qwen35.attention.recurrent_layers", 3, "\1\0\7");
+}
+static void list_that_is_a_number(struct model_file *f)
+{
+    set_u32(f, "qwen35.attention.recurrent_layers", 1);
+}
+static void list_against_tensors(struct model_file *f)
+{
+    set_bools(f, "qwen35.attention.recurrent_layers", 3, "\1\1\1");
+}
+static void no_conv(struct model_file *f)
+{
+    drop_tensor(f, "blk.0.ssm_conv1d.weight");
+}
+static void conv_on_its_side(struct model_file *f)
+{
+    tensor_of(f, "blk.0.ssm_conv1d.weight")->cols = CONV;
+    tensor_of(f, "blk.0.ssm_conv1d.weight")->rows = TAPS;
+}
+static void bf16_conv(struct model_file *f)
+{
+    tensor_of(f, "blk.2.ssm_conv1d.weight")->type = QN_TYPE_BF16;
+}
+static void no_alpha(struct model_file *f)
+{
+    drop_tensor(f, "blk.2.ssm_alpha.weight");
+}
+static void no_bias(struct model_file *f)
+{
+    drop_tensor(f, "blk.0.ssm_dt.bias");
+}
+static void short_factors(struct model_file *f)
+{
+    tensor_of(f, "blk.0.ssm_a")->cols = V_HEADS - 1;
+}
+static void growing_state(struct model_file *f)
+{
+    f->decay_factor = 1e-3f;
+}
+static void endless_decay(struct model_file *f)
+{
+    f->decay_factor = -INFINITY;
+}
+static void norm_of_all_heads(struct model_file *f)
+{
+    tensor_of(f, "blk.0.ssm_norm.weight")->cols = V_HEADS * HEAD_V;
+}
+static void query_without_gate(struct model_file *f)
+{
+    tensor_of(f, "blk.1.attn_q.weight")->rows = 2 * HEAD;
+}
+static void no_query_norm(struct model_file *f)
+{
+    drop_tensor(f, "blk.1.attn_q_norm.weight");
+}
+static void other_norm(struct model_file *f)
+{
+    snprintf(tensor_of(f, "blk.0.post_attention_norm.weight")->name, 64, "blk.0.ffn_norm.weight");
+}
+static void qkv_bias(struct model_file *f)
+{
+    add_tensor(f, 0, "attn_qkv.bias", CONV, 1);
+}
+static void prediction_in_the_trunk(struct model_file *f)
+{
+    add_tensor(f, 2, "nextn.enorm.weight", EMBD, 1);
+}
+static void prediction_without_key(struct model_file *f)
+{
+    drop_key(f, "qwen35.nextn_predict_layers");
+}
+static void block_after_the_last(struct model_file *f)
+{
+    add_tensor(f, 4, "nextn.enorm.weight", EMBD, 1);
+}
+
+static const struct wrong_file {
+    const char *name;
+    void (*change)(struct model_file *f);
+    qn_status status;
+    const char *text; /* that the error has to hold */
+} wrong_files[] = {
+    { "no_conv_kernel", no_conv_kernel, QN_ERR_FORMAT, "qwen35.ssm.conv_kernel" },
+    { "one_tap", one_tap, QN_ERR_FORMAT, "ssm.conv_kernel is 1" },
+    { "nine_taps", nine_taps, QN_ERR_FORMAT, "ssm.conv_kernel is 9" },
+    { "no_value_heads", no_value_heads, QN_ERR_FORMAT, "ssm.time_step_rank is 0" },
+    { "no_key_heads", no_key_heads, QN_ERR_FORMAT, "ssm.group_count is 0" },
+    { "more_key_heads", more_key_heads, QN_ERR_FORMAT, "ssm.group_count is 8" },
+    { "uneven_key_heads", uneven_key_heads, QN_ERR_FORMAT, "ssm.group_count 3" },
+    { "uneven_inner_size", uneven_inner_size, QN_ERR_FORMAT, "ssm.inner_size 129" },
+    { "endless_inner_size", endless_inner_size, QN_ERR_UNSUPPORTED, "value heads" },
+    { "inner_size_0", inner_size_0, QN_ERR_UNSUPPORTED, "value heads" },
+    { "key_head_24", key_head_24, QN_ERR_UNSUPPORTED, "24 values" },
+    { "key_head_512", key_head_512, QN_ERR_UNSUPPORTED, "512 values" },
+    { "interval_0", interval_0, QN_ERR_FORMAT, "full_attention_interval is 0" },
+    { "interval_3", interval_3, QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing" },
+    { "all_blocks_predict", all_blocks_predict, QN_ERR_FORMAT, "nextn_predict_layers is 4" },
+    { "short_list_of_layers", short_list_of_layers, QN_ERR_FORMAT, "recurrent_layers" },
+    { "odd_list_of_layers", odd_list_of_layers, QN_ERR_FORMAT, "element 2 is 7" },
+    { "list_that_is_a_number", list_that_is_a_number, QN_ERR_FORMAT, "recurrent_layers" },
+    { "list_against_tensors", list_against_tensors, QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing" },
+    { "no_conv", no_conv, QN_ERR_FORMAT, "'blk.0.ssm_conv1d.weight' is missing" },
+    { "conv_on_its_side", conv_on_its_side, QN_ERR_FORMAT, "expected [3, 192, 1, 1]" },
+    { "bf16_conv", bf16_conv, QN_ERR_UNSUPPORTED, "'blk.2.ssm_conv1d.weight' has type 30" },
+    { "no_alpha", no_alpha, QN_ERR_FORMAT, "'blk.2.ssm_alpha.weight' is missing" },
+    { "no_bias", no_bias, QN_ERR_FORMAT, "'blk.0.ssm_dt.bias' is missing" },
+    { "short_factors", short_factors, QN_ERR_FORMAT, "'blk.0.ssm_a' is [3, 1" },
+    { "growing_state", growing_state, QN_ERR_FORMAT, "'blk.0.ssm_a' holds 0.001 at 0" },
+    { "endless_decay", endless_decay, QN_ERR_FORMAT, "'blk.0.ssm_a' holds -inf" },
+    { "norm_of_all_heads", norm_of_all_heads, QN_ERR_FORMAT, "'blk.0.ssm_norm.weight' is [128, 1" },
+    { "query_without_gate", query_without_gate, QN_ERR_FORMAT, "'blk.1.attn_q.weight' is [32, 32" },
+    { "no_query_norm", no_query_norm, QN_ERR_FORMAT, "'blk.1.attn_q_norm.weight' is missing" },
+    { "other_norm", other_norm, QN_ERR_FORMAT, "'blk.0.post_attention_norm.weight' is missing" },
+    { "qkv_bias", qkv_bias, QN_ERR_UNSUPPORTED, "'blk.0.attn_qkv.bias' has no place" },
+    { "prediction_in_the_trunk", prediction_in_the_trunk, QN_ERR_UNSUPPORTED, "'blk.2.nextn.enorm.weight' has no place" },
+    { "prediction_without_key", prediction_without_key, QN_ERR_UNSUPPORTED, "'blk.3.nextn.eh_proj.weight' has no place" },
+    { "block_after_the_last", block_after_the_last, QN_ERR_UNSUPPORTED, "'blk.4.nextn.enorm.weight' has no place" },
+};
+
+static void test_wrong_file(void **state)
+{
+    const struct wrong_file *wrong = *state;
+    struct model_file f;
+    struct image m = { 0 };
+    qn_gguf *file;
+    uint8_t *copy;
+    qn_hparams hparams;
+    qn_plan plan;
+    sound(&f);
+    wrong->change(&f);
+    write_image(&m, &f);
+    assert_int_equal(open_image(&m, &file, &copy), QN_OK);
+    const qn_status status = qn_model_build(file, &hparams, &plan);
+    if (status != wrong->status || !strstr(qn_error_text(), wrong->text))
+        fail_msg("status %s with the text '%s', expected %s and '%s'", qn_status_name(status),
+                 status == QN_OK ? "" : qn_error_text(), qn_status_name(wrong->status), wrong->text);
+    qn_gguf_close(file);
+    free(copy);
+    free(m.data);
+}
+
+/* ---- Running ---- */
+
+enum { MAX_ROWS = 256, CONTEXT = 256 };
+
+struct fixture {
+    uint8_t *copy;
+    qn_gguf *file;
+    qn_hparams hparams;
+    qn_plan plan;
+    qn_kernels kernels;
+    qn_team *team;
+    qn_executor *executor;
+};
+
+static void must(qn_status status)
+{
+    if (status != QN_OK)
+        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
+}
+
+static void set_up(struct fixture *x, const struct model_file *f, int n_threads, unsigned cpu)
+{
+    struct image m = { 0 };
+    write_image(&m, f);
+    must(open_image(&m, &x->file, &x->copy));
+    free(m.data);
+    must(qn_model_build(x->file, &x->hparams, &x->plan));
+    qn_kernels_init(&x->kernels, cpu);
+    must(qn_team_create(n_threads, &x->team));
+    must(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
+    must(qn_plan_reserve(&x->plan, &x->kernels.matmul, MAX_ROWS, CONTEXT));
+}
+
+static void tear_down(struct fixture *x)
+{
+    qn_executor_free(x->executor);
+    qn_team_free(x->team);
+    qn_plan_free(&x->plan);
+    qn_gguf_close(x->file);
+    free(x->copy);
+}
+
+struct conversation {
+    qn_kv kv;
+    qn_recurrent recurrent;
+    uint32_t length, seed;
+};
+
+static void begin(const struct fixture *x, struct conversation *c, uint32_t seed)
+{
+    *c = (struct conversation){ .seed = seed };
+    must(qn_kv_create(&c->kv, x->plan.is_recurrent, x->hparams.n_layers, 1, HEAD, CONTEXT));
+    must(qn_recurrent_create(&c->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
+}
+
+static void end(struct conversation *c)
+{
+    qn_kv_free(&c->kv);
+    qn_recurrent_free(&c->recurrent);
+}
+
+/* One step: the next n[i] tokens of each conversation; their logits to out[i], from its `length` tokens on. */
+static void step(const struct fixture *x, struct conversation *const *c, const size_t *n, float *const *out, size_t n_sessions)
+{
+    static qn_row rows[MAX_ROWS];
+    static uint32_t logit_rows[MAX_ROWS];
+    static float logits[MAX_ROWS * VOCAB];
+    qn_step s = { .rows = rows, .logit_rows = logit_rows, .logits = logits };
+    for (size_t i = 0; i < n_sessions; i++)
+        for (uint32_t k = 0; k < n[i]; k++) {
+            const uint32_t position = c[i]->length + k;
+            logit_rows[s.n_rows] = (uint32_t)s.n_rows;
+            rows[s.n_rows++] = (qn_row){ .token = (int32_t)((position * 7 + position / 5 + c[i]->seed) % VOCAB),
+                                         .position = position,
+                                         .cache = &c[i]->kv.view,
+                                         .recurrent = c[i]->recurrent.layers };
+        }
+    s.n_logit_rows = s.n_rows;
+    qn_executor_run(x->executor, &s);
+    for (size_t i = 0, row = 0; i < n_sessions; row += n[i++]) {
+        memcpy(out[i] + c[i]->length * VOCAB, logits + row * VOCAB, n[i] * VOCAB * sizeof(float));
+        c[i]->length += (uint32_t)n[i];
+    }
+}
+
+enum { LONG = 150 }; /* two whole chunks and a piece of a third */
+
+static void all_at_once(const struct fixture *x, struct conversation *c, float *logits)
+{
+    step(x, &c, &(size_t){ LONG }, &logits, 1);
+}
+
+static void test_side_by_side(void **state)
+{
+    (void)state;
+    static float expected[2][LONG * VOCAB], found[2][LONG * VOCAB];
+    struct model_file f;
+    struct fixture x;
+    struct conversation c[2];
+    sound(&f);
+    set_up(&x, &f, 2, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        begin(&x, &c[i], i);
+        all_at_once(&x, &c[i], expected[i]);
+        end(&c[i]);
+        begin(&x, &c[i], i);
+    }
+    assert_memory_not_equal(expected[0], expected[1], sizeof expected[0]);
+    /* Pieces of one that end before, at and after the ends of chunks, while the other is elsewhere. */
+    static const size_t pieces[][2] = { { 5, 64 }, { 59, 1 }, { 1, 30 }, { 64, 1 }, { 1, 33 }, { 20, 21 } };
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
+        step(&x, (struct conversation *[]){ &c[0], &c[1] }, pieces[i], (float *[]){ found[0], found[1] }, 2);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(c[i].length, LONG);
+        assert_memory_equal(found[i], expected[i], sizeof expected[i]);
+        end(&c[i]);
+    }
+    tear_down(&x);
+}
+
+/* What a conversation that was cut back to nothing left in memory has no meaning: even NaN must not show. */
+static void test_old_memory(void **state)
+{
+    (void)state;
+    static float expected[LONG * VOCAB], found[LONG * VOCAB];
+    static const size_t pieces[] = { 1, 1, 2, 61, LONG - 65 };
+    struct model_file f;
+    struct fixture x;
+    struct conversation c, *session = &c;
+    float *out = found, *data;
+    sound(&f);
+    set_up(&x, &f, 2, 0);
+    begin(&x, &c, 3);
+    all_at_once(&x, &c, expected);
+    for (size_t i = 0; i < LONG * VOCAB; i++)
+        assert_true(isfinite(expected[i]));
+    c.length = 0;
+    for (size_t layer = 0, count; layer < c.recurrent.n_layers; layer++)
+        for (size_t part = 0; qn_recurrent_part(&c.recurrent, layer, part, &data, &count); part++)
+            for (size_t i = 0; i < count; i++)
+                data[i] = NAN;
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
+        step(&x, &session, &pieces[i], &out, 1);
+    assert_memory_equal(found, expected, sizeof expected);
+    end(&c);
+    tear_down(&x);
+}
+
+/* Going back within the open chunk is forgetting rows. */
+static void test_back_in_the_open_chunk(void **state)
+{
+    (void)state;
+    static float expected[LONG * VOCAB], found[LONG * VOCAB];
+    struct model_file f;
+    struct fixture x;
+    struct conversation c, *session = &c;
+    float *out = found;
+    sound(&f);
+    set_up(&x, &f, 2, 0);
+    begin(&x, &c, 3);
+    all_at_once(&x, &c, expected);
+    end(&c);
+    begin(&x, &c, 3);
+    step(&x, &session, &(size_t){ 100 }, &out, 1);
+    c.length = 65;
+    c.seed = 11; /* other tokens, which are then forgotten, too */
+    step(&x, &session, &(size_t){ 20 }, &out, 1);
+    c.length = 65;
+    c.seed = 3;
+    memset(found + (size_t)65 * VOCAB, 0, (LONG - 65) * VOCAB * sizeof(float));
+    step(&x, &session, &(size_t){ LONG - 65 }, &out, 1);
+    assert_memory_equal(found, expected, sizeof expected);
+    end(&c);
+    tear_down(&x);
+}
+
+/* 3 threads share heads unevenly; 11 are more than there are heads, and share slices of them. */
+static void test_threads_and_instruction_sets(void **state)
+{
+    (void)state;
+    static float expected[LONG * VOCAB], found[LONG * VOCAB];
+    static const int n_threads[] = { 1, 2, 3, 7, 11 };
+    struct model_file f;
+    sound(&f);
+    for (size_t i = 0; i < 2 * (sizeof n_threads / sizeof n_threads[0]); i++) {
+        struct fixture x;
+        struct conversation c;
+        set_up(&x, &f, n_threads[i / 2], i % 2 ? qn_cpu_present() : 0);
+        begin(&x, &c, 5);
+        all_at_once(&x, &c, i ? found : expected);
+        if (i && memcmp(found, expected, sizeof expected) != 0)
+            fail_msg("%d threads, %s: logits differ", n_threads[i / 2], i % 2 ? "best kernels" : "reference");
+        end(&c);
+        tear_down(&x);
+    }
+}
+
+/* A list of layers says the same as the interval; it may go on over the ignored block. */
+static void test_list_of_layers(void **state)
+{
+    (void)state;
+    static float expected[LONG * VOCAB], found[LONG * VOCAB];
+    for (uint32_t n = 0; n < 5; n += n ? 1 : 3) {
+        struct model_file f;
+        struct fixture x;
+        struct conversation c;
+        sound(&f);
+        if (n) {
+            set_u32(&f, "qwen35.full_attention_interval", 4);
+            set_bools(&f, "qwen35.attention.recurrent_layers", n, "\1\0\1\0");
+        }
+        set_up(&x, &f, 1, 0);
+        assert_int_equal(x.hparams.n_layers, 3);
+        assert_true(x.plan.is_recurrent[0] && !x.plan.is_recurrent[1] && x.plan.is_recurrent[2]);
+        begin(&x, &c, 1);
+        all_at_once(&x, &c, n ? found : expected);
+        if (n)
+            assert_memory_equal(found, expected, sizeof expected);
+        end(&c);
+        tear_down(&x);
+    }
+}
+
+int main(void)
+{
+    enum { N_WRONG = sizeof wrong_files / sizeof wrong_files[0] };
+    struct CMUnitTest tests[N_WRONG + 5] = {
+        cmocka_unit_test(test_side_by_side),           cmocka_unit_test(test_old_memory),
+        cmocka_unit_test(test_back_in_the_open_chunk), cmocka_unit_test(test_threads_and_instruction_sets),
+        cmocka_unit_test(test_list_of_layers),
+    };
+    for (size_t i = 0; i < N_WRONG; i++)
+        tests[5 + i] = (struct CMUnitTest){ .name = wrong_files[i].name,
+                                            .test_func = test_wrong_file,
+                                            .initial_state = (void *)(size_t)&wrong_files[i] };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
