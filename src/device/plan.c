@@ -75,7 +75,7 @@ static unsigned forms_read(const qn_plan *plan, const qn_matmul_kernels *kernels
         const qn_op *op = &plan->ops[i];
         for (size_t m = 0; (op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && m < op->n_matrices; m++)
             if ((size_t)op->matrices[m].acts == id)
-                forms |= qn_matmul_forms(kernels, op->matrices[m].weights.type);
+                forms |= qn_matmul_forms(kernels, &op->matrices[m].weights);
     }
     return forms;
 }

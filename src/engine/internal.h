@@ -23,6 +23,8 @@ struct qn_model {
     unsigned cpu;
     qn_team *team;
     qn_executor *executor;
+    uint8_t **packed; /* [n_packed] copies that the plan's matrices point to */
+    size_t n_packed, cap_packed;
     pthread_mutex_t lock; /* held while the plan runs or is reserved */
     bool has_lock;
     qn_tokenizer *tokenizer; /* NULL when the file has none that quern can use */
@@ -72,9 +74,13 @@ qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
  * types and shapes, and of a few bytes of each tensor's weights. The tokeniser and texts about the model are not in it. */
 qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
 
-/* qn_scan_weights - look through all tensors for infinities and NaN, on all threads of the team. QN_ERR_FORMAT names the tensor
- * and the block. on_progress may be NULL. */
-qn_status qn_scan_weights(const qn_gguf *file, qn_team *team, qn_progress_fn on_progress, void *user);
+/* qn_scan_tensor - look through a tensor for infinities and NaN, on all threads of the team. QN_ERR_FORMAT names the tensor and
+ * the block. on_progress, which may be NULL, is told of *done bytes, to which the tensor's are added, out of total. */
+qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
+                         void *user, size_t *done, size_t total);
+
+/* qn_pack_tensor - where the model's products with this tensor are faster over packed rows, pack it. */
+qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor);
 
 /* qn_now - seconds on a clock that never goes back. */
 double qn_now(void);

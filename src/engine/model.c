@@ -74,6 +74,21 @@ static void count_weights(qn_model *model)
     }
 }
 
+/* Tensor by tensor, so that no more than one is in memory twice. */
+static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
+{
+    size_t done = 0, total = 0;
+    for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++)
+        total += qn_gguf_tensor_at(model->file, i)->bytes;
+    for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++) {
+        const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
+        if (!params->skip_weight_scan)
+            QN_TRY(qn_scan_tensor(model->file, tensor, model->team, params->on_progress, params->user, &done, total));
+        QN_TRY(qn_pack_tensor(model, tensor));
+    }
+    return QN_OK;
+}
+
 static qn_status load_weights(qn_model *model, const qn_model_params *params)
 {
     QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
@@ -82,8 +97,7 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
     const int cores = qn_cpu_cores() < QN_TEAM_MAX ? qn_cpu_cores() : QN_TEAM_MAX;
     QN_TRY(qn_team_create(params->n_threads ? params->n_threads : cores, &model->team));
     QN_TRY(qn_executor_create(model->team, &model->kernels, &model->plan, &model->executor));
-    if (!params->skip_weight_scan)
-        QN_TRY(qn_scan_weights(model->file, model->team, params->on_progress, params->user));
+    QN_TRY(prepare_weights(model, params));
     count_weights(model);
     if (pthread_mutex_init(&model->lock, NULL))
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
@@ -128,6 +142,9 @@ void qn_model_free(qn_model *model)
     qn_executor_free(model->executor);
     qn_team_free(model->team);
     qn_plan_free(&model->plan);
+    for (size_t i = 0; i < model->n_packed; i++)
+        qn_free(model->packed[i]);
+    free(model->packed);
     qn_chat_template_free(model->chat);
     qn_tokenizer_free(model->tokenizer);
     qn_free(model->name);

@@ -27,8 +27,8 @@ static void scan_share(void *context, int thread)
         ;
 }
 
-static qn_status scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
-                             void *user, size_t *done, size_t total)
+qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
+                         void *user, size_t *done, size_t total)
 {
     const qn_type_info *type = qn_type_find(tensor->type);
     const size_t n_blocks = tensor->bytes / type->block_bytes;
@@ -47,15 +47,5 @@ static qn_status scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, 
         if (on_progress && !on_progress(user, *done, total))
             return qn_fail(QN_ERR_CANCELLED, "%s: loading was stopped", qn_gguf_path(file));
     }
-    return QN_OK;
-}
-
-qn_status qn_scan_weights(const qn_gguf *file, qn_team *team, qn_progress_fn on_progress, void *user)
-{
-    size_t done = 0, total = 0;
-    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
-        total += qn_gguf_tensor_at(file, i)->bytes;
-    for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
-        QN_TRY(scan_tensor(file, qn_gguf_tensor_at(file, i), team, on_progress, user, &done, total));
     return QN_OK;
 }

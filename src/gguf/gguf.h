@@ -83,6 +83,9 @@ void qn_gguf_close(qn_gguf *file);
 const char *qn_gguf_path(const qn_gguf *file);
 size_t qn_gguf_file_size(const qn_gguf *file);
 size_t qn_gguf_alignment(const qn_gguf *file);
+/* qn_gguf_release - memory need not hold this tensor's part of a mapped file any longer; it comes back when it is read. */
+void qn_gguf_release(const qn_gguf *file, const qn_gguf_tensor *tensor);
+
 /* qn_gguf_q2_layout - NULL, or one sentence for the log on which of the layouts of type 42 the file has. */
 const char *qn_gguf_q2_layout(const qn_gguf *file);
 

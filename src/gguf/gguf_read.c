@@ -361,6 +361,15 @@ qn_status qn_gguf_open(const char *path, qn_gguf **out)
     return open_bytes(map, size, map, path, out);
 }
 
+void qn_gguf_release(const qn_gguf *file, const qn_gguf_tensor *tensor)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), data = (uintptr_t)tensor->data;
+    const uintptr_t begin = (data + page - 1) / page * page, end = (data + tensor->bytes) / page * page;
+    if (file->map && begin < end)
+        (void)madvise((void *)begin, end - begin,
+                      MADV_DONTNEED); /* refused where pages are locked, which is their owner's wish */
+}
+
 void qn_gguf_close(qn_gguf *file)
 {
     if (!file)

@@ -98,7 +98,7 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
     qn_acts batch;
     void *scratch = NULL;
     QN_TRY(qn_acts_create(&batch, n_tokens < ACT_ROWS ? n_tokens : ACT_ROWS, n_cols,
-                          qn_matmul_forms(&qn_api_kernels.matmul, type), false));
+                          qn_matmul_forms(&qn_api_kernels.matmul, &matrix), false));
     qn_status status = qn_alloc(&scratch, qn_matmul_scratch(&qn_api_kernels.matmul, n_cols), 1, "matrix product");
     if (status == QN_OK)
         run_matmul(&matrix, acts.data, n_tokens, out.data, &batch, scratch);

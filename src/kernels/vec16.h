@@ -15,6 +15,14 @@
 /* clang-format off: one line for each operation reads as the table that it is. */
 #define QN_INLINE static inline __attribute__((always_inline, unused))
 
+/* Before a loop over an array of vectors with constant bounds: neither compiler may leave it as a loop, which would keep the array
+ * in memory. */
+#ifdef __clang__
+#define QN_UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define QN_UNROLLED _Pragma("GCC unroll 16")
+#endif
+
 #if defined(QN_V16_AVX512)
 
 #include <immintrin.h>

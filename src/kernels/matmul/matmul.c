@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "kernels/matmul/packed.h"
 
 #include <string.h>
 
@@ -47,7 +48,7 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
             if (status == QN_OK && fine)
                 status = qn_alloc(&acts->fine_codes[form], runs, QN_RUN, "activation codes");
         }
-    if (status == QN_OK && forms & ((1u << QN_ACT_INT_FORMS) - 1)) {
+    if (status == QN_OK && forms & ~(1u << QN_ACT_FLOAT)) {
         status = qn_alloc(&acts->scale, runs, sizeof *acts->scale, "activation scales");
         if (status == QN_OK)
             status = qn_alloc(&acts->sum, runs, sizeof *acts->sum, "activation sums");
@@ -56,6 +57,8 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
     }
     if (status == QN_OK && forms & 1u << QN_ACT_FLOAT)
         status = qn_alloc(&acts->values, values, sizeof *acts->values, "activations");
+    if (status == QN_OK && forms & 1u << QN_ACT_TABLES)
+        status = qn_alloc(&acts->tables, runs, QN_RUN_TABLES, "activation tables");
     if (status != QN_OK)
         qn_acts_free(acts);
     return status;
@@ -71,6 +74,7 @@ void qn_acts_free(qn_acts *acts)
     qn_free(acts->sum);
     qn_free(acts->sum_hi);
     qn_free(acts->values);
+    qn_free(acts->tables);
     *acts = (qn_acts){ 0 };
 }
 
@@ -95,12 +99,17 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
     (void)cpu;
 }
 
-unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_type_info *type)
+unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_matrix *weights)
 {
-    qn_act_form form = qn_act_form_of(type);
+    qn_act_form form = qn_act_form_of(weights->type);
+    qn_matmul_packed_fn product;
     unsigned forms = 1u << form;
-    if (kernels->one && kernels->one(type, false, &form))
+    if (kernels->one && kernels->one(weights->type, false, &form))
         forms |= 1u << form;
+    if (weights->packed) {
+        kernels->packing(weights->type, &product, &form);
+        forms = 1u << form | (weights->n_rows % QN_PACK_ROWS ? forms : 0);
+    }
     return forms;
 }
 
@@ -157,10 +166,34 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
         }
 }
 
+/* Packed rows: the activations of a block of tokens stay in the second cache while the rows go by. */
+static void rows_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                        size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
+{
+    qn_act_form form;
+    qn_matmul_packed_fn product;
+    kernels->packing(weights->type, &product, &form);
+    const size_t run_bytes = form == QN_ACT_TABLES ? QN_RUN_TABLES : QN_RUN;
+    size_t step = (512 << 10) / (acts->n_super * QN_SUPER_RUNS * run_bytes) / QN_PACK_TOKENS * QN_PACK_TOKENS;
+    step = step ? step : QN_PACK_TOKENS;
+    for (size_t first = 0, n; first < n_tokens; first += n) {
+        n = n_tokens - first < step ? n_tokens - first : step;
+        product(weights, row_begin, row_end - row_begin, acts, first, n, accumulate, out, out_stride);
+    }
+}
+
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                     size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
     if (!n_tokens)
+        return;
+    const size_t n_packed = weights->packed && !acts->fine ? weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS : 0;
+    if (row_begin < n_packed) {
+        const size_t end = row_end < n_packed ? row_end : n_packed;
+        rows_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
+        row_begin = end;
+    }
+    if (row_begin >= row_end)
         return;
     const bool is_float = qn_act_form_of(weights->type) == QN_ACT_FLOAT;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;

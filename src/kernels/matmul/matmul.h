@@ -28,8 +28,17 @@ enum { QN_SUPER = 512, QN_SUPER_RUNS = QN_SUPER / QN_RUN };
  *   QN_ACT_PAIRS   vector 4*(i/16) + i%4, byte i%16/4                Q2_0, PQ2_0: 2-bit field j of a byte is in vector j or 4+j
  *   QN_ACT_TRITS   not by lanes: value e of each 128 is in vector e/16; 128s side by side     PTQ1_0 a token at a time
  *   QN_ACT_PLAIN   not by lanes: in rising order
- *   QN_ACT_FLOAT   no codes: the values themselves                   F32, F16, BF16 */
-typedef enum qn_act_form { QN_ACT_LANES, QN_ACT_BITS, QN_ACT_PAIRS, QN_ACT_TRITS, QN_ACT_PLAIN, QN_ACT_FLOAT } qn_act_form;
+ *   QN_ACT_FLOAT   no codes: the values themselves                   F32, F16, BF16
+ *   QN_ACT_TABLES  no codes: sums of every choice out of four values (packed.h)                         packed Q1_0 */
+typedef enum qn_act_form {
+    QN_ACT_LANES,
+    QN_ACT_BITS,
+    QN_ACT_PAIRS,
+    QN_ACT_TRITS,
+    QN_ACT_PLAIN,
+    QN_ACT_FLOAT,
+    QN_ACT_TABLES
+} qn_act_form;
 enum { QN_ACT_INT_FORMS = 5 };
 
 /* qn_act_position - where value i (0..511) of a super-block lies in an integer form. */
@@ -52,7 +61,8 @@ typedef struct qn_acts {
     bool fine;
     float *scale;
     int32_t *sum, *sum_hi;
-    float *values; /* [max_rows, n_cols], or NULL */
+    float *values;   /* [max_rows, n_cols], or NULL */
+    uint8_t *tables; /* [max_rows, n_super*16][QN_RUN_TABLES], or NULL; not of fine batches */
 } qn_acts;
 
 /* A run below this magnitude is quantised as zeros: 127 divided by it would overflow. A run that holds an infinity or NaN gets
@@ -75,11 +85,20 @@ typedef struct qn_matrix {
     const qn_type_info *type;
     const uint8_t *data; /* [n_rows] rows of row_bytes, in the file's layout, any alignment */
     size_t n_rows, n_cols, row_bytes;
+    const uint8_t *packed; /* the same rows as qn_matmul_pack arranged them for these kernels, or NULL */
 } qn_matrix;
 
 /* One token against rows [row_begin, row_end), codes read as they are stored: out[row] is stored, or added to. */
 typedef void (*qn_matmul_one_fn)(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,
                                  bool accumulate, float *out);
+
+/* The same for packed rows, n_rows of them from `row` on, both multiples of QN_PACK_ROWS, and tokens [first, first+n_tokens):
+ * out[token*out_stride + row]. The acts are not fine. */
+typedef void (*qn_matmul_packed_fn)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+                                    size_t n_tokens, bool accumulate, float *out, size_t out_stride);
+
+/* How rows stand in a packed matrix: packed.h. */
+typedef enum qn_packing { QN_PACKING_NONE, QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
 
 /* The variants. All take whole tiles' worth of pointers and write exactly what they are told. */
 typedef struct qn_matmul_kernels {
@@ -98,18 +117,22 @@ typedef struct qn_matmul_kernels {
     /* The product of one token for types whose codes need not be unpacked into memory, and the form that it reads; NULL for the
      * others, or at all. */
     qn_matmul_one_fn (*one)(const qn_type_info *type, bool fine, qn_act_form *form);
+    /* How matrices of this type are packed, the product for them and the form that it reads; NONE for types that are best read
+     * as they are stored. NULL where that holds for all. */
+    qn_packing (*packing)(const qn_type_info *type, qn_matmul_packed_fn *product, qn_act_form *form);
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
 
-/* qn_matmul_forms - all forms that products with this type read, as bits 1 << form: what qn_acts_create is given. */
-unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_type_info *type);
+/* qn_matmul_forms - all forms that products with this matrix read, as bits 1 << form: what qn_acts_create is given. */
+unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_matrix *weights);
 
 /* qn_matmul_scratch - bytes of scratch (64-aligned) that one thread needs for rows of n_cols. */
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols);
 
 /* qn_matmul_rows - rows [row_begin, row_end) of the product for tokens [0, n_tokens) of acts:
  * out[token*out_stride + row] is stored, or with `accumulate` added to. acts hold the form that the type reads.
+ * row_begin of a packed matrix is a multiple of QN_PACK_ROWS, and so is row_end unless it is n_rows.
  * Threads: safe on distinct rows with distinct scratch. */
 void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                     size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch);

@@ -4,8 +4,10 @@
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 #define OWN_ARRANGE
+#define HAS_TABLES
 
 #include "kernels/matmul/one_wide_avx512.h"
+#include "kernels/matmul/packed_avx512.h"
 
 /* Bytes ahead of the group of rows in work that are asked for, into the first cache alone: what is read once would only push
  * out of the others what is read again. Measured on Zen 4 with both cores reading from memory: 4096 bytes and the non-temporal
@@ -331,4 +333,5 @@ void qn_matmul_init_avx512(qn_matmul_kernels *kernels)
     matmul_fill(kernels);
     kernels->unpack = unpack_avx512;
     kernels->one = one_avx512;
+    kernels->packing = packing_avx512;
 }

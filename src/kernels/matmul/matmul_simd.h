@@ -4,6 +4,7 @@
 #define QN_KERNELS_MATMUL_MATMUL_SIMD_H
 
 #include "kernels/matmul/matmul.h"
+#include "kernels/matmul/packed.h"
 #include "kernels/vec16.h"
 
 #include <string.h>
@@ -52,6 +53,12 @@ static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
 }
 #endif
 
+#ifdef HAS_TABLES
+/* Tables of the sixteen runs of a super-block (packed.h), laid out as the file's own products read them; the file that defines
+ * HAS_TABLES has this function. */
+static void fill_tables(const int8_t *codes, uint8_t *tables);
+#endif
+
 static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
     const size_t run0 = (row * acts->n_super + super) * QN_SUPER_RUNS;
@@ -92,6 +99,10 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
         acts->sum[run0 + lane] = (int32_t)(v16_sum(qa) + sum_hi);
         acts->sum_hi[run0 + lane] = (int32_t)sum_hi;
     }
+#ifdef HAS_TABLES
+    if (acts->tables)
+        fill_tables(codes, acts->tables + run0 * QN_RUN_TABLES);
+#endif
     for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
         if (acts->codes[form])
             arrange((qn_act_form)form, codes, acts->codes[form] + run0 * QN_RUN);

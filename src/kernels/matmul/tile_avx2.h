@@ -4,7 +4,9 @@
 #ifndef QN_KERNELS_MATMUL_TILE_AVX2_H
 #define QN_KERNELS_MATMUL_TILE_AVX2_H
 
+#define HAS_TABLES
 #include "kernels/matmul/one_avx2.h"
+#include "kernels/matmul/packed_avx2.h"
 
 /* Eight sums of one half of a super-block live in registers: four rows, so that activations, which come from the second cache,
  * are read seldom. Float tiles, whose sums take two registers each, are TILE_ROWS by TILE_TOKENS. */
@@ -330,6 +332,7 @@ QN_INLINE void matmul_fill_avx2(qn_matmul_kernels *kernels)
     kernels->dot = dot_avx2;
     kernels->dot_float = dot_float_avx2;
     kernels->one = one_avx2;
+    kernels->packing = packing_avx2;
 }
 
 #endif

@@ -1,0 +1,76 @@
+/* Packing weights at load: matrices whose products are faster over rows that stand side by side (kernels/matmul/packed.h) get
+ * such a copy, and their pages of the file are given back, so that memory holds each weight once. */
+#define _DEFAULT_SOURCE /* madvise */
+#include "engine/internal.h"
+
+#include "base/memory.h"
+#include "kernels/matmul/packed.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct pack {
+    const qn_matrix *weights;
+    qn_packing packing;
+    uint8_t *packed;
+    qn_team *team;
+};
+
+static void pack_share(void *context, int thread)
+{
+    const struct pack *pack = context;
+    size_t begin, end;
+    qn_team_share(pack->weights->n_rows / QN_PACK_ROWS, 1, thread, qn_team_size(pack->team), &begin, &end);
+    qn_matmul_pack(pack->weights, pack->packing, begin, end, pack->packed);
+}
+
+/* Fewer, larger pages make both the copying and the reading faster; without them it works all the same. */
+static void ask_for_huge_pages(uint8_t *memory, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)memory + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+}
+
+static bool packs(const qn_model *model, const struct qn_op_matrix *matrix, qn_packing *packing)
+{
+    qn_matmul_packed_fn product;
+    qn_act_form form;
+    const qn_matmul_kernels *kernels = &model->kernels.matmul;
+    *packing = kernels->packing ? kernels->packing(matrix->weights.type, &product, &form) : QN_PACKING_NONE;
+    return *packing != QN_PACKING_NONE && !model->plan.acts[matrix->acts].fine && matrix->weights.n_rows >= QN_PACK_ROWS;
+}
+
+static qn_status pack_matrix(qn_model *model, qn_matrix *weights, qn_packing packing)
+{
+    const size_t bytes = weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS * weights->row_bytes;
+    struct pack pack = { .weights = weights, .packing = packing, .team = model->team };
+    QN_TRY(qn_realloc_array(&model->packed, &model->cap_packed, model->n_packed + 1, sizeof *model->packed, "packed weights"));
+    QN_TRY(qn_alloc(&pack.packed, bytes, 1, "packed weights"));
+    model->packed[model->n_packed++] = pack.packed;
+    ask_for_huge_pages(pack.packed, bytes);
+    qn_team_run(model->team, pack_share, &pack);
+    weights->packed = pack.packed;
+    return QN_OK;
+}
+
+qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor)
+{
+    const uint8_t *packed = NULL;
+    for (size_t i = 0; i < model->plan.n_ops; i++) {
+        qn_op *op = &model->plan.ops[i];
+        for (size_t m = 0; (op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && m < op->n_matrices; m++) {
+            qn_packing packing;
+            qn_matrix *weights = &op->matrices[m].weights;
+            if (weights->data != tensor->data || !packs(model, &op->matrices[m], &packing))
+                continue;
+            if (!packed)
+                QN_TRY(pack_matrix(model, weights, packing));
+            packed = weights->packed = packed ? packed : weights->packed;
+        }
+    }
+    if (packed)
+        qn_gguf_release(model->file, tensor);
+    return QN_OK;
+}

@@ -1,0 +1,265 @@
+/* Part of matmul_avx2.c and matmul_avxvnni.c: products with packed matrices (packed.h). 1-bit codes stand by BYTES, so that a
+ * vector is one byte of 32 rows and one table serves it all; 2-bit codes by WORDS, a vector being one word of eight rows. */
+#ifndef QN_KERNELS_MATMUL_PACKED_AVX2_H
+#define QN_KERNELS_MATMUL_PACKED_AVX2_H
+
+#include "kernels/matmul/matmul_simd.h"
+#include "kernels/matmul/packed.h"
+
+/* Bytes ahead that are asked for, into the second cache (packed_avx512.h has the measurements). */
+enum { PACK_AHEAD = 9216 };
+
+/* The tables of a run: for each byte of its word, of the low and then of the high nibble, [low][high byte of the sums][16].
+ * Here the high byte is raised by 16, so that it is never negative. */
+static void fill_tables(const int8_t *codes, uint8_t *tables)
+{
+    static const _Alignas(32) uint8_t first_two[32] = {
+#define FOUR 0, 0, 1, 0, 0, 1, 1, 1
+        FOUR, FOUR, FOUR, FOUR
+#undef FOUR
+    };
+    static const _Alignas(32) uint8_t last_two[32] = { 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0,
+                                                       0, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    const __m256i first = _mm256_load_si256((const __m256i *)(const void *)first_two);
+    const __m256i last = _mm256_load_si256((const __m256i *)(const void *)last_two);
+    for (size_t four = 0; four < QN_SUPER / 4; four++) {
+        int16_t two[2];
+        memcpy(two, codes + 4 * four, sizeof two);
+        const __m256i sums = _mm256_add_epi16(_mm256_maddubs_epi16(first, _mm256_set1_epi16(two[0])),
+                                              _mm256_maddubs_epi16(last, _mm256_set1_epi16(two[1])));
+        const __m256i low = _mm256_and_si256(sums, _mm256_set1_epi16(31));
+        const __m256i high = _mm256_add_epi16(_mm256_srai_epi16(sums, 5), _mm256_set1_epi16(16));
+        _mm256_store_si256((__m256i *)(void *)(tables + 32 * four),
+                           _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8));
+    }
+}
+
+typedef float pack_partial[QN_LANES][QN_PACK_ROWS];
+
+QN_INLINE void pack_add(float *partial, __m256i product, __m256 scale)
+{
+    _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), scale, _mm256_load_ps(partial)));
+}
+
+QN_INLINE void pack_ahead(const uint8_t *p, size_t bytes)
+{
+    for (size_t line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)p + PACK_AHEAD + line, _MM_HINT_T1);
+}
+
+QN_INLINE void pack_scales(const uint8_t *p, float scale[QN_PACK_ROWS])
+{
+    QN_UNROLLED
+    for (size_t i = 0; i < QN_PACK_ROWS; i += 8)
+        _mm256_store_ps(scale + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 2 * i))));
+}
+
+/* Makes a sum be made where it stands: gcc gathers the terms of integer sums first, more than there are registers. */
+QN_INLINE __m256i pack_sum(__m256i a, __m256i b, bool words)
+{
+    __m256i sum = words ? _mm256_add_epi16(a, b) : _mm256_add_epi8(a, b);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+QN_INLINE __m256i pack_table(const uint8_t *table)
+{
+    return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
+}
+
+/* A run of 1-bit weights and one token: p its word's bytes of 64 rows. S being the sum of the chosen codes, its product is
+ * 2S - sum; the high bytes' raises add up to 8 * 16 * 32. */
+QN_INLINE void pack_run_bits(const uint8_t *p, const float *scale, const uint8_t *tables, float act_scale, int32_t act_sum,
+                             float *partial)
+{
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i low[2], high[2];
+    QN_UNROLLED
+    for (int byte = 0; byte < 4; byte++) {
+        const __m256i t0 = pack_table(tables + 64 * byte), t1 = pack_table(tables + 64 * byte + 16);
+        const __m256i t2 = pack_table(tables + 64 * byte + 32), t3 = pack_table(tables + 64 * byte + 48);
+        QN_UNROLLED
+        for (int half = 0; half < 2; half++) {
+            const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * byte + 32 * half));
+            const __m256i a = _mm256_and_si256(bytes, nibble), b = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
+            const __m256i l = _mm256_add_epi8(_mm256_shuffle_epi8(t0, a), _mm256_shuffle_epi8(t2, b));
+            const __m256i h = _mm256_add_epi8(_mm256_shuffle_epi8(t1, a), _mm256_shuffle_epi8(t3, b));
+            low[half] = byte ? pack_sum(low[half], l, false) : l;
+            high[half] = byte ? pack_sum(high[half], h, false) : h;
+        }
+    }
+    const __m256i weights = _mm256_set1_epi16(2 | 64 << 8), even = _mm256_set1_epi32(1), odd = _mm256_set1_epi32(1 << 16);
+    const __m256i minus = _mm256_set1_epi16((int16_t)(2 * 8 * 16 * 32 + act_sum));
+    const __m256 scales = _mm256_set1_ps(act_scale);
+    QN_UNROLLED
+    for (int half = 0; half < 2; half++)
+        QN_UNROLLED
+    for (int pair = 0; pair < 2; pair++) {
+        const __m256i both = pair ? _mm256_unpackhi_epi8(low[half], high[half]) : _mm256_unpacklo_epi8(low[half], high[half]);
+        const __m256i product = _mm256_sub_epi16(_mm256_maddubs_epi16(both, weights), minus);
+        const size_t at = (size_t)(32 * pair + 8 * half);
+        pack_add(partial + at, _mm256_madd_epi16(product, even), _mm256_mul_ps(_mm256_load_ps(scale + at), scales));
+        pack_add(partial + at + 16, _mm256_madd_epi16(product, odd), _mm256_mul_ps(_mm256_load_ps(scale + at + 16), scales));
+    }
+}
+
+QN_INLINE __m256i pack_dot(__m256i sums, __m256i fields, __m256i codes)
+{
+#ifdef QN_V16_AVXVNNI
+    return _mm256_dpbusd_avx_epi32(sums, fields, codes);
+#else
+    return pack_sum(sums, _mm256_maddubs_epi16(fields, codes), true); /* eight times at most 2 * 3 * 127 */
+#endif
+}
+
+QN_INLINE __m256i pack_dot_end(__m256i sums)
+{
+#ifdef QN_V16_AVXVNNI
+    return sums;
+#else
+    return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+#endif
+}
+
+/* A run of 2-bit weights: p its two words of 64 rows. Field j of a word's byte k is weight 4k + j. n_vectors of eight rows at a
+ * time: what the registers hold. */
+QN_INLINE void pack_run_pairs(const uint8_t *p, const float *scale, const qn_acts *acts, size_t first, size_t n_tokens,
+                              size_t n_vectors, size_t run, pack_partial *partial)
+{
+    const __m256i three = _mm256_set1_epi8(3);
+    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
+    const int8_t *codes = acts->codes[QN_ACT_PAIRS] + (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
+    for (size_t row = 0; row < QN_PACK_ROWS; row += 8 * n_vectors) {
+        __m256i sums[QN_PACK_TOKENS][4];
+        QN_UNROLLED
+        for (size_t t = 0; t < n_tokens; t++)
+            QN_UNROLLED
+        for (size_t v = 0; v < n_vectors; v++)
+            sums[t][v] = _mm256_setzero_si256();
+        QN_UNROLLED
+        for (size_t word = 0; word < 2; word++)
+            QN_UNROLLED
+        for (int j = 0; j < 4; j++) {
+            __m256i fields[4];
+            QN_UNROLLED
+            for (size_t v = 0; v < n_vectors; v++) {
+                const uint8_t *q = p + (word * QN_PACK_ROWS + row + 8 * v) * 4;
+                const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)q);
+                fields[v] = _mm256_and_si256(j ? _mm256_srli_epi32(words, 2 * j) : words, three);
+            }
+            QN_UNROLLED
+            for (size_t t = 0; t < n_tokens; t++) {
+                int32_t four;
+                memcpy(&four, codes + t * token_runs * QN_RUN + 64 * (4 * word + (size_t)j), 4);
+                QN_UNROLLED
+                for (size_t v = 0; v < n_vectors; v++)
+                    sums[t][v] = pack_dot(sums[t][v], fields[v], _mm256_set1_epi32(four));
+            }
+        }
+        QN_UNROLLED
+        for (size_t t = 0; t < n_tokens; t++) {
+            const __m256 act_scale = _mm256_set1_ps(acts->scale[at + t * token_runs]);
+            const __m256i act_sum = _mm256_set1_epi32(acts->sum[at + t * token_runs]);
+            QN_UNROLLED
+            for (size_t v = 0; v < n_vectors; v++)
+                pack_add(partial[t][run % QN_LANES] + row + 8 * v, _mm256_sub_epi32(pack_dot_end(sums[t][v]), act_sum),
+                         _mm256_mul_ps(_mm256_load_ps(scale + row + 8 * v), act_scale));
+        }
+    }
+}
+
+QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *out)
+{
+    for (size_t row = 0; row < QN_PACK_ROWS; row += 8) {
+        __m256 sum[QN_LANES / 2];
+        QN_UNROLLED
+        for (int i = 0; i < QN_LANES / 2; i++)
+            sum[i] = _mm256_add_ps(_mm256_load_ps(partial[i] + row), _mm256_load_ps(partial[i + 8] + row));
+        QN_UNROLLED
+        for (int width = 4; width; width /= 2)
+            QN_UNROLLED
+        for (int i = 0; i < width; i++)
+            sum[i] = _mm256_add_ps(sum[i], sum[i + width]);
+        if (accumulate)
+            sum[0] = _mm256_add_ps(_mm256_loadu_ps(out + row), sum[0]);
+        _mm256_storeu_ps(out + row, sum[0]);
+    }
+}
+
+/* One group of rows and n_tokens tokens, which is a constant where this is called, as are n_vectors and block_runs. */
+QN_INLINE void pack_tile_pairs(size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts, size_t first,
+                               size_t n_tokens, size_t n_vectors, bool ahead, bool accumulate, float *out, size_t out_stride)
+{
+    const size_t run_bytes = 8 * QN_PACK_ROWS, block_bytes = block_runs * run_bytes + 2 * QN_PACK_ROWS;
+    _Alignas(64) pack_partial partial[QN_PACK_TOKENS];
+    _Alignas(64) float scale[QN_PACK_ROWS];
+    memset(partial, 0, n_tokens * sizeof *partial);
+    for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
+        if (ahead)
+            pack_ahead(p, block_bytes);
+        pack_scales(p + block_runs * run_bytes, scale);
+        for (size_t r = 0; r < block_runs; r++)
+            pack_run_pairs(p + r * run_bytes, scale, acts, first, n_tokens, n_vectors, block * block_runs + r, partial);
+    }
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        pack_store(partial[t], accumulate, out + t * out_stride);
+}
+
+/* Only the first tokens of a group wait for memory. */
+#define PACKED_PAIRS(name, block_runs)                                                                                         \
+    static void name(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,  \
+                     bool accumulate, float *out, size_t out_stride)                                                           \
+    {                                                                                                                          \
+        const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;                      \
+        for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {                                                      \
+            const uint8_t *p = weights->packed + row * weights->row_bytes;                                                     \
+            size_t t = first;                                                                                                  \
+            for (; t + 4 <= last; t += 4)                                                                                      \
+                pack_tile_pairs(block_runs, p, n_blocks, acts, t, 4, 2, t == first, accumulate, out + t * out_stride + row,    \
+                                out_stride);                                                                                   \
+            for (; t < last; t++)                                                                                              \
+                pack_tile_pairs(block_runs, p, n_blocks, acts, t, 1, 4, t == first, accumulate, out + t * out_stride + row,    \
+                                out_stride);                                                                                   \
+        }                                                                                                                      \
+    }
+
+PACKED_PAIRS(packed_q2_0, 2)
+PACKED_PAIRS(packed_pq2_0, 4)
+
+static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
+                        bool accumulate, float *out, size_t out_stride)
+{
+    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, run_bytes = 4 * QN_PACK_ROWS;
+    const size_t block_bytes = 4 * run_bytes + 2 * QN_PACK_ROWS;
+    _Alignas(64) pack_partial partial;
+    _Alignas(64) float scale[QN_PACK_ROWS];
+    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS)
+        for (size_t t = first; t < first + n_tokens; t++) {
+            const uint8_t *p = weights->packed + row * weights->row_bytes;
+            memset(partial, 0, sizeof partial);
+            for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
+                if (t == first)
+                    pack_ahead(p, block_bytes);
+                pack_scales(p + 4 * run_bytes, scale);
+                for (size_t r = 0; r < 4; r++) {
+                    const size_t run = 4 * block + r, at = t * acts->n_super * QN_SUPER_RUNS + run;
+                    pack_run_bits(p + r * run_bytes, scale, acts->tables + at * QN_RUN_TABLES, acts->scale[at], acts->sum[at],
+                                  partial[run % QN_LANES]);
+                }
+            }
+            pack_store(partial, accumulate, out + t * out_stride + row);
+        }
+}
+
+static qn_packing packing_avx2(const qn_type_info *type, qn_matmul_packed_fn *product, qn_act_form *form)
+{
+    *form = type->type == QN_TYPE_Q1_0 ? QN_ACT_TABLES : QN_ACT_PAIRS;
+    *product = type->type == QN_TYPE_Q1_0    ? packed_q1_0
+               : type->type == QN_TYPE_Q2_0  ? packed_q2_0
+               : type->type == QN_TYPE_PQ2_0 ? packed_pq2_0
+                                             : NULL;
+    return !*product ? QN_PACKING_NONE : type->type == QN_TYPE_Q1_0 ? QN_PACKING_BYTES : QN_PACKING_WORDS;
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* Part of matmul_avx512.c: products with packed matrices (packed.h, WORDS). A vector is one word of sixteen rows, so sums of a
+ * run come out a row a lane and nothing ever crosses lanes. */
+#ifndef QN_KERNELS_MATMUL_PACKED_AVX512_H
+#define QN_KERNELS_MATMUL_PACKED_AVX512_H
+
+#include "kernels/matmul/matmul_simd.h"
+#include "kernels/matmul/packed.h"
+
+enum { PACK_VECTORS = QN_PACK_ROWS / 16 };
+
+/* Bytes ahead that are asked for, into the second cache: it can wait for many more lines at a time than the first. Measured on
+ * Zen 4 with both cores reading Q1_0 from memory that gives 37 GB/s in all: T1 gives 18.5 to 20 GB/s a core at any distance
+ * from 4608 to 36864 bytes, the non-temporal hint 14, no prefetch 13.5; when memory is faster, T1 at 9216 gives 26. */
+enum { PACK_AHEAD = 9216 };
+
+/* The tables of a run: [low nibbles][high nibbles of a word's four bytes], of each [low][high byte of the sums][4 bytes][16].
+ */
+static void fill_tables(const int8_t *codes, uint8_t *tables)
+{
+    static const _Alignas(64) uint8_t bits[64] = {
+#define BITS(n) (n) & 1, (n) >> 1 & 1, (n) >> 2 & 1, (n) >> 3 & 1
+        BITS(0), BITS(1), BITS(2),  BITS(3),  BITS(4),  BITS(5),  BITS(6),  BITS(7),
+        BITS(8), BITS(9), BITS(10), BITS(11), BITS(12), BITS(13), BITS(14), BITS(15)
+#undef BITS
+    };
+    const __m512i chosen = _mm512_load_si512(bits), none = _mm512_setzero_si512(), low = _mm512_set1_epi32(31);
+    for (size_t four = 0; four < QN_SUPER / 4; four++) {
+        int32_t codes_of_four;
+        memcpy(&codes_of_four, codes + 4 * four, 4);
+        const __m512i sums = _mm512_dpbusd_epi32(none, chosen, _mm512_set1_epi32(codes_of_four));
+        uint8_t *table = tables + four / 8 * QN_RUN_TABLES + four % 2 * 128 + four % 8 / 2 * 16;
+        _mm_store_si128((__m128i *)table, _mm512_cvtepi32_epi8(_mm512_and_si512(sums, low)));
+        _mm_store_si128((__m128i *)(table + 64), _mm512_cvtepi32_epi8(_mm512_srai_epi32(sums, 5)));
+    }
+}
+
+/* The partial sums of a tile: [n_tokens][16][64 rows]. */
+typedef float pack_partial[QN_LANES][QN_PACK_ROWS];
+
+QN_INLINE void pack_add(float *partial, __m512i product, __m512 scale)
+{
+    _mm512_store_ps(partial, _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), scale, _mm512_load_ps(partial)));
+}
+
+QN_INLINE void pack_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
+{
+    QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        scale[g] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * g)));
+}
+
+/* A run of 1-bit weights: p its words of 64 rows. S being the sum of the chosen codes, its product is 2S - sum. */
+QN_INLINE void pack_run_bits(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, size_t first,
+                             size_t n_tokens, size_t run, pack_partial *partial)
+{
+    const __m512i nibble = _mm512_set1_epi8(15), place = _mm512_set1_epi32(0x30201000);
+    const __m512i two = _mm512_set1_epi8(2), sixty_four = _mm512_set1_epi8(64);
+    __m512i low[PACK_VECTORS], high[PACK_VECTORS];
+    QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++) {
+        const __m512i words = _mm512_loadu_si512(p + 64 * g);
+        low[g] = _mm512_ternarylogic_epi32(words, nibble, place, 0xea); /* (words & nibble) | place */
+        high[g] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(words, 4), nibble, place, 0xea);
+    }
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++) {
+        const size_t at = (first + t) * acts->n_super * QN_SUPER_RUNS + run;
+        const uint8_t *tables = acts->tables + at * QN_RUN_TABLES;
+        const __m512i t0 = _mm512_load_si512(tables), t1 = _mm512_load_si512(tables + 64);
+        const __m512i t2 = _mm512_load_si512(tables + 128), t3 = _mm512_load_si512(tables + 192);
+        const __m512 act_scale = _mm512_set1_ps(acts->scale[at]);
+        const __m512i minus_sum = _mm512_set1_epi32(-acts->sum[at]);
+        QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++) {
+            const __m512i sums_low = _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t0), _mm512_permutexvar_epi8(high[g], t2));
+            const __m512i sums_high =
+                _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t1), _mm512_permutexvar_epi8(high[g], t3));
+            const __m512i product = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(minus_sum, sums_low, two), sixty_four, sums_high);
+            pack_add(partial[t][run % QN_LANES] + 16 * g, product, _mm512_mul_ps(scale[g], act_scale));
+        }
+    }
+}
+
+/* A run of 2-bit weights: p its two words of 64 rows. Field j of a word's byte k is weight 4k + j. */
+QN_INLINE void pack_run_pairs(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, size_t first,
+                              size_t n_tokens, size_t run, pack_partial *partial)
+{
+    const __m512i three = _mm512_set1_epi8(3);
+    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
+    const int8_t *codes = acts->codes[QN_ACT_PAIRS] + (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
+    __m512i product[QN_PACK_TOKENS][PACK_VECTORS];
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        product[t][g] = _mm512_set1_epi32(-acts->sum[at + t * token_runs]);
+    QN_UNROLLED
+    for (int word = 0; word < 2; word++)
+        QN_UNROLLED
+    for (int j = 0; j < 4; j++) {
+        __m512i fields[PACK_VECTORS];
+        QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++) {
+            const __m512i words = _mm512_loadu_si512(p + (word * PACK_VECTORS + g) * 64);
+            fields[g] = _mm512_and_si512(j ? _mm512_srli_epi32(words, 2 * j) : words, three);
+        }
+        QN_UNROLLED
+        for (size_t t = 0; t < n_tokens; t++) {
+            int32_t four;
+            memcpy(&four, codes + t * token_runs * QN_RUN + 64 * (4 * word + j), 4);
+            QN_UNROLLED
+            for (int g = 0; g < PACK_VECTORS; g++)
+                product[t][g] = _mm512_dpbusd_epi32(product[t][g], fields[g], _mm512_set1_epi32(four));
+        }
+    }
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++) {
+        const __m512 act_scale = _mm512_set1_ps(acts->scale[at + t * token_runs]);
+        QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            pack_add(partial[t][run % QN_LANES] + 16 * g, product[t][g], _mm512_mul_ps(scale[g], act_scale));
+    }
+}
+
+QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *out)
+{
+    QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++) {
+        __m512 sum[QN_LANES];
+        QN_UNROLLED
+        for (int i = 0; i < QN_LANES; i++)
+            sum[i] = _mm512_load_ps(partial[i] + 16 * g);
+        QN_UNROLLED
+        for (int width = 8; width; width /= 2)
+            QN_UNROLLED
+        for (int i = 0; i < width; i++)
+            sum[i] = _mm512_add_ps(sum[i], sum[i + width]);
+        if (accumulate)
+            sum[0] = _mm512_add_ps(_mm512_loadu_ps(out + 16 * g), sum[0]);
+        _mm512_storeu_ps(out + 16 * g, sum[0]);
+    }
+}
+
+/* One group of rows and up to QN_PACK_TOKENS tokens. n_tokens and what depends on the type are constants where this is
+ * called. */
+QN_INLINE void pack_tile(bool bits, size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts, size_t first,
+                         size_t n_tokens, bool ahead, bool accumulate, float *out, size_t out_stride)
+{
+    const size_t run_bytes = (size_t)(bits ? 4 : 8) * QN_PACK_ROWS, block_bytes = block_runs * run_bytes + 2 * QN_PACK_ROWS;
+    _Alignas(64) pack_partial partial[QN_PACK_TOKENS];
+    memset(partial, 0, n_tokens * sizeof *partial);
+    for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
+        __m512 scale[PACK_VECTORS];
+        for (size_t line = 0; ahead && line < block_bytes; line += 64)
+            _mm_prefetch((const char *)p + PACK_AHEAD + line, _MM_HINT_T1);
+        pack_scales(p + block_runs * run_bytes, scale);
+        for (size_t r = 0; r < block_runs; r++)
+            if (bits)
+                pack_run_bits(p + r * run_bytes, scale, acts, first, n_tokens, block * block_runs + r, partial);
+            else
+                pack_run_pairs(p + r * run_bytes, scale, acts, first, n_tokens, block * block_runs + r, partial);
+    }
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        pack_store(partial[t], accumulate, out + t * out_stride);
+}
+
+/* Only the first tokens of a group wait for memory. */
+#define PACKED(name, bits, block_runs)                                                                                         \
+    static void name(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,  \
+                     bool accumulate, float *out, size_t out_stride)                                                           \
+    {                                                                                                                          \
+        const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;                      \
+        for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {                                                      \
+            const uint8_t *p = weights->packed + row * weights->row_bytes;                                                     \
+            size_t t = first;                                                                                                  \
+            for (; t + 4 <= last; t += 4)                                                                                      \
+                pack_tile(bits, block_runs, p, n_blocks, acts, t, 4, t == first, accumulate, out + t * out_stride + row,       \
+                          out_stride);                                                                                         \
+            for (; t + 2 <= last; t += 2)                                                                                      \
+                pack_tile(bits, block_runs, p, n_blocks, acts, t, 2, t == first, accumulate, out + t * out_stride + row,       \
+                          out_stride);                                                                                         \
+            for (; t < last; t++)                                                                                              \
+                pack_tile(bits, block_runs, p, n_blocks, acts, t, 1, t == first, accumulate, out + t * out_stride + row,       \
+                          out_stride);                                                                                         \
+        }                                                                                                                      \
+    }
+
+PACKED(packed_q1_0, true, 4)
+PACKED(packed_q2_0, false, 2)
+PACKED(packed_pq2_0, false, 4)
+
+static qn_packing packing_avx512(const qn_type_info *type, qn_matmul_packed_fn *product, qn_act_form *form)
+{
+    *form = type->type == QN_TYPE_Q1_0 ? QN_ACT_TABLES : QN_ACT_PAIRS;
+    *product = type->type == QN_TYPE_Q1_0    ? packed_q1_0
+               : type->type == QN_TYPE_Q2_0  ? packed_q2_0
+               : type->type == QN_TYPE_PQ2_0 ? packed_pq2_0
+                                             : NULL;
+    return *product ? QN_PACKING_WORDS : QN_PACKING_NONE;
+}
+
+#endif
