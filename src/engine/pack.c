@@ -35,11 +35,12 @@ static void ask_for_huge_pages(uint8_t *memory, size_t bytes)
 
 static bool packs(const qn_model *model, const struct qn_op_matrix *matrix, qn_packing *packing)
 {
-    qn_matmul_packed_fn product;
-    qn_act_form form;
     const qn_matmul_kernels *kernels = &model->kernels.matmul;
-    *packing = kernels->packing ? kernels->packing(matrix->weights.type, &product, &form) : QN_PACKING_NONE;
-    return *packing != QN_PACKING_NONE && !model->plan.acts[matrix->acts].fine && matrix->weights.n_rows >= QN_PACK_ROWS;
+    const qn_packed_kind *kind = kernels->packed ? kernels->packed(matrix->weights.type) : NULL;
+    if (!kind || model->plan.acts[matrix->acts].fine || matrix->weights.n_rows < QN_PACK_ROWS)
+        return false;
+    *packing = kind->packing;
+    return true;
 }
 
 static qn_status pack_matrix(qn_model *model, qn_matrix *weights, qn_packing packing)

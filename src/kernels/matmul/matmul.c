@@ -102,22 +102,26 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
 unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_matrix *weights)
 {
     qn_act_form form = qn_act_form_of(weights->type);
-    qn_matmul_packed_fn product;
     unsigned forms = 1u << form;
     if (kernels->one && kernels->one(weights->type, false, &form))
         forms |= 1u << form;
-    if (weights->packed) {
-        kernels->packing(weights->type, &product, &form);
-        forms = 1u << form | (weights->n_rows % QN_PACK_ROWS ? forms : 0);
-    }
-    return forms;
+    if (!weights->packed)
+        return forms;
+    const qn_packed_kind *kind = kernels->packed(weights->type);
+    const bool only = kind->max_tokens == SIZE_MAX && weights->n_rows % QN_PACK_ROWS == 0;
+    return 1u << kind->form | (only ? 0 : forms);
 }
 
-size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
+static size_t tile_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 {
     const size_t n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
     return kernels->tile_rows * n_super * sizeof(qn_super) +
            qn_round_up(kernels->tile_rows * kernels->tile_tokens * sizeof(float), QN_ALIGN);
+}
+
+size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
+{
+    return tile_scratch(kernels, n_cols) + qn_round_up(QN_PACK_ROWS * QN_UNPACKED_ROW(n_cols), QN_ALIGN);
 }
 
 static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weights, size_t row, size_t n_rows, qn_super *panel)
@@ -170,31 +174,20 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 static void rows_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                         size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
-    qn_act_form form;
-    qn_matmul_packed_fn product;
-    kernels->packing(weights->type, &product, &form);
-    const size_t run_bytes = form == QN_ACT_TABLES ? QN_RUN_TABLES : QN_RUN;
+    const qn_packed_kind *kind = kernels->packed(weights->type);
+    const size_t run_bytes = kind->form == QN_ACT_TABLES ? QN_RUN_TABLES : QN_RUN;
     size_t step = (512 << 10) / (acts->n_super * QN_SUPER_RUNS * run_bytes) / QN_PACK_TOKENS * QN_PACK_TOKENS;
     step = step ? step : QN_PACK_TOKENS;
     for (size_t first = 0, n; first < n_tokens; first += n) {
         n = n_tokens - first < step ? n_tokens - first : step;
-        product(weights, row_begin, row_end - row_begin, acts, first, n, accumulate, out, out_stride);
+        kind->product(weights, row_begin, row_end - row_begin, acts, first, n, accumulate, out, out_stride);
     }
 }
 
-void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                    size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
+/* Rows as they are stored: whole tiles, or a token at a time where that is faster. */
+static void rows_stored(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                        size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
-    if (!n_tokens)
-        return;
-    const size_t n_packed = weights->packed && !acts->fine ? weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS : 0;
-    if (row_begin < n_packed) {
-        const size_t end = row_end < n_packed ? row_end : n_packed;
-        rows_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
-        row_begin = end;
-    }
-    if (row_begin >= row_end)
-        return;
     const bool is_float = qn_act_form_of(weights->type) == QN_ACT_FLOAT;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
     qn_act_form form;
@@ -222,4 +215,26 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, 
             }
         }
     }
+}
+
+void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                    size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
+{
+    if (!n_tokens)
+        return;
+    const size_t n_packed = weights->packed && !acts->fine ? weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS : 0;
+    const size_t end = row_end < n_packed ? row_end : n_packed;
+    if (row_begin < end && n_tokens <= kernels->packed(weights->type)->max_tokens) {
+        rows_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
+        row_begin = end;
+    }
+    for (; row_begin < end; row_begin += QN_PACK_ROWS) {
+        qn_matrix group = *weights;
+        uint8_t *stored = (uint8_t *)scratch + tile_scratch(kernels, weights->n_cols);
+        group.data = stored;
+        qn_matmul_unpack(weights, kernels->packed(weights->type)->packing, row_begin / QN_PACK_ROWS, stored);
+        rows_stored(kernels, &group, acts, n_tokens, 0, QN_PACK_ROWS, accumulate, out + row_begin, out_stride, scratch);
+    }
+    if (row_begin < row_end)
+        rows_stored(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
 }

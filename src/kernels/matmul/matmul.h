@@ -97,8 +97,14 @@ typedef void (*qn_matmul_one_fn)(const qn_matrix *weights, size_t row_begin, siz
 typedef void (*qn_matmul_packed_fn)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                                     size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
-/* How rows stand in a packed matrix: packed.h. */
-typedef enum qn_packing { QN_PACKING_NONE, QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
+/* How rows stand in a packed matrix (packed.h), and its product. */
+typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
+typedef struct qn_packed_kind {
+    qn_packing packing;
+    qn_act_form form;
+    qn_matmul_packed_fn product;
+    size_t max_tokens; /* with more, rows are brought back into the stored layout and taken by tiles */
+} qn_packed_kind;
 
 /* The variants. All take whole tiles' worth of pointers and write exactly what they are told. */
 typedef struct qn_matmul_kernels {
@@ -117,9 +123,8 @@ typedef struct qn_matmul_kernels {
     /* The product of one token for types whose codes need not be unpacked into memory, and the form that it reads; NULL for the
      * others, or at all. */
     qn_matmul_one_fn (*one)(const qn_type_info *type, bool fine, qn_act_form *form);
-    /* How matrices of this type are packed, the product for them and the form that it reads; NONE for types that are best read
-     * as they are stored. NULL where that holds for all. */
-    qn_packing (*packing)(const qn_type_info *type, qn_matmul_packed_fn *product, qn_act_form *form);
+    /* How matrices of this type are packed; NULL for types that are best read as they are stored, or at all. */
+    const qn_packed_kind *(*packed)(const qn_type_info *type);
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);

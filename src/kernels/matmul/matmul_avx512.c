@@ -333,5 +333,5 @@ void qn_matmul_init_avx512(qn_matmul_kernels *kernels)
     matmul_fill(kernels);
     kernels->unpack = unpack_avx512;
     kernels->one = one_avx512;
-    kernels->packing = packing_avx512;
+    kernels->packed = packed_avx512;
 }

@@ -1,9 +1,10 @@
 /* Packed matrices: 64 rows side by side, so that one vector holds the same place of many rows.
  *
- * For types whose block is an f16 scale d and whole 32-bit words of codes (Q1_0: 4 words, Q2_0: 4, PQ2_0: 8). Rows come in
- * groups of QN_PACK_ROWS; a group holds its blocks one after another, and a block as many bytes as its 64 rows took before:
+ * For types whose block is an f16 scale d and whole 32-bit words of codes (Q1_0: 4 words, Q2_0: 4, PQ2_0: 8), and for PTQ1_0,
+ * whose block is seven words, d in the upper half of the last. Rows come in groups of QN_PACK_ROWS; a group holds its blocks
+ * one after another, and a block as many bytes as its 64 rows took before:
  *
- *   WORDS   [words][64 rows] words, then [64 rows] d
+ *   WORDS   [words][64 rows] words, then [64 rows] d unless it is in a word
  *   BYTES   [words][4 bytes of the word][64 places] bytes, then [64 rows] d; row r is at place qn_pack_place(r), which is where
  *           widening interleaved bytes, even and odd lanes apart, leaves rows in their order
  *
@@ -19,6 +20,9 @@
 
 #include "kernels/matmul/matmul.h"
 
+/* Bytes of a row of n_cols that is brought back for tiles, at most. */
+#define QN_UNPACKED_ROW(n_cols) ((n_cols) / 4)
+
 enum { QN_PACK_ROWS = 64, QN_RUN_TABLES = QN_RUN / 4 * 2 * 16, QN_PACK_TOKENS = 4 };
 
 /* qn_pack_place - the place of row r (0 to 63) in BYTES. */
@@ -31,5 +35,8 @@ static inline size_t qn_pack_place(size_t r)
 /* qn_matmul_pack - groups [begin, end) of a matrix's rows to where they belong in `packed`, which has room for
  * n_rows / QN_PACK_ROWS groups of QN_PACK_ROWS * row_bytes. Threads: safe on distinct groups. */
 void qn_matmul_pack(const qn_matrix *weights, qn_packing packing, size_t begin, size_t end, uint8_t *packed);
+
+/* qn_matmul_unpack - one group of a packed matrix as its rows were stored: [QN_PACK_ROWS, row_bytes]. */
+void qn_matmul_unpack(const qn_matrix *weights, qn_packing packing, size_t group, uint8_t *rows);
 
 #endif

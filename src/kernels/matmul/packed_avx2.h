@@ -252,14 +252,17 @@ static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, con
         }
 }
 
-static qn_packing packing_avx2(const qn_type_info *type, qn_matmul_packed_fn *product, qn_act_form *form)
+static const qn_packed_kind *packed_avx2(const qn_type_info *type)
 {
-    *form = type->type == QN_TYPE_Q1_0 ? QN_ACT_TABLES : QN_ACT_PAIRS;
-    *product = type->type == QN_TYPE_Q1_0    ? packed_q1_0
-               : type->type == QN_TYPE_Q2_0  ? packed_q2_0
-               : type->type == QN_TYPE_PQ2_0 ? packed_pq2_0
-                                             : NULL;
-    return !*product ? QN_PACKING_NONE : type->type == QN_TYPE_Q1_0 ? QN_PACKING_BYTES : QN_PACKING_WORDS;
+    static const qn_packed_kind bits = { QN_PACKING_BYTES, QN_ACT_TABLES, packed_q1_0, SIZE_MAX };
+    static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX };
+    static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX };
+    switch (type->type) {
+    case QN_TYPE_Q1_0: return &bits;
+    case QN_TYPE_Q2_0: return &pairs_64;
+    case QN_TYPE_PQ2_0: return &pairs_128;
+    default: return NULL;
+    }
 }
 
 #endif

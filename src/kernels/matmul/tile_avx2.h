@@ -332,7 +332,7 @@ QN_INLINE void matmul_fill_avx2(qn_matmul_kernels *kernels)
     kernels->dot = dot_avx2;
     kernels->dot_float = dot_float_avx2;
     kernels->one = one_avx2;
-    kernels->packing = packing_avx2;
+    kernels->packed = packed_avx2;
 }
 
 #endif
