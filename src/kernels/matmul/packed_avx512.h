@@ -190,12 +190,103 @@ PACKED(packed_q1_0, true, 4)
 PACKED(packed_q2_0, false, 2)
 PACKED(packed_pq2_0, false, 4)
 
+/* Digits of words against their activations. Of x, a byte times a power of 3 (mod 256), the digit is (3x - y) / 256 with y = 3x
+ * (mod 256), so sums of x and of y are all that is needed, and the division comes at the end of a run: two multiply-adds a
+ * digit, and not one instruction to tell it from its byte. */
+QN_INLINE __m512i pack_digit(__m512i x, __m512i codes, __m512i *sum, __m512i *next_sum)
+{
+    __m512i twice = _mm512_add_epi8(x, x);
+    __asm__("" : "+v"(twice)); /* gcc would multiply by 3, in 16 bits */
+    const __m512i next = _mm512_add_epi8(x, twice);
+    *sum = _mm512_dpbusd_epi32(*sum, x, codes);
+    *next_sum = _mm512_dpbusd_epi32(*next_sum, next, codes);
+    return next;
+}
+
+/* Vectors of sixteen rows whose sums the registers hold. */
+enum { TRIT_VECTORS = 2 };
+
+/* A block of ternary weights and one token. codes are those of the block's 128 weights in rising order, scale and act_sum of
+ * its four runs. */
+QN_INLINE void pack_block_trits(const uint8_t *p, const int8_t *codes, const float *act_scale, const int32_t *act_sum,
+                                float (*partial)[QN_PACK_ROWS])
+{
+    __m512i sum[TRIT_VECTORS][4], next_sum[TRIT_VECTORS][4], x[TRIT_VECTORS], last[TRIT_VECTORS];
+    QN_UNROLLED
+    for (int g = 0; g < TRIT_VECTORS; g++) {
+        last[g] = _mm512_loadu_si512(p + 4 * QN_PACK_ROWS * 6 + 64 * g);
+        QN_UNROLLED
+        for (int run = 0; run < 4; run++)
+            sum[g][run] = next_sum[g][run] = _mm512_setzero_si512();
+    }
+    QN_UNROLLED
+    for (int word = 0; word < 6; word++) {
+        QN_UNROLLED
+        for (int g = 0; g < TRIT_VECTORS; g++)
+            x[g] = _mm512_loadu_si512(p + 4 * QN_PACK_ROWS * word + 64 * g);
+        QN_UNROLLED
+        for (int n = 0; n < 5; n++) {
+            const int run = word < 4 ? n / 2 : n < 2 ? 2 : 3, at = word < 4 ? 16 * n + 4 * word : 80 + 8 * n + 4 * (word - 4);
+            int32_t four;
+            memcpy(&four, codes + at, 4);
+            QN_UNROLLED
+            for (int g = 0; g < TRIT_VECTORS; g++)
+                x[g] = pack_digit(x[g], _mm512_set1_epi32(four), &sum[g][run], &next_sum[g][run]);
+        }
+    }
+    QN_UNROLLED
+    for (int g = 0; g < TRIT_VECTORS; g++)
+        x[g] = last[g];
+    QN_UNROLLED
+    for (int n = 0; n < 4; n++) { /* two bytes of codes; the scale's meet zeros */
+        uint16_t two;
+        memcpy(&two, codes + 120 + 2 * n, 2);
+        QN_UNROLLED
+        for (int g = 0; g < TRIT_VECTORS; g++)
+            x[g] = pack_digit(x[g], _mm512_set1_epi32(two), &sum[g][3], &next_sum[g][3]);
+    }
+    QN_UNROLLED
+    for (int g = 0; g < TRIT_VECTORS; g++) {
+        const __m512 scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last[g], 16)));
+        QN_UNROLLED
+        for (int run = 0; run < 4; run++) {
+            const __m512i thrice = _mm512_add_epi32(sum[g][run], _mm512_add_epi32(sum[g][run], sum[g][run]));
+            const __m512i product = _mm512_sub_epi32(_mm512_srai_epi32(_mm512_sub_epi32(thrice, next_sum[g][run]), 8),
+                                                     _mm512_set1_epi32(act_sum[run]));
+            pack_add(partial[run] + 16 * g, product, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[run])));
+        }
+    }
+}
+
+static void packed_ptq1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+                          size_t n_tokens, bool accumulate, float *out, size_t out_stride)
+{
+    const size_t block_bytes = weights->type->block_bytes * QN_PACK_ROWS, n_blocks = weights->n_cols / 128;
+    _Alignas(64) pack_partial partial;
+    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS)
+        for (size_t t = first; t < first + n_tokens; t++) {
+            const uint8_t *p = weights->packed + row * weights->row_bytes;
+            memset(partial, 0, sizeof partial);
+            for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
+                const size_t run = t * acts->n_super * QN_SUPER_RUNS + 4 * block;
+                for (size_t line = 0; t == first && line < block_bytes; line += 64)
+                    _mm_prefetch((const char *)p + PACK_AHEAD + line, _MM_HINT_T1);
+                for (size_t g = 0; g < PACK_VECTORS; g += TRIT_VECTORS)
+                    pack_block_trits(p + 64 * g, acts->codes[QN_ACT_PLAIN] + run * QN_RUN, acts->scale + run, acts->sum + run,
+                                     (float(*)[QN_PACK_ROWS])(partial[4 * block % QN_LANES] + 16 * g));
+            }
+            pack_store(partial, accumulate, out + t * out_stride + row);
+        }
+}
+
 static const qn_packed_kind *packed_avx512(const qn_type_info *type)
 {
     static const qn_packed_kind bits = { QN_PACKING_WORDS, QN_ACT_TABLES, packed_q1_0, SIZE_MAX };
     static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX };
     static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX };
+    static const qn_packed_kind trits = { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4 };
     switch (type->type) {
+    case QN_TYPE_PTQ1_0: return &trits;
     case QN_TYPE_Q1_0: return &bits;
     case QN_TYPE_Q2_0: return &pairs_64;
     case QN_TYPE_PQ2_0: return &pairs_128;
