@@ -62,6 +62,7 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
 void qn_check_peak(bool bench);
 void qn_check_barrier(bool bench);
 void qn_check_matmul(bool bench);
+void qn_check_packed(bool bench);
 void qn_check_quantize(bool bench);
 void qn_check_norm(bool bench);
 void qn_check_rope(bool bench);

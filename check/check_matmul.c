@@ -1,101 +1,15 @@
 /* Matrix products of every weight type, and the quantisation of their activations. */
-#include "check/check.h"
+#include "check/problem.h"
 
-#include "base/half.h"
 #include "base/memory.h"
 #include "kernels/matmul/matmul.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* Random blocks: any codes are legal, scales must be ordinary numbers. For types whose fields are not scales alone, encode
- * random weights; without an encoder, draw bytes until the block is sound and its weights are of ordinary size. */
-static void random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks)
-{
-    float weights[256];
-    for (size_t b = 0; b < n_blocks; b++) {
-        uint8_t *block = blocks + b * type->block_bytes;
-        bool sound;
-        do {
-            for (size_t i = 0; i < type->block_bytes; i++)
-                block[i] = (uint8_t)qn_random();
-            sound = type->find_bad(block, 1) == 1;
-            if (sound)
-                type->decode(block, 1, weights);
-            for (size_t i = 0; sound && i < type->block_weights; i++)
-                sound = fabsf(weights[i]) < 1e6f;
-        } while (!sound);
-    }
-}
-
-/* Allocated by the checker, so a failure is the machine's. */
-static void must(qn_status status)
-{
-    if (status == QN_OK)
-        return;
-    fprintf(stderr, "quern-check: %s\n", qn_error_text());
-    exit(1);
-}
-
-static void quantize_rows(const qn_matmul_kernels *kernels, qn_acts *acts, const float *x, size_t n_rows)
-{
-    for (size_t row = 0; row < n_rows; row++)
-        for (size_t s = 0; s < acts->n_super; s++) {
-            const size_t n = acts->n_cols - s * QN_SUPER < QN_SUPER ? acts->n_cols - s * QN_SUPER : QN_SUPER;
-            kernels->quantize(acts, row, s, x + row * acts->n_cols + s * QN_SUPER, n);
-        }
-}
-
-struct problem {
-    const qn_type_info *type;
-    qn_matrix weights;
-    qn_acts acts; /* by the reference */
-    size_t n_tokens;
-    qn_guarded data;
-    float *x;
-};
-
-static void problem_new(struct problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool fine)
-{
-    qn_matmul_kernels ref;
-    qn_matmul_kernels_init(&ref, 0);
-    p->type = type;
-    p->n_tokens = n_tokens;
-    p->weights = (qn_matrix){ .type = type, .n_rows = n_rows, .n_cols = n_cols };
-    if (!qn_row_bytes(type, n_cols, &p->weights.row_bytes))
-        exit(1);
-    /* Blocks have an even number of bytes, so files give them any even alignment; floats are aligned by their width. */
-    const size_t shift = type->type == QN_TYPE_F32 ? 4 * qn_random_below(16) : 2 * qn_random_below(32);
-    p->data = qn_guarded_new(n_rows * p->weights.row_bytes, shift);
-    random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights);
-    p->weights.data = p->data.data;
-    const unsigned forms = qn_act_form_of(type) == QN_ACT_FLOAT ? 1u << QN_ACT_FLOAT : (1u << QN_ACT_INT_FORMS) - 1;
-    must(qn_acts_create(&p->acts, n_tokens, n_cols, forms, fine));
-    must(qn_alloc(&p->x, n_tokens * n_cols, sizeof(float), "values"));
-    qn_random_floats(p->x, n_tokens * n_cols, 1);
-    quantize_rows(&ref, &p->acts, p->x, n_tokens);
-}
-
-static void problem_free(struct problem *p)
-{
-    qn_guarded_free(&p->data);
-    qn_acts_free(&p->acts);
-    qn_free(p->x);
-}
-
-static void run_rows(const qn_matmul_kernels *kernels, const struct problem *p, size_t begin, size_t end, bool accumulate,
-                     float *out)
-{
-    void *scratch;
-    must(qn_alloc(&scratch, qn_matmul_scratch(kernels, p->weights.n_cols), 1, "scratch"));
-    qn_matmul_rows(kernels, &p->weights, &p->acts, p->n_tokens, begin, end, accumulate, out, p->weights.n_rows, scratch);
-    qn_free(scratch);
-}
-
 /* The activation as the product sees it. */
-static double act_value(const struct problem *p, size_t token, size_t k)
+static double act_value(const qn_problem *p, size_t token, size_t k)
 {
     const qn_acts *a = &p->acts;
     const qn_act_form form = qn_act_form_of(p->type);
@@ -109,12 +23,12 @@ static double act_value(const struct problem *p, size_t token, size_t k)
 /* Each partial sum is a chain of ceil(n/16) fused steps for values, of runs for codes; then four additions, and per term the
  * rounding of the scales' product, of the whole number and, where decode() multiplies, of the weight. Every rounding is at most
  * 2^-24 of a magnitude below the sum of magnitudes. An offset makes a second term. */
-static void check_against_float64(const struct problem *p, const float *out)
+static void check_against_float64(const qn_problem *p, const float *out)
 {
     const size_t n_cols = p->weights.n_cols;
     const size_t terms = (qn_act_form_of(p->type) == QN_ACT_FLOAT ? n_cols : n_cols / QN_RUN * 2) / 16 + 1;
     float *weights;
-    must(qn_alloc(&weights, n_cols, sizeof *weights, "weights"));
+    qn_must(qn_alloc(&weights, n_cols, sizeof *weights, "weights"));
     for (size_t r = 0; r < p->weights.n_rows; r++) {
         p->type->decode(p->weights.data + r * p->weights.row_bytes, n_cols / p->type->block_weights, weights);
         for (size_t t = 0; t < p->n_tokens; t++) {
@@ -132,12 +46,12 @@ static void check_against_float64(const struct problem *p, const float *out)
     qn_free(weights);
 }
 
-static void check_problem(const struct problem *p, const qn_level *levels, size_t n_levels, bool accumulate)
+static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_levels, bool accumulate)
 {
     const size_t n_out = p->n_tokens * p->weights.n_rows;
     qn_matmul_kernels kernels;
     float *expected;
-    must(qn_alloc(&expected, n_out, sizeof *expected, "expected"));
+    qn_must(qn_alloc(&expected, n_out, sizeof *expected, "expected"));
     for (size_t i = 0; i < n_levels; i++) {
         qn_case_begin("matmul", levels[i].name, "%s rows %zu cols %zu tokens %zu%s%s", p->type->name, p->weights.n_rows,
                       p->weights.n_cols, p->n_tokens, p->acts.fine ? " fine" : "", accumulate ? " added" : "");
@@ -148,8 +62,8 @@ static void check_problem(const struct problem *p, const qn_level *levels, size_
             y[k] = (float)k;
         /* Two shares, as two threads would take them. */
         const size_t middle = qn_random_below(p->weights.n_rows + 1);
-        run_rows(&kernels, p, 0, middle, accumulate, y);
-        run_rows(&kernels, p, middle, p->weights.n_rows, accumulate, y);
+        qn_problem_run(&kernels, p, 0, middle, accumulate, y);
+        qn_problem_run(&kernels, p, middle, p->weights.n_rows, accumulate, y);
         if (i == 0) {
             memcpy(expected, y, n_out * sizeof(float));
             if (!accumulate)
@@ -166,13 +80,13 @@ static void check_problem(const struct problem *p, const qn_level *levels, size_
 static void check_extremes(const qn_type_info *type, bool fine, const qn_level *levels, size_t n_levels)
 {
     /* Every code at its largest against activations of the largest magnitude and one sign: where narrow sums would overflow. */
-    struct problem p;
-    problem_new(&p, type, 5, 1024, 4, fine);
+    qn_problem p;
+    qn_problem_new(&p, type, 5, 1024, 4, fine);
     for (size_t i = 0; i < p.n_tokens * 1024; i++)
         p.x[i] = i / 1024 % 2 ? -1.0f : 1.0f;
     qn_matmul_kernels ref;
     qn_matmul_kernels_init(&ref, 0);
-    quantize_rows(&ref, &p.acts, p.x, p.n_tokens);
+    qn_quantize_rows(&ref, &p.acts, p.x, p.n_tokens);
     for (size_t b = 0; b < 5 * 1024 / type->block_weights; b++) {
         uint8_t *block = p.data.data + b * type->block_bytes, kept[256];
         memcpy(kept, block, type->block_bytes);
@@ -187,7 +101,7 @@ static void check_extremes(const qn_type_info *type, bool fine, const qn_level *
             memcpy(block, kept, type->block_bytes);
     }
     check_problem(&p, levels, n_levels, false);
-    problem_free(&p);
+    qn_problem_free(&p);
 }
 
 /* One NaN or infinity among the activations of token 1 of 3: all of its elements are NaN or infinite, and no other token's. */
@@ -196,25 +110,25 @@ static void check_not_finite(const qn_type_info *type, const qn_level *levels, s
     enum { ROWS = 6, COLS = 768, TOKENS = 3 };
     for (size_t i = 0; i < n_levels; i++)
         for (int kind = 0; kind < 3; kind++) {
-            struct problem p;
+            qn_problem p;
             qn_matmul_kernels kernels;
             float out[TOKENS * ROWS];
             qn_random_seed(kind + 1);
-            problem_new(&p, type, ROWS, COLS, TOKENS, false);
+            qn_problem_new(&p, type, ROWS, COLS, TOKENS, false);
             p.x[COLS + qn_random_below(COLS)] = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
             qn_matmul_kernels_init(&kernels, levels[i].features);
-            quantize_rows(&kernels, &p.acts, p.x, TOKENS);
+            qn_quantize_rows(&kernels, &p.acts, p.x, TOKENS);
             qn_case_begin("matmul", levels[i].name, "%s with %s", type->name, kind == 0 ? "NaN" : kind == 1 ? "inf" : "-inf");
-            run_rows(&kernels, &p, 0, ROWS, false, out);
+            qn_problem_run(&kernels, &p, 0, ROWS, false, out);
             for (size_t r = 0; r < TOKENS * ROWS; r++)
                 qn_expect(isfinite(out[r]) == (r / ROWS != 1), "element %zu of token %zu is %g", r % ROWS, r / ROWS,
                           (double)out[r]);
-            problem_free(&p);
+            qn_problem_free(&p);
         }
 }
 
 struct timed {
-    const struct problem *p;
+    const qn_problem *p;
     const qn_matmul_kernels *kernels;
     float *out;
     void *scratch;
@@ -229,8 +143,8 @@ static void timed_run(void *context)
 
 static void bench_type(const qn_type_info *type, const qn_level *levels, size_t n_levels, size_t n_rows, size_t n_tokens)
 {
-    struct problem p;
-    problem_new(&p, type, n_rows, 2048, n_tokens, false);
+    qn_problem p;
+    qn_problem_new(&p, type, n_rows, 2048, n_tokens, false);
     for (size_t i = 0; i < n_levels; i++) {
         qn_matmul_kernels kernels;
         struct timed timed = { .p = &p, .kernels = &kernels };
@@ -238,8 +152,8 @@ static void bench_type(const qn_type_info *type, const qn_level *levels, size_t 
         if (i == 0 && n_levels > 1)
             continue; /* the reference is for reading */
         qn_matmul_kernels_init(&kernels, levels[i].features);
-        must(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
-        must(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, 2048), 1, "scratch"));
+        qn_must(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
+        qn_must(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, 2048), 1, "scratch"));
         snprintf(shape, sizeof shape, "%s %zux2048 tokens %zu", type->name, n_rows, n_tokens);
         if (n_tokens == 1)
             qn_bench("matmul", levels[i].name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_run, &timed);
@@ -248,7 +162,7 @@ static void bench_type(const qn_type_info *type, const qn_level *levels, size_t 
         qn_free(timed.out);
         qn_free(timed.scratch);
     }
-    problem_free(&p);
+    qn_problem_free(&p);
 }
 
 void qn_check_matmul(bool bench)
@@ -264,21 +178,21 @@ void qn_check_matmul(bool bench)
             qn_random_seed(1000 * t + draw);
             const size_t blocks = draw < 4 ? draw + 1 : 1 + qn_random_below(2600 / block);
             const bool fine = draw % 3 == 2 && types[t].unpack && !types[t].has_factor;
-            struct problem p;
-            problem_new(&p, &types[t], rows[qn_random_below(6)], blocks * block, tokens[qn_random_below(6)], fine);
+            qn_problem p;
+            qn_problem_new(&p, &types[t], rows[qn_random_below(6)], blocks * block, tokens[qn_random_below(6)], fine);
             check_problem(&p, levels, n_levels, draw % 4 == 3);
-            problem_free(&p);
+            qn_problem_free(&p);
         }
         if (types[t].unpack)
             check_extremes(&types[t], false, levels, n_levels);
         if (types[t].unpack && !types[t].has_factor)
             check_extremes(&types[t], true, levels, n_levels);
         check_not_finite(&types[t], levels, n_levels);
-        struct problem empty; /* no tokens: nothing may be touched */
-        problem_new(&empty, &types[t], 3, block, 1, false);
+        qn_problem empty; /* no tokens: nothing may be touched */
+        qn_problem_new(&empty, &types[t], 3, block, 1, false);
         empty.n_tokens = 0;
         check_problem(&empty, levels, n_levels, false);
-        problem_free(&empty);
+        qn_problem_free(&empty);
     }
     for (size_t t = 0; bench && t < n_types; t++) {
         bench_type(&types[t], levels, n_levels, 4096, 1);
@@ -330,7 +244,7 @@ struct timed_quantize {
 static void timed_quantize(void *context)
 {
     const struct timed_quantize *t = context;
-    quantize_rows(t->kernels, t->acts, t->x, 1);
+    qn_quantize_rows(t->kernels, t->acts, t->x, 1);
 }
 
 void qn_check_quantize(bool bench)
@@ -344,7 +258,7 @@ void qn_check_quantize(bool bench)
             float *x;
             qn_acts expected, found;
             qn_random_seed(w);
-            must(qn_alloc(&x, ROWS * widths[w], sizeof *x, "values"));
+            qn_must(qn_alloc(&x, ROWS * widths[w], sizeof *x, "values"));
             /* Sizes from subnormal to huge, a run of zeros, and values that fall between two codes. */
             qn_random_floats(x, ROWS * widths[w], 1);
             for (size_t i = 0; i < ROWS * widths[w]; i++)
@@ -355,9 +269,9 @@ void qn_check_quantize(bool bench)
             for (size_t i = 0; i < n_levels; i++) {
                 qn_matmul_kernels kernels;
                 qn_matmul_kernels_init(&kernels, levels[i].features);
-                must(qn_acts_create(i ? &found : &expected, ROWS, widths[w],
-                                    (1u << QN_ACT_FLOAT) | ((1u << QN_ACT_INT_FORMS) - 1), fine));
-                quantize_rows(&kernels, i ? &found : &expected, x, ROWS);
+                qn_must(qn_acts_create(i ? &found : &expected, ROWS, widths[w],
+                                       (1u << QN_ACT_FLOAT) | ((1u << QN_ACT_INT_FORMS) - 1), fine));
+                qn_quantize_rows(&kernels, i ? &found : &expected, x, ROWS);
                 qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], fine ? " fine" : "");
                 if (i == 0) {
                     check_codes(&expected, x);
@@ -375,7 +289,7 @@ void qn_check_quantize(bool bench)
         float x[2048];
         qn_random_floats(x, 2048, 1);
         qn_matmul_kernels_init(&kernels, levels[i].features);
-        must(qn_acts_create(&acts, 1, 2048, 1u << QN_ACT_BITS, false));
+        qn_must(qn_acts_create(&acts, 1, 2048, 1u << QN_ACT_BITS, false));
         qn_bench("quantize", levels[i].name, "2048", 2048, "value", timed_quantize,
                  &(struct timed_quantize){ &kernels, &acts, x });
         qn_acts_free(&acts);

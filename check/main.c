@@ -20,7 +20,7 @@ static const struct operation {
     { "norm", qn_check_norm },           { "rope", qn_check_rope },
     { "attention", qn_check_attention }, { "elementwise", qn_check_elementwise },
     { "hadamard", qn_check_hadamard },   { "sample", qn_check_sample },
-    { "deltanet", qn_check_deltanet },
+    { "deltanet", qn_check_deltanet },   { "packed", qn_check_packed },
 };
 
 enum { N_OPERATIONS = sizeof operations / sizeof operations[0], GUARD = 64, FAILURES_SHOWN = 20 };

@@ -1,0 +1,314 @@
+/* Products with packed matrices, held bit for bit to the reference over the rows as they are stored; and packing itself, there
+ * and back. Which types are packed, and how, is each instruction set's own: what it names is checked. */
+#include "check/problem.h"
+
+#include "base/memory.h"
+#include "kernels/matmul/packed.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const qn_packed_kind *kind_of(const qn_level *level, const qn_type_info *type, qn_matmul_kernels *kernels)
+{
+    qn_matmul_kernels_init(kernels, level->features);
+    return kernels->packed ? kernels->packed(type) : NULL;
+}
+
+/* A packed copy of the problem's matrix. */
+struct packed {
+    qn_matrix weights;
+    qn_guarded memory;
+};
+
+static struct packed pack(const qn_problem *p, qn_packing packing)
+{
+    const size_t n_groups = p->weights.n_rows / QN_PACK_ROWS, middle = qn_random_below(n_groups + 1);
+    struct packed packed = { .weights = p->weights,
+                             .memory = qn_guarded_new(n_groups * QN_PACK_ROWS * p->weights.row_bytes, 0) };
+    packed.weights.packed = packed.memory.data;
+    qn_matmul_pack(&p->weights, packing, middle, n_groups, packed.memory.data); /* as two threads would */
+    qn_matmul_pack(&p->weights, packing, 0, middle, packed.memory.data);
+    qn_expect(qn_guarded_ok(&packed.memory), "bytes outside the packed matrix were written");
+    return packed;
+}
+
+static void expect_unpacks(const struct packed *packed, qn_packing packing)
+{
+    const size_t group_bytes = QN_PACK_ROWS * packed->weights.row_bytes;
+    for (size_t group = 0; group < packed->weights.n_rows / QN_PACK_ROWS; group++) {
+        qn_guarded rows = qn_guarded_new(group_bytes, 0);
+        qn_matmul_unpack(&packed->weights, packing, group, rows.data);
+        qn_expect(qn_guarded_ok(&rows), "bytes outside the unpacked rows were written");
+        qn_expect(!memcmp(rows.data, packed->weights.data + group * group_bytes, group_bytes),
+                  "group %zu is not unpacked as it was", group);
+        qn_guarded_free(&rows);
+    }
+}
+
+/* Activations by the variant itself, in the forms that it asks for and no other, over poison. */
+static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weights, const qn_matmul_kernels *kernels)
+{
+    const size_t n_cols = p->weights.n_cols;
+    qn_must(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_forms(kernels, weights), false));
+    const size_t runs = p->n_tokens * acts->n_super * QN_SUPER_RUNS;
+    for (int form = 0; form < QN_ACT_INT_FORMS; form++)
+        if (acts->codes[form])
+            memset(acts->codes[form], 0xff, runs * QN_RUN);
+    if (acts->tables)
+        memset(acts->tables, 0xff, runs * QN_RUN_TABLES);
+    memset(acts->scale, 0xff, runs * sizeof *acts->scale);
+    memset(acts->sum, 0xff, runs * sizeof *acts->sum);
+    memset(acts->sum_hi, 0xff, runs * sizeof *acts->sum_hi);
+    qn_quantize_rows(kernels, acts, p->x, p->n_tokens);
+}
+
+/* The product of a packed matrix into out [n_tokens][stride], its rows in up to three shares. */
+static void run_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                       bool accumulate, float *out, size_t stride)
+{
+    const size_t n_groups = weights->n_rows / QN_PACK_ROWS;
+    qn_guarded scratch = qn_guarded_new(qn_matmul_scratch(kernels, weights->n_cols), 0);
+    for (size_t begin = 0, end; begin < weights->n_rows; begin = end) {
+        const size_t groups = 1 + qn_random_below(n_groups + 1); /* beyond the last: all that is left */
+        end = begin + groups * QN_PACK_ROWS < weights->n_rows ? begin + groups * QN_PACK_ROWS : weights->n_rows;
+        qn_matmul_rows(kernels, weights, acts, n_tokens, begin, end, accumulate, out, stride, scratch.data);
+    }
+    qn_expect(qn_guarded_ok(&scratch), "bytes outside the scratch were written");
+    qn_guarded_free(&scratch);
+}
+
+/* What out holds before: numbers where the product is added, poison where it is stored, poison between rows of tokens. */
+static void fill(float *out, size_t n_tokens, size_t n_rows, size_t stride)
+{
+    for (size_t i = 0; i < n_tokens * n_rows; i++)
+        out[i / n_rows * stride + i % n_rows] = (float)i;
+}
+
+/* With skip_token < n_tokens, that token's elements are not numbers, which is all that they share with the reference's. */
+static void check_level(const qn_problem *p, const qn_level *level, bool accumulate, size_t skip_token, const float *expected)
+{
+    const size_t n_rows = p->weights.n_rows, stride = n_rows + qn_random_below(5);
+    qn_matmul_kernels kernels;
+    qn_acts acts;
+    const qn_packed_kind *kind = kind_of(level, p->type, &kernels);
+    if (!kind)
+        return;
+    qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s", p->type->name, n_rows, p->weights.n_cols,
+                  p->n_tokens, accumulate ? " added" : "", skip_token < p->n_tokens ? " one not finite" : "");
+    struct packed packed = pack(p, kind->packing);
+    expect_unpacks(&packed, kind->packing);
+    acts_new(&acts, p, &packed.weights, &kernels);
+    qn_guarded memory = qn_guarded_new((p->n_tokens * stride - (stride - n_rows)) * sizeof(float), 4 * qn_random_below(16));
+    float *out = (float *)(void *)memory.data;
+    if (accumulate)
+        fill(out, p->n_tokens, n_rows, stride);
+    run_packed(&kernels, &packed.weights, &acts, p->n_tokens, accumulate, out, stride);
+    for (size_t t = 0; t < p->n_tokens; t++) {
+        if (t != skip_token)
+            qn_expect_same(out + t * stride, expected + t * n_rows, n_rows, "element");
+        for (size_t r = 0; t == skip_token && r < n_rows; r++)
+            qn_expect(!isfinite(out[t * stride + r]), "element %zu of token %zu is %g", r, t, (double)out[t * stride + r]);
+        for (size_t i = n_rows; i < stride && t + 1 < p->n_tokens; i++)
+            qn_expect(isnan(out[t * stride + i]), "an element between tokens was written");
+    }
+    qn_expect(qn_guarded_ok(&memory), "bytes outside the output were written");
+    qn_guarded_free(&memory);
+    qn_guarded_free(&packed.memory);
+    qn_acts_free(&acts);
+}
+
+static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_levels, bool accumulate, size_t skip_token)
+{
+    qn_matmul_kernels ref;
+    qn_matmul_kernels_init(&ref, 0);
+    float *expected;
+    qn_must(qn_alloc(&expected, p->n_tokens * p->weights.n_rows, sizeof *expected, "expected"));
+    if (accumulate)
+        fill(expected, p->n_tokens, p->weights.n_rows, p->weights.n_rows);
+    qn_problem_run(&ref, p, 0, p->weights.n_rows, accumulate, expected);
+    for (size_t i = 0; i < n_levels; i++)
+        check_level(p, &levels[i], accumulate, skip_token, expected);
+    qn_free(expected);
+}
+
+static void check_shapes(const qn_type_info *type, const qn_packed_kind *kind, const qn_level *levels, size_t n_levels)
+{
+    static const size_t rows[] = { 64, 65, 128, 130, 192 };
+    size_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 1 };
+    const size_t n_tokens = sizeof tokens / sizeof tokens[0], block = type->block_weights;
+    if (kind->max_tokens < 64)
+        tokens[n_tokens - 1] = kind->max_tokens + 1;
+    for (size_t draw = 0; draw < 2 * n_tokens; draw++) {
+        qn_random_seed(1000 * (size_t)type->type + draw);
+        /* One block to four, each number of tokens once: supers that are not filled. Then any width. */
+        const size_t blocks = draw < n_tokens ? draw % 4 + 1 : 1 + qn_random_below(2600 / block);
+        qn_problem p;
+        qn_problem_new(&p, type, rows[draw % 5], blocks * block, tokens[draw % n_tokens], false);
+        check_problem(&p, levels, n_levels, draw % 3 == 2, SIZE_MAX);
+        qn_problem_free(&p);
+    }
+}
+
+/* Where narrow sums would overflow: every code as small or large as it gets, against activations of the largest magnitude and
+ * one sign, and against fours whose sums have low bytes, high bytes or both at the end of what tables hold (packed.h): 479 and
+ * -481 are 31 above a multiple of 32. */
+static void check_extremes(const qn_type_info *type, const qn_level *levels, size_t n_levels)
+{
+    enum { ROWS = 64, COLS = 1024, PATTERNS = 6 };
+    static const float fours[PATTERNS][4] = { { 127, 127, 127, 127 },     { -127, -127, -127, -127 }, { 127, 127, 127, 98 },
+                                              { -127, -127, -127, -100 }, { -127, 127, -127, 127 },   { 127, -127, -1, 0 } };
+    const size_t n_blocks = ROWS * COLS / type->block_weights;
+    const size_t scale_at = type->type == QN_TYPE_PTQ1_0 ? type->block_bytes - 2 : 0;
+    qn_matmul_kernels ref;
+    qn_problem p;
+    qn_matmul_kernels_init(&ref, 0);
+    qn_random_seed(7);
+    qn_problem_new(&p, type, ROWS, COLS, PATTERNS, false);
+    for (size_t i = 0; i < PATTERNS * COLS; i++)
+        p.x[i] = fours[i / COLS][i % 4] * (1.0f / 127);
+    qn_quantize_rows(&ref, &p.acts, p.x, PATTERNS);
+    for (size_t b = 0; b < n_blocks; b++) {
+        static const uint8_t codes[] = { 0xff, 0x00, 0xff, 0x55, 0xaa };
+        uint8_t *block = p.data.data + b * type->block_bytes, scale[2];
+        memcpy(scale, block + scale_at, sizeof scale);
+        memset(block, codes[b % sizeof codes], type->block_bytes);
+        memcpy(block + scale_at, scale, sizeof scale);
+    }
+    check_problem(&p, levels, n_levels, false, SIZE_MAX);
+    qn_problem_free(&p);
+}
+
+/* A NaN or infinity in token 1 of 5 stays in token 1. */
+static void check_not_finite(const qn_type_info *type, const qn_level *levels, size_t n_levels)
+{
+    enum { COLS = 768, TOKENS = 5 };
+    for (int kind = 0; kind < 3; kind++) {
+        qn_matmul_kernels ref;
+        qn_problem p;
+        qn_matmul_kernels_init(&ref, 0);
+        qn_random_seed(kind + 1);
+        qn_problem_new(&p, type, 2 * QN_PACK_ROWS, COLS, TOKENS, false);
+        p.x[COLS + qn_random_below(COLS)] = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
+        qn_quantize_rows(&ref, &p.acts, p.x, TOKENS);
+        check_problem(&p, levels, n_levels, false, 1);
+        qn_problem_free(&p);
+    }
+}
+
+/* ---- Speed ---- */
+
+struct timed {
+    const qn_matmul_kernels *kernels;
+    const qn_matrix *weights;
+    const qn_acts *acts;
+    size_t n_tokens;
+    float *out;
+    void *scratch;
+};
+
+static void timed_rows(void *context)
+{
+    const struct timed *t = context;
+    qn_matmul_rows(t->kernels, t->weights, t->acts, t->n_tokens, 0, t->weights->n_rows, false, t->out, t->weights->n_rows,
+                   t->scratch);
+}
+
+struct timed_pack {
+    const qn_matrix *weights;
+    qn_packing packing;
+    uint8_t *packed, *rows;
+};
+
+static void timed_pack(void *context)
+{
+    const struct timed_pack *t = context;
+    qn_matmul_pack(t->weights, t->packing, 0, t->weights->n_rows / QN_PACK_ROWS, t->packed);
+}
+
+static void timed_unpack(void *context)
+{
+    const struct timed_pack *t = context;
+    for (size_t group = 0; group < t->weights->n_rows / QN_PACK_ROWS; group++)
+        qn_matmul_unpack(t->weights, t->packing, group, t->rows);
+}
+
+/* Rows as they are stored and packed, one after the other. */
+static void bench_product(const qn_type_info *type, const qn_level *level, size_t n_rows, size_t n_tokens)
+{
+    enum { COLS = 2048 };
+    qn_matmul_kernels kernels;
+    qn_problem p;
+    const qn_packed_kind *kind = kind_of(level, type, &kernels);
+    qn_problem_new(&p, type, n_rows, COLS, n_tokens, false);
+    struct packed packed = pack(&p, kind->packing);
+    for (int i = 0; i < 2; i++) {
+        const qn_matrix *weights = i ? &packed.weights : &p.weights;
+        struct timed timed = { .kernels = &kernels, .weights = weights, .n_tokens = n_tokens };
+        qn_acts acts;
+        char shape[64];
+        acts_new(&acts, &p, weights, &kernels);
+        timed.acts = &acts;
+        qn_must(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
+        qn_must(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, COLS), 1, "scratch"));
+        snprintf(shape, sizeof shape, "%s %zux%d tokens %zu %s", type->name, n_rows, COLS, n_tokens, i ? "packed" : "stored");
+        if (n_tokens == 1)
+            qn_bench("packed", level->name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_rows, &timed);
+        else
+            qn_bench("packed", level->name, shape, 2.0 * (double)(n_rows * COLS * n_tokens), "OP", timed_rows, &timed);
+        qn_free(timed.out);
+        qn_free(timed.scratch);
+        qn_acts_free(&acts);
+    }
+    qn_guarded_free(&packed.memory);
+    qn_problem_free(&p);
+}
+
+static void bench_packing(const qn_type_info *type, const qn_level *level)
+{
+    enum { ROWS = 4096, COLS = 2048 };
+    qn_matmul_kernels kernels;
+    qn_problem p;
+    const qn_packed_kind *kind = kind_of(level, type, &kernels);
+    const char *name = kind->packing == QN_PACKING_WORDS ? "words" : "bytes";
+    qn_problem_new(&p, type, ROWS, COLS, 1, false);
+    struct packed packed = pack(&p, kind->packing);
+    struct timed_pack timed = { .weights = &packed.weights, .packing = kind->packing, .packed = packed.memory.data };
+    char shape[64];
+    qn_must(qn_alloc(&timed.rows, QN_PACK_ROWS * p.weights.row_bytes, 1, "rows"));
+    snprintf(shape, sizeof shape, "%s %dx%d to %s", type->name, ROWS, COLS, name);
+    qn_bench("packed", level->name, shape, (double)(ROWS * p.weights.row_bytes), "B", timed_pack, &timed);
+    snprintf(shape, sizeof shape, "%s %dx%d from %s", type->name, ROWS, COLS, name);
+    qn_bench("packed", level->name, shape, (double)(ROWS * p.weights.row_bytes), "B", timed_unpack, &timed);
+    qn_free(timed.rows);
+    qn_guarded_free(&packed.memory);
+    qn_problem_free(&p);
+}
+
+void qn_check_packed(bool bench)
+{
+    qn_level levels[8];
+    const size_t n_levels = qn_levels(levels);
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    for (size_t t = 0; t < n_types; t++) {
+        bool is_packed = false;
+        for (size_t i = 0; i < n_levels; i++) {
+            qn_matmul_kernels kernels;
+            const qn_packed_kind *kind = kind_of(&levels[i], &types[t], &kernels);
+            if (!kind)
+                continue;
+            is_packed = true;
+            check_shapes(&types[t], kind, &levels[i], 1);
+            if (!bench)
+                continue;
+            bench_product(&types[t], &levels[i], 4096, 1);
+            bench_product(&types[t], &levels[i], 512, 96);
+            bench_packing(&types[t], &levels[i]);
+        }
+        if (!is_packed)
+            continue;
+        check_extremes(&types[t], levels, n_levels);
+        check_not_finite(&types[t], levels, n_levels);
+    }
+}
