@@ -134,7 +134,7 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
 
 typedef struct qn_session_params {
     uint32_t n_ctx;         /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
-    uint32_t n_batch;       /* rows that one step works on, 1 to 4096; 0: 256. Affects memory and speed, never results */
+    uint32_t n_batch;       /* rows that one step works on, 1 to 4096; 0: 128. Affects memory and speed, never results */
     const char *kv;         /* cache format: NULL or "f16" */
     uint32_t n_checkpoints; /* how many qn_session_checkpoint keeps, 1 to 64; 0: 4 */
 } qn_session_params;

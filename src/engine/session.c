@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 256, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
+enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 128, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
 /* Room in the model's plan for this session's steps; the lock is held. */
 static qn_status reserve(qn_session *session)

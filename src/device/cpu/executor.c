@@ -6,11 +6,6 @@
 
 #include <string.h>
 
-/* Of a matrix's rows seven eighths are shared out beforehand, in long runs that memory likes; the rest goes in chunks to
- * whoever is done, so that nobody waits long for a slower core or one that was interrupted. Who computes a row never changes
- * its result. */
-enum { CHUNK_ROWS = 64 };
-
 /* Scratch of one thread for attention: a tile of queries with their running results, one block's results, and scores. */
 struct attention_scratch {
     float *queries, *block, *running, *scores;
@@ -60,7 +55,7 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
     *executor = (qn_executor){ .team = team, .kernels = kernels, .plan = plan, .scratch_bytes = scratch_bytes(kernels, plan) };
     qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
     if (status == QN_OK)
-        status = qn_alloc(&executor->claims, plan->n_ops, QN_OP_MATRICES * sizeof *executor->claims, "executor");
+        status = qn_alloc(&executor->claims, plan->n_ops, sizeof *executor->claims, "executor");
     if (status == QN_OK && shape->n_v_heads)
         status = qn_alloc(&executor->zeros, 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v,
                           sizeof *executor->zeros, "executor");
@@ -180,40 +175,6 @@ static void run_swiglu(const qn_executor *ex, const qn_op *op, int thread)
                                         qn_buffer_row(ex, op->in2, unit.row) + unit.first, unit.n);
         qn_unit_write(ex, op, &unit);
     }
-}
-
-/* A matrix of an operation by its activations: this thread's share of the rows, then chunks of the rest. */
-static void multiply(const qn_executor *ex, const qn_op *op, size_t index, size_t n_tokens, float *out, size_t out_stride,
-                     int thread)
-{
-    const struct qn_op_matrix *m = &op->matrices[index];
-    const qn_matmul_kernels *kernels = &ex->kernels->matmul;
-    const qn_acts *acts = &ex->plan->acts[m->acts].acts;
-    void *scratch = qn_thread_scratch(ex, thread);
-    const int n_threads = qn_team_size(ex->team);
-    const size_t n_rows = m->weights.n_rows, shared = n_threads == 1 ? n_rows : n_rows * 7 / 8 / CHUNK_ROWS * CHUNK_ROWS;
-    atomic_uint *claims = &ex->claims[(size_t)(op - ex->plan->ops) * QN_OP_MATRICES + index];
-    size_t begin, end;
-    qn_team_share(shared, CHUNK_ROWS, thread, n_threads, &begin, &end);
-    while (begin < n_rows) {
-        qn_matmul_rows(kernels, &m->weights, acts, n_tokens, begin, end, m->accumulate, out, out_stride, scratch);
-        begin = shared == n_rows ? n_rows
-                                 : shared + CHUNK_ROWS * (size_t)atomic_fetch_add_explicit(claims, 1, memory_order_relaxed);
-        end = n_rows - begin < CHUNK_ROWS ? n_rows : begin + CHUNK_ROWS;
-    }
-}
-
-static void run_matmul(const qn_executor *ex, const qn_op *op, int thread)
-{
-    for (size_t i = 0; i < op->n_matrices; i++) {
-        const int out = op->matrices[i].out;
-        multiply(ex, op, i, ex->step->n_rows, qn_buffer_row(ex, out, 0), ex->plan->buffers[out].width, thread);
-    }
-}
-
-static void run_logits(const qn_executor *ex, const qn_op *op, int thread)
-{
-    multiply(ex, op, 0, ex->step->n_logit_rows, ex->step->logits, ex->plan->n_vocab, thread);
 }
 
 static void turn_head(const qn_executor *ex, const qn_op *op, float *x, const float *norm, size_t row)
@@ -406,7 +367,8 @@ static void walk(void *context, int thread)
         switch (op->kind) {
         case QN_OP_EMBED: run_embed(ex, op, thread); break;
         case QN_OP_NORM: run_norm(ex, op, ex->step->n_rows, NULL, thread); break;
-        case QN_OP_MATMUL: run_matmul(ex, op, thread); break;
+        case QN_OP_MATMUL:
+        case QN_OP_LOGITS: qn_executor_multiply(ex, op, thread); break;
         case QN_OP_HEADS: run_heads(ex, op, thread); break;
         case QN_OP_ATTENTION: (ex->split_keys ? attend_split : attend_whole)(ex, op, thread); break;
         case QN_OP_ATTENTION_OUT: run_attention_out(ex, op, thread); break;
@@ -415,8 +377,9 @@ static void walk(void *context, int thread)
         case QN_OP_DELTA: qn_executor_delta(ex, op, thread); break;
         case QN_OP_DELTA_OUT: qn_executor_delta_out(ex, op, thread); break;
         case QN_OP_LOGIT_NORM: run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread); break;
-        case QN_OP_LOGITS: run_logits(ex, op, thread); break;
         }
+        if (i + 1 < ex->plan->n_ops)
+            qn_executor_ask_ahead(ex, op + 1, thread);
         qn_team_barrier(ex->team);
     }
 }
@@ -429,7 +392,7 @@ void qn_executor_run(qn_executor *executor, const qn_step *step)
     const size_t busy = 4 * (size_t)qn_team_size(executor->team);
     executor->split_keys = step->n_rows * executor->plan->heads.n_kv_heads < busy &&
                            partial_base(executor, step->n_rows) * executor->plan->heads.n_heads <= executor->plan->n_partials;
-    for (size_t i = 0; i < executor->plan->n_ops * QN_OP_MATRICES; i++)
+    for (size_t i = 0; i < executor->plan->n_ops; i++)
         atomic_store_explicit(&executor->claims[i], 0, memory_order_relaxed);
     qn_team_run(executor->team, walk, executor);
     executor->step = NULL;

@@ -15,7 +15,7 @@ struct qn_executor {
     size_t scratch_bytes;
     unsigned char *scratch; /* [n_threads, scratch_bytes] */
     float *zeros;           /* a row of the convolution's inputs before position 0; NULL without recurrent layers */
-    atomic_uint *claims;    /* [n_ops, QN_OP_MATRICES] chunks of a matrix's rows that threads have taken this step */
+    atomic_uint *claims;    /* [n_ops] chunks of matrices' rows that threads have taken this step */
 };
 
 /* The piece of a row that one thread makes and puts into activations: whole super-blocks and whole blocks of a rotation. */
@@ -43,6 +43,10 @@ static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread
 {
     return ex->scratch + (size_t)thread * ex->scratch_bytes;
 }
+
+/* multiply.c: each thread's share of a product; and what the first of it reads asked for, while other things are done. */
+void qn_executor_multiply(const qn_executor *ex, const qn_op *op, int thread);
+void qn_executor_ask_ahead(const qn_executor *ex, const qn_op *op, int thread);
 
 /* recurrent.c: each thread's share of an operation. */
 void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread);
