@@ -96,7 +96,8 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
             p->visible[q] = (uint16_t)(seen[q] <= first ? 0 : seen[q] - first < QN_KEY_BLOCK ? seen[q] - first : QN_KEY_BLOCK);
         }
         kernels->block(p->queries, n, halves(&p->keys) + block * QN_KEY_BLOCK * dim,
-                       halves(&p->values) + block * QN_KEY_BLOCK * dim, p->visible, dim, o, block_m, block_l, scores);
+                       halves(&p->values) + block * QN_KEY_BLOCK * dim, p->visible, block ? NULL : halves(&p->keys), dim, o,
+                       block_m, block_l, scores);
         for (size_t q = 0; q < n; q++) {
             if (block == 0) {
                 memcpy(result + q * dim, o + q * dim, dim * sizeof(float));
@@ -190,8 +191,8 @@ struct timed {
 static void timed_block(void *context)
 {
     struct timed *t = context;
-    t->kernels->block(t->p->queries, t->p->n_queries, halves(&t->p->keys), halves(&t->p->values), t->p->visible, t->p->head_dim,
-                      t->out, t->m, t->l, t->scores);
+    t->kernels->block(t->p->queries, t->p->n_queries, halves(&t->p->keys), halves(&t->p->values), t->p->visible, NULL,
+                      t->p->head_dim, t->out, t->m, t->l, t->scores);
 }
 
 static void bench_block(size_t n_queries, const qn_level *level)

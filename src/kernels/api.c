@@ -219,7 +219,7 @@ static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv
         const size_t at = (kv_head * cache->capacity + first) * dim, left = (size_t)position + 1 - first;
         const uint16_t visible = (uint16_t)(left < QN_KEY_BLOCK ? left : QN_KEY_BLOCK);
         qn_api_kernels.attention.block(s->query, 1, (const uint16_t *)cache->keys.data + at,
-                                       (const uint16_t *)cache->values.data + at, &visible, dim, first ? s->block : out,
+                                       (const uint16_t *)cache->values.data + at, &visible, NULL, dim, first ? s->block : out,
                                        first ? &block_m : &m, first ? &block_l : &l, s->scores);
         if (first)
             qn_api_kernels.attention.merge(out, &m, &l, s->block, block_m, block_l, dim);

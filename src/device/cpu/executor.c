@@ -248,14 +248,18 @@ static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
             const size_t block = (unit - first_unit) / h->n_kv_heads, kv = (unit - first_unit) % h->n_kv_heads;
             const size_t at = (kv * r->cache->capacity + block * QN_KEY_BLOCK) * h->head_dim;
             const size_t entry = (first_unit / h->n_kv_heads + block) * h->n_heads + kv * group;
+            const size_t next_kv = (kv + 1) % h->n_kv_heads, next_block = next_kv ? block : block + 1;
+            const bool last = unit + 1 == first_unit + n_units;
+            const size_t next = last ? at : (next_kv * r->cache->capacity + next_block * QN_KEY_BLOCK) * h->head_dim;
             for (size_t q = 0; q < group; q += QN_QUERY_TILE) {
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++)
                     s->visible[i] = visible_in(r, block);
                 ex->kernels->attention.block(qn_buffer_row(ex, op->in, row) + (kv * group + q) * h->head_dim, n,
                                              r->cache->keys[op->layer] + at, r->cache->values[op->layer] + at, s->visible,
-                                             h->head_dim, plan->partial + (entry + q) * h->head_dim,
-                                             plan->partial_m + entry + q, plan->partial_l + entry + q, s->scores);
+                                             r->cache->keys[op->layer] + next, h->head_dim,
+                                             plan->partial + (entry + q) * h->head_dim, plan->partial_m + entry + q,
+                                             plan->partial_l + entry + q, s->scores);
             }
         }
         first_unit += n_units;
@@ -281,7 +285,9 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, size_t row, size
         for (size_t q = 0; q < n_queries; q++)
             s->visible[q] = visible_in(&ex->step->rows[row + q / n_heads], block);
         float *out = block ? s->block : s->running;
-        kernels->block(s->queries, n_queries, cache->keys[op->layer] + at, cache->values[op->layer] + at, s->visible, dim, out,
+        /* A single row waits for memory; a tile of many works on what it has read. */
+        const uint16_t *keys = cache->keys[op->layer] + at, *next = block + 1 < n_blocks ? keys + QN_KEY_BLOCK * dim : keys;
+        kernels->block(s->queries, n_queries, keys, cache->values[op->layer] + at, s->visible, n == 1 ? next : NULL, dim, out,
                        block ? s->block_m : s->m, block ? s->block_l : s->l, s->scores);
         for (size_t q = 0; block && q < n_queries; q++)
             if (s->visible[q])

@@ -26,10 +26,12 @@ typedef struct qn_attention_kernels {
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
      *   keys, values  the block's first position in the cache
      *   visible       [n_queries] 0 to QN_KEY_BLOCK: how many of the block's positions each query sees; queries with 0 are not
-     * written out           [n_queries, head_dim] unnormalised; m, l [n_queries] scores        scratch, [n_queries,
-     * QN_KEY_BLOCK] */
+     *                 written
+     *   next_keys     whose block comes next, so that memory can be asked for it in time; NULL where that does not matter
+     *   out           [n_queries, head_dim] unnormalised; m, l [n_queries]
+     *   scores        scratch, [n_queries, QN_KEY_BLOCK] */
     void (*block)(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values, const uint16_t *visible,
-                  size_t head_dim, float *out, float *m, float *l, float *scores);
+                  const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l, float *scores);
     /* Take a block's (block_out [head_dim], block_m, block_l) into the running (out, m, l). */
     void (*merge)(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim);
     /* y = x / l for [head_dim]. */

@@ -33,8 +33,10 @@ static float score_ref(const float *query, const uint16_t *keys, size_t position
 }
 
 static void block_ref(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
-                      const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
+                      const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
+                      float *scores)
 {
+    (void)next_keys;
     for (size_t q = 0; q < n_queries; q++) {
         if (!visible[q])
             continue;

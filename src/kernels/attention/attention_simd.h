@@ -10,6 +10,8 @@
 #include "kernels/attention/attention.h"
 #include "kernels/vec16.h"
 
+#include <stdbool.h>
+
 /* NaN stays: it is the second operand of each. */
 QN_INLINE v16 to_half_range(v16 x)
 {
@@ -37,9 +39,18 @@ static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const 
             values[position * head_dim + d] = 0;
 }
 
+/* Asks for bytes into the second cache, which can wait for more lines at a time than the first. */
+QN_INLINE void ask_for(const uint16_t *halves, size_t n)
+{
+    for (size_t i = 0; i < n; i += 32)
+        __builtin_prefetch(halves + i, 0, 2);
+}
+
 /* Scores of `tiles` tiles of keys at once. n and tiles are constants where this is called: with n * tiles sums in registers,
- * one multiply-add need not wait for the one before it. */
-QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys, size_t tiles, size_t head_dim, float *scores)
+ * one multiply-add need not wait for the one before it. As much as is read of keys is asked for of what is wanted next,
+ * ahead[0] and ahead[1], evenly, since in bursts it would stand before what is wanted now; NULL for nothing. */
+QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys, size_t tiles, size_t head_dim,
+                           const uint16_t *const ahead[2], float *scores)
 {
     v16 sum[SUMS];
 #pragma GCC unroll 16
@@ -47,6 +58,10 @@ QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys,
         sum[i] = v16_set1(0);
     for (size_t d = 0; d < head_dim; d++) {
         v16 query[QUERY_GROUP];
+        if (ahead[0]) {
+            ask_for(ahead[0] + d * tiles * QN_KEY_TILE, tiles * QN_KEY_TILE);
+            ask_for(ahead[1] + d * tiles * QN_KEY_TILE, tiles * QN_KEY_TILE);
+        }
 #pragma GCC unroll 16
         for (size_t q = 0; q < n; q++)
             query[q] = v16_set1(queries[q * head_dim + d]);
@@ -65,15 +80,21 @@ QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys,
             v16_store(scores + q * QN_KEY_BLOCK + t * QN_KEY_TILE, sum[t * n + q]);
 }
 
-QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, size_t n_keys, size_t head_dim, float *scores)
+/* Where `alone`, no other group reads the block: memory is asked for the next step's keys, and for the values of this one's. */
+QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values, size_t n_keys,
+                            size_t head_dim, bool alone, float *scores)
 {
     /* Tiles of 128 dimensions lie 4 KB apart, in the same set of the first cache: more than a few would push each other out. */
     const size_t tiles = SUMS / n < 4 ? SUMS / n : 4, n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
+    const uint16_t *const nothing[2] = { NULL, NULL };
     size_t t = 0;
-    for (; t + tiles <= n_tiles; t += tiles)
-        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, tiles, head_dim, scores + t * QN_KEY_TILE);
+    for (; t + tiles <= n_tiles; t += tiles) {
+        const size_t at = t * head_dim * QN_KEY_TILE, step = tiles * head_dim * QN_KEY_TILE;
+        const uint16_t *const ahead[2] = { keys + at + (t + 2 * tiles <= n_tiles ? step : 0), values + at };
+        tile_scores(queries, n, keys + at, tiles, head_dim, alone ? ahead : nothing, scores + t * QN_KEY_TILE);
+    }
     for (; t < n_tiles; t++)
-        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, 1, head_dim, scores + t * QN_KEY_TILE);
+        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, 1, head_dim, nothing, scores + t * QN_KEY_TILE);
 }
 
 /* Scores to weights in place; zeros from the query's last visible key to the group's. */
@@ -106,8 +127,8 @@ QN_INLINE void softmax_row(float *p, size_t visible, size_t n_keys, float *m, fl
 }
 
 /* `width` vectors of the output at once; n and width are constants where this is called, as above. */
-QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, size_t width, size_t head_dim,
-                             float *out)
+QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
+                             size_t width, size_t head_dim, float *out)
 {
     v16 sum[SUMS];
 #pragma GCC unroll 16
@@ -115,6 +136,8 @@ QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, s
         sum[i] = v16_set1(0);
     for (size_t j = 0; j < n_keys; j++) {
         v16 weight[QUERY_GROUP];
+        if (next_keys)
+            ask_for(next_keys + j * head_dim, width * QN_LANES);
 #pragma GCC unroll 16
         for (size_t q = 0; q < n; q++)
             weight[q] = v16_set1(p[q * QN_KEY_BLOCK + j]);
@@ -133,32 +156,35 @@ QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, s
             v16_store(out + q * head_dim + i * QN_LANES, sum[i * n + q]);
 }
 
-QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, size_t head_dim, float *out)
+QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
+                            size_t head_dim, float *out)
 {
     const size_t width = SUMS / n;
     size_t d = 0;
     for (; d + width * QN_LANES <= head_dim; d += width * QN_LANES)
-        vector_values(p, n, values + d, n_keys, width, head_dim, out + d);
+        vector_values(p, n, values + d, n_keys, next_keys ? next_keys + d : NULL, width, head_dim, out + d);
     for (; d < head_dim; d += QN_LANES)
-        vector_values(p, n, values + d, n_keys, 1, head_dim, out + d);
+        vector_values(p, n, values + d, n_keys, next_keys ? next_keys + d : NULL, 1, head_dim, out + d);
 }
 
 /* n is a constant at each call, so that the group's sums stay in registers. */
 QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values,
-                           const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
+                           const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
+                           float *scores)
 {
     size_t n_keys = 0;
     for (size_t q = 0; q < n; q++)
         n_keys = visible[q] > n_keys ? visible[q] : n_keys;
-    group_scores(queries, n, keys, n_keys, head_dim, scores);
+    group_scores(queries, n, keys, values, n_keys, head_dim, next_keys != NULL, scores);
     for (size_t q = 0; q < n; q++)
         softmax_row(scores + q * QN_KEY_BLOCK, visible[q], n_keys, &m[q], &l[q]);
-    group_values(scores, n, values, n_keys, head_dim, out);
+    group_values(scores, n, values, n_keys, next_keys, head_dim, out);
 }
 
 /* Queries are taken eight, four, two or one at a time, as many as see anything. */
 static void block_simd(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
-                       const uint16_t *visible, size_t head_dim, float *out, float *m, float *l, float *scores)
+                       const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
+                       float *scores)
 {
     for (size_t q = 0, n; q < n_queries; q += n ? n : 1) {
         const float *from = queries + q * head_dim;
@@ -168,14 +194,14 @@ static void block_simd(const float *queries, size_t n_queries, const uint16_t *k
         n = n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : n;
 #if QUERY_GROUP >= 8
         if (n == 8)
-            group_block(from, 8, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
+            group_block(from, 8, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
 #endif
         if (n == 4)
-            group_block(from, 4, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
+            group_block(from, 4, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
         else if (n == 2)
-            group_block(from, 2, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
+            group_block(from, 2, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
         else if (n == 1)
-            group_block(from, 1, keys, values, visible + q, head_dim, to, m + q, l + q, scores);
+            group_block(from, 1, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
     }
 }
 
