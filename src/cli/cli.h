@@ -75,7 +75,7 @@ extern const char *const qn_device_names[];
     QN_OPT_TEXT("--load", NULL, &(args).load, "FILE", "go on with the conversation in this file"),                             \
         QN_OPT_TEXT("--save", NULL, &(args).save, "FILE", "write the conversation to this file at the end")
 #define QN_EVAL_OPTIONS(args)                                                                                                  \
-    QN_OPT_INT("--batch", NULL, &(args).batch, "N", 1, 4096, "rows a step works on (default 256); never changes results"),     \
+    QN_OPT_INT("--batch", NULL, &(args).batch, "N", 1, 4096, "rows a step works on (default 128); never changes results"),     \
         QN_OPT_CHOICE("--kv", NULL, &(args).kv, "TYPE", qn_kv_names, "cache format (default f16)"),                            \
         QN_OPT_CHOICE("--device", NULL, &(args).device, "NAME", qn_device_names, "cpu, cuda or auto (default auto)")
 

@@ -90,7 +90,11 @@ static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
     }
     memcpy(*tokens, has_pending ? &pending : qn_session_tokens(session) + keep, n * sizeof **tokens);
     *count = n;
-    return qn_session_truncate(session, keep) == QN_OK;
+    if (qn_session_truncate(session, keep) == QN_OK)
+        return true;
+    free(*tokens);
+    qn_cli_fail();
+    return false;
 }
 
 /* A text after what the session holds and what is pending, unless that is the end, which the text now goes past. */

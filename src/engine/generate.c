@@ -99,11 +99,12 @@ static qn_status next_token(struct generation *g, qn_token *token, bool *go_on)
     return QN_OK;
 }
 
-/* An evaluation that was cancelled is a reason to stop, not a failure. */
+/* An evaluation that was cancelled is a reason to stop, not a failure. A request that comes while the last batch is computed
+ * stands: what has been evaluated has logits, and the token chosen from them is pending when the next evaluation refuses. */
 static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_logits which, bool *go_on)
 {
     const qn_status status = qn_session_append(g->session, tokens, n, which, which == QN_LOGITS_NONE ? NULL : g->logits);
-    *go_on = status == QN_OK && !atomic_load(&g->session->cancelled);
+    *go_on = status == QN_OK;
     if (!*go_on)
         g->result.reason = QN_STOP_CANCELLED;
     return status == QN_ERR_CANCELLED ? QN_OK : status;
@@ -120,8 +121,8 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
     g->result.n_prompt = g->session->length - before;
     const double prompt_end = qn_now();
     g->result.prompt_seconds = prompt_end - start;
-    if (go_on && !limit) {
-        g->result.reason = QN_STOP_LENGTH;
+    if (go_on && (!limit || atomic_load(&g->session->cancelled))) {
+        g->result.reason = limit ? QN_STOP_CANCELLED : QN_STOP_LENGTH;
         go_on = false;
     }
     while (go_on) {

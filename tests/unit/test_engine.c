@@ -197,6 +197,27 @@ static void cancelling(void **unused)
     qn_session_free(session);
 }
 
+/* Whenever the request comes, the last token that was made is pending and all before it are held. */
+static void what_is_cancelled_can_go_on(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 10; i++) {
+        qn_session *session = new_session(1 << 20, 4);
+        pthread_t thread;
+        qn_generate_params params = qn_generate_defaults();
+        qn_generate_result result;
+        qn_token pending;
+        params.ignore_end = true;
+        assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
+        assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+        pthread_join(thread, NULL);
+        assert_int_equal(result.reason, QN_STOP_CANCELLED);
+        assert_int_equal(qn_session_pending(session, &pending), result.n_generated > 0);
+        assert_int_equal(qn_session_length(session), result.n_prompt + result.n_generated - (result.n_generated > 0));
+        qn_session_free(session);
+    }
+}
+
 static bool cancel_at_third(void *user, qn_token token)
 {
     static int tokens;
@@ -435,6 +456,7 @@ int main(void)
         cmocka_unit_test(long_contexts_do_not_depend_on_the_split),
         cmocka_unit_test(sessions_take_turns),
         cmocka_unit_test(cancelling),
+        cmocka_unit_test(what_is_cancelled_can_go_on),
         cmocka_unit_test(a_late_cancel_is_forgotten),
 #if !QN_TEST_SANITIZED /* they reserve more address space than can be limited */
         cmocka_unit_test(failing_sessions_leave_others_alone),
