@@ -57,6 +57,9 @@ void qn_expect_near(const float *found, const double *expected, const double *bo
 void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
               void (*work)(void *context), void *context);
 
+/* qn_report_ratio - print a row about a time measured otherwise: seconds, and how many `of` that is. */
+void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio, const char *of);
+
 /* ---- Operations: check, then with `bench` time ---- */
 
 void qn_check_peak(bool bench);

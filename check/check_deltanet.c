@@ -3,6 +3,7 @@
 #include "check/check.h"
 
 #include "base/memory.h"
+#include "base/team.h"
 #include "kernels/canon.h"
 #include "kernels/deltanet/deltanet.h"
 
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void must(qn_status status)
 {
@@ -60,7 +62,7 @@ static void check_product(const qn_deltanet_kernels *kernels, const struct shape
             exact[i * s->n + x] = sum;
             bound[i * s->n + x] = (double)s->k * 0x1p-24 * magnitude; /* one rounding of a partial sum for each term */
         }
-    kernels->product(floats(&c), c_row, floats(&a), a_row, a_col, floats(&b), b_row, s->m, s->n, s->k, s->accumulate);
+    kernels->product(floats(&c), c_row, floats(&a), a_row, a_col, floats(&b), b_row, s->m, s->n, s->k, s->accumulate, NULL);
     for (size_t i = 0; i < s->m; i++) {
         const float *row = floats(&c) + i * c_row;
         if (reference) {
@@ -207,7 +209,7 @@ struct timed_product {
 static void timed_product(void *context)
 {
     const struct timed_product *t = context;
-    t->kernels->product(t->c, t->n, t->a, t->k, 1, t->b, t->n, t->m, t->n, t->k, false);
+    t->kernels->product(t->c, t->n, t->a, t->k, 1, t->b, t->n, t->m, t->n, t->k, false, NULL);
 }
 
 static void bench_product(const qn_deltanet_kernels *kernels, const char *level, size_t m, size_t n, size_t k)
@@ -226,119 +228,192 @@ static void bench_product(const qn_deltanet_kernels *kernels, const char *level,
     qn_free(t.c);
 }
 
-/* Layers of 48 heads with 16 key heads, together larger than any cache: a decoded token reads all of their states. */
-enum { DIM = 128, LAYERS = 24, HEADS = 48, KEY_HEADS = 16, PROMPT = 256, ALL_HEADS = LAYERS * HEADS };
+/* Layers of a 27B model, whose states together are larger than any cache. */
+enum { DIM = 128, LAYERS = 48, HEADS = 48, KEY_HEADS = 16, GROUP = HEADS / KEY_HEADS, PROMPT = 256, MOST_THREADS = 2 };
+enum { STATE = DIM * DIM, CORRECTED = QN_GDN_CHUNK * DIM, KEYS = DIM * QN_GDN_CHUNK };
 
-struct timed_heads {
+struct layers {
     const qn_deltanet_kernels *kernels;
-    float *state, *corrected, *keys, *decay, *rows, *o; /* rows: PROMPT of q, k and v, all like q */
-    void *scratch;
-    size_t n_heads, n_tokens, per_call, open;
+    qn_team *team;
+    size_t n_layers, open, n_tokens;
+    float *state, *corrected, *keys; /* [LAYERS][...] */
+    float *decay;                    /* [LAYERS * HEADS][QN_GDN_CHUNK] */
+    float *rows, *gates, *o;         /* [PROMPT][DIM], for q, k and v; g, beta; [threads][DIM] */
+    unsigned char *scratch;          /* [threads][qn_gdn_scratch(DIM)] */
 };
 
-static void timed_heads(void *context)
+static void *huge(size_t count, float value)
 {
-    const struct timed_heads *t = context;
-    for (size_t i = 0; i < t->n_heads; i++) {
-        const size_t key_head = i / HEADS * KEY_HEADS + i % KEY_HEADS;
-        float *keys = t->keys + key_head * DIM * QN_GDN_CHUNK;
-        qn_gdn_head head = { .head_k = DIM,
-                             .n_values = DIM,
-                             .state = t->state + i * DIM * DIM,
-                             .state_row = DIM,
-                             .corrected = t->corrected + i * QN_GDN_CHUNK * DIM,
-                             .corrected_row = DIM,
-                             .keys = keys,
-                             .decay = t->decay,
-                             .open = t->open };
-        for (size_t at = 0; at < t->n_tokens; at += t->per_call) {
-            const float *rows = t->rows + at * DIM;
-            const qn_gdn_tokens tokens = { .n = t->per_call,
-                                           .q = rows,
-                                           .k = rows,
-                                           .v = rows,
-                                           .g = t->decay + QN_GDN_CHUNK,
-                                           .beta = t->decay + QN_GDN_CHUNK + 1,
-                                           .qk_stride = DIM,
-                                           .v_stride = DIM,
-                                           .gate_stride = 0,
-                                           .scale = 0.1f };
-            qn_gdn_advance(t->kernels, &head, &tokens, t->o, DIM, t->scratch);
-            if (t->n_tokens > 1) {
-                qn_gdn_keep_keys(keys, DIM, head.open, rows, DIM, t->per_call);
-                head.open = qn_gdn_open_after(head.open, t->per_call);
-            }
+    float *memory;
+    must(qn_alloc(&memory, count, sizeof(float), "layers"));
+    qn_advise_huge(memory, count * sizeof(float));
+    for (size_t i = 0; i < count; i++)
+        memory[i] = value; /* zeroed pages would all be one */
+    return memory;
+}
+
+/* A thread's value heads of a layer, then what is kept. */
+static void advance_layer(const struct layers *l, size_t layer, int thread)
+{
+    size_t begin, end;
+    qn_team_share(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
+    for (size_t unit = begin, n; unit < end; unit += n) {
+        const size_t k_head = unit / GROUP;
+        float *keys = l->keys + layer * KEY_HEADS * KEYS;
+        qn_gdn_head heads[GROUP];
+        for (n = 0; unit + n < end && (unit + n) / GROUP == k_head; n++) {
+            const size_t head = layer * HEADS + (unit + n) % GROUP * KEY_HEADS + k_head;
+            heads[n] = (qn_gdn_head){ .state = l->state + head * STATE,
+                                      .state_row = DIM,
+                                      .corrected = l->corrected + head * CORRECTED,
+                                      .corrected_row = DIM,
+                                      .decay = l->decay + head * QN_GDN_CHUNK,
+                                      .v = l->rows,
+                                      .g = l->gates,
+                                      .beta = l->gates + 1,
+                                      .o = l->o + (size_t)thread * PROMPT * DIM };
         }
+        const qn_gdn_group group = { .head_k = DIM,
+                                     .n_values = DIM,
+                                     .heads = heads,
+                                     .n_heads = n,
+                                     .keys = keys + k_head * KEYS,
+                                     .open = l->open,
+                                     .n = l->n_tokens,
+                                     .q = l->rows,
+                                     .k = l->rows,
+                                     .qk_stride = DIM,
+                                     .v_stride = DIM,
+                                     .o_stride = DIM,
+                                     .scale = 0.1f,
+                                     .next = unit + n < end ? keys + (unit + n) / GROUP * KEYS : NULL };
+        qn_gdn_advance(l->kernels, &group, l->scratch + (size_t)thread * qn_gdn_scratch(DIM));
     }
+    qn_team_barrier(l->team);
+    qn_team_share(KEY_HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
+    for (size_t k_head = begin; k_head < end; k_head++)
+        qn_gdn_keep_keys(l->keys + (layer * KEY_HEADS + k_head) * KEYS, DIM, l->open, l->rows, DIM, l->n_tokens);
+    qn_team_share(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
+    for (size_t head = begin; head < end; head++)
+        qn_gdn_keep_decay(l->decay + (layer * HEADS + head) * QN_GDN_CHUNK, l->open, l->gates, 0, l->n_tokens);
+    qn_team_barrier(l->team);
 }
 
-static void timed_read(void *context)
+static void advance_layers(void *context, int thread)
 {
-    const struct timed_heads *t = context;
+    const struct layers *l = context;
+    for (size_t layer = 0; layer < l->n_layers; layer++)
+        advance_layer(l, layer, thread);
+}
+
+/* The states of all layers, in the order of memory. */
+static void read_states(void *context, int thread)
+{
+    const struct layers *l = context;
     float sums[4 * QN_LANES] = { 0 };
-    for (size_t i = 0; i < t->n_heads * DIM * DIM; i += 4 * QN_LANES) {
-        __builtin_prefetch((const void *)((uintptr_t)(t->state + i) + 4096));
-        __builtin_prefetch((const void *)((uintptr_t)(t->state + i) + 4160));
-        __builtin_prefetch((const void *)((uintptr_t)(t->state + i) + 4224));
-        __builtin_prefetch((const void *)((uintptr_t)(t->state + i) + 4288));
+    size_t begin, end;
+    qn_team_share((size_t)LAYERS * HEADS * STATE, 4 * QN_LANES, thread, qn_team_size(l->team), &begin, &end);
+    for (size_t i = begin; i < end; i += 4 * QN_LANES)
         for (size_t x = 0; x < 4 * QN_LANES; x++)
-            sums[x] += t->state[i + x];
-    }
-    memcpy(t->o, sums, sizeof sums);
+            sums[x] += l->state[i + x];
+    memcpy(l->o + (size_t)thread * PROMPT * DIM, sums, sizeof sums);
 }
 
-static void bench_heads(const qn_level *levels, size_t n_levels)
+static double seconds_of(struct layers *l, void (*work)(void *context, int thread))
 {
-    struct timed_heads t = { .open = 0 };
-    must(qn_alloc(&t.state, (size_t)ALL_HEADS * DIM * DIM, sizeof(float), "states"));
-    must(qn_alloc(&t.corrected, (size_t)ALL_HEADS * QN_GDN_CHUNK * DIM, sizeof(float), "corrected values"));
-    must(qn_alloc(&t.keys, (size_t)LAYERS * KEY_HEADS * QN_GDN_CHUNK * DIM, sizeof(float), "keys"));
-    must(qn_alloc(&t.decay, QN_GDN_CHUNK + 2, sizeof(float), "decays"));
-    must(qn_alloc(&t.rows, (size_t)PROMPT * DIM, sizeof(float), "rows"));
-    must(qn_alloc(&t.o, (size_t)PROMPT * DIM, sizeof(float), "outputs"));
-    must(qn_alloc(&t.scratch, qn_gdn_scratch(DIM), 1, "scratch"));
-    qn_random_floats(t.rows, (size_t)PROMPT * DIM, 0.08f);
-    for (size_t i = 0; i < (size_t)ALL_HEADS * DIM * DIM; i++)
-        t.state[i] = 0.01f; /* memory that was written: zeroed pages would all be one */
-    for (size_t i = 0; i < (size_t)ALL_HEADS * QN_GDN_CHUNK * DIM; i++)
-        t.corrected[i] = 0.01f;
-    for (size_t i = 0; i < (size_t)LAYERS * KEY_HEADS * QN_GDN_CHUNK * DIM; i++)
-        t.keys[i] = 0.01f;
-    for (size_t i = 0; i <= QN_GDN_CHUNK; i++)
-        t.decay[i] = -0.01f;
-    t.decay[QN_GDN_CHUNK + 1] = 0.5f;
-    t.n_heads = ALL_HEADS;
-    const double bytes = (double)ALL_HEADS * DIM * DIM * sizeof(float);
-    qn_bench("deltanet", "-", "states of 1152 heads, only read", bytes, "B", timed_read, &t);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    qn_team_run(l->team, work, l);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+}
+
+static int compare_seconds(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *seconds, size_t n)
+{
+    qsort(seconds, n, sizeof *seconds, compare_seconds);
+    return seconds[n / 2];
+}
+
+/* A whole chunk, token by token, its closing among them, with reads of the states in between: of each the median of rounds. */
+static void bench_decoding(struct layers *l, const char *level)
+{
+    enum { ROUNDS = 5, READ_EVERY = 8, READS = ROUNDS * QN_GDN_CHUNK / READ_EVERY };
+    double token[QN_GDN_CHUNK][ROUNDS], read[READS], sum = 0;
+    char shape[64];
+    l->n_layers = LAYERS;
+    l->n_tokens = 1;
+    l->open = QN_GDN_CHUNK;
+    for (size_t i = 0; i < ROUNDS * QN_GDN_CHUNK; i++) {
+        if (i % READ_EVERY == 0)
+            read[i / READ_EVERY] = seconds_of(l, read_states);
+        token[i % QN_GDN_CHUNK][i / QN_GDN_CHUNK] = seconds_of(l, advance_layers);
+        l->open = qn_gdn_open_after(l->open, 1);
+    }
+    for (size_t i = 0; i < QN_GDN_CHUNK; i++)
+        sum += median(token[i], ROUNDS) / QN_GDN_CHUNK;
+    snprintf(shape, sizeof shape, "27B decode, a head, %d thread%s", qn_team_size(l->team),
+             qn_team_size(l->team) > 1 ? "s" : "");
+    qn_report_ratio("deltanet", level, shape, sum / (LAYERS * HEADS), sum / median(read, READS),
+                    "times reading the state once");
+}
+
+struct prompt {
+    struct layers *layers;
+    size_t per_call;
+};
+
+static void timed_prompt(void *context)
+{
+    struct layers *l = ((struct prompt *)context)->layers;
+    l->n_tokens = ((struct prompt *)context)->per_call;
+    for (size_t done = 0; done < PROMPT; done += l->n_tokens) {
+        qn_team_run(l->team, advance_layers, l);
+        l->open = qn_gdn_open_after(l->open, l->n_tokens);
+    }
+}
+
+static void bench_layers(const qn_level *levels, size_t n_levels)
+{
+    struct layers l = { .state = huge((size_t)LAYERS * HEADS * STATE, 0.01f),
+                        .corrected = huge((size_t)LAYERS * HEADS * CORRECTED, 0.01f),
+                        .keys = huge((size_t)LAYERS * KEY_HEADS * KEYS, 0.01f),
+                        .decay = huge((size_t)LAYERS * HEADS * QN_GDN_CHUNK, -0.01f),
+                        .rows = huge((size_t)PROMPT * DIM, 0),
+                        .o = huge((size_t)MOST_THREADS * PROMPT * DIM, 0) };
+    float gates[2] = { -0.01f, 0.5f };
+    l.gates = gates;
+    must(qn_alloc(&l.scratch, MOST_THREADS, qn_gdn_scratch(DIM), "scratch"));
+    qn_random_floats(l.rows, (size_t)PROMPT * DIM, 0.08f);
     for (size_t i = 0; i < n_levels; i++) {
         qn_deltanet_kernels kernels;
-        char shape[64];
         qn_deltanet_kernels_init(&kernels, levels[i].features);
-        t.kernels = &kernels;
-        t.n_heads = levels[i].features ? ALL_HEADS : HEADS;
-        for (size_t open = 0; open < QN_GDN_CHUNK; open += QN_GDN_CHUNK / 2) {
-            t.open = open;
-            t.n_tokens = t.per_call = 1;
-            snprintf(shape, sizeof shape, "%zu heads, a token, %zu before it", t.n_heads, open);
-            qn_bench("deltanet", levels[i].name, shape, (double)(t.n_heads * DIM * DIM * sizeof(float)), "B", timed_heads, &t);
-        }
-        if (!levels[i].features)
-            continue;
-        t.open = 0;
-        t.n_heads = HEADS;
-        t.n_tokens = PROMPT;
-        for (t.per_call = 1; t.per_call <= PROMPT; t.per_call *= PROMPT) {
-            snprintf(shape, sizeof shape, "48 heads, 256 tokens, %zu at a time", t.per_call);
-            qn_bench("deltanet", levels[i].name, shape, PROMPT, "token", timed_heads, &t);
+        l.kernels = &kernels;
+        for (int threads = 1; threads <= MOST_THREADS && levels[i].features; threads++) { /* the reference is slow */
+            must(qn_team_create(threads, &l.team));
+            bench_decoding(&l, levels[i].name);
+            struct prompt prompt = { .layers = &l };
+            for (prompt.per_call = 1; threads == 1 && prompt.per_call <= PROMPT; prompt.per_call *= PROMPT) {
+                char shape[64];
+                l.n_layers = 1;
+                snprintf(shape, sizeof shape, "48 heads, 256 tokens, %zu at a time", prompt.per_call);
+                qn_bench("deltanet", levels[i].name, shape, PROMPT, "token", timed_prompt, &prompt);
+            }
+            qn_team_free(l.team);
         }
     }
-    qn_free(t.state);
-    qn_free(t.corrected);
-    qn_free(t.keys);
-    qn_free(t.decay);
-    qn_free(t.rows);
-    qn_free(t.o);
-    qn_free(t.scratch);
+    qn_free(l.state);
+    qn_free(l.corrected);
+    qn_free(l.keys);
+    qn_free(l.decay);
+    qn_free(l.rows);
+    qn_free(l.o);
+    qn_free(l.scratch);
 }
 
 void qn_check_deltanet(bool bench)
@@ -357,5 +432,5 @@ void qn_check_deltanet(bool bench)
         bench_product(&kernels, levels[i].name, 16, QN_GDN_CHUNK, DIM);
         bench_product(&kernels, levels[i].name, 2, DIM, DIM);
     }
-    bench_heads(levels, n_levels);
+    bench_layers(levels, n_levels);
 }

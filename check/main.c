@@ -199,6 +199,17 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
     fflush(stdout);
 }
 
+void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio, const char *of)
+{
+    if (state.json)
+        printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": %.9g, \"ratio\": %.6g, "
+               "\"of\": \"%s\"}\n",
+               op, variant, shape, seconds, ratio, of);
+    else
+        printf("%-12s %-8s %-34s %10.2f us %10.2f %s\n", op, variant, shape, seconds * 1e6, ratio, of);
+    fflush(stdout);
+}
+
 /* ---- Command line ---- */
 
 static int usage(const char *problem, const char *what)

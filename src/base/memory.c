@@ -4,6 +4,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* calloc gives untouched zero pages for large sizes, so a cache that is never filled never becomes resident; the pointer that
  * it returned is kept in the word before the aligned one. */
@@ -52,4 +54,17 @@ void qn_free(void *memory)
     void *raw;
     memcpy(&raw, (unsigned char *)memory - sizeof raw, sizeof raw);
     free(raw);
+}
+
+void qn_advise_huge(void *memory, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)memory + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)memory;
+    (void)bytes;
+#endif
 }

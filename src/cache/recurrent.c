@@ -44,13 +44,24 @@ static bool sizes_fit(const qn_recurrent_shape *s, size_t n_layers)
            qn_mul_size(bytes, n_layers + 1, &bytes);
 }
 
+/* All layers in one block, so that larger pages serve them; every array begins at a cache line. */
 static qn_status create_layers(qn_recurrent *recurrent, const bool *is_recurrent)
 {
+    const size_t line = QN_ALIGN / sizeof(float);
+    size_t count = 0, n_recurrent = 0;
     QN_TRY(qn_alloc(&recurrent->layers, recurrent->n_layers, sizeof *recurrent->layers, "recurrent state"));
+    for (size_t i = 0; i < recurrent->n_layers; i++)
+        n_recurrent += is_recurrent[i];
+    for (size_t p = 0; p < N_PARTS; p++)
+        count += n_recurrent * qn_round_up(part_of(&recurrent->shape, recurrent->layers, p).count, line);
+    QN_TRY(qn_alloc(&recurrent->memory, count, sizeof(float), "recurrent state"));
+    qn_advise_huge(recurrent->memory, count * sizeof(float));
+    float *memory = recurrent->memory;
     for (size_t i = 0; i < recurrent->n_layers; i++)
         for (size_t p = 0; is_recurrent[i] && p < N_PARTS; p++) {
             const struct part part = part_of(&recurrent->shape, &recurrent->layers[i], p);
-            QN_TRY(qn_alloc(part.memory, part.count, sizeof(float), "recurrent state"));
+            *part.memory = memory;
+            memory += qn_round_up(part.count, line);
             recurrent->total_bytes += part.count * sizeof(float);
             if (p == 0)
                 recurrent->state_bytes += part.count * sizeof(float);
@@ -75,9 +86,7 @@ qn_status qn_recurrent_create(qn_recurrent *recurrent, const qn_recurrent_shape 
 
 void qn_recurrent_free(qn_recurrent *recurrent)
 {
-    for (size_t i = 0; recurrent->layers && i < recurrent->n_layers; i++)
-        for (size_t p = 0; p < N_PARTS; p++)
-            qn_free(*part_of(&recurrent->shape, &recurrent->layers[i], p).memory);
+    qn_free(recurrent->memory);
     qn_free(recurrent->layers);
     *recurrent = (qn_recurrent){ 0 };
 }

@@ -6,6 +6,7 @@
 
 typedef struct qn_recurrent {
     qn_recurrent_layer *layers; /* [n_layers]; zeroed for layers that are not recurrent */
+    float *memory;              /* of all of them */
     size_t n_layers;
     qn_recurrent_shape shape;
     uint64_t state_bytes; /* states of all layers: what a token reads, and what 64 tokens write */

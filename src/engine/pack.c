@@ -1,13 +1,9 @@
 /* Packing weights at load: matrices whose products are faster over rows that stand side by side (kernels/matmul/packed.h) get
  * such a copy, and their pages of the file are given back, so that memory holds each weight once. */
-#define _DEFAULT_SOURCE /* madvise */
 #include "engine/internal.h"
 
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 struct pack {
     const qn_matrix *weights;
@@ -22,15 +18,6 @@ static void pack_share(void *context, int thread)
     size_t begin, end;
     qn_team_share(pack->weights->n_rows / QN_PACK_ROWS, 1, thread, qn_team_size(pack->team), &begin, &end);
     qn_matmul_pack(pack->weights, pack->packing, begin, end, pack->packed);
-}
-
-/* Fewer, larger pages make both the copying and the reading faster; without them it works all the same. */
-static void ask_for_huge_pages(uint8_t *memory, size_t bytes)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)memory + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
-    if (begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
 }
 
 static bool packs(const qn_model *model, const struct qn_op_matrix *matrix, qn_packing *packing)
@@ -50,7 +37,7 @@ static qn_status pack_matrix(qn_model *model, qn_matrix *weights, qn_packing pac
     QN_TRY(qn_realloc_array(&model->packed, &model->cap_packed, model->n_packed + 1, sizeof *model->packed, "packed weights"));
     QN_TRY(qn_alloc(&pack.packed, bytes, 1, "packed weights"));
     model->packed[model->n_packed++] = pack.packed;
-    ask_for_huge_pages(pack.packed, bytes);
+    qn_advise_huge(pack.packed, bytes);
     qn_team_run(model->team, pack_share, &pack);
     weights->packed = pack.packed;
     return QN_OK;

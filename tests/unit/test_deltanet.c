@@ -171,17 +171,20 @@ static void forget(struct memory *m)
     release(m->scratch, qn_gdn_scratch(m->head_k));
 }
 
-static qn_gdn_head head_of(const struct memory *m, size_t first, size_t n_values)
+static qn_gdn_head head_of(const struct memory *m, size_t first)
 {
-    return (qn_gdn_head){ .head_k = m->head_k,
-                          .n_values = n_values,
-                          .state = m->state + first,
+    return (qn_gdn_head){ .state = m->state + first,
                           .state_row = m->head_v,
                           .corrected = m->corrected + first,
                           .corrected_row = m->head_v,
-                          .keys = m->keys,
-                          .decay = m->decay,
-                          .open = m->open };
+                          .decay = m->decay };
+}
+
+static qn_gdn_group group_of(const struct memory *m, const qn_gdn_head *head, size_t n_values)
+{
+    return (qn_gdn_group){
+        .head_k = m->head_k, .n_values = n_values, .heads = head, .n_heads = 1, .keys = m->keys, .open = m->open
+    };
 }
 
 /* Tokens from..to, at most `step` a call; the first `cut` values and the others apart. */
@@ -192,19 +195,21 @@ static void advance(const qn_deltanet_kernels *kernels, const struct problem *p,
         const size_t n = to - t < step ? to - t : step;
         const float *row = p->rows + t * p->row, *gates = p->gates + t * GATE_ROW;
         for (size_t first = 0; first < p->head_v; first += first ? p->head_v : cut) {
-            const qn_gdn_head head = head_of(m, first, first ? p->head_v - cut : cut);
-            const qn_gdn_tokens tokens = { .n = n,
-                                           .q = row,
-                                           .k = row + p->head_k,
-                                           .v = row + 2 * p->head_k + first,
-                                           .g = gates,
-                                           .beta = gates + 1,
-                                           .qk_stride = p->row,
-                                           .v_stride = p->row,
-                                           .gate_stride = GATE_ROW,
-                                           .scale = scale };
+            qn_gdn_head head = head_of(m, first);
+            qn_gdn_group group = group_of(m, &head, first ? p->head_v - cut : cut);
+            head.v = row + 2 * p->head_k + first;
+            head.g = gates;
+            head.beta = gates + 1;
+            head.o = m->o + t * m->o_row + first;
+            group.n = n;
+            group.q = row;
+            group.k = row + p->head_k;
+            group.qk_stride = group.v_stride = p->row;
+            group.gate_stride = GATE_ROW;
+            group.o_stride = m->o_row;
+            group.scale = scale;
             memset(m->scratch, 0xff, qn_gdn_scratch(p->head_k));
-            qn_gdn_advance(kernels, &head, &tokens, m->o + t * m->o_row + first, m->o_row, m->scratch);
+            qn_gdn_advance(kernels, &group, m->scratch);
         }
         qn_gdn_keep_keys(m->keys, p->head_k, m->open, row + p->head_k, p->row, n);
         qn_gdn_keep_decay(m->decay, m->open, gates, GATE_ROW, n);
@@ -215,9 +220,10 @@ static void advance(const qn_deltanet_kernels *kernels, const struct problem *p,
 
 static void close_head(const qn_deltanet_kernels *kernels, struct memory *m)
 {
-    const qn_gdn_head head = head_of(m, 0, m->head_v);
+    const qn_gdn_head head = head_of(m, 0);
+    const qn_gdn_group group = group_of(m, &head, m->head_v);
     memset(m->scratch, 0xff, qn_gdn_scratch(m->head_k));
-    qn_gdn_close(kernels, &head, m->scratch);
+    qn_gdn_close(kernels, &group, m->scratch);
     m->open = 0;
 }
 
@@ -424,8 +430,9 @@ static void nothing_to_do(void **unused)
     assert_same_memory(&m, &same); /* an empty chunk closes without a trace */
     advance(&kernels, &p, &m, 0, CHUNK, CHUNK, p.head_v);
     advance(&kernels, &p, &same, 0, CHUNK, CHUNK, p.head_v);
-    const qn_gdn_head head = head_of(&m, 0, p.head_v);
-    qn_gdn_advance(&kernels, &head, &(qn_gdn_tokens){ .n = 0 }, m.o, m.o_row, m.scratch);
+    const qn_gdn_head head = head_of(&m, 0);
+    const qn_gdn_group group = group_of(&m, &head, p.head_v);
+    qn_gdn_advance(&kernels, &group, m.scratch);
     qn_gdn_keep_keys(m.keys, p.head_k, m.open, NULL, 0, 0);
     qn_gdn_keep_decay(m.decay, m.open, NULL, 0, 0);
     assert_same_memory(&m, &same); /* a full chunk stays open until a token comes */

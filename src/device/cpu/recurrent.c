@@ -113,40 +113,84 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 
 /* ---- Delta rule ---- */
 
-/* Values [first, first + n) of a head through all rows of a run. */
-static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, size_t head, size_t first, size_t n, int thread)
+/* Heads that go through qn_gdn_advance together, at most. */
+enum { MAX_GROUP = 8 };
+
+/* A unit of work: values [first, last) of a value head. Units of heads with the same key head stand together. */
+typedef struct head_slice {
+    size_t k_head, head, first, last;
+} head_slice;
+
+static head_slice slice_at(const qn_recurrent_shape *shape, size_t slices, size_t index)
+{
+    const size_t rep = shape->n_v_heads / shape->n_k_heads, k_head = index / (rep * slices), slice = index / rep % slices;
+    head_slice u = { .k_head = k_head, .head = index % rep * shape->n_k_heads + k_head };
+    qn_team_share(shape->head_v, QN_GDN_UNIT, (int)slice, (int)slices, &u.first, &u.last);
+    return u;
+}
+
+static const float *keys_of(const qn_recurrent_shape *shape, const qn_run *run, size_t k_head)
+{
+    return run->memory->keys + k_head * shape->head_k * QN_GDN_CHUNK;
+}
+
+static qn_gdn_head head_of(const qn_executor *ex, const qn_op *op, const qn_run *run, const head_slice *u)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t k_head = head % shape->n_k_heads, width = conv_width(shape), at = head * shape->head_v + first;
-    const float *qkv = qn_buffer_row(ex, op->in, run->row);
-    const qn_gdn_head memory = {
-        .head_k = shape->head_k,
-        .n_values = n,
-        .state = run->memory->state + head * shape->head_k * shape->head_v + first,
+    const size_t at = u->head * shape->head_v + u->first;
+    const qn_gdn_head head = {
+        .state = run->memory->state + u->head * shape->head_k * shape->head_v + u->first,
         .state_row = shape->head_v,
-        .corrected = run->memory->corrected + head * QN_GDN_CHUNK * shape->head_v + first,
+        .corrected = run->memory->corrected + u->head * QN_GDN_CHUNK * shape->head_v + u->first,
         .corrected_row = shape->head_v,
-        .keys = run->memory->keys + k_head * shape->head_k * QN_GDN_CHUNK,
-        .decay = run->memory->decay + head * QN_GDN_CHUNK,
-        .open = run->position - chunk_start(run->position),
-    };
-    const qn_gdn_tokens tokens = {
-        .n = run->n,
-        .q = qkv + k_head * shape->head_k,
-        .k = qkv + q_width(shape) + k_head * shape->head_k,
-        .v = qkv + 2 * q_width(shape) + at,
-        .g = qn_buffer_row(ex, op->in2, run->row) + head,
-        .beta = qn_buffer_row(ex, op->in3, run->row) + head,
-        .qk_stride = width,
-        .v_stride = width,
-        .gate_stride = shape->n_v_heads,
-        .scale = (float)(1 / sqrt((double)shape->head_k)),
+        .decay = run->memory->decay + u->head * QN_GDN_CHUNK,
+        .v = qn_buffer_row(ex, op->in, run->row) + 2 * q_width(shape) + at,
+        .g = qn_buffer_row(ex, op->in2, run->row) + u->head,
+        .beta = qn_buffer_row(ex, op->in3, run->row) + u->head,
+        .o = qn_buffer_row(ex, op->out, run->row) + at,
     };
     /* A session may have been cut back to nothing: what its memory holds then is of no meaning. */
     for (size_t k = 0; run->position == 0 && k < shape->head_k; k++)
-        memset(memory.state + k * memory.state_row, 0, n * sizeof(float));
-    qn_gdn_advance(&ex->kernels->deltanet, &memory, &tokens, qn_buffer_row(ex, op->out, run->row) + at,
-                   shape->n_v_heads * shape->head_v, qn_thread_scratch(ex, thread));
+        memset(head.state + k * head.state_row, 0, (u->last - u->first) * sizeof(float));
+    return head;
+}
+
+/* Units [begin, end) of a run: as many at a time as share a key head and a slice. */
+static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, size_t slices, size_t begin, size_t end,
+                    int thread)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t width = conv_width(shape), rep = shape->n_v_heads / shape->n_k_heads;
+    const float *qkv = qn_buffer_row(ex, op->in, run->row);
+    for (size_t n; begin < end; begin += n) {
+        const size_t alike = rep - begin % rep, most = alike < MAX_GROUP ? alike : MAX_GROUP;
+        const head_slice u = slice_at(shape, slices, begin);
+        qn_gdn_head heads[MAX_GROUP];
+        n = end - begin < most ? end - begin : most;
+        for (size_t i = 0; i < n; i++) {
+            const head_slice of = slice_at(shape, slices, begin + i);
+            heads[i] = head_of(ex, op, run, &of);
+        }
+        qn_gdn_advance(&ex->kernels->deltanet,
+                       &(qn_gdn_group){
+                           .head_k = shape->head_k,
+                           .n_values = u.last - u.first,
+                           .heads = heads,
+                           .n_heads = n,
+                           .keys = keys_of(shape, run, u.k_head),
+                           .open = run->position - chunk_start(run->position),
+                           .n = run->n,
+                           .q = qkv + u.k_head * shape->head_k,
+                           .k = qkv + q_width(shape) + u.k_head * shape->head_k,
+                           .qk_stride = width,
+                           .v_stride = width,
+                           .gate_stride = shape->n_v_heads,
+                           .o_stride = shape->n_v_heads * shape->head_v,
+                           .scale = (float)(1 / sqrt((double)shape->head_k)),
+                           .next = begin + n < end ? keys_of(shape, run, slice_at(shape, slices, begin + n).k_head) : NULL,
+                       },
+                       qn_thread_scratch(ex, thread));
+    }
 }
 
 /* Threads share the value heads of all runs, or, when there are more threads, slices of their values. */
@@ -155,18 +199,13 @@ void qn_executor_delta(const qn_executor *ex, const qn_op *op, int thread)
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t n_threads = (size_t)qn_team_size(ex->team), n_heads = count_runs(ex) * shape->n_v_heads;
     const size_t pieces = shape->head_v / QN_GDN_UNIT, wanted = (n_threads + n_heads - 1) / n_heads;
-    const size_t slices = wanted < pieces ? wanted : pieces;
-    size_t begin, end, unit = 0;
+    const size_t slices = wanted < pieces ? wanted : pieces, units = shape->n_v_heads * slices;
+    size_t begin, end, first = 0;
     qn_team_share(n_heads * slices, 1, thread, (int)n_threads, &begin, &end);
-    for (size_t row = 0; row < ex->step->n_rows && unit < end;) {
+    for (size_t row = 0; row < ex->step->n_rows && first < end; first += units) {
         const qn_run run = run_at(ex, op, row);
-        for (size_t i = 0; i < shape->n_v_heads * slices; i++, unit++) {
-            size_t first, last;
-            if (unit < begin || unit >= end)
-                continue;
-            qn_team_share(shape->head_v, QN_GDN_UNIT, (int)(i % slices), (int)slices, &first, &last);
-            advance(ex, op, &run, i / slices, first, last - first, thread);
-        }
+        if (first + units > begin)
+            advance(ex, op, &run, slices, begin > first ? begin - first : 0, end - first < units ? end - first : units, thread);
         row += run.n;
     }
 }

@@ -29,9 +29,9 @@ enum { QN_GDN_CHUNK = 64, QN_GDN_UNIT = 16, QN_GDN_MAX_DIM = 256, QN_CONV_MAX_TA
 typedef struct qn_deltanet_kernels {
     /* c[i, x] = (accumulate ? c[i, x] : 0), then += a[i*a_row + j*a_col] * b[j*b_row + x] for j < k rising, one fused
      * multiply-add each; i < m, x < n. Any m, n, k >= 0; c overlaps neither a nor b. Exactly m x n elements are written, and of
-     * b exactly the elements named are read. */
+     * b exactly the elements named are read. next: what will be read after b, or NULL; only a hint. */
     void (*product)(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t m,
-                    size_t n, size_t k, bool accumulate);
+                    size_t n, size_t k, bool accumulate, const float *next);
     /* x[i*x_row + j] = e^(at - sums[j]) * x[i*x_row + j], i < m, j < n: the difference in double, rounded to float; then qn_exp
      * of kernels/canon.h. */
     void (*gate)(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n);
@@ -46,31 +46,37 @@ typedef struct qn_deltanet_kernels {
 
 void qn_deltanet_kernels_init(qn_deltanet_kernels *kernels, unsigned cpu);
 
-/* What a value head, or a slice of its values, works on. Pointers to values begin at the slice. */
+/* A value head, or a slice of its values: what it remembers, and its part of the tokens that come. Pointers to values begin at
+ * the slice. */
 typedef struct qn_gdn_head {
-    size_t head_k, n_values; /* key dimension; values of the slice; multiples of QN_GDN_UNIT, at most QN_GDN_MAX_DIM */
-    float *state;            /* [head_k][state_row]: S transposed, values side by side */
+    float *state; /* [head_k][state_row]: S transposed, values side by side */
     size_t state_row;
     float *corrected; /* [QN_GDN_CHUNK][corrected_row]: v' of the open chunk's tokens */
     size_t corrected_row;
-    const float *keys;  /* [head_k][QN_GDN_CHUNK]: keys of the open chunk, a column a token; not changed here */
-    const float *decay; /* [QN_GDN_CHUNK]: g of the open chunk; not changed here */
-    size_t open;        /* tokens in the open chunk before this call, 0 to QN_GDN_CHUNK */
+    const float *decay;        /* [QN_GDN_CHUNK]: g of the open chunk; not changed here */
+    const float *v, *g, *beta; /* of the first token */
+    float *o;                  /* of the first token */
 } qn_gdn_head;
 
-/* The tokens that come: row i of each array begins i*stride after its first. */
-typedef struct qn_gdn_tokens {
-    size_t n;
-    const float *q, *k, *v, *g, *beta;
-    size_t qk_stride, v_stride, gate_stride;
+/* Heads, or slices of the same values of heads, that share a key head, and the tokens that come to them. Row i of each array of
+ * tokens begins i*stride after its first. */
+typedef struct qn_gdn_group {
+    size_t head_k, n_values; /* key dimension; values of each head; multiples of QN_GDN_UNIT, at most QN_GDN_MAX_DIM */
+    const qn_gdn_head *heads;
+    size_t n_heads;
+    const float *keys; /* [head_k][QN_GDN_CHUNK]: keys of the open chunk, a column a token; not changed here */
+    size_t open;       /* tokens in the open chunk before this call, 0 to QN_GDN_CHUNK */
+    size_t n;          /* tokens that come */
+    const float *q, *k;
+    size_t qk_stride, v_stride, gate_stride, o_stride;
     float scale;
-} qn_gdn_tokens;
+    const float *next; /* what will be read after this, the next group's keys or state, or NULL; only a hint */
+} qn_gdn_group;
 
-/* qn_gdn_advance - n tokens through one head or slice: o[i*o_stride + x], and the head's state and corrected values brought up
- * to date. Its keys and decays are shared by other heads and slices: when all have advanced, qn_gdn_keep brings them up to
- * date. scratch: qn_gdn_scratch(head_k) bytes, aligned to 64. */
-void qn_gdn_advance(const qn_deltanet_kernels *kernels, const qn_gdn_head *head, const qn_gdn_tokens *tokens, float *o,
-                    size_t o_stride, void *scratch);
+/* qn_gdn_advance - n tokens through the heads of a group: their outputs, and their states and corrected values brought up to
+ * date. Keys and decays are shared with other groups and slices: when all have advanced, qn_gdn_keep_keys and qn_gdn_keep_decay
+ * bring them up to date. scratch: qn_gdn_scratch(head_k) bytes, aligned to 64. */
+void qn_gdn_advance(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
 size_t qn_gdn_scratch(size_t head_k);
 
 /* qn_gdn_open_after - tokens in the open chunk when n more have come. */
@@ -81,8 +87,9 @@ size_t qn_gdn_open_after(size_t open, size_t n);
 void qn_gdn_keep_keys(float *keys, size_t head_k, size_t open, const float *k, size_t k_stride, size_t n);
 void qn_gdn_keep_decay(float *decay, size_t open, const float *g, size_t g_stride, size_t n);
 
-/* qn_gdn_close - the state after all `open` tokens of the open chunk, which is empty afterwards (the caller sets open to 0). */
-void qn_gdn_close(const qn_deltanet_kernels *kernels, const qn_gdn_head *head, void *scratch);
+/* qn_gdn_close - the states after all `open` tokens of the open chunk, which is empty afterwards (the caller sets open to 0).
+ */
+void qn_gdn_close(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
 
 /* qn_gdn_decay_of, qn_gdn_beta_of - the gates: g = softplus(alpha + bias) * a, where a is < 0; beta = sigmoid(x). */
 float qn_gdn_decay_of(float alpha, float bias, float a);

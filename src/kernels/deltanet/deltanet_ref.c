@@ -4,8 +4,9 @@
 #include "kernels/canon.h"
 
 static void product_ref(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
-                        size_t m, size_t n, size_t k, bool accumulate)
+                        size_t m, size_t n, size_t k, bool accumulate, const float *next)
 {
+    (void)next;
     for (size_t i = 0; i < m; i++)
         for (size_t x = 0; x < n; x++) {
             float sum = accumulate ? c[i * c_row + x] : 0;

@@ -17,14 +17,14 @@
 #define UNROLLED _Pragma("GCC unroll 16")
 #endif
 
-enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, AHEAD_BYTES = 4096 };
+enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 8, AHEAD_BYTES = 4096 };
 
 typedef struct matrices {
     float *c;
     const float *a, *b;
     size_t c_row, a_row, a_col, b_row, k;
-    size_t ahead;              /* bytes from b to what is asked for meanwhile */
-    bool accumulate, in_order; /* in_order: b has no gaps */
+    uintptr_t ask; /* what is asked for meanwhile: in_order line after line, else in lines as far apart as b's rows */
+    bool accumulate, in_order;
 } matrices;
 
 /* rows x vectors sums, the last vector of `tail` floats; all three and `ask` are constants where this is called. */
@@ -43,7 +43,7 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
         }
     }
     /* Panels share the next block out line after line: asking for their own columns of it gives two thirds of the speed. */
-    uintptr_t next = (uintptr_t)t->b + t->ahead + column * (t->in_order ? k : 1) * sizeof(float);
+    uintptr_t next = t->ask + column * (t->in_order ? k : 1) * sizeof(float);
     const size_t next_step = (t->in_order ? vectors * QN_LANES : b_row) * sizeof(float);
     for (size_t j = 0; j < k; j++, next += next_step) {
         v16 line[WIDE > VECTORS ? WIDE : VECTORS];
@@ -51,7 +51,7 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
         for (size_t v = 0; v < vectors; v++) {
             const float *from = b + j * b_row + v * QN_LANES;
             if (ask)
-                __builtin_prefetch((const void *)(next + v * QN_LANES * sizeof(float)));
+                __builtin_prefetch((const void *)(next + v * QN_LANES * sizeof(float)), 0, 2);
             line[v] = tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
         }
         UNROLLED
@@ -115,24 +115,27 @@ QN_INLINE void few_rows(const matrices *t, size_t rows, size_t n)
 }
 
 static void product_simd(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
-                         size_t m, size_t n, size_t k, bool accumulate)
+                         size_t m, size_t n, size_t k, bool accumulate, const float *next)
 {
-    /* Few rows whose sums fit in registers need no blocks; else a block asks for the next one. */
+    /* Few rows whose sums fit in registers need no blocks, but for the last rows of b, which ask for what comes after it; else
+     * a block asks for the next one. */
     const bool whole = n <= WIDE * QN_LANES;
-    const size_t depth = m > FEW ? DEPTH : whole ? k : FEW_DEPTH;
+    const size_t near = AHEAD_BYTES / sizeof(float) / (b_row ? b_row : 1);
+    const size_t depth = m > FEW ? DEPTH : !whole ? FEW_DEPTH : k > near ? k - near : k;
     size_t from = 0;
     do {
-        const matrices t = { .c = c,
-                             .a = a + from * a_col,
-                             .b = b + from * b_row,
-                             .c_row = c_row,
-                             .a_row = a_row,
-                             .a_col = a_col,
-                             .b_row = b_row,
-                             .k = k - from < depth ? k - from : depth,
-                             .ahead = whole ? AHEAD_BYTES : FEW_DEPTH * b_row * sizeof(float),
-                             .accumulate = accumulate || from,
-                             .in_order = !whole && n == b_row };
+        matrices t = { .c = c,
+                       .a = a + from * a_col,
+                       .b = b + from * b_row,
+                       .c_row = c_row,
+                       .a_row = a_row,
+                       .a_col = a_col,
+                       .b_row = b_row,
+                       .k = k - from < depth ? k - from : depth,
+                       .accumulate = accumulate || from };
+        const bool last = from + t.k == k;
+        t.in_order = last || n == b_row;
+        t.ask = (uintptr_t)(last ? (next ? next : b) : t.b + (whole ? near : FEW_DEPTH) * b_row);
         if (m > FEW)
             many_rows(&t, m, n);
         else if (m == 2)

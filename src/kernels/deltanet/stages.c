@@ -62,7 +62,7 @@ void qn_gdn_tile_dots(const qn_gdn_stages *stages, const qn_gdn_tiles *tiles, fl
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t end = smaller(i + BLOCK, n);
         stages->kernels->product(dots + i * CHUNK, CHUNK, x + i * head_k, head_k, 1, tiles->k_columns, CHUNK, end - i, end,
-                                 head_k, false);
+                                 head_k, false, NULL);
     }
 }
 
@@ -89,7 +89,8 @@ static void lower_product(const qn_gdn_stages *stages, float *y, const float *l,
 {
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t end = smaller(i + BLOCK, n);
-        stages->kernels->product(y + i * width, width, l + i * CHUNK, CHUNK, 1, x, width, end - i, width, end, accumulate);
+        stages->kernels->product(y + i * width, width, l + i * CHUNK, CHUNK, 1, x, width, end - i, width, end, accumulate,
+                                 NULL);
     }
 }
 
@@ -131,11 +132,11 @@ void qn_gdn_tile_inverse(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_
     for (size_t begin = 0; begin < n; begin += BLOCK) {
         const size_t end = smaller(begin + BLOCK, n);
         stages->kernels->product(inverse + begin * CHUNK, CHUNK, tiles->a + begin * CHUNK, CHUNK, 1, inverse, CHUNK,
-                                 end - begin, begin, begin, false);
+                                 end - begin, begin, begin, false, NULL);
         for (size_t i = begin; i < end; i++) {
             float *row = inverse + i * CHUNK;
             stages->kernels->product(row, CHUNK, tiles->a + i * CHUNK + begin, CHUNK, 1, inverse + begin * CHUNK, CHUNK, 1, i,
-                                     i - begin, true);
+                                     i - begin, true, NULL);
             stages->kernels->scale(row, row, -1, i);
             row[i] = 1;
         }
@@ -162,13 +163,13 @@ void qn_gdn_tile_state(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, size_t 
 {
     const size_t head_k = stages->head_k, head_v = stages->head_v;
     const double last = tiles->gc[n - 1], minus = -last;
-    stages->kernels->product(tiles->v_new, head_v, tiles->w, head_k, 1, tiles->state, head_v, n, head_v, head_k, false);
+    stages->kernels->product(tiles->v_new, head_v, tiles->w, head_k, 1, tiles->state, head_v, n, head_v, head_k, false, NULL);
     stages->kernels->correct(tiles->v_new, tiles->u, tiles->v_new, 1, n * head_v);
     gated_rows(stages, tiles->gated_v, tiles->v_new, head_v, last, tiles->gc, n);
     round_tile(stages, tiles->gated_v, n * head_v);
     round_tile(stages, tiles->v_new, n * head_v);
     gated_rows(stages, tiles->state, tiles->state, head_k * head_v, 0, &minus, 1);
-    stages->kernels->product(tiles->state, head_v, tiles->k, 1, head_k, tiles->gated_v, head_v, head_k, head_v, n, true);
+    stages->kernels->product(tiles->state, head_v, tiles->k, 1, head_k, tiles->gated_v, head_v, head_k, head_v, n, true, NULL);
 }
 
 void qn_gdn_tile_output(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, float scale, size_t n)
@@ -177,7 +178,7 @@ void qn_gdn_tile_output(const qn_gdn_stages *stages, qn_gdn_tiles *tiles, float 
     gated_dots(stages, tiles, tiles->qk, n);
     for (size_t i = 0; i < n; i++)
         round_tile(stages, tiles->a + i * CHUNK, i + 1);
-    stages->kernels->product(tiles->o, head_v, tiles->q, head_k, 1, tiles->start, head_v, n, head_v, head_k, false);
+    stages->kernels->product(tiles->o, head_v, tiles->q, head_k, 1, tiles->start, head_v, n, head_v, head_k, false, NULL);
     rows_since_start(stages, tiles, tiles->o, tiles->o, head_v, n);
     lower_product(stages, tiles->o, tiles->a, tiles->v_new, head_v, n, true);
     stages->kernels->scale(tiles->o, tiles->o, scale, n * head_v);
