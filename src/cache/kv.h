@@ -6,8 +6,9 @@
 
 typedef struct qn_kv {
     qn_kv_view view;
-    uint16_t **keys, **values; /* [n_layers], each [n_kv_heads, capacity * head_dim]; NULL for layers without attention */
-    size_t n_layers, n_heads, head_dim;
+    uint16_t *memory;
+    uint32_t *slots;
+    size_t head_dim;
     uint64_t position_bytes; /* one position in all layers */
 } qn_kv;
 

@@ -17,13 +17,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an operation needs to know of a session's f16 key-value cache: per layer, [n_kv_heads] heads of `capacity` positions in
- * the layout of kernels/attention/attention.h. */
+/* What an operation needs to know of a session's f16 key-value cache. Blocks of QN_KEY_BLOCK positions follow one another, and
+ * within a block the layers, so that memory fills from the front and large pages waste little of it; a head's part of a block
+ * is in the layout of kernels/attention/attention.h. */
 typedef struct qn_kv_view {
-    uint16_t *const *keys;   /* [n_layers] */
-    uint16_t *const *values; /* [n_layers] */
-    size_t capacity;         /* positions, a multiple of QN_KEY_BLOCK */
+    uint16_t *memory;      /* [blocks][n_slots][keys, values][n_heads][head_values] */
+    const uint32_t *slots; /* [n_layers]: a layer's number among those with attention */
+    size_t n_slots, n_heads;
+    size_t head_values; /* QN_KEY_BLOCK * head_dim */
 } qn_kv_view;
+
+/* qn_kv_keys - the keys of a block of positions of a head; its values are n_heads * head_values further on. */
+static inline uint16_t *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t block, size_t head)
+{
+    return view->memory + ((block * view->n_slots + view->slots[layer]) * 2 * view->n_heads + head) * view->head_values;
+}
+
+static inline uint16_t *qn_kv_values(const qn_kv_view *view, size_t layer, size_t block, size_t head)
+{
+    return qn_kv_keys(view, layer, block, head) + view->n_heads * view->head_values;
+}
 
 /* The sizes of Gated DeltaNet layers, the same in every one. */
 typedef struct qn_recurrent_shape {

@@ -203,10 +203,11 @@ static void run_heads(const qn_executor *ex, const qn_op *op, int thread)
             for (size_t d = 0; d < h->head_dim; d++)
                 q[d] *= h->scale;
         } else {
-            const size_t kv = head - h->n_heads, base = kv * r->cache->capacity * h->head_dim;
+            const size_t kv = head - h->n_heads, block = r->position / QN_KEY_BLOCK;
             float *k = qn_buffer_row(ex, op->in2, row) + kv * h->head_dim;
             turn_head(ex, op, k, op->weight2, row);
-            ex->kernels->attention.store(r->cache->keys[op->layer] + base, r->cache->values[op->layer] + base, r->position, k,
+            ex->kernels->attention.store(qn_kv_keys(r->cache, (size_t)op->layer, block, kv),
+                                         qn_kv_values(r->cache, (size_t)op->layer, block, kv), r->position % QN_KEY_BLOCK, k,
                                          qn_buffer_row(ex, op->in3, row) + kv * h->head_dim, h->head_dim);
         }
     }
@@ -246,20 +247,19 @@ static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
         const size_t n_units = blocks_seen(r) * h->n_kv_heads;
         for (size_t unit = begin > first_unit ? begin : first_unit; unit < end && unit < first_unit + n_units; unit++) {
             const size_t block = (unit - first_unit) / h->n_kv_heads, kv = (unit - first_unit) % h->n_kv_heads;
-            const size_t at = (kv * r->cache->capacity + block * QN_KEY_BLOCK) * h->head_dim;
             const size_t entry = (first_unit / h->n_kv_heads + block) * h->n_heads + kv * group;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_block = next_kv ? block : block + 1;
-            const bool last = unit + 1 == first_unit + n_units;
-            const size_t next = last ? at : (next_kv * r->cache->capacity + next_block * QN_KEY_BLOCK) * h->head_dim;
+            const uint16_t *keys = qn_kv_keys(r->cache, (size_t)op->layer, block, kv);
+            const uint16_t *next =
+                unit + 1 < first_unit + n_units ? qn_kv_keys(r->cache, (size_t)op->layer, next_block, next_kv) : keys;
             for (size_t q = 0; q < group; q += QN_QUERY_TILE) {
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++)
                     s->visible[i] = visible_in(r, block);
-                ex->kernels->attention.block(qn_buffer_row(ex, op->in, row) + (kv * group + q) * h->head_dim, n,
-                                             r->cache->keys[op->layer] + at, r->cache->values[op->layer] + at, s->visible,
-                                             r->cache->keys[op->layer] + next, h->head_dim,
-                                             plan->partial + (entry + q) * h->head_dim, plan->partial_m + entry + q,
-                                             plan->partial_l + entry + q, s->scores);
+                ex->kernels->attention.block(qn_buffer_row(ex, op->in, row) + (kv * group + q) * h->head_dim, n, keys,
+                                             qn_kv_values(r->cache, (size_t)op->layer, block, kv), s->visible, next,
+                                             h->head_dim, plan->partial + (entry + q) * h->head_dim,
+                                             plan->partial_m + entry + q, plan->partial_l + entry + q, s->scores);
             }
         }
         first_unit += n_units;
@@ -281,14 +281,14 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, size_t row, size
         n_blocks = blocks > n_blocks ? blocks : n_blocks;
     }
     for (size_t block = 0; block < n_blocks; block++) {
-        const size_t at = (kv * cache->capacity + block * QN_KEY_BLOCK) * dim;
         for (size_t q = 0; q < n_queries; q++)
             s->visible[q] = visible_in(&ex->step->rows[row + q / n_heads], block);
         float *out = block ? s->block : s->running;
         /* A single row waits for memory; a tile of many works on what it has read. */
-        const uint16_t *keys = cache->keys[op->layer] + at, *next = block + 1 < n_blocks ? keys + QN_KEY_BLOCK * dim : keys;
-        kernels->block(s->queries, n_queries, keys, cache->values[op->layer] + at, s->visible, n == 1 ? next : NULL, dim, out,
-                       block ? s->block_m : s->m, block ? s->block_l : s->l, s->scores);
+        const uint16_t *keys = qn_kv_keys(cache, (size_t)op->layer, block, kv);
+        const uint16_t *next = block + 1 < n_blocks ? qn_kv_keys(cache, (size_t)op->layer, block + 1, kv) : keys;
+        kernels->block(s->queries, n_queries, keys, qn_kv_values(cache, (size_t)op->layer, block, kv), s->visible,
+                       n == 1 ? next : NULL, dim, out, block ? s->block_m : s->m, block ? s->block_l : s->l, s->scores);
         for (size_t q = 0; block && q < n_queries; q++)
             if (s->visible[q])
                 kernels->merge(s->running + q * dim, &s->m[q], &s->l[q], s->block + q * dim, s->block_m[q], s->block_l[q], dim);
