@@ -9,7 +9,10 @@
 #ifndef QN_KERNELS_MATMUL_ONE_NEON_H
 #define QN_KERNELS_MATMUL_ONE_NEON_H
 
+#define HAS_TABLES
+
 #include "kernels/matmul/matmul_simd.h"
+#include "kernels/matmul/packed_neon.h"
 #include "kernels/matmul/tile_neon.h"
 
 #include <string.h>
@@ -30,9 +33,6 @@ enum stored {
 };
 
 enum { QUARTER_RUNS = 4, LARGEST_SUPER = 16 * 34 };
-
-/* Keeps the compiler from beginning one row's work during another's: all of it at once has more values than registers. */
-#define STAY_HERE() __asm__ volatile("" ::: "memory")
 
 /* Bytes of a super-block. */
 QN_INLINE size_t super_bytes(enum stored stored)
@@ -637,6 +637,7 @@ QN_INLINE void matmul_fill_neon(qn_matmul_kernels *kernels)
     kernels->dot = dot_neon;
     kernels->dot_float = dot_float_neon;
     kernels->one = one_neon;
+    kernels->packed = packed_neon;
 }
 
 #endif

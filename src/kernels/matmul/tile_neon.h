@@ -13,6 +13,9 @@
 #define WHOLLY_UNROLLED
 #endif
 
+/* Keeps the compiler from beginning one row's work during another's: all of it at once has more values than registers. */
+#define STAY_HERE() __asm__ volatile("" ::: "memory")
+
 /* Products on their way from bytes to the lanes of runs. Without dot products they are kept in 16 bits, as many as fit. */
 #ifdef QN_V16_DOTPROD
 typedef int32x4_t products;
