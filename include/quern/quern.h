@@ -170,8 +170,8 @@ QN_API qn_status qn_session_checkpoint(qn_session *session);
 QN_API uint32_t qn_session_reach(const qn_session *session, uint32_t length);
 
 /* qn_session_pending - whether the last qn_generate made a token that it did not evaluate, and which: the first to pass to
- * the next call when the conversation goes on. Evaluating anything, or truncating, forgets it; truncating to the length of a
- * checkpoint brings back the one that was pending there. */
+ * the next call when the conversation goes on. Evaluating anything, or truncating to fewer tokens, forgets it; truncating to
+ * the length of a checkpoint brings back the one that was pending there. */
 QN_API bool qn_session_pending(const qn_session *session, qn_token *token);
 
 /* qn_session_cache_bytes - bytes of cache that `length` tokens take: keys and values of each, and what recurrent layers

@@ -14,11 +14,6 @@ struct part {
     size_t count;
 };
 
-static size_t input_width(const qn_recurrent_shape *s)
-{
-    return 2 * s->n_k_heads * s->head_k + s->n_v_heads * s->head_v;
-}
-
 /* The five arrays of a layer and how many floats each has; create() has checked that the products do not overflow. */
 static struct part part_of(const qn_recurrent_shape *s, qn_recurrent_layer *layer, size_t part)
 {
@@ -28,7 +23,7 @@ static struct part part_of(const qn_recurrent_shape *s, qn_recurrent_layer *laye
         { &layer->corrected, values * QN_GDN_CHUNK },
         { &layer->keys, s->n_k_heads * s->head_k * QN_GDN_CHUNK },
         { &layer->decay, s->n_v_heads * QN_GDN_CHUNK },
-        { &layer->inputs, (s->taps - 1 + QN_GDN_CHUNK) * input_width(s) },
+        { &layer->inputs, (s->taps - 1 + QN_GDN_CHUNK) * qn_recurrent_width(s) },
     };
     return parts[part];
 }
@@ -63,8 +58,6 @@ static qn_status create_layers(qn_recurrent *recurrent, const bool *is_recurrent
             *part.memory = memory;
             memory += qn_round_up(part.count, line);
             recurrent->total_bytes += part.count * sizeof(float);
-            if (p == 0)
-                recurrent->state_bytes += part.count * sizeof(float);
         }
     return QN_OK;
 }
@@ -82,6 +75,14 @@ qn_status qn_recurrent_create(qn_recurrent *recurrent, const qn_recurrent_shape 
     if (status != QN_OK)
         qn_recurrent_free(recurrent);
     return status;
+}
+
+uint64_t qn_recurrent_state_bytes(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; is_recurrent && i < n_layers; i++)
+        bytes += is_recurrent[i] ? shape->n_v_heads * shape->head_k * shape->head_v * sizeof(float) : 0;
+    return bytes;
 }
 
 void qn_recurrent_free(qn_recurrent *recurrent)
@@ -128,7 +129,7 @@ size_t qn_recurrent_open(size_t length)
 void qn_recurrent_trim(const qn_recurrent *recurrent, size_t length)
 {
     const qn_recurrent_shape *s = &recurrent->shape;
-    const size_t open = qn_recurrent_open(length), gone = QN_GDN_CHUNK - open, width = input_width(s);
+    const size_t open = qn_recurrent_open(length), gone = QN_GDN_CHUNK - open, width = qn_recurrent_width(s);
     for (size_t i = 0; i < recurrent->n_layers; i++) {
         const qn_recurrent_layer *layer = &recurrent->layers[i];
         if (!layer->state)

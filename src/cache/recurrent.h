@@ -9,7 +9,6 @@ typedef struct qn_recurrent {
     float *memory;              /* of all of them */
     size_t n_layers;
     qn_recurrent_shape shape;
-    uint64_t state_bytes; /* states of all layers: what a token reads, and what 64 tokens write */
     uint64_t total_bytes; /* all of it: states and open chunks */
 } qn_recurrent;
 
@@ -18,6 +17,10 @@ typedef struct qn_recurrent {
 qn_status qn_recurrent_create(qn_recurrent *recurrent, const qn_recurrent_shape *shape, const bool *is_recurrent,
                               size_t n_layers);
 void qn_recurrent_free(qn_recurrent *recurrent);
+
+/* qn_recurrent_state_bytes - the states alone, of the layers with is_recurrent [n_layers] set; none, where it is NULL. A token
+ * reads them, and every QN_GDN_CHUNK tokens write them. */
+uint64_t qn_recurrent_state_bytes(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers);
 
 /* qn_recurrent_reset - as it was created. */
 void qn_recurrent_reset(qn_recurrent *recurrent);

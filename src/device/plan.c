@@ -132,11 +132,6 @@ void qn_plan_free(qn_plan *plan)
     *plan = (qn_plan){ 0 };
 }
 
-static size_t conv_width(const qn_recurrent_shape *shape)
-{
-    return 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v;
-}
-
 uint64_t qn_plan_weight_bytes(const qn_plan *plan)
 {
     uint64_t bytes = 0;
@@ -152,7 +147,8 @@ uint64_t qn_plan_weight_bytes(const qn_plan *plan)
         if (op->kind == QN_OP_HEADS)
             bytes += ((op->weight != NULL) + (op->weight2 != NULL)) * op->heads.head_dim * sizeof(float);
         if (op->kind == QN_OP_CONV)
-            bytes += (plan->recurrent.taps * conv_width(&plan->recurrent) + 2 * plan->recurrent.n_v_heads) * sizeof(float);
+            bytes +=
+                (plan->recurrent.taps * qn_recurrent_width(&plan->recurrent) + 2 * plan->recurrent.n_v_heads) * sizeof(float);
         if (op->kind == QN_OP_DELTA_OUT)
             bytes += plan->recurrent.head_v * sizeof(float);
     }

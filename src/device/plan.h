@@ -45,6 +45,12 @@ typedef struct qn_recurrent_shape {
     size_t taps; /* of the causal convolution */
 } qn_recurrent_shape;
 
+/* qn_recurrent_width - q, k and v of all heads: the channels of the convolution. */
+static inline size_t qn_recurrent_width(const qn_recurrent_shape *shape)
+{
+    return 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v;
+}
+
 /* What a Gated DeltaNet layer remembers of a session that holds `length` tokens (kernels/deltanet/deltanet.h). The open chunk
  * holds the tokens from position c0 = (length-1) / QN_GDN_CHUNK * QN_GDN_CHUNK on, none when length is 0; so going back to any
  * length above c0 is forgetting rows. */
@@ -53,8 +59,8 @@ typedef struct qn_recurrent_layer {
     float *corrected; /* [n_v_heads][QN_GDN_CHUNK][head_v] */
     float *keys;      /* [n_k_heads][head_k][QN_GDN_CHUNK] */
     float *decay;     /* [n_v_heads][QN_GDN_CHUNK] */
-    float *inputs;    /* [taps-1 + QN_GDN_CHUNK][2*n_k_heads*head_k + n_v_heads*head_v]: the convolution's inputs q, k, v at
-                         positions    c0-(taps-1) on; zeros before position 0 */
+    float *inputs;    /* [taps-1 + QN_GDN_CHUNK][qn_recurrent_width]: the convolution's inputs q, k, v at positions c0-(taps-1)
+                         on; zeros before position 0 */
 } qn_recurrent_layer;
 
 typedef struct qn_row {

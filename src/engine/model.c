@@ -154,15 +154,6 @@ void qn_model_free(qn_model *model)
     qn_free(model);
 }
 
-static uint64_t recurrent_bytes(const qn_model *model)
-{
-    const qn_recurrent_shape *s = &model->plan.recurrent;
-    uint64_t layers = 0;
-    for (size_t i = 0; model->plan.is_recurrent && i < model->hparams.n_layers; i++)
-        layers += model->plan.is_recurrent[i];
-    return layers * s->n_v_heads * s->head_k * s->head_v * sizeof(float);
-}
-
 qn_model_info qn_model_get_info(const qn_model *model)
 {
     const qn_hparams *h = &model->hparams;
@@ -179,7 +170,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .file_bytes = qn_gguf_file_size(model->file),
         .bytes_per_token = qn_plan_weight_bytes(&model->plan),
         .cache_bytes_per_position = qn_kv_position_bytes(model->plan.is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim),
-        .recurrent_bytes = recurrent_bytes(model),
+        .recurrent_bytes = qn_recurrent_state_bytes(&model->plan.recurrent, model->plan.is_recurrent, h->n_layers),
         .n_threads = model->team ? qn_team_size(model->team) : 0,
         .cpu = qn_cpu_name(model->cpu),
         .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",

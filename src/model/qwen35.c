@@ -73,17 +73,12 @@ static qn_status read_layer_kinds(const qn_gguf *file, const qn_hparams *h, bool
     return QN_OK;
 }
 
-static size_t conv_width(const qn_recurrent_shape *shape)
-{
-    return 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v;
-}
-
 static qn_status add_buffers(qn_plan *plan, struct delta *d)
 {
     const qn_recurrent_shape *shape = &plan->recurrent;
     const size_t inner = shape->n_v_heads * shape->head_v;
-    QN_TRY(qn_plan_buffer_new(plan, conv_width(shape), &d->qkv));
-    QN_TRY(qn_plan_buffer_new(plan, conv_width(shape), &d->conv));
+    QN_TRY(qn_plan_buffer_new(plan, qn_recurrent_width(shape), &d->qkv));
+    QN_TRY(qn_plan_buffer_new(plan, qn_recurrent_width(shape), &d->conv));
     QN_TRY(qn_plan_buffer_new(plan, inner, &d->z));
     QN_TRY(qn_plan_buffer_new(plan, shape->n_v_heads, &d->alpha));
     QN_TRY(qn_plan_buffer_new(plan, shape->n_v_heads, &d->beta));
@@ -94,7 +89,7 @@ static qn_status add_buffers(qn_plan *plan, struct delta *d)
 static qn_status read_conv(qn_build *build, int layer, const float **out)
 {
     const qn_recurrent_shape *shape = &build->plan->recurrent;
-    const size_t width = conv_width(shape), taps = shape->taps;
+    const size_t width = qn_recurrent_width(shape), taps = shape->taps;
     const float *stored;
     float *turned;
     QN_TRY(qn_weights_floats(build->weights, layer, "ssm_conv1d.weight", taps, width, &stored));
@@ -128,7 +123,7 @@ static qn_status add_delta(qn_build *build, const struct delta *d, uint32_t laye
     const float *norm, *conv, *bias, *factor, *out_norm;
     qn_weight inputs[4], output;
     QN_TRY(qn_weights_vector(w, n, "attn_norm.weight", h->n_embd, false, &norm));
-    QN_TRY(qn_weights_matrix(w, n, "attn_qkv.weight", h->n_embd, conv_width(shape), &inputs[0]));
+    QN_TRY(qn_weights_matrix(w, n, "attn_qkv.weight", h->n_embd, qn_recurrent_width(shape), &inputs[0]));
     QN_TRY(qn_weights_matrix(w, n, "attn_gate.weight", h->n_embd, inner, &inputs[1]));
     QN_TRY(qn_weights_matrix(w, n, "ssm_alpha.weight", h->n_embd, shape->n_v_heads, &inputs[2]));
     QN_TRY(qn_weights_matrix(w, n, "ssm_beta.weight", h->n_embd, shape->n_v_heads, &inputs[3]));

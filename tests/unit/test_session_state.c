@@ -612,7 +612,7 @@ static void recurrent_memory(void **unused)
     size_t count, total = 0;
     assert_int_equal(qn_recurrent_create(&a, &shape, layers, 3), QN_OK);
     assert_int_equal(qn_recurrent_create(&b, &shape, layers, 3), QN_OK);
-    assert_int_equal(a.state_bytes, 2 * 4 * 16 * 32 * sizeof(float));
+    assert_int_equal(qn_recurrent_state_bytes(&shape, layers, 3), 2 * 4 * 16 * 32 * sizeof(float));
     assert_false(qn_recurrent_part(&a, 1, 0, &data, &count));
     for (size_t layer = 0; layer < 3; layer++)
         for (size_t part = 0; qn_recurrent_part(&a, layer, part, &data, &count); part++, total += count)

@@ -40,11 +40,6 @@ static size_t q_width(const qn_recurrent_shape *shape)
     return shape->n_k_heads * shape->head_k;
 }
 
-static size_t conv_width(const qn_recurrent_shape *shape)
-{
-    return 2 * q_width(shape) + shape->n_v_heads * shape->head_v;
-}
-
 /* ---- Convolution, norms and gates ---- */
 
 /* The rows that the taps of a row read: of this step, of the layer's memory, or zeros before position 0, whatever the memory
@@ -65,7 +60,7 @@ static void find_inputs(const qn_executor *ex, const qn_op *op, size_t row, cons
             *input = ex->zeros;
         else
             *input = r->recurrent[op->layer].inputs +
-                     (r->position - back + taps - 1 - chunk_start(r->position - here)) * conv_width(shape);
+                     (r->position - back + taps - 1 - chunk_start(r->position - here)) * qn_recurrent_width(shape);
     }
 }
 
@@ -87,7 +82,7 @@ static void make_gates(const qn_executor *ex, const qn_op *op, size_t row, size_
 void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t heads = 2 * shape->n_k_heads + shape->n_v_heads, width = conv_width(shape);
+    const size_t heads = 2 * shape->n_k_heads + shape->n_v_heads, width = qn_recurrent_width(shape);
     const float *inputs[QN_CONV_MAX_TAPS] = { 0 };
     size_t begin, end, found = SIZE_MAX;
     qn_team_share(ex->step->n_rows * heads, 1, thread, qn_team_size(ex->team), &begin, &end);
@@ -160,7 +155,7 @@ static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, s
                     int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t width = conv_width(shape), rep = shape->n_v_heads / shape->n_k_heads;
+    const size_t width = qn_recurrent_width(shape), rep = shape->n_v_heads / shape->n_k_heads;
     const float *qkv = qn_buffer_row(ex, op->in, run->row);
     for (size_t n; begin < end; begin += n) {
         const size_t alike = rep - begin % rep, most = alike < MAX_GROUP ? alike : MAX_GROUP;
@@ -216,7 +211,7 @@ void qn_executor_delta(const qn_executor *ex, const qn_op *op, int thread)
 static void keep_inputs(const qn_executor *ex, const qn_op *op, const qn_run *run, size_t first, size_t n)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t width = conv_width(shape), history = shape->taps - 1, end = run->position + run->n;
+    const size_t width = qn_recurrent_width(shape), history = shape->taps - 1, end = run->position + run->n;
     const size_t before = chunk_start(run->position), after = chunk_start(end);
     float *inputs = run->memory->inputs + first;
     /* Row r holds position after - history + r. */
@@ -233,7 +228,7 @@ static void keep_inputs(const qn_executor *ex, const qn_op *op, const qn_run *ru
 static void keep(const qn_executor *ex, const qn_op *op, const qn_run *run, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t open = run->position - chunk_start(run->position), width = conv_width(shape);
+    const size_t open = run->position - chunk_start(run->position), width = qn_recurrent_width(shape);
     const float *keys = qn_buffer_row(ex, op->in4, run->row) + q_width(shape);
     const int n_threads = qn_team_size(ex->team);
     size_t begin, end;
