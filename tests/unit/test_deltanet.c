@@ -417,6 +417,67 @@ static void later_rows_are_not_read(void **unused)
     unmake(&p);
 }
 
+/* Three heads with keys and queries in common, and with values, decays and betas of their own, as a group and each alone. */
+static void heads_together(void **unused)
+{
+    enum { HEADS = 3, TOKENS = 200 };
+    static const size_t steps[] = { 1, 7, CHUNK, TOKENS };
+    static const enum decays decays[HEADS] = { MILD, NONE, EXTREME };
+    (void)unused;
+    qn_deltanet_kernels kernels[4];
+    const size_t n_kernels = all_kernels(kernels);
+    struct problem p[HEADS];
+    struct memory alone[HEADS];
+    for (size_t h = 0; h < HEADS; h++) {
+        p[h] = make(TOKENS, 48, 32, decays[h], RANDOM);
+        for (size_t t = 0; t < TOKENS; t++)
+            memcpy(p[h].rows + t * p[h].row, p[0].rows + t * p[0].row, 2 * p[0].head_k * sizeof(float));
+        alone[h] = remember(&p[h]);
+        advance(&kernels[0], &p[h], &alone[h], 0, TOKENS, TOKENS, p[h].head_v);
+    }
+    for (size_t v = 0; v < n_kernels * sizeof steps / sizeof steps[0]; v++) {
+        const size_t step = steps[v / n_kernels];
+        struct memory m[HEADS];
+        qn_gdn_head heads[HEADS];
+        for (size_t h = 0; h < HEADS; h++)
+            m[h] = remember(&p[h]);
+        for (size_t t = 0, n; t < TOKENS; t += n) {
+            n = TOKENS - t < step ? TOKENS - t : step;
+            qn_gdn_group group = group_of(&m[0], heads, p[0].head_v);
+            for (size_t h = 0; h < HEADS; h++) {
+                heads[h] = head_of(&m[h], 0);
+                heads[h].v = p[h].rows + t * p[h].row + 2 * p[h].head_k;
+                heads[h].g = p[h].gates + t * GATE_ROW;
+                heads[h].beta = heads[h].g + 1;
+                heads[h].o = m[h].o + t * m[h].o_row;
+            }
+            group.n_heads = HEADS;
+            group.n = n;
+            group.q = p[0].rows + t * p[0].row;
+            group.k = group.q + p[0].head_k;
+            group.qk_stride = group.v_stride = p[0].row;
+            group.gate_stride = GATE_ROW;
+            group.o_stride = m[0].o_row;
+            group.scale = scale;
+            memset(m[0].scratch, 0xff, qn_gdn_scratch(p[0].head_k));
+            qn_gdn_advance(&kernels[v % n_kernels], &group, m[0].scratch);
+            for (size_t h = 0; h < HEADS; h++) {
+                qn_gdn_keep_keys(m[h].keys, p[h].head_k, m[h].open, group.k, p[h].row, n);
+                qn_gdn_keep_decay(m[h].decay, m[h].open, heads[h].g, GATE_ROW, n);
+                m[h].open = qn_gdn_open_after(m[h].open, n);
+            }
+        }
+        for (size_t h = 0; h < HEADS; h++) {
+            assert_same_memory(&m[h], &alone[h]);
+            forget(&m[h]);
+        }
+    }
+    for (size_t h = 0; h < HEADS; h++) {
+        forget(&alone[h]);
+        unmake(&p[h]);
+    }
+}
+
 static void nothing_to_do(void **unused)
 {
     (void)unused;
@@ -471,6 +532,7 @@ int main(void)
         cmocka_unit_test(slices_of_values),
         cmocka_unit_test(going_back),
         cmocka_unit_test(later_rows_are_not_read),
+        cmocka_unit_test(heads_together),
         cmocka_unit_test(nothing_to_do),
         cmocka_unit_test(gates),
     };

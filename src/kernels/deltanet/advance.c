@@ -18,7 +18,7 @@ typedef struct chunk {
     size_t stored;  /* tokens whose keys and decays are kept */
     size_t first;   /* of the call's tokens those of this chunk, which come after them, begin here */
     size_t rows;    /* and are so many */
-    size_t key_row; /* of keys: rows, rounded up to whole units */
+    size_t key_row; /* of keys: rows, rounded up to whole units; 1 for a lone token, whose key is a column as it stands */
     double *sums;   /* [QN_GDN_CHUNK] of a head's decays, all tokens of the chunk */
     double *minus;  /* [QN_GDN_CHUNK] what exponents of a single sum are taken from */
     float *factors; /* [QN_GDN_CHUNK] */
@@ -79,6 +79,10 @@ static void gather(chunk *c, const qn_gdn_group *group)
         memcpy(c->pairs + i * head_k, group->k + (c->first + i) * group->qk_stride, head_k * sizeof(float));
         memcpy(c->pairs + (c->rows + i) * head_k, group->q + (c->first + i) * group->qk_stride, head_k * sizeof(float));
     }
+    if (c->key_row == 1) {
+        memcpy(c->keys, c->pairs, head_k * sizeof(float));
+        return;
+    }
     for (size_t d = 0; d < head_k; d++)
         for (size_t i = 0; i < c->rows; i++)
             c->keys[d * c->key_row + i] = c->pairs[i * head_k + d];
@@ -92,8 +96,8 @@ static void dot(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, c
     kernels->product(c->dots, SCORE_ROW, c->pairs, head_k, 1, group->keys, QN_GDN_CHUNK, 2 * rows, whole_units(stored), head_k,
                      false, group->heads->state);
     if (rows <= BLOCK)
-        kernels->product(c->dots + stored, SCORE_ROW, c->pairs, head_k, 1, c->keys, c->key_row, 2 * rows, whole_units(rows),
-                         head_k, false, NULL);
+        kernels->product(c->dots + stored, SCORE_ROW, c->pairs, head_k, 1, c->keys, c->key_row, 2 * rows, c->key_row, head_k,
+                         false, NULL);
     for (size_t from = 0; rows > BLOCK && from < rows; from += BLOCK) {
         const size_t n = rows - from < BLOCK ? rows - from : BLOCK, columns = whole_units(from + n);
         for (size_t row = from; row < 2 * rows; row += rows)
@@ -202,7 +206,7 @@ void qn_gdn_advance(const qn_deltanet_kernels *kernels, const qn_gdn_group *grou
         c.first = done;
         const size_t room = QN_GDN_CHUNK - c.stored;
         c.rows = group->n - done < room ? group->n - done : room;
-        c.key_row = whole_units(c.rows);
+        c.key_row = c.rows == 1 ? 1 : whole_units(c.rows);
         gather(&c, group);
         dot(kernels, group, &c);
         for (size_t h = 0; h < group->n_heads; h++)

