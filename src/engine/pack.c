@@ -24,7 +24,7 @@ static bool packs(const qn_model *model, const struct qn_op_matrix *matrix, qn_p
 {
     const qn_matmul_kernels *kernels = &model->kernels.matmul;
     const qn_packed_kind *kind = kernels->packed ? kernels->packed(matrix->weights.type) : NULL;
-    if (!kind || model->plan.acts[matrix->acts].fine || matrix->weights.n_rows < QN_PACK_ROWS)
+    if (!kind || (model->plan.acts[matrix->acts].fine && !kind->fine) || matrix->weights.n_rows < QN_PACK_ROWS)
         return false;
     *packing = kind->packing;
     return true;

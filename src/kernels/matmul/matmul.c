@@ -59,6 +59,8 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
         status = qn_alloc(&acts->values, values, sizeof *acts->values, "activations");
     if (status == QN_OK && forms & 1u << QN_ACT_TABLES)
         status = qn_alloc(&acts->tables, runs, QN_RUN_TABLES, "activation tables");
+    if (status == QN_OK && fine && forms & 1u << QN_ACT_TABLES)
+        status = qn_alloc(&acts->fine_tables, runs, QN_RUN_TABLES, "activation tables");
     if (status != QN_OK)
         qn_acts_free(acts);
     return status;
@@ -75,6 +77,7 @@ void qn_acts_free(qn_acts *acts)
     qn_free(acts->sum_hi);
     qn_free(acts->values);
     qn_free(acts->tables);
+    qn_free(acts->fine_tables);
     *acts = (qn_acts){ 0 };
 }
 
@@ -222,9 +225,10 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, 
 {
     if (!n_tokens)
         return;
-    const size_t n_packed = weights->packed && !acts->fine ? weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS : 0;
+    const size_t n_packed = weights->packed ? weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS : 0;
     const size_t end = row_end < n_packed ? row_end : n_packed;
-    if (row_begin < end && n_tokens <= kernels->packed(weights->type)->max_tokens) {
+    const qn_packed_kind *kind = row_begin < end ? kernels->packed(weights->type) : NULL;
+    if (kind && n_tokens <= kind->max_tokens && (!acts->fine || kind->fine)) {
         rows_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
         row_begin = end;
     }
@@ -232,7 +236,7 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, 
         qn_matrix group = *weights;
         uint8_t *stored = (uint8_t *)scratch + tile_scratch(kernels, weights->n_cols);
         group.data = stored;
-        qn_matmul_unpack(weights, kernels->packed(weights->type)->packing, row_begin / QN_PACK_ROWS, stored);
+        qn_matmul_unpack(weights, kind->packing, row_begin / QN_PACK_ROWS, stored);
         rows_stored(kernels, &group, acts, n_tokens, 0, QN_PACK_ROWS, accumulate, out + row_begin, out_stride, scratch);
     }
     if (row_begin < row_end)

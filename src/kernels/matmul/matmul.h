@@ -61,8 +61,8 @@ typedef struct qn_acts {
     bool fine;
     float *scale;
     int32_t *sum, *sum_hi;
-    float *values;   /* [max_rows, n_cols], or NULL */
-    uint8_t *tables; /* [max_rows, n_super*16][QN_RUN_TABLES], or NULL; not of fine batches */
+    float *values;                 /* [max_rows, n_cols], or NULL */
+    uint8_t *tables, *fine_tables; /* [max_rows, n_super*16][QN_RUN_TABLES], or NULL; fine ones of fine batches alone */
 } qn_acts;
 
 /* A run below this magnitude is quantised as zeros: 127 divided by it would overflow. A run that holds an infinity or NaN gets
@@ -93,7 +93,7 @@ typedef void (*qn_matmul_one_fn)(const qn_matrix *weights, size_t row_begin, siz
                                  bool accumulate, float *out);
 
 /* The same for packed rows, n_rows of them from `row` on, both multiples of QN_PACK_ROWS, and tokens [first, first+n_tokens):
- * out[token*out_stride + row]. The acts are not fine. */
+ * out[token*out_stride + row]. The acts are not fine unless its kind takes such. */
 typedef void (*qn_matmul_packed_fn)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                                     size_t n_tokens, bool accumulate, float *out, size_t out_stride);
 
@@ -104,6 +104,7 @@ typedef struct qn_packed_kind {
     qn_act_form form;
     qn_matmul_packed_fn product;
     size_t max_tokens; /* with more, rows are brought back into the stored layout and taken by tiles */
+    bool fine;         /* whether the product takes fine batches */
 } qn_packed_kind;
 
 /* The variants. All take whole tiles' worth of pointers and write exactly what they are told. */

@@ -102,6 +102,8 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
 #ifdef HAS_TABLES
     if (acts->tables)
         fill_tables(codes, acts->tables + run0 * QN_RUN_TABLES);
+    if (acts->fine_tables)
+        fill_tables(fine_codes, acts->fine_tables + run0 * QN_RUN_TABLES);
 #endif
     for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
         if (acts->codes[form])

@@ -36,9 +36,23 @@ static void fill_tables(const int8_t *codes, uint8_t *tables)
 
 typedef float pack_partial[QN_LANES][QN_PACK_ROWS];
 
-QN_INLINE void pack_add(float *partial, __m256i product, __m256 scale)
+/* All lanes of a partial sum that has something in it when `run` is added, or none. */
+QN_INLINE __m256i pack_begun(size_t run)
 {
-    _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), scale, _mm256_load_ps(partial)));
+    return _mm256_set1_epi32(run < QN_LANES ? 0 : -1);
+}
+
+QN_INLINE void pack_add(float *partial, __m256i product, __m256 scale, __m256i begun)
+{
+    const __m256 sum = _mm256_maskload_ps(partial, begun);
+    _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), scale, sum));
+}
+
+/* QN_FINE times a sum, 254 being 256 - 2, and the sum of fine codes. */
+QN_INLINE __m256i pack_fine(__m256i sum, __m256i fine_sum)
+{
+    const __m256i both = _mm256_sub_epi32(_mm256_slli_epi32(sum, 8), _mm256_slli_epi32(sum, 1));
+    return _mm256_add_epi32(both, fine_sum);
 }
 
 QN_INLINE void pack_ahead(const uint8_t *p, size_t bytes)
@@ -67,10 +81,10 @@ QN_INLINE __m256i pack_table(const uint8_t *table)
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
 }
 
-/* A run of 1-bit weights and one token: p its word's bytes of 64 rows. S being the sum of the chosen codes, its product is
- * 2S - sum; the high bytes' raises add up to 8 * 16 * 32. */
-QN_INLINE void pack_run_bits(const uint8_t *p, const float *scale, const uint8_t *tables, float act_scale, int32_t act_sum,
-                             float *partial)
+/* 2S - minus for 64 rows, S being the sum of the codes that a run's words, p, choose: sum[half][0] of rows 0 to 7 (and 8 to
+ * 15), [1] of 16 to 23, [2] of 32 to 39, [3] of 48 to 55 (and eight further each). The high bytes' raises add up to 8 * 16
+ * * 32. */
+QN_INLINE void look_up_sums(const uint8_t *p, const uint8_t *tables, int32_t minus, __m256i sum[2][4])
 {
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i low[2], high[2];
@@ -89,17 +103,36 @@ QN_INLINE void pack_run_bits(const uint8_t *p, const float *scale, const uint8_t
         }
     }
     const __m256i weights = _mm256_set1_epi16(2 | 64 << 8), even = _mm256_set1_epi32(1), odd = _mm256_set1_epi32(1 << 16);
-    const __m256i minus = _mm256_set1_epi16((int16_t)(2 * 8 * 16 * 32 + act_sum));
-    const __m256 scales = _mm256_set1_ps(act_scale);
+    const __m256i less = _mm256_set1_epi16((int16_t)(2 * 8 * 16 * 32 + minus));
     QN_UNROLLED
     for (int half = 0; half < 2; half++)
         QN_UNROLLED
     for (int pair = 0; pair < 2; pair++) {
         const __m256i both = pair ? _mm256_unpackhi_epi8(low[half], high[half]) : _mm256_unpacklo_epi8(low[half], high[half]);
-        const __m256i product = _mm256_sub_epi16(_mm256_maddubs_epi16(both, weights), minus);
-        const size_t at = (size_t)(32 * pair + 8 * half);
-        pack_add(partial + at, _mm256_madd_epi16(product, even), _mm256_mul_ps(_mm256_load_ps(scale + at), scales));
-        pack_add(partial + at + 16, _mm256_madd_epi16(product, odd), _mm256_mul_ps(_mm256_load_ps(scale + at + 16), scales));
+        const __m256i sums = _mm256_sub_epi16(_mm256_maddubs_epi16(both, weights), less);
+        sum[half][2 * pair] = _mm256_madd_epi16(sums, even);
+        sum[half][2 * pair + 1] = _mm256_madd_epi16(sums, odd);
+    }
+}
+
+/* A run of 1-bit weights and one token: p its word's bytes of 64 rows. Its product is 2S - sum. */
+QN_INLINE void pack_run_bits(const uint8_t *p, const float *scale, const qn_acts *acts, bool fine, size_t at, __m256i begun,
+                             float *partial)
+{
+    const __m256 act_scale = _mm256_set1_ps(acts->scale[at]);
+    const __m256i act_sum = _mm256_set1_epi32(acts->sum[at]);
+    __m256i sum[2][4], fine_sum[2][4];
+    /* 16 bits hold the sum of a run's codes, but not that of two terms. */
+    look_up_sums(p, acts->tables + at * QN_RUN_TABLES, fine ? 0 : acts->sum[at], sum);
+    if (fine)
+        look_up_sums(p, acts->fine_tables + at * QN_RUN_TABLES, 0, fine_sum);
+    QN_UNROLLED
+    for (int half = 0; half < 2; half++)
+        QN_UNROLLED
+    for (int i = 0; i < 4; i++) {
+        const size_t row = (size_t)(16 * i + 8 * half);
+        const __m256i product = fine ? _mm256_sub_epi32(pack_fine(sum[half][i], fine_sum[half][i]), act_sum) : sum[half][i];
+        pack_add(partial + row, product, _mm256_mul_ps(_mm256_load_ps(scale + row), act_scale), begun);
     }
 }
 
@@ -121,49 +154,64 @@ QN_INLINE __m256i pack_dot_end(__m256i sums)
 #endif
 }
 
-/* A run of 2-bit weights: p its two words of 64 rows. Field j of a word's byte k is weight 4k + j. n_vectors of eight rows at a
- * time: what the registers hold. */
-QN_INLINE void pack_run_pairs(const uint8_t *p, const float *scale, const qn_acts *acts, size_t first, size_t n_tokens,
-                              size_t n_vectors, size_t run, pack_partial *partial)
+/* Products of a run's two words with codes, n_vectors of eight rows: field j of a word's byte k is weight 4k + j. */
+QN_INLINE void pair_sums(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens, size_t n_vectors,
+                         __m256i sums[QN_PACK_TOKENS][4])
 {
     const __m256i three = _mm256_set1_epi8(3);
-    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
-    const int8_t *codes = acts->codes[QN_ACT_PAIRS] + (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
-    for (size_t row = 0; row < QN_PACK_ROWS; row += 8 * n_vectors) {
-        __m256i sums[QN_PACK_TOKENS][4];
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
         QN_UNROLLED
-        for (size_t t = 0; t < n_tokens; t++)
-            QN_UNROLLED
-        for (size_t v = 0; v < n_vectors; v++)
-            sums[t][v] = _mm256_setzero_si256();
+    for (size_t v = 0; v < n_vectors; v++)
+        sums[t][v] = _mm256_setzero_si256();
+    QN_UNROLLED
+    for (size_t word = 0; word < 2; word++)
         QN_UNROLLED
-        for (size_t word = 0; word < 2; word++)
-            QN_UNROLLED
-        for (int j = 0; j < 4; j++) {
-            __m256i fields[4];
-            QN_UNROLLED
-            for (size_t v = 0; v < n_vectors; v++) {
-                const uint8_t *q = p + (word * QN_PACK_ROWS + row + 8 * v) * 4;
-                const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)q);
-                fields[v] = _mm256_and_si256(j ? _mm256_srli_epi32(words, 2 * j) : words, three);
-            }
-            QN_UNROLLED
-            for (size_t t = 0; t < n_tokens; t++) {
-                int32_t four;
-                memcpy(&four, codes + t * token_runs * QN_RUN + 64 * (4 * word + (size_t)j), 4);
-                QN_UNROLLED
-                for (size_t v = 0; v < n_vectors; v++)
-                    sums[t][v] = pack_dot(sums[t][v], fields[v], _mm256_set1_epi32(four));
-            }
+    for (int j = 0; j < 4; j++) {
+        __m256i fields[4];
+        QN_UNROLLED
+        for (size_t v = 0; v < n_vectors; v++) {
+            const uint8_t *q = p + (word * QN_PACK_ROWS + 8 * v) * 4;
+            const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)q);
+            fields[v] = _mm256_and_si256(j ? _mm256_srli_epi32(words, 2 * j) : words, three);
         }
+        QN_UNROLLED
+        for (size_t t = 0; t < n_tokens; t++) {
+            int32_t four;
+            memcpy(&four, codes + t * token_bytes + 64 * (4 * word + (size_t)j), 4);
+            QN_UNROLLED
+            for (size_t v = 0; v < n_vectors; v++)
+                sums[t][v] = pack_dot(sums[t][v], fields[v], _mm256_set1_epi32(four));
+        }
+    }
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        QN_UNROLLED
+    for (size_t v = 0; v < n_vectors; v++)
+        sums[t][v] = pack_dot_end(sums[t][v]);
+}
+
+/* A run of 2-bit weights: p its two words of 64 rows. n_vectors of eight rows at a time: what the registers hold. */
+QN_INLINE void pack_run_pairs(const uint8_t *p, const float *scale, const qn_acts *acts, bool fine, size_t first,
+                              size_t n_tokens, size_t n_vectors, size_t run, pack_partial *partial)
+{
+    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
+    const size_t code = (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
+    for (size_t row = 0; row < QN_PACK_ROWS; row += 8 * n_vectors) {
+        __m256i sums[QN_PACK_TOKENS][4], fine_sums[QN_PACK_TOKENS][4];
+        pair_sums(p + 4 * row, acts->codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, n_vectors, sums);
+        if (fine)
+            pair_sums(p + 4 * row, acts->fine_codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, n_vectors, fine_sums);
         QN_UNROLLED
         for (size_t t = 0; t < n_tokens; t++) {
             const __m256 act_scale = _mm256_set1_ps(acts->scale[at + t * token_runs]);
             const __m256i act_sum = _mm256_set1_epi32(acts->sum[at + t * token_runs]);
             QN_UNROLLED
-            for (size_t v = 0; v < n_vectors; v++)
-                pack_add(partial[t][run % QN_LANES] + row + 8 * v, _mm256_sub_epi32(pack_dot_end(sums[t][v]), act_sum),
-                         _mm256_mul_ps(_mm256_load_ps(scale + row + 8 * v), act_scale));
+            for (size_t v = 0; v < n_vectors; v++) {
+                const __m256i whole = fine ? pack_fine(sums[t][v], fine_sums[t][v]) : sums[t][v];
+                pack_add(partial[t][run % QN_LANES] + row + 8 * v, _mm256_sub_epi32(whole, act_sum),
+                         _mm256_mul_ps(_mm256_load_ps(scale + row + 8 * v), act_scale), pack_begun(run));
+            }
         }
     }
 }
@@ -187,48 +235,48 @@ QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *ou
 }
 
 /* One group of rows and n_tokens tokens, which is a constant where this is called, as are n_vectors and block_runs. */
-QN_INLINE void pack_tile_pairs(size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts, size_t first,
-                               size_t n_tokens, size_t n_vectors, bool ahead, bool accumulate, float *out, size_t out_stride)
+QN_INLINE void pack_tile_pairs(bool fine, size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
+                               size_t first, size_t n_tokens, size_t n_vectors, bool ahead, bool accumulate, float *out,
+                               size_t out_stride)
 {
     const size_t run_bytes = 8 * QN_PACK_ROWS, block_bytes = block_runs * run_bytes + 2 * QN_PACK_ROWS;
     _Alignas(64) pack_partial partial[QN_PACK_TOKENS];
     _Alignas(64) float scale[QN_PACK_ROWS];
-    memset(partial, 0, n_tokens * sizeof *partial);
+    if (n_blocks * block_runs < QN_LANES) /* else every sum is begun by a run */
+        memset(partial, 0, n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
         if (ahead)
             pack_ahead(p, block_bytes);
         pack_scales(p + block_runs * run_bytes, scale);
         for (size_t r = 0; r < block_runs; r++)
-            pack_run_pairs(p + r * run_bytes, scale, acts, first, n_tokens, n_vectors, block * block_runs + r, partial);
+            pack_run_pairs(p + r * run_bytes, scale, acts, fine, first, n_tokens, n_vectors, block * block_runs + r, partial);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         pack_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* Only the first tokens of a group wait for memory. */
-#define PACKED_PAIRS(name, block_runs)                                                                                         \
-    static void name(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,  \
-                     bool accumulate, float *out, size_t out_stride)                                                           \
-    {                                                                                                                          \
-        const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;                      \
-        for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {                                                      \
-            const uint8_t *p = weights->packed + row * weights->row_bytes;                                                     \
-            size_t t = first;                                                                                                  \
-            for (; t + 4 <= last; t += 4)                                                                                      \
-                pack_tile_pairs(block_runs, p, n_blocks, acts, t, 4, 2, t == first, accumulate, out + t * out_stride + row,    \
-                                out_stride);                                                                                   \
-            for (; t < last; t++)                                                                                              \
-                pack_tile_pairs(block_runs, p, n_blocks, acts, t, 1, 4, t == first, accumulate, out + t * out_stride + row,    \
-                                out_stride);                                                                                   \
-        }                                                                                                                      \
+/* All groups of rows, tokens by fours and alone. Only the first tokens of a group wait for memory. */
+QN_INLINE void pack_groups_pairs(bool fine, size_t block_runs, const qn_matrix *weights, size_t row, size_t n_rows,
+                                 const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
+                                 size_t out_stride)
+{
+    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;
+    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {
+        const uint8_t *p = weights->packed + row * weights->row_bytes;
+        float *to = out + row;
+        size_t t = first;
+        for (; t + 4 <= last; t += 4)
+            pack_tile_pairs(fine, block_runs, p, n_blocks, acts, t, 4, 2, t == first, accumulate, to + t * out_stride,
+                            out_stride);
+        for (; t < last; t++)
+            pack_tile_pairs(fine, block_runs, p, n_blocks, acts, t, 1, 4, t == first, accumulate, to + t * out_stride,
+                            out_stride);
     }
+}
 
-PACKED_PAIRS(packed_q2_0, 2)
-PACKED_PAIRS(packed_pq2_0, 4)
-
-static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
-                        bool accumulate, float *out, size_t out_stride)
+QN_INLINE void pack_groups_bits(bool fine, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                                size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
     const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, run_bytes = 4 * QN_PACK_ROWS;
     const size_t block_bytes = 4 * run_bytes + 2 * QN_PACK_ROWS;
@@ -237,26 +285,54 @@ static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, con
     for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
             const uint8_t *p = weights->packed + row * weights->row_bytes;
-            memset(partial, 0, sizeof partial);
+            if (4 * n_blocks < QN_LANES)
+                memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
                 if (t == first)
                     pack_ahead(p, block_bytes);
                 pack_scales(p + 4 * run_bytes, scale);
                 for (size_t r = 0; r < 4; r++) {
                     const size_t run = 4 * block + r, at = t * acts->n_super * QN_SUPER_RUNS + run;
-                    pack_run_bits(p + r * run_bytes, scale, acts->tables + at * QN_RUN_TABLES, acts->scale[at], acts->sum[at],
-                                  partial[run % QN_LANES]);
+                    pack_run_bits(p + r * run_bytes, scale, acts, fine, at, pack_begun(run), partial[run % QN_LANES]);
                 }
             }
             pack_store(partial, accumulate, out + t * out_stride + row);
         }
 }
 
+#define PACKED_ARGUMENTS                                                                                                       \
+    const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate,  \
+        float *out, size_t out_stride
+
+static void packed_q1_0(PACKED_ARGUMENTS)
+{
+    if (acts->fine)
+        pack_groups_bits(true, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+    else
+        pack_groups_bits(false, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+}
+
+static void packed_q2_0(PACKED_ARGUMENTS)
+{
+    if (acts->fine)
+        pack_groups_pairs(true, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+    else
+        pack_groups_pairs(false, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+}
+
+static void packed_pq2_0(PACKED_ARGUMENTS)
+{
+    if (acts->fine)
+        pack_groups_pairs(true, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+    else
+        pack_groups_pairs(false, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+}
+
 static const qn_packed_kind *packed_avx2(const qn_type_info *type)
 {
-    static const qn_packed_kind bits = { QN_PACKING_BYTES, QN_ACT_TABLES, packed_q1_0, SIZE_MAX };
-    static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX };
-    static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX };
+    static const qn_packed_kind bits = { QN_PACKING_BYTES, QN_ACT_TABLES, packed_q1_0, SIZE_MAX, true };
+    static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX, true };
+    static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX, true };
     switch (type->type) {
     case QN_TYPE_Q1_0: return &bits;
     case QN_TYPE_Q2_0: return &pairs_64;

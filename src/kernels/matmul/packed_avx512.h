@@ -37,9 +37,22 @@ static void fill_tables(const int8_t *codes, uint8_t *tables)
 /* The partial sums of a tile: [n_tokens][16][64 rows]. */
 typedef float pack_partial[QN_LANES][QN_PACK_ROWS];
 
-QN_INLINE void pack_add(float *partial, __m512i product, __m512 scale)
+/* The lanes of a partial sum that have something in them when `run` is added. */
+QN_INLINE __mmask16 pack_begun(size_t run)
 {
-    _mm512_store_ps(partial, _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), scale, _mm512_load_ps(partial)));
+    return run < QN_LANES ? 0 : 0xffff;
+}
+
+QN_INLINE void pack_add(float *partial, __m512i product, __m512 scale, __mmask16 begun)
+{
+    _mm512_store_ps(partial, _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), scale, _mm512_maskz_load_ps(begun, partial)));
+}
+
+/* QN_FINE times a sum, 254 being 256 - 2, and the sum of fine codes. */
+QN_INLINE __m512i pack_fine(__m512i sum, __m512i fine_sum)
+{
+    const __m512i both = _mm512_sub_epi32(_mm512_slli_epi32(sum, 8), _mm512_slli_epi32(sum, 1));
+    return _mm512_add_epi32(both, fine_sum);
 }
 
 QN_INLINE void pack_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
@@ -49,12 +62,26 @@ QN_INLINE void pack_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
         scale[g] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * g)));
 }
 
+/* from + 2S, S being the sum of the codes that words of a run choose: low and high are indices made of their nibbles. */
+QN_INLINE void look_up_sums(const uint8_t *tables, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS],
+                            __m512i from, __m512i sum[PACK_VECTORS])
+{
+    const __m512i t0 = _mm512_load_si512(tables), t1 = _mm512_load_si512(tables + 64);
+    const __m512i t2 = _mm512_load_si512(tables + 128), t3 = _mm512_load_si512(tables + 192);
+    const __m512i two = _mm512_set1_epi8(2), sixty_four = _mm512_set1_epi8(64);
+    QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++) {
+        const __m512i sums_low = _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t0), _mm512_permutexvar_epi8(high[g], t2));
+        const __m512i sums_high = _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t1), _mm512_permutexvar_epi8(high[g], t3));
+        sum[g] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, sums_low, two), sixty_four, sums_high);
+    }
+}
+
 /* A run of 1-bit weights: p its words of 64 rows. S being the sum of the chosen codes, its product is 2S - sum. */
-QN_INLINE void pack_run_bits(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, size_t first,
+QN_INLINE void pack_run_bits(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool fine, size_t first,
                              size_t n_tokens, size_t run, pack_partial *partial)
 {
     const __m512i nibble = _mm512_set1_epi8(15), place = _mm512_set1_epi32(0x30201000);
-    const __m512i two = _mm512_set1_epi8(2), sixty_four = _mm512_set1_epi8(64);
     __m512i low[PACK_VECTORS], high[PACK_VECTORS];
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++) {
@@ -65,35 +92,30 @@ QN_INLINE void pack_run_bits(const uint8_t *p, const __m512 scale[PACK_VECTORS],
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++) {
         const size_t at = (first + t) * acts->n_super * QN_SUPER_RUNS + run;
-        const uint8_t *tables = acts->tables + at * QN_RUN_TABLES;
-        const __m512i t0 = _mm512_load_si512(tables), t1 = _mm512_load_si512(tables + 64);
-        const __m512i t2 = _mm512_load_si512(tables + 128), t3 = _mm512_load_si512(tables + 192);
         const __m512 act_scale = _mm512_set1_ps(acts->scale[at]);
         const __m512i minus_sum = _mm512_set1_epi32(-acts->sum[at]);
-        QN_UNROLLED
-        for (int g = 0; g < PACK_VECTORS; g++) {
-            const __m512i sums_low = _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t0), _mm512_permutexvar_epi8(high[g], t2));
-            const __m512i sums_high =
-                _mm512_add_epi8(_mm512_permutexvar_epi8(low[g], t1), _mm512_permutexvar_epi8(high[g], t3));
-            const __m512i product = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(minus_sum, sums_low, two), sixty_four, sums_high);
-            pack_add(partial[t][run % QN_LANES] + 16 * g, product, _mm512_mul_ps(scale[g], act_scale));
+        __m512i product[PACK_VECTORS];
+        if (fine) {
+            __m512i coarse[PACK_VECTORS];
+            look_up_sums(acts->tables + at * QN_RUN_TABLES, low, high, _mm512_setzero_si512(), coarse);
+            look_up_sums(acts->fine_tables + at * QN_RUN_TABLES, low, high, minus_sum, product);
+            QN_UNROLLED
+            for (int g = 0; g < PACK_VECTORS; g++)
+                product[g] = pack_fine(coarse[g], product[g]);
+        } else {
+            look_up_sums(acts->tables + at * QN_RUN_TABLES, low, high, minus_sum, product);
         }
+        QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            pack_add(partial[t][run % QN_LANES] + 16 * g, product[g], _mm512_mul_ps(scale[g], act_scale), pack_begun(run));
     }
 }
 
-/* A run of 2-bit weights: p its two words of 64 rows. Field j of a word's byte k is weight 4k + j. */
-QN_INLINE void pack_run_pairs(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, size_t first,
-                              size_t n_tokens, size_t run, pack_partial *partial)
+/* Adds the products of a run's two words with codes: field j of a word's byte k is weight 4k + j. */
+QN_INLINE void pair_sums(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
+                         __m512i product[QN_PACK_TOKENS][PACK_VECTORS])
 {
     const __m512i three = _mm512_set1_epi8(3);
-    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
-    const int8_t *codes = acts->codes[QN_ACT_PAIRS] + (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
-    __m512i product[QN_PACK_TOKENS][PACK_VECTORS];
-    QN_UNROLLED
-    for (size_t t = 0; t < n_tokens; t++)
-        QN_UNROLLED
-    for (int g = 0; g < PACK_VECTORS; g++)
-        product[t][g] = _mm512_set1_epi32(-acts->sum[at + t * token_runs]);
     QN_UNROLLED
     for (int word = 0; word < 2; word++)
         QN_UNROLLED
@@ -107,18 +129,41 @@ QN_INLINE void pack_run_pairs(const uint8_t *p, const __m512 scale[PACK_VECTORS]
         QN_UNROLLED
         for (size_t t = 0; t < n_tokens; t++) {
             int32_t four;
-            memcpy(&four, codes + t * token_runs * QN_RUN + 64 * (4 * word + j), 4);
+            memcpy(&four, codes + t * token_bytes + 64 * (4 * word + j), 4);
             QN_UNROLLED
             for (int g = 0; g < PACK_VECTORS; g++)
                 product[t][g] = _mm512_dpbusd_epi32(product[t][g], fields[g], _mm512_set1_epi32(four));
         }
+    }
+}
+
+/* A run of 2-bit weights: p its two words of 64 rows. */
+QN_INLINE void pack_run_pairs(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool fine, size_t first,
+                              size_t n_tokens, size_t run, pack_partial *partial)
+{
+    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
+    const size_t code = (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
+    __m512i product[QN_PACK_TOKENS][PACK_VECTORS];
+    QN_UNROLLED
+    for (size_t t = 0; t < n_tokens; t++)
+        QN_UNROLLED
+    for (int g = 0; g < PACK_VECTORS; g++)
+        product[t][g] = fine ? _mm512_setzero_si512() : _mm512_set1_epi32(-acts->sum[at + t * token_runs]);
+    pair_sums(p, acts->codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, product);
+    if (fine) {
+        QN_UNROLLED
+        for (size_t t = 0; t < n_tokens; t++)
+            QN_UNROLLED
+        for (int g = 0; g < PACK_VECTORS; g++)
+            product[t][g] = pack_fine(product[t][g], _mm512_set1_epi32(-acts->sum[at + t * token_runs]));
+        pair_sums(p, acts->fine_codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, product);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++) {
         const __m512 act_scale = _mm512_set1_ps(acts->scale[at + t * token_runs]);
         QN_UNROLLED
         for (int g = 0; g < PACK_VECTORS; g++)
-            pack_add(partial[t][run % QN_LANES] + 16 * g, product[t][g], _mm512_mul_ps(scale[g], act_scale));
+            pack_add(partial[t][run % QN_LANES] + 16 * g, product[t][g], _mm512_mul_ps(scale[g], act_scale), pack_begun(run));
     }
 }
 
@@ -143,12 +188,13 @@ QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *ou
 
 /* One group of rows and up to QN_PACK_TOKENS tokens. n_tokens and what depends on the type are constants where this is
  * called. */
-QN_INLINE void pack_tile(bool bits, size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts, size_t first,
-                         size_t n_tokens, bool ahead, bool accumulate, float *out, size_t out_stride)
+QN_INLINE void pack_tile(bool bits, bool fine, size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
+                         size_t first, size_t n_tokens, bool ahead, bool accumulate, float *out, size_t out_stride)
 {
     const size_t run_bytes = (size_t)(bits ? 4 : 8) * QN_PACK_ROWS, block_bytes = block_runs * run_bytes + 2 * QN_PACK_ROWS;
     _Alignas(64) pack_partial partial[QN_PACK_TOKENS];
-    memset(partial, 0, n_tokens * sizeof *partial);
+    if (n_blocks * block_runs < QN_LANES) /* else every sum is begun by a run */
+        memset(partial, 0, n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
         __m512 scale[PACK_VECTORS];
         for (size_t line = 0; ahead && line < block_bytes; line += 64)
@@ -156,34 +202,41 @@ QN_INLINE void pack_tile(bool bits, size_t block_runs, const uint8_t *p, size_t 
         pack_scales(p + block_runs * run_bytes, scale);
         for (size_t r = 0; r < block_runs; r++)
             if (bits)
-                pack_run_bits(p + r * run_bytes, scale, acts, first, n_tokens, block * block_runs + r, partial);
+                pack_run_bits(p + r * run_bytes, scale, acts, fine, first, n_tokens, block * block_runs + r, partial);
             else
-                pack_run_pairs(p + r * run_bytes, scale, acts, first, n_tokens, block * block_runs + r, partial);
+                pack_run_pairs(p + r * run_bytes, scale, acts, fine, first, n_tokens, block * block_runs + r, partial);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         pack_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* Only the first tokens of a group wait for memory. */
+/* All groups of rows, tokens by fours, twos and ones. Only the first tokens of a group wait for memory. */
+QN_INLINE void pack_groups(bool bits, bool fine, size_t block_runs, const qn_matrix *weights, size_t row, size_t n_rows,
+                           const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
+{
+    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;
+    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {
+        const uint8_t *p = weights->packed + row * weights->row_bytes;
+        float *to = out + row;
+        size_t t = first;
+        for (; t + 4 <= last; t += 4)
+            pack_tile(bits, fine, block_runs, p, n_blocks, acts, t, 4, t == first, accumulate, to + t * out_stride, out_stride);
+        for (; t + 2 <= last; t += 2)
+            pack_tile(bits, fine, block_runs, p, n_blocks, acts, t, 2, t == first, accumulate, to + t * out_stride, out_stride);
+        for (; t < last; t++)
+            pack_tile(bits, fine, block_runs, p, n_blocks, acts, t, 1, t == first, accumulate, to + t * out_stride, out_stride);
+    }
+}
+
 #define PACKED(name, bits, block_runs)                                                                                         \
     static void name(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,  \
                      bool accumulate, float *out, size_t out_stride)                                                           \
     {                                                                                                                          \
-        const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;                      \
-        for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {                                                      \
-            const uint8_t *p = weights->packed + row * weights->row_bytes;                                                     \
-            size_t t = first;                                                                                                  \
-            for (; t + 4 <= last; t += 4)                                                                                      \
-                pack_tile(bits, block_runs, p, n_blocks, acts, t, 4, t == first, accumulate, out + t * out_stride + row,       \
-                          out_stride);                                                                                         \
-            for (; t + 2 <= last; t += 2)                                                                                      \
-                pack_tile(bits, block_runs, p, n_blocks, acts, t, 2, t == first, accumulate, out + t * out_stride + row,       \
-                          out_stride);                                                                                         \
-            for (; t < last; t++)                                                                                              \
-                pack_tile(bits, block_runs, p, n_blocks, acts, t, 1, t == first, accumulate, out + t * out_stride + row,       \
-                          out_stride);                                                                                         \
-        }                                                                                                                      \
+        if (acts->fine)                                                                                                        \
+            pack_groups(bits, true, block_runs, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);     \
+        else                                                                                                                   \
+            pack_groups(bits, false, block_runs, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);    \
     }
 
 PACKED(packed_q1_0, true, 4)
@@ -209,7 +262,7 @@ enum { TRIT_VECTORS = 2 };
 /* A block of ternary weights and one token. codes are those of the block's 128 weights in rising order, scale and act_sum of
  * its four runs. */
 QN_INLINE void pack_block_trits(const uint8_t *p, const int8_t *codes, const float *act_scale, const int32_t *act_sum,
-                                float (*partial)[QN_PACK_ROWS])
+                                float (*partial)[QN_PACK_ROWS], __mmask16 begun)
 {
     __m512i sum[TRIT_VECTORS][4], next_sum[TRIT_VECTORS][4], x[TRIT_VECTORS], last[TRIT_VECTORS];
     QN_UNROLLED
@@ -253,7 +306,7 @@ QN_INLINE void pack_block_trits(const uint8_t *p, const int8_t *codes, const flo
             const __m512i thrice = _mm512_add_epi32(sum[g][run], _mm512_add_epi32(sum[g][run], sum[g][run]));
             const __m512i product = _mm512_sub_epi32(_mm512_srai_epi32(_mm512_sub_epi32(thrice, next_sum[g][run]), 8),
                                                      _mm512_set1_epi32(act_sum[run]));
-            pack_add(partial[run] + 16 * g, product, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[run])));
+            pack_add(partial[run] + 16 * g, product, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[run])), begun);
         }
     }
 }
@@ -266,14 +319,15 @@ static void packed_ptq1_0(const qn_matrix *weights, size_t row, size_t n_rows, c
     for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
             const uint8_t *p = weights->packed + row * weights->row_bytes;
-            memset(partial, 0, sizeof partial);
+            if (4 * n_blocks < QN_LANES)
+                memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
                 const size_t run = t * acts->n_super * QN_SUPER_RUNS + 4 * block;
                 for (size_t line = 0; t == first && line < block_bytes; line += 64)
                     _mm_prefetch((const char *)p + PACK_AHEAD + line, _MM_HINT_T1);
                 for (size_t g = 0; g < PACK_VECTORS; g += TRIT_VECTORS)
                     pack_block_trits(p + 64 * g, acts->codes[QN_ACT_PLAIN] + run * QN_RUN, acts->scale + run, acts->sum + run,
-                                     (float(*)[QN_PACK_ROWS])(partial[4 * block % QN_LANES] + 16 * g));
+                                     (float(*)[QN_PACK_ROWS])(partial[4 * block % QN_LANES] + 16 * g), pack_begun(4 * block));
             }
             pack_store(partial, accumulate, out + t * out_stride + row);
         }
@@ -281,10 +335,10 @@ static void packed_ptq1_0(const qn_matrix *weights, size_t row, size_t n_rows, c
 
 static const qn_packed_kind *packed_avx512(const qn_type_info *type)
 {
-    static const qn_packed_kind bits = { QN_PACKING_WORDS, QN_ACT_TABLES, packed_q1_0, SIZE_MAX };
-    static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX };
-    static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX };
-    static const qn_packed_kind trits = { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4 };
+    static const qn_packed_kind bits = { QN_PACKING_WORDS, QN_ACT_TABLES, packed_q1_0, SIZE_MAX, true };
+    static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX, true };
+    static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX, true };
+    static const qn_packed_kind trits = { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false };
     switch (type->type) {
     case QN_TYPE_PTQ1_0: return &trits;
     case QN_TYPE_Q1_0: return &bits;
