@@ -50,13 +50,18 @@ static void expect_unpacks(const struct packed *packed, qn_packing packing)
 static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weights, const qn_matmul_kernels *kernels)
 {
     const size_t n_cols = p->weights.n_cols;
-    qn_must(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_forms(kernels, weights), false));
+    qn_must(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_forms(kernels, weights), p->acts.fine));
     const size_t runs = p->n_tokens * acts->n_super * QN_SUPER_RUNS;
-    for (int form = 0; form < QN_ACT_INT_FORMS; form++)
+    for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
         if (acts->codes[form])
             memset(acts->codes[form], 0xff, runs * QN_RUN);
+        if (acts->fine_codes[form])
+            memset(acts->fine_codes[form], 0xff, runs * QN_RUN);
+    }
     if (acts->tables)
         memset(acts->tables, 0xff, runs * QN_RUN_TABLES);
+    if (acts->fine_tables)
+        memset(acts->fine_tables, 0xff, runs * QN_RUN_TABLES);
     memset(acts->scale, 0xff, runs * sizeof *acts->scale);
     memset(acts->sum, 0xff, runs * sizeof *acts->sum);
     memset(acts->sum_hi, 0xff, runs * sizeof *acts->sum_hi);
@@ -92,10 +97,11 @@ static void check_level(const qn_problem *p, const qn_level *level, bool accumul
     qn_matmul_kernels kernels;
     qn_acts acts;
     const qn_packed_kind *kind = kind_of(level, p->type, &kernels);
-    if (!kind)
+    if (!kind || (p->acts.fine && !kind->fine))
         return;
-    qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s", p->type->name, n_rows, p->weights.n_cols,
-                  p->n_tokens, accumulate ? " added" : "", skip_token < p->n_tokens ? " one not finite" : "");
+    qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s%s", p->type->name, n_rows, p->weights.n_cols,
+                  p->n_tokens, p->acts.fine ? " fine" : "", accumulate ? " added" : "",
+                  skip_token < p->n_tokens ? " one not finite" : "");
     struct packed packed = pack(p, kind->packing);
     expect_unpacks(&packed, kind->packing);
     acts_new(&acts, p, &packed.weights, &kernels);
@@ -139,12 +145,13 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kind *kind, c
     const size_t n_tokens = sizeof tokens / sizeof tokens[0], block = type->block_weights;
     if (kind->max_tokens < 64)
         tokens[n_tokens - 1] = kind->max_tokens + 1;
-    for (size_t draw = 0; draw < 2 * n_tokens; draw++) {
+    for (size_t draw = 0; draw < (kind->fine ? 4 : 2) * n_tokens; draw++) {
         qn_random_seed(1000 * (size_t)type->type + draw);
-        /* One block to four, each number of tokens once: supers that are not filled. Then any width. */
-        const size_t blocks = draw < n_tokens ? draw % 4 + 1 : 1 + qn_random_below(2600 / block);
+        /* Each number of tokens with one block to four, which do not fill a super-block, and with any number; then both of fine
+         * batches. */
+        const size_t blocks = draw / n_tokens % 2 ? 1 + qn_random_below(2600 / block) : draw % 4 + 1;
         qn_problem p;
-        qn_problem_new(&p, type, rows[draw % 5], blocks * block, tokens[draw % n_tokens], false);
+        qn_problem_new(&p, type, rows[draw % 5], blocks * block, tokens[draw % n_tokens], draw >= 2 * n_tokens);
         check_problem(&p, levels, n_levels, draw % 3 == 2, SIZE_MAX);
         qn_problem_free(&p);
     }
@@ -152,19 +159,25 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kind *kind, c
 
 /* Where narrow sums would overflow: every code as small or large as it gets, against activations of the largest magnitude and
  * one sign, and against fours whose sums have low bytes, high bytes or both at the end of what tables hold (packed.h): 479 and
- * -481 are 31 above a multiple of 32. */
-static void check_extremes(const qn_type_info *type, const qn_level *levels, size_t n_levels)
+ * -481 are 31 above a multiple of 32. Just below half a code above 126, the second term of fine batches is the largest. */
+static void check_extremes(const qn_type_info *type, bool fine, const qn_level *levels, size_t n_levels)
 {
-    enum { ROWS = 64, COLS = 1024, PATTERNS = 6 };
-    static const float fours[PATTERNS][4] = { { 127, 127, 127, 127 },     { -127, -127, -127, -127 }, { 127, 127, 127, 98 },
-                                              { -127, -127, -127, -100 }, { -127, 127, -127, 127 },   { 127, -127, -1, 0 } };
+    enum { ROWS = 64, COLS = 1024, PATTERNS = 8 };
+    static const float fours[PATTERNS][4] = { { 127, 127, 127, 127 },
+                                              { -127, -127, -127, -127 },
+                                              { 127, 127, 127, 98 },
+                                              { -127, -127, -127, -100 },
+                                              { -127, 127, -127, 127 },
+                                              { 127, -127, -1, 0 },
+                                              { 127, 126.499f, 126.499f, 126.499f },
+                                              { -127, -126.499f, -126.499f, -126.499f } };
     const size_t n_blocks = ROWS * COLS / type->block_weights;
     const size_t scale_at = type->type == QN_TYPE_PTQ1_0 ? type->block_bytes - 2 : 0;
     qn_matmul_kernels ref;
     qn_problem p;
     qn_matmul_kernels_init(&ref, 0);
     qn_random_seed(7);
-    qn_problem_new(&p, type, ROWS, COLS, PATTERNS, false);
+    qn_problem_new(&p, type, ROWS, COLS, PATTERNS, fine);
     for (size_t i = 0; i < PATTERNS * COLS; i++)
         p.x[i] = fours[i / COLS][i % 4] * (1.0f / 127);
     qn_quantize_rows(&ref, &p.acts, p.x, PATTERNS);
@@ -308,7 +321,8 @@ void qn_check_packed(bool bench)
         }
         if (!is_packed)
             continue;
-        check_extremes(&types[t], levels, n_levels);
+        check_extremes(&types[t], false, levels, n_levels);
+        check_extremes(&types[t], true, levels, n_levels);
         check_not_finite(&types[t], levels, n_levels);
     }
 }

@@ -55,8 +55,9 @@ static size_t count_packed(const qn_model *model)
         const qn_op *op = &model->plan.ops[i];
         for (size_t m = 0; is_product(op) && m < op->n_matrices; m++) {
             const qn_matrix *weights = &op->matrices[m].weights;
-            const bool expected = kernels->packed && kernels->packed(weights->type) && weights->n_rows >= QN_PACK_ROWS &&
-                                  !model->plan.acts[op->matrices[m].acts].fine;
+            const qn_packed_kind *kind = kernels->packed ? kernels->packed(weights->type) : NULL;
+            const bool expected =
+                kind && weights->n_rows >= QN_PACK_ROWS && (kind->fine || !model->plan.acts[op->matrices[m].acts].fine);
             assert_int_equal(weights->packed != NULL, expected);
             packed += expected;
         }
