@@ -33,7 +33,7 @@ quern run -m "$parrot" -p 'x' -c 8 --ignore-eos
 [ "${PIPESTATUS[0]}" -eq 0 ] && [ ! -s "$work/err" ] || fail "run: a closed pipe"
 # A signal stops it; the program ends by the signal, and what was printed is whole. (In the background timeout would signal its
 # whole group, and so the program twice.)
-timeout --foreground --preserve-status -s INT 2 "$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -c 100000000 >"$work/out" 2>"$work/err"
+timeout --foreground --preserve-status -s INT 2 "$QN_BIN/quern" run -m "$parrot" -p x --ignore-eos -c 10000000 >"$work/out" 2>"$work/err"
 [ $? -eq 130 ] || fail "run: Ctrl-C does not end it by the signal"
 iconv -f UTF-8 -t UTF-8 "$work/out" >/dev/null 2>&1 || fail "run: interrupted inside a character"
 [ ! -s "$work/out" ] || grep -q 'interrupted' "$work/err" || fail "run: does not say that it was interrupted"
