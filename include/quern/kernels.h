@@ -268,6 +268,114 @@ QN_API qn_status qn_conv_scan(const qn_conv_shape *shape, qn_view x, qn_view wei
  * shape->tokens is 1 and shape->n_sequences 0. */
 QN_API qn_status qn_conv_step(const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view state, qn_view y);
 
+/* ---- AURA: keys and values in a few bits ----
+ *
+ * A row x [dim] is encoded as n = |x|, y = P x / n with P orthogonal, and for each dimension the number of boundaries below
+ * y_d as its code. Codes form a little-endian stream of u32 words: code d is at bits [d*bits, (d+1)*bits) of its row, a row takes
+ * ceil(dim*bits/32) words, and bits past its end are 0. Its scale is n / |codebook[codes]|, so that what is decoded has the norm
+ * of x. A row with n <= 1e-8 is encoded as y = 0. Attention never decodes rows to their own basis: queries are rotated instead,
+ * and results rotated back. Zandieh et al., TurboQuant (2025), MSE variant, with norm correction. */
+
+/* How rows become codes: immutable, and usable from any number of threads. */
+typedef struct qn_aura_codec qn_aura_codec;
+
+/* qn_aura_codec_create - a codec with the Lloyd-Max codebook of one coordinate of a uniform unit vector.
+ *   dim    64, 80, 96, 128, 192, 256 or 512
+ *   bits   2, 3, 4, 6 or 8
+ *   seed   of the rotation: a Walsh-Hadamard transform with random signs first where dim is a power of two, a random orthogonal
+ *          matrix otherwise. Codes of different seeds are different
+ * Takes some milliseconds. Free with qn_aura_codec_free. *codec is NULL on failure. */
+QN_API qn_status qn_aura_codec_create(qn_aura_codec **codec, size_t dim, unsigned bits, uint64_t seed);
+
+/* qn_aura_codec_create_with - a codec with everything given; copied.
+ *   rotation     [dim, dim] f32, orthogonal (which is not checked), finite
+ *   boundaries   [2^bits - 1] f32, finite, never falling
+ *   codebook     [2^bits] f32, finite */
+QN_API qn_status qn_aura_codec_create_with(qn_aura_codec **codec, size_t dim, unsigned bits, qn_view rotation,
+                                           qn_view boundaries, qn_view codebook);
+
+/* qn_aura_codec_free - NULL is allowed. */
+QN_API void qn_aura_codec_free(qn_aura_codec *codec);
+
+/* qn_aura_words - u32 words of a row: ceil(dim*bits/32); 0 for NULL. */
+QN_API size_t qn_aura_words(const qn_aura_codec *codec);
+
+/* qn_aura_codec_tables - what a decoder elsewhere needs; any view may be all-zero: not wanted.
+ *   rotation [dim, dim], boundaries [2^bits - 1], codebook [2^bits], all f32, written */
+QN_API qn_status qn_aura_codec_tables(const qn_aura_codec *codec, qn_view rotation, qn_view boundaries, qn_view codebook);
+
+/* qn_aura_encode - rows to codes.
+ *   rows     [n_rows, dim] D
+ *   codes    [n_rows, words] u32          scales   [n_rows] f32
+ * A row with a NaN or an infinity, or whose norm float32 does not hold, is QN_ERR_INVALID, naming the row; rows before it are
+ * written, it and those after it are not. */
+QN_API qn_status qn_aura_encode(const qn_aura_codec *codec, qn_view rows, size_t n_rows, qn_view codes, qn_view scales);
+
+/* qn_aura_decode - codes to rows: scale * codebook[codes], rotated back where `rotate_back` is set.
+ *   codes    [n_rows, words] u32          scales   [n_rows] f32          rows   [n_rows, dim] D */
+QN_API qn_status qn_aura_decode(const qn_aura_codec *codec, qn_view codes, qn_view scales, size_t n_rows, bool rotate_back,
+                                qn_view rows);
+
+/* A cache of one layer: `capacity` positions for each key-value head, of which the first n_keys hold something. Keys and values
+ * may have different bits; both codecs have the same dim. */
+typedef struct qn_aura_cache {
+    const qn_aura_codec *key_codec, *value_codec;
+    qn_view key_codes, value_codes;   /* [n_kv_heads, capacity, words of the codec] u32 */
+    qn_view key_scales, value_scales; /* [n_kv_heads, capacity] f32 */
+    size_t n_kv_heads, capacity, n_keys;
+} qn_aura_cache;
+
+/* qn_aura_store - keys and values of some tokens into the cache.
+ *   keys, values   [n_tokens, n_kv_heads, dim] D
+ *   positions      [n_tokens] u32, below the capacity
+ * Rows that qn_aura_encode would refuse are refused here, naming token and head; tokens before that one are written. n_keys is
+ * not read. */
+QN_API qn_status qn_aura_store(const qn_aura_cache *cache, qn_view keys, qn_view values, qn_view positions, size_t n_tokens);
+
+/* Queries, and what each sees. Query head h reads key-value head h / (n_heads / n_kv_heads). */
+typedef struct qn_aura_queries {
+    qn_view queries;          /* [n_tokens, n_heads, dim] D */
+    size_t n_tokens, n_heads; /* n_heads a multiple of n_kv_heads */
+    float scale;              /* of the scores, usually dim^-1/2; finite */
+    bool causal;              /* a token at position i sees keys 0 to i, otherwise all n_keys */
+    size_t window;            /* and of those keys t with t + window > i; 0: no window */
+    qn_view positions;        /* [n_tokens] u32; read where causal is set or there is a window */
+    qn_view sinks;            /* [n_heads] f32, the logit of one more key, with value 0; an all-zero view: none */
+} qn_aura_queries;
+
+/* Below, Q stands for n_tokens * n_heads, in that order. Arithmetic is float32; blocks are merged in rising order. */
+
+/* qn_aura_score - scale * (q . k) of each query with each of n_keys keys, seen or not.
+ *   scores   [Q, n_keys] f32 */
+QN_API qn_status qn_aura_score(const qn_aura_cache *cache, const qn_aura_queries *queries, qn_view scores);
+
+/* qn_aura_value - sums of values by weights, such as softmax leaves them.
+ *   weights   [n_tokens, n_heads, n_keys] f32
+ *   skip      values whose weight is below it are not read; >= 0. With 0 all are
+ *   out       [n_tokens, n_heads, dim] D */
+QN_API qn_status qn_aura_value(const qn_aura_cache *cache, qn_view weights, size_t n_tokens, size_t n_heads, float skip,
+                               qn_view out);
+
+/* qn_aura_flash_pass1 - attention within each block of `block` keys, beginning at multiples of it.
+ *   partials   [Q, n_blocks, dim] f32, sums of e^(score - m) times values, not normalised and not rotated back
+ *   m, l       [Q, n_blocks] f32, the largest score and the sum of e^(score - m)
+ * n_blocks is ceil(n_keys / block). For a block of which a query sees nothing, l is 0 and partials and m are left as they
+ * are. Sinks are not read. */
+QN_API qn_status qn_aura_flash_pass1(const qn_aura_cache *cache, const qn_aura_queries *queries, size_t block, qn_view partials,
+                                     qn_view m, qn_view l);
+
+/* qn_aura_flash_pass2 - the blocks of a query merged, normalised and rotated back.
+ *   value_codec      the one of the cache
+ *   partials, m, l   as pass 1 leaves them; where l is 0, whatever else there is does not matter
+ *   sinks            [n_heads] f32 or an all-zero view; query q is of head q mod n_heads
+ *   out              [n_queries, dim] D; zeros for a query that sees nothing */
+QN_API qn_status qn_aura_flash_pass2(const qn_aura_codec *value_codec, size_t n_queries, size_t n_heads, size_t n_blocks,
+                                     qn_view partials, qn_view m, qn_view l, qn_view sinks, qn_view out);
+
+/* qn_aura_attention - both passes in one, with nothing in between kept.
+ *   out   [n_tokens, n_heads, dim] D */
+QN_API qn_status qn_aura_attention(const qn_aura_cache *cache, const qn_aura_queries *queries, qn_view out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,4 +12,6 @@ void qn_kernels_init(qn_kernels *kernels, unsigned cpu)
     qn_gdn_rows_init(&kernels->gdn_rows, cpu);
     qn_hadamard_kernels_init(&kernels->hadamard, cpu);
     qn_sample_kernels_init(&kernels->sample, cpu);
+    qn_aura_kernels_init(&kernels->aura, cpu);
+    kernels->aura.hadamard = kernels->hadamard.block;
 }

@@ -3,6 +3,7 @@
 #define QN_KERNELS_KERNELS_H
 
 #include "kernels/attention/attention.h"
+#include "kernels/aura/aura.h"
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/deltanet/rows.h"
 #include "kernels/elementwise/elementwise.h"
@@ -22,6 +23,7 @@ typedef struct qn_kernels {
     qn_gdn_rows gdn_rows;
     qn_hadamard_kernels hadamard;
     qn_sample_kernels sample;
+    qn_aura_kernels aura;
 } qn_kernels;
 
 /* qn_kernels_init - the best variant of each operation that `cpu` (QN_CPU_* bits) allows; 0 gives the references. */

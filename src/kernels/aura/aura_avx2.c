@@ -1,0 +1,143 @@
+/* AURA for AVX2: centroids are looked up byte by byte, sixteen entries of a table at a time. */
+#define QN_V16_AVX2
+#define QUERY_GROUP 4
+enum { SUMS = 4 };
+
+#include "kernels/aura/aura.h"
+#include "kernels/vec16.h"
+
+typedef struct tables {
+    const uint8_t *low, *high; /* of the codec: bytes of centroids */
+    __m256i first_low, first_high; /* sixteen entries of each, in both halves */
+} tables;
+typedef struct words {
+    __m256i lo, hi;
+} words;
+
+QN_INLINE __m256i sixteen(const uint8_t *table)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+}
+
+QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
+{
+    (void)bits;
+    return (tables){ codec->low, codec->high, sixteen(codec->low), sixteen(codec->high) };
+}
+
+/* Bytes moved down by `by` bits, or up where it is negative, of which those in the mask are kept. */
+QN_INLINE __m256i moved(const uint8_t *vector, int by, int mask)
+{
+    const __m256i v = _mm256_loadu_si256((const __m256i *)vector);
+    return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(v, -by) : _mm256_srli_epi16(v, by), _mm256_set1_epi8((char)mask));
+}
+
+/* Codes in bytes to bytes of centroids. A shuffle takes the low four bits of an index and gives 0 where its highest is set, so
+ * each sixteen entries get what the code is above them, saturated. */
+QN_INLINE void look_up(__m256i code, unsigned bits, tables t, __m256i *low, __m256i *high)
+{
+    if (bits <= 4) {
+        *low = _mm256_shuffle_epi8(t.first_low, code);
+        *high = _mm256_shuffle_epi8(t.first_high, code);
+        return;
+    }
+    const unsigned parts = (1u << bits) / 16;
+    *low = *high = _mm256_setzero_si256();
+    QN_UNROLLED
+    for (unsigned part = 0; part < parts; part++) {
+        const __m256i above = _mm256_xor_si256(code, _mm256_set1_epi8((char)(16 * part)));
+        const __m256i index = _mm256_adds_epu8(above, _mm256_set1_epi8(0x70));
+        *low = _mm256_or_si256(*low, _mm256_shuffle_epi8(sixteen(t.low + 16 * part), index));
+        *high = _mm256_or_si256(*high, _mm256_shuffle_epi8(sixteen(t.high + 16 * part), index));
+    }
+}
+
+QN_INLINE void decode_half(const uint8_t *unit, unsigned bits, int run, tables t, __m256i out[2])
+{
+    const __m256i low_byte = _mm256_set1_epi16(0xff);
+    __m256i code, low, high;
+    if (bits == 3)
+        code = _mm256_or_si256(moved(unit + run / 4 * 128, 2 * (run % 4), 3), moved(unit + 64, run - 2, 4));
+    else if (bits == 6)
+        code = _mm256_or_si256(moved(unit + run / 2 * 128, 4 * (run % 2), 15), moved(unit + 64, 2 * run - 4, 48));
+    else
+        code = moved(unit, (int)bits * run, (1 << bits) - 1);
+    look_up(code, bits, t, &low, &high);
+    out[0] = _mm256_or_si256(_mm256_and_si256(low, low_byte), _mm256_slli_epi16(high, 8));
+    out[1] = _mm256_or_si256(_mm256_srli_epi16(low, 8), _mm256_andnot_si256(low_byte, high));
+}
+
+QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
+{
+    __m256i lo[2], hi[2];
+    decode_half(unit, bits, (int)j, t, lo);
+    decode_half(unit + 32, bits, (int)j, t, hi);
+    out[0] = (words){ lo[0], hi[0] };
+    out[1] = (words){ lo[1], hi[1] };
+}
+
+QN_INLINE v16i words_dot(v16i sum, words w, const int16_t *pair)
+{
+    int32_t both;
+    memcpy(&both, pair, sizeof both);
+    const __m256i by = _mm256_set1_epi32(both);
+    return (v16i){ _mm256_add_epi32(sum.lo, _mm256_madd_epi16(w.lo, by)), _mm256_add_epi32(sum.hi, _mm256_madd_epi16(w.hi, by)) };
+}
+
+QN_INLINE void store_i16(int16_t *p, v16i a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8));
+}
+
+#include "kernels/aura/aura_simd.h"
+
+/* ---- Rows ---- */
+
+/* Boundaries are compared one after the other, or halved, whichever is fewer instructions. */
+static void quantize_avx2(uint8_t *codes, const float *y, const qn_aura_codec *codec)
+{
+    const int n = (1 << codec->bits) - 1;
+    for (size_t d = 0; d < codec->dim; d += 8) {
+        const __m256 x = _mm256_loadu_ps(y + d);
+        __m256i code = _mm256_setzero_si256();
+        if (codec->bits <= 4) {
+            for (int i = 0; i < n; i++) /* true is -1 */
+                code = _mm256_sub_epi32(code, _mm256_castps_si256(_mm256_cmp_ps(_mm256_set1_ps(codec->boundaries[i]), x,
+                                                                                 _CMP_LT_OQ)));
+        } else {
+            for (int step = (n + 1) / 2; step; step /= 2) {
+                const __m256i middle = _mm256_add_epi32(code, _mm256_set1_epi32(step - 1));
+                const __m256 above = _mm256_cmp_ps(_mm256_i32gather_ps(codec->boundaries, middle, sizeof(float)), x, _CMP_LT_OQ);
+                code = _mm256_add_epi32(code, _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32(step)));
+            }
+        }
+        const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+        _mm_storel_epi64((__m128i *)(codes + d), _mm_packus_epi16(half, half));
+    }
+}
+
+/* Eight codes are at most eight bytes: a lane takes the word in which its code begins and the one after it. */
+static void decode_avx2(float *y, const uint32_t *words_of_row, const qn_aura_codec *codec)
+{
+    const uint8_t *bytes = (const uint8_t *)words_of_row;
+    const int bits = (int)codec->bits;
+    const __m256i from = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(bits));
+    const __m256i first = _mm256_srli_epi32(from, 5), right = _mm256_and_si256(from, _mm256_set1_epi32(31));
+    const __m256i after = _mm256_add_epi32(first, _mm256_set1_epi32(1)), left = _mm256_sub_epi32(_mm256_set1_epi32(32), right);
+    for (size_t d = 0; d < codec->dim; d += 8, bytes += bits) {
+        uint64_t run = 0;
+        memcpy(&run, bytes, (size_t)bits);
+        const __m256i row = _mm256_castsi128_si256(_mm_cvtsi64_si128((int64_t)run));
+        const __m256i low = _mm256_srlv_epi32(_mm256_permutevar8x32_epi32(row, first), right);
+        const __m256i high = _mm256_sllv_epi32(_mm256_permutevar8x32_epi32(row, after), left);
+        const __m256i code = _mm256_and_si256(_mm256_or_si256(low, high), _mm256_set1_epi32((1 << bits) - 1));
+        _mm256_storeu_ps(y + d, _mm256_i32gather_ps(codec->codebook, code, sizeof(float)));
+    }
+}
+
+void qn_aura_init_avx2(qn_aura_kernels *kernels)
+{
+    aura_fill(kernels);
+    kernels->quantize = quantize_avx2;
+    kernels->decode = decode_avx2;
+}

@@ -1,0 +1,122 @@
+/* AURA: the reference, plain loops in the order that the variants are held to. Blocks are read one code at a time. */
+#include "kernels/aura/aura.h"
+
+#include "kernels/canon.h"
+
+#include <string.h>
+
+static float dot_ref(const float *a, const float *b, size_t n)
+{
+    float partial[QN_LANES] = { 0 };
+    for (size_t i = 0; i < n; i++)
+        partial[i % QN_LANES] = fmaf(a[i], b[i], partial[i % QN_LANES]);
+    return qn_sum16(partial);
+}
+
+static void product_ref(float *y, const float *matrix, const float *x, size_t n)
+{
+    for (size_t row = 0; row < n; row++)
+        y[row] = dot_ref(matrix + row * n, x, n);
+}
+
+static void quantize_ref(uint8_t *codes, const float *y, const qn_aura_codec *codec)
+{
+    const size_t n_boundaries = ((size_t)1 << codec->bits) - 1;
+    for (size_t d = 0; d < codec->dim; d++) {
+        unsigned code = 0;
+        for (size_t i = 0; i < n_boundaries; i++)
+            code += codec->boundaries[i] < y[d];
+        codes[d] = (uint8_t)code;
+    }
+}
+
+static void decode_ref(float *y, const uint32_t *words, const qn_aura_codec *codec)
+{
+    uint8_t codes[QN_AURA_MAX_DIM];
+    qn_aura_unpack(codes, words, codec->dim, codec->bits);
+    for (size_t d = 0; d < codec->dim; d++)
+        y[d] = codec->codebook[codes[d]];
+}
+
+static void add_ref(float *y, float weight, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = fmaf(weight, x[i], y[i]);
+}
+
+/* Weights p * scale as multiples of *unit, their magnitudes such that no sum of products with centroids leaves 32 bits. */
+static void whole_weights(int16_t *whole, float *unit, const float *p, const float *scales, size_t n)
+{
+    float partial[QN_LANES] = { 0 }, largest = 0;
+    for (size_t j = 0; j < n; j++) {
+        const float w = p[j] * scales[j];
+        partial[j % QN_LANES] += w;
+        largest = w > largest ? w : largest;
+    }
+    const float by_largest = largest / INT16_MAX, by_sum = qn_sum16(partial) / QN_AURA_INT_SUM;
+    *unit = by_sum > by_largest ? by_sum : by_largest;
+    const float inverse = *unit > QN_AURA_TINY ? 1 / *unit : 0;
+    for (size_t j = 0; j < n; j++) {
+        const float w = rintf(p[j] * scales[j] * inverse);
+        whole[j] = (int16_t)(isnan(w) ? 0 : w > INT16_MAX ? INT16_MAX : w < INT16_MIN ? INT16_MIN : w);
+    }
+}
+
+/* Sums wrap where scales that nobody has encoded make them. */
+static uint32_t product(int16_t a, int16_t b)
+{
+    return (uint32_t)((int32_t)a * b);
+}
+
+static void query_ref(const int16_t *query, float query_scale, const qn_aura_block *block, size_t visible, float *out, float *m,
+                      float *l)
+{
+    const qn_aura_codec *kc = block->key_codec, *vc = block->value_codec;
+    float p[QN_AURA_BLOCK], scales[QN_AURA_BLOCK], partial[QN_LANES] = { 0 }, unit;
+    int16_t whole[QN_AURA_BLOCK];
+    uint32_t sums[QN_AURA_MAX_DIM] = { 0 };
+    uint8_t codes[QN_AURA_MAX_DIM];
+    for (size_t j = 0; j < visible; j++) {
+        uint32_t sum = 0;
+        qn_aura_get_key(block->keys, j, codes, &scales[j], kc->dim, kc->bits);
+        for (size_t d = 0; d < kc->dim; d++)
+            sum += product(query[d], kc->centroids[codes[d]]);
+        p[j] = (float)(int32_t)sum * query_scale * scales[j];
+    }
+    *m = p[0];
+    for (size_t j = 1; j < visible; j++)
+        *m = p[j] > *m ? p[j] : *m;
+    for (size_t j = 0; j < visible; j++) {
+        p[j] = qn_exp(p[j] - *m);
+        partial[j % QN_LANES] += p[j];
+    }
+    *l = qn_sum16(partial);
+    memcpy(scales, block->values + qn_aura_value_code_bytes(vc->dim, vc->bits), sizeof scales);
+    whole_weights(whole, &unit, p, scales, visible);
+    for (size_t j = 0; j < visible; j++) {
+        qn_aura_get_value(block->values, j, codes, &scales[j], vc->dim, vc->bits);
+        for (size_t d = 0; d < vc->dim; d++)
+            sums[d] += product(whole[j], vc->centroids[codes[d]]);
+    }
+    for (size_t d = 0; d < vc->dim; d++)
+        out[d] = (float)(int32_t)sums[d] * (unit * vc->step);
+}
+
+static void block_ref(const int16_t *queries, const float *query_scales, size_t n_queries, const qn_aura_block *block,
+                      const uint16_t *visible, float *out, float *m, float *l)
+{
+    const size_t dim = block->key_codec->dim;
+    for (size_t q = 0; q < n_queries; q++)
+        if (visible[q])
+            query_ref(queries + q * dim, query_scales[q], block, visible[q], out + q * dim, m + q, l + q);
+}
+
+void qn_aura_init_ref(qn_aura_kernels *kernels)
+{
+    *kernels = (qn_aura_kernels){ .product = product_ref,
+                                  .quantize = quantize_ref,
+                                  .decode = decode_ref,
+                                  .dot = dot_ref,
+                                  .add = add_ref,
+                                  .block = block_ref };
+}

@@ -1,0 +1,320 @@
+/* AURA over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most queries that share
+ * what is decoded (8 or 4), SUMS, the sums that fit its registers (a multiple of that), and
+ *
+ *   tables                                    the centroids of a codec, in registers as far as they go
+ *   tables_of(codec, bits)
+ *   words                                     sixteen lanes of two centroids
+ *   decode_step(unit, bits, j, tables, out)   codes 4j to 4j+3 of a unit, as words out[2]: (4j, 4j+1), (4j+2, 4j+3)
+ *   words_dot(sum, words, pair)               sum + first * pair[0] + second * pair[1] in each lane
+ *   store_i16(p, v16i)                        sixteen int32 as int16, saturated
+ *
+ * A group runs to the last key that any of its queries sees. Keys that one of them must not see get a weight of 0; codes of
+ * positions that nobody sees may be read, as part of a vector, and are worth 0, too. */
+#ifndef QN_KERNELS_AURA_AURA_SIMD_H
+#define QN_KERNELS_AURA_AURA_SIMD_H
+
+#include "kernels/aura/aura.h"
+#include "kernels/vec16.h"
+
+/* ---- Rows of floats ---- */
+
+static float dot_simd(const float *a, const float *b, size_t n)
+{
+    v16 sum = v16_set1(0);
+    for (size_t i = 0; i < n; i += QN_LANES)
+        sum = v16_fma(v16_load(a + i), v16_load(b + i), sum);
+    return v16_sum(sum);
+}
+
+static void product_simd(float *y, const float *matrix, const float *x, size_t n)
+{
+    for (size_t row = 0; row < n; row++)
+        y[row] = dot_simd(matrix + row * n, x, n);
+}
+
+static void add_simd(float *y, float weight, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += QN_LANES)
+        v16_store(y + i, v16_fma(v16_set1(weight), v16_load(x + i), v16_load(y + i)));
+}
+
+/* ---- Blocks ---- */
+
+#define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
+#define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
+
+/* Memory that is asked for while other memory is read, as much of it at a time as the other allows: in bursts it would stand before
+ * what is wanted now. Into the second cache, which can wait for more lines than the first. */
+typedef struct ahead {
+    const uint8_t *at, *end;
+    size_t step; /* bytes for each unit that is read */
+} ahead;
+
+static ahead ahead_of(const uint8_t *bytes, size_t n, size_t units)
+{
+    return (ahead){ bytes, bytes ? bytes + n : bytes, units ? (n + units - 1) / units : 0 };
+}
+
+QN_INLINE void ask(ahead *a)
+{
+    const uint8_t *until = a->end - a->at > (ptrdiff_t)a->step ? a->at + a->step : a->end;
+    for (; a->at < until; a->at += 64)
+        __builtin_prefetch(a->at, 0, 2);
+}
+
+/* Some steps of a unit of `tiles` tiles of keys; n, tiles, bits and steps are constants where this is called. */
+QN_INLINE void unit_sums(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
+                         unsigned steps, tables t, v16i *sum)
+{
+    const size_t tile_bytes = 64 * ((dim * bits + 31) / 32);
+    QN_UNROLLED
+    for (unsigned j = 0; j < steps; j++) {
+        QN_UNROLLED
+        for (size_t tile = 0; tile < tiles; tile++) {
+            words w[2];
+            decode_step(keys + tile * tile_bytes, bits, j, t, w);
+            QN_UNROLLED
+            for (size_t q = 0; q < n; q++) {
+                sum[tile * n + q] = words_dot(sum[tile * n + q], w[0], queries + q * dim + 4 * j);
+                sum[tile * n + q] = words_dot(sum[tile * n + q], w[1], queries + q * dim + 4 * j + 2);
+            }
+        }
+    }
+}
+
+/* With n * tiles sums in registers, one multiply-add need not wait for the one before it. */
+QN_INLINE void tile_sums(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
+                         tables t, ahead *next, v16i *sum)
+{
+    size_t d = 0;
+    QN_UNROLLED
+    for (size_t i = 0; i < n * tiles; i++)
+        sum[i] = v16i_set1(0);
+    for (; d + UNIT_CODES(bits) <= dim; d += UNIT_CODES(bits), keys += UNIT_BYTES(bits)) {
+        ask(next);
+        unit_sums(queries + d, n, keys, tiles, dim, bits, UNIT_CODES(bits) / 4, t, sum);
+    }
+    if (bits == 3 && d < dim) /* half a unit */
+        unit_sums(queries + d, n, keys, tiles, dim, bits, 4, t, sum);
+}
+
+QN_INLINE void tile_scores(const int16_t *queries, const float *query_scales, size_t n, const uint8_t *keys, size_t tiles,
+                           const float *scales, size_t dim, unsigned bits, tables t, ahead *next, float *scores)
+{
+    v16i sum[SUMS];
+    tile_sums(queries, n, keys, tiles, dim, bits, t, next, sum);
+    QN_UNROLLED
+    for (size_t tile = 0; tile < tiles; tile++) {
+        const v16 scale = v16_load(scales + tile * QN_AURA_TILE);
+        QN_UNROLLED
+        for (size_t q = 0; q < n; q++) {
+            const v16 score = v16_mul(v16i_to_float(sum[tile * n + q]), v16_set1(query_scales[q]));
+            v16_store(scores + q * QN_AURA_BLOCK + tile * QN_AURA_TILE, v16_mul(score, scale));
+        }
+    }
+}
+
+QN_INLINE void group_scores(const int16_t *queries, const float *query_scales, size_t n, const qn_aura_block *block,
+                            size_t n_keys, unsigned bits, ahead *next, float *scores)
+{
+    const size_t dim = block->key_codec->dim, tile_bytes = 64 * ((dim * bits + 31) / 32);
+    const float *scales = (const float *)(const void *)(block->keys + QN_AURA_BLOCK / QN_AURA_TILE * tile_bytes);
+    const size_t tiles = SUMS / n < 2 ? SUMS / n : 2, n_tiles = (n_keys + QN_AURA_TILE - 1) / QN_AURA_TILE;
+    const tables t = tables_of(block->key_codec, bits);
+    size_t i = 0;
+    for (; i + tiles <= n_tiles; i += tiles)
+        tile_scores(queries, query_scales, n, block->keys + i * tile_bytes, tiles, scales + i * QN_AURA_TILE, dim, bits, t, next,
+                    scores + i * QN_AURA_TILE);
+    for (; i < n_tiles; i++)
+        tile_scores(queries, query_scales, n, block->keys + i * tile_bytes, 1, scales + i * QN_AURA_TILE, dim, bits, t, next,
+                    scores + i * QN_AURA_TILE);
+}
+
+static float largest_of(const float *p, size_t n)
+{
+    float largest = p[0];
+    size_t j = 0;
+    for (; j + QN_LANES <= n; j += QN_LANES) {
+        const float tile = v16_hmax(v16_load(p + j));
+        largest = tile > largest ? tile : largest;
+    }
+    for (; j < n; j++)
+        largest = p[j] > largest ? p[j] : largest;
+    return largest;
+}
+
+/* Scores to whole weights, zeros from the query's last visible key to the group's last unit, and what they are multiples of. */
+static float softmax_row(float *p, const float *scales, size_t visible, size_t n_keys, int16_t *whole, float *m, float *l)
+{
+    v16 partial = v16_set1(0), weights = v16_set1(0);
+    const float highest = largest_of(p, visible);
+    for (size_t j = 0; j < n_keys; j += QN_LANES) {
+        v16 e = v16_exp(v16_add(v16_load(p + j), v16_set1(-highest))), w = v16_mul(e, v16_load(scales + j));
+        if (visible < j + QN_LANES) {
+            const size_t n = visible > j ? visible - j : 0;
+            float keep[QN_LANES];
+            v16_store(keep, e);
+            e = v16_load_n(keep, n);
+            v16_store(keep, w);
+            w = v16_load_n(keep, n);
+        }
+        v16_store(p + j, w);
+        partial = v16_add(partial, e);
+        weights = v16_add(weights, w);
+    }
+    *m = highest;
+    *l = v16_sum(partial);
+    const float heaviest = largest_of(p, visible), by_largest = (heaviest > 0 ? heaviest : 0) / INT16_MAX;
+    const float by_sum = v16_sum(weights) / QN_AURA_INT_SUM, unit = by_sum > by_largest ? by_sum : by_largest;
+    const v16 inverse = v16_set1(unit > QN_AURA_TINY ? 1 / unit : 0);
+    for (size_t j = 0; j < n_keys; j += QN_LANES)
+        store_i16(whole + j, v16_to_int(v16_mul(v16_load(p + j), inverse)));
+    return unit;
+}
+
+/* `width` columns of sixteen dimensions at once; n, width and bits are constants where this is called, as above. `stride` bytes
+ * lie between units. */
+QN_INLINE void column_values(const int16_t *whole, const float *units, size_t n, const uint8_t *values, size_t stride,
+                             size_t n_keys, size_t width, size_t dim, unsigned bits, tables t, ahead *next, float *out)
+{
+    const unsigned steps = UNIT_CODES(bits) / 4;
+    v16i sum[SUMS];
+    QN_UNROLLED
+    for (size_t i = 0; i < n * width; i++)
+        sum[i] = v16i_set1(0);
+    for (size_t at = 0; at < n_keys; at += UNIT_CODES(bits), values += stride) {
+        ask(next);
+        QN_UNROLLED
+        for (size_t c = 0; c < width; c++)
+            QN_UNROLLED
+            for (unsigned j = 0; j < steps; j++) {
+                words w[2];
+                decode_step(values + c * UNIT_BYTES(bits), bits, j, t, w);
+                QN_UNROLLED
+                for (size_t q = 0; q < n; q++) {
+                    sum[c * n + q] = words_dot(sum[c * n + q], w[0], whole + q * QN_AURA_BLOCK + at + 4 * j);
+                    sum[c * n + q] = words_dot(sum[c * n + q], w[1], whole + q * QN_AURA_BLOCK + at + 4 * j + 2);
+                }
+            }
+    }
+    QN_UNROLLED
+    for (size_t c = 0; c < width; c++)
+        QN_UNROLLED
+        for (size_t q = 0; q < n; q++)
+            v16_store(out + q * dim + c * QN_AURA_TILE, v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(units[q])));
+}
+
+QN_INLINE void group_values(const int16_t *whole, const float *units, size_t n, const qn_aura_block *block, size_t n_keys,
+                            unsigned bits, ahead *next, float *out)
+{
+    const size_t width = SUMS / n, dim = block->value_codec->dim, columns = dim / QN_AURA_TILE;
+    const size_t stride = columns * UNIT_BYTES(bits);
+    const tables t = tables_of(block->value_codec, bits);
+    const uint8_t *values = block->values;
+    size_t c = 0;
+    for (; c + width <= columns; c += width)
+        column_values(whole, units, n, values + c * UNIT_BYTES(bits), stride, n_keys, width, dim, bits, t, next,
+                      out + c * QN_AURA_TILE);
+    for (; c < columns; c++)
+        column_values(whole, units, n, values + c * UNIT_BYTES(bits), stride, n_keys, 1, dim, bits, t, next,
+                      out + c * QN_AURA_TILE);
+}
+
+/* A group's block in two halves, each compiled for its bits and number of queries. */
+typedef struct group {
+    const int16_t *queries;
+    const float *query_scales;
+    const qn_aura_block *block;
+    size_t n_keys;
+    ahead next;
+    float *out;
+    float units[QUERY_GROUP];
+    float scores[QUERY_GROUP * QN_AURA_BLOCK];
+    int16_t whole[QUERY_GROUP * QN_AURA_BLOCK];
+} group;
+
+#define KEYS_AND_VALUES(n, bits)                                                                                               \
+    static void keys_##n##_##bits(group *g)                                                                                    \
+    {                                                                                                                          \
+        group_scores(g->queries, g->query_scales, n, g->block, g->n_keys, bits, &g->next, g->scores);                          \
+    }                                                                                                                          \
+    static void values_##n##_##bits(group *g)                                                                                  \
+    {                                                                                                                          \
+        group_values(g->whole, g->units, n, g->block, g->n_keys, bits, &g->next, g->out);                                      \
+    }
+#define ALL_BITS(n)                                                                                                            \
+    KEYS_AND_VALUES(n, 2)                                                                                                      \
+    KEYS_AND_VALUES(n, 3) KEYS_AND_VALUES(n, 4) KEYS_AND_VALUES(n, 6) KEYS_AND_VALUES(n, 8)
+
+ALL_BITS(1)
+ALL_BITS(2)
+ALL_BITS(4)
+#if QUERY_GROUP >= 8
+ALL_BITS(8)
+#endif
+
+#define OF_BITS(half, n)                                                                                                       \
+    {                                                                                                                          \
+        [2] = half##_##n##_2, [3] = half##_##n##_3, [4] = half##_##n##_4, [6] = half##_##n##_6, [8] = half##_##n##_8           \
+    }
+
+static void (*const keys_of[QUERY_GROUP + 1][9])(group *g) = {
+    [1] = OF_BITS(keys, 1), [2] = OF_BITS(keys, 2), [4] = OF_BITS(keys, 4),
+#if QUERY_GROUP >= 8
+    [8] = OF_BITS(keys, 8),
+#endif
+};
+static void (*const values_of[QUERY_GROUP + 1][9])(group *g) = {
+    [1] = OF_BITS(values, 1), [2] = OF_BITS(values, 2), [4] = OF_BITS(values, 4),
+#if QUERY_GROUP >= 8
+    [8] = OF_BITS(values, 8),
+#endif
+};
+
+static void group_block(const int16_t *queries, const float *query_scales, size_t n, const qn_aura_block *block,
+                        const uint16_t *visible, float *out, float *m, float *l)
+{
+    const size_t dim = block->key_codec->dim, n_tiles = QN_AURA_BLOCK / QN_AURA_TILE;
+    const unsigned key_bits = block->key_codec->bits, value_bits = block->value_codec->bits;
+    const size_t value_codes = qn_aura_value_code_bytes(dim, value_bits), value_part = qn_aura_value_part_bytes(dim, value_bits);
+    const size_t key_units = (dim + UNIT_CODES(key_bits) - 1) / UNIT_CODES(key_bits);
+    const size_t width = SUMS / n, columns = dim / QN_AURA_TILE, passes = columns / width + columns % width;
+    const float *scales = (const float *)(const void *)(block->values + value_codes);
+    group g = { .queries = queries, .query_scales = query_scales, .block = block, .out = out };
+    for (size_t q = 0; q < n; q++)
+        g.n_keys = visible[q] > g.n_keys ? visible[q] : g.n_keys;
+    g.next = ahead_of(block->next_keys ? block->values : NULL, value_part, n_tiles / 2 * key_units);
+    keys_of[n][key_bits](&g);
+    /* To whole units of values: 32 positions hold them for all bits. */
+    const size_t padded = (g.n_keys + 31) / 32 * 32;
+    for (size_t q = 0; q < n; q++)
+        g.units[q] = softmax_row(g.scores + q * QN_AURA_BLOCK, scales, visible[q], padded, g.whole + q * QN_AURA_BLOCK, &m[q],
+                                 &l[q]) *
+                     block->value_codec->step;
+    g.next = ahead_of(block->next_keys, qn_aura_key_part_bytes(dim, key_bits), QN_AURA_BLOCK / UNIT_CODES(value_bits) * passes);
+    values_of[n][value_bits](&g);
+}
+
+/* Queries are taken eight, four, two or one at a time, as many as see anything. */
+static void block_simd(const int16_t *queries, const float *query_scales, size_t n_queries, const qn_aura_block *block,
+                       const uint16_t *visible, float *out, float *m, float *l)
+{
+    const size_t dim = block->key_codec->dim;
+    for (size_t q = 0, n; q < n_queries; q += n ? n : 1) {
+        for (n = 0; n < QUERY_GROUP && q + n < n_queries && visible[q + n];)
+            n++;
+        n = n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : n;
+        if (n)
+            group_block(queries + q * dim, query_scales + q, n, block, visible + q, out + q * dim, m + q, l + q);
+    }
+}
+
+QN_INLINE void aura_fill(qn_aura_kernels *kernels)
+{
+    kernels->dot = dot_simd;
+    kernels->product = product_simd;
+    kernels->add = add_simd;
+    kernels->block = block_simd;
+}
+
+#endif

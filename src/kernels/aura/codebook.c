@@ -1,0 +1,159 @@
+/* The Lloyd-Max quantiser of one coordinate of a uniform unit vector in R^D, whose density is (1 - x^2)^((D-3)/2) but for a
+ * factor.
+ *
+ * The quantiser is antisymmetric, so the half above 0 is sought: centroids c_1 < ... < c_n, each the mean of the density
+ * between the midpoints to its neighbours. Setting each to that mean again and again (Lloyd) gets near quickly and then creeps:
+ * for 8 bits tens of thousands of steps are missing when a step is 1e-6. Newton's method on "centroid minus mean", whose
+ * Jacobian has three diagonals, needs a few. Everything is double with square roots, products and quotients only, so that all
+ * machines find the same codebook. */
+#include "kernels/aura/aura.h"
+
+#include "base/status.h"
+
+#include <math.h>
+
+enum { MAX_HALF = QN_AURA_MAX_LEVELS / 2, LLOYD_STEPS = 20, NEWTON_STEPS = 60, NODES = 8 };
+
+/* Gauss-Legendre nodes and weights of order 16 on [-1, 1], half of them: exact for polynomials to degree 31 (Abramowitz and
+ * Stegun, table 25.4). */
+static const double gauss_x[NODES] = { 0.0950125098376374402, 0.2816035507792589132, 0.4580167776572273863, 0.6178762444026437484,
+                                       0.7554044083550030339, 0.8656312023878317439, 0.9445750230732325761,
+                                       0.9894009349916499326 };
+static const double gauss_w[NODES] = { 0.1894506104550684963, 0.1826034150449235889, 0.1691565193950025382, 0.1495959888165767321,
+                                       0.1246289712555338720, 0.0951585116824927848, 0.0622535239386478929,
+                                       0.0271524594117540949 };
+
+/* (1 - x^2)^((dim-3)/2), dim even: a whole power and a root. */
+static double density(double x, size_t dim)
+{
+    const double t = 1 - x * x;
+    double base = t, power = 1;
+    if (t <= 0)
+        return 0;
+    for (size_t n = (dim - 4) / 2; n; n /= 2) {
+        if (n % 2)
+            power *= base;
+        base *= base;
+    }
+    return power * sqrt(t);
+}
+
+/* Mass and mean of the density in [from, to]; panels of half a standard deviation, none beyond 14 of them, where the density is
+ * below 1e-42 of its peak. */
+static double cell(double from, double to, size_t dim, double *mean)
+{
+    const double sigma = 1 / sqrt((double)dim), end = to < from + 14 * sigma ? to : from + 14 * sigma;
+    const size_t panels = (size_t)((end - from) / (sigma / 2)) + 1;
+    const double half = (end - from) / (double)panels / 2;
+    double mass = 0, moment = 0; /* moment about `from`, which cancels less than one about 0 */
+    for (size_t p = 0; p < panels; p++) {
+        const double middle = from + (2 * (double)p + 1) * half;
+        for (int i = 0; i < NODES; i++) {
+            const double low = middle - gauss_x[i] * half, high = middle + gauss_x[i] * half;
+            const double f_low = gauss_w[i] * density(low, dim), f_high = gauss_w[i] * density(high, dim);
+            mass += f_low + f_high;
+            moment += f_low * (low - from) + f_high * (high - from);
+        }
+    }
+    *mean = from + moment / mass;
+    return mass * half;
+}
+
+/* Where cells end: 0, midpoints, 1. */
+static double edge(const double *c, size_t n, size_t i)
+{
+    return i == 0 ? 0 : i == n ? 1 : (c[i - 1] + c[i]) / 2;
+}
+
+static double largest_gap(const double *c, size_t n, size_t dim, double *mass, double *mean)
+{
+    double largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        mass[i] = cell(edge(c, n, i), edge(c, n, i + 1), dim, &mean[i]);
+        const double gap = fabs(c[i] - mean[i]);
+        largest = gap > largest ? gap : largest;
+    }
+    return largest;
+}
+
+/* The Newton step: J step = mean - c, eliminated from the first row down. */
+static void newton_step(const double *c, size_t n, size_t dim, const double *mass, const double *mean, double *step)
+{
+    double above[MAX_HALF];
+    for (size_t i = 0; i < n; i++) {
+        const double low = edge(c, n, i), high = edge(c, n, i + 1);
+        const double by_low = i ? density(low, dim) * (mean[i] - low) / mass[i] / 2 : 0;
+        const double by_high = i + 1 < n ? density(high, dim) * (high - mean[i]) / mass[i] / 2 : 0;
+        double diagonal = 1 - by_low - by_high, right = mean[i] - c[i];
+        if (i) {
+            diagonal += by_low * above[i - 1];
+            right += by_low * step[i - 1];
+        }
+        above[i] = -by_high / diagonal;
+        step[i] = right / diagonal;
+    }
+    for (size_t i = n - 1; i-- > 0;)
+        step[i] -= above[i] * step[i + 1];
+}
+
+static bool rises(const double *c, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(c[i] > (i ? c[i - 1] : 0) && c[i] < 1))
+            return false;
+    return true;
+}
+
+/* c + factor * step, with the factor halved until centroids stay in order and come no further from their means. */
+static double damped(double *c, size_t n, size_t dim, const double *step, double gap, double *mass, double *mean)
+{
+    for (double factor = 1; factor > 1e-6; factor /= 2) {
+        double next[MAX_HALF];
+        for (size_t i = 0; i < n; i++)
+            next[i] = c[i] + factor * step[i];
+        if (!rises(next, n))
+            continue;
+        const double next_gap = largest_gap(next, n, dim, mass, mean);
+        if (next_gap < gap || next_gap < 1e-14) {
+            for (size_t i = 0; i < n; i++)
+                c[i] = next[i];
+            return next_gap;
+        }
+    }
+    return gap;
+}
+
+qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float *codebook)
+{
+    const size_t n = (size_t)1 << (bits - 1);
+    double c[MAX_HALF], mass[MAX_HALF], mean[MAX_HALF], step[MAX_HALF];
+    /* Even spacing over what 2^bits levels reach, wider for more of them. */
+    for (size_t i = 0; i < n; i++)
+        c[i] = ((double)i + 0.5) / (double)n * (1 + 0.5 * bits) / sqrt((double)dim);
+    double gap = largest_gap(c, n, dim, mass, mean);
+    for (int i = 0; i < LLOYD_STEPS; i++) {
+        for (size_t j = 0; j < n; j++)
+            c[j] = mean[j];
+        gap = largest_gap(c, n, dim, mass, mean);
+    }
+    for (int i = 0; i < NEWTON_STEPS && gap > 1e-14; i++) {
+        newton_step(c, n, dim, mass, mean, step);
+        const double before = gap;
+        gap = damped(c, n, dim, step, gap, mass, mean);
+        if (!(gap < before)) { /* at the end of double's precision, or stuck: told apart below */
+            (void)largest_gap(c, n, dim, mass, mean);
+            break;
+        }
+    }
+    /* The gap times the norm of the inverse Jacobian, up to 1e4 for 256 levels, is the error. */
+    if (!(gap < 1e-11))
+        return qn_fail(QN_ERR_UNSUPPORTED, "codebook of %u bits for %zu dimensions: off by %g, expected below 1e-11", bits, dim,
+                       gap);
+    for (size_t i = 0; i < n; i++) {
+        codebook[n + i] = (float)c[i];
+        codebook[n - 1 - i] = -(float)c[i];
+        boundaries[n - 1 + i] = (float)edge(c, n, i);
+        boundaries[n - 1 - i] = 0 - boundaries[n - 1 + i]; /* 0 in the middle, not -0 */
+    }
+    return QN_OK;
+}

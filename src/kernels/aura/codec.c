@@ -1,0 +1,307 @@
+/* A codec and what is done with a row by it: rotations, encoding, the packed stream, queries in whole numbers. The codebook is
+ * codebook.c's, blocks are layout.c's, and what is worth an instruction set of its own is in the table. */
+#include "kernels/aura/aura.h"
+
+#include "base/memory.h"
+#include "base/status.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+bool qn_aura_dim_ok(size_t dim)
+{
+    return dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 192 || dim == 256 || dim == 512;
+}
+
+bool qn_aura_bits_ok(unsigned bits)
+{
+    return bits == 2 || bits == 3 || bits == 4 || bits == 6 || bits == 8;
+}
+
+size_t qn_aura_row_words(size_t dim, unsigned bits)
+{
+    return (dim * bits + 31) / 32;
+}
+
+/* ---- Random numbers: whole numbers and double sums only, so that all machines draw the same ---- */
+
+/* Steele, Lea and Flood, SplitMix (2014). */
+static uint64_t draw(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* Nearly normal: twelve uniform numbers less their mean. */
+static double draw_normal(uint64_t *state)
+{
+    double sum = -6;
+    for (int i = 0; i < 12; i++)
+        sum += (double)(draw(state) >> 11) * 0x1p-53;
+    return sum;
+}
+
+/* x less its parts along `n` rows of length 1. */
+static void remove_rows(double *x, const double *rows, size_t n, size_t dim)
+{
+    for (size_t r = 0; r < n; r++) {
+        double along = 0;
+        for (size_t d = 0; d < dim; d++)
+            along += x[d] * rows[r * dim + d];
+        for (size_t d = 0; d < dim; d++)
+            x[d] -= along * rows[r * dim + d];
+    }
+}
+
+/* Gram and Schmidt on random rows, twice, which leaves them orthogonal to double's precision. */
+static void random_rotation(double *rows, size_t dim, uint64_t seed)
+{
+    for (size_t r = 0; r < dim; r++) {
+        double *x = rows + r * dim, square = 0;
+        for (size_t d = 0; d < dim; d++)
+            x[d] = draw_normal(&seed);
+        remove_rows(x, rows, r, dim);
+        remove_rows(x, rows, r, dim);
+        for (size_t d = 0; d < dim; d++)
+            square += x[d] * x[d];
+        for (size_t d = 0; d < dim; d++)
+            x[d] /= sqrt(square);
+    }
+}
+
+/* ---- A codec ---- */
+
+static void set_centroids(qn_aura_codec *codec)
+{
+    const size_t levels = (size_t)1 << codec->bits;
+    float largest = 0;
+    for (size_t i = 0; i < levels; i++)
+        largest = fabsf(codec->codebook[i]) > largest ? fabsf(codec->codebook[i]) : largest;
+    codec->step = largest / QN_AURA_CENTROID_MAX;
+    for (size_t i = 0; i < QN_AURA_MAX_LEVELS; i++) {
+        const double whole = largest > 0 ? rint((double)codec->codebook[i % levels] / largest * QN_AURA_CENTROID_MAX) : 0;
+        codec->centroids[i] = (int16_t)whole;
+        codec->low[i] = (uint8_t)((uint16_t)codec->centroids[i] & 0xff);
+        codec->high[i] = (uint8_t)((uint16_t)codec->centroids[i] >> 8);
+    }
+}
+
+static qn_status allocate(qn_aura_codec **out, size_t dim, unsigned bits, bool dense)
+{
+    *out = NULL;
+    if (!qn_aura_dim_ok(dim))
+        return qn_fail(QN_ERR_INVALID, "dim: %zu, expected 64, 80, 96, 128, 192, 256 or 512", dim);
+    if (!qn_aura_bits_ok(bits))
+        return qn_fail(QN_ERR_INVALID, "bits: %u, expected 2, 3, 4, 6 or 8", bits);
+    qn_aura_codec *codec;
+    QN_TRY(qn_alloc(&codec, 1, sizeof *codec, "codec"));
+    codec->dim = dim;
+    codec->bits = bits;
+    const qn_status status = dense ? qn_alloc(&codec->rotation, 2 * dim * dim, sizeof(float), "rotation") :
+                                     qn_alloc(&codec->signs, dim, sizeof(float), "rotation");
+    if (status != QN_OK) {
+        qn_aura_codec_delete(codec);
+        return status;
+    }
+    if (dense)
+        codec->transpose = codec->rotation + dim * dim;
+    *out = codec;
+    return QN_OK;
+}
+
+static void set_transpose(qn_aura_codec *codec)
+{
+    for (size_t i = 0; i < codec->dim; i++)
+        for (size_t j = 0; j < codec->dim; j++)
+            codec->transpose[j * codec->dim + i] = codec->rotation[i * codec->dim + j];
+}
+
+static qn_status draw_rotation(qn_aura_codec *codec, uint64_t seed)
+{
+    const size_t dim = codec->dim;
+    if (codec->signs) {
+        for (size_t d = 0; d < dim; d++)
+            codec->signs[d] = draw(&seed) >> 63 ? -1.0f : 1.0f;
+        return QN_OK;
+    }
+    double *rows;
+    QN_TRY(qn_alloc(&rows, dim * dim, sizeof *rows, "rotation"));
+    random_rotation(rows, dim, seed);
+    for (size_t i = 0; i < dim * dim; i++)
+        codec->rotation[i] = (float)rows[i];
+    qn_free(rows);
+    set_transpose(codec);
+    return QN_OK;
+}
+
+qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint64_t seed)
+{
+    QN_TRY(allocate(out, dim, bits, (dim & (dim - 1)) != 0));
+    qn_status status = qn_aura_lloyd_max(dim, bits, (*out)->boundaries, (*out)->codebook);
+    if (status == QN_OK)
+        status = draw_rotation(*out, seed);
+    if (status != QN_OK) {
+        qn_aura_codec_delete(*out);
+        *out = NULL;
+        return status;
+    }
+    set_centroids(*out);
+    return QN_OK;
+}
+
+qn_status qn_aura_codec_of(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation, const float *boundaries,
+                           const float *codebook)
+{
+    QN_TRY(allocate(out, dim, bits, true));
+    memcpy((*out)->rotation, rotation, dim * dim * sizeof *rotation);
+    memcpy((*out)->boundaries, boundaries, (((size_t)1 << bits) - 1) * sizeof *boundaries);
+    memcpy((*out)->codebook, codebook, ((size_t)1 << bits) * sizeof *codebook);
+    set_transpose(*out);
+    set_centroids(*out);
+    return QN_OK;
+}
+
+void qn_aura_codec_delete(qn_aura_codec *codec)
+{
+    if (!codec)
+        return;
+    qn_free(codec->signs);
+    qn_free(codec->rotation);
+    qn_free(codec);
+}
+
+/* ---- Rows ---- */
+
+void qn_aura_rotate(const qn_aura_kernels *kernels, const qn_aura_codec *codec, float *y, const float *x)
+{
+    if (!codec->signs) {
+        kernels->product(y, codec->rotation, x, codec->dim);
+        return;
+    }
+    memcpy(y, x, codec->dim * sizeof *y);
+    kernels->hadamard(y, codec->dim, codec->signs, NULL);
+}
+
+void qn_aura_rotate_back(const qn_aura_kernels *kernels, const qn_aura_codec *codec, float *y, const float *x)
+{
+    if (!codec->signs) {
+        kernels->product(y, codec->transpose, x, codec->dim);
+        return;
+    }
+    memcpy(y, x, codec->dim * sizeof *y);
+    kernels->hadamard(y, codec->dim, NULL, codec->signs);
+}
+
+enum { SUMS = 8 }; /* of doubles at a time */
+
+static double total(const double sums[SUMS])
+{
+    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+/* In double: no square of a finite float leaves its range. */
+static double norm(const float *x, size_t dim)
+{
+    double sums[SUMS] = { 0 };
+    for (size_t d = 0; d < dim; d += SUMS)
+        for (size_t i = 0; i < SUMS; i++)
+            sums[i] += (double)x[d + i] * (double)x[d + i];
+    return sqrt(total(sums));
+}
+
+static double decoded_norm(const uint8_t *codes, const qn_aura_codec *codec)
+{
+    double sums[SUMS] = { 0 };
+    for (size_t d = 0; d < codec->dim; d += SUMS)
+        for (size_t i = 0; i < SUMS; i++) {
+            const double c = (double)codec->codebook[codes[d + i]];
+            sums[i] += c * c;
+        }
+    return sqrt(total(sums));
+}
+
+/* Below this a norm is taken for 0. */
+#define TINY_NORM 1e-8
+
+static double encode_unit(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, double n, uint8_t *codes)
+{
+    float unit[QN_AURA_MAX_DIM], y[QN_AURA_MAX_DIM] = { 0 };
+    if (n > TINY_NORM) {
+        const float by = (float)n;
+        for (size_t d = 0; d < codec->dim; d++)
+            unit[d] = x[d] / by;
+        qn_aura_rotate(kernels, codec, y, unit);
+    }
+    kernels->quantize(codes, y, codec);
+    const double decoded = decoded_norm(codes, codec);
+    return decoded > TINY_NORM ? n / decoded : n;
+}
+
+bool qn_aura_encode_row(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, uint8_t *codes,
+                        float *scale)
+{
+    const double n = norm(x, codec->dim); /* NaN and infinity pass through */
+    if (n <= (double)FLT_MAX) {
+        const double exact = encode_unit(kernels, codec, x, n, codes);
+        *scale = (float)exact;
+        if (exact <= (double)FLT_MAX)
+            return true;
+    }
+    *scale = (float)encode_unit(kernels, codec, x, 0, codes);
+    return false;
+}
+
+/* Eight codes are `bits` bytes, wherever they begin: no word is ever straddled. Bytes of a stream of little-endian words are in
+ * order on the machines that quern runs on. */
+void qn_aura_pack(uint32_t *words, const uint8_t *codes, size_t dim, unsigned bits)
+{
+    uint8_t *bytes = (uint8_t *)words;
+    words[qn_aura_row_words(dim, bits) - 1] = 0;
+    for (size_t d = 0; d < dim; d += 8, bytes += bits) {
+        uint64_t run = 0;
+        for (unsigned i = 0; i < 8; i++)
+            run |= (uint64_t)codes[d + i] << i * bits;
+        memcpy(bytes, &run, bits);
+    }
+}
+
+void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned bits)
+{
+    const uint8_t *bytes = (const uint8_t *)words;
+    for (size_t d = 0; d < dim; d += 8, bytes += bits) {
+        uint64_t run = 0;
+        memcpy(&run, bytes, bits);
+        for (unsigned i = 0; i < 8; i++)
+            codes[d + i] = (uint8_t)(run >> i * bits & ((1u << bits) - 1));
+    }
+}
+
+/* Adding it and taking it away leaves a float below 2^22 rounded to a whole number, halves to even. */
+#define ROUNDER 12582912.0f
+
+void qn_aura_query(int16_t *whole, float *scale, const float *x, const qn_aura_codec *key_codec)
+{
+    const size_t dim = key_codec->dim;
+    float largest = 0, sums[16] = { 0 }, sum = 0;
+    for (size_t d = 0; d < dim; d += 16)
+        for (size_t i = 0; i < 16; i++) {
+            const float a = fabsf(x[d + i]);
+            sums[i] += a;
+            largest = a > largest ? a : largest;
+        }
+    for (size_t i = 0; i < 16; i++)
+        sum += sums[i]; /* NaN where any is */
+    if (!(sum > FLT_MIN && sum <= FLT_MAX)) { /* nothing, or not finite */
+        memset(whole, 0, dim * sizeof *whole);
+        *scale = sum <= FLT_MIN ? 0.0f : NAN;
+        return;
+    }
+    const float by_largest = largest / INT16_MAX, by_sum = sum / QN_AURA_INT_SUM;
+    const float unit = by_largest > by_sum ? by_largest : by_sum;
+    for (size_t d = 0; d < dim; d++)
+        whole[d] = (int16_t)(int32_t)(x[d] / unit + ROUNDER - ROUNDER);
+    *scale = unit * key_codec->step;
+}
