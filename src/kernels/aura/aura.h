@@ -43,7 +43,7 @@
 
 enum {
     QN_AURA_BLOCK = 256,
-    QN_AURA_TILE = 16,     /* positions of a tile of keys, dimensions of a column of values */
+    QN_AURA_TILE = 16, /* positions of a tile of keys, dimensions of a column of values */
     QN_AURA_MAX_DIM = 512,
     QN_AURA_MAX_LEVELS = 256,
     QN_AURA_CENTROID_MAX = 4095,
@@ -58,8 +58,8 @@ struct qn_aura_codec {
     size_t dim;
     unsigned bits;
     float boundaries[QN_AURA_MAX_LEVELS - 1], codebook[QN_AURA_MAX_LEVELS]; /* 2^bits - 1, 2^bits */
-    float *signs;                /* [dim]: the rotation is H S; or NULL */
-    float *rotation, *transpose; /* [dim][dim] where it is dense */
+    float *signs;                                                           /* [dim]: the rotation is H S; or NULL */
+    float *rotation, *transpose;                                            /* [dim][dim] where it is dense */
     /* The codebook in whole steps, repeated up to 256 entries so that bits above a code do not matter; and its bytes. */
     float step;
     int16_t centroids[QN_AURA_MAX_LEVELS];
@@ -82,8 +82,8 @@ typedef struct qn_aura_kernels {
     void (*quantize)(uint8_t *codes, const float *y, const qn_aura_codec *codec);
     /* The centroids of a row of the packed stream, [dim], without its scale. */
     void (*decode)(float *y, const uint32_t *words, const qn_aura_codec *codec);
-    float (*dot)(const float *a, const float *b, size_t n);                 /* canonical sum; n a multiple of 16 */
-    void (*add)(float *y, float weight, const float *x, size_t n);          /* y = fma(weight, x, y) */
+    float (*dot)(const float *a, const float *b, size_t n);        /* canonical sum; n a multiple of 16 */
+    void (*add)(float *y, float weight, const float *x, size_t n); /* y = fma(weight, x, y) */
     /* Up to any number of queries [n_queries][dim], as qn_aura_query makes them, against one block.
      *   visible   [n_queries] 0 to QN_AURA_BLOCK: how many of the block's positions each query sees; queries with 0 are not
      *             written. What positions beyond hold does not matter
@@ -107,8 +107,8 @@ void qn_aura_init_neon(qn_aura_kernels *kernels);
  * and the boundaries [2^bits - 1] between its entries. */
 qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float *codebook);
 
-bool qn_aura_dim_ok(size_t dim);
-bool qn_aura_bits_ok(unsigned bits);
+/* qn_aura_check_shape - whether codecs of that dim and those bits exist. */
+qn_status qn_aura_check_shape(size_t dim, unsigned bits);
 
 /* qn_aura_codec_new - with the standard codebook, and the rotation of `seed`; free with qn_aura_codec_delete. */
 qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint64_t seed);
@@ -133,14 +133,14 @@ bool qn_aura_encode_row(const qn_aura_kernels *kernels, const qn_aura_codec *cod
 void qn_aura_pack(uint32_t *words, const uint8_t *codes, size_t dim, unsigned bits);
 void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned bits);
 
-/* qn_aura_query - a query [dim], rotated and scaled, to int16 and what they are multiples of, the codec's step included. A query
- * that is not finite gets a scale of NaN, and so scores of NaN. */
+/* qn_aura_query - a query [dim], rotated and scaled, to int16 and what they are multiples of, the codec's step included. A
+ * query that is not finite gets a scale of NaN, and so scores of NaN. */
 void qn_aura_query(int16_t *whole, float *scale, const float *x, const qn_aura_codec *key_codec);
 
 /* ---- Blocks ---- */
 
-/* qn_aura_key_part_bytes, qn_aura_value_part_bytes - keys, or values, of one block: its codes, and then its scales. Multiples of
- * 64. */
+/* qn_aura_key_part_bytes, qn_aura_value_part_bytes - keys, or values, of one block: its codes, and then its scales. Multiples
+ * of 64. */
 size_t qn_aura_key_part_bytes(size_t dim, unsigned bits);
 size_t qn_aura_value_part_bytes(size_t dim, unsigned bits);
 
@@ -157,8 +157,8 @@ void qn_aura_put_value(uint8_t *part, size_t position, const uint8_t *codes, flo
 void qn_aura_get_key(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
 void qn_aura_get_value(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
 
-/* qn_aura_store_block - one position's key and value [dim], as they come from the model. Rows that are not finite make the position's
- * key NaN: whoever sees it gets NaN, and nobody else. */
+/* qn_aura_store_block - one position's key and value [dim], as they come from the model. Rows that are not finite make the
+ * position's key NaN: whoever sees it gets NaN, and nobody else. */
 void qn_aura_store_block(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
                          uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value);
 

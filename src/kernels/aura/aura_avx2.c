@@ -7,7 +7,7 @@ enum { SUMS = 4 };
 #include "kernels/vec16.h"
 
 typedef struct tables {
-    const uint8_t *low, *high; /* of the codec: bytes of centroids */
+    const uint8_t *low, *high;     /* of the codec: bytes of centroids */
     __m256i first_low, first_high; /* sixteen entries of each, in both halves */
 } tables;
 typedef struct words {
@@ -81,7 +81,8 @@ QN_INLINE v16i words_dot(v16i sum, words w, const int16_t *pair)
     int32_t both;
     memcpy(&both, pair, sizeof both);
     const __m256i by = _mm256_set1_epi32(both);
-    return (v16i){ _mm256_add_epi32(sum.lo, _mm256_madd_epi16(w.lo, by)), _mm256_add_epi32(sum.hi, _mm256_madd_epi16(w.hi, by)) };
+    return (v16i){ _mm256_add_epi32(sum.lo, _mm256_madd_epi16(w.lo, by)),
+                   _mm256_add_epi32(sum.hi, _mm256_madd_epi16(w.hi, by)) };
 }
 
 QN_INLINE void store_i16(int16_t *p, v16i a)
@@ -102,12 +103,13 @@ static void quantize_avx2(uint8_t *codes, const float *y, const qn_aura_codec *c
         __m256i code = _mm256_setzero_si256();
         if (codec->bits <= 4) {
             for (int i = 0; i < n; i++) /* true is -1 */
-                code = _mm256_sub_epi32(code, _mm256_castps_si256(_mm256_cmp_ps(_mm256_set1_ps(codec->boundaries[i]), x,
-                                                                                 _CMP_LT_OQ)));
+                code = _mm256_sub_epi32(
+                    code, _mm256_castps_si256(_mm256_cmp_ps(_mm256_set1_ps(codec->boundaries[i]), x, _CMP_LT_OQ)));
         } else {
             for (int step = (n + 1) / 2; step; step /= 2) {
                 const __m256i middle = _mm256_add_epi32(code, _mm256_set1_epi32(step - 1));
-                const __m256 above = _mm256_cmp_ps(_mm256_i32gather_ps(codec->boundaries, middle, sizeof(float)), x, _CMP_LT_OQ);
+                const __m256 above =
+                    _mm256_cmp_ps(_mm256_i32gather_ps(codec->boundaries, middle, sizeof(float)), x, _CMP_LT_OQ);
                 code = _mm256_add_epi32(code, _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32(step)));
             }
         }

@@ -42,7 +42,8 @@ QN_INLINE __m512i look_up_256(__m512i codes, __mmask64 upper, const __m512i *t)
                                   _mm512_permutex2var_epi8(t[2], codes, t[3]));
 }
 
-/* A look-up takes the low five bits of each word, six with two registers, and tables repeat: what is above a code is no matter. */
+/* A look-up takes the low five bits of each word, six with two registers, and tables repeat: what is above a code is no matter.
+ */
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
 {
     if (bits == 8) {
@@ -98,8 +99,8 @@ static void quantize_avx512(uint8_t *codes, const float *y, const qn_aura_codec 
         __m512i code = _mm512_setzero_si512();
         for (int step = 1 << (codec->bits - 1); step; step /= 2) {
             const __m512i middle = _mm512_add_epi32(code, _mm512_set1_epi32(step - 1));
-            const __m512 boundary = codec->bits <= 4 ? _mm512_permutexvar_ps(middle, table) :
-                                                       _mm512_i32gather_ps(middle, padded, sizeof(float));
+            const __m512 boundary =
+                codec->bits <= 4 ? _mm512_permutexvar_ps(middle, table) : _mm512_i32gather_ps(middle, padded, sizeof(float));
             code = _mm512_mask_add_epi32(code, _mm512_cmp_ps_mask(boundary, x, _CMP_LT_OQ), code, _mm512_set1_epi32(step));
         }
         _mm_storeu_si128((__m128i *)(codes + d), _mm512_cvtepi32_epi8(code));
@@ -124,8 +125,8 @@ static void decode_avx512(float *y, const uint32_t *words_of_row, const qn_aura_
         const __m512i low = _mm512_srlv_epi32(_mm512_permutexvar_epi32(first, row), right);
         const __m512i high = _mm512_sllv_epi32(_mm512_permutexvar_epi32(after, row), left);
         const __m512i code = _mm512_and_si512(_mm512_or_si512(low, high), mask);
-        _mm512_storeu_ps(y + d, codec->bits <= 4 ? _mm512_permutexvar_ps(code, table) :
-                                                   _mm512_i32gather_ps(code, codec->codebook, sizeof(float)));
+        _mm512_storeu_ps(y + d, codec->bits <= 4 ? _mm512_permutexvar_ps(code, table)
+                                                 : _mm512_i32gather_ps(code, codec->codebook, sizeof(float)));
     }
 }
 

@@ -1,5 +1,5 @@
-/* AURA over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most queries that share
- * what is decoded (8 or 4), SUMS, the sums that fit its registers (a multiple of that), and
+/* AURA over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most queries that
+ * share what is decoded (8 or 4), SUMS, the sums that fit its registers (a multiple of that), and
  *
  *   tables                                    the centroids of a codec, in registers as far as they go
  *   tables_of(codec, bits)
@@ -43,8 +43,8 @@ static void add_simd(float *y, float weight, const float *x, size_t n)
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
-/* Memory that is asked for while other memory is read, as much of it at a time as the other allows: in bursts it would stand before
- * what is wanted now. Into the second cache, which can wait for more lines than the first. */
+/* Memory that is asked for while other memory is read, as much of it at a time as the other allows: in bursts it would stand
+ * before what is wanted now. Into the second cache, which can wait for more lines than the first. */
 typedef struct ahead {
     const uint8_t *at, *end;
     size_t step; /* bytes for each unit that is read */
@@ -123,8 +123,8 @@ QN_INLINE void group_scores(const int16_t *queries, const float *query_scales, s
     const tables t = tables_of(block->key_codec, bits);
     size_t i = 0;
     for (; i + tiles <= n_tiles; i += tiles)
-        tile_scores(queries, query_scales, n, block->keys + i * tile_bytes, tiles, scales + i * QN_AURA_TILE, dim, bits, t, next,
-                    scores + i * QN_AURA_TILE);
+        tile_scores(queries, query_scales, n, block->keys + i * tile_bytes, tiles, scales + i * QN_AURA_TILE, dim, bits, t,
+                    next, scores + i * QN_AURA_TILE);
     for (; i < n_tiles; i++)
         tile_scores(queries, query_scales, n, block->keys + i * tile_bytes, 1, scales + i * QN_AURA_TILE, dim, bits, t, next,
                     scores + i * QN_AURA_TILE);
@@ -187,21 +187,21 @@ QN_INLINE void column_values(const int16_t *whole, const float *units, size_t n,
         QN_UNROLLED
         for (size_t c = 0; c < width; c++)
             QN_UNROLLED
-            for (unsigned j = 0; j < steps; j++) {
-                words w[2];
-                decode_step(values + c * UNIT_BYTES(bits), bits, j, t, w);
-                QN_UNROLLED
-                for (size_t q = 0; q < n; q++) {
-                    sum[c * n + q] = words_dot(sum[c * n + q], w[0], whole + q * QN_AURA_BLOCK + at + 4 * j);
-                    sum[c * n + q] = words_dot(sum[c * n + q], w[1], whole + q * QN_AURA_BLOCK + at + 4 * j + 2);
-                }
+        for (unsigned j = 0; j < steps; j++) {
+            words w[2];
+            decode_step(values + c * UNIT_BYTES(bits), bits, j, t, w);
+            QN_UNROLLED
+            for (size_t q = 0; q < n; q++) {
+                sum[c * n + q] = words_dot(sum[c * n + q], w[0], whole + q * QN_AURA_BLOCK + at + 4 * j);
+                sum[c * n + q] = words_dot(sum[c * n + q], w[1], whole + q * QN_AURA_BLOCK + at + 4 * j + 2);
             }
+        }
     }
     QN_UNROLLED
     for (size_t c = 0; c < width; c++)
         QN_UNROLLED
-        for (size_t q = 0; q < n; q++)
-            v16_store(out + q * dim + c * QN_AURA_TILE, v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(units[q])));
+    for (size_t q = 0; q < n; q++)
+        v16_store(out + q * dim + c * QN_AURA_TILE, v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(units[q])));
 }
 
 QN_INLINE void group_values(const int16_t *whole, const float *units, size_t n, const qn_aura_block *block, size_t n_keys,
@@ -259,13 +259,17 @@ ALL_BITS(8)
     }
 
 static void (*const keys_of[QUERY_GROUP + 1][9])(group *g) = {
-    [1] = OF_BITS(keys, 1), [2] = OF_BITS(keys, 2), [4] = OF_BITS(keys, 4),
+    [1] = OF_BITS(keys, 1),
+    [2] = OF_BITS(keys, 2),
+    [4] = OF_BITS(keys, 4),
 #if QUERY_GROUP >= 8
     [8] = OF_BITS(keys, 8),
 #endif
 };
 static void (*const values_of[QUERY_GROUP + 1][9])(group *g) = {
-    [1] = OF_BITS(values, 1), [2] = OF_BITS(values, 2), [4] = OF_BITS(values, 4),
+    [1] = OF_BITS(values, 1),
+    [2] = OF_BITS(values, 2),
+    [4] = OF_BITS(values, 4),
 #if QUERY_GROUP >= 8
     [8] = OF_BITS(values, 8),
 #endif
@@ -276,7 +280,8 @@ static void group_block(const int16_t *queries, const float *query_scales, size_
 {
     const size_t dim = block->key_codec->dim, n_tiles = QN_AURA_BLOCK / QN_AURA_TILE;
     const unsigned key_bits = block->key_codec->bits, value_bits = block->value_codec->bits;
-    const size_t value_codes = qn_aura_value_code_bytes(dim, value_bits), value_part = qn_aura_value_part_bytes(dim, value_bits);
+    const size_t value_codes = qn_aura_value_code_bytes(dim, value_bits),
+                 value_part = qn_aura_value_part_bytes(dim, value_bits);
     const size_t key_units = (dim + UNIT_CODES(key_bits) - 1) / UNIT_CODES(key_bits);
     const size_t width = SUMS / n, columns = dim / QN_AURA_TILE, passes = columns / width + columns % width;
     const float *scales = (const float *)(const void *)(block->values + value_codes);
@@ -288,9 +293,9 @@ static void group_block(const int16_t *queries, const float *query_scales, size_
     /* To whole units of values: 32 positions hold them for all bits. */
     const size_t padded = (g.n_keys + 31) / 32 * 32;
     for (size_t q = 0; q < n; q++)
-        g.units[q] = softmax_row(g.scores + q * QN_AURA_BLOCK, scales, visible[q], padded, g.whole + q * QN_AURA_BLOCK, &m[q],
-                                 &l[q]) *
-                     block->value_codec->step;
+        g.units[q] =
+            softmax_row(g.scores + q * QN_AURA_BLOCK, scales, visible[q], padded, g.whole + q * QN_AURA_BLOCK, &m[q], &l[q]) *
+            block->value_codec->step;
     g.next = ahead_of(block->next_keys, qn_aura_key_part_bytes(dim, key_bits), QN_AURA_BLOCK / UNIT_CODES(value_bits) * passes);
     values_of[n][value_bits](&g);
 }

@@ -9,14 +9,18 @@
 #include <math.h>
 #include <string.h>
 
-bool qn_aura_dim_ok(size_t dim)
+static bool dim_ok(size_t dim)
 {
     return dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 192 || dim == 256 || dim == 512;
 }
 
-bool qn_aura_bits_ok(unsigned bits)
+qn_status qn_aura_check_shape(size_t dim, unsigned bits)
 {
-    return bits == 2 || bits == 3 || bits == 4 || bits == 6 || bits == 8;
+    if (!dim_ok(dim))
+        return qn_fail(QN_ERR_INVALID, "dim: %zu, expected 64, 80, 96, 128, 192, 256 or 512", dim);
+    if (bits != 2 && bits != 3 && bits != 4 && bits != 6 && bits != 8)
+        return qn_fail(QN_ERR_INVALID, "bits: %u, expected 2, 3, 4, 6 or 8", bits);
+    return QN_OK;
 }
 
 size_t qn_aura_row_words(size_t dim, unsigned bits)
@@ -92,16 +96,13 @@ static void set_centroids(qn_aura_codec *codec)
 static qn_status allocate(qn_aura_codec **out, size_t dim, unsigned bits, bool dense)
 {
     *out = NULL;
-    if (!qn_aura_dim_ok(dim))
-        return qn_fail(QN_ERR_INVALID, "dim: %zu, expected 64, 80, 96, 128, 192, 256 or 512", dim);
-    if (!qn_aura_bits_ok(bits))
-        return qn_fail(QN_ERR_INVALID, "bits: %u, expected 2, 3, 4, 6 or 8", bits);
+    QN_TRY(qn_aura_check_shape(dim, bits));
     qn_aura_codec *codec;
     QN_TRY(qn_alloc(&codec, 1, sizeof *codec, "codec"));
     codec->dim = dim;
     codec->bits = bits;
-    const qn_status status = dense ? qn_alloc(&codec->rotation, 2 * dim * dim, sizeof(float), "rotation") :
-                                     qn_alloc(&codec->signs, dim, sizeof(float), "rotation");
+    const qn_status status = dense ? qn_alloc(&codec->rotation, 2 * dim * dim, sizeof(float), "rotation")
+                                   : qn_alloc(&codec->signs, dim, sizeof(float), "rotation");
     if (status != QN_OK) {
         qn_aura_codec_delete(codec);
         return status;
@@ -293,7 +294,7 @@ void qn_aura_query(int16_t *whole, float *scale, const float *x, const qn_aura_c
             largest = a > largest ? a : largest;
         }
     for (size_t i = 0; i < 16; i++)
-        sum += sums[i]; /* NaN where any is */
+        sum += sums[i];                       /* NaN where any is */
     if (!(sum > FLT_MIN && sum <= FLT_MAX)) { /* nothing, or not finite */
         memset(whole, 0, dim * sizeof *whole);
         *scale = sum <= FLT_MIN ? 0.0f : NAN;
