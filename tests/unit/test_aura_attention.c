@@ -1,0 +1,423 @@
+/* AURA attention over the packed stream: two passes against one against float64 over what the cache decodes to; masks, windows,
+ * sinks, empty blocks that hold garbage, and refusals. */
+#include "helper_aura.h"
+
+#include "base/half.h"
+
+#include <float.h>
+
+enum { GUARD = 64 };
+
+typedef struct guarded {
+    uint8_t *block;
+    qn_view view;
+    size_t bytes;
+} guarded;
+
+/* All bytes are 0xff: NaN as any float. */
+static guarded guarded_new(qn_dtype dtype, size_t count)
+{
+    guarded g = { .bytes = count * (dtype == QN_DTYPE_F32 ? 4 : 2) };
+    g.block = memory(g.bytes + 2 * GUARD, 0xff);
+    g.view = (qn_view){ g.block + GUARD, dtype, count };
+    return g;
+}
+
+static void guarded_free(guarded *g)
+{
+    for (size_t i = 0; i < GUARD; i++)
+        assert_true(g->block[i] == 0xff && g->block[GUARD + g->bytes + i] == 0xff);
+    free(g->block);
+}
+
+typedef struct shape {
+    size_t dim;
+    unsigned key_bits, value_bits;
+    size_t kv_heads, group, capacity, n_keys, n_tokens, block, window;
+    bool causal, sinks;
+} shape;
+
+static float element(qn_view view, size_t i)
+{
+    const uint16_t *halves = view.data;
+    return view.dtype == QN_DTYPE_F32   ? ((const float *)view.data)[i]
+           : view.dtype == QN_DTYPE_F16 ? qn_f16_to_f32(halves[i])
+                                        : qn_bf16_to_f32(halves[i]);
+}
+
+/* Rows of `out` against float64, each to `bound` of its norm. */
+static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q, qn_view out, double bound, const char *what)
+{
+    const size_t n_heads = s->kv_heads * s->group;
+    for (size_t row = 0; row < s->n_tokens * n_heads; row++) {
+        const size_t t = row / n_heads, h = row % n_heads, kv = h / s->group, at = kv * s->n_keys * s->dim;
+        const size_t position = ((const uint32_t *)q->positions.data)[t];
+        const size_t from = s->window && position + 1 > s->window ? position + 1 - s->window : 0;
+        size_t to = s->causal && position + 1 < s->n_keys ? position + 1 : s->n_keys;
+        double exact[512];
+        float found[512], query[512];
+        to = to > from ? to : from;
+        for (size_t d = 0; d < s->dim; d++) {
+            query[d] = element(q->queries, row * s->dim + d);
+            found[d] = element(out, row * s->dim + d);
+        }
+        attend_float64(query, c->keys + at, c->values + at, from, to, s->dim, (double)q->scale,
+                       s->sinks ? (double)((const float *)q->sinks.data)[h] : NAN, exact);
+        if (!(relative(found, exact, s->dim) <= bound))
+            fail_msg("%s: dim %zu bits %u %u keys %zu block %zu window %zu row %zu: off by %g, bound %g", what, s->dim,
+                     s->key_bits, s->value_bits, s->n_keys, s->block, s->window, row, relative(found, exact, s->dim), bound);
+        for (size_t d = 0; from == to && d < s->dim; d++)
+            assert_true(found[d] == 0);
+    }
+}
+
+static void check(const shape *s, qn_dtype dtype)
+{
+    aura_case c = new_case(s->dim, s->key_bits, s->value_bits, s->kv_heads, s->capacity, s->n_keys);
+    const size_t n_heads = s->kv_heads * s->group, rows = s->n_tokens * n_heads, n = rows * s->dim;
+    const size_t n_blocks = (s->n_keys + s->block - 1) / s->block;
+    float *x = normals(n, 1), *sinks = normals(n_heads, 2);
+    uint16_t *halves = memory(n * 2, 0);
+    uint32_t *positions = memory(s->n_tokens * 4, 0);
+    for (size_t t = 0; t < s->n_tokens; t++) /* the last token may see all, the first one key */
+        positions[t] = (uint32_t)(t + 1 == s->n_tokens ? (s->n_keys ? s->n_keys - 1 : 0) : t * s->n_keys / s->n_tokens);
+    for (size_t i = 0; i < n; i++)
+        halves[i] = dtype == QN_DTYPE_BF16 ? qn_f32_to_bf16(x[i]) : qn_f32_to_f16(x[i]);
+    const qn_aura_queries q = { .queries = { dtype == QN_DTYPE_F32 ? (void *)x : (void *)halves, dtype, n },
+                                .n_tokens = s->n_tokens,
+                                .n_heads = n_heads,
+                                .scale = 1.5f / sqrtf((float)s->dim),
+                                .causal = s->causal,
+                                .window = s->window,
+                                .positions = u32(positions, s->n_tokens),
+                                .sinks = s->sinks ? f32(sinks, n_heads) : (qn_view){ 0 } };
+    guarded one = guarded_new(dtype, n), two = guarded_new(dtype, n),
+            partials = guarded_new(QN_DTYPE_F32, rows * n_blocks * s->dim);
+    guarded m = guarded_new(QN_DTYPE_F32, rows * n_blocks), l = guarded_new(QN_DTYPE_F32, rows * n_blocks);
+    /* float32: sums of hundreds of terms and scores of up to 10; f16 and bf16: the rounding of each element of what goes out.
+     */
+    const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 5e-4 : 2.5e-3;
+    assert_int_equal(qn_aura_attention(&c.cache, &q, one.view), QN_OK);
+    compare(s, &c, &q, one.view, bound, "single pass");
+    assert_int_equal(qn_aura_flash_pass1(&c.cache, &q, s->block, partials.view, m.view, l.view), QN_OK);
+    for (size_t i = 0; i < rows * n_blocks; i++)
+        if (((float *)l.view.data)[i] == 0) { /* not written, or garbage that must not matter */
+            const float *o = (float *)partials.view.data + i * s->dim;
+            assert_true(isnan(o[0]) && isnan(o[s->dim - 1]) && isnan(((float *)m.view.data)[i]));
+        }
+    assert_int_equal(
+        qn_aura_flash_pass2(c.cache.value_codec, rows, n_heads, n_blocks, partials.view, m.view, l.view, q.sinks, two.view),
+        QN_OK);
+    compare(s, &c, &q, two.view, bound, "two passes");
+    guarded_free(&one);
+    guarded_free(&two);
+    guarded_free(&partials);
+    guarded_free(&m);
+    guarded_free(&l);
+    free(x);
+    free(sinks);
+    free(halves);
+    free(positions);
+    free_case(&c);
+}
+
+static void all_dims_and_bits(void **unused)
+{
+    (void)unused;
+    static const size_t blocks[] = { 64, 1, 37, 256, 1000 };
+    for (size_t i = 0; i < N_DIMS; i++)
+        for (size_t j = 0; j < N_BITS; j++)
+            for (size_t k = 0; k < 2; k++) {
+                const size_t dim = aura_dims[i];
+                const shape s = { dim,
+                                  aura_bits[j],
+                                  aura_bits[(j + 1 + i) % N_BITS],
+                                  2,
+                                  1 + (i + j) % 4,
+                                  307,
+                                  300,
+                                  3,
+                                  blocks[(i + j + k) % 5],
+                                  k ? 100 : 0,
+                                  true,
+                                  k == 1 };
+                check(&s, QN_DTYPE_F32);
+            }
+}
+
+static void types(void **unused)
+{
+    (void)unused;
+    const shape s = { 128, 4, 4, 1, 8, 512, 400, 2, 128, 0, false, false };
+    check(&s, QN_DTYPE_F16);
+    check(&s, QN_DTYPE_BF16);
+}
+
+static void awkward_shapes(void **unused)
+{
+    (void)unused;
+    static const shape shapes[] = {
+        { 64, 4, 2, 1, 1, 1, 1, 1, 1, 0, true, false },        /* one key, which is all that fits */
+        { 64, 4, 2, 1, 1, 9, 1, 1, 256, 0, false, true },      /* one key and a sink */
+        { 64, 4, 4, 2, 2, 16, 0, 2, 8, 0, false, false },      /* nothing stored */
+        { 64, 4, 4, 2, 2, 16, 0, 2, 8, 0, true, true },        /* nothing but sinks */
+        { 80, 3, 3, 1, 2, 600, 600, 5, 100, 1, true, false },  /* a window of the token itself */
+        { 80, 3, 6, 1, 2, 600, 599, 70, 100, 30, true, true }, /* more rows than go along together; windows across blocks */
+        { 96, 8, 2, 3, 1, 300, 290, 4, 64, 50, false, false }, /* a window and what comes after */
+        { 64, 2, 8, 1, 1, 300, 257, 3, 256, 1000, true, false },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        check(&shapes[i], QN_DTYPE_F32);
+}
+
+/* Positions past all that is stored see it all, but a window leaves them nothing. */
+static void no_visible_key(void **unused)
+{
+    (void)unused;
+    enum { DIM = 64, N = 40 };
+    aura_case c = new_case(DIM, 4, 4, 1, 64, N);
+    float *x = normals(DIM, 1), out[DIM], sink = 1, partials[3 * DIM], m[3], l[3];
+    uint32_t position = 60;
+    qn_aura_queries q = { .queries = f32(x, DIM),
+                          .n_tokens = 1,
+                          .n_heads = 1,
+                          .scale = 0.1f,
+                          .causal = true,
+                          .window = 21,
+                          .positions = u32(&position, 1) };
+    for (int with_sink = 0; with_sink < 2; with_sink++) {
+        memset(out, 0xff, sizeof out);
+        memset(partials, 0xff, sizeof partials);
+        q.sinks = with_sink ? f32(&sink, 1) : (qn_view){ 0 };
+        assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out, DIM)), QN_OK);
+        for (size_t d = 0; d < DIM; d++)
+            assert_true(out[d] == 0);
+        memset(out, 0xff, sizeof out);
+        assert_int_equal(qn_aura_flash_pass1(&c.cache, &q, 16, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3)), QN_OK);
+        assert_true(l[0] == 0 && l[1] == 0 && l[2] == 0 && isnan(partials[0]));
+        assert_int_equal(qn_aura_flash_pass2(c.cache.value_codec, 1, 1, 3, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3),
+                                             q.sinks, f32(out, DIM)),
+                         QN_OK);
+        for (size_t d = 0; d < DIM; d++)
+            assert_true(out[d] == 0);
+    }
+    q.window = 22; /* sees key 39 alone */
+    q.sinks = (qn_view){ 0 };
+    assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out, DIM)), QN_OK);
+    for (size_t d = 0; d < DIM; d++)
+        assert_true(fabsf(out[d] - c.values[39 * DIM + d]) < 1e-5f);
+    free(x);
+    free_case(&c);
+}
+
+static void scores_and_values(void **unused)
+{
+    (void)unused;
+    enum { DIM = 192, KV = 2, HEADS = 6, TOKENS = 3, KEYS = 50, ROWS = TOKENS * HEADS };
+    aura_case c = new_case(DIM, 3, 6, KV, 64, KEYS);
+    float *x = normals(ROWS * DIM, 1), *weights = memory(ROWS * KEYS * 4, 0);
+    const qn_aura_queries q = { .queries = f32(x, ROWS * DIM), .n_tokens = TOKENS, .n_heads = HEADS, .scale = 0.25f };
+    guarded scores = guarded_new(QN_DTYPE_F32, ROWS * KEYS), out = guarded_new(QN_DTYPE_F32, ROWS * DIM);
+    assert_int_equal(qn_aura_score(&c.cache, &q, scores.view), QN_OK);
+    for (size_t i = 0; i < ROWS * KEYS; i++) {
+        const size_t row = i / KEYS, kv = row % HEADS / (HEADS / KV);
+        double exact = 0, magnitude = 0;
+        for (size_t d = 0; d < DIM; d++) {
+            const double term = 0.25 * (double)x[row * DIM + d] * (double)c.keys[(kv * KEYS + i % KEYS) * DIM + d];
+            exact += term;
+            magnitude += fabs(term);
+        }
+        assert_true(fabs((double)((float *)scores.view.data)[i] - exact) < 2e-6 * magnitude); /* three products' roundings */
+        weights[i] = (float)pow(uniform(), 6);
+    }
+    static const float skips[] = { 0, 0.1f, 2 };
+    for (size_t k = 0; k < 3; k++) {
+        /* What is below the threshold must not be read: there, values are poisoned. */
+        qn_aura_cache cache = c.cache;
+        float *scales = memory(KV * 64 * 4, 0);
+        memcpy(scales, cache.value_scales.data, KV * 64 * 4);
+        cache.value_scales = f32(scales, KV * 64);
+        for (size_t i = 0; i < ROWS * KEYS; i++)
+            if (i % KEYS % 4 == 1)
+                weights[i] = fminf(weights[i], 0.09f);
+        for (size_t i = 0; skips[k] > 0 && i < KV * 64; i++)
+            if (i % 64 % 4 == 1)
+                scales[i] = NAN;
+        assert_int_equal(qn_aura_value(&cache, f32(weights, ROWS * KEYS), TOKENS, HEADS, skips[k], out.view), QN_OK);
+        for (size_t row = 0; row < ROWS; row++) {
+            double exact[DIM] = { 0 };
+            const size_t kv = row % HEADS / (HEADS / KV);
+            for (size_t j = 0; j < KEYS; j++)
+                for (size_t d = 0; d < DIM && weights[row * KEYS + j] >= skips[k]; d++)
+                    exact[d] += (double)weights[row * KEYS + j] * (double)c.values[(kv * KEYS + j) * DIM + d];
+            assert_true(relative((float *)out.view.data + row * DIM, exact, DIM) < 1e-5);
+        }
+        free(scales);
+    }
+    guarded_free(&scores);
+    guarded_free(&out);
+    free(x);
+    free(weights);
+    free_case(&c);
+}
+
+/* The capacity is a stride: rows of another head are where they are said to be, and nothing past n_keys is looked at. */
+static void capacity_is_the_stride(void **unused)
+{
+    (void)unused;
+    enum { DIM = 64, HEADS = 2, KEYS = 20 };
+    float *x = normals(HEADS * DIM, 1), out[2][HEADS * DIM];
+    for (int i = 0; i < 2; i++) {
+        random_state = 99;
+        aura_case c = new_case(DIM, 3, 3, HEADS, i ? 1000 : KEYS, KEYS);
+        const qn_aura_queries q = { .queries = f32(x, HEADS * DIM), .n_tokens = 1, .n_heads = HEADS, .scale = 0.2f };
+        assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out[i], HEADS * DIM)), QN_OK);
+        free_case(&c);
+    }
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    free(x);
+}
+
+static void refuses(void **unused)
+{
+    (void)unused;
+    enum { DIM = 64, KV = 2, HEADS = 4, KEYS = 10, CAPACITY = 12, N = HEADS * DIM };
+    aura_case c = new_case(DIM, 4, 3, KV, CAPACITY, KEYS);
+    qn_aura_codec *other = new_codec(80, 4);
+    float *x = normals(N, 1), out[N], sinks[HEADS] = { 0 }, partials[5 * N], m[5 * HEADS], l[5 * HEADS];
+    uint32_t position = 5;
+    const qn_aura_queries good = { .queries = f32(x, N),
+                                   .n_tokens = 1,
+                                   .n_heads = HEADS,
+                                   .scale = 1,
+                                   .causal = true,
+                                   .positions = u32(&position, 1),
+                                   .sinks = f32(sinks, HEADS) };
+    memset(out, 0xff, sizeof out);
+    memset(l, 0xff, sizeof l);
+    struct {
+        qn_aura_cache cache;
+        qn_aura_queries queries;
+        const char *text;
+    } bad[16];
+    const size_t n = sizeof bad / sizeof bad[0];
+    for (size_t i = 0; i < n; i++) {
+        bad[i].cache = c.cache;
+        bad[i].queries = good;
+    }
+    bad[0].cache.key_codec = NULL;
+    bad[0].text = "key_codec: NULL";
+    bad[1].cache.value_codec = other;
+    bad[1].text = "value_codec: dim 80, expected that of key_codec, 64";
+    bad[2].cache.n_kv_heads = 0;
+    bad[2].text = "n_kv_heads: 0";
+    bad[3].cache.n_keys = CAPACITY + 1;
+    bad[3].text = "n_keys: 13, expected at most the capacity 12";
+    bad[4].cache.capacity++;
+    bad[4].text = "key_codes: 192 elements, expected at least 208";
+    bad[5].cache.key_scales.count--;
+    bad[5].text = "key_scales: 23 elements, expected at least 24";
+    bad[6].cache.value_codes.count--;
+    bad[6].text = "value_codes: 143 elements, expected at least 144";
+    bad[7].cache.value_scales.data = NULL;
+    bad[7].text = "value_scales: NULL";
+    bad[8].queries.n_heads = 3;
+    bad[8].text = "n_heads: 3, expected a multiple of n_kv_heads 2";
+    bad[9].queries.queries.count--;
+    bad[9].text = "queries: 255 elements, expected at least 256";
+    bad[10].queries.scale = INFINITY;
+    bad[10].text = "scale: inf";
+    bad[11].queries.positions = (qn_view){ 0 };
+    bad[11].text = "positions: type f32 (0), expected u32";
+    bad[12].queries.sinks.count = 3;
+    bad[12].text = "sinks: 3 elements, expected at least 4";
+    sinks[2] = 0;
+    float bad_sinks[HEADS] = { 0, 0, NAN, 0 };
+    bad[13].queries.sinks = f32(bad_sinks, HEADS);
+    bad[13].text = "sinks: element 2 is nan, expected a finite value";
+    bad[14].cache.capacity = SIZE_MAX / 2;
+    bad[14].text = "do not fit in memory";
+    bad[15].queries.queries.dtype = QN_DTYPE_Q8_0;
+    bad[15].text = "expected f32, f16 or bf16";
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(out, N)), QN_ERR_INVALID);
+        assert_text(bad[i].text);
+        if (i == 12 || i == 13) /* pass 1 does not read sinks */
+            continue;
+        assert_int_equal(
+            qn_aura_flash_pass1(&bad[i].cache, &bad[i].queries, 2, f32(partials, 5 * N), f32(m, 5 * HEADS), f32(l, 5 * HEADS)),
+            QN_ERR_INVALID);
+        assert_text(bad[i].text);
+    }
+    assert_int_equal(qn_aura_attention(&c.cache, &good, f32(out, N - 1)), QN_ERR_INVALID);
+    assert_text("out: 255 elements, expected at least 256");
+    assert_int_equal(qn_aura_attention(NULL, &good, f32(out, N)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_attention(&c.cache, NULL, f32(out, N)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 0, f32(partials, 5 * N), f32(m, 20), f32(l, 20)), QN_ERR_INVALID);
+    assert_text("block: 0");
+    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N - 1), f32(m, 20), f32(l, 20)), QN_ERR_INVALID);
+    assert_text("partials: 1279 elements, expected at least 1280");
+    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N), f32(m, 19), f32(l, 20)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N), f32(m, 20), f32(l, 19)), QN_ERR_INVALID);
+    assert_int_equal(
+        qn_aura_flash_pass2(NULL, HEADS, HEADS, 5, f32(partials, 5 * N), f32(m, 20), f32(l, 20), good.sinks, f32(out, N)),
+        QN_ERR_INVALID);
+    assert_int_equal(
+        qn_aura_flash_pass2(other, HEADS, 3, 5, f32(partials, 5 * N), f32(m, 20), f32(l, 20), good.sinks, f32(out, N)),
+        QN_ERR_INVALID);
+    assert_text("n_queries: 4, expected a multiple of n_heads 3");
+    assert_int_equal(qn_aura_value(&c.cache, f32(partials, HEADS * KEYS), 1, HEADS, NAN, f32(out, N)), QN_ERR_INVALID);
+    assert_text("skip: nan, expected at least 0");
+    assert_int_equal(qn_aura_value(&c.cache, f32(partials, HEADS * KEYS - 1), 1, HEADS, 0, f32(out, N)), QN_ERR_INVALID);
+    assert_text("weights: 39 elements, expected at least 40");
+    assert_int_equal(qn_aura_score(&c.cache, &good, f32(out, HEADS * KEYS - 1)), QN_ERR_INVALID);
+    assert_text("scores: 39 elements, expected at least 40");
+    for (size_t i = 0; i < N; i++)
+        assert_true(isnan(out[i]));
+    for (size_t i = 0; i < 20; i++)
+        assert_true(isnan(l[i]));
+    free(x);
+    qn_aura_codec_free(other);
+    free_case(&c);
+}
+
+/* What cannot be stored leaves the cache as it was from that row on, and says where it came from. */
+static void store_refuses(void **unused)
+{
+    (void)unused;
+    enum { DIM = 64, KV = 2, CAPACITY = 8, TOKENS = 2, N = TOKENS * KV * DIM };
+    aura_case c = new_case(DIM, 4, 3, KV, CAPACITY, 4);
+    float *k = normals(N, 1), *v = normals(N, 1), scales[2 * CAPACITY];
+    uint32_t positions[TOKENS] = { 3, CAPACITY };
+    memcpy(scales, c.cache.key_scales.data, sizeof scales);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_text("positions: token 1 is at 8, expected below the capacity 8");
+    assert_memory_equal(scales, c.cache.key_scales.data, sizeof scales);
+    positions[1] = 5;
+    v[2 * DIM + 9] = NAN;
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_text("values: token 1, head 0 is not finite");
+    k[3 * DIM] = INFINITY;
+    v[2 * DIM + 9] = 0;
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_text("keys: token 1, head 1 is not finite");
+    assert_true(isnan(((float *)c.cache.key_scales.data)[CAPACITY + 5]));
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, N - 1), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_text("keys: 255 elements, expected at least 256");
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, 1), TOKENS), QN_ERR_INVALID);
+    assert_text("positions: 1 elements, expected at least 2");
+    free(k);
+    free(v);
+    free_case(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_dims_and_bits), cmocka_unit_test(types),
+        cmocka_unit_test(awkward_shapes),    cmocka_unit_test(no_visible_key),
+        cmocka_unit_test(scores_and_values), cmocka_unit_test(capacity_is_the_stride),
+        cmocka_unit_test(refuses),           cmocka_unit_test(store_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
