@@ -74,5 +74,6 @@ void qn_check_elementwise(bool bench);
 void qn_check_hadamard(bool bench);
 void qn_check_sample(bool bench);
 void qn_check_deltanet(bool bench);
+void qn_check_aura(bool bench);
 
 #endif

@@ -21,6 +21,7 @@ static const struct operation {
     { "attention", qn_check_attention }, { "elementwise", qn_check_elementwise },
     { "hadamard", qn_check_hadamard },   { "sample", qn_check_sample },
     { "deltanet", qn_check_deltanet },   { "packed", qn_check_packed },
+    { "aura", qn_check_aura },
 };
 
 enum { N_OPERATIONS = sizeof operations / sizeof operations[0], GUARD = 64, FAILURES_SHOWN = 20 };

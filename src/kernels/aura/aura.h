@@ -30,7 +30,7 @@
  *
  * Arithmetic over blocks is whole: centroids are multiples of `step` up to QN_AURA_CENTROID_MAX, queries and weights int16
  * such that no sum leaves 32 bits, so all instruction sets have the same bits and any order of sums is the canonical one.
- * A query that is rounded so is off by 1e-4 a dimension, a centroid by 2e-4, an output by 2e-4, where 4-bit codes are
+ * Rounded so, queries are off by 1e-4 to 5e-4 a dimension, centroids by 1e-4, weights by 3e-4, where 4-bit codes are
  * themselves off by 0.1. Floats keep the order of kernels/canon.h; blocks are merged in rising order. */
 #ifndef QN_KERNELS_AURA_AURA_H
 #define QN_KERNELS_AURA_AURA_H
@@ -46,8 +46,8 @@ enum {
     QN_AURA_TILE = 16, /* positions of a tile of keys, dimensions of a column of values */
     QN_AURA_MAX_DIM = 512,
     QN_AURA_MAX_LEVELS = 256,
-    QN_AURA_CENTROID_MAX = 4095,
-    QN_AURA_INT_SUM = 524000 /* of the magnitudes of int16 factors: with a rounding of 1/2 each for up to 512 of them and
+    QN_AURA_CENTROID_MAX = 8191,
+    QN_AURA_INT_SUM = 261900 /* of the magnitudes of int16 factors: with a rounding of 1/2 each for up to 512 of them and
                                 2^-17 of error in the sum, times QN_AURA_CENTROID_MAX, still below 2^31 */
 };
 

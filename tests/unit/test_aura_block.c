@@ -1,0 +1,222 @@
+/* AURA blocks, as a session's cache holds them: the layout, written and read position by position, and attention over blocks in
+ * whole numbers against float64 over what is decoded. */
+#include "helper_aura.h"
+
+#include "base/cpu.h"
+#include "kernels/kernels.h"
+
+static qn_kernels kernels;
+
+static int fill_kernels(void **unused)
+{
+    (void)unused;
+    qn_kernels_init(&kernels, qn_cpu_present());
+    return 0;
+}
+
+/* The packed stream and a block's part hold the same, position by position, whatever order they are written in; the bits of
+ * other positions stay as they are, twice written is written once, and all bytes of the part are used. */
+static void same_as_the_stream(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < N_DIMS; i++)
+        for (size_t j = 0; j < N_BITS; j++) {
+            const size_t dim = aura_dims[i], words = qn_aura_row_words(dim, aura_bits[j]);
+            const unsigned bits = aura_bits[j];
+            const size_t key_bytes = qn_aura_key_part_bytes(dim, bits), value_bytes = qn_aura_value_part_bytes(dim, bits);
+            uint8_t *keys = memory(key_bytes + 64, 0x5a), *values = memory(value_bytes + 64, 0x5a), codes[512], back[512];
+            uint32_t *stream = memory(QN_AURA_BLOCK * words * 4, 0);
+            float scale;
+            assert_true(key_bytes <= QN_AURA_BLOCK * (4 * words + 4) && value_bytes <= QN_AURA_BLOCK * (4 * words + 4));
+            assert_true(key_bytes % 64 == 0 && value_bytes % 64 == 0);
+            for (size_t n = 0; n < 2 * QN_AURA_BLOCK; n++) {
+                const size_t position = n * 77 % QN_AURA_BLOCK;
+                for (size_t d = 0; d < dim; d++)
+                    codes[d] = (uint8_t)(uniform() * (double)(1u << bits));
+                qn_aura_pack(stream + position * words, codes, dim, bits);
+                qn_aura_put_key(keys, position, codes, (float)n, dim, bits);
+                qn_aura_put_value(values, position, codes, (float)n + 0.5f, dim, bits);
+            }
+            for (size_t n = QN_AURA_BLOCK; n < 2 * QN_AURA_BLOCK; n++) {
+                const size_t position = n * 77 % QN_AURA_BLOCK;
+                qn_aura_unpack(codes, stream + position * words, dim, bits);
+                qn_aura_get_key(keys, position, back, &scale, dim, bits);
+                assert_memory_equal(back, codes, dim);
+                assert_true(scale == (float)n);
+                qn_aura_get_value(values, position, back, &scale, dim, bits);
+                assert_memory_equal(back, codes, dim);
+                assert_true(scale == (float)n + 0.5f);
+            }
+            for (size_t b = 0; b < 64; b++)
+                assert_true(keys[key_bytes + b] == 0x5a && values[value_bytes + b] == 0x5a);
+            free(keys);
+            free(values);
+            free(stream);
+        }
+}
+
+/* One position's codes by the words of aura.h: what the look-ups of 4 bits rely on. */
+static void four_bits_by_hand(void **unused)
+{
+    (void)unused;
+    const size_t bytes = qn_aura_key_part_bytes(64, 4);
+    uint8_t *part = memory(bytes, 0), codes[64];
+    for (size_t d = 0; d < 64; d++)
+        codes[d] = (uint8_t)(d % 8 + 1);
+    qn_aura_put_key(part, 16 + 3, codes, 1, 64, 4);
+    const uint8_t *lane = part + 64 * 8 + 3 * 4; /* the second tile of 64 bytes for each of 8 units, the fourth lane */
+    for (size_t unit = 0; unit < 8; unit++, lane += 64)
+        assert_true(lane[0] == 0x51 && lane[1] == 0x73 && lane[2] == 0x62 && lane[3] == 0x84);
+    free(part);
+}
+
+struct block_case {
+    qn_aura_codec *key_codec, *value_codec;
+    uint8_t *keys, *values;
+    float *decoded_keys, *decoded_values; /* [QN_AURA_BLOCK, dim], in their own basis */
+};
+
+/* Positions from `stored` on stay poisoned: ones everywhere, NaN as scales. */
+static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
+{
+    struct block_case c = { new_codec(dim, key_bits), new_codec(dim, value_bits), NULL, NULL, NULL, NULL };
+    c.keys = memory(qn_aura_key_part_bytes(dim, key_bits), 0xff);
+    c.values = memory(qn_aura_value_part_bytes(dim, value_bits), 0xff);
+    c.decoded_keys = normals(QN_AURA_BLOCK * dim, 1);
+    c.decoded_values = normals(QN_AURA_BLOCK * dim, 1);
+    for (size_t j = 0; j < stored; j++) {
+        float *rows[2] = { c.decoded_keys + j * dim, c.decoded_values + j * dim };
+        qn_aura_store_block(&kernels.aura, c.key_codec, c.value_codec, c.keys, c.values, j, rows[0], rows[1]);
+        for (int i = 0; i < 2; i++) {
+            const qn_aura_codec *codec = i ? c.value_codec : c.key_codec;
+            uint8_t codes[512];
+            float scale, y[512];
+            (i ? qn_aura_get_value : qn_aura_get_key)(i ? c.values : c.keys, j, codes, &scale, dim, codec->bits);
+            for (size_t d = 0; d < dim; d++)
+                y[d] = codec->codebook[codes[d]] * scale;
+            qn_aura_rotate_back(&kernels.aura, codec, rows[i], y);
+        }
+    }
+    return c;
+}
+
+static void free_block(struct block_case *c)
+{
+    qn_aura_codec_free(c->key_codec);
+    qn_aura_codec_free(c->value_codec);
+    free(c->keys);
+    free(c->values);
+    free(c->decoded_keys);
+    free(c->decoded_values);
+}
+
+static void attend(const struct block_case *c, const float *query, uint16_t visible, float *result, float *l)
+{
+    const size_t dim = c->key_codec->dim;
+    const qn_aura_block block = { c->key_codec, c->value_codec, c->keys, c->values, NULL };
+    int16_t whole[512];
+    float rotated[512], scale, m, out[512];
+    qn_aura_rotate(&kernels.aura, c->key_codec, rotated, query);
+    qn_aura_query(whole, &scale, rotated, c->key_codec);
+    kernels.aura.block(whole, &scale, 1, &block, &visible, out, &m, l);
+    for (size_t d = 0; d < dim; d++)
+        out[d] /= *l;
+    qn_aura_rotate_back(&kernels.aura, c->value_codec, result, out);
+}
+
+static void near_float64(void **unused)
+{
+    (void)unused;
+    static const uint16_t seen[] = { 256, 1, 100, 255, 17 };
+    static const double sharpness[] = { 0, 1, 4 }; /* of the softmax: even weights to nearly one alone */
+    double worst = 0;
+    for (size_t i = 0; i < N_DIMS; i++)
+        for (size_t j = 0; j < N_BITS; j++) {
+            const size_t dim = aura_dims[i], stored = seen[(i + j) % 5];
+            struct block_case c = new_block(dim, aura_bits[j], aura_bits[(i + j) % N_BITS], stored);
+            for (size_t k = 0; k < 3; k++) {
+                float *query = normals(dim, sharpness[k] / sqrt((double)dim)), result[512], l;
+                double exact[512];
+                attend(&c, query, (uint16_t)stored, result, &l);
+                attend_float64(query, c.decoded_keys, c.decoded_values, 0, stored, dim, 1, NAN, exact);
+                const double off = relative(result, exact, dim);
+                worst = off > worst ? off : worst;
+                /* Centroids are rounded to a half in 2500 of their mean size, weights to one in 1000, queries to one in 300 to
+                 * 2500: 3e-4 of an output, and 1e-5 of |q| |k|, which is up to 90 here, of each score. */
+                if (!(off < 1e-3))
+                    fail_msg("dim %zu bits %u %u, %zu keys, sharpness %g: off by %g", dim, aura_bits[j],
+                             aura_bits[(i + j) % N_BITS], stored, sharpness[k], off);
+                free(query);
+            }
+            free_block(&c);
+        }
+    print_message("largest error %.2g\n", worst);
+}
+
+/* Whole sums stay in 32 bits at their worst: the largest codes, and queries and weights all of one size or only one of them. */
+static void sums_fit(void **unused)
+{
+    (void)unused;
+    for (size_t j = 0; j < N_BITS; j++)
+        for (int kind = 0; kind < 2; kind++) {
+            struct block_case c = new_block(512, aura_bits[j], aura_bits[j], QN_AURA_BLOCK);
+            const float top = c.key_codec->codebook[(1u << aura_bits[j]) - 1];
+            const qn_aura_block block = { c.key_codec, c.value_codec, c.keys, c.values, NULL };
+            uint8_t codes[512];
+            int16_t whole[512];
+            float query[512] = { 0 }, scale, out[512], m, l;
+            const uint16_t visible = QN_AURA_BLOCK;
+            memset(codes, (int)(1u << aura_bits[j]) - 1, sizeof codes);
+            for (size_t p = 0; p < QN_AURA_BLOCK; p++) {
+                qn_aura_put_key(c.keys, p, codes, 1, 512, aura_bits[j]);
+                qn_aura_put_value(c.values, p, codes, kind && p ? 1e-6f : 1, 512, aura_bits[j]);
+            }
+            for (size_t d = 0; d < 512; d++)
+                query[d] = kind && d ? 1e-7f : 1;
+            qn_aura_query(whole, &scale, query, c.key_codec);
+            kernels.aura.block(whole, &scale, 1, &block, &visible, out, &m, &l);
+            /* Roundings of half a unit: queries are 511 of them here, weights 1023, centroids 8191. */
+            assert_true(fabs((double)m / ((double)top * (kind ? 1 : 512)) - 1) < 1.5e-3);
+            assert_true(l == 256);
+            assert_true(fabs((double)out[0] / ((double)top * (kind ? 1 + 255e-6 : 256)) - 1) < 1.5e-3);
+            assert_true(out[511] == out[0]);
+            free_block(&c);
+        }
+}
+
+/* A row that is not finite reaches whoever sees it and nobody else; a query that is not finite reaches itself. */
+static void not_finite(void **unused)
+{
+    (void)unused;
+    static const float bad[] = { NAN, INFINITY };
+    for (int kind = 0; kind < 2; kind++)
+        for (int is_value = 0; is_value < 2; is_value++) {
+            struct block_case c = new_block(128, 4, 3, 100);
+            float *row = normals(128, 1), *other = normals(128, 1), query[128], result[128], l;
+            for (size_t d = 0; d < 128; d++)
+                query[d] = other[d];
+            row[5] = bad[kind];
+            qn_aura_store_block(&kernels.aura, c.key_codec, c.value_codec, c.keys, c.values, 50, is_value ? other : row,
+                                is_value ? row : other);
+            for (uint16_t visible = 49; visible <= 53; visible++) {
+                attend(&c, query, visible, result, &l);
+                for (size_t d = 0; d < 128; d++)
+                    assert_true(isfinite(result[d]) == (visible <= 50));
+            }
+            query[3] = bad[kind];
+            attend(&c, query, 10, result, &l);
+            assert_true(isnan(result[0]) && isnan(result[127]));
+            free(row);
+            free(other);
+            free_block(&c);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_as_the_stream), cmocka_unit_test(four_bits_by_hand), cmocka_unit_test(near_float64),
+        cmocka_unit_test(sums_fit),           cmocka_unit_test(not_finite),
+    };
+    return cmocka_run_group_tests(tests, fill_kernels, NULL);
+}
