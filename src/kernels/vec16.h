@@ -15,12 +15,19 @@
 /* clang-format off: one line for each operation reads as the table that it is. */
 #define QN_INLINE static inline __attribute__((always_inline, unused))
 
-/* Before a loop over an array of vectors with constant bounds: neither compiler may leave it as a loop, which would keep the array
- * in memory. */
+/* Before a loop over an array of vectors with constant bounds: neither compiler may leave it as a loop, which would keep the
+ * array in memory. Sanitizers, whose builds are not timed, take minutes over code that long. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define QN_UNROLLED
+#endif
+#endif
+#ifndef QN_UNROLLED
 #ifdef __clang__
 #define QN_UNROLLED _Pragma("clang loop unroll(full)")
 #else
 #define QN_UNROLLED _Pragma("GCC unroll 16")
+#endif
 #endif
 
 #if defined(QN_V16_AVX512)

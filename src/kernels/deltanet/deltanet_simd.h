@@ -10,13 +10,6 @@
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/vec16.h"
 
-/* Before a loop over registers: neither compiler may leave it for after arrays have gone to memory. */
-#ifdef __clang__
-#define UNROLLED _Pragma("clang loop unroll(full)")
-#else
-#define UNROLLED _Pragma("GCC unroll 16")
-#endif
-
 /* What is read once is asked for 4 KB ahead, into the second cache, so that a page's first lines come while the one before it
  * is read: measured on Zen 4, one core, that reads states at 38 GB/s, the first cache asked 30, farther ahead 25, nothing 33.
  */
@@ -37,9 +30,9 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
     const float *a = t->a + row * t->a_row, *b = t->b + column;
     const size_t c_row = t->c_row, a_row = t->a_row, a_col = t->a_col, b_row = t->b_row, k = t->k;
     v16 sum[ROWS * VECTORS > FEW * WIDE ? ROWS * VECTORS : FEW * WIDE];
-    UNROLLED
+    QN_UNROLLED
     for (size_t i = 0; i < rows; i++) {
-        UNROLLED
+        QN_UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             const float *from = c + i * c_row + v * QN_LANES;
             sum[i * vectors + v] = !t->accumulate ? v16_set1(0) : tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
@@ -50,24 +43,24 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
     const size_t next_step = (t->in_order ? vectors * QN_LANES : b_row) * sizeof(float);
     for (size_t j = 0; j < k; j++, next += next_step) {
         v16 line[WIDE > VECTORS ? WIDE : VECTORS];
-        UNROLLED
+        QN_UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             const float *from = b + j * b_row + v * QN_LANES;
             if (ask)
                 __builtin_prefetch((const void *)(next + v * QN_LANES * sizeof(float)), 0, 2);
             line[v] = tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
         }
-        UNROLLED
+        QN_UNROLLED
         for (size_t i = 0; i < rows; i++) {
             const v16 factor = v16_set1(a[i * a_row + j * a_col]);
-            UNROLLED
+            QN_UNROLLED
             for (size_t v = 0; v < vectors; v++)
                 sum[i * vectors + v] = v16_fma(factor, line[v], sum[i * vectors + v]);
         }
     }
-    UNROLLED
+    QN_UNROLLED
     for (size_t i = 0; i < rows; i++) {
-        UNROLLED
+        QN_UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             float *to = c + i * c_row + v * QN_LANES;
             if (tail < QN_LANES)

@@ -14,13 +14,6 @@
 
 #include <stdbool.h>
 
-/* Before a loop over vectors: neither compiler may leave it for after the array has gone to memory. */
-#ifdef __clang__
-#define UNROLLED _Pragma("clang loop unroll(full)")
-#else
-#define UNROLLED _Pragma("GCC unroll 8")
-#endif
-
 /* What the two ends of a transform multiply by. */
 struct ends {
     const float *before, *after; /* of the same element as the data, or NULL */
@@ -31,7 +24,7 @@ struct ends {
 /* Butterflies between n vectors, n and distance constants where this is called. */
 QN_INLINE void vector_stage(v16 *v, size_t n, size_t distance)
 {
-    UNROLLED
+    QN_UNROLLED
     for (size_t pair = 0; pair < n / 2; pair++) {
         const size_t i = pair / distance * 2 * distance + pair % distance;
         const v16 a = v[i], b = v[i + distance];
@@ -42,7 +35,7 @@ QN_INLINE void vector_stage(v16 *v, size_t n, size_t distance)
 
 QN_INLINE void vector_multiply(v16 *v, size_t n, const float *by, size_t stride)
 {
-    UNROLLED
+    QN_UNROLLED
     for (size_t i = 0; i < n; i++)
         v[i] = v16_mul(v[i], v16_load(by + i * stride));
 }
@@ -51,13 +44,13 @@ QN_INLINE void vector_multiply(v16 *v, size_t n, const float *by, size_t stride)
 QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct ends *ends)
 {
     v16 v[GROUP];
-    UNROLLED
+    QN_UNROLLED
     for (size_t i = 0; i < n; i++)
         v[i] = v16_load(x + at + i * stride);
     if (first && ends->before)
         vector_multiply(v, n, ends->before + at, stride);
     if (first) {
-        UNROLLED
+        QN_UNROLLED
         for (size_t i = 0; i < n; i++)
             v[i] = lane_stages(v[i], QN_LANES);
     }
@@ -68,13 +61,13 @@ QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, co
     if (n > 4)
         vector_stage(v, n, 4);
     if (ends->last) {
-        UNROLLED
+        QN_UNROLLED
         for (size_t i = 0; i < n; i++)
             v[i] = v16_mul(v[i], v16_set1(ends->scale));
     }
     if (ends->last && ends->after)
         vector_multiply(v, n, ends->after + at, stride);
-    UNROLLED
+    QN_UNROLLED
     for (size_t i = 0; i < n; i++)
         v16_store(x + at + i * stride, v[i]);
 }
