@@ -213,7 +213,7 @@ static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size
 
 /* ---- Speed ---- */
 
-enum { BENCH_DIM = 128, BENCH_BYTES = 64 << 20 };
+enum { BENCH_DIM = 128, BENCH_BYTES = 256 << 20 };
 
 struct timed {
     const qn_kernels *kernels;

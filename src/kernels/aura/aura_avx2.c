@@ -1,7 +1,7 @@
 /* AURA for AVX2: centroids are looked up byte by byte, sixteen entries of a table at a time. */
 #define QN_V16_AVX2
 #define QUERY_GROUP 4
-enum { SUMS = 4 };
+enum { SUMS = 4, KEY_SUMS = 4 };
 
 #include "kernels/aura/aura.h"
 #include "kernels/vec16.h"

@@ -1,7 +1,7 @@
 /* AURA for AVX-512: centroids are looked up thirty-two at a time in tables that stay in registers. */
 #define QN_V16_AVX512
 #define QUERY_GROUP 8
-enum { SUMS = 16 };
+enum { SUMS = 16, KEY_SUMS = 8 };
 
 #include "kernels/aura/aura.h"
 #include "kernels/vec16.h"
@@ -69,11 +69,13 @@ QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, table
     }
 }
 
+/* The pair is read by the instruction itself: gcc would read all of them once, more than there are registers, and keep them on
+ * the stack. */
 QN_INLINE v16i words_dot(v16i sum, words w, const int16_t *pair)
 {
-    int32_t both;
-    memcpy(&both, pair, sizeof both);
-    return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(both));
+    typedef int32_t __attribute__((may_alias, aligned(2))) both;
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const both *)pair));
+    return sum;
 }
 
 QN_INLINE void store_i16(int16_t *p, v16i a)

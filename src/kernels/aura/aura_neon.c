@@ -1,7 +1,7 @@
 /* AURA for NEON: centroids are looked up byte by byte, sixteen or sixty-four entries of a table at a time. */
 #define QN_V16_NEON
 #define QUERY_GROUP 4
-enum { SUMS = 4 };
+enum { SUMS = 4, KEY_SUMS = 4 };
 
 #include "kernels/aura/aura.h"
 #include "kernels/vec16.h"

@@ -1,5 +1,6 @@
 /* AURA over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most queries that
- * share what is decoded (8 or 4), SUMS, the sums that fit its registers (a multiple of that), and
+ * share what is decoded (8 or 4), SUMS and KEY_SUMS, the sums of values and of keys that its registers take (multiples of
+ * that), and
  *
  *   tables                                    the centroids of a codec, in registers as far as they go
  *   tables_of(codec, bits)
@@ -40,6 +41,7 @@ static void add_simd(float *y, float weight, const float *x, size_t n)
 
 /* ---- Blocks ---- */
 
+#define KEY_TILES(n) (KEY_SUMS / (n) < 2 ? KEY_SUMS / (n) : 2) /* that are taken at once */
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
@@ -119,7 +121,7 @@ QN_INLINE void group_scores(const int16_t *queries, const float *query_scales, s
 {
     const size_t dim = block->key_codec->dim, tile_bytes = 64 * ((dim * bits + 31) / 32);
     const float *scales = (const float *)(const void *)(block->keys + QN_AURA_BLOCK / QN_AURA_TILE * tile_bytes);
-    const size_t tiles = SUMS / n < 2 ? SUMS / n : 2, n_tiles = (n_keys + QN_AURA_TILE - 1) / QN_AURA_TILE;
+    const size_t tiles = KEY_TILES(n), n_tiles = (n_keys + QN_AURA_TILE - 1) / QN_AURA_TILE;
     const tables t = tables_of(block->key_codec, bits);
     size_t i = 0;
     for (; i + tiles <= n_tiles; i += tiles)
@@ -148,15 +150,14 @@ static float softmax_row(float *p, const float *scales, size_t visible, size_t n
 {
     v16 partial = v16_set1(0), weights = v16_set1(0);
     const float highest = largest_of(p, visible);
-    for (size_t j = 0; j < n_keys; j += QN_LANES) {
+    for (size_t j = 0; j < visible; j += QN_LANES) {
         v16 e = v16_exp(v16_add(v16_load(p + j), v16_set1(-highest))), w = v16_mul(e, v16_load(scales + j));
-        if (visible < j + QN_LANES) {
-            const size_t n = visible > j ? visible - j : 0;
+        if (visible - j < QN_LANES) {
             float keep[QN_LANES];
             v16_store(keep, e);
-            e = v16_load_n(keep, n);
+            e = v16_load_n(keep, visible - j);
             v16_store(keep, w);
-            w = v16_load_n(keep, n);
+            w = v16_load_n(keep, visible - j);
         }
         v16_store(p + j, w);
         partial = v16_add(partial, e);
@@ -167,8 +168,11 @@ static float softmax_row(float *p, const float *scales, size_t visible, size_t n
     const float heaviest = largest_of(p, visible), by_largest = (heaviest > 0 ? heaviest : 0) / INT16_MAX;
     const float by_sum = v16_sum(weights) / QN_AURA_INT_SUM, unit = by_sum > by_largest ? by_sum : by_largest;
     const v16 inverse = v16_set1(unit > QN_AURA_TINY ? 1 / unit : 0);
-    for (size_t j = 0; j < n_keys; j += QN_LANES)
+    size_t j = 0;
+    for (; j < visible; j += QN_LANES)
         store_i16(whole + j, v16_to_int(v16_mul(v16_load(p + j), inverse)));
+    for (; j < n_keys; j++)
+        whole[j] = 0;
     return unit;
 }
 
@@ -228,9 +232,8 @@ typedef struct group {
     size_t n_keys;
     ahead next;
     float *out;
-    float units[QUERY_GROUP];
-    float scores[QUERY_GROUP * QN_AURA_BLOCK];
-    int16_t whole[QUERY_GROUP * QN_AURA_BLOCK];
+    float *units, *scores; /* [QUERY_GROUP], [QUERY_GROUP][QN_AURA_BLOCK] */
+    int16_t *whole;        /* [QUERY_GROUP][QN_AURA_BLOCK] */
 } group;
 
 #define KEYS_AND_VALUES(n, bits)                                                                                               \
@@ -285,10 +288,12 @@ static void group_block(const int16_t *queries, const float *query_scales, size_
     const size_t key_units = (dim + UNIT_CODES(key_bits) - 1) / UNIT_CODES(key_bits);
     const size_t width = SUMS / n, columns = dim / QN_AURA_TILE, passes = columns / width + columns % width;
     const float *scales = (const float *)(const void *)(block->values + value_codes);
-    group g = { .queries = queries, .query_scales = query_scales, .block = block, .out = out };
+    float units[QUERY_GROUP], scores[QUERY_GROUP * QN_AURA_BLOCK];
+    int16_t whole[QUERY_GROUP * QN_AURA_BLOCK];
+    group g = { queries, query_scales, block, 0, { 0 }, out, units, scores, whole };
     for (size_t q = 0; q < n; q++)
         g.n_keys = visible[q] > g.n_keys ? visible[q] : g.n_keys;
-    g.next = ahead_of(block->next_keys ? block->values : NULL, value_part, n_tiles / 2 * key_units);
+    g.next = ahead_of(block->next_keys ? block->values : NULL, value_part, n_tiles / KEY_TILES(n) * key_units);
     keys_of[n][key_bits](&g);
     /* To whole units of values: 32 positions hold them for all bits. */
     const size_t padded = (g.n_keys + 31) / 32 * 32;
