@@ -135,12 +135,16 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
 typedef struct qn_session_params {
     uint32_t n_ctx;         /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
     uint32_t n_batch;       /* rows that one step works on, 1 to 4096; 0: 128. Affects memory and speed, never results */
-    const char *kv;         /* cache format: NULL or "f16" */
+    const char *kv;         /* cache format: NULL or "f16"; or AURA codes of so many bits: "aura8", "aura6", "aura4", "aura3",
+                               "aura2", and "aura4v3", "aura4v2" with fewer for values than for keys */
     uint32_t n_checkpoints; /* how many qn_session_checkpoint keeps, 1 to 64; 0: 4 */
+    qn_log_fn on_log;       /* told when the cache is of another format than `kv`; NULL: nobody is */
+    void *user;             /* handed to it */
 } qn_session_params;
 
 /* qn_session_create - an empty session. params NULL for the defaults. Memory for n_ctx positions is reserved at once and
- * becomes resident as it fills. The model must outlive it. */
+ * becomes resident as it fills. The model must outlive it. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values; where a
+ * model has others the cache is f16, and on_log is told. */
 QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out);
 QN_API void qn_session_free(qn_session *session);
 
@@ -173,6 +177,9 @@ QN_API uint32_t qn_session_reach(const qn_session *session, uint32_t length);
  * the next call when the conversation goes on. Evaluating anything, or truncating to fewer tokens, forgets it; truncating to
  * the length of a checkpoint brings back the one that was pending there. */
 QN_API bool qn_session_pending(const qn_session *session, qn_token *token);
+
+/* qn_session_kv - the format of its cache: "aura4". */
+QN_API const char *qn_session_kv(const qn_session *session);
 
 /* qn_session_cache_bytes - bytes of cache that `length` tokens take: keys and values of each, and what recurrent layers
  * remember, which is the same for any length. */

@@ -16,6 +16,7 @@ struct bench {
     qn_model_args model;
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format;
+    const char *kv; /* of the session, which may not be what was asked for */
 };
 
 /* One line of the result. */
@@ -121,7 +122,7 @@ static void print_table_line(const struct bench *bench, struct test *test, int n
     if (test->decode && limit > 0)
         snprintf(share, sizeof share, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
     printf("%-10s %8lld %8d %8s %26s %12.1f %10.1f %10s\n", test->name, (long long)bench->depth, n_threads,
-           bench->model.kv ? bench->model.kv : "f16", rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
+           bench->kv, rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
 }
 
 static void print_json(const struct bench *bench, struct test *test, int n_threads)
@@ -130,7 +131,7 @@ static void print_json(const struct bench *bench, struct test *test, int n_threa
     const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
     printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%lld,\"threads\":%d,\"device\":\"cpu\",\"kv\":\"%s\","
            "\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
-           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->model.kv ? bench->model.kv : "f16", rate,
+           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->kv, rate,
            test->rates[0], test->rates[n - 1], (unsigned long long)test->bytes_per_token);
     if (limit > 0)
         printf("\"read_gb_per_s\":%.3f,", limit * 1e-9);
@@ -181,6 +182,8 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
 {
     const size_t n_prompt = (size_t)bench->n_prompt, n_generate = (size_t)bench->n_generate, depth = (size_t)bench->depth;
     const size_t longest = n_prompt > n_generate ? n_prompt : n_generate;
+    const uint64_t cache_bytes =
+        qn_session_cache_bytes(session, (uint32_t)depth) - qn_session_cache_bytes(session, 0);
     qn_token *tokens = NULL;
     float *logits = NULL;
     struct test *test = NULL;
@@ -202,7 +205,7 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
         if (!test->n_tokens)
             continue;
         snprintf(test->name, sizeof test->name, "%s%zu", decode ? "tg" : "pp", test->n_tokens);
-        test->bytes_per_token = info->bytes_per_token + info->cache_bytes_per_position * depth + info->recurrent_bytes +
+        test->bytes_per_token = info->bytes_per_token + cache_bytes + info->recurrent_bytes +
                                 info->recurrent_bytes / 64; /* read by every token, written by every 64th */
         status = run_test(bench, test, session, tokens + depth, logits, bandwidth, info->n_threads);
     }
@@ -231,6 +234,7 @@ int qn_cli_bench(int argc, char **argv)
     if (status == QN_EXIT_DONE) {
         const qn_model_info info = qn_model_get_info(model);
         qn_signals_session(session);
+        bench.kv = qn_session_kv(session);
         status = run_tests(&bench, session, &info, &bandwidth);
         qn_signals_session(NULL);
     }

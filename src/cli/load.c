@@ -34,6 +34,12 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
+static void log_note(void *unused, const char *line)
+{
+    (void)unused;
+    qn_cli_error("note: %s", line);
+}
+
 int qn_open_session(const qn_model_args *args, qn_model *model, uint32_t context, qn_session **session)
 {
     const qn_session_params params = {
@@ -41,6 +47,7 @@ int qn_open_session(const qn_model_args *args, qn_model *model, uint32_t context
         .n_batch = (uint32_t)args->batch,
         .kv = args->kv,
         .n_checkpoints = 1,
+        .on_log = log_note,
     };
     const qn_status status =
         args->load ? qn_session_restore(model, args->load, &params, session) : qn_session_create(model, &params, session);

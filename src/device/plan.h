@@ -10,6 +10,7 @@
 #define QN_DEVICE_PLAN_H
 
 #include "base/status.h"
+#include "kernels/aura/aura.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rope/rope.h"
 
@@ -17,25 +18,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an operation needs to know of a session's f16 key-value cache. Blocks of QN_KEY_BLOCK positions follow one another, and
+/* Positions from a multiple of this up to the next share bytes of a cache with no others, whatever its format. */
+enum { QN_KV_RUN = 32 };
+
+/* What an operation needs to know of a session's key-value cache. Blocks of QN_KEY_BLOCK positions follow one another, and
  * within a block the layers, so that memory fills from the front and large pages waste little of it; a head's part of a block
- * is in the layout of kernels/attention/attention.h. */
+ * is in the layout of kernels/attention/attention.h, or of kernels/aura/aura.h where there are codecs. */
 typedef struct qn_kv_view {
-    uint16_t *memory;      /* [blocks][n_slots][keys, values][n_heads][head_values] */
+    uint8_t *memory;       /* [blocks][n_slots]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
     const uint32_t *slots; /* [n_layers]: a layer's number among those with attention */
     size_t n_slots, n_heads;
-    size_t head_values; /* QN_KEY_BLOCK * head_dim */
+    size_t key_bytes, value_bytes;                /* of a head's part of a block: multiples of 64 */
+    const qn_aura_codec *key_codec, *value_codec; /* both NULL: f16 */
 } qn_kv_view;
 
-/* qn_kv_keys - the keys of a block of positions of a head; its values are n_heads * head_values further on. */
-static inline uint16_t *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t block, size_t head)
+/* qn_kv_keys, qn_kv_values - a head's part of a block of positions. */
+static inline void *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t block, size_t head)
 {
-    return view->memory + ((block * view->n_slots + view->slots[layer]) * 2 * view->n_heads + head) * view->head_values;
+    return view->memory + (block * view->n_slots + view->slots[layer]) * view->n_heads * (view->key_bytes + view->value_bytes) +
+           head * view->key_bytes;
 }
 
-static inline uint16_t *qn_kv_values(const qn_kv_view *view, size_t layer, size_t block, size_t head)
+static inline void *qn_kv_values(const qn_kv_view *view, size_t layer, size_t block, size_t head)
 {
-    return qn_kv_keys(view, layer, block, head) + view->n_heads * view->head_values;
+    return (uint8_t *)qn_kv_keys(view, layer, block, 0) + view->n_heads * view->key_bytes + head * view->value_bytes;
 }
 
 /* The sizes of Gated DeltaNet layers, the same in every one. */
@@ -97,9 +103,11 @@ typedef enum qn_op_kind {
     QN_OP_EMBED,         /* table rows of the tokens into a buffer; angles of the positions for rope */
     QN_OP_NORM,          /* RMS norm of a buffer into activations */
     QN_OP_MATMUL,        /* activations by some matrices, each into a buffer, stored or added */
-    QN_OP_HEADS,         /* q and k norm per head, rope, scale; keys and values into the cache */
+    QN_OP_HEADS,         /* q and k norm per head, rope, scale; keys and values into the cache; queries of a cache of codes
+                            become whole numbers in its rotated basis, and lie in the place of the floats: [head_dim] int16 and
+                            their scale */
     QN_OP_ATTENTION,     /* queries against the cache: whole results or partial ones, block by block */
-    QN_OP_ATTENTION_OUT, /* partial results merged, gates; into activations */
+    QN_OP_ATTENTION_OUT, /* partial results merged and rotated back, gates; into activations */
     QN_OP_SWIGLU,        /* silu(gate) * up into activations */
     QN_OP_CONV,          /* causal convolution over time and SiLU; l2 norm of q and k heads; alpha and beta into gates */
     QN_OP_DELTA,         /* delta rule: states and corrected values of a layer brought up to date */

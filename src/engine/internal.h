@@ -23,9 +23,10 @@ struct qn_model {
     unsigned cpu;
     qn_team *team;
     qn_executor *executor;
+    qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of caches, by bits; made when the first session asks */
     uint8_t **packed; /* [n_packed] copies that the plan's matrices point to */
     size_t n_packed, cap_packed;
-    pthread_mutex_t lock; /* held while the plan runs or is reserved */
+    pthread_mutex_t lock; /* held while the plan runs or is reserved, and while codecs are made */
     bool has_lock;
     qn_tokenizer *tokenizer; /* NULL when the file has none that quern can use */
     qn_chat_template *chat;
@@ -46,6 +47,7 @@ enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
 
 struct qn_session {
     qn_model *model;
+    const qn_kv_format *format; /* of kv: what was asked for, or f16 where the model's head size has no codes */
     qn_kv kv;
     qn_recurrent recurrent; /* zeroed where the model has no recurrent layers */
     uint32_t n_ctx, n_batch, length;
@@ -59,6 +61,13 @@ struct qn_session {
     void *progress_user;
     atomic_bool cancelled;
 };
+
+/* qn_model_kv_format - the format of that name, NULL for the default; or f16 where the model's head size has no codes.
+ * QN_ERR_UNSUPPORTED when there is no such name. */
+qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format);
+
+/* qn_model_kv_codecs - what a cache of that format encodes with; the model's. The lock must not be held. */
+qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs);
 
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);

@@ -142,6 +142,8 @@ void qn_model_free(qn_model *model)
     qn_executor_free(model->executor);
     qn_team_free(model->team);
     qn_plan_free(&model->plan);
+    for (size_t bits = 0; bits <= QN_KV_MAX_BITS; bits++)
+        qn_aura_codec_delete(model->codecs[bits]);
     for (size_t i = 0; i < model->n_packed; i++)
         qn_free(model->packed[i]);
     free(model->packed);
@@ -169,13 +171,42 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .n_params = model->n_params,
         .file_bytes = qn_gguf_file_size(model->file),
         .bytes_per_token = qn_plan_weight_bytes(&model->plan),
-        .cache_bytes_per_position = qn_kv_position_bytes(model->plan.is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim),
+        .cache_bytes_per_position = qn_kv_position_bytes(model->plan.is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim,
+                                                         (qn_kv_codecs){ 0 }),
         .recurrent_bytes = qn_recurrent_state_bytes(&model->plan.recurrent, model->plan.is_recurrent, h->n_layers),
         .n_threads = model->team ? qn_team_size(model->team) : 0,
         .cpu = qn_cpu_name(model->cpu),
         .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
         .chat_template = model->chat ? qn_chat_template_name(model->chat) : "",
     };
+}
+
+/* ---- Formats of caches ---- */
+
+qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format)
+{
+    QN_TRY(qn_kv_format_named(name ? name : "f16", format));
+    if ((*format)->key_bits && !qn_aura_dim_ok(model->hparams.head_dim))
+        return qn_kv_format_named("f16", format);
+    return QN_OK;
+}
+
+static qn_status codec_of(qn_model *model, unsigned bits, const qn_aura_codec **out)
+{
+    if (bits && !model->codecs[bits])
+        QN_TRY(qn_aura_codec_new(&model->codecs[bits], model->hparams.head_dim, bits, QN_KV_SEED));
+    *out = model->codecs[bits];
+    return QN_OK;
+}
+
+qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs)
+{
+    pthread_mutex_lock(&model->lock);
+    qn_status status = codec_of(model, format->key_bits, &codecs->keys);
+    if (status == QN_OK)
+        status = codec_of(model, format->value_bits, &codecs->values);
+    pthread_mutex_unlock(&model->lock);
+    return status;
 }
 
 /* ---- Text ---- */

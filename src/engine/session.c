@@ -19,7 +19,9 @@ static qn_status create(qn_session *session)
 {
     const qn_hparams *h = &session->model->hparams;
     const qn_plan *plan = &session->model->plan;
-    QN_TRY(qn_kv_create(&session->kv, plan->is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim, session->n_ctx));
+    qn_kv_codecs codecs;
+    QN_TRY(qn_model_kv_codecs(session->model, session->format, &codecs));
+    QN_TRY(qn_kv_create(&session->kv, plan->is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim, session->n_ctx, codecs));
     if (plan->recurrent.n_v_heads)
         QN_TRY(qn_recurrent_create(&session->recurrent, &plan->recurrent, plan->is_recurrent, h->n_layers));
     QN_TRY(qn_alloc(&session->checkpoints, session->max_checkpoints, sizeof *session->checkpoints, "session"));
@@ -32,6 +34,16 @@ static qn_status create(qn_session *session)
     return status;
 }
 
+static void log_fallback(const qn_model *model, const qn_session_params *params, const qn_kv_format *format)
+{
+    char line[128];
+    if (!params->on_log || !params->kv || strcmp(params->kv, format->name) == 0)
+        return;
+    snprintf(line, sizeof line, "cache: heads of %u values cannot be kept as %s; they are kept as %s",
+             (unsigned)model->hparams.head_dim, params->kv, format->name);
+    params->on_log(params->user, line);
+}
+
 qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out)
 {
     const qn_session_params defaults = { 0 };
@@ -39,8 +51,8 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     *out = NULL;
     if (!model->executor)
         return qn_fail(QN_ERR_INVALID, "%s: loaded as a vocabulary alone, there is nothing to run", qn_gguf_path(model->file));
-    if (params->kv && strcmp(params->kv, "f16"))
-        return qn_fail(QN_ERR_UNSUPPORTED, "cache format '%s' is not supported (f16)", params->kv);
+    const qn_kv_format *format;
+    QN_TRY(qn_model_kv_format(model, params->kv, &format));
     if (params->n_ctx > QN_MAX_CTX)
         return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)params->n_ctx, QN_MAX_CTX);
     if (params->n_batch > MAX_BATCH)
@@ -48,10 +60,12 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     if (params->n_checkpoints > MAX_CHECKPOINTS)
         return qn_fail(QN_ERR_INVALID, "checkpoints: %u, at most %d are allowed", (unsigned)params->n_checkpoints,
                        MAX_CHECKPOINTS);
+    log_fallback(model, params, format);
     const uint32_t n_ctx_train = model->hparams.n_ctx_train;
     qn_session *session;
     QN_TRY(qn_alloc(&session, 1, sizeof *session, "session"));
     session->model = model;
+    session->format = format;
     session->n_ctx = params->n_ctx ? params->n_ctx : n_ctx_train < DEFAULT_CTX ? n_ctx_train : DEFAULT_CTX;
     session->n_batch = params->n_batch ? params->n_batch : DEFAULT_BATCH;
     session->n_batch = session->n_batch < session->n_ctx ? session->n_batch : session->n_ctx;
@@ -103,6 +117,11 @@ bool qn_session_pending(const qn_session *session, qn_token *token)
         return false;
     *token = session->pending;
     return true;
+}
+
+const char *qn_session_kv(const qn_session *session)
+{
+    return session->format->name;
 }
 
 uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)

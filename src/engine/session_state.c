@@ -19,14 +19,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go into the f
 
 static qn_status copy_contents(qn_session *to, const qn_session *from)
 {
-    uint16_t *data, *source;
-    size_t count;
+    uint8_t *data, *source;
+    size_t size;
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
-    for (size_t part = 0; qn_kv_part(&from->kv, part, from->length, &source, &count); part++)
-        if (qn_kv_part(&to->kv, part, from->length, &data, &count) && count)
-            memcpy(data, source, count * sizeof *data);
+    for (size_t part = 0; qn_kv_part(&from->kv, part, from->length, &source, &size); part++)
+        if (qn_kv_part(&to->kv, part, from->length, &data, &size) && size)
+            memcpy(data, source, size);
     qn_recurrent_copy(&to->recurrent, &from->recurrent);
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
@@ -42,6 +42,7 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 {
     const qn_session_params params = { .n_ctx = session->n_ctx,
                                        .n_batch = session->n_batch,
+                                       .kv = session->format->name,
                                        .n_checkpoints = session->max_checkpoints };
     qn_session *fork;
     *out = NULL;
@@ -62,12 +63,12 @@ typedef qn_status (*piece_fn)(void *context, void *data, size_t bytes);
 /* All memory of the session's tokens, in the order of the file. */
 static qn_status each_piece(const qn_session *session, piece_fn piece, void *context)
 {
-    uint16_t *halves;
+    uint8_t *rows;
     float *floats;
-    size_t count;
+    size_t size, count;
     QN_TRY(piece(context, session->tokens, session->length * sizeof *session->tokens));
-    for (size_t part = 0; qn_kv_part(&session->kv, part, session->length, &halves, &count); part++)
-        QN_TRY(piece(context, halves, count * sizeof *halves));
+    for (size_t part = 0; qn_kv_part(&session->kv, part, session->length, &rows, &size); part++)
+        QN_TRY(piece(context, rows, size));
     for (size_t layer = 0; layer < session->recurrent.n_layers; layer++)
         for (size_t part = 0; qn_recurrent_part(&session->recurrent, layer, part, &floats, &count); part++)
             QN_TRY(piece(context, floats, count * sizeof *floats));
@@ -115,9 +116,9 @@ static qn_status save(struct saving *s, const qn_session *session, const char *p
                                       .length = session->length,
                                       .capacity = session->n_ctx,
                                       .pending = session->pending,
-                                      .kv = "f16",
                                       .file_bytes = file_bytes(session) };
     memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
+    memcpy(header.kv, session->format->name, strlen(session->format->name));
     QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
     header.checksum = header_checksum(&header);
     QN_TRY(qn_new_file_create(&s->file, path));
@@ -198,6 +199,7 @@ static qn_status open_file(struct restoring *r)
 static qn_status check_header(struct restoring *r, const qn_model *model, const qn_session_params *params)
 {
     struct qn_state_header *h = &r->header;
+    const qn_kv_format *format, *wanted;
     uint64_t fingerprint;
     if (r->size < sizeof *h + sizeof(uint64_t))
         return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path, (unsigned long long)r->size);
@@ -210,13 +212,14 @@ static qn_status check_header(struct restoring *r, const qn_model *model, const 
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
-    if (strcmp(h->kv, "f16") != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format '%s' is not supported (f16)", r->path, h->kv);
-    if (params->kv && strcmp(params->kv, h->kv) != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv, params->kv);
+    if (qn_kv_format_named(h->kv, &format) != QN_OK)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format '%s' is not supported", r->path, h->kv);
     QN_TRY(qn_model_fingerprint(model, &fingerprint));
     if (h->fingerprint != fingerprint)
         return qn_fail(QN_ERR_INVALID, "%s: was saved with another model than %s", r->path, qn_gguf_path(model->file));
+    QN_TRY(qn_model_kv_format(model, params->kv ? params->kv : h->kv, &wanted));
+    if (strcmp(wanted->name, format->name) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv, wanted->name);
     if (h->file_bytes != r->size)
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: it has %llu bytes, expected %llu", r->path, (unsigned long long)r->size,
                        (unsigned long long)h->file_bytes);
@@ -264,6 +267,7 @@ static qn_status restore(struct restoring *r, qn_model *model, qn_session_params
     QN_TRY(open_file(r));
     QN_TRY(check_header(r, model, &params));
     params.n_ctx = params.n_ctx ? params.n_ctx : r->header.capacity;
+    params.kv = params.kv ? params.kv : r->header.kv;
     QN_TRY(qn_session_create(model, &params, &r->session));
     return read_contents(r);
 }

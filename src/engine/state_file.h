@@ -2,7 +2,7 @@
  *
  *   header     struct qn_state_header
  *   tokens     [length] i32
- *   cache      the parts of qn_kv_part for `length` positions, f16
+ *   cache      the parts of qn_kv_part for `length` positions, in the format that the header names
  *   recurrent  the parts of qn_recurrent_part, layer by layer, f32
  *   checksum   u64: xxHash64 of everything before it
  *

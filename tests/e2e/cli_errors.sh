@@ -62,9 +62,8 @@ quern
 quern --version
 { [ $status -eq 0 ] && grep -qE '^quern [0-9]+\.[0-9]+\.[0-9]+$' "$work/out"; } || fail "quern --version"
 
-# ---- Devices and caches that this build has not ----
+# ---- Devices that this build has not ----
 refuses 1 '--device cuda: ' run -m "$model" -p x --device cuda
-refuses 1 'aura4' logits -m "$model" --ids 1 -o "$work/l" --kv aura4
 
 # ---- Bad files ----
 : >"$work/empty"

@@ -6,9 +6,12 @@
 
 #include <string.h>
 
-/* Scratch of one thread for attention: a tile of queries with their running results, one block's results, and scores. */
+/* Scratch of one thread for attention: a tile of queries with their running results, one block's results, and scores. Queries
+ * of a cache of codes are whole numbers, in the same place. */
 struct attention_scratch {
     float *queries, *block, *running, *scores;
+    int16_t *whole;
+    float query_scales[QN_QUERY_TILE];
     float m[QN_QUERY_TILE], l[QN_QUERY_TILE], block_m[QN_QUERY_TILE], block_l[QN_QUERY_TILE];
     uint16_t visible[QN_QUERY_TILE];
 };
@@ -23,6 +26,7 @@ static struct attention_scratch *attention_scratch_at(unsigned char *memory, siz
 {
     struct attention_scratch *s = (struct attention_scratch *)memory;
     s->queries = (float *)(memory + qn_round_up(sizeof *s, QN_ALIGN));
+    s->whole = (int16_t *)(void *)s->queries;
     s->block = s->queries + QN_QUERY_TILE * head_dim;
     s->running = s->block + QN_QUERY_TILE * head_dim;
     s->scores = s->running + QN_QUERY_TILE * head_dim;
@@ -38,8 +42,8 @@ static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
         bytes = need > bytes ? need : bytes;
     }
     for (size_t i = 0; i < plan->n_ops; i++) {
-        /* A unit's values, and behind them the head that attention merges. */
-        const size_t need = (qn_unit_values(plan, &plan->ops[i]) + plan->heads.head_dim) * sizeof(float);
+        /* A unit's values, and behind them the head that attention merges, before and after it is rotated back. */
+        const size_t need = (qn_unit_values(plan, &plan->ops[i]) + 2 * plan->heads.head_dim) * sizeof(float);
         bytes = need > bytes ? need : bytes;
     }
     const size_t delta = plan->recurrent.n_v_heads ? qn_gdn_scratch(plan->recurrent.head_k) : 0;
@@ -185,31 +189,73 @@ static void turn_head(const qn_executor *ex, const qn_op *op, float *x, const fl
     ex->kernels->rope.apply(x, ex->plan->cosines + row * half, ex->plan->sines + row * half, op->heads.n_rot, op->heads.rope);
 }
 
+static void encode_query(const qn_executor *ex, const qn_aura_codec *codec, float *q)
+{
+    float turned[QN_AURA_MAX_DIM], scale;
+    int16_t whole[QN_AURA_MAX_DIM];
+    qn_aura_rotate(&ex->kernels->aura, codec, turned, q);
+    qn_aura_query(whole, &scale, turned, codec);
+    memcpy(q, whole, codec->dim * sizeof *whole);
+    memcpy((uint8_t *)q + codec->dim * sizeof *whole, &scale, sizeof scale);
+}
+
+static void turn_query(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
+{
+    const qn_attention_shape *h = &op->heads;
+    const qn_kv_view *cache = ex->step->rows[row].cache;
+    const float *from = qn_buffer_row(ex, op->in, row) + head * h->head_dim * (h->gated ? 2 : 1);
+    float *q = qn_buffer_row(ex, op->out, row) + head * h->head_dim;
+    if (q != from)
+        memcpy(q, from, h->head_dim * sizeof *q);
+    turn_head(ex, op, q, op->weight, row);
+    for (size_t d = 0; d < h->head_dim; d++)
+        q[d] *= h->scale;
+    if (cache->key_codec)
+        encode_query(ex, cache->key_codec, q);
+}
+
+static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_t kv)
+{
+    const size_t dim = op->heads.head_dim, layer = (size_t)op->layer;
+    const qn_row *r = &ex->step->rows[row];
+    const qn_kv_view *cache = r->cache;
+    const size_t block = r->position / QN_KEY_BLOCK, position = r->position % QN_KEY_BLOCK;
+    void *keys = qn_kv_keys(cache, layer, block, kv), *values = qn_kv_values(cache, layer, block, kv);
+    float *key = qn_buffer_row(ex, op->in2, row) + kv * dim;
+    const float *value = qn_buffer_row(ex, op->in3, row) + kv * dim;
+    turn_head(ex, op, key, op->weight2, row);
+    if (cache->key_codec)
+        qn_aura_store_block(&ex->kernels->aura, cache->key_codec, cache->value_codec, keys, values, position, key, value);
+    else
+        ex->kernels->attention.store(keys, values, position, key, value, dim);
+}
+
+/* From this row on, how many are of one session and one run of positions, whose codes share bytes. */
+static size_t rows_of_run(const qn_step *step, size_t row)
+{
+    const qn_row *first = &step->rows[row];
+    size_t n = 1;
+    while (row + n < step->n_rows && first[n].cache == first->cache &&
+           first[n].position / QN_KV_RUN == first->position / QN_KV_RUN)
+        n++;
+    return n;
+}
+
+/* Threads share the queries of all rows, and (run of rows, key-value head), dealt out from the last thread on: the first have
+ * the queries that are left over. */
 static void run_heads(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->heads;
-    const size_t units = h->n_heads + h->n_kv_heads;
-    size_t begin, end;
-    qn_team_share(ex->step->n_rows * units, 1, thread, qn_team_size(ex->team), &begin, &end);
-    for (size_t unit = begin; unit < end; unit++) {
-        const size_t row = unit / units, head = unit % units;
-        const qn_row *r = &ex->step->rows[row];
-        if (head < h->n_heads) {
-            const float *from = qn_buffer_row(ex, op->in, row) + head * h->head_dim * (h->gated ? 2 : 1);
-            float *q = qn_buffer_row(ex, op->out, row) + head * h->head_dim;
-            if (q != from)
-                memcpy(q, from, h->head_dim * sizeof *q);
-            turn_head(ex, op, q, op->weight, row);
-            for (size_t d = 0; d < h->head_dim; d++)
-                q[d] *= h->scale;
-        } else {
-            const size_t kv = head - h->n_heads, block = r->position / QN_KEY_BLOCK;
-            float *k = qn_buffer_row(ex, op->in2, row) + kv * h->head_dim;
-            turn_head(ex, op, k, op->weight2, row);
-            ex->kernels->attention.store(qn_kv_keys(r->cache, (size_t)op->layer, block, kv),
-                                         qn_kv_values(r->cache, (size_t)op->layer, block, kv), r->position % QN_KEY_BLOCK, k,
-                                         qn_buffer_row(ex, op->in3, row) + kv * h->head_dim, h->head_dim);
-        }
+    const size_t n_threads = (size_t)qn_team_size(ex->team), mine = n_threads - 1 - (size_t)thread;
+    size_t begin, end, unit = 0;
+    qn_team_share(ex->step->n_rows * h->n_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        turn_query(ex, op, i / h->n_heads, i % h->n_heads);
+    for (size_t row = 0, n; row < ex->step->n_rows; row += n) {
+        n = rows_of_run(ex->step, row);
+        for (size_t kv = 0; kv < h->n_kv_heads; kv++, unit++)
+            for (size_t i = 0; unit % n_threads == mine && i < n; i++)
+                store_head(ex, op, row + i, kv);
     }
 }
 
@@ -233,6 +279,44 @@ static size_t partial_base(const qn_executor *ex, size_t row)
     return base;
 }
 
+/* A tile's query i, as HEADS has left it. */
+static void take_query(struct attention_scratch *s, const qn_kv_view *cache, size_t i, const float *q, size_t dim)
+{
+    if (!cache->key_codec) {
+        memcpy(s->queries + i * dim, q, dim * sizeof *q);
+        return;
+    }
+    memcpy(s->whole + i * dim, q, dim * sizeof *s->whole);
+    memcpy(&s->query_scales[i], (const uint8_t *)q + dim * sizeof *s->whole, sizeof s->query_scales[i]);
+}
+
+/* The scratch's n queries against one block; `next` is whose keys come next, or NULL. */
+static void attend_block(const qn_executor *ex, struct attention_scratch *s, const qn_kv_view *cache, const void *keys,
+                         const void *values, const void *next, size_t n, size_t dim, float *out, float *m, float *l)
+{
+    if (!cache->key_codec) {
+        ex->kernels->attention.block(s->queries, n, keys, values, s->visible, next, dim, out, m, l, s->scores);
+        return;
+    }
+    const qn_aura_block block = { .key_codec = cache->key_codec,
+                                  .value_codec = cache->value_codec,
+                                  .keys = keys,
+                                  .values = values,
+                                  .next_keys = next };
+    ex->kernels->aura.block(s->whole, s->query_scales, n, &block, s->visible, out, m, l);
+}
+
+/* y = x / l, in the model's basis; x is changed. */
+static void finish_query(const qn_executor *ex, const qn_kv_view *cache, float *y, float *x, float l, size_t dim)
+{
+    if (!cache->value_codec) {
+        ex->kernels->attention.finish(y, x, l, dim);
+        return;
+    }
+    ex->kernels->attention.finish(x, x, l, dim);
+    qn_aura_rotate_back(&ex->kernels->aura, cache->value_codec, y, x);
+}
+
 /* Few rows: threads share (row, block, key-value head); each unit's result goes to the partial buffers. */
 static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
 {
@@ -249,17 +333,19 @@ static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
             const size_t block = (unit - first_unit) / h->n_kv_heads, kv = (unit - first_unit) % h->n_kv_heads;
             const size_t entry = (first_unit / h->n_kv_heads + block) * h->n_heads + kv * group;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_block = next_kv ? block : block + 1;
-            const uint16_t *keys = qn_kv_keys(r->cache, (size_t)op->layer, block, kv);
-            const uint16_t *next =
+            const void *keys = qn_kv_keys(r->cache, (size_t)op->layer, block, kv);
+            const void *next =
                 unit + 1 < first_unit + n_units ? qn_kv_keys(r->cache, (size_t)op->layer, next_block, next_kv) : keys;
             for (size_t q = 0; q < group; q += QN_QUERY_TILE) {
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
-                for (size_t i = 0; i < n; i++)
+                for (size_t i = 0; i < n; i++) {
                     s->visible[i] = visible_in(r, block);
-                ex->kernels->attention.block(qn_buffer_row(ex, op->in, row) + (kv * group + q) * h->head_dim, n, keys,
-                                             qn_kv_values(r->cache, (size_t)op->layer, block, kv), s->visible, next,
-                                             h->head_dim, plan->partial + (entry + q) * h->head_dim,
-                                             plan->partial_m + entry + q, plan->partial_l + entry + q, s->scores);
+                    take_query(s, r->cache, i, qn_buffer_row(ex, op->in, row) + (kv * group + q + i) * h->head_dim,
+                               h->head_dim);
+                }
+                attend_block(ex, s, r->cache, keys, qn_kv_values(r->cache, (size_t)op->layer, block, kv), next, n, h->head_dim,
+                             plan->partial + (entry + q) * h->head_dim, plan->partial_m + entry + q,
+                             plan->partial_l + entry + q);
             }
         }
         first_unit += n_units;
@@ -271,12 +357,12 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, size_t row, size
                         struct attention_scratch *s)
 {
     const qn_attention_shape *h = &op->heads;
-    const qn_attention_kernels *kernels = &ex->kernels->attention;
     const qn_kv_view *cache = ex->step->rows[row].cache;
     const size_t dim = h->head_dim, kv = head / (h->n_heads / h->n_kv_heads), n_queries = n * n_heads;
     size_t n_blocks = 0;
     for (size_t i = 0; i < n; i++) {
-        memcpy(s->queries + i * n_heads * dim, qn_buffer_row(ex, op->in, row + i) + head * dim, n_heads * dim * sizeof(float));
+        for (size_t j = 0; j < n_heads; j++)
+            take_query(s, cache, i * n_heads + j, qn_buffer_row(ex, op->in, row + i) + (head + j) * dim, dim);
         const size_t blocks = blocks_seen(&ex->step->rows[row + i]);
         n_blocks = blocks > n_blocks ? blocks : n_blocks;
     }
@@ -285,17 +371,18 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, size_t row, size
             s->visible[q] = visible_in(&ex->step->rows[row + q / n_heads], block);
         float *out = block ? s->block : s->running;
         /* A single row waits for memory; a tile of many works on what it has read. */
-        const uint16_t *keys = qn_kv_keys(cache, (size_t)op->layer, block, kv);
-        const uint16_t *next = block + 1 < n_blocks ? qn_kv_keys(cache, (size_t)op->layer, block + 1, kv) : keys;
-        kernels->block(s->queries, n_queries, keys, qn_kv_values(cache, (size_t)op->layer, block, kv), s->visible,
-                       n == 1 ? next : NULL, dim, out, block ? s->block_m : s->m, block ? s->block_l : s->l, s->scores);
+        const void *keys = qn_kv_keys(cache, (size_t)op->layer, block, kv);
+        const void *next = block + 1 < n_blocks ? qn_kv_keys(cache, (size_t)op->layer, block + 1, kv) : keys;
+        attend_block(ex, s, cache, keys, qn_kv_values(cache, (size_t)op->layer, block, kv), n == 1 ? next : NULL, n_queries,
+                     dim, out, block ? s->block_m : s->m, block ? s->block_l : s->l);
         for (size_t q = 0; block && q < n_queries; q++)
             if (s->visible[q])
-                kernels->merge(s->running + q * dim, &s->m[q], &s->l[q], s->block + q * dim, s->block_m[q], s->block_l[q], dim);
+                ex->kernels->attention.merge(s->running + q * dim, &s->m[q], &s->l[q], s->block + q * dim, s->block_m[q],
+                                             s->block_l[q], dim);
     }
     for (size_t q = 0; q < n_queries; q++)
-        kernels->finish(qn_buffer_row(ex, op->out, row + q / n_heads) + (head + q % n_heads) * dim, s->running + q * dim,
-                        s->l[q], dim);
+        finish_query(ex, cache, qn_buffer_row(ex, op->out, row + q / n_heads) + (head + q % n_heads) * dim,
+                     s->running + q * dim, s->l[q], dim);
 }
 
 /* Many rows: threads share (tile of rows, key-value head), dealt out in turn because later tiles see more keys. */
@@ -320,20 +407,20 @@ static void attend_whole(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* One head of one row from its partial results, in the order of the blocks. */
-static void merge_head(const qn_executor *ex, const qn_attention_shape *h, size_t base, size_t n_blocks, size_t head,
-                       float *out)
+/* One head of one row from its partial results, in the order of the blocks; `sum` is room for another such head. */
+static void merge_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out, float *sum)
 {
     const qn_plan *plan = ex->plan;
-    size_t entry = base * h->n_heads + head;
+    const size_t n_blocks = blocks_seen(&ex->step->rows[row]);
+    size_t entry = partial_base(ex, row) * h->n_heads + head;
     float m = plan->partial_m[entry], l = plan->partial_l[entry];
-    memcpy(out, plan->partial + entry * h->head_dim, h->head_dim * sizeof *out);
+    memcpy(sum, plan->partial + entry * h->head_dim, h->head_dim * sizeof *sum);
     for (size_t block = 1; block < n_blocks; block++) {
         entry += h->n_heads;
-        ex->kernels->attention.merge(out, &m, &l, plan->partial + entry * h->head_dim, plan->partial_m[entry],
+        ex->kernels->attention.merge(sum, &m, &l, plan->partial + entry * h->head_dim, plan->partial_m[entry],
                                      plan->partial_l[entry], h->head_dim);
     }
-    ex->kernels->attention.finish(out, out, l, h->head_dim);
+    finish_query(ex, ex->step->rows[row].cache, out, sum, l, h->head_dim);
 }
 
 /* Values [from, from + n) of a head's result. */
@@ -342,7 +429,7 @@ static void finish_head(const qn_executor *ex, const qn_op *op, size_t row, size
 {
     const qn_attention_shape *h = &op->heads;
     if (ex->split_keys)
-        merge_head(ex, h, partial_base(ex, row), blocks_seen(&ex->step->rows[row]), head, merged);
+        merge_head(ex, h, row, head, merged, merged + h->head_dim);
     memcpy(values, (ex->split_keys ? merged : qn_buffer_row(ex, op->in, row) + head * h->head_dim) + from, n * sizeof *values);
     if (h->gated)
         ex->kernels->elementwise.gate(values, values, qn_buffer_row(ex, op->in2, row) + (2 * head + 1) * h->head_dim + from, n);
