@@ -102,9 +102,9 @@ static bool find_head(const qn_kv *kv, size_t index, size_t length, uint8_t **he
         return false;
     *held = length - first < QN_KEY_BLOCK ? length - first : QN_KEY_BLOCK;
     *is_keys = within < view->n_heads;
-    *head = kv->memory + index / per_slot * view->n_heads * (view->key_bytes + view->value_bytes) +
-            (*is_keys ? within * view->key_bytes
-                      : view->n_heads * view->key_bytes + (within - view->n_heads) * view->value_bytes);
+    *head =
+        kv->memory + index / per_slot * view->n_heads * (view->key_bytes + view->value_bytes) +
+        (*is_keys ? within * view->key_bytes : view->n_heads * view->key_bytes + (within - view->n_heads) * view->value_bytes);
     return true;
 }
 
@@ -153,8 +153,8 @@ void qn_kv_trim(const qn_kv *kv, size_t length)
     uint8_t *head;
     bool is_keys;
     size_t held;
-    for (size_t i = length / QN_KEY_BLOCK * view->n_slots * 2 * view->n_heads;
-         find_head(kv, i, length, &head, &is_keys, &held); i++)
+    for (size_t i = length / QN_KEY_BLOCK * view->n_slots * 2 * view->n_heads; find_head(kv, i, length, &head, &is_keys, &held);
+         i++)
         if (view->key_codec)
             clear_run(view, head, is_keys, held, kv->head_dim);
         else if (is_keys && held % QN_KEY_TILE)

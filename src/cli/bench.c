@@ -121,8 +121,8 @@ static void print_table_line(const struct bench *bench, struct test *test, int n
     snprintf(rates, sizeof rates, "%.2f (%.2f..%.2f)", rate, test->rates[0], test->rates[n - 1]);
     if (test->decode && limit > 0)
         snprintf(share, sizeof share, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
-    printf("%-10s %8lld %8d %8s %26s %12.1f %10.1f %10s\n", test->name, (long long)bench->depth, n_threads,
-           bench->kv, rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
+    printf("%-10s %8lld %8d %8s %26s %12.1f %10.1f %10s\n", test->name, (long long)bench->depth, n_threads, bench->kv, rates,
+           (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
 }
 
 static void print_json(const struct bench *bench, struct test *test, int n_threads)
@@ -131,8 +131,8 @@ static void print_json(const struct bench *bench, struct test *test, int n_threa
     const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
     printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%lld,\"threads\":%d,\"device\":\"cpu\",\"kv\":\"%s\","
            "\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
-           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->kv, rate,
-           test->rates[0], test->rates[n - 1], (unsigned long long)test->bytes_per_token);
+           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->kv, rate, test->rates[0], test->rates[n - 1],
+           (unsigned long long)test->bytes_per_token);
     if (limit > 0)
         printf("\"read_gb_per_s\":%.3f,", limit * 1e-9);
     else
@@ -182,8 +182,7 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
 {
     const size_t n_prompt = (size_t)bench->n_prompt, n_generate = (size_t)bench->n_generate, depth = (size_t)bench->depth;
     const size_t longest = n_prompt > n_generate ? n_prompt : n_generate;
-    const uint64_t cache_bytes =
-        qn_session_cache_bytes(session, (uint32_t)depth) - qn_session_cache_bytes(session, 0);
+    const uint64_t cache_bytes = qn_session_cache_bytes(session, (uint32_t)depth) - qn_session_cache_bytes(session, 0);
     qn_token *tokens = NULL;
     float *logits = NULL;
     struct test *test = NULL;

@@ -24,7 +24,7 @@ struct qn_model {
     qn_team *team;
     qn_executor *executor;
     qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of caches, by bits; made when the first session asks */
-    uint8_t **packed; /* [n_packed] copies that the plan's matrices point to */
+    uint8_t **packed;                          /* [n_packed] copies that the plan's matrices point to */
     size_t n_packed, cap_packed;
     pthread_mutex_t lock; /* held while the plan runs or is reserved, and while codecs are made */
     bool has_lock;

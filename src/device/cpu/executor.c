@@ -298,11 +298,9 @@ static void attend_block(const qn_executor *ex, struct attention_scratch *s, con
         ex->kernels->attention.block(s->queries, n, keys, values, s->visible, next, dim, out, m, l, s->scores);
         return;
     }
-    const qn_aura_block block = { .key_codec = cache->key_codec,
-                                  .value_codec = cache->value_codec,
-                                  .keys = keys,
-                                  .values = values,
-                                  .next_keys = next };
+    const qn_aura_block block = {
+        .key_codec = cache->key_codec, .value_codec = cache->value_codec, .keys = keys, .values = values, .next_keys = next
+    };
     ex->kernels->aura.block(s->whole, s->query_scales, n, &block, s->visible, out, m, l);
 }
 
