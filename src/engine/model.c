@@ -186,7 +186,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format)
 {
     QN_TRY(qn_kv_format_named(name ? name : "f16", format));
-    if ((*format)->key_bits && !qn_aura_dim_ok(model->hparams.head_dim))
+    if ((*format)->key_bits && qn_aura_check_shape(model->hparams.head_dim, (*format)->key_bits) != QN_OK)
         return qn_kv_format_named("f16", format);
     return QN_OK;
 }
