@@ -84,12 +84,13 @@ typedef struct qn_aura_kernels {
     void (*decode)(float *y, const uint32_t *words, const qn_aura_codec *codec);
     float (*dot)(const float *a, const float *b, size_t n);        /* canonical sum; n a multiple of 16 */
     void (*add)(float *y, float weight, const float *x, size_t n); /* y = fma(weight, x, y) */
-    /* Up to any number of queries [n_queries][dim], as qn_aura_query makes them, against one block.
+    /* Queries [n_queries][dim], as qn_aura_query makes them, against one block; those next to each other share what is decoded.
      *   visible   [n_queries] 0 to QN_AURA_BLOCK: how many of the block's positions each query sees; queries with 0 are not
      *             written. What positions beyond hold does not matter
      *   out       [n_queries, dim] unnormalised, in the rotated basis of values; m, l [n_queries]
-     * A score is (float)(sum of query * centroid) * query_scale * scale; m, p = e^(score - m) and l are as in attention.h's
-     * room; weights p * scale are rounded to int16 with a factor of their own for each query and block. */
+     * A score is (float)(sum of query * centroid) * query_scale * scale; m, p = e^(score - m) and l are as in
+     * kernels/attention/attention.h; weights p * scale are rounded to int16 with a factor of their own for each query and
+     * block. */
     void (*block)(const int16_t *queries, const float *query_scales, size_t n_queries, const qn_aura_block *block,
                   const uint16_t *visible, float *out, float *m, float *l);
 } qn_aura_kernels;
