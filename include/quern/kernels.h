@@ -270,11 +270,11 @@ QN_API qn_status qn_conv_step(const qn_conv_shape *shape, qn_view x, qn_view wei
 
 /* ---- AURA: keys and values in a few bits ----
  *
- * A row x [dim] is encoded as n = |x|, y = P x / n with P orthogonal, and for each dimension the number of boundaries below
- * y_d as its code. Codes form a little-endian stream of u32 words: code d is at bits [d*bits, (d+1)*bits) of its row, a row takes
- * ceil(dim*bits/32) words, and bits past its end are 0. Its scale is n / |codebook[codes]|, so that what is decoded has the norm
- * of x. A row with n <= 1e-8 is encoded as y = 0. Attention never decodes rows to their own basis: queries are rotated instead,
- * and results rotated back. Zandieh et al., TurboQuant (2025), MSE variant, with norm correction. */
+ * A row x [dim] is encoded as n = |x|, y = P x / n with P orthogonal, and for each dimension the number of boundaries below y_d
+ * as its code. Codes form a little-endian stream of u32 words: code d is at bits [d*bits, (d+1)*bits) of its row, a row takes
+ * ceil(dim*bits/32) words, and bits past its end are 0. Its scale is n / |codebook[codes]|, so that what is decoded has the
+ * norm of x. A row with n <= 1e-8 is encoded as y = 0. Attention never decodes rows to their own basis: queries are rotated
+ * instead, and results rotated back. Zandieh et al., TurboQuant (2025), MSE variant, with norm correction. */
 
 /* How rows become codes: immutable, and usable from any number of threads. */
 typedef struct qn_aura_codec qn_aura_codec;
