@@ -121,11 +121,6 @@ void qn_recurrent_copy(qn_recurrent *to, const qn_recurrent *from)
                 memcpy(data, source, count * sizeof *data);
 }
 
-size_t qn_recurrent_open(size_t length)
-{
-    return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;
-}
-
 void qn_recurrent_trim(const qn_recurrent *recurrent, size_t length)
 {
     const qn_recurrent_shape *s = &recurrent->shape;

@@ -32,10 +32,6 @@ void qn_recurrent_copy(qn_recurrent *to, const qn_recurrent *from);
  * 0, 1, ... and returns false when there are no more, as at once for a layer that is not recurrent. */
 bool qn_recurrent_part(const qn_recurrent *recurrent, size_t layer, size_t part, float **data, size_t *count);
 
-/* qn_recurrent_open - the tokens in the open chunk of a session of `length` tokens, and so how many of its last lengths it can
- * go back to by forgetting rows: 1 to QN_GDN_CHUNK, 0 when length is 0. */
-size_t qn_recurrent_open(size_t length);
-
 /* qn_recurrent_trim - zeros in the rows of the open chunk that a session of `length` tokens does not hold. */
 void qn_recurrent_trim(const qn_recurrent *recurrent, size_t length);
 

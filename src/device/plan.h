@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "kernels/aura/aura.h"
+#include "kernels/deltanet/deltanet.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rope/rope.h"
 
@@ -68,6 +69,13 @@ typedef struct qn_recurrent_layer {
     float *inputs;    /* [taps-1 + QN_GDN_CHUNK][qn_recurrent_width]: the convolution's inputs q, k, v at positions c0-(taps-1)
                          on; zeros before position 0 */
 } qn_recurrent_layer;
+
+/* qn_recurrent_open - the tokens in the open chunk of a session of `length` tokens, and so how many of its last lengths it can
+ * go back to by forgetting rows: 1 to QN_GDN_CHUNK, 0 when length is 0. */
+static inline size_t qn_recurrent_open(size_t length)
+{
+    return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;
+}
 
 typedef struct qn_row {
     int32_t token;

@@ -32,7 +32,7 @@ static size_t count_runs(const qn_executor *ex)
 /* Where the open chunk of a session of this many tokens begins. */
 static size_t chunk_start(size_t length)
 {
-    return length ? (length - 1) / QN_GDN_CHUNK * QN_GDN_CHUNK : 0;
+    return length - qn_recurrent_open(length);
 }
 
 static size_t q_width(const qn_recurrent_shape *shape)
@@ -173,7 +173,7 @@ static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, s
                            .heads = heads,
                            .n_heads = n,
                            .keys = keys_of(shape, run, u.k_head),
-                           .open = run->position - chunk_start(run->position),
+                           .open = qn_recurrent_open(run->position),
                            .n = run->n,
                            .q = qkv + u.k_head * shape->head_k,
                            .k = qkv + q_width(shape) + u.k_head * shape->head_k,
