@@ -1,0 +1,185 @@
+// What every CUDA kernel of quern may use: fixed-width types, half and bfloat16 as stored patterns, warp sums, asynchronous
+// copies, matrix units, and the order between launches. No header of a toolkit is needed, so that nvcc and NVRTC compile the same
+// text. What a kernel computes is for its room.
+#ifndef QN_KERNELS_CUDA_CUH
+#define QN_KERNELS_CUDA_CUH
+
+// The same types that <stdint.h> gives on 64-bit Linux: where a compiler has included it, these only repeat it.
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long uint64_t;
+
+#define QN_DEVICE static __device__ __forceinline__
+#define QN_WARP 32
+#define QN_ALL_LANES 0xffffffffu
+#define QN_INFINITY __int_as_float(0x7f800000)
+
+// ---- Half and bfloat16 as 16-bit patterns, rounded to nearest even ----
+
+QN_DEVICE float qn_half_to_float(uint16_t h)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+
+QN_DEVICE uint16_t qn_float_to_half(float x)
+{
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+
+// Two in a word, `low` in its low half.
+QN_DEVICE uint32_t qn_floats_to_halves(float low, float high)
+{
+    uint32_t h;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
+    return h;
+}
+
+QN_DEVICE float qn_bfloat_to_float(uint16_t h)
+{
+    return __uint_as_float((uint32_t)h << 16);
+}
+
+QN_DEVICE uint16_t qn_float_to_bfloat(float x)
+{
+    uint16_t h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+
+QN_DEVICE uint32_t qn_floats_to_bfloats(float low, float high)
+{
+    uint32_t h;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
+    return h;
+}
+
+// ---- Sums over the lanes of a warp: the same order every time, and the result in every lane ----
+
+QN_DEVICE float qn_warp_sum(float x)
+{
+#pragma unroll
+    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(QN_ALL_LANES, x, distance);
+    return x;
+}
+
+QN_DEVICE int qn_warp_sum_int(int x)
+{
+#pragma unroll
+    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(QN_ALL_LANES, x, distance);
+    return x;
+}
+
+QN_DEVICE float qn_warp_max(float x)
+{
+#pragma unroll
+    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
+        x = fmaxf(x, __shfl_xor_sync(QN_ALL_LANES, x, distance));
+    return x;
+}
+
+// ---- Shared memory and asynchronous copies into it ----
+
+QN_DEVICE uint32_t qn_shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// Sixteen bytes past the first cache; both addresses multiples of 16.
+QN_DEVICE void qn_copy_async_16(void *shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(qn_shared_address(shared)), "l"(global) : "memory");
+}
+
+// The same, but only the first `bytes` (0 to 16) are read; the rest becomes zeros.
+QN_DEVICE void qn_copy_async_16(void *shared, const void *global, uint32_t bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(qn_shared_address(shared)), "l"(global), "r"(bytes)
+                 : "memory");
+}
+
+// Copies so far become a group; qn_copy_async_wait<n> waits until at most the last n groups of this thread are under way.
+QN_DEVICE void qn_copy_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int n> QN_DEVICE void qn_copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+// ---- Matrix units (fragments as the PTX manual lays them out for each shape) ----
+
+QN_DEVICE void qn_load_matrix_4(uint32_t r[4], const void *shared_row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(qn_shared_address(shared_row))
+                 : "memory");
+}
+
+QN_DEVICE void qn_load_matrix_4_transposed(uint32_t r[4], const void *shared_row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(qn_shared_address(shared_row))
+                 : "memory");
+}
+
+// d += a b, int8 by int8 into int32.
+QN_DEVICE void qn_mma_m16n8k32_s8(int d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d += a b, halves into floats.
+QN_DEVICE void qn_mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d += a b, bfloat16 into floats.
+QN_DEVICE void qn_mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// ---- Launches that overlap (qn_launch.dependent); before sm_90 launches never do, and these are nothing ----
+
+// Everything that the kernels ahead have written is visible from here on. Weights may be asked for before it.
+QN_DEVICE void qn_wait_for_previous()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel may begin as soon as every block of this one has said so, or has ended.
+QN_DEVICE void qn_let_next_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#endif
