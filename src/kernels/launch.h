@@ -2,7 +2,8 @@
  * is.
  *
  * A room's <room>_cuda.h is included by C and by CUDA alike and includes this file. Launch geometry is C (<room>_cuda.c), which
- * knows no driver: it fills a qn_launch, and device/cuda/ finds the code and launches it. */
+ * knows no driver: it fills a qn_launch, and device/cuda/ finds the code and launches it. Sources are compiled when quern is
+ * built, for the definitions that the room's pipelines.txt lists, or when they are first needed. */
 #ifndef QN_KERNELS_LAUNCH_H
 #define QN_KERNELS_LAUNCH_H
 

@@ -2,7 +2,8 @@
  * run time. One binary runs with and without a GPU; without one qn_cuda_open says what is missing.
  *
  * Device addresses are plain uint64_t. Every failure is a status whose text has the driver call's name and the driver's own
- * text. Any thread may call; a stream belongs to one thread at a time. Where the code of a kernel comes from is
+ * text. Any thread may call; a stream belongs to one thread at a
+ * time. Where the code of a kernel comes from is
  * device/cuda/pipeline.h. */
 #ifndef QN_DEVICE_CUDA_CUDA_H
 #define QN_DEVICE_CUDA_CUDA_H
@@ -108,6 +109,9 @@ qn_status qn_cuda_event_seconds(qn_cuda *device, qn_cuda_event begin, qn_cuda_ev
 
 /* qn_cuda_prepare - find, compile or load the code of a launch now, and set its limits; else its first launch does. */
 qn_status qn_cuda_prepare(qn_cuda *device, const qn_launch *launch);
+
+/* qn_cuda_prepare_all - the same for many; what has to be compiled is compiled several at a time. */
+qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t n);
 
 /* qn_cuda_launch - args is copied: args_bytes of it, which must be the size that the kernel takes. */
 qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);

@@ -1,0 +1,289 @@
+/* The pipeline cache on disk. A file is
+ *
+ *   struct header, little-endian     magic, sizes, key, compiler, version of quern
+ *   payload                          the cubin
+ *
+ * and its checksum is XXH3-64 of the payload, seeded with that of the header, which has zero in the checksum's place. */
+#include "device/cuda/cubin_file.h"
+
+#include "base/new_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* No cubin of quern comes near; a file that claims more is not one. */
+#define MAX_BYTES ((uint64_t)1 << 28)
+
+static const char magic[8] = "QNCUBIN1", suffix[] = ".cubin";
+
+struct header {
+    char magic[8];
+    uint64_t header_bytes, payload_bytes, checksum;
+    qn_cubin_key key;
+    char compiler[QN_COMPILER_MAX], version[16];
+};
+
+enum { HEX = 2 * sizeof(qn_cubin_key) };
+
+static XXH128_canonical_t hash_of(const char *text, size_t bytes)
+{
+    XXH128_canonical_t hash;
+    XXH128_canonicalFromHash(&hash, XXH3_128bits(text, bytes));
+    return hash;
+}
+
+/* The hash of the parts' hashes: each part counts with its own borders. */
+qn_cubin_key qn_cubin_key_of(const char *arch, const char *defines, const qn_gpu_file *const *files, size_t n_files)
+{
+    XXH128_canonical_t parts[3 + 2 * QN_GPU_MAX_FILES];
+    size_t n = 0;
+    parts[n++] = hash_of(QN_VERSION, strlen(QN_VERSION));
+    parts[n++] = hash_of(arch, strlen(arch));
+    parts[n++] = hash_of(defines, strlen(defines));
+    for (size_t i = 0; i < n_files; i++) {
+        parts[n++] = hash_of(files[i]->name, strlen(files[i]->name));
+        parts[n++] = hash_of(files[i]->text, qn_gpu_file_bytes(files[i]));
+    }
+    const XXH128_canonical_t canonical = hash_of((const char *)parts, n * sizeof *parts);
+    qn_cubin_key key;
+    memcpy(key.bytes, canonical.digest, sizeof key.bytes);
+    return key;
+}
+
+void qn_cubin_name(const qn_cubin_key *key, char name[QN_CUBIN_NAME_MAX])
+{
+    for (size_t i = 0; i < sizeof key->bytes; i++)
+        snprintf(name + 2 * i, 3, "%02x", key->bytes[i]);
+    memcpy(name + HEX, suffix, sizeof suffix);
+}
+
+qn_status qn_cubin_folder(char **folder)
+{
+    static const struct place {
+        const char *variable, *below;
+    } places[] = { { "XDG_CACHE_HOME", "/quern" }, { "HOME", "/.cache/quern" } };
+    *folder = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *base = getenv(places[i].variable);
+        if (!base || base[0] != '/') /* the XDG specification has relative paths ignored */
+            continue;
+        if (asprintf(folder, "%s%s", base, places[i].below) < 0) {
+            *folder = NULL;
+            return qn_fail(QN_ERR_MEMORY, "no memory for the name of the kernel cache");
+        }
+        return QN_OK;
+    }
+    return QN_OK;
+}
+
+static qn_status path_of(const char *folder, const qn_cubin_key *key, char **path)
+{
+    char name[QN_CUBIN_NAME_MAX];
+    qn_cubin_name(key, name);
+    if (asprintf(path, "%s/%s", folder, name) >= 0)
+        return QN_OK;
+    *path = NULL;
+    return qn_fail(QN_ERR_MEMORY, "%s: no memory for the name of a file", folder);
+}
+
+static uint64_t checksum(const struct header *h, const void *payload)
+{
+    struct header without = *h;
+    without.checksum = 0;
+    return XXH3_64bits_withSeed(payload, (size_t)h->payload_bytes, XXH3_64bits(&without, sizeof without));
+}
+
+/* ---- Reading ---- */
+
+/* Fewer bytes than asked for only at the end of the file. */
+static ssize_t read_fully(int fd, void *to, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t n = read(fd, (char *)to + done, bytes - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0)
+            break;
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+static qn_status check_header(const char *path, const struct header *h, const qn_cubin_key *key, uint64_t file_bytes)
+{
+    if (memcmp(h->magic, magic, sizeof magic) != 0 || h->header_bytes != sizeof *h)
+        return qn_fail(QN_ERR_FORMAT, "%s: is not a file of quern's kernel cache", path);
+    if (h->payload_bytes > MAX_BYTES || h->payload_bytes != file_bytes - sizeof *h)
+        return qn_fail(QN_ERR_FORMAT, "%s: has %llu bytes, its header speaks of %llu", path, (unsigned long long)file_bytes,
+                       (unsigned long long)h->payload_bytes + sizeof *h);
+    if (memcmp(&h->key, key, sizeof *key) != 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: holds another kernel than its name says", path);
+    return QN_OK;
+}
+
+static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, void **data, size_t *bytes,
+                           char compiler[QN_COMPILER_MAX])
+{
+    struct stat st;
+    struct header h;
+    if (fstat(fd, &st) != 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+    if (!S_ISREG(st.st_mode))
+        return qn_fail(QN_ERR_FORMAT, "%s: is not a regular file", path);
+    const ssize_t n = read_fully(fd, &h, sizeof h);
+    if (n < 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+    if ((size_t)n < sizeof h)
+        return qn_fail(QN_ERR_FORMAT, "%s: has %zd bytes, its header alone takes %zu", path, n, sizeof h);
+    QN_TRY(check_header(path, &h, key, (uint64_t)st.st_size));
+    *bytes = (size_t)h.payload_bytes;
+    *data = malloc(*bytes + 1); /* a cubin of no bytes has an address, too */
+    if (!*data)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for %zu bytes", path, *bytes);
+    const ssize_t got = read_fully(fd, *data, *bytes);
+    if (got < 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+    if ((size_t)got != *bytes || checksum(&h, *data) != h.checksum)
+        return qn_fail(QN_ERR_FORMAT, "%s: is damaged, its checksum does not fit", path);
+    snprintf(compiler, QN_COMPILER_MAX, "%.*s", (int)strnlen(h.compiler, sizeof h.compiler), h.compiler);
+    return QN_OK;
+}
+
+qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data, size_t *bytes, char compiler[QN_COMPILER_MAX])
+{
+    char *path;
+    *data = NULL;
+    *bytes = 0;
+    QN_TRY(path_of(folder, key, &path));
+    qn_status status = QN_OK;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe in its place must not be waited for */
+    if (fd >= 0)
+        status = read_open(fd, path, key, data, bytes, compiler);
+    else if (errno != ENOENT && errno != ENOTDIR)
+        status = qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
+    if (fd >= 0)
+        close(fd);
+    if (status) {
+        free(*data);
+        *data = NULL;
+    }
+    free(path);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+/* The folder and those above it, for the user alone, as the XDG specification has it. */
+static qn_status make_folder(const char *folder)
+{
+    char *path = strdup(folder);
+    if (!path)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for the name of a folder", folder);
+    int failed = 0;
+    for (char *at = path; *at && !failed; at++) {
+        if (at == path || *at != '/')
+            continue;
+        *at = '\0';
+        failed = mkdir(path, 0700) != 0 && errno != EEXIST ? errno : 0;
+        *at = '/';
+    }
+    if (!failed && mkdir(path, 0700) != 0 && errno != EEXIST)
+        failed = errno;
+    free(path);
+    errno = failed;
+    /* whether a folder above is there but not ours to write in shows when the file is made */
+    return failed && failed != EROFS && failed != EACCES ? qn_fail(QN_ERR_IO, "%s: cannot make this folder: %m", folder)
+                                                         : QN_OK;
+}
+
+static qn_status write_parts(qn_new_file *file, const struct header *h, const void *data, size_t bytes)
+{
+    QN_TRY(qn_new_file_write(file, h, sizeof *h));
+    QN_TRY(qn_new_file_write(file, data, bytes));
+    return qn_new_file_finish(file);
+}
+
+qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char *compiler, const void *data, size_t bytes)
+{
+    struct header h;
+    memset(&h, 0, sizeof h);
+    memcpy(h.magic, magic, sizeof magic);
+    h.header_bytes = sizeof h;
+    h.payload_bytes = bytes;
+    h.key = *key;
+    snprintf(h.compiler, sizeof h.compiler, "%s", compiler);
+    snprintf(h.version, sizeof h.version, "%s", QN_VERSION);
+    h.checksum = checksum(&h, data);
+    char *path;
+    QN_TRY(make_folder(folder));
+    QN_TRY(path_of(folder, key, &path));
+    qn_new_file file;
+    qn_status status = qn_new_file_create(&file, path);
+    if (!status)
+        status = write_parts(&file, &h, data, bytes);
+    qn_new_file_free(&file);
+    free(path);
+    return status;
+}
+
+/* ---- Clearing ---- */
+
+static bool is_hex(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(text[i] >= '0' && text[i] <= '9') && !(text[i] >= 'a' && text[i] <= 'f'))
+            return false;
+    return true;
+}
+
+/* <hex>.cubin, or .<hex>.cubin.XXXXXX.part */
+static bool is_ours(const char *name)
+{
+    const size_t length = strlen(name), whole = HEX + sizeof suffix - 1;
+    if (length == whole)
+        return is_hex(name, HEX) && !strcmp(name + HEX, suffix);
+    static const char part[] = ".part";
+    return length == 1 + whole + 7 + sizeof part - 1 && name[0] == '.' && is_hex(name + 1, HEX) &&
+           !memcmp(name + 1 + HEX, suffix, sizeof suffix - 1) && !strcmp(name + length - (sizeof part - 1), part);
+}
+
+static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint64_t *bytes)
+{
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(dir);
+        if (!entry)
+            return errno ? qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder) : QN_OK;
+        struct stat st;
+        if (!is_ours(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (unlinkat(dirfd(dir), entry->d_name, 0) == 0) {
+            ++*n_files;
+            *bytes += (uint64_t)st.st_size;
+        } else if (errno != ENOENT) { /* another process may be clearing, too */
+            return qn_fail(QN_ERR_IO, "%s/%s: cannot remove: %m", folder, entry->d_name);
+        }
+    }
+}
+
+qn_status qn_cubin_clear(const char *folder, size_t *n_files, uint64_t *bytes)
+{
+    *n_files = 0;
+    *bytes = 0;
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return errno == ENOENT || errno == ENOTDIR ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot list: %m", folder);
+    const qn_status status = clear_open(dir, folder, n_files, bytes);
+    closedir(dir);
+    return status;
+}

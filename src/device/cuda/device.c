@@ -1,0 +1,228 @@
+/* Opening and closing a device, its streams and events. Memory is in memory.c, launches and graphs in launch.c. */
+#include "device/cuda/cuda.h"
+
+#include "device/cuda/internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NVCC_SECONDS = 600 };
+
+qn_status qn_cuda_enter(qn_cuda *device)
+{
+    return QN_CU(device->driver, cuCtxSetCurrent, device->context);
+}
+
+void qn_cuda_log(qn_cuda *device, const char *format, ...)
+{
+    char line[QN_ERROR_TEXT_MAX + 128];
+    va_list args;
+    if (!device->on_log)
+        return;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    pthread_mutex_lock(&device->lock);
+    device->on_log(device->user, line);
+    pthread_mutex_unlock(&device->lock);
+}
+
+qn_status qn_cuda_count(const qn_cuda_driver *driver, int *count)
+{
+    *count = 0;
+    if (!driver)
+        QN_TRY(qn_cuda_driver_load(&driver));
+    QN_TRY(QN_CU(driver, cuDeviceGetCount, count));
+    return *count > 0 ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver is here, but no device is visible to it");
+}
+
+/* ---- Opening ---- */
+
+static qn_status attribute(const qn_cuda *device, int which, int *value)
+{
+    return QN_CU(device->driver, cuDeviceGetAttribute, value, which, device->device);
+}
+
+static qn_status read_info(qn_cuda *device)
+{
+    qn_cuda_info *info = &device->info;
+    int sms, l2, shared;
+    QN_TRY(QN_CU(device->driver, cuDeviceGetName, info->name, (int)sizeof info->name, device->device));
+    QN_TRY(attribute(device, QN_CU_DEVICE_MAJOR, &info->major));
+    QN_TRY(attribute(device, QN_CU_DEVICE_MINOR, &info->minor));
+    if (info->major < 8)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: has compute capability %d.%d, quern needs 8.0 or later", info->name,
+                       info->major, info->minor);
+    QN_TRY(attribute(device, QN_CU_DEVICE_MULTIPROCESSORS, &sms));
+    QN_TRY(attribute(device, QN_CU_DEVICE_L2_BYTES, &l2));
+    QN_TRY(attribute(device, QN_CU_DEVICE_SHARED_OPTIN, &shared));
+    QN_TRY(QN_CU(device->driver, cuDeviceTotalMem, &info->memory_bytes, device->device));
+    QN_TRY(QN_CU(device->driver, cuDriverGetVersion, &info->driver_version));
+    info->n_sms = (uint32_t)sms;
+    info->l2_bytes = (size_t)l2;
+    info->max_shared_bytes = (uint32_t)shared;
+    qn_gpu_arch(info->major, info->minor, device->arch);
+    return QN_OK;
+}
+
+static qn_status copy_text(const char *text, char **copy)
+{
+    if (!text)
+        return QN_OK;
+    *copy = strdup(text);
+    return *copy ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory for the name '%s'", text);
+}
+
+static qn_status take_tools(qn_cuda *device, const qn_cuda_tools *tools)
+{
+    device->code = tools->code ? tools->code : qn_gpu_code_built_in();
+    device->nvcc_seconds = tools->nvcc_seconds ? tools->nvcc_seconds : NVCC_SECONDS;
+    QN_TRY(copy_text(tools->nvcc, &device->nvcc));
+    QN_TRY(copy_text(tools->nvrtc, &device->nvrtc));
+    return tools->cache_folder ? copy_text(tools->cache_folder, &device->cache_folder) : qn_cubin_folder(&device->cache_folder);
+}
+
+static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
+{
+    static const qn_cuda_tools usual = { 0 };
+    int count;
+    device->driver = params->driver;
+    if (!device->driver)
+        QN_TRY(qn_cuda_driver_load(&device->driver));
+    QN_TRY(qn_cuda_count(device->driver, &count));
+    if (params->ordinal < 0 || params->ordinal >= count)
+        return qn_fail(QN_ERR_INVALID, "CUDA device %d: there are %d, counted from 0", params->ordinal, count);
+    QN_TRY(take_tools(device, params->tools ? params->tools : &usual));
+    device->info.ordinal = params->ordinal;
+    QN_TRY(QN_CU(device->driver, cuDeviceGet, &device->device, params->ordinal));
+    QN_TRY(read_info(device));
+    QN_TRY(QN_CU(device->driver, cuDevicePrimaryCtxRetain, &device->context, device->device));
+    return qn_cuda_enter(device);
+}
+
+qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **out)
+{
+    static const qn_cuda_params usual = { 0 };
+    *out = NULL;
+    if (!params)
+        params = &usual;
+    qn_cuda *device = calloc(1, sizeof *device);
+    if (!device || pthread_mutex_init(&device->lock, NULL) != 0 || pthread_mutex_init(&device->stage_lock, NULL) != 0) {
+        free(device);
+        return qn_fail(QN_ERR_MEMORY, "no memory for a CUDA device");
+    }
+    device->on_log = params->on_log;
+    device->user = params->user;
+    const qn_status status = open_device(device, params);
+    if (status)
+        qn_cuda_close(device);
+    else
+        *out = device;
+    return status;
+}
+
+void qn_cuda_close(qn_cuda *device)
+{
+    if (!device)
+        return;
+    if (device->context && device->driver->cuCtxSetCurrent(device->context) == QN_CU_SUCCESS) {
+        const qn_cuda_driver *driver = device->driver;
+        (void)driver->cuCtxSynchronize(); /* nothing may still run in what is freed */
+        qn_pipelines_free(device);
+        for (size_t i = 0; i < QN_STAGES; i++) {
+            if (device->stages[i])
+                (void)driver->cuMemFreeHost(device->stages[i]);
+            if (device->stage_events[i])
+                (void)driver->cuEventDestroy(device->stage_events[i]);
+        }
+        if (device->stage_stream)
+            (void)driver->cuStreamDestroy(device->stage_stream);
+        (void)driver->cuCtxSetCurrent(NULL);
+    }
+    if (device->context)
+        (void)device->driver->cuDevicePrimaryCtxRelease(device->device);
+    pthread_mutex_destroy(&device->lock);
+    pthread_mutex_destroy(&device->stage_lock);
+    free(device->cache_folder);
+    free(device->nvcc);
+    free(device->nvrtc);
+    free(device);
+}
+
+const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device)
+{
+    return &device->info;
+}
+
+const char *qn_cuda_arch(const qn_cuda *device)
+{
+    return device->arch;
+}
+
+const char *qn_cuda_cache_folder(const qn_cuda *device)
+{
+    return device->cache_folder && *device->cache_folder ? device->cache_folder : NULL;
+}
+
+/* ---- Streams and events ---- */
+
+qn_status qn_cuda_stream_create(qn_cuda *device, qn_cuda_stream *stream)
+{
+    *stream = NULL;
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuStreamCreate, stream, QN_CU_STREAM_NON_BLOCKING);
+}
+
+void qn_cuda_stream_free(qn_cuda *device, qn_cuda_stream stream)
+{
+    if (stream && !qn_cuda_enter(device))
+        (void)device->driver->cuStreamDestroy(stream);
+}
+
+qn_status qn_cuda_stream_wait(qn_cuda *device, qn_cuda_stream stream)
+{
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuStreamSynchronize, stream);
+}
+
+qn_status qn_cuda_stream_after(qn_cuda *device, qn_cuda_stream stream, qn_cuda_event event)
+{
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuStreamWaitEvent, stream, event, 0);
+}
+
+qn_status qn_cuda_event_create(qn_cuda *device, qn_cuda_event *event)
+{
+    *event = NULL;
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuEventCreate, event, 0);
+}
+
+void qn_cuda_event_free(qn_cuda *device, qn_cuda_event event)
+{
+    if (event && !qn_cuda_enter(device))
+        (void)device->driver->cuEventDestroy(event);
+}
+
+qn_status qn_cuda_event_record(qn_cuda *device, qn_cuda_event event, qn_cuda_stream stream)
+{
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuEventRecord, event, stream);
+}
+
+qn_status qn_cuda_event_wait(qn_cuda *device, qn_cuda_event event)
+{
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuEventSynchronize, event);
+}
+
+qn_status qn_cuda_event_seconds(qn_cuda *device, qn_cuda_event begin, qn_cuda_event end, double *seconds)
+{
+    float milliseconds = 0;
+    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(QN_CU(device->driver, cuEventElapsedTime, &milliseconds, begin, end));
+    *seconds = (double)milliseconds * 1e-3;
+    return QN_OK;
+}

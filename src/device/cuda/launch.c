@@ -1,0 +1,214 @@
+/* Launches and graphs of them. */
+#include "device/cuda/cuda.h"
+
+#include "base/memory.h"
+#include "device/cuda/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What every kernel may use without being allowed more. */
+enum { SHARED_ALWAYS = 48 << 10 };
+
+struct qn_cuda_graph {
+    qn_cu_graph_exec exec;
+};
+
+/* ---- From names to functions ---- */
+
+static qn_status add_kernel(qn_cuda *device, qn_pipeline *pipeline, const char *name, qn_kernel **out)
+{
+    QN_TRY(qn_realloc_array(&device->kernels, &device->cap_kernels, device->n_kernels + 1, sizeof *device->kernels, "kernels"));
+    qn_kernel *kernel = calloc(1, sizeof *kernel);
+    char *copy = strdup(name);
+    if (!kernel || !copy) {
+        free(kernel);
+        free(copy);
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a kernel", name);
+    }
+    *kernel = (qn_kernel){ .name = copy, .pipeline = pipeline, .shared_limit = SHARED_ALWAYS };
+    device->kernels[device->n_kernels++] = *out = kernel;
+    return QN_OK;
+}
+
+static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel **kernel)
+{
+    qn_pipeline *pipeline;
+    *kernel = NULL;
+    QN_TRY(qn_pipeline_get(device, launch->source, launch->defines, &pipeline));
+    pthread_mutex_lock(&device->lock);
+    for (size_t i = 0; i < device->n_kernels && !*kernel; i++)
+        if (device->kernels[i]->pipeline == pipeline && !strcmp(device->kernels[i]->name, launch->function))
+            *kernel = device->kernels[i];
+    const qn_status status = *kernel ? QN_OK : add_kernel(device, pipeline, launch->function, kernel);
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+/* The module's function, and how many bytes its one struct has: a host that disagrees would have bytes read that are not there.
+ */
+static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
+{
+    const qn_cuda_driver *driver = device->driver;
+    qn_cu_function function;
+    size_t offset = 0, bytes = 0;
+    QN_TRY(qn_pipeline_load(device, kernel->pipeline));
+    QN_TRY(QN_CU(driver, cuModuleGetFunction, &function, kernel->pipeline->module, kernel->name));
+    if (driver->cuFuncGetParamInfo) {
+        QN_TRY(QN_CU(driver, cuFuncGetParamInfo, function, 0, &offset, &bytes));
+        kernel->args_bytes = bytes;
+    }
+    kernel->function = function;
+    return QN_OK;
+}
+
+/* Under the pipeline's lock. */
+static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *launch)
+{
+    if (!kernel->function)
+        QN_TRY(load_function(device, kernel));
+    if (kernel->args_bytes && kernel->args_bytes != launch->args_bytes)
+        return qn_fail(QN_ERR_INVALID, "its arguments have %zu bytes, the launch has %u", kernel->args_bytes,
+                       launch->args_bytes);
+    if (launch->shared_bytes <= kernel->shared_limit)
+        return QN_OK;
+    if (launch->shared_bytes > device->info.max_shared_bytes)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%u bytes of shared memory a block, this device has %u", launch->shared_bytes,
+                       device->info.max_shared_bytes);
+    QN_TRY(QN_CU(device->driver, cuFuncSetAttribute, kernel->function, QN_CU_FUNCTION_DYNAMIC_SHARED_LIMIT,
+                 (int)launch->shared_bytes));
+    kernel->shared_limit = launch->shared_bytes;
+    return QN_OK;
+}
+
+/* A failure of the kernel, with its name in front. */
+static qn_status of_kernel(qn_status status, const qn_launch *launch)
+{
+    return status ? qn_fail(status, "%s (%s%s%s): %s", launch->function, launch->source, *launch->defines ? " " : "",
+                            launch->defines, qn_error_text())
+                  : QN_OK;
+}
+
+static qn_status ready(qn_cuda *device, const qn_launch *launch, qn_cu_function *function)
+{
+    qn_kernel *kernel;
+    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(get_kernel(device, launch, &kernel));
+    pthread_mutex_lock(&kernel->pipeline->lock);
+    const qn_status status = prepare(device, kernel, launch);
+    *function = kernel->function;
+    pthread_mutex_unlock(&kernel->pipeline->lock);
+    return of_kernel(status, launch);
+}
+
+qn_status qn_cuda_prepare(qn_cuda *device, const qn_launch *launch)
+{
+    qn_cu_function function;
+    return ready(device, launch, &function);
+}
+
+qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t n)
+{
+    qn_pipeline **pipelines;
+    QN_TRY(qn_alloc(&pipelines, n, sizeof *pipelines, "pipelines"));
+    qn_status status = QN_OK;
+    for (size_t i = 0; i < n && !status; i++)
+        status = qn_pipeline_get(device, launches[i].source, launches[i].defines, &pipelines[i]);
+    if (!status)
+        status = qn_pipelines_load(device, pipelines, n);
+    qn_free(pipelines);
+    for (size_t i = 0; i < n && !status; i++)
+        status = qn_cuda_prepare(device, &launches[i]);
+    return status;
+}
+
+qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args)
+{
+    qn_cu_function function;
+    QN_TRY(ready(device, launch, &function));
+    qn_cu_launch_attribute dependent = { .id = QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.allowed = 1 };
+    const qn_cu_launch_config config = {
+        .grid = { launch->grid[0], launch->grid[1], launch->grid[2] },
+        .block = { launch->block[0], launch->block[1], launch->block[2] },
+        .shared_bytes = launch->shared_bytes,
+        .stream = stream,
+        .attributes = &dependent,
+        .n_attributes = launch->dependent && device->info.major >= 9, /* Hopper's; before it launches follow each other */
+    };
+    void *parameters[1];
+    memcpy(parameters, &args, sizeof args); /* the driver reads what it points to, and has no const in its prototype */
+    return of_kernel(QN_CU(device->driver, cuLaunchKernelEx, &config, function, parameters, NULL), launch);
+}
+
+qn_status qn_cuda_kernel_get_info(qn_cuda *device, const qn_launch *launch, qn_cuda_kernel_info *info)
+{
+    const qn_cuda_driver *driver = device->driver;
+    qn_cu_function function;
+    QN_TRY(ready(device, launch, &function));
+    QN_TRY(QN_CU(driver, cuFuncGetAttribute, &info->registers, QN_CU_FUNCTION_REGISTERS, function));
+    QN_TRY(QN_CU(driver, cuFuncGetAttribute, &info->static_shared_bytes, QN_CU_FUNCTION_SHARED, function));
+    QN_TRY(QN_CU(driver, cuFuncGetAttribute, &info->local_bytes, QN_CU_FUNCTION_LOCAL, function));
+    QN_TRY(QN_CU(driver, cuFuncGetAttribute, &info->max_threads, QN_CU_FUNCTION_MAX_THREADS, function));
+    const uint64_t threads = (uint64_t)launch->block[0] * launch->block[1] * launch->block[2];
+    info->blocks_per_sm = 0;
+    if (threads == 0 || threads > (uint64_t)info->max_threads)
+        return QN_OK;
+    return QN_CU(driver, cuOccupancyMaxActiveBlocksPerMultiprocessor, &info->blocks_per_sm, function, (int)threads,
+                 launch->shared_bytes);
+}
+
+/* ---- Graphs ---- */
+
+/* Relaxed: a kernel that was not prepared may be compiled and loaded while others are captured. */
+qn_status qn_cuda_capture_begin(qn_cuda *device, qn_cuda_stream stream)
+{
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuStreamBeginCapture, stream, QN_CU_CAPTURE_RELAXED);
+}
+
+static qn_status make_graph(qn_cuda *device, qn_cu_graph captured, qn_cuda_graph **graph)
+{
+    const qn_cuda_driver *driver = device->driver;
+    qn_cu_update_info info = { 0 };
+    if (*graph && driver->cuGraphExecUpdate((*graph)->exec, captured, &info) == QN_CU_SUCCESS)
+        return QN_OK;
+    qn_cu_graph_exec exec;
+    QN_TRY(QN_CU(driver, cuGraphInstantiateWithFlags, &exec, captured, 0));
+    if (!*graph)
+        *graph = calloc(1, sizeof **graph);
+    if (!*graph) {
+        (void)driver->cuGraphExecDestroy(exec);
+        return qn_fail(QN_ERR_MEMORY, "no memory for a graph");
+    }
+    if ((*graph)->exec)
+        (void)driver->cuGraphExecDestroy((*graph)->exec);
+    (*graph)->exec = exec;
+    return QN_OK;
+}
+
+qn_status qn_cuda_capture_end(qn_cuda *device, qn_cuda_stream stream, qn_cuda_graph **graph)
+{
+    qn_cu_graph captured = NULL;
+    QN_TRY(qn_cuda_enter(device));
+    qn_status status = QN_CU(device->driver, cuStreamEndCapture, stream, &captured);
+    if (!status && graph)
+        status = make_graph(device, captured, graph);
+    if (captured)
+        (void)device->driver->cuGraphDestroy(captured);
+    return status;
+}
+
+qn_status qn_cuda_graph_launch(qn_cuda *device, qn_cuda_graph *graph, qn_cuda_stream stream)
+{
+    QN_TRY(qn_cuda_enter(device));
+    return QN_CU(device->driver, cuGraphLaunch, graph->exec, stream);
+}
+
+void qn_cuda_graph_free(qn_cuda *device, qn_cuda_graph *graph)
+{
+    if (!graph)
+        return;
+    if (!qn_cuda_enter(device))
+        (void)device->driver->cuGraphExecDestroy(graph->exec);
+    free(graph);
+}

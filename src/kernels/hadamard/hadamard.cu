@@ -1,0 +1,137 @@
+// Block Walsh-Hadamard transform: a tile in registers, distances inside a warp's 128 values by shuffles, the others after one
+// exchange through shared memory. The order of distances is that of the reference, so that the bits are, too.
+#include "kernels/hadamard/hadamard_cuda.h"
+
+// Butterflies between registers, at a distance in registers.
+template <int distance, int count> QN_DEVICE void butterflies(float *v)
+{
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        if (i & distance)
+            continue;
+        const float a = v[i], b = v[i + distance];
+        v[i] = a + b;
+        v[i + distance] = a - b;
+    }
+}
+
+// Butterflies between lanes: the lower lane keeps the sum, the upper one the difference.
+QN_DEVICE void lane_butterflies(float *v, int distance)
+{
+    const bool upper = threadIdx.x & distance;
+#pragma unroll
+    for (int i = 0; i < QN_HADAMARD_EACH; i++) {
+        const float other = __shfl_xor_sync(QN_ALL_LANES, v[i], distance);
+        v[i] = upper ? other - v[i] : v[i] + other;
+    }
+}
+
+// A value's place in the tile: by fours, as a thread reads them, and side by side over the threads.
+QN_DEVICE uint32_t place_by_fours(int i)
+{
+    return i / 4 * (4 * QN_HADAMARD_THREADS) + threadIdx.x * 4 + i % 4;
+}
+
+QN_DEVICE uint32_t place_side_by_side(int i)
+{
+    return i * QN_HADAMARD_THREADS + threadIdx.x;
+}
+
+extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS)
+    qn_hadamard_tiles(const __grid_constant__ qn_hadamard_tiles_args a)
+{
+    __shared__ float exchange[QN_HADAMARD_TILE];
+    const uint64_t first = (uint64_t)blockIdx.x * QN_HADAMARD_TILE;
+    const uint32_t n_here = (uint32_t)(a.n_values - first < QN_HADAMARD_TILE ? a.n_values - first : QN_HADAMARD_TILE);
+    const uint32_t first_sign = (uint32_t)(first % a.sign_values);
+    float v[QN_HADAMARD_EACH];
+    qn_wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < QN_HADAMARD_EACH; i += 4) {
+        const uint32_t at = place_by_fours(i);
+        if (at + 4 <= n_here) {
+            const float4 four = *(const float4 *)(a.x + first + at);
+            v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[i + j] = at + j < n_here ? a.x[first + at + j] : 0;
+        }
+    }
+    if (a.signs_before) {
+#pragma unroll
+        for (int i = 0; i < QN_HADAMARD_EACH; i++)
+            v[i] *= a.signs_before[(first_sign + place_by_fours(i)) % a.sign_values];
+    }
+    if (a.n > 1)
+        butterflies<1, QN_HADAMARD_EACH>(v);
+    if (a.n > 2)
+        butterflies<2, QN_HADAMARD_EACH>(v);
+#pragma unroll
+    for (int distance = 1; distance < QN_WARP; distance *= 2)
+        if (a.n > 4 * distance)
+            lane_butterflies(v, distance);
+    // Sixteen values a thread that lie 128 apart: what is left of the tile is between them.
+#pragma unroll
+    for (int i = 0; i < QN_HADAMARD_EACH; i += 4)
+        *(float4 *)&exchange[place_by_fours(i)] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < QN_HADAMARD_EACH; i++)
+        v[i] = exchange[place_side_by_side(i)];
+    if (a.n > QN_HADAMARD_THREADS)
+        butterflies<1, QN_HADAMARD_EACH>(v);
+    if (a.n > 2 * QN_HADAMARD_THREADS)
+        butterflies<2, QN_HADAMARD_EACH>(v);
+    if (a.n > 4 * QN_HADAMARD_THREADS)
+        butterflies<4, QN_HADAMARD_EACH>(v);
+    if (a.n > 8 * QN_HADAMARD_THREADS)
+        butterflies<8, QN_HADAMARD_EACH>(v);
+#pragma unroll
+    for (int i = 0; i < QN_HADAMARD_EACH; i++) {
+        const uint32_t at = place_side_by_side(i);
+        if (at < n_here)
+            a.y[first + at] = v[i] * (a.signs_after ? a.scale * a.signs_after[(first_sign + at) % a.sign_values] : a.scale);
+    }
+    qn_let_next_begin();
+}
+
+// One value of each of a block's tiles to a thread.
+template <int tiles> QN_DEVICE void far(const qn_hadamard_far_args &a)
+{
+    const uint32_t at = blockIdx.x * QN_HADAMARD_THREADS + threadIdx.x;
+    const uint64_t first = (uint64_t)blockIdx.y * a.n;
+    const uint32_t first_sign = (uint32_t)(first % a.sign_values);
+    float v[tiles];
+#pragma unroll
+    for (int i = 0; i < tiles; i++)
+        v[i] = a.y[first + at + i * QN_HADAMARD_TILE];
+    butterflies<1, tiles>(v);
+    if (tiles > 2)
+        butterflies<2, tiles>(v);
+    if (tiles > 4)
+        butterflies<4, tiles>(v);
+    if (tiles > 8)
+        butterflies<8, tiles>(v);
+    if (tiles > 16)
+        butterflies<16, tiles>(v);
+#pragma unroll
+    for (int i = 0; i < tiles; i++) {
+        const uint32_t place = at + i * QN_HADAMARD_TILE;
+        const float factor = a.signs_after ? a.scale * a.signs_after[(first_sign + place) % a.sign_values] : a.scale;
+        a.y[first + place] = v[i] * factor;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS) qn_hadamard_far(const __grid_constant__ qn_hadamard_far_args a)
+{
+    qn_wait_for_previous();
+    switch (a.n / QN_HADAMARD_TILE) {
+    case 2: far<2>(a); break;
+    case 4: far<4>(a); break;
+    case 8: far<8>(a); break;
+    case 16: far<16>(a); break;
+    case 32: far<32>(a); break;
+    }
+    qn_let_next_begin();
+}
