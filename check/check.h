@@ -60,6 +60,11 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
 /* qn_report_ratio - print a row about a time measured otherwise: seconds, and how many `of` that is. */
 void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio, const char *of);
 
+/* qn_report_rate - print a row about a time measured otherwise: seconds, units a second, and where `limit` is not 0 the share
+ * of it that they are. */
+void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,
+                    double limit);
+
 /* ---- Operations: check, then with `bench` time ---- */
 
 void qn_check_peak(bool bench);

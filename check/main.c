@@ -1,6 +1,10 @@
 /* The checker's command line, its random numbers, guards, counts and clock. */
 #include "check/check.h"
 
+#ifdef QN_HAVE_CUDA
+#include "check/cuda.h"
+#endif
+
 #include "base/cpu.h"
 #include "base/half.h"
 
@@ -211,31 +215,97 @@ void qn_report_ratio(const char *op, const char *variant, const char *shape, dou
     fflush(stdout);
 }
 
+void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,
+                    double limit)
+{
+    const double scale = rate < 1e9 ? 1e-6 : rate < 1e12 ? 1e-9 : 1e-12;
+    if (state.json) {
+        printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": %.9g, \"rate\": %.6g, "
+               "\"unit\": \"%s\"",
+               op, variant, shape, seconds, rate, unit);
+        if (limit > 0)
+            printf(", \"share\": %.4f", rate / limit);
+        puts("}");
+    } else {
+        printf("%-12s %-8s %-34s %10.2f us %10.2f %c%s/s", op, variant, shape, seconds * 1e6, rate * scale,
+               rate < 1e9    ? 'M'
+               : rate < 1e12 ? 'G'
+                             : 'T',
+               unit);
+        if (limit > 0)
+            printf(" %5.1f%%", 100 * rate / limit);
+        putchar('\n');
+    }
+    fflush(stdout);
+}
+
 /* ---- Command line ---- */
 
 static int usage(const char *problem, const char *what)
 {
     fprintf(stderr, "quern-check: %s: %s\n", what, problem);
-    fprintf(stderr, "usage: quern-check [--op NAME] [--device cpu] [--bench] [--format table|json]\n");
+    fprintf(stderr, "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--format table|json]\n");
     return 2;
 }
 
 static void help(void)
 {
-    printf("usage: quern-check [--op NAME] [--device cpu] [--bench] [--format table|json]\n"
+    printf("usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--format table|json]\n"
            "Checks every kernel variant that this machine can run against its reference, and the references against float64.\n"
            "  --op NAME       one operation alone:");
     for (int i = 0; i < N_OPERATIONS; i++)
         printf(" %s", operations[i].name);
-    printf("\n  --device cpu    where the kernels run\n"
+#ifdef QN_HAVE_CUDA
+    printf("\n                  with --device cuda:");
+    for (size_t i = 0; i < qn_n_cuda_operations; i++)
+        printf(" %s", qn_cuda_operations[i].name);
+#endif
+    printf("\n  --device D      where the kernels run: cpu, or cuda, the first or the N-th NVIDIA GPU counted from 0\n"
            "  --bench         time the variants as well\n"
            "  --format F      of the timings: table or json, one object a line\n");
 }
 
+/* One operation, and what came of it. */
+static void run_one(const char *name, void (*check)(bool bench), bool bench)
+{
+    const size_t cases = state.cases, failures = state.failures;
+    check(bench);
+    if (!state.json)
+        printf("%-12s %zu cases, %zu failed\n", name, state.cases - cases, state.failures - failures);
+}
+
+static size_t run_cpu(const char *only, bool bench)
+{
+    size_t run = 0;
+    for (int i = 0; i < N_OPERATIONS; i++)
+        if (!only || !strcmp(only, operations[i].name)) {
+            run_one(operations[i].name, operations[i].check, bench);
+            run++;
+        }
+    return run;
+}
+
+#ifdef QN_HAVE_CUDA
+static size_t run_cuda(const char *only, bool bench)
+{
+    size_t run = 0;
+    for (size_t i = 0; i < qn_n_cuda_operations; i++)
+        if (!only || !strcmp(only, qn_cuda_operations[i].name)) {
+            run_one(qn_cuda_operations[i].name, qn_cuda_operations[i].check, bench);
+            run++;
+        }
+    qn_check_cuda_close();
+    return run;
+}
+#endif
+
 int main(int argc, char **argv)
 {
     const char *only = NULL;
-    bool bench = false;
+    bool bench = false, cuda = false;
+#ifdef QN_HAVE_CUDA
+    int ordinal;
+#endif
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         if (!strcmp(option, "--help") || !strcmp(option, "-h")) {
@@ -252,23 +322,27 @@ int main(int argc, char **argv)
             return usage("a value is missing", option);
         if (!strcmp(option, "--op"))
             only = argv[i];
-        else if (!strcmp(option, "--device") && strcmp(argv[i], "cpu"))
-            return usage("not a device of this build, expected cpu", argv[i]);
         else if (!strcmp(option, "--format") && strcmp(argv[i], "table") && strcmp(argv[i], "json"))
             return usage("not a format, expected table or json", argv[i]);
         else if (!strcmp(option, "--format"))
             state.json = !strcmp(argv[i], "json");
+#ifdef QN_HAVE_CUDA
+        else if (qn_cuda_parse_name(argv[i], &ordinal))
+            cuda = true;
+#endif
+        else if (strcmp(argv[i], "cpu"))
+            return usage("not a device of this build", argv[i]);
     }
     size_t run = 0;
-    for (int i = 0; i < N_OPERATIONS; i++) {
-        if (only && strcmp(only, operations[i].name))
-            continue;
-        const size_t cases = state.cases, failures = state.failures;
-        operations[i].check(bench);
-        run++;
-        if (!state.json)
-            printf("%-12s %zu cases, %zu failed\n", operations[i].name, state.cases - cases, state.failures - failures);
+#ifdef QN_HAVE_CUDA
+    if (cuda) {
+        if (!qn_check_cuda_open(ordinal))
+            return 1;
+        run = run_cuda(only, bench);
     }
+#endif
+    if (!cuda)
+        run = run_cpu(only, bench);
     if (!run)
         return usage("no such operation", only);
     if (!state.json)

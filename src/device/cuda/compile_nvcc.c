@@ -234,8 +234,7 @@ static qn_status write_file(const char *folder, const qn_gpu_file *file)
             break;
         done += n > 0 ? (size_t)n : 0;
     }
-    const qn_status status =
-        fd < 0 || done < bytes ? qn_fail(QN_ERR_IO, "%s: cannot write for nvcc to read: %m", path) : QN_OK;
+    const qn_status status = fd < 0 || done < bytes ? qn_fail(QN_ERR_IO, "%s: cannot write for nvcc to read: %m", path) : QN_OK;
     if (fd >= 0)
         close(fd);
     free(path);

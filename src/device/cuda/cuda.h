@@ -43,6 +43,9 @@ typedef struct qn_cuda_params {
 /* qn_cuda_count - visible devices. QN_ERR_UNSUPPORTED, saying what is missing, without a driver or a device. */
 qn_status qn_cuda_count(const struct qn_cuda_driver *driver, int *count);
 
+/* qn_cuda_parse_name - whether a text names a CUDA device: "cuda", which is device 0, or "cuda:N". */
+bool qn_cuda_parse_name(const char *text, int *ordinal);
+
 /* qn_cuda_open - a device with its primary context. params may be NULL. QN_ERR_UNSUPPORTED without driver or device, and for
  * devices before compute capability 8.0; QN_ERR_INVALID for an ordinal that is not there. Free with qn_cuda_close. */
 qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **device);

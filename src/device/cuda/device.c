@@ -38,6 +38,20 @@ qn_status qn_cuda_count(const qn_cuda_driver *driver, int *count)
     return *count > 0 ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver is here, but no device is visible to it");
 }
 
+bool qn_cuda_parse_name(const char *text, int *ordinal)
+{
+    *ordinal = 0;
+    if (strncmp(text, "cuda", 4) != 0)
+        return false;
+    if (!text[4])
+        return true;
+    const size_t digits = strspn(text + 5, "0123456789");
+    if (text[4] != ':' || digits == 0 || digits > 3 || text[5 + digits])
+        return false;
+    *ordinal = atoi(text + 5);
+    return true;
+}
+
 /* ---- Opening ---- */
 
 static qn_status attribute(const qn_cuda *device, int which, int *value)

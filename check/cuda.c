@@ -1,0 +1,206 @@
+/* The device under test: memory with guards, launches that must work, times. */
+#include "check/cuda.h"
+
+#include "kernels/peak/peak_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const qn_cuda_operation qn_cuda_operations[] = {
+    { "peak", qn_check_cuda_peak },
+    { "hadamard", qn_check_cuda_hadamard },
+};
+
+const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;
+
+enum { GUARD = 256, RUNS = 11 };
+
+static struct {
+    qn_cuda *device;
+    qn_cuda_stream stream;
+    double read_rate;
+} gpu;
+
+static void must(qn_status status)
+{
+    if (status) {
+        fflush(stdout);
+        fprintf(stderr, "quern-check: %s\n", qn_error_text());
+        exit(1);
+    }
+}
+
+static void print_log(void *unused, const char *line)
+{
+    (void)unused;
+    fprintf(stderr, "quern-check: %s\n", line);
+}
+
+bool qn_check_cuda_open(int ordinal)
+{
+    const qn_cuda_params params = { .ordinal = ordinal, .on_log = print_log };
+    if (qn_cuda_open(&params, &gpu.device) || qn_cuda_stream_create(gpu.device, &gpu.stream)) {
+        fprintf(stderr, "quern-check: --device cuda: %s\n", qn_error_text());
+        qn_check_cuda_close();
+        return false;
+    }
+    return true;
+}
+
+void qn_check_cuda_close(void)
+{
+    if (gpu.device)
+        qn_cuda_stream_free(gpu.device, gpu.stream);
+    qn_cuda_close(gpu.device);
+    gpu.device = NULL;
+}
+
+qn_cuda *qn_gpu(void)
+{
+    return gpu.device;
+}
+
+qn_cuda_stream qn_gpu_stream(void)
+{
+    return gpu.stream;
+}
+
+/* ---- Memory ---- */
+
+qn_gpu_guarded qn_gpu_new(size_t bytes)
+{
+    qn_gpu_guarded g = { .bytes = bytes };
+    must(qn_cuda_alloc(gpu.device, bytes + 2 * GUARD, 1, "quern-check", &g.block));
+    g.data = g.block.address + GUARD;
+    qn_gpu_poison(&g);
+    return g;
+}
+
+qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes)
+{
+    qn_gpu_guarded g = qn_gpu_new(bytes);
+    qn_gpu_wait(); /* uploads have a stream of their own */
+    must(qn_cuda_upload(gpu.device, g.data, data, bytes, NULL, NULL));
+    return g;
+}
+
+void qn_gpu_poison(const qn_gpu_guarded *g)
+{
+    must(qn_cuda_fill(gpu.device, gpu.stream, g->block.address, 0xff, g->block.bytes));
+}
+
+void qn_gpu_read(const qn_gpu_guarded *g, void *to)
+{
+    must(qn_cuda_download(gpu.device, gpu.stream, to, g->data, g->bytes));
+}
+
+bool qn_gpu_ok(const qn_gpu_guarded *g)
+{
+    uint8_t guards[2][GUARD];
+    must(qn_cuda_download(gpu.device, gpu.stream, guards[0], g->block.address, GUARD));
+    must(qn_cuda_download(gpu.device, gpu.stream, guards[1], g->data + g->bytes, GUARD));
+    for (size_t i = 0; i < GUARD; i++)
+        if (guards[0][i] != 0xff || guards[1][i] != 0xff)
+            return false;
+    return true;
+}
+
+void qn_gpu_free(qn_gpu_guarded *g)
+{
+    qn_cuda_release(gpu.device, &g->block);
+}
+
+/* ---- Launches ---- */
+
+void qn_gpu_launch(const qn_launch *launch, const void *args)
+{
+    must(qn_cuda_launch(gpu.device, gpu.stream, launch, args));
+}
+
+void qn_gpu_wait(void)
+{
+    must(qn_cuda_stream_wait(gpu.device, gpu.stream));
+}
+
+/* ---- Speed ---- */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One replay is some turns, often enough for half a millisecond, so that its own launch does not count. */
+double qn_gpu_seconds(void (*work)(void *context, size_t turn), void *context, size_t n_turns)
+{
+    qn_cuda_event begin, end;
+    double seconds[RUNS], once = 0;
+    must(qn_cuda_event_create(gpu.device, &begin));
+    must(qn_cuda_event_create(gpu.device, &end));
+    for (size_t turn = 0; turn < n_turns; turn++)
+        work(context, turn); /* compiled, loaded and warm */
+    qn_gpu_wait();
+    size_t rounds = 1;
+    for (;;) {
+        qn_cuda_graph *graph = NULL;
+        must(qn_cuda_capture_begin(gpu.device, gpu.stream));
+        for (size_t round = 0; round < rounds; round++)
+            for (size_t turn = 0; turn < n_turns; turn++)
+                work(context, turn);
+        must(qn_cuda_capture_end(gpu.device, gpu.stream, &graph));
+        for (int run = -1; run < RUNS; run++) { /* the first one uploads the graph */
+            must(qn_cuda_event_record(gpu.device, begin, gpu.stream));
+            must(qn_cuda_graph_launch(gpu.device, graph, gpu.stream));
+            must(qn_cuda_event_record(gpu.device, end, gpu.stream));
+            must(qn_cuda_event_wait(gpu.device, end));
+            if (run >= 0)
+                must(qn_cuda_event_seconds(gpu.device, begin, end, &seconds[run]));
+        }
+        qn_cuda_graph_free(gpu.device, graph);
+        qsort(seconds, RUNS, sizeof seconds[0], compare_doubles);
+        once = seconds[RUNS / 2] / (double)(rounds * n_turns);
+        if (rounds > 1 || seconds[RUNS / 2] > 0.5e-3)
+            break;
+        rounds = (size_t)(0.5e-3 / seconds[RUNS / 2]) + 2;
+        if (rounds * n_turns > 2000)
+            rounds = 2000 / n_turns + 2;
+    }
+    qn_cuda_event_free(gpu.device, begin);
+    qn_cuda_event_free(gpu.device, end);
+    return once;
+}
+
+size_t qn_gpu_turns(size_t bytes_of_a_turn)
+{
+    const size_t cache = qn_cuda_get_info(gpu.device)->l2_bytes;
+    return bytes_of_a_turn ? 2 * cache / bytes_of_a_turn + 2 : 1; /* least recently used first, and then some */
+}
+
+static void read_all(void *context, size_t turn)
+{
+    const qn_peak_read *read = context;
+    (void)turn;
+    qn_gpu_launch(&read->launch, &read->args);
+}
+
+double qn_gpu_read_rate(void)
+{
+    enum { BYTES = 1 << 30 };
+    if (gpu.read_rate == 0) {
+        qn_gpu_guarded from = qn_gpu_new(BYTES), to = qn_gpu_new(sizeof(uint32_t));
+        qn_peak_read read;
+        must(qn_peak_read_plan(to.data, from.data, BYTES, qn_cuda_get_info(gpu.device)->n_sms, &read));
+        gpu.read_rate = BYTES / qn_gpu_seconds(read_all, &read, 1);
+        qn_gpu_free(&from);
+        qn_gpu_free(&to);
+    }
+    return gpu.read_rate;
+}
+
+void qn_gpu_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, double limit,
+                  void (*work)(void *context, size_t turn), void *context, size_t n_turns)
+{
+    const double seconds = qn_gpu_seconds(work, context, n_turns);
+    qn_report_rate(op, variant, shape, seconds, units / seconds, unit, limit);
+}
