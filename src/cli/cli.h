@@ -19,6 +19,7 @@ int qn_cli_tokenize(int argc, char **argv);
 int qn_cli_logits(int argc, char **argv);
 int qn_cli_info(int argc, char **argv);
 int qn_cli_quantize(int argc, char **argv);
+int qn_cli_kernels(int argc, char **argv);
 
 /* qn_cli_error - "quern: " and the text on one line of standard error, control characters made harmless. */
 void qn_cli_error(const char *format, ...) QN_PRINTF(1, 2);

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
+#include "device/cuda/cuda.h"
 
 #include <string.h>
 #include <sys/random.h>
@@ -17,7 +18,11 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
         return QN_EXIT_USAGE;
     }
     if (args->device && strcmp(args->device, "cuda") == 0) {
-        qn_cli_error("--device cuda: this build has no GPU support, only cpu");
+        int count;
+        if (qn_cuda_count(NULL, &count))
+            qn_cli_error("--device cuda: %s", qn_error_text());
+        else
+            qn_cli_error("--device cuda: a GPU is here, but this version of quern runs models on the CPU only");
         return QN_EXIT_FAILED;
     }
     qn_progress progress;

@@ -18,6 +18,7 @@ static const struct command {
     { "logits", qn_cli_logits, "raw logits for given tokens, into a file" },
     { "info", qn_cli_info, "what a GGUF file holds" },
     { "quantize", qn_cli_quantize, "rewrite a GGUF file in another weight type" },
+    { "kernels", qn_cli_kernels, "the GPU's kernels, and where their code comes from" },
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof *commands };

@@ -1,0 +1,151 @@
+/* quern kernels: every pipeline of the GPU, where its code came from and how long that took; and emptying the cache of those
+ * that were compiled here. */
+#include "cli/cli.h"
+
+#include "base/cpu.h"
+#include "device/cuda/pipeline.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int clear_cache(void)
+{
+    char *folder, size[32];
+    size_t n_files;
+    uint64_t bytes;
+    if (qn_cubin_folder(&folder))
+        return qn_cli_fail();
+    if (!folder) {
+        puts("there is no cache: neither XDG_CACHE_HOME nor HOME is an absolute path");
+        return QN_EXIT_DONE;
+    }
+    const qn_status status = qn_cubin_clear(folder, &n_files, &bytes);
+    if (!status) {
+        printf("%zu file%s, %s, removed from ", n_files, n_files == 1 ? "" : "s", qn_print_size(size, bytes));
+        qn_print_escaped(stdout, folder, strlen(folder));
+        putchar('\n');
+    }
+    free(folder);
+    return status ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+static void print_name(const char *source, const char *defines)
+{
+    printf("%-30s %-44s ", source, defines);
+}
+
+/* Without a device: what this binary carries. */
+static int list_built_in(void)
+{
+    const qn_gpu_code *code = qn_gpu_code_built_in();
+    unsigned features;
+    if (qn_cpu_features(&features))
+        return qn_cli_fail();
+    printf("device      cpu, %s: its kernels are part of the program\n\n", qn_cpu_name(features));
+    printf("kernels for NVIDIA GPUs in this program%s%s\n", *code->compiler ? ", by " : "", code->compiler);
+    print_name("source", "definitions");
+    puts("compiled for");
+    for (size_t i = 0; i < code->n_pipelines; i++) {
+        const qn_gpu_pipeline *p = &code->pipelines[i];
+        bool any = false;
+        print_name(p->source, p->defines);
+        for (size_t c = 0; c < code->n_cubins; c++)
+            if (!strcmp(code->cubins[c].source, p->source) && !strcmp(code->cubins[c].defines, p->defines)) {
+                printf("%s%s", any ? " " : "", code->cubins[c].arch);
+                any = true;
+            }
+        puts(any ? "" : "nothing: it is compiled where it is needed");
+    }
+    return QN_EXIT_DONE;
+}
+
+static void print_pipeline(const qn_pipeline_info *p)
+{
+    char size[32];
+    print_name(p->source, p->defines);
+    if (p->failure)
+        printf("%-9s %.60s\n", qn_origin_name(p->origin), "not to be had: see below");
+    else
+        printf("%-9s %-16s %12s %10.1f ms\n", qn_origin_name(p->origin), p->compiler, qn_print_size(size, p->bytes),
+               p->seconds * 1e3);
+}
+
+static int list_device(qn_cuda *device)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(device);
+    const char *folder = qn_cuda_cache_folder(device);
+    char memory[32];
+    printf("device      cuda:%d, %s, compute capability %d.%d, %" PRIu32 " multiprocessors, %s, driver %d.%d\n", info->ordinal,
+           info->name, info->major, info->minor, info->n_sms, qn_print_size(memory, info->memory_bytes),
+           info->driver_version / 1000, info->driver_version % 1000 / 10);
+    printf("code for    %s\ncache       ", qn_cuda_arch(device));
+    if (folder)
+        qn_print_escaped(stdout, folder, strlen(folder));
+    else
+        fputs("none: neither XDG_CACHE_HOME nor HOME is an absolute path", stdout);
+    fputs("\n\n", stdout);
+    const double start = qn_seconds();
+    const bool failed = qn_cuda_load_pipelines(device) != QN_OK;
+    const double seconds = qn_seconds() - start;
+    qn_pipeline_info p;
+    print_name("source", "definitions");
+    printf("%-9s %-16s %12s %13s\n", "from", "by", "size", "time");
+    for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
+        print_pipeline(&p);
+    printf("\nall ready after %.1f ms\n", seconds * 1e3);
+    for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
+        if (p.failure)
+            qn_cli_error("%s", p.failure);
+    return failed ? QN_EXIT_FAILED : QN_EXIT_DONE;
+}
+
+static void print_note(void *unused, const char *line)
+{
+    (void)unused;
+    qn_cli_error("note: %s", line);
+}
+
+static int list_cuda(const qn_cuda_params *params, bool needed)
+{
+    qn_cuda *device;
+    const qn_status status = qn_cuda_open(params, &device);
+    if (status == QN_ERR_UNSUPPORTED && !needed)
+        return list_built_in();
+    if (status) {
+        qn_cli_error("--device cuda: %s", qn_error_text());
+        return QN_EXIT_FAILED;
+    }
+    const int result = list_device(device);
+    qn_cuda_close(device);
+    return result;
+}
+
+int qn_cli_kernels(int argc, char **argv)
+{
+    const char *name = "auto";
+    bool clear = false;
+    const qn_option options[] = {
+        QN_OPT_TEXT("--device", NULL, &name, "NAME", "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default auto)"),
+        QN_OPT_FLAG("--clear", NULL, &clear, "remove all kernels that were compiled and kept on this machine"),
+    };
+    const qn_command_line line = {
+        .usage = "kernels [options]",
+        .purpose = "Gets every kernel of the GPU ready and says where its code came from: built in, the cache, nvcc or NVRTC.\n"
+                   "Without a GPU, says which ones this program carries.",
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+    };
+    const qn_args_result parsed = qn_args_parse(&line, argc, argv);
+    qn_cuda_params params = { .on_log = print_note };
+    if (parsed != QN_ARGS_OK)
+        return qn_args_exit(parsed);
+    const bool automatic = strcmp(name, "auto") == 0, cuda = qn_cuda_parse_name(name, &params.ordinal);
+    if (!automatic && !cuda && strcmp(name, "cpu") != 0) {
+        qn_cli_error("--device: '%s' is not one of cpu, cuda, cuda:N, auto", name);
+        return QN_EXIT_USAGE;
+    }
+    if (clear)
+        return clear_cache();
+    return automatic || cuda ? list_cuda(&params, cuda) : list_built_in();
+}
