@@ -1,0 +1,529 @@
+/* A CUDA driver that a test plays itself: device memory is host memory, streams do what they are given at once, a module is
+ * whatever bytes begin like a cubin, and everything that matters is counted. */
+#ifndef QN_TESTS_HELPER_CUDA_H
+#define QN_TESTS_HELPER_CUDA_H
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/pipeline.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Not every test needs all of them. */
+#pragma GCC diagnostic ignored "-Wunused-function"
+
+enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24 };
+
+static struct {
+    /* what the driver is asked to be */
+    int n_devices, major, minor;
+    const char *refuses; /* a module that holds these bytes is not taken; NULL: all are */
+    const char *fails;   /* the call of this name fails */
+    int fails_after;     /* so many of them succeed first */
+    bool no_param_info;
+    bool update_fails; /* a graph cannot be updated */
+    /* what it was asked to do */
+    int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
+    int shared_set, last_shared;
+    bool last_dependent;
+    unsigned char last_args[FAKE_ARGS_BYTES];
+    unsigned last_grid[3];
+    char image[64]; /* of the last module, behind what makes it a cubin */
+} fake;
+
+static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Whether this call of that name is the one to fail. */
+static qn_cu_result fake_result(const char *call)
+{
+    if (fake.fails && !strcmp(fake.fails, call) && fake.fails_after-- <= 0)
+        return FAKE_ERROR;
+    return QN_CU_SUCCESS;
+}
+
+#define FAKE_TRY(call)                                                                                                         \
+    do {                                                                                                                       \
+        pthread_mutex_lock(&fake_lock);                                                                                        \
+        const qn_cu_result fake_code = fake_result(call);                                                                      \
+        pthread_mutex_unlock(&fake_lock);                                                                                      \
+        if (fake_code)                                                                                                         \
+            return fake_code;                                                                                                  \
+    } while (0)
+
+static void fake_count(int *counter, int by)
+{
+    pthread_mutex_lock(&fake_lock);
+    *counter += by;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+static qn_cu_result fake_init(unsigned flags)
+{
+    (void)flags;
+    FAKE_TRY("cuInit");
+    return 0;
+}
+
+static qn_cu_result fake_version(int *version)
+{
+    *version = 13000;
+    FAKE_TRY("cuDriverGetVersion");
+    return 0;
+}
+
+static qn_cu_result fake_error_name(qn_cu_result code, const char **name)
+{
+    *name = code == FAKE_ERROR ? "CUDA_ERROR_FAKE" : code == QN_CU_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : NULL;
+    return *name ? 0 : 1;
+}
+
+static qn_cu_result fake_error_string(qn_cu_result code, const char **text)
+{
+    *text = code == FAKE_ERROR ? "made to fail" : code == QN_CU_OUT_OF_MEMORY ? "out of memory" : NULL;
+    return *text ? 0 : 1;
+}
+
+static qn_cu_result fake_device_count(int *count)
+{
+    FAKE_TRY("cuDeviceGetCount");
+    *count = fake.n_devices;
+    return 0;
+}
+
+static qn_cu_result fake_device_get(qn_cu_device *device, int ordinal)
+{
+    FAKE_TRY("cuDeviceGet");
+    *device = 100 + ordinal;
+    return 0;
+}
+
+static qn_cu_result fake_device_name(char *name, int bytes, qn_cu_device device)
+{
+    FAKE_TRY("cuDeviceGetName");
+    assert_in_range(device, 100, 100 + fake.n_devices - 1);
+    strncpy(name, "Fake 1", (size_t)bytes);
+    return 0;
+}
+
+static qn_cu_result fake_total_memory(size_t *bytes, qn_cu_device device)
+{
+    (void)device;
+    FAKE_TRY("cuDeviceTotalMem");
+    *bytes = (size_t)80 << 30;
+    return 0;
+}
+
+static qn_cu_result fake_attribute(int *value, int attribute, qn_cu_device device)
+{
+    (void)device;
+    FAKE_TRY("cuDeviceGetAttribute");
+    switch (attribute) {
+    case QN_CU_DEVICE_MULTIPROCESSORS: *value = 132; return 0;
+    case QN_CU_DEVICE_L2_BYTES: *value = 60 << 20; return 0;
+    case QN_CU_DEVICE_MAJOR: *value = fake.major; return 0;
+    case QN_CU_DEVICE_MINOR: *value = fake.minor; return 0;
+    case QN_CU_DEVICE_SHARED_OPTIN: *value = 227 << 10; return 0;
+    }
+    return 1;
+}
+
+static qn_cu_result fake_retain(qn_cu_context *context, qn_cu_device device)
+{
+    (void)device;
+    FAKE_TRY("cuDevicePrimaryCtxRetain");
+    *context = (qn_cu_context)&fake;
+    fake_count(&fake.contexts, 1);
+    return 0;
+}
+
+static qn_cu_result fake_release(qn_cu_device device)
+{
+    (void)device;
+    fake_count(&fake.contexts, -1);
+    return 0;
+}
+
+static qn_cu_result fake_set_current(qn_cu_context context)
+{
+    (void)context;
+    FAKE_TRY("cuCtxSetCurrent");
+    return 0;
+}
+
+static qn_cu_result fake_synchronize(void)
+{
+    return 0;
+}
+
+static qn_cu_result fake_memory_info(size_t *available, size_t *total)
+{
+    FAKE_TRY("cuMemGetInfo");
+    *available = (size_t)79 << 30;
+    *total = (size_t)80 << 30;
+    return 0;
+}
+
+static qn_cu_result fake_alloc(uint64_t *address, size_t bytes)
+{
+    FAKE_TRY("cuMemAlloc");
+    void *memory = bytes < (size_t)1 << 32 ? malloc(bytes) : NULL;
+    if (!memory)
+        return QN_CU_OUT_OF_MEMORY;
+    *address = (uint64_t)(uintptr_t)memory;
+    fake_count(&fake.allocations, 1);
+    return 0;
+}
+
+static qn_cu_result fake_free(uint64_t address)
+{
+    free((void *)(uintptr_t)address);
+    fake_count(&fake.allocations, -1);
+    return 0;
+}
+
+static qn_cu_result fake_host_alloc(void **memory, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    FAKE_TRY("cuMemHostAlloc");
+    *memory = malloc(bytes);
+    if (!*memory)
+        return QN_CU_OUT_OF_MEMORY;
+    fake_count(&fake.host_allocations, 1);
+    return 0;
+}
+
+static qn_cu_result fake_host_free(void *memory)
+{
+    free(memory);
+    fake_count(&fake.host_allocations, -1);
+    return 0;
+}
+
+static qn_cu_result fake_copy_in(uint64_t to, const void *from, size_t bytes, qn_cu_stream stream)
+{
+    (void)stream;
+    FAKE_TRY("cuMemcpyHtoDAsync");
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return 0;
+}
+
+static qn_cu_result fake_copy_out(void *to, uint64_t from, size_t bytes, qn_cu_stream stream)
+{
+    (void)stream;
+    FAKE_TRY("cuMemcpyDtoHAsync");
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return 0;
+}
+
+static qn_cu_result fake_copy(uint64_t to, uint64_t from, size_t bytes, qn_cu_stream stream)
+{
+    (void)stream;
+    FAKE_TRY("cuMemcpyDtoDAsync");
+    memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return 0;
+}
+
+static qn_cu_result fake_fill(uint64_t to, unsigned char value, size_t bytes, qn_cu_stream stream)
+{
+    (void)stream;
+    FAKE_TRY("cuMemsetD8Async");
+    memset((void *)(uintptr_t)to, value, bytes);
+    return 0;
+}
+
+static qn_cu_result fake_stream_create(qn_cu_stream *stream, unsigned flags)
+{
+    assert_int_equal(flags, QN_CU_STREAM_NON_BLOCKING);
+    FAKE_TRY("cuStreamCreate");
+    *stream = (qn_cu_stream)malloc(1);
+    fake_count(&fake.streams, 1);
+    return 0;
+}
+
+static qn_cu_result fake_stream_destroy(qn_cu_stream stream)
+{
+    free(stream);
+    fake_count(&fake.streams, -1);
+    return 0;
+}
+
+static qn_cu_result fake_stream_synchronize(qn_cu_stream stream)
+{
+    (void)stream;
+    FAKE_TRY("cuStreamSynchronize");
+    return 0;
+}
+
+static qn_cu_result fake_stream_wait(qn_cu_stream stream, qn_cu_event event, unsigned flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    FAKE_TRY("cuStreamWaitEvent");
+    return 0;
+}
+
+static qn_cu_result fake_begin_capture(qn_cu_stream stream, int mode)
+{
+    (void)stream;
+    (void)mode;
+    FAKE_TRY("cuStreamBeginCapture");
+    return 0;
+}
+
+static qn_cu_result fake_end_capture(qn_cu_stream stream, qn_cu_graph *graph)
+{
+    (void)stream;
+    FAKE_TRY("cuStreamEndCapture");
+    *graph = (qn_cu_graph)malloc(1);
+    fake_count(&fake.graphs, 1);
+    return 0;
+}
+
+static qn_cu_result fake_event_create(qn_cu_event *event, unsigned flags)
+{
+    (void)flags;
+    FAKE_TRY("cuEventCreate");
+    *event = (qn_cu_event)malloc(1);
+    fake_count(&fake.events, 1);
+    return 0;
+}
+
+static qn_cu_result fake_event_destroy(qn_cu_event event)
+{
+    free(event);
+    fake_count(&fake.events, -1);
+    return 0;
+}
+
+static qn_cu_result fake_event_record(qn_cu_event event, qn_cu_stream stream)
+{
+    (void)event;
+    (void)stream;
+    FAKE_TRY("cuEventRecord");
+    return 0;
+}
+
+static qn_cu_result fake_event_synchronize(qn_cu_event event)
+{
+    (void)event;
+    FAKE_TRY("cuEventSynchronize");
+    return 0;
+}
+
+static qn_cu_result fake_elapsed(float *milliseconds, qn_cu_event begin, qn_cu_event end)
+{
+    (void)begin;
+    (void)end;
+    FAKE_TRY("cuEventElapsedTime");
+    *milliseconds = 250;
+    return 0;
+}
+
+static qn_cu_result fake_graph_destroy(qn_cu_graph graph)
+{
+    free(graph);
+    fake_count(&fake.graphs, -1);
+    return 0;
+}
+
+static qn_cu_result fake_instantiate(qn_cu_graph_exec *exec, qn_cu_graph graph, unsigned long long flags)
+{
+    (void)graph;
+    (void)flags;
+    FAKE_TRY("cuGraphInstantiateWithFlags");
+    *exec = (qn_cu_graph_exec)malloc(1);
+    fake_count(&fake.execs, 1);
+    return 0;
+}
+
+static qn_cu_result fake_update(qn_cu_graph_exec exec, qn_cu_graph graph, qn_cu_update_info *info)
+{
+    (void)exec;
+    (void)graph;
+    (void)info;
+    fake_count(&fake.updates, 1);
+    return fake.update_fails ? FAKE_ERROR : 0;
+}
+
+static qn_cu_result fake_exec_destroy(qn_cu_graph_exec exec)
+{
+    free(exec);
+    fake_count(&fake.execs, -1);
+    return 0;
+}
+
+static qn_cu_result fake_graph_launch(qn_cu_graph_exec exec, qn_cu_stream stream)
+{
+    (void)stream;
+    FAKE_TRY("cuGraphLaunch");
+    assert_non_null(exec);
+    return 0;
+}
+
+/* The test's cubins are text behind 64 bytes that begin as an ELF file does, with a zero at their end. */
+static qn_cu_result fake_module_load(qn_cu_module *module, const void *image)
+{
+    FAKE_TRY("cuModuleLoadData");
+    assert_memory_equal(image, "\177ELF", 4);
+    const char *text = (const char *)image + 64;
+    if (fake.refuses && strstr(text, fake.refuses))
+        return FAKE_ERROR;
+    *module = (qn_cu_module)malloc(1);
+    fake_count(&fake.modules, 1);
+    fake_count(&fake.loads, 1);
+    pthread_mutex_lock(&fake_lock);
+    strncpy(fake.image, text, sizeof fake.image - 1);
+    pthread_mutex_unlock(&fake_lock);
+    return 0;
+}
+
+static qn_cu_result fake_module_unload(qn_cu_module module)
+{
+    free(module);
+    fake_count(&fake.modules, -1);
+    return 0;
+}
+
+static qn_cu_result fake_function(qn_cu_function *function, qn_cu_module module, const char *name)
+{
+    FAKE_TRY("cuModuleGetFunction");
+    if (!strcmp(name, "missing"))
+        return QN_CU_NOT_FOUND;
+    *function = (qn_cu_function)module;
+    return 0;
+}
+
+static qn_cu_result fake_function_get(int *value, int attribute, qn_cu_function function)
+{
+    (void)function;
+    FAKE_TRY("cuFuncGetAttribute");
+    *value = attribute == QN_CU_FUNCTION_MAX_THREADS ? 1024 : 40;
+    return 0;
+}
+
+static qn_cu_result fake_function_set(qn_cu_function function, int attribute, int value)
+{
+    (void)function;
+    FAKE_TRY("cuFuncSetAttribute");
+    assert_int_equal(attribute, QN_CU_FUNCTION_DYNAMIC_SHARED_LIMIT);
+    fake_count(&fake.shared_set, 1);
+    fake.last_shared = value;
+    return 0;
+}
+
+static qn_cu_result fake_occupancy(int *blocks, qn_cu_function function, int block_size, size_t shared)
+{
+    (void)function;
+    (void)shared;
+    FAKE_TRY("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    *blocks = 2048 / block_size;
+    return 0;
+}
+
+static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_function function, void **parameters, void **extra)
+{
+    (void)function;
+    FAKE_TRY("cuLaunchKernelEx");
+    assert_null(extra);
+    fake_count(&fake.launches, 1);
+    fake.last_dependent = config->n_attributes == 1 && config->attributes[0].id == QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION &&
+                          config->attributes[0].value.allowed == 1;
+    memcpy(fake.last_args, parameters[0], sizeof fake.last_args);
+    memcpy(fake.last_grid, config->grid, sizeof fake.last_grid);
+    return 0;
+}
+
+static qn_cu_result fake_param_info(qn_cu_function function, size_t index, size_t *offset, size_t *bytes)
+{
+    (void)function;
+    assert_int_equal(index, 0);
+    *offset = 0;
+    *bytes = FAKE_ARGS_BYTES;
+    return 0;
+}
+
+/* A driver with two devices of compute capability 9.0, all counters at zero. */
+static const qn_cuda_driver *fake_driver(void)
+{
+    static const qn_cuda_driver driver = {
+        .cuInit = fake_init,
+        .cuDriverGetVersion = fake_version,
+        .cuGetErrorName = fake_error_name,
+        .cuGetErrorString = fake_error_string,
+        .cuDeviceGetCount = fake_device_count,
+        .cuDeviceGet = fake_device_get,
+        .cuDeviceGetName = fake_device_name,
+        .cuDeviceTotalMem = fake_total_memory,
+        .cuDeviceGetAttribute = fake_attribute,
+        .cuDevicePrimaryCtxRetain = fake_retain,
+        .cuDevicePrimaryCtxRelease = fake_release,
+        .cuCtxSetCurrent = fake_set_current,
+        .cuCtxSynchronize = fake_synchronize,
+        .cuMemGetInfo = fake_memory_info,
+        .cuMemAlloc = fake_alloc,
+        .cuMemFree = fake_free,
+        .cuMemHostAlloc = fake_host_alloc,
+        .cuMemFreeHost = fake_host_free,
+        .cuMemcpyHtoDAsync = fake_copy_in,
+        .cuMemcpyDtoHAsync = fake_copy_out,
+        .cuMemcpyDtoDAsync = fake_copy,
+        .cuMemsetD8Async = fake_fill,
+        .cuStreamCreate = fake_stream_create,
+        .cuStreamDestroy = fake_stream_destroy,
+        .cuStreamSynchronize = fake_stream_synchronize,
+        .cuStreamWaitEvent = fake_stream_wait,
+        .cuStreamBeginCapture = fake_begin_capture,
+        .cuStreamEndCapture = fake_end_capture,
+        .cuEventCreate = fake_event_create,
+        .cuEventDestroy = fake_event_destroy,
+        .cuEventRecord = fake_event_record,
+        .cuEventSynchronize = fake_event_synchronize,
+        .cuEventElapsedTime = fake_elapsed,
+        .cuGraphDestroy = fake_graph_destroy,
+        .cuGraphInstantiateWithFlags = fake_instantiate,
+        .cuGraphExecUpdate = fake_update,
+        .cuGraphExecDestroy = fake_exec_destroy,
+        .cuGraphLaunch = fake_graph_launch,
+        .cuModuleLoadData = fake_module_load,
+        .cuModuleUnload = fake_module_unload,
+        .cuModuleGetFunction = fake_function,
+        .cuFuncGetAttribute = fake_function_get,
+        .cuFuncSetAttribute = fake_function_set,
+        .cuOccupancyMaxActiveBlocksPerMultiprocessor = fake_occupancy,
+        .cuLaunchKernelEx = fake_launch,
+        .cuFuncGetParamInfo = fake_param_info,
+    };
+    static qn_cuda_driver without;
+    const bool no_param_info = fake.no_param_info;
+    memset(&fake, 0, sizeof fake);
+    fake.n_devices = 2;
+    fake.major = 9;
+    if (!no_param_info)
+        return &driver;
+    without = driver;
+    without.cuFuncGetParamInfo = NULL;
+    return &without;
+}
+
+/* All that was taken has been given back. */
+static void fake_expect_empty(void)
+{
+    assert_int_equal(fake.contexts, 0);
+    assert_int_equal(fake.modules, 0);
+    assert_int_equal(fake.allocations, 0);
+    assert_int_equal(fake.host_allocations, 0);
+    assert_int_equal(fake.streams, 0);
+    assert_int_equal(fake.events, 0);
+    assert_int_equal(fake.graphs, 0);
+    assert_int_equal(fake.execs, 0);
+}
+
+#endif

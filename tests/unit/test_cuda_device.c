@@ -1,0 +1,377 @@
+/* The CUDA device against a driver that the test plays: what is opened is closed, failures carry the call's name, uploads are
+ * whole, launches have the size that the kernel takes. */
+#include "helper_cuda.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+
+/* A module that is no more than what the fake driver asks of one. */
+static const struct {
+    unsigned char header[64];
+    char text[8];
+} image = { "\177ELF", "room/a" };
+
+static const qn_gpu_cubin cubins[] = {
+    { "room/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "room/a.cu", "", "sm_89", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+};
+
+static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 2, .compiler = "nvcc of the test" };
+static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
+
+static qn_cuda *open_with(const qn_cuda_driver *driver)
+{
+    qn_cuda *device;
+    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &device), QN_OK);
+    return device;
+}
+
+static const qn_launch launch = { .source = "room/a.cu",
+                                  .defines = "",
+                                  .function = "qn_room_a",
+                                  .grid = { 7, 2, 1 },
+                                  .block = { 128, 1, 1 },
+                                  .args_bytes = FAKE_ARGS_BYTES };
+
+static void test_open(void **unused)
+{
+    (void)unused;
+    qn_cuda *device;
+    const qn_cuda_driver *driver = fake_driver();
+    int count;
+    assert_int_equal(qn_cuda_count(driver, &count), QN_OK);
+    assert_int_equal(count, 2);
+    device = open_with(driver);
+    const qn_cuda_info *info = qn_cuda_get_info(device);
+    assert_string_equal(info->name, "Fake 1");
+    assert_int_equal(info->n_sms, 132);
+    assert_int_equal(info->l2_bytes, 60 << 20);
+    assert_int_equal(info->driver_version, 13000);
+    assert_string_equal(qn_cuda_arch(device), "sm_90a");
+    assert_null(qn_cuda_cache_folder(device));
+    qn_cuda_close(device);
+    qn_cuda_close(NULL);
+    fake_expect_empty();
+
+    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools, .ordinal = 1 }, &device), QN_OK);
+    assert_int_equal(qn_cuda_get_info(device)->ordinal, 1);
+    qn_cuda_close(device);
+    for (int ordinal = -1; ordinal <= 2; ordinal += 3) {
+        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .ordinal = ordinal }, &device), QN_ERR_INVALID);
+        assert_non_null(strstr(qn_error_text(), "there are 2"));
+        assert_null(device);
+    }
+    fake_expect_empty();
+}
+
+static void test_no_device(void **unused)
+{
+    (void)unused;
+    qn_cuda *device;
+    const qn_cuda_driver *driver = fake_driver();
+    fake.n_devices = 0;
+    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver }, &device), QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(qn_error_text(), "no device"));
+    driver = fake_driver();
+    fake.major = 7;
+    fake.minor = 5;
+    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver }, &device), QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(qn_error_text(), "7.5"));
+    fake_expect_empty();
+}
+
+/* Each call of opening fails in turn: a status with the call's name, and nothing kept. */
+static void test_open_fails(void **unused)
+{
+    (void)unused;
+    static const char *const calls[] = { "cuDeviceGetCount",         "cuDeviceGet",      "cuDeviceGetName",
+                                         "cuDeviceGetAttribute",     "cuDeviceTotalMem", "cuDriverGetVersion",
+                                         "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent" };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        qn_cuda *device;
+        const qn_cuda_driver *driver = fake_driver();
+        fake.fails = calls[i];
+        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &device), QN_ERR_IO);
+        assert_null(device);
+        assert_non_null(strstr(qn_error_text(), calls[i]));
+        assert_non_null(strstr(qn_error_text(), "made to fail (CUDA_ERROR_FAKE, 999)"));
+        fake_expect_empty();
+    }
+}
+
+static void test_names(void **unused)
+{
+    (void)unused;
+    int ordinal;
+    assert_true(qn_cuda_parse_name("cuda", &ordinal) && ordinal == 0);
+    assert_true(qn_cuda_parse_name("cuda:0", &ordinal) && ordinal == 0);
+    assert_true(qn_cuda_parse_name("cuda:13", &ordinal) && ordinal == 13);
+    static const char *const bad[] = { "", "cpu", "cud", "cuda:", "cuda1", "cuda:-1", "cuda:x", "cuda:1x", "cuda:99999999999" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(qn_cuda_parse_name(bad[i], &ordinal));
+}
+
+static void test_memory(void **unused)
+{
+    (void)unused;
+    qn_cuda *device = open_with(fake_driver());
+    qn_cuda_buffer buffer;
+    size_t bytes;
+    assert_int_equal(qn_cuda_free_memory(device, &bytes), QN_OK);
+    assert_true(bytes == (size_t)79 << 30);
+    assert_int_equal(qn_cuda_alloc(device, SIZE_MAX / 2, 3, "weights", &buffer), QN_ERR_MEMORY);
+    assert_non_null(strstr(qn_error_text(), "weights"));
+    assert_int_equal(qn_cuda_alloc(device, (size_t)1 << 40, 1, "weights", &buffer), QN_ERR_MEMORY);
+    assert_non_null(strstr(qn_error_text(), "weights: 1099511627776 bytes"));
+    assert_non_null(strstr(qn_error_text(), "cuMemAlloc"));
+    assert_true(buffer.address == 0);
+    assert_int_equal(qn_cuda_alloc(device, 0, 4, "nothing", &buffer), QN_OK);
+    assert_true(buffer.address != 0 && buffer.bytes == 0);
+    qn_cuda_release(device, &buffer);
+    qn_cuda_release(device, &buffer); /* once more does nothing */
+
+    uint32_t words[4] = { 1, 2, 3, 4 }, back[4] = { 0 };
+    assert_int_equal(qn_cuda_alloc(device, 4, 4, "words", &buffer), QN_OK);
+    assert_int_equal(qn_cuda_copy_in(device, NULL, buffer.address, words, 16), QN_OK);
+    assert_int_equal(qn_cuda_copy(device, NULL, buffer.address, buffer.address + 8, 8), QN_OK);
+    assert_int_equal(qn_cuda_fill(device, NULL, buffer.address + 12, 0xff, 4), QN_OK);
+    assert_int_equal(qn_cuda_download(device, NULL, back, buffer.address, 16), QN_OK);
+    assert_true(back[0] == 3 && back[1] == 4 && back[2] == 3 && back[3] == UINT32_MAX);
+    qn_cuda_release(device, &buffer);
+
+    void *host;
+    assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_OK);
+    qn_cuda_release_host(device, host);
+    fake.fails = "cuMemHostAlloc";
+    assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_ERR_IO);
+    assert_non_null(strstr(qn_error_text(), "ring: 100 bytes"));
+    qn_cuda_close(device);
+    fake_expect_empty();
+}
+
+struct progress {
+    size_t calls, last, stop_at;
+};
+
+static bool on_progress(void *user, size_t done)
+{
+    struct progress *p = user;
+    assert_true(done > p->last);
+    p->last = done;
+    return ++p->calls != p->stop_at;
+}
+
+static void test_upload(void **unused)
+{
+    (void)unused;
+    const size_t piece = 16 << 20, sizes[] = { 0, 1, piece - 1, piece, piece + 1, 3 * piece + 77 };
+    qn_cuda *device = open_with(fake_driver());
+    uint8_t *from = malloc(4 * piece);
+    assert_non_null(from);
+    for (size_t i = 0; i < 4 * piece; i++)
+        from[i] = (uint8_t)(i * 2654435761u >> 24);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        qn_cuda_buffer to;
+        struct progress p = { 0 };
+        assert_int_equal(qn_cuda_alloc(device, sizes[i], 1, "upload", &to), QN_OK);
+        assert_int_equal(qn_cuda_upload(device, to.address, from, sizes[i], on_progress, &p), QN_OK);
+        assert_int_equal(p.calls, (sizes[i] + piece - 1) / piece);
+        assert_int_equal(p.last, sizes[i]);
+        assert_memory_equal((const void *)(uintptr_t)to.address, from, sizes[i]);
+        qn_cuda_release(device, &to);
+    }
+    assert_int_equal(fake.host_allocations, 2); /* however much there was to upload */
+    qn_cuda_buffer to;
+    assert_int_equal(qn_cuda_alloc(device, 4 * piece, 1, "upload", &to), QN_OK);
+    struct progress p = { .stop_at = 2 };
+    assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, on_progress, &p), QN_ERR_CANCELLED);
+    assert_int_equal(p.last, 2 * piece);
+    static const char *const calls[] = { "cuMemcpyHtoDAsync", "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize" };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        fake.fails = calls[i];
+        fake.fails_after = i < 2 ? 1 : 0;
+        assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_ERR_IO);
+        assert_non_null(strstr(qn_error_text(), calls[i]));
+    }
+    fake.fails = NULL;
+    assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_OK);
+    qn_cuda_release(device, &to);
+    qn_cuda_close(device);
+    free(from);
+    fake_expect_empty();
+}
+
+static void test_streams(void **unused)
+{
+    (void)unused;
+    qn_cuda *device = open_with(fake_driver());
+    qn_cuda_stream stream;
+    qn_cuda_event a, b;
+    double seconds;
+    assert_int_equal(qn_cuda_stream_create(device, &stream), QN_OK);
+    assert_int_equal(qn_cuda_event_create(device, &a), QN_OK);
+    assert_int_equal(qn_cuda_event_create(device, &b), QN_OK);
+    assert_int_equal(qn_cuda_event_record(device, a, stream), QN_OK);
+    assert_int_equal(qn_cuda_stream_after(device, stream, a), QN_OK);
+    assert_int_equal(qn_cuda_event_wait(device, a), QN_OK);
+    assert_int_equal(qn_cuda_event_seconds(device, a, b, &seconds), QN_OK);
+    assert_true(seconds == 0.25);
+    fake.fails = "cuStreamSynchronize"; /* where a kernel's failure shows */
+    assert_int_equal(qn_cuda_stream_wait(device, stream), QN_ERR_IO);
+    fake.fails = NULL;
+    qn_cuda_event_free(device, a);
+    qn_cuda_event_free(device, b);
+    qn_cuda_stream_free(device, stream);
+    qn_cuda_stream_free(device, NULL);
+    qn_cuda_close(device);
+    fake_expect_empty();
+}
+
+static void test_launch(void **unused)
+{
+    (void)unused;
+    const unsigned char args[FAKE_ARGS_BYTES] = "twenty-four bytes of it";
+    qn_cuda *device = open_with(fake_driver());
+    assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_OK);
+    assert_memory_equal(fake.last_args, args, sizeof args);
+    assert_int_equal(fake.last_grid[0], 7);
+    assert_int_equal(fake.last_grid[1], 2);
+    assert_false(fake.last_dependent);
+    assert_int_equal(fake.loads, 1);
+    qn_launch other = launch;
+    other.dependent = true;
+    other.shared_bytes = 48 << 10;
+    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_true(fake.last_dependent);
+    assert_int_equal(fake.loads, 1);
+    assert_int_equal(fake.shared_set, 0); /* every kernel may have so much */
+    for (int i = 0; i < 2; i++) {
+        other.shared_bytes = 100 << 10;
+        assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+        assert_int_equal(fake.shared_set, 1);
+        assert_int_equal(fake.last_shared, 100 << 10);
+    }
+    other.shared_bytes = 228 << 10;
+    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(qn_error_text(), "this device has 232448"));
+    other = launch;
+    other.args_bytes = FAKE_ARGS_BYTES - 8;
+    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "qn_room_a (room/a.cu): its arguments have 24 bytes, the launch has 16"));
+    other = launch;
+    other.function = "missing";
+    assert_int_equal(qn_cuda_prepare(device, &other), QN_ERR_IO);
+    assert_non_null(strstr(qn_error_text(), "missing (room/a.cu): cuModuleGetFunction"));
+    other = launch;
+    other.source = "room/b.cu";
+    assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, other, launch }, 3), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "'room/b.cu' is not among the kernel sources"));
+    assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, launch }, 2), QN_OK);
+    fake.fails = "cuLaunchKernelEx";
+    assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_ERR_IO);
+    assert_non_null(strstr(qn_error_text(), "qn_room_a (room/a.cu): cuLaunchKernelEx: made to fail"));
+    fake.fails = NULL;
+    qn_cuda_kernel_info info;
+    assert_int_equal(qn_cuda_kernel_get_info(device, &launch, &info), QN_OK);
+    assert_int_equal(info.registers, 40);
+    assert_int_equal(info.blocks_per_sm, 16);
+    qn_cuda_close(device);
+    fake_expect_empty();
+}
+
+/* Launches do not overlap before Hopper; the argument's size is only checked where the driver tells it. */
+static void test_older(void **unused)
+{
+    (void)unused;
+    const unsigned char args[FAKE_ARGS_BYTES] = { 0 };
+    fake.no_param_info = true;
+    const qn_cuda_driver *driver = fake_driver();
+    fake.major = 8;
+    fake.minor = 9;
+    qn_cuda *device = open_with(driver);
+    assert_string_equal(qn_cuda_arch(device), "sm_89");
+    qn_launch other = launch;
+    other.dependent = true;
+    other.args_bytes = 1;
+    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_false(fake.last_dependent);
+    qn_cuda_close(device);
+    fake_expect_empty();
+}
+
+static void test_archs(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int major, minor;
+        const char *arch;
+    } known[] = { { 8, 0, "sm_80" },   { 8, 6, "sm_80" },   { 8, 7, "sm_80" },   { 8, 9, "sm_89" },   { 9, 0, "sm_90a" },
+                  { 10, 0, "sm_100" }, { 10, 3, "sm_100" }, { 11, 0, "sm_110" }, { 12, 0, "sm_120" }, { 12, 1, "sm_120" } };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char arch[16];
+        qn_gpu_arch(known[i].major, known[i].minor, arch);
+        assert_string_equal(arch, known[i].arch);
+    }
+}
+
+static void test_graphs(void **unused)
+{
+    (void)unused;
+    qn_cuda *device = open_with(fake_driver());
+    qn_cuda_graph *graph = NULL;
+    qn_cuda_stream stream;
+    assert_int_equal(qn_cuda_stream_create(device, &stream), QN_OK);
+    for (int i = 0; i < 3; i++) {
+        fake.update_fails = i == 2; /* another shape: made anew */
+        assert_int_equal(qn_cuda_capture_begin(device, stream), QN_OK);
+        assert_int_equal(qn_cuda_capture_end(device, stream, &graph), QN_OK);
+        assert_int_equal(qn_cuda_graph_launch(device, graph, stream), QN_OK);
+        assert_int_equal(fake.updates, i);
+        assert_int_equal(fake.execs, 1);
+        assert_int_equal(fake.graphs, 0);
+    }
+    assert_int_equal(qn_cuda_capture_begin(device, stream), QN_OK);
+    assert_int_equal(qn_cuda_capture_end(device, stream, NULL), QN_OK);
+    static const char *const calls[] = { "cuStreamEndCapture", "cuGraphInstantiateWithFlags" };
+    for (size_t i = 0; i < 2; i++) {
+        qn_cuda_graph *none = NULL;
+        fake.fails = calls[i];
+        assert_int_equal(qn_cuda_capture_end(device, stream, &none), QN_ERR_IO);
+        assert_null(none);
+    }
+    fake.fails = NULL;
+    qn_cuda_graph_free(device, graph);
+    qn_cuda_graph_free(device, NULL);
+    qn_cuda_stream_free(device, stream);
+    qn_cuda_close(device);
+    fake_expect_empty();
+}
+
+/* What this machine says: a device, or what is missing. */
+static void test_real_driver(void **unused)
+{
+    (void)unused;
+    qn_cuda *device;
+    for (int i = 0; i < 2; i++) { /* the second time from memory */
+        const qn_status status = qn_cuda_open(NULL, &device);
+        if (status) {
+            assert_null(device);
+            assert_true(strlen(qn_error_text()) > 10);
+        } else {
+            assert_true(qn_cuda_get_info(device)->n_sms > 0);
+        }
+        qn_cuda_close(device);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_open),    cmocka_unit_test(test_no_device), cmocka_unit_test(test_open_fails),
+        cmocka_unit_test(test_names),   cmocka_unit_test(test_memory),    cmocka_unit_test(test_upload),
+        cmocka_unit_test(test_streams), cmocka_unit_test(test_launch),    cmocka_unit_test(test_older),
+        cmocka_unit_test(test_archs),   cmocka_unit_test(test_graphs),    cmocka_unit_test(test_real_driver),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
