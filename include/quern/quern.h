@@ -157,7 +157,8 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
 
 /* qn_session_truncate - forget all but the first `length` tokens. QN_ERR_INVALID when it holds fewer.
  *
- * Any length will do for a model without recurrent layers. Recurrent layers fold every 64 tokens into their state, which cannot
+ * Any length will do for a model without recurrent layers; with a cache of codes, up to 63 tokens are then evaluated once more,
+ * and where memory for that is missing (QN_ERR_MEMORY) so many fewer are held. Recurrent layers fold every 64 tokens into their state, which cannot
  * be undone: a session of n tokens can go back to the lengths above (n-1)/64*64 (of the chunk that is still open), to those
  * that a checkpoint of n tokens could go back to, and to 0. Any other is QN_ERR_UNSUPPORTED, the text names those that are
  * possible, and nothing changes. Checkpoints of more than `length` tokens are dropped. */
@@ -166,7 +167,7 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 /* qn_session_checkpoint - remember the present length as one to go back to, with what is pending at it (qn_session_pending).
  *
  * For models with recurrent layers this copies their memory: states and open chunks, which is qn_session_cache_bytes(session,
- * 0) bytes. The newest params->n_checkpoints are kept, the oldest goes when one more comes; their memory is the session's until
+ * 0) bytes, and 64 tokens' halves of a cache of codes. The newest params->n_checkpoints are kept, the oldest goes when one more comes; their memory is the session's until
  * it is freed. They belong to the session: forks have copies, files do not have them. QN_ERR_MEMORY: there is none. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
@@ -182,7 +183,7 @@ QN_API bool qn_session_pending(const qn_session *session, qn_token *token);
 QN_API const char *qn_session_kv(const qn_session *session);
 
 /* qn_session_cache_bytes - bytes of cache that `length` tokens take: keys and values of each, and what recurrent layers
- * remember, which is the same for any length. */
+ * remember, which is the same for any length. In a cache of codes the first 64 tokens and the last length mod 64 are halves. */
 QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length);
 
 /* qn_session_fork - a session of its own with the same contents: tokens, cache, what is pending, checkpoints. What is held is

@@ -1,4 +1,5 @@
-/* The key-value cache of one session, in halves or as AURA codes. */
+/* The key-value cache of one session, in halves or as AURA codes. How a cache of codes is made up of both is said at
+ * qn_kv_view, device/plan.h. */
 #ifndef QN_CACHE_KV_H
 #define QN_CACHE_KV_H
 
@@ -21,32 +22,76 @@ typedef struct qn_kv_codecs {
     const qn_aura_codec *keys, *values;
 } qn_kv_codecs;
 
+/* The attention layers of a model: those where is_recurrent [n_layers] is not set; all, where it is NULL. */
+typedef struct qn_kv_shape {
+    const bool *is_recurrent;
+    size_t n_layers, n_heads, head_dim; /* heads of keys and values */
+} qn_kv_shape;
+
 typedef struct qn_kv {
     qn_kv_view view;
     uint8_t *memory;
+    uint16_t *halves;
+    float *means;
     uint32_t *slots;
     size_t head_dim;
-    uint64_t position_bytes; /* one position in all layers */
+    uint32_t open_from; /* the first run, but for run 0, whose halves are held; of a cache of codes */
 } qn_kv;
 
-/* qn_kv_create - room for n_ctx positions (rounded up to whole key blocks) in the layers with attention, which are those where
- * is_recurrent [n_layers] is not set; all, where it is NULL. Codecs, of head_dim, outlive the cache. Pages become resident as
- * they are written. */
-qn_status qn_kv_create(qn_kv *kv, const bool *is_recurrent, size_t n_layers, size_t n_kv_heads, size_t head_dim, size_t n_ctx,
-                       qn_kv_codecs codecs);
+/* qn_kv_create - room for n_ctx positions (rounded up to whole key blocks), which steps of up to n_batch append to. Codecs, of
+ * head_dim, outlive the cache. Pages become resident as they are written. */
+qn_status qn_kv_create(qn_kv *kv, const qn_kv_shape *shape, size_t n_ctx, size_t n_batch, qn_kv_codecs codecs);
 void qn_kv_free(qn_kv *kv);
 
-/* qn_kv_part - the memory that `length` positions take, piece by piece, for copying and saving: sets data and size (bytes) of
- * part 0, 1, ... and returns false when there are no more. Parts of caches of the same layers and format are the same for any
- * capacity. Halves of keys come in whole tiles of QN_KEY_TILE positions and codes in whole runs of QN_KV_RUN: those beyond
- * `length` may hold anything, but after qn_kv_trim zeros. */
+/* qn_kv_appended - the cache has become that of `length` positions. */
+void qn_kv_appended(qn_kv *kv, size_t length);
+
+/* qn_kv_reach - the greatest length, not above `length`, which is not above what is held, to which the cache can go back with
+ * nothing to be computed again. Less than QN_KV_RUN below it. */
+size_t qn_kv_reach(const qn_kv *kv, size_t length);
+
+/* qn_kv_cut - go back to a length that qn_kv_reach gave. */
+void qn_kv_cut(qn_kv *kv, size_t length);
+
+/* qn_kv_part - the memory that `length` positions take, piece by piece, for copying and saving: sets data and size (bytes, a
+ * few are 0) of part 0, 1, ... and returns false when there are no more. Parts of caches of the same layers and format are the
+ * same for any capacity. Halves of keys come in whole tiles of QN_KEY_TILE positions: those beyond `length` may hold anything,
+ * but after qn_kv_trim zeros. */
 bool qn_kv_part(const qn_kv *kv, size_t part, size_t length, uint8_t **data, size_t *size);
 
-/* qn_kv_trim - zeros where the last tile of keys, or run of codes, holds positions from `length` on. */
+/* qn_kv_trim - zeros where the last tiles of halves of keys have positions from `length` on. */
 void qn_kv_trim(const qn_kv *kv, size_t length);
 
-/* qn_kv_position_bytes - bytes that one position takes in all layers with attention, of those that qn_kv_create would make. */
-uint64_t qn_kv_position_bytes(const bool *is_recurrent, size_t n_layers, size_t n_kv_heads, size_t head_dim,
-                              qn_kv_codecs codecs);
+/* qn_kv_filled - parts of `length` positions have been written from elsewhere. */
+void qn_kv_filled(qn_kv *kv, size_t length);
+
+/* qn_kv_copy - the contents of one, of `length` positions, into another of the same shape, format and sizes. */
+void qn_kv_copy(qn_kv *to, const qn_kv *from, size_t length);
+
+/* A copy of the halves of one run, which later positions would take the place of. */
+typedef struct qn_kv_open {
+    uint16_t *halves; /* NULL: none yet, or a cache of halves */
+    uint32_t from;    /* open_from when the copy was made */
+} qn_kv_open;
+
+/* qn_kv_open_new - memory for one; free with qn_kv_open_free, which takes a zeroed struct too. */
+qn_status qn_kv_open_new(qn_kv_open *open, const qn_kv *kv);
+void qn_kv_open_free(qn_kv_open *open);
+
+/* qn_kv_open_keep - copy the run that the last of `held` > 0 positions is in; qn_kv_open_take - copy it back, from when the
+ * cache was of `held` positions; qn_kv_open_reach - whether the cache can then go back to `length`, which is in the run. */
+void qn_kv_open_keep(qn_kv_open *open, const qn_kv *kv, size_t held);
+void qn_kv_open_take(const qn_kv_open *open, qn_kv *kv, size_t held);
+bool qn_kv_open_reach(const qn_kv_open *open, size_t length);
+
+/* qn_kv_open_copy - one copy into another of the same cache's sizes. */
+void qn_kv_open_copy(qn_kv_open *to, const qn_kv_open *from, const qn_kv *kv);
+
+/* qn_kv_bytes - bytes that `length` positions take. */
+uint64_t qn_kv_bytes(const qn_kv *kv, size_t length);
+
+/* qn_kv_position_bytes - bytes that one position takes in all layers with attention, of a cache that qn_kv_create would make:
+ * as codes, where there are codecs. */
+uint64_t qn_kv_position_bytes(const qn_kv_shape *shape, qn_kv_codecs codecs);
 
 #endif

@@ -94,8 +94,9 @@ static qn_status place_buffers(qn_plan *plan, const qn_matmul_kernels *kernels, 
     const size_t angles = max_rows * (plan->heads.n_rot / 2);
     QN_TRY(qn_alloc(&plan->cosines, angles, sizeof(float), "rope angles"));
     QN_TRY(qn_alloc(&plan->sines, angles, sizeof(float), "rope angles"));
-    const size_t blocks = (max_positions + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK;
-    plan->n_partials = plan->heads.n_heads * blocks;
+    /* Whole blocks, and two runs of halves. */
+    const size_t pieces = (max_positions + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK + 2;
+    plan->n_partials = plan->heads.n_heads * pieces;
     QN_TRY(qn_alloc(&plan->partial, plan->n_partials, plan->heads.head_dim * sizeof(float), "attention partials"));
     QN_TRY(qn_alloc(&plan->partial_m, plan->n_partials, sizeof(float), "attention partials"));
     return qn_alloc(&plan->partial_l, plan->n_partials, sizeof(float), "attention partials");

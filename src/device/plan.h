@@ -19,21 +19,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Positions from a multiple of this up to the next share bytes of a cache with no others, whatever its format. */
-enum { QN_KV_RUN = 32 };
+/* In a cache of codes, the positions that become codes together. */
+enum { QN_KV_RUN = 64 };
 
-/* What an operation needs to know of a session's key-value cache. Blocks of QN_KEY_BLOCK positions follow one another, and
- * within a block the layers, so that memory fills from the front and large pages waste little of it; a head's part of a block
- * is in the layout of kernels/attention/attention.h, or of kernels/aura/aura.h where there are codecs. */
+/* What an operation needs to know of a session's key-value cache.
+ *
+ * Blocks of QN_KEY_BLOCK positions follow one another, and within a block the layers, so that memory fills from the front and
+ * large pages waste little of it; a head's part of a block is in the layout of kernels/attention/attention.h, or of
+ * kernels/aura/aura.h where there are codecs.
+ *
+ * Codes lose most where queries look most: at the first positions and at the newest. So in a cache of codes, run r, which is
+ * positions [r, r+1) * QN_KV_RUN, is at first halves, rotated as codes are; when it is complete, its codes are made too. A
+ * query of run r reads halves of run 0 and of its own run, and codes of the runs between them, whatever step it comes with.
+ * Run 0 has no codes, and those of position p are at p - QN_KV_RUN. The mean of run 0's keys is taken from keys before they are
+ * encoded, because much of a key is common to all keys of a head, and what is common to all scores of a query changes no
+ * weight. docs/aura.md has what each of this is worth. */
 typedef struct qn_kv_view {
     uint8_t *memory;       /* [blocks][n_slots]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
     const uint32_t *slots; /* [n_layers]: a layer's number among those with attention */
     size_t n_slots, n_heads;
     size_t key_bytes, value_bytes;                /* of a head's part of a block: multiples of 64 */
-    const qn_aura_codec *key_codec, *value_codec; /* both NULL: f16 */
+    const qn_aura_codec *key_codec, *value_codec; /* both NULL: f16, and what follows is not there */
+    uint16_t *halves; /* [1 + n_open][n_slots][n_heads]: keys, values, QN_KV_RUN positions of each; run 0, and run r at
+                         1 + (r-1) % n_open */
+    size_t n_open;    /* runs of one step, and one more */
+    float *means;     /* [n_slots][n_heads][head_dim], rotated */
 } qn_kv_view;
 
-/* qn_kv_keys, qn_kv_values - a head's part of a block of positions. */
+/* qn_kv_keys, qn_kv_values - a head's part of a block of positions, or of codes. */
 static inline void *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t block, size_t head)
 {
     return view->memory + (block * view->n_slots + view->slots[layer]) * view->n_heads * (view->key_bytes + view->value_bytes) +
@@ -43,6 +56,24 @@ static inline void *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t bloc
 static inline void *qn_kv_values(const qn_kv_view *view, size_t layer, size_t block, size_t head)
 {
     return (uint8_t *)qn_kv_keys(view, layer, block, 0) + view->n_heads * view->key_bytes + head * view->value_bytes;
+}
+
+/* qn_kv_half_keys, qn_kv_half_values - a head's part of a run of halves. */
+static inline uint16_t *qn_kv_half_keys(const qn_kv_view *view, size_t layer, size_t run, size_t head)
+{
+    const size_t place = run ? 1 + (run - 1) % view->n_open : 0;
+    return view->halves +
+           ((place * view->n_slots + view->slots[layer]) * view->n_heads + head) * 2 * QN_KV_RUN * view->key_codec->dim;
+}
+
+static inline uint16_t *qn_kv_half_values(const qn_kv_view *view, size_t layer, size_t run, size_t head)
+{
+    return qn_kv_half_keys(view, layer, run, head) + QN_KV_RUN * view->key_codec->dim;
+}
+
+static inline float *qn_kv_mean(const qn_kv_view *view, size_t layer, size_t head)
+{
+    return view->means + (view->slots[layer] * view->n_heads + head) * view->key_codec->dim;
 }
 
 /* The sizes of Gated DeltaNet layers, the same in every one. */

@@ -40,7 +40,8 @@ struct qn_model {
 typedef struct qn_checkpoint {
     uint32_t length;
     qn_token pending;
-    qn_recurrent recurrent; /* zeroed where the model has no recurrent layers */
+    qn_recurrent recurrent; /* zeroed where the model has no recurrent layers, as is what follows: */
+    qn_kv_open open;        /* others can compute again what their caches miss */
 } qn_checkpoint;
 
 enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
@@ -75,8 +76,8 @@ qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 /* qn_session_append - qn_session_eval, which leaves a request to cancel standing for the caller to clear. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
 
-/* qn_session_add_checkpoint - room for one more checkpoint, the oldest making way if need be; its length, pending token and
- * recurrent memory are the caller's to fill. */
+/* qn_session_add_checkpoint - room for one more checkpoint, the oldest making way if need be; its length, pending token,
+ * recurrent memory and halves are the caller's to fill. */
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
 
 /* qn_model_fingerprint - a number that tells models apart: xxHash64 of what the file says of hyper-parameters, of tensor names,

@@ -171,8 +171,8 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .n_params = model->n_params,
         .file_bytes = qn_gguf_file_size(model->file),
         .bytes_per_token = qn_plan_weight_bytes(&model->plan),
-        .cache_bytes_per_position =
-            qn_kv_position_bytes(model->plan.is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim, (qn_kv_codecs){ 0 }),
+        .cache_bytes_per_position = qn_kv_position_bytes(
+            &(qn_kv_shape){ model->plan.is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim }, (qn_kv_codecs){ 0 }),
         .recurrent_bytes = qn_recurrent_state_bytes(&model->plan.recurrent, model->plan.is_recurrent, h->n_layers),
         .n_threads = model->team ? qn_team_size(model->team) : 0,
         .cpu = qn_cpu_name(model->cpu),

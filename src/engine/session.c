@@ -21,7 +21,8 @@ static qn_status create(qn_session *session)
     const qn_plan *plan = &session->model->plan;
     qn_kv_codecs codecs;
     QN_TRY(qn_model_kv_codecs(session->model, session->format, &codecs));
-    QN_TRY(qn_kv_create(&session->kv, plan->is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim, session->n_ctx, codecs));
+    const qn_kv_shape shape = { plan->is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim };
+    QN_TRY(qn_kv_create(&session->kv, &shape, session->n_ctx, session->n_batch, codecs));
     if (plan->recurrent.n_v_heads)
         QN_TRY(qn_recurrent_create(&session->recurrent, &plan->recurrent, plan->is_recurrent, h->n_layers));
     QN_TRY(qn_alloc(&session->checkpoints, session->max_checkpoints, sizeof *session->checkpoints, "session"));
@@ -87,8 +88,10 @@ void qn_session_free(qn_session *session)
         return;
     qn_kv_free(&session->kv);
     qn_recurrent_free(&session->recurrent);
-    for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++)
+    for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++) {
         qn_recurrent_free(&session->checkpoints[i].recurrent);
+        qn_kv_open_free(&session->checkpoints[i].open);
+    }
     qn_free(session->checkpoints);
     qn_free(session->tokens);
     qn_free(session->rows);
@@ -126,7 +129,7 @@ const char *qn_session_kv(const qn_session *session)
 
 uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)
 {
-    return session->kv.position_bytes * length + session->recurrent.total_bytes;
+    return qn_kv_bytes(&session->kv, length) + session->recurrent.total_bytes;
 }
 
 /* ---- Going back ---- */
@@ -134,10 +137,13 @@ uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out)
 {
     const bool full = session->n_checkpoints == session->max_checkpoints;
-    qn_checkpoint slot = session->checkpoints[full ? 0 : session->n_checkpoints];
-    if (session->recurrent.layers && !slot.recurrent.layers)
-        QN_TRY(qn_recurrent_create(&slot.recurrent, &session->recurrent.shape, session->model->plan.is_recurrent,
+    qn_checkpoint *memory = &session->checkpoints[full ? 0 : session->n_checkpoints];
+    if (session->recurrent.layers && !memory->recurrent.layers)
+        QN_TRY(qn_recurrent_create(&memory->recurrent, &session->recurrent.shape, session->model->plan.is_recurrent,
                                    session->recurrent.n_layers));
+    if (session->recurrent.layers && !memory->open.halves)
+        QN_TRY(qn_kv_open_new(&memory->open, &session->kv));
+    const qn_checkpoint slot = *memory;
     if (full)
         memmove(session->checkpoints, session->checkpoints + 1, --session->n_checkpoints * sizeof slot);
     session->checkpoints[session->n_checkpoints] = slot;
@@ -154,6 +160,7 @@ qn_status qn_session_checkpoint(qn_session *session)
         QN_TRY(qn_session_add_checkpoint(session, &checkpoint));
         checkpoint->length = session->length;
         qn_recurrent_copy(&checkpoint->recurrent, &session->recurrent);
+        qn_kv_open_keep(&checkpoint->open, &session->kv, session->length);
     }
     checkpoint->pending = session->pending;
     return QN_OK;
@@ -165,14 +172,17 @@ static bool covers(uint32_t held, uint32_t length)
     return length <= held && held - length < qn_recurrent_open(held);
 }
 
-/* The recurrent memory from which that of the first `length` tokens can be had, or NULL. */
-static const qn_recurrent *find_memory(const qn_session *session, uint32_t length)
+/* The checkpoint from which what the first `length` tokens leave can be had: `present` where the session itself will do, or
+ * NULL. */
+static const qn_checkpoint *find_memory(const qn_session *session, uint32_t length, const qn_checkpoint *present)
 {
-    if (covers(session->length, length))
-        return &session->recurrent;
-    for (uint32_t i = session->n_checkpoints; i-- > 0;)
-        if (covers(session->checkpoints[i].length, length))
-            return &session->checkpoints[i].recurrent;
+    if (covers(session->length, length) && qn_kv_reach(&session->kv, length) == length)
+        return present;
+    for (uint32_t i = session->n_checkpoints; i-- > 0;) {
+        const qn_checkpoint *checkpoint = &session->checkpoints[i];
+        if (covers(checkpoint->length, length) && qn_kv_open_reach(&checkpoint->open, length))
+            return checkpoint;
+    }
     return NULL;
 }
 
@@ -180,7 +190,8 @@ uint32_t qn_session_reach(const qn_session *session, uint32_t length)
 {
     if (length >= session->length)
         return session->length;
-    if (!session->recurrent.layers || find_memory(session, length))
+    const qn_checkpoint present = { 0 };
+    if (!session->recurrent.layers || find_memory(session, length, &present))
         return length;
     uint32_t reach = 0;
     for (uint32_t i = 0; i < session->n_checkpoints && session->checkpoints[i].length < length; i++)
@@ -207,31 +218,6 @@ static qn_status cannot_go_back(const qn_session *session, uint32_t length)
                    "session: of %u tokens it cannot go back to %u: recurrent layers have closed that chunk, which cannot be "
                    "undone; possible are %sand 0",
                    (unsigned)session->length, (unsigned)length, lengths);
-}
-
-qn_status qn_session_truncate(qn_session *session, uint32_t length)
-{
-    if (length > session->length)
-        return qn_fail(QN_ERR_INVALID, "session: it holds %u tokens, %u cannot be kept", (unsigned)session->length,
-                       (unsigned)length);
-    if (length == session->length)
-        return QN_OK;
-    if (session->recurrent.layers && length) {
-        const qn_recurrent *memory = find_memory(session, length);
-        if (!memory)
-            return cannot_go_back(session, length);
-        if (memory != &session->recurrent)
-            qn_recurrent_copy(&session->recurrent, memory);
-    } else if (session->recurrent.layers) {
-        qn_recurrent_reset(&session->recurrent);
-    }
-    session->length = length;
-    session->pending = QN_NO_TOKEN;
-    while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > length)
-        session->n_checkpoints--;
-    if (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length == length)
-        session->pending = session->checkpoints[session->n_checkpoints - 1].pending;
-    return QN_OK;
 }
 
 /* ---- Appending ---- */
@@ -266,8 +252,9 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     pthread_mutex_unlock(&session->model->lock);
     if (status != QN_OK)
         return status;
-    memcpy(session->tokens + session->length, tokens, n * sizeof *tokens);
+    memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* which they may be */
     session->length += (uint32_t)n;
+    qn_kv_appended(&session->kv, session->length);
     session->pending = QN_NO_TOKEN;
     return QN_OK;
 }
@@ -304,4 +291,56 @@ qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n,
     const qn_status status = qn_session_append(session, tokens, n, which, logits);
     atomic_store(&session->cancelled, false); /* obeyed, or too late for this evaluation and not meant for the next */
     return status;
+}
+
+/* ---- Going back: truncation, which may have to evaluate again ---- */
+
+/* Recurrent layers as they were at that length, and with them the cache. */
+static qn_status go_back_recurrent(qn_session *session, uint32_t length)
+{
+    const qn_checkpoint present = { 0 };
+    const qn_checkpoint *memory = find_memory(session, length, &present);
+    if (!length) {
+        qn_recurrent_reset(&session->recurrent);
+        return QN_OK;
+    }
+    if (!memory)
+        return cannot_go_back(session, length);
+    if (memory != &present) {
+        qn_recurrent_copy(&session->recurrent, &memory->recurrent);
+        qn_kv_open_take(&memory->open, &session->kv, memory->length);
+    }
+    return QN_OK;
+}
+
+/* The cache as that of the first `length` tokens. Of codes, a few at the end may have to be evaluated once more. */
+static qn_status go_back(qn_session *session, uint32_t length)
+{
+    const uint32_t reach = (uint32_t)qn_kv_reach(&session->kv, length);
+    qn_kv_cut(&session->kv, reach);
+    session->length = reach;
+    while (session->length < length) {
+        const uint32_t left = length - session->length;
+        QN_TRY(eval_batch(session, session->tokens + session->length, left < session->n_batch ? left : session->n_batch, left,
+                          NULL));
+    }
+    return QN_OK;
+}
+
+qn_status qn_session_truncate(qn_session *session, uint32_t length)
+{
+    if (length > session->length)
+        return qn_fail(QN_ERR_INVALID, "session: it holds %u tokens, %u cannot be kept", (unsigned)session->length,
+                       (unsigned)length);
+    if (length == session->length)
+        return QN_OK;
+    if (session->recurrent.layers)
+        QN_TRY(go_back_recurrent(session, length));
+    session->pending = QN_NO_TOKEN;
+    while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > length)
+        session->n_checkpoints--;
+    QN_TRY(go_back(session, length));
+    if (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length == length)
+        session->pending = session->checkpoints[session->n_checkpoints - 1].pending;
+    return QN_OK;
 }

@@ -19,14 +19,10 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go into the f
 
 static qn_status copy_contents(qn_session *to, const qn_session *from)
 {
-    uint8_t *data, *source;
-    size_t size;
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
-    for (size_t part = 0; qn_kv_part(&from->kv, part, from->length, &source, &size); part++)
-        if (qn_kv_part(&to->kv, part, from->length, &data, &size) && size)
-            memcpy(data, source, size);
+    qn_kv_copy(&to->kv, &from->kv, from->length);
     qn_recurrent_copy(&to->recurrent, &from->recurrent);
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
@@ -34,6 +30,7 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
         checkpoint->length = from->checkpoints[i].length;
         checkpoint->pending = from->checkpoints[i].pending;
         qn_recurrent_copy(&checkpoint->recurrent, &from->checkpoints[i].recurrent);
+        qn_kv_open_copy(&checkpoint->open, &from->checkpoints[i].open, &from->kv);
     }
     return QN_OK;
 }
@@ -254,6 +251,7 @@ static qn_status read_contents(struct restoring *r)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens take %llu bytes, it has %llu", r->path, (unsigned)session->length,
                        (unsigned long long)file_bytes(session), (unsigned long long)r->size);
     QN_TRY(each_piece(session, read_piece, r));
+    qn_kv_filled(&session->kv, session->length);
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);

@@ -15,7 +15,7 @@
 
 #define QN_STATE_MAGIC "quernSES"
 
-enum { QN_STATE_VERSION = 1 };
+enum { QN_STATE_VERSION = 2 };
 
 struct qn_state_header {
     char magic[8];

@@ -76,6 +76,14 @@ struct block_case {
     float *decoded_keys, *decoded_values; /* [QN_AURA_BLOCK, dim], in their own basis */
 };
 
+static void store(const struct block_case *c, size_t position, const float *key, const float *value)
+{
+    float turned[2][512];
+    qn_aura_rotate(&kernels.aura, c->key_codec, turned[0], key);
+    qn_aura_rotate(&kernels.aura, c->value_codec, turned[1], value);
+    qn_aura_store_block(&kernels.aura, c->key_codec, c->value_codec, c->keys, c->values, position, turned[0], turned[1]);
+}
+
 /* Positions from `stored` on stay poisoned: ones everywhere, NaN as scales. */
 static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
 {
@@ -86,7 +94,7 @@ static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value
     c.decoded_values = normals(QN_AURA_BLOCK * dim, 1);
     for (size_t j = 0; j < stored; j++) {
         float *rows[2] = { c.decoded_keys + j * dim, c.decoded_values + j * dim };
-        qn_aura_store_block(&kernels.aura, c.key_codec, c.value_codec, c.keys, c.values, j, rows[0], rows[1]);
+        store(&c, j, rows[0], rows[1]);
         for (int i = 0; i < 2; i++) {
             const qn_aura_codec *codec = i ? c.value_codec : c.key_codec;
             uint8_t codes[512];
@@ -196,8 +204,7 @@ static void not_finite(void **unused)
             for (size_t d = 0; d < 128; d++)
                 query[d] = other[d];
             row[5] = bad[kind];
-            qn_aura_store_block(&kernels.aura, c.key_codec, c.value_codec, c.keys, c.values, 50, is_value ? other : row,
-                                is_value ? row : other);
+            store(&c, 50, is_value ? other : row, is_value ? row : other);
             for (uint16_t visible = 49; visible <= 53; visible++) {
                 attend(&c, query, visible, result, &l);
                 for (size_t d = 0; d < 128; d++)

@@ -174,7 +174,7 @@ static size_t read_file(const char *from, uint8_t *bytes)
 }
 
 /* Lengths on both sides of tiles, runs and blocks of positions. */
-static const uint32_t lengths[] = { 1, 33, 255, 257 };
+static const uint32_t lengths[] = { 1, 63, 64, 65, 257 };
 
 static void restored_as_saved(const char *format)
 {
@@ -243,6 +243,80 @@ static void forks_and_rewound_sessions_go_on(void **unused)
     over_models(same_after_a_detour);
 }
 
+/* ---- Any way to the same tokens ---- */
+
+static uint32_t state = 1;
+
+static uint32_t random_below(uint32_t n)
+{
+    state = state * 1664525u + 1013904223u;
+    return (state >> 8) % n;
+}
+
+static void go_back(qn_session *session, uint32_t n)
+{
+    const uint32_t length = qn_session_length(session), to = n < length ? length - n : 0;
+    const uint32_t reach = qn_session_reach(session, to);
+    assert_true(info.recurrent_bytes || reach == to);
+    assert_int_equal(qn_session_truncate(session, reach), QN_OK);
+    assert_int_equal(qn_session_length(session), reach);
+}
+
+/* One of many things that leave a session with some of the first tokens. */
+static void do_something(qn_session **session, const char *format)
+{
+    const qn_session_params small = { .n_batch = 1 + random_below(130), .kv = format };
+    qn_session *other = NULL;
+    switch (random_below(5)) {
+    case 0: assert_int_equal(qn_session_checkpoint(*session), QN_OK); break;
+    case 1: assert_int_equal(qn_session_fork(*session, &other), QN_OK); break;
+    case 2:
+        assert_int_equal(qn_session_save(*session, path), QN_OK);
+        assert_int_equal(qn_session_restore(model, path, &small, &other), QN_OK);
+        break;
+    default: /* half of the time a little, which recurrent layers need */
+        go_back(*session, random_below(random_below(2) ? 20 : N_IDS));
+    }
+    if (!other)
+        return;
+    qn_session_free(*session);
+    *session = other;
+}
+
+static void any_way(const char *format)
+{
+    float *all = malloc(N_IDS * info.n_vocab * sizeof *all);
+    qn_session *session = new_session(format, 0, 0);
+    assert_non_null(all);
+    assert_int_equal(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, all), QN_OK);
+    for (int i = 0; i < 40; i++) {
+        for (uint32_t n = random_below(3) + 1; n-- > 0;)
+            do_something(&session, format);
+        const uint32_t length = qn_session_length(session);
+        if (length == N_IDS)
+            continue;
+        const uint32_t n = 1 + random_below(random_below(2) ? 3 : N_IDS - length > 100 ? 100 : N_IDS - length);
+        const uint32_t until = length + n < N_IDS ? length + n : N_IDS;
+        assert_int_equal(qn_session_eval(session, ids + length, until - length, QN_LOGITS_LAST, found), QN_OK);
+        assert_memory_equal(found, all + (until - 1) * info.n_vocab, info.n_vocab * sizeof *found);
+    }
+    qn_session_free(session);
+    free(all);
+}
+
+static void any_way_to_tokens_is_the_same(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        open_model(names[i], 2);
+        open_buffers();
+        any_way("aura4");
+        any_way("aura3");
+        close_buffers();
+        qn_model_free(model);
+    }
+}
+
 /* ---- How near ---- */
 
 static double distance(const float *x, const float *reference, size_t n_rows, size_t n)
@@ -295,19 +369,26 @@ static void rows_take_what_their_bits_take(void **unused)
         open_model(names[i], 2);
         const uint64_t dim = strcmp(names[i], "qwen3.q1_0") ? 64 : 128;
         const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* of keys; as many of values */
-        for (size_t f = 0; f < N_FORMATS; f++) {
-            qn_session *session = new_session(formats[f], 0, 256);
-            const uint64_t fixed = qn_session_cache_bytes(session, 0);
-            const uint64_t bytes = n_rows * (4 * ((bits[f][0] * dim + 31) / 32) + 4 + 4 * ((bits[f][1] * dim + 31) / 32) + 4);
-            assert_int_equal(qn_session_cache_bytes(session, 256) - fixed, 256 * bytes);
-            /* Of whole runs of positions nothing but the positions is in the file. */
-            static uint8_t file[FILE_MAX];
-            assert_int_equal(qn_session_save(session, path), QN_OK);
-            if (!info.recurrent_bytes)
-                assert_int_equal(read_file(path, file),
-                                 sizeof(struct qn_state_header) + 256 * (sizeof(qn_token) + bytes) + sizeof(uint64_t));
-            qn_session_free(session);
-        }
+        for (size_t f = 0; f < N_FORMATS; f++)
+            for (size_t i_length = 0; i_length < 4; i_length++) {
+                /* The first 64 positions and those of the last run that is not complete are halves, and there is a mean. */
+                static const uint32_t held[] = { 20, 64, 256, 300 }, halves[] = { 20, 64, 64, 108 };
+                const uint32_t length = held[i_length], kept = halves[i_length];
+                qn_session *session = new_session(formats[f], 0, length);
+                const uint64_t fixed = qn_session_cache_bytes(session, 0);
+                const uint64_t codes = 4 * ((bits[f][0] * dim + 31) / 32) + 4 + 4 * ((bits[f][1] * dim + 31) / 32) + 4;
+                const uint64_t bytes = n_rows * ((length - kept) * codes + kept * 2 * dim * sizeof(uint16_t) +
+                                                 (length < 64 ? 0 : dim * sizeof(float)));
+                assert_int_equal(qn_session_cache_bytes(session, length) - fixed, bytes);
+                /* Of whole tiles of positions nothing but the positions is in the file. */
+                static uint8_t file[FILE_MAX];
+                assert_int_equal(qn_session_save(session, path), QN_OK);
+                const uint64_t rest = n_rows * (kept % 16 ? 16 - kept % 16 : 0) * dim * sizeof(uint16_t);
+                if (!info.recurrent_bytes)
+                    assert_int_equal(read_file(path, file), sizeof(struct qn_state_header) + length * sizeof(qn_token) + bytes +
+                                                                rest + sizeof(uint64_t));
+                qn_session_free(session);
+            }
         qn_model_free(model);
     }
 }
@@ -384,6 +465,7 @@ int main(void)
         cmocka_unit_test(threads_and_pieces_do_not_matter),
         cmocka_unit_test(restored_sessions_go_on),
         cmocka_unit_test(forks_and_rewound_sessions_go_on),
+        cmocka_unit_test(any_way_to_tokens_is_the_same),
         cmocka_unit_test(more_bits_are_nearer),
         cmocka_unit_test(rows_take_what_their_bits_take),
         cmocka_unit_test(unknown_formats_are_refused),

@@ -252,7 +252,7 @@ static void run(const struct basis *basis, int n_threads, size_t piece, float *l
     must(qn_team_create(n_threads, &team));
     must(qn_executor_create(team, &kernels, &plan, &executor));
     must(qn_plan_reserve(&plan, &kernels.matmul, N_ROWS, N_ROWS));
-    must(qn_kv_create(&kv, plan.is_recurrent, LAYERS, KV_HEADS, HEAD, N_ROWS, (qn_kv_codecs){ 0 }));
+    must(qn_kv_create(&kv, &(qn_kv_shape){ plan.is_recurrent, LAYERS, KV_HEADS, HEAD }, N_ROWS, N_ROWS, (qn_kv_codecs){ 0 }));
     must(qn_recurrent_create(&recurrent, &plan.recurrent, plan.is_recurrent, LAYERS));
     for (size_t done = 0; done < N_ROWS; done += piece) {
         qn_step step = { .rows = rows, .logit_rows = logit_rows, .logits = logits + done * VOCAB };

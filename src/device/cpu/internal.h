@@ -48,6 +48,14 @@ static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread
 void qn_executor_multiply(const qn_executor *ex, const qn_op *op, int thread);
 void qn_executor_ask_ahead(const qn_executor *ex, const qn_op *op, int thread);
 
+/* attention.c: each thread's share of an operation; whether this step's attention is spread over blocks of keys too; and what
+ * a thread needs of scratch. */
+void qn_executor_heads(const qn_executor *ex, const qn_op *op, int thread);
+void qn_executor_attention(const qn_executor *ex, const qn_op *op, int thread);
+void qn_executor_attention_out(const qn_executor *ex, const qn_op *op, int thread);
+bool qn_executor_split_keys(const qn_executor *ex);
+size_t qn_attention_scratch(size_t head_dim);
+
 /* recurrent.c: each thread's share of an operation. */
 void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread);
 void qn_executor_delta(const qn_executor *ex, const qn_op *op, int thread);

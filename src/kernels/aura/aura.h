@@ -5,8 +5,8 @@
  * the packed stream, rows of which are decoded to float32 here (decode, dot, add). Method: Zandieh et al., TurboQuant (2025),
  * MSE variant, with norm correction.
  *
- * A session's cache holds a head's positions in blocks of QN_AURA_BLOCK, laid out so that every vector read from memory is of
- * use as it is. A part of a block, keys or values, is
+ * A session's cache (cache/kv.h) holds a head's codes in blocks of QN_AURA_BLOCK, laid out so that every vector read from
+ * memory is of use as it is. A part of a block, keys or values, is
  *
  *   codes    of QN_AURA_BLOCK positions
  *   scales   [QN_AURA_BLOCK] f32
@@ -129,6 +129,9 @@ void qn_aura_rotate_back(const qn_aura_kernels *kernels, const qn_aura_codec *co
  * scale are those of a row of zeros then. */
 bool qn_aura_encode_row(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, uint8_t *codes,
                         float *scale);
+/* qn_aura_encode_rotated - the same for y = P x. */
+bool qn_aura_encode_rotated(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, uint8_t *codes,
+                            float *scale);
 
 /* qn_aura_pack - codes [dim] to a row of the packed stream, and back. */
 void qn_aura_pack(uint32_t *words, const uint8_t *codes, size_t dim, unsigned bits);
@@ -158,7 +161,7 @@ void qn_aura_put_value(uint8_t *part, size_t position, const uint8_t *codes, flo
 void qn_aura_get_key(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
 void qn_aura_get_value(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
 
-/* qn_aura_store_block - one position's key and value [dim], as they come from the model. Rows that are not finite make the
+/* qn_aura_store_block - one position's key and value [dim], rotated, into a block's parts. Rows that are not finite make the
  * position's key NaN: whoever sees it gets NaN, and nobody else. */
 void qn_aura_store_block(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
                          uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value);

@@ -227,32 +227,45 @@ static double decoded_norm(const uint8_t *codes, const qn_aura_codec *codec)
 /* Below this a norm is taken for 0. */
 #define TINY_NORM 1e-8
 
-static double encode_unit(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, double n, uint8_t *codes)
+/* A row of norm n whose direction, rotated, is y. */
+static double encode_unit(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, double n, uint8_t *codes)
 {
-    float unit[QN_AURA_MAX_DIM], y[QN_AURA_MAX_DIM] = { 0 };
-    if (n > TINY_NORM) {
-        const float by = (float)n;
-        for (size_t d = 0; d < codec->dim; d++)
-            unit[d] = x[d] / by;
-        qn_aura_rotate(kernels, codec, y, unit);
-    }
     kernels->quantize(codes, y, codec);
     const double decoded = decoded_norm(codes, codec);
     return decoded > TINY_NORM ? n / decoded : n;
 }
 
-bool qn_aura_encode_row(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, uint8_t *codes,
-                        float *scale)
+static bool encode(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, bool is_rotated, uint8_t *codes,
+                   float *scale)
 {
+    static const float zeros[QN_AURA_MAX_DIM];
+    float unit[QN_AURA_MAX_DIM], y[QN_AURA_MAX_DIM];
     const double n = norm(x, codec->dim); /* NaN and infinity pass through */
     if (n <= (double)FLT_MAX) {
-        const double exact = encode_unit(kernels, codec, x, n, codes);
+        const float by = n > TINY_NORM ? (float)n : INFINITY;
+        for (size_t d = 0; d < codec->dim; d++)
+            unit[d] = x[d] / by;
+        if (!is_rotated)
+            qn_aura_rotate(kernels, codec, y, unit);
+        const double exact = encode_unit(kernels, codec, is_rotated ? unit : y, n, codes);
         *scale = (float)exact;
         if (exact <= (double)FLT_MAX)
             return true;
     }
-    *scale = (float)encode_unit(kernels, codec, x, 0, codes);
+    *scale = (float)encode_unit(kernels, codec, zeros, 0, codes);
     return false;
+}
+
+bool qn_aura_encode_row(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *x, uint8_t *codes,
+                        float *scale)
+{
+    return encode(kernels, codec, x, false, codes, scale);
+}
+
+bool qn_aura_encode_rotated(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, uint8_t *codes,
+                            float *scale)
+{
+    return encode(kernels, codec, y, true, codes, scale);
 }
 
 /* Eight codes are `bits` bytes, wherever they begin: no word is ever straddled. Bytes of a stream of little-endian words are in

@@ -154,8 +154,8 @@ void qn_aura_store_block(const qn_aura_kernels *kernels, const qn_aura_codec *ke
 {
     uint8_t codes[QN_AURA_MAX_DIM];
     float scale;
-    const bool value_ok = qn_aura_encode_row(kernels, value_codec, value, codes, &scale);
+    const bool value_ok = qn_aura_encode_rotated(kernels, value_codec, value, codes, &scale);
     qn_aura_put_value(values, position, codes, scale, value_codec->dim, value_codec->bits);
-    const bool key_ok = qn_aura_encode_row(kernels, key_codec, key, codes, &scale);
+    const bool key_ok = qn_aura_encode_rotated(kernels, key_codec, key, codes, &scale);
     qn_aura_put_key(keys, position, codes, key_ok && value_ok ? scale : NAN, key_codec->dim, key_codec->bits);
 }
