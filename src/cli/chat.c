@@ -42,7 +42,7 @@ static qn_args_result parse(struct chat *chat, int argc, char **argv)
         QN_OPT_FLAG("-q", "--quiet", &chat->quiet, "no notes and no greeting"),
     };
     const qn_command_line line = {
-        .usage = "chat -m MODEL [options]",
+        .usage = "chat [-m MODEL] [options]",
         .purpose = purpose,
         .options = options,
         .n_options = sizeof options / sizeof *options,
@@ -179,7 +179,7 @@ static int converse(struct chat *chat, const qn_model *model, qn_session *sessio
 
 int qn_cli_chat(int argc, char **argv)
 {
-    struct chat chat = { .sampling = qn_sampling_args_defaults(), .n_predict = -1 };
+    struct chat chat = { .model.or_demo = true, .sampling = qn_sampling_args_defaults(), .n_predict = -1 };
     const qn_args_result parsed = parse(&chat, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);

@@ -58,6 +58,7 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length);
 
 typedef struct qn_model_args {
     const char *model;
+    bool or_demo; /* without a model, the one that comes with quern serves */
     int64_t threads, context, batch;
     const char *kv, *device;
     const char *load, *save; /* files of sessions, or NULL */
@@ -80,8 +81,9 @@ extern const char *const qn_device_names[];
         QN_OPT_CHOICE("--kv", NULL, &(args).kv, "TYPE", qn_kv_names, "cache format (default f16)"),                            \
         QN_OPT_CHOICE("--device", NULL, &(args).device, "NAME", qn_device_names, "cpu, cuda or auto (default auto)")
 
-/* qn_load_model - load args->model with a progress display. Returns QN_EXIT_DONE, or the exit status with an error line
- * printed. `quiet` drops the log. The device is checked here. */
+/* qn_load_model - load args->model with a progress display; where it is not set and args->or_demo is, the model that comes with
+ * quern, and a note says which. Returns QN_EXIT_DONE, or the exit status with an error line printed. `quiet` drops log and note.
+ * The device is checked here. */
 int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model);
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the

@@ -1,5 +1,6 @@
 /* From the options of a command line to a model, a session and sampling parameters. */
 #include "cli/cli.h"
+#include "cli/demo_model.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
 #include "device/cuda/cuda.h"
@@ -12,9 +13,15 @@ const char *const qn_device_names[] = { "cpu", "cuda", "auto", NULL };
 
 int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model)
 {
+    char demo[QN_DEMO_MODEL_PATH];
+    const char *path = args->model;
     *model = NULL;
-    if (!args->model) {
+    if (!path && !args->or_demo) {
         qn_cli_error("-m: no model given; name a GGUF file with -m FILE");
+        return QN_EXIT_USAGE;
+    }
+    if (!path && !qn_demo_model_find(demo)) {
+        qn_cli_error("-m: no model given, and none that came with quern is at %s; name a GGUF file with -m FILE", demo);
         return QN_EXIT_USAGE;
     }
     if (args->device && strcmp(args->device, "cuda") == 0) {
@@ -25,6 +32,11 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
             qn_cli_error("--device cuda: a GPU is here, but this version of quern runs models on the CPU only");
         return QN_EXIT_FAILED;
     }
+    if (!path) {
+        path = demo;
+        if (!quiet)
+            qn_cli_error("note: no -m given, this is the demo model, %s", path);
+    }
     qn_progress progress;
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
@@ -34,7 +46,7 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
         .on_log = quiet ? NULL : qn_progress_log,
         .user = &progress,
     };
-    const qn_status status = qn_model_load(args->model, &params, model);
+    const qn_status status = qn_model_load(path, &params, model);
     qn_progress_end(&progress);
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }

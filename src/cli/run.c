@@ -40,7 +40,7 @@ static qn_args_result parse(struct run *run, int argc, char **argv)
         QN_OPT_FLAG("-q", "--quiet", &run->quiet, "no notes and no speed line"),
     };
     const qn_command_line line = {
-        .usage = "run -m MODEL -p PROMPT [options]",
+        .usage = "run [-m MODEL] -p PROMPT [options]",
         .purpose = purpose,
         .options = options,
         .n_options = sizeof options / sizeof *options,
@@ -65,7 +65,7 @@ static qn_args_result parse(struct run *run, int argc, char **argv)
             qn_cli_error("--stop: the text is empty");
             return QN_ARGS_BAD;
         }
-    if (run->model.model && !run->prompt && !run->file && !run->model.load && isatty(STDIN_FILENO)) {
+    if (!run->prompt && !run->file && !run->model.load && isatty(STDIN_FILENO)) {
         qn_cli_error("-p: no prompt given; use -p TEXT, -f FILE or standard input");
         return QN_ARGS_BAD;
     }
@@ -206,7 +206,7 @@ static int generate(const struct run *run, const qn_model *model, qn_session *se
 
 int qn_cli_run(int argc, char **argv)
 {
-    struct run run = { .sampling = qn_sampling_args_defaults(), .n_predict = -1 };
+    struct run run = { .model.or_demo = true, .sampling = qn_sampling_args_defaults(), .n_predict = -1 };
     const qn_args_result parsed = parse(&run, argc, argv);
     if (parsed != QN_ARGS_OK)
         return qn_args_exit(parsed);

@@ -11,7 +11,7 @@ for command in run chat bench perplexity tokenize logits info quantize; do
     quern $command --help
     { [ $status -eq 0 ] && grep -q "^usage: quern $command" "$work/out"; } || fail "quern $command --help"
 done
-for command in run chat bench perplexity tokenize; do
+for command in bench perplexity tokenize; do # run and chat have one: cli_default_model.sh
     refuses 2 '-m: no model' $command
 done
 refuses 2 "-n: 'abc' is not a whole number" run -m "$model" -p x -n abc
