@@ -82,8 +82,8 @@ extern const char *const qn_device_names[];
         QN_OPT_CHOICE("--device", NULL, &(args).device, "NAME", qn_device_names, "cpu, cuda or auto (default auto)")
 
 /* qn_load_model - load args->model with a progress display; where it is not set and args->or_demo is, the model that comes with
- * quern, and a note says which. Returns QN_EXIT_DONE, or the exit status with an error line printed. `quiet` drops log and note.
- * The device is checked here. */
+ * quern, and a note says which. Returns QN_EXIT_DONE, or the exit status with an error line printed. `quiet` drops log and
+ * note. The device is checked here. */
 int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model);
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the

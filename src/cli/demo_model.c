@@ -1,5 +1,5 @@
-/* Finding the model that comes with quern, from where the program itself lies: an installation may have been moved as a whole, and
- * a build belongs to the tree around it. */
+/* Finding the model that comes with quern, from where the program itself lies: an installation may have been moved as a whole,
+ * and a build belongs to the tree around it. */
 #include "cli/demo_model.h"
 
 #include <stdio.h>
