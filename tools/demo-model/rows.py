@@ -22,7 +22,7 @@ END_OF_TEXT = 0
 PAD = 65535
 # Stories that people may read are fewer and better: how often each is taken where a written one is taken once.
 READ_TIMES = 2
-# What is held out is measured as plain stories, up to this many of them.
+# What is held out is measured as plain stories, up to this many of them, the read ones first.
 HELD_OUT = 3000
 
 
@@ -128,6 +128,7 @@ def run(work, sizes):
     rows = np.concatenate(packed)
     filled = float((rows != PAD).mean())
     random.Random(5).shuffle(held_out)
+    held_out.sort(key=lambda pair: pair[0] != "read")
     texts = [(o, s.text) for o, s in held_out if len(s.text) < 1500][:HELD_OUT]
     save(os.path.join(work, "rows.npy"), lambda f: np.save(f, rows), "wb")
     save_json(os.path.join(work, "heldout.json"), texts)

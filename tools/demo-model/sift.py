@@ -69,7 +69,8 @@ def examine(job):
 def sift(read, written, strict):
     """[(origin, story)] that stay, the read ones first, and how many went for which reason."""
     counts, seen, kept = collections.Counter(), set(), []
-    with multiprocessing.Pool(min(16, os.cpu_count())) as pool:
+    # Not forked: this process may hold a GPU.
+    with multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count())) as pool:
         jobs = [(s, False) for s in read] + [(s, strict) for s in written]
         for n, (why, story, hashes) in enumerate(pool.imap(examine, jobs, chunksize=256)):
             known = sum(h in seen for h in hashes)
