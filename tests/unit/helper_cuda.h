@@ -35,7 +35,7 @@ static struct {
     bool last_dependent;
     unsigned char last_args[FAKE_ARGS_BYTES];
     unsigned last_grid[3];
-    char image[64]; /* of the last module, behind what makes it a cubin */
+    char image[512]; /* of the last module, behind what makes it a cubin */
 } fake;
 
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;

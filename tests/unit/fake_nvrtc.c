@@ -1,0 +1,100 @@
+/* An NVRTC that compiles nothing: the "cubin" says what it was asked for, so that a test sees that all of it arrived. Built as
+ * a library of its own, and loaded by name. QN_FAKE_NVRTC=fails makes it fail. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct program {
+    char text[4096];
+};
+
+int nvrtcVersion(int *major, int *minor);
+const char *nvrtcGetErrorString(int code);
+int nvrtcCreateProgram(struct program **p, const char *text, const char *name, int n_headers, const char *const *headers,
+                       const char *const *names);
+int nvrtcDestroyProgram(struct program **p);
+int nvrtcCompileProgram(struct program *p, int n_options, const char *const *options);
+int nvrtcGetProgramLogSize(struct program *p, size_t *bytes);
+int nvrtcGetProgramLog(struct program *p, char *log);
+int nvrtcGetCUBINSize(struct program *p, size_t *bytes);
+int nvrtcGetCUBIN(struct program *p, char *cubin);
+
+static const char complaint[] = "kernels/room/a.cu(1): error: the test wants it so\nmore\n";
+
+int nvrtcVersion(int *major, int *minor)
+{
+    *major = 99;
+    *minor = 7;
+    return 0;
+}
+
+const char *nvrtcGetErrorString(int code)
+{
+    (void)code;
+    return "NVRTC_ERROR_FAKE";
+}
+
+static void append(struct program *p, const char *text)
+{
+    const size_t used = strlen(p->text);
+    snprintf(p->text + used, sizeof p->text - used, "%s|", text);
+}
+
+int nvrtcCreateProgram(struct program **p, const char *text, const char *name, int n_headers, const char *const *headers,
+                       const char *const *names)
+{
+    *p = calloc(1, sizeof **p);
+    if (!*p)
+        return 1;
+    append(*p, "nvrtc");
+    append(*p, name);
+    append(*p, text);
+    for (int i = 0; i < n_headers; i++) {
+        append(*p, names[i]);
+        append(*p, headers[i]);
+    }
+    return 0;
+}
+
+int nvrtcDestroyProgram(struct program **p)
+{
+    free(*p);
+    *p = NULL;
+    return 0;
+}
+
+int nvrtcCompileProgram(struct program *p, int n_options, const char *const *options)
+{
+    const char *mood = getenv("QN_FAKE_NVRTC");
+    for (int i = 0; i < n_options; i++)
+        append(p, options[i]);
+    return mood && !strcmp(mood, "fails") ? 6 : 0;
+}
+
+int nvrtcGetProgramLogSize(struct program *p, size_t *bytes)
+{
+    (void)p;
+    *bytes = sizeof complaint;
+    return 0;
+}
+
+int nvrtcGetProgramLog(struct program *p, char *log)
+{
+    (void)p;
+    memcpy(log, complaint, sizeof complaint);
+    return 0;
+}
+
+int nvrtcGetCUBINSize(struct program *p, size_t *bytes)
+{
+    *bytes = 64 + strlen(p->text) + 1;
+    return 0;
+}
+
+int nvrtcGetCUBIN(struct program *p, char *cubin)
+{
+    memset(cubin, 0, 64);
+    memcpy(cubin, "\177ELF", 4);
+    memcpy(cubin + 64, p->text, strlen(p->text) + 1);
+    return 0;
+}

@@ -1,0 +1,789 @@
+/* Where the code of a kernel comes from: every source in its order, what happens when one of them has nothing or gives
+ * something bad, and what the cache does with files that are not as it left them. nvcc is a script of the test, NVRTC a library
+ * of the test, the driver helper_cuda.h. */
+#include "helper_cuda.h"
+
+#include "device/cuda/compile.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- A folder for the test, with an nvcc ---- */
+
+static char work[64], cache[128], nvcc[128], runs[128], tmp[128];
+
+/* It writes a "cubin" that holds the source and the options, and counts its runs. Its mood is a file. */
+static const char script[] =
+    "#!/bin/sh\n"
+    "here=$(dirname \"$0\")\n"
+    "if [ \"$1\" = --version ]; then echo 'Cuda compilation tools, release 98.1, V98.1.5'; exit; fi\n"
+    "echo run >>\"$here/runs\"\n"
+    "mood=$(cat \"$here/mood\" 2>/dev/null)\n"
+    "if [ \"$mood\" = fails ]; then\n"
+    "    echo some chatter; echo 'a.cu(3): error: no such thing' >&2; exit 2\n"
+    "fi\n"
+    "if [ \"$mood\" = hangs ]; then sleep 60 & sleep 60; fi\n"
+    "if [ \"$mood\" = chatters ]; then head -c 300000 /dev/zero | tr '\\0' x; fi\n"
+    "if [ \"$mood\" = nothing ]; then exit 0; fi\n"
+    "all=\"$*\"\n"
+    "while [ $# -gt 1 ]; do\n"
+    "    if [ \"$1\" = -o ]; then out=$2; fi\n"
+    "    shift\n"
+    "done\n"
+    "include=$(printf '%s\\n' \"$all\" | sed 's/.*-I\\([^ ]*\\).*/\\1/')\n"
+    "if [ \"$mood\" = garbage ]; then echo garbage >\"$out\"; exit; fi\n"
+    "{ printf '\\177ELF'; head -c 60 /dev/zero; cat \"$1\" \"$include/kernels/room/a_cuda.h\"\n"
+    "  printf '%s' \"$all\" | sed 's/.*\\(-gencode=[^ ]*.*\\) -o .*/\\1/'; head -c 1 /dev/zero; } >\"$out\"\n";
+
+static void write_text(const char *path, const char *text, mode_t mode)
+{
+    unlink(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, mode);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
+static void set_mood(const char *mood)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/mood", work);
+    write_text(path, mood, 0600);
+}
+
+static int setup(void **unused)
+{
+    (void)unused;
+    snprintf(work, sizeof work, "/tmp/quern-test.XXXXXX");
+    assert_non_null(mkdtemp(work));
+    snprintf(cache, sizeof cache, "%s/home/.cache/quern", work); /* neither this nor home is there yet */
+    snprintf(nvcc, sizeof nvcc, "%s/nvcc", work);
+    snprintf(runs, sizeof runs, "%s/runs", work);
+    snprintf(tmp, sizeof tmp, "%s/tmp", work);
+    assert_int_equal(mkdir(tmp, 0700), 0);
+    assert_int_equal(setenv("TMPDIR", tmp, 1), 0);
+    unsetenv("QN_FAKE_NVRTC");
+    write_text(nvcc, script, 0700);
+    set_mood("fine");
+    return 0;
+}
+
+static int n_entries(const char *folder)
+{
+    int n = 0;
+    DIR *dir = opendir(folder);
+    for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;)
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+/* Whatever happened, nothing of a compilation is left. */
+static int teardown(void **unused)
+{
+    (void)unused;
+    const int left = n_entries(tmp);
+    assert_int_equal(nftw(work, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
+    assert_int_equal(left, 0);
+    return 0;
+}
+
+static int n_runs(void)
+{
+    struct stat st;
+    return stat(runs, &st) == 0 ? (int)(st.st_size / 4) : 0;
+}
+
+/* ---- Kernels ---- */
+
+#define TEXT(name, text)                                                                                                       \
+    {                                                                                                                          \
+        name, text, text + sizeof text - 1                                                                                     \
+    }
+#define SOURCE "#include \"kernels/room/a_cuda.h\"\nsource a\n"
+#define HEADER "  #  include \"kernels/cuda.cuh\" // and no more\nheader a\n#include \"base/c_side.h\"\n"
+
+static const qn_gpu_file files[] = {
+    TEXT("kernels/cuda.cuh", "helpers"),
+    TEXT("kernels/room/a_cuda.h", HEADER),
+    TEXT("kernels/room/a.cu", SOURCE),
+    TEXT("kernels/room/b.cu", "source b"),
+};
+
+static const qn_gpu_pipeline pipelines[] = {
+    { "room/a.cu", "" },
+    { "room/a.cu", "-DQN_N=1 -DQN_M=2" },
+    { "room/b.cu", "" },
+};
+
+static const struct {
+    unsigned char header[64];
+    char text[16];
+} image = { "\177ELF", "built in" };
+
+static const qn_gpu_cubin cubins[] = {
+    { "room/a.cu", "", "sm_80", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "room/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+};
+
+static const qn_gpu_code sources = { .files = files, .n_files = 4, .pipelines = pipelines, .n_pipelines = 3, .compiler = "" };
+static const qn_gpu_code with_cubins = { .files = files,
+                                         .n_files = 4,
+                                         .pipelines = pipelines,
+                                         .n_pipelines = 3,
+                                         .cubins = cubins,
+                                         .n_cubins = 2,
+                                         .compiler = "nvcc of the build" };
+
+static const qn_launch launch_a = { .source = "room/a.cu", .defines = "", .function = "f", .args_bytes = FAKE_ARGS_BYTES };
+static const qn_launch launch_defines = {
+    .source = "room/a.cu", .defines = "-DQN_N=1 -DQN_M=2", .function = "f", .args_bytes = FAKE_ARGS_BYTES
+};
+
+static qn_cuda_tools tools(const qn_gpu_code *code)
+{
+    return (qn_cuda_tools){ .cache_folder = cache, .nvcc = nvcc, .nvrtc = QN_FAKE_NVRTC, .nvcc_seconds = 60, .code = code };
+}
+
+/* ---- One look for a kernel ---- */
+
+struct look {
+    qn_status status;
+    qn_pipeline_info info;
+    char log[2048], error[QN_ERROR_TEXT_MAX], image[512];
+};
+
+static void on_log(void *user, const char *line)
+{
+    struct look *l = user;
+    const size_t used = strlen(l->log);
+    snprintf(l->log + used, sizeof l->log - used, "%s\n", line);
+}
+
+/* A device of its own, as a new process would have it. */
+static struct look look(const qn_cuda_tools *t, const char *refuses, const qn_launch *launch)
+{
+    struct look l = { 0 };
+    qn_cuda *device;
+    const qn_cuda_params params = { .driver = fake_driver(), .tools = t, .on_log = on_log, .user = &l };
+    fake.refuses = refuses;
+    assert_int_equal(qn_cuda_open(&params, &device), QN_OK);
+    l.status = qn_cuda_prepare(device, launch);
+    if (l.status)
+        snprintf(l.error, sizeof l.error, "%s", qn_error_text());
+    assert_true(qn_cuda_pipeline(device, 0, &l.info));
+    assert_false(qn_cuda_pipeline(device, 1, &(qn_pipeline_info){ 0 }));
+    memcpy(l.image, fake.image, sizeof l.image);
+    l.info.source = l.info.defines = NULL; /* they go with the device */
+    l.info.failure = NULL;
+    qn_cuda_close(device);
+    fake_expect_empty();
+    return l;
+}
+
+static void expect_from(const struct look *l, qn_origin origin, const char *compiler)
+{
+    if (l->status)
+        print_error("%s\n", l->error);
+    assert_int_equal(l->status, QN_OK);
+    assert_string_equal(qn_origin_name(l->info.origin), qn_origin_name(origin));
+    assert_string_equal(l->info.compiler, compiler);
+    assert_true(l->info.bytes > 64);
+}
+
+/* The one file of the cache. */
+static void cache_file(char *path, size_t size)
+{
+    DIR *dir = opendir(cache);
+    assert_non_null(dir);
+    int n = 0;
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (entry->d_name[0] != '.') {
+            snprintf(path, size, "%s/%s", cache, entry->d_name);
+            n++;
+        }
+    closedir(dir);
+    assert_int_equal(n, 1);
+}
+
+/* ---- The order ---- */
+
+static void test_built_in(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = tools(&with_cubins);
+    const struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_BUILT_IN, "nvcc of the build");
+    assert_string_equal(l.image, "built in");
+    assert_string_equal(l.log, "");
+    assert_int_equal(n_runs(), 0);
+    assert_int_equal(n_entries(cache), 0);
+}
+
+/* Not for these definitions; and not one that the driver refuses. */
+static void test_built_in_passed_over(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = tools(&with_cubins);
+    struct look l = look(&t, NULL, &launch_defines);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    l = look(&t, "built in", &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_non_null(strstr(l.log, "room/a.cu: the driver does not take the built-in code: cuModuleLoadData: made to fail"));
+    l = look(&t, "built in", &launch_a);
+    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+}
+
+static void test_nvcc_then_cache(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = tools(&sources);
+    struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
+    assert_non_null(strstr(l.log, "room/a.cu: compiled by nvcc 98.1.5 in "));
+    assert_int_equal(n_runs(), 1);
+    assert_int_equal(n_entries(cache), 1);
+    for (int i = 0; i < 2; i++) {
+        l = look(&t, NULL, &launch_a);
+        expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+        assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
+        assert_string_equal(l.log, "");
+        assert_int_equal(n_runs(), 1);
+    }
+    l = look(&t, NULL, &launch_defines);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_non_null(strstr(l.image, "-gencode=arch=compute_90a,code=sm_90a -DQN_N=1 -DQN_M=2"));
+    assert_int_equal(n_entries(cache), 2);
+}
+
+static void test_nvrtc(void **unused)
+{
+    (void)unused;
+    qn_cuda_tools t = tools(&sources);
+    t.nvcc = "";
+    struct look l = look(&t, NULL, &launch_defines);
+    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_string_equal(l.image, "nvrtc|kernels/room/a.cu|" SOURCE "|kernels/room/a_cuda.h|" HEADER
+                                 "|kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|-DQN_N=1|-DQN_M=2|");
+    l = look(&t, NULL, &launch_defines);
+    expect_from(&l, QN_ORIGIN_CACHE, "NVRTC 99.7");
+    assert_int_equal(n_runs(), 0);
+}
+
+/* What nvcc can do wrong, and its time limit: NVRTC is next, and the reason is told where that has nothing either. */
+static void test_nvcc_fails(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *mood, *says;
+    } cases[] = { { "fails", "a.cu(3): error: no such thing" },
+                  { "nothing", "nvcc left no cubin" },
+                  { "garbage", "8 bytes that are no cubin" },
+                  { "hangs", "had not ended after 1 s" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct timespec begin, end;
+        qn_cuda_tools t = tools(&sources);
+        t.nvcc_seconds = !strcmp(cases[i].mood, "hangs") ? 1 : 60;
+        t.nvrtc = "";
+        set_mood(cases[i].mood);
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        struct look l = look(&t, NULL, &launch_a);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        assert_true(end.tv_sec - begin.tv_sec < 50); /* the script would sleep for 60 */
+        assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
+        assert_non_null(strstr(l.error, "room/a.cu: no code for sm_90a"));
+        assert_non_null(strstr(l.error, cases[i].says));
+        assert_null(strstr(l.error, "chatter"));
+        assert_int_equal(n_entries(cache), 0);
+    }
+    set_mood("fails");
+    qn_cuda_tools t = tools(&sources);
+    struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    set_mood("chatters"); /* more than a pipe holds, and more than is kept */
+    t.cache_folder = "";
+    l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+}
+
+static void test_nothing(void **unused)
+{
+    (void)unused;
+    qn_cuda_tools t = tools(&sources);
+    t.nvcc = t.nvrtc = "";
+    struct look l = look(&t, NULL, &launch_a);
+    assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(l.error, "none is built in, and no compiler may be used"));
+    t.nvcc = "/nonexistent/nvcc";
+    t.nvrtc = "/nonexistent/libnvrtc.so";
+    l = look(&t, NULL, &launch_a);
+    assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(l.error, "/nonexistent/nvcc: cannot be run"));
+    assert_non_null(strstr(l.error, "no NVRTC: /nonexistent/libnvrtc.so"));
+    t = tools(&sources);
+    t.nvcc = "";
+    setenv("QN_FAKE_NVRTC", "fails", 1);
+    l = look(&t, NULL, &launch_a);
+    assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: kernels/room/a.cu(1): error: the test wants it so"));
+    assert_null(strstr(l.error, "more"));
+
+    /* a failure is kept: whoever asks again is not kept waiting */
+    qn_cuda *device;
+    set_mood("fails");
+    t = tools(&sources);
+    t.nvrtc = "";
+    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device), QN_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(qn_cuda_prepare(device, &launch_a), QN_ERR_UNSUPPORTED);
+        assert_non_null(strstr(qn_error_text(), "no such thing"));
+    }
+    assert_int_equal(n_runs(), 1);
+    qn_cuda_close(device);
+}
+
+static void test_finding_nvcc(void **unused)
+{
+    (void)unused;
+    char *found, *path = strdup(getenv("PATH")), folders[256];
+    assert_non_null(path);
+    setenv("QN_NVCC", nvcc, 1);
+    assert_int_equal(qn_nvcc_find(&found), QN_OK);
+    assert_string_equal(found, nvcc);
+    free(found);
+    setenv("QN_NVCC", "", 1); /* none at all */
+    assert_int_equal(qn_nvcc_find(&found), QN_OK);
+    assert_null(found);
+    setenv("QN_NVCC", "/nonexistent", 1);
+    assert_int_equal(qn_nvcc_find(&found), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "QN_NVCC: '/nonexistent'"));
+    unsetenv("QN_NVCC");
+    unsetenv("CUDA_HOME");
+    unsetenv("CUDA_PATH");
+    snprintf(folders, sizeof folders, ":.:/nonexistent:%s", work);
+    setenv("PATH", folders, 1);
+    assert_int_equal(qn_nvcc_find(&found), QN_OK);
+    assert_string_equal(found, nvcc);
+    free(found);
+    setenv("PATH", path, 1);
+    free(path);
+}
+
+/* ---- The cache's files ---- */
+
+static void read_file(const char *path, unsigned char **data, size_t *size)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    *size = (size_t)st.st_size;
+    *data = malloc(*size + 1);
+    assert_non_null(*data);
+    assert_int_equal(read(fd, *data, *size), (ssize_t)*size);
+    close(fd);
+}
+
+static void write_file(const char *path, const unsigned char *data, size_t size)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, data, size), (ssize_t)size);
+    close(fd);
+}
+
+/* What needs no process of its own is quicker without. */
+static qn_cuda_tools without_nvcc(void)
+{
+    qn_cuda_tools t = tools(&sources);
+    t.nvcc = "";
+    return t;
+}
+
+/* The file is not taken, is said to be bad, and is as it was when all is over. */
+static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsigned char *data, size_t size)
+{
+    unsigned char *now;
+    size_t size_now;
+    struct look l = look(t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_non_null(strstr(l.log, path));
+    assert_non_null(strstr(l.log, "it is made again"));
+    read_file(path, &now, &size_now);
+    assert_int_equal(size_now, size);
+    assert_memory_equal(now, data, size);
+    free(now);
+}
+
+static void test_damaged(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = without_nvcc();
+    unsigned char *data;
+    char path[512];
+    size_t size;
+    (void)look(&t, NULL, &launch_a);
+    cache_file(path, sizeof path);
+    read_file(path, &data, &size);
+    unsigned char *bad = malloc(size + 1);
+    assert_non_null(bad);
+    /* shorter, in the header and behind it, and longer */
+    const size_t sizes[] = { 0, 1, 8, 100, size / 2, size - 1, size + 1 };
+    memcpy(bad, data, size);
+    bad[size] = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        write_file(path, bad, sizes[i]);
+        expect_replaced(&t, path, data, size);
+    }
+    /* every fifth byte, which meets every field of the header */
+    for (size_t at = 0; at < size; at += 5) {
+        memcpy(bad, data, size);
+        bad[at] ^= 0x20;
+        write_file(path, bad, size);
+        expect_replaced(&t, path, data, size);
+    }
+    free(bad);
+    free(data);
+}
+
+static void test_foreign(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = without_nvcc();
+    unsigned char *data, *other;
+    char path[512], path_of_other[512];
+    size_t size, size_of_other;
+    (void)look(&t, NULL, &launch_defines);
+    cache_file(path_of_other, sizeof path_of_other);
+    read_file(path_of_other, &other, &size_of_other);
+    assert_int_equal(unlink(path_of_other), 0);
+    (void)look(&t, NULL, &launch_a);
+    cache_file(path, sizeof path);
+    read_file(path, &data, &size);
+    write_file(path, other, size_of_other); /* a good file, of another kernel */
+    expect_replaced(&t, path, data, size);
+    write_text(path,
+               "Dear diary, this is a text of some length, though not of much interest, and certainly not a cubin "
+               "that quern has put here; it only happens to have a name as one of those would have had.",
+               0600);
+    expect_replaced(&t, path, data, size);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes into it; and what is not a file is left alone */
+    struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_non_null(strstr(l.log, "is not a regular file; it is made again"));
+    assert_non_null(strstr(l.log, "the kernel is not kept"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    assert_non_null(strstr(l.log, "the kernel is not kept"));
+    assert_int_equal(rmdir(path), 0);
+    free(data);
+    free(other);
+}
+
+/* Whole, but the driver does not take it: from a compiler that was too new for it, perhaps. */
+static void test_refused(void **unused)
+{
+    (void)unused;
+    qn_cuda_tools t = tools(&sources);
+    t.nvcc = "";
+    struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
+    t.nvcc = nvcc;
+    l = look(&t, "nvrtc|", &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_non_null(strstr(l.log, "the driver does not take it"));
+    l = look(&t, "nvrtc|", &launch_a);
+    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+}
+
+/* A place that cannot be written costs the caching alone. */
+static void test_no_place(void **unused)
+{
+    (void)unused;
+    qn_cuda_tools t = tools(&sources);
+    char file[128], below[160], *folder;
+    snprintf(file, sizeof file, "%s/file", work);
+    snprintf(below, sizeof below, "%s/file/quern", work);
+    write_text(file, "", 0600);
+    t.cache_folder = below;
+    struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_non_null(strstr(l.log, "the kernel is not kept"));
+    t.cache_folder = "/proc/quern"; /* where root cannot write either */
+    l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_non_null(strstr(l.log, "the kernel is not kept"));
+    if (geteuid() != 0) {
+        snprintf(below, sizeof below, "%s/locked", work);
+        assert_int_equal(mkdir(below, 0500), 0);
+        t.cache_folder = below;
+        l = look(&t, NULL, &launch_a);
+        expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+        assert_non_null(strstr(l.log, "the kernel is not kept"));
+    }
+
+    /* the user's own place */
+    setenv("HOME", work, 1);
+    setenv("XDG_CACHE_HOME", "not/absolute", 1);
+    assert_int_equal(qn_cubin_folder(&folder), QN_OK);
+    snprintf(below, sizeof below, "%s/.cache/quern", work);
+    assert_string_equal(folder, below);
+    free(folder);
+    setenv("XDG_CACHE_HOME", "/elsewhere", 1);
+    assert_int_equal(qn_cubin_folder(&folder), QN_OK);
+    assert_string_equal(folder, "/elsewhere/quern");
+    free(folder);
+    unsetenv("HOME");
+    unsetenv("XDG_CACHE_HOME");
+    assert_int_equal(qn_cubin_folder(&folder), QN_OK);
+    assert_null(folder);
+    t.cache_folder = NULL;
+    l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_null(strstr(l.log, "not kept"));
+}
+
+/* ---- What a name stands for ---- */
+
+static qn_cubin_key key(const char *arch, const char *defines, const qn_gpu_file *const *list, size_t n)
+{
+    return qn_cubin_key_of(arch, defines, list, n);
+}
+
+static void test_keys(void **unused)
+{
+    (void)unused;
+    static const qn_gpu_file changed_source = TEXT("kernels/room/a.cu", SOURCE " ");
+    static const qn_gpu_file changed_header = TEXT("kernels/room/a_cuda.h", HEADER "x");
+    static const qn_gpu_file renamed = TEXT("kernels/room/c.cu", SOURCE);
+    const qn_gpu_file *list[QN_GPU_MAX_FILES];
+    size_t n;
+    assert_int_equal(qn_gpu_code_files(&sources, "room/a.cu", list, &n), QN_OK);
+    assert_int_equal(n, 3); /* what is included counts, through another file, too */
+    assert_ptr_equal(list[0], &files[2]);
+    assert_ptr_equal(list[1], &files[1]);
+    assert_ptr_equal(list[2], &files[0]);
+    assert_int_equal(qn_gpu_code_files(&sources, "room/none.cu", list, &n), QN_ERR_INVALID);
+    assert_int_equal(qn_gpu_code_files(&sources, "room/a.cu", list, &n), QN_OK);
+    const qn_gpu_file *other_source[] = { &changed_source, list[1], list[2] };
+    const qn_gpu_file *other_header[] = { list[0], &changed_header, list[2] };
+    const qn_gpu_file *other_name[] = { &renamed, list[1], list[2] };
+    const qn_gpu_file *other_order[] = { list[0], list[2], list[1] };
+    const qn_cubin_key keys[] = {
+        key("sm_90a", "", list, 3),         key("sm_80", "", list, 3),          key("sm_90a", "-DX", list, 3),
+        key("sm_90a", "", other_source, 3), key("sm_90a", "", other_header, 3), key("sm_90a", "", other_name, 3),
+        key("sm_90a", "", other_order, 3),  key("sm_90a", "", list, 2),
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        for (size_t j = 0; j < i; j++)
+            assert_memory_not_equal(&keys[i], &keys[j], sizeof keys[i]);
+    char name[QN_CUBIN_NAME_MAX];
+    const qn_cubin_key again = key("sm_90a", "", list, 3);
+    assert_memory_equal(&again, &keys[0], sizeof again);
+    qn_cubin_name(&again, name);
+    assert_int_equal(strlen(name), 32 + strlen(".cubin"));
+    assert_int_equal(strspn(name, "0123456789abcdef"), 32);
+    assert_string_equal(name + 32, ".cubin");
+}
+
+/* A changed source is another file; the old one does no harm. */
+static void test_changed_source(void **unused)
+{
+    (void)unused;
+    qn_gpu_file changed[4];
+    static const char text[] = "source a, better\n#include \"kernels/room/a_cuda.h\"\n";
+    memcpy(changed, files, sizeof changed);
+    changed[2].text = text;
+    changed[2].end = text + sizeof text - 1;
+    qn_gpu_code code = sources;
+    qn_cuda_tools t = tools(&sources);
+    struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    code.files = changed;
+    t.code = &code;
+    l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+    assert_memory_equal(l.image, "source a, better", 16);
+    assert_int_equal(n_entries(cache), 2);
+    t.code = &sources;
+    l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+}
+
+/* ---- Many at once ---- */
+
+static void test_threads(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = tools(&sources);
+    qn_cuda *device;
+    qn_pipeline_info info;
+    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device), QN_OK);
+    assert_int_equal(qn_cuda_load_pipelines(device), QN_OK);
+    assert_int_equal(qn_cuda_load_pipelines(device), QN_OK);
+    assert_int_equal(n_runs(), 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(qn_cuda_pipeline(device, i, &info));
+        assert_string_equal(info.source, pipelines[i].source);
+        assert_string_equal(info.defines, pipelines[i].defines);
+        assert_string_equal(qn_origin_name(info.origin), "nvcc");
+        assert_null(info.failure);
+    }
+    assert_false(qn_cuda_pipeline(device, 3, &info));
+    assert_int_equal(fake.loads, 3);
+    qn_cuda_close(device);
+    fake_expect_empty();
+
+    set_mood("fails"); /* one that is kept, two that fail: all are tried, the first failure is told */
+    qn_cuda_tools no_nvrtc = t;
+    char path[512];
+    size_t n_files;
+    uint64_t bytes;
+    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK);
+    assert_int_equal(n_files, 3);
+    set_mood("fine");
+    (void)look(&t, NULL, &launch_defines);
+    cache_file(path, sizeof path);
+    set_mood("fails");
+    no_nvrtc.nvrtc = "";
+    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &no_nvrtc }, &device), QN_OK);
+    assert_int_equal(qn_cuda_load_pipelines(device), QN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(qn_error_text(), "room/a.cu: no code"));
+    assert_true(qn_cuda_pipeline(device, 1, &info) && !info.failure);
+    assert_true(qn_cuda_pipeline(device, 2, &info) && info.failure);
+    qn_cuda_close(device);
+}
+
+/* Eight processes begin with an empty cache: each has its kernel, and one whole file is left. */
+static void test_processes(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = tools(&sources);
+    pid_t children[8];
+    for (size_t i = 0; i < 8; i++) {
+        children[i] = fork();
+        assert_true(children[i] >= 0);
+        if (children[i] == 0) {
+            qn_cuda *device;
+            bool fine = qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device) == QN_OK;
+            fine = fine && qn_cuda_prepare(device, &launch_a) == QN_OK && !strncmp(fake.image, SOURCE, sizeof SOURCE - 1);
+            qn_cuda_close(device);
+            _exit(fine ? 0 : 1);
+        }
+    }
+    for (size_t i = 0; i < 8; i++) {
+        int state;
+        assert_int_equal(waitpid(children[i], &state, 0), children[i]);
+        assert_true(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    }
+    const int before = n_runs();
+    struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
+    assert_int_equal(n_runs(), before);
+    assert_int_equal(n_entries(cache), 1);
+}
+
+static void test_clear(void **unused)
+{
+    (void)unused;
+    const qn_cuda_tools t = tools(&sources);
+    static const char *const kept[] = { "notes.txt", "0123456789abcdef0123456789abcdeX.cubin", "short.cubin",
+                                        "0123456789abcdef0123456789abcdef.cubin.bak" };
+    char path[512];
+    size_t n_files;
+    uint64_t bytes;
+    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK); /* not there */
+    assert_int_equal(n_files, 0);
+    (void)look(&t, NULL, &launch_a);
+    (void)look(&t, NULL, &launch_defines);
+    snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.part",
+             cache); /* of a writer that was killed */
+    write_text(path, "part", 0600);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        snprintf(path, sizeof path, "%s/%s", cache, kept[i]);
+        write_text(path, "mine", 0600);
+    }
+    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK);
+    assert_int_equal(n_files, 3);
+    assert_true(bytes > 100);
+    assert_int_equal(n_entries(cache), 4);
+    const struct look l = look(&t, NULL, &launch_a);
+    expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
+}
+
+/* ---- The real ones, where they are ---- */
+
+/* A source that the binary carries, for every architecture, as a user's machine would compile them. */
+static void test_real_compilers(void **unused)
+{
+    (void)unused;
+    static const char *const archs[] = { "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120" };
+    const qn_gpu_code *code = qn_gpu_code_built_in();
+    const qn_gpu_file *list[QN_GPU_MAX_FILES];
+    qn_gpu_unit unit = { .files = list, .defines = "" };
+    char compiler[QN_COMPILER_MAX], *real;
+    void *cubin;
+    size_t bytes;
+    unsigned made = 0;
+    assert_int_equal(qn_gpu_code_files(code, "peak/peak.cu", list, &unit.n_files), QN_OK);
+    assert_int_equal(qn_nvcc_find(&real), QN_OK);
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        unit.arch = archs[i];
+        if (real && qn_nvcc_compile(real, 300, &unit, &cubin, &bytes, compiler) == QN_OK) {
+            assert_memory_equal(cubin, "\177ELF", 4);
+            assert_memory_equal(compiler, "nvcc ", 5);
+            assert_memory_not_equal(compiler, "nvcc unknown", 12);
+            free(cubin);
+            made++;
+        } else if (real && !strstr(qn_error_text(), "Unsupported gpu architecture")) {
+            fail_msg("%s", qn_error_text());
+        }
+        if (qn_nvrtc_compile(NULL, &unit, &cubin, &bytes, compiler) == QN_OK) {
+            assert_memory_equal(cubin, "\177ELF", 4);
+            assert_memory_equal(compiler, "NVRTC ", 6);
+            free(cubin);
+            made++;
+        } else if (!strstr(qn_error_text(), "no NVRTC") && !strstr(qn_error_text(), "--gpu-architecture")) {
+            fail_msg("%s", qn_error_text());
+        }
+    }
+    free(real);
+    if (!made)
+        skip();
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_built_in),        TEST(test_built_in_passed_over),
+        TEST(test_nvcc_then_cache), TEST(test_nvrtc),
+        TEST(test_nvcc_fails),      TEST(test_nothing),
+        TEST(test_finding_nvcc),    TEST(test_damaged),
+        TEST(test_foreign),         TEST(test_refused),
+        TEST(test_no_place),        TEST(test_keys),
+        TEST(test_threads),         TEST(test_changed_source),
+        TEST(test_processes),       TEST(test_clear),
+        TEST(test_real_compilers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
