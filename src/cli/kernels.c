@@ -106,14 +106,15 @@ static void print_note(void *unused, const char *line)
     qn_cli_error("note: %s", line);
 }
 
-static int list_cuda(const qn_cuda_params *params, bool needed)
+/* `name` is what the user called the device, or NULL: then it need not be there. */
+static int list_cuda(const qn_cuda_params *params, const char *name)
 {
     qn_cuda *device;
     const qn_status status = qn_cuda_open(params, &device);
-    if (status == QN_ERR_UNSUPPORTED && !needed)
+    if (status == QN_ERR_UNSUPPORTED && !name)
         return list_built_in();
     if (status) {
-        qn_cli_error("--device cuda: %s", qn_error_text());
+        qn_cli_error("--device %s: %s", name ? name : "auto", qn_error_text());
         return QN_EXIT_FAILED;
     }
     const int result = list_device(device);
@@ -147,5 +148,5 @@ int qn_cli_kernels(int argc, char **argv)
     }
     if (clear)
         return clear_cache();
-    return automatic || cuda ? list_cuda(&params, cuda) : list_built_in();
+    return automatic || cuda ? list_cuda(&params, cuda ? name : NULL) : list_built_in();
 }

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# quern kernels: what the program carries, the cache and its clearing; with a GPU, every kernel ready, and from the cache or built in
+# the second time.
+. "$(dirname "$0")/lib_cli.sh"
+export XDG_CACHE_HOME=$work/cache
+
+refuses 2 "--device: 'tpu' is not one of cpu, cuda, cuda:N, auto" kernels --device tpu
+refuses 2 "--device: 'cuda:x' is not one of" kernels --device cuda:x
+refuses 2 "unknown option '--nonsense'" kernels --nonsense
+refuses 2 "unexpected argument 'x'" kernels x
+refuses 1 '--device cuda:999: ' kernels --device cuda:999
+quern kernels --help
+{ [ $status -eq 0 ] && grep -q '^usage: quern kernels' "$work/out"; } || fail 'quern kernels --help'
+
+quern kernels --device cpu
+[ $status -eq 0 ] || fail 'quern kernels --device cpu'
+grep -q '^device      cpu, ' "$work/out" || fail 'the instruction set is not named'
+for list in "$QN_SOURCE_DIR"/src/kernels/*/pipelines.txt; do
+    room=$(basename "$(dirname "$list")")
+    while read -r source defines; do
+        grep -qF "$room/$source" "$work/out" || fail "$room/$source $defines is not listed"
+    done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$list")
+done
+
+# Only what is a file of the cache goes.
+mkdir -p "$XDG_CACHE_HOME/quern"
+touch "$XDG_CACHE_HOME/quern/notes.txt"
+printf 1234 >"$XDG_CACHE_HOME/quern/0123456789abcdef0123456789abcdef.cubin"
+gives "1 file, 4 B, removed from $XDG_CACHE_HOME/quern
+" kernels --clear
+gives "0 files, 0 B, removed from $XDG_CACHE_HOME/quern
+" kernels --clear
+[ -e "$XDG_CACHE_HOME/quern/notes.txt" ] || fail 'a file that is none of the cache was removed'
+(
+    unset XDG_CACHE_HOME HOME
+    gives 'there is no cache: neither XDG_CACHE_HOME nor HOME is an absolute path
+' kernels --clear
+    exit $failures
+) || failures=$((failures + 1))
+
+quern kernels --device cuda
+if [ $status -eq 0 ]; then
+    grep -q '^all ready after' "$work/out" || fail 'the kernels are not ready'
+    quern kernels
+    [ $status -eq 0 ] || fail 'quern kernels, the second time'
+    ! grep -q -E ' (nvcc|NVRTC) +(nvcc|NVRTC) ' "$work/out" || fail 'kernels were compiled again'
+else
+    [ "$(wc -l <"$work/err")" -eq 1 ] || fail 'expected one line about the missing device'
+    grep -q '^quern: --device cuda: ' "$work/err" || fail 'the missing device is not named'
+    quern kernels
+    [ $status -eq 0 ] || fail 'quern kernels without a GPU'
+fi
+finish
