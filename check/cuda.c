@@ -184,11 +184,25 @@ static void read_all(void *context, size_t turn)
     qn_gpu_launch(&read->launch, &read->args);
 }
 
+/* Bytes as weights have them: memory of one value throughout can be read faster. Some noise, and then the double of it each
+ * time. */
+static void fill_with_noise(const qn_gpu_guarded *g)
+{
+    static uint64_t noise[1 << 13];
+    for (size_t i = 0; i < sizeof noise / sizeof *noise; i++)
+        noise[i] = qn_random();
+    qn_gpu_wait();
+    must(qn_cuda_upload(gpu.device, g->data, noise, sizeof noise, NULL, NULL));
+    for (size_t done = sizeof noise; done < g->bytes; done *= 2)
+        must(qn_cuda_copy(gpu.device, gpu.stream, g->data + done, g->data, done < g->bytes - done ? done : g->bytes - done));
+}
+
 double qn_gpu_read_rate(void)
 {
     enum { BYTES = 1 << 30 };
     if (gpu.read_rate == 0) {
         qn_gpu_guarded from = qn_gpu_new(BYTES), to = qn_gpu_new(sizeof(uint32_t));
+        fill_with_noise(&from);
         qn_peak_read read;
         must(qn_peak_read_plan(to.data, from.data, BYTES, qn_cuda_get_info(gpu.device)->n_sms, &read));
         gpu.read_rate = BYTES / qn_gpu_seconds(read_all, &read, 1);

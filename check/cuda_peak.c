@@ -3,6 +3,7 @@
 
 #include "kernels/peak/peak_cuda.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -44,15 +45,36 @@ static void bench_multiply(bool bf16, const char *shape)
 static void bench_copies(void)
 {
     qn_gpu_guarded buffers[2] = { qn_gpu_new(COPY_BYTES), qn_gpu_new(COPY_BYTES) };
-    qn_gpu_bench("peak", "cuda", "copy 1 GiB, both ways counted", 2.0 * COPY_BYTES, "B", 0, read_copy, buffers, 1);
+    qn_gpu_bench("peak", "cuda", "the driver's copy, both ways counted", 2.0 * COPY_BYTES, "B", 0, read_copy, buffers, 1);
     qn_gpu_free(&buffers[0]);
     qn_gpu_free(&buffers[1]);
 }
 
-/* From memory that has been written, as a mapped file's pages are once they are read. */
-static void bench_upload(void)
+struct part {
+    uint64_t to;
+    const uint8_t *from;
+    size_t bytes;
+    bool fine;
+};
+
+static void *upload_part(void *context)
 {
-    enum { REPEATS = 3 };
+    struct part *p = context;
+    p->fine = qn_cuda_upload(qn_gpu(), p->to, p->from, p->bytes, NULL, NULL) == QN_OK;
+    return NULL;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* From memory that has been written, as a mapped file's pages are once they are read. */
+static void bench_upload(size_t n_threads, const char *shape)
+{
+    enum { REPEATS = 3, MAX_THREADS = 4 };
     qn_gpu_guarded to = qn_gpu_new(COPY_BYTES);
     uint8_t *from = malloc(COPY_BYTES);
     double best = 0;
@@ -60,15 +82,28 @@ static void bench_upload(void)
     if (from)
         memset(from, 1, COPY_BYTES);
     for (int i = 0; from && i < REPEATS; i++) {
-        struct timespec a, b;
-        clock_gettime(CLOCK_MONOTONIC, &a);
-        qn_expect(qn_cuda_upload(qn_gpu(), to.data, from, COPY_BYTES, NULL, NULL) == QN_OK, "%s", qn_error_text());
-        clock_gettime(CLOCK_MONOTONIC, &b);
-        const double seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+        struct part parts[MAX_THREADS];
+        pthread_t threads[MAX_THREADS];
+        const double begin = seconds_now();
+        for (size_t t = 0; t < n_threads; t++) {
+            const size_t at = t * (COPY_BYTES / n_threads);
+            parts[t] = (struct part){ to.data + at, from + at, COPY_BYTES / n_threads, false };
+            if (t > 0 && pthread_create(&threads[t], NULL, upload_part, &parts[t]) != 0) {
+                qn_expect(false, "no thread to upload from");
+                n_threads = t;
+            }
+        }
+        upload_part(&parts[0]);
+        for (size_t t = 0; t < n_threads; t++) {
+            if (t > 0)
+                pthread_join(threads[t], NULL);
+            qn_expect(parts[t].fine, "an upload failed");
+        }
+        const double seconds = seconds_now() - begin;
         best = i == 0 || seconds < best ? seconds : best;
     }
     if (from)
-        qn_report_rate("peak", "cuda", "upload 1 GiB, best of 3", best, COPY_BYTES / best, "B", 0);
+        qn_report_rate("peak", "cuda", shape, best, COPY_BYTES / best, "B", 0);
     free(from);
     qn_gpu_free(&to);
 }
@@ -83,7 +118,8 @@ void qn_check_cuda_peak(bool bench)
     qn_launch launch;
     qn_report_rate("peak", "cuda", "read 1 GiB", (1 << 30) / qn_gpu_read_rate(), qn_gpu_read_rate(), "B", 0);
     bench_copies();
-    bench_upload();
+    bench_upload(1, "upload 1 GiB");
+    bench_upload(4, "upload 1 GiB by 4 threads");
     bench_multiply(false, "int8 products, mma.sync");
     bench_multiply(true, "bfloat16 products, mma.sync");
     qn_peak_nothing_plan(false, &launch);

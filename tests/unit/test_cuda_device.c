@@ -202,6 +202,48 @@ static void test_upload(void **unused)
     fake_expect_empty();
 }
 
+struct upload {
+    qn_cuda *device;
+    uint8_t *from;
+    size_t bytes;
+    bool fine;
+};
+
+static void *upload_thread(void *context)
+{
+    struct upload *u = context;
+    qn_cuda_buffer to;
+    u->fine = qn_cuda_alloc(u->device, u->bytes, 1, "upload", &to) == QN_OK &&
+              qn_cuda_upload(u->device, to.address, u->from, u->bytes, NULL, NULL) == QN_OK &&
+              memcmp((const void *)(uintptr_t)to.address, u->from, u->bytes) == 0;
+    qn_cuda_release(u->device, &to);
+    return NULL;
+}
+
+/* More threads than there are pieces for. */
+static void test_uploads_at_once(void **unused)
+{
+    (void)unused;
+    qn_cuda *device = open_with(fake_driver());
+    struct upload uploads[7];
+    pthread_t threads[7];
+    for (size_t i = 0; i < 7; i++) {
+        uploads[i] = (struct upload){ device, malloc(((size_t)33 << 20) + i), ((size_t)33 << 20) + i, false };
+        assert_non_null(uploads[i].from);
+        memset(uploads[i].from, (int)i + 1, uploads[i].bytes);
+    }
+    for (size_t i = 0; i < 7; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, upload_thread, &uploads[i]), 0);
+    for (size_t i = 0; i < 7; i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(uploads[i].fine);
+        free(uploads[i].from);
+    }
+    assert_in_range(fake.host_allocations, 2, 8);
+    qn_cuda_close(device);
+    fake_expect_empty();
+}
+
 static void test_streams(void **unused)
 {
     (void)unused;
@@ -368,10 +410,19 @@ static void test_real_driver(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),    cmocka_unit_test(test_no_device), cmocka_unit_test(test_open_fails),
-        cmocka_unit_test(test_names),   cmocka_unit_test(test_memory),    cmocka_unit_test(test_upload),
-        cmocka_unit_test(test_streams), cmocka_unit_test(test_launch),    cmocka_unit_test(test_older),
-        cmocka_unit_test(test_archs),   cmocka_unit_test(test_graphs),    cmocka_unit_test(test_real_driver),
+        cmocka_unit_test(test_open),
+        cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_open_fails),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_upload),
+        cmocka_unit_test(test_uploads_at_once),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_older),
+        cmocka_unit_test(test_archs),
+        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_real_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

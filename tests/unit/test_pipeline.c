@@ -112,18 +112,20 @@ static int n_runs(void)
 
 /* ---- Kernels ---- */
 
-#define TEXT(name, text)                                                                                                       \
+#define TEXT(name, array)                                                                                                      \
     {                                                                                                                          \
-        name, text, text + sizeof text - 1                                                                                     \
+        name, array, array + sizeof array - 1                                                                                  \
     }
 #define SOURCE "#include \"kernels/room/a_cuda.h\"\nsource a\n"
 #define HEADER "  #  include \"kernels/cuda.cuh\" // and no more\nheader a\n#include \"base/c_side.h\"\n"
 
+static const char helpers[] = "helpers", header[] = HEADER, source_a[] = SOURCE, source_b[] = "source b";
+
 static const qn_gpu_file files[] = {
-    TEXT("kernels/cuda.cuh", "helpers"),
-    TEXT("kernels/room/a_cuda.h", HEADER),
-    TEXT("kernels/room/a.cu", SOURCE),
-    TEXT("kernels/room/b.cu", "source b"),
+    TEXT("kernels/cuda.cuh", helpers),
+    TEXT("kernels/room/a_cuda.h", header),
+    TEXT("kernels/room/a.cu", source_a),
+    TEXT("kernels/room/b.cu", source_b),
 };
 
 static const qn_gpu_pipeline pipelines[] = {
@@ -572,9 +574,10 @@ static qn_cubin_key key(const char *arch, const char *defines, const qn_gpu_file
 static void test_keys(void **unused)
 {
     (void)unused;
-    static const qn_gpu_file changed_source = TEXT("kernels/room/a.cu", SOURCE " ");
-    static const qn_gpu_file changed_header = TEXT("kernels/room/a_cuda.h", HEADER "x");
-    static const qn_gpu_file renamed = TEXT("kernels/room/c.cu", SOURCE);
+    static const char source_and_blank[] = SOURCE " ", header_and_x[] = HEADER "x";
+    static const qn_gpu_file changed_source = TEXT("kernels/room/a.cu", source_and_blank);
+    static const qn_gpu_file changed_header = TEXT("kernels/room/a_cuda.h", header_and_x);
+    static const qn_gpu_file renamed = TEXT("kernels/room/c.cu", source_a);
     const qn_gpu_file *list[QN_GPU_MAX_FILES];
     size_t n;
     assert_int_equal(qn_gpu_code_files(&sources, "room/a.cu", list, &n), QN_OK);

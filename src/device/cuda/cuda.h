@@ -77,7 +77,8 @@ void qn_cuda_release_host(qn_cuda *device, void *memory);
 
 /* qn_cuda_upload - from any host memory, through two page-locked pieces of 16 MiB, so that host memory stays bounded and a
  * mapped file's pages are touched once. Returns when all is there. on_progress (may be NULL) gets the bytes done, after every
- * piece; false from it cancels: QN_ERR_CANCELLED. */
+ * piece; false from it cancels: QN_ERR_CANCELLED. Up to four threads upload at the same time, each through pieces of its own;
+ * one alone is as fast as it can copy in memory, which is less than the bus takes. */
 qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
                          bool (*on_progress)(void *user, size_t done), void *user);
 

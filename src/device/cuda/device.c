@@ -123,7 +123,8 @@ qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **out)
     if (!params)
         params = &usual;
     qn_cuda *device = calloc(1, sizeof *device);
-    if (!device || pthread_mutex_init(&device->lock, NULL) != 0 || pthread_mutex_init(&device->stage_lock, NULL) != 0) {
+    if (!device || pthread_mutex_init(&device->lock, NULL) != 0 || pthread_mutex_init(&device->stage_lock, NULL) != 0 ||
+        pthread_cond_init(&device->stage_free, NULL) != 0) {
         free(device);
         return qn_fail(QN_ERR_MEMORY, "no memory for a CUDA device");
     }
@@ -137,6 +138,18 @@ qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **out)
     return status;
 }
 
+static void free_stage(const qn_cuda_driver *driver, qn_stage *stage)
+{
+    for (size_t i = 0; i < QN_PIECES; i++) {
+        if (stage->pieces[i])
+            (void)driver->cuMemFreeHost(stage->pieces[i]);
+        if (stage->sent[i])
+            (void)driver->cuEventDestroy(stage->sent[i]);
+    }
+    if (stage->stream)
+        (void)driver->cuStreamDestroy(stage->stream);
+}
+
 void qn_cuda_close(qn_cuda *device)
 {
     if (!device)
@@ -145,20 +158,15 @@ void qn_cuda_close(qn_cuda *device)
         const qn_cuda_driver *driver = device->driver;
         (void)driver->cuCtxSynchronize(); /* nothing may still run in what is freed */
         qn_pipelines_free(device);
-        for (size_t i = 0; i < QN_STAGES; i++) {
-            if (device->stages[i])
-                (void)driver->cuMemFreeHost(device->stages[i]);
-            if (device->stage_events[i])
-                (void)driver->cuEventDestroy(device->stage_events[i]);
-        }
-        if (device->stage_stream)
-            (void)driver->cuStreamDestroy(device->stage_stream);
+        for (size_t i = 0; i < QN_UPLOADS; i++)
+            free_stage(driver, &device->stages[i]);
         (void)driver->cuCtxSetCurrent(NULL);
     }
     if (device->context)
         (void)device->driver->cuDevicePrimaryCtxRelease(device->device);
     pthread_mutex_destroy(&device->lock);
     pthread_mutex_destroy(&device->stage_lock);
+    pthread_cond_destroy(&device->stage_free);
     free(device->cache_folder);
     free(device->nvcc);
     free(device->nvrtc);

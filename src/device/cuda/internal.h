@@ -31,7 +31,15 @@ typedef struct qn_kernel {
     uint32_t shared_limit;   /* dynamic shared memory that was allowed so far */
 } qn_kernel;
 
-enum { QN_STAGES = 2, QN_STAGE_BYTES = 16 << 20 };
+/* What an upload goes through: while one piece is on its way the next one is put together. */
+enum { QN_UPLOADS = 4, QN_PIECES = 2, QN_PIECE_BYTES = 16 << 20 };
+
+typedef struct qn_stage {
+    bool busy;
+    qn_cu_stream stream;
+    void *pieces[QN_PIECES];
+    qn_cu_event sent[QN_PIECES];
+} qn_stage;
 
 struct qn_cuda {
     const qn_cuda_driver *driver;
@@ -54,10 +62,9 @@ struct qn_cuda {
     qn_kernel **kernels;
     size_t n_kernels, cap_kernels;
 
-    pthread_mutex_t stage_lock; /* of what uploads go through */
-    qn_cu_stream stage_stream;
-    void *stages[QN_STAGES];
-    qn_cu_event stage_events[QN_STAGES];
+    pthread_mutex_t stage_lock; /* of which stages are busy */
+    pthread_cond_t stage_free;
+    qn_stage stages[QN_UPLOADS];
 };
 
 /* qn_cuda_enter - make the device's context this thread's. */

@@ -82,32 +82,56 @@ qn_status qn_cuda_download(qn_cuda *device, qn_cuda_stream stream, void *to, uin
 
 /* ---- Uploads ---- */
 
-static qn_status make_stages(qn_cuda *device)
+static qn_stage *take_stage(qn_cuda *device)
 {
-    if (!device->stage_stream)
-        QN_TRY(qn_cuda_stream_create(device, &device->stage_stream));
-    for (size_t i = 0; i < QN_STAGES; i++) {
-        if (!device->stage_events[i])
-            QN_TRY(qn_cuda_event_create(device, &device->stage_events[i]));
-        if (!device->stages[i])
-            QN_TRY(qn_cuda_alloc_host(device, QN_STAGE_BYTES, "upload", &device->stages[i]));
+    qn_stage *stage = NULL;
+    pthread_mutex_lock(&device->stage_lock);
+    while (!stage) {
+        for (size_t i = 0; i < QN_UPLOADS && !stage; i++)
+            if (!device->stages[i].busy)
+                stage = &device->stages[i];
+        if (!stage)
+            pthread_cond_wait(&device->stage_free, &device->stage_lock);
+    }
+    stage->busy = true;
+    pthread_mutex_unlock(&device->stage_lock);
+    return stage;
+}
+
+static void give_stage(qn_cuda *device, qn_stage *stage)
+{
+    pthread_mutex_lock(&device->stage_lock);
+    stage->busy = false;
+    pthread_cond_signal(&device->stage_free);
+    pthread_mutex_unlock(&device->stage_lock);
+}
+
+/* What it has already stays: a device that uploads once will do so again. */
+static qn_status make_stage(qn_cuda *device, qn_stage *stage)
+{
+    if (!stage->stream)
+        QN_TRY(qn_cuda_stream_create(device, &stage->stream));
+    for (size_t i = 0; i < QN_PIECES; i++) {
+        if (!stage->sent[i])
+            QN_TRY(qn_cuda_event_create(device, &stage->sent[i]));
+        if (!stage->pieces[i])
+            QN_TRY(qn_cuda_alloc_host(device, QN_PIECE_BYTES, "upload", &stage->pieces[i]));
     }
     return QN_OK;
 }
 
-/* While one piece is on its way the next one is copied together. */
-static qn_status upload(qn_cuda *device, uint64_t to, const uint8_t *from, size_t bytes,
+static qn_status upload(qn_cuda *device, qn_stage *stage, uint64_t to, const uint8_t *from, size_t bytes,
                         bool (*on_progress)(void *user, size_t done), void *user)
 {
-    QN_TRY(make_stages(device));
+    QN_TRY(make_stage(device, stage));
     size_t done = 0;
     for (size_t piece = 0; done < bytes; piece++) {
-        const size_t n = bytes - done < QN_STAGE_BYTES ? bytes - done : QN_STAGE_BYTES, stage = piece % QN_STAGES;
-        if (piece >= QN_STAGES)
-            QN_TRY(qn_cuda_event_wait(device, device->stage_events[stage]));
-        memcpy(device->stages[stage], from + done, n);
-        QN_TRY(qn_cuda_copy_in(device, device->stage_stream, to + done, device->stages[stage], n));
-        QN_TRY(qn_cuda_event_record(device, device->stage_events[stage], device->stage_stream));
+        const size_t n = bytes - done < QN_PIECE_BYTES ? bytes - done : QN_PIECE_BYTES, slot = piece % QN_PIECES;
+        if (piece >= QN_PIECES)
+            QN_TRY(qn_cuda_event_wait(device, stage->sent[slot]));
+        memcpy(stage->pieces[slot], from + done, n);
+        QN_TRY(qn_cuda_copy_in(device, stage->stream, to + done, stage->pieces[slot], n));
+        QN_TRY(qn_cuda_event_record(device, stage->sent[slot], stage->stream));
         done += n;
         if (on_progress && !on_progress(user, done))
             return qn_fail(QN_ERR_CANCELLED, "the upload was cancelled after %zu of %zu bytes", done, bytes);
@@ -118,16 +142,15 @@ static qn_status upload(qn_cuda *device, uint64_t to, const uint8_t *from, size_
 qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
                          bool (*on_progress)(void *user, size_t done), void *user)
 {
-    pthread_mutex_lock(&device->stage_lock);
-    qn_status status = upload(device, to, from, bytes, on_progress, user);
+    qn_stage *stage = take_stage(device);
+    qn_status status = upload(device, stage, to, from, bytes, on_progress, user);
     /* after a failure, too: the pieces must be free for the next one. The first failure is the one to tell of. */
-    const bool failed = status != QN_OK;
     char text[QN_ERROR_TEXT_MAX];
     memcpy(text, qn_error_text(), sizeof text);
-    if (device->stage_stream) {
-        const qn_status waited = qn_cuda_stream_wait(device, device->stage_stream);
-        status = failed ? qn_fail(status, "%s", text) : waited;
+    if (stage->stream) {
+        const qn_status waited = qn_cuda_stream_wait(device, stage->stream);
+        status = status ? qn_fail(status, "%s", text) : waited;
     }
-    pthread_mutex_unlock(&device->stage_lock);
+    give_stage(device, stage);
     return status;
 }
