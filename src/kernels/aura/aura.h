@@ -66,7 +66,8 @@ struct qn_aura_codec {
     uint8_t low[QN_AURA_MAX_LEVELS], high[QN_AURA_MAX_LEVELS];
 };
 
-/* What queries are set against: one block of a head. */
+/* What queries are set against: one block of a head. Codecs are of the standard codebook, which is antisymmetric: some kernels
+ * look up magnitudes. */
 typedef struct qn_aura_block {
     const qn_aura_codec *key_codec, *value_codec; /* of the same dim */
     const uint8_t *keys, *values;                 /* parts */

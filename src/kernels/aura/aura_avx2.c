@@ -32,39 +32,63 @@ QN_INLINE __m256i moved(const uint8_t *vector, int by, int mask)
     return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(v, -by) : _mm256_srli_epi16(v, by), _mm256_set1_epi8((char)mask));
 }
 
-/* Codes in bytes to bytes of centroids. A shuffle takes the low four bits of an index and gives 0 where its highest is set, so
- * each sixteen entries get what the code is above them, saturated. */
-QN_INLINE void look_up(__m256i code, unsigned bits, tables t, __m256i *low, __m256i *high)
+/* A bit of each byte to the top of its byte, where it picks between the entries of two tables. */
+QN_INLINE __m256i picker(__m256i code, int bit)
 {
-    if (bits <= 4) {
-        *low = _mm256_shuffle_epi8(t.first_low, code);
-        *high = _mm256_shuffle_epi8(t.first_high, code);
-        return;
-    }
-    const unsigned parts = (1u << bits) / 16;
-    *low = *high = _mm256_setzero_si256();
+    return _mm256_slli_epi16(code, 7 - bit);
+}
+
+/* Codes below 16 << levels to one byte of centroids each. A shuffle takes the low four bits of an index, and gives 0 where its
+ * highest is set, which no code has; the bits above pick between what tables side by side give, two by two. */
+QN_INLINE __m256i look_up_byte(__m256i code, const uint8_t *table, int levels)
+{
+    __m256i found[8];
+    const int n = 1 << levels;
     QN_UNROLLED
-    for (unsigned part = 0; part < parts; part++) {
-        const __m256i above = _mm256_xor_si256(code, _mm256_set1_epi8((char)(16 * part)));
-        const __m256i index = _mm256_adds_epu8(above, _mm256_set1_epi8(0x70));
-        *low = _mm256_or_si256(*low, _mm256_shuffle_epi8(sixteen(t.low + 16 * part), index));
-        *high = _mm256_or_si256(*high, _mm256_shuffle_epi8(sixteen(t.high + 16 * part), index));
-    }
+    for (int i = 0; i < n; i++)
+        found[i] = _mm256_shuffle_epi8(sixteen(table + 16 * i), code);
+    QN_UNROLLED
+    for (int level = 0; level < levels; level++)
+        QN_UNROLLED
+    for (int i = 0; i < n >> (level + 1); i++)
+        found[i] = _mm256_blendv_epi8(found[2 * i], found[2 * i + 1], picker(code, 4 + level));
+    return found[0];
+}
+
+/* Words of which the codes' centroids are the bytes: of codes 0 and 1, and of codes 2 and 3 of each lane. */
+QN_INLINE void words_of(__m256i low, __m256i high, __m256i out[2])
+{
+    const __m256i low_byte = _mm256_set1_epi16(0xff);
+    out[0] = _mm256_or_si256(_mm256_and_si256(low, low_byte), _mm256_slli_epi16(high, 8));
+    out[1] = _mm256_or_si256(_mm256_srli_epi16(low, 8), _mm256_andnot_si256(low_byte, high));
+}
+
+/* Of 256 levels, the upper half are the lower half's magnitudes, mirrored: half as many tables, and then a sign. */
+QN_INLINE void look_up_mirrored(__m256i code, tables t, __m256i out[2])
+{
+    const __m256i negative = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(-1)); /* its top bit is not set */
+    const __m256i index = _mm256_and_si256(_mm256_xor_si256(code, negative), _mm256_set1_epi8(0x7f));
+    const __m256i one = _mm256_set1_epi16(1);
+    words_of(look_up_byte(index, t.low + 128, 3), look_up_byte(index, t.high + 128, 3), out);
+    out[0] = _mm256_sign_epi16(out[0], _mm256_or_si256(_mm256_slli_epi16(negative, 8), one));
+    out[1] = _mm256_sign_epi16(out[1], _mm256_or_si256(negative, one));
 }
 
 QN_INLINE void decode_half(const uint8_t *unit, unsigned bits, int run, tables t, __m256i out[2])
 {
-    const __m256i low_byte = _mm256_set1_epi16(0xff);
-    __m256i code, low, high;
+    __m256i code;
     if (bits == 3)
         code = _mm256_or_si256(moved(unit + run / 4 * 128, 2 * (run % 4), 3), moved(unit + 64, run - 2, 4));
     else if (bits == 6)
         code = _mm256_or_si256(moved(unit + run / 2 * 128, 4 * (run % 2), 15), moved(unit + 64, 2 * run - 4, 48));
     else
         code = moved(unit, (int)bits * run, (1 << bits) - 1);
-    look_up(code, bits, t, &low, &high);
-    out[0] = _mm256_or_si256(_mm256_and_si256(low, low_byte), _mm256_slli_epi16(high, 8));
-    out[1] = _mm256_or_si256(_mm256_srli_epi16(low, 8), _mm256_andnot_si256(low_byte, high));
+    if (bits == 8)
+        look_up_mirrored(code, t, out);
+    else if (bits == 6)
+        words_of(look_up_byte(code, t.low, 2), look_up_byte(code, t.high, 2), out);
+    else
+        words_of(_mm256_shuffle_epi8(t.first_low, code), _mm256_shuffle_epi8(t.first_high, code), out);
 }
 
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
