@@ -81,6 +81,14 @@ def request(story, rng, generic=0.1):
     return capital(text)
 
 
+def keep_mentioned(story, text):
+    """Drops from a story that is to be written what the request for it does not say."""
+    lower = text.lower()
+    story.hero = story.hero if story.hero and story.hero in lower else ""
+    story.name = story.name if story.name and story.name in text else ""
+    story.things = [t for t in story.things if t in lower]
+
+
 def as_typed(text, rng):
     """A request as people type it, now and then without capitals and full stop."""
     return text.rstrip(".!?").lower() if rng.random() < 0.2 else text

@@ -26,9 +26,12 @@ def tuning_pairs(read, rng):
 
 
 def make_requests(ideas, rng, n):
-    """What each story is to be about, and the request for it."""
+    """What each story is to be about, and the request for it. A request may leave out a part of the idea, which then does not count."""
     asked = [ideas.draw() for _ in range(n)]
-    return asked, [asking.request(i, rng, 0.05) for i in asked]
+    requests = [asking.request(i, rng, 0.05) for i in asked]
+    for idea, text in zip(asked, requests):
+        asking.keep_mentioned(idea, text)
+    return asked, requests
 
 
 def show_early(work, writer, teacher, requests):
