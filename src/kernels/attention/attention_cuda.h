@@ -1,66 +1,107 @@
-/* Attention on the GPU: what its kernels take and compute. Shared by C and CUDA.
- *
- * The GPU's cache of one layer keeps each key-value head's positions one after another, a row each:
- *
- *   keys, values             [capacity][words] u32, words = ceil(head_dim * bits / 32)
- *   key_scales, value_scales [capacity] f32, with codes only
- *
- * bits is 16 for halves (head_dim of them a row), or 2, 3, 4, 6, 8 for AURA codes: the packed stream and the scales of
- * include/quern/kernels.h. Heads of a cache, and the caches of several sessions, follow one another at strides of the caller's. */
+/* Attention on the GPU over the caches of kernels/kv_cuda.h: what its kernels take and compute. Shared by C and CUDA. */
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 #define QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 
-#include "kernels/launch.h"
-
-/* Where the cache of one layer lies. Row addresses are multiples of 16 bytes where a row is: heads and sessions begin at
- * multiples of 16. Strides are in bytes. */
-typedef struct qn_attention_gpu_cache {
-    QN_GPU(const uint8_t) keys;
-    QN_GPU(const uint8_t) values;
-    QN_GPU(const uint8_t) key_scales; /* with codes only */
-    QN_GPU(const uint8_t) value_scales;
-    uint64_t key_head, value_head, scale_head;          /* from one key-value head to the next */
-    uint64_t key_session, value_session, scale_session; /* from one session's cache to the next */
-} qn_attention_gpu_cache;
+#include "kernels/kv_cuda.h"
 
 /* How codes become numbers. `gain` is a power of two that brings the codebook to a largest magnitude of 1 to 2, where halves
  * hold it well. */
 typedef struct qn_attention_gpu_codec {
     QN_GPU(const float) codebook; /* [2^bits] */
-    QN_GPU(const float) signs;    /* [head_dim] +-1 of the rotation y = H (S x); none: rows are rotated elsewhere, or not */
+    QN_GPU(const float) signs;    /* of queries' rotation, where they are not rotated already */
     float gain;
 } qn_attention_gpu_codec;
 
+/* What a query row sees: positions up to its own, or all n_keys where it is not causal, and of those t with t + window >
+ * position where window is not 0. */
+typedef struct qn_attention_visible {
+    QN_GPU(const uint32_t) positions; /* [n_rows]; none only where nothing depends on them */
+    uint32_t n_keys;                  /* of any session: the cache's capacity will do where all is causal */
+    uint32_t window, causal;
+} qn_attention_visible;
+
 enum {
     QN_ATTENTION_COLUMNS = 8, /* query heads that a block takes together */
-    QN_ATTENTION_KEYS = 16    /* positions that a warp takes together */
+    QN_ATTENTION_KEYS = 16,   /* positions that a warp takes together */
+    QN_ATTENTION_LEAST = 8    /* times as many that a block takes, where there are */
 };
 
-/* qn_attention_decode - one query row each of some sessions, over their caches.
+/* qn_attention_decode - one query row each of some sessions over their caches, in n_splits parts: for each query head of a row
+ * and each part
  *
- * A row at position p sees positions up to p, or all n_keys where it is not causal, and of those t with t + window > p where
- * window is not 0. Blocks of a row's key-value head share its positions; the last of them to end merges what they left. The
- * same arguments and grid give the same bits.
+ *   partials [n_rows][n_heads][n_splits][head_dim]   sums of e^(score - m) times values, in the basis of the codes
+ *   maxima   [n_rows][n_heads][n_splits][2]          m, the largest score or what stood in for it, and the sum of e^(score -
+ * m); scores are in powers of two here: m * log2(e)
+ *
+ * of which qn_attention_merge makes results. Parts of a row whose positions are too few for all are not written. With QN_RUNS
+ * the cache is a session's of codes, all is causal, and part 0 is the halves.
  *
  * grid (n_splits, key-value heads * column tiles, n_rows), QN_WARPS warps; a column tile is QN_ATTENTION_COLUMNS query heads of
- * a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS. */
+ * a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_RUNS. */
 typedef struct qn_attention_decode_args {
-    QN_GPU(const float) queries;      /* [n_rows][n_heads][head_dim] */
-    QN_GPU(float) out;                /* the same */
-    QN_GPU(const uint32_t) positions; /* [n_rows] */
-    QN_GPU(const uint32_t) sessions;  /* [n_rows] whose cache; none: 0 for all */
-    QN_GPU(const float) sinks;        /* [n_heads] the logit of one more key, with value 0; or none */
-    QN_GPU(float) partials;           /* QN_ATTENTION_DECODE_PARTIAL(head_dim) floats for each block of the grid */
-    QN_GPU(uint32_t) tickets;         /* [grid y * grid z], zeros; left so */
+    QN_GPU(const float) queries;     /* [n_rows][n_heads][head_dim] */
+    QN_GPU(const uint32_t) sessions; /* [n_rows] whose cache; none: 0 for all */
+    QN_GPU(float) partials;
+    QN_GPU(float) maxima;
+    qn_attention_visible visible;
     qn_attention_gpu_cache cache;
+    qn_attention_gpu_runs runs;                    /* with QN_RUNS */
     qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
     uint32_t n_heads, n_kv_heads;
-    uint32_t n_keys; /* of any session: the cache's capacity will do where all is causal */
-    uint32_t window, causal;
     float scale; /* of scores */
 } qn_attention_decode_args;
 
-/* A block's sums, and the largest score and the sum of weights of each of its columns. */
-#define QN_ATTENTION_DECODE_PARTIAL(head_dim) (QN_ATTENTION_COLUMNS * ((head_dim) + 2))
+/* qn_attention_merge - the parts that qn_attention_decode left, merged in rising order, normalised and rotated back.
+ *
+ * A query that sees nothing gets zeros. With gates each result is multiplied by the sigmoid of its gate.
+ *
+ * grid (n_heads, n_rows), QN_ATTENTION_MERGE_THREADS threads. Defines: QN_HEAD_DIM, QN_RUNS. */
+enum { QN_ATTENTION_MERGE_THREADS = 256 };
 
+typedef struct qn_attention_merge_args {
+    QN_GPU(const float) partials;
+    QN_GPU(const float) maxima;
+    QN_GPU(const float) sinks;     /* [n_heads] the logit of one more key, with value 0; or none */
+    QN_GPU(const float) gates;     /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
+    QN_GPU(float) out;             /* [n_rows][n_heads][head_dim] */
+    qn_aura_gpu_rotation rotation; /* of values */
+    qn_attention_visible visible;
+    uint32_t n_heads, n_splits;
+    float gain; /* of the value codec; 1 for halves */
+} qn_attention_merge_args;
+
+#ifndef __CUDACC__
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* What attention is over, and the device as far as launches depend on it (fields of qn_cuda_info). */
+typedef struct qn_attention_gpu {
+    size_t head_dim, n_heads, n_kv_heads;
+    unsigned key_bits, value_bits; /* 16 and 16: halves; else codes, 2, 3, 4, 6 or 8 bits each */
+    bool runs;                     /* codes of a session, with halves at its ends */
+    uint32_t n_sms, max_shared_bytes;
+} qn_attention_gpu;
+
+/* qn_attention_gpu_row_bytes - of one position of a head in the cache. */
+size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits);
+
+/* qn_attention_gpu_gain - for a codebook [n]: qn_attention_gpu_codec.gain. */
+float qn_attention_gpu_gain(const float *codebook, size_t n);
+
+/* qn_attention_gpu_check - QN_ERR_UNSUPPORTED, naming it, for a head size or bits that the kernels do not have, or where the
+ * device has too little shared memory; QN_ERR_INVALID for counts of heads that do not fit. */
+qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu);
+
+/* qn_attention_gpu_splits - into how many parts n_rows rows' positions are best shared out, for sessions of up to max_keys:
+ * what fills the device once. Results depend on it in their last bits. */
+uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, size_t max_keys);
+
+/* qn_attention_gpu_decode, qn_attention_gpu_merge - the two launches; arguments are the caller's to fill. gpu has been checked.
+ */
+qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out);
+qn_status qn_attention_gpu_merge(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
+
+#endif
 #endif

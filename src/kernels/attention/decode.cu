@@ -8,7 +8,11 @@
 // lanes meet in a bank.
 //
 // Method: Dao et al., FlashAttention-2 (2023), and Flash-Decoding; the running maximum only moves when a score is 2^8 above it.
-#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/split.cuh"
+#include "kernels/row.cuh"
+
+// Whether a block may have 128 KiB of shared memory, as attention_cuda.c tells from the device.
+#define QN_FAR_TABLES (__CUDA_ARCH__ != 860 && __CUDA_ARCH__ != 890 && __CUDA_ARCH__ < 1200)
 
 #define DIM QN_HEAD_DIM
 #define COLUMNS QN_ATTENTION_COLUMNS
@@ -16,15 +20,20 @@
 #define THREADS (QN_WARPS * QN_WARP)
 #define CODES (QN_KEY_BITS != 16)
 #define ROW_WORDS(bits) ((DIM * (bits) + 31) / 32)
-#define FRAGMENT (DIM * COLUMNS) // floats of a warp's sums: [DIM / 8][QN_WARP][2]
+#define MOST_VALUE 128.0f        // and the scale of a value in use: so 2^15 bounds their product, which a half holds
 #define RISE 8.0f                // how far a score may be above the maximum in use, in powers of two
+#define LANE_VALUES QN_ROW_VALUES(DIM)
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
+#define SCORE_SUMS 4 // that products need not wait for each other
+#ifndef NEARER
+#define NEARER 4 // tiles of a warp that are on their way from memory
+#endif
 
-// Queries stay in registers where they leave room for the rest.
-#define QUERIES_IN_REGISTERS (DIM <= 256 && CODES)
-// Words of the next keys are asked for while these are used, where there is room.
-#define AHEAD (DIM <= 256)
+
+template <int n> struct constant {
+    static constexpr int value = n;
+};
 
 // ---- A lane's portion of a row: DIM / lanes codes, as words ----
 
@@ -88,50 +97,72 @@ template <int n> QN_DEVICE uint32_t field(const uint32_t *words, int at)
     return shift + n <= 32 ? words[word] >> shift : __funnelshift_r(words[word], words[word + 1], shift);
 }
 
-// ---- Tables: entry i of lane l is at word i * QN_WARP + l ----
+// ---- Tables: entry i of lane l is at byte i * 256 + l * 4, that of values 128 bytes behind that of keys ----
 
 // Bits of a table's index: two codes where they are small, else one.
 __device__ constexpr int index_bits(int bits)
 {
-    return bits <= 4 ? 2 * bits : bits;
+    return bits == 16 ? 0 : bits <= 4 ? 2 * bits : bits;
 }
 
-#define TABLE_BYTES(bits) ((bits) == 16 ? 0 : (QN_WARP * 4) << index_bits(bits))
+#define ENTRY 256
+#define VALUE_ENTRY 128
+#define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
+// The shared address where tables begin if it is one whose low 16 bits are zeros: then an address is put together from bytes.
+#define FAR_TABLES 0x10000u
+#define TABLES(dynamic) (QN_FAR_TABLES ? FAR_TABLES : qn_shared_address(dynamic))
 
-// What the `n` bits at `at` of x stand for; table is that of the lane.
-template <int n> QN_DEVICE uint32_t look_up(const uint8_t *table, uint32_t x, int at)
+// What the `n` bits at `at` of x stand for; `table` is the address of the lane's entry 0, `offset` that of the kind.
+template <int n, int offset> QN_DEVICE uint32_t look_up(uint32_t table, uint32_t x, int at)
 {
-    const uint32_t mask = ((1u << n) - 1) << 7;
-    return *(const uint32_t *)(table + ((at >= 7 ? x >> (at - 7) : x << (7 - at)) & mask));
+    uint32_t address, entry;
+    if (QN_FAR_TABLES && n == 8 && at % 8 == 0) {
+        address = __byte_perm(x, table, 0x7604 | at / 8 << 4);
+    } else {
+        const uint32_t mask = ((1u << n) - 1) << 8;
+        address = (at >= 8 ? x >> (at - 8) : x << (8 - at)) & mask;
+        address = QN_FAR_TABLES ? address | table : address + table;
+    }
+    asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(entry) : "r"(address), "n"(offset));
+    return entry;
 }
 
-template <int bits> QN_DEVICE void fill_table(uint32_t *table, const float *codebook, float gain)
+template <int bits> QN_DEVICE uint32_t table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
 {
     if (bits == 16)
-        return;
-    const uint32_t levels = 1u << (bits == 16 ? 0 : bits);
-    for (uint32_t i = threadIdx.x; i < (8u << index_bits(bits)); i += THREADS) {
-        const uint32_t entry = i / 8, low = entry % levels, high = bits <= 4 ? entry / levels : low;
-        const uint32_t pair = qn_floats_to_halves(codebook[low] * gain, codebook[high] * gain);
-        ((uint4 *)table)[i] = make_uint4(pair, pair, pair, pair);
+        return 0;
+    const uint32_t mask = (1u << bits) - 1, low = i & mask, high = bits <= 4 ? i >> bits & mask : low;
+    return qn_floats_to_halves(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
+}
+
+// Entry `i`, its sixteen pieces in an order of its own, against bank conflicts.
+QN_DEVICE void put_entry(uint32_t tables, uint32_t i, uint32_t key, uint32_t value)
+{
+#pragma unroll
+    for (int j = 0; j < ENTRY / 16; j++) {
+        const uint32_t x = j < ENTRY / 32 ? key : value;
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tables + i * ENTRY + j / 8 * VALUE_ENTRY + (j + i) % 8 * 16),
+                     "r"(x)
+                     : "memory");
     }
 }
 
 // ---- Matrix A of the two products ----
 
 // Codes 2p and 2p+1 of a portion of a key.
-template <int bits> QN_DEVICE uint32_t key_pair(const uint8_t *table, const uint32_t *words, int p)
+template <int bits> QN_DEVICE uint32_t key_pair(uint32_t table, const uint32_t *words, int p)
 {
     if (bits == 16)
         return words[p];
     const int at = p * 2 * bits;
     if (bits <= 4) {
         if (at % 32 + 2 * bits <= 32)
-            return look_up<index_bits(bits)>(table, words[at / 32], at % 32);
-        return look_up<index_bits(bits)>(table, field<2 * bits>(words, at), 0);
+            return look_up<index_bits(bits), 0>(table, words[at / 32], at % 32);
+        return look_up<index_bits(bits), 0>(table, field<2 * bits>(words, at), 0);
     }
     const uint32_t both = field<2 * bits>(words, at);
-    return __byte_perm(look_up<index_bits(bits)>(table, both, 0), look_up<index_bits(bits)>(table, both, bits), 0x7610);
+    return __byte_perm(look_up<index_bits(bits), 0>(table, both, 0),
+                       look_up<index_bits(bits), 0>(table, both, bits), 0x7610);
 }
 
 // Fragments of value codes: of tile i of 16 dimensions, codes 2i and 2i+1 of the portions of four keys.
@@ -141,7 +172,7 @@ template <int bits> struct value_tiles {
     static constexpr int tiles = bits == 16 || bits > 4 ? 1 : chunk / 2;
 
     // Tiles first to first + tiles - 1.
-    QN_DEVICE void make(uint32_t (*a)[4], const uint8_t *table, const uint32_t (*words)[portion<bits, 8>::words], int first)
+    QN_DEVICE void make(uint32_t (*a)[4], uint32_t table, const uint32_t (*words)[portion<bits, 8>::words], int first)
     {
         if (bits == 16) {
 #pragma unroll
@@ -155,7 +186,8 @@ template <int bits> struct value_tiles {
                 const uint32_t x = field<2 * bits>(words[i / 2 * 2], first * 2 * bits);
                 const uint32_t y = field<2 * bits>(words[i / 2 * 2 + 1], first * 2 * bits);
                 const int at = i % 2 * bits;
-                a[0][i] = __byte_perm(look_up<index_bits(bits)>(table, x, at), look_up<index_bits(bits)>(table, y, at), 0x7610);
+                a[0][i] = __byte_perm(look_up<index_bits(bits), VALUE_ENTRY>(table, x, at),
+                                      look_up<index_bits(bits), VALUE_ENTRY>(table, y, at), 0x7610);
             }
         } else {
             // Codes of two keys side by side: the even ones of the chunk in one word, the odd ones in another.
@@ -176,8 +208,8 @@ template <int bits> struct value_tiles {
 #pragma unroll
                 for (int i = 0; i < tiles; i++) {
                     if (2 * (first + i) < DIM / 8) {
-                        a[i][2 * half] = look_up<index_bits(bits)>(table, even, i * 2 * bits);
-                        a[i][2 * half + 1] = look_up<index_bits(bits)>(table, odd, i * 2 * bits);
+                        a[i][2 * half] = look_up<index_bits(bits), VALUE_ENTRY>(table, even, i * 2 * bits);
+                        a[i][2 * half + 1] = look_up<index_bits(bits), VALUE_ENTRY>(table, odd, i * 2 * bits);
                     }
                 }
             }
@@ -199,60 +231,25 @@ QN_DEVICE float exp_2(float x)
     return y;
 }
 
-// ---- Rows of DIM floats in the registers of a warp: value i of a lane is dimension i * QN_WARP + lane ----
-
-#define LANE_VALUES ((DIM + QN_WARP - 1) / QN_WARP)
-
-// Normalised Walsh-Hadamard transform; DIM is a power of two.
-QN_DEVICE void hadamard(float x[LANE_VALUES], int lane)
-{
-#pragma unroll
-    for (int distance = 1; distance < QN_WARP; distance *= 2) {
-#pragma unroll
-        for (int i = 0; i < LANE_VALUES; i++) {
-            const float other = __shfl_xor_sync(QN_ALL_LANES, x[i], distance);
-            x[i] = lane & distance ? other - x[i] : x[i] + other;
-        }
-    }
-#pragma unroll
-    for (int distance = 1; distance < LANE_VALUES; distance *= 2) {
-#pragma unroll
-        for (int i = 0; i < LANE_VALUES; i++) {
-            if (!(i & distance)) {
-                const float a = x[i], b = x[i + distance];
-                x[i] = a + b;
-                x[i + distance] = a - b;
-            }
-        }
-    }
-    const float norm = rsqrtf((float)DIM);
-#pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++)
-        x[i] *= norm;
-}
-
 struct shared {
-    float factors[COLUMNS];         // what a score of halves stands for, in powers of two
+    float factors[COLUMNS]; // what a score of halves stands for, in powers of two
+    float biases[COLUMNS];  // and what is added to it
     float m[QN_WARPS][COLUMNS], l[QN_WARPS][COLUMNS];
-    float rise[QN_WARPS];           // 1 / what a warp multiplied its values by
-    float total_m[COLUMNS], total_l[COLUMNS];
-    uint32_t is_last;
-    __align__(16) uint16_t queries[COLUMNS][DIM];
+    __align__(16) uint16_t queries[DIM / 16][QN_WARP][4]; // matrix B of the scores, as lanes take it
 };
 
-// A query's column: rotated, scaled by a power of two such that halves hold it well.
-QN_DEVICE void make_query(const qn_attention_decode_args &a, shared &s, const float *query, int column, int lane)
+// Where a dimension of a column lies: the inverse of portion::dim_of.
+template <int bits> QN_DEVICE uint16_t *query_place(shared &s, int column, int dim)
 {
-    float x[LANE_VALUES], largest = 0;
-#pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++)
-        x[i] = query && i * QN_WARP + lane < DIM ? query[i * QN_WARP + lane] : 0;
-    if ((DIM & (DIM - 1)) == 0 && CODES && a.key_codec.signs && query) {
-#pragma unroll
-        for (int i = 0; i < LANE_VALUES; i++)
-            x[i] *= a.key_codec.signs[i * QN_WARP + lane];
-        hadamard(x, lane);
-    }
+    constexpr int run = portion<bits, 4>::run;
+    const int n = dim / (run * 4) * run + dim % run;
+    return &s.queries[n / 4][column * 4 + dim / run % 4][n % 4];
+}
+
+// A query's column, scaled by a power of two such that halves hold it well.
+template <int bits> QN_DEVICE void put_query(shared &s, const float x[LANE_VALUES], float scale, int column, int lane)
+{
+    float largest = 0;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
         largest = fmaxf(largest, fabsf(x[i]));
@@ -264,26 +261,18 @@ QN_DEVICE void make_query(const qn_attention_decode_args &a, shared &s, const fl
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
         if (i * QN_WARP + lane < DIM)
-            s.queries[column][i * QN_WARP + lane] = qn_float_to_half(x[i] * up);
+            *query_place<bits>(s, column, i * QN_WARP + lane) = qn_float_to_half(x[i] * up);
     if (lane == 0)
-        s.factors[column] = a.scale * LOG2E / (CODES ? a.key_codec.gain : 1) * (ordinary ? __uint_as_float(exponent << 23) : 1);
+        s.factors[column] = scale * (ordinary ? __uint_as_float(exponent << 23) : 1);
 }
 
-// A lane's part of matrix B of the scores, for the k-th step of 16 dimensions.
-QN_DEVICE void query_fragment(uint32_t b[2], const shared &s, int k, int g, int t)
-{
-    using p = portion<QN_KEY_BITS, 4>;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        b[i] = *(const uint32_t *)&s.queries[g][p::dim_of(4 * k + 2 * i, t)];
-}
-
-// The running maximum of a warp's columns, and the factor of its values, moved up to where all of this tile fits.
+// The running maximum of a warp's columns, and the factor of its values, moved up to where all of a tile fits.
 struct running {
     float m[2], l[2];
-    float value_factor; // a power of two
+    float value_factor, value_unit; // a power of two, and its inverse
 };
 
+template <bool scaled>
 QN_DEVICE void raise(running &state, const float x[4], const float value_scales[2], float (*sums)[4], bool first)
 {
     float largest[2] = { fmaxf(x[0], x[2]), fmaxf(x[1], x[3]) }, value = fmaxf(value_scales[0], value_scales[1]);
@@ -301,12 +290,14 @@ QN_DEVICE void raise(running &state, const float x[4], const float value_scales[
         state.m[i] = raised;
         state.l[i] *= factor[i];
     }
-    if (CODES && (first || value * state.value_factor > 128)) {
+    if (scaled && (first || value * state.value_factor > MOST_VALUE)) {
         const uint32_t exponent = __float_as_uint(value) >> 23;
-        const float fitting = exponent > 0 && exponent < 254 ? __uint_as_float((254 - exponent) << 23) : 1;
-        factor[0] *= fitting / state.value_factor;
-        factor[1] *= fitting / state.value_factor;
+        const bool ordinary = exponent > 0 && exponent < 254;
+        const float fitting = ordinary ? __uint_as_float((254 - exponent) << 23) : 1;
+        factor[0] *= fitting * state.value_unit;
+        factor[1] *= fitting * state.value_unit;
         state.value_factor = fitting;
+        state.value_unit = ordinary ? __uint_as_float(exponent << 23) : 1;
     }
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++) {
@@ -317,187 +308,213 @@ QN_DEVICE void raise(running &state, const float x[4], const float value_scales[
     }
 }
 
-// Results [DIM] of a column, all merged: normalised, rotated back and written.
-QN_DEVICE void write_result(const qn_attention_decode_args &a, const float *sums, float l, float *out, int lane)
+// Asks for what lies ahead in the cache to come nearer: without it, a warp's loads are too few to hide the way from memory.
+QN_DEVICE void prefetch(const void *from, uint32_t bytes)
 {
-    float x[LANE_VALUES];
-    const float norm = l > 0 || l != l ? 1 / (l * (CODES ? a.value_codec.gain : 1)) : 0;
-#pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++)
-        x[i] = i * QN_WARP + lane < DIM ? sums[i * QN_WARP + lane] * norm : 0;
-    if ((DIM & (DIM - 1)) == 0 && CODES && a.value_codec.signs) {
-        hadamard(x, lane);
-#pragma unroll
-        for (int i = 0; i < LANE_VALUES; i++)
-            x[i] *= a.value_codec.signs[i * QN_WARP + lane];
-    }
-#pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++)
-        if (i * QN_WARP + lane < DIM)
-            out[i * QN_WARP + lane] = x[i];
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
 }
 
-QN_DEVICE float4 load_shared_by_all(const float *from)
+// Rows [begin, end) of a cache, of which the block takes tiles [tile, last_tile).
+struct source {
+    const uint8_t *keys, *values;
+    const float *key_scales, *value_scales;
+    uint32_t begin, end, tile, last_tile;
+    uint32_t skip; // what rows from QN_ATTENTION_RUN on lie further behind
+};
+
+// A warp's sums go to rows of floats, a little longer than DIM and apart, so that lanes rarely meet in a bank.
+QN_DEVICE constexpr int row_place(int dim)
 {
-    float4 x;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from));
-    return x;
+    return dim + dim / 32;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, QN_BLOCKS)
-    qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
+template <int value_bits> QN_DEVICE constexpr int row_stride()
 {
-    using key_portion = portion<QN_KEY_BITS, 4>;
-    using value_portion = portion<QN_VALUE_BITS, 8>;
-    extern __shared__ __align__(128) uint8_t dynamic[]; // tables, and after them the sums of all warps in their place
-    __shared__ shared s;
+    constexpr int apart = portion<value_bits, 8>::run / 8;
+    return (row_place(DIM) + 15) / 16 * 16 + (apart > 0 ? apart : 1);
+}
 
-    const int warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP, g = lane / 4, t = lane % 4;
-    const uint32_t group = a.n_heads / a.n_kv_heads, tiles_of_columns = (group + COLUMNS - 1) / COLUMNS;
-    const uint32_t head = blockIdx.y / tiles_of_columns, first_column = blockIdx.y % tiles_of_columns * COLUMNS;
-    const uint32_t n_columns = min(group - first_column, (uint32_t)COLUMNS), row = blockIdx.z;
+struct place {
+    int warp, lane, g, t;
+    uint32_t n_columns, first_query; // columns in use; the first one's place among all rows' query heads
+};
 
-    uint32_t *key_table = (uint32_t *)dynamic, *value_table = key_table + TABLE_BYTES(QN_KEY_BITS) / 4;
-    fill_table<QN_KEY_BITS>(key_table, a.key_codec.codebook, a.key_codec.gain);
-    fill_table<QN_VALUE_BITS>(value_table, a.value_codec.codebook, a.value_codec.gain);
-    qn_wait_for_previous();
+// A block's part of its columns' attention, from queries in shared memory to partial sums. `more` is called once what is read
+// first is on its way.
+template <int key_bits, int value_bits, class prepare>
+QN_DEVICE void attend(const qn_attention_decode_args &a, shared &s, const source &from, const place &p, uint8_t *dynamic,
+                      float value_gain, prepare more)
+{
+    using key_portion = portion<key_bits, 4>;
+    using value_portion = portion<value_bits, 8>;
+    constexpr bool scaled = key_bits != 16;
+    constexpr bool ahead = DIM <= 256; // words of the next keys are asked for while these are used, where there is room
+    const int warp = p.warp, lane = p.lane, g = p.g, t = p.t;
+    const uint32_t last_tile = from.last_tile, last_row = min(last_tile * KEYS, from.end) - 1;
+    uint32_t tile = from.tile + warp;
 
-    // Which positions: `begin` to `end`, in tiles at multiples of KEYS, shared out evenly.
-    const uint32_t position = a.causal || a.window ? a.positions[row] : 0, session = a.sessions ? a.sessions[row] : 0;
-    const uint32_t end = a.causal ? min(position + 1, a.n_keys) : a.n_keys;
-    const uint32_t begin = a.window && position >= a.window ? min(position + 1 - a.window, end) : 0;
-    const uint32_t tile0 = begin / KEYS, n_tiles = (end + KEYS - 1) / KEYS - min(tile0, (end + KEYS - 1) / KEYS);
-    const uint32_t share = max((n_tiles + gridDim.x - 1) / gridDim.x, (uint32_t)QN_WARPS);
-    const uint32_t n_active = max((n_tiles + share - 1) / share, 1u);
-    if (blockIdx.x >= n_active)
-        return;
-    const uint32_t last_tile = tile0 + min((blockIdx.x + 1) * share, n_tiles);
-    uint32_t tile = tile0 + blockIdx.x * share + warp;
-
-    const uint8_t *keys = a.cache.keys + session * a.cache.key_session + head * a.cache.key_head;
-    const uint8_t *values = a.cache.values + session * a.cache.value_session + head * a.cache.value_head;
-    const float *key_scales = (const float *)(a.cache.key_scales + session * a.cache.scale_session + head * a.cache.scale_head);
-    const float *value_scales = (const float *)(a.cache.value_scales + session * a.cache.scale_session + head * a.cache.scale_head);
+    // Four lanes each ask for a piece of a later tile of this warp.
+    const auto look_ahead = [&](uint32_t at, int piece) {
+        if (at < last_tile && piece < (scaled ? 4 : 2)) {
+            constexpr uint32_t key_bytes = KEYS * ROW_WORDS(key_bits) * 4, value_bytes = KEYS * ROW_WORDS(value_bits) * 4;
+            const uint8_t *start = piece == 0   ? from.keys + (uint64_t)at * key_bytes
+                                   : piece == 1 ? from.values + (uint64_t)at * value_bytes
+                                   : piece == 2 ? (const uint8_t *)(from.key_scales + at * KEYS)
+                                                : (const uint8_t *)(from.value_scales + at * KEYS);
+            prefetch(start, piece == 0 ? key_bytes : piece == 1 ? value_bytes : KEYS * 4);
+        }
+    };
+    if (lane < 4 * NEARER)
+        look_ahead(tile + (lane / 4 + 1) * QN_WARPS, lane % 4);
 
     // Rows past the last visible one are not read: theirs is, instead, and weighs nothing.
     uint32_t k[2][key_portion::words], v[4][value_portion::words];
     float k_scale[2] = { 1, 1 }, v_scale[2] = { 1, 1 };
+    const auto row_of = [&](uint32_t r) {
+        r = min(r, last_row);
+        return QN_RUNS && !scaled && r >= QN_ATTENTION_RUN ? r + from.skip : r;
+    };
     const auto load_keys = [&](uint32_t at) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t r = min(at * KEYS + 8 * i + g, end - 1);
-            load_portion<QN_KEY_BITS, 4>(k[i], keys, r, t);
-            if (CODES) {
-                k_scale[i] = key_scales[r];
-                v_scale[i] = value_scales[r];
+            const uint32_t r = row_of(at * KEYS + 8 * i + g);
+            load_portion<key_bits, 4>(k[i], from.keys, r, t);
+            if (scaled) {
+                k_scale[i] = from.key_scales[r];
+                v_scale[i] = from.value_scales[r];
             }
         }
     };
     const auto load_values = [&](uint32_t at) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            load_portion<QN_VALUE_BITS, 8>(v[i], values, min(at * KEYS + i / 2 * 8 + 2 * t + i % 2, end - 1), g);
+            load_portion<value_bits, 8>(v[i], from.values, row_of(at * KEYS + i / 2 * 8 + 2 * t + i % 2), g);
     };
-    if (AHEAD && tile < last_tile) {
+    if (ahead && tile < last_tile) {
         load_keys(tile);
         load_values(tile);
     }
-
-    for (int column = warp; column < COLUMNS; column += QN_WARPS)
-        make_query(a, s,
-                   column < n_columns ? a.queries + ((uint64_t)row * a.n_heads + head * group + first_column + column) * DIM : 0,
-                   column, lane);
+    more();
     __syncthreads();
 
-    uint32_t q[QUERIES_IN_REGISTERS ? DIM / 16 : 1][2];
-    if (QUERIES_IN_REGISTERS) {
-#pragma unroll
-        for (int i = 0; i < DIM / 16; i++)
-            query_fragment(q[QUERIES_IN_REGISTERS ? i : 0], s, i, g, t);
-    }
     const float factors[2] = { s.factors[2 * t], s.factors[2 * t + 1] };
-    const uint8_t *my_keys = (const uint8_t *)(key_table + lane), *my_values = (const uint8_t *)(value_table + lane);
-
+    const float biases[2] = { s.biases[2 * t], s.biases[2 * t + 1] };
+    const uint32_t table = TABLES(dynamic) + 4 * lane;
     float sums[DIM / 16][4];
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
         sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
-    running state = { { LOWEST, LOWEST }, { 0, 0 }, 1 };
+    running state = { { LOWEST, LOWEST }, { 0, 0 }, 1, 1 };
     bool first = true;
+    float score[SCORE_SUMS][4];
+    uint32_t weights[2];
 
-    for (; tile < last_tile; tile += QN_WARPS) {
-        if (!AHEAD)
-            load_keys(tile);
-        // Two sums, so that products do not wait for each other.
-        float score[2][4] = { { 0, 0, 0, 0 }, { 0, 0, 0, 0 } };
+    const auto add_scores = [&]() {
+#pragma unroll
+        for (int i = 0; i < SCORE_SUMS; i++)
+            score[i][0] = score[i][1] = score[i][2] = score[i][3] = 0;
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++) {
-            uint32_t m[4], b[2];
-            m[0] = key_pair<QN_KEY_BITS>(my_keys, k[0], 2 * i);
-            m[1] = key_pair<QN_KEY_BITS>(my_keys, k[1], 2 * i);
-            m[2] = key_pair<QN_KEY_BITS>(my_keys, k[0], 2 * i + 1);
-            m[3] = key_pair<QN_KEY_BITS>(my_keys, k[1], 2 * i + 1);
-            if (QUERIES_IN_REGISTERS) {
-                b[0] = q[QUERIES_IN_REGISTERS ? i : 0][0];
-                b[1] = q[QUERIES_IN_REGISTERS ? i : 0][1];
-            } else {
-                query_fragment(b, s, i, g, t);
-            }
-            qn_mma_m16n8k16_f16(score[i % 2], m, b);
+            uint32_t m[4];
+            m[0] = key_pair<key_bits>(table, k[0], 2 * i);
+            m[1] = key_pair<key_bits>(table, k[1], 2 * i);
+            m[2] = key_pair<key_bits>(table, k[0], 2 * i + 1);
+            m[3] = key_pair<key_bits>(table, k[1], 2 * i + 1);
+            const uint2 b = *(const uint2 *)s.queries[i][lane];
+            const uint32_t both[2] = { b.x, b.y };
+            qn_mma_m16n8k16_f16(score[i % SCORE_SUMS], m, both);
         }
-        float x[4], weight[4], scale[2];
+    };
+    // Scores of tile `at` to weights.
+    const auto weigh = [&](uint32_t at, const float k_scale[2], const float v_scale[2]) {
+        float x[4], scale[2] = { v_scale[0], v_scale[1] };
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            x[i] = (score[0][i] + score[1][i]) * (k_scale[i / 2] * factors[i % 2]);
-        scale[0] = v_scale[0];
-        scale[1] = v_scale[1];
-        if (tile * KEYS < begin || tile * KEYS + KEYS > end) {
+        for (int i = 0; i < 4; i++) {
+            x[i] = score[0][i];
+#pragma unroll
+            for (int j = 1; j < SCORE_SUMS; j++)
+                x[i] += score[j][i];
+            x[i] = fmaf(x[i], k_scale[i / 2] * factors[i % 2], biases[i % 2]);
+        }
+        if (at * KEYS < from.begin || at * KEYS + KEYS > from.end) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint32_t r = tile * KEYS + 8 * i + g;
-                if (r < begin || r >= end) {
+                const uint32_t r = at * KEYS + 8 * i + g;
+                if (r < from.begin || r >= from.end) {
                     x[2 * i] = x[2 * i + 1] = -QN_INFINITY;
                     scale[i] = 0;
                 }
             }
         }
-        if (AHEAD && tile + QN_WARPS < last_tile)
-            load_keys(tile + QN_WARPS);
-
         const bool high = x[0] > state.m[0] + RISE || x[1] > state.m[1] + RISE || x[2] > state.m[0] + RISE ||
-                          x[3] > state.m[1] + RISE || fmaxf(scale[0], scale[1]) * state.value_factor > 128;
+                          x[3] > state.m[1] + RISE || (scaled && fmaxf(scale[0], scale[1]) * state.value_factor > MOST_VALUE);
         if (__any_sync(QN_ALL_LANES, high || first)) {
-            raise(state, x, scale, sums, first);
+            raise<scaled>(state, x, scale, sums, first);
             first = false;
         }
+        float weight[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             weight[i] = exp_2(x[i] - state.m[i % 2]);
             state.l[i % 2] += weight[i];
         }
-        uint32_t b[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float factor = CODES ? scale[i] * state.value_factor : 1;
-            b[i] = transpose_8x8(qn_floats_to_halves(weight[2 * i] * factor, weight[2 * i + 1] * factor));
+            const float factor = scaled ? scale[i] * state.value_factor : 1;
+            weights[i] = transpose_8x8(qn_floats_to_halves(weight[2 * i] * factor, weight[2 * i + 1] * factor));
         }
-
-        if (!AHEAD)
-            load_values(tile);
-        using tiles = value_tiles<QN_VALUE_BITS>;
+    };
+    const auto add_values = [&]() {
+        using tiles = value_tiles<value_bits>;
 #pragma unroll
         for (int i = 0; i < DIM / 16; i += tiles::tiles) {
             uint32_t m[tiles::tiles][4];
-            tiles::make(m, my_values, v, i);
+            tiles::make(m, table, v, i);
 #pragma unroll
             for (int j = 0; j < tiles::tiles; j++)
                 if (i + j < DIM / 16)
-                    qn_mma_m16n8k16_f16(sums[i + j < DIM / 16 ? i + j : 0], m[j], b);
+                    qn_mma_m16n8k16_f16(sums[i + j < DIM / 16 ? i + j : 0], m[j], weights);
         }
-        if (AHEAD && tile + QN_WARPS < last_tile)
-            load_values(tile + QN_WARPS);
+    };
+
+    // Scores of a tile and values of the one before it wait for nothing of each other.
+    if (tile < last_tile) {
+        float k_now[2], v_now[2];
+        const auto take_scales = [&]() {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                k_now[i] = k_scale[i];
+                v_now[i] = v_scale[i];
+            }
+        };
+        if (!ahead)
+            load_keys(tile);
+        add_scores();
+        take_scales();
+        if (ahead)
+            load_keys(tile + QN_WARPS);
+        weigh(tile, k_now, v_now);
+        for (tile += QN_WARPS; tile < last_tile; tile += QN_WARPS) {
+            look_ahead(tile + NEARER * QN_WARPS, lane);
+            if (!ahead)
+                load_keys(tile);
+            add_scores();
+            take_scales();
+            if (ahead)
+                load_keys(tile + QN_WARPS);
+            else
+                load_values(tile - QN_WARPS);
+            add_values();
+            if (ahead)
+                load_values(tile);
+            weigh(tile, k_now, v_now);
+        }
+        if (!ahead)
+            load_values(tile - QN_WARPS);
+        add_values();
     }
-    qn_let_next_begin();
 
     // ---- The warps of a block ----
 
@@ -512,130 +529,132 @@ extern "C" __global__ void __launch_bounds__(THREADS, QN_BLOCKS)
         }
     }
     __syncthreads(); // the tables have done their work, too
-    float2 *fragments = (float2 *)dynamic;
-    {
-        float factor[2];
+    constexpr int stride = row_stride<value_bits>();
+    float *rows = (float *)dynamic; // [QN_WARPS][COLUMNS][stride]
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+    for (int j = 0; j < 2; j++) {
+        const int column = 2 * t + j;
+        if (column < p.n_columns) {
             float m = LOWEST;
 #pragma unroll
             for (int w = 0; w < QN_WARPS; w++)
-                m = fmaxf(m, s.m[w][2 * t + i]);
-            factor[i] = exp_2(state.m[i] - m) / state.value_factor;
-        }
+                m = fmaxf(m, s.m[w][column]);
+            const float factor = exp_2(state.m[j] - m) * state.value_unit * value_gain;
+            float *to = rows + (warp * COLUMNS + column) * stride;
 #pragma unroll
-        for (int i = 0; i < DIM / 16; i++) {
-            fragments[(warp * (DIM / 8) + 2 * i) * QN_WARP + lane] = make_float2(sums[i][0] * factor[0], sums[i][1] * factor[1]);
-            fragments[(warp * (DIM / 8) + 2 * i + 1) * QN_WARP + lane] = make_float2(sums[i][2] * factor[0], sums[i][3] * factor[1]);
+            for (int i = 0; i < DIM / 8; i++)
+                to[row_place(value_portion::dim_of(i, g))] = sums[i / 2][i % 2 * 2 + j] * factor;
         }
     }
-    if (threadIdx.x < COLUMNS) {
+    if (threadIdx.x < p.n_columns) {
         float m = LOWEST, l = 0;
         for (int w = 0; w < QN_WARPS; w++)
             m = fmaxf(m, s.m[w][threadIdx.x]);
         for (int w = 0; w < QN_WARPS; w++)
             l += s.l[w][threadIdx.x] * exp_2(s.m[w][threadIdx.x] - m);
-        s.total_m[threadIdx.x] = m;
-        s.total_l[threadIdx.x] = l;
+        *(float2 *)&a.maxima[((uint64_t)(p.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] = make_float2(m, l);
     }
     __syncthreads();
-
-    // ---- The blocks of a head: four floats of the fragments at a time, those of four columns ----
-
-    const uint32_t job = blockIdx.z * gridDim.y + blockIdx.y;
-    float *partials = a.partials + (uint64_t)job * gridDim.x * QN_ATTENTION_DECODE_PARTIAL(DIM);
-    float *mine = partials + (uint64_t)blockIdx.x * QN_ATTENTION_DECODE_PARTIAL(DIM);
-    float4 *all = (float4 *)dynamic;
-    for (int f = threadIdx.x; f < FRAGMENT / 4; f += THREADS) {
-        float4 sum = all[f];
+    for (int i = threadIdx.x; i < p.n_columns * DIM; i += THREADS) {
+        const int column = i / DIM, dim = i % DIM;
+        const float *of = rows + column * stride + row_place(dim);
+        float sum = 0;
 #pragma unroll
-        for (int w = 1; w < QN_WARPS; w++) {
-            const float4 x = all[w * (FRAGMENT / 4) + f];
-            sum.x += x.x;
-            sum.y += x.y;
-            sum.z += x.z;
-            sum.w += x.w;
-        }
-        if (n_active == 1)
-            all[f] = sum;
-        else
-            ((float4 *)mine)[f] = sum;
+        for (int w = 0; w < QN_WARPS; w++)
+            sum += of[w * COLUMNS * stride];
+        a.partials[((uint64_t)(p.first_query + column) * gridDim.x + blockIdx.x) * DIM + dim] = sum;
     }
-    if (n_active > 1) {
-        if (threadIdx.x < COLUMNS) {
-            mine[FRAGMENT + threadIdx.x] = s.total_m[threadIdx.x];
-            mine[FRAGMENT + COLUMNS + threadIdx.x] = s.total_l[threadIdx.x];
-        }
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            const uint32_t ticket = atomicAdd(&a.tickets[job], 1);
-            s.is_last = ticket == n_active - 1;
-            if (s.is_last)
-                a.tickets[job] = 0;
-        }
-        __syncthreads();
-        if (!s.is_last)
-            return;
-        __threadfence();
-        // Factors of every block's columns, behind the place of the merged sums.
-        float *factors_of = (float *)dynamic + FRAGMENT;
-        for (int column = warp; column < COLUMNS; column += QN_WARPS) {
-            float m = LOWEST, l = 0;
-            for (uint32_t b = lane; b < n_active; b += QN_WARP)
-                m = fmaxf(m, __ldcg(&partials[b * QN_ATTENTION_DECODE_PARTIAL(DIM) + FRAGMENT + column]));
-            m = qn_warp_max(m);
-            for (uint32_t b = lane; b < n_active; b += QN_WARP) {
-                const float *ml = &partials[b * QN_ATTENTION_DECODE_PARTIAL(DIM) + FRAGMENT + column];
-                const float factor = exp_2(__ldcg(ml) - m);
-                factors_of[b * COLUMNS + column] = factor;
-                l += __ldcg(ml + COLUMNS) * factor;
-            }
-            l = qn_warp_sum(l);
-            if (lane == 0) {
-                s.total_m[column] = m;
-                s.total_l[column] = l;
-            }
-        }
-        __syncthreads();
-        for (int f = threadIdx.x; f < FRAGMENT / 4; f += THREADS) {
-            float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-            for (uint32_t b = 0; b < n_active; b++) {
-                const float4 x = load_shared_by_all(partials + b * QN_ATTENTION_DECODE_PARTIAL(DIM) + 4 * f);
-                const float4 y = *(const float4 *)(factors_of + b * COLUMNS + f % 2 * 4);
-                sum.x += x.x * y.x;
-                sum.y += x.y * y.y;
-                sum.z += x.z * y.z;
-                sum.w += x.w * y.w;
-            }
-            all[f] = sum;
-        }
-    }
-    __syncthreads();
+}
 
-    // ---- From fragments to rows ----
+extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
+{
+    extern __shared__ __align__(128) uint8_t dynamic[]; // tables, and after them the sums of all warps in their place
+    __shared__ shared s;
 
-    float *rows = (float *)dynamic + FRAGMENT + (n_active + 1) * COLUMNS;
-    for (int f = threadIdx.x; f < FRAGMENT / 4; f += THREADS) {
-        const int dim = value_portion::dim_of(f / 16, f % 16 / 2), column = f % 2 * 4;
-        const float4 x = all[f];
-        rows[column * DIM + dim] = x.x;
-        rows[(column + 1) * DIM + dim] = x.y;
-        rows[(column + 2) * DIM + dim] = x.z;
-        rows[(column + 3) * DIM + dim] = x.w;
+    const int warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
+    const uint32_t group = a.n_heads / a.n_kv_heads, tiles_of_columns = (group + COLUMNS - 1) / COLUMNS;
+    const uint32_t head = blockIdx.y / tiles_of_columns, first_column = blockIdx.y % tiles_of_columns * COLUMNS;
+    const uint32_t row = blockIdx.z;
+    const place p = { warp, lane, lane / 4, lane % 4, min(group - first_column, (uint32_t)COLUMNS),
+                      row * a.n_heads + head * group + first_column };
+    const bool in_codes = CODES && !(QN_RUNS && blockIdx.x == 0);
+
+    // What does not wait for the kernel before; then loads in the order in which they are waited for.
+    uint32_t key_entry = 0, value_entry = 0;
+    float signs[LANE_VALUES], query[LANE_VALUES];
+    if (in_codes && threadIdx.x < TABLE_ENTRIES) {
+        key_entry = table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec);
+        value_entry = table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec);
     }
-    __syncthreads();
-    for (int column = warp; column < n_columns; column += QN_WARPS) {
-        const uint32_t query = head * group + first_column + column;
-        float l = s.total_l[column], factor = 1;
-        if (a.sinks) {
-            const float sink = a.sinks[query] * LOG2E, m = fmaxf(s.total_m[column], sink);
-            factor = exp_2(s.total_m[column] - m);
-            l = (l * factor + exp_2(sink - m)) / factor;
-            if (factor == 0)
-                l = 0; // the sink outweighs all: zeros
+    const bool rotates = CODES && (DIM & (DIM - 1)) == 0 && a.key_codec.signs;
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++)
+        signs[i] = rotates ? a.key_codec.signs[i * QN_WARP + lane] : 1;
+    qn_wait_for_previous();
+    qn_let_next_begin();
+    const uint32_t position = a.visible.positions ? a.visible.positions[row] : 0, session = a.sessions ? a.sessions[row] : 0;
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++) {
+        const bool has = warp < p.n_columns && i * QN_WARP + lane < DIM;
+        query[i] = has ? a.queries[(uint64_t)(p.first_query + warp) * DIM + i * QN_WARP + lane] : 0;
+    }
+    if (in_codes && threadIdx.x < TABLE_ENTRIES)
+        put_entry(TABLES(dynamic), threadIdx.x, key_entry, value_entry);
+    const qn_attention_span span = qn_attention_span_of(a.visible, position, gridDim.x);
+    if (blockIdx.x >= span.active)
+        return;
+
+    const uint8_t *means = 0;
+    float mean[LANE_VALUES];
+    if (QN_RUNS && in_codes)
+        means = a.runs.means + session * a.runs.mean_session + head * (DIM * 4);
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++)
+        mean[i] = means && i * QN_WARP + lane < DIM ? ((const float *)means)[i * QN_WARP + lane] : 0;
+    const auto put_queries = [&](auto bits, float gain) {
+        if (rotates) {
+#pragma unroll
+            for (int i = 0; i < LANE_VALUES; i++)
+                query[i] *= signs[i];
+            qn_row_hadamard<DIM>(query, lane);
         }
-        write_result(a, rows + column * DIM, l, a.out + ((uint64_t)row * a.n_heads + query) * DIM, lane);
+        float bias = 0;
+#pragma unroll
+        for (int i = 0; i < LANE_VALUES; i++)
+            bias += query[i] * mean[i];
+        if (QN_RUNS)
+            bias = qn_warp_sum(bias);
+        if (warp < COLUMNS) {
+            put_query<decltype(bits)::value>(s, query, a.scale * LOG2E / gain, warp, lane);
+            s.biases[warp] = bias * (a.scale * LOG2E);
+        }
+    };
+
+    const uint32_t part = blockIdx.x - (QN_RUNS ? 1 : 0);
+    source from;
+    if (in_codes || !QN_RUNS) {
+        from.keys = a.cache.keys + session * a.cache.key_session + head * a.cache.key_head;
+        from.values = a.cache.values + session * a.cache.value_session + head * a.cache.value_head;
+        const uint64_t scales = session * a.cache.scale_session + head * a.cache.scale_head;
+        from.key_scales = (const float *)(a.cache.key_scales + scales);
+        from.value_scales = (const float *)(a.cache.value_scales + scales);
+        from.begin = span.begin;
+        from.end = span.end;
+        from.tile = span.tile0 + part * span.share;
+        from.last_tile = span.tile0 + min((part + 1) * span.share, span.tiles);
+        from.skip = 0;
+        attend<QN_KEY_BITS, QN_VALUE_BITS>(a, s, from, p, dynamic, 1.0f, [&]() { put_queries(constant<QN_KEY_BITS>(), CODES ? a.key_codec.gain : 1); });
+    } else {
+        const uint32_t run = position / QN_ATTENTION_RUN;
+        const uint64_t at = session * a.runs.session + head * a.runs.head;
+        from.keys = a.runs.keys + at;
+        from.values = a.runs.values + at;
+        from.key_scales = from.value_scales = 0;
+        from.begin = 0;
+        from.end = (run ? QN_ATTENTION_RUN : 0) + position % QN_ATTENTION_RUN + 1;
+        from.tile = 0;
+        from.last_tile = (from.end + KEYS - 1) / KEYS;
+        from.skip = run ? (run - 1) % a.runs.n_open * QN_ATTENTION_RUN : 0;
+        attend<16, 16>(a, s, from, p, dynamic, a.value_codec.gain, [&]() { put_queries(constant<16>(), 1); });
     }
 }

@@ -1,0 +1,184 @@
+/* The launches of attention on the GPU. */
+#include "kernels/attention/attention_cuda.h"
+
+#include <math.h>
+
+enum { WARPS = 8, ENTRY_BYTES = 256, FAR_TABLES = 0x10000 };
+
+/* Defines of a variant, as constants: for a head size and its formats. */
+#define DEFINES(dim, key, value, runs)                                                                                         \
+    "-DQN_HEAD_DIM=" #dim " -DQN_KEY_BITS=" #key " -DQN_VALUE_BITS=" #value " -DQN_RUNS=" #runs " -DQN_WARPS=8"
+#define VALUES_OF(dim, key)                                                                                                    \
+    {                                                                                                                          \
+        { DEFINES(dim, key, 2, 0), DEFINES(dim, key, 2, 1) }, { DEFINES(dim, key, 3, 0), DEFINES(dim, key, 3, 1) },            \
+            { DEFINES(dim, key, 4, 0), DEFINES(dim, key, 4, 1) }, { DEFINES(dim, key, 6, 0), DEFINES(dim, key, 6, 1) },        \
+        {                                                                                                                      \
+            DEFINES(dim, key, 8, 0), DEFINES(dim, key, 8, 1)                                                                   \
+        }                                                                                                                      \
+    }
+#define CODES_OF(dim)                                                                                                          \
+    {                                                                                                                          \
+        VALUES_OF(dim, 2), VALUES_OF(dim, 3), VALUES_OF(dim, 4), VALUES_OF(dim, 6), VALUES_OF(dim, 8)                          \
+    }
+#define MERGES_OF(dim)                                                                                                         \
+    {                                                                                                                          \
+        "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=0", "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=1"                                             \
+    }
+
+static const unsigned code_bits[] = { 2, 3, 4, 6, 8 };
+enum { N_BITS = sizeof code_bits / sizeof *code_bits };
+
+static const struct size {
+    size_t dim;
+    const char *halves, *merge[2];
+    bool has_codes;
+    const char *codes[N_BITS][N_BITS][2]; /* bits of keys, of values, runs */
+} sizes[] = {
+#define HALVES(dim)                                                                                                            \
+    {                                                                                                                          \
+        dim, DEFINES(dim, 16, 16, 0), MERGES_OF(dim), false,                                                                   \
+        {                                                                                                                      \
+            {                                                                                                                  \
+                {                                                                                                              \
+                    NULL                                                                                                       \
+                }                                                                                                              \
+            }                                                                                                                  \
+        }                                                                                                                      \
+    }
+#define BOTH(dim)                                                                                                              \
+    {                                                                                                                          \
+        dim, DEFINES(dim, 16, 16, 0), MERGES_OF(dim), true, CODES_OF(dim)                                                      \
+    }
+    HALVES(16), HALVES(32),  HALVES(48), BOTH(64),    BOTH(80),  BOTH(96),  HALVES(112),
+    BOTH(128),  HALVES(160), BOTH(192),  HALVES(224), BOTH(256), BOTH(512),
+#undef HALVES
+#undef BOTH
+};
+
+static const struct size *size_of(size_t dim)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].dim == dim)
+            return &sizes[i];
+    return NULL;
+}
+
+static int bits_index(unsigned bits)
+{
+    for (int i = 0; i < N_BITS; i++)
+        if (code_bits[i] == bits)
+            return i;
+    return -1;
+}
+
+static bool is_halves(const qn_attention_gpu *gpu)
+{
+    return gpu->key_bits == 16;
+}
+
+/* Entries of a look-up table: two codes where they are small, else one. */
+static size_t table_bytes(unsigned bits)
+{
+    return (size_t)ENTRY_BYTES << (bits <= 4 ? 2 * bits : bits);
+}
+
+/* Room for tables, and in their place later for the rows that the warps leave, padded by less than dim/32 + 48 floats. */
+static size_t shared_bytes(const qn_attention_gpu *gpu)
+{
+    const size_t dim = gpu->head_dim, rows = WARPS * QN_ATTENTION_COLUMNS * (dim + dim / 32 + 48) * sizeof(float);
+    if (is_halves(gpu))
+        return rows;
+    const size_t key = table_bytes(gpu->key_bits), value = table_bytes(gpu->value_bits), tables = key > value ? key : value;
+    const bool far_tables = gpu->max_shared_bytes >= 2 * FAR_TABLES;
+    const size_t codes = tables + (far_tables ? FAR_TABLES : 0);
+    return codes > rows ? codes : rows;
+}
+
+size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
+{
+    return (head_dim * bits + 31) / 32 * 4;
+}
+
+float qn_attention_gpu_gain(const float *codebook, size_t n)
+{
+    float largest = 0;
+    int exponent;
+    for (size_t i = 0; i < n; i++)
+        largest = fabsf(codebook[i]) > largest ? fabsf(codebook[i]) : largest;
+    if (!(largest > 1e-30f && largest < 1e30f))
+        return 1;
+    frexpf(largest, &exponent); /* largest is 0.5 to 1 times 2^exponent */
+    return ldexpf(1, 1 - exponent);
+}
+
+qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
+{
+    const struct size *size = size_of(gpu->head_dim);
+    if (!size)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "attention on the GPU: heads of %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512", gpu->head_dim);
+    if (gpu->n_kv_heads == 0 || gpu->n_heads == 0 || gpu->n_heads % gpu->n_kv_heads || gpu->n_heads > 65535)
+        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu query heads over %zu key-value heads", gpu->n_heads,
+                       gpu->n_kv_heads);
+    const bool codes = bits_index(gpu->key_bits) >= 0 && bits_index(gpu->value_bits) >= 0;
+    if (!codes && (gpu->key_bits != 16 || gpu->value_bits != 16))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "attention on the GPU: keys of %u bits and values of %u: expected 2, 3, 4, 6 or 8, or "
+                       "16 for both",
+                       gpu->key_bits, gpu->value_bits);
+    if (codes && !size->has_codes)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "attention on the GPU: codes for heads of %zu: expected 64, 80, 96, 128, 192, 256, 512", gpu->head_dim);
+    if (!codes && gpu->runs)
+        return qn_fail(QN_ERR_INVALID, "attention on the GPU: runs in a cache of halves");
+    if (shared_bytes(gpu) + 16384 > gpu->max_shared_bytes) /* and what is static */
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "attention on the GPU: heads of %zu take %zu bytes of shared memory, the device has %u", gpu->head_dim,
+                       shared_bytes(gpu) + 16384, gpu->max_shared_bytes);
+    return QN_OK;
+}
+
+static uint32_t column_tiles(const qn_attention_gpu *gpu)
+{
+    const size_t group = gpu->n_heads / gpu->n_kv_heads;
+    return (uint32_t)((group + QN_ATTENTION_COLUMNS - 1) / QN_ATTENTION_COLUMNS);
+}
+
+uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, size_t max_keys)
+{
+    const size_t least = (size_t)QN_ATTENTION_KEYS * QN_ATTENTION_LEAST, jobs = gpu->n_kv_heads * column_tiles(gpu) * n_rows;
+    const size_t filling = jobs ? gpu->n_sms / jobs : 1, needed = (max_keys + least - 1) / least, extra = gpu->runs ? 1 : 0;
+    size_t splits = filling > extra ? filling - extra : 1;
+    splits = splits < needed ? splits : needed;
+    return (uint32_t)((splits ? splits : 1) + extra);
+}
+
+qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out)
+{
+    const struct size *size = size_of(gpu->head_dim);
+    if (n_rows == 0 || n_rows > 65535 || n_splits < (gpu->runs ? 2u : 1u))
+        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u parts", n_rows, n_splits);
+    *out =
+        (qn_launch){ .source = "attention/decode.cu",
+                     .defines = is_halves(gpu) ? size->halves
+                                               : size->codes[bits_index(gpu->key_bits)][bits_index(gpu->value_bits)][gpu->runs],
+                     .function = "qn_attention_decode",
+                     .grid = { n_splits, (uint32_t)gpu->n_kv_heads * column_tiles(gpu), (uint32_t)n_rows },
+                     .block = { WARPS * 32, 1, 1 },
+                     .shared_bytes = (uint32_t)shared_bytes(gpu),
+                     .args_bytes = sizeof(qn_attention_decode_args) };
+    return QN_OK;
+}
+
+qn_status qn_attention_gpu_merge(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
+{
+    if (n_rows == 0 || n_rows > 65535)
+        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows", n_rows);
+    *out = (qn_launch){ .source = "attention/merge.cu",
+                        .defines = size_of(gpu->head_dim)->merge[gpu->runs],
+                        .function = "qn_attention_merge",
+                        .grid = { (uint32_t)gpu->n_heads, (uint32_t)n_rows, 1 },
+                        .block = { QN_ATTENTION_MERGE_THREADS, 1, 1 },
+                        .args_bytes = sizeof(qn_attention_merge_args) };
+    return QN_OK;
+}

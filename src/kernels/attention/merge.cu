@@ -1,0 +1,95 @@
+// What the blocks of decode.cu leave of a query head, merged into its result. Sums are in a fixed order: the parts of a group of
+// threads in rising order, then the groups.
+#include "kernels/attention/split.cuh"
+#include "kernels/row.cuh"
+
+#define DIM QN_HEAD_DIM
+#define LANE_VALUES QN_ROW_VALUES(DIM)
+#define QUADS (DIM / 4)                                // threads that take a part's row, four values each
+#define GROUPS (QN_ATTENTION_MERGE_THREADS / QUADS)    // parts that are taken at once
+#define BATCH 8                                        // parts of a group whose values are on their way together
+#define LOG2E 1.4426950408889634f
+#define LOWEST (-1e30f)
+
+QN_DEVICE float exp_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
+    qn_attention_merge(const __grid_constant__ qn_attention_merge_args a)
+{
+    __shared__ __align__(16) float sums[GROUPS][DIM];
+    const int lane = threadIdx.x % QN_WARP, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
+    const uint32_t row = blockIdx.y, query = row * a.n_heads + blockIdx.x, n_splits = a.n_splits;
+    const float *partials = a.partials + (uint64_t)query * n_splits * DIM;
+    const float2 *maxima = (const float2 *)a.maxima + (uint64_t)query * n_splits;
+    qn_wait_for_previous();
+    qn_let_next_begin();
+
+    // Values of the first parts are asked for before it is known how many parts there are: what is beyond is not used.
+    float4 x[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        if (group < GROUPS && group + i * GROUPS < n_splits)
+            x[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM + quad * 4);
+    const uint32_t n = qn_attention_span_of(a.visible, a.visible.positions ? a.visible.positions[row] : 0, n_splits).active;
+    float m = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST, l = 0;
+    for (uint32_t i = lane; i < n; i += QN_WARP)
+        m = fmaxf(m, maxima[i].x);
+    m = qn_warp_max(m);
+    for (uint32_t i = lane; i < n; i += QN_WARP)
+        l += maxima[i].y * exp_2(maxima[i].x - m);
+    l = qn_warp_sum(l) + (a.sinks ? exp_2(a.sinks[blockIdx.x] * LOG2E - m) : 0);
+
+    if (group < GROUPS) {
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (uint32_t first = group; first < n; first += BATCH * GROUPS) {
+            if (first != group) {
+#pragma unroll
+                for (int i = 0; i < BATCH; i++)
+                    if (first + i * GROUPS < n)
+                        x[i] = *(const float4 *)(partials + (uint64_t)(first + i * GROUPS) * DIM + quad * 4);
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                if (first + i * GROUPS < n) {
+                    const float factor = exp_2(maxima[first + i * GROUPS].x - m);
+                    sum.x += x[i].x * factor;
+                    sum.y += x[i].y * factor;
+                    sum.z += x[i].z * factor;
+                    sum.w += x[i].w * factor;
+                }
+            }
+        }
+        *(float4 *)&sums[group][quad * 4] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x >= QN_WARP)
+        return;
+
+    float y[LANE_VALUES];
+    const float norm = l > 0 || l != l ? 1 / (l * a.gain) : 0; // l is NaN where a score is, and so is the result
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++) {
+        y[i] = 0;
+        if (i * QN_WARP + lane < DIM) {
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++)
+                y[i] += sums[j][i * QN_WARP + lane];
+            y[i] *= norm;
+        }
+    }
+    qn_row_rotate_back<DIM>(y, a.rotation, lane);
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++) {
+        const int dim = i * QN_WARP + lane;
+        if (dim < DIM) {
+            if (a.gates)
+                y[i] /= 1 + __expf(-a.gates[((uint64_t)query * 2 + 1) * DIM + dim]);
+            a.out[(uint64_t)query * DIM + dim] = y[i];
+        }
+    }
+}

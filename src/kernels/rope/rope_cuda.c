@@ -1,0 +1,58 @@
+/* The launches of rope.cu. */
+#include "kernels/rope/rope_cuda.h"
+
+enum { ANGLES_THREADS = 64 };
+
+static const struct size {
+    size_t dim;
+    const char *defines[2]; /* without and with runs */
+} sizes[] = {
+#define SIZE(dim)                                                                                                              \
+    {                                                                                                                          \
+        dim,                                                                                                                   \
+        {                                                                                                                      \
+            "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=0", "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=1"                                         \
+        }                                                                                                                      \
+    }
+    SIZE(16),  SIZE(32),  SIZE(48),  SIZE(64),  SIZE(80),  SIZE(96),  SIZE(112),
+    SIZE(128), SIZE(160), SIZE(192), SIZE(224), SIZE(256), SIZE(512),
+#undef SIZE
+};
+
+qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out)
+{
+    if (n_rot == 0 || n_rot % 2 || n_rot > 65536 || n_rows == 0 || n_rows > 65535)
+        return qn_fail(QN_ERR_INVALID,
+                       "angles on the GPU: %zu rows of %zu: expected an even number up to 65536, of 1 to 65535 rows", n_rows,
+                       n_rot);
+    *out = (qn_launch){ .source = "rope/rope.cu",
+                        .defines = "",
+                        .function = "qn_rope_angles",
+                        .grid = { (uint32_t)((n_rot / 2 + ANGLES_THREADS - 1) / ANGLES_THREADS), (uint32_t)n_rows, 1 },
+                        .block = { ANGLES_THREADS, 1, 1 },
+                        .args_bytes = sizeof(qn_rope_angles_args) };
+    return QN_OK;
+}
+
+qn_status qn_rope_gpu_heads(size_t head_dim, bool runs, size_t n_rows, size_t n_heads, size_t n_kv_heads, qn_launch *out)
+{
+    const char *defines = NULL;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].dim == head_dim)
+            defines = sizes[i].defines[runs];
+    if (!defines)
+        return qn_fail(QN_ERR_UNSUPPORTED, "heads on the GPU: size %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512",
+                       head_dim);
+    if (n_rows == 0 || n_rows > 65535 || n_heads > 65535 || n_kv_heads > 65535)
+        return qn_fail(QN_ERR_INVALID, "heads on the GPU: %zu rows of %zu and %zu heads", n_rows, n_heads, n_kv_heads);
+    const size_t heads = n_rows * (n_heads + n_kv_heads);
+    if (heads == 0 || heads > INT32_MAX)
+        return qn_fail(QN_ERR_INVALID, "heads on the GPU: %zu in one launch", heads);
+    *out = (qn_launch){ .source = "rope/rope.cu",
+                        .defines = defines,
+                        .function = "qn_rope_heads",
+                        .grid = { (uint32_t)((heads + QN_ROPE_GPU_WARPS - 1) / QN_ROPE_GPU_WARPS), 1, 1 },
+                        .block = { QN_ROPE_GPU_WARPS * 32, 1, 1 },
+                        .args_bytes = sizeof(qn_rope_heads_args) };
+    return QN_OK;
+}

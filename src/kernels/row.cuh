@@ -1,0 +1,159 @@
+// A head's row of floats in the registers of a warp: value i of a lane is dimension i * QN_WARP + lane, and zero from the
+// dimension on. Rotations, and codes.
+#ifndef QN_KERNELS_ROW_CUH
+#define QN_KERNELS_ROW_CUH
+
+#include "kernels/kv_cuda.h"
+
+#define QN_ROW_VALUES(dim) (((dim) + QN_WARP - 1) / QN_WARP)
+
+// Normalised Walsh-Hadamard transform; dim is a power of two of at least 64.
+template <int dim> QN_DEVICE void qn_row_hadamard(float x[QN_ROW_VALUES(dim)], int lane)
+{
+    constexpr int n = QN_ROW_VALUES(dim);
+#pragma unroll
+    for (int distance = 1; distance < QN_WARP; distance *= 2) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const float other = __shfl_xor_sync(QN_ALL_LANES, x[i], distance);
+            x[i] = lane & distance ? other - x[i] : x[i] + other;
+        }
+    }
+#pragma unroll
+    for (int distance = 1; distance < n; distance *= 2) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            if (!(i & distance)) {
+                const float a = x[i], b = x[i + distance];
+                x[i] = a + b;
+                x[i + distance] = a - b;
+            }
+        }
+    }
+    const float norm = rsqrtf((float)dim);
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        x[i] *= norm;
+}
+
+// y = sum over j of matrix[j] * x_j, in rising order.
+template <int dim> QN_DEVICE void qn_row_product(float x[QN_ROW_VALUES(dim)], const float *matrix, int lane)
+{
+    constexpr int n = QN_ROW_VALUES(dim);
+    float y[n];
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        y[i] = 0;
+#pragma unroll
+    for (int j = 0; j < n; j++) {
+        for (int k = 0; k < QN_WARP && j * QN_WARP + k < dim; k++) {
+            const float factor = __shfl_sync(QN_ALL_LANES, x[j], k);
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                if (i * QN_WARP + lane < dim)
+                    y[i] = fmaf(factor, matrix[(j * QN_WARP + k) * dim + i * QN_WARP + lane], y[i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        x[i] = y[i];
+}
+
+template <int dim> QN_DEVICE void qn_row_signs(float x[QN_ROW_VALUES(dim)], const float *signs, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < QN_ROW_VALUES(dim); i++)
+        x[i] *= signs[i * QN_WARP + lane];
+}
+
+template <int dim> QN_DEVICE void qn_row_rotate(float x[QN_ROW_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
+{
+    if ((dim & (dim - 1)) == 0 && r.signs) {
+        qn_row_signs<dim>(x, r.signs, lane);
+        qn_row_hadamard<dim>(x, lane);
+    } else if (r.forward) {
+        qn_row_product<dim>(x, r.forward, lane);
+    }
+}
+
+template <int dim> QN_DEVICE void qn_row_rotate_back(float x[QN_ROW_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
+{
+    if ((dim & (dim - 1)) == 0 && r.signs) {
+        qn_row_hadamard<dim>(x, lane);
+        qn_row_signs<dim>(x, r.signs, lane);
+    } else if (r.back) {
+        qn_row_product<dim>(x, r.back, lane);
+    }
+}
+
+// Bits d*bits on of a row's words for code d: what 32 lanes hold is `bits` whole words.
+template <int dim, int bits> QN_DEVICE void qn_row_pack(uint32_t *words, const uint32_t codes[QN_ROW_VALUES(dim)], int lane)
+{
+    constexpr int n_words = (dim * bits + 31) / 32;
+    const int at = lane * bits, word = at / 32, shift = at % 32;
+#pragma unroll
+    for (int i = 0; i < QN_ROW_VALUES(dim); i++) {
+        const uint32_t low = codes[i] << shift, high = shift + bits > 32 ? codes[i] >> (32 - shift) : 0;
+        uint32_t mine = 0;
+#pragma unroll
+        for (int w = 0; w < bits; w++) {
+            const uint32_t all = __reduce_or_sync(QN_ALL_LANES, word == w ? low : word + 1 == w ? high : 0);
+            mine = lane == w ? all : mine;
+        }
+        if (lane < bits && i * bits + lane < n_words)
+            words[i * bits + lane] = mine;
+    }
+}
+
+template <int dim, int bits> QN_DEVICE uint32_t qn_row_code(const uint32_t *words, int d)
+{
+    constexpr int n_words = (dim * bits + 31) / 32;
+    const int at = d * bits, word = at / 32;
+    const uint32_t low = words[word], high = words[word + 1 < n_words ? word + 1 : word];
+    return __funnelshift_r(low, high, at % 32) & ((1u << bits) - 1);
+}
+
+// Codes and scale of a row that is rotated already; a row that is not finite, or whose norm float32 does not hold, gets those of
+// zeros and a scale of NaN. The norm is that of the row over its largest value, whose squares stay in range.
+template <int dim, int bits>
+QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_ROW_VALUES(dim)], const qn_aura_gpu_levels &levels,
+                             int lane)
+{
+    constexpr int n = QN_ROW_VALUES(dim);
+    uint32_t codes[n];
+    float largest = 0, square = 0, decoded = 0, any_nan = 0;
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        largest = fmaxf(largest, fabsf(y[i]));
+        any_nan += y[i] * 0; // an infinity, too, becomes NaN
+    }
+    largest = qn_warp_max(largest);
+    any_nan = qn_warp_sum(any_nan);
+    float unit[n];
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        unit[i] = largest > 0 ? y[i] / largest : 0;
+        square += unit[i] * unit[i];
+    }
+    const float root = sqrtf(qn_warp_sum(square)), norm = root * largest;
+    const bool finite = any_nan == 0 && norm < QN_INFINITY, counts = finite && norm > 1e-8f;
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        const float x = counts ? unit[i] / root : 0;
+        uint32_t code = 0;
+        // Boundaries never fall: how many are below, by halving.
+#pragma unroll
+        for (int step = 1 << (bits - 1); step > 0; step /= 2)
+            code += x > levels.boundaries[code + step - 1] ? step : 0;
+        const bool has = i * QN_WARP + lane < dim;
+        codes[i] = has ? code : 0;
+        const float c = has ? levels.codebook[code] : 0;
+        decoded += c * c;
+    }
+    decoded = sqrtf(qn_warp_sum(decoded));
+    qn_row_pack<dim, bits>(words, codes, lane);
+    if (lane == 0)
+        *scale = !finite ? __int_as_float(0x7fc00000) : decoded > 1e-8f ? norm / decoded : norm;
+}
+
+#endif
