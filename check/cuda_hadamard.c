@@ -86,7 +86,7 @@ static void one_turn(void *context, size_t turn)
     run(&t->turns[turn]);
 }
 
-static void bench_blocks(size_t n, size_t bytes)
+static void bench_blocks(size_t n, size_t bytes, bool dependent)
 {
     const size_t n_turns = qn_gpu_turns(2 * bytes);
     qn_gpu_guarded memory = qn_gpu_new(2 * bytes * n_turns);
@@ -96,8 +96,9 @@ static void bench_blocks(size_t n, size_t bytes)
     for (size_t i = 0; ok && i < n_turns; i++) {
         const uint64_t x = memory.data + 2 * i * bytes;
         ok = qn_hadamard_gpu_plan(x + bytes, x, 0, 0, n, n, bytes / sizeof(float), &turns[i]) == QN_OK;
+        turns[i].tiles.dependent = turns[i].far.dependent = dependent;
     }
-    snprintf(shape, sizeof shape, "%zu KiB in blocks of %zu", bytes >> 10, n);
+    snprintf(shape, sizeof shape, "%zu KiB in blocks of %zu%s", bytes >> 10, n, dependent ? ", overlapped" : "");
     if (ok) {
         qn_cuda_fill(qn_gpu(), qn_gpu_stream(), memory.data, 0x3c, memory.bytes); /* small floats, no NaN */
         qn_gpu_bench("hadamard", "cuda", shape, 2.0 * (double)bytes, "B", qn_gpu_read_rate(), one_turn,
@@ -122,8 +123,9 @@ void qn_check_cuda_hadamard(bool bench)
         }
     if (!bench)
         return;
-    bench_blocks(1024, 5120 * sizeof(float));
-    bench_blocks(1024, 512 * 5120 * sizeof(float));
+    bench_blocks(1024, 5120 * sizeof(float), false);
+    bench_blocks(1024, 5120 * sizeof(float), true);
+    bench_blocks(1024, 512 * 5120 * sizeof(float), false);
     for (size_t n = 128; n <= 65536; n *= 8)
-        bench_blocks(n, BENCH_BYTES);
+        bench_blocks(n, BENCH_BYTES, false);
 }

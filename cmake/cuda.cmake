@@ -76,13 +76,12 @@ function(qn_read_pipelines list)
     set(${list} "${pipelines}" PARENT_SCOPE)
 endfunction()
 
-# qn_embed_kernels(target) - the tables, as a source of the target.
+# qn_embed_kernels(target) - the tables, as a source of the target; the target gpu-kernels makes the cubins alone.
 function(qn_embed_kernels target)
     set(src ${PROJECT_SOURCE_DIR}/src)
     set(folder ${PROJECT_BINARY_DIR}/cuda)
-    set(all_rooms ${src}/kernels/launch.h ${src}/kernels/cuda.cuh)
-    file(GLOB files CONFIGURE_DEPENDS ${src}/kernels/*/*.cu ${src}/kernels/*/*.cuh ${src}/kernels/*/*_cuda.h)
-    list(PREPEND files ${all_rooms})
+    file(GLOB files CONFIGURE_DEPENDS ${src}/kernels/*.cuh ${src}/kernels/*/*.cu ${src}/kernels/*/*.cuh ${src}/kernels/*/*_cuda.h)
+    list(PREPEND files ${src}/kernels/launch.h)
     qn_read_pipelines(pipelines)
     qn_find_nvcc(nvcc archs version)
 
@@ -96,6 +95,12 @@ function(qn_embed_kernels target)
         math(EXPR n "${n} + 1")
     endforeach()
 
+    # Variants of a source leave some of its functions out.
+    set(options_of_all -cubin -std=c++17 -O3 -I${src} -diag-suppress=177)
+    if(QN_WERROR)
+        list(APPEND options_of_all -Werror=all-warnings)
+    endif()
+
     set(pipeline_rows "")
     set(cubin_rows "")
     set(cubins "")
@@ -108,17 +113,15 @@ function(qn_embed_kernels target)
             message(FATAL_ERROR "src/kernels/${source}: is in pipelines.txt, and is not there")
         endif()
         string(APPEND pipeline_rows "    { \"${source}\", \"${defines}\" },\n")
-        get_filename_component(room ${source} DIRECTORY)
-        file(GLOB headers CONFIGURE_DEPENDS ${src}/kernels/${room}/*.cuh ${src}/kernels/${room}/*_cuda.h)
         string(REPLACE " " ";" options "${defines}")
         string(MAKE_C_IDENTIFIER "${source} ${defines}" name)
         foreach(arch IN LISTS archs)
             string(REPLACE "sm_" "compute_" virtual ${arch})
             set(cubin ${folder}/${name}.${arch}.cubin)
             add_custom_command(OUTPUT ${cubin}
-                               COMMAND ${nvcc} -cubin -std=c++17 -O3 -I${src} -gencode=arch=${virtual},code=${arch} ${options} -o ${cubin}
+                               COMMAND ${nvcc} ${options_of_all} -gencode=arch=${virtual},code=${arch} ${options} -MD -MF ${cubin}.d -o ${cubin}
                                        ${src}/kernels/${source}
-                               DEPENDS ${src}/kernels/${source} ${headers} ${all_rooms}
+                               DEPENDS ${src}/kernels/${source} DEPFILE ${cubin}.d
                                COMMENT "Compiling ${pipeline} for ${arch}" VERBATIM)
             list(APPEND cubins ${cubin})
             string(APPEND blobs "BLOB(qn_gpu_cubin_${n}, \"${cubin}\")\n")
@@ -128,6 +131,7 @@ function(qn_embed_kernels target)
         endforeach()
     endforeach()
 
+    add_custom_target(gpu-kernels DEPENDS ${cubins})
     file(MAKE_DIRECTORY ${folder})
     set(QN_BLOBS "${blobs}")
     set(QN_FILE_ROWS "${file_rows}")

@@ -7,7 +7,7 @@ root=${1:-${QN_SOURCE_DIR:-$(dirname "$0")/..}}
 cd "$root"
 
 check() {
-    find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) -print0 | sort -z | xargs -0 -r awk '
+    find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z | xargs -0 -r awk '
     BEGIN {
         n = split("base quant gguf kernels device cache model text engine server cli check", order)
         for (i = 1; i <= n; i++) rank[order[i]] = i

@@ -174,7 +174,8 @@ QN_DEVICE void qn_wait_for_previous()
 #endif
 }
 
-// The next kernel may begin as soon as every block of this one has said so, or has ended.
+// The next kernel may begin as soon as every block of this one has said so, or has ended. It waits by itself before it reads what
+// this one writes, so this may be a kernel's first line, unless the next one's blocks would take the place of its own.
 QN_DEVICE void qn_let_next_begin()
 {
 #if __CUDA_ARCH__ >= 900

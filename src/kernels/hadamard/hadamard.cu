@@ -44,7 +44,12 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS)
     const uint64_t first = (uint64_t)blockIdx.x * QN_HADAMARD_TILE;
     const uint32_t n_here = (uint32_t)(a.n_values - first < QN_HADAMARD_TILE ? a.n_values - first : QN_HADAMARD_TILE);
     const uint32_t first_sign = (uint32_t)(first % a.sign_values);
-    float v[QN_HADAMARD_EACH];
+    float v[QN_HADAMARD_EACH], sign[QN_HADAMARD_EACH];
+    qn_let_next_begin();
+    // Signs are weights: nobody writes them while the kernel ahead still runs.
+#pragma unroll
+    for (int i = 0; i < QN_HADAMARD_EACH; i++)
+        sign[i] = a.signs_before ? a.signs_before[(first_sign + place_by_fours(i)) % a.sign_values] : 1;
     qn_wait_for_previous();
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_EACH; i += 4) {
@@ -58,11 +63,9 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS)
                 v[i + j] = at + j < n_here ? a.x[first + at + j] : 0;
         }
     }
-    if (a.signs_before) {
 #pragma unroll
-        for (int i = 0; i < QN_HADAMARD_EACH; i++)
-            v[i] *= a.signs_before[(first_sign + place_by_fours(i)) % a.sign_values];
-    }
+    for (int i = 0; i < QN_HADAMARD_EACH; i++)
+        v[i] *= sign[i];
     if (a.n > 1)
         butterflies<1, QN_HADAMARD_EACH>(v);
     if (a.n > 2)
@@ -93,7 +96,6 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS)
         if (at < n_here)
             a.y[first + at] = v[i] * (a.signs_after ? a.scale * a.signs_after[(first_sign + at) % a.sign_values] : a.scale);
     }
-    qn_let_next_begin();
 }
 
 // One value of each of a block's tiles to a thread.
@@ -125,6 +127,7 @@ template <int tiles> QN_DEVICE void far(const qn_hadamard_far_args &a)
 
 extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS) qn_hadamard_far(const __grid_constant__ qn_hadamard_far_args a)
 {
+    qn_let_next_begin();
     qn_wait_for_previous();
     switch (a.n / QN_HADAMARD_TILE) {
     case 2: far<2>(a); break;
@@ -133,5 +136,4 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS) qn_hadamard_fa
     case 16: far<16>(a); break;
     case 32: far<32>(a); break;
     }
-    qn_let_next_begin();
 }
