@@ -10,6 +10,8 @@
 const qn_cuda_operation qn_cuda_operations[] = {
     { "peak", qn_check_cuda_peak },
     { "hadamard", qn_check_cuda_hadamard },
+    { "attention", qn_check_cuda_attention },
+    { "matmul", qn_check_cuda_matmul },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;

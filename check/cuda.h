@@ -79,5 +79,7 @@ extern const size_t qn_n_cuda_operations;
 
 void qn_check_cuda_peak(bool bench);
 void qn_check_cuda_hadamard(bool bench);
+void qn_check_cuda_attention(bool bench);
+void qn_check_cuda_matmul(bool bench);
 
 #endif

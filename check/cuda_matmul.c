@@ -1,0 +1,624 @@
+/* Matrix products on the GPU: activations in every form against the CPU's reference, products of every type, form and awkward
+ * shape against float64 on the same quantised numbers, and their speed on the shapes of real models. */
+#include "check/cuda.h"
+
+#include "base/half.h"
+#include "base/memory.h"
+#include "check/problem.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/matmul/matmul_cuda.h"
+#include "kernels/norm/norm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *memory(size_t count, size_t size)
+{
+    void *p;
+    qn_must(qn_alloc(&p, count, size, "check"));
+    return p;
+}
+
+static qn_matmul_gpu device(void)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    return (qn_matmul_gpu){ info->n_sms, info->max_shared_bytes };
+}
+
+static void launch(const qn_matmul_launch *l)
+{
+    qn_gpu_launch(&l->launch, &l->args);
+}
+
+/* ---- Activations ---- */
+
+/* Room for tokens in one form. */
+struct gpu_acts {
+    qn_matmul_acts acts;
+    qn_gpu_guarded data, scale;
+};
+
+static struct gpu_acts acts_new(int form, size_t n_cols, size_t n_tokens)
+{
+    struct gpu_acts a = { .acts = { .form = form, .n_cols = n_cols, .capacity = n_tokens } };
+    size_t bytes;
+    if (form == QN_ACTS_HALVES)
+        a.acts.capacity = qn_round_up(n_tokens, QN_PROMPT_TOKENS);
+    qn_must(qn_matmul_gpu_acts_bytes(form, n_cols, a.acts.capacity, &bytes));
+    a.data = qn_gpu_new(qn_round_up(bytes + 1024, 256));
+    a.scale = qn_gpu_new(a.acts.capacity * sizeof(float));
+    a.acts.address = qn_round_up(a.data.data, 1024);
+    a.acts.token_scale = a.scale.data;
+    return a;
+}
+
+static void acts_free(struct gpu_acts *a)
+{
+    qn_expect(qn_gpu_ok(&a->data) && qn_gpu_ok(&a->scale), "bytes around the activations were written");
+    qn_gpu_free(&a->data);
+    qn_gpu_free(&a->scale);
+}
+
+/* What a form holds, as numbers: values [n_tokens, n_cols rounded up to chunks] and the sums that int8 forms carry for each
+ * pair of runs. */
+struct held {
+    double *values;
+    float *less; /* [n_tokens][pairs of runs]; none of halves */
+};
+
+static float float_at(const uint8_t *at)
+{
+    float x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+
+static struct held acts_read(const struct gpu_acts *a, size_t n_tokens)
+{
+    const size_t n_chunks = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_chunks * QN_TILE_COLS;
+    uint8_t *all = memory(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
+    float *scales = memory(a->acts.capacity, sizeof *scales);
+    struct held held = { memory(n_tokens * width, sizeof *held.values), memory(n_tokens * width / 64, sizeof *held.less) };
+    qn_gpu_read(&a->data, all);
+    qn_gpu_read(&a->scale, scales);
+    for (size_t token = 0; token < n_tokens; token++)
+        for (size_t k = 0; k < width; k++) {
+            double *to = &held.values[token * width + k];
+            const size_t chunk = k / 256, run = k % 256 / 32, h = k % 32 / 16, t = k % 16 / 4, i = k % 4, pair = run / 2;
+            if (a->acts.form == QN_ACTS_HALVES) {
+                const size_t at = run % 2 * 32 + i % 2 * 16 + 8 * h + 2 * t + i / 2, piece = (at / 8) ^ (token % 8);
+                uint16_t half;
+                memcpy(&half,
+                       bytes + (k / 64 * (a->acts.capacity / 8) + token / 8) * 1024 + token % 8 * 128 + piece * 16 + at % 8 * 2,
+                       2);
+                *to = (double)qn_f16_to_f32(half) * (double)scales[token];
+            } else if (a->acts.form == QN_ACTS_ROW) {
+                const uint8_t *from = bytes + chunk * QN_ACTS_ROW_CHUNK, *words = from + 64 * run + 16 * t + 4 * h + i;
+                *to = (int8_t)words[run % 2 * 8] * (double)float_at(from + 512 + 16 * pair + 4 * (run % 2));
+                qn_expect(words[8 - run % 2 * 8] == 0, "byte beside column %zu is %d", k, words[8 - run % 2 * 8]);
+                held.less[token * width / 64 + k / 64] = float_at(from + 512 + 16 * pair + 8);
+            } else {
+                const uint8_t *from = bytes + (token / 8 * n_chunks + chunk) * QN_ACTS_COLUMNS_CHUNK;
+                const size_t c = token % 8;
+                *to = (int8_t)from[512 * pair + 16 * (4 * c + t) + run % 2 * 8 + 4 * h + i] *
+                      (double)float_at(from + 2048 + 64 * pair + 16 * (c / 2) + 8 * (run % 2) + 4 * (c % 2));
+                held.less[token * width / 64 + k / 64] = float_at(from + 2304 + 32 * pair + 4 * c);
+            }
+        }
+    qn_free(all);
+    qn_free(scales);
+    return held;
+}
+
+static void held_free(struct held *held)
+{
+    qn_free(held->values);
+    qn_free(held->less);
+}
+
+/* What the same values are in a form, by the CPU's rule: values [n_cols] of a token. */
+static void hold(int form, const float *x, size_t n_cols, double *values)
+{
+    if (form == QN_ACTS_HALVES) {
+        float largest = 0;
+        int exponent = 0;
+        for (size_t k = 0; k < n_cols; k++)
+            largest = fmaxf(largest, fabsf(x[k]));
+        frexpf(largest, &exponent);
+        exponent = exponent < -125 ? -125 : exponent;
+        for (size_t k = 0; k < n_cols; k++)
+            values[k] = ldexp((double)qn_f16_to_f32(qn_f32_to_f16(ldexpf(x[k], -exponent))), exponent);
+        return;
+    }
+    qn_matmul_kernels ref;
+    qn_acts acts;
+    qn_matmul_kernels_init(&ref, 0);
+    qn_must(qn_acts_create(&acts, 1, n_cols, 1u << QN_ACT_PLAIN, false));
+    qn_quantize_rows(&ref, &acts, x, 1);
+    for (size_t k = 0; k < n_cols; k++)
+        values[k] = acts.codes[QN_ACT_PLAIN][k] * (double)acts.scale[k / QN_RUN];
+    qn_acts_free(&acts);
+}
+
+static const char *form_name(int form)
+{
+    return form == QN_ACTS_ROW ? "row" : form == QN_ACTS_COLUMNS ? "columns" : "halves";
+}
+
+/* Plain rows give the CPU's numbers exactly; after a norm or SwiGLU, whose last bits differ, they are within half a step. */
+static void check_acts(int form, int op, size_t n_cols, size_t n_tokens)
+{
+    const size_t stride = n_cols + 3, width = qn_round_up(n_cols, QN_TILE_COLS);
+    float *x = memory(n_tokens * stride, sizeof *x), *x2 = memory(n_tokens * stride, sizeof *x2);
+    float *weight = memory(n_cols, sizeof *weight), *y = memory(n_cols, sizeof *y);
+    double *expected = memory(n_cols, sizeof *expected);
+    qn_norm_kernels norm;
+    qn_elementwise_kernels elementwise;
+    qn_norm_init_ref(&norm);
+    qn_elementwise_init_ref(&elementwise);
+    qn_random_floats(x, n_tokens * stride, 3);
+    qn_random_floats(x2, n_tokens * stride, 3);
+    qn_random_floats(weight, n_cols, 1);
+    for (size_t i = 0; i < n_tokens * stride; i++) /* from tiny to large, and a run of zeros */
+        x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
+    qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x), gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
+    qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
+    struct gpu_acts a = acts_new(form, n_cols, n_tokens);
+    qn_matmul_launch l;
+    qn_case_begin("matmul", "cuda", "%s of %zu tokens, width %zu%s", form_name(form), n_tokens, n_cols,
+                  op == QN_ACTS_NORM     ? ", normalised"
+                  : op == QN_ACTS_SWIGLU ? ", SwiGLU"
+                                         : "");
+    qn_must(qn_matmul_gpu_quantize(&a.acts, op, gx.data, gx2.data, gw.data, 1e-6f, stride, n_tokens, &l));
+    launch(&l);
+    struct held held = acts_read(&a, n_tokens);
+    for (size_t token = 0; token < n_tokens; token++) {
+        float largest = 0;
+        memcpy(y, x + token * stride, n_cols * sizeof *y);
+        if (op == QN_ACTS_NORM)
+            qn_rms_norm_row(&norm, y, y, weight, n_cols, 1e-6f);
+        else if (op == QN_ACTS_SWIGLU)
+            elementwise.swiglu(y, y, x2 + token * stride, n_cols);
+        hold(form, y, n_cols, expected);
+        for (size_t k = 0; k < n_cols; k++)
+            largest = fmaxf(largest, fabsf(y[k]));
+        for (size_t k = 0; k < width; k++) {
+            const double found = held.values[token * width + k];
+            double bound = 0;
+            if (k < n_cols && op != QN_ACTS_PLAIN) {
+                float run = 0;
+                for (size_t i = k / 32 * 32; i < n_cols && i < k / 32 * 32 + 32; i++)
+                    run = fmaxf(run, fabsf(y[i]));
+                /* Half a code, or half a unit of a half's last place; 1e-5 for what the operation itself may differ by. */
+                bound = form == QN_ACTS_HALVES ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
+                                               : (double)run * (0.5 / 127);
+                bound = bound * 1.01 + (double)run * 1e-5 + 1e-30; /* smaller runs are zeros */
+            }
+            qn_expect(fabs(found - (k < n_cols ? bound > 0 ? (double)y[k] : expected[k] : 0)) <= bound,
+                      "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);
+        }
+        for (size_t pair = 0; form != QN_ACTS_HALVES && pair < width / 64; pair++) {
+            double sum = 0, size = 0;
+            for (size_t k = pair * 64; k < pair * 64 + 64; k++) {
+                sum -= held.values[token * width + k];
+                size += fabs(held.values[token * width + k]);
+            }
+            /* two products and a sum, each rounded once */
+            qn_expect(fabs((double)held.less[token * width / 64 + pair] - sum) <= size * 0x1p-22,
+                      "token %zu, pair %zu: %g for %g", token, pair, (double)held.less[token * width / 64 + pair], sum);
+        }
+    }
+    held_free(&held);
+    acts_free(&a);
+    qn_gpu_free(&gx);
+    qn_gpu_free(&gx2);
+    qn_gpu_free(&gw);
+    qn_free(x);
+    qn_free(x2);
+    qn_free(weight);
+    qn_free(y);
+    qn_free(expected);
+}
+
+/* ---- Weights ---- */
+
+/* Up to three matrices of a type that share activations, as files store them and as tiles. */
+struct gpu_weights {
+    const qn_type_info *type;
+    size_t n_cols, n_parts, n_rows[3], row_bytes;
+    uint8_t *stored[3];
+    qn_matmul_area area;
+    qn_gpu_guarded tiles;
+};
+
+/* Random blocks whose weights are ordinary numbers that a half can hold. */
+static void random_rows(const qn_type_info *type, uint8_t *rows, size_t bytes)
+{
+    float weights[256];
+    for (uint8_t *block = rows; block < rows + bytes; block += type->block_bytes) {
+        bool sound;
+        do {
+            for (size_t i = 0; i < type->block_bytes; i++)
+                block[i] = (uint8_t)qn_random();
+            sound = type->find_bad(block, 1) == 1;
+            if (sound)
+                type->decode(block, 1, weights);
+            for (size_t i = 0; sound && i < type->block_weights; i++)
+                sound = fabsf(weights[i]) < 100;
+        } while (!sound);
+    }
+}
+
+/* Rows to their tiles, through whatever form the kernels read. */
+static void pack(const struct gpu_weights *w, size_t part, size_t first_tile)
+{
+    const size_t n_rows = w->n_rows[part];
+    qn_matmul_launch l;
+    uint8_t *rows = w->stored[part];
+    size_t row_bytes = w->row_bytes;
+    if (w->area.tiles.as_halves) {
+        float *scratch = memory(w->n_cols, sizeof *scratch);
+        row_bytes = w->n_cols * 2;
+        rows = memory(n_rows, row_bytes);
+        for (size_t r = 0; r < n_rows; r++)
+            qn_matmul_gpu_halves(w->type, w->stored[part] + r * w->row_bytes, w->n_cols, scratch,
+                                 (uint16_t *)(void *)(rows + r * row_bytes));
+        qn_free(scratch);
+    }
+    qn_gpu_guarded stored = qn_gpu_from(rows, n_rows * row_bytes);
+    qn_must(qn_matmul_gpu_pack(&w->area, stored.data, row_bytes, n_rows, first_tile, &l));
+    launch(&l);
+    qn_gpu_wait();
+    qn_gpu_free(&stored);
+    if (rows != w->stored[part])
+        qn_free(rows);
+}
+
+static struct gpu_weights weights_new(const qn_type_info *type, size_t n_cols, size_t n_parts, const size_t n_rows[3])
+{
+    struct gpu_weights w = { .type = type, .n_cols = n_cols, .n_parts = n_parts };
+    size_t bytes, first_tile = 0;
+    w.area = (qn_matmul_area){ .tiles = qn_matmul_gpu_tiles(type), .n_cols = n_cols, .n_outs = n_parts };
+    if (!qn_row_bytes(type, n_cols, &w.row_bytes))
+        exit(1);
+    for (size_t i = 0; i < n_parts; i++) {
+        w.n_rows[i] = n_rows[i];
+        w.stored[i] = memory(n_rows[i], w.row_bytes);
+        random_rows(type, w.stored[i], n_rows[i] * w.row_bytes);
+        w.area.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
+    }
+    qn_must(qn_matmul_gpu_bytes(&w.area.tiles, w.area.n_tiles, n_cols, &bytes));
+    w.tiles = qn_gpu_new(bytes);
+    w.area.address = w.tiles.data;
+    for (size_t i = 0; i < n_parts; first_tile += qn_matmul_gpu_tile_count(n_rows[i]), i++)
+        pack(&w, i, first_tile);
+    qn_expect(qn_gpu_ok(&w.tiles), "bytes around the tiles were written");
+    return w;
+}
+
+static void weights_free(struct gpu_weights *w)
+{
+    for (size_t i = 0; i < w->n_parts; i++)
+        qn_free(w->stored[i]);
+    qn_gpu_free(&w->tiles);
+}
+
+/* ---- Products ---- */
+
+/* Largest error, as a share of the sum of magnitudes: sums in float32 in whatever order, some of them cut instead of rounded by
+ * the matrix unit; and of weights that are rounded to halves (or to the product of a half and a code), 2^-11 each. */
+static double product_bound(const struct gpu_weights *w, int form)
+{
+    const bool rounded =
+        form == QN_ACTS_HALVES && (w->area.tiles.as_halves || w->area.tiles.bits == 4 || w->area.tiles.bits == 8);
+    return 3e-5 + (rounded || w->type->type == QN_TYPE_BF16 ? 0x1p-11 : 0);
+}
+
+static void check_part(const struct gpu_weights *w, size_t part, int form, const float *x, size_t n_tokens, const float *found,
+                       bool accumulate)
+{
+    float *weights = memory(w->n_cols, sizeof *weights);
+    double *values = memory(n_tokens * w->n_cols, sizeof *values);
+    const double bound = product_bound(w, form);
+    for (size_t token = 0; token < n_tokens; token++)
+        hold(form, x + token * w->n_cols, w->n_cols, values + token * w->n_cols);
+    for (size_t row = 0; row < w->n_rows[part]; row++) {
+        w->type->decode(w->stored[part] + row * w->row_bytes, w->n_cols / w->type->block_weights, weights);
+        for (size_t token = 0; token < n_tokens; token++) {
+            double sum = 0, size = 0;
+            for (size_t k = 0; k < w->n_cols; k++) {
+                const double term = (double)weights[k] * values[token * w->n_cols + k];
+                sum += term;
+                size += fabs(term);
+            }
+            const double before = accumulate ? (double)row : 0;
+            const float y = found[token * (w->n_rows[part] + 5) + row];
+            /* Halves below their normal range have 2^-25 each instead. */
+            const double allowed = bound * size + 0x1p-24 * (fabs(sum) + before) + 0x1p-25 * (double)w->n_cols * 4 * 0x1p-3;
+            qn_expect(fabs((double)y - sum - before) <= allowed, "token %zu, row %zu: %g, expected %g, within %g", token, row,
+                      (double)y, sum + before, allowed);
+        }
+    }
+    qn_free(weights);
+    qn_free(values);
+}
+
+/* Two runs give the same bits; padding between a token's rows stays as it was. */
+static void check_product(struct gpu_weights *w, int form, size_t n_tokens)
+{
+    const qn_matmul_gpu gpu = device();
+    struct gpu_acts a = acts_new(form, w->n_cols, n_tokens);
+    float *x = memory(n_tokens * w->n_cols, sizeof *x);
+    qn_gpu_guarded out[3];
+    float *before[3], *found[3], *again[3];
+    qn_matmul_launch quantize, product;
+    qn_random_floats(x, n_tokens * w->n_cols, 1);
+    qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * w->n_cols * sizeof *x);
+    qn_case_begin("matmul", "cuda", "%s rows %zu+%zu+%zu cols %zu tokens %zu %s", w->type->name, w->n_rows[0], w->n_rows[1],
+                  w->n_rows[2], w->n_cols, n_tokens, form_name(form));
+    for (size_t i = 0, tile = 0; i < w->n_parts; tile += qn_matmul_gpu_tile_count(w->n_rows[i]), i++) {
+        const size_t stride = w->n_rows[i] + 5, count = n_tokens * stride;
+        before[i] = memory(count, sizeof(float));
+        found[i] = memory(count, sizeof(float));
+        again[i] = memory(count, sizeof(float));
+        for (size_t k = 0; k < count; k++)
+            before[i][k] = i == 1 ? (float)(k % stride) : NAN;
+        out[i] = qn_gpu_from(before[i], count * sizeof(float));
+        w->area.outs[i] = (qn_matmul_out){ out[i].data, (uint32_t)tile, (uint32_t)w->n_rows[i], (uint32_t)stride, i == 1 };
+    }
+    qn_must(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_PLAIN, gx.data, 0, 0, 0, w->n_cols, n_tokens, &quantize));
+    qn_must(qn_matmul_gpu_product(&gpu, &w->area, &a.acts, n_tokens, &product));
+    for (int time = 0; time < 2; time++) {
+        if (time)
+            for (size_t i = 0; i < w->n_parts; i++)
+                qn_must(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
+        launch(&quantize);
+        launch(&product);
+        for (size_t i = 0; i < w->n_parts; i++)
+            qn_gpu_read(&out[i], time ? again[i] : found[i]);
+    }
+    for (size_t i = 0; i < w->n_parts; i++) {
+        const size_t stride = w->n_rows[i] + 5;
+        check_part(w, i, form, x, n_tokens, found[i], i == 1);
+        qn_expect(!memcmp(found[i], again[i], n_tokens * stride * sizeof(float)), "two runs differ");
+        for (size_t token = 0; token < n_tokens; token++)
+            qn_expect(
+                !memcmp(found[i] + token * stride + w->n_rows[i], before[i] + token * stride + w->n_rows[i], 5 * sizeof(float)),
+                "bytes after token %zu were written", token);
+        qn_expect(qn_gpu_ok(&out[i]), "bytes outside the result were written");
+        qn_gpu_free(&out[i]);
+        qn_free(before[i]);
+        qn_free(found[i]);
+        qn_free(again[i]);
+    }
+    acts_free(&a);
+    qn_gpu_free(&gx);
+    qn_free(x);
+}
+
+/* One NaN or infinity among the activations of token 1 of 3: its elements are NaN or infinite, and no other token's. */
+static void check_not_finite(const qn_type_info *type)
+{
+    enum { COLS = 768, ROWS = 20 };
+    const size_t rows[3] = { ROWS, 0, 0 };
+    const qn_matmul_gpu gpu = device();
+    struct gpu_weights w = weights_new(type, COLS, 1, rows);
+    for (int kind = 0; kind < 6; kind++) {
+        const size_t n_tokens = kind < 3 ? 3 : 40;
+        const float bad = kind % 3 == 0 ? NAN : kind % 3 == 1 ? INFINITY : -INFINITY;
+        struct gpu_acts a = acts_new(qn_matmul_gpu_form(&w.area.tiles, n_tokens, false), COLS, n_tokens);
+        float *x = memory(n_tokens * COLS, sizeof *x), *y = memory(n_tokens * ROWS, sizeof *y);
+        qn_matmul_launch l;
+        qn_random_floats(x, n_tokens * COLS, 1);
+        x[COLS + qn_random_below(COLS)] = bad;
+        qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * COLS * sizeof *x), out = qn_gpu_new(n_tokens * ROWS * sizeof(float));
+        w.area.outs[0] = (qn_matmul_out){ out.data, 0, ROWS, ROWS, 0 };
+        qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, form_name(a.acts.form));
+        qn_must(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_PLAIN, gx.data, 0, 0, 0, COLS, n_tokens, &l));
+        launch(&l);
+        qn_must(qn_matmul_gpu_product(&gpu, &w.area, &a.acts, n_tokens, &l));
+        launch(&l);
+        qn_gpu_read(&out, y);
+        for (size_t i = 0; i < n_tokens * ROWS; i++)
+            qn_expect(isfinite(y[i]) == (i / ROWS != 1), "element %zu of token %zu is %g", i % ROWS, i / ROWS, (double)y[i]);
+        acts_free(&a);
+        qn_gpu_free(&gx);
+        qn_gpu_free(&out);
+        qn_free(x);
+        qn_free(y);
+    }
+    weights_free(&w);
+}
+
+static void check_refusals(void)
+{
+    const qn_matmul_gpu gpu = device();
+    qn_matmul_area area = {
+        .tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q8_0)), .address = 1024, .n_tiles = 4, .n_cols = 512, .n_outs = 1
+    };
+    qn_matmul_acts acts = { .form = QN_ACTS_ROW, .address = 1024, .n_cols = 512, .capacity = 1 };
+    qn_matmul_launch l;
+    qn_case_begin("matmul", "cuda", "refusals");
+    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 1, &l) == QN_ERR_INVALID, "int8 by Q8_0 was taken");
+    acts = (qn_matmul_acts){ .form = QN_ACTS_HALVES, .address = 1024, .n_cols = 256, .capacity = 128 };
+    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 1, &l) == QN_ERR_INVALID, "other widths were taken");
+    acts.n_cols = 512;
+    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 129, &l) == QN_ERR_INVALID,
+              "more tokens than there is room were taken");
+    area.n_outs = 0;
+    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 1, &l) == QN_ERR_INVALID, "no result was taken");
+    acts.capacity = 100;
+    size_t bytes;
+    qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_HALVES, 512, 100, &bytes) == QN_ERR_INVALID, "halves of 100 tokens were taken");
+    qn_expect(qn_matmul_gpu_bytes(&area.tiles, SIZE_MAX / 64, 1 << 20, &bytes) == QN_ERR_INVALID,
+              "an area too large was taken");
+}
+
+/* ---- Speed ---- */
+
+/* Areas of random bytes whose scales are small: shapes of real models, so many that no cache helps. */
+struct timed {
+    const qn_matmul_launch *launches;
+    size_t each;
+};
+
+static void timed_turn(void *context, size_t turn)
+{
+    const struct timed *t = context;
+    for (size_t i = 0; i < t->each; i++)
+        launch(&t->launches[turn * t->each + i]);
+}
+
+/* Bytes that make ordinary numbers, below 2 in magnitude, of every format: constant data would let the matrix units run faster.
+ */
+static void random_bytes(const qn_gpu_guarded *g)
+{
+    enum { PIECE = 4 << 20 };
+    static uint8_t piece[PIECE];
+    for (size_t i = 0; i < PIECE; i++)
+        piece[i] = (uint8_t)(qn_random() & 0xbf);
+    for (size_t at = 0; at < g->bytes; at += PIECE)
+        qn_must(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
+}
+
+struct shape {
+    const char *name;
+    size_t n_rows, n_cols;
+};
+
+/* The matrices of `shapes` one after the other, as a layer has them, for n_tokens; with `norms`, each behind the quantisation
+ * of its input. */
+static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
+                        size_t n_tokens, bool norms)
+{
+    const qn_matmul_gpu gpu = device();
+    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(type);
+    const int form = qn_matmul_gpu_form(&tiles, n_tokens, false);
+    size_t layer = 0, bytes, widest = 0, tallest = 0;
+    double weights = 0;
+    for (size_t i = 0; i < n_shapes; i++) {
+        qn_must(qn_matmul_gpu_bytes(&tiles, qn_matmul_gpu_tile_count(shapes[i].n_rows), shapes[i].n_cols, &bytes));
+        layer += qn_round_up(bytes, 256);
+        weights += (double)shapes[i].n_rows * (double)shapes[i].n_cols;
+        widest = shapes[i].n_cols > widest ? shapes[i].n_cols : widest;
+        tallest = shapes[i].n_rows > tallest ? shapes[i].n_rows : tallest;
+    }
+    const size_t n_turns = qn_gpu_turns(layer), each = n_shapes * (norms ? 2 : 1);
+    qn_gpu_guarded area = qn_gpu_new(layer * n_turns), out = qn_gpu_new(n_tokens * tallest * sizeof(float));
+    qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
+    struct gpu_acts *acts = memory(n_shapes, sizeof *acts);
+    qn_matmul_launch *launches = memory(n_turns * each, sizeof *launches);
+    char shape[80];
+    random_bytes(&area);
+    random_bytes(&x);
+    random_bytes(&weight);
+    uint64_t at = area.data;
+    for (size_t i = 0; i < n_shapes; i++)
+        acts[i] = acts_new(form, shapes[i].n_cols, n_tokens);
+    for (size_t turn = 0, n = 0; turn < n_turns; turn++)
+        for (size_t i = 0; i < n_shapes; i++) {
+            qn_matmul_area a = { .tiles = tiles,
+                                 .address = at,
+                                 .n_tiles = qn_matmul_gpu_tile_count(shapes[i].n_rows),
+                                 .n_cols = shapes[i].n_cols,
+                                 .n_outs = 1,
+                                 .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows, 0 } } };
+            if (norms || turn == 0)
+                qn_must(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_NORM, x.data, 0, weight.data, 1e-6f, shapes[i].n_cols,
+                                               n_tokens, &launches[n]));
+            if (norms)
+                n++;
+            else if (turn == 0)
+                launch(&launches[n]);
+            qn_must(qn_matmul_gpu_product(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
+            qn_must(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
+            at += qn_round_up(bytes, 256);
+        }
+    snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens, norms ? " with norms" : "");
+    if (n_tokens <= 64)
+        qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_turn,
+                     &(struct timed){ launches, each }, n_turns);
+    else
+        qn_gpu_bench("matmul", "cuda", shape, 2 * weights * (double)n_tokens, "FLOP", 0, timed_turn,
+                     &(struct timed){ launches, each }, n_turns);
+    for (size_t i = 0; i < n_shapes; i++)
+        acts_free(&acts[i]);
+    qn_gpu_free(&area);
+    qn_gpu_free(&out);
+    qn_gpu_free(&x);
+    qn_gpu_free(&weight);
+    qn_free(acts);
+    qn_free(launches);
+}
+
+static void bench(void)
+{
+    static const struct shape layer27[] = {
+        { "27b qkv+z", 16384, 5120 }, { "27b out", 5120, 6144 }, { "27b gate+up", 34816, 5120 }, { "27b down", 5120, 17408 }
+    };
+    static const struct shape layer8[] = {
+        { "8b qkv", 6144, 4096 }, { "8b out", 4096, 4096 }, { "8b gate+up", 24576, 4096 }, { "8b down", 4096, 12288 }
+    };
+    static const struct shape head = { "27b head", 248320, 5120 };
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        const qn_type_info *type = qn_type_find(types[t]);
+        bench_layer(type, "27b layer", layer27, 4, 1, false);
+        bench_layer(type, "27b layer", layer27, 4, 1, true);
+        bench_layer(type, "27b layer", layer27, 4, 8, false);
+        bench_layer(type, "27b layer", layer27, 4, 512, true);
+        for (size_t i = 0; t < 2 && i < 4; i++) {
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 1, false);
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 8, false);
+        }
+        if (t >= 2)
+            continue;
+        bench_layer(type, "27b layer", layer27, 4, 4, false);
+        bench_layer(type, "27b layer", layer27, 4, 16, false);
+        bench_layer(type, "27b layer", layer27, 4, 32, false);
+        bench_layer(type, "27b layer", layer27, 4, 64, false);
+        bench_layer(type, "27b layer", layer27, 4, 128, true);
+        bench_layer(type, "27b layer", layer27, 4, 4096, true);
+        bench_layer(type, "8b layer", layer8, 4, 1, false);
+        bench_layer(type, "8b layer", layer8, 4, 512, true);
+        bench_layer(type, head.name, &head, 1, 1, false);
+    }
+}
+
+void qn_check_cuda_matmul(bool with_bench)
+{
+    static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120 };
+    for (int form = 0; form < 3; form++)
+        for (int op = 0; op < 3; op++)
+            for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+                qn_random_seed(100 * i + 10 * form + op);
+                check_acts(form, op, widths[i],
+                           form == QN_ACTS_ROW ? 1 : 1 + qn_random_below(form == QN_ACTS_HALVES ? 140 : 20));
+            }
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    static const size_t rows[] = { 1, 7, 16, 17, 48, 100, 250 }, tokens[] = { 1, 2, 5, 8, 9, 16, 17, 30, 33, 130 };
+    for (size_t t = 0; t < n_types; t++) {
+        const size_t block = types[t].block_weights;
+        for (size_t draw = 0; draw < 14; draw++) {
+            qn_random_seed(1000 * t + draw);
+            const size_t cols = block * (draw < 3 ? draw + 1 : 1 + qn_random_below((draw % 4 ? 1500 : 6000) / block));
+            const size_t n_rows[3] = { rows[qn_random_below(7)], rows[qn_random_below(7)],
+                                       draw == 13 ? 5000 : rows[qn_random_below(7)] };
+            struct gpu_weights w = weights_new(&types[t], cols, 3, n_rows);
+            const size_t n_tokens = draw == 13 ? 2 : draw < 10 ? tokens[draw] : tokens[qn_random_below(10)];
+            check_product(&w, qn_matmul_gpu_form(&w.area.tiles, n_tokens, false), n_tokens);
+            if (draw % 3 == 0) /* more than int8, and few */
+                check_product(&w, QN_ACTS_HALVES, 1 + qn_random_below(20));
+            if (draw % 3 == 1)
+                check_product(&w, qn_matmul_gpu_form(&w.area.tiles, 1, false), 1);
+            weights_free(&w);
+        }
+        check_not_finite(&types[t]);
+    }
+    check_refusals();
+    if (with_bench)
+        bench();
+}
