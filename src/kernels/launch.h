@@ -21,8 +21,8 @@
 
 #define QN_GPU(type) uint64_t
 
-/* One launch of a kernel. Strings are constants of the program: they are compared, and kept by address. A kernel is
- * `extern "C" __global__ void function(const __grid_constant__ function_args a)`, one struct by value. */
+/* One launch of a kernel, which is `extern "C" __global__ void function(const __grid_constant__ function_args a)`, one struct
+ * by value. */
 typedef struct qn_launch {
     const char *source;   /* "hadamard/hadamard.cu", a path below src/kernels/ */
     const char *defines;  /* "-DQN_HEAD_DIM=128 -DQN_BITS=4": a variant of the source; "" for none */

@@ -31,7 +31,7 @@ static struct {
     bool update_fails; /* a graph cannot be updated */
     /* what it was asked to do */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
-    int shared_set, last_shared;
+    int shared_set, last_shared, shares_set;
     bool last_dependent;
     unsigned char last_args[FAKE_ARGS_BYTES];
     unsigned last_grid[3];
@@ -413,6 +413,11 @@ static qn_cu_result fake_function_set(qn_cu_function function, int attribute, in
 {
     (void)function;
     FAKE_TRY("cuFuncSetAttribute");
+    if (attribute == QN_CU_FUNCTION_SHARED_SHARE) {
+        assert_int_equal(value, 100);
+        fake_count(&fake.shares_set, 1);
+        return 0;
+    }
     assert_int_equal(attribute, QN_CU_FUNCTION_DYNAMIC_SHARED_LIMIT);
     fake_count(&fake.shared_set, 1);
     fake.last_shared = value;

@@ -281,6 +281,7 @@ static void test_launch(void **unused)
     assert_int_equal(fake.last_grid[1], 2);
     assert_false(fake.last_dependent);
     assert_int_equal(fake.loads, 1);
+    assert_int_equal(fake.shares_set, 1);
     qn_launch other = launch;
     other.dependent = true;
     other.shared_bytes = 48 << 10;
@@ -338,6 +339,7 @@ static void test_older(void **unused)
     other.args_bytes = 1;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
     assert_false(fake.last_dependent);
+    assert_int_equal(fake.shares_set, 0);
     qn_cuda_close(device);
     fake_expect_empty();
 }

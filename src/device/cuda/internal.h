@@ -24,6 +24,7 @@ typedef struct qn_pipeline {
 
 /* One function of a module, under the pipeline's lock but for the names. */
 typedef struct qn_kernel {
+    uint64_t hash; /* of source, definitions and name: what a launch is looked up by */
     char *name;
     qn_pipeline *pipeline;
     qn_cu_function function; /* NULL until it was asked for */

@@ -6,9 +6,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
-/* What every kernel may use without being allowed more. */
-enum { SHARED_ALWAYS = 48 << 10 };
+/* What every kernel may use without being allowed more, and since which compute capability launches may overlap. */
+enum { SHARED_ALWAYS = 48 << 10, OVERLAPPED_SINCE = 9 };
 
 struct qn_cuda_graph {
     qn_cu_graph_exec exec;
@@ -16,7 +17,19 @@ struct qn_cuda_graph {
 
 /* ---- From names to functions ---- */
 
-static qn_status add_kernel(qn_cuda *device, qn_pipeline *pipeline, const char *name, qn_kernel **out)
+/* Locked. Two that ask for a new one at the same time find the other's. */
+static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *launch)
+{
+    for (size_t i = 0; i < device->n_kernels; i++) {
+        qn_kernel *k = device->kernels[i];
+        if (k->hash == hash && !strcmp(k->name, launch->function) && !strcmp(k->pipeline->source, launch->source) &&
+            !strcmp(k->pipeline->defines, launch->defines))
+            return k;
+    }
+    return NULL;
+}
+
+static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipeline, const char *name, qn_kernel **out)
 {
     QN_TRY(qn_realloc_array(&device->kernels, &device->cap_kernels, device->n_kernels + 1, sizeof *device->kernels, "kernels"));
     qn_kernel *kernel = calloc(1, sizeof *kernel);
@@ -26,21 +39,29 @@ static qn_status add_kernel(qn_cuda *device, qn_pipeline *pipeline, const char *
         free(copy);
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a kernel", name);
     }
-    *kernel = (qn_kernel){ .name = copy, .pipeline = pipeline, .shared_limit = SHARED_ALWAYS };
+    *kernel = (qn_kernel){ .hash = hash, .name = copy, .pipeline = pipeline, .shared_limit = SHARED_ALWAYS };
     device->kernels[device->n_kernels++] = *out = kernel;
     return QN_OK;
 }
 
+static uint64_t hash_text(const char *text, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(text, strlen(text), seed);
+}
+
 static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel **kernel)
 {
+    const uint64_t hash = hash_text(launch->function, hash_text(launch->defines, hash_text(launch->source, 0)));
+    pthread_mutex_lock(&device->lock);
+    *kernel = find_kernel(device, hash, launch);
+    pthread_mutex_unlock(&device->lock);
+    if (*kernel)
+        return QN_OK;
     qn_pipeline *pipeline;
-    *kernel = NULL;
     QN_TRY(qn_pipeline_get(device, launch->source, launch->defines, &pipeline));
     pthread_mutex_lock(&device->lock);
-    for (size_t i = 0; i < device->n_kernels && !*kernel; i++)
-        if (device->kernels[i]->pipeline == pipeline && !strcmp(device->kernels[i]->name, launch->function))
-            *kernel = device->kernels[i];
-    const qn_status status = *kernel ? QN_OK : add_kernel(device, pipeline, launch->function, kernel);
+    *kernel = find_kernel(device, hash, launch);
+    const qn_status status = *kernel ? QN_OK : add_kernel(device, hash, pipeline, launch->function, kernel);
     pthread_mutex_unlock(&device->lock);
     return status;
 }
@@ -58,6 +79,10 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
         QN_TRY(QN_CU(driver, cuFuncGetParamInfo, function, 0, &offset, &bytes));
         kernel->args_bytes = bytes;
     }
+    /* The same split between L1 and shared memory for all: an SM changes it only when it is empty, which would keep launches
+     * that may overlap apart. */
+    if (device->info.major >= OVERLAPPED_SINCE)
+        QN_TRY(QN_CU(driver, cuFuncSetAttribute, function, QN_CU_FUNCTION_SHARED_SHARE, 100));
     kernel->function = function;
     return QN_OK;
 }
@@ -133,7 +158,7 @@ qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch
         .shared_bytes = launch->shared_bytes,
         .stream = stream,
         .attributes = &dependent,
-        .n_attributes = launch->dependent && device->info.major >= 9, /* Hopper's; before it launches follow each other */
+        .n_attributes = launch->dependent && device->info.major >= OVERLAPPED_SINCE,
     };
     void *parameters[1];
     memcpy(parameters, &args, sizeof args); /* the driver reads what it points to, and has no const in its prototype */
