@@ -1,0 +1,162 @@
+/* Gated DeltaNet on the GPU: arguments of its kernels, and what they compute. Included by C and by CUDA; launch geometry is
+ * deltanet_cuda.c's.
+ *
+ * A prompt goes through two kernels. qn_gdn_prepare makes, for every chunk of 64 tokens at once, what does not depend on the
+ * state: (I + A)^-1 with beta in its columns, masked and gated scores of q with k, and factors of rows, in a record of
+ * QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance walks the chunks of a sequence in order, a block for 64
+ * values of a value head, with the state in registers:
+ *
+ *     y = v - e^gc k S^T;   v' = (I + A)^-1 beta y;   o = scale (e^gc q S^T + scores v');   S = e^last S + (gated v')^T k
+ *
+ * Operands of products are bfloat16, sums and the state float32. */
+#ifndef QN_KERNELS_DELTANET_DELTANET_CUDA_H
+#define QN_KERNELS_DELTANET_DELTANET_CUDA_H
+
+#include "kernels/launch.h"
+
+/* What the chunk kernels are made for: chunks of 64 tokens, keys of 128 elements, values in slices of 64. */
+enum { QN_GDN_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64 };
+
+/* A record: two tiles of [64][64] bfloat16 in rows of 128 bytes, piece p of 16 bytes of row r at place p ^ (r & 7); of those
+ * only the blocks of 16 rows and columns that are not above the diagonal. Then factors, f32 [64] each, and the decay of a
+ * chunk. */
+enum {
+    QN_GDN_TILE_BYTES = 8192,
+    QN_GDN_RECORD_INVERSE = 0,
+    QN_GDN_RECORD_SCORES = 8192,
+    QN_GDN_RECORD_RECALL = 16384, /* -e^gc_i / |k_i| */
+    QN_GDN_RECORD_KEEP = 16640,   /* e^(gc_last - gc_i) / |k_i| */
+    QN_GDN_RECORD_READ = 16896,   /* scale e^gc_i / |q_i| */
+    QN_GDN_RECORD_DECAY = 17152,  /* e^gc_last */
+    QN_GDN_RECORD = 17408
+};
+
+/* Chunks of several sequences have a place each: chunk c of sequence s, which begins at token t, is t/64 + s + c. */
+typedef struct qn_gdn_chunk_args {
+    QN_GPU(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
+    QN_GPU(const uint16_t) k;    /* the same, k_stride */
+    QN_GPU(const uint16_t) v;    /* [tokens, v_heads, head_v] bf16, v_stride */
+    QN_GPU(const float) g;       /* [tokens, v_heads], gate_stride: log decay, <= 0; below -256 counts as -256 */
+    QN_GPU(const float) beta;    /* the same */
+    QN_GPU(const float) initial; /* [sequences, v_heads, head_v, head_k], or 0: zeros */
+    QN_GPU(float) final;         /* the same, or 0: not wanted; may be initial */
+    QN_GPU(const uint64_t)
+    memory;                           /* [sequences] addresses, or 0. Otherwise a sequence's state is at memory + state_offset
+                                         bytes, before and after, and initial and final are not read */
+    QN_GPU(const uint32_t) positions; /* [sequences] with memory: 0 where a sequence has no tokens yet, whose state is zeros */
+    uint64_t state_offset;
+    QN_GPU(uint16_t) o;                /* [tokens, v_heads, head_v] bf16, o_stride */
+    QN_GPU(unsigned char) records;     /* [tokens/64 + sequences, v_heads, QN_GDN_RECORD] */
+    QN_GPU(const uint32_t) cu_seqlens; /* [sequences + 1], or 0: sequences of `tokens` tokens one after the other */
+    uint32_t tokens, sequences;
+    uint32_t k_heads, v_heads, head_v;
+    uint32_t q_stride, k_stride, v_stride, o_stride, gate_stride;
+    uint32_t tiled;     /* value head h reads key head h mod k_heads; else h k_heads / v_heads */
+    uint32_t normalize; /* q and k are divided by sqrt(sum of squares + 1e-6) */
+    float scale;
+} qn_gdn_chunk_args;
+
+#ifdef __CUDACC__
+QN_DEVICE float *qn_gdn_state_of(const qn_gdn_chunk_args &a, uint32_t sequence)
+{
+    return (float *)((unsigned char *)a.memory[sequence] + a.state_offset);
+}
+#endif
+
+/* ---- Token by token: any key and value dimensions that are multiples of 16, at most 256 ----
+ *
+ * What a layer remembers of a session: its state [v_heads, head_v, head_k] f32 at state_offset bytes of the session's memory,
+ * and at inputs_offset the convolution's inputs [taps, width] f32, row p mod taps that of position p, for the last taps-1
+ * positions at least. width is q and k of all key heads and v of all value heads. Neither is read at position 0. Value head h
+ * reads key head h mod k_heads. */
+
+/* qn_gdn_recurrent - the same function as prepare and advance, token by token, for any number of tokens: takes
+ * qn_gdn_chunk_args without records; q, k, v and o are f32, or bf16 with QN_BF16. */
+
+enum { QN_GDN_ROW_LANES = 4, QN_GDN_RECURRENT_VALUES = 32, QN_GDN_CONV_ROWS = 16, QN_GDN_MAX_TAPS = 8 };
+
+/* qn_gdn_step - one token of each of `rows` sessions, from the products of the layer's input to what its output matrix reads:
+ * convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) factor, beta = sigmoid, delta rule, and RMS norm of
+ * each head times SiLU(gate). State and inputs of each session are brought up to date. */
+typedef struct qn_gdn_step_args {
+    QN_GPU(const float) qkv;          /* [rows, width], qkv_stride: before the convolution */
+    QN_GPU(const float) alpha;        /* [rows, v_heads], alpha_stride */
+    QN_GPU(const float) beta;         /* [rows, v_heads], beta_stride */
+    QN_GPU(const float) gate;         /* [rows, v_heads, head_v], gate_stride */
+    QN_GPU(const float) conv;         /* [taps, width] */
+    QN_GPU(const float) bias;         /* [v_heads] */
+    QN_GPU(const float) factor;       /* [v_heads], < 0 */
+    QN_GPU(const float) norm;         /* [head_v] */
+    QN_GPU(float) out;                /* [rows, v_heads, head_v], out_stride */
+    QN_GPU(const uint64_t) memory;    /* [rows] addresses: each row another session's */
+    QN_GPU(const uint32_t) positions; /* [rows] */
+    uint64_t state_offset, inputs_offset;
+    uint32_t rows, k_heads, v_heads, taps;
+    uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
+    uint32_t grouped; /* head k*rep + r of out is value head r*k_heads + k */
+    float scale, eps;
+} qn_gdn_step_args;
+
+/* qn_gdn_conv - several tokens of each sequence: convolution with SiLU, and gates. The sessions' inputs are brought up to date.
+ * out is f32, or bf16 with QN_BF16. */
+typedef struct qn_gdn_conv_args {
+    QN_GPU(const float) qkv;           /* [rows, width], qkv_stride */
+    QN_GPU(const float) alpha;         /* [rows, v_heads], alpha_stride */
+    QN_GPU(const float) strength;      /* [rows, v_heads], beta_stride: before the sigmoid */
+    QN_GPU(const float) conv;          /* [taps, width] */
+    QN_GPU(const float) bias;          /* [v_heads] */
+    QN_GPU(const float) factor;        /* [v_heads] */
+    QN_GPU(void) out;                  /* [rows, width], out_stride */
+    QN_GPU(float) g;                   /* [rows, v_heads] */
+    QN_GPU(float) beta;                /* [rows, v_heads] */
+    QN_GPU(const uint64_t) memory;     /* [sequences] */
+    QN_GPU(const uint32_t) positions;  /* [sequences]: of the first token */
+    QN_GPU(const uint32_t) cu_seqlens; /* [sequences + 1] */
+    uint64_t inputs_offset;
+    uint32_t sequences, k_heads, v_heads, taps;
+    uint32_t qkv_stride, alpha_stride, beta_stride, out_stride;
+} qn_gdn_conv_args;
+
+/* qn_gdn_norm - RMS norm of each head times SiLU(gate); o is f32, or bf16 with QN_BF16. */
+typedef struct qn_gdn_norm_args {
+    QN_GPU(const void) o;     /* [rows, v_heads, head_v], o_stride */
+    QN_GPU(const float) gate; /* [rows, v_heads, head_v], gate_stride */
+    QN_GPU(const float) norm; /* [head_v] */
+    QN_GPU(float) out;        /* [rows, v_heads, head_v], out_stride */
+    uint32_t rows, k_heads, v_heads;
+    uint32_t o_stride, gate_stride, out_stride;
+    uint32_t grouped; /* as for qn_gdn_step */
+    float eps;
+} qn_gdn_norm_args;
+
+#ifndef __CUDACC__
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* Each fills the launch for its arguments, whose size is known by then; the arguments are passed along with the launch. Sizes
+ * are checked (QN_ERR_INVALID): dimensions as above, v_heads a multiple of k_heads, strides at least a row, what the grid can
+ * be. longest is the number of tokens in the longest sequence. All launches may begin early (qn_launch.dependent). */
+
+/* qn_gdn_gpu_chunk - the two launches of a prompt in bf16 with keys of 128, in order. Addresses are multiples of 16, strides of
+ * 8 elements, head_v of 64. max_shared_bytes is what a block of the device may have (qn_cuda_info). */
+qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *args, size_t longest, uint32_t max_shared_bytes, qn_launch launches[2]);
+
+/* qn_gdn_gpu_record_bytes - what args.records takes. */
+size_t qn_gdn_gpu_record_bytes(size_t tokens, size_t sequences, size_t v_heads);
+
+/* qn_gdn_gpu_state_bytes, qn_gdn_gpu_input_bytes - what a layer remembers of a session. */
+size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v);
+size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
+
+/* bf16 needs head_k 128 in all of these. */
+qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *args, size_t head_k, bool bf16, qn_launch *launch);
+qn_status qn_gdn_gpu_step(const qn_gdn_step_args *args, size_t head_k, size_t head_v, qn_launch *launch);
+qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *args, size_t head_k, size_t head_v, size_t longest, bool bf16,
+                          qn_launch *launch);
+qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *args, size_t head_k, size_t head_v, bool bf16, qn_launch *launch);
+
+#endif
+
+#endif

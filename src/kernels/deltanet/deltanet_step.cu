@@ -1,0 +1,358 @@
+// Gated DeltaNet token by token, in float32: the whole of a layer's memory for one token (qn_gdn_step), and, for several tokens
+// of a sequence, the convolution (qn_gdn_conv), the delta rule (qn_gdn_recurrent) and the gated norm (qn_gdn_norm) each by
+// itself. deltanet_cuda.h says what they compute; matrix units and chunks are deltanet_chunk.cu's.
+//
+// QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are float32, or bfloat16 with QN_BF16.
+//
+// A state's row (a value's keys) belongs to four lanes, which hold runs of 4 keys in turn: so a warp reads 8 rows in pieces of
+// 64 bytes, all of them on their way at once, and a sum over keys is two exchanges.
+#include "kernels/deltanet/deltanet_cuda.h"
+
+#ifndef QN_HEAD_K
+#define QN_HEAD_K 128
+#endif
+#ifndef QN_HEAD_V
+#define QN_HEAD_V 128
+#endif
+
+#ifdef QN_BF16
+typedef uint16_t element;
+#else
+typedef float element;
+#endif
+
+#define LANES QN_GDN_ROW_LANES
+#define RUNS (QN_HEAD_K / (4 * LANES)) // of 4 keys in a lane
+#define LEAST_DECAY -256.0f            // e^-256 is 0 in float32 already
+
+#ifdef QN_BF16
+QN_DEVICE float to_float(element x)
+{
+    return qn_bfloat_to_float(x);
+}
+
+QN_DEVICE element from_float(float x)
+{
+    return qn_float_to_bfloat(x);
+}
+#else
+QN_DEVICE float to_float(element x)
+{
+    return x;
+}
+
+QN_DEVICE element from_float(float x)
+{
+    return x;
+}
+#endif
+
+QN_DEVICE float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+QN_DEVICE float decay_of(float alpha, float bias, float factor)
+{
+    const float x = alpha + bias;
+    return (x > 20.0f ? x : log1pf(expf(x))) * factor;
+}
+
+QN_DEVICE float dot(float4 x, float4 y, float sum)
+{
+    return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
+}
+
+QN_DEVICE float lanes_sum(float x)
+{
+#pragma unroll
+    for (int distance = 1; distance < LANES; distance *= 2)
+        x += __shfl_xor_sync(QN_ALL_LANES, x, distance);
+    return x;
+}
+
+// Of key vectors in shared memory, the sums that a token needs.
+struct key_sums {
+    float q_norm, k_norm, kq;
+};
+
+// Every warp computes them for itself; q and k as they come from the convolution.
+QN_DEVICE key_sums sums_of(const float *q, const float *k, bool normalize)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP;
+    float qq = 0, kk = 0, kq = 0;
+    for (uint32_t i = lane; i < QN_HEAD_K; i += QN_WARP) {
+        qq = fmaf(q[i], q[i], qq);
+        kk = fmaf(k[i], k[i], kk);
+        kq = fmaf(k[i], q[i], kq);
+    }
+    key_sums s;
+    s.q_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(qq) + 1e-6f) : 1.0f;
+    s.k_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(kk) + 1e-6f) : 1.0f;
+    s.kq = qn_warp_sum(kq) * s.q_norm * s.k_norm;
+    return s;
+}
+
+// A token through a row of the state: S = e^g S + v' k^T with v' = beta (v - e^g S k), and the row's S q. S q is taken from the
+// old state, as the new one's is e^g S q + v' (k q).
+QN_DEVICE float step_row(float4 s[RUNS], const float *q, const float *k, const key_sums &sums, float decay, float beta, float v)
+{
+    const uint32_t lane = threadIdx.x % LANES;
+    float recalled = 0, read = 0;
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        recalled = dot(s[i], *(const float4 *)(k + (i * LANES + lane) * 4), recalled);
+        read = dot(s[i], *(const float4 *)(q + (i * LANES + lane) * 4), read);
+    }
+    recalled = lanes_sum(recalled) * (sums.k_norm * decay);
+    read = lanes_sum(read) * (sums.q_norm * decay);
+    const float corrected = beta * (v - recalled), times = corrected * sums.k_norm;
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        const float4 key = *(const float4 *)(k + (i * LANES + lane) * 4);
+        s[i].x = fmaf(times, key.x, decay * s[i].x);
+        s[i].y = fmaf(times, key.y, decay * s[i].y);
+        s[i].z = fmaf(times, key.z, decay * s[i].z);
+        s[i].w = fmaf(times, key.w, decay * s[i].w);
+    }
+    return fmaf(corrected, sums.kq, read);
+}
+
+QN_DEVICE void load_state_row(float4 s[RUNS], const float *row)
+{
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+        s[i] = row ? *(const float4 *)(row + (i * LANES + threadIdx.x % LANES) * 4) : make_float4(0, 0, 0, 0);
+}
+
+QN_DEVICE void store_state_row(float *row, const float4 s[RUNS])
+{
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+        *(float4 *)(row + (i * LANES + threadIdx.x % LANES) * 4) = s[i];
+}
+
+// ---- One token of each session: convolution, norms, gates, delta rule, gated norm ----
+
+#define STEP_THREADS (QN_HEAD_V < 128 ? QN_HEAD_V * LANES : 128 * LANES)
+#define STEP_ROWS (STEP_THREADS / LANES)
+#define PASSES ((QN_HEAD_V + STEP_ROWS - 1) / STEP_ROWS)
+
+struct step_memory {
+    __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V], o[QN_HEAD_V];
+};
+
+// A channel's convolution and SiLU; inputs of positions before this one are in the session's ring.
+QN_DEVICE float convolve(const qn_gdn_step_args &a, const float *ring, uint32_t position, float x, uint32_t width, uint32_t channel)
+{
+    float sum = 0;
+    for (uint32_t back = a.taps - 1; back > 0; back--)
+        if (back <= position)
+            sum = fmaf(a.conv[(a.taps - 1 - back) * width + channel], ring[(position - back) % a.taps * width + channel], sum);
+    sum = fmaf(a.conv[(a.taps - 1) * width + channel], x, sum);
+    return sum * sigmoid(sum);
+}
+
+// A block for a value head (x) and a row (y).
+extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __grid_constant__ qn_gdn_step_args a)
+{
+    __shared__ step_memory m;
+    const uint32_t head = blockIdx.x, row = blockIdx.y, k_head = head % a.k_heads;
+    const uint32_t keys = a.k_heads * QN_HEAD_K, width = 2 * keys + a.v_heads * QN_HEAD_V;
+    const uint32_t position = a.positions[row], warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
+    unsigned char *memory = (unsigned char *)a.memory[row];
+    float *state = (float *)(memory + a.state_offset) + (size_t)head * QN_HEAD_V * QN_HEAD_K;
+    float *ring = (float *)(memory + a.inputs_offset);
+    // Nothing before this kernel writes this layer's memory: the state is on its way before the row is there.
+    float4 s[PASSES][RUNS];
+#pragma unroll
+    for (int p = 0; p < PASSES; p++) {
+        const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
+        load_state_row(s[p], position && value < QN_HEAD_V ? state + value * QN_HEAD_K : nullptr);
+    }
+    qn_wait_for_previous();
+    qn_let_next_begin();
+    const float *input = a.qkv + (size_t)row * a.qkv_stride;
+    for (uint32_t i = threadIdx.x; i < 2 * QN_HEAD_K + QN_HEAD_V; i += STEP_THREADS) {
+        const uint32_t channel = i < QN_HEAD_K       ? k_head * QN_HEAD_K + i
+                                 : i < 2 * QN_HEAD_K ? keys + k_head * QN_HEAD_K + i - QN_HEAD_K
+                                                     : 2 * keys + head * QN_HEAD_V + i - 2 * QN_HEAD_K;
+        const float x = input[channel], y = convolve(a, ring, position, x, width, channel);
+        if (i >= 2 * QN_HEAD_K || head < a.k_heads) // one of the heads that share a key head
+            ring[position % a.taps * width + channel] = x;
+        if (i < QN_HEAD_K)
+            m.q[i] = y;
+        else if (i < 2 * QN_HEAD_K)
+            m.k[i - QN_HEAD_K] = y;
+        else
+            m.v[i - 2 * QN_HEAD_K] = y;
+    }
+    const float g = decay_of(a.alpha[(size_t)row * a.alpha_stride + head], a.bias[head], a.factor[head]);
+    const float decay = expf(fminf(g, 0.0f)), beta = sigmoid(a.beta[(size_t)row * a.beta_stride + head]);
+    __syncthreads();
+    const key_sums sums = sums_of(m.q, m.k, true);
+#pragma unroll
+    for (int p = 0; p < PASSES; p++) {
+        const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
+        const bool there = value < QN_HEAD_V;
+        const float o = step_row(s[p], m.q, m.k, sums, decay, beta, there ? m.v[value] : 0.0f) * a.scale;
+        if (there) {
+            store_state_row(state + value * QN_HEAD_K, s[p]);
+            if (threadIdx.x % LANES == 0)
+                m.o[value] = o;
+        }
+    }
+    __syncthreads();
+    float squares = 0;
+    for (uint32_t i = lane; i < QN_HEAD_V; i += QN_WARP)
+        squares = fmaf(m.o[i], m.o[i], squares);
+    const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
+    const uint32_t repeat = a.v_heads / a.k_heads, place = a.grouped ? k_head * repeat + head / a.k_heads : head;
+    for (uint32_t i = warp * QN_WARP + lane; i < QN_HEAD_V; i += STEP_THREADS) {
+        const float z = a.gate[(size_t)row * a.gate_stride + head * QN_HEAD_V + i];
+        a.out[(size_t)row * a.out_stride + place * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * sigmoid(z));
+    }
+}
+
+// ---- Several tokens of a sequence ----
+
+#define CONV_ROWS QN_GDN_CONV_ROWS
+#define MAX_TAPS QN_GDN_MAX_TAPS
+
+// A block for a head of q, of k or of v (x), CONV_ROWS tokens (y) and a sequence (z); a thread for a channel.
+extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args a)
+{
+    qn_wait_for_previous();
+    const uint32_t first = a.cu_seqlens[blockIdx.z], n = a.cu_seqlens[blockIdx.z + 1] - first, begin = blockIdx.y * CONV_ROWS;
+    if (begin >= n)
+        return;
+    const uint32_t keys = a.k_heads * QN_HEAD_K, width = 2 * keys + a.v_heads * QN_HEAD_V, head = blockIdx.x;
+    const bool is_value = head >= 2 * a.k_heads;
+    const uint32_t channels = is_value ? QN_HEAD_V : QN_HEAD_K, end = begin + CONV_ROWS < n ? begin + CONV_ROWS : n;
+    const uint32_t offset = is_value ? 2 * keys + (head - 2 * a.k_heads) * QN_HEAD_V : head * QN_HEAD_K;
+    const uint32_t position = a.positions[blockIdx.z];
+    float *ring = (float *)((unsigned char *)a.memory[blockIdx.z] + a.inputs_offset);
+    for (uint32_t i = threadIdx.x; i < channels; i += blockDim.x) {
+        const uint32_t channel = offset + i;
+        const float *input = a.qkv + (size_t)first * a.qkv_stride + channel;
+        float weights[MAX_TAPS], window[MAX_TAPS]; // of tokens 0, 1, … back; zeros beyond the taps
+#pragma unroll
+        for (uint32_t back = 0; back < MAX_TAPS; back++) {
+            const bool there = back < a.taps;
+            weights[back] = there ? a.conv[(a.taps - 1 - back) * width + channel] : 0.0f;
+            window[back] = !there || back == 0         ? 0.0f
+                           : back <= begin              ? input[(size_t)(begin - back) * a.qkv_stride]
+                           : back <= begin + position ? ring[(position + begin - back) % a.taps * width + channel]
+                                                      : 0.0f;
+        }
+        for (uint32_t row = begin; row < end; row++) {
+            float sum = 0;
+            window[0] = input[(size_t)row * a.qkv_stride];
+#pragma unroll
+            for (int back = MAX_TAPS - 1; back >= 0; back--)
+                sum = fmaf(weights[back], window[back], sum);
+            ((element *)a.out)[(size_t)(first + row) * a.out_stride + channel] = from_float(sum * sigmoid(sum));
+#pragma unroll
+            for (int back = MAX_TAPS - 1; back > 0; back--)
+                window[back] = window[back - 1];
+        }
+        // The block that has read the ring writes it.
+        for (uint32_t row = n < a.taps - 1 ? 0 : n - (a.taps - 1); begin == 0 && row < n; row++)
+            ring[(position + row) % a.taps * width + channel] = input[(size_t)row * a.qkv_stride];
+    }
+    if (is_value)
+        for (uint32_t row = begin + threadIdx.x; row < end; row += blockDim.x) {
+            const uint32_t v_head = head - 2 * a.k_heads;
+            const size_t at = first + row, to = at * a.v_heads + v_head;
+            a.g[to] = decay_of(a.alpha[at * a.alpha_stride + v_head], a.bias[v_head], a.factor[v_head]);
+            a.beta[to] = sigmoid(a.strength[at * a.beta_stride + v_head]);
+        }
+}
+
+#define RECURRENT_VALUES QN_GDN_RECURRENT_VALUES
+#define RECURRENT_THREADS (RECURRENT_VALUES * LANES)
+#define RECURRENT_TOKENS 8 // brought into shared memory at a time
+
+struct recurrent_memory {
+    __align__(16) float q[RECURRENT_TOKENS][QN_HEAD_K], k[RECURRENT_TOKENS][QN_HEAD_K];
+    float v[RECURRENT_TOKENS][RECURRENT_VALUES], decay[RECURRENT_TOKENS], beta[RECURRENT_TOKENS];
+};
+
+// A block for some values (x) of a value head (y) of a sequence (z).
+extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent(const __grid_constant__ qn_gdn_chunk_args a)
+{
+    __shared__ recurrent_memory m;
+    qn_wait_for_previous();
+    const uint32_t sequence = blockIdx.z, head = blockIdx.y, value = blockIdx.x * RECURRENT_VALUES + threadIdx.x / LANES;
+    const uint32_t k_head = a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
+    const uint32_t first = a.cu_seqlens ? a.cu_seqlens[sequence] : sequence * a.tokens;
+    const uint32_t n = a.cu_seqlens ? a.cu_seqlens[sequence + 1] - first : a.tokens;
+    const size_t at = ((size_t)head * a.head_v + value) * QN_HEAD_K, all = (size_t)a.v_heads * a.head_v * QN_HEAD_K;
+    const bool there = value < a.head_v;
+    const float *initial = a.memory ? (a.positions[sequence] ? qn_gdn_state_of(a, sequence) : nullptr)
+                           : a.initial ? a.initial + sequence * all
+                                       : nullptr;
+    float *final = a.memory ? qn_gdn_state_of(a, sequence) : a.final ? a.final + sequence * all : nullptr;
+    float4 s[RUNS];
+    load_state_row(s, initial && there ? initial + at : nullptr);
+    for (uint32_t begin = 0; begin < n; begin += RECURRENT_TOKENS) {
+        const uint32_t tokens = n - begin < RECURRENT_TOKENS ? n - begin : RECURRENT_TOKENS;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < tokens * QN_HEAD_K; i += RECURRENT_THREADS) {
+            const uint32_t token = i / QN_HEAD_K, x = k_head * QN_HEAD_K + i % QN_HEAD_K;
+            m.q[token][i % QN_HEAD_K] = to_float(((const element *)a.q)[(size_t)(first + begin + token) * a.q_stride + x]);
+            m.k[token][i % QN_HEAD_K] = to_float(((const element *)a.k)[(size_t)(first + begin + token) * a.k_stride + x]);
+        }
+        for (uint32_t i = threadIdx.x; i < tokens * RECURRENT_VALUES; i += RECURRENT_THREADS) {
+            const uint32_t token = i / RECURRENT_VALUES, x = blockIdx.x * RECURRENT_VALUES + i % RECURRENT_VALUES;
+            m.v[token][i % RECURRENT_VALUES] =
+                x < a.head_v
+                    ? to_float(((const element *)a.v)[(size_t)(first + begin + token) * a.v_stride + head * a.head_v + x])
+                    : 0.0f;
+        }
+        if (threadIdx.x < tokens) {
+            const size_t gate = (size_t)(first + begin + threadIdx.x) * a.gate_stride + head;
+            m.decay[threadIdx.x] = expf(fminf(fmaxf(a.g[gate], LEAST_DECAY), 0.0f));
+            m.beta[threadIdx.x] = a.beta[gate];
+        }
+        __syncthreads();
+        for (uint32_t token = 0; token < tokens; token++) {
+            const key_sums sums = sums_of(m.q[token], m.k[token], a.normalize);
+            const float o = step_row(s, m.q[token], m.k[token], sums, m.decay[token], m.beta[token],
+                                     m.v[token][threadIdx.x / LANES]) *
+                            a.scale;
+            if (there && threadIdx.x % LANES == 0)
+                ((element *)a.o)[(size_t)(first + begin + token) * a.o_stride + head * a.head_v + value] = from_float(o);
+        }
+    }
+    if (final && there)
+        store_state_row(final + at, s);
+}
+
+// A warp for a row's head: x blocks of 4 warps, y rows.
+extern "C" __global__ void __launch_bounds__(4 * QN_WARP) qn_gdn_norm(const __grid_constant__ qn_gdn_norm_args a)
+{
+    const uint32_t head = blockIdx.x * 4 + threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
+    const size_t row = blockIdx.y;
+    qn_wait_for_previous();
+    if (head >= a.v_heads)
+        return;
+    float x[(QN_HEAD_V + QN_WARP - 1) / QN_WARP], squares = 0;
+#pragma unroll
+    for (uint32_t i = 0; i * QN_WARP < QN_HEAD_V; i++) {
+        const uint32_t at = i * QN_WARP + lane;
+        x[i] = at < QN_HEAD_V ? to_float(((const element *)a.o)[row * a.o_stride + head * QN_HEAD_V + at]) : 0.0f;
+        squares = fmaf(x[i], x[i], squares);
+    }
+    const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
+    const uint32_t repeat = a.v_heads / a.k_heads;
+    const uint32_t place = a.grouped ? head % a.k_heads * repeat + head / a.k_heads : head;
+#pragma unroll
+    for (uint32_t i = 0; i * QN_WARP < QN_HEAD_V; i++) {
+        const uint32_t at = i * QN_WARP + lane;
+        if (at < QN_HEAD_V) {
+            const float z = a.gate[row * a.gate_stride + head * QN_HEAD_V + at];
+            a.out[row * a.out_stride + place * QN_HEAD_V + at] = x[i] * factor * a.norm[at] * (z * sigmoid(z));
+        }
+    }
+}
