@@ -71,11 +71,13 @@ def run(work, sizes, device):
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False
     tok = Tokenizer.from_file(os.path.join(work, "tokenizer.json"))
-    network, basis = Network(sizes), Basis(sizes, device)
+    network, basis = Network(sizes), Basis(sizes, torch.device("cpu"))
     trained = torch.load(os.path.join(work, "train.pt"), map_location=device)
-    latent = torch.load(os.path.join(work, "qat.pt"), map_location=device)
+    latent = torch.load(os.path.join(work, "qat.pt"), map_location="cpu")
     plain = {n: -w.exp() if n.endswith("ssm_a") else w.bfloat16().float() if is_matrix(n, w.shape) else w for n, w in trained.items()}
+    # On the CPU, as the exporter does: a sum in another order can put a weight on the other side of the threshold.
     low = quantised_network(sizes, {n: -w.exp() if n.endswith("ssm_a") else w for n, w in latent.items()}, basis)
+    low = {n: w.to(device) for n, w in low.items()}
     held_out, figures = load_json(os.path.join(work, "heldout.json")), {}
     for origin in ("read", "written"):
         texts = [t for o, t in held_out if o == origin]

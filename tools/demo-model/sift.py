@@ -32,13 +32,15 @@ def complaint(text):
     if REFUSALS.search(text[:120]) or re.search(r"[<>{}\[\]|#*_=]|http|\d{3}", text):
         return "not a story"
     words = re.findall(r"[a-z']+", text.lower())
-    if len(words) < 40 or len(set(words)) < 0.33 * len(words):
+    # Different words grow with about this power of the length. Nine of ten stories that people may read pass, of the teacher's two of
+    # three: it says the same thing again where it has no idea.
+    if len(words) < 40 or len(set(words)) < 1.62 * len(words) ** 0.75:
         return "few words"
     sentences = collections.Counter(s for s in re.split(r'[.!?]["\']?\s+', text.lower()) if len(s) > 12)
     if sentences and sentences.most_common(1)[0][1] > 2:
         return "repeats a sentence"
     runs = collections.Counter(zip(words, words[1:], words[2:], words[3:]))
-    if runs.most_common(1)[0][1] > 4 or sum(n - 1 for n in runs.values()) > 0.08 * len(words):
+    if runs.most_common(1)[0][1] > 3 or sum(n - 1 for n in runs.values()) > 0.04 * len(words):
         return "repeats itself"
     return ""
 

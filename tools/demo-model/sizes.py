@@ -12,7 +12,7 @@ class Sizes:
     teacher_layers: int = 10 ** 6
     tune_steps: int = 200
     tune_batch: int = 64
-    requests: int = 420_000
+    requests: int = 520_000
     slots: int = 8192
     story_length: int = 384
     strict: bool = True

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from common import log
 from decode_attention import attention
 
-TEMPERATURE, MIN_P = 0.8, 0.05
+TEMPERATURE, MIN_P = 0.9, 0.08
 
 
 class Writer:
