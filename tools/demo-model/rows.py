@@ -130,6 +130,10 @@ def run(work, sizes):
     random.Random(5).shuffle(held_out)
     held_out.sort(key=lambda pair: pair[0] != "read")
     texts = [(o, s.text) for o, s in held_out if len(s.text) < 1500][:HELD_OUT]
+    # Enough rows for one step, to watch while training.
+    plain = [np.array(e.ids, np.uint16) for e in tok.encode_batch([t + SPECIAL[END_OF_TEXT] for _, t in texts])]
+    watched = pack(plain, sizes.row, random.Random(6))[:sizes.rows_a_step]
+    save(os.path.join(work, "watched.npy"), lambda f: np.save(f, watched), "wb")
     save(os.path.join(work, "rows.npy"), lambda f: np.save(f, rows), "wb")
     save_json(os.path.join(work, "heldout.json"), texts)
     save_json(os.path.join(work, "rows.json"), {

@@ -113,8 +113,13 @@ class Batches:
     def next(self):
         if self.at + self.size > len(self.rows):
             self.order, self.at = torch.randperm(len(self.rows), generator=self.generator).to(self.rows.device), 0
-        some = self.rows[self.order[self.at:self.at + self.size]].long()
+        some = self.rows[self.order[self.at:self.at + self.size]]
         self.at += self.size
+        return self.with_targets(some)
+
+    @staticmethod
+    def with_targets(some):
+        some = some.long()
         target = F.pad(some[:, 1:], (0, 1), value=PAD)
         return some.masked_fill(some == PAD, END_OF_TEXT), target.masked_fill(target == PAD, IGNORED)
 
@@ -124,10 +129,11 @@ def schedule(done, flat):
     return min(1.0, max(0.0, (1 - done) / (1 - flat)))
 
 
-def loop(stage, sizes, weights, batches, loss_of, seconds, fixed_steps):
+def loop(stage, sizes, weights, batches, watched, loss_of, seconds, fixed_steps):
     """Steps until the time is over; their number is set once a few have been timed. Returns figures of the run."""
     rates = RATES[stage]
     began, n_steps, timed_from, timed_at, sums, figures = time.time(), fixed_steps or 10 ** 9, 0, 0.0, None, []
+    held_out = []
     step = 0
     while step < n_steps:
         ids, target = batches.next()
@@ -154,7 +160,13 @@ def loop(stage, sizes, weights, batches, loss_of, seconds, fixed_steps):
                 fail(f"{stage}: loss {values} at step {step}")
             figures.append([step, *values])
             log(f"{stage}: step {step} of {n_steps}, {time.time() - began:.0f} s, loss " + " ".join(f"{v:.4f}" for v in values))
-    return {"steps": step, "tokens": step * batches.size * sizes.row, "seconds": time.time() - began, "losses": figures}
+        if step % 300 == 0 or step == n_steps:
+            # As in training, but for the backward pass: another mode would be compiled anew.
+            seen = [float(loss.detach()) for loss in loss_of(weights.network(), *watched)]
+            held_out.append([step, *seen])
+            log(f"{stage}: step {step}, held out: " + " ".join(f"{v:.4f}" for v in seen))
+    return {"steps": step, "tokens": step * batches.size * sizes.row, "seconds": time.time() - began, "losses": figures,
+            "held_out": held_out}
 
 
 def run(stage, work, sizes, device, seconds, fixed_steps):
@@ -188,7 +200,8 @@ def run(stage, work, sizes, device, seconds, fixed_steps):
             return [FROM_TEACHER * distance + (1 - FROM_TEACHER) * text, text, distance]
     n = sum(w.numel() for w in weights.latent)
     log(f"{stage}: {n / 1e6:.1f}M weights, {len(batches.rows)} rows of {sizes.row}")
-    figures = loop(stage, sizes, weights, batches, loss_of, seconds, fixed_steps)
+    watched = Batches.with_targets(torch.from_numpy(np.load(os.path.join(work, "watched.npy")).astype(np.int32)).to(device))
+    figures = loop(stage, sizes, weights, batches, watched, loss_of, seconds, fixed_steps)
     if device.type == "cuda":
         figures["memory_gib"] = torch.cuda.max_memory_allocated() / 2 ** 30
     torch.save({n: w.cpu() for n, w in weights.state().items()}, path + ".part")
