@@ -48,6 +48,7 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
+    const char *device;    /* what runs the model: NULL or "cpu" */
     int n_threads;         /* 0: as many as there are physical cores; at most 1024 */
     bool vocab_only;       /* read the tokeniser alone: a file without tensors is enough, and sessions are refused */
     bool skip_weight_scan; /* do not look for infinities and NaN in the weights */

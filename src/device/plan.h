@@ -1,6 +1,6 @@
 /* The plan: a model as a flat array of fused operations over buffers that are already placed.
  *
- * model/ builds a plan once after loading; a device's executor (device/cpu/executor.h) runs it over a batch of rows. A row is
+ * model/ builds a plan once after loading; a device (device.h) runs it over a batch of rows. A row is
  * one token of one session at one position; rows of a session stand together, in rising positions. Nothing is allocated while
  * it runs.
  *
@@ -113,6 +113,7 @@ typedef struct qn_row {
     uint32_t position;
     const qn_kv_view *cache;
     const qn_recurrent_layer *recurrent; /* [n_layers], or NULL where the model has no such layers */
+    struct qn_memory *memory;            /* what both are of (device.h): a device other than the CPU has only this */
 } qn_row;
 
 /* One run of the plan. The caller has checked tokens and positions. */

@@ -6,6 +6,7 @@
 #include "cache/kv.h"
 #include "cache/recurrent.h"
 #include "device/cpu/executor.h"
+#include "device/device.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 #include "quern/quern.h"
@@ -22,7 +23,7 @@ struct qn_model {
     qn_kernels kernels;
     unsigned cpu;
     qn_team *team;
-    qn_executor *executor;
+    qn_device *device;
     qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of caches, by bits; made when the first session asks */
     uint8_t **packed;                          /* [n_packed] copies that the plan's matrices point to */
     size_t n_packed, cap_packed;
@@ -40,17 +41,16 @@ struct qn_model {
 typedef struct qn_checkpoint {
     uint32_t length;
     qn_token pending;
-    qn_recurrent recurrent; /* zeroed where the model has no recurrent layers, as is what follows: */
-    qn_kv_open open;        /* others can compute again what their caches miss */
+    qn_memory_mark *mark; /* NULL where the model has no recurrent layers: others can compute again what their caches miss */
 } qn_checkpoint;
 
 enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
 
 struct qn_session {
     qn_model *model;
-    const qn_kv_format *format; /* of kv: what was asked for, or f16 where the model's head size has no codes */
-    qn_kv kv;
-    qn_recurrent recurrent; /* zeroed where the model has no recurrent layers */
+    const qn_kv_format *format; /* of the cache: what was asked for, or f16 where the model's head size has no codes */
+    qn_memory *memory;
+    bool is_recurrent; /* some of its layers are */
     uint32_t n_ctx, n_batch, length;
     qn_token *tokens;           /* [n_ctx] what it holds, for the repetition penalty */
     qn_token pending;           /* generated and not evaluated, or QN_NO_TOKEN */
@@ -73,11 +73,15 @@ qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
+/* qn_model_open_device - the device of that name, with the plan, kernels and team that the model has; weights are still to be
+ * uploaded, where it asks for that. */
+qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
+
 /* qn_session_append - qn_session_eval, which leaves a request to cancel standing for the caller to clear. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
 
-/* qn_session_add_checkpoint - room for one more checkpoint, the oldest making way if need be; its length, pending token,
- * recurrent memory and halves are the caller's to fill. */
+/* qn_session_add_checkpoint - room for one more checkpoint, the oldest making way if need be; its length, pending token
+ * and mark are the caller's to fill. */
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
 
 /* qn_model_fingerprint - a number that tells models apart: xxHash64 of what the file says of hyper-parameters, of tensor names,

@@ -74,6 +74,18 @@ static void count_weights(qn_model *model)
     }
 }
 
+/* Weights to where the device reads them. */
+static qn_status place_tensor(qn_model *model, const qn_gguf_tensor *tensor)
+{
+    bool taken;
+    if (!model->device->calls->upload)
+        return qn_pack_tensor(model, tensor);
+    QN_TRY(model->device->calls->upload(model->device, tensor->data, &taken));
+    if (taken)
+        qn_gguf_release(model->file, tensor);
+    return QN_OK;
+}
+
 /* Tensor by tensor, so that no more than one is in memory twice. */
 static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
 {
@@ -84,7 +96,7 @@ static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
         const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
         if (!params->skip_weight_scan)
             QN_TRY(qn_scan_tensor(model->file, tensor, model->team, params->on_progress, params->user, &done, total));
-        QN_TRY(qn_pack_tensor(model, tensor));
+        QN_TRY(place_tensor(model, tensor));
     }
     return QN_OK;
 }
@@ -96,7 +108,7 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
     qn_kernels_init(&model->kernels, model->cpu);
     const int cores = qn_cpu_cores() < QN_TEAM_MAX ? qn_cpu_cores() : QN_TEAM_MAX;
     QN_TRY(qn_team_create(params->n_threads ? params->n_threads : cores, &model->team));
-    QN_TRY(qn_executor_create(model->team, &model->kernels, &model->plan, &model->executor));
+    QN_TRY(qn_model_open_device(model, params));
     QN_TRY(prepare_weights(model, params));
     count_weights(model);
     if (pthread_mutex_init(&model->lock, NULL))
@@ -139,7 +151,8 @@ void qn_model_free(qn_model *model)
 {
     if (!model)
         return;
-    qn_executor_free(model->executor);
+    if (model->device)
+        model->device->calls->free(model->device);
     qn_team_free(model->team);
     qn_plan_free(&model->plan);
     for (size_t bits = 0; bits <= QN_KV_MAX_BITS; bits++)

@@ -7,24 +7,27 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 128, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
+enum { DEFAULT_CTX = 4096, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
-/* Room in the model's plan for this session's steps; the lock is held. */
+/* Room on the model's device for this session's steps; the lock is held. */
 static qn_status reserve(qn_session *session)
 {
-    return qn_plan_reserve(&session->model->plan, &session->model->kernels.matmul, session->n_batch, session->n_ctx);
+    qn_device *device = session->model->device;
+    return device->calls->reserve(device, session->n_batch, session->n_ctx);
 }
 
 static qn_status create(qn_session *session)
 {
-    const qn_hparams *h = &session->model->hparams;
-    const qn_plan *plan = &session->model->plan;
+    qn_device *device = session->model->device;
     qn_kv_codecs codecs;
     QN_TRY(qn_model_kv_codecs(session->model, session->format, &codecs));
-    const qn_kv_shape shape = { plan->is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim };
-    QN_TRY(qn_kv_create(&session->kv, &shape, session->n_ctx, session->n_batch, codecs));
-    if (plan->recurrent.n_v_heads)
-        QN_TRY(qn_recurrent_create(&session->recurrent, &plan->recurrent, plan->is_recurrent, h->n_layers));
+    const qn_memory_params params = { .n_layers = session->model->hparams.n_layers,
+                                      .n_ctx = session->n_ctx,
+                                      .n_batch = session->n_batch,
+                                      .key_codec = codecs.keys,
+                                      .value_codec = codecs.values };
+    QN_TRY(device->calls->memory_new(device, &params, &session->memory));
+    session->is_recurrent = session->model->plan.recurrent.n_v_heads > 0;
     QN_TRY(qn_alloc(&session->checkpoints, session->max_checkpoints, sizeof *session->checkpoints, "session"));
     QN_TRY(qn_alloc(&session->tokens, session->n_ctx, sizeof *session->tokens, "session"));
     QN_TRY(qn_alloc(&session->rows, session->n_batch, sizeof *session->rows, "session"));
@@ -50,7 +53,7 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     const qn_session_params defaults = { 0 };
     params = params ? params : &defaults;
     *out = NULL;
-    if (!model->executor)
+    if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded as a vocabulary alone, there is nothing to run", qn_gguf_path(model->file));
     const qn_kv_format *format;
     QN_TRY(qn_model_kv_format(model, params->kv, &format));
@@ -68,7 +71,7 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     session->model = model;
     session->format = format;
     session->n_ctx = params->n_ctx ? params->n_ctx : n_ctx_train < DEFAULT_CTX ? n_ctx_train : DEFAULT_CTX;
-    session->n_batch = params->n_batch ? params->n_batch : DEFAULT_BATCH;
+    session->n_batch = params->n_batch ? params->n_batch : (uint32_t)model->device->batch;
     session->n_batch = session->n_batch < session->n_ctx ? session->n_batch : session->n_ctx;
     session->max_checkpoints = params->n_checkpoints ? params->n_checkpoints : DEFAULT_CHECKPOINTS;
     session->pending = QN_NO_TOKEN;
@@ -86,12 +89,11 @@ void qn_session_free(qn_session *session)
 {
     if (!session)
         return;
-    qn_kv_free(&session->kv);
-    qn_recurrent_free(&session->recurrent);
-    for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++) {
-        qn_recurrent_free(&session->checkpoints[i].recurrent);
-        qn_kv_open_free(&session->checkpoints[i].open);
-    }
+    for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++)
+        if (session->checkpoints[i].mark)
+            session->memory->calls->mark_free(session->checkpoints[i].mark);
+    if (session->memory)
+        session->memory->calls->free(session->memory);
     qn_free(session->checkpoints);
     qn_free(session->tokens);
     qn_free(session->rows);
@@ -129,7 +131,7 @@ const char *qn_session_kv(const qn_session *session)
 
 uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)
 {
-    return qn_kv_bytes(&session->kv, length) + session->recurrent.total_bytes;
+    return session->memory->calls->bytes(session->memory, length);
 }
 
 /* ---- Going back ---- */
@@ -138,11 +140,8 @@ qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out)
 {
     const bool full = session->n_checkpoints == session->max_checkpoints;
     qn_checkpoint *memory = &session->checkpoints[full ? 0 : session->n_checkpoints];
-    if (session->recurrent.layers && !memory->recurrent.layers)
-        QN_TRY(qn_recurrent_create(&memory->recurrent, &session->recurrent.shape, session->model->plan.is_recurrent,
-                                   session->recurrent.n_layers));
-    if (session->recurrent.layers && !memory->open.halves)
-        QN_TRY(qn_kv_open_new(&memory->open, &session->kv));
+    if (session->is_recurrent && !memory->mark)
+        QN_TRY(session->memory->calls->mark_new(session->memory, &memory->mark));
     const qn_checkpoint slot = *memory;
     if (full)
         memmove(session->checkpoints, session->checkpoints + 1, --session->n_checkpoints * sizeof slot);
@@ -159,28 +158,33 @@ qn_status qn_session_checkpoint(qn_session *session)
     if (!checkpoint || checkpoint->length != session->length) {
         QN_TRY(qn_session_add_checkpoint(session, &checkpoint));
         checkpoint->length = session->length;
-        qn_recurrent_copy(&checkpoint->recurrent, &session->recurrent);
-        qn_kv_open_keep(&checkpoint->open, &session->kv, session->length);
+        const qn_status status =
+            checkpoint->mark ? session->memory->calls->mark_keep(checkpoint->mark, session->memory, session->length) : QN_OK;
+        if (status != QN_OK) {
+            session->n_checkpoints--;
+            return status;
+        }
     }
     checkpoint->pending = session->pending;
     return QN_OK;
 }
 
 /* Whether recurrent memory of `held` tokens can be made that of the first `length` by forgetting rows of its open chunk. */
-static bool covers(uint32_t held, uint32_t length)
+static bool covers(const qn_session *session, uint32_t held, uint32_t length)
 {
-    return length <= held && held - length < qn_recurrent_open(held);
+    return length <= held && held - length < session->memory->calls->open(held);
 }
 
 /* The checkpoint from which what the first `length` tokens leave can be had: `present` where the session itself will do, or
  * NULL. */
 static const qn_checkpoint *find_memory(const qn_session *session, uint32_t length, const qn_checkpoint *present)
 {
-    if (covers(session->length, length) && qn_kv_reach(&session->kv, length) == length)
+    const qn_memory_calls *calls = session->memory->calls;
+    if (covers(session, session->length, length) && calls->reach(session->memory, length) == length)
         return present;
     for (uint32_t i = session->n_checkpoints; i-- > 0;) {
         const qn_checkpoint *checkpoint = &session->checkpoints[i];
-        if (covers(checkpoint->length, length) && qn_kv_open_reach(&checkpoint->open, length))
+        if (covers(session, checkpoint->length, length) && calls->mark_covers(checkpoint->mark, length))
             return checkpoint;
     }
     return NULL;
@@ -191,7 +195,7 @@ uint32_t qn_session_reach(const qn_session *session, uint32_t length)
     if (length >= session->length)
         return session->length;
     const qn_checkpoint present = { 0 };
-    if (!session->recurrent.layers || find_memory(session, length, &present))
+    if (!session->is_recurrent || find_memory(session, length, &present))
         return length;
     uint32_t reach = 0;
     for (uint32_t i = 0; i < session->n_checkpoints && session->checkpoints[i].length < length; i++)
@@ -200,9 +204,9 @@ uint32_t qn_session_reach(const qn_session *session, uint32_t length)
 }
 
 /* "65 to 70, " */
-static size_t print_lengths(char *text, size_t size, uint32_t held)
+static size_t print_lengths(const qn_session *session, char *text, size_t size, uint32_t held)
 {
-    const unsigned first = held - (uint32_t)qn_recurrent_open(held) + 1;
+    const unsigned first = held - (uint32_t)session->memory->calls->open(held) + 1;
     const int n = snprintf(text, size, "%u to %u, ", first, (unsigned)held);
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
@@ -210,9 +214,9 @@ static size_t print_lengths(char *text, size_t size, uint32_t held)
 static qn_status cannot_go_back(const qn_session *session, uint32_t length)
 {
     char lengths[256]; /* room for at least eight; the newest are named first */
-    size_t used = print_lengths(lengths, sizeof lengths, session->length);
+    size_t used = print_lengths(session, lengths, sizeof lengths, session->length);
     for (uint32_t i = session->n_checkpoints; i-- > 0;)
-        used += print_lengths(lengths + used, sizeof lengths - used, session->checkpoints[i].length);
+        used += print_lengths(session, lengths + used, sizeof lengths - used, session->checkpoints[i].length);
     lengths[used] = '\0';
     return qn_fail(QN_ERR_UNSUPPORTED,
                    "session: of %u tokens it cannot go back to %u: recurrent layers have closed that chunk, which cannot be "
@@ -240,21 +244,22 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     for (size_t i = 0; i < n; i++)
         session->rows[i] = (qn_row){ .token = tokens[i],
                                      .position = session->length + (uint32_t)i,
-                                     .cache = &session->kv.view,
-                                     .recurrent = session->recurrent.layers };
+                                     .cache = session->memory->cache,
+                                     .recurrent = session->memory->recurrent,
+                                     .memory = session->memory };
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     pthread_mutex_lock(&session->model->lock);
     /* Another session may have failed to reserve more, and left nothing. */
-    const qn_status status = reserve(session);
+    qn_status status = reserve(session);
     if (status == QN_OK)
-        qn_executor_run(session->model->executor, &step);
+        status = session->model->device->calls->run(session->model->device, &step);
     pthread_mutex_unlock(&session->model->lock);
     if (status != QN_OK)
         return status;
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* which they may be */
     session->length += (uint32_t)n;
-    qn_kv_appended(&session->kv, session->length);
+    session->memory->calls->appended(session->memory, session->length);
     session->pending = QN_NO_TOKEN;
     return QN_OK;
 }
@@ -300,24 +305,18 @@ static qn_status go_back_recurrent(qn_session *session, uint32_t length)
 {
     const qn_checkpoint present = { 0 };
     const qn_checkpoint *memory = find_memory(session, length, &present);
-    if (!length) {
-        qn_recurrent_reset(&session->recurrent);
-        return QN_OK;
-    }
+    if (!length)
+        return session->memory->calls->reset(session->memory);
     if (!memory)
         return cannot_go_back(session, length);
-    if (memory != &present) {
-        qn_recurrent_copy(&session->recurrent, &memory->recurrent);
-        qn_kv_open_take(&memory->open, &session->kv, memory->length);
-    }
-    return QN_OK;
+    return memory == &present ? QN_OK : session->memory->calls->mark_take(memory->mark, session->memory, memory->length);
 }
 
 /* The cache as that of the first `length` tokens. Of codes, a few at the end may have to be evaluated once more. */
 static qn_status go_back(qn_session *session, uint32_t length)
 {
-    const uint32_t reach = (uint32_t)qn_kv_reach(&session->kv, length);
-    qn_kv_cut(&session->kv, reach);
+    const uint32_t reach = (uint32_t)session->memory->calls->reach(session->memory, length);
+    session->memory->calls->cut(session->memory, reach);
     session->length = reach;
     while (session->length < length) {
         const uint32_t left = length - session->length;
@@ -334,7 +333,7 @@ qn_status qn_session_truncate(qn_session *session, uint32_t length)
                        (unsigned)length);
     if (length == session->length)
         return QN_OK;
-    if (session->recurrent.layers)
+    if (session->is_recurrent)
         QN_TRY(go_back_recurrent(session, length));
     session->pending = QN_NO_TOKEN;
     while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > length)

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,15 +23,14 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
-    qn_kv_copy(&to->kv, &from->kv, from->length);
-    qn_recurrent_copy(&to->recurrent, &from->recurrent);
+    QN_TRY(to->memory->calls->copy(to->memory, from->memory, from->length));
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
         QN_TRY(qn_session_add_checkpoint(to, &checkpoint));
         checkpoint->length = from->checkpoints[i].length;
         checkpoint->pending = from->checkpoints[i].pending;
-        qn_recurrent_copy(&checkpoint->recurrent, &from->checkpoints[i].recurrent);
-        qn_kv_open_copy(&checkpoint->open, &from->checkpoints[i].open, &from->kv);
+        if (checkpoint->mark)
+            QN_TRY(to->memory->calls->mark_copy(checkpoint->mark, from->checkpoints[i].mark, from->memory));
     }
     return QN_OK;
 }
@@ -53,37 +53,18 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
     return QN_OK;
 }
 
-/* ---- The pieces of a file ---- */
-
-typedef qn_status (*piece_fn)(void *context, void *data, size_t bytes);
-
-/* All memory of the session's tokens, in the order of the file. */
-static qn_status each_piece(const qn_session *session, piece_fn piece, void *context)
-{
-    uint8_t *rows;
-    float *floats;
-    size_t size, count;
-    QN_TRY(piece(context, session->tokens, session->length * sizeof *session->tokens));
-    for (size_t part = 0; qn_kv_part(&session->kv, part, session->length, &rows, &size); part++)
-        QN_TRY(piece(context, rows, size));
-    for (size_t layer = 0; layer < session->recurrent.n_layers; layer++)
-        for (size_t part = 0; qn_recurrent_part(&session->recurrent, layer, part, &floats, &count); part++)
-            QN_TRY(piece(context, floats, count * sizeof *floats));
-    return QN_OK;
-}
-
-static qn_status count_piece(void *context, void *data, size_t bytes)
-{
-    (void)data;
-    *(uint64_t *)context += bytes;
-    return QN_OK;
-}
+/* ---- Both ways ---- */
 
 static uint64_t file_bytes(const qn_session *session)
 {
-    uint64_t bytes = sizeof(struct qn_state_header) + sizeof(uint64_t);
-    (void)each_piece(session, count_piece, &bytes);
-    return bytes;
+    return sizeof(struct qn_state_header) + session->length * sizeof *session->tokens +
+           session->memory->calls->count(session->memory, session->length) + sizeof(uint64_t);
+}
+
+/* What the file says of how the cache lies: its format, and where it is another than the CPU's, whose layout it is. */
+static void name_layout(const qn_session *session, char *text, size_t size)
+{
+    snprintf(text, size, "%s%s", session->format->name, session->model->device->layout);
 }
 
 static uint64_t header_checksum(const struct qn_state_header *header)
@@ -115,12 +96,13 @@ static qn_status save(struct saving *s, const qn_session *session, const char *p
                                       .pending = session->pending,
                                       .file_bytes = file_bytes(session) };
     memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
-    memcpy(header.kv, session->format->name, strlen(session->format->name));
+    name_layout(session, header.kv, sizeof header.kv);
     QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
     header.checksum = header_checksum(&header);
     QN_TRY(qn_new_file_create(&s->file, path));
     QN_TRY(write_piece(s, &header, sizeof header));
-    QN_TRY(each_piece(session, write_piece, s));
+    QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));
+    QN_TRY(session->memory->calls->read(session->memory, session->length, write_piece, s));
     const uint64_t checksum = XXH64_digest(s->hash);
     QN_TRY(qn_new_file_write(&s->file, &checksum, sizeof checksum));
     return qn_new_file_finish(&s->file);
@@ -132,8 +114,6 @@ qn_status qn_session_save(const qn_session *session, const char *path)
     if (!s.hash)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", path);
     XXH64_reset(s.hash, 0);
-    qn_kv_trim(&session->kv, session->length);
-    qn_recurrent_trim(&session->recurrent, session->length);
     const qn_status status = save(&s, session, path);
     qn_new_file_free(&s.file);
     XXH64_freeState(s.hash);
@@ -192,6 +172,18 @@ static qn_status open_file(struct restoring *r)
     return QN_OK;
 }
 
+/* Devices lay memories out for their own kernels. What is left in the header is the format's name. */
+static qn_status take_layout(struct restoring *r, const qn_model *model)
+{
+    char *layout = strchr(r->header.kv, ' ');
+    if (strcmp(layout ? layout : "", model->device->layout) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: was saved with its model on %s, and can go on only there; this one is on %s",
+                       r->path, layout ? layout + 1 : "cpu", model->device->name);
+    if (layout)
+        *layout = '\0';
+    return QN_OK;
+}
+
 /* Everything that can be said before there is a session. */
 static qn_status check_header(struct restoring *r, const qn_model *model, const qn_session_params *params)
 {
@@ -209,6 +201,7 @@ static qn_status check_header(struct restoring *r, const qn_model *model, const 
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
+    QN_TRY(take_layout(r, model));
     if (qn_kv_format_named(h->kv, &format) != QN_OK)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format '%s' is not supported", r->path, h->kv);
     QN_TRY(qn_model_fingerprint(model, &fingerprint));
@@ -250,8 +243,8 @@ static qn_status read_contents(struct restoring *r)
     if (file_bytes(session) != r->size)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens take %llu bytes, it has %llu", r->path, (unsigned)session->length,
                        (unsigned long long)file_bytes(session), (unsigned long long)r->size);
-    QN_TRY(each_piece(session, read_piece, r));
-    qn_kv_filled(&session->kv, session->length);
+    QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
+    QN_TRY(session->memory->calls->fill(session->memory, session->length, read_piece, r));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);
@@ -275,7 +268,7 @@ qn_status qn_session_restore(qn_model *model, const char *path, const qn_session
     struct restoring r = { .path = path, .fd = -1 };
     const qn_session_params defaults = { 0 };
     *out = NULL;
-    if (!model->executor)
+    if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded as a vocabulary alone, there is nothing to run", qn_gguf_path(model->file));
     r.hash = XXH64_createState();
     if (!r.hash)

@@ -2,8 +2,8 @@
  *
  *   header     struct qn_state_header
  *   tokens     [length] i32
- *   cache      the parts of qn_kv_part for `length` positions, in the format that the header names
- *   recurrent  the parts of qn_recurrent_part, layer by layer, f32
+ *   memory     what the device's memory gives for `length` positions, in the format and layout that the header names. The CPU's
+ *              are the parts of qn_kv_part, then those of qn_recurrent_part, layer by layer, f32
  *   checksum   u64: xxHash64 of everything before it
  *
  * The sizes follow from the model and the length. What a session does not hold is zero, so that the same tokens give the same
@@ -24,7 +24,7 @@ struct qn_state_header {
     uint32_t capacity; /* tokens that it could hold */
     int32_t pending;   /* generated and not evaluated, or -1 */
     uint64_t fingerprint;
-    char kv[16]; /* cache format, padded with zeros */
+    char kv[16]; /* cache format, and " cuda" where a GPU has laid it out; padded with zeros */
     uint64_t file_bytes;
     uint64_t checksum; /* xxHash64 of the header before it: a length must be right before memory is made for it */
 };

@@ -1,0 +1,72 @@
+/* Which devices there are, by name; and the CPU as one of them. */
+#include "engine/internal.h"
+
+#include "base/memory.h"
+#include "cache/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- The CPU ---- */
+
+typedef struct cpu_device {
+    qn_device base;
+    qn_model *model;
+    qn_executor *executor;
+} cpu_device;
+
+enum { CPU_BATCH = 128 };
+
+static void cpu_free(qn_device *device)
+{
+    qn_executor_free(((cpu_device *)device)->executor);
+    qn_free(device);
+}
+
+static qn_status cpu_reserve(qn_device *device, size_t max_rows, size_t max_positions)
+{
+    qn_model *model = ((cpu_device *)device)->model;
+    return qn_plan_reserve(&model->plan, &model->kernels.matmul, max_rows, max_positions);
+}
+
+static qn_status cpu_run(qn_device *device, const qn_step *step)
+{
+    qn_executor_run(((cpu_device *)device)->executor, step);
+    return QN_OK;
+}
+
+static qn_status cpu_memory(qn_device *device, const qn_memory_params *params, qn_memory **out)
+{
+    return qn_cpu_memory_new(&((cpu_device *)device)->model->plan, params, out);
+}
+
+static const qn_device_calls cpu_calls = {
+    .free = cpu_free,
+    .reserve = cpu_reserve,
+    .run = cpu_run,
+    .memory_new = cpu_memory,
+};
+
+static qn_status open_cpu(qn_model *model)
+{
+    cpu_device *device;
+    QN_TRY(qn_alloc(&device, 1, sizeof *device, "device"));
+    *device = (cpu_device){ .base = { .calls = &cpu_calls, .layout = "", .name = "cpu", .batch = CPU_BATCH }, .model = model };
+    const qn_status status = qn_executor_create(model->team, &model->kernels, &model->plan, &device->executor);
+    if (status != QN_OK) {
+        cpu_free(&device->base);
+        return status;
+    }
+    model->device = &device->base;
+    return QN_OK;
+}
+
+/* ---- All ---- */
+
+qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
+{
+    const char *name = params->device ? params->device : "cpu";
+    if (strcmp(name, "cpu") == 0)
+        return open_cpu(model);
+    return qn_fail(QN_ERR_INVALID, "device: '%s' is not one of cpu", name);
+}
