@@ -733,47 +733,6 @@ static void test_clear(void **unused)
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
-/* ---- The real ones, where they are ---- */
-
-/* A source that the binary carries, for every architecture, as a user's machine would compile them. */
-static void test_real_compilers(void **unused)
-{
-    (void)unused;
-    static const char *const archs[] = { "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120" };
-    const qn_gpu_code *code = qn_gpu_code_built_in();
-    const qn_gpu_file *list[QN_GPU_MAX_FILES];
-    qn_gpu_unit unit = { .files = list, .defines = "" };
-    char compiler[QN_COMPILER_MAX], *real;
-    void *cubin;
-    size_t bytes;
-    unsigned made = 0;
-    assert_int_equal(qn_gpu_code_files(code, "peak/peak.cu", list, &unit.n_files), QN_OK);
-    assert_int_equal(qn_nvcc_find(&real), QN_OK);
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        unit.arch = archs[i];
-        if (real && qn_nvcc_compile(real, 300, &unit, &cubin, &bytes, compiler) == QN_OK) {
-            assert_memory_equal(cubin, "\177ELF", 4);
-            assert_memory_equal(compiler, "nvcc ", 5);
-            assert_memory_not_equal(compiler, "nvcc unknown", 12);
-            free(cubin);
-            made++;
-        } else if (real && !strstr(qn_error_text(), "Unsupported gpu architecture")) {
-            fail_msg("%s", qn_error_text());
-        }
-        if (qn_nvrtc_compile(NULL, &unit, &cubin, &bytes, compiler) == QN_OK) {
-            assert_memory_equal(cubin, "\177ELF", 4);
-            assert_memory_equal(compiler, "NVRTC ", 6);
-            free(cubin);
-            made++;
-        } else if (!strstr(qn_error_text(), "no NVRTC") && !strstr(qn_error_text(), "--gpu-architecture")) {
-            fail_msg("%s", qn_error_text());
-        }
-    }
-    free(real);
-    if (!made)
-        skip();
-}
-
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -786,7 +745,7 @@ int main(void)
         TEST(test_no_place),        TEST(test_keys),
         TEST(test_threads),         TEST(test_changed_source),
         TEST(test_processes),       TEST(test_clear),
-        TEST(test_real_compilers),
+
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

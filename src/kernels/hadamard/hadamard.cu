@@ -44,12 +44,15 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS)
     const uint64_t first = (uint64_t)blockIdx.x * QN_HADAMARD_TILE;
     const uint32_t n_here = (uint32_t)(a.n_values - first < QN_HADAMARD_TILE ? a.n_values - first : QN_HADAMARD_TILE);
     const uint32_t first_sign = (uint32_t)(first % a.sign_values);
-    float v[QN_HADAMARD_EACH], sign[QN_HADAMARD_EACH];
+    float v[QN_HADAMARD_EACH];
+    uint32_t flips = 0; // a bit for each value that changes its sign
     qn_let_next_begin();
     // Signs are weights: nobody writes them while the kernel ahead still runs.
+    if (a.signs_before) {
 #pragma unroll
-    for (int i = 0; i < QN_HADAMARD_EACH; i++)
-        sign[i] = a.signs_before ? a.signs_before[(first_sign + place_by_fours(i)) % a.sign_values] : 1;
+        for (int i = 0; i < QN_HADAMARD_EACH; i++)
+            flips |= __float_as_uint(a.signs_before[(first_sign + place_by_fours(i)) % a.sign_values]) >> 31 << i;
+    }
     qn_wait_for_previous();
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_EACH; i += 4) {
@@ -65,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS)
     }
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_EACH; i++)
-        v[i] *= sign[i];
+        v[i] = __uint_as_float(__float_as_uint(v[i]) ^ flips >> i << 31);
     if (a.n > 1)
         butterflies<1, QN_HADAMARD_EACH>(v);
     if (a.n > 2)

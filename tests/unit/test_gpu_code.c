@@ -1,0 +1,90 @@
+/* The kernels that the binary carries: complete, and compiled by the compilers of this machine, where it has any, as they would
+ * be on a user's. */
+#include "device/cuda/code.h"
+#include "device/cuda/compile.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Every pipeline can be compiled from it alone: each "kernels/..." that its files include is there, too, but for what only C
+ * reads, which is beyond a line "#ifndef __CUDACC__" or "#else". */
+static void test_carried(void **unused)
+{
+    (void)unused;
+    const qn_gpu_code *code = qn_gpu_code_built_in();
+    assert_true(code->n_pipelines > 0);
+    for (size_t i = 0; i < code->n_pipelines; i++) {
+        const qn_gpu_file *list[QN_GPU_MAX_FILES];
+        size_t n;
+        assert_int_equal(qn_gpu_code_files(code, code->pipelines[i].source, list, &n), QN_OK);
+        for (size_t f = 0; f < n; f++) {
+            char text[1 << 17];
+            assert_true(qn_gpu_file_bytes(list[f]) < sizeof text);
+            memcpy(text, list[f]->text, qn_gpu_file_bytes(list[f]) + 1);
+            char *c_side = strstr(text, "#ifndef __CUDACC__"), *other = strstr(text, "#else");
+            if (other && (!c_side || other < c_side))
+                c_side = other;
+            if (c_side)
+                *c_side = '\0';
+            for (char *at = text; (at = strstr(at, "#include \"")) != NULL;) {
+                at += strlen("#include \"");
+                bool there = false;
+                for (size_t g = 0; g < n; g++)
+                    there |= !strncmp(list[g]->name, at, strlen(list[g]->name)) && at[strlen(list[g]->name)] == '"';
+                if (!there)
+                    fail_msg("%s includes %.*s, which the binary does not carry", list[f]->name, (int)strcspn(at, "\""), at);
+            }
+        }
+    }
+}
+
+/* A source that the binary carries, for every architecture, as a user's machine would compile them. */
+static void test_real_compilers(void **unused)
+{
+    (void)unused;
+    static const char *const archs[] = { "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120" };
+    const qn_gpu_code *code = qn_gpu_code_built_in();
+    const qn_gpu_file *list[QN_GPU_MAX_FILES];
+    qn_gpu_unit unit = { .files = list, .defines = "" };
+    char compiler[QN_COMPILER_MAX], *real;
+    void *cubin;
+    size_t bytes;
+    unsigned made = 0;
+    assert_int_equal(qn_gpu_code_files(code, "peak/peak.cu", list, &unit.n_files), QN_OK);
+    assert_int_equal(qn_nvcc_find(&real), QN_OK);
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        unit.arch = archs[i];
+        if (real && qn_nvcc_compile(real, 300, &unit, &cubin, &bytes, compiler) == QN_OK) {
+            assert_memory_equal(cubin, "\177ELF", 4);
+            assert_memory_equal(compiler, "nvcc ", 5);
+            assert_memory_not_equal(compiler, "nvcc unknown", 12);
+            free(cubin);
+            made++;
+        } else if (real && !strstr(qn_error_text(), "Unsupported gpu architecture")) {
+            fail_msg("%s", qn_error_text());
+        }
+        if (qn_nvrtc_compile(NULL, &unit, &cubin, &bytes, compiler) == QN_OK) {
+            assert_memory_equal(cubin, "\177ELF", 4);
+            assert_memory_equal(compiler, "NVRTC ", 6);
+            free(cubin);
+            made++;
+        } else if (!strstr(qn_error_text(), "no NVRTC") && !strstr(qn_error_text(), "--gpu-architecture")) {
+            fail_msg("%s", qn_error_text());
+        }
+    }
+    free(real);
+    if (!made)
+        skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_carried), cmocka_unit_test(test_real_compilers) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
