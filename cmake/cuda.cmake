@@ -1,6 +1,6 @@
 # The GPU's kernels inside the binary: the texts of all sources always, and cubins where nvcc is here.
 #
-#   src/kernels/<room>/pipelines.txt   a line a pipeline: a source of the room, then its definitions: "attention.cu -DQN_HEAD_DIM=128"
+#   src/kernels/<room>/pipelines.txt   a line a pipeline: a source of the room, and its definitions: "decode.cu -DQN_HEAD_DIM=128"
 #   built_in.c                         in the build folder: tables of it all (src/device/cuda/code.h)
 #
 # Without nvcc, or for an architecture that was left out, a kernel is compiled on the user's machine when it is first needed.
@@ -9,8 +9,8 @@ set(QN_CUDA AUTO CACHE STRING "Compile the GPU's kernels into the binary: AUTO (
 set(QN_CUDA_ARCHS sm_90a CACHE STRING "Architectures to compile them for, or all")
 set(QN_CUDA_ALL_ARCHS sm_80 sm_89 sm_90a sm_100 sm_120)
 
-# qn_find_nvcc(nvcc archs version) - the compiler, those of the wanted architectures that it knows, and what it calls itself; empty
-# where there is none to use.
+# qn_find_nvcc(nvcc archs version) - the compiler, those of the wanted architectures that it knows, and what it calls itself;
+# empty where there is none to use.
 function(qn_find_nvcc nvcc archs version)
     set(${nvcc} "" PARENT_SCOPE)
     set(${archs} "" PARENT_SCOPE)
@@ -120,8 +120,8 @@ function(qn_embed_kernels target)
             string(REPLACE "sm_" "compute_" virtual ${arch})
             set(cubin ${folder}/${name}.${arch}.cubin)
             add_custom_command(OUTPUT ${cubin}
-                               COMMAND ${nvcc} ${options_of_all} -gencode=arch=${virtual},code=${arch} ${options} -MD -MF ${cubin}.d -o ${cubin}
-                                       ${src}/kernels/${source}
+                               COMMAND ${nvcc} ${options_of_all} -gencode=arch=${virtual},code=${arch} ${options} -MD -MF ${cubin}.d
+                                       -o ${cubin} ${src}/kernels/${source}
                                DEPENDS ${src}/kernels/${source} DEPFILE ${cubin}.d
                                COMMENT "Compiling ${pipeline} for ${arch}" VERBATIM)
             list(APPEND cubins ${cubin})

@@ -30,9 +30,17 @@ static int clear_cache(void)
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
-static void print_name(const char *source, const char *defines)
+/* Source and definitions, padded to the longest there is. */
+static void print_name(const char *source, const char *defines, size_t width)
 {
-    printf("%-30s %-44s ", source, defines);
+    const int length = printf("%s%s%s", source, *defines ? " " : "", defines);
+    printf("%*s  ", length > 0 && (size_t)length < width ? (int)(width - (size_t)length) : 0, "");
+}
+
+static size_t name_width(size_t widest, const char *source, const char *defines)
+{
+    const size_t length = strlen(source) + (*defines ? 1 : 0) + strlen(defines);
+    return length > widest ? length : widest;
 }
 
 /* Without a device: what this binary carries. */
@@ -44,12 +52,15 @@ static int list_built_in(void)
         return qn_cli_fail();
     printf("device      cpu, %s: its kernels are part of the program\n\n", qn_cpu_name(features));
     printf("kernels for NVIDIA GPUs in this program%s%s\n", *code->compiler ? ", by " : "", code->compiler);
-    print_name("source", "definitions");
+    size_t width = 0;
+    for (size_t i = 0; i < code->n_pipelines; i++)
+        width = name_width(width, code->pipelines[i].source, code->pipelines[i].defines);
+    print_name("kernels", "", width);
     puts("compiled for");
     for (size_t i = 0; i < code->n_pipelines; i++) {
         const qn_gpu_pipeline *p = &code->pipelines[i];
         bool any = false;
-        print_name(p->source, p->defines);
+        print_name(p->source, p->defines, width);
         for (size_t c = 0; c < code->n_cubins; c++)
             if (!strcmp(code->cubins[c].source, p->source) && !strcmp(code->cubins[c].defines, p->defines)) {
                 printf("%s%s", any ? " " : "", code->cubins[c].arch);
@@ -60,12 +71,12 @@ static int list_built_in(void)
     return QN_EXIT_DONE;
 }
 
-static void print_pipeline(const qn_pipeline_info *p)
+static void print_pipeline(const qn_pipeline_info *p, size_t width)
 {
     char size[32];
-    print_name(p->source, p->defines);
+    print_name(p->source, p->defines, width);
     if (p->failure)
-        printf("%-9s %.60s\n", qn_origin_name(p->origin), "not to be had: see below");
+        printf("%-9s not to be had: see below\n", qn_origin_name(p->origin));
     else
         printf("%-9s %-16s %12s %10.1f ms\n", qn_origin_name(p->origin), p->compiler, qn_print_size(size, p->bytes),
                p->seconds * 1e3);
@@ -89,10 +100,13 @@ static int list_device(qn_cuda *device)
     const bool failed = qn_cuda_load_pipelines(device) != QN_OK;
     const double seconds = qn_seconds() - start;
     qn_pipeline_info p;
-    print_name("source", "definitions");
+    size_t width = 0;
+    for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
+        width = name_width(width, p.source, p.defines);
+    print_name("kernels", "", width);
     printf("%-9s %-16s %12s %13s\n", "from", "by", "size", "time");
     for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
-        print_pipeline(&p);
+        print_pipeline(&p, width);
     printf("\nall ready after %.1f ms\n", seconds * 1e3);
     for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
         if (p.failure)

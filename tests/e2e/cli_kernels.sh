@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# quern kernels: what the program carries, the cache and its clearing; with a GPU, every kernel ready, and from the cache or built in
-# the second time.
+# quern kernels: what the program carries, the cache and its clearing; with a GPU, every kernel ready, and from the cache or built
+# in the second time.
 . "$(dirname "$0")/lib_cli.sh"
 export XDG_CACHE_HOME=$work/cache
 
@@ -15,12 +15,12 @@ quern kernels --help
 quern kernels --device cpu
 [ $status -eq 0 ] || fail 'quern kernels --device cpu'
 grep -q '^device      cpu, ' "$work/out" || fail 'the instruction set is not named'
-for list in "$QN_SOURCE_DIR"/src/kernels/*/pipelines.txt; do
-    room=$(basename "$(dirname "$list")")
-    while read -r source defines; do
-        grep -qF "$room/$source" "$work/out" || fail "$room/$source $defines is not listed"
-    done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$list")
-done
+missing=$(for list in "$QN_SOURCE_DIR"/src/kernels/*/pipelines.txt; do
+    sed "s|#.*||; /^[[:space:]]*$/d; s|^[[:space:]]*|$(basename "$(dirname "$list")")/|" "$list"
+done | while read -r source defines; do
+    grep -qF "$source${defines:+ $defines}" "$work/out" || echo "$source $defines"
+done)
+[ -z "$missing" ] || fail "not listed: $missing"
 
 # Only what is a file of the cache goes.
 mkdir -p "$XDG_CACHE_HOME/quern"

@@ -47,8 +47,8 @@ typedef struct qn_hadamard_gpu {
 } qn_hadamard_gpu;
 
 /* qn_hadamard_gpu_plan - n_values floats in blocks of n. QN_ERR_INVALID unless n is a power of two up to QN_HADAMARD_MAX_BLOCK
- * that divides n_values and sign_values, there is at least one block, and x and y begin at multiples of 16. Launches may be made
- * dependent: signs are read before the kernels wait, x and y after. */
+ * that divides n_values and sign_values, there is at least one block, and x and y begin at multiples of 16. Launches may be
+ * made dependent: signs are read before the kernels wait, x and y after. */
 qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t sign_values,
                                size_t n, size_t n_values, qn_hadamard_gpu *out);
 
