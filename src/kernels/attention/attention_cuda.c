@@ -182,3 +182,42 @@ qn_status qn_attention_gpu_merge(const qn_attention_gpu *gpu, size_t n_rows, qn_
                         .args_bytes = sizeof(qn_attention_merge_args) };
     return QN_OK;
 }
+
+/* Queries, two tiles of keys and of values, and tables; in their place later results as floats. */
+static size_t prompt_bytes(const qn_attention_gpu *gpu)
+{
+    const size_t row = gpu->head_dim * 2 + 16, halves = (QN_ATTENTION_PROMPT_ROWS + 4 * QN_ATTENTION_RUN) * row;
+    const size_t results = QN_ATTENTION_PROMPT_ROWS * (gpu->head_dim + 4) * sizeof(float);
+    size_t tables = 0;
+    if (!is_halves(gpu)) {
+        const size_t key = table_bytes(gpu->key_bits), value = table_bytes(gpu->value_bits);
+        tables = (key > value ? key : value) / 4; /* entries of 64 bytes */
+    }
+    return halves + tables > results ? halves + tables : results;
+}
+
+bool qn_attention_gpu_has_prompt(const qn_attention_gpu *gpu)
+{
+    return gpu->head_dim <= 256 && (is_halves(gpu) || gpu->runs) && prompt_bytes(gpu) + 2048 <= gpu->max_shared_bytes;
+}
+
+qn_status qn_attention_gpu_prompt(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
+{
+    const size_t group = gpu->n_heads / gpu->n_kv_heads, rows = QN_ATTENTION_PROMPT_ROWS;
+    if (!qn_attention_gpu_has_prompt(gpu))
+        return qn_fail(QN_ERR_UNSUPPORTED, "attention of prompts on the GPU: heads of %zu are not taken here", gpu->head_dim);
+    if (n_rows == 0 || n_rows > INT32_MAX / rows / group)
+        return qn_fail(QN_ERR_INVALID, "attention of prompts on the GPU: %zu rows", n_rows);
+    const size_t runs = (n_rows + QN_ATTENTION_RUN - 2) / QN_ATTENTION_RUN + 1; /* begun anywhere in a run */
+    const struct size *size = size_of(gpu->head_dim);
+    *out = (qn_launch){
+        .source = "attention/prompt.cu",
+        .defines = is_halves(gpu) ? size->halves : size->codes[bits_index(gpu->key_bits)][bits_index(gpu->value_bits)][1],
+        .function = "qn_attention_prompt",
+        .grid = { (uint32_t)(runs * ((QN_ATTENTION_RUN * group + rows - 1) / rows)), (uint32_t)gpu->n_kv_heads, 1 },
+        .block = { QN_ATTENTION_PROMPT_ROWS / 16 * 32, 1, 1 },
+        .shared_bytes = (uint32_t)prompt_bytes(gpu),
+        .args_bytes = sizeof(qn_attention_prompt_args)
+    };
+    return QN_OK;
+}

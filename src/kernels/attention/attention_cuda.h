@@ -70,6 +70,28 @@ typedef struct qn_attention_merge_args {
     float gain; /* of the value codec; 1 for halves */
 } qn_attention_merge_args;
 
+/* qn_attention_prompt - rows of one session at consecutive positions, which are in its cache already, over the cache: causal,
+ * with no window. With QN_RUNS the cache is a session's of codes, and queries are rotated already; else it is of halves.
+ *
+ * grid (ceil((n_rows - 1) / QN_ATTENTION_RUN + 1) * blocks of a run, n_kv_heads), where a run's queries of a key-value head are
+ * ceil(QN_ATTENTION_RUN * group / QN_ATTENTION_PROMPT_ROWS) blocks. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_RUNS.
+ */
+enum { QN_ATTENTION_PROMPT_ROWS = 128 };
+
+typedef struct qn_attention_prompt_args {
+    QN_GPU(const float) queries;      /* [n_rows][n_heads][head_dim] */
+    QN_GPU(const float) gates;        /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
+    QN_GPU(float) out;                /* [n_rows][n_heads][head_dim] */
+    QN_GPU(const uint32_t) positions; /* of which the first is read */
+    QN_GPU(const uint32_t) sessions;  /* the first is read; none: 0 */
+    qn_attention_gpu_cache cache;
+    qn_attention_gpu_runs runs;                    /* with QN_RUNS */
+    qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
+    qn_aura_gpu_rotation rotation;                 /* of values */
+    uint32_t n_rows, n_heads, n_kv_heads;
+    float scale; /* of scores */
+} qn_attention_prompt_args;
+
 #ifndef __CUDACC__
 
 #include "base/status.h"
@@ -102,6 +124,13 @@ uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, siz
  */
 qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out);
 qn_status qn_attention_gpu_merge(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
+
+/* qn_attention_gpu_has_prompt - whether qn_attention_prompt takes such a cache, on such a device. Where not, rows of a prompt
+ * go through the two launches above, which take any number of them. */
+bool qn_attention_gpu_has_prompt(const qn_attention_gpu *gpu);
+
+/* qn_attention_gpu_prompt - its launch. */
+qn_status qn_attention_gpu_prompt(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
 
 #endif
 #endif

@@ -8,162 +8,52 @@
 // lanes meet in a bank.
 //
 // Method: Dao et al., FlashAttention-2 (2023), and Flash-Decoding; the running maximum only moves when a score is 2^8 above it.
+
+// Whether a block may have 128 KiB of shared memory, as attention_cuda.c tells from the device.
+#define FAR (__CUDA_ARCH__ != 860 && __CUDA_ARCH__ != 890 && __CUDA_ARCH__ < 1200)
+#define DIM QN_HEAD_DIM
+#define ENTRY_SHIFT 8
+#define TABLES_APART FAR
+
+#include "kernels/attention/codes.cuh"
 #include "kernels/attention/split.cuh"
 #include "kernels/row.cuh"
 
-// Whether a block may have 128 KiB of shared memory, as attention_cuda.c tells from the device.
-#define QN_FAR_TABLES (__CUDA_ARCH__ != 860 && __CUDA_ARCH__ != 890 && __CUDA_ARCH__ < 1200)
-
-#define DIM QN_HEAD_DIM
 #define COLUMNS QN_ATTENTION_COLUMNS
 #define KEYS QN_ATTENTION_KEYS
 #define THREADS (QN_WARPS * QN_WARP)
 #define CODES (QN_KEY_BITS != 16)
-#define ROW_WORDS(bits) ((DIM * (bits) + 31) / 32)
-#define MOST_VALUE 128.0f        // and the scale of a value in use: so 2^15 bounds their product, which a half holds
-#define RISE 8.0f                // how far a score may be above the maximum in use, in powers of two
 #define LANE_VALUES QN_ROW_VALUES(DIM)
+#define RISE 8.0f         // how far a score may be above the maximum in use, in powers of two
+#define MOST_VALUE 128.0f // and the scale of a value in use: so 2^15 bounds their product, which a half holds
+#define SCORE_SUMS 4      // that products need not wait for each other
+#define NEARER 4          // tiles of a warp that are on their way from memory
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
-#define SCORE_SUMS 4 // that products need not wait for each other
-#ifndef NEARER
-#define NEARER 4 // tiles of a warp that are on their way from memory
-#endif
 
+// Tables have an entry for each lane, and behind those of keys those of values; where they begin at FAR_TABLES.
+#define VALUE_ENTRY 128
+#define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
+#define FAR_TABLES 0x10000u
+#define TABLES(dynamic) (FAR ? FAR_TABLES : qn_shared_address(dynamic))
 
 template <int n> struct constant {
     static constexpr int value = n;
 };
 
-// ---- A lane's portion of a row: DIM / lanes codes, as words ----
-
-template <int bits, int lanes> struct portion {
-    static constexpr int codes = DIM / lanes;
-    static constexpr bool whole = codes * bits % 32 == 0;             // words of its own
-    static constexpr int words = (codes * bits + 31) / 32;
-    static constexpr bool dividing = bits == 2 || bits == 4 || bits == 8 || bits == 16;
-    static constexpr int width = !whole ? 1 : words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; // words of a load
-    static constexpr int run = whole && dividing ? width * 32 / bits : codes; // codes that are next to each other
-
-    // The dimension of the lane's n-th code.
-    QN_DEVICE int dim_of(int n, int lane)
-    {
-        return (n / run * lanes + lane) * run + n % run;
-    }
-};
-
-template <int width> QN_DEVICE void load_words(uint32_t *to, const uint32_t *from)
-{
-    if (width == 4)
-        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "l"(from));
-    else if (width == 2)
-        asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
-    else
-        asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
-}
-
-template <int bits, int lanes> QN_DEVICE void load_portion(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
-{
-    using p = portion<bits, lanes>;
-    const uint32_t *from = (const uint32_t *)(rows + (uint64_t)row * (ROW_WORDS(bits) * 4));
-    if (p::whole && p::dividing) {
-#pragma unroll
-        for (int i = 0; i < p::words / p::width; i++)
-            load_words<p::width>(to + i * p::width, from + (i * lanes + lane) * p::width);
-    } else if (p::whole) {
-#pragma unroll
-        for (int i = 0; i < p::words; i += p::width)
-            load_words<p::width>(to + i, from + lane * p::words + i);
-    } else {
-        // Portions that begin within a word: shifted to their own first bit.
-        const int begin = lane * p::codes * bits, first = begin / 32;
-        uint32_t low, high;
-        load_words<1>(&low, from + first);
-#pragma unroll
-        for (int i = 0; i < p::words; i++) {
-            load_words<1>(&high, from + min(first + i + 1, ROW_WORDS(bits) - 1));
-            to[i] = __funnelshift_r(low, high, begin % 32);
-            low = high;
-        }
-    }
-}
-
-// `n` bits from bit `at` of the words on, in the low bits of the result; what is above them is whatever follows.
-template <int n> QN_DEVICE uint32_t field(const uint32_t *words, int at)
-{
-    const int word = at / 32, shift = at % 32;
-    return shift + n <= 32 ? words[word] >> shift : __funnelshift_r(words[word], words[word + 1], shift);
-}
-
-// ---- Tables: entry i of lane l is at byte i * 256 + l * 4, that of values 128 bytes behind that of keys ----
-
-// Bits of a table's index: two codes where they are small, else one.
-__device__ constexpr int index_bits(int bits)
-{
-    return bits == 16 ? 0 : bits <= 4 ? 2 * bits : bits;
-}
-
-#define ENTRY 256
-#define VALUE_ENTRY 128
-#define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
-// The shared address where tables begin if it is one whose low 16 bits are zeros: then an address is put together from bytes.
-#define FAR_TABLES 0x10000u
-#define TABLES(dynamic) (QN_FAR_TABLES ? FAR_TABLES : qn_shared_address(dynamic))
-
-// What the `n` bits at `at` of x stand for; `table` is the address of the lane's entry 0, `offset` that of the kind.
-template <int n, int offset> QN_DEVICE uint32_t look_up(uint32_t table, uint32_t x, int at)
-{
-    uint32_t address, entry;
-    if (QN_FAR_TABLES && n == 8 && at % 8 == 0) {
-        address = __byte_perm(x, table, 0x7604 | at / 8 << 4);
-    } else {
-        const uint32_t mask = ((1u << n) - 1) << 8;
-        address = (at >= 8 ? x >> (at - 8) : x << (8 - at)) & mask;
-        address = QN_FAR_TABLES ? address | table : address + table;
-    }
-    asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(entry) : "r"(address), "n"(offset));
-    return entry;
-}
-
-template <int bits> QN_DEVICE uint32_t table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
-{
-    if (bits == 16)
-        return 0;
-    const uint32_t mask = (1u << bits) - 1, low = i & mask, high = bits <= 4 ? i >> bits & mask : low;
-    return qn_floats_to_halves(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
-}
-
 // Entry `i`, its sixteen pieces in an order of its own, against bank conflicts.
 QN_DEVICE void put_entry(uint32_t tables, uint32_t i, uint32_t key, uint32_t value)
 {
 #pragma unroll
-    for (int j = 0; j < ENTRY / 16; j++) {
-        const uint32_t x = j < ENTRY / 32 ? key : value;
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tables + i * ENTRY + j / 8 * VALUE_ENTRY + (j + i) % 8 * 16),
+    for (int j = 0; j < (1 << ENTRY_SHIFT) / 16; j++) {
+        const uint32_t x = j < (1 << ENTRY_SHIFT) / 32 ? key : value;
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tables + (i << ENTRY_SHIFT) + j / 8 * VALUE_ENTRY + (j + i) % 8 * 16),
                      "r"(x)
                      : "memory");
     }
 }
 
-// ---- Matrix A of the two products ----
-
-// Codes 2p and 2p+1 of a portion of a key.
-template <int bits> QN_DEVICE uint32_t key_pair(uint32_t table, const uint32_t *words, int p)
-{
-    if (bits == 16)
-        return words[p];
-    const int at = p * 2 * bits;
-    if (bits <= 4) {
-        if (at % 32 + 2 * bits <= 32)
-            return look_up<index_bits(bits), 0>(table, words[at / 32], at % 32);
-        return look_up<index_bits(bits), 0>(table, field<2 * bits>(words, at), 0);
-    }
-    const uint32_t both = field<2 * bits>(words, at);
-    return __byte_perm(look_up<index_bits(bits), 0>(table, both, 0),
-                       look_up<index_bits(bits), 0>(table, both, bits), 0x7610);
-}
+// ---- Matrix A of the second product ----
 
 // Fragments of value codes: of tile i of 16 dimensions, codes 2i and 2i+1 of the portions of four keys.
 template <int bits> struct value_tiles {
@@ -418,10 +308,10 @@ QN_DEVICE void attend(const qn_attention_decode_args &a, shared &s, const source
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++) {
             uint32_t m[4];
-            m[0] = key_pair<key_bits>(table, k[0], 2 * i);
-            m[1] = key_pair<key_bits>(table, k[1], 2 * i);
-            m[2] = key_pair<key_bits>(table, k[0], 2 * i + 1);
-            m[3] = key_pair<key_bits>(table, k[1], 2 * i + 1);
+            m[0] = code_pair<key_bits, 0>(table, k[0], 2 * i);
+            m[1] = code_pair<key_bits, 0>(table, k[1], 2 * i);
+            m[2] = code_pair<key_bits, 0>(table, k[0], 2 * i + 1);
+            m[3] = code_pair<key_bits, 0>(table, k[1], 2 * i + 1);
             const uint2 b = *(const uint2 *)s.queries[i][lane];
             const uint32_t both[2] = { b.x, b.y };
             qn_mma_m16n8k16_f16(score[i % SCORE_SUMS], m, both);

@@ -1,0 +1,625 @@
+/* Attention on the GPU against attention in double over what the cache holds: halves, codes, and a session's codes with halves
+ * at the ends; windows, sinks, gates, several rows, positions at the edges of tiles and runs. */
+#include "check/cuda.h"
+
+#include "base/half.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/aura/aura.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A key's and a value's error as halves, times weights that are halves: each is off by up to 2^-11, mostly by less than half of
+ * that, and they do not add up. */
+#define ERROR_BOUND 2e-3
+
+enum { N_OPEN = 2 };
+
+struct shape {
+    size_t dim, n_heads, n_kv_heads, capacity;
+    unsigned key_bits, value_bits;
+    bool runs;
+    size_t n_rows;
+    uint32_t positions[4], window;
+    bool not_causal, sinks, gates;
+};
+
+struct problem {
+    const struct shape *s;
+    qn_kernels kernels;
+    qn_aura_codec *key_codec, *value_codec; /* NULL for halves */
+    size_t key_words, value_words;
+    uint32_t *keys, *values;           /* [rows][kv heads][capacity][words] */
+    float *key_scales, *value_scales;  /* [rows][kv heads][capacity] */
+    uint16_t *half_keys, *half_values; /* [rows][kv heads][1 + N_OPEN][run][dim] */
+    float *means, *queries, *sinks, *gates;
+    uint32_t *sessions;
+    qn_gpu_guarded gpu[24];
+    size_t n_gpu;
+    qn_gpu_guarded out, partials, maxima;
+    qn_attention_gpu gpu_shape;
+    qn_launch decode, merge;
+    qn_attention_decode_args decode_args;
+    qn_attention_merge_args merge_args;
+    uint32_t n_splits;
+};
+
+static void *room(size_t count, size_t size)
+{
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) {
+        fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
+        exit(1);
+    }
+    return memory;
+}
+
+static void must(qn_status status)
+{
+    if (status) {
+        fprintf(stderr, "quern-check: %s\n", qn_error_text());
+        exit(1);
+    }
+}
+
+static float *normal_floats(size_t n, float scale)
+{
+    float *x = room(n, sizeof *x);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
+static uint64_t on_gpu(struct problem *p, const void *data, size_t bytes)
+{
+    if (p->n_gpu == sizeof p->gpu / sizeof *p->gpu)
+        exit(1);
+    p->gpu[p->n_gpu] = qn_gpu_from(data, bytes);
+    return p->gpu[p->n_gpu++].data;
+}
+
+static uint16_t *normal_halves(size_t n)
+{
+    uint16_t *h = room(n, sizeof *h);
+    for (size_t i = 0; i < n; i++)
+        h[i] = qn_f32_to_f16(qn_random_normal());
+    return h;
+}
+
+static uint32_t *random_words(size_t n)
+{
+    uint32_t *w = room(n, sizeof *w);
+    for (size_t i = 0; i < n; i++)
+        w[i] = (uint32_t)(qn_random() >> 16);
+    return w;
+}
+
+/* Norms of rows whose dimensions are about 1: scores are then about 1, too, and attention is neither flat nor one key. */
+static float *random_scales(size_t n, size_t dim)
+{
+    float *x = room(n, sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = sqrtf((float)dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000);
+    return x;
+}
+
+static qn_attention_gpu_codec gpu_codec(struct problem *p, const qn_aura_codec *codec)
+{
+    const size_t levels = (size_t)1 << codec->bits;
+    const bool rotates = codec->signs && !p->s->runs;
+    return (qn_attention_gpu_codec){ .codebook = on_gpu(p, codec->codebook, levels * sizeof(float)),
+                                     .signs = rotates ? on_gpu(p, codec->signs, codec->dim * sizeof(float)) : 0,
+                                     .gain = qn_attention_gpu_gain(codec->codebook, levels) };
+}
+
+static qn_aura_gpu_rotation gpu_rotation(struct problem *p, const qn_aura_codec *codec)
+{
+    const size_t dim = codec->dim;
+    if (codec->signs)
+        return (qn_aura_gpu_rotation){ .signs = on_gpu(p, codec->signs, dim * sizeof(float)) };
+    return (qn_aura_gpu_rotation){ .forward = on_gpu(p, codec->transpose, dim * dim * sizeof(float)),
+                                   .back = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
+}
+
+static void make_cache(struct problem *p)
+{
+    const struct shape *s = p->s;
+    const size_t heads = s->n_rows * s->n_kv_heads, rows = heads * s->capacity, dim = s->dim;
+    const bool codes = s->key_bits != 16;
+    p->key_words = qn_attention_gpu_row_bytes(dim, s->key_bits) / 4;
+    p->value_words = qn_attention_gpu_row_bytes(dim, s->value_bits) / 4;
+    if (codes) {
+        p->keys = random_words(rows * p->key_words);
+        p->values = random_words(rows * p->value_words);
+        p->key_scales = random_scales(rows, dim);
+        p->value_scales = random_scales(rows, dim);
+        must(qn_aura_codec_new(&p->key_codec, dim, s->key_bits, 1));
+        must(qn_aura_codec_new(&p->value_codec, dim, s->value_bits, 2));
+    } else {
+        p->keys = (uint32_t *)(void *)normal_halves(rows * dim);
+        p->values = (uint32_t *)(void *)normal_halves(rows * dim);
+    }
+    qn_attention_gpu_cache *cache = &p->decode_args.cache;
+    cache->keys = on_gpu(p, p->keys, rows * p->key_words * 4);
+    cache->values = on_gpu(p, p->values, rows * p->value_words * 4);
+    cache->key_head = s->capacity * p->key_words * 4;
+    cache->value_head = s->capacity * p->value_words * 4;
+    cache->scale_head = s->capacity * 4;
+    cache->key_session = cache->key_head * s->n_kv_heads;
+    cache->value_session = cache->value_head * s->n_kv_heads;
+    cache->scale_session = cache->scale_head * s->n_kv_heads;
+    if (codes) {
+        cache->key_scales = on_gpu(p, p->key_scales, rows * 4);
+        cache->value_scales = on_gpu(p, p->value_scales, rows * 4);
+        p->decode_args.key_codec = gpu_codec(p, p->key_codec);
+        p->decode_args.value_codec = gpu_codec(p, p->value_codec);
+        p->merge_args.rotation = gpu_rotation(p, p->value_codec);
+        p->merge_args.gain = p->decode_args.value_codec.gain;
+    } else {
+        p->merge_args.gain = 1;
+    }
+    if (!s->runs)
+        return;
+    const size_t halves = (1 + N_OPEN) * QN_ATTENTION_RUN * dim;
+    qn_attention_gpu_runs *runs = &p->decode_args.runs;
+    p->half_keys = normal_halves(heads * halves);
+    p->half_values = normal_halves(heads * halves);
+    p->means = normal_floats(heads * dim, 1);
+    runs->keys = on_gpu(p, p->half_keys, heads * halves * 2);
+    runs->values = on_gpu(p, p->half_values, heads * halves * 2);
+    runs->means = on_gpu(p, p->means, heads * dim * 4);
+    runs->head = halves * 2;
+    runs->session = runs->head * s->n_kv_heads;
+    runs->mean_session = s->n_kv_heads * dim * 4;
+    runs->n_open = N_OPEN;
+}
+
+static void problem_new(struct problem *p, const struct shape *s, uint32_t n_splits, const qn_cuda_info *info)
+{
+    const size_t dim = s->dim, queries = s->n_rows * s->n_heads;
+    *p = (struct problem){ .s = s };
+    qn_kernels_init(&p->kernels, 0);
+    p->gpu_shape = (qn_attention_gpu){ .head_dim = dim,
+                                       .n_heads = s->n_heads,
+                                       .n_kv_heads = s->n_kv_heads,
+                                       .key_bits = s->key_bits,
+                                       .value_bits = s->value_bits,
+                                       .runs = s->runs,
+                                       .n_sms = info->n_sms,
+                                       .max_shared_bytes = info->max_shared_bytes };
+    must(qn_attention_gpu_check(&p->gpu_shape));
+    p->n_splits = n_splits ? n_splits : qn_attention_gpu_splits(&p->gpu_shape, s->n_rows, s->capacity);
+    must(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, p->n_splits, &p->decode));
+    must(qn_attention_gpu_merge(&p->gpu_shape, s->n_rows, &p->merge));
+    make_cache(p);
+    p->queries = normal_floats(queries * dim, 1);
+    p->sinks = normal_floats(s->n_heads, 1);
+    p->gates = normal_floats(2 * queries * dim, 1);
+    p->sessions = room(s->n_rows, sizeof *p->sessions);
+    for (size_t i = 0; i < s->n_rows; i++)
+        p->sessions[i] = (uint32_t)(s->n_rows - 1 - i);
+    p->partials = qn_gpu_new(queries * p->n_splits * dim * sizeof(float));
+    p->maxima = qn_gpu_new(queries * p->n_splits * 2 * sizeof(float));
+    p->out = qn_gpu_new(queries * dim * sizeof(float));
+    const qn_attention_visible visible = { .positions = on_gpu(p, s->positions, sizeof s->positions),
+                                           .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
+                                           .window = s->window,
+                                           .causal = !s->not_causal };
+    qn_attention_decode_args *a = &p->decode_args;
+    a->queries = on_gpu(p, p->queries, queries * dim * sizeof(float));
+    a->sessions = on_gpu(p, p->sessions, s->n_rows * sizeof *p->sessions);
+    a->partials = p->merge_args.partials = p->partials.data;
+    a->maxima = p->merge_args.maxima = p->maxima.data;
+    a->visible = p->merge_args.visible = visible;
+    a->n_heads = p->merge_args.n_heads = (uint32_t)s->n_heads;
+    a->n_kv_heads = (uint32_t)s->n_kv_heads;
+    a->scale = 1 / sqrtf((float)dim);
+    p->merge_args.sinks = s->sinks ? on_gpu(p, p->sinks, s->n_heads * sizeof(float)) : 0;
+    p->merge_args.gates = s->gates ? on_gpu(p, p->gates, 2 * queries * dim * sizeof(float)) : 0;
+    p->merge_args.out = p->out.data;
+    p->merge_args.n_splits = p->n_splits;
+}
+
+static void problem_free(struct problem *p)
+{
+    void *const all[] = { p->keys,  p->values,  p->key_scales, p->value_scales, p->half_keys, p->half_values,
+                          p->means, p->queries, p->sinks,      p->gates,        p->sessions };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    for (size_t i = 0; i < p->n_gpu; i++)
+        qn_gpu_free(&p->gpu[i]);
+    qn_gpu_free(&p->out);
+    qn_gpu_free(&p->partials);
+    qn_gpu_free(&p->maxima);
+    qn_aura_codec_delete(p->key_codec);
+    qn_aura_codec_delete(p->value_codec);
+}
+
+static void run(struct problem *p)
+{
+    qn_gpu_launch(&p->decode, &p->decode_args);
+    qn_gpu_launch(&p->merge, &p->merge_args);
+}
+
+/* ---- In double ---- */
+
+static void decode_row(float *x, const uint32_t *words, float scale, const qn_aura_codec *codec)
+{
+    uint8_t codes[QN_AURA_MAX_DIM];
+    qn_aura_unpack(codes, words, codec->dim, codec->bits);
+    for (size_t d = 0; d < codec->dim; d++)
+        x[d] = scale * codec->codebook[codes[d]];
+}
+
+static void widen(float *x, const uint16_t *halves, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = qn_f16_to_f32(halves[i]);
+}
+
+/* Key and value of a position, as they are to be taken: of a session's codes, where the query is at `position`. */
+static void take(const struct problem *p, size_t head, size_t t, uint32_t position, float *key, float *value)
+{
+    const struct shape *s = p->s;
+    const size_t dim = s->dim, run = t / QN_ATTENTION_RUN;
+    size_t row = head * s->capacity + t;
+    if (s->key_bits == 16) {
+        widen(key, (const uint16_t *)(const void *)p->keys + row * dim, dim);
+        widen(value, (const uint16_t *)(const void *)p->values + row * dim, dim);
+        return;
+    }
+    if (s->runs && (run == 0 || run == position / QN_ATTENTION_RUN)) {
+        const size_t place = run ? 1 + (run - 1) % N_OPEN : 0;
+        const size_t at = ((head * (1 + N_OPEN) + place) * QN_ATTENTION_RUN + t % QN_ATTENTION_RUN) * dim;
+        widen(key, p->half_keys + at, dim);
+        widen(value, p->half_values + at, dim);
+        return;
+    }
+    row -= s->runs ? QN_ATTENTION_RUN : 0;
+    decode_row(key, p->keys + row * p->key_words, p->key_scales[row], p->key_codec);
+    decode_row(value, p->values + row * p->value_words, p->value_scales[row], p->value_codec);
+    for (size_t d = 0; s->runs && d < dim; d++)
+        key[d] += p->means[head * dim + d];
+}
+
+/* Attention of a query of head h at a position, over a session's cache; gate [dim] or NULL. Queries of a session's codes come
+ * rotated, and so do those of dense rotations. */
+static void attend(const struct problem *p, size_t session, uint32_t position, size_t h, const float *given, const float *gate,
+                   double *out)
+{
+    const struct shape *s = p->s;
+    const size_t dim = s->dim, head = session * s->n_kv_heads + h / (s->n_heads / s->n_kv_heads);
+    float query[QN_AURA_MAX_DIM], key[QN_AURA_MAX_DIM], value[QN_AURA_MAX_DIM], turned[QN_AURA_MAX_DIM];
+    memcpy(query, given, dim * sizeof *query);
+    if (p->key_codec && p->key_codec->signs && !s->runs)
+        qn_aura_rotate(&p->kernels.aura, p->key_codec, query, given);
+    size_t end = s->not_causal ? s->capacity - 3 : position + 1u, begin = 0;
+    if (s->window && position + 1u > s->window)
+        begin = position + 1 - s->window;
+    double m = s->sinks ? (double)p->sinks[h] : -INFINITY, l = s->sinks ? 1 : 0;
+    for (size_t d = 0; d < dim; d++)
+        out[d] = 0;
+    for (size_t t = begin; t < end; t++) {
+        double score = 0;
+        take(p, head, t, position, key, value);
+        for (size_t d = 0; d < dim; d++)
+            score += (double)query[d] * (double)key[d];
+        score *= (double)p->decode_args.scale;
+        const double raised = score > m ? score : m, old = exp(m - raised), weight = exp(score - raised);
+        m = raised;
+        l = l * old + weight;
+        for (size_t d = 0; d < dim; d++)
+            out[d] = out[d] * old + weight * (double)value[d];
+    }
+    for (size_t d = 0; d < dim; d++)
+        turned[d] = l > 0 ? (float)(out[d] / l) : 0;
+    if (p->value_codec)
+        qn_aura_rotate_back(&p->kernels.aura, p->value_codec, value, turned);
+    else
+        memcpy(value, turned, dim * sizeof *value);
+    for (size_t d = 0; d < dim; d++)
+        out[d] = (double)value[d] / (1 + (gate ? exp(-(double)gate[d]) : 0));
+}
+
+/* |found - exact| / |exact|; NaN where anything is. */
+static double relative_error(const float *found, const double *exact, size_t n)
+{
+    double square = 0, error = 0;
+    for (size_t i = 0; i < n; i++) {
+        square += exact[i] * exact[i];
+        error += ((double)found[i] - exact[i]) * ((double)found[i] - exact[i]);
+    }
+    return square > 0 ? sqrt(error / square) : sqrt(error);
+}
+
+static void check_shape(const struct shape *s, uint32_t n_splits)
+{
+    struct problem p;
+    const size_t n = s->n_rows * s->n_heads * s->dim;
+    float *found = room(n, sizeof *found), *again = room(n, sizeof *again);
+    double worst = 0, exact[QN_AURA_MAX_DIM];
+    qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
+    qn_case_begin("attention", "cuda",
+                  "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s", s->n_heads,
+                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->runs ? " in runs" : "", s->capacity, s->n_rows,
+                  s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "", s->sinks ? ", sinks" : "",
+                  s->gates ? ", gates" : "");
+    problem_new(&p, s, n_splits, qn_cuda_get_info(qn_gpu()));
+    run(&p);
+    qn_gpu_read(&p.out, found);
+    qn_gpu_poison(&p.out);
+    qn_gpu_poison(&p.partials);
+    run(&p);
+    qn_gpu_read(&p.out, again);
+    qn_expect_same(again, found, n, "element of the second run");
+    for (size_t q = 0; q < s->n_rows * s->n_heads; q++) {
+        const float *gate = s->gates ? p.gates + (q * 2 + 1) * s->dim : NULL;
+        attend(&p, p.sessions[q / s->n_heads], s->positions[q / s->n_heads], q % s->n_heads, p.queries + q * s->dim, gate,
+               exact);
+        const double relative = relative_error(found + q * s->dim, exact, s->dim);
+        worst = relative <= worst ? worst : relative; /* NaN is worst */
+    }
+    qn_expect(worst <= ERROR_BOUND, "error %.2e, expected up to %.1e", worst, ERROR_BOUND);
+    qn_expect(qn_gpu_ok(&p.out) && qn_gpu_ok(&p.partials) && qn_gpu_ok(&p.maxima), "bytes outside the output were written");
+    problem_free(&p);
+    free(found);
+    free(again);
+}
+
+/* ---- Prompts ---- */
+
+/* Rows at positions `first` on of the one session of a shape, and where their results go. */
+struct prompt {
+    struct problem p;
+    size_t n;
+    float *queries, *gates;
+    uint32_t *positions;
+    qn_gpu_guarded out;
+    qn_launch launch;
+    qn_attention_prompt_args args;
+};
+
+static void prompt_new(struct prompt *t, const struct shape *s, uint32_t first, size_t n)
+{
+    const size_t values = n * s->n_heads * s->dim;
+    problem_new(&t->p, s, 0, qn_cuda_get_info(qn_gpu()));
+    must(qn_attention_gpu_prompt(&t->p.gpu_shape, n, &t->launch));
+    t->n = n;
+    t->queries = normal_floats(values, 1);
+    t->gates = s->gates ? normal_floats(2 * values, 1) : NULL;
+    t->positions = room(n, sizeof *t->positions);
+    for (size_t i = 0; i < n; i++)
+        t->positions[i] = first + (uint32_t)i;
+    t->out = qn_gpu_new(values * sizeof(float));
+    const qn_attention_decode_args *like = &t->p.decode_args;
+    t->args = (qn_attention_prompt_args){ .queries = on_gpu(&t->p, t->queries, values * sizeof(float)),
+                                          .gates = s->gates ? on_gpu(&t->p, t->gates, 2 * values * sizeof(float)) : 0,
+                                          .out = t->out.data,
+                                          .positions = on_gpu(&t->p, t->positions, n * sizeof *t->positions),
+                                          .cache = like->cache,
+                                          .runs = like->runs,
+                                          .key_codec = like->key_codec,
+                                          .value_codec = like->value_codec,
+                                          .rotation = t->p.merge_args.rotation,
+                                          .n_rows = (uint32_t)n,
+                                          .n_heads = like->n_heads,
+                                          .n_kv_heads = like->n_kv_heads,
+                                          .scale = like->scale };
+}
+
+static void prompt_free(struct prompt *t)
+{
+    problem_free(&t->p);
+    qn_gpu_free(&t->out);
+    free(t->queries);
+    free(t->gates);
+    free(t->positions);
+}
+
+static void check_prompt(const struct shape *s, uint32_t first, size_t n)
+{
+    struct prompt t;
+    const size_t n_queries = n * s->n_heads;
+    float *found = room(n_queries * s->dim, sizeof *found);
+    double worst = 0, exact[QN_AURA_MAX_DIM];
+    qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + first + n);
+    qn_case_begin("attention", "cuda prompt", "heads %zu of %zu over %zu, bits %u and %u%s, %zu rows from %u on%s", s->n_heads,
+                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->runs ? " in runs" : "", n, first,
+                  s->gates ? ", gates" : "");
+    prompt_new(&t, s, first, n);
+    qn_gpu_launch(&t.launch, &t.args);
+    qn_gpu_read(&t.out, found);
+    size_t missing = 0;
+    for (size_t i = 0; i < n_queries * s->dim; i++)
+        missing += found[i] != found[i];
+    qn_expect(missing == 0, "%zu elements are NaN, or were not written", missing);
+    /* Some of the queries, the first and the last among them: all of them would take the CPU long. */
+    for (size_t q = 0; q < n_queries; q += q + 1 == n_queries ? 1 : 1 + qn_random_below(n_queries - q - 1 < 40 ? 1 : 40)) {
+        const float *gate = s->gates ? t.gates + (q * 2 + 1) * s->dim : NULL;
+        attend(&t.p, 0, t.positions[q / s->n_heads], q % s->n_heads, t.queries + q * s->dim, gate, exact);
+        const double relative = relative_error(found + q * s->dim, exact, s->dim);
+        worst = relative <= worst ? worst : relative;
+    }
+    qn_expect(worst <= ERROR_BOUND, "error %.2e, expected up to %.1e", worst, ERROR_BOUND);
+    qn_expect(qn_gpu_ok(&t.out), "bytes outside the output were written");
+    prompt_free(&t);
+    free(found);
+}
+
+static void one_prompt(void *context, size_t turn)
+{
+    const struct prompt *t = context;
+    (void)turn;
+    qn_gpu_launch(&t->launch, &t->args);
+}
+
+static void bench_prompt(const struct shape *s, uint32_t first, size_t n)
+{
+    struct prompt t;
+    char text[96], variant[32];
+    qn_random_seed(1);
+    prompt_new(&t, s, first, n);
+    snprintf(variant, sizeof variant, s->key_bits == 16 ? "prompt f16" : "prompt %u/%u bits, runs", s->key_bits, s->value_bits);
+    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu rows from %u on", s->n_heads, s->dim, s->n_kv_heads, n, first);
+    const double pairs = (double)n * (first + ((double)n + 1) / 2);
+    qn_gpu_bench("attention", variant, text, 4 * pairs * (double)(s->n_heads * s->dim), "FLOP", 0, one_prompt, &t, 4);
+    prompt_free(&t);
+}
+
+/* ---- Speed ---- */
+
+struct timed {
+    const struct problem *p;
+    qn_attention_decode_args *turns;
+};
+
+static void one_turn(void *context, size_t turn)
+{
+    const struct timed *t = context;
+    qn_gpu_launch(&t->p->decode, &t->turns[turn]);
+    qn_gpu_launch(&t->p->merge, &t->p->merge_args);
+}
+
+/* Each turn has a copy of the cache of its own. */
+static void bench_shape(const struct shape *one)
+{
+    struct problem p;
+    const size_t row_bytes = qn_attention_gpu_row_bytes(one->dim, one->key_bits) +
+                             qn_attention_gpu_row_bytes(one->dim, one->value_bits) + (one->key_bits == 16 ? 0 : 8);
+    const size_t bytes = one->n_kv_heads * one->capacity * row_bytes, n_turns = qn_gpu_turns(bytes);
+    char text[96], variant[32];
+    qn_random_seed(1);
+    problem_new(&p, one, 0, qn_cuda_get_info(qn_gpu()));
+    const qn_attention_gpu_cache *cache = &p.decode_args.cache;
+    const size_t key_bytes = cache->key_session, value_bytes = cache->value_session, scale_bytes = cache->scale_session;
+    struct timed timed = { .p = &p, .turns = room(n_turns, sizeof *timed.turns) };
+    qn_gpu_guarded *copies = room(n_turns, sizeof *copies);
+    for (size_t i = 0; i < n_turns; i++) {
+        copies[i] = qn_gpu_new(key_bytes + value_bytes + 2 * scale_bytes);
+        timed.turns[i] = p.decode_args;
+        qn_attention_gpu_cache *c = &timed.turns[i].cache;
+        c->keys = copies[i].data;
+        c->values = c->keys + key_bytes;
+        c->key_scales = c->values + value_bytes;
+        c->value_scales = c->key_scales + scale_bytes;
+        must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->keys, cache->keys, key_bytes));
+        must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->values, cache->values, value_bytes));
+        if (one->key_bits != 16) {
+            must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->key_scales, cache->key_scales, scale_bytes));
+            must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
+        }
+    }
+    snprintf(variant, sizeof variant,
+             one->key_bits == 16 ? "f16"
+             : one->runs         ? "%u/%u bits, runs"
+                                 : "%u/%u bits",
+             one->key_bits, one->value_bits);
+    snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu keys", one->n_heads, one->dim, one->n_kv_heads, one->capacity);
+    qn_gpu_bench("attention", variant, text, (double)bytes, "B", qn_gpu_read_rate(), one_turn, &timed, n_turns);
+    for (size_t i = 0; i < n_turns; i++)
+        qn_gpu_free(&copies[i]);
+    free(copies);
+    free(timed.turns);
+    problem_free(&p);
+}
+
+static struct shape long_row(size_t dim, size_t n_heads, size_t n_kv_heads, size_t n_keys, unsigned key_bits,
+                             unsigned value_bits, bool runs)
+{
+    return (struct shape){ .dim = dim,
+                           .n_heads = n_heads,
+                           .n_kv_heads = n_kv_heads,
+                           .capacity = n_keys,
+                           .key_bits = key_bits,
+                           .value_bits = value_bits,
+                           .runs = runs,
+                           .n_rows = 1,
+                           .positions = { (uint32_t)n_keys - 1 } };
+}
+
+static void bench_all(void)
+{
+    static const unsigned bits[][2] = { { 8, 8 }, { 6, 6 }, { 4, 2 }, { 3, 3 }, { 2, 2 } };
+    static const size_t depths[] = { 512, 4096, 32768, 131072 };
+    struct shape s;
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++)
+        for (unsigned format = 0; format < 3; format++) {
+            s = long_row(256, 24, 4, depths[i], format ? 4 : 16, format ? 4 : 16, format == 2);
+            bench_shape(&s);
+        }
+    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) {
+        s = long_row(256, 24, 4, 32768, bits[i][0], bits[i][1], false);
+        bench_shape(&s);
+    }
+    for (unsigned format = 0; format < 2; format++) {
+        s = long_row(256, 24, 4, 32768, format ? 4 : 16, format ? 4 : 16, format);
+        bench_prompt(&s, 0, 4096);
+        bench_prompt(&s, 28672, 4096);
+        s = long_row(128, 32, 8, 4096, format ? 4 : 16, format ? 4 : 16, format);
+        bench_prompt(&s, 0, 4096);
+    }
+    for (size_t i = 2; i < sizeof depths / sizeof *depths; i++)
+        for (unsigned format = 0; format < 2; format++) {
+            s = long_row(128, 32, 8, depths[i], format ? 4 : 16, format ? 4 : 16, false);
+            bench_shape(&s);
+        }
+}
+
+void qn_check_cuda_attention(bool bench)
+{
+    static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512, 16, 32, 48, 112, 160, 224 }, n_code_dims = 7;
+    static const unsigned bits[] = { 16, 4, 2, 3, 6, 8 }, mixed[][2] = { { 4, 2 }, { 3, 8 }, { 6, 3 } };
+    static const uint32_t edges[] = { 0, 1, 15, 16, 63, 64, 127, 128, 129, 191, 192, 1000 };
+    static const struct {
+        size_t dim, n_heads;
+        unsigned bits;
+        uint32_t first;
+        size_t n;
+    } prompts[] = { { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
+                    { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 } };
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        for (size_t j = 0; j < (i < n_code_dims ? sizeof bits / sizeof *bits : 1); j++) {
+            const struct shape s = { .dim = dims[i],
+                                     .n_heads = 12,
+                                     .n_kv_heads = 2,
+                                     .capacity = 304,
+                                     .key_bits = bits[j],
+                                     .value_bits = bits[j],
+                                     .n_rows = 1,
+                                     .positions = { 36 + (uint32_t)(97 * (i + 7 * j) % 268) } };
+            check_shape(&s, 3);
+        }
+    for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++)
+        check_shape(&(struct shape){ 128, 32, 8, 512, mixed[i][0], mixed[i][1], i == 1, 1, { 400 }, 0, false, false, false },
+                    0);
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+        check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, false, 1, { edges[i] }, 0, false, true, false }, 33);
+        check_shape(&(struct shape){ 256, 24, 4, 1024, 4, 4, true, 1, { edges[i] }, 0, false, false, true }, 0);
+    }
+    for (unsigned format = 4; format <= 16; format += 12) {
+        check_shape(&(struct shape){ 128, 32, 2, 1024, format, format, false, 4, { 900, 3, 99, 100 }, 100, false, true, false },
+                    5);
+        check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true }, 0);
+    }
+    check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true }, 0);
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
+        const struct shape halves = { .dim = prompts[i].dim,
+                                      .n_heads = prompts[i].n_heads,
+                                      .n_kv_heads = 2,
+                                      .capacity = 512,
+                                      .key_bits = 16,
+                                      .value_bits = 16,
+                                      .n_rows = 1,
+                                      .gates = i % 2 };
+        struct shape codes = halves;
+        codes.key_bits = prompts[i].bits;
+        codes.value_bits = i % 3 ? prompts[i].bits : 2;
+        codes.runs = true;
+        check_prompt(&halves, prompts[i].first, prompts[i].n);
+        check_prompt(&codes, prompts[i].first, prompts[i].n);
+    }
+    if (bench)
+        bench_all();
+}

@@ -1,0 +1,124 @@
+// Rows of codes in pieces, one for each of some lanes, and what their codes stand for: by look-up in shared memory, in tables whose
+// entries are two halves, those of two codes where codes are small. Whoever includes this has defined
+//
+//   DIM           of a head
+//   ENTRY_SHIFT   an entry takes 1 << ENTRY_SHIFT bytes: copies for lanes, so that they do not meet in a bank
+//   TABLES_APART  1 where the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: then an address is put
+//                 together from bytes
+#ifndef QN_KERNELS_ATTENTION_CODES_CUH
+#define QN_KERNELS_ATTENTION_CODES_CUH
+
+#include "kernels/attention/attention_cuda.h"
+
+#define ROW_WORDS(bits) ((DIM * (bits) + 31) / 32)
+
+// ---- A lane's portion of a row: DIM / lanes codes, as words ----
+
+template <int bits, int lanes> struct portion {
+    static constexpr int codes = DIM / lanes;
+    static constexpr bool whole = codes * bits % 32 == 0;             // words of its own
+    static constexpr int words = (codes * bits + 31) / 32;
+    static constexpr bool dividing = bits == 2 || bits == 4 || bits == 8 || bits == 16;
+    static constexpr int width = !whole ? 1 : words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; // words of a load
+    static constexpr int run = whole && dividing ? width * 32 / bits : codes; // codes that are next to each other
+
+    // The dimension of the lane's n-th code.
+    QN_DEVICE int dim_of(int n, int lane)
+    {
+        return (n / run * lanes + lane) * run + n % run;
+    }
+};
+
+template <int width> QN_DEVICE void load_words(uint32_t *to, const uint32_t *from)
+{
+    if (width == 4)
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "l"(from));
+    else if (width == 2)
+        asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+    else
+        asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
+}
+
+template <int bits, int lanes> QN_DEVICE void load_portion(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
+{
+    using p = portion<bits, lanes>;
+    const uint32_t *from = (const uint32_t *)(rows + (uint64_t)row * (ROW_WORDS(bits) * 4));
+    if (p::whole && p::dividing) {
+#pragma unroll
+        for (int i = 0; i < p::words / p::width; i++)
+            load_words<p::width>(to + i * p::width, from + (i * lanes + lane) * p::width);
+    } else if (p::whole) {
+#pragma unroll
+        for (int i = 0; i < p::words; i += p::width)
+            load_words<p::width>(to + i, from + lane * p::words + i);
+    } else {
+        // Portions that begin within a word: shifted to their own first bit.
+        const int begin = lane * p::codes * bits, first = begin / 32;
+        uint32_t low, high;
+        load_words<1>(&low, from + first);
+#pragma unroll
+        for (int i = 0; i < p::words; i++) {
+            load_words<1>(&high, from + min(first + i + 1, ROW_WORDS(bits) - 1));
+            to[i] = __funnelshift_r(low, high, begin % 32);
+            low = high;
+        }
+    }
+}
+
+// `n` bits from bit `at` of the words on, in the low bits of the result; what is above them is whatever follows.
+template <int n> QN_DEVICE uint32_t field(const uint32_t *words, int at)
+{
+    const int word = at / 32, shift = at % 32;
+    return shift + n <= 32 ? words[word] >> shift : __funnelshift_r(words[word], words[word + 1], shift);
+}
+
+// ---- Tables ----
+
+// Bits of a table's index: two codes where they are small, else one.
+__device__ constexpr int index_bits(int bits)
+{
+    return bits == 16 ? 0 : bits <= 4 ? 2 * bits : bits;
+}
+
+// What the `n` bits at `at` of x stand for; `table` is the address of the lane's entry 0, `offset` that of the kind.
+template <int n, int offset> QN_DEVICE uint32_t look_up(uint32_t table, uint32_t x, int at)
+{
+    uint32_t address, entry;
+    if (TABLES_APART && n == 8 && at % 8 == 0) {
+        address = __byte_perm(x, table, 0x7604 | at / 8 << 4);
+    } else {
+        const uint32_t mask = ((1u << n) - 1) << ENTRY_SHIFT;
+        address = (at >= ENTRY_SHIFT ? x >> (at - ENTRY_SHIFT) : x << (ENTRY_SHIFT - at)) & mask;
+        address = TABLES_APART ? address | table : address + table;
+    }
+    asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(entry) : "r"(address), "n"(offset));
+    return entry;
+}
+
+template <int bits> QN_DEVICE uint32_t table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
+{
+    if (bits == 16)
+        return 0;
+    const uint32_t mask = (1u << bits) - 1, low = i & mask, high = bits <= 4 ? i >> bits & mask : low;
+    return qn_floats_to_halves(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
+}
+
+// Codes 2p and 2p+1 of a portion, in the tables' entries at `offset`.
+template <int bits, int offset> QN_DEVICE uint32_t code_pair(uint32_t table, const uint32_t *words, int p)
+{
+    if (bits == 16)
+        return words[p];
+    const int at = p * 2 * bits;
+    if (bits <= 4) {
+        if (at % 32 + 2 * bits <= 32)
+            return look_up<index_bits(bits), offset>(table, words[at / 32], at % 32);
+        return look_up<index_bits(bits), offset>(table, field<2 * bits>(words, at), 0);
+    }
+    const uint32_t both = field<2 * bits>(words, at);
+    return __byte_perm(look_up<index_bits(bits), offset>(table, both, 0),
+                       look_up<index_bits(bits), offset>(table, both, bits), 0x7610);
+}
+
+#endif

@@ -1,0 +1,308 @@
+// Attention of a prompt's rows over a session's cache, on the matrix units. A block takes QN_ATTENTION_PROMPT_ROWS queries of a
+// key-value head: tokens of one run of positions times the query heads of the group, so that all of them read the same rows in
+// the same form. Keys and values come in tiles of a run's positions, as halves in shared memory: codes are made into halves
+// there, scaled as they were, so that a tile is the same whatever it came from.
+//
+// While a tile is worked on, the next one is on its way; a warp has sixteen queries. Method: Dao, FlashAttention-2 (2023).
+#define DIM QN_HEAD_DIM
+#define ENTRY_SHIFT 6 // an entry for lanes l, l + 8, ...: first those of keys, then those of values
+#define TABLES_APART 0
+
+#include "kernels/attention/codes.cuh"
+#include "kernels/row.cuh"
+
+#define ROWS QN_ATTENTION_PROMPT_ROWS
+#define RUN QN_ATTENTION_RUN
+#define THREADS (ROWS / 16 * QN_WARP)
+#define CODES (QN_KEY_BITS != 16)
+#define VALUE_ENTRY 32
+#define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
+#define STRIDE (DIM * 2 + 16) // bytes of a row of halves in shared memory: rows 16 bytes apart in banks
+#define LANE_VALUES QN_ROW_VALUES(DIM)
+#define LOG2E 1.4426950408889634f
+#define LOWEST (-1e30f)
+
+struct shared {
+    float factors[ROWS], biases[ROWS];
+};
+
+QN_DEVICE float exp_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+QN_DEVICE uint32_t multiply_halves(uint32_t a, uint32_t b)
+{
+    uint32_t c;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+
+// Which rows of halves, or of codes, a tile is.
+struct tile {
+    const uint8_t *keys, *values;
+    const float *key_scales, *value_scales;
+    uint32_t n; // rows there are, of RUN; the others become zeros
+    bool codes;
+};
+
+// RUN rows of halves into shared memory, by all threads; the caller commits.
+QN_DEVICE void copy_halves(uint8_t *to, const uint8_t *from, uint32_t n)
+{
+    constexpr int pieces = DIM * 2 / 16;
+    for (int i = threadIdx.x; i < RUN * pieces; i += THREADS) {
+        const int row = i / pieces, piece = i % pieces;
+        qn_copy_async_16(to + row * STRIDE + piece * 16, from + (uint64_t)min((uint32_t)row, n - 1) * (DIM * 2) + piece * 16,
+                         row < n ? 16 : 0);
+    }
+}
+
+// RUN rows of codes: four threads a row.
+template <int bits, int offset>
+QN_DEVICE void decode(uint8_t *to, const uint8_t *from, const float *scales, float gain, uint32_t table)
+{
+    using p = portion<bits, 4>;
+    for (int row = threadIdx.x / 4; row < RUN; row += THREADS / 4) {
+        const int t = threadIdx.x % 4;
+        uint32_t words[p::words];
+        load_portion<bits, 4>(words, from, row, t);
+        // What was halves before fits in halves now, so that its scale does; beyond that, the largest.
+        const float scale = fminf(scales[row] / gain, 32752.0f);
+        const uint32_t scale2 = qn_floats_to_halves(scale, scales[row] != scales[row] ? scales[row] : scale);
+        uint8_t *row_to = to + row * STRIDE;
+#pragma unroll
+        for (int i = 0; i < p::codes; i += 4) {
+            uint2 x;
+            x.x = multiply_halves(code_pair<bits, offset>(table, words, i / 2), scale2);
+            x.y = multiply_halves(code_pair<bits, offset>(table, words, i / 2 + 1), scale2);
+            *(uint2 *)(row_to + p::dim_of(i, t) * 2) = x;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(const __grid_constant__ qn_attention_prompt_args a)
+{
+    extern __shared__ __align__(128) uint8_t dynamic[];
+    __shared__ shared s;
+    uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * RUN * STRIDE;
+    const uint32_t tables = qn_shared_address(values + 2 * RUN * STRIDE);
+    const int warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP, g = lane / 4, t = lane % 4;
+    const uint32_t table = tables + lane % 8 * 4;
+
+    if (CODES && threadIdx.x < TABLE_ENTRIES) {
+        const uint32_t key = table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec);
+        const uint32_t value = table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec);
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(tables + threadIdx.x * 64 + j * 4), "r"(j < 8 ? key : value) : "memory");
+    }
+    qn_wait_for_previous();
+    qn_let_next_begin();
+
+    // Longest first.
+    const uint32_t group = a.n_heads / a.n_kv_heads, blocks_of_run = (RUN * group + ROWS - 1) / ROWS, head = blockIdx.y;
+    const uint32_t first = a.positions[0], end = first + a.n_rows, last_run = (end - 1) / RUN;
+    const uint32_t index = blockIdx.x / blocks_of_run, run = last_run - index;
+    if (index > last_run || run < first / RUN)
+        return;
+    const uint32_t begin = max(first, run * RUN), stop = min(end, (run + 1) * RUN);
+    const uint32_t row0 = blockIdx.x % blocks_of_run * ROWS, n_rows = (stop - begin) * group;
+    if (row0 >= n_rows)
+        return;
+    // Where row r of the block is among queries, and at which position.
+    const auto query_of = [&](uint32_t r) {
+        return (uint64_t)(begin - first + (row0 + r) / group) * a.n_heads + head * group + (row0 + r) % group;
+    };
+    const auto position_of = [&](uint32_t r) { return begin + (row0 + r) / group; };
+
+    const uint32_t session = a.sessions ? a.sessions[0] : 0;
+    const auto tile_of = [&](uint32_t r) {
+        tile x;
+        x.n = r == run ? stop - run * RUN : RUN;
+        x.codes = QN_RUNS && r != 0 && r != run;
+        x.key_scales = x.value_scales = 0;
+        if (QN_RUNS && !x.codes) {
+            const uint64_t at = session * a.runs.session + head * a.runs.head +
+                                (uint64_t)(r ? 1 + (r - 1) % a.runs.n_open : 0) * (RUN * DIM * 2);
+            x.keys = a.runs.keys + at;
+            x.values = a.runs.values + at;
+        } else {
+            const uint64_t row = (uint64_t)(QN_RUNS ? r - 1 : r) * RUN;
+            x.keys = a.cache.keys + session * a.cache.key_session + head * a.cache.key_head + row * (ROW_WORDS(QN_KEY_BITS) * 4);
+            x.values = a.cache.values + session * a.cache.value_session + head * a.cache.value_head +
+                       row * (ROW_WORDS(QN_VALUE_BITS) * 4);
+            const uint64_t scales = session * a.cache.scale_session + head * a.cache.scale_head + row * 4;
+            x.key_scales = (const float *)(a.cache.key_scales + scales);
+            x.value_scales = (const float *)(a.cache.value_scales + scales);
+        }
+        return x;
+    };
+    const auto load = [&](uint32_t r) {
+        const tile x = tile_of(r);
+        uint8_t *k = keys + r % 2 * (RUN * STRIDE), *v = values + r % 2 * (RUN * STRIDE);
+        if (x.codes) {
+            if (CODES) {
+                decode<CODES ? QN_KEY_BITS : 4, 0>(k, x.keys, x.key_scales, a.key_codec.gain, table);
+                decode<CODES ? QN_VALUE_BITS : 4, VALUE_ENTRY>(v, x.values, x.value_scales, a.value_codec.gain, table);
+            }
+        } else {
+            copy_halves(k, x.keys, x.n);
+            copy_halves(v, x.values, x.n);
+        }
+        qn_copy_async_commit();
+    };
+    load(0);
+
+    // Each warp's queries, scaled by powers of two such that halves hold them well.
+    float mean[LANE_VALUES];
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++)
+        mean[i] = QN_RUNS && i * QN_WARP + lane < DIM
+                      ? ((const float *)(a.runs.means + session * a.runs.mean_session))[head * DIM + i * QN_WARP + lane]
+                      : 0;
+    for (int r = warp * 16; r < warp * 16 + 16; r++) {
+        float x[LANE_VALUES], largest = 0, bias = 0;
+#pragma unroll
+        for (int i = 0; i < LANE_VALUES; i++) {
+            const bool has = row0 + r < n_rows && i * QN_WARP + lane < DIM;
+            x[i] = has ? a.queries[query_of(r) * DIM + i * QN_WARP + lane] : 0;
+            largest = fmaxf(largest, fabsf(x[i]));
+            bias += x[i] * mean[i];
+        }
+        largest = qn_warp_max(largest);
+        if (QN_RUNS)
+            bias = qn_warp_sum(bias);
+        const uint32_t exponent = __float_as_uint(largest) >> 23;
+        const bool ordinary = exponent > 0 && exponent < 254;
+        const float up = ordinary ? __uint_as_float((254 - exponent) << 23) : 1;
+#pragma unroll
+        for (int i = 0; i < LANE_VALUES; i++)
+            if (i * QN_WARP + lane < DIM)
+                *(uint16_t *)(queries + r * STRIDE + (i * QN_WARP + lane) * 2) = qn_float_to_half(x[i] * up);
+        if (lane == 0) {
+            s.factors[r] = a.scale * LOG2E * (ordinary ? __uint_as_float(exponent << 23) : 1);
+            s.biases[r] = bias * (a.scale * LOG2E);
+        }
+    }
+    __syncwarp();
+    const int rows[2] = { warp * 16 + g, warp * 16 + g + 8 };
+    const float factors[2] = { s.factors[rows[0]], s.factors[rows[1]] }, biases[2] = { s.biases[rows[0]], s.biases[rows[1]] };
+
+    float sums[DIM / 8][4], m[2] = { LOWEST, LOWEST }, l[2] = { 0, 0 };
+#pragma unroll
+    for (int i = 0; i < DIM / 8; i++)
+        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
+
+    for (uint32_t r = 0; r <= run; r++) {
+        qn_copy_async_wait<0>();
+        __syncthreads(); // this tile is there, and the one before it has been read
+        if (r < run)
+            load(r + 1);
+        const uint8_t *k = keys + r % 2 * (RUN * STRIDE), *v = values + r % 2 * (RUN * STRIDE);
+
+        float x[RUN / 8][4];
+#pragma unroll
+        for (int i = 0; i < RUN / 8; i++)
+            x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) {
+            uint32_t q[4];
+            qn_load_matrix_4(q, queries + (warp * 16 + lane % 16) * STRIDE + (2 * i + lane / 16) * 16);
+#pragma unroll
+            for (int j = 0; j < RUN / 16; j++) {
+                uint32_t b[4];
+                qn_load_matrix_4(b, k + (j * 16 + lane / 16 * 8 + lane % 8) * STRIDE + (2 * i + lane / 8 % 2) * 16);
+                qn_mma_m16n8k16_f16(x[2 * j], q, b);
+                qn_mma_m16n8k16_f16(x[2 * j + 1], q, b + 2);
+            }
+        }
+
+        const bool in_codes = QN_RUNS && r != 0 && r != run;
+        float largest[2] = { m[0], m[1] };
+#pragma unroll
+        for (int i = 0; i < RUN / 8; i++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                x[i][j] = fmaf(x[i][j], factors[j / 2], in_codes ? biases[j / 2] : 0);
+                if (r == run && run * RUN + i * 8 + 2 * t + j % 2 > position_of(rows[j / 2]))
+                    x[i][j] = -QN_INFINITY;
+                largest[j / 2] = fmaxf(largest[j / 2], x[i][j]);
+            }
+        }
+        float shrink[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            largest[i] = fmaxf(largest[i], __shfl_xor_sync(QN_ALL_LANES, largest[i], 1));
+            largest[i] = fmaxf(largest[i], __shfl_xor_sync(QN_ALL_LANES, largest[i], 2));
+            shrink[i] = exp_2(m[i] - largest[i]);
+            m[i] = largest[i];
+            l[i] *= shrink[i];
+        }
+        if (__any_sync(QN_ALL_LANES, shrink[0] != 1 || shrink[1] != 1)) {
+#pragma unroll
+            for (int i = 0; i < DIM / 8; i++) {
+                sums[i][0] *= shrink[0];
+                sums[i][1] *= shrink[0];
+                sums[i][2] *= shrink[1];
+                sums[i][3] *= shrink[1];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < RUN / 8; i++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                x[i][j] = exp_2(x[i][j] - m[j / 2]);
+                l[j / 2] += x[i][j];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < RUN / 16; i++) {
+            const uint32_t p[4] = { qn_floats_to_halves(x[2 * i][0], x[2 * i][1]), qn_floats_to_halves(x[2 * i][2], x[2 * i][3]),
+                                    qn_floats_to_halves(x[2 * i + 1][0], x[2 * i + 1][1]),
+                                    qn_floats_to_halves(x[2 * i + 1][2], x[2 * i + 1][3]) };
+#pragma unroll
+            for (int j = 0; j < DIM / 16; j++) {
+                uint32_t b[4];
+                qn_load_matrix_4_transposed(b, v + (i * 16 + lane / 8 % 2 * 8 + lane % 8) * STRIDE + (2 * j + lane / 16) * 16);
+                qn_mma_m16n8k16_f16(sums[2 * j], p, b);
+                qn_mma_m16n8k16_f16(sums[2 * j + 1], p, b + 2);
+            }
+        }
+    }
+
+    // ---- Results, by way of rows of floats in shared memory ----
+
+    constexpr int row_floats = DIM + 4;
+    float *results = (float *)dynamic;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        l[i] += __shfl_xor_sync(QN_ALL_LANES, l[i], 1);
+        l[i] += __shfl_xor_sync(QN_ALL_LANES, l[i], 2);
+        const float norm = 1 / l[i]; // every query sees itself
+#pragma unroll
+        for (int j = 0; j < DIM / 8; j++)
+            *(float2 *)(results + rows[i] * row_floats + j * 8 + 2 * t) =
+                make_float2(sums[j][2 * i] * norm, sums[j][2 * i + 1] * norm);
+    }
+    __syncwarp();
+    for (int r = warp * 16; r < warp * 16 + 16 && row0 + r < n_rows; r++) {
+        const uint64_t query = query_of(r);
+        float x[LANE_VALUES];
+#pragma unroll
+        for (int i = 0; i < LANE_VALUES; i++)
+            x[i] = i * QN_WARP + lane < DIM ? results[r * row_floats + i * QN_WARP + lane] : 0;
+        qn_row_rotate_back<DIM>(x, a.rotation, lane);
+#pragma unroll
+        for (int i = 0; i < LANE_VALUES; i++) {
+            const int dim = i * QN_WARP + lane;
+            if (dim < DIM) {
+                if (a.gates)
+                    x[i] /= 1 + __expf(-a.gates[(query * 2 + 1) * DIM + dim]);
+                a.out[query * DIM + dim] = x[i];
+            }
+        }
+    }
+}
