@@ -31,10 +31,11 @@ typedef struct qn_cuda_info {
 } qn_cuda_info;
 
 typedef struct qn_cuda_params {
-    int ordinal;                                  /* which of the visible devices; 0 is the first */
-    const struct qn_cuda_driver *driver;          /* device/cuda/driver.h; NULL loads libcuda.so.1 */
-    const struct qn_cuda_tools *tools;            /* device/cuda/pipeline.h: cache folder, compilers; NULL takes the user's */
-    void (*on_log)(void *user, const char *line); /* kernels that were compiled, cache files replaced; may be NULL */
+    int ordinal;                         /* which of the visible devices; 0 is the first */
+    const struct qn_cuda_driver *driver; /* device/cuda/driver.h; NULL loads libcuda.so.1 */
+    const struct qn_cuda_tools *tools;   /* device/cuda/pipeline.h: cache folder, compilers; NULL takes the user's */
+    /* Kernels that were compiled, cache files that were replaced; may be NULL. It calls nothing of this header. */
+    void (*on_log)(void *user, const char *line);
     void *user;
 } qn_cuda_params;
 
