@@ -327,16 +327,17 @@ static void check_part(const struct gpu_weights *w, size_t part, int form, const
     for (size_t row = 0; row < w->n_rows[part]; row++) {
         w->type->decode(w->stored[part] + row * w->row_bytes, w->n_cols / w->type->block_weights, weights);
         for (size_t token = 0; token < n_tokens; token++) {
-            double sum = 0, size = 0;
+            double sum = 0, size = 0, sizes = 0; /* of terms, of values */
             for (size_t k = 0; k < w->n_cols; k++) {
+                sizes += fabs(values[token * w->n_cols + k]);
                 const double term = (double)weights[k] * values[token * w->n_cols + k];
                 sum += term;
                 size += fabs(term);
             }
             const double before = accumulate ? (double)row : 0;
             const float y = found[token * (w->n_rows[part] + 5) + row];
-            /* Halves below their normal range have 2^-25 each instead. */
-            const double allowed = bound * size + 0x1p-24 * (fabs(sum) + before) + 0x1p-25 * (double)w->n_cols * 4 * 0x1p-3;
+            /* Halves below their normal range are 2^-25 off instead. */
+            const double allowed = bound * size + 0x1p-24 * (fabs(sum) + before) + (form == QN_ACTS_HALVES ? 0x1p-25 * sizes : 0);
             qn_expect(fabs((double)y - sum - before) <= allowed, "token %zu, row %zu: %g, expected %g, within %g", token, row,
                       (double)y, sum + before, allowed);
         }

@@ -14,22 +14,40 @@ enum { WARPS = QN_ACTS_THREADS / QN_WARP };
 struct row_source {
     const float *x, *x2, *weight;
     uint32_t n_cols;
-    float scale; // of the norm
+    bool by_fours; // all of them begin at multiples of 16 bytes
+    float scale;   // of the norm
 };
 
-QN_DEVICE float value_at(const row_source &s, uint32_t k)
+QN_DEVICE float4 load_four(const float *x, uint32_t k, uint32_t n, bool by_fours)
 {
-    if (k >= s.n_cols)
-        return 0;
-    const float x = s.x[k];
+    if (by_fours && k + 4 <= n)
+        return *(const float4 *)(x + k);
+    return make_float4(k < n ? x[k] : 0, k + 1 < n ? x[k + 1] : 0, k + 2 < n ? x[k + 2] : 0, k + 3 < n ? x[k + 3] : 0);
+}
+
+// What an element becomes; `other` is its weight or its other factor.
+QN_DEVICE float value_of(const row_source &s, float x, float other)
+{
 #if QN_OP == QN_ACTS_NORM
-    return x * s.scale * s.weight[k];
+    return x * s.scale * other;
 #elif QN_OP == QN_ACTS_SWIGLU
-    return x / (1.0f + expf(-x)) * s.x2[k];
+    return x / (1.0f + expf(-x)) * other;
 #else
     return x;
 #endif
 }
+
+QN_DEVICE const float *others(const row_source &s)
+{
+    return QN_OP == QN_ACTS_NORM ? s.weight : s.x2;
+}
+
+QN_DEVICE float value_at(const row_source &s, uint32_t k)
+{
+    return k < s.n_cols ? value_of(s, s.x[k], QN_OP == QN_ACTS_PLAIN ? 0 : others(s)[k]) : 0;
+}
+
+#if QN_OP == QN_ACTS_NORM
 
 QN_DEVICE float block_sum(float x)
 {
@@ -45,7 +63,35 @@ QN_DEVICE float block_sum(float x)
     return sum;
 }
 
+// Many loads before their first use: a row is short, and its way is long.
+QN_DEVICE float sum_of_squares(const row_source &s)
+{
+    enum { AHEAD = 8 };
+    float sum = 0;
+    for (uint32_t first = 4 * threadIdx.x; first < s.n_cols; first += 4 * AHEAD * QN_ACTS_THREADS) {
+        float4 v[AHEAD];
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++)
+            v[i] = load_four(s.x, first + 4 * i * QN_ACTS_THREADS, s.n_cols, s.by_fours);
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++)
+            sum += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
+    }
+    return block_sum(sum);
+}
+
+#endif
+
 #if QN_FORM == QN_ACTS_HALVES
+
+QN_DEVICE float4 values_at(const row_source &s, uint32_t k)
+{
+    const float4 x = load_four(s.x, k, s.n_cols, s.by_fours);
+    float4 other = {};
+    if (QN_OP != QN_ACTS_PLAIN)
+        other = load_four(others(s), k, s.n_cols, s.by_fours);
+    return make_float4(value_of(s, x.x, other.x), value_of(s, x.y, other.y), value_of(s, x.z, other.z), value_of(s, x.w, other.w));
+}
 
 QN_DEVICE uint32_t block_max(uint32_t x)
 {
@@ -64,8 +110,11 @@ QN_DEVICE uint32_t block_max(uint32_t x)
 QN_DEVICE void write_row(const qn_matmul_acts_args &a, const row_source &source, uint32_t token)
 {
     uint32_t largest = 0;
-    for (uint32_t k = threadIdx.x; k < source.n_cols; k += QN_ACTS_THREADS)
-        largest = max(largest, MAGNITUDE(value_at(source, k)));
+#pragma unroll 4
+    for (uint32_t k = 4 * threadIdx.x; k < source.n_cols; k += 4 * QN_ACTS_THREADS) {
+        const float4 v = values_at(source, k);
+        largest = max(max(largest, max(MAGNITUDE(v.x), MAGNITUDE(v.y))), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
+    }
     largest = block_max(largest);
     const bool finite = largest < NOT_FINITE;
     // The power of two above the largest magnitude, short of where its inverse would be no normal float.
@@ -78,14 +127,13 @@ QN_DEVICE void write_row(const qn_matmul_acts_args &a, const row_source &source,
          i += gridDim.x * QN_ACTS_THREADS) {
         // Columns 4t to 4t+3 of half h of a run of a step of 64.
         const uint32_t t = i % 4, h = i / 4 % 2, run = i / 8 % 2, step = i / 16;
-        float x[4];
-#pragma unroll
-        for (uint32_t k = 0; k < 4; k++)
-            x[k] = finite ? value_at(source, 4 * i + k) * inverse : 0;
+        const float4 v = values_at(source, 4 * i);
+        const float x[4] = { v.x, v.y, v.z, v.w };
         uint8_t *to = row + (uint64_t)step * a.capacity * 128 + 4 * t;
 #pragma unroll
         for (uint32_t part = 0; part < 2; part++)
-            *(uint32_t *)(to + ((4 * run + 2 * part + h) ^ token % 8) * 16) = qn_floats_to_halves(x[part], x[part + 2]);
+            *(uint32_t *)(to + ((4 * run + 2 * part + h) ^ token % 8) * 16) =
+                finite ? qn_floats_to_halves(x[part] * inverse, x[part + 2] * inverse) : 0;
     }
 }
 
@@ -151,14 +199,16 @@ extern "C" __global__ void __launch_bounds__(QN_ACTS_THREADS) qn_matmul_acts(con
     source.x2 = a.x2 + (uint64_t)token * a.stride;
     source.weight = a.weight;
     source.n_cols = token < a.n_tokens ? a.n_cols : 0;
+    source.by_fours = ((uint64_t)source.x | (QN_OP == QN_ACTS_PLAIN ? 0 : (uint64_t)others(source))) % 16 == 0;
     source.scale = 0;
     qn_let_next_begin();
+#if QN_OP == QN_ACTS_NORM
+    for (uint32_t k = (blockIdx.x * QN_ACTS_THREADS + threadIdx.x) * 32; k < a.n_cols; k += gridDim.x * QN_ACTS_THREADS * 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.weight + k)); // nobody has touched it since the last token
+#endif
     qn_wait_for_previous();
 #if QN_OP == QN_ACTS_NORM
-    float sum = 0;
-    for (uint32_t k = threadIdx.x; k < source.n_cols; k += QN_ACTS_THREADS)
-        sum = fmaf(source.x[k], source.x[k], sum);
-    source.scale = 1.0f / sqrtf(block_sum(sum) / (float)a.n_cols + a.eps);
+    source.scale = 1.0f / sqrtf(sum_of_squares(source) / (float)a.n_cols + a.eps);
 #endif
     write_row(a, source, token);
 }

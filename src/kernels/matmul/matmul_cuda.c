@@ -178,8 +178,8 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     const size_t n_chunks = chunks_of(acts->n_cols);
     const size_t rows =
         acts->form == QN_ACTS_COLUMNS ? (n_tokens + QN_ACTS_GROUP - 1) / QN_ACTS_GROUP * QN_ACTS_GROUP : n_tokens;
-    /* A block takes a chunk where tokens are few, so that none waits long; with many, a row is read once. */
-    const size_t parts = rows > 64 ? 1 : n_chunks;
+    /* A warp takes a pair of runs where tokens are few, so that none waits long; with many, a row is read once. */
+    const size_t parts = rows > 64 ? 1 : (n_chunks * 4 + QN_ACTS_THREADS / 32 - 1) / (QN_ACTS_THREADS / 32);
     *out = (qn_matmul_launch){
         .launch = { .source = "matmul/matmul_acts.cu",
                     .defines = acts_defines[acts->form][op],
@@ -250,11 +250,11 @@ static qn_status decode_launch(const qn_matmul_gpu *gpu, const qn_matmul_area *a
     const struct variant *variant = variant_of(&area->tiles);
     const struct decode *decode = variant ? &variant->decode[acts->form] : NULL;
     const size_t n_chunks = chunks_of(area->n_cols), blocks = area->n_tiles < gpu->n_sms ? area->n_tiles : gpu->n_sms;
+    const size_t max_shared = gpu->max_shared_bytes < QN_MATMUL_SHARED ? gpu->max_shared_bytes : QN_MATMUL_SHARED;
     struct block block;
     if (!decode || !decode->defines)
         return qn_fail(QN_ERR_INVALID, "int8 activations for weights of %u bits: expected halves", area->tiles.bits);
-    if (!choose_block(decode, acts->form, &area->tiles, n_chunks, (area->n_tiles + blocks - 1) / blocks, gpu->max_shared_bytes,
-                      &block))
+    if (!choose_block(decode, acts->form, &area->tiles, n_chunks, (area->n_tiles + blocks - 1) / blocks, max_shared, &block))
         return qn_fail(QN_ERR_UNSUPPORTED, "products of %zu columns need more shared memory than the %u bytes of this device",
                        area->n_cols, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){

@@ -11,6 +11,9 @@
 #define ROW      (QN_FORM == QN_ACTS_ROW)
 #define HALVES   (QN_FORM == QN_ACTS_HALVES)
 #define MAX_WARP QN_MATMUL_WARPS
+#ifndef BULK
+#define BULK (__CUDA_ARCH__ >= 900)
+#endif
 
 enum {
     GROUP = QN_GROUP, /* tiles of a step */
@@ -24,49 +27,57 @@ enum {
 
 // ---- Weights on their way ----
 
-// The steps of a warp, in order: for each of its groups of tiles, each of its chunks.
+// The steps of a warp, in order: for each of its groups of tiles, each of its chunks. Of the step that is asked for next:
 struct weight_stream {
-    const uint8_t *codes, *scales; // of the block's first tile in the warp's first chunk
-    uint64_t chunk_tiles;          // tiles from one of the warp's chunks to its next
-    uint32_t chunk, n_chunks;      // of the step that is asked for next
+    const uint8_t *codes, *scales;
+    uint32_t chunk, n_chunks;
     uint32_t tile, tile_step, n_tiles;
-    uint32_t shared, barriers; // addresses of QN_STAGES stages
+    uint64_t chunk_tiles, back_tiles; // tiles on to the next chunk, and from the last one back to the next group
+    uint32_t shared, barriers;        // addresses of QN_STAGES stages
 };
 
-QN_DEVICE void ask_for_step(weight_stream &s, uint32_t stage, uint32_t lane)
+// Called by the whole warp.
+QN_DEVICE void ask_for_step(weight_stream &s, uint32_t stage)
 {
     if (s.tile < s.n_tiles) {
         const uint32_t left = s.n_tiles - s.tile, count = left < GROUP ? left : GROUP;
-        const uint64_t first = s.chunk * s.chunk_tiles + s.tile;
-        const uint8_t *codes = s.codes + first * CODE_BYTES, *scales = s.scales + first * SCALE_BYTES;
         const uint32_t to = s.shared + stage * STEP_BYTES;
-#if __CUDA_ARCH__ >= 900
-        if (lane == 0) {
+#if BULK
+        if (one_of_warp()) {
             const uint32_t barrier = s.barriers + 8 * stage;
             barrier_expect(barrier, count * (CODE_BYTES + SCALE_BYTES));
-            copy_bulk(to, codes, count * CODE_BYTES, barrier);
+            copy_bulk(to, s.codes, count * CODE_BYTES, barrier);
             if (SCALE_BYTES)
-                copy_bulk(to + GROUP * CODE_BYTES, scales, count * SCALE_BYTES, barrier);
+                copy_bulk(to + GROUP * CODE_BYTES, s.scales, count * SCALE_BYTES, barrier);
         }
 #else
-        for (uint32_t at = 16 * lane; at < count * CODE_BYTES; at += 16 * QN_WARP)
-            copy_16(to + at, codes + at);
-        for (uint32_t at = 16 * lane; at < count * SCALE_BYTES; at += 16 * QN_WARP)
-            copy_16(to + GROUP * CODE_BYTES + at, scales + at);
+        const uint32_t first = 16 * (threadIdx.x % QN_WARP);
+#pragma unroll
+        for (uint32_t at = 0; at < GROUP * CODE_BYTES; at += 16 * QN_WARP)
+            if (at < count * CODE_BYTES)
+                copy_16(to + at + first, s.codes + at + first);
+#pragma unroll
+        for (uint32_t at = 0; at < GROUP * SCALE_BYTES; at += 16 * QN_WARP)
+            if (at + first < count * SCALE_BYTES)
+                copy_16(to + GROUP * CODE_BYTES + at + first, s.scales + at + first);
 #endif
-        if (++s.chunk == s.n_chunks) {
+        const bool last = ++s.chunk == s.n_chunks;
+        const uint64_t tiles = last ? s.back_tiles : s.chunk_tiles; // backwards as well, modulo 2^64
+        s.codes += tiles * CODE_BYTES;
+        s.scales += tiles * SCALE_BYTES;
+        if (last) {
             s.chunk = 0;
             s.tile += s.tile_step;
         }
     }
-#if __CUDA_ARCH__ < 900
+#if !BULK
     qn_copy_async_commit(); // one group a step, also when there is none left: the count stays right
 #endif
 }
 
 QN_DEVICE void wait_for_step(const weight_stream &s, uint32_t stage, uint32_t phase)
 {
-#if __CUDA_ARCH__ >= 900
+#if BULK
     barrier_wait(s.barriers + 8 * stage, phase);
 #else
     qn_copy_async_wait<QN_STAGES - 1>();
@@ -335,10 +346,11 @@ extern "C" __global__ void __launch_bounds__(MAX_WARP *QN_WARP, 1)
     const uint32_t tile_step = n_warps / a.n_chunk_warps * GROUP;
 
     weight_stream stream;
-    const uint64_t first = (uint64_t)chunk_warp * a.n_tiles + first_tile;
+    const uint64_t first = (uint64_t)chunk_warp * a.n_tiles + first_tile + tile_warp * GROUP;
     stream.codes = a.weights + first * CODE_BYTES;
     stream.scales = a.weights + (uint64_t)a.n_chunks * a.n_tiles * CODE_BYTES + first * SCALE_BYTES;
     stream.chunk_tiles = (uint64_t)a.n_chunk_warps * a.n_tiles;
+    stream.back_tiles = tile_step - (n_chunks - 1) * stream.chunk_tiles;
     stream.chunk = 0;
     stream.n_chunks = n_chunks;
     stream.tile = tile_warp * GROUP;
@@ -352,8 +364,8 @@ extern "C" __global__ void __launch_bounds__(MAX_WARP *QN_WARP, 1)
     uint8_t *acts_here = (uint8_t *)(sums_here + 2 * sums_count);
     const uint32_t acts_bytes = ROW ? a.n_chunks * QN_ACTS_ROW_CHUNK : 0;
     stream.barriers = qn_shared_address(acts_here + acts_bytes) + warp * QN_STAGES * 8;
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
+#if BULK
+    if (one_of_warp()) {
         for (uint32_t i = 0; i < QN_STAGES; i++)
             barrier_init(stream.barriers + 8 * i, 1);
         barrier_init_done();
@@ -362,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(MAX_WARP *QN_WARP, 1)
 #endif
 #pragma unroll 1
     for (uint32_t i = 0; i < QN_STAGES; i++)
-        ask_for_step(stream, i, lane);
+        ask_for_step(stream, i);
     qn_let_next_begin();
     qn_wait_for_previous();
 
@@ -420,7 +432,7 @@ extern "C" __global__ void __launch_bounds__(MAX_WARP *QN_WARP, 1)
                                        step + GROUP * CODE_BYTES + m * SCALE_BYTES + lane / 4 * 4, x);
 #endif
                 __syncwarp();
-                ask_for_step(stream, stage, lane);
+                ask_for_step(stream, stage);
                 if (++stage == QN_STAGES) {
                     stage = 0;
                     phase ^= 1;

@@ -99,6 +99,19 @@ QN_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals)
 
 #if __CUDA_ARCH__ >= 900
 
+// True in one lane of the warp. The compiler knows that it is one, and takes its addresses as they are.
+QN_DEVICE bool one_of_warp()
+{
+    uint32_t elected;
+    asm volatile("{\n"
+                 ".reg .pred elected;\n"
+                 "elect.sync _|elected, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, elected;\n"
+                 "}\n"
+                 : "=r"(elected));
+    return elected;
+}
+
 // The copy engine sees the barriers that this thread has made.
 QN_DEVICE void barrier_init_done()
 {
