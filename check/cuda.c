@@ -12,6 +12,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "hadamard", qn_check_cuda_hadamard },
     { "attention", qn_check_cuda_attention },
     { "matmul", qn_check_cuda_matmul },
+    { "deltanet", qn_check_cuda_deltanet },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;

@@ -81,5 +81,6 @@ void qn_check_cuda_peak(bool bench);
 void qn_check_cuda_hadamard(bool bench);
 void qn_check_cuda_attention(bool bench);
 void qn_check_cuda_matmul(bool bench);
+void qn_check_cuda_deltanet(bool bench);
 
 #endif

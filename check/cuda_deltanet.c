@@ -1,0 +1,805 @@
+/* Gated DeltaNet on the GPU: chunks on matrix units and the token-by-token kernels against the CPU's float32 kernels, which are
+ * within 1e-5 of the recurrence in float64; lengths, decays, keys, mappings, ragged sequences, strides, sessions' memory. */
+#include "check/cuda.h"
+
+#include "base/half.h"
+#include "base/memory.h"
+#include "kernels/deltanet/deltanet.h"
+#include "kernels/deltanet/deltanet_cuda.h"
+#include "quern/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The project's bar for bfloat16 from end to end: a rounding is 1.7e-3 rms, and eight lie on the way. Measured: 6.3e-3 at most,
+ * for equal keys. */
+#define BAR_BF16 1e-2
+/* The CPU's own bar for float32. Measured: 2e-7. */
+#define BAR_F32 1e-5
+
+enum { HEAD_K = QN_GDN_HEAD_K, MAX_SEQUENCES = 6 };
+
+static void must(qn_status status)
+{
+    if (status == QN_OK)
+        return;
+    fprintf(stderr, "quern-check: %s\n", qn_error_text());
+    exit(1);
+}
+
+static float *floats(size_t n)
+{
+    float *x;
+    must(qn_alloc(&x, n, sizeof *x, "quern-check"));
+    return x;
+}
+
+static float *normal(size_t n, float scale)
+{
+    float *x = floats(n);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
+static double uniform(void)
+{
+    return (double)(qn_random() >> 11) * 0x1p-53;
+}
+
+static qn_view view(const float *x, size_t n)
+{
+    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
+}
+
+/* |found - expected| / |expected|; NaN where anything is. */
+static double distance(const float *found, const float *expected, size_t n)
+{
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)found[i] - (double)expected[i];
+        error += d * d;
+        norm += (double)expected[i] * (double)expected[i];
+    }
+    return sqrt(error / norm);
+}
+
+static void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
+{
+    const double d = distance(found, expected, n);
+    qn_expect(d <= bar, "%s is %.2e away, more than %.0e", what, d, bar);
+}
+
+/* x rounded to bfloat16 in place, and its patterns. */
+static uint16_t *to_bf16(float *x, size_t n)
+{
+    uint16_t *h;
+    must(qn_alloc(&h, n, sizeof *h, "quern-check"));
+    for (size_t i = 0; i < n; i++) {
+        h[i] = qn_f32_to_bf16(x[i]);
+        x[i] = qn_bf16_to_f32(h[i]);
+    }
+    return h;
+}
+
+/* ---- The delta rule by itself ---- */
+
+enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
+enum keys { RANDOM_KEYS, SIMILAR_KEYS, EQUAL_KEYS, KEYS };
+
+struct rule {
+    size_t n_sequences;
+    uint32_t ends[MAX_SEQUENCES + 1];
+    size_t k_heads, v_heads, head_v;
+    bool tiled, normalize, initial;
+    bool joint; /* q, k and v side by side in rows */
+    enum decay decay;
+    enum keys keys;
+};
+
+static float draw_decay(enum decay decay)
+{
+    const double mild = -exp(uniform() * 6 - 6);
+    switch (decay) {
+    case NONE: return 0;
+    case MILD: return (float)mild;
+    case MIXED: return (float)(uniform() < 0.1 ? -50 : mild);
+    case STRONG: return -50;
+    case ABSURD: return (float)(uniform() < 0.1 ? -1e30 : mild);
+    default: return (float)(-1000 * uniform());
+    }
+}
+
+/* Rows of heads: unit vectors, or of any length where the kernel normalises. */
+static float *draw_vectors(const struct rule *r, size_t rows, enum keys keys)
+{
+    const size_t width = r->k_heads * HEAD_K;
+    float *x = normal(rows * width, 1), *shared = normal(width, 1);
+    for (size_t i = 0; i < rows * width; i++)
+        if (keys != RANDOM_KEYS)
+            x[i] = shared[i % width] + (keys == SIMILAR_KEYS ? 0.05f * x[i] : 0);
+    for (size_t head = 0; head < rows * r->k_heads; head++) {
+        float *row = x + head * HEAD_K, sum = 0;
+        for (size_t i = 0; i < HEAD_K; i++)
+            sum += row[i] * row[i];
+        for (size_t i = 0; i < HEAD_K; i++)
+            row[i] *= r->normalize ? 1.7f : 1 / sqrtf(sum);
+    }
+    qn_free(shared);
+    return x;
+}
+
+/* One row after another: q, k, v; or all of q, then of k, then of v. */
+static uint16_t *arrange(const struct rule *r, const uint16_t *const parts[3], const size_t widths[3], size_t rows)
+{
+    const size_t width = widths[0] + widths[1] + widths[2];
+    size_t before = 0;
+    uint16_t *all;
+    must(qn_alloc(&all, rows * width, sizeof *all, "quern-check"));
+    for (int p = 0; p < 3; before += widths[p++])
+        for (size_t row = 0; row < rows; row++)
+            memcpy(all + (r->joint ? row * width + before : rows * before + row * widths[p]), parts[p] + row * widths[p],
+                   widths[p] * sizeof *all);
+    return all;
+}
+
+/* Of the CPU: tokens that belong to no sequence are left as they are. */
+static void expected_rule(const struct rule *r, const float *q, const float *k, const float *v, const float *g,
+                          const float *beta, float *state, float *o)
+{
+    const uint32_t tokens = r->ends[r->n_sequences];
+    const qn_gdn_shape shape = { .batch = 1,
+                                 .tokens = tokens,
+                                 .k_heads = r->k_heads,
+                                 .v_heads = r->v_heads,
+                                 .head_k = HEAD_K,
+                                 .head_v = r->head_v,
+                                 .mapping = r->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
+                                 .scale = 0.0884f,
+                                 .normalize = r->normalize,
+                                 .n_sequences = r->n_sequences,
+                                 .cu_seqlens = { (void *)(uintptr_t)r->ends, QN_DTYPE_U32, r->n_sequences + 1 } };
+    const size_t n_k = tokens * r->k_heads * HEAD_K, n_v = tokens * r->v_heads * r->head_v, n_gates = tokens * r->v_heads;
+    must(qn_gdn_step(&shape, view(q, n_k), view(k, n_k), view(v, n_v), view(g, n_gates), view(beta, n_gates),
+                     view(state, r->n_sequences * r->v_heads * r->head_v * HEAD_K), view(o, n_v)));
+}
+
+static void launch_rule(const qn_gdn_chunk_args *args, size_t longest, bool chunks)
+{
+    qn_launch launches[2];
+    const qn_status status = chunks ? qn_gdn_gpu_chunk(args, longest, qn_cuda_get_info(qn_gpu())->max_shared_bytes, launches)
+                                    : qn_gdn_gpu_recurrent(args, HEAD_K, true, launches);
+    must(status);
+    qn_gpu_launch(&launches[0], args);
+    if (chunks)
+        qn_gpu_launch(&launches[1], args);
+}
+
+/* Twice, into poison: the same bits each time, near what is expected. */
+static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool chunks, const qn_gpu_guarded outputs[2],
+                          const float *expected_o, const float *expected_state)
+{
+    const size_t n_o = outputs[0].bytes / 2, n_state = outputs[1].bytes / sizeof(float);
+    uint16_t *o[2];
+    float *state[2] = { floats(n_state), floats(n_state) }, *found = floats(n_o);
+    for (int run = 0; run < 2; run++) {
+        must(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
+        qn_gpu_poison(&outputs[0]);
+        qn_gpu_poison(&outputs[1]);
+        launch_rule(args, longest, chunks);
+        qn_gpu_read(&outputs[0], o[run]);
+        qn_gpu_read(&outputs[1], state[run]);
+    }
+    for (size_t i = 0; i < n_o; i++)
+        found[i] = qn_bf16_to_f32(o[0][i]);
+    expect_close("o", found, expected_o, n_o, BAR_BF16);
+    expect_close("the state", state[0], expected_state, n_state, BAR_BF16);
+    qn_expect(!memcmp(o[0], o[1], n_o * sizeof *o[0]) && !memcmp(state[0], state[1], n_state * sizeof(float)),
+              "another run gave other bits");
+    qn_expect(qn_gpu_ok(&outputs[0]) && qn_gpu_ok(&outputs[1]), "bytes outside the outputs were written");
+    for (int run = 0; run < 2; run++) {
+        qn_free(o[run]);
+        qn_free(state[run]);
+    }
+    qn_free(found);
+}
+
+static void check_rule(const struct rule *r)
+{
+    const size_t rows = r->ends[r->n_sequences], n_gates = rows * r->v_heads;
+    const size_t widths[3] = { r->k_heads * HEAD_K, r->k_heads * HEAD_K, r->v_heads * r->head_v };
+    const size_t width = widths[0] + widths[1] + widths[2], n_state = r->n_sequences * widths[2] * HEAD_K;
+    size_t longest = 0;
+    for (size_t s = 0; s < r->n_sequences; s++)
+        longest = r->ends[s + 1] - r->ends[s] > longest ? r->ends[s + 1] - r->ends[s] : longest;
+    float *x[3] = { draw_vectors(r, rows, RANDOM_KEYS), draw_vectors(r, rows, r->keys), normal(rows * widths[2], 1) };
+    float *g = floats(n_gates), *beta = floats(n_gates), *state = floats(n_state), *o = floats(rows * widths[2]);
+    uint16_t *parts[3];
+    for (int p = 0; p < 3; p++)
+        parts[p] = to_bf16(x[p], rows * widths[p]);
+    for (size_t i = 0; i < n_gates; i++) {
+        g[i] = draw_decay(r->decay);
+        beta[i] = (float)uniform();
+    }
+    if (r->initial)
+        qn_random_floats(state, n_state, 0.3f);
+    else
+        memset(state, 0, n_state * sizeof *state);
+    uint16_t *all = arrange(r, (const uint16_t *const *)parts, widths, rows);
+    qn_gpu_guarded inputs = qn_gpu_from(all, rows * width * 2),
+                   gates[2] = { qn_gpu_from(g, n_gates * sizeof *g), qn_gpu_from(beta, n_gates * sizeof *g) };
+    qn_gpu_guarded initial = qn_gpu_from(state, n_state * sizeof *state), ends = qn_gpu_from(r->ends, sizeof r->ends);
+    qn_gpu_guarded records = qn_gpu_new(qn_gdn_gpu_record_bytes(rows, r->n_sequences, r->v_heads));
+    qn_gpu_guarded outputs[2] = { qn_gpu_new(rows * widths[2] * 2), qn_gpu_new(n_state * sizeof *state) };
+    expected_rule(r, x[0], x[1], x[2], g, beta, state, o);
+    const qn_gdn_chunk_args args = { .q = inputs.data,
+                                     .k = inputs.data + 2 * (r->joint ? widths[0] : rows * widths[0]),
+                                     .v = inputs.data + 4 * (r->joint ? widths[0] : rows * widths[0]),
+                                     .g = gates[0].data,
+                                     .beta = gates[1].data,
+                                     .initial = r->initial ? initial.data : 0,
+                                     .final = outputs[1].data,
+                                     .o = outputs[0].data,
+                                     .records = records.data,
+                                     .cu_seqlens = r->n_sequences > 1 ? ends.data : 0,
+                                     .tokens = (uint32_t)rows,
+                                     .sequences = (uint32_t)r->n_sequences,
+                                     .k_heads = (uint32_t)r->k_heads,
+                                     .v_heads = (uint32_t)r->v_heads,
+                                     .head_v = (uint32_t)r->head_v,
+                                     .q_stride = (uint32_t)(r->joint ? width : widths[0]),
+                                     .k_stride = (uint32_t)(r->joint ? width : widths[1]),
+                                     .v_stride = (uint32_t)(r->joint ? width : widths[2]),
+                                     .o_stride = (uint32_t)widths[2],
+                                     .gate_stride = (uint32_t)r->v_heads,
+                                     .tiled = r->tiled,
+                                     .normalize = r->normalize,
+                                     .scale = 0.0884f };
+    for (int chunks = 0; chunks < 2; chunks++) {
+        qn_case_begin("deltanet", chunks ? "chunks" : "recurrent",
+                      "%zu tokens in %zu sequences, heads %zu/%zu, values %zu%s%s%s%s, decay %d, keys %d", rows, r->n_sequences,
+                      r->k_heads, r->v_heads, r->head_v, r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "",
+                      r->initial ? ", with a state" : "", r->joint ? ", joint rows" : "", (int)r->decay, (int)r->keys);
+        check_outputs(&args, longest, chunks, outputs, o, state);
+        qn_expect(qn_gpu_ok(&records), "bytes outside the records were written");
+    }
+    for (int p = 0; p < 3; p++) {
+        qn_free(x[p]);
+        qn_free(parts[p]);
+    }
+    qn_free(g);
+    qn_free(beta);
+    qn_free(state);
+    qn_free(o);
+    qn_free(all);
+    qn_gpu_free(&inputs);
+    qn_gpu_free(&gates[0]);
+    qn_gpu_free(&gates[1]);
+    qn_gpu_free(&initial);
+    qn_gpu_free(&ends);
+    qn_gpu_free(&records);
+    qn_gpu_free(&outputs[0]);
+    qn_gpu_free(&outputs[1]);
+}
+
+static void check_rules(void)
+{
+    static const uint32_t lengths[] = { 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 200, 1000 };
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        qn_random_seed(i);
+        check_rule(&(struct rule){ .n_sequences = 1,
+                                   .ends = { 0, lengths[i] },
+                                   .k_heads = 1,
+                                   .v_heads = 2,
+                                   .head_v = 128,
+                                   .tiled = i & 1,
+                                   .normalize = true,
+                                   .initial = i % 3 == 0,
+                                   .joint = i / 2 & 1,
+                                   .decay = i & 1 ? MIXED : MILD });
+    }
+    for (int decay = NONE; decay < DECAYS; decay++)
+        for (int keys = RANDOM_KEYS; keys < KEYS; keys++) {
+            qn_random_seed((uint64_t)(100 + decay * KEYS + keys));
+            check_rule(&(struct rule){ .n_sequences = 1,
+                                       .ends = { 0, 333 },
+                                       .k_heads = 1,
+                                       .v_heads = 1,
+                                       .head_v = 128,
+                                       .normalize = keys != EQUAL_KEYS,
+                                       .initial = true,
+                                       .decay = (enum decay)decay,
+                                       .keys = (enum keys)keys });
+        }
+    for (int variant = 0; variant < 6; variant++) {
+        qn_random_seed((uint64_t)(200 + variant));
+        check_rule(&(struct rule){ .n_sequences = 5,
+                                   .ends = { 0, 5, 5, 69, 198, 598 },
+                                   .k_heads = 2,
+                                   .v_heads = variant < 2 ? 6 : 2,
+                                   .head_v = variant < 2 ? 128 : (size_t)(variant - 1) * 64,
+                                   .tiled = variant & 1,
+                                   .normalize = true,
+                                   .initial = variant % 3 != 0,
+                                   .joint = true,
+                                   .decay = variant & 1 ? MIXED : MILD });
+    }
+    qn_random_seed(300);
+    check_rule(&(struct rule){ .n_sequences = 1,
+                               .ends = { 0, 4096 },
+                               .k_heads = 2,
+                               .v_heads = 4,
+                               .head_v = 128,
+                               .tiled = true,
+                               .normalize = true,
+                               .initial = true,
+                               .decay = MILD });
+}
+
+/* ---- A layer: convolution, gates, delta rule, gated norm; by steps and by pieces ---- */
+
+enum { SESSIONS = 3, LAYER_TOKENS = 150 };
+
+struct layer {
+    size_t k_heads, v_heads, head_k, head_v, taps;
+    size_t width, values;                                               /* of a row of qkv, of a row of results */
+    float *qkv, *alpha, *strength, *gate, *conv, *bias, *factor, *norm; /* rows session by session */
+    float *expected, *expected_state;
+    qn_gpu_guarded gpu_qkv, gpu_alpha, gpu_strength, gpu_gate, gpu_conv, gpu_bias, gpu_factor, gpu_norm;
+    qn_gpu_guarded out, memory, addresses, positions; /* positions 0, 1, … of all sessions */
+    size_t state_bytes, memory_bytes;
+};
+
+static const float eps = 1e-6f;
+
+static float scale_of(const struct layer *l)
+{
+    return 1 / sqrtf((float)l->head_k);
+}
+
+/* By the CPU's kernels. */
+static void expected_layer(struct layer *l)
+{
+    const size_t rows = SESSIONS * LAYER_TOKENS, keys = l->k_heads * l->head_k, n_state = l->values * l->head_k;
+    const qn_conv_shape conv = { .batch = SESSIONS, .tokens = LAYER_TOKENS, .channels = l->width, .taps = l->taps };
+    const qn_gdn_shape shape = { .batch = SESSIONS,
+                                 .tokens = LAYER_TOKENS,
+                                 .k_heads = l->k_heads,
+                                 .v_heads = l->v_heads,
+                                 .head_k = l->head_k,
+                                 .head_v = l->head_v,
+                                 .mapping = QN_GDN_TILED,
+                                 .scale = scale_of(l),
+                                 .normalize = true };
+    float *y = floats(rows * l->width), *weights = floats(l->width * l->taps), *q = floats(rows * keys),
+          *k = floats(rows * keys);
+    float *v = floats(rows * l->values), *o = floats(rows * l->values), *g = floats(rows * l->v_heads);
+    float *beta = floats(rows * l->v_heads);
+    for (size_t tap = 0; tap < l->taps; tap++)
+        for (size_t c = 0; c < l->width; c++)
+            weights[c * l->taps + tap] = l->conv[tap * l->width + c];
+    must(qn_conv_scan(&conv, view(l->qkv, rows * l->width), view(weights, l->width * l->taps), (qn_view){ 0 }, (qn_view){ 0 },
+                      (qn_view){ 0 }, view(y, rows * l->width)));
+    for (size_t row = 0; row < rows; row++) {
+        memcpy(q + row * keys, y + row * l->width, keys * sizeof *q);
+        memcpy(k + row * keys, y + row * l->width + keys, keys * sizeof *k);
+        memcpy(v + row * l->values, y + row * l->width + 2 * keys, l->values * sizeof *v);
+        for (size_t h = 0; h < l->v_heads; h++) {
+            g[row * l->v_heads + h] = qn_gdn_decay_of(l->alpha[row * l->v_heads + h], l->bias[h], l->factor[h]);
+            beta[row * l->v_heads + h] = qn_gdn_beta_of(l->strength[row * l->v_heads + h]);
+        }
+    }
+    memset(l->expected_state, 0, SESSIONS * n_state * sizeof *l->expected_state);
+    must(qn_gdn_step(&shape, view(q, rows * keys), view(k, rows * keys), view(v, rows * l->values), view(g, rows * l->v_heads),
+                     view(beta, rows * l->v_heads), view(l->expected_state, SESSIONS * n_state), view(o, rows * l->values)));
+    must(qn_gated_rms_norm(view(o, rows * l->values), view(l->gate, rows * l->values), view(l->norm, l->head_v),
+                           rows * l->v_heads, l->head_v, eps, view(o, rows * l->values)));
+    const size_t repeat = l->v_heads / l->k_heads;
+    for (size_t row = 0; row < rows; row++) /* heads in groups of those that share a key head */
+        for (size_t h = 0; h < l->v_heads; h++)
+            memcpy(l->expected + row * l->values + (h % l->k_heads * repeat + h / l->k_heads) * l->head_v,
+                   o + row * l->values + h * l->head_v, l->head_v * sizeof *o);
+    qn_free(y);
+    qn_free(weights);
+    qn_free(q);
+    qn_free(k);
+    qn_free(v);
+    qn_free(o);
+    qn_free(g);
+    qn_free(beta);
+}
+
+static void layer_new(struct layer *l)
+{
+    const size_t rows = SESSIONS * LAYER_TOKENS;
+    uint64_t addresses[SESSIONS];
+    uint32_t positions[LAYER_TOKENS * SESSIONS];
+    l->values = l->v_heads * l->head_v;
+    l->width = 2 * l->k_heads * l->head_k + l->values;
+    l->qkv = normal(rows * l->width, 1);
+    l->alpha = normal(rows * l->v_heads, 1);
+    l->strength = normal(rows * l->v_heads, 1);
+    l->gate = normal(rows * l->values, 1);
+    l->conv = normal(l->taps * l->width, 0.5f);
+    l->bias = normal(l->v_heads, 1);
+    l->factor = normal(l->v_heads, 0.3f);
+    l->norm = normal(l->head_v, 1);
+    for (size_t h = 0; h < l->v_heads; h++)
+        l->factor[h] = -0.1f - fabsf(l->factor[h]);
+    l->expected = floats(rows * l->values);
+    l->expected_state = floats(SESSIONS * l->values * l->head_k);
+    expected_layer(l);
+    l->gpu_qkv = qn_gpu_from(l->qkv, rows * l->width * sizeof(float));
+    l->gpu_alpha = qn_gpu_from(l->alpha, rows * l->v_heads * sizeof(float));
+    l->gpu_strength = qn_gpu_from(l->strength, rows * l->v_heads * sizeof(float));
+    l->gpu_gate = qn_gpu_from(l->gate, rows * l->values * sizeof(float));
+    l->gpu_conv = qn_gpu_from(l->conv, l->taps * l->width * sizeof(float));
+    l->gpu_bias = qn_gpu_from(l->bias, l->v_heads * sizeof(float));
+    l->gpu_factor = qn_gpu_from(l->factor, l->v_heads * sizeof(float));
+    l->gpu_norm = qn_gpu_from(l->norm, l->head_v * sizeof(float));
+    l->out = qn_gpu_new(rows * l->values * sizeof(float));
+    l->state_bytes = qn_gdn_gpu_state_bytes(l->v_heads, l->head_k, l->head_v);
+    l->memory_bytes = l->state_bytes + qn_gdn_gpu_input_bytes(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
+    l->memory = qn_gpu_new(SESSIONS * l->memory_bytes);
+    for (size_t s = 0; s < SESSIONS; s++)
+        addresses[s] = l->memory.data + s * l->memory_bytes;
+    for (size_t i = 0; i < LAYER_TOKENS * SESSIONS; i++)
+        positions[i] = (uint32_t)(i / SESSIONS);
+    l->addresses = qn_gpu_from(addresses, sizeof addresses);
+    l->positions = qn_gpu_from(positions, sizeof positions);
+}
+
+static void layer_free(struct layer *l)
+{
+    float *const host[] = { l->qkv,  l->alpha,  l->strength, l->gate,     l->conv,
+                            l->bias, l->factor, l->norm,     l->expected, l->expected_state };
+    qn_gpu_guarded *const gpu[] = {
+        &l->gpu_qkv,    &l->gpu_alpha, &l->gpu_strength, &l->gpu_gate, &l->gpu_conv,  &l->gpu_bias,
+        &l->gpu_factor, &l->gpu_norm,  &l->out,          &l->memory,   &l->addresses, &l->positions
+    };
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        qn_free(host[i]);
+    for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
+        qn_gpu_free(gpu[i]);
+}
+
+/* Token `token` of every session. */
+static void run_step(const struct layer *l, size_t token)
+{
+    const uint64_t values = token * l->values * sizeof(float), gates = token * l->v_heads * sizeof(float);
+    const qn_gdn_step_args args = { .qkv = l->gpu_qkv.data + token * l->width * sizeof(float),
+                                    .alpha = l->gpu_alpha.data + gates,
+                                    .beta = l->gpu_strength.data + gates,
+                                    .gate = l->gpu_gate.data + values,
+                                    .conv = l->gpu_conv.data,
+                                    .bias = l->gpu_bias.data,
+                                    .factor = l->gpu_factor.data,
+                                    .norm = l->gpu_norm.data,
+                                    .out = l->out.data + values,
+                                    .memory = l->addresses.data,
+                                    .positions = l->positions.data + token * SESSIONS * sizeof(uint32_t),
+                                    .state_offset = 0,
+                                    .inputs_offset = l->state_bytes,
+                                    .rows = SESSIONS,
+                                    .k_heads = (uint32_t)l->k_heads,
+                                    .v_heads = (uint32_t)l->v_heads,
+                                    .taps = (uint32_t)l->taps,
+                                    .qkv_stride = (uint32_t)(LAYER_TOKENS * l->width),
+                                    .alpha_stride = (uint32_t)(LAYER_TOKENS * l->v_heads),
+                                    .beta_stride = (uint32_t)(LAYER_TOKENS * l->v_heads),
+                                    .gate_stride = (uint32_t)(LAYER_TOKENS * l->values),
+                                    .out_stride = (uint32_t)(LAYER_TOKENS * l->values),
+                                    .grouped = true,
+                                    .scale = scale_of(l),
+                                    .eps = eps };
+    qn_launch launch;
+    must(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
+    qn_gpu_launch(&launch, &args);
+}
+
+/* n tokens of every session from token `begin` on, whose rows do not follow one another: a launch for each. */
+static void run_piece(const struct layer *l, size_t begin, size_t n, bool chunks)
+{
+    const size_t keys = l->k_heads * l->head_k, element = chunks ? sizeof(uint16_t) : sizeof(float);
+    const uint32_t ends[2] = { 0, (uint32_t)n };
+    qn_gpu_guarded y = qn_gpu_new(n * l->width * element), o = qn_gpu_new(n * l->values * element);
+    qn_gpu_guarded g = qn_gpu_new(n * l->v_heads * sizeof(float)), beta = qn_gpu_new(n * l->v_heads * sizeof(float));
+    qn_gpu_guarded cu_seqlens = qn_gpu_from(ends, sizeof ends), records = qn_gpu_new(qn_gdn_gpu_record_bytes(n, 1, l->v_heads));
+    for (size_t s = 0; s < SESSIONS; s++) {
+        const uint64_t row = s * LAYER_TOKENS + begin, gates = row * l->v_heads * sizeof(float);
+        const uint64_t values = row * l->values * sizeof(float), memory = l->addresses.data + s * sizeof(uint64_t);
+        const uint64_t position = l->positions.data + begin * SESSIONS * sizeof(uint32_t);
+        const qn_gdn_conv_args conv = { .qkv = l->gpu_qkv.data + row * l->width * sizeof(float),
+                                        .alpha = l->gpu_alpha.data + gates,
+                                        .strength = l->gpu_strength.data + gates,
+                                        .conv = l->gpu_conv.data,
+                                        .bias = l->gpu_bias.data,
+                                        .factor = l->gpu_factor.data,
+                                        .out = y.data,
+                                        .g = g.data,
+                                        .beta = beta.data,
+                                        .memory = memory,
+                                        .positions = position,
+                                        .cu_seqlens = cu_seqlens.data,
+                                        .inputs_offset = l->state_bytes,
+                                        .sequences = 1,
+                                        .k_heads = (uint32_t)l->k_heads,
+                                        .v_heads = (uint32_t)l->v_heads,
+                                        .taps = (uint32_t)l->taps,
+                                        .qkv_stride = (uint32_t)l->width,
+                                        .alpha_stride = (uint32_t)l->v_heads,
+                                        .beta_stride = (uint32_t)l->v_heads,
+                                        .out_stride = (uint32_t)l->width };
+        const qn_gdn_chunk_args rule = { .q = y.data,
+                                         .k = y.data + keys * element,
+                                         .v = y.data + 2 * keys * element,
+                                         .g = g.data,
+                                         .beta = beta.data,
+                                         .memory = memory,
+                                         .positions = position,
+                                         .o = o.data,
+                                         .records = records.data,
+                                         .cu_seqlens = cu_seqlens.data,
+                                         .tokens = (uint32_t)n,
+                                         .sequences = 1,
+                                         .k_heads = (uint32_t)l->k_heads,
+                                         .v_heads = (uint32_t)l->v_heads,
+                                         .head_v = (uint32_t)l->head_v,
+                                         .q_stride = (uint32_t)l->width,
+                                         .k_stride = (uint32_t)l->width,
+                                         .v_stride = (uint32_t)l->width,
+                                         .o_stride = (uint32_t)l->values,
+                                         .gate_stride = (uint32_t)l->v_heads,
+                                         .tiled = true,
+                                         .normalize = true,
+                                         .scale = scale_of(l) };
+        const qn_gdn_norm_args norm = { .o = o.data,
+                                        .gate = l->gpu_gate.data + values,
+                                        .norm = l->gpu_norm.data,
+                                        .out = l->out.data + values,
+                                        .rows = (uint32_t)n,
+                                        .k_heads = (uint32_t)l->k_heads,
+                                        .v_heads = (uint32_t)l->v_heads,
+                                        .o_stride = (uint32_t)l->values,
+                                        .gate_stride = (uint32_t)l->values,
+                                        .out_stride = (uint32_t)l->values,
+                                        .grouped = true,
+                                        .eps = eps };
+        qn_launch launch;
+        must(qn_gdn_gpu_conv(&conv, l->head_k, l->head_v, n, chunks, &launch));
+        qn_gpu_launch(&launch, &conv);
+        if (chunks) {
+            launch_rule(&rule, n, true);
+        } else {
+            must(qn_gdn_gpu_recurrent(&rule, l->head_k, false, &launch));
+            qn_gpu_launch(&launch, &rule);
+        }
+        must(qn_gdn_gpu_norm(&norm, l->head_k, l->head_v, chunks, &launch));
+        qn_gpu_launch(&launch, &norm);
+    }
+    qn_gpu_wait();
+    qn_expect(qn_gpu_ok(&y) && qn_gpu_ok(&o) && qn_gpu_ok(&g) && qn_gpu_ok(&beta) && qn_gpu_ok(&records),
+              "bytes outside what lies between the kernels were written");
+    qn_gpu_free(&y);
+    qn_gpu_free(&o);
+    qn_gpu_free(&g);
+    qn_gpu_free(&beta);
+    qn_gpu_free(&cu_seqlens);
+    qn_gpu_free(&records);
+}
+
+static void check_layer_results(const struct layer *l, double bar)
+{
+    const size_t n = SESSIONS * LAYER_TOKENS * l->values, n_state = l->state_bytes / sizeof(float);
+    float *out = floats(n), *memory = floats(SESSIONS * l->memory_bytes / sizeof(float)), *state = floats(SESSIONS * n_state);
+    qn_gpu_read(&l->out, out);
+    qn_gpu_read(&l->memory, memory);
+    for (size_t s = 0; s < SESSIONS; s++)
+        memcpy(state + s * n_state, memory + s * (l->memory_bytes / sizeof(float)), l->state_bytes);
+    expect_close("the result", out, l->expected, n, bar);
+    expect_close("the state", state, l->expected_state, SESSIONS * n_state, bar);
+    qn_expect(qn_gpu_ok(&l->out) && qn_gpu_ok(&l->memory), "bytes outside result and memory were written");
+    qn_free(out);
+    qn_free(memory);
+    qn_free(state);
+}
+
+static void check_layer(struct layer *l)
+{
+    enum { STEPS, TOKENS, CHUNKS, WAYS };
+    static const char *const ways[WAYS] = { "steps", "steps and tokens in turn", "steps and chunks in turn" };
+    layer_new(l);
+    for (int way = STEPS; way < WAYS; way++) {
+        static const size_t pieces[] = { 66, 1, 2, 3, 17, 61 };
+        if (way == CHUNKS && (l->head_k != HEAD_K || l->head_v % QN_GDN_SLICE))
+            continue;
+        qn_case_begin("deltanet", ways[way], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->k_heads, l->v_heads, l->head_k,
+                      l->head_v, l->taps);
+        qn_gpu_poison(&l->out);
+        qn_gpu_poison(&l->memory); /* a session at position 0 reads nothing of it */
+        for (size_t token = 0, piece = 0, n; token < LAYER_TOKENS; token += n, piece++) {
+            n = way == STEPS ? 1 : pieces[piece];
+            if (n == 1)
+                run_step(l, token);
+            else
+                run_piece(l, token, n, way == CHUNKS);
+        }
+        check_layer_results(l, way == CHUNKS ? BAR_BF16 : BAR_F32);
+    }
+    layer_free(l);
+}
+
+static void check_layers(void)
+{
+    static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 2, 4, 128, 64, 4 },  { 1, 3, 32, 48, 4 },
+                                       { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 }, { 2, 4, 48, 256, 1 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct layer l = {
+            .k_heads = sizes[i][0], .v_heads = sizes[i][1], .head_k = sizes[i][2], .head_v = sizes[i][3], .taps = sizes[i][4]
+        };
+        qn_random_seed(400 + i);
+        check_layer(&l);
+    }
+}
+
+/* ---- Speed ---- */
+
+struct timed {
+    qn_gdn_chunk_args chunk;
+    qn_gdn_step_args step;
+    size_t memory_bytes;
+    qn_launch launches[2];
+    size_t first, last; /* of the launches */
+};
+
+static void timed_chunk(void *context, size_t turn)
+{
+    const struct timed *t = context;
+    (void)turn;
+    for (size_t i = t->first; i <= t->last; i++)
+        qn_gpu_launch(&t->launches[i], &t->chunk);
+}
+
+/* Another layer each turn. */
+static void timed_step(void *context, size_t turn)
+{
+    const struct timed *t = context;
+    qn_gdn_step_args args = t->step;
+    args.state_offset += turn * t->memory_bytes;
+    args.inputs_offset += turn * t->memory_bytes;
+    qn_gpu_launch(&t->launches[0], &args);
+}
+
+/* Random values: what they are changes the power that matrix units take. */
+static qn_gpu_guarded random_bf16(size_t n, float scale)
+{
+    float *x = normal(n, scale);
+    uint16_t *h = to_bf16(x, n);
+    const qn_gpu_guarded g = qn_gpu_from(h, n * sizeof *h);
+    qn_free(x);
+    qn_free(h);
+    return g;
+}
+
+static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
+{
+    const size_t n_k = tokens * k_heads * HEAD_K, n_v = tokens * v_heads * HEAD_K, n_state = v_heads * HEAD_K * HEAD_K;
+    float *g = floats(tokens * v_heads), *beta = floats(tokens * v_heads), *state = normal(n_state, 0.1f);
+    for (size_t i = 0; i < tokens * v_heads; i++) {
+        g[i] = draw_decay(MILD);
+        beta[i] = (float)uniform();
+    }
+    qn_gpu_guarded q = random_bf16(n_k, 1), k = random_bf16(n_k, 1), v = random_bf16(n_v, 1), o = qn_gpu_new(n_v * 2);
+    qn_gpu_guarded gates[2] = { qn_gpu_from(g, tokens * v_heads * sizeof *g), qn_gpu_from(beta, tokens * v_heads * sizeof *g) };
+    qn_gpu_guarded states[2] = { qn_gpu_from(state, n_state * sizeof *g), qn_gpu_new(n_state * sizeof *g) };
+    qn_gpu_guarded records = qn_gpu_new(qn_gdn_gpu_record_bytes(tokens, 1, v_heads));
+    struct timed t = { .chunk = { .q = q.data,
+                                  .k = k.data,
+                                  .v = v.data,
+                                  .g = gates[0].data,
+                                  .beta = gates[1].data,
+                                  .initial = states[0].data,
+                                  .final = states[1].data,
+                                  .o = o.data,
+                                  .records = records.data,
+                                  .tokens = (uint32_t)tokens,
+                                  .sequences = 1,
+                                  .k_heads = (uint32_t)k_heads,
+                                  .v_heads = (uint32_t)v_heads,
+                                  .head_v = HEAD_K,
+                                  .q_stride = (uint32_t)(k_heads * HEAD_K),
+                                  .k_stride = (uint32_t)(k_heads * HEAD_K),
+                                  .v_stride = (uint32_t)(v_heads * HEAD_K),
+                                  .o_stride = (uint32_t)(v_heads * HEAD_K),
+                                  .gate_stride = (uint32_t)v_heads,
+                                  .tiled = true,
+                                  .normalize = true,
+                                  .scale = 0.0884f } };
+    static const char *const parts[] = { "prepare", "advance", "both" };
+    must(qn_gdn_gpu_chunk(&t.chunk, tokens, qn_cuda_get_info(qn_gpu())->max_shared_bytes, t.launches));
+    for (size_t part = 0; part < 3; part++) {
+        char shape[64];
+        t.first = part == 1;
+        t.last = part > 0;
+        snprintf(shape, sizeof shape, "%zu tokens, heads %zu/%zu: %s", tokens, k_heads, v_heads, parts[part]);
+        /* What both must move at least: q, k, v, gates and o once. */
+        qn_gpu_bench("deltanet", "chunks", shape, (double)(4 * n_k + 4 * n_v + 8 * tokens * v_heads), "B",
+                     part == 2 ? qn_gpu_read_rate() : 0, timed_chunk, &t, 1);
+    }
+    qn_free(g);
+    qn_free(beta);
+    qn_free(state);
+    qn_gpu_guarded *const all[] = { &q, &k, &v, &o, &gates[0], &gates[1], &states[0], &states[1], &records };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        qn_gpu_free(all[i]);
+}
+
+/* The layers of a 27B model, whose states are larger than the cache. */
+static void bench_step(void)
+{
+    enum {
+        LAYERS = 48,
+        K_HEADS = 16,
+        V_HEADS = 48,
+        TAPS = 4,
+        VALUES = V_HEADS * HEAD_K,
+        WIDTH = 2 * K_HEADS * HEAD_K + VALUES
+    };
+    const size_t state_bytes = qn_gdn_gpu_state_bytes(V_HEADS, HEAD_K, HEAD_K);
+    const size_t memory_bytes = state_bytes + qn_gdn_gpu_input_bytes(K_HEADS, V_HEADS, HEAD_K, HEAD_K, TAPS);
+    const uint32_t position = 77;
+    float *x = normal(TAPS * WIDTH, 0.5f), *factor = floats(V_HEADS), *state = normal(memory_bytes / sizeof(float), 0.1f);
+    for (size_t h = 0; h < V_HEADS; h++)
+        factor[h] = -0.1f;
+    qn_gpu_guarded values = qn_gpu_from(x, TAPS * WIDTH * sizeof *x), factors = qn_gpu_from(factor, V_HEADS * sizeof *factor);
+    qn_gpu_guarded out = qn_gpu_new(VALUES * sizeof *x), memory = qn_gpu_new(LAYERS * memory_bytes);
+    qn_gpu_guarded address = qn_gpu_from(&memory.data, sizeof memory.data), at = qn_gpu_from(&position, sizeof position);
+    for (size_t layer = 0; layer < LAYERS; layer++)
+        must(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
+    struct timed t = { .step = { .qkv = values.data,
+                                 .alpha = values.data,
+                                 .beta = values.data,
+                                 .gate = values.data,
+                                 .conv = values.data,
+                                 .bias = values.data,
+                                 .factor = factors.data,
+                                 .norm = values.data,
+                                 .out = out.data,
+                                 .memory = address.data,
+                                 .positions = at.data,
+                                 .inputs_offset = state_bytes,
+                                 .rows = 1,
+                                 .k_heads = K_HEADS,
+                                 .v_heads = V_HEADS,
+                                 .taps = TAPS,
+                                 .qkv_stride = WIDTH,
+                                 .alpha_stride = V_HEADS,
+                                 .beta_stride = V_HEADS,
+                                 .gate_stride = VALUES,
+                                 .out_stride = VALUES,
+                                 .scale = 0.0884f,
+                                 .eps = eps },
+                       .memory_bytes = memory_bytes };
+    must(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches[0]));
+    qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers in turn", 2.0 * (double)state_bytes, "B",
+                 qn_gpu_read_rate(), timed_step, &t, LAYERS);
+    qn_free(x);
+    qn_free(factor);
+    qn_free(state);
+    qn_gpu_guarded *const all[] = { &values, &factors, &out, &memory, &address, &at };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        qn_gpu_free(all[i]);
+}
+
+void qn_check_cuda_deltanet(bool bench)
+{
+    check_rules();
+    check_layers();
+    if (!bench)
+        return;
+    bench_chunk(4096, 2, 4);
+    bench_chunk(4096, 16, 48);
+    bench_chunk(32768, 16, 48);
+    bench_step();
+}
