@@ -13,6 +13,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "attention", qn_check_cuda_attention },
     { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },
+    { "rows", qn_check_cuda_rows },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;

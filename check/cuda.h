@@ -82,5 +82,6 @@ void qn_check_cuda_hadamard(bool bench);
 void qn_check_cuda_attention(bool bench);
 void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);
+void qn_check_cuda_rows(bool bench);
 
 #endif

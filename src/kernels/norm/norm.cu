@@ -1,0 +1,27 @@
+// RMS norm of rows of floats: a block reads its row twice, the second time from the first cache.
+#include "kernels/norm/norm_cuda.h"
+
+enum { WARPS = QN_NORM_GPU_THREADS / QN_WARP };
+
+extern "C" __global__ void __launch_bounds__(QN_NORM_GPU_THREADS) qn_norm_rows(const __grid_constant__ qn_norm_rows_args a)
+{
+    __shared__ float sums[WARPS];
+    const float *x = a.x + (uint64_t)blockIdx.x * a.n;
+    float *y = a.y + (uint64_t)blockIdx.x * a.n;
+    qn_let_next_begin();
+    qn_wait_for_previous();
+    float square = 0;
+    for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_GPU_THREADS)
+        square = fmaf(x[i], x[i], square);
+    square = qn_warp_sum(square);
+    if (threadIdx.x % QN_WARP == 0)
+        sums[threadIdx.x / QN_WARP] = square;
+    __syncthreads();
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        sum += sums[i];
+    const float scale = 1.0f / sqrtf(sum / (float)a.n + a.eps);
+    for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_GPU_THREADS)
+        y[i] = x[i] * scale * a.weight[i];
+}
