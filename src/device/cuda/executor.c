@@ -1,0 +1,229 @@
+/* Steps on a CUDA device: rows brought, operations launched or a graph of them, logits taken. What the launches are is
+ * operations.c's. */
+#include "device/cuda/executor.h"
+
+#include "base/memory.h"
+#include "device/cuda/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Rows of a step of a prompt; and from how many on the host's threads share the embeddings. */
+enum { BATCH = 512, SHARED_EMBEDDINGS = 8 };
+
+static qn_cuda_model *mine(qn_device *device)
+{
+    return (qn_cuda_model *)device;
+}
+
+/* ---- What a step brings ---- */
+
+struct embeddings {
+    const qn_cuda_model *model;
+    const qn_row *rows;
+    size_t n;
+    float *out;
+};
+
+static void embed(const struct embeddings *e, size_t row)
+{
+    const qn_op *op = &e->model->plan->ops[0];
+    const qn_matrix *table = &op->matrices[0].weights;
+    float *x = e->out + row * table->n_cols;
+    table->type->decode(table->data + (size_t)e->rows[row].token * table->row_bytes, table->n_cols / table->type->block_weights,
+                        x);
+    for (size_t i = 0; op->inverse.block && i < table->n_cols; i += op->inverse.block)
+        e->model->kernels->hadamard.block(x + i, op->inverse.block, NULL, op->inverse.signs ? op->inverse.signs + i : NULL);
+}
+
+static void embed_share(void *context, int thread)
+{
+    const struct embeddings *e = context;
+    size_t begin, end;
+    qn_team_share(e->n, 1, thread, qn_team_size(e->model->team), &begin, &end);
+    for (size_t row = begin; row < end; row++)
+        embed(e, row);
+}
+
+static void fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_row *rows, size_t n)
+{
+    qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
+    struct embeddings e = { model, rows, n, (float *)(void *)(model->host_inputs + model->input_bytes) };
+    inputs->memory = memory->recurrent.address;
+    inputs->sequence[0] = 0;
+    inputs->sequence[1] = (uint32_t)n;
+    for (size_t i = 0; i < n; i++)
+        inputs->positions[i] = rows[i].position;
+    if (n >= SHARED_EMBEDDINGS)
+        qn_team_run(model->team, embed_share, &e);
+    for (size_t i = 0; n < SHARED_EMBEDDINGS && i < n; i++)
+        embed(&e, i);
+}
+
+static qn_status bring_inputs(qn_cuda_model *model, size_t n)
+{
+    const size_t width = model->plan->ops[0].matrices[0].weights.n_cols;
+    return qn_cuda_copy_in(model->cuda, model->stream, model->inputs, model->host_inputs,
+                           model->input_bytes + n * width * sizeof(float));
+}
+
+/* ---- One row with its logits: a graph ---- */
+
+static qn_status launch_token(qn_cuda_model *model, const qn_cuda_memory *memory)
+{
+    QN_TRY(bring_inputs(model, 1));
+    QN_TRY(qn_cuda_run_trunk(model, memory, 1, 0));
+    QN_TRY(qn_cuda_run_logits(model, 0, 1));
+    return qn_cuda_copy_out(model->cuda, model->stream, model->host_logits, model->logits.address,
+                            model->plan->n_vocab * sizeof(float));
+}
+
+static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory)
+{
+    if (memory->graph && memory->generation == model->generation)
+        return QN_OK;
+    QN_TRY(qn_cuda_capture_begin(model->cuda, model->stream));
+    const qn_status status = launch_token(model, memory);
+    if (status != QN_OK) {
+        char text[QN_ERROR_TEXT_MAX];
+        memcpy(text, qn_error_text(), sizeof text);
+        (void)qn_cuda_capture_end(model->cuda, model->stream, NULL);
+        return qn_fail(status, "%s", text);
+    }
+    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graph));
+    memory->generation = model->generation;
+    return QN_OK;
+}
+
+static qn_status run_token(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits)
+{
+    QN_TRY(capture_token(model, memory));
+    fill_inputs(model, memory, row, 1);
+    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graph, model->stream));
+    QN_TRY(qn_cuda_run_seals(model, memory, 1, row->position));
+    QN_TRY(qn_cuda_stream_wait(model->cuda, model->stream));
+    memcpy(logits, model->host_logits, model->plan->n_vocab * sizeof *logits);
+    return QN_OK;
+}
+
+/* ---- Any rows of a session ---- */
+
+/* Logits of rows that follow one another go together. */
+static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n_rows, size_t before, float *logits)
+{
+    const size_t n_vocab = model->plan->n_vocab;
+    for (size_t i = 0, n; i < n_rows; i += n) {
+        for (n = 1; n < QN_CUDA_LOGIT_ROWS && i + n < n_rows && rows[i + n] == rows[i] + n;)
+            n++;
+        QN_TRY(qn_cuda_run_logits(model, rows[i] - before, n));
+        QN_TRY(qn_cuda_download(model->cuda, model->stream, logits + i * n_vocab, model->logits.address,
+                                n * n_vocab * sizeof *logits));
+    }
+    return QN_OK;
+}
+
+static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row, size_t n, size_t logit, size_t n_logits)
+{
+    qn_cuda_memory *memory = (qn_cuda_memory *)step->rows[row].memory;
+    const uint32_t first = step->rows[row].position;
+    float *logits = step->logits + logit * model->plan->n_vocab;
+    if (n == 1 && n_logits == 1)
+        return run_token(model, memory, &step->rows[row], logits);
+    fill_inputs(model, memory, step->rows + row, n);
+    QN_TRY(bring_inputs(model, n));
+    QN_TRY(qn_cuda_run_trunk(model, memory, n, first));
+    if (n == 1)
+        QN_TRY(qn_cuda_run_seals(model, memory, 1, first));
+    QN_TRY(run_logits(model, step->logit_rows + logit, n_logits, row, logits));
+    return qn_cuda_stream_wait(model->cuda, model->stream);
+}
+
+/* Rows of each session by themselves. */
+static qn_status device_run(qn_device *device, const qn_step *step)
+{
+    for (size_t row = 0, n, logit = 0, n_logits; row < step->n_rows; row += n, logit += n_logits) {
+        for (n = 1; row + n < step->n_rows && step->rows[row + n].memory == step->rows[row].memory;)
+            n++;
+        for (n_logits = 0; logit + n_logits < step->n_logit_rows && step->logit_rows[logit + n_logits] < row + n;)
+            n_logits++;
+        QN_TRY(run_rows(mine(device), step, row, n, logit, n_logits));
+    }
+    return QN_OK;
+}
+
+/* ---- The device ---- */
+
+static void device_free(qn_device *device)
+{
+    qn_cuda_model *model = mine(device);
+    if (model->cuda) {
+        qn_cuda_buffers_free(model);
+        qn_cuda_weights_free(model);
+        if (model->stream)
+            qn_cuda_stream_free(model->cuda, model->stream);
+        qn_cuda_close(model->cuda);
+    }
+    qn_free(model->buffers);
+    qn_free(model->acts);
+    qn_free(model);
+}
+
+static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
+{
+    return qn_cuda_buffers_reserve(mine(device), max_rows, max_positions);
+}
+
+static qn_status device_upload(qn_device *device, const uint8_t *data, bool *taken)
+{
+    return qn_cuda_weights_upload(mine(device), data, taken);
+}
+
+static const qn_device_calls calls = {
+    .free = device_free,
+    .reserve = device_reserve,
+    .run = device_run,
+    .memory_new = qn_cuda_session_new,
+    .upload = device_upload,
+};
+
+static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *params)
+{
+    const qn_cuda_params open = { .ordinal = params->ordinal, .on_log = params->on_log, .user = params->user };
+    const qn_attention_shape *h = &model->plan->heads;
+    QN_TRY(qn_cuda_open(&open, &model->cuda));
+    const qn_cuda_info *info = qn_cuda_get_info(model->cuda);
+    model->matmul = (qn_matmul_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes };
+    model->attention = (qn_attention_gpu){ .head_dim = h->head_dim,
+                                           .n_heads = h->n_heads,
+                                           .n_kv_heads = h->n_kv_heads,
+                                           .key_bits = 16,
+                                           .value_bits = 16,
+                                           .n_sms = info->n_sms,
+                                           .max_shared_bytes = info->max_shared_bytes };
+    QN_TRY(qn_attention_gpu_check(&model->attention));
+    QN_TRY(qn_cuda_stream_create(model->cuda, &model->stream));
+    QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));
+    QN_TRY(qn_alloc(&model->acts, model->plan->n_acts, sizeof *model->acts, "plan"));
+    return qn_cuda_weights_create(model);
+}
+
+qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_device **out)
+{
+    qn_cuda_model *model;
+    *out = NULL;
+    QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
+    *model = (qn_cuda_model){ .base = { .calls = &calls, .layout = " cuda", .batch = BATCH },
+                              .plan = params->plan,
+                              .team = params->team,
+                              .kernels = params->kernels };
+    snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
+    const qn_status status = create(model, params);
+    if (status != QN_OK) {
+        char text[QN_ERROR_TEXT_MAX]; /* which tidying up must not replace */
+        memcpy(text, qn_error_text(), sizeof text);
+        device_free(&model->base);
+        return qn_fail(status, "%s", text);
+    }
+    *out = &model->base;
+    return QN_OK;
+}

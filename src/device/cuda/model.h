@@ -1,0 +1,137 @@
+/* What the files of the CUDA executor share: a model on the device, and a session's memory there. */
+#ifndef QN_DEVICE_CUDA_MODEL_H
+#define QN_DEVICE_CUDA_MODEL_H
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/executor.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/matmul/matmul_cuda.h"
+
+/* ---- The model ---- */
+
+/* Matrices of an operation that share activations and a layout: one area of tiles, one launch. */
+typedef struct qn_cuda_product {
+    qn_matmul_area area; /* without addresses of outs */
+    qn_cuda_buffer memory;
+    size_t matrices[QN_MATMUL_OUTS]; /* of the operation, out by out */
+    int acts;
+} qn_cuda_product;
+
+typedef struct qn_cuda_op {
+    qn_cuda_product products[QN_OP_MATRICES];
+    size_t n_products;
+    uint64_t weight, weight2, weight3; /* the operation's vectors; 0 where there is none */
+} qn_cuda_op;
+
+enum { QN_CUDA_FORMS = 3 };
+
+/* One plan_acts in the forms that any of its readers takes for some number of rows. */
+typedef struct qn_cuda_acts {
+    qn_matmul_acts forms[QN_CUDA_FORMS];
+    qn_cuda_buffer memory[QN_CUDA_FORMS], token_scale;
+    uint64_t signs; /* of its rotation; 0 for none */
+} qn_cuda_acts;
+
+/* In front of the rows that a step brings: filled on the host, copied with them. */
+typedef struct qn_cuda_inputs {
+    uint64_t memory;      /* of the session's recurrent layers */
+    uint32_t sequence[2]; /* 0, n_rows */
+    uint32_t positions[]; /* [n_rows] */
+} qn_cuda_inputs;
+
+typedef struct qn_cuda_model {
+    qn_device base;
+    const qn_plan *plan;
+    qn_team *team;
+    const qn_kernels *kernels;
+    qn_cuda *cuda;
+    qn_cuda_stream stream;
+    qn_matmul_gpu matmul;
+    qn_attention_gpu attention; /* of halves */
+
+    /* weights */
+    qn_cuda_op *ops;        /* [plan->n_ops] */
+    qn_cuda_buffer vectors; /* norms, convolutions, signs, frequencies of rope */
+    uint64_t frequencies;
+    qn_cuda_buffer stage; /* rows of the matrix that is being uploaded */
+
+    /* steps; all of this is made anew when larger ones are reserved */
+    uint32_t generation; /* how often */
+    size_t max_rows, max_positions;
+    size_t input_bytes;      /* in front of the rows */
+    qn_cuda_buffer *buffers; /* [plan->n_buffers] */
+    uint64_t inputs;         /* device address; the buffer of embeddings is right behind */
+    qn_cuda_acts *acts;      /* [plan->n_acts] */
+    qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats on their way into activations */
+    qn_cuda_buffer cosines, sines, partials, maxima, gates, records, logits;
+    uint8_t *host_inputs; /* page-locked: input_bytes and max_rows embeddings */
+    float *host_logits;   /* page-locked: [n_vocab] */
+} qn_cuda_model;
+
+/* Rows whose logits are computed at a time. */
+enum { QN_CUDA_LOGIT_ROWS = 64 };
+
+/* weights.c */
+qn_status qn_cuda_weights_create(qn_cuda_model *model);
+void qn_cuda_weights_free(qn_cuda_model *model);
+qn_status qn_cuda_weights_upload(qn_cuda_model *model, const uint8_t *data, bool *taken);
+
+/* buffers.c */
+qn_status qn_cuda_buffers_reserve(qn_cuda_model *model, size_t max_rows, size_t max_positions);
+void qn_cuda_buffers_free(qn_cuda_model *model);
+
+/* ---- A session's memory ---- */
+
+/* Where the cache of one attention layer lies in a memory, in bytes from the layer's own begin. */
+typedef struct qn_cuda_kv_layout {
+    size_t capacity;           /* positions, or codes: a multiple of 16 */
+    size_t key_row, value_row; /* bytes of a position */
+    size_t keys, values, key_scales, value_scales, half_keys, half_values, means;
+    size_t half_head;   /* bytes of a head's runs of halves */
+    size_t layer_bytes; /* of all */
+    uint32_t n_open;
+} qn_cuda_kv_layout;
+
+/* A codec's tables on the device. */
+typedef struct qn_cuda_codec {
+    qn_aura_gpu_rotation rotation;
+    qn_aura_gpu_levels levels;
+    float gain;
+} qn_cuda_codec;
+
+typedef struct qn_cuda_memory {
+    qn_memory base;
+    qn_cuda_model *model;
+    size_t n_ctx;
+    qn_attention_gpu attention;
+    qn_cuda_kv_layout kv;
+    uint32_t *slots; /* [n_layers] a layer's number among those of its kind */
+    size_t n_layers, n_slots, n_recurrent;
+    qn_cuda_buffer cache, recurrent, tables;
+    qn_cuda_codec codecs[2];         /* of keys, of values */
+    size_t state_bytes, layer_bytes; /* of a recurrent layer: its state, and with the convolution's inputs behind it */
+    uint32_t open_from;              /* the first run, but for run 0, whose halves are held; of a cache of codes */
+    qn_cuda_stream stream;           /* of copies */
+    qn_cuda_graph *graph;            /* of a token that is decoded, with its logits */
+    uint32_t generation;             /* of the buffers that the graph is for */
+} qn_cuda_memory;
+
+/* memory.c is the device's; this is session.c */
+qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params, qn_memory **out);
+
+/* qn_cuda_session_cache - where a layer's cache lies; runs are there for a cache of codes alone. */
+void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attention_gpu_cache *cache,
+                           qn_attention_gpu_runs *runs);
+
+/* ---- Steps ---- */
+
+/* operations.c: into the model's stream. `first` is the position of the first of n rows. */
+qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first);
+
+/* Rows [row, row + n), n up to QN_CUDA_LOGIT_ROWS, into model->logits. */
+qn_status qn_cuda_run_logits(qn_cuda_model *model, size_t row, size_t n);
+
+/* Runs of a cache of codes that a step of n rows has completed, in all layers: what a step of one row leaves to do. */
+qn_status qn_cuda_run_seals(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first);
+
+#endif
