@@ -48,7 +48,8 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
-    const char *device;    /* what runs the model: NULL or "cpu" */
+    const char *device;    /* what runs the model: NULL or "cpu"; "cuda", "cuda:N", the N-th GPU from 0; or
+                              "auto", the first GPU where there is one that can, else the CPU */
     int n_threads;         /* 0: as many as there are physical cores; at most 1024 */
     bool vocab_only;       /* read the tokeniser alone: a file without tensors is enough, and sessions are refused */
     bool skip_weight_scan; /* do not look for infinities and NaN in the weights */
@@ -87,6 +88,7 @@ typedef struct qn_model_info {
                                           64th writes them; 0 where the model has none */
     int n_threads;
     const char *cpu;           /* instruction set in use: "avx512" */
+    const char *device;        /* what runs it: "cpu", "cuda:0"; "" for a vocabulary alone */
     const char *tokeniser;     /* "gpt2/qwen2", or "" when the file has none that quern can use */
     const char *chat_template; /* "chatml", or "" when the file has none that quern knows */
 } qn_model_info;

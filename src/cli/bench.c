@@ -16,7 +16,9 @@ struct bench {
     qn_model_args model;
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format;
-    const char *kv; /* of the session, which may not be what was asked for */
+    const char *kv;     /* of the session, which may not be what was asked for */
+    const char *device; /* of the model */
+    bool on_cpu;
 };
 
 /* One line of the result. */
@@ -32,8 +34,8 @@ static const char purpose[] = "Measures reading a prompt (ppN) and decoding toke
                               "tokens of context. Each test runs\n"
                               "-r times; the table and the JSON give median, least and greatest rate, the bytes that decoding "
                               "one token reads at that depth, and\n"
-                              "the read bandwidth of the machine with as many threads, measured between the repetitions. JSON "
-                              "is one object a test and line.";
+                              "the read bandwidth of the machine with as many threads, measured between the repetitions (on "
+                              "the CPU alone). JSON is one object a test and line.";
 
 static const char *const formats[] = { "table", "json", NULL };
 
@@ -129,10 +131,10 @@ static void print_json(const struct bench *bench, struct test *test, int n_threa
 {
     const size_t n = (size_t)bench->repetitions;
     const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
-    printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%lld,\"threads\":%d,\"device\":\"cpu\",\"kv\":\"%s\","
+    printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%lld,\"threads\":%d,\"device\":\"%s\",\"kv\":\"%s\","
            "\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
-           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->kv, rate, test->rates[0], test->rates[n - 1],
-           (unsigned long long)test->bytes_per_token);
+           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->device, bench->kv, rate, test->rates[0],
+           test->rates[n - 1], (unsigned long long)test->bytes_per_token);
     if (limit > 0)
         printf("\"read_gb_per_s\":%.3f,", limit * 1e-9);
     else
@@ -154,7 +156,7 @@ static int run_test(const struct bench *bench, struct test *test, qn_session *se
         else if ((test->rates[i] = repeat(session, test, tokens, (uint32_t)bench->depth, logits)) < 0)
             status = QN_EXIT_FAILED;
         else
-            test->bandwidths[i] = qn_bandwidth_measure(bandwidth, n_threads);
+            test->bandwidths[i] = bench->on_cpu ? qn_bandwidth_measure(bandwidth, n_threads) : 0;
     }
     qn_progress_end(&progress);
     if (status)
@@ -204,8 +206,9 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
         if (!test->n_tokens)
             continue;
         snprintf(test->name, sizeof test->name, "%s%zu", decode ? "tg" : "pp", test->n_tokens);
-        test->bytes_per_token = info->bytes_per_token + cache_bytes + info->recurrent_bytes +
-                                info->recurrent_bytes / 64; /* read by every token, written by every 64th */
+        /* States are read by every token, and written by every 64th, or on a GPU by every one. */
+        test->bytes_per_token =
+            info->bytes_per_token + cache_bytes + info->recurrent_bytes + info->recurrent_bytes / (bench->on_cpu ? 64 : 1);
         status = run_test(bench, test, session, tokens + depth, logits, bandwidth, info->n_threads);
     }
     qn_free(tokens);
@@ -234,6 +237,8 @@ int qn_cli_bench(int argc, char **argv)
         const qn_model_info info = qn_model_get_info(model);
         qn_signals_session(session);
         bench.kv = qn_session_kv(session);
+        bench.device = info.device;
+        bench.on_cpu = strcmp(info.device, "cpu") == 0;
         status = run_tests(&bench, session, &info, &bandwidth);
         qn_signals_session(NULL);
     }

@@ -65,7 +65,6 @@ typedef struct qn_model_args {
 } qn_model_args;
 
 extern const char *const qn_kv_names[];
-extern const char *const qn_device_names[];
 
 /* The rows of an option table that belong to every subcommand with a model. */
 #define QN_MODEL_OPTION(args) QN_OPT_TEXT("-m", "--model", &(args).model, "FILE", "the model, a GGUF file")
@@ -76,10 +75,12 @@ extern const char *const qn_device_names[];
 #define QN_SAVE_OPTIONS(args)                                                                                                  \
     QN_OPT_TEXT("--load", NULL, &(args).load, "FILE", "go on with the conversation in this file"),                             \
         QN_OPT_TEXT("--save", NULL, &(args).save, "FILE", "write the conversation to this file at the end")
+#define QN_DEVICE_OPTION(args)                                                                                                 \
+    QN_OPT_TEXT("--device", NULL, &(args).device, "NAME", "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default auto)")
 #define QN_EVAL_OPTIONS(args)                                                                                                  \
-    QN_OPT_INT("--batch", NULL, &(args).batch, "N", 1, 4096, "rows a step works on (default 128); never changes results"),     \
+    QN_OPT_INT("--batch", NULL, &(args).batch, "N", 1, 4096, "rows a step works on (default 128; 512 on a GPU)"),     \
         QN_OPT_CHOICE("--kv", NULL, &(args).kv, "TYPE", qn_kv_names, "cache format (default f16)"),                            \
-        QN_OPT_CHOICE("--device", NULL, &(args).device, "NAME", qn_device_names, "cpu, cuda or auto (default auto)")
+        QN_DEVICE_OPTION(args)
 
 /* qn_load_model - load args->model with a progress display; where it is not set and args->or_demo is, the model that comes with
  * quern, and a note says which. Returns QN_EXIT_DONE, or the exit status with an error line printed. `quiet` drops log and

@@ -9,7 +9,22 @@
 #include <sys/random.h>
 
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
-const char *const qn_device_names[] = { "cpu", "cuda", "auto", NULL };
+
+/* QN_EXIT_DONE, or the exit status with an error line printed. */
+static int check_device(const char *name)
+{
+    int ordinal, count;
+    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0)
+        return QN_EXIT_DONE;
+    if (!qn_cuda_parse_name(name, &ordinal)) {
+        qn_cli_error("--device: '%s' is not one of cpu, cuda, cuda:N, auto", name);
+        return QN_EXIT_USAGE;
+    }
+    if (qn_cuda_count(NULL, &count) == QN_OK)
+        return QN_EXIT_DONE;
+    qn_cli_error("--device %s: %s", name, qn_error_text());
+    return QN_EXIT_FAILED;
+}
 
 int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model)
 {
@@ -24,14 +39,10 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
         qn_cli_error("-m: no model given, and none that came with quern is at %s; name a GGUF file with -m FILE", demo);
         return QN_EXIT_USAGE;
     }
-    if (args->device && strcmp(args->device, "cuda") == 0) {
-        int count;
-        if (qn_cuda_count(NULL, &count))
-            qn_cli_error("--device cuda: %s", qn_error_text());
-        else
-            qn_cli_error("--device cuda: a GPU is here, but this version of quern runs models on the CPU only");
-        return QN_EXIT_FAILED;
-    }
+    const char *device = args->device ? args->device : "auto";
+    const int checked = check_device(device);
+    if (checked != QN_EXIT_DONE)
+        return checked;
     if (!path) {
         path = demo;
         if (!quiet)
@@ -40,6 +51,7 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
     qn_progress progress;
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
+        .device = device,
         .n_threads = (int)args->threads,
         .vocab_only = vocab_only,
         .on_progress = qn_progress_update,

@@ -34,7 +34,7 @@ static qn_args_result parse(struct logits *l, int argc, char **argv)
         QN_CONTEXT_OPTION(l->model),
         QN_THREADS_OPTION(l->model),
         QN_OPT_CHOICE("--kv", NULL, &l->model.kv, "TYPE", qn_kv_names, "cache format (default f16)"),
-        QN_OPT_CHOICE("--device", NULL, &l->model.device, "NAME", qn_device_names, "cpu, cuda or auto (default auto)"),
+        QN_DEVICE_OPTION(l->model),
     };
     const qn_command_line line = {
         .usage = "logits -m MODEL --ids 1,2,3 -o OUT.f32 [options]",

@@ -3,8 +3,9 @@
 
 #include "base/memory.h"
 #include "cache/memory.h"
+#include "device/cuda/cuda.h"
+#include "device/cuda/executor.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- The CPU ---- */
@@ -63,10 +64,28 @@ static qn_status open_cpu(qn_model *model)
 
 /* ---- All ---- */
 
+static qn_status open_cuda(qn_model *model, const qn_model_params *params, int ordinal)
+{
+    const qn_cuda_executor_params cuda = { .ordinal = ordinal,
+                                           .plan = &model->plan,
+                                           .team = model->team,
+                                           .kernels = &model->kernels,
+                                           .on_log = params->on_log,
+                                           .user = params->user };
+    return qn_cuda_executor_create(&cuda, &model->device);
+}
+
 qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
 {
     const char *name = params->device ? params->device : "cpu";
+    int ordinal = 0;
     if (strcmp(name, "cpu") == 0)
         return open_cpu(model);
-    return qn_fail(QN_ERR_INVALID, "device: '%s' is not one of cpu", name);
+    if (qn_cuda_parse_name(name, &ordinal))
+        return open_cuda(model, params, ordinal);
+    if (strcmp(name, "auto") != 0)
+        return qn_fail(QN_ERR_INVALID, "device: '%s' is not one of cpu, cuda, cuda:N, auto", name);
+    /* Without a GPU, or for a model that its kernels do not know, the CPU. */
+    const qn_status status = open_cuda(model, params, ordinal);
+    return status == QN_ERR_UNSUPPORTED ? open_cpu(model) : status;
 }

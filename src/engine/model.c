@@ -189,6 +189,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .recurrent_bytes = qn_recurrent_state_bytes(&model->plan.recurrent, model->plan.is_recurrent, h->n_layers),
         .n_threads = model->team ? qn_team_size(model->team) : 0,
         .cpu = qn_cpu_name(model->cpu),
+        .device = model->device ? model->device->name : "",
         .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
         .chat_template = model->chat ? qn_chat_template_name(model->chat) : "",
     };
