@@ -3,22 +3,31 @@
 
 #include <math.h>
 
-enum { WARPS = 8, ENTRY_BYTES = 256, FAR_TABLES = 0x10000 };
+/* Warps of a block over codes: more where they need fewer registers. */
+#define WARPS 8
+#define SMALL_WARPS 12
+#define SMALL 128 /* the largest head for which that is so */
+
+enum { ENTRY_BYTES = 256, FAR_TABLES = 0x10000 };
 
 /* Defines of a variant, as constants: for a head size and its formats. */
-#define DEFINES(dim, key, value, runs)                                                                                         \
-    "-DQN_HEAD_DIM=" #dim " -DQN_KEY_BITS=" #key " -DQN_VALUE_BITS=" #value " -DQN_RUNS=" #runs " -DQN_WARPS=8"
-#define VALUES_OF(dim, key)                                                                                                    \
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+#define DEFINES(dim, key, value, runs, warps)                                                                                  \
+    "-DQN_HEAD_DIM=" #dim " -DQN_KEY_BITS=" #key " -DQN_VALUE_BITS=" #value " -DQN_RUNS=" #runs " -DQN_WARPS=" TEXT(warps)
+#define RUNS_OF(dim, key, value, warps)                                                                                        \
     {                                                                                                                          \
-        { DEFINES(dim, key, 2, 0), DEFINES(dim, key, 2, 1) }, { DEFINES(dim, key, 3, 0), DEFINES(dim, key, 3, 1) },            \
-            { DEFINES(dim, key, 4, 0), DEFINES(dim, key, 4, 1) }, { DEFINES(dim, key, 6, 0), DEFINES(dim, key, 6, 1) },        \
-        {                                                                                                                      \
-            DEFINES(dim, key, 8, 0), DEFINES(dim, key, 8, 1)                                                                   \
-        }                                                                                                                      \
+        DEFINES(dim, key, value, 0, warps), DEFINES(dim, key, value, 1, warps)                                                 \
     }
-#define CODES_OF(dim)                                                                                                          \
+#define VALUES_OF(dim, key, warps)                                                                                             \
     {                                                                                                                          \
-        VALUES_OF(dim, 2), VALUES_OF(dim, 3), VALUES_OF(dim, 4), VALUES_OF(dim, 6), VALUES_OF(dim, 8)                          \
+        RUNS_OF(dim, key, 2, warps), RUNS_OF(dim, key, 3, warps), RUNS_OF(dim, key, 4, warps), RUNS_OF(dim, key, 6, warps),    \
+            RUNS_OF(dim, key, 8, warps)                                                                                        \
+    }
+#define CODES_OF(dim, warps)                                                                                                   \
+    {                                                                                                                          \
+        VALUES_OF(dim, 2, warps), VALUES_OF(dim, 3, warps), VALUES_OF(dim, 4, warps), VALUES_OF(dim, 6, warps),                \
+            VALUES_OF(dim, 8, warps)                                                                                           \
     }
 #define MERGES_OF(dim)                                                                                                         \
     {                                                                                                                          \
@@ -36,7 +45,7 @@ static const struct size {
 } sizes[] = {
 #define HALVES(dim)                                                                                                            \
     {                                                                                                                          \
-        dim, DEFINES(dim, 16, 16, 0), MERGES_OF(dim), false,                                                                   \
+        dim, DEFINES(dim, 16, 16, 0, WARPS), MERGES_OF(dim), false,                                                            \
         {                                                                                                                      \
             {                                                                                                                  \
                 {                                                                                                              \
@@ -45,12 +54,23 @@ static const struct size {
             }                                                                                                                  \
         }                                                                                                                      \
     }
-#define BOTH(dim)                                                                                                              \
+#define BOTH(dim, warps)                                                                                                       \
     {                                                                                                                          \
-        dim, DEFINES(dim, 16, 16, 0), MERGES_OF(dim), true, CODES_OF(dim)                                                      \
+        dim, DEFINES(dim, 16, 16, 0, WARPS), MERGES_OF(dim), true, CODES_OF(dim, warps)                                        \
     }
-    HALVES(16), HALVES(32),  HALVES(48), BOTH(64),    BOTH(80),  BOTH(96),  HALVES(112),
-    BOTH(128),  HALVES(160), BOTH(192),  HALVES(224), BOTH(256), BOTH(512),
+    HALVES(16),
+    HALVES(32),
+    HALVES(48),
+    BOTH(64, SMALL_WARPS),
+    BOTH(80, SMALL_WARPS),
+    BOTH(96, SMALL_WARPS),
+    HALVES(112),
+    BOTH(128, SMALL_WARPS),
+    HALVES(160),
+    BOTH(192, WARPS),
+    HALVES(224),
+    BOTH(256, WARPS),
+    BOTH(512, WARPS),
 #undef HALVES
 #undef BOTH
 };
@@ -82,10 +102,15 @@ static size_t table_bytes(unsigned bits)
     return (size_t)ENTRY_BYTES << (bits <= 4 ? 2 * bits : bits);
 }
 
+static size_t warps_of(const qn_attention_gpu *gpu)
+{
+    return !is_halves(gpu) && gpu->head_dim <= SMALL ? SMALL_WARPS : WARPS;
+}
+
 /* Room for tables, and in their place later for the rows that the warps leave, padded by less than dim/32 + 48 floats. */
 static size_t shared_bytes(const qn_attention_gpu *gpu)
 {
-    const size_t dim = gpu->head_dim, rows = WARPS * QN_ATTENTION_COLUMNS * (dim + dim / 32 + 48) * sizeof(float);
+    const size_t dim = gpu->head_dim, rows = warps_of(gpu) * QN_ATTENTION_COLUMNS * (dim + dim / 32 + 48) * sizeof(float);
     if (is_halves(gpu))
         return rows;
     const size_t key = table_bytes(gpu->key_bits), value = table_bytes(gpu->value_bits), tables = key > value ? key : value;
@@ -164,7 +189,7 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, ui
                                                : size->codes[bits_index(gpu->key_bits)][bits_index(gpu->value_bits)][gpu->runs],
                      .function = "qn_attention_decode",
                      .grid = { n_splits, (uint32_t)gpu->n_kv_heads * column_tiles(gpu), (uint32_t)n_rows },
-                     .block = { WARPS * 32, 1, 1 },
+                     .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
                      .shared_bytes = (uint32_t)shared_bytes(gpu),
                      .args_bytes = sizeof(qn_attention_decode_args) };
     return QN_OK;

@@ -24,10 +24,10 @@
 #define THREADS (QN_WARPS * QN_WARP)
 #define CODES (QN_KEY_BITS != 16)
 #define LANE_VALUES QN_ROW_VALUES(DIM)
+#define QUERIES_IN_REGISTERS (DIM <= 128 && CODES) // where they leave room for the rest
 #define RISE 8.0f         // how far a score may be above the maximum in use, in powers of two
 #define MOST_VALUE 128.0f // and the scale of a value in use: so 2^15 bounds their product, which a half holds
 #define SCORE_SUMS 4      // that products need not wait for each other
-#define NEARER 4          // tiles of a warp that are on their way from memory
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
@@ -198,14 +198,6 @@ QN_DEVICE void raise(running &state, const float x[4], const float value_scales[
     }
 }
 
-// Asks for what lies ahead in the cache to come nearer: without it, a warp's loads are too few to hide the way from memory.
-QN_DEVICE void prefetch(const void *from, uint32_t bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // Rows [begin, end) of a cache, of which the block takes tiles [tile, last_tile).
 struct source {
     const uint8_t *keys, *values;
@@ -240,24 +232,11 @@ QN_DEVICE void attend(const qn_attention_decode_args &a, shared &s, const source
     using key_portion = portion<key_bits, 4>;
     using value_portion = portion<value_bits, 8>;
     constexpr bool scaled = key_bits != 16;
-    constexpr bool ahead = DIM <= 256; // words of the next keys are asked for while these are used, where there is room
+    // Words of the next keys are asked for while these are used, where there is room; a run's halves have no next.
+    constexpr bool ahead = DIM <= 256 && (scaled || !QN_RUNS);
     const int warp = p.warp, lane = p.lane, g = p.g, t = p.t;
     const uint32_t last_tile = from.last_tile, last_row = min(last_tile * KEYS, from.end) - 1;
     uint32_t tile = from.tile + warp;
-
-    // Four lanes each ask for a piece of a later tile of this warp.
-    const auto look_ahead = [&](uint32_t at, int piece) {
-        if (at < last_tile && piece < (scaled ? 4 : 2)) {
-            constexpr uint32_t key_bytes = KEYS * ROW_WORDS(key_bits) * 4, value_bytes = KEYS * ROW_WORDS(value_bits) * 4;
-            const uint8_t *start = piece == 0   ? from.keys + (uint64_t)at * key_bytes
-                                   : piece == 1 ? from.values + (uint64_t)at * value_bytes
-                                   : piece == 2 ? (const uint8_t *)(from.key_scales + at * KEYS)
-                                                : (const uint8_t *)(from.value_scales + at * KEYS);
-            prefetch(start, piece == 0 ? key_bytes : piece == 1 ? value_bytes : KEYS * 4);
-        }
-    };
-    if (lane < 4 * NEARER)
-        look_ahead(tile + (lane / 4 + 1) * QN_WARPS, lane % 4);
 
     // Rows past the last visible one are not read: theirs is, instead, and weighs nothing.
     uint32_t k[2][key_portion::words], v[4][value_portion::words];
@@ -292,6 +271,10 @@ QN_DEVICE void attend(const qn_attention_decode_args &a, shared &s, const source
     const float factors[2] = { s.factors[2 * t], s.factors[2 * t + 1] };
     const float biases[2] = { s.biases[2 * t], s.biases[2 * t + 1] };
     const uint32_t table = TABLES(dynamic) + 4 * lane;
+    uint32_t query[QUERIES_IN_REGISTERS ? DIM / 16 : 1][2];
+#pragma unroll
+    for (int i = 0; QUERIES_IN_REGISTERS && i < DIM / 16; i++)
+        *(uint2 *)query[QUERIES_IN_REGISTERS ? i : 0] = *(const uint2 *)s.queries[i][lane];
     float sums[DIM / 16][4];
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
@@ -312,9 +295,14 @@ QN_DEVICE void attend(const qn_attention_decode_args &a, shared &s, const source
             m[1] = code_pair<key_bits, 0>(table, k[1], 2 * i);
             m[2] = code_pair<key_bits, 0>(table, k[0], 2 * i + 1);
             m[3] = code_pair<key_bits, 0>(table, k[1], 2 * i + 1);
-            const uint2 b = *(const uint2 *)s.queries[i][lane];
-            const uint32_t both[2] = { b.x, b.y };
-            qn_mma_m16n8k16_f16(score[i % SCORE_SUMS], m, both);
+            uint32_t b[2];
+            if (QUERIES_IN_REGISTERS) {
+                b[0] = query[QUERIES_IN_REGISTERS ? i : 0][0];
+                b[1] = query[QUERIES_IN_REGISTERS ? i : 0][1];
+            } else {
+                *(uint2 *)b = *(const uint2 *)s.queries[i][lane];
+            }
+            qn_mma_m16n8k16_f16(score[i % SCORE_SUMS], m, b);
         }
     };
     // Scores of tile `at` to weights.
@@ -387,7 +375,6 @@ QN_DEVICE void attend(const qn_attention_decode_args &a, shared &s, const source
             load_keys(tile + QN_WARPS);
         weigh(tile, k_now, v_now);
         for (tile += QN_WARPS; tile < last_tile; tile += QN_WARPS) {
-            look_ahead(tile + NEARER * QN_WARPS, lane);
             if (!ahead)
                 load_keys(tile);
             add_scores();

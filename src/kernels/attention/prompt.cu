@@ -1,7 +1,7 @@
 // Attention of a prompt's rows over a session's cache, on the matrix units. A block takes QN_ATTENTION_PROMPT_ROWS queries of a
 // key-value head: tokens of one run of positions times the query heads of the group, so that all of them read the same rows in
 // the same form. Keys and values come in tiles of a run's positions, as halves in shared memory: codes are made into halves
-// there, scaled as they were, so that a tile is the same whatever it came from.
+// there; their scales multiply scores and weights.
 //
 // While a tile is worked on, the next one is on its way; a warp has sixteen queries. Method: Dao, FlashAttention-2 (2023).
 #define DIM QN_HEAD_DIM
@@ -24,6 +24,7 @@
 
 struct shared {
     float factors[ROWS], biases[ROWS];
+    float key_scales[2][RUN], value_scales[2][RUN]; // of two tiles
 };
 
 QN_DEVICE float exp_2(float x)
@@ -31,13 +32,6 @@ QN_DEVICE float exp_2(float x)
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-}
-
-QN_DEVICE uint32_t multiply_halves(uint32_t a, uint32_t b)
-{
-    uint32_t c;
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-    return c;
 }
 
 // Which rows of halves, or of codes, a tile is.
@@ -59,33 +53,26 @@ QN_DEVICE void copy_halves(uint8_t *to, const uint8_t *from, uint32_t n)
     }
 }
 
-// RUN rows of codes: four threads a row.
-template <int bits, int offset>
-QN_DEVICE void decode(uint8_t *to, const uint8_t *from, const float *scales, float gain, uint32_t table)
+// RUN rows of codes, without their scales: four threads a row.
+template <int bits, int offset> QN_DEVICE void decode(uint8_t *to, const uint8_t *from, uint32_t table)
 {
     using p = portion<bits, 4>;
     for (int row = threadIdx.x / 4; row < RUN; row += THREADS / 4) {
         const int t = threadIdx.x % 4;
         uint32_t words[p::words];
         load_portion<bits, 4>(words, from, row, t);
-        // What was halves before fits in halves now, so that its scale does; beyond that, the largest.
-        const float scale = fminf(scales[row] / gain, 32752.0f);
-        const uint32_t scale2 = qn_floats_to_halves(scale, scales[row] != scales[row] ? scales[row] : scale);
         uint8_t *row_to = to + row * STRIDE;
 #pragma unroll
-        for (int i = 0; i < p::codes; i += 4) {
-            uint2 x;
-            x.x = multiply_halves(code_pair<bits, offset>(table, words, i / 2), scale2);
-            x.y = multiply_halves(code_pair<bits, offset>(table, words, i / 2 + 1), scale2);
-            *(uint2 *)(row_to + p::dim_of(i, t) * 2) = x;
-        }
+        for (int i = 0; i < p::codes; i += 4)
+            *(uint2 *)(row_to + p::dim_of(i, t) * 2) =
+                make_uint2(code_pair<bits, offset>(table, words, i / 2), code_pair<bits, offset>(table, words, i / 2 + 1));
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(const __grid_constant__ qn_attention_prompt_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
-    __shared__ shared s;
+    __shared__ __align__(8) shared s;
     uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * RUN * STRIDE;
     const uint32_t tables = qn_shared_address(values + 2 * RUN * STRIDE);
     const int warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP, g = lane / 4, t = lane % 4;
@@ -144,14 +131,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
         uint8_t *k = keys + r % 2 * (RUN * STRIDE), *v = values + r % 2 * (RUN * STRIDE);
         if (x.codes) {
             if (CODES) {
-                decode<CODES ? QN_KEY_BITS : 4, 0>(k, x.keys, x.key_scales, a.key_codec.gain, table);
-                decode<CODES ? QN_VALUE_BITS : 4, VALUE_ENTRY>(v, x.values, x.value_scales, a.value_codec.gain, table);
+                decode<CODES ? QN_KEY_BITS : 4, 0>(k, x.keys, table);
+                decode<CODES ? QN_VALUE_BITS : 4, VALUE_ENTRY>(v, x.values, table);
             }
         } else {
             copy_halves(k, x.keys, x.n);
             copy_halves(v, x.values, x.n);
         }
         qn_copy_async_commit();
+        // Values that were halves before they were codes have scales that a half holds, over the gain.
+        if (CODES && threadIdx.x < RUN) {
+            s.key_scales[r % 2][threadIdx.x] = x.codes ? x.key_scales[threadIdx.x] / a.key_codec.gain : 1;
+            s.value_scales[r % 2][threadIdx.x] = x.codes ? fminf(x.value_scales[threadIdx.x] / a.value_codec.gain, 32752.0f) : 1;
+        }
     };
     load(0);
 
@@ -223,9 +215,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
         float largest[2] = { m[0], m[1] };
 #pragma unroll
         for (int i = 0; i < RUN / 8; i++) {
+            const float2 scales = CODES ? *(const float2 *)&s.key_scales[r % 2][i * 8 + 2 * t] : make_float2(1, 1);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                x[i][j] = fmaf(x[i][j], factors[j / 2], in_codes ? biases[j / 2] : 0);
+                x[i][j] = fmaf(x[i][j], factors[j / 2] * (j % 2 ? scales.y : scales.x), in_codes ? biases[j / 2] : 0);
                 if (r == run && run * RUN + i * 8 + 2 * t + j % 2 > position_of(rows[j / 2]))
                     x[i][j] = -QN_INFINITY;
                 largest[j / 2] = fmaxf(largest[j / 2], x[i][j]);
@@ -251,10 +244,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
         }
 #pragma unroll
         for (int i = 0; i < RUN / 8; i++) {
+            const float2 scales = CODES ? *(const float2 *)&s.value_scales[r % 2][i * 8 + 2 * t] : make_float2(1, 1);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 x[i][j] = exp_2(x[i][j] - m[j / 2]);
                 l[j / 2] += x[i][j];
+                x[i][j] *= j % 2 ? scales.y : scales.x;
             }
         }
 #pragma unroll
