@@ -98,7 +98,8 @@ qn_status qn_kv_create(qn_kv *kv, const qn_kv_shape *shape, size_t n_ctx, size_t
                              .value_bytes = value_part_bytes(shape->head_dim, codecs),
                              .key_codec = codecs.keys,
                              .value_codec = codecs.values },
-                   .head_dim = shape->head_dim };
+                   .head_dim = shape->head_dim,
+                   .keeps_last = codecs.keys && shape->is_recurrent };
     const qn_status status = create(kv, shape, n_ctx, n_batch);
     if (status != QN_OK)
         qn_kv_free(kv);
@@ -130,21 +131,21 @@ void qn_kv_appended(qn_kv *kv, size_t length)
     kv->open_from = (uint32_t)(from > kv->open_from ? from : kv->open_from);
 }
 
-void qn_kv_filled(qn_kv *kv, size_t length)
+/* The first run that is not complete, or whose halves are kept although it is. */
+static size_t open_run(const qn_kv *kv, size_t length)
 {
-    kv->open_from = (uint32_t)(length / QN_KV_RUN);
+    return (length && kv->keeps_last ? length - 1 : length) / QN_KV_RUN;
 }
 
-/* Whether all that `length` positions need is held where halves are held from run `from` on. */
-static bool holds(size_t length, uint32_t from)
+void qn_kv_filled(qn_kv *kv, size_t length)
 {
-    const size_t run = length / QN_KV_RUN;
-    return length % QN_KV_RUN == 0 || run == 0 || run >= from;
+    kv->open_from = (uint32_t)open_run(kv, length);
 }
 
 size_t qn_kv_reach(const qn_kv *kv, size_t length)
 {
-    return !kv->view.key_codec || holds(length, kv->open_from) ? length : length / QN_KV_RUN * QN_KV_RUN;
+    const size_t run = length / QN_KV_RUN;
+    return !kv->view.key_codec || run == 0 || run >= kv->open_from ? length : run * QN_KV_RUN;
 }
 
 void qn_kv_cut(qn_kv *kv, size_t length)
@@ -179,30 +180,22 @@ void qn_kv_open_free(qn_kv_open *open)
 
 void qn_kv_open_copy(qn_kv_open *to, const qn_kv_open *from, const qn_kv *kv)
 {
-    to->from = from->from;
     if (to->halves)
         memcpy(to->halves, from->halves, run_halves(kv) * sizeof *to->halves);
 }
 
 void qn_kv_open_keep(qn_kv_open *open, const qn_kv *kv, size_t held)
 {
-    open->from = kv->open_from;
     if (open->halves)
         memcpy(open->halves, halves_of(kv, held), run_halves(kv) * sizeof *open->halves);
 }
 
 void qn_kv_open_take(const qn_kv_open *open, qn_kv *kv, size_t held)
 {
-    const uint32_t run = (uint32_t)((held - 1) / QN_KV_RUN);
     if (!open->halves)
         return;
     memcpy(halves_of(kv, held), open->halves, run_halves(kv) * sizeof *open->halves);
-    kv->open_from = run > open->from ? run : open->from;
-}
-
-bool qn_kv_open_reach(const qn_kv_open *open, size_t length)
-{
-    return !open->halves || holds(length, open->from);
+    kv->open_from = (uint32_t)((held - 1) / QN_KV_RUN);
 }
 
 /* ---- Parts ---- */
@@ -231,14 +224,14 @@ static bool find_head(const qn_kv *kv, size_t index, size_t length, struct found
     return true;
 }
 
-/* Halves of the first run, and of the one that positions up to `length` have begun, counted in the order of memory. */
+/* Halves of the first run, and of the one that is open, counted in the order of memory. */
 static bool find_half(const qn_kv *kv, size_t index, size_t length, struct found *f)
 {
-    const size_t per_run = 2 * kv->view.n_slots * kv->view.n_heads, open = length % QN_KV_RUN;
+    const size_t per_run = 2 * kv->view.n_slots * kv->view.n_heads, open = open_run(kv, length);
     if (index >= 2 * per_run)
         return false;
     const bool is_first = index < per_run;
-    f->held = is_first ? (length < QN_KV_RUN ? length : QN_KV_RUN) : length < QN_KV_RUN ? 0 : open;
+    f->held = is_first ? (length < QN_KV_RUN ? length : QN_KV_RUN) : open ? length - open * QN_KV_RUN : 0;
     f->is_keys = index % 2 == 0;
     f->data =
         (uint8_t *)((is_first || !f->held ? kv->halves : halves_of(kv, length)) + index % per_run * QN_KV_RUN * kv->head_dim);

@@ -336,9 +336,10 @@ qn_status qn_session_truncate(qn_session *session, uint32_t length)
     if (session->is_recurrent)
         QN_TRY(go_back_recurrent(session, length));
     session->pending = QN_NO_TOKEN;
-    while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > length)
+    const qn_status status = go_back(session, length);
+    while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > session->length)
         session->n_checkpoints--;
-    QN_TRY(go_back(session, length));
+    QN_TRY(status);
     if (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length == length)
         session->pending = session->checkpoints[session->n_checkpoints - 1].pending;
     return QN_OK;

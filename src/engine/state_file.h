@@ -15,7 +15,7 @@
 
 #define QN_STATE_MAGIC "quernSES"
 
-enum { QN_STATE_VERSION = 2 };
+enum { QN_STATE_VERSION = 3 };
 
 struct qn_state_header {
     char magic[8];

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { N_CTX = 128, HEADER = sizeof(struct qn_state_header), CHECKSUM = sizeof(uint64_t) };
+enum { N_CTX = 200, N_FORMATS = 4, HEADER = sizeof(struct qn_state_header), CHECKSUM = sizeof(uint64_t) };
 
 /* Bits of the input's first two bytes: what is left as the input has it. */
 enum {
@@ -25,14 +25,17 @@ enum {
     KEEP_HEADER_CHECKSUM = 64,
     KEEP_CHECKSUM = 128,
     KEEP_SIZE = 256,
-    KEEP_TOKENS = 512
+    KEEP_TOKENS = 512,
+    FORMAT_AT = 10 /* and the next bit: which format, where that is made right */
 };
+
+static const char *const formats[N_FORMATS] = { "f16", "aura4", "aura3", "aura8" };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static qn_model *model;
 static uint64_t fingerprint;
-static uint64_t fixed_bytes; /* of a file: recurrent memory */
+static qn_session *empty[N_FORMATS];
 static float *logits;
 
 static void load_once(void)
@@ -45,23 +48,23 @@ static void load_once(void)
         fprintf(stderr, "%s\n", qn_error_text());
         exit(1);
     }
-    qn_session *session;
-    const qn_session_params session_params = { .n_ctx = N_CTX };
-    if (qn_session_create(model, &session_params, &session) != QN_OK)
-        exit(1);
-    fixed_bytes = qn_session_cache_bytes(session, 0);
-    qn_session_free(session);
+    for (size_t i = 0; i < N_FORMATS; i++) {
+        const qn_session_params session_params = { .n_ctx = N_CTX, .kv = formats[i] };
+        if (qn_session_create(model, &session_params, &empty[i]) != QN_OK)
+            exit(1);
+    }
     logits = malloc(qn_model_get_info(model).n_vocab * sizeof *logits);
     if (!logits)
         exit(1);
 }
 
-/* Keys come in tiles of 16 positions. */
-static size_t right_size(uint32_t length)
+static size_t right_size(const qn_session *session, uint32_t length)
 {
-    const size_t position = qn_model_get_info(model).cache_bytes_per_position;
-    return HEADER + length * sizeof(qn_token) + (length + (length + 15) / 16 * 16) * position / 2 + (size_t)fixed_bytes +
-           CHECKSUM;
+    size_t size = HEADER + length * sizeof(qn_token) + (size_t)qn_session_cache_bytes(session, 0) + CHECKSUM, bytes;
+    uint8_t *data;
+    for (size_t part = 0; qn_kv_part(&session->kv, part, length, &data, &bytes); part++)
+        size += bytes;
+    return size;
 }
 
 static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
@@ -77,7 +80,8 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
         header.capacity = N_CTX;
         header.length %= N_CTX + 1;
     }
-    *file_size = keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(header.length % (N_CTX + 1));
+    const size_t format = (keep >> FORMAT_AT) % N_FORMATS;
+    *file_size = keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(empty[format], header.length % (N_CTX + 1));
     uint8_t *file = calloc(1, *file_size);
     if (!file)
         exit(1);
@@ -98,7 +102,7 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
     if (!(keep & KEEP_MODEL))
         header.fingerprint = fingerprint;
     if (!(keep & KEEP_KV))
-        memcpy(header.kv, (char[sizeof header.kv]){ "f16" }, sizeof header.kv);
+        snprintf(header.kv, sizeof header.kv, "%s", formats[format]);
     if (!(keep & KEEP_FILE_BYTES))
         header.file_bytes = *file_size;
     if (!(keep & KEEP_HEADER_CHECKSUM))
@@ -124,8 +128,10 @@ static void use(qn_session *session)
     const qn_status status = qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits);
     if (status != (length == N_CTX ? QN_ERR_CONTEXT : QN_OK))
         abort();
-    if (qn_session_truncate(session, qn_session_reach(session, length / 2)) != QN_OK)
-        abort();
+    for (uint32_t to = length; to > 0; to /= 2)
+        if (qn_session_truncate(session, qn_session_reach(session, to)) != QN_OK ||
+            (qn_session_length(session) < N_CTX && qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits) != QN_OK))
+            abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -143,7 +149,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const qn_status status = qn_session_restore(model, path, &params, &session);
     if (status == QN_OK)
         use(session);
-    else if (size >= 2 && data[0] == 0 && data[1] == 0)
+    else if (size >= 2 && data[0] == 0 && data[1] % (1 << (FORMAT_AT - 8)) == 0)
         abort(); /* everything was made right */
     qn_session_free(session);
     close(fd);
