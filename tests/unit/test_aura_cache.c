@@ -1,8 +1,10 @@
 /* Sessions over caches of AURA codes: bits that depend neither on threads nor on how a prompt is split, and that survive
  * saving, restoring, forking and going back; logits that are as near to those of the f16 cache as the bits allow; and what is
  * refused, or kept as f16. */
-#include "cache/kv.h"
+#include "base/half.h"
+#include "engine/internal.h"
 #include "engine/state_file.h"
+#include "kernels/attention/attention.h"
 #include "quern/kernels.h"
 #include "quern/quern.h"
 
@@ -465,6 +467,50 @@ static double distance(const float *x, const float *reference, size_t n_rows, si
     return sum / (double)n_rows;
 }
 
+static float half_key(const qn_kv_view *view, size_t head, size_t run, size_t i, size_t d)
+{
+    const size_t dim = view->key_codec->dim;
+    return qn_f16_to_f32(qn_kv_half_keys(view, 0, run, head)[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
+}
+
+/* Codes of the second run are those of its halves less the mean of the first run's keys. */
+static void codes_are_of_what_was_halves(void **unused)
+{
+    (void)unused;
+    open_model("llama.q2_0", 2);
+    qn_session *session = new_session("aura4v3", 0, 2 * QN_KV_RUN);
+    const qn_kv_view *view = &session->kv.view;
+    const size_t dim = view->key_codec->dim;
+    for (size_t head = 0; head < view->n_heads; head++) {
+        double error[2] = { 0 }, size[2] = { 0 };
+        for (size_t d = 0; d < dim; d++) {
+            double mean = 0;
+            for (size_t i = 0; i < QN_KV_RUN; i++)
+                mean += (double)half_key(view, head, 0, i, d) / QN_KV_RUN;
+            assert_true(fabs(qn_kv_mean(view, 0, head)[d] - mean) < 1e-6); /* float32 sums of 64 halves, about 1 large */
+        }
+        for (size_t i = 0; i < QN_KV_RUN; i++) {
+            uint8_t codes[2][QN_AURA_MAX_DIM];
+            float scales[2];
+            qn_aura_get_key(qn_kv_keys(view, 0, 0, head), i, codes[0], &scales[0], dim, 4);
+            qn_aura_get_value(qn_kv_values(view, 0, 0, head), i, codes[1], &scales[1], dim, 3);
+            for (size_t d = 0; d < dim; d++) {
+                const double key = (double)half_key(view, head, 1, i, d) - (double)qn_kv_mean(view, 0, head)[d];
+                const double value = (double)qn_f16_to_f32(qn_kv_half_values(view, 0, 1, head)[i * dim + d]);
+                const double off[2] = { (double)(scales[0] * view->key_codec->codebook[codes[0][d]]) - key,
+                                        (double)(scales[1] * view->value_codec->codebook[codes[1][d]]) - value };
+                error[0] += off[0] * off[0], size[0] += key * key;
+                error[1] += off[1] * off[1], size[1] += value * value;
+            }
+        }
+        /* The codebooks' distortion at 64 dimensions is 0.0091 with 4 bits and 0.033 with 3; 64 rows are near their mean. */
+        assert_true(error[0] / size[0] > 0.006 && error[0] / size[0] < 0.012);
+        assert_true(error[1] / size[1] > 0.024 && error[1] / size[1] < 0.042);
+    }
+    qn_session_free(session);
+    qn_model_free(model);
+}
+
 static void more_bits_are_nearer(void **unused)
 {
     (void)unused;
@@ -598,6 +644,7 @@ int main(void)
         cmocka_unit_test(forks_and_rewound_sessions_go_on),
         cmocka_unit_test(restored_sessions_go_back),
         cmocka_unit_test(any_way_to_tokens_is_the_same),
+        cmocka_unit_test(codes_are_of_what_was_halves),
         cmocka_unit_test(more_bits_are_nearer),
         cmocka_unit_test(rows_take_what_their_bits_take),
         cmocka_unit_test(unknown_formats_are_refused),

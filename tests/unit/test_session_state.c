@@ -502,7 +502,7 @@ static void refuses_deceit(void)
     CASE(file_bytes, UINT64_MAX, QN_ERR_FORMAT, "expected 18446744073709551615");
     CASE(fingerprint, header.fingerprint + 1, QN_ERR_INVALID, "another model");
     CASE(kv[0], 'g', QN_ERR_UNSUPPORTED, "cache format 'g16'");
-    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 2");
+    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3");
 #undef CASE
     for (size_t i = 0; i < n; i++) {
         memcpy(copy, bytes, size);

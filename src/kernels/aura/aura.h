@@ -154,7 +154,7 @@ size_t qn_aura_key_code_bytes(size_t dim, unsigned bits);
 size_t qn_aura_value_code_bytes(size_t dim, unsigned bits);
 
 /* qn_aura_put_key, qn_aura_put_value - codes [dim] and scale of one position, 0 to QN_AURA_BLOCK - 1, into a part; the bits of
- * other positions stay. Two threads must not write the same part. */
+ * other positions stay. Two threads must not write the same 32 positions of a part, which may share a unit. */
 void qn_aura_put_key(uint8_t *part, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
 void qn_aura_put_value(uint8_t *part, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
 
