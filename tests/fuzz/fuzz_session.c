@@ -60,11 +60,7 @@ static void load_once(void)
 
 static size_t right_size(const qn_session *session, uint32_t length)
 {
-    size_t size = HEADER + length * sizeof(qn_token) + (size_t)qn_session_cache_bytes(session, 0) + CHECKSUM, bytes;
-    uint8_t *data;
-    for (size_t part = 0; qn_kv_part(&session->kv, part, length, &data, &bytes); part++)
-        size += bytes;
-    return size;
+    return HEADER + length * sizeof(qn_token) + (size_t)session->memory->calls->count(session->memory, length) + CHECKSUM;
 }
 
 static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)

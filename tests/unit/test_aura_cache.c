@@ -479,7 +479,7 @@ static void codes_are_of_what_was_halves(void **unused)
     (void)unused;
     open_model("llama.q2_0", 2);
     qn_session *session = new_session("aura4v3", 0, 2 * QN_KV_RUN);
-    const qn_kv_view *view = &session->kv.view;
+    const qn_kv_view *view = session->memory->cache;
     const size_t dim = view->key_codec->dim;
     for (size_t head = 0; head < view->n_heads; head++) {
         double error[2] = { 0 }, size[2] = { 0 };
