@@ -137,7 +137,8 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
 
 typedef struct qn_session_params {
     uint32_t n_ctx;         /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
-    uint32_t n_batch;       /* rows that one step works on, 1 to 4096; 0: 128. Affects memory and speed, never results */
+    uint32_t n_batch;       /* rows that one step works on, 1 to 4096; 0: 128, or 2048 on a GPU. Affects memory and speed, and on
+                               the CPU never results */
     const char *kv;         /* cache format: NULL or "f16"; or AURA codes of so many bits: "aura8", "aura6", "aura4", "aura3",
                                "aura2", and "aura4v3", "aura4v2" with fewer for values than for keys */
     uint32_t n_checkpoints; /* how many qn_session_checkpoint keeps, 1 to 64; 0: 4 */
@@ -163,7 +164,8 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
  * Any length will do for a model without recurrent layers; with a cache of codes, up to 63 tokens are then evaluated once more,
  * and where memory for that is missing (QN_ERR_MEMORY) so many fewer are held. Recurrent layers fold every 64 tokens into their state, which cannot
  * be undone: a session of n tokens can go back to the lengths above (n-1)/64*64 (of the chunk that is still open), to those
- * that a checkpoint of n tokens could go back to, and to 0. Any other is QN_ERR_UNSUPPORTED, the text names those that are
+ * that a checkpoint of n tokens could go back to, and to 0. On a GPU every token is folded in at once: only the lengths of
+ * checkpoints and 0 are left. Any other is QN_ERR_UNSUPPORTED, the text names those that are
  * possible, and nothing changes. Checkpoints of more than `length` tokens are dropped. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
@@ -207,6 +209,7 @@ QN_API qn_status qn_session_save(const qn_session *session, const char *path);
  *            small for the tokens is QN_ERR_CONTEXT. kv must be NULL or what the file has
  *   out      the caller frees it with qn_session_free
  *
+ * A session saved with its model on a GPU goes on only on a GPU, and one saved on the CPU only there: QN_ERR_UNSUPPORTED.
  * Nothing in the file is trusted. QN_ERR_FORMAT for one that is damaged, cut short or no session at all, QN_ERR_UNSUPPORTED for
  * another version or cache format, QN_ERR_INVALID for another model, QN_ERR_IO when it cannot be read. A file that was made to
  * deceive, with checksums that are right, can make the session say anything, but no more. */
@@ -220,7 +223,8 @@ typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logi
  *   which    which rows of logits to compute
  *   logits   f32 [n_vocab] for LAST, [n, n_vocab] row-major for ALL; NULL for NONE
  *
- * Logits of a token do not depend on how the tokens were split over calls nor on the number of threads, to the last bit.
+ * On the CPU logits of a token do not depend on how the tokens were split over calls nor on the number of threads, to the last
+ * bit. On a GPU the same calls give the same bits; others differ from them as int8 activations and halves do.
  * QN_ERR_CONTEXT when they do not fit, QN_ERR_INVALID for an id outside the vocabulary: the session is then unchanged.
  * QN_ERR_CANCELLED: the tokens of the batches that were finished stay, and with ALL their logits have been written. */
 QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);

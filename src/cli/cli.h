@@ -78,9 +78,8 @@ extern const char *const qn_kv_names[];
 #define QN_DEVICE_OPTION(args)                                                                                                 \
     QN_OPT_TEXT("--device", NULL, &(args).device, "NAME", "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default auto)")
 #define QN_EVAL_OPTIONS(args)                                                                                                  \
-    QN_OPT_INT("--batch", NULL, &(args).batch, "N", 1, 4096, "rows a step works on (default 128; 512 on a GPU)"),     \
-        QN_OPT_CHOICE("--kv", NULL, &(args).kv, "TYPE", qn_kv_names, "cache format (default f16)"),                            \
-        QN_DEVICE_OPTION(args)
+    QN_OPT_INT("--batch", NULL, &(args).batch, "N", 1, 4096, "rows a step works on (default 128; 2048 on a GPU)"),             \
+        QN_OPT_CHOICE("--kv", NULL, &(args).kv, "TYPE", qn_kv_names, "cache format (default f16)"), QN_DEVICE_OPTION(args)
 
 /* qn_load_model - load args->model with a progress display; where it is not set and args->or_demo is, the model that comes with
  * quern, and a note says which. Returns QN_EXIT_DONE, or the exit status with an error line printed. `quiet` drops log and

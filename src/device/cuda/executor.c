@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Rows of a step of a prompt; and from how many on the host's threads share the embeddings. */
-enum { BATCH = 512, SHARED_EMBEDDINGS = 8 };
+enum { BATCH = 2048, SHARED_EMBEDDINGS = 8 };
 
 static qn_cuda_model *mine(qn_device *device)
 {
@@ -188,7 +188,11 @@ static const qn_device_calls calls = {
 
 static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *params)
 {
-    const qn_cuda_params open = { .ordinal = params->ordinal, .on_log = params->on_log, .user = params->user };
+    const qn_cuda_params open = { .ordinal = params->ordinal,
+                                  .driver = params->driver,
+                                  .tools = params->tools,
+                                  .on_log = params->on_log,
+                                  .user = params->user };
     const qn_attention_shape *h = &model->plan->heads;
     QN_TRY(qn_cuda_open(&open, &model->cuda));
     const qn_cuda_info *info = qn_cuda_get_info(model->cuda);

@@ -16,6 +16,8 @@ typedef struct qn_cuda_executor_params {
     const qn_kernels *kernels;                    /* the same */
     void (*on_log)(void *user, const char *line); /* may be NULL */
     void *user;
+    const struct qn_cuda_driver *driver; /* both as in qn_cuda_params: NULL, but for tests */
+    const struct qn_cuda_tools *tools;
 } qn_cuda_executor_params;
 
 /* qn_cuda_executor_create - a device that runs this plan, whose weights are still to be uploaded (qn_device_calls.upload).

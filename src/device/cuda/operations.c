@@ -25,6 +25,13 @@ static qn_status launch(const struct step *s, const qn_launch *what, const void 
     return qn_cuda_launch(s->model->cuda, s->model->stream, what, args);
 }
 
+/* As soon as the kernel before it lets it: every kernel of a step waits by itself for what it reads. */
+static qn_status launch_early(const struct step *s, qn_launch *what, const void *args)
+{
+    what->dependent = true;
+    return launch(s, what, args);
+}
+
 static uint64_t buffer(const struct step *s, int id)
 {
     const size_t width = s->model->plan->buffers[id].width,
@@ -62,18 +69,18 @@ static qn_status rotated_floats(const struct step *s, const struct source *from,
             .x = from->x, .weight = from->weight, .y = scratch, .n = (uint32_t)width, .eps = from->eps
         };
         QN_TRY(qn_norm_gpu_rows(width, s->n, &made));
-        QN_TRY(launch(s, &made, &args));
+        QN_TRY(launch_early(s, &made, &args));
     } else if (from->what == QN_ACTS_SWIGLU) {
         const qn_elementwise_swiglu_args args = { .gate = from->x, .up = from->x2, .y = scratch, .n = s->n * width };
         QN_TRY(qn_elementwise_gpu_swiglu(s->n * width, &made));
-        QN_TRY(launch(s, &made, &args));
+        QN_TRY(launch_early(s, &made, &args));
     } else {
         x = from->x;
     }
     qn_hadamard_gpu turn;
     QN_TRY(qn_hadamard_gpu_plan(scratch, x, signs, 0, width, block, s->n * width, &turn));
-    QN_TRY(launch(s, &turn.tiles, &turn.tiles_args));
-    return turn.has_far ? launch(s, &turn.far, &turn.far_args) : QN_OK;
+    QN_TRY(launch_early(s, &turn.tiles, &turn.tiles_args));
+    return turn.has_far ? launch_early(s, &turn.far, &turn.far_args) : QN_OK;
 }
 
 /* Which forms the products of this operation read of these activations, as bits. */
@@ -142,7 +149,7 @@ static qn_status run_angles(const struct step *s)
                                        .n_rot = (uint32_t)s->model->plan->heads.n_rot };
     qn_launch made;
     QN_TRY(qn_rope_gpu_angles(args.n_rot, s->n, &made));
-    return launch(s, &made, &args);
+    return launch(s, &made, &args); /* after a copy, which lets nobody begin */
 }
 
 /* Runs of a layer's cache of codes that the step has completed become codes. */
@@ -173,7 +180,7 @@ static qn_status run_seal(const struct step *s, int layer)
                                      .n_open = runs.n_open };
     QN_TRY(qn_aura_gpu_seal(m->attention.head_dim, m->attention.key_bits, m->attention.value_bits, after - before,
                             m->attention.n_kv_heads, &made));
-    return launch(s, &made, &args);
+    return launch_early(s, &made, &args);
 }
 
 static qn_status run_heads(const struct step *s, const qn_op *op)
@@ -201,7 +208,7 @@ static qn_status run_heads(const struct step *s, const qn_op *op)
     qn_launch made;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.runs);
     QN_TRY(qn_rope_gpu_heads(h->head_dim, m->attention.runs, s->n, h->n_heads, h->n_kv_heads, &made));
-    QN_TRY(launch(s, &made, &args));
+    QN_TRY(launch_early(s, &made, &args));
     /* A single row completes a run for those after it alone, and is the same launches every time: the caller seals. */
     return s->n > 1 ? run_seal(s, op->layer) : QN_OK;
 }
@@ -233,7 +240,7 @@ static qn_status run_attention(const struct step *s, const qn_op *op)
     qn_launch made;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.runs);
     QN_TRY(qn_attention_gpu_decode(&m->attention, s->n, splits(s), &made));
-    return launch(s, &made, &args);
+    return launch_early(s, &made, &args);
 }
 
 static qn_status run_attention_out(const struct step *s, const qn_op *op)
@@ -250,7 +257,7 @@ static qn_status run_attention_out(const struct step *s, const qn_op *op)
                                            .gain = m->codecs[1].gain };
     qn_launch made;
     QN_TRY(qn_attention_gpu_merge(&m->attention, s->n, &made));
-    QN_TRY(launch(s, &made, &args));
+    QN_TRY(launch_early(s, &made, &args));
     return write_acts(s, op, &(struct source){ .what = QN_ACTS_PLAIN, .x = buffer(s, op->in) });
 }
 
@@ -320,7 +327,7 @@ static qn_status run_delta_step(const struct step *s, const qn_op *op)
                                     .eps = d.out->eps };
     qn_launch made;
     QN_TRY(qn_gdn_gpu_step(&args, d.shape->head_k, d.shape->head_v, &made));
-    QN_TRY(launch(s, &made, &args));
+    QN_TRY(launch_early(s, &made, &args));
     return write_acts(s, op, &(struct source){ .what = QN_ACTS_PLAIN, .x = args.out });
 }
 
@@ -351,7 +358,7 @@ static qn_status run_conv(const struct step *s, const qn_op *op)
                                     .out_stride = d.width };
     qn_launch made;
     QN_TRY(qn_gdn_gpu_conv(&args, d.shape->head_k, d.shape->head_v, s->n, d.chunks, &made));
-    return launch(s, &made, &args);
+    return launch_early(s, &made, &args);
 }
 
 static qn_status run_delta(const struct step *s, const qn_op *op)
@@ -409,7 +416,7 @@ static qn_status run_delta_out(const struct step *s, const qn_op *op)
                                     .eps = op->eps };
     qn_launch made;
     QN_TRY(qn_gdn_gpu_norm(&args, d.shape->head_k, d.shape->head_v, d.chunks, &made));
-    QN_TRY(launch(s, &made, &args));
+    QN_TRY(launch_early(s, &made, &args));
     return write_acts(s, op, &(struct source){ .what = QN_ACTS_PLAIN, .x = args.out });
 }
 
