@@ -495,6 +495,7 @@ static void run_step(const struct layer *l, size_t token)
                                     .eps = eps };
     qn_launch launch;
     must(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
+    launch.dependent = false; /* the launch ahead may have been of this layer */
     qn_gpu_launch(&launch, &args);
 }
 
@@ -671,14 +672,19 @@ static void timed_step(void *context, size_t turn)
     qn_gpu_launch(&t->launches[0], &args);
 }
 
-/* Random values: what they are changes the power that matrix units take. */
-static qn_gpu_guarded random_bf16(size_t n, float scale)
+/* Random values, a million of them again and again: what values are changes the power that matrix units take. */
+static qn_gpu_guarded random_bf16(size_t n)
 {
-    float *x = normal(n, scale);
-    uint16_t *h = to_bf16(x, n);
-    const qn_gpu_guarded g = qn_gpu_from(h, n * sizeof *h);
+    const size_t period = n < 1 << 20 ? n : 1 << 20;
+    float *x = normal(period, 1);
+    uint16_t *pattern = to_bf16(x, period), *all;
+    must(qn_alloc(&all, n, sizeof *all, "quern-check"));
+    for (size_t i = 0; i < n; i++)
+        all[i] = pattern[i % period];
+    const qn_gpu_guarded g = qn_gpu_from(all, n * sizeof *all);
     qn_free(x);
-    qn_free(h);
+    qn_free(pattern);
+    qn_free(all);
     return g;
 }
 
@@ -690,7 +696,7 @@ static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
         g[i] = draw_decay(MILD);
         beta[i] = (float)uniform();
     }
-    qn_gpu_guarded q = random_bf16(n_k, 1), k = random_bf16(n_k, 1), v = random_bf16(n_v, 1), o = qn_gpu_new(n_v * 2);
+    qn_gpu_guarded q = random_bf16(n_k), k = random_bf16(n_k), v = random_bf16(n_v), o = qn_gpu_new(n_v * 2);
     qn_gpu_guarded gates[2] = { qn_gpu_from(g, tokens * v_heads * sizeof *g), qn_gpu_from(beta, tokens * v_heads * sizeof *g) };
     qn_gpu_guarded states[2] = { qn_gpu_from(state, n_state * sizeof *g), qn_gpu_new(n_state * sizeof *g) };
     qn_gpu_guarded records = qn_gpu_new(qn_gdn_gpu_record_bytes(tokens, 1, v_heads));

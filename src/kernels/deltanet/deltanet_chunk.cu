@@ -73,8 +73,7 @@ QN_DEVICE void pack(uint32_t a[4], const float d0[4], const float d1[4])
 // Rows (or, transposed, rows of the inner dimension) in groups of 8, 1024 bytes apart; the next 64 columns a tile on.
 QN_DEVICE uint64_t operand(const unsigned char *at)
 {
-    return (uint64_t)((qn_shared_address(at) & 0x3ffff) >> 4) | (uint64_t)(TILE >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
-           (uint64_t)1 << 62;
+    return (uint64_t)(qn_shared_address(at) >> 4) | (uint64_t)(TILE >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 QN_DEVICE void products_begin()
@@ -113,7 +112,7 @@ template <bool accumulate> QN_DEVICE void times_rows(float d[8][4], const uint32
 {
 #pragma unroll
     for (int s = 0; s < 4; s++)
-        multiply_64<0>(d, a[s], operand(x + s * 32), accumulate || s > 0);
+        multiply_64<0>(d, a[s], operand(x) + s * (32 >> 4), accumulate || s > 0);
 }
 
 // The same where x is lower triangular by blocks of 16 and the others are zeros. (Narrower products for the blocks that are not
@@ -128,7 +127,7 @@ QN_DEVICE void times_columns(float d[8][4], const uint32_t a[4][4], const unsign
 {
 #pragma unroll
     for (int s = 0; s < 4; s++)
-        multiply_64<1>(d, a[s], operand(x + s * 2048), 1);
+        multiply_64<1>(d, a[s], operand(x) + s * (2048 >> 4), 1);
 }
 
 #else
@@ -239,8 +238,7 @@ QN_DEVICE float exp2_of(float x)
 
 // ---- What does not depend on the state ----
 
-#define PREPARE_WARPS 4
-#define PREPARE_THREADS (PREPARE_WARPS * QN_WARP)
+#define PREPARE_THREADS QN_GDN_PREPARE_THREADS
 #define ROW 68 // floats between rows of a square: fragments of 8 rows then meet all banks
 #define OWN_QUADS 5 // a thread's runs of 4 columns, of 640 in the blocks of a square that are not above the diagonal
 
@@ -260,6 +258,8 @@ struct prepare_memory {
     float2 norms[TOKENS]; // 1/norm of k and of q
     float k_norm[TOKENS];
 };
+
+static_assert(sizeof(prepare_memory) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
 
 // Running sums of the log decays of a value head, in double; a warp's work. What is past the end has no decay and no strength.
 QN_DEVICE void sum_decays(const qn_gdn_chunk_args &a, prepare_memory &m, uint32_t to, uint32_t first, uint32_t n, uint32_t head)
@@ -529,6 +529,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
     extern __shared__ __align__(1024) unsigned char shared[];
     prepare_memory &m = *(prepare_memory *)shared;
     qn_wait_for_previous();
+    qn_let_next_begin();
     const sequence s = sequence_at(a, blockIdx.z);
     const uint32_t begin = blockIdx.x * TOKENS, k_head = blockIdx.y, warp = threadIdx.x / QN_WARP;
     if (begin >= s.n)
@@ -585,6 +586,9 @@ struct advance_memory {
     uint4 corrected[4][4][QN_WARP]; // and of v', [warp][tokens / 16][lane]
     unsigned char o[TILE];
 };
+
+static_assert(sizeof(advance_memory) == QN_GDN_ADVANCE_BYTES + STAGES * QN_GDN_STAGE_BYTES, "the launch's shared memory");
+static_assert(3 * GROUP == QN_GDN_ADVANCE_THREADS, "the launch's threads");
 
 // Barriers of the hardware, each with groups that arrive and groups that wait.
 enum {
@@ -683,54 +687,66 @@ QN_DEVICE void load(const qn_gdn_chunk_args &a, const walk &w, advance_memory &m
     }
 }
 
-// A chunk, its products of keys with the state being under way in x: hands the state and v' on, and begins the state's update in
-// two halves of keys, a group each.
-QN_DEVICE void advance_chunk(advance_memory &m, const stage &in, uint32_t warp, uint32_t c, float s[16][4], float x[8][4],
-                             const uint32_t state[8][4])
+// What the chain reads of a chunk besides right operands: v's fragments and factors of tokens.
+struct chunk_values {
+    uint32_t v[4][4];
+    float2 recall[8], keep[8];
+    float decay;
+};
+
+QN_DEVICE void read_values(chunk_values &now, const stage &in, uint32_t warp)
 {
     const uint32_t lane = threadIdx.x % QN_WARP, t = lane % 4;
-    uint32_t y[4][4], kept[4][4];
-    float v_new[8][4];
-    float2 f[8];
-    if (c > 0)
-        wait(BOTH_READ, 2 * GROUP);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        m.state[warp][i][lane] = make_uint4(state[i][0], state[i][1], state[i][2], state[i][3]);
-    arrive(STATE_THERE, 2 * GROUP);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        qn_load_matrix_4_transposed(y[i], in.v + piece_at(i * 16 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
+        qn_load_matrix_4_transposed(now.v[i], in.v + piece_at(i * 16 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        f[i] = ((const float2 *)(in.record + QN_GDN_RECORD_RECALL))[i * 4 + t];
-    const float decay = *(const float *)(in.record + QN_GDN_RECORD_DECAY);
+    for (int i = 0; i < 8; i++) {
+        now.recall[i] = ((const float2 *)(in.record + QN_GDN_RECORD_RECALL))[i * 4 + t];
+        now.keep[i] = ((const float2 *)(in.record + QN_GDN_RECORD_KEEP))[i * 4 + t];
+    }
+    now.decay = *(const float *)(in.record + QN_GDN_RECORD_DECAY);
+}
+
+// A chunk, its products of keys with the state being under way in x: hands the state and v' on, and begins the state's update in
+// two halves of keys, a group each. What others need is written while products are under way, and the state only when x is there:
+// the outputs' products would else slow it down.
+QN_DEVICE void advance_chunk(advance_memory &m, const stage &in, chunk_values &now, uint32_t warp, bool first, float s[16][4],
+                             float x[8][4], const uint32_t state[8][4])
+{
+    const uint32_t lane = threadIdx.x % QN_WARP;
+    uint32_t kept[4][4];
+    float v_new[8][4];
     products_wait<0>(x);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const int n = 2 * i + r / 2, e = r % 2 * 2;
-            y[i][r] = qn_floats_to_bfloats(fmaf(f[n].x, x[n][e], low(y[i][r])), fmaf(f[n].y, x[n][e + 1], high(y[i][r])));
+            const float2 f = now.recall[n];
+            now.v[i][r] = qn_floats_to_bfloats(fmaf(f.x, x[n][e], low(now.v[i][r])), fmaf(f.y, x[n][e + 1], high(now.v[i][r])));
         }
     products_begin();
-    times_lower<false>(v_new, y, in.record + QN_GDN_RECORD_INVERSE);
+    times_lower<false>(v_new, now.v, in.record + QN_GDN_RECORD_INVERSE);
     products_commit();
+    if (!first)
+        wait(BOTH_READ, 2 * GROUP);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        m.state[warp][i][lane] = make_uint4(state[i][0], state[i][1], state[i][2], state[i][3]);
+    arrive(STATE_THERE, 2 * GROUP);
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            s[n][e] *= decay;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        f[i] = ((const float2 *)(in.record + QN_GDN_RECORD_KEEP))[i * 4 + t];
+            s[n][e] *= now.decay;
     products_wait<0>(v_new);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const int n = 2 * i + r / 2, e = r % 2 * 2;
-            kept[i][r] = qn_floats_to_bfloats(f[n].x * v_new[n][e], f[n].y * v_new[n][e + 1]);
+            kept[i][r] = qn_floats_to_bfloats(now.keep[n].x * v_new[n][e], now.keep[n].y * v_new[n][e + 1]);
         }
     products_begin();
     times_columns(s, kept, in.k);
@@ -738,11 +754,11 @@ QN_DEVICE void advance_chunk(advance_memory &m, const stage &in, uint32_t warp, 
     times_columns(s + 8, kept, in.k + TILE);
     products_commit();
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        pack(y[i], v_new[2 * i], v_new[2 * i + 1]);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        m.corrected[warp][i][lane] = make_uint4(y[i][0], y[i][1], y[i][2], y[i][3]);
+    for (int i = 0; i < 4; i++) {
+        uint32_t corrected[4];
+        pack(corrected, v_new[2 * i], v_new[2 * i + 1]);
+        m.corrected[warp][i][lane] = make_uint4(corrected[0], corrected[1], corrected[2], corrected[3]);
+    }
     arrive(CORRECTED_THERE, 2 * GROUP);
 }
 
@@ -758,8 +774,8 @@ QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory
                                        : nullptr;
     float *final = a.memory ? qn_gdn_state_of(a, blockIdx.z) : a.final ? a.final + all : nullptr;
     float s[16][4], x[8][4];
-    uint32_t state[8][4];
-    uint32_t here = 0;
+    uint32_t state[8][4], here = 0;
+    chunk_values now;
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
@@ -770,6 +786,7 @@ QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory
         }
     if (w.chunks) {
         wait(FOR_CHAIN, 2 * GROUP);
+        read_values(now, m.stages[0], warp);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             pack(state[i], s[2 * i], s[2 * i + 1]);
@@ -778,21 +795,22 @@ QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory
         times_rows<true>(x, state + 4, m.stages[0].k + TILE);
         products_commit();
         for (uint32_t c = 0; c + 1 < w.chunks; c++) {
-            advance_chunk(m, m.stages[here], warp, c, s, x, state);
+            advance_chunk(m, m.stages[here], now, warp, c == 0, s, x, state);
             const uint32_t unused = UNUSED + here;
-            here = next(here);
-            const unsigned char *k = m.stages[here].k;
             if (STAGES == 1) {
                 products_wait<0>(s + 8);
                 arrive(unused, 3 * GROUP);
             }
+            here = next(here);
+            const stage &in = m.stages[here];
             wait(FOR_CHAIN + here, 2 * GROUP);
+            read_values(now, in, warp);
             products_wait<1>(s);
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 pack(state[i], s[2 * i], s[2 * i + 1]);
             products_begin();
-            times_rows<false>(x, state, k);
+            times_rows<false>(x, state, in.k);
             products_commit();
             products_wait<1>(s + 8);
             if (STAGES > 1 && c + STAGES < w.chunks)
@@ -801,10 +819,10 @@ QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory
             for (int i = 4; i < 8; i++)
                 pack(state[i], s[2 * i], s[2 * i + 1]);
             products_begin();
-            times_rows<true>(x, state + 4, k + TILE);
+            times_rows<true>(x, state + 4, in.k + TILE);
             products_commit();
         }
-        advance_chunk(m, m.stages[here], warp, w.chunks - 1, s, x, state);
+        advance_chunk(m, m.stages[here], now, warp, w.chunks == 1, s, x, state);
         products_wait<0>(s);
         products_wait<0>(s + 8);
     }

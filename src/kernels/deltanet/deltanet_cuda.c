@@ -98,17 +98,6 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a, size_t head_k)
 
 /* ---- Chunks ---- */
 
-/* As deltanet_chunk.cu lays them out. */
-enum {
-    PREPARE_THREADS = 128,
-    SQUARE_BYTES = 64 * 68 * 4,
-    PREPARE_BYTES = 3 * SQUARE_BYTES + 2 * 64 * 16 + 3 * 2 * 64 * 4 + 64 * 8 + 64 * 4,
-    ADVANCE_THREADS = 384,
-    STAGE_BYTES = 5 * QN_GDN_TILE_BYTES + QN_GDN_RECORD,
-    HANDED_BYTES = 4 * QN_GDN_TILE_BYTES, /* fragments and the tile of outputs */
-    BARRIER_BYTES = 256
-};
-
 qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t max_shared_bytes, qn_launch launches[2])
 {
     static const char *const stages[] = { "-DQN_GDN_STAGES=1", "-DQN_GDN_STAGES=2", "-DQN_GDN_STAGES=3" };
@@ -125,25 +114,25 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
                        "delta rule over chunks: an address is no multiple of 16, or a stride none of 8 elements");
     if (chunks > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "delta rule over chunks: a sequence of %zu tokens is too long", longest);
-    while (n_stages > 0 && HANDED_BYTES + BARRIER_BYTES + n_stages * STAGE_BYTES > max_shared_bytes)
+    while (n_stages > 0 && QN_GDN_ADVANCE_BYTES + n_stages * QN_GDN_STAGE_BYTES > max_shared_bytes)
         n_stages--;
     if (n_stages == 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, %d are needed", max_shared_bytes,
-                       HANDED_BYTES + BARRIER_BYTES + STAGE_BYTES);
+                       QN_GDN_ADVANCE_BYTES + QN_GDN_STAGE_BYTES);
     launches[0] = (qn_launch){ .source = chunk_source,
                                .defines = stages[n_stages - 1],
                                .function = "qn_gdn_prepare",
                                .grid = { chunks ? (uint32_t)chunks : 1, a->k_heads, a->sequences },
-                               .block = { PREPARE_THREADS, 1, 1 },
-                               .shared_bytes = PREPARE_BYTES,
+                               .block = { QN_GDN_PREPARE_THREADS, 1, 1 },
+                               .shared_bytes = QN_GDN_PREPARE_BYTES,
                                .args_bytes = sizeof *a,
                                .dependent = true };
     launches[1] = launches[0];
     launches[1].function = "qn_gdn_advance";
     launches[1].grid[0] = a->head_v / QN_GDN_SLICE;
     launches[1].grid[1] = a->v_heads;
-    launches[1].block[0] = ADVANCE_THREADS;
-    launches[1].shared_bytes = (uint32_t)(HANDED_BYTES + BARRIER_BYTES + n_stages * STAGE_BYTES);
+    launches[1].block[0] = QN_GDN_ADVANCE_THREADS;
+    launches[1].shared_bytes = (uint32_t)(QN_GDN_ADVANCE_BYTES + n_stages * QN_GDN_STAGE_BYTES);
     return QN_OK;
 }
 

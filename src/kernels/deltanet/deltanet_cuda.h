@@ -31,6 +31,15 @@ enum {
     QN_GDN_RECORD = 17408
 };
 
+/* Threads and shared memory of a block: qn_gdn_prepare; and qn_gdn_advance with QN_GDN_STAGES chunks on their way, 1 to 3. */
+enum {
+    QN_GDN_PREPARE_THREADS = 128,
+    QN_GDN_PREPARE_BYTES = 56576,
+    QN_GDN_ADVANCE_THREADS = 384,
+    QN_GDN_ADVANCE_BYTES = 32768,
+    QN_GDN_STAGE_BYTES = 5 * QN_GDN_TILE_BYTES + QN_GDN_RECORD /* each, on top */
+};
+
 /* Chunks of several sequences have a place each: chunk c of sequence s, which begins at token t, is t/64 + s + c. */
 typedef struct qn_gdn_chunk_args {
     QN_GPU(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
