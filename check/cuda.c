@@ -11,6 +11,8 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "peak", qn_check_cuda_peak },
     { "hadamard", qn_check_cuda_hadamard },
     { "attention", qn_check_cuda_attention },
+    { "aura", qn_check_cuda_aura },
+    { "rope", qn_check_cuda_rope },
     { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },
     { "rows", qn_check_cuda_rows },

@@ -80,6 +80,8 @@ extern const size_t qn_n_cuda_operations;
 void qn_check_cuda_peak(bool bench);
 void qn_check_cuda_hadamard(bool bench);
 void qn_check_cuda_attention(bool bench);
+void qn_check_cuda_aura(bool bench);
+void qn_check_cuda_rope(bool bench);
 void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);
 void qn_check_cuda_rows(bool bench);

@@ -1,0 +1,322 @@
+/* AURA's codec on the GPU against the CPU's: rows to codes and back, and complete runs of a session's cache. A code may be the
+ * neighbour of the CPU's where the rotated value lies at the boundary between them. */
+#include "check/cuda.h"
+
+#include "base/half.h"
+#include "kernels/aura/aura.h"
+#include "kernels/aura/aura_cuda.h"
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Both sides rotate in float32: sums of up to 512 terms of at most 1 carry about 512 * 2^-24 each. With up to 255 boundaries
+ * over the width of the distribution, fewer than one value in a thousand is that near to one. */
+#define NEIGHBOURS_BOUND 1e-3
+
+enum { N_OPEN = 3, MAX_GPU = 16 };
+
+struct memory {
+    qn_gpu_guarded gpu[MAX_GPU];
+    size_t n;
+};
+
+static void must(qn_status status)
+{
+    if (status) {
+        fprintf(stderr, "quern-check: %s\n", qn_error_text());
+        exit(1);
+    }
+}
+
+static void *room(size_t count, size_t size)
+{
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) {
+        fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
+        exit(1);
+    }
+    return memory;
+}
+
+static uint64_t keep(struct memory *m, qn_gpu_guarded g)
+{
+    if (m->n == MAX_GPU)
+        exit(1);
+    m->gpu[m->n++] = g;
+    return g.data;
+}
+
+static uint64_t upload(struct memory *m, const void *data, size_t bytes)
+{
+    return keep(m, qn_gpu_from(data, bytes));
+}
+
+static void release(struct memory *m)
+{
+    bool ok = true;
+    for (size_t i = 0; i < m->n; i++) {
+        ok = ok && qn_gpu_ok(&m->gpu[i]);
+        qn_gpu_free(&m->gpu[i]);
+    }
+    qn_expect(ok, "bytes outside the output were written");
+    m->n = 0;
+}
+
+static qn_aura_gpu_rotation rotation_of(struct memory *m, const qn_aura_codec *codec)
+{
+    const size_t dim = codec->dim;
+    if (codec->signs)
+        return (qn_aura_gpu_rotation){ .signs = upload(m, codec->signs, dim * sizeof(float)) };
+    return (qn_aura_gpu_rotation){ .forward = upload(m, codec->transpose, dim * dim * sizeof(float)),
+                                   .back = upload(m, codec->rotation, dim * dim * sizeof(float)) };
+}
+
+static qn_aura_gpu_levels levels_of(struct memory *m, const qn_aura_codec *codec)
+{
+    const size_t n = (size_t)1 << codec->bits;
+    return (qn_aura_gpu_levels){ .boundaries = upload(m, codec->boundaries, (n - 1) * sizeof(float)),
+                                 .codebook = upload(m, codec->codebook, n * sizeof(float)) };
+}
+
+/* Codes and scale of a row as they were found, against those that the CPU has: how many are neighbours. */
+static size_t compare_row(const uint32_t *words, float scale, const uint8_t *expected, float expected_scale,
+                          const qn_aura_codec *codec)
+{
+    uint8_t codes[QN_AURA_MAX_DIM];
+    const size_t n_words = qn_aura_row_words(codec->dim, codec->bits), used = codec->dim * codec->bits % 32;
+    size_t neighbours = 0, wrong = 0;
+    qn_aura_unpack(codes, words, codec->dim, codec->bits);
+    for (size_t d = 0; d < codec->dim; d++) {
+        const int apart = abs((int)codes[d] - (int)expected[d]);
+        neighbours += apart == 1;
+        wrong += apart > 1;
+    }
+    qn_expect(wrong == 0, "%zu codes are not those of the CPU nor next to them", wrong);
+    qn_expect(!used || words[n_words - 1] >> used == 0, "bits past the row's end are not 0");
+    /* A neighbour changes the decoded norm by a step of the codebook at most. */
+    const double bound = neighbours ? 0.05 : 1e-5;
+    qn_expect((isnan(scale) && isnan(expected_scale)) ||
+                  fabs((double)scale - (double)expected_scale) <= bound * fabs((double)expected_scale) + 1e-12,
+              "scale %g, expected %g", (double)scale, (double)expected_scale);
+    return neighbours;
+}
+
+static void expect_few(size_t neighbours, size_t n)
+{
+    qn_expect((double)neighbours <= NEIGHBOURS_BOUND * (double)n + 2, "%zu of %zu codes are next to the CPU's", neighbours, n);
+}
+
+/* Rows of a type, as the GPU gets them, and as floats. */
+static void make_rows(float *rows, void *typed, qn_dtype dtype, size_t n_rows, size_t dim)
+{
+    qn_random_floats(rows, n_rows * dim, 3);
+    for (size_t d = 0; d < dim; d++) {
+        rows[d] = 0;
+        rows[dim + d] = n_rows > 1 ? rows[dim + d] * 1e-12f : 0;
+        if (n_rows > 3) {
+            rows[2 * dim + d] *= dtype == QN_DTYPE_F16 ? 5000.0f : 1e30f;
+            rows[3 * dim + d] = d == 5 ? NAN : rows[3 * dim + d];
+        }
+    }
+    for (size_t i = 0; i < n_rows * dim; i++) {
+        if (dtype == QN_DTYPE_F32) {
+            ((float *)typed)[i] = rows[i];
+        } else if (dtype == QN_DTYPE_F16) {
+            ((uint16_t *)typed)[i] = qn_f32_to_f16(rows[i]);
+            rows[i] = qn_f16_to_f32(((uint16_t *)typed)[i]);
+        } else {
+            ((uint16_t *)typed)[i] = qn_f32_to_bf16(rows[i]);
+            rows[i] = qn_bf16_to_f32(((uint16_t *)typed)[i]);
+        }
+    }
+}
+
+static double read_value(const void *typed, qn_dtype dtype, size_t i)
+{
+    if (dtype == QN_DTYPE_F32)
+        return (double)((const float *)typed)[i];
+    const uint16_t x = ((const uint16_t *)typed)[i];
+    return (double)(dtype == QN_DTYPE_F16 ? qn_f16_to_f32(x) : qn_bf16_to_f32(x));
+}
+
+static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn_dtype dtype, size_t n_rows)
+{
+    const size_t size = dtype == QN_DTYPE_F32 ? 4 : 2, words = qn_aura_row_words(dim, bits);
+    struct memory m = { .n = 0 };
+    qn_aura_codec *codec;
+    qn_launch encode, decode;
+    float *rows = room(n_rows * dim, sizeof *rows), *scales = room(n_rows, sizeof *scales);
+    void *typed = room(n_rows * dim, size);
+    uint32_t *found = room(n_rows * words, sizeof *found);
+    size_t neighbours = 0;
+    qn_random_seed(dim * 100 + bits * 10 + (unsigned)dtype);
+    qn_case_begin("aura", "cuda", "%zu rows of %zu in %u bits, type %d", n_rows, dim, bits, (int)dtype);
+    must(qn_aura_codec_new(&codec, dim, bits, 7));
+    must(qn_aura_gpu_encode(dim, bits, n_rows, &encode));
+    must(qn_aura_gpu_decode(dim, bits, n_rows, &decode));
+    make_rows(rows, typed, dtype, n_rows, dim);
+    const qn_gpu_guarded codes = qn_gpu_new(n_rows * words * 4), gpu_scales = qn_gpu_new(n_rows * 4);
+    const qn_gpu_guarded back = qn_gpu_new(n_rows * dim * size);
+    const qn_aura_gpu_rotation rotation = rotation_of(&m, codec);
+    const qn_aura_gpu_levels levels = levels_of(&m, codec);
+    const qn_aura_encode_args encode_args = { .rows = upload(&m, typed, n_rows * dim * size),
+                                              .codes = keep(&m, codes),
+                                              .scales = keep(&m, gpu_scales),
+                                              .rotation = rotation,
+                                              .levels = levels,
+                                              .n_rows = (uint32_t)n_rows,
+                                              .dtype = dtype };
+    const qn_aura_decode_args decode_args = { .codes = codes.data,
+                                              .scales = gpu_scales.data,
+                                              .rows = keep(&m, back),
+                                              .rotation = rotation,
+                                              .levels = levels,
+                                              .n_rows = (uint32_t)n_rows,
+                                              .dtype = dtype };
+    qn_gpu_launch(&encode, &encode_args);
+    qn_gpu_launch(&decode, &decode_args);
+    qn_gpu_read(&codes, found);
+    qn_gpu_read(&gpu_scales, scales);
+    qn_gpu_read(&back, typed);
+    double square = 0, error = 0;
+    for (size_t r = 0; r < n_rows; r++) {
+        uint8_t expected[QN_AURA_MAX_DIM], unpacked[QN_AURA_MAX_DIM];
+        float expected_scale, turned[QN_AURA_MAX_DIM], row[QN_AURA_MAX_DIM];
+        if (!qn_aura_encode_row(&kernels->aura, codec, rows + r * dim, expected, &expected_scale))
+            expected_scale = NAN;
+        neighbours += compare_row(found + r * words, scales[r], expected, expected_scale, codec);
+        if (isnan(expected_scale) || r == 2) /* the large row: as halves it does not come back */
+            continue;
+        qn_aura_unpack(unpacked, found + r * words, dim, bits);
+        for (size_t d = 0; d < dim; d++)
+            turned[d] = scales[r] * codec->codebook[unpacked[d]];
+        qn_aura_rotate_back(&kernels->aura, codec, row, turned);
+        for (size_t d = 0; d < dim; d++) {
+            const double x = read_value(typed, dtype, r * dim + d) - (double)row[d];
+            error += x * x;
+            square += (double)row[d] * (double)row[d];
+        }
+    }
+    expect_few(neighbours, n_rows * dim);
+    /* Rounding to the type, and float32 sums before it. */
+    const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    qn_expect(error <= bound * bound * square, "decoded rows are off by %.2e, expected up to %.1e", sqrt(error / square),
+              bound);
+    release(&m);
+    qn_aura_codec_delete(codec);
+    free(rows);
+    free(scales);
+    free(typed);
+    free(found);
+}
+
+/* Runs first_run on of a session's cache: means of run 0, codes of the others. */
+static void check_seal(const qn_kernels *kernels, size_t dim, unsigned key_bits, unsigned value_bits, uint32_t first_run,
+                       size_t n_runs)
+{
+    enum { HEADS = 2, RUN = QN_ATTENTION_RUN, PLACES = 1 + N_OPEN };
+    const size_t halves = (size_t)HEADS * PLACES * RUN * dim, rows = (size_t)(first_run + n_runs) * RUN;
+    const size_t key_words = qn_aura_row_words(dim, key_bits), value_words = qn_aura_row_words(dim, value_bits);
+    struct memory m = { .n = 0 };
+    qn_aura_codec *keys, *values;
+    qn_launch launch;
+    uint16_t *half_keys = room(halves, 2), *half_values = room(halves, 2);
+    size_t neighbours[2] = { 0, 0 };
+    qn_random_seed(dim * 100 + key_bits * 10 + value_bits + first_run);
+    qn_case_begin("aura", "cuda runs", "runs %u to %zu, heads of %zu in %u and %u bits", first_run, first_run + n_runs - 1, dim,
+                  key_bits, value_bits);
+    must(qn_aura_codec_new(&keys, dim, key_bits, 7));
+    must(qn_aura_codec_new(&values, dim, value_bits, 8));
+    must(qn_aura_gpu_seal(dim, key_bits, value_bits, n_runs, HEADS, &launch));
+    for (size_t i = 0; i < halves; i++) {
+        half_keys[i] = qn_f32_to_f16(qn_random_normal() + 2);
+        half_values[i] = qn_f32_to_f16(qn_random_normal());
+    }
+    const uint32_t spoilt = first_run ? first_run : 1;
+    const size_t bad = ((1 + (spoilt - 1) % N_OPEN) * RUN + 3) * dim; /* a key of head 0 */
+    half_keys[bad] = 0x7e00;
+    const qn_gpu_guarded out_keys = qn_gpu_new(HEADS * rows * key_words * 4),
+                         out_values = qn_gpu_new(HEADS * rows * value_words * 4);
+    const qn_gpu_guarded key_scales = qn_gpu_new(HEADS * rows * 4), value_scales = qn_gpu_new(HEADS * rows * 4);
+    const qn_gpu_guarded means = qn_gpu_new(HEADS * dim * 4);
+    const qn_aura_seal_args args = { .half_keys = upload(&m, half_keys, halves * 2),
+                                     .half_values = upload(&m, half_values, halves * 2),
+                                     .keys = keep(&m, out_keys),
+                                     .values = keep(&m, out_values),
+                                     .key_scales = keep(&m, key_scales),
+                                     .value_scales = keep(&m, value_scales),
+                                     .means = keep(&m, means),
+                                     .half_head = (uint64_t)PLACES * RUN * dim * 2,
+                                     .key_head = rows * key_words * 4,
+                                     .value_head = rows * value_words * 4,
+                                     .scale_head = rows * 4,
+                                     .key_levels = levels_of(&m, keys),
+                                     .value_levels = levels_of(&m, values),
+                                     .first_run = first_run,
+                                     .n_open = N_OPEN };
+    qn_gpu_launch(&launch, &args);
+    uint32_t *found_keys = room(HEADS * rows * key_words, 4), *found_values = room(HEADS * rows * value_words, 4);
+    float *found_key_scales = room(HEADS * rows, 4), *found_value_scales = room(HEADS * rows, 4),
+          *found_means = room(HEADS * dim, 4);
+    qn_gpu_read(&out_keys, found_keys);
+    qn_gpu_read(&out_values, found_values);
+    qn_gpu_read(&key_scales, found_key_scales);
+    qn_gpu_read(&value_scales, found_value_scales);
+    qn_gpu_read(&means, found_means);
+    size_t n_codes = 0;
+    for (size_t head = 0; head < HEADS; head++) {
+        const uint16_t *k = half_keys + head * PLACES * RUN * dim, *v = half_values + head * PLACES * RUN * dim;
+        float mean[QN_AURA_MAX_DIM], x[QN_AURA_MAX_DIM], scale;
+        uint8_t codes[QN_AURA_MAX_DIM];
+        for (size_t d = 0; d < dim; d++) {
+            mean[d] = 0;
+            for (size_t i = 0; i < RUN; i++)
+                mean[d] += qn_f16_to_f32(k[i * dim + d]);
+            mean[d] /= RUN;
+        }
+        if (first_run == 0)
+            qn_expect_same(found_means + head * dim, mean, dim, "mean");
+        for (size_t run = first_run ? first_run : 1; run < first_run + n_runs; run++)
+            for (size_t i = 0; i < RUN; i++) {
+                const size_t from = ((1 + (run - 1) % N_OPEN) * RUN + i) * dim, to = head * rows + (run - 1) * RUN + i;
+                for (size_t d = 0; d < dim; d++)
+                    x[d] = qn_f16_to_f32(k[from + d]) - mean[d];
+                if (!qn_aura_encode_rotated(&kernels->aura, keys, x, codes, &scale))
+                    scale = NAN;
+                neighbours[0] += compare_row(found_keys + to * key_words, found_key_scales[to], codes, scale, keys);
+                for (size_t d = 0; d < dim; d++)
+                    x[d] = qn_f16_to_f32(v[from + d]);
+                qn_aura_encode_rotated(&kernels->aura, values, x, codes, &scale);
+                neighbours[1] += compare_row(found_values + to * value_words, found_value_scales[to], codes, scale, values);
+                n_codes += dim;
+            }
+    }
+    expect_few(neighbours[0], n_codes);
+    expect_few(neighbours[1], n_codes);
+    release(&m);
+    qn_aura_codec_delete(keys);
+    qn_aura_codec_delete(values);
+    void *const all[] = { half_keys, half_values, found_keys, found_values, found_key_scales, found_value_scales, found_means };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+void qn_check_cuda_aura(bool bench)
+{
+    static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 };
+    static const unsigned bits[] = { 2, 3, 4, 6, 8 };
+    static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
+    qn_kernels kernels;
+    (void)bench;
+    qn_kernels_init(&kernels, 0);
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        for (size_t j = 0; j < sizeof bits / sizeof *bits; j++)
+            check_codec(&kernels, dims[i], bits[j], types[(i + j) % 3], (i + j) % 4 ? 37 : 1);
+    check_seal(&kernels, 128, 4, 4, 0, 3);
+    check_seal(&kernels, 256, 4, 2, 5, 1);
+    check_seal(&kernels, 80, 3, 8, 0, 1);
+    check_seal(&kernels, 64, 8, 8, 1, 3);
+}

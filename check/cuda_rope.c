@@ -1,0 +1,295 @@
+/* Heads on the GPU: norm, rotary embedding and the cache, against the same in double; angles against the CPU's. */
+#include "check/cuda.h"
+
+#include "base/half.h"
+#include "kernels/aura/aura.h"
+#include "kernels/kernels.h"
+#include "kernels/rope/rope.h"
+#include "kernels/rope/rope_cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of values of magnitude up to about 10: a norm of up to 512 terms, a turn, and with codes a rotation of up to 512 terms. */
+#define FLOAT_BOUND 2e-5
+#define HALF_BOUND (0x1p-11 + FLOAT_BOUND) /* relative, and of the smallest normal half for what is less */
+#define TINY_HALF 0x1p-14
+
+enum { N_OPEN = 2, CAPACITY = 512, SESSIONS = 2, MAX_GPU = 24 };
+
+struct shape {
+    size_t dim, n_heads, n_kv_heads, n_rot, n_rows;
+    uint32_t first;
+    bool runs, gated, interleaved, norms;
+};
+
+struct problem {
+    const struct shape *s;
+    qn_kernels kernels;
+    qn_aura_codec *keys, *values; /* with runs */
+    float *queries, *k, *v, *query_weight, *key_weight, *cosines, *sines;
+    uint32_t *positions, *sessions;
+    qn_gpu_guarded gpu[MAX_GPU], out, half_keys, half_values;
+    size_t n_gpu;
+};
+
+static void must(qn_status status)
+{
+    if (status) {
+        fprintf(stderr, "quern-check: %s\n", qn_error_text());
+        exit(1);
+    }
+}
+
+static void *room(size_t count, size_t size)
+{
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) {
+        fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
+        exit(1);
+    }
+    return memory;
+}
+
+static float *floats(size_t n, float scale)
+{
+    float *x = room(n, sizeof *x);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
+static uint64_t on_gpu(struct problem *p, const void *data, size_t bytes)
+{
+    if (p->n_gpu == MAX_GPU)
+        exit(1);
+    p->gpu[p->n_gpu] = qn_gpu_from(data, bytes);
+    return p->gpu[p->n_gpu++].data;
+}
+
+static qn_aura_gpu_rotation rotation_of(struct problem *p, const qn_aura_codec *codec)
+{
+    const size_t dim = codec->dim;
+    if (codec->signs)
+        return (qn_aura_gpu_rotation){ .signs = on_gpu(p, codec->signs, dim * sizeof(float)) };
+    return (qn_aura_gpu_rotation){ .forward = on_gpu(p, codec->transpose, dim * dim * sizeof(float)),
+                                   .back = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
+}
+
+/* A head as it should be, in double but for the rotation. */
+static void turn_head(const struct problem *p, const float *from, const float *weight, size_t row, bool turns,
+                      const qn_aura_codec *codec, double *to)
+{
+    const size_t dim = p->s->dim, half = p->s->n_rot / 2;
+    double x[QN_AURA_MAX_DIM], square = 0;
+    for (size_t d = 0; d < dim; d++) {
+        x[d] = (double)from[d];
+        square += x[d] * x[d];
+    }
+    for (size_t d = 0; weight && d < dim; d++)
+        x[d] *= (double)weight[d] / sqrt(square / (double)dim + 1e-6);
+    for (size_t i = 0; turns && i < half; i++) {
+        const size_t a = p->s->interleaved ? 2 * i : i, b = p->s->interleaved ? 2 * i + 1 : i + half;
+        const double cosine = (double)p->cosines[row * half + i], sine = (double)p->sines[row * half + i];
+        const double first = x[a] * cosine - x[b] * sine;
+        x[b] = x[a] * sine + x[b] * cosine;
+        x[a] = first;
+    }
+    if (!codec) {
+        memcpy(to, x, dim * sizeof *to);
+        return;
+    }
+    float plain[QN_AURA_MAX_DIM] = { 0 }, turned[QN_AURA_MAX_DIM];
+    for (size_t d = 0; d < dim; d++)
+        plain[d] = (float)x[d];
+    qn_aura_rotate(&p->kernels.aura, codec, turned, plain);
+    for (size_t d = 0; d < dim; d++)
+        to[d] = (double)turned[d];
+}
+
+static void expect_halves(const uint16_t *found, const double *expected, size_t n, bool is_nan, const char *what)
+{
+    for (size_t d = 0; d < n; d++) {
+        const double x = (double)qn_f16_to_f32(found[d]);
+        const bool near = fabs(x - expected[d]) <= HALF_BOUND * fabs(expected[d]) + FLOAT_BOUND + TINY_HALF * 0x1p-10;
+        qn_expect(is_nan ? x != x : near, "%s %zu is %g, expected %g%s", what, d, x, expected[d], is_nan ? ", as NaN" : "");
+    }
+}
+
+/* Where a position's halves lie in a session's cache of a head, in rows. */
+static size_t row_of(const struct shape *s, size_t session, size_t head, uint32_t position)
+{
+    const size_t rows = s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY, run = position / QN_ATTENTION_RUN;
+    const size_t place = run ? 1 + (run - 1) % N_OPEN : 0;
+    const size_t at = s->runs ? place * QN_ATTENTION_RUN + position % QN_ATTENTION_RUN : position;
+    return (session * s->n_kv_heads + head) * rows + at;
+}
+
+static void compare(struct problem *p)
+{
+    const struct shape *s = p->s;
+    const size_t dim = s->dim, stride = s->gated ? 2 * dim : dim;
+    float *out = room(s->n_rows * s->n_heads * dim, sizeof *out);
+    uint16_t *keys = room(p->half_keys.bytes, 1), *values = room(p->half_values.bytes, 1);
+    double expected[QN_AURA_MAX_DIM], bound[QN_AURA_MAX_DIM];
+    qn_gpu_read(&p->out, out);
+    qn_gpu_read(&p->half_keys, keys);
+    qn_gpu_read(&p->half_values, values);
+    for (size_t row = 0; row < s->n_rows; row++) {
+        for (size_t h = 0; h < s->n_heads; h++) {
+            turn_head(p, p->queries + (row * s->n_heads + h) * stride, p->query_weight, row, true, p->keys, expected);
+            for (size_t d = 0; d < dim; d++)
+                bound[d] = FLOAT_BOUND * (1 + fabs(expected[d]));
+            qn_expect_near(out + (row * s->n_heads + h) * dim, expected, bound, dim, "query");
+        }
+        for (size_t h = 0; h < s->n_kv_heads; h++) {
+            const float *v = p->v + (row * s->n_kv_heads + h) * dim;
+            const size_t at = row_of(s, p->sessions[row], h, p->positions[row]) * dim;
+            bool bad = false;
+            for (size_t d = 0; d < dim; d++)
+                bad = bad || v[d] != v[d];
+            turn_head(p, p->k + (row * s->n_kv_heads + h) * dim, p->key_weight, row, true, p->keys, expected);
+            expect_halves(keys + at, expected, dim, bad, "key");
+            turn_head(p, v, NULL, row, false, p->values, expected);
+            for (size_t d = 0; d < dim; d++)
+                expected[d] = expected[d] != expected[d] ? 0 : fmin(fmax(expected[d], -65504), 65504);
+            expect_halves(values + at, expected, dim, false, "value");
+        }
+    }
+    qn_expect(qn_gpu_ok(&p->out) && qn_gpu_ok(&p->half_keys) && qn_gpu_ok(&p->half_values),
+              "bytes outside the output were written");
+    free(out);
+    free(keys);
+    free(values);
+}
+
+static void check_shape(const struct shape *s)
+{
+    struct problem p = { .s = s };
+    qn_launch launch;
+    const size_t dim = s->dim, half = s->n_rot / 2, stride = s->gated ? 2 * dim : dim;
+    const size_t cache_rows = SESSIONS * s->n_kv_heads * (s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY);
+    double *frequencies = room(half, sizeof *frequencies);
+    qn_random_seed(dim * 10 + s->n_rows);
+    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, %zu turned, %zu rows from %u on%s%s%s%s", s->n_heads,
+                  s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->runs ? ", runs" : "", s->gated ? ", gated" : "",
+                  s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "");
+    qn_kernels_init(&p.kernels, 0);
+    if (s->runs) {
+        must(qn_aura_codec_new(&p.keys, dim, 4, 3));
+        must(qn_aura_codec_new(&p.values, dim, 4, 4));
+    }
+    must(qn_rope_gpu_heads(dim, s->runs, s->n_rows, s->n_heads, s->n_kv_heads, &launch));
+    p.queries = floats(s->n_rows * s->n_heads * stride, 2);
+    p.k = floats(s->n_rows * s->n_kv_heads * dim, 2);
+    p.v = floats(s->n_rows * s->n_kv_heads * dim, 2);
+    if (s->norms) {
+        p.query_weight = floats(dim, 1);
+        p.key_weight = floats(dim, 1);
+    } else {
+        p.v[1] = 1e9f; /* beyond a half */
+        p.v[dim * s->n_kv_heads * (s->n_rows - 1) + 2] = NAN;
+    }
+    p.cosines = room(s->n_rows * half, sizeof(float));
+    p.sines = room(s->n_rows * half, sizeof(float));
+    p.positions = room(s->n_rows, sizeof *p.positions);
+    p.sessions = room(s->n_rows, sizeof *p.sessions);
+    qn_rope_frequencies(1e7, 1, NULL, s->n_rot, frequencies);
+    for (size_t row = 0; row < s->n_rows; row++) {
+        p.positions[row] = s->first + (uint32_t)row;
+        p.sessions[row] = s->n_rows > 1;
+        qn_rope_angles(p.positions[row], frequencies, s->n_rot, p.cosines + row * half, p.sines + row * half);
+    }
+    p.out = qn_gpu_new(s->n_rows * s->n_heads * dim * sizeof(float));
+    p.half_keys = qn_gpu_new(cache_rows * dim * 2);
+    p.half_values = qn_gpu_new(cache_rows * dim * 2);
+
+    /* Angles first, by the GPU. */
+    const qn_gpu_guarded cosines = qn_gpu_new(s->n_rows * half * 4), sines = qn_gpu_new(s->n_rows * half * 4);
+    const uint64_t positions = on_gpu(&p, p.positions, s->n_rows * sizeof *p.positions);
+    const qn_rope_angles_args angles_args = { .positions = positions,
+                                              .frequencies = on_gpu(&p, frequencies, half * sizeof *frequencies),
+                                              .cosines = cosines.data,
+                                              .sines = sines.data,
+                                              .n_rot = (uint32_t)s->n_rot };
+    qn_launch angles;
+    must(qn_rope_gpu_angles(s->n_rot, s->n_rows, &angles));
+    qn_gpu_launch(&angles, &angles_args);
+    float *found = room(s->n_rows * half, sizeof *found);
+    const float *expected[2] = { p.cosines, p.sines };
+    for (int i = 0; i < 2; i++) {
+        qn_gpu_read(i ? &sines : &cosines, found);
+        for (size_t j = 0; j < s->n_rows * half; j++) /* both round a double that is off by less than 1e-15 */
+            qn_expect(fabsf(found[j] - expected[i][j]) <= 0x1p-23f, "%s %zu is %g, expected %g", i ? "sine" : "cosine", j,
+                      (double)found[j], (double)expected[i][j]);
+    }
+
+    const size_t head_bytes = (s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY) * dim * 2;
+    qn_rope_heads_args args = { .queries = on_gpu(&p, p.queries, s->n_rows * s->n_heads * stride * 4),
+                                .keys = on_gpu(&p, p.k, s->n_rows * s->n_kv_heads * dim * 4),
+                                .values = on_gpu(&p, p.v, s->n_rows * s->n_kv_heads * dim * 4),
+                                .out = p.out.data,
+                                .query_weight = s->norms ? on_gpu(&p, p.query_weight, dim * 4) : 0,
+                                .key_weight = s->norms ? on_gpu(&p, p.key_weight, dim * 4) : 0,
+                                .cosines = cosines.data,
+                                .sines = sines.data,
+                                .positions = positions,
+                                .sessions = on_gpu(&p, p.sessions, s->n_rows * sizeof *p.sessions),
+                                .n_rows = (uint32_t)s->n_rows,
+                                .n_heads = (uint32_t)s->n_heads,
+                                .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                .n_rot = (uint32_t)s->n_rot,
+                                .query_stride = (uint32_t)stride,
+                                .interleaved = s->interleaved,
+                                .eps = 1e-6f };
+    if (s->runs) {
+        args.runs = (qn_attention_gpu_runs){ .keys = p.half_keys.data,
+                                             .values = p.half_values.data,
+                                             .head = head_bytes,
+                                             .session = head_bytes * s->n_kv_heads,
+                                             .n_open = N_OPEN };
+        args.key_rotation = rotation_of(&p, p.keys);
+        args.value_rotation = rotation_of(&p, p.values);
+    } else {
+        args.cache = (qn_attention_gpu_cache){ .keys = p.half_keys.data,
+                                               .values = p.half_values.data,
+                                               .key_head = head_bytes,
+                                               .value_head = head_bytes,
+                                               .key_session = head_bytes * s->n_kv_heads,
+                                               .value_session = head_bytes * s->n_kv_heads };
+    }
+    qn_gpu_launch(&launch, &args);
+    compare(&p);
+
+    qn_gpu_guarded angle_memory[2] = { cosines, sines };
+    for (int i = 0; i < 2; i++) {
+        qn_expect(qn_gpu_ok(&angle_memory[i]), "bytes outside the angles were written");
+        qn_gpu_free(&angle_memory[i]);
+    }
+    for (size_t i = 0; i < p.n_gpu; i++)
+        qn_gpu_free(&p.gpu[i]);
+    qn_gpu_free(&p.out);
+    qn_gpu_free(&p.half_keys);
+    qn_gpu_free(&p.half_values);
+    qn_aura_codec_delete(p.keys);
+    qn_aura_codec_delete(p.values);
+    void *const all[] = { p.queries, p.k,         p.v,        p.query_weight, p.key_weight, p.cosines,
+                          p.sines,   p.positions, p.sessions, frequencies,    found };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+void qn_check_cuda_rope(bool bench)
+{
+    static const struct shape shapes[] = {
+        { 256, 24, 4, 64, 1, 300, true, true, false, true },  { 256, 24, 4, 64, 70, 100, true, true, false, false },
+        { 128, 32, 8, 128, 3, 0, false, false, false, true }, { 64, 9, 3, 64, 40, 400, false, false, true, false },
+        { 64, 9, 3, 32, 1, 63, true, false, true, false },    { 80, 5, 5, 20, 66, 62, true, true, false, true },
+        { 16, 2, 1, 16, 5, 7, false, false, false, true },    { 512, 2, 1, 512, 2, 64, true, false, false, true },
+        { 96, 4, 2, 96, 129, 0, false, true, true, true },
+    };
+    (void)bench;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_shape(&shapes[i]);
+}
