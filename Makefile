@@ -13,7 +13,7 @@ configure:
 	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) -DQN_WERROR=OFF --log-level=WARNING
 
 demo:
-	@cmake/need-packages.sh build demo
+	@cmake/need-packages.sh build
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh $(BUILD)
 

@@ -10,6 +10,8 @@ foreach(program quern quern-check)
         install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     endif()
 endforeach()
+# Where src/cli/demo_model.c looks for it.
+install(FILES ${PROJECT_SOURCE_DIR}/models/quern-demo.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/quern)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/quern.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Makes sure that the Debian packages for the named purposes (build, demo, test) are there: installs what is missing when it may
+# Makes sure that the Debian packages for the named purposes (build, test) are there: installs what is missing when it may
 # (root, or sudo that asks for no password), else prints the one command that would and stops.
 set -eu
 
 build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev"
 optional="libedit-dev" # line editing in quern chat: taken along, but nobody is stopped for want of it
-demo="python3 python3-pip python3-venv ca-certificates"
 case $(uname -m) in
 x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
 *) cross= ;;
@@ -20,7 +19,6 @@ wanted= extra=
 for purpose in "$@"; do
     case $purpose in
     build) wanted+=" $build" extra+=" $optional" ;;
-    demo) wanted+=" $demo" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
     test) wanted+=" git binutils clang libcmocka-dev mandoc $cross" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;

@@ -12,7 +12,7 @@ die() {
 quiet() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; die "$1 failed"; }; }
 
 quiet cmake --install "$QN_BIN" --prefix "$prefix"
-for file in bin/quern include/quern/quern.h include/quern/status.h share/man/man1/quern.1; do
+for file in bin/quern include/quern/quern.h include/quern/status.h share/man/man1/quern.1 share/quern/quern-demo.gguf; do
     [ -s "$prefix/$file" ] || die "$file was not installed"
 done
 libdir=$(dirname "$(find "$prefix" -name libquern.so)")
@@ -72,6 +72,8 @@ for cxx in "clang -x c++" "$CC -x c++"; do
 done
 
 "$prefix/bin/quern" --version | grep -qx "quern [0-9.]*" || die "the installed program does not run"
+"$prefix/bin/quern" run --temp 0 -n 8 -p 'Once upon a time' >"$work/out" 2>"$work/err" || die "the installed program finds no model of its own"
+grep -q "demo model, $prefix/" "$work/err" || die "the installed program does not say which model it took: $(cat "$work/err")"
 if command -v mandoc >/dev/null; then
     mandoc -T lint -W warning "$prefix/share/man/man1/quern.1" || die "the manual page has mistakes"
 fi

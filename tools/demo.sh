@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# make demo: fetches the demo model, asks it a question, and prints its answer, speed and memory. demo.sh BUILD
+# make demo: lets the demo model tell a story and prints its speed and memory; nothing but the repository is needed. demo.sh BUILD
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build}
-model=$(python3 tools/fetch_demo_model.py)
-question="What is a hand mill used for? Answer in two sentences."
-echo
-echo "  quern run -m $model --chat --temp 0 -p \"$question\""
-echo
-"$build/quern" run -m "$model" --chat --temp 0 -n 200 -p "$question"
-echo
+model=models/quern-demo.gguf
+ask() {
+    echo
+    echo "  quern run -m $model $*" | sed 's/ -p \(.*\)/ -p "\1"/'
+    echo
+    "$build/quern" run -m "$model" "$@"
+    echo
+}
+ask --temp 0.6 --seed 1 -n 300 -p "Once upon a time"
+ask --temp 0.6 --seed 1 -n 300 --kv aura4 --chat -p "Tell me a story about a fox and a lantern."

@@ -1,4 +1,4 @@
-"""Stage generate: stories that people may read in, the tuned teacher, stories that it wrote out.
+"""Stage generate: stories of the given file in, the tuned teacher, stories that it wrote out.
 
 Leaves stories.jsonl in the work folder: a line for a story with its text, its origin, and hero, name and things.
 

@@ -26,7 +26,7 @@ def main():
     parser.add_argument("--work", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--minutes", type=float, nargs=3, default=(4.5, 6, 6), metavar=("GENERATE", "TRAIN", "QAT"))
+    parser.add_argument("--minutes", type=float, nargs=3, default=(3.2, 3.5, 4), metavar=("GENERATE", "TRAIN", "QAT"))
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     a = parser.parse_args()
     unknown = [s for s in a.stages if s not in STAGES]

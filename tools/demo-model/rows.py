@@ -20,7 +20,7 @@ from stories import Story
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 END_OF_TEXT = 0
 PAD = 65535
-# Stories that people may read are fewer and better: how often each is taken where a written one is taken once.
+# Stories of the given file are fewer and better: how often each is taken where a written one is taken once.
 READ_TIMES = 3
 # What is held out is measured as plain stories, up to this many of them, the read ones first.
 HELD_OUT = 3000

@@ -32,7 +32,7 @@ def complaint(text):
     if REFUSALS.search(text[:120]) or re.search(r"[<>{}\[\]|#*_=]|http|\d{3}", text):
         return "not a story"
     words = re.findall(r"[a-z']+", text.lower())
-    # Different words grow with about this power of the length. Nine of ten stories that people may read pass, of the teacher's two of
+    # Different words grow with about this power of the length. Nine of ten stories of the given file pass, of the teacher's two of
     # three: it says the same thing again where it has no idea.
     if len(words) < 40 or len(set(words)) < 1.62 * len(words) ** 0.75:
         return "few words"

@@ -1,4 +1,4 @@
-"""The stories that people may read, as documents: split, written with capitals, and what each is about.
+"""The stories of the given file, as documents: split, written with capitals, and what each is about.
 
 The file of stories is lower case throughout. Capitals are put back by rule: sentences, speech, "I", and names, which are the words
 that stories introduce as such ("a girl named lily") or that speech is ascribed to. What a story is about is found by rule, too: its

@@ -1,6 +1,6 @@
 """The model that writes the stories: a llama of a GGUF file in PyTorch, its vocabulary cut to what stories need, tuned on stories.
 
-Left to itself, a chat model of this size rambles. A few passes over the stories that people may read teach it their form, and to
+Left to itself, a chat model of this size rambles. A few passes over the stories of the given file teach it their form, and to
 answer a request (asking.py) with a story about it; writing.py then makes it write many.
 
 SPDX-License-Identifier: Apache-2.0

