@@ -136,11 +136,11 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
 /* ---- Session ---- */
 
 typedef struct qn_session_params {
-    uint32_t n_ctx;         /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
-    uint32_t n_batch;       /* rows that one step works on, 1 to 4096; 0: 128, or 2048 on a GPU. Affects memory and speed, and on
-                               the CPU never results */
-    const char *kv;         /* cache format: NULL or "f16"; or AURA codes of so many bits: "aura8", "aura6", "aura4", "aura3",
-                               "aura2", and "aura4v3", "aura4v2" with fewer for values than for keys */
+    uint32_t n_ctx;   /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
+    uint32_t n_batch; /* rows that one step works on, 1 to 4096; 0: 128, or 2048 on a GPU. Affects memory and speed, and on
+                         the CPU never results */
+    const char *kv;   /* cache format: NULL or "f16"; or AURA codes of so many bits: "aura8", "aura6", "aura4", "aura3",
+                         "aura2", and "aura4v3", "aura4v2" with fewer for values than for keys */
     uint32_t n_checkpoints; /* how many qn_session_checkpoint keeps, 1 to 64; 0: 4 */
     qn_log_fn on_log;       /* told when the cache is of another format than `kv`; NULL: nobody is */
     void *user;             /* handed to it */
@@ -162,18 +162,19 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
 /* qn_session_truncate - forget all but the first `length` tokens. QN_ERR_INVALID when it holds fewer.
  *
  * Any length will do for a model without recurrent layers; with a cache of codes, up to 63 tokens are then evaluated once more,
- * and where memory for that is missing (QN_ERR_MEMORY) so many fewer are held. Recurrent layers fold every 64 tokens into their state, which cannot
- * be undone: a session of n tokens can go back to the lengths above (n-1)/64*64 (of the chunk that is still open), to those
- * that a checkpoint of n tokens could go back to, and to 0. On a GPU every token is folded in at once: only the lengths of
- * checkpoints and 0 are left. Any other is QN_ERR_UNSUPPORTED, the text names those that are
- * possible, and nothing changes. Checkpoints of more than `length` tokens are dropped. */
+ * and where memory for that is missing (QN_ERR_MEMORY) so many fewer are held. Recurrent layers fold every 64 tokens into their
+ * state, which cannot be undone: a session of n tokens can go back to the lengths above (n-1)/64*64 (of the chunk that is still
+ * open), to those that a checkpoint of n tokens could go back to, and to 0. On a GPU every token is folded in at once: only the
+ * lengths of checkpoints and 0 are left. Any other is QN_ERR_UNSUPPORTED, the text names those that are possible, and nothing
+ * changes. Checkpoints of more than `length` tokens are dropped. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
 /* qn_session_checkpoint - remember the present length as one to go back to, with what is pending at it (qn_session_pending).
  *
  * For models with recurrent layers this copies their memory: states and open chunks, which is qn_session_cache_bytes(session,
- * 0) bytes, and 64 tokens' halves of a cache of codes. The newest params->n_checkpoints are kept, the oldest goes when one more comes; their memory is the session's until
- * it is freed. They belong to the session: forks have copies, files do not have them. QN_ERR_MEMORY: there is none. */
+ * 0) bytes, and 64 tokens' halves of a cache of codes. The newest params->n_checkpoints are kept, the oldest goes when one more
+ * comes; their memory is the session's until it is freed. They belong to the session: forks have copies, files do not have
+ * them. QN_ERR_MEMORY: there is none. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
 /* qn_session_reach - the greatest length, not above `length`, to which qn_session_truncate can go back; 0 if no other. */

@@ -5,6 +5,7 @@
 #include "cli/signals.h"
 #include "device/cuda/cuda.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -39,7 +40,8 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
         qn_cli_error("-m: no model given, and none that came with quern is at %s; name a GGUF file with -m FILE", demo);
         return QN_EXIT_USAGE;
     }
-    const char *device = args->device ? args->device : "auto";
+    const char *named = getenv("QN_DEVICE");
+    const char *device = args->device ? args->device : named && *named ? named : "auto";
     const int checked = check_device(device);
     if (checked != QN_EXIT_DONE)
         return checked;

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Models on a GPU, where there is one: logits within 4e-2 of the CPU's for all tokens at once and one by one, the same bits twice,
+# and sessions that are saved go on there and nowhere else.
+. "$(dirname "$0")/lib_cli.sh"
+
+export XDG_CACHE_HOME=$work/cache
+quern kernels --device cuda
+if [ $status -ne 0 ] && grep -q -E 'no NVIDIA driver|no device is visible|CUDA_ERROR_NO_DEVICE' "$work/err"; then
+    sed 's/^quern: /skipped: /' "$work/err"
+    exit 77
+fi
+[ $status -eq 0 ] || fail 'quern kernels --device cuda'
+
+# logits MODEL OUT ARGS...
+logits() {
+    local model=$1 out=$2
+    shift 2
+    quern logits -m "$golden/$model.gguf" --ids "$ids" -o "$work/$out" "$@"
+    [ $status -eq 0 ] || fail "logits of $model $*"
+}
+
+# distance A B - ||A - B|| / ||B|| of two files of floats.
+distance() {
+    paste <(od -An -v -f -w4 "$work/$1") <(od -An -v -f -w4 "$work/$2") |
+        awk '{ d += ($1 - $2) ^ 2; n += $2 ^ 2 } END { if (n > 0) print sqrt(d / n); else print 1 }'
+}
+
+# expect_near A WHAT - A is within 4e-2 of the CPU's.
+expect_near() {
+    local d
+    d=$(distance "$1" cpu)
+    [[ $d =~ ^[0-9.e+-]+$ ]] && awk "BEGIN { exit !($d <= 0.04) }" || fail "$2: $1 is $d away from the CPU"
+}
+
+ids=$(seq 1 150 | awk '{ print ($1 * $1 * 7 + $1) % 71 }' | paste -s -d,)
+for model in llama.q1_0 llama.ptq1_0 qwen3.f16 qwen3.pq2_0 qwen35.q1_0 qwen35-rotated.pq2_0; do
+    logits $model cpu --device cpu
+    logits $model all --device cuda
+    logits $model one --device cuda --batch 1
+    logits $model again --device cuda
+    for run in all one; do
+        expect_near $run $model
+    done
+    cmp -s "$work/all" "$work/again" || fail "$model: two runs differ"
+done
+
+# Heads of 64 values can be kept as codes.
+for kv in f16 aura4 aura3; do
+    logits qwen3.f16 cpu --device cpu --kv $kv
+    logits qwen3.f16 one --device cuda --kv $kv --batch 1
+    expect_near one "qwen3.f16, $kv"
+done
+
+quern run -m "$parrot" -p "once upon a" -n 8 --temp 0 --device cuda --save "$work/session"
+[ $status -eq 0 ] || fail 'run --save on the GPU'
+quern run -m "$parrot" -p "and then" -n 8 --temp 0 --device cuda --load "$work/session"
+[ $status -eq 0 ] || fail 'run --load on the GPU'
+refuses 1 'was saved with its model on cuda' run -m "$parrot" -p "and then" -n 8 --device cpu --load "$work/session"
+
+finish
