@@ -115,8 +115,8 @@ static void make_rows(float *rows, void *typed, qn_dtype dtype, size_t n_rows, s
     qn_random_floats(rows, n_rows * dim, 3);
     for (size_t d = 0; d < dim; d++) {
         rows[d] = 0;
-        rows[dim + d] = n_rows > 1 ? rows[dim + d] * 1e-12f : 0;
         if (n_rows > 3) {
+            rows[dim + d] *= 1e-12f;
             rows[2 * dim + d] *= dtype == QN_DTYPE_F16 ? 5000.0f : 1e30f;
             rows[3 * dim + d] = d == 5 ? NAN : rows[3 * dim + d];
         }

@@ -7,7 +7,7 @@
 #define LANE_VALUES QN_ROW_VALUES(DIM)
 #define QUADS (DIM / 4)                                // threads that take a part's row, four values each
 #define GROUPS (QN_ATTENTION_MERGE_THREADS / QUADS)    // parts that are taken at once
-#define BATCH 8                                        // parts of a group whose values are on their way together
+#define BATCH 9                                        // parts of a group whose values are on their way together: of 33, all
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
@@ -35,6 +35,15 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
     for (int i = 0; i < BATCH; i++)
         if (group < GROUPS && group + i * GROUPS < n_splits)
             x[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM + quad * 4);
+    // So are the end's signs and gates, by the warp that does it.
+    const bool ends = threadIdx.x < QN_WARP, has_signs = (DIM & (DIM - 1)) == 0 && a.rotation.signs;
+    float signs[LANE_VALUES], gates[LANE_VALUES];
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++) {
+        const int dim = i * QN_WARP + lane;
+        signs[i] = ends && has_signs ? a.rotation.signs[dim] : 1;
+        gates[i] = ends && a.gates && dim < DIM ? a.gates[((uint64_t)query * 2 + 1) * DIM + dim] : QN_INFINITY;
+    }
     const uint32_t n = qn_attention_span_of(a.visible, a.visible.positions ? a.visible.positions[row] : 0, n_splits).active;
     float m = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST, l = 0;
     for (uint32_t i = lane; i < n; i += QN_WARP)
@@ -82,14 +91,18 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
             y[i] *= norm;
         }
     }
-    qn_row_rotate_back<DIM>(y, a.rotation, lane);
+    if (has_signs) {
+        qn_row_hadamard<DIM>(y, lane);
+#pragma unroll
+        for (int i = 0; i < LANE_VALUES; i++)
+            y[i] *= signs[i];
+    }
+    if (a.rotation.back)
+        qn_row_product<DIM>(y, a.rotation.back, lane);
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) {
         const int dim = i * QN_WARP + lane;
-        if (dim < DIM) {
-            if (a.gates)
-                y[i] /= 1 + __expf(-a.gates[((uint64_t)query * 2 + 1) * DIM + dim]);
-            a.out[(uint64_t)query * DIM + dim] = y[i];
-        }
+        if (dim < DIM)
+            a.out[(uint64_t)query * DIM + dim] = y[i] / (1 + __expf(-gates[i])); // without a gate, by 1
     }
 }
