@@ -3,7 +3,8 @@
 
 enum { MOST_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16, DIMS = MAX_DIM / DIM_UNIT };
 
-static const char chunk_source[] = "deltanet/deltanet_chunk.cu", step_source[] = "deltanet/deltanet_step.cu";
+static const char prepare_source[] = "deltanet/deltanet_prepare.cu", advance_source[] = "deltanet/deltanet_advance.cu";
+static const char step_source[] = "deltanet/deltanet_step.cu";
 
 /* A variant for every pair of dimensions. */
 #define VARIANT(k, v) "-DQN_HEAD_K=" #k " -DQN_HEAD_V=" #v
@@ -119,8 +120,8 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
     if (n_stages == 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, %d are needed", max_shared_bytes,
                        QN_GDN_ADVANCE_BYTES + QN_GDN_STAGE_BYTES);
-    launches[0] = (qn_launch){ .source = chunk_source,
-                               .defines = stages[n_stages - 1],
+    launches[0] = (qn_launch){ .source = prepare_source,
+                               .defines = "",
                                .function = "qn_gdn_prepare",
                                .grid = { chunks ? (uint32_t)chunks : 1, a->k_heads, a->sequences },
                                .block = { QN_GDN_PREPARE_THREADS, 1, 1 },
@@ -128,6 +129,8 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
                                .args_bytes = sizeof *a,
                                .dependent = true };
     launches[1] = launches[0];
+    launches[1].source = advance_source;
+    launches[1].defines = stages[n_stages - 1];
     launches[1].function = "qn_gdn_advance";
     launches[1].grid[0] = a->head_v / QN_GDN_SLICE;
     launches[1].grid[1] = a->v_heads;

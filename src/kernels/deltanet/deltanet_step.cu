@@ -1,6 +1,6 @@
 // Gated DeltaNet token by token, in float32: the whole of a layer's memory for one token (qn_gdn_step), and, for several tokens
 // of a sequence, the convolution (qn_gdn_conv), the delta rule (qn_gdn_recurrent) and the gated norm (qn_gdn_norm) each by
-// itself. deltanet_cuda.h says what they compute; matrix units and chunks are deltanet_chunk.cu's.
+// itself. deltanet_cuda.h says what they compute; chunks on matrix units are deltanet_prepare.cu's and deltanet_advance.cu's.
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are float32, or bfloat16 with QN_BF16.
 //
@@ -143,7 +143,8 @@ struct step_memory {
 };
 
 // A channel's convolution and SiLU; inputs of positions before this one are in the session's ring.
-QN_DEVICE float convolve(const qn_gdn_step_args &a, const float *ring, uint32_t position, float x, uint32_t width, uint32_t channel)
+QN_DEVICE float convolve(const qn_gdn_step_args &a, const float *ring, uint32_t position, float x, uint32_t width,
+                         uint32_t channel)
 {
     float sum = 0;
     for (uint32_t back = a.taps - 1; back > 0; back--)
@@ -240,8 +241,8 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
         for (uint32_t back = 0; back < MAX_TAPS; back++) {
             const bool there = back < a.taps;
             weights[back] = there ? a.conv[(a.taps - 1 - back) * width + channel] : 0.0f;
-            window[back] = !there || back == 0         ? 0.0f
-                           : back <= begin              ? input[(size_t)(begin - back) * a.qkv_stride]
+            window[back] = !there || back == 0        ? 0.0f
+                           : back <= begin            ? input[(size_t)(begin - back) * a.qkv_stride]
                            : back <= begin + position ? ring[(position + begin - back) % a.taps * width + channel]
                                                       : 0.0f;
         }
@@ -289,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
     const uint32_t n = a.cu_seqlens ? a.cu_seqlens[sequence + 1] - first : a.tokens;
     const size_t at = ((size_t)head * a.head_v + value) * QN_HEAD_K, all = (size_t)a.v_heads * a.head_v * QN_HEAD_K;
     const bool there = value < a.head_v;
-    const float *initial = a.memory ? (a.positions[sequence] ? qn_gdn_state_of(a, sequence) : nullptr)
+    const float *initial = a.memory    ? (a.positions[sequence] ? qn_gdn_state_of(a, sequence) : nullptr)
                            : a.initial ? a.initial + sequence * all
                                        : nullptr;
     float *final = a.memory ? qn_gdn_state_of(a, sequence) : a.final ? a.final + sequence * all : nullptr;
@@ -318,9 +319,9 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
         __syncthreads();
         for (uint32_t token = 0; token < tokens; token++) {
             const key_sums sums = sums_of(m.q[token], m.k[token], a.normalize);
-            const float o = step_row(s, m.q[token], m.k[token], sums, m.decay[token], m.beta[token],
-                                     m.v[token][threadIdx.x / LANES]) *
-                            a.scale;
+            const float o =
+                step_row(s, m.q[token], m.k[token], sums, m.decay[token], m.beta[token], m.v[token][threadIdx.x / LANES]) *
+                a.scale;
             if (there && threadIdx.x % LANES == 0)
                 ((element *)a.o)[(size_t)(first + begin + token) * a.o_stride + head * a.head_v + value] = from_float(o);
         }
