@@ -8,6 +8,7 @@
 #define QUADS (DIM / 4)                                // threads that take a part's row, four values each
 #define GROUPS (QN_ATTENTION_MERGE_THREADS / QUADS)    // parts that are taken at once
 #define BATCH 9                                        // parts of a group whose values are on their way together: of 33, all
+#define EARLY 2                                        // maxima of a lane that are asked for with them
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
@@ -35,6 +36,11 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
     for (int i = 0; i < BATCH; i++)
         if (group < GROUPS && group + i * GROUPS < n_splits)
             x[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM + quad * 4);
+    float2 early[EARLY];
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        early[i] = i * QN_WARP + lane < n_splits ? maxima[i * QN_WARP + lane] : make_float2(0, 0);
+    const float sink = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST;
     // So are the end's signs and gates, by the warp that does it.
     const bool ends = threadIdx.x < QN_WARP, has_signs = (DIM & (DIM - 1)) == 0 && a.rotation.signs;
     float signs[LANE_VALUES], gates[LANE_VALUES];
@@ -45,13 +51,21 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
         gates[i] = ends && a.gates && dim < DIM ? a.gates[((uint64_t)query * 2 + 1) * DIM + dim] : QN_INFINITY;
     }
     const uint32_t n = qn_attention_span_of(a.visible, a.visible.positions ? a.visible.positions[row] : 0, n_splits).active;
-    float m = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST, l = 0;
-    for (uint32_t i = lane; i < n; i += QN_WARP)
+    float m = sink, l = 0;
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        if (i * QN_WARP + lane < n)
+            m = fmaxf(m, early[i].x);
+    for (uint32_t i = EARLY * QN_WARP + lane; i < n; i += QN_WARP)
         m = fmaxf(m, maxima[i].x);
     m = qn_warp_max(m);
-    for (uint32_t i = lane; i < n; i += QN_WARP)
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        if (i * QN_WARP + lane < n)
+            l += early[i].y * exp_2(early[i].x - m);
+    for (uint32_t i = EARLY * QN_WARP + lane; i < n; i += QN_WARP)
         l += maxima[i].y * exp_2(maxima[i].x - m);
-    l = qn_warp_sum(l) + (a.sinks ? exp_2(a.sinks[blockIdx.x] * LOG2E - m) : 0);
+    l = qn_warp_sum(l) + (a.sinks ? exp_2(sink - m) : 0);
 
     if (group < GROUPS) {
         float4 sum = make_float4(0, 0, 0, 0);

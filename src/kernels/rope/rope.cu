@@ -29,10 +29,47 @@ QN_DEVICE void load_row(float x[VALUES], const float *from, int lane)
         x[i] = i * QN_WARP + lane < DIM ? from[i * QN_WARP + lane] : 0;
 }
 
-// Normalised, and turned by way of a row in shared memory, where partners meet.
-QN_DEVICE void turn(float x[VALUES], const qn_rope_heads_args &a, const float *weight, uint32_t row, float *shared, int lane)
+// What a row is normalised, turned and rotated with: asked for at once, and before it is known where the row goes.
+struct means {
+    float weight[VALUES], cosine[VALUES], sine[VALUES], signs[VALUES];
+};
+
+QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
 {
-    if (weight) {
+    return QN_RUNS && (DIM & (DIM - 1)) == 0 && r.signs;
+}
+
+QN_DEVICE void load_means(means &m, const qn_rope_heads_args &a, const float *weight, uint32_t row, int lane)
+{
+    const uint32_t half = a.n_rot / 2;
+    if (weight)
+        load_row(m.weight, weight, lane);
+    if (has_signs(a.key_rotation))
+        load_row(m.signs, a.key_rotation.signs, lane);
+#pragma unroll
+    for (int i = 0; i < VALUES; i++) {
+        const uint32_t d = i * QN_WARP + lane, pair = a.interleaved ? d / 2 : d < half ? d : d - half;
+        m.cosine[i] = d < a.n_rot ? a.cosines[row * half + pair] : 1;
+        m.sine[i] = d < a.n_rot ? a.sines[row * half + pair] : 0;
+    }
+}
+
+QN_DEVICE void rotate(float x[VALUES], const qn_aura_gpu_rotation &r, const float signs[VALUES], int lane)
+{
+    if (has_signs(r)) {
+#pragma unroll
+        for (int i = 0; i < VALUES; i++)
+            x[i] *= signs[i];
+        qn_row_hadamard<DIM>(x, lane);
+    } else if (QN_RUNS && r.forward) {
+        qn_row_product<DIM>(x, r.forward, lane);
+    }
+}
+
+// Normalised, and turned by way of a row in shared memory, where partners meet; then rotated.
+QN_DEVICE void turn(float x[VALUES], const qn_rope_heads_args &a, const means &m, bool normalised, float *shared, int lane)
+{
+    if (normalised) {
         float square = 0;
 #pragma unroll
         for (int i = 0; i < VALUES; i++)
@@ -40,8 +77,7 @@ QN_DEVICE void turn(float x[VALUES], const qn_rope_heads_args &a, const float *w
         const float scale = rsqrtf(qn_warp_sum(square) / DIM + a.eps);
 #pragma unroll
         for (int i = 0; i < VALUES; i++)
-            if (i * QN_WARP + lane < DIM)
-                x[i] = x[i] * scale * weight[i * QN_WARP + lane];
+            x[i] = x[i] * scale * m.weight[i];
     }
 #pragma unroll
     for (int i = 0; i < VALUES; i++)
@@ -53,13 +89,12 @@ QN_DEVICE void turn(float x[VALUES], const qn_rope_heads_args &a, const float *w
     for (int i = 0; i < VALUES; i++) {
         const uint32_t d = i * QN_WARP + lane;
         if (d < a.n_rot) {
-            const uint32_t pair = a.interleaved ? d / 2 : d % half;
             const bool second = a.interleaved ? d % 2 : d >= half;
-            const float cosine = a.cosines[row * half + pair], sine = a.sines[row * half + pair];
             const float other = shared[a.interleaved ? d ^ 1 : second ? d - half : d + half];
-            x[i] = second ? other * sine + x[i] * cosine : x[i] * cosine - other * sine;
+            x[i] = second ? other * m.sine[i] + x[i] * m.cosine[i] : x[i] * m.cosine[i] - other * m.sine[i];
         }
     }
+    rotate(x, a.key_rotation, m.signs, lane);
 }
 
 // As the nearest halves. NaN becomes 0; true where there is any.
@@ -87,12 +122,11 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_WARPS *QN_WARP)
     if (row >= a.n_rows)
         return;
     float x[VALUES];
+    means m;
     if (head < a.n_heads) {
         load_row(x, a.queries + ((uint64_t)row * a.n_heads + head) * a.query_stride, lane);
-        turn(x, a, a.query_weight, row, rows[warp], lane);
-#if QN_RUNS
-        qn_row_rotate<DIM>(x, a.key_rotation, lane);
-#endif
+        load_means(m, a, a.query_weight, row, lane);
+        turn(x, a, m, a.query_weight != 0, rows[warp], lane);
         float *out = a.out + ((uint64_t)row * a.n_heads + head) * DIM;
 #pragma unroll
         for (int i = 0; i < VALUES; i++)
@@ -101,13 +135,15 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_WARPS *QN_WARP)
         return;
     }
     const uint32_t kv = head - a.n_heads, position = a.positions[row], session = a.sessions ? a.sessions[row] : 0;
-    float value[VALUES];
+    float value[VALUES], value_signs[VALUES];
     load_row(x, a.keys + ((uint64_t)row * a.n_kv_heads + kv) * DIM, lane);
     load_row(value, a.values + ((uint64_t)row * a.n_kv_heads + kv) * DIM, lane);
-    turn(x, a, a.key_weight, row, rows[warp], lane);
+    load_means(m, a, a.key_weight, row, lane);
+    if (has_signs(a.value_rotation))
+        load_row(value_signs, a.value_rotation.signs, lane);
+    turn(x, a, m, a.key_weight != 0, rows[warp], lane);
 #if QN_RUNS
-    qn_row_rotate<DIM>(x, a.key_rotation, lane);
-    qn_row_rotate<DIM>(value, a.value_rotation, lane);
+    rotate(value, a.value_rotation, value_signs, lane);
     const uint32_t run = position / QN_ATTENTION_RUN, place = run ? 1 + (run - 1) % a.runs.n_open : 0;
     const uint64_t at = ((uint64_t)place * QN_ATTENTION_RUN + position % QN_ATTENTION_RUN) * (DIM * 2) +
                         session * a.runs.session + kv * a.runs.head;
