@@ -337,7 +337,8 @@ static void check_part(const struct gpu_weights *w, size_t part, int form, const
             const double before = accumulate ? (double)row : 0;
             const float y = found[token * (w->n_rows[part] + 5) + row];
             /* Halves below their normal range are 2^-25 off instead. */
-            const double allowed = bound * size + 0x1p-24 * (fabs(sum) + before) + (form == QN_ACTS_HALVES ? 0x1p-25 * sizes : 0);
+            const double allowed =
+                bound * size + 0x1p-24 * (fabs(sum) + before) + (form == QN_ACTS_HALVES ? 0x1p-25 * sizes : 0);
             qn_expect(fabs((double)y - sum - before) <= allowed, "token %zu, row %zu: %g, expected %g, within %g", token, row,
                       (double)y, sum + before, allowed);
         }
@@ -489,10 +490,12 @@ struct shape {
     size_t n_rows, n_cols;
 };
 
-/* The matrices of `shapes` one after the other, as a layer has them, for n_tokens; with `norms`, each behind the quantisation
- * of its input. */
+/* Where inputs are normalised and quantised: beforehand and not timed, or in a launch before each product. */
+enum norms { READY, NORM_BEFORE };
+
+/* The matrices of `shapes` one after the other, as a layer has them, for n_tokens. */
 static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
-                        size_t n_tokens, bool norms)
+                        size_t n_tokens, enum norms norms)
 {
     const qn_matmul_gpu gpu = device();
     const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(type);
@@ -506,7 +509,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
         widest = shapes[i].n_cols > widest ? shapes[i].n_cols : widest;
         tallest = shapes[i].n_rows > tallest ? shapes[i].n_rows : tallest;
     }
-    const size_t n_turns = qn_gpu_turns(layer), each = n_shapes * (norms ? 2 : 1);
+    const size_t n_turns = qn_gpu_turns(layer), each = n_shapes * (norms == NORM_BEFORE ? 2 : 1);
     qn_gpu_guarded area = qn_gpu_new(layer * n_turns), out = qn_gpu_new(n_tokens * tallest * sizeof(float));
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
     struct gpu_acts *acts = memory(n_shapes, sizeof *acts);
@@ -526,10 +529,9 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
                                  .n_cols = shapes[i].n_cols,
                                  .n_outs = 1,
                                  .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows, 0 } } };
-            if (norms || turn == 0)
-                qn_must(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_NORM, x.data, 0, weight.data, 1e-6f, shapes[i].n_cols,
-                                               n_tokens, &launches[n]));
-            if (norms)
+            qn_must(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_NORM, x.data, 0, weight.data, 1e-6f, shapes[i].n_cols,
+                                           n_tokens, &launches[n]));
+            if (norms == NORM_BEFORE)
                 n++;
             else if (turn == 0)
                 launch(&launches[n]);
@@ -537,7 +539,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
             qn_must(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
-    snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens, norms ? " with norms" : "");
+    snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens, norms == READY ? "" : " with norms");
     if (n_tokens <= 64)
         qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_turn,
                      &(struct timed){ launches, each }, n_turns);
@@ -566,25 +568,25 @@ static void bench(void)
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
-        bench_layer(type, "27b layer", layer27, 4, 1, false);
-        bench_layer(type, "27b layer", layer27, 4, 1, true);
-        bench_layer(type, "27b layer", layer27, 4, 8, false);
-        bench_layer(type, "27b layer", layer27, 4, 512, true);
+        bench_layer(type, "27b layer", layer27, 4, 1, READY);
+        bench_layer(type, "27b layer", layer27, 4, 1, NORM_BEFORE);
+        bench_layer(type, "27b layer", layer27, 4, 8, READY);
+        bench_layer(type, "27b layer", layer27, 4, 512, NORM_BEFORE);
         for (size_t i = 0; t < 2 && i < 4; i++) {
-            bench_layer(type, layer27[i].name, &layer27[i], 1, 1, false);
-            bench_layer(type, layer27[i].name, &layer27[i], 1, 8, false);
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 1, READY);
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 8, READY);
         }
         if (t >= 2)
             continue;
-        bench_layer(type, "27b layer", layer27, 4, 4, false);
-        bench_layer(type, "27b layer", layer27, 4, 16, false);
-        bench_layer(type, "27b layer", layer27, 4, 32, false);
-        bench_layer(type, "27b layer", layer27, 4, 64, false);
-        bench_layer(type, "27b layer", layer27, 4, 128, true);
-        bench_layer(type, "27b layer", layer27, 4, 4096, true);
-        bench_layer(type, "8b layer", layer8, 4, 1, false);
-        bench_layer(type, "8b layer", layer8, 4, 512, true);
-        bench_layer(type, head.name, &head, 1, 1, false);
+        bench_layer(type, "27b layer", layer27, 4, 4, READY);
+        bench_layer(type, "27b layer", layer27, 4, 16, READY);
+        bench_layer(type, "27b layer", layer27, 4, 32, READY);
+        bench_layer(type, "27b layer", layer27, 4, 64, READY);
+        bench_layer(type, "27b layer", layer27, 4, 128, NORM_BEFORE);
+        bench_layer(type, "27b layer", layer27, 4, 4096, NORM_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 1, READY);
+        bench_layer(type, "8b layer", layer8, 4, 512, NORM_BEFORE);
+        bench_layer(type, head.name, &head, 1, 1, READY);
     }
 }
 

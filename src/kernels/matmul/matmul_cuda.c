@@ -28,7 +28,7 @@ struct variant {
 #define PROMPT(bits, scales, offset) "-DQN_BITS=" #bits " -DQN_SCALES=" #scales " -DQN_OFFSET=" #offset
 
 static const struct variant variants[] = {
-    { 1, 2, 0, { DECODE(0, 1, 2, 0, 4, 3), DECODE(1, 1, 2, 0, 2, 3), DECODE(2, 1, 2, 0, 2, 3) }, PROMPT(1, 2, 0) },
+    { 1, 2, 0, { DECODE(0, 1, 2, 0, 4, 4), DECODE(1, 1, 2, 0, 2, 3), DECODE(2, 1, 2, 0, 2, 3) }, PROMPT(1, 2, 0) },
     { 2, 4, 0, { DECODE(0, 2, 4, 0, 4, 2), DECODE(1, 2, 4, 0, 2, 2), DECODE(2, 2, 4, 0, 2, 3) }, PROMPT(2, 4, 0) },
     { 2, 2, 0, { DECODE(0, 2, 2, 0, 4, 2), DECODE(1, 2, 2, 0, 2, 2), DECODE(2, 2, 2, 0, 2, 3) }, PROMPT(2, 2, 0) },
     { 4, 8, 1, { { 0 }, { 0 }, DECODE(2, 4, 8, 1, 2, 2) }, PROMPT(4, 8, 1) },
@@ -250,11 +250,11 @@ static qn_status decode_launch(const qn_matmul_gpu *gpu, const qn_matmul_area *a
     const struct variant *variant = variant_of(&area->tiles);
     const struct decode *decode = variant ? &variant->decode[acts->form] : NULL;
     const size_t n_chunks = chunks_of(area->n_cols), blocks = area->n_tiles < gpu->n_sms ? area->n_tiles : gpu->n_sms;
-    const size_t max_shared = gpu->max_shared_bytes < QN_MATMUL_SHARED ? gpu->max_shared_bytes : QN_MATMUL_SHARED;
     struct block block;
     if (!decode || !decode->defines)
         return qn_fail(QN_ERR_INVALID, "int8 activations for weights of %u bits: expected halves", area->tiles.bits);
-    if (!choose_block(decode, acts->form, &area->tiles, n_chunks, (area->n_tiles + blocks - 1) / blocks, max_shared, &block))
+    if (!choose_block(decode, acts->form, &area->tiles, n_chunks, (area->n_tiles + blocks - 1) / blocks, gpu->max_shared_bytes,
+                      &block))
         return qn_fail(QN_ERR_UNSUPPORTED, "products of %zu columns need more shared memory than the %u bytes of this device",
                        area->n_cols, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){

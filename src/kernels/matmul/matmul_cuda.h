@@ -63,8 +63,7 @@ enum {
     QN_ACTS_COLUMNS_CHUNK = 2432,
     QN_ACTS_GROUP = 8, /* tokens that are columns together */
     QN_MATMUL_OUTS = 4,
-    QN_MATMUL_WARPS = 20,         /* of a block of qn_matmul_decode, at most */
-    QN_MATMUL_SHARED = 227 << 10, /* bytes of shared memory, at most */
+    QN_MATMUL_WARPS = 16,         /* of a block of qn_matmul_decode, at most */
     QN_MATMUL_COLUMN_TOKENS = 32, /* with more, halves and qn_matmul_prompt are faster than int8 columns */
     QN_MATMUL_HALF_TOKENS = 16,   /* with more, qn_matmul_prompt is faster */
     QN_ACTS_THREADS = 256,

@@ -8,12 +8,12 @@
 // them floats by one subtraction.
 #include "kernels/matmul/tiles.cuh"
 
-#define ROW      (QN_FORM == QN_ACTS_ROW)
-#define HALVES   (QN_FORM == QN_ACTS_HALVES)
-#define MAX_WARP QN_MATMUL_WARPS
-#ifndef BULK
-#define BULK (__CUDA_ARCH__ >= 900)
-#endif
+#define ROW    (QN_FORM == QN_ACTS_ROW)
+#define HALVES (QN_FORM == QN_ACTS_HALVES)
+
+// Who copies: with int8 each thread what its warp needs, which was measured to be faster than the copy engine (a 27B layer in 39
+// instead of 41 us); halves, whose steps are several times larger, leave it to the engine.
+#define BULK (__CUDA_ARCH__ >= 900 && HALVES)
 
 enum {
     GROUP = QN_GROUP, /* tiles of a step */
@@ -85,7 +85,24 @@ QN_DEVICE void wait_for_step(const weight_stream &s, uint32_t stage, uint32_t ph
 #endif
 }
 
+// ---- Int8 ----
+
+#if !HALVES
+
+// The operand of a run, of unsigned bytes: its codes times a power of two.
+QN_DEVICE void mask_words(uint32_t a[4], const uint4 *sets, int run)
+{
+    const uint4 set = sets[set_of_run<QN_BITS>(run)];
+    const uint32_t mask = QN_BITS == 1 ? 0x01010101u << run : 0x03030303u << 2 * (run % 4);
+    a[0] = set.x & mask, a[1] = set.y & mask, a[2] = set.z & mask, a[3] = set.w & mask;
+}
+
+
+#endif
+
 // ---- One token in int8 ----
+
+#if ROW
 
 // What a lane keeps of a chunk's activations. Of the operand words of run 2p and 2p+1, words[p], half belong to other columns
 // than the lane's and are zeros for good.
@@ -117,13 +134,6 @@ QN_DEVICE void load_row_acts(row_acts &x, uint32_t shared, uint32_t lane)
     x.scale0 = __uint_as_float(info.x) * place;
     x.scale1 = __uint_as_float(info.y) * (place * (QN_BITS == 1 ? 0.5f : 0.25f));
     x.less = __uint_as_float(info.z);
-}
-
-QN_DEVICE void mask_words(uint32_t a[4], const uint4 *sets, int run)
-{
-    const uint4 set = sets[set_of_run<QN_BITS>(run)];
-    const uint32_t mask = QN_BITS == 1 ? 0x01010101u << run : 0x03030303u << 2 * (run % 4);
-    a[0] = set.x & mask, a[1] = set.y & mask, a[2] = set.z & mask, a[3] = set.w & mask;
 }
 
 // `count` tiles side by side: their chains overlap in the matrix unit.
@@ -172,7 +182,11 @@ QN_DEVICE void row_step(float (*sums)[SUMS], uint32_t step, uint32_t count, cons
     }
 }
 
+#endif
+
 // ---- Several tokens in int8: they are the columns ----
+
+#if QN_FORM == QN_ACTS_COLUMNS
 
 struct column_acts {
     uint4 words[4];                 // of runs 2p, 2p+1: the lane's token
@@ -226,7 +240,11 @@ QN_DEVICE void column_product(float sums[SUMS], uint32_t codes, uint32_t scales,
     }
 }
 
+#endif
+
 // ---- Halves ----
+
+#if HALVES
 
 // A run's words for the two operands, of token g.
 QN_DEVICE void load_half_acts(uint32_t b[4], const uint8_t *acts, uint64_t step_bytes, int run, uint32_t lane)
@@ -267,6 +285,8 @@ QN_DEVICE void half_step(float (*sums)[SUMS], uint32_t step, uint32_t count, con
         }
     }
 }
+
+#endif
 
 // ---- Sums of warps ----
 
@@ -334,7 +354,7 @@ QN_DEVICE void finish_tiles(const qn_matmul_decode_args &a, const float *sums, u
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MAX_WARP *QN_WARP, 1)
+extern "C" __global__ void __launch_bounds__(QN_MATMUL_WARPS *QN_WARP, 1)
     qn_matmul_decode(const __grid_constant__ qn_matmul_decode_args a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
