@@ -113,8 +113,8 @@ template <int dim, int bits> QN_DEVICE uint32_t qn_row_code(const uint32_t *word
     return __funnelshift_r(low, high, at % 32) & ((1u << bits) - 1);
 }
 
-// Codes and scale of a row that is rotated already; a row that is not finite, or whose norm float32 does not hold, gets those of
-// zeros and a scale of NaN. The norm is that of the row over its largest value, whose squares stay in range.
+// Codes and scale of a row that is rotated already; a row that is not finite, or whose norm float32 does not hold, gets those
+// of zeros and a scale of NaN. The norm is that of the row over its largest value, whose squares stay in range.
 template <int dim, int bits>
 QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_ROW_VALUES(dim)], const qn_aura_gpu_levels &levels,
                              int lane)

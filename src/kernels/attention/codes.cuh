@@ -1,5 +1,5 @@
-// Rows of codes in pieces, one for each of some lanes, and what their codes stand for: by look-up in shared memory, in tables whose
-// entries are two halves, those of two codes where codes are small. Whoever includes this has defined
+// Rows of codes in pieces, one for each of some lanes, and what their codes stand for: by look-up in shared memory, in tables
+// whose entries are two halves, those of two codes where codes are small. Whoever includes this has defined
 //
 //   DIM           of a head
 //   ENTRY_SHIFT   an entry takes 1 << ENTRY_SHIFT bytes: copies for lanes, so that they do not meet in a bank
@@ -16,11 +16,11 @@
 
 template <int bits, int lanes> struct portion {
     static constexpr int codes = DIM / lanes;
-    static constexpr bool whole = codes * bits % 32 == 0;             // words of its own
+    static constexpr bool whole = codes * bits % 32 == 0; // words of its own
     static constexpr int words = (codes * bits + 31) / 32;
     static constexpr bool dividing = bits == 2 || bits == 4 || bits == 8 || bits == 16;
     static constexpr int width = !whole ? 1 : words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; // words of a load
-    static constexpr int run = whole && dividing ? width * 32 / bits : codes; // codes that are next to each other
+    static constexpr int run = whole && dividing ? width * 32 / bits : codes;              // codes that are next to each other
 
     // The dimension of the lane's n-th code.
     QN_DEVICE int dim_of(int n, int lane)
@@ -117,8 +117,8 @@ template <int bits, int offset> QN_DEVICE uint32_t code_pair(uint32_t table, con
         return look_up<index_bits(bits), offset>(table, field<2 * bits>(words, at), 0);
     }
     const uint32_t both = field<2 * bits>(words, at);
-    return __byte_perm(look_up<index_bits(bits), offset>(table, both, 0),
-                       look_up<index_bits(bits), offset>(table, both, bits), 0x7610);
+    return __byte_perm(look_up<index_bits(bits), offset>(table, both, 0), look_up<index_bits(bits), offset>(table, both, bits),
+                       0x7610);
 }
 
 #endif

@@ -4,7 +4,7 @@
 // a key-value head as the eight columns, and results are values (transposed) times weights.
 //
 // Which dimension goes to which index of a fragment is free as long as queries agree with keys, and so chosen that a lane's
-// words are codes of its own: dim_of() below. Look-up tables hold what two codes become, once for each lane, so that no two
+// words are codes of its own: dim_of() in codes.cuh. Look-up tables hold what two codes become, once for each lane, so that no two
 // lanes meet in a bank.
 //
 // Method: Dao et al., FlashAttention-2 (2023), and Flash-Decoding; the running maximum only moves when a score is 2^8 above it.
@@ -25,7 +25,7 @@
 #define CODES (QN_KEY_BITS != 16)
 #define LANE_VALUES QN_ROW_VALUES(DIM)
 #define QUERIES_IN_REGISTERS (DIM <= 128 && CODES) // where they leave room for the rest
-#define RISE 8.0f         // how far a score may be above the maximum in use, in powers of two
+#define RISE 8.0f                                  // how far a score may be above the maximum in use, in powers of two
 #define MOST_VALUE 128.0f // and the scale of a value in use: so 2^15 bounds their product, which a half holds
 #define SCORE_SUMS 4      // that products need not wait for each other
 #define LOG2E 1.4426950408889634f
@@ -47,7 +47,8 @@ QN_DEVICE void put_entry(uint32_t tables, uint32_t i, uint32_t key, uint32_t val
 #pragma unroll
     for (int j = 0; j < (1 << ENTRY_SHIFT) / 16; j++) {
         const uint32_t x = j < (1 << ENTRY_SHIFT) / 32 ? key : value;
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tables + (i << ENTRY_SHIFT) + j / 8 * VALUE_ENTRY + (j + i) % 8 * 16),
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tables + (i << ENTRY_SHIFT) + j / 8 * VALUE_ENTRY +
+                                                                      (j + i) % 8 * 16),
                      "r"(x)
                      : "memory");
     }
@@ -91,8 +92,10 @@ template <int bits> struct value_tiles {
             for (int half = 0; half < 2; half++) {
                 const uint32_t *left = words[2 * half], *right = words[2 * half + 1];
                 const bool across = at % 32 + n > 32;
-                const uint32_t x = across ? __funnelshift_r(left[at / 32], left[at / 32 + across], at % 32) : left[at / 32] >> at % 32;
-                const uint32_t y = across ? __funnelshift_r(right[at / 32], right[at / 32 + across], at % 32) : right[at / 32] >> at % 32;
+                const uint32_t x =
+                    across ? __funnelshift_r(left[at / 32], left[at / 32 + across], at % 32) : left[at / 32] >> at % 32;
+                const uint32_t y =
+                    across ? __funnelshift_r(right[at / 32], right[at / 32 + across], at % 32) : right[at / 32] >> at % 32;
                 const uint32_t even = (x & mask) | ((y << bits) & (mask << bits));
                 const uint32_t odd = ((x >> bits) & mask) | (y & (mask << bits));
 #pragma unroll
@@ -452,7 +455,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
     const uint32_t group = a.n_heads / a.n_kv_heads, tiles_of_columns = (group + COLUMNS - 1) / COLUMNS;
     const uint32_t head = blockIdx.y / tiles_of_columns, first_column = blockIdx.y % tiles_of_columns * COLUMNS;
     const uint32_t row = blockIdx.z;
-    const place p = { warp, lane, lane / 4, lane % 4, min(group - first_column, (uint32_t)COLUMNS),
+    const place p = { warp,
+                      lane,
+                      lane / 4,
+                      lane % 4,
+                      min(group - first_column, (uint32_t)COLUMNS),
                       row * a.n_heads + head * group + first_column };
     const bool in_codes = CODES && !(QN_RUNS && blockIdx.x == 0);
 
@@ -520,7 +527,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         from.tile = span.tile0 + part * span.share;
         from.last_tile = span.tile0 + min((part + 1) * span.share, span.tiles);
         from.skip = 0;
-        attend<QN_KEY_BITS, QN_VALUE_BITS>(a, s, from, p, dynamic, 1.0f, [&]() { put_queries(constant<QN_KEY_BITS>(), CODES ? a.key_codec.gain : 1); });
+        attend<QN_KEY_BITS, QN_VALUE_BITS>(a, s, from, p, dynamic, 1.0f,
+                                           [&]() { put_queries(constant<QN_KEY_BITS>(), CODES ? a.key_codec.gain : 1); });
     } else {
         const uint32_t run = position / QN_ATTENTION_RUN;
         const uint64_t at = session * a.runs.session + head * a.runs.head;

@@ -1,14 +1,14 @@
-// What the blocks of decode.cu leave of a query head, merged into its result. Sums are in a fixed order: the parts of a group of
-// threads in rising order, then the groups.
+// What the blocks of decode.cu leave of a query head, merged into its result. Sums are in a fixed order: the parts of a group
+// of threads in rising order, then the groups.
 #include "kernels/attention/split.cuh"
 #include "kernels/row.cuh"
 
 #define DIM QN_HEAD_DIM
 #define LANE_VALUES QN_ROW_VALUES(DIM)
-#define QUADS (DIM / 4)                                // threads that take a part's row, four values each
-#define GROUPS (QN_ATTENTION_MERGE_THREADS / QUADS)    // parts that are taken at once
-#define BATCH 9                                        // parts of a group whose values are on their way together: of 33, all
-#define EARLY 2                                        // maxima of a lane that are asked for with them
+#define QUADS (DIM / 4)                             // threads that take a part's row, four values each
+#define GROUPS (QN_ATTENTION_MERGE_THREADS / QUADS) // parts that are taken at once
+#define BATCH 9                                     // parts of a group whose values are on their way together: of 33, all
+#define EARLY 2                                     // maxima of a lane that are asked for with them
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 

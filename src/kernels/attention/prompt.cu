@@ -83,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
         const uint32_t value = table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec);
 #pragma unroll
         for (int j = 0; j < 16; j++)
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(tables + threadIdx.x * 64 + j * 4), "r"(j < 8 ? key : value) : "memory");
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(tables + threadIdx.x * 64 + j * 4), "r"(j < 8 ? key : value)
+                         : "memory");
     }
     qn_wait_for_previous();
     qn_let_next_begin();
@@ -117,7 +118,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
             x.values = a.runs.values + at;
         } else {
             const uint64_t row = (uint64_t)(QN_RUNS ? r - 1 : r) * RUN;
-            x.keys = a.cache.keys + session * a.cache.key_session + head * a.cache.key_head + row * (ROW_WORDS(QN_KEY_BITS) * 4);
+            x.keys =
+                a.cache.keys + session * a.cache.key_session + head * a.cache.key_head + row * (ROW_WORDS(QN_KEY_BITS) * 4);
             x.values = a.cache.values + session * a.cache.value_session + head * a.cache.value_head +
                        row * (ROW_WORDS(QN_VALUE_BITS) * 4);
             const uint64_t scales = session * a.cache.scale_session + head * a.cache.scale_head + row * 4;
@@ -142,7 +144,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
         // Values that were halves before they were codes have scales that a half holds, over the gain.
         if (CODES && threadIdx.x < RUN) {
             s.key_scales[r % 2][threadIdx.x] = x.codes ? x.key_scales[threadIdx.x] / a.key_codec.gain : 1;
-            s.value_scales[r % 2][threadIdx.x] = x.codes ? fminf(x.value_scales[threadIdx.x] / a.value_codec.gain, 32752.0f) : 1;
+            s.value_scales[r % 2][threadIdx.x] =
+                x.codes ? fminf(x.value_scales[threadIdx.x] / a.value_codec.gain, 32752.0f) : 1;
         }
     };
     load(0);
@@ -254,7 +257,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
         }
 #pragma unroll
         for (int i = 0; i < RUN / 16; i++) {
-            const uint32_t p[4] = { qn_floats_to_halves(x[2 * i][0], x[2 * i][1]), qn_floats_to_halves(x[2 * i][2], x[2 * i][3]),
+            const uint32_t p[4] = { qn_floats_to_halves(x[2 * i][0], x[2 * i][1]),
+                                    qn_floats_to_halves(x[2 * i][2], x[2 * i][3]),
                                     qn_floats_to_halves(x[2 * i + 1][0], x[2 * i + 1][1]),
                                     qn_floats_to_halves(x[2 * i + 1][2], x[2 * i + 1][3]) };
 #pragma unroll

@@ -150,7 +150,8 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_WARPS *QN_WARP)
     // The cache is this kernel's to write: its own pointers are not const.
     uint16_t *keys = (uint16_t *)(a.runs.keys + at), *values = (uint16_t *)(a.runs.values + at);
 #else
-    uint16_t *keys = (uint16_t *)(a.cache.keys + session * a.cache.key_session + kv * a.cache.key_head) + (uint64_t)position * DIM;
+    uint16_t *keys =
+        (uint16_t *)(a.cache.keys + session * a.cache.key_session + kv * a.cache.key_head) + (uint64_t)position * DIM;
     uint16_t *values =
         (uint16_t *)(a.cache.values + session * a.cache.value_session + kv * a.cache.value_head) + (uint64_t)position * DIM;
 #endif

@@ -12,7 +12,8 @@ QN_DEVICE uint64_t key_of(float x, uint32_t index)
     return x != x ? NAN_KEY : (uint64_t)ordered << 32 | (0xffffffffu - index);
 }
 
-extern "C" __global__ void __launch_bounds__(QN_ARGMAX_THREADS) qn_sample_argmax(const __grid_constant__ qn_sample_argmax_args a)
+extern "C" __global__ void __launch_bounds__(QN_ARGMAX_THREADS)
+    qn_sample_argmax(const __grid_constant__ qn_sample_argmax_args a)
 {
     const uint32_t row = blockIdx.y, end = min(a.n, (blockIdx.x + 1) * QN_ARGMAX_PIECE);
     const float *logits = a.logits + (uint64_t)row * a.n;

@@ -6,8 +6,8 @@
 
 enum { QN_ARGMAX_THREADS = 256, QN_ARGMAX_PIECE = 8192 /* logits of a block */ };
 
-/* qn_sample_argmax - the largest logit of each row, the lowest index of equals; -1 where any is NaN. grid (ceil(n / QN_ARGMAX_PIECE),
- * n_rows). */
+/* qn_sample_argmax - the largest logit of each row, the lowest index of equals; -1 where any is NaN. grid (ceil(n /
+ * QN_ARGMAX_PIECE), n_rows). */
 typedef struct qn_sample_argmax_args {
     QN_GPU(const float) logits; /* [n_rows][n] */
     QN_GPU(int32_t) tokens;     /* [n_rows] */
