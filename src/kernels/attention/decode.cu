@@ -4,8 +4,8 @@
 // a key-value head as the eight columns, and results are values (transposed) times weights.
 //
 // Which dimension goes to which index of a fragment is free as long as queries agree with keys, and so chosen that a lane's
-// words are codes of its own: dim_of() in codes.cuh. Look-up tables hold what two codes become, once for each lane, so that no two
-// lanes meet in a bank.
+// words are codes of its own: dim_of() in codes.cuh. Look-up tables hold what two codes become, once for each lane, so that no
+// two lanes meet in a bank.
 //
 // Method: Dao et al., FlashAttention-2 (2023), and Flash-Decoding; the running maximum only moves when a score is 2^8 above it.
 
