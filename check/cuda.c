@@ -16,6 +16,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },
     { "rows", qn_check_cuda_rows },
+    { "turned", qn_check_cuda_turned },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;

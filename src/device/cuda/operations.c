@@ -6,6 +6,7 @@
 #include "kernels/deltanet/deltanet_cuda.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/hadamard/hadamard_cuda.h"
+#include "kernels/matmul/turned_cuda.h"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
@@ -94,16 +95,50 @@ static unsigned forms_read(const struct step *s, const qn_op *reader, int acts)
     return forms;
 }
 
-/* The products that read them are the next operation's. */
-static qn_status write_acts(const struct step *s, const qn_op *op, const struct source *from)
+/* One row for int8 products alone: all of it in one launch, where the rotation's blocks are of a usual size. */
+static bool turns_at_once(const struct step *s, const qn_plan_rotation *rotation, unsigned forms)
 {
+    return s->n == 1 && forms == 1u << QN_ACTS_ROW && qn_matmul_gpu_turns(rotation->block);
+}
+
+static qn_status turn_at_once(const struct step *s, const struct source *from, const qn_cuda_acts *acts, size_t block)
+{
+    qn_launch made;
+    qn_matmul_turned_args args;
+    QN_TRY(qn_matmul_gpu_turned(&acts->forms[QN_ACTS_ROW], from->what, from->x, from->x2, from->weight, from->eps, acts->signs,
+                                block, &made, &args));
+    return launch(s, &made, &args);
+}
+
+/* What an operation that writes activations makes them of. */
+static struct source source_of(const struct step *s, const qn_op *op)
+{
+    switch (op->kind) {
+    case QN_OP_NORM:
+    case QN_OP_LOGIT_NORM:
+        return (struct source){ .what = QN_ACTS_NORM, .x = buffer(s, op->in), .weight = beside(s, op)->weight, .eps = op->eps };
+    case QN_OP_SWIGLU: return (struct source){ .what = QN_ACTS_SWIGLU, .x = buffer(s, op->in), .x2 = buffer(s, op->in2) };
+    case QN_OP_DELTA_OUT: /* of many rows in scratch, where the gated norm leaves them */
+        return (struct source){ .what = QN_ACTS_PLAIN, .x = s->n > 1 ? s->model->scratch.address : buffer(s, op->in) };
+    default: return (struct source){ .what = QN_ACTS_PLAIN, .x = buffer(s, op->in) };
+    }
+}
+
+/* The products that read them are the next operation's. */
+static qn_status write_acts(const struct step *s, const qn_op *op)
+{
+    const struct source from = source_of(s, op);
     for (size_t a = 0; a < op->n_acts; a++) {
         const qn_plan_acts *plan = &s->model->plan->acts[op->acts[a]];
         const qn_cuda_acts *acts = &s->model->acts[op->acts[a]];
         const unsigned forms = forms_read(s, op + 1, op->acts[a]);
-        struct source x = *from;
+        struct source x = from;
+        if (turns_at_once(s, &plan->rotation, forms)) {
+            QN_TRY(turn_at_once(s, &from, acts, plan->rotation.block));
+            continue;
+        }
         if (plan->rotation.block) {
-            QN_TRY(rotated_floats(s, from, plan->width, plan->rotation.block, acts->signs));
+            QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts->signs));
             x = (struct source){ .what = QN_ACTS_PLAIN, .x = s->model->scratch.address };
         }
         for (int form = 0; form < QN_CUDA_FORMS; form++) {
@@ -117,24 +152,26 @@ static qn_status write_acts(const struct step *s, const qn_op *op, const struct 
     return QN_OK;
 }
 
+static qn_status run_product(const struct step *s, const qn_op *op, const qn_cuda_product *product)
+{
+    const qn_plan_acts *plan = &s->model->plan->acts[product->acts];
+    qn_matmul_area area = product->area;
+    qn_matmul_launch made;
+    for (size_t i = 0; i < area.n_outs; i++) {
+        const bool logits = op->kind == QN_OP_LOGITS;
+        const int out = op->matrices[product->matrices[i]].out;
+        area.outs[i].data = logits ? s->model->logits.address : buffer(s, out);
+        area.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
+    }
+    const int form = qn_matmul_gpu_form(&area.tiles, s->n, plan->fine);
+    QN_TRY(qn_matmul_gpu_product(&s->model->matmul, &area, &s->model->acts[product->acts].forms[form], s->n, &made));
+    return launch(s, &made.launch, &made.args);
+}
+
 static qn_status run_matmul(const struct step *s, const qn_op *op)
 {
-    const qn_cuda_op *beside_op = beside(s, op);
-    for (size_t p = 0; p < beside_op->n_products; p++) {
-        const qn_cuda_product *product = &beside_op->products[p];
-        const bool fine = s->model->plan->acts[product->acts].fine;
-        const qn_matmul_acts *acts = &s->model->acts[product->acts].forms[qn_matmul_gpu_form(&product->area.tiles, s->n, fine)];
-        qn_matmul_area area = product->area;
-        qn_matmul_launch made;
-        for (size_t i = 0; i < area.n_outs; i++) {
-            const bool logits = op->kind == QN_OP_LOGITS;
-            const int out = op->matrices[product->matrices[i]].out;
-            area.outs[i].data = logits ? s->model->logits.address : buffer(s, out);
-            area.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
-        }
-        QN_TRY(qn_matmul_gpu_product(&s->model->matmul, &area, acts, s->n, &made));
-        QN_TRY(launch(s, &made.launch, &made.args));
-    }
+    for (size_t p = 0; p < beside(s, op)->n_products; p++)
+        QN_TRY(run_product(s, op, &beside(s, op)->products[p]));
     return QN_OK;
 }
 
@@ -223,16 +260,52 @@ static qn_attention_visible visible(const struct step *s)
     return (qn_attention_visible){ .positions = positions(s), .n_keys = (uint32_t)s->memory->n_ctx, .causal = 1 };
 }
 
+/* Few rows are shared out by keys, many by rows. */
+enum { PROMPT_ROWS = 64 };
+
+static bool is_prompt(const struct step *s)
+{
+    return s->n >= PROMPT_ROWS && qn_attention_gpu_has_prompt(&s->memory->attention);
+}
+
+static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
+{
+    return (qn_attention_gpu_codec){ .codebook = codec->levels.codebook, .gain = codec->gain };
+}
+
+/* Whole results, with gates: all that is left to ATTENTION_OUT is to make activations of them. */
+static qn_status run_attention_prompt(const struct step *s, const qn_op *op)
+{
+    const qn_cuda_memory *m = s->memory;
+    qn_attention_prompt_args args = { .queries = buffer(s, op->in),
+                                      .gates = op->heads.gated ? buffer(s, op[1].in2) : 0,
+                                      .out = buffer(s, op->out),
+                                      .positions = positions(s),
+                                      .key_codec = codec_of(&m->codecs[0]),
+                                      .value_codec = codec_of(&m->codecs[1]),
+                                      .rotation = m->codecs[1].rotation,
+                                      .n_rows = (uint32_t)s->n,
+                                      .n_heads = (uint32_t)op->heads.n_heads,
+                                      .n_kv_heads = (uint32_t)op->heads.n_kv_heads,
+                                      .scale = op->heads.scale };
+    qn_launch made;
+    qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.runs);
+    QN_TRY(qn_attention_gpu_prompt(&m->attention, s->n, &made));
+    return launch_early(s, &made, &args);
+}
+
 static qn_status run_attention(const struct step *s, const qn_op *op)
 {
     const qn_cuda_memory *m = s->memory;
+    if (is_prompt(s))
+        return run_attention_prompt(s, op);
     qn_attention_decode_args args = {
         .queries = buffer(s, op->in),
         .partials = s->model->partials.address,
         .maxima = s->model->maxima.address,
         .visible = visible(s),
-        .key_codec = { .codebook = m->codecs[0].levels.codebook, .gain = m->codecs[0].gain },
-        .value_codec = { .codebook = m->codecs[1].levels.codebook, .gain = m->codecs[1].gain },
+        .key_codec = codec_of(&m->codecs[0]),
+        .value_codec = codec_of(&m->codecs[1]),
         .n_heads = (uint32_t)op->heads.n_heads,
         .n_kv_heads = (uint32_t)op->heads.n_kv_heads,
         .scale = op->heads.scale,
@@ -243,7 +316,7 @@ static qn_status run_attention(const struct step *s, const qn_op *op)
     return launch_early(s, &made, &args);
 }
 
-static qn_status run_attention_out(const struct step *s, const qn_op *op)
+static qn_status run_merge(const struct step *s, const qn_op *op)
 {
     const qn_cuda_memory *m = s->memory;
     const qn_attention_merge_args args = { .partials = s->model->partials.address,
@@ -257,8 +330,14 @@ static qn_status run_attention_out(const struct step *s, const qn_op *op)
                                            .gain = m->codecs[1].gain };
     qn_launch made;
     QN_TRY(qn_attention_gpu_merge(&m->attention, s->n, &made));
-    QN_TRY(launch_early(s, &made, &args));
-    return write_acts(s, op, &(struct source){ .what = QN_ACTS_PLAIN, .x = buffer(s, op->in) });
+    return launch_early(s, &made, &args);
+}
+
+static qn_status run_attention_out(const struct step *s, const qn_op *op)
+{
+    if (!is_prompt(s))
+        QN_TRY(run_merge(s, op));
+    return write_acts(s, op);
 }
 
 /* ---- Gated DeltaNet ---- */
@@ -328,7 +407,7 @@ static qn_status run_delta_step(const struct step *s, const qn_op *op)
     qn_launch made;
     QN_TRY(qn_gdn_gpu_step(&args, d.shape->head_k, d.shape->head_v, &made));
     QN_TRY(launch_early(s, &made, &args));
-    return write_acts(s, op, &(struct source){ .what = QN_ACTS_PLAIN, .x = args.out });
+    return write_acts(s, op);
 }
 
 static qn_status run_conv(const struct step *s, const qn_op *op)
@@ -417,31 +496,23 @@ static qn_status run_delta_out(const struct step *s, const qn_op *op)
     qn_launch made;
     QN_TRY(qn_gdn_gpu_norm(&args, d.shape->head_k, d.shape->head_v, d.chunks, &made));
     QN_TRY(launch_early(s, &made, &args));
-    return write_acts(s, op, &(struct source){ .what = QN_ACTS_PLAIN, .x = args.out });
+    return write_acts(s, op);
 }
 
 /* ---- Steps ---- */
-
-static qn_status run_norm(const struct step *s, const qn_op *op)
-{
-    return write_acts(
-        s, op,
-        &(struct source){ .what = QN_ACTS_NORM, .x = buffer(s, op->in), .weight = beside(s, op)->weight, .eps = op->eps });
-}
 
 static qn_status run_op(const struct step *s, const qn_op *op)
 {
     switch (op->kind) {
     case QN_OP_EMBED: return run_angles(s);
     case QN_OP_NORM:
-    case QN_OP_LOGIT_NORM: return run_norm(s, op);
+    case QN_OP_LOGIT_NORM:
+    case QN_OP_SWIGLU: return write_acts(s, op);
     case QN_OP_MATMUL:
     case QN_OP_LOGITS: return run_matmul(s, op);
     case QN_OP_HEADS: return run_heads(s, op);
     case QN_OP_ATTENTION: return run_attention(s, op);
     case QN_OP_ATTENTION_OUT: return run_attention_out(s, op);
-    case QN_OP_SWIGLU:
-        return write_acts(s, op, &(struct source){ .what = QN_ACTS_SWIGLU, .x = buffer(s, op->in), .x2 = buffer(s, op->in2) });
     case QN_OP_CONV: return s->n > 1 ? run_conv(s, op) : QN_OK;
     case QN_OP_DELTA: return s->n > 1 ? run_delta(s, op) : QN_OK;
     case QN_OP_DELTA_OUT: return s->n > 1 ? run_delta_out(s, op) : run_delta_step(s, op);

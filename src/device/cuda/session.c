@@ -299,9 +299,11 @@ static qn_status copy_run(const qn_cuda_memory *m, const qn_cuda_buffer *halves,
 {
     const qn_cuda_kv_layout *l = &m->kv;
     const size_t bytes = run_bytes(m), heads = m->attention.n_kv_heads;
+    if (!m->attention.runs)
+        return QN_OK;
     const size_t in_head = place_of(m, (held - 1) / RUN) * bytes;
     uint64_t there = halves->address;
-    for (size_t i = 0; m->attention.runs && i < m->n_slots * 2 * heads; i++, there += bytes) {
+    for (size_t i = 0; i < m->n_slots * 2 * heads; i++, there += bytes) {
         const size_t part = i / heads % 2 ? l->half_values : l->half_keys;
         const uint64_t here = m->cache.address + i / (2 * heads) * l->layer_bytes + part + i % heads * l->half_head + in_head;
         QN_TRY(qn_cuda_copy(m->model->cuda, m->stream, keep ? there : here, keep ? here : there, bytes));
