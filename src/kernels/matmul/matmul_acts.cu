@@ -1,12 +1,12 @@
-// Rows of floats into the forms that products read: normalised or multiplied on the way where an operation before the product is
-// just that. A block reads its whole row for what depends on all of it, and writes a share.
+// Rows of floats into the forms that products read: normalised or multiplied on the way where an operation before the product
+// is just that. A block reads its whole row for what depends on all of it, and writes a share.
 #include "kernels/matmul/tiles.cuh"
 
 enum { WARPS = QN_ACTS_THREADS / QN_WARP };
 
 // The bits of the largest magnitude: ordered as the magnitudes are, infinity and NaN on top.
 #define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
-#define NOT_FINITE   0x7f800000u
+#define NOT_FINITE 0x7f800000u
 
 // Smallest run that has codes: 127 divided by it would overflow below (matmul.h, QN_SMALLEST_RUN).
 #define SMALLEST_RUN 1e-30f
@@ -18,12 +18,16 @@ struct row_source {
     float scale;   // of the norm
 };
 
+#if QN_FORM == QN_ACTS_HALVES || QN_OP == QN_ACTS_NORM
+
 QN_DEVICE float4 load_four(const float *x, uint32_t k, uint32_t n, bool by_fours)
 {
     if (by_fours && k + 4 <= n)
         return *(const float4 *)(x + k);
     return make_float4(k < n ? x[k] : 0, k + 1 < n ? x[k + 1] : 0, k + 2 < n ? x[k + 2] : 0, k + 3 < n ? x[k + 3] : 0);
 }
+
+#endif
 
 // What an element becomes; `other` is its weight or its other factor.
 QN_DEVICE float value_of(const row_source &s, float x, float other)
@@ -40,11 +44,6 @@ QN_DEVICE float value_of(const row_source &s, float x, float other)
 QN_DEVICE const float *others(const row_source &s)
 {
     return QN_OP == QN_ACTS_NORM ? s.weight : s.x2;
-}
-
-QN_DEVICE float value_at(const row_source &s, uint32_t k)
-{
-    return k < s.n_cols ? value_of(s, s.x[k], QN_OP == QN_ACTS_PLAIN ? 0 : others(s)[k]) : 0;
 }
 
 #if QN_OP == QN_ACTS_NORM
@@ -90,7 +89,8 @@ QN_DEVICE float4 values_at(const row_source &s, uint32_t k)
     float4 other = {};
     if (QN_OP != QN_ACTS_PLAIN)
         other = load_four(others(s), k, s.n_cols, s.by_fours);
-    return make_float4(value_of(s, x.x, other.x), value_of(s, x.y, other.y), value_of(s, x.z, other.z), value_of(s, x.w, other.w));
+    return make_float4(value_of(s, x.x, other.x), value_of(s, x.y, other.y), value_of(s, x.z, other.z),
+                       value_of(s, x.w, other.w));
 }
 
 QN_DEVICE uint32_t block_max(uint32_t x)
@@ -138,6 +138,11 @@ QN_DEVICE void write_row(const qn_matmul_acts_args &a, const row_source &source,
 }
 
 #else
+
+QN_DEVICE float value_at(const row_source &s, uint32_t k)
+{
+    return k < s.n_cols ? value_of(s, s.x[k], QN_OP == QN_ACTS_PLAIN ? 0 : others(s)[k]) : 0;
+}
 
 // A run of 32 values, one a lane, as codes: the scale and the sum of codes come back to every lane.
 QN_DEVICE int quantize_run(float x, float *scale, int *sum)

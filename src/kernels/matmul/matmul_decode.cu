@@ -1,18 +1,19 @@
-// Products of few tokens: weights stream through shared memory, a few steps ahead of each warp, and the matrix units have time to
-// spare. Before the activations are there (the kernel ahead may still be running) the first weights are already on their way.
+// Products of few tokens: weights stream through shared memory, a few steps ahead of each warp, and the matrix units have time
+// to spare. Before the activations are there (the kernel ahead may still be running) the first weights are already on their
+// way.
 //
-// Int8: an operand of the matrix unit is `word & mask`, with no bit shifted down: all codes of a run have the same mask, so that
-// its sum is off by a power of two, which goes into the run's scale. With one token the eight columns of the unit are the eight
-// runs of a chunk: of a run's operand all columns but one are zeros, so that a tile's chunk is one chain of eight products whose
-// columns are the sums of its runs. With several tokens the columns are tokens. Sums begin at the bits of 1.5 * 2^23, which makes
-// them floats by one subtraction.
+// Int8: an operand of the matrix unit is `word & mask`, with no bit shifted down: all codes of a run have the same mask, so
+// that its sum is off by a power of two, which goes into the run's scale. With one token the eight columns of the unit are the
+// eight runs of a chunk: of a run's operand all columns but one are zeros, so that a tile's chunk is one chain of eight
+// products whose columns are the sums of its runs. With several tokens the columns are tokens. Sums begin at the bits of 1.5 *
+// 2^23, which makes them floats by one subtraction.
 #include "kernels/matmul/tiles.cuh"
 
-#define ROW    (QN_FORM == QN_ACTS_ROW)
+#define ROW (QN_FORM == QN_ACTS_ROW)
 #define HALVES (QN_FORM == QN_ACTS_HALVES)
 
-// Who copies: with int8 each thread what its warp needs, which was measured to be faster than the copy engine (a 27B layer in 39
-// instead of 41 us); halves, whose steps are several times larger, leave it to the engine.
+// Who copies: with int8 each thread what its warp needs, which was measured to be faster than the copy engine (a 27B layer in
+// 39 instead of 41 us); halves, whose steps are several times larger, leave it to the engine.
 #define BULK (__CUDA_ARCH__ >= 900 && HALVES)
 
 enum {
@@ -96,7 +97,6 @@ QN_DEVICE void mask_words(uint32_t a[4], const uint4 *sets, int run)
     const uint32_t mask = QN_BITS == 1 ? 0x01010101u << run : 0x03030303u << 2 * (run % 4);
     a[0] = set.x & mask, a[1] = set.y & mask, a[2] = set.z & mask, a[3] = set.w & mask;
 }
-
 
 #endif
 
@@ -189,9 +189,9 @@ QN_DEVICE void row_step(float (*sums)[SUMS], uint32_t step, uint32_t count, cons
 #if QN_FORM == QN_ACTS_COLUMNS
 
 struct column_acts {
-    uint4 words[4];                 // of runs 2p, 2p+1: the lane's token
-    float scales[QN_TILE_RUNS][2];  // of tokens 2t, 2t+1
-    float less[4][2];               // of pairs of runs
+    uint4 words[4];                // of runs 2p, 2p+1: the lane's token
+    float scales[QN_TILE_RUNS][2]; // of tokens 2t, 2t+1
+    float less[4][2];              // of pairs of runs
 };
 
 QN_DEVICE void load_column_acts(column_acts &x, const uint8_t *chunk, uint32_t lane)
@@ -231,7 +231,8 @@ QN_DEVICE void column_product(float sums[SUMS], uint32_t codes, uint32_t scales,
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float less = run % 2 == 0 ? x.less[run / 2][i % 2] : 0.0f;
-                block[i] = fmaf(__int_as_float(c[i]) - 12582912.0f, x.scales[run][i % 2], run == first ? less : block[i] + less);
+                block[i] =
+                    fmaf(__int_as_float(c[i]) - 12582912.0f, x.scales[run][i % 2], run == first ? less : block[i] + less);
             }
         }
 #pragma unroll
@@ -277,7 +278,8 @@ QN_DEVICE void half_step(float (*sums)[SUMS], uint32_t step, uint32_t count, con
 #pragma unroll
             for (int part = 0; part < 2; part++) {
                 if (QN_BITS == 16 || (part == 0 && run % (8 / (QN_BITS == 16 ? 8 : QN_BITS)) == 0))
-                    sets[m] = load_shared_16(codes + m * CODE_BYTES + (set_of_run<QN_BITS>(run) + (QN_BITS == 16 ? part : 0)) * QN_TILE_SET);
+                    sets[m] = load_shared_16(codes + m * CODE_BYTES +
+                                             (set_of_run<QN_BITS>(run) + (QN_BITS == 16 ? part : 0)) * QN_TILE_SET);
                 uint32_t a[4];
                 halves_of_run<QN_BITS, QN_OFFSET>(a, sets[m], run, part, scale);
                 qn_mma_m16n8k16_f16(sums[m], a, b + 2 * part);
@@ -327,12 +329,14 @@ QN_DEVICE void put_sums(float *to, float (*sums)[SUMS], uint32_t count, uint32_t
         if (m < count)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                *(float2 *)(to + (m * QN_TILE_ROWS + g + 8 * h) * COLUMNS + 2 * t) = make_float2(sums[m][2 * h], sums[m][2 * h + 1]);
+                *(float2 *)(to + (m * QN_TILE_ROWS + g + 8 * h) * COLUMNS + 2 * t) =
+                    make_float2(sums[m][2 * h], sums[m][2 * h + 1]);
 #endif
 }
 
 // Tiles [first, last) of the block from all warps' places to where they go.
-QN_DEVICE void finish_tiles(const qn_matmul_decode_args &a, const float *sums, uint32_t first_tile, uint32_t first, uint32_t last)
+QN_DEVICE void finish_tiles(const qn_matmul_decode_args &a, const float *sums, uint32_t first_tile, uint32_t first,
+                            uint32_t last)
 {
     const uint32_t group = blockIdx.y * QN_ACTS_GROUP;
     for (uint32_t i = threadIdx.x; i < (last - first) * QN_TILE_ROWS * COLUMNS; i += blockDim.x) {
@@ -421,7 +425,9 @@ extern "C" __global__ void __launch_bounds__(QN_MATMUL_WARPS *QN_WARP, 1)
     column_acts x;
 #endif
     uint32_t stage = 0, phase = 0;
+#if !HALVES
     bool loaded = false;
+#endif
     float *sums_to = sums_here;
     for (uint32_t first_of_batch = 0; first_of_batch < n_tiles; first_of_batch += a.batch) {
         const uint32_t end = first_of_batch + a.batch < n_tiles ? first_of_batch + a.batch : n_tiles;

@@ -1,5 +1,5 @@
-// Weights as files store them into tiles. Done once for each matrix: every code is looked up by itself, and the device's caches make
-// that fast enough.
+// Weights as files store them into tiles. Done once for each matrix: every code is looked up by itself, and the device's caches
+// make that fast enough.
 #include "kernels/matmul/tiles.cuh"
 
 QN_DEVICE uint32_t stored_half(const uint8_t *at)
@@ -7,8 +7,8 @@ QN_DEVICE uint32_t stored_half(const uint8_t *at)
     return at[0] | (uint32_t)at[1] << 8; // any address
 }
 
-// Digit of weight e of a block of base-3 digits: `groups` bytes of five digits, half as many again, then a few of four; digit n of
-// all bytes of a group belongs to consecutive weights.
+// Digit of weight e of a block of base-3 digits: `groups` bytes of five digits, half as many again, then a few of four; digit n
+// of all bytes of a group belongs to consecutive weights.
 QN_DEVICE uint32_t stored_trit(const uint8_t *block, uint32_t e, uint32_t groups)
 {
     uint32_t width = groups, first = 0;
@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(QN_WARP) qn_matmul_pack(const __gri
     if (a.bits == 16)
         return;
     const uint32_t n_scales = a.n_scales * (1 + a.has_offset);
-    uint16_t *scales = (uint16_t *)(a.tiles + (uint64_t)a.n_chunks * a.n_tiles * a.bits * QN_TILE_SET) +
-                       tile * n_scales * QN_TILE_ROWS;
+    uint16_t *scales =
+        (uint16_t *)(a.tiles + (uint64_t)a.n_chunks * a.n_tiles * a.bits * QN_TILE_SET) + tile * n_scales * QN_TILE_ROWS;
     for (uint32_t i = lane; i < n_scales * QN_TILE_ROWS; i += QN_WARP) {
         const uint32_t row = first_row + i % QN_TILE_ROWS / 2 + i % 2 * 8, number = i / QN_TILE_ROWS;
         const uint32_t col = chunk * QN_TILE_COLS + number % a.n_scales * (QN_TILE_COLS / a.n_scales);

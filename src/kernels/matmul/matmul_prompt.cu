@@ -1,7 +1,7 @@
 // Products of many tokens: weights as halves in registers, activations in shared memory as the matrix units read them, sums in
-// floats. A block takes 256 rows by 128 tokens, because weights of few bits are cheap to bring and activations are not: two warp
-// groups of 128 rows multiply, one thread of a third brings activations several steps of 64 columns ahead. Weights come straight
-// into registers, one unit of runs ahead, and become halves for the run after the one that is being multiplied.
+// floats. A block takes 256 rows by 128 tokens, because weights of few bits are cheap to bring and activations are not: two
+// warp groups of 128 rows multiply, one thread of a third brings activations several steps of 64 columns ahead. Weights come
+// straight into registers, one unit of runs ahead, and become halves for the run after the one that is being multiplied.
 //
 // Other architectures than sm_90a multiply with the units that all have, with the same tile, layout and order of sums.
 #include "kernels/matmul/tiles.cuh"
@@ -97,7 +97,7 @@ QN_DEVICE void store_tile(const qn_matmul_prompt_args &a, uint32_t tile, const f
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-#define FLOATS_4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define FLOATS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FLOATS_16(i) FLOATS_4(i), FLOATS_4(i + 4), FLOATS_4(i + 8), FLOATS_4(i + 12)
 
 // d += a b of 64 rows, 16 columns and 128 tokens, begun and not waited for.

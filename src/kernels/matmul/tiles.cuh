@@ -1,5 +1,5 @@
-// What the kernels of this room share: codes of a tile's run as halves, the matrix unit's unsigned product, and copies into shared
-// memory that announce themselves.
+// What the kernels of this room share: codes of a tile's run as halves, the matrix unit's unsigned product, and copies into
+// shared memory that announce themselves.
 #ifndef QN_KERNELS_MATMUL_TILES_CUH
 #define QN_KERNELS_MATMUL_TILES_CUH
 
@@ -40,16 +40,18 @@ QN_DEVICE uint32_t high_twice(uint32_t x)
 
 // ---- Codes ----
 
-// What a lane needs of a run's scales: rows g (low half) and g+8 (high half). Of halves, which have none, a zero that the compiler
-// does not know: operands are then made as for other types, into registers of their own, while the matrix unit reads the last.
+// What a lane needs of a run's scales: rows g (low half) and g+8 (high half). Of halves, which have none, a zero that the
+// compiler does not know: operands are then made as for other types, into registers of their own, while the matrix unit reads
+// the last.
 struct run_scale {
     uint32_t scale, offset;
 };
 
-// Run `run` of a tile as two operands of the 16x16 product, each four words: `set` is the lane's part of the set that the run is
-// in; of halves, which take two sets, it is the one of `part` alone. A half with the bits of 1024 in its exponent has a code in
-// its lowest bits as it stands; taking 1024 off is exact.
-template <int bits, bool has_offset> QN_DEVICE void halves_of_run(uint32_t a[4], const uint4 &set, int run, int part, run_scale s)
+// Run `run` of a tile as two operands of the 16x16 product, each four words: `set` is the lane's part of the set that the run
+// is in; of halves, which take two sets, it is the one of `part` alone. A half with the bits of 1024 in its exponent has a code
+// in its lowest bits as it stands; taking 1024 off is exact.
+template <int bits, bool has_offset>
+QN_DEVICE void halves_of_run(uint32_t a[4], const uint4 &set, int run, int part, run_scale s)
 {
     const uint32_t words[4] = { set.x, set.y, set.z, set.w };
 #pragma unroll
