@@ -79,10 +79,10 @@ static void close_buffers(void)
     free(found);
 }
 
-/* All formats would take minutes with every model: aura3 has all there is, and each of the others goes with one more. */
+/* All formats with all models would take minutes: each goes with one. */
 static bool go_together(size_t name, size_t format)
 {
-    return strcmp(formats[format], "aura3") == 0 || format % (sizeof names / sizeof names[0]) == name;
+    return format % (sizeof names / sizeof names[0]) == name;
 }
 
 static void over_models(void (*test)(const char *format))
@@ -142,11 +142,11 @@ static void logits_in_pieces(const char *format, size_t piece, float *logits)
 static void threads_and_pieces_do_not_matter(void **unused)
 {
     (void)unused;
-    static const int threads[] = { 1, 2, 3, 7 };
+    static const int threads[] = { 1, 3, 7 };
     static const size_t pieces[] = { 1, 7, 64, 65, N_IDS };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         float *first[N_FORMATS] = { NULL };
-        for (size_t t = 0; t < 4; t++) {
+        for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
             open_model(names[i], threads[t]);
             open_buffers();
             for (size_t f = 0; f < N_FORMATS; f++) {
@@ -193,7 +193,7 @@ static void assert_same_files(void)
 }
 
 /* Lengths on both sides of tiles, runs and blocks of positions. */
-static const uint32_t lengths[] = { 1, 63, 64, 65, 257 };
+static const uint32_t lengths[] = { 1, 64, 65, 257 };
 
 static void restored_as_saved(const char *format)
 {
@@ -428,7 +428,7 @@ static void any_way(const char *format)
     assert_int_equal(qn_session_eval(plain, ids, N_IDS, QN_LOGITS_ALL, all), QN_OK);
     for (size_t i = 0; i < N_WAYS; i++)
         ways[i] = (struct way){ empty_session(format), 0 };
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 200; i++) {
         const uint32_t one = random_below(N_WAYS), other = (one + 1 + random_below(N_WAYS - 1)) % N_WAYS;
         do_something(&ways[one], &ways[other], format, all, logits);
     }
@@ -445,8 +445,7 @@ static void any_way_to_tokens_is_the_same(void **unused)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         open_model(names[i], 2);
         open_buffers();
-        any_way("aura4");
-        any_way("aura3");
+        any_way(i % 2 ? "aura3" : "aura4");
         close_buffers();
         qn_model_free(model);
     }
