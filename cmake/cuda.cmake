@@ -7,6 +7,7 @@
 
 set(QN_CUDA AUTO CACHE STRING "Compile the GPU's kernels into the binary: AUTO (where nvcc is found), ON or OFF")
 set(QN_CUDA_ARCHS sm_90a CACHE STRING "Architectures to compile them for, or all")
+set(QN_CUDA_VARIANTS all CACHE STRING "Of each source: all its pipelines, or the first, for compiling many architectures in a test")
 set(QN_CUDA_ALL_ARCHS sm_80 sm_89 sm_90a sm_100 sm_120)
 
 # qn_find_nvcc(nvcc archs version) - the compiler, those of the wanted architectures that it knows, and what it calls itself;
@@ -68,6 +69,7 @@ endfunction()
 # qn_read_pipelines(list) - "room/source.cu defines..." for every line of every pipelines.txt.
 function(qn_read_pipelines list)
     set(pipelines "")
+    set(sources "")
     file(GLOB tables CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/*/pipelines.txt)
     foreach(table IN LISTS tables)
         set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
@@ -84,6 +86,11 @@ function(qn_read_pipelines list)
             if(NOT line MATCHES "^[A-Za-z0-9_]+\\.cu( -D[A-Za-z0-9_=]+)*$")
                 message(FATAL_ERROR "${table}: '${line}' is not a source and definitions")
             endif()
+            string(REGEX MATCH "^[^ ]+" source "${room}/${line}")
+            if(QN_CUDA_VARIANTS STREQUAL "first" AND source IN_LIST sources)
+                continue()
+            endif()
+            list(APPEND sources "${source}")
             list(APPEND pipelines "${room}/${line}")
         endforeach()
     endforeach()

@@ -19,6 +19,13 @@ typedef unsigned long uint64_t;
 #define QN_ALL_LANES 0xffffffffu
 #define QN_INFINITY __int_as_float(0x7f800000)
 
+// Threads that an SM holds: CUDA C++ Programming Guide, technical specifications by compute capability.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#define QN_SM_THREADS 1536
+#else
+#define QN_SM_THREADS 2048
+#endif
+
 // ---- Half and bfloat16 as 16-bit patterns, rounded to nearest even ----
 
 QN_DEVICE float qn_half_to_float(uint16_t h)

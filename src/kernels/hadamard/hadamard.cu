@@ -38,7 +38,7 @@ QN_DEVICE uint32_t place_side_by_side(int i)
 }
 
 // As many blocks as an SM has threads for: with ten of sixteen, a quarter less is read a second.
-extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, 2048 / QN_HADAMARD_THREADS)
+extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_SM_THREADS / QN_HADAMARD_THREADS)
     qn_hadamard_tiles(const __grid_constant__ qn_hadamard_tiles_args a)
 {
     __shared__ float exchange[QN_HADAMARD_TILE];
