@@ -57,10 +57,12 @@ QN_DEVICE void ask_for_step(weight_stream &s, uint32_t stage)
         for (uint32_t at = 0; at < GROUP * CODE_BYTES; at += 16 * QN_WARP)
             if (at < count * CODE_BYTES)
                 copy_16(to + at + first, s.codes + at + first);
+#if QN_BITS != 16 // halves have no scales
 #pragma unroll
         for (uint32_t at = 0; at < GROUP * SCALE_BYTES; at += 16 * QN_WARP)
             if (at + first < count * SCALE_BYTES)
                 copy_16(to + GROUP * CODE_BYTES + at + first, s.scales + at + first);
+#endif
 #endif
         const bool last = ++s.chunk == s.n_chunks;
         const uint64_t tiles = last ? s.back_tiles : s.chunk_tiles; // backwards as well, modulo 2^64
