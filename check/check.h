@@ -6,9 +6,17 @@
 #ifndef QN_CHECK_CHECK_H
 #define QN_CHECK_CHECK_H
 
+#include "base/status.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* What the checker allocates or asks of a device fails for the machine's sake alone, and ends the program.
+ *
+ * qn_must - unless the status is QN_OK. qn_room - count zeroed objects of `size` bytes; free with free. */
+void qn_must(qn_status status);
+void *qn_room(size_t count, size_t size);
 
 typedef struct qn_level {
     const char *name;

@@ -25,14 +25,6 @@ static uint16_t *halves(const qn_guarded *g)
     return (uint16_t *)(void *)g->data;
 }
 
-static void must(qn_status status)
-{
-    if (status == QN_OK)
-        return;
-    fprintf(stderr, "quern-check: %s\n", qn_error_text());
-    exit(1);
-}
-
 /* Positions from n_stored on keep their poison: reading one as a value shows. */
 static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries,
                         size_t n_stored)
@@ -40,9 +32,9 @@ static void problem_new(struct problem *p, const qn_attention_kernels *kernels, 
     *p = (struct problem){ .head_dim = head_dim, .n_queries = n_queries, .n_stored = n_stored };
     p->keys = qn_guarded_new(POSITIONS * head_dim * 2, 0);
     p->values = qn_guarded_new(POSITIONS * head_dim * 2, 0);
-    must(qn_alloc(&p->queries, n_queries * head_dim, sizeof(float), "queries"));
-    must(qn_alloc(&p->k, POSITIONS * head_dim, sizeof(float), "keys"));
-    must(qn_alloc(&p->v, POSITIONS * head_dim, sizeof(float), "values"));
+    qn_must(qn_alloc(&p->queries, n_queries * head_dim, sizeof(float), "queries"));
+    qn_must(qn_alloc(&p->k, POSITIONS * head_dim, sizeof(float), "keys"));
+    qn_must(qn_alloc(&p->v, POSITIONS * head_dim, sizeof(float), "values"));
     qn_random_floats(p->queries, n_queries * head_dim, 1 / sqrtf((float)head_dim));
     qn_random_floats(p->k, POSITIONS * head_dim, 2);
     qn_random_floats(p->v, POSITIONS * head_dim, 1);
@@ -121,8 +113,8 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
 {
     size_t seen[QN_QUERY_TILE];
     float *expected, *found;
-    must(qn_alloc(&expected, n_queries * head_dim, sizeof(float), "expected"));
-    must(qn_alloc(&found, n_queries * head_dim, sizeof(float), "found"));
+    qn_must(qn_alloc(&expected, n_queries * head_dim, sizeof(float), "expected"));
+    qn_must(qn_alloc(&found, n_queries * head_dim, sizeof(float), "found"));
     for (size_t i = 0; i < n_levels; i++) {
         qn_attention_kernels kernels;
         struct problem p;
@@ -205,8 +197,8 @@ static void bench_block(size_t n_queries, const qn_level *level)
     for (size_t q = 0; q < n_queries; q++)
         p.visible[q] = QN_KEY_BLOCK;
     struct timed timed = { .kernels = &kernels, .p = &p };
-    must(qn_alloc(&timed.out, n_queries * 128, sizeof(float), "output"));
-    must(qn_alloc(&timed.scores, n_queries * QN_KEY_BLOCK, sizeof(float), "scores"));
+    qn_must(qn_alloc(&timed.out, n_queries * 128, sizeof(float), "output"));
+    qn_must(qn_alloc(&timed.scores, n_queries * QN_KEY_BLOCK, sizeof(float), "scores"));
     snprintf(shape, sizeof shape, "head_dim 128 queries %zu keys %d", n_queries, QN_KEY_BLOCK);
     qn_bench("attention", level->name, shape, 4.0 * 128 * QN_KEY_BLOCK * (double)n_queries, "FLOP", timed_block, &timed);
     qn_free(timed.out);

@@ -13,14 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-static void must(qn_status status)
-{
-    if (status == QN_OK)
-        return;
-    fprintf(stderr, "quern-check: %s\n", qn_error_text());
-    exit(1);
-}
-
 static float *floats(const qn_guarded *g)
 {
     return (float *)(void *)g->data;
@@ -44,8 +36,8 @@ static void check_product(const qn_deltanet_kernels *kernels, const struct shape
     qn_guarded b = qn_guarded_new(s->k * b_row * sizeof(float), 4 * qn_random_below(16));
     qn_guarded c = qn_guarded_new(s->m * c_row * sizeof(float), 4 * qn_random_below(16));
     double *exact, *bound;
-    must(qn_alloc(&exact, s->m * s->n, sizeof *exact, "exact"));
-    must(qn_alloc(&bound, s->m * s->n, sizeof *bound, "bound"));
+    qn_must(qn_alloc(&exact, s->m * s->n, sizeof *exact, "exact"));
+    qn_must(qn_alloc(&bound, s->m * s->n, sizeof *bound, "bound"));
     qn_random_floats(floats(&a), s->m * s->k, 1);
     for (size_t j = 0; j < s->k; j++)
         qn_random_floats(floats(&b) + j * b_row, s->n, 1);
@@ -216,9 +208,9 @@ static void bench_product(const qn_deltanet_kernels *kernels, const char *level,
 {
     struct timed_product t = { .kernels = kernels, .m = m, .n = n, .k = k };
     char shape[64];
-    must(qn_alloc(&t.a, m * k, sizeof(float), "a"));
-    must(qn_alloc(&t.b, k * n, sizeof(float), "b"));
-    must(qn_alloc(&t.c, m * n, sizeof(float), "c"));
+    qn_must(qn_alloc(&t.a, m * k, sizeof(float), "a"));
+    qn_must(qn_alloc(&t.b, k * n, sizeof(float), "b"));
+    qn_must(qn_alloc(&t.c, m * n, sizeof(float), "c"));
     qn_random_floats(t.a, m * k, 1);
     qn_random_floats(t.b, k * n, 1);
     snprintf(shape, sizeof shape, "product %zu x %zu x %zu", m, n, k);
@@ -245,7 +237,7 @@ struct layers {
 static void *huge(size_t count, float value)
 {
     float *memory;
-    must(qn_alloc(&memory, count, sizeof(float), "layers"));
+    qn_must(qn_alloc(&memory, count, sizeof(float), "layers"));
     qn_advise_huge(memory, count * sizeof(float));
     for (size_t i = 0; i < count; i++)
         memory[i] = value; /* zeroed pages would all be one */
@@ -388,14 +380,14 @@ static void bench_layers(const qn_level *levels, size_t n_levels)
                         .o = huge((size_t)MOST_THREADS * PROMPT * DIM, 0) };
     float gates[2] = { -0.01f, 0.5f };
     l.gates = gates;
-    must(qn_alloc(&l.scratch, MOST_THREADS, qn_gdn_scratch(DIM), "scratch"));
+    qn_must(qn_alloc(&l.scratch, MOST_THREADS, qn_gdn_scratch(DIM), "scratch"));
     qn_random_floats(l.rows, (size_t)PROMPT * DIM, 0.08f);
     for (size_t i = 0; i < n_levels; i++) {
         qn_deltanet_kernels kernels;
         qn_deltanet_kernels_init(&kernels, levels[i].features);
         l.kernels = &kernels;
         for (int threads = 1; threads <= MOST_THREADS && levels[i].features; threads++) { /* the reference is slow */
-            must(qn_team_create(threads, &l.team));
+            qn_must(qn_team_create(threads, &l.team));
             bench_decoding(&l, levels[i].name);
             struct prompt prompt = { .layers = &l };
             for (prompt.per_call = 1; threads == 1 && prompt.per_call <= PROMPT; prompt.per_call *= PROMPT) {

@@ -8,15 +8,9 @@
 #include <string.h>
 
 const qn_cuda_operation qn_cuda_operations[] = {
-    { "peak", qn_check_cuda_peak },
-    { "hadamard", qn_check_cuda_hadamard },
-    { "attention", qn_check_cuda_attention },
-    { "aura", qn_check_cuda_aura },
-    { "rope", qn_check_cuda_rope },
-    { "matmul", qn_check_cuda_matmul },
-    { "deltanet", qn_check_cuda_deltanet },
-    { "rows", qn_check_cuda_rows },
-    { "turned", qn_check_cuda_turned },
+    { "peak", qn_check_cuda_peak },         { "hadamard", qn_check_cuda_hadamard }, { "attention", qn_check_cuda_attention },
+    { "aura", qn_check_cuda_aura },         { "rope", qn_check_cuda_rope },         { "matmul", qn_check_cuda_matmul },
+    { "deltanet", qn_check_cuda_deltanet }, { "rows", qn_check_cuda_rows },         { "turned", qn_check_cuda_turned },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;
@@ -28,15 +22,6 @@ static struct {
     qn_cuda_stream stream;
     double read_rate;
 } gpu;
-
-static void must(qn_status status)
-{
-    if (status) {
-        fflush(stdout);
-        fprintf(stderr, "quern-check: %s\n", qn_error_text());
-        exit(1);
-    }
-}
 
 static void print_log(void *unused, const char *line)
 {
@@ -78,7 +63,7 @@ qn_cuda_stream qn_gpu_stream(void)
 qn_gpu_guarded qn_gpu_new(size_t bytes)
 {
     qn_gpu_guarded g = { .bytes = bytes };
-    must(qn_cuda_alloc(gpu.device, bytes + 2 * GUARD, 1, "quern-check", &g.block));
+    qn_must(qn_cuda_alloc(gpu.device, bytes + 2 * GUARD, 1, "quern-check", &g.block));
     g.data = g.block.address + GUARD;
     qn_gpu_poison(&g);
     return g;
@@ -88,25 +73,25 @@ qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes)
 {
     qn_gpu_guarded g = qn_gpu_new(bytes);
     qn_gpu_wait(); /* uploads have a stream of their own */
-    must(qn_cuda_upload(gpu.device, g.data, data, bytes, NULL, NULL));
+    qn_must(qn_cuda_upload(gpu.device, g.data, data, bytes, NULL, NULL));
     return g;
 }
 
 void qn_gpu_poison(const qn_gpu_guarded *g)
 {
-    must(qn_cuda_fill(gpu.device, gpu.stream, g->block.address, 0xff, g->block.bytes));
+    qn_must(qn_cuda_fill(gpu.device, gpu.stream, g->block.address, 0xff, g->block.bytes));
 }
 
 void qn_gpu_read(const qn_gpu_guarded *g, void *to)
 {
-    must(qn_cuda_download(gpu.device, gpu.stream, to, g->data, g->bytes));
+    qn_must(qn_cuda_download(gpu.device, gpu.stream, to, g->data, g->bytes));
 }
 
 bool qn_gpu_ok(const qn_gpu_guarded *g)
 {
     uint8_t guards[2][GUARD];
-    must(qn_cuda_download(gpu.device, gpu.stream, guards[0], g->block.address, GUARD));
-    must(qn_cuda_download(gpu.device, gpu.stream, guards[1], g->data + g->bytes, GUARD));
+    qn_must(qn_cuda_download(gpu.device, gpu.stream, guards[0], g->block.address, GUARD));
+    qn_must(qn_cuda_download(gpu.device, gpu.stream, guards[1], g->data + g->bytes, GUARD));
     for (size_t i = 0; i < GUARD; i++)
         if (guards[0][i] != 0xff || guards[1][i] != 0xff)
             return false;
@@ -122,12 +107,12 @@ void qn_gpu_free(qn_gpu_guarded *g)
 
 void qn_gpu_launch(const qn_launch *launch, const void *args)
 {
-    must(qn_cuda_launch(gpu.device, gpu.stream, launch, args));
+    qn_must(qn_cuda_launch(gpu.device, gpu.stream, launch, args));
 }
 
 void qn_gpu_wait(void)
 {
-    must(qn_cuda_stream_wait(gpu.device, gpu.stream));
+    qn_must(qn_cuda_stream_wait(gpu.device, gpu.stream));
 }
 
 /* ---- Speed ---- */
@@ -143,26 +128,26 @@ double qn_gpu_seconds(void (*work)(void *context, size_t turn), void *context, s
 {
     qn_cuda_event begin, end;
     double seconds[RUNS], once = 0;
-    must(qn_cuda_event_create(gpu.device, &begin));
-    must(qn_cuda_event_create(gpu.device, &end));
+    qn_must(qn_cuda_event_create(gpu.device, &begin));
+    qn_must(qn_cuda_event_create(gpu.device, &end));
     for (size_t turn = 0; turn < n_turns; turn++)
         work(context, turn); /* compiled, loaded and warm */
     qn_gpu_wait();
     size_t rounds = 1;
     for (;;) {
         qn_cuda_graph *graph = NULL;
-        must(qn_cuda_capture_begin(gpu.device, gpu.stream));
+        qn_must(qn_cuda_capture_begin(gpu.device, gpu.stream));
         for (size_t round = 0; round < rounds; round++)
             for (size_t turn = 0; turn < n_turns; turn++)
                 work(context, turn);
-        must(qn_cuda_capture_end(gpu.device, gpu.stream, &graph));
+        qn_must(qn_cuda_capture_end(gpu.device, gpu.stream, &graph));
         for (int run = -1; run < RUNS; run++) { /* the first one uploads the graph */
-            must(qn_cuda_event_record(gpu.device, begin, gpu.stream));
-            must(qn_cuda_graph_launch(gpu.device, graph, gpu.stream));
-            must(qn_cuda_event_record(gpu.device, end, gpu.stream));
-            must(qn_cuda_event_wait(gpu.device, end));
+            qn_must(qn_cuda_event_record(gpu.device, begin, gpu.stream));
+            qn_must(qn_cuda_graph_launch(gpu.device, graph, gpu.stream));
+            qn_must(qn_cuda_event_record(gpu.device, end, gpu.stream));
+            qn_must(qn_cuda_event_wait(gpu.device, end));
             if (run >= 0)
-                must(qn_cuda_event_seconds(gpu.device, begin, end, &seconds[run]));
+                qn_must(qn_cuda_event_seconds(gpu.device, begin, end, &seconds[run]));
         }
         qn_cuda_graph_free(gpu.device, graph);
         qsort(seconds, RUNS, sizeof seconds[0], compare_doubles);
@@ -199,9 +184,9 @@ static void fill_with_noise(const qn_gpu_guarded *g)
     for (size_t i = 0; i < sizeof noise / sizeof *noise; i++)
         noise[i] = qn_random();
     qn_gpu_wait();
-    must(qn_cuda_upload(gpu.device, g->data, noise, sizeof noise, NULL, NULL));
+    qn_must(qn_cuda_upload(gpu.device, g->data, noise, sizeof noise, NULL, NULL));
     for (size_t done = sizeof noise; done < g->bytes; done *= 2)
-        must(qn_cuda_copy(gpu.device, gpu.stream, g->data + done, g->data, done < g->bytes - done ? done : g->bytes - done));
+        qn_must(qn_cuda_copy(gpu.device, gpu.stream, g->data + done, g->data, done < g->bytes - done ? done : g->bytes - done));
 }
 
 double qn_gpu_read_rate(void)
@@ -211,7 +196,7 @@ double qn_gpu_read_rate(void)
         qn_gpu_guarded from = qn_gpu_new(BYTES), to = qn_gpu_new(sizeof(uint32_t));
         fill_with_noise(&from);
         qn_peak_read read;
-        must(qn_peak_read_plan(to.data, from.data, BYTES, qn_cuda_get_info(gpu.device)->n_sms, &read));
+        qn_must(qn_peak_read_plan(to.data, from.data, BYTES, qn_cuda_get_info(gpu.device)->n_sms, &read));
         gpu.read_rate = BYTES / qn_gpu_seconds(read_all, &read, 1);
         qn_gpu_free(&from);
         qn_gpu_free(&to);

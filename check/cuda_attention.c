@@ -48,27 +48,9 @@ struct problem {
     uint32_t n_splits;
 };
 
-static void *room(size_t count, size_t size)
-{
-    void *memory = calloc(count ? count : 1, size);
-    if (!memory) {
-        fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
-        exit(1);
-    }
-    return memory;
-}
-
-static void must(qn_status status)
-{
-    if (status) {
-        fprintf(stderr, "quern-check: %s\n", qn_error_text());
-        exit(1);
-    }
-}
-
 static float *normal_floats(size_t n, float scale)
 {
-    float *x = room(n, sizeof *x);
+    float *x = qn_room(n, sizeof *x);
     qn_random_floats(x, n, scale);
     return x;
 }
@@ -83,7 +65,7 @@ static uint64_t on_gpu(struct problem *p, const void *data, size_t bytes)
 
 static uint16_t *normal_halves(size_t n)
 {
-    uint16_t *h = room(n, sizeof *h);
+    uint16_t *h = qn_room(n, sizeof *h);
     for (size_t i = 0; i < n; i++)
         h[i] = qn_f32_to_f16(qn_random_normal());
     return h;
@@ -91,7 +73,7 @@ static uint16_t *normal_halves(size_t n)
 
 static uint32_t *random_words(size_t n)
 {
-    uint32_t *w = room(n, sizeof *w);
+    uint32_t *w = qn_room(n, sizeof *w);
     for (size_t i = 0; i < n; i++)
         w[i] = (uint32_t)(qn_random() >> 16);
     return w;
@@ -100,7 +82,7 @@ static uint32_t *random_words(size_t n)
 /* Norms of rows whose dimensions are about 1: scores are then about 1, too, and attention is neither flat nor one key. */
 static float *random_scales(size_t n, size_t dim)
 {
-    float *x = room(n, sizeof *x);
+    float *x = qn_room(n, sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = sqrtf((float)dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000);
     return x;
@@ -136,8 +118,8 @@ static void make_cache(struct problem *p)
         p->values = random_words(rows * p->value_words);
         p->key_scales = random_scales(rows, dim);
         p->value_scales = random_scales(rows, dim);
-        must(qn_aura_codec_new(&p->key_codec, dim, s->key_bits, 1));
-        must(qn_aura_codec_new(&p->value_codec, dim, s->value_bits, 2));
+        qn_must(qn_aura_codec_new(&p->key_codec, dim, s->key_bits, 1));
+        qn_must(qn_aura_codec_new(&p->value_codec, dim, s->value_bits, 2));
     } else {
         p->keys = (uint32_t *)(void *)normal_halves(rows * dim);
         p->values = (uint32_t *)(void *)normal_halves(rows * dim);
@@ -190,15 +172,15 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
                                        .runs = s->runs,
                                        .n_sms = info->n_sms,
                                        .max_shared_bytes = info->max_shared_bytes };
-    must(qn_attention_gpu_check(&p->gpu_shape));
+    qn_must(qn_attention_gpu_check(&p->gpu_shape));
     p->n_splits = n_splits ? n_splits : qn_attention_gpu_splits(&p->gpu_shape, s->n_rows, s->capacity);
-    must(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, p->n_splits, &p->decode));
-    must(qn_attention_gpu_merge(&p->gpu_shape, s->n_rows, &p->merge));
+    qn_must(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, p->n_splits, &p->decode));
+    qn_must(qn_attention_gpu_merge(&p->gpu_shape, s->n_rows, &p->merge));
     make_cache(p);
     p->queries = normal_floats(queries * dim, 1);
     p->sinks = normal_floats(s->n_heads, 1);
     p->gates = normal_floats(2 * queries * dim, 1);
-    p->sessions = room(s->n_rows, sizeof *p->sessions);
+    p->sessions = qn_room(s->n_rows, sizeof *p->sessions);
     for (size_t i = 0; i < s->n_rows; i++)
         p->sessions[i] = (uint32_t)(s->n_rows - 1 - i);
     p->partials = qn_gpu_new(queries * p->n_splits * dim * sizeof(float));
@@ -353,7 +335,7 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
 {
     struct problem p;
     const size_t n = s->n_rows * s->n_heads * s->dim;
-    float *found = room(n, sizeof *found), *again = room(n, sizeof *again);
+    float *found = qn_room(n, sizeof *found), *again = qn_room(n, sizeof *again);
     struct errors errors = { 0 };
     double exact[QN_AURA_MAX_DIM];
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
@@ -400,11 +382,11 @@ static void prompt_new(struct prompt *t, const struct shape *s, uint32_t first, 
 {
     const size_t values = n * s->n_heads * s->dim;
     problem_new(&t->p, s, 0, qn_cuda_get_info(qn_gpu()));
-    must(qn_attention_gpu_prompt(&t->p.gpu_shape, n, &t->launch));
+    qn_must(qn_attention_gpu_prompt(&t->p.gpu_shape, n, &t->launch));
     t->n = n;
     t->queries = normal_floats(values, 1);
     t->gates = s->gates ? normal_floats(2 * values, 1) : NULL;
-    t->positions = room(n, sizeof *t->positions);
+    t->positions = qn_room(n, sizeof *t->positions);
     for (size_t i = 0; i < n; i++)
         t->positions[i] = first + (uint32_t)i;
     t->out = qn_gpu_new(values * sizeof(float));
@@ -437,7 +419,7 @@ static void check_prompt(const struct shape *s, uint32_t first, size_t n)
 {
     struct prompt t;
     const size_t n_queries = n * s->n_heads;
-    float *found = room(n_queries * s->dim, sizeof *found);
+    float *found = qn_room(n_queries * s->dim, sizeof *found);
     struct errors errors = { 0 };
     double exact[QN_AURA_MAX_DIM];
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + first + n);
@@ -510,8 +492,8 @@ static void bench_shape(const struct shape *one)
     p.decode.dependent = p.merge.dependent = true;
     const qn_attention_gpu_cache *cache = &p.decode_args.cache;
     const size_t key_bytes = cache->key_session, value_bytes = cache->value_session, scale_bytes = cache->scale_session;
-    struct timed timed = { .p = &p, .turns = room(n_turns, sizeof *timed.turns) };
-    qn_gpu_guarded *copies = room(n_turns, sizeof *copies);
+    struct timed timed = { .p = &p, .turns = qn_room(n_turns, sizeof *timed.turns) };
+    qn_gpu_guarded *copies = qn_room(n_turns, sizeof *copies);
     for (size_t i = 0; i < n_turns; i++) {
         copies[i] = qn_gpu_new(key_bytes + value_bytes + 2 * scale_bytes);
         timed.turns[i] = p.decode_args;
@@ -520,11 +502,11 @@ static void bench_shape(const struct shape *one)
         c->values = c->keys + key_bytes;
         c->key_scales = c->values + value_bytes;
         c->value_scales = c->key_scales + scale_bytes;
-        must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->keys, cache->keys, key_bytes));
-        must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->values, cache->values, value_bytes));
+        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->keys, cache->keys, key_bytes));
+        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->values, cache->values, value_bytes));
         if (one->key_bits != 16) {
-            must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->key_scales, cache->key_scales, scale_bytes));
-            must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
+            qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->key_scales, cache->key_scales, scale_bytes));
+            qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
         }
     }
     snprintf(variant, sizeof variant,

@@ -23,24 +23,6 @@ struct memory {
     size_t n;
 };
 
-static void must(qn_status status)
-{
-    if (status) {
-        fprintf(stderr, "quern-check: %s\n", qn_error_text());
-        exit(1);
-    }
-}
-
-static void *room(size_t count, size_t size)
-{
-    void *memory = calloc(count ? count : 1, size);
-    if (!memory) {
-        fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
-        exit(1);
-    }
-    return memory;
-}
-
 static uint64_t keep(struct memory *m, qn_gpu_guarded g)
 {
     if (m->n == MAX_GPU)
@@ -148,15 +130,15 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     struct memory m = { .n = 0 };
     qn_aura_codec *codec;
     qn_launch encode, decode;
-    float *rows = room(n_rows * dim, sizeof *rows), *scales = room(n_rows, sizeof *scales);
-    void *typed = room(n_rows * dim, size);
-    uint32_t *found = room(n_rows * words, sizeof *found);
+    float *rows = qn_room(n_rows * dim, sizeof *rows), *scales = qn_room(n_rows, sizeof *scales);
+    void *typed = qn_room(n_rows * dim, size);
+    uint32_t *found = qn_room(n_rows * words, sizeof *found);
     size_t neighbours = 0;
     qn_random_seed(dim * 100 + bits * 10 + (unsigned)dtype);
     qn_case_begin("aura", "cuda", "%zu rows of %zu in %u bits, type %d", n_rows, dim, bits, (int)dtype);
-    must(qn_aura_codec_new(&codec, dim, bits, 7));
-    must(qn_aura_gpu_encode(dim, bits, n_rows, &encode));
-    must(qn_aura_gpu_decode(dim, bits, n_rows, &decode));
+    qn_must(qn_aura_codec_new(&codec, dim, bits, 7));
+    qn_must(qn_aura_gpu_encode(dim, bits, n_rows, &encode));
+    qn_must(qn_aura_gpu_decode(dim, bits, n_rows, &decode));
     make_rows(rows, typed, dtype, n_rows, dim);
     const qn_gpu_guarded codes = qn_gpu_new(n_rows * words * 4), gpu_scales = qn_gpu_new(n_rows * 4);
     const qn_gpu_guarded back = qn_gpu_new(n_rows * dim * size);
@@ -223,14 +205,14 @@ static void check_seal(const qn_kernels *kernels, size_t dim, unsigned key_bits,
     struct memory m = { .n = 0 };
     qn_aura_codec *keys, *values;
     qn_launch launch;
-    uint16_t *half_keys = room(halves, 2), *half_values = room(halves, 2);
+    uint16_t *half_keys = qn_room(halves, 2), *half_values = qn_room(halves, 2);
     size_t neighbours[2] = { 0, 0 };
     qn_random_seed(dim * 100 + key_bits * 10 + value_bits + first_run);
     qn_case_begin("aura", "cuda runs", "runs %u to %zu, heads of %zu in %u and %u bits", first_run, first_run + n_runs - 1, dim,
                   key_bits, value_bits);
-    must(qn_aura_codec_new(&keys, dim, key_bits, 7));
-    must(qn_aura_codec_new(&values, dim, value_bits, 8));
-    must(qn_aura_gpu_seal(dim, key_bits, value_bits, n_runs, HEADS, &launch));
+    qn_must(qn_aura_codec_new(&keys, dim, key_bits, 7));
+    qn_must(qn_aura_codec_new(&values, dim, value_bits, 8));
+    qn_must(qn_aura_gpu_seal(dim, key_bits, value_bits, n_runs, HEADS, &launch));
     for (size_t i = 0; i < halves; i++) {
         half_keys[i] = qn_f32_to_f16(qn_random_normal() + 2);
         half_values[i] = qn_f32_to_f16(qn_random_normal());
@@ -258,9 +240,9 @@ static void check_seal(const qn_kernels *kernels, size_t dim, unsigned key_bits,
                                      .first_run = first_run,
                                      .n_open = N_OPEN };
     qn_gpu_launch(&launch, &args);
-    uint32_t *found_keys = room(HEADS * rows * key_words, 4), *found_values = room(HEADS * rows * value_words, 4);
-    float *found_key_scales = room(HEADS * rows, 4), *found_value_scales = room(HEADS * rows, 4),
-          *found_means = room(HEADS * dim, 4);
+    uint32_t *found_keys = qn_room(HEADS * rows * key_words, 4), *found_values = qn_room(HEADS * rows * value_words, 4);
+    float *found_key_scales = qn_room(HEADS * rows, 4), *found_value_scales = qn_room(HEADS * rows, 4),
+          *found_means = qn_room(HEADS * dim, 4);
     qn_gpu_read(&out_keys, found_keys);
     qn_gpu_read(&out_values, found_values);
     qn_gpu_read(&key_scales, found_key_scales);

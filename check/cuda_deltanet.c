@@ -21,18 +21,10 @@
 
 enum { HEAD_K = QN_GDN_HEAD_K, MAX_SEQUENCES = 6 };
 
-static void must(qn_status status)
-{
-    if (status == QN_OK)
-        return;
-    fprintf(stderr, "quern-check: %s\n", qn_error_text());
-    exit(1);
-}
-
 static float *floats(size_t n)
 {
     float *x;
-    must(qn_alloc(&x, n, sizeof *x, "quern-check"));
+    qn_must(qn_alloc(&x, n, sizeof *x, "quern-check"));
     return x;
 }
 
@@ -75,7 +67,7 @@ static void expect_close(const char *what, const float *found, const float *expe
 static uint16_t *to_bf16(float *x, size_t n)
 {
     uint16_t *h;
-    must(qn_alloc(&h, n, sizeof *h, "quern-check"));
+    qn_must(qn_alloc(&h, n, sizeof *h, "quern-check"));
     for (size_t i = 0; i < n; i++) {
         h[i] = qn_f32_to_bf16(x[i]);
         x[i] = qn_bf16_to_f32(h[i]);
@@ -136,7 +128,7 @@ static uint16_t *arrange(const struct rule *r, const uint16_t *const parts[3], c
     const size_t width = widths[0] + widths[1] + widths[2];
     size_t before = 0;
     uint16_t *all;
-    must(qn_alloc(&all, rows * width, sizeof *all, "quern-check"));
+    qn_must(qn_alloc(&all, rows * width, sizeof *all, "quern-check"));
     for (int p = 0; p < 3; before += widths[p++])
         for (size_t row = 0; row < rows; row++)
             memcpy(all + (r->joint ? row * width + before : rows * before + row * widths[p]), parts[p] + row * widths[p],
@@ -161,8 +153,8 @@ static void expected_rule(const struct rule *r, const float *q, const float *k, 
                                  .n_sequences = r->n_sequences,
                                  .cu_seqlens = { (void *)(uintptr_t)r->ends, QN_DTYPE_U32, r->n_sequences + 1 } };
     const size_t n_k = tokens * r->k_heads * HEAD_K, n_v = tokens * r->v_heads * r->head_v, n_gates = tokens * r->v_heads;
-    must(qn_gdn_step(&shape, view(q, n_k), view(k, n_k), view(v, n_v), view(g, n_gates), view(beta, n_gates),
-                     view(state, r->n_sequences * r->v_heads * r->head_v * HEAD_K), view(o, n_v)));
+    qn_must(qn_gdn_step(&shape, view(q, n_k), view(k, n_k), view(v, n_v), view(g, n_gates), view(beta, n_gates),
+                        view(state, r->n_sequences * r->v_heads * r->head_v * HEAD_K), view(o, n_v)));
 }
 
 static void launch_rule(const qn_gdn_chunk_args *args, size_t longest, bool chunks)
@@ -170,7 +162,7 @@ static void launch_rule(const qn_gdn_chunk_args *args, size_t longest, bool chun
     qn_launch launches[2];
     const qn_status status = chunks ? qn_gdn_gpu_chunk(args, longest, qn_cuda_get_info(qn_gpu())->max_shared_bytes, launches)
                                     : qn_gdn_gpu_recurrent(args, HEAD_K, true, launches);
-    must(status);
+    qn_must(status);
     qn_gpu_launch(&launches[0], args);
     if (chunks)
         qn_gpu_launch(&launches[1], args);
@@ -184,7 +176,7 @@ static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool ch
     uint16_t *o[2];
     float *state[2] = { floats(n_state), floats(n_state) }, *found = floats(n_o);
     for (int run = 0; run < 2; run++) {
-        must(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
+        qn_must(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
         qn_gpu_poison(&outputs[0]);
         qn_gpu_poison(&outputs[1]);
         launch_rule(args, longest, chunks);
@@ -379,8 +371,8 @@ static void expected_layer(struct layer *l)
     for (size_t tap = 0; tap < l->taps; tap++)
         for (size_t c = 0; c < l->width; c++)
             weights[c * l->taps + tap] = l->conv[tap * l->width + c];
-    must(qn_conv_scan(&conv, view(l->qkv, rows * l->width), view(weights, l->width * l->taps), (qn_view){ 0 }, (qn_view){ 0 },
-                      (qn_view){ 0 }, view(y, rows * l->width)));
+    qn_must(qn_conv_scan(&conv, view(l->qkv, rows * l->width), view(weights, l->width * l->taps), (qn_view){ 0 },
+                         (qn_view){ 0 }, (qn_view){ 0 }, view(y, rows * l->width)));
     for (size_t row = 0; row < rows; row++) {
         memcpy(q + row * keys, y + row * l->width, keys * sizeof *q);
         memcpy(k + row * keys, y + row * l->width + keys, keys * sizeof *k);
@@ -391,10 +383,11 @@ static void expected_layer(struct layer *l)
         }
     }
     memset(l->expected_state, 0, SESSIONS * n_state * sizeof *l->expected_state);
-    must(qn_gdn_step(&shape, view(q, rows * keys), view(k, rows * keys), view(v, rows * l->values), view(g, rows * l->v_heads),
-                     view(beta, rows * l->v_heads), view(l->expected_state, SESSIONS * n_state), view(o, rows * l->values)));
-    must(qn_gated_rms_norm(view(o, rows * l->values), view(l->gate, rows * l->values), view(l->norm, l->head_v),
-                           rows * l->v_heads, l->head_v, eps, view(o, rows * l->values)));
+    qn_must(qn_gdn_step(&shape, view(q, rows * keys), view(k, rows * keys), view(v, rows * l->values),
+                        view(g, rows * l->v_heads), view(beta, rows * l->v_heads), view(l->expected_state, SESSIONS * n_state),
+                        view(o, rows * l->values)));
+    qn_must(qn_gated_rms_norm(view(o, rows * l->values), view(l->gate, rows * l->values), view(l->norm, l->head_v),
+                              rows * l->v_heads, l->head_v, eps, view(o, rows * l->values)));
     const size_t repeat = l->v_heads / l->k_heads;
     for (size_t row = 0; row < rows; row++) /* heads in groups of those that share a key head */
         for (size_t h = 0; h < l->v_heads; h++)
@@ -494,7 +487,7 @@ static void run_step(const struct layer *l, size_t token)
                                     .scale = scale_of(l),
                                     .eps = eps };
     qn_launch launch;
-    must(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
+    qn_must(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
     launch.dependent = false; /* the launch ahead may have been of this layer */
     qn_gpu_launch(&launch, &args);
 }
@@ -568,15 +561,15 @@ static void run_piece(const struct layer *l, size_t begin, size_t n, bool chunks
                                         .grouped = true,
                                         .eps = eps };
         qn_launch launch;
-        must(qn_gdn_gpu_conv(&conv, l->head_k, l->head_v, n, chunks, &launch));
+        qn_must(qn_gdn_gpu_conv(&conv, l->head_k, l->head_v, n, chunks, &launch));
         qn_gpu_launch(&launch, &conv);
         if (chunks) {
             launch_rule(&rule, n, true);
         } else {
-            must(qn_gdn_gpu_recurrent(&rule, l->head_k, false, &launch));
+            qn_must(qn_gdn_gpu_recurrent(&rule, l->head_k, false, &launch));
             qn_gpu_launch(&launch, &rule);
         }
-        must(qn_gdn_gpu_norm(&norm, l->head_k, l->head_v, chunks, &launch));
+        qn_must(qn_gdn_gpu_norm(&norm, l->head_k, l->head_v, chunks, &launch));
         qn_gpu_launch(&launch, &norm);
     }
     qn_gpu_wait();
@@ -678,7 +671,7 @@ static qn_gpu_guarded random_bf16(size_t n)
     const size_t period = n < 1 << 20 ? n : 1 << 20;
     float *x = normal(period, 1);
     uint16_t *pattern = to_bf16(x, period), *all;
-    must(qn_alloc(&all, n, sizeof *all, "quern-check"));
+    qn_must(qn_alloc(&all, n, sizeof *all, "quern-check"));
     for (size_t i = 0; i < n; i++)
         all[i] = pattern[i % period];
     const qn_gpu_guarded g = qn_gpu_from(all, n * sizeof *all);
@@ -723,7 +716,7 @@ static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
                                   .normalize = true,
                                   .scale = 0.0884f } };
     static const char *const parts[] = { "prepare", "advance", "both" };
-    must(qn_gdn_gpu_chunk(&t.chunk, tokens, qn_cuda_get_info(qn_gpu())->max_shared_bytes, t.launches));
+    qn_must(qn_gdn_gpu_chunk(&t.chunk, tokens, qn_cuda_get_info(qn_gpu())->max_shared_bytes, t.launches));
     for (size_t part = 0; part < 3; part++) {
         char shape[64];
         t.first = part == 1;
@@ -762,7 +755,7 @@ static void bench_step(void)
     qn_gpu_guarded out = qn_gpu_new(VALUES * sizeof *x), memory = qn_gpu_new(LAYERS * memory_bytes);
     qn_gpu_guarded address = qn_gpu_from(&memory.data, sizeof memory.data), at = qn_gpu_from(&position, sizeof position);
     for (size_t layer = 0; layer < LAYERS; layer++)
-        must(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
+        qn_must(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
     struct timed t = { .step = { .qkv = values.data,
                                  .alpha = values.data,
                                  .beta = values.data,
@@ -787,7 +780,7 @@ static void bench_step(void)
                                  .scale = 0.0884f,
                                  .eps = eps },
                        .memory_bytes = memory_bytes };
-    must(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches[0]));
+    qn_must(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches[0]));
     qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers in turn", 2.0 * (double)state_bytes, "B",
                  qn_gpu_read_rate(), timed_step, &t, LAYERS);
     qn_free(x);

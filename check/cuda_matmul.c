@@ -233,24 +233,6 @@ struct gpu_weights {
     qn_gpu_guarded tiles;
 };
 
-/* Random blocks whose weights are ordinary numbers that a half can hold. */
-static void random_rows(const qn_type_info *type, uint8_t *rows, size_t bytes)
-{
-    float weights[256];
-    for (uint8_t *block = rows; block < rows + bytes; block += type->block_bytes) {
-        bool sound;
-        do {
-            for (size_t i = 0; i < type->block_bytes; i++)
-                block[i] = (uint8_t)qn_random();
-            sound = type->find_bad(block, 1) == 1;
-            if (sound)
-                type->decode(block, 1, weights);
-            for (size_t i = 0; sound && i < type->block_weights; i++)
-                sound = fabsf(weights[i]) < 100;
-        } while (!sound);
-    }
-}
-
 /* Rows to their tiles, through whatever form the kernels read. */
 static void pack(const struct gpu_weights *w, size_t part, size_t first_tile)
 {
@@ -286,7 +268,7 @@ static struct gpu_weights weights_new(const qn_type_info *type, size_t n_cols, s
     for (size_t i = 0; i < n_parts; i++) {
         w.n_rows[i] = n_rows[i];
         w.stored[i] = memory(n_rows[i], w.row_bytes);
-        random_rows(type, w.stored[i], n_rows[i] * w.row_bytes);
+        qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* which a half can hold */
         w.area.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
     }
     qn_must(qn_matmul_gpu_bytes(&w.area.tiles, w.area.n_tiles, n_cols, &bytes));

@@ -35,27 +35,9 @@ struct problem {
     size_t n_gpu;
 };
 
-static void must(qn_status status)
-{
-    if (status) {
-        fprintf(stderr, "quern-check: %s\n", qn_error_text());
-        exit(1);
-    }
-}
-
-static void *room(size_t count, size_t size)
-{
-    void *memory = calloc(count ? count : 1, size);
-    if (!memory) {
-        fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
-        exit(1);
-    }
-    return memory;
-}
-
 static float *floats(size_t n, float scale)
 {
-    float *x = room(n, sizeof *x);
+    float *x = qn_room(n, sizeof *x);
     qn_random_floats(x, n, scale);
     return x;
 }
@@ -130,8 +112,8 @@ static void compare(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, stride = s->gated ? 2 * dim : dim;
-    float *out = room(s->n_rows * s->n_heads * dim, sizeof *out);
-    uint16_t *keys = room(p->half_keys.bytes, 1), *values = room(p->half_values.bytes, 1);
+    float *out = qn_room(s->n_rows * s->n_heads * dim, sizeof *out);
+    uint16_t *keys = qn_room(p->half_keys.bytes, 1), *values = qn_room(p->half_values.bytes, 1);
     double expected[QN_AURA_MAX_DIM], bound[QN_AURA_MAX_DIM];
     qn_gpu_read(&p->out, out);
     qn_gpu_read(&p->half_keys, keys);
@@ -170,17 +152,17 @@ static void check_shape(const struct shape *s)
     qn_launch launch;
     const size_t dim = s->dim, half = s->n_rot / 2, stride = s->gated ? 2 * dim : dim;
     const size_t cache_rows = SESSIONS * s->n_kv_heads * (s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY);
-    double *frequencies = room(half, sizeof *frequencies);
+    double *frequencies = qn_room(half, sizeof *frequencies);
     qn_random_seed(dim * 10 + s->n_rows);
     qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, %zu turned, %zu rows from %u on%s%s%s%s", s->n_heads,
                   s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->runs ? ", runs" : "", s->gated ? ", gated" : "",
                   s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "");
     qn_kernels_init(&p.kernels, 0);
     if (s->runs) {
-        must(qn_aura_codec_new(&p.keys, dim, 4, 3));
-        must(qn_aura_codec_new(&p.values, dim, 4, 4));
+        qn_must(qn_aura_codec_new(&p.keys, dim, 4, 3));
+        qn_must(qn_aura_codec_new(&p.values, dim, 4, 4));
     }
-    must(qn_rope_gpu_heads(dim, s->runs, s->n_rows, s->n_heads, s->n_kv_heads, &launch));
+    qn_must(qn_rope_gpu_heads(dim, s->runs, s->n_rows, s->n_heads, s->n_kv_heads, &launch));
     p.queries = floats(s->n_rows * s->n_heads * stride, 2);
     p.k = floats(s->n_rows * s->n_kv_heads * dim, 2);
     p.v = floats(s->n_rows * s->n_kv_heads * dim, 2);
@@ -191,10 +173,10 @@ static void check_shape(const struct shape *s)
         p.v[1] = 1e9f; /* beyond a half */
         p.v[dim * s->n_kv_heads * (s->n_rows - 1) + 2] = NAN;
     }
-    p.cosines = room(s->n_rows * half, sizeof(float));
-    p.sines = room(s->n_rows * half, sizeof(float));
-    p.positions = room(s->n_rows, sizeof *p.positions);
-    p.sessions = room(s->n_rows, sizeof *p.sessions);
+    p.cosines = qn_room(s->n_rows * half, sizeof(float));
+    p.sines = qn_room(s->n_rows * half, sizeof(float));
+    p.positions = qn_room(s->n_rows, sizeof *p.positions);
+    p.sessions = qn_room(s->n_rows, sizeof *p.sessions);
     qn_rope_frequencies(1e7, 1, NULL, s->n_rot, frequencies);
     for (size_t row = 0; row < s->n_rows; row++) {
         p.positions[row] = s->first + (uint32_t)row;
@@ -214,9 +196,9 @@ static void check_shape(const struct shape *s)
                                               .sines = sines.data,
                                               .n_rot = (uint32_t)s->n_rot };
     qn_launch angles;
-    must(qn_rope_gpu_angles(s->n_rot, s->n_rows, &angles));
+    qn_must(qn_rope_gpu_angles(s->n_rot, s->n_rows, &angles));
     qn_gpu_launch(&angles, &angles_args);
-    float *found = room(s->n_rows * half, sizeof *found);
+    float *found = qn_room(s->n_rows * half, sizeof *found);
     const float *expected[2] = { p.cosines, p.sines };
     for (int i = 0; i < 2; i++) {
         qn_gpu_read(i ? &sines : &cosines, found);

@@ -77,6 +77,25 @@ float qn_random_normal(void)
     return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
 }
 
+void qn_must(qn_status status)
+{
+    if (status == QN_OK)
+        return;
+    fflush(stdout);
+    fprintf(stderr, "quern-check: %s\n", qn_error_text());
+    exit(1);
+}
+
+void *qn_room(size_t count, size_t size)
+{
+    void *memory = calloc(count ? count : 1, size);
+    if (memory)
+        return memory;
+    fflush(stdout);
+    fprintf(stderr, "quern-check: no memory for %zu elements of %zu\n", count, size);
+    exit(1);
+}
+
 void qn_random_floats(float *x, size_t n, float scale)
 {
     for (size_t i = 0; i < n; i++)

@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Random blocks: any codes are legal, scales must be ordinary numbers. For types whose fields are not scales alone, encode
- * random weights; without an encoder, draw bytes until the block is sound and its weights are of ordinary size. */
-static void random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks)
+/* Types whose fields are not scales alone need several draws until a block is sound. */
+void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks, float largest)
 {
     float weights[256];
     for (size_t b = 0; b < n_blocks; b++) {
@@ -22,17 +21,9 @@ static void random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_bl
             if (sound)
                 type->decode(block, 1, weights);
             for (size_t i = 0; sound && i < type->block_weights; i++)
-                sound = fabsf(weights[i]) < 1e6f;
+                sound = fabsf(weights[i]) < largest;
         } while (!sound);
     }
-}
-
-void qn_must(qn_status status)
-{
-    if (status == QN_OK)
-        return;
-    fprintf(stderr, "quern-check: %s\n", qn_error_text());
-    exit(1);
 }
 
 void qn_quantize_rows(const qn_matmul_kernels *kernels, qn_acts *acts, const float *x, size_t n_rows)
@@ -56,7 +47,7 @@ void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size
     /* Blocks have an even number of bytes, so files give them any even alignment; floats are aligned by their width. */
     const size_t shift = type->type == QN_TYPE_F32 ? 4 * qn_random_below(16) : 2 * qn_random_below(32);
     p->data = qn_guarded_new(n_rows * p->weights.row_bytes, shift);
-    random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights);
+    qn_random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights, 1e6f);
     p->weights.data = p->data.data;
     const unsigned forms = qn_act_form_of(type) == QN_ACT_FLOAT ? 1u << QN_ACT_FLOAT : (1u << QN_ACT_INT_FORMS) - 1;
     qn_must(qn_acts_create(&p->acts, n_tokens, n_cols, forms, fine));

@@ -6,8 +6,8 @@
 #include "check/check.h"
 #include "kernels/matmul/matmul.h"
 
-/* qn_must - end the program unless the status is QN_OK: what the checker allocates fails for the machine's sake alone. */
-void qn_must(qn_status status);
+/* qn_random_blocks - rows of a type: any codes, and weights that are ordinary numbers below `largest` in magnitude. */
+void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks, float largest);
 
 /* qn_quantize_rows - x [n_rows, n_cols] to rows 0 on of acts. */
 void qn_quantize_rows(const qn_matmul_kernels *kernels, qn_acts *acts, const float *x, size_t n_rows);

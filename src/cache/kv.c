@@ -186,30 +186,22 @@ void qn_kv_open_free(qn_kv_open *open)
 
 void qn_kv_open_copy(qn_kv_open *to, const qn_kv_open *from, const qn_kv *kv)
 {
-    to->from = from->from;
     if (to->halves)
         memcpy(to->halves, from->halves, run_halves(kv) * sizeof *to->halves);
 }
 
 void qn_kv_open_keep(qn_kv_open *open, const qn_kv *kv, size_t held)
 {
-    open->from = kv->open_from;
     if (open->halves)
         memcpy(open->halves, halves_of(kv, held), run_halves(kv) * sizeof *open->halves);
 }
 
 void qn_kv_open_take(const qn_kv_open *open, qn_kv *kv, size_t held)
 {
-    const uint32_t run = (uint32_t)((held - 1) / QN_KV_RUN);
     if (!open->halves)
         return;
     memcpy(halves_of(kv, held), open->halves, run_halves(kv) * sizeof *open->halves);
-    kv->open_from = run > open->from ? run : open->from;
-}
-
-bool qn_kv_open_reach(const qn_kv_open *open, size_t length)
-{
-    return !open->halves || holds(length, open->from);
+    kv->open_from = (uint32_t)((held - 1) / QN_KV_RUN);
 }
 
 /* ---- Parts ---- */

@@ -74,18 +74,16 @@ void qn_kv_copy(qn_kv *to, const qn_kv *from, size_t length);
 /* A copy of the halves of one run, which later positions would take the place of. */
 typedef struct qn_kv_open {
     uint16_t *halves; /* NULL: none yet, or a cache of halves */
-    uint32_t from;    /* open_from when the copy was made */
 } qn_kv_open;
 
 /* qn_kv_open_new - memory for one; free with qn_kv_open_free, which takes a zeroed struct too. */
 qn_status qn_kv_open_new(qn_kv_open *open, const qn_kv *kv);
 void qn_kv_open_free(qn_kv_open *open);
 
-/* qn_kv_open_keep - copy the run that the last of `held` > 0 positions is in; qn_kv_open_take - copy it back, from when the
- * cache was of `held` positions; qn_kv_open_reach - whether the cache can then go back to `length`, which is in the run. */
+/* qn_kv_open_keep - copy the run that the last of `held` > 0 positions is in, of a cache that keeps_last; qn_kv_open_take -
+ * copy it back, from when the cache was of `held` positions, so that it can go back to all lengths in the run. */
 void qn_kv_open_keep(qn_kv_open *open, const qn_kv *kv, size_t held);
 void qn_kv_open_take(const qn_kv_open *open, qn_kv *kv, size_t held);
-bool qn_kv_open_reach(const qn_kv_open *open, size_t length);
 
 /* qn_kv_open_copy - one copy into another of the same cache's sizes. */
 void qn_kv_open_copy(qn_kv_open *to, const qn_kv_open *from, const qn_kv *kv);

@@ -112,11 +112,6 @@ static qn_status mark_take(const qn_memory_mark *of, qn_memory *memory, size_t h
     return QN_OK;
 }
 
-static bool mark_covers(const qn_memory_mark *mark, size_t length)
-{
-    return qn_kv_open_reach(&((const cpu_mark *)mark)->open, length);
-}
-
 static qn_status mark_copy(qn_memory_mark *to, const qn_memory_mark *from, const qn_memory *memory)
 {
     qn_recurrent_copy(&((cpu_mark *)to)->recurrent, &((const cpu_mark *)from)->recurrent);
@@ -180,7 +175,6 @@ static const qn_memory_calls calls = {
     .mark_free = mark_free,
     .mark_keep = mark_keep,
     .mark_take = mark_take,
-    .mark_covers = mark_covers,
     .mark_copy = mark_copy,
     .read = memory_read,
     .fill = memory_fill,

@@ -45,13 +45,11 @@ typedef struct qn_memory_calls {
     qn_status (*copy)(qn_memory *to, const qn_memory *from, size_t length);
 
     /* A mark holds what later tokens would overwrite, for memories with recurrent layers alone. keep: what memory of `held` > 0
-     * tokens is; take: makes it so again, but for positions of the cache that are still there; covers: whether the cache can
-     * then go back to `length`, one of the open ones. */
+     * tokens is; take: makes it so again, but for positions of the cache that are still there. */
     qn_status (*mark_new)(const qn_memory *memory, qn_memory_mark **mark);
     void (*mark_free)(qn_memory_mark *mark);
     qn_status (*mark_keep)(qn_memory_mark *mark, const qn_memory *memory, size_t held);
     qn_status (*mark_take)(const qn_memory_mark *mark, qn_memory *memory, size_t held);
-    bool (*mark_covers)(const qn_memory_mark *mark, size_t length);
     qn_status (*mark_copy)(qn_memory_mark *to, const qn_memory_mark *from, const qn_memory *memory);
 
     /* All that `length` positions are, piece by piece, the same pieces for any capacity: read by `piece`, with zeros in place

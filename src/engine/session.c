@@ -184,7 +184,7 @@ static const qn_checkpoint *find_memory(const qn_session *session, uint32_t leng
         return present;
     for (uint32_t i = session->n_checkpoints; i-- > 0;) {
         const qn_checkpoint *checkpoint = &session->checkpoints[i];
-        if (covers(session, checkpoint->length, length) && calls->mark_covers(checkpoint->mark, length))
+        if (covers(session, checkpoint->length, length))
             return checkpoint;
     }
     return NULL;

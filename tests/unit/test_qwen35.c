@@ -475,7 +475,8 @@ struct conversation {
 static void begin(const struct fixture *x, struct conversation *c, uint32_t seed)
 {
     *c = (struct conversation){ .seed = seed };
-    must(qn_kv_create(&c->kv, &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, 1, HEAD }, CONTEXT, 1, (qn_kv_codecs){ 0 }));
+    must(qn_kv_create(&c->kv, &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, 1, HEAD }, CONTEXT, 1,
+                      (qn_kv_codecs){ 0 }));
     must(qn_recurrent_create(&c->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
 }
 

@@ -1,7 +1,7 @@
 /* Real vocabularies: the ids that Hugging Face's tokenisers give, for the texts that llama.cpp's vocabularies come with and for
  * the golden ones of tools/make_tokenizer_golden.py. The vocabularies are not in the repository: those of llama.cpp are looked
- * for in the folder that QN_SHARED names, SmolLM2 is the file that QN_SMOLLM2 names, or what tools/fetch_smollm2.py has fetched. What is
- * absent is skipped; with nothing there the test ends with 77. */
+ * for in the folder that QN_SHARED names, SmolLM2 is the file that QN_SMOLLM2 names, or what tools/fetch_smollm2.py has
+ * fetched. What is absent is skipped; with nothing there the test ends with 77. */
 #include "text/chat.h"
 #include "text/tokenizer.h"
 

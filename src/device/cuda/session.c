@@ -332,12 +332,6 @@ static qn_status mark_take(const qn_memory_mark *of, qn_memory *memory, size_t h
     return qn_cuda_stream_wait(m->model->cuda, m->stream);
 }
 
-static bool mark_covers(const qn_memory_mark *of, size_t length)
-{
-    const cuda_mark *mark = (const cuda_mark *)of;
-    return !mark->of->attention.runs || holds(length, mark->open_from);
-}
-
 static qn_status mark_copy(qn_memory_mark *to, const qn_memory_mark *from, const qn_memory *memory)
 {
     const qn_cuda_memory *m = mine_const(memory);
@@ -418,7 +412,6 @@ static const qn_memory_calls calls = {
     .mark_free = mark_free,
     .mark_keep = mark_keep,
     .mark_take = mark_take,
-    .mark_covers = mark_covers,
     .mark_copy = mark_copy,
     .read = memory_read,
     .fill = memory_fill,

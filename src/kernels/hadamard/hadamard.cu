@@ -1,30 +1,7 @@
 // Block Walsh-Hadamard transform: a tile in registers, distances inside a warp's 128 values by shuffles, the others after one
 // exchange through shared memory. The order of distances is that of the reference, so that the bits are, too.
+#include "kernels/butterflies.cuh"
 #include "kernels/hadamard/hadamard_cuda.h"
-
-// Butterflies between registers, at a distance in registers.
-template <int distance, int count> QN_DEVICE void butterflies(float *v)
-{
-#pragma unroll
-    for (int i = 0; i < count; i++) {
-        if (i & distance)
-            continue;
-        const float a = v[i], b = v[i + distance];
-        v[i] = a + b;
-        v[i + distance] = a - b;
-    }
-}
-
-// Butterflies between lanes: the lower lane keeps the sum, the upper one the difference.
-QN_DEVICE void lane_butterflies(float *v, int distance)
-{
-    const bool upper = threadIdx.x & distance;
-#pragma unroll
-    for (int i = 0; i < QN_HADAMARD_EACH; i++) {
-        const float other = __shfl_xor_sync(QN_ALL_LANES, v[i], distance);
-        v[i] = upper ? other - v[i] : v[i] + other;
-    }
-}
 
 // A value's place in the tile: by fours, as a thread reads them, and side by side over the threads.
 QN_DEVICE uint32_t place_by_fours(int i)
@@ -71,13 +48,13 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_SM_THREADS 
     for (int i = 0; i < QN_HADAMARD_EACH; i++)
         v[i] = __uint_as_float(__float_as_uint(v[i]) ^ flips >> i << 31);
     if (a.n > 1)
-        butterflies<1, QN_HADAMARD_EACH>(v);
+        qn_butterflies<1, QN_HADAMARD_EACH>(v);
     if (a.n > 2)
-        butterflies<2, QN_HADAMARD_EACH>(v);
+        qn_butterflies<2, QN_HADAMARD_EACH>(v);
 #pragma unroll
     for (int distance = 1; distance < QN_WARP; distance *= 2)
         if (a.n > 4 * distance)
-            lane_butterflies(v, distance);
+            qn_lane_butterflies<QN_HADAMARD_EACH>(v, distance);
     // Sixteen values a thread that lie 128 apart: what is left of the tile is between them.
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_EACH; i += 4)
@@ -87,13 +64,13 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_SM_THREADS 
     for (int i = 0; i < QN_HADAMARD_EACH; i++)
         v[i] = exchange[place_side_by_side(i)];
     if (a.n > QN_HADAMARD_THREADS)
-        butterflies<1, QN_HADAMARD_EACH>(v);
+        qn_butterflies<1, QN_HADAMARD_EACH>(v);
     if (a.n > 2 * QN_HADAMARD_THREADS)
-        butterflies<2, QN_HADAMARD_EACH>(v);
+        qn_butterflies<2, QN_HADAMARD_EACH>(v);
     if (a.n > 4 * QN_HADAMARD_THREADS)
-        butterflies<4, QN_HADAMARD_EACH>(v);
+        qn_butterflies<4, QN_HADAMARD_EACH>(v);
     if (a.n > 8 * QN_HADAMARD_THREADS)
-        butterflies<8, QN_HADAMARD_EACH>(v);
+        qn_butterflies<8, QN_HADAMARD_EACH>(v);
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_EACH; i++) {
         const uint32_t at = place_side_by_side(i);
@@ -112,15 +89,15 @@ template <int tiles> QN_DEVICE void far(const qn_hadamard_far_args &a)
 #pragma unroll
     for (int i = 0; i < tiles; i++)
         v[i] = a.y[first + at + i * QN_HADAMARD_TILE];
-    butterflies<1, tiles>(v);
+    qn_butterflies<1, tiles>(v);
     if (tiles > 2)
-        butterflies<2, tiles>(v);
+        qn_butterflies<2, tiles>(v);
     if (tiles > 4)
-        butterflies<4, tiles>(v);
+        qn_butterflies<4, tiles>(v);
     if (tiles > 8)
-        butterflies<8, tiles>(v);
+        qn_butterflies<8, tiles>(v);
     if (tiles > 16)
-        butterflies<16, tiles>(v);
+        qn_butterflies<16, tiles>(v);
 #pragma unroll
     for (int i = 0; i < tiles; i++) {
         const uint32_t place = at + i * QN_HADAMARD_TILE;

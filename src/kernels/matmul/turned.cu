@@ -1,6 +1,7 @@
 // A token's row, rotated, into what products read. The transform is in registers: distances inside a thread's values, then over
 // the lanes of a warp, and after one exchange through shared memory between the four warps; then a warp has runs of 32 side by
 // side, which is how they are quantised.
+#include "kernels/butterflies.cuh"
 #include "kernels/matmul/turned_cuda.h"
 
 enum {
@@ -22,28 +23,6 @@ QN_DEVICE int codes_of_run(float x, float *scale, int *sum)
     *scale = finite ? (zero ? 0 : largest * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
     *sum = __reduce_add_sync(QN_ALL_LANES, code);
     return code;
-}
-
-template <int distance> QN_DEVICE void butterflies(float *v)
-{
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (i & distance)
-            continue;
-        const float a = v[i], b = v[i + distance];
-        v[i] = a + b;
-        v[i + distance] = a - b;
-    }
-}
-
-QN_DEVICE void lane_butterflies(float *v, int distance)
-{
-    const bool upper = threadIdx.x & distance;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const float other = __shfl_xor_sync(QN_ALL_LANES, v[i], distance);
-        v[i] = upper ? other - v[i] : v[i] + other;
-    }
 }
 
 #if QN_OP == QN_ACTS_NORM
@@ -110,17 +89,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_matmul_turned(const __g
         v[4 * i + 3] = value_of(x[i].w, other[i].w, scale) * sign[i].w;
     }
 
-    butterflies<1>(v);
-    butterflies<2>(v);
+    qn_butterflies<1, EACH>(v);
+    qn_butterflies<2, EACH>(v);
 #if QN_BLOCK >= 1024
-    butterflies<4>(v);
+    qn_butterflies<4, EACH>(v);
 #endif
 #if QN_BLOCK >= 2048
-    butterflies<8>(v);
+    qn_butterflies<8, EACH>(v);
 #endif
 #pragma unroll
     for (int distance = 1; distance < QN_WARP; distance *= 2)
-        lane_butterflies(v, distance);
+        qn_lane_butterflies<EACH>(v, distance);
 #pragma unroll
     for (int i = 0; i < FOURS; i++)
         ((float4 *)(exchange + threadIdx.x * EACH))[i] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
@@ -129,8 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_matmul_turned(const __g
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         v[i] = exchange[i % 4 * OF_WARP + i / 4 * THREADS + threadIdx.x];
-    butterflies<1>(v);
-    butterflies<2>(v);
+    qn_butterflies<1, EACH>(v);
+    qn_butterflies<2, EACH>(v);
 
     const uint32_t in_words = lane / 16 * 4 + lane % 4;
 #pragma unroll
