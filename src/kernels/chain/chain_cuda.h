@@ -1,0 +1,185 @@
+/* A token's operations, one after another, in one launch: a grid of one block an SM walks an array of stages. Shared by C and
+ * CUDA.
+ *
+ * Launched one by one, the operations of a token spend more time between each other than on their weights. Here weights stream
+ * through a ring in shared memory that does not stop between stages: while blocks wait for each other, what the next product
+ * reads is on its way. Blocks meet at the end of every stage.
+ *
+ * A product is shared out by columns and rows: slice s is slice_chunks chunks of 256 columns, and its slice_blocks blocks share
+ * the tiles of 16 rows. So a block makes the activations of a single slice, itself, from what the stage before has left, and
+ * what it leaves are sums over its slice: PARTS, [n_slices][stride] floats, which the stages that read them add up in rising
+ * order. What is normalised is divided by its norm only there: a slice's sum of squares is kept beside its parts
+ * (qn_chain_parts.squares), because only all slices together know the norm.
+ *
+ *   number i of parts p = f * (p.data[i] + p.data[p.stride + i] + ... n_parts of them)
+ *   f = 1 where there are no squares, else 1 / sqrt((squares[0] + squares[1] + ... n_squares) / n_cols + eps)
+ *
+ * Which stages follow which is device/cuda/chain.c's. Data that a stage writes and a later one of the same launch reads is not
+ * read through the constant cache (no ld.global.nc, __ldg, or const __restrict__).
+ *
+ * Sums are in an order that depends on shapes and on the number of blocks alone: the same bits from run to run. */
+#ifndef QN_KERNELS_CHAIN_CHAIN_CUDA_H
+#define QN_KERNELS_CHAIN_CHAIN_CUDA_H
+
+#include "kernels/kv_cuda.h"
+#include "kernels/matmul/matmul_cuda.h"
+
+enum {
+    QN_CHAIN_THREADS = 512,
+    QN_CHAIN_MOST_SLICES = 64,
+    QN_CHAIN_MOST_COLS = 4096, /* of a slice */
+    QN_CHAIN_OUTS = 4,
+    QN_CHAIN_MOST_SPLITS = 32 /* of a key-value head's positions */
+};
+
+typedef struct qn_chain_parts {
+    QN_GPU(const float) data;    /* [n_parts][stride] */
+    QN_GPU(const float) squares; /* [n_squares], or none */
+    uint32_t n_parts, stride, n_squares, n_cols;
+    float eps;
+} qn_chain_parts;
+
+/* ---- Products ---- */
+
+/* What the columns of a product are. Column c of:
+ *
+ *   PLAIN   x[c]
+ *   NORM    (x[c] + from[c]) * weight[c], not yet divided by the norm: x[c] + from[c] goes to x_out and its square, over a
+ *           slice, to squares (the first block of each slice writes both)
+ *   SWIGLU  silu(from[row + c]) * from[row2 + c]
+ *   GATED   a Gated DeltaNet layer's heads: x[i] / sqrt(mean of the head's x^2 + eps) * weight[i % head] * silu(from[row + i]),
+ *           heads of `head` values; i = c, or with `grouped` head k*rep + r of the columns is head r*n_k_heads + k
+ *   MERGED  attention's parts (x: partials, maxima), merged, and with `gated` times the sigmoid of from[row + 2*h*head + head +
+ * d] for value d of head h
+ *
+ * then, where `rotation` is not 0, times signs[c] (if there are any) and through a normalised Walsh-Hadamard transform in
+ * blocks of `rotation` columns; then int8 by the rule of matmul.h, a scale for each 32. Columns beyond n_cols are zeros. */
+typedef enum qn_chain_make { QN_CHAIN_PLAIN, QN_CHAIN_NORM, QN_CHAIN_SWIGLU, QN_CHAIN_GATED, QN_CHAIN_MERGED } qn_chain_make;
+
+typedef struct qn_chain_product {
+    uint32_t make;   /* qn_chain_make */
+    uint32_t n_cols; /* a multiple of 32; with a rotation, of it */
+    QN_GPU(const float) x;
+    QN_GPU(float) x_out;
+    QN_GPU(float) squares; /* [n_slices] */
+    QN_GPU(const float) weight;
+    QN_GPU(const float) signs;
+    QN_GPU(const float) maxima; /* MERGED */
+    qn_chain_parts from;        /* n_parts 0: nothing is added, gated, or gates */
+    uint32_t row, row2;         /* in `from` */
+    uint32_t rotation;          /* 0, or a power of two from 32 to 1024; a slice has whole blocks of it */
+    uint32_t head, n_heads, n_k_heads, grouped, gated, n_splits;
+    float eps; /* GATED */
+    /* Weights: an area of tiles of QN_BITS and QN_SCALES (matmul_cuda.h). */
+    QN_GPU(const uint8_t) weights;
+    uint32_t n_tiles, n_chunks;
+    uint32_t slice_chunks, n_slices, slice_blocks; /* n_slices * slice_blocks is at most the number of blocks */
+    QN_GPU(float) out;                             /* [n_slices][n_tiles * 16] */
+    /* A few more rows of the same columns, whose weights are halves (tiles of 16 bits): not rotated, and not quantised, the
+     * columns are rounded to halves. half_tiles 0: none. */
+    QN_GPU(const uint8_t) halves;
+    QN_GPU(float) half_out; /* [n_slices][half_tiles * 16] */
+    uint32_t half_tiles;
+} qn_chain_product;
+
+/* ---- Gated DeltaNet: convolution, norms of keys and queries, gates, delta rule (deltanet_cuda.h: qn_gdn_step) ---- */
+
+/* Heads of 128 by 128. A unit is 64 values of a value head; unit u is for block u modulo the number of blocks. */
+typedef struct qn_chain_delta {
+    qn_chain_parts qkv, alpha, beta;       /* alpha, beta: number `row` + head */
+    uint32_t qkv_row, alpha_row, beta_row; /* in them */
+    QN_GPU(const float) conv;              /* [taps][width] */
+    QN_GPU(const float) bias;              /* [v_heads] */
+    QN_GPU(const float) factor;            /* [v_heads] */
+    QN_GPU(float) out;                     /* [v_heads][128]: of each value head, not normalised, not gated */
+    uint64_t state_offset, inputs_offset;  /* in the session's memory, as of qn_gdn_step */
+    uint32_t k_heads, v_heads, taps;
+    float scale;
+} qn_chain_delta;
+
+/* ---- Attention of one row over a cache of halves ---- */
+
+/* Queries and keys are normalised, where there are weights for it, and turned; key and value go into the cache at the row's
+ * position, as qn_rope_heads puts them there; then scores and sums over all positions up to it, as qn_attention_decode leaves
+ * them (attention_cuda.h) but in natural powers: maxima[head][split][2] are m and the sum of e^(score - m), partials
+ * [head][split][head_dim]. A split with no position has l = 0 and nothing in partials.
+ *
+ * A unit is a split of a key-value head; unit u is for block u. n_kv_heads * n_splits is at most the number of blocks. The unit
+ * that has the row's position computes key and value itself, and every unit its queries. */
+typedef struct qn_chain_attention {
+    qn_chain_parts qkv;
+    uint32_t q_row, k_row, v_row; /* in qkv: query head h at q_row + h * query_stride */
+    uint32_t query_stride;        /* head_dim, or 2 * head_dim where gates follow */
+    uint32_t head_dim;            /* 64, 128 or 256 */
+    uint32_t n_heads, n_kv_heads, n_rot, interleaved, n_splits;
+    QN_GPU(const float) query_weight; /* [head_dim], or none */
+    QN_GPU(const float) key_weight;
+    QN_GPU(const float) cosines; /* [n_rot/2] of the row */
+    QN_GPU(const float) sines;
+    qn_attention_gpu_cache cache;
+    QN_GPU(float) partials;
+    QN_GPU(float) maxima;
+    float eps, scale;
+} qn_chain_attention;
+
+/* ---- Floats for whatever follows the launch ---- */
+
+/* out[i] = from[row + i], with `x`, x[i] + from[row + i], for i below n_rows. */
+typedef struct qn_chain_store {
+    qn_chain_parts from;
+    struct {
+        QN_GPU(float) out;
+        QN_GPU(const float) x; /* or none; not a buffer that is written here at other places */
+        uint32_t row, n_rows;
+    } outs[QN_CHAIN_OUTS];
+    uint32_t n_outs;
+} qn_chain_store;
+
+typedef enum qn_chain_kind { QN_CHAIN_PRODUCT, QN_CHAIN_DELTA, QN_CHAIN_ATTENTION, QN_CHAIN_STORE } qn_chain_kind;
+
+typedef struct qn_chain_stage {
+    uint32_t kind;         /* qn_chain_kind */
+    uint32_t next_product; /* index of the first product after this stage; n_stages: none */
+    union {
+        qn_chain_product product;
+        qn_chain_delta delta;
+        qn_chain_attention attention;
+        qn_chain_store store;
+    } u;
+} qn_chain_stage;
+
+/* qn_chain - grid n_blocks, QN_CHAIN_THREADS threads. Defines: QN_BITS, QN_SCALES (of all products' tiles), QN_STAGES (steps of
+ * weights in flight for each warp). */
+typedef struct qn_chain_args {
+    QN_GPU(const qn_chain_stage) stages; /* [n_stages] */
+    QN_GPU(uint32_t) meeting;            /* zeros before the first launch; each leaves zeros */
+    QN_GPU(const uint32_t) positions;    /* the row's */
+    QN_GPU(const uint64_t) memory;       /* address of the session's recurrent layers */
+    uint32_t n_stages, first_product;
+} qn_chain_args;
+
+#ifndef __CUDACC__
+
+#include "base/status.h"
+
+/* The device, as far as launches depend on it (fields of qn_cuda_info). */
+typedef struct qn_chain_gpu {
+    uint32_t n_sms, max_shared_bytes;
+} qn_chain_gpu;
+
+/* qn_chain_gpu_takes - whether such tiles can be a chain's, on such a device. */
+bool qn_chain_gpu_takes(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles);
+
+/* qn_chain_gpu_share - how an area's product is shared out: sets slice_chunks, n_slices and slice_blocks of `product`, whose
+ * n_tiles, n_chunks, n_cols and rotation are set. QN_ERR_UNSUPPORTED where no way fits (a rotation that is no power of two from
+ * 32 to 1024, sums that do not fit in shared memory). */
+qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_chain_product *product);
+
+/* qn_chain_gpu_launch - its launch. */
+qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out);
+
+/* qn_chain_gpu_meeting_bytes - what args.meeting takes. */
+size_t qn_chain_gpu_meeting_bytes(size_t n_stages);
+
+#endif
+#endif
