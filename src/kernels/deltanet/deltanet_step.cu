@@ -6,6 +6,7 @@
 //
 // A state's row (a value's keys) belongs to four lanes, which hold runs of 4 keys in turn: so a warp reads 8 rows in pieces of
 // 64 bytes, all of them on their way at once, and a sum over keys is two exchanges.
+#include "kernels/delta.cuh"
 #include "kernels/deltanet/deltanet_cuda.h"
 
 #ifndef QN_HEAD_K
@@ -20,6 +21,8 @@ typedef uint16_t element;
 #else
 typedef float element;
 #endif
+
+static_assert(QN_GDN_MAX_TAPS <= QN_DELTA_MAX_TAPS, "the convolution of a token takes as many taps as that of several");
 
 #define LANES QN_GDN_ROW_LANES
 #define RUNS (QN_HEAD_K / (4 * LANES)) // of 4 keys in a lane
@@ -47,91 +50,6 @@ QN_DEVICE element from_float(float x)
 }
 #endif
 
-QN_DEVICE float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-QN_DEVICE float decay_of(float alpha, float bias, float factor)
-{
-    const float x = alpha + bias;
-    return (x > 20.0f ? x : log1pf(expf(x))) * factor;
-}
-
-QN_DEVICE float dot(float4 x, float4 y, float sum)
-{
-    return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
-}
-
-QN_DEVICE float lanes_sum(float x)
-{
-#pragma unroll
-    for (int distance = 1; distance < LANES; distance *= 2)
-        x += __shfl_xor_sync(QN_ALL_LANES, x, distance);
-    return x;
-}
-
-// Of key vectors in shared memory, the sums that a token needs.
-struct key_sums {
-    float q_norm, k_norm, kq;
-};
-
-// Every warp computes them for itself; q and k as they come from the convolution.
-QN_DEVICE key_sums sums_of(const float *q, const float *k, bool normalize)
-{
-    const uint32_t lane = threadIdx.x % QN_WARP;
-    float qq = 0, kk = 0, kq = 0;
-    for (uint32_t i = lane; i < QN_HEAD_K; i += QN_WARP) {
-        qq = fmaf(q[i], q[i], qq);
-        kk = fmaf(k[i], k[i], kk);
-        kq = fmaf(k[i], q[i], kq);
-    }
-    key_sums s;
-    s.q_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(qq) + 1e-6f) : 1.0f;
-    s.k_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(kk) + 1e-6f) : 1.0f;
-    s.kq = qn_warp_sum(kq) * s.q_norm * s.k_norm;
-    return s;
-}
-
-// A token through a row of the state: S = e^g S + v' k^T with v' = beta (v - e^g S k), and the row's S q. S q is taken from the
-// old state, as the new one's is e^g S q + v' (k q).
-QN_DEVICE float step_row(float4 s[RUNS], const float *q, const float *k, const key_sums &sums, float decay, float beta, float v)
-{
-    const uint32_t lane = threadIdx.x % LANES;
-    float recalled = 0, read = 0;
-#pragma unroll
-    for (int i = 0; i < RUNS; i++) {
-        recalled = dot(s[i], *(const float4 *)(k + (i * LANES + lane) * 4), recalled);
-        read = dot(s[i], *(const float4 *)(q + (i * LANES + lane) * 4), read);
-    }
-    recalled = lanes_sum(recalled) * (sums.k_norm * decay);
-    read = lanes_sum(read) * (sums.q_norm * decay);
-    const float corrected = beta * (v - recalled), times = corrected * sums.k_norm;
-#pragma unroll
-    for (int i = 0; i < RUNS; i++) {
-        const float4 key = *(const float4 *)(k + (i * LANES + lane) * 4);
-        s[i].x = fmaf(times, key.x, decay * s[i].x);
-        s[i].y = fmaf(times, key.y, decay * s[i].y);
-        s[i].z = fmaf(times, key.z, decay * s[i].z);
-        s[i].w = fmaf(times, key.w, decay * s[i].w);
-    }
-    return fmaf(corrected, sums.kq, read);
-}
-
-QN_DEVICE void load_state_row(float4 s[RUNS], const float *row)
-{
-#pragma unroll
-    for (int i = 0; i < RUNS; i++)
-        s[i] = row ? *(const float4 *)(row + (i * LANES + threadIdx.x % LANES) * 4) : make_float4(0, 0, 0, 0);
-}
-
-QN_DEVICE void store_state_row(float *row, const float4 s[RUNS])
-{
-#pragma unroll
-    for (int i = 0; i < RUNS; i++)
-        *(float4 *)(row + (i * LANES + threadIdx.x % LANES) * 4) = s[i];
-}
-
 // ---- One token of each session: convolution, norms, gates, delta rule, gated norm ----
 
 #define STEP_THREADS (QN_HEAD_V < 128 ? QN_HEAD_V * LANES : 128 * LANES)
@@ -141,18 +59,6 @@ QN_DEVICE void store_state_row(float *row, const float4 s[RUNS])
 struct step_memory {
     __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V], o[QN_HEAD_V];
 };
-
-// A channel's convolution and SiLU; inputs of positions before this one are in the session's ring.
-QN_DEVICE float convolve(const qn_gdn_step_args &a, const float *ring, uint32_t position, float x, uint32_t width,
-                         uint32_t channel)
-{
-    float sum = 0;
-    for (uint32_t back = a.taps - 1; back > 0; back--)
-        if (back <= position)
-            sum = fmaf(a.conv[(a.taps - 1 - back) * width + channel], ring[(position - back) % a.taps * width + channel], sum);
-    sum = fmaf(a.conv[(a.taps - 1) * width + channel], x, sum);
-    return sum * sigmoid(sum);
-}
 
 // A block for a value head (x) and a row (y).
 extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __grid_constant__ qn_gdn_step_args a)
@@ -169,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
 #pragma unroll
     for (int p = 0; p < PASSES; p++) {
         const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
-        load_state_row(s[p], position && value < QN_HEAD_V ? state + value * QN_HEAD_K : nullptr);
+        qn_delta_load_row<LANES, RUNS>(s[p], position && value < QN_HEAD_V ? state + value * QN_HEAD_K : nullptr);
     }
     qn_wait_for_previous();
     qn_let_next_begin();
@@ -178,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
         const uint32_t channel = i < QN_HEAD_K       ? k_head * QN_HEAD_K + i
                                  : i < 2 * QN_HEAD_K ? keys + k_head * QN_HEAD_K + i - QN_HEAD_K
                                                      : 2 * keys + head * QN_HEAD_V + i - 2 * QN_HEAD_K;
-        const float x = input[channel], y = convolve(a, ring, position, x, width, channel);
+        const float past = qn_delta_convolve_past(a.conv, ring, position, a.taps, width, channel), x = input[channel];
+        const float y = qn_delta_convolve(past, a.conv[(a.taps - 1) * width + channel], x);
         if (i >= 2 * QN_HEAD_K || head < a.k_heads) // one of the heads that share a key head
             ring[position % a.taps * width + channel] = x;
         if (i < QN_HEAD_K)
@@ -188,17 +95,17 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
         else
             m.v[i - 2 * QN_HEAD_K] = y;
     }
-    const float g = decay_of(a.alpha[(size_t)row * a.alpha_stride + head], a.bias[head], a.factor[head]);
-    const float decay = expf(fminf(g, 0.0f)), beta = sigmoid(a.beta[(size_t)row * a.beta_stride + head]);
+    const float g = qn_delta_decay(a.alpha[(size_t)row * a.alpha_stride + head], a.bias[head], a.factor[head]);
+    const float decay = expf(fminf(g, 0.0f)), beta = qn_delta_sigmoid(a.beta[(size_t)row * a.beta_stride + head]);
     __syncthreads();
-    const key_sums sums = sums_of(m.q, m.k, true);
+    const qn_delta_keys sums = qn_delta_keys_of<QN_HEAD_K>(m.q, m.k, true);
 #pragma unroll
     for (int p = 0; p < PASSES; p++) {
         const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
         const bool there = value < QN_HEAD_V;
-        const float o = step_row(s[p], m.q, m.k, sums, decay, beta, there ? m.v[value] : 0.0f) * a.scale;
+        const float o = qn_delta_row<LANES, RUNS>(s[p], m.q, m.k, sums, decay, beta, there ? m.v[value] : 0.0f) * a.scale;
         if (there) {
-            store_state_row(state + value * QN_HEAD_K, s[p]);
+            qn_delta_store_row<LANES, RUNS>(state + value * QN_HEAD_K, s[p]);
             if (threadIdx.x % LANES == 0)
                 m.o[value] = o;
         }
@@ -211,14 +118,13 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
     const uint32_t repeat = a.v_heads / a.k_heads, place = a.grouped ? k_head * repeat + head / a.k_heads : head;
     for (uint32_t i = warp * QN_WARP + lane; i < QN_HEAD_V; i += STEP_THREADS) {
         const float z = a.gate[(size_t)row * a.gate_stride + head * QN_HEAD_V + i];
-        a.out[(size_t)row * a.out_stride + place * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * sigmoid(z));
+        a.out[(size_t)row * a.out_stride + place * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * qn_delta_sigmoid(z));
     }
 }
 
 // ---- Several tokens of a sequence ----
 
 #define CONV_ROWS QN_GDN_CONV_ROWS
-#define MAX_TAPS QN_GDN_MAX_TAPS
 
 // A block for a head of q, of k or of v (x), CONV_ROWS tokens (y) and a sequence (z); a thread for a channel.
 extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args a)
@@ -236,9 +142,9 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
     for (uint32_t i = threadIdx.x; i < channels; i += blockDim.x) {
         const uint32_t channel = offset + i;
         const float *input = a.qkv + (size_t)first * a.qkv_stride + channel;
-        float weights[MAX_TAPS], window[MAX_TAPS]; // of tokens 0, 1, … back; zeros beyond the taps
+        float weights[QN_GDN_MAX_TAPS], window[QN_GDN_MAX_TAPS]; // of tokens 0, 1, … back; zeros beyond the taps
 #pragma unroll
-        for (uint32_t back = 0; back < MAX_TAPS; back++) {
+        for (uint32_t back = 0; back < QN_GDN_MAX_TAPS; back++) {
             const bool there = back < a.taps;
             weights[back] = there ? a.conv[(a.taps - 1 - back) * width + channel] : 0.0f;
             window[back] = !there || back == 0        ? 0.0f
@@ -250,11 +156,11 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
             float sum = 0;
             window[0] = input[(size_t)row * a.qkv_stride];
 #pragma unroll
-            for (int back = MAX_TAPS - 1; back >= 0; back--)
+            for (int back = QN_GDN_MAX_TAPS - 1; back >= 0; back--)
                 sum = fmaf(weights[back], window[back], sum);
-            ((element *)a.out)[(size_t)(first + row) * a.out_stride + channel] = from_float(sum * sigmoid(sum));
+            ((element *)a.out)[(size_t)(first + row) * a.out_stride + channel] = from_float(sum * qn_delta_sigmoid(sum));
 #pragma unroll
-            for (int back = MAX_TAPS - 1; back > 0; back--)
+            for (int back = QN_GDN_MAX_TAPS - 1; back > 0; back--)
                 window[back] = window[back - 1];
         }
         // The block that has read the ring writes it.
@@ -265,8 +171,8 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
         for (uint32_t row = begin + threadIdx.x; row < end; row += blockDim.x) {
             const uint32_t v_head = head - 2 * a.k_heads;
             const size_t at = first + row, to = at * a.v_heads + v_head;
-            a.g[to] = decay_of(a.alpha[at * a.alpha_stride + v_head], a.bias[v_head], a.factor[v_head]);
-            a.beta[to] = sigmoid(a.strength[at * a.beta_stride + v_head]);
+            a.g[to] = qn_delta_decay(a.alpha[at * a.alpha_stride + v_head], a.bias[v_head], a.factor[v_head]);
+            a.beta[to] = qn_delta_sigmoid(a.strength[at * a.beta_stride + v_head]);
         }
 }
 
@@ -295,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
                                        : nullptr;
     float *final = a.memory ? qn_gdn_state_of(a, sequence) : a.final ? a.final + sequence * all : nullptr;
     float4 s[RUNS];
-    load_state_row(s, initial && there ? initial + at : nullptr);
+    qn_delta_load_row<LANES, RUNS>(s, initial && there ? initial + at : nullptr);
     for (uint32_t begin = 0; begin < n; begin += RECURRENT_TOKENS) {
         const uint32_t tokens = n - begin < RECURRENT_TOKENS ? n - begin : RECURRENT_TOKENS;
         __syncthreads();
@@ -318,16 +224,16 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
         }
         __syncthreads();
         for (uint32_t token = 0; token < tokens; token++) {
-            const key_sums sums = sums_of(m.q[token], m.k[token], a.normalize);
-            const float o =
-                step_row(s, m.q[token], m.k[token], sums, m.decay[token], m.beta[token], m.v[token][threadIdx.x / LANES]) *
-                a.scale;
+            const qn_delta_keys sums = qn_delta_keys_of<QN_HEAD_K>(m.q[token], m.k[token], a.normalize);
+            const float o = qn_delta_row<LANES, RUNS>(s, m.q[token], m.k[token], sums, m.decay[token], m.beta[token],
+                                                      m.v[token][threadIdx.x / LANES]) *
+                            a.scale;
             if (there && threadIdx.x % LANES == 0)
                 ((element *)a.o)[(size_t)(first + begin + token) * a.o_stride + head * a.head_v + value] = from_float(o);
         }
     }
     if (final && there)
-        store_state_row(final + at, s);
+        qn_delta_store_row<LANES, RUNS>(final + at, s);
 }
 
 // A warp for a row's head: x blocks of 4 warps, y rows.
@@ -353,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(4 * QN_WARP) qn_gdn_norm(const __gr
         const uint32_t at = i * QN_WARP + lane;
         if (at < QN_HEAD_V) {
             const float z = a.gate[row * a.gate_stride + head * QN_HEAD_V + at];
-            a.out[row * a.out_stride + place * QN_HEAD_V + at] = x[i] * factor * a.norm[at] * (z * sigmoid(z));
+            a.out[row * a.out_stride + place * QN_HEAD_V + at] = x[i] * factor * a.norm[at] * (z * qn_delta_sigmoid(z));
         }
     }
 }
