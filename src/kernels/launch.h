@@ -32,6 +32,7 @@ typedef struct qn_launch {
     uint32_t args_bytes;   /* sizeof the argument struct */
     bool dependent;        /* may begin before the kernel ahead of it in the stream has ended; then the kernel itself waits
                               (qn_wait_for_previous) before it reads what that one writes, or writes what that one reads */
+    bool cooperative;      /* blocks wait for each other: refused where the device cannot hold all of them at the same time */
 } qn_launch;
 
 #endif

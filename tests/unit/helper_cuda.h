@@ -32,7 +32,7 @@ static struct {
     /* what it was asked to do */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     int shared_set, last_shared, shares_set;
-    bool last_dependent;
+    bool last_dependent, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
     unsigned last_grid[3];
     char image[512]; /* of the last module, behind what makes it a cubin */
@@ -439,8 +439,12 @@ static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_functio
     FAKE_TRY("cuLaunchKernelEx");
     assert_null(extra);
     fake_count(&fake.launches, 1);
-    fake.last_dependent = config->n_attributes == 1 && config->attributes[0].id == QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION &&
-                          config->attributes[0].value.allowed == 1;
+    fake.last_dependent = fake.last_cooperative = false;
+    for (unsigned i = 0; i < config->n_attributes; i++) {
+        const qn_cu_launch_attribute *attribute = &config->attributes[i];
+        fake.last_dependent |= attribute->id == QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION && attribute->value.on == 1;
+        fake.last_cooperative |= attribute->id == QN_CU_LAUNCH_COOPERATIVE && attribute->value.on == 1;
+    }
     memcpy(fake.last_args, parameters[0], sizeof fake.last_args);
     memcpy(fake.last_grid, config->grid, sizeof fake.last_grid);
     return 0;

@@ -287,6 +287,11 @@ static void test_launch(void **unused)
     other.shared_bytes = 48 << 10;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
     assert_true(fake.last_dependent);
+    assert_false(fake.last_cooperative);
+    other.cooperative = true;
+    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_true(fake.last_dependent && fake.last_cooperative);
+    other.cooperative = false;
     assert_int_equal(fake.loads, 1);
     assert_int_equal(fake.shared_set, 0); /* every kernel may have so much */
     for (int i = 0; i < 2; i++) {
