@@ -75,10 +75,11 @@ typedef struct qn_chain_product {
     uint32_t n_tiles, n_chunks;
     uint32_t slice_chunks, n_slices, slice_blocks; /* n_slices * slice_blocks is at most the number of blocks */
     QN_GPU(float) out;                             /* [n_slices][n_tiles * 16] */
-    /* A few more rows of the same columns, whose weights are halves (tiles of 16 bits): not rotated, and not quantised, the
-     * columns are rounded to halves. half_tiles 0: none. */
+    /* A few more rows of the same columns, whose weights are halves (tiles of 16 bits). The columns that they meet are floats,
+     * neither rotated nor quantised. A slice's blocks share out its chunks one by one, so there is a part for each chunk
+     * (qn_chain_parts.n_parts is n_chunks for whoever reads them). half_tiles 0: none. */
     QN_GPU(const uint8_t) halves;
-    QN_GPU(float) half_out; /* [n_slices][half_tiles * 16] */
+    QN_GPU(float) half_out; /* [n_chunks][half_tiles * 16] */
     uint32_t half_tiles;
 } qn_chain_product;
 
