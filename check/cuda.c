@@ -1,7 +1,7 @@
 /* The device under test: memory with guards, launches that must work, times. */
 #include "check/cuda.h"
 
-#include "kernels/peak/peak_cuda.h"
+#include "device/cuda/read_rate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,38 +169,10 @@ size_t qn_gpu_turns(size_t bytes_of_a_turn)
     return bytes_of_a_turn ? 2 * cache / bytes_of_a_turn + 2 : 1; /* least recently used first, and then some */
 }
 
-static void read_all(void *context, size_t turn)
-{
-    const qn_peak_read *read = context;
-    (void)turn;
-    qn_gpu_launch(&read->launch, &read->args);
-}
-
-/* Bytes as weights have them: memory of one value throughout can be read faster. Some noise, and then the double of it each
- * time. */
-static void fill_with_noise(const qn_gpu_guarded *g)
-{
-    static uint64_t noise[1 << 13];
-    for (size_t i = 0; i < sizeof noise / sizeof *noise; i++)
-        noise[i] = qn_random();
-    qn_gpu_wait();
-    qn_must(qn_cuda_upload(gpu.device, g->data, noise, sizeof noise, NULL, NULL));
-    for (size_t done = sizeof noise; done < g->bytes; done *= 2)
-        qn_must(qn_cuda_copy(gpu.device, gpu.stream, g->data + done, g->data, done < g->bytes - done ? done : g->bytes - done));
-}
-
 double qn_gpu_read_rate(void)
 {
-    enum { BYTES = 1 << 30 };
-    if (gpu.read_rate == 0) {
-        qn_gpu_guarded from = qn_gpu_new(BYTES), to = qn_gpu_new(sizeof(uint32_t));
-        fill_with_noise(&from);
-        qn_peak_read read;
-        qn_must(qn_peak_read_plan(to.data, from.data, BYTES, qn_cuda_get_info(gpu.device)->n_sms, &read));
-        gpu.read_rate = BYTES / qn_gpu_seconds(read_all, &read, 1);
-        qn_gpu_free(&from);
-        qn_gpu_free(&to);
-    }
+    if (gpu.read_rate == 0)
+        qn_must(qn_cuda_read_rate(gpu.device, gpu.stream, &gpu.read_rate));
     return gpu.read_rate;
 }
 

@@ -1,11 +1,12 @@
-/* quern bench: tokens a second for a prompt and for decoding, each beside the read bandwidth measured between its repetitions.
- */
+/* quern bench: tokens a second for a prompt and for decoding, each beside the read bandwidth of the machine or of the GPU,
+ * measured between its repetitions. */
 #include "cli/bench_bandwidth.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
 
 #include "base/memory.h"
+#include "engine/read_rate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,6 @@ struct bench {
     const char *format;
     const char *kv;     /* of the session, which may not be what was asked for */
     const char *device; /* of the model */
-    bool on_cpu;
 };
 
 /* One line of the result. */
@@ -34,8 +34,8 @@ static const char purpose[] = "Measures reading a prompt (ppN) and decoding toke
                               "tokens of context. Each test runs\n"
                               "-r times; the table and the JSON give median, least and greatest rate, the bytes that decoding "
                               "one token reads at that depth, and\n"
-                              "the read bandwidth of the machine with as many threads, measured between the repetitions (on "
-                              "the CPU alone). JSON is one object a test and line.";
+                              "the read bandwidth of the machine with as many threads, or of the GPU, measured between the "
+                              "repetitions. JSON is one object a test and line.";
 
 static const char *const formats[] = { "table", "json", NULL };
 
@@ -142,9 +142,25 @@ static void print_json(const struct bench *bench, struct test *test, int n_threa
     printf("\"peak_rss_bytes\":%llu}\n", (unsigned long long)qn_peak_rss());
 }
 
+/* What reads: a model's device, or as many threads in a process of its own. */
+struct limit {
+    qn_model *model;
+    qn_bandwidth *threads;
+    int n_threads;
+    bool on_cpu;
+};
+
+static bool measure_limit(const struct limit *limit, double *rate)
+{
+    if (!limit->on_cpu)
+        return qn_model_read_rate(limit->model, rate) == QN_OK;
+    *rate = qn_bandwidth_measure(limit->threads, limit->n_threads);
+    return true;
+}
+
 /* All repetitions of one test on a session that holds `depth` tokens. */
 static int run_test(const struct bench *bench, struct test *test, qn_session *session, const qn_token *tokens, float *logits,
-                    qn_bandwidth *bandwidth, int n_threads)
+                    const struct limit *limit)
 {
     const size_t n = (size_t)bench->repetitions;
     qn_progress progress;
@@ -153,18 +169,17 @@ static int run_test(const struct bench *bench, struct test *test, qn_session *se
     for (size_t i = 0; i < n && status == QN_EXIT_DONE; i++) {
         if (!qn_progress_update(&progress, i, n))
             status = QN_EXIT_FAILED;
-        else if ((test->rates[i] = repeat(session, test, tokens, (uint32_t)bench->depth, logits)) < 0)
+        else if ((test->rates[i] = repeat(session, test, tokens, (uint32_t)bench->depth, logits)) < 0 ||
+                 !measure_limit(limit, &test->bandwidths[i]))
             status = QN_EXIT_FAILED;
-        else
-            test->bandwidths[i] = bench->on_cpu ? qn_bandwidth_measure(bandwidth, n_threads) : 0;
     }
     qn_progress_end(&progress);
     if (status)
         return qn_cli_fail();
     if (strcmp(bench->format, "json") == 0)
-        print_json(bench, test, n_threads);
+        print_json(bench, test, limit->n_threads);
     else
-        print_table_line(bench, test, n_threads);
+        print_table_line(bench, test, limit->n_threads);
     qn_out_flush(); /* a result is there as soon as it is known; a failure is main's to report */
     return QN_EXIT_DONE;
 }
@@ -180,7 +195,7 @@ static bool fill_to_depth(qn_session *session, const qn_token *tokens, size_t de
     return status == QN_OK;
 }
 
-static int run_tests(const struct bench *bench, qn_session *session, const qn_model_info *info, qn_bandwidth *bandwidth)
+static int run_tests(const struct bench *bench, qn_session *session, const qn_model_info *info, const struct limit *limit)
 {
     const size_t n_prompt = (size_t)bench->n_prompt, n_generate = (size_t)bench->n_generate, depth = (size_t)bench->depth;
     const size_t longest = n_prompt > n_generate ? n_prompt : n_generate;
@@ -208,8 +223,8 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
         snprintf(test->name, sizeof test->name, "%s%zu", decode ? "tg" : "pp", test->n_tokens);
         /* States are read by every token, and written by every 64th, or on a GPU by every one. */
         test->bytes_per_token =
-            info->bytes_per_token + cache_bytes + info->recurrent_bytes + info->recurrent_bytes / (bench->on_cpu ? 64 : 1);
-        status = run_test(bench, test, session, tokens + depth, logits, bandwidth, info->n_threads);
+            info->bytes_per_token + cache_bytes + info->recurrent_bytes + info->recurrent_bytes / (limit->on_cpu ? 64 : 1);
+        status = run_test(bench, test, session, tokens + depth, logits, limit);
     }
     qn_free(tokens);
     qn_free(logits);
@@ -238,8 +253,10 @@ int qn_cli_bench(int argc, char **argv)
         qn_signals_session(session);
         bench.kv = qn_session_kv(session);
         bench.device = info.device;
-        bench.on_cpu = strcmp(info.device, "cpu") == 0;
-        status = run_tests(&bench, session, &info, &bandwidth);
+        const struct limit limit = {
+            .model = model, .threads = &bandwidth, .n_threads = info.n_threads, .on_cpu = strcmp(info.device, "cpu") == 0
+        };
+        status = run_tests(&bench, session, &info, &limit);
         qn_signals_session(NULL);
     }
     qn_session_free(session);

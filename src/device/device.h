@@ -82,6 +82,10 @@ typedef struct qn_device_calls {
     /* Weights [data, ...) of the plan's products go to where the device reads them; *taken says whether there were any, so that
      * they need not stay where they are. Before the first step, for all there are. NULL where a device reads them in place. */
     qn_status (*upload)(qn_device *device, const uint8_t *data, bool *taken);
+
+    /* Bytes a second that the device reads of its memory, measured now: what decoding is held against. NULL where that depends
+     * on how many threads read. */
+    qn_status (*read_rate)(qn_device *device, double *rate);
 } qn_device_calls;
 
 struct qn_device {

@@ -1,5 +1,6 @@
 /* Which devices there are, by name; and the CPU as one of them. */
 #include "engine/internal.h"
+#include "engine/read_rate.h"
 
 #include "base/memory.h"
 #include "cache/memory.h"
@@ -88,4 +89,14 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
     /* Without a GPU, or for a model that its kernels do not know, the CPU. */
     const qn_status status = open_cuda(model, params, ordinal);
     return status == QN_ERR_UNSUPPORTED ? open_cpu(model) : status;
+}
+
+qn_status qn_model_read_rate(qn_model *model, double *rate)
+{
+    if (!model->device || !model->device->calls->read_rate)
+        return qn_fail(QN_ERR_UNSUPPORTED, "no read rate: the model runs on the CPU, or not at all");
+    pthread_mutex_lock(&model->lock);
+    const qn_status status = model->device->calls->read_rate(model->device, rate);
+    pthread_mutex_unlock(&model->lock);
+    return status;
 }

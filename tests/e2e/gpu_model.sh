@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Models on a GPU, where there is one: logits within 4e-2 of the CPU's for all tokens at once and one by one, the same bits twice,
-# and sessions that are saved go on there and nowhere else.
+# sessions that are saved go on there and nowhere else, and a benchmark knows how fast the GPU reads.
 . "$(dirname "$0")/lib_cli.sh"
 
 export XDG_CACHE_HOME=$work/cache
@@ -56,5 +56,10 @@ quern run -m "$parrot" -p "once upon a" -n 8 --temp 0 --device cuda --save "$wor
 quern run -m "$parrot" -p "and then" -n 8 --temp 0 --device cuda --load "$work/session"
 [ $status -eq 0 ] || fail 'run --load on the GPU'
 refuses 1 'was saved with its model on cuda' run -m "$parrot" -p "and then" -n 8 --device cpu --load "$work/session"
+
+# The rate that decoding is held against is measured on the device: no GPU that runs this reads less than 50 GB/s, or more than 50 TB/s.
+quern bench -m "$golden/qwen35.q1_0.gguf" -p 8 -n 4 -r 2 --device cuda --format json
+[ $status -eq 0 ] || fail 'bench on the GPU'
+[ "$(grep -cE '"device":"cuda:0".*"bytes_per_token":[1-9][0-9]*,"read_gb_per_s":[0-9]{2,5}\.[0-9]+,' "$work/out")" -eq 2 ] || fail 'bench on the GPU: no read rate'
 
 finish

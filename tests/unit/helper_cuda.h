@@ -29,6 +29,7 @@ static struct {
     int fails_after;     /* so many of them succeed first */
     bool no_param_info;
     bool update_fails; /* a graph cannot be updated */
+    size_t available;  /* bytes of memory; 0: 79 GiB */
     /* what it was asked to do */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     int shared_set, last_shared, shares_set;
@@ -165,7 +166,7 @@ static qn_cu_result fake_synchronize(void)
 static qn_cu_result fake_memory_info(size_t *available, size_t *total)
 {
     FAKE_TRY("cuMemGetInfo");
-    *available = (size_t)79 << 30;
+    *available = fake.available ? fake.available : (size_t)79 << 30;
     *total = (size_t)80 << 30;
     return 0;
 }

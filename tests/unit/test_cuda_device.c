@@ -3,6 +3,8 @@
 #include "helper_cuda.h"
 
 #include "base/memory.h"
+#include "device/cuda/read_rate.h"
+#include "kernels/peak/peak_cuda.h"
 
 #include <stdio.h>
 
@@ -15,9 +17,10 @@ static const struct {
 static const qn_gpu_cubin cubins[] = {
     { "room/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
     { "room/a.cu", "", "sm_89", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "peak/peak.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
 };
 
-static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 2, .compiler = "nvcc of the test" };
+static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 3, .compiler = "nvcc of the test" };
 static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
 
 static qn_cuda *open_with(const qn_cuda_driver *driver)
@@ -414,6 +417,39 @@ static void test_real_driver(void **unused)
     }
 }
 
+/* A quarter of what is free, eight times in the quarter of a second that the fake driver says everything takes; and whichever
+ * call fails, nothing is kept. */
+static void test_read_rate(void **unused)
+{
+    (void)unused;
+    enum { MIB = 1 << 20 };
+    static const char *const calls[] = { "cuMemGetInfo",  "cuMemAlloc",       "cuEventCreate",      "cuMemcpyDtoDAsync",
+                                         "cuEventRecord", "cuLaunchKernelEx", "cuEventSynchronize", "cuEventElapsedTime" };
+    qn_cuda *device = open_with(fake_driver());
+    double rate = 0;
+    fake.available = 4 * MIB + 12345;
+    assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_OK);
+    assert_true(rate == 8.0 * MIB / 0.25);
+    qn_peak_read_args args;
+    memcpy(&args, fake.last_args, sizeof args);
+    assert_int_equal(args.n_pieces, MIB / 16);
+    fake.available = 1000;
+    assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_MEMORY);
+    qn_cuda_close(device);
+    fake_expect_empty();
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int after = 0; after < 2; after++) {
+            device = open_with(fake_driver());
+            fake.available = 4 * MIB;
+            fake.fails = calls[i];
+            fake.fails_after = after && strcmp(calls[i], "cuMemGetInfo") != 0;
+            assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_IO);
+            assert_non_null(strstr(qn_error_text(), calls[i]));
+            qn_cuda_close(device);
+            fake_expect_empty();
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_older),
         cmocka_unit_test(test_archs),
         cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_read_rate),
         cmocka_unit_test(test_real_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

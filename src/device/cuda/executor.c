@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "device/cuda/model.h"
+#include "device/cuda/read_rate.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -178,12 +179,18 @@ static qn_status device_upload(qn_device *device, const uint8_t *data, bool *tak
     return qn_cuda_weights_upload(mine(device), data, taken);
 }
 
+static qn_status device_read_rate(qn_device *device, double *rate)
+{
+    return qn_cuda_read_rate(mine(device)->cuda, mine(device)->stream, rate);
+}
+
 static const qn_device_calls calls = {
     .free = device_free,
     .reserve = device_reserve,
     .run = device_run,
     .memory_new = qn_cuda_session_new,
     .upload = device_upload,
+    .read_rate = device_read_rate,
 };
 
 static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *params)
