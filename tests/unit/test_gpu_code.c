@@ -83,8 +83,34 @@ static void test_real_compilers(void **unused)
         skip();
 }
 
+/* Every source, by its first pipeline, with NVRTC: what nvcc compiles, it may refuse. */
+static void test_nvrtc(void **unused)
+{
+    (void)unused;
+    const qn_gpu_code *code = qn_gpu_code_built_in();
+    for (size_t i = 0; i < code->n_pipelines; i++) {
+        const qn_gpu_pipeline *p = &code->pipelines[i];
+        const qn_gpu_file *list[QN_GPU_MAX_FILES];
+        qn_gpu_unit unit = { .files = list, .defines = p->defines, .arch = "sm_90a" };
+        char compiler[QN_COMPILER_MAX];
+        void *cubin;
+        size_t bytes;
+        if (i > 0 && !strcmp(p->source, code->pipelines[i - 1].source))
+            continue;
+        assert_int_equal(qn_gpu_code_files(code, p->source, list, &unit.n_files), QN_OK);
+        if (qn_nvrtc_compile(NULL, &unit, &cubin, &bytes, compiler) != QN_OK) {
+            if (strstr(qn_error_text(), "no NVRTC") || strstr(qn_error_text(), "--gpu-architecture"))
+                skip();
+            fail_msg("%s %s: %s", p->source, p->defines, qn_error_text());
+        }
+        assert_memory_equal(cubin, "\177ELF", 4);
+        free(cubin);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_carried), cmocka_unit_test(test_real_compilers) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_carried), cmocka_unit_test(test_real_compilers),
+                                        cmocka_unit_test(test_nvrtc) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

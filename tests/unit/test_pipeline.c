@@ -283,7 +283,8 @@ static void test_nvrtc(void **unused)
     struct look l = look(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_string_equal(l.image, "nvrtc|kernels/room/a.cu|" SOURCE "|kernels/room/a_cuda.h|" HEADER
-                                 "|kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|-DQN_N=1|-DQN_M=2|");
+                                 "|kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|"
+                                 "--device-as-default-execution-space|-DQN_N=1|-DQN_M=2|");
     l = look(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_CACHE, "NVRTC 99.7");
     assert_int_equal(n_runs(), 0);

@@ -115,16 +115,17 @@ qn_status qn_nvrtc_compile(const char *library, const qn_gpu_unit *unit, void **
     struct nvrtc n = { 0 };
     int major = 0, minor = 0;
     char arch[48], *defines = NULL;
-    const char *options[QN_GPU_MAX_DEFINES + 2] = { arch, "--std=c++17" };
+    /* Without the last one, NVRTC 13.0 takes a generic lambda of a kernel for a function of the host, and refuses it. */
+    const char *options[QN_GPU_MAX_DEFINES + 3] = { arch, "--std=c++17", "--device-as-default-execution-space" };
     size_t n_defines;
     *cubin = NULL;
     QN_TRY(load(library, &n));
     QN_TRY(check(&n, n.nvrtcVersion(&major, &minor), "nvrtcVersion"));
     snprintf(compiler, QN_COMPILER_MAX, "NVRTC %d.%d", major, minor);
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", unit->arch);
-    qn_status status = qn_gpu_options(unit->defines, &defines, options + 2, QN_GPU_MAX_DEFINES, &n_defines);
+    qn_status status = qn_gpu_options(unit->defines, &defines, options + 3, QN_GPU_MAX_DEFINES, &n_defines);
     if (!status)
-        status = compile_with(&n, unit, options, n_defines + 2, cubin, bytes);
+        status = compile_with(&n, unit, options, n_defines + 3, cubin, bytes);
     free(defines);
     return status;
 }
