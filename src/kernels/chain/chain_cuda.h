@@ -29,6 +29,9 @@ enum {
     QN_CHAIN_MOST_SLICES = 64,
     QN_CHAIN_MOST_COLS = 4096, /* of a slice */
     QN_CHAIN_OUTS = 4,
+    /* Shared memory: what the walk keeps, what a stage may use, and weights. */
+    QN_CHAIN_CONTROL = 4096,
+    QN_CHAIN_SCRATCH = 32 << 10,
     QN_CHAIN_MOST_SPLITS = 32 /* of a key-value head's positions */
 };
 
@@ -172,15 +175,15 @@ typedef struct qn_chain_gpu {
 bool qn_chain_gpu_takes(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles);
 
 /* qn_chain_gpu_share - how an area's product is shared out: sets slice_chunks, n_slices and slice_blocks of `product`, whose
- * n_tiles, n_chunks, n_cols and rotation are set. QN_ERR_UNSUPPORTED where no way fits (a rotation that is no power of two from
+ * n_tiles, n_chunks, n_cols, rotation and half_tiles are set. QN_ERR_UNSUPPORTED where no way fits (a rotation that is no power of two from
  * 32 to 1024, sums that do not fit in shared memory). */
 qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_chain_product *product);
 
 /* qn_chain_gpu_launch - its launch. */
 qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out);
 
-/* qn_chain_gpu_meeting_bytes - what args.meeting takes. */
-size_t qn_chain_gpu_meeting_bytes(size_t n_stages);
+/* What args.meeting takes. */
+enum { QN_CHAIN_MEETING_BYTES = 4 };
 
 #endif
 #endif

@@ -1,0 +1,97 @@
+/* The launch of a chain, and how its products are shared out over blocks. */
+#include "kernels/chain/chain_cuda.h"
+
+/* Tiles of a chunk that are a step of a warp's weights: GROUP of chain.cu. `stages` is the define QN_STAGES. */
+struct variant {
+    uint32_t bits, n_scales, group, stages;
+    const char *defines;
+};
+
+static const struct variant variants[] = {
+    { 1, 2, 4, 5, "-DQN_BITS=1 -DQN_SCALES=2 -DQN_STAGES=5" },
+    { 2, 4, 2, 5, "-DQN_BITS=2 -DQN_SCALES=4 -DQN_STAGES=5" },
+    { 2, 2, 2, 5, "-DQN_BITS=2 -DQN_SCALES=2 -DQN_STAGES=5" },
+};
+
+static uint32_t shared_bytes(const struct variant *v)
+{
+    const uint32_t step = v->group * (v->bits * QN_TILE_SET + v->n_scales * 2 * QN_TILE_ROWS);
+    return QN_CHAIN_CONTROL + QN_CHAIN_SCRATCH + QN_CHAIN_THREADS / 32 * v->stages * step;
+}
+
+static const struct variant *variant_of(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles)
+{
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+        if (variants[i].bits == tiles->bits && variants[i].n_scales == tiles->n_scales && !tiles->has_offset &&
+            shared_bytes(&variants[i]) <= gpu->max_shared_bytes)
+            return &variants[i];
+    return NULL;
+}
+
+bool qn_chain_gpu_takes(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles)
+{
+    return variant_of(gpu, tiles) != NULL;
+}
+
+/* What a block of a product has in its stage's shared memory (product_stage of chain.cu). */
+static uint64_t scratch_bytes(const qn_chain_product *p, uint32_t slice_chunks, uint32_t block_tiles)
+{
+    const uint64_t floats = (uint64_t)slice_chunks * QN_TILE_COLS * sizeof(float), sums_of_halves = QN_CHAIN_THREADS / 32 * 64;
+    const uint64_t sums = (uint64_t)slice_chunks * block_tiles * QN_TILE_ROWS * sizeof(float);
+    return (uint64_t)slice_chunks * QN_ACTS_ROW_CHUNK + (p->half_tiles ? floats + sums_of_halves : 0) +
+           (p->rotation && floats > sums ? floats : sums);
+}
+
+/* Cycles, about: those of the weights of the block that has most, of making its columns, and of adding up its parts later. */
+static uint64_t cost_of(const qn_matmul_tiles *tiles, uint32_t slice_chunks, uint32_t n_slices, uint32_t block_tiles)
+{
+    const uint64_t rounds = ((uint64_t)slice_chunks * QN_TILE_COLS + 2047) / 2048;
+    return (uint64_t)slice_chunks * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
+}
+
+qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_chain_product *p)
+{
+    const uint32_t r = p->rotation;
+    if (r && (r < 32 || r > 1024 || (r & (r - 1)) || p->n_cols % r))
+        return qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u columns, rotated in blocks of %u", p->n_cols, r);
+    if (p->n_tiles == 0 || p->n_chunks == 0 || p->n_cols % 32)
+        return qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u tiles and %u columns", p->n_tiles, p->n_cols);
+    uint64_t best = UINT64_MAX;
+    for (uint32_t chunks = 1; chunks * QN_TILE_COLS <= QN_CHAIN_MOST_COLS; chunks++) {
+        const uint32_t slices = (p->n_chunks + chunks - 1) / chunks;
+        if (chunks > p->n_chunks || slices > QN_CHAIN_MOST_SLICES || slices > gpu->n_sms || (r && chunks * QN_TILE_COLS % r))
+            continue;
+        uint32_t blocks = gpu->n_sms / slices;
+        if (blocks > p->n_tiles)
+            blocks = p->n_tiles;
+        const uint32_t block_tiles = (p->n_tiles + blocks - 1) / blocks;
+        const uint64_t cost = cost_of(tiles, chunks, slices, block_tiles);
+        if (cost >= best || scratch_bytes(p, chunks, block_tiles) > QN_CHAIN_SCRATCH)
+            continue;
+        best = cost;
+        p->slice_chunks = chunks;
+        p->n_slices = slices;
+        p->slice_blocks = blocks;
+    }
+    return best < UINT64_MAX ? QN_OK
+                             : qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u tiles and %u columns: its sums have no room",
+                                       p->n_tiles, p->n_cols);
+}
+
+qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out)
+{
+    const struct variant *v = variant_of(gpu, tiles);
+    if (!v)
+        return qn_fail(QN_ERR_UNSUPPORTED, "a chain of weights of %u bits on a device with %u bytes of shared memory", tiles->bits,
+                       gpu->max_shared_bytes);
+    *out = (qn_launch){ .source = "chain/chain.cu",
+                        .defines = v->defines,
+                        .function = "qn_chain",
+                        .grid = { gpu->n_sms, 1, 1 },
+                        .block = { QN_CHAIN_THREADS, 1, 1 },
+                        .shared_bytes = shared_bytes(v),
+                        .args_bytes = sizeof(qn_chain_args),
+                        .dependent = true,
+                        .cooperative = true };
+    return QN_OK;
+}
