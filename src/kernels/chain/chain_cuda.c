@@ -95,3 +95,9 @@ qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *ti
                         .cooperative = true };
     return QN_OK;
 }
+
+/* Arrivals are counted through all of them. */
+size_t qn_chain_gpu_meeting_bytes(size_t n_stages)
+{
+    return n_stages ? sizeof(uint32_t) : 0;
+}

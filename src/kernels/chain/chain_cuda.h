@@ -182,8 +182,8 @@ qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *til
 /* qn_chain_gpu_launch - its launch. */
 qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out);
 
-/* What args.meeting takes. */
-enum { QN_CHAIN_MEETING_BYTES = 4 };
+/* qn_chain_gpu_meeting_bytes - what args.meeting takes. */
+size_t qn_chain_gpu_meeting_bytes(size_t n_stages);
 
 #endif
 #endif
