@@ -74,7 +74,7 @@ typedef struct qn_device_calls {
      * more than there is costs nothing. After a failure there may be less than before: whoever runs asks again. */
     qn_status (*reserve)(qn_device *device, size_t max_rows, size_t max_positions);
 
-    /* One step, for which there is room. Returns when memories and logits are written. */
+    /* One step, for which there is room. Returns when memories, and logits or the choice, are written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
 
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);

@@ -14,6 +14,7 @@
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/rope/rope.h"
+#include "kernels/sample/sample.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -123,6 +124,8 @@ typedef struct qn_step {
     const uint32_t *logit_rows; /* rows whose logits are wanted, rising */
     size_t n_logit_rows;
     float *logits; /* [n_logit_rows, n_vocab] */
+    qn_sample_choice *choice; /* NULL, or what is wanted in their place: n_logit_rows is 1, logits may be NULL, and a token is
+                                 chosen from that row's */
 } qn_step;
 
 /* The attention of a layer. Queries, keys and values are buffers [rows, heads*head_dim]. */

@@ -15,14 +15,19 @@ typedef struct cpu_device {
     qn_device base;
     qn_model *model;
     qn_executor *executor;
+    float *logits; /* [n_vocab] from which tokens are chosen; NULL until the first is */
+    void *scratch;
 } cpu_device;
 
 enum { CPU_BATCH = 128 };
 
 static void cpu_free(qn_device *device)
 {
-    qn_executor_free(((cpu_device *)device)->executor);
-    qn_free(device);
+    cpu_device *cpu = (cpu_device *)device;
+    qn_executor_free(cpu->executor);
+    qn_free(cpu->logits);
+    qn_free(cpu->scratch);
+    qn_free(cpu);
 }
 
 static qn_status cpu_reserve(qn_device *device, size_t max_rows, size_t max_positions)
@@ -31,9 +36,26 @@ static qn_status cpu_reserve(qn_device *device, size_t max_rows, size_t max_posi
     return qn_plan_reserve(&model->plan, &model->kernels.matmul, max_rows, max_positions);
 }
 
+static qn_status cpu_choose(cpu_device *cpu, const qn_step *step)
+{
+    const size_t n = cpu->model->plan.n_vocab;
+    qn_step with_logits = *step;
+    if (!cpu->logits)
+        QN_TRY(qn_alloc(&cpu->logits, n, sizeof *cpu->logits, "logits"));
+    if (!cpu->scratch)
+        QN_TRY(qn_alloc(&cpu->scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
+    with_logits.logits = cpu->logits;
+    qn_executor_run(cpu->executor, &with_logits);
+    qn_sample_choose(&cpu->model->kernels.sample, step->choice, cpu->logits, n, cpu->scratch);
+    return QN_OK;
+}
+
 static qn_status cpu_run(qn_device *device, const qn_step *step)
 {
-    qn_executor_run(((cpu_device *)device)->executor, step);
+    cpu_device *cpu = (cpu_device *)device;
+    if (step->choice)
+        return cpu_choose(cpu, step);
+    qn_executor_run(cpu->executor, step);
     return QN_OK;
 }
 

@@ -1,7 +1,6 @@
 /* Generation: evaluate, choose, show, until something says stop. */
 #include "engine/internal.h"
 
-#include "base/memory.h"
 #include "text/stop.h"
 #include "text/utf8_stream.h"
 
@@ -14,7 +13,6 @@ struct generation {
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
-    float *logits;
     qn_generate_result result;
 };
 
@@ -68,42 +66,43 @@ static qn_status show_rest(struct generation *g)
     return QN_OK;
 }
 
-/* Choose a token and show it. *go_on is false, and the reason set, when it was the last. */
-static qn_status next_token(struct generation *g, qn_token *token, bool *go_on)
+/* A token was chosen: show it. *go_on is false, and the reason set, when it was the last. */
+static qn_status show_token(struct generation *g, qn_token token, bool *go_on)
 {
     qn_session *session = g->session;
     const qn_model *model = session->model;
-    const bool has_text = model->tokenizer != NULL;
+    const bool has_text = model->tokenizer && (g->params->on_text || g->params->n_stop);
     *go_on = true;
-    QN_TRY(qn_sampler_pick(g->sampler, g->logits, session->tokens, session->length, token));
-    session->pending = *token;
+    session->pending = token;
     g->result.n_generated++;
-    if (g->params->on_token && !g->params->on_token(g->params->user, *token)) {
+    if (g->params->on_token && !g->params->on_token(g->params->user, token)) {
         g->result.reason = QN_STOP_CALLBACK;
         *go_on = false;
         return QN_OK;
     }
-    if (!g->params->ignore_end && qn_token_is_end(model, *token)) {
+    if (!g->params->ignore_end && qn_token_is_end(model, token)) {
         g->result.reason = QN_STOP_END;
         *go_on = false;
         return QN_OK;
     }
     /* A vocabulary may be smaller than the model's output; such ids stand for no text. */
-    if (has_text && (size_t)*token < qn_tokenizer_n_vocab(model->tokenizer) &&
-        (g->params->show_special || !qn_token_is_special(model, *token))) {
+    if (has_text && (size_t)token < qn_tokenizer_n_vocab(model->tokenizer) &&
+        (g->params->show_special || !qn_token_is_special(model, token))) {
         const char *bytes;
         size_t length;
-        QN_TRY(qn_tokenizer_piece(model->tokenizer, *token, &bytes, &length));
+        QN_TRY(qn_tokenizer_piece(model->tokenizer, token, &bytes, &length));
         QN_TRY(show_text(g, bytes, length, go_on));
     }
     return QN_OK;
 }
 
-/* An evaluation that was cancelled is a reason to stop, not a failure. A request that comes while the last batch is computed
- * stands: what has been evaluated has logits, and the token chosen from them is pending when the next evaluation refuses. */
-static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_logits which, bool *go_on)
+/* Evaluate and, where `next` is asked for, choose. An evaluation that was cancelled is a reason to stop, not a failure. A
+ * request that comes while the last batch is computed stands: the token chosen from it is pending when the next evaluation
+ * refuses. */
+static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *go_on)
 {
-    const qn_status status = qn_session_append(g->session, tokens, n, which, which == QN_LOGITS_NONE ? NULL : g->logits);
+    const qn_status status =
+        next ? qn_session_choose(g->session, tokens, n, g->sampler, next) : qn_session_append(g->session, tokens, n);
     *go_on = status == QN_OK;
     if (!*go_on)
         g->result.reason = QN_STOP_CANCELLED;
@@ -117,7 +116,7 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
     const int64_t limit = g->params->max_tokens;
     bool go_on;
     qn_token token;
-    QN_TRY(evaluate(g, tokens, n, limit ? QN_LOGITS_LAST : QN_LOGITS_NONE, &go_on));
+    QN_TRY(evaluate(g, tokens, n, limit ? &token : NULL, &go_on));
     g->result.n_prompt = g->session->length - before;
     const double prompt_end = qn_now();
     g->result.prompt_seconds = prompt_end - start;
@@ -126,7 +125,7 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
         go_on = false;
     }
     while (go_on) {
-        QN_TRY(next_token(g, &token, &go_on));
+        QN_TRY(show_token(g, token, &go_on));
         if (!go_on)
             break;
         if (limit > 0 && g->result.n_generated >= (uint64_t)limit) {
@@ -137,7 +136,7 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
             g->result.reason = QN_STOP_CONTEXT;
             break;
         }
-        QN_TRY(evaluate(g, &token, 1, QN_LOGITS_LAST, &go_on));
+        QN_TRY(evaluate(g, &token, 1, &token, &go_on));
     }
     g->result.generate_seconds = qn_now() - prompt_end;
     return show_rest(g);
@@ -146,7 +145,6 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
 qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                       qn_generate_result *result)
 {
-    const size_t n_vocab = session->model->hparams.n_vocab;
     struct generation g = { .session = session, .params = params };
     if (!n)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
@@ -154,9 +152,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
         const qn_tokenizer *tok;
         return qn_model_tokenizer(session->model, &tok);
     }
-    qn_status status = qn_alloc(&g.logits, n_vocab, sizeof *g.logits, "logits");
-    if (status == QN_OK)
-        status = qn_sampler_create(&params->sampling, n_vocab, &g.sampler);
+    qn_status status = qn_sampler_create(&params->sampling, session->model->hparams.n_vocab, &g.sampler);
     if (status == QN_OK)
         status = qn_stop_create(params->stop, params->n_stop, &g.stop);
     if (status == QN_OK)
@@ -167,7 +163,6 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     qn_stop_free(g.stop);
     qn_sampler_free(g.sampler);
     qn_utf8_stream_free(&g.utf8);
-    qn_free(g.logits);
     return status;
 }
 

@@ -237,10 +237,22 @@ void qn_session_cancel(qn_session *session)
     atomic_store(&session->cancelled, true);
 }
 
-/* One batch of n <= n_batch tokens. Rows from `first_logit` on have their logits written, [n - first_logit, n_vocab]. */
-static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits)
+/* What is wanted of an evaluation: logits, or the token that follows its last one. */
+struct wanted {
+    qn_logits which;
+    float *logits;
+    qn_sampler *sampler; /* NULL for logits alone */
+    qn_token *next;
+};
+
+/* One batch of n <= n_batch tokens. Rows from `first_logit` on have their logits written, [n - first_logit, n_vocab]; or, with
+ * a choice, a token is chosen from those of the last row. */
+static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits,
+                            qn_sample_choice *choice)
 {
-    qn_step step = { .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits };
+    qn_step step = {
+        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .choice = choice
+    };
     for (size_t i = 0; i < n; i++)
         session->rows[i] = (qn_row){ .token = tokens[i],
                                      .position = session->length + (uint32_t)i,
@@ -264,7 +276,28 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     return QN_OK;
 }
 
-qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
+/* A batch, from whose last token the next one is chosen. */
+static qn_status choose_batch(qn_session *session, const qn_token *tokens, size_t n, const struct wanted *wanted)
+{
+    /* A penalty is for these tokens, too; behind what the session holds they are nobody's until they are evaluated. */
+    memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
+    qn_sample_choice choice = qn_sampler_next(wanted->sampler, session->tokens, session->length + n);
+    QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &choice));
+    QN_TRY(qn_sample_status(choice.best));
+    *wanted->next = choice.token;
+    return QN_OK;
+}
+
+static qn_status append_batch(qn_session *session, const qn_token *tokens, size_t n, bool last, const struct wanted *wanted,
+                              float *logits)
+{
+    if (wanted->sampler && last)
+        return choose_batch(session, tokens, n, wanted);
+    const size_t first_logit = wanted->which == QN_LOGITS_ALL ? 0 : wanted->which == QN_LOGITS_LAST && last ? n - 1 : n;
+    return eval_batch(session, tokens, n, first_logit, logits, NULL);
+}
+
+static qn_status append(qn_session *session, const qn_token *tokens, size_t n, const struct wanted *wanted)
 {
     const size_t n_vocab = session->model->hparams.n_vocab;
     if (n > session->n_ctx - session->length)
@@ -274,16 +307,15 @@ qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t 
         if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
             return qn_fail(QN_ERR_INVALID, "token %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)tokens[i],
                            n_vocab - 1);
-    if (which != QN_LOGITS_NONE && !logits && n)
+    if (wanted->which != QN_LOGITS_NONE && !wanted->logits && n)
         return qn_fail(QN_ERR_INVALID, "logits: asked for without a place to put them");
     for (size_t done = 0; done < n;) {
         if (atomic_load(&session->cancelled))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
         const size_t batch = n - done < session->n_batch ? n - done : session->n_batch;
         const bool last = done + batch == n;
-        const size_t first_logit = which == QN_LOGITS_ALL ? 0 : which == QN_LOGITS_LAST && last ? batch - 1 : batch;
-        QN_TRY(
-            eval_batch(session, tokens + done, batch, first_logit, which == QN_LOGITS_ALL ? logits + done * n_vocab : logits));
+        QN_TRY(append_batch(session, tokens + done, batch, last, wanted,
+                            wanted->which == QN_LOGITS_ALL ? wanted->logits + done * n_vocab : wanted->logits));
         done += batch;
         if (session->on_progress && !last && !session->on_progress(session->progress_user, done, n))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was stopped after %zu of %zu tokens", done, n);
@@ -291,9 +323,19 @@ qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t 
     return QN_OK;
 }
 
+qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n)
+{
+    return append(session, tokens, n, &(struct wanted){ .which = QN_LOGITS_NONE });
+}
+
+qn_status qn_session_choose(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next)
+{
+    return append(session, tokens, n, &(struct wanted){ .which = QN_LOGITS_NONE, .sampler = sampler, .next = next });
+}
+
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
 {
-    const qn_status status = qn_session_append(session, tokens, n, which, logits);
+    const qn_status status = append(session, tokens, n, &(struct wanted){ .which = which, .logits = logits });
     atomic_store(&session->cancelled, false); /* obeyed, or too late for this evaluation and not meant for the next */
     return status;
 }
@@ -321,7 +363,7 @@ static qn_status go_back(qn_session *session, uint32_t length)
     while (session->length < length) {
         const uint32_t left = length - session->length;
         QN_TRY(eval_batch(session, session->tokens + session->length, left < session->n_batch ? left : session->n_batch, left,
-                          NULL));
+                          NULL, NULL));
     }
     return QN_OK;
 }

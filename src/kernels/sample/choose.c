@@ -1,0 +1,167 @@
+/* Choosing a token from a row of logits on the CPU, which is what the GPU's kernels are held to. */
+#include "kernels/sample/sample.h"
+
+#include "kernels/canon.h"
+
+#include <math.h>
+#include <string.h>
+
+struct candidate {
+    float logit;
+    int32_t token;
+};
+
+qn_status qn_sample_status(uint64_t best)
+{
+    const uint32_t ordered = (uint32_t)(best >> 32);
+    if (ordered == UINT32_MAX)
+        return qn_fail(QN_ERR_INVALID, "logits: NaN for token %u", (unsigned)qn_sample_key_index(best));
+    const float largest = qn_bits_f32(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+    if (isinf(largest))
+        return qn_fail(QN_ERR_INVALID, "logits: the largest is %g, expected a finite one", (double)largest);
+    return QN_OK;
+}
+
+size_t qn_sample_scratch_bytes(size_t n)
+{
+    return n * (sizeof(struct candidate) + sizeof(float));
+}
+
+/* ---- Candidates ---- */
+
+/* Likelier first; of equals the lower id. */
+static bool before(struct candidate a, struct candidate b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
+
+/* Restore a heap of n whose entry at `at` may be out of place downwards. `least_at_root` tells which of two belongs nearer the
+ * root. */
+static void sift_down(struct candidate *heap, size_t n, size_t at, bool least_at_root)
+{
+    for (size_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(heap[child + 1], heap[child]) != least_at_root)
+            child++;
+        if (before(heap[child], heap[at]) == least_at_root)
+            return;
+        const struct candidate moved = heap[at];
+        heap[at] = heap[child];
+        heap[child] = moved;
+    }
+}
+
+static void make_heap(struct candidate *heap, size_t n, bool least_at_root)
+{
+    for (size_t at = n / 2; at-- > 0;)
+        sift_down(heap, n, at, least_at_root);
+}
+
+/* The k likeliest tokens, in no order. A heap with the least likely of them at its root: most tokens fail against it at once.
+ */
+static void select_top(const float *logits, size_t n, struct candidate *top, size_t k)
+{
+    for (size_t i = 0; i < k; i++)
+        top[i] = (struct candidate){ logits[i], (int32_t)i };
+    if (k == n)
+        return;
+    make_heap(top, k, true);
+    for (size_t i = k; i < n; i++) {
+        if (logits[i] <= top[0].logit)
+            continue;
+        top[0] = (struct candidate){ logits[i], (int32_t)i };
+        sift_down(top, k, 0, true);
+    }
+}
+
+/* ---- The draw ---- */
+
+struct weights {
+    float largest, inverse, unit;
+};
+
+static float weight(const struct weights *w, float logit)
+{
+    return qn_exp((logit - w->largest) * w->inverse);
+}
+
+static uint64_t whole(const struct weights *w, float logit)
+{
+    return (uint64_t)(weight(w, logit) * w->unit);
+}
+
+/* Draw from the k candidates. They are taken from a heap in falling order, as few as are needed. */
+static int32_t draw(const qn_sample_choice *choice, struct candidate *heap, size_t k, size_t n_vocab)
+{
+    make_heap(heap, k, false);
+    const struct weights w = { heap[0].logit, 1 / choice->temperature, ldexpf(1, qn_sample_weight_bits(n_vocab)) };
+    uint64_t total = 0, kept = 0;
+    for (size_t i = 0; i < k; i++)
+        total += whole(&w, heap[i].logit);
+    size_t n = k, n_kept = 0;
+    while (n > 0) {
+        if (n_kept && (weight(&w, heap[0].logit) < choice->min_p || (double)kept >= (double)choice->top_p * (double)total))
+            break;
+        /* The taken one goes behind the heap: after the loop the kept are at the end, the likeliest last. */
+        const struct candidate taken = heap[0];
+        heap[0] = heap[--n];
+        heap[n] = taken;
+        sift_down(heap, n, 0, false);
+        kept += whole(&w, taken.logit);
+        n_kept++;
+    }
+    uint64_t point = (uint64_t)((unsigned __int128)choice->random * kept >> 64);
+    size_t at = k - 1;
+    for (uint64_t mine; point >= (mine = whole(&w, heap[at].logit)); at--) /* the sum of the kept is more than the point */
+        point -= mine;
+    return heap[at].token;
+}
+
+/* ---- All of it ---- */
+
+/* The logits after the penalty: the caller's own where there is none, else a copy. */
+static const float *penalised(const qn_sample_choice *choice, const float *logits, size_t n, float *copy)
+{
+    if (choice->penalty == 1 || !choice->n_recent)
+        return logits;
+    memcpy(copy, logits, n * sizeof *logits);
+    for (size_t i = 0; i < choice->n_recent; i++) {
+        const int32_t token = choice->recent[i];
+        if (token < 0 || (size_t)token >= n)
+            continue;
+        /* From the original, so that a token that occurs twice is not penalised twice. */
+        copy[token] = logits[token] > 0 ? logits[token] / choice->penalty : logits[token] * choice->penalty;
+    }
+    return copy;
+}
+
+/* Whether any of them is NaN: the comparison is false for those alone, and summing it lets the compiler take many at once. */
+static bool any_nan(const float *logits, size_t n)
+{
+    size_t sound = 0;
+    for (size_t i = 0; i < n; i++)
+        sound += logits[i] == logits[i];
+    return sound != n;
+}
+
+static size_t best_of(const qn_sample_kernels *kernels, const float *logits, size_t n)
+{
+    if (any_nan(logits, n))
+        for (size_t i = 0; i < n; i++)
+            if (isnan(logits[i]))
+                return i;
+    return qn_argmax_row(kernels, logits, n);
+}
+
+void qn_sample_choose(const qn_sample_kernels *kernels, qn_sample_choice *choice, const float *logits, size_t n, void *scratch)
+{
+    struct candidate *candidates = scratch;
+    logits = penalised(choice, logits, n, (float *)(void *)(candidates + n));
+    const size_t best = best_of(kernels, logits, n);
+    choice->best = qn_sample_key(logits[best], (uint32_t)best);
+    choice->token = isfinite(logits[best]) ? (int32_t)best : -1;
+    if (choice->token < 0 || qn_sample_is_greedy(choice))
+        return;
+    const size_t k = choice->top_k && choice->top_k < n ? choice->top_k : n;
+    select_top(logits, n, candidates, k);
+    choice->token = draw(choice, candidates, k, n);
+}
