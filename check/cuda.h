@@ -86,5 +86,6 @@ void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);
 void qn_check_cuda_rows(bool bench);
 void qn_check_cuda_turned(bool bench);
+void qn_check_cuda_chain_delta(bool bench);
 
 #endif

@@ -1,0 +1,718 @@
+/* Gated DeltaNet layers in a chain on the GPU: from the norm to the output's product, token after token, with state and inputs
+ * carried. Rows of halves against float64; the delta rule against the CPU's kernels and against the kernel that does the same
+ * in a launch of its own; what the heads become against float64 on codes by the CPU's rule. */
+#include "check/cuda.h"
+
+#include "base/half.h"
+#include "check/problem.h"
+#include "kernels/chain/chain_cuda.h"
+#include "kernels/deltanet/deltanet.h"
+#include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/hadamard/hadamard.h"
+#include "quern/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The same operations in float32, in another order: the bar of all kernels of the delta rule. */
+#define BAR_DELTA 1e-5
+/* The last product quantises values whose last bits are the kernel's own, so that a code may be its neighbour now and then. Of
+ * the narrowest layer, 128 values, one such code changes a result by 2e-3 of its norm, and of the others by less; a wrong head,
+ * gate or weight changes it by more than 1e-1. */
+#define BAR_OUT 5e-3
+
+enum { HEAD = 128, STAGES = 4 };
+
+static const float eps = 1e-6f;
+
+static qn_chain_gpu gpu(void)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes };
+}
+
+static float *normal(size_t n, float scale)
+{
+    float *x = qn_room(n, sizeof *x);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
+static qn_gpu_guarded upload(const float *x, size_t n)
+{
+    return qn_gpu_from(x, n * sizeof *x);
+}
+
+static qn_view view(const float *x, size_t n)
+{
+    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
+}
+
+static double distance(const float *found, const float *expected, size_t n)
+{
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)found[i] - (double)expected[i];
+        error += d * d;
+        norm += (double)expected[i] * (double)expected[i];
+    }
+    return sqrt(error / norm);
+}
+
+static void expect_close(const char *what, size_t token, const float *found, const float *expected, size_t n, double bar)
+{
+    const double d = distance(found, expected, n);
+    qn_expect(d <= bar, "token %zu: %s is %.2e away, more than %.0e", token, what, d, bar);
+}
+
+/* ---- Matrices that share activations, as an area of tiles ---- */
+
+enum { MOST_PARTS = 4 };
+
+struct area {
+    size_t n_cols, n_parts, n_rows[MOST_PARTS], first_row[MOST_PARTS]; /* first_row: in the product */
+    float *weights[MOST_PARTS];                                        /* [n_rows][n_cols] as they are stored */
+    qn_matmul_area gpu;
+    qn_gpu_guarded tiles;
+};
+
+/* Weights that make ordinary numbers of ordinary activations. */
+static struct area area_new(uint32_t type, size_t n_cols, size_t n_parts, const size_t *n_rows)
+{
+    const qn_type_info *info = qn_type_find(type);
+    struct area a = { .n_cols = n_cols, .n_parts = n_parts };
+    size_t row_bytes, bytes;
+    a.gpu = (qn_matmul_area){ .tiles = qn_matmul_gpu_tiles(info), .n_cols = n_cols };
+    if (!qn_row_bytes(info, n_cols, &row_bytes))
+        exit(1);
+    for (size_t p = 0; p < n_parts; p++) {
+        a.n_rows[p] = n_rows[p];
+        a.first_row[p] = a.gpu.n_tiles * QN_TILE_ROWS;
+        a.gpu.n_tiles += qn_matmul_gpu_tile_count(n_rows[p]);
+    }
+    qn_must(qn_matmul_gpu_bytes(&a.gpu.tiles, a.gpu.n_tiles, n_cols, &bytes));
+    a.tiles = qn_gpu_new(bytes);
+    a.gpu.address = a.tiles.data;
+    for (size_t p = 0; p < n_parts; p++) {
+        const size_t n = n_rows[p] * n_cols;
+        uint8_t *stored = qn_room(n_rows[p], row_bytes);
+        qn_matmul_launch l;
+        a.weights[p] = normal(n, 1 / sqrtf((float)n_cols));
+        info->encode(a.weights[p], n / info->block_weights, stored);
+        info->decode(stored, n / info->block_weights, a.weights[p]);
+        qn_gpu_guarded rows = qn_gpu_from(stored, n_rows[p] * row_bytes);
+        qn_must(qn_matmul_gpu_pack(&a.gpu, rows.data, row_bytes, n_rows[p], a.first_row[p] / QN_TILE_ROWS, &l));
+        qn_gpu_launch(&l.launch, &l.args);
+        qn_gpu_wait();
+        qn_gpu_free(&rows);
+        free(stored);
+    }
+    return a;
+}
+
+static void area_free(struct area *a)
+{
+    for (size_t p = 0; p < a->n_parts; p++)
+        free(a->weights[p]);
+    qn_gpu_free(&a->tiles);
+}
+
+static size_t area_rows(const struct area *a)
+{
+    return a->gpu.n_tiles * QN_TILE_ROWS;
+}
+
+/* ---- A layer ---- */
+
+enum { QKV, Z, ALPHA, BETA };
+
+struct layer {
+    /* What is checked. */
+    size_t hidden, k_heads, v_heads, taps, rotation;
+    bool grouped, halves; /* halves: alpha and beta are rows of halves, else they stand beside the others */
+
+    size_t values, width;
+    struct area in, half, out;
+    float *x, *norm, *conv, *bias, *factor, *head_norm, *signs;
+    qn_gpu_guarded gpu_x, gpu_norm, gpu_conv, gpu_bias, gpu_factor, gpu_head_norm, gpu_signs;
+    qn_gpu_guarded x_out, squares, in_parts, half_parts, o, out_squares, out_parts, y;
+    qn_gpu_guarded memory, other_memory, addresses, positions, stages, meeting; /* other_memory: the single kernel's */
+    size_t state_bytes, memory_bytes, n_tokens;
+    qn_chain_product products[2];
+    qn_chain_args args;
+    qn_launch launch;
+};
+
+static qn_chain_parts parts_of(const qn_chain_product *p, const qn_gpu_guarded *data, bool normalised)
+{
+    return (qn_chain_parts){ .data = data->data,
+                             .squares = normalised ? p->squares : 0,
+                             .n_parts = p->n_slices,
+                             .stride = p->n_tiles * QN_TILE_ROWS,
+                             .n_squares = normalised ? p->n_slices : 0,
+                             .n_cols = p->n_cols,
+                             .eps = eps };
+}
+
+static void products_new(struct layer *l)
+{
+    const qn_chain_gpu device = gpu();
+    qn_chain_product *in = &l->products[0], *out = &l->products[1];
+    *in = (qn_chain_product){ .make = QN_CHAIN_NORM,
+                              .n_cols = (uint32_t)l->hidden,
+                              .x = l->gpu_x.data,
+                              .x_out = l->x_out.data,
+                              .weight = l->gpu_norm.data,
+                              .weights = l->in.tiles.data,
+                              .n_tiles = (uint32_t)l->in.gpu.n_tiles,
+                              .n_chunks = (uint32_t)((l->hidden + QN_TILE_COLS - 1) / QN_TILE_COLS) };
+    if (l->halves) {
+        l->half_parts = qn_gpu_new(in->n_chunks * area_rows(&l->half) * sizeof(float));
+        in->halves = l->half.tiles.data;
+        in->half_out = l->half_parts.data;
+        in->half_tiles = (uint32_t)l->half.gpu.n_tiles;
+    }
+    qn_must(qn_chain_gpu_share(&device, &l->in.gpu.tiles, in));
+    l->squares = qn_gpu_new(in->n_slices * sizeof(float));
+    l->in_parts = qn_gpu_new(in->n_slices * area_rows(&l->in) * sizeof(float));
+    in->squares = l->squares.data;
+    in->out = l->in_parts.data;
+    *out = (qn_chain_product){ .make = QN_CHAIN_GATED,
+                               .n_cols = (uint32_t)l->values,
+                               .x = l->o.data,
+                               .weight = l->gpu_head_norm.data,
+                               .signs = l->rotation ? l->gpu_signs.data : 0,
+                               .from = parts_of(in, &l->in_parts, true),
+                               .row = (uint32_t)l->in.first_row[Z],
+                               .rotation = (uint32_t)l->rotation,
+                               .head = HEAD,
+                               .n_heads = (uint32_t)l->v_heads,
+                               .n_k_heads = (uint32_t)l->k_heads,
+                               .grouped = l->grouped,
+                               .eps = eps,
+                               .weights = l->out.tiles.data,
+                               .n_tiles = (uint32_t)l->out.gpu.n_tiles,
+                               .n_chunks = (uint32_t)((l->values + QN_TILE_COLS - 1) / QN_TILE_COLS) };
+    qn_must(qn_chain_gpu_share(&device, &l->out.gpu.tiles, out));
+    l->out_parts = qn_gpu_new(out->n_slices * area_rows(&l->out) * sizeof(float));
+    out->out = l->out_parts.data;
+}
+
+static qn_chain_delta delta_of(const struct layer *l)
+{
+    const qn_chain_product *in = &l->products[0];
+    qn_chain_parts gates = parts_of(in, &l->in_parts, true);
+    if (l->halves) {
+        gates.data = l->half_parts.data;
+        gates.n_parts = in->n_chunks;
+        gates.stride = in->half_tiles * QN_TILE_ROWS;
+    }
+    return (qn_chain_delta){ .qkv = parts_of(in, &l->in_parts, true),
+                             .alpha = gates,
+                             .beta = gates,
+                             .qkv_row = (uint32_t)l->in.first_row[QKV],
+                             .alpha_row = (uint32_t)(l->halves ? l->half.first_row[0] : l->in.first_row[ALPHA]),
+                             .beta_row = (uint32_t)(l->halves ? l->half.first_row[1] : l->in.first_row[BETA]),
+                             .conv = l->gpu_conv.data,
+                             .bias = l->gpu_bias.data,
+                             .factor = l->gpu_factor.data,
+                             .out = l->o.data,
+                             .state_offset = 0,
+                             .inputs_offset = l->state_bytes,
+                             .k_heads = (uint32_t)l->k_heads,
+                             .v_heads = (uint32_t)l->v_heads,
+                             .taps = (uint32_t)l->taps,
+                             .scale = 1 / sqrtf(HEAD) };
+}
+
+static void stages_new(struct layer *l)
+{
+    const qn_chain_gpu device = gpu();
+    qn_chain_stage stages[STAGES] = { { .kind = QN_CHAIN_PRODUCT, .next_product = 2 },
+                                      { .kind = QN_CHAIN_DELTA, .next_product = 2 },
+                                      { .kind = QN_CHAIN_PRODUCT, .next_product = STAGES },
+                                      { .kind = QN_CHAIN_STORE, .next_product = STAGES } };
+    stages[0].u.product = l->products[0];
+    stages[1].u.delta = delta_of(l);
+    stages[2].u.product = l->products[1];
+    stages[3].u.store = (qn_chain_store){ .from = parts_of(&l->products[1], &l->out_parts, false), .n_outs = 1 };
+    stages[3].u.store.outs[0].out = l->y.data;
+    stages[3].u.store.outs[0].n_rows = (uint32_t)l->hidden;
+    l->stages = qn_gpu_from(stages, sizeof stages);
+    l->args = (qn_chain_args){ .stages = l->stages.data,
+                               .meeting = l->meeting.data,
+                               .positions = l->positions.data,
+                               .memory = l->addresses.data,
+                               .n_stages = STAGES };
+    qn_must(qn_chain_gpu_launch(&device, &l->in.gpu.tiles, &l->launch));
+}
+
+static void layer_new(struct layer *l, uint32_t type)
+{
+    const size_t values = l->v_heads * HEAD, width = 2 * l->k_heads * HEAD + values, gates = l->v_heads;
+    const size_t in_rows[] = { width, values, gates, gates };
+    l->values = values;
+    l->width = width;
+    l->in = area_new(type, l->hidden, l->halves ? 2 : 4, in_rows);
+    if (l->halves)
+        l->half = area_new(QN_TYPE_F16, l->hidden, 2, in_rows + ALPHA);
+    l->out = area_new(type, values, 1, &l->hidden);
+    l->x = normal(l->n_tokens * l->hidden, 3);
+    l->norm = normal(l->hidden, 1);
+    l->conv = normal(l->taps * width, 0.5f);
+    l->bias = normal(l->v_heads, 1);
+    l->factor = normal(l->v_heads, 0.3f);
+    for (size_t h = 0; h < l->v_heads; h++)
+        l->factor[h] = -0.1f - fabsf(l->factor[h]);
+    l->head_norm = normal(HEAD, 1);
+    l->signs = normal(values, 1);
+    for (size_t i = 0; i < values; i++)
+        l->signs[i] = copysignf(1, l->signs[i]);
+    l->gpu_x = qn_gpu_new(l->hidden * sizeof(float));
+    l->gpu_norm = upload(l->norm, l->hidden);
+    l->gpu_conv = upload(l->conv, l->taps * width);
+    l->gpu_bias = upload(l->bias, l->v_heads);
+    l->gpu_factor = upload(l->factor, l->v_heads);
+    l->gpu_head_norm = upload(l->head_norm, HEAD);
+    l->gpu_signs = upload(l->signs, values);
+    l->x_out = qn_gpu_new(l->hidden * sizeof(float));
+    l->o = qn_gpu_new(values * sizeof(float));
+    l->y = qn_gpu_new(l->hidden * sizeof(float));
+    l->state_bytes = qn_gdn_gpu_state_bytes(l->v_heads, HEAD, HEAD);
+    l->memory_bytes = l->state_bytes + qn_gdn_gpu_input_bytes(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
+    l->memory = qn_gpu_new(l->memory_bytes);
+    l->other_memory = qn_gpu_new(l->memory_bytes);
+    l->addresses = qn_gpu_from((uint64_t[]){ l->memory.data, l->other_memory.data }, 2 * sizeof(uint64_t));
+    uint32_t *positions = qn_room(l->n_tokens, sizeof *positions);
+    for (size_t i = 0; i < l->n_tokens; i++)
+        positions[i] = (uint32_t)i;
+    l->positions = qn_gpu_from(positions, l->n_tokens * sizeof *positions);
+    free(positions);
+    uint8_t *zeros = qn_room(qn_chain_gpu_meeting_bytes(STAGES), 1);
+    l->meeting = qn_gpu_from(zeros, qn_chain_gpu_meeting_bytes(STAGES));
+    free(zeros);
+    products_new(l);
+    stages_new(l);
+}
+
+static void layer_free(struct layer *l)
+{
+    float *const host[] = { l->x, l->norm, l->conv, l->bias, l->factor, l->head_norm, l->signs };
+    qn_gpu_guarded *const device[] = { &l->gpu_x,     &l->gpu_norm,      &l->gpu_conv,  &l->gpu_bias, &l->gpu_factor,
+                                       &l->x_out,     &l->gpu_head_norm, &l->gpu_signs, &l->squares,  &l->in_parts,
+                                       &l->o,         &l->out_parts,     &l->y,         &l->memory,   &l->other_memory,
+                                       &l->positions, &l->addresses,     &l->stages,    &l->meeting };
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        qn_gpu_free(device[i]);
+    area_free(&l->in);
+    area_free(&l->out);
+    if (l->halves) {
+        area_free(&l->half);
+        qn_gpu_free(&l->half_parts);
+    }
+}
+
+/* ---- What is expected ---- */
+
+/* A token's intermediate results, as the GPU has left them. */
+struct found {
+    float *in, *half, *o, *y, *squares;
+};
+
+static float *read_floats(const qn_gpu_guarded *g)
+{
+    float *x = qn_room(g->bytes, 1);
+    qn_gpu_read(g, x);
+    return x;
+}
+
+static float factor_of(const struct layer *l, const struct found *f)
+{
+    float sum = 0;
+    for (size_t i = 0; i < l->products[0].n_slices; i++)
+        sum += f->squares[i];
+    return 1 / sqrtf(sum / (float)l->hidden + eps);
+}
+
+/* Numbers [row, row + n) of parts, in rising order as all readers add them. */
+static float *add_parts(const float *parts, size_t n_parts, size_t stride, size_t row, size_t n, float factor)
+{
+    float *sum = qn_room(n, sizeof *sum);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t p = 0; p < n_parts; p++)
+            sum[i] += parts[p * stride + row + i];
+        sum[i] *= factor;
+    }
+    return sum;
+}
+
+/* Part c of a row of halves is its product with columns 256c on, which are not divided by the norm: 22 float32 roundings lie on
+ * the way of a term, and one in its column. */
+static void expect_half_rows(const struct layer *l, size_t token, const struct found *f)
+{
+    const float *x = l->x + token * l->hidden;
+    const size_t stride = area_rows(&l->half);
+    for (size_t p = 0; p < l->half.n_parts; p++)
+        for (size_t row = 0; row < l->half.n_rows[p]; row++)
+            for (size_t chunk = 0; chunk < l->products[0].n_chunks; chunk++) {
+                const size_t end = (chunk + 1) * QN_TILE_COLS < l->hidden ? (chunk + 1) * QN_TILE_COLS : l->hidden;
+                const float found = f->half[chunk * stride + l->half.first_row[p] + row];
+                double sum = 0, size = 0;
+                for (size_t k = chunk * QN_TILE_COLS; k < end; k++) {
+                    const double term = (double)l->half.weights[p][row * l->hidden + k] * (double)x[k] * (double)l->norm[k];
+                    sum += term;
+                    size += fabs(term);
+                }
+                qn_expect(fabs((double)found - sum) <= size * 23 * 0x1p-24,
+                          "token %zu: row %zu of halves %zu, chunk %zu: %g for %g", token, row, p, chunk, (double)found, sum);
+            }
+}
+
+/* A token through the CPU's kernels, and their state; inputs [taps-1][width] are those of the tokens before. */
+static void expected_delta(const struct layer *l, const float *qkv, const float *alpha, const float *beta, float *inputs,
+                           float *state, float *o)
+{
+    const size_t keys = l->k_heads * HEAD, past = l->taps - 1;
+    const qn_gdn_shape shape = { .batch = 1,
+                                 .tokens = 1,
+                                 .k_heads = l->k_heads,
+                                 .v_heads = l->v_heads,
+                                 .head_k = HEAD,
+                                 .head_v = HEAD,
+                                 .mapping = QN_GDN_TILED,
+                                 .scale = 1 / sqrtf(HEAD),
+                                 .normalize = true };
+    float *y = qn_room(l->width, sizeof *y), *gates = qn_room(2 * l->v_heads, sizeof *gates);
+    for (size_t c = 0; c < l->width; c++) {
+        double sum = (double)l->conv[past * l->width + c] * (double)qkv[c];
+        for (size_t tap = 0; tap < past; tap++)
+            sum += (double)l->conv[tap * l->width + c] * (double)inputs[tap * l->width + c];
+        y[c] = (float)(sum / (1 + exp(-sum)));
+    }
+    memmove(inputs, inputs + l->width, (past ? past - 1 : 0) * l->width * sizeof *inputs);
+    if (past)
+        memcpy(inputs + (past - 1) * l->width, qkv, l->width * sizeof *inputs);
+    for (size_t h = 0; h < l->v_heads; h++) {
+        gates[h] = qn_gdn_decay_of(alpha[h], l->bias[h], l->factor[h]);
+        gates[l->v_heads + h] = qn_gdn_beta_of(beta[h]);
+    }
+    qn_must(qn_gdn_step(&shape, view(y, keys), view(y + keys, keys), view(y + 2 * keys, l->values), view(gates, l->v_heads),
+                        view(gates + l->v_heads, l->v_heads), view(state, l->values * HEAD), view(o, l->values)));
+    free(y);
+    free(gates);
+}
+
+/* The same token by the kernel of a layer by itself, in a session of its own; out are its gated heads. */
+static void single_kernel(const struct layer *l, size_t token, const float *qkv, const float *alpha, const float *beta,
+                          const float *z, float *out)
+{
+    qn_gpu_guarded in[4] = { upload(qkv, l->width), upload(alpha, l->v_heads), upload(beta, l->v_heads), upload(z, l->values) };
+    qn_gpu_guarded to = qn_gpu_new(l->values * sizeof *out);
+    const qn_gdn_step_args args = { .qkv = in[0].data,
+                                    .alpha = in[1].data,
+                                    .beta = in[2].data,
+                                    .gate = in[3].data,
+                                    .conv = l->gpu_conv.data,
+                                    .bias = l->gpu_bias.data,
+                                    .factor = l->gpu_factor.data,
+                                    .norm = l->gpu_head_norm.data,
+                                    .out = to.data,
+                                    .memory = l->addresses.data + sizeof(uint64_t),
+                                    .positions = l->positions.data + token * sizeof(uint32_t),
+                                    .inputs_offset = l->state_bytes,
+                                    .rows = 1,
+                                    .k_heads = (uint32_t)l->k_heads,
+                                    .v_heads = (uint32_t)l->v_heads,
+                                    .taps = (uint32_t)l->taps,
+                                    .qkv_stride = (uint32_t)l->width,
+                                    .alpha_stride = (uint32_t)l->v_heads,
+                                    .beta_stride = (uint32_t)l->v_heads,
+                                    .gate_stride = (uint32_t)l->values,
+                                    .out_stride = (uint32_t)l->values,
+                                    .grouped = l->grouped,
+                                    .scale = 1 / sqrtf(HEAD),
+                                    .eps = eps };
+    qn_launch launch;
+    qn_must(qn_gdn_gpu_step(&args, HEAD, HEAD, &launch));
+    launch.dependent = false;
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_read(&to, out);
+    for (int i = 0; i < 4; i++)
+        qn_gpu_free(&in[i]);
+    qn_gpu_free(&to);
+}
+
+/* The output's product of the heads, rotated where the product's columns are, and quantised by the CPU's rule. */
+static void expected_out(const struct layer *l, float *heads, float *y)
+{
+    qn_matmul_kernels ref;
+    qn_hadamard_kernels hadamard;
+    qn_acts acts;
+    qn_hadamard_init_ref(&hadamard);
+    for (size_t i = 0; l->rotation && i < l->values; i += l->rotation)
+        hadamard.block(heads + i, l->rotation, l->signs + i, NULL);
+    qn_matmul_kernels_init(&ref, 0);
+    qn_must(qn_acts_create(&acts, 1, l->values, 1u << QN_ACT_PLAIN, false));
+    qn_quantize_rows(&ref, &acts, heads, 1);
+    for (size_t row = 0; row < l->hidden; row++) {
+        double sum = 0;
+        for (size_t k = 0; k < l->values; k++)
+            sum +=
+                (double)l->out.weights[0][row * l->values + k] * acts.codes[QN_ACT_PLAIN][k] * (double)acts.scale[k / QN_RUN];
+        y[row] = (float)sum;
+    }
+    qn_acts_free(&acts);
+}
+
+/* ---- Tokens ---- */
+
+static void run_token(struct layer *l, size_t token)
+{
+    const qn_gpu_guarded *poisoned[] = { &l->x_out, &l->squares, &l->in_parts, &l->o, &l->out_parts, &l->y, &l->half_parts };
+    for (size_t i = 0; i < sizeof poisoned / sizeof *poisoned - !l->halves; i++)
+        qn_gpu_poison(poisoned[i]);
+    qn_gpu_wait();
+    qn_must(qn_cuda_upload(qn_gpu(), l->gpu_x.data, l->x + token * l->hidden, l->hidden * sizeof(float), NULL, NULL));
+    l->args.positions = l->positions.data + token * sizeof(uint32_t);
+    qn_gpu_launch(&l->launch, &l->args);
+    qn_gpu_wait();
+}
+
+static void check_token(const struct layer *l, size_t token, float *inputs, float *state)
+{
+    const size_t stride = area_rows(&l->in), slices = l->products[0].n_slices, chunks = l->products[0].n_chunks;
+    struct found f = { read_floats(&l->in_parts), l->halves ? read_floats(&l->half_parts) : NULL, read_floats(&l->o),
+                       read_floats(&l->y), read_floats(&l->squares) };
+    const float factor = factor_of(l, &f);
+    float *qkv = add_parts(f.in, slices, stride, l->in.first_row[QKV], l->width, factor);
+    float *z = add_parts(f.in, slices, stride, l->in.first_row[Z], l->values, factor);
+    float *gates[2], *o = qn_room(l->values, sizeof *o), *heads = qn_room(l->values, sizeof *heads);
+    float *y = qn_room(l->hidden, sizeof *y);
+    for (size_t i = 0; i < 2; i++)
+        gates[i] = l->halves ? add_parts(f.half, chunks, area_rows(&l->half), l->half.first_row[i], l->v_heads, factor)
+                             : add_parts(f.in, slices, stride, l->in.first_row[ALPHA + i], l->v_heads, factor);
+    if (l->halves)
+        expect_half_rows(l, token, &f);
+    expected_delta(l, qkv, gates[0], gates[1], inputs, state, o);
+    expect_close("the heads' result", token, f.o, o, l->values, BAR_DELTA);
+    single_kernel(l, token, qkv, gates[0], gates[1], z, heads);
+    float *memory = read_floats(&l->memory), *other = read_floats(&l->other_memory);
+    const size_t n_state = l->values * HEAD, place = token % l->taps * l->width;
+    expect_close("the state", token, memory, state, n_state, BAR_DELTA);
+    expect_close("the state, from the single kernel's,", token, memory, other, n_state, BAR_DELTA);
+    expect_close("the inputs, from the single kernel's,", token, memory + n_state + place, other + n_state + place, l->width,
+                 1e-6);
+    expected_out(l, heads, y);
+    expect_close("the output", token, f.y, y, l->hidden, BAR_OUT);
+    float *const all[] = { f.in, f.half, f.o, f.y, f.squares, qkv, z, gates[0], gates[1], o, heads, y, memory, other };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* All tokens twice: the second time nothing is compared but the last bits. */
+static void check_layer(struct layer l, uint32_t type)
+{
+    qn_case_begin("chain", "delta", "%s, hidden %zu, heads %zu/%zu, %zu taps%s%s%s, %zu tokens", qn_type_find(type)->name,
+                  l.hidden, l.k_heads, l.v_heads, l.taps, l.grouped ? ", grouped" : "", l.halves ? ", gates of halves" : "",
+                  l.rotation ? ", rotated" : "", l.n_tokens);
+    layer_new(&l, type);
+    float *inputs = qn_room(l.taps * l.width, sizeof *inputs), *state = qn_room(l.values * HEAD, sizeof *state);
+    float *y[2], *memory[2];
+    for (int time = 0; time < 2; time++) {
+        qn_gpu_poison(&l.memory); /* at position 0 nothing of it is read */
+        qn_gpu_poison(&l.other_memory);
+        for (size_t token = 0; token < l.n_tokens; token++) {
+            run_token(&l, token);
+            if (time == 0)
+                check_token(&l, token, inputs, state);
+        }
+        y[time] = read_floats(&l.y);
+        memory[time] = read_floats(&l.memory);
+    }
+    qn_expect(!memcmp(y[0], y[1], l.y.bytes) && !memcmp(memory[0], memory[1], l.memory.bytes), "another run gave other bits");
+    const qn_gpu_guarded *guarded[] = { &l.x_out, &l.squares, &l.in_parts, &l.o,         &l.out_parts,
+                                        &l.y,     &l.memory,  &l.meeting,  &l.half_parts };
+    for (size_t i = 0; i < sizeof guarded / sizeof *guarded - !l.halves; i++)
+        qn_expect(qn_gpu_ok(guarded[i]), "bytes outside buffer %zu were written", i);
+    uint8_t *meeting = (uint8_t *)read_floats(&l.meeting);
+    for (size_t i = 0; i < l.meeting.bytes; i++)
+        qn_expect(meeting[i] == 0, "byte %zu of the meeting's is %d", i, meeting[i]);
+    free(meeting);
+    for (int time = 0; time < 2; time++) {
+        free(y[time]);
+        free(memory[time]);
+    }
+    free(inputs);
+    free(state);
+    layer_free(&l);
+}
+
+static void check_layers(void)
+{
+    static const struct {
+        uint32_t type;
+        struct layer layer;
+    } cases[] = {
+        { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 1, .v_heads = 1, .taps = 4, .n_tokens = 9 } },
+        { QN_TYPE_Q1_0, { .hidden = 384, .k_heads = 2, .v_heads = 4, .taps = 4, .n_tokens = 7, .halves = true } },
+        { QN_TYPE_Q1_0,
+          { .hidden = 1280, .k_heads = 2, .v_heads = 6, .taps = 4, .n_tokens = 6, .grouped = true, .halves = true } },
+        { QN_TYPE_Q1_0, { .hidden = 512, .k_heads = 1, .v_heads = 3, .taps = 1, .n_tokens = 3 } },
+        { QN_TYPE_Q1_0, { .hidden = 512, .k_heads = 1, .v_heads = 2, .taps = 8, .n_tokens = 18, .halves = true } },
+        { QN_TYPE_PQ2_0,
+          { .hidden = 512, .k_heads = 2, .v_heads = 4, .taps = 4, .n_tokens = 5, .rotation = 256, .grouped = true } },
+        /* Sizes of a 27B model, and more units than blocks. */
+        { QN_TYPE_Q1_0, { .hidden = 1024, .k_heads = 16, .v_heads = 48, .taps = 4, .n_tokens = 5, .halves = true } },
+        { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 8, .v_heads = 80, .taps = 4, .n_tokens = 3, .grouped = true } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_random_seed(500 + i);
+        check_layer(cases[i].layer, cases[i].type);
+    }
+}
+
+/* ---- Speed: layers of a 27B model, one after another in a launch ---- */
+
+enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS = 48 };
+
+/* What of a layer is in the launch. */
+enum { IN = 1, HALVES = 2, DELTA = 4, OUT = 8 };
+
+struct timed {
+    qn_launch launch;
+    qn_chain_args args;
+};
+
+static void timed_chain(void *context, size_t turn)
+{
+    const struct timed *t = context;
+    (void)turn;
+    qn_gpu_launch(&t->launch, &t->args);
+}
+
+/* Any codes, and scales of about 0.01. */
+static qn_gpu_guarded random_tiles(const qn_matmul_tiles *tiles, size_t n_tiles, size_t n_cols, size_t *bytes)
+{
+    const size_t codes = n_tiles * (n_cols / QN_TILE_COLS) * tiles->bits * QN_TILE_SET;
+    qn_must(qn_matmul_gpu_bytes(tiles, n_tiles, n_cols, bytes));
+    uint16_t *data = qn_room(*bytes / 2, sizeof *data);
+    for (size_t i = 0; i < *bytes / 2; i++)
+        data[i] = tiles->bits != 16 && i < codes / 2 ? (uint16_t)qn_random()
+                                                     : (uint16_t)(qn_f32_to_f16(0.01f) ^ (qn_random() & 0x8000));
+    const qn_gpu_guarded g = qn_gpu_from(data, *bytes);
+    free(data);
+    return g;
+}
+
+static void bench_layers(const char *shape, unsigned what)
+{
+    const qn_chain_gpu device = gpu();
+    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q1_0)),
+                          halves = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_F16));
+    struct layer l = { .hidden = BENCH_HIDDEN, .k_heads = BENCH_K_HEADS, .v_heads = BENCH_V_HEADS, .taps = 4, .n_tokens = 1 };
+    size_t bytes = 0, area_bytes, n_stages = 0, n_areas = 0;
+    l.values = l.v_heads * HEAD;
+    l.width = 2 * l.k_heads * HEAD + l.values;
+    l.halves = what & HALVES;
+    l.in.first_row[Z] = l.width;
+    l.in.gpu = (qn_matmul_area){ .tiles = tiles, .n_tiles = (l.width + l.values) / QN_TILE_ROWS };
+    l.half.gpu = (qn_matmul_area){ .tiles = halves, .n_tiles = 2 * l.v_heads / QN_TILE_ROWS };
+    l.half.first_row[1] = l.v_heads;
+    l.in.first_row[ALPHA] = l.width;
+    l.in.first_row[BETA] = l.width + l.v_heads;
+    l.out.gpu = (qn_matmul_area){ .tiles = tiles, .n_tiles = l.hidden / QN_TILE_ROWS };
+    l.state_bytes = qn_gdn_gpu_state_bytes(l.v_heads, HEAD, HEAD);
+    l.memory_bytes = l.state_bytes + qn_gdn_gpu_input_bytes(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
+    float *random = normal(l.memory_bytes / sizeof(float), 0.1f);
+    const uint32_t position = 77;
+    for (size_t h = 0; h < l.v_heads; h++)
+        random[h] = -fabsf(random[h]); /* factors, too */
+    l.gpu_x = upload(random, l.hidden);
+    l.gpu_norm = upload(random, l.hidden);
+    l.gpu_conv = upload(random, l.taps * l.width);
+    l.gpu_bias = upload(random, l.v_heads);
+    l.gpu_factor = upload(random, l.v_heads);
+    l.gpu_head_norm = upload(random, HEAD);
+    l.x_out = qn_gpu_new(l.hidden * sizeof(float));
+    l.o = upload(random, l.values);
+    l.memory = qn_gpu_new(BENCH_LAYERS * l.memory_bytes);
+    l.addresses = qn_gpu_from(&l.memory.data, sizeof l.memory.data);
+    l.positions = qn_gpu_from(&position, sizeof position);
+    l.in.tiles = l.half.tiles = l.out.tiles = (qn_gpu_guarded){ 0 };
+    products_new(&l);
+    const qn_gpu_guarded *const between[] = { &l.squares, &l.in_parts, &l.out_parts, &l.half_parts };
+    for (size_t i = 0; i < sizeof between / sizeof *between - !l.halves; i++) /* with 0.0115, not NaN */
+        qn_must(qn_cuda_fill(qn_gpu(), qn_gpu_stream(), between[i]->data, 0x3c, between[i]->bytes));
+    qn_chain_stage stages[BENCH_LAYERS * 3];
+    qn_gpu_guarded areas[BENCH_LAYERS * 3];
+    for (size_t layer = 0; layer < BENCH_LAYERS; layer++) {
+        qn_must(qn_cuda_upload(qn_gpu(), l.memory.data + layer * l.memory_bytes, random, l.memory_bytes, NULL, NULL));
+        if (what & IN) {
+            stages[n_stages] = (qn_chain_stage){ .kind = QN_CHAIN_PRODUCT, .u.product = l.products[0] };
+            areas[n_areas] = random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &area_bytes);
+            stages[n_stages].u.product.weights = areas[n_areas++].data;
+            bytes += area_bytes;
+            if (what & HALVES) {
+                areas[n_areas] = random_tiles(&halves, l.half.gpu.n_tiles, l.hidden, &area_bytes);
+                stages[n_stages].u.product.halves = areas[n_areas++].data;
+                bytes += area_bytes;
+            }
+            n_stages++;
+        }
+        if (what & DELTA) {
+            stages[n_stages] = (qn_chain_stage){ .kind = QN_CHAIN_DELTA, .u.delta = delta_of(&l) };
+            stages[n_stages].u.delta.state_offset += layer * l.memory_bytes;
+            stages[n_stages++].u.delta.inputs_offset += layer * l.memory_bytes;
+            bytes += 2 * l.state_bytes;
+        }
+        if (what & OUT) {
+            stages[n_stages] = (qn_chain_stage){ .kind = QN_CHAIN_PRODUCT, .u.product = l.products[1] };
+            areas[n_areas] = random_tiles(&tiles, l.out.gpu.n_tiles, l.values, &area_bytes);
+            stages[n_stages++].u.product.weights = areas[n_areas++].data;
+            bytes += area_bytes;
+        }
+    }
+    uint32_t next = (uint32_t)n_stages;
+    for (size_t i = n_stages; i-- > 0;) {
+        stages[i].next_product = next;
+        if (stages[i].kind == QN_CHAIN_PRODUCT)
+            next = (uint32_t)i;
+    }
+    uint8_t *zeros = qn_room(qn_chain_gpu_meeting_bytes(n_stages), 1);
+    l.meeting = qn_gpu_from(zeros, qn_chain_gpu_meeting_bytes(n_stages));
+    l.stages = qn_gpu_from(stages, n_stages * sizeof *stages);
+    struct timed t = { .args = { .stages = l.stages.data,
+                                 .meeting = l.meeting.data,
+                                 .positions = l.positions.data,
+                                 .memory = l.addresses.data,
+                                 .n_stages = (uint32_t)n_stages,
+                                 .first_product = next } };
+    qn_must(qn_chain_gpu_launch(&device, &tiles, &t.launch));
+    const double seconds = qn_gpu_seconds(timed_chain, &t, 1);
+    qn_report_rate("chain", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
+    qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,  &l.gpu_conv, &l.gpu_bias,  &l.gpu_factor,
+                                              &l.gpu_head_norm, &l.x_out,     &l.o,        &l.memory,    &l.addresses,
+                                              &l.positions,     &l.squares,   &l.in_parts, &l.out_parts, &l.meeting,
+                                              &l.stages,        &l.half_parts };
+    for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory - !l.halves; i++)
+        qn_gpu_free(device_memory[i]);
+    for (size_t i = 0; i < n_areas; i++)
+        qn_gpu_free(&areas[i]);
+    free(zeros);
+    free(random);
+}
+
+void qn_check_cuda_chain_delta(bool bench)
+{
+    check_layers();
+    if (!bench)
+        return;
+    bench_layers("27B: the delta rule", DELTA);
+    bench_layers("27B: products before and after it", IN | OUT);
+    bench_layers("27B: ... and rows of halves", IN | HALVES | OUT);
+    bench_layers("27B: ... and the delta rule", IN | HALVES | DELTA | OUT);
+}
