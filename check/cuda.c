@@ -12,7 +12,8 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "attention", qn_check_cuda_attention }, { "aura", qn_check_cuda_aura },
     { "rope", qn_check_cuda_rope },           { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },   { "rows", qn_check_cuda_rows },
-    { "turned", qn_check_cuda_turned },       { "chain-delta", qn_check_cuda_chain_delta },
+    { "turned", qn_check_cuda_turned },       { "chain", qn_check_cuda_chain },
+    { "chain-delta", qn_check_cuda_chain_delta },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;

@@ -1,16 +1,16 @@
 // A token's operations in one launch: the walk over the stages, the weights on their way, products, and what is stored for
 // others. Gated DeltaNet and attention are chain_delta.cuh's and chain_attention.cuh's.
 //
-// Every warp asks for its weights itself, QN_STAGES steps ahead of what it works on, and goes on into the next products' weights
-// while blocks wait for each other. What each warp of a block does of the products ahead is worked out well before, into a window
-// of a few products in shared memory.
+// Every warp asks for its weights itself, QN_STAGES steps ahead of what it works on, and goes on into the next products'
+// weights while blocks wait for each other. What each warp of a block does of the products ahead is worked out well before,
+// into a window of a few products in shared memory.
 #include "kernels/chain/chain_delta.cuh"
 #include "kernels/matmul/one_row.cuh"
 
 enum {
     WARPS = QN_CHAIN_THREADS / QN_WARP,
-    WINDOW = 8,         /* products whose shares are known ahead */
-    FIRST_STAGES = 32,  /* in which the first of them are looked for */
+    WINDOW = 8,          /* products whose shares are known ahead */
+    FIRST_STAGES = 32,   /* in which the first of them are looked for */
     GROUP = 4 / QN_BITS, /* tiles of a step */
     CODE_BYTES = QN_ROW_CODE_BYTES,
     SCALE_BYTES = QN_ROW_SCALE_BYTES,
@@ -50,7 +50,7 @@ struct weight_stream {
     const uint8_t *codes, *scales;
     uint32_t area_tiles, tiles;
     tile_range at;
-    uint32_t product; // of `at`
+    uint32_t product;      // of `at`
     uint32_t asked, taken; // stages of the ring that are next to be filled, and to be used
     uint32_t under_way;    // steps between them
     uint32_t shared;
@@ -189,14 +189,15 @@ QN_DEVICE float silu(float x)
     return x / (1.0f + __expf(-x));
 }
 
-// Columns c to c+3 of a product whose columns are made one by one. `keep`: this block writes what is kept of them, and the sum of
-// squares of these four is added to `square`.
+// Columns c to c+3 of a product whose columns are made one by one. `keep`: this block writes what is kept of them, and the sum
+// of squares of these four is added to `square`.
 QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, float factor, bool keep, float &square)
 {
     if (c >= s.n_cols)
         return {};
     if (s.make == QN_CHAIN_SWIGLU) {
-        const float4 gate = scale_4(parts_sum_4(s.from, s.row + c), factor), up = scale_4(parts_sum_4(s.from, s.row2 + c), factor);
+        const float4 gate = scale_4(parts_sum_4(s.from, s.row + c), factor),
+                     up = scale_4(parts_sum_4(s.from, s.row2 + c), factor);
         return make_float4(silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w);
     }
     float4 x = load_fresh_4(s.x + c);
@@ -216,8 +217,8 @@ QN_DEVICE uint32_t magnitude(float x)
     return __float_as_uint(x) & 0x7fffffffu; // ordered as magnitudes are, infinity and NaN on top
 }
 
-// Four columns a lane, a run of 32 in eight lanes, by the rule of matmul.h into QN_ACTS_ROW: `at` is the lane's first column, in
-// the slice, whose chunks are at `acts`.
+// Four columns a lane, a run of 32 in eight lanes, by the rule of matmul.h into QN_ACTS_ROW: `at` is the lane's first column,
+// in the slice, whose chunks are at `acts`.
 QN_DEVICE void quantize_columns(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
 {
     uint32_t bits = max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
@@ -226,7 +227,8 @@ QN_DEVICE void quantize_columns(uint8_t *acts, uint32_t at, float4 x, uint32_t l
         bits = max(bits, __shfl_xor_sync(QN_ALL_LANES, bits, distance));
     const float largest = __uint_as_float(bits);
     const bool finite = bits < 0x7f800000u, zero = !finite || largest < 1e-30f; // QN_SMALLEST_RUN
-    const float per = zero ? 0 : 127.0f / largest, scale = finite ? (zero ? 0 : largest * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
+    const float per = zero ? 0 : 127.0f / largest,
+                scale = finite ? (zero ? 0 : largest * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
     const int c0 = zero ? 0 : __float2int_rn(x.x * per), c1 = zero ? 0 : __float2int_rn(x.y * per);
     const int c2 = zero ? 0 : __float2int_rn(x.z * per), c3 = zero ? 0 : __float2int_rn(x.w * per);
     int sum = c0 + c1 + (c2 + c3);
@@ -244,8 +246,8 @@ QN_DEVICE void quantize_columns(uint8_t *acts, uint32_t at, float4 x, uint32_t l
         *(float4 *)(chunk + QN_TILE_SET + 8 * run) = make_float4(scale, other_scale, -both, 0);
 }
 
-// Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on. `floats`: where they
-// are kept as they are, or none.
+// Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on. `floats`: where
+// they are kept as they are, or none.
 QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, uint8_t *acts, float *floats, uint32_t first,
                             uint32_t count, bool keep, uint32_t warp, uint32_t lane)
 {
@@ -270,7 +272,8 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, u
 QN_DEVICE void product_step(float *to, uint32_t step, uint32_t count, const row_acts &x, uint32_t lane)
 {
     const uint32_t g = lane / 4, t = lane % 4;
-    const uint32_t codes = step + 16 * lane, scales = step + GROUP * CODE_BYTES + 2 * t / (QN_TILE_RUNS / QN_SCALES) * 32 + 4 * g;
+    const uint32_t codes = step + 16 * lane,
+                   scales = step + GROUP * CODE_BYTES + 2 * t / (QN_TILE_RUNS / QN_SCALES) * 32 + 4 * g;
     float sums[GROUP][2] = {};
 #pragma unroll
     for (int m = 0; m < GROUP; m += 2) {
@@ -338,7 +341,8 @@ QN_DEVICE void store_stage(const qn_chain_store &s)
 {
     const float factor = parts_factor(s.from);
     for (uint32_t k = 0; k < s.n_outs; k++)
-        for (uint32_t i = blockIdx.x * QN_CHAIN_THREADS + threadIdx.x; i < s.outs[k].n_rows; i += gridDim.x * QN_CHAIN_THREADS) {
+        for (uint32_t i = blockIdx.x * QN_CHAIN_THREADS + threadIdx.x; i < s.outs[k].n_rows;
+             i += gridDim.x * QN_CHAIN_THREADS) {
             const float y = factor * parts_sum(s.from, s.outs[k].row + i);
             s.outs[k].out[i] = s.outs[k].x ? load_fresh(s.outs[k].x + i) + y : y;
         }

@@ -73,17 +73,18 @@ qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *til
         p->n_slices = slices;
         p->slice_blocks = blocks;
     }
-    return best < UINT64_MAX ? QN_OK
-                             : qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u tiles and %u columns: its sums have no room",
-                                       p->n_tiles, p->n_cols);
+    return best < UINT64_MAX
+               ? QN_OK
+               : qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u tiles and %u columns: its sums have no room", p->n_tiles,
+                         p->n_cols);
 }
 
 qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out)
 {
     const struct variant *v = variant_of(gpu, tiles);
     if (!v)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a chain of weights of %u bits on a device with %u bytes of shared memory", tiles->bits,
-                       gpu->max_shared_bytes);
+        return qn_fail(QN_ERR_UNSUPPORTED, "a chain of weights of %u bits on a device with %u bytes of shared memory",
+                       tiles->bits, gpu->max_shared_bytes);
     *out = (qn_launch){ .source = "chain/chain.cu",
                         .defines = v->defines,
                         .function = "qn_chain",

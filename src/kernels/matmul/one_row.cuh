@@ -1,5 +1,5 @@
-// One token in int8 against tiles of 1 or 2 bits: an operand of the matrix unit is `word & mask`, and the unit's eight columns are
-// the eight runs of a chunk (matmul_decode.cu says more). For that source and for chain/. Defines: QN_BITS, QN_SCALES.
+// One token in int8 against tiles of 1 or 2 bits: an operand of the matrix unit is `word & mask`, and the unit's eight columns
+// are the eight runs of a chunk (matmul_decode.cu says more). For that source and for chain/. Defines: QN_BITS, QN_SCALES.
 #ifndef QN_KERNELS_MATMUL_ONE_ROW_CUH
 #define QN_KERNELS_MATMUL_ONE_ROW_CUH
 
@@ -82,8 +82,8 @@ template <int count> QN_DEVICE void row_product(float (*sums)[2], uint32_t codes
         }
 }
 
-// A group's sums from the registers of a warp to [tile][16 rows]. Lanes t of a row hold parts of the same sums: they are added on
-// the way to one lane each, a tile to a lane.
+// A group's sums from the registers of a warp to [tile][16 rows]. Lanes t of a row hold parts of the same sums: they are added
+// on the way to one lane each, a tile to a lane.
 template <int group> QN_DEVICE void put_row_sums(float *to, float (*sums)[2], uint32_t count, uint32_t lane)
 {
     const uint32_t g = lane / 4, t = lane % 4;

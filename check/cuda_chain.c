@@ -1,0 +1,654 @@
+/* Chains of products on the GPU, stage by stage: what each has left against float64 on what the stage before has left, so that
+ * an error is not carried on. And their speed on the shapes of real models, many layers in one launch. */
+#include "check/cuda.h"
+
+#include "base/memory.h"
+#include "check/problem.h"
+#include "kernels/chain/chain_cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const float eps = 1e-6f;
+
+static qn_chain_gpu device(void)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes };
+}
+
+/* ---- Weights ---- */
+
+enum { MOST_PARTS = 2 };
+
+/* Matrices of a type that share activations, as files store them and as tiles. */
+struct area {
+    const qn_type_info *type;
+    size_t n_cols, n_parts, n_rows[MOST_PARTS], row_bytes;
+    uint8_t *stored[MOST_PARTS];
+    qn_matmul_area area;
+    qn_gpu_guarded tiles;
+};
+
+static struct area area_new(const qn_type_info *type, size_t n_cols, size_t n_parts, size_t rows0, size_t rows1)
+{
+    struct area a = { .type = type, .n_cols = n_cols, .n_parts = n_parts, .n_rows = { rows0, rows1 } };
+    size_t bytes, first_tile = 0;
+    if (!qn_row_bytes(type, n_cols, &a.row_bytes))
+        exit(1);
+    a.area = (qn_matmul_area){ .tiles = qn_matmul_gpu_tiles(type), .n_cols = n_cols, .n_outs = n_parts };
+    for (size_t i = 0; i < n_parts; i++)
+        a.area.n_tiles += qn_matmul_gpu_tile_count(a.n_rows[i]);
+    qn_must(qn_matmul_gpu_bytes(&a.area.tiles, a.area.n_tiles, n_cols, &bytes));
+    a.tiles = qn_gpu_new(bytes);
+    a.area.address = a.tiles.data;
+    for (size_t i = 0; i < n_parts; first_tile += qn_matmul_gpu_tile_count(a.n_rows[i]), i++) {
+        qn_matmul_launch l;
+        a.stored[i] = qn_room(a.n_rows[i], a.row_bytes);
+        qn_random_blocks(type, a.stored[i], a.n_rows[i] * a.row_bytes / type->block_bytes, 0.1f);
+        qn_gpu_guarded rows = qn_gpu_from(a.stored[i], a.n_rows[i] * a.row_bytes);
+        qn_must(qn_matmul_gpu_pack(&a.area, rows.data, a.row_bytes, a.n_rows[i], first_tile, &l));
+        qn_gpu_launch(&l.launch, &l.args);
+        qn_gpu_wait();
+        qn_gpu_free(&rows);
+    }
+    return a;
+}
+
+static void area_free(struct area *a)
+{
+    qn_expect(qn_gpu_ok(&a->tiles), "bytes around the tiles were written");
+    for (size_t i = 0; i < a->n_parts; i++)
+        free(a->stored[i]);
+    qn_gpu_free(&a->tiles);
+}
+
+/* Row of the area's tiles; false where it is beyond its matrix. */
+static bool area_row(const struct area *a, size_t row, float *weights)
+{
+    for (size_t i = 0; i < a->n_parts; i++) {
+        const size_t padded = qn_matmul_gpu_tile_count(a->n_rows[i]) * QN_TILE_ROWS;
+        if (row < a->n_rows[i]) {
+            a->type->decode(a->stored[i] + row * a->row_bytes, a->n_cols / a->type->block_weights, weights);
+            return true;
+        }
+        if (row < padded)
+            return false;
+        row -= padded;
+    }
+    return false;
+}
+
+/* ---- A chain ---- */
+
+enum { MOST_STAGES = 8 };
+
+struct chain {
+    qn_chain_stage stages[MOST_STAGES];
+    size_t n_stages;
+    qn_gpu_guarded array, meeting;
+    qn_launch launch;
+    qn_chain_args args;
+};
+
+/* Stages know where the next product is. */
+static void link_products(qn_chain_stage *stages, size_t n)
+{
+    for (size_t i = n, next = n; i-- > 0; next = stages[i].kind == QN_CHAIN_PRODUCT ? i : next)
+        stages[i].next_product = (uint32_t)next;
+}
+
+static void chain_ready(struct chain *c, const qn_matmul_tiles *tiles)
+{
+    const qn_chain_gpu gpu = device();
+    static const uint8_t zeros[64];
+    link_products(c->stages, c->n_stages);
+    c->array = qn_gpu_from(c->stages, c->n_stages * sizeof *c->stages);
+    c->meeting = qn_gpu_from(zeros, qn_chain_gpu_meeting_bytes(c->n_stages));
+    qn_must(qn_chain_gpu_launch(&gpu, tiles, &c->launch));
+    c->args = (qn_chain_args){ .stages = c->array.data, .meeting = c->meeting.data, .n_stages = (uint32_t)c->n_stages };
+    c->args.first_product = c->stages[0].kind == QN_CHAIN_PRODUCT ? 0 : c->stages[0].next_product;
+}
+
+/* ---- Oracle ---- */
+
+/* Values of a product's columns, and what they may be off by: those that are so near the middle between two codes that float32
+ * and float64 may choose different ones. */
+struct columns {
+    double *codes, *off; /* code times scale; a step, or 0 */
+    bool finite;
+};
+
+static void hadamard(double *x, size_t n)
+{
+    for (size_t d = 1; d < n; d *= 2)
+        for (size_t i = 0; i < n; i++)
+            if (!(i & d)) {
+                const double a = x[i], b = x[i + d];
+                x[i] = a + b;
+                x[i + d] = a - b;
+            }
+    for (size_t i = 0; i < n; i++)
+        x[i] /= sqrt((double)n);
+}
+
+/* What float32 makes of sums of some dozen parts, a transform of 1024 and an exponential, relative to the largest value of a
+ * run, in steps: 127 times some 1e-6. */
+#define NEAR_MIDDLE 5e-4
+
+static void columns_of(const double *values, size_t n, struct columns *c)
+{
+    for (size_t run = 0; run < n; run += 32) {
+        double largest = 0;
+        for (size_t i = run; i < run + 32 && i < n; i++)
+            largest = fmax(largest, fabs(values[i]));
+        const double step = largest / 127;
+        for (size_t i = run; i < run + 32 && i < n; i++) {
+            const double in_steps = largest < (double)QN_SMALLEST_RUN ? 0 : values[i] / step, code = rint(in_steps);
+            c->codes[i] = code * step;
+            c->off[i] = fabs(fabs(in_steps - code) - 0.5) < NEAR_MIDDLE ? step : 0;
+        }
+    }
+}
+
+static double factor_of(const double *squares, size_t n, size_t n_cols)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += squares[i];
+    return 1 / sqrt(sum / (double)n_cols + (double)eps);
+}
+
+/* Rows of parts, added up. */
+static double *sum_parts(const qn_gpu_guarded *parts, size_t n_parts, size_t stride)
+{
+    float *all = qn_room(n_parts * stride, sizeof *all);
+    double *sums = qn_room(stride, sizeof *sums);
+    qn_gpu_read(parts, all);
+    for (size_t i = 0; i < n_parts * stride; i++)
+        sums[i % stride] += (double)all[i];
+    free(all);
+    return sums;
+}
+
+static float *read_floats(const qn_gpu_guarded *g)
+{
+    float *x = qn_room(g->bytes / sizeof *x, sizeof *x);
+    qn_gpu_read(g, x);
+    return x;
+}
+
+/* The area's product of columns with such values, against the parts that a stage has left. */
+static void check_parts(const char *what, const struct area *area, const double *values, const qn_gpu_guarded *out,
+                        const qn_chain_product *p)
+{
+    struct columns c = { qn_room(area->n_cols, sizeof(double)), qn_room(area->n_cols, sizeof(double)), true };
+    float *weights = qn_room(area->n_cols, sizeof *weights);
+    const size_t stride = area->area.n_tiles * QN_TILE_ROWS;
+    double *found = sum_parts(out, p->n_slices, stride);
+    columns_of(values, area->n_cols, &c);
+    for (size_t row = 0; row < stride; row++) {
+        double sum = 0, size = 0, off = 0;
+        if (area_row(area, row, weights))
+            for (size_t k = 0; k < area->n_cols; k++) {
+                const double term = (double)weights[k] * c.codes[k];
+                sum += term;
+                size += fabs(term);
+                off += fabs((double)weights[k]) * c.off[k];
+            }
+        /* Sums in float32, of a few thousand terms in the unit's integers and some hundred floats; steps differ by a rounding.
+         */
+        qn_expect(fabs(found[row] - sum) <= 3e-6 * size + off, "%s: row %zu is %g, expected %g within %g", what, row,
+                  found[row], sum, 3e-6 * size + off);
+    }
+    qn_expect(qn_gpu_ok(out), "%s: bytes outside its parts were written", what);
+    free(c.codes);
+    free(c.off);
+    free(weights);
+    free(found);
+}
+
+/* ---- The chain that is checked: norm, gate and up, SwiGLU and down, norm and a last product, stored ---- */
+
+struct shape {
+    size_t hidden, inner, rows;
+    uint32_t rotation;
+};
+
+struct case_of {
+    struct shape shape;
+    struct area areas[3];
+    struct chain chain;
+    float *x, *weights[2], *signs;
+    qn_gpu_guarded gpu_x, gpu_weights[2], gpu_signs, x_out[2], squares[2], out[3], stored[3];
+    qn_chain_product *products[3];
+};
+
+static qn_chain_product *add_product(struct case_of *c, size_t i, qn_chain_product p)
+{
+    const qn_chain_gpu gpu = device();
+    const struct area *a = &c->areas[i];
+    qn_chain_stage *stage = &c->chain.stages[c->chain.n_stages++];
+    p.n_cols = (uint32_t)a->n_cols;
+    p.n_tiles = (uint32_t)a->area.n_tiles;
+    p.n_chunks = (uint32_t)((a->n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS);
+    p.weights = a->area.address;
+    p.rotation = c->shape.rotation;
+    p.signs = p.rotation ? c->gpu_signs.data : 0;
+    qn_must(qn_chain_gpu_share(&gpu, &a->area.tiles, &p));
+    c->out[i] = qn_gpu_new((size_t)p.n_slices * p.n_tiles * QN_TILE_ROWS * sizeof(float));
+    p.out = c->out[i].data;
+    if (p.make == QN_CHAIN_NORM) {
+        c->squares[i / 2] = qn_gpu_new(p.n_slices * sizeof(float));
+        p.squares = c->squares[i / 2].data;
+    }
+    *stage = (qn_chain_stage){ .kind = QN_CHAIN_PRODUCT, .u.product = p };
+    return &stage->u.product;
+}
+
+/* What a product has left, for the next. */
+static qn_chain_parts parts_of(const qn_chain_product *p)
+{
+    return (qn_chain_parts){ .data = p->out,
+                             .squares = p->squares,
+                             .n_parts = p->n_slices,
+                             .stride = p->n_tiles * QN_TILE_ROWS,
+                             .n_squares = p->squares ? p->n_slices : 0,
+                             .n_cols = p->n_cols,
+                             .eps = eps };
+}
+
+static qn_gpu_guarded upload(const float *x, size_t n)
+{
+    return qn_gpu_from(x, n * sizeof *x);
+}
+
+static struct case_of *case_new(const qn_type_info *type, struct shape shape)
+{
+    struct case_of *c = qn_room(1, sizeof *c);
+    const size_t hidden = shape.hidden, inner = shape.inner, most = hidden > inner ? hidden : inner;
+    c->shape = shape;
+    c->areas[0] = area_new(type, hidden, 2, inner, inner);
+    c->areas[1] = area_new(type, inner, 1, hidden, 0);
+    c->areas[2] = area_new(type, hidden, 2, shape.rows, 7);
+    c->x = qn_room(hidden, sizeof *c->x);
+    c->signs = qn_room(most, sizeof *c->signs);
+    qn_random_floats(c->x, hidden, 2);
+    for (size_t i = 0; i < most; i++)
+        c->signs[i] = qn_random() & 1 ? 1 : -1;
+    c->gpu_x = upload(c->x, hidden);
+    c->gpu_signs = upload(c->signs, most);
+    for (size_t i = 0; i < 2; i++) {
+        c->weights[i] = qn_room(hidden, sizeof *c->weights[i]);
+        qn_random_floats(c->weights[i], hidden, 1);
+        c->gpu_weights[i] = upload(c->weights[i], hidden);
+        c->x_out[i] = qn_gpu_new(hidden * sizeof(float));
+    }
+    const size_t inner_tiles = qn_matmul_gpu_tile_count(inner), row_tiles = qn_matmul_gpu_tile_count(shape.rows);
+    c->products[0] = add_product(
+        c, 0,
+        (qn_chain_product){
+            .make = QN_CHAIN_NORM, .x = c->gpu_x.data, .x_out = c->x_out[0].data, .weight = c->gpu_weights[0].data });
+    c->products[1] = add_product(c, 1,
+                                 (qn_chain_product){ .make = QN_CHAIN_SWIGLU,
+                                                     .from = parts_of(c->products[0]),
+                                                     .row2 = (uint32_t)inner_tiles * QN_TILE_ROWS });
+    c->products[2] = add_product(c, 2,
+                                 (qn_chain_product){ .make = QN_CHAIN_NORM,
+                                                     .x = c->x_out[0].data,
+                                                     .from = parts_of(c->products[1]),
+                                                     .x_out = c->x_out[1].data,
+                                                     .weight = c->gpu_weights[1].data });
+    c->stored[0] = qn_gpu_new(shape.rows * sizeof(float));
+    c->stored[1] = qn_gpu_new(7 * sizeof(float));
+    c->stored[2] = qn_gpu_new(hidden * sizeof(float));
+    c->chain.stages[c->chain.n_stages++] =
+        (qn_chain_stage){ .kind = QN_CHAIN_STORE,
+                          .u.store = { .from = parts_of(c->products[2]),
+                                       .n_outs = 2,
+                                       .outs = { { c->stored[0].data, 0, 0, (uint32_t)shape.rows },
+                                                 { c->stored[1].data, 0, (uint32_t)row_tiles * QN_TILE_ROWS, 7 } } } };
+    c->chain.stages[c->chain.n_stages++] =
+        (qn_chain_stage){ .kind = QN_CHAIN_STORE,
+                          .u.store = { .from = parts_of(c->products[1]),
+                                       .n_outs = 1,
+                                       .outs = { { c->stored[2].data, c->x_out[0].data, 0, (uint32_t)hidden } } } };
+    chain_ready(&c->chain, &c->areas[0].area.tiles);
+    return c;
+}
+
+static void case_free(struct case_of *c)
+{
+    for (size_t i = 0; i < 3; i++) {
+        area_free(&c->areas[i]);
+        qn_gpu_free(&c->out[i]);
+        qn_gpu_free(&c->stored[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        free(c->weights[i]);
+        qn_gpu_free(&c->gpu_weights[i]);
+        qn_gpu_free(&c->x_out[i]);
+        qn_gpu_free(&c->squares[i]);
+    }
+    free(c->x);
+    free(c->signs);
+    qn_gpu_free(&c->gpu_x);
+    qn_gpu_free(&c->gpu_signs);
+    qn_gpu_free(&c->chain.array);
+    qn_gpu_free(&c->chain.meeting);
+    free(c);
+}
+
+static void rotate(const struct case_of *c, double *values, size_t n)
+{
+    const size_t r = c->shape.rotation;
+    for (size_t i = 0; r && i < n; i++)
+        values[i] *= (double)c->signs[i];
+    for (size_t i = 0; r && i < n; i += r)
+        hadamard(values + i, r);
+}
+
+/* A norm's product: `x` is what its columns are made of. */
+static void check_norm(const struct case_of *c, size_t i, const double *x)
+{
+    const size_t hidden = c->shape.hidden, n_slices = c->products[i]->n_slices;
+    const size_t slice = (size_t)c->products[i]->slice_chunks * QN_TILE_COLS;
+    double *values = qn_room(hidden, sizeof *values);
+    float *kept = read_floats(&c->x_out[i / 2]), *squares = read_floats(&c->squares[i / 2]);
+    for (size_t k = 0; k < hidden; k++) {
+        qn_expect(fabs((double)kept[k] - x[k]) <= 1e-5 * (1 + fabs(x[k])), "product %zu keeps %g of column %zu, expected %g", i,
+                  (double)kept[k], k, x[k]);
+        values[k] = (double)kept[k] * (double)c->weights[i / 2][k];
+    }
+    for (size_t s = 0; s < n_slices; s++) {
+        double sum = 0;
+        for (size_t k = s * slice; k < hidden && k < (s + 1) * slice; k++)
+            sum += (double)kept[k] * (double)kept[k];
+        qn_expect(fabs((double)squares[s] - sum) <= 1e-5 * sum, "product %zu, slice %zu: squares are %g, expected %g", i, s,
+                  (double)squares[s], sum);
+    }
+    rotate(c, values, hidden);
+    check_parts(i ? "last product" : "gate and up", &c->areas[i], values, &c->out[i], c->products[i]);
+    qn_expect(qn_gpu_ok(&c->x_out[i / 2]) && qn_gpu_ok(&c->squares[i / 2]), "bytes beside what a norm keeps were written");
+    free(values);
+    free(kept);
+    free(squares);
+}
+
+static double factor_after(const struct case_of *c, size_t i)
+{
+    float *squares = read_floats(&c->squares[i / 2]);
+    double *wide = qn_room(c->products[i]->n_slices, sizeof *wide);
+    for (size_t s = 0; s < c->products[i]->n_slices; s++)
+        wide[s] = (double)squares[s];
+    const double factor = factor_of(wide, c->products[i]->n_slices, c->shape.hidden);
+    free(squares);
+    free(wide);
+    return factor;
+}
+
+static void expect_stored(const struct case_of *c, size_t i, const double *expected, size_t n)
+{
+    float *found = read_floats(&c->stored[i]);
+    double size = 0;
+    for (size_t k = 0; k < n; k++)
+        size = fmax(size, fabs(expected[k]));
+    for (size_t k = 0; k < n; k++) /* a few parts are added up in another precision */
+        qn_expect(fabs((double)found[k] - expected[k]) <= 1e-5 * size, "stored %zu, row %zu is %g, expected %g", i, k,
+                  (double)found[k], expected[k]);
+    qn_expect(qn_gpu_ok(&c->stored[i]), "bytes beside stored %zu were written", i);
+    free(found);
+}
+
+static void check_stages(const struct case_of *c)
+{
+    const size_t hidden = c->shape.hidden, inner = c->shape.inner;
+    const size_t strides[3] = { c->areas[0].area.n_tiles * 16, c->areas[1].area.n_tiles * 16, c->areas[2].area.n_tiles * 16 };
+    double *x = qn_room(hidden, sizeof *x), *values = qn_room(inner, sizeof *values);
+    for (size_t k = 0; k < hidden; k++)
+        x[k] = (double)c->x[k];
+    check_norm(c, 0, x);
+
+    double *both = sum_parts(&c->out[0], c->products[0]->n_slices, strides[0]);
+    double factor = factor_after(c, 0);
+    for (size_t k = 0; k < inner; k++) {
+        const double gate = factor * both[k], up = factor * both[c->products[1]->row2 + k];
+        values[k] = gate / (1 + exp(-gate)) * up;
+    }
+    rotate(c, values, inner);
+    check_parts("down", &c->areas[1], values, &c->out[1], c->products[1]);
+
+    double *down = sum_parts(&c->out[1], c->products[1]->n_slices, strides[1]);
+    for (size_t k = 0; k < hidden; k++)
+        x[k] += down[k];
+    expect_stored(c, 2, x, hidden);
+    check_norm(c, 2, x);
+
+    double *last = sum_parts(&c->out[2], c->products[2]->n_slices, strides[2]);
+    factor = factor_after(c, 2);
+    for (size_t k = 0; k < strides[2]; k++)
+        last[k] *= factor;
+    expect_stored(c, 0, last, c->shape.rows);
+    expect_stored(c, 1, last + qn_matmul_gpu_tile_count(c->shape.rows) * QN_TILE_ROWS, 7);
+    free(x);
+    free(values);
+    free(both);
+    free(down);
+    free(last);
+}
+
+static void run_chain(const struct case_of *c)
+{
+    for (size_t i = 0; i < 3; i++) {
+        qn_gpu_poison(&c->out[i]);
+        qn_gpu_poison(&c->stored[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        qn_gpu_poison(&c->x_out[i]);
+        qn_gpu_poison(&c->squares[i]);
+    }
+    qn_gpu_launch(&c->chain.launch, &c->chain.args);
+    qn_gpu_wait();
+}
+
+static void check_chain(const qn_type_info *type, struct shape shape)
+{
+    struct case_of *c = case_new(type, shape);
+    uint32_t arrived;
+    qn_case_begin("chain", "cuda", "%s, %zu and %zu columns, %zu rows, rotation %u", type->name, shape.hidden, shape.inner,
+                  shape.rows, shape.rotation);
+    run_chain(c);
+    check_stages(c);
+    qn_gpu_read(&c->chain.meeting, &arrived);
+    qn_expect(arrived == 0, "%u have arrived when all have left", arrived);
+    float *first[3], *again[3];
+    for (size_t i = 0; i < 3; i++)
+        first[i] = read_floats(&c->stored[i]);
+    run_chain(c);
+    for (size_t i = 0; i < 3; i++) {
+        again[i] = read_floats(&c->stored[i]);
+        qn_expect(!memcmp(first[i], again[i], c->stored[i].bytes), "two runs differ in stored %zu", i);
+        free(first[i]);
+        free(again[i]);
+    }
+    case_free(c);
+}
+
+static void check_refusals(void)
+{
+    const qn_chain_gpu gpu = device();
+    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q1_0));
+    const qn_matmul_tiles bytes = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q8_0));
+    qn_chain_product p = { .n_cols = 1024, .n_tiles = 8, .n_chunks = 4 };
+    qn_launch launch;
+    qn_case_begin("chain", "cuda", "refusals");
+    qn_expect(!qn_chain_gpu_takes(&gpu, &bytes) && qn_chain_gpu_launch(&gpu, &bytes, &launch) == QN_ERR_UNSUPPORTED,
+              "bytes were taken");
+    qn_expect(!qn_chain_gpu_takes(&(qn_chain_gpu){ 108, 48 << 10 }, &tiles), "too little shared memory was taken");
+    static const uint32_t rotations[] = { 16, 2048, 96 };
+    for (size_t i = 0; i < 3; i++) {
+        p.rotation = rotations[i];
+        qn_expect(qn_chain_gpu_share(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED, "a rotation of %u was taken", rotations[i]);
+    }
+    p = (qn_chain_product){ .n_cols = 1024, .n_tiles = 1 << 20, .n_chunks = 4 };
+    qn_expect(qn_chain_gpu_share(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED, "sums without room were taken");
+}
+
+/* ---- Speed ---- */
+
+struct timed {
+    qn_launch launch;
+    qn_chain_args args;
+};
+
+static void one_turn(void *context, size_t turn)
+{
+    const struct timed *t = context;
+    (void)turn;
+    qn_gpu_launch(&t->launch, &t->args);
+}
+
+static void random_bytes(const qn_gpu_guarded *g)
+{
+    enum { PIECE = 4 << 20 };
+    static uint8_t piece[PIECE];
+    for (size_t i = 0; i < PIECE; i++)
+        piece[i] = (uint8_t)(qn_random() & 0xbf);
+    for (size_t at = 0; at < g->bytes; at += PIECE)
+        qn_must(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
+}
+
+/* The products of a model's layer: of the first and third norms make the columns, of the second they are there. */
+struct model {
+    const char *name;
+    uint32_t hidden, middle, inner, first_rows, rotation;
+};
+
+static void bench_layers(const qn_type_info *type, const struct model *m, uint32_t parts)
+{
+    enum { LAYERS = 8 };
+    const qn_chain_gpu gpu = device();
+    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(type);
+    const uint32_t rows[4] = { m->first_rows, m->hidden, 2 * m->inner, m->hidden };
+    const uint32_t cols[4] = { m->hidden, m->middle, m->hidden, m->inner };
+    qn_chain_product products[4] = {
+        { .make = QN_CHAIN_NORM }, { .make = QN_CHAIN_PLAIN }, { .make = QN_CHAIN_NORM }, { .make = QN_CHAIN_SWIGLU }
+    };
+    size_t bytes[4], layer = 0;
+    qn_gpu_guarded out[4], squares[4], x[2], plain, weight;
+    for (size_t i = 0; i < 4; i++) {
+        qn_chain_product *p = &products[i];
+        p->n_cols = cols[i];
+        p->n_tiles = rows[i] / QN_TILE_ROWS;
+        p->n_chunks = cols[i] / QN_TILE_COLS;
+        p->rotation = m->rotation;
+        qn_must(qn_chain_gpu_share(&gpu, &tiles, p));
+        qn_must(qn_matmul_gpu_bytes(&tiles, p->n_tiles, cols[i], &bytes[i]));
+        layer += qn_round_up(bytes[i], 256);
+        out[i] = qn_gpu_new((size_t)p->n_slices * rows[i] * sizeof(float));
+        squares[i] = qn_gpu_new(p->n_slices * sizeof(float));
+        random_bytes(&out[i]);
+        p->out = out[i].data;
+    }
+    qn_gpu_guarded area = qn_gpu_new(layer * LAYERS);
+    plain = qn_gpu_new((m->middle + m->inner) * sizeof(float));
+    weight = qn_gpu_new(m->hidden * sizeof(float));
+    for (size_t i = 0; i < 2; i++) {
+        x[i] = qn_gpu_new(m->hidden * sizeof(float));
+        random_bytes(&x[i]);
+    }
+    random_bytes(&area);
+    random_bytes(&plain);
+    random_bytes(&weight);
+    products[0].squares = squares[0].data;
+    products[2].squares = squares[2].data;
+    qn_chain_stage stages[4 * LAYERS + 1] = { 0 };
+    uint64_t at = area.data;
+    size_t n = 0;
+    for (size_t l = 0; l < LAYERS; l++)
+        for (size_t i = 0; i < 4; i++) {
+            if (!(parts >> i & 1))
+                continue;
+            qn_chain_product p = products[i];
+            p.weights = at;
+            at += qn_round_up(bytes[i], 256);
+            p.weight = weight.data;
+            p.signs = m->rotation ? weight.data : 0;
+            if (i % 2 == 0) {
+                p.x = x[i / 2].data;
+                p.x_out = x[1 - i / 2].data;
+                if (l || i)
+                    p.from = parts_of(&products[(i + 3) % 4]);
+            } else if (i == 1) {
+                p.x = plain.data;
+            } else {
+                p.from = parts_of(&products[2]);
+                p.row2 = m->inner;
+            }
+            stages[n++] = (qn_chain_stage){ .kind = QN_CHAIN_PRODUCT, .u.product = p };
+        }
+    link_products(stages, n);
+    qn_gpu_guarded array = qn_gpu_from(stages, n * sizeof *stages), meeting = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
+    struct timed t = { .args = { .stages = array.data, .meeting = meeting.data, .n_stages = (uint32_t)n } };
+    qn_must(qn_chain_gpu_launch(&gpu, &tiles, &t.launch));
+    char shape[80];
+    double read = 0;
+    for (size_t i = 0; i < 4; i++)
+        read += parts >> i & 1 ? (double)bytes[i] * LAYERS : 0;
+    snprintf(shape, sizeof shape, "%s %s%s, %d layers, products %x (%ux%u %ux%u %ux%u %ux%u)", type->name, m->name,
+             m->rotation ? " rotated" : "", LAYERS, parts, products[0].n_slices, products[0].slice_blocks, products[1].n_slices,
+             products[1].slice_blocks, products[2].n_slices, products[2].slice_blocks, products[3].n_slices,
+             products[3].slice_blocks);
+    qn_gpu_bench("chain", "cuda", shape, read, "B", qn_gpu_read_rate(), one_turn, &t, 1);
+    for (size_t i = 0; i < 4; i++) {
+        qn_gpu_free(&out[i]);
+        qn_gpu_free(&squares[i]);
+    }
+    qn_gpu_free(&x[0]);
+    qn_gpu_free(&x[1]);
+    qn_gpu_free(&plain);
+    qn_gpu_free(&weight);
+    qn_gpu_free(&area);
+    qn_gpu_free(&array);
+    qn_gpu_free(&meeting);
+}
+
+static void bench(void)
+{
+    static const struct model models[] = {
+        { "27b", 5120, 6144, 17408, 16384, 0 },
+        { "27b", 5120, 6144, 17408, 16384, 1024 },
+        { "8b", 4096, 4096, 12288, 6144, 0 },
+    };
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0 };
+    for (size_t t = 0; t < 3; t++)
+        for (size_t i = 0; i < 3; i++)
+            bench_layers(qn_type_find(types[t]), &models[i], 15);
+    for (uint32_t one = 1; one < 16; one *= 2)
+        bench_layers(qn_type_find(QN_TYPE_Q1_0), &models[0], one);
+}
+
+void qn_check_cuda_chain(bool with_bench)
+{
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
+    static const struct shape shapes[] = {
+        { 128, 128, 1, 0 },      { 256, 512, 16, 0 },    { 384, 640, 100, 0 },     { 1024, 2176, 250, 0 },
+        { 2048, 1152, 17, 0 },   { 5120, 2304, 300, 0 }, { 1536, 8704, 5000, 0 },  { 256, 512, 33, 32 },
+        { 1024, 1536, 20, 256 }, { 2048, 1024, 9, 512 }, { 2048, 4096, 70, 1024 }, { 1024, 5120, 250, 1024 },
+    };
+    const qn_chain_gpu gpu = device();
+    for (size_t t = 0; t < 3; t++) {
+        const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(types[t]));
+        if (!qn_chain_gpu_takes(&gpu, &tiles))
+            continue;
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            qn_random_seed(100 * t + i);
+            check_chain(qn_type_find(types[t]), shapes[i]);
+        }
+    }
+    check_refusals();
+    if (with_bench && qn_chain_gpu_takes(&gpu, &(qn_matmul_tiles){ .bits = 1, .n_scales = 2 }))
+        bench();
+}
