@@ -17,8 +17,8 @@ static void release_acts(qn_cuda_model *model, qn_cuda_acts *acts)
 
 void qn_cuda_buffers_free(qn_cuda_model *model)
 {
-    qn_cuda_buffer *const all[] = { &model->scratch, &model->cosines, &model->sines,   &model->partials,
-                                    &model->maxima,  &model->gates,   &model->records, &model->logits };
+    qn_cuda_buffer *const all[] = { &model->scratch, &model->cosines, &model->sines,  &model->partials,    &model->maxima,
+                                    &model->gates,   &model->records, &model->logits, &model->chain_memory };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_cuda_release(model->cuda, all[i]);
     for (size_t i = 0; model->buffers && i < model->plan->n_buffers; i++)
@@ -100,6 +100,21 @@ static qn_status place_inputs(qn_cuda_model *model, int embeddings, size_t max_r
     return qn_cuda_alloc_host(model->cuda, model->plan->n_vocab * sizeof(float), "logits", (void **)&model->host_logits);
 }
 
+/* Zeros, because chains meet by counting from there. */
+static qn_status place_chains(qn_cuda_model *model)
+{
+    size_t bytes;
+    model->chains = (qn_cuda_chain_room){ 0 };
+    if (model->one_by_one)
+        return QN_OK;
+    QN_TRY(qn_cuda_chain_lay_out(model, 0, &model->chains, &bytes));
+    if (!bytes)
+        return QN_OK;
+    QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->chain_memory));
+    QN_TRY(qn_cuda_fill(model->cuda, model->stream, model->chain_memory.address, 0, bytes));
+    return qn_cuda_chain_lay_out(model, model->chain_memory.address, &model->chains, &bytes);
+}
+
 static qn_status place(qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
     const qn_plan *plan = model->plan;
@@ -123,6 +138,7 @@ static qn_status place(qn_cuda_model *model, size_t max_rows, size_t max_positio
                              &model->records));
     }
     QN_TRY(place_attention(model, max_rows, max_positions));
+    QN_TRY(place_chains(model));
     return qn_cuda_stream_wait(model->cuda, model->stream);
 }
 

@@ -7,6 +7,7 @@
 #include "device/cuda/read_rate.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Rows of a step of a prompt; and from how many on the host's threads share the embeddings. */
@@ -98,6 +99,7 @@ static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory)
 
 static qn_status run_token(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits)
 {
+    QN_TRY(qn_cuda_ready_token(model, memory));
     QN_TRY(capture_token(model, memory));
     fill_inputs(model, memory, row, 1);
     QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graph, model->stream));
@@ -130,6 +132,8 @@ static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row,
     float *logits = step->logits + logit * model->plan->n_vocab;
     if (n == 1 && n_logits == 1)
         return run_token(model, memory, &step->rows[row], logits);
+    if (n == 1)
+        QN_TRY(qn_cuda_ready_token(model, memory));
     fill_inputs(model, memory, step->rows + row, n);
     QN_TRY(bring_inputs(model, n));
     QN_TRY(qn_cuda_run_trunk(model, memory, n, first));
@@ -193,6 +197,13 @@ static const qn_device_calls calls = {
     .read_rate = device_read_rate,
 };
 
+/* QN_CUDA=launches: no operations are chained, to compare with. */
+static bool wants_launches(void)
+{
+    const char *how = getenv("QN_CUDA");
+    return how && !strcmp(how, "launches");
+}
+
 static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *params)
 {
     const qn_cuda_params open = { .ordinal = params->ordinal,
@@ -211,6 +222,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                            .value_bits = 16,
                                            .n_sms = info->n_sms,
                                            .max_shared_bytes = info->max_shared_bytes };
+    model->one_by_one = wants_launches();
     QN_TRY(qn_attention_gpu_check(&model->attention));
     QN_TRY(qn_cuda_stream_create(model->cuda, &model->stream));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));

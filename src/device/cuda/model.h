@@ -2,6 +2,7 @@
 #ifndef QN_DEVICE_CUDA_MODEL_H
 #define QN_DEVICE_CUDA_MODEL_H
 
+#include "device/cuda/chain.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/executor.h"
 #include "kernels/attention/attention_cuda.h"
@@ -48,6 +49,7 @@ typedef struct qn_cuda_model {
     qn_cuda_stream stream;
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* of halves */
+    bool one_by_one;            /* no chains */
 
     /* weights */
     qn_cuda_op *ops;        /* [plan->n_ops] */
@@ -64,9 +66,17 @@ typedef struct qn_cuda_model {
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats on their way into activations */
     qn_cuda_buffer cosines, sines, partials, maxima, gates, records, logits;
+    qn_cuda_buffer chain_memory; /* what `chains` is in */
+    qn_cuda_chain_room chains;
     uint8_t *host_inputs; /* page-locked: input_bytes and max_rows embeddings */
     float *host_logits;   /* page-locked: [n_vocab] */
 } qn_cuda_model;
+
+/* qn_cuda_rows - where the rows of a buffer of the plan are. */
+static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
+{
+    return model->buffers[buffer].address + (buffer == model->plan->ops[0].out ? model->input_bytes : 0);
+}
 
 /* Rows whose logits are computed at a time. */
 enum { QN_CUDA_LOGIT_ROWS = 64 };
@@ -112,8 +122,9 @@ typedef struct qn_cuda_memory {
     size_t state_bytes, layer_bytes; /* of a recurrent layer: its state, and with the convolution's inputs behind it */
     uint32_t open_from;              /* the first run, but for run 0, whose halves are held; of a cache of codes */
     qn_cuda_stream stream;           /* of copies */
-    qn_cuda_graph *graph;            /* of a token that is decoded, with its logits */
-    uint32_t generation;             /* of the buffers that the graph is for */
+    qn_cuda_token token;
+    qn_cuda_graph *graph; /* of a token that is decoded, with its logits */
+    uint32_t generation;  /* of the buffers that the graph is for */
 } qn_cuda_memory;
 
 /* memory.c is the device's; this is session.c */
@@ -125,8 +136,11 @@ void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attent
 
 /* ---- Steps ---- */
 
-/* operations.c: into the model's stream. `first` is the position of the first of n rows. */
+/* operations.c: into the model's stream. `first` is the position of the first of n rows. A single row's token is ready. */
 qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first);
+
+/* What a step of one row launches: found out, and brought to the device, where buffers have been placed anew. */
+qn_status qn_cuda_ready_token(qn_cuda_model *model, qn_cuda_memory *memory);
 
 /* Rows [row, row + n), n up to QN_CUDA_LOGIT_ROWS, into model->logits. */
 qn_status qn_cuda_run_logits(qn_cuda_model *model, size_t row, size_t n);

@@ -35,9 +35,7 @@ static qn_status launch_early(const struct step *s, qn_launch *what, const void 
 
 static uint64_t buffer(const struct step *s, int id)
 {
-    const size_t width = s->model->plan->buffers[id].width,
-                 before = id == s->model->plan->ops[0].out ? s->model->input_bytes : 0;
-    return s->model->buffers[id].address + before + s->row * width * sizeof(float);
+    return qn_cuda_rows(s->model, id) + s->row * s->model->plan->buffers[id].width * sizeof(float);
 }
 
 static uint64_t positions(const struct step *s)
@@ -333,13 +331,6 @@ static qn_status run_merge(const struct step *s, const qn_op *op)
     return launch_early(s, &made, &args);
 }
 
-static qn_status run_attention_out(const struct step *s, const qn_op *op)
-{
-    if (!is_prompt(s))
-        QN_TRY(run_merge(s, op));
-    return write_acts(s, op);
-}
-
 /* ---- Gated DeltaNet ---- */
 
 /* The operations of a recurrent layer stand together: CONV, DELTA, DELTA_OUT. */
@@ -406,8 +397,7 @@ static qn_status run_delta_step(const struct step *s, const qn_op *op)
                                     .eps = d.out->eps };
     qn_launch made;
     QN_TRY(qn_gdn_gpu_step(&args, d.shape->head_k, d.shape->head_v, &made));
-    QN_TRY(launch_early(s, &made, &args));
-    return write_acts(s, op);
+    return launch_early(s, &made, &args);
 }
 
 static qn_status run_conv(const struct step *s, const qn_op *op)
@@ -495,28 +485,73 @@ static qn_status run_delta_out(const struct step *s, const qn_op *op)
                                     .eps = op->eps };
     qn_launch made;
     QN_TRY(qn_gdn_gpu_norm(&args, d.shape->head_k, d.shape->head_v, d.chunks, &made));
-    QN_TRY(launch_early(s, &made, &args));
-    return write_acts(s, op);
+    return launch_early(s, &made, &args);
 }
 
 /* ---- Steps ---- */
 
-static qn_status run_op(const struct step *s, const qn_op *op)
+/* All of an operation but the activations that it may write. */
+static qn_status run_before_acts(const struct step *s, const qn_op *op)
 {
     switch (op->kind) {
     case QN_OP_EMBED: return run_angles(s);
-    case QN_OP_NORM:
-    case QN_OP_LOGIT_NORM:
-    case QN_OP_SWIGLU: return write_acts(s, op);
     case QN_OP_MATMUL:
     case QN_OP_LOGITS: return run_matmul(s, op);
     case QN_OP_HEADS: return run_heads(s, op);
     case QN_OP_ATTENTION: return run_attention(s, op);
-    case QN_OP_ATTENTION_OUT: return run_attention_out(s, op);
+    case QN_OP_ATTENTION_OUT: return is_prompt(s) ? QN_OK : run_merge(s, op);
     case QN_OP_CONV: return s->n > 1 ? run_conv(s, op) : QN_OK;
     case QN_OP_DELTA: return s->n > 1 ? run_delta(s, op) : QN_OK;
     case QN_OP_DELTA_OUT: return s->n > 1 ? run_delta_out(s, op) : run_delta_step(s, op);
+    case QN_OP_NORM:
+    case QN_OP_LOGIT_NORM:
+    case QN_OP_SWIGLU: break;
     }
+    return QN_OK;
+}
+
+static qn_status run_op(const struct step *s, const qn_op *op)
+{
+    QN_TRY(run_before_acts(s, op));
+    return write_acts(s, op);
+}
+
+static qn_status run_chain(const struct step *s, const qn_cuda_segment *segment)
+{
+    const qn_chain_gpu gpu = { .n_sms = s->model->matmul.n_sms, .max_shared_bytes = s->model->matmul.max_shared_bytes };
+    const qn_chain_args args = { .stages = s->memory->token.memory.address + segment->stage * sizeof(qn_chain_stage),
+                                 .meeting = s->model->chains.meeting,
+                                 .positions = positions(s),
+                                 .memory = s->model->inputs + offsetof(qn_cuda_inputs, memory),
+                                 .n_stages = (uint32_t)segment->n_stages,
+                                 .first_product = (uint32_t)segment->first_product };
+    qn_launch made;
+    QN_TRY(qn_chain_gpu_launch(&gpu, &s->model->chains.tiles, &made));
+    return launch(s, &made, &args);
+}
+
+static qn_status run_segment(const struct step *s, const qn_cuda_segment *segment)
+{
+    const qn_op *op = &s->model->plan->ops[segment->op];
+    if (segment->n_stages)
+        return run_chain(s, segment);
+    return segment->without_acts ? run_before_acts(s, op) : run_op(s, op);
+}
+
+qn_status qn_cuda_ready_token(qn_cuda_model *model, qn_cuda_memory *memory)
+{
+    qn_cuda_token *token = &memory->token;
+    if (token->generation == model->generation)
+        return QN_OK;
+    QN_TRY(qn_cuda_chain_plan(model, memory, token));
+    const size_t bytes = token->n_stages * sizeof *token->stages;
+    if (bytes > token->memory.bytes) {
+        qn_cuda_release(model->cuda, &token->memory);
+        QN_TRY(qn_cuda_alloc(model->cuda, token->n_stages, sizeof *token->stages, "stages on the GPU", &token->memory));
+    }
+    if (bytes)
+        QN_TRY(qn_cuda_upload(model->cuda, token->memory.address, token->stages, bytes, NULL, NULL));
+    token->generation = model->generation;
     return QN_OK;
 }
 
@@ -528,7 +563,9 @@ static bool is_logits(const qn_op *op)
 qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first)
 {
     const struct step s = { .model = model, .memory = memory, .n = n, .first = first };
-    for (size_t i = 0; i < model->plan->n_ops; i++)
+    for (size_t i = 0; n == 1 && i < memory->token.n_segments; i++)
+        QN_TRY(run_segment(&s, &memory->token.segments[i]));
+    for (size_t i = 0; n > 1 && i < model->plan->n_ops; i++)
         if (!is_logits(&model->plan->ops[i]))
             QN_TRY(run_op(&s, &model->plan->ops[i]));
     return QN_OK;

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet_cuda.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { ALIGN = 256, RUN = QN_ATTENTION_RUN };
@@ -390,11 +391,14 @@ static void memory_free(qn_memory *memory)
     qn_cuda_memory *m = mine(memory);
     qn_cuda *cuda = m->model->cuda;
     qn_cuda_graph_free(cuda, m->graph);
+    qn_cuda_release(cuda, &m->token.memory);
     qn_cuda_release(cuda, &m->cache);
     qn_cuda_release(cuda, &m->recurrent);
     qn_cuda_release(cuda, &m->tables);
     if (m->stream)
         qn_cuda_stream_free(cuda, m->stream);
+    free(m->token.segments);
+    free(m->token.stages);
     qn_free(m->slots);
     qn_free(m);
 }
