@@ -4,6 +4,7 @@
 // Every warp asks for its weights itself, QN_STAGES steps ahead of what it works on, and goes on into the next products'
 // weights while blocks wait for each other. What each warp of a block does of the products ahead is worked out well before,
 // into a window of a few products in shared memory.
+#include "kernels/butterflies.cuh"
 #include "kernels/chain/chain_delta.cuh"
 #include "kernels/matmul/one_row.cuh"
 
@@ -246,19 +247,85 @@ QN_DEVICE void quantize_columns(uint8_t *acts, uint32_t at, float4 x, uint32_t l
         *(float4 *)(chunk + QN_TILE_SET + 8 * run) = make_float4(scale, other_scale, -both, 0);
 }
 
-// Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on. `floats`: where
-// they are kept as they are, or none.
-QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, uint8_t *acts, float *floats, uint32_t first,
+// The part of a transform's blocks of `rotation` columns that a warp can do: distances below 128. Four columns a lane.
+QN_DEVICE float4 turn_in_warp(float4 x, uint32_t rotation, uint32_t lane)
+{
+    float v[4] = { x.x, x.y, x.z, x.w };
+    qn_butterflies<1, 4>(v);
+    qn_butterflies<2, 4>(v);
+#pragma unroll
+    for (uint32_t distance = 1; distance < QN_WARP; distance *= 2)
+        if (4 * distance < rotation)
+            qn_lane_butterflies<4>(v, distance);
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// The rest: column `at` of a block from those of its `count` groups of 128 columns, each transformed in itself. A step takes
+// neighbours, of which it keeps the sum or the difference as the bits of the group's number say.
+template <int count> QN_DEVICE float4 turn_over_groups(const float *block, uint32_t group, uint32_t within)
+{
+    float4 v[count];
+#pragma unroll
+    for (int j = 0; j < count; j++)
+        v[j] = *(const float4 *)(block + j * GROUP_COLS + within);
+#pragma unroll
+    for (int n = count / 2, bit = 1; n > 0; n /= 2, bit *= 2)
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = add_4(v[2 * j], scale_4(v[2 * j + 1], group & bit ? -1.0f : 1.0f));
+    return v[0];
+}
+
+// Columns of a block of `rotation` that are in shared memory as turn_in_warp has left them.
+QN_DEVICE float4 turned_columns(const float *floats, uint32_t at, uint32_t rotation, uint32_t lane)
+{
+    const float *block = floats + at / rotation * rotation;
+    const uint32_t group = at % rotation / GROUP_COLS;
+    return rotation == 256   ? turn_over_groups<2>(block, group, 4 * lane)
+           : rotation == 512 ? turn_over_groups<4>(block, group, 4 * lane)
+                             : turn_over_groups<8>(block, group, 4 * lane);
+}
+
+// Where a stage's shared memory is.
+struct product_memory {
+    uint8_t *acts;       // QN_ACTS_ROW, of the slice
+    float *floats;       // its columns as they are, with HALF_SUMS more, or none
+    float *sums, *turns; // [chunks][tiles][16]; and before that, where rotated columns change hands
+};
+
+QN_DEVICE float4 columns_at(const qn_chain_product &s, uint32_t first, float factor, bool keep, float &square, uint32_t lane)
+{
+    return s.make == QN_CHAIN_GATED ? gated_columns(s, first, lane) : plain_columns(s, first + 4 * lane, factor, keep, square);
+}
+
+// Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on.
+QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, const product_memory &m, uint32_t first,
                             uint32_t count, bool keep, uint32_t warp, uint32_t lane)
 {
     float square = 0;
     const float factor = s.make == QN_CHAIN_GATED ? 1 : parts_factor(s.from);
+    const float normal = s.rotation ? 1.0f / sqrtf((float)s.rotation) : 1;
     for (uint32_t at = warp * GROUP_COLS; at < count; at += WARPS * GROUP_COLS) {
-        const float4 x = s.make == QN_CHAIN_GATED ? gated_columns(s, first + at, lane)
-                                                  : plain_columns(s, first + at + 4 * lane, factor, keep, square);
-        if (floats)
-            *(float4 *)(floats + at + 4 * lane) = x;
-        quantize_columns(acts, at + 4 * lane, x, lane);
+        float4 x = columns_at(s, first + at, factor, keep, square, lane);
+        if (m.floats)
+            *(float4 *)(m.floats + at + 4 * lane) = x;
+        if (s.rotation) {
+            const uint32_t c = first + at + 4 * lane;
+            if (s.signs && c < s.n_cols) {
+                const float4 sign = *(const float4 *)(s.signs + c);
+                x = make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w);
+            }
+            x = turn_in_warp(x, s.rotation, lane);
+        }
+        if (s.rotation > GROUP_COLS)
+            *(float4 *)(m.turns + at + 4 * lane) = x;
+        else
+            quantize_columns(m.acts, at + 4 * lane, scale_4(x, normal), lane);
+    }
+    if (s.rotation > GROUP_COLS) {
+        __syncthreads();
+        for (uint32_t at = warp * GROUP_COLS; at < count; at += WARPS * GROUP_COLS)
+            quantize_columns(m.acts, at + 4 * lane, scale_4(turned_columns(m.turns, at, s.rotation, lane), normal), lane);
     }
     if (s.make == QN_CHAIN_NORM) {
         square = qn_warp_sum(square);
@@ -295,10 +362,11 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
     if (share.chunks == 0)
         return;
     const bool keep = s.make == QN_CHAIN_NORM && blockIdx.x % s.slice_blocks == 0;
-    float *after_acts = (float *)(scratch + s.slice_chunks * QN_ACTS_ROW_CHUNK), *floats = s.half_tiles ? after_acts : nullptr;
-    float *sums = after_acts + (floats ? s.slice_chunks * QN_TILE_COLS + HALF_SUMS : 0);
-    make_columns(control, s, scratch, floats, slice * s.slice_chunks * QN_TILE_COLS, share.chunks * QN_TILE_COLS, keep, warp,
-                 lane);
+    product_memory m = { scratch, (float *)(scratch + s.slice_chunks * QN_ACTS_ROW_CHUNK) };
+    m.sums = m.turns = m.floats + (s.half_tiles ? s.slice_chunks * QN_TILE_COLS + HALF_SUMS : 0);
+    if (!s.half_tiles)
+        m.floats = nullptr;
+    make_columns(control, s, m, slice * s.slice_chunks * QN_TILE_COLS, share.chunks * QN_TILE_COLS, keep, warp, lane);
     __syncthreads();
     if (keep && threadIdx.x == 0) {
         float square = 0;
@@ -306,8 +374,8 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
             square += control.squares[i];
         s.squares[slice] = square;
     }
-    if (floats)
-        half_rows(s, floats, slice, blockIdx.x % s.slice_blocks, halves, floats + s.slice_chunks * QN_TILE_COLS);
+    if (m.floats)
+        half_rows(s, m.floats, slice, blockIdx.x % s.slice_blocks, halves, m.floats + s.slice_chunks * QN_TILE_COLS);
 
     const uint32_t acts = qn_shared_address(scratch);
     tile_range at = share.warps[warp];
@@ -315,7 +383,7 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
     for (; at.left; at.chunk++, at.tile = 0) {
         load_row_acts(x, acts + at.chunk * QN_ACTS_ROW_CHUNK, lane);
         uint32_t left = min(at.left, share.tiles - at.tile);
-        float *to = sums + (at.chunk * share.tiles + at.tile) * QN_TILE_ROWS;
+        float *to = m.sums + (at.chunk * share.tiles + at.tile) * QN_TILE_ROWS;
         at.left -= left;
         while (left) {
             const uint32_t count = left < GROUP ? left : GROUP;
@@ -330,7 +398,7 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
     for (uint32_t i = 4 * threadIdx.x; i < share.tiles * QN_TILE_ROWS; i += 4 * QN_CHAIN_THREADS) {
         float4 sum = {};
         for (uint32_t c = 0; c < share.chunks; c++)
-            sum = add_4(sum, *(const float4 *)(sums + c * share.tiles * QN_TILE_ROWS + i));
+            sum = add_4(sum, *(const float4 *)(m.sums + c * share.tiles * QN_TILE_ROWS + i));
         *(float4 *)(out + i) = sum;
     }
 }
