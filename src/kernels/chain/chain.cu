@@ -5,6 +5,7 @@
 // weights while blocks wait for each other. What each warp of a block does of the products ahead is worked out well before,
 // into a window of a few products in shared memory.
 #include "kernels/butterflies.cuh"
+#include "kernels/chain/chain_attention.cuh"
 #include "kernels/chain/chain_delta.cuh"
 #include "kernels/matmul/one_row.cuh"
 
@@ -295,7 +296,11 @@ struct product_memory {
 
 QN_DEVICE float4 columns_at(const qn_chain_product &s, uint32_t first, float factor, bool keep, float &square, uint32_t lane)
 {
-    return s.make == QN_CHAIN_GATED ? gated_columns(s, first, lane) : plain_columns(s, first + 4 * lane, factor, keep, square);
+    if (s.make == QN_CHAIN_GATED)
+        return gated_columns(s, first, lane);
+    if (s.make == QN_CHAIN_MERGED)
+        return merged_columns(s, first, lane);
+    return plain_columns(s, first + 4 * lane, factor, keep, square);
 }
 
 // Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on.
@@ -303,7 +308,7 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
                             uint32_t count, bool keep, uint32_t warp, uint32_t lane)
 {
     float square = 0;
-    const float factor = s.make == QN_CHAIN_GATED ? 1 : parts_factor(s.from);
+    const float factor = s.make == QN_CHAIN_GATED || s.make == QN_CHAIN_MERGED ? 1 : parts_factor(s.from);
     const float normal = s.rotation ? 1.0f / sqrtf((float)s.rotation) : 1;
     for (uint32_t at = warp * GROUP_COLS; at < count; at += WARPS * GROUP_COLS) {
         float4 x = columns_at(s, first + at, factor, keep, square, lane);
@@ -438,8 +443,13 @@ QN_DEVICE void leave(uint32_t *meeting, uint32_t n_stages)
 
 QN_DEVICE void prepare_stage(const qn_chain_args &a, const qn_chain_stage &stage, delta_held &held, uint4 &halves)
 {
+    // Of the stage before nothing is left: so these take no registers in stages that do not use them.
+    held = {};
+    halves = {};
     if (stage.kind == QN_CHAIN_DELTA)
         delta_ahead(a, stage.u.delta, blockIdx.x, held);
+    else if (stage.kind == QN_CHAIN_ATTENTION)
+        attention_ahead(a, stage.u.attention);
     else if (stage.kind == QN_CHAIN_PRODUCT && stage.u.product.half_tiles) {
         const uint32_t slice = blockIdx.x / stage.u.product.slice_blocks;
         if (slice < stage.u.product.n_slices)
@@ -479,6 +489,8 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             product_stage(control, stage.u.product, scratch, stream, halves, n_products++, warp, lane);
         else if (stage.kind == QN_CHAIN_DELTA)
             delta_stage(a, stage.u.delta, scratch, held);
+        else if (stage.kind == QN_CHAIN_ATTENTION)
+            attention_stage(a, stage.u.attention, scratch);
         else if (stage.kind == QN_CHAIN_STORE)
             store_stage(stage.u.store);
         if (i + 1 == a.n_stages)
