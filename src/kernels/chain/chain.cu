@@ -37,7 +37,7 @@ struct product_share {
 
 struct chain_control {
     product_share window[WINDOW]; // product k of the chain at k % WINDOW
-    qn_chain_stage stages[2];     // stage i at i % 2
+    qn_chain_stage stages[3];     // stage i at i % 3
     float squares[WARPS];
     uint32_t n_known; // products that are, or were, in the window
 };
@@ -425,10 +425,14 @@ QN_DEVICE void store_stage(const qn_chain_store &s)
 
 // Arrivals are counted from the launch's beginning to its end. Everything that all blocks have written before is visible after
 // it to those that load it fresh.
-QN_DEVICE void meet(uint32_t *meeting, uint32_t expected)
+QN_DEVICE void arrive(uint32_t *meeting)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(meeting) : "memory");
+}
+
+QN_DEVICE void wait_for_others(const uint32_t *meeting, uint32_t expected)
 {
     uint32_t found;
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(meeting) : "memory");
     do
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(meeting) : "memory");
     while (found < expected);
@@ -439,6 +443,27 @@ QN_DEVICE void leave(uint32_t *meeting, uint32_t n_stages)
 {
     if (atomicAdd(meeting, 1) + 1 == gridDim.x * n_stages)
         *meeting = 0;
+}
+
+// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works, and asked
+// for while blocks meet.
+QN_DEVICE void prefetch_stage(const qn_chain_args &a, const qn_chain_stage &stage)
+{
+    if (stage.kind == QN_CHAIN_DELTA)
+        delta_prefetch(a, stage.u.delta);
+    if (stage.kind != QN_CHAIN_PRODUCT)
+        return;
+    const qn_chain_product &s = stage.u.product;
+    const uint32_t slice = blockIdx.x / s.slice_blocks, first = slice * s.slice_chunks * QN_TILE_COLS;
+    if (slice >= s.n_slices)
+        return;
+    const uint32_t count = min(s.slice_chunks * QN_TILE_COLS, s.n_cols - first);
+    if (s.make == QN_CHAIN_NORM)
+        prefetch_bytes(s.weight + first, count * sizeof(float), 0);
+    if (s.rotation && s.signs)
+        prefetch_bytes(s.signs + first, count * sizeof(float), 0);
+    if (s.half_tiles)
+        half_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
 }
 
 QN_DEVICE void prepare_stage(const qn_chain_args &a, const qn_chain_stage &stage, delta_held &held, uint4 &halves)
@@ -466,7 +491,8 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
     if (warp == 0)
         know_first_products(a, control, lane);
     if (threadIdx.x < STAGE_WORDS)
-        ((uint32_t *)control.stages)[threadIdx.x] = ((const uint32_t *)a.stages)[threadIdx.x];
+        for (uint32_t i = 0; i < 2 && i < a.n_stages; i++)
+            ((uint32_t *)(control.stages + i))[threadIdx.x] = ((const uint32_t *)(a.stages + i))[threadIdx.x];
     __syncthreads();
     weight_stream stream = {};
     stream.shared = qn_shared_address(scratch + QN_CHAIN_SCRATCH) + warp * QN_STAGES * STEP_BYTES;
@@ -475,16 +501,17 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
     ask_for_steps(stream, control, warp, lane);
     qn_wait_for_previous();
 
-    // What the next stage needs and no stage of this launch writes is asked for before blocks meet.
     delta_held held;
     uint4 halves = {};
     uint32_t n_products = 0;
     prepare_stage(a, control.stages[0], held, halves);
     for (uint32_t i = 0; i < a.n_stages; i++) {
-        const qn_chain_stage &stage = control.stages[i % 2];
-        uint32_t next_word = 0;
-        if (i + 1 < a.n_stages && threadIdx.x < STAGE_WORDS)
-            next_word = ((const uint32_t *)(a.stages + i + 1))[threadIdx.x];
+        const qn_chain_stage &stage = control.stages[i % 3], &next = control.stages[(i + 1) % 3];
+        uint32_t word = 0; // of the stage after the next
+        if (i + 2 < a.n_stages && threadIdx.x < STAGE_WORDS)
+            word = ((const uint32_t *)(a.stages + i + 2))[threadIdx.x];
+        if (i + 1 < a.n_stages)
+            prefetch_stage(a, next);
         if (stage.kind == QN_CHAIN_PRODUCT)
             product_stage(control, stage.u.product, scratch, stream, halves, n_products++, warp, lane);
         else if (stage.kind == QN_CHAIN_DELTA)
@@ -493,14 +520,21 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             attention_stage(a, stage.u.attention, scratch);
         else if (stage.kind == QN_CHAIN_STORE)
             store_stage(stage.u.store);
-        if (i + 1 == a.n_stages)
+        if (i + 1 == a.n_stages) {
+            if (stage.kind == QN_CHAIN_DELTA)
+                delta_behind(stage.u.delta, held);
             break;
+        }
         if (threadIdx.x < STAGE_WORDS)
-            ((uint32_t *)&control.stages[(i + 1) % 2])[threadIdx.x] = next_word;
+            ((uint32_t *)&control.stages[(i + 2) % 3])[threadIdx.x] = word;
         __syncthreads();
-        prepare_stage(a, control.stages[(i + 1) % 2], held, halves);
         if (threadIdx.x == 0)
-            meet(a.meeting, (i + 1) * gridDim.x);
+            arrive(a.meeting);
+        if (stage.kind == QN_CHAIN_DELTA)
+            delta_behind(stage.u.delta, held);
+        prepare_stage(a, next, held, halves);
+        if (threadIdx.x == 0)
+            wait_for_others(a.meeting, (i + 1) * gridDim.x);
         else if (warp == 1)
             know_next_product(a, control, n_products, lane);
         __syncthreads();

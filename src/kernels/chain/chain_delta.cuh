@@ -25,91 +25,153 @@ struct delta_memory {
 };
 
 // What a thread knows of its unit before the stage's inputs are there: its part of the state, and of its channel the
-// convolution of earlier inputs and the weight of this one. Of the thread that makes the decay they are its bias and factor.
+// convolution of earlier inputs and the weight of this one. In the warp that makes the decay they are its bias and factor.
 struct delta_held {
     float4 state[DELTA_RUNS];
     float past, weight;
+    float *row;       // where the state is
+    float *input;     // where the channel's input is kept, if this unit keeps it
+    uint32_t channel; // a query's, a key's or a value's; of the warps that make gates: the head
 };
 
-struct delta_place {
-    uint32_t head, k_head, half, width, channel; // channel: the thread's, where it has one
-    float *state, *ring;                         // of the thread's value; of the session
-};
+#define DELTA_DECAY_WARP (DELTA_CHANNELS / QN_WARP)
+#define DELTA_BETA_WARP (DELTA_DECAY_WARP + 1)
 
-QN_DEVICE delta_place delta_place_of(const qn_chain_args &a, const qn_chain_delta &s, uint32_t unit)
+QN_DEVICE uint32_t delta_width(const qn_chain_delta &s)
 {
-    delta_place p;
-    const uint32_t i = threadIdx.x, keys = s.k_heads * DELTA_HEAD;
-    unsigned char *memory = (unsigned char *)a.memory[0];
-    p.head = unit / 2;
-    p.half = unit % 2;
-    p.k_head = p.head % s.k_heads;
-    p.width = 2 * keys + s.v_heads * DELTA_HEAD;
-    p.channel = i < DELTA_HEAD       ? p.k_head * DELTA_HEAD + i
-                : i < 2 * DELTA_HEAD ? keys + p.k_head * DELTA_HEAD + i - DELTA_HEAD
-                                     : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD;
-    p.state = (float *)(memory + s.state_offset) + (size_t)(unit * DELTA_VALUES + i / DELTA_LANES) * DELTA_HEAD;
-    p.ring = (float *)(memory + s.inputs_offset);
-    return p;
+    return (2 * s.k_heads + s.v_heads) * DELTA_HEAD;
 }
 
-#define DELTA_DECAY_THREAD DELTA_CHANNELS
-#define DELTA_BETA_THREAD (DELTA_CHANNELS + QN_WARP)
+// Channel i of a unit among all.
+QN_DEVICE uint32_t delta_channel(const qn_chain_delta &s, uint32_t unit, uint32_t i)
+{
+    const uint32_t k_head = unit / 2 % s.k_heads * DELTA_HEAD, keys = s.k_heads * DELTA_HEAD;
+    return i < DELTA_HEAD       ? k_head + i
+           : i < 2 * DELTA_HEAD ? keys + k_head + i - DELTA_HEAD
+                                : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD;
+}
+
+// Brings what delta_ahead reads of a block's first unit nearer. By the whole block.
+QN_DEVICE void delta_prefetch(const qn_chain_args &a, const qn_chain_delta &s)
+{
+    const uint32_t unit = blockIdx.x, i = threadIdx.x;
+    if (unit >= 2 * s.v_heads)
+        return;
+    const unsigned char *memory = (const unsigned char *)a.memory[0];
+    const float *state = (const float *)(memory + s.state_offset), *ring = (const float *)(memory + s.inputs_offset);
+    prefetch_bytes(state + (size_t)unit * DELTA_VALUES * DELTA_HEAD, DELTA_VALUES * DELTA_HEAD * sizeof(float), 0);
+    if (i < DELTA_CHANNELS && i % 8 == 0) {
+        const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i);
+        for (uint32_t tap = 0; tap < s.taps; tap++) {
+            prefetch_sector(s.conv + tap * width + channel);
+            prefetch_sector(ring + tap * width + channel);
+        }
+    } else if (i == DELTA_CHANNELS) {
+        prefetch_sector(s.bias + unit / 2);
+        prefetch_sector(s.factor + unit / 2);
+    }
+}
 
 // Asks for what a unit needs and no stage of this launch writes. By the whole block, at any time before the stage.
 QN_DEVICE void delta_ahead(const qn_chain_args &a, const qn_chain_delta &s, uint32_t unit, delta_held &held)
 {
     if (unit >= 2 * s.v_heads)
         return;
-    const delta_place p = delta_place_of(a, s, unit);
-    const uint32_t position = a.positions[0];
-    qn_delta_load_row<DELTA_LANES, DELTA_RUNS>(held.state, position ? p.state : nullptr);
-    held.past = held.weight = 0;
-    if (threadIdx.x < DELTA_CHANNELS) {
-        held.weight = s.conv[(s.taps - 1) * p.width + p.channel];
-        held.past = qn_delta_convolve_past(s.conv, p.ring, position, s.taps, p.width, p.channel);
-    } else if (threadIdx.x == DELTA_DECAY_THREAD) {
-        held.past = s.bias[p.head];
-        held.weight = s.factor[p.head];
+    const uint32_t i = threadIdx.x, position = a.positions[0];
+    unsigned char *memory = (unsigned char *)a.memory[0];
+    float *ring = (float *)(memory + s.inputs_offset);
+    held.row = (float *)(memory + s.state_offset) + (size_t)(unit * DELTA_VALUES + i / DELTA_LANES) * DELTA_HEAD;
+    qn_delta_load_row<DELTA_LANES, DELTA_RUNS>(held.state, position ? held.row : nullptr);
+    held.channel = unit / 2;
+    if (i < DELTA_CHANNELS) {
+        const uint32_t width = delta_width(s), head = unit / 2;
+        held.channel = delta_channel(s, unit, i);
+        held.weight = s.conv[(s.taps - 1) * width + held.channel];
+        held.past = qn_delta_convolve_past(s.conv, ring, position, s.taps, width, held.channel);
+        // Of the units that share a key head, one keeps its inputs.
+        const bool keeps = i >= 2 * DELTA_HEAD || (unit % 2 == 0 && head < s.k_heads);
+        held.input = keeps ? ring + position % s.taps * width + held.channel : nullptr;
+    } else if (i / QN_WARP == DELTA_DECAY_WARP) {
+        held.past = s.bias[held.channel];
+        held.weight = s.factor[held.channel];
     }
 }
 
-QN_DEVICE void delta_unit(const qn_chain_args &a, const qn_chain_delta &s, uint32_t unit, delta_memory &m, delta_held &held)
+// A number of parts by a whole warp, which asks for all of them at once: of a few rows of halves there are many.
+QN_DEVICE float parts_value_by_warp(const qn_chain_parts &p, uint32_t i)
 {
-    const delta_place p = delta_place_of(a, s, unit);
-    const uint32_t value = threadIdx.x / DELTA_LANES;
-    if (threadIdx.x < DELTA_CHANNELS) {
-        const float x = parts_sum(s.qkv, s.qkv_row + p.channel) * parts_factor(s.qkv);
-        // Of the units that share a key head, one keeps its inputs.
-        if (threadIdx.x >= 2 * DELTA_HEAD || (p.half == 0 && p.head < s.k_heads))
-            p.ring[a.positions[0] % s.taps * p.width + p.channel] = x;
-        m.inputs[threadIdx.x] = qn_delta_convolve(held.past, held.weight, x);
-    } else if (threadIdx.x == DELTA_DECAY_THREAD) {
-        const float alpha = parts_sum(s.alpha, s.alpha_row + p.head) * parts_factor(s.alpha);
+    const uint32_t lane = threadIdx.x % QN_WARP, counts[2] = { p.squares ? p.n_squares : 0, p.n_parts };
+    const float *const from[2] = { p.squares, p.data + i };
+    float v[2], sums[2];
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        v[k] = lane < counts[k] ? load_fresh(from[k] + (k ? (uint64_t)lane * p.stride : lane)) : 0;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        sums[k] = 0;
+        for (uint32_t first = 0; first < counts[k]; first += QN_WARP) {
+            const uint32_t number = first + lane;
+            if (first)
+                v[k] = number < counts[k] ? load_fresh(from[k] + (k ? (uint64_t)number * p.stride : number)) : 0;
+            for (uint32_t begin = 0; begin < QN_WARP && first + begin < counts[k]; begin += 8)
+#pragma unroll
+                for (uint32_t j = 0; j < 8; j++)
+                    sums[k] += __shfl_sync(QN_ALL_LANES, v[k], begin + j);
+        }
+    }
+    return sums[1] * factor_of_squares(p, sums[0]);
+}
+
+// Leaves the new state in `held`.
+QN_DEVICE void delta_unit(const qn_chain_delta &s, uint32_t unit, delta_memory &m, delta_held &held)
+{
+    const uint32_t i = threadIdx.x, value = i / DELTA_LANES, warp = i / QN_WARP;
+    if (i < DELTA_CHANNELS) {
+        float squares[QN_CHAIN_PARTS_AHEAD];
+        ask_for_squares(squares, s.qkv);
+        const float sum = parts_sum(s.qkv, s.qkv_row + held.channel), x = sum * parts_factor(s.qkv, squares);
+        m.inputs[i] = qn_delta_convolve(held.past, held.weight, x);
+        if (held.input)
+            *held.input = x;
+    } else if (warp == DELTA_DECAY_WARP) {
+        const float alpha = parts_value_by_warp(s.alpha, s.alpha_row + held.channel);
         m.decay = expf(fminf(qn_delta_decay(alpha, held.past, held.weight), 0.0f));
-    } else if (threadIdx.x == DELTA_BETA_THREAD) {
-        m.beta = qn_delta_sigmoid(parts_sum(s.beta, s.beta_row + p.head) * parts_factor(s.beta));
+    } else if (warp == DELTA_BETA_WARP) {
+        m.beta = qn_delta_sigmoid(parts_value_by_warp(s.beta, s.beta_row + held.channel));
     }
     __syncthreads();
     const float *q = m.inputs, *k = q + DELTA_HEAD, *v = k + DELTA_HEAD;
     const qn_delta_keys keys = qn_delta_keys_of<DELTA_HEAD>(q, k, true);
     const float o = qn_delta_row<DELTA_LANES, DELTA_RUNS>(held.state, q, k, keys, m.decay, m.beta, v[value]) * s.scale;
-    if (threadIdx.x % DELTA_LANES == 0)
+    if (i % DELTA_LANES == 0)
         s.out[unit * DELTA_VALUES + value] = o;
-    qn_delta_store_row<DELTA_LANES, DELTA_RUNS>(p.state, held.state);
 }
 
-// The stage, by the whole block. held: what delta_ahead brought of the block's first unit, number blockIdx.x.
+QN_DEVICE void delta_keep(const delta_held &held)
+{
+    qn_delta_store_row<DELTA_LANES, DELTA_RUNS>(held.row, held.state);
+}
+
+// The stage, by the whole block. held: what delta_ahead brought of the block's first unit, number blockIdx.x; and then the
+// state of its last unit, for delta_behind.
 QN_DEVICE void delta_stage(const qn_chain_args &a, const qn_chain_delta &s, uint8_t *scratch, delta_held &held)
 {
     delta_memory &m = *(delta_memory *)scratch;
     for (uint32_t unit = blockIdx.x; unit < 2 * s.v_heads; unit += gridDim.x) {
         if (unit != blockIdx.x) {
+            delta_keep(held);
             delta_ahead(a, s, unit, held);
             __syncthreads(); // everybody has read the last unit's inputs
         }
-        delta_unit(a, s, unit, m, held);
+        delta_unit(s, unit, m, held);
     }
+}
+
+// What no stage of this launch reads is written when the block has said that its results are there.
+QN_DEVICE void delta_behind(const qn_chain_delta &s, const delta_held &held)
+{
+    if (blockIdx.x < 2 * s.v_heads)
+        delta_keep(held);
 }
 
 // ---- Heads normalised and gated ----
@@ -122,17 +184,18 @@ QN_DEVICE float4 gated_columns(const qn_chain_product &s, uint32_t first, uint32
     const uint32_t within = c % s.head, i = head * s.head + within;
     const bool there = c < s.n_cols;
     float4 x = {}, z = {}, weight = {};
-    float squares = 0;
+    float squares = 0, gate_squares[QN_CHAIN_PARTS_AHEAD];
+    ask_for_squares(gate_squares, s.from);
     if (there) {
-        x = __ldcg((const float4 *)(s.x + i));
+        x = load_fresh_4(s.x + i);
         weight = *(const float4 *)(s.weight + within);
         if (s.head == 256) { // the other half is another call's
-            const float4 other = __ldcg((const float4 *)(s.x + (i ^ 128)));
+            const float4 other = load_fresh_4(s.x + (i ^ 128));
             squares = qn_delta_dot(other, other, 0);
         }
         z = parts_sum_4(s.from, s.row + i);
     }
-    const float gate = parts_factor(s.from);
+    const float gate = parts_factor(s.from, gate_squares);
     squares = qn_delta_lanes_sum<16>(qn_delta_dot(x, x, 0) + squares);
     if (s.head > 64)
         squares += __shfl_xor_sync(QN_ALL_LANES, squares, 16);
@@ -163,13 +226,26 @@ QN_DEVICE half_unit half_unit_of(const qn_chain_product &s, uint32_t slice, uint
     return u;
 }
 
+QN_DEVICE const uint8_t *half_tile_of(const qn_chain_product &s, uint32_t slice, const half_unit &u)
+{
+    const uint64_t tile = (uint64_t)(slice * s.slice_chunks + u.chunk) * s.half_tiles + u.tile;
+    return s.halves + tile * (16 * QN_TILE_SET);
+}
+
 QN_DEVICE uint4 half_rows_ahead(const qn_chain_product &s, uint32_t slice, uint32_t unit)
 {
     const half_unit u = half_unit_of(s, slice, unit);
     if (unit >= u.count)
         return make_uint4(0, 0, 0, 0);
-    const uint64_t tile = (uint64_t)(slice * s.slice_chunks + u.chunk) * s.half_tiles + u.tile;
-    return __ldg((const uint4 *)(s.halves + tile * (16 * QN_TILE_SET)) + threadIdx.x);
+    return __ldg((const uint4 *)half_tile_of(s, slice, u) + threadIdx.x);
+}
+
+// Brings what half_rows_ahead reads of a block's first unit nearer. By the whole block.
+QN_DEVICE void half_rows_prefetch(const qn_chain_product &s, uint32_t slice, uint32_t unit)
+{
+    const half_unit u = half_unit_of(s, slice, unit);
+    if (unit < u.count)
+        prefetch_bytes(half_tile_of(s, slice, u), 16 * QN_TILE_SET, 0);
 }
 
 QN_DEVICE float half_low(uint32_t word)
