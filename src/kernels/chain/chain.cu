@@ -445,8 +445,8 @@ QN_DEVICE void leave(uint32_t *meeting, uint32_t n_stages)
         *meeting = 0;
 }
 
-// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works, and asked
-// for while blocks meet.
+// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works, and
+// asked for while blocks meet.
 QN_DEVICE void prefetch_stage(const qn_chain_args &a, const qn_chain_stage &stage)
 {
     if (stage.kind == QN_CHAIN_DELTA)
@@ -512,9 +512,10 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             word = ((const uint32_t *)(a.stages + i + 2))[threadIdx.x];
         if (i + 1 < a.n_stages)
             prefetch_stage(a, next);
-        if (stage.kind == QN_CHAIN_PRODUCT)
+        if (stage.kind == QN_CHAIN_PRODUCT) {
+            held = {}; // nothing is: no register is kept for it
             product_stage(control, stage.u.product, scratch, stream, halves, n_products++, warp, lane);
-        else if (stage.kind == QN_CHAIN_DELTA)
+        } else if (stage.kind == QN_CHAIN_DELTA)
             delta_stage(a, stage.u.delta, scratch, held);
         else if (stage.kind == QN_CHAIN_ATTENTION)
             attention_stage(a, stage.u.attention, scratch);
