@@ -8,12 +8,18 @@
 #include <string.h>
 
 const qn_cuda_operation qn_cuda_operations[] = {
-    { "peak", qn_check_cuda_peak },           { "hadamard", qn_check_cuda_hadamard },
-    { "attention", qn_check_cuda_attention }, { "aura", qn_check_cuda_aura },
-    { "rope", qn_check_cuda_rope },           { "matmul", qn_check_cuda_matmul },
-    { "deltanet", qn_check_cuda_deltanet },   { "rows", qn_check_cuda_rows },
-    { "turned", qn_check_cuda_turned },       { "chain", qn_check_cuda_chain },
+    { "peak", qn_check_cuda_peak },
+    { "hadamard", qn_check_cuda_hadamard },
+    { "attention", qn_check_cuda_attention },
+    { "aura", qn_check_cuda_aura },
+    { "rope", qn_check_cuda_rope },
+    { "matmul", qn_check_cuda_matmul },
+    { "deltanet", qn_check_cuda_deltanet },
+    { "rows", qn_check_cuda_rows },
+    { "turned", qn_check_cuda_turned },
+    { "chain", qn_check_cuda_chain },
     { "chain-delta", qn_check_cuda_chain_delta },
+    { "chain-attention", qn_check_cuda_chain_attention },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;
