@@ -105,8 +105,7 @@ typedef struct qn_chain_delta {
 
 /* Queries and keys are normalised, where there are weights for it, and turned; key and value go into the cache at the row's
  * position, as qn_rope_heads puts them there; then scores and sums over all positions up to it, as qn_attention_decode leaves
- * them (attention_cuda.h) but in natural powers: maxima[head][split][2] are m and the sum of e^(score - m), partials
- * [head][split][head_dim]. A split with no position has l = 0 and nothing in partials.
+ * them (attention_cuda.h), but for every split: one without positions has l = 0 in maxima and nothing in partials.
  *
  * A unit is a split of a key-value head; unit u is for block u. n_kv_heads * n_splits is at most the number of blocks. The unit
  * that has the row's position computes key and value itself, and every unit its queries. */
@@ -121,8 +120,8 @@ typedef struct qn_chain_attention {
     QN_GPU(const float) cosines; /* [n_rot/2] of the row */
     QN_GPU(const float) sines;
     qn_attention_gpu_cache cache;
-    QN_GPU(float) partials;
-    QN_GPU(float) maxima;
+    QN_GPU(float) partials; /* [n_heads][n_splits][head_dim] */
+    QN_GPU(float) maxima;   /* [n_heads][n_splits][2] */
     float eps, scale;
 } qn_chain_attention;
 
