@@ -34,6 +34,7 @@ struct shape {
     bool interleaved, norms, gated;
     bool given; /* parts that no product has left, with values beyond halves and NaN */
     uint32_t n_splits;
+    size_t rows; /* of the product after it; 0: ROWS */
 };
 
 struct matrix {
@@ -45,7 +46,7 @@ struct matrix {
 
 struct problem {
     const struct shape *s;
-    size_t query_stride, rows, capacity;
+    size_t query_stride, rows, out_rows, capacity;
     struct matrix in, out;
     float *query_weight, *key_weight, *cosines, *sines, *y;
     double *frequencies, *qkv; /* qkv: what the parts come to */
@@ -202,8 +203,9 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->capacity = capacity;
     p->query_stride = s->gated ? 2 * s->dim : s->dim;
     p->rows = s->n_heads * p->query_stride + 2 * s->n_kv_heads * s->dim;
+    p->out_rows = s->rows ? s->rows : ROWS;
     p->in = matrix_new(type, p->rows, s->hidden);
-    p->out = matrix_new(type, ROWS, values);
+    p->out = matrix_new(type, p->out_rows, values);
     p->x = normal_on_gpu(s->hidden, 2);
     p->norm = normal_on_gpu(s->hidden, 1);
     p->x_out = qn_gpu_new(s->hidden * sizeof(float));
@@ -239,7 +241,7 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
                                   .gated = s->gated,
                                   .n_splits = p->attention.n_splits };
     share(&p->last, &p->out, values);
-    p->out_parts = qn_gpu_new((size_t)p->last.n_slices * ROWS * sizeof(float));
+    p->out_parts = qn_gpu_new((size_t)p->last.n_slices * p->out_rows * sizeof(float));
     p->last.out = p->out_parts.data;
     qn_chain_stage stages[4] = {
         { .kind = QN_CHAIN_PRODUCT, .next_product = 2, .u.product = p->first },
@@ -562,6 +564,121 @@ static void check_shape(const struct shape *s)
     problem_free(p);
 }
 
+/* ---- Speed ---- */
+
+enum { LAYERS = 8 };
+
+/* The attention layers of a model, as far as they are not feed-forward. */
+struct model {
+    const char *name;
+    struct shape shape;
+};
+
+struct timed {
+    qn_launch launch;
+    qn_chain_args args;
+};
+
+static void one_turn(void *context, size_t turn)
+{
+    const struct timed *t = context;
+    (void)turn;
+    qn_gpu_launch(&t->launch, &t->args);
+}
+
+/* Bits of which halves and floats are finite numbers. */
+static qn_gpu_guarded noise(size_t bytes)
+{
+    enum { PIECE = 4 << 20 };
+    const qn_gpu_guarded g = qn_gpu_new(bytes);
+    uint8_t *piece = qn_room(PIECE, 1);
+    for (size_t i = 0; i < PIECE; i++)
+        piece[i] = (uint8_t)(qn_random() & 0xbf);
+    qn_gpu_wait();
+    for (size_t at = 0; at < bytes; at += PIECE)
+        qn_must(qn_cuda_upload(qn_gpu(), g.data + at, piece, bytes - at < PIECE ? bytes - at : PIECE, NULL, NULL));
+    free(piece);
+    return g;
+}
+
+/* Time of a layer's two products with attention between them, or without. */
+static double layer_seconds(struct problem *p, const qn_gpu_guarded areas[2], const qn_gpu_guarded *cache, bool with)
+{
+    qn_chain_stage stages[3 * LAYERS] = { 0 };
+    const size_t of_cache = cache->bytes / (2 * LAYERS);
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        p->first.weights = areas[0].data + areas[0].bytes / LAYERS * l;
+        p->last.weights = areas[1].data + areas[1].bytes / LAYERS * l;
+        p->attention.cache.keys = cache->data + 2 * l * of_cache;
+        p->attention.cache.values = p->attention.cache.keys + of_cache;
+        stages[n++] = (qn_chain_stage){ .kind = QN_CHAIN_PRODUCT, .u.product = p->first };
+        if (with)
+            stages[n++] = (qn_chain_stage){ .kind = QN_CHAIN_ATTENTION, .u.attention = p->attention };
+        stages[n++] = (qn_chain_stage){ .kind = QN_CHAIN_PRODUCT, .u.product = p->last };
+        if (!with) {
+            stages[n - 1].u.product.make = QN_CHAIN_PLAIN;
+            stages[n - 1].u.product.from = (qn_chain_parts){ 0 };
+        }
+    }
+    for (uint32_t i = n, next = n; i-- > 0; next = stages[i].kind == QN_CHAIN_PRODUCT ? i : next)
+        stages[i].next_product = next;
+    qn_gpu_guarded array = qn_gpu_from(stages, n * sizeof *stages);
+    struct timed t = { .launch = p->launch, .args = p->args };
+    t.args.stages = array.data;
+    t.args.n_stages = n;
+    t.args.first_product = 0;
+    const double seconds = qn_gpu_seconds(one_turn, &t, 4) / LAYERS;
+    qn_gpu_free(&array);
+    return seconds;
+}
+
+static void bench_model(const struct model *m)
+{
+    static const uint32_t depths[] = { 0, 128, 1024, 4096, 32768 };
+    const struct shape *s = &m->shape;
+    qn_random_seed(1);
+    struct problem *p = problem_new(s, type_for(s), 16);
+    const qn_gpu_guarded areas[2] = { noise(p->in.tiles.bytes * LAYERS), noise(p->out.tiles.bytes * LAYERS) };
+    qn_gpu_guarded partials = noise(p->partials.bytes); /* what is plain columns without attention */
+    p->attention.partials = p->last.x = partials.data;
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
+        const size_t capacity = (depths[i] + 16) / 16 * 16, row = s->n_kv_heads * s->dim * 2;
+        qn_gpu_guarded cache = noise(2 * LAYERS * capacity * row);
+        char text[96];
+        p->attention.cache.key_head = p->attention.cache.value_head = capacity * s->dim * 2;
+        set_position(p, depths[i]);
+        const double with = layer_seconds(p, areas, &cache, true), without = layer_seconds(p, areas, &cache, false);
+        snprintf(text, sizeof text, "%s at %u, layer %.2f us without", m->name, depths[i], without * 1e6);
+        qn_report_rate("chain-attention", "f16", text, with - without, 2 * (double)(row * depths[i]) / (with - without), "B",
+                       qn_gpu_read_rate());
+        qn_gpu_free(&cache);
+    }
+    for (size_t i = 0; i < 2; i++)
+        qn_gpu_free(&(qn_gpu_guarded){ .block = areas[i].block });
+    qn_gpu_free(&partials);
+    problem_free(p);
+}
+
+static void bench_all(void)
+{
+    static const struct model models[] = {
+        { "27B",
+          { .dim = 256,
+            .n_heads = 24,
+            .n_kv_heads = 4,
+            .n_rot = 64,
+            .hidden = 5120,
+            .norms = true,
+            .gated = true,
+            .rows = 5120 } },
+        { "8B", { .dim = 128, .n_heads = 32, .n_kv_heads = 8, .n_rot = 128, .hidden = 4096, .norms = true, .rows = 4096 } },
+        { "1.7B", { .dim = 128, .n_heads = 16, .n_kv_heads = 8, .n_rot = 128, .hidden = 2048, .norms = true, .rows = 2048 } },
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        bench_model(&models[i]);
+}
+
 void qn_check_cuda_chain_attention(bool bench)
 {
     static const struct shape shapes[] = {
@@ -579,5 +696,6 @@ void qn_check_cuda_chain_attention(bool bench)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(&shapes[i]);
-    (void)bench;
+    if (bench)
+        bench_all();
 }
