@@ -1,43 +1,409 @@
-// Arg-max: a logit and its place become one number that compares as wanted, and the largest of all is found by maxima alone,
-// whose order does not matter.
+// Choosing a token: the best one by maxima, a histogram of how much less likely the others are, and the few that matter sorted
+// by the last block to come.
 #include "kernels/sample/sample_cuda.h"
 
-#define NAN_KEY 0xffffffff00000000ul
+enum { THREADS = QN_SAMPLE_THREADS, WARPS = THREADS / QN_WARP, EACH = QN_SAMPLE_PIECE / THREADS, BINS = QN_SAMPLE_BINS };
 
-// Larger for a larger logit, and for equals where the index is lower; no number's is 0.
+// ---- Keys and weights: as sample.h has them ----
+
 QN_DEVICE uint64_t key_of(float x, uint32_t index)
 {
     const uint32_t bits = __float_as_uint(x + 0.0f); // -0 is 0
-    const uint32_t ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return x != x ? NAN_KEY : (uint64_t)ordered << 32 | (0xffffffffu - index);
+    const uint32_t ordered = x != x ? 0xffffffffu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)ordered << 32 | (0xffffffffu - index);
 }
 
-extern "C" __global__ void __launch_bounds__(QN_ARGMAX_THREADS)
-    qn_sample_argmax(const __grid_constant__ qn_sample_argmax_args a)
+QN_DEVICE float logit_of(uint64_t key)
 {
-    const uint32_t row = blockIdx.y, end = min(a.n, (blockIdx.x + 1) * QN_ARGMAX_PIECE);
-    const float *logits = a.logits + (uint64_t)row * a.n;
-    uint64_t best = 0;
-    qn_wait_for_previous();
-    qn_let_next_begin();
-#pragma unroll 8
-    for (uint32_t i = blockIdx.x * QN_ARGMAX_PIECE + threadIdx.x; i < end; i += QN_ARGMAX_THREADS) {
-        const uint64_t key = key_of(logits[i], i);
-        best = key > best ? key : best;
-    }
-#pragma unroll
-    for (int distance = QN_WARP / 2; distance > 0; distance /= 2) {
-        const uint64_t other = __shfl_xor_sync(QN_ALL_LANES, best, distance);
-        best = other > best ? other : best;
-    }
-    if (threadIdx.x % QN_WARP == 0)
-        atomicMax((unsigned long long *)&a.best[row], (unsigned long long)best);
+    const uint32_t ordered = (uint32_t)(key >> 32);
+    return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+}
+
+QN_DEVICE uint32_t index_of(uint64_t key)
+{
+    return 0xffffffffu - (uint32_t)key;
+}
+
+// qn_exp of kernels/canon.h, operation by operation.
+QN_DEVICE float exponential(float x)
+{
+    x = fminf(fmaxf(x, -86.0f), 88.0f);
+    const float n = rintf(x * 1.44269504f);
+    float r = fmaf(n, -0.693359375f, x);
+    r = fmaf(n, 2.12194440e-4f, r);
+    float y = 1.0f / 5040;
+    y = fmaf(y, r, 1.0f / 720);
+    y = fmaf(y, r, 1.0f / 120);
+    y = fmaf(y, r, 1.0f / 24);
+    y = fmaf(y, r, 1.0f / 6);
+    y = fmaf(y, r, 0.5f);
+    y = fmaf(y, r, 1.0f);
+    y = fmaf(y, r, 1.0f);
+    return __uint_as_float(__float_as_uint(y) + ((uint32_t)(int)n << 23));
+}
+
+struct scale {
+    float largest, inverse, unit, bins;
+};
+
+QN_DEVICE scale scale_of(const qn_sample_args &a)
+{
+    return { logit_of(a.state->best), a.params->inverse, a.params->weight_unit, a.params->bins_per_unit };
+}
+
+QN_DEVICE float weight_of(const scale &s, float logit)
+{
+    return exponential((logit - s.largest) * s.inverse);
+}
+
+QN_DEVICE uint64_t whole(const scale &s, float weight)
+{
+    return (uint64_t)(weight * s.unit);
+}
+
+// BINS for what weighs nothing. Where the best is no number, neither is the difference, and nothing has a bin.
+QN_DEVICE uint32_t bin_of(const scale &s, float logit)
+{
+    const float place = (s.largest - logit) * s.inverse * s.bins;
+    return place < (float)BINS ? (uint32_t)place : BINS;
+}
+
+// ---- Blocks ----
+
+// Whether this block is the last of the grid to come here; what the others have written is then visible. Leaves the ticket 0.
+QN_DEVICE bool is_last(uint32_t *ticket)
+{
+    __shared__ bool last;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0 && atomicAdd(&a.tickets[row], 1) == gridDim.x - 1) {
+    if (threadIdx.x == 0) {
+        last = atomicAdd(ticket, 1) == gridDim.x - 1;
+        if (last)
+            *ticket = 0;
         __threadfence();
-        best = atomicExch((unsigned long long *)&a.best[row], 0ull);
-        a.tokens[row] = best >= NAN_KEY ? -1 : (int32_t)(0xffffffffu - (uint32_t)best);
-        a.tickets[row] = 0;
     }
+    __syncthreads();
+    return last;
+}
+
+// The sum of all threads' values before this one's; *all is the sum of all.
+template <typename T> QN_DEVICE T sum_before(T mine, T *all)
+{
+    __shared__ T of_warps[WARPS];
+    const uint32_t lane = threadIdx.x % QN_WARP, warp = threadIdx.x / QN_WARP;
+    T sum = mine;
+#pragma unroll
+    for (int distance = 1; distance < QN_WARP; distance *= 2) {
+        const T other = __shfl_up_sync(QN_ALL_LANES, sum, distance);
+        sum += lane >= distance ? other : 0;
+    }
+    __syncthreads(); // of the last time
+    if (lane == QN_WARP - 1)
+        of_warps[warp] = sum;
+    __syncthreads();
+    T before = sum - mine, total = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+        before += i < warp ? of_warps[i] : 0;
+        total += of_warps[i];
+    }
+    *all = total;
+    return before;
+}
+
+// ---- The best ----
+
+QN_DEVICE uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+// A block has its piece of the logits to itself, so what it changes there it can read after.
+QN_DEVICE void penalise(const qn_sample_args &a, uint32_t begin, uint32_t end)
+{
+    const uint32_t n = a.params->n_recent;
+    const float penalty = a.params->penalty;
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        const uint32_t token = (uint32_t)a.recent[i];
+        if (token < begin || token >= end)
+            continue;
+        const float x = a.logits[token];
+        a.logits[token] = x > 0 ? __fdiv_rn(x, penalty) : x * penalty;
+    }
+    if (n)
+        __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_best(const __grid_constant__ qn_sample_args a)
+{
+    __shared__ uint64_t of_warps[WARPS];
+    const uint32_t begin = blockIdx.x * QN_SAMPLE_PIECE, end = min(a.n, begin + QN_SAMPLE_PIECE);
+    qn_let_next_begin();
+    qn_wait_for_previous();
+    penalise(a, begin, end);
+    float x[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t at = begin + i * THREADS + threadIdx.x;
+        x[i] = at < end ? a.logits[at] : 0;
+    }
+    uint64_t best = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t at = begin + i * THREADS + threadIdx.x;
+        best = at < end ? larger(best, key_of(x[i], at)) : best;
+    }
+#pragma unroll
+    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
+        best = larger(best, __shfl_xor_sync(QN_ALL_LANES, best, distance));
+    if (threadIdx.x % QN_WARP == 0)
+        of_warps[threadIdx.x / QN_WARP] = best;
+    // For the survey, which begins when all of this grid is done.
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; !a.greedy && i < BINS; i += gridDim.x * THREADS) {
+        a.state->weights[i] = 0;
+        a.state->counts[i] = 0;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 1; i < WARPS; i++)
+            best = larger(best, of_warps[i]);
+        atomicMax((unsigned long long *)&a.state->found, (unsigned long long)best);
+    }
+    if (!is_last(&a.state->tickets[0]) || threadIdx.x)
+        return;
+    best = atomicExch((unsigned long long *)&a.state->found, 0ull);
+    a.state->best = best;
+    a.state->n_candidates = 0;
+    if (a.greedy) {
+        const float largest = logit_of(best);
+        *a.result = { best, largest - largest == 0 ? (int32_t)index_of(best) : -1, 0 }; // infinities and NaN have no difference
+    }
+}
+
+// ---- The survey ----
+
+// The bin whose tokens a sum of weights falls among: the first up to which there is more.
+QN_DEVICE void find_bin(uint32_t *bin, const uint64_t *up_to, uint64_t sum)
+{
+    for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
+        if (up_to[i] > sum)
+            atomicMin(bin, i);
+}
+
+// Counts and weights become those of all bins up to each.
+QN_DEVICE void add_up(uint32_t *counts, uint64_t *weights)
+{
+    enum { MINE = BINS / THREADS };
+    uint32_t n[MINE], n_mine = 0, n_all;
+    uint64_t w[MINE], w_mine = 0, w_all;
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        n_mine += n[i] = counts[threadIdx.x * MINE + i];
+        w_mine += w[i] = weights[threadIdx.x * MINE + i];
+    }
+    uint32_t n_before = sum_before(n_mine, &n_all);
+    uint64_t w_before = sum_before(w_mine, &w_all);
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        counts[threadIdx.x * MINE + i] = n_before += n[i];
+        weights[threadIdx.x * MINE + i] = w_before += w[i];
+    }
+    __syncthreads();
+}
+
+// Which tokens can be the last that is kept, and which the one that is drawn: all that are kept, where they are few; else those
+// of the bin in which the kept end, and of those in which a draw from as little as is kept before it, or as much as with it,
+// ends.
+QN_DEVICE void decide(const qn_sample_args &a, uint32_t *counts, uint64_t *weights)
+{
+    __shared__ uint32_t cut, low, high;
+    const qn_sample_params p = *a.params;
+    if (threadIdx.x == 0)
+        cut = low = high = BINS - 1;
+    add_up(counts, weights);
+    const uint64_t total = weights[BINS - 1];
+    const double goal = (double)p.top_p * (double)total;
+    for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
+        if (p.top_k ? counts[i] >= p.top_k : i == p.last_bin || (double)weights[i] >= goal)
+            atomicMin(&cut, i);
+    __syncthreads();
+    const uint64_t least = cut ? weights[cut - 1] : 0;
+    find_bin(&low, weights, __umul64hi(p.random, least));
+    find_bin(&high, weights, __umul64hi(p.random, weights[cut]));
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    qn_sample_state *s = a.state;
+    const bool few = counts[cut] <= QN_SAMPLE_CANDIDATES, all_kept = !p.top_k && p.last_bin == BINS - 1;
+    const uint32_t first = few ? 0 : low, last = few ? cut : high, n_before = first ? counts[first - 1] : 0;
+    const uint64_t before = first ? weights[first - 1] : 0;
+    const uint32_t n_cut = last < cut ? counts[cut] - counts[cut - 1] : 0, n_first = counts[last] - n_before;
+    const bool known = few || (all_kept && n_first + n_cut <= QN_SAMPLE_CANDIDATES);
+    s->first = known ? first : BINS; // no bin
+    s->last = known ? last : 0;
+    s->cut = known ? cut : BINS + 1;
+    s->n_first = n_first;
+    s->total = total;
+    s->before_first = before;
+    s->between = least - (weights[last] - before);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_survey(const __grid_constant__ qn_sample_args a)
+{
+    __shared__ uint64_t weights[BINS];
+    __shared__ uint32_t counts[BINS];
+    const uint32_t begin = blockIdx.x * QN_SAMPLE_PIECE, end = min(a.n, begin + QN_SAMPLE_PIECE);
+    qn_let_next_begin();
+    for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
+        weights[i] = 0;
+        counts[i] = 0;
+    }
+    __syncthreads();
+    qn_wait_for_previous();
+    const scale s = scale_of(a);
+    const bool weigh = !a.params->top_k;
+    float x[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t at = begin + i * THREADS + threadIdx.x;
+        x[i] = at < end ? a.logits[at] : -QN_INFINITY;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t bin = bin_of(s, x[i]);
+        if (bin == BINS)
+            continue;
+        atomicAdd(&counts[bin], 1);
+        if (weigh)
+            atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)whole(s, weight_of(s, x[i])));
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
+        if (counts[i]) {
+            atomicAdd(&a.state->counts[i], counts[i]);
+            if (weigh)
+                atomicAdd((unsigned long long *)&a.state->weights[i], (unsigned long long)weights[i]);
+        }
+    if (!is_last(&a.state->tickets[1]))
+        return;
+    for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
+        counts[i] = __ldcg(&a.state->counts[i]);
+        weights[i] = weigh ? __ldcg((const unsigned long long *)&a.state->weights[i]) : 0;
+    }
+    __syncthreads();
+    decide(a, counts, weights);
+}
+
+// ---- The draw ----
+
+// Keys fall; n is a power of two. Batcher's bitonic network.
+QN_DEVICE void sort(uint64_t *keys, uint32_t n)
+{
+    for (uint32_t size = 2; size <= n; size *= 2)
+        for (uint32_t distance = size / 2; distance > 0; distance /= 2) {
+            __syncthreads();
+            for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS) {
+                const uint32_t low = i / distance * 2 * distance + i % distance, high = low + distance;
+                const uint64_t first = keys[low], second = keys[high];
+                if ((first < second) == !(low & size)) {
+                    keys[low] = second;
+                    keys[high] = first;
+                }
+            }
+        }
+    __syncthreads();
+}
+
+// From n candidates in order. A thread has some that follow one another.
+QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const uint64_t *keys, uint32_t n)
+{
+    __shared__ uint32_t end;
+    __shared__ uint64_t kept;
+    const qn_sample_params p = *a.params;
+    const qn_sample_state *state = a.state;
+    const uint32_t m = p.top_k && p.top_k < n ? p.top_k : n, each = (m + THREADS - 1) / THREADS;
+    const uint32_t begin = min(m, threadIdx.x * each), stop = min(m, begin + each);
+    const uint32_t n_first = __ldcg(&state->n_first);
+    const uint64_t before_first = __ldcg((const unsigned long long *)&state->before_first),
+                   between = __ldcg((const unsigned long long *)&state->between);
+    uint64_t mine = 0, all;
+    for (uint32_t i = begin; i < stop; i++)
+        mine += whole(s, weight_of(s, logit_of(keys[i])));
+    if (threadIdx.x == 0)
+        end = m;
+    const uint64_t first_sum = sum_before(mine, &all); // and the end is visible
+    const uint64_t total = p.top_k ? all : __ldcg((const unsigned long long *)&state->total);
+    const double goal = (double)p.top_p * (double)total;
+    // What is before candidate i, of all tokens, where `sum` is what is before it of the candidates.
+    const auto before = [=](uint32_t i, uint64_t sum) { return sum + before_first + (i < n_first ? 0 : between); };
+
+    // The first that is not kept: not the best, and where kept tokens end, which is in the last of the bins.
+    uint64_t sum = first_sum;
+    for (uint32_t i = begin; i < stop; i++) {
+        const float weight = weight_of(s, logit_of(keys[i]));
+        const bool in_last = n_first == n || i >= n_first;
+        if (in_last && before(i, sum) && (weight < p.min_p || (double)before(i, sum) >= goal)) {
+            atomicMin(&end, i);
+            break;
+        }
+        sum += whole(s, weight);
+    }
+    __syncthreads();
+    sum = first_sum;
+    for (uint32_t i = begin; i < stop; i++) {
+        if (i == end)
+            kept = before(i, sum);
+        sum += whole(s, weight_of(s, logit_of(keys[i])));
+    }
+    if (threadIdx.x == 0 && end == m)
+        kept = before(m - 1, all);
+    __syncthreads();
+
+    const uint64_t point = __umul64hi(p.random, kept);
+    sum = first_sum;
+    for (uint32_t i = begin; i < stop; i++) {
+        const uint64_t from = before(i, sum), weight = whole(s, weight_of(s, logit_of(keys[i])));
+        if (from <= point && point - from < weight)
+            *a.result = { state->best, (int32_t)index_of(keys[i]), 0 };
+        sum += weight;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __grid_constant__ qn_sample_args a)
+{
+    __shared__ uint64_t keys[QN_SAMPLE_CANDIDATES];
+    const uint32_t begin = blockIdx.x * QN_SAMPLE_PIECE, end = min(a.n, begin + QN_SAMPLE_PIECE);
+    qn_let_next_begin();
+    qn_wait_for_previous();
+    const scale s = scale_of(a);
+    const uint32_t first = a.state->first, last = a.state->last, cut = a.state->cut;
+    float x[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t at = begin + i * THREADS + threadIdx.x;
+        x[i] = at < end ? a.logits[at] : -QN_INFINITY;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t bin = bin_of(s, x[i]);
+        if (bin == BINS || ((bin < first || bin > last) && bin != cut))
+            continue;
+        a.state->candidates[atomicAdd(&a.state->n_candidates, 1)] = key_of(x[i], begin + i * THREADS + threadIdx.x);
+    }
+    if (!is_last(&a.state->tickets[2]))
+        return;
+    const uint32_t n = __ldcg(&a.state->n_candidates);
+    if (n == 0) {
+        if (threadIdx.x == 0)
+            *a.result = { a.state->best, -1, 0 };
+        return;
+    }
+    uint32_t size = 1;
+    while (size < n)
+        size *= 2;
+    for (uint32_t i = threadIdx.x; i < size; i += THREADS)
+        keys[i] = i < n ? __ldcg((const unsigned long long *)&a.state->candidates[i]) : 0;
+    sort(keys, size);
+    draw(a, s, keys, n);
 }

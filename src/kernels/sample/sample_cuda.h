@@ -1,30 +1,86 @@
-/* Choosing tokens on the GPU. Shared by C and CUDA. */
+/* Choosing a token on the GPU: the same token as qn_sample_choose (sample.h) for the same logits and random number. Shared by C
+ * and CUDA.
+ *
+ * qn_sample_best finds the likeliest token; for a greedy choice that is all. To draw, qn_sample_survey sorts tokens by how much
+ * less likely they are than the best one into bins, in whose order the filters can be followed, and finds the few bins in which
+ * they, and the draw, end; qn_sample_draw takes the tokens of these bins in order, and draws. Sums are of whole numbers, so
+ * their order does not matter. Where those bins hold more than QN_SAMPLE_CANDIDATES tokens (thousands of equal logits; a top_k
+ * of thousands; min_p over an almost even distribution) nothing is chosen, and the host has to.
+ *
+ * All three are launched with the same arguments, one after another, with n_blocks = ceil(n / QN_SAMPLE_PIECE). */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_CUDA_H
 #define QN_KERNELS_SAMPLE_SAMPLE_CUDA_H
 
 #include "kernels/launch.h"
 
-enum { QN_ARGMAX_THREADS = 256, QN_ARGMAX_PIECE = 8192 /* logits of a block */ };
+enum {
+    QN_SAMPLE_THREADS = 256,
+    QN_SAMPLE_PIECE = 2048, /* logits of a block */
+    QN_SAMPLE_BINS = 2048,
+    QN_SAMPLE_CANDIDATES = 4096
+};
 
-/* qn_sample_argmax - the largest logit of each row, the lowest index of equals; -1 where any is NaN. grid (ceil(n /
- * QN_ARGMAX_PIECE), n_rows). */
-typedef struct qn_sample_argmax_args {
-    QN_GPU(const float) logits; /* [n_rows][n] */
-    QN_GPU(int32_t) tokens;     /* [n_rows] */
-    QN_GPU(uint64_t) best;      /* [n_rows] zeros, and left so */
-    QN_GPU(uint32_t) tickets;   /* [n_rows] zeros, and left so */
+/* qn_sample_choice as the kernels want it (qn_sample_gpu_params). */
+typedef struct qn_sample_params {
+    uint64_t random;
+    float penalty, inverse, top_p, min_p; /* inverse: of the temperature */
+    float weight_unit;                    /* 2^qn_sample_weight_bits(n) */
+    float bins_per_unit;                  /* of (largest - logit) * inverse; a weight beyond the last bin is 0 */
+    uint32_t last_bin;                    /* in which a weight can be min_p or more */
+    uint32_t top_k;                       /* 0: all */
+    uint32_t n_recent;
+    uint32_t pad;
+} qn_sample_params;
+
+/* What passes from one kernel to the next. Zeros before the first. */
+typedef struct qn_sample_state {
+    uint64_t found; /* being found: the largest key so far */
+    uint64_t best;
+    uint64_t weights[QN_SAMPLE_BINS]; /* kept where there is no top_k */
+    uint32_t counts[QN_SAMPLE_BINS];
+    uint32_t tickets[3];
+    /* What qn_sample_survey has decided: tokens of bins [first, last] and of bin `cut` are candidates. */
+    uint32_t first, last, cut;
+    uint32_t n_first;                          /* candidates in [first, last] */
+    uint32_t n_candidates;                     /* so far */
+    uint64_t total;                            /* of all weights, where there is no top_k */
+    uint64_t before_first;                     /* weights of likelier tokens */
+    uint64_t between;                          /* what is added to weights from `first` on for candidates of `cut` */
+    uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
+} qn_sample_state;
+
+/* What the host reads. */
+typedef struct qn_sample_result {
+    uint64_t best; /* as qn_sample_choice */
+    int32_t token; /* -1: of what was drawn nothing is known; the logits, after the penalty, are for the host to look at */
+    uint32_t pad;
+} qn_sample_result;
+
+/* Recent tokens' logits are changed in place, by qn_sample_best. */
+typedef struct qn_sample_args {
+    QN_GPU(float) logits; /* [n] */
+    QN_GPU(const qn_sample_params) params;
+    QN_GPU(const int32_t) recent; /* [params->n_recent], each once */
+    QN_GPU(qn_sample_state) state;
+    QN_GPU(qn_sample_result) result; /* in memory that the device can write */
     uint32_t n;
-} qn_sample_argmax_args;
+    uint32_t greedy; /* qn_sample_best writes the result */
+} qn_sample_args;
 
 #ifndef __CUDACC__
 
-#include "base/status.h"
+#include "kernels/sample/sample.h"
 
-#include <stddef.h>
+/* qn_sample_gpu_takes - whether the kernels try to make such a choice. */
+bool qn_sample_gpu_takes(const qn_sample_choice *choice);
 
-/* qn_sample_gpu_argmax - QN_ERR_INVALID for no logits, or more rows or logits than a launch takes. The args' pointers are the
- * caller's. */
-qn_status qn_sample_gpu_argmax(size_t n, size_t n_rows, qn_launch *out);
+/* qn_sample_gpu_params - of a choice from n logits; n_recent is the caller's to set. */
+qn_sample_params qn_sample_gpu_params(const qn_sample_choice *choice, size_t n);
+
+/* The launches. QN_ERR_INVALID for n = 0, or one above INT32_MAX. */
+qn_status qn_sample_gpu_best(size_t n, qn_launch *out);
+qn_status qn_sample_gpu_survey(size_t n, qn_launch *out);
+qn_status qn_sample_gpu_draw(size_t n, qn_launch *out);
 
 #endif
 #endif
