@@ -25,6 +25,7 @@ void qn_cuda_buffers_free(qn_cuda_model *model)
         qn_cuda_release(model->cuda, &model->buffers[i]);
     for (size_t i = 0; model->acts && i < model->plan->n_acts; i++)
         release_acts(model, &model->acts[i]);
+    qn_cuda_choice_free(model);
     qn_cuda_release_host(model->cuda, model->host_inputs);
     qn_cuda_release_host(model->cuda, model->host_logits);
     model->host_inputs = NULL;
@@ -87,16 +88,17 @@ static qn_status place_attention(qn_cuda_model *model, size_t max_rows, size_t m
     return alloc_floats(model, max_rows, h->n_rot / 2, &model->sines);
 }
 
-/* The embeddings' rows come with what a step says of itself, in one copy. */
+/* Embeddings that come from the host do so with what a step says of itself, in one copy. */
 static qn_status place_inputs(qn_cuda_model *model, int embeddings, size_t max_rows)
 {
     const size_t width = model->plan->buffers[embeddings].width;
     size_t bytes;
-    model->input_bytes = qn_round_up(sizeof(qn_cuda_inputs) + max_rows * sizeof(uint32_t), ALIGN);
+    model->input_bytes = qn_round_up(sizeof(qn_cuda_inputs) + 2 * max_rows * sizeof(uint32_t), ALIGN);
     if (!qn_mul_size(max_rows, width * sizeof(float), &bytes) || !qn_add_size(bytes, model->input_bytes, &bytes))
         return qn_fail(QN_ERR_MEMORY, "step: %zu rows of %zu do not fit in memory", max_rows, width);
     QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->buffers[embeddings]));
-    QN_TRY(qn_cuda_alloc_host(model->cuda, bytes, "step buffer", (void **)&model->host_inputs));
+    QN_TRY(qn_cuda_alloc_host(model->cuda, model->table.area ? model->input_bytes : bytes, "step buffer",
+                              (void **)&model->host_inputs));
     return qn_cuda_alloc_host(model->cuda, model->plan->n_vocab * sizeof(float), "logits", (void **)&model->host_logits);
 }
 
@@ -139,6 +141,7 @@ static qn_status place(qn_cuda_model *model, size_t max_rows, size_t max_positio
     }
     QN_TRY(place_attention(model, max_rows, max_positions));
     QN_TRY(place_chains(model));
+    QN_TRY(qn_cuda_choice_place(model));
     return qn_cuda_stream_wait(model->cuda, model->stream);
 }
 

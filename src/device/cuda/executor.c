@@ -1,5 +1,5 @@
-/* Steps on a CUDA device: rows brought, operations launched or a graph of them, logits taken. What the launches are is
- * operations.c's. */
+/* Steps on a CUDA device: operations launched one by one, or a graph of them. What the launches are is inputs.c's,
+ * operations.c's and choice.c's. */
 #include "device/cuda/executor.h"
 
 #include "base/memory.h"
@@ -10,101 +10,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a step of a prompt; and from how many on the host's threads share the embeddings. */
-enum { BATCH = 2048, SHARED_EMBEDDINGS = 8 };
+enum { BATCH = 2048 }; /* rows of a step of a prompt */
 
 static qn_cuda_model *mine(qn_device *device)
 {
     return (qn_cuda_model *)device;
 }
 
-/* ---- What a step brings ---- */
+/* ---- One row and what follows from it: a graph ---- */
 
-struct embeddings {
-    const qn_cuda_model *model;
-    const qn_row *rows;
-    size_t n;
-    float *out;
-};
-
-static void embed(const struct embeddings *e, size_t row)
+static qn_status launch_token(qn_cuda_model *model, const qn_cuda_memory *memory, qn_cuda_ending ending)
 {
-    const qn_op *op = &e->model->plan->ops[0];
-    const qn_matrix *table = &op->matrices[0].weights;
-    float *x = e->out + row * table->n_cols;
-    table->type->decode(table->data + (size_t)e->rows[row].token * table->row_bytes, table->n_cols / table->type->block_weights,
-                        x);
-    for (size_t i = 0; op->inverse.block && i < table->n_cols; i += op->inverse.block)
-        e->model->kernels->hadamard.block(x + i, op->inverse.block, NULL, op->inverse.signs ? op->inverse.signs + i : NULL);
-}
-
-static void embed_share(void *context, int thread)
-{
-    const struct embeddings *e = context;
-    size_t begin, end;
-    qn_team_share(e->n, 1, thread, qn_team_size(e->model->team), &begin, &end);
-    for (size_t row = begin; row < end; row++)
-        embed(e, row);
-}
-
-static void fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_row *rows, size_t n)
-{
-    qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
-    struct embeddings e = { model, rows, n, (float *)(void *)(model->host_inputs + model->input_bytes) };
-    inputs->memory = memory->recurrent.address;
-    inputs->sequence[0] = 0;
-    inputs->sequence[1] = (uint32_t)n;
-    for (size_t i = 0; i < n; i++)
-        inputs->positions[i] = rows[i].position;
-    if (n >= SHARED_EMBEDDINGS)
-        qn_team_run(model->team, embed_share, &e);
-    for (size_t i = 0; n < SHARED_EMBEDDINGS && i < n; i++)
-        embed(&e, i);
-}
-
-static qn_status bring_inputs(qn_cuda_model *model, size_t n)
-{
-    const size_t width = model->plan->ops[0].matrices[0].weights.n_cols;
-    return qn_cuda_copy_in(model->cuda, model->stream, model->inputs, model->host_inputs,
-                           model->input_bytes + n * width * sizeof(float));
-}
-
-/* ---- One row with its logits: a graph ---- */
-
-static qn_status launch_token(qn_cuda_model *model, const qn_cuda_memory *memory)
-{
-    QN_TRY(bring_inputs(model, 1));
+    QN_TRY(qn_cuda_bring_inputs(model, 1));
     QN_TRY(qn_cuda_run_trunk(model, memory, 1, 0));
     QN_TRY(qn_cuda_run_logits(model, 0, 1));
-    return qn_cuda_copy_out(model->cuda, model->stream, model->host_logits, model->logits.address,
-                            model->plan->n_vocab * sizeof(float));
+    return qn_cuda_run_ending(model, ending);
 }
 
-static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory)
+static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory, qn_cuda_ending ending)
 {
-    if (memory->graph && memory->generation == model->generation)
+    if (memory->graphs[ending] && memory->generations[ending] == model->generation)
         return QN_OK;
     QN_TRY(qn_cuda_capture_begin(model->cuda, model->stream));
-    const qn_status status = launch_token(model, memory);
+    const qn_status status = launch_token(model, memory, ending);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];
         memcpy(text, qn_error_text(), sizeof text);
         (void)qn_cuda_capture_end(model->cuda, model->stream, NULL);
         return qn_fail(status, "%s", text);
     }
-    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graph));
-    memory->generation = model->generation;
+    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graphs[ending]));
+    memory->generations[ending] = model->generation;
     return QN_OK;
 }
 
-static qn_status run_token(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits)
+static qn_status run_token(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits,
+                           qn_sample_choice *choice)
 {
+    const qn_cuda_ending ending = qn_cuda_ending_of(choice);
     QN_TRY(qn_cuda_ready_token(model, memory));
-    QN_TRY(capture_token(model, memory));
-    fill_inputs(model, memory, row, 1);
-    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graph, model->stream));
+    QN_TRY(capture_token(model, memory, ending));
+    qn_cuda_fill_inputs(model, memory, row, 1);
+    QN_TRY(qn_cuda_bring_choice(model, choice));
+    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graphs[ending], model->stream));
     QN_TRY(qn_cuda_run_seals(model, memory, 1, row->position));
     QN_TRY(qn_cuda_stream_wait(model->cuda, model->stream));
+    if (choice)
+        return qn_cuda_take_choice(model, ending, choice);
     memcpy(logits, model->host_logits, model->plan->n_vocab * sizeof *logits);
     return QN_OK;
 }
@@ -125,20 +77,34 @@ static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n
     return QN_OK;
 }
 
+/* The token that follows the row. */
+static qn_status run_choice(qn_cuda_model *model, size_t row, qn_sample_choice *choice)
+{
+    const qn_cuda_ending ending = qn_cuda_ending_of(choice);
+    QN_TRY(qn_cuda_run_logits(model, row, 1));
+    QN_TRY(qn_cuda_run_ending(model, ending));
+    QN_TRY(qn_cuda_stream_wait(model->cuda, model->stream));
+    return qn_cuda_take_choice(model, ending, choice);
+}
+
 static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row, size_t n, size_t logit, size_t n_logits)
 {
     qn_cuda_memory *memory = (qn_cuda_memory *)step->rows[row].memory;
     const uint32_t first = step->rows[row].position;
-    float *logits = step->logits + logit * model->plan->n_vocab;
+    float *logits = step->choice ? NULL : step->logits + logit * model->plan->n_vocab;
     if (n == 1 && n_logits == 1)
-        return run_token(model, memory, &step->rows[row], logits);
+        return run_token(model, memory, &step->rows[row], logits, step->choice);
     if (n == 1)
         QN_TRY(qn_cuda_ready_token(model, memory));
-    fill_inputs(model, memory, step->rows + row, n);
-    QN_TRY(bring_inputs(model, n));
+    qn_cuda_fill_inputs(model, memory, step->rows + row, n);
+    if (n_logits)
+        QN_TRY(qn_cuda_bring_choice(model, step->choice));
+    QN_TRY(qn_cuda_bring_inputs(model, n));
     QN_TRY(qn_cuda_run_trunk(model, memory, n, first));
     if (n == 1)
         QN_TRY(qn_cuda_run_seals(model, memory, 1, first));
+    if (step->choice && n_logits)
+        return run_choice(model, step->logit_rows[logit] - row, step->choice);
     QN_TRY(run_logits(model, step->logit_rows + logit, n_logits, row, logits));
     return qn_cuda_stream_wait(model->cuda, model->stream);
 }

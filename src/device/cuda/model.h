@@ -7,6 +7,7 @@
 #include "device/cuda/executor.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "kernels/sample/sample_cuda.h"
 
 /* ---- The model ---- */
 
@@ -33,12 +34,24 @@ typedef struct qn_cuda_acts {
     uint64_t signs; /* of its rotation; 0 for none */
 } qn_cuda_acts;
 
-/* In front of the rows that a step brings: filled on the host, copied with them. */
+/* What a step says of itself: filled on the host. Room for max_rows positions, then as many tokens; and behind those, rows of
+ * embeddings. */
 typedef struct qn_cuda_inputs {
     uint64_t memory;      /* of the session's recurrent layers */
     uint32_t sequence[2]; /* 0, n_rows */
+    qn_sample_params sampling;
     uint32_t positions[]; /* [n_rows] */
 } qn_cuda_inputs;
+
+/* The embedding table in tiles: the output matrix where a model has one for both. */
+typedef struct qn_cuda_table {
+    const qn_matmul_area *area; /* NULL: rows come from the host */
+    size_t first_tile;
+    uint64_t signs;
+} qn_cuda_table;
+
+/* How a step of one row ends. */
+typedef enum qn_cuda_ending { QN_CUDA_LOGITS, QN_CUDA_LIKELIEST, QN_CUDA_DRAWN, QN_CUDA_ENDINGS } qn_cuda_ending;
 
 typedef struct qn_cuda_model {
     qn_device base;
@@ -55,6 +68,7 @@ typedef struct qn_cuda_model {
     qn_cuda_op *ops;        /* [plan->n_ops] */
     qn_cuda_buffer vectors; /* norms, convolutions, signs, frequencies of rope */
     uint64_t frequencies;
+    qn_cuda_table table;
     qn_cuda_buffer stage; /* rows of the matrix that is being uploaded */
 
     /* steps; all of this is made anew when larger ones are reserved */
@@ -68,8 +82,11 @@ typedef struct qn_cuda_model {
     qn_cuda_buffer cosines, sines, partials, maxima, gates, records, logits;
     qn_cuda_buffer chain_memory; /* what `chains` is in */
     qn_cuda_chain_room chains;
-    uint8_t *host_inputs; /* page-locked: input_bytes and max_rows embeddings */
-    float *host_logits;   /* page-locked: [n_vocab] */
+    qn_cuda_buffer recent, sample_state;
+    uint8_t *host_inputs;          /* page-locked: input_bytes, and max_rows embeddings where they come from the host */
+    float *host_logits;            /* page-locked: [n_vocab] */
+    struct qn_cuda_answer *answer; /* the token that was chosen */
+    bool *is_recent;               /* [n_vocab] false */
 } qn_cuda_model;
 
 /* qn_cuda_rows - where the rows of a buffer of the plan are. */
@@ -123,8 +140,8 @@ typedef struct qn_cuda_memory {
     uint32_t open_from;              /* the first run, but for run 0, whose halves are held; of a cache of codes */
     qn_cuda_stream stream;           /* of copies */
     qn_cuda_token token;
-    qn_cuda_graph *graph; /* of a token that is decoded, with its logits */
-    uint32_t generation;  /* of the buffers that the graph is for */
+    qn_cuda_graph *graphs[QN_CUDA_ENDINGS]; /* of a token that is decoded */
+    uint32_t generations[QN_CUDA_ENDINGS];  /* of the buffers that they are for */
 } qn_cuda_memory;
 
 /* memory.c is the device's; this is session.c */
@@ -135,6 +152,19 @@ void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attent
                            qn_attention_gpu_runs *runs);
 
 /* ---- Steps ---- */
+
+/* inputs.c: into host_inputs; then to the device, rows of embeddings with them. */
+void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_row *rows, size_t n);
+qn_status qn_cuda_bring_inputs(qn_cuda_model *model, size_t n);
+
+/* choice.c: room for choices; how a step ends that has this one, or NULL; what it needs for that, into host_inputs and to the
+ * device; its end, where model->logits is one row; and when all is done, the token. */
+qn_status qn_cuda_choice_place(qn_cuda_model *model);
+void qn_cuda_choice_free(qn_cuda_model *model);
+qn_cuda_ending qn_cuda_ending_of(const qn_sample_choice *choice);
+qn_status qn_cuda_bring_choice(qn_cuda_model *model, const qn_sample_choice *choice);
+qn_status qn_cuda_run_ending(qn_cuda_model *model, qn_cuda_ending ending);
+qn_status qn_cuda_take_choice(qn_cuda_model *model, qn_cuda_ending ending, qn_sample_choice *choice);
 
 /* operations.c: into the model's stream. `first` is the position of the first of n rows. A single row's token is ready. */
 qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first);

@@ -390,7 +390,8 @@ static void memory_free(qn_memory *memory)
 {
     qn_cuda_memory *m = mine(memory);
     qn_cuda *cuda = m->model->cuda;
-    qn_cuda_graph_free(cuda, m->graph);
+    for (int ending = 0; ending < QN_CUDA_ENDINGS; ending++)
+        qn_cuda_graph_free(cuda, m->graphs[ending]);
     qn_cuda_release(cuda, &m->token.memory);
     qn_cuda_release(cuda, &m->cache);
     qn_cuda_release(cuda, &m->recurrent);

@@ -1,8 +1,9 @@
 /* A model's weights on the device: matrices rearranged into tiles as they come (kernels/matmul/matmul_cuda.h), each once;
- * vectors, few and small, side by side. Embeddings stay where they are: of that table a token takes one row. */
+ * vectors, few and small, side by side. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
+#include "kernels/matmul/embed_cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,26 @@ enum { VECTOR_UNIT = 64 }; /* floats: a vector begins at a multiple of 256 bytes
 static bool is_product(const qn_op *op)
 {
     return op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS;
+}
+
+/* The operation whose matrix is the embedding table, too; NULL for none. */
+static const qn_op *output_of_table(const qn_plan *plan)
+{
+    const qn_op *embed = &plan->ops[0];
+    for (size_t i = 0; i < plan->n_ops; i++)
+        if (plan->ops[i].kind == QN_OP_LOGITS && plan->ops[i].matrices[0].weights.data == embed->matrices[0].weights.data)
+            return &plan->ops[i];
+    return NULL;
+}
+
+static bool embeds(const qn_plan *plan)
+{
+    return qn_matmul_gpu_embeds(plan->ops[0].matrices[0].weights.type, plan->ops[0].inverse.block);
+}
+
+static bool has_areas(const qn_plan *plan, const qn_op *op)
+{
+    return is_product(op) || (op->kind == QN_OP_EMBED && embeds(plan) && !output_of_table(plan));
 }
 
 static bool same_tiles(const qn_matmul_tiles *a, const qn_matmul_tiles *b)
@@ -89,6 +110,9 @@ static void add_op_vectors(const qn_plan *plan, const qn_op *op, qn_cuda_op *to,
         n2 = n3 = r->n_v_heads;
         break;
     case QN_OP_DELTA_OUT: n = r->head_v; break;
+    case QN_OP_EMBED:
+        add_vector(v, op->inverse.signs, op->inverse.block ? plan->buffers[op->out].width : 0, sizeof(float), &to->weight);
+        return;
     default: break;
     }
     add_vector(v, n ? op->weight : NULL, n, sizeof(float), &to->weight);
@@ -121,13 +145,27 @@ static qn_status create_vectors(qn_cuda_model *model)
     return status;
 }
 
+/* Plans begin with the embedding. */
+static void find_table(qn_cuda_model *model)
+{
+    const qn_op *output = output_of_table(model->plan);
+    const qn_cuda_op *op = &model->ops[output ? output - model->plan->ops : 0];
+    if (!embeds(model->plan))
+        return;
+    model->table = (qn_cuda_table){ .area = &op->products[0].area,
+                                    .first_tile = op->products[0].area.outs[0].first_tile,
+                                    .signs = model->ops[0].weight };
+}
+
 qn_status qn_cuda_weights_create(qn_cuda_model *model)
 {
     QN_TRY(qn_alloc(&model->ops, model->plan->n_ops, sizeof *model->ops, "plan"));
     for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (is_product(&model->plan->ops[i]))
+        if (has_areas(model->plan, &model->plan->ops[i]))
             QN_TRY(create_areas(model, &model->plan->ops[i], &model->ops[i]));
-    return create_vectors(model);
+    QN_TRY(create_vectors(model));
+    find_table(model);
+    return QN_OK;
 }
 
 void qn_cuda_weights_free(qn_cuda_model *model)

@@ -14,12 +14,11 @@ struct candidate {
 qn_status qn_sample_status(uint64_t best)
 {
     const uint32_t ordered = (uint32_t)(best >> 32);
+    if (qn_sample_is_finite(best))
+        return QN_OK;
     if (ordered == UINT32_MAX)
         return qn_fail(QN_ERR_INVALID, "logits: NaN for token %u", (unsigned)qn_sample_key_index(best));
-    const float largest = qn_bits_f32(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
-    if (isinf(largest))
-        return qn_fail(QN_ERR_INVALID, "logits: the largest is %g, expected a finite one", (double)largest);
-    return QN_OK;
+    return qn_fail(QN_ERR_INVALID, "logits: the largest is %s, expected a finite one", ordered >> 31 ? "inf" : "-inf");
 }
 
 size_t qn_sample_scratch_bytes(size_t n)
@@ -158,7 +157,7 @@ void qn_sample_choose(const qn_sample_kernels *kernels, qn_sample_choice *choice
     logits = penalised(choice, logits, n, (float *)(void *)(candidates + n));
     const size_t best = best_of(kernels, logits, n);
     choice->best = qn_sample_key(logits[best], (uint32_t)best);
-    choice->token = isfinite(logits[best]) ? (int32_t)best : -1;
+    choice->token = qn_sample_is_finite(choice->best) ? (int32_t)best : -1;
     if (choice->token < 0 || qn_sample_is_greedy(choice))
         return;
     const size_t k = choice->top_k && choice->top_k < n ? choice->top_k : n;

@@ -63,6 +63,13 @@ static inline uint32_t qn_sample_key_index(uint64_t key)
     return UINT32_MAX - (uint32_t)key;
 }
 
+/* qn_sample_is_finite - whether a largest logit is. */
+static inline bool qn_sample_is_finite(uint64_t best)
+{
+    const uint32_t ordered = (uint32_t)(best >> 32), magnitude = ordered >> 31 ? ordered & 0x7fffffffu : ~ordered & 0x7fffffffu;
+    return magnitude < 0x7f800000u;
+}
+
 /* qn_sample_status - QN_ERR_INVALID, naming what was found, where a largest logit is NaN or infinite. */
 qn_status qn_sample_status(uint64_t best);
 

@@ -1,0 +1,99 @@
+/* What a step brings to the device: which rows, and their embeddings, from the table there or, of types that no kernel reads,
+ * from the host. */
+#include "device/cuda/model.h"
+
+#include "kernels/matmul/embed_cuda.h"
+
+#include <stddef.h>
+
+enum { SHARED_EMBEDDINGS = 8 }; /* from how many rows on the host's threads share them */
+
+/* ---- From the host ---- */
+
+struct embeddings {
+    const qn_cuda_model *model;
+    const qn_row *rows;
+    size_t n;
+    float *out;
+};
+
+static void embed(const struct embeddings *e, size_t row)
+{
+    const qn_op *op = &e->model->plan->ops[0];
+    const qn_matrix *table = &op->matrices[0].weights;
+    float *x = e->out + row * table->n_cols;
+    table->type->decode(table->data + (size_t)e->rows[row].token * table->row_bytes, table->n_cols / table->type->block_weights,
+                        x);
+    for (size_t i = 0; op->inverse.block && i < table->n_cols; i += op->inverse.block)
+        e->model->kernels->hadamard.block(x + i, op->inverse.block, NULL, op->inverse.signs ? op->inverse.signs + i : NULL);
+}
+
+static void embed_share(void *context, int thread)
+{
+    const struct embeddings *e = context;
+    size_t begin, end;
+    qn_team_share(e->n, 1, thread, qn_team_size(e->model->team), &begin, &end);
+    for (size_t row = begin; row < end; row++)
+        embed(e, row);
+}
+
+static void embed_rows(qn_cuda_model *model, const qn_row *rows, size_t n)
+{
+    struct embeddings e = { model, rows, n, (float *)(void *)(model->host_inputs + model->input_bytes) };
+    if (n >= SHARED_EMBEDDINGS)
+        qn_team_run(model->team, embed_share, &e);
+    for (size_t i = 0; n < SHARED_EMBEDDINGS && i < n; i++)
+        embed(&e, i);
+}
+
+/* ---- From the table ---- */
+
+/* Where tokens are behind the positions, of the device's inputs or the host's. */
+static size_t tokens_at(const qn_cuda_model *model)
+{
+    return offsetof(qn_cuda_inputs, positions) + model->max_rows * sizeof(uint32_t);
+}
+
+/* One row's inputs come with its embedding, which the host's memory is read for anyhow. */
+static qn_status embed_on_device(qn_cuda_model *model, size_t n)
+{
+    const qn_op *op = &model->plan->ops[0];
+    const uint64_t host = (uint64_t)(uintptr_t)model->host_inputs;
+    const uint64_t tokens = (n == 1 ? host : model->inputs) + tokens_at(model);
+    qn_launch made;
+    qn_matmul_embed_args args;
+    QN_TRY(qn_matmul_gpu_embed(model->table.area, model->table.first_tile, tokens, model->table.signs, op->inverse.block, n,
+                               qn_cuda_rows(model, op->out), &made, &args));
+    if (n == 1) {
+        args.from = host;
+        args.to = model->inputs;
+        args.n_words = (uint32_t)((offsetof(qn_cuda_inputs, positions) + sizeof(uint32_t)) / sizeof(uint32_t));
+    }
+    return qn_cuda_launch(model->cuda, model->stream, &made, &args);
+}
+
+/* ---- Steps ---- */
+
+void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_row *rows, size_t n)
+{
+    qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
+    int32_t *tokens = (int32_t *)(void *)(model->host_inputs + tokens_at(model));
+    inputs->memory = memory->recurrent.address;
+    inputs->sequence[0] = 0;
+    inputs->sequence[1] = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        inputs->positions[i] = rows[i].position;
+        tokens[i] = rows[i].token;
+    }
+    if (!model->table.area)
+        embed_rows(model, rows, n);
+}
+
+qn_status qn_cuda_bring_inputs(qn_cuda_model *model, size_t n)
+{
+    const size_t width = model->plan->ops[0].matrices[0].weights.n_cols;
+    const size_t rows = model->table.area ? 0 : n * width * sizeof(float);
+    if (!model->table.area || n > 1)
+        QN_TRY(qn_cuda_copy_in(model->cuda, model->stream, model->inputs, model->host_inputs, model->input_bytes + rows));
+    return model->table.area ? embed_on_device(model, n) : QN_OK;
+}
