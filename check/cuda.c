@@ -20,6 +20,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "chain", qn_check_cuda_chain },
     { "chain-delta", qn_check_cuda_chain_delta },
     { "chain-attention", qn_check_cuda_chain_attention },
+    { "sample", qn_check_cuda_sample },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;

@@ -86,6 +86,7 @@ void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);
 void qn_check_cuda_rows(bool bench);
 void qn_check_cuda_turned(bool bench);
+void qn_check_cuda_sample(bool bench);
 void qn_check_cuda_chain_delta(bool bench);
 void qn_check_cuda_chain_attention(bool bench);
 void qn_check_cuda_chain(bool bench);

@@ -1,0 +1,356 @@
+/* Choosing a token on the GPU, against the CPU's choice: the same token, whatever the distribution and the filters, or none
+ * where the kernels leave it to the host; and rows of tables as the CPU decodes and turns them. */
+#include "check/cuda.h"
+
+#include "check/problem.h"
+#include "kernels/hadamard/hadamard.h"
+#include "kernels/matmul/embed_cuda.h"
+#include "kernels/sample/sample_cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Choices ---- */
+
+enum { MOST = 248320, MOST_RECENT = 300 };
+
+struct gpu_choice {
+    qn_gpu_guarded logits, params, recent, state, result;
+    qn_sample_args args;
+};
+
+static struct gpu_choice choice_new(size_t n)
+{
+    struct gpu_choice c = { .logits = qn_gpu_new(n * sizeof(float)),
+                            .params = qn_gpu_new(sizeof(qn_sample_params)),
+                            .recent = qn_gpu_new(MOST_RECENT * sizeof(int32_t)),
+                            .state = qn_gpu_new(sizeof(qn_sample_state)),
+                            .result = qn_gpu_new(sizeof(qn_sample_result)) };
+    qn_must(qn_cuda_fill(qn_gpu(), qn_gpu_stream(), c.state.data, 0, c.state.bytes));
+    c.args = (qn_sample_args){ .logits = c.logits.data,
+                               .params = c.params.data,
+                               .recent = c.recent.data,
+                               .state = c.state.data,
+                               .result = c.result.data,
+                               .n = (uint32_t)n };
+    qn_gpu_wait(); /* uploads have a stream of their own */
+    return c;
+}
+
+static void choice_free(struct gpu_choice *c)
+{
+    qn_expect(qn_gpu_ok(&c->logits) && qn_gpu_ok(&c->params) && qn_gpu_ok(&c->recent) && qn_gpu_ok(&c->state) &&
+                  qn_gpu_ok(&c->result),
+              "bytes outside were written");
+    qn_gpu_free(&c->logits);
+    qn_gpu_free(&c->params);
+    qn_gpu_free(&c->recent);
+    qn_gpu_free(&c->state);
+    qn_gpu_free(&c->result);
+}
+
+static void choose_launches(const struct gpu_choice *c)
+{
+    qn_launch made;
+    qn_must(qn_sample_gpu_best(c->args.n, &made));
+    qn_gpu_launch(&made, &c->args);
+    if (c->args.greedy)
+        return;
+    qn_must(qn_sample_gpu_survey(c->args.n, &made));
+    qn_gpu_launch(&made, &c->args);
+    qn_must(qn_sample_gpu_draw(c->args.n, &made));
+    qn_gpu_launch(&made, &c->args);
+}
+
+static void set_params(struct gpu_choice *c, const qn_sample_choice *choice)
+{
+    qn_sample_params params = qn_sample_gpu_params(choice, c->args.n);
+    params.n_recent = (uint32_t)(choice->penalty == 1 ? 0 : choice->n_recent);
+    c->args.greedy = qn_sample_is_greedy(choice);
+    qn_must(qn_cuda_upload(qn_gpu(), c->params.data, &params, sizeof params, NULL, NULL));
+    if (params.n_recent)
+        qn_must(
+            qn_cuda_upload(qn_gpu(), c->recent.data, choice->recent, choice->n_recent * sizeof *choice->recent, NULL, NULL));
+}
+
+static qn_sample_result choose(struct gpu_choice *c, const qn_sample_choice *choice, const float *logits)
+{
+    qn_sample_result result;
+    set_params(c, choice);
+    qn_must(qn_cuda_upload(qn_gpu(), c->logits.data, logits, c->logits.bytes, NULL, NULL));
+    qn_gpu_poison(&c->result);
+    choose_launches(c);
+    qn_gpu_read(&c->result, &result);
+    return result;
+}
+
+/* ---- Distributions and filters ---- */
+
+enum shape { NORMAL, WIDE, FLAT, EQUAL, TWO_VALUES, PEAK, MASKED, ALL_LOW, WITH_NAN, WITH_INFINITY, N_SHAPES };
+static const char *const shape_names[N_SHAPES] = { "normal", "wide",   "flat",     "equal", "two values",
+                                                   "peak",   "masked", "all -inf", "NaN",   "inf" };
+
+static void fill_logits(float *x, size_t n, enum shape shape)
+{
+    static const float widths[N_SHAPES] = {
+        [NORMAL] = 3, [WIDE] = 20, [FLAT] = 0.01f, [PEAK] = 1, [MASKED] = 3, [WITH_NAN] = 3, [WITH_INFINITY] = 3
+    };
+    for (size_t i = 0; i < n; i++)
+        x[i] = widths[shape] * qn_random_normal();
+    for (size_t i = 0; i < n; i++) {
+        x[i] = shape == TWO_VALUES ? (float)qn_random_below(2) : shape == ALL_LOW ? -INFINITY : x[i];
+        x[i] = shape == MASKED && qn_random_below(10) ? -INFINITY : x[i];
+    }
+    const size_t at = qn_random_below(n);
+    if (shape == PEAK || shape == MASKED)
+        x[at] = 25;
+    if (shape == EQUAL && n > 1)
+        x[at] = -0.0f;
+    for (size_t i = 0; shape == WITH_NAN && i < 3; i++)
+        x[qn_random_below(n)] = i == 1 ? -NAN : NAN;
+    if (shape == WITH_INFINITY)
+        x[at] = INFINITY;
+}
+
+static const struct {
+    const char *name;
+    qn_sample_choice choice;
+} filters[] = {
+    { "greedy", { .penalty = 1, .top_p = 1 } },
+    { "default", { .penalty = 1, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
+    { "plain", { .penalty = 1, .temperature = 1, .top_p = 1 } },
+    { "top_p", { .penalty = 1, .temperature = 1, .top_p = 0.9f } },
+    { "hot top_p", { .penalty = 1, .temperature = 2.5f, .top_p = 0.5f } },
+    { "min_p", { .penalty = 1, .temperature = 1.3f, .top_p = 1, .min_p = 0.1f } },
+    { "top_p and min_p", { .penalty = 1, .temperature = 0.7f, .top_p = 0.97f, .min_p = 0.02f } },
+    { "top_k of thousands", { .penalty = 1, .temperature = 1.5f, .top_k = 2000, .top_p = 0.99f } },
+    { "cold", { .penalty = 1, .temperature = 0.01f, .top_k = 7, .top_p = 0.999f } },
+    { "tiny top_p", { .penalty = 1, .temperature = 1, .top_p = 1e-6f } },
+    { "penalty", { .penalty = 1.3f, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
+    { "greedy, penalty", { .penalty = 1.1f, .top_p = 1 } },
+    { "reward", { .penalty = 0.5f, .temperature = 1, .top_p = 0.8f } },
+};
+enum { N_FILTERS = sizeof filters / sizeof *filters };
+
+/* Each token once, as the host gives them; the likeliest among them. */
+static size_t recent_tokens(int32_t *recent, const float *logits, size_t n)
+{
+    size_t count = 0, best = 0;
+    for (size_t i = 0; i < n; i++)
+        best = logits[i] > logits[best] ? i : best;
+    recent[count++] = (int32_t)best;
+    while (count < MOST_RECENT && count < n / 2) {
+        const int32_t token = (int32_t)qn_random_below(n);
+        bool new_one = true;
+        for (size_t i = 0; i < count; i++)
+            new_one = new_one && recent[i] != token;
+        if (new_one)
+            recent[count++] = token;
+    }
+    return count;
+}
+
+/* Whether the kernels may leave it to the host: thousands of tokens that differ by less than a bin. */
+static bool may_decline(enum shape shape, size_t n)
+{
+    return n > QN_SAMPLE_CANDIDATES && (shape == FLAT || shape == EQUAL || shape == TWO_VALUES);
+}
+
+struct counts {
+    size_t drawn, declined;
+};
+
+static void compare(struct gpu_choice *gpu, qn_sample_choice *choice, const float *logits, size_t n, enum shape shape,
+                    struct counts *counts)
+{
+    qn_sample_kernels kernels;
+    void *scratch = qn_room(qn_sample_scratch_bytes(n), 1);
+    qn_sample_kernels_init(&kernels, 0);
+    qn_sample_choose(&kernels, choice, logits, n, scratch);
+    const qn_sample_result found = choose(gpu, choice, logits), again = choose(gpu, choice, logits);
+    free(scratch);
+    qn_expect(found.best == choice->best, "the best is %016llx, expected %016llx", (unsigned long long)found.best,
+              (unsigned long long)choice->best);
+    qn_expect(memcmp(&found, &again, sizeof found) == 0, "the second time it is %d, not %d", again.token, found.token);
+    const bool declined = found.token < 0 && choice->token >= 0;
+    qn_expect(declined ? may_decline(shape, n) || (choice->min_p > 0 && n > QN_SAMPLE_CANDIDATES)
+                       : found.token == choice->token,
+              "token %d, expected %d", found.token, choice->token);
+    counts->drawn++;
+    counts->declined += declined;
+}
+
+static void check_choices(size_t n, size_t n_draws, struct counts *counts)
+{
+    float *logits = qn_room(n, sizeof *logits);
+    struct gpu_choice gpu = choice_new(n);
+    for (int shape = 0; shape < N_SHAPES; shape++)
+        for (size_t f = 0; f < N_FILTERS; f++) {
+            int32_t recent[MOST_RECENT];
+            qn_sample_choice choice = filters[f].choice;
+            qn_case_begin("sample", "cuda", "%zu logits, %s, %s", n, shape_names[shape], filters[f].name);
+            qn_random_seed(n * 1000 + (size_t)shape * N_FILTERS + f);
+            fill_logits(logits, n, (enum shape)shape);
+            choice.recent = recent;
+            choice.n_recent = recent_tokens(recent, logits, n);
+            for (size_t i = 0; i < (qn_sample_is_greedy(&choice) ? 1 : n_draws); i++) {
+                choice.random = i == 0 ? 0 : i == 1 ? UINT64_MAX : qn_random();
+                compare(&gpu, &choice, logits, n, (enum shape)shape, counts);
+            }
+        }
+    choice_free(&gpu);
+    free(logits);
+}
+
+/* ---- Rows of tables ---- */
+
+static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_cols, size_t block, size_t first_tile)
+{
+    enum { TOKENS = 3 };
+    qn_problem p;
+    qn_hadamard_kernels hadamard;
+    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(type);
+    qn_matmul_area area = { .tiles = tiles, .n_tiles = first_tile + qn_matmul_gpu_tile_count(n_rows) + 1, .n_cols = n_cols };
+    size_t bytes;
+    qn_case_begin("embed", "cuda", "%s, a table of %zu by %zu from tile %zu, blocks of %zu", type->name, n_rows, n_cols,
+                  first_tile, block);
+    qn_hadamard_kernels_init(&hadamard, 0);
+    qn_problem_new(&p, type, n_rows, n_cols, 1, false);
+    qn_must(qn_matmul_gpu_bytes(&tiles, area.n_tiles, n_cols, &bytes));
+    int32_t tokens[TOKENS] = { (int32_t)n_rows - 1, 0, (int32_t)qn_random_below(n_rows) };
+    float *signs = qn_room(n_cols, sizeof *signs), *expected = qn_room(TOKENS * n_cols, sizeof *expected),
+          *found = qn_room(TOKENS * n_cols, sizeof *found);
+    uint32_t words[40], copied[40];
+    for (size_t i = 0; i < n_cols; i++)
+        signs[i] = qn_random_below(2) ? 1 : -1;
+    for (size_t i = 0; i < 40; i++)
+        words[i] = (uint32_t)qn_random();
+    for (size_t r = 0; r < TOKENS; r++) {
+        float *x = expected + r * n_cols;
+        type->decode(p.weights.data + (size_t)tokens[r] * p.weights.row_bytes, n_cols / type->block_weights, x);
+        for (size_t i = 0; block && i < n_cols; i += block)
+            hadamard.block(x + i, block, NULL, signs + i);
+    }
+    qn_gpu_guarded weights = qn_gpu_new(bytes), rows = qn_gpu_from(p.weights.data, n_rows * p.weights.row_bytes),
+                   ids = qn_gpu_from(tokens, sizeof tokens), sign = qn_gpu_from(signs, n_cols * sizeof *signs),
+                   out = qn_gpu_new(TOKENS * n_cols * sizeof *found), from = qn_gpu_from(words, sizeof words),
+                   to = qn_gpu_new(sizeof copied);
+    area.address = weights.data;
+    qn_matmul_launch pack;
+    qn_launch launch;
+    qn_matmul_embed_args args;
+    qn_must(qn_matmul_gpu_pack(&area, rows.data, p.weights.row_bytes, n_rows, first_tile, &pack));
+    qn_gpu_launch(&pack.launch, &pack.args);
+    qn_must(qn_matmul_gpu_embed(&area, first_tile, ids.data, block ? sign.data : 0, block, TOKENS, out.data, &launch, &args));
+    args.from = from.data;
+    args.to = to.data;
+    args.n_words = 40;
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_read(&out, found);
+    qn_gpu_read(&to, copied);
+    qn_expect_same(found, expected, TOKENS * n_cols, "value");
+    qn_expect(memcmp(words, copied, sizeof words) == 0, "the words that come along are others");
+    qn_gpu_guarded *const all[] = { &weights, &rows, &ids, &sign, &out, &from, &to };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        qn_expect(qn_gpu_ok(all[i]), "bytes outside of memory %zu were written", i);
+        qn_gpu_free(all[i]);
+    }
+    free(signs);
+    free(expected);
+    free(found);
+    qn_problem_free(&p);
+}
+
+static void check_embeddings(void)
+{
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    for (size_t t = 0; t < n_types; t++) {
+        if (!qn_matmul_gpu_embeds(&types[t], 0))
+            continue;
+        qn_random_seed(t);
+        check_embedding(&types[t], 40, types[t].block_weights * (types[t].block_weights == 1 ? 576 : 1), 0, 0);
+        check_embedding(&types[t], 17, 2304, 256, 2);
+        check_embedding(&types[t], 100, 5120, 1024, 3);
+        check_embedding(&types[t], 33, 4096, 2048, 0);
+        check_embedding(&types[t], 1, 2048, 4, 1);
+    }
+}
+
+/* ---- Speed ---- */
+
+static void one_choice(void *context, size_t turn)
+{
+    (void)turn;
+    choose_launches(context);
+}
+
+struct timed_embed {
+    qn_launch launch;
+    qn_matmul_embed_args args;
+};
+
+static void one_embedding(void *context, size_t turn)
+{
+    const struct timed_embed *t = context;
+    (void)turn;
+    qn_gpu_launch(&t->launch, &t->args);
+}
+
+static void bench_embedding(void)
+{
+    struct timed_embed t;
+    const int32_t token = 77;
+    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q1_0));
+    qn_matmul_area area = { .tiles = tiles, .n_tiles = 1000, .n_cols = 5120 };
+    size_t bytes;
+    qn_must(qn_matmul_gpu_bytes(&tiles, area.n_tiles, area.n_cols, &bytes));
+    qn_gpu_guarded weights = qn_gpu_new(bytes), out = qn_gpu_new(area.n_cols * sizeof(float)),
+                   ids = qn_gpu_from(&token, sizeof token);
+    area.address = weights.data;
+    for (size_t block = 0; block <= 1024; block += 1024) {
+        char shape[64];
+        snprintf(shape, sizeof shape, "a row of 5120, blocks of %zu", block);
+        qn_must(qn_matmul_gpu_embed(&area, 0, ids.data, 0, block, 1, out.data, &t.launch, &t.args));
+        qn_gpu_bench("embed", "q1_0", shape, 5120, "value", 0, one_embedding, &t, 64);
+    }
+    qn_gpu_free(&weights);
+    qn_gpu_free(&out);
+    qn_gpu_free(&ids);
+}
+
+/* A token's logits have just been written, and are in the device's cache. */
+static void bench_choices(size_t n)
+{
+    float *logits = qn_room(n, sizeof *logits);
+    struct gpu_choice gpu = choice_new(n);
+    fill_logits(logits, n, NORMAL);
+    for (size_t f = 0; f < N_FILTERS; f++) {
+        char shape[64];
+        qn_sample_choice choice = filters[f].choice;
+        choice.random = qn_random();
+        snprintf(shape, sizeof shape, "%zu logits, %s", n, filters[f].name);
+        choose(&gpu, &choice, logits);
+        qn_gpu_bench("sample", "cuda", shape, (double)n, "logit", 0, one_choice, &gpu, 16);
+    }
+    choice_free(&gpu);
+    free(logits);
+}
+
+void qn_check_cuda_sample(bool bench)
+{
+    static const size_t sizes[] = { 1, 2, 31, 2048, 2049, 4097, 32000, 151936, MOST };
+    struct counts counts = { 0 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        check_choices(sizes[i], sizes[i] < 10000 ? 6 : 3, &counts);
+    /* A choice that is always the host's would be right, too. */
+    qn_case_begin("sample", "cuda", "%zu choices", counts.drawn);
+    qn_expect(counts.declined * 4 < counts.drawn, "%zu were left to the host", counts.declined);
+    check_embeddings();
+    if (bench) {
+        bench_choices(MOST);
+        bench_embedding();
+    }
+}
