@@ -51,6 +51,26 @@ for kv in f16 aura4 aura3; do
     expect_near one "qwen3.f16, $kv"
 done
 
+# text OUT ARGS... - what a run says.
+text() {
+    local out=$1
+    shift
+    quern run -m "$parrot" -p "once upon a" -n 40 --ignore-eos -q --device cuda "$@"
+    [ $status -eq 0 ] || fail "run $*"
+    cp "$work/out" "$work/$out"
+}
+
+# The same seed says the same, and others something else; drawing from one token is to be greedy.
+text seed --temp 0.8 --seed 7
+text seed_again --temp 0.8 --seed 7
+cmp -s "$work/seed" "$work/seed_again" || fail 'a seed says something else the second time'
+text hot --temp 5 --top-k 0 --top-p 1 --min-p 0 --seed 1
+text hot_too --temp 5 --top-k 0 --top-p 1 --min-p 0 --seed 2
+! cmp -s "$work/hot" "$work/hot_too" || fail 'two seeds say the same'
+text greedy --temp 0
+text one --temp 2 --top-p 0.000001 --top-k 0 --min-p 0
+cmp -s "$work/greedy" "$work/one" || fail 'the likeliest token is another one when it is drawn'
+
 quern run -m "$parrot" -p "once upon a" -n 8 --temp 0 --device cuda --save "$work/session"
 [ $status -eq 0 ] || fail 'run --save on the GPU'
 quern run -m "$parrot" -p "and then" -n 8 --temp 0 --device cuda --load "$work/session"

@@ -246,7 +246,7 @@ QN_DEVICE void decide(const qn_sample_args &a, uint32_t *counts, uint64_t *weigh
     s->n_first = n_first;
     s->total = total;
     s->before_first = before;
-    s->between = least - (weights[last] - before);
+    s->between = least - weights[last];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_survey(const __grid_constant__ qn_sample_args a)

@@ -45,7 +45,7 @@ typedef struct qn_sample_state {
     uint32_t n_candidates;                     /* so far */
     uint64_t total;                            /* of all weights, where there is no top_k */
     uint64_t before_first;                     /* weights of likelier tokens */
-    uint64_t between;                          /* what is added to weights from `first` on for candidates of `cut` */
+    uint64_t between;                          /* what is added to that for candidates of `cut` behind those of [first, last] */
     uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
 } qn_sample_state;
 
