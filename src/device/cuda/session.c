@@ -243,12 +243,29 @@ static qn_status copy_piece(void *context, const qn_cuda_buffer *of, size_t at, 
     return qn_cuda_copy(c->to->model->cuda, c->to->stream, to->address + at, of->address + at, bytes);
 }
 
+/* Halves of the runs before the last that are still there: what would be evaluated again in their place, in other steps, has
+ * other bits. */
+static qn_status copy_open_runs(struct copy *c, size_t length)
+{
+    const qn_cuda_memory *m = c->from;
+    const size_t run_bytes = RUN * m->attention.head_dim * sizeof(uint16_t);
+    for (size_t slot = 0; slot < m->n_slots; slot++)
+        for (size_t run = m->open_from > 1 ? m->open_from : 1; run < length / RUN; run++) {
+            const size_t at = slot * m->kv.layer_bytes + place_of(m, run) * run_bytes;
+            QN_TRY(each_row(m, at + m->kv.half_keys, m->kv.half_head, run_bytes, copy_piece, c));
+            QN_TRY(each_row(m, at + m->kv.half_values, m->kv.half_head, run_bytes, copy_piece, c));
+        }
+    return QN_OK;
+}
+
 static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length)
 {
     qn_cuda_memory *m = mine(to);
     struct copy c = { m, mine_const(from) };
     QN_TRY(each_piece(c.from, length, copy_piece, &c));
-    m->open_from = (uint32_t)(length / RUN); /* of the open runs only the last is taken along */
+    if (m->attention.runs)
+        QN_TRY(copy_open_runs(&c, length));
+    m->open_from = c.from->open_from;
     return qn_cuda_stream_wait(m->model->cuda, m->stream);
 }
 
