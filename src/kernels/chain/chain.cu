@@ -512,8 +512,9 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             word = ((const uint32_t *)(a.stages + i + 2))[threadIdx.x];
         if (i + 1 < a.n_stages)
             prefetch_stage(a, next);
-        if (stage.kind == QN_CHAIN_PRODUCT) {
+        if (stage.kind != QN_CHAIN_DELTA)
             held = {}; // nothing is: no register is kept for it
+        if (stage.kind == QN_CHAIN_PRODUCT) {
             product_stage(control, stage.u.product, scratch, stream, halves, n_products++, warp, lane);
         } else if (stage.kind == QN_CHAIN_DELTA)
             delta_stage(a, stage.u.delta, scratch, held);

@@ -560,7 +560,7 @@ QN_DEVICE void attention_ahead(const qn_chain_args &a, const qn_chain_attention 
     asm volatile("prefetch.global.L2 [%0];" ::"l"(line + at));
 }
 
-QN_DEVICE void attention_stage(const qn_chain_args &a, const qn_chain_attention &s, uint8_t *scratch)
+static __device__ __noinline__ void attention_stage(const qn_chain_args &a, const qn_chain_attention &s, uint8_t *scratch)
 {
     if (blockIdx.x >= s.n_kv_heads * s.n_splits)
         return;
