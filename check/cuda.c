@@ -12,6 +12,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "hadamard", qn_check_cuda_hadamard },
     { "attention", qn_check_cuda_attention },
     { "aura", qn_check_cuda_aura },
+    { "aura-ops", qn_check_cuda_aura_ops },
     { "rope", qn_check_cuda_rope },
     { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },

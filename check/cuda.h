@@ -81,6 +81,7 @@ void qn_check_cuda_peak(bool bench);
 void qn_check_cuda_hadamard(bool bench);
 void qn_check_cuda_attention(bool bench);
 void qn_check_cuda_aura(bool bench);
+void qn_check_cuda_aura_ops(bool bench);
 void qn_check_cuda_rope(bool bench);
 void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);

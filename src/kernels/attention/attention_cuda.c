@@ -1,14 +1,10 @@
 /* The launches of attention on the GPU. */
 #include "kernels/attention/attention_cuda.h"
 
-#include <math.h>
-
 /* Warps of a block over codes: more where they need fewer registers. */
 #define WARPS 8
 #define SMALL_WARPS 12
 #define SMALL 128 /* the largest head for which that is so */
-
-enum { ENTRY_BYTES = 256, FAR_TABLES = 0x10000 };
 
 /* Defines of a variant, as constants: for a head size and its formats. */
 #define TEXT_OF(x) #x
@@ -96,12 +92,6 @@ static bool is_halves(const qn_attention_gpu *gpu)
     return gpu->key_bits == 16;
 }
 
-/* Entries of a look-up table: two codes where they are small, else one. */
-static size_t table_bytes(unsigned bits)
-{
-    return (size_t)ENTRY_BYTES << (bits <= 4 ? 2 * bits : bits);
-}
-
 static size_t warps_of(const qn_attention_gpu *gpu)
 {
     return !is_halves(gpu) && gpu->head_dim <= SMALL ? SMALL_WARPS : WARPS;
@@ -113,27 +103,15 @@ static size_t shared_bytes(const qn_attention_gpu *gpu)
     const size_t dim = gpu->head_dim, rows = warps_of(gpu) * QN_ATTENTION_COLUMNS * (dim + dim / 32 + 48) * sizeof(float);
     if (is_halves(gpu))
         return rows;
-    const size_t key = table_bytes(gpu->key_bits), value = table_bytes(gpu->value_bits), tables = key > value ? key : value;
-    const bool far_tables = gpu->max_shared_bytes >= 2 * FAR_TABLES;
-    const size_t codes = tables + (far_tables ? FAR_TABLES : 0);
+    const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits), value = qn_attention_gpu_table_bytes(gpu->value_bits);
+    const size_t tables = key > value ? key : value;
+    const size_t codes = tables + (qn_attention_gpu_has_far_tables(gpu->max_shared_bytes) ? QN_ATTENTION_FAR_TABLES : 0);
     return codes > rows ? codes : rows;
 }
 
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
 {
     return (head_dim * bits + 31) / 32 * 4;
-}
-
-float qn_attention_gpu_gain(const float *codebook, size_t n)
-{
-    float largest = 0;
-    int exponent;
-    for (size_t i = 0; i < n; i++)
-        largest = fabsf(codebook[i]) > largest ? fabsf(codebook[i]) : largest;
-    if (!(largest > 1e-30f && largest < 1e30f))
-        return 1;
-    frexpf(largest, &exponent); /* largest is 0.5 to 1 times 2^exponent */
-    return ldexpf(1, 1 - exponent);
 }
 
 qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
@@ -215,7 +193,7 @@ static size_t prompt_bytes(const qn_attention_gpu *gpu)
     const size_t results = QN_ATTENTION_PROMPT_ROWS * (gpu->head_dim + 4) * sizeof(float);
     size_t tables = 0;
     if (!is_halves(gpu)) {
-        const size_t key = table_bytes(gpu->key_bits), value = table_bytes(gpu->value_bits);
+        const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits), value = qn_attention_gpu_table_bytes(gpu->value_bits);
         tables = (key > value ? key : value) / 4; /* entries of 64 bytes */
     }
     return halves + tables > results ? halves + tables : results;

@@ -2,15 +2,7 @@
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 #define QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 
-#include "kernels/kv_cuda.h"
-
-/* How codes become numbers. `gain` is a power of two that brings the codebook to a largest magnitude of 1 to 2, where halves
- * hold it well. */
-typedef struct qn_attention_gpu_codec {
-    QN_GPU(const float) codebook; /* [2^bits] */
-    QN_GPU(const float) signs;    /* of queries' rotation, where they are not rotated already */
-    float gain;
-} qn_attention_gpu_codec;
+#include "kernels/attend_cuda.h"
 
 /* What a query row sees: positions up to its own, or all n_keys where it is not causal, and of those t with t + window >
  * position where window is not 0. */
@@ -20,11 +12,8 @@ typedef struct qn_attention_visible {
     uint32_t window, causal;
 } qn_attention_visible;
 
-enum {
-    QN_ATTENTION_COLUMNS = 8, /* query heads that a block takes together */
-    QN_ATTENTION_KEYS = 16,   /* positions that a warp takes together */
-    QN_ATTENTION_LEAST = 8    /* times as many that a block takes, where there are */
-};
+/* QN_ATTENTION_KEYS positions times this are the least that a block takes, where there are. */
+enum { QN_ATTENTION_LEAST = 8 };
 
 /* qn_attention_decode - one query row each of some sessions over their caches, in n_splits parts: for each query head of a row
  * and each part
@@ -108,9 +97,6 @@ typedef struct qn_attention_gpu {
 
 /* qn_attention_gpu_row_bytes - of one position of a head in the cache. */
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits);
-
-/* qn_attention_gpu_gain - for a codebook [n]: qn_attention_gpu_codec.gain. */
-float qn_attention_gpu_gain(const float *codebook, size_t n);
 
 /* qn_attention_gpu_check - QN_ERR_UNSUPPORTED, naming it, for a head size or bits that the kernels do not have, or where the
  * device has too little shared memory; QN_ERR_INVALID for counts of heads that do not fit. */

@@ -8,7 +8,8 @@
 #define ENTRY_SHIFT 6 // an entry for lanes l, l + 8, ...: first those of keys, then those of values
 #define TABLES_APART 0
 
-#include "kernels/attention/codes.cuh"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/codes.cuh"
 #include "kernels/row.cuh"
 
 #define ROWS QN_ATTENTION_PROMPT_ROWS

@@ -1,13 +1,11 @@
 // AURA's codec on the GPU: rows to codes and back, a warp a row.
 #include "kernels/aura/aura_cuda.h"
-#include "kernels/row.cuh"
+#include "kernels/aura/rows.cuh"
 
 #define DIM QN_HEAD_DIM
 #define VALUES QN_ROW_VALUES(DIM)
 #define ROW_WORDS ((DIM * QN_BITS + 31) / 32)
 #define THREADS (QN_AURA_GPU_WARPS * QN_WARP)
-#define DTYPE_F32 0u
-#define DTYPE_F16 1u
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_encode(const __grid_constant__ qn_aura_encode_args a)
 {
@@ -18,15 +16,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_encode(const __gri
     qn_let_next_begin();
     if (row >= a.n_rows)
         return;
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        const uint64_t at = (uint64_t)row * DIM + i * QN_WARP + lane;
-        x[i] = 0;
-        if (i * QN_WARP + lane < DIM)
-            x[i] = a.dtype == DTYPE_F32   ? ((const float *)a.rows)[at]
-                   : a.dtype == DTYPE_F16 ? qn_half_to_float(((const uint16_t *)a.rows)[at])
-                                          : qn_bfloat_to_float(((const uint16_t *)a.rows)[at]);
-    }
+    read_row<DIM>(x, a.rows, row, a.dtype, lane);
     // Rotated at the size of 1: a float's sums would else leave its range before its norm does.
     float largest = 0;
 #pragma unroll
@@ -62,16 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_decode(const __gri
         x[i] = d < DIM ? scale * a.levels.codebook[qn_row_code<DIM, QN_BITS>(a.codes + (uint64_t)row * ROW_WORDS, d)] : 0;
     }
     qn_row_rotate_back<DIM>(x, a.rotation, lane);
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        const uint64_t at = (uint64_t)row * DIM + i * QN_WARP + lane;
-        if (i * QN_WARP + lane >= DIM)
-            continue;
-        if (a.dtype == DTYPE_F32)
-            ((float *)a.rows)[at] = x[i];
-        else
-            ((uint16_t *)a.rows)[at] = a.dtype == DTYPE_F16 ? qn_float_to_half(x[i]) : qn_float_to_bfloat(x[i]);
-    }
+    write_row<DIM>(a.rows, row, a.dtype, x, lane);
 }
 
 #define RUN QN_ATTENTION_RUN

@@ -5,10 +5,10 @@
 //   ENTRY_SHIFT   an entry takes 1 << ENTRY_SHIFT bytes: copies for lanes, so that they do not meet in a bank
 //   TABLES_APART  1 where the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: then an address is put
 //                 together from bytes
-#ifndef QN_KERNELS_ATTENTION_CODES_CUH
-#define QN_KERNELS_ATTENTION_CODES_CUH
+#ifndef QN_KERNELS_CODES_CUH
+#define QN_KERNELS_CODES_CUH
 
-#include "kernels/attention/attention_cuda.h"
+#include "kernels/attend_cuda.h"
 
 #define ROW_WORDS(bits) ((DIM * (bits) + 31) / 32)
 

@@ -1,0 +1,147 @@
+// What the blocks of keys of a query have come to, merged; and rows that are rotated for queries. A thread block has a row.
+#include "kernels/aura/aura_attention_cuda.h"
+#include "kernels/aura/rows.cuh"
+
+#define DIM QN_HEAD_DIM
+#define THREADS QN_AURA_PASS2_THREADS
+#define QUADS (DIM / 4)          // threads that take a row, four values each
+#define GROUPS (THREADS / QUADS) // rows that are taken at once
+#define BATCH 8                  // rows of a group that are on their way together
+#define LOG2E 1.4426950408889634f
+#define LOWEST (-1e30f)
+
+QN_DEVICE void add_times(float4 &sum, float factor, float4 x)
+{
+    sum.x = fmaf(factor, x.x, sum.x);
+    sum.y = fmaf(factor, x.y, sum.y);
+    sum.z = fmaf(factor, x.z, sum.z);
+    sum.w = fmaf(factor, x.w, sum.w);
+}
+
+// y = matrix' x for a row in shared memory, by all threads; the groups' parts are added up in rising order, into the row.
+QN_DEVICE void multiply_row(float *x, float (*parts)[DIM], const float *matrix)
+{
+    const int quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
+    float4 sum = make_float4(0, 0, 0, 0);
+    if (group < GROUPS) {
+#pragma unroll 8
+        for (int j = group; j < DIM; j += GROUPS)
+            add_times(sum, x[j], *(const float4 *)(matrix + j * DIM + quad * 4));
+        *(float4 *)&parts[group][quad * 4] = sum;
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < DIM; d += THREADS) {
+        float y = 0;
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            y += parts[i][d];
+        x[d] = y;
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __grid_constant__ qn_aura_rotate_args a)
+{
+    __shared__ __align__(16) float parts[GROUPS][DIM];
+    __shared__ float x[DIM];
+    const uint64_t row = blockIdx.x;
+    qn_wait_for_previous();
+    qn_let_next_begin();
+    for (int d = threadIdx.x; d < DIM; d += THREADS)
+        x[d] = read_value(a.rows, row * DIM + d, a.dtype);
+    __syncthreads();
+    if ((DIM & (DIM - 1)) == 0 && a.rotation.signs) {
+        if (threadIdx.x >= QN_WARP)
+            return;
+        float y[QN_ROW_VALUES(DIM)];
+#pragma unroll
+        for (int i = 0; i < QN_ROW_VALUES(DIM); i++)
+            y[i] = x[i * QN_WARP + threadIdx.x];
+        qn_row_signs<DIM>(y, a.rotation.signs, threadIdx.x);
+        qn_row_hadamard<DIM>(y, threadIdx.x);
+        write_row<DIM>((uint8_t *)a.out, row, DTYPE_F32, y, threadIdx.x);
+        return;
+    }
+    if (a.rotation.forward)
+        multiply_row(x, parts, a.rotation.forward);
+    for (int d = threadIdx.x; d < DIM; d += THREADS)
+        a.out[row * DIM + d] = x[d];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const __grid_constant__ qn_aura_flash_pass2_args a)
+{
+    __shared__ __align__(16) float parts[GROUPS][DIM];
+    __shared__ float x[DIM];
+    const int lane = threadIdx.x % QN_WARP, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
+    const uint32_t query = blockIdx.x, n = a.n_blocks;
+    const float *partials = a.partials + (uint64_t)query * n * DIM + quad * 4;
+    const float *maxima = a.m + (uint64_t)query * n, *lengths = a.l + (uint64_t)query * n;
+    qn_wait_for_previous();
+    qn_let_next_begin();
+
+    // Rows of the first blocks are asked for before it is known which count: what does not is not used.
+    float4 rows[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        if (group < GROUPS && group + i * GROUPS < n)
+            rows[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM);
+    float m = a.sinks ? a.sinks[query % a.n_heads] * LOG2E : LOWEST, l = 0;
+    const float sink = m;
+    if (a.l) {
+        for (uint32_t i = lane; i < n; i += QN_WARP)
+            if (lengths[i] != 0)
+                m = fmaxf(m, maxima[i] * LOG2E);
+        m = qn_warp_max(m);
+        for (uint32_t i = lane; i < n; i += QN_WARP)
+            if (lengths[i] != 0)
+                l += lengths[i] * exp2f(maxima[i] * LOG2E - m);
+        l = qn_warp_sum(l) + (a.sinks ? exp2f(sink - m) : 0);
+    }
+
+    if (group < GROUPS) {
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (uint32_t first = group; first < n; first += BATCH * GROUPS) {
+            if (first != group) {
+#pragma unroll
+                for (int i = 0; i < BATCH; i++)
+                    if (first + i * GROUPS < n)
+                        rows[i] = *(const float4 *)(partials + (uint64_t)(first + i * GROUPS) * DIM);
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const uint32_t at = first + i * GROUPS;
+                if (at < n && !a.l)
+                    add_times(sum, 1, rows[i]);
+                else if (at < n && lengths[at] != 0)
+                    add_times(sum, exp2f(maxima[at] * LOG2E - m), rows[i]);
+            }
+        }
+        *(float4 *)&parts[group][quad * 4] = sum;
+    }
+    __syncthreads();
+    const float norm = !a.l ? 1 : l != 0 ? 1 / l : 0;
+    for (int d = threadIdx.x; d < DIM; d += THREADS) {
+        float y = 0;
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            y += parts[i][d];
+        x[d] = y * norm;
+    }
+    __syncthreads();
+    if ((DIM & (DIM - 1)) == 0 && a.rotation.signs) {
+        if (threadIdx.x >= QN_WARP)
+            return;
+        float y[QN_ROW_VALUES(DIM)];
+#pragma unroll
+        for (int i = 0; i < QN_ROW_VALUES(DIM); i++)
+            y[i] = x[i * QN_WARP + lane];
+        qn_row_hadamard<DIM>(y, lane);
+        qn_row_signs<DIM>(y, a.rotation.signs, lane);
+        write_row<DIM>(a.out, query, a.dtype, y, lane);
+        return;
+    }
+    if (a.rotation.back)
+        multiply_row(x, parts, a.rotation.back);
+    for (int d = threadIdx.x; d < DIM; d += THREADS)
+        write_value(a.out, (uint64_t)query * DIM + d, a.dtype, x[d]);
+}
