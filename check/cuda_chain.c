@@ -16,7 +16,7 @@ static const float eps = 1e-6f;
 static qn_chain_gpu device(void)
 {
     const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes };
+    return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes, info->major };
 }
 
 /* ---- Weights ---- */
@@ -135,17 +135,17 @@ static void hadamard(double *x, size_t n)
 }
 
 /* What float32 makes of sums of some dozen parts, a transform of 1024 and an exponential, relative to the largest value of a
- * run, in steps: 127 times some 1e-6. */
-#define NEAR_MIDDLE 5e-4
+ * group, in steps: 32767 times some 1e-6. */
+#define NEAR_MIDDLE 0.1
 
-static void columns_of(const double *values, size_t n, struct columns *c)
+static void columns_of(const double *values, size_t n, unsigned bits, struct columns *c)
 {
-    for (size_t run = 0; run < n; run += 32) {
+    for (size_t group = 0; group < n; group += 128) {
         double largest = 0;
-        for (size_t i = run; i < run + 32 && i < n; i++)
+        for (size_t i = group; i < group + 128 && i < n; i++)
             largest = fmax(largest, fabs(values[i]));
-        const double step = largest / 127;
-        for (size_t i = run; i < run + 32 && i < n; i++) {
+        const double step = largest / (bits == 1 ? 32767 : 16383);
+        for (size_t i = group; i < group + 128 && i < n; i++) {
             const double in_steps = largest < (double)QN_SMALLEST_RUN ? 0 : values[i] / step, code = rint(in_steps);
             c->codes[i] = code * step;
             c->off[i] = fabs(fabs(in_steps - code) - 0.5) < NEAR_MIDDLE ? step : 0;
@@ -188,7 +188,7 @@ static void check_parts(const char *what, const struct area *area, const double 
     float *weights = qn_room(area->n_cols, sizeof *weights);
     const size_t stride = area->area.n_tiles * QN_TILE_ROWS;
     double *found = sum_parts(out, p->n_slices, stride);
-    columns_of(values, area->n_cols, &c);
+    columns_of(values, area->n_cols, area->area.tiles.bits, &c);
     for (size_t row = 0; row < stride; row++) {
         double sum = 0, size = 0, off = 0;
         if (area_row(area, row, weights))
@@ -486,7 +486,7 @@ static void check_refusals(void)
     qn_case_begin("chain", "cuda", "refusals");
     qn_expect(!qn_chain_gpu_takes(&gpu, &bytes) && qn_chain_gpu_launch(&gpu, &bytes, &launch) == QN_ERR_UNSUPPORTED,
               "bytes were taken");
-    qn_expect(!qn_chain_gpu_takes(&(qn_chain_gpu){ 108, 48 << 10 }, &tiles), "too little shared memory was taken");
+    qn_expect(!qn_chain_gpu_takes(&(qn_chain_gpu){ 108, 48 << 10, 8 }, &tiles), "too little shared memory was taken");
     static const uint32_t rotations[] = { 16, 2048, 96 };
     for (size_t i = 0; i < 3; i++) {
         p.rotation = rotations[i];

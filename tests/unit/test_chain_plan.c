@@ -615,25 +615,25 @@ static struct counts counts_of(const struct shape *shape, unsigned bits)
     return c;
 }
 
-/* All but the first layer, whose activations are finer, is one launch. */
+/* All layers are one launch, also the first, whose activations are finer elsewhere. */
 static void whole_models_are_one_chain(void **unused)
 {
     (void)unused;
     struct counts c = counts_of(&hybrid, 0);
     assert_int_equal(c.chains, 1);
-    assert_int_equal(c.launched, 1 + 10);
-    assert_int_equal(c.products, 7 * 4);
+    assert_int_equal(c.launched, 1); /* the embedding */
+    assert_int_equal(c.products, 8 * 4);
     assert_int_equal(c.stores, 1);
     c = counts_of(&dense, 0);
     assert_int_equal(c.chains, 1);
-    assert_int_equal(c.products, 4 * 4);
+    assert_int_equal(c.products, 5 * 4);
     struct shape rotated = hybrid;
     rotated.type = QN_TYPE_PTQ1_0;
     rotated.gates = QN_TYPE_F16;
     rotated.rotation = 256;
     c = counts_of(&rotated, 0);
     assert_int_equal(c.chains, 1);
-    assert_int_equal(c.products, 7 * 4);
+    assert_int_equal(c.products, 8 * 4);
 }
 
 /* What chains do not have is launched between them. */
@@ -641,30 +641,30 @@ static void chains_end_where_launches_begin(void **unused)
 {
     (void)unused;
     struct counts c = counts_of(&dense, 4);
-    assert_int_equal(c.chains, 5); /* a layer's from attention's output to the next one's keys; the first has keys alone */
-    assert_int_equal(c.products, 4 * 4);
-    assert_int_equal(c.stores, 5);
+    assert_int_equal(c.chains, 6); /* up to the first keys, and from each layer's output to the next one's keys */
+    assert_int_equal(c.products, 5 * 4);
+    assert_int_equal(c.stores, 6);
     c = counts_of(&hybrid, 4);
     assert_int_equal(c.chains, 3);
-    assert_int_equal(c.products, 7 * 4);
+    assert_int_equal(c.products, 8 * 4);
     struct shape other = hybrid;
     other.head = 64; /* of recurrent layers */
     c = counts_of(&other, 0);
-    assert_int_equal(c.products, 7 * 4);
-    assert_int_equal(c.chains, 6);
+    assert_int_equal(c.products, 8 * 4);
+    assert_int_equal(c.chains, 7);
     other = dense;
     other.head_dim = 96;
     c = counts_of(&other, 0);
-    assert_int_equal(c.products, 4 * 4);
-    assert_int_equal(c.chains, 5);
+    assert_int_equal(c.products, 5 * 4);
+    assert_int_equal(c.chains, 6);
     other = hybrid;
     other.odd = QN_TYPE_Q8_0;
     c = counts_of(&other, 0);
     assert_int_equal(c.chains, 2);
-    assert_int_equal(c.products, 7 * 4 - 1);
+    assert_int_equal(c.products, 8 * 4 - 1);
     other.odd = QN_TYPE_Q2_0; /* tiles of another kind */
     c = counts_of(&other, 4);
-    assert_int_equal(c.products, 7 * 4 - 1);
+    assert_int_equal(c.products, 8 * 4 - 1);
 }
 
 /* Nothing is refused: without a product that fits there are no chains. */

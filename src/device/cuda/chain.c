@@ -65,11 +65,6 @@ static bool writes(const qn_op *op, int buffer)
 
 /* ---- Products ---- */
 
-static qn_chain_gpu gpu_of(const qn_cuda_model *model)
-{
-    return (qn_chain_gpu){ .n_sms = model->matmul.n_sms, .max_shared_bytes = model->matmul.max_shared_bytes };
-}
-
 static bool same_tiles(const qn_matmul_tiles *a, const qn_matmul_tiles *b)
 {
     return a->bits == b->bits && a->n_scales == b->n_scales && a->has_offset == b->has_offset;
@@ -84,7 +79,6 @@ struct product {
 static bool share_product(const qn_cuda_model *model, const qn_matmul_tiles *tiles, struct product *product)
 {
     const qn_cuda_product *main = product->main, *halves = product->halves;
-    const qn_chain_gpu gpu = gpu_of(model);
     const qn_plan_rotation *rotation = &model->plan->acts[main->acts].rotation;
     if (main->area.n_cols > UINT32_MAX - QN_TILE_COLS || main->area.n_tiles > UINT32_MAX / QN_TILE_ROWS ||
         rotation->block > UINT32_MAX || main->area.n_cols % 32)
@@ -99,7 +93,7 @@ static bool share_product(const qn_cuda_model *model, const qn_matmul_tiles *til
         .halves = halves ? halves->area.address : 0,
         .half_tiles = halves ? (uint32_t)halves->area.n_tiles : 0,
     };
-    return qn_chain_gpu_share(&gpu, tiles, &product->stage) == QN_OK;
+    return qn_chain_gpu_share(&model->chain_gpu, tiles, &product->stage) == QN_OK;
 }
 
 /* Whether operation `at`, a MATMUL, can be a stage over such tiles: one product of them, with a few rows of halves at most. */
@@ -112,11 +106,10 @@ static bool find_product(const qn_cuda_model *model, const qn_matmul_tiles *tile
         return false;
     for (size_t i = 0; i < beside->n_products; i++) {
         const qn_cuda_product *product = &beside->products[i];
-        const qn_plan_acts *acts = &model->plan->acts[product->acts];
-        if (same_tiles(&product->area.tiles, tiles) && !acts->fine && !out->main)
+        if (same_tiles(&product->area.tiles, tiles) && !out->main)
             out->main = product;
-        else if (product->area.tiles.bits == 16 && !acts->rotation.block && product->area.n_tiles <= MOST_HALF_TILES &&
-                 !out->halves)
+        else if (product->area.tiles.bits == 16 && !model->plan->acts[product->acts].rotation.block &&
+                 product->area.n_tiles <= MOST_HALF_TILES && !out->halves)
             out->halves = product;
         else
             return false;
@@ -129,10 +122,9 @@ static bool find_product(const qn_cuda_model *model, const qn_matmul_tiles *tile
 /* Bytes of weights that could be read by chains over such tiles. */
 static uint64_t chained_bytes(const qn_cuda_model *model, const qn_matmul_tiles *tiles)
 {
-    const qn_chain_gpu gpu = gpu_of(model);
     struct product product;
     uint64_t bytes = 0;
-    if (!qn_chain_gpu_takes(&gpu, tiles))
+    if (!qn_chain_gpu_takes(&model->chain_gpu, tiles))
         return 0;
     for (size_t i = 0; i < model->plan->n_ops; i++)
         if (find_product(model, tiles, i, &product))

@@ -62,6 +62,7 @@ typedef struct qn_cuda_model {
     qn_cuda_stream stream;
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* of halves */
+    qn_chain_gpu chain_gpu;
     bool one_by_one;            /* no chains */
 
     /* weights */

@@ -518,7 +518,6 @@ static qn_status run_op(const struct step *s, const qn_op *op)
 
 static qn_status run_chain(const struct step *s, const qn_cuda_segment *segment)
 {
-    const qn_chain_gpu gpu = { .n_sms = s->model->matmul.n_sms, .max_shared_bytes = s->model->matmul.max_shared_bytes };
     const qn_chain_args args = { .stages = s->memory->token.memory.address + segment->stage * sizeof(qn_chain_stage),
                                  .meeting = s->model->chains.meeting,
                                  .positions = positions(s),
@@ -526,7 +525,7 @@ static qn_status run_chain(const struct step *s, const qn_cuda_segment *segment)
                                  .n_stages = (uint32_t)segment->n_stages,
                                  .first_product = (uint32_t)segment->first_product };
     qn_launch made;
-    QN_TRY(qn_chain_gpu_launch(&gpu, &s->model->chains.tiles, &made));
+    QN_TRY(qn_chain_gpu_launch(&s->model->chain_gpu, &s->model->chains.tiles, &made));
     return launch(s, &made, &args);
 }
 

@@ -7,7 +7,7 @@
 #include "kernels/butterflies.cuh"
 #include "kernels/chain/chain_attention.cuh"
 #include "kernels/chain/chain_delta.cuh"
-#include "kernels/matmul/one_row.cuh"
+#include "kernels/chain/planes.cuh"
 
 enum {
     WARPS = QN_CHAIN_THREADS / QN_WARP,
@@ -214,40 +214,6 @@ QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, float fact
     return make_float4(x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w);
 }
 
-QN_DEVICE uint32_t magnitude(float x)
-{
-    return __float_as_uint(x) & 0x7fffffffu; // ordered as magnitudes are, infinity and NaN on top
-}
-
-// Four columns a lane, a run of 32 in eight lanes, by the rule of matmul.h into QN_ACTS_ROW: `at` is the lane's first column,
-// in the slice, whose chunks are at `acts`.
-QN_DEVICE void quantize_columns(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
-{
-    uint32_t bits = max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
-#pragma unroll
-    for (int distance = 1; distance < 8; distance *= 2)
-        bits = max(bits, __shfl_xor_sync(QN_ALL_LANES, bits, distance));
-    const float largest = __uint_as_float(bits);
-    const bool finite = bits < 0x7f800000u, zero = !finite || largest < 1e-30f; // QN_SMALLEST_RUN
-    const float per = zero ? 0 : 127.0f / largest,
-                scale = finite ? (zero ? 0 : largest * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
-    const int c0 = zero ? 0 : __float2int_rn(x.x * per), c1 = zero ? 0 : __float2int_rn(x.y * per);
-    const int c2 = zero ? 0 : __float2int_rn(x.z * per), c3 = zero ? 0 : __float2int_rn(x.w * per);
-    int sum = c0 + c1 + (c2 + c3);
-#pragma unroll
-    for (int distance = 1; distance < 8; distance *= 2)
-        sum += __shfl_xor_sync(QN_ALL_LANES, sum, distance);
-    const float of_run = scale * (float)sum, both = of_run + __shfl_xor_sync(QN_ALL_LANES, of_run, 8);
-    const float other_scale = __shfl_xor_sync(QN_ALL_LANES, scale, 8);
-    const uint32_t word = __byte_perm(__byte_perm(c0, c1, 0x0040), __byte_perm(c2, c3, 0x0040), 0x5410);
-    const uint32_t run = at % QN_TILE_COLS / 32, t = lane % 4, half = lane / 4 % 2, odd = run % 2;
-    uint8_t *chunk = acts + at / QN_TILE_COLS * QN_ACTS_ROW_CHUNK, *words = chunk + 64 * run + 16 * t + 4 * half;
-    *(uint32_t *)(words + 8 * odd) = word;
-    *(uint32_t *)(words + 8 * (1 - odd)) = 0;
-    if (lane % 16 == 0)
-        *(float4 *)(chunk + QN_TILE_SET + 8 * run) = make_float4(scale, other_scale, -both, 0);
-}
-
 // The part of a transform's blocks of `rotation` columns that a warp can do: distances below 128. Four columns a lane.
 QN_DEVICE float4 turn_in_warp(float4 x, uint32_t rotation, uint32_t lane)
 {
@@ -289,7 +255,7 @@ QN_DEVICE float4 turned_columns(const float *floats, uint32_t at, uint32_t rotat
 
 // Where a stage's shared memory is.
 struct product_memory {
-    uint8_t *acts;       // QN_ACTS_ROW, of the slice
+    uint8_t *acts;       // planes of the slice
     float *floats;       // its columns as they are, with HALF_SUMS more, or none
     float *sums, *turns; // [chunks][tiles][16]; and before that, where rotated columns change hands
 };
@@ -325,12 +291,12 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
         if (s.rotation > GROUP_COLS)
             *(float4 *)(m.turns + at + 4 * lane) = x;
         else
-            quantize_columns(m.acts, at + 4 * lane, scale_4(x, normal), lane);
+            put_planes(m.acts, at, scale_4(x, normal), lane);
     }
     if (s.rotation > GROUP_COLS) {
         __syncthreads();
         for (uint32_t at = warp * GROUP_COLS; at < count; at += WARPS * GROUP_COLS)
-            quantize_columns(m.acts, at + 4 * lane, scale_4(turned_columns(m.turns, at, s.rotation, lane), normal), lane);
+            put_planes(m.acts, at, scale_4(turned_columns(m.turns, at, s.rotation, lane), normal), lane);
     }
     if (s.make == QN_CHAIN_NORM) {
         square = qn_warp_sum(square);
@@ -341,18 +307,16 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
 
 // ---- Products ----
 
-QN_DEVICE void product_step(float *to, uint32_t step, uint32_t count, const row_acts &x, uint32_t lane)
+QN_DEVICE void product_step(float *to, uint32_t step, uint32_t count, const plane_acts &x, uint32_t lane)
 {
-    const uint32_t g = lane / 4, t = lane % 4;
-    const uint32_t codes = step + 16 * lane,
-                   scales = step + GROUP * CODE_BYTES + 2 * t / (QN_TILE_RUNS / QN_SCALES) * 32 + 4 * g;
+    const uint32_t codes = step + 16 * lane, scales = step + GROUP * CODE_BYTES + lane / 4 * 4;
     float sums[GROUP][2] = {};
 #pragma unroll
     for (int m = 0; m < GROUP; m += 2) {
         if (m + 1 < count)
-            row_product<2>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x);
+            plane_product<2>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
         else if (m < count)
-            row_product<1>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x);
+            plane_product<1>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
     }
     put_row_sums<GROUP>(to, sums, count, lane);
 }
@@ -367,7 +331,7 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
     if (share.chunks == 0)
         return;
     const bool keep = s.make == QN_CHAIN_NORM && blockIdx.x % s.slice_blocks == 0;
-    product_memory m = { scratch, (float *)(scratch + s.slice_chunks * QN_ACTS_ROW_CHUNK) };
+    product_memory m = { scratch, (float *)(scratch + s.slice_chunks * CHUNK_BYTES) };
     m.sums = m.turns = m.floats + (s.half_tiles ? s.slice_chunks * QN_TILE_COLS + HALF_SUMS : 0);
     if (!s.half_tiles)
         m.floats = nullptr;
@@ -384,9 +348,9 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
 
     const uint32_t acts = qn_shared_address(scratch);
     tile_range at = share.warps[warp];
-    row_acts x = {};
+    plane_acts x = {};
     for (; at.left; at.chunk++, at.tile = 0) {
-        load_row_acts(x, acts + at.chunk * QN_ACTS_ROW_CHUNK, lane);
+        load_plane_acts(x, acts + at.chunk * CHUNK_BYTES, lane);
         uint32_t left = min(at.left, share.tiles - at.tile);
         float *to = m.sums + (at.chunk * share.tiles + at.tile) * QN_TILE_ROWS;
         at.left -= left;

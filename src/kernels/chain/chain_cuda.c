@@ -19,8 +19,12 @@ static uint32_t shared_bytes(const struct variant *v)
     return QN_CHAIN_CONTROL + QN_CHAIN_SCRATCH + QN_CHAIN_THREADS / 32 * v->stages * step;
 }
 
+/* Products of bits are the matrix unit's own on 8.x and 9.x. Later devices have none, and take longer over what stands in for
+ * them than launches one by one do over int8. */
 static const struct variant *variant_of(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles)
 {
+    if (gpu->major != 8 && gpu->major != 9)
+        return NULL;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         if (variants[i].bits == tiles->bits && variants[i].n_scales == tiles->n_scales && !tiles->has_offset &&
             shared_bytes(&variants[i]) <= gpu->max_shared_bytes)
@@ -34,11 +38,12 @@ bool qn_chain_gpu_takes(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles)
 }
 
 /* What a block of a product has in its stage's shared memory (product_stage of chain.cu). */
-static uint64_t scratch_bytes(const qn_chain_product *p, uint32_t slice_chunks, uint32_t block_tiles)
+static uint64_t scratch_bytes(const qn_matmul_tiles *tiles, const qn_chain_product *p, uint32_t slice_chunks,
+                              uint32_t block_tiles)
 {
     const uint64_t floats = (uint64_t)slice_chunks * QN_TILE_COLS * sizeof(float), sums_of_halves = QN_CHAIN_THREADS / 32 * 64;
     const uint64_t sums = (uint64_t)slice_chunks * block_tiles * QN_TILE_ROWS * sizeof(float);
-    return (uint64_t)slice_chunks * QN_ACTS_ROW_CHUNK + (p->half_tiles ? floats + sums_of_halves : 0) +
+    return (uint64_t)slice_chunks * QN_CHAIN_CHUNK(tiles->n_scales) + (p->half_tiles ? floats + sums_of_halves : 0) +
            (p->rotation && floats > sums ? floats : sums);
 }
 
@@ -66,7 +71,7 @@ qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *til
             blocks = p->n_tiles;
         const uint32_t block_tiles = (p->n_tiles + blocks - 1) / blocks;
         const uint64_t cost = cost_of(tiles, chunks, slices, block_tiles);
-        if (cost >= best || scratch_bytes(p, chunks, block_tiles) > QN_CHAIN_SCRATCH)
+        if (cost >= best || scratch_bytes(tiles, p, chunks, block_tiles) > QN_CHAIN_SCRATCH)
             continue;
         best = cost;
         p->slice_chunks = chunks;

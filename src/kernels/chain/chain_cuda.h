@@ -35,6 +35,9 @@ enum {
     QN_CHAIN_MOST_SPLITS = 32 /* of a key-value head's positions */
 };
 
+/* Bytes of a chunk's activations, as planes of bits (planes.cuh), for weights with so many scales in a chunk. */
+#define QN_CHAIN_CHUNK(n_scales) (520 * (n_scales))
+
 typedef struct qn_chain_parts {
     QN_GPU(const float) data;    /* [n_parts][stride] */
     QN_GPU(const float) squares; /* [n_squares], or none */
@@ -56,7 +59,8 @@ typedef struct qn_chain_parts {
  * d] for value d of head h
  *
  * then, where `rotation` is not 0, times signs[c] (if there are any) and through a normalised Walsh-Hadamard transform in
- * blocks of `rotation` columns; then int8 by the rule of matmul.h, a scale for each 32. Columns beyond n_cols are zeros. */
+ * blocks of `rotation` columns; then whole numbers, 32767 (with weights of two bits 16383) for the largest magnitude of each 128.
+ * Columns beyond n_cols are zeros. */
 typedef enum qn_chain_make { QN_CHAIN_PLAIN, QN_CHAIN_NORM, QN_CHAIN_SWIGLU, QN_CHAIN_GATED, QN_CHAIN_MERGED } qn_chain_make;
 
 typedef struct qn_chain_product {
@@ -168,6 +172,7 @@ typedef struct qn_chain_args {
 /* The device, as far as launches depend on it (fields of qn_cuda_info). */
 typedef struct qn_chain_gpu {
     uint32_t n_sms, max_shared_bytes;
+    int major; /* of the compute capability */
 } qn_chain_gpu;
 
 /* qn_chain_gpu_takes - whether such tiles can be a chain's, on such a device. */

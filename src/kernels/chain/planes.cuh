@@ -1,0 +1,192 @@
+// Products of few bits by planes of bits: a tile's chunk as it lies in memory is the left operand of a product of bits (AND, then
+// counting), and the columns of the right one are planes of the activations, 16-bit numbers of a scale for 128 columns. For
+// chain.cu. Defines: QN_BITS, QN_SCALES.
+//
+// A lane's four words of a set (matmul_cuda.h) are its part of the 16 x 256 operand, whose order of columns is then: words of
+// the first halves of runs, then those of the second; in a word, bit 8i + f*QN_BITS is column 4t + i of the half of the set's
+// run number f, and with two bits a weight the bit behind it counts double: there the right operand has the activation's
+// planes one higher. Where the scale of weights changes within a set, half of the eight columns are for one scale's runs, zeros
+// elsewhere, and half for the other's; so PRODUCTS of them have all planes.
+#ifndef QN_KERNELS_CHAIN_PLANES_CUH
+#define QN_KERNELS_CHAIN_PLANES_CUH
+
+#include "kernels/matmul/one_row.cuh"
+
+enum {
+    PLANES = 16,
+    CHUNK_BYTES = QN_CHAIN_CHUNK(QN_SCALES),
+    PLANE_SETS = QN_BITS,                  // of 512 bytes, of a tile's chunk
+    PLANE_SCALES = QN_SCALES / PLANE_SETS, // scales of weights in a set, 1 or 2
+    PLANE_COLUMNS = 8 / PLANE_SCALES,      // planes that a product has
+    PLANE_PRODUCTS = PLANES / PLANE_COLUMNS,
+    PLANE_WORDS = PLANE_SETS * PLANE_PRODUCTS * 64, // of a chunk: [set][product][lane][2]
+    PLANE_GROUP = 128                               // columns that have a scale
+};
+
+static_assert(PLANE_WORDS * 4 + QN_SCALES * 8 == CHUNK_BYTES, "a chunk's planes, then scale and what is taken off by scale");
+
+QN_DEVICE uint2 load_shared_8(uint32_t address)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+    return v;
+}
+
+// What a lane keeps of a chunk.
+struct plane_acts {
+    uint2 words[PLANE_SETS][PLANE_PRODUCTS];
+    float scale[PLANE_SETS], less[PLANE_SETS];
+};
+
+// The highest plane is the sign's.
+QN_DEVICE void load_plane_acts(plane_acts &x, uint32_t shared, uint32_t lane)
+{
+    const uint32_t t = lane % 4;
+#pragma unroll
+    for (int q = 0; q < PLANE_SETS; q++) {
+#pragma unroll
+        for (int s = 0; s < PLANE_PRODUCTS; s++)
+            x.words[q][s] = load_shared_8(shared + ((q * PLANE_PRODUCTS + s) * 32 + lane) * 8);
+        const uint32_t which = q * PLANE_SCALES + (PLANE_SCALES == 2 ? t / 2 : 0), first = 2 * t % PLANE_COLUMNS;
+        const uint2 info = load_shared_8(shared + PLANE_WORDS * 4 + 8 * which);
+        x.scale[q] = __uint_as_float(info.x) * (float)(1 << first);
+        x.less[q] = first == 0 ? __uint_as_float(info.y) : 0;
+    }
+}
+
+QN_DEVICE void multiply_bits(int c[4], const uint4 &a, uint2 b, const int start[4])
+{
+    asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "r"(start[0]), "r"(start[1]), "r"(start[2]), "r"(start[3]));
+}
+
+// `count` tiles of a chunk: a lane's part of rows g and g+8; those of four lanes are a row's sum. scales: of the first tile's
+// row g.
+template <int count> QN_DEVICE void plane_product(float (*sums)[2], uint32_t codes, uint32_t scales, const plane_acts &x, uint32_t lane)
+{
+    const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000, 0 }; // the bits of 12582912.0f: sums as floats' low bits
+    const uint32_t t = lane % 4;
+    const int last = 2 * t % PLANE_COLUMNS == PLANE_COLUMNS - 2 ? -2 : 2; // what the sign's plane counts beside the one below
+#pragma unroll
+    for (int m = 0; m < count; m++)
+#pragma unroll
+        for (int q = 0; q < PLANE_SETS; q++) {
+            const uint4 set = load_shared_16(codes + m * QN_ROW_CODE_BYTES + q * QN_TILE_SET);
+            const uint32_t which = q * PLANE_SCALES + (PLANE_SCALES == 2 ? t / 2 : 0);
+            const uint32_t scale = load_shared_4(scales + m * QN_ROW_SCALE_BYTES + which * 2 * QN_TILE_ROWS);
+            int c[PLANE_PRODUCTS][4];
+#pragma unroll
+            for (int s = 0; s < PLANE_PRODUCTS; s++)
+                multiply_bits(c[s], set, x.words[q][s], s ? zeros : magic);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int sum = c[PLANE_PRODUCTS - 1][2 * h] + last * c[PLANE_PRODUCTS - 1][2 * h + 1];
+#pragma unroll
+                for (int s = PLANE_PRODUCTS - 2; s >= 0; s--)
+                    sum = (sum << PLANE_COLUMNS) + (c[s][2 * h] + 2 * c[s][2 * h + 1]);
+                const float of_set = fmaf(__int_as_float(sum) - 12582912.0f, x.scale[q], x.less[q]);
+                sums[m][h] = fmaf(qn_half_to_float((uint16_t)(h ? scale >> 16 : scale)), of_set, sums[m][h]);
+            }
+        }
+}
+
+// ---- Planes of 128 columns ----
+
+QN_DEVICE uint32_t magnitude(float x)
+{
+    return __float_as_uint(x) & 0x7fffffffu; // ordered as magnitudes are, infinity and NaN on top
+}
+
+// Bits p of byte i of word j become bits j of byte i of word p, in each half of a byte's lower four.
+QN_DEVICE void transpose_nibbles(uint32_t w[4])
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const uint32_t swap = (w[j] >> 2 ^ w[j + 2]) & 0x03030303u;
+        w[j] ^= swap << 2;
+        w[j + 2] ^= swap;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+        const uint32_t swap = (w[j] >> 1 ^ w[j + 1]) & 0x05050505u;
+        w[j] ^= swap << 1;
+        w[j + 1] ^= swap;
+    }
+}
+
+// Four bits in each byte's lower half to its even places.
+QN_DEVICE uint32_t spread_nibbles(uint32_t w)
+{
+    w = (w | w << 2) & 0x33333333u;
+    return (w | w << 1) & 0x55555555u;
+}
+
+// Columns at + 4*lane on of a slice, by a whole warp; `at` is a multiple of PLANE_GROUP. acts: the slice's chunks, of
+// CHUNK_BYTES bytes. A group with an infinity or NaN makes every product NaN.
+QN_DEVICE void put_planes(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
+{
+    const uint32_t high = max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
+    const uint32_t bits = __reduce_max_sync(QN_ALL_LANES, high);
+    const float largest = __uint_as_float(bits), most = QN_BITS == 1 ? 32767 : 16383; // twice that is a plane more
+    const bool finite = bits < 0x7f800000u, zero = !finite || largest < 1e-30f;
+    const float per = zero ? 0 : most / largest, scale = finite ? (zero ? 0 : largest / most) : __uint_as_float(0x7fc00000u);
+    const int c0 = zero ? 0 : __float2int_rn(x.x * per), c1 = zero ? 0 : __float2int_rn(x.y * per);
+    const int c2 = zero ? 0 : __float2int_rn(x.z * per), c3 = zero ? 0 : __float2int_rn(x.w * per);
+    const int four = c0 + c1 + (c2 + c3), all = __reduce_add_sync(QN_ALL_LANES, four);
+    const int first = QN_SCALES == 4 ? __reduce_add_sync(QN_ALL_LANES, lane < 16 ? four : 0) : all;
+
+    // The four lanes 8j + 4h + t of a half's words have a run each, of which they pass on four planes to each other.
+    const uint32_t j = lane / 8, h = lane / 4 % 2, t = lane % 4, group = at / PLANE_GROUP % 2;
+    const uint32_t even = __byte_perm(c0, c2, 0x5410), odd = __byte_perm(c1, c3, 0x5410);
+    uint32_t w[4];
+#pragma unroll
+    for (uint32_t r = 0; r < 4; r++) { // of run j ^ r, to place r
+        const uint32_t give = (even >> 4 * (j ^ r) & 0x000f000fu) | (odd >> 4 * (j ^ r) & 0x000f000fu) << 8;
+        w[r] = r ? __shfl_xor_sync(QN_ALL_LANES, give, 8 * r) : give;
+    }
+    // Place r is run j ^ r: in order of runs.
+    if (j & 1) {
+        uint32_t swap = w[0];
+        w[0] = w[1], w[1] = swap;
+        swap = w[2];
+        w[2] = w[3], w[3] = swap;
+    }
+    if (j & 2) {
+        uint32_t swap = w[0];
+        w[0] = w[2], w[2] = swap;
+        swap = w[1];
+        w[1] = w[3], w[3] = swap;
+    }
+    transpose_nibbles(w); // plane 4j + p of all runs in word p
+    uint8_t *chunk = acts + at / QN_TILE_COLS * CHUNK_BYTES;
+    uint32_t *words = (uint32_t *)chunk + 2 * t + h;
+    if (QN_BITS == 1) {
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++) // product j, column 4*group + p
+            words[j * 64 + (4 * group + p) * 8] = w[p] << 4 * group;
+    } else {
+        uint32_t below = __shfl_up_sync(QN_ALL_LANES, w[3], 8); // plane 4j - 1
+        below = j ? below : 0;
+        words += group * (PLANE_PRODUCTS * 64);
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++) {
+            const uint32_t word = spread_nibbles(w[p]) | spread_nibbles(p ? w[p - 1] : below) << 1;
+            if (PLANE_SCALES == 1) { // product j/2, column 4*(j%2) + p
+                words[j / 2 * 64 + (4 * (j % 2) + p) * 8] = word;
+            } else {
+                words[j * 64 + p * 8] = word & 0x0f0f0f0fu;
+                words[j * 64 + (4 + p) * 8] = word & 0xf0f0f0f0u;
+            }
+        }
+    }
+    if (lane == 0) {
+        float2 *info = (float2 *)(chunk + PLANE_WORDS * 4) + group * (QN_SCALES / 2);
+        const float counts = QN_BITS == 1 ? 2 * scale : scale; // a bit is +-1
+        info[0] = make_float2(counts, -(scale * (float)first));
+        if (QN_SCALES == 4)
+            info[1] = make_float2(counts, -(scale * (float)(all - first)));
+    }
+}
+
+#endif
