@@ -54,22 +54,18 @@ static void choice_free(struct gpu_choice *c)
 
 static void choose_launches(const struct gpu_choice *c)
 {
-    qn_launch made;
-    qn_must(qn_sample_gpu_best(c->args.n, &made));
-    qn_gpu_launch(&made, &c->args);
-    if (c->args.greedy)
-        return;
-    qn_must(qn_sample_gpu_survey(c->args.n, &made));
-    qn_gpu_launch(&made, &c->args);
-    qn_must(qn_sample_gpu_draw(c->args.n, &made));
-    qn_gpu_launch(&made, &c->args);
+    qn_launch launches[QN_SAMPLE_LAUNCHES];
+    size_t n;
+    qn_must(qn_sample_gpu_launches((qn_sample_way)c->args.way, c->args.n, launches, &n));
+    for (size_t i = 0; i < n; i++)
+        qn_gpu_launch(&launches[i], &c->args);
 }
 
 static void set_params(struct gpu_choice *c, const qn_sample_choice *choice)
 {
     qn_sample_params params = qn_sample_gpu_params(choice, c->args.n);
     params.n_recent = (uint32_t)(choice->penalty == 1 ? 0 : choice->n_recent);
-    c->args.greedy = qn_sample_is_greedy(choice);
+    c->args.way = qn_sample_gpu_way(choice, c->args.n);
     qn_must(qn_cuda_upload(qn_gpu(), c->params.data, &params, sizeof params, NULL, NULL));
     if (params.n_recent)
         qn_must(

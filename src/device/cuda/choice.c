@@ -38,11 +38,9 @@ void qn_cuda_choice_free(qn_cuda_model *model)
 
 /* ---- Before the step ---- */
 
-qn_cuda_ending qn_cuda_ending_of(const qn_sample_choice *choice)
+qn_sample_way qn_cuda_ending_of(const qn_cuda_model *model, const qn_sample_choice *choice)
 {
-    if (!choice || !qn_sample_gpu_takes(choice))
-        return QN_CUDA_LOGITS;
-    return qn_sample_is_greedy(choice) ? QN_CUDA_LIKELIEST : QN_CUDA_DRAWN;
+    return choice ? qn_sample_gpu_way(choice, model->plan->n_vocab) : QN_SAMPLE_ON_HOST;
 }
 
 /* Each token of the vocabulary once. */
@@ -65,7 +63,7 @@ static size_t list_recent(qn_cuda_model *model, const qn_sample_choice *choice)
 qn_status qn_cuda_bring_choice(qn_cuda_model *model, const qn_sample_choice *choice)
 {
     qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
-    if (qn_cuda_ending_of(choice) == QN_CUDA_LOGITS)
+    if (qn_cuda_ending_of(model, choice) == QN_SAMPLE_ON_HOST)
         return QN_OK;
     const size_t n = list_recent(model, choice);
     inputs->sampling = qn_sample_gpu_params(choice, model->plan->n_vocab);
@@ -78,7 +76,7 @@ qn_status qn_cuda_bring_choice(qn_cuda_model *model, const qn_sample_choice *cho
 
 /* ---- The end of the step ---- */
 
-qn_status qn_cuda_run_ending(qn_cuda_model *model, qn_cuda_ending ending)
+qn_status qn_cuda_run_ending(qn_cuda_model *model, qn_sample_way ending)
 {
     const size_t n = model->plan->n_vocab;
     const qn_sample_args args = { .logits = model->logits.address,
@@ -87,18 +85,15 @@ qn_status qn_cuda_run_ending(qn_cuda_model *model, qn_cuda_ending ending)
                                   .state = model->sample_state.address,
                                   .result = (uint64_t)(uintptr_t)&model->answer->result,
                                   .n = (uint32_t)n,
-                                  .greedy = ending == QN_CUDA_LIKELIEST };
-    qn_launch made;
-    if (ending == QN_CUDA_LOGITS)
+                                  .way = ending };
+    qn_launch launches[QN_SAMPLE_LAUNCHES];
+    size_t n_launches;
+    if (ending == QN_SAMPLE_ON_HOST)
         return qn_cuda_copy_out(model->cuda, model->stream, model->host_logits, model->logits.address, n * sizeof(float));
-    QN_TRY(qn_sample_gpu_best(n, &made));
-    QN_TRY(qn_cuda_launch(model->cuda, model->stream, &made, &args));
-    if (ending == QN_CUDA_LIKELIEST)
-        return QN_OK;
-    QN_TRY(qn_sample_gpu_survey(n, &made));
-    QN_TRY(qn_cuda_launch(model->cuda, model->stream, &made, &args));
-    QN_TRY(qn_sample_gpu_draw(n, &made));
-    return qn_cuda_launch(model->cuda, model->stream, &made, &args);
+    QN_TRY(qn_sample_gpu_launches(ending, n, launches, &n_launches));
+    for (size_t i = 0; i < n_launches; i++)
+        QN_TRY(qn_cuda_launch(model->cuda, model->stream, &launches[i], &args));
+    return QN_OK;
 }
 
 static qn_status choose_on_host(const qn_cuda_model *model, qn_sample_choice *choice)
@@ -110,9 +105,9 @@ static qn_status choose_on_host(const qn_cuda_model *model, qn_sample_choice *ch
     return QN_OK;
 }
 
-qn_status qn_cuda_take_choice(qn_cuda_model *model, qn_cuda_ending ending, qn_sample_choice *choice)
+qn_status qn_cuda_take_choice(qn_cuda_model *model, qn_sample_way ending, qn_sample_choice *choice)
 {
-    if (ending == QN_CUDA_LOGITS)
+    if (ending == QN_SAMPLE_ON_HOST)
         return choose_on_host(model, choice);
     choice->best = model->answer->result.best;
     choice->token = model->answer->result.token;

@@ -19,7 +19,7 @@ static qn_cuda_model *mine(qn_device *device)
 
 /* ---- One row and what follows from it: a graph ---- */
 
-static qn_status launch_token(qn_cuda_model *model, const qn_cuda_memory *memory, qn_cuda_ending ending)
+static qn_status launch_token(qn_cuda_model *model, const qn_cuda_memory *memory, qn_sample_way ending)
 {
     QN_TRY(qn_cuda_bring_inputs(model, 1));
     QN_TRY(qn_cuda_run_trunk(model, memory, 1, 0));
@@ -27,7 +27,7 @@ static qn_status launch_token(qn_cuda_model *model, const qn_cuda_memory *memory
     return qn_cuda_run_ending(model, ending);
 }
 
-static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory, qn_cuda_ending ending)
+static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory, qn_sample_way ending)
 {
     if (memory->graphs[ending] && memory->generations[ending] == model->generation)
         return QN_OK;
@@ -47,7 +47,7 @@ static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory, qn_
 static qn_status run_token(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits,
                            qn_sample_choice *choice)
 {
-    const qn_cuda_ending ending = qn_cuda_ending_of(choice);
+    const qn_sample_way ending = qn_cuda_ending_of(model, choice);
     QN_TRY(qn_cuda_ready_token(model, memory));
     QN_TRY(capture_token(model, memory, ending));
     qn_cuda_fill_inputs(model, memory, row, 1);
@@ -80,7 +80,7 @@ static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n
 /* The token that follows the row. */
 static qn_status run_choice(qn_cuda_model *model, size_t row, qn_sample_choice *choice)
 {
-    const qn_cuda_ending ending = qn_cuda_ending_of(choice);
+    const qn_sample_way ending = qn_cuda_ending_of(model, choice);
     QN_TRY(qn_cuda_run_logits(model, row, 1));
     QN_TRY(qn_cuda_run_ending(model, ending));
     QN_TRY(qn_cuda_stream_wait(model->cuda, model->stream));

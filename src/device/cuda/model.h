@@ -50,9 +50,6 @@ typedef struct qn_cuda_table {
     uint64_t signs;
 } qn_cuda_table;
 
-/* How a step of one row ends. */
-typedef enum qn_cuda_ending { QN_CUDA_LOGITS, QN_CUDA_LIKELIEST, QN_CUDA_DRAWN, QN_CUDA_ENDINGS } qn_cuda_ending;
-
 typedef struct qn_cuda_model {
     qn_device base;
     const qn_plan *plan;
@@ -141,8 +138,8 @@ typedef struct qn_cuda_memory {
     uint32_t open_from;              /* the first run, but for run 0, whose halves are held; of a cache of codes */
     qn_cuda_stream stream;           /* of copies */
     qn_cuda_token token;
-    qn_cuda_graph *graphs[QN_CUDA_ENDINGS]; /* of a token that is decoded */
-    uint32_t generations[QN_CUDA_ENDINGS];  /* of the buffers that they are for */
+    qn_cuda_graph *graphs[QN_SAMPLE_WAYS]; /* of a token that is decoded, and how the one after it is chosen */
+    uint32_t generations[QN_SAMPLE_WAYS];  /* of the buffers that they are for */
 } qn_cuda_memory;
 
 /* memory.c is the device's; this is session.c */
@@ -162,10 +159,10 @@ qn_status qn_cuda_bring_inputs(qn_cuda_model *model, size_t n);
  * device; its end, where model->logits is one row; and when all is done, the token. */
 qn_status qn_cuda_choice_place(qn_cuda_model *model);
 void qn_cuda_choice_free(qn_cuda_model *model);
-qn_cuda_ending qn_cuda_ending_of(const qn_sample_choice *choice);
+qn_sample_way qn_cuda_ending_of(const qn_cuda_model *model, const qn_sample_choice *choice);
 qn_status qn_cuda_bring_choice(qn_cuda_model *model, const qn_sample_choice *choice);
-qn_status qn_cuda_run_ending(qn_cuda_model *model, qn_cuda_ending ending);
-qn_status qn_cuda_take_choice(qn_cuda_model *model, qn_cuda_ending ending, qn_sample_choice *choice);
+qn_status qn_cuda_run_ending(qn_cuda_model *model, qn_sample_way ending);
+qn_status qn_cuda_take_choice(qn_cuda_model *model, qn_sample_way ending, qn_sample_choice *choice);
 
 /* operations.c: into the model's stream. `first` is the position of the first of n rows. A single row's token is ready. */
 qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first);

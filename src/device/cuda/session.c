@@ -407,7 +407,7 @@ static void memory_free(qn_memory *memory)
 {
     qn_cuda_memory *m = mine(memory);
     qn_cuda *cuda = m->model->cuda;
-    for (int ending = 0; ending < QN_CUDA_ENDINGS; ending++)
+    for (int ending = 0; ending < QN_SAMPLE_WAYS; ending++)
         qn_cuda_graph_free(cuda, m->graphs[ending]);
     qn_cuda_release(cuda, &m->token.memory);
     qn_cuda_release(cuda, &m->cache);

@@ -1,8 +1,13 @@
-// Choosing a token: the best one by maxima, a histogram of how much less likely the others are, and the few that matter sorted
-// by the last block to come.
+// Choosing a token: the best ones by maxima, a histogram of how much less likely the others are, and the few that matter put in
+// order by the last block to come.
 #include "kernels/sample/sample_cuda.h"
 
-enum { THREADS = QN_SAMPLE_THREADS, WARPS = THREADS / QN_WARP, EACH = QN_SAMPLE_PIECE / THREADS, BINS = QN_SAMPLE_BINS };
+enum {
+    THREADS = QN_SAMPLE_THREADS,
+    WARPS = THREADS / QN_WARP,
+    BINS = QN_SAMPLE_BINS,
+    EACH = 8 // logits that a thread asks for at once
+};
 
 // ---- Keys and weights: as sample.h has them ----
 
@@ -46,9 +51,9 @@ struct scale {
     float largest, inverse, unit, bins;
 };
 
-QN_DEVICE scale scale_of(const qn_sample_args &a)
+QN_DEVICE scale scale_of(const qn_sample_args &a, uint64_t best)
 {
-    return { logit_of(a.state->best), a.params->inverse, a.params->weight_unit, a.params->bins_per_unit };
+    return { logit_of(best), a.params->inverse, a.params->weight_unit, a.params->bins_per_unit };
 }
 
 QN_DEVICE float weight_of(const scale &s, float logit)
@@ -111,6 +116,27 @@ template <typename T> QN_DEVICE T sum_before(T mine, T *all)
     return before;
 }
 
+// ---- A block's share of the logits ----
+
+QN_DEVICE uint32_t first_of_mine()
+{
+    return blockIdx.x * THREADS + threadIdx.x;
+}
+
+QN_DEVICE uint32_t turn()
+{
+    return gridDim.x * THREADS;
+}
+
+QN_DEVICE void load_mine(float x[EACH], const qn_sample_args &a, uint32_t first)
+{
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const uint32_t at = first + i * turn();
+        x[i] = at < a.n ? a.logits[at] : -QN_INFINITY;
+    }
+}
+
 // ---- The best ----
 
 QN_DEVICE uint64_t larger(uint64_t a, uint64_t b)
@@ -118,14 +144,47 @@ QN_DEVICE uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-// A block has its piece of the logits to itself, so what it changes there it can read after.
-QN_DEVICE void penalise(const qn_sample_args &a, uint32_t begin, uint32_t end)
+QN_DEVICE uint64_t largest_of_warp(uint64_t key)
+{
+#pragma unroll
+    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
+        key = larger(key, __shfl_xor_sync(QN_ALL_LANES, key, distance));
+    return key;
+}
+
+// The largest of all threads' keys, in every thread.
+QN_DEVICE uint64_t largest_of_block(uint64_t key)
+{
+    __shared__ uint64_t of_warps[WARPS];
+    key = largest_of_warp(key);
+    if (threadIdx.x % QN_WARP == 0)
+        of_warps[threadIdx.x / QN_WARP] = key;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        key = larger(key, of_warps[i]);
+    return key;
+}
+
+// The best of a block, 0 for threads beyond the blocks.
+QN_DEVICE uint64_t best_of_a_block(const qn_sample_args &a)
+{
+    return threadIdx.x < gridDim.x ? __ldcg((const unsigned long long *)&a.state->best[threadIdx.x]) : 0;
+}
+
+QN_DEVICE bool is_finite(float x)
+{
+    return x - x == 0; // infinities and NaN have no difference
+}
+
+// A block has its share of the logits to itself, so what it changes there it can read after.
+QN_DEVICE void penalise(const qn_sample_args &a)
 {
     const uint32_t n = a.params->n_recent;
     const float penalty = a.params->penalty;
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
         const uint32_t token = (uint32_t)a.recent[i];
-        if (token < begin || token >= end)
+        if (token / THREADS % gridDim.x != blockIdx.x)
             continue;
         const float x = a.logits[token];
         a.logits[token] = x > 0 ? __fdiv_rn(x, penalty) : x * penalty;
@@ -136,49 +195,36 @@ QN_DEVICE void penalise(const qn_sample_args &a, uint32_t begin, uint32_t end)
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_best(const __grid_constant__ qn_sample_args a)
 {
-    __shared__ uint64_t of_warps[WARPS];
-    const uint32_t begin = blockIdx.x * QN_SAMPLE_PIECE, end = min(a.n, begin + QN_SAMPLE_PIECE);
     qn_let_next_begin();
     qn_wait_for_previous();
-    penalise(a, begin, end);
-    float x[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = begin + i * THREADS + threadIdx.x;
-        x[i] = at < end ? a.logits[at] : 0;
-    }
+    penalise(a);
     uint64_t best = 0;
+    for (uint32_t first = first_of_mine(); first < a.n; first += EACH * turn()) {
+        float x[EACH];
+        load_mine(x, a, first);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = begin + i * THREADS + threadIdx.x;
-        best = at < end ? larger(best, key_of(x[i], at)) : best;
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t at = first + i * turn();
+            best = at < a.n ? larger(best, key_of(x[i], at)) : best;
+        }
     }
-#pragma unroll
-    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
-        best = larger(best, __shfl_xor_sync(QN_ALL_LANES, best, distance));
-    if (threadIdx.x % QN_WARP == 0)
-        of_warps[threadIdx.x / QN_WARP] = best;
-    // For the survey, which begins when all of this grid is done.
-    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; !a.greedy && i < BINS; i += gridDim.x * THREADS) {
-        a.state->weights[i] = 0;
-        a.state->counts[i] = 0;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int i = 1; i < WARPS; i++)
-            best = larger(best, of_warps[i]);
-        atomicMax((unsigned long long *)&a.state->found, (unsigned long long)best);
-    }
-    if (!is_last(&a.state->tickets[0]) || threadIdx.x)
+    best = largest_of_block(best);
+    if (threadIdx.x == 0)
+        a.state->best[blockIdx.x] = best;
+    if (a.way != QN_SAMPLE_BEST) {
+        for (uint32_t i = first_of_mine(); a.way == QN_SAMPLE_OF_MANY && i < BINS; i += turn()) {
+            a.state->weights[i] = 0;
+            a.state->counts[i] = 0;
+        }
+        if (first_of_mine() == 0)
+            a.state->n_candidates = 0;
         return;
-    best = atomicExch((unsigned long long *)&a.state->found, 0ull);
-    a.state->best = best;
-    a.state->n_candidates = 0;
-    if (a.greedy) {
-        const float largest = logit_of(best);
-        *a.result = { best, largest - largest == 0 ? (int32_t)index_of(best) : -1, 0 }; // infinities and NaN have no difference
     }
+    if (!is_last(&a.state->tickets[0]))
+        return;
+    best = largest_of_block(best_of_a_block(a));
+    if (threadIdx.x == 0)
+        *a.result = { best, is_finite(logit_of(best)) ? (int32_t)index_of(best) : -1, 0 };
 }
 
 // ---- The survey ----
@@ -253,7 +299,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_survey(const __g
 {
     __shared__ uint64_t weights[BINS];
     __shared__ uint32_t counts[BINS];
-    const uint32_t begin = blockIdx.x * QN_SAMPLE_PIECE, end = min(a.n, begin + QN_SAMPLE_PIECE);
     qn_let_next_begin();
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
         weights[i] = 0;
@@ -261,22 +306,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_survey(const __g
     }
     __syncthreads();
     qn_wait_for_previous();
-    const scale s = scale_of(a);
+    const scale s = scale_of(a, largest_of_block(best_of_a_block(a)));
     const bool weigh = !a.params->top_k;
-    float x[EACH];
+    for (uint32_t first = first_of_mine(); first < a.n; first += EACH * turn()) {
+        float x[EACH];
+        load_mine(x, a, first);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = begin + i * THREADS + threadIdx.x;
-        x[i] = at < end ? a.logits[at] : -QN_INFINITY;
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t bin = bin_of(s, x[i]);
-        if (bin == BINS)
-            continue;
-        atomicAdd(&counts[bin], 1);
-        if (weigh)
-            atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)whole(s, weight_of(s, x[i])));
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t bin = bin_of(s, x[i]);
+            if (bin == BINS)
+                continue;
+            atomicAdd(&counts[bin], 1);
+            if (weigh)
+                atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)whole(s, weight_of(s, x[i])));
+        }
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
@@ -297,12 +340,50 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_survey(const __g
 
 // ---- The draw ----
 
-// Keys fall; n is a power of two. Batcher's bitonic network.
-QN_DEVICE void sort(uint64_t *keys, uint32_t n)
+// The k-th largest of the blocks' best, at most of so many. All keys differ.
+QN_DEVICE uint64_t threshold_of(const uint64_t *of_blocks, uint64_t mine, uint32_t k)
+{
+    __shared__ uint64_t threshold;
+    uint32_t larger_ones = 0;
+    for (uint32_t i = 0; i < gridDim.x; i++)
+        larger_ones += of_blocks[i] > mine;
+    if (threadIdx.x < gridDim.x && larger_ones == k - 1)
+        threshold = mine;
+    __syncthreads();
+    return threshold;
+}
+
+// Keys fall. Of few, each is put where there are as many larger ones before it.
+template <int few> QN_DEVICE void sort_few(uint64_t *keys, uint32_t n)
+{
+    enum { MINE = few / THREADS };
+    uint64_t mine[MINE];
+    uint32_t place[MINE];
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        mine[i] = i * THREADS + threadIdx.x < n ? keys[i * THREADS + threadIdx.x] : 0;
+        place[i] = 0;
+    }
+#pragma unroll 4
+    for (uint32_t j = 0; j < n; j++) {
+        const uint64_t key = keys[j];
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            place[i] += key > mine[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+        if (i * THREADS + threadIdx.x < n)
+            keys[place[i]] = mine[i];
+    __syncthreads();
+}
+
+// Of many, n a power of two, by Batcher's bitonic network.
+QN_DEVICE void sort_many(uint64_t *keys, uint32_t n)
 {
     for (uint32_t size = 2; size <= n; size *= 2)
         for (uint32_t distance = size / 2; distance > 0; distance /= 2) {
-            __syncthreads();
             for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS) {
                 const uint32_t low = i / distance * 2 * distance + i % distance, high = low + distance;
                 const uint64_t first = keys[low], second = keys[high];
@@ -311,38 +392,40 @@ QN_DEVICE void sort(uint64_t *keys, uint32_t n)
                     keys[high] = first;
                 }
             }
+            __syncthreads();
         }
-    __syncthreads();
 }
 
-// From n candidates in order. A thread has some that follow one another.
-QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const uint64_t *keys, uint32_t n)
+// Candidates in order, and what is known of tokens that are none.
+struct candidates {
+    const uint64_t *keys;
+    uint32_t n, n_first;
+    uint64_t total, before_first, between; // as of qn_sample_state
+};
+
+// A thread has some that follow one another.
+QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const candidates &c, uint64_t best)
 {
     __shared__ uint32_t end;
     __shared__ uint64_t kept;
     const qn_sample_params p = *a.params;
-    const qn_sample_state *state = a.state;
-    const uint32_t m = p.top_k && p.top_k < n ? p.top_k : n, each = (m + THREADS - 1) / THREADS;
+    const uint32_t m = p.top_k && p.top_k < c.n ? p.top_k : c.n, each = (m + THREADS - 1) / THREADS;
     const uint32_t begin = min(m, threadIdx.x * each), stop = min(m, begin + each);
-    const uint32_t n_first = __ldcg(&state->n_first);
-    const uint64_t before_first = __ldcg((const unsigned long long *)&state->before_first),
-                   between = __ldcg((const unsigned long long *)&state->between);
     uint64_t mine = 0, all;
     for (uint32_t i = begin; i < stop; i++)
-        mine += whole(s, weight_of(s, logit_of(keys[i])));
+        mine += whole(s, weight_of(s, logit_of(c.keys[i])));
     if (threadIdx.x == 0)
         end = m;
     const uint64_t first_sum = sum_before(mine, &all); // and the end is visible
-    const uint64_t total = p.top_k ? all : __ldcg((const unsigned long long *)&state->total);
-    const double goal = (double)p.top_p * (double)total;
+    const double goal = (double)p.top_p * (double)(p.top_k ? all : c.total);
     // What is before candidate i, of all tokens, where `sum` is what is before it of the candidates.
-    const auto before = [=](uint32_t i, uint64_t sum) { return sum + before_first + (i < n_first ? 0 : between); };
+    const auto before = [&](uint32_t i, uint64_t sum) { return sum + c.before_first + (i < c.n_first ? 0 : c.between); };
 
     // The first that is not kept: not the best, and where kept tokens end, which is in the last of the bins.
     uint64_t sum = first_sum;
     for (uint32_t i = begin; i < stop; i++) {
-        const float weight = weight_of(s, logit_of(keys[i]));
-        const bool in_last = n_first == n || i >= n_first;
+        const float weight = weight_of(s, logit_of(c.keys[i]));
+        const bool in_last = c.n_first == c.n || i >= c.n_first;
         if (in_last && before(i, sum) && (weight < p.min_p || (double)before(i, sum) >= goal)) {
             atomicMin(&end, i);
             break;
@@ -354,7 +437,7 @@ QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const uint64_t *key
     for (uint32_t i = begin; i < stop; i++) {
         if (i == end)
             kept = before(i, sum);
-        sum += whole(s, weight_of(s, logit_of(keys[i])));
+        sum += whole(s, weight_of(s, logit_of(c.keys[i])));
     }
     if (threadIdx.x == 0 && end == m)
         kept = before(m - 1, all);
@@ -363,47 +446,65 @@ QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const uint64_t *key
     const uint64_t point = __umul64hi(p.random, kept);
     sum = first_sum;
     for (uint32_t i = begin; i < stop; i++) {
-        const uint64_t from = before(i, sum), weight = whole(s, weight_of(s, logit_of(keys[i])));
+        const uint64_t from = before(i, sum), weight = whole(s, weight_of(s, logit_of(c.keys[i])));
         if (from <= point && point - from < weight)
-            *a.result = { state->best, (int32_t)index_of(keys[i]), 0 };
+            *a.result = { best, (int32_t)index_of(c.keys[i]), 0 };
         sum += weight;
     }
+}
+
+QN_DEVICE void add_candidate(const qn_sample_args &a, uint64_t key)
+{
+    const uint32_t at = atomicAdd(&a.state->n_candidates, 1);
+    if (at < QN_SAMPLE_CANDIDATES)
+        a.state->candidates[at] = key;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __grid_constant__ qn_sample_args a)
 {
     __shared__ uint64_t keys[QN_SAMPLE_CANDIDATES];
-    const uint32_t begin = blockIdx.x * QN_SAMPLE_PIECE, end = min(a.n, begin + QN_SAMPLE_PIECE);
+    const bool of_top = a.way == QN_SAMPLE_OF_TOP;
     qn_let_next_begin();
     qn_wait_for_previous();
-    const scale s = scale_of(a);
-    const uint32_t first = a.state->first, last = a.state->last, cut = a.state->cut;
-    float x[EACH];
+    const uint64_t of_a_block = best_of_a_block(a);
+    keys[threadIdx.x] = of_a_block;
+    const uint64_t best = largest_of_block(of_a_block); // and all keys are visible
+    const uint64_t threshold = of_top ? threshold_of(keys, of_a_block, a.params->top_k) : 0;
+    const scale s = scale_of(a, best);
+    const uint32_t low = a.state->first, high = a.state->last, cut = a.state->cut;
+    for (uint32_t first = first_of_mine(); first < a.n; first += EACH * turn()) {
+        float x[EACH];
+        load_mine(x, a, first);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = begin + i * THREADS + threadIdx.x;
-        x[i] = at < end ? a.logits[at] : -QN_INFINITY;
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t bin = bin_of(s, x[i]);
-        if (bin == BINS || ((bin < first || bin > last) && bin != cut))
-            continue;
-        a.state->candidates[atomicAdd(&a.state->n_candidates, 1)] = key_of(x[i], begin + i * THREADS + threadIdx.x);
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t at = first + i * turn(), bin = bin_of(s, x[i]);
+            const uint64_t key = key_of(x[i], at);
+            if (bin < BINS && (of_top ? key >= threshold : (bin >= low && bin <= high) || bin == cut))
+                add_candidate(a, key);
+        }
     }
     if (!is_last(&a.state->tickets[2]))
         return;
     const uint32_t n = __ldcg(&a.state->n_candidates);
-    if (n == 0) {
+    if (n == 0 || n > QN_SAMPLE_CANDIDATES || !is_finite(logit_of(best))) {
         if (threadIdx.x == 0)
-            *a.result = { a.state->best, -1, 0 };
+            *a.result = { best, -1, 0 };
         return;
     }
+    enum { FEW = 2 * THREADS };
     uint32_t size = 1;
     while (size < n)
         size *= 2;
     for (uint32_t i = threadIdx.x; i < size; i += THREADS)
         keys[i] = i < n ? __ldcg((const unsigned long long *)&a.state->candidates[i]) : 0;
-    sort(keys, size);
-    draw(a, s, keys, n);
+    __syncthreads();
+    if (n <= FEW)
+        sort_few<FEW>(keys, n);
+    else
+        sort_many(keys, size);
+    const qn_sample_state *state = a.state;
+    const candidates c = {
+        keys, n, of_top ? n : state->n_first, state->total, of_top ? 0 : state->before_first, of_top ? 0 : state->between
+    };
+    draw(a, s, c, best);
 }

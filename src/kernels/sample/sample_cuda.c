@@ -3,9 +3,20 @@
 
 #include <math.h>
 
-bool qn_sample_gpu_takes(const qn_sample_choice *choice)
+static uint32_t blocks_for(size_t n)
 {
-    return qn_sample_is_greedy(choice) || choice->top_k <= QN_SAMPLE_CANDIDATES;
+    const size_t blocks = (n + QN_SAMPLE_THREADS - 1) / QN_SAMPLE_THREADS;
+    return (uint32_t)(blocks < QN_SAMPLE_BLOCKS ? blocks : QN_SAMPLE_BLOCKS);
+}
+
+qn_sample_way qn_sample_gpu_way(const qn_sample_choice *choice, size_t n)
+{
+    const uint32_t top_k = choice->top_k < n ? choice->top_k : 0;
+    if (qn_sample_is_greedy(choice))
+        return QN_SAMPLE_BEST;
+    if (top_k > QN_SAMPLE_CANDIDATES)
+        return QN_SAMPLE_ON_HOST;
+    return top_k && top_k <= blocks_for(n) / 2 ? QN_SAMPLE_OF_TOP : QN_SAMPLE_OF_MANY;
 }
 
 qn_sample_params qn_sample_gpu_params(const qn_sample_choice *choice, size_t n)
@@ -26,31 +37,26 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_choice *choice, size_t n)
                                .top_k = choice->top_k < n ? choice->top_k : 0 };
 }
 
-static qn_status launch_of(size_t n, const char *function, qn_launch *out)
+qn_status qn_sample_gpu_launches(qn_sample_way way, size_t n, qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches)
 {
+    static const struct {
+        const char *names[QN_SAMPLE_LAUNCHES];
+        size_t n;
+    } ways[QN_SAMPLE_WAYS] = {
+        [QN_SAMPLE_BEST] = { { "qn_sample_best" }, 1 },
+        [QN_SAMPLE_OF_TOP] = { { "qn_sample_best", "qn_sample_draw" }, 2 },
+        [QN_SAMPLE_OF_MANY] = { { "qn_sample_best", "qn_sample_survey", "qn_sample_draw" }, 3 },
+    };
     if (n == 0 || n > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "choosing a token: %zu logits, expected 1 to %d", n, INT32_MAX);
-    *out = (qn_launch){ .source = "sample/sample.cu",
-                        .defines = "",
-                        .function = function,
-                        .grid = { (uint32_t)((n + QN_SAMPLE_PIECE - 1) / QN_SAMPLE_PIECE), 1, 1 },
-                        .block = { QN_SAMPLE_THREADS, 1, 1 },
-                        .args_bytes = sizeof(qn_sample_args),
-                        .dependent = true };
+    *n_launches = ways[way].n;
+    for (size_t i = 0; i < *n_launches; i++)
+        launches[i] = (qn_launch){ .source = "sample/sample.cu",
+                                   .defines = "",
+                                   .function = ways[way].names[i],
+                                   .grid = { blocks_for(n), 1, 1 },
+                                   .block = { QN_SAMPLE_THREADS, 1, 1 },
+                                   .args_bytes = sizeof(qn_sample_args),
+                                   .dependent = true };
     return QN_OK;
-}
-
-qn_status qn_sample_gpu_best(size_t n, qn_launch *out)
-{
-    return launch_of(n, "qn_sample_best", out);
-}
-
-qn_status qn_sample_gpu_survey(size_t n, qn_launch *out)
-{
-    return launch_of(n, "qn_sample_survey", out);
-}
-
-qn_status qn_sample_gpu_draw(size_t n, qn_launch *out)
-{
-    return launch_of(n, "qn_sample_draw", out);
 }

@@ -1,13 +1,14 @@
 /* Choosing a token on the GPU: the same token as qn_sample_choose (sample.h) for the same logits and random number. Shared by C
  * and CUDA.
  *
- * qn_sample_best finds the likeliest token; for a greedy choice that is all. To draw, qn_sample_survey sorts tokens by how much
- * less likely they are than the best one into bins, in whose order the filters can be followed, and finds the few bins in which
- * they, and the draw, end; qn_sample_draw takes the tokens of these bins in order, and draws. Sums are of whole numbers, so
- * their order does not matter. Where those bins hold more than QN_SAMPLE_CANDIDATES tokens (thousands of equal logits; a top_k
- * of thousands; min_p over an almost even distribution) nothing is chosen, and the host has to.
+ * qn_sample_best finds the likeliest token of each block's share of the logits. For a greedy choice the best of those is all.
+ * With a small top_k, k, all that can be kept is at least as likely as the k-th of the blocks' best: few tokens, which
+ * qn_sample_draw takes in order, and draws. Else qn_sample_survey goes before it: it sorts tokens by how much less likely than
+ * the best they are into bins, in whose order the filters can be followed, and finds the few bins in which they, and the draw,
+ * end; then those have the candidates. Sums are of whole numbers, so their order does not matter.
  *
- * All three are launched with the same arguments, one after another, with n_blocks = ceil(n / QN_SAMPLE_PIECE). */
+ * Where there are more than QN_SAMPLE_CANDIDATES candidates (thousands of equal logits; a top_k of thousands; min_p over an
+ * almost even distribution) nothing is chosen, and the host has to. */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_CUDA_H
 #define QN_KERNELS_SAMPLE_SAMPLE_CUDA_H
 
@@ -15,10 +16,19 @@
 
 enum {
     QN_SAMPLE_THREADS = 256,
-    QN_SAMPLE_PIECE = 2048, /* logits of a block */
+    QN_SAMPLE_BLOCKS = 128, /* at most; they take turns with as many logits as they have threads */
     QN_SAMPLE_BINS = 2048,
     QN_SAMPLE_CANDIDATES = 4096
 };
+
+/* Which kernels. */
+typedef enum qn_sample_way {
+    QN_SAMPLE_ON_HOST, /* none */
+    QN_SAMPLE_BEST,    /* qn_sample_best */
+    QN_SAMPLE_OF_TOP,  /* then qn_sample_draw */
+    QN_SAMPLE_OF_MANY, /* with qn_sample_survey between them */
+    QN_SAMPLE_WAYS
+} qn_sample_way;
 
 /* qn_sample_choice as the kernels want it (qn_sample_gpu_params). */
 typedef struct qn_sample_params {
@@ -34,8 +44,7 @@ typedef struct qn_sample_params {
 
 /* What passes from one kernel to the next. Zeros before the first. */
 typedef struct qn_sample_state {
-    uint64_t found; /* being found: the largest key so far */
-    uint64_t best;
+    uint64_t best[QN_SAMPLE_BLOCKS];  /* keys of the blocks' best */
     uint64_t weights[QN_SAMPLE_BINS]; /* kept where there is no top_k */
     uint32_t counts[QN_SAMPLE_BINS];
     uint32_t tickets[3];
@@ -64,23 +73,24 @@ typedef struct qn_sample_args {
     QN_GPU(qn_sample_state) state;
     QN_GPU(qn_sample_result) result; /* in memory that the device can write */
     uint32_t n;
-    uint32_t greedy; /* qn_sample_best writes the result */
+    uint32_t way; /* qn_sample_way */
 } qn_sample_args;
 
 #ifndef __CUDACC__
 
 #include "kernels/sample/sample.h"
 
-/* qn_sample_gpu_takes - whether the kernels try to make such a choice. */
-bool qn_sample_gpu_takes(const qn_sample_choice *choice);
+enum { QN_SAMPLE_LAUNCHES = 3 };
+
+/* qn_sample_gpu_way - how such a choice from n logits is made. */
+qn_sample_way qn_sample_gpu_way(const qn_sample_choice *choice, size_t n);
 
 /* qn_sample_gpu_params - of a choice from n logits; n_recent is the caller's to set. */
 qn_sample_params qn_sample_gpu_params(const qn_sample_choice *choice, size_t n);
 
-/* The launches. QN_ERR_INVALID for n = 0, or one above INT32_MAX. */
-qn_status qn_sample_gpu_best(size_t n, qn_launch *out);
-qn_status qn_sample_gpu_survey(size_t n, qn_launch *out);
-qn_status qn_sample_gpu_draw(size_t n, qn_launch *out);
+/* qn_sample_gpu_launches - the launches of a way, in order, all with the same arguments. QN_ERR_INVALID for n = 0, or one above
+ * INT32_MAX. */
+qn_status qn_sample_gpu_launches(qn_sample_way way, size_t n, qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches);
 
 #endif
 #endif
