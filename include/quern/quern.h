@@ -248,7 +248,7 @@ typedef struct qn_sampling {
     float repeat_penalty; /* > 1 makes recent tokens less likely: their logits are divided by it, or multiplied when negative;
                              1: off */
     int repeat_last_n;    /* how many recent tokens that looks at */
-    uint64_t seed;        /* the same seed and logits give the same tokens on every machine */
+    uint64_t seed;        /* the same seed and logits give the same tokens on every machine and device */
 } qn_sampling;
 
 /* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no repetition penalty (over 64), seed 0. */
