@@ -21,23 +21,34 @@ QN_DEVICE float qn_delta_decay(float alpha, float bias, float factor)
     return (x > 20.0f ? x : log1pf(expf(x))) * factor;
 }
 
-// What the inputs before the token at `position` give to a channel's convolution. Both loads of every tap are on their way
-// before the first is used.
+// The taps from `first` down to `last` back.
+template <uint32_t first, uint32_t last>
+QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float *ring, uint32_t position, uint32_t taps,
+                                       uint32_t width, uint32_t channel)
+{
+    float weights[first - last + 1], inputs[first - last + 1];
+#pragma unroll
+    for (uint32_t back = first; back >= last; back--) {
+        const bool there = back < taps && back <= position;
+        weights[first - back] = there ? conv[(taps - 1 - back) * width + channel] : 0;
+        inputs[first - back] = there ? ring[(position - back) % taps * width + channel] : 0;
+    }
+#pragma unroll
+    for (uint32_t back = first; back >= last; back--)
+        if (back < taps && back <= position)
+            sum = fmaf(weights[first - back], inputs[first - back], sum);
+    return sum;
+}
+
+// What the inputs before the token at `position` give to a channel's convolution: loads of several taps are on their way before
+// the first is used.
 QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uint32_t position, uint32_t taps, uint32_t width,
                                        uint32_t channel)
 {
-    float weights[QN_DELTA_MAX_TAPS], inputs[QN_DELTA_MAX_TAPS], sum = 0;
-#pragma unroll
-    for (uint32_t back = 1; back < QN_DELTA_MAX_TAPS; back++)
-        if (back < taps && back <= position) {
-            weights[back] = conv[(taps - 1 - back) * width + channel];
-            inputs[back] = ring[(position - back) % taps * width + channel];
-        }
-#pragma unroll
-    for (uint32_t back = QN_DELTA_MAX_TAPS - 1; back > 0; back--)
-        if (back < taps && back <= position)
-            sum = fmaf(weights[back], inputs[back], sum);
-    return sum;
+    float sum = 0;
+    if (taps > 4)
+        sum = qn_delta_convolve_taps<QN_DELTA_MAX_TAPS - 1, 4>(sum, conv, ring, position, taps, width, channel);
+    return qn_delta_convolve_taps<3, 1>(sum, conv, ring, position, taps, width, channel);
 }
 
 // With the token's own input and its tap's weight, and through SiLU.

@@ -322,9 +322,8 @@ QN_DEVICE void product_step(float *to, uint32_t step, uint32_t count, const plan
 }
 
 // The slice's chunks in the shared memory of a block, and their sums, [chunks][tiles][16].
-// `halves`: what half_rows_ahead has brought.
 QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, uint8_t *scratch, weight_stream &stream,
-                             uint4 halves, uint32_t number, uint32_t warp, uint32_t lane)
+                             uint32_t number, uint32_t warp, uint32_t lane)
 {
     const product_share &share = control.window[number % WINDOW];
     const uint32_t slice = blockIdx.x / s.slice_blocks;
@@ -335,6 +334,9 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
     m.sums = m.turns = m.floats + (s.half_tiles ? s.slice_chunks * QN_TILE_COLS + HALF_SUMS : 0);
     if (!s.half_tiles)
         m.floats = nullptr;
+    uint4 halves = {};
+    if (m.floats)
+        halves = half_rows_ahead(s, slice, blockIdx.x % s.slice_blocks);
     make_columns(control, s, m, slice * s.slice_chunks * QN_TILE_COLS, share.chunks * QN_TILE_COLS, keep, warp, lane);
     __syncthreads();
     if (keep && threadIdx.x == 0) {
@@ -409,41 +411,32 @@ QN_DEVICE void leave(uint32_t *meeting, uint32_t n_stages)
         *meeting = 0;
 }
 
-// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works, and
-// asked for while blocks meet.
+QN_DEVICE void end_stage(const qn_chain_args &a, uint32_t i)
+{
+    __syncthreads();
+    if (threadIdx.x == 0 && i + 1 < a.n_stages)
+        arrive(a.meeting);
+}
+
+// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works. (To ask
+// for it before blocks meet takes registers, for which what goes through local memory costs more.)
 QN_DEVICE void prefetch_stage(const qn_chain_args &a, const qn_chain_stage &stage)
 {
     if (stage.kind == QN_CHAIN_DELTA)
         delta_prefetch(a, stage.u.delta);
-    if (stage.kind != QN_CHAIN_PRODUCT)
+    if (stage.kind != QN_CHAIN_PRODUCT || threadIdx.x != QN_CHAIN_THREADS - 1)
         return;
     const qn_chain_product &s = stage.u.product;
     const uint32_t slice = blockIdx.x / s.slice_blocks, first = slice * s.slice_chunks * QN_TILE_COLS;
     if (slice >= s.n_slices)
         return;
-    const uint32_t count = min(s.slice_chunks * QN_TILE_COLS, s.n_cols - first);
+    const uint32_t bytes = min(s.slice_chunks * QN_TILE_COLS, s.n_cols - first) * sizeof(float);
     if (s.make == QN_CHAIN_NORM)
-        prefetch_bytes(s.weight + first, count * sizeof(float), 0);
+        prefetch_bytes(s.weight + first, bytes);
     if (s.rotation && s.signs)
-        prefetch_bytes(s.signs + first, count * sizeof(float), 0);
+        prefetch_bytes(s.signs + first, bytes);
     if (s.half_tiles)
         half_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
-}
-
-QN_DEVICE void prepare_stage(const qn_chain_args &a, const qn_chain_stage &stage, delta_held &held, uint4 &halves)
-{
-    // Of the stage before nothing is left: so these take no registers in stages that do not use them.
-    held = {};
-    halves = {};
-    if (stage.kind == QN_CHAIN_DELTA)
-        delta_ahead(a, stage.u.delta, blockIdx.x, held);
-    else if (stage.kind == QN_CHAIN_ATTENTION)
-        attention_ahead(a, stage.u.attention);
-    else if (stage.kind == QN_CHAIN_PRODUCT && stage.u.product.half_tiles) {
-        const uint32_t slice = blockIdx.x / stage.u.product.slice_blocks;
-        if (slice < stage.u.product.n_slices)
-            halves = half_rows_ahead(stage.u.product, slice, blockIdx.x % stage.u.product.slice_blocks);
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const __grid_constant__ qn_chain_args a)
@@ -465,40 +458,33 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
     ask_for_steps(stream, control, warp, lane);
     qn_wait_for_previous();
 
-    delta_held held;
-    uint4 halves = {};
     uint32_t n_products = 0;
-    prepare_stage(a, control.stages[0], held, halves);
     for (uint32_t i = 0; i < a.n_stages; i++) {
         const qn_chain_stage &stage = control.stages[i % 3], &next = control.stages[(i + 1) % 3];
-        uint32_t word = 0; // of the stage after the next
-        if (i + 2 < a.n_stages && threadIdx.x < STAGE_WORDS)
-            word = ((const uint32_t *)(a.stages + i + 2))[threadIdx.x];
         if (i + 1 < a.n_stages)
             prefetch_stage(a, next);
-        if (stage.kind != QN_CHAIN_DELTA)
-            held = {}; // nothing is: no register is kept for it
-        if (stage.kind == QN_CHAIN_PRODUCT) {
-            product_stage(control, stage.u.product, scratch, stream, halves, n_products++, warp, lane);
-        } else if (stage.kind == QN_CHAIN_DELTA)
+        const uint32_t kind = stage.kind;
+        if (kind == QN_CHAIN_DELTA) {
+            delta_held held = {};
             delta_stage(a, stage.u.delta, scratch, held);
-        else if (stage.kind == QN_CHAIN_ATTENTION)
-            attention_stage(a, stage.u.attention, scratch);
-        else if (stage.kind == QN_CHAIN_STORE)
-            store_stage(stage.u.store);
-        if (i + 1 == a.n_stages) {
-            if (stage.kind == QN_CHAIN_DELTA)
-                delta_behind(stage.u.delta, held);
-            break;
-        }
-        if (threadIdx.x < STAGE_WORDS)
-            ((uint32_t *)&control.stages[(i + 2) % 3])[threadIdx.x] = word;
-        __syncthreads();
-        if (threadIdx.x == 0)
-            arrive(a.meeting);
-        if (stage.kind == QN_CHAIN_DELTA)
+            end_stage(a, i);
             delta_behind(stage.u.delta, held);
-        prepare_stage(a, next, held, halves);
+        } else {
+            if (kind == QN_CHAIN_PRODUCT)
+                product_stage(control, stage.u.product, scratch, stream, n_products++, warp, lane);
+            else if (kind == QN_CHAIN_ATTENTION)
+                attention_stage(a, stage.u.attention, scratch);
+            else if (kind == QN_CHAIN_STORE)
+                store_stage(stage.u.store);
+            end_stage(a, i);
+        }
+        if (i + 1 == a.n_stages)
+            break;
+        if (next.kind == QN_CHAIN_ATTENTION)
+            attention_ahead(a, next.u.attention);
+        const uint32_t word = threadIdx.x - (QN_CHAIN_THREADS - STAGE_WORDS);
+        if (word < STAGE_WORDS && i + 2 < a.n_stages) // in the place of the stage before this
+            ((uint32_t *)&control.stages[(i + 2) % 3])[word] = ((const uint32_t *)(a.stages + i + 2))[word];
         if (threadIdx.x == 0)
             wait_for_others(a.meeting, (i + 1) * gridDim.x);
         else if (warp == 1)

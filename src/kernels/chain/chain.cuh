@@ -28,36 +28,25 @@ QN_DEVICE float4 scale_4(float4 a, float f)
     return make_float4(a.x * f, a.y * f, a.z * f, a.w * f);
 }
 
-// The squares that are asked for before parts are added up come along with them.
-QN_DEVICE void ask_for_squares(float squares[QN_CHAIN_PARTS_AHEAD], const qn_chain_parts &p)
-{
-#pragma unroll
-    for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
-        squares[k] = p.squares && k < p.n_squares ? load_fresh(p.squares + k) : 0;
-}
-
-QN_DEVICE float factor_of_squares(const qn_chain_parts &p, float sum)
-{
-    return p.squares ? 1.0f / sqrtf(sum / (float)p.n_cols + p.eps) : 1;
-}
-
-QN_DEVICE float parts_factor(const qn_chain_parts &p, const float squares[QN_CHAIN_PARTS_AHEAD])
+// Of the sum that parts_factor takes the lane's share, by whole warps: what is asked for before parts are added up comes along
+// with them.
+QN_DEVICE float parts_squares(const qn_chain_parts &p)
 {
     float sum = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
-        sum += squares[k];
-    for (uint32_t k = QN_CHAIN_PARTS_AHEAD; p.squares && k < p.n_squares; k++)
-        sum += load_fresh(p.squares + k);
-    return factor_of_squares(p, sum);
+    for (uint32_t i = threadIdx.x % QN_WARP; p.squares && i < p.n_squares; i += QN_WARP)
+        sum += load_fresh(p.squares + i);
+    return sum;
 }
 
-// By any thread.
+QN_DEVICE float parts_factor(const qn_chain_parts &p, float squares)
+{
+    return p.squares ? 1.0f / sqrtf(qn_warp_sum(squares) / (float)p.n_cols + p.eps) : 1;
+}
+
+// By whole warps.
 QN_DEVICE float parts_factor(const qn_chain_parts &p)
 {
-    float squares[QN_CHAIN_PARTS_AHEAD];
-    ask_for_squares(squares, p);
-    return parts_factor(p, squares);
+    return parts_factor(p, parts_squares(p));
 }
 
 // Numbers i to i+3 of parts (i a multiple of 4), not yet times the factor.
@@ -92,17 +81,18 @@ QN_DEVICE float parts_sum(const qn_chain_parts &p, uint32_t i)
 }
 
 // Into the second cache, from where the stage that is next has it in half the time; nobody has touched it since the last token.
-QN_DEVICE void prefetch_sector(const void *p)
+// By one thread; p and bytes are multiples of 16.
+QN_DEVICE void prefetch_bytes(const void *p, uint32_t bytes)
 {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
 }
 
-// `bytes` from p on, 32 at a time, by threads [first, QN_CHAIN_THREADS) of the block.
-QN_DEVICE void prefetch_bytes(const void *p, uint32_t bytes, uint32_t first)
+// The 64 bytes at p. The lanes of a warp take turns: better for a few than for many.
+QN_DEVICE void prefetch_line(const void *p)
 {
-    if (threadIdx.x >= first)
-        for (uint32_t at = 32 * (threadIdx.x - first); at < bytes; at += 32 * (QN_CHAIN_THREADS - first))
-            prefetch_sector((const uint8_t *)p + at);
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 #endif

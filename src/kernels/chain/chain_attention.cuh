@@ -114,20 +114,6 @@ QN_DEVICE void attention_put_turn(attention_making &to, const qn_chain_attention
         to.sines[i - half] = turn.y;
 }
 
-// The lane's share of the sum that parts_factor takes, to be added up over the warp once it has arrived.
-QN_DEVICE float attention_squares(const qn_chain_parts &p, uint32_t lane)
-{
-    float sum = 0;
-    for (uint32_t i = lane; p.squares && i < p.n_squares; i += QN_WARP)
-        sum += load_fresh(p.squares + i);
-    return sum;
-}
-
-QN_DEVICE float attention_factor(const qn_chain_parts &p, float squares)
-{
-    return p.squares ? 1.0f / sqrtf(qn_warp_sum(squares) / (float)p.n_cols + p.eps) : 1;
-}
-
 // Rows of floats: the queries of n heads from `first_head` on, then, with `own`, the row's key and value. Four numbers a thread
 // at a time, so that all is a single trip to memory.
 QN_DEVICE void attention_gather(float (*rows)[ATTENTION_MOST_DIM], const qn_chain_attention &s, uint32_t kv_head,
@@ -140,9 +126,9 @@ QN_DEVICE void attention_gather(float (*rows)[ATTENTION_MOST_DIM], const qn_chai
         const uint32_t at = row < n    ? s.q_row + (first_head + row) * s.query_stride
                             : row == n ? s.k_row + kv_head * s.head_dim
                                        : s.v_row + kv_head * s.head_dim;
-        const float squares = attention_squares(s.qkv, lane);
+        const float squares = parts_squares(s.qkv);
         const float4 x = i < count ? parts_sum_4(s.qkv, at + d) : float4{};
-        const float factor = attention_factor(s.qkv, squares);
+        const float factor = parts_factor(s.qkv, squares);
         if (i < count)
             *(float4 *)&rows[row][d] = scale_4(x, factor);
     }
@@ -580,7 +566,7 @@ static __device__ __noinline__ void attention_stage(const qn_chain_args &a, cons
     for (uint32_t first = 0; first < n_columns; first += ATTENTION_COLUMNS) {
         const uint32_t first_head = r.kv_head * n_columns + first, n = min(n_columns - first, (uint32_t)ATTENTION_COLUMNS);
         uint32_t tile = r.first + group;
-        attention_words w;
+        attention_words w = {};
         if (tile < r.last) {
             attention_load_keys(w, keys, row_bytes, tile, r.position, g);
             attention_load_values(w, values, row_bytes, tile, r.position, t);
@@ -641,9 +627,9 @@ QN_DEVICE float4 merged_columns(const qn_chain_product &s, uint32_t first, uint3
     for (uint32_t i = 0; i < early; i++)
         x[i] = i < s.n_splits ? __ldcg((const float4 *)(partials + i * s.head)) : float4{};
     if (s.gated) {
-        const float squares = attention_squares(s.from, lane);
+        const float squares = parts_squares(s.from);
         const float4 sum = has ? parts_sum_4(s.from, s.row + 2 * head * s.head + s.head + d) : gate;
-        gate = scale_4(sum, attention_factor(s.from, squares));
+        gate = scale_4(sum, parts_factor(s.from, squares));
     }
     float m = fmaxf(of[0].x, of[1].x);
     for (uint32_t distance = width / 2; distance > 0; distance /= 2)

@@ -24,7 +24,7 @@ struct delta_memory {
     float decay, beta;
 };
 
-// What a thread knows of its unit before the stage's inputs are there: its part of the state, and of its channel the
+// What a thread has of its unit besides the stage's inputs: its part of the state, and of its channel the
 // convolution of earlier inputs and the weight of this one. In the warp that makes the decay they are its bias and factor.
 struct delta_held {
     float4 state[DELTA_RUNS];
@@ -54,25 +54,22 @@ QN_DEVICE uint32_t delta_channel(const qn_chain_delta &s, uint32_t unit, uint32_
 // Brings what delta_ahead reads of a block's first unit nearer. By the whole block.
 QN_DEVICE void delta_prefetch(const qn_chain_args &a, const qn_chain_delta &s)
 {
-    const uint32_t unit = blockIdx.x, i = threadIdx.x;
+    const uint32_t unit = blockIdx.x, bytes = DELTA_VALUES * DELTA_HEAD * sizeof(float), i = threadIdx.x;
     if (unit >= 2 * s.v_heads)
         return;
     const unsigned char *memory = (const unsigned char *)a.memory[0];
-    const float *state = (const float *)(memory + s.state_offset), *ring = (const float *)(memory + s.inputs_offset);
-    prefetch_bytes(state + (size_t)unit * DELTA_VALUES * DELTA_HEAD, DELTA_VALUES * DELTA_HEAD * sizeof(float), 0);
-    if (i < DELTA_CHANNELS && i % 8 == 0) {
-        const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i);
-        for (uint32_t tap = 0; tap < s.taps; tap++) {
-            prefetch_sector(s.conv + tap * width + channel);
-            prefetch_sector(ring + tap * width + channel);
-        }
-    } else if (i == DELTA_CHANNELS) {
-        prefetch_sector(s.bias + unit / 2);
-        prefetch_sector(s.factor + unit / 2);
-    }
+    if (i == DELTA_CHANNELS)
+        prefetch_bytes(memory + s.state_offset + (uint64_t)unit * bytes, bytes);
+    if (i >= DELTA_CHANNELS)
+        return;
+    // Each warp the lines of its channels, in halves, of each tap's weights and inputs.
+    const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i / QN_WARP * QN_WARP) + i % 2 * 16;
+    const float *const rows = i % 4 < 2 ? s.conv : (const float *)(memory + s.inputs_offset);
+    for (uint32_t tap = i % QN_WARP / 4; tap < s.taps; tap += QN_WARP / 4)
+        prefetch_line(rows + tap * width + channel);
 }
 
-// Asks for what a unit needs and no stage of this launch writes. By the whole block, at any time before the stage.
+// Asks for what a unit needs and no stage of this launch writes.
 QN_DEVICE void delta_ahead(const qn_chain_args &a, const qn_chain_delta &s, uint32_t unit, delta_held &held)
 {
     if (unit >= 2 * s.v_heads)
@@ -83,6 +80,8 @@ QN_DEVICE void delta_ahead(const qn_chain_args &a, const qn_chain_delta &s, uint
     held.row = (float *)(memory + s.state_offset) + (size_t)(unit * DELTA_VALUES + i / DELTA_LANES) * DELTA_HEAD;
     qn_delta_load_row<DELTA_LANES, DELTA_RUNS>(held.state, position ? held.row : nullptr);
     held.channel = unit / 2;
+    held.input = nullptr;
+    held.past = held.weight = 0;
     if (i < DELTA_CHANNELS) {
         const uint32_t width = delta_width(s), head = unit / 2;
         held.channel = delta_channel(s, unit, i);
@@ -97,29 +96,20 @@ QN_DEVICE void delta_ahead(const qn_chain_args &a, const qn_chain_delta &s, uint
     }
 }
 
-// A number of parts by a whole warp, which asks for all of them at once: of a few rows of halves there are many.
-QN_DEVICE float parts_value_by_warp(const qn_chain_parts &p, uint32_t i)
+// A number of parts by a whole warp, which asks for 32 of them at once: of a few rows of halves there are many.
+QN_DEVICE float delta_gate(const qn_chain_parts &p, uint32_t i)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP, counts[2] = { p.squares ? p.n_squares : 0, p.n_parts };
-    const float *const from[2] = { p.squares, p.data + i };
-    float v[2], sums[2];
+    const uint32_t lane = threadIdx.x % QN_WARP;
+    const float squares = parts_squares(p);
+    float sum = 0;
+    for (uint32_t first = 0; first < p.n_parts; first += QN_WARP) {
+        const float v = first + lane < p.n_parts ? load_fresh(p.data + (uint64_t)(first + lane) * p.stride + i) : 0;
+        for (uint32_t begin = 0; begin < QN_WARP && first + begin < p.n_parts; begin += 8)
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-        v[k] = lane < counts[k] ? load_fresh(from[k] + (k ? (uint64_t)lane * p.stride : lane)) : 0;
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        sums[k] = 0;
-        for (uint32_t first = 0; first < counts[k]; first += QN_WARP) {
-            const uint32_t number = first + lane;
-            if (first)
-                v[k] = number < counts[k] ? load_fresh(from[k] + (k ? (uint64_t)number * p.stride : number)) : 0;
-            for (uint32_t begin = 0; begin < QN_WARP && first + begin < counts[k]; begin += 8)
-#pragma unroll
-                for (uint32_t j = 0; j < 8; j++)
-                    sums[k] += __shfl_sync(QN_ALL_LANES, v[k], begin + j);
-        }
+            for (uint32_t k = 0; k < 8; k++)
+                sum += __shfl_sync(QN_ALL_LANES, v, begin + k);
     }
-    return sums[1] * factor_of_squares(p, sums[0]);
+    return sum * parts_factor(p, squares);
 }
 
 // Leaves the new state in `held`.
@@ -127,17 +117,16 @@ QN_DEVICE void delta_unit(const qn_chain_delta &s, uint32_t unit, delta_memory &
 {
     const uint32_t i = threadIdx.x, value = i / DELTA_LANES, warp = i / QN_WARP;
     if (i < DELTA_CHANNELS) {
-        float squares[QN_CHAIN_PARTS_AHEAD];
-        ask_for_squares(squares, s.qkv);
-        const float sum = parts_sum(s.qkv, s.qkv_row + held.channel), x = sum * parts_factor(s.qkv, squares);
+        const float squares = parts_squares(s.qkv), sum = parts_sum(s.qkv, s.qkv_row + held.channel),
+                    x = sum * parts_factor(s.qkv, squares);
         m.inputs[i] = qn_delta_convolve(held.past, held.weight, x);
         if (held.input)
             *held.input = x;
     } else if (warp == DELTA_DECAY_WARP) {
-        const float alpha = parts_value_by_warp(s.alpha, s.alpha_row + held.channel);
+        const float alpha = delta_gate(s.alpha, s.alpha_row + held.channel);
         m.decay = expf(fminf(qn_delta_decay(alpha, held.past, held.weight), 0.0f));
     } else if (warp == DELTA_BETA_WARP) {
-        m.beta = qn_delta_sigmoid(parts_value_by_warp(s.beta, s.beta_row + held.channel));
+        m.beta = qn_delta_sigmoid(delta_gate(s.beta, s.beta_row + held.channel));
     }
     __syncthreads();
     const float *q = m.inputs, *k = q + DELTA_HEAD, *v = k + DELTA_HEAD;
@@ -152,17 +141,16 @@ QN_DEVICE void delta_keep(const delta_held &held)
     qn_delta_store_row<DELTA_LANES, DELTA_RUNS>(held.row, held.state);
 }
 
-// The stage, by the whole block. held: what delta_ahead brought of the block's first unit, number blockIdx.x; and then the
-// state of its last unit, for delta_behind.
+// The stage, by the whole block. Leaves the state of the block's last unit to delta_behind.
 QN_DEVICE void delta_stage(const qn_chain_args &a, const qn_chain_delta &s, uint8_t *scratch, delta_held &held)
 {
     delta_memory &m = *(delta_memory *)scratch;
     for (uint32_t unit = blockIdx.x; unit < 2 * s.v_heads; unit += gridDim.x) {
         if (unit != blockIdx.x) {
             delta_keep(held);
-            delta_ahead(a, s, unit, held);
             __syncthreads(); // everybody has read the last unit's inputs
         }
+        delta_ahead(a, s, unit, held);
         delta_unit(s, unit, m, held);
     }
 }
@@ -184,8 +172,8 @@ QN_DEVICE float4 gated_columns(const qn_chain_product &s, uint32_t first, uint32
     const uint32_t within = c % s.head, i = head * s.head + within;
     const bool there = c < s.n_cols;
     float4 x = {}, z = {}, weight = {};
-    float squares = 0, gate_squares[QN_CHAIN_PARTS_AHEAD];
-    ask_for_squares(gate_squares, s.from);
+    const float gate_squares = parts_squares(s.from);
+    float squares = 0;
     if (there) {
         x = load_fresh_4(s.x + i);
         weight = *(const float4 *)(s.weight + within);
@@ -240,12 +228,12 @@ QN_DEVICE uint4 half_rows_ahead(const qn_chain_product &s, uint32_t slice, uint3
     return __ldg((const uint4 *)half_tile_of(s, slice, u) + threadIdx.x);
 }
 
-// Brings what half_rows_ahead reads of a block's first unit nearer. By the whole block.
+// Brings what half_rows_ahead reads of a block's first unit nearer. By one thread.
 QN_DEVICE void half_rows_prefetch(const qn_chain_product &s, uint32_t slice, uint32_t unit)
 {
     const half_unit u = half_unit_of(s, slice, unit);
     if (unit < u.count)
-        prefetch_bytes(half_tile_of(s, slice, u), 16 * QN_TILE_SET, 0);
+        prefetch_bytes(half_tile_of(s, slice, u), 16 * QN_TILE_SET);
 }
 
 QN_DEVICE float half_low(uint32_t word)
