@@ -55,20 +55,28 @@ static void make_heap(struct candidate *heap, size_t n, bool least_at_root)
         sift_down(heap, n, at, least_at_root);
 }
 
+/* Logits that are looked at together: few enough that a larger one among them does not make for many looks in vain. */
+enum { LOOK = 64 };
+
 /* The k likeliest tokens, in no order. A heap with the least likely of them at its root: most tokens fail against it at once.
  */
-static void select_top(const float *logits, size_t n, struct candidate *top, size_t k)
+static void select_top(const qn_sample_kernels *kernels, const float *logits, size_t n, struct candidate *top, size_t k)
 {
     for (size_t i = 0; i < k; i++)
         top[i] = (struct candidate){ logits[i], (int32_t)i };
     if (k == n)
         return;
     make_heap(top, k, true);
-    for (size_t i = k; i < n; i++) {
-        if (logits[i] <= top[0].logit)
+    for (size_t first = k, end; first < n; first = end) {
+        end = n - first < LOOK ? n : first + LOOK;
+        if (kernels->maximum(logits + first, end - first) <= top[0].logit)
             continue;
-        top[0] = (struct candidate){ logits[i], (int32_t)i };
-        sift_down(top, k, 0, true);
+        for (size_t i = first; i < end; i++) {
+            if (logits[i] <= top[0].logit)
+                continue;
+            top[0] = (struct candidate){ logits[i], (int32_t)i };
+            sift_down(top, k, 0, true);
+        }
     }
 }
 
@@ -161,6 +169,6 @@ void qn_sample_choose(const qn_sample_kernels *kernels, qn_sample_choice *choice
     if (choice->token < 0 || qn_sample_is_greedy(choice))
         return;
     const size_t k = choice->top_k && choice->top_k < n ? choice->top_k : n;
-    select_top(logits, n, candidates, k);
+    select_top(kernels, logits, n, candidates, k);
     choice->token = draw(choice, candidates, k, n);
 }
