@@ -11,8 +11,9 @@
 
 enum {
     WARPS = QN_CHAIN_THREADS / QN_WARP,
+    KNOWING_WARP = 1,    /* which works out shares */
+    FAR = 16,            /* stages ahead whose words are brought into the second cache */
     WINDOW = 8,          /* products whose shares are known ahead */
-    FIRST_STAGES = 32,   /* in which the first of them are looked for */
     GROUP = 4 / QN_BITS, /* tiles of a step */
     CODE_BYTES = QN_ROW_CODE_BYTES,
     SCALE_BYTES = QN_ROW_SCALE_BYTES,
@@ -30,7 +31,7 @@ struct tile_range {
 struct product_share {
     const uint8_t *codes, *scales; // of its first chunk and tile
     uint32_t area_tiles;           // from one chunk to the next
-    uint32_t tiles, chunks, first_tile;
+    uint32_t tiles, chunks, first_tile, slice, part;
     uint32_t next_product; // the stage that it is
     tile_range warps[WARPS];
 };
@@ -39,7 +40,9 @@ struct chain_control {
     product_share window[WINDOW]; // product k of the chain at k % WINDOW
     qn_chain_stage stages[3];     // stage i at i % 3
     float squares[WARPS];
-    uint32_t n_known; // products that are, or were, in the window
+    uint32_t n_known;        // products that are, or were, in the window
+    uint32_t to_know;        // the stage that is the next one, or n_stages
+    uint32_t words[QN_WARP]; // what its share is worked out from
 };
 
 static_assert(sizeof(chain_control) <= QN_CHAIN_CONTROL, "QN_CHAIN_CONTROL is too small");
@@ -58,15 +61,15 @@ struct weight_stream {
     uint32_t shared;
 };
 
-QN_DEVICE void enter_product(weight_stream &s, const chain_control &control, uint32_t warp)
+QN_DEVICE void enter_product(weight_stream &s, const chain_control &control, uint32_t warp, uint32_t lane)
 {
     const product_share &share = control.window[s.product % WINDOW];
     s.at = share.warps[warp];
     s.area_tiles = share.area_tiles;
     s.tiles = share.tiles;
     const uint64_t tile = (uint64_t)s.at.chunk * s.area_tiles + s.at.tile;
-    s.codes = share.codes + tile * CODE_BYTES;
-    s.scales = share.scales + tile * SCALE_BYTES;
+    s.codes = share.codes + tile * CODE_BYTES + 16 * lane;
+    s.scales = share.scales + tile * SCALE_BYTES + 16 * lane;
 }
 
 // Asks for a step, or for none where the products that are known have no more of them. Called by the whole warp.
@@ -76,19 +79,19 @@ QN_DEVICE bool ask_for_step(weight_stream &s, const chain_control &control, uint
         if (s.product + 1 >= control.n_known)
             return false;
         s.product++;
-        enter_product(s, control, warp);
+        enter_product(s, control, warp, lane);
     }
     uint32_t count = min(s.at.left, s.tiles - s.at.tile);
     count = count < GROUP ? count : GROUP;
-    const uint32_t to = s.shared + s.asked * STEP_BYTES, first = 16 * lane;
+    const uint32_t to = s.shared + s.asked * STEP_BYTES + 16 * lane;
 #pragma unroll
     for (uint32_t at = 0; at < GROUP * CODE_BYTES; at += 16 * QN_WARP)
         if (at < count * CODE_BYTES)
-            copy_16(to + at + first, s.codes + at + first);
+            copy_16(to + at, s.codes + at);
 #pragma unroll
     for (uint32_t at = 0; at < GROUP * SCALE_BYTES; at += 16 * QN_WARP)
-        if (at + first < count * SCALE_BYTES)
-            copy_16(to + GROUP * CODE_BYTES + at + first, s.scales + at + first);
+        if (at + 16 * lane < count * SCALE_BYTES)
+            copy_16(to + GROUP * CODE_BYTES + at, s.scales + at);
     qn_copy_async_commit();
     s.codes += count * CODE_BYTES;
     s.scales += count * SCALE_BYTES;
@@ -131,27 +134,44 @@ QN_DEVICE void take_step(weight_stream &s, const chain_control &control, uint32_
 
 // ---- Shares ----
 
-// Works out the block's share of the product that is stage `index`, which becomes product n_known. By one warp; n_known is
-// counted up by the caller when all may look.
-QN_DEVICE void know_product(const qn_chain_args &a, product_share &share, uint32_t index, uint32_t lane)
+// What a share is worked out from, a word a lane: of a product's stage the words from `weights` on, and which one is next.
+enum { SHARE_WORDS = 7, NEXT_LANE = SHARE_WORDS };
+
+static_assert(__builtin_offsetof(qn_chain_product, slice_blocks) ==
+                  __builtin_offsetof(qn_chain_product, weights) + 4 * (SHARE_WORDS - 1),
+              "weights, n_tiles, n_chunks, slice_chunks, n_slices, slice_blocks");
+
+QN_DEVICE uint32_t load_share_word(const qn_chain_args &a, uint32_t index, uint32_t lane)
 {
-    const qn_chain_stage *stage = a.stages + index;
-    const qn_chain_product &s = stage->u.product;
-    const uint32_t slice = blockIdx.x / s.slice_blocks, part = blockIdx.x % s.slice_blocks;
-    const bool works = slice < s.n_slices;
-    const uint32_t first_chunk = slice * s.slice_chunks, left = s.n_chunks - first_chunk;
-    const uint32_t chunks = !works ? 0 : left < s.slice_chunks ? left : s.slice_chunks;
-    const uint32_t first_tile = (uint32_t)((uint64_t)s.n_tiles * part / s.slice_blocks);
-    const uint32_t tiles = (uint32_t)((uint64_t)s.n_tiles * (part + 1) / s.slice_blocks) - first_tile;
+    const uint32_t *words = (const uint32_t *)&a.stages[index].u.product.weights;
+    return lane < SHARE_WORDS ? words[lane] : lane == NEXT_LANE ? a.stages[index].next_product : 0;
+}
+
+// The block's share of a product, from its words. By one warp.
+QN_DEVICE void work_out_share(product_share &share, uint32_t word, uint32_t lane)
+{
+    uint32_t w[SHARE_WORDS + 1];
+#pragma unroll
+    for (int i = 0; i <= SHARE_WORDS; i++)
+        w[i] = __shfl_sync(QN_ALL_LANES, word, i);
+    const uint8_t *weights = (const uint8_t *)((uint64_t)w[1] << 32 | w[0]);
+    const uint32_t n_tiles = w[2], n_chunks = w[3], slice_chunks = w[4], n_slices = w[5], slice_blocks = w[6];
+    const uint32_t slice = blockIdx.x / slice_blocks, part = blockIdx.x % slice_blocks;
+    const bool works = slice < n_slices;
+    const uint32_t first_chunk = slice * slice_chunks, left = n_chunks - first_chunk;
+    const uint32_t chunks = !works ? 0 : left < slice_chunks ? left : slice_chunks;
+    const uint32_t first_tile = n_tiles * part / slice_blocks, tiles = n_tiles * (part + 1) / slice_blocks - first_tile;
     if (lane == 0) {
-        const uint64_t first = works ? (uint64_t)first_chunk * s.n_tiles + first_tile : 0;
-        share.codes = s.weights + first * CODE_BYTES;
-        share.scales = s.weights + (uint64_t)s.n_chunks * s.n_tiles * CODE_BYTES + first * SCALE_BYTES;
-        share.area_tiles = s.n_tiles;
+        const uint64_t first = works ? (uint64_t)first_chunk * n_tiles + first_tile : 0;
+        share.codes = weights + first * CODE_BYTES;
+        share.scales = weights + (uint64_t)n_chunks * n_tiles * CODE_BYTES + first * SCALE_BYTES;
+        share.area_tiles = n_tiles;
         share.tiles = tiles;
         share.chunks = chunks;
         share.first_tile = first_tile;
-        share.next_product = stage->next_product;
+        share.slice = slice;
+        share.part = part;
+        share.next_product = w[NEXT_LANE];
     }
     if (lane < WARPS) {
         const uint32_t all = chunks * tiles, from = all * lane / WARPS, to = all * (lane + 1) / WARPS;
@@ -159,56 +179,75 @@ QN_DEVICE void know_product(const qn_chain_args &a, product_share &share, uint32
     }
 }
 
-// The products among the first stages. By one warp.
-QN_DEVICE void know_first_products(const qn_chain_args &a, chain_control &control, uint32_t lane)
+// The products among the first stages. By one warp; `words` is for its use, WINDOW rows of a word a lane.
+QN_DEVICE void know_first_products(const qn_chain_args &a, chain_control &control, uint32_t *words, uint32_t lane)
 {
     uint32_t which = __ballot_sync(QN_ALL_LANES, lane < a.n_stages && a.stages[lane].kind == QN_CHAIN_PRODUCT);
-    uint32_t n = 0;
-    for (; which && n < WINDOW; which &= which - 1, n++)
-        know_product(a, control.window[n], __ffs(which) - 1, lane);
+    uint32_t n = __popc(which);
+    n = n < WINDOW ? n : WINDOW;
+    uint32_t mine[WINDOW];
+#pragma unroll
+    for (int i = 0; i < WINDOW; i++, which &= which - 1)
+        mine[i] = which ? load_share_word(a, __ffs(which) - 1, lane) : 0;
+#pragma unroll
+    for (int i = 0; i < WINDOW; i++)
+        words[i * QN_WARP + lane] = mine[i];
+#pragma unroll 1
+    for (uint32_t i = 0; i < n; i++)
+        work_out_share(control.window[i], words[i * QN_WARP + lane], lane);
+    __syncwarp();
     control.n_known = n;
+    control.to_know = n ? control.window[n - 1].next_product : a.n_stages;
+    if (control.to_know < a.n_stages)
+        control.words[lane] = load_share_word(a, control.to_know, lane);
 }
 
-// One more, in the place of one that is done with. By one warp.
+// One more product, in the place of one that is done with, if there is one. By one warp. Its words were asked for the last
+// time.
 QN_DEVICE void know_next_product(const qn_chain_args &a, chain_control &control, uint32_t n_done, uint32_t lane)
 {
-    const uint32_t n = control.n_known;
-    if (n == 0 || n - n_done >= WINDOW)
+    const uint32_t n = control.n_known, word = control.words[lane], after = control.words[NEXT_LANE];
+    if (control.to_know >= a.n_stages || n - n_done >= WINDOW)
         return;
-    const uint32_t index = control.window[(n - 1) % WINDOW].next_product;
-    if (index >= a.n_stages)
-        return;
-    know_product(a, control.window[n % WINDOW], index, lane);
+    const uint32_t next_word = after < a.n_stages ? load_share_word(a, after, lane) : 0;
+    work_out_share(control.window[n % WINDOW], word, lane);
     __syncwarp();
-    if (lane == 0)
+    control.words[lane] = next_word;
+    if (lane == 0) {
         control.n_known = n + 1;
+        control.to_know = after;
+    }
 }
 
 // ---- A product's columns ----
 
 QN_DEVICE float silu(float x)
 {
-    return x / (1.0f + __expf(-x));
+    return __fdividef(x, 1.0f + __expf(-x));
 }
 
 // Columns c to c+3 of a product whose columns are made one by one. `keep`: this block writes what is kept of them, and the sum
-// of squares of these four is added to `square`.
-QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, float factor, bool keep, float &square)
+// of squares of these four is added to `square`. All that is read is asked for before any of it is used.
+QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, bool keep, float &square)
 {
-    if (c >= s.n_cols)
-        return {};
-    if (s.make == QN_CHAIN_SWIGLU) {
-        const float4 gate = scale_4(parts_sum_4(s.from, s.row + c), factor),
-                     up = scale_4(parts_sum_4(s.from, s.row2 + c), factor);
+    const uint32_t make = s.make;
+    const bool there = c < s.n_cols;
+    const float squares = parts_squares(s.from);
+    if (make == QN_CHAIN_SWIGLU) {
+        float4 gate = {}, up = {};
+        if (there)
+            parts_sums_4(s.from, s.row + c, s.row2 + c, gate, up);
+        const float factor = parts_factor(s.from, squares);
+        gate = scale_4(gate, factor), up = scale_4(up, factor);
         return make_float4(silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w);
     }
-    float4 x = load_fresh_4(s.x + c);
-    if (s.make == QN_CHAIN_PLAIN)
+    float4 x = load_fresh_4_if(s.x + c, there);
+    if (make == QN_CHAIN_PLAIN)
         return x;
-    const float4 weight = *(const float4 *)(s.weight + c);
-    if (s.from.n_parts)
-        x = add_4(x, scale_4(parts_sum_4(s.from, c), factor));
-    if (keep)
+    const float4 weight = there ? *(const float4 *)(s.weight + c) : float4{};
+    const float4 more = there ? parts_sum_4(s.from, c) : float4{};
+    x = add_4(x, scale_4(more, parts_factor(s.from, squares)));
+    if (keep && there)
         *(float4 *)(s.x_out + c) = x;
     square += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
     return make_float4(x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w);
@@ -260,43 +299,50 @@ struct product_memory {
     float *sums, *turns; // [chunks][tiles][16]; and before that, where rotated columns change hands
 };
 
-QN_DEVICE float4 columns_at(const qn_chain_product &s, uint32_t first, float factor, bool keep, float &square, uint32_t lane)
+QN_DEVICE float4 columns_at(const qn_chain_product &s, uint32_t first, bool keep, float &square, uint32_t lane)
 {
     if (s.make == QN_CHAIN_GATED)
         return gated_columns(s, first, lane);
     if (s.make == QN_CHAIN_MERGED)
         return merged_columns(s, first, lane);
-    return plain_columns(s, first + 4 * lane, factor, keep, square);
+    return plain_columns(s, first + 4 * lane, keep, square);
 }
 
 // Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on.
 QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, const product_memory &m, uint32_t first,
                             uint32_t count, bool keep, uint32_t warp, uint32_t lane)
 {
+    const uint32_t rotation = s.rotation;
+    const float normal = rotation ? rsqrtf((float)rotation) : 1;
     float square = 0;
-    const float factor = s.make == QN_CHAIN_GATED || s.make == QN_CHAIN_MERGED ? 1 : parts_factor(s.from);
-    const float normal = s.rotation ? 1.0f / sqrtf((float)s.rotation) : 1;
-    for (uint32_t at = warp * GROUP_COLS; at < count; at += WARPS * GROUP_COLS) {
-        float4 x = columns_at(s, first + at, factor, keep, square, lane);
-        if (m.floats)
-            *(float4 *)(m.floats + at + 4 * lane) = x;
-        if (s.rotation) {
-            const uint32_t c = first + at + 4 * lane;
-            if (s.signs && c < s.n_cols) {
-                const float4 sign = *(const float4 *)(s.signs + c);
-                x = make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w);
+#pragma unroll 1
+    for (uint32_t turn = 0; turn < 2; turn++) { // the second one where columns change hands
+#pragma unroll 1
+        for (uint32_t at = warp * GROUP_COLS; at < count; at += WARPS * GROUP_COLS) {
+            float4 x;
+            if (turn == 0) {
+                const uint32_t c = first + at + 4 * lane;
+                float4 sign = make_float4(1, 1, 1, 1);
+                if (rotation && s.signs && c < s.n_cols)
+                    sign = *(const float4 *)(s.signs + c);
+                x = columns_at(s, first + at, keep, square, lane);
+                if (m.floats)
+                    *(float4 *)(m.floats + at + 4 * lane) = x;
+                if (rotation)
+                    x = turn_in_warp(make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w), rotation, lane);
+                if (rotation > GROUP_COLS) {
+                    *(float4 *)(m.turns + at + 4 * lane) = x;
+                    continue;
+                }
+            } else {
+                x = turned_columns(m.turns, at, rotation, lane);
             }
-            x = turn_in_warp(x, s.rotation, lane);
-        }
-        if (s.rotation > GROUP_COLS)
-            *(float4 *)(m.turns + at + 4 * lane) = x;
-        else
             put_planes(m.acts, at, scale_4(x, normal), lane);
-    }
-    if (s.rotation > GROUP_COLS) {
-        __syncthreads();
-        for (uint32_t at = warp * GROUP_COLS; at < count; at += WARPS * GROUP_COLS)
-            put_planes(m.acts, at, scale_4(turned_columns(m.turns, at, s.rotation, lane), normal), lane);
+        }
+        if (rotation <= GROUP_COLS)
+            break;
+        if (turn == 0)
+            __syncthreads();
     }
     if (s.make == QN_CHAIN_NORM) {
         square = qn_warp_sum(square);
@@ -307,18 +353,36 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
 
 // ---- Products ----
 
+// All tiles of a step, also those that it has no weights for, whose sums are not kept.
 QN_DEVICE void product_step(float *to, uint32_t step, uint32_t count, const plane_acts &x, uint32_t lane)
 {
     const uint32_t codes = step + 16 * lane, scales = step + GROUP * CODE_BYTES + lane / 4 * 4;
     float sums[GROUP][2] = {};
 #pragma unroll
-    for (int m = 0; m < GROUP; m += 2) {
-        if (m + 1 < count)
-            plane_product<2>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
-        else if (m < count)
-            plane_product<1>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
-    }
+    for (int m = 0; m < GROUP; m += 2)
+        plane_product<2>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
     put_row_sums<GROUP>(to, sums, count, lane);
+}
+
+// The sums of a block's chunks, [chunks][tiles][16], to where the slice's are.
+QN_DEVICE void finish_tiles(float *out, const float *sums, uint32_t chunks, uint32_t n)
+{
+    enum { AHEAD = 8 };
+#pragma unroll 1
+    for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * QN_CHAIN_THREADS) {
+        float4 sum = {};
+#pragma unroll 1
+        for (uint32_t first = 0; first < chunks; first += AHEAD) {
+            float4 v[AHEAD];
+#pragma unroll
+            for (uint32_t c = 0; c < AHEAD; c++)
+                v[c] = first + c < chunks ? *(const float4 *)(sums + (first + c) * n + i) : float4{};
+#pragma unroll
+            for (uint32_t c = 0; c < AHEAD; c++)
+                sum = add_4(sum, v[c]);
+        }
+        __stcg((float4 *)(out + i), sum);
+    }
 }
 
 // The slice's chunks in the shared memory of a block, and their sums, [chunks][tiles][16].
@@ -326,52 +390,48 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
                              uint32_t number, uint32_t warp, uint32_t lane)
 {
     const product_share &share = control.window[number % WINDOW];
-    const uint32_t slice = blockIdx.x / s.slice_blocks;
-    if (share.chunks == 0)
+    const uint32_t chunks = share.chunks, tiles = share.tiles;
+    if (chunks == 0)
         return;
-    const bool keep = s.make == QN_CHAIN_NORM && blockIdx.x % s.slice_blocks == 0;
+    const bool keep = s.make == QN_CHAIN_NORM && share.part == 0;
     product_memory m = { scratch, (float *)(scratch + s.slice_chunks * CHUNK_BYTES) };
     m.sums = m.turns = m.floats + (s.half_tiles ? s.slice_chunks * QN_TILE_COLS + HALF_SUMS : 0);
     if (!s.half_tiles)
         m.floats = nullptr;
     uint4 halves = {};
     if (m.floats)
-        halves = half_rows_ahead(s, slice, blockIdx.x % s.slice_blocks);
-    make_columns(control, s, m, slice * s.slice_chunks * QN_TILE_COLS, share.chunks * QN_TILE_COLS, keep, warp, lane);
+        halves = half_rows_ahead(s, share.slice, share.part);
+    make_columns(control, s, m, share.slice * s.slice_chunks * QN_TILE_COLS, chunks * QN_TILE_COLS, keep, warp, lane);
     __syncthreads();
     if (keep && threadIdx.x == 0) {
         float square = 0;
         for (uint32_t i = 0; i < WARPS; i++)
             square += control.squares[i];
-        s.squares[slice] = square;
+        s.squares[share.slice] = square;
     }
     if (m.floats)
-        half_rows(s, m.floats, slice, blockIdx.x % s.slice_blocks, halves, m.floats + s.slice_chunks * QN_TILE_COLS);
+        half_rows(s, m.floats, share.slice, share.part, halves, m.floats + s.slice_chunks * QN_TILE_COLS);
 
-    const uint32_t acts = qn_shared_address(scratch);
     tile_range at = share.warps[warp];
-    plane_acts x = {};
-    for (; at.left; at.chunk++, at.tile = 0) {
-        load_plane_acts(x, acts + at.chunk * CHUNK_BYTES, lane);
-        uint32_t left = min(at.left, share.tiles - at.tile);
-        float *to = m.sums + (at.chunk * share.tiles + at.tile) * QN_TILE_ROWS;
+    float *to = m.sums + (at.chunk * tiles + at.tile) * QN_TILE_ROWS;
+    plane_acts x;
+    while (at.left) {
+        load_plane_acts(x, qn_shared_address(m.acts) + at.chunk * CHUNK_BYTES, lane);
+        uint32_t left = min(at.left, tiles - at.tile);
         at.left -= left;
+        at.chunk++;
+        at.tile = 0;
         while (left) {
             const uint32_t count = left < GROUP ? left : GROUP;
             product_step(to, wait_for_step(stream), count, x, lane);
             take_step(stream, control, warp, lane);
-            to += GROUP * QN_TILE_ROWS;
+            to += count * QN_TILE_ROWS;
             left -= count;
         }
     }
+    float *out = s.out + ((uint64_t)share.slice * s.n_tiles + share.first_tile) * QN_TILE_ROWS;
     __syncthreads();
-    float *out = s.out + ((uint64_t)slice * s.n_tiles + share.first_tile) * QN_TILE_ROWS;
-    for (uint32_t i = 4 * threadIdx.x; i < share.tiles * QN_TILE_ROWS; i += 4 * QN_CHAIN_THREADS) {
-        float4 sum = {};
-        for (uint32_t c = 0; c < share.chunks; c++)
-            sum = add_4(sum, *(const float4 *)(m.sums + c * share.tiles * QN_TILE_ROWS + i));
-        *(float4 *)(out + i) = sum;
-    }
+    finish_tiles(out, m.sums, chunks, tiles * QN_TILE_ROWS);
 }
 
 // ---- Floats for others ----
@@ -446,7 +506,7 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
     uint8_t *scratch = shared + QN_CHAIN_CONTROL;
     const uint32_t warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
     if (warp == 0)
-        know_first_products(a, control, lane);
+        know_first_products(a, control, (uint32_t *)scratch, lane);
     if (threadIdx.x < STAGE_WORDS)
         for (uint32_t i = 0; i < 2 && i < a.n_stages; i++)
             ((uint32_t *)(control.stages + i))[threadIdx.x] = ((const uint32_t *)(a.stages + i))[threadIdx.x];
@@ -454,13 +514,15 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
     weight_stream stream = {};
     stream.shared = qn_shared_address(scratch + QN_CHAIN_SCRATCH) + warp * QN_STAGES * STEP_BYTES;
     if (control.n_known)
-        enter_product(stream, control, warp);
+        enter_product(stream, control, warp, lane);
     ask_for_steps(stream, control, warp, lane);
     qn_wait_for_previous();
 
     uint32_t n_products = 0;
     for (uint32_t i = 0; i < a.n_stages; i++) {
         const qn_chain_stage &stage = control.stages[i % 3], &next = control.stages[(i + 1) % 3];
+        if (64 * threadIdx.x < sizeof *a.stages && i + FAR < a.n_stages)
+            prefetch_line((const uint8_t *)(a.stages + i + FAR) + 64 * threadIdx.x);
         if (i + 1 < a.n_stages)
             prefetch_stage(a, next);
         const uint32_t kind = stage.kind;
@@ -487,7 +549,7 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             ((uint32_t *)&control.stages[(i + 2) % 3])[word] = ((const uint32_t *)(a.stages + i + 2))[word];
         if (threadIdx.x == 0)
             wait_for_others(a.meeting, (i + 1) * gridDim.x);
-        else if (warp == 1)
+        else if (warp == KNOWING_WARP)
             know_next_product(a, control, n_products, lane);
         __syncthreads();
         ask_for_steps(stream, control, warp, lane);

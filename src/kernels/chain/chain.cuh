@@ -18,6 +18,33 @@ QN_DEVICE float4 load_fresh_4(const float *p)
     return __ldcg((const float4 *)p);
 }
 
+// The same where it is wanted, else zeros; with no branch.
+QN_DEVICE float load_fresh_if(const float *p, bool wanted)
+{
+    float x = 0;
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %2, 0;\n"
+                 "@wanted ld.global.cg.f32 %0, [%1];\n"
+                 "}\n"
+                 : "+f"(x)
+                 : "l"(p), "r"((uint32_t)wanted));
+    return x;
+}
+
+QN_DEVICE float4 load_fresh_4_if(const float *p, bool wanted)
+{
+    float4 x = {};
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %5, 0;\n"
+                 "@wanted ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 "}\n"
+                 : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w)
+                 : "l"(p), "r"((uint32_t)wanted));
+    return x;
+}
+
 QN_DEVICE float4 add_4(float4 a, float4 b)
 {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
@@ -32,9 +59,10 @@ QN_DEVICE float4 scale_4(float4 a, float f)
 // with them.
 QN_DEVICE float parts_squares(const qn_chain_parts &p)
 {
-    float sum = 0;
-    for (uint32_t i = threadIdx.x % QN_WARP; p.squares && i < p.n_squares; i += QN_WARP)
-        sum += load_fresh(p.squares + i);
+    const uint32_t n = p.squares ? p.n_squares : 0, lane = threadIdx.x % QN_WARP;
+    float sum = load_fresh_if(p.squares + lane, lane < n);
+    if (n > QN_WARP)
+        sum += load_fresh_if(p.squares + lane + QN_WARP, lane + QN_WARP < n);
     return sum;
 }
 
@@ -52,12 +80,15 @@ QN_DEVICE float parts_factor(const qn_chain_parts &p)
 // Numbers i to i+3 of parts (i a multiple of 4), not yet times the factor.
 QN_DEVICE float4 parts_sum_4(const qn_chain_parts &p, uint32_t i)
 {
+    const uint32_t n = p.n_parts, stride = p.stride;
+    const float *part = p.data + i;
     float4 sum = {};
-    for (uint32_t first = 0; first < p.n_parts; first += QN_CHAIN_PARTS_AHEAD) {
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += QN_CHAIN_PARTS_AHEAD) {
         float4 v[QN_CHAIN_PARTS_AHEAD];
 #pragma unroll
-        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
-            v[k] = first + k < p.n_parts ? load_fresh_4(p.data + (uint64_t)(first + k) * p.stride + i) : float4{};
+        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++, part += stride)
+            v[k] = load_fresh_4_if(part, first + k < n);
 #pragma unroll
         for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
             sum = add_4(sum, v[k]);
@@ -65,14 +96,39 @@ QN_DEVICE float4 parts_sum_4(const qn_chain_parts &p, uint32_t i)
     return sum;
 }
 
+// Two sums at once, of numbers i and j on.
+QN_DEVICE void parts_sums_4(const qn_chain_parts &p, uint32_t i, uint32_t j, float4 &sum_i, float4 &sum_j)
+{
+    const uint32_t n = p.n_parts, stride = p.stride;
+    const float *part = p.data + i, *other = p.data + j;
+    sum_i = sum_j = float4{};
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += QN_CHAIN_PARTS_AHEAD) {
+        float4 v[QN_CHAIN_PARTS_AHEAD], w[QN_CHAIN_PARTS_AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++, part += stride, other += stride) {
+            v[k] = load_fresh_4_if(part, first + k < n);
+            w[k] = load_fresh_4_if(other, first + k < n);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++) {
+            sum_i = add_4(sum_i, v[k]);
+            sum_j = add_4(sum_j, w[k]);
+        }
+    }
+}
+
 QN_DEVICE float parts_sum(const qn_chain_parts &p, uint32_t i)
 {
+    const uint32_t n = p.n_parts, stride = p.stride;
+    const float *part = p.data + i;
     float sum = 0;
-    for (uint32_t first = 0; first < p.n_parts; first += QN_CHAIN_PARTS_AHEAD) {
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += QN_CHAIN_PARTS_AHEAD) {
         float v[QN_CHAIN_PARTS_AHEAD];
 #pragma unroll
-        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
-            v[k] = first + k < p.n_parts ? load_fresh(p.data + (uint64_t)(first + k) * p.stride + i) : 0;
+        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++, part += stride)
+            v[k] = load_fresh_if(part, first + k < n);
 #pragma unroll
         for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
             sum += v[k];
