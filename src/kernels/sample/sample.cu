@@ -385,7 +385,7 @@ QN_DEVICE void sort_many(uint64_t *keys, uint32_t n)
     for (uint32_t size = 2; size <= n; size *= 2)
         for (uint32_t distance = size / 2; distance > 0; distance /= 2) {
             for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS) {
-                const uint32_t low = i / distance * 2 * distance + i % distance, high = low + distance;
+                const uint32_t low = 2 * i - (i & (distance - 1)), high = low + distance;
                 const uint64_t first = keys[low], second = keys[high];
                 if ((first < second) == !(low & size)) {
                     keys[low] = second;
@@ -491,7 +491,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __gri
             *a.result = { best, -1, 0 };
         return;
     }
-    enum { FEW = 2 * THREADS };
+    enum { FEW = THREADS < 512 ? 512 : THREADS }; // with more, the network is faster
     uint32_t size = 1;
     while (size < n)
         size *= 2;

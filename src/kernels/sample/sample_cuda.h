@@ -15,7 +15,7 @@
 #include "kernels/launch.h"
 
 enum {
-    QN_SAMPLE_THREADS = 256,
+    QN_SAMPLE_THREADS = 512,
     QN_SAMPLE_BLOCKS = 128, /* at most; they take turns with as many logits as they have threads */
     QN_SAMPLE_BINS = 2048,
     QN_SAMPLE_CANDIDATES = 4096
