@@ -80,8 +80,8 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 /* qn_session_append - qn_session_eval without logits, which leaves a request to cancel standing for the caller to clear. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
 
-/* qn_session_choose - append tokens, n >= 1, as qn_session_append does, and choose the one that follows. Where that fails, being
- * QN_ERR_INVALID for logits of which none is the largest, the tokens are held. */
+/* qn_session_choose - append tokens, n >= 1, as qn_session_append does, and choose the one that follows. Where that fails,
+ * being QN_ERR_INVALID for logits of which none is the largest, the tokens are held. */
 qn_status qn_session_choose(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next);
 
 /* qn_sampler_next - how the sampler's next token is to be chosen; its random number is used up. recent: the tokens before it,

@@ -60,7 +60,7 @@ typedef struct qn_cuda_model {
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* of halves */
     qn_chain_gpu chain_gpu;
-    bool one_by_one;            /* no chains */
+    bool one_by_one; /* no chains */
 
     /* weights */
     qn_cuda_op *ops;        /* [plan->n_ops] */
