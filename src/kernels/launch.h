@@ -30,9 +30,11 @@ typedef struct qn_launch {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic shared memory; beyond 48 KiB, too, as far as the device has it */
     uint32_t args_bytes;   /* sizeof the argument struct */
-    bool dependent;        /* may begin before the kernel ahead of it in the stream has ended; then the kernel itself waits
-                              (qn_wait_for_previous) before it reads what that one writes, or writes what that one reads */
-    bool cooperative;      /* blocks wait for each other: refused where the device cannot hold all of them at the same time */
+    uint32_t cluster; /* blocks in z that can read each other's shared memory and run at the same time; a divisor of grid[2],
+                         up to 8; 0 or 1: none. From compute capability 9.0 on */
+    bool dependent;   /* may begin before the kernel ahead of it in the stream has ended; then the kernel itself waits
+                         (qn_wait_for_previous) before it reads what that one writes, or writes what that one reads */
+    bool cooperative; /* blocks wait for each other: refused where the device cannot hold all of them at the same time */
 } qn_launch;
 
 #endif

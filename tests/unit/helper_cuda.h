@@ -35,8 +35,8 @@ static struct {
     int shared_set, last_shared, shares_set;
     bool last_dependent, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
-    unsigned last_grid[3];
-    char image[512]; /* of the last module, behind what makes it a cubin */
+    unsigned last_grid[3], last_cluster; /* its blocks in z; 0 for none */
+    char image[512];                     /* of the last module, behind what makes it a cubin */
 } fake;
 
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -441,10 +441,15 @@ static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_functio
     assert_null(extra);
     fake_count(&fake.launches, 1);
     fake.last_dependent = fake.last_cooperative = false;
+    fake.last_cluster = 0;
     for (unsigned i = 0; i < config->n_attributes; i++) {
         const qn_cu_launch_attribute *attribute = &config->attributes[i];
         fake.last_dependent |= attribute->id == QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION && attribute->value.on == 1;
         fake.last_cooperative |= attribute->id == QN_CU_LAUNCH_COOPERATIVE && attribute->value.on == 1;
+        if (attribute->id == QN_CU_LAUNCH_CLUSTER) {
+            assert_true(attribute->value.cluster[0] == 1 && attribute->value.cluster[1] == 1);
+            fake.last_cluster = attribute->value.cluster[2];
+        }
     }
     memcpy(fake.last_args, parameters[0], sizeof fake.last_args);
     memcpy(fake.last_grid, config->grid, sizeof fake.last_grid);

@@ -295,6 +295,13 @@ static void test_launch(void **unused)
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
     assert_true(fake.last_dependent && fake.last_cooperative);
     other.cooperative = false;
+    assert_int_equal(fake.last_cluster, 0);
+    other.grid[2] = other.cluster = 4;
+    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_true(fake.last_dependent && fake.last_cluster == 4);
+    other.grid[2] = other.cluster = 1;
+    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_int_equal(fake.last_cluster, 0);
     assert_int_equal(fake.loads, 1);
     assert_int_equal(fake.shared_set, 0); /* every kernel may have so much */
     for (int i = 0; i < 2; i++) {

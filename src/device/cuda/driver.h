@@ -45,14 +45,15 @@ enum { /* attributes of a function */
 };
 
 enum { QN_CU_STREAM_NON_BLOCKING = 1, QN_CU_CAPTURE_RELAXED = 2, QN_CU_HOST_PORTABLE = 1 };
-enum { QN_CU_LAUNCH_COOPERATIVE = 2, QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
+enum { QN_CU_LAUNCH_COOPERATIVE = 2, QN_CU_LAUNCH_CLUSTER = 4, QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
 
 typedef struct qn_cu_launch_attribute {
     int id;
     char pad[4];
     union {
         char pad[64];
-        int on; /* of either kind */
+        int on;              /* cooperative, programmatic */
+        unsigned cluster[3]; /* blocks */
     } value;
 } qn_cu_launch_attribute;
 

@@ -180,7 +180,8 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
     const qn_attention_shape *h = &model->plan->heads;
     QN_TRY(qn_cuda_open(&open, &model->cuda));
     const qn_cuda_info *info = qn_cuda_get_info(model->cuda);
-    model->matmul = (qn_matmul_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes };
+    model->matmul =
+        (qn_matmul_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .clusters = info->major >= 9 };
     model->chain_gpu = (qn_chain_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .major = info->major };
     model->attention = (qn_attention_gpu){ .head_dim = h->head_dim,
                                            .n_heads = h->n_heads,

@@ -151,12 +151,14 @@ qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch
 {
     qn_cu_function function;
     QN_TRY(ready(device, launch, &function));
-    qn_cu_launch_attribute attributes[2];
+    qn_cu_launch_attribute attributes[3];
     unsigned n = 0;
     if (launch->dependent && device->info.major >= OVERLAPPED_SINCE)
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.on = 1 };
     if (launch->cooperative)
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_COOPERATIVE, .value.on = 1 };
+    if (launch->cluster > 1)
+        attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_CLUSTER, .value.cluster = { 1, 1, launch->cluster } };
     const qn_cu_launch_config config = {
         .grid = { launch->grid[0], launch->grid[1], launch->grid[2] },
         .block = { launch->block[0], launch->block[1], launch->block[2] },

@@ -8,6 +8,10 @@
 
 /* ---- Variants ---- */
 
+/* Tokens of a block of qn_matmul_prompt. */
+enum { PROMPT_SIZES = 3 };
+static const size_t prompt_tokens[PROMPT_SIZES] = { 32, 64, QN_PROMPT_TOKENS };
+
 /* A way in which codes and scales lie in tiles, and what its kernels are called. `group` and `stages` of the decode kernels are
  * their defines QN_GROUP and QN_STAGES: bytes in flight against shared memory. */
 struct variant {
@@ -16,7 +20,7 @@ struct variant {
         const char *defines;
         uint32_t group, stages;
     } decode[3]; /* by form */
-    const char *prompt;
+    const char *prompt[PROMPT_SIZES];
 };
 
 #define DECODE(form, bits, scales, offset, group, stages)                                                                      \
@@ -25,7 +29,12 @@ struct variant {
         " -DQN_STAGES=" #stages,                                                                                               \
             group, stages                                                                                                      \
     }
-#define PROMPT(bits, scales, offset) "-DQN_BITS=" #bits " -DQN_SCALES=" #scales " -DQN_OFFSET=" #offset
+#define PROMPT_TILE(bits, scales, offset, tokens)                                                                              \
+    "-DQN_BITS=" #bits " -DQN_SCALES=" #scales " -DQN_OFFSET=" #offset " -DQN_TOKENS=" #tokens
+#define PROMPT(bits, scales, offset)                                                                                           \
+    {                                                                                                                          \
+        PROMPT_TILE(bits, scales, offset, 32), PROMPT_TILE(bits, scales, offset, 64), PROMPT_TILE(bits, scales, offset, 128)   \
+    }
 
 static const struct variant variants[] = {
     { 1, 2, 0, { DECODE(0, 1, 2, 0, 4, 4), DECODE(1, 1, 2, 0, 2, 3), DECODE(2, 1, 2, 0, 2, 3) }, PROMPT(1, 2, 0) },
@@ -281,31 +290,83 @@ static qn_status decode_launch(const qn_matmul_gpu *gpu, const qn_matmul_area *a
     return QN_OK;
 }
 
+/* How a product of many tokens is laid out over blocks: tokens of each, blocks of a cluster, and clusters whose blocks take
+ * rows of their own; those of the others share one block of rows. */
+struct layout {
+    size_t size, cluster, whole;
+};
+
+/* Blocks of such clusters that run at the same time. Clusters lie within a part of the device that has some 16 multiprocessors,
+ * not all the same number: these are what the driver gives for the 132 of an H200 (cuOccupancyMaxActiveClusters). */
+static size_t at_once(const qn_matmul_gpu *gpu, size_t cluster)
+{
+    static const uint8_t of_132[QN_PROMPT_CLUSTER] = { 132, 132, 117, 120, 110, 102, 105, 120 };
+    return (size_t)gpu->n_sms * of_132[cluster - 1] / 132 / cluster * cluster;
+}
+
+/* In nanoseconds, near enough to what an H200 takes for weights of one bit: a chunk of columns, and what begins and ends a
+ * block, of which the stores are shared out in a cluster. */
+static size_t cost_of(size_t waves, size_t n_chunks, size_t tokens, size_t cluster)
+{
+    return waves *
+           ((n_chunks + cluster - 1) / cluster * (700 + 16 * tokens) + 3000 + (cluster > 1 ? 1000 : 0) + 60 * tokens / cluster);
+}
+
+/* The one that ends first. Whole blocks fill all multiprocessors as often as there are enough of them, and clusters share the
+ * columns of the rest, so that it takes a part of the time. */
+static struct layout choose_layout(const qn_matmul_gpu *gpu, size_t row_blocks, size_t n_chunks, size_t n_tokens)
+{
+    struct layout best = { .size = 0 };
+    size_t best_cost = SIZE_MAX;
+    for (size_t size = 0; size < PROMPT_SIZES; size++)
+        for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_PROMPT_CLUSTER : 1) && cluster <= n_chunks; cluster++) {
+            const size_t tokens = prompt_tokens[size], token_blocks = (n_tokens + tokens - 1) / tokens;
+            const size_t room = at_once(gpu, cluster), full = row_blocks * token_blocks / (room ? room : 1) * room;
+            const size_t most = cluster == 1 ? row_blocks : full / (cluster * token_blocks);
+            for (size_t whole = cluster == 1 ? most : 0; room && whole <= most; whole += most ? most : 1) {
+                const size_t rest = (row_blocks - whole * cluster) * cluster;
+                const size_t cost = cost_of((whole * cluster * token_blocks + room - 1) / room, n_chunks, tokens, 1) +
+                                    cost_of((rest * token_blocks + room - 1) / room, n_chunks, tokens, cluster);
+                if (cost < best_cost) {
+                    best = (struct layout){ size, cluster, whole };
+                    best_cost = cost;
+                }
+            }
+        }
+    return best;
+}
+
 static qn_status prompt_launch(const qn_matmul_gpu *gpu, const qn_matmul_area *area, const qn_matmul_acts *acts,
                                size_t n_tokens, qn_matmul_launch *out)
 {
-    /* Stages, and two barriers each. */
-    const uint32_t shared = QN_PROMPT_STAGES * (QN_PROMPT_TOKENS * 128 + 16);
     const size_t rows = area->n_tiles * QN_TILE_ROWS, row_blocks = (rows + QN_PROMPT_ROWS - 1) / QN_PROMPT_ROWS;
-    if (shared > gpu->max_shared_bytes || row_blocks > 65535)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a product of %zu rows, with %u bytes of shared memory of %u", rows, shared,
+    const size_t n_chunks = chunks_of(area->n_cols);
+    const struct layout layout = choose_layout(gpu, row_blocks, n_chunks, n_tokens);
+    const size_t tokens = prompt_tokens[layout.size], clusters = layout.whole + row_blocks - layout.whole * layout.cluster;
+    /* Stages, and two barriers each; or the sums of a block. */
+    const size_t stages = QN_PROMPT_STAGES(tokens) * (tokens * 128 + 16), sums = QN_PROMPT_ROWS * tokens * sizeof(float);
+    const size_t shared = layout.cluster > 1 && sums > stages ? sums : stages;
+    if (shared > gpu->max_shared_bytes || clusters > 65535)
+        return qn_fail(QN_ERR_UNSUPPORTED, "a product of %zu rows, with %zu bytes of shared memory of %u", rows, shared,
                        gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
         .launch = { .source = "matmul/matmul_prompt.cu",
-                    .defines = variant_of(&area->tiles)->prompt,
+                    .defines = variant_of(&area->tiles)->prompt[layout.size],
                     .function = "qn_matmul_prompt",
-                    .grid = { (uint32_t)((n_tokens + QN_PROMPT_TOKENS - 1) / QN_PROMPT_TOKENS), (uint32_t)row_blocks, 1 },
+                    .grid = { (uint32_t)((n_tokens + tokens - 1) / tokens), (uint32_t)clusters, (uint32_t)layout.cluster },
                     .block = { QN_PROMPT_THREADS, 1, 1 },
-                    .shared_bytes = shared,
+                    .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.prompt,
+                    .cluster = (uint32_t)layout.cluster,
                     .dependent = true },
         .args.prompt = { .weights = area->address,
                          .acts = acts->address,
                          .token_scale = acts->token_scale,
                          .n_tiles = (uint32_t)area->n_tiles,
-                         .n_chunks = (uint32_t)chunks_of(area->n_cols),
+                         .n_chunks = (uint32_t)n_chunks,
                          .n_tokens = (uint32_t)n_tokens,
                          .capacity = (uint32_t)acts->capacity,
+                         .n_whole = (uint32_t)layout.whole,
                          .n_outs = (uint32_t)area->n_outs },
     };
     memcpy(out->args.prompt.outs, area->outs, sizeof area->outs);
@@ -326,7 +387,9 @@ qn_status qn_matmul_gpu_product(const qn_matmul_gpu *gpu, const qn_matmul_area *
                        QN_MATMUL_OUTS);
     if (area->address % 128 || acts->address % 1024)
         return qn_fail(QN_ERR_INVALID, "tiles begin at multiples of 128 bytes, activations of 1024");
-    if (acts->form == QN_ACTS_HALVES && n_tokens > QN_MATMUL_HALF_TOKENS)
+    /* A large matrix of 16 bits a weight is read faster by qn_matmul_prompt for a single token, too. */
+    const bool is_large = area->tiles.bits == 16 && area->n_tiles >= 2 * (size_t)gpu->n_sms;
+    if (acts->form == QN_ACTS_HALVES && (is_large || n_tokens > QN_MATMUL_HALF_TOKENS))
         return prompt_launch(gpu, area, acts, n_tokens, out);
     return decode_launch(gpu, area, acts, n_tokens, out);
 }

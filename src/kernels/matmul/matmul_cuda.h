@@ -64,14 +64,17 @@ enum {
     QN_ACTS_GROUP = 8, /* tokens that are columns together */
     QN_MATMUL_OUTS = 4,
     QN_MATMUL_WARPS = 16,         /* of a block of qn_matmul_decode, at most */
-    QN_MATMUL_COLUMN_TOKENS = 32, /* with more, halves and qn_matmul_prompt are faster than int8 columns */
-    QN_MATMUL_HALF_TOKENS = 16,   /* with more, qn_matmul_prompt is faster */
+    QN_MATMUL_COLUMN_TOKENS = 16, /* with more, halves and qn_matmul_prompt are faster than int8 columns */
+    QN_MATMUL_HALF_TOKENS = 8,    /* with more, qn_matmul_prompt is faster */
     QN_ACTS_THREADS = 256,
     QN_PROMPT_ROWS = 256, /* of weights, that a block of qn_matmul_prompt takes */
     QN_PROMPT_TOKENS = 128,
-    QN_PROMPT_STAGES = 6,
+    QN_PROMPT_CLUSTER = 8, /* blocks, at most: as many as every device has that has clusters */
     QN_PROMPT_THREADS = 384
 };
+
+/* Steps of 64 columns of activations that are under way at most, by a block's tokens. */
+#define QN_PROMPT_STAGES(tokens) ((tokens) == QN_PROMPT_TOKENS ? 6 : 12)
 
 /* Where the product of one matrix goes: rows first_tile*16 on of the area, n_rows of them. */
 typedef struct qn_matmul_out {
@@ -100,13 +103,17 @@ typedef struct qn_matmul_decode_args {
 
 /* qn_matmul_prompt - any number of tokens, in halves, bound by the matrix units.
  *
- * grid (ceil(n_tokens / QN_PROMPT_TOKENS), ceil(n_tiles * 16 / QN_PROMPT_ROWS)), QN_PROMPT_THREADS threads. The activations'
- * capacity is a multiple of QN_PROMPT_TOKENS. Defines: QN_BITS, QN_SCALES, QN_OFFSET. */
+ * grid (ceil(n_tokens / QN_TOKENS), clusters, blocks of a cluster, up to 8), QN_PROMPT_THREADS threads. Blocks of rows are
+ * QN_PROMPT_ROWS. Each block of the first n_whole clusters takes one; the blocks of each further cluster share one: block z
+ * takes chunks [n_chunks * z / blocks, n_chunks * (z+1) / blocks), at least one, and their sums are added in the order of z.
+ * The activations' capacity is a multiple of QN_PROMPT_TOKENS. Defines: QN_BITS, QN_SCALES, QN_OFFSET, QN_TOKENS (of a block:
+ * 32, 64 or QN_PROMPT_TOKENS). */
 typedef struct qn_matmul_prompt_args {
     QN_GPU(const uint8_t) weights;
     QN_GPU(const uint8_t) acts;
     QN_GPU(const float) token_scale;
     uint32_t n_tiles, n_chunks, n_tokens, capacity;
+    uint32_t n_whole;
     uint32_t n_outs;
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_prompt_args;
@@ -177,6 +184,7 @@ qn_status qn_matmul_gpu_bytes(const qn_matmul_tiles *tiles, size_t n_tiles, size
 /* The device, as far as launches depend on it: fields of qn_cuda_info. */
 typedef struct qn_matmul_gpu {
     uint32_t n_sms, max_shared_bytes;
+    bool clusters; /* compute capability 9.0 and later */
 } qn_matmul_gpu;
 
 /* An area of tiles that shares activations, and where its parts' products go. */

@@ -1,0 +1,82 @@
+/* The launches of products of many tokens: blocks cover all rows and tokens, clusters share columns only where that leaves each
+ * a chunk, where the device has them, and where there are multiprocessors to spare. */
+#include "kernels/matmul/matmul_cuda.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+static const qn_matmul_gpu h200 = { .n_sms = 132, .max_shared_bytes = 232448, .clusters = true };
+
+static qn_matmul_launch launch_of(const qn_matmul_gpu *gpu, size_t n_rows, size_t n_cols, size_t n_tokens)
+{
+    const qn_matmul_area area = { .tiles = { QN_STORED_Q1_0, 1, 2, 0, false },
+                                  .address = 1024,
+                                  .n_tiles = qn_matmul_gpu_tile_count(n_rows),
+                                  .n_cols = n_cols,
+                                  .n_outs = 1,
+                                  .outs = { { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
+    const qn_matmul_acts acts = {
+        .form = QN_ACTS_HALVES, .address = 1024, .token_scale = 256, .n_cols = n_cols, .capacity = 4096
+    };
+    qn_matmul_launch made;
+    assert_int_equal(qn_matmul_gpu_product(gpu, &area, &acts, n_tokens, &made), QN_OK);
+    assert_string_equal(made.launch.function, "qn_matmul_prompt");
+    assert_int_equal(made.launch.cluster, made.launch.grid[2]);
+    return made;
+}
+
+static size_t tokens_of(const qn_launch *launch)
+{
+    unsigned tokens = 0;
+    const char *define = strstr(launch->defines, "-DQN_TOKENS=");
+    assert_non_null(define);
+    assert_int_equal(sscanf(define, "-DQN_TOKENS=%u", &tokens), 1);
+    return tokens;
+}
+
+static void blocks_cover_everything(void **unused)
+{
+    (void)unused;
+    static const size_t tokens[] = { 17, 32, 33, 64, 65, 100, 128, 129, 512, 4096 };
+    static const size_t rows[] = { 1, 256, 257, 5120, 34816 }, cols[] = { 1, 256, 257, 1000, 17408 };
+    for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+                const qn_matmul_launch made = launch_of(&h200, rows[r], cols[c], tokens[t]);
+                const qn_launch launch = made.launch;
+                const size_t whole = made.args.prompt.n_whole;
+                const size_t each = tokens_of(&launch);
+                assert_true(launch.grid[0] * each >= tokens[t] && (launch.grid[0] - 1) * each < tokens[t]);
+                assert_true(whole <= launch.grid[1]);
+                assert_int_equal(whole * launch.grid[2] + launch.grid[1] - whole,
+                                 (rows[r] + QN_PROMPT_ROWS - 1) / QN_PROMPT_ROWS);
+                assert_in_range(launch.grid[2], 1, QN_PROMPT_CLUSTER);
+                assert_true(launch.grid[2] <= (cols[c] + QN_TILE_COLS - 1) / QN_TILE_COLS);
+                assert_true(launch.shared_bytes >= QN_PROMPT_STAGES(each) * (each * 128 + 16));
+                assert_true(launch.grid[2] == 1 || launch.shared_bytes >= QN_PROMPT_ROWS * each * sizeof(float));
+            }
+}
+
+static void columns_are_shared_where_that_pays(void **unused)
+{
+    (void)unused;
+    static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 };
+    const qn_matmul_launch few = launch_of(&h200, 5120, 17408, 50), some = launch_of(&h200, 34816, 5120, 32);
+    assert_true(few.launch.grid[2] > 1 && few.args.prompt.n_whole == 0);
+    /* 136 blocks of rows for 132 multiprocessors: the last few are shared. */
+    assert_true(some.launch.grid[2] > 1 && some.args.prompt.n_whole > 0);
+    assert_int_equal(launch_of(&older, 5120, 17408, 50).launch.grid[2], 1);
+    assert_int_equal(launch_of(&older, 34816, 5120, 32).launch.grid[2], 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(blocks_cover_everything),
+                                        cmocka_unit_test(columns_are_shared_where_that_pays) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
