@@ -49,6 +49,8 @@ void qn_guarded_free(qn_guarded *g);
 
 /* ---- Results ---- */
 
+/* qn_case_chosen - whether a case that is about to be drawn is to be run: each one, or with --every N each N-th. */
+bool qn_case_chosen(void);
 /* qn_case_begin - the case that follows, as "op variant" and its shape; results are counted for it. */
 void qn_case_begin(const char *op, const char *variant, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* qn_expect - one statement about the case; a failure is printed with the case and counted. */

@@ -34,6 +34,7 @@ static struct {
     char name[256];
     bool failed, json;
     size_t cases, failures;
+    size_t drawn, every; /* 0: all are run */
 } state;
 
 size_t qn_levels(qn_level levels[8])
@@ -134,6 +135,11 @@ void qn_guarded_free(qn_guarded *g)
 }
 
 /* ---- Results ---- */
+
+bool qn_case_chosen(void)
+{
+    return state.drawn++ % (state.every ? state.every : 1) == 0;
+}
 
 void qn_case_begin(const char *op, const char *variant, const char *format, ...)
 {
@@ -263,13 +269,13 @@ void qn_report_rate(const char *op, const char *variant, const char *shape, doub
 static int usage(const char *problem, const char *what)
 {
     fprintf(stderr, "quern-check: %s: %s\n", what, problem);
-    fprintf(stderr, "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--format table|json]\n");
+    fprintf(stderr, "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n");
     return 2;
 }
 
 static void help(void)
 {
-    printf("usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--format table|json]\n"
+    printf("usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n"
            "Checks every kernel variant that this machine can run against its reference, and the references against float64.\n"
            "  --op NAME       one operation alone:");
     for (int i = 0; i < N_OPERATIONS; i++)
@@ -279,9 +285,11 @@ static void help(void)
     for (size_t i = 0; i < qn_n_cuda_operations; i++)
         printf(" %s", qn_cuda_operations[i].name);
 #endif
-    printf("\n  --device D      where the kernels run: cpu, or cuda, the first or the N-th NVIDIA GPU counted from 0\n"
-           "  --bench         time the variants as well\n"
-           "  --format F      of the timings: table or json, one object a line\n");
+    printf(
+        "\n  --device D      where the kernels run: cpu, or cuda, the first or the N-th NVIDIA GPU counted from 0\n"
+        "  --bench         time the variants as well\n"
+        "  --every N       each N-th case of operations that have hundreds, for sanitizers, under which a kernel takes long\n"
+        "  --format F      of the timings: table or json, one object a line\n");
 }
 
 /* One operation, and what came of it. */
@@ -335,13 +343,19 @@ int main(int argc, char **argv)
             bench = true;
             continue;
         }
-        if (strcmp(option, "--op") && strcmp(option, "--device") && strcmp(option, "--format"))
+        if (strcmp(option, "--op") && strcmp(option, "--device") && strcmp(option, "--format") && strcmp(option, "--every"))
             return usage("unknown option", option);
         if (++i == argc)
             return usage("a value is missing", option);
         if (!strcmp(option, "--op"))
             only = argv[i];
-        else if (!strcmp(option, "--format") && strcmp(argv[i], "table") && strcmp(argv[i], "json"))
+        else if (!strcmp(option, "--every")) {
+            char *end;
+            const long every = strtol(argv[i], &end, 10);
+            if (every < 1 || *end)
+                return usage("not a number from 1 on", argv[i]);
+            state.every = (size_t)every;
+        } else if (!strcmp(option, "--format") && strcmp(argv[i], "table") && strcmp(argv[i], "json"))
             return usage("not a format, expected table or json", argv[i]);
         else if (!strcmp(option, "--format"))
             state.json = !strcmp(argv[i], "json");
