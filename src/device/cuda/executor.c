@@ -163,11 +163,11 @@ static const qn_device_calls calls = {
     .read_rate = device_read_rate,
 };
 
-/* QN_CUDA=chains: operations of a token are chained. */
+/* QN_CUDA=launches: no operations are chained, to compare with. */
 static bool wants_launches(void)
 {
     const char *how = getenv("QN_CUDA");
-    return !how || strcmp(how, "chains") != 0;
+    return how && !strcmp(how, "launches");
 }
 
 static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *params)
