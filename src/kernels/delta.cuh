@@ -21,17 +21,18 @@ QN_DEVICE float qn_delta_decay(float alpha, float bias, float factor)
     return (x > 20.0f ? x : log1pf(expf(x))) * factor;
 }
 
-// The taps from `first` down to `last` back.
+// The taps from `first` down to `last` back; place: of the position in the ring.
 template <uint32_t first, uint32_t last>
-QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float *ring, uint32_t position, uint32_t taps,
-                                       uint32_t width, uint32_t channel)
+QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float *ring, uint32_t position, uint32_t place,
+                                       uint32_t taps, uint32_t width, uint32_t channel)
 {
     float weights[first - last + 1], inputs[first - last + 1];
 #pragma unroll
     for (uint32_t back = first; back >= last; back--) {
         const bool there = back < taps && back <= position;
+        const uint32_t row = place >= back ? place - back : place + taps - back;
         weights[first - back] = there ? conv[(taps - 1 - back) * width + channel] : 0;
-        inputs[first - back] = there ? ring[(position - back) % taps * width + channel] : 0;
+        inputs[first - back] = there ? ring[row * width + channel] : 0;
     }
 #pragma unroll
     for (uint32_t back = first; back >= last; back--)
@@ -42,13 +43,13 @@ QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float
 
 // What the inputs before the token at `position` give to a channel's convolution: loads of several taps are on their way before
 // the first is used.
-QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uint32_t position, uint32_t taps, uint32_t width,
-                                       uint32_t channel)
+QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uint32_t position, uint32_t place, uint32_t taps,
+                                       uint32_t width, uint32_t channel)
 {
     float sum = 0;
     if (taps > 4)
-        sum = qn_delta_convolve_taps<QN_DELTA_MAX_TAPS - 1, 4>(sum, conv, ring, position, taps, width, channel);
-    return qn_delta_convolve_taps<3, 1>(sum, conv, ring, position, taps, width, channel);
+        sum = qn_delta_convolve_taps<QN_DELTA_MAX_TAPS - 1, 4>(sum, conv, ring, position, place, taps, width, channel);
+    return qn_delta_convolve_taps<3, 1>(sum, conv, ring, position, place, taps, width, channel);
 }
 
 // With the token's own input and its tap's weight, and through SiLU.
@@ -93,31 +94,45 @@ template <int lanes> QN_DEVICE float qn_delta_lanes_sum(float x)
     return x;
 }
 
-// A token through a row of the state, which is a value's keys, runs of 4 keys in turn in each of `lanes` lanes:
-// S = e^g S + v' k^T with v' = beta (v - e^g S k), and the row's S q. S q is taken from the old state, as the new one's is
-// e^g S q + v' (k q).
+// Of a lane's part of the state's row, which is a value's keys, runs of 4 keys in turn in each of `lanes` lanes: its products
+// with key and query, to be added up over the lanes.
 template <int lanes, int runs>
-QN_DEVICE float qn_delta_row(float4 s[runs], const float *q, const float *k, const qn_delta_keys &keys, float decay, float beta,
-                             float v)
+QN_DEVICE void qn_delta_dots(const float4 s[runs], const float *q, const float *k, float &recalled, float &read)
 {
     const uint32_t lane = threadIdx.x % lanes;
-    float recalled = 0, read = 0;
+    recalled = read = 0;
 #pragma unroll
     for (int i = 0; i < runs; i++) {
         recalled = qn_delta_dot(s[i], *(const float4 *)(k + (i * lanes + lane) * 4), recalled);
         read = qn_delta_dot(s[i], *(const float4 *)(q + (i * lanes + lane) * 4), read);
     }
-    recalled = qn_delta_lanes_sum<lanes>(recalled) * (keys.k_norm * decay);
-    read = qn_delta_lanes_sum<lanes>(read) * (keys.q_norm * decay);
-    const float corrected = beta * (v - recalled), times = corrected * keys.k_norm;
+}
+
+// S = decay S + times k^T.
+template <int lanes, int runs> QN_DEVICE void qn_delta_update(float4 s[runs], const float *k, float decay, float times)
+{
 #pragma unroll
     for (int i = 0; i < runs; i++) {
-        const float4 key = *(const float4 *)(k + (i * lanes + lane) * 4);
+        const float4 key = *(const float4 *)(k + (i * lanes + threadIdx.x % lanes) * 4);
         s[i].x = fmaf(times, key.x, decay * s[i].x);
         s[i].y = fmaf(times, key.y, decay * s[i].y);
         s[i].z = fmaf(times, key.z, decay * s[i].z);
         s[i].w = fmaf(times, key.w, decay * s[i].w);
     }
+}
+
+// A token through a row: S = e^g S + v' k^T with v' = beta (v - e^g S k), and the row's S q. S q is taken from the old state,
+// as the new one's is e^g S q + v' (k q).
+template <int lanes, int runs>
+QN_DEVICE float qn_delta_row(float4 s[runs], const float *q, const float *k, const qn_delta_keys &keys, float decay, float beta,
+                             float v)
+{
+    float recalled, read;
+    qn_delta_dots<lanes, runs>(s, q, k, recalled, read);
+    recalled = qn_delta_lanes_sum<lanes>(recalled) * (keys.k_norm * decay);
+    read = qn_delta_lanes_sum<lanes>(read) * (keys.q_norm * decay);
+    const float corrected = beta * (v - recalled);
+    qn_delta_update<lanes, runs>(s, k, decay, corrected * keys.k_norm);
     return fmaf(corrected, keys.kq, read);
 }
 

@@ -39,6 +39,7 @@ struct product_share {
 struct chain_control {
     product_share window[WINDOW]; // product k of the chain at k % WINDOW
     qn_chain_stage stages[3];     // stage i at i % 3
+    chain_session session;
     float squares[WARPS];
     uint32_t n_known;        // products that are, or were, in the window
     uint32_t to_know;        // the stage that is the next one, or n_stages
@@ -480,10 +481,10 @@ QN_DEVICE void end_stage(const qn_chain_args &a, uint32_t i)
 
 // What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works. (To ask
 // for it before blocks meet takes registers, for which what goes through local memory costs more.)
-QN_DEVICE void prefetch_stage(const qn_chain_args &a, const qn_chain_stage &stage)
+QN_DEVICE void prefetch_stage(const chain_session &session, const qn_chain_stage &stage)
 {
     if (stage.kind == QN_CHAIN_DELTA)
-        delta_prefetch(a, stage.u.delta);
+        delta_prefetch(session, stage.u.delta);
     if (stage.kind != QN_CHAIN_PRODUCT || threadIdx.x != QN_CHAIN_THREADS - 1)
         return;
     const qn_chain_product &s = stage.u.product;
@@ -517,6 +518,9 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
         enter_product(stream, control, warp, lane);
     ask_for_steps(stream, control, warp, lane);
     qn_wait_for_previous();
+    if (threadIdx.x == 0)
+        control.session = { a.memory ? (unsigned char *)a.memory[0] : nullptr, a.positions ? a.positions[0] : 0 };
+    __syncthreads();
 
     uint32_t n_products = 0;
     for (uint32_t i = 0; i < a.n_stages; i++) {
@@ -524,11 +528,11 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
         if (64 * threadIdx.x < sizeof *a.stages && i + FAR < a.n_stages)
             prefetch_line((const uint8_t *)(a.stages + i + FAR) + 64 * threadIdx.x);
         if (i + 1 < a.n_stages)
-            prefetch_stage(a, next);
+            prefetch_stage(control.session, next);
         const uint32_t kind = stage.kind;
         if (kind == QN_CHAIN_DELTA) {
             delta_held held = {};
-            delta_stage(a, stage.u.delta, scratch, held);
+            delta_stage(control.session, stage.u.delta, scratch, held);
             end_stage(a, i);
             delta_behind(stage.u.delta, held);
         } else {

@@ -136,6 +136,12 @@ QN_DEVICE float parts_sum(const qn_chain_parts &p, uint32_t i)
     return sum;
 }
 
+// What a launch knows of the row's session.
+struct chain_session {
+    unsigned char *memory; // of its recurrent layers
+    uint32_t position;
+};
+
 // Into the second cache, from where the stage that is next has it in half the time; nobody has touched it since the last token.
 // By one thread; p and bytes are multiples of 16.
 QN_DEVICE void prefetch_bytes(const void *p, uint32_t bytes)

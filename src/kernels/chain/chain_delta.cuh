@@ -21,17 +21,14 @@ static_assert(DELTA_CHANNELS + 2 * QN_WARP <= QN_CHAIN_THREADS, "a channel is a 
 
 struct delta_memory {
     __align__(16) float inputs[DELTA_CHANNELS]; // q, k, v
+    float squares[2 * DELTA_HEAD / QN_WARP];    // of q's and k's warps
     float decay, beta;
 };
 
-// What a thread has of its unit besides the stage's inputs: its part of the state, and of its channel the
-// convolution of earlier inputs and the weight of this one. In the warp that makes the decay they are its bias and factor.
+// A thread's part of the state, and where it is kept.
 struct delta_held {
     float4 state[DELTA_RUNS];
-    float past, weight;
-    float *row;       // where the state is
-    float *input;     // where the channel's input is kept, if this unit keeps it
-    uint32_t channel; // a query's, a key's or a value's; of the warps that make gates: the head
+    float *row;
 };
 
 #define DELTA_DECAY_WARP (DELTA_CHANNELS / QN_WARP)
@@ -51,89 +48,106 @@ QN_DEVICE uint32_t delta_channel(const qn_chain_delta &s, uint32_t unit, uint32_
                                 : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD;
 }
 
-// Brings what delta_ahead reads of a block's first unit nearer. By the whole block.
-QN_DEVICE void delta_prefetch(const qn_chain_args &a, const qn_chain_delta &s)
+// Brings nearer what a block's first unit needs and no stage of this launch writes. By the whole block.
+QN_DEVICE void delta_prefetch(const chain_session &session, const qn_chain_delta &s)
 {
     const uint32_t unit = blockIdx.x, bytes = DELTA_VALUES * DELTA_HEAD * sizeof(float), i = threadIdx.x;
     if (unit >= 2 * s.v_heads)
         return;
-    const unsigned char *memory = (const unsigned char *)a.memory[0];
     if (i == DELTA_CHANNELS)
-        prefetch_bytes(memory + s.state_offset + (uint64_t)unit * bytes, bytes);
+        prefetch_bytes(session.memory + s.state_offset + (uint64_t)unit * bytes, bytes);
     if (i >= DELTA_CHANNELS)
         return;
     // Each warp the lines of its channels, in halves, of each tap's weights and inputs.
     const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i / QN_WARP * QN_WARP) + i % 2 * 16;
-    const float *const rows = i % 4 < 2 ? s.conv : (const float *)(memory + s.inputs_offset);
+    const float *const rows = i % 4 < 2 ? s.conv : (const float *)(session.memory + s.inputs_offset);
     for (uint32_t tap = i % QN_WARP / 4; tap < s.taps; tap += QN_WARP / 4)
         prefetch_line(rows + tap * width + channel);
 }
 
-// Asks for what a unit needs and no stage of this launch writes.
-QN_DEVICE void delta_ahead(const qn_chain_args &a, const qn_chain_delta &s, uint32_t unit, delta_held &held)
-{
-    if (unit >= 2 * s.v_heads)
-        return;
-    const uint32_t i = threadIdx.x, position = a.positions[0];
-    unsigned char *memory = (unsigned char *)a.memory[0];
-    float *ring = (float *)(memory + s.inputs_offset);
-    held.row = (float *)(memory + s.state_offset) + (size_t)(unit * DELTA_VALUES + i / DELTA_LANES) * DELTA_HEAD;
-    qn_delta_load_row<DELTA_LANES, DELTA_RUNS>(held.state, position ? held.row : nullptr);
-    held.channel = unit / 2;
-    held.input = nullptr;
-    held.past = held.weight = 0;
-    if (i < DELTA_CHANNELS) {
-        const uint32_t width = delta_width(s), head = unit / 2;
-        held.channel = delta_channel(s, unit, i);
-        held.weight = s.conv[(s.taps - 1) * width + held.channel];
-        held.past = qn_delta_convolve_past(s.conv, ring, position, s.taps, width, held.channel);
-        // Of the units that share a key head, one keeps its inputs.
-        const bool keeps = i >= 2 * DELTA_HEAD || (unit % 2 == 0 && head < s.k_heads);
-        held.input = keeps ? ring + position % s.taps * width + held.channel : nullptr;
-    } else if (i / QN_WARP == DELTA_DECAY_WARP) {
-        held.past = s.bias[held.channel];
-        held.weight = s.factor[held.channel];
-    }
-}
-
-// A number of parts by a whole warp, which asks for 32 of them at once: of a few rows of halves there are many.
+// A gate's number by a whole warp, which asks for 32 parts at once: of a few rows of halves there are many.
 QN_DEVICE float delta_gate(const qn_chain_parts &p, uint32_t i)
 {
     const uint32_t lane = threadIdx.x % QN_WARP;
+    const float *const parts = p.data + (uint64_t)lane * p.stride + i;
+    float v = lane < p.n_parts ? load_fresh(parts) : 0, sum = 0;
     const float squares = parts_squares(p);
-    float sum = 0;
-    for (uint32_t first = 0; first < p.n_parts; first += QN_WARP) {
-        const float v = first + lane < p.n_parts ? load_fresh(p.data + (uint64_t)(first + lane) * p.stride + i) : 0;
+    for (uint32_t first = 0;;) {
         for (uint32_t begin = 0; begin < QN_WARP && first + begin < p.n_parts; begin += 8)
 #pragma unroll
             for (uint32_t k = 0; k < 8; k++)
                 sum += __shfl_sync(QN_ALL_LANES, v, begin + k);
+        first += QN_WARP;
+        if (first >= p.n_parts)
+            break;
+        v = first + lane < p.n_parts ? load_fresh(parts + (uint64_t)first * p.stride) : 0;
     }
     return sum * parts_factor(p, squares);
 }
 
-// Leaves the new state in `held`.
-QN_DEVICE void delta_unit(const qn_chain_delta &s, uint32_t unit, delta_memory &m, delta_held &held)
+QN_DEVICE float delta_sigmoid(float x)
 {
-    const uint32_t i = threadIdx.x, value = i / DELTA_LANES, warp = i / QN_WARP;
-    if (i < DELTA_CHANNELS) {
-        const float squares = parts_squares(s.qkv), sum = parts_sum(s.qkv, s.qkv_row + held.channel),
-                    x = sum * parts_factor(s.qkv, squares);
-        m.inputs[i] = qn_delta_convolve(held.past, held.weight, x);
-        if (held.input)
-            *held.input = x;
+    return __fdividef(1.0f, 1.0f + expf(-x));
+}
+
+// Leaves the new state in `held`. All loads are asked for before the first is waited for.
+QN_DEVICE void delta_unit(const chain_session &session, const qn_chain_delta &s, uint32_t unit, delta_memory &m,
+                          delta_held &held)
+{
+    const uint32_t i = threadIdx.x, value = i / DELTA_LANES, warp = i / QN_WARP, head = unit / 2;
+    held.row = (float *)(session.memory + s.state_offset) + (size_t)(unit * DELTA_VALUES + value) * DELTA_HEAD;
+    qn_delta_load_row<DELTA_LANES, DELTA_RUNS>(held.state, session.position ? held.row : nullptr);
+    if (warp < DELTA_DECAY_WARP) {
+        const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i), place = session.position % s.taps;
+        float *const ring = (float *)(session.memory + s.inputs_offset);
+        const float *const parts = s.qkv.data + s.qkv_row + channel;
+        float v[QN_CHAIN_PARTS_AHEAD], sum = 0;
+#pragma unroll
+        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
+            v[k] = load_fresh_if(parts + k * s.qkv.stride, k < s.qkv.n_parts);
+        const float squares = parts_squares(s.qkv), weight = s.conv[(s.taps - 1) * width + channel];
+        const float past = qn_delta_convolve_past(s.conv, ring, session.position, place, s.taps, width, channel);
+#pragma unroll
+        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
+            sum += v[k];
+#pragma unroll 1
+        for (uint32_t k = QN_CHAIN_PARTS_AHEAD; k < s.qkv.n_parts; k++)
+            sum += load_fresh(parts + k * s.qkv.stride);
+        const float x = sum * parts_factor(s.qkv, squares), z = fmaf(weight, x, past), y = z * delta_sigmoid(z);
+        m.inputs[i] = y;
+        if (warp < 2 * DELTA_HEAD / QN_WARP) {
+            const float square = qn_warp_sum(y * y);
+            if (i % QN_WARP == 0)
+                m.squares[warp] = square;
+        }
+        // Of the units that share a key head, one keeps its inputs.
+        if (i >= 2 * DELTA_HEAD || (unit % 2 == 0 && head < s.k_heads))
+            ring[place * width + channel] = x;
     } else if (warp == DELTA_DECAY_WARP) {
-        const float alpha = delta_gate(s.alpha, s.alpha_row + held.channel);
-        m.decay = expf(fminf(qn_delta_decay(alpha, held.past, held.weight), 0.0f));
+        const float bias = s.bias[head], factor = s.factor[head], alpha = delta_gate(s.alpha, s.alpha_row + head);
+        m.decay = expf(fminf(qn_delta_decay(alpha, bias, factor), 0.0f));
     } else if (warp == DELTA_BETA_WARP) {
-        m.beta = qn_delta_sigmoid(delta_gate(s.beta, s.beta_row + held.channel));
+        m.beta = delta_sigmoid(delta_gate(s.beta, s.beta_row + head));
     }
     __syncthreads();
     const float *q = m.inputs, *k = q + DELTA_HEAD, *v = k + DELTA_HEAD;
-    const qn_delta_keys keys = qn_delta_keys_of<DELTA_HEAD>(q, k, true);
-    const float o = qn_delta_row<DELTA_LANES, DELTA_RUNS>(held.state, q, k, keys, m.decay, m.beta, v[value]) * s.scale;
+    const float4 qq = *(const float4 *)m.squares, kk = *(const float4 *)(m.squares + DELTA_HEAD / QN_WARP);
+    const float q_norm = rsqrtf(qq.x + qq.y + (qq.z + qq.w) + 1e-6f), k_norm = rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f);
+    const float decay = m.decay;
+    float recalled, read, kq = 0;
+    qn_delta_dots<DELTA_LANES, DELTA_RUNS>(held.state, q, k, recalled, read);
+#pragma unroll
+    for (int run = 0; run < DELTA_RUNS; run++) {
+        const uint32_t at = (run * DELTA_LANES + i % DELTA_LANES) * 4;
+        kq = qn_delta_dot(*(const float4 *)(k + at), *(const float4 *)(q + at), kq);
+    }
+    recalled = qn_delta_lanes_sum<DELTA_LANES>(recalled) * (k_norm * decay);
+    read = qn_delta_lanes_sum<DELTA_LANES>(read) * (q_norm * decay);
+    kq = qn_delta_lanes_sum<DELTA_LANES>(kq) * (q_norm * k_norm);
+    const float corrected = m.beta * (v[value] - recalled);
     if (i % DELTA_LANES == 0)
-        s.out[unit * DELTA_VALUES + value] = o;
+        s.out[unit * DELTA_VALUES + value] = fmaf(corrected, kq, read) * s.scale;
+    qn_delta_update<DELTA_LANES, DELTA_RUNS>(held.state, k, decay, corrected * k_norm);
 }
 
 QN_DEVICE void delta_keep(const delta_held &held)
@@ -142,7 +156,7 @@ QN_DEVICE void delta_keep(const delta_held &held)
 }
 
 // The stage, by the whole block. Leaves the state of the block's last unit to delta_behind.
-QN_DEVICE void delta_stage(const qn_chain_args &a, const qn_chain_delta &s, uint8_t *scratch, delta_held &held)
+QN_DEVICE void delta_stage(const chain_session &session, const qn_chain_delta &s, uint8_t *scratch, delta_held &held)
 {
     delta_memory &m = *(delta_memory *)scratch;
     for (uint32_t unit = blockIdx.x; unit < 2 * s.v_heads; unit += gridDim.x) {
@@ -150,8 +164,7 @@ QN_DEVICE void delta_stage(const qn_chain_args &a, const qn_chain_delta &s, uint
             delta_keep(held);
             __syncthreads(); // everybody has read the last unit's inputs
         }
-        delta_ahead(a, s, unit, held);
-        delta_unit(s, unit, m, held);
+        delta_unit(session, s, unit, m, held);
     }
 }
 
@@ -171,28 +184,26 @@ QN_DEVICE float4 gated_columns(const qn_chain_product &s, uint32_t first, uint32
     const uint32_t head = s.grouped ? place % repeat * s.n_k_heads + place / repeat : place;
     const uint32_t within = c % s.head, i = head * s.head + within;
     const bool there = c < s.n_cols;
-    float4 x = {}, z = {}, weight = {};
     const float gate_squares = parts_squares(s.from);
-    float squares = 0;
+    float4 x = {}, other = {}, weight = {}, z = {};
     if (there) {
         x = load_fresh_4(s.x + i);
+        if (s.head == 256) // the other half is another call's
+            other = load_fresh_4(s.x + (i ^ 128));
         weight = *(const float4 *)(s.weight + within);
-        if (s.head == 256) { // the other half is another call's
-            const float4 other = load_fresh_4(s.x + (i ^ 128));
-            squares = qn_delta_dot(other, other, 0);
-        }
         z = parts_sum_4(s.from, s.row + i);
     }
     const float gate = parts_factor(s.from, gate_squares);
+    float squares = qn_delta_dot(other, other, 0);
     squares = qn_delta_lanes_sum<16>(qn_delta_dot(x, x, 0) + squares);
     if (s.head > 64)
         squares += __shfl_xor_sync(QN_ALL_LANES, squares, 16);
     const float factor = 1.0f / sqrtf(squares / s.head + s.eps);
     z.x *= gate, z.y *= gate, z.z *= gate, z.w *= gate;
-    x.x *= factor * weight.x * (z.x * qn_delta_sigmoid(z.x));
-    x.y *= factor * weight.y * (z.y * qn_delta_sigmoid(z.y));
-    x.z *= factor * weight.z * (z.z * qn_delta_sigmoid(z.z));
-    x.w *= factor * weight.w * (z.w * qn_delta_sigmoid(z.w));
+    x.x *= factor * weight.x * (z.x * delta_sigmoid(z.x));
+    x.y *= factor * weight.y * (z.y * delta_sigmoid(z.y));
+    x.z *= factor * weight.z * (z.z * delta_sigmoid(z.z));
+    x.w *= factor * weight.w * (z.w * delta_sigmoid(z.w));
     return x;
 }
 

@@ -66,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
     __shared__ step_memory m;
     const uint32_t head = blockIdx.x, row = blockIdx.y, k_head = head % a.k_heads;
     const uint32_t keys = a.k_heads * QN_HEAD_K, width = 2 * keys + a.v_heads * QN_HEAD_V;
-    const uint32_t position = a.positions[row], warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
+    const uint32_t position = a.positions[row], place_in_ring = position % a.taps, warp = threadIdx.x / QN_WARP,
+                   lane = threadIdx.x % QN_WARP;
     unsigned char *memory = (unsigned char *)a.memory[row];
     float *state = (float *)(memory + a.state_offset) + (size_t)head * QN_HEAD_V * QN_HEAD_K;
     float *ring = (float *)(memory + a.inputs_offset);
@@ -84,10 +85,11 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
         const uint32_t channel = i < QN_HEAD_K       ? k_head * QN_HEAD_K + i
                                  : i < 2 * QN_HEAD_K ? keys + k_head * QN_HEAD_K + i - QN_HEAD_K
                                                      : 2 * keys + head * QN_HEAD_V + i - 2 * QN_HEAD_K;
-        const float past = qn_delta_convolve_past(a.conv, ring, position, a.taps, width, channel), x = input[channel];
+        const float past = qn_delta_convolve_past(a.conv, ring, position, place_in_ring, a.taps, width, channel);
+        const float x = input[channel];
         const float y = qn_delta_convolve(past, a.conv[(a.taps - 1) * width + channel], x);
         if (i >= 2 * QN_HEAD_K || head < a.k_heads) // one of the heads that share a key head
-            ring[position % a.taps * width + channel] = x;
+            ring[place_in_ring * width + channel] = x;
         if (i < QN_HEAD_K)
             m.q[i] = y;
         else if (i < 2 * QN_HEAD_K)
