@@ -42,6 +42,7 @@ struct chain_control {
     chain_session session;
     float squares[WARPS];
     uint32_t n_known;        // products that are, or were, in the window
+    uint32_t n_done;         // of them, those that are done with
     uint32_t to_know;        // the stage that is the next one, or n_stages
     uint32_t words[QN_WARP]; // what its share is worked out from
 };
@@ -198,6 +199,7 @@ QN_DEVICE void know_first_products(const qn_chain_args &a, chain_control &contro
         work_out_share(control.window[i], words[i * QN_WARP + lane], lane);
     __syncwarp();
     control.n_known = n;
+    control.n_done = 0;
     control.to_know = n ? control.window[n - 1].next_product : a.n_stages;
     if (control.to_know < a.n_stages)
         control.words[lane] = load_share_word(a, control.to_know, lane);
@@ -205,8 +207,12 @@ QN_DEVICE void know_first_products(const qn_chain_args &a, chain_control &contro
 
 // One more product, in the place of one that is done with, if there is one. By one warp. Its words were asked for the last
 // time.
-QN_DEVICE void know_next_product(const qn_chain_args &a, chain_control &control, uint32_t n_done, uint32_t lane)
+QN_DEVICE void know_next_product(const qn_chain_args &a, chain_control &control, bool one_done, uint32_t lane)
 {
+    const uint32_t n_done = control.n_done + one_done;
+    __syncwarp();
+    if (lane == 0)
+        control.n_done = n_done;
     const uint32_t n = control.n_known, word = control.words[lane], after = control.words[NEXT_LANE];
     if (control.to_know >= a.n_stages || n - n_done >= WINDOW)
         return;
@@ -500,6 +506,15 @@ QN_DEVICE void prefetch_stage(const chain_session &session, const qn_chain_stage
         half_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
 }
 
+// Its address is worked out where it is needed, and not kept: in stages there is no register for it, and what lies in local
+// memory is a way to the second cache after each meeting.
+QN_DEVICE const qn_chain_stage &stage_at(const chain_control &control, uint32_t i)
+{
+    uint32_t place;
+    asm volatile("mov.u32 %0, %1;" : "=r"(place) : "r"(i % 3));
+    return control.stages[place];
+}
+
 extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const __grid_constant__ qn_chain_args a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
@@ -522,39 +537,37 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
         control.session = { a.memory ? (unsigned char *)a.memory[0] : nullptr, a.positions ? a.positions[0] : 0 };
     __syncthreads();
 
-    uint32_t n_products = 0;
     for (uint32_t i = 0; i < a.n_stages; i++) {
-        const qn_chain_stage &stage = control.stages[i % 3], &next = control.stages[(i + 1) % 3];
         if (64 * threadIdx.x < sizeof *a.stages && i + FAR < a.n_stages)
             prefetch_line((const uint8_t *)(a.stages + i + FAR) + 64 * threadIdx.x);
         if (i + 1 < a.n_stages)
-            prefetch_stage(control.session, next);
-        const uint32_t kind = stage.kind;
+            prefetch_stage(control.session, stage_at(control, i + 1));
+        const uint32_t kind = stage_at(control, i).kind;
         if (kind == QN_CHAIN_DELTA) {
             delta_held held = {};
-            delta_stage(control.session, stage.u.delta, scratch, held);
+            delta_stage(control.session, stage_at(control, i).u.delta, scratch, held);
             end_stage(a, i);
-            delta_behind(stage.u.delta, held);
+            delta_behind(stage_at(control, i).u.delta, held);
         } else {
             if (kind == QN_CHAIN_PRODUCT)
-                product_stage(control, stage.u.product, scratch, stream, n_products++, warp, lane);
+                product_stage(control, stage_at(control, i).u.product, scratch, stream, control.n_done, warp, lane);
             else if (kind == QN_CHAIN_ATTENTION)
-                attention_stage(a, stage.u.attention, scratch);
+                attention_stage(a, stage_at(control, i).u.attention, scratch);
             else if (kind == QN_CHAIN_STORE)
-                store_stage(stage.u.store);
+                store_stage(stage_at(control, i).u.store);
             end_stage(a, i);
         }
         if (i + 1 == a.n_stages)
             break;
-        if (next.kind == QN_CHAIN_ATTENTION)
-            attention_ahead(a, next.u.attention);
+        if (stage_at(control, i + 1).kind == QN_CHAIN_ATTENTION)
+            attention_ahead(a, stage_at(control, i + 1).u.attention);
         const uint32_t word = threadIdx.x - (QN_CHAIN_THREADS - STAGE_WORDS);
         if (word < STAGE_WORDS && i + 2 < a.n_stages) // in the place of the stage before this
             ((uint32_t *)&control.stages[(i + 2) % 3])[word] = ((const uint32_t *)(a.stages + i + 2))[word];
         if (threadIdx.x == 0)
             wait_for_others(a.meeting, (i + 1) * gridDim.x);
         else if (warp == KNOWING_WARP)
-            know_next_product(a, control, n_products, lane);
+            know_next_product(a, control, stage_at(control, i).kind == QN_CHAIN_PRODUCT, lane);
         __syncthreads();
         ask_for_steps(stream, control, warp, lane);
     }

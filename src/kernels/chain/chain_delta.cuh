@@ -42,9 +42,12 @@ QN_DEVICE uint32_t delta_width(const qn_chain_delta &s)
 // Channel i of a unit among all.
 QN_DEVICE uint32_t delta_channel(const qn_chain_delta &s, uint32_t unit, uint32_t i)
 {
-    const uint32_t k_head = unit / 2 % s.k_heads * DELTA_HEAD, keys = s.k_heads * DELTA_HEAD;
-    return i < DELTA_HEAD       ? k_head + i
-           : i < 2 * DELTA_HEAD ? keys + k_head + i - DELTA_HEAD
+    const uint32_t k_heads = s.k_heads, keys = k_heads * DELTA_HEAD;
+    uint32_t k_head = unit / 2;
+    while (k_head >= k_heads) // a few times: sooner than a division
+        k_head -= k_heads;
+    return i < DELTA_HEAD       ? k_head * DELTA_HEAD + i
+           : i < 2 * DELTA_HEAD ? keys + k_head * DELTA_HEAD + i - DELTA_HEAD
                                 : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD;
 }
 
@@ -85,6 +88,11 @@ QN_DEVICE float delta_gate(const qn_chain_parts &p, uint32_t i)
     return sum * parts_factor(p, squares);
 }
 
+QN_DEVICE uint32_t delta_place_in_ring(uint32_t position, uint32_t taps)
+{
+    return taps & (taps - 1) ? position % taps : position & (taps - 1);
+}
+
 QN_DEVICE float delta_sigmoid(float x)
 {
     return __fdividef(1.0f, 1.0f + expf(-x));
@@ -98,7 +106,8 @@ QN_DEVICE void delta_unit(const chain_session &session, const qn_chain_delta &s,
     held.row = (float *)(session.memory + s.state_offset) + (size_t)(unit * DELTA_VALUES + value) * DELTA_HEAD;
     qn_delta_load_row<DELTA_LANES, DELTA_RUNS>(held.state, session.position ? held.row : nullptr);
     if (warp < DELTA_DECAY_WARP) {
-        const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i), place = session.position % s.taps;
+        const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i),
+                       place = delta_place_in_ring(session.position, s.taps);
         float *const ring = (float *)(session.memory + s.inputs_offset);
         const float *const parts = s.qkv.data + s.qkv_row + channel;
         float v[QN_CHAIN_PARTS_AHEAD], sum = 0;
