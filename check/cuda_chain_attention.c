@@ -130,8 +130,9 @@ static void share(qn_chain_product *p, const struct matrix *m, size_t n_cols)
 
 static uint32_t splits_of(const struct shape *s)
 {
-    const uint32_t most = device().n_sms / (uint32_t)s->n_kv_heads;
-    return s->n_splits ? s->n_splits : most < QN_CHAIN_MOST_SPLITS ? most : QN_CHAIN_MOST_SPLITS;
+    const qn_chain_gpu gpu = device();
+    const uint32_t splits = qn_chain_gpu_splits(&gpu, s->dim, s->n_heads, s->n_kv_heads, s->n_rot);
+    return s->n_splits && s->n_splits < splits ? s->n_splits : splits;
 }
 
 static void attention_new(struct problem *p)
@@ -407,21 +408,22 @@ static void attend(const struct problem *p, uint32_t position, size_t head, doub
         out[d] /= l;
 }
 
-/* What a head's parts on the GPU come to. */
+/* What a head's parts on the GPU come to; a split that left nothing has its poison still. */
 static void merge(const struct problem *p, const float *partials, const float *maxima, size_t head, double *out)
 {
+    static const uint32_t poison[2] = { UINT32_MAX, UINT32_MAX };
     const size_t dim = p->s->dim, n = p->attention.n_splits;
     double m = -INFINITY, l = 0;
+    size_t n_left = 0;
     for (size_t d = 0; d < dim; d++)
         out[d] = 0;
-    for (size_t i = 0; i < n; i++)
+    while (n_left < n && memcmp(maxima + (head * n + n_left) * 2, poison, sizeof poison))
+        n_left++;
+    for (size_t i = 0; i < n_left; i++)
         m = fmax(m, (double)maxima[(head * n + i) * 2]);
-    for (size_t i = 0; i < n; i++) {
-        const float *of = maxima + (head * n + i) * 2;
-        if (of[1] == 0)
-            continue;
-        const double factor = exp2((double)of[0] - m);
-        l += factor * (double)of[1];
+    for (size_t i = 0; i < n_left; i++) {
+        const double factor = exp2((double)maxima[(head * n + i) * 2] - m);
+        l += factor * (double)maxima[(head * n + i) * 2 + 1];
         for (size_t d = 0; d < dim; d++)
             out[d] += factor * (double)partials[(head * n + i) * dim + d];
     }
@@ -674,11 +676,11 @@ void qn_check_cuda_chain_attention(bool bench)
         { .dim = 64, .n_heads = 9, .n_kv_heads = 3, .n_rot = 64, .hidden = 576, .interleaved = true },
         { .dim = 128, .n_heads = 4, .n_kv_heads = 2, .n_rot = 32, .hidden = 512, .norms = true, .gated = true },
         { .dim = 128, .n_heads = 16, .n_kv_heads = 8, .n_rot = 128, .hidden = 256, .norms = true, .given = true },
-        { .dim = 256, .n_heads = 8, .n_kv_heads = 1, .n_rot = 256, .hidden = 256, .interleaved = true, .n_splits = 5 },
-        { .dim = 128, .n_heads = 12, .n_kv_heads = 1, .n_rot = 6, .hidden = 256, .norms = true, .n_splits = 1 },
-        { .dim = 64, .n_heads = 7, .n_kv_heads = 1, .n_rot = 20, .hidden = 256, .n_splits = 3, .norms = true },
+        { .dim = 256, .n_heads = 8, .n_kv_heads = 1, .n_rot = 256, .hidden = 256, .interleaved = true, .n_splits = 4 },
+        { .dim = 128, .n_heads = 6, .n_kv_heads = 1, .n_rot = 8, .hidden = 256, .norms = true, .n_splits = 1 },
+        { .dim = 64, .n_heads = 7, .n_kv_heads = 1, .n_rot = 24, .hidden = 256, .n_splits = 2, .norms = true },
         { .dim = 64, .n_heads = 2, .n_kv_heads = 2, .n_rot = 64, .hidden = 256, .gated = true },
-        { .dim = 256, .n_heads = 6, .n_kv_heads = 2, .n_rot = 2, .hidden = 512, .given = true, .gated = true },
+        { .dim = 256, .n_heads = 6, .n_kv_heads = 2, .n_rot = 16, .hidden = 512, .given = true, .gated = true },
         { .dim = 64, .n_heads = 10, .n_kv_heads = 2, .n_rot = 32, .hidden = 256, .given = true, .interleaved = true },
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

@@ -518,13 +518,11 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *taken)
     const qn_op *heads = &p->plan->ops[at];
     const qn_attention_shape *h = &heads->heads;
     const struct value *q = &p->values[heads->in], *k = &p->values[heads->in2], *v = &p->values[heads->in3];
-    const size_t blocks = p->model->matmul.n_sms / h->n_kv_heads,
-                 splits = blocks < QN_CHAIN_MOST_SPLITS ? blocks : QN_CHAIN_MOST_SPLITS;
+    const uint32_t splits = qn_chain_gpu_splits(&p->model->chain_gpu, h->head_dim, h->n_heads, h->n_kv_heads, h->n_rot);
     struct product product;
     if (at + 3 >= p->plan->n_ops || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_OUT ||
-        p->memory->attention.runs || (h->head_dim != 64 && h->head_dim != 128 && h->head_dim != 256) || !splits || q->base ||
-        k->base || v->base || !same_parts(&q->parts, &k->parts) || !same_parts(&q->parts, &v->parts) ||
-        !product_fits(p, at + 2, false, &product))
+        p->memory->attention.runs || !splits || q->base || k->base || v->base || !same_parts(&q->parts, &k->parts) ||
+        !same_parts(&q->parts, &v->parts) || !product_fits(p, at + 2, false, &product))
         return QN_OK;
     qn_attention_gpu_runs none;
     qn_chain_attention attention = { .qkv = q->parts,
@@ -537,7 +535,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *taken)
                                      .n_kv_heads = (uint32_t)h->n_kv_heads,
                                      .n_rot = (uint32_t)h->n_rot,
                                      .interleaved = h->rope == QN_ROPE_PAIRS,
-                                     .n_splits = (uint32_t)splits,
+                                     .n_splits = splits,
                                      .query_weight = p->model->ops[at].weight,
                                      .key_weight = p->model->ops[at].weight2,
                                      .cosines = p->model->cosines.address,

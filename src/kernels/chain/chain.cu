@@ -306,12 +306,13 @@ struct product_memory {
     float *sums, *turns; // [chunks][tiles][16]; and before that, where rotated columns change hands
 };
 
-QN_DEVICE float4 columns_at(const qn_chain_product &s, uint32_t first, bool keep, float &square, uint32_t lane)
+QN_DEVICE float4 columns_at(const qn_chain_product &s, uint32_t position, uint32_t first, bool keep, float &square,
+                            uint32_t lane)
 {
     if (s.make == QN_CHAIN_GATED)
         return gated_columns(s, first, lane);
     if (s.make == QN_CHAIN_MERGED)
-        return merged_columns(s, first, lane);
+        return merged_columns(s, position, first, lane);
     return plain_columns(s, first + 4 * lane, keep, square);
 }
 
@@ -332,7 +333,7 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
                 float4 sign = make_float4(1, 1, 1, 1);
                 if (rotation && s.signs && c < s.n_cols)
                     sign = *(const float4 *)(s.signs + c);
-                x = columns_at(s, first + at, keep, square, lane);
+                x = columns_at(s, control.session.position, first + at, keep, square, lane);
                 if (m.floats)
                     *(float4 *)(m.floats + at + 4 * lane) = x;
                 if (rotation)
@@ -552,7 +553,7 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             if (kind == QN_CHAIN_PRODUCT)
                 product_stage(control, stage_at(control, i).u.product, scratch, stream, control.n_done, warp, lane);
             else if (kind == QN_CHAIN_ATTENTION)
-                attention_stage(a, stage_at(control, i).u.attention, scratch);
+                attention_stage(stage_at(control, i).u.attention, control.session.position, scratch);
             else if (kind == QN_CHAIN_STORE)
                 store_stage(stage_at(control, i).u.store);
             end_stage(a, i);
@@ -560,7 +561,7 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
         if (i + 1 == a.n_stages)
             break;
         if (stage_at(control, i + 1).kind == QN_CHAIN_ATTENTION)
-            attention_ahead(a, stage_at(control, i + 1).u.attention);
+            attention_ahead(stage_at(control, i + 1).u.attention, control.session.position);
         const uint32_t word = threadIdx.x - (QN_CHAIN_THREADS - STAGE_WORDS);
         if (word < STAGE_WORDS && i + 2 < a.n_stages) // in the place of the stage before this
             ((uint32_t *)&control.stages[(i + 2) % 3])[word] = ((const uint32_t *)(a.stages + i + 2))[word];

@@ -66,9 +66,14 @@ QN_DEVICE float parts_squares(const qn_chain_parts &p)
     return sum;
 }
 
+QN_DEVICE float parts_factor_of(const qn_chain_parts &p, float sum)
+{
+    return p.squares ? rsqrtf(__fdividef(sum, (float)p.n_cols) + p.eps) : 1;
+}
+
 QN_DEVICE float parts_factor(const qn_chain_parts &p, float squares)
 {
-    return p.squares ? 1.0f / sqrtf(qn_warp_sum(squares) / (float)p.n_cols + p.eps) : 1;
+    return parts_factor_of(p, qn_warp_sum(squares));
 }
 
 // By whole warps.

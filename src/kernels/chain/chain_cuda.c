@@ -84,6 +84,17 @@ qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *til
                          p->n_cols);
 }
 
+uint32_t qn_chain_gpu_splits(const qn_chain_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads, size_t n_rot)
+{
+    uint32_t splits = QN_CHAIN_MOST_SPLITS;
+    if ((head_dim != 64 && head_dim != 128 && head_dim != 256) || n_rot % 8 || n_rot > head_dim || n_kv_heads == 0 ||
+        n_heads % n_kv_heads || n_heads / n_kv_heads > QN_CHAIN_MOST_GROUP)
+        return 0;
+    while (splits && splits * n_kv_heads > gpu->n_sms)
+        splits /= 2;
+    return splits;
+}
+
 qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out)
 {
     const struct variant *v = variant_of(gpu, tiles);

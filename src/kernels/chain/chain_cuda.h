@@ -32,7 +32,8 @@ enum {
     /* Shared memory: what the walk keeps, what a stage may use, and weights. */
     QN_CHAIN_CONTROL = 4096,
     QN_CHAIN_SCRATCH = 32 << 10,
-    QN_CHAIN_MOST_SPLITS = 32 /* of a key-value head's positions */
+    QN_CHAIN_MOST_SPLITS = 32, /* of a key-value head's positions */
+    QN_CHAIN_MOST_GROUP = 8    /* query heads of a key-value head */
 };
 
 /* Bytes of a chunk's activations, as planes of bits (planes.cuh), for weights with so many scales in a chunk. */
@@ -59,8 +60,8 @@ typedef struct qn_chain_parts {
  * d] for value d of head h
  *
  * then, where `rotation` is not 0, times signs[c] (if there are any) and through a normalised Walsh-Hadamard transform in
- * blocks of `rotation` columns; then whole numbers, 32767 (with weights of two bits 16383) for the largest magnitude of each 128.
- * Columns beyond n_cols are zeros. */
+ * blocks of `rotation` columns; then whole numbers, 32767 (with weights of two bits 16383) for the largest magnitude of each
+ * 128. Columns beyond n_cols are zeros. */
 typedef enum qn_chain_make { QN_CHAIN_PLAIN, QN_CHAIN_NORM, QN_CHAIN_SWIGLU, QN_CHAIN_GATED, QN_CHAIN_MERGED } qn_chain_make;
 
 typedef struct qn_chain_product {
@@ -109,7 +110,8 @@ typedef struct qn_chain_delta {
 
 /* Queries and keys are normalised, where there are weights for it, and turned; key and value go into the cache at the row's
  * position, as qn_rope_heads puts them there; then scores and sums over all positions up to it, as qn_attention_decode leaves
- * them (attention_cuda.h), but for every split: one without positions has l = 0 in maxima and nothing in partials.
+ * them (attention_cuda.h). Positions are shared out to the splits in tiles of 16, so that few of them go to few splits; those
+ * without any leave nothing.
  *
  * A unit is a split of a key-value head; unit u is for block u. n_kv_heads * n_splits is at most the number of blocks. The unit
  * that has the row's position computes key and value itself, and every unit its queries. */
@@ -118,7 +120,10 @@ typedef struct qn_chain_attention {
     uint32_t q_row, k_row, v_row; /* in qkv: query head h at q_row + h * query_stride */
     uint32_t query_stride;        /* head_dim, or 2 * head_dim where gates follow */
     uint32_t head_dim;            /* 64, 128 or 256 */
-    uint32_t n_heads, n_kv_heads, n_rot, interleaved, n_splits;
+    uint32_t n_heads, n_kv_heads; /* at most QN_CHAIN_MOST_GROUP query heads a key-value head */
+    uint32_t n_rot;               /* a multiple of 8 */
+    uint32_t interleaved;
+    uint32_t n_splits;                /* a power of two, at most QN_CHAIN_MOST_SPLITS */
     QN_GPU(const float) query_weight; /* [head_dim], or none */
     QN_GPU(const float) key_weight;
     QN_GPU(const float) cosines; /* [n_rot/2] of the row */
@@ -179,9 +184,13 @@ typedef struct qn_chain_gpu {
 bool qn_chain_gpu_takes(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles);
 
 /* qn_chain_gpu_share - how an area's product is shared out: sets slice_chunks, n_slices and slice_blocks of `product`, whose
- * n_tiles, n_chunks, n_cols, rotation and half_tiles are set. QN_ERR_UNSUPPORTED where no way fits (a rotation that is no power of two from
- * 32 to 1024, sums that do not fit in shared memory). */
+ * n_tiles, n_chunks, n_cols, rotation and half_tiles are set. QN_ERR_UNSUPPORTED where no way fits (a rotation that is no power
+ * of two from 32 to 1024, sums that do not fit in shared memory). */
 qn_status qn_chain_gpu_share(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_chain_product *product);
+
+/* qn_chain_gpu_splits - into how many splits the positions of an attention stage of such heads are shared out; 0 where it does
+ * not take them. */
+uint32_t qn_chain_gpu_splits(const qn_chain_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads, size_t n_rot);
 
 /* qn_chain_gpu_launch - its launch. */
 qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out);
