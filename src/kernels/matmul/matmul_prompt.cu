@@ -269,6 +269,9 @@ QN_DEVICE void bring_acts(const qn_matmul_prompt_args &a, uint32_t first_chunk, 
     }
 }
 
+// Stages that a group leaves behind, all at once, when the next one is under way.
+enum { LEFT_STAGES = GROUP_RUNS > STEP_RUNS ? GROUP_RUNS / STEP_RUNS : 1 };
+
 struct stage_turn {
     uint32_t stage, phase;
 };
@@ -289,7 +292,7 @@ QN_DEVICE void multiply_rows(const weight_source &source, uint32_t n_chunks, flo
     const uint32_t lane = threadIdx.x % QN_WARP;
     unit_weights units[UNITS_AHEAD + 1];
     uint32_t a[2][GROUP_RUNS][TILES][2][4];
-    stage_turn next = {}, done = {};
+    stage_turn next = {};
     // Rows of 128 bytes, eight of them 1024 apart from the next eight, swizzled: the descriptor's fields in the PTX manual.
     const uint64_t descriptor = 1ull << 62 | 64ull << 32 | 1ull << 16;
 #pragma unroll
@@ -327,12 +330,13 @@ QN_DEVICE void multiply_rows(const weight_source &source, uint32_t n_chunks, flo
             asm volatile("wgmma.commit_group.sync.aligned;\n"
                          "wgmma.wait_group.sync.aligned 1;" ::
                              : "memory");
-            if (first % STEP_RUNS == 0 && chunk + first) // what was read before the group that is under way is done with
+            if (first % STEP_RUNS == 0) // what was read before the group that is under way is done with
 #pragma unroll
-                for (int i = 0; i < (GROUP_RUNS > STEP_RUNS ? GROUP_RUNS / STEP_RUNS : 1); i++) {
-                    if (threadIdx.x % 128 == 0)
-                        barrier_arrive(empty + 8 * done.stage);
-                    step_on(done);
+                for (uint32_t i = 0; i < LEFT_STAGES; i++) {
+                    const uint32_t ago = (GROUP_RUNS == 1 ? 1 : 2 * LEFT_STAGES) - i;
+                    const uint32_t left = next.stage >= ago ? next.stage - ago : next.stage + STAGES - ago;
+                    if (threadIdx.x % 128 == 0 && chunk + first)
+                        barrier_arrive(empty + 8 * left);
                 }
             if (after % UNIT_RUNS == 0)
 #pragma unroll
