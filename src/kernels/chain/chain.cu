@@ -139,9 +139,11 @@ QN_DEVICE void take_step(weight_stream &s, const chain_control &control, uint32_
 // What a share is worked out from, a word a lane: of a product's stage the words from `weights` on, and which one is next.
 enum { SHARE_WORDS = 7, NEXT_LANE = SHARE_WORDS };
 
+#ifndef __CUDACC_RTC__ // which knows no offsets
 static_assert(__builtin_offsetof(qn_chain_product, slice_blocks) ==
                   __builtin_offsetof(qn_chain_product, weights) + 4 * (SHARE_WORDS - 1),
               "weights, n_tiles, n_chunks, slice_chunks, n_slices, slice_blocks");
+#endif
 
 QN_DEVICE uint32_t load_share_word(const qn_chain_args &a, uint32_t index, uint32_t lane)
 {
