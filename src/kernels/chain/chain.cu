@@ -242,20 +242,23 @@ QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, bool keep,
     const uint32_t make = s.make;
     const bool there = c < s.n_cols;
     const float squares = parts_squares(s.from);
+    parts_ahead_4 ahead;
     if (make == QN_CHAIN_SWIGLU) {
-        float4 gate = {}, up = {};
-        if (there)
-            parts_sums_4(s.from, s.row + c, s.row2 + c, gate, up);
+        parts_ahead_4 ahead2;
+        ask_for_parts_4(ahead, s.from, s.row + c, 0, there);
+        ask_for_parts_4(ahead2, s.from, s.row2 + c, 0, there);
         const float factor = parts_factor(s.from, squares);
-        gate = scale_4(gate, factor), up = scale_4(up, factor);
+        const float4 gate = scale_4(sum_parts_4(ahead, s.from, s.row + c, there), factor);
+        const float4 up = scale_4(sum_parts_4(ahead2, s.from, s.row2 + c, there), factor);
         return make_float4(silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w);
     }
     float4 x = load_fresh_4_if(s.x + c, there);
     if (make == QN_CHAIN_PLAIN)
         return x;
-    const float4 weight = there ? *(const float4 *)(s.weight + c) : float4{};
-    const float4 more = there ? parts_sum_4(s.from, c) : float4{};
-    x = add_4(x, scale_4(more, parts_factor(s.from, squares)));
+    const float4 weight = load_fresh_4_if(s.weight + c, there);
+    ask_for_parts_4(ahead, s.from, c, 0, there);
+    const float factor = parts_factor(s.from, squares);
+    x = add_4(x, scale_4(sum_parts_4(ahead, s.from, c, there), factor));
     if (keep && there)
         *(float4 *)(s.x_out + c) = x;
     square += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
@@ -332,14 +335,15 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
             float4 x;
             if (turn == 0) {
                 const uint32_t c = first + at + 4 * lane;
-                float4 sign = make_float4(1, 1, 1, 1);
-                if (rotation && s.signs && c < s.n_cols)
-                    sign = *(const float4 *)(s.signs + c);
+                const bool turns = rotation && s.signs && c < s.n_cols;
+                const float4 sign = load_fresh_4_if(s.signs + c, turns);
                 x = columns_at(s, control.session.position, first + at, keep, square, lane);
                 if (m.floats)
                     *(float4 *)(m.floats + at + 4 * lane) = x;
+                if (turns)
+                    x = make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w);
                 if (rotation)
-                    x = turn_in_warp(make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w), rotation, lane);
+                    x = turn_in_warp(x, rotation, lane);
                 if (rotation > GROUP_COLS) {
                     *(float4 *)(m.turns + at + 4 * lane) = x;
                     continue;
@@ -354,7 +358,7 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
         if (turn == 0)
             __syncthreads();
     }
-    if (s.make == QN_CHAIN_NORM) {
+    if (keep) {
         square = qn_warp_sum(square);
         if (lane == 0)
             control.squares[warp] = square;
@@ -413,11 +417,10 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
         halves = half_rows_ahead(s, share.slice, share.part);
     make_columns(control, s, m, share.slice * s.slice_chunks * QN_TILE_COLS, chunks * QN_TILE_COLS, keep, warp, lane);
     __syncthreads();
-    if (keep && threadIdx.x == 0) {
-        float square = 0;
-        for (uint32_t i = 0; i < WARPS; i++)
-            square += control.squares[i];
-        s.squares[share.slice] = square;
+    if (keep && warp == WARPS - 1) {
+        const float square = qn_warp_sum(lane < WARPS ? control.squares[lane] : 0);
+        if (lane == 0)
+            s.squares[share.slice] = square;
     }
     if (m.floats)
         half_rows(s, m.floats, share.slice, share.part, halves, m.floats + s.slice_chunks * QN_TILE_COLS);

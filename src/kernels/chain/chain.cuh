@@ -82,45 +82,45 @@ QN_DEVICE float parts_factor(const qn_chain_parts &p)
     return parts_factor(p, parts_squares(p));
 }
 
-// Numbers i to i+3 of parts (i a multiple of 4), not yet times the factor.
-QN_DEVICE float4 parts_sum_4(const qn_chain_parts &p, uint32_t i)
+// Numbers i to i+3 of parts (i a multiple of 4), not yet times the factor, in two steps as well: what is asked for, and the
+// sum.
+struct parts_ahead_4 {
+    float4 v[QN_CHAIN_PARTS_AHEAD];
+};
+
+QN_DEVICE void ask_for_parts_4(parts_ahead_4 &ahead, const qn_chain_parts &p, uint32_t i, uint32_t first, bool wanted)
 {
-    const uint32_t n = p.n_parts, stride = p.stride;
-    const float *part = p.data + i;
-    float4 sum = {};
+    const uint32_t n = wanted ? p.n_parts : 0, stride = p.stride;
+    const float *part = p.data + (uint64_t)first * stride + i;
+#pragma unroll
+    for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++, part += stride)
+        ahead.v[k] = load_fresh_4_if(part, first + k < n);
+}
+
+QN_DEVICE float4 add_parts_4(float4 sum, const parts_ahead_4 &ahead)
+{
+#pragma unroll
+    for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
+        sum = add_4(sum, ahead.v[k]);
+    return sum;
+}
+
+QN_DEVICE float4 sum_parts_4(parts_ahead_4 &ahead, const qn_chain_parts &p, uint32_t i, bool wanted)
+{
+    float4 sum = add_parts_4(float4{}, ahead);
 #pragma unroll 1
-    for (uint32_t first = 0; first < n; first += QN_CHAIN_PARTS_AHEAD) {
-        float4 v[QN_CHAIN_PARTS_AHEAD];
-#pragma unroll
-        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++, part += stride)
-            v[k] = load_fresh_4_if(part, first + k < n);
-#pragma unroll
-        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
-            sum = add_4(sum, v[k]);
+    for (uint32_t first = QN_CHAIN_PARTS_AHEAD; first < p.n_parts; first += QN_CHAIN_PARTS_AHEAD) {
+        ask_for_parts_4(ahead, p, i, first, wanted);
+        sum = add_parts_4(sum, ahead);
     }
     return sum;
 }
 
-// Two sums at once, of numbers i and j on.
-QN_DEVICE void parts_sums_4(const qn_chain_parts &p, uint32_t i, uint32_t j, float4 &sum_i, float4 &sum_j)
+QN_DEVICE float4 parts_sum_4(const qn_chain_parts &p, uint32_t i)
 {
-    const uint32_t n = p.n_parts, stride = p.stride;
-    const float *part = p.data + i, *other = p.data + j;
-    sum_i = sum_j = float4{};
-#pragma unroll 1
-    for (uint32_t first = 0; first < n; first += QN_CHAIN_PARTS_AHEAD) {
-        float4 v[QN_CHAIN_PARTS_AHEAD], w[QN_CHAIN_PARTS_AHEAD];
-#pragma unroll
-        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++, part += stride, other += stride) {
-            v[k] = load_fresh_4_if(part, first + k < n);
-            w[k] = load_fresh_4_if(other, first + k < n);
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++) {
-            sum_i = add_4(sum_i, v[k]);
-            sum_j = add_4(sum_j, w[k]);
-        }
-    }
+    parts_ahead_4 ahead;
+    ask_for_parts_4(ahead, p, i, 0, true);
+    return sum_parts_4(ahead, p, i, true);
 }
 
 QN_DEVICE float parts_sum(const qn_chain_parts &p, uint32_t i)

@@ -1,6 +1,6 @@
-// Products of few bits by planes of bits: a tile's chunk as it lies in memory is the left operand of a product of bits (AND, then
-// counting), and the columns of the right one are planes of the activations, 16-bit numbers of a scale for 128 columns. For
-// chain.cu. Defines: QN_BITS, QN_SCALES.
+// Products of few bits by planes of bits: a tile's chunk as it lies in memory is the left operand of a product of bits (AND,
+// then counting), and the columns of the right one are planes of the activations, 16-bit numbers of a scale for 128 columns.
+// For chain.cu. Defines: QN_BITS, QN_SCALES.
 //
 // A lane's four words of a set (matmul_cuda.h) are its part of the 16 x 256 operand, whose order of columns is then: words of
 // the first halves of runs, then those of the second; in a word, bit 8i + f*QN_BITS is column 4t + i of the half of the set's
@@ -58,12 +58,14 @@ QN_DEVICE void multiply_bits(int c[4], const uint4 &a, uint2 b, const int start[
 {
     asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "r"(start[0]), "r"(start[1]), "r"(start[2]), "r"(start[3]));
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "r"(start[0]), "r"(start[1]), "r"(start[2]),
+          "r"(start[3]));
 }
 
 // `count` tiles of a chunk: a lane's part of rows g and g+8; those of four lanes are a row's sum. scales: of the first tile's
 // row g.
-template <int count> QN_DEVICE void plane_product(float (*sums)[2], uint32_t codes, uint32_t scales, const plane_acts &x, uint32_t lane)
+template <int count>
+QN_DEVICE void plane_product(float (*sums)[2], uint32_t codes, uint32_t scales, const plane_acts &x, uint32_t lane)
 {
     const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000, 0 }; // the bits of 12582912.0f: sums as floats' low bits
     const uint32_t t = lane % 4;
@@ -98,21 +100,22 @@ QN_DEVICE uint32_t magnitude(float x)
     return __float_as_uint(x) & 0x7fffffffu; // ordered as magnitudes are, infinity and NaN on top
 }
 
-// Bits p of byte i of word j become bits j of byte i of word p, in each half of a byte's lower four.
-QN_DEVICE void transpose_nibbles(uint32_t w[4])
+// Off by one in the last place at most.
+QN_DEVICE float reciprocal(float x)
 {
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const uint32_t swap = (w[j] >> 2 ^ w[j + 2]) & 0x03030303u;
-        w[j] ^= swap << 2;
-        w[j + 2] ^= swap;
-    }
-#pragma unroll
-    for (int j = 0; j < 4; j += 2) {
-        const uint32_t swap = (w[j] >> 1 ^ w[j + 1]) & 0x05050505u;
-        w[j] ^= swap << 1;
-        w[j + 1] ^= swap;
-    }
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Lanes 8 apart have the same places of four runs, a byte for each of four columns. Of planes j and 4 + j of these bytes, j
+// being its run, a lane gets all four runs' bits: plane j in the bytes' lower halves.
+QN_DEVICE uint32_t gather_planes(uint32_t bytes, uint32_t lane)
+{
+    uint32_t other = __shfl_xor_sync(QN_ALL_LANES, bytes, 8);
+    bytes = lane & 8 ? (other >> 1 & 0x55555555u) | (bytes & 0xaaaaaaaau) : (bytes & 0x55555555u) | (other << 1 & 0xaaaaaaaau);
+    other = __shfl_xor_sync(QN_ALL_LANES, bytes, 16);
+    return lane & 16 ? (other >> 2 & 0x33333333u) | (bytes & 0xccccccccu) : (bytes & 0x33333333u) | (other << 2 & 0xccccccccu);
 }
 
 // Four bits in each byte's lower half to its even places.
@@ -126,58 +129,44 @@ QN_DEVICE uint32_t spread_nibbles(uint32_t w)
 // CHUNK_BYTES bytes. A group with an infinity or NaN makes every product NaN.
 QN_DEVICE void put_planes(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
 {
-    const uint32_t high = max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
-    const uint32_t bits = __reduce_max_sync(QN_ALL_LANES, high);
+    const uint32_t of_lane = max(max(magnitude(x.x), magnitude(x.y)), max(magnitude(x.z), magnitude(x.w)));
+    const uint32_t bits = __reduce_max_sync(QN_ALL_LANES, of_lane);
     const float largest = __uint_as_float(bits), most = QN_BITS == 1 ? 32767 : 16383; // twice that is a plane more
     const bool finite = bits < 0x7f800000u, zero = !finite || largest < 1e-30f;
-    const float per = zero ? 0 : most / largest, scale = finite ? (zero ? 0 : largest / most) : __uint_as_float(0x7fc00000u);
-    const int c0 = zero ? 0 : __float2int_rn(x.x * per), c1 = zero ? 0 : __float2int_rn(x.y * per);
-    const int c2 = zero ? 0 : __float2int_rn(x.z * per), c3 = zero ? 0 : __float2int_rn(x.w * per);
+    const float per = zero ? 0 : most * reciprocal(largest);
+    const float scale = finite ? (zero ? 0 : largest * (1.0f / most)) : __uint_as_float(0x7fc00000u);
+    if (!finite)
+        x = make_float4(0, 0, 0, 0);
+    const int c0 = __float2int_rn(x.x * per), c1 = __float2int_rn(x.y * per);
+    const int c2 = __float2int_rn(x.z * per), c3 = __float2int_rn(x.w * per);
     const int four = c0 + c1 + (c2 + c3), all = __reduce_add_sync(QN_ALL_LANES, four);
     const int first = QN_SCALES == 4 ? __reduce_add_sync(QN_ALL_LANES, lane < 16 ? four : 0) : all;
 
-    // The four lanes 8j + 4h + t of a half's words have a run each, of which they pass on four planes to each other.
+    // The four lanes 8j + 4h + t of a half's words have a run each.
     const uint32_t j = lane / 8, h = lane / 4 % 2, t = lane % 4, group = at / PLANE_GROUP % 2;
-    const uint32_t even = __byte_perm(c0, c2, 0x5410), odd = __byte_perm(c1, c3, 0x5410);
-    uint32_t w[4];
-#pragma unroll
-    for (uint32_t r = 0; r < 4; r++) { // of run j ^ r, to place r
-        const uint32_t give = (even >> 4 * (j ^ r) & 0x000f000fu) | (odd >> 4 * (j ^ r) & 0x000f000fu) << 8;
-        w[r] = r ? __shfl_xor_sync(QN_ALL_LANES, give, 8 * r) : give;
-    }
-    // Place r is run j ^ r: in order of runs.
-    if (j & 1) {
-        uint32_t swap = w[0];
-        w[0] = w[1], w[1] = swap;
-        swap = w[2];
-        w[2] = w[3], w[3] = swap;
-    }
-    if (j & 2) {
-        uint32_t swap = w[0];
-        w[0] = w[2], w[2] = swap;
-        swap = w[1];
-        w[1] = w[3], w[3] = swap;
-    }
-    transpose_nibbles(w); // plane 4j + p of all runs in word p
+    const uint32_t lower = __byte_perm(c0, c1, 0x5140),
+                   upper = __byte_perm(c2, c3, 0x5140); // two low bytes, then two high ones
+    const uint32_t low = gather_planes(__byte_perm(lower, upper, 0x5410), lane);
+    const uint32_t high = gather_planes(__byte_perm(lower, upper, 0x7632), lane);
+    const uint32_t planes[4] = { low & 0x0f0f0f0fu, low >> 4 & 0x0f0f0f0fu, high & 0x0f0f0f0fu, high >> 4 & 0x0f0f0f0fu };
     uint8_t *chunk = acts + at / QN_TILE_COLS * CHUNK_BYTES;
     uint32_t *words = (uint32_t *)chunk + 2 * t + h;
-    if (QN_BITS == 1) {
 #pragma unroll
-        for (uint32_t p = 0; p < 4; p++) // product j, column 4*group + p
-            words[j * 64 + (4 * group + p) * 8] = w[p] << 4 * group;
-    } else {
-        uint32_t below = __shfl_up_sync(QN_ALL_LANES, w[3], 8); // plane 4j - 1
-        below = j ? below : 0;
-        words += group * (PLANE_PRODUCTS * 64);
-#pragma unroll
-        for (uint32_t p = 0; p < 4; p++) {
-            const uint32_t word = spread_nibbles(w[p]) | spread_nibbles(p ? w[p - 1] : below) << 1;
-            if (PLANE_SCALES == 1) { // product j/2, column 4*(j%2) + p
-                words[j / 2 * 64 + (4 * (j % 2) + p) * 8] = word;
-            } else {
-                words[j * 64 + p * 8] = word & 0x0f0f0f0fu;
-                words[j * 64 + (4 + p) * 8] = word & 0xf0f0f0f0u;
-            }
+    for (uint32_t p = 0; p < 4; p++) { // plane 4p + j
+        if (QN_BITS == 1) {
+            words[p * 64 + (4 * group + j) * 8] = planes[p] << 4 * group;
+            continue;
+        }
+        // The plane below is the lane's before; of the first lane, of the last one and the four planes before.
+        const uint32_t give = j == 3 && p ? planes[p ? p - 1 : 0] : planes[p];
+        const uint32_t below = __shfl_sync(QN_ALL_LANES, give, (lane + 24) % 32);
+        const uint32_t word = spread_nibbles(planes[p]) | (j || p ? spread_nibbles(below) << 1 : 0);
+        uint32_t *of_group = words + group * (PLANE_PRODUCTS * 64);
+        if (PLANE_SCALES == 1) { // product p/2, column 4*(p%2) + j
+            of_group[p / 2 * 64 + (4 * (p % 2) + j) * 8] = word;
+        } else {
+            of_group[p * 64 + j * 8] = word & 0x0f0f0f0fu;
+            of_group[p * 64 + (4 + j) * 8] = word & 0xf0f0f0f0u;
         }
     }
     if (lane == 0) {
