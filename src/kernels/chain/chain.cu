@@ -140,9 +140,11 @@ QN_DEVICE void take_step(weight_stream &s, const chain_control &control, uint32_
 enum { SHARE_WORDS = 7, NEXT_LANE = SHARE_WORDS };
 
 #ifndef __CUDACC_RTC__ // which knows no offsets
+#ifndef __CUDACC_RTC__ // NVRTC has no offsetof
 static_assert(__builtin_offsetof(qn_chain_product, slice_blocks) ==
                   __builtin_offsetof(qn_chain_product, weights) + 4 * (SHARE_WORDS - 1),
               "weights, n_tiles, n_chunks, slice_chunks, n_slices, slice_blocks");
+#endif
 #endif
 
 QN_DEVICE uint32_t load_share_word(const qn_chain_args &a, uint32_t index, uint32_t lane)
