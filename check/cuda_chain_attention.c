@@ -34,7 +34,7 @@ struct shape {
     bool interleaved, norms, gated;
     bool given; /* parts that no product has left, with values beyond halves and NaN */
     uint32_t n_splits;
-    size_t rows; /* of the product after it; 0: ROWS */
+    size_t rows; /* of the product after it, where only time counts; 0: ROWS */
 };
 
 struct matrix {
@@ -85,20 +85,26 @@ static qn_gpu_guarded normal_on_gpu(size_t n, float scale)
     return g;
 }
 
+static struct matrix matrix_room(const qn_type_info *type, size_t n_rows, size_t n_cols)
+{
+    struct matrix m = { .how = qn_matmul_gpu_tiles(type), .n_tiles = qn_matmul_gpu_tile_count(n_rows) };
+    size_t bytes;
+    qn_must(qn_matmul_gpu_bytes(&m.how, m.n_tiles, n_cols, &bytes));
+    m.tiles = qn_gpu_new(bytes);
+    return m;
+}
+
 /* Weights that make ordinary numbers of ordinary activations. */
 static struct matrix matrix_new(const qn_type_info *type, size_t n_rows, size_t n_cols)
 {
-    struct matrix m = { .weights = normal(n_rows * n_cols, 1 / sqrtf((float)n_cols)),
-                        .how = qn_matmul_gpu_tiles(type),
-                        .n_tiles = qn_matmul_gpu_tile_count(n_rows) };
-    size_t row_bytes, bytes;
+    struct matrix m = matrix_room(type, n_rows, n_cols);
+    size_t row_bytes;
     if (!qn_row_bytes(type, n_cols, &row_bytes))
         exit(1);
+    m.weights = normal(n_rows * n_cols, 1 / sqrtf((float)n_cols));
     uint8_t *stored = qn_room(n_rows, row_bytes);
     type->encode(m.weights, n_rows * n_cols / type->block_weights, stored);
     type->decode(stored, n_rows * n_cols / type->block_weights, m.weights);
-    qn_must(qn_matmul_gpu_bytes(&m.how, m.n_tiles, n_cols, &bytes));
-    m.tiles = qn_gpu_new(bytes);
     const qn_matmul_area area = { .tiles = m.how, .address = m.tiles.data, .n_tiles = m.n_tiles, .n_cols = n_cols };
     qn_gpu_guarded rows = qn_gpu_from(stored, n_rows * row_bytes);
     qn_matmul_launch l;
@@ -205,8 +211,8 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->query_stride = s->gated ? 2 * s->dim : s->dim;
     p->rows = s->n_heads * p->query_stride + 2 * s->n_kv_heads * s->dim;
     p->out_rows = s->rows ? s->rows : ROWS;
-    p->in = matrix_new(type, p->rows, s->hidden);
-    p->out = matrix_new(type, p->out_rows, values);
+    p->in = s->rows ? matrix_room(type, p->rows, s->hidden) : matrix_new(type, p->rows, s->hidden);
+    p->out = s->rows ? matrix_room(type, p->out_rows, values) : matrix_new(type, p->out_rows, values);
     p->x = normal_on_gpu(s->hidden, 2);
     p->norm = normal_on_gpu(s->hidden, 1);
     p->x_out = qn_gpu_new(s->hidden * sizeof(float));

@@ -414,19 +414,20 @@ QN_DEVICE void attention_leave(attention_shared &shared, attention_sums &sums, c
 
 // ---- The stage ----
 
-// What a block's warps read first of the cache, into the second cache: for when the stage before is still under way.
+// What a block's warps read first of the cache, into the second cache: for when the stage before is still under way. By one
+// thread of each of two warps.
 QN_DEVICE void attention_ahead(const qn_chain_attention &s, uint32_t position)
 {
-    static_assert(2 * ATTENTION_STEP / 128 == QN_CHAIN_THREADS, "a line for each thread");
-    constexpr uint64_t most = 4; // tiles of a group
+    constexpr uint32_t most = 4 * ATTENTION_STEP; // four tiles of each group
+    if (threadIdx.x % QN_WARP || threadIdx.x > QN_WARP)
+        return;
     const attention_range r = attention_range_of(s, position);
-    const uint8_t *lines = threadIdx.x < QN_CHAIN_THREADS / 2 ? s.cache.keys + r.kv_head * s.cache.key_head
-                                                              : s.cache.values + r.kv_head * s.cache.value_head;
-    const uint64_t tile_bytes = ATTENTION_KEYS * 2 * s.head_dim, begin = r.first * tile_bytes;
-    const uint64_t end = min(r.last * tile_bytes, begin + most * ATTENTION_STEP);
-#pragma unroll 1
-    for (uint64_t at = begin + threadIdx.x % (QN_CHAIN_THREADS / 2) * 128; at < end; at += ATTENTION_STEP)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(lines + at));
+    const uint32_t tile_bytes = ATTENTION_KEYS * 2 * s.head_dim, bytes = min((r.last - r.first) * tile_bytes, most);
+    if (bytes)
+        prefetch_bytes(
+            (threadIdx.x ? s.cache.values + r.kv_head * s.cache.value_head : s.cache.keys + r.kv_head * s.cache.key_head) +
+                (uint64_t)r.first * tile_bytes,
+            bytes);
 }
 
 QN_DEVICE void attention_stage(const qn_chain_attention &s, uint32_t position, uint8_t *scratch)
