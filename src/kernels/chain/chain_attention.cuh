@@ -65,11 +65,12 @@ QN_DEVICE uint32_t attention_log_slices(uint32_t head_dim)
     return head_dim >> (ATTENTION_LOG_SLICE + 1); // 64, 128, 256: 0, 1, 2
 }
 
-// Tiles of a split, where positions up to `position` are shared out: as many as there are groups of warps, or more.
+// Tiles of a split, where positions up to `position` are shared out. With few of them a quarter of the warps have any: adding
+// up what warps have costs as much as another split.
 QN_DEVICE uint32_t attention_share(uint32_t position, uint32_t head_dim, uint32_t n_splits)
 {
     const uint32_t tiles = position / ATTENTION_KEYS + n_splits, log_splits = 31 - __clz(n_splits);
-    return max(tiles >> log_splits, (uint32_t)ATTENTION_WARPS >> attention_log_slices(head_dim));
+    return max(tiles >> log_splits, (uint32_t)ATTENTION_WARPS / 4 >> attention_log_slices(head_dim));
 }
 
 struct attention_range {
