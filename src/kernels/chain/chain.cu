@@ -244,9 +244,8 @@ QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, bool keep,
     const uint32_t make = s.make;
     const bool there = c < s.n_cols;
     const float squares = parts_squares(s.from);
-    parts_ahead_4 ahead;
     if (make == QN_CHAIN_SWIGLU) {
-        parts_ahead_4 ahead2;
+        parts_ahead_4<6> ahead, ahead2;
         ask_for_parts_4(ahead, s.from, s.row + c, 0, there);
         ask_for_parts_4(ahead2, s.from, s.row2 + c, 0, there);
         const float factor = parts_factor(s.from, squares);
@@ -258,6 +257,7 @@ QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, bool keep,
     if (make == QN_CHAIN_PLAIN)
         return x;
     const float4 weight = load_fresh_4_if(s.weight + c, there);
+    parts_ahead_4<12> ahead;
     ask_for_parts_4(ahead, s.from, c, 0, there);
     const float factor = parts_factor(s.from, squares);
     x = add_4(x, scale_4(sum_parts_4(ahead, s.from, c, there), factor));
@@ -369,14 +369,15 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
 
 // ---- Products ----
 
-// All tiles of a step, also those that it has no weights for, whose sums are not kept.
+// Two tiles at a time, the last one also where it is missing: its sums are not kept.
 QN_DEVICE void product_step(float *to, uint32_t step, uint32_t count, const plane_acts &x, uint32_t lane)
 {
     const uint32_t codes = step + 16 * lane, scales = step + GROUP * CODE_BYTES + lane / 4 * 4;
     float sums[GROUP][2] = {};
 #pragma unroll
     for (int m = 0; m < GROUP; m += 2)
-        plane_product<2>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
+        if (m < count)
+            plane_product<2>(sums + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
     put_row_sums<GROUP>(to, sums, count, lane);
 }
 

@@ -82,43 +82,40 @@ QN_DEVICE float parts_factor(const qn_chain_parts &p)
     return parts_factor(p, parts_squares(p));
 }
 
-// Numbers i to i+3 of parts (i a multiple of 4), not yet times the factor, in two steps as well: what is asked for, and the
-// sum.
-struct parts_ahead_4 {
-    float4 v[QN_CHAIN_PARTS_AHEAD];
+// Numbers i to i+3 of parts (i a multiple of 4), not yet times the factor, in two steps as well: what is asked for, `count` of
+// them, and the sum.
+template <int count> struct parts_ahead_4 {
+    float4 v[count];
 };
 
-QN_DEVICE void ask_for_parts_4(parts_ahead_4 &ahead, const qn_chain_parts &p, uint32_t i, uint32_t first, bool wanted)
+template <int count>
+QN_DEVICE void ask_for_parts_4(parts_ahead_4<count> &ahead, const qn_chain_parts &p, uint32_t i, uint32_t first, bool wanted)
 {
     const uint32_t n = wanted ? p.n_parts : 0, stride = p.stride;
     const float *part = p.data + (uint64_t)first * stride + i;
 #pragma unroll
-    for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++, part += stride)
+    for (uint32_t k = 0; k < count; k++, part += stride)
         ahead.v[k] = load_fresh_4_if(part, first + k < n);
 }
 
-QN_DEVICE float4 add_parts_4(float4 sum, const parts_ahead_4 &ahead)
+template <int count> QN_DEVICE float4 sum_parts_4(parts_ahead_4<count> &ahead, const qn_chain_parts &p, uint32_t i, bool wanted)
 {
-#pragma unroll
-    for (uint32_t k = 0; k < QN_CHAIN_PARTS_AHEAD; k++)
-        sum = add_4(sum, ahead.v[k]);
-    return sum;
-}
-
-QN_DEVICE float4 sum_parts_4(parts_ahead_4 &ahead, const qn_chain_parts &p, uint32_t i, bool wanted)
-{
-    float4 sum = add_parts_4(float4{}, ahead);
+    float4 sum = {};
 #pragma unroll 1
-    for (uint32_t first = QN_CHAIN_PARTS_AHEAD; first < p.n_parts; first += QN_CHAIN_PARTS_AHEAD) {
+    for (uint32_t first = 0;;) {
+#pragma unroll
+        for (uint32_t k = 0; k < count; k++)
+            sum = add_4(sum, ahead.v[k]);
+        first += count;
+        if (first >= p.n_parts)
+            return sum;
         ask_for_parts_4(ahead, p, i, first, wanted);
-        sum = add_parts_4(sum, ahead);
     }
-    return sum;
 }
 
 QN_DEVICE float4 parts_sum_4(const qn_chain_parts &p, uint32_t i)
 {
-    parts_ahead_4 ahead;
+    parts_ahead_4<QN_CHAIN_PARTS_AHEAD> ahead;
     ask_for_parts_4(ahead, p, i, 0, true);
     return sum_parts_4(ahead, p, i, true);
 }
