@@ -11,7 +11,9 @@
 
 enum {
     WARPS = QN_CHAIN_THREADS / QN_WARP,
-    KNOWING_WARP = 1,    /* which works out shares */
+    KNOWING_WARP = 1,         /* which works out shares */
+    MEETING_WARP = WARPS - 1, /* which has no weights: what it says to other blocks would wait for them */
+    WEIGHT_WARPS = WARPS - 1,
     FAR = 16,            /* stages ahead whose words are brought into the second cache */
     WINDOW = 8,          /* products whose shares are known ahead */
     GROUP = 4 / QN_BITS, /* tiles of a step */
@@ -179,10 +181,12 @@ QN_DEVICE void work_out_share(product_share &share, uint32_t word, uint32_t lane
         share.part = part;
         share.next_product = w[NEXT_LANE];
     }
-    if (lane < WARPS) {
-        const uint32_t all = chunks * tiles, from = all * lane / WARPS, to = all * (lane + 1) / WARPS;
+    if (lane < WEIGHT_WARPS) {
+        const uint32_t all = chunks * tiles, from = all * lane / WEIGHT_WARPS, to = all * (lane + 1) / WEIGHT_WARPS;
         share.warps[lane] = { tiles ? from / tiles : 0, tiles ? from % tiles : 0, to - from };
     }
+    if (lane == MEETING_WARP)
+        share.warps[lane] = { 0, 0, 0 };
 }
 
 // The products among the first stages. By one warp; `words` is for its use, WINDOW rows of a word a lane.
@@ -490,7 +494,7 @@ QN_DEVICE void leave(uint32_t *meeting, uint32_t n_stages)
 QN_DEVICE void end_stage(const qn_chain_args &a, uint32_t i)
 {
     __syncthreads();
-    if (threadIdx.x == 0 && i + 1 < a.n_stages)
+    if (threadIdx.x == MEETING_WARP * QN_WARP && i + 1 < a.n_stages)
         arrive(a.meeting);
 }
 
@@ -570,10 +574,10 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             break;
         if (stage_at(control, i + 1).kind == QN_CHAIN_ATTENTION)
             attention_ahead(stage_at(control, i + 1).u.attention, control.session.position);
-        const uint32_t word = threadIdx.x - (QN_CHAIN_THREADS - STAGE_WORDS);
+        const uint32_t word = threadIdx.x - 2 * QN_WARP;
         if (word < STAGE_WORDS && i + 2 < a.n_stages) // in the place of the stage before this
             ((uint32_t *)&control.stages[(i + 2) % 3])[word] = ((const uint32_t *)(a.stages + i + 2))[word];
-        if (threadIdx.x == 0)
+        if (threadIdx.x == MEETING_WARP * QN_WARP)
             wait_for_others(a.meeting, (i + 1) * gridDim.x);
         else if (warp == KNOWING_WARP)
             know_next_product(a, control, stage_at(control, i).kind == QN_CHAIN_PRODUCT, lane);
