@@ -236,11 +236,6 @@ QN_DEVICE void know_next_product(const qn_chain_args &a, chain_control &control,
 
 // ---- A product's columns ----
 
-QN_DEVICE float silu(float x)
-{
-    return __fdividef(x, 1.0f + __expf(-x));
-}
-
 // Columns c to c+3 of a product whose columns are made one by one. `keep`: this block writes what is kept of them, and the sum
 // of squares of these four is added to `square`. All that is read is asked for before any of it is used.
 QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, bool keep, float &square)
@@ -560,7 +555,7 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             delta_held held = {};
             delta_stage(control.session, stage_at(control, i).u.delta, scratch, held);
             end_stage(a, i);
-            delta_behind(stage_at(control, i).u.delta, held);
+            delta_behind(stage_at(control, i).u.delta, scratch, held);
         } else {
             if (kind == QN_CHAIN_PRODUCT)
                 product_stage(control, stage_at(control, i).u.product, scratch, stream, control.n_done, warp, lane);

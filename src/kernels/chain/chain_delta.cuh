@@ -25,10 +25,11 @@ struct delta_memory {
     float decay, beta;
 };
 
-// A thread's part of the state, and where it is kept.
+// A thread's part of the old state, where it is kept, and what becomes of it.
 struct delta_held {
     float4 state[DELTA_RUNS];
     float *row;
+    float decay, times; // of the key
 };
 
 #define DELTA_DECAY_WARP (DELTA_CHANNELS / QN_WARP)
@@ -93,12 +94,7 @@ QN_DEVICE uint32_t delta_place_in_ring(uint32_t position, uint32_t taps)
     return taps & (taps - 1) ? position % taps : position & (taps - 1);
 }
 
-QN_DEVICE float delta_sigmoid(float x)
-{
-    return __fdividef(1.0f, 1.0f + expf(-x));
-}
-
-// Leaves the new state in `held`. All loads are asked for before the first is waited for.
+// All loads are asked for before the first is waited for. The new state is left to delta_keep.
 QN_DEVICE void delta_unit(const chain_session &session, const qn_chain_delta &s, uint32_t unit, delta_memory &m,
                           delta_held &held)
 {
@@ -122,7 +118,7 @@ QN_DEVICE void delta_unit(const chain_session &session, const qn_chain_delta &s,
 #pragma unroll 1
         for (uint32_t k = QN_CHAIN_PARTS_AHEAD; k < s.qkv.n_parts; k++)
             sum += load_fresh(parts + k * s.qkv.stride);
-        const float x = sum * parts_factor(s.qkv, squares), z = fmaf(weight, x, past), y = z * delta_sigmoid(z);
+        const float x = sum * parts_factor(s.qkv, squares), y = silu(fmaf(weight, x, past));
         m.inputs[i] = y;
         if (warp < 2 * DELTA_HEAD / QN_WARP) {
             const float square = qn_warp_sum(y * y);
@@ -136,13 +132,13 @@ QN_DEVICE void delta_unit(const chain_session &session, const qn_chain_delta &s,
         const float bias = s.bias[head], factor = s.factor[head], alpha = delta_gate(s.alpha, s.alpha_row + head);
         m.decay = expf(fminf(qn_delta_decay(alpha, bias, factor), 0.0f));
     } else if (warp == DELTA_BETA_WARP) {
-        m.beta = delta_sigmoid(delta_gate(s.beta, s.beta_row + head));
+        m.beta = sigmoid(delta_gate(s.beta, s.beta_row + head));
     }
     __syncthreads();
     const float *q = m.inputs, *k = q + DELTA_HEAD, *v = k + DELTA_HEAD;
     const float4 qq = *(const float4 *)m.squares, kk = *(const float4 *)(m.squares + DELTA_HEAD / QN_WARP);
     const float q_norm = rsqrtf(qq.x + qq.y + (qq.z + qq.w) + 1e-6f), k_norm = rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f);
-    const float decay = m.decay;
+    const float decay = held.decay = m.decay;
     float recalled, read, kq = 0;
     qn_delta_dots<DELTA_LANES, DELTA_RUNS>(held.state, q, k, recalled, read);
 #pragma unroll
@@ -156,11 +152,13 @@ QN_DEVICE void delta_unit(const chain_session &session, const qn_chain_delta &s,
     const float corrected = m.beta * (v[value] - recalled);
     if (i % DELTA_LANES == 0)
         s.out[unit * DELTA_VALUES + value] = fmaf(corrected, kq, read) * s.scale;
-    qn_delta_update<DELTA_LANES, DELTA_RUNS>(held.state, k, decay, corrected * k_norm);
+    held.times = corrected * k_norm;
 }
 
-QN_DEVICE void delta_keep(const delta_held &held)
+// The new state into its place. Reads the unit's key, still in the stage's shared memory.
+QN_DEVICE void delta_keep(const delta_memory &m, delta_held &held)
 {
+    qn_delta_update<DELTA_LANES, DELTA_RUNS>(held.state, m.inputs + DELTA_HEAD, held.decay, held.times);
     qn_delta_store_row<DELTA_LANES, DELTA_RUNS>(held.row, held.state);
 }
 
@@ -170,18 +168,19 @@ QN_DEVICE void delta_stage(const chain_session &session, const qn_chain_delta &s
     delta_memory &m = *(delta_memory *)scratch;
     for (uint32_t unit = blockIdx.x; unit < 2 * s.v_heads; unit += gridDim.x) {
         if (unit != blockIdx.x) {
-            delta_keep(held);
+            delta_keep(m, held);
             __syncthreads(); // everybody has read the last unit's inputs
         }
         delta_unit(session, s, unit, m, held);
     }
 }
 
-// What no stage of this launch reads is written when the block has said that its results are there.
-QN_DEVICE void delta_behind(const qn_chain_delta &s, const delta_held &held)
+// What no stage of this launch reads is made and written when the block has said that its results are there, before the next
+// stage.
+QN_DEVICE void delta_behind(const qn_chain_delta &s, const uint8_t *scratch, delta_held &held)
 {
     if (blockIdx.x < 2 * s.v_heads)
-        delta_keep(held);
+        delta_keep(*(const delta_memory *)scratch, held);
 }
 
 // ---- Heads normalised and gated ----
@@ -207,12 +206,12 @@ QN_DEVICE float4 gated_columns(const qn_chain_product &s, uint32_t first, uint32
     squares = qn_delta_lanes_sum<16>(qn_delta_dot(x, x, 0) + squares);
     if (s.head > 64)
         squares += __shfl_xor_sync(QN_ALL_LANES, squares, 16);
-    const float factor = 1.0f / sqrtf(squares / s.head + s.eps);
+    const float factor = rsqrtf(__fdividef(squares, (float)s.head) + s.eps);
     z.x *= gate, z.y *= gate, z.z *= gate, z.w *= gate;
-    x.x *= factor * weight.x * (z.x * delta_sigmoid(z.x));
-    x.y *= factor * weight.y * (z.y * delta_sigmoid(z.y));
-    x.z *= factor * weight.z * (z.z * delta_sigmoid(z.z));
-    x.w *= factor * weight.w * (z.w * delta_sigmoid(z.w));
+    x.x *= factor * weight.x * silu(z.x);
+    x.y *= factor * weight.y * silu(z.y);
+    x.z *= factor * weight.z * silu(z.z);
+    x.w *= factor * weight.w * silu(z.w);
     return x;
 }
 
