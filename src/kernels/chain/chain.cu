@@ -446,6 +446,9 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
     }
     float *out = s.out + ((uint64_t)share.slice * s.n_tiles + share.first_tile) * QN_TILE_ROWS;
     __syncthreads();
+    if (m.floats && threadIdx.x >= QN_CHAIN_THREADS - QN_TILE_ROWS)
+        half_rows_finish(s, m.floats + s.slice_chunks * QN_TILE_COLS, share.slice, share.part,
+                         QN_CHAIN_THREADS - 1 - threadIdx.x);
     finish_tiles(out, m.sums, chunks, tiles * QN_TILE_ROWS);
 }
 

@@ -267,20 +267,26 @@ QN_DEVICE float half_high(uint32_t word)
 
 #define HALF_SUMS (QN_CHAIN_THREADS / QN_WARP * QN_TILE_ROWS) // floats that half_rows wants as scratch
 
+// Of a unit's warps the sums, added up.
+QN_DEVICE void half_rows_write(const qn_chain_product &s, const float *sums, uint32_t slice, const half_unit &u, uint32_t row)
+{
+    float v[4] = {};
+#pragma unroll
+    for (uint32_t w = 0; w < QN_CHAIN_THREADS / QN_WARP; w++)
+        v[w % 4] += sums[w * QN_TILE_ROWS + row];
+    s.half_out[((slice * s.slice_chunks + u.chunk) * s.half_tiles + u.tile) * QN_TILE_ROWS + row] = v[0] + v[1] + (v[2] + v[3]);
+}
+
 // By the whole block, after the slice's columns are there: floats, not rotated. weights: what half_rows_ahead brought of the
-// block's first unit, number block_of_slice.
+// block's first unit, number block_of_slice. Leaves the last unit's sums to half_rows_finish.
 QN_DEVICE void half_rows(const qn_chain_product &s, const float *columns, uint32_t slice, uint32_t block_of_slice,
                          uint4 weights, float *sums)
 {
     const uint32_t warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP, g = lane / 4, t = lane % 4;
-    for (uint32_t unit = block_of_slice;; unit += s.slice_blocks) {
+    for (uint32_t unit = block_of_slice;;) {
         const half_unit u = half_unit_of(s, slice, unit);
         if (unit >= u.count)
             break;
-        if (unit != block_of_slice) {
-            weights = half_rows_ahead(s, slice, unit);
-            __syncthreads(); // the last unit's sums have been read
-        }
         // Set 2r+p: run r, columns 4t+p and 4t+p+2 of its first half, of rows g and g+8, then of its second half.
         const float *x = columns + u.chunk * QN_TILE_COLS + warp / 2 * 32 + 4 * t + warp % 2;
         const float x0 = x[0], x1 = x[2], x2 = x[16], x3 = x[18];
@@ -292,15 +298,27 @@ QN_DEVICE void half_rows(const qn_chain_product &s, const float *columns, uint32
             sums[warp * QN_TILE_ROWS + g] = upper;
             sums[warp * QN_TILE_ROWS + g + 8] = lower;
         }
+        unit += s.slice_blocks;
+        if (unit >= u.count)
+            break;
+        weights = half_rows_ahead(s, slice, unit);
         __syncthreads();
-        if (threadIdx.x < QN_TILE_ROWS) {
-            float sum = 0;
-#pragma unroll
-            for (uint32_t w = 0; w < QN_CHAIN_THREADS / QN_WARP; w++)
-                sum += sums[w * QN_TILE_ROWS + threadIdx.x];
-            s.half_out[((slice * s.slice_chunks + u.chunk) * s.half_tiles + u.tile) * QN_TILE_ROWS + threadIdx.x] = sum;
-        }
+        if (threadIdx.x < QN_TILE_ROWS)
+            half_rows_write(s, sums, slice, u, threadIdx.x);
+        __syncthreads();
     }
+}
+
+// After the block has met. By QN_TILE_ROWS threads.
+QN_DEVICE void half_rows_finish(const qn_chain_product &s, const float *sums, uint32_t slice, uint32_t block_of_slice,
+                                uint32_t row)
+{
+    uint32_t unit = block_of_slice;
+    const uint32_t count = half_unit_of(s, slice, unit).count;
+    while (unit + s.slice_blocks < count)
+        unit += s.slice_blocks;
+    if (unit < count)
+        half_rows_write(s, sums, slice, half_unit_of(s, slice, unit), row);
 }
 
 #endif
