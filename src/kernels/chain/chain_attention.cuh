@@ -65,12 +65,11 @@ QN_DEVICE uint32_t attention_log_slices(uint32_t head_dim)
     return head_dim >> (ATTENTION_LOG_SLICE + 1); // 64, 128, 256: 0, 1, 2
 }
 
-// Tiles of a split, where positions up to `position` are shared out. With few of them a quarter of the warps have any: adding
-// up what warps have costs as much as another split.
-QN_DEVICE uint32_t attention_share(uint32_t position, uint32_t head_dim, uint32_t n_splits)
+// Tiles of a split, where positions up to `position` are shared out: few of them to many splits, since adding up what the warps
+// of a block have costs more than another split.
+QN_DEVICE uint32_t attention_share(uint32_t position, uint32_t n_splits)
 {
-    const uint32_t tiles = position / ATTENTION_KEYS + n_splits, log_splits = 31 - __clz(n_splits);
-    return max(tiles >> log_splits, (uint32_t)ATTENTION_WARPS / 4 >> attention_log_slices(head_dim));
+    return (position / ATTENTION_KEYS + n_splits) >> (31 - __clz(n_splits));
 }
 
 struct attention_range {
@@ -80,7 +79,7 @@ struct attention_range {
 QN_DEVICE attention_range attention_range_of(const qn_chain_attention &s, uint32_t position)
 {
     attention_range r;
-    const uint32_t share = attention_share(position, s.head_dim, s.n_splits);
+    const uint32_t share = attention_share(position, s.n_splits);
     r.kv_head = blockIdx.x >> (31 - __clz(s.n_splits));
     r.split = blockIdx.x & (s.n_splits - 1);
     r.n_tiles = position / ATTENTION_KEYS + 1;
@@ -96,14 +95,14 @@ QN_DEVICE float attention_dot(float4 x)
     return x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
 }
 
-// The cosines and sines of four dimensions from d on. They are not waited for here.
+// The cosines and sines of four dimensions from d on, which are two numbers each where pairs are neighbours. Nothing is waited
+// for here.
 QN_DEVICE void attention_load_turn(float4 &cosine, float4 &sine, const qn_chain_attention &s, uint32_t d)
 {
     const uint32_t half = s.n_rot / 2;
     if (s.interleaved) {
-        const float2 c = *(const float2 *)(s.cosines + d / 2), t = *(const float2 *)(s.sines + d / 2);
-        cosine = make_float4(c.x, c.x, c.y, c.y);
-        sine = make_float4(t.x, t.x, t.y, t.y);
+        *(float2 *)&cosine = *(const float2 *)(s.cosines + d / 2);
+        *(float2 *)&sine = *(const float2 *)(s.sines + d / 2);
     } else {
         const uint32_t pair = d < half ? d : d - half;
         cosine = *(const float4 *)(s.cosines + pair);
@@ -163,9 +162,13 @@ QN_DEVICE void attention_heads(attention_shared &shared, const qn_chain_attentio
             continue;
         if (turns) {
             float4 other = make_float4(-x.y, x.x, -x.w, x.z);
-            if (!s.interleaved)
+            if (s.interleaved) {
+                cosine = make_float4(cosine.x, cosine.x, cosine.y, cosine.y);
+                sine = make_float4(sine.x, sine.x, sine.y, sine.y);
+            } else {
                 other = d < half_rot ? scale_4(*(const float4 *)&making.u.rows[row][d + half_rot], -1)
                                      : *(const float4 *)&making.u.rows[row][d - half_rot];
+            }
             x = make_float4(x.x * cosine.x + other.x * sine.x, x.y * cosine.y + other.y * sine.y,
                             x.z * cosine.z + other.z * sine.z, x.w * cosine.w + other.w * sine.w);
         }
@@ -488,34 +491,47 @@ QN_DEVICE void attention_stage(const qn_chain_attention &s, uint32_t position, u
 
 // ---- The product after it ----
 
+// Parts of a head that are on their way at once; the second half only where there are so many.
+#define MERGED_AHEAD 8
+
+QN_DEVICE void merged_load(float4 x[MERGED_AHEAD], const float *partials, uint32_t stride, uint32_t n)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < MERGED_AHEAD / 2; i++)
+        x[i] = load_fresh_4_if(partials + i * stride, i < n);
+    if (n > MERGED_AHEAD / 2) {
+#pragma unroll
+        for (uint32_t i = MERGED_AHEAD / 2; i < MERGED_AHEAD; i++)
+            x[i] = load_fresh_4_if(partials + i * stride, i < n);
+    }
+}
+
 // Columns first + 4 lane to first + 4 lane + 3 of a MERGED product; `first` is a multiple of 128. Parts are added in rising
 // order.
 QN_DEVICE float4 merged_columns(const qn_chain_product &s, uint32_t position, uint32_t first, uint32_t lane)
 {
-    constexpr uint32_t ahead = 8;                                                             // parts on their way at once
     const uint32_t width = min(s.head / 4, (uint32_t)QN_WARP), log_head = 31 - __clz(s.head); // width: lanes of a head
-    const uint32_t share = attention_share(position, s.head, s.n_splits), mine = lane % width;
+    const uint32_t share = attention_share(position, s.n_splits), mine = lane % width;
     const uint32_t n = (uint32_t)__fdividef(position / ATTENTION_KEYS + share + 0.5f, share); // parts that there are
     const uint32_t column = first + 4 * lane;
     const bool has = column < s.n_cols;
     const uint32_t head = has ? column >> log_head : 0, d = column & (s.head - 1);
+    const uint32_t gate_at = s.row + 2 * head * s.head + s.head + d;
     const float *partials = s.x + (uint64_t)head * s.n_splits * s.head + d;
     const float2 *maxima = (const float2 *)s.maxima + head * s.n_splits;
+    // All is asked for before any of it is waited for.
     float2 of[2] = { { ATTENTION_LOWEST, 0 }, { ATTENTION_LOWEST, 0 } };
     if (mine < n)
         of[0] = __ldcg(maxima + mine);
     if (mine + width < n)
         of[1] = __ldcg(maxima + mine + width);
-    float4 x[ahead] = {}, y = {}, gate = {};
-#pragma unroll
-    for (uint32_t i = 0; i < ahead; i++)
-        if (i < n)
-            x[i] = load_fresh_4(partials + i * s.head);
+    float4 x[MERGED_AHEAD] = {}, y = {};
+    merged_load(x, partials, s.head, n);
+    parts_ahead_4 gates = {};
+    float squares = 0;
     if (s.gated) {
-        const float squares = parts_squares(s.from);
-        if (has)
-            gate = parts_sum_4(s.from, s.row + 2 * head * s.head + s.head + d);
-        gate = scale_4(gate, parts_factor(s.from, squares));
+        squares = parts_squares(s.from);
+        ask_for_parts_4(gates, s.from, gate_at, 0, has);
     }
     float m = fmaxf(of[0].x, of[1].x);
 #pragma unroll 1
@@ -526,27 +542,31 @@ QN_DEVICE float4 merged_columns(const qn_chain_product &s, uint32_t position, ui
 #pragma unroll 1
     for (uint32_t distance = width / 2; distance > 0; distance /= 2)
         l += __shfl_xor_sync(QN_ALL_LANES, l, distance);
+    const auto add = [&](uint32_t i, const float4 &part) {
+        const float factor = __shfl_sync(QN_ALL_LANES, i < width ? factors[0] : factors[1], i, width);
+        if (i < n)
+            y = add_4(y, scale_4(part, factor));
+    };
 #pragma unroll 1
-    for (uint32_t i = 0; i < n; i += ahead) {
-        if (i > 0) {
+    for (uint32_t i = 0; i < n; i += MERGED_AHEAD) {
+        if (i > 0)
+            merged_load(x, partials + i * s.head, s.head, n - i);
 #pragma unroll
-            for (uint32_t j = 0; j < ahead; j++)
-                if (i + j < n)
-                    x[j] = load_fresh_4(partials + (i + j) * s.head);
-        }
+        for (uint32_t k = 0; k < MERGED_AHEAD / 2; k++)
+            add(i + k, x[k]);
+        if (n - i > MERGED_AHEAD / 2) {
 #pragma unroll
-        for (uint32_t j = 0; j < ahead; j++) {
-            const float factor = __shfl_sync(QN_ALL_LANES, i + j < width ? factors[0] : factors[1], i + j, width);
-            if (i + j < n)
-                y = add_4(y, scale_4(x[j], factor));
+            for (uint32_t k = MERGED_AHEAD / 2; k < MERGED_AHEAD; k++)
+                add(i + k, x[k]);
         }
     }
     y = scale_4(y, __fdividef(1, l));
     if (s.gated) {
-        y.x = __fdividef(y.x, 1 + __expf(-gate.x));
-        y.y = __fdividef(y.y, 1 + __expf(-gate.y));
-        y.z = __fdividef(y.z, 1 + __expf(-gate.z));
-        y.w = __fdividef(y.w, 1 + __expf(-gate.w));
+        const float4 gate = scale_4(sum_parts_4(gates, s.from, gate_at, has), -parts_factor(s.from, squares));
+        y.x = __fdividef(y.x, 1 + __expf(gate.x));
+        y.y = __fdividef(y.y, 1 + __expf(gate.y));
+        y.z = __fdividef(y.z, 1 + __expf(gate.z));
+        y.w = __fdividef(y.w, 1 + __expf(gate.w));
     }
     return has ? y : float4{};
 }
