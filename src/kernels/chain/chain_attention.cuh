@@ -22,6 +22,7 @@
 #define ATTENTION_WARPS (QN_CHAIN_THREADS / QN_WARP)
 #define ATTENTION_MOST_DIM 256
 #define ATTENTION_LOWEST (-1e30f)
+#define ATTENTION_PARTS 5 // that products of norms mostly leave, or fewer
 #define ATTENTION_LOG2E 1.4426950408889634f
 #define ATTENTION_LARGEST_HALF 65504.0f
 #define ATTENTION_NAN_HALF 0x7e00
@@ -134,13 +135,14 @@ QN_DEVICE void attention_heads(attention_shared &shared, const qn_chain_attentio
                             : is_value ? s.v_row + r.kv_head * s.head_dim
                                        : s.k_row + r.kv_head * s.head_dim;
         float squares = parts_squares(s.qkv);
-        float4 x = {}, weight = { 1, 1, 1, 1 }, cosine = {}, sine = {};
+        float4 weight = { 1, 1, 1, 1 }, cosine = {}, sine = {};
         if (weights)
             weight = *(const float4 *)(weights + d);
         if (turns)
             attention_load_turn(cosine, sine, s, d);
-        if (has)
-            x = parts_sum_4(s.qkv, at + d);
+        parts_ahead_4<ATTENTION_PARTS> parts;
+        ask_for_parts_4(parts, s.qkv, at + d, 0, has);
+        float4 x = sum_parts_4(parts, s.qkv, at + d, has);
         float before = attention_dot(x);
         x = make_float4(x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w);
         float after = attention_dot(x);
@@ -527,7 +529,7 @@ QN_DEVICE float4 merged_columns(const qn_chain_product &s, uint32_t position, ui
         of[1] = __ldcg(maxima + mine + width);
     float4 x[MERGED_AHEAD] = {}, y = {};
     merged_load(x, partials, s.head, n);
-    parts_ahead_4 gates = {};
+    parts_ahead_4<ATTENTION_PARTS> gates = {};
     float squares = 0;
     if (s.gated) {
         squares = parts_squares(s.from);
