@@ -236,6 +236,15 @@ QN_DEVICE void know_next_product(const qn_chain_args &a, chain_control &control,
 
 // ---- A product's columns ----
 
+// Numbers c to c+3 of parts. By whole warps.
+template <int count> QN_DEVICE float4 parts_times_factor(const qn_chain_parts &p, uint32_t c, float squares, bool wanted)
+{
+    parts_ahead_4<count> ahead;
+    ask_for_parts_4(ahead, p, c, 0, wanted);
+    const float factor = parts_factor(p, squares);
+    return scale_4(sum_parts_4(ahead, p, c, wanted), factor);
+}
+
 // Columns c to c+3 of a product whose columns are made one by one. `keep`: this block writes what is kept of them, and the sum
 // of squares of these four is added to `square`. All that is read is asked for before any of it is used.
 QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, bool keep, float &square)
@@ -256,10 +265,9 @@ QN_DEVICE float4 plain_columns(const qn_chain_product &s, uint32_t c, bool keep,
     if (make == QN_CHAIN_PLAIN)
         return x;
     const float4 weight = load_fresh_4_if(s.weight + c, there);
-    parts_ahead_4<12> ahead;
-    ask_for_parts_4(ahead, s.from, c, 0, there);
-    const float factor = parts_factor(s.from, squares);
-    x = add_4(x, scale_4(sum_parts_4(ahead, s.from, c, there), factor));
+    const float4 more = s.from.n_parts <= 6 ? parts_times_factor<6>(s.from, c, squares, there)
+                                            : parts_times_factor<12>(s.from, c, squares, there);
+    x = add_4(x, more);
     if (keep && there)
         *(float4 *)(s.x_out + c) = x;
     square += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
@@ -366,6 +374,47 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
     }
 }
 
+// ---- What stages ahead need ----
+
+// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works. (To ask
+// for it before blocks meet takes registers, for which what goes through local memory costs more.)
+QN_DEVICE void prefetch_stage(const chain_session &session, const qn_chain_stage &stage)
+{
+    if (stage.kind == QN_CHAIN_DELTA)
+        delta_prefetch(session, stage.u.delta);
+    if (stage.kind != QN_CHAIN_PRODUCT || threadIdx.x != QN_CHAIN_THREADS - 1)
+        return;
+    const qn_chain_product &s = stage.u.product;
+    const uint32_t slice = blockIdx.x / s.slice_blocks, first = slice * s.slice_chunks * QN_TILE_COLS;
+    if (slice >= s.n_slices)
+        return;
+    const uint32_t bytes = min(s.slice_chunks * QN_TILE_COLS, s.n_cols - first) * sizeof(float);
+    if (s.make == QN_CHAIN_NORM)
+        prefetch_bytes(s.weight + first, bytes);
+    if (s.rotation && s.signs)
+        prefetch_bytes(s.signs + first, bytes);
+    if (s.half_tiles)
+        half_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
+}
+
+// Its address is worked out where it is needed, and not kept: in stages there is no register for it, and what lies in local
+// memory is a way to the second cache after each meeting.
+QN_DEVICE const qn_chain_stage &stage_at(const chain_control &control, uint32_t i)
+{
+    uint32_t place;
+    asm volatile("mov.u32 %0, %1;" : "=r"(place) : "r"(i % 3));
+    return control.stages[place];
+}
+
+// Where nothing waits for it. Of the words of a stage far ahead the last warp brings the lines.
+QN_DEVICE void prefetch_next(const qn_chain_args &a, const chain_control &control, uint32_t i)
+{
+    if (threadIdx.x == QN_CHAIN_THREADS - 1 && i + FAR < a.n_stages)
+        prefetch_bytes(a.stages + i + FAR, sizeof *a.stages);
+    if (i + 1 < a.n_stages)
+        prefetch_stage(control.session, stage_at(control, i + 1));
+}
+
 // ---- Products ----
 
 // Two tiles at a time, the last one also where it is missing: its sums are not kept.
@@ -380,19 +429,34 @@ QN_DEVICE void product_step(float *to, uint32_t step, uint32_t count, const plan
     put_row_sums<GROUP>(to, sums, count, lane);
 }
 
-// The sums of a block's chunks, [chunks][tiles][16], to where the slice's are.
+QN_DEVICE float4 load_shared_4_if(uint32_t address, bool wanted)
+{
+    float4 x = {};
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %5, 0;\n"
+                 "@wanted ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 "}\n"
+                 : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w)
+                 : "r"(address), "r"((uint32_t)wanted)
+                 : "memory");
+    return x;
+}
+
+// The sums of a block's chunks, [chunks][n], to where the slice's are: n of them, a multiple of 16.
 QN_DEVICE void finish_tiles(float *out, const float *sums, uint32_t chunks, uint32_t n)
 {
     enum { AHEAD = 8 };
 #pragma unroll 1
     for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * QN_CHAIN_THREADS) {
+        uint32_t from = qn_shared_address(sums + i);
         float4 sum = {};
 #pragma unroll 1
         for (uint32_t first = 0; first < chunks; first += AHEAD) {
             float4 v[AHEAD];
 #pragma unroll
-            for (uint32_t c = 0; c < AHEAD; c++)
-                v[c] = first + c < chunks ? *(const float4 *)(sums + (first + c) * n + i) : float4{};
+            for (uint32_t c = 0; c < AHEAD; c++, from += 4 * n)
+                v[c] = load_shared_4_if(from, first + c < chunks);
 #pragma unroll
             for (uint32_t c = 0; c < AHEAD; c++)
                 sum = add_4(sum, v[c]);
@@ -401,9 +465,9 @@ QN_DEVICE void finish_tiles(float *out, const float *sums, uint32_t chunks, uint
     }
 }
 
-// The slice's chunks in the shared memory of a block, and their sums, [chunks][tiles][16].
-QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, uint8_t *scratch, weight_stream &stream,
-                             uint32_t number, uint32_t warp, uint32_t lane)
+// Stage i: the slice's chunks in the shared memory of a block, and their sums, [chunks][tiles][16].
+QN_DEVICE void product_stage(const qn_chain_args &a, uint32_t i, chain_control &control, const qn_chain_product &s,
+                             uint8_t *scratch, weight_stream &stream, uint32_t number, uint32_t warp, uint32_t lane)
 {
     const product_share &share = control.window[number % WINDOW];
     const uint32_t chunks = share.chunks, tiles = share.tiles;
@@ -419,6 +483,7 @@ QN_DEVICE void product_stage(chain_control &control, const qn_chain_product &s, 
         halves = half_rows_ahead(s, share.slice, share.part);
     make_columns(control, s, m, share.slice * s.slice_chunks * QN_TILE_COLS, chunks * QN_TILE_COLS, keep, warp, lane);
     __syncthreads();
+    prefetch_next(a, control, i);
     if (keep && warp == WARPS - 1) {
         const float square = qn_warp_sum(lane < WARPS ? control.squares[lane] : 0);
         if (lane == 0)
@@ -496,36 +561,6 @@ QN_DEVICE void end_stage(const qn_chain_args &a, uint32_t i)
         arrive(a.meeting);
 }
 
-// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works. (To ask
-// for it before blocks meet takes registers, for which what goes through local memory costs more.)
-QN_DEVICE void prefetch_stage(const chain_session &session, const qn_chain_stage &stage)
-{
-    if (stage.kind == QN_CHAIN_DELTA)
-        delta_prefetch(session, stage.u.delta);
-    if (stage.kind != QN_CHAIN_PRODUCT || threadIdx.x != QN_CHAIN_THREADS - 1)
-        return;
-    const qn_chain_product &s = stage.u.product;
-    const uint32_t slice = blockIdx.x / s.slice_blocks, first = slice * s.slice_chunks * QN_TILE_COLS;
-    if (slice >= s.n_slices)
-        return;
-    const uint32_t bytes = min(s.slice_chunks * QN_TILE_COLS, s.n_cols - first) * sizeof(float);
-    if (s.make == QN_CHAIN_NORM)
-        prefetch_bytes(s.weight + first, bytes);
-    if (s.rotation && s.signs)
-        prefetch_bytes(s.signs + first, bytes);
-    if (s.half_tiles)
-        half_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
-}
-
-// Its address is worked out where it is needed, and not kept: in stages there is no register for it, and what lies in local
-// memory is a way to the second cache after each meeting.
-QN_DEVICE const qn_chain_stage &stage_at(const chain_control &control, uint32_t i)
-{
-    uint32_t place;
-    asm volatile("mov.u32 %0, %1;" : "=r"(place) : "r"(i % 3));
-    return control.stages[place];
-}
-
 extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const __grid_constant__ qn_chain_args a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
@@ -549,11 +584,9 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
     __syncthreads();
 
     for (uint32_t i = 0; i < a.n_stages; i++) {
-        if (64 * threadIdx.x < sizeof *a.stages && i + FAR < a.n_stages)
-            prefetch_line((const uint8_t *)(a.stages + i + FAR) + 64 * threadIdx.x);
-        if (i + 1 < a.n_stages)
-            prefetch_stage(control.session, stage_at(control, i + 1));
         const uint32_t kind = stage_at(control, i).kind;
+        if (kind != QN_CHAIN_PRODUCT) // a product has a better moment for it
+            prefetch_next(a, control, i);
         if (kind == QN_CHAIN_DELTA) {
             delta_held held = {};
             delta_stage(control.session, stage_at(control, i).u.delta, scratch, held);
@@ -561,7 +594,7 @@ extern "C" __global__ void __launch_bounds__(QN_CHAIN_THREADS, 1) qn_chain(const
             delta_behind(stage_at(control, i).u.delta, scratch, held);
         } else {
             if (kind == QN_CHAIN_PRODUCT)
-                product_stage(control, stage_at(control, i).u.product, scratch, stream, control.n_done, warp, lane);
+                product_stage(a, i, control, stage_at(control, i).u.product, scratch, stream, control.n_done, warp, lane);
             else if (kind == QN_CHAIN_ATTENTION)
                 attention_stage(stage_at(control, i).u.attention, control.session.position, scratch);
             else if (kind == QN_CHAIN_STORE)
