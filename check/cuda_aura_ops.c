@@ -505,6 +505,8 @@ static void check_flash(struct problem *p)
 
 static void check_shape(const struct shape *s)
 {
+    if (!qn_case_chosen())
+        return;
     struct problem p;
     qn_random_seed(s->dim * 1000 + s->key_bits * 100 + s->value_bits * 10 + s->n_keys + s->block);
     qn_case_begin("aura-ops", "cuda",

@@ -185,6 +185,8 @@ static void check_choices(size_t n, size_t n_draws, struct counts *counts)
     struct gpu_choice gpu = choice_new(n);
     for (int shape = 0; shape < N_SHAPES; shape++)
         for (size_t f = 0; f < N_FILTERS; f++) {
+            if (!qn_case_chosen())
+                continue;
             int32_t recent[MOST_RECENT];
             qn_sample_choice choice = filters[f].choice;
             qn_case_begin("sample", "cuda", "%zu logits, %s, %s", n, shape_names[shape], filters[f].name);
@@ -205,6 +207,8 @@ static void check_choices(size_t n, size_t n_draws, struct counts *counts)
 
 static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_cols, size_t block, size_t first_tile)
 {
+    if (!qn_case_chosen())
+        return;
     enum { TOKENS = 3 };
     qn_problem p;
     qn_hadamard_kernels hadamard;
