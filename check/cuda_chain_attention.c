@@ -1,7 +1,6 @@
 /* Attention layers in a chain on the GPU: from the norm to the output's product, at positions at the edges of tiles and splits,
- * each over a cache that has NaN from the position on. Queries, keys and sums are held to float64 on the parts that the first
- * product has left; the last product to float64 on codes by the CPU's rule of what attention has left. And the time that
- * attention takes in a chain. */
+ * each over a cache that has NaN from the position on. Keys, values and sums are held to float64 on the parts that the first
+ * product has left, the last product to float64 on what attention has left. And the time that attention takes in a chain. */
 #include "check/cuda.h"
 
 #include "base/half.h"

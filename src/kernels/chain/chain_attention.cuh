@@ -18,7 +18,6 @@
 #define ATTENTION_COLUMNS QN_CHAIN_MOST_GROUP
 #define ATTENTION_LOG_SLICE 6 // dimensions of a warp
 #define ATTENTION_SLICE (1 << ATTENTION_LOG_SLICE)
-#define ATTENTION_LOG_WARPS 4
 #define ATTENTION_WARPS (QN_CHAIN_THREADS / QN_WARP)
 #define ATTENTION_MOST_DIM 256
 #define ATTENTION_LOWEST (-1e30f)
@@ -28,8 +27,6 @@
 #define ATTENTION_NAN_HALF 0x7e00
 // Bytes from a group's tile to its next: as many tiles as there are groups further on, whatever the size of heads.
 #define ATTENTION_STEP (ATTENTION_WARPS * ATTENTION_KEYS * ATTENTION_SLICE * 2)
-
-static_assert(1 << ATTENTION_LOG_WARPS == ATTENTION_WARPS, "as many warps");
 
 QN_DEVICE float attention_exp_2(float x)
 {
@@ -123,7 +120,7 @@ QN_DEVICE void attention_heads(attention_shared &shared, const qn_chain_attentio
                                uint32_t position, uint32_t first_head, uint32_t n, bool own)
 {
     attention_making &making = shared.u.making;
-    const uint32_t lane = threadIdx.x % QN_WARP, log_quads = 4 + attention_log_slices(s.head_dim);
+    const uint32_t log_quads = 4 + attention_log_slices(s.head_dim);
     const uint32_t n_own = own ? 2 : 0, count = (n + n_own) << log_quads, half_rot = s.n_rot / 2;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i - threadIdx.x < count; i += QN_CHAIN_THREADS) {
