@@ -219,7 +219,6 @@ static void set_up(struct fixture *x, const char *golden, const struct shape *sh
         x->hparams.n_layers = (uint32_t)shape->n_layers;
         x->hparams.head_dim = (uint32_t)shape->head_dim;
     }
-    unsetenv("QN_CUDA");
     must(qn_cpu_features(&cpu));
     qn_kernels_init(&x->kernels, cpu);
     must(qn_team_create(1, &x->team));
@@ -679,6 +678,11 @@ static void other_weights_are_launched(void **unused)
     other = hybrid;
     other.type = other.gates = QN_TYPE_Q8_0;
     assert_int_equal(counts_of(&other, 3).chains, 0);
+    setenv("QN_CUDA", "launches", 1);
+    c = counts_of(&hybrid, 0);
+    unsetenv("QN_CUDA");
+    assert_int_equal(c.chains, 0);
+    assert_int_equal(c.launched, 1 + 2 * (10 + 3 * 10));
 }
 
 static void small_models_too(void **unused)
@@ -699,6 +703,7 @@ static void small_models_too(void **unused)
 
 int main(void)
 {
+    unsetenv("QN_CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_models_are_one_chain),
         cmocka_unit_test(chains_end_where_launches_begin),
