@@ -130,9 +130,12 @@ QN_DEVICE void delta_unit(const chain_session &session, const qn_chain_delta &s,
             ring[place * width + channel] = x;
     } else if (warp == DELTA_DECAY_WARP) {
         const float bias = s.bias[head], factor = s.factor[head], alpha = delta_gate(s.alpha, s.alpha_row + head);
-        m.decay = expf(fminf(qn_delta_decay(alpha, bias, factor), 0.0f));
+        if (i % QN_WARP == 0)
+            m.decay = expf(fminf(qn_delta_decay(alpha, bias, factor), 0.0f));
     } else if (warp == DELTA_BETA_WARP) {
-        m.beta = sigmoid(delta_gate(s.beta, s.beta_row + head));
+        const float beta = sigmoid(delta_gate(s.beta, s.beta_row + head));
+        if (i % QN_WARP == 0)
+            m.beta = beta;
     }
     __syncthreads();
     const float *q = m.inputs, *k = q + DELTA_HEAD, *v = k + DELTA_HEAD;
