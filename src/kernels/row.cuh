@@ -36,6 +36,72 @@ template <int dim> QN_DEVICE void qn_row_hadamard(float x[QN_ROW_VALUES(dim)], i
         x[i] *= norm;
 }
 
+// ---- A row by a team of dim/2 threads: each has the dimensions `thread` and `thread` + dim/2. One warp's worth of values
+// would take it long where nothing else is there to do. All threads of a block come along, `has` saying which belong to a team;
+// a team has room for dim floats in shared memory, which the others are done with. ----
+
+// Normalised Walsh-Hadamard transform; dim is a power of two of at least 64.
+template <int dim> QN_DEVICE void qn_team_hadamard(float x[2], float *shared, int thread, bool has)
+{
+    constexpr int half = dim / 2, warps = half / QN_WARP;
+    const float sum = x[0] + x[1], difference = x[0] - x[1];
+    x[0] = sum;
+    x[1] = difference;
+#pragma unroll
+    for (int distance = 1; distance < QN_WARP; distance *= 2) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float other = __shfl_xor_sync(QN_ALL_LANES, x[i], distance);
+            x[i] = thread & distance ? other - x[i] : x[i] + other;
+        }
+    }
+    if (warps > 1) {
+        const int warp = thread / QN_WARP;
+        if (has) {
+            shared[thread] = x[0];
+            shared[thread + half] = x[1];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; has && i < 2; i++) {
+            x[i] = 0;
+#pragma unroll
+            for (int w = 0; w < warps; w++) {
+                const float other = shared[i * half + w * QN_WARP + thread % QN_WARP];
+                x[i] += __popc(w & warp) & 1 ? -other : other;
+            }
+        }
+        __syncthreads();
+    }
+    const float norm = rsqrtf((float)dim);
+    x[0] *= norm;
+    x[1] *= norm;
+}
+
+// y = sum over j of matrix[j] * x_j, in rising order.
+template <int dim> QN_DEVICE void qn_team_product(float x[2], const float *matrix, float *shared, int thread, bool has)
+{
+    constexpr int half = dim / 2;
+    if (has) {
+        shared[thread] = x[0];
+        shared[thread + half] = x[1];
+    }
+    __syncthreads();
+    if (has) {
+        float y[2] = { 0, 0 };
+#pragma unroll 16
+        for (int j = 0; j < dim; j++) {
+            y[0] = fmaf(shared[j], matrix[j * dim + thread], y[0]);
+            y[1] = fmaf(shared[j], matrix[j * dim + thread + half], y[1]);
+        }
+        x[0] = y[0];
+        x[1] = y[1];
+    }
+    __syncthreads();
+}
+
+// ---- A row by a warp ----
+
 // y = sum over j of matrix[j] * x_j, in rising order.
 template <int dim> QN_DEVICE void qn_row_product(float x[QN_ROW_VALUES(dim)], const float *matrix, int lane)
 {

@@ -3,7 +3,7 @@
 
 /* The least that a block takes of a row's keys, in tiles for each of its warps; and what it costs a block of warps to share one
  * block of keys, in tiles. */
-enum { LEAST_TILES = 1, TEAM_TILES = 3, STATIC_BYTES = 16384, MAX_HEADS = 65535 };
+enum { LEAST_TILES = 1, TEAM_TILES = 3, MAX_HEADS = 65535 };
 
 #define OF_SIZE(dim) "-DQN_HEAD_DIM=" #dim
 #define OF_BITS(dim, bits) "-DQN_HEAD_DIM=" #dim " -DQN_BITS=" #bits
@@ -69,6 +69,12 @@ static size_t flash_bytes(const qn_aura_gpu *gpu)
                         QN_ATTENTION_COLUMNS * gpu->head_dim);
 }
 
+/* And what is not dynamic: queries as halves, and little more. */
+static size_t most_bytes(const qn_aura_gpu *gpu)
+{
+    return flash_bytes(gpu) + QN_ATTENTION_COLUMNS * gpu->head_dim * sizeof(uint16_t) + 2048;
+}
+
 qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
 {
     if (!size_of(gpu->head_dim))
@@ -79,9 +85,9 @@ qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
     if (gpu->n_kv_heads == 0 || gpu->n_heads == 0 || gpu->n_heads % gpu->n_kv_heads || gpu->n_heads > MAX_HEADS)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: %zu query heads over %zu key-value heads", gpu->n_heads,
                        gpu->n_kv_heads);
-    if (flash_bytes(gpu) + STATIC_BYTES > gpu->max_shared_bytes)
+    if (most_bytes(gpu) > gpu->max_shared_bytes)
         return qn_fail(QN_ERR_UNSUPPORTED, "AURA on the GPU: heads of %zu take %zu bytes of shared memory, the device has %u",
-                       gpu->head_dim, flash_bytes(gpu) + STATIC_BYTES, gpu->max_shared_bytes);
+                       gpu->head_dim, most_bytes(gpu), gpu->max_shared_bytes);
     return QN_OK;
 }
 

@@ -18,7 +18,8 @@
 
 /* Dimensions of a column whose sums over the warps of a block are made at once, 16 times this, and the floats of shared memory
  * that a warp's take: with room to have them next to tables that are in use. */
-#define QN_AURA_SUM_TILES(warps, far_tables) (((warps) <= 12 ? 4 : 2) * ((far_tables) ? 2 : 1))
+#define QN_AURA_SUM_TILES(warps, far_tables)                                                                                   \
+    ((warps) <= ((far_tables) ? 12 : 8) ? ((far_tables) ? 8 : 4) : (far_tables) ? 4 : 2)
 #define QN_AURA_SUM_STRIDE(warps, far_tables) (8 * (2 * QN_AURA_SUM_TILES(warps, far_tables) + 1) + 4)
 
 /* The cache of one layer: qn_aura_cache. Sessions' strides are not read; heads begin at multiples of 16 bytes. */

@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
     for (; b < a.n_blocks; b += n_teams) {
         running state;
         float sums[DIM / 16][4];
-        attend<QN_KEY_BITS, QN_VALUE_BITS, true>(state, sums, words, c, s, from, rows_of(b), p, table);
+        attend<QN_KEY_BITS, QN_VALUE_BITS, true, false>(state, sums, words, c, s, from, rows_of(b), p, table);
         float2 m_and_l[2];
         close(m_and_l, state);
         const float unit = state.value_unit / a.cache.value_codec.gain;
@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
         words.load_keys(from, p, rows.tile);
         words.load_values(from, p, rows.tile);
     }
-    attend<QN_KEY_BITS, QN_VALUE_BITS, true>(state, sums, words, c, s, from, rows, p, TABLES(dynamic) + 4 * lane);
+    attend<QN_KEY_BITS, QN_VALUE_BITS, true, false>(state, sums, words, c, s, from, rows, p, TABLES(dynamic) + 4 * lane);
     float2 m_and_l[2];
     close(m_and_l, state);
     put_maxima(s, m_and_l, p);

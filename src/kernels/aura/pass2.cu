@@ -40,6 +40,30 @@ QN_DEVICE void multiply_row(float *x, float (*parts)[DIM], const float *matrix)
     __syncthreads();
 }
 
+QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
+{
+    return (DIM & (DIM - 1)) == 0 && r.signs;
+}
+
+// The row in shared memory by a Walsh-Hadamard transform, after signs or before them.
+QN_DEVICE void turn_row(float *x, const qn_aura_gpu_rotation &r, bool signs_first)
+{
+    constexpr int half = DIM / 2;
+    const bool has = threadIdx.x < half;
+    float y[2] = { 0, 0 }, signs[2] = { 1, 1 };
+#pragma unroll
+    for (int i = 0; has && i < 2; i++) {
+        signs[i] = r.signs[threadIdx.x + i * half];
+        y[i] = x[threadIdx.x + i * half] * (signs_first ? signs[i] : 1);
+    }
+    __syncthreads();
+    qn_team_hadamard<(DIM & (DIM - 1)) == 0 ? DIM : 64>(y, x, threadIdx.x, has);
+#pragma unroll
+    for (int i = 0; has && i < 2; i++)
+        x[threadIdx.x + i * half] = y[i] * (signs_first ? 1 : signs[i]);
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __grid_constant__ qn_aura_rotate_args a)
 {
     __shared__ __align__(16) float parts[GROUPS][DIM];
@@ -50,19 +74,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __gri
     for (int d = threadIdx.x; d < DIM; d += THREADS)
         x[d] = read_value(a.rows, row * DIM + d, a.dtype);
     __syncthreads();
-    if ((DIM & (DIM - 1)) == 0 && a.rotation.signs) {
-        if (threadIdx.x >= QN_WARP)
-            return;
-        float y[QN_ROW_VALUES(DIM)];
-#pragma unroll
-        for (int i = 0; i < QN_ROW_VALUES(DIM); i++)
-            y[i] = x[i * QN_WARP + threadIdx.x];
-        qn_row_signs<DIM>(y, a.rotation.signs, threadIdx.x);
-        qn_row_hadamard<DIM>(y, threadIdx.x);
-        write_row<DIM>((uint8_t *)a.out, row, DTYPE_F32, y, threadIdx.x);
-        return;
-    }
-    if (a.rotation.forward)
+    if (has_signs(a.rotation))
+        turn_row(x, a.rotation, true);
+    else if (a.rotation.forward)
         multiply_row(x, parts, a.rotation.forward);
     for (int d = threadIdx.x; d < DIM; d += THREADS)
         a.out[row * DIM + d] = x[d];
@@ -128,19 +142,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
         x[d] = y * norm;
     }
     __syncthreads();
-    if ((DIM & (DIM - 1)) == 0 && a.rotation.signs) {
-        if (threadIdx.x >= QN_WARP)
-            return;
-        float y[QN_ROW_VALUES(DIM)];
-#pragma unroll
-        for (int i = 0; i < QN_ROW_VALUES(DIM); i++)
-            y[i] = x[i * QN_WARP + lane];
-        qn_row_hadamard<DIM>(y, lane);
-        qn_row_signs<DIM>(y, a.rotation.signs, lane);
-        write_row<DIM>(a.out, query, a.dtype, y, lane);
-        return;
-    }
-    if (a.rotation.back)
+    if (has_signs(a.rotation))
+        turn_row(x, a.rotation, false);
+    else if (a.rotation.back)
         multiply_row(x, parts, a.rotation.back);
     for (int d = threadIdx.x; d < DIM; d += THREADS)
         write_value(a.out, (uint64_t)query * DIM + d, a.dtype, x[d]);

@@ -1,0 +1,140 @@
+/* Launches of attention over AURA codes on the GPU: how queries and keys are shared out, shared memory for devices that have
+ * more of it or less, and what is refused, with its reason. What kernels compute is quern-check's, on a device. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/aura/aura_attention_cuda.h"
+
+#include <string.h>
+
+static qn_aura_gpu device(size_t head_dim)
+{
+    return (qn_aura_gpu){ .head_dim = head_dim,
+                          .n_heads = 24,
+                          .n_kv_heads = 4,
+                          .key_bits = 4,
+                          .value_bits = 4,
+                          .n_sms = 132,
+                          .max_shared_bytes = 227 << 10 };
+}
+
+static void refused(qn_status status, qn_status expected, const char *reason)
+{
+    assert_int_equal(status, expected);
+    if (!strstr(qn_error_text(), reason))
+        fail_msg("\"%s\" says nothing of \"%s\"", qn_error_text(), reason);
+}
+
+static void expect_grid(const qn_launch *launch, uint32_t x, uint32_t y, uint32_t threads)
+{
+    assert_int_equal(launch->grid[0], x);
+    assert_int_equal(launch->grid[1], y);
+    assert_int_equal(launch->grid[2], 1);
+    assert_int_equal(launch->block[0], threads);
+}
+
+static void sharing(void **unused)
+{
+    (void)unused;
+    const qn_aura_gpu gpu = device(256);
+    qn_launch launch;
+    uint32_t team;
+    assert_int_equal(qn_aura_gpu_check(&gpu), QN_OK);
+
+    /* Six query heads of each of four are a tile; 33 parts of them fill 132 SMs. */
+    assert_int_equal(qn_aura_gpu_parts(&gpu, 1, 32768), 33);
+    assert_int_equal(qn_aura_gpu_score(&gpu, 1, 33, &launch), QN_OK);
+    expect_grid(&launch, 4, 33, 512);
+    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_BITS=4");
+    assert_int_equal(qn_aura_gpu_value(&gpu, 1, 33, &launch), QN_OK);
+    expect_grid(&launch, 4, 33, 384);
+    assert_int_equal(launch.args_bytes, sizeof(qn_aura_value_args));
+    /* Few keys, or queries that fill the device by themselves, are not divided: two tokens are twelve columns, two tiles. */
+    assert_int_equal(qn_aura_gpu_parts(&gpu, 1, 100), 1);
+    assert_int_equal(qn_aura_gpu_parts(&gpu, 1000, 32768), 1);
+    assert_int_equal(qn_aura_gpu_attention(&gpu, 2, &launch), QN_OK);
+    expect_grid(&launch, 8, 1, 256);
+
+    /* Blocks of keys that fill the device are shared by warps, shorter ones are a warp's. */
+    const size_t block = qn_aura_gpu_flash_block(&gpu, 1, 32768);
+    assert_int_equal(block, 1008); /* 993 keys, in whole tiles */
+    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, block, &team, &launch), QN_OK);
+    assert_int_equal(team, 8);
+    expect_grid(&launch, 4, 33, 256);
+    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_KEY_BITS=4 -DQN_VALUE_BITS=4");
+    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, 64, &team, &launch), QN_OK);
+    assert_int_equal(team, 1);
+    expect_grid(&launch, 4, 33, 256);
+    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 10, 100000, &team, &launch), QN_OK);
+    expect_grid(&launch, 4, 1, 256);
+
+    assert_int_equal(qn_aura_gpu_flash_pass2(256, 24, &launch), QN_OK);
+    expect_grid(&launch, 24, 1, QN_AURA_PASS2_THREADS);
+    assert_int_equal(qn_aura_gpu_rotate(80, 5, &launch), QN_OK);
+    expect_grid(&launch, 5, 1, QN_AURA_ROTATE_THREADS);
+    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=80");
+}
+
+/* What is checked fits, on devices whose blocks may have 227, 163 and 99 KiB. */
+static void shared_memory(void **unused)
+{
+    (void)unused;
+    static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 };
+    static const unsigned bits[] = { 2, 3, 4, 6, 8 };
+    static const uint32_t kib[] = { 227, 163, 99 };
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
+        for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
+            for (size_t k = 0; k < sizeof kib / sizeof *kib; k++) {
+                qn_aura_gpu gpu = device(dims[d]);
+                qn_launch launch[4];
+                uint32_t team;
+                gpu.key_bits = gpu.value_bits = bits[b];
+                gpu.max_shared_bytes = kib[k] << 10;
+                const qn_status status = qn_aura_gpu_check(&gpu);
+                if (kib[k] == 99 && status) { /* large tables and the largest heads do not go together there */
+                    refused(status, QN_ERR_UNSUPPORTED, "shared memory");
+                    assert_true(dims[d] == 512 && (bits[b] == 4 || bits[b] == 8));
+                    continue;
+                }
+                assert_int_equal(status, QN_OK);
+                assert_int_equal(qn_aura_gpu_score(&gpu, 1, 3, &launch[0]), QN_OK);
+                assert_int_equal(qn_aura_gpu_value(&gpu, 1, 3, &launch[1]), QN_OK);
+                assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 1000, 64, &team, &launch[2]), QN_OK);
+                assert_int_equal(qn_aura_gpu_attention(&gpu, 1, &launch[3]), QN_OK);
+                for (int i = 0; i < 4; i++)
+                    assert_true(launch[i].shared_bytes < gpu.max_shared_bytes);
+            }
+}
+
+static void refusals(void **unused)
+{
+    (void)unused;
+    qn_aura_gpu gpu = device(100);
+    qn_launch launch;
+    uint32_t team;
+    refused(qn_aura_gpu_check(&gpu), QN_ERR_UNSUPPORTED, "heads of 100");
+    refused(qn_aura_gpu_flash_pass2(100, 1, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
+    refused(qn_aura_gpu_rotate(100, 1, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
+    gpu = device(128);
+    gpu.value_bits = 5;
+    refused(qn_aura_gpu_check(&gpu), QN_ERR_UNSUPPORTED, "values of 5");
+    gpu = device(128);
+    gpu.n_kv_heads = 7;
+    refused(qn_aura_gpu_check(&gpu), QN_ERR_INVALID, "24 query heads over 7");
+    gpu = device(128);
+    refused(qn_aura_gpu_flash_pass1(&gpu, 1, 100, 0, &team, &launch), QN_ERR_INVALID, "blocks of 0");
+    refused(qn_aura_gpu_flash_pass1(&gpu, 1, 0, 64, &team, &launch), QN_ERR_INVALID, "0 keys");
+    refused(qn_aura_gpu_score(&gpu, 0, 1, &launch), QN_ERR_INVALID, "a grid of 0");
+    refused(qn_aura_gpu_flash_pass2(128, 0, &launch), QN_ERR_INVALID, "a grid of 0");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(sharing), cmocka_unit_test(shared_memory),
+                                        cmocka_unit_test(refusals) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
