@@ -6,6 +6,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/aura/aura.h"
 #include "kernels/kernels.h"
+#include "kernels/rope/rope_cuda.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ struct problem {
     uint16_t *half_keys, *half_values; /* [rows][kv heads][1 + N_OPEN][run][dim] */
     float *means, *queries, *sinks, *gates;
     uint32_t *sessions;
-    qn_gpu_guarded gpu[24];
+    qn_gpu_guarded gpu[32];
     size_t n_gpu;
     qn_gpu_guarded out, partials, maxima;
     qn_attention_gpu gpu_shape;
@@ -199,6 +200,7 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     a->n_heads = p->merge_args.n_heads = (uint32_t)s->n_heads;
     a->n_kv_heads = (uint32_t)s->n_kv_heads;
     a->scale = 1 / sqrtf((float)dim);
+    a->settled = s->n_rows == 1 && !s->not_causal;
     p->merge_args.sinks = s->sinks ? on_gpu(p, p->sinks, s->n_heads * sizeof(float)) : 0;
     p->merge_args.gates = s->gates ? on_gpu(p, p->gates, 2 * queries * dim * sizeof(float)) : 0;
     p->merge_args.out = p->out.data;
@@ -474,17 +476,52 @@ static void bench_prompt(const struct shape *s, uint32_t first, size_t n)
 struct timed {
     const struct problem *p;
     qn_attention_decode_args *turns;
+    qn_launch heads; /* ahead of the others, where it has a source */
+    qn_rope_heads_args heads_args;
 };
 
 static void one_turn(void *context, size_t turn)
 {
     const struct timed *t = context;
+    if (t->heads.source)
+        qn_gpu_launch(&t->heads, &t->heads_args);
     qn_gpu_launch(&t->p->decode, &t->turns[turn]);
     qn_gpu_launch(&t->p->merge, &t->p->merge_args);
 }
 
+/* What makes queries, and the newest key and value of a session's cache: with a norm and a quarter of each head turned. */
+static void add_heads(struct timed *t, struct problem *p)
+{
+    const struct shape *s = p->s;
+    const size_t n_rot = s->dim / 4, values = (s->n_heads + 2 * s->n_kv_heads + 3) * s->dim;
+    float *numbers = normal_floats(values, 1);
+    const uint64_t from = on_gpu(p, numbers, values * sizeof(float)), head = s->dim * sizeof(float);
+    qn_rope_heads_args *a = &t->heads_args;
+    free(numbers);
+    *a = (qn_rope_heads_args){ .queries = from,
+                               .keys = from + s->n_heads * head,
+                               .values = from + (s->n_heads + s->n_kv_heads) * head,
+                               .out = p->decode_args.queries,
+                               .query_weight = from + (s->n_heads + 2 * s->n_kv_heads) * head,
+                               .positions = p->decode_args.visible.positions,
+                               .runs = p->decode_args.runs,
+                               .key_rotation = { .signs = on_gpu(p, p->key_codec->signs, head) },
+                               .value_rotation = p->merge_args.rotation,
+                               .n_rows = 1,
+                               .n_heads = (uint32_t)s->n_heads,
+                               .n_kv_heads = (uint32_t)s->n_kv_heads,
+                               .n_rot = (uint32_t)n_rot,
+                               .query_stride = (uint32_t)s->dim,
+                               .eps = 1e-6f };
+    a->key_weight = a->query_weight + head;
+    a->cosines = a->key_weight + head;
+    a->sines = a->cosines + n_rot / 2 * sizeof(float);
+    qn_must(qn_rope_gpu_heads(s->dim, true, 1, s->n_heads, s->n_kv_heads, &t->heads));
+    t->heads.dependent = true;
+}
+
 /* Each turn has a copy of the cache of its own. */
-static void bench_shape(const struct shape *one)
+static void bench_shape(const struct shape *one, bool with_heads, uint32_t n_splits)
 {
     struct problem p;
     const size_t row_bytes = qn_attention_gpu_row_bytes(one->dim, one->key_bits) +
@@ -492,7 +529,7 @@ static void bench_shape(const struct shape *one)
     const size_t bytes = one->n_kv_heads * one->capacity * row_bytes, n_turns = qn_gpu_turns(bytes);
     char text[96], variant[32];
     qn_random_seed(1);
-    problem_new(&p, one, 0, qn_cuda_get_info(qn_gpu()));
+    problem_new(&p, one, n_splits, qn_cuda_get_info(qn_gpu()));
     p.decode.dependent = p.merge.dependent = true;
     const qn_attention_gpu_cache *cache = &p.decode_args.cache;
     const size_t key_bytes = cache->key_session, value_bytes = cache->value_session, scale_bytes = cache->scale_session;
@@ -515,9 +552,12 @@ static void bench_shape(const struct shape *one)
     }
     snprintf(variant, sizeof variant,
              one->key_bits == 16 ? "f16"
+             : with_heads        ? "%u/%u bits, runs, heads"
              : one->runs         ? "%u/%u bits, runs"
                                  : "%u/%u bits",
              one->key_bits, one->value_bits);
+    if (with_heads)
+        add_heads(&timed, &p);
     snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu keys", one->n_heads, one->dim, one->n_kv_heads, one->capacity);
     qn_gpu_bench("attention", variant, text, (double)bytes, "B", qn_gpu_read_rate(), one_turn, &timed, n_turns);
     for (size_t i = 0; i < n_turns; i++)
@@ -541,19 +581,29 @@ static struct shape long_row(size_t dim, size_t n_heads, size_t n_kv_heads, size
                            .positions = { (uint32_t)n_keys - 1 } };
 }
 
+/* A session's own launches, as they are where it has room for 32768 positions. */
+static void bench_session(size_t depth)
+{
+    struct shape s = long_row(256, 24, 4, depth, 4, 4, true);
+    s.gates = true;
+    bench_shape(&s, true, 33);
+}
+
 static void bench_all(void)
 {
     static const unsigned bits[][2] = { { 8, 8 }, { 6, 6 }, { 4, 2 }, { 3, 3 }, { 2, 2 } };
-    static const size_t depths[] = { 512, 4096, 32768, 131072 };
+    static const size_t depths[] = { 512, 4096, 32768, 131072 }, filled[] = { 128, 512, 2048, 8192, 32768 };
     struct shape s;
+    for (size_t i = 0; i < sizeof filled / sizeof *filled; i++)
+        bench_session(filled[i]);
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++)
         for (unsigned format = 0; format < 3; format++) {
             s = long_row(256, 24, 4, depths[i], format ? 4 : 16, format ? 4 : 16, format == 2);
-            bench_shape(&s);
+            bench_shape(&s, false, 0);
         }
     for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) {
         s = long_row(256, 24, 4, 32768, bits[i][0], bits[i][1], false);
-        bench_shape(&s);
+        bench_shape(&s, false, 0);
     }
     for (unsigned format = 0; format < 2; format++) {
         s = long_row(256, 24, 4, 32768, format ? 4 : 16, format ? 4 : 16, format);
@@ -565,7 +615,7 @@ static void bench_all(void)
     for (size_t i = 2; i < sizeof depths / sizeof *depths; i++)
         for (unsigned format = 0; format < 2; format++) {
             s = long_row(128, 32, 8, depths[i], format ? 4 : 16, format ? 4 : 16, false);
-            bench_shape(&s);
+            bench_shape(&s, false, 0);
         }
 }
 

@@ -172,7 +172,7 @@ struct running {
     float value_factor, value_unit; // a power of two, and its inverse
 };
 
-template <bool scaled>
+template <bool scaled, bool only>
 QN_DEVICE void raise(running &state, const float x[4], const float value_scales[2], float (*sums)[4], bool first)
 {
     float largest[2] = { fmaxf(x[0], x[2]), fmaxf(x[1], x[3]) }, value = fmaxf(value_scales[0], value_scales[1]);
@@ -200,7 +200,7 @@ QN_DEVICE void raise(running &state, const float x[4], const float value_scales[
         state.value_unit = ordinary ? __uint_as_float(exponent << 23) : 1;
     }
 #pragma unroll
-    for (int i = 0; i < DIM / 16; i++) {
+    for (int i = 0; !only && i < DIM / 16; i++) { // of the only tile nothing is in the sums yet
         sums[i][0] *= factor[0];
         sums[i][1] *= factor[1];
         sums[i][2] *= factor[0];
@@ -231,8 +231,7 @@ struct place {
 // A tile's words and scales: of keys rows g and g + 8, of values those that a lane needs as the matrix units take them.
 template <int key_bits, int value_bits> struct tile_words {
     static constexpr bool scaled = key_bits != 16;
-    // Words of the next keys are asked for while these are used, where there is room; a run's halves have no next.
-    static constexpr bool ahead = DIM <= 256 && (scaled || !QN_RUNS);
+    static constexpr bool ahead = DIM <= 256; // words of the next keys are asked for while these are used, where there is room
     uint32_t k[2][portion<key_bits, 4>::words], v[4][portion<value_bits, 8>::words];
     float k_scale[2], v_scale[2];
 
@@ -324,9 +323,9 @@ QN_DEVICE void add_values(float (*sums)[4], const uint32_t (*v)[portion<value_bi
 }
 
 // A warp's part of its columns' attention, as sums and where they stand. Where words are read ahead, those of the first tile
-// have been asked for. With `each`, columns see rows of their own (shared::begin, end), the largest score is kept, and what is
-// asked for last is tile `next`.
-template <int key_bits, int value_bits, bool each>
+// have been asked for. With `only`, there is one tile at most. With `each`, columns see rows of their own (shared::begin, end),
+// the largest score is kept, and what is asked for last is tile `next`.
+template <int key_bits, int value_bits, bool each, bool only>
 QN_DEVICE void attend(running &state, float (*sums)[4], tile_words<key_bits, value_bits> &w, const columns &c, const shared &s,
                       const source &from, const portion_of_rows &rows, const place &p, uint32_t table)
 {
@@ -377,7 +376,7 @@ QN_DEVICE void attend(running &state, float (*sums)[4], tile_words<key_bits, val
         const bool high = x[0] > state.m[0] + RISE || x[1] > state.m[1] + RISE || x[2] > state.m[0] + RISE ||
                           x[3] > state.m[1] + RISE || (scaled && fmaxf(scale[0], scale[1]) * state.value_factor > MOST_VALUE);
         if (__any_sync(QN_ALL_LANES, high || first)) {
-            raise<scaled>(state, x, scale, sums, first);
+            raise<scaled, only>(state, x, scale, sums, first);
             first = false;
         }
         float weight[4];
@@ -416,10 +415,10 @@ QN_DEVICE void attend(running &state, float (*sums)[4], tile_words<key_bits, val
             w.load_keys(from, p, tile);
         add_scores<key_bits>(score, w.k, c, s, table, p.lane);
         take_scales();
-        if (ahead)
+        if (ahead && !only)
             w.load_keys(from, p, after(tile));
         weigh(tile, k_now, v_now);
-        for (tile += rows.step; tile < rows.last_tile; tile += rows.step) {
+        for (tile += rows.step; !only && tile < rows.last_tile; tile += rows.step) {
             if (!ahead)
                 w.load_keys(from, p, tile);
             add_scores<key_bits>(score, w.k, c, s, table, p.lane);

@@ -307,6 +307,7 @@ static qn_status run_attention(const struct step *s, const qn_op *op)
         .n_heads = (uint32_t)op->heads.n_heads,
         .n_kv_heads = (uint32_t)op->heads.n_kv_heads,
         .scale = op->heads.scale,
+        .settled = s->n == 1, /* several rows seal runs just before this */
     };
     qn_launch made;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.runs);

@@ -23,26 +23,35 @@ struct job {
     uint32_t n_columns, first_query;
 };
 
-// A block's part of its columns' attention, from queries in shared memory to partial sums. `more` is called once what is read
-// first is on its way.
-template <int key_bits, int value_bits, class prepare>
+// A block's part of its columns' attention, from queries to partial sums. Rows that the kernel ahead does not write are asked
+// for before it has ended (`early`). `ask` and `put` are called once that is over: for what the queries are made of, and then
+// with all on its way, to make them.
+template <int key_bits, int value_bits, bool only, class ask_queries, class put_queries>
 QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const source &from, const portion_of_rows &span,
-                            const place &p, const job &job, uint8_t *dynamic, float value_gain, prepare more)
+                            const place &p, const job &job, uint8_t *dynamic, float value_gain, bool early, ask_queries ask,
+                            put_queries put)
 {
     using value_portion = portion<value_bits, 8>;
     const int warp = p.warp, g = p.g, t = p.t;
     tile_words<key_bits, value_bits> words;
-    if (words.ahead && span.tile < span.last_tile) {
+    const bool any = words.ahead && span.tile < span.last_tile;
+    if (any && early) {
         words.load_keys(from, p, span.tile);
         words.load_values(from, p, span.tile);
     }
-    more();
+    qn_wait_for_previous();
+    ask();
+    if (any && !early) {
+        words.load_keys(from, p, span.tile);
+        words.load_values(from, p, span.tile);
+    }
+    put();
     __syncthreads();
     columns c;
     running state;
     float sums[DIM / 16][4];
     take_columns(c, s, p);
-    attend<key_bits, value_bits, false>(state, sums, words, c, s, from, span, p, TABLES(dynamic) + 4 * p.lane);
+    attend<key_bits, value_bits, false, only>(state, sums, words, c, s, from, span, p, TABLES(dynamic) + 4 * p.lane);
 
     // ---- The warps of a block ----
 
@@ -107,38 +116,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
     const struct job job = { min(group - first_column, (uint32_t)COLUMNS), row * a.n_heads + head * group + first_column };
     const bool in_codes = CODES && !(QN_RUNS && blockIdx.x == 0);
 
-    // What does not wait for the kernel before; then loads in the order in which they are waited for.
-    uint32_t key_entry = 0, value_entry = 0;
-    float signs[LANE_VALUES], query[LANE_VALUES];
-    if (in_codes && threadIdx.x < TABLE_ENTRIES) {
-        key_entry = table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec);
-        value_entry = table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec);
-    }
+    // What does not wait for the kernel ahead: tables, and which rows it is about.
+    qn_let_next_begin();
+    const uint32_t position = a.visible.positions ? a.visible.positions[row] : 0, session = a.sessions ? a.sessions[row] : 0;
     const bool rotates = CODES && (DIM & (DIM - 1)) == 0 && a.key_codec.signs;
+    float signs[LANE_VALUES], query[LANE_VALUES], mean[LANE_VALUES];
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
         signs[i] = rotates ? a.key_codec.signs[i * QN_WARP + lane] : 1;
-    qn_wait_for_previous();
-    qn_let_next_begin();
-    const uint32_t position = a.visible.positions ? a.visible.positions[row] : 0, session = a.sessions ? a.sessions[row] : 0;
-#pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++) {
-        const bool has = warp < job.n_columns && i * QN_WARP + lane < DIM;
-        query[i] = has ? a.queries[(uint64_t)(job.first_query + warp) * DIM + i * QN_WARP + lane] : 0;
-    }
     if (in_codes && threadIdx.x < TABLE_ENTRIES)
-        put_entry(TABLES(dynamic), threadIdx.x, key_entry, value_entry);
+        put_entry(TABLES(dynamic), threadIdx.x, table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec),
+                  table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
     const qn_attention_span span = qn_attention_span_of(a.visible, position, gridDim.x);
     if (blockIdx.x >= span.active)
         return;
 
-    const uint8_t *means = 0;
-    float mean[LANE_VALUES];
-    if (QN_RUNS && in_codes)
-        means = a.runs.means + session * a.runs.mean_session + head * (DIM * 4);
+    const auto ask = [&]() {
+        const float *means = (const float *)(a.runs.means + session * a.runs.mean_session + head * (DIM * 4));
 #pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++)
-        mean[i] = means && i * QN_WARP + lane < DIM ? ((const float *)means)[i * QN_WARP + lane] : 0;
+        for (int i = 0; i < LANE_VALUES; i++) {
+            const int dim = i * QN_WARP + lane;
+            const bool has = warp < job.n_columns && dim < DIM;
+            query[i] = has ? a.queries[(uint64_t)(job.first_query + warp) * DIM + dim] : 0;
+            mean[i] = QN_RUNS && in_codes && has ? means[dim] : 0;
+        }
+    };
     const auto put_queries = [&](auto bits, float gain) {
         if (rotates) {
 #pragma unroll
@@ -175,9 +177,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         rows.last_tile = span.tile0 + min((part + 1) * span.share, span.tiles);
         from.last_row = min(rows.last_tile * KEYS, span.end) - 1;
         from.skip = 0;
-        attend_block<QN_KEY_BITS, QN_VALUE_BITS>(a, s, from, rows, p, job, dynamic, 1.0f,
-                                                 [&]() { put_queries(constant<QN_KEY_BITS>(), CODES ? a.key_codec.gain : 1); });
+        const bool early = a.settled && (QN_RUNS || (rows.tile + 1) * KEYS < span.end);
+        attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(a, s, from, rows, p, job, dynamic, 1.0f, early, ask, [&]() {
+            put_queries(constant<QN_KEY_BITS>(), CODES ? a.key_codec.gain : 1);
+        });
     } else {
+        static_assert(QN_WARPS * KEYS >= 2 * QN_ATTENTION_RUN, "a warp has one tile of halves");
         const uint32_t run = position / QN_ATTENTION_RUN;
         const uint64_t at = session * a.runs.session + head * a.runs.head;
         from.keys = a.runs.keys + at;
@@ -189,6 +194,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         rows.last_tile = (rows.end + KEYS - 1) / KEYS;
         from.last_row = rows.end - 1;
         from.skip = run ? (run - 1) % a.runs.n_open * QN_ATTENTION_RUN : 0;
-        attend_block<16, 16>(a, s, from, rows, p, job, dynamic, a.value_codec.gain, [&]() { put_queries(constant<16>(), 1); });
+        const bool early = a.settled && (rows.tile + 1) * KEYS < rows.end;
+        attend_block<16, 16, true>(a, s, from, rows, p, job, dynamic, a.value_codec.gain, early, ask,
+                                   [&]() { put_queries(constant<16>(), 1); });
     }
 }

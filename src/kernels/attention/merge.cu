@@ -4,7 +4,7 @@
 #include "kernels/row.cuh"
 
 #define DIM QN_HEAD_DIM
-#define LANE_VALUES QN_ROW_VALUES(DIM)
+#define HALF (DIM / 2)
 #define QUADS (DIM / 4)                             // threads that take a part's row, four values each
 #define GROUPS (QN_ATTENTION_MERGE_THREADS / QUADS) // parts that are taken at once
 #define BATCH 9                                     // parts of a group whose values are on their way together: of 33, all
@@ -23,34 +23,33 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
     qn_attention_merge(const __grid_constant__ qn_attention_merge_args a)
 {
     __shared__ __align__(16) float sums[GROUPS][DIM];
+    __shared__ float row_of_values[DIM];
     const int lane = threadIdx.x % QN_WARP, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
     const uint32_t row = blockIdx.y, query = row * a.n_heads + blockIdx.x, n_splits = a.n_splits;
     const float *partials = a.partials + (uint64_t)query * n_splits * DIM;
     const float2 *maxima = (const float2 *)a.maxima + (uint64_t)query * n_splits;
-    qn_wait_for_previous();
     qn_let_next_begin();
+    const uint32_t n = qn_attention_span_of(a.visible, a.visible.positions ? a.visible.positions[row] : 0, n_splits).active;
+    const float sink = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST;
+    const bool has = threadIdx.x < HALF, has_signs = (DIM & (DIM - 1)) == 0 && a.rotation.signs;
+    float signs[2], gates[2]; // of a thread's two values of the result
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        signs[i] = has && has_signs ? a.rotation.signs[threadIdx.x + i * HALF] : 1;
+    qn_wait_for_previous();
 
-    // Values of the first parts are asked for before it is known how many parts there are: what is beyond is not used.
     float4 x[BATCH];
 #pragma unroll
     for (int i = 0; i < BATCH; i++)
-        if (group < GROUPS && group + i * GROUPS < n_splits)
+        if (group < GROUPS && group + i * GROUPS < n)
             x[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM + quad * 4);
     float2 early[EARLY];
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
-        early[i] = i * QN_WARP + lane < n_splits ? maxima[i * QN_WARP + lane] : make_float2(0, 0);
-    const float sink = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST;
-    // So are the end's signs and gates, by the warp that does it.
-    const bool ends = threadIdx.x < QN_WARP, has_signs = (DIM & (DIM - 1)) == 0 && a.rotation.signs;
-    float signs[LANE_VALUES], gates[LANE_VALUES];
+        early[i] = i * QN_WARP + lane < n ? maxima[i * QN_WARP + lane] : make_float2(0, 0);
 #pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++) {
-        const int dim = i * QN_WARP + lane;
-        signs[i] = ends && has_signs ? a.rotation.signs[dim] : 1;
-        gates[i] = ends && a.gates && dim < DIM ? a.gates[((uint64_t)query * 2 + 1) * DIM + dim] : QN_INFINITY;
-    }
-    const uint32_t n = qn_attention_span_of(a.visible, a.visible.positions ? a.visible.positions[row] : 0, n_splits).active;
+    for (int i = 0; i < 2; i++)
+        gates[i] = has && a.gates ? a.gates[((uint64_t)query * 2 + 1) * DIM + threadIdx.x + i * HALF] : QN_INFINITY;
     float m = sink, l = 0;
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
@@ -90,33 +89,24 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
         *(float4 *)&sums[group][quad * 4] = sum;
     }
     __syncthreads();
-    if (threadIdx.x >= QN_WARP)
-        return;
 
-    float y[LANE_VALUES];
+    float y[2] = { 0, 0 };
     const float norm = l > 0 || l != l ? 1 / (l * a.gain) : 0; // l is NaN where a score is, and so is the result
 #pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++) {
-        y[i] = 0;
-        if (i * QN_WARP + lane < DIM) {
+    for (int i = 0; has && i < 2; i++) {
 #pragma unroll
-            for (int j = 0; j < GROUPS; j++)
-                y[i] += sums[j][i * QN_WARP + lane];
-            y[i] *= norm;
-        }
+        for (int j = 0; j < GROUPS; j++)
+            y[i] += sums[j][threadIdx.x + i * HALF];
+        y[i] *= norm;
     }
     if (has_signs) {
-        qn_row_hadamard<DIM>(y, lane);
-#pragma unroll
-        for (int i = 0; i < LANE_VALUES; i++)
-            y[i] *= signs[i];
+        qn_team_hadamard<(DIM & (DIM - 1)) == 0 && DIM >= 64 ? DIM : 64>(y, row_of_values, threadIdx.x, has);
+        y[0] *= signs[0];
+        y[1] *= signs[1];
     }
     if (a.rotation.back)
-        qn_row_product<DIM>(y, a.rotation.back, lane);
+        qn_team_product<DIM>(y, a.rotation.back, row_of_values, threadIdx.x, has);
 #pragma unroll
-    for (int i = 0; i < LANE_VALUES; i++) {
-        const int dim = i * QN_WARP + lane;
-        if (dim < DIM)
-            a.out[(uint64_t)query * DIM + dim] = y[i] / (1 + __expf(-gates[i])); // without a gate, by 1
-    }
+    for (int i = 0; has && i < 2; i++)
+        a.out[(uint64_t)query * DIM + threadIdx.x + i * HALF] = y[i] / (1 + __expf(-gates[i])); // without a gate, by 1
 }

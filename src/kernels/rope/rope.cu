@@ -1,4 +1,5 @@
-// Heads between the products that make them and attention: a warp takes a query head of a row, or a key head with its value.
+// Heads between the products that make them and attention: a team of threads takes a query head of a row, or a key head with
+// its value. For a single row what counts is how many instructions follow one another, so that a team is as large as is of use.
 #include "kernels/rope/rope_cuda.h"
 
 #include "kernels/row.cuh"
@@ -20,132 +21,136 @@ extern "C" __global__ void __launch_bounds__(64) qn_rope_angles(const __grid_con
 #ifdef QN_HEAD_DIM
 
 #define DIM QN_HEAD_DIM
-#define VALUES QN_ROW_VALUES(DIM)
+#define HALF (DIM / 2)
+#define TEAM QN_ROPE_GPU_TEAM(DIM)
+#define TEAMS QN_ROPE_GPU_TEAMS(DIM)
 
-QN_DEVICE void load_row(float x[VALUES], const float *from, int lane)
+// A head's two values of a thread.
+struct pair {
+    float x[2];
+};
+
+// Where a thread is, and what its team has in shared memory.
+struct place {
+    int thread;
+    bool has; // values
+    float *row, *sums;
+};
+
+QN_DEVICE pair load_pair(const float *from, const place &p, bool is_there = true)
 {
-#pragma unroll
-    for (int i = 0; i < VALUES; i++)
-        x[i] = i * QN_WARP + lane < DIM ? from[i * QN_WARP + lane] : 0;
+    const bool has = p.has && is_there;
+    return { { has ? from[p.thread] : 0, has ? from[p.thread + HALF] : 0 } };
 }
 
-// What a row is normalised, turned and rotated with: asked for at once, and before it is known where the row goes.
-struct means {
-    float weight[VALUES], cosine[VALUES], sine[VALUES], signs[VALUES];
-};
+// The sum over a team's threads, in each of them.
+QN_DEVICE float team_sum(float x, const place &p)
+{
+    x = qn_warp_sum(x);
+    if (TEAM == QN_WARP)
+        return x;
+    if (p.thread % QN_WARP == 0)
+        p.sums[p.thread / QN_WARP] = x;
+    __syncthreads();
+    x = 0;
+#pragma unroll
+    for (int i = 0; i < TEAM / QN_WARP; i++)
+        x += p.sums[i];
+    return x;
+}
 
 QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
 {
     return QN_RUNS && (DIM & (DIM - 1)) == 0 && r.signs;
 }
 
-QN_DEVICE void load_means(means &m, const qn_rope_heads_args &a, const float *weight, uint32_t row, int lane)
-{
-    const uint32_t half = a.n_rot / 2;
-    if (weight)
-        load_row(m.weight, weight, lane);
-    if (has_signs(a.key_rotation))
-        load_row(m.signs, a.key_rotation.signs, lane);
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        const uint32_t d = i * QN_WARP + lane, pair = a.interleaved ? d / 2 : d < half ? d : d - half;
-        m.cosine[i] = d < a.n_rot ? a.cosines[row * half + pair] : 1;
-        m.sine[i] = d < a.n_rot ? a.sines[row * half + pair] : 0;
-    }
-}
-
-QN_DEVICE void rotate(float x[VALUES], const qn_aura_gpu_rotation &r, const float signs[VALUES], int lane)
+QN_DEVICE void rotate(pair &v, const qn_aura_gpu_rotation &r, const pair &signs, const place &p)
 {
     if (has_signs(r)) {
-#pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            x[i] *= signs[i];
-        qn_row_hadamard<DIM>(x, lane);
+        v.x[0] *= signs.x[0];
+        v.x[1] *= signs.x[1];
+        qn_team_hadamard<(DIM & (DIM - 1)) == 0 && DIM >= 64 ? DIM : 64>(v.x, p.row, p.thread, p.has);
     } else if (QN_RUNS && r.forward) {
-        qn_row_product<DIM>(x, r.forward, lane);
+        qn_team_product<DIM>(v.x, r.forward, p.row, p.thread, p.has);
     }
 }
 
-// Normalised, and turned by way of a row in shared memory, where partners meet; then rotated.
-QN_DEVICE void turn(float x[VALUES], const qn_rope_heads_args &a, const means &m, bool normalised, float *shared, int lane)
+// As the nearest halves. NaN becomes 0; true where it was.
+QN_DEVICE bool store_half(uint16_t *to, float x)
 {
-    if (normalised) {
-        float square = 0;
-#pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            square += x[i] * x[i];
-        const float scale = rsqrtf(qn_warp_sum(square) / DIM + a.eps);
-#pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            x[i] = x[i] * scale * m.weight[i];
-    }
-#pragma unroll
-    for (int i = 0; i < VALUES; i++)
-        if (i * QN_WARP + lane < DIM)
-            shared[i * QN_WARP + lane] = x[i];
-    __syncwarp();
-    const uint32_t half = a.n_rot / 2;
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        const uint32_t d = i * QN_WARP + lane;
-        if (d < a.n_rot) {
-            const bool second = a.interleaved ? d % 2 : d >= half;
-            const float other = shared[a.interleaved ? d ^ 1 : second ? d - half : d + half];
-            x[i] = second ? other * m.sine[i] + x[i] * m.cosine[i] : x[i] * m.cosine[i] - other * m.sine[i];
-        }
-    }
-    rotate(x, a.key_rotation, m.signs, lane);
+    *to = x != x ? 0 : qn_float_to_half(fminf(fmaxf(x, -LARGEST_HALF), LARGEST_HALF));
+    return x != x;
 }
 
-// As the nearest halves. NaN becomes 0; true where there is any.
-QN_DEVICE bool store_halves(uint16_t *to, const float x[VALUES], int lane)
-{
-    bool bad = false;
-#pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        bad = bad || x[i] != x[i];
-        if (i * QN_WARP + lane < DIM)
-            to[i * QN_WARP + lane] = x[i] != x[i] ? 0 : qn_float_to_half(fminf(fmaxf(x[i], -LARGEST_HALF), LARGEST_HALF));
-    }
-    return __any_sync(QN_ALL_LANES, bad);
-}
-
-extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_WARPS *QN_WARP)
+extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     qn_rope_heads(const __grid_constant__ qn_rope_heads_args a)
 {
-    __shared__ float rows[QN_ROPE_GPU_WARPS][DIM];
-    const int warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
-    const uint32_t index = blockIdx.x * QN_ROPE_GPU_WARPS + warp, all = a.n_heads + a.n_kv_heads;
-    const uint32_t row = index / all, head = index % all;
-    qn_wait_for_previous();
+    __shared__ float rows[TEAMS][DIM], sums[TEAMS][TEAM / QN_WARP];
+    __shared__ int bad[TEAMS]; // whether a value is NaN
+    const int team = threadIdx.x / TEAM, thread = threadIdx.x % TEAM;
+    const uint32_t index = blockIdx.x * TEAMS + team, all = a.n_heads + a.n_kv_heads, row = index / all, head = index % all;
+    const bool is_row = row < a.n_rows, is_key = is_row && head >= a.n_heads;
+    const place p = { thread, is_row && thread < HALF, rows[team], sums[team] };
+    const uint32_t kv = is_key ? head - a.n_heads : 0;
     qn_let_next_begin();
-    if (row >= a.n_rows)
-        return;
-    float x[VALUES];
-    means m;
-    if (head < a.n_heads) {
-        load_row(x, a.queries + ((uint64_t)row * a.n_heads + head) * a.query_stride, lane);
-        load_means(m, a, a.query_weight, row, lane);
-        turn(x, a, m, a.query_weight != 0, rows[warp], lane);
-        float *out = a.out + ((uint64_t)row * a.n_heads + head) * DIM;
+    const float *weight = is_key ? a.key_weight : a.query_weight;
+    const pair weights = load_pair(weight, p, weight != 0);
+    const pair none = { { 1, 1 } };
+    const pair signs = has_signs(a.key_rotation) ? load_pair(a.key_rotation.signs, p) : none;
+    const pair value_signs = has_signs(a.value_rotation) ? load_pair(a.value_rotation.signs, p) : none;
+    if (thread == 0)
+        bad[team] = 0;
+    qn_wait_for_previous();
+
+    // All that a row is worked with is asked for at once.
+    const uint32_t position = is_key ? a.positions[row] : 0, session = is_key && a.sessions ? a.sessions[row] : 0;
+    const uint64_t kv_row = ((uint64_t)row * a.n_kv_heads + kv) * DIM;
+    pair x = load_pair(is_key ? a.keys + kv_row : a.queries + ((uint64_t)row * a.n_heads + head) * a.query_stride, p);
+    pair value = load_pair(a.values + kv_row, p, is_key);
+    const uint32_t half = a.n_rot / 2;
+    float cosine[2], sine[2];
 #pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            if (i * QN_WARP + lane < DIM)
-                out[i * QN_WARP + lane] = x[i];
-        return;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t d = thread + i * HALF, pair_of = a.interleaved ? d / 2 : d < half ? d : d - half;
+        const bool turned = p.has && d < a.n_rot;
+        cosine[i] = turned ? a.cosines[row * half + pair_of] : 1;
+        sine[i] = turned ? a.sines[row * half + pair_of] : 0;
     }
-    const uint32_t kv = head - a.n_heads, position = a.positions[row], session = a.sessions ? a.sessions[row] : 0;
-    float value[VALUES], value_signs[VALUES];
-    load_row(x, a.keys + ((uint64_t)row * a.n_kv_heads + kv) * DIM, lane);
-    load_row(value, a.values + ((uint64_t)row * a.n_kv_heads + kv) * DIM, lane);
-    load_means(m, a, a.key_weight, row, lane);
-    if (has_signs(a.value_rotation))
-        load_row(value_signs, a.value_rotation.signs, lane);
-    turn(x, a, m, a.key_weight != 0, rows[warp], lane);
+
+    const float mean = team_sum(x.x[0] * x.x[0] + x.x[1] * x.x[1], p) / DIM;
+    if (weight) {
+        const float scale = rsqrtf(mean + a.eps);
+        x.x[0] = x.x[0] * scale * weights.x[0];
+        x.x[1] = x.x[1] * scale * weights.x[1];
+    }
+    if (p.has) {
+        p.row[thread] = x.x[0];
+        p.row[thread + HALF] = x.x[1];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t d = thread + i * HALF;
+        if (p.has && d < a.n_rot) {
+            const bool second = a.interleaved ? d % 2 : d >= half;
+            const float other = p.row[a.interleaved ? d ^ 1 : second ? d - half : d + half];
+            x.x[i] = second ? other * sine[i] + x.x[i] * cosine[i] : x.x[i] * cosine[i] - other * sine[i];
+        }
+    }
+    __syncthreads();
+    rotate(x, a.key_rotation, signs, p);
+    if (p.has && !is_key) {
+        float *out = a.out + ((uint64_t)row * a.n_heads + head) * DIM;
+        out[thread] = x.x[0];
+        out[thread + HALF] = x.x[1];
+    }
+    if (!__syncthreads_or(is_key))
+        return;
+
 #if QN_RUNS
-    rotate(value, a.value_rotation, value_signs, lane);
-    const uint32_t run = position / QN_ATTENTION_RUN, place = run ? 1 + (run - 1) % a.runs.n_open : 0;
-    const uint64_t at = ((uint64_t)place * QN_ATTENTION_RUN + position % QN_ATTENTION_RUN) * (DIM * 2) +
+    rotate(value, a.value_rotation, value_signs, p);
+    const uint32_t run = position / QN_ATTENTION_RUN, place_of_run = run ? 1 + (run - 1) % a.runs.n_open : 0;
+    const uint64_t at = ((uint64_t)place_of_run * QN_ATTENTION_RUN + position % QN_ATTENTION_RUN) * (DIM * 2) +
                         session * a.runs.session + kv * a.runs.head;
     // The cache is this kernel's to write: its own pointers are not const.
     uint16_t *keys = (uint16_t *)(a.runs.keys + at), *values = (uint16_t *)(a.runs.values + at);
@@ -155,13 +160,20 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_WARPS *QN_WARP)
     uint16_t *values =
         (uint16_t *)(a.cache.values + session * a.cache.value_session + kv * a.cache.value_head) + (uint64_t)position * DIM;
 #endif
-    const bool bad_value = store_halves(values, value, lane), bad_key = store_halves(keys, x, lane);
-    if (bad_value || bad_key) {
+    const bool stores = p.has && is_key;
+    bool bad_value = false, bad_key[2] = { false, false };
 #pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            if (i * QN_WARP + lane < DIM && (bad_value || x[i] != x[i]))
-                keys[i * QN_WARP + lane] = 0x7e00;
+    for (int i = 0; stores && i < 2; i++) {
+        bad_value = store_half(values + thread + i * HALF, value.x[i]) || bad_value;
+        bad_key[i] = store_half(keys + thread + i * HALF, x.x[i]);
     }
+    if (bad_value)
+        atomicOr(&bad[team], 1);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; stores && i < 2; i++)
+        if (bad_key[i] || bad[team])
+            keys[thread + i * HALF] = 0x7e00;
 }
 
 #endif

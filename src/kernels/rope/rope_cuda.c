@@ -45,14 +45,14 @@ qn_status qn_rope_gpu_heads(size_t head_dim, bool runs, size_t n_rows, size_t n_
                        head_dim);
     if (n_rows == 0 || n_rows > 65535 || n_heads > 65535 || n_kv_heads > 65535)
         return qn_fail(QN_ERR_INVALID, "heads on the GPU: %zu rows of %zu and %zu heads", n_rows, n_heads, n_kv_heads);
-    const size_t heads = n_rows * (n_heads + n_kv_heads);
+    const size_t heads = n_rows * (n_heads + n_kv_heads), teams = QN_ROPE_GPU_TEAMS(head_dim);
     if (heads == 0 || heads > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "heads on the GPU: %zu in one launch", heads);
     *out = (qn_launch){ .source = "rope/rope.cu",
                         .defines = defines,
                         .function = "qn_rope_heads",
-                        .grid = { (uint32_t)((heads + QN_ROPE_GPU_WARPS - 1) / QN_ROPE_GPU_WARPS), 1, 1 },
-                        .block = { QN_ROPE_GPU_WARPS * 32, 1, 1 },
+                        .grid = { (uint32_t)((heads + teams - 1) / teams), 1, 1 },
+                        .block = { (uint32_t)QN_ROPE_GPU_THREADS(head_dim), 1, 1 },
                         .args_bytes = sizeof(qn_rope_heads_args) };
     return QN_OK;
 }

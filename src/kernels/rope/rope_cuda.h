@@ -5,7 +5,10 @@
 
 #include "kernels/kv_cuda.h"
 
-enum { QN_ROPE_GPU_WARPS = 4 }; /* of a block; a warp takes a head */
+/* Threads that take a head, two values each; heads of a block, and its threads. */
+#define QN_ROPE_GPU_TEAM(dim) (((dim) / 2 + 31) / 32 * 32)
+#define QN_ROPE_GPU_TEAMS(dim) (QN_ROPE_GPU_TEAM(dim) > 64 ? 1 : 128 / QN_ROPE_GPU_TEAM(dim))
+#define QN_ROPE_GPU_THREADS(dim) (QN_ROPE_GPU_TEAM(dim) * QN_ROPE_GPU_TEAMS(dim))
 
 /* qn_rope_angles - cosines and sines of rows: of position * frequency, computed in double as qn_rope_angles of rope.h does.
  * grid (ceil(n_rot/2 / 64), n_rows), 64 threads. */
@@ -22,7 +25,7 @@ typedef struct qn_rope_angles_args {
  *
  * A cache of halves takes them as the nearest halves, of +-65504 where they are beyond; a value that is NaN is stored as 0 and
  * makes the key NaN. In a cache of codes (QN_RUNS) rows and queries are rotated first, and go to the halves of their run:
- * qn_aura_seal makes codes of complete runs. grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_WARPS). Defines:
+ * qn_aura_seal makes codes of complete runs. grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)). Defines:
  * QN_HEAD_DIM, QN_RUNS. */
 typedef struct qn_rope_heads_args {
     QN_GPU(const float) queries; /* [n_rows][n_heads][query_stride] */
