@@ -7,9 +7,10 @@
 /* What a query row sees: positions up to its own, or all n_keys where it is not causal, and of those t with t + window >
  * position where window is not 0. */
 typedef struct qn_attention_visible {
-    QN_GPU(const uint32_t) positions; /* [n_rows], which no launch that may still run writes; none only where nothing depends on
-                                         them */
-    uint32_t n_keys;                  /* of any session: the cache's capacity will do where all is causal */
+    QN_GPU(const uint32_t)
+    positions;       /* [n_rows], which no launch that may still run writes; none only where nothing depends on
+                        them */
+    uint32_t n_keys; /* of any session: the cache's capacity will do where all is causal */
     uint32_t window, causal;
 } qn_attention_visible;
 
@@ -39,8 +40,8 @@ typedef struct qn_attention_decode_args {
     qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
     uint32_t n_heads, n_kv_heads;
     float scale;      /* of scores */
-    uint32_t settled; /* of the cache, the launch ahead writes rows at the queries' own positions at most: others are read before
-                         it has ended. Where all is causal and each session has one row */
+    uint32_t settled; /* of the cache, the launch ahead writes rows at the queries' own positions at most: others are read
+                         before it has ended. Where all is causal and each session has one row */
 } qn_attention_decode_args;
 
 /* qn_attention_merge - the parts that qn_attention_decode left, merged in rising order, normalised and rotated back.

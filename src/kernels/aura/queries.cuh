@@ -41,7 +41,7 @@ QN_DEVICE uint2 seen_by(const qn_aura_gpu_queries &q, uint32_t token, uint32_t n
 {
     const uint64_t end = q.causal || q.window ? (uint64_t)q.positions[token] + 1 : 0;
     const uint64_t from = q.window && end > q.window ? end - q.window : 0, to = q.causal && end < n_keys ? end : n_keys;
-    return make_uint2((uint32_t)min(from, to), (uint32_t)to);
+    return make_uint2((uint32_t)(from < to ? from : to), (uint32_t)to);
 }
 
 // A block's queries as halves, and their rows: a warp takes a column. Columns that are not in use see everything.
