@@ -25,8 +25,8 @@ typedef struct qn_rope_angles_args {
  *
  * A cache of halves takes them as the nearest halves, of +-65504 where they are beyond; a value that is NaN is stored as 0 and
  * makes the key NaN. In a cache of codes (QN_RUNS) rows and queries are rotated first, and go to the halves of their run:
- * qn_aura_seal makes codes of complete runs. grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)). Defines:
- * QN_HEAD_DIM, QN_RUNS. */
+ * qn_aura_seal makes codes of complete runs. grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)).
+ * Defines: QN_HEAD_DIM, QN_RUNS. */
 typedef struct qn_rope_heads_args {
     QN_GPU(const float) queries; /* [n_rows][n_heads][query_stride] */
     QN_GPU(const float) keys;    /* [n_rows][n_kv_heads][head_dim] */
