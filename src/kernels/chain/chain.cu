@@ -280,10 +280,14 @@ QN_DEVICE float4 turn_in_warp(float4 x, uint32_t rotation, uint32_t lane)
     float v[4] = { x.x, x.y, x.z, x.w };
     qn_butterflies<1, 4>(v);
     qn_butterflies<2, 4>(v);
+    const uint32_t lanes = rotation < GROUP_COLS ? rotation / 4 : QN_WARP;
+#pragma unroll 1
+    for (uint32_t distance = 1; distance < lanes; distance *= 2) {
+        const float sign = lane & distance ? -1.0f : 1.0f; // the upper lane has the difference
 #pragma unroll
-    for (uint32_t distance = 1; distance < QN_WARP; distance *= 2)
-        if (4 * distance < rotation)
-            qn_lane_butterflies<4>(v, distance);
+        for (int i = 0; i < 4; i++)
+            v[i] = fmaf(v[i], sign, __shfl_xor_sync(QN_ALL_LANES, v[i], distance));
+    }
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
