@@ -42,10 +42,6 @@
 #define FAR_TABLES 0x10000u
 #define TABLES(dynamic) (FAR ? FAR_TABLES : qn_shared_address(dynamic))
 
-template <int n> struct constant {
-    static constexpr int value = n;
-};
-
 // Entry `i`, its sixteen pieces in an order of its own, against bank conflicts.
 QN_DEVICE void put_entry(uint32_t tables, uint32_t i, uint32_t key, uint32_t value)
 {

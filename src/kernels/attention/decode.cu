@@ -103,6 +103,15 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
     }
 }
 
+template <int bits>
+QN_DEVICE void put_column(shared &s, const float query[LANE_VALUES], float bias, float scale, float gain, const place &p)
+{
+    if (p.warp < COLUMNS) {
+        put_query<bits>(s, query, scale / gain, p.warp, p.lane);
+        s.biases[p.warp] = bias * scale;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[]; // tables, and after them the sums of all warps in their place
@@ -141,7 +150,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
             mean[i] = QN_RUNS && in_codes && has ? means[dim] : 0;
         }
     };
-    const auto put_queries = [&](auto bits, float gain) {
+    // Queries in the basis of the keys; the result is what the keys' mean adds to scores.
+    const auto turn_queries = [&]() {
         if (rotates) {
 #pragma unroll
             for (int i = 0; i < LANE_VALUES; i++)
@@ -152,12 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++)
             bias += query[i] * mean[i];
-        if (QN_RUNS)
-            bias = qn_warp_sum(bias);
-        if (warp < COLUMNS) {
-            put_query<decltype(bits)::value>(s, query, a.scale * LOG2E / gain, warp, lane);
-            s.biases[warp] = bias * (a.scale * LOG2E);
-        }
+        return QN_RUNS ? qn_warp_sum(bias) : 0;
     };
 
     const uint32_t part = blockIdx.x - (QN_RUNS ? 1 : 0);
@@ -179,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         from.skip = 0;
         const bool early = a.settled && (QN_RUNS || (rows.tile + 1) * KEYS < span.end);
         attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(a, s, from, rows, p, job, dynamic, 1.0f, early, ask, [&]() {
-            put_queries(constant<QN_KEY_BITS>(), CODES ? a.key_codec.gain : 1);
+            put_column<QN_KEY_BITS>(s, query, turn_queries(), a.scale * LOG2E, CODES ? a.key_codec.gain : 1, p);
         });
     } else {
         static_assert(QN_WARPS * KEYS >= 2 * QN_ATTENTION_RUN, "a warp has one tile of halves");
@@ -196,6 +201,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         from.skip = run ? (run - 1) % a.runs.n_open * QN_ATTENTION_RUN : 0;
         const bool early = a.settled && (rows.tile + 1) * KEYS < rows.end;
         attend_block<16, 16, true>(a, s, from, rows, p, job, dynamic, a.value_codec.gain, early, ask,
-                                   [&]() { put_queries(constant<16>(), 1); });
+                                   [&]() { put_column<16>(s, query, turn_queries(), a.scale * LOG2E, 1, p); });
     }
 }
