@@ -119,17 +119,17 @@ static bool find_product(const qn_cuda_model *model, const qn_matmul_tiles *tile
 
 /* ---- Room ---- */
 
-/* Bytes of weights that could be read by chains over such tiles. */
-static uint64_t chained_bytes(const qn_cuda_model *model, const qn_matmul_tiles *tiles)
+/* How much of the model chains over such tiles would read, in tiles' chunks. */
+static uint64_t chained_chunks(const qn_cuda_model *model, const qn_matmul_tiles *tiles)
 {
     struct product product;
-    uint64_t bytes = 0;
+    uint64_t chunks = 0;
     if (!qn_chain_gpu_takes(&model->chain_gpu, tiles))
         return 0;
     for (size_t i = 0; i < model->plan->n_ops; i++)
         if (find_product(model, tiles, i, &product))
-            bytes += (uint64_t)product.stage.n_tiles * product.stage.n_chunks;
-    return bytes;
+            chunks += (uint64_t)product.stage.n_tiles * product.stage.n_chunks;
+    return chunks;
 }
 
 /* All stages of a chain read weights of one kind: the one that most of the model has. */
@@ -140,9 +140,9 @@ static qn_matmul_tiles choose_tiles(const qn_cuda_model *model)
     for (size_t i = 0; i < model->plan->n_ops; i++)
         for (size_t p = 0; model->plan->ops[i].kind == QN_OP_MATMUL && p < model->ops[i].n_products; p++) {
             const qn_matmul_tiles *tiles = &model->ops[i].products[p].area.tiles;
-            const uint64_t bytes = same_tiles(tiles, &best) ? 0 : chained_bytes(model, tiles);
-            if (bytes > most) {
-                most = bytes;
+            const uint64_t chunks = same_tiles(tiles, &best) ? 0 : chained_chunks(model, tiles);
+            if (chunks > most) {
+                most = chunks;
                 best = *tiles;
             }
         }
