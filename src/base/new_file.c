@@ -1,6 +1,8 @@
 /* Writing beside the target, and renaming. */
 #include "base/new_file.h"
 
+#include "base/splitmix.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,18 +22,15 @@ static char *resolve(const char *path)
     return resolved ? resolved : strdup(path);
 }
 
-/* Six characters that no other process is likely to choose at the same time; O_EXCL settles the rest. The mixing is
- * splitmix64's (Steele, Lea, Flood 2014). */
+/* Six characters that no other process is likely to choose at the same time; O_EXCL settles the rest. */
 static void choose_characters(char text[7], int attempt)
 {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t z = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    z ^= (uint64_t)getpid() << 40 ^ (uint64_t)attempt << 56;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
+    uint64_t state = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    state ^= (uint64_t)getpid() << 40 ^ (uint64_t)attempt << 56;
+    uint64_t z = qn_splitmix(&state);
     for (size_t i = 0; i < 6; i++, z /= 36)
         text[i] = digits[z % 36];
     text[6] = '\0';

@@ -69,16 +69,12 @@ static qn_args_result parse(struct bench *bench, int argc, char **argv)
     return result;
 }
 
-/* Token ids that look like nothing: splitmix64 (Steele, Lea, Flood 2014), the same ones every time. */
+/* Token ids that look like nothing, the same ones every time. */
 static void random_tokens(qn_token *tokens, size_t n, uint32_t n_vocab)
 {
     uint64_t state = 1;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t z = state += 0x9e3779b97f4a7c15u;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        tokens[i] = (qn_token)((z ^ z >> 31) % n_vocab);
-    }
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (qn_token)(qn_splitmix(&state) % n_vocab);
 }
 
 static int compare(const void *a, const void *b)

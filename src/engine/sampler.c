@@ -4,6 +4,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/splitmix.h"
 
 #include <math.h>
 
@@ -63,15 +64,6 @@ void qn_sampler_free(qn_sampler *sampler)
     qn_free(sampler);
 }
 
-/* Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014): SplitMix64. */
-static uint64_t next_random(qn_sampler *sampler)
-{
-    uint64_t z = sampler->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 qn_sample_choice qn_sampler_next(qn_sampler *sampler, const qn_token *recent, size_t n_recent)
 {
     const qn_sampling *p = &sampler->params;
@@ -84,7 +76,7 @@ qn_sample_choice qn_sampler_next(qn_sampler *sampler, const qn_token *recent, si
                                 .top_p = p->top_p,
                                 .min_p = p->min_p };
     if (!qn_sample_is_greedy(&choice))
-        choice.random = next_random(sampler);
+        choice.random = qn_splitmix(&sampler->random);
     return choice;
 }
 

@@ -1,6 +1,7 @@
 /* How fast a device reads its memory: what decoding is held against, measured in the same run. */
 #include "device/cuda/read_rate.h"
 
+#include "base/splitmix.h"
 #include "kernels/peak/peak_cuda.h"
 
 /* A pass is some launches, so that what events add does not count. */
@@ -15,17 +16,13 @@ struct reading {
     qn_cuda_event begin, end;
 };
 
-/* Bytes as weights have them, since memory of one value throughout can be read faster: a little noise (splitmix64, Steele, Lea,
- * Flood 2014), and then the double of it each time. */
+/* Bytes as weights have them, since memory of one value throughout can be read faster: a little noise, and then the double of
+ * it each time. */
 static qn_status fill(const struct reading *r)
 {
     uint64_t noise[NOISE_WORDS], state = 1;
-    for (size_t i = 0; i < NOISE_WORDS; i++) {
-        uint64_t z = state += 0x9e3779b97f4a7c15u;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        noise[i] = z ^ z >> 31;
-    }
+    for (size_t i = 0; i < NOISE_WORDS; i++)
+        noise[i] = qn_splitmix(&state);
     QN_TRY(qn_cuda_upload(r->cuda, r->from.address, noise, sizeof noise, NULL, NULL));
     for (size_t done = sizeof noise; done < r->from.bytes; done *= 2) {
         const size_t left = r->from.bytes - done;

@@ -3,6 +3,7 @@
 #include "kernels/aura/aura.h"
 
 #include "base/memory.h"
+#include "base/splitmix.h"
 #include "base/status.h"
 
 #include <float.h>
@@ -30,21 +31,12 @@ size_t qn_aura_row_words(size_t dim, unsigned bits)
 
 /* ---- Random numbers: whole numbers and double sums only, so that all machines draw the same ---- */
 
-/* Steele, Lea and Flood, SplitMix (2014). */
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 /* Nearly normal: twelve uniform numbers less their mean. */
 static double draw_normal(uint64_t *state)
 {
     double sum = -6;
     for (int i = 0; i < 12; i++)
-        sum += (double)(draw(state) >> 11) * 0x1p-53;
+        sum += (double)(qn_splitmix(state) >> 11) * 0x1p-53;
     return sum;
 }
 
@@ -125,7 +117,7 @@ static qn_status draw_rotation(qn_aura_codec *codec, uint64_t seed)
     const size_t dim = codec->dim;
     if (codec->signs) {
         for (size_t d = 0; d < dim; d++)
-            codec->signs[d] = draw(&seed) >> 63 ? -1.0f : 1.0f;
+            codec->signs[d] = qn_splitmix(&seed) >> 63 ? -1.0f : 1.0f;
         return QN_OK;
     }
     double *rows;
