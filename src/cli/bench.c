@@ -6,6 +6,7 @@
 #include "cli/signals.h"
 
 #include "base/memory.h"
+#include "base/splitmix.h"
 #include "engine/read_rate.h"
 
 #include <stdlib.h>
