@@ -21,9 +21,18 @@ enum { MANY = 70, FEW = 9, SINGLE = 4, N_MORE = MANY + FEW + SINGLE, N_IDS = 400
 /* Of each: heads with codes and without, rows and groups of heads, recurrent layers, weights in rotated bases. */
 static const struct {
     const char *name, *kv;
-} cases[] = { { "llama.q1_0", "f16" },      { "llama.q2_0", "aura4" },  { "qwen3.f16", "f16" },
-              { "qwen3.q1_0", "aura3" },    { "qwen35.f16", "f16" },    { "qwen35.q1_0", "aura4v2" },
-              { "qwen35-mtp.bf16", "f16" }, { "qwen35.q1_0", "aura8" }, { "qwen35-rotated.ptq1_0", "aura4" } };
+} cases[] = { { "llama.q1_0", "f16" },
+              { "llama.q2_0", "aura4" },
+              { "qwen3.f16", "f16" },
+              { "qwen3.q1_0", "aura3" },
+              { "qwen3.pq2_0", "f16" },
+              { "qwen35.f16", "f16" },
+              { "qwen35.q1_0", "f16" },
+              { "qwen35.q1_0", "aura4v2" },
+              { "qwen35-mtp.bf16", "f16" },
+              { "qwen35.q1_0", "aura8" },
+              { "qwen35-rotated.ptq1_0", "aura4" },
+              { "../../models/quern-demo", "f16" } };
 
 static const char *device;
 static qn_model *model;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 static const qn_matmul_gpu h200 = { .n_sms = 132, .max_shared_bytes = 232448, .clusters = true };
+static const qn_matmul_gpu sm_120 = { .n_sms = 170, .max_shared_bytes = 101376, .clusters = true };
 
 static qn_matmul_launch launch_of(const qn_matmul_gpu *gpu, size_t n_rows, size_t n_cols, size_t n_tokens)
 {
@@ -39,15 +40,14 @@ static size_t tokens_of(const qn_launch *launch)
     return tokens;
 }
 
-static void blocks_cover_everything(void **unused)
+static void cover_everything(const qn_matmul_gpu *gpu)
 {
-    (void)unused;
     static const size_t tokens[] = { 17, 32, 33, 64, 65, 100, 128, 129, 512, 4096 };
     static const size_t rows[] = { 1, 256, 257, 5120, 34816 }, cols[] = { 1, 256, 257, 1000, 17408 };
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
-                const qn_matmul_launch made = launch_of(&h200, rows[r], cols[c], tokens[t]);
+                const qn_matmul_launch made = launch_of(gpu, rows[r], cols[c], tokens[t]);
                 const qn_launch launch = made.launch;
                 const size_t whole = made.args.prompt.n_whole;
                 const size_t each = tokens_of(&launch);
@@ -57,9 +57,17 @@ static void blocks_cover_everything(void **unused)
                                  (rows[r] + QN_PROMPT_ROWS - 1) / QN_PROMPT_ROWS);
                 assert_in_range(launch.grid[2], 1, QN_PROMPT_CLUSTER);
                 assert_true(launch.grid[2] <= (cols[c] + QN_TILE_COLS - 1) / QN_TILE_COLS);
+                assert_true(launch.shared_bytes <= gpu->max_shared_bytes);
                 assert_true(launch.shared_bytes >= QN_PROMPT_STAGES(each) * (each * 128 + 16));
                 assert_true(launch.grid[2] == 1 || launch.shared_bytes >= QN_PROMPT_ROWS * each * sizeof(float));
             }
+}
+
+static void blocks_cover_everything(void **unused)
+{
+    (void)unused;
+    cover_everything(&h200);
+    cover_everything(&sm_120);
 }
 
 static void columns_are_shared_where_that_pays(void **unused)

@@ -312,15 +312,24 @@ static size_t cost_of(size_t waves, size_t n_chunks, size_t tokens, size_t clust
            ((n_chunks + cluster - 1) / cluster * (700 + 16 * tokens) + 3000 + (cluster > 1 ? 1000 : 0) + 60 * tokens / cluster);
 }
 
-/* The one that ends first. Whole blocks fill all multiprocessors as often as there are enough of them, and clusters share the
- * columns of the rest, so that it takes a part of the time. */
+/* Stages, and two barriers each; or the sums of a block. */
+static size_t shared_bytes_of(size_t tokens, size_t cluster)
+{
+    const size_t stages = QN_PROMPT_STAGES(tokens) * (tokens * 128 + 16), sums = QN_PROMPT_ROWS * tokens * sizeof(float);
+    return cluster > 1 && sums > stages ? sums : stages;
+}
+
+/* The one that ends first, of those that there is shared memory for. Whole blocks fill all multiprocessors as often as there
+ * are enough of them, and clusters share the columns of the rest, so that it takes a part of the time. */
 static struct layout choose_layout(const qn_matmul_gpu *gpu, size_t row_blocks, size_t n_chunks, size_t n_tokens)
 {
-    struct layout best = { .size = 0 };
+    struct layout best = { .cluster = 1, .whole = row_blocks };
     size_t best_cost = SIZE_MAX;
     for (size_t size = 0; size < PROMPT_SIZES; size++)
         for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_PROMPT_CLUSTER : 1) && cluster <= n_chunks; cluster++) {
             const size_t tokens = prompt_tokens[size], token_blocks = (n_tokens + tokens - 1) / tokens;
+            if (shared_bytes_of(tokens, cluster) > gpu->max_shared_bytes)
+                break;
             const size_t room = at_once(gpu, cluster), full = row_blocks * token_blocks / (room ? room : 1) * room;
             const size_t most = cluster == 1 ? row_blocks : full / (cluster * token_blocks);
             for (size_t whole = cluster == 1 ? most : 0; room && whole <= most; whole += most ? most : 1) {
@@ -343,9 +352,7 @@ static qn_status prompt_launch(const qn_matmul_gpu *gpu, const qn_matmul_area *a
     const size_t n_chunks = chunks_of(area->n_cols);
     const struct layout layout = choose_layout(gpu, row_blocks, n_chunks, n_tokens);
     const size_t tokens = prompt_tokens[layout.size], clusters = layout.whole + row_blocks - layout.whole * layout.cluster;
-    /* Stages, and two barriers each; or the sums of a block. */
-    const size_t stages = QN_PROMPT_STAGES(tokens) * (tokens * 128 + 16), sums = QN_PROMPT_ROWS * tokens * sizeof(float);
-    const size_t shared = layout.cluster > 1 && sums > stages ? sums : stages;
+    const size_t shared = shared_bytes_of(tokens, layout.cluster);
     if (shared > gpu->max_shared_bytes || clusters > 65535)
         return qn_fail(QN_ERR_UNSUPPORTED, "a product of %zu rows, with %zu bytes of shared memory of %u", rows, shared,
                        gpu->max_shared_bytes);
