@@ -103,13 +103,11 @@ static void link_products(qn_chain_stage *stages, size_t n)
 static void chain_ready(struct chain *c, const qn_matmul_tiles *tiles)
 {
     const qn_chain_gpu gpu = device();
-    static const uint8_t zeros[64];
     link_products(c->stages, c->n_stages);
     c->array = qn_gpu_from(c->stages, c->n_stages * sizeof *c->stages);
-    c->meeting = qn_gpu_from(zeros, qn_chain_gpu_meeting_bytes(c->n_stages));
+    c->meeting = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
     qn_must(qn_chain_gpu_launch(&gpu, tiles, &c->launch));
     c->args = (qn_chain_args){ .stages = c->array.data, .meeting = c->meeting.data, .n_stages = (uint32_t)c->n_stages };
-    c->args.first_product = c->stages[0].kind == QN_CHAIN_PRODUCT ? 0 : c->stages[0].next_product;
 }
 
 /* ---- Oracle ---- */
@@ -636,9 +634,10 @@ void qn_check_cuda_chain(bool with_bench)
 {
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
     static const struct shape shapes[] = {
-        { 128, 128, 1, 0 },      { 256, 512, 16, 0 },    { 384, 640, 100, 0 },     { 1024, 2176, 250, 0 },
-        { 2048, 1152, 17, 0 },   { 5120, 2304, 300, 0 }, { 1536, 8704, 5000, 0 },  { 256, 512, 33, 32 },
-        { 1024, 1536, 20, 256 }, { 2048, 1024, 9, 512 }, { 2048, 4096, 70, 1024 }, { 1024, 5120, 250, 1024 },
+        { 128, 128, 1, 0 },       { 256, 512, 16, 0 },       { 384, 640, 100, 0 },    { 1024, 2176, 250, 0 },
+        { 2048, 1152, 17, 0 },    { 5120, 2304, 300, 0 },    { 1536, 8704, 5000, 0 }, { 256, 512, 33, 32 },
+        { 256, 1536, 33, 64 },    { 512, 1024, 40, 128 },    { 1024, 1536, 20, 256 }, { 2048, 1024, 9, 512 },
+        { 2048, 4096, 70, 1024 }, { 1024, 5120, 250, 1024 },
     };
     const qn_chain_gpu gpu = device();
     for (size_t t = 0; t < 3; t++) {

@@ -264,11 +264,8 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
         stages[i].next_product--;
     p->stages = qn_gpu_from(stages + 4 - n, n * sizeof *stages);
     p->meeting = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
-    p->args = (qn_chain_args){ .stages = p->stages.data,
-                               .meeting = p->meeting.data,
-                               .positions = p->positions.data,
-                               .n_stages = n,
-                               .first_product = s->given ? 1 : 0 };
+    p->args =
+        (qn_chain_args){ .stages = p->stages.data, .meeting = p->meeting.data, .positions = p->positions.data, .n_stages = n };
     qn_must(qn_chain_gpu_launch(&gpu, &p->in.how, &p->launch));
     const size_t cache = s->n_kv_heads * capacity * s->dim;
     p->keys = qn_room(cache, sizeof *p->keys);
@@ -621,7 +618,6 @@ static double layer_seconds(struct problem *p, const qn_gpu_guarded areas[2], co
     struct timed t = { .launch = p->launch, .args = p->args };
     t.args.stages = array.data;
     t.args.n_stages = n;
-    t.args.first_product = 0;
     const double seconds = qn_gpu_seconds(one_turn, &t, 4) / LAYERS;
     qn_gpu_free(&array);
     return seconds;

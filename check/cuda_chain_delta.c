@@ -289,9 +289,7 @@ static void layer_new(struct layer *l, uint32_t type)
         positions[i] = (uint32_t)i;
     l->positions = qn_gpu_from(positions, l->n_tokens * sizeof *positions);
     free(positions);
-    uint8_t *zeros = qn_room(qn_chain_gpu_meeting_bytes(STAGES), 1);
-    l->meeting = qn_gpu_from(zeros, qn_chain_gpu_meeting_bytes(STAGES));
-    free(zeros);
+    l->meeting = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
     products_new(l);
     stages_new(l);
 }
@@ -674,15 +672,13 @@ static void bench_layers(const char *shape, unsigned what)
         if (stages[i].kind == QN_CHAIN_PRODUCT)
             next = (uint32_t)i;
     }
-    uint8_t *zeros = qn_room(qn_chain_gpu_meeting_bytes(n_stages), 1);
-    l.meeting = qn_gpu_from(zeros, qn_chain_gpu_meeting_bytes(n_stages));
+    l.meeting = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
     l.stages = qn_gpu_from(stages, n_stages * sizeof *stages);
     struct timed t = { .args = { .stages = l.stages.data,
                                  .meeting = l.meeting.data,
                                  .positions = l.positions.data,
                                  .memory = l.addresses.data,
-                                 .n_stages = (uint32_t)n_stages,
-                                 .first_product = next } };
+                                 .n_stages = (uint32_t)n_stages } };
     qn_must(qn_chain_gpu_launch(&device, &tiles, &t.launch));
     const double seconds = qn_gpu_seconds(timed_chain, &t, 1);
     qn_report_rate("chain", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
@@ -694,7 +690,6 @@ static void bench_layers(const char *shape, unsigned what)
         qn_gpu_free(device_memory[i]);
     for (size_t i = 0; i < n_areas; i++)
         qn_gpu_free(&areas[i]);
-    free(zeros);
     free(random);
 }
 

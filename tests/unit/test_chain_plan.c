@@ -519,9 +519,10 @@ static void run_stage(struct machine *m, const qn_chain_stage *stage)
 static void run_chain(struct machine *m, const qn_cuda_segment *segment)
 {
     const qn_chain_stage *stages = &m->x->token.stages[segment->stage];
-    uint32_t next = (uint32_t)segment->first_product;
+    uint32_t next = 0;
+    while (next < segment->n_stages && stages[next].kind != QN_CHAIN_PRODUCT)
+        next++;
     assert_true(segment->stage + segment->n_stages <= m->x->token.n_stages);
-    assert_true(segment->n_stages <= m->model->chains.most_stages);
     for (size_t i = 0; i < segment->n_stages; i++) {
         if (stages[i].kind == QN_CHAIN_PRODUCT) {
             assert_int_equal(next, i);

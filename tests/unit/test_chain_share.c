@@ -105,6 +105,7 @@ static void devices(void **unused)
     qn_launch launch;
     assert_true(qn_chain_gpu_takes(&h200, &one) && qn_chain_gpu_takes(&h200, &two));
     assert_false(qn_chain_gpu_takes(&h200, &bytes));
+    assert_false(qn_chain_gpu_takes(&(qn_chain_gpu){ 108, 166912, 8 }, &one));
     assert_false(qn_chain_gpu_takes(&(qn_chain_gpu){ 128, 99 << 10, 8 }, &one));
     assert_false(qn_chain_gpu_takes(&(qn_chain_gpu){ 148, 227 << 10, 10 }, &one));
     assert_int_equal(qn_chain_gpu_launch(&h200, &bytes, &launch), QN_ERR_UNSUPPORTED);

@@ -190,10 +190,7 @@ qn_status qn_cuda_chain_lay_out(const qn_cuda_model *model, uint64_t address, qn
         return QN_OK;
     const struct sizes most = most_of(model, &room->tiles);
     const size_t splits = h->n_heads * QN_CHAIN_MOST_SPLITS;
-    /* An operation is a stage at most, and a chain ends in one that stores, or in a few. */
-    room->most_stages = model->plan->n_ops + model->plan->n_buffers;
-    const size_t meeting = qn_chain_gpu_meeting_bytes(room->most_stages) / sizeof(uint32_t) + 1;
-    bool fits = add_floats(address, bytes, meeting, &room->meeting) && add_floats(address, bytes, most.x, &room->x) &&
+    bool fits = add_floats(address, bytes, 1, &room->meeting) && add_floats(address, bytes, most.x, &room->x) &&
                 add_floats(address, bytes, r->n_v_heads * r->head_v, &room->heads) &&
                 add_floats(address, bytes, splits * h->head_dim, &room->partials) &&
                 add_floats(address, bytes, splits * 2, &room->maxima);
@@ -432,11 +429,8 @@ static qn_status end_chain(struct planner *p, size_t at)
         if (stages[i].kind == QN_CHAIN_PRODUCT)
             next = (uint32_t)i;
     }
-    if (n > p->model->chains.most_stages)
-        return qn_fail(QN_ERR_INVALID, "a chain of %zu stages, there is room for %zu", n, p->model->chains.most_stages);
     return add_segment(
-        p, &(qn_cuda_segment){
-               .op = p->first_op, .n_ops = at - p->first_op, .stage = p->first_stage, .n_stages = n, .first_product = next });
+        p, &(qn_cuda_segment){ .op = p->first_op, .n_ops = at - p->first_op, .stage = p->first_stage, .n_stages = n });
 }
 
 /* ---- Groups: each looks whether it fits, and adds its stages, or takes nothing ---- */

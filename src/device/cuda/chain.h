@@ -23,13 +23,12 @@ typedef struct qn_cuda_chain_room {
     struct {
         uint64_t data, squares, halves;
     } parts[QN_CUDA_PARTS];
-    size_t most_stages; /* of a chain, for which there is room to meet */
 } qn_cuda_chain_room;
 
 typedef struct qn_cuda_segment {
-    size_t op, n_ops;  /* of the plan */
-    bool without_acts; /* a launched operation: the activations that it writes are made by the chain behind it */
-    size_t stage, n_stages, first_product; /* of the token's; 0 stages: a launched operation; the product counts from `stage` */
+    size_t op, n_ops;       /* of the plan */
+    bool without_acts;      /* a launched operation: the activations that it writes are made by the chain behind it */
+    size_t stage, n_stages; /* of the token's; 0 stages: a launched operation */
 } qn_cuda_segment;
 
 /* The operations of one row up to its logits, in order. */

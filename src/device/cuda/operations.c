@@ -523,8 +523,7 @@ static qn_status run_chain(const struct step *s, const qn_cuda_segment *segment)
                                  .meeting = s->model->chains.meeting,
                                  .positions = positions(s),
                                  .memory = s->model->inputs + offsetof(qn_cuda_inputs, memory),
-                                 .n_stages = (uint32_t)segment->n_stages,
-                                 .first_product = (uint32_t)segment->first_product };
+                                 .n_stages = (uint32_t)segment->n_stages };
     qn_launch made;
     QN_TRY(qn_chain_gpu_launch(&s->model->chain_gpu, &s->model->chains.tiles, &made));
     return launch(s, &made, &args);

@@ -51,6 +51,7 @@ struct chain_control {
 
 static_assert(sizeof(chain_control) <= QN_CHAIN_CONTROL, "QN_CHAIN_CONTROL is too small");
 static_assert(sizeof(qn_chain_stage) / 4 <= QN_CHAIN_THREADS, "a thread a word");
+static_assert(sizeof(qn_chain_stage) % 16 == 0, "stages are brought nearer in bulk");
 
 // ---- Weights on their way ----
 
@@ -141,12 +142,10 @@ QN_DEVICE void take_step(weight_stream &s, const chain_control &control, uint32_
 // What a share is worked out from, a word a lane: of a product's stage the words from `weights` on, and which one is next.
 enum { SHARE_WORDS = 7, NEXT_LANE = SHARE_WORDS };
 
-#ifndef __CUDACC_RTC__ // which knows no offsets
 #ifndef __CUDACC_RTC__ // NVRTC has no offsetof
 static_assert(__builtin_offsetof(qn_chain_product, slice_blocks) ==
                   __builtin_offsetof(qn_chain_product, weights) + 4 * (SHARE_WORDS - 1),
               "weights, n_tiles, n_chunks, slice_chunks, n_slices, slice_blocks");
-#endif
 #endif
 
 QN_DEVICE uint32_t load_share_word(const qn_chain_args &a, uint32_t index, uint32_t lane)
@@ -410,7 +409,7 @@ QN_DEVICE const qn_chain_stage &stage_at(const chain_control &control, uint32_t 
     return control.stages[place];
 }
 
-// Where nothing waits for it. Of the words of a stage far ahead the last warp brings the lines.
+// While nothing waits for it: once the stage's columns are made. And the words of a stage far ahead.
 QN_DEVICE void prefetch_next(const qn_chain_args &a, const chain_control &control, uint32_t i)
 {
     if (threadIdx.x == QN_CHAIN_THREADS - 1 && i + FAR < a.n_stages)

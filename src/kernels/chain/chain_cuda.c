@@ -19,11 +19,11 @@ static uint32_t shared_bytes(const struct variant *v)
     return QN_CHAIN_CONTROL + QN_CHAIN_SCRATCH + QN_CHAIN_THREADS / 32 * v->stages * step;
 }
 
-/* Products of bits are the matrix unit's own on 8.x and 9.x. Later devices have none, and take longer over what stands in for
- * them than launches one by one do over int8. */
+/* Products of bits are the matrix unit's own on 8.x and 9.x, of which 9.0 alone has the shared memory. Later devices have none,
+ * and take longer over what stands in for them than launches one by one do over int8. */
 static const struct variant *variant_of(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles)
 {
-    if (gpu->major != 8 && gpu->major != 9)
+    if (gpu->major != 9)
         return NULL;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         if (variants[i].bits == tiles->bits && variants[i].n_scales == tiles->n_scales && !tiles->has_offset &&
@@ -111,10 +111,4 @@ qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *ti
                         .dependent = true,
                         .cooperative = true };
     return QN_OK;
-}
-
-/* Arrivals are counted through all of them. */
-size_t qn_chain_gpu_meeting_bytes(size_t n_stages)
-{
-    return n_stages ? sizeof(uint32_t) : 0;
 }

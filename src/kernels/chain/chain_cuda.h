@@ -164,10 +164,10 @@ typedef struct qn_chain_stage {
  * weights in flight for each warp). */
 typedef struct qn_chain_args {
     QN_GPU(const qn_chain_stage) stages; /* [n_stages] */
-    QN_GPU(uint32_t) meeting;            /* zeros before the first launch; each leaves zeros */
+    QN_GPU(uint32_t) meeting;            /* a counter, 0 before the first launch; each leaves 0 */
     QN_GPU(const uint32_t) positions;    /* the row's */
     QN_GPU(const uint64_t) memory;       /* address of the session's recurrent layers */
-    uint32_t n_stages, first_product;
+    uint32_t n_stages;
 } qn_chain_args;
 
 #ifndef __CUDACC__
@@ -194,9 +194,6 @@ uint32_t qn_chain_gpu_splits(const qn_chain_gpu *gpu, size_t head_dim, size_t n_
 
 /* qn_chain_gpu_launch - its launch. */
 qn_status qn_chain_gpu_launch(const qn_chain_gpu *gpu, const qn_matmul_tiles *tiles, qn_launch *out);
-
-/* qn_chain_gpu_meeting_bytes - what args.meeting takes. */
-size_t qn_chain_gpu_meeting_bytes(size_t n_stages);
 
 #endif
 #endif
