@@ -63,12 +63,11 @@ QN_DEVICE uint32_t attention_log_slices(uint32_t head_dim)
     return head_dim >> (ATTENTION_LOG_SLICE + 1); // 64, 128, 256: 0, 1, 2
 }
 
-// Tiles of a split, where positions up to `position` are shared out. With few of them a quarter of a block's warps have any:
-// adding up what warps have costs about as much as more splits.
-QN_DEVICE uint32_t attention_share(uint32_t position, uint32_t head_dim, uint32_t n_splits)
+// Tiles of a split, where positions up to `position` are shared out: few of them to many splits, since adding up what the warps
+// of a block have costs more than another split.
+QN_DEVICE uint32_t attention_share(uint32_t position, uint32_t n_splits)
 {
-    const uint32_t tiles = (position / ATTENTION_KEYS + n_splits) >> (31 - __clz(n_splits));
-    return max(tiles, (uint32_t)ATTENTION_WARPS / 4 >> attention_log_slices(head_dim));
+    return (position / ATTENTION_KEYS + n_splits) >> (31 - __clz(n_splits));
 }
 
 struct attention_range {
@@ -78,7 +77,7 @@ struct attention_range {
 QN_DEVICE attention_range attention_range_of(const qn_chain_attention &s, uint32_t position)
 {
     attention_range r;
-    const uint32_t share = attention_share(position, s.head_dim, s.n_splits);
+    const uint32_t share = attention_share(position, s.n_splits);
     r.kv_head = blockIdx.x >> (31 - __clz(s.n_splits));
     r.split = blockIdx.x & (s.n_splits - 1);
     r.n_tiles = position / ATTENTION_KEYS + 1;
@@ -511,7 +510,7 @@ QN_DEVICE void merged_load(float4 x[MERGED_AHEAD], const float *partials, uint32
 QN_DEVICE float4 merged_columns(const qn_chain_product &s, uint32_t position, uint32_t first, uint32_t lane)
 {
     const uint32_t width = min(s.head / 4, (uint32_t)QN_WARP), log_head = 31 - __clz(s.head); // width: lanes of a head
-    const uint32_t share = attention_share(position, s.head, s.n_splits), mine = lane % width;
+    const uint32_t share = attention_share(position, s.n_splits), mine = lane % width;
     const uint32_t n = (uint32_t)__fdividef(position / ATTENTION_KEYS + share + 0.5f, share); // parts that there are
     const uint32_t column = first + 4 * lane;
     const bool has = column < s.n_cols;
