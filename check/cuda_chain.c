@@ -1,6 +1,6 @@
 /* Chains of products on the GPU, stage by stage: what each has left against float64 on what the stage before has left, so that
  * an error is not carried on. And their speed on the shapes of real models, many layers in one launch. */
-#include "check/cuda.h"
+#include "check/cuda_chain.h"
 
 #include "base/memory.h"
 #include "check/problem.h"
@@ -12,12 +12,6 @@
 #include <string.h>
 
 static const float eps = 1e-6f;
-
-static qn_chain_gpu device(void)
-{
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes, info->major };
-}
 
 /* ---- Weights ---- */
 
@@ -45,14 +39,9 @@ static struct area area_new(const qn_type_info *type, size_t n_cols, size_t n_pa
     a.tiles = qn_gpu_new(bytes);
     a.area.address = a.tiles.data;
     for (size_t i = 0; i < n_parts; first_tile += qn_matmul_gpu_tile_count(a.n_rows[i]), i++) {
-        qn_matmul_launch l;
         a.stored[i] = qn_room(a.n_rows[i], a.row_bytes);
         qn_random_blocks(type, a.stored[i], a.n_rows[i] * a.row_bytes / type->block_bytes, 0.1f);
-        qn_gpu_guarded rows = qn_gpu_from(a.stored[i], a.n_rows[i] * a.row_bytes);
-        qn_must(qn_matmul_gpu_pack(&a.area, rows.data, a.row_bytes, a.n_rows[i], first_tile, &l));
-        qn_gpu_launch(&l.launch, &l.args);
-        qn_gpu_wait();
-        qn_gpu_free(&rows);
+        qn_gpu_pack_rows(&a.area, a.stored[i], a.row_bytes, a.n_rows[i], first_tile);
     }
     return a;
 }
@@ -102,7 +91,7 @@ static void link_products(qn_chain_stage *stages, size_t n)
 
 static void chain_ready(struct chain *c, const qn_matmul_tiles *tiles)
 {
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     link_products(c->stages, c->n_stages);
     c->array = qn_gpu_from(c->stages, c->n_stages * sizeof *c->stages);
     c->meeting = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
@@ -171,13 +160,6 @@ static double *sum_parts(const qn_gpu_guarded *parts, size_t n_parts, size_t str
     return sums;
 }
 
-static float *read_floats(const qn_gpu_guarded *g)
-{
-    float *x = qn_room(g->bytes / sizeof *x, sizeof *x);
-    qn_gpu_read(g, x);
-    return x;
-}
-
 /* The area's product of columns with such values, against the parts that a stage has left. */
 static void check_parts(const char *what, const struct area *area, const double *values, const qn_gpu_guarded *out,
                         const qn_chain_product *p)
@@ -226,7 +208,7 @@ struct case_of {
 
 static qn_chain_product *add_product(struct case_of *c, size_t i, qn_chain_product p)
 {
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     const struct area *a = &c->areas[i];
     qn_chain_stage *stage = &c->chain.stages[c->chain.n_stages++];
     p.n_cols = (uint32_t)a->n_cols;
@@ -258,11 +240,6 @@ static qn_chain_parts parts_of(const qn_chain_product *p)
                              .eps = eps };
 }
 
-static qn_gpu_guarded upload(const float *x, size_t n)
-{
-    return qn_gpu_from(x, n * sizeof *x);
-}
-
 static struct case_of *case_new(const qn_type_info *type, struct shape shape)
 {
     struct case_of *c = qn_room(1, sizeof *c);
@@ -276,12 +253,12 @@ static struct case_of *case_new(const qn_type_info *type, struct shape shape)
     qn_random_floats(c->x, hidden, 2);
     for (size_t i = 0; i < most; i++)
         c->signs[i] = qn_random() & 1 ? 1 : -1;
-    c->gpu_x = upload(c->x, hidden);
-    c->gpu_signs = upload(c->signs, most);
+    c->gpu_x = qn_gpu_floats(c->x, hidden);
+    c->gpu_signs = qn_gpu_floats(c->signs, most);
     for (size_t i = 0; i < 2; i++) {
         c->weights[i] = qn_room(hidden, sizeof *c->weights[i]);
         qn_random_floats(c->weights[i], hidden, 1);
-        c->gpu_weights[i] = upload(c->weights[i], hidden);
+        c->gpu_weights[i] = qn_gpu_floats(c->weights[i], hidden);
         c->x_out[i] = qn_gpu_new(hidden * sizeof(float));
     }
     const size_t inner_tiles = qn_matmul_gpu_tile_count(inner), row_tiles = qn_matmul_gpu_tile_count(shape.rows);
@@ -354,7 +331,7 @@ static void check_norm(const struct case_of *c, size_t i, const double *x)
     const size_t hidden = c->shape.hidden, n_slices = c->products[i]->n_slices;
     const size_t slice = (size_t)c->products[i]->slice_chunks * QN_TILE_COLS;
     double *values = qn_room(hidden, sizeof *values);
-    float *kept = read_floats(&c->x_out[i / 2]), *squares = read_floats(&c->squares[i / 2]);
+    float *kept = qn_gpu_read_floats(&c->x_out[i / 2]), *squares = qn_gpu_read_floats(&c->squares[i / 2]);
     for (size_t k = 0; k < hidden; k++) {
         qn_expect(fabs((double)kept[k] - x[k]) <= 1e-5 * (1 + fabs(x[k])), "product %zu keeps %g of column %zu, expected %g", i,
                   (double)kept[k], k, x[k]);
@@ -377,7 +354,7 @@ static void check_norm(const struct case_of *c, size_t i, const double *x)
 
 static double factor_after(const struct case_of *c, size_t i)
 {
-    float *squares = read_floats(&c->squares[i / 2]);
+    float *squares = qn_gpu_read_floats(&c->squares[i / 2]);
     double *wide = qn_room(c->products[i]->n_slices, sizeof *wide);
     for (size_t s = 0; s < c->products[i]->n_slices; s++)
         wide[s] = (double)squares[s];
@@ -389,7 +366,7 @@ static double factor_after(const struct case_of *c, size_t i)
 
 static void expect_stored(const struct case_of *c, size_t i, const double *expected, size_t n)
 {
-    float *found = read_floats(&c->stored[i]);
+    float *found = qn_gpu_read_floats(&c->stored[i]);
     double size = 0;
     for (size_t k = 0; k < n; k++)
         size = fmax(size, fabs(expected[k]));
@@ -465,10 +442,10 @@ static void check_chain(const qn_type_info *type, struct shape shape)
     qn_expect(arrived == 0, "%u have arrived when all have left", arrived);
     float *first[3], *again[3];
     for (size_t i = 0; i < 3; i++)
-        first[i] = read_floats(&c->stored[i]);
+        first[i] = qn_gpu_read_floats(&c->stored[i]);
     run_chain(c);
     for (size_t i = 0; i < 3; i++) {
-        again[i] = read_floats(&c->stored[i]);
+        again[i] = qn_gpu_read_floats(&c->stored[i]);
         qn_expect(!memcmp(first[i], again[i], c->stored[i].bytes), "two runs differ in stored %zu", i);
         free(first[i]);
         free(again[i]);
@@ -478,7 +455,7 @@ static void check_chain(const qn_type_info *type, struct shape shape)
 
 static void check_refusals(void)
 {
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q1_0));
     const qn_matmul_tiles bytes = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q8_0));
     qn_chain_product p = { .n_cols = 1024, .n_tiles = 8, .n_chunks = 4 };
@@ -529,7 +506,7 @@ struct model {
 static void bench_layers(const qn_type_info *type, const struct model *m, uint32_t parts)
 {
     enum { LAYERS = 8 };
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(type);
     const uint32_t rows[4] = { m->first_rows, m->hidden, 2 * m->inner, m->hidden };
     const uint32_t cols[4] = { m->hidden, m->middle, m->hidden, m->inner };
@@ -639,7 +616,7 @@ void qn_check_cuda_chain(bool with_bench)
         { 256, 1536, 33, 64 },    { 512, 1024, 40, 128 },    { 1024, 1536, 20, 256 }, { 2048, 1024, 9, 512 },
         { 2048, 4096, 70, 1024 }, { 1024, 5120, 250, 1024 },
     };
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     for (size_t t = 0; t < 3; t++) {
         const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(types[t]));
         if (!qn_chain_gpu_takes(&gpu, &tiles))

@@ -1,7 +1,7 @@
 /* Attention layers in a chain on the GPU: from the norm to the output's product, at positions at the edges of tiles and splits,
  * each over a cache that has NaN from the position on. Keys, values and sums are held to float64 on the parts that the first
  * product has left, the last product to float64 on what attention has left. And the time that attention takes in a chain. */
-#include "check/cuda.h"
+#include "check/cuda_chain.h"
 
 #include "base/half.h"
 #include "base/memory.h"
@@ -58,28 +58,10 @@ struct problem {
     qn_launch launch;
 };
 
-static qn_chain_gpu device(void)
-{
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes, info->major };
-}
-
-static float *normal(size_t n, float scale)
-{
-    float *x = qn_room(n, sizeof *x);
-    qn_random_floats(x, n, scale);
-    return x;
-}
-
-static qn_gpu_guarded upload(const float *x, size_t n)
-{
-    return qn_gpu_from(x, n * sizeof *x);
-}
-
 static qn_gpu_guarded normal_on_gpu(size_t n, float scale)
 {
-    float *x = normal(n, scale);
-    const qn_gpu_guarded g = upload(x, n);
+    float *x = qn_floats_of(n, scale);
+    const qn_gpu_guarded g = qn_gpu_floats(x, n);
     free(x);
     return g;
 }
@@ -100,17 +82,12 @@ static struct matrix matrix_new(const qn_type_info *type, size_t n_rows, size_t 
     size_t row_bytes;
     if (!qn_row_bytes(type, n_cols, &row_bytes))
         exit(1);
-    m.weights = normal(n_rows * n_cols, 1 / sqrtf((float)n_cols));
+    m.weights = qn_floats_of(n_rows * n_cols, 1 / sqrtf((float)n_cols));
     uint8_t *stored = qn_room(n_rows, row_bytes);
     type->encode(m.weights, n_rows * n_cols / type->block_weights, stored);
     type->decode(stored, n_rows * n_cols / type->block_weights, m.weights);
     const qn_matmul_area area = { .tiles = m.how, .address = m.tiles.data, .n_tiles = m.n_tiles, .n_cols = n_cols };
-    qn_gpu_guarded rows = qn_gpu_from(stored, n_rows * row_bytes);
-    qn_matmul_launch l;
-    qn_must(qn_matmul_gpu_pack(&area, rows.data, row_bytes, n_rows, 0, &l));
-    qn_gpu_launch(&l.launch, &l.args);
-    qn_gpu_wait();
-    qn_gpu_free(&rows);
+    qn_gpu_pack_rows(&area, stored, row_bytes, n_rows, 0);
     free(stored);
     return m;
 }
@@ -125,7 +102,7 @@ static void matrix_free(struct matrix *m)
 
 static void share(qn_chain_product *p, const struct matrix *m, size_t n_cols)
 {
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     p->n_cols = (uint32_t)n_cols;
     p->n_tiles = (uint32_t)m->n_tiles;
     p->n_chunks = (uint32_t)((n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS);
@@ -135,7 +112,7 @@ static void share(qn_chain_product *p, const struct matrix *m, size_t n_cols)
 
 static uint32_t splits_of(const struct shape *s)
 {
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     const uint32_t splits = qn_chain_gpu_splits(&gpu, s->dim, s->n_heads, s->n_kv_heads, s->n_rot);
     return s->n_splits && s->n_splits < splits ? s->n_splits : splits;
 }
@@ -182,7 +159,7 @@ static void attention_new(struct problem *p)
 static void give_parts(struct problem *p)
 {
     const struct shape *s = p->s;
-    float *parts = normal(GIVEN_PARTS * p->rows, 1);
+    float *parts = qn_floats_of(GIVEN_PARTS * p->rows, 1);
     const float squares[GIVEN_PARTS] = { 0.5f * (float)s->hidden, 0.25f * (float)s->hidden, 3.25f * (float)s->hidden };
     const size_t k = p->attention.k_row, v = p->attention.v_row;
     for (size_t i = 0; i < s->dim; i++)
@@ -193,8 +170,8 @@ static void give_parts(struct problem *p)
         parts[v + s->dim + 5] = NAN; /* of the second head */
     qn_gpu_free(&p->parts);
     qn_gpu_free(&p->squares);
-    p->parts = upload(parts, GIVEN_PARTS * p->rows);
-    p->squares = upload(squares, GIVEN_PARTS);
+    p->parts = qn_gpu_floats(parts, GIVEN_PARTS * p->rows);
+    p->squares = qn_gpu_floats(squares, GIVEN_PARTS);
     p->attention.qkv.data = p->parts.data;
     p->attention.qkv.squares = p->squares.data;
     free(parts);
@@ -203,7 +180,7 @@ static void give_parts(struct problem *p)
 static struct problem *problem_new(const struct shape *s, const qn_type_info *type, size_t capacity)
 {
     struct problem *p = qn_room(1, sizeof *p);
-    const qn_chain_gpu gpu = device();
+    const qn_chain_gpu gpu = qn_chain_device();
     const size_t values = s->n_heads * s->dim;
     p->s = s;
     p->capacity = capacity;
@@ -215,10 +192,10 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->x = normal_on_gpu(s->hidden, 2);
     p->norm = normal_on_gpu(s->hidden, 1);
     p->x_out = qn_gpu_new(s->hidden * sizeof(float));
-    p->query_weight = normal(s->dim, 1);
-    p->key_weight = normal(s->dim, 1);
-    p->gpu_query_weight = upload(p->query_weight, s->dim);
-    p->gpu_key_weight = upload(p->key_weight, s->dim);
+    p->query_weight = qn_floats_of(s->dim, 1);
+    p->key_weight = qn_floats_of(s->dim, 1);
+    p->gpu_query_weight = qn_gpu_floats(p->query_weight, s->dim);
+    p->gpu_key_weight = qn_gpu_floats(p->key_weight, s->dim);
     p->cosines = qn_room(s->n_rot / 2, sizeof(float));
     p->sines = qn_room(s->n_rot / 2, sizeof(float));
     p->gpu_cosines = qn_gpu_new(s->n_rot / 2 * sizeof(float));
@@ -684,6 +661,8 @@ void qn_check_cuda_chain_attention(bool bench)
         { .dim = 256, .n_heads = 6, .n_kv_heads = 2, .n_rot = 16, .hidden = 512, .given = true, .gated = true },
         { .dim = 64, .n_heads = 10, .n_kv_heads = 2, .n_rot = 32, .hidden = 256, .given = true, .interleaved = true },
     };
+    if (!qn_chain_runs())
+        return;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(&shapes[i]);
     if (bench)

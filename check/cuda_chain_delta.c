@@ -1,7 +1,7 @@
 /* Gated DeltaNet layers in a chain on the GPU: from the norm to the output's product, token after token, with state and inputs
  * carried. Rows of halves against float64; the delta rule against the CPU's kernels and against the kernel that does the same
  * in a launch of its own; what the heads become against float64 on codes by the CPU's rule. */
-#include "check/cuda.h"
+#include "check/cuda_chain.h"
 
 #include "base/half.h"
 #include "check/problem.h"
@@ -30,18 +30,6 @@ static qn_chain_gpu gpu(void)
 {
     const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
     return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes, info->major };
-}
-
-static float *normal(size_t n, float scale)
-{
-    float *x = qn_room(n, sizeof *x);
-    qn_random_floats(x, n, scale);
-    return x;
-}
-
-static qn_gpu_guarded upload(const float *x, size_t n)
-{
-    return qn_gpu_from(x, n * sizeof *x);
 }
 
 static qn_view view(const float *x, size_t n)
@@ -97,15 +85,10 @@ static struct area area_new(uint32_t type, size_t n_cols, size_t n_parts, const 
     for (size_t p = 0; p < n_parts; p++) {
         const size_t n = n_rows[p] * n_cols;
         uint8_t *stored = qn_room(n_rows[p], row_bytes);
-        qn_matmul_launch l;
-        a.weights[p] = normal(n, 1 / sqrtf((float)n_cols));
+        a.weights[p] = qn_floats_of(n, 1 / sqrtf((float)n_cols));
         info->encode(a.weights[p], n / info->block_weights, stored);
         info->decode(stored, n / info->block_weights, a.weights[p]);
-        qn_gpu_guarded rows = qn_gpu_from(stored, n_rows[p] * row_bytes);
-        qn_must(qn_matmul_gpu_pack(&a.gpu, rows.data, row_bytes, n_rows[p], a.first_row[p] / QN_TILE_ROWS, &l));
-        qn_gpu_launch(&l.launch, &l.args);
-        qn_gpu_wait();
-        qn_gpu_free(&rows);
+        qn_gpu_pack_rows(&a.gpu, stored, row_bytes, n_rows[p], a.first_row[p] / QN_TILE_ROWS);
         free(stored);
     }
     return a;
@@ -258,24 +241,24 @@ static void layer_new(struct layer *l, uint32_t type)
     if (l->halves)
         l->half = area_new(QN_TYPE_F16, l->hidden, 2, in_rows + ALPHA);
     l->out = area_new(type, values, 1, &l->hidden);
-    l->x = normal(l->n_tokens * l->hidden, 3);
-    l->norm = normal(l->hidden, 1);
-    l->conv = normal(l->taps * width, 0.5f);
-    l->bias = normal(l->v_heads, 1);
-    l->factor = normal(l->v_heads, 0.3f);
+    l->x = qn_floats_of(l->n_tokens * l->hidden, 3);
+    l->norm = qn_floats_of(l->hidden, 1);
+    l->conv = qn_floats_of(l->taps * width, 0.5f);
+    l->bias = qn_floats_of(l->v_heads, 1);
+    l->factor = qn_floats_of(l->v_heads, 0.3f);
     for (size_t h = 0; h < l->v_heads; h++)
         l->factor[h] = -0.1f - fabsf(l->factor[h]);
-    l->head_norm = normal(HEAD, 1);
-    l->signs = normal(values, 1);
+    l->head_norm = qn_floats_of(HEAD, 1);
+    l->signs = qn_floats_of(values, 1);
     for (size_t i = 0; i < values; i++)
         l->signs[i] = copysignf(1, l->signs[i]);
     l->gpu_x = qn_gpu_new(l->hidden * sizeof(float));
-    l->gpu_norm = upload(l->norm, l->hidden);
-    l->gpu_conv = upload(l->conv, l->taps * width);
-    l->gpu_bias = upload(l->bias, l->v_heads);
-    l->gpu_factor = upload(l->factor, l->v_heads);
-    l->gpu_head_norm = upload(l->head_norm, HEAD);
-    l->gpu_signs = upload(l->signs, values);
+    l->gpu_norm = qn_gpu_floats(l->norm, l->hidden);
+    l->gpu_conv = qn_gpu_floats(l->conv, l->taps * width);
+    l->gpu_bias = qn_gpu_floats(l->bias, l->v_heads);
+    l->gpu_factor = qn_gpu_floats(l->factor, l->v_heads);
+    l->gpu_head_norm = qn_gpu_floats(l->head_norm, HEAD);
+    l->gpu_signs = qn_gpu_floats(l->signs, values);
     l->x_out = qn_gpu_new(l->hidden * sizeof(float));
     l->o = qn_gpu_new(values * sizeof(float));
     l->y = qn_gpu_new(l->hidden * sizeof(float));
@@ -319,13 +302,6 @@ static void layer_free(struct layer *l)
 struct found {
     float *in, *half, *o, *y, *squares;
 };
-
-static float *read_floats(const qn_gpu_guarded *g)
-{
-    float *x = qn_room(g->bytes, 1);
-    qn_gpu_read(g, x);
-    return x;
-}
 
 static float factor_of(const struct layer *l, const struct found *f)
 {
@@ -407,7 +383,8 @@ static void expected_delta(const struct layer *l, const float *qkv, const float 
 static void single_kernel(const struct layer *l, size_t token, const float *qkv, const float *alpha, const float *beta,
                           const float *z, float *out)
 {
-    qn_gpu_guarded in[4] = { upload(qkv, l->width), upload(alpha, l->v_heads), upload(beta, l->v_heads), upload(z, l->values) };
+    qn_gpu_guarded in[4] = { qn_gpu_floats(qkv, l->width), qn_gpu_floats(alpha, l->v_heads), qn_gpu_floats(beta, l->v_heads),
+                             qn_gpu_floats(z, l->values) };
     qn_gpu_guarded to = qn_gpu_new(l->values * sizeof *out);
     const qn_gdn_step_args args = { .qkv = in[0].data,
                                     .alpha = in[1].data,
@@ -475,8 +452,8 @@ static void run_token(struct layer *l, size_t token)
 static void check_token(const struct layer *l, size_t token, float *inputs, float *state)
 {
     const size_t stride = area_rows(&l->in), slices = l->products[0].n_slices, chunks = l->products[0].n_chunks;
-    struct found f = { read_floats(&l->in_parts), l->halves ? read_floats(&l->half_parts) : NULL, read_floats(&l->o),
-                       read_floats(&l->y), read_floats(&l->squares) };
+    struct found f = { qn_gpu_read_floats(&l->in_parts), l->halves ? qn_gpu_read_floats(&l->half_parts) : NULL,
+                       qn_gpu_read_floats(&l->o), qn_gpu_read_floats(&l->y), qn_gpu_read_floats(&l->squares) };
     const float factor = factor_of(l, &f);
     float *qkv = add_parts(f.in, slices, stride, l->in.first_row[QKV], l->width, factor);
     float *z = add_parts(f.in, slices, stride, l->in.first_row[Z], l->values, factor);
@@ -490,7 +467,7 @@ static void check_token(const struct layer *l, size_t token, float *inputs, floa
     expected_delta(l, qkv, gates[0], gates[1], inputs, state, o);
     expect_close("the heads' result", token, f.o, o, l->values, BAR_DELTA);
     single_kernel(l, token, qkv, gates[0], gates[1], z, heads);
-    float *memory = read_floats(&l->memory), *other = read_floats(&l->other_memory);
+    float *memory = qn_gpu_read_floats(&l->memory), *other = qn_gpu_read_floats(&l->other_memory);
     const size_t n_state = l->values * HEAD, place = token % l->taps * l->width;
     expect_close("the state", token, memory, state, n_state, BAR_DELTA);
     expect_close("the state, from the single kernel's,", token, memory, other, n_state, BAR_DELTA);
@@ -520,15 +497,15 @@ static void check_layer(struct layer l, uint32_t type)
             if (time == 0)
                 check_token(&l, token, inputs, state);
         }
-        y[time] = read_floats(&l.y);
-        memory[time] = read_floats(&l.memory);
+        y[time] = qn_gpu_read_floats(&l.y);
+        memory[time] = qn_gpu_read_floats(&l.memory);
     }
     qn_expect(!memcmp(y[0], y[1], l.y.bytes) && !memcmp(memory[0], memory[1], l.memory.bytes), "another run gave other bits");
     const qn_gpu_guarded *guarded[] = { &l.x_out, &l.squares, &l.in_parts, &l.o,         &l.out_parts,
                                         &l.y,     &l.memory,  &l.meeting,  &l.half_parts };
     for (size_t i = 0; i < sizeof guarded / sizeof *guarded - !l.halves; i++)
         qn_expect(qn_gpu_ok(guarded[i]), "bytes outside buffer %zu were written", i);
-    uint8_t *meeting = (uint8_t *)read_floats(&l.meeting);
+    uint8_t *meeting = (uint8_t *)qn_gpu_read_floats(&l.meeting);
     for (size_t i = 0; i < l.meeting.bytes; i++)
         qn_expect(meeting[i] == 0, "byte %zu of the meeting's is %d", i, meeting[i]);
     free(meeting);
@@ -617,18 +594,18 @@ static void bench_layers(const char *shape, unsigned what)
     l.out.gpu = (qn_matmul_area){ .tiles = tiles, .n_tiles = l.hidden / QN_TILE_ROWS };
     l.state_bytes = qn_gdn_gpu_state_bytes(l.v_heads, HEAD, HEAD);
     l.memory_bytes = l.state_bytes + qn_gdn_gpu_input_bytes(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
-    float *random = normal(l.memory_bytes / sizeof(float), 0.1f);
+    float *random = qn_floats_of(l.memory_bytes / sizeof(float), 0.1f);
     const uint32_t position = 77;
     for (size_t h = 0; h < l.v_heads; h++)
         random[h] = -fabsf(random[h]); /* factors, too */
-    l.gpu_x = upload(random, l.hidden);
-    l.gpu_norm = upload(random, l.hidden);
-    l.gpu_conv = upload(random, l.taps * l.width);
-    l.gpu_bias = upload(random, l.v_heads);
-    l.gpu_factor = upload(random, l.v_heads);
-    l.gpu_head_norm = upload(random, HEAD);
+    l.gpu_x = qn_gpu_floats(random, l.hidden);
+    l.gpu_norm = qn_gpu_floats(random, l.hidden);
+    l.gpu_conv = qn_gpu_floats(random, l.taps * l.width);
+    l.gpu_bias = qn_gpu_floats(random, l.v_heads);
+    l.gpu_factor = qn_gpu_floats(random, l.v_heads);
+    l.gpu_head_norm = qn_gpu_floats(random, HEAD);
     l.x_out = qn_gpu_new(l.hidden * sizeof(float));
-    l.o = upload(random, l.values);
+    l.o = qn_gpu_floats(random, l.values);
     l.memory = qn_gpu_new(BENCH_LAYERS * l.memory_bytes);
     l.addresses = qn_gpu_from(&l.memory.data, sizeof l.memory.data);
     l.positions = qn_gpu_from(&position, sizeof position);
@@ -695,6 +672,8 @@ static void bench_layers(const char *shape, unsigned what)
 
 void qn_check_cuda_chain_delta(bool bench)
 {
+    if (!qn_chain_runs())
+        return;
     check_layers();
     if (!bench)
         return;

@@ -118,13 +118,6 @@ QN_DEVICE uint32_t transpose_8x8(uint32_t x)
     return y;
 }
 
-QN_DEVICE float exp_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 struct shared {
     float factors[COLUMNS];                // what a score of halves stands for, in powers of two
     float biases[COLUMNS];                 // and what is added to it
@@ -182,7 +175,7 @@ QN_DEVICE void raise(running &state, const float x[4], const float value_scales[
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const float raised = fmaxf(state.m[i], largest[i]);
-        factor[i] = exp_2(state.m[i] - raised);
+        factor[i] = qn_exp_2(state.m[i] - raised);
         state.m[i] = raised;
         state.l[i] *= factor[i];
     }
@@ -378,7 +371,7 @@ QN_DEVICE void attend(running &state, float (*sums)[4], tile_words<key_bits, val
         float weight[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            weight[i] = exp_2(x[i] - state.m[i % 2]);
+            weight[i] = qn_exp_2(x[i] - state.m[i % 2]);
             state.l[i % 2] += weight[i];
             if (each)
                 state.top[i % 2] = fmaxf(state.top[i % 2], x[i]);

@@ -1,6 +1,6 @@
 // What every CUDA kernel of quern may use: fixed-width types, half and bfloat16 as stored patterns, warp sums, asynchronous
-// copies, matrix units, and the order between launches. No header of a toolkit is needed, so that nvcc and NVRTC compile the same
-// text. What a kernel computes is for its room.
+// copies, matrix units, and the order between launches. No header of a toolkit is needed, so that nvcc and NVRTC compile the
+// same text. What a kernel computes is for its room.
 #ifndef QN_KERNELS_CUDA_CUH
 #define QN_KERNELS_CUDA_CUH
 
@@ -95,6 +95,14 @@ QN_DEVICE float qn_warp_max(float x)
     return x;
 }
 
+// 2 to the x, within 2^-22 of it (PTX ISA, ex2.approx.ftz); subnormal results are zeros.
+QN_DEVICE float qn_exp_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // ---- Shared memory and asynchronous copies into it ----
 
 QN_DEVICE uint32_t qn_shared_address(const void *p)
@@ -181,8 +189,8 @@ QN_DEVICE void qn_wait_for_previous()
 #endif
 }
 
-// The next kernel may begin as soon as every block of this one has said so, or has ended. It waits by itself before it reads what
-// this one writes, so this may be a kernel's first line, unless the next one's blocks would take the place of its own.
+// The next kernel may begin as soon as every block of this one has said so, or has ended. It waits by itself before it reads
+// what this one writes, so this may be a kernel's first line, unless the next one's blocks would take the place of its own.
 QN_DEVICE void qn_let_next_begin()
 {
 #if __CUDA_ARCH__ >= 900

@@ -18,11 +18,6 @@ enum { ALIGN = 256, GDN_HEAD = 128, MOST_HALF_TILES = 32 };
 
 /* ---- What an operation reads and writes ---- */
 
-static bool is_logits(const qn_op *op)
-{
-    return op->kind == QN_OP_LOGIT_NORM || op->kind == QN_OP_LOGITS;
-}
-
 static bool reads(const qn_op *op, int buffer)
 {
     switch (op->kind) {
@@ -65,11 +60,6 @@ static bool writes(const qn_op *op, int buffer)
 
 /* ---- Products ---- */
 
-static bool same_tiles(const qn_matmul_tiles *a, const qn_matmul_tiles *b)
-{
-    return a->bits == b->bits && a->n_scales == b->n_scales && a->has_offset == b->has_offset;
-}
-
 /* An operation's product as far as it does not depend on how its columns are made. */
 struct product {
     const qn_cuda_product *main, *halves; /* halves may be none */
@@ -106,7 +96,7 @@ static bool find_product(const qn_cuda_model *model, const qn_matmul_tiles *tile
         return false;
     for (size_t i = 0; i < beside->n_products; i++) {
         const qn_cuda_product *product = &beside->products[i];
-        if (same_tiles(&product->area.tiles, tiles) && !out->main)
+        if (qn_cuda_same_tiles(&product->area.tiles, tiles) && !out->main)
             out->main = product;
         else if (product->area.tiles.bits == 16 && !model->plan->acts[product->acts].rotation.block &&
                  product->area.n_tiles <= MOST_HALF_TILES && !out->halves)
@@ -140,7 +130,7 @@ static qn_matmul_tiles choose_tiles(const qn_cuda_model *model)
     for (size_t i = 0; i < model->plan->n_ops; i++)
         for (size_t p = 0; model->plan->ops[i].kind == QN_OP_MATMUL && p < model->ops[i].n_products; p++) {
             const qn_matmul_tiles *tiles = &model->ops[i].products[p].area.tiles;
-            const uint64_t chunks = same_tiles(tiles, &best) ? 0 : chained_chunks(model, tiles);
+            const uint64_t chunks = qn_cuda_same_tiles(tiles, &best) ? 0 : chained_chunks(model, tiles);
             if (chunks > most) {
                 most = chunks;
                 best = *tiles;
@@ -599,7 +589,7 @@ static qn_status add_launch(struct planner *p, size_t at)
     for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
         if (writes(op, b))
             set_home(p, b);
-    return is_logits(op) ? QN_OK : add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1 });
+    return qn_cuda_is_logits(op) ? QN_OK : add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1 });
 }
 
 static qn_status walk(struct planner *p)

@@ -164,10 +164,13 @@ static const qn_device_calls calls = {
 };
 
 /* QN_CUDA=launches: no operations are chained, to compare with. */
-static bool wants_launches(void)
+static qn_status read_environment(bool *one_by_one)
 {
     const char *how = getenv("QN_CUDA");
-    return how && !strcmp(how, "launches");
+    *one_by_one = how && !strcmp(how, "launches");
+    if (how && *how && !*one_by_one && strcmp(how, "chains"))
+        return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected chains or launches", how);
+    return QN_OK;
 }
 
 static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *params)
@@ -178,6 +181,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                   .on_log = params->on_log,
                                   .user = params->user };
     const qn_attention_shape *h = &model->plan->heads;
+    QN_TRY(read_environment(&model->one_by_one));
     QN_TRY(qn_cuda_open(&open, &model->cuda));
     const qn_cuda_info *info = qn_cuda_get_info(model->cuda);
     model->matmul =
@@ -190,7 +194,6 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                            .value_bits = 16,
                                            .n_sms = info->n_sms,
                                            .max_shared_bytes = info->max_shared_bytes };
-    model->one_by_one = wants_launches();
     QN_TRY(qn_attention_gpu_check(&model->attention));
     QN_TRY(qn_cuda_stream_create(model->cuda, &model->stream));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));

@@ -96,6 +96,18 @@ static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
 /* Rows whose logits are computed at a time. */
 enum { QN_CUDA_LOGIT_ROWS = 64 };
 
+/* Of the operations, those that only rows whose logits are wanted go through. */
+static inline bool qn_cuda_is_logits(const qn_op *op)
+{
+    return op->kind == QN_OP_LOGIT_NORM || op->kind == QN_OP_LOGITS;
+}
+
+/* Whether weights lie alike. */
+static inline bool qn_cuda_same_tiles(const qn_matmul_tiles *a, const qn_matmul_tiles *b)
+{
+    return a->bits == b->bits && a->n_scales == b->n_scales && a->has_offset == b->has_offset;
+}
+
 /* weights.c */
 qn_status qn_cuda_weights_create(qn_cuda_model *model);
 void qn_cuda_weights_free(qn_cuda_model *model);

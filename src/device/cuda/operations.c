@@ -554,18 +554,13 @@ qn_status qn_cuda_ready_token(qn_cuda_model *model, qn_cuda_memory *memory)
     return QN_OK;
 }
 
-static bool is_logits(const qn_op *op)
-{
-    return op->kind == QN_OP_LOGIT_NORM || op->kind == QN_OP_LOGITS;
-}
-
 qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first)
 {
     const struct step s = { .model = model, .memory = memory, .n = n, .first = first };
     for (size_t i = 0; n == 1 && i < memory->token.n_segments; i++)
         QN_TRY(run_segment(&s, &memory->token.segments[i]));
     for (size_t i = 0; n > 1 && i < model->plan->n_ops; i++)
-        if (!is_logits(&model->plan->ops[i]))
+        if (!qn_cuda_is_logits(&model->plan->ops[i]))
             QN_TRY(run_op(&s, &model->plan->ops[i]));
     return QN_OK;
 }
@@ -574,7 +569,7 @@ qn_status qn_cuda_run_logits(qn_cuda_model *model, size_t row, size_t n)
 {
     const struct step s = { .model = model, .row = row, .n = n };
     for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (is_logits(&model->plan->ops[i]))
+        if (qn_cuda_is_logits(&model->plan->ops[i]))
             QN_TRY(run_op(&s, &model->plan->ops[i]));
     return QN_OK;
 }

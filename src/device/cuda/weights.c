@@ -37,16 +37,11 @@ static bool has_areas(const qn_plan *plan, const qn_op *op)
     return is_product(op) || (op->kind == QN_OP_EMBED && embeds(plan) && !output_of_table(plan));
 }
 
-static bool same_tiles(const qn_matmul_tiles *a, const qn_matmul_tiles *b)
-{
-    return a->bits == b->bits && a->n_scales == b->n_scales && a->has_offset == b->has_offset;
-}
-
 /* The product of the operation that this matrix can be part of, or a new one. */
 static qn_cuda_product *product_for(qn_cuda_op *op, int acts, const qn_matmul_tiles *tiles)
 {
     for (size_t i = 0; i < op->n_products; i++)
-        if (op->products[i].acts == acts && same_tiles(&op->products[i].area.tiles, tiles))
+        if (op->products[i].acts == acts && qn_cuda_same_tiles(&op->products[i].area.tiles, tiles))
             return &op->products[i];
     qn_cuda_product *product = &op->products[op->n_products++];
     *product = (qn_cuda_product){ .area.tiles = *tiles, .acts = acts };

@@ -76,7 +76,7 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
 #pragma unroll
             for (int w = 0; w < QN_WARPS; w++)
                 m = fmaxf(m, s.m[w][column]);
-            const float factor = exp_2(state.m[j] - m) * state.value_unit * value_gain;
+            const float factor = qn_exp_2(state.m[j] - m) * state.value_unit * value_gain;
             float *to = rows + (warp * COLUMNS + column) * stride;
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++)
@@ -88,7 +88,7 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
         for (int w = 0; w < QN_WARPS; w++)
             m = fmaxf(m, s.m[w][threadIdx.x]);
         for (int w = 0; w < QN_WARPS; w++)
-            l += s.l[w][threadIdx.x] * exp_2(s.m[w][threadIdx.x] - m);
+            l += s.l[w][threadIdx.x] * qn_exp_2(s.m[w][threadIdx.x] - m);
         *(float2 *)&a.maxima[((uint64_t)(job.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] = make_float2(m, l);
     }
     __syncthreads();

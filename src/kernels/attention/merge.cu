@@ -12,13 +12,6 @@
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
-QN_DEVICE float exp_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
     qn_attention_merge(const __grid_constant__ qn_attention_merge_args a)
 {
@@ -61,10 +54,10 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
         if (i * QN_WARP + lane < n)
-            l += early[i].y * exp_2(early[i].x - m);
+            l += early[i].y * qn_exp_2(early[i].x - m);
     for (uint32_t i = EARLY * QN_WARP + lane; i < n; i += QN_WARP)
-        l += maxima[i].y * exp_2(maxima[i].x - m);
-    l = qn_warp_sum(l) + (a.sinks ? exp_2(sink - m) : 0);
+        l += maxima[i].y * qn_exp_2(maxima[i].x - m);
+    l = qn_warp_sum(l) + (a.sinks ? qn_exp_2(sink - m) : 0);
 
     if (group < GROUPS) {
         float4 sum = make_float4(0, 0, 0, 0);
@@ -78,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_MERGE_THREADS)
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 if (first + i * GROUPS < n) {
-                    const float factor = exp_2(maxima[first + i * GROUPS].x - m);
+                    const float factor = qn_exp_2(maxima[first + i * GROUPS].x - m);
                     sum.x += x[i].x * factor;
                     sum.y += x[i].y * factor;
                     sum.z += x[i].z * factor;

@@ -28,13 +28,6 @@ struct shared {
     float key_scales[2][RUN], value_scales[2][RUN]; // of two tiles
 };
 
-QN_DEVICE float exp_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Which rows of halves, or of codes, a tile is.
 struct tile {
     const uint8_t *keys, *values;
@@ -233,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
         for (int i = 0; i < 2; i++) {
             largest[i] = fmaxf(largest[i], __shfl_xor_sync(QN_ALL_LANES, largest[i], 1));
             largest[i] = fmaxf(largest[i], __shfl_xor_sync(QN_ALL_LANES, largest[i], 2));
-            shrink[i] = exp_2(m[i] - largest[i]);
+            shrink[i] = qn_exp_2(m[i] - largest[i]);
             m[i] = largest[i];
             l[i] *= shrink[i];
         }
@@ -251,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prompt(con
             const float2 scales = CODES ? *(const float2 *)&s.value_scales[r % 2][i * 8 + 2 * t] : make_float2(1, 1);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                x[i][j] = exp_2(x[i][j] - m[j / 2]);
+                x[i][j] = qn_exp_2(x[i][j] - m[j / 2]);
                 l[j / 2] += x[i][j];
                 x[i][j] *= j % 2 ? scales.y : scales.x;
             }

@@ -57,7 +57,7 @@ QN_DEVICE void close(float2 m_and_l[2], const running &state)
             top = fmaxf(top, __shfl_xor_sync(QN_ALL_LANES, top, distance));
             l += __shfl_xor_sync(QN_ALL_LANES, l, distance);
         }
-        m_and_l[j] = make_float2(top, l * exp_2(state.m[j] - top));
+        m_and_l[j] = make_float2(top, l * qn_exp_2(state.m[j] - top));
     }
 }
 
@@ -70,7 +70,7 @@ QN_DEVICE float2 merge_column(const shared &s, int column)
         m = fmaxf(m, s.m[w][column]);
 #pragma unroll
     for (int w = 0; w < QN_WARPS; w++)
-        l += s.l[w][column] * exp_2(s.m[w][column] - m);
+        l += s.l[w][column] * qn_exp_2(s.m[w][column] - m);
     return make_float2(m, l);
 }
 
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
                 if (column >= tile.n_columns)
                     continue;
                 const uint64_t at = (uint64_t)tile.query(column) * a.n_blocks + b;
-                const float factor = exp_2(state.m[j] - m_and_l[j].x) * unit;
+                const float factor = qn_exp_2(state.m[j] - m_and_l[j].x) * unit;
                 if (p.g == 0)
                     a.l[at] = m_and_l[j].y;
                 if (m_and_l[j].y == 0)
@@ -179,8 +179,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
         }
         put_maxima(s, m_and_l, p);
         __syncthreads();
-        const float factor[2] = { exp_2(state.m[0] - merge_column(s, 2 * p.t).x) * unit,
-                                  exp_2(state.m[1] - merge_column(s, 2 * p.t + 1).x) * unit };
+        const float factor[2] = { qn_exp_2(state.m[0] - merge_column(s, 2 * p.t).x) * unit,
+                                  qn_exp_2(state.m[1] - merge_column(s, 2 * p.t + 1).x) * unit };
         if (threadIdx.x < tile.n_columns) {
             const float2 all = merge_column(s, threadIdx.x);
             const uint64_t at = (uint64_t)tile.query(threadIdx.x) * a.n_blocks + b;
@@ -228,8 +228,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     put_maxima(s, m_and_l, p);
     __syncthreads();
     const float unit = state.value_unit / a.cache.value_codec.gain;
-    const float factor[2] = { exp_2(state.m[0] - merge_column(s, 2 * p.t).x) * unit,
-                              exp_2(state.m[1] - merge_column(s, 2 * p.t + 1).x) * unit };
+    const float factor[2] = { qn_exp_2(state.m[0] - merge_column(s, 2 * p.t).x) * unit,
+                              qn_exp_2(state.m[1] - merge_column(s, 2 * p.t + 1).x) * unit };
     float *results = rows_of_sums(dynamic) + SUM_FLOATS; // [COLUMNS][DIM]
     sum_warps<QN_VALUE_BITS>(rows_of_sums(dynamic), sums, factor, tile.n_columns, p,
                              [&](uint32_t column, uint32_t d, float x) { results[column * DIM + d] = x; });
@@ -240,8 +240,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     float l = all.y, factor_of_all = 1;
     if (a.sinks) {
         const float sink = a.sinks[query % a.queries.n_heads] * LOG2E, m = fmaxf(all.x, sink);
-        factor_of_all = exp_2(all.x - m);
-        l = l * factor_of_all + exp_2(sink - m);
+        factor_of_all = qn_exp_2(all.x - m);
+        l = l * factor_of_all + qn_exp_2(sink - m);
     }
     float y[LANE_VALUES];
 #pragma unroll

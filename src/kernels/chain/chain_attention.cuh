@@ -28,13 +28,6 @@
 // Bytes from a group's tile to its next: as many tiles as there are groups further on, whatever the size of heads.
 #define ATTENTION_STEP (ATTENTION_WARPS * ATTENTION_KEYS * ATTENTION_SLICE * 2)
 
-QN_DEVICE float attention_exp_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // What the first part of a stage leaves for the second.
 struct attention_making {
     float factors[ATTENTION_COLUMNS];                                           // what a score stands for, in powers of two
@@ -321,10 +314,10 @@ QN_DEVICE void attention_weigh(attention_sums &sums, uint32_t weights[2], const 
 #pragma unroll
         for (int distance = 4; distance < QN_WARP; distance *= 2)
             m = fmaxf(m, __shfl_xor_sync(QN_ALL_LANES, m, distance));
-        attention_scale_sums(sums, c, attention_exp_2(sums.m[c] - m));
+        attention_scale_sums(sums, c, qn_exp_2(sums.m[c] - m));
         sums.m[c] = m;
-        weight[c] = attention_exp_2(x[c] - m);
-        weight[2 + c] = attention_exp_2(x[2 + c] - m);
+        weight[c] = qn_exp_2(x[c] - m);
+        weight[2 + c] = qn_exp_2(x[2 + c] - m);
         sums.l[c] += weight[c] + weight[2 + c];
     }
 #pragma unroll
@@ -383,12 +376,12 @@ QN_DEVICE void attention_leave(attention_shared &shared, attention_sums &sums, c
         m[0] = fmaxf(m[0], both.x);
         m[1] = fmaxf(m[1], both.z);
     }
-    attention_scale_sums(sums, 0, attention_exp_2(sums.m[0] - m[0]));
-    attention_scale_sums(sums, 1, attention_exp_2(sums.m[1] - m[1]));
+    attention_scale_sums(sums, 0, qn_exp_2(sums.m[0] - m[0]));
+    attention_scale_sums(sums, 1, qn_exp_2(sums.m[1] - m[1]));
 #pragma unroll 1
     for (uint32_t i = 1; i < n_groups; i++) {
         const float4 both = *(const float4 *)&shared.maxima[i][2 * t];
-        const float factors[2] = { attention_exp_2(both.x - m[0]), attention_exp_2(both.z - m[1]) };
+        const float factors[2] = { qn_exp_2(both.x - m[0]), qn_exp_2(both.z - m[1]) };
         sums.l[0] += both.y * factors[0];
         sums.l[1] += both.w * factors[1];
 #pragma unroll
@@ -536,7 +529,7 @@ QN_DEVICE float4 merged_columns(const qn_chain_product &s, uint32_t position, ui
 #pragma unroll 1
     for (uint32_t distance = width / 2; distance > 0; distance /= 2)
         m = fmaxf(m, __shfl_xor_sync(QN_ALL_LANES, m, distance));
-    const float factors[2] = { attention_exp_2(of[0].x - m), attention_exp_2(of[1].x - m) };
+    const float factors[2] = { qn_exp_2(of[0].x - m), qn_exp_2(of[1].x - m) };
     float l = of[0].y * factors[0] + of[1].y * factors[1];
 #pragma unroll 1
     for (uint32_t distance = width / 2; distance > 0; distance /= 2)

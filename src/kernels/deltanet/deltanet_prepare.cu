@@ -9,13 +9,6 @@ QN_DEVICE uint32_t value_head(const qn_gdn_chunk_args &a, uint32_t k_head, uint3
     return a.tiled ? i * a.k_heads + k_head : k_head * (a.v_heads / a.k_heads) + i;
 }
 
-QN_DEVICE float exp2_of(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 #define PREPARE_THREADS QN_GDN_PREPARE_THREADS
 #define ROW 68      // floats between rows of a square: fragments of 8 rows then meet all banks
 #define OWN_QUADS 5 // a thread's runs of 4 columns, of 640 in the blocks of a square that are not above the diagonal
@@ -157,10 +150,10 @@ QN_DEVICE void gate(prepare_memory &m, const quads &own, uint32_t of, float scal
         const float2 norms = m.norms[i];
         const float k_row = row.z * norms.x, q_row = scale * norms.y;
         float4 e;
-        e.x = exp2_of(j <= i ? (row.x - sum_high.x) + (row.y - sum_low.x) : -1e30f) * norm.x;
-        e.y = exp2_of(j + 1 <= i ? (row.x - sum_high.y) + (row.y - sum_low.y) : -1e30f) * norm.y;
-        e.z = exp2_of(j + 2 <= i ? (row.x - sum_high.z) + (row.y - sum_low.z) : -1e30f) * norm.z;
-        e.w = exp2_of(j + 3 <= i ? (row.x - sum_high.w) + (row.y - sum_low.w) : -1e30f) * norm.w;
+        e.x = qn_exp_2(j <= i ? (row.x - sum_high.x) + (row.y - sum_low.x) : -1e30f) * norm.x;
+        e.y = qn_exp_2(j + 1 <= i ? (row.x - sum_high.y) + (row.y - sum_low.y) : -1e30f) * norm.y;
+        e.z = qn_exp_2(j + 2 <= i ? (row.x - sum_high.z) + (row.y - sum_low.z) : -1e30f) * norm.z;
+        e.w = qn_exp_2(j + 3 <= i ? (row.x - sum_high.w) + (row.y - sum_low.w) : -1e30f) * norm.w;
         uint2 scores;
         scores.x = qn_floats_to_bfloats(qk.x * (q_row * e.x), qk.y * (q_row * e.y));
         scores.y = qn_floats_to_bfloats(qk.z * (q_row * e.z), qk.w * (q_row * e.w));
@@ -293,9 +286,9 @@ QN_DEVICE void store_factors(const prepare_memory &m, uint32_t of, float scale, 
         return;
     const float *sum_high = m.sum_high[of], *sum_low = m.sum_low[of];
     const float last = (sum_high[TOKENS - 1] - sum_high[i]) + (sum_low[TOKENS - 1] - sum_low[i]);
-    const float since = exp2_of(sum_high[i] + sum_low[i]);
+    const float since = qn_exp_2(sum_high[i] + sum_low[i]);
     ((float *)(record + QN_GDN_RECORD_RECALL))[i] = -since * m.norms[i].x;
-    ((float *)(record + QN_GDN_RECORD_KEEP))[i] = exp2_of(last) * m.norms[i].x;
+    ((float *)(record + QN_GDN_RECORD_KEEP))[i] = qn_exp_2(last) * m.norms[i].x;
     ((float *)(record + QN_GDN_RECORD_READ))[i] = scale * since * m.norms[i].y;
     if (i == TOKENS - 1)
         *(float *)(record + QN_GDN_RECORD_DECAY) = since;
