@@ -686,6 +686,21 @@ static void other_weights_are_launched(void **unused)
     assert_int_equal(c.launched, 1 + 2 * (10 + 3 * 10));
 }
 
+static void other_words_are_refused(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    qn_device *device;
+    set_up(&x, NULL, &dense, 0);
+    const qn_cuda_executor_params params = { .plan = &x.plan, .team = x.team, .kernels = &x.kernels }; /* before any driver */
+    setenv("QN_CUDA", "fast", 1);
+    const qn_status status = qn_cuda_executor_create(&params, &device);
+    unsetenv("QN_CUDA");
+    assert_int_equal(status, QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "QN_CUDA is 'fast'"));
+    tear_down(&x);
+}
+
 static void small_models_too(void **unused)
 {
     (void)unused;
@@ -706,9 +721,8 @@ int main(void)
 {
     unsetenv("QN_CUDA");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_models_are_one_chain),
-        cmocka_unit_test(chains_end_where_launches_begin),
-        cmocka_unit_test(other_weights_are_launched),
+        cmocka_unit_test(whole_models_are_one_chain), cmocka_unit_test(chains_end_where_launches_begin),
+        cmocka_unit_test(other_weights_are_launched), cmocka_unit_test(other_words_are_refused),
         cmocka_unit_test(small_models_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
