@@ -33,6 +33,9 @@ size_t qn_random_below(size_t n);
 float qn_random_normal(void);
 void qn_random_floats(float *x, size_t n, float scale);
 
+/* qn_distance - |found - expected| / |expected|; NaN where anything is. */
+double qn_distance(const float *found, const float *expected, size_t n);
+
 /* ---- Memory with guards ---- */
 
 /* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (a NaN in every float and half), with

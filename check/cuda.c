@@ -88,6 +88,16 @@ qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes)
     return g;
 }
 
+void qn_gpu_random(const qn_gpu_guarded *g)
+{
+    enum { PIECE = 4 << 20 };
+    static uint8_t piece[PIECE];
+    for (size_t i = 0; i < PIECE; i++)
+        piece[i] = (uint8_t)(qn_random() & 0xbf);
+    for (size_t at = 0; at < g->bytes; at += PIECE)
+        qn_must(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
+}
+
 void qn_gpu_poison(const qn_gpu_guarded *g)
 {
     qn_must(qn_cuda_fill(gpu.device, gpu.stream, g->block.address, 0xff, g->block.bytes));

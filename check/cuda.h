@@ -32,6 +32,10 @@ typedef struct qn_gpu_guarded {
 qn_gpu_guarded qn_gpu_new(size_t bytes);
 qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes);
 
+/* qn_gpu_random - bytes that make ordinary numbers, below 2 in magnitude, of every format: constant data would let matrix units
+ * run faster. */
+void qn_gpu_random(const qn_gpu_guarded *g);
+
 /* qn_gpu_poison - as it was when new. */
 void qn_gpu_poison(const qn_gpu_guarded *g);
 

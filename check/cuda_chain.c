@@ -487,16 +487,6 @@ static void one_turn(void *context, size_t turn)
     qn_gpu_launch(&t->launch, &t->args);
 }
 
-static void random_bytes(const qn_gpu_guarded *g)
-{
-    enum { PIECE = 4 << 20 };
-    static uint8_t piece[PIECE];
-    for (size_t i = 0; i < PIECE; i++)
-        piece[i] = (uint8_t)(qn_random() & 0xbf);
-    for (size_t at = 0; at < g->bytes; at += PIECE)
-        qn_must(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
-}
-
 /* The products of a model's layer: of the first and third norms make the columns, of the second they are there. */
 struct model {
     const char *name;
@@ -526,7 +516,7 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
         layer += qn_round_up(bytes[i], 256);
         out[i] = qn_gpu_new((size_t)p->n_slices * rows[i] * sizeof(float));
         squares[i] = qn_gpu_new(p->n_slices * sizeof(float));
-        random_bytes(&out[i]);
+        qn_gpu_random(&out[i]);
         p->out = out[i].data;
     }
     qn_gpu_guarded area = qn_gpu_new(layer * LAYERS);
@@ -534,11 +524,11 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
     weight = qn_gpu_new(m->hidden * sizeof(float));
     for (size_t i = 0; i < 2; i++) {
         x[i] = qn_gpu_new(m->hidden * sizeof(float));
-        random_bytes(&x[i]);
+        qn_gpu_random(&x[i]);
     }
-    random_bytes(&area);
-    random_bytes(&plain);
-    random_bytes(&weight);
+    qn_gpu_random(&area);
+    qn_gpu_random(&plain);
+    qn_gpu_random(&weight);
     products[0].squares = squares[0].data;
     products[2].squares = squares[2].data;
     qn_chain_stage stages[4 * LAYERS + 1] = { 0 };

@@ -26,31 +26,14 @@ enum { HEAD = 128, STAGES = 4 };
 
 static const float eps = 1e-6f;
 
-static qn_chain_gpu gpu(void)
-{
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    return (qn_chain_gpu){ info->n_sms, info->max_shared_bytes, info->major };
-}
-
 static qn_view view(const float *x, size_t n)
 {
     return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
 }
 
-static double distance(const float *found, const float *expected, size_t n)
-{
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double d = (double)found[i] - (double)expected[i];
-        error += d * d;
-        norm += (double)expected[i] * (double)expected[i];
-    }
-    return sqrt(error / norm);
-}
-
 static void expect_close(const char *what, size_t token, const float *found, const float *expected, size_t n, double bar)
 {
-    const double d = distance(found, expected, n);
+    const double d = qn_distance(found, expected, n);
     qn_expect(d <= bar, "token %zu: %s is %.2e away, more than %.0e", token, what, d, bar);
 }
 
@@ -140,7 +123,7 @@ static qn_chain_parts parts_of(const qn_chain_product *p, const qn_gpu_guarded *
 
 static void products_new(struct layer *l)
 {
-    const qn_chain_gpu device = gpu();
+    const qn_chain_gpu device = qn_chain_device();
     qn_chain_product *in = &l->products[0], *out = &l->products[1];
     *in = (qn_chain_product){ .make = QN_CHAIN_NORM,
                               .n_cols = (uint32_t)l->hidden,
@@ -211,7 +194,7 @@ static qn_chain_delta delta_of(const struct layer *l)
 
 static void stages_new(struct layer *l)
 {
-    const qn_chain_gpu device = gpu();
+    const qn_chain_gpu device = qn_chain_device();
     qn_chain_stage stages[STAGES] = { { .kind = QN_CHAIN_PRODUCT, .next_product = 2 },
                                       { .kind = QN_CHAIN_DELTA, .next_product = 2 },
                                       { .kind = QN_CHAIN_PRODUCT, .next_product = STAGES },
@@ -577,7 +560,7 @@ static qn_gpu_guarded random_tiles(const qn_matmul_tiles *tiles, size_t n_tiles,
 
 static void bench_layers(const char *shape, unsigned what)
 {
-    const qn_chain_gpu device = gpu();
+    const qn_chain_gpu device = qn_chain_device();
     const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q1_0)),
                           halves = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_F16));
     struct layer l = { .hidden = BENCH_HIDDEN, .k_heads = BENCH_K_HEADS, .v_heads = BENCH_V_HEADS, .taps = 4, .n_tokens = 1 };

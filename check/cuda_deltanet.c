@@ -45,21 +45,9 @@ static qn_view view(const float *x, size_t n)
     return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
 }
 
-/* |found - expected| / |expected|; NaN where anything is. */
-static double distance(const float *found, const float *expected, size_t n)
-{
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double d = (double)found[i] - (double)expected[i];
-        error += d * d;
-        norm += (double)expected[i] * (double)expected[i];
-    }
-    return sqrt(error / norm);
-}
-
 static void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
 {
-    const double d = distance(found, expected, n);
+    const double d = qn_distance(found, expected, n);
     qn_expect(d <= bar, "%s is %.2e away, more than %.0e", what, d, bar);
 }
 

@@ -455,18 +455,6 @@ static void timed_turn(void *context, size_t turn)
         launch(&t->launches[turn * t->each + i]);
 }
 
-/* Bytes that make ordinary numbers, below 2 in magnitude, of every format: constant data would let the matrix units run faster.
- */
-static void random_bytes(const qn_gpu_guarded *g)
-{
-    enum { PIECE = 4 << 20 };
-    static uint8_t piece[PIECE];
-    for (size_t i = 0; i < PIECE; i++)
-        piece[i] = (uint8_t)(qn_random() & 0xbf);
-    for (size_t at = 0; at < g->bytes; at += PIECE)
-        qn_must(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
-}
-
 struct shape {
     const char *name;
     size_t n_rows, n_cols;
@@ -497,9 +485,9 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     struct gpu_acts *acts = memory(n_shapes, sizeof *acts);
     qn_matmul_launch *launches = memory(n_turns * each, sizeof *launches);
     char shape[80];
-    random_bytes(&area);
-    random_bytes(&x);
-    random_bytes(&weight);
+    qn_gpu_random(&area);
+    qn_gpu_random(&x);
+    qn_gpu_random(&weight);
     uint64_t at = area.data;
     for (size_t i = 0; i < n_shapes; i++)
         acts[i] = acts_new(form, shapes[i].n_cols, n_tokens);

@@ -103,6 +103,17 @@ void qn_random_floats(float *x, size_t n, float scale)
         x[i] = qn_random_normal() * scale;
 }
 
+double qn_distance(const float *found, const float *expected, size_t n)
+{
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)found[i] - (double)expected[i];
+        error += d * d;
+        norm += (double)expected[i] * (double)expected[i];
+    }
+    return sqrt(error / norm);
+}
+
 /* ---- Guards ---- */
 
 qn_guarded qn_guarded_new(size_t bytes, size_t shift)

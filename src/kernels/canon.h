@@ -9,6 +9,7 @@
 #define QN_KERNELS_CANON_H
 
 #include "base/half.h"
+#include "kernels/exp_cuda.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -26,29 +27,15 @@ static inline float qn_sum16(const float partial[QN_LANES])
     return p[0];
 }
 
-/* Bounds between which 2^n of qn_exp stays a normal number. */
-#define QN_EXP_MIN (-86.0f)
-#define QN_EXP_MAX 88.0f
-
 /* qn_exp - e^x with a relative error below 2e-7, the same bits as v16_exp. Arguments are clamped to [QN_EXP_MIN, QN_EXP_MAX]:
- * below, the result is 4.5e-38, which no sum with a 1 in it can see. NaN stays NaN. Method: x = n ln 2 + r with |r| <= ln 2 /
- * 2, Taylor series to r^7 (its next term is below 6e-9), ln 2 in two parts so that n ln 2 is exact. */
+ * below, the result is 4.5e-38, which no sum with a 1 in it can see. NaN stays NaN. */
 static inline float qn_exp(float x)
 {
     if (isnan(x))
         return x;
     x = x < QN_EXP_MIN ? QN_EXP_MIN : x > QN_EXP_MAX ? QN_EXP_MAX : x;
-    const float n = rintf(x * 1.44269504f);
-    float r = fmaf(n, -0.693359375f, x);
-    r = fmaf(n, 2.12194440e-4f, r);
-    float y = 1.0f / 5040;
-    y = fmaf(y, r, 1.0f / 720);
-    y = fmaf(y, r, 1.0f / 120);
-    y = fmaf(y, r, 1.0f / 24);
-    y = fmaf(y, r, 1.0f / 6);
-    y = fmaf(y, r, 0.5f);
-    y = fmaf(y, r, 1.0f);
-    y = fmaf(y, r, 1.0f);
+    float n;
+    const float y = qn_exp_series(x, &n);
     return qn_bits_f32(qn_f32_bits(y) + ((uint32_t)(int32_t)n << 23));
 }
 

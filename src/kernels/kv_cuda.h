@@ -51,4 +51,22 @@ typedef struct qn_aura_gpu_levels {
     QN_GPU(const float) codebook;   /* [2^bits] */
 } qn_aura_gpu_levels;
 
+#ifndef __CUDACC__
+
+#include <stddef.h>
+
+/* Bits that codes may have. */
+static const unsigned qn_kv_code_bits[] = { 2, 3, 4, 6, 8 };
+enum { QN_KV_CODE_BITS = sizeof qn_kv_code_bits / sizeof *qn_kv_code_bits };
+
+/* qn_kv_bits_index - where in qn_kv_code_bits, or -1. */
+static inline int qn_kv_bits_index(unsigned bits)
+{
+    for (int i = 0; i < QN_KV_CODE_BITS; i++)
+        if (qn_kv_code_bits[i] == bits)
+            return i;
+    return -1;
+}
+
+#endif
 #endif

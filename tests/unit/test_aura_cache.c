@@ -1,6 +1,8 @@
 /* Sessions over caches of AURA codes: bits that depend neither on threads nor on how a prompt is split, and that survive
  * saving, restoring, forking and going back; logits that are as near to those of the f16 cache as the bits allow; and what is
  * refused, or kept as f16. */
+#include "helper_sessions.h"
+
 #include "base/half.h"
 #include "engine/internal.h"
 #include "engine/state_file.h"
@@ -33,26 +35,6 @@ static qn_model *model;
 static qn_model_info info;
 static qn_token ids[N_IDS];
 static float *expected, *found; /* [N_LAST, n_vocab] */
-static char folder[] = "/tmp/quern-aura-XXXXXX";
-static char path[64], other_path[64];
-
-static int make_folder(void **unused)
-{
-    (void)unused;
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/state", folder);
-    snprintf(other_path, sizeof other_path, "%s/other", folder);
-    return 0;
-}
-
-static int remove_folder(void **unused)
-{
-    (void)unused;
-    unlink(path);
-    unlink(other_path);
-    return rmdir(folder) != 0;
-}
 
 static void open_model(const char *name, int n_threads)
 {

@@ -1,6 +1,8 @@
 /* Sessions on a GPU: what is restored, forked, taken back or generated in parts goes on with the bits of a session that took
  * the same steps and nothing else. Skipped without a GPU; QN_TEST_DEVICE names another device, and on "cpu" all of it holds,
  * too. */
+#include "helper_sessions.h"
+
 #include "quern/quern.h"
 
 #include <math.h>
@@ -40,26 +42,6 @@ static qn_model_info info;
 static const char *kv;
 static qn_token ids[N_IDS];
 static float *expected, *found; /* [N_MORE, n_vocab] */
-static char folder[] = "/tmp/quern-gpu-XXXXXX";
-static char path[64], other_path[64];
-
-static int make_folder(void **unused)
-{
-    (void)unused;
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/state", folder);
-    snprintf(other_path, sizeof other_path, "%s/other", folder);
-    return 0;
-}
-
-static int remove_folder(void **unused)
-{
-    (void)unused;
-    unlink(path);
-    unlink(other_path);
-    return rmdir(folder) != 0;
-}
 
 static qn_status open_model(const char *name)
 {
@@ -308,29 +290,6 @@ static void is_not_disturbed(void)
     expect_found("a session beside another", 130);
     qn_session_free(session);
     qn_session_free(other);
-}
-
-struct collected {
-    qn_token tokens[64];
-    size_t count;
-};
-
-static bool collect(void *user, qn_token token)
-{
-    struct collected *c = user;
-    c->tokens[c->count++] = token;
-    return true;
-}
-
-static void generate(qn_session *session, const qn_token *tokens, size_t n, int n_new, struct collected *c)
-{
-    qn_generate_params params = qn_generate_defaults();
-    params.sampling.temperature = 0;
-    params.max_tokens = n_new;
-    params.ignore_end = true;
-    params.on_token = collect;
-    params.user = c;
-    must(qn_generate(session, tokens, n, &params, NULL));
 }
 
 static void generates_in_parts(void)

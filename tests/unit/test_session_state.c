@@ -1,5 +1,7 @@
 /* Sessions that are saved, restored, forked and taken back, over models with and without recurrent layers: what goes on from
  * there has the bits of a session that never did any of it; and state files that are damaged, foreign or made to deceive. */
+#include "helper_sessions.h"
+
 #include "cache/recurrent.h"
 #include "engine/state_file.h"
 #include "kernels/deltanet/deltanet.h"
@@ -26,28 +28,18 @@ static qn_model *model; /* the one that a test runs on at the moment */
 static qn_model_info info;
 static qn_token ids[N_IDS];
 static float *expected, *found; /* [N_MORE, n_vocab] */
-static char folder[] = "/tmp/quern-state-XXXXXX";
-static char path[64], other_path[64];
-static uint8_t *bytes; /* of a file, FILE_MAX */
+static uint8_t *bytes;          /* of a file, FILE_MAX */
 
-static int make_folder(void **unused)
+static int make_room(void **unused)
 {
-    (void)unused;
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/state", folder);
-    snprintf(other_path, sizeof other_path, "%s/other", folder);
     bytes = malloc(FILE_MAX);
-    return bytes == NULL;
+    return bytes == NULL || make_folder(unused);
 }
 
-static int remove_folder(void **unused)
+static int leave_room(void **unused)
 {
-    (void)unused;
     free(bytes);
-    unlink(path);
-    unlink(other_path);
-    return rmdir(folder) != 0; /* fails when a temporary file was left behind */
+    return remove_folder(unused);
 }
 
 static bool is_recurrent(void)
@@ -212,30 +204,6 @@ static void the_same_tokens_give_the_same_file(void **unused)
 {
     (void)unused;
     over_models(files_are_of_tokens_alone);
-}
-
-struct collected {
-    qn_token tokens[64];
-    size_t count;
-};
-
-static bool collect(void *user, qn_token token)
-{
-    struct collected *c = user;
-    c->tokens[c->count++] = token;
-    return true;
-}
-
-static void generate(qn_session *session, const qn_token *tokens, size_t n, int n_new, struct collected *c)
-{
-    qn_generate_params params = qn_generate_defaults();
-    params.sampling.temperature = 0;
-    params.max_tokens = n_new;
-    params.ignore_end = true;
-    params.on_token = collect;
-    params.user = c;
-    if (qn_generate(session, tokens, n, &params, NULL) != QN_OK)
-        fail_msg("%s", qn_error_text());
 }
 
 static void generates_the_same(void)
@@ -661,5 +629,5 @@ int main(void)
         cmocka_unit_test(memory_is_told),
         cmocka_unit_test(recurrent_memory),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_room, leave_room);
 }

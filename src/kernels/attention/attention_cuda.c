@@ -30,14 +30,11 @@
         "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=0", "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=1"                                             \
     }
 
-static const unsigned code_bits[] = { 2, 3, 4, 6, 8 };
-enum { N_BITS = sizeof code_bits / sizeof *code_bits };
-
 static const struct size {
     size_t dim;
     const char *halves, *merge[2];
     bool has_codes;
-    const char *codes[N_BITS][N_BITS][2]; /* bits of keys, of values, runs */
+    const char *codes[QN_KV_CODE_BITS][QN_KV_CODE_BITS][2]; /* bits of keys, of values, runs */
 } sizes[] = {
 #define HALVES(dim)                                                                                                            \
     {                                                                                                                          \
@@ -79,14 +76,6 @@ static const struct size *size_of(size_t dim)
     return NULL;
 }
 
-static int bits_index(unsigned bits)
-{
-    for (int i = 0; i < N_BITS; i++)
-        if (code_bits[i] == bits)
-            return i;
-    return -1;
-}
-
 static bool is_halves(const qn_attention_gpu *gpu)
 {
     return gpu->key_bits == 16;
@@ -123,7 +112,7 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
     if (gpu->n_kv_heads == 0 || gpu->n_heads == 0 || gpu->n_heads % gpu->n_kv_heads || gpu->n_heads > 65535)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu query heads over %zu key-value heads", gpu->n_heads,
                        gpu->n_kv_heads);
-    const bool codes = bits_index(gpu->key_bits) >= 0 && bits_index(gpu->value_bits) >= 0;
+    const bool codes = qn_kv_bits_index(gpu->key_bits) >= 0 && qn_kv_bits_index(gpu->value_bits) >= 0;
     if (!codes && (gpu->key_bits != 16 || gpu->value_bits != 16))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "attention on the GPU: keys of %u bits and values of %u: expected 2, 3, 4, 6 or 8, or "
@@ -161,15 +150,16 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, ui
     const struct size *size = size_of(gpu->head_dim);
     if (n_rows == 0 || n_rows > 65535 || n_splits < (gpu->runs ? 2u : 1u))
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u parts", n_rows, n_splits);
-    *out =
-        (qn_launch){ .source = "attention/decode.cu",
-                     .defines = is_halves(gpu) ? size->halves
-                                               : size->codes[bits_index(gpu->key_bits)][bits_index(gpu->value_bits)][gpu->runs],
-                     .function = "qn_attention_decode",
-                     .grid = { n_splits, (uint32_t)gpu->n_kv_heads * column_tiles(gpu), (uint32_t)n_rows },
-                     .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
-                     .shared_bytes = (uint32_t)shared_bytes(gpu),
-                     .args_bytes = sizeof(qn_attention_decode_args) };
+    *out = (qn_launch){ .source = "attention/decode.cu",
+                        .defines =
+                            is_halves(gpu)
+                                ? size->halves
+                                : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][gpu->runs],
+                        .function = "qn_attention_decode",
+                        .grid = { n_splits, (uint32_t)gpu->n_kv_heads * column_tiles(gpu), (uint32_t)n_rows },
+                        .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
+                        .shared_bytes = (uint32_t)shared_bytes(gpu),
+                        .args_bytes = sizeof(qn_attention_decode_args) };
     return QN_OK;
 }
 
@@ -215,7 +205,8 @@ qn_status qn_attention_gpu_prompt(const qn_attention_gpu *gpu, size_t n_rows, qn
     const struct size *size = size_of(gpu->head_dim);
     *out = (qn_launch){
         .source = "attention/prompt.cu",
-        .defines = is_halves(gpu) ? size->halves : size->codes[bits_index(gpu->key_bits)][bits_index(gpu->value_bits)][1],
+        .defines =
+            is_halves(gpu) ? size->halves : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][1],
         .function = "qn_attention_prompt",
         .grid = { (uint32_t)(runs * ((QN_ATTENTION_RUN * group + rows - 1) / rows)), (uint32_t)gpu->n_kv_heads, 1 },
         .block = { QN_ATTENTION_PROMPT_ROWS / 16 * 32, 1, 1 },

@@ -20,12 +20,9 @@ enum { LEAST_TILES = 1, TEAM_TILES = 3, MAX_HEADS = 65535 };
         }                                                                                                                      \
     }
 
-static const unsigned code_bits[] = { 2, 3, 4, 6, 8 };
-enum { N_BITS = sizeof code_bits / sizeof *code_bits };
-
 static const struct size {
     size_t dim;
-    const char *defines, *of_bits[N_BITS], *of_both[N_BITS][N_BITS];
+    const char *defines, *of_bits[QN_KV_CODE_BITS], *of_both[QN_KV_CODE_BITS][QN_KV_CODE_BITS];
 } sizes[] = { SIZE(64), SIZE(80), SIZE(96), SIZE(128), SIZE(192), SIZE(256), SIZE(512) };
 
 static const struct size *size_of(size_t dim)
@@ -34,14 +31,6 @@ static const struct size *size_of(size_t dim)
         if (sizes[i].dim == dim)
             return &sizes[i];
     return NULL;
-}
-
-static int bits_index(unsigned bits)
-{
-    for (int i = 0; i < N_BITS; i++)
-        if (code_bits[i] == bits)
-            return i;
-    return -1;
 }
 
 static qn_status refuse_size(size_t dim)
@@ -79,7 +68,7 @@ qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
 {
     if (!size_of(gpu->head_dim))
         return refuse_size(gpu->head_dim);
-    if (bits_index(gpu->key_bits) < 0 || bits_index(gpu->value_bits) < 0)
+    if (qn_kv_bits_index(gpu->key_bits) < 0 || qn_kv_bits_index(gpu->value_bits) < 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "AURA on the GPU: keys of %u bits and values of %u: expected 2, 3, 4, 6 or 8",
                        gpu->key_bits, gpu->value_bits);
     if (gpu->n_kv_heads == 0 || gpu->n_heads == 0 || gpu->n_heads % gpu->n_kv_heads || gpu->n_heads > MAX_HEADS)
@@ -151,7 +140,7 @@ qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_
 {
     const size_t tables = qn_attention_gpu_table_bytes(gpu->key_bits);
     const bool far_tables = qn_attention_gpu_has_far_tables(gpu->max_shared_bytes);
-    return launch_of("aura/score.cu", size_of(gpu->head_dim)->of_bits[bits_index(gpu->key_bits)], "qn_aura_score",
+    return launch_of("aura/score.cu", size_of(gpu->head_dim)->of_bits[qn_kv_bits_index(gpu->key_bits)], "qn_aura_score",
                      column_tiles(gpu, n_tokens), n_parts, QN_AURA_SCORE_WARPS,
                      tables + (far_tables ? QN_ATTENTION_FAR_TABLES : 0), sizeof(qn_aura_score_args), out);
 }
@@ -159,14 +148,14 @@ qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_
 qn_status qn_aura_gpu_value(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_parts, qn_launch *out)
 {
     const size_t warps = QN_AURA_VALUE_WARPS(gpu->head_dim), tables = qn_attention_gpu_table_bytes(gpu->value_bits);
-    return launch_of("aura/value.cu", size_of(gpu->head_dim)->of_bits[bits_index(gpu->value_bits)], "qn_aura_value",
+    return launch_of("aura/value.cu", size_of(gpu->head_dim)->of_bits[qn_kv_bits_index(gpu->value_bits)], "qn_aura_value",
                      column_tiles(gpu, n_tokens), n_parts, warps, shared_bytes(gpu, tables, warps, 0),
                      sizeof(qn_aura_value_args), out);
 }
 
 static const char *flash_defines(const qn_aura_gpu *gpu)
 {
-    return size_of(gpu->head_dim)->of_both[bits_index(gpu->key_bits)][bits_index(gpu->value_bits)];
+    return size_of(gpu->head_dim)->of_both[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)];
 }
 
 /* Warps share a block of keys where it is long, and have one each where there are enough of them: whichever makes the tiles

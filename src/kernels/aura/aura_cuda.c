@@ -14,23 +14,19 @@
         }                                                                                                                      \
     }
 
-static const unsigned code_bits[] = { 2, 3, 4, 6, 8 };
-enum { N_BITS = sizeof code_bits / sizeof *code_bits };
-
 static const struct size {
     size_t dim;
-    const char *defines[N_BITS][N_BITS];
+    const char *defines[QN_KV_CODE_BITS][QN_KV_CODE_BITS];
 } sizes[] = { SIZE(64), SIZE(80), SIZE(96), SIZE(128), SIZE(192), SIZE(256), SIZE(512) };
 
 static qn_status find(size_t head_dim, unsigned key_bits, unsigned value_bits, const char *function, size_t x, size_t y,
                       uint32_t args_bytes, qn_launch *out)
 {
     const char *defines = NULL;
+    const int k = qn_kv_bits_index(key_bits), v = qn_kv_bits_index(value_bits);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (size_t k = 0; k < N_BITS; k++)
-            for (size_t v = 0; v < N_BITS; v++)
-                if (sizes[i].dim == head_dim && code_bits[k] == key_bits && code_bits[v] == value_bits)
-                    defines = sizes[i].defines[k][v];
+        if (sizes[i].dim == head_dim && k >= 0 && v >= 0)
+            defines = sizes[i].defines[k][v];
     if (!defines)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "AURA on the GPU: heads of %zu in %u and %u bits: expected 64, 80, 96, 128, 192, 256 or "

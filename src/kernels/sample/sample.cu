@@ -1,5 +1,6 @@
 // Choosing a token: the best ones by maxima, a histogram of how much less likely the others are, and the few that matter put in
 // order by the last block to come.
+#include "kernels/exp_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 
 enum {
@@ -29,21 +30,11 @@ QN_DEVICE uint32_t index_of(uint64_t key)
     return 0xffffffffu - (uint32_t)key;
 }
 
-// qn_exp of kernels/canon.h, operation by operation.
+// qn_exp of kernels/canon.h.
 QN_DEVICE float exponential(float x)
 {
-    x = fminf(fmaxf(x, -86.0f), 88.0f);
-    const float n = rintf(x * 1.44269504f);
-    float r = fmaf(n, -0.693359375f, x);
-    r = fmaf(n, 2.12194440e-4f, r);
-    float y = 1.0f / 5040;
-    y = fmaf(y, r, 1.0f / 720);
-    y = fmaf(y, r, 1.0f / 120);
-    y = fmaf(y, r, 1.0f / 24);
-    y = fmaf(y, r, 1.0f / 6);
-    y = fmaf(y, r, 0.5f);
-    y = fmaf(y, r, 1.0f);
-    y = fmaf(y, r, 1.0f);
+    float n;
+    const float y = qn_exp_series(fminf(fmaxf(x, QN_EXP_MIN), QN_EXP_MAX), &n);
     return __uint_as_float(__float_as_uint(y) + ((uint32_t)(int)n << 23));
 }
 
