@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "kernels/aura/aura_attention_cuda.h"
+#include "kernels/aura/aura_cuda.h"
 
 #include <string.h>
 
@@ -132,9 +133,24 @@ static void refusals(void **unused)
     refused(qn_aura_gpu_flash_pass2(128, 0, &launch), QN_ERR_INVALID, "a grid of 0");
 }
 
+/* Encoding, decoding and runs that become codes: the variant of the source for these sizes. */
+static void variants(void **unused)
+{
+    (void)unused;
+    qn_launch launch;
+    assert_int_equal(qn_aura_gpu_encode(96, 3, 10, &launch), QN_OK);
+    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=96 -DQN_BITS=3 -DQN_VALUE_BITS=3");
+    assert_int_equal(qn_aura_gpu_decode(64, 8, 10, &launch), QN_OK);
+    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=64 -DQN_BITS=8 -DQN_VALUE_BITS=8");
+    assert_int_equal(qn_aura_gpu_seal(128, 4, 2, 1, 8, &launch), QN_OK);
+    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=128 -DQN_BITS=4 -DQN_VALUE_BITS=2");
+    refused(qn_aura_gpu_encode(128, 5, 10, &launch), QN_ERR_UNSUPPORTED, "heads of 128 in 5 and 5 bits");
+    refused(qn_aura_gpu_seal(100, 4, 4, 1, 8, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(sharing), cmocka_unit_test(shared_memory),
-                                        cmocka_unit_test(refusals) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(sharing), cmocka_unit_test(shared_memory), cmocka_unit_test(refusals),
+                                        cmocka_unit_test(variants) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
