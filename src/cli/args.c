@@ -1,4 +1,4 @@
-/* The option parser and the help text. What the options mean is the subcommands' business. */
+/* The option parser. What the options mean is the commands' business. */
 #include "cli/args.h"
 
 #include "cli/cli.h"
@@ -9,19 +9,142 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Compares a table's name with the argument's first n bytes. */
-static bool names(const char *name, const char *argument, size_t n)
+/* ---- Looking up ---- */
+
+static bool is_name(const char *name, const char *argument, size_t n)
 {
     return name && strlen(name) == n && memcmp(name, argument, n) == 0;
 }
 
-static const qn_option *find(const qn_command_line *line, const char *argument, size_t n)
+static const qn_option *find(unsigned commands, const char *argument, size_t n)
 {
-    for (size_t i = 0; i < line->n_options; i++)
-        if (names(line->options[i].name, argument, n) || names(line->options[i].alias, argument, n))
-            return &line->options[i];
+    for (size_t i = 0; i < qn_n_options; i++) {
+        const qn_option *option = &qn_options[i];
+        if ((option->commands & commands) && (is_name(option->name, argument, n) || is_name(option->alias, argument, n) ||
+                                              is_name(option->accepted, argument, n)))
+            return option;
+    }
     return NULL;
 }
+
+static const qn_foreign_option *find_foreign(const char *argument, size_t n)
+{
+    for (size_t i = 0; i < qn_n_foreign_options; i++)
+        if (is_name(qn_foreign_options[i].name, argument, n) || is_name(qn_foreign_options[i].alias, argument, n))
+            return &qn_foreign_options[i];
+    return NULL;
+}
+
+/* ---- Typing mistakes ---- */
+
+enum { LONGEST_NAME = 24 };
+
+/* Levenshtein's distance with transposition of neighbours; far for names that are too long to be one of ours. */
+static size_t distance(const char *a, size_t n_a, const char *b)
+{
+    size_t rows[3][LONGEST_NAME + 1];
+    const size_t n_b = strlen(b);
+    if (n_a > LONGEST_NAME || n_b > LONGEST_NAME)
+        return LONGEST_NAME;
+    for (size_t j = 0; j <= n_b; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= n_a; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= n_b; j++) {
+            size_t least = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < least)
+                least = above[j] + 1;
+            if (row[j - 1] + 1 < least)
+                least = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above2[j - 2] + 1 < least)
+                least = above2[j - 2] + 1;
+            row[j] = least;
+        }
+    }
+    return rows[n_a % 3][n_b];
+}
+
+struct nearest {
+    const char *text;
+    size_t n;
+    const char *name; /* the best so far */
+    size_t distance;
+};
+
+static void compare(struct nearest *best, const char *name)
+{
+    const char *plain = name ? name + strspn(name, "-") : NULL;
+    if (!plain || !plain[0] || !plain[1])
+        return; /* every single letter is near every other */
+    const size_t d = distance(best->text, best->n, plain);
+    if (d <= strlen(plain) / 3 && d < best->distance) {
+        best->name = name;
+        best->distance = d;
+    }
+}
+
+/* An option of the command whose name is a typing mistake or a dash away, or NULL. */
+static const char *nearest_option(unsigned command, const char *argument, size_t n)
+{
+    const size_t dashes = strspn(argument, "-");
+    struct nearest best = { .text = argument + dashes, .n = n > dashes ? n - dashes : 0, .distance = LONGEST_NAME };
+    for (size_t i = 0; i < qn_n_options; i++)
+        if (qn_options[i].commands & command) {
+            compare(&best, qn_options[i].name);
+            compare(&best, qn_options[i].alias);
+            compare(&best, qn_options[i].accepted);
+        }
+    return best.name;
+}
+
+const char *qn_nearest_command(const char *name)
+{
+    struct nearest best = { .text = name, .n = strlen(name), .distance = LONGEST_NAME };
+    for (size_t i = 0; i < qn_n_commands; i++)
+        compare(&best, qn_commands[i].name);
+    return best.name;
+}
+
+/* "run and chat": the commands that take an option. */
+static void name_commands(unsigned commands, char *text, size_t size)
+{
+    size_t used = 0, left = 0;
+    for (size_t i = 0; i < qn_n_commands; i++)
+        left += (commands & qn_commands[i].id) != 0;
+    *text = 0;
+    for (size_t i = 0; i < qn_n_commands && used < size; i++)
+        if (commands & qn_commands[i].id) {
+            left--;
+            used += (size_t)snprintf(text + used, size - used, "%s%s", qn_commands[i].name,
+                                     left > 1 ? ", "
+                                     : left   ? " and "
+                                              : "");
+        }
+}
+
+static void refuse_unknown(const qn_command *command, const char *argument, size_t n)
+{
+    const int shown = (int)(n < 100 ? n : 100);
+    const qn_foreign_option *foreign = find_foreign(argument, n);
+    const qn_option *elsewhere = find(~0u, argument, n);
+    const char *near = nearest_option(command->id, argument, n);
+    if (foreign) {
+        qn_cli_error("%s: unknown option '%.*s': %s", command->name, shown, argument, foreign->answer);
+    } else if (elsewhere) {
+        char commands[128];
+        name_commands(elsewhere->commands, commands, sizeof commands);
+        qn_cli_error("%s: unknown option '%.*s': it is one of quern %s (see quern %s --help)", command->name, shown, argument,
+                     commands, command->name);
+    } else if (near) {
+        qn_cli_error("%s: unknown option '%.*s'; did you mean %s? (see quern %s --help)", command->name, shown, argument, near,
+                     command->name);
+    } else {
+        qn_cli_error("%s: unknown option '%.*s' (see quern %s --help)", command->name, shown, argument, command->name);
+    }
+}
+
+/* ---- Values ---- */
 
 /* The whole text must be the number: strtoll alone would take " 3", "3x" and "". */
 static bool plain_number_start(const char *text)
@@ -29,41 +152,41 @@ static bool plain_number_start(const char *text)
     return (*text >= '0' && *text <= '9') || *text == '-' || *text == '+' || *text == '.';
 }
 
-static bool set_int(const qn_option *option, const char *name, const char *value)
+static bool set_int(const qn_option *option, const char *name, const char *value, int64_t *out)
 {
     char *end;
     errno = 0;
     const long long number = strtoll(value, &end, 10);
     if (!plain_number_start(value) || end == value || *end) {
-        qn_cli_error("%s: '%s' is not a whole number", name, value);
+        qn_cli_error("%s: '%s' is not an integer", name, value);
         return false;
     }
     if (errno == ERANGE || (double)number < option->min || (double)number > option->max) {
         qn_cli_error("%s: %s is out of range: %.0f to %.0f", name, value, option->min, option->max);
         return false;
     }
-    *(int64_t *)option->out = number;
+    *out = number;
     return true;
 }
 
-static bool set_u64(const qn_option *option, const char *name, const char *value)
+static bool set_u64(const char *name, const char *value, uint64_t *out)
 {
     char *end;
     errno = 0;
     const unsigned long long number = strtoull(value, &end, 10);
     if (*value < '0' || *value > '9' || *end) { /* strtoull would turn -1 into 2^64-1 */
-        qn_cli_error("%s: '%s' is not a whole number from 0 to 2^64-1", name, value);
+        qn_cli_error("%s: '%s' is not an integer from 0 to 2^64-1", name, value);
         return false;
     }
     if (errno == ERANGE) {
         qn_cli_error("%s: %s is out of range: 0 to 2^64-1", name, value);
         return false;
     }
-    *(uint64_t *)option->out = number;
+    *out = number;
     return true;
 }
 
-static bool set_number(const qn_option *option, const char *name, const char *value)
+static bool set_number(const qn_option *option, const char *name, const char *value, double *out)
 {
     char *end;
     const double number = strtod(value, &end);
@@ -75,16 +198,16 @@ static bool set_number(const qn_option *option, const char *name, const char *va
         qn_cli_error("%s: %s is out of range: %g to %g", name, value, option->min, option->max);
         return false;
     }
-    *(double *)option->out = number;
+    *out = number;
     return true;
 }
 
-static bool set_choice(const qn_option *option, const char *name, const char *value)
+static bool set_choice(const qn_option *option, const char *name, const char *value, const char **out)
 {
     char known[256] = "";
     for (size_t i = 0; option->choices[i]; i++) {
         if (strcmp(option->choices[i], value) == 0) {
-            *(const char **)option->out = option->choices[i];
+            *out = option->choices[i];
             return true;
         }
         const size_t used = strlen(known);
@@ -94,13 +217,14 @@ static bool set_choice(const qn_option *option, const char *name, const char *va
     return false;
 }
 
-static bool set(const qn_option *option, const char *name, const char *value)
+static bool set(const qn_option *option, const char *name, const char *value, qn_args *args)
 {
+    void *out = (char *)args + option->offset;
     switch (option->kind) {
-    case QN_OPTION_FLAG: *(bool *)option->out = true; return true;
-    case QN_OPTION_TEXT: *(const char **)option->out = value; return true;
+    case QN_OPTION_FLAG: *(bool *)out = true; return true;
+    case QN_OPTION_TEXT: *(const char **)out = value; return true;
     case QN_OPTION_TEXTS: {
-        qn_texts *texts = option->out;
+        qn_texts *texts = out;
         if (texts->count == QN_TEXTS_MAX) {
             qn_cli_error("%s: given more than %d times", name, QN_TEXTS_MAX);
             return false;
@@ -108,82 +232,116 @@ static bool set(const qn_option *option, const char *name, const char *value)
         texts->at[texts->count++] = value;
         return true;
     }
-    case QN_OPTION_INT: return set_int(option, name, value);
-    case QN_OPTION_U64: return set_u64(option, name, value);
-    case QN_OPTION_NUMBER: return set_number(option, name, value);
-    case QN_OPTION_CHOICE: return set_choice(option, name, value);
+    case QN_OPTION_INT: return set_int(option, name, value, out);
+    case QN_OPTION_U64: return set_u64(name, value, out);
+    case QN_OPTION_NUMBER: return set_number(option, name, value, out);
+    case QN_OPTION_CHOICE: return set_choice(option, name, value, out);
     }
     return false;
 }
 
-static void print_help(const qn_command_line *line)
+/* ---- Arguments ---- */
+
+/* "-n3": a short option with its value attached. Not "-no-cnv" or "-prompt", which are long names with a dash too few. */
+static const qn_option *find_attached(const qn_command *command, const char *argument)
 {
-    printf("usage: quern %s\n\n%s\n\n", line->usage, line->purpose);
-    for (size_t i = 0; i < line->n_options; i++) {
-        const qn_option *option = &line->options[i];
-        char left[64];
-        snprintf(left, sizeof left, "%s%s%s%s%s", option->name, option->alias ? ", " : "", option->alias ? option->alias : "",
-                 option->value_name ? " " : "", option->value_name ? option->value_name : "");
-        printf("  %-24s %s\n", left, option->help);
-    }
-    printf("  %-24s %s\n", "-h, --help", "show this text");
+    const qn_option *option = argument[1] != '-' && argument[2] ? find(command->id, argument, 2) : NULL;
+    if (!option || option->kind == QN_OPTION_FLAG || nearest_option(command->id, argument, strlen(argument)))
+        return NULL;
+    const bool number = option->kind == QN_OPTION_INT || option->kind == QN_OPTION_U64 || option->kind == QN_OPTION_NUMBER;
+    return !number || plain_number_start(argument + 2) ? option : NULL;
 }
 
-qn_args_result qn_args_parse(const qn_command_line *line, int argc, char **argv)
+/* One option at argv[*i]; *i is left at the last argument that it took. */
+static qn_args_result parse_option(const qn_command *command, int argc, char **argv, int *i, qn_args *args)
 {
-    size_t n_operands = 0;
+    const char *argument = argv[*i];
+    const char *equals = argument[1] == '-' ? strchr(argument, '=') : NULL;
+    size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
+    const char *value = equals ? equals + 1 : NULL;
+    const qn_option *option = find(command->id, argument, length);
+    const qn_foreign_option *foreign = option ? NULL : find_foreign(argument, length);
+    if (foreign && !equals && (foreign->ignored_by & command->id))
+        return QN_ARGS_OK;
+    if (!option && !foreign && (option = find_attached(command, argument))) {
+        length = 2;
+        value = argument + 2;
+    }
+    if (!option) {
+        refuse_unknown(command, argument, length);
+        return QN_ARGS_BAD;
+    }
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)length, argument);
+    if (option->kind == QN_OPTION_FLAG && value) {
+        qn_cli_error("%s: takes no value, '%s' was given", name, value);
+        return QN_ARGS_BAD;
+    }
+    if (option->kind != QN_OPTION_FLAG && !value) {
+        if (*i + 1 == argc) {
+            qn_cli_error("%s: a value is missing", name);
+            return QN_ARGS_BAD;
+        }
+        value = argv[++*i];
+    }
+    return set(option, name, value, args) ? QN_ARGS_OK : QN_ARGS_BAD;
+}
+
+qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, qn_args *args)
+{
     bool options_end = false;
     for (int i = 1; i < argc; i++) {
-        char *argument = argv[i];
-        if (options_end || argument[0] != '-' || !argument[1]) {
-            if (n_operands == line->max_operands) {
-                qn_cli_error("%s: unexpected argument '%s' (see quern %s --help)", argv[0], argument, argv[0]);
+        if (options_end || argv[i][0] != '-' || !argv[i][1]) {
+            if (args->n_operands == command->max_operands) {
+                qn_cli_error("%s: unexpected argument '%s' (see quern %s --help)", command->name, argv[i], command->name);
                 return QN_ARGS_BAD;
             }
-            line->operands[n_operands++] = argument;
-            continue;
-        }
-        if (strcmp(argument, "--") == 0) {
+            args->operands[args->n_operands++] = argv[i];
+        } else if (strcmp(argv[i], "--") == 0) {
             options_end = true;
-            continue;
-        }
-        if (strcmp(argument, "-h") == 0 || strcmp(argument, "--help") == 0) {
-            print_help(line);
+        } else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
+            qn_print_help(command);
             return QN_ARGS_HELP;
+        } else {
+            const qn_args_result result = parse_option(command, argc, argv, &i, args);
+            if (result != QN_ARGS_OK)
+                return result;
         }
-        const char *equals = argument[1] == '-' ? strchr(argument, '=') : NULL;
-        const size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
-        const qn_option *option = find(line, argument, length);
-        if (!option) {
-            qn_cli_error("%s: unknown option '%.*s' (see quern %s --help)", argv[0], (int)(length < 100 ? length : 100),
-                         argument, argv[0]);
-            return QN_ARGS_BAD;
-        }
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)length, argument);
-        const char *value = equals ? equals + 1 : NULL;
-        if (option->kind == QN_OPTION_FLAG && value) {
-            qn_cli_error("%s: takes no value, '%s' was given", name, value);
-            return QN_ARGS_BAD;
-        }
-        if (option->kind != QN_OPTION_FLAG && !value) {
-            if (i + 1 == argc) {
-                qn_cli_error("%s: a value is missing", name);
-                return QN_ARGS_BAD;
-            }
-            value = argv[++i];
-        }
-        if (!set(option, name, value))
-            return QN_ARGS_BAD;
     }
-    if (n_operands < line->min_operands) {
-        qn_cli_error("%s: too few arguments: usage: quern %s", argv[0], line->usage);
+    if (args->n_operands < command->min_operands) {
+        qn_cli_error("%s: too few arguments: usage: quern %s", command->name, command->usage);
         return QN_ARGS_BAD;
     }
     return QN_ARGS_OK;
 }
 
-int qn_args_exit(qn_args_result result)
+/* ---- Operands ---- */
+
+static bool is_model(const char *operand)
 {
-    return result == QN_ARGS_HELP ? QN_EXIT_DONE : QN_EXIT_USAGE;
+    const size_t length = strlen(operand);
+    char magic[4] = "";
+    FILE *file = fopen(operand, "rb");
+    const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
+    if (file)
+        fclose(file);
+    return gguf || (length > 5 && strcmp(operand + length - 5, ".gguf") == 0 && !strpbrk(operand, " \t\n"));
+}
+
+void qn_args_take_model(qn_args *args)
+{
+    if (args->model || !args->n_operands || !is_model(args->operands[0]))
+        return;
+    args->model = args->operands[0];
+    args->n_operands--;
+    for (size_t i = 0; i < args->n_operands; i++)
+        args->operands[i] = args->operands[i + 1];
+}
+
+qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t n)
+{
+    if (args->n_operands <= n)
+        return QN_ARGS_OK;
+    qn_cli_error("%s: unexpected argument '%s' (see quern %s --help)", command, args->operands[n], command);
+    return QN_ARGS_BAD;
 }

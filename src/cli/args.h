@@ -1,13 +1,84 @@
-/* Command lines: one strict option parser for every subcommand, and the help text made from the same table.
+/* The command line: the values that options set, the tables of commands and options, and the parser.
  *
- * An unknown option, a missing value, something that is not a number or is out of range is bad usage: one line on standard
- * error and exit status 2. "--opt value" and "--opt=value" are the same; "--" ends the options. */
+ * commands.c and options.c hold one table each. The parser, the help texts and the OPTIONS section of the manual page are made
+ * from them (tests/e2e/cli_options.sh compares the manual page with `quern help --man`).
+ *
+ * "--opt value", "--opt=value", "-o value" and "-ovalue" are the same; "--" ends the options. Of an option that is given twice
+ * the last value counts, but for --stop, which collects them. Bad usage is one line on standard error and exit status 2. */
 #ifndef QN_CLI_ARGS_H
 #define QN_CLI_ARGS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+enum { QN_TEXTS_MAX = 64, QN_MAX_OPERANDS = 3 };
+
+typedef struct qn_texts {
+    const char *at[QN_TEXTS_MAX];
+    size_t count;
+} qn_texts;
+
+/* Everything that a command line can say; a command reads the fields of its own options. */
+typedef struct qn_args {
+    const char *operands[QN_MAX_OPERANDS];
+    size_t n_operands;
+    bool quiet, verbose;
+    /* The model and its session. */
+    const char *model; /* NULL: the demo model, in commands that take it */
+    const char *device, *kv;
+    const char *load, *save; /* session files */
+    int64_t threads, context, batch;
+    /* Text in, text out. */
+    const char *prompt, *file, *system;
+    qn_texts stop;
+    int64_t n_predict;
+    bool chat, ignore_end;
+    /* Sampling. */
+    double temperature, top_p, min_p, repeat_penalty;
+    int64_t top_k, repeat_last_n;
+    uint64_t seed;
+    /* bench */
+    int64_t n_prompt, n_generate, depth, repetitions;
+    const char *format;
+    /* perplexity, logits, tokenize, kernels */
+    int64_t limit_bytes;
+    const char *ids, *output;
+    bool ids_only, bos, no_special, clear;
+} qn_args;
+
+/* ---- Commands ---- */
+
+enum {
+    QN_CMD_RUN = 1 << 0,
+    QN_CMD_CHAT = 1 << 1,
+    QN_CMD_BENCH = 1 << 2,
+    QN_CMD_PERPLEXITY = 1 << 3,
+    QN_CMD_TOKENIZE = 1 << 4,
+    QN_CMD_LOGITS = 1 << 5,
+    QN_CMD_INFO = 1 << 6,
+    QN_CMD_QUANTIZE = 1 << 7,
+    QN_CMD_KERNELS = 1 << 8
+};
+
+typedef struct qn_command {
+    unsigned id;
+    const char *name;
+    const char *brief;   /* one line of `quern help` */
+    const char *usage;   /* what follows "quern " */
+    const char *purpose; /* one or more lines, without the last newline */
+    size_t min_operands, max_operands;
+    void (*defaults)(qn_args *args); /* or NULL; all fields are zero before it */
+    int (*run)(qn_args *args);       /* returns the exit status */
+} qn_command;
+
+extern const qn_command qn_commands[];
+extern const size_t qn_n_commands;
+
+/* qn_command_find - NULL for a name that is none. */
+const qn_command *qn_command_find(const char *name);
+
+/* ---- Options ---- */
 
 typedef enum qn_option_kind {
     QN_OPTION_FLAG,   /* bool: set when given; takes no value */
@@ -19,52 +90,53 @@ typedef enum qn_option_kind {
     QN_OPTION_CHOICE  /* const char *: one of `choices` */
 } qn_option_kind;
 
-enum { QN_TEXTS_MAX = 64 };
-
-typedef struct qn_texts {
-    const char *at[QN_TEXTS_MAX];
-    size_t count;
-} qn_texts;
-
 typedef struct qn_option {
-    const char *name;  /* "--temp" or "-n" */
-    const char *alias; /* another name, or NULL */
+    unsigned commands;    /* QN_CMD_* that take it */
+    const char *name;     /* "--temp" or "-n" */
+    const char *alias;    /* another name, or NULL */
+    const char *accepted; /* llama.cpp's name for the same thing, understood and not listed; or NULL */
     qn_option_kind kind;
-    void *out;              /* where the value goes: the type that the kind names */
-    const char *value_name; /* "N", for the help text; NULL for flags */
-    const char *help;
+    size_t offset;              /* of the field in qn_args, which has the type that the kind names */
+    const char *value;          /* "N", for the help text; NULL for flags */
+    const char *help;           /* one line */
+    const char *more;           /* further sentences of the manual page, or NULL */
     double min, max;            /* numbers: inclusive */
     const char *const *choices; /* QN_OPTION_CHOICE: NULL-terminated */
 } qn_option;
 
-/* Rows of an option table. */
-#define QN_OPT_FLAG(name, alias, out, help) ((qn_option){ name, alias, QN_OPTION_FLAG, out, NULL, help, 0, 0, NULL })
-#define QN_OPT_TEXT(name, alias, out, value, help) ((qn_option){ name, alias, QN_OPTION_TEXT, out, value, help, 0, 0, NULL })
-#define QN_OPT_TEXTS(name, alias, out, value, help) ((qn_option){ name, alias, QN_OPTION_TEXTS, out, value, help, 0, 0, NULL })
-#define QN_OPT_U64(name, alias, out, value, help) ((qn_option){ name, alias, QN_OPTION_U64, out, value, help, 0, 0, NULL })
-#define QN_OPT_INT(name, alias, out, value, min, max, help)                                                                    \
-    ((qn_option){ name, alias, QN_OPTION_INT, out, value, help, min, max, NULL })
-#define QN_OPT_NUMBER(name, alias, out, value, min, max, help)                                                                 \
-    ((qn_option){ name, alias, QN_OPTION_NUMBER, out, value, help, min, max, NULL })
-#define QN_OPT_CHOICE(name, alias, out, value, choices, help)                                                                  \
-    ((qn_option){ name, alias, QN_OPTION_CHOICE, out, value, help, 0, 0, choices })
+extern const qn_option qn_options[];
+extern const size_t qn_n_options;
 
-typedef struct qn_command_line {
-    const char *usage;   /* "run -m MODEL -p PROMPT [options]", what follows "quern " */
-    const char *purpose; /* what the subcommand does: one or more lines, without the last newline */
-    const qn_option *options;
-    size_t n_options;
-    const char **operands; /* [max_operands], filled in order; those not given stay as they were */
-    size_t min_operands, max_operands;
-} qn_command_line;
+/* An option of llama.cpp's programs that quern does not have. */
+typedef struct qn_foreign_option {
+    const char *name, *alias; /* alias may be NULL */
+    unsigned ignored_by;      /* commands that do what it says without it; they accept it */
+    const char *answer;       /* what to do instead: "use --device cuda ..." */
+} qn_foreign_option;
+
+extern const qn_foreign_option qn_foreign_options[];
+extern const size_t qn_n_foreign_options;
+
+/* ---- Parsing ---- */
 
 typedef enum qn_args_result { QN_ARGS_OK, QN_ARGS_HELP, QN_ARGS_BAD } qn_args_result;
 
-/* qn_args_parse - argv[0] is the subcommand's name and is skipped. QN_ARGS_HELP: --help was there and has been answered on
- * standard output. QN_ARGS_BAD: the reason has been printed. */
-qn_args_result qn_args_parse(const qn_command_line *line, int argc, char **argv);
+/* qn_args_parse - argv[0] is the command's name and is skipped; `args` has the command's defaults. QN_ARGS_HELP: --help was
+ * there and has been answered on standard output. QN_ARGS_BAD: the reason has been printed. */
+qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, qn_args *args);
 
-/* qn_args_exit - the exit status that ends the program after a result other than QN_ARGS_OK. */
-int qn_args_exit(qn_args_result result);
+/* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, or a name
+ * that ends in ".gguf"), makes it the model. */
+void qn_args_take_model(qn_args *args);
+
+/* qn_args_no_more - QN_ARGS_BAD, with the reason printed, when there are more than `n` operands left. */
+qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t n);
+
+/* qn_print_help - the help text of a command. qn_print_man - the OPTIONS section of the manual page, in mdoc. */
+void qn_print_help(const qn_command *command);
+void qn_print_man(void);
+
+/* qn_nearest_command - the command whose name is a typing mistake away from `name`, or NULL. */
+const char *qn_nearest_command(const char *name);
 
 #endif

@@ -12,12 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REPETITIONS = 1000 };
-
 struct bench {
-    qn_model_args model;
-    int64_t n_prompt, n_generate, depth, repetitions;
-    const char *format;
+    const qn_args *args;
     const char *kv;     /* of the session, which may not be what was asked for */
     const char *device; /* of the model */
 };
@@ -27,47 +23,16 @@ struct test {
     char name[32];
     size_t n_tokens;
     bool decode;
-    double rates[MAX_REPETITIONS], bandwidths[MAX_REPETITIONS]; /* tokens and bytes a second */
+    double rates[QN_BENCH_MAX_REPETITIONS], bandwidths[QN_BENCH_MAX_REPETITIONS]; /* tokens and bytes a second */
     uint64_t bytes_per_token;
 };
 
-static const char purpose[] =
-    "Measures reading a prompt of random token ids (ppN), and decoding from one of them on, the "
-    "likeliest token each time (tgN),\n"
-    "after -d tokens of context. Each test runs -r times; the table and the JSON give median, least and "
-    "greatest rate, the bytes\n"
-    "that decoding one token reads at that depth, and the read bandwidth of the machine with as many "
-    "threads, or of the GPU,\n"
-    "measured between the repetitions. JSON is one object a test and line.";
-
-static const char *const formats[] = { "table", "json", NULL };
-
-static qn_args_result parse(struct bench *bench, int argc, char **argv)
+void qn_bench_defaults(qn_args *args)
 {
-    const qn_option options[] = {
-        QN_MODEL_OPTION(bench->model),
-        QN_OPT_INT("-p", "--n-prompt", &bench->n_prompt, "N", 0, 1 << 24,
-                   "tokens of the prompt (default 512); 0 leaves the test out"),
-        QN_OPT_INT("-n", "--n-gen", &bench->n_generate, "N", 0, 1 << 24,
-                   "tokens to decode (default 128); 0 leaves the test out"),
-        QN_OPT_INT("-d", "--depth", &bench->depth, "N", 0, 1 << 24, "tokens of context before each test (default 0)"),
-        QN_OPT_INT("-r", "--repetitions", &bench->repetitions, "N", 1, MAX_REPETITIONS, "repetitions of a test (default 5)"),
-        QN_THREADS_OPTION(bench->model),
-        QN_EVAL_OPTIONS(bench->model),
-        QN_OPT_CHOICE("--format", NULL, &bench->format, "FORMAT", formats, "table or json (default table)"),
-    };
-    const qn_command_line line = {
-        .usage = "bench -m MODEL [options]",
-        .purpose = purpose,
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
-    };
-    const qn_args_result result = qn_args_parse(&line, argc, argv);
-    if (result == QN_ARGS_OK && !bench->n_prompt && !bench->n_generate) {
-        qn_cli_error("-p and -n: both are 0, so there is nothing to measure");
-        return QN_ARGS_BAD;
-    }
-    return result;
+    args->n_prompt = 512;
+    args->n_generate = 128;
+    args->repetitions = 5;
+    args->format = "table";
 }
 
 /* Token ids that look like nothing, the same ones every time. */
@@ -123,23 +88,23 @@ static void print_table_head(void)
 /* For decoding the share of the limit is what was read over what could have been; a prompt reads weights once a batch. */
 static void print_table_line(const struct bench *bench, struct test *test, int n_threads)
 {
-    const size_t n = (size_t)bench->repetitions;
+    const size_t n = (size_t)bench->args->repetitions;
     const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
     char rates[64], share[16] = "-";
     snprintf(rates, sizeof rates, "%.2f (%.2f..%.2f)", rate, test->rates[0], test->rates[n - 1]);
     if (test->decode && limit > 0)
         snprintf(share, sizeof share, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
-    printf("%-10s %8lld %8d %8s %26s %12.1f %10.1f %10s\n", test->name, (long long)bench->depth, n_threads, bench->kv, rates,
-           (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
+    printf("%-10s %8lld %8d %8s %26s %12.1f %10.1f %10s\n", test->name, (long long)bench->args->depth, n_threads, bench->kv,
+           rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
 }
 
 static void print_json(const struct bench *bench, struct test *test, int n_threads)
 {
-    const size_t n = (size_t)bench->repetitions;
+    const size_t n = (size_t)bench->args->repetitions;
     const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
     printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%lld,\"threads\":%d,\"device\":\"%s\",\"kv\":\"%s\","
            "\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
-           test->name, test->n_tokens, (long long)bench->depth, n_threads, bench->device, bench->kv, rate, test->rates[0],
+           test->name, test->n_tokens, (long long)bench->args->depth, n_threads, bench->device, bench->kv, rate, test->rates[0],
            test->rates[n - 1], (unsigned long long)test->bytes_per_token);
     if (limit > 0)
         printf("\"read_gb_per_s\":%.3f,", limit * 1e-9);
@@ -168,21 +133,21 @@ static bool measure_limit(const struct limit *limit, double *rate)
 static int run_test(const struct bench *bench, struct test *test, qn_session *session, const qn_token *tokens, float *logits,
                     const struct limit *limit)
 {
-    const size_t n = (size_t)bench->repetitions;
+    const size_t n = (size_t)bench->args->repetitions;
     qn_progress progress;
     qn_progress_begin(&progress, test->name);
     int status = QN_EXIT_DONE;
     for (size_t i = 0; i < n && status == QN_EXIT_DONE; i++) {
         if (!qn_progress_update(&progress, i, n))
             status = QN_EXIT_FAILED;
-        else if ((test->rates[i] = repeat(session, test, tokens, (uint32_t)bench->depth, logits)) < 0 ||
+        else if ((test->rates[i] = repeat(session, test, tokens, (uint32_t)bench->args->depth, logits)) < 0 ||
                  !measure_limit(limit, &test->bandwidths[i]))
             status = QN_EXIT_FAILED;
     }
     qn_progress_end(&progress);
     if (status)
         return qn_cli_fail();
-    if (strcmp(bench->format, "json") == 0)
+    if (strcmp(bench->args->format, "json") == 0)
         print_json(bench, test, limit->n_threads);
     else
         print_table_line(bench, test, limit->n_threads);
@@ -203,7 +168,8 @@ static bool fill_to_depth(qn_session *session, const qn_token *tokens, size_t de
 
 static int run_tests(const struct bench *bench, qn_session *session, const qn_model_info *info, const struct limit *limit)
 {
-    const size_t n_prompt = (size_t)bench->n_prompt, n_generate = (size_t)bench->n_generate, depth = (size_t)bench->depth;
+    const size_t n_prompt = (size_t)bench->args->n_prompt, n_generate = (size_t)bench->args->n_generate,
+                 depth = (size_t)bench->args->depth;
     const size_t longest = n_prompt > n_generate ? n_prompt : n_generate;
     const uint64_t cache_bytes = qn_session_cache_bytes(session, (uint32_t)depth) - qn_session_cache_bytes(session, 0);
     qn_token *tokens = NULL;
@@ -220,7 +186,7 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
             qn_session_checkpoint(session))
             status = qn_cli_fail();
     }
-    if (status == QN_EXIT_DONE && strcmp(bench->format, "table") == 0)
+    if (status == QN_EXIT_DONE && strcmp(bench->args->format, "table") == 0)
         print_table_head();
     for (int decode = 0; decode < 2 && status == QN_EXIT_DONE; decode++) {
         *test = (struct test){ .n_tokens = decode ? n_generate : n_prompt, .decode = decode };
@@ -238,21 +204,33 @@ static int run_tests(const struct bench *bench, qn_session *session, const qn_mo
     return status;
 }
 
-int qn_cli_bench(int argc, char **argv)
+static int check_args(qn_args *args)
 {
-    struct bench bench = { .n_prompt = 512, .n_generate = 128, .repetitions = 5, .format = "table" };
-    const qn_args_result parsed = parse(&bench, argc, argv);
-    if (parsed != QN_ARGS_OK)
-        return qn_args_exit(parsed);
+    qn_args_take_model(args);
+    if (qn_args_no_more("bench", args, 0) != QN_ARGS_OK)
+        return QN_EXIT_USAGE;
+    if (!args->n_prompt && !args->n_generate) {
+        qn_cli_error("-p and -n: both are 0, so there is nothing to measure");
+        return QN_EXIT_USAGE;
+    }
+    return QN_EXIT_DONE;
+}
+
+int qn_cli_bench(qn_args *args)
+{
+    int status = check_args(args);
+    if (status)
+        return status;
+    struct bench bench = { .args = args };
     qn_bandwidth bandwidth;
     if (!qn_bandwidth_start(&bandwidth))
         return QN_EXIT_FAILED;
     qn_model *model = NULL;
     qn_session *session = NULL;
-    int status = qn_load_model(&bench.model, false, false, &model);
+    status = qn_load_model(args, false, false, &model);
     if (status == QN_EXIT_DONE) {
-        const int64_t longest = bench.n_prompt > bench.n_generate ? bench.n_prompt : bench.n_generate;
-        status = qn_open_session(&bench.model, model, (uint32_t)(bench.depth + longest), &session);
+        const int64_t longest = args->n_prompt > args->n_generate ? args->n_prompt : args->n_generate;
+        status = qn_open_session(args, model, (uint32_t)(args->depth + longest), &session);
     }
     if (status == QN_EXIT_DONE) {
         const qn_model_info info = qn_model_get_info(model);

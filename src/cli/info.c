@@ -231,19 +231,14 @@ static int print_file(const char *path)
     return ok ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 
-int qn_cli_info(int argc, char **argv)
+int qn_cli_info(qn_args *args)
 {
-    const char *path = NULL;
-    const qn_command_line line = {
-        .usage = "info FILE",
-        .purpose =
-            "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight "
-            "type, which of its\n"
-            "layouts type 42 has, which weights are stored rotated, and whether quern has its tokeniser and chat format.",
-        .operands = &path,
-        .min_operands = 1,
-        .max_operands = 1,
-    };
-    const qn_args_result parsed = qn_args_parse(&line, argc, argv);
-    return parsed == QN_ARGS_OK ? print_file(path) : qn_args_exit(parsed);
+    const char *path = args->model ? args->model : args->n_operands ? args->operands[0] : NULL;
+    if (!path) {
+        qn_cli_error("info: too few arguments: usage: quern info FILE");
+        return QN_EXIT_USAGE;
+    }
+    if (qn_args_no_more("info", args, args->model ? 0 : 1) != QN_ARGS_OK)
+        return QN_EXIT_USAGE;
+    return print_file(path);
 }

@@ -136,31 +136,16 @@ static int list_cuda(const qn_cuda_params *params, const char *name)
     return result;
 }
 
-int qn_cli_kernels(int argc, char **argv)
+int qn_cli_kernels(qn_args *args)
 {
-    const char *name = "auto";
-    bool clear = false;
-    const qn_option options[] = {
-        QN_OPT_TEXT("--device", NULL, &name, "NAME", "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default auto)"),
-        QN_OPT_FLAG("--clear", NULL, &clear, "remove all kernels that were compiled and kept on this machine"),
-    };
-    const qn_command_line line = {
-        .usage = "kernels [options]",
-        .purpose = "Gets every kernel of the GPU ready and says where its code came from: built in, the cache, nvcc or NVRTC.\n"
-                   "Without a GPU, says which ones this program carries.",
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
-    };
-    const qn_args_result parsed = qn_args_parse(&line, argc, argv);
+    const char *name = args->device ? args->device : "auto";
     qn_cuda_params params = { .on_log = print_note };
-    if (parsed != QN_ARGS_OK)
-        return qn_args_exit(parsed);
     const bool automatic = strcmp(name, "auto") == 0, cuda = qn_cuda_parse_name(name, &params.ordinal);
     if (!automatic && !cuda && strcmp(name, "cpu") != 0) {
         qn_cli_error("--device: '%s' is not one of cpu, cuda, cuda:N, auto", name);
         return QN_EXIT_USAGE;
     }
-    if (clear)
+    if (args->clear)
         return clear_cache();
     return automatic || cuda ? list_cuda(&params, cuda ? name : NULL) : list_built_in();
 }

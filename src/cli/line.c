@@ -1,25 +1,69 @@
-/* Reading lines, with libedit where it can be used. */
+/* Reading messages, with libedit where it can be used. */
 #include "cli/line.h"
 
 #include "cli/cli.h"
 #include "cli/signals.h"
 
+#include "base/memory.h"
+
 #include <errno.h>
+#include <langinfo.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #ifdef QN_HAVE_LIBEDIT
 #include <histedit.h>
 #endif
 
+/* Bracketed paste: a terminal that is asked for it puts these around what is pasted (xterm, "Bracketed Paste Mode"). */
+#define PASTE_ON "\033[?2004h"
+#define PASTE_OFF "\033[?2004l"
+#define PASTE_BEGIN "\033[200~"
+#define PASTE_END "\033[201~"
+
+enum { MARK_BYTES = sizeof PASTE_BEGIN - 1, MAX_PASTE = 16 << 20 };
+
+/* Text that grows. */
+struct text {
+    char *bytes;
+    size_t length, capacity;
+};
+
 struct qn_line {
     const char *prompt;
+    bool terminal; /* standard input is one */
+    bool can_paste;
 #ifdef QN_HAVE_LIBEDIT
-    EditLine *edit; /* NULL where standard input is not a terminal */
+    EditLine *edit; /* NULL: lines are read without editing */
     History *history;
+    struct text pasted; /* what was pasted last, while libedit reads it */
 #endif
 };
+
+/* Terminals are asked for bracketed paste while a message is read, and no longer: other programs might not know it. */
+static void set_paste(const qn_line *line, bool on)
+{
+    if (!line->can_paste)
+        return;
+    fputs(on ? PASTE_ON : PASTE_OFF, stdout);
+    fflush(stdout);
+}
+
+static bool append(struct text *text, const char *bytes, size_t length)
+{
+    if (length > MAX_PASTE - text->length ||
+        qn_realloc_array(&text->bytes, &text->capacity, text->length + length + 1, 1, "message"))
+        return false;
+    memcpy(text->bytes + text->length, bytes, length);
+    text->length += length;
+    text->bytes[text->length] = 0;
+    return true;
+}
+
+/* ---- With libedit ---- */
 
 #ifdef QN_HAVE_LIBEDIT
 static char *prompt_of(EditLine *edit)
@@ -29,10 +73,80 @@ static char *prompt_of(EditLine *edit)
     return (char *)(uintptr_t)line->prompt; /* libedit does not write into it */
 }
 
-static void open_editor(qn_line *line)
+/* The next character of standard input. libedit's own reader would miss a signal that comes just before it reads. */
+static int read_character(EditLine *edit, wchar_t *character)
 {
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+    (void)edit;
+    mbstate_t state = { 0 };
+    for (;;) {
+        char byte;
+        ssize_t got = -1;
+        if (qn_signals_wait_for_input(STDIN_FILENO))
+            got = read(STDIN_FILENO, &byte, 1);
+        if (got <= 0) {
+            *character = 0;
+            return (int)got;
+        }
+        const size_t n = mbrtowc(character, &byte, 1, &state);
+        if (n == (size_t)-1)
+            state = (mbstate_t){ 0 }; /* no character begins like this: left out */
+        else if (n != (size_t)-2)
+            return 1;
+    }
+}
+
+/* A pasted newline becomes part of the line instead of ending it; terminals may send it as "\r". Other control characters but
+ * tab would be commands to the editor, or to a terminal that shows them, and are left out. */
+static void add_pasted(struct text *pasted, wchar_t character)
+{
+    char bytes[MB_LEN_MAX];
+    mbstate_t state = { 0 };
+    if (character == L'\r')
+        character = L'\n';
+    if ((character < 0x20 && character != L'\n' && character != L'\t') || character == 0x7f)
         return;
+    const size_t n = wcrtomb(bytes, character, &state);
+    if (n != (size_t)-1)
+        append(pasted, bytes, n);
+}
+
+/* Bound to PASTE_BEGIN: reads up to PASTE_END and inserts it. */
+static unsigned char insert_paste(EditLine *edit, int key)
+{
+    (void)key;
+    qn_line *line = NULL;
+    el_get(edit, EL_CLIENTDATA, &line);
+    line->pasted.length = 0;
+    for (size_t n_held = 0; n_held < MARK_BYTES;) { /* of the end mark, seen so far */
+        wchar_t character;
+        if (el_wgetc(edit, &character) != 1)
+            return CC_EOF;
+        if (character == (wchar_t)PASTE_END[n_held]) {
+            n_held++;
+            continue;
+        }
+        for (size_t i = 0; i < n_held; i++) /* it was not the mark */
+            add_pasted(&line->pasted, (wchar_t)PASTE_END[i]);
+        n_held = character == (wchar_t)PASTE_END[0];
+        if (!n_held)
+            add_pasted(&line->pasted, character);
+    }
+    while (line->pasted.length && line->pasted.bytes[line->pasted.length - 1] == '\n')
+        line->pasted.bytes[--line->pasted.length] = 0; /* the message ends when the user says so */
+    if (!line->pasted.length)
+        return CC_NORM;
+    return el_insertstr(edit, line->pasted.bytes) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+static void open_editor(qn_line *line, bool quiet)
+{
+    if (!line->terminal || !isatty(STDOUT_FILENO))
+        return;
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) {
+        if (!quiet)
+            qn_cli_error("note: there is no UTF-8 locale here, not even C.UTF-8: lines are read without editing");
+        return;
+    }
     HistEvent event;
     line->history = history_init();
     if (line->history)
@@ -44,30 +158,94 @@ static void open_editor(qn_line *line)
     el_set(line->edit, EL_PROMPT, prompt_of);
     el_set(line->edit, EL_EDITOR, "emacs");
     el_set(line->edit, EL_SIGNAL, 0); /* the program's own handler stays in charge of Ctrl-C */
+    el_wset(line->edit, EL_GETCFN, read_character);
+    el_set(line->edit, EL_ADDFN, "quern-paste", "insert what is pasted", insert_paste);
+    el_set(line->edit, EL_BIND, PASTE_BEGIN, "quern-paste", NULL);
     if (line->history)
         el_set(line->edit, EL_HIST, history, line->history);
 }
 
-static const char *edit_line(qn_line *line, int *length)
+/* A message in memory of the caller; NULL at the end, or interrupted. */
+static char *edited_line(qn_line *line, size_t *length)
 {
-    const char *text = el_gets(line->edit, length);
-    if (text && *length > 0 && *text != '\n' && line->history) {
+    int n = 0;
+    errno = 0;
+    const char *text = el_gets(line->edit, &n);
+    if (!text || n <= 0) {
+        putchar('\n');
+        return NULL;
+    }
+    if (*text != '\n' && line->history) {
         HistEvent event;
         history(line->history, &event, H_ENTER, text);
     }
-    return text;
+    *length = (size_t)n;
+    return strndup(text, (size_t)n);
 }
 #endif
 
-bool qn_line_open(qn_line **out)
+/* ---- Without ---- */
+
+static char *find_mark(const char *bytes, size_t length, const char *mark)
+{
+    return length ? memmem(bytes, length, mark, MARK_BYTES) : NULL;
+}
+
+/* A line of standard input with its newline. On a terminal a paste is read to its end, its marks taken out. */
+static char *plain_line(qn_line *line, size_t *length)
+{
+    if (line->terminal) {
+        fputs(line->prompt, stderr);
+        fflush(stderr);
+    }
+    struct text text = { 0 };
+    char *piece = NULL;
+    size_t capacity = 0;
+    bool pasting = false, ok = true;
+    errno = 0;
+    do {
+        if (line->terminal && !qn_signals_wait_for_input(STDIN_FILENO))
+            break;
+        const ssize_t got = getline(&piece, &capacity, stdin);
+        if (got < 0)
+            break;
+        const size_t from = text.length;
+        ok = append(&text, piece, (size_t)got);
+        for (char *mark; ok && line->terminal &&
+                         (mark = find_mark(text.bytes + from, text.length - from, pasting ? PASTE_END : PASTE_BEGIN));) {
+            const size_t after = text.length - (size_t)(mark - text.bytes) - MARK_BYTES;
+            memmove(mark, mark + MARK_BYTES, after + 1);
+            text.length -= MARK_BYTES;
+            pasting = !pasting;
+        }
+    } while (ok && pasting);
+    free(piece);
+    if (!ok)
+        qn_cli_error("no memory for the message, or it is longer than %d bytes", MAX_PASTE);
+    if (!ok || !text.length) {
+        free(text.bytes);
+        return NULL;
+    }
+    *length = text.length;
+    return text.bytes;
+}
+
+/* ---- Either ---- */
+
+bool qn_line_open(qn_line **out, bool quiet)
 {
     *out = calloc(1, sizeof **out);
     if (!*out) {
         qn_cli_error("no memory for the line editor");
         return false;
     }
+    const char *type = getenv("TERM");
+    (*out)->terminal = isatty(STDIN_FILENO);
+    (*out)->can_paste = (*out)->terminal && isatty(STDOUT_FILENO) && type && *type && strcmp(type, "dumb") != 0;
 #ifdef QN_HAVE_LIBEDIT
-    open_editor(*out);
+    open_editor(*out, quiet);
+#else
+    (void)quiet;
 #endif
     return true;
 }
@@ -79,61 +257,42 @@ void qn_line_close(qn_line *line)
         el_end(line->edit);
     if (line->history)
         history_end(line->history);
+    free(line->pasted.bytes);
 #endif
     free(line);
 }
 
-/* A line of standard input with its newline, in memory of the caller; NULL at the end or on failure. */
-static char *plain_line(const char *prompt, int *length)
+static char *read_line(qn_line *line, size_t *length)
 {
-    if (isatty(STDIN_FILENO)) {
-        fputs(prompt, stderr);
-        fflush(stderr);
-    }
-    char *text = NULL;
-    size_t capacity = 0;
-    errno = 0;
-    const ssize_t got = getline(&text, &capacity, stdin);
-    if (got < 0) {
-        free(text);
-        return NULL;
-    }
-    *length = (int)got;
-    return text;
+#ifdef QN_HAVE_LIBEDIT
+    if (line->edit)
+        return edited_line(line, length);
+#endif
+    return plain_line(line, length);
 }
 
-qn_line_result qn_line_read(qn_line *line, const char *prompt, char **text)
+qn_line_result qn_line_read(qn_line *line, const char *prompt, char **text, size_t *length)
 {
-    int length = 0;
-    char *copy = NULL;
     line->prompt = prompt;
-#ifdef QN_HAVE_LIBEDIT
-    if (line->edit) {
-        errno = 0;
-        const char *edited = edit_line(line, &length);
-        if (edited && length > 0)
-            copy = strndup(edited, (size_t)length);
-        else
-            putchar('\n');
-    } else {
-        copy = plain_line(prompt, &length);
-    }
-#else
-    copy = plain_line(prompt, &length);
-#endif
+    set_paste(line, true);
+    char *bytes = read_line(line, length);
+    set_paste(line, false);
     if (qn_signals_stop()) {
-        free(copy);
+        free(bytes);
         clearerr(stdin);
         return QN_LINE_INTERRUPTED;
     }
-    if (!copy && ferror(stdin)) {
+    if (!bytes && ferror(stdin)) {
         qn_cli_error("standard input: %s", strerror(errno));
         return QN_LINE_FAILED;
     }
-    if (!copy)
+    if (!bytes)
         return QN_LINE_END;
-    length = (int)strcspn(copy, "\n");
-    copy[length] = 0;
-    *text = copy;
+    if (*length && bytes[*length - 1] == '\n')
+        (*length)--;
+    if (*length && bytes[*length - 1] == '\r')
+        (*length)--;
+    bytes[*length] = 0;
+    *text = bytes;
     return QN_LINE_READ;
 }

@@ -4,52 +4,59 @@
 #include "cli/progress.h"
 #include "cli/signals.h"
 #include "device/cuda/cuda.h"
+#include "engine/state_file.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
-
-/* QN_EXIT_DONE, or the exit status with an error line printed. */
-static int check_device(const char *name)
+/* QN_EXIT_DONE, or the exit status with an error line printed. `source` is what named the device. */
+static int check_device(const char *source, const char *name)
 {
     int ordinal, count;
     if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0)
         return QN_EXIT_DONE;
     if (!qn_cuda_parse_name(name, &ordinal)) {
-        qn_cli_error("--device: '%s' is not one of cpu, cuda, cuda:N, auto", name);
+        qn_cli_error("%s: '%s' is not one of cpu, cuda, cuda:N, auto", source, name);
         return QN_EXIT_USAGE;
     }
     if (qn_cuda_count(NULL, &count) == QN_OK)
         return QN_EXIT_DONE;
-    qn_cli_error("--device %s: %s", name, qn_error_text());
+    qn_cli_error("%s %s: %s", source, name, qn_error_text());
     return QN_EXIT_FAILED;
 }
 
-int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_model **model)
+/* args->model, where it is not set. */
+static int find_demo_model(qn_args *args)
 {
-    char demo[QN_DEMO_MODEL_PATH];
-    const char *path = args->model;
+    static char path[QN_DEMO_MODEL_PATH]; /* args keep it as long as the program runs */
+    if (!qn_demo_model_find(path)) {
+        qn_cli_error("-m: no model given, and the demo model is not at %s; name a GGUF file with -m FILE", path);
+        return QN_EXIT_USAGE;
+    }
+    if (!args->quiet)
+        qn_cli_error("note: no -m given, this is the demo model, %s", path);
+    args->model = path;
+    return QN_EXIT_DONE;
+}
+
+int qn_load_model(qn_args *args, bool vocab_only, bool or_demo, qn_model **model)
+{
     *model = NULL;
-    if (!path && !args->or_demo) {
+    if (!args->model && !or_demo) {
         qn_cli_error("-m: no model given; name a GGUF file with -m FILE");
         return QN_EXIT_USAGE;
     }
-    if (!path && !qn_demo_model_find(demo)) {
-        qn_cli_error("-m: no model given, and none that came with quern is at %s; name a GGUF file with -m FILE", demo);
-        return QN_EXIT_USAGE;
-    }
     const char *named = getenv("QN_DEVICE");
-    const char *device = args->device ? args->device : named && *named ? named : "auto";
-    const int checked = check_device(device);
-    if (checked != QN_EXIT_DONE)
-        return checked;
-    if (!path) {
-        path = demo;
-        if (!quiet)
-            qn_cli_error("note: no -m given, this is the demo model, %s", path);
-    }
+    const bool from_environment = !args->device && named && *named;
+    const char *device = args->device ? args->device : from_environment ? named : "auto";
+    int status = check_device(from_environment ? "the environment variable QN_DEVICE" : "--device", device);
+    if (status == QN_EXIT_DONE && !args->model)
+        status = find_demo_model(args);
+    if (status != QN_EXIT_DONE)
+        return status;
     qn_progress progress;
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
@@ -57,12 +64,12 @@ int qn_load_model(const qn_model_args *args, bool vocab_only, bool quiet, qn_mod
         .n_threads = (int)args->threads,
         .vocab_only = vocab_only,
         .on_progress = qn_progress_update,
-        .on_log = quiet ? NULL : qn_progress_log,
+        .on_log = args->quiet ? NULL : qn_progress_log,
         .user = &progress,
     };
-    const qn_status status = qn_model_load(path, &params, model);
+    const qn_status loaded = qn_model_load(args->model, &params, model);
     qn_progress_end(&progress);
-    return status ? qn_cli_fail() : QN_EXIT_DONE;
+    return loaded ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
 static void log_note(void *unused, const char *line)
@@ -71,21 +78,34 @@ static void log_note(void *unused, const char *line)
     qn_cli_error("note: %s", line);
 }
 
-int qn_open_session(const qn_model_args *args, qn_model *model, uint32_t context, qn_session **session)
+int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session)
 {
+    const uint32_t trained = qn_model_get_info(model).n_ctx_train;
+    if (args->context > (int64_t)trained && !args->quiet)
+        qn_cli_error("note: -c %lld is more than the %u tokens that the model was trained for", (long long)args->context,
+                     (unsigned)trained);
     const qn_session_params params = {
         .n_ctx = args->context ? (uint32_t)args->context : context,
         .n_batch = (uint32_t)args->batch,
         .kv = args->kv,
         .n_checkpoints = 1,
-        .on_log = log_note,
+        .on_log = args->quiet ? NULL : log_note,
     };
     const qn_status status =
         args->load ? qn_session_restore(model, args->load, &params, session) : qn_session_create(model, &params, session);
     return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
-int qn_save_session(const qn_model_args *args, const qn_session *session)
+int qn_check_save(const qn_args *args)
+{
+    if (!args->save)
+        return QN_EXIT_DONE;
+    if (qn_check_output(args, args->save))
+        return QN_EXIT_FAILED;
+    return qn_session_check_target(args->save) ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+int qn_save_session(const qn_args *args, const qn_session *session)
 {
     if (!args->save)
         return QN_EXIT_DONE;
@@ -96,25 +116,58 @@ int qn_save_session(const qn_model_args *args, const qn_session *session)
     return QN_EXIT_FAILED;
 }
 
-qn_sampling_args qn_sampling_args_defaults(void)
+/* ---- Files that commands write ---- */
+
+static bool same_file(const struct stat *file, const char *path)
 {
-    const qn_sampling d = qn_sampling_defaults();
-    qn_sampling_args args = {
-        .temperature = (double)d.temperature,
-        .top_p = (double)d.top_p,
-        .min_p = (double)d.min_p,
-        .repeat_penalty = (double)d.repeat_penalty,
-        .top_k = d.top_k,
-        .repeat_last_n = d.repeat_last_n,
-        .seed = d.seed,
-    };
-    uint32_t fresh; /* 32 bits: short enough to be typed again */
-    if (getrandom(&fresh, sizeof fresh, 0) == (ssize_t)sizeof fresh)
-        args.seed = fresh;
-    return args;
+    struct stat other;
+    return path && stat(path, &other) == 0 && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
 }
 
-qn_sampling qn_sampling_from_args(const qn_sampling_args *args)
+int qn_check_output(const qn_args *args, const char *path)
+{
+    struct stat target, input;
+    if (stat(path, &target) || !S_ISREG(target.st_mode))
+        return QN_EXIT_DONE;
+    const char *what = same_file(&target, args->model)  ? "the model"
+                       : same_file(&target, args->file) ? "the file given to -f"
+                       : !fstat(STDIN_FILENO, &input) && input.st_dev == target.st_dev && input.st_ino == target.st_ino
+                           ? "what standard input reads"
+                           : NULL;
+    if (!what)
+        return QN_EXIT_DONE;
+    qn_cli_error("%s: it is %s itself, which would be overwritten", path, what);
+    return QN_EXIT_FAILED;
+}
+
+/* ---- Sampling ---- */
+
+int qn_check_stops(const qn_args *args)
+{
+    for (size_t i = 0; i < args->stop.count; i++)
+        if (!*args->stop.at[i]) {
+            qn_cli_error("--stop: the text is empty");
+            return QN_EXIT_USAGE;
+        }
+    return QN_EXIT_DONE;
+}
+
+void qn_sampling_args_defaults(qn_args *args)
+{
+    const qn_sampling d = qn_sampling_defaults();
+    args->temperature = (double)d.temperature;
+    args->top_p = (double)d.top_p;
+    args->min_p = (double)d.min_p;
+    args->repeat_penalty = (double)d.repeat_penalty;
+    args->top_k = d.top_k;
+    args->repeat_last_n = d.repeat_last_n;
+    args->seed = d.seed;
+    uint32_t fresh; /* 32 bits: short enough to be typed again */
+    if (getrandom(&fresh, sizeof fresh, 0) == (ssize_t)sizeof fresh)
+        args->seed = fresh;
+}
+
+qn_sampling qn_sampling_from_args(const qn_args *args)
 {
     return (qn_sampling){
         .temperature = (float)args->temperature,

@@ -4,6 +4,7 @@
 #include "cli/signals.h"
 
 #include "base/memory.h"
+#include "engine/state_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,43 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-struct logits {
-    qn_model_args model;
-    const char *ids, *out;
-    int64_t batch;
-};
-
-static const char purpose[] = "Writes little-endian f32 logits, [n_ids, n_vocab], row i for what follows ids 0 to i. --batch "
-                              "gives the ids to the model N at\n"
-                              "a time; that never changes a bit of the result. The file appears whole or not at all. Logits "
-                              "that are not finite are an error.";
-
-static qn_args_result parse(struct logits *l, int argc, char **argv)
-{
-    const qn_option options[] = {
-        QN_MODEL_OPTION(l->model),
-        QN_OPT_TEXT("--ids", NULL, &l->ids, "1,2,3", "token ids, separated by commas or spaces"),
-        QN_OPT_TEXT("-o", "--output", &l->out, "FILE", "where the logits go"),
-        QN_OPT_INT("--batch", NULL, &l->batch, "N", 1, INT32_MAX, "ids given at a time (default: all)"),
-        QN_CONTEXT_OPTION(l->model),
-        QN_THREADS_OPTION(l->model),
-        QN_OPT_CHOICE("--kv", NULL, &l->model.kv, "TYPE", qn_kv_names, "cache format (default f16)"),
-        QN_DEVICE_OPTION(l->model),
-    };
-    const qn_command_line line = {
-        .usage = "logits -m MODEL --ids 1,2,3 -o OUT.f32 [options]",
-        .purpose = purpose,
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
-    };
-    const qn_args_result result = qn_args_parse(&line, argc, argv);
-    if (result == QN_ARGS_OK && (!l->ids || !l->out)) {
-        qn_cli_error("%s", !l->ids ? "--ids: no token ids given" : "-o: no output file given");
-        return QN_ARGS_BAD;
-    }
-    return result;
-}
 
 /* "1,2,3" to ids; false with an error line. */
 static bool parse_ids(const char *text, qn_token **ids, size_t *count)
@@ -115,18 +79,31 @@ static int output_fail(struct output *out)
     return QN_EXIT_FAILED;
 }
 
-static bool same_file(const char *a, const char *b)
+/* What exists may be replaced where it can be logits of this model: rows of `row_bytes`, and no file of another kind. The file
+ * that standard output was redirected to (-o /dev/stdout) is the user's choice. */
+static bool may_be_logits(const char *path, const struct stat *status, uint64_t row_bytes)
 {
-    struct stat status_a, status_b;
-    return !stat(a, &status_a) && !stat(b, &status_b) && status_a.st_dev == status_b.st_dev &&
-           status_a.st_ino == status_b.st_ino;
+    char magic[4] = "";
+    struct stat out;
+    if (fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == status->st_dev && out.st_ino == status->st_ino)
+        return true;
+    FILE *file = fopen(path, "rb");
+    const bool read = file && fread(magic, 1, sizeof magic, file) == sizeof magic;
+    if (file)
+        fclose(file);
+    return (uint64_t)status->st_size % row_bytes == 0 && status->st_size > 0 && read && memcmp(magic, "GGUF", 4) != 0 &&
+           memcmp(magic, QN_STATE_MAGIC, 4) != 0;
 }
 
-static int output_open(const char *path, struct output *out)
+static int output_open(const char *path, uint64_t row_bytes, struct output *out)
 {
     struct stat status;
     const bool exists = stat(path, &status) == 0;
     const bool regular = exists && S_ISREG(status.st_mode); /* a link is followed; "/dev/stdout" leads to no path */
+    if (regular && !may_be_logits(path, &status, row_bytes)) {
+        qn_cli_error("%s: exists and does not hold logits of this model; it is left as it is", path);
+        return QN_EXIT_FAILED;
+    }
     *out = (struct output){ .target = regular ? realpath(path, NULL) : strdup(path) };
     if (!out->target) {
         qn_cli_error("%s: %s", path, strerror(errno));
@@ -191,7 +168,7 @@ static int write_rows(qn_session *session, const qn_token *ids, size_t at, size_
     return QN_EXIT_DONE;
 }
 
-static int evaluate(const struct logits *l, qn_model *model, const qn_token *ids, size_t count)
+static int evaluate(const qn_args *args, qn_model *model, const qn_token *ids, size_t count)
 {
     const size_t n_vocab = qn_model_get_info(model).n_vocab;
     const uint32_t n_ctx_train = qn_model_get_info(model).n_ctx_train;
@@ -199,12 +176,10 @@ static int evaluate(const struct logits *l, qn_model *model, const qn_token *ids
         qn_cli_error("--ids: %zu ids, the model was made for contexts of %u", count, (unsigned)n_ctx_train);
         return QN_EXIT_FAILED;
     }
-    if (same_file(l->model.model, l->out)) {
-        qn_cli_error("%s: it is the model itself", l->out);
-        return QN_EXIT_FAILED;
-    }
-    const size_t batch = l->batch && (uint64_t)l->batch < count ? (size_t)l->batch : count;
+    const size_t batch = args->batch && (uint64_t)args->batch < count ? (size_t)args->batch : count;
     size_t n_logits;
+    qn_args session_args = *args;
+    session_args.batch = 0; /* it is how many ids are given at a time, not how many rows a step has */
     if (!qn_mul_size(batch, n_vocab, &n_logits)) {
         qn_cli_error("logits of %zu tokens do not fit in memory: use a smaller --batch", batch);
         return QN_EXIT_FAILED;
@@ -212,11 +187,11 @@ static int evaluate(const struct logits *l, qn_model *model, const qn_token *ids
     qn_session *session = NULL;
     float *rows = NULL;
     struct output out;
-    int status = qn_open_session(&l->model, model, (uint32_t)count, &session);
+    int status = qn_open_session(&session_args, model, (uint32_t)count, &session);
     if (status == QN_EXIT_DONE && qn_alloc(&rows, n_logits, sizeof *rows, "logits"))
         status = qn_cli_fail();
     if (status == QN_EXIT_DONE)
-        status = output_open(l->out, &out);
+        status = output_open(args->output, n_vocab * sizeof(float), &out);
     if (status == QN_EXIT_DONE) {
         qn_signals_session(session);
         qn_progress progress;
@@ -238,23 +213,28 @@ static int evaluate(const struct logits *l, qn_model *model, const qn_token *ids
     return status;
 }
 
-int qn_cli_logits(int argc, char **argv)
+int qn_cli_logits(qn_args *args)
 {
-    struct logits l = { 0 };
-    const qn_args_result parsed = parse(&l, argc, argv);
-    if (parsed != QN_ARGS_OK)
-        return qn_args_exit(parsed);
+    qn_args_take_model(args);
+    if (qn_args_no_more("logits", args, 0) != QN_ARGS_OK)
+        return QN_EXIT_USAGE;
+    if (!args->ids || !args->output) {
+        qn_cli_error("%s", !args->ids ? "--ids: no token ids given" : "-o: no output file given");
+        return QN_EXIT_USAGE;
+    }
     qn_token *ids;
     size_t count;
-    if (!parse_ids(l.ids, &ids, &count)) {
+    if (!parse_ids(args->ids, &ids, &count)) {
         free(ids);
         return QN_EXIT_USAGE;
     }
     qn_signals_patient(); /* the temporary file must go, whatever happens; the loop asks often enough */
-    qn_model *model;
-    int status = qn_load_model(&l.model, false, false, &model);
+    qn_model *model = NULL;
+    int status = qn_load_model(args, false, false, &model);
     if (status == QN_EXIT_DONE)
-        status = evaluate(&l, model, ids, count);
+        status = qn_check_output(args, args->output);
+    if (status == QN_EXIT_DONE)
+        status = evaluate(args, model, ids, count);
     qn_model_free(model);
     free(ids);
     return status;

@@ -1,61 +1,97 @@
-/* The program: finds the subcommand and hands over to it. */
+/* The program: finds the command, parses its arguments and runs it. */
 #include "cli/cli.h"
 #include "cli/signals.h"
 
+#include <langinfo.h>
 #include <locale.h>
 #include <string.h>
-
-static const struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *purpose;
-} commands[] = {
-    { "run", qn_cli_run, "generate text from a prompt" },
-    { "chat", qn_cli_chat, "hold a conversation" },
-    { "bench", qn_cli_bench, "measure speed, beside the memory bandwidth of the same machine" },
-    { "perplexity", qn_cli_perplexity, "how well a model predicts a text" },
-    { "tokenize", qn_cli_tokenize, "text to tokens" },
-    { "logits", qn_cli_logits, "raw logits for given tokens, into a file" },
-    { "info", qn_cli_info, "what a GGUF file holds" },
-    { "quantize", qn_cli_quantize, "rewrite a GGUF file in another weight type" },
-    { "kernels", qn_cli_kernels, "the GPU's kernels, and where their code comes from" },
-};
-
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void usage(FILE *stream)
 {
     fprintf(stream, "usage: quern COMMAND [options]\n\nRuns 1-bit and ternary language models.\n\n");
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].purpose);
-    fprintf(stream, "\nquern COMMAND --help lists a command's options; quern --version prints the version.\n");
+    for (size_t i = 0; i < qn_n_commands; i++)
+        fprintf(stream, "  %-12s %s\n", qn_commands[i].name, qn_commands[i].brief);
+    fprintf(stream, "\nquern help COMMAND lists a command's options; quern version prints the version.\n");
+}
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    for (; *names; names++)
+        if (strcmp(name, *names) == 0)
+            return true;
+    return false;
+}
+
+static int unknown_command(const char *name)
+{
+    const char *near = qn_nearest_command(name);
+    if (near)
+        qn_cli_error("unknown command '%s'; did you mean quern %s? (see quern help)", name, near);
+    else if (*name != '-' && strstr(name, ".gguf"))
+        qn_cli_error("unknown command '%s'; did you mean quern run %s, or quern chat %s? (see quern help)", name, name, name);
+    else if (*name == '-')
+        qn_cli_error("unknown option '%s'; a command comes first, as in quern run %s (see quern help)", name, name);
+    else
+        qn_cli_error("unknown command '%s' (see quern help)", name);
+    return QN_EXIT_USAGE;
+}
+
+/* quern help [COMMAND]; `quern help --man` prints the manual page's list of options, for tests and for whoever changes it. */
+static int help(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stdout);
+        return QN_EXIT_DONE;
+    }
+    const qn_command *command = qn_command_find(argv[1]);
+    if (strcmp(argv[1], "--man") == 0)
+        qn_print_man();
+    else if (command)
+        qn_print_help(command);
+    else
+        return unknown_command(argv[1]);
+    return QN_EXIT_DONE;
 }
 
 static int dispatch(int argc, char **argv)
 {
+    static const char *const version_names[] = { "version", "--version", "-v", "-V", NULL };
+    static const char *const help_names[] = { "help", "--help", "-h", NULL };
     if (argc < 2) {
         usage(stderr);
         return QN_EXIT_USAGE;
     }
-    const char *name = argv[1];
-    if (strcmp(name, "--version") == 0) {
+    if (is_one_of(argv[1], version_names)) {
         printf("quern %s\n", qn_version());
         return QN_EXIT_DONE;
     }
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        usage(stdout);
-        return QN_EXIT_DONE;
+    if (is_one_of(argv[1], help_names))
+        return help(argc - 1, argv + 1);
+    const qn_command *command = qn_command_find(argv[1]);
+    if (!command)
+        return unknown_command(argv[1]);
+    qn_args args = { 0 };
+    if (command->defaults)
+        command->defaults(&args);
+    switch (qn_args_parse(command, argc - 1, argv + 1, &args)) {
+    case QN_ARGS_HELP: return QN_EXIT_DONE;
+    case QN_ARGS_BAD: return QN_EXIT_USAGE;
+    case QN_ARGS_OK: break;
     }
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    qn_cli_error("%s '%s' (see quern --help)", *name == '-' ? "unknown option" : "unknown command", name);
-    return QN_EXIT_USAGE;
+    return command->run(&args);
+}
+
+/* Line editing reads characters by the locale's encoding. Text is UTF-8 here whatever the locale says; numbers keep their
+ * point. */
+static void set_locale(void)
+{
+    if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
 }
 
 int main(int argc, char **argv)
 {
-    setlocale(LC_CTYPE, ""); /* for line editing; numbers keep their point */
+    set_locale();
     qn_signals_install();
     const int status = qn_out_finish(dispatch(argc, argv));
     qn_signals_exit();

@@ -11,49 +11,14 @@
 /* Rows of logits that are held at once: enough to keep a step busy, and 40 MB for the largest vocabularies. */
 enum { ROWS = 64 };
 
-struct perplexity {
-    qn_model_args model;
-    const char *file;
-    int64_t limit_bytes;
-};
-
 struct score {
     double sum, sum_of_squares; /* of -log p */
     uint64_t count;
 };
 
-static const char purpose[] = "Splits the text into pieces of -c tokens that do not overlap, reads each from an empty context, "
-                              "and scores the second half of\n"
-                              "each: tokens c/2 to c-1, counted from 0, each predicted from all those before it in its piece. "
-                              "A rest shorter than a piece is\n"
-                              "left out. Where the model asks for a beginning-of-text token, it replaces the first token of "
-                              "every piece. Special tokens written\n"
-                              "in the text are plain text. Prints \"perplexity: X +/- Y (N tokens)\": exp of the mean of -log "
-                              "p, its standard error, and how\n"
-                              "many tokens were scored.";
-
-static qn_args_result parse(struct perplexity *p, int argc, char **argv)
+void qn_perplexity_defaults(qn_args *args)
 {
-    const qn_option options[] = {
-        QN_MODEL_OPTION(p->model),
-        QN_OPT_TEXT("-f", "--file", &p->file, "TEXT", "the text; - is standard input"),
-        QN_OPT_INT("-c", "--ctx", &p->model.context, "N", 8, 1 << 30, "tokens in a piece (default 512)"),
-        QN_OPT_INT("--limit-bytes", NULL, &p->limit_bytes, "N", 1, 1e15, "read only the first N bytes of the text"),
-        QN_THREADS_OPTION(p->model),
-        QN_EVAL_OPTIONS(p->model),
-    };
-    const qn_command_line line = {
-        .usage = "perplexity -m MODEL -f TEXT [options]",
-        .purpose = purpose,
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
-    };
-    const qn_args_result result = qn_args_parse(&line, argc, argv);
-    if (result == QN_ARGS_OK && p->model.model && !p->file) {
-        qn_cli_error("-f: no text given");
-        return QN_ARGS_BAD;
-    }
-    return result;
+    args->context = 512;
 }
 
 /* -log p of `token`; NaN when the logits are not sound. Terms are far from overflow once the largest is taken off, and a float
@@ -130,28 +95,29 @@ static int score_text(qn_session *session, qn_token *tokens, size_t count, size_
     return status;
 }
 
-static int measure(const struct perplexity *p, qn_model *model)
+static int measure(const qn_args *args, qn_model *model)
 {
     char *text;
     size_t length;
-    const bool from_stdin = p->file[0] == '-' && !p->file[1];
-    if (!qn_read_all(from_stdin ? NULL : p->file, p->limit_bytes ? (uint64_t)p->limit_bytes : UINT64_MAX, &text, &length))
+    const bool from_stdin = args->file[0] == '-' && !args->file[1];
+    if (!qn_read_all(from_stdin ? NULL : args->file, args->limit_bytes ? (uint64_t)args->limit_bytes : UINT64_MAX, &text,
+                     &length))
         return QN_EXIT_FAILED;
     qn_token *begin = NULL, *tokens = NULL;
     size_t n_begin, count;
     qn_session *session = NULL;
-    const size_t c = (size_t)p->model.context;
+    const size_t c = (size_t)args->context;
     int status = QN_EXIT_DONE;
     if (qn_tokenize(model, "", 0, false, true, &begin, &n_begin) ||
         qn_tokenize(model, text, length, false, true, &tokens, &count))
         status = qn_cli_fail();
     free(text);
     if (status == QN_EXIT_DONE && count < c) {
-        qn_cli_error("%s: %zu tokens are less than one piece of %zu (-c)", p->file, count, c);
+        qn_cli_error("%s: %zu tokens are less than one piece of %zu (-c)", args->file, count, c);
         status = QN_EXIT_FAILED;
     }
     if (status == QN_EXIT_DONE)
-        status = qn_open_session(&p->model, model, 0, &session);
+        status = qn_open_session(args, model, 0, &session);
     qn_signals_session(session);
     if (status == QN_EXIT_DONE)
         status = score_text(session, tokens, count, c, qn_model_get_info(model).n_vocab, n_begin ? begin : NULL);
@@ -162,16 +128,19 @@ static int measure(const struct perplexity *p, qn_model *model)
     return status;
 }
 
-int qn_cli_perplexity(int argc, char **argv)
+int qn_cli_perplexity(qn_args *args)
 {
-    struct perplexity p = { .model = { .context = 512 } };
-    const qn_args_result parsed = parse(&p, argc, argv);
-    if (parsed != QN_ARGS_OK)
-        return qn_args_exit(parsed);
+    qn_args_take_model(args);
+    if (qn_args_no_more("perplexity", args, 0) != QN_ARGS_OK)
+        return QN_EXIT_USAGE;
+    if (args->model && !args->file) {
+        qn_cli_error("-f: no text given");
+        return QN_EXIT_USAGE;
+    }
     qn_model *model;
-    int status = qn_load_model(&p.model, false, false, &model);
+    int status = qn_load_model(args, false, false, &model);
     if (status == QN_EXIT_DONE)
-        status = measure(&p, model);
+        status = measure(args, model);
     qn_model_free(model);
     return status;
 }

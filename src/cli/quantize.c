@@ -8,12 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char purpose[] = "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 "
-                              "tq1_0 tq2_0. Tensors of one\n"
-                              "dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a "
-                              "note names it. The new file\n"
-                              "appears whole or not at all.";
-
 /* The type as the library spells it; NULL, with an error line, for one that cannot be written. */
 static const char *writable_type(const char *name)
 {
@@ -26,47 +20,72 @@ static const char *writable_type(const char *name)
     return NULL;
 }
 
-int qn_cli_quantize(int argc, char **argv)
+struct quantizing {
+    qn_progress progress;
+    bool verbose;
+    size_t n_wider; /* tensors that keep a wider type */
+};
+
+static bool on_progress(void *user, size_t done, size_t total)
 {
-    int64_t threads = 0;
-    const char *operands[3] = { NULL };
-    const qn_option options[] = {
-        QN_OPT_INT("-t", "--threads", &threads, "N", 1, 1024, "threads (default: physical cores)"),
-    };
-    const qn_command_line line = {
-        .usage = "quantize IN OUT TYPE [-t N]",
-        .purpose = purpose,
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
-        .operands = operands,
-        .min_operands = 3,
-        .max_operands = 3,
-    };
-    const qn_args_result parsed = qn_args_parse(&line, argc, argv);
-    if (parsed != QN_ARGS_OK)
-        return qn_args_exit(parsed);
-    const char *in = operands[0], *out = operands[1], *type = writable_type(operands[2]);
+    struct quantizing *q = user;
+    return qn_progress_update(&q->progress, done, total);
+}
+
+/* A line for each tensor that keeps a wider type. */
+static void on_log(void *user, const char *line)
+{
+    struct quantizing *q = user;
+    q->n_wider++;
+    if (q->verbose)
+        qn_progress_log(&q->progress, line);
+}
+
+/* OUT may be IN, or another GGUF file that is replaced; any other file was not made by this command. */
+static bool may_replace(const char *out)
+{
+    struct stat status;
+    char magic[4] = "";
+    if (stat(out, &status))
+        return true;
+    if (!S_ISREG(status.st_mode)) {
+        qn_cli_error("%s: exists and is not a regular file", out);
+        return false;
+    }
+    FILE *file = fopen(out, "rb");
+    const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
+    if (file)
+        fclose(file);
+    if (!gguf)
+        qn_cli_error("%s: exists and is not a GGUF file; it is left as it is", out);
+    return gguf;
+}
+
+int qn_cli_quantize(qn_args *args)
+{
+    const char *in = args->operands[0], *out = args->operands[1], *type = writable_type(args->operands[2]);
     if (!type)
         return QN_EXIT_USAGE;
-    struct stat before, after;
-    if (stat(out, &after) == 0 && !S_ISREG(after.st_mode)) {
-        qn_cli_error("%s: exists and is not a regular file", out);
+    if (!may_replace(out))
         return QN_EXIT_FAILED;
-    }
+    struct stat before, after;
     const bool sized = stat(in, &before) == 0; /* taken now: in and out may be the same file */
     qn_signals_patient();                      /* the temporary file must go, whatever happens; the work asks often enough */
-    qn_progress progress;
-    qn_progress_begin(&progress, "quantizing");
+    struct quantizing q = { .verbose = args->verbose };
+    qn_progress_begin(&q.progress, "quantizing");
     const qn_quantize_params params = {
-        .n_threads = (int)threads,
-        .on_progress = qn_progress_update,
-        .on_log = qn_progress_log,
-        .user = &progress,
+        .n_threads = (int)args->threads,
+        .on_progress = on_progress,
+        .on_log = on_log,
+        .user = &q,
     };
     const qn_status status = qn_quantize_file(in, out, type, &params);
-    qn_progress_end(&progress);
+    qn_progress_end(&q.progress);
     if (status)
         return qn_cli_fail();
+    if (q.n_wider)
+        qn_cli_error("note: %zu tensor%s keep%s a wider type than %s%s", q.n_wider, q.n_wider == 1 ? "" : "s",
+                     q.n_wider == 1 ? "s" : "", type, q.verbose ? "" : " (-v names them)");
     if (sized && stat(out, &after) == 0) {
         char size_in[32], size_out[32];
         printf("%s, %s to %s\n", type, qn_print_size(size_in, (uint64_t)before.st_size),

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 static volatile sig_atomic_t caught;  /* the last signal, 0 for none */
 static volatile sig_atomic_t patient; /* a second one does not kill */
+static int wake[2] = { -1, -1 };      /* a pipe that a signal writes to: whoever waits for input waits for it, too */
 static qn_session *volatile session;
 static struct termios terminal;
 static volatile sig_atomic_t terminal_known;
@@ -32,6 +34,8 @@ static void on_signal(int number)
     caught = number;
     if (session)
         qn_session_cancel(session);
+    const ssize_t woken = write(wake[1], "", 1);
+    (void)woken; /* a full pipe wakes as well */
     errno = saved_errno;
 }
 
@@ -42,6 +46,8 @@ void qn_signals_install(void)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
             open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
 
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) /* none: a signal between two looks is seen at the next key */
+        wake[0] = wake[1] = -1;
     terminal_known = tcgetattr(STDIN_FILENO, &terminal) == 0;
     struct sigaction action;
     memset(&action, 0, sizeof action);
@@ -70,8 +76,20 @@ bool qn_signals_stop(void)
 
 void qn_signals_clear(void)
 {
-    if (caught == SIGINT)
-        caught = 0;
+    char bytes[16];
+    if (caught != SIGINT)
+        return;
+    while (read(wake[0], bytes, sizeof bytes) > 0)
+        ;
+    caught = 0;
+}
+
+bool qn_signals_wait_for_input(int fd)
+{
+    struct pollfd polls[2] = { { .fd = fd, .events = POLLIN }, { .fd = wake[0], .events = POLLIN } };
+    while (!caught && poll(polls, 2, -1) < 0 && errno == EINTR)
+        ;
+    return !caught;
 }
 
 void qn_signals_patient(void)

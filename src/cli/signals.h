@@ -17,6 +17,10 @@ bool qn_signals_stop(void);
 /* qn_signals_clear - forget it: a conversation goes on after Ctrl-C. Other signals are not forgotten. */
 void qn_signals_clear(void);
 
+/* qn_signals_wait_for_input - wait until `fd` can be read (true) or a signal asks to stop (false), also one that came before.
+ */
+bool qn_signals_wait_for_input(int fd);
+
 /* qn_signals_patient - from now on a second signal does nothing more than the first: for work that leaves something to clean up
  * and asks often enough whether to stop. */
 void qn_signals_patient(void);

@@ -2,6 +2,10 @@
  * turn alone; how its tokens are found without the history is explained at qn_turn_tokens(). */
 #include "cli/turn.h"
 
+#include "base/memory.h"
+#include "base/status.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 /* Tokens of a short conversation: the system's turn, then `history` (a user's and an assistant's turn, when asked for), then
@@ -20,6 +24,11 @@ static qn_status render(const qn_model *model, const char *system, bool history,
     if (text)
         messages[n++] = (qn_chat_message){ "user", text };
     return qn_chat_tokens(model, messages, n, text != NULL, tokens, count);
+}
+
+qn_status qn_first_turn_tokens(const qn_model *model, const char *system, const char *text, qn_token **tokens, size_t *count)
+{
+    return render(model, system, false, text, tokens, count);
 }
 
 /* The first turn is simply the conversation so far. For a later one the history itself is in the session and must not be made
@@ -57,4 +66,73 @@ qn_status qn_turn_tokens(const qn_session *session, const qn_model *model, const
     *tokens = with;
     *count = n_with - first;
     return QN_OK;
+}
+
+/* ---- The system's turn of a session ---- */
+
+/* The text of tokens, special ones by their names, up to and with the first that ends a turn. */
+static qn_status turn_text(const qn_model *model, const qn_token *tokens, size_t n, char **text)
+{
+    size_t length = 0, capacity = 0;
+    *text = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const char *piece;
+        size_t bytes;
+        qn_status status = qn_token_piece(model, tokens[i], &piece, &bytes);
+        if (status == QN_OK)
+            status = qn_realloc_array(text, &capacity, length + bytes + 1, 1, "system turn");
+        if (status) {
+            free(*text);
+            *text = NULL;
+            return status;
+        }
+        memcpy(*text + length, piece, bytes);
+        length += bytes;
+        (*text)[length] = 0;
+        if (qn_token_is_end(model, tokens[i]))
+            break;
+    }
+    return QN_OK;
+}
+
+/* The first turn of a conversation whose system says `system`, as text. */
+static qn_status system_turn_text(const qn_model *model, const char *system, char **text)
+{
+    qn_token *tokens;
+    size_t count;
+    *text = NULL;
+    const qn_status status = qn_first_turn_tokens(model, system, ".", &tokens, &count);
+    if (status)
+        return status;
+    const qn_status made = turn_text(model, tokens, count, text);
+    qn_free_tokens(tokens);
+    return made;
+}
+
+/* What two system turns have in common stands around their texts; the session's first turn is held against that. */
+qn_status qn_session_system(const qn_session *session, const qn_model *model, char **system)
+{
+    char *a = NULL, *b = NULL, *turn = NULL;
+    *system = NULL;
+    qn_status status = system_turn_text(model, "a", &a);
+    if (status == QN_OK)
+        status = system_turn_text(model, "b", &b);
+    if (status == QN_OK)
+        status = turn_text(model, qn_session_tokens(session), qn_session_length(session), &turn);
+    if (status == QN_OK && a && b && turn) {
+        size_t before = 0;
+        while (a[before] && a[before] == b[before])
+            before++;
+        const size_t after = strlen(a + before) - 1, length = strlen(turn);
+        if (length >= before + after && memcmp(turn, a, before) == 0 &&
+            memcmp(turn + length - after, a + before + 1, after) == 0) {
+            *system = strndup(turn + before, length - before - after);
+            if (!*system)
+                status = qn_fail(QN_ERR_MEMORY, "no memory for the system's turn");
+        }
+    }
+    free(a);
+    free(b);
+    free(turn);
+    return status;
 }

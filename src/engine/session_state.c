@@ -74,6 +74,22 @@ static uint64_t header_checksum(const struct qn_state_header *header)
 
 /* ---- Saving ---- */
 
+qn_status qn_session_check_target(const char *path)
+{
+    char magic[sizeof QN_STATE_MAGIC - 1];
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        return QN_OK; /* nothing to lose; what is no regular file qn_new_file_create refuses */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return qn_fail(QN_ERR_IO, "%s: exists, and cannot be read to see whether it is a session file: %m", path);
+    const ssize_t n = read(fd, magic, sizeof magic);
+    close(fd);
+    if (n == (ssize_t)sizeof magic && memcmp(magic, QN_STATE_MAGIC, sizeof magic) == 0)
+        return QN_OK;
+    return qn_fail(QN_ERR_INVALID, "%s: exists and is not a session file; it is left as it is", path);
+}
+
 struct saving {
     qn_new_file file;
     XXH64_state_t *hash;
@@ -99,6 +115,7 @@ static qn_status save(struct saving *s, const qn_session *session, const char *p
     name_layout(session, header.kv, sizeof header.kv);
     QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
     header.checksum = header_checksum(&header);
+    QN_TRY(qn_session_check_target(path));
     QN_TRY(qn_new_file_create(&s->file, path));
     QN_TRY(write_piece(s, &header, sizeof header));
     QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));

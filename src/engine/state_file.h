@@ -11,6 +11,8 @@
 #ifndef QN_ENGINE_STATE_FILE_H
 #define QN_ENGINE_STATE_FILE_H
 
+#include "base/status.h"
+
 #include <stdint.h>
 
 #define QN_STATE_MAGIC "quernSES"
@@ -30,5 +32,9 @@ struct qn_state_header {
 };
 
 _Static_assert(sizeof(struct qn_state_header) == 64, "no padding in the file");
+
+/* qn_session_check_target - whether qn_session_save would write to this path: there is nothing, or a session file of any
+ * version. QN_ERR_INVALID for any other file, which saving would destroy. */
+qn_status qn_session_check_target(const char *path);
 
 #endif

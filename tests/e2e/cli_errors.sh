@@ -14,10 +14,10 @@ done
 for command in bench perplexity tokenize; do # run and chat have one: cli_default_model.sh
     refuses 2 '-m: no model' $command
 done
-refuses 2 "-n: 'abc' is not a whole number" run -m "$model" -p x -n abc
-refuses 2 "-n: '1.5' is not a whole number" run -m "$model" -p x -n 1.5
-refuses 2 "-n: '' is not a whole number" run -m "$model" -p x -n ''
-refuses 2 "-n: ' 3' is not a whole number" run -m "$model" -p x -n ' 3'
+refuses 2 "-n: 'abc' is not an integer" run -m "$model" -p x -n abc
+refuses 2 "-n: '1.5' is not an integer" run -m "$model" -p x -n 1.5
+refuses 2 "-n: '' is not an integer" run -m "$model" -p x -n ''
+refuses 2 "-n: ' 3' is not an integer" run -m "$model" -p x -n ' 3'
 refuses 2 '-n: a value is missing' run -m "$model" -p x -n
 refuses 2 '-n: -2 is out of range' run -m "$model" -p x -n -2
 refuses 2 '-t: -3 is out of range: 1 to 1024' run -m "$model" -p x -t -3

@@ -1,0 +1,72 @@
+/* The table of commands. */
+#include "cli/args.h"
+
+#include "cli/cli.h"
+
+#include <string.h>
+
+const qn_command qn_commands[] = {
+    { QN_CMD_RUN, "run", "generate text from a prompt", "run [MODEL] [-p] PROMPT [options]",
+      "Reads the prompt and continues it until the model ends its text, N tokens are made, or the context is full.\n"
+      "The prompt is an operand, the value of -p, a file (-f) or standard input. Only generated text goes to standard output;\n"
+      "a line with the speed goes to standard error. Ctrl-C stops.",
+      0, 2, qn_run_defaults, qn_cli_run },
+    { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [options]",
+      "Talks with the model in its chat format. Only what is new is evaluated at each turn. On a terminal lines can be "
+      "edited,\n"
+      "and several pasted lines are one message; otherwise each line of standard input is one. Ctrl-C stops an answer, Ctrl-D\n"
+      "leaves. Commands: /help /reset /system [TEXT] /exit; //TEXT sends a line that begins with a slash.",
+      0, 1, qn_chat_defaults, qn_cli_chat },
+    { QN_CMD_BENCH, "bench", "measure speed, beside the memory bandwidth of the same machine", "bench [-m] MODEL [options]",
+      "Measures prefill, a prompt of random token ids (ppN), and greedy decoding from one of them on (tgN), after -d tokens "
+      "of\n"
+      "context. Each test runs -r times; the table and the JSON give median, least and greatest rate, the bytes that decoding\n"
+      "one token reads at that depth, and the read bandwidth of the machine with as many threads, or of the GPU, measured\n"
+      "between the repetitions. JSON is one object a test and line.",
+      0, 1, qn_bench_defaults, qn_cli_bench },
+    { QN_CMD_PERPLEXITY, "perplexity", "how well a model predicts a text", "perplexity [-m] MODEL -f TEXT [options]",
+      "Splits the text into pieces of -c tokens that do not overlap, evaluates each from an empty context, and scores the "
+      "second\n"
+      "half of each: tokens c/2 to c-1, counted from 0, each predicted from all those before it in its piece. A rest shorter\n"
+      "than a piece is left out. Where the model asks for a beginning-of-text token, it replaces the first token of every "
+      "piece.\n"
+      "Special tokens written in the text are plain text. Prints \"perplexity: X +/- Y (N tokens)\": exp of the mean of -log "
+      "p,\n"
+      "its standard error, and how many tokens were scored.",
+      0, 1, qn_perplexity_defaults, qn_cli_perplexity },
+    { QN_CMD_TOKENIZE, "tokenize", "text to tokens", "tokenize [-m] MODEL [--ids] [-f FILE | TEXT]",
+      "Prints one token a line, its id and the text it stands for; with --ids the ids alone, on one line. The text is the\n"
+      "operand, a file, or standard input, and is taken as it is, a last newline included.",
+      0, 2, NULL, qn_cli_tokenize },
+    { QN_CMD_LOGITS, "logits", "raw logits for given tokens, into a file", "logits [-m] MODEL --ids 1,2,3 -o OUT.f32 [options]",
+      "Writes little-endian f32 logits, [n_ids, n_vocab], row i for what follows ids 0 to i. --batch evaluates the ids N at a\n"
+      "time; on the CPU that never changes a bit of the result. The file appears whole or not at all. Logits that are not\n"
+      "finite are an error.",
+      0, 1, NULL, qn_cli_logits },
+    { QN_CMD_INFO, "info", "what a GGUF file holds", "info [-m] FILE",
+      "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight type, which of "
+      "its\n"
+      "layouts type 42 has, which weights are in a rotated basis, and whether quern has its tokeniser and chat format.",
+      0, 1, NULL, qn_cli_info },
+    { QN_CMD_QUANTIZE, "quantize", "rewrite a GGUF file in another weight type", "quantize IN OUT TYPE [options]",
+      "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 tq1_0 tq2_0. Tensors of "
+      "one\n"
+      "dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a line says how many did, "
+      "-v\n"
+      "names them. IN and OUT may be the same file; any other OUT that exists must be a GGUF file. It appears whole or not at\n"
+      "all.",
+      3, 3, NULL, qn_cli_quantize },
+    { QN_CMD_KERNELS, "kernels", "the GPU's kernels, and where their code comes from", "kernels [options]",
+      "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC.\n"
+      "Without a GPU, says which ones this program carries.",
+      0, 0, NULL, qn_cli_kernels },
+};
+const size_t qn_n_commands = sizeof qn_commands / sizeof *qn_commands;
+
+const qn_command *qn_command_find(const char *name)
+{
+    for (size_t i = 0; i < qn_n_commands; i++)
+        if (strcmp(qn_commands[i].name, name) == 0)
+            return &qn_commands[i];
+    return NULL;
+}

@@ -1,0 +1,169 @@
+/* The table of options, of all commands. An option with different meanings has a row for each. */
+#include "cli/args.h"
+
+#include "cli/cli.h"
+
+#define AT(field) offsetof(qn_args, field)
+
+enum {
+    RUN = QN_CMD_RUN,
+    CHAT = QN_CMD_CHAT,
+    BENCH = QN_CMD_BENCH,
+    PERPLEXITY = QN_CMD_PERPLEXITY,
+    TOKENIZE = QN_CMD_TOKENIZE,
+    LOGITS = QN_CMD_LOGITS,
+    INFO = QN_CMD_INFO,
+    QUANTIZE = QN_CMD_QUANTIZE,
+    KERNELS = QN_CMD_KERNELS,
+    GENERATE = RUN | CHAT,
+    EVALUATE = GENERATE | BENCH | PERPLEXITY | LOGITS
+};
+
+/* Rows: commands, name, alias, llama.cpp's name, field, ... */
+#define FLAG(commands, name, alias, accepted, field, help, more)                                                               \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_FLAG, AT(field), NULL, help, more, 0, 0, NULL                               \
+    }
+#define TEXT(commands, name, alias, accepted, field, value, help, more)                                                        \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_TEXT, AT(field), value, help, more, 0, 0, NULL                              \
+    }
+#define TEXTS(commands, name, alias, accepted, field, value, help, more)                                                       \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_TEXTS, AT(field), value, help, more, 0, 0, NULL                             \
+    }
+#define INT(commands, name, alias, accepted, field, value, min, max, help, more)                                               \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_INT, AT(field), value, help, more, min, max, NULL                           \
+    }
+#define U64(commands, name, alias, accepted, field, value, help, more)                                                         \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_U64, AT(field), value, help, more, 0, 0, NULL                               \
+    }
+#define NUMBER(commands, name, alias, accepted, field, value, min, max, help, more)                                            \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_NUMBER, AT(field), value, help, more, min, max, NULL                        \
+    }
+#define CHOICE(commands, name, alias, accepted, field, value, choices, help, more)                                             \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_CHOICE, AT(field), value, help, more, 0, 0, choices                         \
+    }
+
+const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
+static const char *const formats[] = { "table", "json", NULL };
+
+const qn_option qn_options[] = {
+    TEXT(GENERATE, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file (default: the demo model)",
+         "A file's name may also be given without -m, as the first operand. The demo model is quern-demo.gguf in ../models or "
+         "../share/quern, seen from the folder of the program, else in the data folder that quern was built for."),
+    TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file", NULL),
+
+    TEXT(RUN, "-p", "--prompt", NULL, prompt, "TEXT", "the prompt", "It may also be given without -p, as an operand."),
+    TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input", NULL),
+    INT(GENERATE, "-n", "--predict", "--n-predict", n_predict, "N", -1, INT32_MAX,
+        "new tokens at most, in chat of each answer (default -1: no limit)", NULL),
+    FLAG(RUN, "--chat", NULL, NULL, chat, "the prompt is a user's turn in the model's chat format",
+         "Its text is never read as special tokens."),
+    TEXT(RUN, "--system", NULL, "--system-prompt", system, "TEXT", "with --chat: the system's turn before it", NULL),
+    TEXT(CHAT, "--system", NULL, "--system-prompt", system, "TEXT", "the system's turn", NULL),
+    INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
+        "context: tokens held (default: the model's, at most 4096)",
+        "The model's is what it was trained for; a note says so when N is more."),
+    INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
+    INT(EVALUATE | QUANTIZE, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)", NULL),
+    TEXT(
+        GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
+        "It was written by --save with the same model, and continues as if it had never stopped. run appends the prompt to it, "
+        "as a user's turn with --chat; with an empty prompt, or none on a terminal, the model continues by itself. -c may "
+        "differ from what it was, and is what it was by default. A file that is damaged or belongs to another model is "
+        "refused."),
+    TEXT(GENERATE, "--save", NULL, NULL, save, "FILE", "write the conversation to this session file at the end",
+         "After Ctrl-C, too. The file holds the tokens, the KV cache and recurrent states, and appears whole or not at all. A "
+         "file that exists is replaced only if it is a session file."),
+
+    NUMBER(GENERATE, "--temp", NULL, "--temperature", temperature, "T", 0, 1e6, "temperature (default 0.8); 0 is greedy", NULL),
+    INT(GENERATE, "--top-k", NULL, NULL, top_k, "K", 0, INT32_MAX, "keep the K most likely tokens (default 40); 0 keeps all",
+        NULL),
+    NUMBER(GENERATE, "--top-p", NULL, NULL, top_p, "P", 1e-9, 1,
+           "keep the most likely tokens up to this probability (default 0.95)", NULL),
+    NUMBER(GENERATE, "--min-p", NULL, NULL, min_p, "P", 0, 0.999999,
+           "drop tokens less likely than P times the most likely (default 0.05)", NULL),
+    NUMBER(GENERATE, "--repeat-penalty", NULL, NULL, repeat_penalty, "X", 1e-3, 1e3,
+           "above 1: make recent tokens less likely (default 1: off)", NULL),
+    INT(GENERATE, "--repeat-last-n", NULL, NULL, repeat_last_n, "N", 0, INT32_MAX,
+        "how many recent tokens that looks at (default 64)", NULL),
+    U64(GENERATE, "--seed", NULL, "-s", seed, "S", "seed of the sampler (default: a new one each time)",
+        "The same seed, model and prompt give the same text."),
+    TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
+          "The text is not printed."),
+    FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
+
+    INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24, "tokens of the prompt (default 512); 0 leaves the test out",
+        NULL),
+    INT(BENCH, "-n", "--n-gen", NULL, n_generate, "N", 0, 1 << 24, "tokens to decode (default 128); 0 leaves the test out",
+        NULL),
+    INT(BENCH, "-d", "--depth", "--n-depth", depth, "N", 0, 1 << 24, "tokens of context before each test (default 0)", NULL),
+    INT(BENCH, "-r", "--repetitions", NULL, repetitions, "N", 1, QN_BENCH_MAX_REPETITIONS, "repetitions of a test (default 5)",
+        NULL),
+    CHOICE(BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
+           "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, tok_per_s (an "
+           "object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
+           "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes."),
+
+    TEXT(PERPLEXITY, "-f", "--file", NULL, file, "FILE", "the text; - is standard input", NULL),
+    INT(PERPLEXITY, "--limit-bytes", NULL, NULL, limit_bytes, "N", 1, 1e15, "read only the first N bytes of the text", NULL),
+
+    FLAG(TOKENIZE, "--ids", NULL, NULL, ids_only, "print ids only", NULL),
+    TEXT(TOKENIZE, "-f", "--file", NULL, file, "FILE", "read the text from a file; - is standard input", NULL),
+    FLAG(TOKENIZE, "--bos", NULL, NULL, bos, "put the beginning-of-text token first, where the model asks for one", NULL),
+    FLAG(TOKENIZE, "--no-special", NULL, NULL, no_special, "special tokens written in the text are plain text", NULL),
+
+    TEXT(LOGITS, "--ids", NULL, NULL, ids, "LIST", "token ids, separated by commas or spaces", NULL),
+    TEXT(LOGITS, "-o", "--output", NULL, output, "FILE", "where the logits go",
+         "A file that exists is replaced only if its size is that of logits of this model."),
+    INT(LOGITS, "--batch", NULL, NULL, batch, "N", 1, INT32_MAX, "ids evaluated at a time (default: all)", NULL),
+
+    INT(GENERATE | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,
+        "rows of a step (default 128; 2048 on a GPU)", "It changes memory and speed; on the CPU never results."),
+    CHOICE(
+        EVALUATE, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
+        "f16, or AURA codes of so many bits for each value: aura8, aura6, aura4, aura3, aura2; aura4v3 and aura4v2 have fewer "
+        "for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values; other models keep f16, and a "
+        "note says so. A session file keeps the format it was saved with."),
+    TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
+         "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
+         "auto is the first GPU that can run the model, else the CPU."),
+
+    FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
+    FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
+    FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
+};
+const size_t qn_n_options = sizeof qn_options / sizeof *qn_options;
+
+/* Checked after the table above, so an option of quern's own wins. */
+const qn_foreign_option qn_foreign_options[] = {
+    { "-ngl", "--n-gpu-layers", 0, "quern runs a model whole on one device: use --device cuda, or --device cpu" },
+    { "--gpu-layers", NULL, 0, "quern runs a model whole on one device: use --device cuda, or --device cpu" },
+    { "-mg", "--main-gpu", 0, "use --device cuda:N" },
+    { "-dev", NULL, 0, "use --device cuda:N" },
+    { "-no-cnv", "--no-conversation", RUN, "quern run is what continues a text" },
+    { "-cnv", "--conversation", CHAT, "use --chat, or quern chat for a conversation" },
+    { "-st", "--single-turn", 0, "use quern run --chat" },
+    { "-sys", NULL, 0, "use --system" },
+    { "-b", "--batch-size", 0, "use --batch" },
+    { "-ub", NULL, 0, "use --batch" },
+    { "-ctk", "--cache-type-k", 0, "use --kv, which sets both" },
+    { "-ctv", "--cache-type-v", 0, "use --kv, which sets both" },
+    { "-fa", "--flash-attn", 0, "quern's attention is always of that kind; leave it out" },
+    { "-hf", "--hf-repo", 0, "quern does not download models; name a GGUF file with -m" },
+    { "-tb", "--threads-batch", 0, "use -t, which counts for prompts as well" },
+    { "--mlock", NULL, 0, "quern keeps weights in memory without it; leave it out" },
+    { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
+    { "-e", "--escape", 0, "quern reads prompts as they are; use $'...' of the shell" },
+    { "--jinja", NULL, 0, "leave it out" },
+    { "--typical", NULL, 0, "quern does not have it; --min-p is near it" },
+    { "--log-disable", NULL, 0, "use -q" },
+    { "--no-display-prompt", NULL, RUN, "quern never prints the prompt" },
+    { "--no-warmup", NULL, RUN | CHAT, "quern does not warm up" },
+};
+const size_t qn_n_foreign_options = sizeof qn_foreign_options / sizeof *qn_foreign_options;

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# No command writes over what it did not make: not over the model, not over an input, not over other people's files; also through
+# links.
+. "$(dirname "$0")/lib_cli.sh"
+cp "$parrot" "$work/model.gguf"
+ln -s model.gguf "$work/soft"
+ln "$work/model.gguf" "$work/hard"
+printf 'some text' >"$work/text"
+ln -s text "$work/text-link"
+: >"$work/empty"
+printf 'quernSE' >"$work/short"
+mkdir "$work/folder"
+(cd "$work" && sha256sum model.gguf text empty short) >"$work/sums"
+same() { (cd "$work" && sha256sum -c --quiet sums >/dev/null 2>&1) || { fail "$1: a file was changed"; cp "$parrot" "$work/model.gguf"; }; }
+
+# ---- --save ----
+for target in model.gguf soft hard; do
+    refuses 1 "$work/$target: it is the model itself" run -m "$work/model.gguf" -p x -n 3 -q --save "$work/$target"
+    refuses 1 "$work/$target: it is the model itself" run -m "$work/soft" -p x -n 3 -q --save "$work/$target"
+    refuses 1 "$work/$target: it is the model itself" chat -m "$work/model.gguf" -q --save "$work/$target"
+done
+refuses 1 "the file given to -f" run -m "$parrot" -f "$work/text" -n 3 -q --save "$work/text"
+refuses 1 "the file given to -f" run -m "$parrot" -f "$work/text" -n 3 -q --save "$work/text-link"
+for target in text empty short hard; do
+    refuses 1 "$work/$target: exists and is not a session file" run -m "$parrot" -p x -n 3 -q --save "$work/$target"
+    refuses 1 "$work/$target: exists and is not a session file" chat -m "$parrot" -q --save "$work/$target"
+done
+same "--save"
+quern run -m "$parrot" -n 3 -q --save "$work/text" <"$work/text"
+{ [ $status -eq 1 ] && grep -q 'standard input' "$work/err"; } || fail "--save over what standard input reads"
+same "--save over standard input"
+refuses 1 'is a directory' run -m "$parrot" -p x -n 0 -q --save "$work/folder"
+# Refused before anything is computed: nothing was generated.
+quern run -m "$parrot" -p x -q --save "$work/text"
+[ ! -s "$work/out" ] || fail "--save: refused after the answer only"
+# A session file may be replaced, by links, too, and so may the one that was loaded.
+quern run -m "$parrot" -p x -n 3 -q --save "$work/s"
+[ $status -eq 0 ] || fail "--save to a new file"
+ln -s s "$work/s-link"
+for target in s s-link; do
+    quern run -m "$parrot" -p y -n 3 -q --save "$work/$target"
+    [ $status -eq 0 ] || fail "--save over a session file ($target)"
+    quern run -m "$parrot" -p y -n 3 -q --load "$work/s" --save "$work/$target"
+    [ $status -eq 0 ] || fail "--save over the session that was loaded ($target)"
+done
+[ -L "$work/s-link" ] || fail "--save replaced a link instead of what it leads to"
+refuses 1 "the file given to -f" run -m "$parrot" -f "$work/s" -n 3 -q --save "$work/s"
+
+# ---- logits -o ----
+for target in model.gguf soft hard; do
+    refuses 1 "$work/$target: it is the model itself" logits -m "$work/model.gguf" --ids 1 -o "$work/$target"
+done
+for target in text empty s; do
+    refuses 1 "$work/$target: exists and does not hold logits" logits -m "$parrot" --ids 1 -o "$work/$target"
+done
+refuses 1 "exists and does not hold logits" logits -m "$parrot" --ids 1 -o "$work/hard"
+same "logits -o"
+for ids in 1,2,3 1; do # the second time over the first
+    quern logits -m "$parrot" --ids $ids -o "$work/l"
+    [ $status -eq 0 ] || fail "logits -o over earlier logits"
+done
+quern logits -m "$parrot" --ids 1 -o /dev/stdout
+[ "$(stat -c %s "$work/out")" -eq "$(stat -c %s "$work/l")" ] || fail "logits -o /dev/stdout"
+
+# ---- quantize ----
+for target in text empty s; do
+    refuses 1 "$work/$target: exists and is not a GGUF file" quantize "$work/model.gguf" "$work/$target" q8_0
+done
+same "quantize"
+quern quantize "$golden/qwen3.f16.gguf" "$work/q.gguf" q8_0
+[ $status -eq 0 ] || fail "quantize to a new file"
+quern quantize "$work/q.gguf" "$work/q.gguf" q8_0 # in place, as documented
+[ $status -eq 0 ] || fail "quantize in place"
+finish

@@ -1,0 +1,359 @@
+/* The program on a terminal: a pseudo-terminal on which this test types and reads, as a user does. What arrived in the model is
+ * seen in the session file that chat --save leaves. */
+#include "quern/quern.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+#define ANSWER "Hé 世🙂!"
+#define MODEL QN_SOURCE_DIR "/tests/golden/parrot.gguf"
+
+/* A slow machine under a sanitizer takes seconds to start the program. */
+enum { SECONDS = 60 };
+
+struct terminal {
+    int fd;
+    pid_t pid;
+    char screen[1 << 16]; /* all that was printed */
+    size_t length;
+    size_t seen; /* what expect() has found lies before this */
+};
+
+static char folder[] = "/tmp/quern-terminal.XXXXXX";
+static char program[4096];
+static char session_path[64];
+
+/* Starts `quern ARGUMENTS...` (NULL-terminated) with these variables instead of the locale's (NULL-terminated pairs). */
+static void start(struct terminal *t, const char *const *environment, const char *const *arguments)
+{
+    const struct winsize size = { .ws_row = 40, .ws_col = 100 };
+    *t = (struct terminal){ .fd = -1 };
+    t->pid = forkpty(&t->fd, NULL, NULL, &size);
+    assert_true(t->pid >= 0);
+    if (t->pid == 0) {
+        char *argv[32] = { program };
+        unsetenv("LANG");
+        unsetenv("LC_ALL");
+        unsetenv("LC_CTYPE");
+        setenv("TERM", "xterm", 1);
+        setenv("QN_DEVICE", "cpu", 1);
+        for (size_t i = 0; environment && environment[i]; i += 2)
+            setenv(environment[i], environment[i + 1], 1);
+        for (size_t i = 0; arguments[i]; i++)
+            argv[i + 1] = strdup(arguments[i]);
+        execv(program, argv);
+        _exit(127);
+    }
+}
+
+/* Reads what is there, for at most `milliseconds`. False when there is nothing more to come. */
+static bool read_screen(struct terminal *t, int milliseconds)
+{
+    struct pollfd p = { .fd = t->fd, .events = POLLIN };
+    if (poll(&p, 1, milliseconds) <= 0)
+        return true;
+    assert_true(t->length + 1 < sizeof t->screen);
+    const ssize_t n = read(t->fd, t->screen + t->length, sizeof t->screen - 1 - t->length);
+    if (n <= 0)
+        return false;
+    t->length += (size_t)n;
+    t->screen[t->length] = 0;
+    return true;
+}
+
+/* Waits until `text` appears after what was found before. */
+static void expect(struct terminal *t, const char *text)
+{
+    const time_t end = time(NULL) + SECONDS;
+    for (;;) {
+        const char *found = strstr(t->screen + t->seen, text);
+        if (found) {
+            t->seen = (size_t)(found - t->screen) + strlen(text);
+            return;
+        }
+        if (!read_screen(t, 100) || time(NULL) > end)
+            break;
+    }
+    fail_msg("'%s' does not appear on the terminal; it shows:\n%s", text, t->screen + t->seen);
+}
+
+static void type_keys(struct terminal *t, const char *keys)
+{
+    assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
+
+/* The program's status as waitpid gives it; checks that the terminal is as it was. */
+static int finish(struct terminal *t)
+{
+    const time_t end = time(NULL) + SECONDS;
+    struct termios modes;
+    int status = 0;
+    pid_t ended = 0;
+    while (!ended && time(NULL) < end) {
+        read_screen(t, 20);
+        ended = waitpid(t->pid, &status, WNOHANG);
+    }
+    if (!ended) {
+        kill(t->pid, SIGKILL);
+        waitpid(t->pid, &status, 0);
+        fail_msg("the program does not end; the terminal shows:\n%s", t->screen);
+    }
+    assert_int_equal(tcgetattr(t->fd, &modes), 0);
+    assert_true((modes.c_lflag & (ICANON | ECHO | ISIG)) == (ICANON | ECHO | ISIG));
+    /* Bracketed paste is off again. */
+    const char *on = NULL, *off = NULL;
+    for (const char *c = t->screen; (c = strstr(c, "\033[?2004")); c++)
+        c[7] == 'h' ? (on = c) : (off = c);
+    assert_true(!on || off > on);
+    close(t->fd);
+    return status;
+}
+
+/* The conversation that was saved, as text; special tokens by name. */
+static char *saved_text(void)
+{
+    qn_model *model;
+    qn_session *session;
+    const qn_model_params params = { .device = "cpu", .n_threads = 1 };
+    char *text = calloc(1, 1 << 16);
+    assert_non_null(text);
+    assert_int_equal(qn_model_load(MODEL, &params, &model), QN_OK);
+    assert_int_equal(qn_session_restore(model, session_path, NULL, &session), QN_OK);
+    size_t used = 0;
+    for (uint32_t i = 0; i < qn_session_length(session); i++) {
+        const char *piece;
+        size_t length;
+        assert_int_equal(qn_token_piece(model, qn_session_tokens(session)[i], &piece, &length), QN_OK);
+        assert_true(used + length < 1 << 16);
+        memcpy(text + used, piece, length);
+        used += length;
+    }
+    qn_session_free(session);
+    qn_model_free(model);
+    return text;
+}
+
+static void assert_saved(const char *part)
+{
+    char *text = saved_text();
+    if (!strstr(text, part))
+        fail_msg("'%s' did not arrive; the conversation is:\n%s", part, text);
+    free(text);
+}
+
+/* A chat that saves what it heard; the prompt has appeared. */
+static void start_chat(struct terminal *t, const char *const *environment)
+{
+    unlink(session_path);
+    start(t, environment, (const char *const[]){ "chat", "-m", MODEL, "-t", "1", "--save", session_path, NULL });
+    expect(t, "> ");
+}
+
+static void leave(struct terminal *t)
+{
+    type_keys(t, "/exit\r");
+    const int status = finish(t);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* ---- The tests ---- */
+
+#define FOREIGN "schöner ß 日本"
+
+/* Whatever the locale says: none, one that is not installed, C, or UTF-8. */
+static void test_foreign_letters(void **state)
+{
+    (void)state;
+    static const char *const locales[][3] = { { NULL },
+                                              { "LANG", "xx_XX.UTF-8", NULL },
+                                              { "LC_ALL", "C", NULL },
+                                              { "LC_ALL", "POSIX", NULL },
+                                              { "LANG", "C.UTF-8", NULL } };
+    for (size_t i = 0; i < sizeof locales / sizeof *locales; i++) {
+        struct terminal t;
+        start_chat(&t, locales[i]);
+        type_keys(&t, FOREIGN "\r");
+        expect(&t, ANSWER);
+        leave(&t);
+        assert_saved("user\n" FOREIGN "<|im_end|>");
+    }
+}
+
+/* Without any UTF-8 locale lines come without editing, which is said. */
+static void test_no_locale(void **state)
+{
+    (void)state;
+    static const char *const environment[] = { "LD_PRELOAD", QN_NO_UTF8_LOCALE, NULL };
+    struct terminal t;
+    start_chat(&t, environment);
+#ifdef QN_HAVE_LIBEDIT
+    assert_non_null(strstr(t.screen, "lines are read without editing"));
+#endif
+    type_keys(&t, FOREIGN "\r");
+    expect(&t, ANSWER);
+    type_keys(&t, "\033[200~pasted\rlines\033[201~\r");
+    expect(&t, ANSWER);
+    leave(&t);
+    assert_saved("user\n" FOREIGN "<|im_end|>");
+    assert_saved("user\npasted\nlines<|im_end|>");
+}
+
+static void test_paste(void **state)
+{
+    (void)state;
+    struct terminal t;
+    start_chat(&t, NULL);
+    assert_non_null(strstr(t.screen, "\033[?2004h"));
+    type_keys(&t, "before \033[200~one\r  two \302\2653\rfour\033[31m\r\r\033[201~ after\r");
+    expect(&t, ANSWER);
+    type_keys(&t, "next\r");
+    expect(&t, ANSWER);
+    leave(&t);
+    assert_saved("user\nbefore one\n  two \302\2653\nfour[31m after<|im_end|>");
+    assert_saved("user\nnext<|im_end|>");
+}
+
+static void test_long_paste(void **state)
+{
+    (void)state;
+    struct terminal t;
+    static char keys[4000];
+    size_t used = 0;
+    unlink(session_path);
+    start(&t, NULL, (const char *const[]){ "chat", "-m", MODEL, "-q", "-t", "1", "-c", "8000", "--save", session_path, NULL });
+    expect(&t, "> ");
+    type_keys(&t, "\033[200~");
+    for (int i = 0; i < 100; i++) {
+        used = (size_t)snprintf(keys, sizeof keys, "line %d ü\r", i);
+        assert_int_equal(write(t.fd, keys, used), used);
+        read_screen(&t, 0);
+    }
+    type_keys(&t, "\033[201~\r");
+    expect(&t, ANSWER);
+    leave(&t);
+    assert_saved("line 0 ü\nline 1 ü\n");
+    assert_saved("\nline 98 ü\nline 99 ü<|im_end|>");
+}
+
+static void test_commands(void **state)
+{
+    (void)state;
+    struct terminal t;
+    start_chat(&t, NULL);
+    type_keys(&t, "/system\r");
+    expect(&t, "There is no system turn.");
+    type_keys(&t, "/system be brief\r");
+    expect(&t, "The system's turn is set");
+    type_keys(&t, "/system\r");
+    expect(&t, "be brief");
+    type_keys(&t, "//etc is a folder\r");
+    expect(&t, ANSWER);
+    type_keys(&t, "/reset\r");
+    expect(&t, "The conversation begins again.");
+    type_keys(&t, "//usr is another\r");
+    expect(&t, ANSWER);
+    leave(&t);
+    char *text = saved_text();
+    assert_non_null(strstr(text, "system\nbe brief<|im_end|>"));
+    assert_non_null(strstr(text, "user\n/usr is another<|im_end|>"));
+    assert_null(strstr(text, "/etc"));
+    free(text);
+}
+
+/* Ctrl-C at the prompt drops what was typed; in an answer it stops the answer; chat goes on after both. */
+static void test_interrupts(void **state)
+{
+    (void)state;
+    struct terminal t;
+    unlink(session_path);
+    start(&t, NULL, (const char *const[]){ "chat", "-m", MODEL, "-t", "1", "--save", session_path, NULL });
+    expect(&t, "> ");
+    type_keys(&t, "dropped\003");
+    expect(&t, "\n");
+    type_keys(&t, "kept\r");
+    expect(&t, ANSWER);
+    leave(&t);
+    char *text = saved_text();
+    assert_null(strstr(text, "dropped"));
+    assert_non_null(strstr(text, "user\nkept<|im_end|>"));
+    free(text);
+    /* An answer without end: run with --ignore-eos. */
+    start(&t, NULL,
+          (const char *const[]){ "run", "-m", MODEL, "-t", "1", "-q", "-p", "x", "--ignore-eos", "-c", "10000000", NULL });
+    expect(&t, ANSWER ANSWER);
+    type_keys(&t, "\003");
+    const int status = finish(&t);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGINT);
+}
+
+/* In an answer of chat: the demo model tells long stories. */
+static void test_interrupted_answer(void **state)
+{
+    (void)state;
+    struct terminal t;
+    start(&t, NULL,
+          (const char *const[]){ "chat", "-m", QN_SOURCE_DIR "/models/quern-demo.gguf", "-t", "1", "-c", "4000", "--seed", "1",
+                                 NULL });
+    expect(&t, "> ");
+    type_keys(&t, "Tell me a long story about a dog.\r");
+    for (int i = 0; i < 5; i++)
+        expect(&t, " ");
+    expect(&t, ".");
+    type_keys(&t, "\003");
+    expect(&t, "> ");
+    type_keys(&t, "/reset\r");
+    expect(&t, "The conversation begins again.");
+    type_keys(&t, "\004"); /* Ctrl-D */
+    const int status = finish(&t);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    const char *folder_of_program = getenv("QN_BIN");
+    snprintf(program, sizeof program, "%s/quern", folder_of_program ? folder_of_program : ".");
+    if (access(program, X_OK) || !mkdtemp(folder))
+        return -1;
+    snprintf(session_path, sizeof session_path, "%s/session", folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(session_path);
+    rmdir(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_foreign_letters),    cmocka_unit_test(test_no_locale), cmocka_unit_test(test_paste),
+        cmocka_unit_test(test_long_paste),         cmocka_unit_test(test_commands),  cmocka_unit_test(test_interrupts),
+        cmocka_unit_test(test_interrupted_answer),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
