@@ -3,16 +3,18 @@
 #include "cli/progress.h"
 #include "cli/signals.h"
 
+#include "gguf/gguf.h"
 #include "quant/quant.h"
 
 #include <string.h>
 #include <sys/stat.h>
 
-static const char purpose[] = "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 "
-                              "tq1_0 tq2_0. Tensors of one\n"
-                              "dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a "
-                              "note names it. The new file\n"
-                              "appears whole or not at all.";
+static const char purpose[] =
+    "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 "
+    "tq1_0 tq2_0. Tensors of one\n"
+    "dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a "
+    "note names it. The new file\n"
+    "appears whole or not at all. Of a model split over several files, IN is any of them, and OUT is one file.";
 
 /* The type as the library spells it; NULL, with an error line, for one that cannot be written. */
 static const char *writable_type(const char *name)
@@ -48,13 +50,17 @@ int qn_cli_quantize(int argc, char **argv)
     const char *in = operands[0], *out = operands[1], *type = writable_type(operands[2]);
     if (!type)
         return QN_EXIT_USAGE;
-    struct stat before, after;
+    struct stat after;
     if (stat(out, &after) == 0 && !S_ISREG(after.st_mode)) {
         qn_cli_error("%s: exists and is not a regular file", out);
         return QN_EXIT_FAILED;
     }
-    const bool sized = stat(in, &before) == 0; /* taken now: in and out may be the same file */
-    qn_signals_patient();                      /* the temporary file must go, whatever happens; the work asks often enough */
+    qn_gguf *source;
+    if (qn_gguf_open(in, &source))
+        return qn_cli_fail();
+    const size_t size_before = qn_gguf_file_size(source); /* taken now: out may be one of its files */
+    qn_gguf_close(source);
+    qn_signals_patient(); /* the temporary file must go, whatever happens; the work asks often enough */
     qn_progress progress;
     qn_progress_begin(&progress, "quantizing");
     const qn_quantize_params params = {
@@ -67,10 +73,9 @@ int qn_cli_quantize(int argc, char **argv)
     qn_progress_end(&progress);
     if (status)
         return qn_cli_fail();
-    if (sized && stat(out, &after) == 0) {
+    if (stat(out, &after) == 0) {
         char size_in[32], size_out[32];
-        printf("%s, %s to %s\n", type, qn_print_size(size_in, (uint64_t)before.st_size),
-               qn_print_size(size_out, (uint64_t)after.st_size));
+        printf("%s, %s to %s\n", type, qn_print_size(size_in, size_before), qn_print_size(size_out, (uint64_t)after.st_size));
     }
     return QN_EXIT_DONE;
 }
