@@ -605,6 +605,9 @@ static void names(void **state)
     assert_non_null(getcwd(back, sizeof back));
     split("llama.f16.gguf", 2, false);
     assert_int_equal(chdir(folder), 0);
+    write_part(whole, &part, "x"); /* shorter than the end that it is compared with */
+    assert_int_equal(qn_gguf_open("x", &file), QN_ERR_FORMAT);
+    unlink("x");
     must(qn_gguf_open("m-00002-of-00002.gguf", &file));
     assert_string_equal(qn_gguf_path(file), "m-00001-of-00002.gguf");
     qn_gguf_close(file);
