@@ -19,6 +19,14 @@ done
 quern run -m "$parrot" -p x -n 4 -q --save "$work/session"
 gives '世🙂!' run -m "$work/p-00001-of-00002.gguf" -q --load "$work/session"
 
+# ---- On a GPU, where there is one: weights are copied out of several maps ----
+XDG_CACHE_HOME=$work/cache quern kernels --device cuda
+if [ $status -eq 0 ]; then
+    XDG_CACHE_HOME=$work/cache quern logits -m "$model" --device cuda --ids 1,2,3 -o "$work/whole"
+    XDG_CACHE_HOME=$work/cache quern logits -m "$work/m-00002-of-00003.gguf" --device cuda --ids 1,2,3 -o "$work/parts"
+    cmp "$work/whole" "$work/parts" >"$work/err" 2>&1 || fail "logits on the GPU are not those of the whole file"
+fi
+
 # ---- info ----
 for i in 1 2 3; do
     quern info "$work/m-0000$i-of-00003.gguf"
