@@ -63,6 +63,9 @@ typedef struct qn_model_params {
  *   params   NULL for the defaults (all zero)
  *   out      owned by the caller: qn_model_free
  *
+ * A model in several files (PREFIX-00001-of-00003.gguf and so on, as llama.cpp's gguf-split writes them) is loaded whole by the
+ * path of any of them; all are expected in the same folder, and QN_ERR_IO names those that are missing.
+ *
  * The file stays mapped and must not change while the model lives. QN_ERR_FORMAT for a damaged file, QN_ERR_UNSUPPORTED for an
  * architecture, tensor type or tokeniser that quern does not have, naming it. A file whose tokeniser is absent ("no_vocab")
  * loads; functions that need text then fail. A tokeniser that quern does not have is an error with vocab_only, and otherwise
@@ -334,7 +337,8 @@ typedef struct qn_quantize_params {
  *
  * Tensors of one dimension stay f32. A matrix whose rows do not fit the type's block keeps a wider type, and the log says so.
  * Written beside the target under a temporary name and renamed when whole: a full disk, an error or a stop leaves the target as
- * it was. `in` and `out` may be the same file. */
+ * it was. `in` may be one file of a split model: all are read, and one is written. `in` and `out` may be the same file, and
+ * `out` one of a split model's: the whole new model then takes the place of that one. */
 QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params);
 
 #ifdef __cplusplus

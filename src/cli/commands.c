@@ -46,7 +46,8 @@ const qn_command qn_commands[] = {
     { QN_CMD_INFO, "info", "what a GGUF file holds", "info [-m] FILE",
       "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight type, which of "
       "its\n"
-      "layouts type 42 has, which weights are in a rotated basis, and whether quern has its tokeniser and chat format.",
+      "layouts type 42 has, which weights are in a rotated basis, and whether quern has its tokeniser and chat format.\n"
+      "Of a model split over several files, FILE is any of them.",
       0, 1, NULL, qn_cli_info },
     { QN_CMD_QUANTIZE, "quantize", "rewrite a GGUF file in another weight type", "quantize IN OUT TYPE [options]",
       "Rewrites a GGUF file with its matrices in TYPE: f16 bf16 q8_0 q4_0 q4_1 q1_0 q2_0 pq2_0 ptq1_0 tq1_0 tq2_0. Tensors of "
@@ -54,7 +55,7 @@ const qn_command qn_commands[] = {
       "dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a line says how many did, "
       "-v\n"
       "names them. IN and OUT may be the same file; any other OUT that exists must be a GGUF file. It appears whole or not at\n"
-      "all.",
+      "all. Of a model split over several files, IN is any of them, and OUT is one file.",
       3, 3, NULL, qn_cli_quantize },
     { QN_CMD_KERNELS, "kernels", "the GPU's kernels, and where their code comes from", "kernels [options]",
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC.\n"

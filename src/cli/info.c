@@ -208,20 +208,40 @@ static void print_rotation(const qn_gguf *file)
     qn_rotation_free(&rotation);
 }
 
+/* The file, or of a split model all files. Where some of them cannot be opened, *alone: this one is shown as it is. */
+static qn_status open_file(const char *path, qn_gguf **file, bool *alone)
+{
+    const qn_status status = qn_gguf_open(path, file);
+    *alone = false;
+    if (status != QN_ERR_IO)
+        return status;
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", qn_error_text());
+    QN_TRY(qn_gguf_open_alone(path, file));
+    *alone = true;
+    qn_cli_error("note: %s; this file alone is shown", reason);
+    return QN_OK;
+}
+
 static int print_file(const char *path)
 {
     qn_gguf *file;
+    bool alone;
     char size[32];
-    if (qn_gguf_open(path, &file))
+    if (open_file(path, &file, &alone))
         return qn_cli_fail();
     fputs("file        ", stdout);
-    qn_print_escaped(stdout, path, strlen(path));
+    qn_print_escaped(stdout, qn_gguf_path(file), strlen(qn_gguf_path(file)));
+    if (qn_gguf_n_files(file) > 1)
+        printf(", the first of %zu", qn_gguf_n_files(file));
     printf("\nsize        %s (%zu bytes), GGUF 3, alignment %zu\n", qn_print_size(size, qn_gguf_file_size(file)),
            qn_gguf_file_size(file), qn_gguf_alignment(file));
     if (qn_gguf_q2_layout(file))
         printf("type 42     %s\n", qn_gguf_q2_layout(file));
-    print_rotation(file);
-    print_tokeniser(file);
+    if (!alone) { /* these two need the model's keys and tensors together */
+        print_rotation(file);
+        print_tokeniser(file);
+    }
     const bool ok = print_metadata(file);
     if (ok) {
         print_tensors(file);

@@ -54,7 +54,9 @@ static const char *const formats[] = { "table", "json", NULL };
 
 const qn_option qn_options[] = {
     TEXT(GENERATE, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file (default: the demo model)",
-         "A file's name may also be given without -m, as the first operand. The demo model is quern-demo.gguf in ../models or "
+         "A file's name may also be given without -m, as the first operand. Of a model split over several files, "
+         "NAME-00001-of-0000N.gguf and so on, any one may be named; all are expected in the same folder. The demo model is "
+         "quern-demo.gguf in ../models or "
          "../share/quern, seen from the folder of the program, else in the data folder that quern was built for."),
     TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file", NULL),
 

@@ -3,6 +3,7 @@
 #include "cli/progress.h"
 #include "cli/signals.h"
 
+#include "gguf/gguf.h"
 #include "quant/quant.h"
 
 #include <string.h>
@@ -68,9 +69,13 @@ int qn_cli_quantize(qn_args *args)
         return QN_EXIT_USAGE;
     if (!may_replace(out))
         return QN_EXIT_FAILED;
-    struct stat before, after;
-    const bool sized = stat(in, &before) == 0; /* taken now: in and out may be the same file */
-    qn_signals_patient();                      /* the temporary file must go, whatever happens; the work asks often enough */
+    struct stat after;
+    qn_gguf *source;
+    if (qn_gguf_open(in, &source))
+        return qn_cli_fail();
+    const size_t size_before = qn_gguf_file_size(source); /* taken now: out may be one of its files */
+    qn_gguf_close(source);
+    qn_signals_patient(); /* the temporary file must go, whatever happens; the work asks often enough */
     struct quantizing q = { .verbose = args->verbose };
     qn_progress_begin(&q.progress, "quantizing");
     const qn_quantize_params params = {
@@ -86,10 +91,9 @@ int qn_cli_quantize(qn_args *args)
     if (q.n_wider)
         qn_cli_error("note: %zu tensor%s keep%s a wider type than %s%s", q.n_wider, q.n_wider == 1 ? "" : "s",
                      q.n_wider == 1 ? "s" : "", type, q.verbose ? "" : " (-v names them)");
-    if (sized && stat(out, &after) == 0) {
+    if (stat(out, &after) == 0) {
         char size_in[32], size_out[32];
-        printf("%s, %s to %s\n", type, qn_print_size(size_in, (uint64_t)before.st_size),
-               qn_print_size(size_out, (uint64_t)after.st_size));
+        printf("%s, %s to %s\n", type, qn_print_size(size_in, size_before), qn_print_size(size_out, (uint64_t)after.st_size));
     }
     return QN_EXIT_DONE;
 }

@@ -116,7 +116,8 @@ static qn_status write_keys(struct quantizer *q)
     uint32_t number;
     for (size_t i = 0; i < qn_gguf_n_kv(q->source); i++) {
         const qn_gguf_kv *kv = qn_gguf_kv_at(q->source, i);
-        if (!qn_string_equals(kv->key, file_type_key) && !qn_string_equals(kv->key, version_key))
+        if (!qn_string_equals(kv->key, file_type_key) && !qn_string_equals(kv->key, version_key) &&
+            !qn_gguf_is_split_key(kv->key)) /* what is written is one file */
             QN_TRY(qn_gguf_writer_copy(q->writer, kv));
     }
     if (file_type(q->target->type, &number))
@@ -137,8 +138,8 @@ static qn_status write_header(struct quantizer *q)
         size_t bytes;
         q->types[i] = type_for(q, t);
         if (!qn_row_bytes(q->types[i], weights_of(t), &bytes))
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows", q->in, SHOW(t->name),
-                           q->types[i]->name);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows", qn_gguf_tensor_path(q->source, t),
+                           SHOW(t->name), q->types[i]->name);
         QN_TRY(qn_gguf_writer_add_tensor(q->writer, t->name, (uint32_t)q->types[i]->type, t->n_dims, t->dims, bytes));
         q->total += t->bytes;
     }
@@ -202,7 +203,7 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
         qn_team_run(q->team, convert_share, &work);
         if (atomic_load(&work.bad))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) has a value that is infinite or not a number",
-                           q->in, SHOW(t->name),
+                           qn_gguf_tensor_path(q->source, t), SHOW(t->name),
                            (size_t)(at / from->block_weights) + from->find_bad(work.from, n / from->block_weights), from->name);
         QN_TRY(qn_gguf_writer_data(q->writer, from == to ? work.from : q->piece, to_bytes));
         q->done += from_bytes;

@@ -40,9 +40,9 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
         qn_team_run(team, scan_share, &scan);
         const size_t bad = atomic_load(&scan.first_bad);
         if (bad != piece)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu holds an infinity or NaN", qn_gguf_path(file),
-                           (int)(tensor->name.length < 64 ? tensor->name.length : 64), tensor->name.data, begin + bad,
-                           n_blocks);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu holds an infinity or NaN",
+                           qn_gguf_tensor_path(file, tensor), (int)(tensor->name.length < 64 ? tensor->name.length : 64),
+                           tensor->name.data, begin + bad, n_blocks);
         *done += piece * type->block_bytes;
         if (on_progress && !on_progress(user, *done, total))
             return qn_fail(QN_ERR_CANCELLED, "%s: loading was stopped", qn_gguf_path(file));

@@ -1,4 +1,4 @@
-/* What the reader's files share: the open file, and its tables of names. Nothing outside this folder includes it. */
+/* What the reader's files share: the open file, its parts, and its tables of names. Nothing outside this folder includes it. */
 #ifndef QN_GGUF_FILE_H
 #define QN_GGUF_FILE_H
 
@@ -25,7 +25,15 @@ struct qn_gguf {
     size_t n_tensors, tensors_capacity;
     struct qn_name_table kv_table, tensor_table;
     const char *q2_layout;
+    /* Of a split model, which is its first file with the tensors of all: every file, itself at [0]; NULL for a file alone. */
+    struct qn_gguf **parts;
+    size_t n_parts;
 };
+
+/* qn_gguf_map - map one file and check its structure. Tensors of type 42 are left as they are, with all bytes that they have to
+ * themselves in `bytes`: qn_gguf_settle_type_42 decides when the tensors of all files are together. */
+qn_status qn_gguf_map(const char *path, qn_gguf **out);
+qn_status qn_gguf_settle_type_42(qn_gguf *file);
 
 /* qn_name_table_build - fill the table with `count` items. When two have the same name, *duplicate is the later one's index,
  * else count. The slots are the caller's to free with qn_free, whatever the status. */

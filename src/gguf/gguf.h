@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { QN_GGUF_MAX_DIMS = 4, QN_GGUF_DEFAULT_ALIGNMENT = 32 };
+enum { QN_GGUF_MAX_DIMS = 4, QN_GGUF_DEFAULT_ALIGNMENT = 32, QN_GGUF_MAX_FILES = 4096 };
 
 /* Value types of the format's key-value section, with the numbers they have in a file. */
 typedef enum qn_gguf_type {
@@ -70,18 +70,33 @@ typedef struct qn_gguf qn_gguf;
  * number. The three layouts that share number 42 are told apart here, once for the file (quant/q2_layout.h); their tensors come
  * out as QN_TYPE_Q2_0, QN_TYPE_PQ2_0 or QN_TYPE_OX2_0, and qn_gguf_q2_layout says which it was. QN_ERR_IO when the file cannot
  * be opened, read or mapped (a directory, an empty file, no permission). *out is owned by the caller (qn_gguf_close) and NULL
- * on failure. */
+ * on failure.
+ *
+ * A file whose key split.count is 2 or more is one of those that llama.cpp's gguf-split writes, PREFIX-00001-of-0000N.gguf and
+ * so on: all of them are opened, whichever was named, and are one qn_gguf from there on: the keys and the path of the first,
+ * the tensors of all in the files' order. Keys of the other files that are not about the split are not looked at. QN_ERR_IO,
+ * naming the missing ones, when some are not in the same folder. QN_ERR_FORMAT for a name that does not go with split.no and
+ * split.count, more than QN_GGUF_MAX_FILES files, files that disagree on the counts, a tensor in two files, and a number of
+ * tensors that is not split.tensors.count. */
 qn_status qn_gguf_open(const char *path, qn_gguf **out);
 
-/* qn_gguf_open_memory - the same over `size` bytes at `data`, which the caller keeps alive; `name` stands for the path in
- * texts. */
+/* qn_gguf_open_alone - the same, but of a split model this file alone. */
+qn_status qn_gguf_open_alone(const char *path, qn_gguf **out);
+
+/* qn_gguf_open_memory - qn_gguf_open_alone over `size` bytes at `data`, which the caller keeps alive; `name` stands for the
+ * path in texts. */
 qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out);
 
 /* qn_gguf_close - unmap and free; NULL is allowed. Every pointer handed out becomes invalid. */
 void qn_gguf_close(qn_gguf *file);
 
 const char *qn_gguf_path(const qn_gguf *file);
+/* qn_gguf_tensor_path - the path of the file that holds this tensor's data, for texts. */
+const char *qn_gguf_tensor_path(const qn_gguf *file, const qn_gguf_tensor *tensor);
+/* qn_gguf_n_files - how many files are open as this one. qn_gguf_file_size - the bytes of all of them. */
+size_t qn_gguf_n_files(const qn_gguf *file);
 size_t qn_gguf_file_size(const qn_gguf *file);
+/* qn_gguf_alignment - of the first file. */
 size_t qn_gguf_alignment(const qn_gguf *file);
 /* qn_gguf_release - memory need not hold this tensor's part of a mapped file any longer; it comes back when it is read. */
 void qn_gguf_release(const qn_gguf *file, const qn_gguf_tensor *tensor);
@@ -112,6 +127,9 @@ qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_st
  * type for f32. QN_ERR_FORMAT for another element type, a value out of range (for f32: not finite) or i >= count. */
 qn_status qn_gguf_array_i32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, int32_t *out);
 qn_status qn_gguf_array_f32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, float *out);
+
+/* qn_gguf_is_split_key - whether a key is about how a model is split into files, and not about the model. */
+bool qn_gguf_is_split_key(qn_string key);
 
 /* qn_string_equals - whether a view holds exactly this C string. */
 bool qn_string_equals(qn_string s, const char *text);

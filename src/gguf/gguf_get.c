@@ -12,9 +12,27 @@ const char *qn_gguf_path(const qn_gguf *file)
     return file->path;
 }
 
+const char *qn_gguf_tensor_path(const qn_gguf *file, const qn_gguf_tensor *tensor)
+{
+    for (size_t i = 0; i < file->n_parts; i++) {
+        const qn_gguf *part = file->parts[i];
+        if (part && (uintptr_t)tensor->data - (uintptr_t)part->base < part->size)
+            return part->path;
+    }
+    return file->path;
+}
+
+size_t qn_gguf_n_files(const qn_gguf *file)
+{
+    return file->parts ? file->n_parts : 1;
+}
+
 size_t qn_gguf_file_size(const qn_gguf *file)
 {
-    return file->size;
+    size_t size = file->size;
+    for (size_t i = 1; i < file->n_parts; i++)
+        size += file->parts[i]->size; /* all are mapped at once: the sum is less than the address space */
+    return size;
 }
 
 size_t qn_gguf_alignment(const qn_gguf *file)

@@ -1,5 +1,6 @@
-/* Opening a GGUF file: mapping it, and checking its whole structure once, so that look-ups (gguf_get.c) and users of the
- * tensors' data need no checks of bounds. The format: ggml's docs/gguf.md. */
+/* Opening one GGUF file: mapping it, and checking its whole structure once, so that look-ups (gguf_get.c) and users of the
+ * tensors' data need no checks of bounds. Models in several files are gguf_split.c's business. The format: ggml's
+ * docs/gguf.md. */
 #include "gguf/file.h"
 
 #include "base/memory.h"
@@ -137,7 +138,7 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     return QN_OK;
 }
 
-/* A tensor's header. `bytes` stays 0 for type 42: only the offsets of all tensors tell how large its blocks are. */
+/* A tensor's header. `bytes` stays 0 for type 42: its room, which the offsets of all tensors tell, comes first. */
 static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
 {
     *t = (qn_gguf_tensor){ 0 };
@@ -194,10 +195,9 @@ static int by_offset(const void *a, const void *b)
     return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
 }
 
-/* One tensor among those sorted by offset: its data begin inside the data section, aligned, and end before the next one's.
- * `room` is what it has for itself. */
+/* One tensor among those sorted by offset: its data begin inside the data section, aligned, and end before the next one's. */
 static qn_status place_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
-                              const qn_gguf_tensor *next, size_t *room)
+                              const qn_gguf_tensor *next)
 {
     if (t->offset % file->alignment != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu", file->path,
@@ -207,31 +207,12 @@ static qn_status place_tensor(const qn_gguf *file, const uint8_t *data, size_t d
                        "%s: tensor '%.*s': %zu bytes at offset %llu lie past the end of the data, which have %zu", file->path,
                        QN_SHOW(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
     t->data = data + t->offset;
-    *room = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
-    if (t->bytes > *room || *room == 0)
+    const size_t room = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
+    if (t->bytes > room || room == 0)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' at offset %llu overlaps '%.*s' at offset %llu", file->path,
                        QN_SHOW(t->name), (unsigned long long)t->offset, QN_SHOW(next->name), (unsigned long long)next->offset);
-    return QN_OK;
-}
-
-static qn_status settle_type_42(qn_gguf *file, qn_gguf_tensor *const *sorted, const qn_q2_tensor *q2, size_t n_q2)
-{
-    qn_type type;
-    if (n_q2 == 0)
-        return QN_OK;
-    QN_TRY(qn_q2_find_layout(q2, n_q2, file->alignment, file->path, &type, &file->q2_layout));
-    const qn_type_info *info = qn_type_find((uint32_t)type);
-    for (size_t i = 0, k = 0; i < file->n_tensors; i++) {
-        qn_gguf_tensor *t = sorted[i];
-        if (t->type != QN_TYPE_Q2_0)
-            continue;
-        const qn_q2_tensor *q = &q2[k++];
-        t->type = (uint32_t)type;
-        t->bytes = (size_t)(q->n_weights / info->block_weights) * info->block_bytes;
-        if (q->width % info->block_weights || t->bytes > q->room)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' of type 42: %zu bytes as %s do not fit the %zu there are",
-                           file->path, QN_SHOW(t->name), t->bytes, info->name, q->room);
-    }
+    if (t->type == QN_TYPE_Q2_0)
+        t->bytes = room;
     return QN_OK;
 }
 
@@ -243,34 +224,16 @@ static qn_status place_tensors(qn_gguf *file, size_t header_end)
     if (data_start >= file->size)
         return qn_fail(QN_ERR_FORMAT, "%s: the tensors' data begin at byte %zu of a file of %zu", file->path, data_start,
                        file->size);
-    qn_gguf_tensor **sorted = NULL;
-    qn_q2_tensor *q2 = NULL;
-    size_t n_q2 = 0;
-    qn_status status = qn_alloc(&sorted, file->n_tensors, sizeof *sorted, "order of tensors");
-    if (!status)
-        status = qn_alloc(&q2, file->n_tensors, sizeof *q2, "tensors of type 42");
-    if (!status) {
-        for (size_t i = 0; i < file->n_tensors; i++)
-            sorted[i] = &file->tensors[i];
-        qsort(sorted, file->n_tensors, sizeof *sorted, by_offset);
-    }
-    for (size_t i = 0; !status && i < file->n_tensors; i++) {
-        qn_gguf_tensor *t = sorted[i];
-        size_t room = 0;
-        status = place_tensor(file, file->base + data_start, file->size - data_start, t,
-                              i + 1 < file->n_tensors ? sorted[i + 1] : NULL, &room);
-        if (!status && t->type == QN_TYPE_Q2_0)
-            q2[n_q2++] = (qn_q2_tensor){ .name = t->name.data,
-                                         .name_length = t->name.length,
-                                         .data = t->data,
-                                         .room = room,
-                                         .width = t->dims[0],
-                                         .n_weights = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3] };
-    }
-    if (!status)
-        status = settle_type_42(file, sorted, q2, n_q2);
+    qn_gguf_tensor **sorted;
+    QN_TRY(qn_alloc(&sorted, file->n_tensors, sizeof *sorted, "order of tensors"));
+    for (size_t i = 0; i < file->n_tensors; i++)
+        sorted[i] = &file->tensors[i];
+    qsort(sorted, file->n_tensors, sizeof *sorted, by_offset);
+    qn_status status = QN_OK;
+    for (size_t i = 0; !status && i < file->n_tensors; i++)
+        status = place_tensor(file, file->base + data_start, file->size - data_start, sorted[i],
+                              i + 1 < file->n_tensors ? sorted[i + 1] : NULL);
     qn_free(sorted);
-    qn_free(q2);
     return status;
 }
 
@@ -301,6 +264,63 @@ static qn_status read_file(qn_gguf *file)
     return place_tensors(file, (size_t)(c.at - file->base));
 }
 
+/* The tensors of type 42, and the largest alignment of the files that they lie in. */
+static size_t list_type_42(const qn_gguf *file, qn_q2_tensor *q2, size_t *alignment)
+{
+    size_t n = 0;
+    *alignment = file->alignment;
+    for (size_t i = 1; i < file->n_parts; i++)
+        if (file->parts[i]->alignment > *alignment)
+            *alignment = file->parts[i]->alignment;
+    for (size_t i = 0; i < file->n_tensors; i++) {
+        const qn_gguf_tensor *t = &file->tensors[i];
+        if (t->type == QN_TYPE_Q2_0)
+            q2[n++] = (qn_q2_tensor){ .name = t->name.data,
+                                      .name_length = t->name.length,
+                                      .data = t->data,
+                                      .room = t->bytes,
+                                      .width = t->dims[0],
+                                      .n_weights = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3] };
+    }
+    return n;
+}
+
+static qn_status give_layout(const qn_gguf *file, const qn_q2_tensor *q, const qn_type_info *info, qn_gguf_tensor *t)
+{
+    t->type = (uint32_t)info->type;
+    t->bytes = (size_t)(q->n_weights / info->block_weights) * info->block_bytes;
+    if (q->width % info->block_weights || t->bytes > q->room)
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' of type 42: %zu bytes as %s do not fit the %zu there are",
+                       qn_gguf_tensor_path(file, t), QN_SHOW(t->name), t->bytes, info->name, q->room);
+    return QN_OK;
+}
+
+qn_status qn_gguf_settle_type_42(qn_gguf *file)
+{
+    qn_q2_tensor *q2;
+    qn_type type;
+    size_t alignment;
+    QN_TRY(qn_alloc(&q2, file->n_tensors, sizeof *q2, "tensors of type 42"));
+    const size_t n = list_type_42(file, q2, &alignment);
+    qn_status status = n ? qn_q2_find_layout(q2, n, alignment, file->path, &type, &file->q2_layout) : QN_OK;
+    for (size_t i = 0, k = 0; !status && k < n; i++)
+        if (file->tensors[i].type == QN_TYPE_Q2_0)
+            status = give_layout(file, &q2[k++], qn_type_find((uint32_t)type), &file->tensors[i]);
+    qn_free(q2);
+    return status;
+}
+
+/* What was opened with its types settled, or closed. */
+static qn_status settled(qn_gguf **file)
+{
+    const qn_status status = qn_gguf_settle_type_42(*file);
+    if (status) {
+        qn_gguf_close(*file);
+        *file = NULL;
+    }
+    return status;
+}
+
 static qn_status open_bytes(const void *data, size_t size, void *map, const char *name, qn_gguf **out)
 {
     qn_gguf *file = calloc(1, sizeof *file);
@@ -326,10 +346,17 @@ static qn_status open_bytes(const void *data, size_t size, void *map, const char
 qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out)
 {
     *out = NULL;
-    return open_bytes(data, size, NULL, name, out);
+    QN_TRY(open_bytes(data, size, NULL, name, out));
+    return settled(out);
 }
 
-qn_status qn_gguf_open(const char *path, qn_gguf **out)
+qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
+{
+    QN_TRY(qn_gguf_map(path, out));
+    return settled(out);
+}
+
+qn_status qn_gguf_map(const char *path, qn_gguf **out)
 {
     *out = NULL;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe is refused, not waited for */
@@ -374,6 +401,9 @@ void qn_gguf_close(qn_gguf *file)
 {
     if (!file)
         return;
+    for (size_t i = 1; i < file->n_parts; i++)
+        qn_gguf_close(file->parts[i]);
+    qn_free(file->parts);
     if (file->map)
         munmap(file->map, file->size);
     qn_free(file->kv_table.slots);

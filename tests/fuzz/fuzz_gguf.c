@@ -1,11 +1,14 @@
 /* Fuzzing the GGUF reader: any bytes are opened as a file; when they are one, everything in it is looked at in every way that
- * the interface offers, the first and last blocks of every tensor are decoded, and the keys of rotated weights are read. */
+ * the interface offers, the first and last blocks of every tensor are decoded, and the keys of rotated weights are read. Those
+ * that call themselves a part of a split model are opened as one, too, after a first file that is sound. */
 #include "gguf/gguf.h"
 #include "model/hadamard.h"
 #include "quant/quant.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -86,16 +89,69 @@ static void read_rotation(const qn_gguf *file)
     qn_rotation_free(&r);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void look(const qn_gguf *file)
 {
-    qn_gguf *file;
-    if (qn_gguf_open_memory(data, size, "fuzz", &file) != QN_OK)
-        return 0;
     for (size_t i = 0; i < qn_gguf_n_kv(file); i++)
         look_up(file, qn_gguf_kv_at(file, i));
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
         decode_some(qn_gguf_tensor_at(file, i));
     read_rotation(file);
+}
+
+static char folder[] = "/tmp/quern-fuzz-gguf-XXXXXX", first[64], second[64];
+
+static void remove_folder(void)
+{
+    unlink(first);
+    unlink(second);
+    rmdir(folder);
+}
+
+/* The first of two files, with one of two tensors: of type 42, so that the decision is one for both files. */
+static void make_first(void)
+{
+    static const uint8_t zeros[34];
+    const uint64_t dims[] = { 128 };
+    qn_gguf_writer *w;
+    if (!mkdtemp(folder) || atexit(remove_folder))
+        abort();
+    snprintf(first, sizeof first, "%s/m-00001-of-00002.gguf", folder);
+    snprintf(second, sizeof second, "%s/m-00002-of-00002.gguf", folder);
+    if (qn_gguf_writer_create(first, &w) || qn_gguf_writer_add_u32(w, "split.no", 0) ||
+        qn_gguf_writer_add_u32(w, "split.count", 2) || qn_gguf_writer_add_u32(w, "split.tensors.count", 2) ||
+        qn_gguf_writer_add_tensor(w, (qn_string){ "first", 5 }, QN_TYPE_Q2_0, 1, dims, sizeof zeros) ||
+        qn_gguf_writer_begin_data(w) || qn_gguf_writer_data(w, zeros, sizeof zeros) || qn_gguf_writer_finish(w))
+        abort();
+    qn_gguf_writer_free(w);
+}
+
+static void open_as_second(const uint8_t *data, size_t size)
+{
+    qn_gguf *file;
+    if (!*first)
+        make_first();
+    FILE *f = fopen(second, "wb");
+    if (!f || fwrite(data, 1, size, f) != size || fclose(f))
+        abort();
+    if (qn_gguf_open(first, &file) != QN_OK)
+        return;
+    if (qn_gguf_n_tensors(file) != 2 || qn_gguf_n_files(file) != 2)
+        abort();
+    look(file);
     qn_gguf_close(file);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    qn_gguf *file;
+    uint32_t n_files = 0;
+    const qn_status status = qn_gguf_open_memory(data, size, "fuzz", &file);
+    if (status == QN_OK) {
+        look(file);
+        (void)qn_gguf_get_u32(file, "split.count", false, &n_files);
+        qn_gguf_close(file);
+    }
+    if (n_files == 2)
+        open_as_second(data, size);
     return 0;
 }

@@ -1,0 +1,102 @@
+/* Writing the files of a split model, sound or not, from a whole GGUF file. */
+#ifndef QN_TESTS_HELPER_SPLIT_H
+#define QN_TESTS_HELPER_SPLIT_H
+
+#include "helper_image.h"
+
+#include <stdio.h>
+
+/* What a part says of itself; ABSENT leaves the key out. */
+enum { ABSENT = -1 };
+
+struct part {
+    int64_t no, count, n_tensors;
+    bool has_keys;        /* the model's own */
+    size_t begin, end;    /* the tensors that it holds */
+    const char *poisoned; /* this tensor's first bytes become a NaN of bf16, f16 and f32 */
+};
+
+/* The types are gguf-split's; a number that does not fit them is a u32. */
+static void put_number(struct image *m, const char *key, int64_t value, uint32_t type)
+{
+    if (value == ABSENT)
+        return;
+    const bool wide = type == QN_GGUF_U16 && value > UINT16_MAX;
+    put_key(m, key, wide ? QN_GGUF_U32 : type);
+    put(m, &value, type == QN_GGUF_U16 && !wide ? 2 : 4);
+}
+
+static void put_kv(struct image *m, const qn_gguf_kv *kv)
+{
+    put64(m, kv->key.length);
+    put(m, kv->key.data, kv->key.length);
+    put32(m, kv->type);
+    if (kv->type == QN_GGUF_ARRAY) {
+        put32(m, kv->element_type);
+        put64(m, kv->count);
+    }
+    put(m, kv->data, kv->bytes);
+}
+
+static void write_image(const struct image *m, const char *path)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(m->data, 1, m->size, f), m->size);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_part(const qn_gguf *whole, const struct part *part, const char *path)
+{
+    struct image m = { 0 };
+    const size_t n_kv = part->has_keys ? qn_gguf_n_kv(whole) : 0;
+    put_header(&m, 3, part->end - part->begin,
+               n_kv + (part->no != ABSENT) + (part->count != ABSENT) + (part->n_tensors != ABSENT));
+    for (size_t i = 0; i < n_kv; i++)
+        put_kv(&m, qn_gguf_kv_at(whole, i));
+    put_number(&m, "split.no", part->no, QN_GGUF_U16);
+    put_number(&m, "split.count", part->count, QN_GGUF_U16);
+    put_number(&m, "split.tensors.count", part->n_tensors, QN_GGUF_I32);
+    uint64_t offset = 0;
+    for (size_t i = part->begin; i < part->end; i++) {
+        const qn_gguf_tensor *t = qn_gguf_tensor_at(whole, i);
+        put64(&m, t->name.length);
+        put(&m, t->name.data, t->name.length);
+        put32(&m, t->n_dims);
+        put(&m, t->dims, t->n_dims * sizeof t->dims[0]);
+        put32(&m, t->type);
+        put64(&m, offset);
+        offset += (t->bytes + 31) / 32 * 32;
+    }
+    for (size_t i = part->begin; i < part->end; i++) {
+        const qn_gguf_tensor *t = qn_gguf_tensor_at(whole, i);
+        put_data(&m, 32, 0);
+        put(&m, t->data, t->bytes);
+        if (part->poisoned && qn_string_equals(t->name, part->poisoned))
+            memset(m.data + m.size - t->bytes, 0xff, 4);
+    }
+    put_data(&m, 32, 0);
+    write_image(&m, path);
+    free(m.data);
+}
+
+/* The parts as gguf-split makes them; with bare_first the first one holds no tensors. */
+static void plan_parts(const qn_gguf *whole, size_t n, bool bare_first, struct part *parts)
+{
+    const size_t n_tensors = qn_gguf_n_tensors(whole);
+    for (size_t i = 0; i < n; i++) {
+        const size_t holders = n - bare_first, k = i - bare_first;
+        parts[i] = (struct part){ .no = (int64_t)i, .count = (int64_t)n, .n_tensors = (int64_t)n_tensors, .has_keys = i == 0 };
+        if (i == 0 && bare_first)
+            continue;
+        parts[i].begin = n_tensors * k / holders;
+        parts[i].end = n_tensors * (k + 1) / holders;
+    }
+}
+
+static void part_path(char *path, size_t size, const char *prefix, size_t no, size_t count)
+{
+    assert_in_range(snprintf(path, size, "%s-%05zu-of-%05zu.gguf", prefix, no + 1, count), 1, size - 1);
+}
+
+#endif
