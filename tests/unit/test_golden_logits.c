@@ -24,8 +24,8 @@
  * brings that to 1.2e-2 to 2.7e-2. The least that a mistake costs is 4.4e-2: rope over the whole head. */
 #define BAR_HYBRID 3.8e-2
 
-/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 or 203, so that pieces of 64 end inside, and not a multiple of
- * any. */
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160, 203, so that pieces of 64 end inside, and not a multiple
+ * of any. */
 enum { N_LONG = 211 };
 
 struct golden {

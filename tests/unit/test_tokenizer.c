@@ -422,9 +422,9 @@ static void test_random_bytes(void **state)
 static void test_repeated_tokens(void **state)
 {
     (void)state;
-    static const struct added_token more[] = { { "<t>", 3 },  { "<t>", 3 },   { "<t>u", 3 },  { "mine", 4 },
-                                               { "mine", 4 }, { "<end>", 1 }, { "<end>", 3 }, { NULL, 0 } };
-    enum { T = 256, T_AGAIN, TU, MINE, MINE_AGAIN, END_NORMAL, END_CONTROL, A_AGAIN };
+    static const struct added_token more[] = { { "<t>", 3 },  { "<t>", 3 },   { "~mine", 4 }, { "~mine", 4 },
+                                               { "<t>u", 3 }, { "<end>", 1 }, { "<end>", 3 }, { NULL, 0 } };
+    enum { T = 256, T_AGAIN, MINE, MINE_AGAIN, TU, END_NORMAL, END_CONTROL, A_AGAIN };
     const struct vocab_spec spec = { .model = "gpt2", .added = more, .twice = "a" };
     const struct vocab_spec one = { .model = "gpt2", .twice = "a" };
     qn_tokenizer *tok;
@@ -437,7 +437,7 @@ static void test_repeated_tokens(void **state)
     assert_string_equal(qn_tokenizer_note(tok),
                         "tokens 256 and 257 are both '<t>': the first is used; 3 more tokens are spelled like earlier ones");
     CHECK_IDS(tok, "ba<t>a<t>u<t>", true, 'b', 'a', T, 'a', TU, T);
-    CHECK_IDS(tok, "mine<end>", true, MINE, END_CONTROL);
+    CHECK_IDS(tok, "~mine<end>", true, MINE, END_CONTROL);
     assert_int_equal(qn_tokenizer_find(tok, "<t>"), T);
     assert_int_equal(qn_tokenizer_find(tok, "<end>"), END_CONTROL);
     assert_int_equal(qn_tokenizer_find(tok, "<t>u<t>"), -1);
@@ -445,7 +445,7 @@ static void test_repeated_tokens(void **state)
     assert_int_equal(qn_tokenizer_piece(tok, A_AGAIN, &bytes, &length), QN_OK);
     assert_true(length == 1 && *bytes == 'a');
     assert_int_equal(qn_tokenizer_piece(tok, MINE_AGAIN, &bytes, &length), QN_OK);
-    assert_true(length == 4 && !memcmp(bytes, "mine", 4));
+    assert_true(length == 5 && !memcmp(bytes, "~mine", 5));
     assert_true(qn_tokenizer_is_special(tok, T_AGAIN) && !qn_tokenizer_is_special(tok, END_NORMAL));
     qn_tokenizer_free(tok);
     tok = create_plain("gpt-2");
