@@ -1,7 +1,7 @@
 /* Models and sessions through the public header: what they refuse, rewinding, several sessions, cancelling, generation; and
  * files that are whole but wrong for the architecture they name. */
 #include "gguf/gguf.h"
-#include "helper_vocab.h"
+#include "unit/helper_vocab.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
 
