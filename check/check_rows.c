@@ -125,8 +125,8 @@ void qn_check_rope(bool bench)
             const float *x = random_input(0, n, 1);
             qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
             memcpy(y.data, x, n * sizeof(float));
-            qn_rope_frequencies(1e6, 1, NULL, n, frequencies);
-            qn_rope_angles(position, frequencies, n, cosines, sines);
+            qn_rope_frequencies(1e6, NULL, NULL, n, frequencies);
+            qn_rope_angles(position, frequencies, 1, n, cosines, sines);
             qn_rope_kernels_init(&kernels, levels[i].features);
             qn_case_begin("rope", levels[i].name, "%s width %zu position %u", mode == QN_ROPE_PAIRS ? "pairs" : "halves", n,
                           (unsigned)position);

@@ -202,7 +202,7 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->gpu_sines = qn_gpu_new(s->n_rot / 2 * sizeof(float));
     p->positions = qn_gpu_new(sizeof(uint32_t));
     p->frequencies = qn_room(s->n_rot / 2, sizeof(double));
-    qn_rope_frequencies(1e6, 1, NULL, s->n_rot, p->frequencies);
+    qn_rope_frequencies(1e6, NULL, NULL, s->n_rot, p->frequencies);
     p->qkv = qn_room(p->rows, sizeof *p->qkv);
     p->y = qn_room(ROWS, sizeof *p->y);
     p->gpu_y = qn_gpu_new(ROWS * sizeof(float));
@@ -484,7 +484,7 @@ static void fill_cache(struct problem *p, uint32_t position)
 static void set_position(struct problem *p, uint32_t position)
 {
     const size_t bytes = p->s->n_rot / 2 * sizeof(float);
-    qn_rope_angles(position, p->frequencies, p->s->n_rot, p->cosines, p->sines);
+    qn_rope_angles(position, p->frequencies, 1, p->s->n_rot, p->cosines, p->sines);
     qn_gpu_wait();
     qn_must(qn_cuda_upload(qn_gpu(), p->positions.data, &position, sizeof position, NULL, NULL));
     qn_must(qn_cuda_upload(qn_gpu(), p->gpu_cosines.data, p->cosines, bytes, NULL, NULL));

@@ -152,6 +152,7 @@ static void check_shape(const struct shape *s)
     qn_launch launch;
     const size_t dim = s->dim, half = s->n_rot / 2, stride = s->gated ? 2 * dim : dim;
     const size_t cache_rows = SESSIONS * s->n_kv_heads * (s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY);
+    const double attn_factor = s->gated ? 1.25 : 1;
     double *frequencies = qn_room(half, sizeof *frequencies);
     qn_random_seed(dim * 10 + s->n_rows);
     qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, %zu turned, %zu rows from %u on%s%s%s%s", s->n_heads,
@@ -177,11 +178,11 @@ static void check_shape(const struct shape *s)
     p.sines = qn_room(s->n_rows * half, sizeof(float));
     p.positions = qn_room(s->n_rows, sizeof *p.positions);
     p.sessions = qn_room(s->n_rows, sizeof *p.sessions);
-    qn_rope_frequencies(1e7, 1, NULL, s->n_rot, frequencies);
+    qn_rope_frequencies(1e7, NULL, NULL, s->n_rot, frequencies);
     for (size_t row = 0; row < s->n_rows; row++) {
         p.positions[row] = s->first + (uint32_t)row;
         p.sessions[row] = s->n_rows > 1;
-        qn_rope_angles(p.positions[row], frequencies, s->n_rot, p.cosines + row * half, p.sines + row * half);
+        qn_rope_angles(p.positions[row], frequencies, attn_factor, s->n_rot, p.cosines + row * half, p.sines + row * half);
     }
     p.out = qn_gpu_new(s->n_rows * s->n_heads * dim * sizeof(float));
     p.half_keys = qn_gpu_new(cache_rows * dim * 2);
@@ -194,6 +195,7 @@ static void check_shape(const struct shape *s)
                                               .frequencies = on_gpu(&p, frequencies, half * sizeof *frequencies),
                                               .cosines = cosines.data,
                                               .sines = sines.data,
+                                              .attn_factor = attn_factor,
                                               .n_rot = (uint32_t)s->n_rot };
     qn_launch angles;
     qn_must(qn_rope_gpu_angles(s->n_rot, s->n_rows, &angles));

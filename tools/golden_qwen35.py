@@ -24,6 +24,10 @@ MTP = dict(recurrent=[1, 0, 1], mtp=1, hidden=48, ff=64, heads=2, kv=1, head_dim
 ROTATED = dict(recurrent=[1, 1, 0], mtp=0, hidden=64, ff=64, heads=2, kv=2, head_dim=64, n_rot=16, n_k=2, n_v=6, head_k=32,
                head_v=32, tied=True, base=1e6, eps=1e-6, interval=3,
                rotation=dict(block=32, signs=np.dtype("i4"), grouped=True))
+# YaRN over a part of a head.
+YARN = dict(recurrent=[1, 0], mtp=0, hidden=48, ff=64, heads=2, kv=1, head_dim=48, n_rot=24, n_k=2, n_v=2, head_k=32, head_v=16,
+            tied=True, base=1e4, eps=1e-6, interval=2,
+            scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32))
 # Widths of low-bit matrices are multiples of the block of 128.
 LOW = dict(recurrent=[1, 1, 1, 0], mtp=0, hidden=128, ff=128, heads=2, kv=1, head_dim=64, n_rot=16, n_k=2, n_v=4, head_k=32,
            head_v=32, tied=False, base=1e7, eps=1e-6, interval=4)
@@ -38,6 +42,7 @@ MODELS = {
     "qwen35.f16": (PLAIN, "f16"),
     "qwen35-mtp.bf16": (MTP, "bf16"),
     "qwen35-rotated.f16": (ROTATED, "f16"),
+    "qwen35-yarn.f16": (YARN, "f16"),
     "qwen35.q1_0": (LOW, "q1_0"),
     "qwen35.q2_0": (LOW_TIED, "q2_0"),
     "qwen35.pq2_0": (LOW, "pq2_0"),
@@ -231,7 +236,8 @@ def transformers_model(shape, state):
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     kinds = ["linear_attention" if recurrent else "full_attention" for recurrent in shape["recurrent"]]
-    rope = dict(rope_type="default", rope_theta=shape["base"], partial_rotary_factor=shape["n_rot"] / shape["head_dim"])
+    rope = dict(shape.get("scaling", {"rope_type": "default"}), rope_theta=shape["base"],
+                partial_rotary_factor=shape["n_rot"] / shape["head_dim"])
     config = Qwen3_5TextConfig(vocab_size=shape["vocab"], hidden_size=shape["hidden"], intermediate_size=shape["ff"],
                                num_hidden_layers=len(kinds), layer_types=kinds, num_attention_heads=shape["heads"],
                                num_key_value_heads=shape["kv"], head_dim=shape["head_dim"], rms_norm_eps=shape["eps"],

@@ -29,6 +29,9 @@ N_VOCAB = 320
 N_IDS_QWEN35 = 203
 N_VOCAB_QWEN35 = 72
 N_CTX = 256
+# Scaled positions: the context of the training is left far behind.
+N_IDS_SCALED = 160
+N_VOCAB_SCALED = 72
 # float32 against float64 on these sizes differs by some 1e-6; a wrong pair of rope or a wrong head by more than 1e-1.
 MAX_DISAGREEMENT = 1e-5
 
@@ -39,6 +42,15 @@ LLAMA3 = dict(arch="llama", layers=2, hidden=96, ff=224, heads=3, kv=1, head_dim
               rope=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64))
 QWEN3 = dict(arch="qwen3", layers=2, hidden=96, ff=192, heads=3, kv=3, head_dim=64, tied=True, base=200000.0, eps=1e-6)
 QWEN3_UNTIED = dict(arch="qwen3", layers=2, hidden=64, ff=96, heads=4, kv=2, head_dim=48, tied=False, base=1e6, eps=1e-6)
+SCALED = dict(layers=2, vocab=N_VOCAB_SCALED, ids=N_IDS_SCALED)
+QWEN3_YARN = dict(SCALED, arch="qwen3", hidden=64, ff=64, heads=2, kv=1, head_dim=48, tied=True, base=10000.0, eps=1e-6,
+                  scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32))
+QWEN3_LINEAR = dict(QWEN3_YARN, scaling=dict(rope_type="linear", factor=4.0))
+# All that a configuration can say of YaRN and that GGUF has a key for: a ramp that begins after the first pairs and is long.
+LLAMA_YARN = dict(SCALED, arch="llama", hidden=64, ff=64, heads=2, kv=2, head_dim=32, tied=False, base=300.0, eps=1e-5,
+                  scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=3.0, beta_slow=0.25,
+                               attention_factor=1.3))
+LLAMA_LINEAR = dict(LLAMA_YARN, scaling=dict(rope_type="linear", factor=2.5))
 LLAMA_LOW = dict(arch="llama", layers=3, hidden=256, ff=384, heads=4, kv=2, head_dim=64, tied=False, base=50000.0, eps=1e-5)
 QWEN3_LOW = dict(arch="qwen3", layers=3, hidden=256, ff=384, heads=2, kv=1, head_dim=128, tied=True, base=1e6, eps=1e-6)
 
@@ -47,12 +59,25 @@ MODELS = {
     "llama3-rope.bf16": (LLAMA3, "bf16"),
     "qwen3.f16": (QWEN3, "f16"),
     "qwen3-untied.f32": (QWEN3_UNTIED, "f32"),
+    "qwen3-yarn.f16": (QWEN3_YARN, "f16"),
+    "qwen3-linear.f16": (QWEN3_LINEAR, "f16"),
+    "llama-yarn.bf16": (LLAMA_YARN, "bf16"),
+    "llama-linear.bf16": (LLAMA_LINEAR, "bf16"),
 }
 for low in ("q1_0", "q2_0", "pq2_0", "ptq1_0"):
     MODELS[f"llama.{low}"] = (LLAMA_LOW, low)
     MODELS[f"qwen3.{low}"] = (QWEN3_LOW, low)
 for qwen35, (hybrid, kind) in golden_qwen35.MODELS.items():
     MODELS[qwen35] = (dict(hybrid, arch="qwen35", vocab=N_VOCAB_QWEN35, ids=N_IDS_QWEN35), kind)
+
+
+# transformers' names of what scales positions, and GGUF's.
+SCALING_KEYS = dict(rope_type="type", factor="factor", original_max_position_embeddings="original_context_length",
+                    beta_fast="yarn_beta_fast", beta_slow="yarn_beta_slow", attention_factor="yarn_attn_factor")
+
+
+def scaling_keys(shape):
+    return {f"{shape['arch']}.rope.scaling.{SCALING_KEYS[key]}": value for key, value in shape.get("scaling", {}).items()}
 
 
 def keys_of(shape, name):
@@ -71,7 +96,8 @@ def keys_of(shape, name):
         f"{a}.attention.layer_norm_rms_epsilon": shape["eps"],
         f"{a}.rope.freq_base": shape["base"],
         f"{a}.rope.dimension_count": shape["head_dim"],
-        f"{a}.vocab_size": N_VOCAB,
+        **scaling_keys(shape),
+        f"{a}.vocab_size": shape.get("vocab", N_VOCAB),
         "tokenizer.ggml.model": "no_vocab",
     }
 
@@ -154,7 +180,7 @@ def transformers_model(shape, state):
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
     config_class, model_class = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[shape["arch"]]
-    rope = {"rope_type": "llama3", **shape["rope"]} if "rope" in shape else {"rope_type": "default"}
+    rope = {"rope_type": "llama3", **shape["rope"]} if "rope" in shape else shape.get("scaling", {"rope_type": "default"})
     config = config_class(vocab_size=shape.get("vocab", N_VOCAB), hidden_size=shape["hidden"], intermediate_size=shape["ff"],
                           num_hidden_layers=shape["layers"], num_attention_heads=shape["heads"],
                           num_key_value_heads=shape["kv"], head_dim=shape["head_dim"], rms_norm_eps=shape["eps"],
@@ -186,6 +212,7 @@ def make(folder, name):
     plain = type_name in ("f32", "f16", "bf16")
     if shape["arch"] == "qwen35":
         keys, tensors = golden_qwen35.keys_of(shape, name, rng), golden_qwen35.draw(shape, type_name, rng)
+        keys.update(scaling_keys(shape))
         state = golden_qwen35.transformers_state(shape, keys, tensors) if plain else None
     else:
         keys = keys_of(shape, name)

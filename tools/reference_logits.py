@@ -118,6 +118,11 @@ class Model:
         self.eps = keys[f"{arch}.attention.layer_norm_rms_epsilon"]
         # Where a file has no base, llama.cpp takes 10000.
         self.rope_base = keys.get(f"{arch}.rope.freq_base", 10000.0)
+        self.scaling = {key.removeprefix(f"{arch}.rope.scaling."): value for key, value in keys.items()
+                        if key.startswith(f"{arch}.rope.scaling.")}
+        self.scaling.setdefault("original_context_length", keys[f"{arch}.context_length"])
+        if self.scaling.setdefault("type", "linear") not in ("none", "linear", "yarn"):
+            raise SystemExit(f"{path}: rope scaling of type '{self.scaling['type']}', expected none, linear or yarn")
         self.weights = {name: t.decode() for name, t in self.tensors.items()}
         self.rounds = {name: t.type not in ("f32", "f16", "bf16") for name, t in self.tensors.items()}
         self.rotation = hadamard.Rotation(keys)
@@ -135,25 +140,46 @@ class Model:
         x = self.rotation.input(name, x)
         return (arithmetic.activation(name, x) if self.rounds[name] else x) @ self.weights[name].T
 
+    def yarn(self, frequency, factor):
+        """Frequencies and the attention factor of YaRN (Peng et al., 2023): pairs that turn beta_fast times and more over the
+        original context keep their frequency, those that turn beta_slow times and less are slowed down by the factor."""
+        s = self.scaling
+        pairs = [self.n_rot * np.log(s["original_context_length"] / (turns * 2 * np.pi)) / (2 * np.log(self.rope_base))
+                 for turns in (s.get("yarn_beta_fast", 32.0), s.get("yarn_beta_slow", 1.0))]
+        low, high = max(np.floor(pairs[0]), 0), min(np.ceil(pairs[1]), self.n_rot - 1)
+        ramp = np.clip((np.arange(self.n_rot // 2) - low) / max(high - low, 0.001), 0.0, 1.0)
+        kept = (1.0 - ramp) * s.get("yarn_ext_factor", 1.0)
+        mscale = 0.1 * np.log(max(factor, 1.0)) + 1.0
+        mscale /= 0.1 * s.get("yarn_log_multiplier", 0.0) * np.log(max(factor, 1.0)) + 1.0
+        return frequency * (kept + (1.0 - kept) / factor), s.get("yarn_attn_factor", mscale)
+
     def angles(self, n):
+        """Cosines and sines [n, n_rot/2], times the attention factor."""
         frequency = self.rope_base ** (-np.arange(0, self.n_rot, 2) / self.n_rot)
         if "rope_freqs.weight" in self.weights:
             frequency = frequency / self.weights["rope_freqs.weight"]
-        return np.arange(n)[:, None] * frequency[None, :]
+        factor, attn_factor = self.scaling.get("factor", 1.0), 1.0
+        if self.scaling["type"] == "yarn":
+            frequency, attn_factor = self.yarn(frequency, factor)
+        elif self.scaling["type"] == "linear":
+            frequency = frequency / factor
+        attn_factor *= self.scaling.get("attn_factor", 1.0)
+        angle = np.arange(n)[:, None] * frequency[None, :]
+        return np.cos(angle) * attn_factor, np.sin(angle) * attn_factor
 
-    def rope(self, x, angle):
+    def rope(self, x, angles):
         """x [n, heads, head_dim]. llama turns neighbouring pairs, the others pairs half the rotated width apart."""
         half, out = self.n_rot // 2, x.copy()
         if self.arch == "llama":
             first, second = slice(0, self.n_rot, 2), slice(1, self.n_rot, 2)
         else:
             first, second = slice(0, half), slice(half, self.n_rot)
-        cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
+        cos, sin = (a[:, None, :] for a in angles)
         out[..., first] = x[..., first] * cos - x[..., second] * sin
         out[..., second] = x[..., first] * sin + x[..., second] * cos
         return out
 
-    def attention(self, prefix, x, angle, arithmetic):
+    def attention(self, prefix, x, angles, arithmetic):
         n = len(x)
         q = self.product(prefix + "attn_q.weight", x, arithmetic).reshape(n, self.n_heads, -1)
         q, gate = q[..., :self.head_dim], q[..., self.head_dim:]
@@ -162,7 +188,7 @@ class Model:
         if self.arch != "llama":
             q = rms_norm(q, self.weights[prefix + "attn_q_norm.weight"], self.eps)
             k = rms_norm(k, self.weights[prefix + "attn_k_norm.weight"], self.eps)
-        q, k = self.rope(q, angle), arithmetic.cached(self.rope(k, angle))
+        q, k = self.rope(q, angles), arithmetic.cached(self.rope(k, angles))
         v = arithmetic.cached(v)
         group = self.n_heads // self.n_kv
         out = np.empty((n, self.n_heads, v.shape[-1]))
@@ -207,14 +233,14 @@ class Model:
 
     def logits(self, ids, arithmetic=Arithmetic()):
         x = self.rotation.rows("token_embd.weight", self.weights["token_embd.weight"][ids])
-        angle = self.angles(len(ids))
+        angles = self.angles(len(ids))
         for layer in range(self.n_layers):
             prefix = f"blk.{layer}."
             y = rms_norm(x, self.weights[prefix + "attn_norm.weight"], self.eps)
             if self.recurrent[layer]:
                 x = x + self.delta_net(prefix, y, arithmetic)
             else:
-                x = x + self.attention(prefix, y, angle, arithmetic)
+                x = x + self.attention(prefix, y, angles, arithmetic)
             y = rms_norm(x, self.weights[prefix + self.ffn_norm], self.eps)
             x = x + self.feed_forward(prefix, y, arithmetic)
         x = rms_norm(x, self.weights["output_norm.weight"], self.eps)

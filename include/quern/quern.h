@@ -261,7 +261,7 @@ QN_API qn_sampling qn_sampling_defaults(void);
 typedef struct qn_sampler qn_sampler;
 
 /* qn_sampler_create - QN_ERR_INVALID, naming the field, for a value outside: temperature >= 0, top_k >= 0, top_p in (0,1],
- * min_p in [0,1), repeat_penalty > 0, repeat_last_n >= 0, all finite. */
+ * min_p in [0,1), repeat_penalty in [0.001,1000] (logits stay finite), repeat_last_n >= 0, all finite. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 QN_API void qn_sampler_free(qn_sampler *sampler);
 

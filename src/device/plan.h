@@ -123,7 +123,7 @@ typedef struct qn_step {
     size_t n_rows;
     const uint32_t *logit_rows; /* rows whose logits are wanted, rising */
     size_t n_logit_rows;
-    float *logits; /* [n_logit_rows, n_vocab] */
+    float *logits;            /* [n_logit_rows, n_vocab] */
     qn_sample_choice *choice; /* NULL, or what is wanted in their place: n_logit_rows is 1, logits may be NULL, and a token is
                                  chosen from that row's */
 } qn_step;
@@ -219,6 +219,7 @@ typedef struct qn_plan {
     float **floats;               /* [n_floats] arrays that operations point to and that lie in no file */
     size_t n_floats, cap_floats;
     double *frequencies;                    /* [n_rot/2] of rope */
+    double attn_factor;                     /* of rope: cosines and sines are multiplied by it */
     float *cosines, *sines;                 /* [max_rows, n_rot/2] of the step's rows */
     float *partial, *partial_m, *partial_l; /* [n_partials, head_dim], [n_partials], [n_partials]: attention by blocks */
     size_t n_partials;

@@ -123,6 +123,8 @@ static qn_status load(qn_model *model, const char *path, const qn_model_params *
     if (!params->vocab_only)
         QN_TRY(load_weights(model, params));
     QN_TRY(load_tokenizer(model, params));
+    if (model->tokenizer && qn_tokenizer_note(model->tokenizer))
+        log_line(params, qn_tokenizer_note(model->tokenizer));
     QN_TRY(copy_name(model));
     if (qn_gguf_q2_layout(model->file))
         log_line(params, qn_gguf_q2_layout(model->file));

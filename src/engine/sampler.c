@@ -16,6 +16,10 @@ struct qn_sampler {
     void *scratch; /* NULL until it is needed: where a device chooses, it has its own */
 };
 
+/* Logits are divided and multiplied by it, and must stay finite. No model's reach 3e35. */
+#define QN_LEAST_PENALTY 1e-3f
+#define QN_MOST_PENALTY 1e3f
+
 qn_sampling qn_sampling_defaults(void)
 {
     return (qn_sampling){
@@ -33,8 +37,9 @@ static qn_status check_params(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "top_p: %g, expected more than 0 and at most 1", (double)p->top_p);
     if (!(p->min_p >= 0 && p->min_p < 1))
         return qn_fail(QN_ERR_INVALID, "min_p: %g, expected 0 or more and less than 1", (double)p->min_p);
-    if (!(p->repeat_penalty > 0) || isinf(p->repeat_penalty))
-        return qn_fail(QN_ERR_INVALID, "repeat_penalty: %g, expected more than 0", (double)p->repeat_penalty);
+    if (!(p->repeat_penalty >= QN_LEAST_PENALTY && p->repeat_penalty <= QN_MOST_PENALTY))
+        return qn_fail(QN_ERR_INVALID, "repeat_penalty: %g, expected %g to %g", (double)p->repeat_penalty,
+                       (double)QN_LEAST_PENALTY, (double)QN_MOST_PENALTY);
     if (p->repeat_last_n < 0)
         return qn_fail(QN_ERR_INVALID, "repeat_last_n: %d, expected 0 or more", p->repeat_last_n);
     return QN_OK;

@@ -150,9 +150,9 @@ qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads,
     const qn_status status = qn_alloc(&angles, n_rot, sizeof *angles, "rope angles");
     if (status == QN_OK) {
         const qn_rope_mode mode = pairing == QN_ROPE_NEOX ? QN_ROPE_HALVES : QN_ROPE_PAIRS;
-        qn_rope_frequencies(base, 1, NULL, n_rot, frequencies);
+        qn_rope_frequencies(base, NULL, NULL, n_rot, frequencies);
         for (size_t t = 0; t < n_tokens; t++) {
-            qn_rope_angles(((const uint32_t *)positions.data)[t], frequencies, n_rot, angles, angles + n_rot / 2);
+            qn_rope_angles(((const uint32_t *)positions.data)[t], frequencies, 1, n_rot, angles, angles + n_rot / 2);
             for (size_t h = 0; h < n_heads; h++)
                 qn_api_kernels.rope.apply((float *)x.data + (t * n_heads + h) * head_dim, angles, angles + n_rot / 2, n_rot,
                                           mode);

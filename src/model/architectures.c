@@ -2,6 +2,7 @@
 #include "model/architectures.h"
 
 #include "kernels/attention/attention.h"
+#include "model/rope.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -55,46 +56,6 @@ static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)
     return QN_OK;
 }
 
-/* Linear scaling divides positions by a factor; a factor without a type means that, as does the older key of its own. */
-static qn_status read_rope_scaling(const qn_gguf *file, qn_hparams *h)
-{
-    const char *a = h->architecture;
-    char key[128];
-    qn_string type = { "", 0 };
-    float factor = 0;
-    h->rope_scale = 1;
-    snprintf(key, sizeof key, "%s.rope.scaling.type", a);
-    QN_TRY(qn_gguf_get_string(file, key, false, &type));
-    QN_TRY(qn_key_f32(file, a, "rope.scale_linear", false, &factor));
-    QN_TRY(qn_key_f32(file, a, "rope.scaling.factor", false, &factor));
-    if (type.length && !qn_string_equals(type, "none") && !qn_string_equals(type, "linear"))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s is '%.*s', expected none or linear", qn_gguf_path(file), key,
-                       (int)(type.length < 64 ? type.length : 64), type.data);
-    if (qn_string_equals(type, "none") || (!type.length && factor == 0))
-        return QN_OK;
-    if (!(factor >= 1e-6f && factor <= 1e6f))
-        return qn_fail(QN_ERR_FORMAT, "%s: the factor of linear rope scaling is %g, expected 1e-6 to 1e6", qn_gguf_path(file),
-                       (double)factor);
-    h->rope_scale = 1 / factor;
-    return QN_OK;
-}
-
-static qn_status read_rope(const qn_gguf *file, qn_hparams *h)
-{
-    const char *a = h->architecture;
-    h->n_rot = h->head_dim;
-    h->rope_base = 10000;
-    QN_TRY(qn_key_u32(file, a, "rope.dimension_count", false, &h->n_rot));
-    QN_TRY(qn_key_f32(file, a, "rope.freq_base", false, &h->rope_base));
-    if (h->n_rot % 2 || h->n_rot < 2 || h->n_rot > h->head_dim)
-        return qn_fail(QN_ERR_FORMAT, "%s: rope.dimension_count is %u, expected an even number of 2 to %u", qn_gguf_path(file),
-                       (unsigned)h->n_rot, (unsigned)h->head_dim);
-    if (!(h->rope_base > 0))
-        return qn_fail(QN_ERR_FORMAT, "%s: rope.freq_base is %g, expected more than 0", qn_gguf_path(file),
-                       (double)h->rope_base);
-    return read_rope_scaling(file, h);
-}
-
 static qn_status read_hparams(const qn_gguf *file, const qn_architecture *architecture, qn_hparams *h)
 {
     const char *a = architecture->name;
@@ -133,7 +94,7 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
         return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
                        qn_gguf_path(file), (double)h->eps);
     QN_TRY(read_vocabulary(file, h));
-    return read_rope(file, h);
+    return qn_rope_read(file, h);
 }
 
 /* A float key that changes what a model computes, unless it has its neutral value or is 0 for off. */

@@ -64,7 +64,8 @@ static qn_status set_rope(qn_build *build)
         if (!(divisors[i] > 0))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor 'rope_freqs.weight' holds %g at %zu, expected more than 0",
                            qn_gguf_path(build->weights->file), (double)divisors[i], i);
-    qn_rope_frequencies(h->rope_base, h->rope_scale, divisors, h->n_rot, build->plan->frequencies);
+    qn_rope_frequencies(h->rope_base, &h->rope_scaling, divisors, h->n_rot, build->plan->frequencies);
+    build->plan->attn_factor = h->rope_scaling.attn_factor;
     return QN_OK;
 }
 

@@ -23,6 +23,7 @@ struct qn_tokenizer {
     int32_t ends[MAX_ENDS];
     size_t n_ends;
     char name[32];
+    char note[160];
 };
 
 /* ---- Loading ---- */
@@ -41,11 +42,30 @@ static qn_status check_model(const qn_gguf *file)
     return QN_OK;
 }
 
-/* The token that a key names, or -1 where the file does not have the key. */
+/* -1, however wide, and the same as a u32, which is how converters write that there is no such token. */
+static bool means_none(const qn_gguf_kv *kv)
+{
+    uint64_t value = UINT64_MAX;
+    switch (kv->type) {
+    case QN_GGUF_I8:
+    case QN_GGUF_I16:
+    case QN_GGUF_I32:
+    case QN_GGUF_I64: memcpy(&value, kv->data, kv->bytes); return value == UINT64_MAX;
+    case QN_GGUF_U32:
+    case QN_GGUF_U64:
+        value = 0;
+        memcpy(&value, kv->data, kv->bytes);
+        return value == UINT32_MAX || value == UINT64_MAX;
+    default: return false;
+    }
+}
+
+/* The token that a key names, or -1 where the file does not have the key or the key says that there is none. */
 static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out)
 {
     *out = -1;
-    if (!qn_gguf_find(file, key))
+    const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    if (!kv || means_none(kv))
         return QN_OK;
     uint32_t id = 0;
     QN_TRY(qn_gguf_get_u32(file, key, true, &id));
@@ -78,6 +98,19 @@ static qn_status load_ends(qn_tokenizer *tok, const qn_gguf *file)
     return QN_OK;
 }
 
+static void write_note(qn_tokenizer *tok)
+{
+    const qn_vocab *vocab = &tok->vocab;
+    if (!vocab->n_repeated)
+        return;
+    const qn_string text = qn_vocab_text(vocab, vocab->repeated[0]);
+    const int n = snprintf(tok->note, sizeof tok->note, "tokens %u and %u are both '%.*s': the first is used",
+                           vocab->repeated[0], vocab->repeated[1], (int)(text.length < 40 ? text.length : 40), text.data);
+    if (vocab->n_repeated > 1)
+        snprintf(tok->note + n, sizeof tok->note - (size_t)n, "; %zu more tokens are spelled like earlier ones",
+                 vocab->n_repeated - 1);
+}
+
 static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
 {
     qn_string pre = { "default", 7 };
@@ -94,6 +127,7 @@ static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
     QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
     QN_TRY(load_ends(tok, file));
     snprintf(tok->name, sizeof tok->name, "gpt2/%s", qn_pretokenizer_name(tok->pre));
+    write_note(tok);
     return QN_OK;
 }
 
@@ -277,9 +311,15 @@ int32_t qn_tokenizer_eos(const qn_tokenizer *tok)
 
 int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name)
 {
-    const int32_t token = qn_vocab_find(&tok->vocab, name, strlen(name));
-    const bool special = token >= 0 && (qn_vocab_is_control(&tok->vocab, token) || tok->vocab.kinds[token] == QN_TOKEN_USER);
-    return special ? token : -1;
+    const size_t length = strlen(name);
+    size_t match = 0;
+    const int32_t token = qn_vocab_special_at(&tok->vocab, name, length, true, &match);
+    return token >= 0 && match == length ? token : -1;
+}
+
+const char *qn_tokenizer_note(const qn_tokenizer *tok)
+{
+    return tok->note[0] ? tok->note : NULL;
 }
 
 const char *qn_tokenizer_name(const qn_tokenizer *tok)

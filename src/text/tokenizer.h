@@ -22,7 +22,8 @@ typedef struct qn_tokenizer qn_tokenizer;
  *
  * QN_ERR_UNSUPPORTED, each with its own text: the file has none (no tokenizer.ggml.model, or "no_vocab"), has one of another
  * model, or with a pre-tokeniser that is not known. A file that names no pre-tokeniser gets "default". QN_ERR_FORMAT for a
- * broken one: arrays missing or of different lengths, equal tokens, merges that do not parse or name no token, ids outside. */
+ * broken one: arrays missing or of different lengths, merges that do not parse or name no token, ids outside. A special id of
+ * -1, or of 32 bits that are all ones, means that there is none. Of tokens that are spelled alike the first is used. */
 qn_status qn_tokenizer_create(const qn_gguf *file, qn_tokenizer **out);
 void qn_tokenizer_free(qn_tokenizer *tok);
 
@@ -51,6 +52,9 @@ int32_t qn_tokenizer_eos(const qn_tokenizer *tok);
 
 /* qn_tokenizer_find - the special token of this name ("<|im_end|>"), or -1. */
 int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name);
+
+/* qn_tokenizer_note - NULL, or one sentence for the log on tokens that are spelled alike. Owned by the tokeniser. */
+const char *qn_tokenizer_note(const qn_tokenizer *tok);
 
 /* qn_tokenizer_name - model and pre-tokeniser: "gpt2/qwen2". Owned by the tokeniser. */
 const char *qn_tokenizer_name(const qn_tokenizer *tok);

@@ -109,7 +109,7 @@ static size_t find_slot(const qn_vocab *vocab, const char *text, size_t length)
     return slot;
 }
 
-static qn_status index_texts(qn_vocab *vocab, const qn_gguf *file)
+static qn_status index_texts(qn_vocab *vocab)
 {
     size_t n_slots = 16;
     while (n_slots < vocab->n_tokens + vocab->n_tokens / 2)
@@ -121,10 +121,12 @@ static qn_status index_texts(qn_vocab *vocab, const qn_gguf *file)
         if (!text.length)
             continue; /* a hole in the numbering: several may be there, and none can be found */
         const size_t slot = find_slot(vocab, text.data, text.length);
-        if (vocab->slots[slot])
-            return qn_fail(QN_ERR_FORMAT, "%s: tokens %u and %u are both '%.*s', each must be there once", qn_gguf_path(file),
-                           vocab->slots[slot] - 1, i, (int)(text.length < 80 ? text.length : 80), text.data);
-        vocab->slots[slot] = i + 1;
+        if (!vocab->slots[slot]) {
+            vocab->slots[slot] = i + 1;
+        } else if (!vocab->n_repeated++) {
+            vocab->repeated[0] = vocab->slots[slot] - 1;
+            vocab->repeated[1] = i;
+        }
     }
     return QN_OK;
 }
@@ -145,6 +147,23 @@ static int compare_texts(const void *left, const void *right, void *user)
     return order ? order : (a.length > b.length) - (a.length < b.length);
 }
 
+static int compare_specials(const void *left, const void *right, void *user)
+{
+    const uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    const int order = compare_texts(left, right, user);
+    return order ? order : (a > b) - (a < b);
+}
+
+/* Of specials that are spelled alike the first stays: qn_vocab_special_at expects different texts. */
+static void drop_repeated_specials(qn_vocab *vocab)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < vocab->n_specials; i++)
+        if (!n || compare_texts(&vocab->specials[n - 1], &vocab->specials[i], vocab) != 0)
+            vocab->specials[n++] = vocab->specials[i];
+    vocab->n_specials = n;
+}
+
 static qn_status index_specials(qn_vocab *vocab)
 {
     for (uint32_t i = 0; i < vocab->n_tokens; i++)
@@ -158,7 +177,8 @@ static qn_status index_specials(qn_vocab *vocab)
             vocab->special_first[(unsigned char)text.data[0]] = true;
         }
     }
-    qsort_r(vocab->specials, n, sizeof *vocab->specials, compare_texts, vocab);
+    qsort_r(vocab->specials, n, sizeof *vocab->specials, compare_specials, vocab);
+    drop_repeated_specials(vocab);
     return QN_OK;
 }
 
@@ -178,7 +198,7 @@ qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file)
     const qn_status status = copy_tokens(vocab, file, tokens);
     free(tokens);
     QN_TRY(status);
-    QN_TRY(index_texts(vocab, file));
+    QN_TRY(index_texts(vocab));
     index_bytes(vocab);
     return index_specials(vocab);
 }

@@ -35,11 +35,13 @@ typedef struct qn_vocab {
     bool special_first[256]; /* bytes with which one of those begins */
     uint16_t byte_code[256]; /* the character that spells a byte */
     int32_t byte_token[256]; /* the token of a single byte, or -1 */
+    size_t n_repeated;       /* tokens that are spelled like an earlier one */
+    uint32_t repeated[2];    /* the first of those, after the one that it is spelled like */
 } qn_vocab;
 
 /* qn_vocab_load - read tokenizer.ggml.tokens and .token_type. *vocab must be zeroed; it is to be freed also after a failure.
- * QN_ERR_FORMAT for arrays that are missing, of the wrong type or of different lengths, an unknown kind, or two equal
- * tokens. */
+ * QN_ERR_FORMAT for arrays that are missing, of the wrong type or of different lengths, or an unknown kind. Of tokens that are
+ * spelled alike the first is found; the others can be decoded. */
 qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file);
 void qn_vocab_free(qn_vocab *vocab);
 

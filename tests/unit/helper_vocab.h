@@ -22,8 +22,12 @@ struct vocab_spec {
     const char *const *merges;       /* "left right" in the alphabet of byte-level BPE, NULL at the end */
     const struct added_token *added; /* .text NULL at the end */
     const char *chat_template;
-    int bos, eos, eot; /* 0: no such key */
-    int add_bos;       /* 0: no such key, 1: false, 2: true */
+    int bos, eos, eot;  /* 0: no such key */
+    int add_bos;        /* 0: no such key, 1: false, 2: true */
+    const char *id_key; /* NULL: none; else a key of this type with the low bytes of the value */
+    qn_gguf_type id_type;
+    size_t id_bytes;
+    int64_t id_value;
     /* faults */
     bool no_tokens, no_merges, tokens_are_numbers;
     int fewer_types;   /* how many types are missing */
@@ -171,6 +175,10 @@ static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
         put_key_u32(&keys, &n_keys, "tokenizer.ggml.eos_token_id", (uint32_t)spec->eos);
     if (spec->eot)
         put_key_u32(&keys, &n_keys, "tokenizer.ggml.eot_token_id", (uint32_t)spec->eot);
+    if (spec->id_key) {
+        put_key(&keys, &n_keys, spec->id_key, spec->id_type);
+        put_bytes(&keys, &spec->id_value, spec->id_bytes);
+    }
     if (spec->add_bos) {
         const uint8_t value = spec->add_bos == 2;
         put_key(&keys, &n_keys, "tokenizer.ggml.add_bos_token", QN_GGUF_BOOL);

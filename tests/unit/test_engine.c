@@ -1,6 +1,7 @@
 /* Models and sessions through the public header: what they refuse, rewinding, several sessions, cancelling, generation; and
  * files that are whole but wrong for the architecture they name. */
 #include "gguf/gguf.h"
+#include "unit/helper_vocab.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
 
@@ -436,6 +437,31 @@ static void wrong_models_are_refused(void **unused)
     unlink(path);
 }
 
+static void keep_line(void *user, const char *line)
+{
+    snprintf(user, 160, "%s", line);
+}
+
+/* A text that two tokens have is no error, and the log says so. */
+static void repeated_tokens_are_logged(void **unused)
+{
+    (void)unused;
+    char path[] = "/tmp/quern-test-XXXXXX", line[160] = "";
+    const struct vocab_spec spec = { .model = "gpt2", .twice = "a" };
+    const qn_model_params params = { .vocab_only = true, .on_log = keep_line, .user = line };
+    struct file_bytes bytes = make_vocab(&spec);
+    qn_model *vocabulary;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes.data, bytes.n), bytes.n);
+    close(fd);
+    assert_int_equal(qn_model_load(path, &params, &vocabulary), QN_OK);
+    assert_string_equal(line, "tokens 97 and 256 are both 'a': the first is used");
+    qn_model_free(vocabulary);
+    free(bytes.data);
+    unlink(path);
+}
+
 static void information(void **unused)
 {
     (void)unused;
@@ -463,6 +489,7 @@ int main(void)
 #endif
         cmocka_unit_test(generation_stops),
         cmocka_unit_test(wrong_models_are_refused),
+        cmocka_unit_test(repeated_tokens_are_logged),
         cmocka_unit_test(information),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);

@@ -24,8 +24,8 @@
  * brings that to 1.2e-2 to 2.7e-2. The least that a mistake costs is 4.4e-2: rope over the whole head. */
 #define BAR_HYBRID 3.8e-2
 
-/* Tokens of the bit-for-bit comparisons: more than the golden 48 or 203, so that pieces of 64 end inside, and not a multiple of
- * any. */
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160, 203, so that pieces of 64 end inside, and not a multiple
+ * of any. */
 enum { N_LONG = 211 };
 
 struct golden {
@@ -38,6 +38,10 @@ static struct golden models[] = {
     { "llama3-rope.bf16", BAR_PLAIN },
     { "qwen3.f16", BAR_PLAIN },
     { "qwen3-untied.f32", BAR_PLAIN },
+    { "qwen3-yarn.f16", BAR_PLAIN },
+    { "qwen3-linear.f16", BAR_PLAIN },
+    { "llama-yarn.bf16", BAR_PLAIN },
+    { "llama-linear.bf16", BAR_PLAIN },
     { "llama.q1_0", BAR_LOW_BIT },
     { "llama.q2_0", BAR_LOW_BIT },
     { "llama.pq2_0", BAR_LOW_BIT },
@@ -49,6 +53,7 @@ static struct golden models[] = {
     { "qwen35.f16", BAR_PLAIN },
     { "qwen35-mtp.bf16", BAR_PLAIN },
     { "qwen35-rotated.f16", BAR_PLAIN },
+    { "qwen35-yarn.f16", BAR_PLAIN },
     { "qwen35.q1_0", BAR_HYBRID },
     { "qwen35.q2_0", BAR_HYBRID },
     { "qwen35.pq2_0", BAR_HYBRID },
@@ -211,8 +216,8 @@ int main(void)
     struct CMUnitTest tests[2 * N_MODELS];
     char names[2 * N_MODELS][64];
     size_t n = 0;
-    /* A build with sanitizers is tens of times slower; every fifth model is a plain llama, a low-bit llama, a
-     * low-bit qwen3, a low-bit qwen35 and a rotated one. */
+    /* A build with sanitizers is tens of times slower; every fifth model is a plain llama, one with
+     * scaled positions, a low-bit llama, a low-bit qwen3, a low-bit qwen35 and a rotated one. */
     const char *sanitize = getenv("QN_SANITIZE");
     const size_t every = sanitize && *sanitize ? 5 : 1;
     memset(tests, 0, sizeof tests);

@@ -169,7 +169,12 @@ static void refuses(void **unused)
         { { .top_p = 0, .repeat_penalty = 1 }, "top_p" },
         { { .top_p = 1.5f, .repeat_penalty = 1 }, "top_p" },
         { { .top_p = 1, .min_p = 1, .repeat_penalty = 1 }, "min_p" },
-        { { .top_p = 1, .repeat_penalty = 0 }, "repeat_penalty" },
+        { { .top_p = 1, .repeat_penalty = 0 }, "repeat_penalty: 0, expected 0.001 to 1000" },
+        { { .top_p = 1, .repeat_penalty = 1e-38f }, "repeat_penalty: 1e-38, expected 0.001 to 1000" },
+        { { .top_p = 1, .repeat_penalty = 9.9e-4f }, "repeat_penalty" },
+        { { .top_p = 1, .repeat_penalty = 1001 }, "repeat_penalty: 1001, expected 0.001 to 1000" },
+        { { .top_p = 1, .repeat_penalty = INFINITY }, "repeat_penalty" },
+        { { .top_p = 1, .repeat_penalty = NAN }, "repeat_penalty" },
         { { .top_p = 1, .repeat_penalty = 1, .repeat_last_n = -1 }, "repeat_last_n" },
     };
     qn_sampler *sampler;
@@ -181,6 +186,19 @@ static void refuses(void **unused)
     float x[VOCAB] = { 0 };
     qn_sampling params = plain(0);
     qn_token token = -7;
+    /* The ends of the range, by logits larger than those of any model. */
+    for (int i = 0; i < 2; i++) {
+        params.repeat_penalty = i ? 1e3f : 1e-3f;
+        assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
+        x[3] = 3e35f;
+        x[4] = -3e35f;
+        assert_int_equal(qn_sampler_pick(sampler, x, (const qn_token[]){ 3, 4 }, 2, &token), QN_OK);
+        assert_int_equal(token, 3);
+        qn_sampler_free(sampler);
+    }
+    x[3] = x[4] = 0;
+    params = plain(0);
+    token = -7;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
     x[500] = NAN;
     assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);

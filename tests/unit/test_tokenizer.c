@@ -416,6 +416,95 @@ static void test_random_bytes(void **state)
     }
 }
 
+/* ---- Vocabularies with oddities ---- */
+
+/* Of tokens that are spelled alike text becomes the first, and all have their bytes. */
+static void test_repeated_tokens(void **state)
+{
+    (void)state;
+    static const struct added_token more[] = { { "<t>", 3 },  { "<t>", 3 },   { "~mine", 4 }, { "~mine", 4 },
+                                               { "<t>u", 3 }, { "<end>", 1 }, { "<end>", 3 }, { NULL, 0 } };
+    enum { T = 256, T_AGAIN, MINE, MINE_AGAIN, TU, END_NORMAL, END_CONTROL, A_AGAIN };
+    const struct vocab_spec spec = { .model = "gpt2", .added = more, .twice = "a" };
+    const struct vocab_spec one = { .model = "gpt2", .twice = "a" };
+    qn_tokenizer *tok;
+    const char *bytes;
+    size_t length;
+    assert_int_equal(create(&one, &tok), QN_OK);
+    assert_string_equal(qn_tokenizer_note(tok), "tokens 97 and 256 are both 'a': the first is used");
+    qn_tokenizer_free(tok);
+    assert_int_equal(create(&spec, &tok), QN_OK);
+    assert_string_equal(qn_tokenizer_note(tok),
+                        "tokens 256 and 257 are both '<t>': the first is used; 3 more tokens are spelled like earlier ones");
+    CHECK_IDS(tok, "ba<t>a<t>u<t>", true, 'b', 'a', T, 'a', TU, T);
+    CHECK_IDS(tok, "~mine<end>", true, MINE, END_CONTROL);
+    assert_int_equal(qn_tokenizer_find(tok, "<t>"), T);
+    assert_int_equal(qn_tokenizer_find(tok, "<end>"), END_CONTROL);
+    assert_int_equal(qn_tokenizer_find(tok, "<t>u<t>"), -1);
+    assert_int_equal(qn_tokenizer_find(tok, "<"), -1);
+    assert_int_equal(qn_tokenizer_piece(tok, A_AGAIN, &bytes, &length), QN_OK);
+    assert_true(length == 1 && *bytes == 'a');
+    assert_int_equal(qn_tokenizer_piece(tok, MINE_AGAIN, &bytes, &length), QN_OK);
+    assert_true(length == 5 && !memcmp(bytes, "~mine", 5));
+    assert_true(qn_tokenizer_is_special(tok, T_AGAIN) && !qn_tokenizer_is_special(tok, END_NORMAL));
+    qn_tokenizer_free(tok);
+    tok = create_plain("gpt-2");
+    assert_null(qn_tokenizer_note(tok));
+    qn_tokenizer_free(tok);
+}
+
+/* Ids that mean that there is no such token: -1 as converters write it, signed or not, narrow or wide. */
+static void test_ids_of_none(void **state)
+{
+    (void)state;
+    static const struct {
+        qn_gguf_type type;
+        size_t bytes;
+        int64_t value;
+        qn_status status;
+    } cases[] = {
+        { QN_GGUF_I8, 1, -1, QN_OK },
+        { QN_GGUF_I16, 2, -1, QN_OK },
+        { QN_GGUF_I32, 4, -1, QN_OK },
+        { QN_GGUF_I64, 8, -1, QN_OK },
+        { QN_GGUF_U32, 4, UINT32_MAX, QN_OK },
+        { QN_GGUF_U64, 8, UINT32_MAX, QN_OK },
+        { QN_GGUF_U64, 8, -1, QN_OK },
+        { QN_GGUF_I32, 4, -2, QN_ERR_FORMAT },
+        { QN_GGUF_U32, 4, UINT32_MAX - 1, QN_ERR_FORMAT },
+        { QN_GGUF_U16, 2, UINT16_MAX, QN_ERR_FORMAT },
+        { QN_GGUF_I64, 8, UINT32_MAX, QN_ERR_FORMAT },
+    };
+    static const char *const keys[] = { "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                                        "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const struct vocab_spec spec = { .model = "gpt2",
+                                             .add_bos = 2,
+                                             .id_key = keys[k],
+                                             .id_type = cases[i].type,
+                                             .id_bytes = cases[i].bytes,
+                                             .id_value = cases[i].value };
+            qn_tokenizer *tok;
+            const qn_status status = create(&spec, &tok);
+            if (status != cases[i].status)
+                fail_msg("%s, case %zu: %s, %s", keys[k], i, qn_status_name(status), status ? qn_error_text() : "");
+            if (status != QN_OK) {
+                assert_non_null(strstr(qn_error_text(), keys[k]));
+                continue;
+            }
+            assert_int_equal(qn_tokenizer_bos(tok), -1);
+            assert_int_equal(qn_tokenizer_eos(tok), -1);
+            assert_false(qn_tokenizer_is_end(tok, -1));
+            int32_t *tokens;
+            size_t count;
+            assert_int_equal(qn_tokenizer_encode(tok, "a", 1, false, true, &tokens, &count), QN_OK);
+            assert_int_equal(count, 1);
+            free(tokens);
+            qn_tokenizer_free(tok);
+        }
+}
+
 /* ---- Broken vocabularies ---- */
 
 static void test_refusals(void **state)
@@ -434,7 +523,6 @@ static void test_refusals(void **state)
         { { .model = "gpt2", .tokens_are_numbers = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
         { { .model = "gpt2", .no_merges = true }, QN_ERR_FORMAT, "tokenizer.ggml.merges" },
         { { .model = "gpt2", .fewer_types = 1 }, QN_ERR_FORMAT, "token_type" },
-        { { .model = "gpt2", .twice = "a" }, QN_ERR_FORMAT, "tokens 97 and 256 are both 'a'" },
         { { .model = "gpt2", .added = (const struct added_token[]){ { "x y", 9 }, { NULL, 0 } } }, QN_ERR_FORMAT, "type 9" },
         { { .model = "gpt2", .bad_merge = "ab" }, QN_ERR_FORMAT, "merge 0 is 'ab'" },
         { { .model = "gpt2", .bad_merge = " a" }, QN_ERR_FORMAT, "merge 0" },
@@ -445,7 +533,7 @@ static void test_refusals(void **state)
         { { .model = "gpt2", .bad_merge = "a xx" }, QN_ERR_FORMAT, "right part" },
         { { .model = "gpt2", .bos = 256 }, QN_ERR_FORMAT, "bos_token_id" },
         { { .model = "gpt2", .eos = 999999 }, QN_ERR_FORMAT, "999999" },
-        { { .model = "gpt2", .eot = -1 }, QN_ERR_FORMAT, "eot_token_id" },
+        { { .model = "gpt2", .eot = -2 }, QN_ERR_FORMAT, "eot_token_id" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_tokenizer *tok;
@@ -550,13 +638,11 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pretokenizers),  cmocka_unit_test(test_merging),
-        cmocka_unit_test(test_left_out_byte),  cmocka_unit_test(test_merge_into_control),
-        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos),
-        cmocka_unit_test(test_end_keys),       cmocka_unit_test(test_form_c),
-        cmocka_unit_test(test_marks_in_order), cmocka_unit_test(test_random_bytes),
-        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_pretokenizers),      cmocka_unit_test(test_merging),        cmocka_unit_test(test_left_out_byte),
+        cmocka_unit_test(test_merge_into_control), cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos),
+        cmocka_unit_test(test_end_keys),           cmocka_unit_test(test_form_c),         cmocka_unit_test(test_marks_in_order),
+        cmocka_unit_test(test_random_bytes),       cmocka_unit_test(test_refusals),       cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_repeated_tokens),    cmocka_unit_test(test_ids_of_none),    cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,8 +120,8 @@ static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
         table->type->decode(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
         if (op->inverse.block)
             rotate(ex, &op->inverse, true, x, 0, table->n_cols);
-        qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->heads.n_rot, ex->plan->cosines + row * half,
-                       ex->plan->sines + row * half);
+        qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->attn_factor, ex->plan->heads.n_rot,
+                       ex->plan->cosines + row * half, ex->plan->sines + row * half);
     }
 }
 

@@ -181,6 +181,7 @@ static qn_status run_angles(const struct step *s)
                                        .frequencies = s->model->frequencies,
                                        .cosines = s->model->cosines.address,
                                        .sines = s->model->sines.address,
+                                       .attn_factor = s->model->plan->attn_factor,
                                        .n_rot = (uint32_t)s->model->plan->heads.n_rot };
     qn_launch made;
     QN_TRY(qn_rope_gpu_angles(args.n_rot, s->n, &made));

@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(64) qn_rope_angles(const __grid_con
     if (i >= a.n_rot / 2)
         return;
     const double angle = a.positions[row] * a.frequencies[i];
-    a.cosines[row * (a.n_rot / 2) + i] = (float)cos(angle);
-    a.sines[row * (a.n_rot / 2) + i] = (float)sin(angle);
+    a.cosines[row * (a.n_rot / 2) + i] = (float)(a.attn_factor * cos(angle));
+    a.sines[row * (a.n_rot / 2) + i] = (float)(a.attn_factor * sin(angle));
 }
 
 #ifdef QN_HEAD_DIM

@@ -10,13 +10,14 @@
 #define QN_ROPE_GPU_TEAMS(dim) (QN_ROPE_GPU_TEAM(dim) > 64 ? 1 : 128 / QN_ROPE_GPU_TEAM(dim))
 #define QN_ROPE_GPU_THREADS(dim) (QN_ROPE_GPU_TEAM(dim) * QN_ROPE_GPU_TEAMS(dim))
 
-/* qn_rope_angles - cosines and sines of rows: of position * frequency, computed in double as qn_rope_angles of rope.h does.
- * grid (ceil(n_rot/2 / 64), n_rows), 64 threads. */
+/* qn_rope_angles - cosines and sines of rows: of position * frequency, times attn_factor, computed in double as qn_rope_angles
+ * of rope.h does. grid (ceil(n_rot/2 / 64), n_rows), 64 threads. */
 typedef struct qn_rope_angles_args {
     QN_GPU(const uint32_t) positions;
     QN_GPU(const double) frequencies; /* [n_rot/2] */
     QN_GPU(float) cosines;            /* [n_rows][n_rot/2] */
     QN_GPU(float) sines;
+    double attn_factor;
     uint32_t n_rot;
 } qn_rope_angles_args;
 
