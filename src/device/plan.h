@@ -123,7 +123,7 @@ typedef struct qn_step {
     size_t n_rows;
     const uint32_t *logit_rows; /* rows whose logits are wanted, rising */
     size_t n_logit_rows;
-    float *logits; /* [n_logit_rows, n_vocab] */
+    float *logits;            /* [n_logit_rows, n_vocab] */
     qn_sample_choice *choice; /* NULL, or what is wanted in their place: n_logit_rows is 1, logits may be NULL, and a token is
                                  chosen from that row's */
 } qn_step;
