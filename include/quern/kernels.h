@@ -182,9 +182,10 @@ QN_API qn_status qn_gdn_chunk_count(const qn_gdn_shape *shape, size_t *count);
 QN_API qn_status qn_gdn_cumsum(const qn_gdn_shape *shape, qn_view g, qn_view gc);
 
 /* qn_gdn_kkt - a[i, j] = beta_i (k_i . k_j) e^(gc_i - gc_j) for tokens j < i of a chunk, zeros elsewhere.
- *   k         [T, k_heads, head_k] D
- *   beta, gc  [T, v_heads] f32
- *   a         [T, v_heads, 64] f32: row i, and in it column j of its chunk */
+ *   k      [T, k_heads, head_k] D
+ *   beta   [T, v_heads] f32
+ *   gc     [T, v_heads] f32
+ *   a      [T, v_heads, 64] f32: row i, and in it column j of its chunk */
 QN_API qn_status qn_gdn_kkt(const qn_gdn_shape *shape, qn_view k, qn_view beta, qn_view gc, qn_view a);
 
 /* qn_gdn_tril_inverse - (I + a)^-1 of each chunk, by forward substitution in float32.
@@ -193,41 +194,69 @@ QN_API qn_status qn_gdn_kkt(const qn_gdn_shape *shape, qn_view k, qn_view beta, 
 QN_API qn_status qn_gdn_tril_inverse(const qn_gdn_shape *shape, qn_view a, qn_view inverse);
 
 /* qn_gdn_recompute_w_u - w = inverse (beta e^gc k), u = inverse (beta v).
- *   k         [T, k_heads, head_k] D          v  [T, v_heads, head_v] D
- *   beta, gc  [T, v_heads] f32                inverse  [T, v_heads, 64] f32
- *   w         [T, v_heads, head_k] D          u  [T, v_heads, head_v] D
+ *   k         [T, k_heads, head_k] D
+ *   v         [T, v_heads, head_v] D
+ *   beta      [T, v_heads] f32
+ *   gc        [T, v_heads] f32
+ *   inverse   [T, v_heads, 64] f32
+ *   w         [T, v_heads, head_k] D
+ *   u         [T, v_heads, head_v] D
+ *
  * What is in brackets is rounded to D before the product, w and u after it. */
 QN_API qn_status qn_gdn_recompute_w_u(const qn_gdn_shape *shape, qn_view k, qn_view v, qn_view beta, qn_view gc,
                                       qn_view inverse, qn_view w, qn_view u);
 
-/* qn_gdn_state_pass - from chunk to chunk: v' = u - w S^T, then S <- e^gc_last S + sum over j of (e^(gc_last - gc_j) v'_j)
- * k_j^T. k         [T, k_heads, head_k] D          w  [T, v_heads, head_k] D          u  [T, v_heads, head_v] D gc        [T,
- * v_heads] f32 initial   [N, v_heads, head_v, head_k] f32, or an all-zero view: zeros h         [C, v_heads, head_v, head_k] D:
- * S at the start of each chunk v_new     [T, v_heads, head_v] D: v' final     [N, v_heads, head_v, head_k] f32, or an all-zero
- * view: not wanted; may be initial S stays in float32. v' in brackets is rounded to D once, there. */
+/* qn_gdn_state_pass - from chunk to chunk: v' = u - w S^T, then S <- e^gc_last S + sum over j of (e^(gc_last - gc_j) v'_j) k_j^T.
+ *
+ *   k         [T, k_heads, head_k] D
+ *   w         [T, v_heads, head_k] D
+ *   u         [T, v_heads, head_v] D
+ *   gc        [T, v_heads] f32
+ *   initial   [N, v_heads, head_v, head_k] f32, or an all-zero view: zeros
+ *   h         [C, v_heads, head_v, head_k] D: S at the start of each chunk
+ *   v_new     [T, v_heads, head_v] D: v'
+ *   final     [N, v_heads, head_v, head_k] f32, or an all-zero view: not wanted; may be initial
+ *
+ * S stays in float32. v' in brackets is rounded to D once, there. */
 QN_API qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view w, qn_view u, qn_view gc, qn_view initial,
                                    qn_view h, qn_view v_new, qn_view final);
 
 /* qn_gdn_chunk_output - o_i = scale (e^gc_i q_i S^T + sum over j <= i of (e^(gc_i - gc_j) q_i . k_j) v'_j).
- *   q, k      [T, k_heads, head_k] D          v_new, o  [T, v_heads, head_v] D
- *   h         [C, v_heads, head_v, head_k] D  gc  [T, v_heads] f32
+ *   q       [T, k_heads, head_k] D
+ *   k       [T, k_heads, head_k] D
+ *   v_new   [T, v_heads, head_v] D
+ *   h       [C, v_heads, head_v, head_k] D
+ *   gc      [T, v_heads] f32
+ *   o       [T, v_heads, head_v] D
+ *
  * What is in brackets is rounded to D before the product, o after scale. */
 QN_API qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v_new, qn_view h, qn_view gc,
                                      qn_view o);
 
 /* qn_gdn_chunk - all of the above in one call, for prompts.
- *   q, k      [T, k_heads, head_k] D          v, o  [T, v_heads, head_v] D
- *   g, beta   [T, v_heads] f32; g as for qn_gdn_cumsum
- *   initial, final   as for qn_gdn_state_pass
+ *   q         [T, k_heads, head_k] D
+ *   k         [T, k_heads, head_k] D
+ *   v         [T, v_heads, head_v] D
+ *   g         [T, v_heads] f32, as for qn_gdn_cumsum
+ *   beta      [T, v_heads] f32
+ *   initial   as for qn_gdn_state_pass
+ *   final     as for qn_gdn_state_pass
+ *   o         [T, v_heads, head_v] D
+ *
  * f32 is within 1e-5 of the recurrence in float64 (|difference| / |all of o|, and of the state, with q and k l2-normalised)
  * whatever the decays. f16 and bf16 round where the stages do; decays are summed and differenced in double. */
 QN_API qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
                               qn_view initial, qn_view final, qn_view o);
 
 /* qn_gdn_step - token by token, for decoding: any number of sequences with a token or a few each.
- *   q, k      [T, k_heads, head_k] D          v, o  [T, v_heads, head_v] D
- *   g, beta   [T, v_heads] f32; g as for qn_gdn_cumsum
- *   state     [N, v_heads, head_v, head_k] f32, brought up to date
+ *   q       [T, k_heads, head_k] D
+ *   k       [T, k_heads, head_k] D
+ *   v       [T, v_heads, head_v] D
+ *   g       [T, v_heads] f32, as for qn_gdn_cumsum
+ *   beta    [T, v_heads] f32
+ *   state   [N, v_heads, head_v, head_k] f32, brought up to date
+ *   o       [T, v_heads, head_v] D
+ *
  * Only o is rounded to D. */
 QN_API qn_status qn_gdn_step(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta, qn_view state,
                              qn_view o);
@@ -243,7 +272,8 @@ QN_API qn_status qn_l2_norm(qn_view x, size_t n_rows, size_t n, float eps, qn_vi
  *   eps            finite, > 0 */
 QN_API qn_status qn_gated_rms_norm(qn_view x, qn_view gate, qn_view weight, size_t n_rows, size_t n, float eps, qn_view out);
 
-/* The sizes of a causal convolution over time, a filter of its own for each channel; sequences as in qn_gdn_shape. */
+/* The sizes of a causal convolution over time, a filter of its own for each channel; sequences as in qn_gdn_shape, but batch and
+ * tokens may be 0. */
 typedef struct qn_conv_shape {
     size_t batch, tokens, channels;
     size_t taps; /* 1 to 8; to 7 with a bias */
@@ -252,7 +282,8 @@ typedef struct qn_conv_shape {
 } qn_conv_shape;
 
 /* qn_conv_scan - y_t = silu(bias + sum over i of weights[:, i] x_(t - taps + 1 + i)), so that the last tap meets the current
- * token.
+ * token. A sequence without tokens leaves its initial state as its final one.
+ *
  *   x         [T, channels] D
  *   weights   [channels, taps] f32
  *   bias      [channels] f32, or an all-zero view: none
@@ -263,8 +294,13 @@ QN_API qn_status qn_conv_scan(const qn_conv_shape *shape, qn_view x, qn_view wei
                               qn_view final, qn_view y);
 
 /* qn_conv_step - the same for one token of each of `batch` sequences, its state brought up to date.
- *   x, y      [batch, channels] D             state  [batch, taps-1, channels] D
- *   weights, bias   as for qn_conv_scan
+ *
+ *   x         [batch, channels] D
+ *   weights   as for qn_conv_scan
+ *   bias      as for qn_conv_scan
+ *   state     [batch, taps-1, channels] D
+ *   y         [batch, channels] D
+ *
  * shape->tokens is 1 and shape->n_sequences 0. */
 QN_API qn_status qn_conv_step(const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view state, qn_view y);
 
@@ -301,18 +337,23 @@ QN_API void qn_aura_codec_free(qn_aura_codec *codec);
 QN_API size_t qn_aura_words(const qn_aura_codec *codec);
 
 /* qn_aura_codec_tables - what a decoder elsewhere needs; any view may be all-zero: not wanted.
- *   rotation [dim, dim], boundaries [2^bits - 1], codebook [2^bits], all f32, written */
+ *   rotation     [dim, dim] f32, written
+ *   boundaries   [2^bits - 1] f32, written
+ *   codebook     [2^bits] f32, written */
 QN_API qn_status qn_aura_codec_tables(const qn_aura_codec *codec, qn_view rotation, qn_view boundaries, qn_view codebook);
 
 /* qn_aura_encode - rows to codes.
  *   rows     [n_rows, dim] D
- *   codes    [n_rows, words] u32          scales   [n_rows] f32
+ *   codes    [n_rows, words] u32
+ *   scales   [n_rows] f32
  * A row with a NaN or an infinity, or whose norm float32 does not hold, is QN_ERR_INVALID, naming the row; rows before it are
  * written, it and those after it are not. */
 QN_API qn_status qn_aura_encode(const qn_aura_codec *codec, qn_view rows, size_t n_rows, qn_view codes, qn_view scales);
 
 /* qn_aura_decode - codes to rows: scale * codebook[codes], rotated back where `rotate_back` is set.
- *   codes    [n_rows, words] u32          scales   [n_rows] f32          rows   [n_rows, dim] D */
+ *   codes    [n_rows, words] u32
+ *   scales   [n_rows] f32
+ *   rows     [n_rows, dim] D */
 QN_API qn_status qn_aura_decode(const qn_aura_codec *codec, qn_view codes, qn_view scales, size_t n_rows, bool rotate_back,
                                 qn_view rows);
 

@@ -132,7 +132,13 @@ typedef struct qn_chat_message {
  *   add_assistant       whether the opening of the assistant's next turn follows
  *   tokens, count       as for qn_tokenize
  *
- * QN_ERR_UNSUPPORTED when the file carries no chat template that quern knows; the text says what it carries. */
+ * The one format so far is plain ChatML: "<|im_start|>role\ncontent<|im_end|>\n" for each message, contents as they are, and
+ * "<|im_start|>assistant\n" to open a turn. The beginning-of-text token goes first where the template puts it there, and so does
+ * the template's own system message where the first message is not the system's.
+ *
+ * QN_ERR_UNSUPPORTED when the file carries no chat template, one of another family, or one that does anything else for some
+ * conversation of these roles: opens an answer with <think>, trims contents, takes reasoning out of earlier turns. The text says
+ * what it carries. A template's answer to tools is not looked at. */
 QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
                                 qn_token **tokens, size_t *count);
 

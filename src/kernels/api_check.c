@@ -82,10 +82,6 @@ static qn_status check_ends(qn_sequences *out, qn_view cu_seqlens)
 qn_status qn_check_sequences(size_t batch, size_t tokens, size_t n_sequences, qn_view cu_seqlens, qn_sequences *out)
 {
     *out = (qn_sequences){ .n = n_sequences ? n_sequences : batch, .tokens = tokens };
-    if (!batch)
-        return qn_fail(QN_ERR_INVALID, "batch: 0, expected at least 1");
-    if (!tokens)
-        return qn_fail(QN_ERR_INVALID, "tokens: 0, expected at least 1");
     if (!qn_mul_size(batch, tokens, &out->rows))
         return qn_fail(QN_ERR_INVALID, "batch, tokens: %zu x %zu do not fit in memory", batch, tokens);
     if (!n_sequences)

@@ -32,7 +32,8 @@ typedef struct qn_sequences {
     const uint32_t *ends; /* [n+1]: sequence i is ends[i] up to ends[i+1] */
 } qn_sequences;
 
-/* qn_check_sequences - the batch, or the cumulative lengths, as quern/kernels.h describes them. */
+/* qn_check_sequences - the batch, or the cumulative lengths, as quern/kernels.h describes them; no sequences and no tokens are
+ * allowed here. */
 qn_status qn_check_sequences(size_t batch, size_t tokens, size_t n_sequences, qn_view cu_seqlens, qn_sequences *out);
 
 /* qn_sequence_at - the first token of a sequence; *n is how many there are. */

@@ -59,6 +59,10 @@ static qn_status begin(call *c, const qn_gdn_shape *shape)
     QN_TRY(qn_api_ready());
     if (!shape)
         return qn_fail(QN_ERR_INVALID, "shape: NULL");
+    if (!shape->batch)
+        return qn_fail(QN_ERR_INVALID, "batch: 0, expected at least 1");
+    if (!shape->tokens)
+        return qn_fail(QN_ERR_INVALID, "tokens: 0, expected at least 1");
     QN_TRY(qn_check_sequences(shape->batch, shape->tokens, shape->n_sequences, shape->cu_seqlens, &c->sequences));
     if (!shape->k_heads)
         return qn_fail(QN_ERR_INVALID, "k_heads: 0, expected at least 1");

@@ -2,103 +2,35 @@
 #include "text/chat.h"
 
 #include "base/memory.h"
+#include "text/chatml.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define START "<|im_start|>"
-#define END "<|im_end|>"
+#define START QN_CHATML_START
+#define END QN_CHATML_END
 
 struct qn_chat_template {
     bool known;
     int32_t start, end; /* the tokens of START and END */
     int32_t bos;        /* what goes before all, or -1 */
     char *system;       /* what the system says in a conversation that begins without it, or NULL */
-    char problem[200];  /* why it is not known */
+    char problem[400];  /* why it is not known */
 };
 
 /* ---- Reading the template ---- */
 
-static const char *find(qn_string in, const char *from, const char *what)
-{
-    return memmem(from, (size_t)(in.data + in.length - from), what, strlen(what));
-}
-
 static bool has(qn_string in, const char *what)
 {
-    return in.length && find(in, in.data, what);
+    return in.length && memmem(in.data, in.length, what, strlen(what));
 }
 
-/* A line's end in a template is written as itself or, in a string, as an escape. */
-static size_t line_end_at(qn_string in, const char *at)
-{
-    const size_t left = (size_t)(in.data + in.length - at);
-    return left >= 1 && at[0] == '\n' ? 1 : left >= 2 && at[0] == '\\' && at[1] == 'n' ? 2 : 0;
-}
-
-/* The text from `from` to `to` as the template would print it. `quote` is the one that its string began with, or 0 outside of
- * strings. NULL in *out when the string ends between, or an expression begins: the text is then not all there. */
-static qn_status copy_literal(const char *from, const char *to, char quote, char **out)
-{
-    QN_TRY(qn_alloc(out, (size_t)(to - from) + 1, 1, "system message"));
-    char *end = *out;
-    for (const char *c = from; c < to; c++) {
-        if (quote ? *c == quote : *c == '{' && (c[1] == '{' || c[1] == '%')) {
-            qn_free(*out);
-            *out = NULL;
-            return QN_OK;
-        }
-        if (quote && *c == '\\' && c + 1 < to) {
-            c++;
-            *end++ = *c == 'n' ? '\n' : *c == 't' ? '\t' : *c == 'r' ? '\r' : *c;
-        } else {
-            *end++ = *c;
-        }
-    }
-    return QN_OK;
-}
-
-/* The system message that the template's text holds as a whole: START "system" newline, the message, END, in one string. */
-static qn_status read_system(qn_chat_template *chat, qn_string text)
-{
-    static const char opening[] = START "system";
-    for (const char *at = text.data; (at = find(text, at, opening));) {
-        const char before = at > text.data ? at[-1] : '\0';
-        const char quote = before == '\'' || before == '"' ? before : '\0';
-        at += sizeof opening - 1;
-        const size_t line_end = line_end_at(text, at);
-        const char *end = line_end ? find(text, at, END) : NULL;
-        if (!end || end == at + line_end)
-            continue;
-        char *system;
-        QN_TRY(copy_literal(at + line_end, end, quote, &system));
-        if (!system)
-            continue;
-        const bool differs = chat->system && strcmp(chat->system, system) != 0;
-        if (!chat->system) {
-            chat->system = system;
-            continue;
-        }
-        qn_free(system);
-        if (differs) {
-            chat->known = false;
-            snprintf(chat->problem, sizeof chat->problem, "a ChatML template with more than one system message of its own");
-        }
-    }
-    return QN_OK;
-}
-
-/* START "assistant" and a line's end: what distinguishes ChatML from others that borrow its first token. */
+/* START "assistant" and a line's end, as itself or as an escape: what distinguishes ChatML from others that borrow its first
+ * token. */
 static bool opens_turns(qn_string text)
 {
-    static const char opening[] = START "assistant";
-    for (const char *at = text.data; (at = find(text, at, opening));) {
-        at += sizeof opening - 1;
-        if (line_end_at(text, at))
-            return true;
-    }
-    return false;
+    return has(text, START "assistant\n") || has(text, START "assistant\r\n") || has(text, START "assistant\\n");
 }
 
 static void name_unknown(qn_chat_template *chat, qn_string text)
@@ -116,6 +48,24 @@ static void name_unknown(qn_chat_template *chat, qn_string text)
         }
     snprintf(chat->problem, sizeof chat->problem, "a chat template that is not known (%s family; it begins '%.*s')", family,
              (int)(text.length < 60 ? text.length : 60), text.data);
+}
+
+/* A message of the template's own is encoded as text, as any other is: one that spells control tokens is not what it would be.
+ */
+static qn_status check_system(qn_chat_template *chat, const qn_tokenizer *tok)
+{
+    int32_t *as_text, *as_special = NULL;
+    size_t n_text, n_special;
+    const size_t length = strlen(chat->system);
+    QN_TRY(qn_tokenizer_encode(tok, chat->system, length, false, false, &as_text, &n_text));
+    const qn_status status = qn_tokenizer_encode(tok, chat->system, length, true, false, &as_special, &n_special);
+    if (status == QN_OK && (n_text != n_special || memcmp(as_text, as_special, n_text * sizeof *as_text) != 0)) {
+        chat->known = false;
+        snprintf(chat->problem, sizeof chat->problem, "a ChatML template whose own system message spells control tokens");
+    }
+    free(as_text);
+    free(as_special);
+    return status;
 }
 
 static qn_status read_template(qn_chat_template *chat, const qn_gguf *file, const qn_tokenizer *tok)
@@ -138,9 +88,14 @@ static qn_status read_template(qn_chat_template *chat, const qn_gguf *file, cons
                  chat->start < 0 ? START : END);
         return QN_OK;
     }
-    chat->known = true;
-    chat->bos = has(text, "bos_token") ? qn_tokenizer_bos(tok) : -1;
-    return read_system(chat, text);
+    qn_chatml chatml;
+    QN_TRY(qn_chatml_read(text, &chatml));
+    chat->known = chatml.plain;
+    chat->system = chatml.system;
+    chat->bos = chatml.bos ? qn_tokenizer_bos(tok) : -1;
+    if (!chat->known)
+        snprintf(chat->problem, sizeof chat->problem, "a ChatML template that is not plain: %s", chatml.problem);
+    return chat->system ? check_system(chat, tok) : QN_OK;
 }
 
 qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, qn_chat_template **out)
@@ -253,7 +208,10 @@ qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, 
     *tokens = NULL;
     *count = 0;
     if (!chat->known)
-        return qn_fail(QN_ERR_UNSUPPORTED, "the model carries %s", chat->problem);
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "the model carries %s; quern writes plain ChatML only: give the whole prompt as text (run without --chat)",
+            chat->problem);
     QN_TRY(check_messages(messages, n));
     writer w = { .tok = tok };
     const qn_status status = write_chat(&w, chat, messages, n, add_assistant);

@@ -1,8 +1,8 @@
 /* Chat templates: a conversation as the tokens that a model was trained to see.
  *
- * A file carries its template as a Jinja program. quern does not run it: it recognises the one form that the models it serves
- * share, ChatML, and takes from the program's text the two things in which they differ: a system message that goes first when
- * the conversation has none, and whether the beginning-of-text token does. */
+ * A file carries its template as a Jinja program. quern does not run it for a conversation: text/chatml.c finds out whether it
+ * is plain ChatML for all of them, and the two things in which such templates differ: a system message that goes first when the
+ * conversation begins without one, and whether the beginning-of-text token does. */
 #ifndef QN_TEXT_CHAT_H
 #define QN_TEXT_CHAT_H
 
@@ -27,9 +27,8 @@ const char *qn_chat_template_name(const qn_chat_template *chat);
  *   add_assistant   whether the opening of the assistant's next turn follows
  *   tokens, count   owned by the caller: free()
  *
- * ChatML is "<|im_start|>role\ncontent<|im_end|>\n" for each message. What Qwen3's template does beyond it (tools, thinking of
- * earlier turns) is not done. QN_ERR_UNSUPPORTED for a template that is not known, saying what the file carries; QN_ERR_INVALID
- * for a role that is not one of the three, or a NULL. */
+ * ChatML is "<|im_start|>role\ncontent<|im_end|>\n" for each message. QN_ERR_UNSUPPORTED for a template that is missing or not
+ * known, saying what the file carries; QN_ERR_INVALID for a role that is not one of the three, or a NULL. */
 qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_chat_message *messages, size_t n,
                          bool add_assistant, int32_t **tokens, size_t *count);
 

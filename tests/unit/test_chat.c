@@ -14,23 +14,50 @@ static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_star
 enum { BOS = 256 + 6, START, END };
 
 /* SmolLM2's form, with the line ends in its strings written as escapes and as themselves. */
-#define LOOP                                                                                                                   \
-    "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"                     \
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define TURN "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+#define LOOP TURN "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 #define FIRST "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
 #define ESCAPED FIRST "{{ '<|im_start|>system\\nYou are a helpful AI<|im_end|>\\n' }}{% endif %}" LOOP
 #define LITERAL FIRST "{{ '<|im_start|>system\nYou are a helpful AI<|im_end|>\n' }}{% endif %}" LOOP
 #define QUOTED FIRST "{{ \"<|im_start|>system\\nIt's \\\"you\\\"<|im_end|>\\n\" }}{% endif %}" LOOP
 #define RAW FIRST "<|im_start|>system\nBe \\n 'good'<|im_end|>\n{% endif %}" LOOP
+#define NONE_TURNS "{% for message in messages %}" TURN
 #define NONE "{% for message in messages %}" LOOP
 #define WITH_BOS "{{ bos_token }}" NONE
-/* Qwen3's way: the message is put together from parts, so there is none of its own. */
-#define PARTS                                                                                                                  \
-    "{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}"             \
-    "{%- elif tools %}{{- '<|im_start|>system\\n' }}{{- '# Tools' }}{{- '<|im_end|>' }}{% endif %}" NONE
-#define RAW_PARTS "<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n" NONE
-#define TWO ESCAPED "{{ '<|im_start|>system\\nYou are another<|im_end|>' }}"
-#define TWICE ESCAPED "{{ '<|im_start|>system\nYou are a helpful AI<|im_end|>' }}"
+/* Qwen2.5's way: a branch for tools that no conversation reaches, and conditions on each message. */
+#define TOOLS                                                                                                                  \
+    "{%- if tools %}\n    {{- '<|im_start|>system\\n# Tools\\n' }}\n    {%- for tool in tools %}\n        {{- tool | tojson "  \
+    "}}\n"                                                                                                                     \
+    "    {%- endfor %}\n    {{- '<|im_end|>\\n' }}\n{%- else %}\n"                                                             \
+    "    {%- if messages[0]['role'] == 'system' %}\n"                                                                          \
+    "        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}\n"                                      \
+    "    {%- else %}\n        {{- '<|im_start|>system\\nYou are a helpful AI<|im_end|>\\n' }}\n    {%- endif %}\n{%- endif "   \
+    "%}\n"
+#define EACH                                                                                                                   \
+    "{%- for message in messages %}\n"                                                                                         \
+    "    {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or "                             \
+    "(message.role == \"assistant\" and not message.tool_calls) %}\n"                                                          \
+    "        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n"                          \
+    "    {%- elif message.role == \"tool\" %}\n        {{- message.content | trim }}\n    {%- endif %}\n{%- endfor %}\n"
+#define OPENS "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n"
+#define PARTS TOOLS EACH OPENS
+/* The first message apart from the others. */
+#define REST                                                                                                                   \
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% set first = messages[0].content %}{% else %}"        \
+    "{% set rest = messages %}{% set first = 'You are a helpful AI' %}{% endif %}"                                             \
+    "{{ '<|im_start|>system\\n' + first + '<|im_end|>\\n' }}{% for m in rest %}"                                               \
+    "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endfor %}" OPENS
+/* Text outside of strings, and white space that a template's tags take. */
+#define RAW_TURNS                                                                                                              \
+    "{# turns #}\n{% for m in messages %}\r\n  {% if m.content is string %}\n<|im_start|>{{ m.role }}\n{{ m.content "          \
+    "}}<|im_end|>\n"                                                                                                           \
+    "  {% endif %}\n{% endfor -%}\n\n {%- if add_generation_prompt -%} <|im_start|>assistant\n{% endif %}"
+/* Only those who ask for it get an empty thought. */
+#define SWITCH                                                                                                                 \
+    NONE_TURNS "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n"                                      \
+               "    {%- if enable_thinking is defined and enable_thinking is false %}\n"                                       \
+               "        {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}\n{%- endif %}"
+#define GIVEN "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}" NONE
 #define PHI                                                                                                                    \
     "{{ '<|im_start|>' + message['role'] + '<|im_sep|>' + message['content'] + '<|im_end|>' + "                                \
     "'<|im_start|>assistant<|im_sep|>' }}"
@@ -84,7 +111,7 @@ static const qn_chat_message whole[] = {
 static void test_conversations(void **state)
 {
     (void)state;
-    static const char *const own_system[] = { ESCAPED, LITERAL, TWICE };
+    static const char *const own_system[] = { ESCAPED, LITERAL, PARTS, REST };
     for (size_t i = 0; i < sizeof own_system / sizeof *own_system; i++) {
         check(own_system[i], user_only, 1, true, "<|im_start|>system\nYou are a helpful AI<|im_end|>\n" USER OPEN);
         check(own_system[i], whole, 4, true, WHOLE OPEN);
@@ -92,7 +119,7 @@ static void test_conversations(void **state)
     }
     check(QUOTED, user_only, 1, false, "<|im_start|>system\nIt's \"you\"<|im_end|>\n" USER);
     check(RAW, user_only, 1, false, "<|im_start|>system\nBe \\n 'good'<|im_end|>\n" USER);
-    static const char *const no_system[] = { NONE, PARTS, RAW_PARTS };
+    static const char *const no_system[] = { NONE, RAW_TURNS, SWITCH, GIVEN };
     for (size_t i = 0; i < sizeof no_system / sizeof *no_system; i++) {
         check(no_system[i], user_only, 1, true, USER OPEN);
         check(no_system[i], whole, 4, false, WHOLE);
@@ -125,6 +152,23 @@ static void test_contents_are_text(void **state)
     qn_tokenizer_free(tok);
 }
 
+static void refuses(const char *template, const struct added_token *tokens, const char *says)
+{
+    qn_tokenizer *tok;
+    qn_chat_template *chat;
+    int32_t *made;
+    size_t count;
+    assert_int_equal(create(template, tokens, &tok, &chat), QN_OK);
+    if (*qn_chat_template_name(chat))
+        fail_msg("taken for %s: %s", qn_chat_template_name(chat), template);
+    assert_int_equal(qn_chat_encode(tok, chat, user_only, 1, true, &made, &count), QN_ERR_UNSUPPORTED);
+    assert_null(made);
+    if (!strstr(qn_error_text(), says))
+        fail_msg("expected '%s' for %s, got: %s", says, template ? template : "none", qn_error_text());
+    qn_chat_template_free(chat);
+    qn_tokenizer_free(tok);
+}
+
 static void test_unknown_templates(void **state)
 {
     (void)state;
@@ -141,21 +185,93 @@ static void test_unknown_templates(void **state)
         { PHI, "Phi 4", added },
         { "{{ message.content }} and so on", "it begins '{{ message.content }} and so on'", added },
         { NONE, "<|im_end|>", no_end },
-        { TWO, "more than one system message", added },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qn_tokenizer *tok;
-        qn_chat_template *chat;
-        int32_t *tokens;
-        size_t count;
-        assert_int_equal(create(cases[i].text, cases[i].tokens, &tok, &chat), QN_OK);
-        assert_string_equal(qn_chat_template_name(chat), "");
-        assert_int_equal(qn_chat_encode(tok, chat, user_only, 1, true, &tokens, &count), QN_ERR_UNSUPPORTED);
-        assert_null(tokens);
-        if (!strstr(qn_error_text(), cases[i].says))
-            fail_msg("case %zu says: %s", i, qn_error_text());
-        qn_chat_template_free(chat);
-        qn_tokenizer_free(tok);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses(cases[i].text, cases[i].tokens, cases[i].says);
+}
+
+/* Templates that look like ChatML, and that would be printed wrongly as such. */
+#define WITH(turn, opens)                                                                                                      \
+    "{% for message in messages %}" turn "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}" opens    \
+    "{% endif %}"
+#define OF(content) "{{ '<|im_start|>' + message.role + '\\n' + " content " + '<|im_end|>\\n' }}"
+#define PLAIN_TURN OF("message.content")
+
+static void test_not_plain(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        /* The opening of an answer. */
+        { WITH(PLAIN_TURN, "{{ '<think>\\n' }}"), "it prints '<think>\\n', expected ''" },
+        { WITH(PLAIN_TURN, "{% if enable_thinking is not defined %}{{ '<think>' }}{% endif %}"), "<think>" },
+        { WITH(PLAIN_TURN, "{{ '<think>\\n\\n</think>\\n\\n' if enable_thinking is defined else '' }}"), "the use of 'if'" },
+        { WITH(PLAIN_TURN, "\n \n"), "expected ''" },
+        { NONE_TURNS "{{ '<|im_start|>assistant\\n' }}", "it prints '<|im_start|>assistant\\n', expected ''" },
+        { NONE_TURNS, "unknown family" },
+        { NONE_TURNS "{% if add_generation_prompt and messages[-1].role == 'user' %}<|im_start|>assistant\n{% endif %}",
+          "expected" },
+        /* Contents that are changed, or looked into. */
+        { WITH(OF("message.content | trim"), ""), "the filter 'trim'" },
+        { WITH(OF("message['content'].strip()"), ""), "the use of 'strip' of a text" },
+        { WITH(OF("(message.content)|trim"), ""), "the filter 'trim'" },
+        { WITH(OF("message.content[1:]"), ""), "the use of '1'" },
+        { WITH(OF("message.content.split('</think>')[-1]"), ""), "the use of 'split' of a text" },
+        { WITH("{% set content = message.content %}{% if '</think>' in content %}{% set content = "
+               "content.split('</think>')[-1] %}"
+               "{% endif %}" OF("content"),
+               ""),
+          "the use of 'in'" },
+        { WITH("{% if message.content %}" PLAIN_TURN "{% endif %}", ""), "what a content is" },
+        { WITH("{% if message.content != '' %}" PLAIN_TURN "{% endif %}", ""), "compares a content" },
+        { "{% macro turn(m) %}{{ m.content }}{% endmacro %}" NONE, "the statement 'macro'" },
+        { "{%- set ns = namespace(last=messages|length - 1) %}" NONE, "the use of 'namespace'" },
+        { "{% for message in messages[::-1] %}" LOOP, "the use of ':'" },
+        { "{% for message in messages if message.role != 'system' %}" LOOP, "the use of 'if'" },
+        /* Turns of one role, at one place. */
+        { WITH("{% if message.role == 'assistant' %}{{ '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' + message.content "
+               "+ "
+               "'<|im_end|>\\n' }}{% else %}" PLAIN_TURN "{% endif %}",
+               ""),
+          "'<think>\\n\\n</think>\\n\\n{content}<|im_end|>" },
+        { WITH("{% if message.role != 'system' %}" PLAIN_TURN "{% endif %}", ""), "expected" },
+        { WITH("{% if message.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}" PLAIN_TURN, ""),
+          "the use of 'raise_exception'" },
+        { WITH("{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' }}{% if not loop.last %}{{ '\\n' }}"
+               "{% endif %}",
+               ""),
+          "expected" },
+        { WITH("{% if loop.last and not loop.first and messages[0].role == 'system' %} {% endif %}" PLAIN_TURN, ""),
+          "expected" },
+        { WITH("{% if loop.index0 == 7 %}x{% endif %}" PLAIN_TURN, ""), "the use of 'index0' of a loop" },
+        { WITH("{{ '<|im_start|>' + message.role + '\\n\\n' + message.content + '<|im_end|>\\n' }}", ""), "expected" },
+        /* A system message that is not always, or not only, the first. */
+        { "<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n" NONE, "expected" },
+        { ESCAPED "{{ '<|im_start|>system\\nYou are another<|im_end|>' }}", "You are another" },
+        { "{% if messages[0].role == 'user' %}<|im_start|>system\nBe<|im_end|>\n{% endif %}" NONE, "expected" },
+        { "{% if messages[-1].role == 'user' %}<|im_start|>system\nBe<|im_end|>\n{% else %}<|im_start|>system\nDo<|im_end|>\n"
+          "{% endif %}" NONE,
+          "expected" },
+        { "{{ '<|im_start|>system\\nBe <|endoftext|><|im_end|>\\n' if messages[0].role != 'system' }}" NONE,
+          "the use of 'if'" },
+        { FIRST "{{ '<|im_start|>system\\nBe <|endoftext|><|im_end|>\\n' }}{% endif %}" LOOP, "spells control tokens" },
+        /* What is no template, or none that is followed. */
+        { NONE "{% if tools %}", "ends no 'if'" },
+        { NONE "{% endfor %}", "'endfor' that ends nothing" },
+        { NONE "{{ 'x", "does not end" },
+        { NONE "{% raw %}{% endraw %}", "the statement 'raw'" },
+        { NONE "{{ '\\x41' }}", "an escape" },
+        { NONE "{{ eos_token }}", "the use of 'eos_token'" },
+        { "\x10" NONE, "control characters" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses(cases[i].text, added, cases[i].says);
+    for (size_t i = 0; i < sizeof NONE - 1; i++) { /* cut short, it is refused or does the same */
+        char cut[sizeof NONE];
+        memcpy(cut, NONE, i);
+        cut[i] = '\0';
+        refuses(cut, added, "the model carries");
     }
 }
 
@@ -181,9 +297,8 @@ static void test_bad_messages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversations),
-        cmocka_unit_test(test_contents_are_text),
-        cmocka_unit_test(test_unknown_templates),
+        cmocka_unit_test(test_conversations),     cmocka_unit_test(test_contents_are_text),
+        cmocka_unit_test(test_unknown_templates), cmocka_unit_test(test_not_plain),
         cmocka_unit_test(test_bad_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -145,6 +145,34 @@ static void conv_of_ragged_batches(void **unused)
     }
 }
 
+/* No tokens, in one sequence or in several, and no sequences: nothing is read and no y written, and a state stays as it is. */
+static void conv_of_nothing(void **unused)
+{
+    (void)unused;
+    static const qn_view none;
+    for (size_t d = 0; d < N_TYPES; d++) {
+        static const uint32_t ends[] = { 0, 0, 0 };
+        qn_conv_shape shape = { .batch = 2, .channels = 20, .taps = 4 };
+        for (size_t ragged = 0; ragged < 2; ragged++, shape.batch = 1, shape.n_sequences = 2) {
+            conv_problem p = make_conv(types[d], &shape, ragged ? ends : NULL, true, true);
+            p.shape.cu_seqlens = ragged ? (qn_view){ p.ends, QN_DTYPE_U32, 3 } : none;
+            const qn_view nothing = { NULL, types[d], 0 };
+            assert_int_equal(qn_conv_scan(&p.shape, nothing, p.weights, p.bias, p.initial, p.final, nothing), QN_OK);
+            snprintf(gdn_case, sizeof gdn_case, "no tokens, type %d, ragged %zu", (int)types[d], ragged);
+            GDN_NEAR(p.final, p.final_true, 0);
+            assert_int_equal(qn_conv_scan(&p.shape, p.x, p.weights, none, none, p.final, p.y), QN_OK);
+            for (size_t i = 0; i < p.final.count; i++)
+                assert_true(gdn_get(p.final, i) == 0);
+            free_conv(&p);
+        }
+        const qn_view w = random_view(QN_DTYPE_F32, 80), nothing = { NULL, types[d], 0 };
+        shape = (qn_conv_shape){ .tokens = 1, .channels = 20, .taps = 4 };
+        assert_int_equal(qn_conv_scan(&shape, nothing, w, none, none, none, nothing), QN_OK);
+        assert_int_equal(qn_conv_step(&shape, nothing, w, none, nothing, nothing), QN_OK);
+        gdn_free(w);
+    }
+}
+
 /* Token by token, and in pieces whose state is carried in place: the same bits as in one go. */
 static void conv_in_pieces(void **unused)
 {
@@ -220,10 +248,8 @@ static void norms_near_float64(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conv_near_float64),
-        cmocka_unit_test(conv_of_ragged_batches),
-        cmocka_unit_test(conv_in_pieces),
-        cmocka_unit_test(norms_near_float64),
+        cmocka_unit_test(conv_near_float64), cmocka_unit_test(conv_of_ragged_batches), cmocka_unit_test(conv_of_nothing),
+        cmocka_unit_test(conv_in_pieces),    cmocka_unit_test(norms_near_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

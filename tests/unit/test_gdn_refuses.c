@@ -332,9 +332,6 @@ static void convolutions(void **unused)
     s.taps = 8;
     REFUSES(qn_conv_scan(&s, xs, ws, bs, none, none, ys), "taps: 8, expected 1 to 7 with a bias");
     s = right;
-    s.tokens = 0;
-    REFUSES(qn_conv_scan(&s, xs, ws, none, none, none, ys), "tokens: 0");
-    s = right;
     s.channels = SIZE_MAX / 2;
     REFUSES(qn_conv_scan(&s, xs, ws, none, none, none, ys), "do not fit in memory");
     s = right;

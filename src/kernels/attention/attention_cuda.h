@@ -21,8 +21,8 @@ enum { QN_ATTENTION_LEAST = 8 };
  * and each part
  *
  *   partials [n_rows][n_heads][n_splits][head_dim]   sums of e^(score - m) times values, in the basis of the codes
- *   maxima   [n_rows][n_heads][n_splits][2]          m, the largest score or what stood in for it, and the sum of e^(score -
- * m); scores are in powers of two here: m * log2(e)
+ *   maxima   [n_rows][n_heads][n_splits][2]          m, the largest score or what stood in for it, and the sum of
+ *                                                    e^(score - m); scores are in powers of two here: m * log2(e)
  *
  * of which qn_attention_merge makes results. Parts of a row whose positions are too few for all are not written. With QN_RUNS
  * the cache is a session's of codes, all is causal, and part 0 is the halves.

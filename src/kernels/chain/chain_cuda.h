@@ -56,8 +56,8 @@ typedef struct qn_chain_parts {
  *   SWIGLU  silu(from[row + c]) * from[row2 + c]
  *   GATED   a Gated DeltaNet layer's heads: x[i] / sqrt(mean of the head's x^2 + eps) * weight[i % head] * silu(from[row + i]),
  *           heads of `head` values; i = c, or with `grouped` head k*rep + r of the columns is head r*n_k_heads + k
- *   MERGED  attention's parts (x: partials, maxima), merged, and with `gated` times the sigmoid of from[row + 2*h*head + head +
- * d] for value d of head h
+ *   MERGED  attention's parts (x: partials, maxima), merged, and with `gated` times the sigmoid of
+ *           from[row + 2*h*head + head + d] for value d of head h
  *
  * then, where `rotation` is not 0, times signs[c] (if there are any) and through a normalised Walsh-Hadamard transform in
  * blocks of `rotation` columns; then whole numbers, 32767 (with weights of two bits 16383) for the largest magnitude of each

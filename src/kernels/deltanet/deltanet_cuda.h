@@ -146,9 +146,8 @@ typedef struct qn_gdn_norm_args {
 
 /* Each fills the launch for its arguments, whose size is known by then; the arguments are passed along with the launch. Sizes
  * are checked (QN_ERR_INVALID): dimensions as above, v_heads a multiple of k_heads, strides at least a row, what the grid can
- * be. longest is the number of tokens in the longest sequence. All launches are made
- * dependent. A step asks for its state before it waits for the launch ahead: where that one writes the same layer of the same
- * session, the caller clears `dependent`. */
+ * be. longest is the number of tokens in the longest sequence. All launches are made dependent. A step asks for its state before
+ * it waits for the launch ahead: where that one writes the same layer of the same session, the caller clears `dependent`. */
 
 /* qn_gdn_gpu_chunk - the two launches of a prompt in bf16 with keys of 128, in order. Addresses are multiples of 16, strides of
  * 8 elements, head_v of 64. max_shared_bytes is what a block of the device may have (qn_cuda_info). */

@@ -25,15 +25,16 @@
  *
  * Activations have three forms, written by qn_matmul_acts:
  *
- *   QN_ACTS_ROW      one token in int8 with a scale for each run of 32 (matmul.h has the rule), [n_chunks][576]: run r's words
- * t and t+4 (columns 4t.., 16+4t..) at byte 64r + 16t + 8(r odd), the 8 bytes beside them zeros; from byte 512 on for each pair
- * of runs 2p, 2p+1 four floats: both scales, minus the sum of both runs' values, 0 QN_ACTS_COLUMNS  up to 8 tokens a group,
- * [n_groups][n_chunks][2432]: for each pair of runs p 32 lanes of 16 bytes, lane 4*token + t: words t, t+4 of run 2p, of run
- * 2p+1; from byte 2048 on [pair][token/2][run of pair][token of the two] scales; from byte 2304 on [pair][token] minus the sum
- * of both runs' values QN_ACTS_HALVES   any number of tokens in halves, each token divided by a power of two that brings its
- * largest magnitude into [0.5, 1): [K/64][capacity/8][8 tokens][64 columns], 128 bytes a token in eight pieces of 16, piece i
- * in place i ^ (token % 8), which is how matrix units like to find them; within a run of 32 columns value 16h + 4t + p + 2e is
- * at 16p + 8h + 2t + e. And scale [capacity]: what products are multiplied by
+ *   QN_ACTS_ROW       one token in int8 with a scale for each run of 32 (matmul.h has the rule), [n_chunks][576]: run r's words
+ *                     t and t+4 (columns 4t.., 16+4t..) at byte 64r + 16t + 8(r odd), the 8 bytes beside them zeros; from byte
+ *                     512 on for each pair of runs 2p, 2p+1 four floats: both scales, minus the sum of both runs' values, 0
+ *   QN_ACTS_COLUMNS   up to 8 tokens a group, [n_groups][n_chunks][2432]: for each pair of runs p 32 lanes of 16 bytes, lane
+ *                     4*token + t: words t, t+4 of run 2p, of run 2p+1; from byte 2048 on [pair][token/2][run of pair][token of
+ *                     the two] scales; from byte 2304 on [pair][token] minus the sum of both runs' values
+ *   QN_ACTS_HALVES    any number of tokens in halves, each token divided by a power of two that brings its largest magnitude
+ *                     into [0.5, 1): [K/64][capacity/8][8 tokens][64 columns], 128 bytes a token in eight pieces of 16, piece i
+ *                     in place i ^ (token % 8), which is how matrix units like to find them; within a run of 32 columns value
+ *                     16h + 4t + p + 2e is at 16p + 8h + 2t + e. And scale [capacity]: what products are multiplied by
  *
  * Halves are far more accurate than int8 (2^-11 of each value), and stand in for the two-term batches of the CPU. A token with
  * an infinity or NaN gets NaN in the elements that it touches, and no other token's.
