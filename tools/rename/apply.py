@@ -258,7 +258,7 @@ def stop(title, lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("maps", nargs="+", metavar="MAP")
-    parser.add_argument("--dry-run", action="store_true", help="refuse or report as always, and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="report all, and write nothing")
     args = parser.parse_args()
     words = Map(args.maps)
     os.chdir(git("rev-parse", "--show-toplevel").strip())
@@ -275,8 +275,9 @@ def main():
         stop("the map is not sound", words.errors)
     sources = {path: text for path, text in texts.items() if is_c(path)}
     bad, allowed = conflicts(words, sources)
-    if bad:
-        stop("two names would become one (write !old new where that is meant)", bad)
+    refusal = "two names would become one (write !old new where that is meant)"
+    if bad and not args.dry_run:
+        stop(refusal, bad)
 
     paths, matched, changed, unused = Paths(words.files, tracked), set(), 0, []
     out = {}
@@ -299,11 +300,12 @@ def main():
     for table in [words.star] + [table for _, table in words.sections]:
         unused += [f"{entry[2]}: {old} {entry[0]}" for old, entry in table.items() if (old, entry[2]) not in matched]
     unused += [f"[{g}] matches no file" for globs, _ in words.sections for g in globs if not fnmatch.filter(tracked, g)]
-    for title, lines in (("merged as the map permits", allowed), ("matched nothing", unused),
+    for title, lines in ((refusal, bad), ("merged as the map permits", allowed), ("matched nothing", unused),
                          ("perhaps left behind (the same name, or another one)", left_behind(words, sources))):
         if lines:
             print(f"{title}:\n  " + "\n  ".join(lines))
     print(f"{changed} files changed, {len(words.files)} moved, {len(matched)} entries used, {len(unused)} matched nothing")
+    sys.exit(1 if bad else 0)
 
 
 if __name__ == "__main__":
