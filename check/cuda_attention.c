@@ -248,15 +248,15 @@ static void widen(float *x, const uint16_t *halves, size_t n)
 static void take(const struct problem *p, size_t head, size_t t, uint32_t position, float *key, float *value)
 {
     const struct shape *s = p->s;
-    const size_t dim = s->dim, run = t / QN_ATTENTION_RUN;
+    const size_t dim = s->dim, page = t / QN_ATTENTION_RUN;
     size_t row = head * s->capacity + t;
     if (s->key_bits == 16) {
         widen(key, (const uint16_t *)(const void *)p->keys + row * dim, dim);
         widen(value, (const uint16_t *)(const void *)p->values + row * dim, dim);
         return;
     }
-    if (s->runs && (run == 0 || run == position / QN_ATTENTION_RUN)) {
-        const size_t place = run ? 1 + (run - 1) % N_OPEN : 0;
+    if (s->runs && (page == 0 || page == position / QN_ATTENTION_RUN)) {
+        const size_t place = page ? 1 + (page - 1) % N_OPEN : 0;
         const size_t at = ((head * (1 + N_OPEN) + place) * QN_ATTENTION_RUN + t % QN_ATTENTION_RUN) * dim;
         widen(key, p->half_keys + at, dim);
         widen(value, p->half_values + at, dim);

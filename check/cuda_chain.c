@@ -20,25 +20,25 @@ enum { MOST_PARTS = 2 };
 /* Matrices of a type that share activations, as files store them and as tiles. */
 struct area {
     const qn_type_info *type;
-    size_t n_cols, n_parts, n_rows[MOST_PARTS], row_bytes;
+    size_t n_cols, n_outs, n_rows[MOST_PARTS], row_bytes;
     uint8_t *stored[MOST_PARTS];
     qn_matmul_area area;
     qn_gpu_guarded tiles;
 };
 
-static struct area area_new(const qn_type_info *type, size_t n_cols, size_t n_parts, size_t rows0, size_t rows1)
+static struct area area_new(const qn_type_info *type, size_t n_cols, size_t n_outs, size_t rows0, size_t rows1)
 {
-    struct area a = { .type = type, .n_cols = n_cols, .n_parts = n_parts, .n_rows = { rows0, rows1 } };
+    struct area a = { .type = type, .n_cols = n_cols, .n_outs = n_outs, .n_rows = { rows0, rows1 } };
     size_t bytes, first_tile = 0;
     if (!qn_row_bytes(type, n_cols, &a.row_bytes))
         exit(1);
-    a.area = (qn_matmul_area){ .tiles = qn_matmul_gpu_tiles(type), .n_cols = n_cols, .n_outs = n_parts };
-    for (size_t i = 0; i < n_parts; i++)
+    a.area = (qn_matmul_area){ .tiles = qn_matmul_gpu_tiles(type), .n_cols = n_cols, .n_outs = n_outs };
+    for (size_t i = 0; i < n_outs; i++)
         a.area.n_tiles += qn_matmul_gpu_tile_count(a.n_rows[i]);
     qn_must(qn_matmul_gpu_bytes(&a.area.tiles, a.area.n_tiles, n_cols, &bytes));
     a.tiles = qn_gpu_new(bytes);
     a.area.address = a.tiles.data;
-    for (size_t i = 0; i < n_parts; first_tile += qn_matmul_gpu_tile_count(a.n_rows[i]), i++) {
+    for (size_t i = 0; i < n_outs; first_tile += qn_matmul_gpu_tile_count(a.n_rows[i]), i++) {
         a.stored[i] = qn_room(a.n_rows[i], a.row_bytes);
         qn_random_blocks(type, a.stored[i], a.n_rows[i] * a.row_bytes / type->block_bytes, 0.1f);
         qn_gpu_pack_rows(&a.area, a.stored[i], a.row_bytes, a.n_rows[i], first_tile);
@@ -49,7 +49,7 @@ static struct area area_new(const qn_type_info *type, size_t n_cols, size_t n_pa
 static void area_free(struct area *a)
 {
     qn_expect(qn_gpu_ok(&a->tiles), "bytes around the tiles were written");
-    for (size_t i = 0; i < a->n_parts; i++)
+    for (size_t i = 0; i < a->n_outs; i++)
         free(a->stored[i]);
     qn_gpu_free(&a->tiles);
 }
@@ -57,7 +57,7 @@ static void area_free(struct area *a)
 /* Row of the area's tiles; false where it is beyond its matrix. */
 static bool area_row(const struct area *a, size_t row, float *weights)
 {
-    for (size_t i = 0; i < a->n_parts; i++) {
+    for (size_t i = 0; i < a->n_outs; i++) {
         const size_t padded = qn_matmul_gpu_tile_count(a->n_rows[i]) * QN_TILE_ROWS;
         if (row < a->n_rows[i]) {
             a->type->decode(a->stored[i] + row * a->row_bytes, a->n_cols / a->type->block_weights, weights);
@@ -149,11 +149,11 @@ static double factor_of(const double *squares, size_t n, size_t n_cols)
 }
 
 /* Rows of parts, added up. */
-static double *sum_parts(const qn_gpu_guarded *parts, size_t n_parts, size_t stride)
+static double *sum_parts(const qn_gpu_guarded *partials, size_t n_parts, size_t stride)
 {
     float *all = qn_room(n_parts * stride, sizeof *all);
     double *sums = qn_room(stride, sizeof *sums);
-    qn_gpu_read(parts, all);
+    qn_gpu_read(partials, all);
     for (size_t i = 0; i < n_parts * stride; i++)
         sums[i % stride] += (double)all[i];
     free(all);
@@ -493,7 +493,7 @@ struct model {
     uint32_t hidden, middle, inner, first_rows, rotation;
 };
 
-static void bench_layers(const qn_type_info *type, const struct model *m, uint32_t parts)
+static void bench_layers(const qn_type_info *type, const struct model *m, uint32_t gemv_mask)
 {
     enum { LAYERS = 8 };
     const qn_chain_gpu gpu = qn_chain_device();
@@ -536,7 +536,7 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
     size_t n = 0;
     for (size_t l = 0; l < LAYERS; l++)
         for (size_t i = 0; i < 4; i++) {
-            if (!(parts >> i & 1))
+            if (!(gemv_mask >> i & 1))
                 continue;
             qn_chain_product p = products[i];
             p.weights = at;
@@ -563,11 +563,11 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
     char shape[80];
     double read = 0;
     for (size_t i = 0; i < 4; i++)
-        read += parts >> i & 1 ? (double)bytes[i] * LAYERS : 0;
+        read += gemv_mask >> i & 1 ? (double)bytes[i] * LAYERS : 0;
     snprintf(shape, sizeof shape, "%s %s%s, %d layers, products %x (%ux%u %ux%u %ux%u %ux%u)", type->name, m->name,
-             m->rotation ? " rotated" : "", LAYERS, parts, products[0].n_slices, products[0].slice_blocks, products[1].n_slices,
-             products[1].slice_blocks, products[2].n_slices, products[2].slice_blocks, products[3].n_slices,
-             products[3].slice_blocks);
+             m->rotation ? " rotated" : "", LAYERS, gemv_mask, products[0].n_slices, products[0].slice_blocks,
+             products[1].n_slices, products[1].slice_blocks, products[2].n_slices, products[2].slice_blocks,
+             products[3].n_slices, products[3].slice_blocks);
     qn_gpu_bench("chain", "cuda", shape, read, "B", qn_gpu_read_rate(), one_turn, &t, 1);
     for (size_t i = 0; i < 4; i++) {
         qn_gpu_free(&out[i]);

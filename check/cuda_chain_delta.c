@@ -42,22 +42,22 @@ static void expect_close(const char *what, size_t token, const float *found, con
 enum { MOST_PARTS = 4 };
 
 struct area {
-    size_t n_cols, n_parts, n_rows[MOST_PARTS], first_row[MOST_PARTS]; /* first_row: in the product */
-    float *weights[MOST_PARTS];                                        /* [n_rows][n_cols] as they are stored */
+    size_t n_cols, n_outs, n_rows[MOST_PARTS], first_row[MOST_PARTS]; /* first_row: in the product */
+    float *weights[MOST_PARTS];                                       /* [n_rows][n_cols] as they are stored */
     qn_matmul_area gpu;
     qn_gpu_guarded tiles;
 };
 
 /* Weights that make ordinary numbers of ordinary activations. */
-static struct area area_new(uint32_t type, size_t n_cols, size_t n_parts, const size_t *n_rows)
+static struct area area_new(uint32_t type, size_t n_cols, size_t n_outs, const size_t *n_rows)
 {
     const qn_type_info *info = qn_type_find(type);
-    struct area a = { .n_cols = n_cols, .n_parts = n_parts };
+    struct area a = { .n_cols = n_cols, .n_outs = n_outs };
     size_t row_bytes, bytes;
     a.gpu = (qn_matmul_area){ .tiles = qn_matmul_gpu_tiles(info), .n_cols = n_cols };
     if (!qn_row_bytes(info, n_cols, &row_bytes))
         exit(1);
-    for (size_t p = 0; p < n_parts; p++) {
+    for (size_t p = 0; p < n_outs; p++) {
         a.n_rows[p] = n_rows[p];
         a.first_row[p] = a.gpu.n_tiles * QN_TILE_ROWS;
         a.gpu.n_tiles += qn_matmul_gpu_tile_count(n_rows[p]);
@@ -65,7 +65,7 @@ static struct area area_new(uint32_t type, size_t n_cols, size_t n_parts, const 
     qn_must(qn_matmul_gpu_bytes(&a.gpu.tiles, a.gpu.n_tiles, n_cols, &bytes));
     a.tiles = qn_gpu_new(bytes);
     a.gpu.address = a.tiles.data;
-    for (size_t p = 0; p < n_parts; p++) {
+    for (size_t p = 0; p < n_outs; p++) {
         const size_t n = n_rows[p] * n_cols;
         uint8_t *stored = qn_room(n_rows[p], row_bytes);
         a.weights[p] = qn_floats_of(n, 1 / sqrtf((float)n_cols));
@@ -79,7 +79,7 @@ static struct area area_new(uint32_t type, size_t n_cols, size_t n_parts, const 
 
 static void area_free(struct area *a)
 {
-    for (size_t p = 0; p < a->n_parts; p++)
+    for (size_t p = 0; p < a->n_outs; p++)
         free(a->weights[p]);
     qn_gpu_free(&a->tiles);
 }
@@ -312,7 +312,7 @@ static void expect_half_rows(const struct layer *l, size_t token, const struct f
 {
     const float *x = l->x + token * l->hidden;
     const size_t stride = area_rows(&l->half);
-    for (size_t p = 0; p < l->half.n_parts; p++)
+    for (size_t p = 0; p < l->half.n_outs; p++)
         for (size_t row = 0; row < l->half.n_rows[p]; row++)
             for (size_t chunk = 0; chunk < l->products[0].n_chunks; chunk++) {
                 const size_t end = (chunk + 1) * QN_TILE_COLS < l->hidden ? (chunk + 1) * QN_TILE_COLS : l->hidden;

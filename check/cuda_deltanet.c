@@ -703,13 +703,13 @@ static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
                                   .tiled = true,
                                   .normalize = true,
                                   .scale = 0.0884f } };
-    static const char *const parts[] = { "prepare", "advance", "both" };
+    static const char *const names[] = { "prepare", "advance", "both" };
     qn_must(qn_gdn_gpu_chunk(&t.chunk, tokens, qn_cuda_get_info(qn_gpu())->max_shared_bytes, t.launches));
     for (size_t part = 0; part < 3; part++) {
         char shape[64];
         t.first = part == 1;
         t.last = part > 0;
-        snprintf(shape, sizeof shape, "%zu tokens, heads %zu/%zu: %s", tokens, k_heads, v_heads, parts[part]);
+        snprintf(shape, sizeof shape, "%zu tokens, heads %zu/%zu: %s", tokens, k_heads, v_heads, names[part]);
         /* What both must move at least: q, k, v, gates and o once. */
         qn_gpu_bench("deltanet", "chunks", shape, (double)(4 * n_k + 4 * n_v + 8 * tokens * v_heads), "B",
                      part == 2 ? qn_gpu_read_rate() : 0, timed_chunk, &t, 1);

@@ -233,11 +233,11 @@ static bool find_head(const qn_kv *kv, size_t index, size_t length, struct found
 /* Halves of the first run, and of the one that is open, counted in the order of memory. */
 static bool find_half(const qn_kv *kv, size_t index, size_t length, struct found *f)
 {
-    const size_t per_run = 2 * kv->view.n_slots * kv->view.n_heads, open = open_run(kv, length);
+    const size_t per_run = 2 * kv->view.n_slots * kv->view.n_heads, open_index = open_run(kv, length);
     if (index >= 2 * per_run)
         return false;
     const bool is_first = index < per_run;
-    f->held = is_first ? (length < QN_KV_RUN ? length : QN_KV_RUN) : open ? length - open * QN_KV_RUN : 0;
+    f->held = is_first ? (length < QN_KV_RUN ? length : QN_KV_RUN) : open_index ? length - open_index * QN_KV_RUN : 0;
     f->is_keys = index % 2 == 0;
     f->data =
         (uint8_t *)((is_first || !f->held ? kv->halves : halves_of(kv, length)) + index % per_run * QN_KV_RUN * kv->head_dim);
@@ -327,6 +327,7 @@ uint64_t qn_kv_bytes(const qn_kv *kv, size_t length)
     const size_t row_pair = (view->key_bytes + view->value_bytes) / QN_KEY_BLOCK;
     if (!view->key_codec)
         return pairs * row_pair * length;
-    const uint64_t halves = pairs * (length - n_codes(length)) * 2 * kv->head_dim * sizeof *kv->halves;
-    return pairs * row_pair * n_codes(length) + halves + (length < QN_KV_RUN ? 0 : pairs * kv->head_dim * sizeof *kv->means);
+    const uint64_t f16_page_bytes = pairs * (length - n_codes(length)) * 2 * kv->head_dim * sizeof *kv->halves;
+    return pairs * row_pair * n_codes(length) + f16_page_bytes +
+           (length < QN_KV_RUN ? 0 : pairs * kv->head_dim * sizeof *kv->means);
 }

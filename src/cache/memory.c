@@ -14,7 +14,7 @@ typedef struct cpu_memory {
 
 typedef struct cpu_mark {
     qn_recurrent recurrent;
-    qn_kv_open open;
+    qn_kv_open kv;
 } cpu_mark;
 
 static cpu_memory *mine(qn_memory *memory)
@@ -75,7 +75,7 @@ static void mark_free(qn_memory_mark *of)
     if (!mark)
         return;
     qn_recurrent_free(&mark->recurrent);
-    qn_kv_open_free(&mark->open);
+    qn_kv_open_free(&mark->kv);
     qn_free(mark);
 }
 
@@ -85,7 +85,7 @@ static qn_status mark_new(const qn_memory *memory, qn_memory_mark **out)
     cpu_mark *mark;
     *out = NULL;
     QN_TRY(qn_alloc(&mark, 1, sizeof *mark, "checkpoint"));
-    qn_status status = qn_kv_open_new(&mark->open, &m->kv);
+    qn_status status = qn_kv_open_new(&mark->kv, &m->kv);
     if (status == QN_OK)
         status = qn_recurrent_create(&mark->recurrent, &m->recurrent.shape, m->plan->is_recurrent, m->recurrent.n_layers);
     if (status != QN_OK) {
@@ -100,7 +100,7 @@ static qn_status mark_keep(qn_memory_mark *of, const qn_memory *memory, size_t h
 {
     cpu_mark *mark = (cpu_mark *)of;
     qn_recurrent_copy(&mark->recurrent, &mine_const(memory)->recurrent);
-    qn_kv_open_keep(&mark->open, &mine_const(memory)->kv, held);
+    qn_kv_open_keep(&mark->kv, &mine_const(memory)->kv, held);
     return QN_OK;
 }
 
@@ -108,14 +108,14 @@ static qn_status mark_take(const qn_memory_mark *of, qn_memory *memory, size_t h
 {
     const cpu_mark *mark = (const cpu_mark *)of;
     qn_recurrent_copy(&mine(memory)->recurrent, &mark->recurrent);
-    qn_kv_open_take(&mark->open, &mine(memory)->kv, held);
+    qn_kv_open_take(&mark->kv, &mine(memory)->kv, held);
     return QN_OK;
 }
 
 static qn_status mark_copy(qn_memory_mark *to, const qn_memory_mark *from, const qn_memory *memory)
 {
     qn_recurrent_copy(&((cpu_mark *)to)->recurrent, &((const cpu_mark *)from)->recurrent);
-    qn_kv_open_copy(&((cpu_mark *)to)->open, &((const cpu_mark *)from)->open, &mine_const(memory)->kv);
+    qn_kv_open_copy(&((cpu_mark *)to)->kv, &((const cpu_mark *)from)->kv, &mine_const(memory)->kv);
     return QN_OK;
 }
 
@@ -176,9 +176,9 @@ static const qn_memory_calls calls = {
     .mark_keep = mark_keep,
     .mark_take = mark_take,
     .mark_copy = mark_copy,
-    .read = memory_read,
-    .fill = memory_fill,
-    .count = memory_count,
+    .serialize = memory_read,
+    .deserialize = memory_fill,
+    .serialized_bytes = memory_count,
 };
 
 qn_status qn_cpu_memory_new(const qn_plan *plan, const qn_memory_params *params, qn_memory **out)

@@ -54,9 +54,9 @@ typedef struct qn_memory_calls {
 
     /* All that `length` positions are, piece by piece, the same pieces for any capacity: read by `piece`, with zeros in place
      * of what is not held; or filled by it, as memory that was empty becomes that of these positions. count: their bytes. */
-    qn_status (*read)(const qn_memory *memory, size_t length, qn_memory_piece_fn piece, void *context);
-    qn_status (*fill)(qn_memory *memory, size_t length, qn_memory_piece_fn piece, void *context);
-    uint64_t (*count)(const qn_memory *memory, size_t length);
+    qn_status (*serialize)(const qn_memory *memory, size_t length, qn_memory_piece_fn piece, void *context);
+    qn_status (*deserialize)(qn_memory *memory, size_t length, qn_memory_piece_fn piece, void *context);
+    uint64_t (*serialized_bytes)(const qn_memory *memory, size_t length);
 } qn_memory_calls;
 
 struct qn_memory {

@@ -58,7 +58,7 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 static uint64_t file_bytes(const qn_session *session)
 {
     return sizeof(struct qn_state_header) + session->length * sizeof *session->tokens +
-           session->memory->calls->count(session->memory, session->length) + sizeof(uint64_t);
+           session->memory->calls->serialized_bytes(session->memory, session->length) + sizeof(uint64_t);
 }
 
 /* What the file says of how the cache lies: its format, and where it is another than the CPU's, whose layout it is. */
@@ -119,7 +119,7 @@ static qn_status save(struct saving *s, const qn_session *session, const char *p
     QN_TRY(qn_new_file_create(&s->file, path));
     QN_TRY(write_piece(s, &header, sizeof header));
     QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));
-    QN_TRY(session->memory->calls->read(session->memory, session->length, write_piece, s));
+    QN_TRY(session->memory->calls->serialize(session->memory, session->length, write_piece, s));
     const uint64_t checksum = XXH64_digest(s->hash);
     QN_TRY(qn_new_file_write(&s->file, &checksum, sizeof checksum));
     return qn_new_file_finish(&s->file);
@@ -261,7 +261,7 @@ static qn_status read_contents(struct restoring *r)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens take %llu bytes, it has %llu", r->path, (unsigned)session->length,
                        (unsigned long long)file_bytes(session), (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
-    QN_TRY(session->memory->calls->fill(session->memory, session->length, read_piece, r));
+    QN_TRY(session->memory->calls->deserialize(session->memory, session->length, read_piece, r));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);

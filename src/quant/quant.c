@@ -77,7 +77,7 @@ static inline size_t find_bad_scale(const uint8_t *blocks, size_t n_blocks, size
       .decode = decode_##id,                                                                                                   \
       .encode = encoder,                                                                                                       \
       .unpack = qn_unpack_##id,                                                                                                \
-      .zero = zero_,                                                                                                           \
+      .zero_point = zero_,                                                                                                     \
       .max_code = max_code_,                                                                                                   \
       .has_offset = offset,                                                                                                    \
       .has_factor = factor,                                                                                                    \

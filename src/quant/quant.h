@@ -55,8 +55,8 @@ typedef struct qn_type_info {
      * factor: two a run, where has_factor. Pointers for absent parts may be NULL. unpack is NULL for F32, F16, BF16; every
      * other type's block is a whole number of runs. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
-    uint8_t zero;     /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (stored signed, unpacked + 128) */
-    uint8_t max_code; /* largest code that can occur: 3, 15, 255 */
+    uint8_t zero_point; /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (stored signed, unpacked + 128) */
+    uint8_t max_code;   /* largest code that can occur: 3, 15, 255 */
     bool has_offset, has_factor;
     /* Index of the first block with a scale (or value) that is infinite or NaN; n_blocks when all are sound. */
     size_t (*find_bad)(const uint8_t *blocks, size_t n_blocks);

@@ -303,7 +303,8 @@ static void unpack_is_decode(void **state)
         uint8_t largest = 0;
         for (size_t i = 0; i < BLOCKS * info->block_weights; i++) {
             const size_t r = i / QN_RUN;
-            float weight = scale[r] * (float)(info->has_factor ? factor[i / (QN_RUN / 2)] : 1) * (float)(codes[i] - info->zero);
+            float weight =
+                scale[r] * (float)(info->has_factor ? factor[i / (QN_RUN / 2)] : 1) * (float)(codes[i] - info->zero_point);
             if (info->has_offset)
                 weight += offset[r];
             assert_true(weight == out[i]);

@@ -91,14 +91,14 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
         const bool is_value = head >= 2 * shape->n_k_heads;
         const size_t v_head = is_value ? head - 2 * shape->n_k_heads : 0, n = is_value ? shape->head_v : shape->head_k;
         const size_t first = is_value ? 2 * q_width(shape) + v_head * n : head * n;
-        const float *pieces[QN_CONV_MAX_TAPS];
+        const float *taps_in[QN_CONV_MAX_TAPS];
         float *y = qn_buffer_row(ex, op->out, row) + first;
         if (row != found)
             find_inputs(ex, op, row, inputs);
         found = row;
         for (size_t t = 0; t < shape->taps; t++)
-            pieces[t] = inputs[t] + first;
-        ex->kernels->deltanet.conv(y, pieces, op->weight + first, width, shape->taps, n);
+            taps_in[t] = inputs[t] + first;
+        ex->kernels->deltanet.conv(y, taps_in, op->weight + first, width, shape->taps, n);
         if (is_value)
             make_gates(ex, op, row, v_head);
         else
@@ -193,8 +193,8 @@ void qn_executor_delta(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t n_threads = (size_t)qn_team_size(ex->team), n_heads = count_runs(ex) * shape->n_v_heads;
-    const size_t pieces = shape->head_v / QN_GDN_UNIT, wanted = (n_threads + n_heads - 1) / n_heads;
-    const size_t slices = wanted < pieces ? wanted : pieces, units = shape->n_v_heads * slices;
+    const size_t max_slices = shape->head_v / QN_GDN_UNIT, wanted = (n_threads + n_heads - 1) / n_heads;
+    const size_t slices = wanted < max_slices ? wanted : max_slices, units = shape->n_v_heads * slices;
     size_t begin, end, first = 0;
     qn_team_share(n_heads * slices, 1, thread, (int)n_threads, &begin, &end);
     for (size_t row = 0; row < ex->step->n_rows && first < end; first += units) {

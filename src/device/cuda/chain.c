@@ -371,11 +371,11 @@ static bool product_fits(const struct planner *p, size_t at, bool norm, struct p
     return norm || !product->halves;
 }
 
-static void take(struct planner *p, size_t at, size_t n, size_t *taken)
+static void take(struct planner *p, size_t at, size_t n, size_t *n_fused)
 {
     for (size_t i = at; i < at + n; i++)
         p->taken[i] = CHAINED;
-    *taken = n;
+    *n_fused = n;
 }
 
 /* ---- Where a chain ends ---- */
@@ -425,7 +425,7 @@ static qn_status end_chain(struct planner *p, size_t at)
 
 /* ---- Groups: each looks whether it fits, and adds its stages, or takes nothing ---- */
 
-static qn_status add_norm(struct planner *p, size_t at, size_t *taken)
+static qn_status add_norm(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *op = &p->plan->ops[at];
     const struct value *x = &p->values[op->in];
@@ -439,11 +439,11 @@ static qn_status add_norm(struct planner *p, size_t at, size_t *taken)
     stage.x_out = x_out;
     stage.weight = p->model->ops[at].weight;
     stage.from = x->parts;
-    take(p, at, 2, taken);
+    take(p, at, 2, n_fused);
     return add_product(p, at, &product, stage);
 }
 
-static qn_status add_swiglu(struct planner *p, size_t at, size_t *taken)
+static qn_status add_swiglu(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *op = &p->plan->ops[at];
     const struct value *gate = &p->values[op->in], *up = &p->values[op->in2];
@@ -455,12 +455,12 @@ static qn_status add_swiglu(struct planner *p, size_t at, size_t *taken)
     stage.from = gate->parts;
     stage.row = gate->row;
     stage.row2 = up->row;
-    take(p, at, 2, taken);
+    take(p, at, 2, n_fused);
     return add_product(p, at, &product, stage);
 }
 
 /* CONV, DELTA, DELTA_OUT and the output's product. */
-static qn_status add_delta(struct planner *p, size_t at, size_t *taken)
+static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *conv = &p->plan->ops[at], *out = conv + 2;
     const qn_recurrent_shape *r = &p->plan->recurrent;
@@ -491,13 +491,13 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *taken)
     stage.n_k_heads = (uint32_t)r->n_k_heads;
     stage.grouped = out->grouped;
     stage.eps = out->eps;
-    take(p, at, 4, taken);
+    take(p, at, 4, n_fused);
     QN_TRY(add_stage(p, at, &(qn_chain_stage){ .kind = QN_CHAIN_DELTA, .u.delta = delta }));
     return add_product(p, at + 2, &product, stage);
 }
 
 /* HEADS, ATTENTION, ATTENTION_OUT and the output's product, over a cache of halves. */
-static qn_status add_attention(struct planner *p, size_t at, size_t *taken)
+static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *heads = &p->plan->ops[at];
     const qn_attention_shape *h = &heads->heads;
@@ -541,13 +541,13 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *taken)
         stage.from = q->parts;
         stage.row = q->row;
     }
-    take(p, at, 4, taken);
+    take(p, at, 4, n_fused);
     QN_TRY(add_stage(p, at, &(qn_chain_stage){ .kind = QN_CHAIN_ATTENTION, .u.attention = attention }));
     return add_product(p, at + 2, &product, stage);
 }
 
 /* ATTENTION_OUT and DELTA_OUT whose floats are launched; the product of them. */
-static qn_status add_plain(struct planner *p, size_t at, size_t *taken)
+static qn_status add_plain(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *op = &p->plan->ops[at];
     struct product product;
@@ -559,23 +559,23 @@ static qn_status add_plain(struct planner *p, size_t at, size_t *taken)
     qn_chain_product stage = product.stage;
     stage.make = QN_CHAIN_PLAIN;
     stage.x = qn_cuda_rows(p->model, op->in);
-    take(p, at, 2, taken);
+    take(p, at, 2, n_fused);
     p->taken[at] = ACTS_CHAINED;
     return add_product(p, at, &product, stage);
 }
 
-static qn_status add_group(struct planner *p, size_t at, size_t *taken)
+static qn_status add_group(struct planner *p, size_t at, size_t *n_fused)
 {
-    *taken = 0;
+    *n_fused = 0;
     if (!p->model->chains.tiles.bits || (p->token && p->taken[at] == LAUNCHED))
         return QN_OK;
     switch (p->plan->ops[at].kind) {
-    case QN_OP_NORM: return add_norm(p, at, taken);
-    case QN_OP_SWIGLU: return add_swiglu(p, at, taken);
-    case QN_OP_CONV: return add_delta(p, at, taken);
-    case QN_OP_HEADS: return add_attention(p, at, taken);
+    case QN_OP_NORM: return add_norm(p, at, n_fused);
+    case QN_OP_SWIGLU: return add_swiglu(p, at, n_fused);
+    case QN_OP_CONV: return add_delta(p, at, n_fused);
+    case QN_OP_HEADS: return add_attention(p, at, n_fused);
     case QN_OP_ATTENTION_OUT:
-    case QN_OP_DELTA_OUT: return add_plain(p, at, taken);
+    case QN_OP_DELTA_OUT: return add_plain(p, at, n_fused);
     default: return QN_OK;
     }
 }
@@ -596,11 +596,11 @@ static qn_status walk(struct planner *p)
 {
     for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
         set_home(p, b);
-    for (size_t at = 0, taken; at < p->plan->n_ops; at += taken) {
-        QN_TRY(add_group(p, at, &taken));
-        if (!taken) {
+    for (size_t at = 0, n_fused; at < p->plan->n_ops; at += n_fused) {
+        QN_TRY(add_group(p, at, &n_fused));
+        if (!n_fused) {
             QN_TRY(add_launch(p, at));
-            taken = 1;
+            n_fused = 1;
         }
     }
     return end_chain(p, p->plan->n_ops);

@@ -79,8 +79,8 @@ void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, con
     qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
     int32_t *tokens = (int32_t *)(void *)(model->host_inputs + tokens_at(model));
     inputs->memory = memory->recurrent.address;
-    inputs->sequence[0] = 0;
-    inputs->sequence[1] = (uint32_t)n;
+    inputs->cu_seqlens[0] = 0;
+    inputs->cu_seqlens[1] = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
         inputs->positions[i] = rows[i].position;
         tokens[i] = rows[i].token;

@@ -37,8 +37,8 @@ typedef struct qn_cuda_acts {
 /* What a step says of itself: filled on the host. Room for max_rows positions, then as many tokens; and behind those, rows of
  * embeddings. */
 typedef struct qn_cuda_inputs {
-    uint64_t memory;      /* of the session's recurrent layers */
-    uint32_t sequence[2]; /* 0, n_rows */
+    uint64_t memory;        /* of the session's recurrent layers */
+    uint32_t cu_seqlens[2]; /* 0, n_rows */
     qn_sample_params sampling;
     uint32_t positions[]; /* [n_rows] */
 } qn_cuda_inputs;

@@ -52,7 +52,7 @@ static const qn_cuda_op *beside(const struct step *s, const qn_op *op)
 
 /* What becomes of rows of floats on their way into activations. */
 struct source {
-    int what; /* QN_ACTS_PLAIN, _NORM, _SWIGLU */
+    int op; /* QN_ACTS_PLAIN, _NORM, _SWIGLU */
     uint64_t x, x2, weight;
     float eps;
 };
@@ -63,13 +63,13 @@ static qn_status rotated_floats(const struct step *s, const struct source *from,
     const uint64_t scratch = s->model->scratch.address;
     uint64_t x = scratch;
     qn_launch made;
-    if (from->what == QN_ACTS_NORM) {
+    if (from->op == QN_ACTS_NORM) {
         const qn_norm_rows_args args = {
             .x = from->x, .weight = from->weight, .y = scratch, .n = (uint32_t)width, .eps = from->eps
         };
         QN_TRY(qn_norm_gpu_rows(width, s->n, &made));
         QN_TRY(launch_early(s, &made, &args));
-    } else if (from->what == QN_ACTS_SWIGLU) {
+    } else if (from->op == QN_ACTS_SWIGLU) {
         const qn_elementwise_swiglu_args args = { .gate = from->x, .up = from->x2, .y = scratch, .n = s->n * width };
         QN_TRY(qn_elementwise_gpu_swiglu(s->n * width, &made));
         QN_TRY(launch_early(s, &made, &args));
@@ -103,7 +103,7 @@ static qn_status turn_at_once(const struct step *s, const struct source *from, c
 {
     qn_launch made;
     qn_matmul_turned_args args;
-    QN_TRY(qn_matmul_gpu_turned(&acts->forms[QN_ACTS_ROW], from->what, from->x, from->x2, from->weight, from->eps, acts->signs,
+    QN_TRY(qn_matmul_gpu_turned(&acts->forms[QN_ACTS_ROW], from->op, from->x, from->x2, from->weight, from->eps, acts->signs,
                                 block, &made, &args));
     return launch(s, &made, &args);
 }
@@ -114,11 +114,11 @@ static struct source source_of(const struct step *s, const qn_op *op)
     switch (op->kind) {
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM:
-        return (struct source){ .what = QN_ACTS_NORM, .x = buffer(s, op->in), .weight = beside(s, op)->weight, .eps = op->eps };
-    case QN_OP_SWIGLU: return (struct source){ .what = QN_ACTS_SWIGLU, .x = buffer(s, op->in), .x2 = buffer(s, op->in2) };
+        return (struct source){ .op = QN_ACTS_NORM, .x = buffer(s, op->in), .weight = beside(s, op)->weight, .eps = op->eps };
+    case QN_OP_SWIGLU: return (struct source){ .op = QN_ACTS_SWIGLU, .x = buffer(s, op->in), .x2 = buffer(s, op->in2) };
     case QN_OP_DELTA_OUT: /* of many rows in scratch, where the gated norm leaves them */
-        return (struct source){ .what = QN_ACTS_PLAIN, .x = s->n > 1 ? s->model->scratch.address : buffer(s, op->in) };
-    default: return (struct source){ .what = QN_ACTS_PLAIN, .x = buffer(s, op->in) };
+        return (struct source){ .op = QN_ACTS_PLAIN, .x = s->n > 1 ? s->model->scratch.address : buffer(s, op->in) };
+    default: return (struct source){ .op = QN_ACTS_PLAIN, .x = buffer(s, op->in) };
     }
 }
 
@@ -137,13 +137,13 @@ static qn_status write_acts(const struct step *s, const qn_op *op)
         }
         if (plan->rotation.block) {
             QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts->signs));
-            x = (struct source){ .what = QN_ACTS_PLAIN, .x = s->model->scratch.address };
+            x = (struct source){ .op = QN_ACTS_PLAIN, .x = s->model->scratch.address };
         }
         for (int form = 0; form < QN_CUDA_FORMS; form++) {
             qn_matmul_launch made;
             if (!(forms & 1u << form))
                 continue;
-            QN_TRY(qn_matmul_gpu_quantize(&acts->forms[form], x.what, x.x, x.x2, x.weight, x.eps, plan->width, s->n, &made));
+            QN_TRY(qn_matmul_gpu_quantize(&acts->forms[form], x.op, x.x, x.x2, x.weight, x.eps, plan->width, s->n, &made));
             QN_TRY(launch(s, &made.launch, &made.args));
         }
     }
@@ -341,8 +341,8 @@ struct delta {
     const qn_recurrent_shape *shape;
     uint32_t width, inner; /* of q k v, of the result */
     uint64_t state_offset, inputs_offset;
-    uint64_t sessions, sequence; /* addresses of qn_cuda_inputs' memory and sequence */
-    bool chunks;                 /* of bfloat16, on matrix units */
+    uint64_t sessions, cu_seqlens; /* addresses of qn_cuda_inputs' memory and cu_seqlens */
+    bool chunks;                   /* of bfloat16, on matrix units */
 };
 
 static struct delta delta_of(const struct step *s, const qn_op *op)
@@ -359,7 +359,7 @@ static struct delta delta_of(const struct step *s, const qn_op *op)
                            .state_offset = at,
                            .inputs_offset = at + s->memory->state_bytes,
                            .sessions = s->model->inputs + offsetof(qn_cuda_inputs, memory),
-                           .sequence = s->model->inputs + offsetof(qn_cuda_inputs, sequence),
+                           .cu_seqlens = s->model->inputs + offsetof(qn_cuda_inputs, cu_seqlens),
                            .chunks = shape->head_k == QN_GDN_HEAD_K && shape->head_v % QN_GDN_SLICE == 0 };
 }
 
@@ -417,7 +417,7 @@ static qn_status run_conv(const struct step *s, const qn_op *op)
                                     .beta = gates + s->n * d.shape->n_v_heads * sizeof(float),
                                     .memory = d.sessions,
                                     .positions = positions(s),
-                                    .cu_seqlens = d.sequence,
+                                    .cu_seqlens = d.cu_seqlens,
                                     .inputs_offset = d.inputs_offset,
                                     .sequences = 1,
                                     .k_heads = (uint32_t)d.shape->n_k_heads,
@@ -446,7 +446,7 @@ static qn_status run_delta(const struct step *s, const qn_op *op)
                                      .state_offset = d.state_offset,
                                      .o = buffer(s, op->out),
                                      .records = s->model->records.address,
-                                     .cu_seqlens = d.sequence,
+                                     .cu_seqlens = d.cu_seqlens,
                                      .tokens = (uint32_t)s->n,
                                      .sequences = 1,
                                      .k_heads = (uint32_t)d.shape->n_k_heads,

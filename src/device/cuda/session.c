@@ -435,9 +435,9 @@ static const qn_memory_calls calls = {
     .mark_keep = mark_keep,
     .mark_take = mark_take,
     .mark_copy = mark_copy,
-    .read = memory_read,
-    .fill = memory_fill,
-    .count = memory_bytes,
+    .serialize = memory_read,
+    .deserialize = memory_fill,
+    .serialized_bytes = memory_bytes,
 };
 
 /* Zeros, because kernels read whole tiles, of which the end may never have been written. */

@@ -188,17 +188,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         });
     } else {
         static_assert(QN_WARPS * KEYS >= 2 * QN_ATTENTION_RUN, "a warp has one tile of halves");
-        const uint32_t run = position / QN_ATTENTION_RUN;
+        const uint32_t page = position / QN_ATTENTION_RUN;
         const uint64_t at = session * a.runs.session + head * a.runs.head;
         from.keys = a.runs.keys + at;
         from.values = a.runs.values + at;
         from.key_scales = from.value_scales = 0;
         rows.begin = 0;
-        rows.end = (run ? QN_ATTENTION_RUN : 0) + position % QN_ATTENTION_RUN + 1;
+        rows.end = (page ? QN_ATTENTION_RUN : 0) + position % QN_ATTENTION_RUN + 1;
         rows.tile = warp;
         rows.last_tile = (rows.end + KEYS - 1) / KEYS;
         from.last_row = rows.end - 1;
-        from.skip = run ? (run - 1) % a.runs.n_open * QN_ATTENTION_RUN : 0;
+        from.skip = page ? (page - 1) % a.runs.n_open * QN_ATTENTION_RUN : 0;
         const bool early = a.settled && (rows.tile + 1) * KEYS < rows.end;
         attend_block<16, 16, true>(a, s, from, rows, p, job, dynamic, a.value_codec.gain, early, ask,
                                    [&]() { put_column<16>(s, query, turn_queries(), a.scale * LOG2E, 1, p); });

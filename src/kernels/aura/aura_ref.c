@@ -63,7 +63,7 @@ static void whole_weights(int16_t *whole, float *unit, const float *p, const flo
 }
 
 /* Sums wrap where scales that nobody has encoded make them. */
-static uint32_t product(int16_t a, int16_t b)
+static uint32_t mul_i16(int16_t a, int16_t b)
 {
     return (uint32_t)((int32_t)a * b);
 }
@@ -80,7 +80,7 @@ static void query_ref(const int16_t *query, float query_scale, const qn_aura_blo
         uint32_t sum = 0;
         qn_aura_get_key(block->keys, j, codes, &scales[j], kc->dim, kc->bits);
         for (size_t d = 0; d < kc->dim; d++)
-            sum += product(query[d], kc->centroids[codes[d]]);
+            sum += mul_i16(query[d], kc->centroids[codes[d]]);
         p[j] = (float)(int32_t)sum * query_scale * scales[j];
     }
     *m = p[0];
@@ -96,7 +96,7 @@ static void query_ref(const int16_t *query, float query_scale, const qn_aura_blo
     for (size_t j = 0; j < visible; j++) {
         qn_aura_get_value(block->values, j, codes, &scales[j], vc->dim, vc->bits);
         for (size_t d = 0; d < vc->dim; d++)
-            sums[d] += product(whole[j], vc->centroids[codes[d]]);
+            sums[d] += mul_i16(whole[j], vc->centroids[codes[d]]);
     }
     for (size_t d = 0; d < vc->dim; d++)
         out[d] = (float)(int32_t)sums[d] * (unit * vc->step);

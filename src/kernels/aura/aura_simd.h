@@ -52,9 +52,9 @@ typedef struct ahead {
     size_t step; /* bytes for each unit that is read */
 } ahead;
 
-static ahead ahead_of(const uint8_t *bytes, size_t n, size_t units)
+static ahead ahead_of(const uint8_t *bytes, size_t n, size_t n_units)
 {
-    return (ahead){ bytes, bytes ? bytes + n : bytes, units ? (n + units - 1) / units : 0 };
+    return (ahead){ bytes, bytes ? bytes + n : bytes, n_units ? (n + n_units - 1) / n_units : 0 };
 }
 
 QN_INLINE void ask(ahead *a)

@@ -347,12 +347,12 @@ QN_DEVICE void make_columns(chain_control &control, const qn_chain_product &s, c
             float4 x;
             if (turn == 0) {
                 const uint32_t c = first + at + 4 * lane;
-                const bool turns = rotation && s.signs && c < s.n_cols;
-                const float4 sign = load_fresh_4_if(s.signs + c, turns);
+                const bool has_signs = rotation && s.signs && c < s.n_cols;
+                const float4 sign = load_fresh_4_if(s.signs + c, has_signs);
                 x = columns_at(s, control.session.position, first + at, keep, square, lane);
                 if (m.floats)
                     *(float4 *)(m.floats + at + 4 * lane) = x;
-                if (turns)
+                if (has_signs)
                     x = make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w);
                 if (rotation)
                     x = turn_in_warp(x, rotation, lane);

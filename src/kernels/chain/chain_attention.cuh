@@ -269,7 +269,7 @@ QN_DEVICE void attention_scale_sums(attention_sums &sums, int c, float factor)
     }
 }
 
-QN_DEVICE void attention_add_values(attention_sums &sums, const uint4 v[4], const uint32_t weights[2])
+QN_DEVICE void attention_add_values(attention_sums &sums, const uint4 v[4], const uint32_t probs[2])
 {
     const uint32_t x[4][4] = { { v[0].x, v[1].x, v[2].x, v[3].x },
                                { v[0].y, v[1].y, v[2].y, v[3].y },
@@ -279,7 +279,7 @@ QN_DEVICE void attention_add_values(attention_sums &sums, const uint4 v[4], cons
     for (int j = 0; j < 4; j++) {
         const uint32_t a[4] = { __byte_perm(x[j][0], x[j][1], 0x5410), __byte_perm(x[j][0], x[j][1], 0x7632),
                                 __byte_perm(x[j][2], x[j][3], 0x5410), __byte_perm(x[j][2], x[j][3], 0x7632) };
-        qn_mma_m16n8k16_f16(sums.v[j], a, weights);
+        qn_mma_m16n8k16_f16(sums.v[j], a, probs);
     }
 }
 
@@ -305,7 +305,7 @@ QN_DEVICE uint32_t attention_transpose(uint32_t x)
 }
 
 // Scores in powers of two, -infinity where nothing is seen, to weights as the second product takes them.
-QN_DEVICE void attention_weigh(attention_sums &sums, uint32_t weights[2], const float x[4])
+QN_DEVICE void attention_weigh(attention_sums &sums, uint32_t probs[2], const float x[4])
 {
     float weight[4];
 #pragma unroll
@@ -322,7 +322,7 @@ QN_DEVICE void attention_weigh(attention_sums &sums, uint32_t weights[2], const 
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        weights[i] = attention_transpose(qn_floats_to_halves(weight[2 * i], weight[2 * i + 1]));
+        probs[i] = attention_transpose(qn_floats_to_halves(weight[2 * i], weight[2 * i + 1]));
 }
 
 // Scores of all slices of a tile; between the warps of a group there is a barrier, and two buffers take turns, so that it is
@@ -472,9 +472,9 @@ QN_DEVICE void attention_stage(const qn_chain_attention &s, uint32_t position, u
                 if (8 * i + g > position % ATTENTION_KEYS)
                     x[2 * i] = x[2 * i + 1] = -QN_INFINITY;
         }
-        uint32_t weights[2];
-        attention_weigh(sums, weights, x);
-        attention_add_values(sums, w.v, weights);
+        uint32_t probs[2];
+        attention_weigh(sums, probs, x);
+        attention_add_values(sums, w.v, probs);
         if (more)
             attention_load_values(w, values, row_bytes);
     }

@@ -183,7 +183,7 @@ static void rows_packed(const qn_matmul_kernels *kernels, const qn_matrix *weigh
     step = step ? step : QN_PACK_TOKENS;
     for (size_t first = 0, n; first < n_tokens; first += n) {
         n = n_tokens - first < step ? n_tokens - first : step;
-        kind->product(weights, row_begin, row_end - row_begin, acts, first, n, accumulate, out, out_stride);
+        kind->gemm_packed(weights, row_begin, row_end - row_begin, acts, first, n, accumulate, out, out_stride);
     }
 }
 

@@ -102,7 +102,7 @@ typedef enum qn_packing { QN_PACKING_WORDS, QN_PACKING_BYTES } qn_packing;
 typedef struct qn_packed_kind {
     qn_packing packing;
     qn_act_form form;
-    qn_matmul_packed_fn product;
+    qn_matmul_packed_fn gemm_packed;
     size_t max_tokens; /* with more, rows are brought back into the stored layout and taken by tiles */
     bool fine;         /* whether the product takes fine batches */
 } qn_packed_kind;

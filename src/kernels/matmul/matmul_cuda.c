@@ -16,10 +16,10 @@ static const size_t prompt_tokens[PROMPT_SIZES] = { 32, 64, QN_PROMPT_TOKENS };
  * their defines QN_GROUP and QN_STAGES: bytes in flight against shared memory. */
 struct variant {
     uint32_t bits, n_scales, has_offset;
-    struct decode {
+    struct gemv {
         const char *defines;
         uint32_t group, stages;
-    } decode[3]; /* by form */
+    } gemv[3]; /* by form */
     const char *prompt[PROMPT_SIZES];
 };
 
@@ -229,7 +229,7 @@ static size_t batch_of(int form, size_t group, size_t tile_warps, size_t tiles)
 
 /* The split of a block's chunks and tiles over its warps that ends first: a warp does its steps one after another, and takes
  * about as long over one as twelve warps take to share it. False when no split's shared memory is there. */
-static bool choose_block(const struct decode *variant, int form, const qn_matmul_tiles *tiles, size_t n_chunks,
+static bool choose_block(const struct gemv *variant, int form, const qn_matmul_tiles *tiles, size_t n_chunks,
                          size_t block_tiles, size_t max_shared, struct block *best)
 {
     const size_t step_bytes = variant->group * (code_bytes(tiles) + scale_bytes(tiles));
@@ -257,36 +257,36 @@ static qn_status decode_launch(const qn_matmul_gpu *gpu, const qn_matmul_area *a
                                size_t n_tokens, qn_matmul_launch *out)
 {
     const struct variant *variant = variant_of(&area->tiles);
-    const struct decode *decode = variant ? &variant->decode[acts->form] : NULL;
+    const struct gemv *gemv = variant ? &variant->gemv[acts->form] : NULL;
     const size_t n_chunks = chunks_of(area->n_cols), blocks = area->n_tiles < gpu->n_sms ? area->n_tiles : gpu->n_sms;
     struct block block;
-    if (!decode || !decode->defines)
+    if (!gemv || !gemv->defines)
         return qn_fail(QN_ERR_INVALID, "int8 activations for weights of %u bits: expected halves", area->tiles.bits);
-    if (!choose_block(decode, acts->form, &area->tiles, n_chunks, (area->n_tiles + blocks - 1) / blocks, gpu->max_shared_bytes,
+    if (!choose_block(gemv, acts->form, &area->tiles, n_chunks, (area->n_tiles + blocks - 1) / blocks, gpu->max_shared_bytes,
                       &block))
         return qn_fail(QN_ERR_UNSUPPORTED, "products of %zu columns need more shared memory than the %u bytes of this device",
                        area->n_cols, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
         .launch = { .source = "matmul/matmul_decode.cu",
-                    .defines = decode->defines,
+                    .defines = gemv->defines,
                     .function = "qn_matmul_decode",
                     .grid = { (uint32_t)blocks, (uint32_t)((n_tokens + QN_ACTS_GROUP - 1) / QN_ACTS_GROUP), 1 },
                     .block = { (uint32_t)(block.chunk_warps * block.tile_warps * 32), 1, 1 },
                     .shared_bytes = (uint32_t)block.shared_bytes,
-                    .args_bytes = sizeof out->args.decode,
+                    .args_bytes = sizeof out->args.gemv,
                     .dependent = true },
-        .args.decode = { .weights = area->address,
-                         .acts = acts->address,
-                         .token_scale = acts->token_scale,
-                         .n_tiles = (uint32_t)area->n_tiles,
-                         .n_chunks = (uint32_t)n_chunks,
-                         .n_tokens = (uint32_t)n_tokens,
-                         .capacity = (uint32_t)acts->capacity,
-                         .n_chunk_warps = (uint32_t)block.chunk_warps,
-                         .batch = (uint32_t)block.batch,
-                         .n_outs = (uint32_t)area->n_outs },
+        .args.gemv = { .weights = area->address,
+                       .acts = acts->address,
+                       .token_scale = acts->token_scale,
+                       .n_tiles = (uint32_t)area->n_tiles,
+                       .n_chunks = (uint32_t)n_chunks,
+                       .n_tokens = (uint32_t)n_tokens,
+                       .capacity = (uint32_t)acts->capacity,
+                       .n_chunk_warps = (uint32_t)block.chunk_warps,
+                       .batch = (uint32_t)block.batch,
+                       .n_outs = (uint32_t)area->n_outs },
     };
-    memcpy(out->args.decode.outs, area->outs, sizeof area->outs);
+    memcpy(out->args.gemv.outs, area->outs, sizeof area->outs);
     return QN_OK;
 }
 

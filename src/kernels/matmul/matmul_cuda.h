@@ -214,7 +214,7 @@ qn_status qn_matmul_gpu_acts_bytes(int form, size_t n_cols, size_t capacity, siz
 typedef struct qn_matmul_launch {
     qn_launch launch;
     union {
-        qn_matmul_decode_args decode;
+        qn_matmul_decode_args gemv;
         qn_matmul_prompt_args prompt;
         qn_matmul_acts_args acts;
         qn_matmul_pack_args pack;

@@ -75,7 +75,7 @@ static int32_t run_product(const qn_type_info *type, const qn_super *weights, co
         int32_t code = acts->codes[form][run * QN_RUN + at];
         if (acts->fine)
             code = code * QN_FINE + acts->fine_codes[form][run * QN_RUN + at];
-        *(i < QN_RUN / 2 ? &lo : &hi) += ((int32_t)weights->codes[at] - type->zero) * code;
+        *(i < QN_RUN / 2 ? &lo : &hi) += ((int32_t)weights->codes[at] - type->zero_point) * code;
     }
     return type->has_factor ? lo * weights->factor_lo[lane] + hi * weights->factor_hi[lane] : lo + hi;
 }

@@ -310,7 +310,8 @@ static void dot_simd(const qn_type_info *type, const qn_super *rows, size_t n_ro
                      size_t n_tokens, float *out)
 {
     const qn_act_form form = qn_act_form_of(type);
-    const int zero_bits = type->zero ? __builtin_ctz(type->zero) : 0; /* zeros are powers of two, or absent with an offset */
+    const int zero_bits =
+        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* zeros are powers of two, or absent with an offset */
     if (type->has_factor)
         dot_factor(rows, n_rows, acts, form, first, n_tokens, zero_bits, out);
     else if (type->has_offset)

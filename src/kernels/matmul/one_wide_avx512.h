@@ -434,7 +434,7 @@ QN_INLINE void one_wide_rows(qn_type type, bool fine, const qn_matrix *weights, 
     const size_t quarters = wide_block_weights(type) / QUARTER, n_runs = weights->n_cols / QN_RUN;
     const size_t step = quarters ? quarters : 1; /* quarters that are taken at a time */
     const size_t bytes = wide_block_bytes(type) * (quarters ? 1 : QUARTER_RUNS);
-    const __m512i zero = _mm512_set1_epi32(weights->type->zero);
+    const __m512i zero = _mm512_set1_epi32(weights->type->zero_point);
     __m512 partial[4];
     struct quarter at = { .n_runs = QUARTER_RUNS };
     for (size_t k = 0; k < 4; k++) {

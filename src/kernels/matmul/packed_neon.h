@@ -127,7 +127,7 @@ static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, con
 static const qn_packed_kind *packed_neon(const qn_type_info *type)
 {
     static const qn_packed_kind bits = {
-        .packing = QN_PACKING_BYTES, .form = QN_ACT_TABLES, .product = packed_q1_0, .max_tokens = SIZE_MAX
+        .packing = QN_PACKING_BYTES, .form = QN_ACT_TABLES, .gemm_packed = packed_q1_0, .max_tokens = SIZE_MAX
     };
     return type->type == QN_TYPE_Q1_0 ? &bits : NULL;
 }

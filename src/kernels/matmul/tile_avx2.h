@@ -292,7 +292,8 @@ static void dot_avx2(const qn_type_info *type, const qn_super *rows, size_t n_ro
                      size_t n_tokens, float *out)
 {
     const qn_act_form form = qn_act_form_of(type);
-    const int zero_bits = type->zero ? __builtin_ctz(type->zero) : 0; /* zeros are powers of two, or absent with an offset */
+    const int zero_bits =
+        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* zeros are powers of two, or absent with an offset */
     const bool fine = acts->fine, offset = type->has_offset;
     void (*dot)(const qn_super *, size_t, const qn_acts *, qn_act_form, size_t, size_t, int, float *);
     if (type->has_factor)

@@ -98,7 +98,7 @@ QN_INLINE void tile_quarter(const qn_type_info *type, const qn_super *rows, size
     const qn_act_form form = qn_act_form_of(type);
     const size_t n_super = acts->n_super, row_bytes = n_super * sizeof *rows, token_bytes = n_super * QN_SUPER;
     const size_t token_runs = n_super * QN_SUPER_RUNS;
-    const int32x4_t zero = vdupq_n_s32(type->zero);
+    const int32x4_t zero = vdupq_n_s32(type->zero_point);
     const int8_t *codes = acts->codes[form] + first * token_bytes + 16 * q;
     const int8_t *fine_codes = kind.fine ? acts->fine_codes[form] + first * token_bytes + 16 * q : NULL;
     const float *act_scale = acts->scale + first * token_runs + 4 * q;
@@ -193,7 +193,7 @@ TILE_KIND(offset_fine, .fine = true, .has_offset = true)
 static void tile_factor(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first,
                         size_t n_tokens, float *out)
 {
-    const int zero_bits = __builtin_ctz(type->zero);
+    const int zero_bits = __builtin_ctz(type->zero_point);
     const struct dot_kind kind = { .has_factor = true };
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++)
