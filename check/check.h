@@ -14,9 +14,9 @@
 
 /* What the checker allocates or asks of a device fails for the machine's sake alone, and ends the program.
  *
- * qn_must - unless the status is QN_OK. qn_room - count zeroed objects of `size` bytes; free with free. */
-void qn_must(qn_status status);
-void *qn_room(size_t count, size_t size);
+ * qn_assert_ok - unless the status is QN_OK. qn_xcalloc - count zeroed objects of `size` bytes; free with free. */
+void qn_assert_ok(qn_status status);
+void *qn_xcalloc(size_t count, size_t size);
 
 typedef struct qn_level {
     const char *name;
@@ -33,8 +33,8 @@ size_t qn_random_below(size_t n);
 float qn_random_normal(void);
 void qn_random_floats(float *x, size_t n, float scale);
 
-/* qn_distance - |found - expected| / |expected|; NaN where anything is. */
-double qn_distance(const float *found, const float *expected, size_t n);
+/* qn_relative_error - |found - expected| / |expected|; NaN where anything is. */
+double qn_relative_error(const float *found, const float *expected, size_t n);
 
 /* ---- Memory with guards ---- */
 
@@ -52,8 +52,8 @@ void qn_guarded_free(qn_guarded *g);
 
 /* ---- Results ---- */
 
-/* qn_case_chosen - whether a case that is about to be drawn is to be run: each one, or with --every N each N-th. */
-bool qn_case_chosen(void);
+/* qn_case_selected - whether a case that is about to be drawn is to be run: each one, or with --every N each N-th. */
+bool qn_case_selected(void);
 /* qn_case_begin - the case that follows, as "op variant" and its shape; results are counted for it. */
 void qn_case_begin(const char *op, const char *variant, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* qn_expect - one statement about the case; a failure is printed with the case and counted. */

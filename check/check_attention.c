@@ -1,7 +1,7 @@
 /* Attention over a cache of half floats: storing, one block, merging. */
 #include "check/check.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
 
@@ -20,7 +20,7 @@ struct problem {
     size_t n_stored;
 };
 
-static uint16_t *halves(const qn_guarded *g)
+static uint16_t *f16_data(const qn_guarded *g)
 {
     return (uint16_t *)(void *)g->data;
 }
@@ -32,14 +32,14 @@ static void problem_new(struct problem *p, const qn_attention_kernels *kernels, 
     *p = (struct problem){ .head_dim = head_dim, .n_queries = n_queries, .n_stored = n_stored };
     p->keys = qn_guarded_new(POSITIONS * head_dim * 2, 0);
     p->values = qn_guarded_new(POSITIONS * head_dim * 2, 0);
-    qn_must(qn_alloc(&p->queries, n_queries * head_dim, sizeof(float), "queries"));
-    qn_must(qn_alloc(&p->k, POSITIONS * head_dim, sizeof(float), "keys"));
-    qn_must(qn_alloc(&p->v, POSITIONS * head_dim, sizeof(float), "values"));
+    qn_assert_ok(qn_alloc(&p->queries, n_queries * head_dim, sizeof(float), "queries"));
+    qn_assert_ok(qn_alloc(&p->k, POSITIONS * head_dim, sizeof(float), "keys"));
+    qn_assert_ok(qn_alloc(&p->v, POSITIONS * head_dim, sizeof(float), "values"));
     qn_random_floats(p->queries, n_queries * head_dim, 1 / sqrtf((float)head_dim));
     qn_random_floats(p->k, POSITIONS * head_dim, 2);
     qn_random_floats(p->v, POSITIONS * head_dim, 1);
     for (size_t j = 0; j < n_stored; j++)
-        kernels->store(halves(&p->keys), halves(&p->values), j, p->k + j * head_dim, p->v + j * head_dim, head_dim);
+        kernels->store(f16_data(&p->keys), f16_data(&p->values), j, p->k + j * head_dim, p->v + j * head_dim, head_dim);
 }
 
 static void problem_free(struct problem *p)
@@ -74,7 +74,8 @@ static void attend_float64(const struct problem *p, const float *query, size_t n
 }
 
 /* All blocks of the queries, merged; what is left in `running` is checked by the caller. */
-static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *seen, float *result, bool *guards_ok)
+static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, float *result,
+                    bool *guards_ok)
 {
     const size_t dim = p->head_dim, n = p->n_queries;
     float m[QN_QUERY_TILE], l[QN_QUERY_TILE], scores[QN_QUERY_TILE * QN_KEY_BLOCK];
@@ -85,10 +86,12 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
         float *o = (float *)(void *)out.data, *block_m = (float *)(void *)ml.data, *block_l = block_m + n;
         for (size_t q = 0; q < n; q++) {
             const size_t first = block * QN_KEY_BLOCK;
-            p->visible[q] = (uint16_t)(seen[q] <= first ? 0 : seen[q] - first < QN_KEY_BLOCK ? seen[q] - first : QN_KEY_BLOCK);
+            p->visible[q] = (uint16_t)(n_visible[q] <= first                 ? 0
+                                       : n_visible[q] - first < QN_KEY_BLOCK ? n_visible[q] - first
+                                                                             : QN_KEY_BLOCK);
         }
-        kernels->block(p->queries, n, halves(&p->keys) + block * QN_KEY_BLOCK * dim,
-                       halves(&p->values) + block * QN_KEY_BLOCK * dim, p->visible, block ? NULL : halves(&p->keys), dim, o,
+        kernels->block(p->queries, n, f16_data(&p->keys) + block * QN_KEY_BLOCK * dim,
+                       f16_data(&p->values) + block * QN_KEY_BLOCK * dim, p->visible, block ? NULL : f16_data(&p->keys), dim, o,
                        block_m, block_l, scores);
         for (size_t q = 0; q < n; q++) {
             if (block == 0) {
@@ -96,7 +99,7 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
                 m[q] = block_m[q];
                 l[q] = block_l[q];
             } else if (p->visible[q]) {
-                kernels->merge(result + q * dim, &m[q], &l[q], o + q * dim, block_m[q], block_l[q], dim);
+                kernels->combine(result + q * dim, &m[q], &l[q], o + q * dim, block_m[q], block_l[q], dim);
             } else {
                 *guards_ok &= block_m[q] != block_m[q]; /* not written: still poison */
             }
@@ -106,15 +109,15 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
         qn_guarded_free(&ml);
     }
     for (size_t q = 0; q < n; q++)
-        kernels->finish(result + q * dim, result + q * dim, l[q], dim);
+        kernels->normalize(result + q * dim, result + q * dim, l[q], dim);
 }
 
 static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, const qn_level *levels, size_t n_levels)
 {
-    size_t seen[QN_QUERY_TILE];
+    size_t n_visible[QN_QUERY_TILE];
     float *expected, *found;
-    qn_must(qn_alloc(&expected, n_queries * head_dim, sizeof(float), "expected"));
-    qn_must(qn_alloc(&found, n_queries * head_dim, sizeof(float), "found"));
+    qn_assert_ok(qn_alloc(&expected, n_queries * head_dim, sizeof(float), "expected"));
+    qn_assert_ok(qn_alloc(&found, n_queries * head_dim, sizeof(float), "found"));
     for (size_t i = 0; i < n_levels; i++) {
         qn_attention_kernels kernels;
         struct problem p;
@@ -123,13 +126,13 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
         qn_attention_kernels_init(&kernels, levels[i].features);
         problem_new(&p, &kernels, head_dim, n_queries, n_stored);
         for (size_t q = 0; q < n_queries; q++)
-            seen[q] = q + 1 == n_queries ? n_stored : 1 + qn_random_below(n_stored);
+            n_visible[q] = q + 1 == n_queries ? n_stored : 1 + qn_random_below(n_stored);
         qn_case_begin("attention", levels[i].name, "head_dim %zu queries %zu positions %zu", head_dim, n_queries, n_stored);
-        run_all(&kernels, &p, seen, i ? found : expected, &guards_ok);
+        run_all(&kernels, &p, n_visible, i ? found : expected, &guards_ok);
         qn_expect(guards_ok && qn_guarded_ok(&p.keys) && qn_guarded_ok(&p.values), "bytes outside the output were written");
         for (size_t q = 0; i == 0 && q < n_queries; q++) {
             double exact[512], bound[512];
-            attend_float64(&p, p.queries + q * head_dim, seen[q], exact);
+            attend_float64(&p, p.queries + q * head_dim, n_visible[q], exact);
             /* Scores of magnitude up to about 10 carry head_dim roundings of 2^-24 each, which the exponential turns into a
              * relative error; the sums over positions add theirs. Values are of magnitude 1. */
             for (size_t d = 0; d < head_dim; d++)
@@ -153,17 +156,17 @@ static void check_not_finite(const qn_level *levels, size_t n_levels)
         for (int kind = 0; kind < 2; kind++) {
             qn_attention_kernels kernels;
             struct problem p;
-            size_t seen[QUERIES];
+            size_t n_visible[QUERIES];
             float found[QUERIES * DIM];
             bool guards_ok;
             qn_random_seed(3);
             qn_attention_kernels_init(&kernels, levels[i].features);
             problem_new(&p, &kernels, DIM, QUERIES, QUERIES);
             p.v[POSITION * DIM + 20] = kind ? -1e30f : NAN;
-            kernels.store(halves(&p.keys), halves(&p.values), POSITION, p.k + POSITION * DIM, p.v + POSITION * DIM, DIM);
+            kernels.store(f16_data(&p.keys), f16_data(&p.values), POSITION, p.k + POSITION * DIM, p.v + POSITION * DIM, DIM);
             for (size_t q = 0; q < QUERIES; q++)
-                seen[q] = q + 1;
-            run_all(&kernels, &p, seen, found, &guards_ok);
+                n_visible[q] = q + 1;
+            run_all(&kernels, &p, n_visible, found, &guards_ok);
             qn_case_begin("attention", levels[i].name, kind ? "a value of -1e30" : "a value that is NaN");
             for (size_t q = 0; q < QUERIES; q++)
                 for (size_t d = 0; d < DIM; d++)
@@ -183,7 +186,7 @@ struct timed {
 static void timed_block(void *context)
 {
     struct timed *t = context;
-    t->kernels->block(t->p->queries, t->p->n_queries, halves(&t->p->keys), halves(&t->p->values), t->p->visible, NULL,
+    t->kernels->block(t->p->queries, t->p->n_queries, f16_data(&t->p->keys), f16_data(&t->p->values), t->p->visible, NULL,
                       t->p->head_dim, t->out, t->m, t->l, t->scores);
 }
 
@@ -197,8 +200,8 @@ static void bench_block(size_t n_queries, const qn_level *level)
     for (size_t q = 0; q < n_queries; q++)
         p.visible[q] = QN_KEY_BLOCK;
     struct timed timed = { .kernels = &kernels, .p = &p };
-    qn_must(qn_alloc(&timed.out, n_queries * 128, sizeof(float), "output"));
-    qn_must(qn_alloc(&timed.scores, n_queries * QN_KEY_BLOCK, sizeof(float), "scores"));
+    qn_assert_ok(qn_alloc(&timed.out, n_queries * 128, sizeof(float), "output"));
+    qn_assert_ok(qn_alloc(&timed.scores, n_queries * QN_KEY_BLOCK, sizeof(float), "scores"));
     snprintf(shape, sizeof shape, "head_dim 128 queries %zu keys %d", n_queries, QN_KEY_BLOCK);
     qn_bench("attention", level->name, shape, 4.0 * 128 * QN_KEY_BLOCK * (double)n_queries, "FLOP", timed_block, &timed);
     qn_free(timed.out);

@@ -3,7 +3,7 @@
 #include "check/check.h"
 #include "check/problem.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/memory.h"
 #include "kernels/kernels.h"
 
@@ -20,7 +20,7 @@ enum { N_DIMS = sizeof dims / sizeof dims[0], N_BITS = sizeof all_bits / sizeof 
 static qn_aura_codec *new_codec(size_t dim, unsigned bits)
 {
     qn_aura_codec *codec;
-    qn_must(qn_aura_codec_new(&codec, dim, bits, 11));
+    qn_assert_ok(qn_aura_codec_new(&codec, dim, bits, 11));
     return codec;
 }
 
@@ -57,9 +57,9 @@ static void check_rows(const qn_aura_codec *codec, const qn_level *levels, size_
         k->quantize(codes.data, x, codec);
         qn_aura_pack(words, codes.data, dim, codec->bits);
         k->decode(floats(&y[0]), words, codec);
-        k->product(floats(&y[1]), matrix, x + 1, dim);
+        k->gemv(floats(&y[1]), matrix, x + 1, dim);
         memcpy(floats(&y[2]), unit, dim * sizeof(float));
-        k->add(floats(&y[2]), x[4], x + 1, dim);
+        k->axpy(floats(&y[2]), x[4], x + 1, dim);
         const float dot = k->dot(x + 1, unit, dim);
         qn_case_begin("aura", levels[i].name, "rows of %zu, %u bits", dim, codec->bits);
         for (size_t d = 0; d < dim; d++)
@@ -106,20 +106,20 @@ static void problem_new(struct problem *p, size_t dim, unsigned key_bits, unsign
     qn_kernels_init(&kernels, 0);
     p->key_codec = new_codec(dim, key_bits);
     p->value_codec = new_codec(dim, value_bits);
-    qn_must(qn_alloc(&p->keys, qn_aura_key_part_bytes(dim, key_bits), 1, "keys"));
-    qn_must(qn_alloc(&p->values, qn_aura_value_part_bytes(dim, value_bits), 1, "values"));
-    memset(p->keys, 0xff, qn_aura_key_part_bytes(dim, key_bits));
-    memset(p->values, 0xff, qn_aura_value_part_bytes(dim, value_bits));
+    qn_assert_ok(qn_alloc(&p->keys, qn_aura_key_block_bytes(dim, key_bits), 1, "keys"));
+    qn_assert_ok(qn_alloc(&p->values, qn_aura_value_block_bytes(dim, value_bits), 1, "values"));
+    memset(p->keys, 0xff, qn_aura_key_block_bytes(dim, key_bits));
+    memset(p->values, 0xff, qn_aura_value_block_bytes(dim, value_bits));
     for (size_t j = 0; j < stored; j++) {
         float key[MAX_DIM], value[MAX_DIM];
         qn_random_floats(key, dim, 2);
         qn_random_floats(value, dim, 1);
-        qn_aura_store_block(&kernels.aura, p->key_codec, p->value_codec, p->keys, p->values, j, key, value);
+        qn_aura_store_position(&kernels.aura, p->key_codec, p->value_codec, p->keys, p->values, j, key, value);
     }
     for (size_t q = 0; q < QUERIES; q++) {
         float query[MAX_DIM];
         qn_random_floats(query, dim, 1 / sqrtf((float)dim));
-        qn_aura_query(p->queries + q * dim, &p->scales[q], query, p->key_codec);
+        qn_aura_quantize_query(p->queries + q * dim, &p->scales[q], query, p->key_codec);
         p->visible[q] = (uint16_t)(q == 8 ? 0 : q == 7 ? stored : 1 + qn_random_below(stored));
     }
 }
@@ -140,7 +140,7 @@ static void attend_float64(const struct problem *p, size_t q, double *out)
     uint8_t codes[MAX_DIM];
     float scale;
     for (size_t j = 0; j < p->visible[q]; j++) {
-        qn_aura_get_key(p->keys, j, codes, &scale, kc->dim, kc->bits);
+        qn_aura_load_key(p->keys, j, codes, &scale, kc->dim, kc->bits);
         scores[j] = 0;
         for (size_t d = 0; d < kc->dim; d++)
             scores[j] += (double)p->queries[q * kc->dim + d] * (double)kc->codebook[codes[d]];
@@ -152,7 +152,7 @@ static void attend_float64(const struct problem *p, size_t q, double *out)
     for (size_t j = 0; j < p->visible[q]; j++) {
         const double weight = exp(scores[j] - largest);
         sum += weight;
-        qn_aura_get_value(p->values, j, codes, &scale, vc->dim, vc->bits);
+        qn_aura_load_value(p->values, j, codes, &scale, vc->dim, vc->bits);
         for (size_t d = 0; d < vc->dim; d++)
             out[d] += weight * (double)scale * (double)vc->codebook[codes[d]];
     }
@@ -219,7 +219,7 @@ struct timed {
     const qn_kernels *kernels;
     const qn_aura_codec *codec; /* or NULL: halves */
     uint8_t *memory;
-    size_t n_queries, part, n_blocks, next;
+    size_t n_queries, block_bytes, n_blocks, next;
     int16_t queries[8 * BENCH_DIM];
     float floats[8 * BENCH_DIM], scales[8], out[8 * BENCH_DIM], m[8], l[8], scores[8 * BENCH_DIM * 2];
     uint16_t visible[8];
@@ -229,9 +229,9 @@ struct timed {
 static void timed_block(void *context)
 {
     struct timed *t = context;
-    uint8_t *keys = t->memory + t->next * 2 * t->part, *values = keys + t->part;
+    uint8_t *keys = t->memory + t->next * 2 * t->block_bytes, *values = keys + t->block_bytes;
     t->next = (t->next + 1) % t->n_blocks;
-    const uint8_t *next_keys = t->memory + t->next * 2 * t->part;
+    const uint8_t *next_keys = t->memory + t->next * 2 * t->block_bytes;
     if (t->codec) {
         const qn_aura_block block = { t->codec, t->codec, keys, values, next_keys };
         t->kernels->aura.block(t->queries, t->scales, t->n_queries, &block, t->visible, t->out, t->m, t->l);
@@ -250,23 +250,23 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_level *level)
     char shape[64];
     qn_kernels_init(&kernels, level->features);
     t = (struct timed){ .kernels = &kernels, .codec = codec, .n_queries = n_queries };
-    t.part = codec ? qn_aura_key_part_bytes(BENCH_DIM, bits) : sizeof(uint16_t) * BLOCK * BENCH_DIM;
-    t.n_blocks = BENCH_BYTES / (2 * t.part);
-    qn_must(qn_alloc(&t.memory, t.n_blocks, 2 * t.part, "blocks"));
-    qn_advise_huge(t.memory, t.n_blocks * 2 * t.part);
-    memset(t.memory, 0x33, t.n_blocks * 2 * t.part); /* 4e-8 as a float, 0.2 as a half, and codes all alike: no matter */
+    t.block_bytes = codec ? qn_aura_key_block_bytes(BENCH_DIM, bits) : sizeof(uint16_t) * BLOCK * BENCH_DIM;
+    t.n_blocks = BENCH_BYTES / (2 * t.block_bytes);
+    qn_assert_ok(qn_alloc(&t.memory, t.n_blocks, 2 * t.block_bytes, "blocks"));
+    qn_advise_huge(t.memory, t.n_blocks * 2 * t.block_bytes);
+    memset(t.memory, 0x33, t.n_blocks * 2 * t.block_bytes); /* 4e-8 as a float, 0.2 as a half, and codes all alike: no matter */
     qn_random_seed(1);
     qn_random_floats(t.floats, n_queries * BENCH_DIM, 0.1f);
     for (size_t q = 0; q < n_queries; q++) {
         t.visible[q] = BLOCK;
         if (codec)
-            qn_aura_query(t.queries + q * BENCH_DIM, &t.scales[q], t.floats + q * BENCH_DIM, codec);
+            qn_aura_quantize_query(t.queries + q * BENCH_DIM, &t.scales[q], t.floats + q * BENCH_DIM, codec);
     }
     if (bits)
         snprintf(shape, sizeof shape, "%u bits, %zu queries", bits, n_queries);
     else
         snprintf(shape, sizeof shape, "halves, %zu queries", n_queries);
-    qn_bench("aura", level->name, shape, 2 * (double)t.part, "B", timed_block, &t);
+    qn_bench("aura", level->name, shape, 2 * (double)t.block_bytes, "B", timed_block, &t);
     qn_free(t.memory);
     qn_aura_codec_delete(codec);
 }

@@ -7,18 +7,18 @@
 
 #include <stdio.h>
 
-enum { MEETINGS = 1000 };
+enum { N_BARRIERS = 1000 };
 
-static void meet(void *context, int thread)
+static void barrier_loop(void *context, int thread)
 {
     (void)thread;
-    for (int i = 0; i < MEETINGS; i++)
+    for (int i = 0; i < N_BARRIERS; i++)
         qn_team_barrier(context);
 }
 
 static void run_team(void *context)
 {
-    qn_team_run(context, meet, context);
+    qn_team_run(context, barrier_loop, context);
 }
 
 void qn_check_barrier(bool bench)
@@ -34,8 +34,8 @@ void qn_check_barrier(bool bench)
         qn_expect(started, "the threads could not be started");
         if (!started)
             continue;
-        snprintf(shape, sizeof shape, "%d threads, %d meetings", sizes[i], MEETINGS);
-        qn_bench("barrier", "team", shape, MEETINGS, "meeting", run_team, team);
+        snprintf(shape, sizeof shape, "%d threads, %d meetings", sizes[i], N_BARRIERS);
+        qn_bench("barrier", "team", shape, N_BARRIERS, "meeting", run_team, team);
         qn_team_free(team);
     }
 }

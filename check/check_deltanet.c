@@ -23,21 +23,21 @@ static float *floats(const qn_guarded *g)
 /* A product's sizes and layout; gaps lie between the rows of c and b. */
 struct shape {
     size_t m, n, k, c_gap, b_gap;
-    bool by_columns; /* a is stored with its rows side by side */
+    bool a_transposed; /* a is stored with its rows side by side */
     bool accumulate;
 };
 
 /* What is not an element of b is NaN, and what is not one of c has a poison that must stay. */
-static void check_product(const qn_deltanet_kernels *kernels, const struct shape *s, float *expected, bool reference)
+static void check_gemm(const qn_deltanet_kernels *kernels, const struct shape *s, float *expected, bool reference)
 {
     const size_t c_row = s->n + s->c_gap, b_row = s->n + s->b_gap;
-    const size_t a_row = s->by_columns ? 1 : s->k, a_col = s->by_columns ? s->m : 1;
+    const size_t a_row = s->a_transposed ? 1 : s->k, a_col = s->a_transposed ? s->m : 1;
     qn_guarded a = qn_guarded_new(s->m * s->k * sizeof(float), 4 * qn_random_below(16));
     qn_guarded b = qn_guarded_new(s->k * b_row * sizeof(float), 4 * qn_random_below(16));
     qn_guarded c = qn_guarded_new(s->m * c_row * sizeof(float), 4 * qn_random_below(16));
     double *exact, *bound;
-    qn_must(qn_alloc(&exact, s->m * s->n, sizeof *exact, "exact"));
-    qn_must(qn_alloc(&bound, s->m * s->n, sizeof *bound, "bound"));
+    qn_assert_ok(qn_alloc(&exact, s->m * s->n, sizeof *exact, "exact"));
+    qn_assert_ok(qn_alloc(&bound, s->m * s->n, sizeof *bound, "bound"));
     qn_random_floats(floats(&a), s->m * s->k, 1);
     for (size_t j = 0; j < s->k; j++)
         qn_random_floats(floats(&b) + j * b_row, s->n, 1);
@@ -54,7 +54,7 @@ static void check_product(const qn_deltanet_kernels *kernels, const struct shape
             exact[i * s->n + x] = sum;
             bound[i * s->n + x] = (double)s->k * 0x1p-24 * magnitude; /* one rounding of a partial sum for each term */
         }
-    kernels->product(floats(&c), c_row, floats(&a), a_row, a_col, floats(&b), b_row, s->m, s->n, s->k, s->accumulate, NULL);
+    kernels->gemm(floats(&c), c_row, floats(&a), a_row, a_col, floats(&b), b_row, s->m, s->n, s->k, s->accumulate, NULL);
     for (size_t i = 0; i < s->m; i++) {
         const float *row = floats(&c) + i * c_row;
         if (reference) {
@@ -74,7 +74,7 @@ static void check_product(const qn_deltanet_kernels *kernels, const struct shape
     qn_free(bound);
 }
 
-static void check_products(const qn_level *levels, size_t n_levels)
+static void check_gemms(const qn_level *levels, size_t n_levels)
 {
     static const size_t ms[] = { 0, 1, 2, 3, 4, 5, 7, 16, 33, 128 }, ns[] = { 0, 1, 15, 16, 17, 33, 48, 64, 80, 128, 144, 256 };
     static const size_t ks[] = { 0, 1, 2, 15, 17, 63, 64, 65, 128, 256 };
@@ -88,7 +88,7 @@ static void check_products(const qn_level *levels, size_t n_levels)
                                          .k = ks[k],
                                          .c_gap = kind % 3,
                                          .b_gap = kind % 4 == 1 ? 5 : 0,
-                                         .by_columns = kind & 2,
+                                         .a_transposed = kind & 2,
                                          .accumulate = kind / 4 & 1 };
                 if (s.m * s.n * s.k > 1 << 19) /* the reference is slow */
                     continue;
@@ -97,8 +97,8 @@ static void check_products(const qn_level *levels, size_t n_levels)
                     qn_random_seed(kind + 1000 * k);
                     qn_deltanet_kernels_init(&kernels, levels[i].features);
                     qn_case_begin("deltanet product", levels[i].name, "%zu x %zu x %zu gaps %zu %zu%s%s", s.m, s.n, s.k,
-                                  s.c_gap, s.b_gap, s.by_columns ? " by columns" : "", s.accumulate ? " accumulate" : "");
-                    check_product(&kernels, &s, expected, i == 0);
+                                  s.c_gap, s.b_gap, s.a_transposed ? " by columns" : "", s.accumulate ? " accumulate" : "");
+                    check_gemm(&kernels, &s, expected, i == 0);
                 }
             }
 }
@@ -159,7 +159,7 @@ static void row_case(const qn_deltanet_kernels *kernels, int which, size_t n, fl
     else if (which == 1)
         kernels->scale(y, rows[0], factor, n);
     else if (which == 2)
-        kernels->correct(y, rows[0], rows[1], factor, n);
+        kernels->delta(y, rows[0], rows[1], factor, n);
     else
         kernels->conv(y, rows, w, w_row, taps, n);
 }
@@ -192,52 +192,52 @@ static void check_rows(const qn_level *levels, size_t n_levels)
 
 /* ---- Speed ---- */
 
-struct timed_product {
+struct timed_gemm {
     const qn_deltanet_kernels *kernels;
     size_t m, n, k;
     float *a, *b, *c;
 };
 
-static void timed_product(void *context)
+static void timed_gemm(void *context)
 {
-    const struct timed_product *t = context;
-    t->kernels->product(t->c, t->n, t->a, t->k, 1, t->b, t->n, t->m, t->n, t->k, false, NULL);
+    const struct timed_gemm *t = context;
+    t->kernels->gemm(t->c, t->n, t->a, t->k, 1, t->b, t->n, t->m, t->n, t->k, false, NULL);
 }
 
-static void bench_product(const qn_deltanet_kernels *kernels, const char *level, size_t m, size_t n, size_t k)
+static void bench_gemm(const qn_deltanet_kernels *kernels, const char *level, size_t m, size_t n, size_t k)
 {
-    struct timed_product t = { .kernels = kernels, .m = m, .n = n, .k = k };
+    struct timed_gemm t = { .kernels = kernels, .m = m, .n = n, .k = k };
     char shape[64];
-    qn_must(qn_alloc(&t.a, m * k, sizeof(float), "a"));
-    qn_must(qn_alloc(&t.b, k * n, sizeof(float), "b"));
-    qn_must(qn_alloc(&t.c, m * n, sizeof(float), "c"));
+    qn_assert_ok(qn_alloc(&t.a, m * k, sizeof(float), "a"));
+    qn_assert_ok(qn_alloc(&t.b, k * n, sizeof(float), "b"));
+    qn_assert_ok(qn_alloc(&t.c, m * n, sizeof(float), "c"));
     qn_random_floats(t.a, m * k, 1);
     qn_random_floats(t.b, k * n, 1);
     snprintf(shape, sizeof shape, "product %zu x %zu x %zu", m, n, k);
-    qn_bench("deltanet", level, shape, 2.0 * (double)(m * n * k), "FLOP", timed_product, &t);
+    qn_bench("deltanet", level, shape, 2.0 * (double)(m * n * k), "FLOP", timed_gemm, &t);
     qn_free(t.a);
     qn_free(t.b);
     qn_free(t.c);
 }
 
 /* Layers of a 27B model, whose states together are larger than any cache. */
-enum { DIM = 128, LAYERS = 48, HEADS = 48, KEY_HEADS = 16, GROUP = HEADS / KEY_HEADS, PROMPT = 256, MOST_THREADS = 2 };
-enum { STATE = DIM * DIM, CORRECTED = QN_GDN_CHUNK * DIM, KEYS = DIM * QN_GDN_CHUNK };
+enum { DIM = 128, LAYERS = 48, HEADS = 48, KEY_HEADS = 16, GROUP = HEADS / KEY_HEADS, PREFILL = 256, MAX_THREADS = 2 };
+enum { STATE = DIM * DIM, V_NEW = QN_GDN_CHUNK * DIM, KEYS = DIM * QN_GDN_CHUNK };
 
 struct layers {
     const qn_deltanet_kernels *kernels;
     qn_team *team;
-    size_t n_layers, open, n_tokens;
-    float *state, *corrected, *keys; /* [LAYERS][...] */
-    float *decay;                    /* [LAYERS * HEADS][QN_GDN_CHUNK] */
-    float *rows, *gates, *o;         /* [PROMPT][DIM], for q, k and v; g, beta; [threads][DIM] */
-    unsigned char *scratch;          /* [threads][qn_gdn_scratch(DIM)] */
+    size_t n_layers, open_tokens, n_tokens;
+    float *state, *v_new, *keys; /* [LAYERS][...] */
+    float *log_decay;            /* [LAYERS * HEADS][QN_GDN_CHUNK] */
+    float *rows, *gates, *o;     /* [PREFILL][DIM], for q, k and v; g, beta; [threads][DIM] */
+    unsigned char *scratch;      /* [threads][qn_gdn_scratch(DIM)] */
 };
 
-static void *huge(size_t count, float value)
+static void *alloc_huge(size_t count, float value)
 {
     float *memory;
-    qn_must(qn_alloc(&memory, count, sizeof(float), "layers"));
+    qn_assert_ok(qn_alloc(&memory, count, sizeof(float), "layers"));
     qn_advise_huge(memory, count * sizeof(float));
     for (size_t i = 0; i < count; i++)
         memory[i] = value; /* zeroed pages would all be one */
@@ -248,7 +248,7 @@ static void *huge(size_t count, float value)
 static void advance_layer(const struct layers *l, size_t layer, int thread)
 {
     size_t begin, end;
-    qn_team_share(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
+    qn_team_range(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
     for (size_t unit = begin, n; unit < end; unit += n) {
         const size_t k_head = unit / GROUP;
         float *keys = l->keys + layer * KEY_HEADS * KEYS;
@@ -257,20 +257,20 @@ static void advance_layer(const struct layers *l, size_t layer, int thread)
             const size_t head = layer * HEADS + (unit + n) % GROUP * KEY_HEADS + k_head;
             heads[n] = (qn_gdn_head){ .state = l->state + head * STATE,
                                       .state_row = DIM,
-                                      .corrected = l->corrected + head * CORRECTED,
-                                      .corrected_row = DIM,
-                                      .decay = l->decay + head * QN_GDN_CHUNK,
+                                      .v_new = l->v_new + head * V_NEW,
+                                      .v_new_row = DIM,
+                                      .log_decay = l->log_decay + head * QN_GDN_CHUNK,
                                       .v = l->rows,
                                       .g = l->gates,
                                       .beta = l->gates + 1,
-                                      .o = l->o + (size_t)thread * PROMPT * DIM };
+                                      .o = l->o + (size_t)thread * PREFILL * DIM };
         }
         const qn_gdn_group group = { .head_k = DIM,
                                      .n_values = DIM,
                                      .heads = heads,
                                      .n_heads = n,
                                      .keys = keys + k_head * KEYS,
-                                     .open = l->open,
+                                     .open_tokens = l->open_tokens,
                                      .n = l->n_tokens,
                                      .q = l->rows,
                                      .k = l->rows,
@@ -282,12 +282,12 @@ static void advance_layer(const struct layers *l, size_t layer, int thread)
         qn_gdn_advance(l->kernels, &group, l->scratch + (size_t)thread * qn_gdn_scratch(DIM));
     }
     qn_team_barrier(l->team);
-    qn_team_share(KEY_HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
+    qn_team_range(KEY_HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
     for (size_t k_head = begin; k_head < end; k_head++)
-        qn_gdn_keep_keys(l->keys + (layer * KEY_HEADS + k_head) * KEYS, DIM, l->open, l->rows, DIM, l->n_tokens);
-    qn_team_share(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
+        qn_gdn_append_keys(l->keys + (layer * KEY_HEADS + k_head) * KEYS, DIM, l->open_tokens, l->rows, DIM, l->n_tokens);
+    qn_team_range(HEADS, 1, thread, qn_team_size(l->team), &begin, &end);
     for (size_t head = begin; head < end; head++)
-        qn_gdn_keep_decay(l->decay + (layer * HEADS + head) * QN_GDN_CHUNK, l->open, l->gates, 0, l->n_tokens);
+        qn_gdn_append_decay(l->log_decay + (layer * HEADS + head) * QN_GDN_CHUNK, l->open_tokens, l->gates, 0, l->n_tokens);
     qn_team_barrier(l->team);
 }
 
@@ -304,11 +304,11 @@ static void read_states(void *context, int thread)
     const struct layers *l = context;
     float sums[4 * QN_LANES] = { 0 };
     size_t begin, end;
-    qn_team_share((size_t)LAYERS * HEADS * STATE, 4 * QN_LANES, thread, qn_team_size(l->team), &begin, &end);
+    qn_team_range((size_t)LAYERS * HEADS * STATE, 4 * QN_LANES, thread, qn_team_size(l->team), &begin, &end);
     for (size_t i = begin; i < end; i += 4 * QN_LANES)
         for (size_t x = 0; x < 4 * QN_LANES; x++)
             sums[x] += l->state[i + x];
-    memcpy(l->o + (size_t)thread * PROMPT * DIM, sums, sizeof sums);
+    memcpy(l->o + (size_t)thread * PREFILL * DIM, sums, sizeof sums);
 }
 
 static double seconds_of(struct layers *l, void (*work)(void *context, int thread))
@@ -340,12 +340,12 @@ static void bench_decoding(struct layers *l, const char *level)
     char shape[64];
     l->n_layers = LAYERS;
     l->n_tokens = 1;
-    l->open = QN_GDN_CHUNK;
+    l->open_tokens = QN_GDN_CHUNK;
     for (size_t i = 0; i < ROUNDS * QN_GDN_CHUNK; i++) {
         if (i % READ_EVERY == 0)
             read[i / READ_EVERY] = seconds_of(l, read_states);
         token[i % QN_GDN_CHUNK][i / QN_GDN_CHUNK] = seconds_of(l, advance_layers);
-        l->open = qn_gdn_open_after(l->open, 1);
+        l->open_tokens = qn_gdn_open_tokens_after(l->open_tokens, 1);
     }
     for (size_t i = 0; i < QN_GDN_CHUNK; i++)
         sum += median(token[i], ROUNDS) / QN_GDN_CHUNK;
@@ -355,54 +355,54 @@ static void bench_decoding(struct layers *l, const char *level)
                     "times reading the state once");
 }
 
-struct prompt {
+struct prefill {
     struct layers *layers;
     size_t per_call;
 };
 
-static void timed_prompt(void *context)
+static void timed_prefill(void *context)
 {
-    struct layers *l = ((struct prompt *)context)->layers;
-    l->n_tokens = ((struct prompt *)context)->per_call;
-    for (size_t done = 0; done < PROMPT; done += l->n_tokens) {
+    struct layers *l = ((struct prefill *)context)->layers;
+    l->n_tokens = ((struct prefill *)context)->per_call;
+    for (size_t done = 0; done < PREFILL; done += l->n_tokens) {
         qn_team_run(l->team, advance_layers, l);
-        l->open = qn_gdn_open_after(l->open, l->n_tokens);
+        l->open_tokens = qn_gdn_open_tokens_after(l->open_tokens, l->n_tokens);
     }
 }
 
 static void bench_layers(const qn_level *levels, size_t n_levels)
 {
-    struct layers l = { .state = huge((size_t)LAYERS * HEADS * STATE, 0.01f),
-                        .corrected = huge((size_t)LAYERS * HEADS * CORRECTED, 0.01f),
-                        .keys = huge((size_t)LAYERS * KEY_HEADS * KEYS, 0.01f),
-                        .decay = huge((size_t)LAYERS * HEADS * QN_GDN_CHUNK, -0.01f),
-                        .rows = huge((size_t)PROMPT * DIM, 0),
-                        .o = huge((size_t)MOST_THREADS * PROMPT * DIM, 0) };
+    struct layers l = { .state = alloc_huge((size_t)LAYERS * HEADS * STATE, 0.01f),
+                        .v_new = alloc_huge((size_t)LAYERS * HEADS * V_NEW, 0.01f),
+                        .keys = alloc_huge((size_t)LAYERS * KEY_HEADS * KEYS, 0.01f),
+                        .log_decay = alloc_huge((size_t)LAYERS * HEADS * QN_GDN_CHUNK, -0.01f),
+                        .rows = alloc_huge((size_t)PREFILL * DIM, 0),
+                        .o = alloc_huge((size_t)MAX_THREADS * PREFILL * DIM, 0) };
     float gates[2] = { -0.01f, 0.5f };
     l.gates = gates;
-    qn_must(qn_alloc(&l.scratch, MOST_THREADS, qn_gdn_scratch(DIM), "scratch"));
-    qn_random_floats(l.rows, (size_t)PROMPT * DIM, 0.08f);
+    qn_assert_ok(qn_alloc(&l.scratch, MAX_THREADS, qn_gdn_scratch(DIM), "scratch"));
+    qn_random_floats(l.rows, (size_t)PREFILL * DIM, 0.08f);
     for (size_t i = 0; i < n_levels; i++) {
         qn_deltanet_kernels kernels;
         qn_deltanet_kernels_init(&kernels, levels[i].features);
         l.kernels = &kernels;
-        for (int threads = 1; threads <= MOST_THREADS && levels[i].features; threads++) { /* the reference is slow */
-            qn_must(qn_team_create(threads, &l.team));
+        for (int threads = 1; threads <= MAX_THREADS && levels[i].features; threads++) { /* the reference is slow */
+            qn_assert_ok(qn_team_create(threads, &l.team));
             bench_decoding(&l, levels[i].name);
-            struct prompt prompt = { .layers = &l };
-            for (prompt.per_call = 1; threads == 1 && prompt.per_call <= PROMPT; prompt.per_call *= PROMPT) {
+            struct prefill prefill = { .layers = &l };
+            for (prefill.per_call = 1; threads == 1 && prefill.per_call <= PREFILL; prefill.per_call *= PREFILL) {
                 char shape[64];
                 l.n_layers = 1;
-                snprintf(shape, sizeof shape, "48 heads, 256 tokens, %zu at a time", prompt.per_call);
-                qn_bench("deltanet", levels[i].name, shape, PROMPT, "token", timed_prompt, &prompt);
+                snprintf(shape, sizeof shape, "48 heads, 256 tokens, %zu at a time", prefill.per_call);
+                qn_bench("deltanet", levels[i].name, shape, PREFILL, "token", timed_prefill, &prefill);
             }
             qn_team_free(l.team);
         }
     }
     qn_free(l.state);
-    qn_free(l.corrected);
+    qn_free(l.v_new);
     qn_free(l.keys);
-    qn_free(l.decay);
+    qn_free(l.log_decay);
     qn_free(l.rows);
     qn_free(l.o);
     qn_free(l.scratch);
@@ -412,17 +412,17 @@ void qn_check_deltanet(bool bench)
 {
     qn_level levels[8];
     const size_t n_levels = qn_levels(levels);
-    check_products(levels, n_levels);
+    check_gemms(levels, n_levels);
     check_rows(levels, n_levels);
     if (!bench)
         return;
     for (size_t i = 0; i < n_levels; i++) {
         qn_deltanet_kernels kernels;
         qn_deltanet_kernels_init(&kernels, levels[i].features);
-        bench_product(&kernels, levels[i].name, 2 * QN_GDN_CHUNK, DIM, DIM);
-        bench_product(&kernels, levels[i].name, DIM, DIM, QN_GDN_CHUNK);
-        bench_product(&kernels, levels[i].name, 16, QN_GDN_CHUNK, DIM);
-        bench_product(&kernels, levels[i].name, 2, DIM, DIM);
+        bench_gemm(&kernels, levels[i].name, 2 * QN_GDN_CHUNK, DIM, DIM);
+        bench_gemm(&kernels, levels[i].name, DIM, DIM, QN_GDN_CHUNK);
+        bench_gemm(&kernels, levels[i].name, 16, QN_GDN_CHUNK, DIM);
+        bench_gemm(&kernels, levels[i].name, 2, DIM, DIM);
     }
     bench_layers(levels, n_levels);
 }

@@ -81,14 +81,14 @@ void qn_check_hadamard(bool bench)
     qn_level levels[8];
     const size_t n_levels = qn_levels(levels);
     for (size_t n = 1; n <= MAX_N; n *= 2)
-        for (unsigned with = 0; with < 4; with++)
+        for (unsigned sign_mask = 0; sign_mask < 4; sign_mask++)
             for (size_t i = 0; i < n_levels; i++) {
                 qn_hadamard_kernels kernels;
-                qn_random_seed(n * 4 + with);
+                qn_random_seed(n * 4 + sign_mask);
                 qn_hadamard_kernels_init(&kernels, levels[i].features);
-                qn_case_begin("hadamard", levels[i].name, "block %zu%s%s", n, with & 1 ? " signs before" : "",
-                              with & 2 ? " signs after" : "");
-                check_block(&kernels, i == 0, n, with & 1, with & 2);
+                qn_case_begin("hadamard", levels[i].name, "block %zu%s%s", n, sign_mask & 1 ? " signs before" : "",
+                              sign_mask & 2 ? " signs after" : "");
+                check_block(&kernels, i == 0, n, sign_mask & 1, sign_mask & 2);
             }
     random_signs(signs[0], MAX_N);
     for (size_t i = 0; bench && i < n_levels; i++)

@@ -12,12 +12,12 @@
 static double act_value(const qn_problem *p, size_t token, size_t k)
 {
     const qn_acts *a = &p->acts;
-    const qn_act_form form = qn_act_form_of(p->type);
-    if (form == QN_ACT_FLOAT)
+    const qn_act_layout layout = qn_act_layout_of(p->type);
+    if (layout == QN_ACT_F32)
         return (double)a->values[token * a->n_cols + k];
-    const size_t super = token * a->n_super + k / QN_SUPER, at = super * QN_SUPER + qn_act_position(form, k % QN_SUPER);
-    const double code = a->fine ? QN_FINE * (double)a->codes[form][at] + a->fine_codes[form][at] : a->codes[form][at];
-    return code * (double)a->scale[super * QN_SUPER_RUNS + k % QN_SUPER / QN_RUN];
+    const size_t super = token * a->n_super + k / QN_SUPER, at = super * QN_SUPER + qn_act_index(layout, k % QN_SUPER);
+    const double code = a->hilo ? QN_HILO_BASE * (double)a->codes[layout][at] + a->codes_lo[layout][at] : a->codes[layout][at];
+    return code * (double)a->scale[super * QN_SUPER_GROUPS + k % QN_SUPER / QN_QUANT_GROUP];
 }
 
 /* Each partial sum is a chain of ceil(n/16) fused steps for values, of runs for codes; then four additions, and per term the
@@ -26,11 +26,11 @@ static double act_value(const qn_problem *p, size_t token, size_t k)
 static void check_against_float64(const qn_problem *p, const float *out)
 {
     const size_t n_cols = p->weights.n_cols;
-    const size_t terms = (qn_act_form_of(p->type) == QN_ACT_FLOAT ? n_cols : n_cols / QN_RUN * 2) / 16 + 1;
+    const size_t terms = (qn_act_layout_of(p->type) == QN_ACT_F32 ? n_cols : n_cols / QN_QUANT_GROUP * 2) / 16 + 1;
     float *weights;
-    qn_must(qn_alloc(&weights, n_cols, sizeof *weights, "weights"));
+    qn_assert_ok(qn_alloc(&weights, n_cols, sizeof *weights, "weights"));
     for (size_t r = 0; r < p->weights.n_rows; r++) {
-        p->type->decode(p->weights.data + r * p->weights.row_bytes, n_cols / p->type->block_weights, weights);
+        p->type->to_float(p->weights.data + r * p->weights.row_bytes, n_cols / p->type->block_weights, weights);
         for (size_t t = 0; t < p->n_tokens; t++) {
             double sum = 0, magnitude = 0;
             for (size_t k = 0; k < n_cols; k++) {
@@ -51,19 +51,19 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
     const size_t n_out = p->n_tokens * p->weights.n_rows;
     qn_matmul_kernels kernels;
     float *expected;
-    qn_must(qn_alloc(&expected, n_out, sizeof *expected, "expected"));
+    qn_assert_ok(qn_alloc(&expected, n_out, sizeof *expected, "expected"));
     for (size_t i = 0; i < n_levels; i++) {
         qn_case_begin("matmul", levels[i].name, "%s rows %zu cols %zu tokens %zu%s%s", p->type->name, p->weights.n_rows,
-                      p->weights.n_cols, p->n_tokens, p->acts.fine ? " fine" : "", accumulate ? " added" : "");
+                      p->weights.n_cols, p->n_tokens, p->acts.hilo ? " fine" : "", accumulate ? " added" : "");
         qn_matmul_kernels_init(&kernels, levels[i].features);
         qn_guarded out = qn_guarded_new(n_out * sizeof(float), 4 * qn_random_below(16));
         float *y = (float *)(void *)out.data;
         for (size_t k = 0; accumulate && k < n_out; k++)
             y[k] = (float)k;
         /* Two shares, as two threads would take them. */
-        const size_t middle = qn_random_below(p->weights.n_rows + 1);
-        qn_problem_run(&kernels, p, 0, middle, accumulate, y);
-        qn_problem_run(&kernels, p, middle, p->weights.n_rows, accumulate, y);
+        const size_t split_row = qn_random_below(p->weights.n_rows + 1);
+        qn_problem_run(&kernels, p, 0, split_row, accumulate, y);
+        qn_problem_run(&kernels, p, split_row, p->weights.n_rows, accumulate, y);
         if (i == 0) {
             memcpy(expected, y, n_out * sizeof(float));
             if (!accumulate)
@@ -77,11 +77,11 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
     qn_free(expected);
 }
 
-static void check_extremes(const qn_type_info *type, bool fine, const qn_level *levels, size_t n_levels)
+static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *levels, size_t n_levels)
 {
     /* Every code at its largest against activations of the largest magnitude and one sign: where narrow sums would overflow. */
     qn_problem p;
-    qn_problem_new(&p, type, 5, 1024, 4, fine);
+    qn_problem_new(&p, type, 5, 1024, 4, hilo);
     for (size_t i = 0; i < p.n_tokens * 1024; i++)
         p.x[i] = i / 1024 % 2 ? -1.0f : 1.0f;
     qn_matmul_kernels ref;
@@ -93,11 +93,11 @@ static void check_extremes(const qn_type_info *type, bool fine, const qn_level *
         memset(block, b % 2 ? 0xff : 0x00, type->block_bytes);
         /* Scales that all-ones bytes would turn into NaN keep their random values: the first and the last two fields are tried.
          */
-        if (type->find_bad(block, 1) == 0)
+        if (type->find_nonfinite(block, 1) == 0)
             memcpy(block, kept, 4);
-        if (type->find_bad(block, 1) == 0)
+        if (type->find_nonfinite(block, 1) == 0)
             memcpy(block + type->block_bytes - 2, kept + type->block_bytes - 2, 2);
-        if (type->find_bad(block, 1) == 0)
+        if (type->find_nonfinite(block, 1) == 0)
             memcpy(block, kept, type->block_bytes);
     }
     check_problem(&p, levels, n_levels, false);
@@ -152,8 +152,8 @@ static void bench_type(const qn_type_info *type, const qn_level *levels, size_t 
         if (i == 0 && n_levels > 1)
             continue; /* the reference is for reading */
         qn_matmul_kernels_init(&kernels, levels[i].features);
-        qn_must(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
-        qn_must(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, 2048), 1, "scratch"));
+        qn_assert_ok(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
+        qn_assert_ok(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, 2048), 1, "scratch"));
         snprintf(shape, sizeof shape, "%s %zux2048 tokens %zu", type->name, n_rows, n_tokens);
         if (n_tokens == 1)
             qn_bench("matmul", levels[i].name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_run, &timed);
@@ -177,9 +177,9 @@ void qn_check_matmul(bool bench)
         for (size_t draw = 0; draw < 24; draw++) {
             qn_random_seed(1000 * t + draw);
             const size_t blocks = draw < 4 ? draw + 1 : 1 + qn_random_below(2600 / block);
-            const bool fine = draw % 3 == 2 && types[t].unpack && !types[t].has_factor;
+            const bool hilo = draw % 3 == 2 && types[t].unpack && !types[t].has_factor;
             qn_problem p;
-            qn_problem_new(&p, &types[t], rows[qn_random_below(6)], blocks * block, tokens[qn_random_below(6)], fine);
+            qn_problem_new(&p, &types[t], rows[qn_random_below(6)], blocks * block, tokens[qn_random_below(6)], hilo);
             check_problem(&p, levels, n_levels, draw % 4 == 3);
             qn_problem_free(&p);
         }
@@ -205,16 +205,16 @@ void qn_check_matmul(bool bench)
 static void check_codes(const qn_acts *acts, const float *x)
 {
     for (size_t i = 0; i < acts->max_rows * acts->n_super * QN_SUPER; i++) {
-        const size_t row = i / (acts->n_super * QN_SUPER), k = i % (acts->n_super * QN_SUPER), run = i / QN_RUN;
+        const size_t row = i / (acts->n_super * QN_SUPER), k = i % (acts->n_super * QN_SUPER), group = i / QN_QUANT_GROUP;
         const double expected = k < acts->n_cols ? (double)x[row * acts->n_cols + k] : 0;
-        for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
-            const size_t at = i / QN_SUPER * QN_SUPER + qn_act_position((qn_act_form)form, i % QN_SUPER);
-            double code = acts->codes[form][at];
-            if (acts->fine)
-                code = code * QN_FINE + acts->fine_codes[form][at];
-            const float value = (float)(code * (double)acts->scale[run]);
+        for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
+            const size_t at = i / QN_SUPER * QN_SUPER + qn_act_index((qn_act_layout)layout, i % QN_SUPER);
+            double code = acts->codes[layout][at];
+            if (acts->hilo)
+                code = code * QN_HILO_BASE + acts->codes_lo[layout][at];
+            const float value = (float)(code * (double)acts->scale[group]);
             /* Half a step, and the rounding of the scale and of the value itself. */
-            const double bound = (0.5 + 32500 * 0x1p-22) * (double)acts->scale[run] + 1e-30;
+            const double bound = (0.5 + 32500 * 0x1p-22) * (double)acts->scale[group] + 1e-30;
             qn_expect_near(&value, &expected, &bound, 1, "value");
         }
     }
@@ -222,16 +222,17 @@ static void check_codes(const qn_acts *acts, const float *x)
 
 static void expect_same_acts(const qn_acts *found, const qn_acts *expected)
 {
-    const size_t runs = expected->max_rows * expected->n_super * QN_SUPER_RUNS;
-    for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
-        qn_expect(!memcmp(found->codes[form], expected->codes[form], runs * QN_RUN), "codes of form %d differ", form);
-        if (expected->fine)
-            qn_expect(!memcmp(found->fine_codes[form], expected->fine_codes[form], runs * QN_RUN),
-                      "fine codes of form %d differ", form);
+    const size_t groups = expected->max_rows * expected->n_super * QN_SUPER_GROUPS;
+    for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
+        qn_expect(!memcmp(found->codes[layout], expected->codes[layout], groups * QN_QUANT_GROUP), "codes of form %d differ",
+                  layout);
+        if (expected->hilo)
+            qn_expect(!memcmp(found->codes_lo[layout], expected->codes_lo[layout], groups * QN_QUANT_GROUP),
+                      "fine codes of form %d differ", layout);
     }
-    qn_expect_same(found->scale, expected->scale, runs, "scale");
-    qn_expect(!memcmp(found->sum, expected->sum, runs * sizeof(int32_t)), "sums differ");
-    qn_expect(!memcmp(found->sum_hi, expected->sum_hi, runs * sizeof(int32_t)), "sums of second halves differ");
+    qn_expect_same(found->scale, expected->scale, groups, "scale");
+    qn_expect(!memcmp(found->sum, expected->sum, groups * sizeof(int32_t)), "sums differ");
+    qn_expect(!memcmp(found->sum_upper, expected->sum_upper, groups * sizeof(int32_t)), "sums of second halves differ");
     qn_expect_same(found->values, expected->values, expected->max_rows * expected->n_cols, "value");
 }
 
@@ -253,12 +254,12 @@ void qn_check_quantize(bool bench)
     const size_t n_levels = qn_levels(levels);
     static const size_t widths[] = { 1, 15, 16, 17, 31, 32, 33, 511, 512, 513, 576, 2048, 3100 };
     for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
-        for (int fine = 0; fine < 2; fine++) {
+        for (int hilo = 0; hilo < 2; hilo++) {
             enum { ROWS = 3 };
             float *x;
             qn_acts expected, found;
             qn_random_seed(w);
-            qn_must(qn_alloc(&x, ROWS * widths[w], sizeof *x, "values"));
+            qn_assert_ok(qn_alloc(&x, ROWS * widths[w], sizeof *x, "values"));
             /* Sizes from subnormal to huge, a run of zeros, and values that fall between two codes. */
             qn_random_floats(x, ROWS * widths[w], 1);
             for (size_t i = 0; i < ROWS * widths[w]; i++)
@@ -269,10 +270,10 @@ void qn_check_quantize(bool bench)
             for (size_t i = 0; i < n_levels; i++) {
                 qn_matmul_kernels kernels;
                 qn_matmul_kernels_init(&kernels, levels[i].features);
-                qn_must(qn_acts_create(i ? &found : &expected, ROWS, widths[w],
-                                       (1u << QN_ACT_FLOAT) | ((1u << QN_ACT_INT_FORMS) - 1), fine));
+                qn_assert_ok(qn_acts_create(i ? &found : &expected, ROWS, widths[w],
+                                            (1u << QN_ACT_F32) | ((1u << QN_ACT_INT8_LAYOUTS) - 1), hilo));
                 qn_quantize_rows(&kernels, i ? &found : &expected, x, ROWS);
-                qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], fine ? " fine" : "");
+                qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], hilo ? " fine" : "");
                 if (i == 0) {
                     check_codes(&expected, x);
                 } else {
@@ -289,7 +290,7 @@ void qn_check_quantize(bool bench)
         float x[2048];
         qn_random_floats(x, 2048, 1);
         qn_matmul_kernels_init(&kernels, levels[i].features);
-        qn_must(qn_acts_create(&acts, 1, 2048, 1u << QN_ACT_BITS, false));
+        qn_assert_ok(qn_acts_create(&acts, 1, 2048, 1u << QN_ACT_1BIT, false));
         qn_bench("quantize", levels[i].name, "2048", 2048, "value", timed_quantize,
                  &(struct timed_quantize){ &kernels, &acts, x });
         qn_acts_free(&acts);

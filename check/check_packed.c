@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const qn_packed_kind *kind_of(const qn_level *level, const qn_type_info *type, qn_matmul_kernels *kernels)
+static const qn_packed_kernel *kernel_of(const qn_level *level, const qn_type_info *type, qn_matmul_kernels *kernels)
 {
     qn_matmul_kernels_init(kernels, level->features);
     return kernels->packed ? kernels->packed(type) : NULL;
@@ -23,25 +23,25 @@ struct packed {
 
 static struct packed pack(const qn_problem *p, qn_packing packing)
 {
-    const size_t n_groups = p->weights.n_rows / QN_PACK_ROWS, middle = qn_random_below(n_groups + 1);
+    const size_t n_panels = p->weights.n_rows / QN_PANEL_ROWS, middle = qn_random_below(n_panels + 1);
     struct packed packed = { .weights = p->weights,
-                             .memory = qn_guarded_new(n_groups * QN_PACK_ROWS * p->weights.row_bytes, 0) };
+                             .memory = qn_guarded_new(n_panels * QN_PANEL_ROWS * p->weights.row_bytes, 0) };
     packed.weights.packed = packed.memory.data;
-    qn_matmul_pack(&p->weights, packing, middle, n_groups, packed.memory.data); /* as two threads would */
+    qn_matmul_pack(&p->weights, packing, middle, n_panels, packed.memory.data); /* as two threads would */
     qn_matmul_pack(&p->weights, packing, 0, middle, packed.memory.data);
     qn_expect(qn_guarded_ok(&packed.memory), "bytes outside the packed matrix were written");
     return packed;
 }
 
-static void expect_unpacks(const struct packed *packed, qn_packing packing)
+static void expect_round_trip(const struct packed *packed, qn_packing packing)
 {
-    const size_t group_bytes = QN_PACK_ROWS * packed->weights.row_bytes;
-    for (size_t group = 0; group < packed->weights.n_rows / QN_PACK_ROWS; group++) {
-        qn_guarded rows = qn_guarded_new(group_bytes, 0);
-        qn_matmul_unpack(&packed->weights, packing, group, rows.data);
+    const size_t panel_bytes = QN_PANEL_ROWS * packed->weights.row_bytes;
+    for (size_t panel = 0; panel < packed->weights.n_rows / QN_PANEL_ROWS; panel++) {
+        qn_guarded rows = qn_guarded_new(panel_bytes, 0);
+        qn_matmul_unpack(&packed->weights, packing, panel, rows.data);
         qn_expect(qn_guarded_ok(&rows), "bytes outside the unpacked rows were written");
-        qn_expect(!memcmp(rows.data, packed->weights.data + group * group_bytes, group_bytes),
-                  "group %zu is not unpacked as it was", group);
+        qn_expect(!memcmp(rows.data, packed->weights.data + panel * panel_bytes, panel_bytes),
+                  "group %zu is not unpacked as it was", panel);
         qn_guarded_free(&rows);
     }
 }
@@ -50,21 +50,21 @@ static void expect_unpacks(const struct packed *packed, qn_packing packing)
 static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weights, const qn_matmul_kernels *kernels)
 {
     const size_t n_cols = p->weights.n_cols;
-    qn_must(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_forms(kernels, weights), p->acts.fine));
-    const size_t runs = p->n_tokens * acts->n_super * QN_SUPER_RUNS;
-    for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
-        if (acts->codes[form])
-            memset(acts->codes[form], 0xff, runs * QN_RUN);
-        if (acts->fine_codes[form])
-            memset(acts->fine_codes[form], 0xff, runs * QN_RUN);
+    qn_assert_ok(qn_acts_create(acts, p->n_tokens, n_cols, qn_matmul_act_layouts(kernels, weights), p->acts.hilo));
+    const size_t groups = p->n_tokens * acts->n_super * QN_SUPER_GROUPS;
+    for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
+        if (acts->codes[layout])
+            memset(acts->codes[layout], 0xff, groups * QN_QUANT_GROUP);
+        if (acts->codes_lo[layout])
+            memset(acts->codes_lo[layout], 0xff, groups * QN_QUANT_GROUP);
     }
-    if (acts->tables)
-        memset(acts->tables, 0xff, runs * QN_RUN_TABLES);
-    if (acts->fine_tables)
-        memset(acts->fine_tables, 0xff, runs * QN_RUN_TABLES);
-    memset(acts->scale, 0xff, runs * sizeof *acts->scale);
-    memset(acts->sum, 0xff, runs * sizeof *acts->sum);
-    memset(acts->sum_hi, 0xff, runs * sizeof *acts->sum_hi);
+    if (acts->lut)
+        memset(acts->lut, 0xff, groups * QN_GROUP_LUT_BYTES);
+    if (acts->lut_lo)
+        memset(acts->lut_lo, 0xff, groups * QN_GROUP_LUT_BYTES);
+    memset(acts->scale, 0xff, groups * sizeof *acts->scale);
+    memset(acts->sum, 0xff, groups * sizeof *acts->sum);
+    memset(acts->sum_upper, 0xff, groups * sizeof *acts->sum_upper);
     qn_quantize_rows(kernels, acts, p->x, p->n_tokens);
 }
 
@@ -72,11 +72,12 @@ static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weight
 static void run_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                        bool accumulate, float *out, size_t stride)
 {
-    const size_t n_groups = weights->n_rows / QN_PACK_ROWS;
+    const size_t n_panels = weights->n_rows / QN_PANEL_ROWS;
     qn_guarded scratch = qn_guarded_new(qn_matmul_scratch(kernels, weights->n_cols), 0);
     for (size_t begin = 0, end; begin < weights->n_rows; begin = end) {
-        const size_t groups = 1 + qn_random_below(n_groups + 1); /* beyond the last: all that is left */
-        end = begin + groups * QN_PACK_ROWS < weights->n_rows ? begin + groups * QN_PACK_ROWS : weights->n_rows;
+        const size_t n_panels_in_call = 1 + qn_random_below(n_panels + 1); /* beyond the last: all that is left */
+        end = begin + n_panels_in_call * QN_PANEL_ROWS < weights->n_rows ? begin + n_panels_in_call * QN_PANEL_ROWS
+                                                                         : weights->n_rows;
         qn_matmul_rows(kernels, weights, acts, n_tokens, begin, end, accumulate, out, stride, scratch.data);
     }
     qn_expect(qn_guarded_ok(&scratch), "bytes outside the scratch were written");
@@ -96,14 +97,14 @@ static void check_level(const qn_problem *p, const qn_level *level, bool accumul
     const size_t n_rows = p->weights.n_rows, stride = n_rows + qn_random_below(5);
     qn_matmul_kernels kernels;
     qn_acts acts;
-    const qn_packed_kind *kind = kind_of(level, p->type, &kernels);
-    if (!kind || (p->acts.fine && !kind->fine))
+    const qn_packed_kernel *kernel = kernel_of(level, p->type, &kernels);
+    if (!kernel || (p->acts.hilo && !kernel->hilo))
         return;
     qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s%s", p->type->name, n_rows, p->weights.n_cols,
-                  p->n_tokens, p->acts.fine ? " fine" : "", accumulate ? " added" : "",
+                  p->n_tokens, p->acts.hilo ? " fine" : "", accumulate ? " added" : "",
                   skip_token < p->n_tokens ? " one not finite" : "");
-    struct packed packed = pack(p, kind->packing);
-    expect_unpacks(&packed, kind->packing);
+    struct packed packed = pack(p, kernel->packing);
+    expect_round_trip(&packed, kernel->packing);
     acts_new(&acts, p, &packed.weights, &kernels);
     qn_guarded memory = qn_guarded_new((p->n_tokens * stride - (stride - n_rows)) * sizeof(float), 4 * qn_random_below(16));
     float *out = (float *)(void *)memory.data;
@@ -129,7 +130,7 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
     qn_matmul_kernels ref;
     qn_matmul_kernels_init(&ref, 0);
     float *expected;
-    qn_must(qn_alloc(&expected, p->n_tokens * p->weights.n_rows, sizeof *expected, "expected"));
+    qn_assert_ok(qn_alloc(&expected, p->n_tokens * p->weights.n_rows, sizeof *expected, "expected"));
     if (accumulate)
         fill(expected, p->n_tokens, p->weights.n_rows, p->weights.n_rows);
     qn_problem_run(&ref, p, 0, p->weights.n_rows, accumulate, expected);
@@ -138,14 +139,14 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
     qn_free(expected);
 }
 
-static void check_shapes(const qn_type_info *type, const qn_packed_kind *kind, const qn_level *levels, size_t n_levels)
+static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_level *levels, size_t n_levels)
 {
     static const size_t rows[] = { 64, 65, 128, 130, 192 };
     size_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 1 };
     const size_t n_tokens = sizeof tokens / sizeof tokens[0], block = type->block_weights;
-    if (kind->max_tokens < 64)
-        tokens[n_tokens - 1] = kind->max_tokens + 1;
-    for (size_t draw = 0; draw < (kind->fine ? 4 : 2) * n_tokens; draw++) {
+    if (kernel->max_tokens < 64)
+        tokens[n_tokens - 1] = kernel->max_tokens + 1;
+    for (size_t draw = 0; draw < (kernel->hilo ? 4 : 2) * n_tokens; draw++) {
         qn_random_seed(1000 * (size_t)type->type + draw);
         /* Each number of tokens with one block to four, which do not fill a super-block, and with any number; then both of fine
          * batches. */
@@ -160,10 +161,10 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kind *kind, c
 /* Where narrow sums would overflow: every code as small or large as it gets, against activations of the largest magnitude and
  * one sign, and against fours whose sums have low bytes, high bytes or both at the end of what tables hold (packed.h): 479 and
  * -481 are 31 above a multiple of 32. Just below half a code above 126, the second term of fine batches is the largest. */
-static void check_extremes(const qn_type_info *type, bool fine, const qn_level *levels, size_t n_levels)
+static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *levels, size_t n_levels)
 {
     enum { ROWS = 64, COLS = 1024, PATTERNS = 8 };
-    static const float fours[PATTERNS][4] = { { 127, 127, 127, 127 },
+    static const float quads[PATTERNS][4] = { { 127, 127, 127, 127 },
                                               { -127, -127, -127, -127 },
                                               { 127, 127, 127, 98 },
                                               { -127, -127, -127, -100 },
@@ -177,9 +178,9 @@ static void check_extremes(const qn_type_info *type, bool fine, const qn_level *
     qn_problem p;
     qn_matmul_kernels_init(&ref, 0);
     qn_random_seed(7);
-    qn_problem_new(&p, type, ROWS, COLS, PATTERNS, fine);
+    qn_problem_new(&p, type, ROWS, COLS, PATTERNS, hilo);
     for (size_t i = 0; i < PATTERNS * COLS; i++)
-        p.x[i] = fours[i / COLS][i % 4] * (1.0f / 127);
+        p.x[i] = quads[i / COLS][i % 4] * (1.0f / 127);
     qn_quantize_rows(&ref, &p.acts, p.x, PATTERNS);
     for (size_t b = 0; b < n_blocks; b++) {
         static const uint8_t codes[] = { 0xff, 0x00, 0xff, 0x55, 0xaa };
@@ -196,13 +197,13 @@ static void check_extremes(const qn_type_info *type, bool fine, const qn_level *
 static void check_not_finite(const qn_type_info *type, const qn_level *levels, size_t n_levels)
 {
     enum { COLS = 768, TOKENS = 5 };
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kernel = 0; kernel < 3; kernel++) {
         qn_matmul_kernels ref;
         qn_problem p;
         qn_matmul_kernels_init(&ref, 0);
-        qn_random_seed(kind + 1);
-        qn_problem_new(&p, type, 2 * QN_PACK_ROWS, COLS, TOKENS, false);
-        p.x[COLS + qn_random_below(COLS)] = kind == 0 ? NAN : kind == 1 ? INFINITY : -INFINITY;
+        qn_random_seed(kernel + 1);
+        qn_problem_new(&p, type, 2 * QN_PANEL_ROWS, COLS, TOKENS, false);
+        p.x[COLS + qn_random_below(COLS)] = kernel == 0 ? NAN : kernel == 1 ? INFINITY : -INFINITY;
         qn_quantize_rows(&ref, &p.acts, p.x, TOKENS);
         check_problem(&p, levels, n_levels, false, 1);
         qn_problem_free(&p);
@@ -236,25 +237,25 @@ struct timed_pack {
 static void timed_pack(void *context)
 {
     const struct timed_pack *t = context;
-    qn_matmul_pack(t->weights, t->packing, 0, t->weights->n_rows / QN_PACK_ROWS, t->packed);
+    qn_matmul_pack(t->weights, t->packing, 0, t->weights->n_rows / QN_PANEL_ROWS, t->packed);
 }
 
 static void timed_unpack(void *context)
 {
     const struct timed_pack *t = context;
-    for (size_t group = 0; group < t->weights->n_rows / QN_PACK_ROWS; group++)
-        qn_matmul_unpack(t->weights, t->packing, group, t->rows);
+    for (size_t panel = 0; panel < t->weights->n_rows / QN_PANEL_ROWS; panel++)
+        qn_matmul_unpack(t->weights, t->packing, panel, t->rows);
 }
 
 /* Rows as they are stored and packed, one after the other. */
-static void bench_product(const qn_type_info *type, const qn_level *level, size_t n_rows, size_t n_tokens)
+static void bench_matmul(const qn_type_info *type, const qn_level *level, size_t n_rows, size_t n_tokens)
 {
     enum { COLS = 2048 };
     qn_matmul_kernels kernels;
     qn_problem p;
-    const qn_packed_kind *kind = kind_of(level, type, &kernels);
+    const qn_packed_kernel *kernel = kernel_of(level, type, &kernels);
     qn_problem_new(&p, type, n_rows, COLS, n_tokens, false);
-    struct packed packed = pack(&p, kind->packing);
+    struct packed packed = pack(&p, kernel->packing);
     for (int i = 0; i < 2; i++) {
         const qn_matrix *weights = i ? &packed.weights : &p.weights;
         struct timed timed = { .kernels = &kernels, .weights = weights, .n_tokens = n_tokens };
@@ -262,8 +263,8 @@ static void bench_product(const qn_type_info *type, const qn_level *level, size_
         char shape[64];
         acts_new(&acts, &p, weights, &kernels);
         timed.acts = &acts;
-        qn_must(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
-        qn_must(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, COLS), 1, "scratch"));
+        qn_assert_ok(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
+        qn_assert_ok(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, COLS), 1, "scratch"));
         snprintf(shape, sizeof shape, "%s %zux%d tokens %zu %s", type->name, n_rows, COLS, n_tokens, i ? "packed" : "stored");
         if (n_tokens == 1)
             qn_bench("packed", level->name, shape, (double)(n_rows * p.weights.row_bytes), "B", timed_rows, &timed);
@@ -282,13 +283,13 @@ static void bench_packing(const qn_type_info *type, const qn_level *level)
     enum { ROWS = 4096, COLS = 2048 };
     qn_matmul_kernels kernels;
     qn_problem p;
-    const qn_packed_kind *kind = kind_of(level, type, &kernels);
-    const char *name = kind->packing == QN_PACKING_WORDS ? "words" : "bytes";
+    const qn_packed_kernel *kernel = kernel_of(level, type, &kernels);
+    const char *name = kernel->packing == QN_PACKING_WORDS ? "words" : "bytes";
     qn_problem_new(&p, type, ROWS, COLS, 1, false);
-    struct packed packed = pack(&p, kind->packing);
-    struct timed_pack timed = { .weights = &packed.weights, .packing = kind->packing, .packed = packed.memory.data };
+    struct packed packed = pack(&p, kernel->packing);
+    struct timed_pack timed = { .weights = &packed.weights, .packing = kernel->packing, .packed = packed.memory.data };
     char shape[64];
-    qn_must(qn_alloc(&timed.rows, QN_PACK_ROWS * p.weights.row_bytes, 1, "rows"));
+    qn_assert_ok(qn_alloc(&timed.rows, QN_PANEL_ROWS * p.weights.row_bytes, 1, "rows"));
     snprintf(shape, sizeof shape, "%s %dx%d to %s", type->name, ROWS, COLS, name);
     qn_bench("packed", level->name, shape, (double)(ROWS * p.weights.row_bytes), "B", timed_pack, &timed);
     snprintf(shape, sizeof shape, "%s %dx%d from %s", type->name, ROWS, COLS, name);
@@ -308,15 +309,15 @@ void qn_check_packed(bool bench)
         bool is_packed = false;
         for (size_t i = 0; i < n_levels; i++) {
             qn_matmul_kernels kernels;
-            const qn_packed_kind *kind = kind_of(&levels[i], &types[t], &kernels);
-            if (!kind)
+            const qn_packed_kernel *kernel = kernel_of(&levels[i], &types[t], &kernels);
+            if (!kernel)
                 continue;
             is_packed = true;
-            check_shapes(&types[t], kind, &levels[i], 1);
+            check_shapes(&types[t], kernel, &levels[i], 1);
             if (!bench)
                 continue;
-            bench_product(&types[t], &levels[i], 4096, 1);
-            bench_product(&types[t], &levels[i], 512, 96);
+            bench_matmul(&types[t], &levels[i], 4096, 1);
+            bench_matmul(&types[t], &levels[i], 512, 96);
             bench_packing(&types[t], &levels[i]);
         }
         if (!is_packed)

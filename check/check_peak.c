@@ -7,7 +7,7 @@
 
 /* Twelve independent sums hide the latency of four cycles at up to three products a cycle. */
 #define EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
-enum { CHAINS = 12, REPEATS = 1000 };
+enum { N_ACCUMULATORS = 12, REPEATS = 1000 };
 
 #if QN_X86
 
@@ -16,7 +16,7 @@ enum { CHAINS = 12, REPEATS = 1000 };
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) static void peak_avx512(void *context)
 {
     (void)context;
-    __m512i sum[CHAINS], codes = _mm512_set1_epi8(1), acts = _mm512_set1_epi8(2);
+    __m512i sum[N_ACCUMULATORS], codes = _mm512_set1_epi8(1), acts = _mm512_set1_epi8(2);
 #define CLEAR(i) sum[i] = _mm512_setzero_si512();
 #define STEP(i) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum[i]) : "v"(codes), "v"(acts));
     EACH(CLEAR)
@@ -30,7 +30,7 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) static void peak_avx512(v
 __attribute__((target("avx512f"))) static void peak_fma_avx512(void *context)
 {
     (void)context;
-    __m512 sum[CHAINS], x = _mm512_set1_ps(0.5f);
+    __m512 sum[N_ACCUMULATORS], x = _mm512_set1_ps(0.5f);
 #define CLEAR(i) sum[i] = _mm512_setzero_ps();
 #define STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(sum[i]) : "v"(x));
     EACH(CLEAR)
@@ -44,7 +44,7 @@ __attribute__((target("avx512f"))) static void peak_fma_avx512(void *context)
 __attribute__((target("avx2,fma"))) static void peak_fma_avx2(void *context)
 {
     (void)context;
-    __m256 sum[CHAINS], x = _mm256_set1_ps(0.5f);
+    __m256 sum[N_ACCUMULATORS], x = _mm256_set1_ps(0.5f);
 #define CLEAR(i) sum[i] = _mm256_setzero_ps();
 #define STEP(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+x"(sum[i]) : "x"(x));
     EACH(CLEAR)
@@ -58,7 +58,7 @@ __attribute__((target("avx2,fma"))) static void peak_fma_avx2(void *context)
 __attribute__((target("avx2"))) static void peak_avx2(void *context)
 {
     (void)context;
-    __m256i sum[CHAINS], codes = _mm256_set1_epi8(1), acts = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1), product;
+    __m256i sum[N_ACCUMULATORS], codes = _mm256_set1_epi8(1), acts = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1), product;
 #define CLEAR(i) sum[i] = _mm256_setzero_si256();
 #define STEP(i)                                                                                                                \
     __asm__ volatile("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"                                       \
@@ -79,7 +79,7 @@ __attribute__((target("avx2"))) static void peak_avx2(void *context)
 __attribute__((target("arch=armv8.2-a+dotprod"))) static void peak_dotprod(void *context)
 {
     (void)context;
-    int32x4_t sum[CHAINS];
+    int32x4_t sum[N_ACCUMULATORS];
     int8x16_t codes = vdupq_n_s8(1), acts = vdupq_n_s8(2);
 #define CLEAR(i) sum[i] = vdupq_n_s32(0);
 #define STEP(i) __asm__ volatile("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum[i]) : "w"(codes), "w"(acts));
@@ -98,7 +98,7 @@ void qn_check_peak(bool bench)
     if (!bench)
         return;
     const unsigned present = qn_cpu_present();
-    const double calls = 2.0 * CHAINS * REPEATS;
+    const double calls = 2.0 * N_ACCUMULATORS * REPEATS;
 #if QN_X86
     if (present & QN_CPU_AVX2)
         qn_bench("peak", "avx2", "fused multiply-adds", calls * 8, "FLOP", peak_fma_avx2, NULL);

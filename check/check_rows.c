@@ -84,10 +84,10 @@ void qn_check_norm(bool bench)
 
 /* ---- Rope ---- */
 
-static void exact_rope(double *y, const float *x, uint32_t position, size_t n_rot, qn_rope_mode mode)
+static void exact_rope(double *y, const float *x, uint32_t position, size_t n_rot, qn_rope_type mode)
 {
     for (size_t i = 0; i < n_rot / 2; i++) {
-        const size_t a = mode == QN_ROPE_PAIRS ? 2 * i : i, b = mode == QN_ROPE_PAIRS ? 2 * i + 1 : i + n_rot / 2;
+        const size_t a = mode == QN_ROPE_TYPE_NORM ? 2 * i : i, b = mode == QN_ROPE_TYPE_NORM ? 2 * i + 1 : i + n_rot / 2;
         const double angle = (double)position * pow(1e6, -2.0 * (double)i / (double)n_rot);
         y[a] = (double)x[a] * cos(angle) - (double)x[b] * sin(angle);
         y[b] = (double)x[b] * cos(angle) + (double)x[a] * sin(angle);
@@ -97,7 +97,7 @@ static void exact_rope(double *y, const float *x, uint32_t position, size_t n_ro
 struct timed_rope {
     const qn_rope_kernels *kernels;
     float *x, *cosines, *sines;
-    qn_rope_mode mode;
+    qn_rope_type mode;
 };
 
 static void timed_rope(void *context)
@@ -117,7 +117,7 @@ void qn_check_rope(bool bench)
     for (size_t c = 0; c < 2 * 9 * 4; c++)
         for (size_t i = 0; i < n_levels; i++) {
             const size_t n = rotated[c / 8];
-            const qn_rope_mode mode = c % 2 ? QN_ROPE_HALVES : QN_ROPE_PAIRS;
+            const qn_rope_type mode = c % 2 ? QN_ROPE_TYPE_NEOX : QN_ROPE_TYPE_NORM;
             const uint32_t position = positions[c / 2 % 4];
             qn_rope_kernels kernels;
             double exact[256], bound[256];
@@ -128,7 +128,7 @@ void qn_check_rope(bool bench)
             qn_rope_frequencies(1e6, NULL, NULL, n, frequencies);
             qn_rope_angles(position, frequencies, 1, n, cosines, sines);
             qn_rope_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("rope", levels[i].name, "%s width %zu position %u", mode == QN_ROPE_PAIRS ? "pairs" : "halves", n,
+            qn_case_begin("rope", levels[i].name, "%s width %zu position %u", mode == QN_ROPE_TYPE_NORM ? "pairs" : "halves", n,
                           (unsigned)position);
             kernels.apply(floats(&y), cosines, sines, n, mode);
             if (i == 0) {
@@ -147,7 +147,7 @@ void qn_check_rope(bool bench)
         qn_rope_kernels kernels;
         qn_rope_kernels_init(&kernels, levels[i].features);
         for (int mode = 0; mode < 2; mode++) {
-            struct timed_rope timed = { &kernels, input[0], cosines, sines, (qn_rope_mode)mode };
+            struct timed_rope timed = { &kernels, input[0], cosines, sines, (qn_rope_type)mode };
             qn_bench("rope", levels[i].name, mode ? "halves 128" : "pairs 128", 128, "value", timed_rope, &timed);
         }
     }

@@ -17,16 +17,16 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },
     { "rows", qn_check_cuda_rows },
-    { "turned", qn_check_cuda_turned },
-    { "chain", qn_check_cuda_chain },
-    { "chain-delta", qn_check_cuda_chain_delta },
-    { "chain-attention", qn_check_cuda_chain_attention },
+    { "hadamard-quantize", qn_check_cuda_hadamard_quantize },
+    { "persistent", qn_check_cuda_persistent },
+    { "persistent-delta", qn_check_cuda_persistent_delta },
+    { "persistent-attention", qn_check_cuda_persistent_attention },
     { "sample", qn_check_cuda_sample },
 };
 
 const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;
 
-enum { GUARD = 256, RUNS = 11 };
+enum { GUARD = 256, REPLAYS = 11 };
 
 static struct {
     qn_cuda *device;
@@ -74,7 +74,7 @@ qn_cuda_stream qn_gpu_stream(void)
 qn_gpu_guarded qn_gpu_new(size_t bytes)
 {
     qn_gpu_guarded g = { .bytes = bytes };
-    qn_must(qn_cuda_alloc(gpu.device, bytes + 2 * GUARD, 1, "quern-check", &g.block));
+    qn_assert_ok(qn_cuda_alloc(gpu.device, bytes + 2 * GUARD, 1, "quern-check", &g.block));
     g.data = g.block.address + GUARD;
     qn_gpu_poison(&g);
     return g;
@@ -83,8 +83,8 @@ qn_gpu_guarded qn_gpu_new(size_t bytes)
 qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes)
 {
     qn_gpu_guarded g = qn_gpu_new(bytes);
-    qn_gpu_wait(); /* uploads have a stream of their own */
-    qn_must(qn_cuda_upload(gpu.device, g.data, data, bytes, NULL, NULL));
+    qn_gpu_synchronize(); /* uploads have a stream of their own */
+    qn_assert_ok(qn_cuda_upload(gpu.device, g.data, data, bytes, NULL, NULL));
     return g;
 }
 
@@ -95,24 +95,24 @@ void qn_gpu_random(const qn_gpu_guarded *g)
     for (size_t i = 0; i < PIECE; i++)
         piece[i] = (uint8_t)(qn_random() & 0xbf);
     for (size_t at = 0; at < g->bytes; at += PIECE)
-        qn_must(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), g->data + at, piece, g->bytes - at < PIECE ? g->bytes - at : PIECE, NULL, NULL));
 }
 
 void qn_gpu_poison(const qn_gpu_guarded *g)
 {
-    qn_must(qn_cuda_fill(gpu.device, gpu.stream, g->block.address, 0xff, g->block.bytes));
+    qn_assert_ok(qn_cuda_memset(gpu.device, gpu.stream, g->block.address, 0xff, g->block.bytes));
 }
 
 void qn_gpu_read(const qn_gpu_guarded *g, void *to)
 {
-    qn_must(qn_cuda_download(gpu.device, gpu.stream, to, g->data, g->bytes));
+    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, to, g->data, g->bytes));
 }
 
-bool qn_gpu_ok(const qn_gpu_guarded *g)
+bool qn_gpu_guards_intact(const qn_gpu_guarded *g)
 {
     uint8_t guards[2][GUARD];
-    qn_must(qn_cuda_download(gpu.device, gpu.stream, guards[0], g->block.address, GUARD));
-    qn_must(qn_cuda_download(gpu.device, gpu.stream, guards[1], g->data + g->bytes, GUARD));
+    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, guards[0], g->block.address, GUARD));
+    qn_assert_ok(qn_cuda_download(gpu.device, gpu.stream, guards[1], g->data + g->bytes, GUARD));
     for (size_t i = 0; i < GUARD; i++)
         if (guards[0][i] != 0xff || guards[1][i] != 0xff)
             return false;
@@ -121,19 +121,19 @@ bool qn_gpu_ok(const qn_gpu_guarded *g)
 
 void qn_gpu_free(qn_gpu_guarded *g)
 {
-    qn_cuda_release(gpu.device, &g->block);
+    qn_cuda_free(gpu.device, &g->block);
 }
 
 /* ---- Launches ---- */
 
 void qn_gpu_launch(const qn_launch *launch, const void *args)
 {
-    qn_must(qn_cuda_launch(gpu.device, gpu.stream, launch, args));
+    qn_assert_ok(qn_cuda_launch(gpu.device, gpu.stream, launch, args));
 }
 
-void qn_gpu_wait(void)
+void qn_gpu_synchronize(void)
 {
-    qn_must(qn_cuda_stream_wait(gpu.device, gpu.stream));
+    qn_assert_ok(qn_cuda_stream_synchronize(gpu.device, gpu.stream));
 }
 
 /* ---- Speed ---- */
@@ -145,61 +145,61 @@ static int compare_doubles(const void *a, const void *b)
 }
 
 /* One replay is some turns, often enough for half a millisecond, so that its own launch does not count. */
-double qn_gpu_seconds(void (*work)(void *context, size_t turn), void *context, size_t n_turns)
+double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *context, size_t n_iterations)
 {
     qn_cuda_event begin, end;
-    double seconds[RUNS], once = 0;
-    qn_must(qn_cuda_event_create(gpu.device, &begin));
-    qn_must(qn_cuda_event_create(gpu.device, &end));
-    for (size_t turn = 0; turn < n_turns; turn++)
-        work(context, turn); /* compiled, loaded and warm */
-    qn_gpu_wait();
+    double seconds[REPLAYS], once = 0;
+    qn_assert_ok(qn_cuda_event_create(gpu.device, &begin));
+    qn_assert_ok(qn_cuda_event_create(gpu.device, &end));
+    for (size_t iteration = 0; iteration < n_iterations; iteration++)
+        work(context, iteration); /* compiled, loaded and warm */
+    qn_gpu_synchronize();
     size_t rounds = 1;
     for (;;) {
         qn_cuda_graph *graph = NULL;
-        qn_must(qn_cuda_capture_begin(gpu.device, gpu.stream));
+        qn_assert_ok(qn_cuda_capture_begin(gpu.device, gpu.stream));
         for (size_t round = 0; round < rounds; round++)
-            for (size_t turn = 0; turn < n_turns; turn++)
-                work(context, turn);
-        qn_must(qn_cuda_capture_end(gpu.device, gpu.stream, &graph));
-        for (int run = -1; run < RUNS; run++) { /* the first one uploads the graph */
-            qn_must(qn_cuda_event_record(gpu.device, begin, gpu.stream));
-            qn_must(qn_cuda_graph_launch(gpu.device, graph, gpu.stream));
-            qn_must(qn_cuda_event_record(gpu.device, end, gpu.stream));
-            qn_must(qn_cuda_event_wait(gpu.device, end));
+            for (size_t iteration = 0; iteration < n_iterations; iteration++)
+                work(context, iteration);
+        qn_assert_ok(qn_cuda_capture_end(gpu.device, gpu.stream, &graph));
+        for (int run = -1; run < REPLAYS; run++) { /* the first one uploads the graph */
+            qn_assert_ok(qn_cuda_event_record(gpu.device, begin, gpu.stream));
+            qn_assert_ok(qn_cuda_graph_launch(gpu.device, graph, gpu.stream));
+            qn_assert_ok(qn_cuda_event_record(gpu.device, end, gpu.stream));
+            qn_assert_ok(qn_cuda_event_synchronize(gpu.device, end));
             if (run >= 0)
-                qn_must(qn_cuda_event_seconds(gpu.device, begin, end, &seconds[run]));
+                qn_assert_ok(qn_cuda_event_seconds(gpu.device, begin, end, &seconds[run]));
         }
         qn_cuda_graph_free(gpu.device, graph);
-        qsort(seconds, RUNS, sizeof seconds[0], compare_doubles);
-        once = seconds[RUNS / 2] / (double)(rounds * n_turns);
-        if (rounds > 1 || seconds[RUNS / 2] > 0.5e-3)
+        qsort(seconds, REPLAYS, sizeof seconds[0], compare_doubles);
+        once = seconds[REPLAYS / 2] / (double)(rounds * n_iterations);
+        if (rounds > 1 || seconds[REPLAYS / 2] > 0.5e-3)
             break;
-        rounds = (size_t)(0.5e-3 / seconds[RUNS / 2]) + 2;
-        if (rounds * n_turns > 2000)
-            rounds = 2000 / n_turns + 2;
+        rounds = (size_t)(0.5e-3 / seconds[REPLAYS / 2]) + 2;
+        if (rounds * n_iterations > 2000)
+            rounds = 2000 / n_iterations + 2;
     }
     qn_cuda_event_free(gpu.device, begin);
     qn_cuda_event_free(gpu.device, end);
     return once;
 }
 
-size_t qn_gpu_turns(size_t bytes_of_a_turn)
+size_t qn_gpu_bench_copies(size_t bytes_per_iteration)
 {
     const size_t cache = qn_cuda_get_info(gpu.device)->l2_bytes;
-    return bytes_of_a_turn ? 2 * cache / bytes_of_a_turn + 2 : 1; /* least recently used first, and then some */
+    return bytes_per_iteration ? 2 * cache / bytes_per_iteration + 2 : 1; /* least recently used first, and then some */
 }
 
 double qn_gpu_read_rate(void)
 {
     if (gpu.read_rate == 0)
-        qn_must(qn_cuda_read_rate(gpu.device, gpu.stream, &gpu.read_rate));
+        qn_assert_ok(qn_cuda_read_rate(gpu.device, gpu.stream, &gpu.read_rate));
     return gpu.read_rate;
 }
 
 void qn_gpu_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, double limit,
-                  void (*work)(void *context, size_t turn), void *context, size_t n_turns)
+                  void (*work)(void *context, size_t iteration), void *context, size_t n_iterations)
 {
-    const double seconds = qn_gpu_seconds(work, context, n_turns);
+    const double seconds = qn_gpu_seconds(work, context, n_iterations);
     qn_report_rate(op, variant, shape, seconds, units / seconds, unit, limit);
 }

@@ -42,8 +42,8 @@ void qn_gpu_poison(const qn_gpu_guarded *g);
 /* qn_gpu_read - all of it, after what the stream was given. */
 void qn_gpu_read(const qn_gpu_guarded *g, void *to);
 
-/* qn_gpu_ok - whether the guards are as they were. */
-bool qn_gpu_ok(const qn_gpu_guarded *g);
+/* qn_gpu_guards_intact - whether the guards are as they were. */
+bool qn_gpu_guards_intact(const qn_gpu_guarded *g);
 void qn_gpu_free(qn_gpu_guarded *g);
 
 /* ---- Launches ---- */
@@ -51,16 +51,16 @@ void qn_gpu_free(qn_gpu_guarded *g);
 /* qn_gpu_launch - into the stream, or into the graph that is being recorded. */
 void qn_gpu_launch(const qn_launch *launch, const void *args);
 
-/* qn_gpu_wait - until the stream is empty; a kernel's failure ends the program here. */
-void qn_gpu_wait(void);
+/* qn_gpu_synchronize - until the stream is empty; a kernel's failure ends the program here. */
+void qn_gpu_synchronize(void);
 
 /* ---- Speed ---- */
 
-/* qn_gpu_seconds - how long work(context, turn) takes on the device, for turn = 0 to n_turns-1 in one graph: the median of
- * several replays, divided by n_turns. Turns take turns with their memory, where it would else stay in the device's cache:
- * qn_gpu_turns(bytes) says how many sets of so many bytes it takes. */
-double qn_gpu_seconds(void (*work)(void *context, size_t turn), void *context, size_t n_turns);
-size_t qn_gpu_turns(size_t bytes_of_a_turn);
+/* qn_gpu_seconds - how long work(context, turn) takes on the device, for turn = 0 to n_iterations-1 in one graph: the median of
+ * several replays, divided by n_iterations. Turns take turns with their memory, where it would else stay in the device's cache:
+ * qn_gpu_bench_copies(bytes) says how many sets of so many bytes it takes. */
+double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *context, size_t n_iterations);
+size_t qn_gpu_bench_copies(size_t bytes_per_iteration);
 
 /* qn_gpu_read_rate - bytes a second that this device reads, measured once in this run. */
 double qn_gpu_read_rate(void);
@@ -69,7 +69,7 @@ double qn_gpu_read_rate(void);
  * that it is; a limit of 0 leaves the share out. For what is bound by memory, units are bytes and the limit qn_gpu_read_rate.
  */
 void qn_gpu_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, double limit,
-                  void (*work)(void *context, size_t turn), void *context, size_t n_turns);
+                  void (*work)(void *context, size_t iteration), void *context, size_t n_iterations);
 
 /* ---- Operations: check, then with `bench` time. A new one is a line in the table of cuda.c. ---- */
 
@@ -90,10 +90,10 @@ void qn_check_cuda_rope(bool bench);
 void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);
 void qn_check_cuda_rows(bool bench);
-void qn_check_cuda_turned(bool bench);
+void qn_check_cuda_hadamard_quantize(bool bench);
 void qn_check_cuda_sample(bool bench);
-void qn_check_cuda_chain_delta(bool bench);
-void qn_check_cuda_chain_attention(bool bench);
-void qn_check_cuda_chain(bool bench);
+void qn_check_cuda_persistent_delta(bool bench);
+void qn_check_cuda_persistent_attention(bool bench);
+void qn_check_cuda_persistent(bool bench);
 
 #endif

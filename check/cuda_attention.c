@@ -2,7 +2,7 @@
  * at the ends; windows, sinks, gates, several rows, positions at the edges of tiles and runs. */
 #include "check/cuda.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/aura/aura.h"
 #include "kernels/kernels.h"
@@ -23,7 +23,7 @@ enum { N_OPEN = 2 };
 struct shape {
     size_t dim, n_heads, n_kv_heads, capacity;
     unsigned key_bits, value_bits;
-    bool runs;
+    bool pages;
     size_t n_rows;
     uint32_t positions[4], window;
     bool not_causal, sinks, gates;
@@ -34,24 +34,24 @@ struct problem {
     qn_kernels kernels;
     qn_aura_codec *key_codec, *value_codec; /* NULL for halves */
     size_t key_words, value_words;
-    uint32_t *keys, *values;           /* [rows][kv heads][capacity][words] */
-    float *key_scales, *value_scales;  /* [rows][kv heads][capacity] */
-    uint16_t *half_keys, *half_values; /* [rows][kv heads][1 + N_OPEN][run][dim] */
+    uint32_t *keys, *values;          /* [rows][kv heads][capacity][words] */
+    float *key_scales, *value_scales; /* [rows][kv heads][capacity] */
+    uint16_t *f16_keys, *f16_values;  /* [rows][kv heads][1 + N_OPEN][run][dim] */
     float *means, *queries, *sinks, *gates;
     uint32_t *sessions;
     qn_gpu_guarded gpu[32];
     size_t n_gpu;
     qn_gpu_guarded out, partials, maxima;
     qn_attention_gpu gpu_shape;
-    qn_launch decode, merge;
+    qn_launch decode, combine;
     qn_attention_decode_args decode_args;
-    qn_attention_merge_args merge_args;
+    qn_attention_combine_args combine_args;
     uint32_t n_splits;
 };
 
 static float *normal_floats(size_t n, float scale)
 {
-    float *x = qn_room(n, sizeof *x);
+    float *x = qn_xcalloc(n, sizeof *x);
     qn_random_floats(x, n, scale);
     return x;
 }
@@ -64,9 +64,9 @@ static uint64_t on_gpu(struct problem *p, const void *data, size_t bytes)
     return p->gpu[p->n_gpu++].data;
 }
 
-static uint16_t *normal_halves(size_t n)
+static uint16_t *random_f16(size_t n)
 {
-    uint16_t *h = qn_room(n, sizeof *h);
+    uint16_t *h = qn_xcalloc(n, sizeof *h);
     for (size_t i = 0; i < n; i++)
         h[i] = qn_f32_to_f16(qn_random_normal());
     return h;
@@ -74,7 +74,7 @@ static uint16_t *normal_halves(size_t n)
 
 static uint32_t *random_words(size_t n)
 {
-    uint32_t *w = qn_room(n, sizeof *w);
+    uint32_t *w = qn_xcalloc(n, sizeof *w);
     for (size_t i = 0; i < n; i++)
         w[i] = (uint32_t)(qn_random() >> 16);
     return w;
@@ -83,7 +83,7 @@ static uint32_t *random_words(size_t n)
 /* Norms of rows whose dimensions are about 1: scores are then about 1, too, and attention is neither flat nor one key. */
 static float *random_scales(size_t n, size_t dim)
 {
-    float *x = qn_room(n, sizeof *x);
+    float *x = qn_xcalloc(n, sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = sqrtf((float)dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000);
     return x;
@@ -92,7 +92,7 @@ static float *random_scales(size_t n, size_t dim)
 static qn_attention_gpu_codec gpu_codec(struct problem *p, const qn_aura_codec *codec)
 {
     const size_t levels = (size_t)1 << codec->bits;
-    const bool rotates = codec->signs && !p->s->runs;
+    const bool rotates = codec->signs && !p->s->pages;
     return (qn_attention_gpu_codec){ .codebook = on_gpu(p, codec->codebook, levels * sizeof(float)),
                                      .signs = rotates ? on_gpu(p, codec->signs, codec->dim * sizeof(float)) : 0,
                                      .gain = qn_attention_gpu_gain(codec->codebook, levels) };
@@ -104,7 +104,7 @@ static qn_aura_gpu_rotation gpu_rotation(struct problem *p, const qn_aura_codec 
     if (codec->signs)
         return (qn_aura_gpu_rotation){ .signs = on_gpu(p, codec->signs, dim * sizeof(float)) };
     return (qn_aura_gpu_rotation){ .forward = on_gpu(p, codec->transpose, dim * dim * sizeof(float)),
-                                   .back = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
+                                   .inverse = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
 }
 
 static void make_cache(struct problem *p)
@@ -119,45 +119,45 @@ static void make_cache(struct problem *p)
         p->values = random_words(rows * p->value_words);
         p->key_scales = random_scales(rows, dim);
         p->value_scales = random_scales(rows, dim);
-        qn_must(qn_aura_codec_new(&p->key_codec, dim, s->key_bits, 1));
-        qn_must(qn_aura_codec_new(&p->value_codec, dim, s->value_bits, 2));
+        qn_assert_ok(qn_aura_codec_new(&p->key_codec, dim, s->key_bits, 1));
+        qn_assert_ok(qn_aura_codec_new(&p->value_codec, dim, s->value_bits, 2));
     } else {
-        p->keys = (uint32_t *)(void *)normal_halves(rows * dim);
-        p->values = (uint32_t *)(void *)normal_halves(rows * dim);
+        p->keys = (uint32_t *)(void *)random_f16(rows * dim);
+        p->values = (uint32_t *)(void *)random_f16(rows * dim);
     }
     qn_attention_gpu_cache *cache = &p->decode_args.cache;
     cache->keys = on_gpu(p, p->keys, rows * p->key_words * 4);
     cache->values = on_gpu(p, p->values, rows * p->value_words * 4);
-    cache->key_head = s->capacity * p->key_words * 4;
-    cache->value_head = s->capacity * p->value_words * 4;
-    cache->scale_head = s->capacity * 4;
-    cache->key_session = cache->key_head * s->n_kv_heads;
-    cache->value_session = cache->value_head * s->n_kv_heads;
-    cache->scale_session = cache->scale_head * s->n_kv_heads;
+    cache->key_head_stride = s->capacity * p->key_words * 4;
+    cache->value_head_stride = s->capacity * p->value_words * 4;
+    cache->scale_head_stride = s->capacity * 4;
+    cache->key_session_stride = cache->key_head_stride * s->n_kv_heads;
+    cache->value_session_stride = cache->value_head_stride * s->n_kv_heads;
+    cache->scale_session_stride = cache->scale_head_stride * s->n_kv_heads;
     if (codes) {
         cache->key_scales = on_gpu(p, p->key_scales, rows * 4);
         cache->value_scales = on_gpu(p, p->value_scales, rows * 4);
         p->decode_args.key_codec = gpu_codec(p, p->key_codec);
         p->decode_args.value_codec = gpu_codec(p, p->value_codec);
-        p->merge_args.rotation = gpu_rotation(p, p->value_codec);
-        p->merge_args.gain = p->decode_args.value_codec.gain;
+        p->combine_args.rotation = gpu_rotation(p, p->value_codec);
+        p->combine_args.gain = p->decode_args.value_codec.gain;
     } else {
-        p->merge_args.gain = 1;
+        p->combine_args.gain = 1;
     }
-    if (!s->runs)
+    if (!s->pages)
         return;
-    const size_t halves = (1 + N_OPEN) * QN_ATTENTION_RUN * dim;
-    qn_attention_gpu_runs *runs = &p->decode_args.runs;
-    p->half_keys = normal_halves(heads * halves);
-    p->half_values = normal_halves(heads * halves);
+    const size_t f16 = (1 + N_OPEN) * QN_ATTENTION_PAGE * dim;
+    qn_attention_gpu_pages *pages = &p->decode_args.pages;
+    p->f16_keys = random_f16(heads * f16);
+    p->f16_values = random_f16(heads * f16);
     p->means = normal_floats(heads * dim, 1);
-    runs->keys = on_gpu(p, p->half_keys, heads * halves * 2);
-    runs->values = on_gpu(p, p->half_values, heads * halves * 2);
-    runs->means = on_gpu(p, p->means, heads * dim * 4);
-    runs->head = halves * 2;
-    runs->session = runs->head * s->n_kv_heads;
-    runs->mean_session = s->n_kv_heads * dim * 4;
-    runs->n_open = N_OPEN;
+    pages->keys = on_gpu(p, p->f16_keys, heads * f16 * 2);
+    pages->values = on_gpu(p, p->f16_values, heads * f16 * 2);
+    pages->means = on_gpu(p, p->means, heads * dim * 4);
+    pages->head = f16 * 2;
+    pages->session = pages->head * s->n_kv_heads;
+    pages->mean_session_stride = s->n_kv_heads * dim * 4;
+    pages->n_open_pages = N_OPEN;
 }
 
 static void problem_new(struct problem *p, const struct shape *s, uint32_t n_splits, const qn_cuda_info *info)
@@ -170,46 +170,46 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
                                        .n_kv_heads = s->n_kv_heads,
                                        .key_bits = s->key_bits,
                                        .value_bits = s->value_bits,
-                                       .runs = s->runs,
+                                       .pages = s->pages,
                                        .n_sms = info->n_sms,
                                        .max_shared_bytes = info->max_shared_bytes };
-    qn_must(qn_attention_gpu_check(&p->gpu_shape));
+    qn_assert_ok(qn_attention_gpu_check(&p->gpu_shape));
     p->n_splits = n_splits ? n_splits : qn_attention_gpu_splits(&p->gpu_shape, s->n_rows, s->capacity);
-    qn_must(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, p->n_splits, &p->decode));
-    qn_must(qn_attention_gpu_merge(&p->gpu_shape, s->n_rows, &p->merge));
+    qn_assert_ok(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, p->n_splits, &p->decode));
+    qn_assert_ok(qn_attention_gpu_combine(&p->gpu_shape, s->n_rows, &p->combine));
     make_cache(p);
     p->queries = normal_floats(queries * dim, 1);
     p->sinks = normal_floats(s->n_heads, 1);
     p->gates = normal_floats(2 * queries * dim, 1);
-    p->sessions = qn_room(s->n_rows, sizeof *p->sessions);
+    p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
     for (size_t i = 0; i < s->n_rows; i++)
         p->sessions[i] = (uint32_t)(s->n_rows - 1 - i);
     p->partials = qn_gpu_new(queries * p->n_splits * dim * sizeof(float));
     p->maxima = qn_gpu_new(queries * p->n_splits * 2 * sizeof(float));
     p->out = qn_gpu_new(queries * dim * sizeof(float));
-    const qn_attention_visible visible = { .positions = on_gpu(p, s->positions, sizeof s->positions),
-                                           .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
-                                           .window = s->window,
-                                           .causal = !s->not_causal };
+    const qn_attention_mask mask = { .positions = on_gpu(p, s->positions, sizeof s->positions),
+                                     .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
+                                     .window = s->window,
+                                     .causal = !s->not_causal };
     qn_attention_decode_args *a = &p->decode_args;
     a->queries = on_gpu(p, p->queries, queries * dim * sizeof(float));
     a->sessions = on_gpu(p, p->sessions, s->n_rows * sizeof *p->sessions);
-    a->partials = p->merge_args.partials = p->partials.data;
-    a->maxima = p->merge_args.maxima = p->maxima.data;
-    a->visible = p->merge_args.visible = visible;
-    a->n_heads = p->merge_args.n_heads = (uint32_t)s->n_heads;
+    a->partials = p->combine_args.partials = p->partials.data;
+    a->maxima = p->combine_args.maxima = p->maxima.data;
+    a->mask = p->combine_args.mask = mask;
+    a->n_heads = p->combine_args.n_heads = (uint32_t)s->n_heads;
     a->n_kv_heads = (uint32_t)s->n_kv_heads;
     a->scale = 1 / sqrtf((float)dim);
-    a->settled = s->n_rows == 1 && !s->not_causal;
-    p->merge_args.sinks = s->sinks ? on_gpu(p, p->sinks, s->n_heads * sizeof(float)) : 0;
-    p->merge_args.gates = s->gates ? on_gpu(p, p->gates, 2 * queries * dim * sizeof(float)) : 0;
-    p->merge_args.out = p->out.data;
-    p->merge_args.n_splits = p->n_splits;
+    a->pdl_prefetch = s->n_rows == 1 && !s->not_causal;
+    p->combine_args.sinks = s->sinks ? on_gpu(p, p->sinks, s->n_heads * sizeof(float)) : 0;
+    p->combine_args.gates = s->gates ? on_gpu(p, p->gates, 2 * queries * dim * sizeof(float)) : 0;
+    p->combine_args.out = p->out.data;
+    p->combine_args.n_splits = p->n_splits;
 }
 
 static void problem_free(struct problem *p)
 {
-    void *const all[] = { p->keys,  p->values,  p->key_scales, p->value_scales, p->half_keys, p->half_values,
+    void *const all[] = { p->keys,  p->values,  p->key_scales, p->value_scales, p->f16_keys, p->f16_values,
                           p->means, p->queries, p->sinks,      p->gates,        p->sessions };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
@@ -225,7 +225,7 @@ static void problem_free(struct problem *p)
 static void run(struct problem *p)
 {
     qn_gpu_launch(&p->decode, &p->decode_args);
-    qn_gpu_launch(&p->merge, &p->merge_args);
+    qn_gpu_launch(&p->combine, &p->combine_args);
 }
 
 /* ---- In double ---- */
@@ -238,34 +238,34 @@ static void decode_row(float *x, const uint32_t *words, float scale, const qn_au
         x[d] = scale * codec->codebook[codes[d]];
 }
 
-static void widen(float *x, const uint16_t *halves, size_t n)
+static void to_f32(float *x, const uint16_t *f16, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        x[i] = qn_f16_to_f32(halves[i]);
+        x[i] = qn_f16_to_f32(f16[i]);
 }
 
 /* Key and value of a position, as they are to be taken: of a session's codes, where the query is at `position`. */
-static void take(const struct problem *p, size_t head, size_t t, uint32_t position, float *key, float *value)
+static void load_key_value(const struct problem *p, size_t head, size_t t, uint32_t position, float *key, float *value)
 {
     const struct shape *s = p->s;
-    const size_t dim = s->dim, page = t / QN_ATTENTION_RUN;
+    const size_t dim = s->dim, page = t / QN_ATTENTION_PAGE;
     size_t row = head * s->capacity + t;
     if (s->key_bits == 16) {
-        widen(key, (const uint16_t *)(const void *)p->keys + row * dim, dim);
-        widen(value, (const uint16_t *)(const void *)p->values + row * dim, dim);
+        to_f32(key, (const uint16_t *)(const void *)p->keys + row * dim, dim);
+        to_f32(value, (const uint16_t *)(const void *)p->values + row * dim, dim);
         return;
     }
-    if (s->runs && (page == 0 || page == position / QN_ATTENTION_RUN)) {
-        const size_t place = page ? 1 + (page - 1) % N_OPEN : 0;
-        const size_t at = ((head * (1 + N_OPEN) + place) * QN_ATTENTION_RUN + t % QN_ATTENTION_RUN) * dim;
-        widen(key, p->half_keys + at, dim);
-        widen(value, p->half_values + at, dim);
+    if (s->pages && (page == 0 || page == position / QN_ATTENTION_PAGE)) {
+        const size_t slot = page ? 1 + (page - 1) % N_OPEN : 0;
+        const size_t at = ((head * (1 + N_OPEN) + slot) * QN_ATTENTION_PAGE + t % QN_ATTENTION_PAGE) * dim;
+        to_f32(key, p->f16_keys + at, dim);
+        to_f32(value, p->f16_values + at, dim);
         return;
     }
-    row -= s->runs ? QN_ATTENTION_RUN : 0;
+    row -= s->pages ? QN_ATTENTION_PAGE : 0;
     decode_row(key, p->keys + row * p->key_words, p->key_scales[row], p->key_codec);
     decode_row(value, p->values + row * p->value_words, p->value_scales[row], p->value_codec);
-    for (size_t d = 0; s->runs && d < dim; d++)
+    for (size_t d = 0; s->pages && d < dim; d++)
         key[d] += p->means[head * dim + d];
 }
 
@@ -276,9 +276,9 @@ static void attend(const struct problem *p, size_t session, uint32_t position, s
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, head = session * s->n_kv_heads + h / (s->n_heads / s->n_kv_heads);
-    float query[QN_AURA_MAX_DIM], key[QN_AURA_MAX_DIM], value[QN_AURA_MAX_DIM], turned[QN_AURA_MAX_DIM];
+    float query[QN_AURA_MAX_DIM], key[QN_AURA_MAX_DIM], value[QN_AURA_MAX_DIM], rotated[QN_AURA_MAX_DIM];
     memcpy(query, given, dim * sizeof *query);
-    if (p->key_codec && p->key_codec->signs && !s->runs)
+    if (p->key_codec && p->key_codec->signs && !s->pages)
         qn_aura_rotate(&p->kernels.aura, p->key_codec, query, given);
     size_t end = s->not_causal ? s->capacity - 3 : position + 1u, begin = 0;
     if (s->window && position + 1u > s->window)
@@ -288,22 +288,22 @@ static void attend(const struct problem *p, size_t session, uint32_t position, s
         out[d] = 0;
     for (size_t t = begin; t < end; t++) {
         double score = 0;
-        take(p, head, t, position, key, value);
+        load_key_value(p, head, t, position, key, value);
         for (size_t d = 0; d < dim; d++)
             score += (double)query[d] * (double)key[d];
         score *= (double)p->decode_args.scale;
-        const double raised = score > m ? score : m, old = exp(m - raised), weight = exp(score - raised);
-        m = raised;
-        l = l * old + weight;
+        const double new_m = score > m ? score : m, old_scale = exp(m - new_m), weight = exp(score - new_m);
+        m = new_m;
+        l = l * old_scale + weight;
         for (size_t d = 0; d < dim; d++)
-            out[d] = out[d] * old + weight * (double)value[d];
+            out[d] = out[d] * old_scale + weight * (double)value[d];
     }
     for (size_t d = 0; d < dim; d++)
-        turned[d] = l > 0 ? (float)(out[d] / l) : 0;
+        rotated[d] = l > 0 ? (float)(out[d] / l) : 0;
     if (p->value_codec)
-        qn_aura_rotate_back(&p->kernels.aura, p->value_codec, value, turned);
+        qn_aura_rotate_back(&p->kernels.aura, p->value_codec, value, rotated);
     else
-        memcpy(value, turned, dim * sizeof *value);
+        memcpy(value, rotated, dim * sizeof *value);
     for (size_t d = 0; d < dim; d++)
         out[d] = (double)value[d] / (1 + (gate ? exp(-(double)gate[d]) : 0));
 }
@@ -335,17 +335,17 @@ static void expect_errors(const struct errors *e)
 
 static void check_shape(const struct shape *s, uint32_t n_splits)
 {
-    if (!qn_case_chosen())
+    if (!qn_case_selected())
         return;
     struct problem p;
     const size_t n = s->n_rows * s->n_heads * s->dim;
-    float *found = qn_room(n, sizeof *found), *again = qn_room(n, sizeof *again);
+    float *found = qn_xcalloc(n, sizeof *found), *again = qn_xcalloc(n, sizeof *again);
     struct errors errors = { 0 };
     double exact[QN_AURA_MAX_DIM];
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
     qn_case_begin("attention", "cuda",
                   "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s", s->n_heads,
-                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->runs ? " in runs" : "", s->capacity, s->n_rows,
+                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in runs" : "", s->capacity, s->n_rows,
                   s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "", s->sinks ? ", sinks" : "",
                   s->gates ? ", gates" : "");
     problem_new(&p, s, n_splits, qn_cuda_get_info(qn_gpu()));
@@ -363,7 +363,8 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
         add_errors(&errors, found + q * s->dim, exact, s->dim);
     }
     expect_errors(&errors);
-    qn_expect(qn_gpu_ok(&p.out) && qn_gpu_ok(&p.partials) && qn_gpu_ok(&p.maxima), "bytes outside the output were written");
+    qn_expect(qn_gpu_guards_intact(&p.out) && qn_gpu_guards_intact(&p.partials) && qn_gpu_guards_intact(&p.maxima),
+              "bytes outside the output were written");
     problem_free(&p);
     free(found);
     free(again);
@@ -372,45 +373,45 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
 /* ---- Prompts ---- */
 
 /* Rows at positions `first` on of the one session of a shape, and where their results go. */
-struct prompt {
+struct prefill {
     struct problem p;
     size_t n;
     float *queries, *gates;
     uint32_t *positions;
     qn_gpu_guarded out;
     qn_launch launch;
-    qn_attention_prompt_args args;
+    qn_attention_prefill_args args;
 };
 
-static void prompt_new(struct prompt *t, const struct shape *s, uint32_t first, size_t n)
+static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first, size_t n)
 {
     const size_t values = n * s->n_heads * s->dim;
     problem_new(&t->p, s, 0, qn_cuda_get_info(qn_gpu()));
-    qn_must(qn_attention_gpu_prompt(&t->p.gpu_shape, n, &t->launch));
+    qn_assert_ok(qn_attention_gpu_prefill(&t->p.gpu_shape, n, &t->launch));
     t->n = n;
     t->queries = normal_floats(values, 1);
     t->gates = s->gates ? normal_floats(2 * values, 1) : NULL;
-    t->positions = qn_room(n, sizeof *t->positions);
+    t->positions = qn_xcalloc(n, sizeof *t->positions);
     for (size_t i = 0; i < n; i++)
         t->positions[i] = first + (uint32_t)i;
     t->out = qn_gpu_new(values * sizeof(float));
     const qn_attention_decode_args *like = &t->p.decode_args;
-    t->args = (qn_attention_prompt_args){ .queries = on_gpu(&t->p, t->queries, values * sizeof(float)),
-                                          .gates = s->gates ? on_gpu(&t->p, t->gates, 2 * values * sizeof(float)) : 0,
-                                          .out = t->out.data,
-                                          .positions = on_gpu(&t->p, t->positions, n * sizeof *t->positions),
-                                          .cache = like->cache,
-                                          .runs = like->runs,
-                                          .key_codec = like->key_codec,
-                                          .value_codec = like->value_codec,
-                                          .rotation = t->p.merge_args.rotation,
-                                          .n_rows = (uint32_t)n,
-                                          .n_heads = like->n_heads,
-                                          .n_kv_heads = like->n_kv_heads,
-                                          .scale = like->scale };
+    t->args = (qn_attention_prefill_args){ .queries = on_gpu(&t->p, t->queries, values * sizeof(float)),
+                                           .gates = s->gates ? on_gpu(&t->p, t->gates, 2 * values * sizeof(float)) : 0,
+                                           .out = t->out.data,
+                                           .positions = on_gpu(&t->p, t->positions, n * sizeof *t->positions),
+                                           .cache = like->cache,
+                                           .pages = like->pages,
+                                           .key_codec = like->key_codec,
+                                           .value_codec = like->value_codec,
+                                           .rotation = t->p.combine_args.rotation,
+                                           .n_rows = (uint32_t)n,
+                                           .n_heads = like->n_heads,
+                                           .n_kv_heads = like->n_kv_heads,
+                                           .scale = like->scale };
 }
 
-static void prompt_free(struct prompt *t)
+static void prefill_free(struct prefill *t)
 {
     problem_free(&t->p);
     qn_gpu_free(&t->out);
@@ -419,20 +420,20 @@ static void prompt_free(struct prompt *t)
     free(t->positions);
 }
 
-static void check_prompt(const struct shape *s, uint32_t first, size_t n)
+static void check_prefill(const struct shape *s, uint32_t first, size_t n)
 {
-    if (!qn_case_chosen())
+    if (!qn_case_selected())
         return;
-    struct prompt t;
+    struct prefill t;
     const size_t n_queries = n * s->n_heads;
-    float *found = qn_room(n_queries * s->dim, sizeof *found);
+    float *found = qn_xcalloc(n_queries * s->dim, sizeof *found);
     struct errors errors = { 0 };
     double exact[QN_AURA_MAX_DIM];
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + first + n);
     qn_case_begin("attention", "cuda prompt", "heads %zu of %zu over %zu, bits %u and %u%s, %zu rows from %u on%s", s->n_heads,
-                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->runs ? " in runs" : "", n, first,
+                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in runs" : "", n, first,
                   s->gates ? ", gates" : "");
-    prompt_new(&t, s, first, n);
+    prefill_new(&t, s, first, n);
     qn_gpu_launch(&t.launch, &t.args);
     qn_gpu_read(&t.out, found);
     size_t missing = 0;
@@ -446,29 +447,29 @@ static void check_prompt(const struct shape *s, uint32_t first, size_t n)
         add_errors(&errors, found + q * s->dim, exact, s->dim);
     }
     expect_errors(&errors);
-    qn_expect(qn_gpu_ok(&t.out), "bytes outside the output were written");
-    prompt_free(&t);
+    qn_expect(qn_gpu_guards_intact(&t.out), "bytes outside the output were written");
+    prefill_free(&t);
     free(found);
 }
 
-static void one_prompt(void *context, size_t turn)
+static void one_prefill(void *context, size_t iteration)
 {
-    const struct prompt *t = context;
-    (void)turn;
+    const struct prefill *t = context;
+    (void)iteration;
     qn_gpu_launch(&t->launch, &t->args);
 }
 
-static void bench_prompt(const struct shape *s, uint32_t first, size_t n)
+static void bench_prefill(const struct shape *s, uint32_t first, size_t n)
 {
-    struct prompt t;
+    struct prefill t;
     char text[96], variant[32];
     qn_random_seed(1);
-    prompt_new(&t, s, first, n);
+    prefill_new(&t, s, first, n);
     snprintf(variant, sizeof variant, s->key_bits == 16 ? "prompt f16" : "prompt %u/%u bits, runs", s->key_bits, s->value_bits);
     snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu rows from %u on", s->n_heads, s->dim, s->n_kv_heads, n, first);
     const double pairs = (double)n * (first + ((double)n + 1) / 2);
-    qn_gpu_bench("attention", variant, text, 4 * pairs * (double)(s->n_heads * s->dim), "FLOP", 0, one_prompt, &t, 4);
-    prompt_free(&t);
+    qn_gpu_bench("attention", variant, text, 4 * pairs * (double)(s->n_heads * s->dim), "FLOP", 0, one_prefill, &t, 4);
+    prefill_free(&t);
 }
 
 /* ---- Speed ---- */
@@ -477,65 +478,66 @@ struct timed {
     const struct problem *p;
     qn_attention_decode_args *turns;
     qn_launch heads; /* ahead of the others, where it has a source */
-    qn_rope_heads_args heads_args;
+    qn_rope_qk_norm_store_args qk_norm_rope_args;
 };
 
-static void one_turn(void *context, size_t turn)
+static void run_iteration(void *context, size_t iteration)
 {
     const struct timed *t = context;
     if (t->heads.source)
-        qn_gpu_launch(&t->heads, &t->heads_args);
-    qn_gpu_launch(&t->p->decode, &t->turns[turn]);
-    qn_gpu_launch(&t->p->merge, &t->p->merge_args);
+        qn_gpu_launch(&t->heads, &t->qk_norm_rope_args);
+    qn_gpu_launch(&t->p->decode, &t->turns[iteration]);
+    qn_gpu_launch(&t->p->combine, &t->p->combine_args);
 }
 
 /* What makes queries, and the newest key and value of a session's cache: with a norm and a quarter of each head turned. */
-static void add_heads(struct timed *t, struct problem *p)
+static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t n_rot = s->dim / 4, values = (s->n_heads + 2 * s->n_kv_heads + 3) * s->dim;
     float *numbers = normal_floats(values, 1);
     const uint64_t from = on_gpu(p, numbers, values * sizeof(float)), head = s->dim * sizeof(float);
-    qn_rope_heads_args *a = &t->heads_args;
+    qn_rope_qk_norm_store_args *a = &t->qk_norm_rope_args;
     free(numbers);
-    *a = (qn_rope_heads_args){ .queries = from,
-                               .keys = from + s->n_heads * head,
-                               .values = from + (s->n_heads + s->n_kv_heads) * head,
-                               .out = p->decode_args.queries,
-                               .query_weight = from + (s->n_heads + 2 * s->n_kv_heads) * head,
-                               .positions = p->decode_args.visible.positions,
-                               .runs = p->decode_args.runs,
-                               .key_rotation = { .signs = on_gpu(p, p->key_codec->signs, head) },
-                               .value_rotation = p->merge_args.rotation,
-                               .n_rows = 1,
-                               .n_heads = (uint32_t)s->n_heads,
-                               .n_kv_heads = (uint32_t)s->n_kv_heads,
-                               .n_rot = (uint32_t)n_rot,
-                               .query_stride = (uint32_t)s->dim,
-                               .eps = 1e-6f };
+    *a = (qn_rope_qk_norm_store_args){ .queries = from,
+                                       .keys = from + s->n_heads * head,
+                                       .values = from + (s->n_heads + s->n_kv_heads) * head,
+                                       .out = p->decode_args.queries,
+                                       .query_weight = from + (s->n_heads + 2 * s->n_kv_heads) * head,
+                                       .positions = p->decode_args.mask.positions,
+                                       .pages = p->decode_args.pages,
+                                       .key_rotation = { .signs = on_gpu(p, p->key_codec->signs, head) },
+                                       .value_rotation = p->combine_args.rotation,
+                                       .n_rows = 1,
+                                       .n_heads = (uint32_t)s->n_heads,
+                                       .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                       .n_rot = (uint32_t)n_rot,
+                                       .query_stride = (uint32_t)s->dim,
+                                       .eps = 1e-6f };
     a->key_weight = a->query_weight + head;
     a->cosines = a->key_weight + head;
     a->sines = a->cosines + n_rot / 2 * sizeof(float);
-    qn_must(qn_rope_gpu_heads(s->dim, true, 1, s->n_heads, s->n_kv_heads, &t->heads));
-    t->heads.dependent = true;
+    qn_assert_ok(qn_rope_gpu_qk_norm_store(s->dim, true, 1, s->n_heads, s->n_kv_heads, &t->heads));
+    t->heads.pdl = true;
 }
 
 /* Each turn has a copy of the cache of its own. */
-static void bench_shape(const struct shape *one, bool with_heads, uint32_t n_splits)
+static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, uint32_t n_splits)
 {
     struct problem p;
     const size_t row_bytes = qn_attention_gpu_row_bytes(one->dim, one->key_bits) +
                              qn_attention_gpu_row_bytes(one->dim, one->value_bits) + (one->key_bits == 16 ? 0 : 8);
-    const size_t bytes = one->n_kv_heads * one->capacity * row_bytes, n_turns = qn_gpu_turns(bytes);
+    const size_t bytes = one->n_kv_heads * one->capacity * row_bytes, n_iterations = qn_gpu_bench_copies(bytes);
     char text[96], variant[32];
     qn_random_seed(1);
     problem_new(&p, one, n_splits, qn_cuda_get_info(qn_gpu()));
-    p.decode.dependent = p.merge.dependent = true;
+    p.decode.pdl = p.combine.pdl = true;
     const qn_attention_gpu_cache *cache = &p.decode_args.cache;
-    const size_t key_bytes = cache->key_session, value_bytes = cache->value_session, scale_bytes = cache->scale_session;
-    struct timed timed = { .p = &p, .turns = qn_room(n_turns, sizeof *timed.turns) };
-    qn_gpu_guarded *copies = qn_room(n_turns, sizeof *copies);
-    for (size_t i = 0; i < n_turns; i++) {
+    const size_t key_bytes = cache->key_session_stride, value_bytes = cache->value_session_stride,
+                 scale_bytes = cache->scale_session_stride;
+    struct timed timed = { .p = &p, .turns = qn_xcalloc(n_iterations, sizeof *timed.turns) };
+    qn_gpu_guarded *copies = qn_xcalloc(n_iterations, sizeof *copies);
+    for (size_t i = 0; i < n_iterations; i++) {
         copies[i] = qn_gpu_new(key_bytes + value_bytes + 2 * scale_bytes);
         timed.turns[i] = p.decode_args;
         qn_attention_gpu_cache *c = &timed.turns[i].cache;
@@ -543,24 +545,24 @@ static void bench_shape(const struct shape *one, bool with_heads, uint32_t n_spl
         c->values = c->keys + key_bytes;
         c->key_scales = c->values + value_bytes;
         c->value_scales = c->key_scales + scale_bytes;
-        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->keys, cache->keys, key_bytes));
-        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->values, cache->values, value_bytes));
+        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->keys, cache->keys, key_bytes));
+        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->values, cache->values, value_bytes));
         if (one->key_bits != 16) {
-            qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->key_scales, cache->key_scales, scale_bytes));
-            qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
+            qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->key_scales, cache->key_scales, scale_bytes));
+            qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->value_scales, cache->value_scales, scale_bytes));
         }
     }
     snprintf(variant, sizeof variant,
-             one->key_bits == 16 ? "f16"
-             : with_heads        ? "%u/%u bits, runs, heads"
-             : one->runs         ? "%u/%u bits, runs"
-                                 : "%u/%u bits",
+             one->key_bits == 16       ? "f16"
+             : with_qk_norm_rope_store ? "%u/%u bits, runs, heads"
+             : one->pages              ? "%u/%u bits, runs"
+                                       : "%u/%u bits",
              one->key_bits, one->value_bits);
-    if (with_heads)
-        add_heads(&timed, &p);
+    if (with_qk_norm_rope_store)
+        add_qk_norm_rope_store(&timed, &p);
     snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu keys", one->n_heads, one->dim, one->n_kv_heads, one->capacity);
-    qn_gpu_bench("attention", variant, text, (double)bytes, "B", qn_gpu_read_rate(), one_turn, &timed, n_turns);
-    for (size_t i = 0; i < n_turns; i++)
+    qn_gpu_bench("attention", variant, text, (double)bytes, "B", qn_gpu_read_rate(), run_iteration, &timed, n_iterations);
+    for (size_t i = 0; i < n_iterations; i++)
         qn_gpu_free(&copies[i]);
     free(copies);
     free(timed.turns);
@@ -568,7 +570,7 @@ static void bench_shape(const struct shape *one, bool with_heads, uint32_t n_spl
 }
 
 static struct shape long_row(size_t dim, size_t n_heads, size_t n_kv_heads, size_t n_keys, unsigned key_bits,
-                             unsigned value_bits, bool runs)
+                             unsigned value_bits, bool pages)
 {
     return (struct shape){ .dim = dim,
                            .n_heads = n_heads,
@@ -576,7 +578,7 @@ static struct shape long_row(size_t dim, size_t n_heads, size_t n_kv_heads, size
                            .capacity = n_keys,
                            .key_bits = key_bits,
                            .value_bits = value_bits,
-                           .runs = runs,
+                           .pages = pages,
                            .n_rows = 1,
                            .positions = { (uint32_t)n_keys - 1 } };
 }
@@ -607,10 +609,10 @@ static void bench_all(void)
     }
     for (unsigned format = 0; format < 2; format++) {
         s = long_row(256, 24, 4, 32768, format ? 4 : 16, format ? 4 : 16, format);
-        bench_prompt(&s, 0, 4096);
-        bench_prompt(&s, 28672, 4096);
+        bench_prefill(&s, 0, 4096);
+        bench_prefill(&s, 28672, 4096);
         s = long_row(128, 32, 8, 4096, format ? 4 : 16, format ? 4 : 16, format);
-        bench_prompt(&s, 0, 4096);
+        bench_prefill(&s, 0, 4096);
     }
     for (size_t i = 2; i < sizeof depths / sizeof *depths; i++)
         for (unsigned format = 0; format < 2; format++) {
@@ -629,8 +631,8 @@ void qn_check_cuda_attention(bool bench)
         unsigned bits;
         uint32_t first;
         size_t n;
-    } prompts[] = { { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
-                    { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 } };
+    } prefills[] = { { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
+                     { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 } };
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (size_t j = 0; j < (i < n_code_dims ? sizeof bits / sizeof *bits : 1); j++) {
             const struct shape s = { .dim = dims[i],
@@ -656,21 +658,21 @@ void qn_check_cuda_attention(bool bench)
         check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true }, 0);
     }
     check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true }, 0);
-    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
-        const struct shape halves = { .dim = prompts[i].dim,
-                                      .n_heads = prompts[i].n_heads,
-                                      .n_kv_heads = 2,
-                                      .capacity = 512,
-                                      .key_bits = 16,
-                                      .value_bits = 16,
-                                      .n_rows = 1,
-                                      .gates = i % 2 };
-        struct shape codes = halves;
-        codes.key_bits = prompts[i].bits;
-        codes.value_bits = i % 3 ? prompts[i].bits : 2;
-        codes.runs = true;
-        check_prompt(&halves, prompts[i].first, prompts[i].n);
-        check_prompt(&codes, prompts[i].first, prompts[i].n);
+    for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++) {
+        const struct shape f16 = { .dim = prefills[i].dim,
+                                   .n_heads = prefills[i].n_heads,
+                                   .n_kv_heads = 2,
+                                   .capacity = 512,
+                                   .key_bits = 16,
+                                   .value_bits = 16,
+                                   .n_rows = 1,
+                                   .gates = i % 2 };
+        struct shape codes = f16;
+        codes.key_bits = prefills[i].bits;
+        codes.value_bits = i % 3 ? prefills[i].bits : 2;
+        codes.pages = true;
+        check_prefill(&f16, prefills[i].first, prefills[i].n);
+        check_prefill(&codes, prefills[i].first, prefills[i].n);
     }
     if (bench)
         bench_all();

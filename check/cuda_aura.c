@@ -2,7 +2,7 @@
  * neighbour of the CPU's where the rotated value lies at the boundary between them. */
 #include "check/cuda.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "kernels/aura/aura.h"
 #include "kernels/aura/aura_cuda.h"
 #include "kernels/kernels.h"
@@ -40,7 +40,7 @@ static void release(struct memory *m)
 {
     bool ok = true;
     for (size_t i = 0; i < m->n; i++) {
-        ok = ok && qn_gpu_ok(&m->gpu[i]);
+        ok = ok && qn_gpu_guards_intact(&m->gpu[i]);
         qn_gpu_free(&m->gpu[i]);
     }
     qn_expect(ok, "bytes outside the output were written");
@@ -53,7 +53,7 @@ static qn_aura_gpu_rotation rotation_of(struct memory *m, const qn_aura_codec *c
     if (codec->signs)
         return (qn_aura_gpu_rotation){ .signs = upload(m, codec->signs, dim * sizeof(float)) };
     return (qn_aura_gpu_rotation){ .forward = upload(m, codec->transpose, dim * dim * sizeof(float)),
-                                   .back = upload(m, codec->rotation, dim * dim * sizeof(float)) };
+                                   .inverse = upload(m, codec->rotation, dim * dim * sizeof(float)) };
 }
 
 static qn_aura_gpu_levels levels_of(struct memory *m, const qn_aura_codec *codec)
@@ -130,18 +130,18 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     struct memory m = { .n = 0 };
     qn_aura_codec *codec;
     qn_launch encode, decode;
-    float *rows = qn_room(n_rows * dim, sizeof *rows), *scales = qn_room(n_rows, sizeof *scales);
-    void *typed = qn_room(n_rows * dim, size);
-    uint32_t *found = qn_room(n_rows * words, sizeof *found);
+    float *rows = qn_xcalloc(n_rows * dim, sizeof *rows), *scales = qn_xcalloc(n_rows, sizeof *scales);
+    void *typed = qn_xcalloc(n_rows * dim, size);
+    uint32_t *found = qn_xcalloc(n_rows * words, sizeof *found);
     size_t neighbours = 0;
     qn_random_seed(dim * 100 + bits * 10 + (unsigned)dtype);
     qn_case_begin("aura", "cuda", "%zu rows of %zu in %u bits, type %d", n_rows, dim, bits, (int)dtype);
-    qn_must(qn_aura_codec_new(&codec, dim, bits, 7));
-    qn_must(qn_aura_gpu_encode(dim, bits, n_rows, &encode));
-    qn_must(qn_aura_gpu_decode(dim, bits, n_rows, &decode));
+    qn_assert_ok(qn_aura_codec_new(&codec, dim, bits, 7));
+    qn_assert_ok(qn_aura_gpu_encode(dim, bits, n_rows, &encode));
+    qn_assert_ok(qn_aura_gpu_decode(dim, bits, n_rows, &decode));
     make_rows(rows, typed, dtype, n_rows, dim);
     const qn_gpu_guarded codes = qn_gpu_new(n_rows * words * 4), gpu_scales = qn_gpu_new(n_rows * 4);
-    const qn_gpu_guarded back = qn_gpu_new(n_rows * dim * size);
+    const qn_gpu_guarded inverse = qn_gpu_new(n_rows * dim * size);
     const qn_aura_gpu_rotation rotation = rotation_of(&m, codec);
     const qn_aura_gpu_levels levels = levels_of(&m, codec);
     const qn_aura_encode_args encode_args = { .rows = upload(&m, typed, n_rows * dim * size),
@@ -153,7 +153,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
                                               .dtype = dtype };
     const qn_aura_decode_args decode_args = { .codes = codes.data,
                                               .scales = gpu_scales.data,
-                                              .rows = keep(&m, back),
+                                              .rows = keep(&m, inverse),
                                               .rotation = rotation,
                                               .levels = levels,
                                               .n_rows = (uint32_t)n_rows,
@@ -162,11 +162,11 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     qn_gpu_launch(&decode, &decode_args);
     qn_gpu_read(&codes, found);
     qn_gpu_read(&gpu_scales, scales);
-    qn_gpu_read(&back, typed);
+    qn_gpu_read(&inverse, typed);
     double square = 0, error = 0;
     for (size_t r = 0; r < n_rows; r++) {
         uint8_t expected[QN_AURA_MAX_DIM], unpacked[QN_AURA_MAX_DIM];
-        float expected_scale, turned[QN_AURA_MAX_DIM], row[QN_AURA_MAX_DIM];
+        float expected_scale, rotated[QN_AURA_MAX_DIM], row[QN_AURA_MAX_DIM];
         if (!qn_aura_encode_row(&kernels->aura, codec, rows + r * dim, expected, &expected_scale))
             expected_scale = NAN;
         neighbours += compare_row(found + r * words, scales[r], expected, expected_scale, codec);
@@ -174,8 +174,8 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
             continue;
         qn_aura_unpack(unpacked, found + r * words, dim, bits);
         for (size_t d = 0; d < dim; d++)
-            turned[d] = scales[r] * codec->codebook[unpacked[d]];
-        qn_aura_rotate_back(&kernels->aura, codec, row, turned);
+            rotated[d] = scales[r] * codec->codebook[unpacked[d]];
+        qn_aura_rotate_back(&kernels->aura, codec, row, rotated);
         for (size_t d = 0; d < dim; d++) {
             const double x = read_value(typed, dtype, r * dim + d) - (double)row[d];
             error += x * x;
@@ -195,54 +195,54 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     free(found);
 }
 
-/* Runs first_run on of a session's cache: means of run 0, codes of the others. */
-static void check_seal(const qn_kernels *kernels, size_t dim, unsigned key_bits, unsigned value_bits, uint32_t first_run,
-                       size_t n_runs)
+/* Runs first_page on of a session's cache: means of run 0, codes of the others. */
+static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned key_bits, unsigned value_bits,
+                                uint32_t first_page, size_t n_pages)
 {
-    enum { HEADS = 2, RUN = QN_ATTENTION_RUN, PLACES = 1 + N_OPEN };
-    const size_t halves = (size_t)HEADS * PLACES * RUN * dim, rows = (size_t)(first_run + n_runs) * RUN;
+    enum { HEADS = 2, PAGE = QN_ATTENTION_PAGE, SLOTS = 1 + N_OPEN };
+    const size_t n_f16 = (size_t)HEADS * SLOTS * PAGE * dim, rows = (size_t)(first_page + n_pages) * PAGE;
     const size_t key_words = qn_aura_row_words(dim, key_bits), value_words = qn_aura_row_words(dim, value_bits);
     struct memory m = { .n = 0 };
     qn_aura_codec *keys, *values;
     qn_launch launch;
-    uint16_t *half_keys = qn_room(halves, 2), *half_values = qn_room(halves, 2);
+    uint16_t *f16_keys = qn_xcalloc(n_f16, 2), *f16_values = qn_xcalloc(n_f16, 2);
     size_t neighbours[2] = { 0, 0 };
-    qn_random_seed(dim * 100 + key_bits * 10 + value_bits + first_run);
-    qn_case_begin("aura", "cuda runs", "runs %u to %zu, heads of %zu in %u and %u bits", first_run, first_run + n_runs - 1, dim,
-                  key_bits, value_bits);
-    qn_must(qn_aura_codec_new(&keys, dim, key_bits, 7));
-    qn_must(qn_aura_codec_new(&values, dim, value_bits, 8));
-    qn_must(qn_aura_gpu_seal(dim, key_bits, value_bits, n_runs, HEADS, &launch));
-    for (size_t i = 0; i < halves; i++) {
-        half_keys[i] = qn_f32_to_f16(qn_random_normal() + 2);
-        half_values[i] = qn_f32_to_f16(qn_random_normal());
+    qn_random_seed(dim * 100 + key_bits * 10 + value_bits + first_page);
+    qn_case_begin("aura", "cuda runs", "runs %u to %zu, heads of %zu in %u and %u bits", first_page, first_page + n_pages - 1,
+                  dim, key_bits, value_bits);
+    qn_assert_ok(qn_aura_codec_new(&keys, dim, key_bits, 7));
+    qn_assert_ok(qn_aura_codec_new(&values, dim, value_bits, 8));
+    qn_assert_ok(qn_aura_gpu_quantize_page(dim, key_bits, value_bits, n_pages, HEADS, &launch));
+    for (size_t i = 0; i < n_f16; i++) {
+        f16_keys[i] = qn_f32_to_f16(qn_random_normal() + 2);
+        f16_values[i] = qn_f32_to_f16(qn_random_normal());
     }
-    const uint32_t spoilt = first_run ? first_run : 1;
-    const size_t bad = ((1 + (spoilt - 1) % N_OPEN) * RUN + 3) * dim; /* a key of head 0 */
-    half_keys[bad] = 0x7e00;
+    const uint32_t bad_page = first_page ? first_page : 1;
+    const size_t bad = ((1 + (bad_page - 1) % N_OPEN) * PAGE + 3) * dim; /* a key of head 0 */
+    f16_keys[bad] = 0x7e00;
     const qn_gpu_guarded out_keys = qn_gpu_new(HEADS * rows * key_words * 4),
                          out_values = qn_gpu_new(HEADS * rows * value_words * 4);
     const qn_gpu_guarded key_scales = qn_gpu_new(HEADS * rows * 4), value_scales = qn_gpu_new(HEADS * rows * 4);
     const qn_gpu_guarded means = qn_gpu_new(HEADS * dim * 4);
-    const qn_aura_seal_args args = { .half_keys = upload(&m, half_keys, halves * 2),
-                                     .half_values = upload(&m, half_values, halves * 2),
-                                     .keys = keep(&m, out_keys),
-                                     .values = keep(&m, out_values),
-                                     .key_scales = keep(&m, key_scales),
-                                     .value_scales = keep(&m, value_scales),
-                                     .means = keep(&m, means),
-                                     .half_head = (uint64_t)PLACES * RUN * dim * 2,
-                                     .key_head = rows * key_words * 4,
-                                     .value_head = rows * value_words * 4,
-                                     .scale_head = rows * 4,
-                                     .key_levels = levels_of(&m, keys),
-                                     .value_levels = levels_of(&m, values),
-                                     .first_run = first_run,
-                                     .n_open = N_OPEN };
+    const qn_aura_quantize_page_args args = { .f16_keys = upload(&m, f16_keys, n_f16 * 2),
+                                              .f16_values = upload(&m, f16_values, n_f16 * 2),
+                                              .keys = keep(&m, out_keys),
+                                              .values = keep(&m, out_values),
+                                              .key_scales = keep(&m, key_scales),
+                                              .value_scales = keep(&m, value_scales),
+                                              .means = keep(&m, means),
+                                              .f16_head = (uint64_t)SLOTS * PAGE * dim * 2,
+                                              .key_head_stride = rows * key_words * 4,
+                                              .value_head_stride = rows * value_words * 4,
+                                              .scale_head_stride = rows * 4,
+                                              .key_levels = levels_of(&m, keys),
+                                              .value_levels = levels_of(&m, values),
+                                              .first_page = first_page,
+                                              .n_open_pages = N_OPEN };
     qn_gpu_launch(&launch, &args);
-    uint32_t *found_keys = qn_room(HEADS * rows * key_words, 4), *found_values = qn_room(HEADS * rows * value_words, 4);
-    float *found_key_scales = qn_room(HEADS * rows, 4), *found_value_scales = qn_room(HEADS * rows, 4),
-          *found_means = qn_room(HEADS * dim, 4);
+    uint32_t *found_keys = qn_xcalloc(HEADS * rows * key_words, 4), *found_values = qn_xcalloc(HEADS * rows * value_words, 4);
+    float *found_key_scales = qn_xcalloc(HEADS * rows, 4), *found_value_scales = qn_xcalloc(HEADS * rows, 4),
+          *found_means = qn_xcalloc(HEADS * dim, 4);
     qn_gpu_read(&out_keys, found_keys);
     qn_gpu_read(&out_values, found_values);
     qn_gpu_read(&key_scales, found_key_scales);
@@ -250,20 +250,20 @@ static void check_seal(const qn_kernels *kernels, size_t dim, unsigned key_bits,
     qn_gpu_read(&means, found_means);
     size_t n_codes = 0;
     for (size_t head = 0; head < HEADS; head++) {
-        const uint16_t *k = half_keys + head * PLACES * RUN * dim, *v = half_values + head * PLACES * RUN * dim;
+        const uint16_t *k = f16_keys + head * SLOTS * PAGE * dim, *v = f16_values + head * SLOTS * PAGE * dim;
         float mean[QN_AURA_MAX_DIM], x[QN_AURA_MAX_DIM], scale;
         uint8_t codes[QN_AURA_MAX_DIM];
         for (size_t d = 0; d < dim; d++) {
             mean[d] = 0;
-            for (size_t i = 0; i < RUN; i++)
+            for (size_t i = 0; i < PAGE; i++)
                 mean[d] += qn_f16_to_f32(k[i * dim + d]);
-            mean[d] /= RUN;
+            mean[d] /= PAGE;
         }
-        if (first_run == 0)
+        if (first_page == 0)
             qn_expect_same(found_means + head * dim, mean, dim, "mean");
-        for (size_t run = first_run ? first_run : 1; run < first_run + n_runs; run++)
-            for (size_t i = 0; i < RUN; i++) {
-                const size_t from = ((1 + (run - 1) % N_OPEN) * RUN + i) * dim, to = head * rows + (run - 1) * RUN + i;
+        for (size_t page = first_page ? first_page : 1; page < first_page + n_pages; page++)
+            for (size_t i = 0; i < PAGE; i++) {
+                const size_t from = ((1 + (page - 1) % N_OPEN) * PAGE + i) * dim, to = head * rows + (page - 1) * PAGE + i;
                 for (size_t d = 0; d < dim; d++)
                     x[d] = qn_f16_to_f32(k[from + d]) - mean[d];
                 if (!qn_aura_encode_rotated(&kernels->aura, keys, x, codes, &scale))
@@ -281,7 +281,7 @@ static void check_seal(const qn_kernels *kernels, size_t dim, unsigned key_bits,
     release(&m);
     qn_aura_codec_delete(keys);
     qn_aura_codec_delete(values);
-    void *const all[] = { half_keys, half_values, found_keys, found_values, found_key_scales, found_value_scales, found_means };
+    void *const all[] = { f16_keys, f16_values, found_keys, found_values, found_key_scales, found_value_scales, found_means };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -297,8 +297,8 @@ void qn_check_cuda_aura(bool bench)
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (size_t j = 0; j < sizeof bits / sizeof *bits; j++)
             check_codec(&kernels, dims[i], bits[j], types[(i + j) % 3], (i + j) % 4 ? 37 : 1);
-    check_seal(&kernels, 128, 4, 4, 0, 3);
-    check_seal(&kernels, 256, 4, 2, 5, 1);
-    check_seal(&kernels, 80, 3, 8, 0, 1);
-    check_seal(&kernels, 64, 8, 8, 1, 3);
+    check_quantize_page(&kernels, 128, 4, 4, 0, 3);
+    check_quantize_page(&kernels, 256, 4, 2, 5, 1);
+    check_quantize_page(&kernels, 80, 3, 8, 0, 1);
+    check_quantize_page(&kernels, 64, 8, 8, 1, 3);
 }

@@ -2,7 +2,7 @@
  * sinks, several tokens, blocks of any length, queries that see nothing, capacities beyond what is filled. */
 #include "check/cuda.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "kernels/aura/aura.h"
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/aura_cuda.h"
@@ -25,7 +25,7 @@ enum { MAX_GPU = 40, MAX_TOKENS = 5 };
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_keys, capacity, n_tokens;
     unsigned key_bits, value_bits;
-    bool causal, sinks, given; /* given: a codec with a dense rotation, whatever dim is */
+    bool causal, sinks, custom_codec; /* given: a codec with a dense rotation, whatever dim is */
     size_t window, block;
     uint32_t positions[MAX_TOKENS];
     qn_dtype dtype, out_dtype;
@@ -35,7 +35,7 @@ struct shape {
 struct problem {
     const struct shape *s;
     qn_aura_codec *key_codec, *value_codec;
-    size_t n_queries, n_blocks, n_parts;
+    size_t n_queries, n_blocks, n_splits;
     uint32_t *keys, *values;          /* [kv heads][capacity][words] */
     float *key_scales, *value_scales; /* [kv heads][capacity] */
     void *queries;                    /* [n_queries][dim] of the type */
@@ -79,7 +79,7 @@ static float value_of(const void *typed, qn_dtype dtype, size_t i)
 
 static void *random_rows(size_t n, qn_dtype dtype)
 {
-    void *rows = qn_room(n, type_bytes(dtype));
+    void *rows = qn_xcalloc(n, type_bytes(dtype));
     for (size_t i = 0; i < n; i++) {
         const float x = qn_random_normal();
         if (dtype == QN_DTYPE_F32)
@@ -95,7 +95,7 @@ static void *random_rows(size_t n, qn_dtype dtype)
 static uint32_t *random_codes(const struct shape *s, unsigned bits)
 {
     const size_t n = s->n_kv_heads * s->capacity * qn_aura_row_words(s->dim, bits);
-    uint32_t *codes = qn_room(n, sizeof *codes);
+    uint32_t *codes = qn_xcalloc(n, sizeof *codes);
     for (size_t i = 0; i < n; i++)
         codes[i] = (uint32_t)(qn_random() >> 16);
     return codes;
@@ -104,7 +104,7 @@ static uint32_t *random_codes(const struct shape *s, unsigned bits)
 static float *random_scales(const struct shape *s)
 {
     const size_t n = s->n_kv_heads * s->capacity;
-    float *scales = qn_room(n, sizeof *scales);
+    float *scales = qn_xcalloc(n, sizeof *scales);
     for (size_t i = 0; i < n; i++)
         scales[i] =
             i % s->capacity < s->n_keys ? sqrtf((float)s->dim) * (0.3f + 1.4f * (float)qn_random_below(1000) / 1000) : NAN;
@@ -115,18 +115,18 @@ static float *random_scales(const struct shape *s)
 static qn_aura_codec *codec_new(const struct shape *s, unsigned bits, uint64_t seed)
 {
     const size_t dim = s->dim, levels = (size_t)1 << bits;
-    qn_aura_codec *codec, *given;
-    qn_must(qn_aura_codec_new(&codec, dim, bits, seed));
-    if (!s->given)
+    qn_aura_codec *codec, *custom_codec;
+    qn_assert_ok(qn_aura_codec_new(&codec, dim, bits, seed));
+    if (!s->custom_codec)
         return codec;
-    float *rotation = qn_room(dim * dim, sizeof *rotation);
-    qn_must(qn_aura_codec_tables(codec, (qn_view){ rotation, QN_DTYPE_F32, dim * dim }, (qn_view){ 0 }, (qn_view){ 0 }));
-    qn_must(qn_aura_codec_create_with(&given, dim, bits, (qn_view){ rotation, QN_DTYPE_F32, dim * dim },
-                                      (qn_view){ codec->boundaries, QN_DTYPE_F32, levels - 1 },
-                                      (qn_view){ codec->codebook, QN_DTYPE_F32, levels }));
+    float *rotation = qn_xcalloc(dim * dim, sizeof *rotation);
+    qn_assert_ok(qn_aura_codec_tables(codec, (qn_view){ rotation, QN_DTYPE_F32, dim * dim }, (qn_view){ 0 }, (qn_view){ 0 }));
+    qn_assert_ok(qn_aura_codec_create_with(&custom_codec, dim, bits, (qn_view){ rotation, QN_DTYPE_F32, dim * dim },
+                                           (qn_view){ codec->boundaries, QN_DTYPE_F32, levels - 1 },
+                                           (qn_view){ codec->codebook, QN_DTYPE_F32, levels }));
     qn_aura_codec_delete(codec);
     free(rotation);
-    return given;
+    return custom_codec;
 }
 
 static qn_aura_gpu_rotation rotation_of(struct problem *p, const qn_aura_codec *codec)
@@ -135,7 +135,7 @@ static qn_aura_gpu_rotation rotation_of(struct problem *p, const qn_aura_codec *
     if (codec->signs)
         return (qn_aura_gpu_rotation){ .signs = on_gpu(p, codec->signs, dim * sizeof(float)) };
     return (qn_aura_gpu_rotation){ .forward = on_gpu(p, codec->transpose, dim * dim * sizeof(float)),
-                                   .back = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
+                                   .inverse = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
 }
 
 static qn_attention_gpu_codec gpu_codec(struct problem *p, const qn_aura_codec *codec, const qn_aura_gpu_rotation *rotation)
@@ -151,7 +151,7 @@ static qn_view floats(void *data, size_t n)
     return (qn_view){ data, QN_DTYPE_F32, n };
 }
 
-static void cpu_side(struct problem *p)
+static void init_cpu(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t rows = s->n_kv_heads * s->capacity;
@@ -197,13 +197,13 @@ static void gpu_queries(struct problem *p)
                                        .rotation = p->key_rotation,
                                        .n_rows = (uint32_t)p->n_queries,
                                        .dtype = q->dtype };
-    qn_must(qn_aura_gpu_rotate(s->dim, p->n_queries, &launch));
+    qn_assert_ok(qn_aura_gpu_rotate(s->dim, p->n_queries, &launch));
     qn_gpu_launch(&launch, &args);
     q->queries = args.out;
     q->dtype = QN_DTYPE_F32;
 }
 
-static void gpu_side(struct problem *p)
+static void init_gpu(struct problem *p)
 {
     const struct shape *s = p->s;
     const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
@@ -216,16 +216,16 @@ static void gpu_side(struct problem *p)
                             .value_bits = s->value_bits,
                             .n_sms = info->n_sms,
                             .max_shared_bytes = info->max_shared_bytes };
-    qn_must(qn_aura_gpu_check(&p->gpu));
+    qn_assert_ok(qn_aura_gpu_check(&p->gpu));
     p->key_rotation = rotation_of(p, p->key_codec);
     p->value_rotation = rotation_of(p, p->value_codec);
     p->gpu_cache = (qn_aura_gpu_cache){ .rows = { .keys = on_gpu(p, p->keys, rows * key_row),
                                                   .values = on_gpu(p, p->values, rows * value_row),
                                                   .key_scales = on_gpu(p, p->key_scales, rows * 4),
                                                   .value_scales = on_gpu(p, p->value_scales, rows * 4),
-                                                  .key_head = s->capacity * key_row,
-                                                  .value_head = s->capacity * value_row,
-                                                  .scale_head = s->capacity * 4 },
+                                                  .key_head_stride = s->capacity * key_row,
+                                                  .value_head_stride = s->capacity * value_row,
+                                                  .scale_head_stride = s->capacity * 4 },
                                         .key_codec = gpu_codec(p, p->key_codec, &p->key_rotation),
                                         .value_codec = gpu_codec(p, p->value_codec, &p->value_rotation),
                                         .n_kv_heads = (uint32_t)s->n_kv_heads,
@@ -239,10 +239,10 @@ static void make_weights(struct problem *p)
 {
     const struct shape *s = p->s;
     for (size_t t = 0; t < s->n_keys; t++) {
-        const bool nobody = s->skip > 0 && qn_random_below(3) == 0;
+        const bool unused_key = s->skip > 0 && qn_random_below(3) == 0;
         for (size_t q = 0; q < p->n_queries; q++) {
             const float x = qn_random_normal();
-            p->weights[q * s->n_keys + t] = nobody ? s->skip * 0.5f : expf(2 * x) / (8 * (float)s->n_keys);
+            p->weights[q * s->n_keys + t] = unused_key ? s->skip * 0.5f : expf(2 * x) / (8 * (float)s->n_keys);
         }
     }
 }
@@ -259,18 +259,18 @@ static void problem_new(struct problem *p, const struct shape *s)
     p->value_scales = random_scales(s);
     p->queries = random_rows(p->n_queries * s->dim, s->dtype);
     p->sinks = random_rows(s->n_heads, QN_DTYPE_F32);
-    p->weights = qn_room(p->n_queries * s->n_keys, sizeof *p->weights);
+    p->weights = qn_xcalloc(p->n_queries * s->n_keys, sizeof *p->weights);
     make_weights(p);
-    cpu_side(p);
-    gpu_side(p);
-    p->n_parts = qn_aura_gpu_parts(&p->gpu, s->n_tokens, s->n_keys);
+    init_cpu(p);
+    init_gpu(p);
+    p->n_splits = qn_aura_gpu_splits(&p->gpu, s->n_tokens, s->n_keys);
 }
 
 static void problem_free(struct problem *p)
 {
     bool ok = true;
     for (size_t i = 0; i < p->n_memory; i++) {
-        ok = ok && qn_gpu_ok(&p->memory[i]);
+        ok = ok && qn_gpu_guards_intact(&p->memory[i]);
         qn_gpu_free(&p->memory[i]);
     }
     qn_expect(ok, "bytes outside the output were written");
@@ -313,13 +313,13 @@ static void check_score(struct problem *p)
 {
     const size_t n_keys = p->s->n_keys, n = p->n_queries * n_keys;
     qn_launch launch;
-    float *expected = qn_room(n, sizeof *expected), *found = qn_room(n, sizeof *found);
+    float *expected = qn_xcalloc(n, sizeof *expected), *found = qn_xcalloc(n, sizeof *found);
     const qn_gpu_guarded out = qn_gpu_new(n * sizeof(float));
     const qn_aura_score_args args = { .cache = p->gpu_cache, .queries = p->gpu_queries, .scores = keep(p, out) };
-    qn_must(qn_aura_gpu_score(&p->gpu, p->s->n_tokens, (uint32_t)p->n_parts, &launch));
+    qn_assert_ok(qn_aura_gpu_score(&p->gpu, p->s->n_tokens, (uint32_t)p->n_splits, &launch));
     qn_gpu_launch(&launch, &args);
     qn_gpu_read(&out, found);
-    qn_must(qn_aura_score(&p->cache, &p->cpu_queries, floats(expected, n)));
+    qn_assert_ok(qn_aura_score(&p->cache, &p->cpu_queries, floats(expected, n)));
     expect_rows(found, QN_DTYPE_F32, expected, p->n_queries, n_keys, ERROR_BOUND, WORST_BOUND, "scores");
     free(expected);
     free(found);
@@ -330,12 +330,12 @@ static void check_value(struct problem *p)
     const struct shape *s = p->s;
     const size_t n = p->n_queries * s->dim, size = type_bytes(s->out_dtype);
     qn_launch launch, sum;
-    float *expected = qn_room(n, sizeof *expected);
-    void *found = qn_room(n, size);
+    float *expected = qn_xcalloc(n, sizeof *expected);
+    void *found = qn_xcalloc(n, size);
     const qn_gpu_guarded out = qn_gpu_new(n * size);
     const qn_aura_value_args args = { .cache = p->gpu_cache,
                                       .weights = on_gpu(p, p->weights, p->n_queries * s->n_keys * sizeof(float)),
-                                      .partials = keep(p, qn_gpu_new(n * p->n_parts * sizeof(float))),
+                                      .partials = keep(p, qn_gpu_new(n * p->n_splits * sizeof(float))),
                                       .n_tokens = (uint32_t)s->n_tokens,
                                       .n_heads = (uint32_t)s->n_heads,
                                       .skip = s->skip };
@@ -343,36 +343,36 @@ static void check_value(struct problem *p)
                                                 .out = keep(p, out),
                                                 .rotation = p->value_rotation,
                                                 .n_heads = (uint32_t)s->n_heads,
-                                                .n_blocks = (uint32_t)p->n_parts,
+                                                .n_blocks = (uint32_t)p->n_splits,
                                                 .dtype = (uint32_t)s->out_dtype };
-    qn_must(qn_aura_gpu_value(&p->gpu, s->n_tokens, (uint32_t)p->n_parts, &launch));
-    qn_must(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &sum));
+    qn_assert_ok(qn_aura_gpu_value(&p->gpu, s->n_tokens, (uint32_t)p->n_splits, &launch));
+    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &sum));
     qn_gpu_launch(&launch, &args);
     qn_gpu_launch(&sum, &sum_args);
     qn_gpu_read(&out, found);
-    qn_must(qn_aura_value(&p->cache, floats(p->weights, p->n_queries * s->n_keys), s->n_tokens, s->n_heads, s->skip,
-                          floats(expected, n)));
+    qn_assert_ok(qn_aura_value(&p->cache, floats(p->weights, p->n_queries * s->n_keys), s->n_tokens, s->n_heads, s->skip,
+                               floats(expected, n)));
     expect_rows(found, s->out_dtype, expected, p->n_queries, s->dim, ERROR_BOUND, WORST_BOUND, "values");
     free(expected);
     free(found);
 }
 
 /* What pass 1 leaves: partials, m and l. */
-struct parts {
+struct pass1_output {
     float *partials, *m, *l;
     size_t n;
 };
 
-static struct parts parts_new(const struct problem *p)
+static struct pass1_output pass1_new(const struct problem *p)
 {
     const size_t n = p->n_queries * p->n_blocks;
-    struct parts x = { .partials = qn_room(n * p->s->dim, 4), .m = qn_room(n, 4), .l = qn_room(n, 4), .n = n };
+    struct pass1_output x = { .partials = qn_xcalloc(n * p->s->dim, 4), .m = qn_xcalloc(n, 4), .l = qn_xcalloc(n, 4), .n = n };
     memset(x.partials, 0xff, n * p->s->dim * 4);
     memset(x.m, 0xff, n * 4);
     return x;
 }
 
-static void parts_free(struct parts *x)
+static void pass1_free(struct pass1_output *x)
 {
     free(x->partials);
     free(x->m);
@@ -387,7 +387,7 @@ static bool untouched(const float *x, size_t n)
     return true;
 }
 
-static void expect_parts(const struct problem *p, const struct parts *found, struct parts *expected)
+static void expect_pass1(const struct problem *p, const struct pass1_output *found, struct pass1_output *expected)
 {
     const size_t dim = p->s->dim;
     for (size_t i = 0; i < found->n; i++) {
@@ -413,13 +413,13 @@ static void expect_parts(const struct problem *p, const struct parts *found, str
     expect_rows(found->partials, QN_DTYPE_F32, expected->partials, found->n, dim, ERROR_BOUND, WORST_BOUND, "pass 1");
 }
 
-static void check_pass2(struct problem *p, const struct parts *x)
+static void check_pass2(struct problem *p, const struct pass1_output *x)
 {
     const struct shape *s = p->s;
     const size_t n = p->n_queries * s->dim, size = type_bytes(s->out_dtype);
     qn_launch launch;
-    float *expected = qn_room(n, sizeof *expected);
-    void *found = qn_room(n, size);
+    float *expected = qn_xcalloc(n, sizeof *expected);
+    void *found = qn_xcalloc(n, size);
     const qn_gpu_guarded out = qn_gpu_new(n * size);
     const qn_aura_flash_pass2_args args = { .partials = on_gpu(p, x->partials, x->n * s->dim * sizeof(float)),
                                             .m = on_gpu(p, x->m, x->n * sizeof(float)),
@@ -430,11 +430,11 @@ static void check_pass2(struct problem *p, const struct parts *x)
                                             .n_heads = (uint32_t)s->n_heads,
                                             .n_blocks = (uint32_t)p->n_blocks,
                                             .dtype = (uint32_t)s->out_dtype };
-    qn_must(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &launch));
+    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &launch));
     qn_gpu_launch(&launch, &args);
     qn_gpu_read(&out, found);
-    qn_must(qn_aura_flash_pass2(p->value_codec, p->n_queries, s->n_heads, p->n_blocks, floats(x->partials, x->n * s->dim),
-                                floats(x->m, x->n), floats(x->l, x->n), p->cpu_queries.sinks, floats(expected, n)));
+    qn_assert_ok(qn_aura_flash_pass2(p->value_codec, p->n_queries, s->n_heads, p->n_blocks, floats(x->partials, x->n * s->dim),
+                                     floats(x->m, x->n), floats(x->l, x->n), p->cpu_queries.sinks, floats(expected, n)));
     expect_rows(found, s->out_dtype, expected, p->n_queries, s->dim, PASS2_BOUND, PASS2_BOUND, "pass 2");
     free(expected);
     free(found);
@@ -444,12 +444,12 @@ static void check_flash(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t n = p->n_queries * s->dim, size = type_bytes(s->out_dtype);
-    struct parts found = parts_new(p), again = parts_new(p), expected = parts_new(p);
+    struct pass1_output found = pass1_new(p), again = pass1_new(p), expected = pass1_new(p);
     qn_launch pass1, pass2, single;
-    float *result = qn_room(n, sizeof *result);
-    void *out = qn_room(n, size);
+    float *result = qn_xcalloc(n, sizeof *result);
+    void *out = qn_xcalloc(n, size);
     const qn_gpu_guarded partials = qn_gpu_new(found.n * s->dim * 4), m = qn_gpu_new(found.n * 4), l = qn_gpu_new(found.n * 4),
-                         merged = qn_gpu_new(n * size), at_once = qn_gpu_new(n * size);
+                         combined = qn_gpu_new(n * size), single_out = qn_gpu_new(n * size);
     qn_aura_flash_pass1_args args = { .cache = p->gpu_cache,
                                       .queries = p->gpu_queries,
                                       .partials = keep(p, partials),
@@ -457,27 +457,27 @@ static void check_flash(struct problem *p)
                                       .l = keep(p, l),
                                       .block = (uint32_t)s->block,
                                       .n_blocks = (uint32_t)p->n_blocks };
-    const qn_aura_flash_pass2_args merge = { .partials = partials.data,
-                                             .m = m.data,
-                                             .l = l.data,
-                                             .sinks = p->gpu_sinks,
-                                             .out = keep(p, merged),
-                                             .rotation = p->value_rotation,
-                                             .n_heads = (uint32_t)s->n_heads,
-                                             .n_blocks = (uint32_t)p->n_blocks,
-                                             .dtype = (uint32_t)s->out_dtype };
-    const qn_aura_attention_args whole = { .cache = p->gpu_cache,
-                                           .queries = p->gpu_queries,
-                                           .sinks = p->gpu_sinks,
-                                           .out = keep(p, at_once),
-                                           .rotation = p->value_rotation,
-                                           .dtype = (uint32_t)s->out_dtype };
-    qn_must(qn_aura_gpu_flash_pass1(&p->gpu, s->n_tokens, s->n_keys, s->block, &args.team, &pass1));
-    qn_must(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &pass2));
-    qn_must(qn_aura_gpu_attention(&p->gpu, s->n_tokens, &single));
+    const qn_aura_flash_pass2_args combine = { .partials = partials.data,
+                                               .m = m.data,
+                                               .l = l.data,
+                                               .sinks = p->gpu_sinks,
+                                               .out = keep(p, combined),
+                                               .rotation = p->value_rotation,
+                                               .n_heads = (uint32_t)s->n_heads,
+                                               .n_blocks = (uint32_t)p->n_blocks,
+                                               .dtype = (uint32_t)s->out_dtype };
+    const qn_aura_attention_args single_args = { .cache = p->gpu_cache,
+                                                 .queries = p->gpu_queries,
+                                                 .sinks = p->gpu_sinks,
+                                                 .out = keep(p, single_out),
+                                                 .rotation = p->value_rotation,
+                                                 .dtype = (uint32_t)s->out_dtype };
+    qn_assert_ok(qn_aura_gpu_flash_pass1(&p->gpu, s->n_tokens, s->n_keys, s->block, &args.warps_per_block, &pass1));
+    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &pass2));
+    qn_assert_ok(qn_aura_gpu_attention(&p->gpu, s->n_tokens, &single));
     qn_gpu_launch(&pass1, &args);
-    qn_gpu_launch(&pass2, &merge);
-    qn_gpu_launch(&single, &whole);
+    qn_gpu_launch(&pass2, &combine);
+    qn_gpu_launch(&single, &single_args);
     qn_gpu_read(&partials, found.partials);
     qn_gpu_read(&m, found.m);
     qn_gpu_read(&l, found.l);
@@ -486,38 +486,38 @@ static void check_flash(struct problem *p)
     qn_gpu_read(&partials, again.partials);
     qn_expect(!memcmp(again.partials, found.partials, found.n * s->dim * 4), "the second run's partials are others");
 
-    qn_must(qn_aura_attention(&p->cache, &p->cpu_queries, floats(result, n)));
-    qn_gpu_read(&merged, out);
+    qn_assert_ok(qn_aura_attention(&p->cache, &p->cpu_queries, floats(result, n)));
+    qn_gpu_read(&combined, out);
     expect_rows(out, s->out_dtype, result, p->n_queries, s->dim, ERROR_BOUND, WORST_BOUND, "two passes");
-    qn_gpu_read(&at_once, out);
+    qn_gpu_read(&single_out, out);
     expect_rows(out, s->out_dtype, result, p->n_queries, s->dim, ERROR_BOUND, WORST_BOUND, "single pass");
 
-    qn_must(qn_aura_flash_pass1(&p->cache, &p->cpu_queries, s->block, floats(expected.partials, found.n * s->dim),
-                                floats(expected.m, found.n), floats(expected.l, found.n)));
+    qn_assert_ok(qn_aura_flash_pass1(&p->cache, &p->cpu_queries, s->block, floats(expected.partials, found.n * s->dim),
+                                     floats(expected.m, found.n), floats(expected.l, found.n)));
     check_pass2(p, &expected); /* with NaN where nothing is seen */
-    expect_parts(p, &found, &expected);
-    parts_free(&found);
-    parts_free(&again);
-    parts_free(&expected);
+    expect_pass1(p, &found, &expected);
+    pass1_free(&found);
+    pass1_free(&again);
+    pass1_free(&expected);
     free(result);
     free(out);
 }
 
 static void check_shape(const struct shape *s)
 {
-    if (!qn_case_chosen())
+    if (!qn_case_selected())
         return;
     struct problem p;
     qn_random_seed(s->dim * 1000 + s->key_bits * 100 + s->value_bits * 10 + s->n_keys + s->block);
     qn_case_begin("aura-ops", "cuda",
                   "heads %zu of %zu over %zu, %zu tokens, %zu of %zu keys in %u and %u bits, blocks of %zu%s%s%s, window %zu",
                   s->n_heads, s->dim, s->n_kv_heads, s->n_tokens, s->n_keys, s->capacity, s->key_bits, s->value_bits, s->block,
-                  s->causal ? ", causal" : "", s->sinks ? ", sinks" : "", s->given ? ", given codec" : "", s->window);
+                  s->causal ? ", causal" : "", s->sinks ? ", sinks" : "", s->custom_codec ? ", given codec" : "", s->window);
     problem_new(&p, s);
     check_score(&p);
     check_flash(&p);
     /* Values that nobody's weight reaches are not looked at, so they may be anything. */
-    bool *reached = qn_room(s->n_keys, sizeof *reached);
+    bool *reached = qn_xcalloc(s->n_keys, sizeof *reached);
     for (size_t i = 0; i < p.n_queries * s->n_keys; i++)
         reached[i % s->n_keys] |= !(p.weights[i] < s->skip);
     for (size_t i = 0; i < s->n_kv_heads * s->n_keys; i++)
@@ -538,17 +538,17 @@ struct timed {
     const void *second_args;
 };
 
-static void one_turn(void *context, size_t turn)
+static void run_iteration(void *context, size_t iteration)
 {
     const struct timed *t = context;
-    qn_gpu_launch(&t->first, (const char *)t->first_args + turn * t->args_bytes);
+    qn_gpu_launch(&t->first, (const char *)t->first_args + iteration * t->args_bytes);
     if (t->second.source)
         qn_gpu_launch(&t->second, t->second_args);
 }
 
 struct bench {
     struct problem p;
-    size_t n_turns, key_bytes, value_bytes, scale_bytes, query_bytes;
+    size_t n_iterations, key_bytes, value_bytes, scale_bytes, query_bytes;
     qn_gpu_guarded *copies; /* of the cache, and a row of floats for each query and key behind it */
     qn_aura_gpu_cache *caches;
     char text[96];
@@ -558,14 +558,14 @@ static void bench_new(struct bench *b, const struct shape *s)
 {
     problem_new(&b->p, s);
     const qn_attention_gpu_cache *rows = &b->p.gpu_cache.rows;
-    b->key_bytes = rows->key_head * s->n_kv_heads;
-    b->value_bytes = rows->value_head * s->n_kv_heads;
-    b->scale_bytes = rows->scale_head * s->n_kv_heads;
+    b->key_bytes = rows->key_head_stride * s->n_kv_heads;
+    b->value_bytes = rows->value_head_stride * s->n_kv_heads;
+    b->scale_bytes = rows->scale_head_stride * s->n_kv_heads;
     b->query_bytes = b->p.n_queries * s->n_keys * sizeof(float);
-    b->n_turns = qn_gpu_turns((b->key_bytes < b->value_bytes ? b->key_bytes : b->value_bytes) + b->query_bytes);
-    b->copies = qn_room(b->n_turns, sizeof *b->copies);
-    b->caches = qn_room(b->n_turns, sizeof *b->caches);
-    for (size_t i = 0; i < b->n_turns; i++) {
+    b->n_iterations = qn_gpu_bench_copies((b->key_bytes < b->value_bytes ? b->key_bytes : b->value_bytes) + b->query_bytes);
+    b->copies = qn_xcalloc(b->n_iterations, sizeof *b->copies);
+    b->caches = qn_xcalloc(b->n_iterations, sizeof *b->caches);
+    for (size_t i = 0; i < b->n_iterations; i++) {
         const size_t bytes = b->key_bytes + b->value_bytes + 2 * b->scale_bytes;
         b->copies[i] = qn_gpu_new(bytes + b->query_bytes);
         b->caches[i] = b->p.gpu_cache;
@@ -574,19 +574,19 @@ static void bench_new(struct bench *b, const struct shape *s)
         c->values = c->keys + b->key_bytes;
         c->key_scales = c->values + b->value_bytes;
         c->value_scales = c->key_scales + b->scale_bytes;
-        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->keys, rows->keys, b->key_bytes));
-        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->values, rows->values, b->value_bytes));
-        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->key_scales, rows->key_scales, b->scale_bytes));
-        qn_must(qn_cuda_copy(qn_gpu(), qn_gpu_stream(), c->value_scales, rows->value_scales, b->scale_bytes));
-        qn_gpu_wait();
-        qn_must(qn_cuda_upload(qn_gpu(), b->copies[i].data + bytes, b->p.weights, b->query_bytes, NULL, NULL));
+        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->keys, rows->keys, b->key_bytes));
+        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->values, rows->values, b->value_bytes));
+        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->key_scales, rows->key_scales, b->scale_bytes));
+        qn_assert_ok(qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), c->value_scales, rows->value_scales, b->scale_bytes));
+        qn_gpu_synchronize();
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), b->copies[i].data + bytes, b->p.weights, b->query_bytes, NULL, NULL));
     }
     snprintf(b->text, sizeof b->text, "%zu heads of %zu over %zu, %zu keys", s->n_heads, s->dim, s->n_kv_heads, s->n_keys);
 }
 
 static void bench_free(struct bench *b)
 {
-    for (size_t i = 0; i < b->n_turns; i++)
+    for (size_t i = 0; i < b->n_iterations; i++)
         qn_gpu_free(&b->copies[i]);
     free(b->copies);
     free(b->caches);
@@ -597,19 +597,19 @@ static void bench_run(struct bench *b, struct timed *t, const char *what, size_t
 {
     const struct shape *s = b->p.s;
     char variant[48];
-    t->first.dependent = t->second.dependent = true;
+    t->first.pdl = t->second.pdl = true;
     snprintf(variant, sizeof variant, "%s %u/%u", what, s->key_bits, s->value_bits);
-    qn_gpu_bench("aura", variant, b->text, (double)bytes, "B", qn_gpu_read_rate(), one_turn, t, b->n_turns);
+    qn_gpu_bench("aura", variant, b->text, (double)bytes, "B", qn_gpu_read_rate(), run_iteration, t, b->n_iterations);
 }
 
 static void bench_score(struct bench *b)
 {
-    qn_aura_score_args *args = qn_room(b->n_turns, sizeof *args);
+    qn_aura_score_args *args = qn_xcalloc(b->n_iterations, sizeof *args);
     struct timed t = { .first_args = args, .args_bytes = sizeof *args };
-    for (size_t i = 0; i < b->n_turns; i++)
+    for (size_t i = 0; i < b->n_iterations; i++)
         args[i] =
             (qn_aura_score_args){ b->caches[i], b->p.gpu_queries, b->copies[i].data + b->copies[i].bytes - b->query_bytes };
-    qn_must(qn_aura_gpu_score(&b->p.gpu, b->p.s->n_tokens, (uint32_t)b->p.n_parts, &t.first));
+    qn_assert_ok(qn_aura_gpu_score(&b->p.gpu, b->p.s->n_tokens, (uint32_t)b->p.n_splits, &t.first));
     bench_run(b, &t, "score", b->key_bytes + b->scale_bytes + b->query_bytes);
     free(args);
 }
@@ -619,23 +619,23 @@ static void bench_value(struct bench *b, float skip, const char *what)
     struct problem *p = &b->p;
     const struct shape *s = p->s;
     const size_t n = p->n_queries * s->dim;
-    qn_aura_value_args *args = qn_room(b->n_turns, sizeof *args);
-    qn_gpu_guarded partials = qn_gpu_new(n * p->n_parts * 4), out = qn_gpu_new(n * 4);
+    qn_aura_value_args *args = qn_xcalloc(b->n_iterations, sizeof *args);
+    qn_gpu_guarded partials = qn_gpu_new(n * p->n_splits * 4), out = qn_gpu_new(n * 4);
     const qn_aura_flash_pass2_args sum = { .partials = partials.data,
                                            .out = out.data,
                                            .rotation = p->value_rotation,
                                            .n_heads = (uint32_t)s->n_heads,
-                                           .n_blocks = (uint32_t)p->n_parts };
+                                           .n_blocks = (uint32_t)p->n_splits };
     struct timed t = { .first_args = args, .args_bytes = sizeof *args, .second_args = &sum };
-    for (size_t i = 0; i < b->n_turns; i++)
+    for (size_t i = 0; i < b->n_iterations; i++)
         args[i] = (qn_aura_value_args){ .cache = b->caches[i],
                                         .weights = b->copies[i].data + b->copies[i].bytes - b->query_bytes,
                                         .partials = partials.data,
                                         .n_tokens = (uint32_t)s->n_tokens,
                                         .n_heads = (uint32_t)s->n_heads,
                                         .skip = skip };
-    qn_must(qn_aura_gpu_value(&p->gpu, s->n_tokens, (uint32_t)p->n_parts, &t.first));
-    qn_must(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &t.second));
+    qn_assert_ok(qn_aura_gpu_value(&p->gpu, s->n_tokens, (uint32_t)p->n_splits, &t.first));
+    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &t.second));
     bench_run(b, &t, what, b->value_bytes + b->scale_bytes + b->query_bytes);
     qn_gpu_free(&partials);
     qn_gpu_free(&out);
@@ -648,21 +648,21 @@ static void bench_flash(struct bench *b, size_t block)
     const struct shape *s = p->s;
     const size_t n_blocks = (s->n_keys + block - 1) / block, n = p->n_queries * n_blocks;
     char what[32];
-    qn_aura_flash_pass1_args *args = qn_room(b->n_turns, sizeof *args);
+    qn_aura_flash_pass1_args *args = qn_xcalloc(b->n_iterations, sizeof *args);
     qn_gpu_guarded partials = qn_gpu_new(n * s->dim * 4), m = qn_gpu_new(n * 4), l = qn_gpu_new(n * 4),
                    out = qn_gpu_new(p->n_queries * s->dim * 4);
-    const qn_aura_flash_pass2_args merge = { .partials = partials.data,
-                                             .m = m.data,
-                                             .l = l.data,
-                                             .out = out.data,
-                                             .rotation = p->value_rotation,
-                                             .n_heads = (uint32_t)s->n_heads,
-                                             .n_blocks = (uint32_t)n_blocks };
-    struct timed t = { .first_args = args, .args_bytes = sizeof *args, .second_args = &merge };
-    uint32_t team;
-    qn_must(qn_aura_gpu_flash_pass1(&p->gpu, s->n_tokens, s->n_keys, block, &team, &t.first));
-    qn_must(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &t.second));
-    for (size_t i = 0; i < b->n_turns; i++)
+    const qn_aura_flash_pass2_args combine = { .partials = partials.data,
+                                               .m = m.data,
+                                               .l = l.data,
+                                               .out = out.data,
+                                               .rotation = p->value_rotation,
+                                               .n_heads = (uint32_t)s->n_heads,
+                                               .n_blocks = (uint32_t)n_blocks };
+    struct timed t = { .first_args = args, .args_bytes = sizeof *args, .second_args = &combine };
+    uint32_t warps_per_block;
+    qn_assert_ok(qn_aura_gpu_flash_pass1(&p->gpu, s->n_tokens, s->n_keys, block, &warps_per_block, &t.first));
+    qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &t.second));
+    for (size_t i = 0; i < b->n_iterations; i++)
         args[i] = (qn_aura_flash_pass1_args){ .cache = b->caches[i],
                                               .queries = p->gpu_queries,
                                               .partials = partials.data,
@@ -670,7 +670,7 @@ static void bench_flash(struct bench *b, size_t block)
                                               .l = l.data,
                                               .block = (uint32_t)block,
                                               .n_blocks = (uint32_t)n_blocks,
-                                              .team = team };
+                                              .warps_per_block = warps_per_block };
     snprintf(what, sizeof what, "flash, blocks of %zu", block);
     bench_run(b, &t, what, b->key_bytes + b->value_bytes + 2 * b->scale_bytes);
     qn_gpu_free(&partials);
@@ -728,10 +728,10 @@ static void bench_decode(size_t dim, unsigned bits, qn_dtype dtype, bool rotate)
     if (rotate)
         args.rotation = rotation;
     t.first_args = &args;
-    qn_must(qn_aura_gpu_decode(dim, bits, ROWS, &t.first));
+    qn_assert_ok(qn_aura_gpu_decode(dim, bits, ROWS, &t.first));
     snprintf(variant, sizeof variant, "decode %u, %s", bits, dtype == QN_DTYPE_BF16 ? "bf16" : names[dtype]);
     snprintf(text, sizeof text, "%d rows of %zu%s", (int)ROWS, dim, rotate ? ", rotated back" : "");
-    qn_gpu_bench("aura", variant, text, (double)bytes, "B", qn_gpu_read_rate(), one_turn, &t, 1);
+    qn_gpu_bench("aura", variant, text, (double)bytes, "B", qn_gpu_read_rate(), run_iteration, &t, 1);
     for (size_t i = 0; i < p.n_memory; i++)
         qn_gpu_free(&p.memory[i]);
     free(codes);
@@ -787,7 +787,7 @@ void qn_check_cuda_aura_ops(bool bench)
     check_shape(&(struct shape){ 256, 24, 4, 6001, 6016, 1, 4, 4, .block = 100000, .sinks = true });
     check_shape(&(struct shape){ 128, 8, 8, 4097, 4097, 2, 4, 4, .causal = true, .window = 1000, .block = 512,
                                  .positions = { 4096, 3000 } });
-    check_shape(&(struct shape){ 128, 8, 2, 300, 301, 2, 4, 4, .given = true, .causal = true, .block = 128,
+    check_shape(&(struct shape){ 128, 8, 2, 300, 301, 2, 4, 4, .custom_codec = true, .causal = true, .block = 128,
                                  .positions = { 299, 200 }, .dtype = QN_DTYPE_F16, .out_dtype = QN_DTYPE_BF16 });
     if (bench)
         bench_all();

@@ -2,7 +2,7 @@
  * within 1e-5 of the recurrence in float64; lengths, decays, keys, mappings, ragged sequences, strides, sessions' memory. */
 #include "check/cuda.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/deltanet/deltanet_cuda.h"
@@ -24,7 +24,7 @@ enum { HEAD_K = QN_GDN_HEAD_K, MAX_SEQUENCES = 6 };
 static float *floats(size_t n)
 {
     float *x;
-    qn_must(qn_alloc(&x, n, sizeof *x, "quern-check"));
+    qn_assert_ok(qn_alloc(&x, n, sizeof *x, "quern-check"));
     return x;
 }
 
@@ -47,7 +47,7 @@ static qn_view view(const float *x, size_t n)
 
 static void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
 {
-    const double d = qn_distance(found, expected, n);
+    const double d = qn_relative_error(found, expected, n);
     qn_expect(d <= bar, "%s is %.2e away, more than %.0e", what, d, bar);
 }
 
@@ -55,7 +55,7 @@ static void expect_close(const char *what, const float *found, const float *expe
 static uint16_t *to_bf16(float *x, size_t n)
 {
     uint16_t *h;
-    qn_must(qn_alloc(&h, n, sizeof *h, "quern-check"));
+    qn_assert_ok(qn_alloc(&h, n, sizeof *h, "quern-check"));
     for (size_t i = 0; i < n; i++) {
         h[i] = qn_f32_to_bf16(x[i]);
         x[i] = qn_bf16_to_f32(h[i]);
@@ -73,7 +73,7 @@ struct rule {
     uint32_t ends[MAX_SEQUENCES + 1];
     size_t k_heads, v_heads, head_v;
     bool tiled, normalize, initial;
-    bool joint; /* q, k and v side by side in rows */
+    bool interleaved; /* q, k and v side by side in rows */
     enum decay decay;
     enum keys keys;
 };
@@ -111,16 +111,16 @@ static float *draw_vectors(const struct rule *r, size_t rows, enum keys keys)
 }
 
 /* One row after another: q, k, v; or all of q, then of k, then of v. */
-static uint16_t *arrange(const struct rule *r, const uint16_t *const parts[3], const size_t widths[3], size_t rows)
+static uint16_t *pack_qkv(const struct rule *r, const uint16_t *const qkv_parts[3], const size_t widths[3], size_t rows)
 {
     const size_t width = widths[0] + widths[1] + widths[2];
     size_t before = 0;
     uint16_t *all;
-    qn_must(qn_alloc(&all, rows * width, sizeof *all, "quern-check"));
+    qn_assert_ok(qn_alloc(&all, rows * width, sizeof *all, "quern-check"));
     for (int p = 0; p < 3; before += widths[p++])
         for (size_t row = 0; row < rows; row++)
-            memcpy(all + (r->joint ? row * width + before : rows * before + row * widths[p]), parts[p] + row * widths[p],
-                   widths[p] * sizeof *all);
+            memcpy(all + (r->interleaved ? row * width + before : rows * before + row * widths[p]),
+                   qkv_parts[p] + row * widths[p], widths[p] * sizeof *all);
     return all;
 }
 
@@ -141,8 +141,8 @@ static void expected_rule(const struct rule *r, const float *q, const float *k, 
                                  .n_sequences = r->n_sequences,
                                  .cu_seqlens = { (void *)(uintptr_t)r->ends, QN_DTYPE_U32, r->n_sequences + 1 } };
     const size_t n_k = tokens * r->k_heads * HEAD_K, n_v = tokens * r->v_heads * r->head_v, n_gates = tokens * r->v_heads;
-    qn_must(qn_gdn_step(&shape, view(q, n_k), view(k, n_k), view(v, n_v), view(g, n_gates), view(beta, n_gates),
-                        view(state, r->n_sequences * r->v_heads * r->head_v * HEAD_K), view(o, n_v)));
+    qn_assert_ok(qn_gdn_step(&shape, view(q, n_k), view(k, n_k), view(v, n_v), view(g, n_gates), view(beta, n_gates),
+                             view(state, r->n_sequences * r->v_heads * r->head_v * HEAD_K), view(o, n_v)));
 }
 
 static void launch_rule(const qn_gdn_chunk_args *args, size_t longest, bool chunks)
@@ -150,7 +150,7 @@ static void launch_rule(const qn_gdn_chunk_args *args, size_t longest, bool chun
     qn_launch launches[2];
     const qn_status status = chunks ? qn_gdn_gpu_chunk(args, longest, qn_cuda_get_info(qn_gpu())->max_shared_bytes, launches)
                                     : qn_gdn_gpu_recurrent(args, HEAD_K, true, launches);
-    qn_must(status);
+    qn_assert_ok(status);
     qn_gpu_launch(&launches[0], args);
     if (chunks)
         qn_gpu_launch(&launches[1], args);
@@ -164,7 +164,7 @@ static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool ch
     uint16_t *o[2];
     float *state[2] = { floats(n_state), floats(n_state) }, *found = floats(n_o);
     for (int run = 0; run < 2; run++) {
-        qn_must(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
+        qn_assert_ok(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
         qn_gpu_poison(&outputs[0]);
         qn_gpu_poison(&outputs[1]);
         launch_rule(args, longest, chunks);
@@ -177,7 +177,7 @@ static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool ch
     expect_close("the state", state[0], expected_state, n_state, BAR_BF16);
     qn_expect(!memcmp(o[0], o[1], n_o * sizeof *o[0]) && !memcmp(state[0], state[1], n_state * sizeof(float)),
               "another run gave other bits");
-    qn_expect(qn_gpu_ok(&outputs[0]) && qn_gpu_ok(&outputs[1]), "bytes outside the outputs were written");
+    qn_expect(qn_gpu_guards_intact(&outputs[0]) && qn_gpu_guards_intact(&outputs[1]), "bytes outside the outputs were written");
     for (int run = 0; run < 2; run++) {
         qn_free(o[run]);
         qn_free(state[run]);
@@ -195,9 +195,9 @@ static void check_rule(const struct rule *r)
         longest = r->ends[s + 1] - r->ends[s] > longest ? r->ends[s + 1] - r->ends[s] : longest;
     float *x[3] = { draw_vectors(r, rows, RANDOM_KEYS), draw_vectors(r, rows, r->keys), normal(rows * widths[2], 1) };
     float *g = floats(n_gates), *beta = floats(n_gates), *state = floats(n_state), *o = floats(rows * widths[2]);
-    uint16_t *parts[3];
+    uint16_t *qkv_parts[3];
     for (int p = 0; p < 3; p++)
-        parts[p] = to_bf16(x[p], rows * widths[p]);
+        qkv_parts[p] = to_bf16(x[p], rows * widths[p]);
     for (size_t i = 0; i < n_gates; i++) {
         g[i] = draw_decay(r->decay);
         beta[i] = (float)uniform();
@@ -206,7 +206,7 @@ static void check_rule(const struct rule *r)
         qn_random_floats(state, n_state, 0.3f);
     else
         memset(state, 0, n_state * sizeof *state);
-    uint16_t *all = arrange(r, (const uint16_t *const *)parts, widths, rows);
+    uint16_t *all = pack_qkv(r, (const uint16_t *const *)qkv_parts, widths, rows);
     qn_gpu_guarded inputs = qn_gpu_from(all, rows * width * 2),
                    gates[2] = { qn_gpu_from(g, n_gates * sizeof *g), qn_gpu_from(beta, n_gates * sizeof *g) };
     qn_gpu_guarded initial = qn_gpu_from(state, n_state * sizeof *state), ends = qn_gpu_from(r->ends, sizeof r->ends);
@@ -214,8 +214,8 @@ static void check_rule(const struct rule *r)
     qn_gpu_guarded outputs[2] = { qn_gpu_new(rows * widths[2] * 2), qn_gpu_new(n_state * sizeof *state) };
     expected_rule(r, x[0], x[1], x[2], g, beta, state, o);
     const qn_gdn_chunk_args args = { .q = inputs.data,
-                                     .k = inputs.data + 2 * (r->joint ? widths[0] : rows * widths[0]),
-                                     .v = inputs.data + 4 * (r->joint ? widths[0] : rows * widths[0]),
+                                     .k = inputs.data + 2 * (r->interleaved ? widths[0] : rows * widths[0]),
+                                     .v = inputs.data + 4 * (r->interleaved ? widths[0] : rows * widths[0]),
                                      .g = gates[0].data,
                                      .beta = gates[1].data,
                                      .initial = r->initial ? initial.data : 0,
@@ -228,9 +228,9 @@ static void check_rule(const struct rule *r)
                                      .k_heads = (uint32_t)r->k_heads,
                                      .v_heads = (uint32_t)r->v_heads,
                                      .head_v = (uint32_t)r->head_v,
-                                     .q_stride = (uint32_t)(r->joint ? width : widths[0]),
-                                     .k_stride = (uint32_t)(r->joint ? width : widths[1]),
-                                     .v_stride = (uint32_t)(r->joint ? width : widths[2]),
+                                     .q_stride = (uint32_t)(r->interleaved ? width : widths[0]),
+                                     .k_stride = (uint32_t)(r->interleaved ? width : widths[1]),
+                                     .v_stride = (uint32_t)(r->interleaved ? width : widths[2]),
                                      .o_stride = (uint32_t)widths[2],
                                      .gate_stride = (uint32_t)r->v_heads,
                                      .tiled = r->tiled,
@@ -240,13 +240,13 @@ static void check_rule(const struct rule *r)
         qn_case_begin("deltanet", chunks ? "chunks" : "recurrent",
                       "%zu tokens in %zu sequences, heads %zu/%zu, values %zu%s%s%s%s, decay %d, keys %d", rows, r->n_sequences,
                       r->k_heads, r->v_heads, r->head_v, r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "",
-                      r->initial ? ", with a state" : "", r->joint ? ", joint rows" : "", (int)r->decay, (int)r->keys);
+                      r->initial ? ", with a state" : "", r->interleaved ? ", joint rows" : "", (int)r->decay, (int)r->keys);
         check_outputs(&args, longest, chunks, outputs, o, state);
-        qn_expect(qn_gpu_ok(&records), "bytes outside the records were written");
+        qn_expect(qn_gpu_guards_intact(&records), "bytes outside the records were written");
     }
     for (int p = 0; p < 3; p++) {
         qn_free(x[p]);
-        qn_free(parts[p]);
+        qn_free(qkv_parts[p]);
     }
     qn_free(g);
     qn_free(beta);
@@ -276,7 +276,7 @@ static void check_rules(void)
                                    .tiled = i & 1,
                                    .normalize = true,
                                    .initial = i % 3 == 0,
-                                   .joint = i / 2 & 1,
+                                   .interleaved = i / 2 & 1,
                                    .decay = i & 1 ? MIXED : MILD });
     }
     for (int decay = NONE; decay < DECAYS; decay++)
@@ -302,7 +302,7 @@ static void check_rules(void)
                                    .tiled = variant & 1,
                                    .normalize = true,
                                    .initial = variant % 3 != 0,
-                                   .joint = true,
+                                   .interleaved = true,
                                    .decay = variant & 1 ? MIXED : MILD });
     }
     qn_random_seed(300);
@@ -323,10 +323,10 @@ enum { SESSIONS = 3, LAYER_TOKENS = 150 };
 
 struct layer {
     size_t k_heads, v_heads, head_k, head_v, taps;
-    size_t width, values;                                               /* of a row of qkv, of a row of results */
-    float *qkv, *alpha, *strength, *gate, *conv, *bias, *factor, *norm; /* rows session by session */
+    size_t width, values;                                              /* of a row of qkv, of a row of results */
+    float *qkv, *alpha, *beta_in, *gate, *conv, *bias, *factor, *norm; /* rows session by session */
     float *expected, *expected_state;
-    qn_gpu_guarded gpu_qkv, gpu_alpha, gpu_strength, gpu_gate, gpu_conv, gpu_bias, gpu_factor, gpu_norm;
+    qn_gpu_guarded gpu_qkv, gpu_alpha, gpu_beta_in, gpu_gate, gpu_conv, gpu_bias, gpu_factor, gpu_norm;
     qn_gpu_guarded out, memory, addresses, positions; /* positions 0, 1, … of all sessions */
     size_t state_bytes, memory_bytes;
 };
@@ -359,23 +359,23 @@ static void expected_layer(struct layer *l)
     for (size_t tap = 0; tap < l->taps; tap++)
         for (size_t c = 0; c < l->width; c++)
             weights[c * l->taps + tap] = l->conv[tap * l->width + c];
-    qn_must(qn_conv_scan(&conv, view(l->qkv, rows * l->width), view(weights, l->width * l->taps), (qn_view){ 0 },
-                         (qn_view){ 0 }, (qn_view){ 0 }, view(y, rows * l->width)));
+    qn_assert_ok(qn_conv_scan(&conv, view(l->qkv, rows * l->width), view(weights, l->width * l->taps), (qn_view){ 0 },
+                              (qn_view){ 0 }, (qn_view){ 0 }, view(y, rows * l->width)));
     for (size_t row = 0; row < rows; row++) {
         memcpy(q + row * keys, y + row * l->width, keys * sizeof *q);
         memcpy(k + row * keys, y + row * l->width + keys, keys * sizeof *k);
         memcpy(v + row * l->values, y + row * l->width + 2 * keys, l->values * sizeof *v);
         for (size_t h = 0; h < l->v_heads; h++) {
-            g[row * l->v_heads + h] = qn_gdn_decay_of(l->alpha[row * l->v_heads + h], l->bias[h], l->factor[h]);
-            beta[row * l->v_heads + h] = qn_gdn_beta_of(l->strength[row * l->v_heads + h]);
+            g[row * l->v_heads + h] = qn_gdn_log_decay(l->alpha[row * l->v_heads + h], l->bias[h], l->factor[h]);
+            beta[row * l->v_heads + h] = qn_gdn_beta(l->beta_in[row * l->v_heads + h]);
         }
     }
     memset(l->expected_state, 0, SESSIONS * n_state * sizeof *l->expected_state);
-    qn_must(qn_gdn_step(&shape, view(q, rows * keys), view(k, rows * keys), view(v, rows * l->values),
-                        view(g, rows * l->v_heads), view(beta, rows * l->v_heads), view(l->expected_state, SESSIONS * n_state),
-                        view(o, rows * l->values)));
-    qn_must(qn_gated_rms_norm(view(o, rows * l->values), view(l->gate, rows * l->values), view(l->norm, l->head_v),
-                              rows * l->v_heads, l->head_v, eps, view(o, rows * l->values)));
+    qn_assert_ok(qn_gdn_step(&shape, view(q, rows * keys), view(k, rows * keys), view(v, rows * l->values),
+                             view(g, rows * l->v_heads), view(beta, rows * l->v_heads),
+                             view(l->expected_state, SESSIONS * n_state), view(o, rows * l->values)));
+    qn_assert_ok(qn_gated_rms_norm(view(o, rows * l->values), view(l->gate, rows * l->values), view(l->norm, l->head_v),
+                                   rows * l->v_heads, l->head_v, eps, view(o, rows * l->values)));
     const size_t repeat = l->v_heads / l->k_heads;
     for (size_t row = 0; row < rows; row++) /* heads in groups of those that share a key head */
         for (size_t h = 0; h < l->v_heads; h++)
@@ -400,7 +400,7 @@ static void layer_new(struct layer *l)
     l->width = 2 * l->k_heads * l->head_k + l->values;
     l->qkv = normal(rows * l->width, 1);
     l->alpha = normal(rows * l->v_heads, 1);
-    l->strength = normal(rows * l->v_heads, 1);
+    l->beta_in = normal(rows * l->v_heads, 1);
     l->gate = normal(rows * l->values, 1);
     l->conv = normal(l->taps * l->width, 0.5f);
     l->bias = normal(l->v_heads, 1);
@@ -413,7 +413,7 @@ static void layer_new(struct layer *l)
     expected_layer(l);
     l->gpu_qkv = qn_gpu_from(l->qkv, rows * l->width * sizeof(float));
     l->gpu_alpha = qn_gpu_from(l->alpha, rows * l->v_heads * sizeof(float));
-    l->gpu_strength = qn_gpu_from(l->strength, rows * l->v_heads * sizeof(float));
+    l->gpu_beta_in = qn_gpu_from(l->beta_in, rows * l->v_heads * sizeof(float));
     l->gpu_gate = qn_gpu_from(l->gate, rows * l->values * sizeof(float));
     l->gpu_conv = qn_gpu_from(l->conv, l->taps * l->width * sizeof(float));
     l->gpu_bias = qn_gpu_from(l->bias, l->v_heads * sizeof(float));
@@ -433,11 +433,11 @@ static void layer_new(struct layer *l)
 
 static void layer_free(struct layer *l)
 {
-    float *const host[] = { l->qkv,  l->alpha,  l->strength, l->gate,     l->conv,
-                            l->bias, l->factor, l->norm,     l->expected, l->expected_state };
+    float *const host[] = { l->qkv,  l->alpha,  l->beta_in, l->gate,     l->conv,
+                            l->bias, l->factor, l->norm,    l->expected, l->expected_state };
     qn_gpu_guarded *const gpu[] = {
-        &l->gpu_qkv,    &l->gpu_alpha, &l->gpu_strength, &l->gpu_gate, &l->gpu_conv,  &l->gpu_bias,
-        &l->gpu_factor, &l->gpu_norm,  &l->out,          &l->memory,   &l->addresses, &l->positions
+        &l->gpu_qkv,    &l->gpu_alpha, &l->gpu_beta_in, &l->gpu_gate, &l->gpu_conv,  &l->gpu_bias,
+        &l->gpu_factor, &l->gpu_norm,  &l->out,         &l->memory,   &l->addresses, &l->positions
     };
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         qn_free(host[i]);
@@ -451,7 +451,7 @@ static void run_step(const struct layer *l, size_t token)
     const uint64_t values = token * l->values * sizeof(float), gates = token * l->v_heads * sizeof(float);
     const qn_gdn_step_args args = { .qkv = l->gpu_qkv.data + token * l->width * sizeof(float),
                                     .alpha = l->gpu_alpha.data + gates,
-                                    .beta = l->gpu_strength.data + gates,
+                                    .beta = l->gpu_beta_in.data + gates,
                                     .gate = l->gpu_gate.data + values,
                                     .conv = l->gpu_conv.data,
                                     .bias = l->gpu_bias.data,
@@ -475,13 +475,13 @@ static void run_step(const struct layer *l, size_t token)
                                     .scale = scale_of(l),
                                     .eps = eps };
     qn_launch launch;
-    qn_must(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
-    launch.dependent = false; /* the launch ahead may have been of this layer */
+    qn_assert_ok(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
+    launch.pdl = false; /* the launch ahead may have been of this layer */
     qn_gpu_launch(&launch, &args);
 }
 
 /* n tokens of every session from token `begin` on, whose rows do not follow one another: a launch for each. */
-static void run_piece(const struct layer *l, size_t begin, size_t n, bool chunks)
+static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks)
 {
     const size_t keys = l->k_heads * l->head_k, element = chunks ? sizeof(uint16_t) : sizeof(float);
     const uint32_t ends[2] = { 0, (uint32_t)n };
@@ -494,7 +494,7 @@ static void run_piece(const struct layer *l, size_t begin, size_t n, bool chunks
         const uint64_t position = l->positions.data + begin * SESSIONS * sizeof(uint32_t);
         const qn_gdn_conv_args conv = { .qkv = l->gpu_qkv.data + row * l->width * sizeof(float),
                                         .alpha = l->gpu_alpha.data + gates,
-                                        .strength = l->gpu_strength.data + gates,
+                                        .beta_in = l->gpu_beta_in.data + gates,
                                         .conv = l->gpu_conv.data,
                                         .bias = l->gpu_bias.data,
                                         .factor = l->gpu_factor.data,
@@ -549,19 +549,20 @@ static void run_piece(const struct layer *l, size_t begin, size_t n, bool chunks
                                         .grouped = true,
                                         .eps = eps };
         qn_launch launch;
-        qn_must(qn_gdn_gpu_conv(&conv, l->head_k, l->head_v, n, chunks, &launch));
+        qn_assert_ok(qn_gdn_gpu_conv(&conv, l->head_k, l->head_v, n, chunks, &launch));
         qn_gpu_launch(&launch, &conv);
         if (chunks) {
             launch_rule(&rule, n, true);
         } else {
-            qn_must(qn_gdn_gpu_recurrent(&rule, l->head_k, false, &launch));
+            qn_assert_ok(qn_gdn_gpu_recurrent(&rule, l->head_k, false, &launch));
             qn_gpu_launch(&launch, &rule);
         }
-        qn_must(qn_gdn_gpu_norm(&norm, l->head_k, l->head_v, chunks, &launch));
+        qn_assert_ok(qn_gdn_gpu_norm(&norm, l->head_k, l->head_v, chunks, &launch));
         qn_gpu_launch(&launch, &norm);
     }
-    qn_gpu_wait();
-    qn_expect(qn_gpu_ok(&y) && qn_gpu_ok(&o) && qn_gpu_ok(&g) && qn_gpu_ok(&beta) && qn_gpu_ok(&records),
+    qn_gpu_synchronize();
+    qn_expect(qn_gpu_guards_intact(&y) && qn_gpu_guards_intact(&o) && qn_gpu_guards_intact(&g) && qn_gpu_guards_intact(&beta) &&
+                  qn_gpu_guards_intact(&records),
               "bytes outside what lies between the kernels were written");
     qn_gpu_free(&y);
     qn_gpu_free(&o);
@@ -581,7 +582,8 @@ static void check_layer_results(const struct layer *l, double bar)
         memcpy(state + s * n_state, memory + s * (l->memory_bytes / sizeof(float)), l->state_bytes);
     expect_close("the result", out, l->expected, n, bar);
     expect_close("the state", state, l->expected_state, SESSIONS * n_state, bar);
-    qn_expect(qn_gpu_ok(&l->out) && qn_gpu_ok(&l->memory), "bytes outside result and memory were written");
+    qn_expect(qn_gpu_guards_intact(&l->out) && qn_gpu_guards_intact(&l->memory),
+              "bytes outside result and memory were written");
     qn_free(out);
     qn_free(memory);
     qn_free(state);
@@ -589,25 +591,25 @@ static void check_layer_results(const struct layer *l, double bar)
 
 static void check_layer(struct layer *l)
 {
-    enum { STEPS, TOKENS, CHUNKS, WAYS };
-    static const char *const ways[WAYS] = { "steps", "steps and tokens in turn", "steps and chunks in turn" };
+    enum { STEPS, TOKENS, CHUNKS, MODES };
+    static const char *const mode_names[MODES] = { "steps", "steps and tokens in turn", "steps and chunks in turn" };
     layer_new(l);
-    for (int way = STEPS; way < WAYS; way++) {
+    for (int mode = STEPS; mode < MODES; mode++) {
         static const size_t pieces[] = { 66, 1, 2, 3, 17, 61 };
-        if (way == CHUNKS && (l->head_k != HEAD_K || l->head_v % QN_GDN_SLICE))
+        if (mode == CHUNKS && (l->head_k != HEAD_K || l->head_v % QN_GDN_SLICE))
             continue;
-        qn_case_begin("deltanet", ways[way], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->k_heads, l->v_heads, l->head_k,
-                      l->head_v, l->taps);
+        qn_case_begin("deltanet", mode_names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->k_heads, l->v_heads,
+                      l->head_k, l->head_v, l->taps);
         qn_gpu_poison(&l->out);
         qn_gpu_poison(&l->memory); /* a session at position 0 reads nothing of it */
         for (size_t token = 0, piece = 0, n; token < LAYER_TOKENS; token += n, piece++) {
-            n = way == STEPS ? 1 : pieces[piece];
+            n = mode == STEPS ? 1 : pieces[piece];
             if (n == 1)
                 run_step(l, token);
             else
-                run_piece(l, token, n, way == CHUNKS);
+                run_chunk(l, token, n, mode == CHUNKS);
         }
-        check_layer_results(l, way == CHUNKS ? BAR_BF16 : BAR_F32);
+        check_layer_results(l, mode == CHUNKS ? BAR_BF16 : BAR_F32);
     }
     layer_free(l);
 }
@@ -635,21 +637,21 @@ struct timed {
     size_t first, last; /* of the launches */
 };
 
-static void timed_chunk(void *context, size_t turn)
+static void timed_chunk(void *context, size_t iteration)
 {
     const struct timed *t = context;
-    (void)turn;
+    (void)iteration;
     for (size_t i = t->first; i <= t->last; i++)
         qn_gpu_launch(&t->launches[i], &t->chunk);
 }
 
 /* Another layer each turn. */
-static void timed_step(void *context, size_t turn)
+static void timed_step(void *context, size_t iteration)
 {
     const struct timed *t = context;
     qn_gdn_step_args args = t->step;
-    args.state_offset += turn * t->memory_bytes;
-    args.inputs_offset += turn * t->memory_bytes;
+    args.state_offset += iteration * t->memory_bytes;
+    args.inputs_offset += iteration * t->memory_bytes;
     qn_gpu_launch(&t->launches[0], &args);
 }
 
@@ -659,7 +661,7 @@ static qn_gpu_guarded random_bf16(size_t n)
     const size_t period = n < 1 << 20 ? n : 1 << 20;
     float *x = normal(period, 1);
     uint16_t *pattern = to_bf16(x, period), *all;
-    qn_must(qn_alloc(&all, n, sizeof *all, "quern-check"));
+    qn_assert_ok(qn_alloc(&all, n, sizeof *all, "quern-check"));
     for (size_t i = 0; i < n; i++)
         all[i] = pattern[i % period];
     const qn_gpu_guarded g = qn_gpu_from(all, n * sizeof *all);
@@ -704,7 +706,7 @@ static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
                                   .normalize = true,
                                   .scale = 0.0884f } };
     static const char *const names[] = { "prepare", "advance", "both" };
-    qn_must(qn_gdn_gpu_chunk(&t.chunk, tokens, qn_cuda_get_info(qn_gpu())->max_shared_bytes, t.launches));
+    qn_assert_ok(qn_gdn_gpu_chunk(&t.chunk, tokens, qn_cuda_get_info(qn_gpu())->max_shared_bytes, t.launches));
     for (size_t part = 0; part < 3; part++) {
         char shape[64];
         t.first = part == 1;
@@ -743,7 +745,7 @@ static void bench_step(void)
     qn_gpu_guarded out = qn_gpu_new(VALUES * sizeof *x), memory = qn_gpu_new(LAYERS * memory_bytes);
     qn_gpu_guarded address = qn_gpu_from(&memory.data, sizeof memory.data), at = qn_gpu_from(&position, sizeof position);
     for (size_t layer = 0; layer < LAYERS; layer++)
-        qn_must(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
     struct timed t = { .step = { .qkv = values.data,
                                  .alpha = values.data,
                                  .beta = values.data,
@@ -768,7 +770,7 @@ static void bench_step(void)
                                  .scale = 0.0884f,
                                  .eps = eps },
                        .memory_bytes = memory_bytes };
-    qn_must(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches[0]));
+    qn_assert_ok(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches[0]));
     qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers in turn", 2.0 * (double)state_bytes, "B",
                  qn_gpu_read_rate(), timed_step, &t, LAYERS);
     qn_free(x);

@@ -14,8 +14,8 @@ enum { BENCH_BYTES = 256 << 20 };
 static void run(const qn_hadamard_gpu *plan)
 {
     qn_gpu_launch(&plan->tiles, &plan->tiles_args);
-    if (plan->has_far)
-        qn_gpu_launch(&plan->far, &plan->far_args);
+    if (plan->has_cross)
+        qn_gpu_launch(&plan->cross, &plan->cross_args);
 }
 
 static float *floats(size_t n)
@@ -64,7 +64,7 @@ static void check_shape(const qn_hadamard_kernels *reference, const struct shape
             reference->block(x + b * s->n, s->n, s->before ? signs[0] + sign : NULL, s->after ? signs[1] + sign : NULL);
         }
         qn_expect_same(found, x, n_values, "value");
-        qn_expect(qn_gpu_ok(&from) && qn_gpu_ok(&to), "bytes outside the blocks were written");
+        qn_expect(qn_gpu_guards_intact(&from) && qn_gpu_guards_intact(&to), "bytes outside the blocks were written");
     }
     qn_gpu_free(&from);
     qn_gpu_free(&to);
@@ -77,35 +77,35 @@ static void check_shape(const qn_hadamard_kernels *reference, const struct shape
 }
 
 struct timed {
-    qn_hadamard_gpu *turns;
+    qn_hadamard_gpu *plans;
 };
 
-static void one_turn(void *context, size_t turn)
+static void timed_copy(void *context, size_t copy)
 {
     const struct timed *t = context;
-    run(&t->turns[turn]);
+    run(&t->plans[copy]);
 }
 
-static void bench_blocks(size_t n, size_t bytes, bool dependent)
+static void bench_blocks(size_t n, size_t bytes, bool pdl)
 {
-    const size_t n_turns = qn_gpu_turns(2 * bytes);
-    qn_gpu_guarded memory = qn_gpu_new(2 * bytes * n_turns);
-    qn_hadamard_gpu *turns = malloc(n_turns * sizeof *turns);
+    const size_t n_copies = qn_gpu_bench_copies(2 * bytes);
+    qn_gpu_guarded memory = qn_gpu_new(2 * bytes * n_copies);
+    qn_hadamard_gpu *plans = malloc(n_copies * sizeof *plans);
     char shape[64];
-    bool ok = turns != NULL;
-    for (size_t i = 0; ok && i < n_turns; i++) {
+    bool ok = plans != NULL;
+    for (size_t i = 0; ok && i < n_copies; i++) {
         const uint64_t x = memory.data + 2 * i * bytes;
-        ok = qn_hadamard_gpu_plan(x + bytes, x, 0, 0, n, n, bytes / sizeof(float), &turns[i]) == QN_OK;
-        turns[i].tiles.dependent = turns[i].far.dependent = dependent;
+        ok = qn_hadamard_gpu_plan(x + bytes, x, 0, 0, n, n, bytes / sizeof(float), &plans[i]) == QN_OK;
+        plans[i].tiles.pdl = plans[i].cross.pdl = pdl;
     }
-    snprintf(shape, sizeof shape, "%zu KiB in blocks of %zu%s", bytes >> 10, n, dependent ? ", overlapped" : "");
+    snprintf(shape, sizeof shape, "%zu KiB in blocks of %zu%s", bytes >> 10, n, pdl ? ", overlapped" : "");
     if (ok) {
-        qn_cuda_fill(qn_gpu(), qn_gpu_stream(), memory.data, 0x3c, memory.bytes); /* small floats, no NaN */
-        qn_gpu_bench("hadamard", "cuda", shape, 2.0 * (double)bytes, "B", qn_gpu_read_rate(), one_turn,
-                     &(struct timed){ turns }, n_turns);
+        qn_cuda_memset(qn_gpu(), qn_gpu_stream(), memory.data, 0x3c, memory.bytes); /* small floats, no NaN */
+        qn_gpu_bench("hadamard", "cuda", shape, 2.0 * (double)bytes, "B", qn_gpu_read_rate(), timed_copy,
+                     &(struct timed){ plans }, n_copies);
     }
     qn_expect(ok, "%s", qn_error_text());
-    free(turns);
+    free(plans);
     qn_gpu_free(&memory);
 }
 

@@ -2,7 +2,7 @@
  * shape against float64 on the same quantised numbers, and their speed on the shapes of real models. */
 #include "check/cuda.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/memory.h"
 #include "check/problem.h"
 #include "kernels/elementwise/elementwise.h"
@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *memory(size_t count, size_t size)
+static void *xalloc(size_t count, size_t size)
 {
     void *p;
-    qn_must(qn_alloc(&p, count, size, "check"));
+    qn_assert_ok(qn_alloc(&p, count, size, "check"));
     return p;
 }
 
@@ -40,13 +40,13 @@ struct gpu_acts {
     qn_gpu_guarded data, scale;
 };
 
-static struct gpu_acts acts_new(int form, size_t n_cols, size_t n_tokens)
+static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
 {
-    struct gpu_acts a = { .acts = { .form = form, .n_cols = n_cols, .capacity = n_tokens } };
+    struct gpu_acts a = { .acts = { .layout = layout, .n_cols = n_cols, .capacity = n_tokens } };
     size_t bytes;
-    if (form == QN_ACTS_HALVES)
-        a.acts.capacity = qn_round_up(n_tokens, QN_PROMPT_TOKENS);
-    qn_must(qn_matmul_gpu_acts_bytes(form, n_cols, a.acts.capacity, &bytes));
+    if (layout == QN_ACTS_F16)
+        a.acts.capacity = qn_round_up(n_tokens, QN_GEMM_TILE_N);
+    qn_assert_ok(qn_matmul_gpu_acts_bytes(layout, n_cols, a.acts.capacity, &bytes));
     a.data = qn_gpu_new(qn_round_up(bytes + 1024, 256));
     a.scale = qn_gpu_new(a.acts.capacity * sizeof(float));
     a.acts.address = qn_round_up(a.data.data, 1024);
@@ -56,16 +56,16 @@ static struct gpu_acts acts_new(int form, size_t n_cols, size_t n_tokens)
 
 static void acts_free(struct gpu_acts *a)
 {
-    qn_expect(qn_gpu_ok(&a->data) && qn_gpu_ok(&a->scale), "bytes around the activations were written");
+    qn_expect(qn_gpu_guards_intact(&a->data) && qn_gpu_guards_intact(&a->scale), "bytes around the activations were written");
     qn_gpu_free(&a->data);
     qn_gpu_free(&a->scale);
 }
 
 /* What a form holds, as numbers: values [n_tokens, n_cols rounded up to chunks] and the sums that int8 forms carry for each
  * pair of runs. */
-struct held {
+struct dequantized_acts {
     double *values;
-    float *less; /* [n_tokens][pairs of runs]; none of halves */
+    float *minus_sum; /* [n_tokens][pairs of runs]; none of halves */
 };
 
 static float float_at(const uint8_t *at)
@@ -75,53 +75,54 @@ static float float_at(const uint8_t *at)
     return x;
 }
 
-static struct held acts_read(const struct gpu_acts *a, size_t n_tokens)
+static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_tokens)
 {
-    const size_t n_chunks = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_chunks * QN_TILE_COLS;
-    uint8_t *all = memory(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
-    float *scales = memory(a->acts.capacity, sizeof *scales);
-    struct held held = { memory(n_tokens * width, sizeof *held.values), memory(n_tokens * width / 64, sizeof *held.less) };
+    const size_t n_k_tiles = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_k_tiles * QN_TILE_COLS;
+    uint8_t *all = xalloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
+    float *scales = xalloc(a->acts.capacity, sizeof *scales);
+    struct dequantized_acts dequantized_acts = { xalloc(n_tokens * width, sizeof *dequantized_acts.values),
+                                                 xalloc(n_tokens * width / 64, sizeof *dequantized_acts.minus_sum) };
     qn_gpu_read(&a->data, all);
     qn_gpu_read(&a->scale, scales);
     for (size_t token = 0; token < n_tokens; token++)
         for (size_t k = 0; k < width; k++) {
-            double *to = &held.values[token * width + k];
-            const size_t chunk = k / 256, run = k % 256 / 32, h = k % 32 / 16, t = k % 16 / 4, i = k % 4, pair = run / 2;
-            if (a->acts.form == QN_ACTS_HALVES) {
-                const size_t at = run % 2 * 32 + i % 2 * 16 + 8 * h + 2 * t + i / 2, piece = (at / 8) ^ (token % 8);
-                uint16_t half;
-                memcpy(&half,
+            double *to = &dequantized_acts.values[token * width + k];
+            const size_t k_tile = k / 256, group = k % 256 / 32, h = k % 32 / 16, t = k % 16 / 4, i = k % 4, pair = group / 2;
+            if (a->acts.layout == QN_ACTS_F16) {
+                const size_t at = group % 2 * 32 + i % 2 * 16 + 8 * h + 2 * t + i / 2, piece = (at / 8) ^ (token % 8);
+                uint16_t f16;
+                memcpy(&f16,
                        bytes + (k / 64 * (a->acts.capacity / 8) + token / 8) * 1024 + token % 8 * 128 + piece * 16 + at % 8 * 2,
                        2);
-                *to = (double)qn_f16_to_f32(half) * (double)scales[token];
-            } else if (a->acts.form == QN_ACTS_ROW) {
-                const uint8_t *from = bytes + chunk * QN_ACTS_ROW_CHUNK, *words = from + 64 * run + 16 * t + 4 * h + i;
-                *to = (int8_t)words[run % 2 * 8] * (double)float_at(from + 512 + 16 * pair + 4 * (run % 2));
-                qn_expect(words[8 - run % 2 * 8] == 0, "byte beside column %zu is %d", k, words[8 - run % 2 * 8]);
-                held.less[token * width / 64 + k / 64] = float_at(from + 512 + 16 * pair + 8);
+                *to = (double)qn_f16_to_f32(f16) * (double)scales[token];
+            } else if (a->acts.layout == QN_ACTS_INT8_N1) {
+                const uint8_t *from = bytes + k_tile * QN_ACTS_N1_TILE_BYTES, *words = from + 64 * group + 16 * t + 4 * h + i;
+                *to = (int8_t)words[group % 2 * 8] * (double)float_at(from + 512 + 16 * pair + 4 * (group % 2));
+                qn_expect(words[8 - group % 2 * 8] == 0, "byte beside column %zu is %d", k, words[8 - group % 2 * 8]);
+                dequantized_acts.minus_sum[token * width / 64 + k / 64] = float_at(from + 512 + 16 * pair + 8);
             } else {
-                const uint8_t *from = bytes + (token / 8 * n_chunks + chunk) * QN_ACTS_COLUMNS_CHUNK;
+                const uint8_t *from = bytes + (token / 8 * n_k_tiles + k_tile) * QN_ACTS_N8_TILE_BYTES;
                 const size_t c = token % 8;
-                *to = (int8_t)from[512 * pair + 16 * (4 * c + t) + run % 2 * 8 + 4 * h + i] *
-                      (double)float_at(from + 2048 + 64 * pair + 16 * (c / 2) + 8 * (run % 2) + 4 * (c % 2));
-                held.less[token * width / 64 + k / 64] = float_at(from + 2304 + 32 * pair + 4 * c);
+                *to = (int8_t)from[512 * pair + 16 * (4 * c + t) + group % 2 * 8 + 4 * h + i] *
+                      (double)float_at(from + 2048 + 64 * pair + 16 * (c / 2) + 8 * (group % 2) + 4 * (c % 2));
+                dequantized_acts.minus_sum[token * width / 64 + k / 64] = float_at(from + 2304 + 32 * pair + 4 * c);
             }
         }
     qn_free(all);
     qn_free(scales);
-    return held;
+    return dequantized_acts;
 }
 
-static void held_free(struct held *held)
+static void dequantized_free(struct dequantized_acts *dequantized_acts)
 {
-    qn_free(held->values);
-    qn_free(held->less);
+    qn_free(dequantized_acts->values);
+    qn_free(dequantized_acts->minus_sum);
 }
 
 /* What the same values are in a form, by the CPU's rule: values [n_cols] of a token. */
-static void hold(int form, const float *x, size_t n_cols, double *values)
+static void quantize_dequantize(int layout, const float *x, size_t n_cols, double *values)
 {
-    if (form == QN_ACTS_HALVES) {
+    if (layout == QN_ACTS_F16) {
         float largest = 0;
         int exponent = 0;
         for (size_t k = 0; k < n_cols; k++)
@@ -135,25 +136,25 @@ static void hold(int form, const float *x, size_t n_cols, double *values)
     qn_matmul_kernels ref;
     qn_acts acts;
     qn_matmul_kernels_init(&ref, 0);
-    qn_must(qn_acts_create(&acts, 1, n_cols, 1u << QN_ACT_PLAIN, false));
+    qn_assert_ok(qn_acts_create(&acts, 1, n_cols, 1u << QN_ACT_PLAIN, false));
     qn_quantize_rows(&ref, &acts, x, 1);
     for (size_t k = 0; k < n_cols; k++)
-        values[k] = acts.codes[QN_ACT_PLAIN][k] * (double)acts.scale[k / QN_RUN];
+        values[k] = acts.codes[QN_ACT_PLAIN][k] * (double)acts.scale[k / QN_QUANT_GROUP];
     qn_acts_free(&acts);
 }
 
-static const char *form_name(int form)
+static const char *layout_name(int layout)
 {
-    return form == QN_ACTS_ROW ? "row" : form == QN_ACTS_COLUMNS ? "columns" : "halves";
+    return layout == QN_ACTS_INT8_N1 ? "row" : layout == QN_ACTS_INT8_N8 ? "columns" : "halves";
 }
 
 /* Plain rows give the CPU's numbers exactly; after a norm or SwiGLU, whose last bits differ, they are within half a step. */
-static void check_acts(int form, int op, size_t n_cols, size_t n_tokens)
+static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
 {
     const size_t stride = n_cols + 3, width = qn_round_up(n_cols, QN_TILE_COLS);
-    float *x = memory(n_tokens * stride, sizeof *x), *x2 = memory(n_tokens * stride, sizeof *x2);
-    float *weight = memory(n_cols, sizeof *weight), *y = memory(n_cols, sizeof *y);
-    double *expected = memory(n_cols, sizeof *expected);
+    float *x = xalloc(n_tokens * stride, sizeof *x), *x2 = xalloc(n_tokens * stride, sizeof *x2);
+    float *weight = xalloc(n_cols, sizeof *weight), *y = xalloc(n_cols, sizeof *y);
+    double *expected = xalloc(n_cols, sizeof *expected);
     qn_norm_kernels norm;
     qn_elementwise_kernels elementwise;
     qn_norm_init_ref(&norm);
@@ -165,52 +166,53 @@ static void check_acts(int form, int op, size_t n_cols, size_t n_tokens)
         x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
     qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x), gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
     qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
-    struct gpu_acts a = acts_new(form, n_cols, n_tokens);
+    struct gpu_acts a = acts_new(layout, n_cols, n_tokens);
     qn_matmul_launch l;
-    qn_case_begin("matmul", "cuda", "%s of %zu tokens, width %zu%s", form_name(form), n_tokens, n_cols,
-                  op == QN_ACTS_NORM     ? ", normalised"
-                  : op == QN_ACTS_SWIGLU ? ", SwiGLU"
-                                         : "");
-    qn_must(qn_matmul_gpu_quantize(&a.acts, op, gx.data, gx2.data, gw.data, 1e-6f, stride, n_tokens, &l));
+    qn_case_begin("matmul", "cuda", "%s of %zu tokens, width %zu%s", layout_name(layout), n_tokens, n_cols,
+                  op == QN_ACTS_OP_RMS_NORM ? ", normalised"
+                  : op == QN_ACTS_OP_SWIGLU ? ", SwiGLU"
+                                            : "");
+    qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, op, gx.data, gx2.data, gw.data, 1e-6f, stride, n_tokens, &l));
     launch(&l);
-    struct held held = acts_read(&a, n_tokens);
+    struct dequantized_acts dequantized_acts = acts_read(&a, n_tokens);
     for (size_t token = 0; token < n_tokens; token++) {
         float largest = 0;
         memcpy(y, x + token * stride, n_cols * sizeof *y);
-        if (op == QN_ACTS_NORM)
+        if (op == QN_ACTS_OP_RMS_NORM)
             qn_rms_norm_row(&norm, y, y, weight, n_cols, 1e-6f);
-        else if (op == QN_ACTS_SWIGLU)
+        else if (op == QN_ACTS_OP_SWIGLU)
             elementwise.swiglu(y, y, x2 + token * stride, n_cols);
-        hold(form, y, n_cols, expected);
+        quantize_dequantize(layout, y, n_cols, expected);
         for (size_t k = 0; k < n_cols; k++)
             largest = fmaxf(largest, fabsf(y[k]));
         for (size_t k = 0; k < width; k++) {
-            const double found = held.values[token * width + k];
+            const double found = dequantized_acts.values[token * width + k];
             double bound = 0;
-            if (k < n_cols && op != QN_ACTS_PLAIN) {
-                float run = 0;
+            if (k < n_cols && op != QN_ACTS_OP_NONE) {
+                float group = 0;
                 for (size_t i = k / 32 * 32; i < n_cols && i < k / 32 * 32 + 32; i++)
-                    run = fmaxf(run, fabsf(y[i]));
+                    group = fmaxf(group, fabsf(y[i]));
                 /* Half a code, or half a unit of a half's last place; 1e-5 for what the operation itself may differ by. */
-                bound = form == QN_ACTS_HALVES ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
-                                               : (double)run * (0.5 / 127);
-                bound = bound * 1.01 + (double)run * 1e-5 + 1e-30; /* smaller runs are zeros */
+                bound = layout == QN_ACTS_F16 ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
+                                              : (double)group * (0.5 / 127);
+                bound = bound * 1.01 + (double)group * 1e-5 + 1e-30; /* smaller runs are zeros */
             }
             qn_expect(fabs(found - (k < n_cols ? bound > 0 ? (double)y[k] : expected[k] : 0)) <= bound,
                       "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);
         }
-        for (size_t pair = 0; form != QN_ACTS_HALVES && pair < width / 64; pair++) {
+        for (size_t pair = 0; layout != QN_ACTS_F16 && pair < width / 64; pair++) {
             double sum = 0, size = 0;
             for (size_t k = pair * 64; k < pair * 64 + 64; k++) {
-                sum -= held.values[token * width + k];
-                size += fabs(held.values[token * width + k]);
+                sum -= dequantized_acts.values[token * width + k];
+                size += fabs(dequantized_acts.values[token * width + k]);
             }
             /* two products and a sum, each rounded once */
-            qn_expect(fabs((double)held.less[token * width / 64 + pair] - sum) <= size * 0x1p-22,
-                      "token %zu, pair %zu: %g for %g", token, pair, (double)held.less[token * width / 64 + pair], sum);
+            qn_expect(fabs((double)dequantized_acts.minus_sum[token * width / 64 + pair] - sum) <= size * 0x1p-22,
+                      "token %zu, pair %zu: %g for %g", token, pair,
+                      (double)dequantized_acts.minus_sum[token * width / 64 + pair], sum);
         }
     }
-    held_free(&held);
+    dequantized_free(&dequantized_acts);
     acts_free(&a);
     qn_gpu_free(&gx);
     qn_gpu_free(&gx2);
@@ -227,62 +229,62 @@ static void check_acts(int form, int op, size_t n_cols, size_t n_tokens)
 /* Up to three matrices of a type that share activations, as files store them and as tiles. */
 struct gpu_weights {
     const qn_type_info *type;
-    size_t n_cols, n_parts, n_rows[3], row_bytes;
+    size_t n_cols, n_matrices, n_rows[3], row_bytes;
     uint8_t *stored[3];
-    qn_matmul_area area;
+    qn_tiled_matrix matrix;
     qn_gpu_guarded tiles;
 };
 
 /* Rows to their tiles, through whatever form the kernels read. */
-static void pack(const struct gpu_weights *w, size_t part, size_t first_tile)
+static void pack(const struct gpu_weights *w, size_t matrix_index, size_t first_tile)
 {
-    const size_t n_rows = w->n_rows[part];
+    const size_t n_rows = w->n_rows[matrix_index];
     qn_matmul_launch l;
-    uint8_t *rows = w->stored[part];
+    uint8_t *rows = w->stored[matrix_index];
     size_t row_bytes = w->row_bytes;
-    if (w->area.tiles.as_halves) {
-        float *scratch = memory(w->n_cols, sizeof *scratch);
+    if (w->matrix.tiles.as_f16) {
+        float *scratch = xalloc(w->n_cols, sizeof *scratch);
         row_bytes = w->n_cols * 2;
-        rows = memory(n_rows, row_bytes);
+        rows = xalloc(n_rows, row_bytes);
         for (size_t r = 0; r < n_rows; r++)
-            qn_matmul_gpu_halves(w->type, w->stored[part] + r * w->row_bytes, w->n_cols, scratch,
-                                 (uint16_t *)(void *)(rows + r * row_bytes));
+            qn_matmul_gpu_f16_row(w->type, w->stored[matrix_index] + r * w->row_bytes, w->n_cols, scratch,
+                                  (uint16_t *)(void *)(rows + r * row_bytes));
         qn_free(scratch);
     }
     qn_gpu_guarded stored = qn_gpu_from(rows, n_rows * row_bytes);
-    qn_must(qn_matmul_gpu_pack(&w->area, stored.data, row_bytes, n_rows, first_tile, &l));
+    qn_assert_ok(qn_matmul_gpu_pack(&w->matrix, stored.data, row_bytes, n_rows, first_tile, &l));
     launch(&l);
-    qn_gpu_wait();
+    qn_gpu_synchronize();
     qn_gpu_free(&stored);
-    if (rows != w->stored[part])
+    if (rows != w->stored[matrix_index])
         qn_free(rows);
 }
 
-static struct gpu_weights weights_new(const qn_type_info *type, size_t n_cols, size_t n_parts, const size_t n_rows[3])
+static struct gpu_weights weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices, const size_t n_rows[3])
 {
-    struct gpu_weights w = { .type = type, .n_cols = n_cols, .n_parts = n_parts };
+    struct gpu_weights w = { .type = type, .n_cols = n_cols, .n_matrices = n_matrices };
     size_t bytes, first_tile = 0;
-    w.area = (qn_matmul_area){ .tiles = qn_matmul_gpu_tiles(type), .n_cols = n_cols, .n_outs = n_parts };
+    w.matrix = (qn_tiled_matrix){ .tiles = qn_matmul_gpu_tile_layout(type), .n_cols = n_cols, .n_outs = n_matrices };
     if (!qn_row_bytes(type, n_cols, &w.row_bytes))
         exit(1);
-    for (size_t i = 0; i < n_parts; i++) {
+    for (size_t i = 0; i < n_matrices; i++) {
         w.n_rows[i] = n_rows[i];
-        w.stored[i] = memory(n_rows[i], w.row_bytes);
+        w.stored[i] = xalloc(n_rows[i], w.row_bytes);
         qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* which a half can hold */
-        w.area.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
+        w.matrix.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
     }
-    qn_must(qn_matmul_gpu_bytes(&w.area.tiles, w.area.n_tiles, n_cols, &bytes));
+    qn_assert_ok(qn_matmul_gpu_bytes(&w.matrix.tiles, w.matrix.n_tiles, n_cols, &bytes));
     w.tiles = qn_gpu_new(bytes);
-    w.area.address = w.tiles.data;
-    for (size_t i = 0; i < n_parts; first_tile += qn_matmul_gpu_tile_count(n_rows[i]), i++)
+    w.matrix.address = w.tiles.data;
+    for (size_t i = 0; i < n_matrices; first_tile += qn_matmul_gpu_tile_count(n_rows[i]), i++)
         pack(&w, i, first_tile);
-    qn_expect(qn_gpu_ok(&w.tiles), "bytes around the tiles were written");
+    qn_expect(qn_gpu_guards_intact(&w.tiles), "bytes around the tiles were written");
     return w;
 }
 
 static void weights_free(struct gpu_weights *w)
 {
-    for (size_t i = 0; i < w->n_parts; i++)
+    for (size_t i = 0; i < w->n_matrices; i++)
         qn_free(w->stored[i]);
     qn_gpu_free(&w->tiles);
 }
@@ -291,23 +293,23 @@ static void weights_free(struct gpu_weights *w)
 
 /* Largest error, as a share of the sum of magnitudes: sums in float32 in whatever order, some of them cut instead of rounded by
  * the matrix unit; and of weights that are rounded to halves (or to the product of a half and a code), 2^-11 each. */
-static double product_bound(const struct gpu_weights *w, int form)
+static double matmul_bound(const struct gpu_weights *w, int layout)
 {
     const bool rounded =
-        form == QN_ACTS_HALVES && (w->area.tiles.as_halves || w->area.tiles.bits == 4 || w->area.tiles.bits == 8);
+        layout == QN_ACTS_F16 && (w->matrix.tiles.as_f16 || w->matrix.tiles.bits == 4 || w->matrix.tiles.bits == 8);
     return 3e-5 + (rounded || w->type->type == QN_TYPE_BF16 ? 0x1p-11 : 0);
 }
 
-static void check_part(const struct gpu_weights *w, size_t part, int form, const float *x, size_t n_tokens, const float *found,
-                       bool accumulate)
+static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int layout, const float *x, size_t n_tokens,
+                         const float *found, bool accumulate)
 {
-    float *weights = memory(w->n_cols, sizeof *weights);
-    double *values = memory(n_tokens * w->n_cols, sizeof *values);
-    const double bound = product_bound(w, form);
+    float *weights = xalloc(w->n_cols, sizeof *weights);
+    double *values = xalloc(n_tokens * w->n_cols, sizeof *values);
+    const double bound = matmul_bound(w, layout);
     for (size_t token = 0; token < n_tokens; token++)
-        hold(form, x + token * w->n_cols, w->n_cols, values + token * w->n_cols);
-    for (size_t row = 0; row < w->n_rows[part]; row++) {
-        w->type->decode(w->stored[part] + row * w->row_bytes, w->n_cols / w->type->block_weights, weights);
+        quantize_dequantize(layout, x + token * w->n_cols, w->n_cols, values + token * w->n_cols);
+    for (size_t row = 0; row < w->n_rows[matrix_index]; row++) {
+        w->type->to_float(w->stored[matrix_index] + row * w->row_bytes, w->n_cols / w->type->block_weights, weights);
         for (size_t token = 0; token < n_tokens; token++) {
             double sum = 0, size = 0, sizes = 0; /* of terms, of values */
             for (size_t k = 0; k < w->n_cols; k++) {
@@ -317,10 +319,10 @@ static void check_part(const struct gpu_weights *w, size_t part, int form, const
                 size += fabs(term);
             }
             const double before = accumulate ? (double)row : 0;
-            const float y = found[token * (w->n_rows[part] + 5) + row];
+            const float y = found[token * (w->n_rows[matrix_index] + 5) + row];
             /* Halves below their normal range are 2^-25 off instead. */
             const double allowed =
-                bound * size + 0x1p-24 * (fabs(sum) + before) + (form == QN_ACTS_HALVES ? 0x1p-25 * sizes : 0);
+                bound * size + 0x1p-24 * (fabs(sum) + before) + (layout == QN_ACTS_F16 ? 0x1p-25 * sizes : 0);
             qn_expect(fabs((double)y - sum - before) <= allowed, "token %zu, row %zu: %g, expected %g, within %g", token, row,
                       (double)y, sum + before, allowed);
         }
@@ -330,48 +332,48 @@ static void check_part(const struct gpu_weights *w, size_t part, int form, const
 }
 
 /* Two runs give the same bits; padding between a token's rows stays as it was. */
-static void check_product(struct gpu_weights *w, int form, size_t n_tokens)
+static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = device();
-    struct gpu_acts a = acts_new(form, w->n_cols, n_tokens);
-    float *x = memory(n_tokens * w->n_cols, sizeof *x);
+    struct gpu_acts a = acts_new(layout, w->n_cols, n_tokens);
+    float *x = xalloc(n_tokens * w->n_cols, sizeof *x);
     qn_gpu_guarded out[3];
     float *before[3], *found[3], *again[3];
-    qn_matmul_launch quantize, product;
+    qn_matmul_launch quantize, matmul;
     qn_random_floats(x, n_tokens * w->n_cols, 1);
     qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * w->n_cols * sizeof *x);
     qn_case_begin("matmul", "cuda", "%s rows %zu+%zu+%zu cols %zu tokens %zu %s", w->type->name, w->n_rows[0], w->n_rows[1],
-                  w->n_rows[2], w->n_cols, n_tokens, form_name(form));
-    for (size_t i = 0, tile = 0; i < w->n_parts; tile += qn_matmul_gpu_tile_count(w->n_rows[i]), i++) {
+                  w->n_rows[2], w->n_cols, n_tokens, layout_name(layout));
+    for (size_t i = 0, tile = 0; i < w->n_matrices; tile += qn_matmul_gpu_tile_count(w->n_rows[i]), i++) {
         const size_t stride = w->n_rows[i] + 5, count = n_tokens * stride;
-        before[i] = memory(count, sizeof(float));
-        found[i] = memory(count, sizeof(float));
-        again[i] = memory(count, sizeof(float));
+        before[i] = xalloc(count, sizeof(float));
+        found[i] = xalloc(count, sizeof(float));
+        again[i] = xalloc(count, sizeof(float));
         for (size_t k = 0; k < count; k++)
             before[i][k] = i == 1 ? (float)(k % stride) : NAN;
         out[i] = qn_gpu_from(before[i], count * sizeof(float));
-        w->area.outs[i] = (qn_matmul_out){ out[i].data, (uint32_t)tile, (uint32_t)w->n_rows[i], (uint32_t)stride, i == 1 };
+        w->matrix.outs[i] = (qn_matmul_out){ out[i].data, (uint32_t)tile, (uint32_t)w->n_rows[i], (uint32_t)stride, i == 1 };
     }
-    qn_must(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_PLAIN, gx.data, 0, 0, 0, w->n_cols, n_tokens, &quantize));
-    qn_must(qn_matmul_gpu_product(&gpu, &w->area, &a.acts, n_tokens, &product));
+    qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, w->n_cols, n_tokens, &quantize));
+    qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w->matrix, &a.acts, n_tokens, &matmul));
     for (int time = 0; time < 2; time++) {
         if (time)
-            for (size_t i = 0; i < w->n_parts; i++)
-                qn_must(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
+            for (size_t i = 0; i < w->n_matrices; i++)
+                qn_assert_ok(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
         launch(&quantize);
-        launch(&product);
-        for (size_t i = 0; i < w->n_parts; i++)
+        launch(&matmul);
+        for (size_t i = 0; i < w->n_matrices; i++)
             qn_gpu_read(&out[i], time ? again[i] : found[i]);
     }
-    for (size_t i = 0; i < w->n_parts; i++) {
+    for (size_t i = 0; i < w->n_matrices; i++) {
         const size_t stride = w->n_rows[i] + 5;
-        check_part(w, i, form, x, n_tokens, found[i], i == 1);
+        check_matrix(w, i, layout, x, n_tokens, found[i], i == 1);
         qn_expect(!memcmp(found[i], again[i], n_tokens * stride * sizeof(float)), "two runs differ");
         for (size_t token = 0; token < n_tokens; token++)
             qn_expect(
                 !memcmp(found[i] + token * stride + w->n_rows[i], before[i] + token * stride + w->n_rows[i], 5 * sizeof(float)),
                 "bytes after token %zu were written", token);
-        qn_expect(qn_gpu_ok(&out[i]), "bytes outside the result were written");
+        qn_expect(qn_gpu_guards_intact(&out[i]), "bytes outside the result were written");
         qn_gpu_free(&out[i]);
         qn_free(before[i]);
         qn_free(found[i]);
@@ -392,17 +394,17 @@ static void check_not_finite(const qn_type_info *type)
     for (int kind = 0; kind < 6; kind++) {
         const size_t n_tokens = kind < 3 ? 3 : 40;
         const float bad = kind % 3 == 0 ? NAN : kind % 3 == 1 ? INFINITY : -INFINITY;
-        struct gpu_acts a = acts_new(qn_matmul_gpu_form(&w.area.tiles, n_tokens, false), COLS, n_tokens);
-        float *x = memory(n_tokens * COLS, sizeof *x), *y = memory(n_tokens * ROWS, sizeof *y);
+        struct gpu_acts a = acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), COLS, n_tokens);
+        float *x = xalloc(n_tokens * COLS, sizeof *x), *y = xalloc(n_tokens * ROWS, sizeof *y);
         qn_matmul_launch l;
         qn_random_floats(x, n_tokens * COLS, 1);
         x[COLS + qn_random_below(COLS)] = bad;
         qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * COLS * sizeof *x), out = qn_gpu_new(n_tokens * ROWS * sizeof(float));
-        w.area.outs[0] = (qn_matmul_out){ out.data, 0, ROWS, ROWS, 0 };
-        qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, form_name(a.acts.form));
-        qn_must(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_PLAIN, gx.data, 0, 0, 0, COLS, n_tokens, &l));
+        w.matrix.outs[0] = (qn_matmul_out){ out.data, 0, ROWS, ROWS, 0 };
+        qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, layout_name(a.acts.layout));
+        qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, COLS, n_tokens, &l));
         launch(&l);
-        qn_must(qn_matmul_gpu_product(&gpu, &w.area, &a.acts, n_tokens, &l));
+        qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w.matrix, &a.acts, n_tokens, &l));
         launch(&l);
         qn_gpu_read(&out, y);
         for (size_t i = 0; i < n_tokens * ROWS; i++)
@@ -419,24 +421,26 @@ static void check_not_finite(const qn_type_info *type)
 static void check_refusals(void)
 {
     const qn_matmul_gpu gpu = device();
-    qn_matmul_area area = {
-        .tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q8_0)), .address = 1024, .n_tiles = 4, .n_cols = 512, .n_outs = 1
-    };
-    qn_matmul_acts acts = { .form = QN_ACTS_ROW, .address = 1024, .n_cols = 512, .capacity = 1 };
+    qn_tiled_matrix matrix = { .tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q8_0)),
+                               .address = 1024,
+                               .n_tiles = 4,
+                               .n_cols = 512,
+                               .n_outs = 1 };
+    qn_matmul_acts acts = { .layout = QN_ACTS_INT8_N1, .address = 1024, .n_cols = 512, .capacity = 1 };
     qn_matmul_launch l;
     qn_case_begin("matmul", "cuda", "refusals");
-    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 1, &l) == QN_ERR_INVALID, "int8 by Q8_0 was taken");
-    acts = (qn_matmul_acts){ .form = QN_ACTS_HALVES, .address = 1024, .n_cols = 256, .capacity = 128 };
-    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 1, &l) == QN_ERR_INVALID, "other widths were taken");
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "int8 by Q8_0 was taken");
+    acts = (qn_matmul_acts){ .layout = QN_ACTS_F16, .address = 1024, .n_cols = 256, .capacity = 128 };
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "other widths were taken");
     acts.n_cols = 512;
-    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 129, &l) == QN_ERR_INVALID,
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 129, &l) == QN_ERR_INVALID,
               "more tokens than there is room were taken");
-    area.n_outs = 0;
-    qn_expect(qn_matmul_gpu_product(&gpu, &area, &acts, 1, &l) == QN_ERR_INVALID, "no result was taken");
+    matrix.n_outs = 0;
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "no result was taken");
     acts.capacity = 100;
     size_t bytes;
-    qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_HALVES, 512, 100, &bytes) == QN_ERR_INVALID, "halves of 100 tokens were taken");
-    qn_expect(qn_matmul_gpu_bytes(&area.tiles, SIZE_MAX / 64, 1 << 20, &bytes) == QN_ERR_INVALID,
+    qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_F16, 512, 100, &bytes) == QN_ERR_INVALID, "halves of 100 tokens were taken");
+    qn_expect(qn_matmul_gpu_bytes(&matrix.tiles, SIZE_MAX / 64, 1 << 20, &bytes) == QN_ERR_INVALID,
               "an area too large was taken");
 }
 
@@ -448,11 +452,11 @@ struct timed {
     size_t each;
 };
 
-static void timed_turn(void *context, size_t turn)
+static void timed_copy(void *context, size_t copy)
 {
     const struct timed *t = context;
     for (size_t i = 0; i < t->each; i++)
-        launch(&t->launches[turn * t->each + i]);
+        launch(&t->launches[copy * t->each + i]);
 }
 
 struct shape {
@@ -461,64 +465,65 @@ struct shape {
 };
 
 /* Where inputs are normalised and quantised: beforehand and not timed, or in a launch before each product. */
-enum norms { READY, NORM_BEFORE };
+enum norm_mode { NORMALIZED_BEFORE, NORM_IN_LAUNCH };
 
 /* The matrices of `shapes` one after the other, as a layer has them, for n_tokens. */
 static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
-                        size_t n_tokens, enum norms norms)
+                        size_t n_tokens, enum norm_mode norm_mode)
 {
     const qn_matmul_gpu gpu = device();
-    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(type);
-    const int form = qn_matmul_gpu_form(&tiles, n_tokens, false);
+    const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
+    const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens, false);
     size_t layer = 0, bytes, widest = 0, tallest = 0;
     double weights = 0;
     for (size_t i = 0; i < n_shapes; i++) {
-        qn_must(qn_matmul_gpu_bytes(&tiles, qn_matmul_gpu_tile_count(shapes[i].n_rows), shapes[i].n_cols, &bytes));
+        qn_assert_ok(qn_matmul_gpu_bytes(&tiles, qn_matmul_gpu_tile_count(shapes[i].n_rows), shapes[i].n_cols, &bytes));
         layer += qn_round_up(bytes, 256);
         weights += (double)shapes[i].n_rows * (double)shapes[i].n_cols;
         widest = shapes[i].n_cols > widest ? shapes[i].n_cols : widest;
         tallest = shapes[i].n_rows > tallest ? shapes[i].n_rows : tallest;
     }
-    const size_t n_turns = qn_gpu_turns(layer), each = n_shapes * (norms == NORM_BEFORE ? 2 : 1);
-    qn_gpu_guarded area = qn_gpu_new(layer * n_turns), out = qn_gpu_new(n_tokens * tallest * sizeof(float));
+    const size_t n_copies = qn_gpu_bench_copies(layer), each = n_shapes * (norm_mode == NORM_IN_LAUNCH ? 2 : 1);
+    qn_gpu_guarded matrix = qn_gpu_new(layer * n_copies), out = qn_gpu_new(n_tokens * tallest * sizeof(float));
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
-    struct gpu_acts *acts = memory(n_shapes, sizeof *acts);
-    qn_matmul_launch *launches = memory(n_turns * each, sizeof *launches);
+    struct gpu_acts *acts = xalloc(n_shapes, sizeof *acts);
+    qn_matmul_launch *launches = xalloc(n_copies * each, sizeof *launches);
     char shape[80];
-    qn_gpu_random(&area);
+    qn_gpu_random(&matrix);
     qn_gpu_random(&x);
     qn_gpu_random(&weight);
-    uint64_t at = area.data;
+    uint64_t at = matrix.data;
     for (size_t i = 0; i < n_shapes; i++)
-        acts[i] = acts_new(form, shapes[i].n_cols, n_tokens);
-    for (size_t turn = 0, n = 0; turn < n_turns; turn++)
+        acts[i] = acts_new(layout, shapes[i].n_cols, n_tokens);
+    for (size_t copy = 0, n = 0; copy < n_copies; copy++)
         for (size_t i = 0; i < n_shapes; i++) {
-            qn_matmul_area a = { .tiles = tiles,
-                                 .address = at,
-                                 .n_tiles = qn_matmul_gpu_tile_count(shapes[i].n_rows),
-                                 .n_cols = shapes[i].n_cols,
-                                 .n_outs = 1,
-                                 .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows, 0 } } };
-            qn_must(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_NORM, x.data, 0, weight.data, 1e-6f, shapes[i].n_cols,
-                                           n_tokens, &launches[n]));
-            if (norms == NORM_BEFORE)
+            qn_tiled_matrix a = { .tiles = tiles,
+                                  .address = at,
+                                  .n_tiles = qn_matmul_gpu_tile_count(shapes[i].n_rows),
+                                  .n_cols = shapes[i].n_cols,
+                                  .n_outs = 1,
+                                  .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows, 0 } } };
+            qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_OP_RMS_NORM, x.data, 0, weight.data, 1e-6f,
+                                                shapes[i].n_cols, n_tokens, &launches[n]));
+            if (norm_mode == NORM_IN_LAUNCH)
                 n++;
-            else if (turn == 0)
+            else if (copy == 0)
                 launch(&launches[n]);
-            qn_must(qn_matmul_gpu_product(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
-            qn_must(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
+            qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
+            qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
-    snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens, norms == READY ? "" : " with norms");
+    snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens,
+             norm_mode == NORMALIZED_BEFORE ? "" : " with norms");
     if (n_tokens <= 64)
-        qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_turn,
-                     &(struct timed){ launches, each }, n_turns);
+        qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
+                     &(struct timed){ launches, each }, n_copies);
     else
-        qn_gpu_bench("matmul", "cuda", shape, 2 * weights * (double)n_tokens, "FLOP", 0, timed_turn,
-                     &(struct timed){ launches, each }, n_turns);
+        qn_gpu_bench("matmul", "cuda", shape, 2 * weights * (double)n_tokens, "FLOP", 0, timed_copy,
+                     &(struct timed){ launches, each }, n_copies);
     for (size_t i = 0; i < n_shapes; i++)
         acts_free(&acts[i]);
-    qn_gpu_free(&area);
+    qn_gpu_free(&matrix);
     qn_gpu_free(&out);
     qn_gpu_free(&x);
     qn_gpu_free(&weight);
@@ -538,26 +543,26 @@ static void bench(void)
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
-        bench_layer(type, "27b layer", layer27, 4, 1, READY);
-        bench_layer(type, "27b layer", layer27, 4, 1, NORM_BEFORE);
-        bench_layer(type, "27b layer", layer27, 4, 8, READY);
-        bench_layer(type, "27b layer", layer27, 4, 512, NORM_BEFORE);
+        bench_layer(type, "27b layer", layer27, 4, 1, NORMALIZED_BEFORE);
+        bench_layer(type, "27b layer", layer27, 4, 1, NORM_IN_LAUNCH);
+        bench_layer(type, "27b layer", layer27, 4, 8, NORMALIZED_BEFORE);
+        bench_layer(type, "27b layer", layer27, 4, 512, NORM_IN_LAUNCH);
         for (size_t i = 0; t < 2 && i < 4; i++) {
-            bench_layer(type, layer27[i].name, &layer27[i], 1, 1, READY);
-            bench_layer(type, layer27[i].name, &layer27[i], 1, 8, READY);
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 1, NORMALIZED_BEFORE);
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 8, NORMALIZED_BEFORE);
         }
         if (t >= 2)
             continue;
         static const size_t some[] = { 4, 16, 17, 32, 33, 64, 65, 128, 200, 256 };
         for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-            bench_layer(type, "27b layer", layer27, 4, some[i], READY);
-        bench_layer(type, "27b layer", layer27, 4, 128, NORM_BEFORE);
-        bench_layer(type, "27b layer", layer27, 4, 4096, NORM_BEFORE);
-        bench_layer(type, "8b layer", layer8, 4, 1, READY);
-        bench_layer(type, "8b layer", layer8, 4, 33, READY);
-        bench_layer(type, "8b layer", layer8, 4, 128, READY);
-        bench_layer(type, "8b layer", layer8, 4, 512, NORM_BEFORE);
-        bench_layer(type, head.name, &head, 1, 1, READY);
+            bench_layer(type, "27b layer", layer27, 4, some[i], NORMALIZED_BEFORE);
+        bench_layer(type, "27b layer", layer27, 4, 128, NORM_IN_LAUNCH);
+        bench_layer(type, "27b layer", layer27, 4, 4096, NORM_IN_LAUNCH);
+        bench_layer(type, "8b layer", layer8, 4, 1, NORMALIZED_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 33, NORMALIZED_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 128, NORMALIZED_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 512, NORM_IN_LAUNCH);
+        bench_layer(type, head.name, &head, 1, 1, NORMALIZED_BEFORE);
     }
 }
 
@@ -569,20 +574,20 @@ static void check_many_rows(void)
     const size_t n_rows[3] = { 34816 - 32, 16, 16 };
     qn_random_seed(77);
     struct gpu_weights w = weights_new(qn_type_find(QN_TYPE_Q1_0), COLS, 3, n_rows);
-    check_product(&w, QN_ACTS_HALVES, TOKENS);
+    check_matmul(&w, QN_ACTS_F16, TOKENS);
     weights_free(&w);
 }
 
 void qn_check_cuda_matmul(bool with_bench)
 {
     static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120 };
-    for (int form = 0; form < 3; form++)
+    for (int layout = 0; layout < 3; layout++)
         for (int op = 0; op < 3; op++)
             for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-                qn_random_seed(100 * i + 10 * form + op);
-                if (qn_case_chosen())
-                    check_acts(form, op, widths[i],
-                               form == QN_ACTS_ROW ? 1 : 1 + qn_random_below(form == QN_ACTS_HALVES ? 140 : 20));
+                qn_random_seed(100 * i + 10 * layout + op);
+                if (qn_case_selected())
+                    check_acts(layout, op, widths[i],
+                               layout == QN_ACTS_INT8_N1 ? 1 : 1 + qn_random_below(layout == QN_ACTS_F16 ? 140 : 20));
             }
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
@@ -594,21 +599,21 @@ void qn_check_cuda_matmul(bool with_bench)
             const size_t cols = block * (draw < 3 ? draw + 1 : 1 + qn_random_below((draw % 4 ? 1500 : 6000) / block));
             const size_t n_rows[3] = { rows[qn_random_below(7)], rows[qn_random_below(7)],
                                        draw == 13 ? 5000 : rows[qn_random_below(7)] };
-            if (!qn_case_chosen())
+            if (!qn_case_selected())
                 continue;
             struct gpu_weights w = weights_new(&types[t], cols, 3, n_rows);
             const size_t n_tokens = draw == 13 ? 2 : draw < 12 ? tokens[draw] : tokens[qn_random_below(12)];
-            check_product(&w, qn_matmul_gpu_form(&w.area.tiles, n_tokens, false), n_tokens);
+            check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), n_tokens);
             if (draw % 3 == 0) /* more than int8, and few */
-                check_product(&w, QN_ACTS_HALVES, 1 + qn_random_below(20));
+                check_matmul(&w, QN_ACTS_F16, 1 + qn_random_below(20));
             if (draw % 3 == 1)
-                check_product(&w, qn_matmul_gpu_form(&w.area.tiles, 1, false), 1);
+                check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1, false), 1);
             weights_free(&w);
         }
-        if (qn_case_chosen())
+        if (qn_case_selected())
             check_not_finite(&types[t]);
     }
-    if (qn_case_chosen())
+    if (qn_case_selected())
         check_many_rows();
     check_refusals();
     if (with_bench)

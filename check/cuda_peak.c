@@ -14,31 +14,31 @@ static void read_copy(void *context, size_t turn)
 {
     const qn_gpu_guarded *buffers = context;
     (void)turn;
-    if (qn_cuda_copy(qn_gpu(), qn_gpu_stream(), buffers[1].data, buffers[0].data, buffers[0].bytes))
+    if (qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), buffers[1].data, buffers[0].data, buffers[0].bytes))
         qn_expect(false, "%s", qn_error_text());
 }
 
-static void multiply(void *context, size_t turn)
+static void timed_mma(void *context, size_t turn)
 {
-    const qn_peak_multiply *m = context;
+    const qn_peak_mma *m = context;
     (void)turn;
     qn_gpu_launch(&m->launch, &m->args);
 }
 
-static void launch_nothing(void *context, size_t turn)
+static void timed_empty(void *context, size_t turn)
 {
-    const qn_peak_nothing_args args = { 0 };
+    const qn_peak_empty_args args = { 0 };
     (void)turn;
     qn_gpu_launch(context, &args);
 }
 
-static void bench_multiply(bool bf16, const char *shape)
+static void bench_mma(bool bf16, const char *shape)
 {
     const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
     qn_gpu_guarded out = qn_gpu_new(sizeof(uint32_t));
-    qn_peak_multiply plan;
-    qn_peak_multiply_plan(out.data, bf16, STEPS, info->n_sms, &plan);
-    qn_gpu_bench("peak", "cuda", shape, plan.ops, "op", 0, multiply, &plan, 1);
+    qn_peak_mma plan;
+    qn_peak_mma_plan(out.data, bf16, STEPS, info->n_sms, &plan);
+    qn_gpu_bench("peak", "cuda", shape, plan.ops, "op", 0, timed_mma, &plan, 1);
     qn_gpu_free(&out);
 }
 
@@ -50,17 +50,17 @@ static void bench_copies(void)
     qn_gpu_free(&buffers[1]);
 }
 
-struct part {
+struct upload_slice {
     uint64_t to;
     const uint8_t *from;
     size_t bytes;
-    bool fine;
+    bool ok;
 };
 
-static void *upload_part(void *context)
+static void *upload_thread(void *context)
 {
-    struct part *p = context;
-    p->fine = qn_cuda_upload(qn_gpu(), p->to, p->from, p->bytes, NULL, NULL) == QN_OK;
+    struct upload_slice *p = context;
+    p->ok = qn_cuda_upload(qn_gpu(), p->to, p->from, p->bytes, NULL, NULL) == QN_OK;
     return NULL;
 }
 
@@ -82,22 +82,22 @@ static void bench_upload(size_t n_threads, const char *shape)
     if (from)
         memset(from, 1, COPY_BYTES);
     for (int i = 0; from && i < REPEATS; i++) {
-        struct part parts[MAX_THREADS];
+        struct upload_slice slices[MAX_THREADS];
         pthread_t threads[MAX_THREADS];
         const double begin = seconds_now();
         for (size_t t = 0; t < n_threads; t++) {
             const size_t at = t * (COPY_BYTES / n_threads);
-            parts[t] = (struct part){ to.data + at, from + at, COPY_BYTES / n_threads, false };
-            if (t > 0 && pthread_create(&threads[t], NULL, upload_part, &parts[t]) != 0) {
+            slices[t] = (struct upload_slice){ to.data + at, from + at, COPY_BYTES / n_threads, false };
+            if (t > 0 && pthread_create(&threads[t], NULL, upload_thread, &slices[t]) != 0) {
                 qn_expect(false, "no thread to upload from");
                 n_threads = t;
             }
         }
-        upload_part(&parts[0]);
+        upload_thread(&slices[0]);
         for (size_t t = 0; t < n_threads; t++) {
             if (t > 0)
                 pthread_join(threads[t], NULL);
-            qn_expect(parts[t].fine, "an upload failed");
+            qn_expect(slices[t].ok, "an upload failed");
         }
         const double seconds = seconds_now() - begin;
         best = i == 0 || seconds < best ? seconds : best;
@@ -120,10 +120,10 @@ void qn_check_cuda_peak(bool bench)
     bench_copies();
     bench_upload(1, "upload 1 GiB");
     bench_upload(4, "upload 1 GiB by 4 threads");
-    bench_multiply(false, "int8 products, mma.sync");
-    bench_multiply(true, "bfloat16 products, mma.sync");
-    qn_peak_nothing_plan(false, &launch);
-    qn_gpu_bench("peak", "cuda", "a launch in a graph", 1, "launch", 0, launch_nothing, &launch, LAUNCHES);
-    qn_peak_nothing_plan(true, &launch);
-    qn_gpu_bench("peak", "cuda", "a dependent launch in a graph", 1, "launch", 0, launch_nothing, &launch, LAUNCHES);
+    bench_mma(false, "int8 products, mma.sync");
+    bench_mma(true, "bfloat16 products, mma.sync");
+    qn_peak_empty_plan(false, &launch);
+    qn_gpu_bench("peak", "cuda", "a launch in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
+    qn_peak_empty_plan(true, &launch);
+    qn_gpu_bench("peak", "cuda", "a dependent launch in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
 }

@@ -1,7 +1,7 @@
 /* Heads on the GPU: norm, rotary embedding and the cache, against the same in double; angles against the CPU's. */
 #include "check/cuda.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "kernels/aura/aura.h"
 #include "kernels/kernels.h"
 #include "kernels/rope/rope.h"
@@ -14,15 +14,15 @@
 
 /* Of values of magnitude up to about 10: a norm of up to 512 terms, a turn, and with codes a rotation of up to 512 terms. */
 #define FLOAT_BOUND 2e-5
-#define HALF_BOUND (0x1p-11 + FLOAT_BOUND) /* relative, and of the smallest normal half for what is less */
-#define TINY_HALF 0x1p-14
+#define F16_BOUND (0x1p-11 + FLOAT_BOUND) /* relative, and of the smallest normal half for what is less */
+#define F16_MIN_NORMAL 0x1p-14
 
 enum { N_OPEN = 2, CAPACITY = 512, SESSIONS = 2, MAX_GPU = 24 };
 
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_rot, n_rows;
     uint32_t first;
-    bool runs, gated, interleaved, norms;
+    bool pages, gated, interleaved, norms;
 };
 
 struct problem {
@@ -31,13 +31,13 @@ struct problem {
     qn_aura_codec *keys, *values; /* with runs */
     float *queries, *k, *v, *query_weight, *key_weight, *cosines, *sines;
     uint32_t *positions, *sessions;
-    qn_gpu_guarded gpu[MAX_GPU], out, half_keys, half_values;
+    qn_gpu_guarded gpu[MAX_GPU], out, f16_keys, f16_values;
     size_t n_gpu;
 };
 
 static float *floats(size_t n, float scale)
 {
-    float *x = qn_room(n, sizeof *x);
+    float *x = qn_xcalloc(n, sizeof *x);
     qn_random_floats(x, n, scale);
     return x;
 }
@@ -56,11 +56,11 @@ static qn_aura_gpu_rotation rotation_of(struct problem *p, const qn_aura_codec *
     if (codec->signs)
         return (qn_aura_gpu_rotation){ .signs = on_gpu(p, codec->signs, dim * sizeof(float)) };
     return (qn_aura_gpu_rotation){ .forward = on_gpu(p, codec->transpose, dim * dim * sizeof(float)),
-                                   .back = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
+                                   .inverse = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
 }
 
 /* A head as it should be, in double but for the rotation. */
-static void turn_head(const struct problem *p, const float *from, const float *weight, size_t row, bool turns,
+static void rope_head(const struct problem *p, const float *from, const float *weight, size_t row, bool with_rope,
                       const qn_aura_codec *codec, double *to)
 {
     const size_t dim = p->s->dim, half = p->s->n_rot / 2;
@@ -71,7 +71,7 @@ static void turn_head(const struct problem *p, const float *from, const float *w
     }
     for (size_t d = 0; weight && d < dim; d++)
         x[d] *= (double)weight[d] / sqrt(square / (double)dim + 1e-6);
-    for (size_t i = 0; turns && i < half; i++) {
+    for (size_t i = 0; with_rope && i < half; i++) {
         const size_t a = p->s->interleaved ? 2 * i : i, b = p->s->interleaved ? 2 * i + 1 : i + half;
         const double cosine = (double)p->cosines[row * half + i], sine = (double)p->sines[row * half + i];
         const double first = x[a] * cosine - x[b] * sine;
@@ -82,19 +82,19 @@ static void turn_head(const struct problem *p, const float *from, const float *w
         memcpy(to, x, dim * sizeof *to);
         return;
     }
-    float plain[QN_AURA_MAX_DIM] = { 0 }, turned[QN_AURA_MAX_DIM];
+    float plain[QN_AURA_MAX_DIM] = { 0 }, rotated[QN_AURA_MAX_DIM];
     for (size_t d = 0; d < dim; d++)
         plain[d] = (float)x[d];
-    qn_aura_rotate(&p->kernels.aura, codec, turned, plain);
+    qn_aura_rotate(&p->kernels.aura, codec, rotated, plain);
     for (size_t d = 0; d < dim; d++)
-        to[d] = (double)turned[d];
+        to[d] = (double)rotated[d];
 }
 
-static void expect_halves(const uint16_t *found, const double *expected, size_t n, bool is_nan, const char *what)
+static void expect_f16(const uint16_t *found, const double *expected, size_t n, bool is_nan, const char *what)
 {
     for (size_t d = 0; d < n; d++) {
         const double x = (double)qn_f16_to_f32(found[d]);
-        const bool near = fabs(x - expected[d]) <= HALF_BOUND * fabs(expected[d]) + FLOAT_BOUND + TINY_HALF * 0x1p-10;
+        const bool near = fabs(x - expected[d]) <= F16_BOUND * fabs(expected[d]) + FLOAT_BOUND + F16_MIN_NORMAL * 0x1p-10;
         qn_expect(is_nan ? x != x : near, "%s %zu is %g, expected %g%s", what, d, x, expected[d], is_nan ? ", as NaN" : "");
     }
 }
@@ -102,9 +102,9 @@ static void expect_halves(const uint16_t *found, const double *expected, size_t 
 /* Where a position's halves lie in a session's cache of a head, in rows. */
 static size_t row_of(const struct shape *s, size_t session, size_t head, uint32_t position)
 {
-    const size_t rows = s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY, run = position / QN_ATTENTION_RUN;
-    const size_t place = run ? 1 + (run - 1) % N_OPEN : 0;
-    const size_t at = s->runs ? place * QN_ATTENTION_RUN + position % QN_ATTENTION_RUN : position;
+    const size_t rows = s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY, page = position / QN_ATTENTION_PAGE;
+    const size_t slot = page ? 1 + (page - 1) % N_OPEN : 0;
+    const size_t at = s->pages ? slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE : position;
     return (session * s->n_kv_heads + head) * rows + at;
 }
 
@@ -112,15 +112,15 @@ static void compare(struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim, stride = s->gated ? 2 * dim : dim;
-    float *out = qn_room(s->n_rows * s->n_heads * dim, sizeof *out);
-    uint16_t *keys = qn_room(p->half_keys.bytes, 1), *values = qn_room(p->half_values.bytes, 1);
+    float *out = qn_xcalloc(s->n_rows * s->n_heads * dim, sizeof *out);
+    uint16_t *keys = qn_xcalloc(p->f16_keys.bytes, 1), *values = qn_xcalloc(p->f16_values.bytes, 1);
     double expected[QN_AURA_MAX_DIM], bound[QN_AURA_MAX_DIM];
     qn_gpu_read(&p->out, out);
-    qn_gpu_read(&p->half_keys, keys);
-    qn_gpu_read(&p->half_values, values);
+    qn_gpu_read(&p->f16_keys, keys);
+    qn_gpu_read(&p->f16_values, values);
     for (size_t row = 0; row < s->n_rows; row++) {
         for (size_t h = 0; h < s->n_heads; h++) {
-            turn_head(p, p->queries + (row * s->n_heads + h) * stride, p->query_weight, row, true, p->keys, expected);
+            rope_head(p, p->queries + (row * s->n_heads + h) * stride, p->query_weight, row, true, p->keys, expected);
             for (size_t d = 0; d < dim; d++)
                 bound[d] = FLOAT_BOUND * (1 + fabs(expected[d]));
             qn_expect_near(out + (row * s->n_heads + h) * dim, expected, bound, dim, "query");
@@ -128,18 +128,18 @@ static void compare(struct problem *p)
         for (size_t h = 0; h < s->n_kv_heads; h++) {
             const float *v = p->v + (row * s->n_kv_heads + h) * dim;
             const size_t at = row_of(s, p->sessions[row], h, p->positions[row]) * dim;
-            bool bad = false;
+            bool has_nan = false;
             for (size_t d = 0; d < dim; d++)
-                bad = bad || v[d] != v[d];
-            turn_head(p, p->k + (row * s->n_kv_heads + h) * dim, p->key_weight, row, true, p->keys, expected);
-            expect_halves(keys + at, expected, dim, bad, "key");
-            turn_head(p, v, NULL, row, false, p->values, expected);
+                has_nan = has_nan || v[d] != v[d];
+            rope_head(p, p->k + (row * s->n_kv_heads + h) * dim, p->key_weight, row, true, p->keys, expected);
+            expect_f16(keys + at, expected, dim, has_nan, "key");
+            rope_head(p, v, NULL, row, false, p->values, expected);
             for (size_t d = 0; d < dim; d++)
                 expected[d] = expected[d] != expected[d] ? 0 : fmin(fmax(expected[d], -65504), 65504);
-            expect_halves(values + at, expected, dim, false, "value");
+            expect_f16(values + at, expected, dim, false, "value");
         }
     }
-    qn_expect(qn_gpu_ok(&p->out) && qn_gpu_ok(&p->half_keys) && qn_gpu_ok(&p->half_values),
+    qn_expect(qn_gpu_guards_intact(&p->out) && qn_gpu_guards_intact(&p->f16_keys) && qn_gpu_guards_intact(&p->f16_values),
               "bytes outside the output were written");
     free(out);
     free(keys);
@@ -151,19 +151,19 @@ static void check_shape(const struct shape *s)
     struct problem p = { .s = s };
     qn_launch launch;
     const size_t dim = s->dim, half = s->n_rot / 2, stride = s->gated ? 2 * dim : dim;
-    const size_t cache_rows = SESSIONS * s->n_kv_heads * (s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY);
+    const size_t cache_rows = SESSIONS * s->n_kv_heads * (s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY);
     const double attn_factor = s->gated ? 1.25 : 1;
-    double *frequencies = qn_room(half, sizeof *frequencies);
+    double *frequencies = qn_xcalloc(half, sizeof *frequencies);
     qn_random_seed(dim * 10 + s->n_rows);
     qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, %zu turned, %zu rows from %u on%s%s%s%s", s->n_heads,
-                  s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->runs ? ", runs" : "", s->gated ? ", gated" : "",
+                  s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->pages ? ", runs" : "", s->gated ? ", gated" : "",
                   s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "");
     qn_kernels_init(&p.kernels, 0);
-    if (s->runs) {
-        qn_must(qn_aura_codec_new(&p.keys, dim, 4, 3));
-        qn_must(qn_aura_codec_new(&p.values, dim, 4, 4));
+    if (s->pages) {
+        qn_assert_ok(qn_aura_codec_new(&p.keys, dim, 4, 3));
+        qn_assert_ok(qn_aura_codec_new(&p.values, dim, 4, 4));
     }
-    qn_must(qn_rope_gpu_heads(dim, s->runs, s->n_rows, s->n_heads, s->n_kv_heads, &launch));
+    qn_assert_ok(qn_rope_gpu_qk_norm_store(dim, s->pages, s->n_rows, s->n_heads, s->n_kv_heads, &launch));
     p.queries = floats(s->n_rows * s->n_heads * stride, 2);
     p.k = floats(s->n_rows * s->n_kv_heads * dim, 2);
     p.v = floats(s->n_rows * s->n_kv_heads * dim, 2);
@@ -174,10 +174,10 @@ static void check_shape(const struct shape *s)
         p.v[1] = 1e9f; /* beyond a half */
         p.v[dim * s->n_kv_heads * (s->n_rows - 1) + 2] = NAN;
     }
-    p.cosines = qn_room(s->n_rows * half, sizeof(float));
-    p.sines = qn_room(s->n_rows * half, sizeof(float));
-    p.positions = qn_room(s->n_rows, sizeof *p.positions);
-    p.sessions = qn_room(s->n_rows, sizeof *p.sessions);
+    p.cosines = qn_xcalloc(s->n_rows * half, sizeof(float));
+    p.sines = qn_xcalloc(s->n_rows * half, sizeof(float));
+    p.positions = qn_xcalloc(s->n_rows, sizeof *p.positions);
+    p.sessions = qn_xcalloc(s->n_rows, sizeof *p.sessions);
     qn_rope_frequencies(1e7, NULL, NULL, s->n_rot, frequencies);
     for (size_t row = 0; row < s->n_rows; row++) {
         p.positions[row] = s->first + (uint32_t)row;
@@ -185,8 +185,8 @@ static void check_shape(const struct shape *s)
         qn_rope_angles(p.positions[row], frequencies, attn_factor, s->n_rot, p.cosines + row * half, p.sines + row * half);
     }
     p.out = qn_gpu_new(s->n_rows * s->n_heads * dim * sizeof(float));
-    p.half_keys = qn_gpu_new(cache_rows * dim * 2);
-    p.half_values = qn_gpu_new(cache_rows * dim * 2);
+    p.f16_keys = qn_gpu_new(cache_rows * dim * 2);
+    p.f16_values = qn_gpu_new(cache_rows * dim * 2);
 
     /* Angles first, by the GPU. */
     const qn_gpu_guarded cosines = qn_gpu_new(s->n_rows * half * 4), sines = qn_gpu_new(s->n_rows * half * 4);
@@ -198,9 +198,9 @@ static void check_shape(const struct shape *s)
                                               .attn_factor = attn_factor,
                                               .n_rot = (uint32_t)s->n_rot };
     qn_launch angles;
-    qn_must(qn_rope_gpu_angles(s->n_rot, s->n_rows, &angles));
+    qn_assert_ok(qn_rope_gpu_angles(s->n_rot, s->n_rows, &angles));
     qn_gpu_launch(&angles, &angles_args);
-    float *found = qn_room(s->n_rows * half, sizeof *found);
+    float *found = qn_xcalloc(s->n_rows * half, sizeof *found);
     const float *expected[2] = { p.cosines, p.sines };
     for (int i = 0; i < 2; i++) {
         qn_gpu_read(i ? &sines : &cosines, found);
@@ -209,53 +209,53 @@ static void check_shape(const struct shape *s)
                       (double)found[j], (double)expected[i][j]);
     }
 
-    const size_t head_bytes = (s->runs ? (1 + N_OPEN) * QN_ATTENTION_RUN : CAPACITY) * dim * 2;
-    qn_rope_heads_args args = { .queries = on_gpu(&p, p.queries, s->n_rows * s->n_heads * stride * 4),
-                                .keys = on_gpu(&p, p.k, s->n_rows * s->n_kv_heads * dim * 4),
-                                .values = on_gpu(&p, p.v, s->n_rows * s->n_kv_heads * dim * 4),
-                                .out = p.out.data,
-                                .query_weight = s->norms ? on_gpu(&p, p.query_weight, dim * 4) : 0,
-                                .key_weight = s->norms ? on_gpu(&p, p.key_weight, dim * 4) : 0,
-                                .cosines = cosines.data,
-                                .sines = sines.data,
-                                .positions = positions,
-                                .sessions = on_gpu(&p, p.sessions, s->n_rows * sizeof *p.sessions),
-                                .n_rows = (uint32_t)s->n_rows,
-                                .n_heads = (uint32_t)s->n_heads,
-                                .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                .n_rot = (uint32_t)s->n_rot,
-                                .query_stride = (uint32_t)stride,
-                                .interleaved = s->interleaved,
-                                .eps = 1e-6f };
-    if (s->runs) {
-        args.runs = (qn_attention_gpu_runs){ .keys = p.half_keys.data,
-                                             .values = p.half_values.data,
-                                             .head = head_bytes,
-                                             .session = head_bytes * s->n_kv_heads,
-                                             .n_open = N_OPEN };
+    const size_t head_bytes = (s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY) * dim * 2;
+    qn_rope_qk_norm_store_args args = { .queries = on_gpu(&p, p.queries, s->n_rows * s->n_heads * stride * 4),
+                                        .keys = on_gpu(&p, p.k, s->n_rows * s->n_kv_heads * dim * 4),
+                                        .values = on_gpu(&p, p.v, s->n_rows * s->n_kv_heads * dim * 4),
+                                        .out = p.out.data,
+                                        .query_weight = s->norms ? on_gpu(&p, p.query_weight, dim * 4) : 0,
+                                        .key_weight = s->norms ? on_gpu(&p, p.key_weight, dim * 4) : 0,
+                                        .cosines = cosines.data,
+                                        .sines = sines.data,
+                                        .positions = positions,
+                                        .sessions = on_gpu(&p, p.sessions, s->n_rows * sizeof *p.sessions),
+                                        .n_rows = (uint32_t)s->n_rows,
+                                        .n_heads = (uint32_t)s->n_heads,
+                                        .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                        .n_rot = (uint32_t)s->n_rot,
+                                        .query_stride = (uint32_t)stride,
+                                        .interleaved = s->interleaved,
+                                        .eps = 1e-6f };
+    if (s->pages) {
+        args.pages = (qn_attention_gpu_pages){ .keys = p.f16_keys.data,
+                                               .values = p.f16_values.data,
+                                               .head = head_bytes,
+                                               .session = head_bytes * s->n_kv_heads,
+                                               .n_open_pages = N_OPEN };
         args.key_rotation = rotation_of(&p, p.keys);
         args.value_rotation = rotation_of(&p, p.values);
     } else {
-        args.cache = (qn_attention_gpu_cache){ .keys = p.half_keys.data,
-                                               .values = p.half_values.data,
-                                               .key_head = head_bytes,
-                                               .value_head = head_bytes,
-                                               .key_session = head_bytes * s->n_kv_heads,
-                                               .value_session = head_bytes * s->n_kv_heads };
+        args.cache = (qn_attention_gpu_cache){ .keys = p.f16_keys.data,
+                                               .values = p.f16_values.data,
+                                               .key_head_stride = head_bytes,
+                                               .value_head_stride = head_bytes,
+                                               .key_session_stride = head_bytes * s->n_kv_heads,
+                                               .value_session_stride = head_bytes * s->n_kv_heads };
     }
     qn_gpu_launch(&launch, &args);
     compare(&p);
 
     qn_gpu_guarded angle_memory[2] = { cosines, sines };
     for (int i = 0; i < 2; i++) {
-        qn_expect(qn_gpu_ok(&angle_memory[i]), "bytes outside the angles were written");
+        qn_expect(qn_gpu_guards_intact(&angle_memory[i]), "bytes outside the angles were written");
         qn_gpu_free(&angle_memory[i]);
     }
     for (size_t i = 0; i < p.n_gpu; i++)
         qn_gpu_free(&p.gpu[i]);
     qn_gpu_free(&p.out);
-    qn_gpu_free(&p.half_keys);
-    qn_gpu_free(&p.half_values);
+    qn_gpu_free(&p.f16_keys);
+    qn_gpu_free(&p.f16_values);
     qn_aura_codec_delete(p.keys);
     qn_aura_codec_delete(p.values);
     void *const all[] = { p.queries, p.k,         p.v,        p.query_weight, p.key_weight, p.cosines,

@@ -11,12 +11,12 @@
 #include <stdio.h>
 
 static const size_t widths[] = { 1, 31, 32, 33, 255, 257, 576, 4096, 5121 };
-enum { N_WIDTHS = sizeof widths / sizeof *widths, MOST_ROWS = 5 };
+enum { N_WIDTHS = sizeof widths / sizeof *widths, MAX_ROWS = 5 };
 
 static void *floats(size_t count, size_t size)
 {
     void *p;
-    qn_must(qn_alloc(&p, count, size, "check"));
+    qn_assert_ok(qn_alloc(&p, count, size, "check"));
     return p;
 }
 
@@ -48,7 +48,8 @@ static void compare_and_free(struct rows *r)
 {
     qn_gpu_read(&r->gpu_y, r->found);
     qn_expect_near(r->found, r->expected, r->bound, r->n_rows * r->n, "value");
-    qn_expect(qn_gpu_ok(&r->gpu_a) && qn_gpu_ok(&r->gpu_b) && qn_gpu_ok(&r->gpu_y), "bytes outside the rows were written");
+    qn_expect(qn_gpu_guards_intact(&r->gpu_a) && qn_gpu_guards_intact(&r->gpu_b) && qn_gpu_guards_intact(&r->gpu_y),
+              "bytes outside the rows were written");
     qn_gpu_free(&r->gpu_a);
     qn_gpu_free(&r->gpu_b);
     qn_gpu_free(&r->gpu_y);
@@ -68,7 +69,7 @@ static void check_norm(size_t n_rows, size_t n)
     const qn_norm_rows_args args = {
         .x = r.gpu_a.data, .weight = r.gpu_b.data, .y = r.gpu_y.data, .n = (uint32_t)n, .eps = eps
     };
-    qn_must(qn_norm_gpu_rows(n, n_rows, &launch));
+    qn_assert_ok(qn_norm_gpu_rows(n, n_rows, &launch));
     qn_gpu_launch(&launch, &args);
     for (size_t row = 0; row < n_rows; row++) {
         double sum = 0;
@@ -90,7 +91,7 @@ static void check_swiglu(size_t n_rows, size_t n)
     qn_launch launch;
     qn_case_begin("swiglu", "cuda", "%zu rows of %zu", n_rows, n);
     const qn_elementwise_swiglu_args args = { .gate = r.gpu_a.data, .up = r.gpu_b.data, .y = r.gpu_y.data, .n = n_rows * n };
-    qn_must(qn_elementwise_gpu_swiglu(n_rows * n, &launch));
+    qn_assert_ok(qn_elementwise_gpu_swiglu(n_rows * n, &launch));
     qn_gpu_launch(&launch, &args);
     for (size_t i = 0; i < n_rows * n; i++) {
         const double gate = r.a[i], y = gate / (1 + exp(-gate)) * r.b[i];
@@ -106,14 +107,14 @@ struct timed {
     qn_elementwise_swiglu_args swiglu_args;
 };
 
-static void one_norm(void *context, size_t turn)
+static void timed_norm(void *context, size_t turn)
 {
     const struct timed *t = context;
     (void)turn;
     qn_gpu_launch(&t->norm, &t->norm_args);
 }
 
-static void one_swiglu(void *context, size_t turn)
+static void timed_swiglu(void *context, size_t turn)
 {
     const struct timed *t = context;
     (void)turn;
@@ -123,22 +124,22 @@ static void one_swiglu(void *context, size_t turn)
 /* A token's rows stay in the device's cache: what is timed is a launch. */
 static void bench_rows(size_t width, size_t inner)
 {
-    enum { TURNS = 64 };
+    enum { REPEATS = 64 };
     struct timed t;
     char shape[64];
     qn_gpu_guarded memory = qn_gpu_new((3 * width + 3 * inner) * sizeof(float));
-    qn_must(qn_cuda_fill(qn_gpu(), qn_gpu_stream(), memory.data, 0x3c, memory.bytes)); /* small floats, no NaN */
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), memory.data, 0x3c, memory.bytes)); /* small floats, no NaN */
     const uint64_t next = width * sizeof(float), behind = memory.data + 3 * next, step = inner * sizeof(float);
     t.norm_args = (qn_norm_rows_args){
         .x = memory.data, .weight = memory.data + next, .y = memory.data + 2 * next, .n = (uint32_t)width, .eps = 1e-6f
     };
     t.swiglu_args = (qn_elementwise_swiglu_args){ .gate = behind, .up = behind + step, .y = behind + 2 * step, .n = inner };
-    qn_must(qn_norm_gpu_rows(width, 1, &t.norm));
-    qn_must(qn_elementwise_gpu_swiglu(inner, &t.swiglu));
+    qn_assert_ok(qn_norm_gpu_rows(width, 1, &t.norm));
+    qn_assert_ok(qn_elementwise_gpu_swiglu(inner, &t.swiglu));
     snprintf(shape, sizeof shape, "a row of %zu", width);
-    qn_gpu_bench("norm", "cuda", shape, (double)width, "value", 0, one_norm, &t, TURNS);
+    qn_gpu_bench("norm", "cuda", shape, (double)width, "value", 0, timed_norm, &t, REPEATS);
     snprintf(shape, sizeof shape, "a row of %zu", inner);
-    qn_gpu_bench("swiglu", "cuda", shape, (double)inner, "value", 0, one_swiglu, &t, TURNS);
+    qn_gpu_bench("swiglu", "cuda", shape, (double)inner, "value", 0, timed_swiglu, &t, REPEATS);
     qn_gpu_free(&memory);
 }
 
@@ -146,7 +147,7 @@ void qn_check_cuda_rows(bool bench)
 {
     for (size_t w = 0; w < N_WIDTHS; w++) {
         qn_random_seed(w);
-        const size_t n_rows = 1 + qn_random_below(MOST_ROWS);
+        const size_t n_rows = 1 + qn_random_below(MAX_ROWS);
         check_norm(n_rows, widths[w]);
         check_swiglu(n_rows, widths[w]);
     }

@@ -2,7 +2,7 @@
  * where the kernels leave it to the host; and rows of tables as the CPU decodes and turns them. */
 #include "check/cuda.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "check/problem.h"
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/embed_cuda.h"
@@ -15,35 +15,35 @@
 
 /* ---- Choices ---- */
 
-enum { MOST = 248320, MOST_RECENT = 300 };
+enum { MAX_LOGITS = 248320, MAX_RECENT = 300 };
 
-struct gpu_choice {
+struct gpu_sampler {
     qn_gpu_guarded logits, params, recent, state, result;
     qn_sample_args args;
 };
 
-static struct gpu_choice choice_new(size_t n)
+static struct gpu_sampler sampler_new(size_t n)
 {
-    struct gpu_choice c = { .logits = qn_gpu_new(n * sizeof(float)),
-                            .params = qn_gpu_new(sizeof(qn_sample_params)),
-                            .recent = qn_gpu_new(MOST_RECENT * sizeof(int32_t)),
-                            .state = qn_gpu_new(sizeof(qn_sample_state)),
-                            .result = qn_gpu_new(sizeof(qn_sample_result)) };
-    qn_must(qn_cuda_fill(qn_gpu(), qn_gpu_stream(), c.state.data, 0, c.state.bytes));
+    struct gpu_sampler c = { .logits = qn_gpu_new(n * sizeof(float)),
+                             .params = qn_gpu_new(sizeof(qn_sample_params)),
+                             .recent = qn_gpu_new(MAX_RECENT * sizeof(int32_t)),
+                             .state = qn_gpu_new(sizeof(qn_sample_state)),
+                             .result = qn_gpu_new(sizeof(qn_sample_result)) };
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), c.state.data, 0, c.state.bytes));
     c.args = (qn_sample_args){ .logits = c.logits.data,
                                .params = c.params.data,
                                .recent = c.recent.data,
                                .state = c.state.data,
                                .result = c.result.data,
                                .n = (uint32_t)n };
-    qn_gpu_wait(); /* uploads have a stream of their own */
+    qn_gpu_synchronize(); /* uploads have a stream of their own */
     return c;
 }
 
-static void choice_free(struct gpu_choice *c)
+static void sampler_free(struct gpu_sampler *c)
 {
-    qn_expect(qn_gpu_ok(&c->logits) && qn_gpu_ok(&c->params) && qn_gpu_ok(&c->recent) && qn_gpu_ok(&c->state) &&
-                  qn_gpu_ok(&c->result),
+    qn_expect(qn_gpu_guards_intact(&c->logits) && qn_gpu_guards_intact(&c->params) && qn_gpu_guards_intact(&c->recent) &&
+                  qn_gpu_guards_intact(&c->state) && qn_gpu_guards_intact(&c->result),
               "bytes outside were written");
     qn_gpu_free(&c->logits);
     qn_gpu_free(&c->params);
@@ -52,33 +52,33 @@ static void choice_free(struct gpu_choice *c)
     qn_gpu_free(&c->result);
 }
 
-static void choose_launches(const struct gpu_choice *c)
+static void launch_sampler(const struct gpu_sampler *c)
 {
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n;
-    qn_must(qn_sample_gpu_launches((qn_sample_way)c->args.way, c->args.n, launches, &n));
+    qn_assert_ok(qn_sample_gpu_launches((qn_sample_mode)c->args.mode, c->args.n, launches, &n));
     for (size_t i = 0; i < n; i++)
         qn_gpu_launch(&launches[i], &c->args);
 }
 
-static void set_params(struct gpu_choice *c, const qn_sample_choice *choice)
+static void set_params(struct gpu_sampler *c, const qn_sample_request *request)
 {
-    qn_sample_params params = qn_sample_gpu_params(choice, c->args.n);
-    params.n_recent = (uint32_t)(choice->penalty == 1 ? 0 : choice->n_recent);
-    c->args.way = qn_sample_gpu_way(choice, c->args.n);
-    qn_must(qn_cuda_upload(qn_gpu(), c->params.data, &params, sizeof params, NULL, NULL));
+    qn_sample_params params = qn_sample_gpu_params(request, c->args.n);
+    params.n_recent = (uint32_t)(request->penalty == 1 ? 0 : request->n_recent);
+    c->args.mode = qn_sample_gpu_mode(request, c->args.n);
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), c->params.data, &params, sizeof params, NULL, NULL));
     if (params.n_recent)
-        qn_must(
-            qn_cuda_upload(qn_gpu(), c->recent.data, choice->recent, choice->n_recent * sizeof *choice->recent, NULL, NULL));
+        qn_assert_ok(
+            qn_cuda_upload(qn_gpu(), c->recent.data, request->recent, request->n_recent * sizeof *request->recent, NULL, NULL));
 }
 
-static qn_sample_result choose(struct gpu_choice *c, const qn_sample_choice *choice, const float *logits)
+static qn_sample_result sample(struct gpu_sampler *c, const qn_sample_request *request, const float *logits)
 {
     qn_sample_result result;
-    set_params(c, choice);
-    qn_must(qn_cuda_upload(qn_gpu(), c->logits.data, logits, c->logits.bytes, NULL, NULL));
+    set_params(c, request);
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), c->logits.data, logits, c->logits.bytes, NULL, NULL));
     qn_gpu_poison(&c->result);
-    choose_launches(c);
+    launch_sampler(c);
     qn_gpu_read(&c->result, &result);
     return result;
 }
@@ -113,7 +113,7 @@ static void fill_logits(float *x, size_t n, enum shape shape)
 
 static const struct {
     const char *name;
-    qn_sample_choice choice;
+    qn_sample_request request;
 } filters[] = {
     { "greedy", { .penalty = 1, .top_p = 1 } },
     { "default", { .penalty = 1, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
@@ -138,68 +138,68 @@ static size_t recent_tokens(int32_t *recent, const float *logits, size_t n)
     for (size_t i = 0; i < n; i++)
         best = logits[i] > logits[best] ? i : best;
     recent[count++] = (int32_t)best;
-    while (count < MOST_RECENT && count < n / 2) {
+    while (count < MAX_RECENT && count < n / 2) {
         const int32_t token = (int32_t)qn_random_below(n);
-        bool new_one = true;
+        bool is_new = true;
         for (size_t i = 0; i < count; i++)
-            new_one = new_one && recent[i] != token;
-        if (new_one)
+            is_new = is_new && recent[i] != token;
+        if (is_new)
             recent[count++] = token;
     }
     return count;
 }
 
 /* Whether the kernels may leave it to the host: thousands of tokens that differ by less than a bin, or that min_p is among. */
-static bool may_decline(enum shape shape, const qn_sample_choice *choice, size_t n)
+static bool may_fall_back_to_host(enum shape shape, const qn_sample_request *request, size_t n)
 {
-    const bool crowded = shape == FLAT || shape == EQUAL || shape == TWO_VALUES || (shape == PEAK && choice->temperature > 2);
-    return n > QN_SAMPLE_CANDIDATES && (crowded || choice->min_p > 0);
+    const bool crowded = shape == FLAT || shape == EQUAL || shape == TWO_VALUES || (shape == PEAK && request->temperature > 2);
+    return n > QN_SAMPLE_CANDIDATES && (crowded || request->min_p > 0);
 }
 
 struct counts {
-    size_t drawn, declined;
+    size_t n_draws_done, host_fallbacks;
 };
 
-static void compare(struct gpu_choice *gpu, qn_sample_choice *choice, const float *logits, size_t n, enum shape shape,
+static void compare(struct gpu_sampler *gpu, qn_sample_request *request, const float *logits, size_t n, enum shape shape,
                     struct counts *counts)
 {
     qn_sample_kernels kernels;
-    void *scratch = qn_room(qn_sample_scratch_bytes(n), 1);
+    void *scratch = qn_xcalloc(qn_sample_scratch_bytes(n), 1);
     qn_sample_kernels_init(&kernels, 0);
-    qn_sample_choose(&kernels, choice, logits, n, scratch);
-    const qn_sample_result found = choose(gpu, choice, logits), again = choose(gpu, choice, logits);
+    qn_sample_token(&kernels, request, logits, n, scratch);
+    const qn_sample_result found = sample(gpu, request, logits), again = sample(gpu, request, logits);
     free(scratch);
-    qn_expect(found.best == choice->best, "the best is %016llx, expected %016llx", (unsigned long long)found.best,
-              (unsigned long long)choice->best);
+    qn_expect(found.best == request->best, "the best is %016llx, expected %016llx", (unsigned long long)found.best,
+              (unsigned long long)request->best);
     qn_expect(memcmp(&found, &again, sizeof found) == 0, "the second time it is %d, not %d", again.token, found.token);
-    const bool declined = found.token < 0 && choice->token >= 0;
-    qn_expect(declined ? may_decline(shape, choice, n) : found.token == choice->token, "token %d, expected %d", found.token,
-              choice->token);
-    counts->drawn++;
-    counts->declined += declined;
+    const bool host_fallbacks = found.token < 0 && request->token >= 0;
+    qn_expect(host_fallbacks ? may_fall_back_to_host(shape, request, n) : found.token == request->token,
+              "token %d, expected %d", found.token, request->token);
+    counts->n_draws_done++;
+    counts->host_fallbacks += host_fallbacks;
 }
 
-static void check_choices(size_t n, size_t n_draws, struct counts *counts)
+static void check_sampling(size_t n, size_t n_draws, struct counts *counts)
 {
-    float *logits = qn_room(n, sizeof *logits);
-    struct gpu_choice gpu = choice_new(n);
+    float *logits = qn_xcalloc(n, sizeof *logits);
+    struct gpu_sampler gpu = sampler_new(n);
     for (int shape = 0; shape < N_SHAPES; shape++)
         for (size_t f = 0; f < N_FILTERS; f++) {
-            if (!qn_case_chosen())
+            if (!qn_case_selected())
                 continue;
-            int32_t recent[MOST_RECENT];
-            qn_sample_choice choice = filters[f].choice;
+            int32_t recent[MAX_RECENT];
+            qn_sample_request request = filters[f].request;
             qn_case_begin("sample", "cuda", "%zu logits, %s, %s", n, shape_names[shape], filters[f].name);
             qn_random_seed(n * 1000 + (size_t)shape * N_FILTERS + f);
             fill_logits(logits, n, (enum shape)shape);
-            choice.recent = recent;
-            choice.n_recent = recent_tokens(recent, logits, n);
-            for (size_t i = 0; i < (qn_sample_is_greedy(&choice) ? 1 : n_draws); i++) {
-                choice.random = i == 0 ? 0 : i == 1 ? UINT64_MAX : qn_random();
-                compare(&gpu, &choice, logits, n, (enum shape)shape, counts);
+            request.recent = recent;
+            request.n_recent = recent_tokens(recent, logits, n);
+            for (size_t i = 0; i < (qn_sample_is_greedy(&request) ? 1 : n_draws); i++) {
+                request.random = i == 0 ? 0 : i == 1 ? UINT64_MAX : qn_random();
+                compare(&gpu, &request, logits, n, (enum shape)shape, counts);
             }
         }
-    choice_free(&gpu);
+    sampler_free(&gpu);
     free(logits);
 }
 
@@ -207,23 +207,23 @@ static void check_choices(size_t n, size_t n_draws, struct counts *counts)
 
 static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_cols, size_t block, size_t first_tile)
 {
-    if (!qn_case_chosen())
+    if (!qn_case_selected())
         return;
     enum { TOKENS = 3 };
     qn_problem p;
     qn_hadamard_kernels hadamard;
-    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(type);
-    qn_matmul_area area = { .tiles = tiles, .n_tiles = first_tile + qn_matmul_gpu_tile_count(n_rows) + 1, .n_cols = n_cols };
+    const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
+    qn_tiled_matrix matrix = { .tiles = tiles, .n_tiles = first_tile + qn_matmul_gpu_tile_count(n_rows) + 1, .n_cols = n_cols };
     size_t bytes;
     qn_case_begin("embed", "cuda", "%s, a table of %zu by %zu from tile %zu, blocks of %zu", type->name, n_rows, n_cols,
                   first_tile, block);
     qn_hadamard_kernels_init(&hadamard, 0);
     qn_problem_new(&p, type, n_rows, n_cols, 1, false);
     qn_random_blocks(type, p.data.data, n_rows * n_cols / type->block_weights, 100); /* scales and offsets are halves */
-    qn_must(qn_matmul_gpu_bytes(&tiles, area.n_tiles, n_cols, &bytes));
+    qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, n_cols, &bytes));
     int32_t tokens[TOKENS] = { (int32_t)n_rows - 1, 0, (int32_t)qn_random_below(n_rows) };
-    float *signs = qn_room(n_cols, sizeof *signs), *expected = qn_room(TOKENS * n_cols, sizeof *expected),
-          *found = qn_room(TOKENS * n_cols, sizeof *found);
+    float *signs = qn_xcalloc(n_cols, sizeof *signs), *expected = qn_xcalloc(TOKENS * n_cols, sizeof *expected),
+          *found = qn_xcalloc(TOKENS * n_cols, sizeof *found);
     uint32_t words[40], copied[40];
     for (size_t i = 0; i < n_cols; i++)
         signs[i] = qn_random_below(2) ? 1 : -1;
@@ -231,7 +231,7 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
         words[i] = (uint32_t)qn_random();
     for (size_t r = 0; r < TOKENS; r++) {
         float *x = expected + r * n_cols;
-        type->decode(p.weights.data + (size_t)tokens[r] * p.weights.row_bytes, n_cols / type->block_weights, x);
+        type->to_float(p.weights.data + (size_t)tokens[r] * p.weights.row_bytes, n_cols / type->block_weights, x);
         for (size_t i = 0; tiles.bits == 16 && i < n_cols; i++)
             x[i] = qn_f16_to_f32(qn_f32_to_f16(x[i])); /* bfloat16 has smaller numbers than halves */
         for (size_t i = 0; block && i < n_cols; i += block)
@@ -241,13 +241,14 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
                    ids = qn_gpu_from(tokens, sizeof tokens), sign = qn_gpu_from(signs, n_cols * sizeof *signs),
                    out = qn_gpu_new(TOKENS * n_cols * sizeof *found), from = qn_gpu_from(words, sizeof words),
                    to = qn_gpu_new(sizeof copied);
-    area.address = weights.data;
+    matrix.address = weights.data;
     qn_matmul_launch pack;
     qn_launch launch;
     qn_matmul_embed_args args;
-    qn_must(qn_matmul_gpu_pack(&area, rows.data, p.weights.row_bytes, n_rows, first_tile, &pack));
+    qn_assert_ok(qn_matmul_gpu_pack(&matrix, rows.data, p.weights.row_bytes, n_rows, first_tile, &pack));
     qn_gpu_launch(&pack.launch, &pack.args);
-    qn_must(qn_matmul_gpu_embed(&area, first_tile, ids.data, block ? sign.data : 0, block, TOKENS, out.data, &launch, &args));
+    qn_assert_ok(
+        qn_matmul_gpu_embed(&matrix, first_tile, ids.data, block ? sign.data : 0, block, TOKENS, out.data, &launch, &args));
     args.from = from.data;
     args.to = to.data;
     args.n_words = 40;
@@ -258,7 +259,7 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
     qn_expect(memcmp(words, copied, sizeof words) == 0, "the words that come along are others");
     qn_gpu_guarded *const all[] = { &weights, &rows, &ids, &sign, &out, &from, &to };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        qn_expect(qn_gpu_ok(all[i]), "bytes outside of memory %zu were written", i);
+        qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
         qn_gpu_free(all[i]);
     }
     free(signs);
@@ -272,7 +273,7 @@ static void check_embeddings(void)
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     for (size_t t = 0; t < n_types; t++) {
-        if (!qn_matmul_gpu_embeds(&types[t], 0))
+        if (!qn_matmul_gpu_can_embed(&types[t], 0))
             continue;
         qn_random_seed(t);
         check_embedding(&types[t], 40, types[t].block_weights * (types[t].block_weights == 1 ? 576 : 1), 0, 0);
@@ -285,10 +286,10 @@ static void check_embeddings(void)
 
 /* ---- Speed ---- */
 
-static void one_choice(void *context, size_t turn)
+static void timed_sampler(void *context, size_t turn)
 {
     (void)turn;
-    choose_launches(context);
+    launch_sampler(context);
 }
 
 struct timed_embed {
@@ -296,7 +297,7 @@ struct timed_embed {
     qn_matmul_embed_args args;
 };
 
-static void one_embedding(void *context, size_t turn)
+static void timed_embedding(void *context, size_t turn)
 {
     const struct timed_embed *t = context;
     (void)turn;
@@ -307,18 +308,18 @@ static void bench_embedding(void)
 {
     struct timed_embed t;
     const int32_t token = 77;
-    const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(qn_type_find(QN_TYPE_Q1_0));
-    qn_matmul_area area = { .tiles = tiles, .n_tiles = 1000, .n_cols = 5120 };
+    const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q1_0));
+    qn_tiled_matrix matrix = { .tiles = tiles, .n_tiles = 1000, .n_cols = 5120 };
     size_t bytes;
-    qn_must(qn_matmul_gpu_bytes(&tiles, area.n_tiles, area.n_cols, &bytes));
-    qn_gpu_guarded weights = qn_gpu_new(bytes), out = qn_gpu_new(area.n_cols * sizeof(float)),
+    qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, matrix.n_cols, &bytes));
+    qn_gpu_guarded weights = qn_gpu_new(bytes), out = qn_gpu_new(matrix.n_cols * sizeof(float)),
                    ids = qn_gpu_from(&token, sizeof token);
-    area.address = weights.data;
+    matrix.address = weights.data;
     for (size_t block = 0; block <= 1024; block += 1024) {
         char shape[64];
         snprintf(shape, sizeof shape, "a row of 5120, blocks of %zu", block);
-        qn_must(qn_matmul_gpu_embed(&area, 0, ids.data, 0, block, 1, out.data, &t.launch, &t.args));
-        qn_gpu_bench("embed", "q1_0", shape, 5120, "value", 0, one_embedding, &t, 64);
+        qn_assert_ok(qn_matmul_gpu_embed(&matrix, 0, ids.data, 0, block, 1, out.data, &t.launch, &t.args));
+        qn_gpu_bench("embed", "q1_0", shape, 5120, "value", 0, timed_embedding, &t, 64);
     }
     qn_gpu_free(&weights);
     qn_gpu_free(&out);
@@ -326,35 +327,35 @@ static void bench_embedding(void)
 }
 
 /* A token's logits have just been written, and are in the device's cache. */
-static void bench_choices(size_t n)
+static void bench_sampling(size_t n)
 {
-    float *logits = qn_room(n, sizeof *logits);
-    struct gpu_choice gpu = choice_new(n);
+    float *logits = qn_xcalloc(n, sizeof *logits);
+    struct gpu_sampler gpu = sampler_new(n);
     fill_logits(logits, n, NORMAL);
     for (size_t f = 0; f < N_FILTERS; f++) {
         char shape[64];
-        qn_sample_choice choice = filters[f].choice;
-        choice.random = qn_random();
+        qn_sample_request request = filters[f].request;
+        request.random = qn_random();
         snprintf(shape, sizeof shape, "%zu logits, %s", n, filters[f].name);
-        choose(&gpu, &choice, logits);
-        qn_gpu_bench("sample", "cuda", shape, (double)n, "logit", 0, one_choice, &gpu, 16);
+        sample(&gpu, &request, logits);
+        qn_gpu_bench("sample", "cuda", shape, (double)n, "logit", 0, timed_sampler, &gpu, 16);
     }
-    choice_free(&gpu);
+    sampler_free(&gpu);
     free(logits);
 }
 
 void qn_check_cuda_sample(bool bench)
 {
-    static const size_t sizes[] = { 1, 2, 31, 2048, 2049, 4097, 32000, 151936, MOST };
+    static const size_t sizes[] = { 1, 2, 31, 2048, 2049, 4097, 32000, 151936, MAX_LOGITS };
     struct counts counts = { 0 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        check_choices(sizes[i], sizes[i] < 10000 ? 6 : 3, &counts);
+        check_sampling(sizes[i], sizes[i] < 10000 ? 6 : 3, &counts);
     /* A choice that is always the host's would be right, too. */
-    qn_case_begin("sample", "cuda", "%zu choices", counts.drawn);
-    qn_expect(counts.declined * 4 < counts.drawn, "%zu were left to the host", counts.declined);
+    qn_case_begin("sample", "cuda", "%zu choices", counts.n_draws_done);
+    qn_expect(counts.host_fallbacks * 4 < counts.n_draws_done, "%zu were left to the host", counts.host_fallbacks);
     check_embeddings();
     if (bench) {
-        bench_choices(MOST);
+        bench_sampling(MAX_LOGITS);
         bench_embedding();
     }
 }

@@ -6,7 +6,7 @@
 #endif
 
 #include "base/cpu.h"
-#include "base/half.h"
+#include "base/f16.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -78,7 +78,7 @@ float qn_random_normal(void)
     return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
 }
 
-void qn_must(qn_status status)
+void qn_assert_ok(qn_status status)
 {
     if (status == QN_OK)
         return;
@@ -87,7 +87,7 @@ void qn_must(qn_status status)
     exit(1);
 }
 
-void *qn_room(size_t count, size_t size)
+void *qn_xcalloc(size_t count, size_t size)
 {
     void *memory = calloc(count ? count : 1, size);
     if (memory)
@@ -103,7 +103,7 @@ void qn_random_floats(float *x, size_t n, float scale)
         x[i] = qn_random_normal() * scale;
 }
 
-double qn_distance(const float *found, const float *expected, size_t n)
+double qn_relative_error(const float *found, const float *expected, size_t n)
 {
     double error = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {
@@ -147,7 +147,7 @@ void qn_guarded_free(qn_guarded *g)
 
 /* ---- Results ---- */
 
-bool qn_case_chosen(void)
+bool qn_case_selected(void)
 {
     return state.drawn++ % (state.every ? state.every : 1) == 0;
 }
@@ -260,7 +260,7 @@ void qn_report_rate(const char *op, const char *variant, const char *shape, doub
                "\"unit\": \"%s\"",
                op, variant, shape, seconds, rate, unit);
         if (limit > 0)
-            printf(", \"share\": %.4f", rate / limit);
+            printf(", \"of_limit\": %.4f", rate / limit);
         puts("}");
     } else {
         printf("%-12s %-8s %-34s %10.2f us %10.2f %c%s/s", op, variant, shape, seconds * 1e6, rate * scale,

@@ -13,16 +13,16 @@ void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks
     float weights[256];
     for (size_t b = 0; b < n_blocks; b++) {
         uint8_t *block = blocks + b * type->block_bytes;
-        bool sound;
+        bool valid;
         do {
             for (size_t i = 0; i < type->block_bytes; i++)
                 block[i] = (uint8_t)qn_random();
-            sound = type->find_bad(block, 1) == 1;
-            if (sound)
-                type->decode(block, 1, weights);
-            for (size_t i = 0; sound && i < type->block_weights; i++)
-                sound = fabsf(weights[i]) < largest;
-        } while (!sound);
+            valid = type->find_nonfinite(block, 1) == 1;
+            if (valid)
+                type->to_float(block, 1, weights);
+            for (size_t i = 0; valid && i < type->block_weights; i++)
+                valid = fabsf(weights[i]) < largest;
+        } while (!valid);
     }
 }
 
@@ -35,7 +35,7 @@ void qn_quantize_rows(const qn_matmul_kernels *kernels, qn_acts *acts, const flo
         }
 }
 
-void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool fine)
+void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool hilo)
 {
     qn_matmul_kernels ref;
     qn_matmul_kernels_init(&ref, 0);
@@ -49,9 +49,9 @@ void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size
     p->data = qn_guarded_new(n_rows * p->weights.row_bytes, shift);
     qn_random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights, 1e6f);
     p->weights.data = p->data.data;
-    const unsigned forms = qn_act_form_of(type) == QN_ACT_FLOAT ? 1u << QN_ACT_FLOAT : (1u << QN_ACT_INT_FORMS) - 1;
-    qn_must(qn_acts_create(&p->acts, n_tokens, n_cols, forms, fine));
-    qn_must(qn_alloc(&p->x, n_tokens * n_cols, sizeof(float), "values"));
+    const unsigned forms = qn_act_layout_of(type) == QN_ACT_F32 ? 1u << QN_ACT_F32 : (1u << QN_ACT_INT8_LAYOUTS) - 1;
+    qn_assert_ok(qn_acts_create(&p->acts, n_tokens, n_cols, forms, hilo));
+    qn_assert_ok(qn_alloc(&p->x, n_tokens * n_cols, sizeof(float), "values"));
     qn_random_floats(p->x, n_tokens * n_cols, 1);
     qn_quantize_rows(&ref, &p->acts, p->x, n_tokens);
 }
@@ -67,7 +67,7 @@ void qn_problem_run(const qn_matmul_kernels *kernels, const qn_problem *p, size_
                     float *out)
 {
     void *scratch;
-    qn_must(qn_alloc(&scratch, qn_matmul_scratch(kernels, p->weights.n_cols), 1, "scratch"));
+    qn_assert_ok(qn_alloc(&scratch, qn_matmul_scratch(kernels, p->weights.n_cols), 1, "scratch"));
     qn_matmul_rows(kernels, &p->weights, &p->acts, p->n_tokens, begin, end, accumulate, out, p->weights.n_rows, scratch);
     qn_free(scratch);
 }

@@ -21,7 +21,7 @@ typedef struct qn_problem {
     float *x; /* [n_tokens, n_cols], normal */
 } qn_problem;
 
-void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool fine);
+void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size_t n_cols, size_t n_tokens, bool hilo);
 void qn_problem_free(qn_problem *p);
 
 /* qn_problem_run - rows [begin, end) of the product with p's own acts; out is [n_tokens, n_rows]. */

@@ -1,6 +1,6 @@
 # The GPU's kernels inside the binary: the texts of all sources always, and cubins where nvcc is here.
 #
-#   src/kernels/<room>/pipelines.txt   a line a pipeline: a source of the room, and its definitions: "decode.cu -DQN_HEAD_DIM=128"
+#   src/kernels/<module>/pipelines.txt   a line a pipeline: a source of the module, and its definitions: "decode.cu -DQN_HEAD_DIM=128"
 #   built_in.c                         in the build folder: tables of it all (src/device/cuda/code.h)
 #
 # Without nvcc, or for an architecture that was left out, a kernel is compiled on the user's machine when it is first needed.
@@ -66,7 +66,7 @@ function(qn_find_nvcc nvcc archs version)
     set(${archs} ${chosen} PARENT_SCOPE)
 endfunction()
 
-# qn_read_pipelines(list) - "room/source.cu defines..." for every line of every pipelines.txt.
+# qn_read_pipelines(list) - "module/source.cu defines..." for every line of every pipelines.txt.
 function(qn_read_pipelines list)
     set(pipelines "")
     set(sources "")
@@ -74,7 +74,7 @@ function(qn_read_pipelines list)
     foreach(table IN LISTS tables)
         set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
         get_filename_component(folder ${table} DIRECTORY)
-        get_filename_component(room ${folder} NAME)
+        get_filename_component(module ${folder} NAME)
         file(STRINGS ${table} lines)
         foreach(line IN LISTS lines)
             string(REGEX REPLACE "#.*" "" line "${line}")
@@ -86,12 +86,12 @@ function(qn_read_pipelines list)
             if(NOT line MATCHES "^[A-Za-z0-9_]+\\.cu( -D[A-Za-z0-9_=]+)*$")
                 message(FATAL_ERROR "${table}: '${line}' is not a source and definitions")
             endif()
-            string(REGEX MATCH "^[^ ]+" source "${room}/${line}")
+            string(REGEX MATCH "^[^ ]+" source "${module}/${line}")
             if(QN_CUDA_VARIANTS STREQUAL "first" AND source IN_LIST sources)
                 continue()
             endif()
             list(APPEND sources "${source}")
-            list(APPEND pipelines "${room}/${line}")
+            list(APPEND pipelines "${module}/${line}")
         endforeach()
     endforeach()
     set(${list} "${pipelines}" PARENT_SCOPE)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The walls of the house, from the #include lines: a folder of src/ may include itself and the folders before it in the order
-# below; a kernel room may include itself and what lies directly in kernels/, never its neighbours, but for kernels/chain/, which
-# joins operations of others in one launch and which no other room includes; public headers include public headers only; nothing is
-# included by a path that climbs or by a name that is not "room/file.h".
+# The boundaries of modules, from the #include lines: a folder of src/ may include itself and the folders before it in the order
+# below; a kernel module may include itself and what lies directly in kernels/, never its neighbours, but for kernels/persistent/, which
+# joins operations of others in one launch and which no other module includes; public headers include public headers only; nothing is
+# included by a path that climbs or by a name that is not "module/file.h".
 set -eu
 root=${1:-${QN_SOURCE_DIR:-$(dirname "$0")/..}}
 cd "$root"
@@ -15,9 +15,9 @@ check() {
     }
     FNR == 1 {
         n = split(FILENAME, part, "/")
-        room = part[1] == "src" ? part[2] : part[1]
-        kernel_room = room == "kernels" && n > 3 ? part[3] : ""
-        if (!(room in rank) && room != "include") { printf "%s: folder %s has no place in the order\n", FILENAME, room; bad = 1 }
+        module = part[1] == "src" ? part[2] : part[1]
+        kernel_module = module == "kernels" && n > 3 ? part[3] : ""
+        if (!(module in rank) && module != "include") { printf "%s: folder %s has no place in the order\n", FILENAME, module; bad = 1 }
         files++
     }
     /^[ \t]*#[ \t]*include[ \t]*"/ {
@@ -25,12 +25,12 @@ check() {
         sub(/^[^"]*"/, "", line); sub(/".*/, "", line)
         why = ""
         m = split(line, target, "/")
-        if (line ~ /\.\./ || m < 2) why = "is not of the form room/file.h"
+        if (line ~ /\.\./ || m < 2) why = "is not of the form module/file.h"
         else if (target[1] == "quern") why = ""
-        else if (room == "include") why = "is not a public header"
+        else if (module == "include") why = "is not a public header"
         else if (!(target[1] in rank)) why = "is in no known folder"
-        else if (rank[target[1]] > rank[room]) why = "is in a folder that comes after " room
-        else if (kernel_room != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_room && kernel_room != "chain") why = "is another kernel room than " kernel_room
+        else if (rank[target[1]] > rank[module]) why = "is in a folder that comes after " module
+        else if (kernel_module != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_module && kernel_module != "persistent") why = "is another kernel module than " kernel_module
         if (why != "") { printf "%s:%d: \"%s\" %s\n", FILENAME, FNR, line, why; bad = 1 }
         includes++
     }
@@ -52,10 +52,10 @@ refuses() {
 refuses src/base/x.c quant/quant.h
 refuses src/quant/x.c gguf/gguf.h
 refuses src/kernels/norm/x.c kernels/rope/rope.h
-refuses src/kernels/matmul/x.cu kernels/chain/chain_cuda.h
+refuses src/kernels/matmul/x.cu kernels/persistent/persistent_cuda.h
 refuses src/engine/x.c cli/args.h
 refuses src/engine/x.c ../base/status.h
 refuses include/quern/x.h base/status.h
-refuses src/attic/x.c base/status.h
+refuses src/unknown/x.c base/status.h
 
 check src check include

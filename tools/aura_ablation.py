@@ -31,7 +31,7 @@ import ggufio
 from reference_logits import read_ids
 from reference_perplexity import load, tokenise
 
-FIRST_RUN = 64  # positions whose keys have the mean
+FIRST_PAGE = 64  # positions whose keys have the mean
 
 
 @dataclass
@@ -105,7 +105,7 @@ def coded(x, bits):
 def mean_of(keys, mean):
     """[..., T or 1, dim] of keys [..., T, dim]."""
     if mean == "first":
-        return keys[..., :FIRST_RUN, :].mean(-2, keepdim=True)
+        return keys[..., :FIRST_PAGE, :].mean(-2, keepdim=True)
     blocks = keys.split(mean, -2)
     return torch.cat([b.mean(-2, keepdim=True).expand_as(b) for b in blocks], -2)
 

@@ -54,7 +54,7 @@ def read(path):
         pos += struct.calcsize("<" + fmt)
         return value
 
-    def take_string():
+    def read_string():
         nonlocal pos
         n = take("Q")
         raw = buf[pos:pos + n]
@@ -63,12 +63,12 @@ def read(path):
         pos += n
         return raw.decode("utf-8", "surrogateescape")
 
-    def take_value(kind):
+    def read_value(kind):
         if kind == STRING:
-            return take_string()
+            return read_string()
         if kind == ARRAY:
             element = take("I")
-            return [take_value(element) for _ in range(take("Q"))]
+            return [read_value(element) for _ in range(take("Q"))]
         return take(SCALARS[kind])
 
     if buf[:4] != b"GGUF":
@@ -80,11 +80,11 @@ def read(path):
     n_tensors, n_keys = take("Q"), take("Q")
     keys = {}
     for _ in range(n_keys):
-        key = take_string()
-        keys[key] = take_value(take("I"))
+        key = read_string()
+        keys[key] = read_value(take("I"))
     infos = []
     for _ in range(n_tensors):
-        name = take_string()
+        name = read_string()
         dims = [take("Q") for _ in range(take("I"))]
         infos.append((name, dims[::-1], take("I"), take("Q")))
     alignment = keys.get("general.alignment", ALIGNMENT)

@@ -132,7 +132,7 @@ def interleave(w, n_heads):
     return w.reshape(n_heads, 2, n_out // n_heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
 
 
-def rope_divisors(shape):
+def rope_freq_factors(shape):
     """Llama 3's rope scaling as the divisors that GGUF stores, one a pair (Llama 3.1's release notes give the rule)."""
     r = shape["rope"]
     frequency = shape["base"] ** (-np.arange(0, shape["head_dim"], 2) / shape["head_dim"])
@@ -156,7 +156,7 @@ def draw_plain(shape, type_name, rng):
             rounded = interleave(rounded, shape["heads"] if "attn_q" in name else shape["kv"])
         tensors.append(ggufio.Tensor(name, dims, kind, ggufio.encode_plain(kind, rounded)))
     if "rope" in shape:
-        divisors = rope_divisors(shape)
+        divisors = rope_freq_factors(shape)
         tensors.append(ggufio.Tensor("rope_freqs.weight", divisors.shape, "f32", ggufio.encode_plain("f32", divisors)))
     return tensors, state
 

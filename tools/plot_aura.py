@@ -38,7 +38,7 @@ def position_bytes(kv, shape):
     return layers * heads * sum(row_bytes(bits, dim) for bits in FORMATS[kv])
 
 
-def halves_bytes(shape):
+def f16_bytes(shape):
     """What a cache of codes has besides: the first 64 positions, on average half of an open run, and the mean of keys."""
     layers, heads, dim = shape
     return layers * heads * ((64 + 32) * 2 * 2 * dim + 4 * dim)
@@ -148,7 +148,7 @@ def main():
     def save():
         data["bytes_per_1000_tokens"] = {name: {kv: 1000 * position_bytes(kv, shape) for kv in FORMATS}
                                          for name, shape in SHAPES.items()}
-        data["bytes_of_halves"] = {name: halves_bytes(shape) for name, shape in SHAPES.items()}
+        data["f16_bytes"] = {name: f16_bytes(shape) for name, shape in SHAPES.items()}
         with open(a.json + ".new", "w") as f:
             json.dump(data, f, indent=1)
             f.write("\n")

@@ -55,15 +55,15 @@ typedef struct qn_view {
  * multiple of its block, or one whose bytes overflow. */
 QN_API qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes);
 
-/* qn_decode - weights of any type to f32.
+/* qn_dequantize - weights of any type to f32.
  *   in    [n] any type but u32, not changed
  *   out   [n] f32, n = in.count */
-QN_API qn_status qn_decode(qn_view in, qn_view out);
+QN_API qn_status qn_dequantize(qn_view in, qn_view out);
 
-/* qn_encode - f32 to a weight type that quern encodes (all but Q5_0, Q5_1 and the k-quants: QN_ERR_UNSUPPORTED).
+/* qn_quantize - f32 to a weight type that quern encodes (all but Q5_0, Q5_1 and the k-quants: QN_ERR_UNSUPPORTED).
  *   in    [n] f32, finite (else QN_ERR_INVALID, naming the element), n a multiple of the type's block
  *   out   [n] of the type to encode to */
-QN_API qn_status qn_encode(qn_view in, qn_view out);
+QN_API qn_status qn_quantize(qn_view in, qn_view out);
 
 /* qn_matmul - out = acts * weights^T.
  *   weights  [n_rows, n_cols] any type but u32; n_cols a multiple of the type's block

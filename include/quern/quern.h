@@ -78,7 +78,7 @@ QN_API void qn_model_free(qn_model *model);
 typedef struct qn_model_info {
     const char *name;         /* general.name, or "" */
     const char *architecture; /* "qwen3" */
-    const char *quantisation; /* the type that holds most of the weights: "q1_0" */
+    const char *quantization; /* the type that holds most of the weights: "q1_0" */
     uint32_t n_vocab;
     uint32_t n_layers;
     uint32_t n_embd;
@@ -90,10 +90,10 @@ typedef struct qn_model_info {
     uint64_t recurrent_bytes;          /* states of recurrent layers, as large for any context: every token reads them, every
                                           64th writes them; 0 where the model has none */
     int n_threads;
-    const char *cpu;           /* instruction set in use: "avx512" */
-    const char *device;        /* what runs it: "cpu", "cuda:0"; "" for a vocabulary alone */
-    const char *tokeniser;     /* "gpt2/qwen2", or "" when the file has none that quern can use */
-    const char *chat_template; /* "chatml", or "" when the file has none that quern knows */
+    const char *cpu;            /* instruction set in use: "avx512" */
+    const char *device;         /* what runs it: "cpu", "cuda:0"; "" for a vocabulary alone */
+    const char *tokenizer_name; /* "gpt2/qwen2", or "" when the file has none that quern can use */
+    const char *chat_template;  /* "chatml", or "" when the file has none that quern knows */
 } qn_model_info;
 
 /* qn_model_get_info - facts about a model; strings live as long as the model. */
@@ -118,8 +118,8 @@ QN_API qn_status qn_token_piece(const qn_model *model, qn_token token, const cha
 /* qn_token_is_special - whether the token is a control token, which generated text does not show; false outside the vocabulary.
  */
 QN_API bool qn_token_is_special(const qn_model *model, qn_token token);
-/* qn_token_is_end - whether generation ends at this token (end of text, end of turn). */
-QN_API bool qn_token_is_end(const qn_model *model, qn_token token);
+/* qn_token_is_eog - whether generation ends at this token (end of text, end of turn). */
+QN_API bool qn_token_is_eog(const qn_model *model, qn_token token);
 
 typedef struct qn_chat_message {
     const char *role;    /* "system", "user" or "assistant" */
@@ -186,8 +186,8 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
  * them. QN_ERR_MEMORY: there is none. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
-/* qn_session_reach - the greatest length, not above `length`, to which qn_session_truncate can go back; 0 if no other. */
-QN_API uint32_t qn_session_reach(const qn_session *session, uint32_t length);
+/* qn_session_rewind_length - the greatest length, not above `length`, to which qn_session_truncate can go back; 0 if no other. */
+QN_API uint32_t qn_session_rewind_length(const qn_session *session, uint32_t length);
 
 /* qn_session_pending - whether the last qn_generate made a token that it did not evaluate, and which: the first to pass to
  * the next call when the conversation goes on. Evaluating anything, or truncating to fewer tokens, forgets it; truncating to
@@ -271,16 +271,16 @@ typedef struct qn_sampler qn_sampler;
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_pick - choose the next token. Order: penalty, top_k, temperature, top_p, min_p, draw.
+/* qn_sampler_sample - choose the next token. Order: penalty, top_k, temperature, top_p, min_p, draw.
  *   logits   [n_vocab] f32, not changed; at least one must be finite, NaN is QN_ERR_INVALID
  *   recent   the tokens before it, for the penalty; the last repeat_last_n of them count */
-QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
-                                 qn_token *token);
+QN_API qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
+                                   qn_token *token);
 
 /* ---- Generation ---- */
 
 typedef enum qn_stop_reason {
-    QN_STOP_END,      /* the model ended its text */
+    QN_STOP_EOG,      /* the model ended its text */
     QN_STOP_STRING,   /* a stop string appeared; it is not part of the text */
     QN_STOP_LENGTH,   /* max_tokens were made */
     QN_STOP_CONTEXT,  /* the context is full */
@@ -291,7 +291,7 @@ typedef enum qn_stop_reason {
 typedef struct qn_generate_params {
     qn_sampling sampling;
     int64_t max_tokens;      /* < 0: until something else stops it */
-    bool ignore_end;         /* go on past end tokens, as benchmarks want */
+    bool ignore_eos;         /* go on past end tokens, as benchmarks want */
     const char *const *stop; /* [n_stop] strings at which to stop */
     size_t n_stop;
     bool show_special; /* whether on_text gets the names of special tokens */

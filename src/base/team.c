@@ -23,9 +23,9 @@
 enum { SPINS = 1500 };
 
 /* A word to wait on. Alone on its line, so that spinning on it disturbs nobody. */
-struct gate {
+struct eventcount {
     _Alignas(QN_ALIGN) atomic_uint value;
-    atomic_uint sleepers;
+    atomic_uint waiters;
 };
 
 struct worker {
@@ -35,8 +35,8 @@ struct worker {
 };
 
 struct qn_team {
-    struct gate start; /* counts the runs */
-    struct gate phase; /* counts the barriers */
+    struct eventcount start; /* counts the runs */
+    struct eventcount phase; /* counts the barriers */
     _Alignas(QN_ALIGN) atomic_uint arrived;
     int n_threads, n_started, spins;
     bool quit;
@@ -55,35 +55,35 @@ static inline void spin_hint(void)
 }
 
 /* Sleep while the gate still shows `seen`; the kernel compares again, so that a change just before is not slept through. */
-static void gate_sleep(struct gate *gate, unsigned seen)
+static void eventcount_sleep(struct eventcount *eventcount, unsigned seen)
 {
-    atomic_fetch_add(&gate->sleepers, 1);
-    while (atomic_load(&gate->value) == seen) {
+    atomic_fetch_add(&eventcount->waiters, 1);
+    while (atomic_load(&eventcount->value) == seen) {
 #ifdef __linux__
-        syscall(SYS_futex, &gate->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        syscall(SYS_futex, &eventcount->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 #else
         sched_yield();
 #endif
     }
-    atomic_fetch_sub(&gate->sleepers, 1);
+    atomic_fetch_sub(&eventcount->waiters, 1);
 }
 
-static void gate_wait(struct gate *gate, unsigned seen, int spins)
+static void eventcount_wait(struct eventcount *eventcount, unsigned seen, int spins)
 {
     for (int i = 0; i < spins; i++) {
-        if (atomic_load_explicit(&gate->value, memory_order_acquire) != seen)
+        if (atomic_load_explicit(&eventcount->value, memory_order_acquire) != seen)
             return;
         spin_hint();
     }
-    gate_sleep(gate, seen);
+    eventcount_sleep(eventcount, seen);
 }
 
-static void gate_open(struct gate *gate)
+static void eventcount_advance(struct eventcount *eventcount)
 {
-    atomic_fetch_add(&gate->value, 1);
+    atomic_fetch_add(&eventcount->value, 1);
 #ifdef __linux__
-    if (atomic_load(&gate->sleepers))
-        syscall(SYS_futex, &gate->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    if (atomic_load(&eventcount->waiters))
+        syscall(SYS_futex, &eventcount->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 #endif
 }
 
@@ -94,9 +94,9 @@ void qn_team_barrier(qn_team *team)
     const unsigned phase = atomic_load_explicit(&team->phase.value, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == (unsigned)team->n_threads) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        gate_open(&team->phase);
+        eventcount_advance(&team->phase);
     } else {
-        gate_wait(&team->phase, phase, team->spins);
+        eventcount_wait(&team->phase, phase, team->spins);
     }
 }
 
@@ -105,7 +105,7 @@ static void *worker_main(void *argument)
     struct worker *worker = argument;
     qn_team *team = worker->team;
     for (unsigned runs = 0;; runs++) {
-        gate_wait(&team->start, runs, team->spins);
+        eventcount_wait(&team->start, runs, team->spins);
         if (team->quit)
             return NULL;
         team->work(team->context, worker->index);
@@ -149,7 +149,7 @@ void qn_team_free(qn_team *team)
     if (!team)
         return;
     team->quit = true;
-    gate_open(&team->start);
+    eventcount_advance(&team->start);
     for (int i = 1; i < team->n_started; i++)
         pthread_join(team->workers[i].thread, NULL);
     qn_free(team->workers);
@@ -166,12 +166,12 @@ void qn_team_run(qn_team *team, void (*work)(void *context, int thread), void *c
     team->work = work;
     team->context = context;
     if (team->n_threads > 1)
-        gate_open(&team->start);
+        eventcount_advance(&team->start);
     work(context, 0);
     qn_team_barrier(team);
 }
 
-void qn_team_share(size_t count, size_t unit, int thread, int n_threads, size_t *begin, size_t *end)
+void qn_team_range(size_t count, size_t unit, int thread, int n_threads, size_t *begin, size_t *end)
 {
     const size_t units = (count + unit - 1) / unit, n = (size_t)n_threads, t = (size_t)thread;
     const size_t first = units / n * t + (units % n < t ? units % n : t);

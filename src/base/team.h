@@ -26,8 +26,8 @@ void qn_team_run(qn_team *team, void (*work)(void *context, int thread), void *c
 /* qn_team_barrier - inside the work: return when every thread of the team is here. What was written before is visible after. */
 void qn_team_barrier(qn_team *team);
 
-/* qn_team_share - the contiguous share [*begin, *end) of `count` units that falls to a thread, in whole multiples of `unit`
+/* qn_team_range - the contiguous share [*begin, *end) of `count` units that falls to a thread, in whole multiples of `unit`
  * (the last share takes the rest): shares differ by at most one unit. */
-void qn_team_share(size_t count, size_t unit, int thread, int n_threads, size_t *begin, size_t *end);
+void qn_team_range(size_t count, size_t unit, int thread, int n_threads, size_t *begin, size_t *end);
 
 #endif

@@ -10,8 +10,8 @@
 #include <string.h>
 
 _Static_assert((int)QN_AURA_BLOCK == (int)QN_KEY_BLOCK, "the plan cuts both formats into the same blocks");
-_Static_assert(QN_KEY_BLOCK % QN_KV_RUN == 0 && QN_KV_RUN % QN_KEY_TILE == 0, "a run is within a block, and whole tiles");
-_Static_assert((int)QN_KV_RUN == (int)QN_GDN_CHUNK, "a checkpoint's recurrent memory and halves go back to the same lengths");
+_Static_assert(QN_KEY_BLOCK % QN_KV_PAGE == 0 && QN_KV_PAGE % QN_KEY_TILE == 0, "a run is within a block, and whole tiles");
+_Static_assert((int)QN_KV_PAGE == (int)QN_GDN_CHUNK, "a checkpoint's recurrent memory and halves go back to the same lengths");
 
 static const qn_kv_format formats[] = { { "f16", 0, 0 },     { "aura8", 8, 8 },   { "aura6", 6, 6 }, { "aura4", 4, 4 },
                                         { "aura4v3", 4, 3 }, { "aura4v2", 4, 2 }, { "aura3", 3, 3 }, { "aura2", 2, 2 } };
@@ -28,17 +28,18 @@ qn_status qn_kv_format_named(const char *name, const qn_kv_format **format)
 }
 
 /* The part of a head in a block: keys or values. */
-static size_t key_part_bytes(size_t head_dim, qn_kv_codecs codecs)
+static size_t key_block_bytes(size_t head_dim, qn_kv_codecs codecs)
 {
-    return codecs.keys ? qn_aura_key_part_bytes(head_dim, codecs.keys->bits) : QN_KEY_BLOCK * head_dim * sizeof(uint16_t);
+    return codecs.keys ? qn_aura_key_block_bytes(head_dim, codecs.keys->bits) : QN_KEY_BLOCK * head_dim * sizeof(uint16_t);
 }
 
-static size_t value_part_bytes(size_t head_dim, qn_kv_codecs codecs)
+static size_t value_block_bytes(size_t head_dim, qn_kv_codecs codecs)
 {
-    return codecs.values ? qn_aura_value_part_bytes(head_dim, codecs.values->bits) : QN_KEY_BLOCK * head_dim * sizeof(uint16_t);
+    return codecs.values ? qn_aura_value_block_bytes(head_dim, codecs.values->bits)
+                         : QN_KEY_BLOCK * head_dim * sizeof(uint16_t);
 }
 
-static size_t attention_layers(const qn_kv_shape *shape)
+static size_t count_kv_layers(const qn_kv_shape *shape)
 {
     size_t n = 0;
     for (size_t layer = 0; layer < shape->n_layers; layer++)
@@ -48,25 +49,25 @@ static size_t attention_layers(const qn_kv_shape *shape)
 
 uint64_t qn_kv_position_bytes(const qn_kv_shape *shape, qn_kv_codecs codecs)
 {
-    const size_t row_pair =
-        (key_part_bytes(shape->head_dim, codecs) + value_part_bytes(shape->head_dim, codecs)) / QN_KEY_BLOCK;
-    return (uint64_t)attention_layers(shape) * shape->n_heads * row_pair;
+    const size_t kv_row_bytes =
+        (key_block_bytes(shape->head_dim, codecs) + value_block_bytes(shape->head_dim, codecs)) / QN_KEY_BLOCK;
+    return (uint64_t)count_kv_layers(shape) * shape->n_heads * kv_row_bytes;
 }
 
 /* ---- Allocation ---- */
 
 /* What a cache of codes has besides them. */
-static qn_status create_halves(qn_kv *kv, size_t n_batch)
+static qn_status create_f16_pages(qn_kv *kv, size_t n_batch)
 {
     qn_kv_view *view = &kv->view;
     size_t rows;
-    view->n_open = (n_batch + QN_KV_RUN - 1) / QN_KV_RUN + 1;
-    if (!qn_mul_size(view->n_slots, view->n_heads * 2 * kv->head_dim * sizeof(uint16_t), &rows))
-        return qn_fail(QN_ERR_MEMORY, "key-value cache: %zu layers of %zu heads do not fit in memory", view->n_slots,
+    view->n_open_pages = (n_batch + QN_KV_PAGE - 1) / QN_KV_PAGE + 1;
+    if (!qn_mul_size(view->n_kv_layers, view->n_heads * 2 * kv->head_dim * sizeof(uint16_t), &rows))
+        return qn_fail(QN_ERR_MEMORY, "key-value cache: %zu layers of %zu heads do not fit in memory", view->n_kv_layers,
                        view->n_heads);
-    QN_TRY(qn_alloc(&kv->halves, (1 + view->n_open) * QN_KV_RUN, rows, "key-value cache"));
-    QN_TRY(qn_alloc(&kv->means, view->n_slots * view->n_heads, kv->head_dim * sizeof *kv->means, "key-value cache"));
-    view->halves = kv->halves;
+    QN_TRY(qn_alloc(&kv->f16_pages, (1 + view->n_open_pages) * QN_KV_PAGE, rows, "key-value cache"));
+    QN_TRY(qn_alloc(&kv->means, view->n_kv_layers * view->n_heads, kv->head_dim * sizeof *kv->means, "key-value cache"));
+    view->f16_pages = kv->f16_pages;
     view->means = kv->means;
     return QN_OK;
 }
@@ -75,11 +76,11 @@ static qn_status create(qn_kv *kv, const qn_kv_shape *shape, size_t n_ctx, size_
 {
     qn_kv_view *view = &kv->view;
     size_t block_bytes, bytes;
-    QN_TRY(qn_alloc(&kv->slots, shape->n_layers, sizeof *kv->slots, "key-value cache"));
+    QN_TRY(qn_alloc(&kv->kv_index, shape->n_layers, sizeof *kv->kv_index, "key-value cache"));
     for (size_t layer = 0; layer < shape->n_layers; layer++)
         if (!shape->is_recurrent || !shape->is_recurrent[layer])
-            kv->slots[layer] = (uint32_t)view->n_slots++;
-    if (!qn_mul_size(view->n_slots, view->n_heads * (view->key_bytes + view->value_bytes), &block_bytes) ||
+            kv->kv_index[layer] = (uint32_t)view->n_kv_layers++;
+    if (!qn_mul_size(view->n_kv_layers, view->n_heads * (view->key_bytes + view->value_bytes), &block_bytes) ||
         !qn_mul_size(block_bytes, qn_round_up(n_ctx, QN_KEY_BLOCK) / QN_KEY_BLOCK, &bytes))
         return qn_fail(QN_ERR_MEMORY, "key-value cache: %zu positions do not fit in memory", n_ctx);
     QN_TRY(qn_alloc(&kv->memory, bytes, 1, "key-value cache"));
@@ -87,19 +88,19 @@ static qn_status create(qn_kv *kv, const qn_kv_shape *shape, size_t n_ctx, size_
     if (bytes > block_bytes)
         qn_advise_huge(kv->memory + block_bytes, bytes - block_bytes);
     view->memory = kv->memory;
-    view->slots = kv->slots;
-    return view->key_codec ? create_halves(kv, n_batch) : QN_OK;
+    view->kv_index = kv->kv_index;
+    return view->key_codec ? create_f16_pages(kv, n_batch) : QN_OK;
 }
 
 qn_status qn_kv_create(qn_kv *kv, const qn_kv_shape *shape, size_t n_ctx, size_t n_batch, qn_kv_codecs codecs)
 {
     *kv = (qn_kv){ .view = { .n_heads = shape->n_heads,
-                             .key_bytes = key_part_bytes(shape->head_dim, codecs),
-                             .value_bytes = value_part_bytes(shape->head_dim, codecs),
+                             .key_bytes = key_block_bytes(shape->head_dim, codecs),
+                             .value_bytes = value_block_bytes(shape->head_dim, codecs),
                              .key_codec = codecs.keys,
                              .value_codec = codecs.values },
                    .head_dim = shape->head_dim,
-                   .keeps_last = codecs.keys && shape->is_recurrent };
+                   .keeps_last_page = codecs.keys && shape->is_recurrent };
     const qn_status status = create(kv, shape, n_ctx, n_batch);
     if (status != QN_OK)
         qn_kv_free(kv);
@@ -109,105 +110,107 @@ qn_status qn_kv_create(qn_kv *kv, const qn_kv_shape *shape, size_t n_ctx, size_t
 void qn_kv_free(qn_kv *kv)
 {
     qn_free(kv->memory);
-    qn_free(kv->halves);
+    qn_free(kv->f16_pages);
     qn_free(kv->means);
-    qn_free(kv->slots);
+    qn_free(kv->kv_index);
     *kv = (qn_kv){ 0 };
 }
 
 /* ---- Runs ---- */
 
 /* The codes that `length` positions need: of all complete runs but the first. */
-static size_t n_codes(size_t length)
+static size_t n_quantized(size_t length)
 {
-    return length > QN_KV_RUN ? length / QN_KV_RUN * QN_KV_RUN - QN_KV_RUN : 0;
+    return length > QN_KV_PAGE ? length / QN_KV_PAGE * QN_KV_PAGE - QN_KV_PAGE : 0;
 }
 
-void qn_kv_appended(qn_kv *kv, size_t length)
+void qn_kv_on_append(qn_kv *kv, size_t length)
 {
     if (!kv->view.key_codec || !length)
         return;
-    const size_t last = (length - 1) / QN_KV_RUN, from = last >= kv->view.n_open ? last - kv->view.n_open + 1 : 0;
-    kv->open_from = (uint32_t)(from > kv->open_from ? from : kv->open_from);
+    const size_t last = (length - 1) / QN_KV_PAGE, from = last >= kv->view.n_open_pages ? last - kv->view.n_open_pages + 1 : 0;
+    kv->first_open_page = (uint32_t)(from > kv->first_open_page ? from : kv->first_open_page);
 }
 
 /* The first run that is not complete, or whose halves are kept although it is. */
-static size_t open_run(const qn_kv *kv, size_t length)
+static size_t open_page(const qn_kv *kv, size_t length)
 {
-    return (length && kv->keeps_last ? length - 1 : length) / QN_KV_RUN;
+    return (length && kv->keeps_last_page ? length - 1 : length) / QN_KV_PAGE;
 }
 
-void qn_kv_filled(qn_kv *kv, size_t length)
+void qn_kv_on_deserialize(qn_kv *kv, size_t length)
 {
-    kv->open_from = (uint32_t)open_run(kv, length);
+    kv->first_open_page = (uint32_t)open_page(kv, length);
 }
 
 /* Whether all that `length` positions need is held where halves are held from run `from` on. */
-static bool holds(size_t length, uint32_t from)
+static bool has_f16_page(size_t length, uint32_t from)
 {
-    const size_t run = length / QN_KV_RUN;
-    return length % QN_KV_RUN == 0 || run == 0 || run >= from;
+    const size_t page = length / QN_KV_PAGE;
+    return length % QN_KV_PAGE == 0 || page == 0 || page >= from;
 }
 
-size_t qn_kv_reach(const qn_kv *kv, size_t length)
+size_t qn_kv_rewind_length(const qn_kv *kv, size_t length)
 {
-    return !kv->view.key_codec || holds(length, kv->open_from) ? length : length / QN_KV_RUN * QN_KV_RUN;
+    return !kv->view.key_codec || has_f16_page(length, kv->first_open_page) ? length : length / QN_KV_PAGE * QN_KV_PAGE;
 }
 
-void qn_kv_cut(qn_kv *kv, size_t length)
+void qn_kv_truncate(qn_kv *kv, size_t length)
 {
-    const uint32_t run = (uint32_t)(length / QN_KV_RUN);
-    kv->open_from = run < kv->open_from ? run : kv->open_from;
+    const uint32_t page = (uint32_t)(length / QN_KV_PAGE);
+    kv->first_open_page = page < kv->first_open_page ? page : kv->first_open_page;
 }
 
 /* Halves of one run in all layers, which follow one another. */
-static size_t run_halves(const qn_kv *kv)
+static size_t f16_page_elements(const qn_kv *kv)
 {
-    return kv->view.n_slots * kv->view.n_heads * 2 * QN_KV_RUN * kv->head_dim;
+    return kv->view.n_kv_layers * kv->view.n_heads * 2 * QN_KV_PAGE * kv->head_dim;
 }
 
-static uint16_t *halves_of(const qn_kv *kv, size_t length)
+static uint16_t *f16_page_at(const qn_kv *kv, size_t length)
 {
-    const size_t run = (length - 1) / QN_KV_RUN, place = run ? 1 + (run - 1) % kv->view.n_open : 0;
-    return kv->halves + place * run_halves(kv);
+    const size_t page = (length - 1) / QN_KV_PAGE, slot = page ? 1 + (page - 1) % kv->view.n_open_pages : 0;
+    return kv->f16_pages + slot * f16_page_elements(kv);
 }
 
-qn_status qn_kv_open_new(qn_kv_open *open, const qn_kv *kv)
+qn_status qn_kv_checkpoint_new(qn_kv_checkpoint *checkpoint, const qn_kv *kv)
 {
-    *open = (qn_kv_open){ 0 };
-    return kv->view.key_codec ? qn_alloc(&open->halves, run_halves(kv), sizeof *open->halves, "checkpoint") : QN_OK;
+    *checkpoint = (qn_kv_checkpoint){ 0 };
+    return kv->view.key_codec
+               ? qn_alloc(&checkpoint->f16_pages, f16_page_elements(kv), sizeof *checkpoint->f16_pages, "checkpoint")
+               : QN_OK;
 }
 
-void qn_kv_open_free(qn_kv_open *open)
+void qn_kv_checkpoint_free(qn_kv_checkpoint *checkpoint)
 {
-    qn_free(open->halves);
-    *open = (qn_kv_open){ 0 };
+    qn_free(checkpoint->f16_pages);
+    *checkpoint = (qn_kv_checkpoint){ 0 };
 }
 
-void qn_kv_open_copy(qn_kv_open *to, const qn_kv_open *from, const qn_kv *kv)
+void qn_kv_checkpoint_copy(qn_kv_checkpoint *to, const qn_kv_checkpoint *from, const qn_kv *kv)
 {
-    if (to->halves)
-        memcpy(to->halves, from->halves, run_halves(kv) * sizeof *to->halves);
+    if (to->f16_pages)
+        memcpy(to->f16_pages, from->f16_pages, f16_page_elements(kv) * sizeof *to->f16_pages);
 }
 
-void qn_kv_open_keep(qn_kv_open *open, const qn_kv *kv, size_t held)
+void qn_kv_checkpoint_save(qn_kv_checkpoint *checkpoint, const qn_kv *kv, size_t held)
 {
-    if (open->halves)
-        memcpy(open->halves, halves_of(kv, held), run_halves(kv) * sizeof *open->halves);
+    if (checkpoint->f16_pages)
+        memcpy(checkpoint->f16_pages, f16_page_at(kv, held), f16_page_elements(kv) * sizeof *checkpoint->f16_pages);
 }
 
-void qn_kv_open_take(const qn_kv_open *open, qn_kv *kv, size_t held)
+void qn_kv_checkpoint_restore(const qn_kv_checkpoint *checkpoint, qn_kv *kv, size_t held)
 {
-    if (!open->halves)
+    if (!checkpoint->f16_pages)
         return;
-    memcpy(halves_of(kv, held), open->halves, run_halves(kv) * sizeof *open->halves);
-    kv->open_from = (uint32_t)((held - 1) / QN_KV_RUN);
+    memcpy(f16_page_at(kv, held), checkpoint->f16_pages, f16_page_elements(kv) * sizeof *checkpoint->f16_pages);
+    kv->first_open_page = (uint32_t)((held - 1) / QN_KV_PAGE);
 }
 
 /* ---- Parts ---- */
 
 /* A head's keys or values, found by counting. */
-struct found {
+struct head_rows {
     uint8_t *data;
     bool is_keys;
     size_t held; /* positions of it, or codes */
@@ -215,36 +218,36 @@ struct found {
 
 /* Counted in the order of memory: blocks, layers with attention, keys before values, heads. False when its block begins at
  * `length` or later. */
-static bool find_head(const qn_kv *kv, size_t index, size_t length, struct found *f)
+static bool find_head(const qn_kv *kv, size_t index, size_t length, struct head_rows *f)
 {
     const qn_kv_view *view = &kv->view;
-    const size_t per_slot = 2 * view->n_heads, per_block = view->n_slots * per_slot;
-    const size_t first = per_block ? index / per_block * QN_KEY_BLOCK : 0, within = index % per_slot;
+    const size_t per_layer = 2 * view->n_heads, per_block = view->n_kv_layers * per_layer;
+    const size_t first = per_block ? index / per_block * QN_KEY_BLOCK : 0, within = index % per_layer;
     if (!per_block || first >= length)
         return false;
     f->held = length - first < QN_KEY_BLOCK ? length - first : QN_KEY_BLOCK;
     f->is_keys = within < view->n_heads;
-    f->data = kv->memory + index / per_slot * view->n_heads * (view->key_bytes + view->value_bytes) +
+    f->data = kv->memory + index / per_layer * view->n_heads * (view->key_bytes + view->value_bytes) +
               (f->is_keys ? within * view->key_bytes
                           : view->n_heads * view->key_bytes + (within - view->n_heads) * view->value_bytes);
     return true;
 }
 
 /* Halves of the first run, and of the one that is open, counted in the order of memory. */
-static bool find_half(const qn_kv *kv, size_t index, size_t length, struct found *f)
+static bool find_f16(const qn_kv *kv, size_t index, size_t length, struct head_rows *f)
 {
-    const size_t per_run = 2 * kv->view.n_slots * kv->view.n_heads, open_index = open_run(kv, length);
-    if (index >= 2 * per_run)
+    const size_t per_page = 2 * kv->view.n_kv_layers * kv->view.n_heads, open_index = open_page(kv, length);
+    if (index >= 2 * per_page)
         return false;
-    const bool is_first = index < per_run;
-    f->held = is_first ? (length < QN_KV_RUN ? length : QN_KV_RUN) : open_index ? length - open_index * QN_KV_RUN : 0;
+    const bool is_first = index < per_page;
+    f->held = is_first ? (length < QN_KV_PAGE ? length : QN_KV_PAGE) : open_index ? length - open_index * QN_KV_PAGE : 0;
     f->is_keys = index % 2 == 0;
-    f->data =
-        (uint8_t *)((is_first || !f->held ? kv->halves : halves_of(kv, length)) + index % per_run * QN_KV_RUN * kv->head_dim);
+    f->data = (uint8_t *)((is_first || !f->held ? kv->f16_pages : f16_page_at(kv, length)) +
+                          index % per_page * QN_KV_PAGE * kv->head_dim);
     return true;
 }
 
-static size_t half_bytes(const qn_kv *kv, const struct found *f)
+static size_t f16_bytes(const qn_kv *kv, const struct head_rows *f)
 {
     return (f->is_keys ? qn_round_up(f->held, QN_KEY_TILE) : f->held) * kv->head_dim * sizeof(uint16_t);
 }
@@ -253,8 +256,8 @@ static size_t half_bytes(const qn_kv *kv, const struct found *f)
 static bool find_codes(const qn_kv *kv, size_t index, size_t length, uint8_t **data, size_t *size)
 {
     const qn_kv_view *view = &kv->view;
-    struct found f;
-    if (!find_head(kv, index / 2, n_codes(length), &f))
+    struct head_rows f;
+    if (!find_head(kv, index / 2, n_quantized(length), &f))
         return false;
     const size_t codes = f.is_keys ? qn_aura_key_code_bytes(kv->head_dim, view->key_codec->bits)
                                    : qn_aura_value_code_bytes(kv->head_dim, view->value_codec->bits);
@@ -263,27 +266,27 @@ static bool find_codes(const qn_kv *kv, size_t index, size_t length, uint8_t **d
     return true;
 }
 
-bool qn_kv_part(const qn_kv *kv, size_t part, size_t length, uint8_t **data, size_t *size)
+bool qn_kv_region(const qn_kv *kv, size_t region, size_t length, uint8_t **data, size_t *size)
 {
-    const size_t n_heads = kv->view.n_slots * kv->view.n_heads, n_halves = 4 * n_heads;
-    struct found f;
+    const size_t n_heads = kv->view.n_kv_layers * kv->view.n_heads, n_f16_regions = 4 * n_heads;
+    struct head_rows f;
     if (!kv->view.key_codec) {
-        if (!find_head(kv, part, length, &f))
+        if (!find_head(kv, region, length, &f))
             return false;
         *data = f.data;
-        *size = half_bytes(kv, &f);
+        *size = f16_bytes(kv, &f);
         return true;
     }
-    if (part == 0) {
+    if (region == 0) {
         *data = (uint8_t *)kv->means;
-        *size = length < QN_KV_RUN ? 0 : n_heads * kv->head_dim * sizeof *kv->means;
+        *size = length < QN_KV_PAGE ? 0 : n_heads * kv->head_dim * sizeof *kv->means;
         return true;
     }
-    if (part > n_halves)
-        return find_codes(kv, part - 1 - n_halves, length, data, size);
-    (void)find_half(kv, part - 1, length, &f);
+    if (region > n_f16_regions)
+        return find_codes(kv, region - 1 - n_f16_regions, length, data, size);
+    (void)find_f16(kv, region - 1, length, &f);
     *data = f.data;
-    *size = half_bytes(kv, &f);
+    *size = f16_bytes(kv, &f);
     return true;
 }
 
@@ -291,15 +294,16 @@ void qn_kv_copy(qn_kv *to, const qn_kv *from, size_t length)
 {
     uint8_t *data, *source;
     size_t size;
-    for (size_t part = 0; qn_kv_part(from, part, length, &source, &size); part++)
-        if (qn_kv_part(to, part, length, &data, &size) && size)
+    for (size_t region = 0; qn_kv_region(from, region, length, &source, &size); region++)
+        if (qn_kv_region(to, region, length, &data, &size) && size)
             memcpy(data, source, size);
-    if (from->halves)
-        memcpy(to->halves, from->halves, (1 + from->view.n_open) * run_halves(from) * sizeof *from->halves);
-    to->open_from = from->open_from;
+    if (from->f16_pages)
+        memcpy(to->f16_pages, from->f16_pages,
+               (1 + from->view.n_open_pages) * f16_page_elements(from) * sizeof *from->f16_pages);
+    to->first_open_page = from->first_open_page;
 }
 
-static void clear_tile(const struct found *f, size_t head_dim)
+static void zero_tile_tail(const struct head_rows *f, size_t head_dim)
 {
     const size_t first = f->held % QN_KEY_TILE;
     uint16_t *tile = (uint16_t *)(void *)f->data + f->held / QN_KEY_TILE * QN_KEY_TILE * head_dim;
@@ -307,27 +311,27 @@ static void clear_tile(const struct found *f, size_t head_dim)
         memset(tile + d * QN_KEY_TILE + first, 0, (QN_KEY_TILE - first) * sizeof *tile);
 }
 
-void qn_kv_trim(const qn_kv *kv, size_t length)
+void qn_kv_zero_tail(const qn_kv *kv, size_t length)
 {
     const qn_kv_view *view = &kv->view;
-    struct found f;
+    struct head_rows f;
     if (!view->key_codec) {
-        for (size_t i = length / QN_KEY_BLOCK * view->n_slots * 2 * view->n_heads; find_head(kv, i, length, &f); i++)
-            clear_tile(&f, kv->head_dim);
+        for (size_t i = length / QN_KEY_BLOCK * view->n_kv_layers * 2 * view->n_heads; find_head(kv, i, length, &f); i++)
+            zero_tile_tail(&f, kv->head_dim);
         return;
     }
-    for (size_t i = 0; find_half(kv, i, length, &f); i++)
-        clear_tile(&f, kv->head_dim);
+    for (size_t i = 0; find_f16(kv, i, length, &f); i++)
+        zero_tile_tail(&f, kv->head_dim);
 }
 
 uint64_t qn_kv_bytes(const qn_kv *kv, size_t length)
 {
     const qn_kv_view *view = &kv->view;
-    const uint64_t pairs = (uint64_t)view->n_slots * view->n_heads;
-    const size_t row_pair = (view->key_bytes + view->value_bytes) / QN_KEY_BLOCK;
+    const uint64_t kv_heads = (uint64_t)view->n_kv_layers * view->n_heads;
+    const size_t kv_row_bytes = (view->key_bytes + view->value_bytes) / QN_KEY_BLOCK;
     if (!view->key_codec)
-        return pairs * row_pair * length;
-    const uint64_t f16_page_bytes = pairs * (length - n_codes(length)) * 2 * kv->head_dim * sizeof *kv->halves;
-    return pairs * row_pair * n_codes(length) + f16_page_bytes +
-           (length < QN_KV_RUN ? 0 : pairs * kv->head_dim * sizeof *kv->means);
+        return kv_heads * kv_row_bytes * length;
+    const uint64_t f16_page_bytes = kv_heads * (length - n_quantized(length)) * 2 * kv->head_dim * sizeof *kv->f16_pages;
+    return kv_heads * kv_row_bytes * n_quantized(length) + f16_page_bytes +
+           (length < QN_KV_PAGE ? 0 : kv_heads * kv->head_dim * sizeof *kv->means);
 }

@@ -28,11 +28,11 @@ void qn_recurrent_reset(qn_recurrent *recurrent);
 /* qn_recurrent_copy - the contents of one into another of the same shape and layers. */
 void qn_recurrent_copy(qn_recurrent *to, const qn_recurrent *from);
 
-/* qn_recurrent_part - the memory of a layer, piece by piece, for saving and restoring it: sets data and count (floats) of part
+/* qn_recurrent_array - the memory of a layer, piece by piece, for saving and restoring it: sets data and count (floats) of part
  * 0, 1, ... and returns false when there are no more, as at once for a layer that is not recurrent. */
-bool qn_recurrent_part(const qn_recurrent *recurrent, size_t layer, size_t part, float **data, size_t *count);
+bool qn_recurrent_array(const qn_recurrent *recurrent, size_t layer, size_t array, float **data, size_t *count);
 
-/* qn_recurrent_trim - zeros in the rows of the open chunk that a session of `length` tokens does not hold. */
-void qn_recurrent_trim(const qn_recurrent *recurrent, size_t length);
+/* qn_recurrent_zero_tail - zeros in the rows of the open chunk that a session of `length` tokens does not hold. */
+void qn_recurrent_zero_tail(const qn_recurrent *recurrent, size_t length);
 
 #endif

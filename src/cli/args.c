@@ -235,7 +235,7 @@ static bool set(const qn_option *option, const char *name, const char *value, qn
     case QN_OPTION_INT: return set_int(option, name, value, out);
     case QN_OPTION_U64: return set_u64(name, value, out);
     case QN_OPTION_NUMBER: return set_number(option, name, value, out);
-    case QN_OPTION_CHOICE: return set_choice(option, name, value, out);
+    case QN_OPTION_ENUM: return set_choice(option, name, value, out);
     }
     return false;
 }

@@ -33,7 +33,7 @@ typedef struct qn_args {
     const char *prompt, *file, *system;
     qn_texts stop;
     int64_t n_predict;
-    bool chat, ignore_end;
+    bool chat, ignore_eos;
     /* Sampling. */
     double temperature, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last_n;
@@ -87,7 +87,7 @@ typedef enum qn_option_kind {
     QN_OPTION_INT,    /* int64_t from min to max */
     QN_OPTION_U64,    /* uint64_t, any */
     QN_OPTION_NUMBER, /* double from min to max, finite */
-    QN_OPTION_CHOICE  /* const char *: one of `choices` */
+    QN_OPTION_ENUM    /* const char *: one of `choices` */
 } qn_option_kind;
 
 typedef struct qn_option {
@@ -101,7 +101,7 @@ typedef struct qn_option {
     const char *help;           /* one line */
     const char *more;           /* further sentences of the manual page, or NULL */
     double min, max;            /* numbers: inclusive */
-    const char *const *choices; /* QN_OPTION_CHOICE: NULL-terminated */
+    const char *const *choices; /* QN_OPTION_ENUM: NULL-terminated */
 } qn_option;
 
 extern const qn_option qn_options[];

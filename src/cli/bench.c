@@ -63,7 +63,7 @@ static bool decode(qn_session *session, const qn_token *first, size_t n)
     qn_generate_result result;
     params.sampling.temperature = 0;
     params.max_tokens = (int64_t)n;
-    params.ignore_end = true;
+    params.ignore_eos = true;
     return qn_generate(session, first, 1, &params, &result) == QN_OK && result.n_generated == n;
 }
 
@@ -90,12 +90,12 @@ static void print_table_line(const struct bench *bench, struct test *test, int n
 {
     const size_t n = (size_t)bench->args->repetitions;
     const double rate = median(test->rates, n), limit = median(test->bandwidths, n);
-    char rates[64], share[16] = "-";
+    char rates[64], of_limit[16] = "-";
     snprintf(rates, sizeof rates, "%.2f (%.2f..%.2f)", rate, test->rates[0], test->rates[n - 1]);
     if (test->decode && limit > 0)
-        snprintf(share, sizeof share, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
+        snprintf(of_limit, sizeof of_limit, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
     printf("%-10s %8lld %8d %8s %26s %12.1f %10.1f %10s\n", test->name, (long long)bench->args->depth, n_threads, bench->kv,
-           rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, share);
+           rates, (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit);
 }
 
 static void print_json(const struct bench *bench, struct test *test, int n_threads)

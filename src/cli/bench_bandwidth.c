@@ -25,7 +25,7 @@ static void fill(void *context, int thread)
 {
     struct reader *reader = context;
     size_t begin, end;
-    qn_team_share(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
+    qn_team_range(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
     for (size_t i = begin; i < end; i++)
         reader->words[i] = i;
 }
@@ -36,7 +36,7 @@ static void sum(void *context, int thread)
 {
     struct reader *reader = context;
     size_t begin, end;
-    qn_team_share(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
+    qn_team_range(reader->n_words, LINE_WORDS, thread, reader->n_threads, &begin, &end);
     uint64_t sums[LINE_WORDS] = { 0 };
     for (size_t i = begin; i + LINE_WORDS <= end; i += LINE_WORDS) {
         __builtin_prefetch(reader->words + i + 1024);

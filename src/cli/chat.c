@@ -199,7 +199,7 @@ static int converse(struct chat *chat, const qn_model *model, qn_session *sessio
         const qn_line_result got = qn_line_read(lines, "> ", &text, &length);
         if (got == QN_LINE_INTERRUPTED) {
             qn_signals_clear();
-            if (qn_signals_stop())
+            if (qn_signals_stop_requested())
                 break;
             continue;
         }
@@ -210,7 +210,7 @@ static int converse(struct chat *chat, const qn_model *model, qn_session *sessio
         go_on = take_message(chat, model, session, text, length, &exit_status);
         free(text);
         qn_signals_clear();
-        if (qn_signals_stop())
+        if (qn_signals_stop_requested())
             break;
     }
     qn_line_close(lines);

@@ -66,10 +66,10 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length);
 
 extern const char *const qn_kv_names[];
 
-/* qn_load_model - load args->model with a progress display; where it is not set and `or_demo` is, the demo model, and a note
+/* qn_load_model - load args->model with a progress display; where it is not set and `demo_fallback` is, the demo model, and a note
  * says which. args->model is then its path. Returns QN_EXIT_DONE, or the exit status with an error line printed. args->quiet
  * drops log and note. The device is checked here: args->device, else the environment's QN_DEVICE, else "auto". */
-int qn_load_model(qn_args *args, bool vocab_only, bool or_demo, qn_model **model);
+int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the
  * file args->load, if that is set. It keeps one checkpoint. A note says so where the context is more than the model was trained

@@ -167,7 +167,7 @@ static void print_totals(const qn_gguf *file)
     }
 }
 
-static void print_tokeniser(const qn_gguf *file)
+static void print_tokenizer(const qn_gguf *file)
 {
     const qn_gguf_kv *model = qn_gguf_find(file, "tokenizer.ggml.model");
     fputs("tokeniser   ", stdout);
@@ -184,7 +184,7 @@ static void print_tokeniser(const qn_gguf *file)
         return;
     }
     const qn_model_info info = qn_model_get_info(loaded);
-    printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
+    printf("%s, %" PRIu32 " tokens\n", info.tokenizer_name, info.n_vocab);
     printf("chat        %s\n", *info.chat_template ? info.chat_template : "no template that quern knows");
     qn_model_free(loaded);
 }
@@ -240,7 +240,7 @@ static int print_file(const char *path)
         printf("type 42     %s\n", qn_gguf_q2_layout(file));
     if (!alone) { /* these two need the model's keys and tensors together */
         print_rotation(file);
-        print_tokeniser(file);
+        print_tokenizer(file);
     }
     const bool ok = print_metadata(file);
     if (ok) {

@@ -277,7 +277,7 @@ qn_line_result qn_line_read(qn_line *line, const char *prompt, char **text, size
     set_paste(line, true);
     char *bytes = read_line(line, length);
     set_paste(line, false);
-    if (qn_signals_stop()) {
+    if (qn_signals_stop_requested()) {
         free(bytes);
         clearerr(stdin);
         return QN_LINE_INTERRUPTED;

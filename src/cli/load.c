@@ -42,16 +42,16 @@ static int find_demo_model(qn_args *args)
     return QN_EXIT_DONE;
 }
 
-int qn_load_model(qn_args *args, bool vocab_only, bool or_demo, qn_model **model)
+int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model)
 {
     *model = NULL;
-    if (!args->model && !or_demo) {
+    if (!args->model && !demo_fallback) {
         qn_cli_error("-m: no model given; name a GGUF file with -m FILE");
         return QN_EXIT_USAGE;
     }
-    const char *named = getenv("QN_DEVICE");
-    const bool from_environment = !args->device && named && *named;
-    const char *device = args->device ? args->device : from_environment ? named : "auto";
+    const char *env_device = getenv("QN_DEVICE");
+    const bool from_environment = !args->device && env_device && *env_device;
+    const char *device = args->device ? args->device : from_environment ? env_device : "auto";
     int status = check_device(from_environment ? "the environment variable QN_DEVICE" : "--device", device);
     if (status == QN_EXIT_DONE && !args->model)
         status = find_demo_model(args);
@@ -109,7 +109,7 @@ int qn_save_session(const qn_args *args, const qn_session *session)
 {
     if (!args->save)
         return QN_EXIT_DONE;
-    qn_signals_patient(); /* a second Ctrl-C would leave the temporary file behind */
+    qn_signals_disable_force_quit(); /* a second Ctrl-C would leave the temporary file behind */
     if (qn_session_save(session, args->save) == QN_OK)
         return QN_EXIT_DONE;
     qn_cli_error("%s", qn_error_text()); /* after Ctrl-C, too: what was to be kept is not */
@@ -162,9 +162,9 @@ void qn_sampling_args_defaults(qn_args *args)
     args->top_k = d.top_k;
     args->repeat_last_n = d.repeat_last_n;
     args->seed = d.seed;
-    uint32_t fresh; /* 32 bits: short enough to be typed again */
-    if (getrandom(&fresh, sizeof fresh, 0) == (ssize_t)sizeof fresh)
-        args->seed = fresh;
+    uint32_t random_seed; /* 32 bits: short enough to be typed again */
+    if (getrandom(&random_seed, sizeof random_seed, 0) == (ssize_t)sizeof random_seed)
+        args->seed = random_seed;
 }
 
 qn_sampling qn_sampling_from_args(const qn_args *args)

@@ -113,11 +113,11 @@ static int output_open(const char *path, uint64_t row_bytes, struct output *out)
         out->file = fopen(out->target, "wb");
         return out->file ? QN_EXIT_DONE : output_fail(out);
     }
-    const size_t room = strlen(out->target) + sizeof ".XXXXXX";
-    out->temporary = malloc(room);
+    const size_t temporary_size = strlen(out->target) + sizeof ".XXXXXX";
+    out->temporary = malloc(temporary_size);
     if (!out->temporary)
         return output_fail(out);
-    snprintf(out->temporary, room, "%s.XXXXXX", out->target);
+    snprintf(out->temporary, temporary_size, "%s.XXXXXX", out->target);
     const int fd = mkstemp(out->temporary);
     if (fd < 0) {
         free(out->temporary);
@@ -228,7 +228,7 @@ int qn_cli_logits(qn_args *args)
         free(ids);
         return QN_EXIT_USAGE;
     }
-    qn_signals_patient(); /* the temporary file must go, whatever happens; the loop asks often enough */
+    qn_signals_disable_force_quit(); /* the temporary file must go, whatever happens; the loop asks often enough */
     qn_model *model = NULL;
     int status = qn_load_model(args, false, false, &model);
     if (status == QN_EXIT_DONE)

@@ -46,7 +46,7 @@ enum {
     }
 #define CHOICE(commands, name, alias, accepted, field, value, choices, help, more)                                             \
     {                                                                                                                          \
-        commands, name, alias, accepted, QN_OPTION_CHOICE, AT(field), value, help, more, 0, 0, choices                         \
+        commands, name, alias, accepted, QN_OPTION_ENUM, AT(field), value, help, more, 0, 0, choices                           \
     }
 
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
@@ -98,7 +98,7 @@ const qn_option qn_options[] = {
         "The same seed, model and prompt give the same text."),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
-    FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
+    FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_eos, "continue past the end of the text", NULL),
 
     INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24, "tokens of the prompt (default 512); 0 leaves the test out",
         NULL),

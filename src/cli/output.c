@@ -97,7 +97,7 @@ void qn_cli_error(const char *format, ...)
 
 int qn_cli_fail(void)
 {
-    if (!qn_signals_stop())
+    if (!qn_signals_stop_requested())
         qn_cli_error("%s", qn_error_text());
     return QN_EXIT_FAILED;
 }

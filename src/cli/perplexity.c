@@ -23,7 +23,7 @@ void qn_perplexity_defaults(qn_args *args)
 
 /* -log p of `token`; NaN when the logits are not sound. Terms are far from overflow once the largest is taken off, and a float
  * exp is good to 1e-7 of each: the sum needs the double. */
-static double surprise(const float *logits, size_t n_vocab, qn_token token)
+static double nll(const float *logits, size_t n_vocab, qn_token token)
 {
     float largest = -INFINITY;
     for (size_t i = 0; i < n_vocab; i++)
@@ -35,7 +35,7 @@ static double surprise(const float *logits, size_t n_vocab, qn_token token)
 }
 
 /* One piece of c tokens. */
-static int score_piece(qn_session *session, const qn_token *tokens, size_t c, size_t n_vocab, float *logits,
+static int score_chunk(qn_session *session, const qn_token *tokens, size_t c, size_t n_vocab, float *logits,
                        struct score *score)
 {
     const size_t first = c / 2 - 1; /* the last token that is not scored predicts the first that is */
@@ -47,7 +47,7 @@ static int score_piece(qn_session *session, const qn_token *tokens, size_t c, si
         if (qn_session_eval(session, tokens + at, n, QN_LOGITS_ALL, logits))
             return qn_cli_fail();
         for (size_t i = 0; i < n; i++) {
-            const double s = surprise(logits + i * n_vocab, n_vocab, tokens[at + i + 1]);
+            const double s = nll(logits + i * n_vocab, n_vocab, tokens[at + i + 1]);
             if (!isfinite(s)) {
                 qn_cli_error("the model's logits at position %zu of a piece are not finite", at + i);
                 return QN_EXIT_FAILED;
@@ -75,17 +75,17 @@ static int score_text(qn_session *session, qn_token *tokens, size_t count, size_
     float *logits;
     if (qn_alloc(&logits, ROWS * n_vocab, sizeof *logits, "logits"))
         return qn_cli_fail();
-    const size_t n_pieces = count / c;
+    const size_t n_chunks = count / c;
     struct score score = { 0 };
     int status = QN_EXIT_DONE;
     qn_progress progress;
     qn_progress_begin(&progress, "perplexity");
-    for (size_t i = 0; i < n_pieces && status == QN_EXIT_DONE; i++) {
+    for (size_t i = 0; i < n_chunks && status == QN_EXIT_DONE; i++) {
         if (begin)
             tokens[i * c] = *begin;
-        status = score_piece(session, tokens + i * c, c, n_vocab, logits, &score);
+        status = score_chunk(session, tokens + i * c, c, n_vocab, logits, &score);
         snprintf(progress.note, sizeof progress.note, "%.4f", exp(score.sum / (double)(score.count ? score.count : 1)));
-        if (!qn_progress_update(&progress, i + 1, n_pieces))
+        if (!qn_progress_update(&progress, i + 1, n_chunks))
             status = QN_EXIT_FAILED;
     }
     qn_progress_end(&progress);

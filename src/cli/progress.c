@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* Work that is over before this is not worth a line; and a terminal needs no more than ten a second. */
-static const double first_after = 0.25, redraw_after = 0.1;
+static const double first_draw_delay = 0.25, redraw_interval = 0.1;
 
 enum { BAR_WIDTH = 30 };
 
@@ -20,14 +20,14 @@ void qn_progress_begin(qn_progress *progress, const char *label)
 static void draw(const qn_progress *progress, size_t done, size_t total, double elapsed)
 {
     char bar[BAR_WIDTH + 1];
-    const double part = (double)done / (double)total;
-    const int filled = (int)(part * BAR_WIDTH);
+    const double fraction = (double)done / (double)total;
+    const int filled = (int)(fraction * BAR_WIDTH);
     memset(bar, ' ', BAR_WIDTH);
     memset(bar, '=', (size_t)filled);
     bar[BAR_WIDTH] = 0;
-    fprintf(stderr, "\r%s [%s] %3.0f%%", progress->label, bar, part * 100);
+    fprintf(stderr, "\r%s [%s] %3.0f%%", progress->label, bar, fraction * 100);
     if (done && done < total) {
-        const long left = (long)(elapsed / part - elapsed + 0.5);
+        const long left = (long)(elapsed / fraction - elapsed + 0.5);
         fprintf(stderr, "  %ld:%02ld left", left / 60, left % 60);
     }
     fprintf(stderr, "%s%s\033[K", *progress->note ? "  " : "", progress->note);
@@ -38,14 +38,15 @@ bool qn_progress_update(void *user, size_t done, size_t total)
 {
     qn_progress *progress = user;
     if (!progress || !total || !isatty(STDERR_FILENO))
-        return !qn_signals_stop();
+        return !qn_signals_stop_requested();
     const double now = qn_seconds();
-    const bool due = progress->drawn != 0 ? now - progress->drawn >= redraw_after : now - progress->started >= first_after;
+    const bool due =
+        progress->drawn != 0 ? now - progress->drawn >= redraw_interval : now - progress->started >= first_draw_delay;
     if (due && done <= total) {
         draw(progress, done, total, now - progress->started);
         progress->drawn = now;
     }
-    return !qn_signals_stop();
+    return !qn_signals_stop_requested();
 }
 
 void qn_progress_log(void *progress, const char *line)

@@ -13,7 +13,7 @@
 static const char *writable_type(const char *name)
 {
     const qn_type_info *info = qn_type_find_name(name);
-    if (info && info->encode && info->type != QN_TYPE_F32)
+    if (info && info->from_float && info->type != QN_TYPE_F32)
         return info->name;
     qn_cli_error(info ? "%s: quern cannot write this type (see quern quantize --help)"
                       : "'%s' is not a weight type (see quern quantize --help)",
@@ -75,7 +75,7 @@ int qn_cli_quantize(qn_args *args)
         return qn_cli_fail();
     const size_t size_before = qn_gguf_file_size(source); /* taken now: out may be one of its files */
     qn_gguf_close(source);
-    qn_signals_patient(); /* the temporary file must go, whatever happens; the work asks often enough */
+    qn_signals_disable_force_quit(); /* the temporary file must go, whatever happens; the work asks often enough */
     struct quantizing q = { .verbose = args->verbose };
     qn_progress_begin(&q.progress, "quantizing");
     const qn_quantize_params params = {

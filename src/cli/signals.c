@@ -10,9 +10,9 @@
 #include <termios.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t caught;  /* the last signal, 0 for none */
-static volatile sig_atomic_t patient; /* a second one does not kill */
-static int wake[2] = { -1, -1 };      /* a pipe that a signal writes to: whoever waits for input waits for it, too */
+static volatile sig_atomic_t caught;              /* the last signal, 0 for none */
+static volatile sig_atomic_t force_quit_disabled; /* a second one does not kill */
+static int wake[2] = { -1, -1 }; /* a pipe that a signal writes to: whoever waits for input waits for it, too */
 static qn_session *volatile session;
 static struct termios terminal;
 static volatile sig_atomic_t terminal_known;
@@ -20,7 +20,7 @@ static volatile sig_atomic_t terminal_known;
 static void on_signal(int number)
 {
     const int saved_errno = errno;
-    if (caught && !patient) {
+    if (caught && !force_quit_disabled) {
         if (terminal_known)
             tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
         if (isatty(STDERR_FILENO)) {
@@ -69,7 +69,7 @@ void qn_signals_session(qn_session *new_session)
     session = new_session;
 }
 
-bool qn_signals_stop(void)
+bool qn_signals_stop_requested(void)
 {
     return caught != 0;
 }
@@ -92,9 +92,9 @@ bool qn_signals_wait_for_input(int fd)
     return !caught;
 }
 
-void qn_signals_patient(void)
+void qn_signals_disable_force_quit(void)
 {
-    patient = 1;
+    force_quit_disabled = 1;
 }
 
 void qn_signals_exit(void)

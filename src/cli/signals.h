@@ -11,8 +11,8 @@ void qn_signals_install(void);
 /* qn_signals_session - the session that a signal cancels from now on; NULL for none. */
 void qn_signals_session(qn_session *session);
 
-/* qn_signals_stop - whether a signal has asked to stop. */
-bool qn_signals_stop(void);
+/* qn_signals_stop_requested - whether a signal has asked to stop. */
+bool qn_signals_stop_requested(void);
 
 /* qn_signals_clear - forget it: a conversation goes on after Ctrl-C. Other signals are not forgotten. */
 void qn_signals_clear(void);
@@ -21,9 +21,9 @@ void qn_signals_clear(void);
  */
 bool qn_signals_wait_for_input(int fd);
 
-/* qn_signals_patient - from now on a second signal does nothing more than the first: for work that leaves something to clean up
+/* qn_signals_disable_force_quit - from now on a second signal does nothing more than the first: for work that leaves something to clean up
  * and asks often enough whether to stop. */
-void qn_signals_patient(void);
+void qn_signals_disable_force_quit(void);
 
 /* qn_signals_exit - end the program as the caught signal would have, so that a calling shell sees it; returns when there was
  * none. */

@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 /* In a cache of codes, the positions that become codes together. */
-enum { QN_KV_RUN = 64 };
+enum { QN_KV_PAGE = 64 };
 
 /* What an operation needs to know of a session's key-value cache.
  *
@@ -30,27 +30,29 @@ enum { QN_KV_RUN = 64 };
  * kernels/aura/aura.h where there are codecs.
  *
  * Codes lose most where queries look most: at the first positions and at the newest. So in a cache of codes, run r, which is
- * positions [r, r+1) * QN_KV_RUN, is at first halves, rotated as codes are; when it is complete, its codes are made too. A
+ * positions [r, r+1) * QN_KV_PAGE, is at first halves, rotated as codes are; when it is complete, its codes are made too. A
  * query of run r reads halves of run 0 and of its own run, and codes of the runs between them, whatever step it comes with.
- * Run 0 has no codes, and those of position p are at p - QN_KV_RUN. The mean of run 0's keys is taken from keys before they are
+ * Run 0 has no codes, and those of position p are at p - QN_KV_PAGE. The mean of run 0's keys is taken from keys before they are
  * encoded, because much of a key is common to all keys of a head, and what is common to all scores of a query changes no
  * weight. docs/aura.md has what each of this is worth. */
 typedef struct qn_kv_view {
-    uint8_t *memory;       /* [blocks][n_slots]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
-    const uint32_t *slots; /* [n_layers]: a layer's number among those with attention */
-    size_t n_slots, n_heads;
+    uint8_t *memory;          /* [blocks][n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
+    const uint32_t *kv_index; /* [n_layers]: a layer's number among those with attention */
+    size_t n_kv_layers, n_heads;
     size_t key_bytes, value_bytes;                /* of a head's part of a block: multiples of 64 */
     const qn_aura_codec *key_codec, *value_codec; /* both NULL: f16, and what follows is not there */
-    uint16_t *halves; /* [1 + n_open][n_slots][n_heads]: keys, values, QN_KV_RUN positions of each; run 0, and run r at
-                         1 + (r-1) % n_open */
-    size_t n_open;    /* runs of one step, and one more */
-    float *means;     /* [n_slots][n_heads][head_dim], rotated */
+    uint16_t
+        *f16_pages; /* [1 + n_open_pages][n_kv_layers][n_heads]: keys, values, QN_KV_PAGE positions of each; run 0, and run r at
+                         1 + (r-1) % n_open_pages */
+    size_t n_open_pages; /* runs of one step, and one more */
+    float *means;        /* [n_kv_layers][n_heads][head_dim], rotated */
 } qn_kv_view;
 
 /* qn_kv_keys, qn_kv_values - a head's part of a block of positions, or of codes. */
 static inline void *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t block, size_t head)
 {
-    return view->memory + (block * view->n_slots + view->slots[layer]) * view->n_heads * (view->key_bytes + view->value_bytes) +
+    return view->memory +
+           (block * view->n_kv_layers + view->kv_index[layer]) * view->n_heads * (view->key_bytes + view->value_bytes) +
            head * view->key_bytes;
 }
 
@@ -59,22 +61,22 @@ static inline void *qn_kv_values(const qn_kv_view *view, size_t layer, size_t bl
     return (uint8_t *)qn_kv_keys(view, layer, block, 0) + view->n_heads * view->key_bytes + head * view->value_bytes;
 }
 
-/* qn_kv_half_keys, qn_kv_half_values - a head's part of a run of halves. */
-static inline uint16_t *qn_kv_half_keys(const qn_kv_view *view, size_t layer, size_t run, size_t head)
+/* qn_kv_f16_keys, qn_kv_f16_values - a head's part of a run of halves. */
+static inline uint16_t *qn_kv_f16_keys(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
-    const size_t place = run ? 1 + (run - 1) % view->n_open : 0;
-    return view->halves +
-           ((place * view->n_slots + view->slots[layer]) * view->n_heads + head) * 2 * QN_KV_RUN * view->key_codec->dim;
+    const size_t slot = page ? 1 + (page - 1) % view->n_open_pages : 0;
+    return view->f16_pages +
+           ((slot * view->n_kv_layers + view->kv_index[layer]) * view->n_heads + head) * 2 * QN_KV_PAGE * view->key_codec->dim;
 }
 
-static inline uint16_t *qn_kv_half_values(const qn_kv_view *view, size_t layer, size_t run, size_t head)
+static inline uint16_t *qn_kv_f16_values(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
-    return qn_kv_half_keys(view, layer, run, head) + QN_KV_RUN * view->key_codec->dim;
+    return qn_kv_f16_keys(view, layer, page, head) + QN_KV_PAGE * view->key_codec->dim;
 }
 
-static inline float *qn_kv_mean(const qn_kv_view *view, size_t layer, size_t head)
+static inline float *qn_kv_key_mean(const qn_kv_view *view, size_t layer, size_t head)
 {
-    return view->means + (view->slots[layer] * view->n_heads + head) * view->key_codec->dim;
+    return view->means + (view->kv_index[layer] * view->n_heads + head) * view->key_codec->dim;
 }
 
 /* The sizes of Gated DeltaNet layers, the same in every one. */
@@ -95,16 +97,17 @@ static inline size_t qn_recurrent_width(const qn_recurrent_shape *shape)
  * length above c0 is forgetting rows. */
 typedef struct qn_recurrent_layer {
     float *state;     /* [n_v_heads][head_k][head_v] at c0 */
-    float *corrected; /* [n_v_heads][QN_GDN_CHUNK][head_v] */
+    float *v_new;     /* [n_v_heads][QN_GDN_CHUNK][head_v] */
     float *keys;      /* [n_k_heads][head_k][QN_GDN_CHUNK] */
-    float *decay;     /* [n_v_heads][QN_GDN_CHUNK] */
-    float *inputs;    /* [taps-1 + QN_GDN_CHUNK][qn_recurrent_width]: the convolution's inputs q, k, v at positions c0-(taps-1)
+    float *log_decay; /* [n_v_heads][QN_GDN_CHUNK] */
+    float
+        *conv_inputs; /* [taps-1 + QN_GDN_CHUNK][qn_recurrent_width]: the convolution's inputs q, k, v at positions c0-(taps-1)
                          on; zeros before position 0 */
 } qn_recurrent_layer;
 
-/* qn_recurrent_open - the tokens in the open chunk of a session of `length` tokens, and so how many of its last lengths it can
+/* qn_recurrent_open_tokens - the tokens in the open chunk of a session of `length` tokens, and so how many of its last lengths it can
  * go back to by forgetting rows: 1 to QN_GDN_CHUNK, 0 when length is 0. */
-static inline size_t qn_recurrent_open(size_t length)
+static inline size_t qn_recurrent_open_tokens(size_t length)
 {
     return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;
 }
@@ -123,15 +126,15 @@ typedef struct qn_step {
     size_t n_rows;
     const uint32_t *logit_rows; /* rows whose logits are wanted, rising */
     size_t n_logit_rows;
-    float *logits;            /* [n_logit_rows, n_vocab] */
-    qn_sample_choice *choice; /* NULL, or what is wanted in their place: n_logit_rows is 1, logits may be NULL, and a token is
+    float *logits;              /* [n_logit_rows, n_vocab] */
+    qn_sample_request *request; /* NULL, or what is wanted in their place: n_logit_rows is 1, logits may be NULL, and a token is
                                  chosen from that row's */
 } qn_step;
 
 /* The attention of a layer. Queries, keys and values are buffers [rows, heads*head_dim]. */
 typedef struct qn_attention_shape {
     size_t n_heads, n_kv_heads, head_dim, n_rot;
-    qn_rope_mode rope;
+    qn_rope_type rope;
     float scale; /* of scores; goes into the query after rope */
     bool gated;  /* each head's query is followed by head_dim values whose sigmoid multiplies the head's result */
 } qn_attention_shape;
@@ -143,21 +146,21 @@ typedef struct qn_plan_rotation {
 } qn_plan_rotation;
 
 typedef enum qn_op_kind {
-    QN_OP_EMBED,         /* table rows of the tokens into a buffer; angles of the positions for rope */
-    QN_OP_NORM,          /* RMS norm of a buffer into activations */
-    QN_OP_MATMUL,        /* activations by some matrices, each into a buffer, stored or added */
-    QN_OP_HEADS,         /* q and k norm per head, rope, scale; keys and values into the cache; queries of a cache of codes
+    QN_OP_EMBED,              /* table rows of the tokens into a buffer; angles of the positions for rope */
+    QN_OP_NORM,               /* RMS norm of a buffer into activations */
+    QN_OP_MATMUL,             /* activations by some matrices, each into a buffer, stored or added */
+    QN_OP_QK_NORM_ROPE_STORE, /* q and k norm per head, rope, scale; keys and values into the cache; queries of a cache of codes
                             become whole numbers in its rotated basis, and lie in the place of the floats: [head_dim] int16 and
                             their scale */
-    QN_OP_ATTENTION,     /* queries against the cache: whole results or partial ones, block by block */
-    QN_OP_ATTENTION_OUT, /* partial results merged and rotated back, gates; into activations */
-    QN_OP_SWIGLU,        /* silu(gate) * up into activations */
-    QN_OP_CONV,          /* causal convolution over time and SiLU; l2 norm of q and k heads; alpha and beta into gates */
-    QN_OP_DELTA,         /* delta rule: states and corrected values of a layer brought up to date */
-    QN_OP_DELTA_OUT,     /* RMS norm per head times silu(gate) into activations; the rest of the layer's memory brought up to
+    QN_OP_ATTENTION,          /* queries against the cache: whole results or partial ones, block by block */
+    QN_OP_ATTENTION_COMBINE,  /* partial results merged and rotated back, gates; into activations */
+    QN_OP_SWIGLU,             /* silu(gate) * up into activations */
+    QN_OP_CONV,               /* causal convolution over time and SiLU; l2 norm of q and k heads; alpha and beta into gates */
+    QN_OP_DELTA_RULE,         /* delta rule: states and corrected values of a layer brought up to date */
+    QN_OP_GATED_NORM, /* RMS norm per head times silu(gate) into activations; the rest of the layer's memory brought up to
                             date, every head having read it */
-    QN_OP_LOGIT_NORM,    /* RMS norm of the rows whose logits are wanted */
-    QN_OP_LOGITS         /* those rows by the output matrix, into the step's logits */
+    QN_OP_LOGIT_NORM, /* RMS norm of the rows whose logits are wanted */
+    QN_OP_LOGITS      /* those rows by the output matrix, into the step's logits */
 } qn_op_kind;
 
 enum { QN_OP_MATRICES = 4, QN_OP_ACTS = 2 };
@@ -196,7 +199,7 @@ typedef struct qn_op {
 typedef struct qn_plan_acts {
     qn_acts acts;
     size_t width;
-    bool fine;
+    bool hilo;
     qn_plan_rotation rotation;
 } qn_plan_acts;
 
@@ -216,8 +219,8 @@ typedef struct qn_plan {
     qn_attention_shape heads;     /* the same in every layer; sizes the attention scratch */
     qn_recurrent_shape recurrent; /* n_v_heads 0: no layer is recurrent */
     bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
-    float **floats;               /* [n_floats] arrays that operations point to and that lie in no file */
-    size_t n_floats, cap_floats;
+    float **owned_floats;         /* [n_owned_floats] arrays that operations point to and that lie in no file */
+    size_t n_owned_floats, cap_owned_floats;
     double *frequencies;                    /* [n_rot/2] of rope */
     double attn_factor;                     /* of rope: cosines and sines are multiplied by it */
     float *cosines, *sines;                 /* [max_rows, n_rot/2] of the step's rows */
@@ -232,10 +235,10 @@ qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
 
 /* qn_plan_acts_for - the activations of this width, shared by every operation that asks for the same; activations of one width
  * are rotated by the same signs, which are copied, or not at all. */
-qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool fine, qn_plan_rotation rotation, int *id);
+qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotation rotation, int *id);
 
-/* qn_plan_floats - an array of zeros that lives as long as the plan. */
-qn_status qn_plan_floats(qn_plan *plan, size_t count, float **out);
+/* qn_plan_alloc_floats - an array of zeros that lives as long as the plan. */
+qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out);
 
 /* qn_plan_add - append an operation. */
 qn_status qn_plan_add(qn_plan *plan, const qn_op *op);

@@ -36,7 +36,7 @@ static qn_status cpu_reserve(qn_device *device, size_t max_rows, size_t max_posi
     return qn_plan_reserve(&model->plan, &model->kernels.matmul, max_rows, max_positions);
 }
 
-static qn_status cpu_choose(cpu_device *cpu, const qn_step *step)
+static qn_status cpu_sample(cpu_device *cpu, const qn_step *step)
 {
     const size_t n = cpu->model->plan.n_vocab;
     qn_step with_logits = *step;
@@ -46,15 +46,15 @@ static qn_status cpu_choose(cpu_device *cpu, const qn_step *step)
         QN_TRY(qn_alloc(&cpu->scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
     with_logits.logits = cpu->logits;
     qn_executor_run(cpu->executor, &with_logits);
-    qn_sample_choose(&cpu->model->kernels.sample, step->choice, cpu->logits, n, cpu->scratch);
+    qn_sample_token(&cpu->model->kernels.sample, step->request, cpu->logits, n, cpu->scratch);
     return QN_OK;
 }
 
 static qn_status cpu_run(qn_device *device, const qn_step *step)
 {
     cpu_device *cpu = (cpu_device *)device;
-    if (step->choice)
-        return cpu_choose(cpu, step);
+    if (step->request)
+        return cpu_sample(cpu, step);
     qn_executor_run(cpu->executor, step);
     return QN_OK;
 }
@@ -64,7 +64,7 @@ static qn_status cpu_memory(qn_device *device, const qn_memory_params *params, q
     return qn_cpu_memory_new(&((cpu_device *)device)->model->plan, params, out);
 }
 
-static const qn_device_calls cpu_calls = {
+static const qn_device_vtable cpu_calls = {
     .free = cpu_free,
     .reserve = cpu_reserve,
     .run = cpu_run,
@@ -75,7 +75,7 @@ static qn_status open_cpu(qn_model *model)
 {
     cpu_device *device;
     QN_TRY(qn_alloc(&device, 1, sizeof *device, "device"));
-    *device = (cpu_device){ .base = { .calls = &cpu_calls, .layout = "", .name = "cpu", .batch = CPU_BATCH }, .model = model };
+    *device = (cpu_device){ .base = { .vtable = &cpu_calls, .layout = "", .name = "cpu", .batch = CPU_BATCH }, .model = model };
     const qn_status status = qn_executor_create(model->team, &model->kernels, &model->plan, &device->executor);
     if (status != QN_OK) {
         cpu_free(&device->base);
@@ -115,10 +115,10 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
 
 qn_status qn_model_read_rate(qn_model *model, double *rate)
 {
-    if (!model->device || !model->device->calls->read_rate)
+    if (!model->device || !model->device->vtable->read_rate)
         return qn_fail(QN_ERR_UNSUPPORTED, "no read rate: the model runs on the CPU, or not at all");
     pthread_mutex_lock(&model->lock);
-    const qn_status status = model->device->calls->read_rate(model->device, rate);
+    const qn_status status = model->device->vtable->read_rate(model->device, rate);
     pthread_mutex_unlock(&model->lock);
     return status;
 }

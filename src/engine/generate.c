@@ -26,27 +26,27 @@ static bool emit(const struct generation *g, const char *text, size_t length)
     return !length || !g->params->on_text || g->params->on_text(g->params->user, text, length);
 }
 
-/* Text on its way out: whole characters, then what no stop string can begin in. *go_on says whether to continue; the reason is
+/* Text on its way out: whole characters, then what no stop string can begin in. *keep_going says whether to continue; the reason is
  * set when not. */
-static qn_status show_text(struct generation *g, const char *bytes, size_t length, bool *go_on)
+static qn_status emit_text(struct generation *g, const char *bytes, size_t length, bool *keep_going)
 {
     const char *text, *safe;
     size_t n, n_safe;
     bool hit;
     QN_TRY(qn_utf8_stream_feed(&g->utf8, bytes, length, &text, &n));
     QN_TRY(qn_stop_feed(g->stop, text, n, &safe, &n_safe, &hit));
-    *go_on = !hit;
+    *keep_going = !hit;
     if (hit)
         g->result.reason = QN_STOP_STRING;
     if (!emit(g, safe, n_safe)) {
-        *go_on = false;
+        *keep_going = false;
         g->result.reason = QN_STOP_CALLBACK;
     }
     return QN_OK;
 }
 
 /* What was held back when generation ended for another reason than a stop string. */
-static qn_status show_rest(struct generation *g)
+static qn_status flush_text(struct generation *g)
 {
     const char *text, *safe;
     size_t n, n_safe;
@@ -57,32 +57,32 @@ static qn_status show_rest(struct generation *g)
     QN_TRY(qn_stop_feed(g->stop, text, n, &safe, &n_safe, &hit));
     if (hit)
         g->result.reason = QN_STOP_STRING;
-    bool go_on = emit(g, safe, n_safe);
+    bool keep_going = emit(g, safe, n_safe);
     QN_TRY(qn_stop_flush(g->stop, &safe, &n_safe));
-    if (go_on)
-        go_on = emit(g, safe, n_safe);
-    if (!go_on)
+    if (keep_going)
+        keep_going = emit(g, safe, n_safe);
+    if (!keep_going)
         g->result.reason = QN_STOP_CALLBACK;
     return QN_OK;
 }
 
-/* A token was chosen: show it. *go_on is false, and the reason set, when it was the last. */
-static qn_status show_token(struct generation *g, qn_token token, bool *go_on)
+/* A token was chosen: show it. *keep_going is false, and the reason set, when it was the last. */
+static qn_status emit_token(struct generation *g, qn_token token, bool *keep_going)
 {
     qn_session *session = g->session;
     const qn_model *model = session->model;
     const bool has_text = model->tokenizer && (g->params->on_text || g->params->n_stop);
-    *go_on = true;
+    *keep_going = true;
     session->pending = token;
     g->result.n_generated++;
     if (g->params->on_token && !g->params->on_token(g->params->user, token)) {
         g->result.reason = QN_STOP_CALLBACK;
-        *go_on = false;
+        *keep_going = false;
         return QN_OK;
     }
-    if (!g->params->ignore_end && qn_token_is_end(model, token)) {
-        g->result.reason = QN_STOP_END;
-        *go_on = false;
+    if (!g->params->ignore_eos && qn_token_is_eog(model, token)) {
+        g->result.reason = QN_STOP_EOG;
+        *keep_going = false;
         return QN_OK;
     }
     /* A vocabulary may be smaller than the model's output; such ids stand for no text. */
@@ -91,7 +91,7 @@ static qn_status show_token(struct generation *g, qn_token token, bool *go_on)
         const char *bytes;
         size_t length;
         QN_TRY(qn_tokenizer_piece(model->tokenizer, token, &bytes, &length));
-        QN_TRY(show_text(g, bytes, length, go_on));
+        QN_TRY(emit_text(g, bytes, length, keep_going));
     }
     return QN_OK;
 }
@@ -99,12 +99,12 @@ static qn_status show_token(struct generation *g, qn_token token, bool *go_on)
 /* Evaluate and, where `next` is asked for, choose. An evaluation that was cancelled is a reason to stop, not a failure. A
  * request that comes while the last batch is computed stands: the token chosen from it is pending when the next evaluation
  * refuses. */
-static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *go_on)
+static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *keep_going)
 {
     const qn_status status =
-        next ? qn_session_choose(g->session, tokens, n, g->sampler, next) : qn_session_append(g->session, tokens, n);
-    *go_on = status == QN_OK;
-    if (!*go_on)
+        next ? qn_session_sample(g->session, tokens, n, g->sampler, next) : qn_session_append(g->session, tokens, n);
+    *keep_going = status == QN_OK;
+    if (!*keep_going)
         g->result.reason = QN_STOP_CANCELLED;
     return status == QN_ERR_CANCELLED ? QN_OK : status;
 }
@@ -114,19 +114,19 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
     const double start = qn_now();
     const uint32_t before = g->session->length;
     const int64_t limit = g->params->max_tokens;
-    bool go_on;
+    bool keep_going;
     qn_token token;
-    QN_TRY(evaluate(g, tokens, n, limit ? &token : NULL, &go_on));
+    QN_TRY(evaluate(g, tokens, n, limit ? &token : NULL, &keep_going));
     g->result.n_prompt = g->session->length - before;
     const double prompt_end = qn_now();
     g->result.prompt_seconds = prompt_end - start;
-    if (go_on && (!limit || atomic_load(&g->session->cancelled))) {
+    if (keep_going && (!limit || atomic_load(&g->session->cancelled))) {
         g->result.reason = limit ? QN_STOP_CANCELLED : QN_STOP_LENGTH;
-        go_on = false;
+        keep_going = false;
     }
-    while (go_on) {
-        QN_TRY(show_token(g, token, &go_on));
-        if (!go_on)
+    while (keep_going) {
+        QN_TRY(emit_token(g, token, &keep_going));
+        if (!keep_going)
             break;
         if (limit > 0 && g->result.n_generated >= (uint64_t)limit) {
             g->result.reason = QN_STOP_LENGTH;
@@ -136,10 +136,10 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
             g->result.reason = QN_STOP_CONTEXT;
             break;
         }
-        QN_TRY(evaluate(g, &token, 1, &token, &go_on));
+        QN_TRY(evaluate(g, &token, 1, &token, &keep_going));
     }
     g->result.generate_seconds = qn_now() - prompt_end;
-    return show_rest(g);
+    return flush_text(g);
 }
 
 qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,

@@ -33,7 +33,7 @@ struct qn_model {
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* why it is NULL */
     char *name;
-    const char *quantisation;
+    const char *quantization;
     uint64_t n_params;
 };
 
@@ -41,7 +41,8 @@ struct qn_model {
 typedef struct qn_checkpoint {
     uint32_t length;
     qn_token pending;
-    qn_memory_mark *mark; /* NULL where the model has no recurrent layers: others can compute again what their caches miss */
+    qn_memory_checkpoint
+        *memory_checkpoint; /* NULL where the model has no recurrent layers: others can compute again what their caches miss */
 } qn_checkpoint;
 
 enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
@@ -80,13 +81,13 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 /* qn_session_append - qn_session_eval without logits, which leaves a request to cancel standing for the caller to clear. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
 
-/* qn_session_choose - append tokens, n >= 1, as qn_session_append does, and choose the one that follows. Where that fails,
+/* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and choose the one that follows. Where that fails,
  * being QN_ERR_INVALID for logits of which none is the largest, the tokens are held. */
-qn_status qn_session_choose(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next);
+qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next);
 
-/* qn_sampler_next - how the sampler's next token is to be chosen; its random number is used up. recent: the tokens before it,
+/* qn_sampler_next_request - how the sampler's next token is to be chosen; its random number is used up. recent: the tokens before it,
  * which must be there until it is chosen. */
-qn_sample_choice qn_sampler_next(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
+qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
 /* qn_session_add_checkpoint - room for one more checkpoint, the oldest making way if need be; its length, pending token
  * and mark are the caller's to fill. */

@@ -59,7 +59,7 @@ static void count_weights(qn_model *model)
     uint64_t most = 0;
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
-    model->quantisation = "";
+    model->quantization = "";
     for (size_t t = 0; t < n_types; t++) {
         uint64_t weights = 0;
         for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++) {
@@ -69,20 +69,20 @@ static void count_weights(qn_model *model)
         }
         model->n_params += weights;
         if (weights > most)
-            model->quantisation = types[t].name;
+            model->quantization = types[t].name;
         most = weights > most ? weights : most;
     }
 }
 
 /* Weights to where the device reads them. */
-static qn_status place_tensor(qn_model *model, const qn_gguf_tensor *tensor)
+static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
 {
-    bool taken;
-    if (!model->device->calls->upload)
+    bool uploaded;
+    if (!model->device->vtable->upload)
         return qn_pack_tensor(model, tensor);
-    QN_TRY(model->device->calls->upload(model->device, tensor->data, &taken));
-    if (taken)
-        qn_gguf_release(model->file, tensor);
+    QN_TRY(model->device->vtable->upload(model->device, tensor->data, &uploaded));
+    if (uploaded)
+        qn_gguf_drop_pages(model->file, tensor);
     return QN_OK;
 }
 
@@ -96,7 +96,7 @@ static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
         const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
         if (!params->skip_weight_scan)
             QN_TRY(qn_scan_tensor(model->file, tensor, model->team, params->on_progress, params->user, &done, total));
-        QN_TRY(place_tensor(model, tensor));
+        QN_TRY(load_tensor(model, tensor));
     }
     return QN_OK;
 }
@@ -154,7 +154,7 @@ void qn_model_free(qn_model *model)
     if (!model)
         return;
     if (model->device)
-        model->device->calls->free(model->device);
+        model->device->vtable->free(model->device);
     qn_team_free(model->team);
     qn_plan_free(&model->plan);
     for (size_t bits = 0; bits <= QN_KV_MAX_BITS; bits++)
@@ -178,7 +178,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
     return (qn_model_info){
         .name = model->name,
         .architecture = h->architecture ? h->architecture : "",
-        .quantisation = model->quantisation ? model->quantisation : "",
+        .quantization = model->quantization ? model->quantization : "",
         .n_vocab = h->architecture ? h->n_vocab : vocab,
         .n_layers = h->n_layers,
         .n_embd = h->n_embd,
@@ -192,7 +192,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .n_threads = model->team ? qn_team_size(model->team) : 0,
         .cpu = qn_cpu_name(model->cpu),
         .device = model->device ? model->device->name : "",
-        .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
+        .tokenizer_name = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
         .chat_template = model->chat ? qn_chat_template_name(model->chat) : "",
     };
 }
@@ -207,7 +207,7 @@ qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_k
     return QN_OK;
 }
 
-static qn_status codec_of(qn_model *model, unsigned bits, const qn_aura_codec **out)
+static qn_status get_codec(qn_model *model, unsigned bits, const qn_aura_codec **out)
 {
     if (bits && !model->codecs[bits])
         QN_TRY(qn_aura_codec_new(&model->codecs[bits], model->hparams.head_dim, bits, QN_KV_SEED));
@@ -218,9 +218,9 @@ static qn_status codec_of(qn_model *model, unsigned bits, const qn_aura_codec **
 qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs)
 {
     pthread_mutex_lock(&model->lock);
-    qn_status status = codec_of(model, format->key_bits, &codecs->keys);
+    qn_status status = get_codec(model, format->key_bits, &codecs->keys);
     if (status == QN_OK)
-        status = codec_of(model, format->value_bits, &codecs->values);
+        status = get_codec(model, format->value_bits, &codecs->values);
     pthread_mutex_unlock(&model->lock);
     return status;
 }
@@ -258,9 +258,9 @@ bool qn_token_is_special(const qn_model *model, qn_token token)
     return model->tokenizer && qn_tokenizer_is_special(model->tokenizer, token);
 }
 
-bool qn_token_is_end(const qn_model *model, qn_token token)
+bool qn_token_is_eog(const qn_model *model, qn_token token)
 {
-    return model->tokenizer && qn_tokenizer_is_end(model->tokenizer, token);
+    return model->tokenizer && qn_tokenizer_is_eog(model->tokenizer, token);
 }
 
 qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,

@@ -12,19 +12,19 @@ struct pack {
     qn_team *team;
 };
 
-static void pack_share(void *context, int thread)
+static void pack_worker(void *context, int thread)
 {
     const struct pack *pack = context;
     size_t begin, end;
-    qn_team_share(pack->weights->n_rows / QN_PACK_ROWS, 1, thread, qn_team_size(pack->team), &begin, &end);
+    qn_team_range(pack->weights->n_rows / QN_PANEL_ROWS, 1, thread, qn_team_size(pack->team), &begin, &end);
     qn_matmul_pack(pack->weights, pack->packing, begin, end, pack->packed);
 }
 
-static bool packs(const qn_model *model, const struct qn_op_matrix *matrix, qn_packing *packing)
+static bool select_packing(const qn_model *model, const struct qn_op_matrix *matrix, qn_packing *packing)
 {
     const qn_matmul_kernels *kernels = &model->kernels.matmul;
-    const qn_packed_kind *kind = kernels->packed ? kernels->packed(matrix->weights.type) : NULL;
-    if (!kind || (model->plan.acts[matrix->acts].fine && !kind->fine) || matrix->weights.n_rows < QN_PACK_ROWS)
+    const qn_packed_kernel *kind = kernels->packed ? kernels->packed(matrix->weights.type) : NULL;
+    if (!kind || (model->plan.acts[matrix->acts].hilo && !kind->hilo) || matrix->weights.n_rows < QN_PANEL_ROWS)
         return false;
     *packing = kind->packing;
     return true;
@@ -32,13 +32,13 @@ static bool packs(const qn_model *model, const struct qn_op_matrix *matrix, qn_p
 
 static qn_status pack_matrix(qn_model *model, qn_matrix *weights, qn_packing packing)
 {
-    const size_t bytes = weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS * weights->row_bytes;
+    const size_t bytes = weights->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS * weights->row_bytes;
     struct pack pack = { .weights = weights, .packing = packing, .team = model->team };
     QN_TRY(qn_realloc_array(&model->packed, &model->cap_packed, model->n_packed + 1, sizeof *model->packed, "packed weights"));
     QN_TRY(qn_alloc(&pack.packed, bytes, 1, "packed weights"));
     model->packed[model->n_packed++] = pack.packed;
     qn_advise_huge(pack.packed, bytes);
-    qn_team_run(model->team, pack_share, &pack);
+    qn_team_run(model->team, pack_worker, &pack);
     weights->packed = pack.packed;
     return QN_OK;
 }
@@ -51,7 +51,7 @@ qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor)
         for (size_t m = 0; (op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && m < op->n_matrices; m++) {
             qn_packing packing;
             qn_matrix *weights = &op->matrices[m].weights;
-            if (weights->data != tensor->data || !packs(model, &op->matrices[m], &packing))
+            if (weights->data != tensor->data || !select_packing(model, &op->matrices[m], &packing))
                 continue;
             if (!packed)
                 QN_TRY(pack_matrix(model, weights, packing));
@@ -59,6 +59,6 @@ qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor)
         }
     }
     if (packed)
-        qn_gguf_release(model->file, tensor);
+        qn_gguf_drop_pages(model->file, tensor);
     return QN_OK;
 }

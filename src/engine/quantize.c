@@ -27,36 +27,36 @@ struct quantizer {
     size_t done, total; /* bytes of the source's tensors, for the progress */
 };
 
-#define SHOW(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
+#define STRING_ARGS(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
 
-static void say(const struct quantizer *q, const char *line)
+static void log_line(const struct quantizer *q, const char *line)
 {
     if (q->params.on_log)
         q->params.on_log(q->params.user, line);
 }
 
-static bool writable(const qn_type_info *info)
+static bool has_quantizer(const qn_type_info *info)
 {
-    return info->encode != NULL && info->type != QN_TYPE_F32;
+    return info->from_float != NULL && info->type != QN_TYPE_F32;
 }
 
 static qn_status find_target(const char *name, const qn_type_info **target)
 {
     *target = qn_type_find_name(name);
-    if (*target && writable(*target))
+    if (*target && has_quantizer(*target))
         return QN_OK;
     char list[256] = "";
     size_t count, used = 0;
     const qn_type_info *types = qn_types(&count);
     for (size_t i = 0; i < count && used < sizeof list; i++)
-        if (writable(&types[i]))
+        if (has_quantizer(&types[i]))
             used += (size_t)snprintf(list + used, sizeof list - used, " %s", types[i].name);
     return qn_fail(QN_ERR_INVALID, "type '%s' is not one to quantise to, expected one of%s", name, list);
 }
 
 /* The next type to try for rows that are not whole blocks of this one: smaller blocks, more bits. Only types that every GGUF
  * reader of the day knows are fallen back to. */
-static const qn_type_info *wider(const qn_type_info *info)
+static const qn_type_info *fallback_type(const qn_type_info *info)
 {
     if (info->block_weights > 64)
         return qn_type_find(QN_TYPE_Q2_0);
@@ -79,16 +79,16 @@ static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_ten
         return qn_type_find(QN_TYPE_F32);
     if (ends_with(t->name, "ssm_conv1d.weight")) {
         snprintf(line, sizeof line, "%.*s: stays f32: a convolution's taps are not the rows of a matrix product",
-                 SHOW(t->name));
-        say(q, line);
+                 STRING_ARGS(t->name));
+        log_line(q, line);
         return qn_type_find(QN_TYPE_F32);
     }
     while (t->dims[0] % info->block_weights != 0)
-        info = wider(info);
+        info = fallback_type(info);
     if (info != q->target) {
-        snprintf(line, sizeof line, "%.*s: rows of %llu weights are not whole blocks of %zu (%s): %s instead", SHOW(t->name),
-                 (unsigned long long)t->dims[0], q->target->block_weights, q->target->name, info->name);
-        say(q, line);
+        snprintf(line, sizeof line, "%.*s: rows of %llu weights are not whole blocks of %zu (%s): %s instead",
+                 STRING_ARGS(t->name), (unsigned long long)t->dims[0], q->target->block_weights, q->target->name, info->name);
+        log_line(q, line);
     }
     return info;
 }
@@ -125,7 +125,7 @@ static qn_status write_keys(struct quantizer *q)
     return qn_gguf_writer_add_u32(q->writer, version_key, 2); /* of ggml's block layouts, since 2023 */
 }
 
-static uint64_t weights_of(const qn_gguf_tensor *t)
+static uint64_t tensor_weights(const qn_gguf_tensor *t)
 {
     return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; /* the reader has checked that it does not overflow */
 }
@@ -137,9 +137,9 @@ static qn_status write_header(struct quantizer *q)
         const qn_gguf_tensor *t = qn_gguf_tensor_at(q->source, i);
         size_t bytes;
         q->types[i] = type_for(q, t);
-        if (!qn_row_bytes(q->types[i], weights_of(t), &bytes))
+        if (!qn_row_bytes(q->types[i], tensor_weights(t), &bytes))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size as %s overflows", qn_gguf_tensor_path(q->source, t),
-                           SHOW(t->name), q->types[i]->name);
+                           STRING_ARGS(t->name), q->types[i]->name);
         QN_TRY(qn_gguf_writer_add_tensor(q->writer, t->name, (uint32_t)q->types[i]->type, t->n_dims, t->dims, bytes));
         q->total += t->bytes;
     }
@@ -153,27 +153,27 @@ struct work {
     uint8_t *to;
     size_t n_weights;
     int n_threads;
-    atomic_bool bad;
+    atomic_bool nonfinite;
 };
 
-static void convert_share(void *context, int thread)
+static void convert_worker(void *context, int thread)
 {
     struct work *w = context;
     size_t begin, end;
-    qn_team_share(w->n_weights, CHUNK_WEIGHTS, thread, w->n_threads, &begin, &end);
+    qn_team_range(w->n_weights, CHUNK_WEIGHTS, thread, w->n_threads, &begin, &end);
     const qn_type_info *a = w->from_type, *b = w->to_type;
     for (size_t i = begin; i < end; i += CHUNK_WEIGHTS) {
         float weights[CHUNK_WEIGHTS];
         const size_t n = end - i < CHUNK_WEIGHTS ? end - i : CHUNK_WEIGHTS;
         const uint8_t *blocks = w->from + i / a->block_weights * a->block_bytes;
-        if (a->find_bad(blocks, n / a->block_weights) < n / a->block_weights) {
-            atomic_store(&w->bad, true);
+        if (a->find_nonfinite(blocks, n / a->block_weights) < n / a->block_weights) {
+            atomic_store(&w->nonfinite, true);
             return;
         }
         if (!w->to)
             continue;
-        a->decode(blocks, n / a->block_weights, weights);
-        b->encode(weights, n / b->block_weights, w->to + i / b->block_weights * b->block_bytes);
+        a->to_float(blocks, n / a->block_weights, weights);
+        b->from_float(weights, n / b->block_weights, w->to + i / b->block_weights * b->block_bytes);
     }
 }
 
@@ -187,7 +187,7 @@ static qn_status report(struct quantizer *q)
 static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to)
 {
     const qn_type_info *from = qn_type_find(t->type);
-    const uint64_t n_weights = weights_of(t);
+    const uint64_t n_weights = tensor_weights(t);
     for (uint64_t at = 0; at < n_weights; at += PIECE_WEIGHTS) {
         const size_t n = n_weights - at < PIECE_WEIGHTS ? (size_t)(n_weights - at) : PIECE_WEIGHTS;
         const size_t begin = (size_t)(at / from->block_weights) * from->block_bytes;
@@ -200,11 +200,12 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
                              .to = from == to ? NULL : q->piece,
                              .n_weights = n,
                              .n_threads = qn_team_size(q->team) };
-        qn_team_run(q->team, convert_share, &work);
-        if (atomic_load(&work.bad))
+        qn_team_run(q->team, convert_worker, &work);
+        if (atomic_load(&work.nonfinite))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) has a value that is infinite or not a number",
-                           qn_gguf_tensor_path(q->source, t), SHOW(t->name),
-                           (size_t)(at / from->block_weights) + from->find_bad(work.from, n / from->block_weights), from->name);
+                           qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name),
+                           (size_t)(at / from->block_weights) + from->find_nonfinite(work.from, n / from->block_weights),
+                           from->name);
         QN_TRY(qn_gguf_writer_data(q->writer, from == to ? work.from : q->piece, to_bytes));
         q->done += from_bytes;
     }
@@ -219,7 +220,7 @@ static qn_status rewrite(struct quantizer *q)
     QN_TRY(qn_alloc(&q->types, n_tensors, sizeof *q->types, "types of tensors"));
     QN_TRY(qn_alloc(&q->piece, PIECE_WEIGHTS, sizeof(float), "piece of a tensor"));
     if (qn_gguf_q2_layout(q->source))
-        say(q, qn_gguf_q2_layout(q->source));
+        log_line(q, qn_gguf_q2_layout(q->source));
     QN_TRY(write_header(q));
     for (size_t i = 0; i < n_tensors; i++)
         QN_TRY(write_tensor(q, qn_gguf_tensor_at(q->source, i), q->types[i]));

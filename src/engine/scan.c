@@ -11,19 +11,19 @@ struct scan {
     const qn_type_info *type;
     size_t n_blocks;
     qn_team *team;
-    atomic_size_t first_bad;
+    atomic_size_t first_nonfinite;
 };
 
-static void scan_share(void *context, int thread)
+static void scan_worker(void *context, int thread)
 {
     struct scan *scan = context;
     size_t begin, end;
-    qn_team_share(scan->n_blocks, 64, thread, qn_team_size(scan->team), &begin, &end);
-    const size_t bad = scan->type->find_bad(scan->data + begin * scan->type->block_bytes, end - begin);
-    if (bad == end - begin)
+    qn_team_range(scan->n_blocks, 64, thread, qn_team_size(scan->team), &begin, &end);
+    const size_t nonfinite = scan->type->find_nonfinite(scan->data + begin * scan->type->block_bytes, end - begin);
+    if (nonfinite == end - begin)
         return;
-    size_t known = atomic_load(&scan->first_bad);
-    while (begin + bad < known && !atomic_compare_exchange_weak(&scan->first_bad, &known, begin + bad))
+    size_t known = atomic_load(&scan->first_nonfinite);
+    while (begin + nonfinite < known && !atomic_compare_exchange_weak(&scan->first_nonfinite, &known, begin + nonfinite))
         ;
 }
 
@@ -36,13 +36,13 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
     for (size_t begin = 0; begin < n_blocks; begin += piece) {
         piece = n_blocks - begin < piece ? n_blocks - begin : piece;
         struct scan scan = { .data = tensor->data + begin * type->block_bytes, .type = type, .n_blocks = piece, .team = team };
-        atomic_init(&scan.first_bad, piece);
-        qn_team_run(team, scan_share, &scan);
-        const size_t bad = atomic_load(&scan.first_bad);
-        if (bad != piece)
+        atomic_init(&scan.first_nonfinite, piece);
+        qn_team_run(team, scan_worker, &scan);
+        const size_t nonfinite = atomic_load(&scan.first_nonfinite);
+        if (nonfinite != piece)
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu holds an infinity or NaN",
                            qn_gguf_tensor_path(file, tensor), (int)(tensor->name.length < 64 ? tensor->name.length : 64),
-                           tensor->name.data, begin + bad, n_blocks);
+                           tensor->name.data, begin + nonfinite, n_blocks);
         *done += piece * type->block_bytes;
         if (on_progress && !on_progress(user, *done, total))
             return qn_fail(QN_ERR_CANCELLED, "%s: loading was stopped", qn_gguf_path(file));

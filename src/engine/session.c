@@ -13,7 +13,7 @@ enum { DEFAULT_CTX = 4096, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKP
 static qn_status reserve(qn_session *session)
 {
     qn_device *device = session->model->device;
-    return device->calls->reserve(device, session->n_batch, session->n_ctx);
+    return device->vtable->reserve(device, session->n_batch, session->n_ctx);
 }
 
 static qn_status create(qn_session *session)
@@ -26,7 +26,7 @@ static qn_status create(qn_session *session)
                                       .n_batch = session->n_batch,
                                       .key_codec = codecs.keys,
                                       .value_codec = codecs.values };
-    QN_TRY(device->calls->memory_new(device, &params, &session->memory));
+    QN_TRY(device->vtable->memory_new(device, &params, &session->memory));
     session->is_recurrent = session->model->plan.recurrent.n_v_heads > 0;
     QN_TRY(qn_alloc(&session->checkpoints, session->max_checkpoints, sizeof *session->checkpoints, "session"));
     QN_TRY(qn_alloc(&session->tokens, session->n_ctx, sizeof *session->tokens, "session"));
@@ -90,10 +90,10 @@ void qn_session_free(qn_session *session)
     if (!session)
         return;
     for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++)
-        if (session->checkpoints[i].mark)
-            session->memory->calls->mark_free(session->checkpoints[i].mark);
+        if (session->checkpoints[i].memory_checkpoint)
+            session->memory->vtable->checkpoint_free(session->checkpoints[i].memory_checkpoint);
     if (session->memory)
-        session->memory->calls->free(session->memory);
+        session->memory->vtable->free(session->memory);
     qn_free(session->checkpoints);
     qn_free(session->tokens);
     qn_free(session->rows);
@@ -131,7 +131,7 @@ const char *qn_session_kv(const qn_session *session)
 
 uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)
 {
-    return session->memory->calls->bytes(session->memory, length);
+    return session->memory->vtable->bytes(session->memory, length);
 }
 
 /* ---- Going back ---- */
@@ -140,8 +140,8 @@ qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out)
 {
     const bool full = session->n_checkpoints == session->max_checkpoints;
     qn_checkpoint *memory = &session->checkpoints[full ? 0 : session->n_checkpoints];
-    if (session->is_recurrent && !memory->mark)
-        QN_TRY(session->memory->calls->mark_new(session->memory, &memory->mark));
+    if (session->is_recurrent && !memory->memory_checkpoint)
+        QN_TRY(session->memory->vtable->checkpoint_new(session->memory, &memory->memory_checkpoint));
     const qn_checkpoint slot = *memory;
     if (full)
         memmove(session->checkpoints, session->checkpoints + 1, --session->n_checkpoints * sizeof slot);
@@ -159,7 +159,9 @@ qn_status qn_session_checkpoint(qn_session *session)
         QN_TRY(qn_session_add_checkpoint(session, &checkpoint));
         checkpoint->length = session->length;
         const qn_status status =
-            checkpoint->mark ? session->memory->calls->mark_keep(checkpoint->mark, session->memory, session->length) : QN_OK;
+            checkpoint->memory_checkpoint
+                ? session->memory->vtable->checkpoint_save(checkpoint->memory_checkpoint, session->memory, session->length)
+                : QN_OK;
         if (status != QN_OK) {
             session->n_checkpoints--;
             return status;
@@ -170,53 +172,53 @@ qn_status qn_session_checkpoint(qn_session *session)
 }
 
 /* Whether recurrent memory of `held` tokens can be made that of the first `length` by forgetting rows of its open chunk. */
-static bool covers(const qn_session *session, uint32_t held, uint32_t length)
+static bool within_open_chunk(const qn_session *session, uint32_t held, uint32_t length)
 {
-    return length <= held && held - length < session->memory->calls->open(held);
+    return length <= held && held - length < session->memory->vtable->open_tokens(held);
 }
 
 /* The checkpoint from which what the first `length` tokens leave can be had: `present` where the session itself will do, or
  * NULL. */
-static const qn_checkpoint *find_memory(const qn_session *session, uint32_t length, const qn_checkpoint *present)
+static const qn_checkpoint *find_checkpoint(const qn_session *session, uint32_t length, const qn_checkpoint *current)
 {
-    const qn_memory_calls *calls = session->memory->calls;
-    if (covers(session, session->length, length) && calls->reach(session->memory, length) == length)
-        return present;
+    const qn_memory_vtable *vtable = session->memory->vtable;
+    if (within_open_chunk(session, session->length, length) && vtable->rewind_length(session->memory, length) == length)
+        return current;
     for (uint32_t i = session->n_checkpoints; i-- > 0;) {
         const qn_checkpoint *checkpoint = &session->checkpoints[i];
-        if (covers(session, checkpoint->length, length))
+        if (within_open_chunk(session, checkpoint->length, length))
             return checkpoint;
     }
     return NULL;
 }
 
-uint32_t qn_session_reach(const qn_session *session, uint32_t length)
+uint32_t qn_session_rewind_length(const qn_session *session, uint32_t length)
 {
     if (length >= session->length)
         return session->length;
-    const qn_checkpoint present = { 0 };
-    if (!session->is_recurrent || find_memory(session, length, &present))
+    const qn_checkpoint current = { 0 };
+    if (!session->is_recurrent || find_checkpoint(session, length, &current))
         return length;
-    uint32_t reach = 0;
+    uint32_t rewind_length = 0;
     for (uint32_t i = 0; i < session->n_checkpoints && session->checkpoints[i].length < length; i++)
-        reach = session->checkpoints[i].length;
-    return reach;
+        rewind_length = session->checkpoints[i].length;
+    return rewind_length;
 }
 
 /* "65 to 70, " */
-static size_t print_lengths(const qn_session *session, char *text, size_t size, uint32_t held)
+static size_t format_lengths(const qn_session *session, char *text, size_t size, uint32_t held)
 {
-    const unsigned first = held - (uint32_t)session->memory->calls->open(held) + 1;
+    const unsigned first = held - (uint32_t)session->memory->vtable->open_tokens(held) + 1;
     const int n = snprintf(text, size, "%u to %u, ", first, (unsigned)held);
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
 
-static qn_status cannot_go_back(const qn_session *session, uint32_t length)
+static qn_status rewind_error(const qn_session *session, uint32_t length)
 {
     char lengths[256]; /* room for at least eight; the newest are named first */
-    size_t used = print_lengths(session, lengths, sizeof lengths, session->length);
+    size_t used = format_lengths(session, lengths, sizeof lengths, session->length);
     for (uint32_t i = session->n_checkpoints; i-- > 0;)
-        used += print_lengths(session, lengths + used, sizeof lengths - used, session->checkpoints[i].length);
+        used += format_lengths(session, lengths + used, sizeof lengths - used, session->checkpoints[i].length);
     lengths[used] = '\0';
     return qn_fail(QN_ERR_UNSUPPORTED,
                    "session: of %u tokens it cannot go back to %u: recurrent layers have closed that chunk, which cannot be "
@@ -238,7 +240,7 @@ void qn_session_cancel(qn_session *session)
 }
 
 /* What is wanted of an evaluation: logits, or the token that follows its last one. */
-struct wanted {
+struct eval_request {
     qn_logits which;
     float *logits;
     qn_sampler *sampler; /* NULL for logits alone */
@@ -248,10 +250,10 @@ struct wanted {
 /* One batch of n <= n_batch tokens. Rows from `first_logit` on have their logits written, [n - first_logit, n_vocab]; or, with
  * a choice, a token is chosen from those of the last row. */
 static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits,
-                            qn_sample_choice *choice)
+                            qn_sample_request *request)
 {
     qn_step step = {
-        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .choice = choice
+        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .request = request
     };
     for (size_t i = 0; i < n; i++)
         session->rows[i] = (qn_row){ .token = tokens[i],
@@ -265,39 +267,41 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     /* Another session may have failed to reserve more, and left nothing. */
     qn_status status = reserve(session);
     if (status == QN_OK)
-        status = session->model->device->calls->run(session->model->device, &step);
+        status = session->model->device->vtable->run(session->model->device, &step);
     pthread_mutex_unlock(&session->model->lock);
     if (status != QN_OK)
         return status;
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* which they may be */
     session->length += (uint32_t)n;
-    session->memory->calls->appended(session->memory, session->length);
+    session->memory->vtable->on_append(session->memory, session->length);
     session->pending = QN_NO_TOKEN;
     return QN_OK;
 }
 
 /* A batch, from whose last token the next one is chosen. */
-static qn_status choose_batch(qn_session *session, const qn_token *tokens, size_t n, const struct wanted *wanted)
+static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
 {
     /* A penalty is for these tokens, too; behind what the session holds they are nobody's until they are evaluated. */
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
-    qn_sample_choice choice = qn_sampler_next(wanted->sampler, session->tokens, session->length + n);
-    QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &choice));
-    QN_TRY(qn_sample_status(choice.best));
-    *wanted->next = choice.token;
+    qn_sample_request request = qn_sampler_next_request(eval_request->sampler, session->tokens, session->length + n);
+    QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &request));
+    QN_TRY(qn_sample_status(request.best));
+    *eval_request->next = request.token;
     return QN_OK;
 }
 
-static qn_status append_batch(qn_session *session, const qn_token *tokens, size_t n, bool last, const struct wanted *wanted,
-                              float *logits)
+static qn_status append_batch(qn_session *session, const qn_token *tokens, size_t n, bool last,
+                              const struct eval_request *eval_request, float *logits)
 {
-    if (wanted->sampler && last)
-        return choose_batch(session, tokens, n, wanted);
-    const size_t first_logit = wanted->which == QN_LOGITS_ALL ? 0 : wanted->which == QN_LOGITS_LAST && last ? n - 1 : n;
+    if (eval_request->sampler && last)
+        return sample_batch(session, tokens, n, eval_request);
+    const size_t first_logit = eval_request->which == QN_LOGITS_ALL            ? 0
+                               : eval_request->which == QN_LOGITS_LAST && last ? n - 1
+                                                                               : n;
     return eval_batch(session, tokens, n, first_logit, logits, NULL);
 }
 
-static qn_status append(qn_session *session, const qn_token *tokens, size_t n, const struct wanted *wanted)
+static qn_status append(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
 {
     const size_t n_vocab = session->model->hparams.n_vocab;
     if (n > session->n_ctx - session->length)
@@ -307,15 +311,16 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
         if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
             return qn_fail(QN_ERR_INVALID, "token %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)tokens[i],
                            n_vocab - 1);
-    if (wanted->which != QN_LOGITS_NONE && !wanted->logits && n)
+    if (eval_request->which != QN_LOGITS_NONE && !eval_request->logits && n)
         return qn_fail(QN_ERR_INVALID, "logits: asked for without a place to put them");
     for (size_t done = 0; done < n;) {
         if (atomic_load(&session->cancelled))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
         const size_t batch = n - done < session->n_batch ? n - done : session->n_batch;
         const bool last = done + batch == n;
-        QN_TRY(append_batch(session, tokens + done, batch, last, wanted,
-                            wanted->which == QN_LOGITS_ALL ? wanted->logits + done * n_vocab : wanted->logits));
+        QN_TRY(
+            append_batch(session, tokens + done, batch, last, eval_request,
+                         eval_request->which == QN_LOGITS_ALL ? eval_request->logits + done * n_vocab : eval_request->logits));
         done += batch;
         if (session->on_progress && !last && !session->on_progress(session->progress_user, done, n))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was stopped after %zu of %zu tokens", done, n);
@@ -325,17 +330,17 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
 
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n)
 {
-    return append(session, tokens, n, &(struct wanted){ .which = QN_LOGITS_NONE });
+    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE });
 }
 
-qn_status qn_session_choose(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next)
+qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next)
 {
-    return append(session, tokens, n, &(struct wanted){ .which = QN_LOGITS_NONE, .sampler = sampler, .next = next });
+    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE, .sampler = sampler, .next = next });
 }
 
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
 {
-    const qn_status status = append(session, tokens, n, &(struct wanted){ .which = which, .logits = logits });
+    const qn_status status = append(session, tokens, n, &(struct eval_request){ .which = which, .logits = logits });
     atomic_store(&session->cancelled, false); /* obeyed, or too late for this evaluation and not meant for the next */
     return status;
 }
@@ -343,23 +348,25 @@ qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n,
 /* ---- Going back: truncation, which may have to evaluate again ---- */
 
 /* Recurrent layers as they were at that length, and with them the cache. */
-static qn_status go_back_recurrent(qn_session *session, uint32_t length)
+static qn_status rewind_recurrent(qn_session *session, uint32_t length)
 {
-    const qn_checkpoint present = { 0 };
-    const qn_checkpoint *memory = find_memory(session, length, &present);
+    const qn_checkpoint current = { 0 };
+    const qn_checkpoint *memory = find_checkpoint(session, length, &current);
     if (!length)
-        return session->memory->calls->reset(session->memory);
+        return session->memory->vtable->reset(session->memory);
     if (!memory)
-        return cannot_go_back(session, length);
-    return memory == &present ? QN_OK : session->memory->calls->mark_take(memory->mark, session->memory, memory->length);
+        return rewind_error(session, length);
+    return memory == &current
+               ? QN_OK
+               : session->memory->vtable->checkpoint_restore(memory->memory_checkpoint, session->memory, memory->length);
 }
 
 /* The cache as that of the first `length` tokens. Of codes, a few at the end may have to be evaluated once more. */
-static qn_status go_back(qn_session *session, uint32_t length)
+static qn_status rewind_cache(qn_session *session, uint32_t length)
 {
-    const uint32_t reach = (uint32_t)session->memory->calls->reach(session->memory, length);
-    session->memory->calls->cut(session->memory, reach);
-    session->length = reach;
+    const uint32_t rewind_length = (uint32_t)session->memory->vtable->rewind_length(session->memory, length);
+    session->memory->vtable->truncate(session->memory, rewind_length);
+    session->length = rewind_length;
     while (session->length < length) {
         const uint32_t left = length - session->length;
         QN_TRY(eval_batch(session, session->tokens + session->length, left < session->n_batch ? left : session->n_batch, left,
@@ -376,9 +383,9 @@ qn_status qn_session_truncate(qn_session *session, uint32_t length)
     if (length == session->length)
         return QN_OK;
     if (session->is_recurrent)
-        QN_TRY(go_back_recurrent(session, length));
+        QN_TRY(rewind_recurrent(session, length));
     session->pending = QN_NO_TOKEN;
-    const qn_status status = go_back(session, length);
+    const qn_status status = rewind_cache(session, length);
     while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > session->length)
         session->n_checkpoints--;
     QN_TRY(status);

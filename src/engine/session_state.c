@@ -2,7 +2,7 @@
 #include "engine/internal.h"
 
 #include "base/memory.h"
-#include "base/new_file.h"
+#include "base/atomic_file.h"
 #include "engine/state_file.h"
 
 #include <errno.h>
@@ -23,14 +23,15 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
-    QN_TRY(to->memory->calls->copy(to->memory, from->memory, from->length));
+    QN_TRY(to->memory->vtable->copy(to->memory, from->memory, from->length));
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
         QN_TRY(qn_session_add_checkpoint(to, &checkpoint));
         checkpoint->length = from->checkpoints[i].length;
         checkpoint->pending = from->checkpoints[i].pending;
-        if (checkpoint->mark)
-            QN_TRY(to->memory->calls->mark_copy(checkpoint->mark, from->checkpoints[i].mark, from->memory));
+        if (checkpoint->memory_checkpoint)
+            QN_TRY(to->memory->vtable->checkpoint_copy(checkpoint->memory_checkpoint, from->checkpoints[i].memory_checkpoint,
+                                                       from->memory));
     }
     return QN_OK;
 }
@@ -58,11 +59,11 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 static uint64_t file_bytes(const qn_session *session)
 {
     return sizeof(struct qn_state_header) + session->length * sizeof *session->tokens +
-           session->memory->calls->serialized_bytes(session->memory, session->length) + sizeof(uint64_t);
+           session->memory->vtable->serialized_bytes(session->memory, session->length) + sizeof(uint64_t);
 }
 
 /* What the file says of how the cache lies: its format, and where it is another than the CPU's, whose layout it is. */
-static void name_layout(const qn_session *session, char *text, size_t size)
+static void format_layout(const qn_session *session, char *text, size_t size)
 {
     snprintf(text, size, "%s%s", session->format->name, session->model->device->layout);
 }
@@ -79,7 +80,7 @@ qn_status qn_session_check_target(const char *path)
     char magic[sizeof QN_STATE_MAGIC - 1];
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-        return QN_OK; /* nothing to lose; what is no regular file qn_new_file_create refuses */
+        return QN_OK; /* nothing to lose; what is no regular file qn_atomic_file_create refuses */
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return qn_fail(QN_ERR_IO, "%s: exists, and cannot be read to see whether it is a session file: %m", path);
@@ -90,21 +91,21 @@ qn_status qn_session_check_target(const char *path)
     return qn_fail(QN_ERR_INVALID, "%s: exists and is not a session file; it is left as it is", path);
 }
 
-struct saving {
-    qn_new_file file;
+struct save_context {
+    qn_atomic_file file;
     XXH64_state_t *hash;
 };
 
 static qn_status write_piece(void *context, void *data, size_t bytes)
 {
-    struct saving *s = context;
+    struct save_context *s = context;
     if (!bytes)
         return QN_OK;
     XXH64_update(s->hash, data, bytes);
-    return qn_new_file_write(&s->file, data, bytes);
+    return qn_atomic_file_write(&s->file, data, bytes);
 }
 
-static qn_status save(struct saving *s, const qn_session *session, const char *path)
+static qn_status save(struct save_context *s, const qn_session *session, const char *path)
 {
     struct qn_state_header header = { .version = QN_STATE_VERSION,
                                       .length = session->length,
@@ -112,34 +113,34 @@ static qn_status save(struct saving *s, const qn_session *session, const char *p
                                       .pending = session->pending,
                                       .file_bytes = file_bytes(session) };
     memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
-    name_layout(session, header.kv, sizeof header.kv);
+    format_layout(session, header.kv, sizeof header.kv);
     QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
     header.checksum = header_checksum(&header);
     QN_TRY(qn_session_check_target(path));
-    QN_TRY(qn_new_file_create(&s->file, path));
+    QN_TRY(qn_atomic_file_create(&s->file, path));
     QN_TRY(write_piece(s, &header, sizeof header));
     QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));
-    QN_TRY(session->memory->calls->serialize(session->memory, session->length, write_piece, s));
+    QN_TRY(session->memory->vtable->serialize(session->memory, session->length, write_piece, s));
     const uint64_t checksum = XXH64_digest(s->hash);
-    QN_TRY(qn_new_file_write(&s->file, &checksum, sizeof checksum));
-    return qn_new_file_finish(&s->file);
+    QN_TRY(qn_atomic_file_write(&s->file, &checksum, sizeof checksum));
+    return qn_atomic_file_commit(&s->file);
 }
 
 qn_status qn_session_save(const qn_session *session, const char *path)
 {
-    struct saving s = { .file = { .fd = -1 }, .hash = XXH64_createState() };
+    struct save_context s = { .file = { .fd = -1 }, .hash = XXH64_createState() };
     if (!s.hash)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", path);
     XXH64_reset(s.hash, 0);
     const qn_status status = save(&s, session, path);
-    qn_new_file_free(&s.file);
+    qn_atomic_file_free(&s.file);
     XXH64_freeState(s.hash);
     return status;
 }
 
 /* ---- Restoring ---- */
 
-struct restoring {
+struct restore_context {
     const char *path;
     int fd;
     uint64_t size;
@@ -148,7 +149,7 @@ struct restoring {
     qn_session *session;
 };
 
-static qn_status read_bytes(const struct restoring *r, void *data, size_t bytes)
+static qn_status read_bytes(const struct restore_context *r, void *data, size_t bytes)
 {
     uint8_t *at = data;
     while (bytes > 0) {
@@ -167,7 +168,7 @@ static qn_status read_bytes(const struct restoring *r, void *data, size_t bytes)
 
 static qn_status read_piece(void *context, void *data, size_t bytes)
 {
-    struct restoring *r = context;
+    struct restore_context *r = context;
     if (!bytes)
         return QN_OK;
     QN_TRY(read_bytes(r, data, bytes));
@@ -175,7 +176,7 @@ static qn_status read_piece(void *context, void *data, size_t bytes)
     return QN_OK;
 }
 
-static qn_status open_file(struct restoring *r)
+static qn_status open_file(struct restore_context *r)
 {
     struct stat st;
     r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe is refused, not waited for */
@@ -190,7 +191,7 @@ static qn_status open_file(struct restoring *r)
 }
 
 /* Devices lay memories out for their own kernels. What is left in the header is the format's name. */
-static qn_status take_layout(struct restoring *r, const qn_model *model)
+static qn_status check_device_layout(struct restore_context *r, const qn_model *model)
 {
     char *layout = strchr(r->header.kv, ' ');
     if (strcmp(layout ? layout : "", model->device->layout) != 0)
@@ -202,10 +203,10 @@ static qn_status take_layout(struct restoring *r, const qn_model *model)
 }
 
 /* Everything that can be said before there is a session. */
-static qn_status check_header(struct restoring *r, const qn_model *model, const qn_session_params *params)
+static qn_status check_header(struct restore_context *r, const qn_model *model, const qn_session_params *params)
 {
     struct qn_state_header *h = &r->header;
-    const qn_kv_format *format, *wanted;
+    const qn_kv_format *format, *requested;
     uint64_t fingerprint;
     if (r->size < sizeof *h + sizeof(uint64_t))
         return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path, (unsigned long long)r->size);
@@ -218,15 +219,15 @@ static qn_status check_header(struct restoring *r, const qn_model *model, const 
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
-    QN_TRY(take_layout(r, model));
+    QN_TRY(check_device_layout(r, model));
     if (qn_kv_format_named(h->kv, &format) != QN_OK)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format '%s' is not supported", r->path, h->kv);
     QN_TRY(qn_model_fingerprint(model, &fingerprint));
     if (h->fingerprint != fingerprint)
         return qn_fail(QN_ERR_INVALID, "%s: was saved with another model than %s", r->path, qn_gguf_path(model->file));
-    QN_TRY(qn_model_kv_format(model, params->kv ? params->kv : h->kv, &wanted));
-    if (strcmp(wanted->name, format->name) != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv, wanted->name);
+    QN_TRY(qn_model_kv_format(model, params->kv ? params->kv : h->kv, &requested));
+    if (strcmp(requested->name, format->name) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv, requested->name);
     if (h->file_bytes != r->size)
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: it has %llu bytes, expected %llu", r->path, (unsigned long long)r->size,
                        (unsigned long long)h->file_bytes);
@@ -242,7 +243,7 @@ static qn_status check_header(struct restoring *r, const qn_model *model, const 
     return QN_OK;
 }
 
-static qn_status check_token(const struct restoring *r, qn_token token)
+static qn_status check_token(const struct restore_context *r, qn_token token)
 {
     const uint32_t n_vocab = r->session->model->hparams.n_vocab;
     if (token < 0 || (uint32_t)token >= n_vocab)
@@ -251,7 +252,7 @@ static qn_status check_token(const struct restoring *r, qn_token token)
     return QN_OK;
 }
 
-static qn_status read_contents(struct restoring *r)
+static qn_status read_contents(struct restore_context *r)
 {
     qn_session *session = r->session;
     uint64_t checksum;
@@ -261,7 +262,7 @@ static qn_status read_contents(struct restoring *r)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens take %llu bytes, it has %llu", r->path, (unsigned)session->length,
                        (unsigned long long)file_bytes(session), (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
-    QN_TRY(session->memory->calls->deserialize(session->memory, session->length, read_piece, r));
+    QN_TRY(session->memory->vtable->deserialize(session->memory, session->length, read_piece, r));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);
@@ -270,7 +271,7 @@ static qn_status read_contents(struct restoring *r)
     return session->pending == QN_NO_TOKEN ? QN_OK : check_token(r, session->pending);
 }
 
-static qn_status restore(struct restoring *r, qn_model *model, qn_session_params params)
+static qn_status restore(struct restore_context *r, qn_model *model, qn_session_params params)
 {
     QN_TRY(open_file(r));
     QN_TRY(check_header(r, model, &params));
@@ -282,7 +283,7 @@ static qn_status restore(struct restoring *r, qn_model *model, qn_session_params
 
 qn_status qn_session_restore(qn_model *model, const char *path, const qn_session_params *params, qn_session **out)
 {
-    struct restoring r = { .path = path, .fd = -1 };
+    struct restore_context r = { .path = path, .fd = -1 };
     const qn_session_params defaults = { 0 };
     *out = NULL;
     if (!model->device)

@@ -3,7 +3,7 @@
  *   header     struct qn_state_header
  *   tokens     [length] i32
  *   memory     what the device's memory gives for `length` positions, in the format and layout that the header names. The CPU's
- *              are the parts of qn_kv_part, then those of qn_recurrent_part, layer by layer, f32
+ *              are the parts of qn_kv_region, then those of qn_recurrent_array, layer by layer, f32
  *   checksum   u64: xxHash64 of everything before it
  *
  * The sizes follow from the model and the length. What a session does not hold is zero, so that the same tokens give the same

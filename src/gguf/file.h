@@ -48,6 +48,6 @@ const char *qn_gguf_type_name(uint32_t type);
 size_t qn_gguf_type_size(uint32_t type);
 
 /* A name for a text with "%.*s": the first bytes of one that may be as long as the file. */
-#define QN_SHOW(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
+#define QN_STRING_ARGS(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
 
 #endif

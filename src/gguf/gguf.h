@@ -98,8 +98,8 @@ size_t qn_gguf_n_files(const qn_gguf *file);
 size_t qn_gguf_file_size(const qn_gguf *file);
 /* qn_gguf_alignment - of the first file. */
 size_t qn_gguf_alignment(const qn_gguf *file);
-/* qn_gguf_release - memory need not hold this tensor's part of a mapped file any longer; it comes back when it is read. */
-void qn_gguf_release(const qn_gguf *file, const qn_gguf_tensor *tensor);
+/* qn_gguf_drop_pages - memory need not hold this tensor's part of a mapped file any longer; it comes back when it is read. */
+void qn_gguf_drop_pages(const qn_gguf *file, const qn_gguf_tensor *tensor);
 
 /* qn_gguf_q2_layout - NULL, or one sentence for the log on which of the layouts of type 42 the file has. */
 const char *qn_gguf_q2_layout(const qn_gguf *file);
@@ -142,8 +142,8 @@ typedef struct qn_gguf_writer qn_gguf_writer;
 
 qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out);
 void qn_gguf_writer_free(qn_gguf_writer *writer);
-/* qn_gguf_writer_temporary - the temporary file's name, so that a signal handler can unlink it; owned by the writer. */
-const char *qn_gguf_writer_temporary(const qn_gguf_writer *writer);
+/* qn_gguf_writer_temp_path - the temporary file's name, so that a signal handler can unlink it; owned by the writer. */
+const char *qn_gguf_writer_temp_path(const qn_gguf_writer *writer);
 
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);

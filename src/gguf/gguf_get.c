@@ -114,8 +114,7 @@ static bool load_float(qn_gguf_type type, const uint8_t *at, double *value)
 }
 
 /* The entry of a key, or NULL with the status that its absence deserves. */
-static const qn_gguf_kv *find_wanted(const qn_gguf *file, const char *key, bool required, const char *expected,
-                                     qn_status *status)
+static const qn_gguf_kv *find_key(const qn_gguf *file, const char *key, bool required, const char *expected, qn_status *status)
 {
     const qn_gguf_kv *kv = qn_gguf_find(file, key);
     *status = QN_OK;
@@ -126,14 +125,14 @@ static const qn_gguf_kv *find_wanted(const qn_gguf *file, const char *key, bool 
 
 static qn_status wrong_type(const qn_gguf *file, const qn_gguf_kv *kv, const char *expected)
 {
-    return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' is of type %s, expected %s", file->path, QN_SHOW(kv->key),
+    return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' is of type %s, expected %s", file->path, QN_STRING_ARGS(kv->key),
                    qn_gguf_type_name(kv->type), expected);
 }
 
 qn_status qn_gguf_get_u32(const qn_gguf *file, const char *key, bool required, uint32_t *out)
 {
     qn_status status;
-    const qn_gguf_kv *kv = find_wanted(file, key, required, "an integer", &status);
+    const qn_gguf_kv *kv = find_key(file, key, required, "an integer", &status);
     int64_t value;
     if (!kv)
         return status;
@@ -148,7 +147,7 @@ qn_status qn_gguf_get_u32(const qn_gguf *file, const char *key, bool required, u
 qn_status qn_gguf_get_f32(const qn_gguf *file, const char *key, bool required, float *out)
 {
     qn_status status;
-    const qn_gguf_kv *kv = find_wanted(file, key, required, "a float", &status);
+    const qn_gguf_kv *kv = find_key(file, key, required, "a float", &status);
     double value;
     if (!kv)
         return status;
@@ -163,7 +162,7 @@ qn_status qn_gguf_get_f32(const qn_gguf *file, const char *key, bool required, f
 qn_status qn_gguf_get_bool(const qn_gguf *file, const char *key, bool required, bool *out)
 {
     qn_status status;
-    const qn_gguf_kv *kv = find_wanted(file, key, required, "a bool", &status);
+    const qn_gguf_kv *kv = find_key(file, key, required, "a bool", &status);
     if (!kv)
         return status;
     if (kv->type != QN_GGUF_BOOL)
@@ -177,7 +176,7 @@ qn_status qn_gguf_get_bool(const qn_gguf *file, const char *key, bool required, 
 qn_status qn_gguf_get_string(const qn_gguf *file, const char *key, bool required, qn_string *out)
 {
     qn_status status;
-    const qn_gguf_kv *kv = find_wanted(file, key, required, "a string", &status);
+    const qn_gguf_kv *kv = find_key(file, key, required, "a string", &status);
     if (!kv)
         return status;
     if (kv->type != QN_GGUF_STRING)
@@ -193,7 +192,7 @@ qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_st
         return wrong_type(file, kv, "an array of strings");
     qn_string *strings = calloc(kv->count ? (size_t)kv->count : 1, sizeof *strings);
     if (!strings)
-        return qn_fail(QN_ERR_MEMORY, "%s: key '%.*s': no memory for %llu strings", file->path, QN_SHOW(kv->key),
+        return qn_fail(QN_ERR_MEMORY, "%s: key '%.*s': no memory for %llu strings", file->path, QN_STRING_ARGS(kv->key),
                        (unsigned long long)kv->count);
     const uint8_t *at = kv->data;
     for (uint64_t i = 0; i < kv->count; i++) {
@@ -212,11 +211,11 @@ static qn_status element_at(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t 
     if (kv->type != QN_GGUF_ARRAY)
         return wrong_type(file, kv, expected);
     if (kv->element_type == QN_GGUF_STRING || kv->element_type == QN_GGUF_BOOL)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' is an array of %s, expected %s", file->path, QN_SHOW(kv->key),
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' is an array of %s, expected %s", file->path, QN_STRING_ARGS(kv->key),
                        qn_gguf_type_name(kv->element_type), expected);
     if (i >= kv->count)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' has %llu elements, expected more than %llu", file->path, QN_SHOW(kv->key),
-                       (unsigned long long)kv->count, (unsigned long long)i);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' has %llu elements, expected more than %llu", file->path,
+                       QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, (unsigned long long)i);
     *at = kv->data + (size_t)i * qn_gguf_type_size(kv->element_type);
     return QN_OK;
 }
@@ -228,10 +227,10 @@ qn_status qn_gguf_array_i32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t 
     QN_TRY(element_at(file, kv, i, "an array of integers", &at));
     if (!load_integer(kv->element_type, at, &value))
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' is an array of %s, expected an array of integers", file->path,
-                       QN_SHOW(kv->key), qn_gguf_type_name(kv->element_type));
+                       QN_STRING_ARGS(kv->key), qn_gguf_type_name(kv->element_type));
     if (value < INT32_MIN || value > INT32_MAX)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': element %llu is %lld, expected a 32-bit integer", file->path,
-                       QN_SHOW(kv->key), (unsigned long long)i, (long long)value);
+                       QN_STRING_ARGS(kv->key), (unsigned long long)i, (long long)value);
     *out = (int32_t)value;
     return QN_OK;
 }
@@ -248,7 +247,7 @@ qn_status qn_gguf_array_f32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t 
         load_float(kv->element_type, at, &value);
     if (!(fabs(value) <= (double)FLT_MAX))
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': element %llu is %g, expected a finite 32-bit float", file->path,
-                       QN_SHOW(kv->key), (unsigned long long)i, value);
+                       QN_STRING_ARGS(kv->key), (unsigned long long)i, value);
     *out = (float)value;
     return QN_OK;
 }

@@ -25,7 +25,7 @@ struct cursor {
     size_t left;
 };
 
-static const uint8_t *take(struct cursor *c, size_t bytes)
+static const uint8_t *cursor_read(struct cursor *c, size_t bytes)
 {
     const uint8_t *at = c->at;
     if (bytes > c->left)
@@ -35,29 +35,29 @@ static const uint8_t *take(struct cursor *c, size_t bytes)
     return at;
 }
 
-static bool take_u32(struct cursor *c, uint32_t *value)
+static bool cursor_read_u32(struct cursor *c, uint32_t *value)
 {
-    const uint8_t *at = take(c, sizeof *value);
+    const uint8_t *at = cursor_read(c, sizeof *value);
     if (at)
         memcpy(value, at, sizeof *value);
     return at != NULL;
 }
 
-static bool take_u64(struct cursor *c, uint64_t *value)
+static bool cursor_read_u64(struct cursor *c, uint64_t *value)
 {
-    const uint8_t *at = take(c, sizeof *value);
+    const uint8_t *at = cursor_read(c, sizeof *value);
     if (at)
         memcpy(value, at, sizeof *value);
     return at != NULL;
 }
 
-static bool take_string(struct cursor *c, qn_string *s)
+static bool cursor_read_string(struct cursor *c, qn_string *s)
 {
     uint64_t length;
-    if (!take_u64(c, &length) || length > c->left)
+    if (!cursor_read_u64(c, &length) || length > c->left)
         return false;
     s->length = (size_t)length;
-    s->data = (const char *)take(c, s->length);
+    s->data = (const char *)cursor_read(c, s->length);
     return true;
 }
 
@@ -70,18 +70,18 @@ static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_
         return qn_fail(QN_ERR_FORMAT, "%s: %zu bytes are too few for a GGUF header of %d", file->path, file->size,
                        HEADER_BYTES);
     uint32_t version;
-    take(c, 4);
-    take_u32(c, &version);
-    take_u64(c, n_tensors);
-    take_u64(c, n_kv);
+    cursor_read(c, 4);
+    cursor_read_u32(c, &version);
+    cursor_read_u64(c, n_tensors);
+    cursor_read_u64(c, n_kv);
     if (version != 0 && (version & 0xffff) == 0)
         return qn_fail(QN_ERR_FORMAT, "%s: a big-endian GGUF file, expected little-endian", file->path);
     if (version != 2 && version != 3) /* version 2 is the same as 3 in little-endian; version 1 has 32-bit counts */
         return qn_fail(QN_ERR_FORMAT, "%s: GGUF version %u, expected 2 or 3", file->path, version);
-    const size_t least_kv = 8 + 4 + 1, least_tensor = 8 + 4 + 8 + 4 + 8;
-    if (*n_kv > c->left / least_kv)
+    const size_t min_kv_bytes = 8 + 4 + 1, min_tensor_bytes = 8 + 4 + 8 + 4 + 8;
+    if (*n_kv > c->left / min_kv_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: %llu keys cannot lie in %zu bytes", file->path, (unsigned long long)*n_kv, c->left);
-    if (*n_tensors > c->left / least_tensor)
+    if (*n_tensors > c->left / min_tensor_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: %llu tensors cannot be described in %zu bytes", file->path,
                        (unsigned long long)*n_tensors, c->left);
     return QN_OK;
@@ -90,27 +90,28 @@ static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_
 static qn_status read_array(const qn_gguf *file, struct cursor *c, qn_gguf_kv *kv)
 {
     uint32_t type;
-    if (!take_u32(c, &type) || !take_u64(c, &kv->count))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array's header", file->path, QN_SHOW(kv->key));
+    if (!cursor_read_u32(c, &type) || !cursor_read_u64(c, &kv->count))
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array's header", file->path,
+                       QN_STRING_ARGS(kv->key));
     if (type == QN_GGUF_ARRAY)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s': an array of arrays, expected an array of scalars or strings",
-                       file->path, QN_SHOW(kv->key));
+                       file->path, QN_STRING_ARGS(kv->key));
     if (type > QN_GGUF_F64)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of unknown type %u", file->path, QN_SHOW(kv->key), type);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of unknown type %u", file->path, QN_STRING_ARGS(kv->key), type);
     kv->element_type = (qn_gguf_type)type;
     kv->data = c->at;
-    const size_t least = type == QN_GGUF_STRING ? 8 : qn_gguf_type_size(type);
-    if (kv->count > c->left / least)
+    const size_t min_bytes = type == QN_GGUF_STRING ? 8 : qn_gguf_type_size(type);
+    if (kv->count > c->left / min_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of %llu elements (%s) does not fit the %zu bytes left",
-                       file->path, QN_SHOW(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type), c->left);
+                       file->path, QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type), c->left);
     if (type != QN_GGUF_STRING) {
-        take(c, (size_t)kv->count * least);
+        cursor_read(c, (size_t)kv->count * min_bytes);
     } else {
         for (uint64_t i = 0; i < kv->count; i++) {
             qn_string s;
-            if (!take_string(c, &s))
+            if (!cursor_read_string(c, &s))
                 return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu runs past the end of the file", file->path,
-                               QN_SHOW(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
+                               QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
         }
     }
     kv->bytes = (size_t)(c->at - kv->data);
@@ -121,19 +122,20 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
 {
     uint32_t type;
     *kv = (qn_gguf_kv){ 0 };
-    if (!take_string(c, &kv->key) || !take_u32(c, &type))
+    if (!cursor_read_string(c, &kv->key) || !cursor_read_u32(c, &type))
         return qn_fail(QN_ERR_FORMAT, "%s: key %llu of %llu runs past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_kv);
     if (type > QN_GGUF_F64)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_SHOW(kv->key), type);
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key), type);
     kv->type = (qn_gguf_type)type;
     if (type == QN_GGUF_ARRAY)
         return read_array(file, c, kv);
     kv->data = c->at;
-    const bool inside = type == QN_GGUF_STRING ? take_string(c, &kv->string) : take(c, qn_gguf_type_size(type)) != NULL;
+    const bool inside =
+        type == QN_GGUF_STRING ? cursor_read_string(c, &kv->string) : cursor_read(c, qn_gguf_type_size(type)) != NULL;
     if (!inside)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': its value (%s) runs past the end of the file", file->path,
-                       QN_SHOW(kv->key), qn_gguf_type_name(type));
+                       QN_STRING_ARGS(kv->key), qn_gguf_type_name(type));
     kv->bytes = (size_t)(c->at - kv->data);
     return QN_OK;
 }
@@ -142,39 +144,40 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
 static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
 {
     *t = (qn_gguf_tensor){ 0 };
-    if (!take_string(c, &t->name) || !take_u32(c, &t->n_dims))
+    if (!cursor_read_string(c, &t->name) || !cursor_read_u32(c, &t->n_dims))
         return qn_fail(QN_ERR_FORMAT, "%s: the description of tensor %llu of %llu runs past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_tensors);
     if (t->n_dims < 1 || t->n_dims > QN_GGUF_MAX_DIMS)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path, QN_SHOW(t->name),
-                       t->n_dims, QN_GGUF_MAX_DIMS);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path,
+                       QN_STRING_ARGS(t->name), t->n_dims, QN_GGUF_MAX_DIMS);
     size_t n_weights = 1, rows = 1;
     for (uint32_t d = 0; d < QN_GGUF_MAX_DIMS; d++) {
         t->dims[d] = 1;
-        if (d < t->n_dims && !take_u64(c, &t->dims[d]))
+        if (d < t->n_dims && !cursor_read_u64(c, &t->dims[d]))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its dimensions", file->path,
-                           QN_SHOW(t->name));
+                           QN_STRING_ARGS(t->name));
         if (t->dims[d] == 0)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': dimension %u is 0", file->path, QN_SHOW(t->name), d);
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': dimension %u is 0", file->path, QN_STRING_ARGS(t->name), d);
         if (!qn_mul_size(n_weights, t->dims[d], &n_weights) || n_weights > INT64_MAX)
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the product of its dimensions overflows at dimension %u, %llu",
-                           file->path, QN_SHOW(t->name), d, (unsigned long long)t->dims[d]);
+                           file->path, QN_STRING_ARGS(t->name), d, (unsigned long long)t->dims[d]);
         rows *= d > 0 ? t->dims[d] : 1;
     }
-    if (!take_u32(c, &t->type) || !take_u64(c, &t->offset))
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its description", file->path, QN_SHOW(t->name));
+    if (!cursor_read_u32(c, &t->type) || !cursor_read_u64(c, &t->offset))
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its description", file->path,
+                       QN_STRING_ARGS(t->name));
     const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type); /* OX2_0 is no number of files */
     if (!info)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which quern does not know", file->path,
-                       QN_SHOW(t->name), t->type);
+                       QN_STRING_ARGS(t->name), t->type);
     if (t->type == QN_TYPE_Q2_0)
         return QN_OK;
     if (t->dims[0] % info->block_weights != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': rows of %llu weights are not whole blocks of %zu (%s)", file->path,
-                       QN_SHOW(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
+                       QN_STRING_ARGS(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
     size_t row_bytes;
     if (!qn_row_bytes(info, t->dims[0], &row_bytes) || !qn_mul_size(row_bytes, rows, &t->bytes))
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path, QN_SHOW(t->name));
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path, QN_STRING_ARGS(t->name));
     return QN_OK;
 }
 
@@ -196,27 +199,28 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* One tensor among those sorted by offset: its data begin inside the data section, aligned, and end before the next one's. */
-static qn_status place_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
-                              const qn_gguf_tensor *next)
+static qn_status locate_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
+                               const qn_gguf_tensor *next)
 {
     if (t->offset % file->alignment != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu", file->path,
-                       QN_SHOW(t->name), (unsigned long long)t->offset, file->alignment);
+                       QN_STRING_ARGS(t->name), (unsigned long long)t->offset, file->alignment);
     if (t->offset >= data_bytes || t->bytes > data_bytes - t->offset)
         return qn_fail(QN_ERR_FORMAT,
                        "%s: tensor '%.*s': %zu bytes at offset %llu lie past the end of the data, which have %zu", file->path,
-                       QN_SHOW(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
+                       QN_STRING_ARGS(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
     t->data = data + t->offset;
-    const size_t room = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
-    if (t->bytes > room || room == 0)
+    const size_t available_bytes = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
+    if (t->bytes > available_bytes || available_bytes == 0)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' at offset %llu overlaps '%.*s' at offset %llu", file->path,
-                       QN_SHOW(t->name), (unsigned long long)t->offset, QN_SHOW(next->name), (unsigned long long)next->offset);
+                       QN_STRING_ARGS(t->name), (unsigned long long)t->offset, QN_STRING_ARGS(next->name),
+                       (unsigned long long)next->offset);
     if (t->type == QN_TYPE_Q2_0)
-        t->bytes = room;
+        t->bytes = available_bytes;
     return QN_OK;
 }
 
-static qn_status place_tensors(qn_gguf *file, size_t header_end)
+static qn_status locate_tensors(qn_gguf *file, size_t header_end)
 {
     if (file->n_tensors == 0)
         return QN_OK;
@@ -231,8 +235,8 @@ static qn_status place_tensors(qn_gguf *file, size_t header_end)
     qsort(sorted, file->n_tensors, sizeof *sorted, by_offset);
     qn_status status = QN_OK;
     for (size_t i = 0; !status && i < file->n_tensors; i++)
-        status = place_tensor(file, file->base + data_start, file->size - data_start, sorted[i],
-                              i + 1 < file->n_tensors ? sorted[i + 1] : NULL);
+        status = locate_tensor(file, file->base + data_start, file->size - data_start, sorted[i],
+                               i + 1 < file->n_tensors ? sorted[i + 1] : NULL);
     qn_free(sorted);
     return status;
 }
@@ -251,7 +255,7 @@ static qn_status read_file(qn_gguf *file)
     const uint64_t seed = (uintptr_t)file;
     QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, seed, &duplicate));
     if (duplicate < file->n_kv)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path, QN_SHOW(file->kv[duplicate].key));
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path, QN_STRING_ARGS(file->kv[duplicate].key));
     QN_TRY(read_alignment(file));
     for (; file->n_tensors < n_tensors; file->n_tensors++) {
         QN_TRY(
@@ -260,8 +264,9 @@ static qn_status read_file(qn_gguf *file)
     }
     QN_TRY(qn_name_table_build(&file->tensor_table, file->tensors, file->n_tensors, sizeof *file->tensors, seed, &duplicate));
     if (duplicate < file->n_tensors)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' appears twice", file->path, QN_SHOW(file->tensors[duplicate].name));
-    return place_tensors(file, (size_t)(c.at - file->base));
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' appears twice", file->path,
+                       QN_STRING_ARGS(file->tensors[duplicate].name));
+    return locate_tensors(file, (size_t)(c.at - file->base));
 }
 
 /* The tensors of type 42, and the largest alignment of the files that they lie in. */
@@ -278,7 +283,7 @@ static size_t list_type_42(const qn_gguf *file, qn_q2_tensor *q2, size_t *alignm
             q2[n++] = (qn_q2_tensor){ .name = t->name.data,
                                       .name_length = t->name.length,
                                       .data = t->data,
-                                      .room = t->bytes,
+                                      .available_bytes = t->bytes,
                                       .width = t->dims[0],
                                       .n_weights = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3] };
     }
@@ -289,9 +294,9 @@ static qn_status give_layout(const qn_gguf *file, const qn_q2_tensor *q, const q
 {
     t->type = (uint32_t)info->type;
     t->bytes = (size_t)(q->n_weights / info->block_weights) * info->block_bytes;
-    if (q->width % info->block_weights || t->bytes > q->room)
+    if (q->width % info->block_weights || t->bytes > q->available_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' of type 42: %zu bytes as %s do not fit the %zu there are",
-                       qn_gguf_tensor_path(file, t), QN_SHOW(t->name), t->bytes, info->name, q->room);
+                       qn_gguf_tensor_path(file, t), QN_STRING_ARGS(t->name), t->bytes, info->name, q->available_bytes);
     return QN_OK;
 }
 
@@ -311,7 +316,7 @@ qn_status qn_gguf_settle_type_42(qn_gguf *file)
 }
 
 /* What was opened with its types settled, or closed. */
-static qn_status settled(qn_gguf **file)
+static qn_status pdl_prefetch(qn_gguf **file)
 {
     const qn_status status = qn_gguf_settle_type_42(*file);
     if (status) {
@@ -347,13 +352,13 @@ qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, q
 {
     *out = NULL;
     QN_TRY(open_bytes(data, size, NULL, name, out));
-    return settled(out);
+    return pdl_prefetch(out);
 }
 
 qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
 {
     QN_TRY(qn_gguf_map(path, out));
-    return settled(out);
+    return pdl_prefetch(out);
 }
 
 qn_status qn_gguf_map(const char *path, qn_gguf **out)
@@ -388,7 +393,7 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
     return open_bytes(map, size, map, path, out);
 }
 
-void qn_gguf_release(const qn_gguf *file, const qn_gguf_tensor *tensor)
+void qn_gguf_drop_pages(const qn_gguf *file, const qn_gguf_tensor *tensor)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), data = (uintptr_t)tensor->data;
     const uintptr_t begin = (data + page - 1) / page * page, end = (data + tensor->bytes) / page * page;

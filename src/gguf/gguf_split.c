@@ -137,7 +137,7 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
     const qn_gguf_tensor *later = &whole->tensors[duplicate];
     const qn_gguf_tensor *earlier = qn_name_table_find(&whole->tensor_table, later->name.data, later->name.length);
     return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' is in %s, too, expected in one file of a split model",
-                   qn_gguf_tensor_path(whole, later), QN_SHOW(later->name), qn_gguf_tensor_path(whole, earlier));
+                   qn_gguf_tensor_path(whole, later), QN_STRING_ARGS(later->name), qn_gguf_tensor_path(whole, earlier));
 }
 
 /* Opens the other parts. *file, which was named, becomes the first part, which owns all others; where that fails early, it is

@@ -1,9 +1,9 @@
 /* Writing a GGUF v3 file: the header is put together in memory, the tensors' data are streamed, and the target appears, whole,
- * by a rename (base/new_file.h). What the data are is the caller's business. */
+ * by a rename (base/atomic_file.h). What the data are is the caller's business. */
 #include "gguf/file.h"
 
 #include "base/memory.h"
-#include "base/new_file.h"
+#include "base/atomic_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,13 +16,13 @@ struct bytes {
 };
 
 struct qn_gguf_writer {
-    qn_new_file file;
+    qn_atomic_file file;
     struct bytes keys, tensors; /* the header's two sections, as they go into the file */
     uint64_t n_kv, n_tensors;
     size_t *tensor_bytes;
     size_t tensor_bytes_capacity;
     uint64_t data_bytes; /* of all tensors, padding included */
-    bool begun;
+    bool header_written;
     size_t current, written; /* the tensor being written, and how much of it is */
 };
 
@@ -60,7 +60,7 @@ qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out)
     qn_gguf_writer *w = calloc(1, sizeof *w);
     if (!w)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
-    const qn_status status = qn_new_file_create(&w->file, path);
+    const qn_status status = qn_atomic_file_create(&w->file, path);
     if (status) {
         qn_gguf_writer_free(w);
         return status;
@@ -73,21 +73,21 @@ void qn_gguf_writer_free(qn_gguf_writer *w)
 {
     if (!w)
         return;
-    qn_new_file_free(&w->file);
+    qn_atomic_file_free(&w->file);
     free(w->keys.data);
     free(w->tensors.data);
     free(w->tensor_bytes);
     free(w);
 }
 
-const char *qn_gguf_writer_temporary(const qn_gguf_writer *w)
+const char *qn_gguf_writer_temp_path(const qn_gguf_writer *w)
 {
     return w->file.temporary;
 }
 
 static qn_status begin_kv(qn_gguf_writer *w, const char *key, size_t length, qn_gguf_type type)
 {
-    if (w->begun)
+    if (w->header_written)
         return qn_fail(QN_ERR_INVALID, "%s: key '%.*s' comes after the data have begun", w->file.target,
                        (int)(length < 80 ? length : 80), key);
     QN_TRY(append_string(&w->keys, key, length));
@@ -129,16 +129,17 @@ qn_status qn_gguf_writer_copy(qn_gguf_writer *w, const qn_gguf_kv *kv)
 qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t type, uint32_t n_dims, const uint64_t *dims,
                                     size_t bytes)
 {
-    if (w->begun)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' comes after the data have begun", w->file.target, QN_SHOW(name));
+    if (w->header_written)
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' comes after the data have begun", w->file.target,
+                       QN_STRING_ARGS(name));
     if (n_dims < 1 || n_dims > QN_GGUF_MAX_DIMS)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", w->file.target, QN_SHOW(name),
-                       n_dims, QN_GGUF_MAX_DIMS);
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", w->file.target,
+                       QN_STRING_ARGS(name), n_dims, QN_GGUF_MAX_DIMS);
     if (bytes == 0)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has no bytes", w->file.target, QN_SHOW(name));
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has no bytes", w->file.target, QN_STRING_ARGS(name));
     if (bytes > INT64_MAX - w->data_bytes - QN_GGUF_DEFAULT_ALIGNMENT)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' of %zu bytes makes the file too large", w->file.target, QN_SHOW(name),
-                       bytes);
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' of %zu bytes makes the file too large", w->file.target,
+                       QN_STRING_ARGS(name), bytes);
     QN_TRY(append_string(&w->tensors, name.data, name.length));
     QN_TRY(append_u32(&w->tensors, n_dims));
     for (uint32_t d = 0; d < n_dims; d++)
@@ -155,11 +156,11 @@ qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t 
 static qn_status write_padding(qn_gguf_writer *w, size_t size)
 {
     static const uint8_t zeros[QN_GGUF_DEFAULT_ALIGNMENT] = { 0 };
-    return qn_new_file_write(&w->file, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
+    return qn_atomic_file_write(&w->file, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
 }
 
 /* The space is claimed at once where the file system can do that: a disk that is too small says so now, not hours later. */
-static qn_status claim_space(qn_gguf_writer *w, size_t header_bytes)
+static qn_status preallocate(qn_gguf_writer *w, size_t header_bytes)
 {
     const off_t size = (off_t)(qn_round_up(header_bytes, QN_GGUF_DEFAULT_ALIGNMENT) + w->data_bytes);
     if (fallocate(w->file.fd, 0, 0, size) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
@@ -169,7 +170,7 @@ static qn_status claim_space(qn_gguf_writer *w, size_t header_bytes)
 
 qn_status qn_gguf_writer_begin_data(qn_gguf_writer *w)
 {
-    if (w->begun)
+    if (w->header_written)
         return qn_fail(QN_ERR_INVALID, "%s: its data have begun already", w->file.target);
     struct bytes start = { 0 };
     qn_status status = append(&start, "GGUF", 4);
@@ -181,31 +182,31 @@ qn_status qn_gguf_writer_begin_data(qn_gguf_writer *w)
         status = append_u64(&start, w->n_kv);
     const size_t header_bytes = start.size + w->keys.size + w->tensors.size;
     if (!status)
-        status = claim_space(w, header_bytes);
+        status = preallocate(w, header_bytes);
     if (!status)
-        status = qn_new_file_write(&w->file, start.data, start.size);
+        status = qn_atomic_file_write(&w->file, start.data, start.size);
     if (!status)
-        status = qn_new_file_write(&w->file, w->keys.data, w->keys.size);
+        status = qn_atomic_file_write(&w->file, w->keys.data, w->keys.size);
     if (!status)
-        status = qn_new_file_write(&w->file, w->tensors.data, w->tensors.size);
+        status = qn_atomic_file_write(&w->file, w->tensors.data, w->tensors.size);
     if (!status)
         status = write_padding(w, header_bytes);
     free(start.data);
-    w->begun = !status;
+    w->header_written = !status;
     return status;
 }
 
 qn_status qn_gguf_writer_data(qn_gguf_writer *w, const void *data, size_t bytes)
 {
     const uint8_t *at = data;
-    if (!w->begun)
+    if (!w->header_written)
         return qn_fail(QN_ERR_INVALID, "%s: data come before qn_gguf_writer_begin_data", w->file.target);
     while (bytes > 0) {
         if (w->current == w->n_tensors)
             return qn_fail(QN_ERR_INVALID, "%s: %zu bytes more than its tensors have", w->file.target, bytes);
         const size_t size = w->tensor_bytes[w->current], left = size - w->written;
         const size_t now = bytes < left ? bytes : left;
-        QN_TRY(qn_new_file_write(&w->file, at, now));
+        QN_TRY(qn_atomic_file_write(&w->file, at, now));
         at += now;
         bytes -= now;
         w->written += now;
@@ -220,10 +221,10 @@ qn_status qn_gguf_writer_data(qn_gguf_writer *w, const void *data, size_t bytes)
 
 qn_status qn_gguf_writer_finish(qn_gguf_writer *w)
 {
-    if (w->file.finished)
+    if (w->file.committed)
         return qn_fail(QN_ERR_INVALID, "%s: is finished already", w->file.target);
-    if (!w->begun || w->current != w->n_tensors)
+    if (!w->header_written || w->current != w->n_tensors)
         return qn_fail(QN_ERR_INVALID, "%s: %zu of its %llu tensors were written", w->file.target, w->current,
                        (unsigned long long)w->n_tensors);
-    return qn_new_file_finish(&w->file);
+    return qn_atomic_file_commit(&w->file);
 }

@@ -26,7 +26,7 @@ static qn_status weight_type(const char *name, qn_view view, const qn_type_info 
     return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "%s: type %d is not a weight type", name, (int)view.dtype);
 }
 
-qn_status qn_decode(qn_view in, qn_view out)
+qn_status qn_dequantize(qn_view in, qn_view out)
 {
     const qn_type_info *type;
     size_t bytes;
@@ -35,16 +35,16 @@ qn_status qn_decode(qn_view in, qn_view out)
     QN_TRY(qn_check_view("in", in, in.dtype, in.count, 1, 1));
     QN_TRY(qn_check_view("out", out, QN_DTYPE_F32, in.count, 1, 1));
     if (in.count)
-        type->decode(in.data, in.count / type->block_weights, out.data);
+        type->to_float(in.data, in.count / type->block_weights, out.data);
     return QN_OK;
 }
 
-qn_status qn_encode(qn_view in, qn_view out)
+qn_status qn_quantize(qn_view in, qn_view out)
 {
     const qn_type_info *type;
     size_t bytes;
     QN_TRY(weight_type("out", out, &type));
-    if (!type->encode)
+    if (!type->from_float)
         return qn_fail(QN_ERR_UNSUPPORTED, "out: quern has no encoder for %s", type->name);
     QN_TRY(qn_view_bytes(out.dtype, in.count, &bytes));
     QN_TRY(qn_check_view("in", in, QN_DTYPE_F32, in.count, 1, 1));
@@ -54,7 +54,7 @@ qn_status qn_encode(qn_view in, qn_view out)
         if (!isfinite(values[i]))
             return qn_fail(QN_ERR_INVALID, "in: element %zu is %g, expected a finite value", i, (double)values[i]);
     if (in.count)
-        type->encode(values, in.count / type->block_weights, out.data);
+        type->from_float(values, in.count / type->block_weights, out.data);
     return QN_OK;
 }
 
@@ -98,7 +98,7 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
     qn_acts batch;
     void *scratch = NULL;
     QN_TRY(qn_acts_create(&batch, n_tokens < ACT_ROWS ? n_tokens : ACT_ROWS, n_cols,
-                          qn_matmul_forms(&qn_api_kernels.matmul, &matrix), false));
+                          qn_matmul_act_layouts(&qn_api_kernels.matmul, &matrix), false));
     qn_status status = qn_alloc(&scratch, qn_matmul_scratch(&qn_api_kernels.matmul, n_cols), 1, "matrix product");
     if (status == QN_OK)
         run_matmul(&matrix, acts.data, n_tokens, out.data, &batch, scratch);
@@ -149,7 +149,7 @@ qn_status qn_rope(qn_view x, qn_view positions, size_t n_tokens, size_t n_heads,
     QN_TRY(qn_alloc(&frequencies, n_rot / 2, sizeof *frequencies, "rope frequencies"));
     const qn_status status = qn_alloc(&angles, n_rot, sizeof *angles, "rope angles");
     if (status == QN_OK) {
-        const qn_rope_mode mode = pairing == QN_ROPE_NEOX ? QN_ROPE_HALVES : QN_ROPE_PAIRS;
+        const qn_rope_type mode = pairing == QN_ROPE_NEOX ? QN_ROPE_TYPE_NEOX : QN_ROPE_TYPE_NORM;
         qn_rope_frequencies(base, NULL, NULL, n_rot, frequencies);
         for (size_t t = 0; t < n_tokens; t++) {
             qn_rope_angles(((const uint32_t *)positions.data)[t], frequencies, 1, n_rot, angles, angles + n_rot / 2);
@@ -222,9 +222,9 @@ static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv
                                        (const uint16_t *)cache->values.data + at, &visible, NULL, dim, first ? s->block : out,
                                        first ? &block_m : &m, first ? &block_l : &l, s->scores);
         if (first)
-            qn_api_kernels.attention.merge(out, &m, &l, s->block, block_m, block_l, dim);
+            qn_api_kernels.attention.combine(out, &m, &l, s->block, block_m, block_l, dim);
     }
-    qn_api_kernels.attention.finish(out, out, l, dim);
+    qn_api_kernels.attention.normalize(out, out, l, dim);
 }
 
 qn_status qn_attention(const qn_kv_cache *cache, qn_view queries, qn_view positions, size_t n_tokens, size_t n_heads,

@@ -10,8 +10,8 @@
 #include <string.h>
 
 enum {
-    ROWS = 64, /* queries that share what is decoded */
-    RUN = 256  /* keys between two merges */
+    ROWS = 64,      /* queries that share what is decoded */
+    KEY_BLOCK = 256 /* keys between two merges */
 };
 
 /* ---- Codecs ---- */
@@ -56,7 +56,7 @@ qn_status qn_aura_codec_create_with(qn_aura_codec **codec, size_t dim, unsigned 
         if (b[i] < b[i - 1])
             return qn_fail(QN_ERR_INVALID, "boundaries: element %zu is %g, expected at least %g", i, (double)b[i],
                            (double)b[i - 1]);
-    return qn_aura_codec_of(codec, dim, bits, rotation.data, b, codebook.data);
+    return qn_aura_codec_from_tables(codec, dim, bits, rotation.data, b, codebook.data);
 }
 
 void qn_aura_codec_free(qn_aura_codec *codec)
@@ -111,12 +111,12 @@ static const void *row_of(qn_view view, size_t row, size_t dim)
 
 static void load_row(float *x, qn_view view, size_t row, size_t dim)
 {
-    qn_api_kernels.gdn_rows.to_float(x, row_of(view, row, dim), view.dtype, dim);
+    qn_api_kernels.gdn_rows.to_f32(x, row_of(view, row, dim), view.dtype, dim);
 }
 
 static void store_row(qn_view view, size_t row, const float *x, size_t dim)
 {
-    qn_api_kernels.gdn_rows.from_float((void *)row_of(view, row, dim), x, view.dtype, dim);
+    qn_api_kernels.gdn_rows.from_f32((void *)row_of(view, row, dim), x, view.dtype, dim);
 }
 
 /* Row `from` of rows to row `to` of codes and scales; false, and nothing written, where it is refused. */
@@ -286,9 +286,9 @@ typedef struct tile {
     size_t row[ROWS];                   /* of [n_tokens, n_heads] */
     size_t from[ROWS], to[ROWS];        /* keys that are seen */
     float query[ROWS][QN_AURA_MAX_DIM]; /* scaled and rotated */
-    float scores[ROWS][RUN];
+    float scores[ROWS][KEY_BLOCK];
     float o[ROWS][QN_AURA_MAX_DIM], m[ROWS], l[ROWS];
-    float part[ROWS][QN_AURA_MAX_DIM]; /* of the run at work */
+    float partial[ROWS][QN_AURA_MAX_DIM]; /* of the run at work */
 } tile;
 
 /* Rows `first` and on of those whose key-value head this is. */
@@ -326,17 +326,17 @@ static void tile_mask(tile *t, const qn_aura_queries *queries)
 }
 
 /* What a query sees of keys begin to end. */
-static size_t seen_from(const tile *t, size_t i, size_t begin)
+static size_t visible_from(const tile *t, size_t i, size_t begin)
 {
     return t->from[i] > begin ? t->from[i] : begin;
 }
 
-static size_t seen_to(const tile *t, size_t i, size_t end)
+static size_t visible_to(const tile *t, size_t i, size_t end)
 {
     return t->to[i] < end ? t->to[i] : end;
 }
 
-static bool any_sees(const tile *t, size_t key)
+static bool any_visible(const tile *t, size_t key)
 {
     for (size_t i = 0; i < t->n; i++)
         if (t->from[i] <= key && key < t->to[i])
@@ -344,12 +344,12 @@ static bool any_sees(const tile *t, size_t key)
     return false;
 }
 
-static void run_scores(tile *t, size_t begin, size_t end)
+static void block_scores(tile *t, size_t begin, size_t end)
 {
     const qn_aura_kernels *kernels = &qn_api_kernels.aura;
     float x[QN_AURA_MAX_DIM], scale;
     for (size_t key = begin; key < end; key++) {
-        if (!any_sees(t, key))
+        if (!any_visible(t, key))
             continue;
         decode_key(t->cache, t->kv_head, key, x, &scale);
         for (size_t i = 0; i < t->n; i++)
@@ -358,9 +358,9 @@ static void run_scores(tile *t, size_t begin, size_t end)
 }
 
 /* Scores of what query i sees, to weights. */
-static void run_softmax(tile *t, size_t i, size_t begin, size_t end, float *m, float *l)
+static void block_softmax(tile *t, size_t i, size_t begin, size_t end, float *m, float *l)
 {
-    const size_t first = seen_from(t, i, begin) - begin, last = seen_to(t, i, end) - begin;
+    const size_t first = visible_from(t, i, begin) - begin, last = visible_to(t, i, end) - begin;
     double sum = 0;
     *m = t->scores[i][first];
     for (size_t j = first; j < last; j++)
@@ -372,29 +372,29 @@ static void run_softmax(tile *t, size_t i, size_t begin, size_t end, float *m, f
     *l = (float)sum;
 }
 
-static void run_values(tile *t, size_t begin, size_t end)
+static void block_values(tile *t, size_t begin, size_t end)
 {
     const qn_aura_kernels *kernels = &qn_api_kernels.aura;
     float x[QN_AURA_MAX_DIM], scale;
     for (size_t key = begin; key < end; key++) {
-        if (!any_sees(t, key))
+        if (!any_visible(t, key))
             continue;
         decode_value(t->cache, t->kv_head, key, x, &scale);
         for (size_t i = 0; i < t->n; i++)
             if (t->from[i] <= key && key < t->to[i])
-                kernels->add(t->part[i], t->scores[i][key - begin] * scale, x, t->cache->value_codec->dim);
+                kernels->axpy(t->partial[i], t->scores[i][key - begin] * scale, x, t->cache->value_codec->dim);
     }
 }
 
-static void merge(float *o, float *m, float *l, const float *part, float part_m, float part_l, size_t dim)
+static void combine(float *o, float *m, float *l, const float *partial, float partial_m, float partial_l, size_t dim)
 {
     if (*l != 0) {
-        qn_api_kernels.attention.merge(o, m, l, part, part_m, part_l, dim);
+        qn_api_kernels.attention.combine(o, m, l, partial, partial_m, partial_l, dim);
         return;
     }
-    memcpy(o, part, dim * sizeof *o);
-    *m = part_m;
-    *l = part_l;
+    memcpy(o, partial, dim * sizeof *o);
+    *m = partial_m;
+    *l = partial_l;
 }
 
 /* Keys begin to end, taken into o, m and l; where l is 0 there is nothing in the others yet. */
@@ -403,25 +403,25 @@ static void tile_attend(tile *t, size_t begin, size_t end)
     const size_t dim = t->cache->key_codec->dim;
     for (size_t next; begin < end; begin = next) {
         float m[ROWS], l[ROWS];
-        next = end - begin < RUN ? end : begin + RUN;
-        run_scores(t, begin, next);
+        next = end - begin < KEY_BLOCK ? end : begin + KEY_BLOCK;
+        block_scores(t, begin, next);
         for (size_t i = 0; i < t->n; i++) {
-            memset(t->part[i], 0, dim * sizeof t->part[i][0]);
-            if (seen_from(t, i, begin) < seen_to(t, i, next))
-                run_softmax(t, i, begin, next, &m[i], &l[i]);
+            memset(t->partial[i], 0, dim * sizeof t->partial[i][0]);
+            if (visible_from(t, i, begin) < visible_to(t, i, next))
+                block_softmax(t, i, begin, next, &m[i], &l[i]);
         }
-        run_values(t, begin, next);
+        block_values(t, begin, next);
         for (size_t i = 0; i < t->n; i++)
-            if (seen_from(t, i, begin) < seen_to(t, i, next))
-                merge(t->o[i], &t->m[i], &t->l[i], t->part[i], m[i], l[i], dim);
+            if (visible_from(t, i, begin) < visible_to(t, i, next))
+                combine(t->o[i], &t->m[i], &t->l[i], t->partial[i], m[i], l[i], dim);
     }
 }
 
-static void finish_row(const qn_aura_codec *codec, float *o, float l, qn_view out, size_t row)
+static void normalize_row(const qn_aura_codec *codec, float *o, float l, qn_view out, size_t row)
 {
     float x[QN_AURA_MAX_DIM] = { 0 };
     if (l != 0) {
-        qn_api_kernels.attention.finish(o, o, l, codec->dim);
+        qn_api_kernels.attention.normalize(o, o, l, codec->dim);
         qn_aura_rotate_back(&qn_api_kernels.aura, codec, x, o);
     }
     store_row(out, row, x, codec->dim);
@@ -437,7 +437,7 @@ typedef struct call {
     qn_view scores, weights, partials, m, l, out;
 } call;
 
-static qn_status each_tile(const call *c, void (*work)(const call *c, tile *t))
+static qn_status for_each_tile(const call *c, void (*work)(const call *c, tile *t))
 {
     const size_t rows = c->n_tokens * (c->n_heads / c->cache->n_kv_heads);
     tile *t;
@@ -468,7 +468,7 @@ qn_status qn_aura_score(const qn_aura_cache *cache, const qn_aura_queries *queri
 {
     QN_TRY(check_queries(cache, queries));
     QN_TRY(qn_check_view("scores", scores, QN_DTYPE_F32, queries->n_tokens, queries->n_heads, cache->n_keys));
-    return each_tile(
+    return for_each_tile(
         &(call){
             .cache = cache, .queries = queries, .n_tokens = queries->n_tokens, .n_heads = queries->n_heads, .scores = scores },
         score_tile);
@@ -489,11 +489,11 @@ static void value_tile(const call *c, tile *t)
             if (!decoded)
                 decode_value(c->cache, t->kv_head, key, x, &scale);
             decoded = true;
-            qn_api_kernels.aura.add(t->o[i], weight * scale, x, dim);
+            qn_api_kernels.aura.axpy(t->o[i], weight * scale, x, dim);
         }
     }
     for (size_t i = 0; i < t->n; i++)
-        finish_row(c->cache->value_codec, t->o[i], 1, c->out, t->row[i]);
+        normalize_row(c->cache->value_codec, t->o[i], 1, c->out, t->row[i]);
 }
 
 qn_status qn_aura_value(const qn_aura_cache *cache, qn_view weights, size_t n_tokens, size_t n_heads, float skip, qn_view out)
@@ -505,7 +505,7 @@ qn_status qn_aura_value(const qn_aura_cache *cache, qn_view weights, size_t n_to
         return qn_fail(QN_ERR_INVALID, "skip: %g, expected at least 0", (double)skip);
     QN_TRY(qn_check_float_type("out", out));
     QN_TRY(qn_check_view("out", out, out.dtype, n_tokens, n_heads, cache->value_codec->dim));
-    return each_tile(
+    return for_each_tile(
         &(call){ .cache = cache, .n_tokens = n_tokens, .n_heads = n_heads, .skip = skip, .weights = weights, .out = out },
         value_tile);
 }
@@ -546,16 +546,16 @@ qn_status qn_aura_flash_pass1(const qn_aura_cache *cache, const qn_aura_queries 
         return qn_fail(QN_ERR_INVALID, "block: 0, expected at least 1");
     const size_t n_blocks = cache->n_keys / block + (cache->n_keys % block != 0), n = queries->n_tokens * queries->n_heads;
     QN_TRY(check_partials(n, n_blocks, cache->value_codec->dim, partials, m, l));
-    return each_tile(&(call){ .cache = cache,
-                              .queries = queries,
-                              .n_tokens = queries->n_tokens,
-                              .n_heads = queries->n_heads,
-                              .block = block,
-                              .n_blocks = n_blocks,
-                              .partials = partials,
-                              .m = m,
-                              .l = l },
-                     pass1_tile);
+    return for_each_tile(&(call){ .cache = cache,
+                                  .queries = queries,
+                                  .n_tokens = queries->n_tokens,
+                                  .n_heads = queries->n_heads,
+                                  .block = block,
+                                  .n_blocks = n_blocks,
+                                  .partials = partials,
+                                  .m = m,
+                                  .l = l },
+                         pass1_tile);
 }
 
 static void pass2_row(const qn_aura_codec *codec, size_t row, size_t n_heads, size_t n_blocks, qn_view partials, qn_view m,
@@ -568,9 +568,9 @@ static void pass2_row(const qn_aura_codec *codec, size_t row, size_t n_heads, si
     }
     for (size_t at = row * n_blocks; at < (row + 1) * n_blocks; at++)
         if (((const float *)l.data)[at] != 0)
-            merge(o, &largest, &sum, (const float *)partials.data + at * codec->dim, ((const float *)m.data)[at],
-                  ((const float *)l.data)[at], codec->dim);
-    finish_row(codec, o, sum, out, row);
+            combine(o, &largest, &sum, (const float *)partials.data + at * codec->dim, ((const float *)m.data)[at],
+                    ((const float *)l.data)[at], codec->dim);
+    normalize_row(codec, o, sum, out, row);
 }
 
 qn_status qn_aura_flash_pass2(const qn_aura_codec *value_codec, size_t n_queries, size_t n_heads, size_t n_blocks,
@@ -602,7 +602,7 @@ static void attention_tile(const call *c, tile *t)
     }
     tile_attend(t, 0, c->cache->n_keys);
     for (size_t i = 0; i < t->n; i++)
-        finish_row(c->cache->value_codec, t->o[i], t->l[i], c->out, t->row[i]);
+        normalize_row(c->cache->value_codec, t->o[i], t->l[i], c->out, t->row[i]);
 }
 
 qn_status qn_aura_attention(const qn_aura_cache *cache, const qn_aura_queries *queries, qn_view out)
@@ -612,7 +612,7 @@ qn_status qn_aura_attention(const qn_aura_cache *cache, const qn_aura_queries *q
     QN_TRY(check_sinks(queries->sinks, queries->n_heads));
     QN_TRY(qn_check_float_type("out", out));
     QN_TRY(qn_check_view("out", out, out.dtype, queries->n_tokens, queries->n_heads, cache->value_codec->dim));
-    return each_tile(
+    return for_each_tile(
         &(call){ .cache = cache, .queries = queries, .n_tokens = queries->n_tokens, .n_heads = queries->n_heads, .out = out },
         attention_tile);
 }

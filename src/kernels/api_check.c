@@ -63,19 +63,19 @@ bool qn_view_absent(qn_view view)
     return !view.data && !view.count;
 }
 
-static qn_status check_ends(qn_sequences *out, qn_view cu_seqlens)
+static qn_status check_offsets(qn_sequences *out, qn_view cu_seqlens)
 {
-    size_t n_ends;
-    if (!qn_add_size(out->n, 1, &n_ends))
+    size_t n_offsets;
+    if (!qn_add_size(out->n, 1, &n_offsets))
         return qn_fail(QN_ERR_INVALID, "n_sequences: %zu, which does not fit in memory", out->n);
-    QN_TRY(qn_check_view("cu_seqlens", cu_seqlens, QN_DTYPE_U32, n_ends, 1, 1));
-    out->ends = cu_seqlens.data;
-    if (out->ends[0])
-        return qn_fail(QN_ERR_INVALID, "cu_seqlens: begins with %u, expected 0", (unsigned)out->ends[0]);
+    QN_TRY(qn_check_view("cu_seqlens", cu_seqlens, QN_DTYPE_U32, n_offsets, 1, 1));
+    out->offsets = cu_seqlens.data;
+    if (out->offsets[0])
+        return qn_fail(QN_ERR_INVALID, "cu_seqlens: begins with %u, expected 0", (unsigned)out->offsets[0]);
     for (size_t i = 0; i < out->n; i++)
-        if (out->ends[i + 1] < out->ends[i] || out->ends[i + 1] > out->tokens)
+        if (out->offsets[i + 1] < out->offsets[i] || out->offsets[i + 1] > out->tokens)
             return qn_fail(QN_ERR_INVALID, "cu_seqlens: element %zu is %u, expected from %u to %zu tokens", i + 1,
-                           (unsigned)out->ends[i + 1], (unsigned)out->ends[i], out->tokens);
+                           (unsigned)out->offsets[i + 1], (unsigned)out->offsets[i], out->tokens);
     return QN_OK;
 }
 
@@ -88,15 +88,15 @@ qn_status qn_check_sequences(size_t batch, size_t tokens, size_t n_sequences, qn
         return QN_OK;
     if (batch != 1)
         return qn_fail(QN_ERR_INVALID, "batch: %zu, expected 1 with %zu sequences in a row", batch, n_sequences);
-    return check_ends(out, cu_seqlens);
+    return check_offsets(out, cu_seqlens);
 }
 
 size_t qn_sequence_at(const qn_sequences *sequences, size_t i, size_t *n)
 {
-    if (!sequences->ends) {
+    if (!sequences->offsets) {
         *n = sequences->tokens;
         return i * sequences->tokens;
     }
-    *n = sequences->ends[i + 1] - sequences->ends[i];
-    return sequences->ends[i];
+    *n = sequences->offsets[i + 1] - sequences->offsets[i];
+    return sequences->offsets[i];
 }

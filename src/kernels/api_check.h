@@ -27,9 +27,9 @@ bool qn_view_absent(qn_view view);
 
 /* Sequences of tokens that lie one after the other. */
 typedef struct qn_sequences {
-    size_t n, tokens;     /* `tokens` each, where ends is NULL */
-    size_t rows;          /* of the arrays that hold them, tokens of no sequence included */
-    const uint32_t *ends; /* [n+1]: sequence i is ends[i] up to ends[i+1] */
+    size_t n, tokens;        /* `tokens` each, where ends is NULL */
+    size_t rows;             /* of the arrays that hold them, tokens of no sequence included */
+    const uint32_t *offsets; /* [n+1]: sequence i is ends[i] up to ends[i+1] */
 } qn_sequences;
 
 /* qn_check_sequences - the batch, or the cumulative lengths, as quern/kernels.h describes them; no sequences and no tokens are

@@ -16,7 +16,7 @@ _Static_assert((int)QN_GDN_CHUNK_SIZE == (int)QN_GDN_CHUNK, "the chunk of the pu
 enum { CHUNK = QN_GDN_CHUNK };
 #define NORMALIZE_EPS 1e-6f /* FLA's and transformers' */
 
-typedef struct place place;
+typedef struct head_ref head_ref;
 
 /* A call: its shape, what follows from it, and the views that it has, by the names of the public header. */
 typedef struct call {
@@ -28,11 +28,11 @@ typedef struct call {
     qn_gdn_stages stages;
     qn_gdn_tiles tiles;
     float *states; /* of the value heads of a key head */
-    void (*head_work)(struct call *c, const place *p);
+    void (*head_work)(struct call *c, const head_ref *p);
 } call;
 
 /* A value head of a sequence. */
-struct place {
+struct head_ref {
     size_t sequence, row, n; /* and its tokens */
     size_t key_head, head;   /* value head, and the key head that it reads */
     size_t state, chunk;     /* index into states; of the sequence's first chunk */
@@ -72,13 +72,13 @@ static qn_status begin(call *c, const qn_gdn_shape *shape)
     QN_TRY(check_dim("head_v", shape->head_v));
     if (shape->mapping != QN_GDN_GROUPED && shape->mapping != QN_GDN_TILED)
         return qn_fail(QN_ERR_INVALID, "mapping: %d, expected %d or %d", (int)shape->mapping, QN_GDN_GROUPED, QN_GDN_TILED);
-    for (size_t i = 0; i < c->sequences.n && c->sequences.ends; i++) {
+    for (size_t i = 0; i < c->sequences.n && c->sequences.offsets; i++) {
         size_t n;
         qn_sequence_at(&c->sequences, i, &n);
         c->n_chunks += chunks_of(n);
     }
     /* Without cumulative lengths there are no more chunks than tokens, whose count has been found to fit. */
-    if (!c->sequences.ends)
+    if (!c->sequences.offsets)
         c->n_chunks = shape->batch * chunks_of(shape->tokens);
     if (!qn_mul_size(c->n_chunks, shape->v_heads, &c->chunk_heads) ||
         !qn_mul_size(c->sequences.n, shape->v_heads, &c->state_heads))
@@ -95,7 +95,7 @@ static qn_status check_scale(const call *c)
 }
 
 /* The argument that decides what D is. */
-static qn_status decides_type(call *c, const char *name, qn_view view)
+static qn_status set_dtype(call *c, const char *name, qn_view view)
 {
     c->dtype = view.dtype;
     return qn_check_float_type(name, view);
@@ -169,75 +169,75 @@ static void *element(const call *c, qn_view view, size_t i)
 static void load_rows(const call *c, float *tile, qn_view view, size_t row, size_t n, size_t heads, size_t head, size_t width)
 {
     for (size_t i = 0; i < n; i++)
-        c->stages.rows->to_float(tile + i * width, element(c, view, ((row + i) * heads + head) * width), c->dtype, width);
+        c->stages.rows->to_f32(tile + i * width, element(c, view, ((row + i) * heads + head) * width), c->dtype, width);
 }
 
-static void load_keys(const call *c, float *tile, qn_view view, const place *p, size_t row, size_t n)
+static void load_keys(const call *c, float *tile, qn_view view, const head_ref *p, size_t row, size_t n)
 {
     load_rows(c, tile, view, row, n, c->shape->k_heads, p->key_head, c->shape->head_k);
 }
 
-static void load_values(const call *c, float *tile, qn_view view, const place *p, size_t row, size_t n)
+static void load_values(const call *c, float *tile, qn_view view, const head_ref *p, size_t row, size_t n)
 {
     load_rows(c, tile, view, row, n, c->shape->v_heads, p->head, c->shape->head_v);
 }
 
-static void store_rows(const call *c, qn_view view, const float *tile, const place *p, size_t row, size_t n, size_t width)
+static void store_rows(const call *c, qn_view view, const float *tile, const head_ref *p, size_t row, size_t n, size_t width)
 {
     for (size_t i = 0; i < n; i++)
-        c->stages.rows->from_float(element(c, view, ((row + i) * c->shape->v_heads + p->head) * width), tile + i * width,
-                                   c->dtype, width);
+        c->stages.rows->from_f32(element(c, view, ((row + i) * c->shape->v_heads + p->head) * width), tile + i * width,
+                                 c->dtype, width);
 }
 
-static void load_beta(call *c, const place *p, size_t row, size_t n)
+static void load_beta(call *c, const head_ref *p, size_t row, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         c->tiles.beta[i] = ((const float *)c->beta.data)[(row + i) * c->shape->v_heads + p->head];
 }
 
 /* Sums as they were given, but for rises, which are rounding errors of whoever summed. */
-static void load_sums(call *c, const place *p, size_t row, size_t n)
+static void load_gc(call *c, const head_ref *p, size_t row, size_t n)
 {
-    double least = 0;
+    double running_min = 0;
     for (size_t i = 0; i < n; i++) {
         const double gc = (double)((const float *)c->gc.data)[(row + i) * c->shape->v_heads + p->head];
-        c->tiles.gc[i] = least = gc < least ? gc : least;
+        c->tiles.gc[i] = running_min = gc < running_min ? gc : running_min;
     }
 }
 
 /* What decays more leaves nothing in any type; and sums of what decays this much keep their small differences. */
-#define LEAST_DECAY -1000.0
+#define MIN_LOG_DECAY -1000.0
 
-static double decay_at(const call *c, const place *p, size_t row)
+static double decay_at(const call *c, const head_ref *p, size_t row)
 {
     const double g = (double)((const float *)c->g.data)[row * c->shape->v_heads + p->head];
-    return g < LEAST_DECAY ? LEAST_DECAY : g;
+    return g < MIN_LOG_DECAY ? MIN_LOG_DECAY : g;
 }
 
-static void sum_decays(call *c, const place *p, size_t row, size_t n)
+static void cumsum_decays(call *c, const head_ref *p, size_t row, size_t n)
 {
     double sum = 0;
     for (size_t i = 0; i < n; i++)
         c->tiles.gc[i] = sum += decay_at(c, p, row + i);
 }
 
-static void make_columns(call *c, size_t n)
+static void transpose_keys(call *c, size_t n)
 {
-    qn_gdn_transpose(c->tiles.k_columns, CHUNK, c->tiles.k, c->shape->head_k, n, c->shape->head_k);
+    qn_gdn_transpose(c->tiles.k_transposed, CHUNK, c->tiles.k, c->shape->head_k, n, c->shape->head_k);
 }
 
-static float *square_row(const call *c, qn_view view, const place *p, size_t row)
+static float *square_row(const call *c, qn_view view, const head_ref *p, size_t row)
 {
     return (float *)view.data + (row * c->shape->v_heads + p->head) * CHUNK;
 }
 
-static void store_square(const call *c, qn_view view, const float *tile, const place *p, size_t row, size_t n)
+static void store_square(const call *c, qn_view view, const float *tile, const head_ref *p, size_t row, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         memcpy(square_row(c, view, p, row + i), tile + i * CHUNK, CHUNK * sizeof *tile);
 }
 
-static void load_state(call *c, const place *p)
+static void load_state(call *c, const head_ref *p)
 {
     const size_t size = c->shape->head_k * c->shape->head_v;
     if (qn_view_absent(c->initial))
@@ -247,7 +247,7 @@ static void load_state(call *c, const place *p)
                          c->shape->head_v, c->shape->head_k);
 }
 
-static void store_state(const call *c, const place *p)
+static void store_state(const call *c, const head_ref *p)
 {
     if (!qn_view_absent(c->final))
         qn_gdn_transpose((float *)c->final.data + p->state * c->shape->head_k * c->shape->head_v, c->shape->head_k,
@@ -276,7 +276,7 @@ static size_t group_size(const qn_gdn_shape *shape)
     return shape->v_heads / shape->k_heads;
 }
 
-static void go_to_head(const call *c, place *p, size_t i)
+static void select_head(const call *c, head_ref *p, size_t i)
 {
     const qn_gdn_shape *shape = c->shape;
     p->head = shape->mapping == QN_GDN_TILED ? i * shape->k_heads + p->key_head : p->key_head * group_size(shape) + i;
@@ -284,9 +284,9 @@ static void go_to_head(const call *c, place *p, size_t i)
 }
 
 /* All key heads of all sequences, for work that visits their value heads itself. */
-static void each_key_head(call *c, void (*work)(call *c, place *p))
+static void for_each_key_head(call *c, void (*work)(call *c, head_ref *p))
 {
-    place p = { 0 };
+    head_ref p = { 0 };
     c->stages = (qn_gdn_stages){ .kernels = &qn_api_kernels.deltanet,
                                  .rows = &qn_api_kernels.gdn_rows,
                                  .dtype = c->dtype,
@@ -301,29 +301,29 @@ static void each_key_head(call *c, void (*work)(call *c, place *p))
 }
 
 /* One value head after the other. */
-static void visit_heads(call *c, place *p)
+static void for_value_heads(call *c, head_ref *p)
 {
     for (size_t i = 0; i < group_size(c->shape); i++) {
-        go_to_head(c, p, i);
+        select_head(c, p, i);
         c->head_work(c, p);
     }
 }
 
-static void each_head(call *c, void (*work)(call *c, const place *p))
+static void for_each_head(call *c, void (*work)(call *c, const head_ref *p))
 {
     c->head_work = work;
-    each_key_head(c, visit_heads);
+    for_each_key_head(c, for_value_heads);
 }
 
-static qn_status each_head_with_tiles(call *c, void (*work)(call *c, const place *p))
+static qn_status for_each_head_with_tiles(call *c, void (*work)(call *c, const head_ref *p))
 {
     QN_TRY(qn_gdn_tiles_create(&c->tiles, c->shape->head_k, c->shape->head_v));
-    each_head(c, work);
+    for_each_head(c, work);
     qn_gdn_tiles_free(&c->tiles);
     return QN_OK;
 }
 
-static size_t chunk_rows(const place *p, size_t first)
+static size_t chunk_rows(const head_ref *p, size_t first)
 {
     return p->n - first < CHUNK ? p->n - first : CHUNK;
 }
@@ -338,7 +338,7 @@ qn_status qn_gdn_chunk_count(const qn_gdn_shape *shape, size_t *count)
     return QN_OK;
 }
 
-static void cumsum_head(call *c, const place *p)
+static void cumsum_head(call *c, const head_ref *p)
 {
     const float *g = (const float *)c->g.data + p->row * c->shape->v_heads + p->head;
     float *gc = (float *)c->gc.data + p->row * c->shape->v_heads + p->head;
@@ -357,19 +357,19 @@ qn_status qn_gdn_cumsum(const qn_gdn_shape *shape, qn_view g, qn_view gc)
     QN_TRY(check_decays(&c, "g", g));
     c.g = g;
     c.gc = gc;
-    each_head(&c, cumsum_head);
+    for_each_head(&c, cumsum_head);
     return QN_OK;
 }
 
-static void kkt_head(call *c, const place *p)
+static void kkt_head(call *c, const head_ref *p)
 {
     for (size_t first = 0; first < p->n; first += CHUNK) {
         const size_t row = p->row + first, n = chunk_rows(p, first);
         load_keys(c, c->tiles.k, c->k, p, row, n);
-        make_columns(c, n);
+        transpose_keys(c, n);
         qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.kk, c->tiles.k, n);
         load_beta(c, p, row, n);
-        load_sums(c, p, row, n);
+        load_gc(c, p, row, n);
         qn_gdn_tile_kkt(&c->stages, &c->tiles, n);
         store_square(c, c->a, c->tiles.a, p, row, n);
     }
@@ -379,7 +379,7 @@ qn_status qn_gdn_kkt(const qn_gdn_shape *shape, qn_view k, qn_view beta, qn_view
 {
     call c;
     QN_TRY(begin(&c, shape));
-    QN_TRY(decides_type(&c, "k", k));
+    QN_TRY(set_dtype(&c, "k", k));
     QN_TRY(check_keys(&c, "k", k));
     QN_TRY(check_gates(&c, "beta", beta));
     QN_TRY(check_square(&c, "a", a));
@@ -388,10 +388,10 @@ qn_status qn_gdn_kkt(const qn_gdn_shape *shape, qn_view k, qn_view beta, qn_view
     c.beta = beta;
     c.gc = gc;
     c.a = a;
-    return each_head_with_tiles(&c, kkt_head);
+    return for_each_head_with_tiles(&c, kkt_head);
 }
 
-static void inverse_head(call *c, const place *p)
+static void inverse_head(call *c, const head_ref *p)
 {
     for (size_t first = 0; first < p->n; first += CHUNK) {
         const size_t row = p->row + first, n = chunk_rows(p, first);
@@ -410,17 +410,17 @@ qn_status qn_gdn_tril_inverse(const qn_gdn_shape *shape, qn_view a, qn_view inve
     QN_TRY(check_square(&c, "inverse", inverse));
     c.a = a;
     c.inverse = inverse;
-    return each_head_with_tiles(&c, inverse_head);
+    return for_each_head_with_tiles(&c, inverse_head);
 }
 
-static void w_u_head(call *c, const place *p)
+static void w_u_head(call *c, const head_ref *p)
 {
     for (size_t first = 0; first < p->n; first += CHUNK) {
         const size_t row = p->row + first, n = chunk_rows(p, first);
         load_keys(c, c->tiles.k, c->k, p, row, n);
         load_values(c, c->tiles.v, c->v, p, row, n);
         load_beta(c, p, row, n);
-        load_sums(c, p, row, n);
+        load_gc(c, p, row, n);
         memset(c->tiles.inverse, 0, n * CHUNK * sizeof(float));
         for (size_t i = 0; i < n; i++)
             memcpy(c->tiles.inverse + i * CHUNK, square_row(c, c->inverse, p, row + i), (i + 1) * sizeof(float));
@@ -441,7 +441,7 @@ qn_status qn_gdn_recompute_w_u(const qn_gdn_shape *shape, qn_view k, qn_view v, 
 {
     call c;
     QN_TRY(begin(&c, shape));
-    QN_TRY(decides_type(&c, "k", k));
+    QN_TRY(set_dtype(&c, "k", k));
     QN_TRY(check_keys(&c, "k", k));
     QN_TRY(check_values(&c, "v", v));
     QN_TRY(check_gates(&c, "beta", beta));
@@ -456,10 +456,10 @@ qn_status qn_gdn_recompute_w_u(const qn_gdn_shape *shape, qn_view k, qn_view v, 
     c.inverse = inverse;
     c.w = w;
     c.u = u;
-    return each_head_with_tiles(&c, w_u_head);
+    return for_each_head_with_tiles(&c, w_u_head);
 }
 
-static void state_pass_head(call *c, const place *p)
+static void state_pass_head(call *c, const head_ref *p)
 {
     const size_t head_k = c->shape->head_k, head_v = c->shape->head_v;
     load_state(c, p);
@@ -467,11 +467,11 @@ static void state_pass_head(call *c, const place *p)
         const size_t row = p->row + first, n = chunk_rows(p, first);
         const size_t chunk = (p->chunk + first / CHUNK) * c->shape->v_heads + p->head;
         qn_gdn_transpose(c->tiles.start, head_k, c->tiles.state, head_v, head_k, head_v);
-        c->stages.rows->from_float(element(c, c->h, chunk * head_v * head_k), c->tiles.start, c->dtype, head_v * head_k);
+        c->stages.rows->from_f32(element(c, c->h, chunk * head_v * head_k), c->tiles.start, c->dtype, head_v * head_k);
         load_keys(c, c->tiles.k, c->k, p, row, n);
         load_rows(c, c->tiles.w, c->w, row, n, c->shape->v_heads, p->head, head_k);
         load_values(c, c->tiles.u, c->u, p, row, n);
-        load_sums(c, p, row, n);
+        load_gc(c, p, row, n);
         qn_gdn_tile_state(&c->stages, &c->tiles, n);
         store_rows(c, c->v_new, c->tiles.v_new, p, row, n, head_v);
     }
@@ -483,7 +483,7 @@ qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view w, qn_
 {
     call c;
     QN_TRY(begin(&c, shape));
-    QN_TRY(decides_type(&c, "k", k));
+    QN_TRY(set_dtype(&c, "k", k));
     QN_TRY(check_keys(&c, "k", k));
     QN_TRY(check_w(&c, w));
     QN_TRY(check_values(&c, "u", u));
@@ -500,23 +500,23 @@ qn_status qn_gdn_state_pass(const qn_gdn_shape *shape, qn_view k, qn_view w, qn_
     c.h = h;
     c.v_new = v_new;
     c.final = final;
-    return each_head_with_tiles(&c, state_pass_head);
+    return for_each_head_with_tiles(&c, state_pass_head);
 }
 
-static void output_head(call *c, const place *p)
+static void output_head(call *c, const head_ref *p)
 {
     const size_t head_k = c->shape->head_k, head_v = c->shape->head_v;
     for (size_t first = 0; first < p->n; first += CHUNK) {
         const size_t row = p->row + first, n = chunk_rows(p, first);
         const size_t chunk = (p->chunk + first / CHUNK) * c->shape->v_heads + p->head;
-        c->stages.rows->to_float(c->tiles.state, element(c, c->h, chunk * head_v * head_k), c->dtype, head_v * head_k);
+        c->stages.rows->to_f32(c->tiles.state, element(c, c->h, chunk * head_v * head_k), c->dtype, head_v * head_k);
         qn_gdn_transpose(c->tiles.start, head_v, c->tiles.state, head_k, head_v, head_k);
         load_keys(c, c->tiles.q, c->q, p, row, n);
         load_keys(c, c->tiles.k, c->k, p, row, n);
-        make_columns(c, n);
+        transpose_keys(c, n);
         qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.qk, c->tiles.q, n);
         load_values(c, c->tiles.v_new, c->v_new, p, row, n);
-        load_sums(c, p, row, n);
+        load_gc(c, p, row, n);
         qn_gdn_tile_output(&c->stages, &c->tiles, c->shape->scale, n);
         store_rows(c, c->o, c->tiles.o, p, row, n, head_v);
     }
@@ -527,7 +527,7 @@ qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, q
     call c;
     QN_TRY(begin(&c, shape));
     QN_TRY(check_scale(&c));
-    QN_TRY(decides_type(&c, "q", q));
+    QN_TRY(set_dtype(&c, "q", q));
     QN_TRY(check_keys(&c, "q", q));
     QN_TRY(check_keys(&c, "k", k));
     QN_TRY(check_values(&c, "v_new", v_new));
@@ -540,18 +540,18 @@ qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, q
     c.h = h;
     c.gc = gc;
     c.o = o;
-    return each_head_with_tiles(&c, output_head);
+    return for_each_head_with_tiles(&c, output_head);
 }
 
 /* ---- Compositions ---- */
 
 /* What qn_gdn_chunk and qn_gdn_step have in common. */
-static qn_status begin_whole(call *c, const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
-                             qn_view o)
+static qn_status begin_composed(call *c, const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
+                                qn_view o)
 {
     QN_TRY(begin(c, shape));
     QN_TRY(check_scale(c));
-    QN_TRY(decides_type(c, "q", q));
+    QN_TRY(set_dtype(c, "q", q));
     QN_TRY(check_keys(c, "q", q));
     QN_TRY(check_keys(c, "k", k));
     QN_TRY(check_values(c, "v", v));
@@ -567,7 +567,7 @@ static qn_status begin_whole(call *c, const qn_gdn_shape *shape, qn_view q, qn_v
     return QN_OK;
 }
 
-static void load_queries_and_keys(call *c, const place *p, size_t row, size_t n)
+static void load_queries_and_keys(call *c, const head_ref *p, size_t row, size_t n)
 {
     load_keys(c, c->tiles.q, c->q, p, row, n);
     load_keys(c, c->tiles.k, c->k, p, row, n);
@@ -578,11 +578,11 @@ static void load_queries_and_keys(call *c, const place *p, size_t row, size_t n)
 }
 
 /* One chunk of a value head, stage by stage, rounded to D between them; q, k and their dots are there. */
-static void staged_chunk(call *c, const place *p, size_t row, size_t n)
+static void staged_chunk(call *c, const head_ref *p, size_t row, size_t n)
 {
     load_values(c, c->tiles.v, c->v, p, row, n);
     load_beta(c, p, row, n);
-    sum_decays(c, p, row, n);
+    cumsum_decays(c, p, row, n);
     qn_gdn_tile_kkt(&c->stages, &c->tiles, n);
     qn_gdn_tile_inverse(&c->stages, &c->tiles, n);
     qn_gdn_tile_w_u(&c->stages, &c->tiles, n);
@@ -593,28 +593,28 @@ static void staged_chunk(call *c, const place *p, size_t row, size_t n)
 }
 
 /* The value heads of a key head side by side, since they share what is made of q and k. */
-static void staged_group(call *c, place *p)
+static void staged_group(call *c, head_ref *p)
 {
     const size_t size = c->shape->head_k * c->shape->head_v, n_heads = group_size(c->shape);
     for (size_t i = 0; i < n_heads; i++) {
-        go_to_head(c, p, i);
+        select_head(c, p, i);
         c->tiles.state = c->states + i * size;
         load_state(c, p);
     }
     for (size_t first = 0; first < p->n; first += CHUNK) {
         const size_t row = p->row + first, n = chunk_rows(p, first);
         load_queries_and_keys(c, p, row, n);
-        make_columns(c, n);
+        transpose_keys(c, n);
         qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.kk, c->tiles.k, n);
         qn_gdn_tile_dots(&c->stages, &c->tiles, c->tiles.qk, c->tiles.q, n);
         for (size_t i = 0; i < n_heads; i++) {
-            go_to_head(c, p, i);
+            select_head(c, p, i);
             c->tiles.state = c->states + i * size;
             staged_chunk(c, p, row, n);
         }
     }
     for (size_t i = 0; i < n_heads; i++) {
-        go_to_head(c, p, i);
+        select_head(c, p, i);
         c->tiles.state = c->states + i * size;
         store_state(c, p);
     }
@@ -625,7 +625,7 @@ static qn_status run_staged(call *c)
     QN_TRY(qn_alloc(&c->states, group_size(c->shape), c->shape->head_k * c->shape->head_v * sizeof *c->states, "delta rule"));
     const qn_status status = qn_gdn_tiles_create(&c->tiles, c->shape->head_k, c->shape->head_v);
     if (status == QN_OK)
-        each_key_head(c, staged_group);
+        for_each_key_head(c, staged_group);
     qn_gdn_tiles_free(&c->tiles);
     qn_free(c->states);
     return status;
@@ -635,7 +635,7 @@ qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view 
                        qn_view final, qn_view o)
 {
     call c;
-    QN_TRY(begin_whole(&c, shape, q, k, v, g, beta, o));
+    QN_TRY(begin_composed(&c, shape, q, k, v, g, beta, o));
     QN_TRY(check_optional_states(&c, "initial", initial));
     QN_TRY(check_optional_states(&c, "final", final));
     c.initial = initial;
@@ -643,7 +643,7 @@ qn_status qn_gdn_chunk(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view 
     return run_staged(&c);
 }
 
-static void step_head(call *c, const place *p)
+static void step_head(call *c, const head_ref *p)
 {
     const size_t head_k = c->shape->head_k, head_v = c->shape->head_v;
     float q[QN_GDN_MAX_DIM], k[QN_GDN_MAX_DIM], v[QN_GDN_MAX_DIM], o[QN_GDN_MAX_DIM];
@@ -672,10 +672,10 @@ qn_status qn_gdn_step(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v
                       qn_view o)
 {
     call c;
-    QN_TRY(begin_whole(&c, shape, q, k, v, g, beta, o));
+    QN_TRY(begin_composed(&c, shape, q, k, v, g, beta, o));
     QN_TRY(check_states(&c, "state", state));
     c.final = state;
-    each_head(&c, step_head);
+    for_each_head(&c, step_head);
     return QN_OK;
 }
 
@@ -699,9 +699,9 @@ qn_status qn_l2_norm(qn_view x, size_t n_rows, size_t n, float eps, qn_view out)
     QN_TRY(qn_alloc(&row, n, sizeof *row, "l2 norm"));
     for (size_t i = 0; n && i < n_rows; i++) {
         const size_t at = i * n * type_size(x.dtype);
-        qn_api_kernels.gdn_rows.to_float(row, (const char *)x.data + at, x.dtype, n);
+        qn_api_kernels.gdn_rows.to_f32(row, (const char *)x.data + at, x.dtype, n);
         normalize_row(row, n, eps, QN_DTYPE_F32);
-        qn_api_kernels.gdn_rows.from_float((char *)out.data + at, row, x.dtype, n);
+        qn_api_kernels.gdn_rows.from_f32((char *)out.data + at, row, x.dtype, n);
     }
     qn_free(row);
     return QN_OK;
@@ -721,11 +721,11 @@ qn_status qn_gated_rms_norm(qn_view x, qn_view gate, qn_view weight, size_t n_ro
     gates = normed + n;
     for (size_t i = 0; n && i < n_rows; i++) {
         const size_t at = i * n * type_size(x.dtype);
-        qn_api_kernels.gdn_rows.to_float(normed, (const char *)x.data + at, x.dtype, n);
-        qn_api_kernels.gdn_rows.to_float(gates, (const char *)gate.data + at, x.dtype, n);
+        qn_api_kernels.gdn_rows.to_f32(normed, (const char *)x.data + at, x.dtype, n);
+        qn_api_kernels.gdn_rows.to_f32(gates, (const char *)gate.data + at, x.dtype, n);
         qn_rms_norm_row(&qn_api_kernels.norm, normed, normed, weight.data, n, eps);
         qn_api_kernels.elementwise.swiglu(normed, gates, normed, n);
-        qn_api_kernels.gdn_rows.from_float((char *)out.data + at, normed, x.dtype, n);
+        qn_api_kernels.gdn_rows.from_f32((char *)out.data + at, normed, x.dtype, n);
     }
     qn_free(normed);
     return QN_OK;

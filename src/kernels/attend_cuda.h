@@ -6,15 +6,15 @@
 #include "kernels/kv_cuda.h"
 
 enum {
-    QN_ATTENTION_COLUMNS = 8, /* query heads that a block takes together */
-    QN_ATTENTION_KEYS = 16    /* positions that a warp takes together */
+    QN_ATTENTION_TILE_Q = 8,  /* query heads that a block takes together */
+    QN_ATTENTION_TILE_KV = 16 /* positions that a warp takes together */
 };
 
 /* How codes become numbers. `gain` is a power of two that brings the codebook to a largest magnitude of 1 to 2, where halves
  * hold it well (qn_attention_gpu_gain). */
 typedef struct qn_attention_gpu_codec {
-    QN_GPU(const float) codebook; /* [2^bits] */
-    QN_GPU(const float) signs;    /* of queries' rotation, where they are not rotated already */
+    QN_GPU_PTR(const float) codebook; /* [2^bits] */
+    QN_GPU_PTR(const float) signs;    /* of queries' rotation, where they are not rotated already */
     float gain;
 } qn_attention_gpu_codec;
 
@@ -24,7 +24,7 @@ typedef struct qn_attention_gpu_codec {
 #include <stddef.h>
 
 /* Where tables begin in the shared memory of a block that may have twice as much. */
-enum { QN_ATTENTION_ENTRY_BYTES = 256, QN_ATTENTION_FAR_TABLES = 0x10000 };
+enum { QN_ATTENTION_ENTRY_BYTES = 256, QN_ATTENTION_TABLE_BASE = 0x10000 };
 
 /* qn_attention_gpu_table_bytes - of the entries for codes of `bits` bits: two codes where they are small, else one. */
 static inline size_t qn_attention_gpu_table_bytes(unsigned bits)
@@ -32,11 +32,11 @@ static inline size_t qn_attention_gpu_table_bytes(unsigned bits)
     return (size_t)QN_ATTENTION_ENTRY_BYTES << (bits <= 4 ? 2 * bits : bits);
 }
 
-/* qn_attention_gpu_has_far_tables - whether a block of the device may have that much, as attend.cuh tells by the architecture.
+/* qn_attention_gpu_has_large_smem - whether a block of the device may have that much, as attend.cuh tells by the architecture.
  */
-static inline bool qn_attention_gpu_has_far_tables(uint32_t max_shared_bytes)
+static inline bool qn_attention_gpu_has_large_smem(uint32_t max_shared_bytes)
 {
-    return max_shared_bytes >= 2 * QN_ATTENTION_FAR_TABLES;
+    return max_shared_bytes >= 2 * QN_ATTENTION_TABLE_BASE;
 }
 
 /* qn_attention_gpu_gain - for a codebook [n]: qn_attention_gpu_codec.gain. */

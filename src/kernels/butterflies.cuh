@@ -1,5 +1,5 @@
 // Steps of a Walsh-Hadamard transform, of values that a thread holds in registers: sums and differences at a distance. For the
-// rooms that transform (hadamard/) or do so on the way to something else (matmul/turned.cu).
+// rooms that transform (hadamard/) or do so on the way to something else (matmul/hadamard_quantize.cu).
 #ifndef QN_KERNELS_BUTTERFLIES_CUH
 #define QN_KERNELS_BUTTERFLIES_CUH
 
@@ -24,7 +24,7 @@ template <int count> QN_DEVICE void qn_lane_butterflies(float *v, int distance)
     const bool upper = threadIdx.x & distance;
 #pragma unroll
     for (int i = 0; i < count; i++) {
-        const float other = __shfl_xor_sync(QN_ALL_LANES, v[i], distance);
+        const float other = __shfl_xor_sync(QN_FULL_MASK, v[i], distance);
         v[i] = upper ? other - v[i] : v[i] + other;
     }
 }

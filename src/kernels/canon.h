@@ -8,7 +8,7 @@
 #ifndef QN_KERNELS_CANON_H
 #define QN_KERNELS_CANON_H
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "kernels/exp_cuda.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 //
 //   DIM           of a head
 //   ENTRY_SHIFT   an entry takes 1 << ENTRY_SHIFT bytes: copies for lanes, so that they do not meet in a bank
-//   TABLES_APART  1 where the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: then an address is put
+//   TABLES_ALIGNED_64K  1 where the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: then an address is put
 //                 together from bytes
 #ifndef QN_KERNELS_CODES_CUH
 #define QN_KERNELS_CODES_CUH
@@ -14,13 +14,13 @@
 
 // ---- A lane's portion of a row: DIM / lanes codes, as words ----
 
-template <int bits, int lanes> struct portion {
+template <int bits, int lanes> struct lane_fragment {
     static constexpr int codes = DIM / lanes;
-    static constexpr bool whole = codes * bits % 32 == 0; // words of its own
+    static constexpr bool word_aligned = codes * bits % 32 == 0; // words of its own
     static constexpr int words = (codes * bits + 31) / 32;
-    static constexpr bool dividing = bits == 2 || bits == 4 || bits == 8 || bits == 16;
-    static constexpr int width = !whole ? 1 : words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; // words of a load
-    static constexpr int run = whole && dividing ? width * 32 / bits : codes;              // codes that are next to each other
+    static constexpr bool divides_word = bits == 2 || bits == 4 || bits == 8 || bits == 16;
+    static constexpr int width = !word_aligned ? 1 : words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; // words of a load
+    static constexpr int run = word_aligned && divides_word ? width * 32 / bits : codes;              // codes that are next to each other
 
     // The dimension of the lane's n-th code.
     QN_DEVICE int dim_of(int n, int lane)
@@ -41,15 +41,15 @@ template <int width> QN_DEVICE void load_words(uint32_t *to, const uint32_t *fro
         asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
 }
 
-template <int bits, int lanes> QN_DEVICE void load_portion(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
+template <int bits, int lanes> QN_DEVICE void load_lane_fragment(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
 {
-    using p = portion<bits, lanes>;
+    using p = lane_fragment<bits, lanes>;
     const uint32_t *from = (const uint32_t *)(rows + (uint64_t)row * (ROW_WORDS(bits) * 4));
-    if (p::whole && p::dividing) {
+    if (p::word_aligned && p::divides_word) {
 #pragma unroll
         for (int i = 0; i < p::words / p::width; i++)
             load_words<p::width>(to + i * p::width, from + (i * lanes + lane) * p::width);
-    } else if (p::whole) {
+    } else if (p::word_aligned) {
 #pragma unroll
         for (int i = 0; i < p::words; i += p::width)
             load_words<p::width>(to + i, from + lane * p::words + i);
@@ -68,7 +68,7 @@ template <int bits, int lanes> QN_DEVICE void load_portion(uint32_t *to, const u
 }
 
 // `n` bits from bit `at` of the words on, in the low bits of the result; what is above them is whatever follows.
-template <int n> QN_DEVICE uint32_t field(const uint32_t *words, int at)
+template <int n> QN_DEVICE uint32_t bit_field(const uint32_t *words, int at)
 {
     const int word = at / 32, shift = at % 32;
     return shift + n <= 32 ? words[word] >> shift : __funnelshift_r(words[word], words[word + 1], shift);
@@ -83,41 +83,41 @@ __device__ constexpr int index_bits(int bits)
 }
 
 // What the `n` bits at `at` of x stand for; `table` is the address of the lane's entry 0, `offset` that of the kind.
-template <int n, int offset> QN_DEVICE uint32_t look_up(uint32_t table, uint32_t x, int at)
+template <int n, int offset> QN_DEVICE uint32_t lut_load(uint32_t table, uint32_t x, int at)
 {
     uint32_t address, entry;
-    if (TABLES_APART && n == 8 && at % 8 == 0) {
+    if (TABLES_ALIGNED_64K && n == 8 && at % 8 == 0) {
         address = __byte_perm(x, table, 0x7604 | at / 8 << 4);
     } else {
         const uint32_t mask = ((1u << n) - 1) << ENTRY_SHIFT;
         address = (at >= ENTRY_SHIFT ? x >> (at - ENTRY_SHIFT) : x << (ENTRY_SHIFT - at)) & mask;
-        address = TABLES_APART ? address | table : address + table;
+        address = TABLES_ALIGNED_64K ? address | table : address + table;
     }
     asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(entry) : "r"(address), "n"(offset));
     return entry;
 }
 
-template <int bits> QN_DEVICE uint32_t table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
+template <int bits> QN_DEVICE uint32_t make_table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
 {
     if (bits == 16)
         return 0;
     const uint32_t mask = (1u << bits) - 1, low = i & mask, high = bits <= 4 ? i >> bits & mask : low;
-    return qn_floats_to_halves(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
+    return qn_f32_to_f16x2(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
 }
 
 // Codes 2p and 2p+1 of a portion, in the tables' entries at `offset`.
-template <int bits, int offset> QN_DEVICE uint32_t code_pair(uint32_t table, const uint32_t *words, int p)
+template <int bits, int offset> QN_DEVICE uint32_t dequantize_pair(uint32_t table, const uint32_t *words, int p)
 {
     if (bits == 16)
         return words[p];
     const int at = p * 2 * bits;
     if (bits <= 4) {
         if (at % 32 + 2 * bits <= 32)
-            return look_up<index_bits(bits), offset>(table, words[at / 32], at % 32);
-        return look_up<index_bits(bits), offset>(table, field<2 * bits>(words, at), 0);
+            return lut_load<index_bits(bits), offset>(table, words[at / 32], at % 32);
+        return lut_load<index_bits(bits), offset>(table, bit_field<2 * bits>(words, at), 0);
     }
-    const uint32_t both = field<2 * bits>(words, at);
-    return __byte_perm(look_up<index_bits(bits), offset>(table, both, 0), look_up<index_bits(bits), offset>(table, both, bits),
+    const uint32_t both = bit_field<2 * bits>(words, at);
+    return __byte_perm(lut_load<index_bits(bits), offset>(table, both, 0), lut_load<index_bits(bits), offset>(table, both, bits),
                        0x7610);
 }
 

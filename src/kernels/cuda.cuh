@@ -15,27 +15,27 @@ typedef unsigned int uint32_t;
 typedef unsigned long uint64_t;
 
 #define QN_DEVICE static __device__ __forceinline__
-#define QN_WARP 32
-#define QN_ALL_LANES 0xffffffffu
+#define QN_WARP_SIZE 32
+#define QN_FULL_MASK 0xffffffffu
 #define QN_INFINITY __int_as_float(0x7f800000)
 
 // Threads that an SM holds: CUDA C++ Programming Guide, technical specifications by compute capability.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-#define QN_SM_THREADS 1536
+#define QN_MAX_THREADS_PER_SM 1536
 #else
-#define QN_SM_THREADS 2048
+#define QN_MAX_THREADS_PER_SM 2048
 #endif
 
 // ---- Half and bfloat16 as 16-bit patterns, rounded to nearest even ----
 
-QN_DEVICE float qn_half_to_float(uint16_t h)
+QN_DEVICE float qn_f16_to_f32(uint16_t h)
 {
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
     return x;
 }
 
-QN_DEVICE uint16_t qn_float_to_half(float x)
+QN_DEVICE uint16_t qn_f32_to_f16(float x)
 {
     uint16_t h;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
@@ -43,26 +43,26 @@ QN_DEVICE uint16_t qn_float_to_half(float x)
 }
 
 // Two in a word, `low` in its low half.
-QN_DEVICE uint32_t qn_floats_to_halves(float low, float high)
+QN_DEVICE uint32_t qn_f32_to_f16x2(float low, float high)
 {
     uint32_t h;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
     return h;
 }
 
-QN_DEVICE float qn_bfloat_to_float(uint16_t h)
+QN_DEVICE float qn_bf16_to_f32(uint16_t h)
 {
     return __uint_as_float((uint32_t)h << 16);
 }
 
-QN_DEVICE uint16_t qn_float_to_bfloat(float x)
+QN_DEVICE uint16_t qn_f32_to_bf16(float x)
 {
     uint16_t h;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
 }
 
-QN_DEVICE uint32_t qn_floats_to_bfloats(float low, float high)
+QN_DEVICE uint32_t qn_f32_to_bf16x2(float low, float high)
 {
     uint32_t h;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(high), "f"(low));
@@ -74,29 +74,29 @@ QN_DEVICE uint32_t qn_floats_to_bfloats(float low, float high)
 QN_DEVICE float qn_warp_sum(float x)
 {
 #pragma unroll
-    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(QN_ALL_LANES, x, distance);
+    for (int distance = QN_WARP_SIZE / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(QN_FULL_MASK, x, distance);
     return x;
 }
 
 QN_DEVICE int qn_warp_sum_int(int x)
 {
 #pragma unroll
-    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(QN_ALL_LANES, x, distance);
+    for (int distance = QN_WARP_SIZE / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(QN_FULL_MASK, x, distance);
     return x;
 }
 
 QN_DEVICE float qn_warp_max(float x)
 {
 #pragma unroll
-    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
-        x = fmaxf(x, __shfl_xor_sync(QN_ALL_LANES, x, distance));
+    for (int distance = QN_WARP_SIZE / 2; distance > 0; distance /= 2)
+        x = fmaxf(x, __shfl_xor_sync(QN_FULL_MASK, x, distance));
     return x;
 }
 
 // 2 to the x, within 2^-22 of it (PTX ISA, ex2.approx.ftz); subnormal results are zeros.
-QN_DEVICE float qn_exp_2(float x)
+QN_DEVICE float qn_exp2(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -111,32 +111,32 @@ QN_DEVICE uint32_t qn_shared_address(const void *p)
 }
 
 // Sixteen bytes past the first cache; both addresses multiples of 16.
-QN_DEVICE void qn_copy_async_16(void *shared, const void *global)
+QN_DEVICE void qn_cp_async_16(void *shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(qn_shared_address(shared)), "l"(global) : "memory");
 }
 
 // The same, but only the first `bytes` (0 to 16) are read; the rest becomes zeros.
-QN_DEVICE void qn_copy_async_16(void *shared, const void *global, uint32_t bytes)
+QN_DEVICE void qn_cp_async_16(void *shared, const void *global, uint32_t bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(qn_shared_address(shared)), "l"(global), "r"(bytes)
                  : "memory");
 }
 
-// Copies so far become a group; qn_copy_async_wait<n> waits until at most the last n groups of this thread are under way.
-QN_DEVICE void qn_copy_async_commit()
+// Copies so far become a group; qn_cp_async_wait<n> waits until at most the last n groups of this thread are under way.
+QN_DEVICE void qn_cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-template <int n> QN_DEVICE void qn_copy_async_wait()
+template <int n> QN_DEVICE void qn_cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
 // ---- Matrix units (fragments as the PTX manual lays them out for each shape) ----
 
-QN_DEVICE void qn_load_matrix_4(uint32_t r[4], const void *shared_row)
+QN_DEVICE void qn_ldmatrix_x4(uint32_t r[4], const void *shared_row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -144,7 +144,7 @@ QN_DEVICE void qn_load_matrix_4(uint32_t r[4], const void *shared_row)
                  : "memory");
 }
 
-QN_DEVICE void qn_load_matrix_4_transposed(uint32_t r[4], const void *shared_row)
+QN_DEVICE void qn_ldmatrix_x4_trans(uint32_t r[4], const void *shared_row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -182,7 +182,7 @@ QN_DEVICE void qn_mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint3
 // ---- Launches that overlap (qn_launch.dependent); before sm_90 launches never do, and these are nothing ----
 
 // Everything that the kernels ahead have written is visible from here on. Weights may be asked for before it.
-QN_DEVICE void qn_wait_for_previous()
+QN_DEVICE void qn_pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -191,7 +191,7 @@ QN_DEVICE void qn_wait_for_previous()
 
 // The next kernel may begin as soon as every block of this one has said so, or has ended. It waits by itself before it reads
 // what this one writes, so this may be a kernel's first line, unless the next one's blocks would take the place of its own.
-QN_DEVICE void qn_let_next_begin()
+QN_DEVICE void qn_pdl_trigger()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

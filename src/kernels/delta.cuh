@@ -1,6 +1,6 @@
 // A token through a Gated DeltaNet layer, piece by piece: convolution over the last inputs, gates, norms of keys and queries,
 // and the delta rule for a row of the state. For the kernels that do all of it (deltanet/deltanet_step.cu) and for those that
-// do it on the way to something else (chain/). In float32; deltanet/deltanet_cuda.h says what is computed, and what a session
+// do it on the way to something else (persistent/). In float32; deltanet/deltanet_cuda.h says what is computed, and what a session
 // keeps.
 #ifndef QN_KERNELS_DELTA_CUH
 #define QN_KERNELS_DELTA_CUH
@@ -15,7 +15,7 @@ QN_DEVICE float qn_delta_sigmoid(float x)
 }
 
 // The log of how much of the state is kept.
-QN_DEVICE float qn_delta_decay(float alpha, float bias, float factor)
+QN_DEVICE float qn_delta_log_decay(float alpha, float bias, float factor)
 {
     const float x = alpha + bias;
     return (x > 20.0f ? x : log1pf(expf(x))) * factor;
@@ -23,16 +23,16 @@ QN_DEVICE float qn_delta_decay(float alpha, float bias, float factor)
 
 // The taps from `first` down to `last` back; place: of the position in the ring.
 template <uint32_t first, uint32_t last>
-QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float *ring, uint32_t position, uint32_t place,
+QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float *ring, uint32_t position, uint32_t slot,
                                        uint32_t taps, uint32_t width, uint32_t channel)
 {
     float weights[first - last + 1], inputs[first - last + 1];
 #pragma unroll
     for (uint32_t back = first; back >= last; back--) {
-        const bool there = back < taps && back <= position;
-        const uint32_t row = place >= back ? place - back : place + taps - back;
-        weights[first - back] = there ? conv[(taps - 1 - back) * width + channel] : 0;
-        inputs[first - back] = there ? ring[row * width + channel] : 0;
+        const bool valid = back < taps && back <= position;
+        const uint32_t row = slot >= back ? slot - back : slot + taps - back;
+        weights[first - back] = valid ? conv[(taps - 1 - back) * width + channel] : 0;
+        inputs[first - back] = valid ? ring[row * width + channel] : 0;
     }
 #pragma unroll
     for (uint32_t back = first; back >= last; back--)
@@ -43,13 +43,13 @@ QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float
 
 // What the inputs before the token at `position` give to a channel's convolution: loads of several taps are on their way before
 // the first is used.
-QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uint32_t position, uint32_t place, uint32_t taps,
+QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uint32_t position, uint32_t slot, uint32_t taps,
                                        uint32_t width, uint32_t channel)
 {
     float sum = 0;
     if (taps > 4)
-        sum = qn_delta_convolve_taps<QN_DELTA_MAX_TAPS - 1, 4>(sum, conv, ring, position, place, taps, width, channel);
-    return qn_delta_convolve_taps<3, 1>(sum, conv, ring, position, place, taps, width, channel);
+        sum = qn_delta_convolve_taps<QN_DELTA_MAX_TAPS - 1, 4>(sum, conv, ring, position, slot, taps, width, channel);
+    return qn_delta_convolve_taps<3, 1>(sum, conv, ring, position, slot, taps, width, channel);
 }
 
 // With the token's own input and its tap's weight, and through SiLU.
@@ -60,23 +60,23 @@ QN_DEVICE float qn_delta_convolve(float past, float weight, float input)
 }
 
 // Of a key and a query in shared memory, what a token needs: factors that norm them, and their product when normed.
-struct qn_delta_keys {
-    float q_norm, k_norm, kq;
+struct qn_delta_qk_norms {
+    float q_inv_norm, k_inv_norm, kq;
 };
 
 // Every warp computes them for itself; q and k as they come from the convolution.
-template <uint32_t head_k> QN_DEVICE qn_delta_keys qn_delta_keys_of(const float *q, const float *k, bool normalize)
+template <uint32_t head_k> QN_DEVICE qn_delta_qk_norms qn_delta_compute_qk_norms(const float *q, const float *k, bool normalize)
 {
     float qq = 0, kk = 0, kq = 0;
-    for (uint32_t i = threadIdx.x % QN_WARP; i < head_k; i += QN_WARP) {
+    for (uint32_t i = threadIdx.x % QN_WARP_SIZE; i < head_k; i += QN_WARP_SIZE) {
         qq = fmaf(q[i], q[i], qq);
         kk = fmaf(k[i], k[i], kk);
         kq = fmaf(k[i], q[i], kq);
     }
-    qn_delta_keys s;
-    s.q_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(qq) + 1e-6f) : 1.0f;
-    s.k_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(kk) + 1e-6f) : 1.0f;
-    s.kq = qn_warp_sum(kq) * s.q_norm * s.k_norm;
+    qn_delta_qk_norms s;
+    s.q_inv_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(qq) + 1e-6f) : 1.0f;
+    s.k_inv_norm = normalize ? 1.0f / sqrtf(qn_warp_sum(kk) + 1e-6f) : 1.0f;
+    s.kq = qn_warp_sum(kq) * s.q_inv_norm * s.k_inv_norm;
     return s;
 }
 
@@ -90,64 +90,64 @@ template <int lanes> QN_DEVICE float qn_delta_lanes_sum(float x)
 {
 #pragma unroll
     for (int distance = 1; distance < lanes; distance *= 2)
-        x += __shfl_xor_sync(QN_ALL_LANES, x, distance);
+        x += __shfl_xor_sync(QN_FULL_MASK, x, distance);
     return x;
 }
 
 // Of a lane's part of the state's row, which is a value's keys, runs of 4 keys in turn in each of `lanes` lanes: its products
 // with key and query, to be added up over the lanes.
-template <int lanes, int runs>
-QN_DEVICE void qn_delta_dots(const float4 s[runs], const float *q, const float *k, float &recalled, float &read)
+template <int lanes, int vecs>
+QN_DEVICE void qn_delta_dots(const float4 s[vecs], const float *q, const float *k, float &k_read, float &q_read)
 {
     const uint32_t lane = threadIdx.x % lanes;
-    recalled = read = 0;
+    k_read = q_read = 0;
 #pragma unroll
-    for (int i = 0; i < runs; i++) {
-        recalled = qn_delta_dot(s[i], *(const float4 *)(k + (i * lanes + lane) * 4), recalled);
-        read = qn_delta_dot(s[i], *(const float4 *)(q + (i * lanes + lane) * 4), read);
+    for (int i = 0; i < vecs; i++) {
+        k_read = qn_delta_dot(s[i], *(const float4 *)(k + (i * lanes + lane) * 4), k_read);
+        q_read = qn_delta_dot(s[i], *(const float4 *)(q + (i * lanes + lane) * 4), q_read);
     }
 }
 
 // S = decay S + times k^T.
-template <int lanes, int runs> QN_DEVICE void qn_delta_update(float4 s[runs], const float *k, float decay, float times)
+template <int lanes, int vecs> QN_DEVICE void qn_delta_update(float4 s[vecs], const float *k, float decay, float delta_v)
 {
 #pragma unroll
-    for (int i = 0; i < runs; i++) {
+    for (int i = 0; i < vecs; i++) {
         const float4 key = *(const float4 *)(k + (i * lanes + threadIdx.x % lanes) * 4);
-        s[i].x = fmaf(times, key.x, decay * s[i].x);
-        s[i].y = fmaf(times, key.y, decay * s[i].y);
-        s[i].z = fmaf(times, key.z, decay * s[i].z);
-        s[i].w = fmaf(times, key.w, decay * s[i].w);
+        s[i].x = fmaf(delta_v, key.x, decay * s[i].x);
+        s[i].y = fmaf(delta_v, key.y, decay * s[i].y);
+        s[i].z = fmaf(delta_v, key.z, decay * s[i].z);
+        s[i].w = fmaf(delta_v, key.w, decay * s[i].w);
     }
 }
 
 // A token through a row: S = e^g S + v' k^T with v' = beta (v - e^g S k), and the row's S q. S q is taken from the old state,
 // as the new one's is e^g S q + v' (k q).
-template <int lanes, int runs>
-QN_DEVICE float qn_delta_row(float4 s[runs], const float *q, const float *k, const qn_delta_keys &keys, float decay, float beta,
+template <int lanes, int vecs>
+QN_DEVICE float qn_delta_row(float4 s[vecs], const float *q, const float *k, const qn_delta_qk_norms &keys, float decay, float beta,
                              float v)
 {
-    float recalled, read;
-    qn_delta_dots<lanes, runs>(s, q, k, recalled, read);
-    recalled = qn_delta_lanes_sum<lanes>(recalled) * (keys.k_norm * decay);
-    read = qn_delta_lanes_sum<lanes>(read) * (keys.q_norm * decay);
-    const float corrected = beta * (v - recalled);
-    qn_delta_update<lanes, runs>(s, k, decay, corrected * keys.k_norm);
-    return fmaf(corrected, keys.kq, read);
+    float k_read, q_read;
+    qn_delta_dots<lanes, vecs>(s, q, k, k_read, q_read);
+    k_read = qn_delta_lanes_sum<lanes>(k_read) * (keys.k_inv_norm * decay);
+    q_read = qn_delta_lanes_sum<lanes>(q_read) * (keys.q_inv_norm * decay);
+    const float v_new = beta * (v - k_read);
+    qn_delta_update<lanes, vecs>(s, k, decay, v_new * keys.k_inv_norm);
+    return fmaf(v_new, keys.kq, q_read);
 }
 
 // Zeros where `row` is null.
-template <int lanes, int runs> QN_DEVICE void qn_delta_load_row(float4 s[runs], const float *row)
+template <int lanes, int vecs> QN_DEVICE void qn_delta_load_row(float4 s[vecs], const float *row)
 {
 #pragma unroll
-    for (int i = 0; i < runs; i++)
+    for (int i = 0; i < vecs; i++)
         s[i] = row ? *(const float4 *)(row + (i * lanes + threadIdx.x % lanes) * 4) : make_float4(0, 0, 0, 0);
 }
 
-template <int lanes, int runs> QN_DEVICE void qn_delta_store_row(float *row, const float4 s[runs])
+template <int lanes, int vecs> QN_DEVICE void qn_delta_store_row(float *row, const float4 s[vecs])
 {
 #pragma unroll
-    for (int i = 0; i < runs; i++)
+    for (int i = 0; i < vecs; i++)
         *(float4 *)(row + (i * lanes + threadIdx.x % lanes) * 4) = s[i];
 }
 

@@ -5,10 +5,10 @@
 
 #ifdef __CUDACC__
 #include "kernels/cuda.cuh"
-#define QN_ANYWHERE QN_DEVICE
+#define QN_HOST_DEVICE QN_DEVICE
 #else
 #include <math.h>
-#define QN_ANYWHERE static inline
+#define QN_HOST_DEVICE static inline
 #endif
 
 /* Bounds between which 2^n stays a normal number. */
@@ -17,7 +17,7 @@
 
 /* qn_exp_series - y in about [0.7, 1.42] and a whole number n with e^x = y 2^n, for x within the bounds. Method: x = n ln 2 + r
  * with |r| <= ln 2 / 2, Taylor series to r^7 (its next term is below 6e-9), ln 2 in two parts so that n ln 2 is exact. */
-QN_ANYWHERE float qn_exp_series(float x, float *n)
+QN_HOST_DEVICE float qn_exp_series(float x, float *n)
 {
     *n = rintf(x * 1.44269504f);
     float r = fmaf(*n, -0.693359375f, x);

@@ -5,7 +5,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/aura/aura.h"
 #include "kernels/deltanet/deltanet.h"
-#include "kernels/deltanet/rows.h"
+#include "kernels/deltanet/row_kernels.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/matmul.h"
@@ -20,7 +20,7 @@ typedef struct qn_kernels {
     qn_attention_kernels attention;
     qn_elementwise_kernels elementwise;
     qn_deltanet_kernels deltanet;
-    qn_gdn_rows gdn_rows;
+    qn_gdn_row_kernels gdn_rows;
     qn_hadamard_kernels hadamard;
     qn_sample_kernels sample;
     qn_aura_kernels aura;

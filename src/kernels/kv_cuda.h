@@ -16,39 +16,40 @@
 /* Where the cache of one layer lies. Row addresses are multiples of 16 bytes where a row is: heads and sessions begin at
  * multiples of 16. Strides are in bytes. */
 typedef struct qn_attention_gpu_cache {
-    QN_GPU(const uint8_t) keys;
-    QN_GPU(const uint8_t) values;
-    QN_GPU(const uint8_t) key_scales; /* with codes only */
-    QN_GPU(const uint8_t) value_scales;
-    uint64_t key_head, value_head, scale_head;          /* from one key-value head to the next */
-    uint64_t key_session, value_session, scale_session; /* from one session's cache to the next */
+    QN_GPU_PTR(const uint8_t) keys;
+    QN_GPU_PTR(const uint8_t) values;
+    QN_GPU_PTR(const uint8_t) key_scales; /* with codes only */
+    QN_GPU_PTR(const uint8_t) value_scales;
+    uint64_t key_head_stride, value_head_stride, scale_head_stride;          /* from one key-value head to the next */
+    uint64_t key_session_stride, value_session_stride, scale_session_stride; /* from one session's cache to the next */
 } qn_attention_gpu_cache;
 
-/* A session's cache of codes keeps its first and its newest run of QN_ATTENTION_RUN positions as halves, rotated as codes are:
+/* A session's cache of codes keeps its first and its newest run of QN_ATTENTION_PAGE positions as halves, rotated as codes are:
  * a query of run r reads halves of run 0 and of run r, and codes of the runs between. Codes of position p are in row p -
- * QN_ATTENTION_RUN. The mean of run 0's keys is taken from keys before they become codes. */
-enum { QN_ATTENTION_RUN = 64 };
+ * QN_ATTENTION_PAGE. The mean of run 0's keys is taken from keys before they become codes. */
+enum { QN_ATTENTION_PAGE = 64 };
 
-typedef struct qn_attention_gpu_runs {
-    QN_GPU(const uint8_t) keys;   /* [1 + n_open][QN_ATTENTION_RUN][head_dim] f16: run 0, and run r at 1 + (r-1) % n_open */
-    QN_GPU(const uint8_t) values; /* the same */
-    QN_GPU(const uint8_t) means;  /* [n_kv_heads][head_dim] f32 */
-    uint64_t head, session;       /* bytes from one key-value head, or session, to the next */
-    uint64_t mean_session;
-    uint32_t n_open;
-} qn_attention_gpu_runs;
+typedef struct qn_attention_gpu_pages {
+    QN_GPU_PTR(const uint8_t)
+    keys; /* [1 + n_open_pages][QN_ATTENTION_PAGE][head_dim] f16: run 0, and run r at 1 + (r-1) % n_open_pages */
+    QN_GPU_PTR(const uint8_t) values; /* the same */
+    QN_GPU_PTR(const uint8_t) means;  /* [n_kv_heads][head_dim] f32 */
+    uint64_t head, session;           /* bytes from one key-value head, or session, to the next */
+    uint64_t mean_session_stride;
+    uint32_t n_open_pages;
+} qn_attention_gpu_pages;
 
 /* The rotation y = P x of rows: signs [dim] where P is a Walsh-Hadamard transform after signs; else `forward`, the transpose of
  * P, and `back`, P itself, both [dim][dim] row by row; all none: no rotation. */
 typedef struct qn_aura_gpu_rotation {
-    QN_GPU(const float) signs;
-    QN_GPU(const float) forward;
-    QN_GPU(const float) back;
+    QN_GPU_PTR(const float) signs;
+    QN_GPU_PTR(const float) forward;
+    QN_GPU_PTR(const float) inverse;
 } qn_aura_gpu_rotation;
 
 typedef struct qn_aura_gpu_levels {
-    QN_GPU(const float) boundaries; /* [2^bits - 1] */
-    QN_GPU(const float) codebook;   /* [2^bits] */
+    QN_GPU_PTR(const float) boundaries; /* [2^bits - 1] */
+    QN_GPU_PTR(const float) codebook;   /* [2^bits] */
 } qn_aura_gpu_levels;
 
 #ifndef __CUDACC__

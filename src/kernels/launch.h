@@ -12,14 +12,14 @@
 #include "kernels/cuda.cuh"
 
 /* A field of an argument struct that points into device memory: a pointer in CUDA, an address of the same size in C. */
-#define QN_GPU(type) type *
+#define QN_GPU_PTR(type) type *
 
 #else
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define QN_GPU(type) uint64_t
+#define QN_GPU_PTR(type) uint64_t
 
 /* One launch of a kernel, which is `extern "C" __global__ void function(const __grid_constant__ function_args a)`, one struct
  * by value. */
@@ -32,8 +32,8 @@ typedef struct qn_launch {
     uint32_t args_bytes;   /* sizeof the argument struct */
     uint32_t cluster; /* blocks in z that can read each other's shared memory and run at the same time; a divisor of grid[2],
                          up to 8; 0 or 1: none. From compute capability 9.0 on */
-    bool dependent;   /* may begin before the kernel ahead of it in the stream has ended; then the kernel itself waits
-                         (qn_wait_for_previous) before it reads what that one writes, or writes what that one reads */
+    bool pdl;         /* may begin before the kernel ahead of it in the stream has ended; then the kernel itself waits
+                         (qn_pdl_wait) before it reads what that one writes, or writes what that one reads */
     bool cooperative; /* blocks wait for each other: refused where the device cannot hold all of them at the same time */
 } qn_launch;
 

@@ -1,21 +1,21 @@
-// A head's row of floats in the registers of a warp: value i of a lane is dimension i * QN_WARP + lane, and zero from the
+// A head's row of floats in the registers of a warp: value i of a lane is dimension i * QN_WARP_SIZE + lane, and zero from the
 // dimension on. Rotations, and codes.
 #ifndef QN_KERNELS_ROW_CUH
 #define QN_KERNELS_ROW_CUH
 
 #include "kernels/kv_cuda.h"
 
-#define QN_ROW_VALUES(dim) (((dim) + QN_WARP - 1) / QN_WARP)
+#define QN_LANE_VALUES(dim) (((dim) + QN_WARP_SIZE - 1) / QN_WARP_SIZE)
 
 // Normalised Walsh-Hadamard transform; dim is a power of two of at least 64.
-template <int dim> QN_DEVICE void qn_row_hadamard(float x[QN_ROW_VALUES(dim)], int lane)
+template <int dim> QN_DEVICE void qn_row_hadamard(float x[QN_LANE_VALUES(dim)], int lane)
 {
-    constexpr int n = QN_ROW_VALUES(dim);
+    constexpr int n = QN_LANE_VALUES(dim);
 #pragma unroll
-    for (int distance = 1; distance < QN_WARP; distance *= 2) {
+    for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
 #pragma unroll
         for (int i = 0; i < n; i++) {
-            const float other = __shfl_xor_sync(QN_ALL_LANES, x[i], distance);
+            const float other = __shfl_xor_sync(QN_FULL_MASK, x[i], distance);
             x[i] = lane & distance ? other - x[i] : x[i] + other;
         }
     }
@@ -41,33 +41,33 @@ template <int dim> QN_DEVICE void qn_row_hadamard(float x[QN_ROW_VALUES(dim)], i
 // a team has room for dim floats in shared memory, which the others are done with. ----
 
 // Normalised Walsh-Hadamard transform; dim is a power of two of at least 64.
-template <int dim> QN_DEVICE void qn_team_hadamard(float x[2], float *shared, int thread, bool has)
+template <int dim> QN_DEVICE void qn_group_hadamard(float x[2], float *shared, int thread, bool active)
 {
-    constexpr int half = dim / 2, warps = half / QN_WARP;
+    constexpr int half = dim / 2, warps = half / QN_WARP_SIZE;
     const float sum = x[0] + x[1], difference = x[0] - x[1];
     x[0] = sum;
     x[1] = difference;
 #pragma unroll
-    for (int distance = 1; distance < QN_WARP; distance *= 2) {
+    for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float other = __shfl_xor_sync(QN_ALL_LANES, x[i], distance);
+            const float other = __shfl_xor_sync(QN_FULL_MASK, x[i], distance);
             x[i] = thread & distance ? other - x[i] : x[i] + other;
         }
     }
     if (warps > 1) {
-        const int warp = thread / QN_WARP;
-        if (has) {
+        const int warp = thread / QN_WARP_SIZE;
+        if (active) {
             shared[thread] = x[0];
             shared[thread + half] = x[1];
         }
         __syncthreads();
 #pragma unroll
-        for (int i = 0; has && i < 2; i++) {
+        for (int i = 0; active && i < 2; i++) {
             x[i] = 0;
 #pragma unroll
             for (int w = 0; w < warps; w++) {
-                const float other = shared[i * half + w * QN_WARP + thread % QN_WARP];
+                const float other = shared[i * half + w * QN_WARP_SIZE + thread % QN_WARP_SIZE];
                 x[i] += __popc(w & warp) & 1 ? -other : other;
             }
         }
@@ -79,15 +79,15 @@ template <int dim> QN_DEVICE void qn_team_hadamard(float x[2], float *shared, in
 }
 
 // y = sum over j of matrix[j] * x_j, in rising order.
-template <int dim> QN_DEVICE void qn_team_product(float x[2], const float *matrix, float *shared, int thread, bool has)
+template <int dim> QN_DEVICE void qn_group_gemv(float x[2], const float *matrix, float *shared, int thread, bool active)
 {
     constexpr int half = dim / 2;
-    if (has) {
+    if (active) {
         shared[thread] = x[0];
         shared[thread + half] = x[1];
     }
     __syncthreads();
-    if (has) {
+    if (active) {
         float y[2] = { 0, 0 };
 #pragma unroll 16
         for (int j = 0; j < dim; j++) {
@@ -103,21 +103,21 @@ template <int dim> QN_DEVICE void qn_team_product(float x[2], const float *matri
 // ---- A row by a warp ----
 
 // y = sum over j of matrix[j] * x_j, in rising order.
-template <int dim> QN_DEVICE void qn_row_product(float x[QN_ROW_VALUES(dim)], const float *matrix, int lane)
+template <int dim> QN_DEVICE void qn_row_gemv(float x[QN_LANE_VALUES(dim)], const float *matrix, int lane)
 {
-    constexpr int n = QN_ROW_VALUES(dim);
+    constexpr int n = QN_LANE_VALUES(dim);
     float y[n];
 #pragma unroll
     for (int i = 0; i < n; i++)
         y[i] = 0;
 #pragma unroll
     for (int j = 0; j < n; j++) {
-        for (int k = 0; k < QN_WARP && j * QN_WARP + k < dim; k++) {
-            const float factor = __shfl_sync(QN_ALL_LANES, x[j], k);
+        for (int k = 0; k < QN_WARP_SIZE && j * QN_WARP_SIZE + k < dim; k++) {
+            const float factor = __shfl_sync(QN_FULL_MASK, x[j], k);
 #pragma unroll
             for (int i = 0; i < n; i++)
-                if (i * QN_WARP + lane < dim)
-                    y[i] = fmaf(factor, matrix[(j * QN_WARP + k) * dim + i * QN_WARP + lane], y[i]);
+                if (i * QN_WARP_SIZE + lane < dim)
+                    y[i] = fmaf(factor, matrix[(j * QN_WARP_SIZE + k) * dim + i * QN_WARP_SIZE + lane], y[i]);
         }
     }
 #pragma unroll
@@ -125,45 +125,45 @@ template <int dim> QN_DEVICE void qn_row_product(float x[QN_ROW_VALUES(dim)], co
         x[i] = y[i];
 }
 
-template <int dim> QN_DEVICE void qn_row_signs(float x[QN_ROW_VALUES(dim)], const float *signs, int lane)
+template <int dim> QN_DEVICE void qn_row_signs(float x[QN_LANE_VALUES(dim)], const float *signs, int lane)
 {
 #pragma unroll
-    for (int i = 0; i < QN_ROW_VALUES(dim); i++)
-        x[i] *= signs[i * QN_WARP + lane];
+    for (int i = 0; i < QN_LANE_VALUES(dim); i++)
+        x[i] *= signs[i * QN_WARP_SIZE + lane];
 }
 
-template <int dim> QN_DEVICE void qn_row_rotate(float x[QN_ROW_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
+template <int dim> QN_DEVICE void qn_row_rotate(float x[QN_LANE_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
 {
     if ((dim & (dim - 1)) == 0 && r.signs) {
         qn_row_signs<dim>(x, r.signs, lane);
         qn_row_hadamard<dim>(x, lane);
     } else if (r.forward) {
-        qn_row_product<dim>(x, r.forward, lane);
+        qn_row_gemv<dim>(x, r.forward, lane);
     }
 }
 
-template <int dim> QN_DEVICE void qn_row_rotate_back(float x[QN_ROW_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
+template <int dim> QN_DEVICE void qn_row_rotate_inverse(float x[QN_LANE_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
 {
     if ((dim & (dim - 1)) == 0 && r.signs) {
         qn_row_hadamard<dim>(x, lane);
         qn_row_signs<dim>(x, r.signs, lane);
-    } else if (r.back) {
-        qn_row_product<dim>(x, r.back, lane);
+    } else if (r.inverse) {
+        qn_row_gemv<dim>(x, r.inverse, lane);
     }
 }
 
 // Bits d*bits on of a row's words for code d: what 32 lanes hold is `bits` whole words.
-template <int dim, int bits> QN_DEVICE void qn_row_pack(uint32_t *words, const uint32_t codes[QN_ROW_VALUES(dim)], int lane)
+template <int dim, int bits> QN_DEVICE void qn_row_pack(uint32_t *words, const uint32_t codes[QN_LANE_VALUES(dim)], int lane)
 {
     constexpr int n_words = (dim * bits + 31) / 32;
     const int at = lane * bits, word = at / 32, shift = at % 32;
 #pragma unroll
-    for (int i = 0; i < QN_ROW_VALUES(dim); i++) {
+    for (int i = 0; i < QN_LANE_VALUES(dim); i++) {
         const uint32_t low = codes[i] << shift, high = shift + bits > 32 ? codes[i] >> (32 - shift) : 0;
         uint32_t mine = 0;
 #pragma unroll
         for (int w = 0; w < bits; w++) {
-            const uint32_t all = __reduce_or_sync(QN_ALL_LANES, word == w ? low : word + 1 == w ? high : 0);
+            const uint32_t all = __reduce_or_sync(QN_FULL_MASK, word == w ? low : word + 1 == w ? high : 0);
             mine = lane == w ? all : mine;
         }
         if (lane < bits && i * bits + lane < n_words)
@@ -182,38 +182,38 @@ template <int dim, int bits> QN_DEVICE uint32_t qn_row_code(const uint32_t *word
 // Codes and scale of a row that is rotated already; a row that is not finite, or whose norm float32 does not hold, gets those
 // of zeros and a scale of NaN. The norm is that of the row over its largest value, whose squares stay in range.
 template <int dim, int bits>
-QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_ROW_VALUES(dim)], const qn_aura_gpu_levels &levels,
+QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_LANE_VALUES(dim)], const qn_aura_gpu_levels &levels,
                              int lane)
 {
-    constexpr int n = QN_ROW_VALUES(dim);
+    constexpr int n = QN_LANE_VALUES(dim);
     uint32_t codes[n];
-    float largest = 0, square = 0, decoded = 0, any_nan = 0;
+    float amax = 0, square = 0, decoded = 0, nan_probe = 0;
 #pragma unroll
     for (int i = 0; i < n; i++) {
-        largest = fmaxf(largest, fabsf(y[i]));
-        any_nan += y[i] * 0; // an infinity, too, becomes NaN
+        amax = fmaxf(amax, fabsf(y[i]));
+        nan_probe += y[i] * 0; // an infinity, too, becomes NaN
     }
-    largest = qn_warp_max(largest);
-    any_nan = qn_warp_sum(any_nan);
+    amax = qn_warp_max(amax);
+    nan_probe = qn_warp_sum(nan_probe);
     float unit[n];
 #pragma unroll
     for (int i = 0; i < n; i++) {
-        unit[i] = largest > 0 ? y[i] / largest : 0;
+        unit[i] = amax > 0 ? y[i] / amax : 0;
         square += unit[i] * unit[i];
     }
-    const float root = sqrtf(qn_warp_sum(square)), norm = root * largest;
-    const bool finite = any_nan == 0 && norm < QN_INFINITY, counts = finite && norm > 1e-8f;
+    const float norm_scaled = sqrtf(qn_warp_sum(square)), norm = norm_scaled * amax;
+    const bool finite = nan_probe == 0 && norm < QN_INFINITY, is_nonzero = finite && norm > 1e-8f;
 #pragma unroll
     for (int i = 0; i < n; i++) {
-        const float x = counts ? unit[i] / root : 0;
+        const float x = is_nonzero ? unit[i] / norm_scaled : 0;
         uint32_t code = 0;
         // Boundaries never fall: how many are below, by halving.
 #pragma unroll
         for (int step = 1 << (bits - 1); step > 0; step /= 2)
             code += x > levels.boundaries[code + step - 1] ? step : 0;
-        const bool has = i * QN_WARP + lane < dim;
-        codes[i] = has ? code : 0;
-        const float c = has ? levels.codebook[code] : 0;
+        const bool active = i * QN_WARP_SIZE + lane < dim;
+        codes[i] = active ? code : 0;
+        const float c = active ? levels.codebook[code] : 0;
         decoded += c * c;
     }
     decoded = sqrtf(qn_warp_sum(decoded));

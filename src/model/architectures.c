@@ -9,9 +9,9 @@
 #include <string.h>
 
 static const qn_architecture table[] = {
-    { .name = "llama", .rope = QN_ROPE_PAIRS, .build = qn_dense_build },
-    { .name = "qwen3", .rope = QN_ROPE_HALVES, .qk_norm = true, .build = qn_dense_build },
-    { .name = "qwen35", .rope = QN_ROPE_HALVES, .qk_norm = true, .mtp_blocks = true, .build = qn_qwen35_build },
+    { .name = "llama", .rope = QN_ROPE_TYPE_NORM, .build = qn_dense_build },
+    { .name = "qwen3", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .build = qn_dense_build },
+    { .name = "qwen35", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .mtp_blocks = true, .build = qn_qwen35_build },
 };
 
 enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
@@ -98,7 +98,7 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
 }
 
 /* A float key that changes what a model computes, unless it has its neutral value or is 0 for off. */
-static qn_status refuse_factor(const qn_gguf *file, const char *architecture, const char *name, float neutral)
+static qn_status reject_factor(const qn_gguf *file, const char *architecture, const char *name, float neutral)
 {
     float value = neutral;
     QN_TRY(qn_key_f32(file, architecture, name, false, &value));
@@ -109,7 +109,7 @@ static qn_status refuse_factor(const qn_gguf *file, const char *architecture, co
 }
 
 /* What would change the meaning of weights that otherwise look familiar. */
-static qn_status refuse_unknown_features(const qn_gguf *file, const char *architecture, uint32_t head_dim)
+static qn_status reject_unsupported_features(const qn_gguf *file, const char *architecture, uint32_t head_dim)
 {
     uint32_t n_experts = 0;
     QN_TRY(qn_key_u32(file, architecture, "expert_count", false, &n_experts));
@@ -119,12 +119,12 @@ static qn_status refuse_unknown_features(const qn_gguf *file, const char *archit
     uint32_t window = 0;
     bool causal = true;
     char key_name[128];
-    QN_TRY(refuse_factor(file, architecture, "logit_scale", 1));
-    QN_TRY(refuse_factor(file, architecture, "embedding_scale", 1));
-    QN_TRY(refuse_factor(file, architecture, "residual_scale", 1));
-    QN_TRY(refuse_factor(file, architecture, "attention.scale", 1 / sqrtf((float)head_dim)));
-    QN_TRY(refuse_factor(file, architecture, "attn_logit_softcapping", 0));
-    QN_TRY(refuse_factor(file, architecture, "final_logit_softcapping", 0));
+    QN_TRY(reject_factor(file, architecture, "logit_scale", 1));
+    QN_TRY(reject_factor(file, architecture, "embedding_scale", 1));
+    QN_TRY(reject_factor(file, architecture, "residual_scale", 1));
+    QN_TRY(reject_factor(file, architecture, "attention.scale", 1 / sqrtf((float)head_dim)));
+    QN_TRY(reject_factor(file, architecture, "attn_logit_softcapping", 0));
+    QN_TRY(reject_factor(file, architecture, "final_logit_softcapping", 0));
     QN_TRY(qn_key_u32(file, architecture, "attention.sliding_window", false, &window));
     snprintf(key_name, sizeof key_name, "%s.attention.causal", architecture);
     QN_TRY(qn_gguf_get_bool(file, key_name, false, &causal));
@@ -140,7 +140,7 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
     QN_TRY(qn_weights_open(&weights, file));
     qn_status status = architecture->build(&(qn_build){ .weights = &weights, .hparams = h, .plan = plan });
     if (status == QN_OK)
-        status = qn_weights_all_placed(&weights, h->architecture, h->n_layers, h->n_blocks);
+        status = qn_weights_check_all_used(&weights, h->architecture, h->n_layers, h->n_blocks);
     if (status != QN_OK)
         qn_plan_free(plan);
     qn_weights_close(&weights);
@@ -157,7 +157,7 @@ qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan
         if (!qn_string_equals(name, table[i].name))
             continue;
         QN_TRY(read_hparams(file, &table[i], hparams));
-        QN_TRY(refuse_unknown_features(file, table[i].name, hparams->head_dim));
+        QN_TRY(reject_unsupported_features(file, table[i].name, hparams->head_dim));
         return build_plan(file, &table[i], hparams, plan);
     }
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not supported (%s)", qn_gguf_path(file),

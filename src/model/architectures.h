@@ -6,7 +6,7 @@
 
 typedef struct qn_architecture {
     const char *name;
-    qn_rope_mode rope;
+    qn_rope_type rope;
     bool qk_norm;
     bool mtp_blocks; /* blocks after the trunk may predict further tokens (nextn_predict_layers): ignored whole */
     /* Adds buffers and operations to an empty plan; the caller frees the plan on failure. */

@@ -12,7 +12,7 @@
 #define KEY(name) NAMESPACE "." name
 #define TABLE "token_embd.weight"
 #define OUTPUT "output.weight"
-#define SHOW(s) (int)((s).length < 64 ? (s).length : 64), (s).data
+#define STRING_ARGS(s) (int)((s).length < 64 ? (s).length : 64), (s).data
 
 /* Files in the wild have three input widths. */
 enum { MAX_WIDTHS = 64, NAME_MAX_BYTES = 128 };
@@ -30,7 +30,7 @@ static bool in_namespace(qn_string key)
     return key.length >= strlen(NAMESPACE) && !memcmp(key.data, NAMESPACE, strlen(NAMESPACE));
 }
 
-static const qn_gguf_kv *any_key(const qn_gguf *file)
+static const qn_gguf_kv *first_key(const qn_gguf *file)
 {
     for (size_t i = 0; i < qn_gguf_n_kv(file); i++)
         if (in_namespace(qn_gguf_kv_at(file, i)->key))
@@ -38,7 +38,7 @@ static const qn_gguf_kv *any_key(const qn_gguf *file)
     return NULL;
 }
 
-static qn_status refuse_unknown_keys(const qn_gguf *file)
+static qn_status reject_unknown_keys(const qn_gguf *file)
 {
     for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
         const qn_string key = qn_gguf_kv_at(file, i)->key;
@@ -47,21 +47,21 @@ static qn_status refuse_unknown_keys(const qn_gguf *file)
             known = qn_string_equals(key, keys[k]);
         if (!known)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s' is not one that quern knows of rotated weights",
-                           qn_gguf_path(file), SHOW(key));
+                           qn_gguf_path(file), STRING_ARGS(key));
     }
     return QN_OK;
 }
 
 /* A string key that must be there and have one of two values; *second says whether it is the second. */
-static qn_status read_choice(const qn_gguf *file, const char *key, const char *value, const char *other, bool *second)
+static qn_status read_enum_key(const qn_gguf *file, const char *key, const char *value, const char *other, bool *second)
 {
     qn_string found;
     QN_TRY(qn_gguf_get_string(file, key, true, &found));
     *second = other && qn_string_equals(found, other);
     if (*second || qn_string_equals(found, value))
         return QN_OK;
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s' is '%.*s', expected %s%s%s", qn_gguf_path(file), key, SHOW(found), value,
-                   other ? " or " : "", other ? other : "");
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s' is '%.*s', expected %s%s%s", qn_gguf_path(file), key, STRING_ARGS(found),
+                   value, other ? " or " : "", other ? other : "");
 }
 
 /* ---- Signs ---- */
@@ -96,7 +96,7 @@ static qn_status find_array(const qn_gguf *file, const char *key, const char *ex
 }
 
 /* Makes room for a width in its place; its signs are NULL until they are read. */
-static qn_status insert_width(qn_rotation *r, size_t width, size_t *place)
+static qn_status insert_sorted_width(qn_rotation *r, size_t width, size_t *index)
 {
     size_t at = r->n_widths;
     for (; at && r->widths[at - 1] >= width; at--)
@@ -108,14 +108,14 @@ static qn_status insert_width(qn_rotation *r, size_t width, size_t *place)
     r->widths[at] = width;
     r->signs[at] = NULL;
     r->n_widths++;
-    *place = at;
+    *index = at;
     return QN_OK;
 }
 
-static qn_status read_run(qn_rotation *r, const qn_gguf_kv *values, uint64_t first, size_t width)
+static qn_status read_signs_of_width(qn_rotation *r, const qn_gguf_kv *values, uint64_t first, size_t width)
 {
     size_t at = 0;
-    QN_TRY(insert_width(r, width, &at));
+    QN_TRY(insert_sorted_width(r, width, &at));
     QN_TRY(qn_alloc(&r->signs[at], width, sizeof **r->signs, KEY("sign_values")));
     for (size_t i = 0; i < width; i++) {
         double sign;
@@ -149,7 +149,7 @@ static qn_status read_signs(qn_rotation *r)
                            path, (unsigned long long)i, width, r->block);
         if ((uint64_t)width > values->count - first)
             break;
-        QN_TRY(read_run(r, values, first, (size_t)width));
+        QN_TRY(read_signs_of_width(r, values, first, (size_t)width));
         first += (uint64_t)width;
     }
     if (r->n_widths != widths->count || first != values->count)
@@ -159,7 +159,7 @@ static qn_status read_signs(qn_rotation *r)
     return QN_OK;
 }
 
-static qn_status refuse_signs(const qn_gguf *file)
+static qn_status reject_signs(const qn_gguf *file)
 {
     static const char *const unused[] = { KEY("sign_widths"), KEY("sign_values") };
     for (int i = 0; i < 2; i++) {
@@ -197,7 +197,8 @@ static qn_status check_matrix(const qn_rotation *r, const char *key, qn_string n
         t = qn_gguf_find_tensor(r->file, terminated);
     }
     if (!t)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%.*s', which is no tensor of the file", path, key, SHOW(name));
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%.*s', which is no tensor of the file", path, key,
+                       STRING_ARGS(name));
     if (t->n_dims < 2 || t->dims[2] != 1 || t->dims[3] != 1)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%s', which has %u dimensions, expected a matrix", path, key,
                        terminated, (unsigned)t->n_dims);
@@ -228,7 +229,7 @@ static qn_status check_siblings(const qn_rotation *r, qn_string name)
             if (qn_gguf_find_tensor(r->file, sibling) && !is_listed(r, (qn_string){ sibling, (size_t)used }))
                 return qn_fail(QN_ERR_FORMAT,
                                "%s: key '" KEY("weight_names") "' lists '%.*s' but not '%s', which reads the same input",
-                               qn_gguf_path(r->file), SHOW(name), sibling);
+                               qn_gguf_path(r->file), STRING_ARGS(name), sibling);
         }
     }
     return QN_OK;
@@ -246,7 +247,8 @@ static qn_status read_names(qn_rotation *r)
     qsort(r->names, r->n_names, sizeof *r->names, compare_names);
     for (size_t i = 0; i < r->n_names; i++) {
         if (i && !compare_names(&r->names[i - 1], &r->names[i]))
-            return qn_fail(QN_ERR_FORMAT, "%s: key '" KEY("weight_names") "' lists '%.*s' twice", path, SHOW(r->names[i]));
+            return qn_fail(QN_ERR_FORMAT, "%s: key '" KEY("weight_names") "' lists '%.*s' twice", path,
+                           STRING_ARGS(r->names[i]));
         if (qn_string_equals(r->names[i], TABLE))
             return qn_fail(QN_ERR_FORMAT,
                            "%s: key '" KEY("weight_names") "' lists '" TABLE
@@ -269,7 +271,7 @@ static qn_status read_inverse_names(qn_rotation *r)
     for (uint64_t i = 0; i < kv->count && status == QN_OK; i++) {
         if (!qn_string_equals(names[i], TABLE))
             status = qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%s' lists '%.*s', expected " TABLE " alone", qn_gguf_path(r->file),
-                             KEY("inverse_weight_names"), SHOW(names[i]));
+                             KEY("inverse_weight_names"), STRING_ARGS(names[i]));
         else if (i)
             status = qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '" TABLE "' twice", qn_gguf_path(r->file),
                              KEY("inverse_weight_names"));
@@ -295,7 +297,7 @@ static qn_status read_grouping(qn_rotation *r)
             !is_listed(r, name))
             return qn_fail(QN_ERR_FORMAT,
                            "%s: key '" KEY("gdn_v_grouped") "' is true, expected '%.*s' in '" KEY("weight_names") "'",
-                           qn_gguf_path(r->file), SHOW(name));
+                           qn_gguf_path(r->file), STRING_ARGS(name));
     }
     return QN_OK;
 }
@@ -337,17 +339,18 @@ static qn_status read_all(qn_rotation *r, const qn_gguf_kv *key)
     uint32_t version = 0;
     bool second, is_explicit;
     if (!qn_gguf_find(r->file, KEY("version")))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' without '" KEY("version") "'", qn_gguf_path(r->file), SHOW(key->key));
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' without '" KEY("version") "'", qn_gguf_path(r->file),
+                       STRING_ARGS(key->key));
     QN_TRY(qn_gguf_get_u32(r->file, KEY("version"), true, &version));
     if (version != 1 && version != 2)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '" KEY("version") "' is %u, expected 1 or 2", qn_gguf_path(r->file),
                        (unsigned)version);
-    QN_TRY(refuse_unknown_keys(r->file));
-    QN_TRY(read_choice(r->file, KEY("transform"), "normalized-sylvester-walsh-hadamard", NULL, &second));
-    QN_TRY(read_choice(r->file, KEY("axis"), "input-last-dimension", NULL, &second));
-    QN_TRY(read_choice(r->file, KEY("sign_mode"), "identity", "explicit", &is_explicit));
+    QN_TRY(reject_unknown_keys(r->file));
+    QN_TRY(read_enum_key(r->file, KEY("transform"), "normalized-sylvester-walsh-hadamard", NULL, &second));
+    QN_TRY(read_enum_key(r->file, KEY("axis"), "input-last-dimension", NULL, &second));
+    QN_TRY(read_enum_key(r->file, KEY("sign_mode"), "identity", "explicit", &is_explicit));
     QN_TRY(read_block_size(r));
-    QN_TRY(is_explicit ? read_signs(r) : refuse_signs(r->file));
+    QN_TRY(is_explicit ? read_signs(r) : reject_signs(r->file));
     QN_TRY(read_names(r));
     QN_TRY(read_inverse_names(r));
     QN_TRY(read_grouping(r));
@@ -357,7 +360,7 @@ static qn_status read_all(qn_rotation *r, const qn_gguf_kv *key)
 
 qn_status qn_rotation_read(const qn_gguf *file, qn_rotation *rotation)
 {
-    const qn_gguf_kv *key = any_key(file);
+    const qn_gguf_kv *key = first_key(file);
     *rotation = (qn_rotation){ .file = file };
     if (!key)
         return QN_OK;

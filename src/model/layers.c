@@ -10,7 +10,7 @@
  * int8 activations, since all later blocks read what it adds to a small embedding, and it is one block of many. And wherever
  * weights of more than two bits read them: there the memory limits decoding long before the arithmetic does, and such weights
  * are chosen for their accuracy. Float weights read floats and have no say. */
-static bool wants_fine(bool first_block, const qn_weight *weights, size_t n, bool rotated)
+static bool needs_hilo(bool first_block, const qn_weight *weights, size_t n, bool rotated)
 {
     bool accurate = true;
     size_t n_integer = 0;
@@ -26,20 +26,20 @@ static bool wants_fine(bool first_block, const qn_weight *weights, size_t n, boo
     return n_integer && (first_block || accurate);
 }
 
-qn_status qn_build_products(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out, size_t n,
-                            bool accumulate)
+qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out, size_t n,
+                           bool accumulate)
 {
     const qn_rotation *rotation = &build->weights->rotation;
     const size_t width = weights[0].matrix.n_cols;
     qn_op op = { .kind = writer->kind == QN_OP_LOGIT_NORM ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = layer, .n_matrices = n };
     for (int rotated = 0; rotated < 2; rotated++) {
-        const qn_plan_rotation turn =
+        const qn_plan_rotation acts_rotation =
             rotated ? (qn_plan_rotation){ rotation->block, qn_rotation_signs(rotation, width) } : (qn_plan_rotation){ 0, NULL };
         for (size_t i = 0, first = 1; i < n; i++) {
             if (weights[i].rotated != (bool)rotated)
                 continue;
             if (first) {
-                QN_TRY(qn_plan_acts_for(build->plan, width, wants_fine(layer == 0, weights, n, rotated), turn,
+                QN_TRY(qn_plan_acts_for(build->plan, width, needs_hilo(layer == 0, weights, n, rotated), acts_rotation,
                                         &writer->acts[writer->n_acts]));
                 writer->n_acts++;
                 first = 0;
@@ -57,14 +57,14 @@ qn_status qn_build_products(qn_build *build, qn_op *writer, int layer, const qn_
 static qn_status set_rope(qn_build *build)
 {
     const qn_hparams *h = build->hparams;
-    const float *divisors;
-    QN_TRY(qn_weights_vector(build->weights, -1, "rope_freqs.weight", h->n_rot / 2, true, &divisors));
+    const float *freq_factors;
+    QN_TRY(qn_weights_vector(build->weights, -1, "rope_freqs.weight", h->n_rot / 2, true, &freq_factors));
     QN_TRY(qn_alloc(&build->plan->frequencies, h->n_rot / 2, sizeof(double), "rope frequencies"));
-    for (size_t i = 0; divisors && i < h->n_rot / 2; i++)
-        if (!(divisors[i] > 0))
+    for (size_t i = 0; freq_factors && i < h->n_rot / 2; i++)
+        if (!(freq_factors[i] > 0))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor 'rope_freqs.weight' holds %g at %zu, expected more than 0",
-                           qn_gguf_path(build->weights->file), (double)divisors[i], i);
-    qn_rope_frequencies(h->rope_base, &h->rope_scaling, divisors, h->n_rot, build->plan->frequencies);
+                           qn_gguf_path(build->weights->file), (double)freq_factors[i], i);
+    qn_rope_frequencies(h->rope_base, &h->rope_scaling, freq_factors, h->n_rot, build->plan->frequencies);
     build->plan->attn_factor = h->rope_scaling.attn_factor;
     return QN_OK;
 }
@@ -95,7 +95,7 @@ static qn_status add_embedding(qn_build *build)
         const float *signs = qn_rotation_signs(rotation, h->n_embd);
         float *copy = NULL;
         if (signs) {
-            QN_TRY(qn_plan_floats(build->plan, h->n_embd, &copy));
+            QN_TRY(qn_plan_alloc_floats(build->plan, h->n_embd, &copy));
             memcpy(copy, signs, h->n_embd * sizeof *copy);
         }
         op.inverse = (qn_plan_rotation){ rotation->block, copy };
@@ -137,9 +137,9 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
         QN_TRY(qn_weights_vector(w, n, "attn_q_norm.weight", h->head_dim, false, &q_norm));
         QN_TRY(qn_weights_vector(w, n, "attn_k_norm.weight", h->head_dim, false, &k_norm));
     }
-    QN_TRY(qn_build_products(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps },
-                             n, qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
-    QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_HEADS,
+    QN_TRY(qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps }, n,
+                            qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
+    QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_QK_NORM_ROPE_STORE,
                                        .layer = n,
                                        .in = build->queries,
                                        .in2 = build->k,
@@ -151,10 +151,10 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
                                        .heads = plan->heads }));
     QN_TRY(qn_plan_add(
         plan, &(qn_op){ .kind = QN_OP_ATTENTION, .layer = n, .in = build->q, .out = build->attention, .heads = plan->heads }));
-    return qn_build_products(
+    return qn_build_matmuls(
         build,
         &(qn_op){
-            .kind = QN_OP_ATTENTION_OUT, .layer = n, .in = build->attention, .in2 = build->queries, .heads = plan->heads },
+            .kind = QN_OP_ATTENTION_COMBINE, .layer = n, .in = build->attention, .in2 = build->queries, .heads = plan->heads },
         n, &output, &build->x, 1, true);
 }
 
@@ -169,10 +169,10 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
     QN_TRY(qn_weights_matrix(w, n, "ffn_gate.weight", h->n_embd, h->n_ff, &gate_up[0]));
     QN_TRY(qn_weights_matrix(w, n, "ffn_up.weight", h->n_embd, h->n_ff, &gate_up[1]));
     QN_TRY(qn_weights_matrix(w, n, "ffn_down.weight", h->n_ff, h->n_embd, &down));
-    QN_TRY(qn_build_products(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps },
-                             n, gate_up, (const int[]){ build->gate, build->up }, 2, false));
-    return qn_build_products(build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .in = build->gate, .in2 = build->up }, n, &down,
-                             &build->x, 1, true);
+    QN_TRY(qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps }, n,
+                            gate_up, (const int[]){ build->gate, build->up }, 2, false));
+    return qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .in = build->gate, .in2 = build->up }, n, &down,
+                            &build->x, 1, true);
 }
 
 qn_status qn_build_head(qn_build *build)
@@ -188,6 +188,6 @@ qn_status qn_build_head(qn_build *build)
         QN_TRY(qn_weights_matrix(w, -1, "token_embd.weight", h->n_embd, h->n_vocab, &output));
         output.rotated = w->rotation.block && w->rotation.tied_output;
     }
-    return qn_build_products(build, &(qn_op){ .kind = QN_OP_LOGIT_NORM, .in = build->x, .weight = norm, .eps = h->eps }, -1,
-                             &output, NULL, 1, false);
+    return qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_LOGIT_NORM, .in = build->x, .weight = norm, .eps = h->eps }, -1,
+                            &output, NULL, 1, false);
 }

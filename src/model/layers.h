@@ -27,10 +27,10 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
 /* qn_build_head - the last norm and the logits. */
 qn_status qn_build_head(qn_build *build);
 
-/* qn_build_products - `writer`, an operation that writes activations, and the products of these with n matrices of the same
+/* qn_build_matmuls - `writer`, an operation that writes activations, and the products of these with n matrices of the same
  * width, each into its buffer. Fills in what the writer says of activations: those that the matrices read, rotated for rotated
  * weights. `layer` as in the tensors' names, -1 for none. */
-qn_status qn_build_products(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out, size_t n,
-                            bool accumulate);
+qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_weight *weights, const int *out, size_t n,
+                           bool accumulate);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct qn_hparams {
     uint32_t n_blocks;        /* in the file: n_layers that are run, then those that are ignored */
     uint32_t n_vocab, n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_rot, n_ctx_train;
     float eps, rope_base;
-    qn_rope_mode rope;
+    qn_rope_type rope;
     qn_rope_scaling rope_scaling;
     bool qk_norm; /* RMS norm of each query and key head */
 } qn_hparams;

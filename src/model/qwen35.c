@@ -91,13 +91,13 @@ static qn_status read_conv(qn_build *build, int layer, const float **out)
     const qn_recurrent_shape *shape = &build->plan->recurrent;
     const size_t width = qn_recurrent_width(shape), taps = shape->taps;
     const float *stored;
-    float *turned;
+    float *transposed;
     QN_TRY(qn_weights_floats(build->weights, layer, "ssm_conv1d.weight", taps, width, &stored));
-    QN_TRY(qn_plan_floats(build->plan, taps * width, &turned));
+    QN_TRY(qn_plan_alloc_floats(build->plan, taps * width, &transposed));
     for (size_t x = 0; x < width; x++)
         for (size_t t = 0; t < taps; t++)
-            turned[t * width + x] = stored[x * taps + t];
-    *out = turned;
+            transposed[t * width + x] = stored[x * taps + t];
+    *out = transposed;
     return QN_OK;
 }
 
@@ -132,8 +132,8 @@ static qn_status add_delta(qn_build *build, const struct delta *d, uint32_t laye
     QN_TRY(read_decay_factors(build, n, &factor));
     QN_TRY(qn_weights_vector(w, n, "ssm_norm.weight", shape->head_v, false, &out_norm));
     QN_TRY(qn_weights_matrix(w, n, "ssm_out.weight", inner, h->n_embd, &output));
-    QN_TRY(qn_build_products(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps },
-                             n, inputs, (const int[]){ d->qkv, d->z, d->alpha, d->beta }, 4, false));
+    QN_TRY(qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps }, n,
+                            inputs, (const int[]){ d->qkv, d->z, d->alpha, d->beta }, 4, false));
     QN_TRY(qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_CONV,
                                               .layer = n,
                                               .in = d->qkv,
@@ -144,19 +144,20 @@ static qn_status add_delta(qn_build *build, const struct delta *d, uint32_t laye
                                               .weight2 = bias,
                                               .weight3 = factor }));
     QN_TRY(qn_plan_add(
-        build->plan, &(qn_op){ .kind = QN_OP_DELTA, .layer = n, .in = d->conv, .in2 = d->alpha, .in3 = d->beta, .out = d->o }));
-    return qn_build_products(build,
-                             &(qn_op){ .kind = QN_OP_DELTA_OUT,
-                                       .layer = n,
-                                       .in = d->o,
-                                       .in2 = d->z,
-                                       .in3 = d->qkv,
-                                       .in4 = d->conv,
-                                       .in5 = d->alpha,
-                                       .weight = out_norm,
-                                       .eps = h->eps,
-                                       .grouped = output.rotated && w->rotation.gdn_v_grouped },
-                             n, &output, &build->x, 1, true);
+        build->plan,
+        &(qn_op){ .kind = QN_OP_DELTA_RULE, .layer = n, .in = d->conv, .in2 = d->alpha, .in3 = d->beta, .out = d->o }));
+    return qn_build_matmuls(build,
+                            &(qn_op){ .kind = QN_OP_GATED_NORM,
+                                      .layer = n,
+                                      .in = d->o,
+                                      .in2 = d->z,
+                                      .in3 = d->qkv,
+                                      .in4 = d->conv,
+                                      .in5 = d->alpha,
+                                      .weight = out_norm,
+                                      .eps = h->eps,
+                                      .grouped = output.rotated && w->rotation.gdn_v_grouped },
+                            n, &output, &build->x, 1, true);
 }
 
 qn_status qn_qwen35_build(qn_build *build)

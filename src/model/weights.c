@@ -9,13 +9,13 @@
 enum { NAME_MAX_BYTES = 96 };
 
 /* Bits of qn_weights.places. */
-enum { ASKED_FOR = 1, MULTIPLIED = 2 };
+enum { LOADED = 1, USED_IN_MATMUL = 2 };
 
 qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file)
 {
     *weights = (qn_weights){ .file = file };
     QN_TRY(qn_rotation_read(file, &weights->rotation));
-    const qn_status status = qn_alloc(&weights->places, qn_gguf_n_tensors(file) + 1, 1, "list of tensors");
+    const qn_status status = qn_alloc(&weights->uses, qn_gguf_n_tensors(file) + 1, 1, "list of tensors");
     if (status != QN_OK)
         qn_weights_close(weights);
     return status;
@@ -24,7 +24,7 @@ qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file)
 void qn_weights_close(qn_weights *weights)
 {
     qn_rotation_free(&weights->rotation);
-    qn_free(weights->places);
+    qn_free(weights->uses);
     *weights = (qn_weights){ 0 };
 }
 
@@ -36,8 +36,7 @@ static void tensor_name(char name[NAME_MAX_BYTES], int layer, const char *base)
         snprintf(name, NAME_MAX_BYTES, "blk.%d.%s", layer, base);
 }
 
-static qn_status find(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, int place,
-                      const qn_gguf_tensor **out)
+static qn_status find(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, int use, const qn_gguf_tensor **out)
 {
     const qn_gguf *file = weights->file;
     const qn_gguf_tensor *t = *out = qn_gguf_find_tensor(file, name);
@@ -47,7 +46,7 @@ static qn_status find(qn_weights *weights, const char *name, size_t n_cols, size
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' is [%llu, %llu, %llu, %llu], expected [%zu, %zu, 1, 1]",
                        qn_gguf_path(file), name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
                        (unsigned long long)t->dims[2], (unsigned long long)t->dims[3], n_cols, n_rows);
-    weights->places[t - qn_gguf_tensor_at(file, 0)] |= (uint8_t)place;
+    weights->uses[t - qn_gguf_tensor_at(file, 0)] |= (uint8_t)use;
     return QN_OK;
 }
 
@@ -58,10 +57,10 @@ bool qn_weights_has(const qn_weights *weights, int layer, const char *name)
     return qn_gguf_find_tensor(weights->file, full) != NULL;
 }
 
-static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_cols, size_t n_rows, int place, qn_matrix *out)
+static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_cols, size_t n_rows, int use, qn_matrix *out)
 {
     const qn_gguf_tensor *t;
-    QN_TRY(find(weights, full, n_cols, n_rows, place, &t));
+    QN_TRY(find(weights, full, n_cols, n_rows, use, &t));
     const qn_type_info *type = qn_type_find(t->type);
     size_t row_bytes;
     if (!type || !qn_row_bytes(type, n_cols, &row_bytes))
@@ -76,12 +75,12 @@ qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, si
     char full[NAME_MAX_BYTES];
     tensor_name(full, layer, name);
     *out = (qn_weight){ .rotated = weights->rotation.block && qn_rotation_applies(&weights->rotation, full) };
-    return find_matrix(weights, full, n_cols, n_rows, ASKED_FOR | MULTIPLIED, &out->matrix);
+    return find_matrix(weights, full, n_cols, n_rows, LOADED | USED_IN_MATMUL, &out->matrix);
 }
 
 qn_status qn_weights_table(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, qn_matrix *out)
 {
-    return find_matrix(weights, name, n_cols, n_rows, ASKED_FOR, out);
+    return find_matrix(weights, name, n_cols, n_rows, LOADED, out);
 }
 
 qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, const float **out)
@@ -89,7 +88,7 @@ qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, si
     char full[NAME_MAX_BYTES];
     const qn_gguf_tensor *t;
     tensor_name(full, layer, name);
-    QN_TRY(find(weights, full, n_cols, n_rows, ASKED_FOR, &t));
+    QN_TRY(find(weights, full, n_cols, n_rows, LOADED, &t));
     if (t->type != QN_TYPE_F32)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, expected f32 (0)", qn_gguf_path(weights->file), full,
                        (unsigned)t->type);
@@ -106,7 +105,7 @@ qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, si
 }
 
 /* N of "blk.N.something", or UINT32_MAX. */
-static uint32_t block_of(qn_string name)
+static uint32_t block_index(qn_string name)
 {
     uint64_t block = 0;
     size_t i = 4;
@@ -119,21 +118,21 @@ static uint32_t block_of(qn_string name)
 
 /* A tensor without a place (a bias, a block beyond block_count) says that the file means more than was understood, and a
  * rotated one that is not multiplied would be read in the wrong basis. */
-qn_status qn_weights_all_placed(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
-                                uint32_t end_ignored)
+qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
+                                    uint32_t end_ignored)
 {
     for (size_t i = 0; i < qn_gguf_n_tensors(weights->file); i++) {
         const qn_gguf_tensor *t = qn_gguf_tensor_at(weights->file, i);
-        const uint32_t block = block_of(t->name);
+        const uint32_t block = block_index(t->name);
         const int length = (int)(t->name.length < NAME_MAX_BYTES ? t->name.length : NAME_MAX_BYTES - 1);
         char name[NAME_MAX_BYTES];
         snprintf(name, sizeof name, "%.*s", length, t->name.data);
         if (block >= first_ignored && block < end_ignored)
             continue;
-        if (!weights->places[i])
+        if (!weights->uses[i])
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has no place in a '%s' model of %u blocks",
                            qn_gguf_path(weights->file), name, architecture, (unsigned)first_ignored);
-        if (!(weights->places[i] & MULTIPLIED) && weights->rotation.block && qn_rotation_applies(&weights->rotation, name))
+        if (!(weights->uses[i] & USED_IN_MATMUL) && weights->rotation.block && qn_rotation_applies(&weights->rotation, name))
             return qn_fail(QN_ERR_UNSUPPORTED,
                            "%s: tensor '%s' is listed in prism.hadamard.weight_names, but is no matrix that "
                            "a '%s' model multiplies",

@@ -10,7 +10,7 @@
 typedef struct qn_weights {
     const qn_gguf *file;
     qn_rotation rotation;
-    uint8_t *places; /* [n_tensors] what was asked for */
+    uint8_t *uses; /* [n_tensors] what was asked for */
 } qn_weights;
 
 typedef struct qn_weight {
@@ -39,9 +39,9 @@ qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, si
 /* qn_weights_has - whether such a tensor exists. */
 bool qn_weights_has(const qn_weights *weights, int layer, const char *name);
 
-/* qn_weights_all_placed - QN_ERR_UNSUPPORTED, naming it, for a tensor that nobody asked for, or one with rotated weights that
+/* qn_weights_check_all_used - QN_ERR_UNSUPPORTED, naming it, for a tensor that nobody asked for, or one with rotated weights that
  * nobody is going to multiply. Tensors of blocks first_ignored to end_ignored - 1 are let pass. */
-qn_status qn_weights_all_placed(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
-                                uint32_t end_ignored);
+qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
+                                    uint32_t end_ignored);
 
 #endif

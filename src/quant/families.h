@@ -3,46 +3,46 @@
 #ifndef QN_QUANT_FAMILIES_H
 #define QN_QUANT_FAMILIES_H
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "quant/quant.h"
 
 #include <string.h>
 
-typedef void qn_decode_fn(const uint8_t *blocks, size_t n_blocks, float *weights);
-typedef void qn_encode_fn(const float *weights, size_t n_blocks, uint8_t *blocks);
+typedef void qn_dequantize_fn(const uint8_t *blocks, size_t n_blocks, float *weights);
+typedef void qn_quantize_fn(const float *weights, size_t n_blocks, uint8_t *blocks);
 typedef void qn_unpack_fn(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
-typedef size_t qn_find_bad_fn(const uint8_t *blocks, size_t n_blocks);
+typedef size_t qn_find_nonfinite_fn(const uint8_t *blocks, size_t n_blocks);
 
-qn_decode_fn qn_decode_f32, qn_decode_f16, qn_decode_bf16;
-qn_encode_fn qn_encode_f32, qn_encode_f16, qn_encode_bf16;
-qn_find_bad_fn qn_find_bad_f32, qn_find_bad_f16, qn_find_bad_bf16;
+qn_dequantize_fn qn_dequantize_f32, qn_dequantize_f16, qn_dequantize_bf16;
+qn_quantize_fn qn_quantize_f32, qn_quantize_f16, qn_quantize_bf16;
+qn_find_nonfinite_fn qn_find_nonfinite_f32, qn_find_nonfinite_f16, qn_find_nonfinite_bf16;
 
 qn_unpack_fn qn_unpack_q4_0, qn_unpack_q4_1, qn_unpack_q5_0, qn_unpack_q5_1, qn_unpack_q8_0;
-qn_encode_fn qn_encode_q4_0, qn_encode_q4_1, qn_encode_q8_0;
+qn_quantize_fn qn_quantize_q4_0, qn_quantize_q4_1, qn_quantize_q8_0;
 
 qn_unpack_fn qn_unpack_q4_k, qn_unpack_q5_k, qn_unpack_q6_k;
 
 qn_unpack_fn qn_unpack_tq1_0, qn_unpack_tq2_0, qn_unpack_ptq1_0;
-qn_encode_fn qn_encode_tq1_0, qn_encode_tq2_0, qn_encode_ptq1_0;
+qn_quantize_fn qn_quantize_tq1_0, qn_quantize_tq2_0, qn_quantize_ptq1_0;
 
 qn_unpack_fn qn_unpack_q1_0, qn_unpack_q2_0, qn_unpack_pq2_0, qn_unpack_ox2_0;
-qn_encode_fn qn_encode_q1_0, qn_encode_q2_0, qn_encode_pq2_0;
+qn_quantize_fn qn_quantize_q1_0, qn_quantize_q2_0, qn_quantize_pq2_0;
 
-static inline float qn_load_half(const uint8_t *at)
+static inline float qn_load_f16(const uint8_t *at)
 {
     uint16_t h;
     memcpy(&h, at, sizeof h);
     return qn_f16_to_f32(h);
 }
 
-static inline void qn_store_half(uint8_t *at, uint16_t h)
+static inline void qn_store_f16(uint8_t *at, uint16_t h)
 {
     memcpy(at, &h, sizeof h);
 }
 
-/* qn_finite_half - the nearest finite half. A finite weight beyond 65504 becomes 65504, and a block whose scale would be beyond
+/* qn_f32_to_f16_satfinite - the nearest finite half. A finite weight beyond 65504 becomes 65504, and a block whose scale would be beyond
  * it saturates: an infinity in its place would turn the whole block into NaN. */
-static inline uint16_t qn_finite_half(float x)
+static inline uint16_t qn_f32_to_f16_satfinite(float x)
 {
     const uint16_t h = qn_f32_to_f16(x);
     return (h & 0x7fffu) > 0x7bffu ? (uint16_t)((h & 0x8000u) | 0x7bffu) : h;

@@ -2,11 +2,11 @@
  * only. The layouts are ggml's (ggml-common.h). */
 #include "quant/families.h"
 
-enum { WEIGHTS = 256, RUNS = WEIGHTS / QN_RUN };
+enum { WEIGHTS = 256, GROUPS = WEIGHTS / QN_QUANT_GROUP };
 
 /* Twelve bytes hold eight scales and eight minima of six bits: those of runs 0 to 3 in the low six bits of bytes 0 to 7; of
  * runs 4 to 7 the low four bits in the halves of bytes 8 to 11, the top two in the top bits of bytes 0 to 7. */
-static void unpack_scales(const uint8_t bytes[12], uint8_t scale[RUNS], uint8_t min[RUNS])
+static void unpack_scales(const uint8_t bytes[12], uint8_t scale[GROUPS], uint8_t min[GROUPS])
 {
     for (size_t r = 0; r < 4; r++) {
         scale[r] = bytes[r] & 63;
@@ -18,19 +18,19 @@ static void unpack_scales(const uint8_t bytes[12], uint8_t scale[RUNS], uint8_t 
 
 /* What Q4_K and Q5_K share. Pairs of runs lie in 32 bytes, the even one in the low halves; `fifth` (or NULL) has bit r of byte
  * j as the fifth bit of weight j of run r. */
-static void unpack_runs(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes, float *scale,
-                        float *offset)
+static void unpack_groups(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes, float *scale,
+                          float *offset)
 {
-    const float d = qn_load_half(block), dmin = qn_load_half(block + 2);
-    uint8_t scales[RUNS], mins[RUNS];
+    const float d = qn_load_f16(block), dmin = qn_load_f16(block + 2);
+    uint8_t scales[GROUPS], mins[GROUPS];
     unpack_scales(block + 4, scales, mins);
-    for (size_t r = 0; r < RUNS; r++) {
+    for (size_t r = 0; r < GROUPS; r++) {
         scale[r] = d * scales[r];
         offset[r] = -(dmin * mins[r]);
-        const uint8_t *bytes = nibbles + r / 2 * QN_RUN;
-        for (size_t j = 0; j < QN_RUN; j++) {
+        const uint8_t *bytes = nibbles + r / 2 * QN_QUANT_GROUP;
+        for (size_t j = 0; j < QN_QUANT_GROUP; j++) {
             const int high = fifth ? (fifth[j] >> r & 1) << 4 : 0;
-            codes[r * QN_RUN + j] = (uint8_t)((bytes[j] >> r % 2 * 4 & 15) | high);
+            codes[r * QN_QUANT_GROUP + j] = (uint8_t)((bytes[j] >> r % 2 * 4 & 15) | high);
         }
     }
 }
@@ -39,14 +39,14 @@ void qn_unpack_q4_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 144)
-        unpack_runs(blocks, NULL, blocks + 16, codes + b * WEIGHTS, scale + b * RUNS, offset + b * RUNS);
+        unpack_groups(blocks, NULL, blocks + 16, codes + b * WEIGHTS, scale + b * GROUPS, offset + b * GROUPS);
 }
 
 void qn_unpack_q5_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 176)
-        unpack_runs(blocks, blocks + 16, blocks + 48, codes + b * WEIGHTS, scale + b * RUNS, offset + b * RUNS);
+        unpack_groups(blocks, blocks + 16, blocks + 48, codes + b * WEIGHTS, scale + b * GROUPS, offset + b * GROUPS);
 }
 
 /* Each half of the block is four runs of 32: runs 0 and 1 in the low halves of 64 bytes, 2 and 3 in the high halves; the top
@@ -55,15 +55,15 @@ void qn_unpack_q6_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)offset;
     for (size_t b = 0; b < n_blocks; b++, blocks += 210) {
-        memcpy(factor + b * 2 * RUNS, blocks + 192, 2 * RUNS);
-        for (size_t r = 0; r < RUNS; r++) {
-            const uint8_t *low = blocks + r / 4 * 64 + r % 2 * QN_RUN;
-            const uint8_t *high = blocks + 128 + r / 4 * QN_RUN;
-            scale[b * RUNS + r] = qn_load_half(blocks + 208);
-            for (size_t j = 0; j < QN_RUN; j++) {
+        memcpy(factor + b * 2 * GROUPS, blocks + 192, 2 * GROUPS);
+        for (size_t r = 0; r < GROUPS; r++) {
+            const uint8_t *low = blocks + r / 4 * 64 + r % 2 * QN_QUANT_GROUP;
+            const uint8_t *high = blocks + 128 + r / 4 * QN_QUANT_GROUP;
+            scale[b * GROUPS + r] = qn_load_f16(blocks + 208);
+            for (size_t j = 0; j < QN_QUANT_GROUP; j++) {
                 const int four = low[j] >> r % 4 / 2 * 4 & 15;
                 const int two = high[j] >> r % 4 * 2 & 3;
-                codes[b * WEIGHTS + r * QN_RUN + j] = (uint8_t)(four | two << 4);
+                codes[b * WEIGHTS + r * QN_QUANT_GROUP + j] = (uint8_t)(four | two << 4);
             }
         }
     }

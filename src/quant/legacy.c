@@ -27,7 +27,7 @@ void qn_unpack_q4_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)offset, (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 18) {
-        scale[b] = qn_load_half(blocks);
+        scale[b] = qn_load_f16(blocks);
         unpack_nibbles(blocks + 2, codes + b * WEIGHTS);
     }
 }
@@ -36,8 +36,8 @@ void qn_unpack_q4_1(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 20) {
-        scale[b] = qn_load_half(blocks);
-        offset[b] = qn_load_half(blocks + 2);
+        scale[b] = qn_load_f16(blocks);
+        offset[b] = qn_load_f16(blocks + 2);
         unpack_nibbles(blocks + 4, codes + b * WEIGHTS);
     }
 }
@@ -46,7 +46,7 @@ void qn_unpack_q5_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)offset, (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 22) {
-        scale[b] = qn_load_half(blocks);
+        scale[b] = qn_load_f16(blocks);
         unpack_nibbles(blocks + 6, codes + b * WEIGHTS);
         add_fifth_bits(blocks + 2, codes + b * WEIGHTS);
     }
@@ -56,8 +56,8 @@ void qn_unpack_q5_1(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 24) {
-        scale[b] = qn_load_half(blocks);
-        offset[b] = qn_load_half(blocks + 2);
+        scale[b] = qn_load_f16(blocks);
+        offset[b] = qn_load_f16(blocks + 2);
         unpack_nibbles(blocks + 8, codes + b * WEIGHTS);
         add_fifth_bits(blocks + 4, codes + b * WEIGHTS);
     }
@@ -67,7 +67,7 @@ void qn_unpack_q8_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 {
     (void)offset, (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 34) {
-        scale[b] = qn_load_half(blocks);
+        scale[b] = qn_load_f16(blocks);
         for (size_t j = 0; j < WEIGHTS; j++)
             codes[b * WEIGHTS + j] = blocks[2 + j] ^ 0x80; /* int8 + 128 */
     }
@@ -88,24 +88,24 @@ static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
 
 /* ggml's choice of scales; codes are then the nearest for the scale as it is stored, which is never worse than rounding with
  * the scale before it became a half. */
-void qn_encode_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 18) {
         float largest = 0.0f;
         for (size_t j = 0; j < WEIGHTS; j++)
             if (fabsf(weights[j]) > fabsf(largest))
                 largest = weights[j];
-        const uint16_t half = qn_finite_half(largest / -8.0f);
-        const float d = qn_f16_to_f32(half);
+        const uint16_t scale_f16 = qn_f32_to_f16_satfinite(largest / -8.0f);
+        const float d = qn_f16_to_f32(scale_f16);
         uint8_t codes[WEIGHTS];
         for (size_t j = 0; j < WEIGHTS; j++)
             codes[j] = d == 0.0f ? 8 : nearest_code((double)weights[j] / d + 8.0, 15.0);
-        qn_store_half(blocks, half);
+        qn_store_f16(blocks, scale_f16);
         pack_nibbles(codes, blocks + 2);
     }
 }
 
-void qn_encode_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 20) {
         float min = weights[0], max = weights[0];
@@ -113,14 +113,14 @@ void qn_encode_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
             min = weights[j] < min ? weights[j] : min;
             max = weights[j] > max ? weights[j] : max;
         }
-        const uint16_t half_d = qn_finite_half((float)(((double)max - min) / 15.0));
-        const uint16_t half_m = qn_finite_half(min);
-        const float d = qn_f16_to_f32(half_d), m = qn_f16_to_f32(half_m);
+        const uint16_t d_f16 = qn_f32_to_f16_satfinite((float)(((double)max - min) / 15.0));
+        const uint16_t m_f16 = qn_f32_to_f16_satfinite(min);
+        const float d = qn_f16_to_f32(d_f16), m = qn_f16_to_f32(m_f16);
         uint8_t codes[WEIGHTS];
         for (size_t j = 0; j < WEIGHTS; j++)
             codes[j] = d == 0.0f ? 0 : nearest_code(((double)weights[j] - m) / d, 15.0);
-        qn_store_half(blocks, half_d);
-        qn_store_half(blocks + 2, half_m);
+        qn_store_f16(blocks, d_f16);
+        qn_store_f16(blocks + 2, m_f16);
         pack_nibbles(codes, blocks + 4);
     }
 }
@@ -163,30 +163,30 @@ static float smallest_step(const float *weights)
  */
 static uint16_t q8_scale(const float *weights, float largest)
 {
-    enum { PARTS = 24 };
+    enum { MAX_DIVISOR = 24 };
     const float step = smallest_step(weights);
-    uint16_t best = qn_finite_half(largest / 127.0f);
-    float least = best ? q8_error(weights, qn_f16_to_f32(best)) : 0.0f;
-    for (int part = 1; part <= PARTS && isfinite(step); part++) {
-        const uint16_t half = qn_finite_half(step / (float)part);
-        const float d = qn_f16_to_f32(half), error = d * 127.5f > largest ? q8_error(weights, d) : INFINITY;
-        if (error < least) {
-            least = error;
-            best = half;
+    uint16_t best = qn_f32_to_f16_satfinite(largest / 127.0f);
+    float min_error = best ? q8_error(weights, qn_f16_to_f32(best)) : 0.0f;
+    for (int divisor = 1; divisor <= MAX_DIVISOR && isfinite(step); divisor++) {
+        const uint16_t scale_f16 = qn_f32_to_f16_satfinite(step / (float)divisor);
+        const float d = qn_f16_to_f32(scale_f16), error = d * 127.5f > largest ? q8_error(weights, d) : INFINITY;
+        if (error < min_error) {
+            min_error = error;
+            best = scale_f16;
         }
     }
     return best;
 }
 
-void qn_encode_q8_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_q8_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 34) {
         float largest = 0.0f;
         for (size_t j = 0; j < WEIGHTS; j++)
             largest = fabsf(weights[j]) > largest ? fabsf(weights[j]) : largest;
-        const uint16_t half = q8_scale(weights, largest);
-        const float d = qn_f16_to_f32(half);
-        qn_store_half(blocks, half);
+        const uint16_t scale_f16 = q8_scale(weights, largest);
+        const float d = qn_f16_to_f32(scale_f16);
+        qn_store_f16(blocks, scale_f16);
         for (size_t j = 0; j < WEIGHTS; j++) {
             const int magnitude = d == 0.0f ? 0 : nearest_code(fabs((double)weights[j] / d), 127.0);
             blocks[2 + j] = (uint8_t)(weights[j] < 0.0f ? -magnitude : magnitude);

@@ -1,29 +1,29 @@
 /* F32, F16 and BF16: weights stored one by one, a block being one weight. */
 #include "quant/families.h"
 
-void qn_decode_f32(const uint8_t *blocks, size_t n_blocks, float *weights)
+void qn_dequantize_f32(const uint8_t *blocks, size_t n_blocks, float *weights)
 {
     memcpy(weights, blocks, n_blocks * sizeof *weights);
 }
 
-void qn_encode_f32(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_f32(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     memcpy(blocks, weights, n_blocks * sizeof *weights);
 }
 
-void qn_decode_f16(const uint8_t *blocks, size_t n_blocks, float *weights)
+void qn_dequantize_f16(const uint8_t *blocks, size_t n_blocks, float *weights)
 {
     for (size_t i = 0; i < n_blocks; i++)
-        weights[i] = qn_load_half(blocks + 2 * i);
+        weights[i] = qn_load_f16(blocks + 2 * i);
 }
 
-void qn_encode_f16(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_f16(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t i = 0; i < n_blocks; i++)
-        qn_store_half(blocks + 2 * i, qn_finite_half(weights[i]));
+        qn_store_f16(blocks + 2 * i, qn_f32_to_f16_satfinite(weights[i]));
 }
 
-void qn_decode_bf16(const uint8_t *blocks, size_t n_blocks, float *weights)
+void qn_dequantize_bf16(const uint8_t *blocks, size_t n_blocks, float *weights)
 {
     for (size_t i = 0; i < n_blocks; i++) {
         uint16_t h;
@@ -32,20 +32,20 @@ void qn_decode_bf16(const uint8_t *blocks, size_t n_blocks, float *weights)
     }
 }
 
-void qn_encode_bf16(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_bf16(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t i = 0; i < n_blocks; i++) {
         uint16_t h = qn_f32_to_bf16(weights[i]);
         if ((h & 0x7fffu) == 0x7f80u) /* the last half step below FLT_MAX rounds up to infinity: weights stay finite */
             h--;
-        qn_store_half(blocks + 2 * i, h);
+        qn_store_f16(blocks + 2 * i, h);
     }
 }
 
 /* Looks at eight bytes at a time, because a load reads every weight of a model through this. A value is not finite when its
  * exponent is all ones: adding one unit of the exponent to the magnitude then carries into the sign's place, and never beyond.
  */
-static inline size_t find_not_finite(const uint8_t *blocks, size_t n, size_t size, uint64_t magnitude, uint64_t exponent_unit)
+static inline size_t find_nonfinite(const uint8_t *blocks, size_t n, size_t size, uint64_t magnitude, uint64_t exponent_unit)
 {
     enum { WORDS = 64 };
     const size_t per_word = sizeof(uint64_t) / size;
@@ -69,17 +69,17 @@ static inline size_t find_not_finite(const uint8_t *blocks, size_t n, size_t siz
     return n;
 }
 
-size_t qn_find_bad_f32(const uint8_t *blocks, size_t n_blocks)
+size_t qn_find_nonfinite_f32(const uint8_t *blocks, size_t n_blocks)
 {
-    return find_not_finite(blocks, n_blocks, 4, 0x7fffffff7fffffffu, 0x0080000000800000u);
+    return find_nonfinite(blocks, n_blocks, 4, 0x7fffffff7fffffffu, 0x0080000000800000u);
 }
 
-size_t qn_find_bad_f16(const uint8_t *blocks, size_t n_blocks)
+size_t qn_find_nonfinite_f16(const uint8_t *blocks, size_t n_blocks)
 {
-    return find_not_finite(blocks, n_blocks, 2, 0x7fff7fff7fff7fffu, 0x0400040004000400u);
+    return find_nonfinite(blocks, n_blocks, 2, 0x7fff7fff7fff7fffu, 0x0400040004000400u);
 }
 
-size_t qn_find_bad_bf16(const uint8_t *blocks, size_t n_blocks)
+size_t qn_find_nonfinite_bf16(const uint8_t *blocks, size_t n_blocks)
 {
-    return find_not_finite(blocks, n_blocks, 2, 0x7fff7fff7fff7fffu, 0x0080008000800080u);
+    return find_nonfinite(blocks, n_blocks, 2, 0x7fff7fff7fff7fffu, 0x0080008000800080u);
 }

@@ -11,9 +11,9 @@ typedef struct qn_q2_tensor {
     const char *name; /* not terminated: name_length bytes, for texts */
     size_t name_length;
     const uint8_t *data;
-    size_t room;        /* readable bytes at data: up to the next tensor, or to the end of the file */
-    uint64_t width;     /* weights in a row */
-    uint64_t n_weights; /* in all rows: a multiple of width, more than 0 */
+    size_t available_bytes; /* readable bytes at data: up to the next tensor, or to the end of the file */
+    uint64_t width;         /* weights in a row */
+    uint64_t n_weights;     /* in all rows: a multiple of width, more than 0 */
 } qn_q2_tensor;
 
 /* qn_q2_find_layout - which of the three a file has, decided once for all its tensors of type 42.

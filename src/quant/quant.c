@@ -11,24 +11,26 @@ enum { MAX_BLOCK = 256 };
 /* weight = scale * factor * (code - zero) + offset, in that order: the products are exact in f32 (11 + 8 + 5 bits at most), so
  * the result has at most the one rounding of the sum, as in ggml. Called with constants, so that each type gets its own loop.
  */
-static inline void decode_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero, bool has_offset,
-                                 bool has_factor, const uint8_t *blocks, size_t n_blocks, float *weights)
+static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero, bool has_offset,
+                                     bool has_factor, const uint8_t *blocks, size_t n_blocks, float *weights)
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += block_bytes) {
         uint8_t codes[MAX_BLOCK];
-        float scale[MAX_BLOCK / QN_RUN], offset[MAX_BLOCK / QN_RUN];
-        int8_t factor[2 * MAX_BLOCK / QN_RUN];
+        float scale[MAX_BLOCK / QN_QUANT_GROUP], offset[MAX_BLOCK / QN_QUANT_GROUP];
+        int8_t factor[2 * MAX_BLOCK / QN_QUANT_GROUP];
         unpack(blocks, 1, codes, scale, offset, factor);
         for (size_t i = 0; i < block_weights; i++) {
-            const float step = has_factor ? scale[i / QN_RUN] * factor[i / (QN_RUN / 2)] : scale[i / QN_RUN];
+            const float step =
+                has_factor ? scale[i / QN_QUANT_GROUP] * factor[i / (QN_QUANT_GROUP / 2)] : scale[i / QN_QUANT_GROUP];
             const float weight = step * (float)(codes[i] - zero);
-            *weights++ = has_offset ? weight + offset[i / QN_RUN] : weight;
+            *weights++ = has_offset ? weight + offset[i / QN_QUANT_GROUP] : weight;
         }
     }
 }
 
 /* Both halves that a block has at these places; the same place twice where there is only one. */
-static inline size_t find_bad_scale(const uint8_t *blocks, size_t n_blocks, size_t block_bytes, size_t first, size_t second)
+static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks, size_t block_bytes, size_t first,
+                                          size_t second)
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += block_bytes) {
         uint16_t h[2];
@@ -43,54 +45,54 @@ static inline size_t find_bad_scale(const uint8_t *blocks, size_t n_blocks, size
 /* One line a packed type: name, its constant, encoder, weights and bytes of a block, zero, largest code, offset?, factor?, and
  * where in a block its one or two halves are. */
 #define PACKED_TYPES(X)                                                                                                        \
-    X(q4_0, Q4_0, qn_encode_q4_0, 32, 18, 8, 15, false, false, 0, 0)                                                           \
-    X(q4_1, Q4_1, qn_encode_q4_1, 32, 20, 0, 15, true, false, 0, 2)                                                            \
+    X(q4_0, Q4_0, qn_quantize_q4_0, 32, 18, 8, 15, false, false, 0, 0)                                                         \
+    X(q4_1, Q4_1, qn_quantize_q4_1, 32, 20, 0, 15, true, false, 0, 2)                                                          \
     X(q5_0, Q5_0, NULL, 32, 22, 16, 31, false, false, 0, 0)                                                                    \
     X(q5_1, Q5_1, NULL, 32, 24, 0, 31, true, false, 0, 2)                                                                      \
-    X(q8_0, Q8_0, qn_encode_q8_0, 32, 34, 128, 255, false, false, 0, 0)                                                        \
+    X(q8_0, Q8_0, qn_quantize_q8_0, 32, 34, 128, 255, false, false, 0, 0)                                                      \
     X(q4_k, Q4_K, NULL, 256, 144, 0, 15, true, false, 0, 2)                                                                    \
     X(q5_k, Q5_K, NULL, 256, 176, 0, 31, true, false, 0, 2)                                                                    \
     X(q6_k, Q6_K, NULL, 256, 210, 32, 63, false, true, 208, 208)                                                               \
-    X(tq1_0, TQ1_0, qn_encode_tq1_0, 256, 54, 1, 2, false, false, 52, 52)                                                      \
-    X(tq2_0, TQ2_0, qn_encode_tq2_0, 256, 66, 1, 3, false, false, 64, 64)                                                      \
-    X(q1_0, Q1_0, qn_encode_q1_0, 128, 18, 1, 2, false, false, 0, 0)                                                           \
-    X(q2_0, Q2_0, qn_encode_q2_0, 64, 18, 1, 3, false, false, 0, 0)                                                            \
-    X(pq2_0, PQ2_0, qn_encode_pq2_0, 128, 34, 1, 3, false, false, 0, 0)                                                        \
-    X(ptq1_0, PTQ1_0, qn_encode_ptq1_0, 128, 28, 1, 2, false, false, 26, 26)                                                   \
+    X(tq1_0, TQ1_0, qn_quantize_tq1_0, 256, 54, 1, 2, false, false, 52, 52)                                                    \
+    X(tq2_0, TQ2_0, qn_quantize_tq2_0, 256, 66, 1, 3, false, false, 64, 64)                                                    \
+    X(q1_0, Q1_0, qn_quantize_q1_0, 128, 18, 1, 2, false, false, 0, 0)                                                         \
+    X(q2_0, Q2_0, qn_quantize_q2_0, 64, 18, 1, 3, false, false, 0, 0)                                                          \
+    X(pq2_0, PQ2_0, qn_quantize_pq2_0, 128, 34, 1, 3, false, false, 0, 0)                                                      \
+    X(ptq1_0, PTQ1_0, qn_quantize_ptq1_0, 128, 28, 1, 2, false, false, 26, 26)                                                 \
     X(ox2_0, OX2_0, NULL, 128, 34, 1, 3, false, false, 32, 32)
 
-#define PACKED_FUNCTIONS(id, ID, encoder, weights_, bytes, zero_, max_code_, offset, factor, first, second)                    \
-    static void decode_##id(const uint8_t *blocks, size_t n_blocks, float *weights)                                            \
+#define PACKED_FUNCTIONS(id, ID, quantizer, weights_, bytes, zero_, max_code_, offset, factor, first, second)                  \
+    static void dequantize_##id(const uint8_t *blocks, size_t n_blocks, float *weights)                                        \
     {                                                                                                                          \
-        decode_packed(qn_unpack_##id, weights_, bytes, zero_, offset, factor, blocks, n_blocks, weights);                      \
+        dequantize_packed(qn_unpack_##id, weights_, bytes, zero_, offset, factor, blocks, n_blocks, weights);                  \
     }                                                                                                                          \
-    static size_t find_bad_##id(const uint8_t *blocks, size_t n_blocks)                                                        \
+    static size_t find_nonfinite_##id(const uint8_t *blocks, size_t n_blocks)                                                  \
     {                                                                                                                          \
-        return find_bad_scale(blocks, n_blocks, bytes, first, second);                                                         \
+        return find_nonfinite_scale(blocks, n_blocks, bytes, first, second);                                                   \
     }
 
-#define PACKED_ENTRY(id, ID, encoder, weights_, bytes, zero_, max_code_, offset, factor, first, second)                        \
+#define PACKED_ENTRY(id, ID, quantizer, weights_, bytes, zero_, max_code_, offset, factor, first, second)                      \
     { .type = QN_TYPE_##ID,                                                                                                    \
       .name = #id,                                                                                                             \
       .block_weights = weights_,                                                                                               \
       .block_bytes = bytes,                                                                                                    \
-      .decode = decode_##id,                                                                                                   \
-      .encode = encoder,                                                                                                       \
+      .to_float = dequantize_##id,                                                                                             \
+      .from_float = quantizer,                                                                                                 \
       .unpack = qn_unpack_##id,                                                                                                \
       .zero_point = zero_,                                                                                                     \
       .max_code = max_code_,                                                                                                   \
       .has_offset = offset,                                                                                                    \
       .has_factor = factor,                                                                                                    \
-      .find_bad = find_bad_##id },
+      .find_nonfinite = find_nonfinite_##id },
 
 #define PLAIN_ENTRY(id, ID, bytes)                                                                                             \
     { .type = QN_TYPE_##ID,                                                                                                    \
       .name = #id,                                                                                                             \
       .block_weights = 1,                                                                                                      \
       .block_bytes = bytes,                                                                                                    \
-      .decode = qn_decode_##id,                                                                                                \
-      .encode = qn_encode_##id,                                                                                                \
-      .find_bad = qn_find_bad_##id },
+      .to_float = qn_dequantize_##id,                                                                                          \
+      .from_float = qn_quantize_##id,                                                                                          \
+      .find_nonfinite = qn_find_nonfinite_##id },
 
 PACKED_TYPES(PACKED_FUNCTIONS)
 

@@ -34,13 +34,13 @@ typedef enum qn_type {
     QN_TYPE_OX2_0 = 1042 /* 32 bytes of codes, then d: 128 weights in 34 bytes */
 } qn_type;
 
-/* The integer form that matrix products work on: runs of QN_RUN weights, each with one scale.
+/* The integer form that matrix products work on: runs of QN_QUANT_GROUP weights, each with one scale.
  *
  *     weight[i] = scale[r] * factor[r][i % 32 / 16] * (codes[i] - zero) + offset[r],   r = i / 32
  *
  * factor is 1 but for Q6_K, offset 0 but for the types that have a minimum. Exact: scale and offset are what the format stores
  * (for k-quants the float product of the stored parts), so that decode() gives the same weights up to one rounding. */
-enum { QN_RUN = 32 };
+enum { QN_QUANT_GROUP = 32 };
 
 typedef struct qn_type_info {
     qn_type type;
@@ -48,9 +48,9 @@ typedef struct qn_type_info {
     size_t block_weights; /* weights in a block */
     size_t block_bytes;
     /* n_blocks blocks to block_weights*n_blocks floats; source may be unaligned. */
-    void (*decode)(const uint8_t *blocks, size_t n_blocks, float *weights);
+    void (*to_float)(const uint8_t *blocks, size_t n_blocks, float *weights);
     /* The other way; NULL where quern has no encoder. Inputs are finite. */
-    void (*encode)(const float *weights, size_t n_blocks, uint8_t *blocks);
+    void (*from_float)(const float *weights, size_t n_blocks, uint8_t *blocks);
     /* The integer form. codes: one a weight, in the order of the weights; scale (and offset, where has_offset): one a run;
      * factor: two a run, where has_factor. Pointers for absent parts may be NULL. unpack is NULL for F32, F16, BF16; every
      * other type's block is a whole number of runs. */
@@ -59,7 +59,7 @@ typedef struct qn_type_info {
     uint8_t max_code;   /* largest code that can occur: 3, 15, 255 */
     bool has_offset, has_factor;
     /* Index of the first block with a scale (or value) that is infinite or NaN; n_blocks when all are sound. */
-    size_t (*find_bad)(const uint8_t *blocks, size_t n_blocks);
+    size_t (*find_nonfinite)(const uint8_t *blocks, size_t n_blocks);
 } qn_type_info;
 
 /* qn_type_find - the description of a type by number or by name (any case); NULL when there is none. */

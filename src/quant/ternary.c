@@ -12,8 +12,8 @@ uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint
     for (size_t i = 0; i < n; i++)
         largest = fabsf(weights[i]) > largest ? fabsf(weights[i]) : largest;
     if (four_valued && largest > 0.0f) {
-        const uint16_t half = qn_finite_half(largest / 2.0f);
-        const float d = qn_f16_to_f32(half);
+        const uint16_t scale_f16 = qn_f32_to_f16_satfinite(largest / 2.0f);
+        const float d = qn_f16_to_f32(scale_f16);
         bool exact = d > 0.0f, has_one = false;
         for (size_t i = 0; i < n && exact; i++) {
             const float x = weights[i];
@@ -23,16 +23,16 @@ uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint
         if (exact && has_one) {
             for (size_t i = 0; i < n; i++)
                 codes[i] = (uint8_t)(1 + (int)(weights[i] / d));
-            return half;
+            return scale_f16;
         }
     }
-    const uint16_t half = qn_finite_half(largest);
-    const float d = qn_f16_to_f32(half);
+    const uint16_t scale_f16 = qn_f32_to_f16_satfinite(largest);
+    const float d = qn_f16_to_f32(scale_f16);
     /* x/d rounds to 1 from one half on: comparing with the exact half of d spares the division, and a zero d gives code 1. */
     const float bound = d > 0.0f ? 0.5f * d : INFINITY;
     for (size_t i = 0; i < n; i++)
         codes[i] = (uint8_t)(1 + (weights[i] >= bound) - (weights[i] <= -bound));
-    return half;
+    return scale_f16;
 }
 
 /* Where the digits of a block lie: groups of bytes whose digits n belong to consecutive weights, one a byte, before any digit
@@ -47,8 +47,8 @@ static const struct trit_layout ptq1_0 = { 128, 28, { 16, 8, 2 }, 26 };
 static void unpack_trits(const struct trit_layout *layout, const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale)
 {
     for (size_t b = 0; b < n_blocks; b++, blocks += layout->bytes) {
-        for (size_t r = 0; r < layout->weights / QN_RUN; r++)
-            *scale++ = qn_load_half(blocks + layout->scale_at);
+        for (size_t r = 0; r < layout->weights / QN_QUANT_GROUP; r++)
+            *scale++ = qn_load_f16(blocks + layout->scale_at);
         const uint8_t *group = blocks;
         for (size_t g = 0; g < 3; group += layout->groups[g++]) {
             unsigned power = 1;
@@ -59,11 +59,11 @@ static void unpack_trits(const struct trit_layout *layout, const uint8_t *blocks
     }
 }
 
-static void encode_trits(const struct trit_layout *layout, const float *weights, size_t n_blocks, uint8_t *blocks)
+static void quantize_trits(const struct trit_layout *layout, const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += layout->weights, blocks += layout->bytes) {
         uint8_t codes[256];
-        qn_store_half(blocks + layout->scale_at, qn_ternary_codes(weights, layout->weights, false, codes));
+        qn_store_f16(blocks + layout->scale_at, qn_ternary_codes(weights, layout->weights, false, codes));
         const uint8_t *code = codes;
         uint8_t *out = blocks;
         for (size_t g = 0; g < 3; g++) {
@@ -85,9 +85,9 @@ void qn_unpack_tq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, flo
     unpack_trits(&tq1_0, blocks, n_blocks, codes, scale);
 }
 
-void qn_encode_tq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_tq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    encode_trits(&tq1_0, weights, n_blocks, blocks);
+    quantize_trits(&tq1_0, weights, n_blocks, blocks);
 }
 
 void qn_unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
@@ -96,9 +96,9 @@ void qn_unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, fl
     unpack_trits(&ptq1_0, blocks, n_blocks, codes, scale);
 }
 
-void qn_encode_ptq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    encode_trits(&ptq1_0, weights, n_blocks, blocks);
+    quantize_trits(&ptq1_0, weights, n_blocks, blocks);
 }
 
 /* TQ2_0: two halves of 128 weights in 32 bytes each, weight 32l + j of a half at bits 2l of byte j; the scale comes last. */
@@ -107,20 +107,20 @@ void qn_unpack_tq2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, flo
     (void)offset, (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += 66)
         for (size_t r = 0; r < 8; r++) {
-            *scale++ = qn_load_half(blocks + 64);
-            for (size_t j = 0; j < QN_RUN; j++)
-                *codes++ = blocks[r / 4 * QN_RUN + j] >> r % 4 * 2 & 3;
+            *scale++ = qn_load_f16(blocks + 64);
+            for (size_t j = 0; j < QN_QUANT_GROUP; j++)
+                *codes++ = blocks[r / 4 * QN_QUANT_GROUP + j] >> r % 4 * 2 & 3;
         }
 }
 
-void qn_encode_tq2_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+void qn_quantize_tq2_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += 256, blocks += 66) {
         uint8_t codes[256];
-        qn_store_half(blocks + 64, qn_ternary_codes(weights, 256, true, codes));
+        qn_store_f16(blocks + 64, qn_ternary_codes(weights, 256, true, codes));
         memset(blocks, 0, 64);
         for (size_t r = 0; r < 8; r++)
-            for (size_t j = 0; j < QN_RUN; j++)
-                blocks[r / 4 * QN_RUN + j] |= (uint8_t)(codes[r * QN_RUN + j] << r % 4 * 2);
+            for (size_t j = 0; j < QN_QUANT_GROUP; j++)
+                blocks[r / 4 * QN_QUANT_GROUP + j] |= (uint8_t)(codes[r * QN_QUANT_GROUP + j] << r % 4 * 2);
     }
 }

@@ -7,12 +7,12 @@
 #include <string.h>
 
 struct qn_bpe_links {
-    int32_t before, after; /* -1 at the ends */
+    int32_t prev, next; /* -1 at the ends */
 };
 
 /* A pair may be out of date by the time it comes up: it holds what its tokens were. */
 struct qn_bpe_pair {
-    uint32_t order;
+    uint32_t rank;
     uint32_t at; /* place of the left token */
     uint32_t left, right;
     uint32_t token;
@@ -25,13 +25,13 @@ static size_t pair_slot(const qn_merges *merges, uint32_t left, uint32_t right)
     h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
     h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
     size_t slot = (size_t)(h ^ h >> 33) & merges->slot_mask;
-    while (merges->slots[slot].order && (merges->slots[slot].left != left || merges->slots[slot].right != right))
+    while (merges->slots[slot].rank && (merges->slots[slot].left != left || merges->slots[slot].right != right))
         slot = (slot + 1) & merges->slot_mask;
     return slot;
 }
 
-static qn_status add_merge(qn_merges *merges, const qn_vocab *vocab, const qn_gguf *file, qn_string line, uint32_t order,
-                           char **joined, size_t *joined_capacity)
+static qn_status add_merge(qn_merges *merges, const qn_vocab *vocab, const qn_gguf *file, qn_string line, uint32_t rank,
+                           char **merged, size_t *merged_capacity)
 {
     const int shown = (int)(line.length < 80 ? line.length : 80);
     const char *space = line.length ? memchr(line.data, ' ', line.length) : NULL;
@@ -39,24 +39,24 @@ static qn_status add_merge(qn_merges *merges, const qn_vocab *vocab, const qn_gg
     const size_t n_right = space ? line.length - n_left - 1 : 0;
     if (!n_left || !n_right || memchr(space + 1, ' ', n_right))
         return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', expected two tokens with a space between", qn_gguf_path(file),
-                       order - 1, shown, line.data);
-    QN_TRY(qn_realloc_array(joined, joined_capacity, n_left + n_right, 1, "merge"));
-    memcpy(*joined, line.data, n_left);
-    memcpy(*joined + n_left, space + 1, n_right);
+                       rank - 1, shown, line.data);
+    QN_TRY(qn_realloc_array(merged, merged_capacity, n_left + n_right, 1, "merge"));
+    memcpy(*merged, line.data, n_left);
+    memcpy(*merged + n_left, space + 1, n_right);
     const int32_t left = qn_vocab_find(vocab, line.data, n_left);
     const int32_t right = qn_vocab_find(vocab, space + 1, n_right);
-    const int32_t token = qn_vocab_find(vocab, *joined, n_left + n_right);
+    const int32_t token = qn_vocab_find(vocab, *merged, n_left + n_right);
     if (left < 0 || right < 0 || token < 0)
         return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', and its %s is not in the vocabulary", qn_gguf_path(file),
-                       order - 1, shown, line.data,
+                       rank - 1, shown, line.data,
                        left < 0    ? "left part"
                        : right < 0 ? "right part"
                                    : "whole");
     if (qn_vocab_is_control(vocab, token))
         return QN_OK;
     qn_merge *slot = merges->slots + pair_slot(merges, (uint32_t)left, (uint32_t)right);
-    if (!slot->order)
-        *slot = (qn_merge){ (uint32_t)left, (uint32_t)right, (uint32_t)token, order };
+    if (!slot->rank)
+        *slot = (qn_merge){ (uint32_t)left, (uint32_t)right, (uint32_t)token, rank };
     return QN_OK;
 }
 
@@ -76,12 +76,12 @@ qn_status qn_merges_load(qn_merges *merges, const qn_vocab *vocab, const qn_gguf
     merges->slot_mask = n_slots - 1;
     qn_string *lines;
     QN_TRY(qn_gguf_array_strings(file, kv, &lines));
-    char *joined = NULL;
-    size_t joined_capacity = 0;
+    char *merged = NULL;
+    size_t merged_capacity = 0;
     qn_status status = QN_OK;
     for (size_t i = 0; i < n && status == QN_OK; i++)
-        status = add_merge(merges, vocab, file, lines[i], (uint32_t)i + 1, &joined, &joined_capacity);
-    free(joined);
+        status = add_merge(merges, vocab, file, lines[i], (uint32_t)i + 1, &merged, &merged_capacity);
+    free(merged);
     free(lines);
     return status;
 }
@@ -99,18 +99,18 @@ void qn_bpe_scratch_free(qn_bpe_scratch *scratch)
     *scratch = (qn_bpe_scratch){ 0 };
 }
 
-static bool comes_before(const struct qn_bpe_pair *a, const struct qn_bpe_pair *b)
+static bool has_priority(const struct qn_bpe_pair *a, const struct qn_bpe_pair *b)
 {
-    return a->order != b->order ? a->order < b->order : a->at < b->at;
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static void sink(struct qn_bpe_pair *heap, size_t n, size_t at)
+static void sift_down(struct qn_bpe_pair *heap, size_t n, size_t at)
 {
     const struct qn_bpe_pair moving = heap[at];
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && comes_before(&heap[child + 1], &heap[child]))
+        if (child + 1 < n && has_priority(&heap[child + 1], &heap[child]))
             child++;
-        if (!comes_before(&heap[child], &moving))
+        if (!has_priority(&heap[child], &moving))
             break;
         heap[at] = heap[child];
     }
@@ -118,13 +118,13 @@ static void sink(struct qn_bpe_pair *heap, size_t n, size_t at)
 }
 
 /* Put the pair at (at, after) at the heap's end if it can join; whether it did. */
-static bool append_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const int32_t *tokens, int32_t at, int32_t after)
+static bool append_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const int32_t *tokens, int32_t at, int32_t next)
 {
-    const uint32_t left = (uint32_t)tokens[at], right = (uint32_t)tokens[after];
+    const uint32_t left = (uint32_t)tokens[at], right = (uint32_t)tokens[next];
     const qn_merge *merge = merges->slots + pair_slot(merges, left, right);
-    if (!merge->order)
+    if (!merge->rank)
         return false;
-    scratch->heap[scratch->n_heap++] = (struct qn_bpe_pair){ merge->order, (uint32_t)at, left, right, merge->token };
+    scratch->heap[scratch->n_heap++] = (struct qn_bpe_pair){ merge->rank, (uint32_t)at, left, right, merge->token };
     return true;
 }
 
@@ -135,7 +135,7 @@ static void push_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const in
     struct qn_bpe_pair *heap = scratch->heap;
     size_t at = scratch->n_heap - 1;
     const struct qn_bpe_pair moving = heap[at];
-    for (; at && comes_before(&moving, &heap[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at && has_priority(&moving, &heap[(at - 1) / 2]); at = (at - 1) / 2)
         heap[at] = heap[(at - 1) / 2];
     heap[at] = moving;
 }
@@ -156,25 +156,25 @@ qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t
             append_pair(merges, scratch, tokens, i - 1, i);
     }
     for (size_t i = scratch->n_heap / 2; i-- > 0;)
-        sink(scratch->heap, scratch->n_heap, i);
+        sift_down(scratch->heap, scratch->n_heap, i);
 
     while (scratch->n_heap) {
         const struct qn_bpe_pair pair = scratch->heap[0];
         scratch->heap[0] = scratch->heap[--scratch->n_heap];
-        sink(scratch->heap, scratch->n_heap, 0);
-        const int32_t at = (int32_t)pair.at, after = links[at].after;
-        if (after < 0 || tokens[at] != (int32_t)pair.left || tokens[after] != (int32_t)pair.right)
+        sift_down(scratch->heap, scratch->n_heap, 0);
+        const int32_t at = (int32_t)pair.at, next = links[at].next;
+        if (next < 0 || tokens[at] != (int32_t)pair.left || tokens[next] != (int32_t)pair.right)
             continue;
         tokens[at] = (int32_t)pair.token;
-        tokens[after] = -1;
-        links[at].after = links[after].after;
-        if (links[at].after >= 0)
-            links[links[at].after].before = at;
-        push_pair(merges, scratch, tokens, links[at].before, at);
-        push_pair(merges, scratch, tokens, at, links[at].after);
+        tokens[next] = -1;
+        links[at].next = links[next].next;
+        if (links[at].next >= 0)
+            links[links[at].next].prev = at;
+        push_pair(merges, scratch, tokens, links[at].prev, at);
+        push_pair(merges, scratch, tokens, at, links[at].next);
     }
     size_t kept = 0;
-    for (int32_t i = 0; i >= 0; i = links[i].after)
+    for (int32_t i = 0; i >= 0; i = links[i].next)
         tokens[kept++] = tokens[i];
     *n = kept;
     return QN_OK;

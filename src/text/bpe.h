@@ -8,7 +8,7 @@
 typedef struct qn_merge {
     uint32_t left, right; /* the tokens that join */
     uint32_t token;       /* into this one */
-    uint32_t order;       /* 1 + place in the file's list, lowest first; 0 marks a free slot */
+    uint32_t rank;        /* 1 + place in the file's list, lowest first; 0 marks a free slot */
 } qn_merge;
 
 typedef struct qn_merges {

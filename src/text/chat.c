@@ -36,13 +36,13 @@ static bool opens_turns(qn_string text)
 static void name_unknown(qn_chat_template *chat, qn_string text)
 {
     static const struct {
-        const char *mark, *family;
+        const char *marker, *family;
     } families[] = {
         { "<|start_header_id|>", "Llama 3" }, { "<start_of_turn>", "Gemma" }, { "<|im_sep|>", "Phi 4" }, { "[INST]", "Mistral" }
     };
     const char *family = "unknown";
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (has(text, families[i].mark)) {
+        if (has(text, families[i].marker)) {
             family = families[i].family;
             break;
         }
@@ -134,14 +134,14 @@ typedef struct writer {
     size_t text_capacity;
 } writer;
 
-static qn_status put_token(writer *w, int32_t token)
+static qn_status append_token(writer *w, int32_t token)
 {
     QN_TRY(qn_realloc_array(&w->tokens, &w->capacity, w->n + 1, sizeof *w->tokens, "tokens"));
     w->tokens[w->n++] = token;
     return QN_OK;
 }
 
-static qn_status put_text(writer *w, const char *text, size_t length)
+static qn_status append_text(writer *w, const char *text, size_t length)
 {
     int32_t *tokens;
     size_t count, need;
@@ -158,7 +158,7 @@ static qn_status put_text(writer *w, const char *text, size_t length)
 }
 
 /* Role and content are one text: a merge across the line's end belongs to it. */
-static qn_status put_message(writer *w, const qn_chat_template *chat, const char *role, const char *content)
+static qn_status append_message(writer *w, const qn_chat_template *chat, const char *role, const char *content)
 {
     const size_t n_role = strlen(role), n_content = strlen(content);
     size_t need;
@@ -168,10 +168,10 @@ static qn_status put_message(writer *w, const qn_chat_template *chat, const char
     memcpy(w->text, role, n_role);
     w->text[n_role] = '\n';
     memcpy(w->text + n_role + 1, content, n_content);
-    QN_TRY(put_token(w, chat->start));
-    QN_TRY(put_text(w, w->text, need));
-    QN_TRY(put_token(w, chat->end));
-    return put_text(w, "\n", 1);
+    QN_TRY(append_token(w, chat->start));
+    QN_TRY(append_text(w, w->text, need));
+    QN_TRY(append_token(w, chat->end));
+    return append_text(w, "\n", 1);
 }
 
 static qn_status write_chat(writer *w, const qn_chat_template *chat, const qn_chat_message *messages, size_t n,
@@ -179,15 +179,15 @@ static qn_status write_chat(writer *w, const qn_chat_template *chat, const qn_ch
 {
     QN_TRY(qn_realloc_array(&w->tokens, &w->capacity, 1, sizeof *w->tokens, "tokens"));
     if (chat->bos >= 0)
-        QN_TRY(put_token(w, chat->bos));
+        QN_TRY(append_token(w, chat->bos));
     if (n && chat->system && strcmp(messages[0].role, "system") != 0)
-        QN_TRY(put_message(w, chat, "system", chat->system));
+        QN_TRY(append_message(w, chat, "system", chat->system));
     for (size_t i = 0; i < n; i++)
-        QN_TRY(put_message(w, chat, messages[i].role, messages[i].content));
+        QN_TRY(append_message(w, chat, messages[i].role, messages[i].content));
     if (!add_assistant)
         return QN_OK;
-    QN_TRY(put_token(w, chat->start));
-    return put_text(w, "assistant\n", sizeof "assistant\n" - 1);
+    QN_TRY(append_token(w, chat->start));
+    return append_text(w, "assistant\n", sizeof "assistant\n" - 1);
 }
 
 static qn_status check_messages(const qn_chat_message *messages, size_t n)

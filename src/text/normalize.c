@@ -54,19 +54,20 @@ static qn_status sort_marks(qn_nfc_scratch *scratch, int32_t *marks, size_t n)
 
 static qn_status decompose(qn_nfc_scratch *scratch, const char *text, size_t length, size_t *n_codes)
 {
-    enum { ROOM = 16 }; /* no canonical decomposition is longer than 4 */
+    enum { MAX_DECOMPOSITION = 16 }; /* no canonical decomposition is longer than 4 */
     size_t n = 0, bytes;
     for (size_t i = 0; i < length; i += bytes) {
         uint32_t code;
         int last_boundclass = 0;
         qn_utf8_next(text + i, length - i, &bytes, &code);
-        QN_TRY(qn_realloc_array(&scratch->codes, &scratch->codes_capacity, n + ROOM, sizeof *scratch->codes, "normalising"));
-        const utf8proc_ssize_t made = utf8proc_decompose_char((int32_t)code, scratch->codes + n, ROOM,
-                                                              UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &last_boundclass);
-        if (made < 0 || made > ROOM)
+        QN_TRY(qn_realloc_array(&scratch->codes, &scratch->codes_capacity, n + MAX_DECOMPOSITION, sizeof *scratch->codes,
+                                "normalising"));
+        const utf8proc_ssize_t n_decomposed = utf8proc_decompose_char((int32_t)code, scratch->codes + n, MAX_DECOMPOSITION,
+                                                                      UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &last_boundclass);
+        if (n_decomposed < 0 || n_decomposed > MAX_DECOMPOSITION)
             return qn_fail(QN_ERR_UNSUPPORTED, "cannot normalise U+%04X: %s", code,
-                           made < 0 ? utf8proc_errmsg(made) : "its decomposition is too long");
-        n += (size_t)made;
+                           n_decomposed < 0 ? utf8proc_errmsg(n_decomposed) : "its decomposition is too long");
+        n += (size_t)n_decomposed;
     }
     *n_codes = n;
     return QN_OK;
@@ -92,13 +93,13 @@ qn_status qn_nfc(qn_nfc_scratch *scratch, const char *text, size_t length, const
         utf8proc_normalize_utf32(scratch->codes, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     if (composed < 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "cannot normalise a text: %s", utf8proc_errmsg(composed));
-    size_t room;
-    if (!qn_mul_size((size_t)composed, 4, &room))
+    size_t max_bytes;
+    if (!qn_mul_size((size_t)composed, 4, &max_bytes))
         return qn_fail(QN_ERR_MEMORY, "normalising: a text of %zu characters does not fit in memory", (size_t)composed);
-    QN_TRY(qn_realloc_array(&scratch->bytes, &scratch->bytes_capacity, room, 1, "normalising"));
+    QN_TRY(qn_realloc_array(&scratch->bytes, &scratch->bytes_capacity, max_bytes, 1, "normalising"));
     size_t n_bytes = 0;
     for (size_t i = 0; i < (size_t)composed; i++)
-        n_bytes += qn_utf8_put((uint32_t)scratch->codes[i], scratch->bytes + n_bytes);
+        n_bytes += qn_utf8_encode((uint32_t)scratch->codes[i], scratch->bytes + n_bytes);
     *out = scratch->bytes;
     *out_length = n_bytes;
     return QN_OK;

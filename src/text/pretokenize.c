@@ -21,31 +21,31 @@
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|" digits "| ?[^" SPACE letter "\\p{N}]+[\\r\\n]*|[" SPACE                \
                 "]*[\\r\\n]+|" AT_SPACE
 
-enum { MAX_STAGES = 4 };
+enum { MAX_PATTERNS = 4 };
 
-typedef struct recipe {
+typedef struct regex_spec {
     const char *name, *alias[2];
-    const char *stage[MAX_STAGES];
-    bool normalizes, takes_whole, adds_bos;
-} recipe;
+    const char *pattern[MAX_PATTERNS];
+    bool normalizes, ignore_merges, add_bos;
+} regex_spec;
 
-static const recipe recipes[] = {
-    { .name = "qwen2", .stage = { GPT4("\\p{L}", "\\p{N}") }, .normalizes = true },
-    { .name = "qwen35", .stage = { GPT4("\\p{L}\\p{M}", "\\p{N}") }, .normalizes = true },
-    { .name = "smollm", .stage = { "\\p{N}", GPT2 } },
+static const regex_spec regex_specs[] = {
+    { .name = "qwen2", .pattern = { GPT4("\\p{L}", "\\p{N}") }, .normalizes = true },
+    { .name = "qwen35", .pattern = { GPT4("\\p{L}\\p{M}", "\\p{N}") }, .normalizes = true },
+    { .name = "smollm", .pattern = { "\\p{N}", GPT2 } },
     { .name = "llama-bpe",
       .alias = { "llama3", "llama-v3" },
-      .stage = { GPT4("\\p{L}", "\\p{N}{1,3}") },
-      .takes_whole = true,
-      .adds_bos = true },
-    { .name = "gpt-2", .stage = { GPT2 } },
-    { .name = "default", .stage = { "[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]" } },
+      .pattern = { GPT4("\\p{L}", "\\p{N}{1,3}") },
+      .ignore_merges = true,
+      .add_bos = true },
+    { .name = "gpt-2", .pattern = { GPT2 } },
+    { .name = "default", .pattern = { "[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]" } },
 };
 
 struct qn_pretokenizer {
-    const recipe *recipe;
-    size_t n_stages;
-    pcre2_code *stage[MAX_STAGES];
+    const regex_spec *regex_spec;
+    size_t n_patterns;
+    pcre2_code *pattern[MAX_PATTERNS];
 };
 
 struct qn_matcher {
@@ -54,22 +54,22 @@ struct qn_matcher {
     pcre2_jit_stack *stack;
 };
 
-static bool has_name(const recipe *r, qn_string name)
+static bool has_name(const regex_spec *r, qn_string name)
 {
     return qn_string_equals(name, r->name) || (r->alias[0] && qn_string_equals(name, r->alias[0])) ||
            (r->alias[1] && qn_string_equals(name, r->alias[1]));
 }
 
-static qn_status compile(const recipe *r, size_t stage, pcre2_code **out)
+static qn_status compile(const regex_spec *r, size_t pattern, pcre2_code **out)
 {
     int error;
     size_t offset;
-    *out = pcre2_compile((PCRE2_SPTR)r->stage[stage], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, NULL);
+    *out = pcre2_compile((PCRE2_SPTR)r->pattern[pattern], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, NULL);
     if (!*out) {
         char text[128] = "";
         pcre2_get_error_message(error, (PCRE2_UCHAR *)text, sizeof text);
         return qn_fail(error == PCRE2_ERROR_HEAP_FAILED ? QN_ERR_MEMORY : QN_ERR_UNSUPPORTED,
-                       "pre-tokeniser '%s': this PCRE2 refuses its pattern %zu at %zu: %s", r->name, stage, offset, text);
+                       "pre-tokeniser '%s': this PCRE2 refuses its pattern %zu at %zu: %s", r->name, pattern, offset, text);
     }
     /* Where there is no machine code to be had (an unsupported processor, memory that may not be executed), the interpreter
      * matches the same. */
@@ -80,24 +80,24 @@ static qn_status compile(const recipe *r, size_t stage, pcre2_code **out)
 qn_status qn_pretokenizer_create(qn_string name, qn_pretokenizer **out)
 {
     *out = NULL;
-    const recipe *r = NULL;
-    for (size_t i = 0; i < sizeof recipes / sizeof *recipes && !r; i++)
-        if (has_name(&recipes[i], name))
-            r = &recipes[i];
+    const regex_spec *r = NULL;
+    for (size_t i = 0; i < sizeof regex_specs / sizeof *regex_specs && !r; i++)
+        if (has_name(&regex_specs[i], name))
+            r = &regex_specs[i];
     if (!r)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "pre-tokeniser '%.*s' is not known; those known are qwen2, qwen35, smollm, llama-bpe, gpt-2 and default",
                        (int)(name.length < 80 ? name.length : 80), name.data);
     qn_pretokenizer *pre;
     QN_TRY(qn_alloc(&pre, 1, sizeof *pre, "pre-tokeniser"));
-    pre->recipe = r;
-    while (pre->n_stages < MAX_STAGES && r->stage[pre->n_stages]) {
-        const qn_status status = compile(r, pre->n_stages, &pre->stage[pre->n_stages]);
+    pre->regex_spec = r;
+    while (pre->n_patterns < MAX_PATTERNS && r->pattern[pre->n_patterns]) {
+        const qn_status status = compile(r, pre->n_patterns, &pre->pattern[pre->n_patterns]);
         if (status != QN_OK) {
             qn_pretokenizer_free(pre);
             return status;
         }
-        pre->n_stages++;
+        pre->n_patterns++;
     }
     *out = pre;
     return QN_OK;
@@ -107,34 +107,34 @@ void qn_pretokenizer_free(qn_pretokenizer *pre)
 {
     if (!pre)
         return;
-    for (size_t i = 0; i < pre->n_stages; i++)
-        pcre2_code_free(pre->stage[i]);
+    for (size_t i = 0; i < pre->n_patterns; i++)
+        pcre2_code_free(pre->pattern[i]);
     qn_free(pre);
 }
 
 const char *qn_pretokenizer_name(const qn_pretokenizer *pre)
 {
-    return pre->recipe->name;
+    return pre->regex_spec->name;
 }
 
 bool qn_pretokenizer_normalizes(const qn_pretokenizer *pre)
 {
-    return pre->recipe->normalizes;
+    return pre->regex_spec->normalizes;
 }
 
-bool qn_pretokenizer_takes_whole(const qn_pretokenizer *pre)
+bool qn_pretokenizer_ignores_merges(const qn_pretokenizer *pre)
 {
-    return pre->recipe->takes_whole;
+    return pre->regex_spec->ignore_merges;
 }
 
 bool qn_pretokenizer_adds_bos(const qn_pretokenizer *pre)
 {
-    return pre->recipe->adds_bos;
+    return pre->regex_spec->add_bos;
 }
 
 qn_status qn_matcher_create(qn_matcher **out)
 {
-    enum { STACK_FIRST = 32 << 10, STACK_MOST = 1 << 20 };
+    enum { JIT_STACK_INITIAL = 32 << 10, JIT_STACK_MAX = 1 << 20 };
     *out = NULL;
     qn_matcher *matcher;
     QN_TRY(qn_alloc(&matcher, 1, sizeof *matcher, "matcher"));
@@ -145,7 +145,7 @@ qn_status qn_matcher_create(qn_matcher **out)
         return qn_fail(QN_ERR_MEMORY, "matcher: no memory");
     }
     /* No stack of its own means that of the machine, 32 KiB of it, and the interpreter where that is too little. */
-    matcher->stack = pcre2_jit_stack_create(STACK_FIRST, STACK_MOST, NULL);
+    matcher->stack = pcre2_jit_stack_create(JIT_STACK_INITIAL, JIT_STACK_MAX, NULL);
     if (matcher->stack)
         pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
     /* The patterns take linear time, but going back over a run of a million spaces counts as a million tries. */
@@ -167,43 +167,43 @@ void qn_matcher_free(qn_matcher *matcher)
 }
 
 /* The next match in text[from..length); *found is false when there is none. */
-static qn_status match(const qn_pretokenizer *pre, size_t stage, qn_matcher *matcher, const char *text, size_t length,
+static qn_status match(const qn_pretokenizer *pre, size_t pattern, qn_matcher *matcher, const char *text, size_t length,
                        size_t from, bool *found, size_t *begin, size_t *end)
 {
     const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
-    int rc = pcre2_match(pre->stage[stage], (PCRE2_SPTR)text, length, from, options, matcher->found, matcher->context);
+    int rc = pcre2_match(pre->pattern[pattern], (PCRE2_SPTR)text, length, from, options, matcher->found, matcher->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(pre->stage[stage], (PCRE2_SPTR)text, length, from, options | PCRE2_NO_JIT, matcher->found,
+        rc = pcre2_match(pre->pattern[pattern], (PCRE2_SPTR)text, length, from, options | PCRE2_NO_JIT, matcher->found,
                          matcher->context);
     *found = rc >= 0;
     if (rc >= 0) {
-        const size_t *place = pcre2_get_ovector_pointer(matcher->found);
-        *begin = place[0];
-        *end = place[1];
+        const size_t *ovector = pcre2_get_ovector_pointer(matcher->found);
+        *begin = ovector[0];
+        *end = ovector[1];
     } else if (rc != PCRE2_ERROR_NOMATCH) {
         char error[128] = "";
         pcre2_get_error_message(rc, (PCRE2_UCHAR *)error, sizeof error);
         return qn_fail(rc == PCRE2_ERROR_NOMEMORY ? QN_ERR_MEMORY : QN_ERR_UNSUPPORTED,
-                       "pre-tokeniser '%s': matching a text of %zu bytes: %s", pre->recipe->name, length, error);
+                       "pre-tokeniser '%s': matching a text of %zu bytes: %s", pre->regex_spec->name, length, error);
     }
     return QN_OK;
 }
 
-static qn_status cut(const qn_pretokenizer *pre, size_t stage, qn_matcher *matcher, const char *text, size_t length,
-                     qn_piece_fn emit, void *user)
+static qn_status split(const qn_pretokenizer *pre, size_t pattern, qn_matcher *matcher, const char *text, size_t length,
+                       qn_piece_fn emit, void *user)
 {
-    if (stage == MAX_STAGES || stage == pre->n_stages)
+    if (pattern == MAX_PATTERNS || pattern == pre->n_patterns)
         return emit(user, text, length);
     for (size_t at = 0; at < length;) {
         bool found;
         size_t begin, end;
-        QN_TRY(match(pre, stage, matcher, text, length, at, &found, &begin, &end));
+        QN_TRY(match(pre, pattern, matcher, text, length, at, &found, &begin, &end));
         if (!found)
             begin = end = length;
         if (begin > at)
-            QN_TRY(cut(pre, stage + 1, matcher, text + at, begin - at, emit, user));
+            QN_TRY(split(pre, pattern + 1, matcher, text + at, begin - at, emit, user));
         if (end > begin)
-            QN_TRY(cut(pre, stage + 1, matcher, text + begin, end - begin, emit, user));
+            QN_TRY(split(pre, pattern + 1, matcher, text + begin, end - begin, emit, user));
         at = end;
     }
     return QN_OK;
@@ -212,5 +212,5 @@ static qn_status cut(const qn_pretokenizer *pre, size_t stage, qn_matcher *match
 qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length, qn_piece_fn emit,
                          void *user)
 {
-    return cut(pre, 0, matcher, text, length, emit, user);
+    return split(pre, 0, matcher, text, length, emit, user);
 }

@@ -18,7 +18,7 @@ const char *qn_pretokenizer_name(const qn_pretokenizer *pre);
 /* Whether a text is brought to Unicode's form C first. */
 bool qn_pretokenizer_normalizes(const qn_pretokenizer *pre);
 /* Whether a piece that is a token as a whole is taken as that, whatever the merges say. */
-bool qn_pretokenizer_takes_whole(const qn_pretokenizer *pre);
+bool qn_pretokenizer_ignores_merges(const qn_pretokenizer *pre);
 /* Whether a beginning-of-text token is added where the file does not say. */
 bool qn_pretokenizer_adds_bos(const qn_pretokenizer *pre);
 

@@ -31,7 +31,7 @@ static bool is_utf8(const char *text, size_t length)
     size_t bytes;
     for (size_t i = 0; i < length; i += bytes) {
         uint32_t code;
-        if (qn_utf8_next(text + i, length - i, &bytes, &code) != QN_UTF8_WHOLE)
+        if (qn_utf8_next(text + i, length - i, &bytes, &code) != QN_UTF8_COMPLETE)
             return false;
     }
     return true;

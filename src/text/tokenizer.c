@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ENDS = 16 };
+enum { MAX_EOG = 16 };
 
 struct qn_tokenizer {
     qn_vocab vocab;
@@ -20,8 +20,8 @@ struct qn_tokenizer {
     qn_pretokenizer *pre;
     int32_t bos, eos;
     bool add_bos;
-    int32_t ends[MAX_ENDS];
-    size_t n_ends;
+    int32_t eog_tokens[MAX_EOG];
+    size_t n_eog;
     char name[32];
     char note[160];
 };
@@ -76,25 +76,25 @@ static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const c
     return QN_OK;
 }
 
-static void add_end(qn_tokenizer *tok, int32_t token)
+static void add_eog(qn_tokenizer *tok, int32_t token)
 {
-    if (token >= 0 && !qn_tokenizer_is_end(tok, token) && tok->n_ends < MAX_ENDS)
-        tok->ends[tok->n_ends++] = token;
+    if (token >= 0 && !qn_tokenizer_is_eog(tok, token) && tok->n_eog < MAX_EOG)
+        tok->eog_tokens[tok->n_eog++] = token;
 }
 
-static qn_status load_ends(qn_tokenizer *tok, const qn_gguf *file)
+static qn_status load_eog(qn_tokenizer *tok, const qn_gguf *file)
 {
     static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
     /* Files name one end; a chat model's turn, or its text, may end with another. */
     static const char *const names[] = { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|eom_id|>" };
-    add_end(tok, tok->eos);
+    add_eog(tok, tok->eos);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int32_t token;
         QN_TRY(get_token(tok, file, keys[i], &token));
-        add_end(tok, token);
+        add_eog(tok, token);
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        add_end(tok, qn_tokenizer_find(tok, names[i]));
+        add_eog(tok, qn_tokenizer_find(tok, names[i]));
     return QN_OK;
 }
 
@@ -125,7 +125,7 @@ static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
     QN_TRY(get_token(tok, file, "tokenizer.ggml.eos_token_id", &tok->eos));
     tok->add_bos = qn_pretokenizer_adds_bos(tok->pre);
     QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
-    QN_TRY(load_ends(tok, file));
+    QN_TRY(load_eog(tok, file));
     snprintf(tok->name, sizeof tok->name, "gpt2/%s", qn_pretokenizer_name(tok->pre));
     write_note(tok);
     return QN_OK;
@@ -183,7 +183,7 @@ static qn_status append_token(encoder *e, int32_t token)
 static qn_status encode_piece(void *user, const char *piece, size_t length)
 {
     encoder *e = user;
-    if (qn_pretokenizer_takes_whole(e->tok->pre)) {
+    if (qn_pretokenizer_ignores_merges(e->tok->pre)) {
         const int32_t whole = qn_vocab_find_bytes(&e->tok->vocab, piece, length);
         if (whole >= 0)
             return append_token(e, whole);
@@ -192,7 +192,7 @@ static qn_status encode_piece(void *user, const char *piece, size_t length)
     int32_t *tokens = e->tokens + e->n_tokens;
     size_t n = 0;
     for (size_t i = 0; i < length; i++) {
-        const int32_t token = e->tok->vocab.byte_token[(unsigned char)piece[i]];
+        const int32_t token = e->tok->vocab.byte_to_token[(unsigned char)piece[i]];
         if (token >= 0)
             tokens[n++] = token;
     }
@@ -214,9 +214,9 @@ static qn_status encode_plain(encoder *e, const char *text, size_t length)
     for (size_t begin = 0, end = 0; begin < length; begin = end) {
         uint32_t code;
         size_t bytes;
-        const bool valid = qn_utf8_next(text + begin, length - begin, &bytes, &code) == QN_UTF8_WHOLE;
+        const bool valid = qn_utf8_next(text + begin, length - begin, &bytes, &code) == QN_UTF8_COMPLETE;
         for (end = begin + bytes; end < length; end += bytes)
-            if ((qn_utf8_next(text + end, length - end, &bytes, &code) == QN_UTF8_WHOLE) != valid)
+            if ((qn_utf8_next(text + end, length - end, &bytes, &code) == QN_UTF8_COMPLETE) != valid)
                 break;
         QN_TRY(valid ? encode_utf8(e, text + begin, end - begin) : encode_piece(e, text + begin, end - begin));
     }
@@ -286,10 +286,10 @@ bool qn_tokenizer_is_special(const qn_tokenizer *tok, int32_t token)
     return has_token(tok, token) && qn_vocab_is_control(&tok->vocab, token);
 }
 
-bool qn_tokenizer_is_end(const qn_tokenizer *tok, int32_t token)
+bool qn_tokenizer_is_eog(const qn_tokenizer *tok, int32_t token)
 {
-    for (size_t i = 0; i < tok->n_ends; i++)
-        if (tok->ends[i] == token)
+    for (size_t i = 0; i < tok->n_eog; i++)
+        if (tok->eog_tokens[i] == token)
             return true;
     return false;
 }

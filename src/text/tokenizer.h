@@ -43,7 +43,7 @@ qn_status qn_tokenizer_piece(const qn_tokenizer *tok, int32_t token, const char 
 
 /* Whether it is a control token, which text does not show; whether generation ends at it. False outside the vocabulary. */
 bool qn_tokenizer_is_special(const qn_tokenizer *tok, int32_t token);
-bool qn_tokenizer_is_end(const qn_tokenizer *tok, int32_t token);
+bool qn_tokenizer_is_eog(const qn_tokenizer *tok, int32_t token);
 
 size_t qn_tokenizer_n_vocab(const qn_tokenizer *tok);
 /* The tokens that begin and end a text; -1 where the file names none. */

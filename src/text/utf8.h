@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 typedef enum qn_utf8 {
-    QN_UTF8_WHOLE, /* a character: `bytes` of them, its number in `code` */
-    QN_UTF8_PART,  /* all the bytes given are the beginning of a character that goes on */
-    QN_UTF8_BAD    /* the first `bytes` cannot belong to a character: the maximal subpart, which one U+FFFD stands for */
+    QN_UTF8_COMPLETE,   /* a character: `bytes` of them, its number in `code` */
+    QN_UTF8_INCOMPLETE, /* all the bytes given are the beginning of a character that goes on */
+    QN_UTF8_INVALID     /* the first `bytes` cannot belong to a character: the maximal subpart, which one U+FFFD stands for */
 } qn_utf8;
 
 /* qn_utf8_next - look at the beginning of text[0..length), length >= 1. */
@@ -19,9 +19,9 @@ static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *byte
     *bytes = 1;
     *code = s[0];
     if (s[0] < 0x80)
-        return QN_UTF8_WHOLE;
+        return QN_UTF8_COMPLETE;
     if (s[0] < 0xc2 || s[0] > 0xf4)
-        return QN_UTF8_BAD;
+        return QN_UTF8_INVALID;
     const size_t need = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
     unsigned char low = 0x80, high = 0xbf;
     if (s[0] == 0xe0)
@@ -35,20 +35,20 @@ static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *byte
     *code = s[0] & (0xffu >> (need + 1));
     for (; *bytes < need; ++*bytes) {
         if (*bytes == length)
-            return QN_UTF8_PART;
+            return QN_UTF8_INCOMPLETE;
         const unsigned char c = s[*bytes];
         if (c < low || c > high)
-            return QN_UTF8_BAD;
+            return QN_UTF8_INVALID;
         *code = *code << 6 | (c & 0x3fu);
         low = 0x80;
         high = 0xbf;
     }
-    return QN_UTF8_WHOLE;
+    return QN_UTF8_COMPLETE;
 }
 
-/* qn_utf8_put - write a character's bytes (room for 4) and return how many there are. `code` is one that qn_utf8_next can
+/* qn_utf8_encode - write a character's bytes (room for 4) and return how many there are. `code` is one that qn_utf8_next can
  * give. */
-static inline size_t qn_utf8_put(uint32_t code, char *out)
+static inline size_t qn_utf8_encode(uint32_t code, char *out)
 {
     unsigned char *s = (unsigned char *)out;
     if (code < 0x80) {

@@ -18,38 +18,38 @@ static bool is_printable(unsigned byte)
 
 enum { ALPHABET_END = 0x100 + 0x21 + 0x22 + 1 }; /* 0..20, 7f..a0 and ad are not printed */
 
-static void make_byte_codes(uint16_t *byte_code)
+static void make_byte_to_codepoint(uint16_t *byte_to_codepoint)
 {
     uint16_t next = 0x100;
     for (unsigned b = 0; b < 256; b++)
-        byte_code[b] = is_printable(b) ? (uint16_t)b : next++;
+        byte_to_codepoint[b] = is_printable(b) ? (uint16_t)b : next++;
 }
 
 /* The bytes that a token's text stands for; false, when a character is not of the alphabet. */
-static bool decode_text(const int16_t *code_byte, qn_string text, char *out, size_t *n_out)
+static bool decode_text(const int16_t *codepoint_to_byte, qn_string text, char *out, size_t *n_out)
 {
     size_t n = 0, bytes;
     for (size_t i = 0; i < text.length; i += bytes) {
         uint32_t code;
-        if (qn_utf8_next(text.data + i, text.length - i, &bytes, &code) != QN_UTF8_WHOLE || code >= ALPHABET_END ||
-            code_byte[code] < 0)
+        if (qn_utf8_next(text.data + i, text.length - i, &bytes, &code) != QN_UTF8_COMPLETE || code >= ALPHABET_END ||
+            codepoint_to_byte[code] < 0)
             return false;
-        out[n++] = (char)(unsigned char)code_byte[code];
+        out[n++] = (char)(unsigned char)codepoint_to_byte[code];
     }
     *n_out = n;
     return true;
 }
 
-static bool is_spelled_raw(uint8_t kind)
+static bool is_stored_verbatim(uint8_t token_type)
 {
-    return kind == QN_TOKEN_CONTROL || kind == QN_TOKEN_USER || kind == QN_TOKEN_UNKNOWN;
+    return token_type == QN_TOKEN_CONTROL || token_type == QN_TOKEN_USER_DEFINED || token_type == QN_TOKEN_UNKNOWN;
 }
 
-static qn_status load_kinds(qn_vocab *vocab, const qn_gguf *file)
+static qn_status load_token_types(qn_vocab *vocab, const qn_gguf *file)
 {
     static const char key[] = "tokenizer.ggml.token_type";
-    QN_TRY(qn_alloc(&vocab->kinds, vocab->n_tokens, 1, "token types"));
-    memset(vocab->kinds, QN_TOKEN_NORMAL, vocab->n_tokens);
+    QN_TRY(qn_alloc(&vocab->token_types, vocab->n_tokens, 1, "token types"));
+    memset(vocab->token_types, QN_TOKEN_NORMAL, vocab->n_tokens);
     const qn_gguf_kv *kv = qn_gguf_find(file, key);
     if (!kv)
         return QN_OK;
@@ -57,12 +57,12 @@ static qn_status load_kinds(qn_vocab *vocab, const qn_gguf *file)
         return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of %zu types, one for each token, and has %llu",
                        qn_gguf_path(file), key, vocab->n_tokens, (unsigned long long)kv->count);
     for (size_t i = 0; i < vocab->n_tokens; i++) {
-        int32_t kind;
-        QN_TRY(qn_gguf_array_i32(file, kv, i, &kind));
-        if (kind < 0 || kind > QN_TOKEN_BYTE)
+        int32_t token_type;
+        QN_TRY(qn_gguf_array_i32(file, kv, i, &token_type));
+        if (token_type < 0 || token_type > QN_TOKEN_BYTE)
             return qn_fail(QN_ERR_FORMAT, "%s: '%s' gives token %zu the type %d, types 0 to %d are known", qn_gguf_path(file),
-                           key, i, kind, QN_TOKEN_BYTE);
-        vocab->kinds[i] = (uint8_t)kind;
+                           key, i, token_type, QN_TOKEN_BYTE);
+        vocab->token_types[i] = (uint8_t)token_type;
     }
     return QN_OK;
 }
@@ -75,24 +75,25 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
             return qn_fail(QN_ERR_FORMAT, "%s: the texts of 'tokenizer.ggml.tokens' take more than 4 GiB", qn_gguf_path(file));
     QN_TRY(qn_alloc(&vocab->texts, total, 1, "token texts"));
     QN_TRY(qn_alloc(&vocab->pieces, total, 1, "token bytes"));
-    QN_TRY(qn_alloc(&vocab->text_at, vocab->n_tokens + 1, sizeof *vocab->text_at, "token texts"));
-    QN_TRY(qn_alloc(&vocab->piece_at, vocab->n_tokens + 1, sizeof *vocab->piece_at, "token bytes"));
+    QN_TRY(qn_alloc(&vocab->text_offsets, vocab->n_tokens + 1, sizeof *vocab->text_offsets, "token texts"));
+    QN_TRY(qn_alloc(&vocab->piece_offsets, vocab->n_tokens + 1, sizeof *vocab->piece_offsets, "token bytes"));
 
-    int16_t code_byte[ALPHABET_END];
-    memset(code_byte, -1, sizeof code_byte);
+    int16_t codepoint_to_byte[ALPHABET_END];
+    memset(codepoint_to_byte, -1, sizeof codepoint_to_byte);
     for (int16_t b = 0; b < 256; b++)
-        code_byte[vocab->byte_code[b]] = b;
+        codepoint_to_byte[vocab->byte_to_codepoint[b]] = b;
     uint32_t text_end = 0, piece_end = 0;
     for (size_t i = 0; i < vocab->n_tokens; i++) {
         size_t n = tokens[i].length;
         memcpy(vocab->texts + text_end, tokens[i].data, n);
         text_end += (uint32_t)n;
-        vocab->text_at[i + 1] = text_end;
+        vocab->text_offsets[i + 1] = text_end;
         /* Special tokens are spelled as they are, and so is a token added by hand that no merge can make. */
-        if (is_spelled_raw(vocab->kinds[i]) || !decode_text(code_byte, tokens[i], vocab->pieces + piece_end, &n))
+        if (is_stored_verbatim(vocab->token_types[i]) ||
+            !decode_text(codepoint_to_byte, tokens[i], vocab->pieces + piece_end, &n))
             memcpy(vocab->pieces + piece_end, tokens[i].data, n);
         piece_end += (uint32_t)n;
-        vocab->piece_at[i + 1] = piece_end;
+        vocab->piece_offsets[i + 1] = piece_end;
     }
     return QN_OK;
 }
@@ -135,7 +136,7 @@ static void index_bytes(qn_vocab *vocab)
 {
     for (unsigned b = 0; b < 256; b++) {
         char text[4];
-        vocab->byte_token[b] = qn_vocab_find(vocab, text, qn_utf8_put(vocab->byte_code[b], text));
+        vocab->byte_to_token[b] = qn_vocab_find(vocab, text, qn_utf8_encode(vocab->byte_to_codepoint[b], text));
     }
 }
 
@@ -158,26 +159,26 @@ static int compare_specials(const void *left, const void *right, void *user)
 static void drop_repeated_specials(qn_vocab *vocab)
 {
     size_t n = 0;
-    for (size_t i = 0; i < vocab->n_specials; i++)
-        if (!n || compare_texts(&vocab->specials[n - 1], &vocab->specials[i], vocab) != 0)
-            vocab->specials[n++] = vocab->specials[i];
-    vocab->n_specials = n;
+    for (size_t i = 0; i < vocab->n_special_tokens; i++)
+        if (!n || compare_texts(&vocab->special_tokens[n - 1], &vocab->special_tokens[i], vocab) != 0)
+            vocab->special_tokens[n++] = vocab->special_tokens[i];
+    vocab->n_special_tokens = n;
 }
 
 static qn_status index_specials(qn_vocab *vocab)
 {
     for (uint32_t i = 0; i < vocab->n_tokens; i++)
-        vocab->n_specials += is_spelled_raw(vocab->kinds[i]) && qn_vocab_text(vocab, i).length;
-    QN_TRY(qn_alloc(&vocab->specials, vocab->n_specials, sizeof *vocab->specials, "special tokens"));
+        vocab->n_special_tokens += is_stored_verbatim(vocab->token_types[i]) && qn_vocab_text(vocab, i).length;
+    QN_TRY(qn_alloc(&vocab->special_tokens, vocab->n_special_tokens, sizeof *vocab->special_tokens, "special tokens"));
     size_t n = 0;
     for (uint32_t i = 0; i < vocab->n_tokens; i++) {
         const qn_string text = qn_vocab_text(vocab, i);
-        if (is_spelled_raw(vocab->kinds[i]) && text.length) {
-            vocab->specials[n++] = i;
-            vocab->special_first[(unsigned char)text.data[0]] = true;
+        if (is_stored_verbatim(vocab->token_types[i]) && text.length) {
+            vocab->special_tokens[n++] = i;
+            vocab->special_first_bytes[(unsigned char)text.data[0]] = true;
         }
     }
-    qsort_r(vocab->specials, n, sizeof *vocab->specials, compare_specials, vocab);
+    qsort_r(vocab->special_tokens, n, sizeof *vocab->special_tokens, compare_specials, vocab);
     drop_repeated_specials(vocab);
     return QN_OK;
 }
@@ -191,8 +192,8 @@ qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file)
     if (kv->type != QN_GGUF_ARRAY || kv->element_type != QN_GGUF_STRING || !kv->count || kv->count > INT32_MAX)
         return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of 1 to 2^31-1 strings", qn_gguf_path(file), key);
     vocab->n_tokens = (size_t)kv->count;
-    make_byte_codes(vocab->byte_code);
-    QN_TRY(load_kinds(vocab, file));
+    make_byte_to_codepoint(vocab->byte_to_codepoint);
+    QN_TRY(load_token_types(vocab, file));
     qn_string *tokens;
     QN_TRY(qn_gguf_array_strings(file, kv, &tokens));
     const qn_status status = copy_tokens(vocab, file, tokens);
@@ -207,11 +208,11 @@ void qn_vocab_free(qn_vocab *vocab)
 {
     qn_free(vocab->texts);
     qn_free(vocab->pieces);
-    qn_free(vocab->text_at);
-    qn_free(vocab->piece_at);
-    qn_free(vocab->kinds);
+    qn_free(vocab->text_offsets);
+    qn_free(vocab->piece_offsets);
+    qn_free(vocab->token_types);
     qn_free(vocab->slots);
-    qn_free(vocab->specials);
+    qn_free(vocab->special_tokens);
     *vocab = (qn_vocab){ 0 };
 }
 
@@ -229,23 +230,23 @@ int32_t qn_vocab_find_bytes(const qn_vocab *vocab, const char *bytes, size_t len
     if (length > sizeof text / 2)
         return -1;
     for (size_t i = 0; i < length; i++)
-        n += qn_utf8_put(vocab->byte_code[(unsigned char)bytes[i]], text + n);
+        n += qn_utf8_encode(vocab->byte_to_codepoint[(unsigned char)bytes[i]], text + n);
     const int32_t token = qn_vocab_find(vocab, text, n);
-    return token >= 0 && vocab->kinds[token] == QN_TOKEN_NORMAL ? token : -1;
+    return token >= 0 && vocab->token_types[token] == QN_TOKEN_NORMAL ? token : -1;
 }
 
 int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, size_t *match)
 {
     int32_t best = -1;
-    if (!length || !vocab->special_first[(unsigned char)text[0]])
+    if (!length || !vocab->special_first_bytes[(unsigned char)text[0]])
         return best;
     /* Those that share the first `depth` bytes with the text lie side by side; the one that ends there comes first. */
-    size_t low = 0, high = vocab->n_specials;
+    size_t low = 0, high = vocab->n_special_tokens;
     for (size_t depth = 0; low < high; depth++) {
-        const qn_string first = qn_vocab_text(vocab, vocab->specials[low]);
+        const qn_string first = qn_vocab_text(vocab, vocab->special_tokens[low]);
         if (first.length == depth) {
-            if (control || vocab->kinds[vocab->specials[low]] == QN_TOKEN_USER) {
-                best = (int32_t)vocab->specials[low];
+            if (control || vocab->token_types[vocab->special_tokens[low]] == QN_TOKEN_USER_DEFINED) {
+                best = (int32_t)vocab->special_tokens[low];
                 *match = depth;
             }
             low++;
@@ -256,7 +257,7 @@ int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t leng
         size_t from = low, to = high;
         while (from < to) {
             const size_t middle = from + (to - from) / 2;
-            if ((unsigned char)vocab->texts[vocab->text_at[vocab->specials[middle]] + depth] < want)
+            if ((unsigned char)vocab->texts[vocab->text_offsets[vocab->special_tokens[middle]] + depth] < want)
                 from = middle + 1;
             else
                 to = middle;
@@ -265,7 +266,7 @@ int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t leng
         to = high;
         while (from < to) {
             const size_t middle = from + (to - from) / 2;
-            if ((unsigned char)vocab->texts[vocab->text_at[vocab->specials[middle]] + depth] <= want)
+            if ((unsigned char)vocab->texts[vocab->text_offsets[vocab->special_tokens[middle]] + depth] <= want)
                 from = middle + 1;
             else
                 to = middle;

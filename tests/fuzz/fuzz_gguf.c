@@ -30,10 +30,10 @@ static void look_up(const qn_gguf *file, const qn_gguf_kv *kv)
         if (strlen(key) == kv->key.length && qn_gguf_find(file, key) != kv)
             abort(); /* keys are unique: each finds itself */
     }
-    const uint64_t places[] = { 0, 1, kv->count / 2, kv->count - 1, kv->count };
-    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
-        (void)qn_gguf_array_i32(file, kv, places[p], &i);
-        (void)qn_gguf_array_f32(file, kv, places[p], &f);
+    const uint64_t indices[] = { 0, 1, kv->count / 2, kv->count - 1, kv->count };
+    for (size_t p = 0; p < sizeof indices / sizeof indices[0]; p++) {
+        (void)qn_gguf_array_i32(file, kv, indices[p], &i);
+        (void)qn_gguf_array_f32(file, kv, indices[p], &f);
     }
     if (qn_gguf_array_strings(file, kv, &strings) == QN_OK) {
         unsigned sum = 0;
@@ -53,12 +53,12 @@ static void decode_some(const qn_gguf_tensor *t)
     float weights[256], scale[8], offset[8];
     uint8_t codes[256];
     int8_t factor[16];
-    if (t->bytes % info->block_bytes != 0 || blocks == 0 || info->find_bad(t->data, blocks) > blocks)
+    if (t->bytes % info->block_bytes != 0 || blocks == 0 || info->find_nonfinite(t->data, blocks) > blocks)
         abort();
     for (size_t n = 0; n < 8 && n < blocks; n++)
         for (int end = 0; end < 2; end++) {
             const uint8_t *block = t->data + (end ? blocks - 1 - n : n) * info->block_bytes;
-            info->decode(block, 1, weights);
+            info->to_float(block, 1, weights);
             if (info->unpack)
                 info->unpack(block, 1, codes, scale, offset, factor);
         }

@@ -29,9 +29,9 @@ static const char template[] =
 static qn_tokenizer *tokenizers[N_PRES];
 static qn_chat_template *chat;
 
-static void must(bool true_thing, const char *what)
+static void require(bool condition, const char *what)
 {
-    if (!true_thing) {
+    if (!condition) {
         fprintf(stderr, "not so: %s (%s)\n", what, qn_error_text());
         abort();
     }
@@ -41,7 +41,7 @@ static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok, qn_ch
 {
     struct file_bytes bytes = make_vocab(spec);
     qn_gguf *file;
-    must(qn_gguf_open_memory(bytes.data, bytes.n, "fuzz", &file) == QN_OK, "the file opens");
+    require(qn_gguf_open_memory(bytes.data, bytes.n, "fuzz", &file) == QN_OK, "the file opens");
     qn_status status = qn_tokenizer_create(file, tok);
     if (status == QN_OK && chat_out)
         status = qn_chat_template_create(file, *tok, chat_out);
@@ -56,30 +56,30 @@ static void set_up(void)
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = pres[i], .merges = merges, .added = added, .chat_template = template
         };
-        must(create(&spec, &tokenizers[i], i ? NULL : &chat) == QN_OK, "the vocabulary loads");
+        require(create(&spec, &tokenizers[i], i ? NULL : &chat) == QN_OK, "the vocabulary loads");
     }
 }
 
 /* Encode and decode; free(). */
-static char *there_and_back(const qn_tokenizer *tok, const char *text, size_t n, bool special, size_t *n_back)
+static char *round_trip(const qn_tokenizer *tok, const char *text, size_t n, bool special, size_t *n_decoded)
 {
     int32_t *tokens;
     size_t count, capacity = 4 * n + 16; /* form C is at most three times as long in UTF-8 */
-    must(qn_tokenizer_encode(tok, text, n, special, false, &tokens, &count) == QN_OK && tokens, "a text encodes");
-    char *back = malloc(capacity);
-    must(back, "memory");
-    *n_back = 0;
+    require(qn_tokenizer_encode(tok, text, n, special, false, &tokens, &count) == QN_OK && tokens, "a text encodes");
+    char *decoded = malloc(capacity);
+    require(decoded, "memory");
+    *n_decoded = 0;
     for (size_t i = 0; i < count; i++) {
         const char *bytes;
         size_t length;
-        must(qn_tokenizer_piece(tok, tokens[i], &bytes, &length) == QN_OK, "tokens are in the vocabulary");
-        must(special || !qn_tokenizer_is_special(tok, tokens[i]), "text is no control token");
-        must(*n_back + length <= capacity, "tokens are no longer than the text");
-        memcpy(back + *n_back, bytes, length);
-        *n_back += length;
+        require(qn_tokenizer_piece(tok, tokens[i], &bytes, &length) == QN_OK, "tokens are in the vocabulary");
+        require(special || !qn_tokenizer_is_special(tok, tokens[i]), "text is no control token");
+        require(*n_decoded + length <= capacity, "tokens are no longer than the text");
+        memcpy(decoded + *n_decoded, bytes, length);
+        *n_decoded += length;
     }
     free(tokens);
-    return back;
+    return decoded;
 }
 
 static bool same(const char *a, size_t n_a, const char *b, size_t n_b)
@@ -92,7 +92,7 @@ static bool is_utf8(const char *text, size_t n)
     size_t bytes;
     for (size_t i = 0; i < n; i += bytes) {
         uint32_t code;
-        if (qn_utf8_next(text + i, n - i, &bytes, &code) != QN_UTF8_WHOLE)
+        if (qn_utf8_next(text + i, n - i, &bytes, &code) != QN_UTF8_COMPLETE)
             return false;
     }
     return true;
@@ -102,23 +102,23 @@ static void check_tokenizer(size_t which, const char *text, size_t n)
 {
     const qn_tokenizer *tok = tokenizers[which];
     for (int special = 0; special < 2; special++) {
-        size_t n_back, n_again;
-        char *back = there_and_back(tok, text, n, special, &n_back);
+        size_t n_decoded, n_again;
+        char *decoded = round_trip(tok, text, n, special, &n_decoded);
         if (which >= N_FORM_C) {
-            must(same(back, n_back, text, n), "the same bytes come back");
+            require(same(decoded, n_decoded, text, n), "the same bytes come back");
         } else {
-            char *again = there_and_back(tok, back, n_back, special, &n_again);
-            must(same(again, n_again, back, n_back), "form C stays what it is");
+            char *again = round_trip(tok, decoded, n_decoded, special, &n_again);
+            require(same(again, n_again, decoded, n_decoded), "form C stays what it is");
             free(again);
             if (is_utf8(text, n) && !(n && memchr(text, '<', n))) {
                 utf8proc_uint8_t *normal = NULL;
                 const utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &normal,
                                                              UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-                must(length >= 0 && same(back, n_back, (const char *)normal, (size_t)length), "form C is utf8proc's");
+                require(length >= 0 && same(decoded, n_decoded, (const char *)normal, (size_t)length), "form C is utf8proc's");
                 free(normal);
             }
         }
-        free(back);
+        free(decoded);
     }
 }
 
@@ -126,7 +126,7 @@ static void check_tokenizer(size_t which, const char *text, size_t n)
 static void check_vocabulary(size_t which, const char *text, size_t n)
 {
     char *words = malloc(n + 1);
-    must(words, "memory");
+    require(words, "memory");
     memcpy(words, text, n);
     words[n] = '\0';
     struct added_token own[9] = { { NULL, 0 } };
@@ -141,13 +141,13 @@ static void check_vocabulary(size_t which, const char *text, size_t n)
     const struct vocab_spec spec = { .model = "gpt2", .pre = pres[which], .merges = merges, .added = own, .bad_merge = merge };
     qn_tokenizer *tok;
     if (create(&spec, &tok, NULL) == QN_OK) {
-        size_t n_back;
-        char *back = there_and_back(tok, text, n, n % 2, &n_back);
-        must(which < N_FORM_C || same(back, n_back, text, n), "the same bytes come back from any vocabulary");
-        free(back);
+        size_t n_decoded;
+        char *decoded = round_trip(tok, text, n, n % 2, &n_decoded);
+        require(which < N_FORM_C || same(decoded, n_decoded, text, n), "the same bytes come back from any vocabulary");
+        free(decoded);
         qn_tokenizer_free(tok);
     } else {
-        must(*qn_error_text(), "a refusal has a text");
+        require(*qn_error_text(), "a refusal has a text");
     }
     free(words);
 }
@@ -163,26 +163,26 @@ static void check_stream(const char *text, size_t n, uint8_t cuts)
 {
     qn_utf8_stream stream = { 0 }, once = { 0 };
     const char *piece, *whole;
-    size_t length, n_whole, made = 0;
+    size_t length, n_whole, n_out = 0;
     char *out = malloc(3 * n + 4), *expected = malloc(3 * n + 4);
-    must(out && expected, "memory");
+    require(out && expected, "memory");
     for (size_t at = 0, end; at < n; at = end) {
         end = cut(at, n, cuts);
-        must(qn_utf8_stream_feed(&stream, text + at, end - at, &piece, &length) == QN_OK, "a piece goes in");
-        must(is_utf8(piece, length) && stream.n_tail <= 3, "what comes out is whole");
-        memcpy(out + made, piece, length);
-        made += length;
+        require(qn_utf8_stream_feed(&stream, text + at, end - at, &piece, &length) == QN_OK, "a piece goes in");
+        require(is_utf8(piece, length) && stream.n_tail <= 3, "what comes out is whole");
+        memcpy(out + n_out, piece, length);
+        n_out += length;
     }
-    must(qn_utf8_stream_flush(&stream, &piece, &length) == QN_OK, "the end");
-    memcpy(out + made, piece, length);
-    made += length;
-    must(qn_utf8_stream_feed(&once, text, n, &whole, &n_whole) == QN_OK, "all at once");
+    require(qn_utf8_stream_flush(&stream, &piece, &length) == QN_OK, "the end");
+    memcpy(out + n_out, piece, length);
+    n_out += length;
+    require(qn_utf8_stream_feed(&once, text, n, &whole, &n_whole) == QN_OK, "all at once");
     memcpy(expected, whole, n_whole);
-    must(qn_utf8_stream_flush(&once, &piece, &length) == QN_OK, "the end");
+    require(qn_utf8_stream_flush(&once, &piece, &length) == QN_OK, "the end");
     memcpy(expected + n_whole, piece, length);
     n_whole += length;
-    must(same(out, made, expected, n_whole), "cutting changes nothing");
-    must(!is_utf8(text, n) || same(out, made, text, n), "whole text passes unchanged");
+    require(same(out, n_out, expected, n_whole), "cutting changes nothing");
+    require(!is_utf8(text, n) || same(out, n_out, text, n), "whole text passes unchanged");
     free(out);
     free(expected);
     qn_utf8_stream_free(&stream);
@@ -193,7 +193,7 @@ static void check_stream(const char *text, size_t n, uint8_t cuts)
 static void check_stop(const char *text, size_t n, uint8_t cuts)
 {
     char *copy = malloc(n + 1), *out = malloc(n + 1), *strings[4];
-    must(copy && out, "memory");
+    require(copy && out, "memory");
     memcpy(copy, text, n);
     copy[n] = '\0';
     size_t n_strings = 0, at = 0;
@@ -209,7 +209,7 @@ static void check_stop(const char *text, size_t n, uint8_t cuts)
     n -= at;
     qn_stop *stop;
     if (qn_stop_create((const char *const *)strings, n_strings, &stop) == QN_OK) {
-        size_t made = 0, length, end = 0, match = 0;
+        size_t n_out = 0, length, end = 0, match = 0;
         for (end = 1; end <= n && !match; end++)
             for (size_t i = 0; i < n_strings; i++) {
                 const size_t l = strlen(strings[i]);
@@ -221,14 +221,14 @@ static void check_stop(const char *text, size_t n, uint8_t cuts)
         bool hit = false;
         for (size_t from = 0, to; from < n; from = to) {
             to = cut(from, n, cuts);
-            must(qn_stop_feed(stop, text + from, to - from, &safe, &length, &hit) == QN_OK, "a piece goes in");
-            memcpy(out + made, safe, length);
-            made += length;
-            must(hit == (match && to >= end - 1), "a stop string is seen when it ends");
+            require(qn_stop_feed(stop, text + from, to - from, &safe, &length, &hit) == QN_OK, "a piece goes in");
+            memcpy(out + n_out, safe, length);
+            n_out += length;
+            require(hit == (match && to >= end - 1), "a stop string is seen when it ends");
         }
-        must(qn_stop_flush(stop, &safe, &length) == QN_OK, "the end");
-        memcpy(out + made, safe, length);
-        must(same(out, made + length, text, expected), "all before the stop string comes out");
+        require(qn_stop_flush(stop, &safe, &length) == QN_OK, "the end");
+        memcpy(out + n_out, safe, length);
+        require(same(out, n_out + length, text, expected), "all before the stop string comes out");
         qn_stop_free(stop);
     }
     free(copy);
@@ -238,16 +238,16 @@ static void check_stop(const char *text, size_t n, uint8_t cuts)
 static void check_chat(const char *text, size_t n)
 {
     char *content = malloc(n + 1);
-    must(content, "memory");
+    require(content, "memory");
     memcpy(content, text, n);
     content[n] = '\0';
     const qn_chat_message message = { "user", content };
     int32_t *tokens;
     size_t count, control = 0;
-    must(qn_chat_encode(tokenizers[0], chat, &message, 1, true, &tokens, &count) == QN_OK, "a conversation encodes");
+    require(qn_chat_encode(tokenizers[0], chat, &message, 1, true, &tokens, &count) == QN_OK, "a conversation encodes");
     for (size_t i = 0; i < count; i++)
         control += qn_tokenizer_is_special(tokenizers[0], tokens[i]);
-    must(control == 3, "a message adds no control token");
+    require(control == 3, "a message adds no control token");
     free(tokens);
     free(content);
 }

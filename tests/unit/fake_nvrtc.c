@@ -19,7 +19,7 @@ int nvrtcGetProgramLog(struct program *p, char *log);
 int nvrtcGetCUBINSize(struct program *p, size_t *bytes);
 int nvrtcGetCUBIN(struct program *p, char *cubin);
 
-static const char complaint[] = "kernels/room/a.cu(1): error: the test wants it so\nmore\n";
+static const char complaint[] = "kernels/module/a.cu(1): error: the test wants it so\nmore\n";
 
 int nvrtcVersion(int *major, int *minor)
 {

@@ -32,8 +32,8 @@ static struct {
     size_t available;  /* bytes of memory; 0: 79 GiB */
     /* what it was asked to do */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
-    int shared_set, last_shared, shares_set;
-    bool last_dependent, last_cooperative;
+    int shared_set, last_shared, carveouts_set;
+    bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
     unsigned last_grid[3], last_cluster; /* its blocks in z; 0 for none */
     char image[512];                     /* of the last module, behind what makes it a cubin */
@@ -414,12 +414,12 @@ static qn_cu_result fake_function_set(qn_cu_function function, int attribute, in
 {
     (void)function;
     FAKE_TRY("cuFuncSetAttribute");
-    if (attribute == QN_CU_FUNCTION_SHARED_SHARE) {
+    if (attribute == QN_CU_FUNCTION_SHARED_CARVEOUT) {
         assert_int_equal(value, 100);
-        fake_count(&fake.shares_set, 1);
+        fake_count(&fake.carveouts_set, 1);
         return 0;
     }
-    assert_int_equal(attribute, QN_CU_FUNCTION_DYNAMIC_SHARED_LIMIT);
+    assert_int_equal(attribute, QN_CU_FUNCTION_MAX_DYNAMIC_SHARED);
     fake_count(&fake.shared_set, 1);
     fake.last_shared = value;
     return 0;
@@ -440,11 +440,11 @@ static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_functio
     FAKE_TRY("cuLaunchKernelEx");
     assert_null(extra);
     fake_count(&fake.launches, 1);
-    fake.last_dependent = fake.last_cooperative = false;
+    fake.last_pdl = fake.last_cooperative = false;
     fake.last_cluster = 0;
     for (unsigned i = 0; i < config->n_attributes; i++) {
         const qn_cu_launch_attribute *attribute = &config->attributes[i];
-        fake.last_dependent |= attribute->id == QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION && attribute->value.on == 1;
+        fake.last_pdl |= attribute->id == QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION && attribute->value.on == 1;
         fake.last_cooperative |= attribute->id == QN_CU_LAUNCH_COOPERATIVE && attribute->value.on == 1;
         if (attribute->id == QN_CU_LAUNCH_CLUSTER) {
             assert_true(attribute->value.cluster[0] == 1 && attribute->value.cluster[1] == 1);

@@ -3,7 +3,7 @@
 #ifndef QN_TESTS_HELPER_GDN_H
 #define QN_TESTS_HELPER_GDN_H
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "quern/kernels.h"
 
 #include <math.h>

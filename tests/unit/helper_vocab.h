@@ -30,9 +30,9 @@ struct vocab_spec {
     int64_t id_value;
     /* faults */
     bool no_tokens, no_merges, tokens_are_numbers;
-    int fewer_types;   /* how many types are missing */
-    int leave_out;     /* a byte that gets no token of its own; 0: none */
-    const char *twice; /* a token's text to be there once more */
+    int n_missing_types;         /* how many types are missing */
+    int omitted_byte;            /* a byte that gets no token of its own; 0: none */
+    const char *duplicate_token; /* a token's text to be there once more */
     const char *bad_merge;
 };
 
@@ -96,7 +96,7 @@ static inline size_t spell_byte(unsigned byte, char *out)
     for (unsigned b = 0; b <= byte; b++) {
         const bool printed = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
         if (b == byte)
-            return qn_utf8_put(printed ? b : code, out);
+            return qn_utf8_encode(printed ? b : code, out);
         code += !printed;
     }
     return 0;
@@ -123,7 +123,7 @@ static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
     for (unsigned b = 0; b < 256; b++) {
         char text[4];
         const size_t n = spell_byte(b, text);
-        if (spec->leave_out && (unsigned)spec->leave_out == b)
+        if (spec->omitted_byte && (unsigned)spec->omitted_byte == b)
             add_token(&list, "[left out]", 10, 5);
         else
             add_token(&list, text, n, 1);
@@ -145,8 +145,8 @@ static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
     }
     for (size_t i = 0; spec->added && spec->added[i].text; i++)
         add_token(&list, spec->added[i].text, strlen(spec->added[i].text), spec->added[i].kind);
-    if (spec->twice)
-        add_token(&list, spec->twice, strlen(spec->twice), 1);
+    if (spec->duplicate_token)
+        add_token(&list, spec->duplicate_token, strlen(spec->duplicate_token), 1);
 
     if (spec->model)
         put_key_string(&keys, &n_keys, "tokenizer.ggml.model", spec->model);
@@ -161,8 +161,8 @@ static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
     }
     put_key(&keys, &n_keys, "tokenizer.ggml.token_type", QN_GGUF_ARRAY);
     put_u32(&keys, QN_GGUF_I32);
-    put_u64(&keys, list.n - (uint32_t)spec->fewer_types);
-    put_bytes(&keys, list.kinds.data, list.kinds.n - 4 * (size_t)spec->fewer_types);
+    put_u64(&keys, list.n - (uint32_t)spec->n_missing_types);
+    put_bytes(&keys, list.kinds.data, list.kinds.n - 4 * (size_t)spec->n_missing_types);
     if (!spec->no_merges) {
         put_key(&keys, &n_keys, "tokenizer.ggml.merges", QN_GGUF_ARRAY);
         put_u32(&keys, QN_GGUF_STRING);

@@ -2,7 +2,7 @@
  * sinks, empty blocks that hold garbage, and refusals. */
 #include "helper_aura.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 
 #include <float.h>
 

@@ -23,7 +23,7 @@ static void same_as_the_stream(void **unused)
         for (size_t j = 0; j < N_BITS; j++) {
             const size_t dim = aura_dims[i], words = qn_aura_row_words(dim, aura_bits[j]);
             const unsigned bits = aura_bits[j];
-            const size_t key_bytes = qn_aura_key_part_bytes(dim, bits), value_bytes = qn_aura_value_part_bytes(dim, bits);
+            const size_t key_bytes = qn_aura_key_block_bytes(dim, bits), value_bytes = qn_aura_value_block_bytes(dim, bits);
             uint8_t *keys = memory(key_bytes + 64, 0x5a), *values = memory(value_bytes + 64, 0x5a), codes[512], back[512];
             uint32_t *stream = memory(QN_AURA_BLOCK * words * 4, 0);
             float scale;
@@ -34,16 +34,16 @@ static void same_as_the_stream(void **unused)
                 for (size_t d = 0; d < dim; d++)
                     codes[d] = (uint8_t)(uniform() * (double)(1u << bits));
                 qn_aura_pack(stream + position * words, codes, dim, bits);
-                qn_aura_put_key(keys, position, codes, (float)n, dim, bits);
-                qn_aura_put_value(values, position, codes, (float)n + 0.5f, dim, bits);
+                qn_aura_store_key(keys, position, codes, (float)n, dim, bits);
+                qn_aura_store_value(values, position, codes, (float)n + 0.5f, dim, bits);
             }
             for (size_t n = QN_AURA_BLOCK; n < 2 * QN_AURA_BLOCK; n++) {
                 const size_t position = n * 77 % QN_AURA_BLOCK;
                 qn_aura_unpack(codes, stream + position * words, dim, bits);
-                qn_aura_get_key(keys, position, back, &scale, dim, bits);
+                qn_aura_load_key(keys, position, back, &scale, dim, bits);
                 assert_memory_equal(back, codes, dim);
                 assert_true(scale == (float)n);
-                qn_aura_get_value(values, position, back, &scale, dim, bits);
+                qn_aura_load_value(values, position, back, &scale, dim, bits);
                 assert_memory_equal(back, codes, dim);
                 assert_true(scale == (float)n + 0.5f);
             }
@@ -59,11 +59,11 @@ static void same_as_the_stream(void **unused)
 static void four_bits_by_hand(void **unused)
 {
     (void)unused;
-    const size_t bytes = qn_aura_key_part_bytes(64, 4);
+    const size_t bytes = qn_aura_key_block_bytes(64, 4);
     uint8_t *part = memory(bytes, 0), codes[64];
     for (size_t d = 0; d < 64; d++)
         codes[d] = (uint8_t)(d % 8 + 1);
-    qn_aura_put_key(part, 16 + 3, codes, 1, 64, 4);
+    qn_aura_store_key(part, 16 + 3, codes, 1, 64, 4);
     const uint8_t *lane = part + 64 * 8 + 3 * 4; /* the second tile of 64 bytes for each of 8 units, the fourth lane */
     for (size_t unit = 0; unit < 8; unit++, lane += 64)
         assert_true(lane[0] == 0x51 && lane[1] == 0x73 && lane[2] == 0x62 && lane[3] == 0x84);
@@ -78,18 +78,19 @@ struct block_case {
 
 static void store(const struct block_case *c, size_t position, const float *key, const float *value)
 {
-    float turned[2][512];
-    qn_aura_rotate(&kernels.aura, c->key_codec, turned[0], key);
-    qn_aura_rotate(&kernels.aura, c->value_codec, turned[1], value);
-    qn_aura_store_block(&kernels.aura, c->key_codec, c->value_codec, c->keys, c->values, position, turned[0], turned[1]);
+    float rotated_rows[2][512];
+    qn_aura_rotate(&kernels.aura, c->key_codec, rotated_rows[0], key);
+    qn_aura_rotate(&kernels.aura, c->value_codec, rotated_rows[1], value);
+    qn_aura_store_position(&kernels.aura, c->key_codec, c->value_codec, c->keys, c->values, position, rotated_rows[0],
+                           rotated_rows[1]);
 }
 
 /* Positions from `stored` on stay poisoned: ones everywhere, NaN as scales. */
 static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
 {
     struct block_case c = { new_codec(dim, key_bits), new_codec(dim, value_bits), NULL, NULL, NULL, NULL };
-    c.keys = memory(qn_aura_key_part_bytes(dim, key_bits), 0xff);
-    c.values = memory(qn_aura_value_part_bytes(dim, value_bits), 0xff);
+    c.keys = memory(qn_aura_key_block_bytes(dim, key_bits), 0xff);
+    c.values = memory(qn_aura_value_block_bytes(dim, value_bits), 0xff);
     c.decoded_keys = normals(QN_AURA_BLOCK * dim, 1);
     c.decoded_values = normals(QN_AURA_BLOCK * dim, 1);
     for (size_t j = 0; j < stored; j++) {
@@ -99,7 +100,7 @@ static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value
             const qn_aura_codec *codec = i ? c.value_codec : c.key_codec;
             uint8_t codes[512];
             float scale, y[512];
-            (i ? qn_aura_get_value : qn_aura_get_key)(i ? c.values : c.keys, j, codes, &scale, dim, codec->bits);
+            (i ? qn_aura_load_value : qn_aura_load_key)(i ? c.values : c.keys, j, codes, &scale, dim, codec->bits);
             for (size_t d = 0; d < dim; d++)
                 y[d] = codec->codebook[codes[d]] * scale;
             qn_aura_rotate_back(&kernels.aura, codec, rows[i], y);
@@ -122,11 +123,11 @@ static void attend(const struct block_case *c, const float *query, uint16_t visi
 {
     const size_t dim = c->key_codec->dim;
     const qn_aura_block block = { c->key_codec, c->value_codec, c->keys, c->values, NULL };
-    int16_t whole[512];
+    int16_t quantized[512];
     float rotated[512], scale, m, out[512];
     qn_aura_rotate(&kernels.aura, c->key_codec, rotated, query);
-    qn_aura_query(whole, &scale, rotated, c->key_codec);
-    kernels.aura.block(whole, &scale, 1, &block, &visible, out, &m, l);
+    qn_aura_quantize_query(quantized, &scale, rotated, c->key_codec);
+    kernels.aura.block(quantized, &scale, 1, &block, &visible, out, &m, l);
     for (size_t d = 0; d < dim; d++)
         out[d] /= *l;
     qn_aura_rotate_back(&kernels.aura, c->value_codec, result, out);
@@ -171,18 +172,18 @@ static void sums_fit(void **unused)
             const float top = c.key_codec->codebook[(1u << aura_bits[j]) - 1];
             const qn_aura_block block = { c.key_codec, c.value_codec, c.keys, c.values, NULL };
             uint8_t codes[512];
-            int16_t whole[512];
+            int16_t quantized[512];
             float query[512] = { 0 }, scale, out[512], m, l;
             const uint16_t visible = QN_AURA_BLOCK;
             memset(codes, (int)(1u << aura_bits[j]) - 1, sizeof codes);
             for (size_t p = 0; p < QN_AURA_BLOCK; p++) {
-                qn_aura_put_key(c.keys, p, codes, 1, 512, aura_bits[j]);
-                qn_aura_put_value(c.values, p, codes, kind && p ? 1e-6f : 1, 512, aura_bits[j]);
+                qn_aura_store_key(c.keys, p, codes, 1, 512, aura_bits[j]);
+                qn_aura_store_value(c.values, p, codes, kind && p ? 1e-6f : 1, 512, aura_bits[j]);
             }
             for (size_t d = 0; d < 512; d++)
                 query[d] = kind && d ? 1e-7f : 1;
-            qn_aura_query(whole, &scale, query, c.key_codec);
-            kernels.aura.block(whole, &scale, 1, &block, &visible, out, &m, &l);
+            qn_aura_quantize_query(quantized, &scale, query, c.key_codec);
+            kernels.aura.block(quantized, &scale, 1, &block, &visible, out, &m, &l);
             /* Roundings of half a unit: queries are 511 of them here, weights 1023, centroids 8191. */
             assert_true(fabs((double)m / ((double)top * (kind ? 1 : 512)) - 1) < 1.5e-3);
             assert_true(l == 256);

@@ -3,7 +3,7 @@
  * refused, or kept as f16. */
 #include "helper_sessions.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "engine/internal.h"
 #include "engine/state_file.h"
 #include "kernels/attention/attention.h"
@@ -91,7 +91,7 @@ static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_to
     return session;
 }
 
-static void go_on(qn_session *session, float *logits)
+static void eval_rest(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
     assert_true(length <= N_FIRST);
@@ -105,27 +105,27 @@ static void assert_same_logits(void)
 }
 
 /* The first tokens and the last ones in steps of `piece`. */
-static void logits_in_pieces(const char *format, size_t piece, float *logits)
+static void logits_in_batches(const char *format, size_t batch, float *logits)
 {
-    qn_session *session = new_session(format, (uint32_t)piece, 0);
+    qn_session *session = new_session(format, (uint32_t)batch, 0);
     for (size_t done = 0; done < N_FIRST;) {
-        const size_t n = N_FIRST - done < piece ? N_FIRST - done : piece;
+        const size_t n = N_FIRST - done < batch ? N_FIRST - done : batch;
         assert_int_equal(qn_session_eval(session, ids + done, n, QN_LOGITS_NONE, NULL), QN_OK);
         done += n;
     }
     for (size_t done = 0; done < N_LAST;) {
-        const size_t n = N_LAST - done < piece ? N_LAST - done : piece;
+        const size_t n = N_LAST - done < batch ? N_LAST - done : batch;
         assert_int_equal(qn_session_eval(session, ids + N_FIRST + done, n, QN_LOGITS_ALL, logits + done * info.n_vocab), QN_OK);
         done += n;
     }
     qn_session_free(session);
 }
 
-static void threads_and_pieces_do_not_matter(void **unused)
+static void threads_and_batches_do_not_matter(void **unused)
 {
     (void)unused;
     static const int threads[] = { 1, 3, 7 };
-    static const size_t pieces[] = { 1, 7, 64, 65, N_IDS };
+    static const size_t batches[] = { 1, 7, 64, 65, N_IDS };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         float *first[N_FORMATS] = { NULL };
         for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
@@ -138,11 +138,11 @@ static void threads_and_pieces_do_not_matter(void **unused)
                 if (t == 0) {
                     first[f] = malloc(size);
                     assert_non_null(first[f]);
-                    logits_in_pieces(formats[f], N_IDS, first[f]);
+                    logits_in_batches(formats[f], N_IDS, first[f]);
                 }
                 /* Single tokens spend their time at barriers, so one team of several threads has to do. */
                 for (size_t p = threads[t] % 3 ? 1 : 0; p < 5; p++) {
-                    logits_in_pieces(formats[f], pieces[p], found);
+                    logits_in_batches(formats[f], batches[p], found);
                     assert_memory_equal(first[f], found, size);
                 }
             }
@@ -183,14 +183,14 @@ static void restored_as_saved(const char *format)
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *session = new_session(format, 0, lengths[i]), *restored;
         assert_int_equal(qn_session_save(session, path), QN_OK);
-        go_on(session, expected);
+        eval_rest(session, expected);
         qn_session_free(session);
-        const qn_session_params rooms[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = 9, .kv = format } };
+        const qn_session_params params_list[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = 9, .kv = format } };
         for (size_t r = 0; r < 2; r++) {
-            if (qn_session_restore(model, path, &rooms[r], &restored) != QN_OK)
+            if (qn_session_restore(model, path, &params_list[r], &restored) != QN_OK)
                 fail_msg("%s", qn_error_text());
             assert_string_equal(qn_session_kv(restored), format);
-            go_on(restored, found);
+            eval_rest(restored, found);
             assert_same_logits();
             qn_session_free(restored);
         }
@@ -224,10 +224,10 @@ static void same_after_a_detour(const char *format)
         assert_int_equal(qn_session_save(plain, path), QN_OK);
         assert_int_equal(qn_session_save(fork, other_path), QN_OK);
         assert_same_files();
-        go_on(plain, expected);
-        go_on(session, found);
+        eval_rest(plain, expected);
+        eval_rest(session, found);
         assert_same_logits();
-        go_on(fork, found);
+        eval_rest(fork, found);
         assert_same_logits();
         qn_session_free(plain);
         qn_session_free(session);
@@ -249,7 +249,7 @@ static void restored_sessions_go_back(void **unused)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         open_model(names[i], 2);
         open_buffers();
-        logits_in_pieces("aura4", N_IDS, expected);
+        logits_in_batches("aura4", N_IDS, expected);
         for (size_t n = 0; n < sizeof from / sizeof from[0]; n++) {
             qn_session *session = new_session("aura4", 0, from[n]), *restored;
             assert_int_equal(qn_session_save(session, path), QN_OK);
@@ -257,7 +257,7 @@ static void restored_sessions_go_back(void **unused)
             assert_int_equal(qn_session_restore(model, path, NULL, &restored), QN_OK);
             assert_int_equal(qn_session_save(restored, other_path), QN_OK);
             assert_same_files();
-            assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
+            assert_int_equal(qn_session_rewind_length(restored, to[n]), to[n]);
             assert_int_equal(qn_session_truncate(restored, to[n]), QN_OK);
             qn_session_free(restored);
             const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 5 };
@@ -265,7 +265,7 @@ static void restored_sessions_go_back(void **unused)
             assert_int_equal(qn_session_checkpoint(restored), QN_OK);
             assert_int_equal(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL), QN_OK);
             assert_int_equal(qn_session_truncate(restored, to[n]), QN_OK);
-            go_on(restored, found);
+            eval_rest(restored, found);
             assert_same_logits();
             qn_session_free(restored);
         }
@@ -276,12 +276,12 @@ static void restored_sessions_go_back(void **unused)
 
 /* ---- Any way to the same tokens ---- */
 
-enum { N_WAYS = 3 };
+enum { N_SESSIONS = 3 };
 
 /* One of some sessions of a model; the first `right` of the tokens that it holds are those of `ids`. */
-struct way {
+struct session_case {
     qn_session *session;
-    uint32_t right;
+    uint32_t n_valid;
 };
 
 static uint32_t state = 1;
@@ -302,18 +302,18 @@ static qn_session *empty_session(const char *format)
     return session;
 }
 
-static void become(struct way *w, qn_session *session, uint32_t right)
+static void replace_session(struct session_case *w, qn_session *session, uint32_t n_valid)
 {
     qn_session_free(w->session);
-    *w = (struct way){ session, right };
+    *w = (struct session_case){ session, n_valid };
 }
 
 /* To as many of the right tokens, as near as that goes; what cannot be done changes nothing. */
-static void go_back(struct way *w, uint32_t to)
+static void go_back(struct session_case *w, uint32_t to)
 {
-    const uint32_t length = qn_session_length(w->session), reach = qn_session_reach(w->session, to);
+    const uint32_t length = qn_session_length(w->session), reach = qn_session_rewind_length(w->session, to);
     assert_true(reach <= to);
-    if (!info.recurrent_bytes || length - to < qn_recurrent_open(length))
+    if (!info.recurrent_bytes || length - to < qn_recurrent_open_tokens(length))
         assert_int_equal(reach, to);
     if (reach < to) {
         assert_int_equal(qn_session_truncate(w->session, to), QN_ERR_UNSUPPORTED);
@@ -321,7 +321,7 @@ static void go_back(struct way *w, uint32_t to)
     }
     assert_int_equal(qn_session_truncate(w->session, reach), QN_OK);
     assert_int_equal(qn_session_length(w->session), reach);
-    w->right = reach < w->right ? reach : w->right;
+    w->n_valid = reach < w->n_valid ? reach : w->n_valid;
 }
 
 /* Near multiples of 64, near the end, which recurrent layers need, or anywhere. */
@@ -334,7 +334,7 @@ static uint32_t random_length(uint32_t below)
 }
 
 /* A file is what its tokens make it, however they came there. */
-static void save_and_restore(struct way *w, const char *format)
+static void save_and_restore(struct session_case *w, const char *format)
 {
     const uint32_t length = qn_session_length(w->session);
     const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5) };
@@ -345,10 +345,10 @@ static void save_and_restore(struct way *w, const char *format)
     assert_int_equal(qn_session_save(w->session, path), QN_OK);
     assert_same_files();
     assert_int_equal(qn_session_restore(model, path, &room, &restored), QN_OK);
-    become(w, restored, w->right);
+    replace_session(w, restored, w->n_valid);
 }
 
-static void say_something_else(const struct way *w)
+static void eval_other_tokens(const struct session_case *w)
 {
     const uint32_t room = N_IDS - qn_session_length(w->session), n = random_below(random_below(2) ? 10 : 150);
     qn_token tokens[150];
@@ -364,7 +364,7 @@ static bool stop_after(void *left, size_t done, size_t total)
 }
 
 /* Some tokens more, perhaps not all of them; `all` are the logits of each. */
-static void go_on_a_little(struct way *w, const float *all, float *logits)
+static void eval_some(struct session_case *w, const float *all, float *logits)
 {
     const uint32_t length = qn_session_length(w->session), room = N_IDS - length;
     const uint32_t wanted = 1 + random_below(random_below(2) ? 3 : 150), n = wanted < room ? wanted : room;
@@ -372,62 +372,63 @@ static void go_on_a_little(struct way *w, const float *all, float *logits)
     qn_session_on_progress(w->session, stop_after, &left);
     const qn_status status = qn_session_eval(w->session, ids + length, n, QN_LOGITS_ALL, logits);
     qn_session_on_progress(w->session, NULL, NULL);
-    w->right = qn_session_length(w->session);
-    assert_true(status == QN_OK ? w->right == length + n : status == QN_ERR_CANCELLED && w->right < length + n);
-    assert_memory_equal(logits, all + length * info.n_vocab, (w->right - length) * info.n_vocab * sizeof *logits);
+    w->n_valid = qn_session_length(w->session);
+    assert_true(status == QN_OK ? w->n_valid == length + n : status == QN_ERR_CANCELLED && w->n_valid < length + n);
+    assert_memory_equal(logits, all + length * info.n_vocab, (w->n_valid - length) * info.n_vocab * sizeof *logits);
 }
 
-static void do_something(struct way *w, struct way *other, const char *format, const float *all, float *logits)
+static void random_operation(struct session_case *w, struct session_case *other, const char *format, const float *all,
+                             float *logits)
 {
     qn_session *fork;
-    const bool is_right = w->right == qn_session_length(w->session);
+    const bool is_right = w->n_valid == qn_session_length(w->session);
     switch (random_below(8)) {
     case 0: assert_int_equal(qn_session_checkpoint(w->session), QN_OK); break;
     case 1:
         assert_int_equal(qn_session_fork(w->session, &fork), QN_OK);
-        become(other, fork, w->right);
+        replace_session(other, fork, w->n_valid);
         break;
-    case 2: go_back(w, random_length(w->right + 1)); break;
-    case 3: say_something_else(w); break;
+    case 2: go_back(w, random_length(w->n_valid + 1)); break;
+    case 3: eval_other_tokens(w); break;
     case 4:
         if (is_right)
             save_and_restore(w, format);
         break;
     default:
         if (is_right)
-            go_on_a_little(w, all, logits);
+            eval_some(w, all, logits);
         else
-            go_back(w, w->right);
+            go_back(w, w->n_valid);
     }
 }
 
-static void any_way(const char *format)
+static void random_operations(const char *format)
 {
-    struct way ways[N_WAYS];
+    struct session_case session_cases[N_SESSIONS];
     float *all = malloc(N_IDS * info.n_vocab * sizeof *all), *logits = malloc(N_IDS * info.n_vocab * sizeof *logits);
     qn_session *plain = empty_session(format);
     assert_true(all && logits);
     assert_int_equal(qn_session_eval(plain, ids, N_IDS, QN_LOGITS_ALL, all), QN_OK);
-    for (size_t i = 0; i < N_WAYS; i++)
-        ways[i] = (struct way){ empty_session(format), 0 };
+    for (size_t i = 0; i < N_SESSIONS; i++)
+        session_cases[i] = (struct session_case){ empty_session(format), 0 };
     for (int i = 0; i < 200; i++) {
-        const uint32_t one = random_below(N_WAYS), other = (one + 1 + random_below(N_WAYS - 1)) % N_WAYS;
-        do_something(&ways[one], &ways[other], format, all, logits);
+        const uint32_t one = random_below(N_SESSIONS), other = (one + 1 + random_below(N_SESSIONS - 1)) % N_SESSIONS;
+        random_operation(&session_cases[one], &session_cases[other], format, all, logits);
     }
-    for (size_t i = 0; i < N_WAYS; i++)
-        qn_session_free(ways[i].session);
+    for (size_t i = 0; i < N_SESSIONS; i++)
+        qn_session_free(session_cases[i].session);
     qn_session_free(plain);
     free(all);
     free(logits);
 }
 
-static void any_way_to_tokens_is_the_same(void **unused)
+static void any_operations_give_the_same_logits(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         open_model(names[i], 2);
         open_buffers();
-        any_way(i % 2 ? "aura3" : "aura4");
+        random_operations(i % 2 ? "aura3" : "aura4");
         close_buffers();
         qn_model_free(model);
     }
@@ -450,36 +451,36 @@ static double distance(const float *x, const float *reference, size_t n_rows, si
     return sum / (double)n_rows;
 }
 
-static float half_key(const qn_kv_view *view, size_t head, size_t run, size_t i, size_t d)
+static float f16_key(const qn_kv_view *view, size_t head, size_t page, size_t i, size_t d)
 {
     const size_t dim = view->key_codec->dim;
-    return qn_f16_to_f32(qn_kv_half_keys(view, 0, run, head)[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
+    return qn_f16_to_f32(qn_kv_f16_keys(view, 0, page, head)[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
 }
 
 /* Codes of the second run are those of its halves less the mean of the first run's keys. */
-static void codes_are_of_what_was_halves(void **unused)
+static void codes_are_of_f16_pages(void **unused)
 {
     (void)unused;
     open_model("llama.q2_0", 2);
-    qn_session *session = new_session("aura4v3", 0, 2 * QN_KV_RUN);
+    qn_session *session = new_session("aura4v3", 0, 2 * QN_KV_PAGE);
     const qn_kv_view *view = session->memory->cache;
     const size_t dim = view->key_codec->dim;
     for (size_t head = 0; head < view->n_heads; head++) {
         double error[2] = { 0 }, size[2] = { 0 };
         for (size_t d = 0; d < dim; d++) {
             double mean = 0;
-            for (size_t i = 0; i < QN_KV_RUN; i++)
-                mean += (double)half_key(view, head, 0, i, d) / QN_KV_RUN;
-            assert_true(fabs(qn_kv_mean(view, 0, head)[d] - mean) < 1e-6); /* float32 sums of 64 halves, about 1 large */
+            for (size_t i = 0; i < QN_KV_PAGE; i++)
+                mean += (double)f16_key(view, head, 0, i, d) / QN_KV_PAGE;
+            assert_true(fabs(qn_kv_key_mean(view, 0, head)[d] - mean) < 1e-6); /* float32 sums of 64 halves, about 1 large */
         }
-        for (size_t i = 0; i < QN_KV_RUN; i++) {
+        for (size_t i = 0; i < QN_KV_PAGE; i++) {
             uint8_t codes[2][QN_AURA_MAX_DIM];
             float scales[2];
-            qn_aura_get_key(qn_kv_keys(view, 0, 0, head), i, codes[0], &scales[0], dim, 4);
-            qn_aura_get_value(qn_kv_values(view, 0, 0, head), i, codes[1], &scales[1], dim, 3);
+            qn_aura_load_key(qn_kv_keys(view, 0, 0, head), i, codes[0], &scales[0], dim, 4);
+            qn_aura_load_value(qn_kv_values(view, 0, 0, head), i, codes[1], &scales[1], dim, 3);
             for (size_t d = 0; d < dim; d++) {
-                const double key = (double)half_key(view, head, 1, i, d) - (double)qn_kv_mean(view, 0, head)[d];
-                const double value = (double)qn_f16_to_f32(qn_kv_half_values(view, 0, 1, head)[i * dim + d]);
+                const double key = (double)f16_key(view, head, 1, i, d) - (double)qn_kv_key_mean(view, 0, head)[d];
+                const double value = (double)qn_f16_to_f32(qn_kv_f16_values(view, 0, 1, head)[i * dim + d]);
                 const double off[2] = { (double)(scales[0] * view->key_codec->codebook[codes[0][d]]) - key,
                                         (double)(scales[1] * view->value_codec->codebook[codes[1][d]]) - value };
                 error[0] += off[0] * off[0], size[0] += key * key;
@@ -501,9 +502,9 @@ static void more_bits_are_nearer(void **unused)
         double far[N_FORMATS];
         open_model(names[i], 2);
         open_buffers();
-        logits_in_pieces("f16", N_IDS, expected);
+        logits_in_batches("f16", N_IDS, expected);
         for (size_t f = 0; f < N_FORMATS; f++) {
-            logits_in_pieces(formats[f], N_IDS, found);
+            logits_in_batches(formats[f], N_IDS, found);
             far[f] = distance(found, expected, N_LAST, info.n_vocab);
         }
         qn_model_free(model);
@@ -532,8 +533,8 @@ static void rows_take_what_their_bits_take(void **unused)
         for (size_t f = 0; f < N_FORMATS; f++)
             for (size_t i_length = 0; i_length < 4; i_length++) {
                 /* The first 64 positions and those of the last run that is not complete are halves, and there is a mean. */
-                static const uint32_t held[] = { 20, 64, 256, 300 }, halves[] = { 20, 64, 64, 108 };
-                const uint32_t length = held[i_length], kept = halves[i_length];
+                static const uint32_t held[] = { 20, 64, 256, 300 }, f16_rows[] = { 20, 64, 64, 108 };
+                const uint32_t length = held[i_length], kept = f16_rows[i_length];
                 qn_session *session = new_session(formats[f], 0, length);
                 const uint64_t fixed = qn_session_cache_bytes(session, 0);
                 const uint64_t codes = 4 * ((bits[f][0] * dim + 31) / 32) + 4 + 4 * ((bits[f][1] * dim + 31) / 32) + 4;
@@ -593,7 +594,7 @@ static void other_heads_stay_f16(void **unused)
         open_model(others[i], 2);
         open_buffers();
         session = new_session("f16", 0, 100);
-        go_on(session, expected);
+        eval_rest(session, expected);
         qn_session_free(session);
         log_lines = 0;
         assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
@@ -604,13 +605,13 @@ static void other_heads_stay_f16(void **unused)
         assert_int_equal(qn_session_save(session, path), QN_OK);
         assert_int_equal(qn_session_fork(session, &copy), QN_OK);
         assert_int_equal(log_lines, 1);
-        go_on(copy, found);
+        eval_rest(copy, found);
         assert_same_logits();
         qn_session_free(copy);
         /* Who asks for the same again gets the same again. */
         assert_int_equal(qn_session_restore(model, path, &params, &copy), QN_OK);
         assert_int_equal(log_lines, 2);
-        go_on(copy, found);
+        eval_rest(copy, found);
         assert_same_logits();
         qn_session_free(copy);
         qn_session_free(session);
@@ -622,12 +623,12 @@ static void other_heads_stay_f16(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_and_pieces_do_not_matter),
+        cmocka_unit_test(threads_and_batches_do_not_matter),
         cmocka_unit_test(restored_sessions_go_on),
         cmocka_unit_test(forks_and_rewound_sessions_go_on),
         cmocka_unit_test(restored_sessions_go_back),
-        cmocka_unit_test(any_way_to_tokens_is_the_same),
-        cmocka_unit_test(codes_are_of_what_was_halves),
+        cmocka_unit_test(any_operations_give_the_same_logits),
+        cmocka_unit_test(codes_are_of_f16_pages),
         cmocka_unit_test(more_bits_are_nearer),
         cmocka_unit_test(rows_take_what_their_bits_take),
         cmocka_unit_test(unknown_formats_are_refused),

@@ -2,7 +2,7 @@
 #include "helper_aura.h"
 
 #include "base/cpu.h"
-#include "base/half.h"
+#include "base/f16.h"
 #include "kernels/kernels.h"
 
 #include <float.h>

@@ -38,16 +38,16 @@ static void expect_grid(const qn_launch *launch, uint32_t x, uint32_t y, uint32_
     assert_int_equal(launch->block[0], threads);
 }
 
-static void sharing(void **unused)
+static void splits(void **unused)
 {
     (void)unused;
     const qn_aura_gpu gpu = device(256);
     qn_launch launch;
-    uint32_t team;
+    uint32_t warps_per_block;
     assert_int_equal(qn_aura_gpu_check(&gpu), QN_OK);
 
     /* Six query heads of each of four are a tile; 33 parts of them fill 132 SMs. */
-    assert_int_equal(qn_aura_gpu_parts(&gpu, 1, 32768), 33);
+    assert_int_equal(qn_aura_gpu_splits(&gpu, 1, 32768), 33);
     assert_int_equal(qn_aura_gpu_score(&gpu, 1, 33, &launch), QN_OK);
     expect_grid(&launch, 4, 33, 512);
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_BITS=4");
@@ -55,22 +55,22 @@ static void sharing(void **unused)
     expect_grid(&launch, 4, 33, 384);
     assert_int_equal(launch.args_bytes, sizeof(qn_aura_value_args));
     /* Few keys, or queries that fill the device by themselves, are not divided: two tokens are twelve columns, two tiles. */
-    assert_int_equal(qn_aura_gpu_parts(&gpu, 1, 100), 1);
-    assert_int_equal(qn_aura_gpu_parts(&gpu, 1000, 32768), 1);
+    assert_int_equal(qn_aura_gpu_splits(&gpu, 1, 100), 1);
+    assert_int_equal(qn_aura_gpu_splits(&gpu, 1000, 32768), 1);
     assert_int_equal(qn_aura_gpu_attention(&gpu, 2, &launch), QN_OK);
     expect_grid(&launch, 8, 1, 256);
 
     /* Blocks of keys that fill the device are shared by warps, shorter ones are a warp's. */
     const size_t block = qn_aura_gpu_flash_block(&gpu, 1, 32768);
     assert_int_equal(block, 1008); /* 993 keys, in whole tiles */
-    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, block, &team, &launch), QN_OK);
-    assert_int_equal(team, 8);
+    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, block, &warps_per_block, &launch), QN_OK);
+    assert_int_equal(warps_per_block, 8);
     expect_grid(&launch, 4, 33, 256);
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_KEY_BITS=4 -DQN_VALUE_BITS=4");
-    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, 64, &team, &launch), QN_OK);
-    assert_int_equal(team, 1);
+    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, 64, &warps_per_block, &launch), QN_OK);
+    assert_int_equal(warps_per_block, 1);
     expect_grid(&launch, 4, 33, 256);
-    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 10, 100000, &team, &launch), QN_OK);
+    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 10, 100000, &warps_per_block, &launch), QN_OK);
     expect_grid(&launch, 4, 1, 256);
 
     assert_int_equal(qn_aura_gpu_flash_pass2(256, 24, &launch), QN_OK);
@@ -92,7 +92,7 @@ static void shared_memory(void **unused)
             for (size_t k = 0; k < sizeof kib / sizeof *kib; k++) {
                 qn_aura_gpu gpu = device(dims[d]);
                 qn_launch launch[4];
-                uint32_t team;
+                uint32_t warps_per_block;
                 gpu.key_bits = gpu.value_bits = bits[b];
                 gpu.max_shared_bytes = kib[k] << 10;
                 const qn_status status = qn_aura_gpu_check(&gpu);
@@ -104,7 +104,7 @@ static void shared_memory(void **unused)
                 assert_int_equal(status, QN_OK);
                 assert_int_equal(qn_aura_gpu_score(&gpu, 1, 3, &launch[0]), QN_OK);
                 assert_int_equal(qn_aura_gpu_value(&gpu, 1, 3, &launch[1]), QN_OK);
-                assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 1000, 64, &team, &launch[2]), QN_OK);
+                assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 1000, 64, &warps_per_block, &launch[2]), QN_OK);
                 assert_int_equal(qn_aura_gpu_attention(&gpu, 1, &launch[3]), QN_OK);
                 for (int i = 0; i < 4; i++)
                     assert_true(launch[i].shared_bytes < gpu.max_shared_bytes);
@@ -116,7 +116,7 @@ static void refusals(void **unused)
     (void)unused;
     qn_aura_gpu gpu = device(100);
     qn_launch launch;
-    uint32_t team;
+    uint32_t warps_per_block;
     refused(qn_aura_gpu_check(&gpu), QN_ERR_UNSUPPORTED, "heads of 100");
     refused(qn_aura_gpu_flash_pass2(100, 1, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
     refused(qn_aura_gpu_rotate(100, 1, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
@@ -127,8 +127,8 @@ static void refusals(void **unused)
     gpu.n_kv_heads = 7;
     refused(qn_aura_gpu_check(&gpu), QN_ERR_INVALID, "24 query heads over 7");
     gpu = device(128);
-    refused(qn_aura_gpu_flash_pass1(&gpu, 1, 100, 0, &team, &launch), QN_ERR_INVALID, "blocks of 0");
-    refused(qn_aura_gpu_flash_pass1(&gpu, 1, 0, 64, &team, &launch), QN_ERR_INVALID, "0 keys");
+    refused(qn_aura_gpu_flash_pass1(&gpu, 1, 100, 0, &warps_per_block, &launch), QN_ERR_INVALID, "blocks of 0");
+    refused(qn_aura_gpu_flash_pass1(&gpu, 1, 0, 64, &warps_per_block, &launch), QN_ERR_INVALID, "0 keys");
     refused(qn_aura_gpu_score(&gpu, 0, 1, &launch), QN_ERR_INVALID, "a grid of 0");
     refused(qn_aura_gpu_flash_pass2(128, 0, &launch), QN_ERR_INVALID, "a grid of 0");
 }
@@ -142,15 +142,15 @@ static void variants(void **unused)
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=96 -DQN_BITS=3 -DQN_VALUE_BITS=3");
     assert_int_equal(qn_aura_gpu_decode(64, 8, 10, &launch), QN_OK);
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=64 -DQN_BITS=8 -DQN_VALUE_BITS=8");
-    assert_int_equal(qn_aura_gpu_seal(128, 4, 2, 1, 8, &launch), QN_OK);
+    assert_int_equal(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, &launch), QN_OK);
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=128 -DQN_BITS=4 -DQN_VALUE_BITS=2");
     refused(qn_aura_gpu_encode(128, 5, 10, &launch), QN_ERR_UNSUPPORTED, "heads of 128 in 5 and 5 bits");
-    refused(qn_aura_gpu_seal(100, 4, 4, 1, 8, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
+    refused(qn_aura_gpu_quantize_page(100, 4, 4, 1, 8, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(sharing), cmocka_unit_test(shared_memory), cmocka_unit_test(refusals),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(splits), cmocka_unit_test(shared_memory), cmocka_unit_test(refusals),
                                         cmocka_unit_test(variants) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,11 +12,11 @@
 static const struct {
     unsigned char header[64];
     char text[8];
-} image = { "\177ELF", "room/a" };
+} image = { "\177ELF", "module/a" };
 
 static const qn_gpu_cubin cubins[] = {
-    { "room/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "room/a.cu", "", "sm_89", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "module/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "module/a.cu", "", "sm_89", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
     { "peak/peak.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
 };
 
@@ -30,9 +30,9 @@ static qn_cuda *open_with(const qn_cuda_driver *driver)
     return device;
 }
 
-static const qn_launch launch = { .source = "room/a.cu",
+static const qn_launch launch = { .source = "module/a.cu",
                                   .defines = "",
-                                  .function = "qn_room_a",
+                                  .function = "qn_module_a",
                                   .grid = { 7, 2, 1 },
                                   .block = { 128, 1, 1 },
                                   .args_bytes = FAKE_ARGS_BYTES };
@@ -121,7 +121,7 @@ static void test_memory(void **unused)
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_buffer buffer;
     size_t bytes;
-    assert_int_equal(qn_cuda_free_memory(device, &bytes), QN_OK);
+    assert_int_equal(qn_cuda_available_memory(device, &bytes), QN_OK);
     assert_true(bytes == (size_t)79 << 30);
     assert_int_equal(qn_cuda_alloc(device, SIZE_MAX / 2, 3, "weights", &buffer), QN_ERR_MEMORY);
     assert_non_null(strstr(qn_error_text(), "weights"));
@@ -131,21 +131,21 @@ static void test_memory(void **unused)
     assert_true(buffer.address == 0);
     assert_int_equal(qn_cuda_alloc(device, 0, 4, "nothing", &buffer), QN_OK);
     assert_true(buffer.address != 0 && buffer.bytes == 0);
-    qn_cuda_release(device, &buffer);
-    qn_cuda_release(device, &buffer); /* once more does nothing */
+    qn_cuda_free(device, &buffer);
+    qn_cuda_free(device, &buffer); /* once more does nothing */
 
     uint32_t words[4] = { 1, 2, 3, 4 }, back[4] = { 0 };
     assert_int_equal(qn_cuda_alloc(device, 4, 4, "words", &buffer), QN_OK);
-    assert_int_equal(qn_cuda_copy_in(device, NULL, buffer.address, words, 16), QN_OK);
-    assert_int_equal(qn_cuda_copy(device, NULL, buffer.address, buffer.address + 8, 8), QN_OK);
-    assert_int_equal(qn_cuda_fill(device, NULL, buffer.address + 12, 0xff, 4), QN_OK);
+    assert_int_equal(qn_cuda_copy_h2d(device, NULL, buffer.address, words, 16), QN_OK);
+    assert_int_equal(qn_cuda_copy_d2d(device, NULL, buffer.address, buffer.address + 8, 8), QN_OK);
+    assert_int_equal(qn_cuda_memset(device, NULL, buffer.address + 12, 0xff, 4), QN_OK);
     assert_int_equal(qn_cuda_download(device, NULL, back, buffer.address, 16), QN_OK);
     assert_true(back[0] == 3 && back[1] == 4 && back[2] == 3 && back[3] == UINT32_MAX);
-    qn_cuda_release(device, &buffer);
+    qn_cuda_free(device, &buffer);
 
     void *host;
     assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_OK);
-    qn_cuda_release_host(device, host);
+    qn_cuda_free_host(device, host);
     fake.fails = "cuMemHostAlloc";
     assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_ERR_IO);
     assert_non_null(strstr(qn_error_text(), "ring: 100 bytes"));
@@ -182,7 +182,7 @@ static void test_upload(void **unused)
         assert_int_equal(p.calls, (sizes[i] + piece - 1) / piece);
         assert_int_equal(p.last, sizes[i]);
         assert_memory_equal((const void *)(uintptr_t)to.address, from, sizes[i]);
-        qn_cuda_release(device, &to);
+        qn_cuda_free(device, &to);
     }
     assert_int_equal(fake.host_allocations, 2); /* however much there was to upload */
     qn_cuda_buffer to;
@@ -199,7 +199,7 @@ static void test_upload(void **unused)
     }
     fake.fails = NULL;
     assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_OK);
-    qn_cuda_release(device, &to);
+    qn_cuda_free(device, &to);
     qn_cuda_close(device);
     free(from);
     fake_expect_empty();
@@ -209,17 +209,17 @@ struct upload {
     qn_cuda *device;
     uint8_t *from;
     size_t bytes;
-    bool fine;
+    bool hilo;
 };
 
 static void *upload_thread(void *context)
 {
     struct upload *u = context;
     qn_cuda_buffer to;
-    u->fine = qn_cuda_alloc(u->device, u->bytes, 1, "upload", &to) == QN_OK &&
+    u->hilo = qn_cuda_alloc(u->device, u->bytes, 1, "upload", &to) == QN_OK &&
               qn_cuda_upload(u->device, to.address, u->from, u->bytes, NULL, NULL) == QN_OK &&
               memcmp((const void *)(uintptr_t)to.address, u->from, u->bytes) == 0;
-    qn_cuda_release(u->device, &to);
+    qn_cuda_free(u->device, &to);
     return NULL;
 }
 
@@ -239,7 +239,7 @@ static void test_uploads_at_once(void **unused)
         assert_int_equal(pthread_create(&threads[i], NULL, upload_thread, &uploads[i]), 0);
     for (size_t i = 0; i < 7; i++) {
         pthread_join(threads[i], NULL);
-        assert_true(uploads[i].fine);
+        assert_true(uploads[i].hilo);
         free(uploads[i].from);
     }
     assert_in_range(fake.host_allocations, 2, 8);
@@ -258,12 +258,12 @@ static void test_streams(void **unused)
     assert_int_equal(qn_cuda_event_create(device, &a), QN_OK);
     assert_int_equal(qn_cuda_event_create(device, &b), QN_OK);
     assert_int_equal(qn_cuda_event_record(device, a, stream), QN_OK);
-    assert_int_equal(qn_cuda_stream_after(device, stream, a), QN_OK);
-    assert_int_equal(qn_cuda_event_wait(device, a), QN_OK);
+    assert_int_equal(qn_cuda_stream_wait_event(device, stream, a), QN_OK);
+    assert_int_equal(qn_cuda_event_synchronize(device, a), QN_OK);
     assert_int_equal(qn_cuda_event_seconds(device, a, b, &seconds), QN_OK);
     assert_true(seconds == 0.25);
     fake.fails = "cuStreamSynchronize"; /* where a kernel's failure shows */
-    assert_int_equal(qn_cuda_stream_wait(device, stream), QN_ERR_IO);
+    assert_int_equal(qn_cuda_stream_synchronize(device, stream), QN_ERR_IO);
     fake.fails = NULL;
     qn_cuda_event_free(device, a);
     qn_cuda_event_free(device, b);
@@ -282,23 +282,23 @@ static void test_launch(void **unused)
     assert_memory_equal(fake.last_args, args, sizeof args);
     assert_int_equal(fake.last_grid[0], 7);
     assert_int_equal(fake.last_grid[1], 2);
-    assert_false(fake.last_dependent);
+    assert_false(fake.last_pdl);
     assert_int_equal(fake.loads, 1);
-    assert_int_equal(fake.shares_set, 1);
+    assert_int_equal(fake.carveouts_set, 1);
     qn_launch other = launch;
-    other.dependent = true;
+    other.pdl = true;
     other.shared_bytes = 48 << 10;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
-    assert_true(fake.last_dependent);
+    assert_true(fake.last_pdl);
     assert_false(fake.last_cooperative);
     other.cooperative = true;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
-    assert_true(fake.last_dependent && fake.last_cooperative);
+    assert_true(fake.last_pdl && fake.last_cooperative);
     other.cooperative = false;
     assert_int_equal(fake.last_cluster, 0);
     other.grid[2] = other.cluster = 4;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
-    assert_true(fake.last_dependent && fake.last_cluster == 4);
+    assert_true(fake.last_pdl && fake.last_cluster == 4);
     other.grid[2] = other.cluster = 1;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
     assert_int_equal(fake.last_cluster, 0);
@@ -316,19 +316,19 @@ static void test_launch(void **unused)
     other = launch;
     other.args_bytes = FAKE_ARGS_BYTES - 8;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "qn_room_a (room/a.cu): its arguments have 24 bytes, the launch has 16"));
+    assert_non_null(strstr(qn_error_text(), "qn_module_a (module/a.cu): its arguments have 24 bytes, the launch has 16"));
     other = launch;
     other.function = "missing";
     assert_int_equal(qn_cuda_prepare(device, &other), QN_ERR_IO);
-    assert_non_null(strstr(qn_error_text(), "missing (room/a.cu): cuModuleGetFunction"));
+    assert_non_null(strstr(qn_error_text(), "missing (module/a.cu): cuModuleGetFunction"));
     other = launch;
-    other.source = "room/b.cu";
+    other.source = "module/b.cu";
     assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, other, launch }, 3), QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "'room/b.cu' is not among the kernel sources"));
+    assert_non_null(strstr(qn_error_text(), "'module/b.cu' is not among the kernel sources"));
     assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, launch }, 2), QN_OK);
     fake.fails = "cuLaunchKernelEx";
     assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_ERR_IO);
-    assert_non_null(strstr(qn_error_text(), "qn_room_a (room/a.cu): cuLaunchKernelEx: made to fail"));
+    assert_non_null(strstr(qn_error_text(), "qn_module_a (module/a.cu): cuLaunchKernelEx: made to fail"));
     fake.fails = NULL;
     qn_cuda_kernel_info info;
     assert_int_equal(qn_cuda_kernel_get_info(device, &launch, &info), QN_OK);
@@ -350,11 +350,11 @@ static void test_older(void **unused)
     qn_cuda *device = open_with(driver);
     assert_string_equal(qn_cuda_arch(device), "sm_89");
     qn_launch other = launch;
-    other.dependent = true;
+    other.pdl = true;
     other.args_bytes = 1;
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
-    assert_false(fake.last_dependent);
-    assert_int_equal(fake.shares_set, 0);
+    assert_false(fake.last_pdl);
+    assert_int_equal(fake.carveouts_set, 0);
     qn_cuda_close(device);
     fake_expect_empty();
 }
@@ -439,7 +439,7 @@ static void test_read_rate(void **unused)
     assert_true(rate == 8.0 * MIB / 0.25);
     qn_peak_read_args args;
     memcpy(&args, fake.last_args, sizeof args);
-    assert_int_equal(args.n_pieces, MIB / 16);
+    assert_int_equal(args.n_uint4, MIB / 16);
     fake.available = 1000;
     assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_MEMORY);
     qn_cuda_close(device);

@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-enum { CONTEXT = 512, BATCH = 100, RUN = 64 };
+enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
 
 struct fixture {
     qn_gguf *file;
@@ -54,7 +54,7 @@ static void set_up(struct fixture *x, const char *golden, unsigned bits)
 
 static void tear_down(struct fixture *x)
 {
-    x->device->calls->free(x->device);
+    x->device->vtable->free(x->device);
     qn_aura_codec_delete(x->codec);
     qn_team_free(x->team);
     qn_plan_free(&x->plan);
@@ -73,7 +73,7 @@ static qn_memory *memory_of(const struct fixture *x)
 {
     const qn_memory_params params = params_of(x);
     qn_memory *memory;
-    must(x->device->calls->memory_new(x->device, &params, &memory));
+    must(x->device->vtable->memory_new(x->device, &params, &memory));
     return memory;
 }
 
@@ -111,22 +111,22 @@ static qn_status compare(void *context, void *data, size_t bytes)
 static void fill(qn_memory *memory, size_t length, uint32_t seed)
 {
     struct stream s = { .state = seed };
-    must(memory->calls->deserialize(memory, length, put, &s));
-    assert_int_equal(s.bytes, memory->calls->serialized_bytes(memory, length));
+    must(memory->vtable->deserialize(memory, length, put, &s));
+    assert_int_equal(s.bytes, memory->vtable->serialized_bytes(memory, length));
 }
 
 static bool holds(const qn_memory *memory, size_t length, uint32_t seed)
 {
     struct stream s = { .state = seed, .same = true };
-    must(memory->calls->serialize(memory, length, compare, &s));
-    assert_int_equal(s.bytes, memory->calls->serialized_bytes(memory, length));
+    must(memory->vtable->serialize(memory, length, compare, &s));
+    assert_int_equal(s.bytes, memory->vtable->serialized_bytes(memory, length));
     return s.same;
 }
 
 static const size_t lengths[] = { 0, 1, 63, 64, 65, 127, 128, 200, CONTEXT };
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
-static void check_pieces(const char *golden, unsigned bits)
+static void check_regions(const char *golden, unsigned bits)
 {
     struct fixture x;
     set_up(&x, golden, bits);
@@ -134,82 +134,82 @@ static void check_pieces(const char *golden, unsigned bits)
     for (uint32_t i = 0; i < N_LENGTHS; i++) {
         fill(memory, lengths[i], i + 1);
         assert_true(holds(memory, lengths[i], i + 1));
-        assert_false(memory->calls->serialized_bytes(memory, lengths[i]) && holds(memory, lengths[i], i + 2));
-        assert_int_equal(memory->calls->bytes(memory, lengths[i]), memory->calls->serialized_bytes(memory, lengths[i]));
-        must(other->calls->copy(other, memory, lengths[i]));
+        assert_false(memory->vtable->serialized_bytes(memory, lengths[i]) && holds(memory, lengths[i], i + 2));
+        assert_int_equal(memory->vtable->bytes(memory, lengths[i]), memory->vtable->serialized_bytes(memory, lengths[i]));
+        must(other->vtable->copy(other, memory, lengths[i]));
         assert_true(holds(other, lengths[i], i + 1));
-        assert_int_equal(other->calls->reach(other, lengths[i]), lengths[i]);
+        assert_int_equal(other->vtable->rewind_length(other, lengths[i]), lengths[i]);
     }
-    memory->calls->free(memory);
-    other->calls->free(other);
+    memory->vtable->free(memory);
+    other->vtable->free(other);
     tear_down(&x);
 }
 
-static void pieces_come_out_as_they_went_in(void **unused)
+static void regions_round_trip(void **unused)
 {
     (void)unused;
-    check_pieces("qwen3.q1_0", 0);
-    check_pieces("qwen3.q1_0", 4);
-    check_pieces("qwen35.q1_0", 0);
-    check_pieces("qwen35-rotated.pq2_0", 3);
+    check_regions("qwen3.q1_0", 0);
+    check_regions("qwen3.q1_0", 4);
+    check_regions("qwen35.q1_0", 0);
+    check_regions("qwen35-rotated.pq2_0", 3);
 }
 
 /* ---- Marks ---- */
 
 /* Of a memory of 128 tokens, 64 of them codes; a mark of 70 has the run that begins at 64, and the states. */
-static void marks_bring_back_runs(void **unused)
+static void checkpoints_restore_pages(void **unused)
 {
     (void)unused;
     struct fixture x;
-    qn_memory_mark *mark, *copy;
+    qn_memory_checkpoint *checkpoint, *copy;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
-    const qn_memory_calls *calls = memory->calls;
-    must(calls->mark_new(memory, &mark));
-    must(calls->mark_new(memory, &copy));
+    const qn_memory_vtable *vtable = memory->vtable;
+    must(vtable->checkpoint_new(memory, &checkpoint));
+    must(vtable->checkpoint_new(memory, &copy));
     fill(memory, 70, 1);
-    must(calls->mark_keep(mark, memory, 70));
-    must(calls->mark_copy(copy, mark, memory));
-    must(calls->copy(other, memory, 64)); /* without the open run; states too */
+    must(vtable->checkpoint_save(checkpoint, memory, 70));
+    must(vtable->checkpoint_copy(copy, checkpoint, memory));
+    must(vtable->copy(other, memory, 64)); /* without the open run; states too */
     assert_false(holds(other, 70, 1));
-    must(calls->mark_take(copy, other, 70));
-    assert_int_equal(calls->reach(other, 70), 70);
+    must(vtable->checkpoint_restore(copy, other, 70));
+    assert_int_equal(vtable->rewind_length(other, 70), 70);
     assert_true(holds(other, 70, 1));
-    assert_int_equal(calls->open(70), 1);
-    assert_int_equal(calls->open(0), 0);
-    calls->mark_free(mark);
-    calls->mark_free(copy);
-    calls->free(memory);
-    calls->free(other);
+    assert_int_equal(vtable->open_tokens(70), 1);
+    assert_int_equal(vtable->open_tokens(0), 0);
+    vtable->checkpoint_free(checkpoint);
+    vtable->checkpoint_free(copy);
+    vtable->free(memory);
+    vtable->free(other);
     tear_down(&x);
 }
 
-static void marks_hold_states_to_the_byte(void **unused)
+static void checkpoints_hold_states_exactly(void **unused)
 {
     (void)unused;
     struct fixture x;
-    qn_memory_mark *mark;
+    qn_memory_checkpoint *checkpoint;
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *memory = memory_of(&x);
-    must(memory->calls->mark_new(memory, &mark));
+    must(memory->vtable->checkpoint_new(memory, &checkpoint));
     /* Of no positions, a memory is its states; a mark of a cache of halves is the same for any number of tokens. */
     for (size_t held = 1; held < CONTEXT; held += 100) {
         fill(memory, 0, 1);
-        must(memory->calls->mark_keep(mark, memory, held));
+        must(memory->vtable->checkpoint_save(checkpoint, memory, held));
         fill(memory, 0, 2);
         assert_true(holds(memory, 0, 2));
-        must(memory->calls->mark_take(mark, memory, held));
+        must(memory->vtable->checkpoint_restore(checkpoint, memory, held));
         assert_true(holds(memory, 0, 1));
     }
-    memory->calls->mark_free(mark);
-    memory->calls->free(memory);
+    memory->vtable->checkpoint_free(checkpoint);
+    memory->vtable->free(memory);
     tear_down(&x);
 }
 
 /* ---- How far back ---- */
 
 /* The CPU's cache of codes is held to its promise elsewhere: here both are told the same and have to say the same. */
-static void codes_go_back_as_far_as_on_the_cpu(void **unused)
+static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
 {
     (void)unused;
     struct fixture x;
@@ -224,25 +224,25 @@ static void codes_go_back_as_far_as_on_the_cpu(void **unused)
         const size_t n = (random >> 8) % BATCH + 1;
         if (random >> 31 && length) {
             const size_t to = length - (random >> 8) % length;
-            const size_t reach = cpu->calls->reach(cpu, to);
-            assert_int_equal(gpu->calls->reach(gpu, to), reach);
-            cpu->calls->cut(cpu, reach);
-            gpu->calls->cut(gpu, reach);
-            length = reach;
+            const size_t rewind_length = cpu->vtable->rewind_length(cpu, to);
+            assert_int_equal(gpu->vtable->rewind_length(gpu, to), rewind_length);
+            cpu->vtable->truncate(cpu, rewind_length);
+            gpu->vtable->truncate(gpu, rewind_length);
+            length = rewind_length;
         } else if (length + n <= CONTEXT) {
             length += n;
-            cpu->calls->appended(cpu, length);
-            gpu->calls->appended(gpu, length);
+            cpu->vtable->on_append(cpu, length);
+            gpu->vtable->on_append(gpu, length);
         }
     }
-    cpu->calls->free(cpu);
-    gpu->calls->free(gpu);
+    cpu->vtable->free(cpu);
+    gpu->vtable->free(gpu);
     tear_down(&x);
 }
 
 /* ---- Failures ---- */
 
-static void memory_that_cannot_be_had(void **unused)
+static void allocation_failures(void **unused)
 {
     (void)unused;
     struct fixture x;
@@ -250,27 +250,29 @@ static void memory_that_cannot_be_had(void **unused)
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory_params params = params_of(&x);
     params.n_ctx = (size_t)1 << 60;
-    assert_int_equal(x.device->calls->memory_new(x.device, &params, &memory), QN_ERR_MEMORY);
+    assert_int_equal(x.device->vtable->memory_new(x.device, &params, &memory), QN_ERR_MEMORY);
     assert_null(memory);
     params = params_of(&x);
     for (int after = 0; after < 3; after++) { /* cache, states, tables */
         fake.fails = "cuMemAlloc";
         fake.fails_after = after;
-        assert_int_not_equal(x.device->calls->memory_new(x.device, &params, &memory), QN_OK);
+        assert_int_not_equal(x.device->vtable->memory_new(x.device, &params, &memory), QN_OK);
         assert_null(memory);
     }
     fake.fails = NULL;
-    assert_int_not_equal(x.device->calls->reserve(x.device, (size_t)1 << 50, 64), QN_OK);
-    must(x.device->calls->reserve(x.device, 8, 64));
+    assert_int_not_equal(x.device->vtable->reserve(x.device, (size_t)1 << 50, 64), QN_OK);
+    must(x.device->vtable->reserve(x.device, 8, 64));
     tear_down(&x);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_come_out_as_they_went_in), cmocka_unit_test(marks_bring_back_runs),
-        cmocka_unit_test(marks_hold_states_to_the_byte),   cmocka_unit_test(codes_go_back_as_far_as_on_the_cpu),
-        cmocka_unit_test(memory_that_cannot_be_had),
+        cmocka_unit_test(regions_round_trip),
+        cmocka_unit_test(checkpoints_restore_pages),
+        cmocka_unit_test(checkpoints_hold_states_exactly),
+        cmocka_unit_test(rollback_reaches_as_far_as_on_the_cpu),
+        cmocka_unit_test(allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

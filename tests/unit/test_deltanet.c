@@ -86,7 +86,7 @@ static float decay_like(enum decays kind)
     return (float)(-0.1 * uniform());
 }
 
-static struct problem make(size_t n, size_t head_k, size_t head_v, enum decays decays, enum keys keys)
+static struct problem problem_new(size_t n, size_t head_k, size_t head_v, enum decays decays, enum keys keys)
 {
     struct problem p = { .n = n, .head_k = head_k, .head_v = head_v, .row = 2 * head_k + head_v + 5 };
     random_state = n * 31 + head_k * 7 + head_v + (size_t)decays * 3 + (size_t)keys;
@@ -107,31 +107,31 @@ static struct problem make(size_t n, size_t head_k, size_t head_v, enum decays d
     return p;
 }
 
-static void unmake(struct problem *p)
+static void problem_free(struct problem *p)
 {
     release_floats(p->rows, p->n * p->row);
     release_floats(p->gates, p->n * GATE_ROW);
 }
 
 /* DESIGN's token recurrence in float64: o [n][head_v], state [head_k][head_v]. */
-static void recur(const struct problem *p, double *o, double *state)
+static void recurrence_float64(const struct problem *p, double *o, double *state)
 {
     memset(state, 0, p->head_k * p->head_v * sizeof *state);
     for (size_t t = 0; t < p->n; t++) {
         const float *q = p->rows + t * p->row, *k = q + p->head_k, *v = k + p->head_k;
-        const double keep = exp((double)p->gates[t * GATE_ROW]), beta = (double)p->gates[t * GATE_ROW + 1];
-        double corrected[QN_GDN_MAX_DIM];
+        const double e_g = exp((double)p->gates[t * GATE_ROW]), beta = (double)p->gates[t * GATE_ROW + 1];
+        double v_new[QN_GDN_MAX_DIM];
         for (size_t x = 0; x < p->head_v; x++)
-            corrected[x] = (double)v[x];
+            v_new[x] = (double)v[x];
         for (size_t d = 0; d < p->head_k; d++)
             for (size_t x = 0; x < p->head_v; x++) {
-                state[d * p->head_v + x] *= keep;
-                corrected[x] -= state[d * p->head_v + x] * (double)k[d];
+                state[d * p->head_v + x] *= e_g;
+                v_new[x] -= state[d * p->head_v + x] * (double)k[d];
             }
         memset(o + t * p->head_v, 0, p->head_v * sizeof *o);
         for (size_t d = 0; d < p->head_k; d++)
             for (size_t x = 0; x < p->head_v; x++) {
-                state[d * p->head_v + x] += beta * corrected[x] * (double)k[d];
+                state[d * p->head_v + x] += beta * v_new[x] * (double)k[d];
                 o[t * p->head_v + x] += (double)scale * state[d * p->head_v + x] * (double)q[d];
             }
     }
@@ -140,33 +140,33 @@ static void recur(const struct problem *p, double *o, double *state)
 /* ---- A head, whole or in slices of its values ---- */
 
 struct memory {
-    size_t head_k, head_v, n_out, o_row, open;
-    float *state, *corrected, *keys, *decay, *o;
+    size_t head_k, head_v, n_out, o_row, open_tokens;
+    float *state, *v_new, *keys, *log_decay, *o;
     void *scratch;
 };
 
-static struct memory remember(const struct problem *p)
+static struct memory memory_new(const struct problem *p)
 {
     struct memory m = { .head_k = p->head_k, .head_v = p->head_v, .n_out = p->n, .o_row = p->head_v + 3 };
     m.state = poisoned_floats(p->head_k * p->head_v);
     memset(m.state, 0, p->head_k * p->head_v * sizeof(float));
-    m.corrected = poisoned_floats(CHUNK * p->head_v);
+    m.v_new = poisoned_floats(CHUNK * p->head_v);
     m.keys = poisoned_floats(p->head_k * CHUNK);
-    m.decay = poisoned_floats(CHUNK);
+    m.log_decay = poisoned_floats(CHUNK);
     m.o = poisoned_floats(p->n * m.o_row);
     m.scratch = poisoned(qn_gdn_scratch(p->head_k));
     return m;
 }
 
-static void forget(struct memory *m)
+static void memory_free(struct memory *m)
 {
     for (size_t t = 0; t < m->n_out; t++)
         for (size_t x = m->head_v; x < m->o_row; x++)
             assert_true(isnan(m->o[t * m->o_row + x])); /* between the rows */
     release_floats(m->state, m->head_k * m->head_v);
-    release_floats(m->corrected, CHUNK * m->head_v);
+    release_floats(m->v_new, CHUNK * m->head_v);
     release_floats(m->keys, m->head_k * CHUNK);
-    release_floats(m->decay, CHUNK);
+    release_floats(m->log_decay, CHUNK);
     release_floats(m->o, m->n_out * m->o_row);
     release(m->scratch, qn_gdn_scratch(m->head_k));
 }
@@ -175,15 +175,15 @@ static qn_gdn_head head_of(const struct memory *m, size_t first)
 {
     return (qn_gdn_head){ .state = m->state + first,
                           .state_row = m->head_v,
-                          .corrected = m->corrected + first,
-                          .corrected_row = m->head_v,
-                          .decay = m->decay };
+                          .v_new = m->v_new + first,
+                          .v_new_row = m->head_v,
+                          .log_decay = m->log_decay };
 }
 
 static qn_gdn_group group_of(const struct memory *m, const qn_gdn_head *head, size_t n_values)
 {
     return (qn_gdn_group){
-        .head_k = m->head_k, .n_values = n_values, .heads = head, .n_heads = 1, .keys = m->keys, .open = m->open
+        .head_k = m->head_k, .n_values = n_values, .heads = head, .n_heads = 1, .keys = m->keys, .open_tokens = m->open_tokens
     };
 }
 
@@ -211,10 +211,10 @@ static void advance(const qn_deltanet_kernels *kernels, const struct problem *p,
             memset(m->scratch, 0xff, qn_gdn_scratch(p->head_k));
             qn_gdn_advance(kernels, &group, m->scratch);
         }
-        qn_gdn_keep_keys(m->keys, p->head_k, m->open, row + p->head_k, p->row, n);
-        qn_gdn_keep_decay(m->decay, m->open, gates, GATE_ROW, n);
-        m->open = qn_gdn_open_after(m->open, n);
-        assert_int_equal(m->open, (t + n - 1) % CHUNK + 1);
+        qn_gdn_append_keys(m->keys, p->head_k, m->open_tokens, row + p->head_k, p->row, n);
+        qn_gdn_append_decay(m->log_decay, m->open_tokens, gates, GATE_ROW, n);
+        m->open_tokens = qn_gdn_open_tokens_after(m->open_tokens, n);
+        assert_int_equal(m->open_tokens, (t + n - 1) % CHUNK + 1);
     }
 }
 
@@ -223,19 +223,19 @@ static void close_head(const qn_deltanet_kernels *kernels, struct memory *m)
     const qn_gdn_head head = head_of(m, 0);
     const qn_gdn_group group = group_of(m, &head, m->head_v);
     memset(m->scratch, 0xff, qn_gdn_scratch(m->head_k));
-    qn_gdn_close(kernels, &group, m->scratch);
-    m->open = 0;
+    qn_gdn_flush(kernels, &group, m->scratch);
+    m->open_tokens = 0;
 }
 
 static void assert_same_memory(const struct memory *a, const struct memory *b)
 {
     const size_t width = a->head_v * sizeof(float);
-    assert_int_equal(a->open, b->open);
+    assert_int_equal(a->open_tokens, b->open_tokens);
     assert_memory_equal(a->state, b->state, a->head_k * width);
-    assert_memory_equal(a->corrected, b->corrected, a->open * width);
-    assert_memory_equal(a->decay, b->decay, a->open * sizeof(float));
+    assert_memory_equal(a->v_new, b->v_new, a->open_tokens * width);
+    assert_memory_equal(a->log_decay, b->log_decay, a->open_tokens * sizeof(float));
     for (size_t d = 0; d < a->head_k; d++)
-        assert_memory_equal(a->keys + d * CHUNK, b->keys + d * CHUNK, a->open * sizeof(float));
+        assert_memory_equal(a->keys + d * CHUNK, b->keys + d * CHUNK, a->open_tokens * sizeof(float));
     for (size_t t = 0; t < a->n_out; t++)
         assert_memory_equal(a->o + t * a->o_row, b->o + t * b->o_row, width);
 }
@@ -272,14 +272,14 @@ static const double bar = 1e-5;
 
 static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays decays, enum keys keys)
 {
-    struct problem p = make(n, head_k, head_v, decays, keys);
-    struct memory m = remember(&p);
+    struct problem p = problem_new(n, head_k, head_v, decays, keys);
+    struct memory m = memory_new(&p);
     qn_deltanet_kernels kernels;
     double *o, *state;
     assert_int_equal(qn_alloc(&o, n * head_v, sizeof *o, "o"), QN_OK);
     assert_int_equal(qn_alloc(&state, head_k * head_v, sizeof *state, "state"), QN_OK);
     qn_deltanet_kernels_init(&kernels, qn_cpu_present());
-    recur(&p, o, state);
+    recurrence_float64(&p, o, state);
     advance(&kernels, &p, &m, 0, n, n, head_v);
     close_head(&kernels, &m);
     const double o_error = error_of(m.o, m.o_row, o, n, head_v);
@@ -287,8 +287,8 @@ static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays 
     if (!(o_error <= bar && state_error <= bar)) /* a NaN is no number below the bar */
         fail_msg("%zu tokens, K %zu, V %zu, decays %d, keys %d: o is off by %.2g, the state by %.2g", n, head_k, head_v,
                  (int)decays, (int)keys, o_error, state_error);
-    forget(&m);
-    unmake(&p);
+    memory_free(&m);
+    problem_free(&p);
     qn_free(o);
     qn_free(state);
 }
@@ -325,23 +325,23 @@ static void same_bits(void **unused)
     qn_deltanet_kernels kernels[4];
     const size_t n_kernels = all_kernels(kernels);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        struct problem p = make(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
-        struct memory expected = remember(&p);
+        struct problem p = problem_new(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
+        struct memory expected = memory_new(&p);
         advance(&kernels[0], &p, &expected, 0, p.n, p.n, p.head_v);
         for (size_t v = 0; v < n_kernels; v++)
             for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-                struct memory m = remember(&p), closed = remember(&p);
+                struct memory m = memory_new(&p), closed = memory_new(&p);
                 advance(&kernels[v], &p, &m, 0, p.n, steps[i], p.head_v);
                 assert_same_memory(&m, &expected);
                 advance(&kernels[0], &p, &closed, 0, p.n, p.n, p.head_v);
                 close_head(&kernels[0], &closed);
                 close_head(&kernels[v], &m);
                 assert_same_memory(&m, &closed);
-                forget(&m);
-                forget(&closed);
+                memory_free(&m);
+                memory_free(&closed);
             }
-        forget(&expected);
-        unmake(&p);
+        memory_free(&expected);
+        problem_free(&p);
     }
 }
 
@@ -350,19 +350,19 @@ static void slices_of_values(void **unused)
     (void)unused;
     qn_deltanet_kernels kernels[4];
     const size_t n_kernels = all_kernels(kernels);
-    struct problem p = make(150, 64, 128, MILD, RANDOM);
-    struct memory whole = remember(&p);
+    struct problem p = problem_new(150, 64, 128, MILD, RANDOM);
+    struct memory whole = memory_new(&p);
     advance(&kernels[0], &p, &whole, 0, p.n, p.n, p.head_v);
     for (size_t v = 0; v < n_kernels; v++)
         for (size_t cut = 16; cut < p.head_v; cut += 48)
             for (size_t step = 1; step <= p.n; step += 149) {
-                struct memory m = remember(&p);
+                struct memory m = memory_new(&p);
                 advance(&kernels[v], &p, &m, 0, p.n, step, cut);
                 assert_same_memory(&m, &whole);
-                forget(&m);
+                memory_free(&m);
             }
-    forget(&whole);
-    unmake(&p);
+    memory_free(&whole);
+    problem_free(&p);
 }
 
 /* To a length in the same open chunk: tokens that were taken back leave nothing behind. */
@@ -374,22 +374,22 @@ static void going_back(void **unused)
     } cases[] = { { 100, 80 }, { 128, 65 }, { 128, 127 }, { 64, 1 }, { 66, 65 } };
     qn_deltanet_kernels kernels;
     qn_deltanet_kernels_init(&kernels, qn_cpu_present());
-    struct problem p = make(140, 64, 64, MILD, SIMILAR), other = make(140, 64, 64, EXTREME, RANDOM);
-    struct memory straight = remember(&p);
-    advance(&kernels, &p, &straight, 0, p.n, p.n, p.head_v);
+    struct problem p = problem_new(140, 64, 64, MILD, SIMILAR), other = problem_new(140, 64, 64, EXTREME, RANDOM);
+    struct memory reference = memory_new(&p);
+    advance(&kernels, &p, &reference, 0, p.n, p.n, p.head_v);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (size_t step = 1; step < 128; step += 125) {
-            struct memory m = remember(&p);
+            struct memory m = memory_new(&p);
             advance(&kernels, &p, &m, 0, cases[i].back, step, p.head_v);
             advance(&kernels, &other, &m, cases[i].back, cases[i].taken, step, p.head_v);
-            m.open -= cases[i].taken - cases[i].back;
+            m.open_tokens -= cases[i].taken - cases[i].back;
             advance(&kernels, &p, &m, cases[i].back, p.n, step, p.head_v);
-            assert_same_memory(&m, &straight);
-            forget(&m);
+            assert_same_memory(&m, &reference);
+            memory_free(&m);
         }
-    forget(&straight);
-    unmake(&p);
-    unmake(&other);
+    memory_free(&reference);
+    problem_free(&p);
+    problem_free(&other);
 }
 
 /* A row that is not a number spoils those after it, none before it. */
@@ -399,22 +399,22 @@ static void later_rows_are_not_read(void **unused)
     enum { BAD = 75 };
     qn_deltanet_kernels kernels[4];
     const size_t n_kernels = all_kernels(kernels);
-    struct problem p = make(140, 32, 32, MILD, RANDOM);
-    struct memory good = remember(&p);
+    struct problem p = problem_new(140, 32, 32, MILD, RANDOM);
+    struct memory good = memory_new(&p);
     advance(&kernels[0], &p, &good, 0, p.n, p.n, p.head_v);
     for (size_t d = 0; d < p.head_k; d++)
         p.rows[BAD * p.row + p.head_k + d] = NAN;
     for (size_t v = 0; v < n_kernels; v++) {
-        struct memory m = remember(&p);
+        struct memory m = memory_new(&p);
         advance(&kernels[v], &p, &m, 0, p.n, p.n, p.head_v);
         for (size_t t = 0; t < BAD; t++)
             assert_memory_equal(m.o + t * m.o_row, good.o + t * good.o_row, p.head_v * sizeof(float));
         for (size_t t = BAD; t < p.n; t++)
             assert_true(isnan(m.o[t * m.o_row]));
-        forget(&m);
+        memory_free(&m);
     }
-    forget(&good);
-    unmake(&p);
+    memory_free(&good);
+    problem_free(&p);
 }
 
 /* Three heads with keys and queries in common, and with values, decays and betas of their own, as a group and each alone. */
@@ -429,10 +429,10 @@ static void heads_together(void **unused)
     struct problem p[HEADS];
     struct memory alone[HEADS];
     for (size_t h = 0; h < HEADS; h++) {
-        p[h] = make(TOKENS, 48, 32, decays[h], RANDOM);
+        p[h] = problem_new(TOKENS, 48, 32, decays[h], RANDOM);
         for (size_t t = 0; t < TOKENS; t++)
             memcpy(p[h].rows + t * p[h].row, p[0].rows + t * p[0].row, 2 * p[0].head_k * sizeof(float));
-        alone[h] = remember(&p[h]);
+        alone[h] = memory_new(&p[h]);
         advance(&kernels[0], &p[h], &alone[h], 0, TOKENS, TOKENS, p[h].head_v);
     }
     for (size_t v = 0; v < n_kernels * sizeof steps / sizeof steps[0]; v++) {
@@ -440,7 +440,7 @@ static void heads_together(void **unused)
         struct memory m[HEADS];
         qn_gdn_head heads[HEADS];
         for (size_t h = 0; h < HEADS; h++)
-            m[h] = remember(&p[h]);
+            m[h] = memory_new(&p[h]);
         for (size_t t = 0, n; t < TOKENS; t += n) {
             n = TOKENS - t < step ? TOKENS - t : step;
             qn_gdn_group group = group_of(&m[0], heads, p[0].head_v);
@@ -462,19 +462,19 @@ static void heads_together(void **unused)
             memset(m[0].scratch, 0xff, qn_gdn_scratch(p[0].head_k));
             qn_gdn_advance(&kernels[v % n_kernels], &group, m[0].scratch);
             for (size_t h = 0; h < HEADS; h++) {
-                qn_gdn_keep_keys(m[h].keys, p[h].head_k, m[h].open, group.k, p[h].row, n);
-                qn_gdn_keep_decay(m[h].decay, m[h].open, heads[h].g, GATE_ROW, n);
-                m[h].open = qn_gdn_open_after(m[h].open, n);
+                qn_gdn_append_keys(m[h].keys, p[h].head_k, m[h].open_tokens, group.k, p[h].row, n);
+                qn_gdn_append_decay(m[h].log_decay, m[h].open_tokens, heads[h].g, GATE_ROW, n);
+                m[h].open_tokens = qn_gdn_open_tokens_after(m[h].open_tokens, n);
             }
         }
         for (size_t h = 0; h < HEADS; h++) {
             assert_same_memory(&m[h], &alone[h]);
-            forget(&m[h]);
+            memory_free(&m[h]);
         }
     }
     for (size_t h = 0; h < HEADS; h++) {
-        forget(&alone[h]);
-        unmake(&p[h]);
+        memory_free(&alone[h]);
+        problem_free(&p[h]);
     }
 }
 
@@ -483,10 +483,10 @@ static void nothing_to_do(void **unused)
     (void)unused;
     qn_deltanet_kernels kernels;
     qn_deltanet_kernels_init(&kernels, qn_cpu_present());
-    struct problem p = make(70, 32, 32, MILD, RANDOM);
-    struct memory m = remember(&p), same = remember(&p);
-    for (size_t open = 0; open <= CHUNK; open++)
-        assert_int_equal(qn_gdn_open_after(open, 0), open);
+    struct problem p = problem_new(70, 32, 32, MILD, RANDOM);
+    struct memory m = memory_new(&p), same = memory_new(&p);
+    for (size_t open_tokens = 0; open_tokens <= CHUNK; open_tokens++)
+        assert_int_equal(qn_gdn_open_tokens_after(open_tokens, 0), open_tokens);
     close_head(&kernels, &m);
     assert_same_memory(&m, &same); /* an empty chunk closes without a trace */
     advance(&kernels, &p, &m, 0, CHUNK, CHUNK, p.head_v);
@@ -494,12 +494,12 @@ static void nothing_to_do(void **unused)
     const qn_gdn_head head = head_of(&m, 0);
     const qn_gdn_group group = group_of(&m, &head, p.head_v);
     qn_gdn_advance(&kernels, &group, m.scratch);
-    qn_gdn_keep_keys(m.keys, p.head_k, m.open, NULL, 0, 0);
-    qn_gdn_keep_decay(m.decay, m.open, NULL, 0, 0);
+    qn_gdn_append_keys(m.keys, p.head_k, m.open_tokens, NULL, 0, 0);
+    qn_gdn_append_decay(m.log_decay, m.open_tokens, NULL, 0, 0);
     assert_same_memory(&m, &same); /* a full chunk stays open until a token comes */
-    forget(&m);
-    forget(&same);
-    unmake(&p);
+    memory_free(&m);
+    memory_free(&same);
+    problem_free(&p);
 }
 
 static void gates(void **unused)
@@ -510,17 +510,17 @@ static void gates(void **unused)
         const double sum = (double)alpha + (double)bias;
         /* Softplus by its other form, which cancels nowhere; the result is rounded once. */
         const double exact = (fmax(sum, 0) + log1p(exp(-fabs(sum)))) * (double)a;
-        const float g = qn_gdn_decay_of(alpha, bias, a);
+        const float g = qn_gdn_log_decay(alpha, bias, a);
         assert_true(g <= 0 && fabs((double)g - exact) <= fabs(exact) * 1.01 * 0x1p-24 + 1e-45);
         /* qn_exp promises 2e-7, and 4.5e-38 at least; a sum and a quotient. */
         const double sigmoid = 1 / (1 + exp(-(double)(float)x));
-        assert_true(fabs((double)qn_gdn_beta_of((float)x) - sigmoid) <= sigmoid * (2e-7 + 2 * 0x1p-24) + 5e-38);
+        assert_true(fabs((double)qn_gdn_beta((float)x) - sigmoid) <= sigmoid * (2e-7 + 2 * 0x1p-24) + 5e-38);
     }
-    assert_true(qn_gdn_decay_of(-3e38f, -3e38f, -1) == 0);
-    assert_true(isfinite(qn_gdn_decay_of(3e38f, 3e38f, -3e38f)));
-    assert_true(isnan(qn_gdn_decay_of(NAN, 0, -1)));
-    assert_true(isnan(qn_gdn_beta_of(NAN)));
-    assert_true(qn_gdn_beta_of(3e38f) == 1 && qn_gdn_beta_of(-3e38f) < 1e-37f);
+    assert_true(qn_gdn_log_decay(-3e38f, -3e38f, -1) == 0);
+    assert_true(isfinite(qn_gdn_log_decay(3e38f, 3e38f, -3e38f)));
+    assert_true(isnan(qn_gdn_log_decay(NAN, 0, -1)));
+    assert_true(isnan(qn_gdn_beta(NAN)));
+    assert_true(qn_gdn_beta(3e38f) == 1 && qn_gdn_beta(-3e38f) < 1e-37f);
 }
 
 int main(void)

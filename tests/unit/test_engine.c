@@ -66,7 +66,7 @@ static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
     return session;
 }
 
-static void evaluation_refuses(void **unused)
+static void evaluation_rejects_bad_arguments(void **unused)
 {
     (void)unused;
     qn_session *session = new_session(10, 4);
@@ -188,7 +188,7 @@ static void cancelling(void **unused)
     pthread_t thread;
     qn_generate_params params = qn_generate_defaults();
     qn_generate_result result;
-    params.ignore_end = true;
+    params.ignore_eos = true;
     assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
     assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
     pthread_join(thread, NULL);
@@ -199,7 +199,7 @@ static void cancelling(void **unused)
 }
 
 /* Whenever the request comes, the last token that was made is pending and all before it are held. */
-static void what_is_cancelled_can_go_on(void **unused)
+static void cancelled_sessions_can_continue(void **unused)
 {
     (void)unused;
     for (int i = 0; i < 10; i++) {
@@ -208,7 +208,7 @@ static void what_is_cancelled_can_go_on(void **unused)
         qn_generate_params params = qn_generate_defaults();
         qn_generate_result result;
         qn_token pending;
-        params.ignore_end = true;
+        params.ignore_eos = true;
         assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
         assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
         pthread_join(thread, NULL);
@@ -236,7 +236,7 @@ static void a_late_cancel_is_forgotten(void **unused)
     qn_generate_params params = qn_generate_defaults();
     qn_generate_result result;
     params.max_tokens = 3;
-    params.ignore_end = true;
+    params.ignore_eos = true;
     params.on_token = cancel_at_third;
     params.user = session;
     assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
@@ -262,14 +262,14 @@ static void failing_sessions_leave_others_alone(void **unused)
     int failed = 0;
     assert_int_equal(qn_session_eval(session, ids, 20, QN_LOGITS_LAST, before), QN_OK);
     assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
-    for (rlim_t room = 1 << 20; room < 64 << 20; room += 1 << 20) {
+    for (rlim_t headroom = 1 << 20; headroom < 64 << 20; headroom += 1 << 20) {
         unsigned long pages = 0;
         FILE *statm = fopen("/proc/self/statm", "r");
         assert_non_null(statm);
         assert_int_equal(fscanf(statm, "%lu", &pages), 1);
         fclose(statm);
         low = limit;
-        low.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + room;
+        low.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
         const qn_session_params params = { .n_ctx = 4096, .n_batch = 4096 };
         const qn_status status = qn_session_create(model, &params, &other);
@@ -389,7 +389,7 @@ static void write_changed(const char *path, const struct change *change)
     qn_gguf_close(file);
 }
 
-static void wrong_models_are_refused(void **unused)
+static void wrong_models_are_rejected(void **unused)
 {
     (void)unused;
     static const struct {
@@ -447,7 +447,7 @@ static void repeated_tokens_are_logged(void **unused)
 {
     (void)unused;
     char path[] = "/tmp/quern-test-XXXXXX", line[160] = "";
-    const struct vocab_spec spec = { .model = "gpt2", .twice = "a" };
+    const struct vocab_spec spec = { .model = "gpt2", .duplicate_token = "a" };
     const qn_model_params params = { .vocab_only = true, .on_log = keep_line, .user = line };
     struct file_bytes bytes = make_vocab(&spec);
     qn_model *vocabulary;
@@ -467,28 +467,28 @@ static void information(void **unused)
     (void)unused;
     const qn_model_info info = qn_model_get_info(model);
     assert_string_equal(info.architecture, "llama");
-    assert_string_equal(info.quantisation, "q1_0");
+    assert_string_equal(info.quantization, "q1_0");
     assert_int_equal(info.n_vocab, VOCAB);
     assert_int_equal(info.n_threads, 2);
-    assert_string_equal(info.tokeniser, "");
+    assert_string_equal(info.tokenizer_name, "");
     assert_true(info.bytes_per_token > 0 && info.bytes_per_token < info.file_bytes);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(evaluation_refuses),
+        cmocka_unit_test(evaluation_rejects_bad_arguments),
         cmocka_unit_test(rewinding_forgets),
         cmocka_unit_test(long_contexts_do_not_depend_on_the_split),
         cmocka_unit_test(sessions_take_turns),
         cmocka_unit_test(cancelling),
-        cmocka_unit_test(what_is_cancelled_can_go_on),
+        cmocka_unit_test(cancelled_sessions_can_continue),
         cmocka_unit_test(a_late_cancel_is_forgotten),
 #if !QN_TEST_SANITIZED /* they reserve more address space than can be limited */
         cmocka_unit_test(failing_sessions_leave_others_alone),
 #endif
         cmocka_unit_test(generation_stops),
-        cmocka_unit_test(wrong_models_are_refused),
+        cmocka_unit_test(wrong_models_are_rejected),
         cmocka_unit_test(repeated_tokens_are_logged),
         cmocka_unit_test(information),
     };

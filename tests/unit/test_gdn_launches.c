@@ -120,7 +120,7 @@ static void steps(void **unused)
     refused(qn_gdn_gpu_step(&args, 48, 144, &launch), "0 rows");
 }
 
-static void pieces(void **unused)
+static void conv_and_norm(void **unused)
 {
     (void)unused;
     const qn_gdn_conv_args conv = {
@@ -157,8 +157,8 @@ static void sizes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks), cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),
-        cmocka_unit_test(pieces), cmocka_unit_test(sizes),
+        cmocka_unit_test(chunks),        cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),
+        cmocka_unit_test(conv_and_norm), cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

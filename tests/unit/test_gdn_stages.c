@@ -2,7 +2,7 @@
  * the stage's actual inputs. Compositions are in test_gdn_chunk.c. */
 #include "helper_gdn.h"
 
-#include "kernels/deltanet/rows.h"
+#include "kernels/deltanet/row_kernels.h"
 
 #include "base/cpu.h"
 
@@ -360,25 +360,25 @@ static void row_kernels_agree(void **unused)
     static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
     static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 65504, 65520, 1e-8f, 6e-8f, 1.00390625f, 1.01171875f };
     enum { N = 77, K = 48, V = 32 };
-    qn_gdn_rows ref;
-    qn_gdn_rows_init(&ref, 0);
+    qn_gdn_row_kernels ref;
+    qn_gdn_row_kernels_init(&ref, 0);
     for (size_t level = 0; level < sizeof names / sizeof names[0]; level++) {
         unsigned features;
-        qn_gdn_rows rows;
+        qn_gdn_row_kernels rows;
         if (!qn_cpu_level(names[level], &features) || (features & ~qn_cpu_present()))
             continue;
-        qn_gdn_rows_init(&rows, features);
+        qn_gdn_row_kernels_init(&rows, features);
         for (size_t d = 0; d < N_TYPES; d++)
             for (size_t n = 0; n <= N; n++) {
                 const qn_view x = gdn_new(QN_DTYPE_F32, n), y = gdn_new(types[d], n), z = gdn_new(QN_DTYPE_F32, n);
                 const qn_view y_ref = gdn_new(types[d], n), z_ref = gdn_new(QN_DTYPE_F32, n);
                 for (size_t i = 0; i < n; i++)
                     gdn_set(x, i, i < sizeof special / sizeof special[0] ? (double)special[i] : exp(8 * gdn_normal()));
-                rows.from_float(y.data, x.data, types[d], n);
-                ref.from_float(y_ref.data, x.data, types[d], n);
+                rows.from_f32(y.data, x.data, types[d], n);
+                ref.from_f32(y_ref.data, x.data, types[d], n);
                 assert_memory_equal(y.data, y_ref.data, n * gdn_size(types[d]));
-                rows.to_float(z.data, y.data, types[d], n);
-                ref.to_float(z_ref.data, y.data, types[d], n);
+                rows.to_f32(z.data, y.data, types[d], n);
+                ref.to_f32(z_ref.data, y.data, types[d], n);
                 assert_memory_equal(z.data, z_ref.data, n * sizeof(float));
                 rows.round(x.data, x.data, types[d], n);
                 assert_memory_equal(x.data, z_ref.data, n * sizeof(float));

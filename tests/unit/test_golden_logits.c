@@ -16,13 +16,13 @@
 
 /* Nothing in float32 costs more than 1e-5 here; f16 keys and values cost 5e-4. The rest is room for an engine that also rounds
  * the inputs of its products to f16. A wrong rope pair, head or norm weight costs more than 1e-1. */
-#define BAR_PLAIN 3e-3
+#define MAX_ERROR_PLAIN 3e-3
 /* Inputs rounded to int8 with one scale for 32 values cost 1.7e-2 to 2.5e-2 on these files (docs/accuracy.md); with one scale
  * for 64 values the largest is 2.8e-2. */
-#define BAR_LOW_BIT 2.5e-2
+#define MAX_ERROR_LOW_BIT 2.5e-2
 /* Gated DeltaNet is more sensitive: one scale for 32 values costs 3.3e-2 to 6.4e-2 on these files, a second term in block 0
  * brings that to 1.2e-2 to 2.7e-2. The least that a mistake costs is 4.4e-2: rope over the whole head. */
-#define BAR_HYBRID 3.8e-2
+#define MAX_ERROR_HYBRID 3.8e-2
 
 /* Tokens of the bit-for-bit comparisons: more than the golden 48, 160, 203, so that pieces of 64 end inside, and not a multiple
  * of any. */
@@ -30,41 +30,41 @@ enum { N_LONG = 211 };
 
 struct golden {
     const char *name;
-    double bar;
+    double max_error;
 };
 
 static struct golden models[] = {
-    { "llama.f16", BAR_PLAIN },
-    { "llama3-rope.bf16", BAR_PLAIN },
-    { "qwen3.f16", BAR_PLAIN },
-    { "qwen3-untied.f32", BAR_PLAIN },
-    { "qwen3-yarn.f16", BAR_PLAIN },
-    { "qwen3-linear.f16", BAR_PLAIN },
-    { "llama-yarn.bf16", BAR_PLAIN },
-    { "llama-linear.bf16", BAR_PLAIN },
-    { "llama.q1_0", BAR_LOW_BIT },
-    { "llama.q2_0", BAR_LOW_BIT },
-    { "llama.pq2_0", BAR_LOW_BIT },
-    { "llama.ptq1_0", BAR_LOW_BIT },
-    { "qwen3.q1_0", BAR_LOW_BIT },
-    { "qwen3.q2_0", BAR_LOW_BIT },
-    { "qwen3.pq2_0", BAR_LOW_BIT },
-    { "qwen3.ptq1_0", BAR_LOW_BIT },
-    { "qwen35.f16", BAR_PLAIN },
-    { "qwen35-mtp.bf16", BAR_PLAIN },
-    { "qwen35-rotated.f16", BAR_PLAIN },
-    { "qwen35-yarn.f16", BAR_PLAIN },
-    { "qwen35.q1_0", BAR_HYBRID },
-    { "qwen35.q2_0", BAR_HYBRID },
-    { "qwen35.pq2_0", BAR_HYBRID },
-    { "qwen35.ptq1_0", BAR_HYBRID },
-    { "qwen35-rotated.q1_0", BAR_HYBRID },
-    { "qwen35-rotated.q2_0", BAR_HYBRID },
-    { "qwen35-rotated.pq2_0", BAR_HYBRID },
-    { "qwen35-rotated.ptq1_0", BAR_HYBRID },
+    { "llama.f16", MAX_ERROR_PLAIN },
+    { "llama3-rope.bf16", MAX_ERROR_PLAIN },
+    { "qwen3.f16", MAX_ERROR_PLAIN },
+    { "qwen3-untied.f32", MAX_ERROR_PLAIN },
+    { "qwen3-yarn.f16", MAX_ERROR_PLAIN },
+    { "qwen3-linear.f16", MAX_ERROR_PLAIN },
+    { "llama-yarn.bf16", MAX_ERROR_PLAIN },
+    { "llama-linear.bf16", MAX_ERROR_PLAIN },
+    { "llama.q1_0", MAX_ERROR_LOW_BIT },
+    { "llama.q2_0", MAX_ERROR_LOW_BIT },
+    { "llama.pq2_0", MAX_ERROR_LOW_BIT },
+    { "llama.ptq1_0", MAX_ERROR_LOW_BIT },
+    { "qwen3.q1_0", MAX_ERROR_LOW_BIT },
+    { "qwen3.q2_0", MAX_ERROR_LOW_BIT },
+    { "qwen3.pq2_0", MAX_ERROR_LOW_BIT },
+    { "qwen3.ptq1_0", MAX_ERROR_LOW_BIT },
+    { "qwen35.f16", MAX_ERROR_PLAIN },
+    { "qwen35-mtp.bf16", MAX_ERROR_PLAIN },
+    { "qwen35-rotated.f16", MAX_ERROR_PLAIN },
+    { "qwen35-yarn.f16", MAX_ERROR_PLAIN },
+    { "qwen35.q1_0", MAX_ERROR_HYBRID },
+    { "qwen35.q2_0", MAX_ERROR_HYBRID },
+    { "qwen35.pq2_0", MAX_ERROR_HYBRID },
+    { "qwen35.ptq1_0", MAX_ERROR_HYBRID },
+    { "qwen35-rotated.q1_0", MAX_ERROR_HYBRID },
+    { "qwen35-rotated.q2_0", MAX_ERROR_HYBRID },
+    { "qwen35-rotated.pq2_0", MAX_ERROR_HYBRID },
+    { "qwen35-rotated.ptq1_0", MAX_ERROR_HYBRID },
 };
 
-static void must(qn_status status)
+static void assert_ok(qn_status status)
 {
     if (status != QN_OK)
         fail_msg("%s: %s", qn_status_name(status), qn_error_text());
@@ -77,10 +77,10 @@ static void *allocate(size_t count, size_t size)
     return memory;
 }
 
-static FILE *open_golden(const char *name, const char *ending)
+static FILE *open_golden(const char *name, const char *extension)
 {
     char path[4096];
-    snprintf(path, sizeof path, "%s/tests/golden/%s%s", QN_SOURCE_DIR, name, ending);
+    snprintf(path, sizeof path, "%s/tests/golden/%s%s", QN_SOURCE_DIR, name, extension);
     FILE *file = fopen(path, "rb");
     if (!file)
         fail_msg("%s: cannot be opened", path);
@@ -93,7 +93,7 @@ static qn_model *load(const char *name, int n_threads)
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
     qn_model_params params = { .n_threads = n_threads };
     qn_model *model = NULL;
-    must(qn_model_load(path, &params, &model));
+    assert_ok(qn_model_load(path, &params, &model));
     return model;
 }
 
@@ -123,15 +123,16 @@ static float *read_logits(const char *name, size_t n_ids, size_t n_vocab)
 }
 
 /* Logits of all ids in a session of their own, `piece` of them a call. */
-static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, size_t n, size_t piece)
+static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, size_t n, size_t call_size)
 {
     const size_t n_vocab = qn_model_get_info(model).n_vocab;
     qn_session_params params = { .n_ctx = N_LONG, .n_batch = n_batch };
     qn_session *session = NULL;
-    must(qn_session_create(model, &params, &session));
+    assert_ok(qn_session_create(model, &params, &session));
     float *logits = allocate(n * n_vocab, sizeof *logits);
-    for (size_t at = 0; at < n; at += piece)
-        must(qn_session_eval(session, ids + at, n - at < piece ? n - at : piece, QN_LOGITS_ALL, logits + at * n_vocab));
+    for (size_t at = 0; at < n; at += call_size)
+        assert_ok(
+            qn_session_eval(session, ids + at, n - at < call_size ? n - at : call_size, QN_LOGITS_ALL, logits + at * n_vocab));
     assert_int_equal(qn_session_length(session), n);
     qn_session_free(session);
     return logits;
@@ -157,21 +158,21 @@ static void test_error(void **state)
         sum += sqrt(difference / norm);
     }
     const double error = sum / (double)n;
-    print_message("%-22s mean relative error %.2e, bar %.1e\n", golden->name, error, golden->bar);
-    if (!(error <= golden->bar))
-        fail_msg("%s: mean relative error %.3e, at most %.1e is allowed", golden->name, error, golden->bar);
+    print_message("%-22s mean relative error %.2e, bar %.1e\n", golden->name, error, golden->max_error);
+    if (!(error <= golden->max_error))
+        fail_msg("%s: mean relative error %.3e, at most %.1e is allowed", golden->name, error, golden->max_error);
     free(found);
     free(expected);
     qn_model_free(model);
 }
 
-static void assert_same_logits(const char *name, const char *what, unsigned long how_many, const float *found,
+static void assert_same_logits(const char *name, const char *what, unsigned long setting, const float *found,
                                const float *expected, size_t n_vocab)
 {
     for (size_t t = 0; t < N_LONG; t++) {
         if (memcmp(found + t * n_vocab, expected + t * n_vocab, n_vocab * sizeof *found) != 0)
             fail_msg("%s: with %s %lu the logits of token %zu differ from those of one thread and one call", name, what,
-                     how_many, t);
+                     setting, t);
     }
 }
 
@@ -179,7 +180,7 @@ static void test_same_bits(void **state)
 {
     const char *name = ((const struct golden *)*state)->name;
     static const int threads[] = { 1, 2, 7 };
-    static const size_t pieces[] = { N_LONG, 1, 3, 7, 64, 65, 197 };
+    static const size_t call_sizes[] = { N_LONG, 1, 3, 7, 64, 65, 197 };
     static const uint32_t batches[] = { 1, 5, 64 };
     float *expected = NULL;
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
@@ -187,8 +188,8 @@ static void test_same_bits(void **state)
         const size_t n_vocab = qn_model_get_info(model).n_vocab;
         qn_token ids[N_LONG];
         read_ids(name, (uint32_t)n_vocab, ids);
-        for (size_t j = 0; j < sizeof pieces / sizeof *pieces; j++) {
-            float *found = evaluate(model, 0, ids, N_LONG, pieces[j]);
+        for (size_t j = 0; j < sizeof call_sizes / sizeof *call_sizes; j++) {
+            float *found = evaluate(model, 0, ids, N_LONG, call_sizes[j]);
             if (!expected) {
                 expected = found;
                 continue;
@@ -196,7 +197,7 @@ static void test_same_bits(void **state)
             if (j == 0)
                 assert_same_logits(name, "threads", (unsigned long)threads[i], found, expected, n_vocab);
             else
-                assert_same_logits(name, "pieces of", pieces[j], found, expected, n_vocab);
+                assert_same_logits(name, "pieces of", call_sizes[j], found, expected, n_vocab);
             free(found);
         }
         /* The batch is a matter of the session, not of the team: one size of team will do. */

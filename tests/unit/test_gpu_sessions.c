@@ -86,7 +86,7 @@ static qn_session *new_session(size_t n_tokens)
     return session;
 }
 
-static void go_on(qn_session *session, float *logits)
+static void continue_session(qn_session *session, float *logits)
 {
     const qn_token *next = ids + qn_session_length(session);
     must(qn_session_eval(session, next, MANY, QN_LOGITS_ALL, logits));
@@ -98,7 +98,7 @@ static void go_on(qn_session *session, float *logits)
 static void expect_after(size_t length)
 {
     qn_session *plain = new_session(length);
-    go_on(plain, expected);
+    continue_session(plain, expected);
     qn_session_free(plain);
 }
 
@@ -110,7 +110,7 @@ static void expect_found(const char *what, size_t length)
                      i);
 }
 
-static void say_something_else(qn_session *session, size_t n)
+static void eval_other_tokens(qn_session *session, size_t n)
 {
     qn_token tokens[150];
     for (size_t i = 0; i < n; i++)
@@ -125,12 +125,12 @@ enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
 /* ---- The tests ---- */
 
-static void is_the_same_twice(void)
+static void is_deterministic(void)
 {
     for (size_t i = 0; i < N_LENGTHS; i++) {
         qn_session *session = new_session(lengths[i]);
         expect_after(lengths[i]);
-        go_on(session, found);
+        continue_session(session, found);
         expect_found("a second session", lengths[i]);
         qn_session_free(session);
     }
@@ -150,20 +150,20 @@ static void assert_same_files(void)
 
 static void is_restored(void)
 {
-    static const qn_session_params rooms[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = N_CTX } };
+    static const qn_session_params restore_params[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = N_CTX } };
     for (size_t i = 0; i < N_LENGTHS; i++) {
         qn_session *session = new_session(lengths[i]), *restored;
         must(qn_session_save(session, path));
         qn_session_free(session);
         expect_after(lengths[i]);
         for (size_t r = 0; r < 2; r++) {
-            must(qn_session_restore(model, path, &rooms[r], &restored));
+            must(qn_session_restore(model, path, &restore_params[r], &restored));
             assert_string_equal(qn_session_kv(restored), kv);
             assert_int_equal(qn_session_length(restored), lengths[i]);
             must(qn_session_save(restored, other_path));
             if (r == 0) /* a file tells its session's capacity */
                 assert_same_files();
-            go_on(restored, found);
+            continue_session(restored, found);
             expect_found("a restored session", lengths[i]);
             qn_session_free(restored);
         }
@@ -177,23 +177,23 @@ static void is_forked(void)
         qn_session *session = new_session(lengths[i]), *fork;
         expect_after(lengths[i]);
         must(qn_session_fork(session, &fork));
-        say_something_else(session, 1);
-        say_something_else(session, 100);
-        go_on(fork, found);
+        eval_other_tokens(session, 1);
+        eval_other_tokens(session, 100);
+        continue_session(fork, found);
         expect_found("a fork", lengths[i]);
         qn_session_free(session);
         must(qn_session_fork(fork, &session));
         qn_session_free(fork);
         must(qn_session_truncate(session, 0));
         must(qn_session_eval(session, ids, lengths[i], QN_LOGITS_NONE, NULL));
-        go_on(session, found);
+        continue_session(session, found);
         expect_found("a fork that began anew", lengths[i]);
         qn_session_free(session);
     }
 }
 
 /* What is said between overwrites the same places of the cache, takes in chunks, seals runs of codes. */
-static void goes_back_to_a_checkpoint(void)
+static void rolls_back_to_a_checkpoint(void)
 {
     static const size_t detours[] = { 1, 9, 64, 140 };
     for (size_t i = 0; i < N_LENGTHS; i++) {
@@ -201,17 +201,17 @@ static void goes_back_to_a_checkpoint(void)
         for (size_t d = 0; d < sizeof detours / sizeof *detours; d++) {
             qn_session *session = new_session(lengths[i]), *fork;
             must(qn_session_checkpoint(session));
-            say_something_else(session, detours[d]);
+            eval_other_tokens(session, detours[d]);
             must(qn_session_fork(session, &fork));
             must(qn_session_truncate(session, (uint32_t)lengths[i]));
-            go_on(session, found);
+            continue_session(session, found);
             expect_found("going back", lengths[i]);
             must(qn_session_truncate(session, (uint32_t)lengths[i])); /* the checkpoint is still there */
-            go_on(session, found);
+            continue_session(session, found);
             expect_found("going back again", lengths[i]);
             qn_session_free(session);
             must(qn_session_truncate(fork, (uint32_t)lengths[i]));
-            go_on(fork, found);
+            continue_session(fork, found);
             expect_found("a fork's going back", lengths[i]);
             qn_session_free(fork);
         }
@@ -231,33 +231,33 @@ static double distance(const float *x, const float *reference, size_t n)
 
 /* To a length at which no step ended. What codes no longer tell is evaluated again, in other steps, so logits are near and not
  * the same: by what int8 and half activations differ, 2.6e-2 on these models, less than the bar that holds between devices. */
-static void goes_back_anywhere(void)
+static void rolls_back_anywhere(void)
 {
     if (info.recurrent_bytes)
         return;
     for (size_t i = 0; i + 1 < N_LENGTHS; i++) {
         const uint32_t length = (uint32_t)lengths[i + 1] - 1;
         qn_session *session = new_session(lengths[i + 1]);
-        say_something_else(session, 40);
+        eval_other_tokens(session, 40);
         expect_after(length);
-        assert_int_equal(qn_session_reach(session, length), length);
+        assert_int_equal(qn_session_rewind_length(session, length), length);
         must(qn_session_truncate(session, length));
         assert_int_equal(qn_session_length(session), length);
-        go_on(session, found);
-        const double far = distance(found, expected, N_MORE * info.n_vocab);
-        if (!(far <= 4e-2))
-            fail_msg("%s, %s: %u tokens, gone back to: %g away", info.name, kv, (unsigned)length, far);
+        continue_session(session, found);
+        const double error = distance(found, expected, N_MORE * info.n_vocab);
+        if (!(error <= 4e-2))
+            fail_msg("%s, %s: %u tokens, gone back to: %g away", info.name, kv, (unsigned)length, error);
         qn_session_free(session);
     }
 }
 
-static void says_how_far_it_goes_back(void)
+static void reports_truncatable_length(void)
 {
     qn_session *session = new_session(100);
     must(qn_session_checkpoint(session));
-    say_something_else(session, 50);
+    eval_other_tokens(session, 50);
     for (uint32_t to = 0; to <= 150; to += 10) {
-        const uint32_t reach = qn_session_reach(session, to);
+        const uint32_t reach = qn_session_rewind_length(session, to);
         assert_true(reach <= to && (to < 100 || reach >= 100));
         if (reach == to)
             continue;
@@ -266,7 +266,7 @@ static void says_how_far_it_goes_back(void)
     }
     must(qn_session_truncate(session, 100));
     expect_after(100);
-    go_on(session, found);
+    continue_session(session, found);
     expect_found("going back after refusals", 100);
     qn_session_free(session);
 }
@@ -278,7 +278,7 @@ static void is_not_disturbed(void)
     const qn_token *next = ids + 130;
     expect_after(130);
     must(qn_session_eval(session, next, MANY, QN_LOGITS_ALL, found));
-    say_something_else(other, 60);
+    eval_other_tokens(other, 60);
     must(qn_session_eval(session, next + MANY, FEW, QN_LOGITS_ALL, found + MANY * info.n_vocab));
     for (size_t i = MANY + FEW; i < N_MORE; i++) {
         float *logits = malloc(info.n_vocab * sizeof *logits);
@@ -327,22 +327,22 @@ static void generates_in_parts(void)
         over_cases(name);                                                                                                      \
     }
 
-OVER_CASES(is_the_same_twice)
+OVER_CASES(is_deterministic)
 OVER_CASES(is_restored)
 OVER_CASES(is_forked)
-OVER_CASES(goes_back_to_a_checkpoint)
-OVER_CASES(goes_back_anywhere)
-OVER_CASES(says_how_far_it_goes_back)
+OVER_CASES(rolls_back_to_a_checkpoint)
+OVER_CASES(rolls_back_anywhere)
+OVER_CASES(reports_truncatable_length)
 OVER_CASES(is_not_disturbed)
 OVER_CASES(generates_in_parts)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_the_same_twice),  cmocka_unit_test(test_is_restored),
-        cmocka_unit_test(test_is_forked),          cmocka_unit_test(test_goes_back_to_a_checkpoint),
-        cmocka_unit_test(test_goes_back_anywhere), cmocka_unit_test(test_says_how_far_it_goes_back),
-        cmocka_unit_test(test_is_not_disturbed),   cmocka_unit_test(test_generates_in_parts),
+        cmocka_unit_test(test_is_deterministic),    cmocka_unit_test(test_is_restored),
+        cmocka_unit_test(test_is_forked),           cmocka_unit_test(test_rolls_back_to_a_checkpoint),
+        cmocka_unit_test(test_rolls_back_anywhere), cmocka_unit_test(test_reports_truncatable_length),
+        cmocka_unit_test(test_is_not_disturbed),    cmocka_unit_test(test_generates_in_parts),
     };
     device = getenv("QN_TEST_DEVICE") ? getenv("QN_TEST_DEVICE") : "cuda";
     if (open_model(cases[0].name) == QN_ERR_UNSUPPORTED && !getenv("QN_TEST_DEVICE")) {

@@ -150,7 +150,7 @@ static void same_bits(void **unused)
     free(s);
 }
 
-static void refuses(void **unused)
+static void rejects_bad_arguments(void **unused)
 {
     (void)unused;
     float x[16], signs[8] = { 1, 1, 1, 1, 1, 0.5f, 1, 1 };
@@ -189,8 +189,8 @@ static void refuses(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_out), cmocka_unit_test(near_float64), cmocka_unit_test(last_undoes_first),
-        cmocka_unit_test(same_bits),   cmocka_unit_test(refuses),
+        cmocka_unit_test(written_out), cmocka_unit_test(near_float64),          cmocka_unit_test(last_undoes_first),
+        cmocka_unit_test(same_bits),   cmocka_unit_test(rejects_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

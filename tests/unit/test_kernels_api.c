@@ -49,8 +49,8 @@ static void matmul_near_float64(void **unused)
         size_t bytes;
         assert_int_equal(qn_view_bytes(types[i], ROWS * COLS, &bytes), QN_OK);
         void *blocks = malloc(bytes);
-        assert_int_equal(qn_encode(view(w, QN_DTYPE_F32, ROWS * COLS), view(blocks, types[i], ROWS * COLS)), QN_OK);
-        assert_int_equal(qn_decode(view(blocks, types[i], ROWS * COLS), view(w, QN_DTYPE_F32, ROWS * COLS)), QN_OK);
+        assert_int_equal(qn_quantize(view(w, QN_DTYPE_F32, ROWS * COLS), view(blocks, types[i], ROWS * COLS)), QN_OK);
+        assert_int_equal(qn_dequantize(view(blocks, types[i], ROWS * COLS), view(w, QN_DTYPE_F32, ROWS * COLS)), QN_OK);
         assert_int_equal(qn_matmul(view(blocks, types[i], ROWS * COLS), ROWS, COLS, view(x, QN_DTYPE_F32, TOKENS * COLS),
                                    TOKENS, view(out, QN_DTYPE_F32, TOKENS * ROWS)),
                          QN_OK);
@@ -73,7 +73,7 @@ static void matmul_near_float64(void **unused)
     }
 }
 
-static void matmul_refuses(void **unused)
+static void matmul_rejects_bad_arguments(void **unused)
 {
     (void)unused;
     float x[128] = { 0 }, out[4] = { 7, 7, 7, 7 };
@@ -106,7 +106,7 @@ static void attention_near_float64(void **unused)
     enum { HEADS = 6, KV = 2, DIM = 48, TOKENS = 300, CAPACITY = 512 };
     uint16_t *cache_keys = calloc(KV * CAPACITY * DIM, 2), *cache_values = calloc(KV * CAPACITY * DIM, 2);
     float *k = random_floats(TOKENS * KV * DIM), *v = random_floats(TOKENS * KV * DIM), *q = random_floats(2 * HEADS * DIM);
-    uint32_t *positions = calloc(TOKENS, sizeof *positions), asked[2] = { 0, TOKENS - 1 };
+    uint32_t *positions = calloc(TOKENS, sizeof *positions), query_positions[2] = { 0, TOKENS - 1 };
     float out[2 * HEADS * DIM];
     const qn_kv_cache cache = { view(cache_keys, QN_DTYPE_F16, KV * CAPACITY * DIM),
                                 view(cache_values, QN_DTYPE_F16, KV * CAPACITY * DIM), KV, CAPACITY, DIM };
@@ -115,14 +115,14 @@ static void attention_near_float64(void **unused)
     assert_int_equal(qn_kv_store(&cache, view(k, QN_DTYPE_F32, TOKENS * KV * DIM), view(v, QN_DTYPE_F32, TOKENS * KV * DIM),
                                  view(positions, QN_DTYPE_U32, TOKENS), TOKENS),
                      QN_OK);
-    assert_int_equal(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM), view(asked, QN_DTYPE_U32, 2), 2, HEADS, 0.25f,
-                                  view(out, QN_DTYPE_F32, 2 * HEADS * DIM)),
+    assert_int_equal(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM), view(query_positions, QN_DTYPE_U32, 2), 2,
+                                  HEADS, 0.25f, view(out, QN_DTYPE_F32, 2 * HEADS * DIM)),
                      QN_OK);
     for (size_t t = 0; t < 2; t++)
         for (size_t h = 0; h < HEADS; h++) {
             double total = 0, sum[DIM] = { 0 };
             const size_t kv = h / (HEADS / KV);
-            for (size_t j = 0; j <= asked[t]; j++) {
+            for (size_t j = 0; j <= query_positions[t]; j++) {
                 double score = 0;
                 for (size_t d = 0; d < DIM; d++)
                     score += (double)q[(t * HEADS + h) * DIM + d] * 0.25 * (double)k[(j * KV + kv) * DIM + d];
@@ -134,9 +134,9 @@ static void attention_near_float64(void **unused)
             for (size_t d = 0; d < DIM; d++)
                 assert_true(fabs((double)out[(t * HEADS + h) * DIM + d] - sum[d] / total) < 3e-3);
         }
-    asked[1] = CAPACITY;
-    assert_int_equal(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM), view(asked, QN_DTYPE_U32, 2), 2, HEADS, 0.25f,
-                                  view(out, QN_DTYPE_F32, 2 * HEADS * DIM)),
+    query_positions[1] = CAPACITY;
+    assert_int_equal(qn_attention(&cache, view(q, QN_DTYPE_F32, 2 * HEADS * DIM), view(query_positions, QN_DTYPE_U32, 2), 2,
+                                  HEADS, 0.25f, view(out, QN_DTYPE_F32, 2 * HEADS * DIM)),
                      QN_ERR_INVALID);
     assert_text("token 1 is at 512");
     free(cache_keys);
@@ -191,19 +191,20 @@ static void argmax_and_codes(void **unused)
     assert_int_equal(qn_argmax(view(logits, QN_DTYPE_F32, 0), &at), QN_ERR_INVALID);
     uint8_t block[256];
     float x[256] = { 0 };
-    assert_int_equal(qn_encode(view(x, QN_DTYPE_F32, 256), view(block, QN_DTYPE_Q6_K, 256)), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_quantize(view(x, QN_DTYPE_F32, 256), view(block, QN_DTYPE_Q6_K, 256)), QN_ERR_UNSUPPORTED);
     x[3] = INFINITY;
-    assert_int_equal(qn_encode(view(x, QN_DTYPE_F32, 32), view(block, QN_DTYPE_Q8_0, 32)), QN_ERR_INVALID);
+    assert_int_equal(qn_quantize(view(x, QN_DTYPE_F32, 32), view(block, QN_DTYPE_Q8_0, 32)), QN_ERR_INVALID);
     assert_text("element 3");
-    assert_int_equal(qn_encode(view(x, QN_DTYPE_F32, 33), view(block, QN_DTYPE_Q8_0, 64)), QN_ERR_INVALID);
+    assert_int_equal(qn_quantize(view(x, QN_DTYPE_F32, 33), view(block, QN_DTYPE_Q8_0, 64)), QN_ERR_INVALID);
     assert_text("multiple of 32");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmul_near_float64), cmocka_unit_test(matmul_refuses),   cmocka_unit_test(attention_near_float64),
-        cmocka_unit_test(rows_near_float64),   cmocka_unit_test(argmax_and_codes),
+        cmocka_unit_test(matmul_near_float64),    cmocka_unit_test(matmul_rejects_bad_arguments),
+        cmocka_unit_test(attention_near_float64), cmocka_unit_test(rows_near_float64),
+        cmocka_unit_test(argmax_and_codes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

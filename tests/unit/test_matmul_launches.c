@@ -15,18 +15,18 @@ static const qn_matmul_gpu sm_120 = { .n_sms = 170, .max_shared_bytes = 101376, 
 
 static qn_matmul_launch launch_of(const qn_matmul_gpu *gpu, size_t n_rows, size_t n_cols, size_t n_tokens)
 {
-    const qn_matmul_area area = { .tiles = { QN_STORED_Q1_0, 1, 2, 0, false },
-                                  .address = 1024,
-                                  .n_tiles = qn_matmul_gpu_tile_count(n_rows),
-                                  .n_cols = n_cols,
-                                  .n_outs = 1,
-                                  .outs = { { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
+    const qn_tiled_matrix matrix = { .tiles = { QN_STORED_Q1_0, 1, 2, 0, false },
+                                     .address = 1024,
+                                     .n_tiles = qn_matmul_gpu_tile_count(n_rows),
+                                     .n_cols = n_cols,
+                                     .n_outs = 1,
+                                     .outs = { { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
     const qn_matmul_acts acts = {
-        .form = QN_ACTS_HALVES, .address = 1024, .token_scale = 256, .n_cols = n_cols, .capacity = 4096
+        .layout = QN_ACTS_F16, .address = 1024, .token_scale = 256, .n_cols = n_cols, .capacity = 4096
     };
     qn_matmul_launch made;
-    assert_int_equal(qn_matmul_gpu_product(gpu, &area, &acts, n_tokens, &made), QN_OK);
-    assert_string_equal(made.launch.function, "qn_matmul_prompt");
+    assert_int_equal(qn_matmul_gpu_matmul(gpu, &matrix, &acts, n_tokens, &made), QN_OK);
+    assert_string_equal(made.launch.function, "qn_matmul_gemm");
     assert_int_equal(made.launch.cluster, made.launch.grid[2]);
     return made;
 }
@@ -34,9 +34,9 @@ static qn_matmul_launch launch_of(const qn_matmul_gpu *gpu, size_t n_rows, size_
 static size_t tokens_of(const qn_launch *launch)
 {
     unsigned tokens = 0;
-    const char *define = strstr(launch->defines, "-DQN_TOKENS=");
+    const char *define = strstr(launch->defines, "-DQN_TILE_N=");
     assert_non_null(define);
-    assert_int_equal(sscanf(define, "-DQN_TOKENS=%u", &tokens), 1);
+    assert_int_equal(sscanf(define, "-DQN_TILE_N=%u", &tokens), 1);
     return tokens;
 }
 
@@ -49,17 +49,17 @@ static void cover_everything(const qn_matmul_gpu *gpu)
             for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
                 const qn_matmul_launch made = launch_of(gpu, rows[r], cols[c], tokens[t]);
                 const qn_launch launch = made.launch;
-                const size_t whole = made.args.prompt.n_whole;
-                const size_t each = tokens_of(&launch);
-                assert_true(launch.grid[0] * each >= tokens[t] && (launch.grid[0] - 1) * each < tokens[t]);
-                assert_true(whole <= launch.grid[1]);
-                assert_int_equal(whole * launch.grid[2] + launch.grid[1] - whole,
-                                 (rows[r] + QN_PROMPT_ROWS - 1) / QN_PROMPT_ROWS);
-                assert_in_range(launch.grid[2], 1, QN_PROMPT_CLUSTER);
+                const size_t unsplit = made.args.gemm.n_unsplit;
+                const size_t tile_n = tokens_of(&launch);
+                assert_true(launch.grid[0] * tile_n >= tokens[t] && (launch.grid[0] - 1) * tile_n < tokens[t]);
+                assert_true(unsplit <= launch.grid[1]);
+                assert_int_equal(unsplit * launch.grid[2] + launch.grid[1] - unsplit,
+                                 (rows[r] + QN_GEMM_TILE_M - 1) / QN_GEMM_TILE_M);
+                assert_in_range(launch.grid[2], 1, QN_GEMM_MAX_CLUSTER);
                 assert_true(launch.grid[2] <= (cols[c] + QN_TILE_COLS - 1) / QN_TILE_COLS);
                 assert_true(launch.shared_bytes <= gpu->max_shared_bytes);
-                assert_true(launch.shared_bytes >= QN_PROMPT_STAGES(each) * (each * 128 + 16));
-                assert_true(launch.grid[2] == 1 || launch.shared_bytes >= QN_PROMPT_ROWS * each * sizeof(float));
+                assert_true(launch.shared_bytes >= QN_GEMM_STAGES(tile_n) * (tile_n * 128 + 16));
+                assert_true(launch.grid[2] == 1 || launch.shared_bytes >= QN_GEMM_TILE_M * tile_n * sizeof(float));
             }
 }
 
@@ -70,14 +70,14 @@ static void blocks_cover_everything(void **unused)
     cover_everything(&sm_120);
 }
 
-static void columns_are_shared_where_that_pays(void **unused)
+static void k_is_split_where_that_pays(void **unused)
 {
     (void)unused;
     static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 };
     const qn_matmul_launch few = launch_of(&h200, 5120, 17408, 50), some = launch_of(&h200, 34816, 5120, 32);
-    assert_true(few.launch.grid[2] > 1 && few.args.prompt.n_whole == 0);
+    assert_true(few.launch.grid[2] > 1 && few.args.gemm.n_unsplit == 0);
     /* 136 blocks of rows for 132 multiprocessors: the last few are shared. */
-    assert_true(some.launch.grid[2] > 1 && some.args.prompt.n_whole > 0);
+    assert_true(some.launch.grid[2] > 1 && some.args.gemm.n_unsplit > 0);
     assert_int_equal(launch_of(&older, 5120, 17408, 50).launch.grid[2], 1);
     assert_int_equal(launch_of(&older, 34816, 5120, 32).launch.grid[2], 1);
 }
@@ -85,6 +85,6 @@ static void columns_are_shared_where_that_pays(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(blocks_cover_everything),
-                                        cmocka_unit_test(columns_are_shared_where_that_pays) };
+                                        cmocka_unit_test(k_is_split_where_that_pays) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

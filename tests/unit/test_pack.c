@@ -31,7 +31,7 @@
 #define QN_TEST_SANITIZED 0
 #endif
 
-static void must(qn_status status)
+static void assert_ok(qn_status status)
 {
     if (status != QN_OK)
         fail_msg("%s: %s", qn_status_name(status), qn_error_text());
@@ -41,7 +41,7 @@ static void must(qn_status status)
 
 enum { N_IDS = 75 };
 
-static bool is_product(const qn_op *op)
+static bool is_matmul(const qn_op *op)
 {
     return op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS;
 }
@@ -53,11 +53,11 @@ static size_t count_packed(const qn_model *model)
     size_t packed = 0;
     for (size_t i = 0; i < model->plan.n_ops; i++) {
         const qn_op *op = &model->plan.ops[i];
-        for (size_t m = 0; is_product(op) && m < op->n_matrices; m++) {
+        for (size_t m = 0; is_matmul(op) && m < op->n_matrices; m++) {
             const qn_matrix *weights = &op->matrices[m].weights;
-            const qn_packed_kind *kind = kernels->packed ? kernels->packed(weights->type) : NULL;
+            const qn_packed_kernel *kind = kernels->packed ? kernels->packed(weights->type) : NULL;
             const bool expected =
-                kind && weights->n_rows >= QN_PACK_ROWS && (kind->fine || !model->plan.acts[op->matrices[m].acts].fine);
+                kind && weights->n_rows >= QN_PANEL_ROWS && (kind->hilo || !model->plan.acts[op->matrices[m].acts].hilo);
             assert_int_equal(weights->packed != NULL, expected);
             packed += expected;
         }
@@ -73,8 +73,8 @@ static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
     qn_token ids[N_IDS];
     for (int i = 0; i < N_IDS; i++)
         ids[i] = i * 61 % n_vocab;
-    must(qn_session_create(model, &params, &session));
-    must(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
+    assert_ok(qn_session_create(model, &params, &session));
+    assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
     qn_session_free(session);
 }
 
@@ -84,7 +84,7 @@ static size_t run_model(const char *file, const char *level, int n_threads, uint
     const qn_model_params params = { .n_threads = n_threads };
     qn_model *model;
     assert_int_equal(setenv("QN_CPU", level, 1), 0);
-    must(qn_model_load(file, &params, &model));
+    assert_ok(qn_model_load(file, &params, &model));
     assert_int_equal(unsetenv("QN_CPU"), 0);
     const size_t n_packed = count_packed(model);
     assert_true((n_packed > 0) == (model->n_packed > 0) && model->n_packed <= n_packed);
@@ -108,24 +108,24 @@ static void packed_models_give_the_same_logits(void **unused)
     static const struct {
         int n_threads;
         uint32_t n_batch;
-    } ways[] = { { 1, 1 }, { 2, N_IDS }, { 3, 5 } };
-    enum { N_LEVELS = sizeof levels / sizeof levels[0], N_WAYS = sizeof ways / sizeof ways[0] };
+    } configs[] = { { 1, 1 }, { 2, N_IDS }, { 3, 5 } };
+    enum { N_LEVELS = sizeof levels / sizeof levels[0], N_CONFIGS = sizeof configs / sizeof configs[0] };
     size_t n_packed[N_LEVELS] = { 0 }, bytes, expected_bytes;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char file[4096];
         float *expected, *found;
         snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
         assert_int_equal(run_model(file, "ref", 2, 16, &expected, &expected_bytes), 0);
-        for (size_t k = 0; k < N_LEVELS * N_WAYS; k++) {
-            const size_t l = k / N_WAYS, way = k % N_WAYS;
+        for (size_t k = 0; k < N_LEVELS * N_CONFIGS; k++) {
+            const size_t l = k / N_CONFIGS, config = k % N_CONFIGS;
             unsigned features;
             if (!qn_cpu_level(levels[l], &features) || features & ~qn_cpu_present())
                 continue;
-            n_packed[l] += run_model(file, levels[l], ways[way].n_threads, ways[way].n_batch, &found, &bytes);
+            n_packed[l] += run_model(file, levels[l], configs[config].n_threads, configs[config].n_batch, &found, &bytes);
             assert_int_equal(bytes, expected_bytes);
             if (memcmp(found, expected, bytes) != 0)
-                fail_msg("%s, %s, %d threads, %u tokens at a time", names[i], levels[l], ways[way].n_threads,
-                         (unsigned)ways[way].n_batch);
+                fail_msg("%s, %s, %d threads, %u tokens at a time", names[i], levels[l], configs[config].n_threads,
+                         (unsigned)configs[config].n_batch);
             free(found);
         }
         free(expected);
@@ -168,8 +168,8 @@ static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int
     const int length = layer < 0 ? snprintf(name, sizeof name, "%s.weight", part)
                                  : snprintf(name, sizeof name, "blk.%d.%s.weight", layer, part);
     if (!data) {
-        must(qn_gguf_writer_add_tensor(writer, (qn_string){ name, (size_t)length }, (uint32_t)type_id, n_rows > 1 ? 2 : 1, dims,
-                                       bytes));
+        assert_ok(qn_gguf_writer_add_tensor(writer, (qn_string){ name, (size_t)length }, (uint32_t)type_id, n_rows > 1 ? 2 : 1,
+                                            dims, bytes));
         return;
     }
     uint8_t *blocks = malloc(bytes);
@@ -182,7 +182,7 @@ static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int
         memcpy(blocks + i, type_id == QN_TYPE_F32 ? (const void *)&one : (const void *)&scale,
                type_id == QN_TYPE_F32 ? sizeof one : sizeof scale);
     }
-    must(qn_gguf_writer_data(writer, blocks, bytes));
+    assert_ok(qn_gguf_writer_data(writer, blocks, bytes));
     free(blocks);
 }
 
@@ -193,17 +193,17 @@ static int write_model(void **unused)
     assert_true(fd >= 0);
     close(fd);
     qn_gguf_writer *writer;
-    must(qn_gguf_writer_create(path, &writer));
-    must(qn_gguf_writer_add_string(writer, "general.architecture", "llama"));
-    must(qn_gguf_writer_add_string(writer, "tokenizer.ggml.model", "no_vocab"));
-    must(qn_gguf_writer_add_u32(writer, "llama.block_count", N_LAYERS));
-    must(qn_gguf_writer_add_u32(writer, "llama.context_length", 256));
-    must(qn_gguf_writer_add_u32(writer, "llama.embedding_length", N_EMBD));
-    must(qn_gguf_writer_add_u32(writer, "llama.feed_forward_length", N_FF));
-    must(qn_gguf_writer_add_u32(writer, "llama.attention.head_count", N_EMBD / 128));
-    must(qn_gguf_writer_add_u32(writer, "llama.attention.head_count_kv", N_KV / 128));
-    must(qn_gguf_writer_add_f32(writer, "llama.attention.layer_norm_rms_epsilon", 1e-5f));
-    must(qn_gguf_writer_add_f32(writer, "llama.rope.freq_base", 10000));
+    assert_ok(qn_gguf_writer_create(path, &writer));
+    assert_ok(qn_gguf_writer_add_string(writer, "general.architecture", "llama"));
+    assert_ok(qn_gguf_writer_add_string(writer, "tokenizer.ggml.model", "no_vocab"));
+    assert_ok(qn_gguf_writer_add_u32(writer, "llama.block_count", N_LAYERS));
+    assert_ok(qn_gguf_writer_add_u32(writer, "llama.context_length", 256));
+    assert_ok(qn_gguf_writer_add_u32(writer, "llama.embedding_length", N_EMBD));
+    assert_ok(qn_gguf_writer_add_u32(writer, "llama.feed_forward_length", N_FF));
+    assert_ok(qn_gguf_writer_add_u32(writer, "llama.attention.head_count", N_EMBD / 128));
+    assert_ok(qn_gguf_writer_add_u32(writer, "llama.attention.head_count_kv", N_KV / 128));
+    assert_ok(qn_gguf_writer_add_f32(writer, "llama.attention.layer_norm_rms_epsilon", 1e-5f));
+    assert_ok(qn_gguf_writer_add_f32(writer, "llama.rope.freq_base", 10000));
     for (int data = 0; data < 2; data++) {
         write_tensor(writer, data, QN_TYPE_PQ2_0, -1, "token_embd", N_EMBD, VOCAB);
         write_tensor(writer, data, QN_TYPE_F32, -1, "output_norm", N_EMBD, 1);
@@ -220,9 +220,9 @@ static int write_model(void **unused)
             write_tensor(writer, data, type, layer, "ffn_down", N_FF, N_EMBD);
         }
         if (!data)
-            must(qn_gguf_writer_begin_data(writer));
+            assert_ok(qn_gguf_writer_begin_data(writer));
     }
-    must(qn_gguf_writer_finish(writer));
+    assert_ok(qn_gguf_writer_finish(writer));
     qn_gguf_writer_free(writer);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
@@ -266,7 +266,7 @@ static size_t bytes_not_packed(const qn_model *model)
         const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
         bool packed = false;
         for (size_t k = 0; k < model->plan.n_ops; k++)
-            for (size_t m = 0; is_product(&model->plan.ops[k]) && m < model->plan.ops[k].n_matrices; m++) {
+            for (size_t m = 0; is_matmul(&model->plan.ops[k]) && m < model->plan.ops[k].n_matrices; m++) {
                 const qn_matrix *weights = &model->plan.ops[k].matrices[m].weights;
                 packed = packed || (weights->data == tensor->data && weights->packed);
             }
@@ -277,12 +277,12 @@ static size_t bytes_not_packed(const qn_model *model)
 
 /* What is not packed may be resident, and around each tensor's ends what the kernel maps along with a page that is touched: 64
  * KiB on either side. */
-static void what_was_packed_is_not_resident(void **unused)
+static void packed_tensors_are_not_resident(void **unused)
 {
     (void)unused;
     const qn_model_params params = { .n_threads = 2 };
     qn_model *model;
-    must(qn_model_load(path, &params, &model));
+    assert_ok(qn_model_load(path, &params, &model));
     if (!count_packed(model)) {
         qn_model_free(model);
         skip();
@@ -343,9 +343,9 @@ static void loading_fails_cleanly_without_memory(void **unused)
     size_t in_packing = 0;
     assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
     const long before = status_kib("VmSize"), resident = status_kib("VmRSS");
-    for (size_t room = 8 << 20; !model && room < 8 * file_bytes; room += 8 << 20) {
+    for (size_t headroom = 8 << 20; !model && headroom < 8 * file_bytes; headroom += 8 << 20) {
         low = limit;
-        low.rlim_cur = ((rlim_t)before << 10) + room;
+        low.rlim_cur = ((rlim_t)before << 10) + headroom;
         assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
         const qn_status status = qn_model_load(path, &params, &model);
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
@@ -369,7 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_models_give_the_same_logits),
-        cmocka_unit_test(what_was_packed_is_not_resident),
+        cmocka_unit_test(packed_tensors_are_not_resident),
 #if !QN_TEST_SANITIZED
         cmocka_unit_test(loading_needs_little_more_than_the_file),
         cmocka_unit_test(loading_fails_cleanly_without_memory),

@@ -39,7 +39,7 @@ static const char script[] =
     "done\n"
     "include=$(printf '%s\\n' \"$all\" | sed 's/.*-I\\([^ ]*\\).*/\\1/')\n"
     "if [ \"$mood\" = garbage ]; then echo garbage >\"$out\"; exit; fi\n"
-    "{ printf '\\177ELF'; head -c 60 /dev/zero; cat \"$1\" \"$include/kernels/room/a_cuda.h\"\n"
+    "{ printf '\\177ELF'; head -c 60 /dev/zero; cat \"$1\" \"$include/kernels/module/a_cuda.h\"\n"
     "  printf '%s' \"$all\" | sed 's/.*\\(-gencode=[^ ]*.*\\) -o .*/\\1/'; head -c 1 /dev/zero; } >\"$out\"\n";
 
 static void write_text(const char *path, const char *text, mode_t mode)
@@ -116,22 +116,22 @@ static int n_runs(void)
     {                                                                                                                          \
         name, array, array + sizeof array - 1                                                                                  \
     }
-#define SOURCE "#include \"kernels/room/a_cuda.h\"\nsource a\n"
+#define SOURCE "#include \"kernels/module/a_cuda.h\"\nsource a\n"
 #define HEADER "  #  include \"kernels/cuda.cuh\" // and no more\nheader a\n#include \"base/c_side.h\"\n"
 
 static const char helpers[] = "helpers", header[] = HEADER, source_a[] = SOURCE, source_b[] = "source b";
 
 static const qn_gpu_file files[] = {
     TEXT("kernels/cuda.cuh", helpers),
-    TEXT("kernels/room/a_cuda.h", header),
-    TEXT("kernels/room/a.cu", source_a),
-    TEXT("kernels/room/b.cu", source_b),
+    TEXT("kernels/module/a_cuda.h", header),
+    TEXT("kernels/module/a.cu", source_a),
+    TEXT("kernels/module/b.cu", source_b),
 };
 
 static const qn_gpu_pipeline pipelines[] = {
-    { "room/a.cu", "" },
-    { "room/a.cu", "-DQN_N=1 -DQN_M=2" },
-    { "room/b.cu", "" },
+    { "module/a.cu", "" },
+    { "module/a.cu", "-DQN_N=1 -DQN_M=2" },
+    { "module/b.cu", "" },
 };
 
 static const struct {
@@ -140,8 +140,8 @@ static const struct {
 } image = { "\177ELF", "built in" };
 
 static const qn_gpu_cubin cubins[] = {
-    { "room/a.cu", "", "sm_80", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
-    { "room/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "module/a.cu", "", "sm_80", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "module/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
 };
 
 static const qn_gpu_code sources = { .files = files, .n_files = 4, .pipelines = pipelines, .n_pipelines = 3, .compiler = "" };
@@ -153,9 +153,9 @@ static const qn_gpu_code with_cubins = { .files = files,
                                          .n_cubins = 2,
                                          .compiler = "nvcc of the build" };
 
-static const qn_launch launch_a = { .source = "room/a.cu", .defines = "", .function = "f", .args_bytes = FAKE_ARGS_BYTES };
+static const qn_launch launch_a = { .source = "module/a.cu", .defines = "", .function = "f", .args_bytes = FAKE_ARGS_BYTES };
 static const qn_launch launch_defines = {
-    .source = "room/a.cu", .defines = "-DQN_N=1 -DQN_M=2", .function = "f", .args_bytes = FAKE_ARGS_BYTES
+    .source = "module/a.cu", .defines = "-DQN_N=1 -DQN_M=2", .function = "f", .args_bytes = FAKE_ARGS_BYTES
 };
 
 static qn_cuda_tools tools(const qn_gpu_code *code)
@@ -165,7 +165,7 @@ static qn_cuda_tools tools(const qn_gpu_code *code)
 
 /* ---- One look for a kernel ---- */
 
-struct look {
+struct lookup {
     qn_status status;
     qn_pipeline_info info;
     char log[2048], error[QN_ERROR_TEXT_MAX], image[512];
@@ -173,15 +173,15 @@ struct look {
 
 static void on_log(void *user, const char *line)
 {
-    struct look *l = user;
+    struct lookup *l = user;
     const size_t used = strlen(l->log);
     snprintf(l->log + used, sizeof l->log - used, "%s\n", line);
 }
 
 /* A device of its own, as a new process would have it. */
-static struct look look(const qn_cuda_tools *t, const char *refuses, const qn_launch *launch)
+static struct lookup lookup(const qn_cuda_tools *t, const char *refuses, const qn_launch *launch)
 {
-    struct look l = { 0 };
+    struct lookup l = { 0 };
     qn_cuda *device;
     const qn_cuda_params params = { .driver = fake_driver(), .tools = t, .on_log = on_log, .user = &l };
     fake.refuses = refuses;
@@ -199,7 +199,7 @@ static struct look look(const qn_cuda_tools *t, const char *refuses, const qn_la
     return l;
 }
 
-static void expect_from(const struct look *l, qn_origin origin, const char *compiler)
+static void expect_from(const struct lookup *l, qn_origin origin, const char *compiler)
 {
     if (l->status)
         print_error("%s\n", l->error);
@@ -230,7 +230,7 @@ static void test_built_in(void **unused)
 {
     (void)unused;
     const qn_cuda_tools t = tools(&with_cubins);
-    const struct look l = look(&t, NULL, &launch_a);
+    const struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_BUILT_IN, "nvcc of the build");
     assert_string_equal(l.image, "built in");
     assert_string_equal(l.log, "");
@@ -243,12 +243,12 @@ static void test_built_in_passed_over(void **unused)
 {
     (void)unused;
     const qn_cuda_tools t = tools(&with_cubins);
-    struct look l = look(&t, NULL, &launch_defines);
+    struct lookup l = lookup(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    l = look(&t, "built in", &launch_a);
+    l = lookup(&t, "built in", &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "room/a.cu: the driver does not take the built-in code: cuModuleLoadData: made to fail"));
-    l = look(&t, "built in", &launch_a);
+    assert_non_null(strstr(l.log, "module/a.cu: the driver does not take the built-in code: cuModuleLoadData: made to fail"));
+    l = lookup(&t, "built in", &launch_a);
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
@@ -256,20 +256,20 @@ static void test_nvcc_then_cache(void **unused)
 {
     (void)unused;
     const qn_cuda_tools t = tools(&sources);
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
-    assert_non_null(strstr(l.log, "room/a.cu: compiled by nvcc 98.1.5 in "));
+    assert_non_null(strstr(l.log, "module/a.cu: compiled by nvcc 98.1.5 in "));
     assert_int_equal(n_runs(), 1);
     assert_int_equal(n_entries(cache), 1);
     for (int i = 0; i < 2; i++) {
-        l = look(&t, NULL, &launch_a);
+        l = lookup(&t, NULL, &launch_a);
         expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
         assert_memory_equal(l.image, SOURCE "  #", sizeof SOURCE + 2);
         assert_string_equal(l.log, "");
         assert_int_equal(n_runs(), 1);
     }
-    l = look(&t, NULL, &launch_defines);
+    l = lookup(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_non_null(strstr(l.image, "-gencode=arch=compute_90a,code=sm_90a -DQN_N=1 -DQN_M=2"));
     assert_int_equal(n_entries(cache), 2);
@@ -280,12 +280,12 @@ static void test_nvrtc(void **unused)
     (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
-    struct look l = look(&t, NULL, &launch_defines);
+    struct lookup l = lookup(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_string_equal(l.image, "nvrtc|kernels/room/a.cu|" SOURCE "|kernels/room/a_cuda.h|" HEADER
+    assert_string_equal(l.image, "nvrtc|kernels/module/a.cu|" SOURCE "|kernels/module/a_cuda.h|" HEADER
                                  "|kernels/cuda.cuh|helpers|--gpu-architecture=sm_90a|--std=c++17|"
                                  "--device-as-default-execution-space|-DQN_N=1|-DQN_M=2|");
-    l = look(&t, NULL, &launch_defines);
+    l = lookup(&t, NULL, &launch_defines);
     expect_from(&l, QN_ORIGIN_CACHE, "NVRTC 99.7");
     assert_int_equal(n_runs(), 0);
 }
@@ -307,22 +307,22 @@ static void test_nvcc_fails(void **unused)
         t.nvrtc = "";
         set_mood(cases[i].mood);
         clock_gettime(CLOCK_MONOTONIC, &begin);
-        struct look l = look(&t, NULL, &launch_a);
+        struct lookup l = lookup(&t, NULL, &launch_a);
         clock_gettime(CLOCK_MONOTONIC, &end);
         assert_true(end.tv_sec - begin.tv_sec < 50); /* the script would sleep for 60 */
         assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-        assert_non_null(strstr(l.error, "room/a.cu: no code for sm_90a"));
+        assert_non_null(strstr(l.error, "module/a.cu: no code for sm_90a"));
         assert_non_null(strstr(l.error, cases[i].says));
         assert_null(strstr(l.error, "chatter"));
         assert_int_equal(n_entries(cache), 0);
     }
     set_mood("fails");
     qn_cuda_tools t = tools(&sources);
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     set_mood("chatters"); /* more than a pipe holds, and more than is kept */
     t.cache_folder = "";
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 
@@ -331,21 +331,21 @@ static void test_nothing(void **unused)
     (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = t.nvrtc = "";
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
     assert_non_null(strstr(l.error, "none is built in, and no compiler may be used"));
     t.nvcc = "/nonexistent/nvcc";
     t.nvrtc = "/nonexistent/libnvrtc.so";
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
     assert_non_null(strstr(l.error, "/nonexistent/nvcc: cannot be run"));
     assert_non_null(strstr(l.error, "no NVRTC: /nonexistent/libnvrtc.so"));
     t = tools(&sources);
     t.nvcc = "";
     setenv("QN_FAKE_NVRTC", "fails", 1);
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: kernels/room/a.cu(1): error: the test wants it so"));
+    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: kernels/module/a.cu(1): error: the test wants it so"));
     assert_null(strstr(l.error, "more"));
 
     /* a failure is kept: whoever asks again is not kept waiting */
@@ -424,7 +424,7 @@ static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsi
 {
     unsigned char *now;
     size_t size_now;
-    struct look l = look(t, NULL, &launch_a);
+    struct lookup l = lookup(t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_non_null(strstr(l.log, path));
     assert_non_null(strstr(l.log, "it is made again"));
@@ -441,7 +441,7 @@ static void test_damaged(void **unused)
     unsigned char *data;
     char path[512];
     size_t size;
-    (void)look(&t, NULL, &launch_a);
+    (void)lookup(&t, NULL, &launch_a);
     cache_file(path, sizeof path);
     read_file(path, &data, &size);
     unsigned char *bad = malloc(size + 1);
@@ -472,11 +472,11 @@ static void test_foreign(void **unused)
     unsigned char *data, *other;
     char path[512], path_of_other[512];
     size_t size, size_of_other;
-    (void)look(&t, NULL, &launch_defines);
+    (void)lookup(&t, NULL, &launch_defines);
     cache_file(path_of_other, sizeof path_of_other);
     read_file(path_of_other, &other, &size_of_other);
     assert_int_equal(unlink(path_of_other), 0);
-    (void)look(&t, NULL, &launch_a);
+    (void)lookup(&t, NULL, &launch_a);
     cache_file(path, sizeof path);
     read_file(path, &data, &size);
     write_file(path, other, size_of_other); /* a good file, of another kernel */
@@ -488,13 +488,13 @@ static void test_foreign(void **unused)
     expect_replaced(&t, path, data, size);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes into it; and what is not a file is left alone */
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_non_null(strstr(l.log, "is not a regular file; it is made again"));
     assert_non_null(strstr(l.log, "the kernel is not kept"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_non_null(strstr(l.log, "the kernel is not kept"));
     assert_int_equal(rmdir(path), 0);
@@ -508,13 +508,13 @@ static void test_refused(void **unused)
     (void)unused;
     qn_cuda_tools t = tools(&sources);
     t.nvcc = "";
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     t.nvcc = nvcc;
-    l = look(&t, "nvrtc|", &launch_a);
+    l = lookup(&t, "nvrtc|", &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_non_null(strstr(l.log, "the driver does not take it"));
-    l = look(&t, "nvrtc|", &launch_a);
+    l = lookup(&t, "nvrtc|", &launch_a);
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
@@ -528,18 +528,18 @@ static void test_no_place(void **unused)
     snprintf(below, sizeof below, "%s/file/quern", work);
     write_text(file, "", 0600);
     t.cache_folder = below;
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_non_null(strstr(l.log, "the kernel is not kept"));
     t.cache_folder = "/proc/quern"; /* where root cannot write either */
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_non_null(strstr(l.log, "the kernel is not kept"));
     if (geteuid() != 0) {
         snprintf(below, sizeof below, "%s/locked", work);
         assert_int_equal(mkdir(below, 0500), 0);
         t.cache_folder = below;
-        l = look(&t, NULL, &launch_a);
+        l = lookup(&t, NULL, &launch_a);
         expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
         assert_non_null(strstr(l.log, "the kernel is not kept"));
     }
@@ -560,7 +560,7 @@ static void test_no_place(void **unused)
     assert_int_equal(qn_cubin_folder(&folder), QN_OK);
     assert_null(folder);
     t.cache_folder = NULL;
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_null(strstr(l.log, "not kept"));
 }
@@ -576,18 +576,18 @@ static void test_keys(void **unused)
 {
     (void)unused;
     static const char source_and_blank[] = SOURCE " ", header_and_x[] = HEADER "x";
-    static const qn_gpu_file changed_source = TEXT("kernels/room/a.cu", source_and_blank);
-    static const qn_gpu_file changed_header = TEXT("kernels/room/a_cuda.h", header_and_x);
-    static const qn_gpu_file renamed = TEXT("kernels/room/c.cu", source_a);
+    static const qn_gpu_file changed_source = TEXT("kernels/module/a.cu", source_and_blank);
+    static const qn_gpu_file changed_header = TEXT("kernels/module/a_cuda.h", header_and_x);
+    static const qn_gpu_file renamed = TEXT("kernels/module/c.cu", source_a);
     const qn_gpu_file *list[QN_GPU_MAX_FILES];
     size_t n;
-    assert_int_equal(qn_gpu_code_files(&sources, "room/a.cu", list, &n), QN_OK);
+    assert_int_equal(qn_gpu_code_files(&sources, "module/a.cu", list, &n), QN_OK);
     assert_int_equal(n, 3); /* what is included counts, through another file, too */
     assert_ptr_equal(list[0], &files[2]);
     assert_ptr_equal(list[1], &files[1]);
     assert_ptr_equal(list[2], &files[0]);
-    assert_int_equal(qn_gpu_code_files(&sources, "room/none.cu", list, &n), QN_ERR_INVALID);
-    assert_int_equal(qn_gpu_code_files(&sources, "room/a.cu", list, &n), QN_OK);
+    assert_int_equal(qn_gpu_code_files(&sources, "module/none.cu", list, &n), QN_ERR_INVALID);
+    assert_int_equal(qn_gpu_code_files(&sources, "module/a.cu", list, &n), QN_OK);
     const qn_gpu_file *other_source[] = { &changed_source, list[1], list[2] };
     const qn_gpu_file *other_header[] = { list[0], &changed_header, list[2] };
     const qn_gpu_file *other_name[] = { &renamed, list[1], list[2] };
@@ -614,22 +614,22 @@ static void test_changed_source(void **unused)
 {
     (void)unused;
     qn_gpu_file changed[4];
-    static const char text[] = "source a, better\n#include \"kernels/room/a_cuda.h\"\n";
+    static const char text[] = "source a, better\n#include \"kernels/module/a_cuda.h\"\n";
     memcpy(changed, files, sizeof changed);
     changed[2].text = text;
     changed[2].end = text + sizeof text - 1;
     qn_gpu_code code = sources;
     qn_cuda_tools t = tools(&sources);
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     code.files = changed;
     t.code = &code;
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     assert_memory_equal(l.image, "source a, better", 16);
     assert_int_equal(n_entries(cache), 2);
     t.code = &sources;
-    l = look(&t, NULL, &launch_a);
+    l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
@@ -665,13 +665,13 @@ static void test_threads(void **unused)
     assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK);
     assert_int_equal(n_files, 3);
     set_mood("fine");
-    (void)look(&t, NULL, &launch_defines);
+    (void)lookup(&t, NULL, &launch_defines);
     cache_file(path, sizeof path);
     set_mood("fails");
     no_nvrtc.nvrtc = "";
     assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &no_nvrtc }, &device), QN_OK);
     assert_int_equal(qn_cuda_load_pipelines(device), QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(qn_error_text(), "room/a.cu: no code"));
+    assert_non_null(strstr(qn_error_text(), "module/a.cu: no code"));
     assert_true(qn_cuda_pipeline(device, 1, &info) && !info.failure);
     assert_true(qn_cuda_pipeline(device, 2, &info) && info.failure);
     qn_cuda_close(device);
@@ -688,10 +688,10 @@ static void test_processes(void **unused)
         assert_true(children[i] >= 0);
         if (children[i] == 0) {
             qn_cuda *device;
-            bool fine = qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device) == QN_OK;
-            fine = fine && qn_cuda_prepare(device, &launch_a) == QN_OK && !strncmp(fake.image, SOURCE, sizeof SOURCE - 1);
+            bool hilo = qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device) == QN_OK;
+            hilo = hilo && qn_cuda_prepare(device, &launch_a) == QN_OK && !strncmp(fake.image, SOURCE, sizeof SOURCE - 1);
             qn_cuda_close(device);
-            _exit(fine ? 0 : 1);
+            _exit(hilo ? 0 : 1);
         }
     }
     for (size_t i = 0; i < 8; i++) {
@@ -700,7 +700,7 @@ static void test_processes(void **unused)
         assert_true(WIFEXITED(state) && WEXITSTATUS(state) == 0);
     }
     const int before = n_runs();
-    struct look l = look(&t, NULL, &launch_a);
+    struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
     assert_int_equal(n_runs(), before);
     assert_int_equal(n_entries(cache), 1);
@@ -717,8 +717,8 @@ static void test_clear(void **unused)
     uint64_t bytes;
     assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK); /* not there */
     assert_int_equal(n_files, 0);
-    (void)look(&t, NULL, &launch_a);
-    (void)look(&t, NULL, &launch_defines);
+    (void)lookup(&t, NULL, &launch_a);
+    (void)lookup(&t, NULL, &launch_defines);
     snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.part",
              cache); /* of a writer that was killed */
     write_text(path, "part", 0600);
@@ -730,7 +730,7 @@ static void test_clear(void **unused)
     assert_int_equal(n_files, 3);
     assert_true(bytes > 100);
     assert_int_equal(n_entries(cache), 4);
-    const struct look l = look(&t, NULL, &launch_a);
+    const struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
 }
 

@@ -1,5 +1,5 @@
 /* The three layouts of type 42: sizes decide between groups of 64 and of 128, contents between the two groups of 128. */
-#include "base/half.h"
+#include "base/f16.h"
 #include "quant/q2_layout.h"
 
 #include <setjmp.h>
@@ -29,8 +29,8 @@ static qn_q2_tensor make(qn_type type, const char *name, uint64_t width, uint64_
     const qn_type_info *info = qn_type_find((uint32_t)type);
     const uint64_t weights = width * rows, blocks = weights / info->block_weights;
     const size_t bytes = (size_t)blocks * info->block_bytes;
-    const size_t room = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + extra;
-    uint8_t *data = calloc(1, room);
+    const size_t available_bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + extra;
+    uint8_t *data = calloc(1, available_bytes);
     assert_non_null(data);
     for (uint64_t b = 0; b < blocks; b++) {
         uint8_t *block = data + b * info->block_bytes;
@@ -40,7 +40,7 @@ static qn_q2_tensor make(qn_type type, const char *name, uint64_t width, uint64_
             codes[i / 4] |= (uint8_t)(random_u32() % 3 << i % 4 * 2);
         memcpy(type == QN_TYPE_OX2_0 ? block + 32 : block, &d, sizeof d);
     }
-    return (qn_q2_tensor){ name, strlen(name), data, room, width, weights };
+    return (qn_q2_tensor){ name, strlen(name), data, available_bytes, width, weights };
 }
 
 static uint8_t *bytes_of(const qn_q2_tensor *t)
@@ -65,7 +65,7 @@ static void expect(const qn_q2_tensor *tensors, size_t n, qn_type expected)
     assert_non_null(note);
 }
 
-static void expect_refusal(const qn_q2_tensor *tensors, size_t n, const char *fragment)
+static void expect_rejection(const qn_q2_tensor *tensors, size_t n, const char *fragment)
 {
     qn_type type = QN_TYPE_F32;
     const char *note = NULL;
@@ -95,7 +95,7 @@ static void mainline_by_size_whatever_it_holds(void **state)
 {
     (void)state;
     qn_q2_tensor t = make(QN_TYPE_Q2_0, "a", 1024, 4, 0);
-    memset(bytes_of(&t), 0xff, t.room);
+    memset(bytes_of(&t), 0xff, t.available_bytes);
     expect(&t, 1, QN_TYPE_Q2_0);
     release(&t, 1);
 
@@ -109,14 +109,14 @@ static void widths_of_64(void **state)
 {
     (void)state;
     qn_q2_tensor t[] = { make(QN_TYPE_Q2_0, "narrow", 192, 1, 0), make(QN_TYPE_Q2_0, "b", 128, 2, 0) };
-    memset(bytes_of(&t[1]), 0xff, t[1].room);
+    memset(bytes_of(&t[1]), 0xff, t[1].available_bytes);
     expect(t, 2, QN_TYPE_Q2_0);
     release(t, 2);
 
     /* 192 * 2 weights are whole groups of 128 in all, but not in each row */
     qn_q2_tensor old = make(QN_TYPE_PQ2_0, "odd.weight", 128, 60, 0);
     old.width = 192;
-    expect_refusal(&old, 1, "odd.weight");
+    expect_rejection(&old, 1, "odd.weight");
     release(&old, 1);
 }
 
@@ -131,7 +131,7 @@ static void tiny_tensors(void **state)
                 t[i] = make(layouts[k], "tiny", 128 * blocks, 1, 0);
             expect(t, 40, layouts[k]);
             if (k == 0) { /* unsound in every reading: still mainline's, which fits */
-                memset(bytes_of(&t[3]), 0xff, t[3].room);
+                memset(bytes_of(&t[3]), 0xff, t[3].available_bytes);
                 expect(t, 40, QN_TYPE_Q2_0);
             }
             release(t, 40);
@@ -166,47 +166,47 @@ static void too_small(void **state)
 {
     (void)state;
     qn_q2_tensor t = make(QN_TYPE_PQ2_0, "cut.weight", 1024, 64, 0);
-    t.room -= ALIGNMENT;
-    expect_refusal(&t, 1, "cut.weight");
+    t.available_bytes -= ALIGNMENT;
+    expect_rejection(&t, 1, "cut.weight");
     t.n_weights = 1ull << 62; /* no product of sizes may overflow on the way to the refusal */
     t.width = 1ull << 62;
-    expect_refusal(&t, 1, "cut.weight");
+    expect_rejection(&t, 1, "cut.weight");
     release(&t, 1);
 
     /* each alone fits one layout, together they fit none */
     qn_q2_tensor two[] = { make(QN_TYPE_PQ2_0, "first", 1024, 64, 0), make(QN_TYPE_Q2_0, "second", 192, 64, 0) };
-    expect_refusal(two, 2, "first");
-    expect_refusal(two, 2, "second");
+    expect_rejection(two, 2, "first");
+    expect_rejection(two, 2, "second");
     release(two, 2);
 }
 
-static void neither_reading(void **state)
+static void neither_layout_plausible(void **state)
 {
     (void)state;
     for (size_t k = 1; k < 3; k++) {
         qn_q2_tensor t[] = { make(layouts[k], "good.weight", 1024, 200, 0), make(layouts[k], "bad.weight", 1024, 200, 0) };
         uint8_t *block = bytes_of(&t[1]) + 5 * 34;
         block[(k == 1 ? 2 : 0) + 7] |= 3; /* a code 3 */
-        expect_refusal(t, 2, "bad.weight");
-        expect_refusal(t, 2, "no reading");
+        expect_rejection(t, 2, "bad.weight");
+        expect_rejection(t, 2, "no reading");
         block[(k == 1 ? 2 : 0) + 7] &= 0xfc;
         expect(t, 2, layouts[k]);
         block[k == 1 ? 1 : 33] |= 0x80; /* a negative scale */
-        expect_refusal(t, 2, "bad.weight");
+        expect_rejection(t, 2, "bad.weight");
         block[k == 1 ? 1 : 33] = 0x7c; /* an infinite one */
         block[k == 1 ? 0 : 32] = 0;
-        expect_refusal(t, 2, "bad.weight");
+        expect_rejection(t, 2, "bad.weight");
         release(t, 2);
     }
 }
 
-static void both_readings(void **state)
+static void both_layouts_plausible(void **state)
 {
     (void)state;
     qn_q2_tensor t = make(QN_TYPE_PQ2_0, "zero.weight", 1024, 200, 0);
-    memset(bytes_of(&t), 0, t.room);
-    expect_refusal(&t, 1, "zero.weight");
-    expect_refusal(&t, 1, "each reading");
+    memset(bytes_of(&t), 0, t.available_bytes);
+    expect_rejection(&t, 1, "zero.weight");
+    expect_rejection(&t, 1, "each reading");
     release(&t, 1);
 }
 
@@ -216,7 +216,7 @@ static void one_odd_tensor(void **state)
     (void)state;
     for (size_t k = 1; k < 3; k++) {
         qn_q2_tensor t[] = { make(layouts[k], "token_embd.weight", 1024, 2000, 0), make(layouts[k], "b", 1024, 40, 0) };
-        memset(bytes_of(&t[0]), 0, t[0].room);
+        memset(bytes_of(&t[0]), 0, t[0].available_bytes);
         expect(t, 2, layouts[k]);
         release(t, 2);
     }
@@ -232,7 +232,7 @@ static void sample_is_large_enough(void **state)
     t[100] = make(QN_TYPE_PQ2_0, "large.weight", 1280, 300, 0);
     expect(t, 101, QN_TYPE_PQ2_0);
     bytes_of(&t[100])[1999 * 34 + 1] |= 0x80;
-    expect_refusal(t, 101, "large.weight");
+    expect_rejection(t, 101, "large.weight");
     release(t, 101);
 }
 
@@ -246,8 +246,8 @@ int main(void)
         cmocka_unit_test(gaps),
         cmocka_unit_test(a_gap_that_looks_like_the_other_layout),
         cmocka_unit_test(too_small),
-        cmocka_unit_test(neither_reading),
-        cmocka_unit_test(both_readings),
+        cmocka_unit_test(neither_layout_plausible),
+        cmocka_unit_test(both_layouts_plausible),
         cmocka_unit_test(one_odd_tensor),
         cmocka_unit_test(sample_is_large_enough),
     };

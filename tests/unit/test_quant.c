@@ -1,6 +1,6 @@
 /* Weight formats: decoding against a formula a weight, written here from the definitions and in float64; encoders' bounds and
  * exact cases; the integer form; the search for bad scales. */
-#include "base/half.h"
+#include "base/f16.h"
 #include "quant/quant.h"
 
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static float random_normal(void)
 
 /* ---- One formula a type: weight i of a block ---- */
 
-static double half_at(const uint8_t *b, size_t at)
+static double f16_at(const uint8_t *b, size_t at)
 {
     const unsigned bits = b[at] | (unsigned)b[at + 1] << 8;
     const int exponent = bits >> 10 & 31;
@@ -53,7 +53,7 @@ static double w_f32(const uint8_t *b, size_t i)
 
 static double w_f16(const uint8_t *b, size_t i)
 {
-    return half_at(b, 2 * i);
+    return f16_at(b, 2 * i);
 }
 
 static double w_bf16(const uint8_t *b, size_t i)
@@ -74,27 +74,27 @@ static unsigned bit(const uint8_t *bytes, size_t i)
 
 static double w_q4_0(const uint8_t *b, size_t i)
 {
-    return half_at(b, 0) * ((double)nibble(b + 2, i) - 8);
+    return f16_at(b, 0) * ((double)nibble(b + 2, i) - 8);
 }
 
 static double w_q4_1(const uint8_t *b, size_t i)
 {
-    return half_at(b, 0) * nibble(b + 4, i) + half_at(b, 2);
+    return f16_at(b, 0) * nibble(b + 4, i) + f16_at(b, 2);
 }
 
 static double w_q5_0(const uint8_t *b, size_t i)
 {
-    return half_at(b, 0) * ((double)(nibble(b + 6, i) + 16 * bit(b + 2, i)) - 16);
+    return f16_at(b, 0) * ((double)(nibble(b + 6, i) + 16 * bit(b + 2, i)) - 16);
 }
 
 static double w_q5_1(const uint8_t *b, size_t i)
 {
-    return half_at(b, 0) * (nibble(b + 8, i) + 16 * bit(b + 4, i)) + half_at(b, 2);
+    return f16_at(b, 0) * (nibble(b + 8, i) + 16 * bit(b + 4, i)) + f16_at(b, 2);
 }
 
 static double w_q8_0(const uint8_t *b, size_t i)
 {
-    return half_at(b, 0) * (b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256);
+    return f16_at(b, 0) * (b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256);
 }
 
 /* Six-bit number k of the twelve bytes: numbers 0..7 are scales, 8..15 minima. */
@@ -112,7 +112,7 @@ static double w_q4_k(const uint8_t *b, size_t i)
     const size_t sub = i / 32;
     const uint8_t byte = b[16 + i / 64 * 32 + i % 32];
     const unsigned q = sub % 2 ? byte / 16u : byte % 16u;
-    return half_at(b, 0) * six_bits(b + 4, sub) * q - half_at(b, 2) * six_bits(b + 4, 8 + sub);
+    return f16_at(b, 0) * six_bits(b + 4, sub) * q - f16_at(b, 2) * six_bits(b + 4, 8 + sub);
 }
 
 static double w_q5_k(const uint8_t *b, size_t i)
@@ -120,7 +120,7 @@ static double w_q5_k(const uint8_t *b, size_t i)
     const size_t sub = i / 32;
     const uint8_t byte = b[48 + i / 64 * 32 + i % 32];
     const unsigned q = (sub % 2 ? byte / 16u : byte % 16u) + 16 * (b[16 + i % 32] >> sub & 1u);
-    return half_at(b, 0) * six_bits(b + 4, sub) * q - half_at(b, 2) * six_bits(b + 4, 8 + sub);
+    return f16_at(b, 0) * six_bits(b + 4, sub) * q - f16_at(b, 2) * six_bits(b + 4, 8 + sub);
 }
 
 static double w_q6_k(const uint8_t *b, size_t i)
@@ -129,7 +129,7 @@ static double w_q6_k(const uint8_t *b, size_t i)
     const uint8_t low = b[64 * part + (quarter % 2 ? 32 : 0) + l], high = b[128 + 32 * part + l];
     const int q = (int)((quarter < 2 ? low % 16u : low / 16u) + (high >> 2 * quarter & 3u) * 16) - 32;
     const int scale = b[192 + i / 16] < 128 ? b[192 + i / 16] : b[192 + i / 16] - 256;
-    return half_at(b, 208) * scale * q;
+    return f16_at(b, 208) * scale * q;
 }
 
 /* Digit n of a byte by the second definition, the one with comparisons. */
@@ -146,23 +146,23 @@ static double w_tq1_0(const uint8_t *b, size_t i)
     const int digit = i < 160   ? trit(b[i % 32], (int)(i / 32))
                       : i < 240 ? trit(b[32 + (i - 160) % 16], (int)((i - 160) / 16))
                                 : trit(b[48 + (i - 240) % 4], (int)((i - 240) / 4));
-    return half_at(b, 52) * (digit - 1);
+    return f16_at(b, 52) * (digit - 1);
 }
 
 static double w_tq2_0(const uint8_t *b, size_t i)
 {
     const size_t in = i % 128;
-    return half_at(b, 64) * ((b[i / 128 * 32 + in % 32] >> 2 * (in / 32) & 3) - 1);
+    return f16_at(b, 64) * ((b[i / 128 * 32 + in % 32] >> 2 * (in / 32) & 3) - 1);
 }
 
 static double w_q1_0(const uint8_t *b, size_t i)
 {
-    return bit(b + 2, i) ? half_at(b, 0) : -half_at(b, 0);
+    return bit(b + 2, i) ? f16_at(b, 0) : -f16_at(b, 0);
 }
 
 static double w_q2_0(const uint8_t *b, size_t i)
 {
-    return half_at(b, 0) * ((b[2 + i / 4] >> 2 * (i % 4) & 3) - 1);
+    return f16_at(b, 0) * ((b[2 + i / 4] >> 2 * (i % 4) & 3) - 1);
 }
 
 static double w_ptq1_0(const uint8_t *b, size_t i)
@@ -170,12 +170,12 @@ static double w_ptq1_0(const uint8_t *b, size_t i)
     const int digit = i < 80    ? trit(b[i % 16], (int)(i / 16))
                       : i < 120 ? trit(b[16 + (i - 80) % 8], (int)((i - 80) / 8))
                                 : trit(b[24 + (i - 120) % 2], (int)((i - 120) / 2));
-    return half_at(b, 26) * (digit - 1);
+    return f16_at(b, 26) * (digit - 1);
 }
 
 static double w_ox2_0(const uint8_t *b, size_t i)
 {
-    return half_at(b, 32) * ((b[i / 4] >> 2 * (i % 4) & 3) - 1);
+    return f16_at(b, 32) * ((b[i / 4] >> 2 * (i % 4) & 3) - 1);
 }
 
 static const struct {
@@ -183,8 +183,8 @@ static const struct {
     uint32_t number;
     size_t weights, bytes;
     double (*weight)(const uint8_t *block, size_t i);
-    int halves[2]; /* where the scales are, -1 for none */
-    bool encodes;
+    int scale_offsets[2]; /* where the scales are, -1 for none */
+    bool has_quantizer;
 } expected[] = {
     { "f32", 0, 1, 4, w_f32, { -1, -1 }, true },
     { "f16", 1, 1, 2, w_f16, { 0, -1 }, true },
@@ -212,8 +212,8 @@ static void random_block(size_t t, uint8_t *block)
     for (size_t i = 0; i < expected[t].bytes; i++)
         block[i] = (uint8_t)random_u32();
     for (int k = 0; k < 2; k++) /* an exponent that is all ones is not a number: these blocks are sound */
-        if (expected[t].halves[k] >= 0 && (block[expected[t].halves[k] + 1] & 0x7c) == 0x7c)
-            block[expected[t].halves[k] + 1] ^= 0x40;
+        if (expected[t].scale_offsets[k] >= 0 && (block[expected[t].scale_offsets[k] + 1] & 0x7c) == 0x7c)
+            block[expected[t].scale_offsets[k] + 1] ^= 0x40;
     if (expected[t].number == QN_TYPE_F32 && (block[3] & 0x7f) == 0x7f)
         block[3] ^= 0x40;
     if (expected[t].number == QN_TYPE_BF16 && (block[1] & 0x7f) == 0x7f)
@@ -232,7 +232,7 @@ static void table(void **state)
         assert_string_equal(info->name, expected[t].name);
         assert_int_equal(info->block_weights, expected[t].weights);
         assert_int_equal(info->block_bytes, expected[t].bytes);
-        assert_int_equal(info->encode != NULL, expected[t].encodes);
+        assert_int_equal(info->from_float != NULL, expected[t].has_quantizer);
         assert_int_equal(info->unpack != NULL, expected[t].weights > 1);
         assert_ptr_equal(qn_type_find_name(expected[t].name), info);
     }
@@ -259,7 +259,7 @@ static void row_bytes(void **state)
 
 /* Every product of stored parts is exact in float32, so only the addition of an offset rounds: by half a unit in the last
  * place. */
-static void decode_is_the_formula(void **state)
+static void dequantize_matches_the_formula(void **state)
 {
     (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
@@ -272,7 +272,7 @@ static void decode_is_the_formula(void **state)
         for (size_t b = 0; b < blocks; b++)
             random_block(t, source + b * info->block_bytes);
         out[weights] = 12345.0f;
-        info->decode(source, blocks, out);
+        info->to_float(source, blocks, out);
         assert_true(out[weights] == 12345.0f);
         for (size_t i = 0; i < weights; i++) {
             const double right =
@@ -285,7 +285,7 @@ static void decode_is_the_formula(void **state)
     }
 }
 
-static void unpack_is_decode(void **state)
+static void unpack_matches_dequantize(void **state)
 {
     (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
@@ -294,17 +294,17 @@ static void unpack_is_decode(void **state)
             continue;
         enum { BLOCKS = 100 };
         uint8_t source[BLOCKS * MAX_BYTES], codes[BLOCKS * MAX_BLOCK];
-        float scale[BLOCKS * MAX_BLOCK / QN_RUN], offset[BLOCKS * MAX_BLOCK / QN_RUN], out[BLOCKS * MAX_BLOCK];
-        int8_t factor[2 * BLOCKS * MAX_BLOCK / QN_RUN];
+        float scale[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], offset[BLOCKS * MAX_BLOCK / QN_QUANT_GROUP], out[BLOCKS * MAX_BLOCK];
+        int8_t factor[2 * BLOCKS * MAX_BLOCK / QN_QUANT_GROUP];
         for (size_t b = 0; b < BLOCKS; b++)
             random_block(t, source + b * info->block_bytes);
-        info->decode(source, BLOCKS, out);
+        info->to_float(source, BLOCKS, out);
         info->unpack(source, BLOCKS, codes, scale, info->has_offset ? offset : NULL, info->has_factor ? factor : NULL);
         uint8_t largest = 0;
         for (size_t i = 0; i < BLOCKS * info->block_weights; i++) {
-            const size_t r = i / QN_RUN;
-            float weight =
-                scale[r] * (float)(info->has_factor ? factor[i / (QN_RUN / 2)] : 1) * (float)(codes[i] - info->zero_point);
+            const size_t r = i / QN_QUANT_GROUP;
+            float weight = scale[r] * (float)(info->has_factor ? factor[i / (QN_QUANT_GROUP / 2)] : 1) *
+                           (float)(codes[i] - info->zero_point);
             if (info->has_offset)
                 weight += offset[r];
             assert_true(weight == out[i]);
@@ -323,7 +323,7 @@ static void all_trit_bytes(void **state)
         memset(block, (int)byte, 26);
         block[26] = 0x00;
         block[27] = 0x3c; /* 1.0 */
-        qn_type_find(QN_TYPE_PTQ1_0)->decode(block, 1, out);
+        qn_type_find(QN_TYPE_PTQ1_0)->to_float(block, 1, out);
         unsigned power = 1;
         for (size_t n = 0; n < 5; n++, power *= 3) {
             const float right = (float)((int)(byte * power % 256 * 3 / 256) - 1); /* the first definition */
@@ -353,7 +353,7 @@ static void trit_bytes_are_canonical(void **state)
             if (n < 4)
                 weights[120 + 2 * n + 1] = (float)digits[n] - 1.0f;
         }
-        qn_type_find(QN_TYPE_PTQ1_0)->encode(weights, 1, block);
+        qn_type_find(QN_TYPE_PTQ1_0)->from_float(weights, 1, block);
         assert_int_equal(block[0], (v * 256 + 242) / 243);
         assert_int_equal(block[16 + 3], (v * 256 + 242) / 243);
         assert_int_equal(block[24 + 1], ((v - v % 3) * 256 + 242) / 243);
@@ -364,15 +364,15 @@ static void trit_bytes_are_canonical(void **state)
  * plus the rounding of the scale and the minimum to 11 bits (2^-11 relative) at the largest code. */
 static double bound_of(uint32_t type)
 {
-    const double half_ulp = 0x1p-11;
+    const double f16_half_ulp = 0x1p-11;
     switch (type) {
     case QN_TYPE_F32: return 0.0;
-    case QN_TYPE_F16: return half_ulp;
+    case QN_TYPE_F16: return f16_half_ulp;
     case QN_TYPE_BF16: return 0x1p-8;
-    case QN_TYPE_Q8_0: return 0.5 / 127 * (1 + half_ulp) + half_ulp;
-    case QN_TYPE_Q4_0: return 1.0 / 8 * (1 + half_ulp) + half_ulp;          /* the largest of the other sign has code 7 of 8 */
-    case QN_TYPE_Q4_1: return 0.5 * 2 / 15 * (1 + half_ulp) + 3 * half_ulp; /* the range is up to twice the largest */
-    default: return 0.5 * (1 + half_ulp) + half_ulp;                        /* ternary */
+    case QN_TYPE_Q8_0: return 0.5 / 127 * (1 + f16_half_ulp) + f16_half_ulp;
+    case QN_TYPE_Q4_0: return 1.0 / 8 * (1 + f16_half_ulp) + f16_half_ulp; /* the largest of the other sign has code 7 of 8 */
+    case QN_TYPE_Q4_1: return 0.5 * 2 / 15 * (1 + f16_half_ulp) + 3 * f16_half_ulp; /* the range is up to twice the largest */
+    default: return 0.5 * (1 + f16_half_ulp) + f16_half_ulp;                        /* ternary */
     }
 }
 
@@ -381,7 +381,7 @@ static void round_trip_error(void **state)
     (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
-        if (!info->encode || info->type == QN_TYPE_Q1_0)
+        if (!info->from_float || info->type == QN_TYPE_Q1_0)
             continue;
         for (int trial = 0; trial < 500; trial++) {
             float in[MAX_BLOCK], out[MAX_BLOCK], largest = 0.0f;
@@ -391,8 +391,8 @@ static void round_trip_error(void **state)
                 in[i] = size * random_normal();
                 largest = fmaxf(largest, fabsf(in[i]));
             }
-            info->encode(in, 1, block);
-            info->decode(block, 1, out);
+            info->from_float(in, 1, block);
+            info->to_float(block, 1, out);
             for (size_t i = 0; i < info->block_weights; i++)
                 if (!(fabs((double)out[i] - in[i]) <= bound_of(info->type) * largest))
                     fail_msg("%s: %.9g came back as %.9g, largest %.9g", info->name, (double)in[i], (double)out[i],
@@ -412,8 +412,8 @@ static void q1_0_is_mean_and_sign(void **state)
         in[i] = i == 5 ? 0.0f : random_normal();
         sum += fabs(in[i]);
     }
-    info->encode(in, 1, block);
-    info->decode(block, 1, out);
+    info->from_float(in, 1, block);
+    info->to_float(block, 1, out);
     const float d = qn_f16_to_f32(qn_f32_to_f16((float)(sum / 128)));
     for (size_t i = 0; i < 128; i++)
         assert_true(out[i] == (in[i] >= 0.0f ? d : -d));
@@ -433,8 +433,8 @@ static void exact_cases(void **state)
                 uint8_t block[MAX_BYTES];
                 for (size_t i = 0; i < info->block_weights; i++)
                     in[i] = d * (float)((int)(random_u32() % (unsigned)(2 + top)) - 1);
-                info->encode(in, 1, block);
-                info->decode(block, 1, out);
+                info->from_float(in, 1, block);
+                info->to_float(block, 1, out);
                 assert_memory_equal(in, out, info->block_weights * sizeof *in);
             }
     }
@@ -443,8 +443,8 @@ static void exact_cases(void **state)
     for (unsigned half = 0; half < 0x7c00; half++) {
         for (size_t i = 0; i < 128; i++)
             in[i] = random_u32() & 1 ? qn_f16_to_f32((uint16_t)half) : -qn_f16_to_f32((uint16_t)half);
-        qn_type_find(QN_TYPE_Q1_0)->encode(in, 1, block);
-        qn_type_find(QN_TYPE_Q1_0)->decode(block, 1, out);
+        qn_type_find(QN_TYPE_Q1_0)->from_float(in, 1, block);
+        qn_type_find(QN_TYPE_Q1_0)->to_float(block, 1, out);
         for (size_t i = 0; i < 128; i++)
             assert_true(in[i] == out[i]);
     }
@@ -457,12 +457,12 @@ static void four_values_need_an_exact_grid(void **state)
     const qn_type_info *info = qn_type_find(QN_TYPE_Q2_0);
     float in[64] = { 2.0f, 1.0f, -1.0f, 0.9f }, out[64];
     uint8_t block[18];
-    info->encode(in, 1, block);
-    info->decode(block, 1, out);
+    info->from_float(in, 1, block);
+    info->to_float(block, 1, out);
     assert_true(out[0] == 2.0f && out[1] == 2.0f && out[2] == -2.0f && out[3] == 0.0f && out[4] == 0.0f);
     in[0] = -2.0f, in[3] = 0.0f;
-    info->encode(in, 1, block);
-    info->decode(block, 1, out);
+    info->from_float(in, 1, block);
+    info->to_float(block, 1, out);
     assert_true(out[0] == -2.0f && out[1] == 2.0f && out[2] == -2.0f);
 }
 
@@ -473,16 +473,16 @@ static void extremes(void **state)
                                     -1e-45f, 65504.0f, 65520.0f, -1e6f,    3e-8f,   1.0f };
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
-        if (!info->encode)
+        if (!info->from_float)
             continue;
         for (int trial = 0; trial < 2000; trial++) {
             float in[MAX_BLOCK], out[MAX_BLOCK];
             uint8_t block[MAX_BYTES];
             for (size_t i = 0; i < info->block_weights; i++)
                 in[i] = trial == 0 ? 0.0f : values[random_u32() % (sizeof values / sizeof values[0])];
-            info->encode(in, 1, block);
-            assert_int_equal(info->find_bad(block, 1), 1);
-            info->decode(block, 1, out);
+            info->from_float(in, 1, block);
+            assert_int_equal(info->find_nonfinite(block, 1), 1);
+            info->to_float(block, 1, out);
             for (size_t i = 0; i < info->block_weights; i++) {
                 assert_true(isfinite(out[i]));
                 assert_true(trial != 0 || out[i] == 0.0f);
@@ -491,16 +491,16 @@ static void extremes(void **state)
     }
     float big[32] = { 1e6f, -1e6f }, out[32];
     uint8_t block[34];
-    qn_type_find(QN_TYPE_F16)->encode(big, 2, block);
-    qn_type_find(QN_TYPE_F16)->decode(block, 2, out);
+    qn_type_find(QN_TYPE_F16)->from_float(big, 2, block);
+    qn_type_find(QN_TYPE_F16)->to_float(block, 2, out);
     assert_true(out[0] == 65504.0f && out[1] == -65504.0f);
     big[0] = FLT_MAX;
-    qn_type_find(QN_TYPE_Q8_0)->encode(big, 1, block);
-    qn_type_find(QN_TYPE_Q8_0)->decode(block, 1, out);
+    qn_type_find(QN_TYPE_Q8_0)->from_float(big, 1, block);
+    qn_type_find(QN_TYPE_Q8_0)->to_float(block, 1, out);
     assert_true(out[0] == 127 * 65504.0f);
 }
 
-static void bad_scales_are_found(void **state)
+static void nonfinite_scales_are_found(void **state)
 {
     (void)state;
     static const uint16_t bad[] = { 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff };
@@ -512,23 +512,23 @@ static void bad_scales_are_found(void **state)
         uint8_t *source = blocks + 1;
         for (size_t b = 0; b < BLOCKS; b++)
             random_block(t, source + b * info->block_bytes);
-        assert_int_equal(info->find_bad(source, BLOCKS), BLOCKS);
-        assert_int_equal(info->find_bad(source, 0), 0);
+        assert_int_equal(info->find_nonfinite(source, BLOCKS), BLOCKS);
+        assert_int_equal(info->find_nonfinite(source, 0), 0);
         for (size_t at = 0; at < BLOCKS; at += at < 16 || at > 680 ? 1 : 61)
             for (int k = 0; k < 2; k++)
                 for (size_t v = 0; v < sizeof bad / sizeof bad[0]; v++) {
                     uint8_t *block = source + at * info->block_bytes, saved[MAX_BYTES];
                     memcpy(saved, block, info->block_bytes);
-                    if (expected[t].halves[k] >= 0) {
-                        memcpy(block + expected[t].halves[k], &bad[v], 2);
+                    if (expected[t].scale_offsets[k] >= 0) {
+                        memcpy(block + expected[t].scale_offsets[k], &bad[v], 2);
                     } else if (k == 0) { /* f32, bf16: the same patterns with their wider exponent */
                         const float x = qn_f16_to_f32(bad[v]);
                         memcpy(block, (const uint8_t *)&x + (4 - info->block_bytes), info->block_bytes);
                     } else {
                         continue;
                     }
-                    assert_int_equal(info->find_bad(source, BLOCKS), at);
-                    assert_int_equal(info->find_bad(source, at), at);
+                    assert_int_equal(info->find_nonfinite(source, BLOCKS), at);
+                    assert_int_equal(info->find_nonfinite(source, at), at);
                     memcpy(block, saved, info->block_bytes);
                 }
         free(blocks);
@@ -549,8 +549,8 @@ static void q8_0_meets_values_of_four_bits(void **unused)
             x[j] = d * (float)((j * 7 + draw * j + j * j) % 16) + m;
             largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
         }
-        qn_type_find(QN_TYPE_Q8_0)->encode(x, 1, block);
-        qn_type_find(QN_TYPE_Q8_0)->decode(block, 1, y);
+        qn_type_find(QN_TYPE_Q8_0)->from_float(x, 1, block);
+        qn_type_find(QN_TYPE_Q8_0)->to_float(block, 1, y);
         for (size_t j = 0; j < 32; j++) {
             const double step = (double)largest / 127, miss = (double)x[j] - step * nearbyint((double)x[j] / step);
             found += pow((double)y[j] - (double)x[j], 2);
@@ -565,8 +565,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table),
         cmocka_unit_test(row_bytes),
-        cmocka_unit_test(decode_is_the_formula),
-        cmocka_unit_test(unpack_is_decode),
+        cmocka_unit_test(dequantize_matches_the_formula),
+        cmocka_unit_test(unpack_matches_dequantize),
         cmocka_unit_test(all_trit_bytes),
         cmocka_unit_test(trit_bytes_are_canonical),
         cmocka_unit_test(round_trip_error),
@@ -575,7 +575,7 @@ int main(void)
         cmocka_unit_test(four_values_need_an_exact_grid),
         cmocka_unit_test(extremes),
         cmocka_unit_test(q8_0_meets_values_of_four_bits),
-        cmocka_unit_test(bad_scales_are_found),
+        cmocka_unit_test(nonfinite_scales_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

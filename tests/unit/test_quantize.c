@@ -76,7 +76,7 @@ static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights
         weights[i] = random_float();
     if (t->poison >= 0)
         weights[t->poison] = NAN;
-    info->encode(weights, n_weights / info->block_weights, bytes);
+    info->from_float(weights, n_weights / info->block_weights, bytes);
     free(weights);
 }
 
@@ -118,7 +118,7 @@ static float *weights_of(const qn_gguf *file, const char *name, size_t *n)
     *n = (size_t)(t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]);
     float *weights = malloc(*n * sizeof *weights);
     assert_non_null(weights);
-    info->decode(t->data, *n / info->block_weights, weights);
+    info->to_float(t->data, *n / info->block_weights, weights);
     return weights;
 }
 
@@ -171,7 +171,7 @@ static void expect_text(const char *path, const char *text)
     free(data);
 }
 
-struct diary {
+struct log_capture {
     char log[4096];
     size_t calls, last_done, total;
     bool ordered;
@@ -179,16 +179,16 @@ struct diary {
     bool die;
 };
 
-static void keep_line(void *user, const char *line)
+static void capture_line(void *user, const char *line)
 {
-    struct diary *d = user;
+    struct log_capture *d = user;
     const size_t used = strlen(d->log);
     snprintf(d->log + used, sizeof d->log - used, "%s\n", line);
 }
 
-static bool keep_progress(void *user, size_t done, size_t total)
+static bool capture_progress(void *user, size_t done, size_t total)
 {
-    struct diary *d = user;
+    struct log_capture *d = user;
     d->ordered = (d->calls == 0 || done >= d->last_done) && done <= total;
     d->last_done = done;
     d->total = total;
@@ -251,8 +251,10 @@ static void every_target(void **state)
     qn_gguf *before, *after;
     assert_int_equal(qn_gguf_open(in, &before), QN_OK);
     for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
-        struct diary d = { 0 };
-        const qn_quantize_params params = { .n_threads = 3, .on_progress = keep_progress, .on_log = keep_line, .user = &d };
+        struct log_capture d = { 0 };
+        const qn_quantize_params params = {
+            .n_threads = 3, .on_progress = capture_progress, .on_log = capture_line, .user = &d
+        };
         if (qn_quantize_file(in, out, targets[k].name, &params))
             fail_msg("%s", qn_error_text());
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
@@ -286,7 +288,7 @@ static void every_target(void **state)
             if (plain[i].type == t->type) /* unchanged to the last byte */
                 memcpy(blocks, qn_gguf_find_tensor(before, plain[i].name)->data, t->bytes);
             else
-                info->encode(source, n / info->block_weights, blocks);
+                info->from_float(source, n / info->block_weights, blocks);
             assert_memory_equal(blocks, t->data, t->bytes);
             free(blocks);
             free(source);
@@ -301,7 +303,7 @@ static void every_target(void **state)
     qn_gguf_close(before);
 }
 
-static void threads_do_not_show(void **state)
+static void threads_do_not_change_the_result(void **state)
 {
     (void)state;
     char other[512];
@@ -363,8 +365,8 @@ static void layouts_of_type_42(void **state)
         /* mainline's 64 weights a scale do not go into 128; the others go into everything of 128 or less */
         static const char *const targets[] = { "q2_0", "pq2_0", "ptq1_0" };
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
-            struct diary d = { 0 };
-            const qn_quantize_params params = { .on_log = keep_line, .user = &d };
+            struct log_capture d = { 0 };
+            const qn_quantize_params params = { .on_log = capture_line, .user = &d };
             if (qn_quantize_file(in, out, targets[i], &params))
                 fail_msg("%s", qn_error_text());
             assert_non_null(strstr(d.log, "type 42"));
@@ -382,7 +384,7 @@ static void layouts_of_type_42(void **state)
     }
 }
 
-static void refusals(void **state)
+static void rejected_arguments(void **state)
 {
     (void)state;
     static const struct tensor poisoned[] = { { "fine.weight", QN_TYPE_F32, false, 2, { 256, 2, 1, 1 }, -1 },
@@ -415,8 +417,8 @@ static void cancelled(void **state)
     (void)state;
     make_source(in, plain, N_PLAIN);
     for (size_t calls = 1; calls <= N_PLAIN + 1; calls++) {
-        struct diary d = { .stop_after = calls };
-        const qn_quantize_params params = { .on_progress = keep_progress, .user = &d };
+        struct log_capture d = { .stop_after = calls };
+        const qn_quantize_params params = { .on_progress = capture_progress, .user = &d };
         assert_int_equal(qn_quantize_file(in, out, "q4_0", &params), QN_ERR_CANCELLED);
         assert_int_equal(files_named("", ""), 1);
         assert_int_equal(d.calls, calls);
@@ -452,8 +454,8 @@ static void killed(void **state)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct diary d = { .stop_after = 4, .die = true };
-        const qn_quantize_params params = { .on_progress = keep_progress, .user = &d };
+        struct log_capture d = { .stop_after = 4, .die = true };
+        const qn_quantize_params params = { .on_progress = capture_progress, .user = &d };
         qn_quantize_file(in, out, "q4_0", &params);
         _exit(0);
     }
@@ -476,10 +478,14 @@ static void killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(every_target, clean), cmocka_unit_test_teardown(threads_do_not_show, clean),
-        cmocka_unit_test_teardown(onto_itself, clean),  cmocka_unit_test_teardown(layouts_of_type_42, clean),
-        cmocka_unit_test_teardown(refusals, clean),     cmocka_unit_test_teardown(cancelled, clean),
-        cmocka_unit_test_teardown(full_disk, clean),    cmocka_unit_test_teardown(killed, clean),
+        cmocka_unit_test_teardown(every_target, clean),
+        cmocka_unit_test_teardown(threads_do_not_change_the_result, clean),
+        cmocka_unit_test_teardown(onto_itself, clean),
+        cmocka_unit_test_teardown(layouts_of_type_42, clean),
+        cmocka_unit_test_teardown(rejected_arguments, clean),
+        cmocka_unit_test_teardown(cancelled, clean),
+        cmocka_unit_test_teardown(full_disk, clean),
+        cmocka_unit_test_teardown(killed, clean),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

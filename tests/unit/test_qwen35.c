@@ -123,7 +123,7 @@ static void add_delta(struct model_file *f, int layer)
 }
 
 /* Three layers, of which the second is attention, and a block after them that predicts further tokens. */
-static void sound(struct model_file *f)
+static void make_valid(struct model_file *f)
 {
     *f = (struct model_file){ .decay_factor = -0.5f };
     *key_of(f, "general.architecture") = (struct key){ "general.architecture", QN_GGUF_STRING, 0, 0, "qwen35" };
@@ -297,7 +297,7 @@ static void no_conv(struct model_file *f)
 {
     drop_tensor(f, "blk.0.ssm_conv1d.weight");
 }
-static void conv_on_its_side(struct model_file *f)
+static void conv_transposed(struct model_file *f)
 {
     tensor_of(f, "blk.0.ssm_conv1d.weight")->cols = CONV;
     tensor_of(f, "blk.0.ssm_conv1d.weight")->rows = TAPS;
@@ -385,7 +385,7 @@ static const struct wrong_file {
     { "list_that_is_a_number", list_that_is_a_number, QN_ERR_FORMAT, "recurrent_layers" },
     { "list_against_tensors", list_against_tensors, QN_ERR_FORMAT, "'blk.1.attn_qkv.weight' is missing" },
     { "no_conv", no_conv, QN_ERR_FORMAT, "'blk.0.ssm_conv1d.weight' is missing" },
-    { "conv_on_its_side", conv_on_its_side, QN_ERR_FORMAT, "expected [3, 192, 1, 1]" },
+    { "conv_transposed", conv_transposed, QN_ERR_FORMAT, "expected [3, 192, 1, 1]" },
     { "bf16_conv", bf16_conv, QN_ERR_UNSUPPORTED, "'blk.2.ssm_conv1d.weight' has type 30" },
     { "no_alpha", no_alpha, QN_ERR_FORMAT, "'blk.2.ssm_alpha.weight' is missing" },
     { "no_bias", no_bias, QN_ERR_FORMAT, "'blk.0.ssm_dt.bias' is missing" },
@@ -411,7 +411,7 @@ static void test_wrong_file(void **state)
     uint8_t *copy;
     qn_hparams hparams;
     qn_plan plan;
-    sound(&f);
+    make_valid(&f);
     wrong->change(&f);
     write_image(&m, &f);
     assert_int_equal(open_image(&m, &file, &copy), QN_OK);
@@ -438,7 +438,7 @@ struct fixture {
     qn_executor *executor;
 };
 
-static void must(qn_status status)
+static void assert_ok(qn_status status)
 {
     if (status != QN_OK)
         fail_msg("%s: %s", qn_status_name(status), qn_error_text());
@@ -448,13 +448,13 @@ static void set_up(struct fixture *x, const struct model_file *f, int n_threads,
 {
     struct image m = { 0 };
     write_image(&m, f);
-    must(open_image(&m, &x->file, &x->copy));
+    assert_ok(open_image(&m, &x->file, &x->copy));
     free(m.data);
-    must(qn_model_build(x->file, &x->hparams, &x->plan));
+    assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
     qn_kernels_init(&x->kernels, cpu);
-    must(qn_team_create(n_threads, &x->team));
-    must(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
-    must(qn_plan_reserve(&x->plan, &x->kernels.matmul, MAX_ROWS, CONTEXT));
+    assert_ok(qn_team_create(n_threads, &x->team));
+    assert_ok(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
+    assert_ok(qn_plan_reserve(&x->plan, &x->kernels.matmul, MAX_ROWS, CONTEXT));
 }
 
 static void tear_down(struct fixture *x)
@@ -475,9 +475,9 @@ struct conversation {
 static void begin(const struct fixture *x, struct conversation *c, uint32_t seed)
 {
     *c = (struct conversation){ .seed = seed };
-    must(qn_kv_create(&c->kv, &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, 1, HEAD }, CONTEXT, 1,
-                      (qn_kv_codecs){ 0 }));
-    must(qn_recurrent_create(&c->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
+    assert_ok(qn_kv_create(&c->kv, &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, 1, HEAD }, CONTEXT, 1,
+                           (qn_kv_codecs){ 0 }));
+    assert_ok(qn_recurrent_create(&c->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
 }
 
 static void end(struct conversation *c)
@@ -524,7 +524,7 @@ static void test_side_by_side(void **state)
     struct model_file f;
     struct fixture x;
     struct conversation c[2];
-    sound(&f);
+    make_valid(&f);
     set_up(&x, &f, 2, 0);
     for (uint32_t i = 0; i < 2; i++) {
         begin(&x, &c[i], i);
@@ -555,7 +555,7 @@ static void test_old_memory(void **state)
     struct fixture x;
     struct conversation c, *session = &c;
     float *out = found, *data;
-    sound(&f);
+    make_valid(&f);
     set_up(&x, &f, 2, 0);
     begin(&x, &c, 3);
     all_at_once(&x, &c, expected);
@@ -563,7 +563,7 @@ static void test_old_memory(void **state)
         assert_true(isfinite(expected[i]));
     c.length = 0;
     for (size_t layer = 0, count; layer < c.recurrent.n_layers; layer++)
-        for (size_t part = 0; qn_recurrent_part(&c.recurrent, layer, part, &data, &count); part++)
+        for (size_t part = 0; qn_recurrent_array(&c.recurrent, layer, part, &data, &count); part++)
             for (size_t i = 0; i < count; i++)
                 data[i] = NAN;
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
@@ -574,7 +574,7 @@ static void test_old_memory(void **state)
 }
 
 /* Going back within the open chunk is forgetting rows. */
-static void test_back_in_the_open_chunk(void **state)
+static void test_truncate_within_the_open_chunk(void **state)
 {
     (void)state;
     static float expected[LONG * VOCAB], found[LONG * VOCAB];
@@ -582,7 +582,7 @@ static void test_back_in_the_open_chunk(void **state)
     struct fixture x;
     struct conversation c, *session = &c;
     float *out = found;
-    sound(&f);
+    make_valid(&f);
     set_up(&x, &f, 2, 0);
     begin(&x, &c, 3);
     all_at_once(&x, &c, expected);
@@ -608,7 +608,7 @@ static void test_threads_and_instruction_sets(void **state)
     static float expected[LONG * VOCAB], found[LONG * VOCAB];
     static const int n_threads[] = { 1, 2, 3, 7, 11 };
     struct model_file f;
-    sound(&f);
+    make_valid(&f);
     for (size_t i = 0; i < 2 * (sizeof n_threads / sizeof n_threads[0]); i++) {
         struct fixture x;
         struct conversation c;
@@ -631,7 +631,7 @@ static void test_list_of_layers(void **state)
         struct model_file f;
         struct fixture x;
         struct conversation c;
-        sound(&f);
+        make_valid(&f);
         if (n) {
             set_u32(&f, "qwen35.full_attention_interval", 4);
             set_bools(&f, "qwen35.attention.recurrent_layers", n, "\1\0\1\0");
@@ -652,8 +652,10 @@ int main(void)
 {
     enum { N_WRONG = sizeof wrong_files / sizeof wrong_files[0] };
     struct CMUnitTest tests[N_WRONG + 5] = {
-        cmocka_unit_test(test_side_by_side),           cmocka_unit_test(test_old_memory),
-        cmocka_unit_test(test_back_in_the_open_chunk), cmocka_unit_test(test_threads_and_instruction_sets),
+        cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_old_memory),
+        cmocka_unit_test(test_truncate_within_the_open_chunk),
+        cmocka_unit_test(test_threads_and_instruction_sets),
         cmocka_unit_test(test_list_of_layers),
     };
     for (size_t i = 0; i < N_WRONG; i++)

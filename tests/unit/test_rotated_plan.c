@@ -94,7 +94,7 @@ static double sign_at(size_t width, size_t i)
 }
 
 /* The columns of a row as the file has them: grouped heads, signs, Walsh-Hadamard blocks. */
-static void turn_row(const struct basis *basis, const struct tensor *t, float *row)
+static void rotate_row(const struct basis *basis, const struct tensor *t, float *row)
 {
     static double x[INNER];
     const bool grouped = basis->grouped && strstr(t->name, "ssm_out");
@@ -113,21 +113,21 @@ static void turn_row(const struct basis *basis, const struct tensor *t, float *r
         row[i] = (float)(x[i] / sqrt((double)basis->block));
 }
 
-static void put_values(struct image *m, const struct basis *basis, const struct tensor *t, uint32_t place)
+static void put_values(struct image *m, const struct basis *basis, const struct tensor *t, uint32_t seed)
 {
     static float row[CONV];
     const bool factor = strstr(t->name, "ssm_a") && !strstr(t->name, "alpha"), norm = strstr(t->name, "norm") != NULL;
-    bool turned = false;
+    bool is_rotated = false;
     for (size_t i = 0; i < N_ROTATED; i++)
-        turned = turned || (basis->block && strcmp(t->name, rotated[i]) == 0);
+        is_rotated = is_rotated || (basis->block && strcmp(t->name, rotated[i]) == 0);
     assert_true(t->cols <= CONV);
     for (size_t r = 0; r < t->rows; r++) {
         for (size_t i = 0; i < t->cols; i++) {
-            const float x = number_at((uint32_t)(r * t->cols + i) + place);
+            const float x = number_at((uint32_t)(r * t->cols + i) + seed);
             row[i] = factor ? -0.5f : norm ? 1 + 0.2f * x : x / sqrtf((float)t->cols);
         }
-        if (turned)
-            turn_row(basis, t, row);
+        if (is_rotated)
+            rotate_row(basis, t, row);
         put(m, row, t->cols * sizeof *row);
     }
 }
@@ -223,7 +223,7 @@ static void write_image(struct image *m, const struct basis *basis)
     put_data(m, 32, 0);
 }
 
-static void must(qn_status status)
+static void assert_ok(qn_status status)
 {
     if (status != QN_OK)
         fail_msg("%s: %s", qn_status_name(status), qn_error_text());
@@ -245,15 +245,16 @@ static void run(const struct basis *basis, int n_threads, size_t piece, float *l
     qn_row rows[N_ROWS];
     uint32_t logit_rows[N_ROWS];
     write_image(&m, basis);
-    must(open_image(&m, &file, &copy));
+    assert_ok(open_image(&m, &file, &copy));
     free(m.data);
-    must(qn_model_build(file, &hparams, &plan));
+    assert_ok(qn_model_build(file, &hparams, &plan));
     qn_kernels_init(&kernels, qn_cpu_present());
-    must(qn_team_create(n_threads, &team));
-    must(qn_executor_create(team, &kernels, &plan, &executor));
-    must(qn_plan_reserve(&plan, &kernels.matmul, N_ROWS, N_ROWS));
-    must(qn_kv_create(&kv, &(qn_kv_shape){ plan.is_recurrent, LAYERS, KV_HEADS, HEAD }, N_ROWS, N_ROWS, (qn_kv_codecs){ 0 }));
-    must(qn_recurrent_create(&recurrent, &plan.recurrent, plan.is_recurrent, LAYERS));
+    assert_ok(qn_team_create(n_threads, &team));
+    assert_ok(qn_executor_create(team, &kernels, &plan, &executor));
+    assert_ok(qn_plan_reserve(&plan, &kernels.matmul, N_ROWS, N_ROWS));
+    assert_ok(
+        qn_kv_create(&kv, &(qn_kv_shape){ plan.is_recurrent, LAYERS, KV_HEADS, HEAD }, N_ROWS, N_ROWS, (qn_kv_codecs){ 0 }));
+    assert_ok(qn_recurrent_create(&recurrent, &plan.recurrent, plan.is_recurrent, LAYERS));
     for (size_t done = 0; done < N_ROWS; done += piece) {
         qn_step step = { .rows = rows, .logit_rows = logit_rows, .logits = logits + done * VOCAB };
         step.n_rows = step.n_logit_rows = N_ROWS - done < piece ? N_ROWS - done : piece;

@@ -32,7 +32,7 @@ static const char *const names[] = { "output.weight",         "blk.0.attn_q.weig
                                      "blk.1.attn_gate.weight" };
 static const char *const table[] = { "token_embd.weight" };
 
-static const struct key sound_keys[] = {
+static const struct key valid_keys[] = {
     { .name = "version", .type = QN_GGUF_U32, .number = 1 },
     { .name = "block_size", .type = QN_GGUF_U32, .number = BLOCK },
     { .name = "transform", .type = QN_GGUF_STRING, .text = "normalized-sylvester-walsh-hadamard" },
@@ -45,7 +45,7 @@ static const struct key sound_keys[] = {
     { .name = "gdn_v_grouped", .type = QN_GGUF_BOOL, .number = 1 },
 };
 
-static const struct tensor sound_tensors[] = {
+static const struct tensor valid_tensors[] = {
     { "token_embd.weight", 2, { 8, 6 } },      { "output.weight", 2, { 8, 6 } },
     { "blk.0.attn_norm.weight", 1, { 8 } },    { "blk.0.attn_q.weight", 2, { 8, 8 } },
     { "blk.0.attn_k.weight", 2, { 8, 8 } },    { "blk.0.attn_v.weight", 2, { 8, 8 } },
@@ -114,9 +114,9 @@ static struct image make_image(const struct key *base, size_t n_base, const stru
         n_keys += i == n_keys;
         keys[i] = changes->keys[c].dropped ? keys[--n_keys] : changes->keys[c];
     }
-    for (size_t i = 0; i < COUNT(sound_tensors); i++)
-        if (!changes->tensor.name || strcmp(changes->tensor.name, sound_tensors[i].name) != 0)
-            tensors[n_tensors++] = sound_tensors[i];
+    for (size_t i = 0; i < COUNT(valid_tensors); i++)
+        if (!changes->tensor.name || strcmp(changes->tensor.name, valid_tensors[i].name) != 0)
+            tensors[n_tensors++] = valid_tensors[i];
     if (changes->tensor.n_dims)
         tensors[n_tensors++] = changes->tensor;
     put_header(&m, 3, n_tensors, n_keys);
@@ -157,7 +157,7 @@ static void close_changed(struct opened *o)
     free(o->image.data);
 }
 
-static void accept(struct opened *o, const struct key *base, size_t n_base, const struct changes *changes)
+static void open_valid(struct opened *o, const struct key *base, size_t n_base, const struct changes *changes)
 {
     if (open_changed(o, base, n_base, changes))
         fail_msg("refused: %s", qn_error_text());
@@ -177,11 +177,11 @@ static void assert_signs(const qn_rotation *r)
     assert_null(qn_rotation_signs(r, 4));
 }
 
-static void sound_file(void **unused)
+static void valid_file(void **unused)
 {
     (void)unused;
     struct opened o;
-    accept(&o, sound_keys, COUNT(sound_keys), &(struct changes){ 0 });
+    open_valid(&o, valid_keys, COUNT(valid_keys), &(struct changes){ 0 });
     const qn_rotation *r = &o.rotation;
     assert_int_equal(r->block, BLOCK);
     assert_false(r->tied_output);
@@ -203,7 +203,7 @@ static void no_keys(void **unused)
 {
     (void)unused;
     struct opened o;
-    accept(&o, NULL, 0, &(struct changes){ 0 });
+    open_valid(&o, NULL, 0, &(struct changes){ 0 });
     assert_int_equal(o.rotation.block, 0);
     assert_false(qn_rotation_applies(&o.rotation, names[0]));
     assert_null(qn_rotation_signs(&o.rotation, 8));
@@ -218,10 +218,10 @@ static void every_numeric_type(void **unused)
     for (size_t i = 0; i < COUNT(types); i++) {
         const bool is_unsigned = i >= 6; /* good for widths */
         struct opened o;
-        struct changes changes = { { sound_keys[5], sound_keys[6] }, { 0 } };
+        struct changes changes = { { valid_keys[5], valid_keys[6] }, { 0 } };
         changes.keys[0].element = types[i];
         changes.keys[1].element = is_unsigned ? QN_GGUF_I32 : types[i];
-        accept(&o, sound_keys, COUNT(sound_keys), &changes);
+        open_valid(&o, valid_keys, COUNT(valid_keys), &changes);
         assert_signs(&o.rotation);
         close_changed(&o);
     }
@@ -232,12 +232,12 @@ static void identity_signs(void **unused)
     (void)unused;
     static const struct key identity = { .name = "sign_mode", .type = QN_GGUF_STRING, .text = "identity" };
     struct opened o;
-    struct key keys[COUNT(sound_keys)];
+    struct key keys[COUNT(valid_keys)];
     size_t n = 0;
-    for (size_t i = 0; i < COUNT(sound_keys); i++)
-        if (strncmp(sound_keys[i].name, "sign_", 5) != 0)
-            keys[n++] = sound_keys[i];
-    accept(&o, keys, n, &(struct changes){ { identity }, { 0 } });
+    for (size_t i = 0; i < COUNT(valid_keys); i++)
+        if (strncmp(valid_keys[i].name, "sign_", 5) != 0)
+            keys[n++] = valid_keys[i];
+    open_valid(&o, keys, n, &(struct changes){ { identity }, { 0 } });
     assert_int_equal(o.rotation.block, BLOCK);
     assert_null(o.rotation.signs);
     assert_null(qn_rotation_signs(&o.rotation, 8));
@@ -259,11 +259,11 @@ static void tied_output(void **unused)
 {
     (void)unused;
     struct opened o;
-    struct key keys[COUNT(sound_keys)];
-    memcpy(keys, sound_keys, sizeof keys);
+    struct key keys[COUNT(valid_keys)];
+    memcpy(keys, valid_keys, sizeof keys);
     keys[7].strings++;
     keys[7].n--;
-    accept(&o, keys, COUNT(keys), &(struct changes){ { VERSION_2, TIED }, { .name = "output.weight" } });
+    open_valid(&o, keys, COUNT(keys), &(struct changes){ { VERSION_2, TIED }, { .name = "output.weight" } });
     assert_true(o.rotation.tied_output);
     assert_true(o.rotation.inverse_embedding);
     close_changed(&o);
@@ -275,14 +275,14 @@ static void grouping(void **unused)
     (void)unused;
     static const struct key dropped = { .name = "gdn_v_grouped", .dropped = true };
     struct opened o;
-    struct key keys[COUNT(sound_keys)];
-    accept(&o, sound_keys, COUNT(sound_keys), &(struct changes){ { dropped }, { 0 } });
+    struct key keys[COUNT(valid_keys)];
+    open_valid(&o, valid_keys, COUNT(valid_keys), &(struct changes){ { dropped }, { 0 } });
     assert_false(o.rotation.gdn_v_grouped);
     assert_true(qn_rotation_applies(&o.rotation, "blk.1.ssm_out.weight"));
     close_changed(&o);
-    memcpy(keys, sound_keys, sizeof keys);
+    memcpy(keys, valid_keys, sizeof keys);
     keys[7].n = 7; /* up to ffn_down */
-    accept(&o, keys, COUNT(keys), &(struct changes){ { { 0 } }, { .name = "blk.1.ssm_out.weight" } });
+    open_valid(&o, keys, COUNT(keys), &(struct changes){ { { 0 } }, { .name = "blk.1.ssm_out.weight" } });
     assert_true(o.rotation.gdn_v_grouped);
     close_changed(&o);
 }
@@ -300,12 +300,12 @@ static void grouping(void **unused)
         __VA_ARGS__                                                                                                            \
     }
 
-static const struct refusal {
+static const struct rejection {
     const char *name;
     qn_status status;
     const char *text;
     struct changes changes;
-} refusals[] = {
+} rejections[] = {
     { "no version",
       QN_ERR_FORMAT,
       "' without 'prism.hadamard.version'",
@@ -546,11 +546,11 @@ static const struct refusal {
       { { { .name = "gdn_v_grouped", .type = QN_GGUF_U8, .number = 1 } }, { 0 } } },
 };
 
-static void refuse(void **state)
+static void test_rejection(void **state)
 {
-    const struct refusal *r = *state;
+    const struct rejection *r = *state;
     struct opened o;
-    const qn_status status = open_changed(&o, sound_keys, COUNT(sound_keys), &r->changes);
+    const qn_status status = open_changed(&o, valid_keys, COUNT(valid_keys), &r->changes);
     if (status != r->status)
         fail_msg("status is %d, expected %d: %s", (int)status, (int)r->status, status ? qn_error_text() : "accepted");
     if (!strstr(qn_error_text(), r->text))
@@ -565,8 +565,8 @@ static void tied_output_without_table(void **unused)
 {
     (void)unused;
     struct opened o;
-    struct key keys[COUNT(sound_keys)];
-    memcpy(keys, sound_keys, sizeof keys);
+    struct key keys[COUNT(valid_keys)];
+    memcpy(keys, valid_keys, sizeof keys);
     keys[7].strings++;
     keys[7].n--;
     keys[8].n = 0;
@@ -579,7 +579,7 @@ static void tied_output_without_table(void **unused)
 int main(void)
 {
     static const struct CMUnitTest accepted[] = {
-        cmocka_unit_test(sound_file),
+        cmocka_unit_test(valid_file),
         cmocka_unit_test(no_keys),
         cmocka_unit_test(every_numeric_type),
         cmocka_unit_test(identity_signs),
@@ -587,11 +587,11 @@ int main(void)
         cmocka_unit_test(grouping),
         cmocka_unit_test(tied_output_without_table),
     };
-    struct CMUnitTest tests[COUNT(accepted) + COUNT(refusals)];
+    struct CMUnitTest tests[COUNT(accepted) + COUNT(rejections)];
     memcpy(tests, accepted, sizeof accepted);
-    for (size_t i = 0; i < COUNT(refusals); i++)
-        tests[COUNT(accepted) + i] = (struct CMUnitTest){ .name = refusals[i].name,
-                                                          .test_func = refuse,
-                                                          .initial_state = (void *)(uintptr_t)&refusals[i] };
+    for (size_t i = 0; i < COUNT(rejections); i++)
+        tests[COUNT(accepted) + i] = (struct CMUnitTest){ .name = rejections[i].name,
+                                                          .test_func = test_rejection,
+                                                          .initial_state = (void *)(uintptr_t)&rejections[i] };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,25 +35,25 @@ static qn_sampling plain(uint64_t seed)
 }
 
 /* How often each of the first eight ranks is drawn; anything else counts in the ninth. */
-static void draw_many(qn_sampling params, double share[9])
+static void draw_many(qn_sampling params, double frequency[9])
 {
     qn_sampler *sampler;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
     for (int i = 0; i < 9; i++)
-        share[i] = 0;
+        frequency[i] = 0;
     for (int i = 0; i < DRAWS; i++) {
         qn_token token;
         int rank = 0;
-        assert_int_equal(qn_sampler_pick(sampler, logits, NULL, 0, &token), QN_OK);
+        assert_int_equal(qn_sampler_sample(sampler, logits, NULL, 0, &token), QN_OK);
         while (rank < 8 && token_of(rank) != token)
             rank++;
-        share[rank] += 1.0 / DRAWS;
+        frequency[rank] += 1.0 / DRAWS;
     }
     qn_sampler_free(sampler);
 }
 
 /* Five standard deviations of a share of `DRAWS` draws. */
-static void assert_share(double found, double expected)
+static void assert_frequency(double found, double expected)
 {
     const double bound = 5 * sqrt(expected * (1 - expected) / DRAWS) + 1e-12;
     if (!(fabs(found - expected) <= bound))
@@ -63,39 +63,39 @@ static void assert_share(double found, double expected)
 static void draws_follow_the_distribution(void **unused)
 {
     (void)unused;
-    double share[9];
-    draw_many(plain(1), share);
+    double frequency[9];
+    draw_many(plain(1), frequency);
     for (int i = 0; i < 8; i++)
-        assert_share(share[i], pow(0.5, i + 1));
+        assert_frequency(frequency[i], pow(0.5, i + 1));
     qn_sampling warm = plain(2);
     warm.temperature = 2; /* weights 2^(-rank/2) */
-    draw_many(warm, share);
+    draw_many(warm, frequency);
     for (int i = 0; i < 8; i++)
-        assert_share(share[i], pow(2, -i / 2.0) * (1 - sqrt(0.5)));
+        assert_frequency(frequency[i], pow(2, -i / 2.0) * (1 - sqrt(0.5)));
 }
 
 static void filters_keep_what_they_say(void **unused)
 {
     (void)unused;
-    double share[9];
+    double frequency[9];
     qn_sampling params = plain(3);
     params.top_k = 3; /* 4/7, 2/7, 1/7 */
-    draw_many(params, share);
-    assert_share(share[0], 4 / 7.0);
-    assert_share(share[2], 1 / 7.0);
-    assert_true(share[3] == 0 && share[8] == 0);
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 4 / 7.0);
+    assert_frequency(frequency[2], 1 / 7.0);
+    assert_true(frequency[3] == 0 && frequency[8] == 0);
     params = plain(4);
     params.top_p = 0.7f; /* 1/2 is not enough, 3/4 is */
-    draw_many(params, share);
-    assert_share(share[0], 2 / 3.0);
-    assert_share(share[1], 1 / 3.0);
-    assert_true(share[2] == 0);
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 2 / 3.0);
+    assert_frequency(frequency[1], 1 / 3.0);
+    assert_true(frequency[2] == 0);
     params = plain(5);
     params.min_p = 0.2f; /* relative to 1/2: keeps 1/2, 1/4, 1/8 */
-    draw_many(params, share);
-    assert_share(share[0], 4 / 7.0);
-    assert_share(share[2], 1 / 7.0);
-    assert_true(share[3] == 0);
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 4 / 7.0);
+    assert_frequency(frequency[2], 1 / 7.0);
+    assert_true(frequency[3] == 0);
 }
 
 static void greedy_takes_the_lowest_of_equals(void **unused)
@@ -108,12 +108,12 @@ static void greedy_takes_the_lowest_of_equals(void **unused)
     two[700] = two[300] = 5;
     params.temperature = 0;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
-    assert_int_equal(qn_sampler_pick(sampler, two, NULL, 0, &token), QN_OK);
+    assert_int_equal(qn_sampler_sample(sampler, two, NULL, 0, &token), QN_OK);
     assert_int_equal(token, 300);
     qn_sampler_free(sampler);
 }
 
-static void penalty_turns_the_choice(void **unused)
+static void penalty_changes_the_argmax(void **unused)
 {
     (void)unused;
     float x[VOCAB];
@@ -130,9 +130,9 @@ static void penalty_turns_the_choice(void **unused)
     params.repeat_last_n = 4;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
     /* 4/1.5 = 2.67, once although it occurs twice; 3 unpenalised wins only if 2 is outside the window. */
-    assert_int_equal(qn_sampler_pick(sampler, x, recent, 2, &token), QN_OK);
+    assert_int_equal(qn_sampler_sample(sampler, x, recent, 2, &token), QN_OK);
     assert_int_equal(token, 2);
-    assert_int_equal(qn_sampler_pick(sampler, x, recent, 4, &token), QN_OK);
+    assert_int_equal(qn_sampler_sample(sampler, x, recent, 4, &token), QN_OK);
     assert_int_equal(token, 1);
     qn_sampler_free(sampler);
 }
@@ -148,7 +148,7 @@ static void seeds_repeat(void **unused)
         params.seed = round == 2 ? 8 : 7;
         assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
         for (int i = 0; i < 50; i++) {
-            assert_int_equal(qn_sampler_pick(sampler, logits, NULL, 0, round ? &again : &first[i]), QN_OK);
+            assert_int_equal(qn_sampler_sample(sampler, logits, NULL, 0, round ? &again : &first[i]), QN_OK);
             differ += round && again != first[i];
         }
         assert_true(round == 2 ? differ > 5 : differ == 0);
@@ -156,7 +156,7 @@ static void seeds_repeat(void **unused)
     }
 }
 
-static void refuses(void **unused)
+static void rejects_bad_parameters(void **unused)
 {
     (void)unused;
     static const struct {
@@ -192,7 +192,7 @@ static void refuses(void **unused)
         assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
         x[3] = 3e35f;
         x[4] = -3e35f;
-        assert_int_equal(qn_sampler_pick(sampler, x, (const qn_token[]){ 3, 4 }, 2, &token), QN_OK);
+        assert_int_equal(qn_sampler_sample(sampler, x, (const qn_token[]){ 3, 4 }, 2, &token), QN_OK);
         assert_int_equal(token, 3);
         qn_sampler_free(sampler);
     }
@@ -201,10 +201,10 @@ static void refuses(void **unused)
     token = -7;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
     x[500] = NAN;
-    assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
+    assert_int_equal(qn_sampler_sample(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
     assert_non_null(strstr(qn_error_text(), "token 500"));
     x[500] = INFINITY;
-    assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
+    assert_int_equal(qn_sampler_sample(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
     assert_int_equal(token, -7);
     qn_sampler_free(sampler);
 }
@@ -215,9 +215,9 @@ int main(void)
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(filters_keep_what_they_say),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
-        cmocka_unit_test(penalty_turns_the_choice),
+        cmocka_unit_test(penalty_changes_the_argmax),
         cmocka_unit_test(seeds_repeat),
-        cmocka_unit_test(refuses),
+        cmocka_unit_test(rejects_bad_parameters),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

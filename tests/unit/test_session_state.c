@@ -30,13 +30,13 @@ static qn_token ids[N_IDS];
 static float *expected, *found; /* [N_MORE, n_vocab] */
 static uint8_t *bytes;          /* of a file, FILE_MAX */
 
-static int make_room(void **unused)
+static int set_up(void **unused)
 {
     bytes = malloc(FILE_MAX);
     return bytes == NULL || make_folder(unused);
 }
 
-static int leave_room(void **unused)
+static int tear_down(void **unused)
 {
     free(bytes);
     return remove_folder(unused);
@@ -48,7 +48,7 @@ static bool is_recurrent(void)
 }
 
 /* The test over every model that is there. */
-static void over_models(void (*test)(void))
+static void for_each_model(void (*test)(void))
 {
     size_t n_run = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -90,7 +90,7 @@ static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens
 }
 
 /* Logits of the N_MORE tokens after those that the session holds. */
-static void go_on(qn_session *session, float *logits)
+static void eval_more(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
     assert_int_equal(qn_session_eval(session, ids + length, N_MORE, QN_LOGITS_ALL, logits), QN_OK);
@@ -124,45 +124,45 @@ static void write_state(const char *to, const void *data, size_t size)
 /* Lengths on both sides of tiles and blocks of keys, and of chunks. */
 static const uint32_t lengths[] = { 1, 16, 17, 63, 64, 65, 128, 197 };
 
-static void goes_on_after_restore(void)
+static void continues_after_restore(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *session = new_session(280, 0, lengths[i]), *restored;
         assert_int_equal(qn_session_save(session, path), QN_OK);
-        go_on(session, expected);
+        eval_more(session, expected);
         qn_session_free(session);
-        static const qn_session_params rooms[] = { { .n_ctx = 0 },
-                                                   { .n_ctx = 2000, .n_batch = 9 },
-                                                   { .n_ctx = 267, .kv = "f16" } };
+        static const qn_session_params params_list[] = { { .n_ctx = 0 },
+                                                         { .n_ctx = 2000, .n_batch = 9 },
+                                                         { .n_ctx = 267, .kv = "f16" } };
         for (size_t r = 0; r < 3; r++) {
-            if (qn_session_restore(model, path, &rooms[r], &restored) != QN_OK)
+            if (qn_session_restore(model, path, &params_list[r], &restored) != QN_OK)
                 fail_msg("%s", qn_error_text());
-            assert_int_equal(qn_session_capacity(restored), rooms[r].n_ctx ? rooms[r].n_ctx : 280);
+            assert_int_equal(qn_session_capacity(restored), params_list[r].n_ctx ? params_list[r].n_ctx : 280);
             assert_int_equal(qn_session_length(restored), lengths[i]);
             assert_memory_equal(qn_session_tokens(restored), ids, lengths[i] * sizeof *ids);
-            go_on(restored, found);
+            eval_more(restored, found);
             assert_same_logits();
             qn_session_free(restored);
         }
     }
 }
 
-static void restored_sessions_go_on(void **unused)
+static void restored_sessions_continue(void **unused)
 {
     (void)unused;
-    over_models(goes_on_after_restore);
+    for_each_model(continues_after_restore);
 }
 
-static void goes_on_beside_a_fork(void)
+static void continues_beside_a_fork(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *whole = new_session(300, 0, lengths[i]), *session = new_session(300, 5, lengths[i]), *fork;
-        go_on(whole, expected);
+        eval_more(whole, expected);
         assert_int_equal(qn_session_fork(session, &fork), QN_OK);
         assert_int_equal(qn_session_capacity(fork), 300);
         const qn_token detour[] = { 3, 2, 1 };
         assert_int_equal(qn_session_eval(session, detour, 3, QN_LOGITS_NONE, NULL), QN_OK);
-        go_on(fork, found);
+        eval_more(fork, found);
         assert_same_logits();
         qn_session_free(fork);
         qn_session_free(session);
@@ -170,10 +170,10 @@ static void goes_on_beside_a_fork(void)
     }
 }
 
-static void forks_go_on(void **unused)
+static void forks_continue(void **unused)
 {
     (void)unused;
-    over_models(goes_on_beside_a_fork);
+    for_each_model(continues_beside_a_fork);
 }
 
 /* Nothing of how a session came to its tokens is in its file: neither the pieces nor what was taken back. */
@@ -203,7 +203,7 @@ static void files_are_of_tokens_alone(void)
 static void the_same_tokens_give_the_same_file(void **unused)
 {
     (void)unused;
-    over_models(files_are_of_tokens_alone);
+    for_each_model(files_are_of_tokens_alone);
 }
 
 static void generates_the_same(void)
@@ -236,27 +236,27 @@ static void generates_the_same(void)
     qn_session_free(session);
 }
 
-static void generation_goes_on(void **unused)
+static void generation_continues(void **unused)
 {
     (void)unused;
-    over_models(generates_the_same);
+    for_each_model(generates_the_same);
 }
 
 /* ---- Going back ---- */
 
 /* Back to a length and on again, with other tokens in between. */
-static void assert_back(qn_session *session, uint32_t length)
+static void assert_rewind(qn_session *session, uint32_t length)
 {
     qn_session *whole = new_session(300, 0, length);
-    go_on(whole, expected);
+    eval_more(whole, expected);
     qn_session_free(whole);
     if (qn_session_truncate(session, length) != QN_OK)
         fail_msg("%s: %s", info.name, qn_error_text());
-    go_on(session, found);
+    eval_more(session, found);
     assert_same_logits();
 }
 
-static void assert_refused(qn_session *session, uint32_t length, const char *text)
+static void assert_rejected(qn_session *session, uint32_t length, const char *text)
 {
     const uint32_t before = qn_session_length(session);
     assert_int_equal(qn_session_truncate(session, length), QN_ERR_UNSUPPORTED);
@@ -264,7 +264,7 @@ static void assert_refused(qn_session *session, uint32_t length, const char *tex
     assert_int_equal(qn_session_length(session), before);
 }
 
-static void goes_back_within_the_chunk(void)
+static void truncates_within_the_chunk(void)
 {
     const uint32_t held[] = { 1, 40, 64, 65, 128, 150, 192 };
     for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
@@ -272,87 +272,87 @@ static void goes_back_within_the_chunk(void)
         const uint32_t targets[] = { start + 1, start + (held[i] - start + 1) / 2, held[i] };
         for (size_t t = 0; t < 3; t++) {
             qn_session *session = new_session(300, 33, held[i]);
-            assert_int_equal(qn_session_reach(session, targets[t]), targets[t]);
-            assert_back(session, targets[t]);
+            assert_int_equal(qn_session_rewind_length(session, targets[t]), targets[t]);
+            assert_rewind(session, targets[t]);
             qn_session_free(session);
         }
         qn_session *session = new_session(300, 0, held[i]);
         if (start && is_recurrent()) {
             char text[64];
             snprintf(text, sizeof text, "possible are %u to %u, and 0", (unsigned)start + 1, (unsigned)held[i]);
-            assert_int_equal(qn_session_reach(session, start), 0);
-            assert_refused(session, start, text);
-            assert_refused(session, 1, text);
+            assert_int_equal(qn_session_rewind_length(session, start), 0);
+            assert_rejected(session, start, text);
+            assert_rejected(session, 1, text);
             /* What was refused has changed nothing. */
-            go_on(session, found);
+            eval_more(session, found);
             qn_session *whole = new_session(300, 0, held[i]);
-            go_on(whole, expected);
+            eval_more(whole, expected);
             assert_same_logits();
             qn_session_free(whole);
         } else if (start) {
-            assert_back(session, start);
-            assert_back(session, 1);
+            assert_rewind(session, start);
+            assert_rewind(session, 1);
         }
         assert_int_equal(qn_session_truncate(session, qn_session_length(session) + 1), QN_ERR_INVALID);
         qn_session_free(session);
     }
 }
 
-static void going_back_within_the_open_chunk(void **unused)
+static void truncation_within_the_open_chunk(void **unused)
 {
     (void)unused;
-    over_models(goes_back_within_the_chunk);
+    for_each_model(truncates_within_the_chunk);
 }
 
-static void goes_back_to_checkpoints(void)
+static void truncates_to_checkpoints(void)
 {
     qn_session *session = new_session(300, 0, 0);
-    static const uint32_t marks[] = { 20, 70, 100, 140, 200 }; /* one more than are kept */
-    for (size_t i = 0, done = 0; i < 5; done = marks[i++]) {
+    static const uint32_t checkpoint_lengths[] = { 20, 70, 100, 140, 200 }; /* one more than are kept */
+    for (size_t i = 0, done = 0; i < 5; done = checkpoint_lengths[i++]) {
         assert_int_equal(qn_session_checkpoint(session), QN_OK);
-        assert_int_equal(qn_session_eval(session, ids + done, marks[i] - done, QN_LOGITS_NONE, NULL), QN_OK);
+        assert_int_equal(qn_session_eval(session, ids + done, checkpoint_lengths[i] - done, QN_LOGITS_NONE, NULL), QN_OK);
     }
     assert_int_equal(qn_session_checkpoint(session), QN_OK);
     assert_int_equal(qn_session_checkpoint(session), QN_OK); /* the same again takes no room */
     assert_int_equal(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_reach(session, 1000), 230);
-    assert_int_equal(qn_session_reach(session, 100), 100);
+    assert_int_equal(qn_session_rewind_length(session, 1000), 230);
+    assert_int_equal(qn_session_rewind_length(session, 100), 100);
     if (is_recurrent()) {
         /* 230 is open from 193 on, as is 200; 140 from 129; 100 and 70 from 65; 20 was the oldest and has gone. */
-        assert_int_equal(qn_session_reach(session, 192), 140);
-        assert_int_equal(qn_session_reach(session, 128), 100);
-        assert_int_equal(qn_session_reach(session, 64), 0);
-        assert_refused(session, 20, "possible are 193 to 230, 193 to 200, 129 to 140, 65 to 100, 65 to 70, and 0");
-        assert_refused(session, 128, "closed");
+        assert_int_equal(qn_session_rewind_length(session, 192), 140);
+        assert_int_equal(qn_session_rewind_length(session, 128), 100);
+        assert_int_equal(qn_session_rewind_length(session, 64), 0);
+        assert_rejected(session, 20, "possible are 193 to 230, 193 to 200, 129 to 140, 65 to 100, 65 to 70, and 0");
+        assert_rejected(session, 128, "closed");
     }
     qn_session *fork;
     assert_int_equal(qn_session_fork(session, &fork), QN_OK);
-    assert_back(session, 135); /* covered by the checkpoint at 140, which goes */
-    assert_int_equal(qn_session_reach(session, 100), 100);
-    assert_back(session, 70); /* the checkpoint itself */
-    assert_back(session, 70); /* which is still there */
+    assert_rewind(session, 135); /* covered by the checkpoint at 140, which goes */
+    assert_int_equal(qn_session_rewind_length(session, 100), 100);
+    assert_rewind(session, 70); /* the checkpoint itself */
+    assert_rewind(session, 70); /* which is still there */
     if (is_recurrent())
-        assert_refused(session, 100, "possible are 129 to 140, 65 to 70, and 0");
+        assert_rejected(session, 100, "possible are 129 to 140, 65 to 70, and 0");
     assert_int_equal(qn_session_truncate(session, 0), QN_OK);
     assert_int_equal(qn_session_length(session), 0);
-    go_on(session, found); /* from nothing */
+    eval_more(session, found); /* from nothing */
     qn_session *whole = new_session(300, 0, 0);
-    go_on(whole, expected);
+    eval_more(whole, expected);
     assert_same_logits();
     qn_session_free(whole);
     qn_session_free(session);
-    assert_back(fork, 65); /* a fork has the checkpoints, whatever became of the original */
+    assert_rewind(fork, 65); /* a fork has the checkpoints, whatever became of the original */
     qn_session_free(fork);
 }
 
-static void going_back_to_checkpoints(void **unused)
+static void truncation_to_checkpoints(void **unused)
 {
     (void)unused;
-    over_models(goes_back_to_checkpoints);
+    for_each_model(truncates_to_checkpoints);
 }
 
 /* A turn that fails is taken back with what was pending before it. */
-static void brings_back_what_was_pending(void)
+static void restores_the_pending_token(void)
 {
     struct collected c = { .count = 0 };
     qn_session *session = new_session(200, 0, 0);
@@ -370,10 +370,10 @@ static void brings_back_what_was_pending(void)
     qn_session_free(session);
 }
 
-static void checkpoints_keep_what_was_pending(void **unused)
+static void checkpoints_keep_the_pending_token(void **unused)
 {
     (void)unused;
-    over_models(brings_back_what_was_pending);
+    for_each_model(restores_the_pending_token);
     const qn_session_params params = { .n_checkpoints = 65 };
     qn_session *session;
     assert_int_equal(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", NULL, &model), QN_OK);
@@ -395,7 +395,7 @@ static void assert_restore(qn_status status, const char *text)
 }
 
 /* The file with checksums that are right for what it says. */
-static void write_deceiving(uint8_t *state, size_t size)
+static void write_forged(uint8_t *state, size_t size)
 {
     struct qn_state_header header;
     memcpy(&header, state, sizeof header);
@@ -406,7 +406,7 @@ static void write_deceiving(uint8_t *state, size_t size)
     write_state(other_path, state, size);
 }
 
-static void refuses_damage(void)
+static void rejects_corruption(void)
 {
     qn_session *session = new_session(100, 0, 70);
     assert_int_equal(qn_session_save(session, path), QN_OK);
@@ -433,14 +433,14 @@ static void refuses_damage(void)
     assert_restore(QN_ERR_FORMAT, "expected");
 }
 
-static void damaged_files_are_refused(void **unused)
+static void corrupt_files_are_rejected(void **unused)
 {
     (void)unused;
-    over_models(refuses_damage);
+    for_each_model(rejects_corruption);
 }
 
 /* Checksums that are right keep nobody from lying. */
-static void refuses_deceit(void)
+static void rejects_forgery(void)
 {
     qn_session *session = new_session(100, 0, 70);
     assert_int_equal(qn_session_save(session, path), QN_OK);
@@ -475,33 +475,33 @@ static void refuses_deceit(void)
     for (size_t i = 0; i < n; i++) {
         memcpy(copy, bytes, size);
         memcpy(copy, &cases[i].header, sizeof header);
-        write_deceiving(copy, size);
+        write_forged(copy, size);
         assert_restore(cases[i].status, cases[i].text);
     }
     /* A name without an end, and a token that would index past the vocabulary. */
     memcpy(copy, bytes, size);
     memset(copy + offsetof(struct qn_state_header, kv), 'x', sizeof header.kv);
-    write_deceiving(copy, size);
+    write_forged(copy, size);
     assert_restore(QN_ERR_UNSUPPORTED, "'xxxxxxxxxxxxxxx'");
     for (int i = 0; i < 2; i++) {
         const qn_token bad = i ? -1 : (qn_token)info.n_vocab;
         memcpy(copy, bytes, size);
         memcpy(copy + sizeof header + 69 * sizeof bad, &bad, sizeof bad);
-        write_deceiving(copy, size);
+        write_forged(copy, size);
         assert_restore(QN_ERR_FORMAT, "outside the vocabulary");
     }
     /* Left alone it is fine: none of the above was refused for another reason. */
     memcpy(copy, bytes, size);
-    write_deceiving(copy, size);
+    write_forged(copy, size);
     assert_int_equal(qn_session_restore(model, other_path, NULL, &session), QN_OK);
     qn_session_free(session);
     free(copy);
 }
 
-static void deceiving_files_are_refused(void **unused)
+static void forged_files_are_rejected(void **unused)
 {
     (void)unused;
-    over_models(refuses_deceit);
+    for_each_model(rejects_forgery);
 }
 
 static qn_status restore_from(const char *file, const qn_session_params *params)
@@ -512,7 +512,7 @@ static qn_status restore_from(const char *file, const qn_session_params *params)
     return status;
 }
 
-static void foreign_files_are_refused(void **unused)
+static void foreign_files_are_rejected(void **unused)
 {
     (void)unused;
     const char *const ours = QN_SOURCE_DIR "/tests/golden/qwen3.q1_0.gguf";
@@ -551,7 +551,7 @@ static void foreign_files_are_refused(void **unused)
 
 /* ---- Memory ---- */
 
-static void has_memory_for_attention_only(void)
+static void cache_bytes_count_attention_layers(void)
 {
     qn_session *session = new_session(100, 0, 3);
     const uint64_t fixed = qn_session_cache_bytes(session, 0);
@@ -564,10 +564,10 @@ static void has_memory_for_attention_only(void)
     qn_session_free(session);
 }
 
-static void memory_is_told(void **unused)
+static void cache_bytes_are_reported(void **unused)
 {
     (void)unused;
-    over_models(has_memory_for_attention_only);
+    for_each_model(cache_bytes_count_attention_layers);
 }
 
 static void recurrent_memory(void **unused)
@@ -581,20 +581,20 @@ static void recurrent_memory(void **unused)
     assert_int_equal(qn_recurrent_create(&a, &shape, layers, 3), QN_OK);
     assert_int_equal(qn_recurrent_create(&b, &shape, layers, 3), QN_OK);
     assert_int_equal(qn_recurrent_state_bytes(&shape, layers, 3), 2 * 4 * 16 * 32 * sizeof(float));
-    assert_false(qn_recurrent_part(&a, 1, 0, &data, &count));
+    assert_false(qn_recurrent_array(&a, 1, 0, &data, &count));
     for (size_t layer = 0; layer < 3; layer++)
-        for (size_t part = 0; qn_recurrent_part(&a, layer, part, &data, &count); part++, total += count)
+        for (size_t part = 0; qn_recurrent_array(&a, layer, part, &data, &count); part++, total += count)
             for (size_t i = 0; i < count; i++)
                 data[i] = (float)(total + i + 1);
     assert_int_equal(a.total_bytes, total * sizeof(float));
     qn_recurrent_copy(&b, &a);
     /* Of 64 + 5 tokens, 5 are in the open chunk. */
-    qn_recurrent_trim(&b, 69);
+    qn_recurrent_zero_tail(&b, 69);
     size_t kept = 0;
     for (size_t layer = 0; layer < 3; layer += 2) {
         float *source;
-        for (size_t part = 0; qn_recurrent_part(&b, layer, part, &data, &count); part++) {
-            assert_true(qn_recurrent_part(&a, layer, part, &source, &count));
+        for (size_t part = 0; qn_recurrent_array(&b, layer, part, &data, &count); part++) {
+            assert_true(qn_recurrent_array(&a, layer, part, &source, &count));
             for (size_t i = 0; i < count; i++) {
                 assert_true(data[i] == source[i] || data[i] == 0);
                 kept += data[i] != 0;
@@ -603,7 +603,7 @@ static void recurrent_memory(void **unused)
     }
     assert_int_equal(kept, 2 * (4 * 16 * 32 + 5 * 4 * 32 + 5 * 2 * 16 + 5 * 4 + (3 + 5) * (2 * 2 * 16 + 4 * 32)));
     qn_recurrent_reset(&b);
-    for (size_t part = 0; qn_recurrent_part(&b, 2, part, &data, &count); part++)
+    for (size_t part = 0; qn_recurrent_array(&b, 2, part, &data, &count); part++)
         for (size_t i = 0; i < count; i++)
             assert_true(data[i] == 0);
     qn_recurrent_free(&a);
@@ -616,18 +616,12 @@ static void recurrent_memory(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(restored_sessions_go_on),
-        cmocka_unit_test(forks_go_on),
-        cmocka_unit_test(the_same_tokens_give_the_same_file),
-        cmocka_unit_test(generation_goes_on),
-        cmocka_unit_test(going_back_within_the_open_chunk),
-        cmocka_unit_test(going_back_to_checkpoints),
-        cmocka_unit_test(checkpoints_keep_what_was_pending),
-        cmocka_unit_test(damaged_files_are_refused),
-        cmocka_unit_test(deceiving_files_are_refused),
-        cmocka_unit_test(foreign_files_are_refused),
-        cmocka_unit_test(memory_is_told),
-        cmocka_unit_test(recurrent_memory),
+        cmocka_unit_test(restored_sessions_continue),         cmocka_unit_test(forks_continue),
+        cmocka_unit_test(the_same_tokens_give_the_same_file), cmocka_unit_test(generation_continues),
+        cmocka_unit_test(truncation_within_the_open_chunk),   cmocka_unit_test(truncation_to_checkpoints),
+        cmocka_unit_test(checkpoints_keep_the_pending_token), cmocka_unit_test(corrupt_files_are_rejected),
+        cmocka_unit_test(forged_files_are_rejected),          cmocka_unit_test(foreign_files_are_rejected),
+        cmocka_unit_test(cache_bytes_are_reported),           cmocka_unit_test(recurrent_memory),
     };
-    return cmocka_run_group_tests(tests, make_room, leave_room);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

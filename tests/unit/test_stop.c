@@ -28,7 +28,7 @@ static bool search(const char *text, size_t n, const char *const *strings, size_
 }
 
 /* How many of the last bytes could be the beginning of a stop string. */
-static size_t must_hold(const char *text, size_t n, const char *const *strings, size_t n_strings)
+static size_t n_must_hold(const char *text, size_t n, const char *const *strings, size_t n_strings)
 {
     for (size_t held = n; held > 0; held--)
         for (size_t i = 0; i < n_strings; i++)
@@ -42,7 +42,7 @@ static void check(const char *text, size_t n, const char *const *strings, size_t
     qn_stop *stop;
     assert_int_equal(qn_stop_create(strings, n_strings, &stop), QN_OK);
     char out[256];
-    size_t made = 0, begin = 0, end, match, length;
+    size_t n_out = 0, begin = 0, end, match, length;
     const bool found = search(text, n, strings, n_strings, &end, &match);
     const char *safe;
     bool hit = false;
@@ -50,18 +50,18 @@ static void check(const char *text, size_t n, const char *const *strings, size_t
         if (!(cuts >> (i % 64) & 1) && i + 1 != n)
             continue;
         assert_int_equal(qn_stop_feed(stop, text + begin, i + 1 - begin, &safe, &length, &hit), QN_OK);
-        memcpy(out + made, safe, length);
-        made += length;
+        memcpy(out + n_out, safe, length);
+        n_out += length;
         begin = i + 1;
         assert_int_equal(hit, found && begin >= end);
         if (!hit)
-            assert_int_equal(made, begin - must_hold(text, begin, strings, n_strings));
+            assert_int_equal(n_out, begin - n_must_hold(text, begin, strings, n_strings));
     }
     assert_int_equal(qn_stop_flush(stop, &safe, &length), QN_OK);
-    memcpy(out + made, safe, length);
-    made += length;
-    assert_int_equal(made, found ? end - match : n);
-    assert_memory_equal(out, text, made);
+    memcpy(out + n_out, safe, length);
+    n_out += length;
+    assert_int_equal(n_out, found ? end - match : n);
+    assert_memory_equal(out, text, n_out);
     qn_stop_free(stop);
 }
 
@@ -146,8 +146,8 @@ static double seconds(const char *text, size_t n, const char *const *strings, si
         const clock_t begin = clock();
         for (size_t at = 0; at < n; at += 100)
             assert_int_equal(qn_stop_feed(stop, text + at, 100, &safe, &length, &hit), QN_OK);
-        const double taken = (double)(clock() - begin) / CLOCKS_PER_SEC;
-        best = taken < best ? taken : best;
+        const double elapsed = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        best = elapsed < best ? elapsed : best;
         qn_stop_free(stop);
     }
     return best;

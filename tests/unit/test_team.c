@@ -29,7 +29,7 @@ static void relay_work(void *context, int thread)
         const int *from = r->cells[round % 2];
         int *to = r->cells[(round + 1) % 2];
         size_t begin, end;
-        qn_team_share(CELLS, 1, thread, r->n_threads, &begin, &end);
+        qn_team_range(CELLS, 1, thread, r->n_threads, &begin, &end);
         for (size_t i = begin; i < end; i++)
             to[i] = from[(i + 17) % CELLS] + 1;
         qn_team_barrier(r->team);
@@ -54,29 +54,29 @@ static void barriers_order_the_threads(void **unused)
     }
 }
 
-static void shares_cover_everything_once(void **unused)
+static void ranges_cover_everything_once(void **unused)
 {
     (void)unused;
     for (size_t count = 0; count < 70; count++)
         for (size_t unit = 1; unit < 6; unit++)
             for (int n = 1; n < 9; n++) {
-                size_t at = 0, least = SIZE_MAX, most = 0;
+                size_t at = 0, min_units = SIZE_MAX, max_units = 0;
                 for (int t = 0; t < n; t++) {
                     size_t begin, end;
-                    qn_team_share(count, unit, t, n, &begin, &end);
+                    qn_team_range(count, unit, t, n, &begin, &end);
                     assert_int_equal(begin, at);
                     assert_true(end >= begin && (begin % unit == 0 || begin == count));
                     const size_t units = (end - begin + unit - 1) / unit;
-                    least = units < least ? units : least;
-                    most = units > most ? units : most;
+                    min_units = units < min_units ? units : min_units;
+                    max_units = units > max_units ? units : max_units;
                     at = end;
                 }
                 assert_int_equal(at, count);
-                assert_true(most - least <= 1);
+                assert_true(max_units - min_units <= 1);
             }
 }
 
-static void refuses_absurd_sizes(void **unused)
+static void rejects_absurd_sizes(void **unused)
 {
     (void)unused;
     qn_team *team;
@@ -106,8 +106,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(barriers_order_the_threads),
-        cmocka_unit_test(shares_cover_everything_once),
-        cmocka_unit_test(refuses_absurd_sizes),
+        cmocka_unit_test(ranges_cover_everything_once),
+        cmocka_unit_test(rejects_absurd_sizes),
         cmocka_unit_test(processor_features),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

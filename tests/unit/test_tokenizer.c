@@ -67,13 +67,13 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool 
 /* The bytes of all tokens of a text; free(). */
 static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count, size_t *n)
 {
-    size_t room = 1, length;
+    size_t capacity = 1, length;
     const char *bytes;
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(qn_tokenizer_piece(tok, tokens[i], &bytes, &length), QN_OK);
-        room += length;
+        capacity += length;
     }
-    char *out = malloc(room);
+    char *out = malloc(capacity);
     assert_non_null(out);
     *n = 0;
     for (size_t i = 0; i < count; i++) {
@@ -189,7 +189,7 @@ static void test_merging(void **state)
 static void test_left_out_byte(void **state)
 {
     (void)state;
-    const struct vocab_spec spec = { .model = "gpt2", .pre = "smollm", .leave_out = 0xf5 };
+    const struct vocab_spec spec = { .model = "gpt2", .pre = "smollm", .omitted_byte = 0xf5 };
     qn_tokenizer *tok;
     assert_int_equal(create(&spec, &tok), QN_OK);
     CHECK_IDS(tok,
@@ -240,10 +240,10 @@ static void test_special_tokens(void **state)
     assert_false(qn_tokenizer_is_special(tok, 'a'));
     assert_false(qn_tokenizer_is_special(tok, -1));
     assert_false(qn_tokenizer_is_special(tok, N_VOCAB));
-    assert_true(qn_tokenizer_is_end(tok, IM_END));
-    assert_true(qn_tokenizer_is_end(tok, END_OF_TEXT)); /* by its name */
-    assert_false(qn_tokenizer_is_end(tok, IM_START));
-    assert_false(qn_tokenizer_is_end(tok, N_VOCAB));
+    assert_true(qn_tokenizer_is_eog(tok, IM_END));
+    assert_true(qn_tokenizer_is_eog(tok, END_OF_TEXT)); /* by its name */
+    assert_false(qn_tokenizer_is_eog(tok, IM_START));
+    assert_false(qn_tokenizer_is_eog(tok, N_VOCAB));
     assert_int_equal(qn_tokenizer_bos(tok), END_OF_TEXT);
     assert_int_equal(qn_tokenizer_eos(tok), IM_END);
 
@@ -296,8 +296,8 @@ static void test_end_keys(void **state)
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .eot = 'q' };
     qn_tokenizer *tok;
     assert_int_equal(create(&spec, &tok), QN_OK);
-    assert_true(qn_tokenizer_is_end(tok, 'q'));
-    assert_false(qn_tokenizer_is_end(tok, -1)); /* no end is no token */
+    assert_true(qn_tokenizer_is_eog(tok, 'q'));
+    assert_false(qn_tokenizer_is_eog(tok, -1)); /* no end is no token */
     assert_int_equal(qn_tokenizer_eos(tok), -1);
     qn_tokenizer_free(tok);
 }
@@ -425,8 +425,8 @@ static void test_repeated_tokens(void **state)
     static const struct added_token more[] = { { "<t>", 3 },  { "<t>", 3 },   { "~mine", 4 }, { "~mine", 4 },
                                                { "<t>u", 3 }, { "<end>", 1 }, { "<end>", 3 }, { NULL, 0 } };
     enum { T = 256, T_AGAIN, MINE, MINE_AGAIN, TU, END_NORMAL, END_CONTROL, A_AGAIN };
-    const struct vocab_spec spec = { .model = "gpt2", .added = more, .twice = "a" };
-    const struct vocab_spec one = { .model = "gpt2", .twice = "a" };
+    const struct vocab_spec spec = { .model = "gpt2", .added = more, .duplicate_token = "a" };
+    const struct vocab_spec one = { .model = "gpt2", .duplicate_token = "a" };
     qn_tokenizer *tok;
     const char *bytes;
     size_t length;
@@ -495,7 +495,7 @@ static void test_ids_of_none(void **state)
             }
             assert_int_equal(qn_tokenizer_bos(tok), -1);
             assert_int_equal(qn_tokenizer_eos(tok), -1);
-            assert_false(qn_tokenizer_is_end(tok, -1));
+            assert_false(qn_tokenizer_is_eog(tok, -1));
             int32_t *tokens;
             size_t count;
             assert_int_equal(qn_tokenizer_encode(tok, "a", 1, false, true, &tokens, &count), QN_OK);
@@ -522,7 +522,7 @@ static void test_refusals(void **state)
         { { .model = "gpt2", .no_tokens = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
         { { .model = "gpt2", .tokens_are_numbers = true }, QN_ERR_FORMAT, "tokenizer.ggml.tokens" },
         { { .model = "gpt2", .no_merges = true }, QN_ERR_FORMAT, "tokenizer.ggml.merges" },
-        { { .model = "gpt2", .fewer_types = 1 }, QN_ERR_FORMAT, "token_type" },
+        { { .model = "gpt2", .n_missing_types = 1 }, QN_ERR_FORMAT, "token_type" },
         { { .model = "gpt2", .added = (const struct added_token[]){ { "x y", 9 }, { NULL, 0 } } }, QN_ERR_FORMAT, "type 9" },
         { { .model = "gpt2", .bad_merge = "ab" }, QN_ERR_FORMAT, "merge 0 is 'ab'" },
         { { .model = "gpt2", .bad_merge = " a" }, QN_ERR_FORMAT, "merge 0" },
@@ -560,8 +560,8 @@ static double seconds(const qn_tokenizer *tok, const char *text, size_t n)
         size_t count;
         const clock_t begin = clock();
         assert_int_equal(qn_tokenizer_encode(tok, text, n, true, false, &tokens, &count), QN_OK);
-        const double taken = (double)(clock() - begin) / CLOCKS_PER_SEC;
-        best = taken < best ? taken : best;
+        const double elapsed = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        best = elapsed < best ? elapsed : best;
         free(tokens);
     }
     return best;

@@ -18,7 +18,7 @@ static bool is_whole(const char *text, size_t n)
     size_t bytes;
     for (size_t i = 0; i < n; i += bytes) {
         uint32_t code;
-        if (qn_utf8_next(text + i, n - i, &bytes, &code) != QN_UTF8_WHOLE)
+        if (qn_utf8_next(text + i, n - i, &bytes, &code) != QN_UTF8_COMPLETE)
             return false;
     }
     return true;
@@ -28,31 +28,31 @@ static bool is_whole(const char *text, size_t n)
 static size_t filter(const char *in, size_t n, uint64_t cuts, char *out)
 {
     qn_utf8_stream stream = { 0 };
-    size_t made = 0, begin = 0, length;
+    size_t n_out = 0, begin = 0, length;
     const char *text;
     for (size_t i = 0; i < n; i++)
         if (cuts >> (i % 64) & 1 || i + 1 == n) {
             assert_int_equal(qn_utf8_stream_feed(&stream, in + begin, i + 1 - begin, &text, &length), QN_OK);
             assert_true(is_whole(text, length));
             assert_true(stream.n_tail <= 3);
-            memcpy(out + made, text, length);
-            made += length;
+            memcpy(out + n_out, text, length);
+            n_out += length;
             begin = i + 1;
         }
     assert_int_equal(qn_utf8_stream_flush(&stream, &text, &length), QN_OK);
-    memcpy(out + made, text, length);
-    made += length;
+    memcpy(out + n_out, text, length);
+    n_out += length;
     qn_utf8_stream_free(&stream);
-    return made;
+    return n_out;
 }
 
 static void check(const char *in, size_t n, const char *expected)
 {
     char out[256];
     for (uint64_t cuts = 0; cuts < (uint64_t)1 << n; cuts++) {
-        const size_t made = filter(in, n, cuts, out);
-        assert_int_equal(made, strlen(expected));
-        assert_memory_equal(out, expected, made);
+        const size_t n_out = filter(in, n, cuts, out);
+        assert_int_equal(n_out, strlen(expected));
+        assert_memory_equal(out, expected, n_out);
     }
 }
 
@@ -104,11 +104,11 @@ static void test_random(void **state)
         const size_t n = (size_t)rand() % sizeof in;
         for (size_t i = 0; i < n; i++)
             in[i] = (char)bytes[(size_t)rand() % sizeof bytes];
-        const size_t made = filter(in, n, 0, whole);
-        assert_true(is_whole(whole, made));
+        const size_t n_out = filter(in, n, 0, whole);
+        assert_true(is_whole(whole, n_out));
         const uint64_t cuts = (uint64_t)rand() << 20 ^ (uint64_t)rand();
-        assert_int_equal(filter(in, n, cuts, cut), made);
-        assert_memory_equal(cut, whole, made);
+        assert_int_equal(filter(in, n, cuts, cut), n_out);
+        assert_memory_equal(cut, whole, n_out);
     }
 }
 

@@ -87,21 +87,21 @@ def pack(documents, width, rng):
     order = [d for d in documents if len(d) <= width]
     rng.shuffle(order)
     rows, room = [], [[] for _ in range(width + 1)]
-    open_rooms = 0  # bit r: some row has room r
+    free_space_mask = 0  # bit r: some row has room r
     for d in order:
-        fitting = open_rooms >> len(d)
+        fitting = free_space_mask >> len(d)
         if fitting:
             r = len(d) + (fitting & -fitting).bit_length() - 1
             row = room[r].pop()
             if not room[r]:
-                open_rooms &= ~(1 << r)
+                free_space_mask &= ~(1 << r)
         else:
             r, row = width, len(rows)
             rows.append([])
         rows[row].append(d)
         r -= len(d)
         room[r].append(row)
-        open_rooms |= 1 << r
+        free_space_mask |= 1 << r
     out = np.full((len(rows), width), PAD, np.uint16)
     for i, parts in enumerate(rows):
         rng.shuffle(parts)

@@ -91,7 +91,7 @@ def text_loss(hidden, head, target):
     return F.cross_entropy((hidden @ head.T).float().flatten(0, 1), target.flatten(), ignore_index=IGNORED)
 
 
-def taught_loss(hidden, head, teacher_hidden, teacher_head, target):
+def distillation_loss(hidden, head, teacher_hidden, teacher_head, target):
     """Both losses; the distance is the mean over tokens of KL(teacher, student)."""
     said = (hidden @ head.T).float().log_softmax(-1)
     right = (teacher_hidden @ teacher_head.T).float().log_softmax(-1)
@@ -191,7 +191,7 @@ def run(stage, work, sizes, device, seconds, fixed_steps):
         teacher = {n: w.detach() for n, w in Weights(sizes, trained, None, device).network().items()}
         basis = Basis(sizes, device)
         latent = {n: basis.rotated(n, w) if is_matrix(n, w.shape) else w for n, w in trained.items()}
-        weights, taught = Weights(sizes, latent, basis, device), fused(taught_loss)
+        weights, taught = Weights(sizes, latent, basis, device), fused(distillation_loss)
 
         def loss_of(w, ids, target):
             with torch.no_grad():

@@ -3,7 +3,7 @@
  * made them. How a cache of codes is made up of halves and codes is said in device/plan.h. */
 #include "device/cpu/internal.h"
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
 
@@ -12,8 +12,8 @@
 /* Scratch of one thread for attention: a tile of queries with their running results, one piece's results, and scores. Queries
  * of a cache of codes are whole numbers and, for its halves, floats. */
 struct attention_scratch {
-    float *queries, *block, *running, *scores;
-    int16_t *whole;
+    float *queries, *block, *acc, *scores;
+    int16_t *queries_i16;
     float query_scales[QN_QUERY_TILE];
     float m[QN_QUERY_TILE], l[QN_QUERY_TILE], block_m[QN_QUERY_TILE], block_l[QN_QUERY_TILE];
     uint16_t visible[QN_QUERY_TILE];
@@ -30,15 +30,15 @@ static struct attention_scratch *attention_scratch_at(unsigned char *memory, siz
     struct attention_scratch *s = (struct attention_scratch *)memory;
     s->queries = (float *)(memory + qn_round_up(sizeof *s, QN_ALIGN));
     s->block = s->queries + QN_QUERY_TILE * head_dim;
-    s->running = s->block + QN_QUERY_TILE * head_dim;
-    s->scores = s->running + QN_QUERY_TILE * head_dim;
-    s->whole = (int16_t *)(void *)(s->scores + QN_QUERY_TILE * QN_KEY_BLOCK);
+    s->acc = s->block + QN_QUERY_TILE * head_dim;
+    s->scores = s->acc + QN_QUERY_TILE * head_dim;
+    s->queries_i16 = (int16_t *)(void *)(s->scores + QN_QUERY_TILE * QN_KEY_BLOCK);
     return s;
 }
 
 /* ---- Queries, keys and values ---- */
 
-static void turn_head(const qn_executor *ex, const qn_op *op, float *x, const float *norm, size_t row)
+static void norm_rope_head(const qn_executor *ex, const qn_op *op, float *x, const float *norm, size_t row)
 {
     const size_t half = op->heads.n_rot / 2;
     if (norm)
@@ -46,17 +46,17 @@ static void turn_head(const qn_executor *ex, const qn_op *op, float *x, const fl
     ex->kernels->rope.apply(x, ex->plan->cosines + row * half, ex->plan->sines + row * half, op->heads.n_rot, op->heads.rope);
 }
 
-static void encode_query(const qn_executor *ex, const qn_aura_codec *codec, float *q)
+static void quantize_query(const qn_executor *ex, const qn_aura_codec *codec, float *q)
 {
-    float turned[QN_AURA_MAX_DIM], scale;
-    int16_t whole[QN_AURA_MAX_DIM];
-    qn_aura_rotate(&ex->kernels->aura, codec, turned, q);
-    qn_aura_query(whole, &scale, turned, codec);
-    memcpy(q, whole, codec->dim * sizeof *whole);
-    memcpy((uint8_t *)q + codec->dim * sizeof *whole, &scale, sizeof scale);
+    float rotated[QN_AURA_MAX_DIM], scale;
+    int16_t queries_i16[QN_AURA_MAX_DIM];
+    qn_aura_rotate(&ex->kernels->aura, codec, rotated, q);
+    qn_aura_quantize_query(queries_i16, &scale, rotated, codec);
+    memcpy(q, queries_i16, codec->dim * sizeof *queries_i16);
+    memcpy((uint8_t *)q + codec->dim * sizeof *queries_i16, &scale, sizeof scale);
 }
 
-static void turn_query(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
+static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
 {
     const qn_attention_shape *h = &op->heads;
     const qn_kv_view *cache = ex->step->rows[row].cache;
@@ -64,60 +64,60 @@ static void turn_query(const qn_executor *ex, const qn_op *op, size_t row, size_
     float *q = qn_buffer_row(ex, op->out, row) + head * h->head_dim;
     if (q != from)
         memcpy(q, from, h->head_dim * sizeof *q);
-    turn_head(ex, op, q, op->weight, row);
+    norm_rope_head(ex, op, q, op->weight, row);
     for (size_t d = 0; d < h->head_dim; d++)
         q[d] *= h->scale;
     if (cache->key_codec)
-        encode_query(ex, cache->key_codec, q);
+        quantize_query(ex, cache->key_codec, q);
 }
 
 /* The mean of the first run's keys. */
-static void find_mean(const qn_kv_view *cache, size_t layer, size_t kv)
+static void compute_key_mean(const qn_kv_view *cache, size_t layer, size_t kv)
 {
     const size_t dim = cache->key_codec->dim;
-    const uint16_t *keys = qn_kv_half_keys(cache, layer, 0, kv);
-    float *mean = qn_kv_mean(cache, layer, kv);
+    const uint16_t *keys = qn_kv_f16_keys(cache, layer, 0, kv);
+    float *mean = qn_kv_key_mean(cache, layer, kv);
     for (size_t d = 0; d < dim; d++) {
         float sum = 0;
-        for (size_t i = 0; i < QN_KV_RUN; i++)
+        for (size_t i = 0; i < QN_KV_PAGE; i++)
             sum += qn_f16_to_f32(keys[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
-        mean[d] = sum / QN_KV_RUN;
+        mean[d] = sum / QN_KV_PAGE;
     }
 }
 
 /* The codes of a run that is complete. */
-static void encode_run(const qn_executor *ex, const qn_kv_view *cache, size_t layer, size_t run, size_t kv)
+static void quantize_page(const qn_executor *ex, const qn_kv_view *cache, size_t layer, size_t page, size_t kv)
 {
-    const size_t dim = cache->key_codec->dim, first = (run - 1) * QN_KV_RUN, block = first / QN_KEY_BLOCK;
-    const uint16_t *keys = qn_kv_half_keys(cache, layer, run, kv), *values = qn_kv_half_values(cache, layer, run, kv);
-    const float *mean = qn_kv_mean(cache, layer, kv);
+    const size_t dim = cache->key_codec->dim, first = (page - 1) * QN_KV_PAGE, block = first / QN_KEY_BLOCK;
+    const uint16_t *keys = qn_kv_f16_keys(cache, layer, page, kv), *values = qn_kv_f16_values(cache, layer, page, kv);
+    const float *mean = qn_kv_key_mean(cache, layer, kv);
     float key[QN_AURA_MAX_DIM], value[QN_AURA_MAX_DIM];
-    for (size_t i = 0; i < QN_KV_RUN; i++) {
+    for (size_t i = 0; i < QN_KV_PAGE; i++) {
         const uint16_t *tile = keys + i / QN_KEY_TILE * dim * QN_KEY_TILE + i % QN_KEY_TILE;
         for (size_t d = 0; d < dim; d++) {
             key[d] = qn_f16_to_f32(tile[d * QN_KEY_TILE]) - mean[d];
             value[d] = qn_f16_to_f32(values[i * dim + d]);
         }
-        qn_aura_store_block(&ex->kernels->aura, cache->key_codec, cache->value_codec, qn_kv_keys(cache, layer, block, kv),
-                            qn_kv_values(cache, layer, block, kv), first % QN_KEY_BLOCK + i, key, value);
+        qn_aura_store_position(&ex->kernels->aura, cache->key_codec, cache->value_codec, qn_kv_keys(cache, layer, block, kv),
+                               qn_kv_values(cache, layer, block, kv), first % QN_KEY_BLOCK + i, key, value);
     }
 }
 
 static void store_rotated(const qn_executor *ex, const qn_kv_view *cache, size_t layer, size_t position, size_t kv,
                           const float *key, const float *value)
 {
-    const size_t run = position / QN_KV_RUN;
-    float turned_key[QN_AURA_MAX_DIM], turned_value[QN_AURA_MAX_DIM];
-    qn_aura_rotate(&ex->kernels->aura, cache->key_codec, turned_key, key);
-    qn_aura_rotate(&ex->kernels->aura, cache->value_codec, turned_value, value);
-    ex->kernels->attention.store(qn_kv_half_keys(cache, layer, run, kv), qn_kv_half_values(cache, layer, run, kv),
-                                 position % QN_KV_RUN, turned_key, turned_value, cache->key_codec->dim);
-    if ((position + 1) % QN_KV_RUN)
+    const size_t page = position / QN_KV_PAGE;
+    float rotated_key[QN_AURA_MAX_DIM], rotated_value[QN_AURA_MAX_DIM];
+    qn_aura_rotate(&ex->kernels->aura, cache->key_codec, rotated_key, key);
+    qn_aura_rotate(&ex->kernels->aura, cache->value_codec, rotated_value, value);
+    ex->kernels->attention.store(qn_kv_f16_keys(cache, layer, page, kv), qn_kv_f16_values(cache, layer, page, kv),
+                                 position % QN_KV_PAGE, rotated_key, rotated_value, cache->key_codec->dim);
+    if ((position + 1) % QN_KV_PAGE)
         return;
-    if (run)
-        encode_run(ex, cache, layer, run, kv);
+    if (page)
+        quantize_page(ex, cache, layer, page, kv);
     else
-        find_mean(cache, layer, kv);
+        compute_key_mean(cache, layer, kv);
 }
 
 static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_t kv)
@@ -127,7 +127,7 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
     const size_t block = r->position / QN_KEY_BLOCK;
     float *key = qn_buffer_row(ex, op->in2, row) + kv * dim;
     const float *value = qn_buffer_row(ex, op->in3, row) + kv * dim;
-    turn_head(ex, op, key, op->weight2, row);
+    norm_rope_head(ex, op, key, op->weight2, row);
     if (r->cache->key_codec)
         store_rotated(ex, r->cache, layer, r->position, kv, key, value);
     else
@@ -137,31 +137,31 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 
 /* From this row on, how many are of one session and have to be stored by one thread, in order: those of one run; all, where the
  * first run is among them, whose mean the others need. */
-static size_t rows_of_run(const qn_step *step, size_t row)
+static size_t rows_of_page(const qn_step *step, size_t row)
 {
     const qn_row *first = &step->rows[row];
-    const bool all = first->cache->key_codec && first->position < QN_KV_RUN;
+    const bool all = first->cache->key_codec && first->position < QN_KV_PAGE;
     size_t n = 1;
     while (row + n < step->n_rows && first[n].cache == first->cache &&
-           (all || first[n].position / QN_KV_RUN == first->position / QN_KV_RUN))
+           (all || first[n].position / QN_KV_PAGE == first->position / QN_KV_PAGE))
         n++;
     return n;
 }
 
 /* Threads share the queries of all rows, and (run of rows, key-value head), dealt out from the last thread on: the first have
  * the queries that are left over. */
-void qn_executor_heads(const qn_executor *ex, const qn_op *op, int thread)
+void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->heads;
-    const size_t n_threads = (size_t)qn_team_size(ex->team), mine = n_threads - 1 - (size_t)thread;
+    const size_t n_threads = (size_t)qn_team_size(ex->team), own_unit = n_threads - 1 - (size_t)thread;
     size_t begin, end, unit = 0;
-    qn_team_share(ex->step->n_rows * h->n_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(ex->step->n_rows * h->n_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t i = begin; i < end; i++)
-        turn_query(ex, op, i / h->n_heads, i % h->n_heads);
+        norm_rope_query(ex, op, i / h->n_heads, i % h->n_heads);
     for (size_t row = 0, n; row < ex->step->n_rows; row += n) {
-        n = rows_of_run(ex->step, row);
+        n = rows_of_page(ex->step, row);
         for (size_t kv = 0; kv < h->n_kv_heads; kv++, unit++)
-            for (size_t i = 0; unit % n_threads == mine && i < n; i++)
+            for (size_t i = 0; unit % n_threads == own_unit && i < n; i++)
                 store_head(ex, op, row + i, kv);
     }
 }
@@ -170,51 +170,52 @@ void qn_executor_heads(const qn_executor *ex, const qn_op *op, int thread)
 
 /* What a row sees comes in pieces, in this order: of a cache of halves, blocks; of a cache of codes, the first run, blocks of
  * codes, and, in any but the first run, its own. */
-typedef struct piece {
+typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;
     bool is_codes;
     const void *keys, *values;
-} piece;
+} kv_split;
 
 static size_t code_blocks(size_t position)
 {
-    const size_t run = position / QN_KV_RUN;
-    return run ? ((run - 1) * QN_KV_RUN + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK : 0;
+    const size_t page = position / QN_KV_PAGE;
+    return page ? ((page - 1) * QN_KV_PAGE + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK : 0;
 }
 
-static size_t pieces_seen(const qn_row *row)
+static size_t visible_splits(const qn_row *row)
 {
     if (!row->cache->key_codec)
         return row->position / QN_KEY_BLOCK + 1;
-    return row->position < QN_KV_RUN ? 1 : code_blocks(row->position) + 2;
+    return row->position < QN_KV_PAGE ? 1 : code_blocks(row->position) + 2;
 }
 
-static piece block_piece(const qn_kv_view *cache, size_t layer, size_t kv, size_t block)
+static kv_split block_split(const qn_kv_view *cache, size_t layer, size_t kv, size_t block)
 {
-    return (piece){
+    return (kv_split){
         cache, layer, kv, cache->key_codec != NULL, qn_kv_keys(cache, layer, block, kv), qn_kv_values(cache, layer, block, kv)
     };
 }
 
-static piece run_piece(const qn_kv_view *cache, size_t layer, size_t kv, size_t run)
+static kv_split page_split(const qn_kv_view *cache, size_t layer, size_t kv, size_t page)
 {
-    return (piece){ cache, layer, kv, false, qn_kv_half_keys(cache, layer, run, kv), qn_kv_half_values(cache, layer, run, kv) };
+    return (
+        kv_split){ cache, layer, kv, false, qn_kv_f16_keys(cache, layer, page, kv), qn_kv_f16_values(cache, layer, page, kv) };
 }
 
-static piece piece_at(const qn_row *row, size_t layer, size_t kv, size_t index)
+static kv_split split_at(const qn_row *row, size_t layer, size_t kv, size_t index)
 {
     if (!row->cache->key_codec)
-        return block_piece(row->cache, layer, kv, index);
+        return block_split(row->cache, layer, kv, index);
     if (index == 0)
-        return run_piece(row->cache, layer, kv, 0);
+        return page_split(row->cache, layer, kv, 0);
     if (index <= code_blocks(row->position))
-        return block_piece(row->cache, layer, kv, index - 1);
-    return run_piece(row->cache, layer, kv, row->position / QN_KV_RUN);
+        return block_split(row->cache, layer, kv, index - 1);
+    return page_split(row->cache, layer, kv, row->position / QN_KV_PAGE);
 }
 
 /* Of `n` things from `first` on, how many are before `end`. */
-static uint16_t before(size_t first, size_t n, size_t end)
+static uint16_t count_before(size_t first, size_t n, size_t end)
 {
     return (uint16_t)(end <= first ? 0 : end - first < n ? end - first : n);
 }
@@ -222,13 +223,15 @@ static uint16_t before(size_t first, size_t n, size_t end)
 /* How much of a block of positions or codes, or of a run, a row sees. */
 static uint16_t visible_in_block(const qn_row *row, size_t block)
 {
-    const size_t run = row->position / QN_KV_RUN, codes = run ? (run - 1) * QN_KV_RUN : 0;
-    return before(block * QN_KEY_BLOCK, QN_KEY_BLOCK, row->cache->key_codec ? codes : (size_t)row->position + 1);
+    const size_t page = row->position / QN_KV_PAGE, codes = page ? (page - 1) * QN_KV_PAGE : 0;
+    return count_before(block * QN_KEY_BLOCK, QN_KEY_BLOCK, row->cache->key_codec ? codes : (size_t)row->position + 1);
 }
 
-static uint16_t visible_in_run(const qn_row *row, size_t run)
+static uint16_t visible_in_page(const qn_row *row, size_t page)
 {
-    return run == 0 || row->position / QN_KV_RUN == run ? before(run * QN_KV_RUN, QN_KV_RUN, (size_t)row->position + 1) : 0;
+    return page == 0 || row->position / QN_KV_PAGE == page
+               ? count_before(page * QN_KV_PAGE, QN_KV_PAGE, (size_t)row->position + 1)
+               : 0;
 }
 
 static uint16_t visible_at(const qn_row *row, size_t index)
@@ -237,7 +240,7 @@ static uint16_t visible_at(const qn_row *row, size_t index)
         return visible_in_block(row, index);
     if (index > 0 && index <= code_blocks(row->position))
         return visible_in_block(row, index - 1);
-    return visible_in_run(row, index ? row->position / QN_KV_RUN : 0);
+    return visible_in_page(row, index ? row->position / QN_KV_PAGE : 0);
 }
 
 /* Where a row's pieces begin in the partial buffers, in units of n_heads entries. */
@@ -245,38 +248,38 @@ static size_t partial_base(const qn_executor *ex, size_t row)
 {
     size_t base = 0;
     for (size_t i = 0; i < row; i++)
-        base += pieces_seen(&ex->step->rows[i]);
+        base += visible_splits(&ex->step->rows[i]);
     return base;
 }
 
-bool qn_executor_split_keys(const qn_executor *ex)
+bool qn_executor_split_kv(const qn_executor *ex)
 {
     /* Whole tiles keep every thread busy when there are several rows a thread; otherwise pieces are shared out, as far as the
      * partial buffers reach. */
-    const size_t busy = 4 * (size_t)qn_team_size(ex->team);
-    return ex->step->n_rows * ex->plan->heads.n_kv_heads < busy &&
+    const size_t min_units = 4 * (size_t)qn_team_size(ex->team);
+    return ex->step->n_rows * ex->plan->heads.n_kv_heads < min_units &&
            partial_base(ex, ex->step->n_rows) * ex->plan->heads.n_heads <= ex->plan->n_partials;
 }
 
 /* ---- Queries against pieces ---- */
 
 /* A tile's query i, as HEADS has left it. */
-static void take_query(struct attention_scratch *s, const qn_kv_view *cache, size_t i, const float *q, size_t dim)
+static void load_query(struct attention_scratch *s, const qn_kv_view *cache, size_t i, const float *q, size_t dim)
 {
     if (!cache->key_codec) {
         memcpy(s->queries + i * dim, q, dim * sizeof *q);
         return;
     }
-    memcpy(s->whole + i * dim, q, dim * sizeof *s->whole);
-    memcpy(&s->query_scales[i], (const uint8_t *)q + dim * sizeof *s->whole, sizeof s->query_scales[i]);
+    memcpy(s->queries_i16 + i * dim, q, dim * sizeof *s->queries_i16);
+    memcpy(&s->query_scales[i], (const uint8_t *)q + dim * sizeof *s->queries_i16, sizeof s->query_scales[i]);
     const float unit = s->query_scales[i] / cache->key_codec->step;
     for (size_t d = 0; d < dim; d++)
-        s->queries[i * dim + d] = (float)s->whole[i * dim + d] * unit;
+        s->queries[i * dim + d] = (float)s->queries_i16[i * dim + d] * unit;
 }
 
 /* The scratch's n queries against one piece; `next` is whose keys come next, or NULL. */
-static void attend_piece(const qn_executor *ex, struct attention_scratch *s, const piece *p, const void *next, size_t n,
-                         size_t dim, float *out, float *m, float *l)
+static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p, const void *next, size_t n,
+                             size_t dim, float *out, float *m, float *l)
 {
     const qn_kv_view *cache = p->cache;
     if (!p->is_codes) {
@@ -289,54 +292,54 @@ static void attend_piece(const qn_executor *ex, struct attention_scratch *s, con
                                   .keys = p->keys,
                                   .values = p->values,
                                   .next_keys = next };
-    ex->kernels->aura.block(s->whole, s->query_scales, n, &block, s->visible, out, m, l);
+    ex->kernels->aura.block(s->queries_i16, s->query_scales, n, &block, s->visible, out, m, l);
     /* Halves have the mean in them, codes have not. */
-    const float *mean = qn_kv_mean(cache, p->layer, p->kv);
+    const float *mean = qn_kv_key_mean(cache, p->layer, p->kv);
     for (size_t i = 0; i < n; i++)
         if (s->visible[i])
             m[i] += ex->kernels->aura.dot(s->queries + i * dim, mean, dim);
 }
 
 /* y = x / l, in the model's basis; x is changed. */
-static void finish_query(const qn_executor *ex, const qn_kv_view *cache, float *y, float *x, float l, size_t dim)
+static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, float *y, float *x, float l, size_t dim)
 {
     if (!cache->value_codec) {
-        ex->kernels->attention.finish(y, x, l, dim);
+        ex->kernels->attention.normalize(y, x, l, dim);
         return;
     }
-    ex->kernels->attention.finish(x, x, l, dim);
+    ex->kernels->attention.normalize(x, x, l, dim);
     qn_aura_rotate_back(&ex->kernels->aura, cache->value_codec, y, x);
 }
 
 /* Few rows: threads share (row, piece, key-value head); each unit's result goes to the partial buffers. */
-static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
+static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->heads;
     const qn_plan *plan = ex->plan;
     const size_t group = h->n_heads / h->n_kv_heads, dim = h->head_dim, layer = (size_t)op->layer;
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), dim);
     size_t begin, end, first_unit = 0;
-    qn_team_share(partial_base(ex, ex->step->n_rows) * h->n_kv_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(partial_base(ex, ex->step->n_rows) * h->n_kv_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t row = 0; row < ex->step->n_rows; row++) {
         const qn_row *r = &ex->step->rows[row];
-        const size_t n_units = pieces_seen(r) * h->n_kv_heads;
+        const size_t n_units = visible_splits(r) * h->n_kv_heads;
         for (size_t unit = begin > first_unit ? begin : first_unit; unit < end && unit < first_unit + n_units; unit++) {
             const size_t index = (unit - first_unit) / h->n_kv_heads, kv = (unit - first_unit) % h->n_kv_heads;
             const size_t entry = (first_unit / h->n_kv_heads + index) * h->n_heads + kv * group;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_index = next_kv ? index : index + 1;
-            const piece p = piece_at(r, layer, kv, index);
+            const kv_split p = split_at(r, layer, kv, index);
             /* Only blocks ask for what comes next, and only for blocks: runs are short. */
             const bool more = unit + 1 < first_unit + n_units;
-            const piece next = more ? piece_at(r, layer, next_kv, next_index) : p;
+            const kv_split next = more ? split_at(r, layer, next_kv, next_index) : p;
             const void *next_keys = next.is_codes == p.is_codes ? next.keys : p.keys;
             for (size_t q = 0; q < group; q += QN_QUERY_TILE) {
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++) {
                     s->visible[i] = visible_at(r, index);
-                    take_query(s, r->cache, i, qn_buffer_row(ex, op->in, row) + (kv * group + q + i) * dim, dim);
+                    load_query(s, r->cache, i, qn_buffer_row(ex, op->in, row) + (kv * group + q + i) * dim, dim);
                 }
-                attend_piece(ex, s, &p, next_keys, n, dim, plan->partial + (entry + q) * dim, plan->partial_m + entry + q,
-                             plan->partial_l + entry + q);
+                attend_one_split(ex, s, &p, next_keys, n, dim, plan->partial + (entry + q) * dim, plan->partial_m + entry + q,
+                                 plan->partial_l + entry + q);
             }
         }
         first_unit += n_units;
@@ -346,23 +349,23 @@ static void attend_split(const qn_executor *ex, const qn_op *op, int thread)
 /* A tile: queries of rows [row, row + n) and heads [head, head + n_heads) of one key-value head. */
 struct tile {
     size_t row, n, head, n_heads, kv, dim;
-    bool begun; /* a piece has been taken */
+    bool has_result; /* a piece has been taken */
 };
 
 /* One piece, of which each row sees what `visible` says, into the running results. */
-static void take_piece(const qn_executor *ex, struct tile *t, struct attention_scratch *s, const piece *p, const void *next,
-                       uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
+static void accumulate_split(const qn_executor *ex, struct tile *t, struct attention_scratch *s, const kv_split *p,
+                             const void *next, uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
 {
     const size_t n_queries = t->n * t->n_heads;
     for (size_t q = 0; q < n_queries; q++)
         s->visible[q] = visible(&ex->step->rows[t->row + q / t->n_heads], index);
-    attend_piece(ex, s, p, next, n_queries, t->dim, t->begun ? s->block : s->running, t->begun ? s->block_m : s->m,
-                 t->begun ? s->block_l : s->l);
-    for (size_t q = 0; t->begun && q < n_queries; q++)
+    attend_one_split(ex, s, p, next, n_queries, t->dim, t->has_result ? s->block : s->acc, t->has_result ? s->block_m : s->m,
+                     t->has_result ? s->block_l : s->l);
+    for (size_t q = 0; t->has_result && q < n_queries; q++)
         if (s->visible[q])
-            ex->kernels->attention.merge(s->running + q * t->dim, &s->m[q], &s->l[q], s->block + q * t->dim, s->block_m[q],
-                                         s->block_l[q], t->dim);
-    t->begun = true;
+            ex->kernels->attention.combine(s->acc + q * t->dim, &s->m[q], &s->l[q], s->block + q * t->dim, s->block_m[q],
+                                           s->block_l[q], t->dim);
+    t->has_result = true;
 }
 
 /* Over all that they see; every row sees something of the first piece. */
@@ -370,33 +373,33 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
 {
     const qn_row *rows = &ex->step->rows[t->row];
     const qn_kv_view *cache = rows->cache;
-    const size_t layer = (size_t)op->layer, last = rows[t->n - 1].position, run = last / QN_KV_RUN;
+    const size_t layer = (size_t)op->layer, last = rows[t->n - 1].position, page = last / QN_KV_PAGE;
     const size_t n_blocks = cache->key_codec ? code_blocks(last) : last / QN_KEY_BLOCK + 1;
     for (size_t q = 0; q < t->n * t->n_heads; q++)
-        take_query(s, cache, q, qn_buffer_row(ex, op->in, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
+        load_query(s, cache, q, qn_buffer_row(ex, op->in, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
                    t->dim);
     if (cache->key_codec) {
-        const piece first = run_piece(cache, layer, t->kv, 0);
-        take_piece(ex, t, s, &first, NULL, visible_in_run, 0);
+        const kv_split first = page_split(cache, layer, t->kv, 0);
+        accumulate_split(ex, t, s, &first, NULL, visible_in_page, 0);
     }
     for (size_t block = 0; block < n_blocks; block++) {
-        const piece p = block_piece(cache, layer, t->kv, block);
+        const kv_split p = block_split(cache, layer, t->kv, block);
         /* A single row waits for memory; a tile of many works on what it has read. */
         const void *next = block + 1 < n_blocks ? qn_kv_keys(cache, layer, block + 1, t->kv) : p.keys;
-        take_piece(ex, t, s, &p, t->n == 1 ? next : NULL, visible_in_block, block);
+        accumulate_split(ex, t, s, &p, t->n == 1 ? next : NULL, visible_in_block, block);
     }
-    for (size_t r = rows->position / QN_KV_RUN; cache->key_codec && r <= run; r++) {
-        const piece p = run_piece(cache, layer, t->kv, r);
+    for (size_t r = rows->position / QN_KV_PAGE; cache->key_codec && r <= page; r++) {
+        const kv_split p = page_split(cache, layer, t->kv, r);
         if (r)
-            take_piece(ex, t, s, &p, NULL, visible_in_run, r);
+            accumulate_split(ex, t, s, &p, NULL, visible_in_page, r);
     }
     for (size_t q = 0; q < t->n * t->n_heads; q++)
-        finish_query(ex, cache, qn_buffer_row(ex, op->out, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
-                     s->running + q * t->dim, s->l[q], t->dim);
+        normalize_query(ex, cache, qn_buffer_row(ex, op->out, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
+                        s->acc + q * t->dim, s->l[q], t->dim);
 }
 
 /* Many rows: threads share (tile of rows, key-value head), dealt out in turn because later tiles see more keys. */
-static void attend_whole(const qn_executor *ex, const qn_op *op, int thread)
+static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->heads;
     const size_t group = h->n_heads / h->n_kv_heads;
@@ -420,52 +423,52 @@ static void attend_whole(const qn_executor *ex, const qn_op *op, int thread)
 
 void qn_executor_attention(const qn_executor *ex, const qn_op *op, int thread)
 {
-    (ex->split_keys ? attend_split : attend_whole)(ex, op, thread);
+    (ex->split_kv ? attend_split_kv : attend_unsplit)(ex, op, thread);
 }
 
 /* ---- Results ---- */
 
 /* One head of one row from its partial results, in the order of the pieces; `sum` is room for another such head. */
-static void merge_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out, float *sum)
+static void combine_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out, float *sum)
 {
     const qn_plan *plan = ex->plan;
-    const size_t n_pieces = pieces_seen(&ex->step->rows[row]);
+    const size_t n_splits = visible_splits(&ex->step->rows[row]);
     size_t entry = partial_base(ex, row) * h->n_heads + head;
     float m = plan->partial_m[entry], l = plan->partial_l[entry];
     memcpy(sum, plan->partial + entry * h->head_dim, h->head_dim * sizeof *sum);
-    for (size_t index = 1; index < n_pieces; index++) {
+    for (size_t index = 1; index < n_splits; index++) {
         entry += h->n_heads;
-        ex->kernels->attention.merge(sum, &m, &l, plan->partial + entry * h->head_dim, plan->partial_m[entry],
-                                     plan->partial_l[entry], h->head_dim);
+        ex->kernels->attention.combine(sum, &m, &l, plan->partial + entry * h->head_dim, plan->partial_m[entry],
+                                       plan->partial_l[entry], h->head_dim);
     }
-    finish_query(ex, ex->step->rows[row].cache, out, sum, l, h->head_dim);
+    normalize_query(ex, ex->step->rows[row].cache, out, sum, l, h->head_dim);
 }
 
 /* Values [from, from + n) of a head's result. */
-static void finish_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values,
-                        float *merged)
+static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values,
+                        float *combined)
 {
     const qn_attention_shape *h = &op->heads;
-    if (ex->split_keys)
-        merge_head(ex, h, row, head, merged, merged + h->head_dim);
-    memcpy(values, (ex->split_keys ? merged : qn_buffer_row(ex, op->in, row) + head * h->head_dim) + from, n * sizeof *values);
+    if (ex->split_kv)
+        combine_head(ex, h, row, head, combined, combined + h->head_dim);
+    memcpy(values, (ex->split_kv ? combined : qn_buffer_row(ex, op->in, row) + head * h->head_dim) + from, n * sizeof *values);
     if (h->gated)
         ex->kernels->elementwise.gate(values, values, qn_buffer_row(ex, op->in2, row) + (2 * head + 1) * h->head_dim + from, n);
 }
 
-void qn_executor_attention_out(const qn_executor *ex, const qn_op *op, int thread)
+void qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, int thread)
 {
     const size_t dim = op->heads.head_dim;
-    float *merged = (float *)qn_thread_scratch(ex, thread) + qn_unit_values(ex->plan, op);
+    float *combined = (float *)qn_thread_scratch(ex, thread) + qn_act_slice_width(ex->plan, op);
     size_t begin, end;
-    qn_team_share(qn_units_of(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_unit unit = qn_unit_at(ex, op, index, thread);
+        const qn_act_slice unit = qn_act_slice_at(ex, op, index, thread);
         for (size_t i = 0, n; i < unit.n; i += n) {
             const size_t from = (unit.first + i) % dim;
             n = dim - from < unit.n - i ? dim - from : unit.n - i;
-            finish_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i, merged);
+            output_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i, combined);
         }
-        qn_unit_write(ex, op, &unit);
+        qn_act_slice_write(ex, op, &unit);
     }
 }

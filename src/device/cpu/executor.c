@@ -17,7 +17,7 @@ static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
     }
     for (size_t i = 0; i < plan->n_ops; i++) {
         /* A unit's values, and behind them the head that attention merges, before and after it is rotated back. */
-        const size_t need = (qn_unit_values(plan, &plan->ops[i]) + 2 * plan->heads.head_dim) * sizeof(float);
+        const size_t need = (qn_act_slice_width(plan, &plan->ops[i]) + 2 * plan->heads.head_dim) * sizeof(float);
         bytes = need > bytes ? need : bytes;
     }
     const size_t delta = plan->recurrent.n_v_heads ? qn_gdn_scratch(plan->recurrent.head_k) : 0;
@@ -33,7 +33,7 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
     *executor = (qn_executor){ .team = team, .kernels = kernels, .plan = plan, .scratch_bytes = scratch_bytes(kernels, plan) };
     qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
     if (status == QN_OK)
-        status = qn_alloc(&executor->claims, plan->n_ops, sizeof *executor->claims, "executor");
+        status = qn_alloc(&executor->chunk_counters, plan->n_ops, sizeof *executor->chunk_counters, "executor");
     if (status == QN_OK && shape->n_v_heads)
         status = qn_alloc(&executor->zeros, 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v,
                           sizeof *executor->zeros, "executor");
@@ -50,13 +50,14 @@ void qn_executor_free(qn_executor *executor)
     if (!executor)
         return;
     qn_free(executor->scratch);
-    qn_free(executor->claims);
+    qn_free(executor->chunk_counters);
     qn_free(executor->zeros);
     qn_free(executor);
 }
 
 /* Blocks of [first, first + n) of a row, turned in place. */
-static void rotate(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values, size_t first, size_t n)
+static void hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values, size_t first,
+                            size_t n)
 {
     for (size_t i = 0; i < n; i += rotation->block) {
         const float *signs = rotation->signs ? rotation->signs + first + i : NULL;
@@ -64,7 +65,7 @@ static void rotate(const qn_executor *ex, const qn_plan_rotation *rotation, bool
     }
 }
 
-size_t qn_unit_values(const qn_plan *plan, const qn_op *op)
+size_t qn_act_slice_width(const qn_plan *plan, const qn_op *op)
 {
     size_t values = QN_SUPER;
     for (size_t i = 0; i < op->n_acts; i++) {
@@ -74,37 +75,37 @@ size_t qn_unit_values(const qn_plan *plan, const qn_op *op)
     return values;
 }
 
-static size_t units_of_row(const qn_executor *ex, const qn_op *op)
+static size_t slices_per_row(const qn_executor *ex, const qn_op *op)
 {
-    const size_t values = qn_unit_values(ex->plan, op);
+    const size_t values = qn_act_slice_width(ex->plan, op);
     return (ex->plan->acts[op->acts[0]].width + values - 1) / values;
 }
 
-size_t qn_units_of(const qn_executor *ex, const qn_op *op, size_t n_rows)
+size_t qn_act_slices(const qn_executor *ex, const qn_op *op, size_t n_rows)
 {
-    return n_rows * units_of_row(ex, op);
+    return n_rows * slices_per_row(ex, op);
 }
 
-qn_unit qn_unit_at(const qn_executor *ex, const qn_op *op, size_t index, int thread)
+qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op *op, size_t index, int thread)
 {
-    const size_t values = qn_unit_values(ex->plan, op), per_row = units_of_row(ex, op), first = index % per_row * values;
+    const size_t values = qn_act_slice_width(ex->plan, op), per_row = slices_per_row(ex, op), first = index % per_row * values;
     const size_t left = ex->plan->acts[op->acts[0]].width - first;
-    return (qn_unit){ .row = index / per_row,
-                      .first = first,
-                      .n = left < values ? left : values,
-                      .values = (float *)qn_thread_scratch(ex, thread) };
+    return (qn_act_slice){ .row = index / per_row,
+                           .first = first,
+                           .n = left < values ? left : values,
+                           .values = (float *)qn_thread_scratch(ex, thread) };
 }
 
-void qn_unit_write(const qn_executor *ex, const qn_op *op, const qn_unit *unit)
+void qn_act_slice_write(const qn_executor *ex, const qn_op *op, const qn_act_slice *slice)
 {
     for (size_t a = 0; a < op->n_acts; a++) {
         /* The plan owns the buffers and is constant in shape; their contents are this step's. */
         qn_plan_acts *acts = &ex->plan->acts[op->acts[a]];
         if (acts->rotation.block)
-            rotate(ex, &acts->rotation, false, unit->values, unit->first, unit->n);
-        for (size_t i = 0; i < unit->n; i += QN_SUPER)
-            ex->kernels->matmul.quantize(&acts->acts, unit->row, (unit->first + i) / QN_SUPER, unit->values + i,
-                                         unit->n - i < QN_SUPER ? unit->n - i : QN_SUPER);
+            hadamard_blocks(ex, &acts->rotation, false, slice->values, slice->first, slice->n);
+        for (size_t i = 0; i < slice->n; i += QN_SUPER)
+            ex->kernels->matmul.quantize(&acts->acts, slice->row, (slice->first + i) / QN_SUPER, slice->values + i,
+                                         slice->n - i < QN_SUPER ? slice->n - i : QN_SUPER);
     }
 }
 
@@ -113,13 +114,13 @@ static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
     const qn_matrix *table = &op->matrices[0].weights;
     const size_t half = ex->plan->heads.n_rot / 2;
     size_t begin, end;
-    qn_team_share(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t row = begin; row < end; row++) {
         const qn_row *r = &ex->step->rows[row];
         float *x = qn_buffer_row(ex, op->out, row);
-        table->type->decode(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
+        table->type->to_float(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
         if (op->inverse.block)
-            rotate(ex, &op->inverse, true, x, 0, table->n_cols);
+            hadamard_blocks(ex, &op->inverse, true, x, 0, table->n_cols);
         qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->attn_factor, ex->plan->heads.n_rot,
                        ex->plan->cosines + row * half, ex->plan->sines + row * half);
     }
@@ -129,33 +130,33 @@ static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
  * waiting for another to find it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
 {
-    size_t begin, end, scaled = SIZE_MAX;
+    size_t begin, end, scaled_row = SIZE_MAX;
     float scale = 0;
-    qn_team_share(qn_units_of(ex, op, n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, op, n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_unit unit = qn_unit_at(ex, op, index, thread);
-        const float *x = qn_buffer_row(ex, op->in, rows ? rows[unit.row] : unit.row);
-        if (unit.row != scaled)
+        const qn_act_slice slice = qn_act_slice_at(ex, op, index, thread);
+        const float *x = qn_buffer_row(ex, op->in, rows ? rows[slice.row] : slice.row);
+        if (slice.row != scaled_row)
             scale = qn_rms_scale(&ex->kernels->norm, x, ex->plan->buffers[op->in].width, op->eps);
-        scaled = unit.row;
-        ex->kernels->norm.scale(unit.values, x + unit.first, op->weight + unit.first, scale, unit.n);
-        qn_unit_write(ex, op, &unit);
+        scaled_row = slice.row;
+        ex->kernels->norm.scale(slice.values, x + slice.first, op->weight + slice.first, scale, slice.n);
+        qn_act_slice_write(ex, op, &slice);
     }
 }
 
 static void run_swiglu(const qn_executor *ex, const qn_op *op, int thread)
 {
     size_t begin, end;
-    qn_team_share(qn_units_of(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_unit unit = qn_unit_at(ex, op, index, thread);
-        ex->kernels->elementwise.swiglu(unit.values, qn_buffer_row(ex, op->in, unit.row) + unit.first,
-                                        qn_buffer_row(ex, op->in2, unit.row) + unit.first, unit.n);
-        qn_unit_write(ex, op, &unit);
+        const qn_act_slice slice = qn_act_slice_at(ex, op, index, thread);
+        ex->kernels->elementwise.swiglu(slice.values, qn_buffer_row(ex, op->in, slice.row) + slice.first,
+                                        qn_buffer_row(ex, op->in2, slice.row) + slice.first, slice.n);
+        qn_act_slice_write(ex, op, &slice);
     }
 }
 
-static void walk(void *context, int thread)
+static void run_ops(void *context, int thread)
 {
     const qn_executor *ex = context;
     for (size_t i = 0; i < ex->plan->n_ops; i++) {
@@ -164,18 +165,18 @@ static void walk(void *context, int thread)
         case QN_OP_EMBED: run_embed(ex, op, thread); break;
         case QN_OP_NORM: run_norm(ex, op, ex->step->n_rows, NULL, thread); break;
         case QN_OP_MATMUL:
-        case QN_OP_LOGITS: qn_executor_multiply(ex, op, thread); break;
-        case QN_OP_HEADS: qn_executor_heads(ex, op, thread); break;
+        case QN_OP_LOGITS: qn_executor_matmul(ex, op, thread); break;
+        case QN_OP_QK_NORM_ROPE_STORE: qn_executor_qk_norm_rope_store(ex, op, thread); break;
         case QN_OP_ATTENTION: qn_executor_attention(ex, op, thread); break;
-        case QN_OP_ATTENTION_OUT: qn_executor_attention_out(ex, op, thread); break;
+        case QN_OP_ATTENTION_COMBINE: qn_executor_attention_combine(ex, op, thread); break;
         case QN_OP_SWIGLU: run_swiglu(ex, op, thread); break;
         case QN_OP_CONV: qn_executor_conv(ex, op, thread); break;
-        case QN_OP_DELTA: qn_executor_delta(ex, op, thread); break;
-        case QN_OP_DELTA_OUT: qn_executor_delta_out(ex, op, thread); break;
+        case QN_OP_DELTA_RULE: qn_executor_delta_rule(ex, op, thread); break;
+        case QN_OP_GATED_NORM: qn_executor_gated_norm(ex, op, thread); break;
         case QN_OP_LOGIT_NORM: run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread); break;
         }
         if (i + 1 < ex->plan->n_ops)
-            qn_executor_ask_ahead(ex, op + 1, thread);
+            qn_executor_prefetch_weights(ex, op + 1, thread);
         qn_team_barrier(ex->team);
     }
 }
@@ -183,9 +184,9 @@ static void walk(void *context, int thread)
 void qn_executor_run(qn_executor *executor, const qn_step *step)
 {
     executor->step = step;
-    executor->split_keys = qn_executor_split_keys(executor);
+    executor->split_kv = qn_executor_split_kv(executor);
     for (size_t i = 0; i < executor->plan->n_ops; i++)
-        atomic_store_explicit(&executor->claims[i], 0, memory_order_relaxed);
-    qn_team_run(executor->team, walk, executor);
+        atomic_store_explicit(&executor->chunk_counters[i], 0, memory_order_relaxed);
+    qn_team_run(executor->team, run_ops, executor);
     executor->step = NULL;
 }

@@ -6,22 +6,22 @@
 #include <string.h>
 
 /* Rows of one session in a step: they stand together, in positions that rise by one. */
-typedef struct qn_run {
+typedef struct seq_rows {
     size_t row, n;
     uint32_t position; /* of the first */
     const qn_recurrent_layer *memory;
-} qn_run;
+} seq_rows;
 
-static qn_run run_at(const qn_executor *ex, const qn_op *op, size_t row)
+static seq_rows seq_rows_at(const qn_executor *ex, const qn_op *op, size_t row)
 {
     const qn_row *rows = ex->step->rows;
-    qn_run run = { .row = row, .n = 1, .position = rows[row].position, .memory = &rows[row].recurrent[op->layer] };
-    while (row + run.n < ex->step->n_rows && rows[row + run.n].recurrent == rows[row].recurrent)
-        run.n++;
-    return run;
+    seq_rows seq = { .row = row, .n = 1, .position = rows[row].position, .memory = &rows[row].recurrent[op->layer] };
+    while (row + seq.n < ex->step->n_rows && rows[row + seq.n].recurrent == rows[row].recurrent)
+        seq.n++;
+    return seq;
 }
 
-static size_t count_runs(const qn_executor *ex)
+static size_t count_sequences(const qn_executor *ex)
 {
     size_t n = 0;
     for (size_t row = 0; row < ex->step->n_rows; row++)
@@ -32,7 +32,7 @@ static size_t count_runs(const qn_executor *ex)
 /* Where the open chunk of a session of this many tokens begins. */
 static size_t chunk_start(size_t length)
 {
-    return length - qn_recurrent_open(length);
+    return length - qn_recurrent_open_tokens(length);
 }
 
 static size_t q_width(const qn_recurrent_shape *shape)
@@ -44,38 +44,38 @@ static size_t q_width(const qn_recurrent_shape *shape)
 
 /* The rows that the taps of a row read: of this step, of the layer's memory, or zeros before position 0, whatever the memory
  * holds of an earlier use. */
-static void find_inputs(const qn_executor *ex, const qn_op *op, size_t row, const float *inputs[QN_CONV_MAX_TAPS])
+static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row, const float *conv_inputs[QN_CONV_MAX_TAPS])
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const qn_row *r = &ex->step->rows[row];
     const size_t taps = shape->taps;
-    size_t here = 0; /* earlier rows of this session in this step */
-    while (here + 1 < taps && here < row && ex->step->rows[row - here - 1].recurrent == r->recurrent)
-        here++;
-    for (size_t back = 0; back < taps; back++) {
-        const float **input = &inputs[taps - 1 - back];
-        if (back <= here)
-            *input = qn_buffer_row(ex, op->in, row - back);
-        else if (back > r->position)
+    size_t n_in_step = 0; /* earlier rows of this session in this step */
+    while (n_in_step + 1 < taps && n_in_step < row && ex->step->rows[row - n_in_step - 1].recurrent == r->recurrent)
+        n_in_step++;
+    for (size_t tap_distance = 0; tap_distance < taps; tap_distance++) {
+        const float **input = &conv_inputs[taps - 1 - tap_distance];
+        if (tap_distance <= n_in_step)
+            *input = qn_buffer_row(ex, op->in, row - tap_distance);
+        else if (tap_distance > r->position)
             *input = ex->zeros;
         else
-            *input = r->recurrent[op->layer].inputs +
-                     (r->position - back + taps - 1 - chunk_start(r->position - here)) * qn_recurrent_width(shape);
+            *input = r->recurrent[op->layer].conv_inputs +
+                     (r->position - tap_distance + taps - 1 - chunk_start(r->position - n_in_step)) * qn_recurrent_width(shape);
     }
 }
 
-static void normalise_head(const qn_executor *ex, float *x, size_t n)
+static void l2_normalize_head(const qn_executor *ex, float *x, size_t n)
 {
     const float scale = 1.0f / sqrtf(ex->kernels->norm.sum_squares(x, n) + 1e-6f);
     for (size_t i = 0; i < n; i++)
         x[i] *= scale;
 }
 
-static void make_gates(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
+static void compute_gates(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
 {
     float *g = qn_buffer_row(ex, op->in2, row) + head, *beta = qn_buffer_row(ex, op->in3, row) + head;
-    *g = qn_gdn_decay_of(*g, op->weight2[head], op->weight3[head]);
-    *beta = qn_gdn_beta_of(*beta);
+    *g = qn_gdn_log_decay(*g, op->weight2[head], op->weight3[head]);
+    *beta = qn_gdn_beta(*beta);
 }
 
 /* Threads share the heads of all rows: those of q, of k, then of v with the gates. */
@@ -83,9 +83,9 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t heads = 2 * shape->n_k_heads + shape->n_v_heads, width = qn_recurrent_width(shape);
-    const float *inputs[QN_CONV_MAX_TAPS] = { 0 };
+    const float *conv_inputs[QN_CONV_MAX_TAPS] = { 0 };
     size_t begin, end, found = SIZE_MAX;
-    qn_team_share(ex->step->n_rows * heads, 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(ex->step->n_rows * heads, 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t unit = begin; unit < end; unit++) {
         const size_t row = unit / heads, head = unit % heads;
         const bool is_value = head >= 2 * shape->n_k_heads;
@@ -94,15 +94,15 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
         const float *taps_in[QN_CONV_MAX_TAPS];
         float *y = qn_buffer_row(ex, op->out, row) + first;
         if (row != found)
-            find_inputs(ex, op, row, inputs);
+            find_conv_inputs(ex, op, row, conv_inputs);
         found = row;
         for (size_t t = 0; t < shape->taps; t++)
-            taps_in[t] = inputs[t] + first;
+            taps_in[t] = conv_inputs[t] + first;
         ex->kernels->deltanet.conv(y, taps_in, op->weight + first, width, shape->taps, n);
         if (is_value)
-            make_gates(ex, op, row, v_head);
+            compute_gates(ex, op, row, v_head);
         else
-            normalise_head(ex, y, n);
+            l2_normalize_head(ex, y, n);
     }
 }
 
@@ -120,51 +120,51 @@ static head_slice slice_at(const qn_recurrent_shape *shape, size_t slices, size_
 {
     const size_t rep = shape->n_v_heads / shape->n_k_heads, k_head = index / (rep * slices), slice = index / rep % slices;
     head_slice u = { .k_head = k_head, .head = index % rep * shape->n_k_heads + k_head };
-    qn_team_share(shape->head_v, QN_GDN_UNIT, (int)slice, (int)slices, &u.first, &u.last);
+    qn_team_range(shape->head_v, QN_GDN_UNIT, (int)slice, (int)slices, &u.first, &u.last);
     return u;
 }
 
-static const float *keys_of(const qn_recurrent_shape *shape, const qn_run *run, size_t k_head)
+static const float *open_keys_of(const qn_recurrent_shape *shape, const seq_rows *seq, size_t k_head)
 {
-    return run->memory->keys + k_head * shape->head_k * QN_GDN_CHUNK;
+    return seq->memory->keys + k_head * shape->head_k * QN_GDN_CHUNK;
 }
 
-static qn_gdn_head head_of(const qn_executor *ex, const qn_op *op, const qn_run *run, const head_slice *u)
+static qn_gdn_head gdn_head_of(const qn_executor *ex, const qn_op *op, const seq_rows *seq, const head_slice *u)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t at = u->head * shape->head_v + u->first;
     const qn_gdn_head head = {
-        .state = run->memory->state + u->head * shape->head_k * shape->head_v + u->first,
+        .state = seq->memory->state + u->head * shape->head_k * shape->head_v + u->first,
         .state_row = shape->head_v,
-        .corrected = run->memory->corrected + u->head * QN_GDN_CHUNK * shape->head_v + u->first,
-        .corrected_row = shape->head_v,
-        .decay = run->memory->decay + u->head * QN_GDN_CHUNK,
-        .v = qn_buffer_row(ex, op->in, run->row) + 2 * q_width(shape) + at,
-        .g = qn_buffer_row(ex, op->in2, run->row) + u->head,
-        .beta = qn_buffer_row(ex, op->in3, run->row) + u->head,
-        .o = qn_buffer_row(ex, op->out, run->row) + at,
+        .v_new = seq->memory->v_new + u->head * QN_GDN_CHUNK * shape->head_v + u->first,
+        .v_new_row = shape->head_v,
+        .log_decay = seq->memory->log_decay + u->head * QN_GDN_CHUNK,
+        .v = qn_buffer_row(ex, op->in, seq->row) + 2 * q_width(shape) + at,
+        .g = qn_buffer_row(ex, op->in2, seq->row) + u->head,
+        .beta = qn_buffer_row(ex, op->in3, seq->row) + u->head,
+        .o = qn_buffer_row(ex, op->out, seq->row) + at,
     };
     /* A session may have been cut back to nothing: what its memory holds then is of no meaning. */
-    for (size_t k = 0; run->position == 0 && k < shape->head_k; k++)
+    for (size_t k = 0; seq->position == 0 && k < shape->head_k; k++)
         memset(head.state + k * head.state_row, 0, (u->last - u->first) * sizeof(float));
     return head;
 }
 
 /* Units [begin, end) of a run: as many at a time as share a key head and a slice. */
-static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, size_t slices, size_t begin, size_t end,
-                    int thread)
+static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t slices, size_t begin, size_t end,
+                          int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t width = qn_recurrent_width(shape), rep = shape->n_v_heads / shape->n_k_heads;
-    const float *qkv = qn_buffer_row(ex, op->in, run->row);
+    const float *qkv = qn_buffer_row(ex, op->in, seq->row);
     for (size_t n; begin < end; begin += n) {
-        const size_t alike = rep - begin % rep, most = alike < MAX_GROUP ? alike : MAX_GROUP;
+        const size_t same_key_head = rep - begin % rep, most = same_key_head < MAX_GROUP ? same_key_head : MAX_GROUP;
         const head_slice u = slice_at(shape, slices, begin);
         qn_gdn_head heads[MAX_GROUP];
         n = end - begin < most ? end - begin : most;
         for (size_t i = 0; i < n; i++) {
             const head_slice of = slice_at(shape, slices, begin + i);
-            heads[i] = head_of(ex, op, run, &of);
+            heads[i] = gdn_head_of(ex, op, seq, &of);
         }
         qn_gdn_advance(&ex->kernels->deltanet,
                        &(qn_gdn_group){
@@ -172,9 +172,9 @@ static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, s
                            .n_values = u.last - u.first,
                            .heads = heads,
                            .n_heads = n,
-                           .keys = keys_of(shape, run, u.k_head),
-                           .open = qn_recurrent_open(run->position),
-                           .n = run->n,
+                           .keys = open_keys_of(shape, seq, u.k_head),
+                           .open_tokens = qn_recurrent_open_tokens(seq->position),
+                           .n = seq->n,
                            .q = qkv + u.k_head * shape->head_k,
                            .k = qkv + q_width(shape) + u.k_head * shape->head_k,
                            .qk_stride = width,
@@ -182,70 +182,72 @@ static void advance(const qn_executor *ex, const qn_op *op, const qn_run *run, s
                            .gate_stride = shape->n_v_heads,
                            .o_stride = shape->n_v_heads * shape->head_v,
                            .scale = (float)(1 / sqrt((double)shape->head_k)),
-                           .next = begin + n < end ? keys_of(shape, run, slice_at(shape, slices, begin + n).k_head) : NULL,
+                           .next = begin + n < end ? open_keys_of(shape, seq, slice_at(shape, slices, begin + n).k_head) : NULL,
                        },
                        qn_thread_scratch(ex, thread));
     }
 }
 
 /* Threads share the value heads of all runs, or, when there are more threads, slices of their values. */
-void qn_executor_delta(const qn_executor *ex, const qn_op *op, int thread)
+void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t n_threads = (size_t)qn_team_size(ex->team), n_heads = count_runs(ex) * shape->n_v_heads;
+    const size_t n_threads = (size_t)qn_team_size(ex->team), n_heads = count_sequences(ex) * shape->n_v_heads;
     const size_t max_slices = shape->head_v / QN_GDN_UNIT, wanted = (n_threads + n_heads - 1) / n_heads;
     const size_t slices = wanted < max_slices ? wanted : max_slices, units = shape->n_v_heads * slices;
     size_t begin, end, first = 0;
-    qn_team_share(n_heads * slices, 1, thread, (int)n_threads, &begin, &end);
+    qn_team_range(n_heads * slices, 1, thread, (int)n_threads, &begin, &end);
     for (size_t row = 0; row < ex->step->n_rows && first < end; first += units) {
-        const qn_run run = run_at(ex, op, row);
+        const seq_rows seq = seq_rows_at(ex, op, row);
         if (first + units > begin)
-            advance(ex, op, &run, slices, begin > first ? begin - first : 0, end - first < units ? end - first : units, thread);
-        row += run.n;
+            advance_units(ex, op, &seq, slices, begin > first ? begin - first : 0, end - first < units ? end - first : units,
+                          thread);
+        row += seq.n;
     }
 }
 
 /* ---- Gated norm, and what is remembered ---- */
 
 /* Some channels of the convolution's last inputs: those that stay move down when the chunk begins anew, then come the new. */
-static void keep_inputs(const qn_executor *ex, const qn_op *op, const qn_run *run, size_t first, size_t n)
+static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t first, size_t n)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t width = qn_recurrent_width(shape), history = shape->taps - 1, end = run->position + run->n;
-    const size_t before = chunk_start(run->position), after = chunk_start(end);
-    float *inputs = run->memory->inputs + first;
+    const size_t width = qn_recurrent_width(shape), history = shape->taps - 1, end = seq->position + seq->n;
+    const size_t before = chunk_start(seq->position), after = chunk_start(end);
+    float *conv_inputs = seq->memory->conv_inputs + first;
     /* Row r holds position after - history + r. */
-    for (size_t r = 0; run->position == 0 && r < history && after + r < history; r++)
-        memset(inputs + r * width, 0, n * sizeof(float));
-    for (size_t r = after < history ? history - after : 0; after != before && after + r < run->position + history; r++)
-        memcpy(inputs + r * width, inputs + (after - before + r) * width, n * sizeof(float));
+    for (size_t r = 0; seq->position == 0 && r < history && after + r < history; r++)
+        memset(conv_inputs + r * width, 0, n * sizeof(float));
+    for (size_t r = after < history ? history - after : 0; after != before && after + r < seq->position + history; r++)
+        memcpy(conv_inputs + r * width, conv_inputs + (after - before + r) * width, n * sizeof(float));
     const size_t oldest = after < history ? 0 : after - history;
-    for (size_t p = run->position > oldest ? run->position : oldest; p < end; p++)
-        memcpy(inputs + (p + history - after) * width, qn_buffer_row(ex, op->in3, run->row + p - run->position) + first,
+    for (size_t p = seq->position > oldest ? seq->position : oldest; p < end; p++)
+        memcpy(conv_inputs + (p + history - after) * width, qn_buffer_row(ex, op->in3, seq->row + p - seq->position) + first,
                n * sizeof(float));
 }
 
-static void keep(const qn_executor *ex, const qn_op *op, const qn_run *run, int thread)
+static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_rows *seq, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t open = run->position - chunk_start(run->position), width = qn_recurrent_width(shape);
-    const float *keys = qn_buffer_row(ex, op->in4, run->row) + q_width(shape);
+    const size_t open_tokens = seq->position - chunk_start(seq->position), width = qn_recurrent_width(shape);
+    const float *keys = qn_buffer_row(ex, op->in4, seq->row) + q_width(shape);
     const int n_threads = qn_team_size(ex->team);
     size_t begin, end;
-    qn_team_share(shape->n_k_heads, 1, thread, n_threads, &begin, &end);
+    qn_team_range(shape->n_k_heads, 1, thread, n_threads, &begin, &end);
     for (size_t h = begin; h < end; h++)
-        qn_gdn_keep_keys(run->memory->keys + h * shape->head_k * QN_GDN_CHUNK, shape->head_k, open, keys + h * shape->head_k,
-                         width, run->n);
-    qn_team_share(shape->n_v_heads, 1, thread, n_threads, &begin, &end);
+        qn_gdn_append_keys(seq->memory->keys + h * shape->head_k * QN_GDN_CHUNK, shape->head_k, open_tokens,
+                           keys + h * shape->head_k, width, seq->n);
+    qn_team_range(shape->n_v_heads, 1, thread, n_threads, &begin, &end);
     for (size_t h = begin; h < end; h++)
-        qn_gdn_keep_decay(run->memory->decay + h * QN_GDN_CHUNK, open, qn_buffer_row(ex, op->in5, run->row) + h,
-                          shape->n_v_heads, run->n);
-    qn_team_share(width, QN_GDN_UNIT, thread, n_threads, &begin, &end);
-    keep_inputs(ex, op, run, begin, end - begin);
+        qn_gdn_append_decay(seq->memory->log_decay + h * QN_GDN_CHUNK, open_tokens, qn_buffer_row(ex, op->in5, seq->row) + h,
+                            shape->n_v_heads, seq->n);
+    qn_team_range(width, QN_GDN_UNIT, thread, n_threads, &begin, &end);
+    append_conv_inputs(ex, op, seq, begin, end - begin);
 }
 
 /* Values [from, from + n) of a head of the activations. */
-static void finish_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values)
+static void gated_norm_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n,
+                            float *values)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t rep = shape->n_v_heads / shape->n_k_heads, dim = shape->head_v;
@@ -256,23 +258,23 @@ static void finish_head(const qn_executor *ex, const qn_op *op, size_t row, size
     ex->kernels->elementwise.swiglu(values, qn_buffer_row(ex, op->in2, row) + v_head * dim + from, values, n);
 }
 
-void qn_executor_delta_out(const qn_executor *ex, const qn_op *op, int thread)
+void qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, int thread)
 {
     const size_t dim = ex->plan->recurrent.head_v;
     size_t begin, end;
-    qn_team_share(qn_units_of(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_unit unit = qn_unit_at(ex, op, index, thread);
+        const qn_act_slice unit = qn_act_slice_at(ex, op, index, thread);
         for (size_t i = 0, n; i < unit.n; i += n) {
             const size_t from = (unit.first + i) % dim;
             n = dim - from < unit.n - i ? dim - from : unit.n - i;
-            finish_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i);
+            gated_norm_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i);
         }
-        qn_unit_write(ex, op, &unit);
+        qn_act_slice_write(ex, op, &unit);
     }
     for (size_t row = 0; row < ex->step->n_rows;) {
-        const qn_run run = run_at(ex, op, row);
-        keep(ex, op, &run, thread);
-        row += run.n;
+        const seq_rows seq = seq_rows_at(ex, op, row);
+        append_open_chunk(ex, op, &seq, thread);
+        row += seq.n;
     }
 }

@@ -10,24 +10,24 @@ enum { ALIGN = 256 };
 
 static void release_acts(qn_cuda_model *model, qn_cuda_acts *acts)
 {
-    for (size_t form = 0; form < QN_CUDA_FORMS; form++)
-        qn_cuda_release(model->cuda, &acts->memory[form]);
-    qn_cuda_release(model->cuda, &acts->token_scale);
+    for (size_t layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++)
+        qn_cuda_free(model->cuda, &acts->memory[layout]);
+    qn_cuda_free(model->cuda, &acts->token_scale);
 }
 
 void qn_cuda_buffers_free(qn_cuda_model *model)
 {
-    qn_cuda_buffer *const all[] = { &model->scratch, &model->cosines, &model->sines,  &model->partials,    &model->maxima,
-                                    &model->gates,   &model->records, &model->logits, &model->chain_memory };
+    qn_cuda_buffer *const all[] = { &model->scratch, &model->cosines, &model->sines,  &model->partials,         &model->maxima,
+                                    &model->gates,   &model->records, &model->logits, &model->persistent_memory };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        qn_cuda_release(model->cuda, all[i]);
+        qn_cuda_free(model->cuda, all[i]);
     for (size_t i = 0; model->buffers && i < model->plan->n_buffers; i++)
-        qn_cuda_release(model->cuda, &model->buffers[i]);
+        qn_cuda_free(model->cuda, &model->buffers[i]);
     for (size_t i = 0; model->acts && i < model->plan->n_acts; i++)
         release_acts(model, &model->acts[i]);
-    qn_cuda_choice_free(model);
-    qn_cuda_release_host(model->cuda, model->host_inputs);
-    qn_cuda_release_host(model->cuda, model->host_logits);
+    qn_cuda_sampling_free(model);
+    qn_cuda_free_host(model->cuda, model->host_inputs);
+    qn_cuda_free_host(model->cuda, model->host_logits);
     model->host_inputs = NULL;
     model->host_logits = NULL;
     model->max_rows = model->max_positions = 0;
@@ -42,54 +42,54 @@ static qn_status alloc_floats(qn_cuda_model *model, size_t rows, size_t width, q
 }
 
 /* All forms that some number of rows needs. Some bytes of them nobody writes, and they have to be zeros. */
-static qn_status place_acts(qn_cuda_model *model, size_t id, size_t max_rows)
+static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
 {
     qn_cuda_acts *acts = &model->acts[id];
-    const size_t columns = max_rows < QN_MATMUL_COLUMN_TOKENS ? max_rows : QN_MATMUL_COLUMN_TOKENS;
-    const size_t capacities[QN_CUDA_FORMS] = { [QN_ACTS_ROW] = 1,
-                                               [QN_ACTS_COLUMNS] = qn_round_up(columns, QN_ACTS_GROUP),
-                                               [QN_ACTS_HALVES] = qn_round_up(max_rows, QN_PROMPT_TOKENS) };
-    QN_TRY(alloc_floats(model, capacities[QN_ACTS_HALVES], 1, &acts->token_scale));
-    for (int form = 0; form < QN_CUDA_FORMS; form++) {
+    const size_t n_tokens = max_rows < QN_MATMUL_INT8_MAX_TOKENS ? max_rows : QN_MATMUL_INT8_MAX_TOKENS;
+    const size_t capacities[QN_CUDA_ACTS_LAYOUTS] = { [QN_ACTS_INT8_N1] = 1,
+                                                      [QN_ACTS_INT8_N8] = qn_round_up(n_tokens, QN_MMA_N),
+                                                      [QN_ACTS_F16] = qn_round_up(max_rows, QN_GEMM_TILE_N) };
+    QN_TRY(alloc_floats(model, capacities[QN_ACTS_F16], 1, &acts->token_scale));
+    for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
         size_t bytes;
-        qn_matmul_acts *to = &acts->forms[form];
-        *to = (qn_matmul_acts){ .form = form, .n_cols = model->plan->acts[id].width, .capacity = capacities[form] };
-        QN_TRY(qn_matmul_gpu_acts_bytes(form, to->n_cols, to->capacity, &bytes));
-        QN_TRY(qn_cuda_alloc(model->cuda, bytes + 1024, 1, "activations on the GPU", &acts->memory[form]));
-        QN_TRY(qn_cuda_fill(model->cuda, model->stream, acts->memory[form].address, 0, bytes + 1024));
-        to->address = (acts->memory[form].address + 1023) / 1024 * 1024;
+        qn_matmul_acts *to = &acts->layouts[layout];
+        *to = (qn_matmul_acts){ .layout = layout, .n_cols = model->plan->acts[id].width, .capacity = capacities[layout] };
+        QN_TRY(qn_matmul_gpu_acts_bytes(layout, to->n_cols, to->capacity, &bytes));
+        QN_TRY(qn_cuda_alloc(model->cuda, bytes + 1024, 1, "activations on the GPU", &acts->memory[layout]));
+        QN_TRY(qn_cuda_memset(model->cuda, model->stream, acts->memory[layout].address, 0, bytes + 1024));
+        to->address = (acts->memory[layout].address + 1023) / 1024 * 1024;
         to->token_scale = acts->token_scale.address;
     }
     return QN_OK;
 }
 
 /* The most parts of attention that steps of up to max_rows rows leave. */
-static size_t most_parts(const qn_cuda_model *model, size_t max_rows, size_t max_positions)
+static size_t max_partials(const qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
-    qn_attention_gpu with_runs = model->attention;
+    qn_attention_gpu with_pages = model->attention;
     size_t most = 0;
-    with_runs.runs = true; /* one more */
+    with_pages.pages = true; /* one more */
     for (size_t rows = 1; rows <= max_rows; rows++) {
-        const size_t parts = rows * qn_attention_gpu_splits(&with_runs, rows, max_positions);
+        const size_t n_partials = rows * qn_attention_gpu_splits(&with_pages, rows, max_positions);
         const size_t without = rows * qn_attention_gpu_splits(&model->attention, rows, max_positions);
-        most = parts > most ? parts : most;
+        most = n_partials > most ? n_partials : most;
         most = without > most ? without : most;
     }
     return most;
 }
 
-static qn_status place_attention(qn_cuda_model *model, size_t max_rows, size_t max_positions)
+static qn_status alloc_attention(qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
     const qn_attention_shape *h = &model->plan->heads;
-    const size_t parts = most_parts(model, max_rows, max_positions) * h->n_heads;
-    QN_TRY(alloc_floats(model, parts, h->head_dim, &model->partials));
-    QN_TRY(alloc_floats(model, parts, 2, &model->maxima));
+    const size_t n_partials = max_partials(model, max_rows, max_positions) * h->n_heads;
+    QN_TRY(alloc_floats(model, n_partials, h->head_dim, &model->partials));
+    QN_TRY(alloc_floats(model, n_partials, 2, &model->maxima));
     QN_TRY(alloc_floats(model, max_rows, h->n_rot / 2, &model->cosines));
     return alloc_floats(model, max_rows, h->n_rot / 2, &model->sines);
 }
 
 /* Embeddings that come from the host do so with what a step says of itself, in one copy. */
-static qn_status place_inputs(qn_cuda_model *model, int embeddings, size_t max_rows)
+static qn_status alloc_inputs(qn_cuda_model *model, int embeddings, size_t max_rows)
 {
     const size_t width = model->plan->buffers[embeddings].width;
     size_t bytes;
@@ -97,39 +97,39 @@ static qn_status place_inputs(qn_cuda_model *model, int embeddings, size_t max_r
     if (!qn_mul_size(max_rows, width * sizeof(float), &bytes) || !qn_add_size(bytes, model->input_bytes, &bytes))
         return qn_fail(QN_ERR_MEMORY, "step: %zu rows of %zu do not fit in memory", max_rows, width);
     QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->buffers[embeddings]));
-    QN_TRY(qn_cuda_alloc_host(model->cuda, model->table.area ? model->input_bytes : bytes, "step buffer",
+    QN_TRY(qn_cuda_alloc_host(model->cuda, model->table.tiled_matrix ? model->input_bytes : bytes, "step buffer",
                               (void **)&model->host_inputs));
     return qn_cuda_alloc_host(model->cuda, model->plan->n_vocab * sizeof(float), "logits", (void **)&model->host_logits);
 }
 
 /* Zeros, because chains meet by counting from there. */
-static qn_status place_chains(qn_cuda_model *model)
+static qn_status alloc_persistent(qn_cuda_model *model)
 {
     size_t bytes;
-    model->chains = (qn_cuda_chain_room){ 0 };
-    if (model->one_by_one)
+    model->persistent = (qn_cuda_persistent_workspace){ 0 };
+    if (model->launches_only)
         return QN_OK;
-    QN_TRY(qn_cuda_chain_lay_out(model, 0, &model->chains, &bytes));
+    QN_TRY(qn_cuda_persistent_lay_out(model, 0, &model->persistent, &bytes));
     if (!bytes)
         return QN_OK;
-    QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->chain_memory));
-    QN_TRY(qn_cuda_fill(model->cuda, model->stream, model->chain_memory.address, 0, bytes));
-    return qn_cuda_chain_lay_out(model, model->chain_memory.address, &model->chains, &bytes);
+    QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->persistent_memory));
+    QN_TRY(qn_cuda_memset(model->cuda, model->stream, model->persistent_memory.address, 0, bytes));
+    return qn_cuda_persistent_lay_out(model, model->persistent_memory.address, &model->persistent, &bytes);
 }
 
-static qn_status place(qn_cuda_model *model, size_t max_rows, size_t max_positions)
+static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
     const qn_plan *plan = model->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
     size_t widest = 0;
     for (size_t i = 0; i < plan->n_buffers; i++) {
         if ((int)i == plan->ops[0].out)
-            QN_TRY(place_inputs(model, (int)i, max_rows));
+            QN_TRY(alloc_inputs(model, (int)i, max_rows));
         else
             QN_TRY(alloc_floats(model, max_rows, plan->buffers[i].width, &model->buffers[i]));
     }
     for (size_t i = 0; i < plan->n_acts; i++) {
-        QN_TRY(place_acts(model, i, max_rows > QN_CUDA_LOGIT_ROWS ? max_rows : QN_CUDA_LOGIT_ROWS));
+        QN_TRY(alloc_acts(model, i, max_rows > QN_CUDA_LOGIT_ROWS ? max_rows : QN_CUDA_LOGIT_ROWS));
         widest = plan->acts[i].width > widest ? plan->acts[i].width : widest;
     }
     QN_TRY(alloc_floats(model, max_rows > QN_CUDA_LOGIT_ROWS ? max_rows : QN_CUDA_LOGIT_ROWS, widest, &model->scratch));
@@ -139,10 +139,10 @@ static qn_status place(qn_cuda_model *model, size_t max_rows, size_t max_positio
         QN_TRY(qn_cuda_alloc(model->cuda, qn_gdn_gpu_record_bytes(max_rows, 1, r->n_v_heads), 1, "step buffer on the GPU",
                              &model->records));
     }
-    QN_TRY(place_attention(model, max_rows, max_positions));
-    QN_TRY(place_chains(model));
-    QN_TRY(qn_cuda_choice_place(model));
-    return qn_cuda_stream_wait(model->cuda, model->stream);
+    QN_TRY(alloc_attention(model, max_rows, max_positions));
+    QN_TRY(alloc_persistent(model));
+    QN_TRY(qn_cuda_sampling_alloc(model));
+    return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }
 
 qn_status qn_cuda_buffers_reserve(qn_cuda_model *model, size_t max_rows, size_t max_positions)
@@ -153,7 +153,7 @@ qn_status qn_cuda_buffers_reserve(qn_cuda_model *model, size_t max_rows, size_t 
     max_positions = max_positions > model->max_positions ? max_positions : model->max_positions;
     qn_cuda_buffers_free(model);
     model->generation++;
-    const qn_status status = place(model, max_rows, max_positions);
+    const qn_status status = alloc_buffers(model, max_rows, max_positions);
     if (status != QN_OK) {
         qn_cuda_buffers_free(model);
         return status;

@@ -95,7 +95,7 @@ static bool collect(int fd, double deadline, struct output *out)
             continue;
         if (n <= 0)
             return true;
-        const size_t room = sizeof out->text - 1 - out->length, kept = (size_t)n < room ? (size_t)n : room;
+        const size_t free_bytes = sizeof out->text - 1 - out->length, kept = (size_t)n < free_bytes ? (size_t)n : free_bytes;
         memcpy(out->text + out->length, spill, kept);
         out->length += kept;
     }
@@ -149,7 +149,7 @@ static int spawn(char *const *argv, char *const *environment, int output, pid_t 
 }
 
 /* A program's output and whether it ended well, within `seconds`. */
-static qn_status run(char *const *argv, char *const *environment, unsigned seconds, struct output *out, bool *well)
+static qn_status run(char *const *argv, char *const *environment, unsigned seconds, struct output *out, bool *succeeded)
 {
     int ends[2];
     out->length = 0;
@@ -174,12 +174,12 @@ static qn_status run(char *const *argv, char *const *environment, unsigned secon
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: had not ended after %u s", argv[0], seconds);
     }
     out->text[out->length] = '\0';
-    *well = WIFEXITED(state) && WEXITSTATUS(state) == 0;
+    *succeeded = WIFEXITED(state) && WEXITSTATUS(state) == 0;
     return QN_OK;
 }
 
 /* The line that says what is wrong, or the first that says anything. */
-static void complaint(char *text)
+static void first_error_line(char *text)
 {
     char *line = strstr(text, "error");
     while (line && line > text && line[-1] != '\n')
@@ -194,12 +194,12 @@ static void complaint(char *text)
 static void version(const char *nvcc, char *const *environment, char compiler[QN_COMPILER_MAX])
 {
     struct output out;
-    bool well;
+    bool succeeded;
     char program[4096], option[] = "--version";
     snprintf(program, sizeof program, "%s", nvcc);
     char *argv[] = { program, option, NULL };
     const char *at = NULL;
-    if (run(argv, environment, 30, &out, &well) == QN_OK && well)
+    if (run(argv, environment, 30, &out, &succeeded) == QN_OK && succeeded)
         at = strstr(out.text, ", V");
     snprintf(compiler, QN_COMPILER_MAX, "nvcc %.*s", at ? (int)strcspn(at + 3, " \r\n") : 7, at ? at + 3 : "unknown");
 }
@@ -311,10 +311,10 @@ static qn_status compile_in(struct work *w, const char *nvcc, unsigned seconds, 
     char *arguments[QN_GPU_MAX_DEFINES + 16];
     memcpy(arguments, argv, sizeof arguments); /* posix_spawn takes pointers to char and leaves the text alone */
     struct output out;
-    bool well;
-    QN_TRY(run(arguments, w->environment, seconds, &out, &well));
-    if (!well) {
-        complaint(out.text);
+    bool succeeded;
+    QN_TRY(run(arguments, w->environment, seconds, &out, &succeeded));
+    if (!succeeded) {
+        first_error_line(out.text);
         return qn_fail(QN_ERR_UNSUPPORTED, "%s failed for %s: %.300s", nvcc, unit->arch, out.text);
     }
     QN_TRY(read_result(w->result, cubin, bytes));

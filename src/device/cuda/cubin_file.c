@@ -6,7 +6,7 @@
  * and its checksum is XXH3-64 of the payload, seeded with that of the header, which has zero in the checksum's place. */
 #include "device/cuda/cubin_file.h"
 
-#include "base/new_file.h"
+#include "base/atomic_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -206,11 +206,11 @@ static qn_status make_folder(const char *folder)
                                                          : QN_OK;
 }
 
-static qn_status write_parts(qn_new_file *file, const struct header *h, const void *data, size_t bytes)
+static qn_status write_parts(qn_atomic_file *file, const struct header *h, const void *data, size_t bytes)
 {
-    QN_TRY(qn_new_file_write(file, h, sizeof *h));
-    QN_TRY(qn_new_file_write(file, data, bytes));
-    return qn_new_file_finish(file);
+    QN_TRY(qn_atomic_file_write(file, h, sizeof *h));
+    QN_TRY(qn_atomic_file_write(file, data, bytes));
+    return qn_atomic_file_commit(file);
 }
 
 qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char *compiler, const void *data, size_t bytes)
@@ -227,11 +227,11 @@ qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char
     char *path;
     QN_TRY(make_folder(folder));
     QN_TRY(path_of(folder, key, &path));
-    qn_new_file file;
-    qn_status status = qn_new_file_create(&file, path);
+    qn_atomic_file file;
+    qn_status status = qn_atomic_file_create(&file, path);
     if (!status)
         status = write_parts(&file, &h, data, bytes);
-    qn_new_file_free(&file);
+    qn_atomic_file_free(&file);
     free(path);
     return status;
 }

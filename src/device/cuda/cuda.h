@@ -56,8 +56,8 @@ void qn_cuda_close(qn_cuda *device);
 
 const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device);
 
-/* qn_cuda_free_memory - bytes that are free now, of all that share the device. */
-qn_status qn_cuda_free_memory(qn_cuda *device, size_t *bytes);
+/* qn_cuda_available_memory - bytes that are free now, of all that share the device. */
+qn_status qn_cuda_available_memory(qn_cuda *device, size_t *bytes);
 
 /* ---- Memory ---- */
 
@@ -67,14 +67,14 @@ typedef struct qn_cuda_buffer {
 } qn_cuda_buffer;
 
 /* qn_cuda_alloc - count objects of `size` bytes of device memory, not initialised. QN_ERR_MEMORY, with `what`, when the product
- * overflows or memory is short. A count of 0 gives a valid address. Release with qn_cuda_release. */
+ * overflows or memory is short. A count of 0 gives a valid address. Release with qn_cuda_free. */
 qn_status qn_cuda_alloc(qn_cuda *device, size_t count, size_t size, const char *what, qn_cuda_buffer *buffer);
-void qn_cuda_release(qn_cuda *device, qn_cuda_buffer *buffer);
+void qn_cuda_free(qn_cuda *device, qn_cuda_buffer *buffer);
 
 /* qn_cuda_alloc_host - page-locked host memory, to and from which copies are asynchronous; visible to the device at the same
- * address. Release with qn_cuda_release_host. */
+ * address. Release with qn_cuda_free_host. */
 qn_status qn_cuda_alloc_host(qn_cuda *device, size_t bytes, const char *what, void **memory);
-void qn_cuda_release_host(qn_cuda *device, void *memory);
+void qn_cuda_free_host(qn_cuda *device, void *memory);
 
 /* qn_cuda_upload - from any host memory, through two page-locked pieces of 16 MiB, so that host memory stays bounded and a
  * mapped file's pages are touched once. Returns when all is there. on_progress (may be NULL) gets the bytes done, after every
@@ -88,25 +88,25 @@ qn_status qn_cuda_download(qn_cuda *device, qn_cuda_stream stream, void *to, uin
 
 /* In the order of the stream, without waiting. Host memory must be page-locked (or the call waits) and stay until the copy is
  * done. */
-qn_status qn_cuda_copy_in(qn_cuda *device, qn_cuda_stream stream, uint64_t to, const void *from, size_t bytes);
-qn_status qn_cuda_copy_out(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes);
-qn_status qn_cuda_copy(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint64_t from, size_t bytes);
-qn_status qn_cuda_fill(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint8_t value, size_t bytes);
+qn_status qn_cuda_copy_h2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, const void *from, size_t bytes);
+qn_status qn_cuda_copy_d2h(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes);
+qn_status qn_cuda_copy_d2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint64_t from, size_t bytes);
+qn_status qn_cuda_memset(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint8_t value, size_t bytes);
 
 /* ---- Streams and events ---- */
 
 /* A stream of its own that does not wait for the default one. */
 qn_status qn_cuda_stream_create(qn_cuda *device, qn_cuda_stream *stream);
 void qn_cuda_stream_free(qn_cuda *device, qn_cuda_stream stream);
-/* qn_cuda_stream_wait - until everything in it is done; failures of kernels come out here. */
-qn_status qn_cuda_stream_wait(qn_cuda *device, qn_cuda_stream stream);
+/* qn_cuda_stream_synchronize - until everything in it is done; failures of kernels come out here. */
+qn_status qn_cuda_stream_synchronize(qn_cuda *device, qn_cuda_stream stream);
 
 qn_status qn_cuda_event_create(qn_cuda *device, qn_cuda_event *event);
 void qn_cuda_event_free(qn_cuda *device, qn_cuda_event event);
 qn_status qn_cuda_event_record(qn_cuda *device, qn_cuda_event event, qn_cuda_stream stream);
-qn_status qn_cuda_event_wait(qn_cuda *device, qn_cuda_event event);
-/* qn_cuda_stream_after - what the stream is given from now on waits for the event. */
-qn_status qn_cuda_stream_after(qn_cuda *device, qn_cuda_stream stream, qn_cuda_event event);
+qn_status qn_cuda_event_synchronize(qn_cuda *device, qn_cuda_event event);
+/* qn_cuda_stream_wait_event - what the stream is given from now on waits for the event. */
+qn_status qn_cuda_stream_wait_event(qn_cuda *device, qn_cuda_stream stream, qn_cuda_event event);
 /* qn_cuda_event_seconds - between two recorded events that are done. */
 qn_status qn_cuda_event_seconds(qn_cuda *device, qn_cuda_event begin, qn_cuda_event end, double *seconds);
 

@@ -10,7 +10,7 @@
 
 enum { NVCC_SECONDS = 600 };
 
-qn_status qn_cuda_enter(qn_cuda *device)
+qn_status qn_cuda_make_current(qn_cuda *device)
 {
     return QN_CU(device->driver, cuCtxSetCurrent, device->context);
 }
@@ -89,7 +89,7 @@ static qn_status copy_text(const char *text, char **copy)
     return *copy ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory for the name '%s'", text);
 }
 
-static qn_status take_tools(qn_cuda *device, const qn_cuda_tools *tools)
+static qn_status copy_tools(qn_cuda *device, const qn_cuda_tools *tools)
 {
     device->code = tools->code ? tools->code : qn_gpu_code_built_in();
     device->nvcc_seconds = tools->nvcc_seconds ? tools->nvcc_seconds : NVCC_SECONDS;
@@ -100,7 +100,7 @@ static qn_status take_tools(qn_cuda *device, const qn_cuda_tools *tools)
 
 static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
 {
-    static const qn_cuda_tools usual = { 0 };
+    static const qn_cuda_tools defaults = { 0 };
     int count;
     device->driver = params->driver;
     if (!device->driver)
@@ -108,23 +108,23 @@ static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
     QN_TRY(qn_cuda_count(device->driver, &count));
     if (params->ordinal < 0 || params->ordinal >= count)
         return qn_fail(QN_ERR_INVALID, "CUDA device %d: there are %d, counted from 0", params->ordinal, count);
-    QN_TRY(take_tools(device, params->tools ? params->tools : &usual));
+    QN_TRY(copy_tools(device, params->tools ? params->tools : &defaults));
     device->info.ordinal = params->ordinal;
     QN_TRY(QN_CU(device->driver, cuDeviceGet, &device->device, params->ordinal));
     QN_TRY(read_info(device));
     QN_TRY(QN_CU(device->driver, cuDevicePrimaryCtxRetain, &device->context, device->device));
-    return qn_cuda_enter(device);
+    return qn_cuda_make_current(device);
 }
 
 qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **out)
 {
-    static const qn_cuda_params usual = { 0 };
+    static const qn_cuda_params defaults = { 0 };
     *out = NULL;
     if (!params)
-        params = &usual;
+        params = &defaults;
     qn_cuda *device = calloc(1, sizeof *device);
-    if (!device || pthread_mutex_init(&device->lock, NULL) != 0 || pthread_mutex_init(&device->stage_lock, NULL) != 0 ||
-        pthread_cond_init(&device->stage_free, NULL) != 0) {
+    if (!device || pthread_mutex_init(&device->lock, NULL) != 0 || pthread_mutex_init(&device->staging_lock, NULL) != 0 ||
+        pthread_cond_init(&device->staging_available, NULL) != 0) {
         free(device);
         return qn_fail(QN_ERR_MEMORY, "no memory for a CUDA device");
     }
@@ -138,16 +138,16 @@ qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **out)
     return status;
 }
 
-static void free_stage(const qn_cuda_driver *driver, qn_stage *stage)
+static void free_staging(const qn_cuda_driver *driver, qn_staging *staging)
 {
-    for (size_t i = 0; i < QN_PIECES; i++) {
-        if (stage->pieces[i])
-            (void)driver->cuMemFreeHost(stage->pieces[i]);
-        if (stage->sent[i])
-            (void)driver->cuEventDestroy(stage->sent[i]);
+    for (size_t i = 0; i < QN_STAGING_BUFFERS; i++) {
+        if (staging->buffers[i])
+            (void)driver->cuMemFreeHost(staging->buffers[i]);
+        if (staging->copied[i])
+            (void)driver->cuEventDestroy(staging->copied[i]);
     }
-    if (stage->stream)
-        (void)driver->cuStreamDestroy(stage->stream);
+    if (staging->stream)
+        (void)driver->cuStreamDestroy(staging->stream);
 }
 
 void qn_cuda_close(qn_cuda *device)
@@ -158,15 +158,15 @@ void qn_cuda_close(qn_cuda *device)
         const qn_cuda_driver *driver = device->driver;
         (void)driver->cuCtxSynchronize(); /* nothing may still run in what is freed */
         qn_pipelines_free(device);
-        for (size_t i = 0; i < QN_UPLOADS; i++)
-            free_stage(driver, &device->stages[i]);
+        for (size_t i = 0; i < QN_MAX_UPLOADS; i++)
+            free_staging(driver, &device->staging_pool[i]);
         (void)driver->cuCtxSetCurrent(NULL);
     }
     if (device->context)
         (void)device->driver->cuDevicePrimaryCtxRelease(device->device);
     pthread_mutex_destroy(&device->lock);
-    pthread_mutex_destroy(&device->stage_lock);
-    pthread_cond_destroy(&device->stage_free);
+    pthread_mutex_destroy(&device->staging_lock);
+    pthread_cond_destroy(&device->staging_available);
     free(device->cache_folder);
     free(device->nvcc);
     free(device->nvrtc);
@@ -193,57 +193,57 @@ const char *qn_cuda_cache_folder(const qn_cuda *device)
 qn_status qn_cuda_stream_create(qn_cuda *device, qn_cuda_stream *stream)
 {
     *stream = NULL;
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuStreamCreate, stream, QN_CU_STREAM_NON_BLOCKING);
 }
 
 void qn_cuda_stream_free(qn_cuda *device, qn_cuda_stream stream)
 {
-    if (stream && !qn_cuda_enter(device))
+    if (stream && !qn_cuda_make_current(device))
         (void)device->driver->cuStreamDestroy(stream);
 }
 
-qn_status qn_cuda_stream_wait(qn_cuda *device, qn_cuda_stream stream)
+qn_status qn_cuda_stream_synchronize(qn_cuda *device, qn_cuda_stream stream)
 {
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuStreamSynchronize, stream);
 }
 
-qn_status qn_cuda_stream_after(qn_cuda *device, qn_cuda_stream stream, qn_cuda_event event)
+qn_status qn_cuda_stream_wait_event(qn_cuda *device, qn_cuda_stream stream, qn_cuda_event event)
 {
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuStreamWaitEvent, stream, event, 0);
 }
 
 qn_status qn_cuda_event_create(qn_cuda *device, qn_cuda_event *event)
 {
     *event = NULL;
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuEventCreate, event, 0);
 }
 
 void qn_cuda_event_free(qn_cuda *device, qn_cuda_event event)
 {
-    if (event && !qn_cuda_enter(device))
+    if (event && !qn_cuda_make_current(device))
         (void)device->driver->cuEventDestroy(event);
 }
 
 qn_status qn_cuda_event_record(qn_cuda *device, qn_cuda_event event, qn_cuda_stream stream)
 {
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuEventRecord, event, stream);
 }
 
-qn_status qn_cuda_event_wait(qn_cuda *device, qn_cuda_event event)
+qn_status qn_cuda_event_synchronize(qn_cuda *device, qn_cuda_event event)
 {
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuEventSynchronize, event);
 }
 
 qn_status qn_cuda_event_seconds(qn_cuda *device, qn_cuda_event begin, qn_cuda_event end, double *seconds)
 {
     float milliseconds = 0;
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     QN_TRY(QN_CU(device->driver, cuEventElapsedTime, &milliseconds, begin, end));
     *seconds = (double)milliseconds * 1e-3;
     return QN_OK;

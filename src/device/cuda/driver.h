@@ -40,8 +40,8 @@ enum { /* attributes of a function */
        QN_CU_FUNCTION_SHARED = 1,
        QN_CU_FUNCTION_LOCAL = 3,
        QN_CU_FUNCTION_REGISTERS = 4,
-       QN_CU_FUNCTION_DYNAMIC_SHARED_LIMIT = 8,
-       QN_CU_FUNCTION_SHARED_SHARE = 9 /* preferred share of shared memory, in percent of what L1 and it have together */
+       QN_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
+       QN_CU_FUNCTION_SHARED_CARVEOUT = 9 /* preferred share of shared memory, in percent of what L1 and it have together */
 };
 
 enum { QN_CU_STREAM_NON_BLOCKING = 1, QN_CU_CAPTURE_RELAXED = 2, QN_CU_HOST_PORTABLE = 1 };

@@ -1,5 +1,5 @@
 /* Steps on a CUDA device: operations launched one by one, or a graph of them. What the launches are is inputs.c's,
- * operations.c's and choice.c's. */
+ * operations.c's and sampling.c's. */
 #include "device/cuda/executor.h"
 
 #include "base/memory.h"
@@ -12,51 +12,51 @@
 
 enum { BATCH = 2048 }; /* rows of a step of a prompt */
 
-static qn_cuda_model *mine(qn_device *device)
+static qn_cuda_model *cuda_model_of(qn_device *device)
 {
     return (qn_cuda_model *)device;
 }
 
 /* ---- One row and what follows from it: a graph ---- */
 
-static qn_status launch_token(qn_cuda_model *model, const qn_cuda_memory *memory, qn_sample_way ending)
+static qn_status launch_decode(qn_cuda_model *model, const qn_cuda_memory *memory, qn_sample_mode sampler)
 {
-    QN_TRY(qn_cuda_bring_inputs(model, 1));
+    QN_TRY(qn_cuda_upload_inputs(model, 1));
     QN_TRY(qn_cuda_run_trunk(model, memory, 1, 0));
     QN_TRY(qn_cuda_run_logits(model, 0, 1));
-    return qn_cuda_run_ending(model, ending);
+    return qn_cuda_run_sampler(model, sampler);
 }
 
-static qn_status capture_token(qn_cuda_model *model, qn_cuda_memory *memory, qn_sample_way ending)
+static qn_status capture_decode(qn_cuda_model *model, qn_cuda_memory *memory, qn_sample_mode sampler)
 {
-    if (memory->graphs[ending] && memory->generations[ending] == model->generation)
+    if (memory->graphs[sampler] && memory->generations[sampler] == model->generation)
         return QN_OK;
     QN_TRY(qn_cuda_capture_begin(model->cuda, model->stream));
-    const qn_status status = launch_token(model, memory, ending);
+    const qn_status status = launch_decode(model, memory, sampler);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];
         memcpy(text, qn_error_text(), sizeof text);
         (void)qn_cuda_capture_end(model->cuda, model->stream, NULL);
         return qn_fail(status, "%s", text);
     }
-    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graphs[ending]));
-    memory->generations[ending] = model->generation;
+    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graphs[sampler]));
+    memory->generations[sampler] = model->generation;
     return QN_OK;
 }
 
-static qn_status run_token(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits,
-                           qn_sample_choice *choice)
+static qn_status run_decode(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits,
+                            qn_sample_request *request)
 {
-    const qn_sample_way ending = qn_cuda_ending_of(model, choice);
-    QN_TRY(qn_cuda_ready_token(model, memory));
-    QN_TRY(capture_token(model, memory, ending));
+    const qn_sample_mode sampler = qn_cuda_sampler_of(model, request);
+    QN_TRY(qn_cuda_prepare_decode(model, memory));
+    QN_TRY(capture_decode(model, memory, sampler));
     qn_cuda_fill_inputs(model, memory, row, 1);
-    QN_TRY(qn_cuda_bring_choice(model, choice));
-    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graphs[ending], model->stream));
-    QN_TRY(qn_cuda_run_seals(model, memory, 1, row->position));
-    QN_TRY(qn_cuda_stream_wait(model->cuda, model->stream));
-    if (choice)
-        return qn_cuda_take_choice(model, ending, choice);
+    QN_TRY(qn_cuda_upload_sampling(model, request));
+    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graphs[sampler], model->stream));
+    QN_TRY(qn_cuda_quantize_pages(model, memory, 1, row->position));
+    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
+    if (request)
+        return qn_cuda_finish_sampling(model, sampler, request);
     memcpy(logits, model->host_logits, model->plan->n_vocab * sizeof *logits);
     return QN_OK;
 }
@@ -78,35 +78,35 @@ static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n
 }
 
 /* The token that follows the row. */
-static qn_status run_choice(qn_cuda_model *model, size_t row, qn_sample_choice *choice)
+static qn_status run_sampling(qn_cuda_model *model, size_t row, qn_sample_request *request)
 {
-    const qn_sample_way ending = qn_cuda_ending_of(model, choice);
+    const qn_sample_mode sampler = qn_cuda_sampler_of(model, request);
     QN_TRY(qn_cuda_run_logits(model, row, 1));
-    QN_TRY(qn_cuda_run_ending(model, ending));
-    QN_TRY(qn_cuda_stream_wait(model->cuda, model->stream));
-    return qn_cuda_take_choice(model, ending, choice);
+    QN_TRY(qn_cuda_run_sampler(model, sampler));
+    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
+    return qn_cuda_finish_sampling(model, sampler, request);
 }
 
 static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row, size_t n, size_t logit, size_t n_logits)
 {
     qn_cuda_memory *memory = (qn_cuda_memory *)step->rows[row].memory;
     const uint32_t first = step->rows[row].position;
-    float *logits = step->choice ? NULL : step->logits + logit * model->plan->n_vocab;
+    float *logits = step->request ? NULL : step->logits + logit * model->plan->n_vocab;
     if (n == 1 && n_logits == 1)
-        return run_token(model, memory, &step->rows[row], logits, step->choice);
+        return run_decode(model, memory, &step->rows[row], logits, step->request);
     if (n == 1)
-        QN_TRY(qn_cuda_ready_token(model, memory));
+        QN_TRY(qn_cuda_prepare_decode(model, memory));
     qn_cuda_fill_inputs(model, memory, step->rows + row, n);
     if (n_logits)
-        QN_TRY(qn_cuda_bring_choice(model, step->choice));
-    QN_TRY(qn_cuda_bring_inputs(model, n));
+        QN_TRY(qn_cuda_upload_sampling(model, step->request));
+    QN_TRY(qn_cuda_upload_inputs(model, n));
     QN_TRY(qn_cuda_run_trunk(model, memory, n, first));
     if (n == 1)
-        QN_TRY(qn_cuda_run_seals(model, memory, 1, first));
-    if (step->choice && n_logits)
-        return run_choice(model, step->logit_rows[logit] - row, step->choice);
+        QN_TRY(qn_cuda_quantize_pages(model, memory, 1, first));
+    if (step->request && n_logits)
+        return run_sampling(model, step->logit_rows[logit] - row, step->request);
     QN_TRY(run_logits(model, step->logit_rows + logit, n_logits, row, logits));
-    return qn_cuda_stream_wait(model->cuda, model->stream);
+    return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }
 
 /* Rows of each session by themselves. */
@@ -117,7 +117,7 @@ static qn_status device_run(qn_device *device, const qn_step *step)
             n++;
         for (n_logits = 0; logit + n_logits < step->n_logit_rows && step->logit_rows[logit + n_logits] < row + n;)
             n_logits++;
-        QN_TRY(run_rows(mine(device), step, row, n, logit, n_logits));
+        QN_TRY(run_rows(cuda_model_of(device), step, row, n, logit, n_logits));
     }
     return QN_OK;
 }
@@ -126,7 +126,7 @@ static qn_status device_run(qn_device *device, const qn_step *step)
 
 static void device_free(qn_device *device)
 {
-    qn_cuda_model *model = mine(device);
+    qn_cuda_model *model = cuda_model_of(device);
     if (model->cuda) {
         qn_cuda_buffers_free(model);
         qn_cuda_weights_free(model);
@@ -141,20 +141,20 @@ static void device_free(qn_device *device)
 
 static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
 {
-    return qn_cuda_buffers_reserve(mine(device), max_rows, max_positions);
+    return qn_cuda_buffers_reserve(cuda_model_of(device), max_rows, max_positions);
 }
 
 static qn_status device_upload(qn_device *device, const uint8_t *data, bool *taken)
 {
-    return qn_cuda_weights_upload(mine(device), data, taken);
+    return qn_cuda_weights_upload(cuda_model_of(device), data, taken);
 }
 
 static qn_status device_read_rate(qn_device *device, double *rate)
 {
-    return qn_cuda_read_rate(mine(device)->cuda, mine(device)->stream, rate);
+    return qn_cuda_read_rate(cuda_model_of(device)->cuda, cuda_model_of(device)->stream, rate);
 }
 
-static const qn_device_calls calls = {
+static const qn_device_vtable vtable = {
     .free = device_free,
     .reserve = device_reserve,
     .run = device_run,
@@ -164,11 +164,11 @@ static const qn_device_calls calls = {
 };
 
 /* QN_CUDA=launches: no operations are chained, to compare with. */
-static qn_status read_environment(bool *one_by_one)
+static qn_status read_environment(bool *launches_only)
 {
     const char *how = getenv("QN_CUDA");
-    *one_by_one = how && !strcmp(how, "launches");
-    if (how && *how && !*one_by_one && strcmp(how, "chains"))
+    *launches_only = how && !strcmp(how, "launches");
+    if (how && *how && !*launches_only && strcmp(how, "chains"))
         return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected chains or launches", how);
     return QN_OK;
 }
@@ -181,12 +181,13 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                   .on_log = params->on_log,
                                   .user = params->user };
     const qn_attention_shape *h = &model->plan->heads;
-    QN_TRY(read_environment(&model->one_by_one));
+    QN_TRY(read_environment(&model->launches_only));
     QN_TRY(qn_cuda_open(&open, &model->cuda));
     const qn_cuda_info *info = qn_cuda_get_info(model->cuda);
     model->matmul =
         (qn_matmul_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .clusters = info->major >= 9 };
-    model->chain_gpu = (qn_chain_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .major = info->major };
+    model->persistent_gpu =
+        (qn_persistent_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .major = info->major };
     model->attention = (qn_attention_gpu){ .head_dim = h->head_dim,
                                            .n_heads = h->n_heads,
                                            .n_kv_heads = h->n_kv_heads,
@@ -206,7 +207,7 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     qn_cuda_model *model;
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
-    *model = (qn_cuda_model){ .base = { .calls = &calls, .layout = " cuda", .batch = BATCH },
+    *model = (qn_cuda_model){ .base = { .vtable = &vtable, .layout = " cuda", .batch = BATCH },
                               .plan = params->plan,
                               .team = params->team,
                               .kernels = params->kernels };

@@ -20,7 +20,7 @@ typedef struct qn_cuda_executor_params {
     const struct qn_cuda_tools *tools;
 } qn_cuda_executor_params;
 
-/* qn_cuda_executor_create - a device that runs this plan, whose weights are still to be uploaded (qn_device_calls.upload).
+/* qn_cuda_executor_create - a device that runs this plan, whose weights are still to be uploaded (qn_device_vtable.upload).
  * QN_ERR_UNSUPPORTED, saying what, for a machine without a GPU and for shapes that its kernels do not have. */
 qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_device **out);
 

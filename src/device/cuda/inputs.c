@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-enum { SHARED_EMBEDDINGS = 8 }; /* from how many rows on the host's threads share them */
+enum { MIN_PARALLEL_ROWS = 8 }; /* from how many rows on the host's threads share them */
 
 /* ---- From the host ---- */
 
@@ -22,17 +22,17 @@ static void embed(const struct embeddings *e, size_t row)
     const qn_op *op = &e->model->plan->ops[0];
     const qn_matrix *table = &op->matrices[0].weights;
     float *x = e->out + row * table->n_cols;
-    table->type->decode(table->data + (size_t)e->rows[row].token * table->row_bytes, table->n_cols / table->type->block_weights,
-                        x);
+    table->type->to_float(table->data + (size_t)e->rows[row].token * table->row_bytes,
+                          table->n_cols / table->type->block_weights, x);
     for (size_t i = 0; op->inverse.block && i < table->n_cols; i += op->inverse.block)
         e->model->kernels->hadamard.block(x + i, op->inverse.block, NULL, op->inverse.signs ? op->inverse.signs + i : NULL);
 }
 
-static void embed_share(void *context, int thread)
+static void embed_range(void *context, int thread)
 {
     const struct embeddings *e = context;
     size_t begin, end;
-    qn_team_share(e->n, 1, thread, qn_team_size(e->model->team), &begin, &end);
+    qn_team_range(e->n, 1, thread, qn_team_size(e->model->team), &begin, &end);
     for (size_t row = begin; row < end; row++)
         embed(e, row);
 }
@@ -40,9 +40,9 @@ static void embed_share(void *context, int thread)
 static void embed_rows(qn_cuda_model *model, const qn_row *rows, size_t n)
 {
     struct embeddings e = { model, rows, n, (float *)(void *)(model->host_inputs + model->input_bytes) };
-    if (n >= SHARED_EMBEDDINGS)
-        qn_team_run(model->team, embed_share, &e);
-    for (size_t i = 0; n < SHARED_EMBEDDINGS && i < n; i++)
+    if (n >= MIN_PARALLEL_ROWS)
+        qn_team_run(model->team, embed_range, &e);
+    for (size_t i = 0; n < MIN_PARALLEL_ROWS && i < n; i++)
         embed(&e, i);
 }
 
@@ -60,16 +60,16 @@ static qn_status embed_on_device(qn_cuda_model *model, size_t n)
     const qn_op *op = &model->plan->ops[0];
     const uint64_t host = (uint64_t)(uintptr_t)model->host_inputs;
     const uint64_t tokens = (n == 1 ? host : model->inputs) + tokens_at(model);
-    qn_launch made;
+    qn_launch config;
     qn_matmul_embed_args args;
-    QN_TRY(qn_matmul_gpu_embed(model->table.area, model->table.first_tile, tokens, model->table.signs, op->inverse.block, n,
-                               qn_cuda_rows(model, op->out), &made, &args));
+    QN_TRY(qn_matmul_gpu_embed(model->table.tiled_matrix, model->table.first_tile, tokens, model->table.signs,
+                               op->inverse.block, n, qn_cuda_rows(model, op->out), &config, &args));
     if (n == 1) {
         args.from = host;
         args.to = model->inputs;
         args.n_words = (uint32_t)((offsetof(qn_cuda_inputs, positions) + sizeof(uint32_t)) / sizeof(uint32_t));
     }
-    return qn_cuda_launch(model->cuda, model->stream, &made, &args);
+    return qn_cuda_launch(model->cuda, model->stream, &config, &args);
 }
 
 /* ---- Steps ---- */
@@ -85,15 +85,15 @@ void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, con
         inputs->positions[i] = rows[i].position;
         tokens[i] = rows[i].token;
     }
-    if (!model->table.area)
+    if (!model->table.tiled_matrix)
         embed_rows(model, rows, n);
 }
 
-qn_status qn_cuda_bring_inputs(qn_cuda_model *model, size_t n)
+qn_status qn_cuda_upload_inputs(qn_cuda_model *model, size_t n)
 {
     const size_t width = model->plan->ops[0].matrices[0].weights.n_cols;
-    const size_t rows = model->table.area ? 0 : n * width * sizeof(float);
-    if (!model->table.area || n > 1)
-        QN_TRY(qn_cuda_copy_in(model->cuda, model->stream, model->inputs, model->host_inputs, model->input_bytes + rows));
-    return model->table.area ? embed_on_device(model, n) : QN_OK;
+    const size_t rows = model->table.tiled_matrix ? 0 : n * width * sizeof(float);
+    if (!model->table.tiled_matrix || n > 1)
+        QN_TRY(qn_cuda_copy_h2d(model->cuda, model->stream, model->inputs, model->host_inputs, model->input_bytes + rows));
+    return model->table.tiled_matrix ? embed_on_device(model, n) : QN_OK;
 }

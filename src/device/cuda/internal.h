@@ -27,20 +27,20 @@ typedef struct qn_kernel {
     uint64_t hash; /* of source, definitions and name: what a launch is looked up by */
     char *name;
     qn_pipeline *pipeline;
-    qn_cu_function function; /* NULL until it was asked for */
-    size_t args_bytes;       /* that it takes; 0 where the driver does not tell */
-    uint32_t shared_limit;   /* dynamic shared memory that was allowed so far */
+    qn_cu_function function;     /* NULL until it was asked for */
+    size_t args_bytes;           /* that it takes; 0 where the driver does not tell */
+    uint32_t max_dynamic_shared; /* dynamic shared memory that was allowed so far */
 } qn_kernel;
 
 /* What an upload goes through: while one piece is on its way the next one is put together. */
-enum { QN_UPLOADS = 4, QN_PIECES = 2, QN_PIECE_BYTES = 16 << 20 };
+enum { QN_MAX_UPLOADS = 4, QN_STAGING_BUFFERS = 2, QN_STAGING_BYTES = 16 << 20 };
 
-typedef struct qn_stage {
+typedef struct qn_staging {
     bool busy;
     qn_cu_stream stream;
-    void *pieces[QN_PIECES];
-    qn_cu_event sent[QN_PIECES];
-} qn_stage;
+    void *buffers[QN_STAGING_BUFFERS];
+    qn_cu_event copied[QN_STAGING_BUFFERS];
+} qn_staging;
 
 struct qn_cuda {
     const qn_cuda_driver *driver;
@@ -63,13 +63,13 @@ struct qn_cuda {
     qn_kernel **kernels;
     size_t n_kernels, cap_kernels;
 
-    pthread_mutex_t stage_lock; /* of which stages are busy */
-    pthread_cond_t stage_free;
-    qn_stage stages[QN_UPLOADS];
+    pthread_mutex_t staging_lock; /* of which stages are busy */
+    pthread_cond_t staging_available;
+    qn_staging staging_pool[QN_MAX_UPLOADS];
 };
 
-/* qn_cuda_enter - make the device's context this thread's. */
-qn_status qn_cuda_enter(qn_cuda *device);
+/* qn_cuda_make_current - make the device's context this thread's. */
+qn_status qn_cuda_make_current(qn_cuda *device);
 
 /* qn_cuda_log - a line for whoever opened the device. */
 void qn_cuda_log(qn_cuda *device, const char *format, ...) QN_PRINTF(2, 3);

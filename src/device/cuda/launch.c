@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 /* What every kernel may use without being allowed more, and since which compute capability launches may overlap. */
-enum { SHARED_ALWAYS = 48 << 10, OVERLAPPED_SINCE = 9 };
+enum { DEFAULT_MAX_SHARED = 48 << 10, PDL_SINCE = 9 };
 
 struct qn_cuda_graph {
     qn_cu_graph_exec exec;
@@ -39,7 +39,7 @@ static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipelin
         free(copy);
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a kernel", name);
     }
-    *kernel = (qn_kernel){ .hash = hash, .name = copy, .pipeline = pipeline, .shared_limit = SHARED_ALWAYS };
+    *kernel = (qn_kernel){ .hash = hash, .name = copy, .pipeline = pipeline, .max_dynamic_shared = DEFAULT_MAX_SHARED };
     device->kernels[device->n_kernels++] = *out = kernel;
     return QN_OK;
 }
@@ -81,8 +81,8 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
     }
     /* The same split between L1 and shared memory for all: an SM changes it only when it is empty, which would keep launches
      * that may overlap apart. */
-    if (device->info.major >= OVERLAPPED_SINCE)
-        QN_TRY(QN_CU(driver, cuFuncSetAttribute, function, QN_CU_FUNCTION_SHARED_SHARE, 100));
+    if (device->info.major >= PDL_SINCE)
+        QN_TRY(QN_CU(driver, cuFuncSetAttribute, function, QN_CU_FUNCTION_SHARED_CARVEOUT, 100));
     kernel->function = function;
     return QN_OK;
 }
@@ -95,14 +95,14 @@ static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *la
     if (kernel->args_bytes && kernel->args_bytes != launch->args_bytes)
         return qn_fail(QN_ERR_INVALID, "its arguments have %zu bytes, the launch has %u", kernel->args_bytes,
                        launch->args_bytes);
-    if (launch->shared_bytes <= kernel->shared_limit)
+    if (launch->shared_bytes <= kernel->max_dynamic_shared)
         return QN_OK;
     if (launch->shared_bytes > device->info.max_shared_bytes)
         return qn_fail(QN_ERR_UNSUPPORTED, "%u bytes of shared memory a block, this device has %u", launch->shared_bytes,
                        device->info.max_shared_bytes);
-    QN_TRY(QN_CU(device->driver, cuFuncSetAttribute, kernel->function, QN_CU_FUNCTION_DYNAMIC_SHARED_LIMIT,
+    QN_TRY(QN_CU(device->driver, cuFuncSetAttribute, kernel->function, QN_CU_FUNCTION_MAX_DYNAMIC_SHARED,
                  (int)launch->shared_bytes));
-    kernel->shared_limit = launch->shared_bytes;
+    kernel->max_dynamic_shared = launch->shared_bytes;
     return QN_OK;
 }
 
@@ -117,7 +117,7 @@ static qn_status of_kernel(qn_status status, const qn_launch *launch)
 static qn_status ready(qn_cuda *device, const qn_launch *launch, qn_cu_function *function)
 {
     qn_kernel *kernel;
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     QN_TRY(get_kernel(device, launch, &kernel));
     pthread_mutex_lock(&kernel->pipeline->lock);
     const qn_status status = prepare(device, kernel, launch);
@@ -153,7 +153,7 @@ qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch
     QN_TRY(ready(device, launch, &function));
     qn_cu_launch_attribute attributes[3];
     unsigned n = 0;
-    if (launch->dependent && device->info.major >= OVERLAPPED_SINCE)
+    if (launch->pdl && device->info.major >= PDL_SINCE)
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.on = 1 };
     if (launch->cooperative)
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_COOPERATIVE, .value.on = 1 };
@@ -194,7 +194,7 @@ qn_status qn_cuda_kernel_get_info(qn_cuda *device, const qn_launch *launch, qn_c
 /* Relaxed: a kernel that was not prepared may be compiled and loaded while others are captured. */
 qn_status qn_cuda_capture_begin(qn_cuda *device, qn_cuda_stream stream)
 {
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuStreamBeginCapture, stream, QN_CU_CAPTURE_RELAXED);
 }
 
@@ -221,7 +221,7 @@ static qn_status make_graph(qn_cuda *device, qn_cu_graph captured, qn_cuda_graph
 qn_status qn_cuda_capture_end(qn_cuda *device, qn_cuda_stream stream, qn_cuda_graph **graph)
 {
     qn_cu_graph captured = NULL;
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     qn_status status = QN_CU(device->driver, cuStreamEndCapture, stream, &captured);
     if (!status && graph)
         status = make_graph(device, captured, graph);
@@ -232,7 +232,7 @@ qn_status qn_cuda_capture_end(qn_cuda *device, qn_cuda_stream stream, qn_cuda_gr
 
 qn_status qn_cuda_graph_launch(qn_cuda *device, qn_cuda_graph *graph, qn_cuda_stream stream)
 {
-    QN_TRY(qn_cuda_enter(device));
+    QN_TRY(qn_cuda_make_current(device));
     return QN_CU(device->driver, cuGraphLaunch, graph->exec, stream);
 }
 
@@ -240,7 +240,7 @@ void qn_cuda_graph_free(qn_cuda *device, qn_cuda_graph *graph)
 {
     if (!graph)
         return;
-    if (!qn_cuda_enter(device))
+    if (!qn_cuda_make_current(device))
         (void)device->driver->cuGraphExecDestroy(graph->exec);
     free(graph);
 }

@@ -38,14 +38,14 @@ struct search {
 };
 
 /* qn_error_text joins the reasons. */
-static void passed_over(struct search *s, const char *where)
+static void add_reason(struct search *s, const char *where)
 {
     const size_t used = strlen(s->reasons);
     snprintf(s->reasons + used, sizeof s->reasons - used, "%s%s%.200s", used ? "; " : "", where, qn_error_text());
 }
 
 /* The driver is told where an image begins and not where it ends, so only what can be one gets there. */
-static bool take(struct search *s, const void *data, size_t bytes, qn_origin origin, const char *compiler)
+static bool load_image(struct search *s, const void *data, size_t bytes, qn_origin origin, const char *compiler)
 {
     qn_pipeline *p = s->pipeline;
     const qn_status status = bytes >= 64 && !memcmp(data, "\177ELF", 4)
@@ -59,15 +59,15 @@ static bool take(struct search *s, const void *data, size_t bytes, qn_origin ori
     return true;
 }
 
-static bool from_binary(struct search *s)
+static bool from_built_in(struct search *s)
 {
     const qn_gpu_cubin *built = qn_gpu_code_cubin(s->device->code, s->pipeline->source, s->pipeline->defines, s->unit.arch);
     if (!built)
         return false;
-    if (take(s, built->data, (size_t)(built->end - built->data), QN_ORIGIN_BUILT_IN, s->device->code->compiler))
+    if (load_image(s, built->data, (size_t)(built->end - built->data), QN_ORIGIN_BUILT_IN, s->device->code->compiler))
         return true;
     qn_cuda_log(s->device, "%s: the driver does not take the built-in code: %s", s->pipeline->source, qn_error_text());
-    passed_over(s, "built in: ");
+    add_reason(s, "built in: ");
     return false;
 }
 
@@ -79,25 +79,25 @@ static bool from_cache(struct search *s)
     const qn_status status = qn_cubin_read(s->device->cache_folder, &s->key, &data, &bytes, compiler);
     if (status) {
         qn_cuda_log(s->device, "%s; it is made again", qn_error_text());
-        passed_over(s, "");
+        add_reason(s, "");
         return false;
     }
     if (!data)
         return false;
-    const bool taken = take(s, data, bytes, QN_ORIGIN_CACHE, compiler);
-    if (!taken) {
+    const bool loaded = load_image(s, data, bytes, QN_ORIGIN_CACHE, compiler);
+    if (!loaded) {
         char name[QN_CUBIN_NAME_MAX];
         qn_cubin_name(&s->key, name);
         qn_cuda_log(s->device, "%s/%s: the driver does not take it (%s); it is made again", s->device->cache_folder, name,
                     qn_error_text());
-        passed_over(s, "cache: ");
+        add_reason(s, "cache: ");
     }
     free(data);
-    return taken;
+    return loaded;
 }
 
 /* Whether or not it can be kept, it is there. */
-static void keep(struct search *s, const void *data, size_t bytes, const char *compiler)
+static void write_cache(struct search *s, const void *data, size_t bytes, const char *compiler)
 {
     if (s->cached && qn_cubin_write(s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)
         qn_cuda_log(s->device, "%s; the kernel is not kept", qn_error_text());
@@ -112,16 +112,16 @@ static bool from_compiler(struct search *s, qn_origin origin, const char *tool)
                                  ? qn_nvcc_compile(tool, s->device->nvcc_seconds, &s->unit, &data, &bytes, compiler)
                                  : qn_nvrtc_compile(tool, &s->unit, &data, &bytes, compiler);
     if (status) {
-        passed_over(s, "");
+        add_reason(s, "");
         return false;
     }
-    const bool taken = take(s, data, bytes, origin, compiler);
-    if (taken)
-        keep(s, data, bytes, compiler);
+    const bool loaded = load_image(s, data, bytes, origin, compiler);
+    if (loaded)
+        write_cache(s, data, bytes, compiler);
     else
-        passed_over(s, origin == QN_ORIGIN_NVCC ? "nvcc's: " : "NVRTC's: ");
+        add_reason(s, origin == QN_ORIGIN_NVCC ? "nvcc's: " : "NVRTC's: ");
     free(data);
-    return taken;
+    return loaded;
 }
 
 static bool from_nvcc(struct search *s)
@@ -130,12 +130,12 @@ static bool from_nvcc(struct search *s)
         return *s->device->nvcc && from_compiler(s, QN_ORIGIN_NVCC, s->device->nvcc);
     char *found;
     if (qn_nvcc_find(&found)) {
-        passed_over(s, "");
+        add_reason(s, "");
         return false;
     }
-    const bool taken = found && from_compiler(s, QN_ORIGIN_NVCC, found);
+    const bool loaded = found && from_compiler(s, QN_ORIGIN_NVCC, found);
     free(found);
-    return taken;
+    return loaded;
 }
 
 static bool from_nvrtc(struct search *s)
@@ -152,8 +152,8 @@ static qn_status search(qn_cuda *device, qn_pipeline *pipeline)
                         .unit = { .defines = pipeline->defines, .arch = device->arch },
                         .cached = device->cache_folder && *device->cache_folder };
     const qn_gpu_file *files[QN_GPU_MAX_FILES];
-    QN_TRY(qn_cuda_enter(device));
-    if (from_binary(&s))
+    QN_TRY(qn_cuda_make_current(device));
+    if (from_built_in(&s))
         return QN_OK;
     QN_TRY(qn_gpu_code_files(device->code, pipeline->source, files, &s.unit.n_files));
     s.unit.files = files;
@@ -215,20 +215,20 @@ qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defin
     return status;
 }
 
-struct crew {
+struct work_queue {
     qn_cuda *device;
     qn_pipeline *const *pipelines;
     size_t n;
     atomic_size_t next;
 };
 
-static void *load_some(void *context)
+static void *load_worker(void *context)
 {
-    struct crew *crew = context;
-    for (size_t i; (i = atomic_fetch_add(&crew->next, 1)) < crew->n;) {
-        pthread_mutex_lock(&crew->pipelines[i]->lock);
-        (void)qn_pipeline_load(crew->device, crew->pipelines[i]); /* its entry keeps the status */
-        pthread_mutex_unlock(&crew->pipelines[i]->lock);
+    struct work_queue *work_queue = context;
+    for (size_t i; (i = atomic_fetch_add(&work_queue->next, 1)) < work_queue->n;) {
+        pthread_mutex_lock(&work_queue->pipelines[i]->lock);
+        (void)qn_pipeline_load(work_queue->device, work_queue->pipelines[i]); /* its entry keeps the status */
+        pthread_mutex_unlock(&work_queue->pipelines[i]->lock);
     }
     return NULL;
 }
@@ -236,13 +236,14 @@ static void *load_some(void *context)
 qn_status qn_pipelines_load(qn_cuda *device, qn_pipeline *const *pipelines, size_t n)
 {
     enum { MAX_THREADS = 16 };
-    struct crew crew = { .device = device, .pipelines = pipelines, .n = n };
+    struct work_queue work_queue = { .device = device, .pipelines = pipelines, .n = n };
     pthread_t threads[MAX_THREADS];
     const size_t cores = (size_t)qn_cpu_cores(), wanted = n < cores ? n : cores;
     size_t started = 0; /* besides this one, which works in any case */
-    while (started + 1 < wanted && started < MAX_THREADS && pthread_create(&threads[started], NULL, load_some, &crew) == 0)
+    while (started + 1 < wanted && started < MAX_THREADS &&
+           pthread_create(&threads[started], NULL, load_worker, &work_queue) == 0)
         started++;
-    load_some(&crew);
+    load_worker(&work_queue);
     for (size_t i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     for (size_t i = 0; i < n; i++)

@@ -7,7 +7,7 @@
 /* A pass is some launches, so that what events add does not count. */
 enum { PASSES = 5, LAUNCHES = 8, NOISE_WORDS = 1 << 13 };
 
-static const size_t most_bytes = (size_t)1 << 30;
+static const size_t max_bytes = (size_t)1 << 30;
 
 struct reading {
     qn_cuda *cuda;
@@ -26,7 +26,7 @@ static qn_status fill(const struct reading *r)
     QN_TRY(qn_cuda_upload(r->cuda, r->from.address, noise, sizeof noise, NULL, NULL));
     for (size_t done = sizeof noise; done < r->from.bytes; done *= 2) {
         const size_t left = r->from.bytes - done;
-        QN_TRY(qn_cuda_copy(r->cuda, r->stream, r->from.address + done, r->from.address, done < left ? done : left));
+        QN_TRY(qn_cuda_copy_d2d(r->cuda, r->stream, r->from.address + done, r->from.address, done < left ? done : left));
     }
     return QN_OK;
 }
@@ -34,8 +34,8 @@ static qn_status fill(const struct reading *r)
 static qn_status measure(struct reading *r, double *rate)
 {
     size_t bytes;
-    QN_TRY(qn_cuda_free_memory(r->cuda, &bytes));
-    bytes = (bytes / 4 < most_bytes ? bytes / 4 : most_bytes) & ~(sizeof(uint64_t) * NOISE_WORDS - 1);
+    QN_TRY(qn_cuda_available_memory(r->cuda, &bytes));
+    bytes = (bytes / 4 < max_bytes ? bytes / 4 : max_bytes) & ~(sizeof(uint64_t) * NOISE_WORDS - 1);
     if (bytes == 0)
         return qn_fail(QN_ERR_MEMORY, "measuring how fast a device reads: it has less than 256 KiB of memory free");
     QN_TRY(qn_cuda_alloc(r->cuda, bytes, 1, "memory to measure with", &r->from));
@@ -52,7 +52,7 @@ static qn_status measure(struct reading *r, double *rate)
         for (int i = 0; i < LAUNCHES; i++)
             QN_TRY(qn_cuda_launch(r->cuda, r->stream, &read.launch, &read.args));
         QN_TRY(qn_cuda_event_record(r->cuda, r->end, r->stream));
-        QN_TRY(qn_cuda_event_wait(r->cuda, r->end));
+        QN_TRY(qn_cuda_event_synchronize(r->cuda, r->end));
         QN_TRY(qn_cuda_event_seconds(r->cuda, r->begin, r->end, &seconds));
         const double found = seconds > 0 ? (double)bytes * LAUNCHES / seconds : 0;
         if (pass >= 0 && found > *rate)
@@ -67,7 +67,7 @@ qn_status qn_cuda_read_rate(qn_cuda *cuda, qn_cuda_stream stream, double *rate)
     const qn_status status = measure(&r, rate);
     qn_cuda_event_free(cuda, r.begin);
     qn_cuda_event_free(cuda, r.end);
-    qn_cuda_release(cuda, &r.from);
-    qn_cuda_release(cuda, &r.out);
+    qn_cuda_free(cuda, &r.from);
+    qn_cuda_free(cuda, &r.out);
     return status;
 }

@@ -9,34 +9,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 256, RUN = QN_ATTENTION_RUN };
-_Static_assert((int)RUN == (int)QN_KV_RUN, "codes are made of the same runs everywhere");
+enum { ALIGN = 256, PAGE = QN_ATTENTION_PAGE };
+_Static_assert((int)PAGE == (int)QN_KV_PAGE, "codes are made of the same runs everywhere");
 
-typedef struct cuda_mark {
+typedef struct cuda_checkpoint {
     const qn_cuda_memory *of;
-    qn_cuda_buffer recurrent, halves; /* halves of the run that the last position is in, layer by layer */
-    uint32_t open_from;
-} cuda_mark;
+    qn_cuda_buffer recurrent, f16_pages; /* halves of the run that the last position is in, layer by layer */
+    uint32_t first_open_page;
+} cuda_checkpoint;
 
-static qn_cuda_memory *mine(qn_memory *memory)
+static qn_cuda_memory *cuda_memory_of(qn_memory *memory)
 {
     return (qn_cuda_memory *)memory;
 }
 
-static const qn_cuda_memory *mine_const(const qn_memory *memory)
+static const qn_cuda_memory *cuda_memory_of_const(const qn_memory *memory)
 {
     return (const qn_cuda_memory *)memory;
 }
 
 /* ---- Layout ---- */
 
-static size_t n_codes(size_t length)
+static size_t n_quantized(size_t length)
 {
-    return length > RUN ? length / RUN * RUN - RUN : 0;
+    return length > PAGE ? length / PAGE * PAGE - PAGE : 0;
 }
 
 /* `heads` parts of `bytes` each behind what is there. */
-static bool add_part(size_t *used, size_t heads, size_t bytes, size_t *at)
+static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
 {
     size_t all;
     *at = *used;
@@ -49,81 +49,82 @@ static qn_status lay_out(qn_cuda_memory *m, size_t n_batch)
     const qn_attention_gpu *a = &m->attention;
     qn_cuda_kv_layout *l = &m->kv;
     const size_t row = a->head_dim * sizeof(uint16_t);
-    l->capacity = qn_round_up(m->n_ctx, RUN);
+    l->capacity = qn_round_up(m->n_ctx, PAGE);
     l->key_row = qn_attention_gpu_row_bytes(a->head_dim, a->key_bits);
     l->value_row = qn_attention_gpu_row_bytes(a->head_dim, a->value_bits);
-    bool fits = add_part(&l->layer_bytes, a->n_kv_heads, l->capacity * l->key_row, &l->keys) &&
-                add_part(&l->layer_bytes, a->n_kv_heads, l->capacity * l->value_row, &l->values);
-    if (a->runs) {
-        l->n_open = (uint32_t)((n_batch + RUN - 1) / RUN + 1);
-        l->half_head = (1 + (size_t)l->n_open) * RUN * row;
-        fits = fits && add_part(&l->layer_bytes, a->n_kv_heads, l->capacity * sizeof(float), &l->key_scales) &&
-               add_part(&l->layer_bytes, a->n_kv_heads, l->capacity * sizeof(float), &l->value_scales) &&
-               add_part(&l->layer_bytes, a->n_kv_heads, l->half_head, &l->half_keys) &&
-               add_part(&l->layer_bytes, a->n_kv_heads, l->half_head, &l->half_values) &&
-               add_part(&l->layer_bytes, a->n_kv_heads, a->head_dim * sizeof(float), &l->means);
+    bool fits = add_array(&l->layer_bytes, a->n_kv_heads, l->capacity * l->key_row, &l->keys) &&
+                add_array(&l->layer_bytes, a->n_kv_heads, l->capacity * l->value_row, &l->values);
+    if (a->pages) {
+        l->n_open_pages = (uint32_t)((n_batch + PAGE - 1) / PAGE + 1);
+        l->f16_head = (1 + (size_t)l->n_open_pages) * PAGE * row;
+        fits = fits && add_array(&l->layer_bytes, a->n_kv_heads, l->capacity * sizeof(float), &l->key_scales) &&
+               add_array(&l->layer_bytes, a->n_kv_heads, l->capacity * sizeof(float), &l->value_scales) &&
+               add_array(&l->layer_bytes, a->n_kv_heads, l->f16_head, &l->f16_keys) &&
+               add_array(&l->layer_bytes, a->n_kv_heads, l->f16_head, &l->f16_values) &&
+               add_array(&l->layer_bytes, a->n_kv_heads, a->head_dim * sizeof(float), &l->means);
     }
     return fits ? QN_OK : qn_fail(QN_ERR_MEMORY, "key-value cache: %zu positions do not fit in memory", m->n_ctx);
 }
 
 void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attention_gpu_cache *cache,
-                           qn_attention_gpu_runs *runs)
+                           qn_attention_gpu_pages *pages)
 {
     const qn_cuda_kv_layout *l = &memory->kv;
     const uint64_t at = memory->cache.address + memory->slots[layer] * l->layer_bytes;
     *cache = (qn_attention_gpu_cache){ .keys = at + l->keys,
                                        .values = at + l->values,
-                                       .key_head = l->capacity * l->key_row,
-                                       .value_head = l->capacity * l->value_row };
-    *runs = (qn_attention_gpu_runs){ 0 };
-    if (!memory->attention.runs)
+                                       .key_head_stride = l->capacity * l->key_row,
+                                       .value_head_stride = l->capacity * l->value_row };
+    *pages = (qn_attention_gpu_pages){ 0 };
+    if (!memory->attention.pages)
         return;
     cache->key_scales = at + l->key_scales;
     cache->value_scales = at + l->value_scales;
-    cache->scale_head = l->capacity * sizeof(float);
-    *runs = (qn_attention_gpu_runs){ .keys = at + l->half_keys,
-                                     .values = at + l->half_values,
-                                     .means = at + l->means,
-                                     .head = l->half_head,
-                                     .n_open = l->n_open };
+    cache->scale_head_stride = l->capacity * sizeof(float);
+    *pages = (qn_attention_gpu_pages){ .keys = at + l->f16_keys,
+                                       .values = at + l->f16_values,
+                                       .means = at + l->means,
+                                       .head = l->f16_head,
+                                       .n_open_pages = l->n_open_pages };
 }
 
 /* ---- Runs of halves: as cache/kv.c has them ---- */
 
-static bool holds(size_t length, uint32_t from)
+static bool has_f16_page(size_t length, uint32_t from)
 {
-    const size_t run = length / RUN;
-    return length % RUN == 0 || run == 0 || run >= from;
+    const size_t page = length / PAGE;
+    return length % PAGE == 0 || page == 0 || page >= from;
 }
 
-static size_t place_of(const qn_cuda_memory *m, size_t run)
+static size_t page_slot(const qn_cuda_memory *m, size_t page)
 {
-    return run ? 1 + (run - 1) % m->kv.n_open : 0;
+    return page ? 1 + (page - 1) % m->kv.n_open_pages : 0;
 }
 
-static void memory_appended(qn_memory *memory, size_t length)
+static void memory_on_append(qn_memory *memory, size_t length)
 {
-    qn_cuda_memory *m = mine(memory);
-    if (!m->attention.runs || !length)
+    qn_cuda_memory *m = cuda_memory_of(memory);
+    if (!m->attention.pages || !length)
         return;
-    const size_t last = (length - 1) / RUN, from = last >= m->kv.n_open ? last - m->kv.n_open + 1 : 0;
-    m->open_from = (uint32_t)(from > m->open_from ? from : m->open_from);
+    const size_t last = (length - 1) / PAGE, from = last >= m->kv.n_open_pages ? last - m->kv.n_open_pages + 1 : 0;
+    m->first_open_page = (uint32_t)(from > m->first_open_page ? from : m->first_open_page);
 }
 
-static size_t memory_reach(const qn_memory *memory, size_t length)
+static size_t memory_rewind_length(const qn_memory *memory, size_t length)
 {
-    const qn_cuda_memory *m = mine_const(memory);
-    return !m->attention.runs || holds(length, m->open_from) ? length : length / RUN * RUN;
+    const qn_cuda_memory *m = cuda_memory_of_const(memory);
+    return !m->attention.pages || has_f16_page(length, m->first_open_page) ? length : length / PAGE * PAGE;
 }
 
-static void memory_cut(qn_memory *memory, size_t length)
+static void memory_truncate(qn_memory *memory, size_t length)
 {
-    const uint32_t run = (uint32_t)(length / RUN);
-    mine(memory)->open_from = run < mine(memory)->open_from ? run : mine(memory)->open_from;
+    const uint32_t page = (uint32_t)(length / PAGE);
+    cuda_memory_of(memory)->first_open_page =
+        page < cuda_memory_of(memory)->first_open_page ? page : cuda_memory_of(memory)->first_open_page;
 }
 
 /* The last token's state is the only one there is. */
-static size_t memory_open(size_t held)
+static size_t memory_open_tokens(size_t held)
 {
     return held ? 1 : 0;
 }
@@ -131,45 +132,46 @@ static size_t memory_open(size_t held)
 /* ---- Pieces: all that some positions are, in an order of its own ---- */
 
 /* Of the cache, `at` bytes from its begin, or of the recurrent layers. */
-typedef qn_status (*at_fn)(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes);
+typedef qn_status (*region_fn)(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes);
 
-static qn_status each_row(const qn_cuda_memory *m, size_t part, size_t head_bytes, size_t bytes, at_fn piece, void *context)
+static qn_status for_each_head(const qn_cuda_memory *m, size_t offset, size_t head_bytes, size_t bytes, region_fn on_region,
+                               void *context)
 {
     for (size_t head = 0; bytes && head < m->attention.n_kv_heads; head++)
-        QN_TRY(piece(context, &m->cache, part + head * head_bytes, bytes));
+        QN_TRY(on_region(context, &m->cache, offset + head * head_bytes, bytes));
     return QN_OK;
 }
 
-static qn_status each_of_layer(const qn_cuda_memory *m, size_t at, size_t length, at_fn piece, void *context)
+static qn_status for_each_region_of_layer(const qn_cuda_memory *m, size_t at, size_t length, region_fn on_region, void *context)
 {
     const qn_cuda_kv_layout *l = &m->kv;
-    const size_t rows = m->attention.runs ? n_codes(length) : length, row = m->attention.head_dim * sizeof(uint16_t);
-    QN_TRY(each_row(m, at + l->keys, l->capacity * l->key_row, rows * l->key_row, piece, context));
-    QN_TRY(each_row(m, at + l->values, l->capacity * l->value_row, rows * l->value_row, piece, context));
-    if (!m->attention.runs)
+    const size_t rows = m->attention.pages ? n_quantized(length) : length, row = m->attention.head_dim * sizeof(uint16_t);
+    QN_TRY(for_each_head(m, at + l->keys, l->capacity * l->key_row, rows * l->key_row, on_region, context));
+    QN_TRY(for_each_head(m, at + l->values, l->capacity * l->value_row, rows * l->value_row, on_region, context));
+    if (!m->attention.pages)
         return QN_OK;
-    const size_t first = length < RUN ? length : RUN, open = length < RUN ? 0 : length % RUN;
-    const size_t open_at = place_of(m, length / RUN) * RUN * row, scales = l->capacity * sizeof(float);
-    QN_TRY(each_row(m, at + l->key_scales, scales, rows * sizeof(float), piece, context));
-    QN_TRY(each_row(m, at + l->value_scales, scales, rows * sizeof(float), piece, context));
-    QN_TRY(each_row(m, at + l->half_keys, l->half_head, first * row, piece, context));
-    QN_TRY(each_row(m, at + l->half_values, l->half_head, first * row, piece, context));
-    QN_TRY(each_row(m, at + l->half_keys + open_at, l->half_head, open * row, piece, context));
-    QN_TRY(each_row(m, at + l->half_values + open_at, l->half_head, open * row, piece, context));
-    return each_row(m, at + l->means, m->attention.head_dim * sizeof(float),
-                    length < RUN ? 0 : m->attention.head_dim * sizeof(float), piece, context);
+    const size_t first = length < PAGE ? length : PAGE, open_tokens = length < PAGE ? 0 : length % PAGE;
+    const size_t open_at = page_slot(m, length / PAGE) * PAGE * row, scales = l->capacity * sizeof(float);
+    QN_TRY(for_each_head(m, at + l->key_scales, scales, rows * sizeof(float), on_region, context));
+    QN_TRY(for_each_head(m, at + l->value_scales, scales, rows * sizeof(float), on_region, context));
+    QN_TRY(for_each_head(m, at + l->f16_keys, l->f16_head, first * row, on_region, context));
+    QN_TRY(for_each_head(m, at + l->f16_values, l->f16_head, first * row, on_region, context));
+    QN_TRY(for_each_head(m, at + l->f16_keys + open_at, l->f16_head, open_tokens * row, on_region, context));
+    QN_TRY(for_each_head(m, at + l->f16_values + open_at, l->f16_head, open_tokens * row, on_region, context));
+    return for_each_head(m, at + l->means, m->attention.head_dim * sizeof(float),
+                         length < PAGE ? 0 : m->attention.head_dim * sizeof(float), on_region, context);
 }
 
-static qn_status each_piece(const qn_cuda_memory *m, size_t length, at_fn piece, void *context)
+static qn_status for_each_region(const qn_cuda_memory *m, size_t length, region_fn on_region, void *context)
 {
     for (size_t slot = 0; slot < m->n_slots; slot++)
-        QN_TRY(each_of_layer(m, slot * m->kv.layer_bytes, length, piece, context));
+        QN_TRY(for_each_region_of_layer(m, slot * m->kv.layer_bytes, length, on_region, context));
     for (size_t slot = 0; slot < m->n_recurrent; slot++)
-        QN_TRY(piece(context, &m->recurrent, slot * m->layer_bytes, m->layer_bytes));
+        QN_TRY(on_region(context, &m->recurrent, slot * m->layer_bytes, m->layer_bytes));
     return QN_OK;
 }
 
-static qn_status count_piece(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes)
+static qn_status count_bytes(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes)
 {
     (void)of;
     (void)at;
@@ -180,7 +182,7 @@ static qn_status count_piece(void *context, const qn_cuda_buffer *of, size_t at,
 static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 {
     uint64_t bytes = 0;
-    (void)each_piece(mine_const(memory), length, count_piece, &bytes);
+    (void)for_each_region(cuda_memory_of_const(memory), length, count_bytes, &bytes);
     return bytes;
 }
 
@@ -190,11 +192,11 @@ struct transfer {
     bool filling;
     void *host;
     size_t host_bytes;
-    qn_memory_piece_fn piece;
+    qn_memory_region_fn on_region;
     void *context;
 };
 
-static qn_status transfer_piece(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes)
+static qn_status transfer_region(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes)
 {
     struct transfer *t = context;
     qn_cuda *cuda = t->m->model->cuda;
@@ -206,27 +208,27 @@ static qn_status transfer_piece(void *context, const qn_cuda_buffer *of, size_t 
     }
     if (!t->filling)
         QN_TRY(qn_cuda_download(cuda, t->m->stream, t->host, of->address + at, bytes));
-    QN_TRY(t->piece(t->context, t->host, bytes));
+    QN_TRY(t->on_region(t->context, t->host, bytes));
     return t->filling ? qn_cuda_upload(cuda, of->address + at, t->host, bytes, NULL, NULL) : QN_OK;
 }
 
-static qn_status transfer(const qn_cuda_memory *m, size_t length, bool filling, qn_memory_piece_fn piece, void *context)
+static qn_status transfer(const qn_cuda_memory *m, size_t length, bool filling, qn_memory_region_fn on_region, void *context)
 {
-    struct transfer t = { .m = m, .filling = filling, .piece = piece, .context = context };
-    const qn_status status = each_piece(m, length, transfer_piece, &t);
+    struct transfer t = { .m = m, .filling = filling, .on_region = on_region, .context = context };
+    const qn_status status = for_each_region(m, length, transfer_region, &t);
     qn_free(t.host);
     return status;
 }
 
-static qn_status memory_read(const qn_memory *memory, size_t length, qn_memory_piece_fn piece, void *context)
+static qn_status memory_serialize(const qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
 {
-    return transfer(mine_const(memory), length, false, piece, context);
+    return transfer(cuda_memory_of_const(memory), length, false, on_region, context);
 }
 
-static qn_status memory_fill(qn_memory *memory, size_t length, qn_memory_piece_fn piece, void *context)
+static qn_status memory_deserialize(qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
 {
-    mine(memory)->open_from = (uint32_t)(length / RUN);
-    return transfer(mine(memory), length, true, piece, context);
+    cuda_memory_of(memory)->first_open_page = (uint32_t)(length / PAGE);
+    return transfer(cuda_memory_of(memory), length, true, on_region, context);
 }
 
 /* ---- Copies ---- */
@@ -236,37 +238,37 @@ struct copy {
 };
 
 /* Both are laid out alike. */
-static qn_status copy_piece(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes)
+static qn_status copy_region(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes)
 {
     const struct copy *c = context;
     const qn_cuda_buffer *to = of == &c->from->cache ? &c->to->cache : &c->to->recurrent;
-    return qn_cuda_copy(c->to->model->cuda, c->to->stream, to->address + at, of->address + at, bytes);
+    return qn_cuda_copy_d2d(c->to->model->cuda, c->to->stream, to->address + at, of->address + at, bytes);
 }
 
 /* Halves of the runs before the last that are still there: what would be evaluated again in their place, in other steps, has
  * other bits. */
-static qn_status copy_open_runs(struct copy *c, size_t length)
+static qn_status copy_f16_pages(struct copy *c, size_t length)
 {
     const qn_cuda_memory *m = c->from;
-    const size_t run_bytes = RUN * m->attention.head_dim * sizeof(uint16_t);
+    const size_t page_bytes = PAGE * m->attention.head_dim * sizeof(uint16_t);
     for (size_t slot = 0; slot < m->n_slots; slot++)
-        for (size_t run = m->open_from > 1 ? m->open_from : 1; run < length / RUN; run++) {
-            const size_t at = slot * m->kv.layer_bytes + place_of(m, run) * run_bytes;
-            QN_TRY(each_row(m, at + m->kv.half_keys, m->kv.half_head, run_bytes, copy_piece, c));
-            QN_TRY(each_row(m, at + m->kv.half_values, m->kv.half_head, run_bytes, copy_piece, c));
+        for (size_t page = m->first_open_page > 1 ? m->first_open_page : 1; page < length / PAGE; page++) {
+            const size_t at = slot * m->kv.layer_bytes + page_slot(m, page) * page_bytes;
+            QN_TRY(for_each_head(m, at + m->kv.f16_keys, m->kv.f16_head, page_bytes, copy_region, c));
+            QN_TRY(for_each_head(m, at + m->kv.f16_values, m->kv.f16_head, page_bytes, copy_region, c));
         }
     return QN_OK;
 }
 
 static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length)
 {
-    qn_cuda_memory *m = mine(to);
-    struct copy c = { m, mine_const(from) };
-    QN_TRY(each_piece(c.from, length, copy_piece, &c));
-    if (m->attention.runs)
-        QN_TRY(copy_open_runs(&c, length));
-    m->open_from = c.from->open_from;
-    return qn_cuda_stream_wait(m->model->cuda, m->stream);
+    qn_cuda_memory *m = cuda_memory_of(to);
+    struct copy c = { m, cuda_memory_of_const(from) };
+    QN_TRY(for_each_region(c.from, length, copy_region, &c));
+    if (m->attention.pages)
+        QN_TRY(copy_f16_pages(&c, length));
+    m->first_open_page = c.from->first_open_page;
+    return qn_cuda_stream_synchronize(m->model->cuda, m->stream);
 }
 
 static qn_status memory_reset(qn_memory *memory)
@@ -277,89 +279,93 @@ static qn_status memory_reset(qn_memory *memory)
 
 /* ---- Marks ---- */
 
-static size_t run_bytes(const qn_cuda_memory *m)
+static size_t page_bytes(const qn_cuda_memory *m)
 {
-    return RUN * m->attention.head_dim * sizeof(uint16_t);
+    return PAGE * m->attention.head_dim * sizeof(uint16_t);
 }
 
-static void mark_free(qn_memory_mark *of)
+static void checkpoint_free(qn_memory_checkpoint *of)
 {
-    cuda_mark *mark = (cuda_mark *)of;
-    if (!mark)
+    cuda_checkpoint *checkpoint = (cuda_checkpoint *)of;
+    if (!checkpoint)
         return;
-    qn_cuda_release(mark->of->model->cuda, &mark->recurrent);
-    qn_cuda_release(mark->of->model->cuda, &mark->halves);
-    qn_free(mark);
+    qn_cuda_free(checkpoint->of->model->cuda, &checkpoint->recurrent);
+    qn_cuda_free(checkpoint->of->model->cuda, &checkpoint->f16_pages);
+    qn_free(checkpoint);
 }
 
-static qn_status mark_new(const qn_memory *memory, qn_memory_mark **out)
+static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **out)
 {
-    const qn_cuda_memory *m = mine_const(memory);
+    const qn_cuda_memory *m = cuda_memory_of_const(memory);
     qn_cuda *cuda = m->model->cuda;
-    cuda_mark *mark;
+    cuda_checkpoint *checkpoint;
     *out = NULL;
-    QN_TRY(qn_alloc(&mark, 1, sizeof *mark, "checkpoint"));
-    mark->of = m;
-    qn_status status = qn_cuda_alloc(cuda, m->n_recurrent, m->layer_bytes, "checkpoint on the GPU", &mark->recurrent);
-    if (status == QN_OK && m->attention.runs)
-        status =
-            qn_cuda_alloc(cuda, m->n_slots * 2 * m->attention.n_kv_heads, run_bytes(m), "checkpoint on the GPU", &mark->halves);
+    QN_TRY(qn_alloc(&checkpoint, 1, sizeof *checkpoint, "checkpoint"));
+    checkpoint->of = m;
+    qn_status status = qn_cuda_alloc(cuda, m->n_recurrent, m->layer_bytes, "checkpoint on the GPU", &checkpoint->recurrent);
+    if (status == QN_OK && m->attention.pages)
+        status = qn_cuda_alloc(cuda, m->n_slots * 2 * m->attention.n_kv_heads, page_bytes(m), "checkpoint on the GPU",
+                               &checkpoint->f16_pages);
     if (status != QN_OK) {
-        mark_free((qn_memory_mark *)mark);
+        checkpoint_free((qn_memory_checkpoint *)checkpoint);
         return status;
     }
-    *out = (qn_memory_mark *)mark;
+    *out = (qn_memory_checkpoint *)checkpoint;
     return QN_OK;
 }
 
 /* Halves of the run that position held-1 is in, from or to the mark. */
-static qn_status copy_run(const qn_cuda_memory *m, const qn_cuda_buffer *halves, size_t held, bool keep)
+static qn_status copy_page(const qn_cuda_memory *m, const qn_cuda_buffer *f16_pages, size_t held, bool to_checkpoint)
 {
     const qn_cuda_kv_layout *l = &m->kv;
-    const size_t bytes = run_bytes(m), heads = m->attention.n_kv_heads;
-    if (!m->attention.runs)
+    const size_t bytes = page_bytes(m), heads = m->attention.n_kv_heads;
+    if (!m->attention.pages)
         return QN_OK;
-    const size_t in_head = place_of(m, (held - 1) / RUN) * bytes;
-    uint64_t there = halves->address;
+    const size_t in_head = page_slot(m, (held - 1) / PAGE) * bytes;
+    uint64_t there = f16_pages->address;
     for (size_t i = 0; i < m->n_slots * 2 * heads; i++, there += bytes) {
-        const size_t part = i / heads % 2 ? l->half_values : l->half_keys;
-        const uint64_t here = m->cache.address + i / (2 * heads) * l->layer_bytes + part + i % heads * l->half_head + in_head;
-        QN_TRY(qn_cuda_copy(m->model->cuda, m->stream, keep ? there : here, keep ? here : there, bytes));
+        const size_t offset = i / heads % 2 ? l->f16_values : l->f16_keys;
+        const uint64_t here = m->cache.address + i / (2 * heads) * l->layer_bytes + offset + i % heads * l->f16_head + in_head;
+        QN_TRY(qn_cuda_copy_d2d(m->model->cuda, m->stream, to_checkpoint ? there : here, to_checkpoint ? here : there, bytes));
     }
     return QN_OK;
 }
 
-static qn_status mark_keep(qn_memory_mark *of, const qn_memory *memory, size_t held)
+static qn_status checkpoint_save(qn_memory_checkpoint *of, const qn_memory *memory, size_t held)
 {
-    const qn_cuda_memory *m = mine_const(memory);
-    cuda_mark *mark = (cuda_mark *)of;
-    mark->open_from = m->open_from;
-    QN_TRY(qn_cuda_copy(m->model->cuda, m->stream, mark->recurrent.address, m->recurrent.address, m->recurrent.bytes));
-    QN_TRY(copy_run(m, &mark->halves, held, true));
-    return qn_cuda_stream_wait(m->model->cuda, m->stream);
+    const qn_cuda_memory *m = cuda_memory_of_const(memory);
+    cuda_checkpoint *checkpoint = (cuda_checkpoint *)of;
+    checkpoint->first_open_page = m->first_open_page;
+    QN_TRY(
+        qn_cuda_copy_d2d(m->model->cuda, m->stream, checkpoint->recurrent.address, m->recurrent.address, m->recurrent.bytes));
+    QN_TRY(copy_page(m, &checkpoint->f16_pages, held, true));
+    return qn_cuda_stream_synchronize(m->model->cuda, m->stream);
 }
 
-static qn_status mark_take(const qn_memory_mark *of, qn_memory *memory, size_t held)
+static qn_status checkpoint_restore(const qn_memory_checkpoint *of, qn_memory *memory, size_t held)
 {
-    const cuda_mark *mark = (const cuda_mark *)of;
-    qn_cuda_memory *m = mine(memory);
-    const uint32_t run = (uint32_t)((held - 1) / RUN);
-    QN_TRY(qn_cuda_copy(m->model->cuda, m->stream, m->recurrent.address, mark->recurrent.address, m->recurrent.bytes));
-    QN_TRY(copy_run(m, &mark->halves, held, false));
-    m->open_from = run > mark->open_from ? run : mark->open_from;
-    return qn_cuda_stream_wait(m->model->cuda, m->stream);
+    const cuda_checkpoint *checkpoint = (const cuda_checkpoint *)of;
+    qn_cuda_memory *m = cuda_memory_of(memory);
+    const uint32_t page = (uint32_t)((held - 1) / PAGE);
+    QN_TRY(
+        qn_cuda_copy_d2d(m->model->cuda, m->stream, m->recurrent.address, checkpoint->recurrent.address, m->recurrent.bytes));
+    QN_TRY(copy_page(m, &checkpoint->f16_pages, held, false));
+    m->first_open_page = page > checkpoint->first_open_page ? page : checkpoint->first_open_page;
+    return qn_cuda_stream_synchronize(m->model->cuda, m->stream);
 }
 
-static qn_status mark_copy(qn_memory_mark *to, const qn_memory_mark *from, const qn_memory *memory)
+static qn_status checkpoint_copy(qn_memory_checkpoint *to, const qn_memory_checkpoint *from, const qn_memory *memory)
 {
-    const qn_cuda_memory *m = mine_const(memory);
-    cuda_mark *copy = (cuda_mark *)to;
-    const cuda_mark *mark = (const cuda_mark *)from;
-    copy->open_from = mark->open_from;
-    QN_TRY(qn_cuda_copy(m->model->cuda, m->stream, copy->recurrent.address, mark->recurrent.address, m->recurrent.bytes));
-    if (m->attention.runs)
-        QN_TRY(qn_cuda_copy(m->model->cuda, m->stream, copy->halves.address, mark->halves.address, mark->halves.bytes));
-    return qn_cuda_stream_wait(m->model->cuda, m->stream);
+    const qn_cuda_memory *m = cuda_memory_of_const(memory);
+    cuda_checkpoint *copy = (cuda_checkpoint *)to;
+    const cuda_checkpoint *checkpoint = (const cuda_checkpoint *)from;
+    copy->first_open_page = checkpoint->first_open_page;
+    QN_TRY(qn_cuda_copy_d2d(m->model->cuda, m->stream, copy->recurrent.address, checkpoint->recurrent.address,
+                            m->recurrent.bytes));
+    if (m->attention.pages)
+        QN_TRY(qn_cuda_copy_d2d(m->model->cuda, m->stream, copy->f16_pages.address, checkpoint->f16_pages.address,
+                                checkpoint->f16_pages.bytes));
+    return qn_cuda_stream_synchronize(m->model->cuda, m->stream);
 }
 
 /* ---- Codecs ---- */
@@ -383,7 +389,7 @@ static size_t add_tables(qn_cuda_memory *m, uint8_t *host, const qn_aura_codec *
         add_table(m, host, &used, codec->codebook, levels, &to->levels.codebook);
         add_table(m, host, &used, codec->signs, codec->dim, &to->rotation.signs);
         add_table(m, host, &used, codec->signs ? NULL : codec->transpose, square, &to->rotation.forward);
-        add_table(m, host, &used, codec->signs ? NULL : codec->rotation, square, &to->rotation.back);
+        add_table(m, host, &used, codec->signs ? NULL : codec->rotation, square, &to->rotation.inverse);
         to->gain = qn_attention_gpu_gain(codec->codebook, levels);
     }
     return used;
@@ -405,38 +411,38 @@ static qn_status create_tables(qn_cuda_memory *m, const qn_aura_codec *const cod
 
 static void memory_free(qn_memory *memory)
 {
-    qn_cuda_memory *m = mine(memory);
+    qn_cuda_memory *m = cuda_memory_of(memory);
     qn_cuda *cuda = m->model->cuda;
-    for (int ending = 0; ending < QN_SAMPLE_WAYS; ending++)
-        qn_cuda_graph_free(cuda, m->graphs[ending]);
-    qn_cuda_release(cuda, &m->token.memory);
-    qn_cuda_release(cuda, &m->cache);
-    qn_cuda_release(cuda, &m->recurrent);
-    qn_cuda_release(cuda, &m->tables);
+    for (int sampler = 0; sampler < QN_SAMPLE_MODES; sampler++)
+        qn_cuda_graph_free(cuda, m->graphs[sampler]);
+    qn_cuda_free(cuda, &m->decode_plan.memory);
+    qn_cuda_free(cuda, &m->cache);
+    qn_cuda_free(cuda, &m->recurrent);
+    qn_cuda_free(cuda, &m->tables);
     if (m->stream)
         qn_cuda_stream_free(cuda, m->stream);
-    free(m->token.segments);
-    free(m->token.stages);
+    free(m->decode_plan.segments);
+    free(m->decode_plan.phases);
     qn_free(m->slots);
     qn_free(m);
 }
 
-static const qn_memory_calls calls = {
+static const qn_memory_vtable vtable = {
     .free = memory_free,
     .bytes = memory_bytes,
-    .open = memory_open,
-    .appended = memory_appended,
-    .reach = memory_reach,
-    .cut = memory_cut,
+    .open_tokens = memory_open_tokens,
+    .on_append = memory_on_append,
+    .rewind_length = memory_rewind_length,
+    .truncate = memory_truncate,
     .reset = memory_reset,
     .copy = memory_copy,
-    .mark_new = mark_new,
-    .mark_free = mark_free,
-    .mark_keep = mark_keep,
-    .mark_take = mark_take,
-    .mark_copy = mark_copy,
-    .serialize = memory_read,
-    .deserialize = memory_fill,
+    .checkpoint_new = checkpoint_new,
+    .checkpoint_free = checkpoint_free,
+    .checkpoint_save = checkpoint_save,
+    .checkpoint_restore = checkpoint_restore,
+    .checkpoint_copy = checkpoint_copy,
+    .serialize = memory_serialize,
+    .deserialize = memory_deserialize,
     .serialized_bytes = memory_bytes,
 };
 
@@ -444,7 +450,7 @@ static const qn_memory_calls calls = {
 static qn_status alloc_zeros(qn_cuda_memory *m, size_t count, size_t size, qn_cuda_buffer *buffer)
 {
     QN_TRY(qn_cuda_alloc(m->model->cuda, count, size, "session on the GPU", buffer));
-    return qn_cuda_fill(m->model->cuda, m->stream, buffer->address, 0, buffer->bytes);
+    return qn_cuda_memset(m->model->cuda, m->stream, buffer->address, 0, buffer->bytes);
 }
 
 static qn_status create(qn_cuda_memory *m, const qn_memory_params *params)
@@ -458,7 +464,7 @@ static qn_status create(qn_cuda_memory *m, const qn_memory_params *params)
     if (codecs[0]) {
         m->attention.key_bits = codecs[0]->bits;
         m->attention.value_bits = codecs[1]->bits;
-        m->attention.runs = true;
+        m->attention.pages = true;
     }
     QN_TRY(qn_attention_gpu_check(&m->attention));
     QN_TRY(lay_out(m, params->n_batch));
@@ -472,7 +478,7 @@ static qn_status create(qn_cuda_memory *m, const qn_memory_params *params)
     }
     if (codecs[0])
         QN_TRY(create_tables(m, codecs));
-    return qn_cuda_stream_wait(m->model->cuda, m->stream);
+    return qn_cuda_stream_synchronize(m->model->cuda, m->stream);
 }
 
 qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params, qn_memory **out)
@@ -481,7 +487,7 @@ qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params,
     qn_cuda_memory *m;
     *out = NULL;
     QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
-    *m = (qn_cuda_memory){ .base.calls = &calls,
+    *m = (qn_cuda_memory){ .base.vtable = &vtable,
                            .model = model,
                            .n_ctx = params->n_ctx,
                            .n_layers = params->n_layers,

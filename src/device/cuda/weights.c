@@ -12,7 +12,7 @@ enum { VECTOR_UNIT = 64 }; /* floats: a vector begins at a multiple of 256 bytes
 
 /* ---- Areas ---- */
 
-static bool is_product(const qn_op *op)
+static bool is_matmul(const qn_op *op)
 {
     return op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS;
 }
@@ -27,47 +27,47 @@ static const qn_op *output_of_table(const qn_plan *plan)
     return NULL;
 }
 
-static bool embeds(const qn_plan *plan)
+static bool embeds_on_gpu(const qn_plan *plan)
 {
-    return qn_matmul_gpu_embeds(plan->ops[0].matrices[0].weights.type, plan->ops[0].inverse.block);
+    return qn_matmul_gpu_can_embed(plan->ops[0].matrices[0].weights.type, plan->ops[0].inverse.block);
 }
 
-static bool has_areas(const qn_plan *plan, const qn_op *op)
+static bool has_tiled_matrices(const qn_plan *plan, const qn_op *op)
 {
-    return is_product(op) || (op->kind == QN_OP_EMBED && embeds(plan) && !output_of_table(plan));
+    return is_matmul(op) || (op->kind == QN_OP_EMBED && embeds_on_gpu(plan) && !output_of_table(plan));
 }
 
 /* The product of the operation that this matrix can be part of, or a new one. */
-static qn_cuda_product *product_for(qn_cuda_op *op, int acts, const qn_matmul_tiles *tiles)
+static qn_cuda_gemm *gemm_for(qn_cuda_op *op, int acts, const qn_tile_layout *tiles)
 {
-    for (size_t i = 0; i < op->n_products; i++)
-        if (op->products[i].acts == acts && qn_cuda_same_tiles(&op->products[i].area.tiles, tiles))
-            return &op->products[i];
-    qn_cuda_product *product = &op->products[op->n_products++];
-    *product = (qn_cuda_product){ .area.tiles = *tiles, .acts = acts };
-    return product;
+    for (size_t i = 0; i < op->n_gemms; i++)
+        if (op->gemms[i].acts == acts && qn_cuda_same_tiles(&op->gemms[i].tiled_matrix.tiles, tiles))
+            return &op->gemms[i];
+    qn_cuda_gemm *gemm = &op->gemms[op->n_gemms++];
+    *gemm = (qn_cuda_gemm){ .tiled_matrix.tiles = *tiles, .acts = acts };
+    return gemm;
 }
 
-static qn_status create_areas(qn_cuda_model *model, const qn_op *op, qn_cuda_op *to)
+static qn_status create_tiled_matrices(qn_cuda_model *model, const qn_op *op, qn_cuda_op *to)
 {
     for (size_t i = 0; i < op->n_matrices; i++) {
         const qn_matrix *weights = &op->matrices[i].weights;
-        const qn_matmul_tiles tiles = qn_matmul_gpu_tiles(weights->type);
-        qn_cuda_product *product = product_for(to, op->matrices[i].acts, &tiles);
-        qn_matmul_area *area = &product->area;
-        area->n_cols = weights->n_cols;
-        product->matrices[area->n_outs] = i;
-        area->outs[area->n_outs++] = (qn_matmul_out){ .first_tile = (uint32_t)area->n_tiles,
-                                                      .n_rows = (uint32_t)weights->n_rows,
-                                                      .accumulate = op->matrices[i].accumulate };
-        area->n_tiles += qn_matmul_gpu_tile_count(weights->n_rows);
+        const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(weights->type);
+        qn_cuda_gemm *gemm = gemm_for(to, op->matrices[i].acts, &tiles);
+        qn_tiled_matrix *tiled_matrix = &gemm->tiled_matrix;
+        tiled_matrix->n_cols = weights->n_cols;
+        gemm->matrices[tiled_matrix->n_outs] = i;
+        tiled_matrix->outs[tiled_matrix->n_outs++] = (qn_matmul_out){ .first_tile = (uint32_t)tiled_matrix->n_tiles,
+                                                                      .n_rows = (uint32_t)weights->n_rows,
+                                                                      .accumulate = op->matrices[i].accumulate };
+        tiled_matrix->n_tiles += qn_matmul_gpu_tile_count(weights->n_rows);
     }
-    for (size_t i = 0; i < to->n_products; i++) {
-        qn_cuda_product *product = &to->products[i];
+    for (size_t i = 0; i < to->n_gemms; i++) {
+        qn_cuda_gemm *gemm = &to->gemms[i];
         size_t bytes;
-        QN_TRY(qn_matmul_gpu_bytes(&product->area.tiles, product->area.n_tiles, product->area.n_cols, &bytes));
-        QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "weights on the GPU", &product->memory));
-        product->area.address = product->memory.address;
+        QN_TRY(qn_matmul_gpu_bytes(&gemm->tiled_matrix.tiles, gemm->tiled_matrix.n_tiles, gemm->tiled_matrix.n_cols, &bytes));
+        QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "weights on the GPU", &gemm->memory));
+        gemm->tiled_matrix.address = gemm->memory.address;
     }
     return QN_OK;
 }
@@ -99,12 +99,12 @@ static void add_op_vectors(const qn_plan *plan, const qn_op *op, qn_cuda_op *to,
     switch (op->kind) {
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM: n = plan->buffers[op->in].width; break;
-    case QN_OP_HEADS: n = n2 = op->heads.head_dim; break;
+    case QN_OP_QK_NORM_ROPE_STORE: n = n2 = op->heads.head_dim; break;
     case QN_OP_CONV:
         n = r->taps * qn_recurrent_width(r);
         n2 = n3 = r->n_v_heads;
         break;
-    case QN_OP_DELTA_OUT: n = r->head_v; break;
+    case QN_OP_GATED_NORM: n = r->head_v; break;
     case QN_OP_EMBED:
         add_vector(v, op->inverse.signs, op->inverse.block ? plan->buffers[op->out].width : 0, sizeof(float), &to->weight);
         return;
@@ -145,10 +145,10 @@ static void find_table(qn_cuda_model *model)
 {
     const qn_op *output = output_of_table(model->plan);
     const qn_cuda_op *op = &model->ops[output ? output - model->plan->ops : 0];
-    if (!embeds(model->plan))
+    if (!embeds_on_gpu(model->plan))
         return;
-    model->table = (qn_cuda_table){ .area = &op->products[0].area,
-                                    .first_tile = op->products[0].area.outs[0].first_tile,
+    model->table = (qn_cuda_table){ .tiled_matrix = &op->gemms[0].tiled_matrix,
+                                    .first_tile = op->gemms[0].tiled_matrix.outs[0].first_tile,
                                     .signs = model->ops[0].weight };
 }
 
@@ -156,8 +156,8 @@ qn_status qn_cuda_weights_create(qn_cuda_model *model)
 {
     QN_TRY(qn_alloc(&model->ops, model->plan->n_ops, sizeof *model->ops, "plan"));
     for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (has_areas(model->plan, &model->plan->ops[i]))
-            QN_TRY(create_areas(model, &model->plan->ops[i], &model->ops[i]));
+        if (has_tiled_matrices(model->plan, &model->plan->ops[i]))
+            QN_TRY(create_tiled_matrices(model, &model->plan->ops[i], &model->ops[i]));
     QN_TRY(create_vectors(model));
     find_table(model);
     return QN_OK;
@@ -166,10 +166,10 @@ qn_status qn_cuda_weights_create(qn_cuda_model *model)
 void qn_cuda_weights_free(qn_cuda_model *model)
 {
     for (size_t i = 0; model->ops && i < model->plan->n_ops; i++)
-        for (size_t p = 0; p < model->ops[i].n_products; p++)
-            qn_cuda_release(model->cuda, &model->ops[i].products[p].memory);
-    qn_cuda_release(model->cuda, &model->vectors);
-    qn_cuda_release(model->cuda, &model->stage);
+        for (size_t p = 0; p < model->ops[i].n_gemms; p++)
+            qn_cuda_free(model->cuda, &model->ops[i].gemms[p].memory);
+    qn_cuda_free(model->cuda, &model->vectors);
+    qn_cuda_free(model->cuda, &model->staging);
     qn_free(model->ops);
 }
 
@@ -178,69 +178,69 @@ void qn_cuda_weights_free(qn_cuda_model *model)
 /* Rows of a type that the kernels do not read, as halves. */
 struct conversion {
     const qn_matrix *weights;
-    uint16_t *halves;
+    uint16_t *f16_rows;
     float *scratch; /* [threads][n_cols] */
     qn_team *team;
 };
 
-static void convert_share(void *context, int thread)
+static void convert_range(void *context, int thread)
 {
     const struct conversion *c = context;
     const size_t n = c->weights->n_cols;
     size_t begin, end;
-    qn_team_share(c->weights->n_rows, 1, thread, qn_team_size(c->team), &begin, &end);
+    qn_team_range(c->weights->n_rows, 1, thread, qn_team_size(c->team), &begin, &end);
     for (size_t row = begin; row < end; row++)
-        qn_matmul_gpu_halves(c->weights->type, c->weights->data + row * c->weights->row_bytes, n,
-                             c->scratch + (size_t)thread * n, c->halves + row * n);
+        qn_matmul_gpu_f16_row(c->weights->type, c->weights->data + row * c->weights->row_bytes, n,
+                              c->scratch + (size_t)thread * n, c->f16_rows + row * n);
 }
 
-static qn_status convert(const qn_cuda_model *model, const qn_matrix *weights, uint16_t **halves)
+static qn_status convert(const qn_cuda_model *model, const qn_matrix *weights, uint16_t **f16_rows)
 {
     struct conversion c = { .weights = weights, .team = model->team };
     size_t row;
-    *halves = NULL;
-    if (!qn_mul_size(weights->n_cols, sizeof *c.halves, &row))
+    *f16_rows = NULL;
+    if (!qn_mul_size(weights->n_cols, sizeof *c.f16_rows, &row))
         return qn_fail(QN_ERR_MEMORY, "weights: rows of %zu do not fit in memory", weights->n_cols);
     QN_TRY(qn_alloc(&c.scratch, (size_t)qn_team_size(model->team), weights->n_cols * sizeof *c.scratch, "weights"));
-    const qn_status status = qn_alloc(&c.halves, weights->n_rows, row, "weights");
+    const qn_status status = qn_alloc(&c.f16_rows, weights->n_rows, row, "weights");
     if (status == QN_OK)
-        qn_team_run(model->team, convert_share, &c);
+        qn_team_run(model->team, convert_range, &c);
     qn_free(c.scratch);
-    *halves = c.halves;
+    *f16_rows = c.f16_rows;
     return status;
 }
 
-static qn_status stage_bytes(qn_cuda_model *model, size_t bytes)
+static qn_status reserve_staging(qn_cuda_model *model, size_t bytes)
 {
-    if (bytes <= model->stage.bytes && model->stage.address)
+    if (bytes <= model->staging.bytes && model->staging.address)
         return QN_OK;
-    qn_cuda_release(model->cuda, &model->stage);
-    return qn_cuda_alloc(model->cuda, bytes, 1, "weights on their way", &model->stage);
+    qn_cuda_free(model->cuda, &model->staging);
+    return qn_cuda_alloc(model->cuda, bytes, 1, "weights on their way", &model->staging);
 }
 
-static qn_status upload_rows(qn_cuda_model *model, const qn_cuda_product *product, size_t out, const void *rows, size_t n_rows,
+static qn_status upload_rows(qn_cuda_model *model, const qn_cuda_gemm *gemm, size_t out, const void *rows, size_t n_rows,
                              size_t row_bytes)
 {
     qn_matmul_launch pack;
-    QN_TRY(stage_bytes(model, n_rows * row_bytes));
-    QN_TRY(qn_cuda_upload(model->cuda, model->stage.address, rows, n_rows * row_bytes, NULL, NULL));
-    QN_TRY(
-        qn_matmul_gpu_pack(&product->area, model->stage.address, row_bytes, n_rows, product->area.outs[out].first_tile, &pack));
+    QN_TRY(reserve_staging(model, n_rows * row_bytes));
+    QN_TRY(qn_cuda_upload(model->cuda, model->staging.address, rows, n_rows * row_bytes, NULL, NULL));
+    QN_TRY(qn_matmul_gpu_pack(&gemm->tiled_matrix, model->staging.address, row_bytes, n_rows,
+                              gemm->tiled_matrix.outs[out].first_tile, &pack));
     QN_TRY(qn_cuda_launch(model->cuda, model->stream, &pack.launch, &pack.args));
-    return qn_cuda_stream_wait(model->cuda, model->stream); /* the next rows take the same place */
+    return qn_cuda_stream_synchronize(model->cuda, model->stream); /* the next rows take the same place */
 }
 
-static qn_status upload_matrix(qn_cuda_model *model, qn_cuda_product *product, size_t out, const qn_matrix *weights)
+static qn_status upload_matrix(qn_cuda_model *model, qn_cuda_gemm *gemm, size_t out, const qn_matrix *weights)
 {
-    qn_cuda_product as = *product; /* matrices of one layout may be stored differently */
-    as.area.tiles = qn_matmul_gpu_tiles(weights->type);
-    if (!as.area.tiles.as_halves)
+    qn_cuda_gemm as = *gemm; /* matrices of one layout may be stored differently */
+    as.tiled_matrix.tiles = qn_matmul_gpu_tile_layout(weights->type);
+    if (!as.tiled_matrix.tiles.as_f16)
         return upload_rows(model, &as, out, weights->data, weights->n_rows, weights->row_bytes);
-    uint16_t *halves;
-    qn_status status = convert(model, weights, &halves);
+    uint16_t *f16_rows;
+    qn_status status = convert(model, weights, &f16_rows);
     if (status == QN_OK)
-        status = upload_rows(model, &as, out, halves, weights->n_rows, weights->n_cols * sizeof *halves);
-    qn_free(halves);
+        status = upload_rows(model, &as, out, f16_rows, weights->n_rows, weights->n_cols * sizeof *f16_rows);
+    qn_free(f16_rows);
     return status;
 }
 
@@ -249,13 +249,13 @@ qn_status qn_cuda_weights_upload(qn_cuda_model *model, const uint8_t *data, bool
     *taken = false;
     for (size_t i = 0; i < model->plan->n_ops; i++) {
         const qn_op *op = &model->plan->ops[i];
-        for (size_t p = 0; p < model->ops[i].n_products; p++) {
-            qn_cuda_product *product = &model->ops[i].products[p];
-            for (size_t out = 0; out < product->area.n_outs; out++) {
-                const qn_matrix *weights = &op->matrices[product->matrices[out]].weights;
+        for (size_t p = 0; p < model->ops[i].n_gemms; p++) {
+            qn_cuda_gemm *gemm = &model->ops[i].gemms[p];
+            for (size_t out = 0; out < gemm->tiled_matrix.n_outs; out++) {
+                const qn_matrix *weights = &op->matrices[gemm->matrices[out]].weights;
                 if (weights->data != data)
                     continue;
-                QN_TRY(upload_matrix(model, product, out, weights));
+                QN_TRY(upload_matrix(model, gemm, out, weights));
                 *taken = true;
             }
         }

@@ -33,9 +33,9 @@ typedef struct qn_attention_kernels {
     void (*block)(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values, const uint16_t *visible,
                   const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l, float *scores);
     /* Take a block's (block_out [head_dim], block_m, block_l) into the running (out, m, l). */
-    void (*merge)(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim);
+    void (*combine)(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim);
     /* y = x / l for [head_dim]. */
-    void (*finish)(float *y, const float *x, float l, size_t head_dim);
+    void (*normalize)(float *y, const float *x, float l, size_t head_dim);
 } qn_attention_kernels;
 
 void qn_attention_kernels_init(qn_attention_kernels *kernels, unsigned cpu);

@@ -1,11 +1,11 @@
 /* Attention over a cache of half floats for AVX-512. */
 #define QN_V16_AVX512
 #define QUERY_GROUP 8
-enum { SUMS = 8 };
+enum { ACCUMULATORS = 8 };
 
 #include "kernels/attention/attention_simd.h"
 
 void qn_attention_init_avx512(qn_attention_kernels *kernels)
 {
-    attention_fill(kernels);
+    attention_init_simd(kernels);
 }

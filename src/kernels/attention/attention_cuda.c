@@ -9,36 +9,36 @@
 /* Defines of a variant, as constants: for a head size and its formats. */
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
-#define DEFINES(dim, key, value, runs, warps)                                                                                  \
-    "-DQN_HEAD_DIM=" #dim " -DQN_KEY_BITS=" #key " -DQN_VALUE_BITS=" #value " -DQN_RUNS=" #runs " -DQN_WARPS=" TEXT(warps)
-#define RUNS_OF(dim, key, value, warps)                                                                                        \
+#define DEFINES(dim, key, value, pages, warps)                                                                                 \
+    "-DQN_HEAD_DIM=" #dim " -DQN_KEY_BITS=" #key " -DQN_VALUE_BITS=" #value " -DQN_PAGES=" #pages " -DQN_WARPS=" TEXT(warps)
+#define PAGES_OF(dim, key, value, warps)                                                                                       \
     {                                                                                                                          \
         DEFINES(dim, key, value, 0, warps), DEFINES(dim, key, value, 1, warps)                                                 \
     }
 #define VALUES_OF(dim, key, warps)                                                                                             \
     {                                                                                                                          \
-        RUNS_OF(dim, key, 2, warps), RUNS_OF(dim, key, 3, warps), RUNS_OF(dim, key, 4, warps), RUNS_OF(dim, key, 6, warps),    \
-            RUNS_OF(dim, key, 8, warps)                                                                                        \
+        PAGES_OF(dim, key, 2, warps), PAGES_OF(dim, key, 3, warps), PAGES_OF(dim, key, 4, warps),                              \
+            PAGES_OF(dim, key, 6, warps), PAGES_OF(dim, key, 8, warps)                                                         \
     }
 #define CODES_OF(dim, warps)                                                                                                   \
     {                                                                                                                          \
         VALUES_OF(dim, 2, warps), VALUES_OF(dim, 3, warps), VALUES_OF(dim, 4, warps), VALUES_OF(dim, 6, warps),                \
             VALUES_OF(dim, 8, warps)                                                                                           \
     }
-#define MERGES_OF(dim)                                                                                                         \
+#define COMBINES_OF(dim)                                                                                                       \
     {                                                                                                                          \
-        "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=0", "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=1"                                             \
+        "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=0", "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=1"                                           \
     }
 
 static const struct size {
     size_t dim;
-    const char *halves, *merge[2];
+    const char *f16, *combine[2];
     bool has_codes;
     const char *codes[QN_KV_CODE_BITS][QN_KV_CODE_BITS][2]; /* bits of keys, of values, runs */
 } sizes[] = {
-#define HALVES(dim)                                                                                                            \
+#define F16_ONLY(dim)                                                                                                          \
     {                                                                                                                          \
-        dim, DEFINES(dim, 16, 16, 0, WARPS), MERGES_OF(dim), false,                                                            \
+        dim, DEFINES(dim, 16, 16, 0, WARPS), COMBINES_OF(dim), false,                                                          \
         {                                                                                                                      \
             {                                                                                                                  \
                 {                                                                                                              \
@@ -47,25 +47,25 @@ static const struct size {
             }                                                                                                                  \
         }                                                                                                                      \
     }
-#define BOTH(dim, warps)                                                                                                       \
+#define F16_AND_CODES(dim, warps)                                                                                              \
     {                                                                                                                          \
-        dim, DEFINES(dim, 16, 16, 0, WARPS), MERGES_OF(dim), true, CODES_OF(dim, warps)                                        \
+        dim, DEFINES(dim, 16, 16, 0, WARPS), COMBINES_OF(dim), true, CODES_OF(dim, warps)                                      \
     }
-    HALVES(16),
-    HALVES(32),
-    HALVES(48),
-    BOTH(64, SMALL_WARPS),
-    BOTH(80, SMALL_WARPS),
-    BOTH(96, SMALL_WARPS),
-    HALVES(112),
-    BOTH(128, SMALL_WARPS),
-    HALVES(160),
-    BOTH(192, WARPS),
-    HALVES(224),
-    BOTH(256, WARPS),
-    BOTH(512, WARPS),
-#undef HALVES
-#undef BOTH
+    F16_ONLY(16),
+    F16_ONLY(32),
+    F16_ONLY(48),
+    F16_AND_CODES(64, SMALL_WARPS),
+    F16_AND_CODES(80, SMALL_WARPS),
+    F16_AND_CODES(96, SMALL_WARPS),
+    F16_ONLY(112),
+    F16_AND_CODES(128, SMALL_WARPS),
+    F16_ONLY(160),
+    F16_AND_CODES(192, WARPS),
+    F16_ONLY(224),
+    F16_AND_CODES(256, WARPS),
+    F16_AND_CODES(512, WARPS),
+#undef F16_ONLY
+#undef F16_AND_CODES
 };
 
 static const struct size *size_of(size_t dim)
@@ -76,25 +76,25 @@ static const struct size *size_of(size_t dim)
     return NULL;
 }
 
-static bool is_halves(const qn_attention_gpu *gpu)
+static bool is_f16(const qn_attention_gpu *gpu)
 {
     return gpu->key_bits == 16;
 }
 
 static size_t warps_of(const qn_attention_gpu *gpu)
 {
-    return !is_halves(gpu) && gpu->head_dim <= SMALL ? SMALL_WARPS : WARPS;
+    return !is_f16(gpu) && gpu->head_dim <= SMALL ? SMALL_WARPS : WARPS;
 }
 
 /* Room for tables, and in their place later for the rows that the warps leave, padded by less than dim/32 + 48 floats. */
 static size_t shared_bytes(const qn_attention_gpu *gpu)
 {
-    const size_t dim = gpu->head_dim, rows = warps_of(gpu) * QN_ATTENTION_COLUMNS * (dim + dim / 32 + 48) * sizeof(float);
-    if (is_halves(gpu))
+    const size_t dim = gpu->head_dim, rows = warps_of(gpu) * QN_ATTENTION_TILE_Q * (dim + dim / 32 + 48) * sizeof(float);
+    if (is_f16(gpu))
         return rows;
     const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits), value = qn_attention_gpu_table_bytes(gpu->value_bits);
     const size_t tables = key > value ? key : value;
-    const size_t codes = tables + (qn_attention_gpu_has_far_tables(gpu->max_shared_bytes) ? QN_ATTENTION_FAR_TABLES : 0);
+    const size_t codes = tables + (qn_attention_gpu_has_large_smem(gpu->max_shared_bytes) ? QN_ATTENTION_TABLE_BASE : 0);
     return codes > rows ? codes : rows;
 }
 
@@ -121,7 +121,7 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
     if (codes && !size->has_codes)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "attention on the GPU: codes for heads of %zu: expected 64, 80, 96, 128, 192, 256, 512", gpu->head_dim);
-    if (!codes && gpu->runs)
+    if (!codes && gpu->pages)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: runs in a cache of halves");
     if (shared_bytes(gpu) + 16384 > gpu->max_shared_bytes) /* and what is static */
         return qn_fail(QN_ERR_UNSUPPORTED,
@@ -130,17 +130,19 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
     return QN_OK;
 }
 
-static uint32_t column_tiles(const qn_attention_gpu *gpu)
+static uint32_t query_tiles(const qn_attention_gpu *gpu)
 {
     const size_t group = gpu->n_heads / gpu->n_kv_heads;
-    return (uint32_t)((group + QN_ATTENTION_COLUMNS - 1) / QN_ATTENTION_COLUMNS);
+    return (uint32_t)((group + QN_ATTENTION_TILE_Q - 1) / QN_ATTENTION_TILE_Q);
 }
 
 uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, size_t max_keys)
 {
-    const size_t least = (size_t)QN_ATTENTION_KEYS * QN_ATTENTION_LEAST, jobs = gpu->n_kv_heads * column_tiles(gpu) * n_rows;
-    const size_t filling = jobs ? gpu->n_sms / jobs : 1, needed = (max_keys + least - 1) / least, extra = gpu->runs ? 1 : 0;
-    size_t splits = filling > extra ? filling - extra : 1;
+    const size_t min_keys = (size_t)QN_ATTENTION_TILE_KV * QN_ATTENTION_MIN_TILES,
+                 n_tiles = gpu->n_kv_heads * query_tiles(gpu) * n_rows;
+    const size_t splits_to_fill = n_tiles ? gpu->n_sms / n_tiles : 1, needed = (max_keys + min_keys - 1) / min_keys,
+                 extra = gpu->pages ? 1 : 0;
+    size_t splits = splits_to_fill > extra ? splits_to_fill - extra : 1;
     splits = splits < needed ? splits : needed;
     return (uint32_t)((splits ? splits : 1) + extra);
 }
@@ -148,70 +150,69 @@ uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, siz
 qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out)
 {
     const struct size *size = size_of(gpu->head_dim);
-    if (n_rows == 0 || n_rows > 65535 || n_splits < (gpu->runs ? 2u : 1u))
+    if (n_rows == 0 || n_rows > 65535 || n_splits < (gpu->pages ? 2u : 1u))
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u parts", n_rows, n_splits);
     *out = (qn_launch){ .source = "attention/decode.cu",
                         .defines =
-                            is_halves(gpu)
-                                ? size->halves
-                                : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][gpu->runs],
+                            is_f16(gpu)
+                                ? size->f16
+                                : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][gpu->pages],
                         .function = "qn_attention_decode",
-                        .grid = { n_splits, (uint32_t)gpu->n_kv_heads * column_tiles(gpu), (uint32_t)n_rows },
+                        .grid = { n_splits, (uint32_t)gpu->n_kv_heads * query_tiles(gpu), (uint32_t)n_rows },
                         .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
                         .shared_bytes = (uint32_t)shared_bytes(gpu),
                         .args_bytes = sizeof(qn_attention_decode_args) };
     return QN_OK;
 }
 
-qn_status qn_attention_gpu_merge(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
+qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
 {
     if (n_rows == 0 || n_rows > 65535)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows", n_rows);
-    *out = (qn_launch){ .source = "attention/merge.cu",
-                        .defines = size_of(gpu->head_dim)->merge[gpu->runs],
-                        .function = "qn_attention_merge",
+    *out = (qn_launch){ .source = "attention/combine.cu",
+                        .defines = size_of(gpu->head_dim)->combine[gpu->pages],
+                        .function = "qn_attention_combine",
                         .grid = { (uint32_t)gpu->n_heads, (uint32_t)n_rows, 1 },
-                        .block = { QN_ATTENTION_MERGE_THREADS, 1, 1 },
-                        .args_bytes = sizeof(qn_attention_merge_args) };
+                        .block = { QN_ATTENTION_COMBINE_THREADS, 1, 1 },
+                        .args_bytes = sizeof(qn_attention_combine_args) };
     return QN_OK;
 }
 
 /* Queries, two tiles of keys and of values, and tables; in their place later results as floats. */
-static size_t prompt_bytes(const qn_attention_gpu *gpu)
+static size_t prefill_bytes(const qn_attention_gpu *gpu)
 {
-    const size_t row = gpu->head_dim * 2 + 16, halves = (QN_ATTENTION_PROMPT_ROWS + 4 * QN_ATTENTION_RUN) * row;
-    const size_t results = QN_ATTENTION_PROMPT_ROWS * (gpu->head_dim + 4) * sizeof(float);
+    const size_t row = gpu->head_dim * 2 + 16, f16 = (QN_ATTENTION_PREFILL_ROWS + 4 * QN_ATTENTION_PAGE) * row;
+    const size_t results = QN_ATTENTION_PREFILL_ROWS * (gpu->head_dim + 4) * sizeof(float);
     size_t tables = 0;
-    if (!is_halves(gpu)) {
+    if (!is_f16(gpu)) {
         const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits), value = qn_attention_gpu_table_bytes(gpu->value_bits);
         tables = (key > value ? key : value) / 4; /* entries of 64 bytes */
     }
-    return halves + tables > results ? halves + tables : results;
+    return f16 + tables > results ? f16 + tables : results;
 }
 
-bool qn_attention_gpu_has_prompt(const qn_attention_gpu *gpu)
+bool qn_attention_gpu_has_prefill(const qn_attention_gpu *gpu)
 {
-    return gpu->head_dim <= 256 && (is_halves(gpu) || gpu->runs) && prompt_bytes(gpu) + 2048 <= gpu->max_shared_bytes;
+    return gpu->head_dim <= 256 && (is_f16(gpu) || gpu->pages) && prefill_bytes(gpu) + 2048 <= gpu->max_shared_bytes;
 }
 
-qn_status qn_attention_gpu_prompt(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
+qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
 {
-    const size_t group = gpu->n_heads / gpu->n_kv_heads, rows = QN_ATTENTION_PROMPT_ROWS;
-    if (!qn_attention_gpu_has_prompt(gpu))
+    const size_t group = gpu->n_heads / gpu->n_kv_heads, rows = QN_ATTENTION_PREFILL_ROWS;
+    if (!qn_attention_gpu_has_prefill(gpu))
         return qn_fail(QN_ERR_UNSUPPORTED, "attention of prompts on the GPU: heads of %zu are not taken here", gpu->head_dim);
     if (n_rows == 0 || n_rows > INT32_MAX / rows / group)
         return qn_fail(QN_ERR_INVALID, "attention of prompts on the GPU: %zu rows", n_rows);
-    const size_t runs = (n_rows + QN_ATTENTION_RUN - 2) / QN_ATTENTION_RUN + 1; /* begun anywhere in a run */
+    const size_t pages = (n_rows + QN_ATTENTION_PAGE - 2) / QN_ATTENTION_PAGE + 1; /* begun anywhere in a run */
     const struct size *size = size_of(gpu->head_dim);
     *out = (qn_launch){
-        .source = "attention/prompt.cu",
-        .defines =
-            is_halves(gpu) ? size->halves : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][1],
-        .function = "qn_attention_prompt",
-        .grid = { (uint32_t)(runs * ((QN_ATTENTION_RUN * group + rows - 1) / rows)), (uint32_t)gpu->n_kv_heads, 1 },
-        .block = { QN_ATTENTION_PROMPT_ROWS / 16 * 32, 1, 1 },
-        .shared_bytes = (uint32_t)prompt_bytes(gpu),
-        .args_bytes = sizeof(qn_attention_prompt_args)
+        .source = "attention/prefill.cu",
+        .defines = is_f16(gpu) ? size->f16 : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][1],
+        .function = "qn_attention_prefill",
+        .grid = { (uint32_t)(pages * ((QN_ATTENTION_PAGE * group + rows - 1) / rows)), (uint32_t)gpu->n_kv_heads, 1 },
+        .block = { QN_ATTENTION_PREFILL_ROWS / 16 * 32, 1, 1 },
+        .shared_bytes = (uint32_t)prefill_bytes(gpu),
+        .args_bytes = sizeof(qn_attention_prefill_args)
     };
     return QN_OK;
 }

@@ -1,11 +1,11 @@
 /* Attention over a cache of half floats for NEON. */
 #define QN_V16_NEON
 #define QUERY_GROUP 4
-enum { SUMS = 4 };
+enum { ACCUMULATORS = 4 };
 
 #include "kernels/attention/attention_simd.h"
 
 void qn_attention_init_neon(qn_attention_kernels *kernels)
 {
-    attention_fill(kernels);
+    attention_init_simd(kernels);
 }

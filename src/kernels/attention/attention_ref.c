@@ -5,9 +5,9 @@
 
 #include <stdbool.h>
 
-static uint16_t finite_half(float x)
+static uint16_t clamp_f16(float x)
 {
-    return qn_f32_to_f16(x > QN_HALF_MAX ? QN_HALF_MAX : x < -QN_HALF_MAX ? -QN_HALF_MAX : x);
+    return qn_f32_to_f16(x > QN_F16_MAX ? QN_F16_MAX : x < -QN_F16_MAX ? -QN_F16_MAX : x);
 }
 
 static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
@@ -16,11 +16,11 @@ static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const f
     bool is_nan = false;
     for (size_t d = 0; d < head_dim; d++) {
         is_nan = is_nan || isnan(value[d]);
-        tile[d * QN_KEY_TILE] = finite_half(key[d]);
-        values[position * head_dim + d] = isnan(value[d]) ? 0 : finite_half(value[d]);
+        tile[d * QN_KEY_TILE] = clamp_f16(key[d]);
+        values[position * head_dim + d] = isnan(value[d]) ? 0 : clamp_f16(value[d]);
     }
     if (is_nan)
-        tile[0] = QN_HALF_NAN;
+        tile[0] = QN_F16_NAN;
 }
 
 static float score_ref(const float *query, const uint16_t *keys, size_t position, size_t head_dim)
@@ -60,17 +60,17 @@ static void block_ref(const float *queries, size_t n_queries, const uint16_t *ke
     }
 }
 
-static void merge_ref(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
+static void combine_ref(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
 {
     const float largest = block_m > *m ? block_m : *m;
-    const float keep = qn_exp(*m - largest), take = qn_exp(block_m - largest);
+    const float out_scale = qn_exp(*m - largest), block_scale = qn_exp(block_m - largest);
     for (size_t d = 0; d < head_dim; d++)
-        out[d] = fmaf(block_out[d], take, out[d] * keep);
-    *l = fmaf(block_l, take, *l * keep);
+        out[d] = fmaf(block_out[d], block_scale, out[d] * out_scale);
+    *l = fmaf(block_l, block_scale, *l * out_scale);
     *m = largest;
 }
 
-static void finish_ref(float *y, const float *x, float l, size_t head_dim)
+static void normalize_ref(float *y, const float *x, float l, size_t head_dim)
 {
     for (size_t d = 0; d < head_dim; d++)
         y[d] = x[d] / l;
@@ -78,5 +78,6 @@ static void finish_ref(float *y, const float *x, float l, size_t head_dim)
 
 void qn_attention_init_ref(qn_attention_kernels *kernels)
 {
-    *kernels = (qn_attention_kernels){ .store = store_ref, .block = block_ref, .merge = merge_ref, .finish = finish_ref };
+    *kernels =
+        (qn_attention_kernels){ .store = store_ref, .block = block_ref, .combine = combine_ref, .normalize = normalize_ref };
 }

@@ -1,5 +1,5 @@
 /* Attention over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most
- * queries that share a load of keys and values (8 or 4), and SUMS, the sums that fit its registers (a multiple of that).
+ * queries that share a load of keys and values (8 or 4), and ACCUMULATORS, the sums that fit its registers (a multiple of that).
  *
  * A group runs to the last key that any of its queries sees. Keys that one of them must not see get p = 0, which adds nothing;
  * positions past the group's last visible key are never read as values, and as keys only inside a tile that holds a visible
@@ -13,9 +13,9 @@
 #include <stdbool.h>
 
 /* NaN stays: it is the second operand of each. */
-QN_INLINE v16 to_half_range(v16 x)
+QN_INLINE v16 clamp_f16_range(v16 x)
 {
-    return v16_min(v16_set1(QN_HALF_MAX), v16_max(v16_set1(-QN_HALF_MAX), x));
+    return v16_min(v16_set1(QN_F16_MAX), v16_max(v16_set1(-QN_F16_MAX), x));
 }
 
 static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
@@ -23,44 +23,44 @@ static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const 
     uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
     v16 zeros = v16_set1(0); /* NaN where a value is */
     for (size_t d = 0; d < head_dim; d += QN_LANES) {
-        uint16_t halves[QN_LANES];
-        const v16 x = to_half_range(v16_load(value + d));
-        v16_store_f16(halves, to_half_range(v16_load(key + d)));
+        uint16_t f16[QN_LANES];
+        const v16 x = clamp_f16_range(v16_load(value + d));
+        v16_store_f16(f16, clamp_f16_range(v16_load(key + d)));
         for (size_t i = 0; i < QN_LANES; i++)
-            tile[(d + i) * QN_KEY_TILE] = halves[i];
+            tile[(d + i) * QN_KEY_TILE] = f16[i];
         v16_store_f16(values + position * head_dim + d, x);
         zeros = v16_fma(x, v16_set1(0), zeros);
     }
     if (v16_sum(zeros) == 0)
         return;
-    tile[0] = QN_HALF_NAN;
+    tile[0] = QN_F16_NAN;
     for (size_t d = 0; d < head_dim; d++)
         if (isnan(value[d]))
             values[position * head_dim + d] = 0;
 }
 
 /* Asks for bytes into the second cache, which can wait for more lines at a time than the first. */
-QN_INLINE void ask_for(const uint16_t *halves, size_t n)
+QN_INLINE void prefetch_f16(const uint16_t *f16, size_t n)
 {
     for (size_t i = 0; i < n; i += 32)
-        __builtin_prefetch(halves + i, 0, 2);
+        __builtin_prefetch(f16 + i, 0, 2);
 }
 
 /* Scores of `tiles` tiles of keys at once. n and tiles are constants where this is called: with n * tiles sums in registers,
  * one multiply-add need not wait for the one before it. As much as is read of keys is asked for of what is wanted next,
  * ahead[0] and ahead[1], evenly, since in bursts it would stand before what is wanted now; NULL for nothing. */
 QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys, size_t tiles, size_t head_dim,
-                           const uint16_t *const ahead[2], float *scores)
+                           const uint16_t *const to_prefetch[2], float *scores)
 {
-    v16 sum[SUMS];
+    v16 sum[ACCUMULATORS];
 #pragma GCC unroll 16
     for (size_t i = 0; i < n * tiles; i++)
         sum[i] = v16_set1(0);
     for (size_t d = 0; d < head_dim; d++) {
         v16 query[QUERY_GROUP];
-        if (ahead[0]) {
-            ask_for(ahead[0] + d * tiles * QN_KEY_TILE, tiles * QN_KEY_TILE);
-            ask_for(ahead[1] + d * tiles * QN_KEY_TILE, tiles * QN_KEY_TILE);
+        if (to_prefetch[0]) {
+            prefetch_f16(to_prefetch[0] + d * tiles * QN_KEY_TILE, tiles * QN_KEY_TILE);
+            prefetch_f16(to_prefetch[1] + d * tiles * QN_KEY_TILE, tiles * QN_KEY_TILE);
         }
 #pragma GCC unroll 16
         for (size_t q = 0; q < n; q++)
@@ -82,19 +82,19 @@ QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys,
 
 /* Where `alone`, no other group reads the block: memory is asked for the next step's keys, and for the values of this one's. */
 QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values, size_t n_keys,
-                            size_t head_dim, bool alone, float *scores)
+                            size_t head_dim, bool do_prefetch, float *scores)
 {
     /* Tiles of 128 dimensions lie 4 KB apart, in the same set of the first cache: more than a few would push each other out. */
-    const size_t tiles = SUMS / n < 4 ? SUMS / n : 4, n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
-    const uint16_t *const nothing[2] = { NULL, NULL };
+    const size_t tiles = ACCUMULATORS / n < 4 ? ACCUMULATORS / n : 4, n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
+    const uint16_t *const no_prefetch[2] = { NULL, NULL };
     size_t t = 0;
     for (; t + tiles <= n_tiles; t += tiles) {
         const size_t at = t * head_dim * QN_KEY_TILE, step = tiles * head_dim * QN_KEY_TILE;
-        const uint16_t *const ahead[2] = { keys + at + (t + 2 * tiles <= n_tiles ? step : 0), values + at };
-        tile_scores(queries, n, keys + at, tiles, head_dim, alone ? ahead : nothing, scores + t * QN_KEY_TILE);
+        const uint16_t *const to_prefetch[2] = { keys + at + (t + 2 * tiles <= n_tiles ? step : 0), values + at };
+        tile_scores(queries, n, keys + at, tiles, head_dim, do_prefetch ? to_prefetch : no_prefetch, scores + t * QN_KEY_TILE);
     }
     for (; t < n_tiles; t++)
-        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, 1, head_dim, nothing, scores + t * QN_KEY_TILE);
+        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, 1, head_dim, no_prefetch, scores + t * QN_KEY_TILE);
 }
 
 /* Scores to weights in place; zeros from the query's last visible key to the group's. */
@@ -130,14 +130,14 @@ QN_INLINE void softmax_row(float *p, size_t visible, size_t n_keys, float *m, fl
 QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
                              size_t width, size_t head_dim, float *out)
 {
-    v16 sum[SUMS];
+    v16 sum[ACCUMULATORS];
 #pragma GCC unroll 16
     for (size_t i = 0; i < n * width; i++)
         sum[i] = v16_set1(0);
     for (size_t j = 0; j < n_keys; j++) {
         v16 weight[QUERY_GROUP];
         if (next_keys)
-            ask_for(next_keys + j * head_dim, width * QN_LANES);
+            prefetch_f16(next_keys + j * head_dim, width * QN_LANES);
 #pragma GCC unroll 16
         for (size_t q = 0; q < n; q++)
             weight[q] = v16_set1(p[q * QN_KEY_BLOCK + j]);
@@ -159,7 +159,7 @@ QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, s
 QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
                             size_t head_dim, float *out)
 {
-    const size_t width = SUMS / n;
+    const size_t width = ACCUMULATORS / n;
     size_t d = 0;
     for (; d + width * QN_LANES <= head_dim; d += width * QN_LANES)
         vector_values(p, n, values + d, n_keys, next_keys ? next_keys + d : NULL, width, head_dim, out + d);
@@ -205,25 +205,28 @@ static void block_simd(const float *queries, size_t n_queries, const uint16_t *k
     }
 }
 
-static void merge_simd(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
+static void combine_simd(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim)
 {
     const float largest = block_m > *m ? block_m : *m;
-    const float keep = qn_exp(*m - largest), take = qn_exp(block_m - largest);
+    const float out_scale = qn_exp(*m - largest), block_scale = qn_exp(block_m - largest);
     for (size_t d = 0; d < head_dim; d += QN_LANES)
-        v16_store(out + d, v16_fma(v16_load(block_out + d), v16_set1(take), v16_mul(v16_load(out + d), v16_set1(keep))));
-    *l = fmaf(block_l, take, *l * keep);
+        v16_store(out + d,
+                  v16_fma(v16_load(block_out + d), v16_set1(block_scale), v16_mul(v16_load(out + d), v16_set1(out_scale))));
+    *l = fmaf(block_l, block_scale, *l * out_scale);
     *m = largest;
 }
 
-static void finish_simd(float *y, const float *x, float l, size_t head_dim)
+static void normalize_simd(float *y, const float *x, float l, size_t head_dim)
 {
     for (size_t d = 0; d < head_dim; d += QN_LANES)
         v16_store(y + d, v16_div(v16_load(x + d), v16_set1(l)));
 }
 
-QN_INLINE void attention_fill(qn_attention_kernels *kernels)
+QN_INLINE void attention_init_simd(qn_attention_kernels *kernels)
 {
-    *kernels = (qn_attention_kernels){ .store = store_simd, .block = block_simd, .merge = merge_simd, .finish = finish_simd };
+    *kernels = (qn_attention_kernels){
+        .store = store_simd, .block = block_simd, .combine = combine_simd, .normalize = normalize_simd
+    };
 }
 
 #endif

@@ -7,59 +7,59 @@
 #include "kernels/attention/split.cuh"
 
 // A warp's sums go to rows of floats, a little longer than DIM and apart, so that lanes rarely meet in a bank.
-QN_DEVICE constexpr int row_place(int dim)
+QN_DEVICE constexpr int padded_index(int dim)
 {
     return dim + dim / 32;
 }
 
 template <int value_bits> QN_DEVICE constexpr int row_stride()
 {
-    constexpr int apart = portion<value_bits, 8>::run / 8;
-    return (row_place(DIM) + 15) / 16 * 16 + (apart > 0 ? apart : 1);
+    constexpr int apart = lane_fragment<value_bits, 8>::run / 8;
+    return (padded_index(DIM) + 15) / 16 * 16 + (apart > 0 ? apart : 1);
 }
 
 // What a block is after: its columns' places among the query heads of all rows.
-struct job {
+struct query_tile {
     uint32_t n_columns, first_query;
 };
 
 // A block's part of its columns' attention, from queries to partial sums. Rows that the kernel ahead does not write are asked
 // for before it has ended (`early`). `ask` and `put` are called once that is over: for what the queries are made of, and then
 // with all on its way, to make them.
-template <int key_bits, int value_bits, bool only, class ask_queries, class put_queries>
-QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const source &from, const portion_of_rows &span,
-                            const place &p, const job &job, uint8_t *dynamic, float value_gain, bool early, ask_queries ask,
-                            put_queries put)
+template <int key_bits, int value_bits, bool single_tile, class load_queries, class store_queries>
+QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const kv_source &from, const kv_range &span,
+                            const thread_coord &p, const query_tile &query_tile, uint8_t *dynamic, float value_gain, bool early, load_queries load_query,
+                            store_queries store_query)
 {
-    using value_portion = portion<value_bits, 8>;
+    using value_portion = lane_fragment<value_bits, 8>;
     const int warp = p.warp, g = p.g, t = p.t;
-    tile_words<key_bits, value_bits> words;
-    const bool any = words.ahead && span.tile < span.last_tile;
+    kv_tile<key_bits, value_bits> words;
+    const bool any = words.prefetches && span.tile < span.last_tile;
     if (any && early) {
         words.load_keys(from, p, span.tile);
         words.load_values(from, p, span.tile);
     }
-    qn_wait_for_previous();
-    ask();
+    qn_pdl_wait();
+    load_query();
     if (any && !early) {
         words.load_keys(from, p, span.tile);
         words.load_values(from, p, span.tile);
     }
-    put();
+    store_query();
     __syncthreads();
-    columns c;
-    running state;
-    float sums[DIM / 16][4];
-    take_columns(c, s, p);
-    attend<key_bits, value_bits, false, only>(state, sums, words, c, s, from, span, p, TABLES(dynamic) + 4 * p.lane);
+    query_fragment c;
+    softmax_state state;
+    float acc[DIM / 16][4];
+    load_query_fragment(c, s, p);
+    attend<key_bits, value_bits, false, single_tile>(state, acc, words, c, s, from, span, p, TABLE_ADDRESS(dynamic) + 4 * p.lane);
 
     // ---- The warps of a block ----
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
-        for (int distance = 4; distance < QN_WARP; distance *= 2)
-            state.l[i] += __shfl_xor_sync(QN_ALL_LANES, state.l[i], distance);
+        for (int distance = 4; distance < QN_WARP_SIZE; distance *= 2)
+            state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], distance);
         if (g == 0) {
             s.m[warp][2 * t + i] = state.m[i];
             s.l[warp][2 * t + i] = state.l[i];
@@ -67,47 +67,47 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
     }
     __syncthreads(); // the tables have done their work, too
     constexpr int stride = row_stride<value_bits>();
-    float *rows = (float *)dynamic; // [QN_WARPS][COLUMNS][stride]
+    float *rows = (float *)dynamic; // [QN_WARPS][TILE_Q][stride]
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int column = 2 * t + j;
-        if (column < job.n_columns) {
+        if (column < query_tile.n_columns) {
             float m = LOWEST;
 #pragma unroll
             for (int w = 0; w < QN_WARPS; w++)
                 m = fmaxf(m, s.m[w][column]);
-            const float factor = qn_exp_2(state.m[j] - m) * state.value_unit * value_gain;
-            float *to = rows + (warp * COLUMNS + column) * stride;
+            const float factor = qn_exp2(state.m[j] - m) * state.value_scale_unit * value_gain;
+            float *to = rows + (warp * TILE_Q + column) * stride;
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++)
-                to[row_place(value_portion::dim_of(i, g))] = sums[i / 2][i % 2 * 2 + j] * factor;
+                to[padded_index(value_portion::dim_of(i, g))] = acc[i / 2][i % 2 * 2 + j] * factor;
         }
     }
-    if (threadIdx.x < job.n_columns) {
+    if (threadIdx.x < query_tile.n_columns) {
         float m = LOWEST, l = 0;
         for (int w = 0; w < QN_WARPS; w++)
             m = fmaxf(m, s.m[w][threadIdx.x]);
         for (int w = 0; w < QN_WARPS; w++)
-            l += s.l[w][threadIdx.x] * qn_exp_2(s.m[w][threadIdx.x] - m);
-        *(float2 *)&a.maxima[((uint64_t)(job.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] = make_float2(m, l);
+            l += s.l[w][threadIdx.x] * qn_exp2(s.m[w][threadIdx.x] - m);
+        *(float2 *)&a.maxima[((uint64_t)(query_tile.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] = make_float2(m, l);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < job.n_columns * DIM; i += THREADS) {
+    for (int i = threadIdx.x; i < query_tile.n_columns * DIM; i += THREADS) {
         const int column = i / DIM, dim = i % DIM;
-        const float *of = rows + column * stride + row_place(dim);
+        const float *of = rows + column * stride + padded_index(dim);
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < QN_WARPS; w++)
-            sum += of[w * COLUMNS * stride];
-        a.partials[((uint64_t)(job.first_query + column) * gridDim.x + blockIdx.x) * DIM + dim] = sum;
+            sum += of[w * TILE_Q * stride];
+        a.partials[((uint64_t)(query_tile.first_query + column) * gridDim.x + blockIdx.x) * DIM + dim] = sum;
     }
 }
 
 template <int bits>
-QN_DEVICE void put_column(shared &s, const float query[LANE_VALUES], float bias, float scale, float gain, const place &p)
+QN_DEVICE void store_query_column(shared &s, const float query[LANE_VALUES], float bias, float scale, float gain, const thread_coord &p)
 {
-    if (p.warp < COLUMNS) {
-        put_query<bits>(s, query, scale / gain, p.warp, p.lane);
+    if (p.warp < TILE_Q) {
+        store_f16_query<bits>(s, query, scale / gain, p.warp, p.lane);
         s.biases[p.warp] = bias * scale;
     }
 }
@@ -117,41 +117,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
     extern __shared__ __align__(128) uint8_t dynamic[]; // tables, and after them the sums of all warps in their place
     __shared__ shared s;
 
-    const int warp = threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
-    const uint32_t group = a.n_heads / a.n_kv_heads, tiles_of_columns = (group + COLUMNS - 1) / COLUMNS;
-    const uint32_t head = blockIdx.y / tiles_of_columns, first_column = blockIdx.y % tiles_of_columns * COLUMNS;
+    const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
+    const uint32_t group = a.n_heads / a.n_kv_heads, query_tiles = (group + TILE_Q - 1) / TILE_Q;
+    const uint32_t head = blockIdx.y / query_tiles, first_column = blockIdx.y % query_tiles * TILE_Q;
     const uint32_t row = blockIdx.z;
-    const place p = { warp, lane, lane / 4, lane % 4 };
-    const struct job job = { min(group - first_column, (uint32_t)COLUMNS), row * a.n_heads + head * group + first_column };
-    const bool in_codes = CODES && !(QN_RUNS && blockIdx.x == 0);
+    const thread_coord p = { warp, lane, lane / 4, lane % 4 };
+    const struct query_tile query_tile = { min(group - first_column, (uint32_t)TILE_Q), row * a.n_heads + head * group + first_column };
+    const bool is_codes = CODES && !(QN_PAGES && blockIdx.x == 0);
 
     // What does not wait for the kernel ahead: tables, and which rows it is about.
-    qn_let_next_begin();
-    const uint32_t position = a.visible.positions ? a.visible.positions[row] : 0, session = a.sessions ? a.sessions[row] : 0;
+    qn_pdl_trigger();
+    const uint32_t position = a.mask.positions ? a.mask.positions[row] : 0, session = a.sessions ? a.sessions[row] : 0;
     const bool rotates = CODES && (DIM & (DIM - 1)) == 0 && a.key_codec.signs;
     float signs[LANE_VALUES], query[LANE_VALUES], mean[LANE_VALUES];
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
-        signs[i] = rotates ? a.key_codec.signs[i * QN_WARP + lane] : 1;
-    if (in_codes && threadIdx.x < TABLE_ENTRIES)
-        put_entry(TABLES(dynamic), threadIdx.x, table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec),
-                  table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
-    const qn_attention_span span = qn_attention_span_of(a.visible, position, gridDim.x);
-    if (blockIdx.x >= span.active)
+        signs[i] = rotates ? a.key_codec.signs[i * QN_WARP_SIZE + lane] : 1;
+    if (is_codes && threadIdx.x < TABLE_ENTRIES)
+        store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, make_table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec),
+                  make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
+    const qn_attention_span span = qn_attention_span_of(a.mask, position, gridDim.x);
+    if (blockIdx.x >= span.active_splits)
         return;
 
-    const auto ask = [&]() {
-        const float *means = (const float *)(a.runs.means + session * a.runs.mean_session + head * (DIM * 4));
+    const auto load_query = [&]() {
+        const float *means = (const float *)(a.pages.means + session * a.pages.mean_session_stride + head * (DIM * 4));
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++) {
-            const int dim = i * QN_WARP + lane;
-            const bool has = warp < job.n_columns && dim < DIM;
-            query[i] = has ? a.queries[(uint64_t)(job.first_query + warp) * DIM + dim] : 0;
-            mean[i] = QN_RUNS && in_codes && has ? means[dim] : 0;
+            const int dim = i * QN_WARP_SIZE + lane;
+            const bool has = warp < query_tile.n_columns && dim < DIM;
+            query[i] = has ? a.queries[(uint64_t)(query_tile.first_query + warp) * DIM + dim] : 0;
+            mean[i] = QN_PAGES && is_codes && has ? means[dim] : 0;
         }
     };
     // Queries in the basis of the keys; the result is what the keys' mean adds to scores.
-    const auto turn_queries = [&]() {
+    const auto rotate_queries = [&]() {
         if (rotates) {
 #pragma unroll
             for (int i = 0; i < LANE_VALUES; i++)
@@ -162,45 +162,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++)
             bias += query[i] * mean[i];
-        return QN_RUNS ? qn_warp_sum(bias) : 0;
+        return QN_PAGES ? qn_warp_sum(bias) : 0;
     };
 
-    const uint32_t part = blockIdx.x - (QN_RUNS ? 1 : 0);
-    source from;
-    portion_of_rows rows;
+    const uint32_t split = blockIdx.x - (QN_PAGES ? 1 : 0);
+    kv_source from;
+    kv_range rows;
     rows.step = QN_WARPS;
     rows.first = rows.limit = rows.next = 0;
-    if (in_codes || !QN_RUNS) {
-        from.keys = a.cache.keys + session * a.cache.key_session + head * a.cache.key_head;
-        from.values = a.cache.values + session * a.cache.value_session + head * a.cache.value_head;
-        const uint64_t scales = session * a.cache.scale_session + head * a.cache.scale_head;
+    if (is_codes || !QN_PAGES) {
+        from.keys = a.cache.keys + session * a.cache.key_session_stride + head * a.cache.key_head_stride;
+        from.values = a.cache.values + session * a.cache.value_session_stride + head * a.cache.value_head_stride;
+        const uint64_t scales = session * a.cache.scale_session_stride + head * a.cache.scale_head_stride;
         from.key_scales = (const float *)(a.cache.key_scales + scales);
         from.value_scales = (const float *)(a.cache.value_scales + scales);
         rows.begin = span.begin;
         rows.end = span.end;
-        rows.tile = span.tile0 + part * span.share + warp;
-        rows.last_tile = span.tile0 + min((part + 1) * span.share, span.tiles);
-        from.last_row = min(rows.last_tile * KEYS, span.end) - 1;
-        from.skip = 0;
-        const bool early = a.settled && (QN_RUNS || (rows.tile + 1) * KEYS < span.end);
-        attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(a, s, from, rows, p, job, dynamic, 1.0f, early, ask, [&]() {
-            put_column<QN_KEY_BITS>(s, query, turn_queries(), a.scale * LOG2E, CODES ? a.key_codec.gain : 1, p);
+        rows.tile = span.tile0 + split * span.tiles_per_split + warp;
+        rows.last_tile = span.tile0 + min((split + 1) * span.tiles_per_split, span.tiles);
+        from.last_row = min(rows.last_tile * TILE_KV, span.end) - 1;
+        from.row_gap = 0;
+        const bool early = a.pdl_prefetch && (QN_PAGES || (rows.tile + 1) * TILE_KV < span.end);
+        attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(a, s, from, rows, p, query_tile, dynamic, 1.0f, early, load_query, [&]() {
+            store_query_column<QN_KEY_BITS>(s, query, rotate_queries(), a.scale * LOG2E, CODES ? a.key_codec.gain : 1, p);
         });
     } else {
-        static_assert(QN_WARPS * KEYS >= 2 * QN_ATTENTION_RUN, "a warp has one tile of halves");
-        const uint32_t page = position / QN_ATTENTION_RUN;
-        const uint64_t at = session * a.runs.session + head * a.runs.head;
-        from.keys = a.runs.keys + at;
-        from.values = a.runs.values + at;
+        static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of halves");
+        const uint32_t page = position / QN_ATTENTION_PAGE;
+        const uint64_t at = session * a.pages.session + head * a.pages.head;
+        from.keys = a.pages.keys + at;
+        from.values = a.pages.values + at;
         from.key_scales = from.value_scales = 0;
         rows.begin = 0;
-        rows.end = (page ? QN_ATTENTION_RUN : 0) + position % QN_ATTENTION_RUN + 1;
+        rows.end = (page ? QN_ATTENTION_PAGE : 0) + position % QN_ATTENTION_PAGE + 1;
         rows.tile = warp;
-        rows.last_tile = (rows.end + KEYS - 1) / KEYS;
+        rows.last_tile = (rows.end + TILE_KV - 1) / TILE_KV;
         from.last_row = rows.end - 1;
-        from.skip = page ? (page - 1) % a.runs.n_open * QN_ATTENTION_RUN : 0;
-        const bool early = a.settled && (rows.tile + 1) * KEYS < rows.end;
-        attend_block<16, 16, true>(a, s, from, rows, p, job, dynamic, a.value_codec.gain, early, ask,
-                                   [&]() { put_column<16>(s, query, turn_queries(), a.scale * LOG2E, 1, p); });
+        from.row_gap = page ? (page - 1) % a.pages.n_open_pages * QN_ATTENTION_PAGE : 0;
+        const bool early = a.pdl_prefetch && (rows.tile + 1) * TILE_KV < rows.end;
+        attend_block<16, 16, true>(a, s, from, rows, p, query_tile, dynamic, a.value_codec.gain, early, load_query,
+                                   [&]() { store_query_column<16>(s, query, rotate_queries(), a.scale * LOG2E, 1, p); });
     }
 }

@@ -47,7 +47,7 @@ enum {
     QN_AURA_MAX_DIM = 512,
     QN_AURA_MAX_LEVELS = 256,
     QN_AURA_CENTROID_MAX = 8191,
-    QN_AURA_INT_SUM = 261900 /* of the magnitudes of int16 factors: with a rounding of 1/2 each for up to 512 of them and
+    QN_AURA_MAX_ABS_SUM = 261900 /* of the magnitudes of int16 factors: with a rounding of 1/2 each for up to 512 of them and
                                 2^-17 of error in the sum, times QN_AURA_CENTROID_MAX, still below 2^31 */
 };
 
@@ -78,14 +78,14 @@ typedef struct qn_aura_kernels {
     /* qn_hadamard_kernels.block, which is another room's: put in by qn_kernels_init. */
     void (*hadamard)(float *x, size_t n, const float *signs_before, const float *signs_after);
     /* y = matrix x, [n][n], n a multiple of 16; sums in canonical order. */
-    void (*product)(float *y, const float *matrix, const float *x, size_t n);
+    void (*gemv)(float *y, const float *matrix, const float *x, size_t n);
     /* codes[d] = how many of the codec's boundaries are below y[d], for [dim]. */
     void (*quantize)(uint8_t *codes, const float *y, const qn_aura_codec *codec);
     /* The centroids of a row of the packed stream, [dim], without its scale. */
     void (*decode)(float *y, const uint32_t *words, const qn_aura_codec *codec);
-    float (*dot)(const float *a, const float *b, size_t n);        /* canonical sum; n a multiple of 16 */
-    void (*add)(float *y, float weight, const float *x, size_t n); /* y = fma(weight, x, y) */
-    /* Queries [n_queries][dim], as qn_aura_query makes them, against one block; those next to each other share what is decoded.
+    float (*dot)(const float *a, const float *b, size_t n);         /* canonical sum; n a multiple of 16 */
+    void (*axpy)(float *y, float weight, const float *x, size_t n); /* y = fma(weight, x, y) */
+    /* Queries [n_queries][dim], as qn_aura_quantize_query makes them, against one block; those next to each other share what is decoded.
      *   visible   [n_queries] 0 to QN_AURA_BLOCK: how many of the block's positions each query sees; queries with 0 are not
      *             written. What positions beyond hold does not matter
      *   out       [n_queries, dim] unnormalised, in the rotated basis of values; m, l [n_queries]
@@ -114,9 +114,9 @@ qn_status qn_aura_check_shape(size_t dim, unsigned bits);
 
 /* qn_aura_codec_new - with the standard codebook, and the rotation of `seed`; free with qn_aura_codec_delete. */
 qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint64_t seed);
-/* qn_aura_codec_of - with a codebook and a dense rotation [dim][dim] that are given. */
-qn_status qn_aura_codec_of(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation, const float *boundaries,
-                           const float *codebook);
+/* qn_aura_codec_from_tables - with a codebook and a dense rotation [dim][dim] that are given. */
+qn_status qn_aura_codec_from_tables(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation,
+                                    const float *boundaries, const float *codebook);
 void qn_aura_codec_delete(qn_aura_codec *codec);
 
 /* qn_aura_row_words - u32 words of a row of the packed stream. */
@@ -138,33 +138,33 @@ bool qn_aura_encode_rotated(const qn_aura_kernels *kernels, const qn_aura_codec 
 void qn_aura_pack(uint32_t *words, const uint8_t *codes, size_t dim, unsigned bits);
 void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned bits);
 
-/* qn_aura_query - a query [dim], rotated and scaled, to int16 and what they are multiples of, the codec's step included. A
+/* qn_aura_quantize_query - a query [dim], rotated and scaled, to int16 and what they are multiples of, the codec's step included. A
  * query that is not finite gets a scale of NaN, and so scores of NaN. */
-void qn_aura_query(int16_t *whole, float *scale, const float *x, const qn_aura_codec *key_codec);
+void qn_aura_quantize_query(int16_t *quantized, float *scale, const float *x, const qn_aura_codec *key_codec);
 
 /* ---- Blocks ---- */
 
-/* qn_aura_key_part_bytes, qn_aura_value_part_bytes - keys, or values, of one block: its codes, and then its scales. Multiples
+/* qn_aura_key_block_bytes, qn_aura_value_block_bytes - keys, or values, of one block: its codes, and then its scales. Multiples
  * of 64. */
-size_t qn_aura_key_part_bytes(size_t dim, unsigned bits);
-size_t qn_aura_value_part_bytes(size_t dim, unsigned bits);
+size_t qn_aura_key_block_bytes(size_t dim, unsigned bits);
+size_t qn_aura_value_block_bytes(size_t dim, unsigned bits);
 
 /* qn_aura_key_code_bytes, qn_aura_value_code_bytes - the codes alone: where the scales begin. */
 size_t qn_aura_key_code_bytes(size_t dim, unsigned bits);
 size_t qn_aura_value_code_bytes(size_t dim, unsigned bits);
 
-/* qn_aura_put_key, qn_aura_put_value - codes [dim] and scale of one position, 0 to QN_AURA_BLOCK - 1, into a part; the bits of
+/* qn_aura_store_key, qn_aura_store_value - codes [dim] and scale of one position, 0 to QN_AURA_BLOCK - 1, into a part; the bits of
  * other positions stay. Two threads must not write the same 32 positions of a part, which may share a unit. */
-void qn_aura_put_key(uint8_t *part, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
-void qn_aura_put_value(uint8_t *part, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
+void qn_aura_store_key(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
+void qn_aura_store_value(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
 
-/* qn_aura_get_key, qn_aura_get_value - the same back. */
-void qn_aura_get_key(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
-void qn_aura_get_value(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
+/* qn_aura_load_key, qn_aura_load_value - the same back. */
+void qn_aura_load_key(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
+void qn_aura_load_value(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
 
-/* qn_aura_store_block - one position's key and value [dim], rotated, into a block's parts. Rows that are not finite make the
+/* qn_aura_store_position - one position's key and value [dim], rotated, into a block's parts. Rows that are not finite make the
  * position's key NaN: whoever sees it gets NaN, and nobody else. */
-void qn_aura_store_block(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
-                         uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value);
+void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
+                            uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value);
 
 #endif

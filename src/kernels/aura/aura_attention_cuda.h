@@ -18,9 +18,9 @@
 
 /* Dimensions of a column whose sums over the warps of a block are made at once, 16 times this, and the floats of shared memory
  * that a warp's take: with room to have them next to tables that are in use. */
-#define QN_AURA_SUM_TILES(warps, far_tables)                                                                                   \
+#define QN_AURA_REDUCE_TILES(warps, far_tables)                                                                                \
     ((warps) <= ((far_tables) ? 12 : 8) ? ((far_tables) ? 8 : 4) : (far_tables) ? 4 : 2)
-#define QN_AURA_SUM_STRIDE(warps, far_tables) (8 * (2 * QN_AURA_SUM_TILES(warps, far_tables) + 1) + 4)
+#define QN_AURA_REDUCE_STRIDE(warps, far_tables) (8 * (2 * QN_AURA_REDUCE_TILES(warps, far_tables) + 1) + 4)
 
 /* The cache of one layer: qn_aura_cache. Sessions' strides are not read; heads begin at multiples of 16 bytes. */
 typedef struct qn_aura_gpu_cache {
@@ -32,8 +32,8 @@ typedef struct qn_aura_gpu_cache {
 /* Queries, and what each sees: qn_aura_queries. Where the key codec has no signs, queries are rotated already: qn_aura_rotate.
  */
 typedef struct qn_aura_gpu_queries {
-    QN_GPU(const uint8_t) queries;    /* [n_tokens][n_heads][dim] of a type */
-    QN_GPU(const uint32_t) positions; /* [n_tokens]; read where causal is set or there is a window */
+    QN_GPU_PTR(const uint8_t) queries;    /* [n_tokens][n_heads][dim] of a type */
+    QN_GPU_PTR(const uint32_t) positions; /* [n_tokens]; read where causal is set or there is a window */
     uint64_t window;
     uint32_t n_tokens, n_heads, dtype, causal;
     float scale;
@@ -44,18 +44,18 @@ typedef struct qn_aura_gpu_queries {
 enum { QN_AURA_ROTATE_THREADS = 256 };
 
 typedef struct qn_aura_rotate_args {
-    QN_GPU(const uint8_t) rows;
-    QN_GPU(float) out;
+    QN_GPU_PTR(const uint8_t) rows;
+    QN_GPU_PTR(float) out;
     qn_aura_gpu_rotation rotation;
     uint32_t n_rows, dtype;
 } qn_aura_rotate_args;
 
-/* qn_aura_score - scores [Q][n_keys], seen or not. Blocks take QN_ATTENTION_COLUMNS queries of a key-value head, and of keys a
+/* qn_aura_score - scores [Q][n_keys], seen or not. Blocks take QN_ATTENTION_TILE_Q queries of a key-value head, and of keys a
  * part. grid (column tiles, parts). Defines: QN_HEAD_DIM, QN_BITS of keys. */
 typedef struct qn_aura_score_args {
     qn_aura_gpu_cache cache;
     qn_aura_gpu_queries queries;
-    QN_GPU(float) scores;
+    QN_GPU_PTR(float) scores;
 } qn_aura_score_args;
 
 /* qn_aura_value - sums of values by weights [Q][n_keys], each part's into partials [Q][parts][dim], in the basis of the codes:
@@ -64,8 +64,8 @@ typedef struct qn_aura_score_args {
  * QN_BITS of values. */
 typedef struct qn_aura_value_args {
     qn_aura_gpu_cache cache;
-    QN_GPU(const float) weights;
-    QN_GPU(float) partials;
+    QN_GPU_PTR(const float) weights;
+    QN_GPU_PTR(float) partials;
     uint32_t n_tokens, n_heads;
     float skip; /* >= 0 */
 } qn_aura_value_args;
@@ -81,10 +81,10 @@ typedef struct qn_aura_value_args {
 typedef struct qn_aura_flash_pass1_args {
     qn_aura_gpu_cache cache;
     qn_aura_gpu_queries queries;
-    QN_GPU(float) partials;
-    QN_GPU(float) m;
-    QN_GPU(float) l;
-    uint32_t block, n_blocks, team;
+    QN_GPU_PTR(float) partials;
+    QN_GPU_PTR(float) m;
+    QN_GPU_PTR(float) l;
+    uint32_t block, n_blocks, warps_per_block;
 } qn_aura_flash_pass1_args;
 
 /* qn_aura_flash_pass2 - the blocks of each query merged in rising order, normalised and rotated back, to rows of a type. What
@@ -93,11 +93,11 @@ typedef struct qn_aura_flash_pass1_args {
 enum { QN_AURA_PASS2_THREADS = 256 };
 
 typedef struct qn_aura_flash_pass2_args {
-    QN_GPU(const float) partials; /* [n_queries][n_blocks][dim] */
-    QN_GPU(const float) m;        /* [n_queries][n_blocks] */
-    QN_GPU(const float) l;
-    QN_GPU(const float) sinks; /* [n_heads] the logit of one more key, with value 0; or none */
-    QN_GPU(uint8_t) out;       /* [n_queries][dim] */
+    QN_GPU_PTR(const float) partials; /* [n_queries][n_blocks][dim] */
+    QN_GPU_PTR(const float) m;        /* [n_queries][n_blocks] */
+    QN_GPU_PTR(const float) l;
+    QN_GPU_PTR(const float) sinks; /* [n_heads] the logit of one more key, with value 0; or none */
+    QN_GPU_PTR(uint8_t) out;       /* [n_queries][dim] */
     qn_aura_gpu_rotation rotation;
     uint32_t n_heads, n_blocks, dtype;
 } qn_aura_flash_pass2_args;
@@ -107,8 +107,8 @@ typedef struct qn_aura_flash_pass2_args {
 typedef struct qn_aura_attention_args {
     qn_aura_gpu_cache cache;
     qn_aura_gpu_queries queries;
-    QN_GPU(const float) sinks; /* [n_heads], or none */
-    QN_GPU(uint8_t) out;
+    QN_GPU_PTR(const float) sinks; /* [n_heads], or none */
+    QN_GPU_PTR(uint8_t) out;
     qn_aura_gpu_rotation rotation; /* of values */
     uint32_t dtype;                /* of out */
 } qn_aura_attention_args;
@@ -129,21 +129,21 @@ typedef struct qn_aura_gpu {
  */
 qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu);
 
-/* qn_aura_gpu_parts - into how many parts keys are best shared out by qn_aura_score and qn_aura_value, which fill the device
+/* qn_aura_gpu_splits - into how many parts keys are best shared out by qn_aura_score and qn_aura_value, which fill the device
  * once.
  */
-uint32_t qn_aura_gpu_parts(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys);
+uint32_t qn_aura_gpu_splits(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys);
 
-/* qn_aura_gpu_flash_block - the block of keys, a multiple of QN_ATTENTION_KEYS, with which pass 1 fills the device once. */
+/* qn_aura_gpu_flash_block - the block of keys, a multiple of QN_ATTENTION_TILE_KV, with which pass 1 fills the device once. */
 size_t qn_aura_gpu_flash_block(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys);
 
 /* The launches; arguments are the caller's to fill, and `team` is for those of pass 1. n_keys and block are at least 1 and at
  * most 2^31 - 1. */
 qn_status qn_aura_gpu_rotate(size_t head_dim, size_t n_rows, qn_launch *out);
-qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_parts, qn_launch *out);
-qn_status qn_aura_gpu_value(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_parts, qn_launch *out);
-qn_status qn_aura_gpu_flash_pass1(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys, size_t block, uint32_t *team,
-                                  qn_launch *out);
+qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out);
+qn_status qn_aura_gpu_value(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out);
+qn_status qn_aura_gpu_flash_pass1(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys, size_t block,
+                                  uint32_t *warps_per_block, qn_launch *out);
 qn_status qn_aura_gpu_flash_pass2(size_t head_dim, size_t n_queries, qn_launch *out);
 qn_status qn_aura_gpu_attention(const qn_aura_gpu *gpu, size_t n_tokens, qn_launch *out);
 

@@ -1,7 +1,7 @@
 /* AURA for AVX2: centroids are looked up byte by byte, sixteen entries of a table at a time. */
 #define QN_V16_AVX2
 #define QUERY_GROUP 4
-enum { SUMS = 4, KEY_SUMS = 4 };
+enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
 
 #include "kernels/aura/aura.h"
 #include "kernels/vec16.h"
@@ -14,7 +14,7 @@ typedef struct words {
     __m256i lo, hi;
 } words;
 
-QN_INLINE __m256i sixteen(const uint8_t *table)
+QN_INLINE __m256i broadcast_16(const uint8_t *table)
 {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
 }
@@ -22,18 +22,18 @@ QN_INLINE __m256i sixteen(const uint8_t *table)
 QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
 {
     (void)bits;
-    return (tables){ codec->low, codec->high, sixteen(codec->low), sixteen(codec->high) };
+    return (tables){ codec->low, codec->high, broadcast_16(codec->low), broadcast_16(codec->high) };
 }
 
 /* Bytes moved down by `by` bits, or up where it is negative, of which those in the mask are kept. */
-QN_INLINE __m256i moved(const uint8_t *vector, int by, int mask)
+QN_INLINE __m256i shift_and_mask(const uint8_t *vector, int by, int mask)
 {
     const __m256i v = _mm256_loadu_si256((const __m256i *)vector);
     return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(v, -by) : _mm256_srli_epi16(v, by), _mm256_set1_epi8((char)mask));
 }
 
 /* A bit of each byte to the top of its byte, where it picks between the entries of two tables. */
-QN_INLINE __m256i picker(__m256i code, int bit)
+QN_INLINE __m256i select_mask(__m256i code, int bit)
 {
     return _mm256_slli_epi16(code, 7 - bit);
 }
@@ -42,21 +42,21 @@ QN_INLINE __m256i picker(__m256i code, int bit)
  * highest is set, which no code has; the bits above pick between what tables side by side give, two by two. */
 QN_INLINE __m256i look_up_byte(__m256i code, const uint8_t *table, int levels)
 {
-    __m256i found[8];
+    __m256i selected[8];
     const int n = 1 << levels;
     QN_UNROLLED
     for (int i = 0; i < n; i++)
-        found[i] = _mm256_shuffle_epi8(sixteen(table + 16 * i), code);
+        selected[i] = _mm256_shuffle_epi8(broadcast_16(table + 16 * i), code);
     QN_UNROLLED
     for (int level = 0; level < levels; level++)
         QN_UNROLLED
     for (int i = 0; i < n >> (level + 1); i++)
-        found[i] = _mm256_blendv_epi8(found[2 * i], found[2 * i + 1], picker(code, 4 + level));
-    return found[0];
+        selected[i] = _mm256_blendv_epi8(selected[2 * i], selected[2 * i + 1], select_mask(code, 4 + level));
+    return selected[0];
 }
 
 /* Words of which the codes' centroids are the bytes: of codes 0 and 1, and of codes 2 and 3 of each lane. */
-QN_INLINE void words_of(__m256i low, __m256i high, __m256i out[2])
+QN_INLINE void interleave_bytes(__m256i low, __m256i high, __m256i out[2])
 {
     const __m256i low_byte = _mm256_set1_epi16(0xff);
     out[0] = _mm256_or_si256(_mm256_and_si256(low, low_byte), _mm256_slli_epi16(high, 8));
@@ -69,33 +69,34 @@ QN_INLINE void look_up_mirrored(__m256i code, tables t, __m256i out[2])
     const __m256i negative = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(-1)); /* its top bit is not set */
     const __m256i index = _mm256_and_si256(_mm256_xor_si256(code, negative), _mm256_set1_epi8(0x7f));
     const __m256i one = _mm256_set1_epi16(1);
-    words_of(look_up_byte(index, t.low + 128, 3), look_up_byte(index, t.high + 128, 3), out);
+    interleave_bytes(look_up_byte(index, t.low + 128, 3), look_up_byte(index, t.high + 128, 3), out);
     out[0] = _mm256_sign_epi16(out[0], _mm256_or_si256(_mm256_slli_epi16(negative, 8), one));
     out[1] = _mm256_sign_epi16(out[1], _mm256_or_si256(negative, one));
 }
 
-QN_INLINE void decode_half(const uint8_t *unit, unsigned bits, int run, tables t, __m256i out[2])
+QN_INLINE void decode_half_vector(const uint8_t *unit, unsigned bits, int run, tables t, __m256i out[2])
 {
     __m256i code;
     if (bits == 3)
-        code = _mm256_or_si256(moved(unit + run / 4 * 128, 2 * (run % 4), 3), moved(unit + 64, run - 2, 4));
+        code = _mm256_or_si256(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3), shift_and_mask(unit + 64, run - 2, 4));
     else if (bits == 6)
-        code = _mm256_or_si256(moved(unit + run / 2 * 128, 4 * (run % 2), 15), moved(unit + 64, 2 * run - 4, 48));
+        code = _mm256_or_si256(shift_and_mask(unit + run / 2 * 128, 4 * (run % 2), 15),
+                               shift_and_mask(unit + 64, 2 * run - 4, 48));
     else
-        code = moved(unit, (int)bits * run, (1 << bits) - 1);
+        code = shift_and_mask(unit, (int)bits * run, (1 << bits) - 1);
     if (bits == 8)
         look_up_mirrored(code, t, out);
     else if (bits == 6)
-        words_of(look_up_byte(code, t.low, 2), look_up_byte(code, t.high, 2), out);
+        interleave_bytes(look_up_byte(code, t.low, 2), look_up_byte(code, t.high, 2), out);
     else
-        words_of(_mm256_shuffle_epi8(t.first_low, code), _mm256_shuffle_epi8(t.first_high, code), out);
+        interleave_bytes(_mm256_shuffle_epi8(t.first_low, code), _mm256_shuffle_epi8(t.first_high, code), out);
 }
 
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
 {
     __m256i lo[2], hi[2];
-    decode_half(unit, bits, (int)j, t, lo);
-    decode_half(unit + 32, bits, (int)j, t, hi);
+    decode_half_vector(unit, bits, (int)j, t, lo);
+    decode_half_vector(unit + 32, bits, (int)j, t, hi);
     out[0] = (words){ lo[0], hi[0] };
     out[1] = (words){ lo[1], hi[1] };
 }
@@ -163,7 +164,7 @@ static void decode_avx2(float *y, const uint32_t *words_of_row, const qn_aura_co
 
 void qn_aura_init_avx2(qn_aura_kernels *kernels)
 {
-    aura_fill(kernels);
+    aura_init_simd(kernels);
     kernels->quantize = quantize_avx2;
     kernels->decode = decode_avx2;
 }

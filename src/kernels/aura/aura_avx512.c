@@ -1,7 +1,7 @@
 /* AURA for AVX-512: centroids are looked up thirty-two at a time in tables that stay in registers. */
 #define QN_V16_AVX512
 #define QUERY_GROUP 8
-enum { SUMS = 16, KEY_SUMS = 8 };
+enum { ACCUMULATORS = 16, KEY_ACCUMULATORS = 8 };
 
 #include "kernels/aura/aura.h"
 #include "kernels/vec16.h"
@@ -24,14 +24,14 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
 }
 
 /* Words of a vector moved down by `by` bits, or up where it is negative. */
-QN_INLINE __m512i moved(const uint8_t *vector, int by)
+QN_INLINE __m512i shift_and_mask(const uint8_t *vector, int by)
 {
     const __m512i v = _mm512_loadu_si512(vector);
     return by < 0 ? _mm512_slli_epi16(v, (unsigned)-by) : _mm512_srli_epi16(v, (unsigned)by);
 }
 
 /* Bits of `low` where the mask is set, of `high` elsewhere. */
-QN_INLINE __m512i joined(int mask, __m512i low, __m512i high)
+QN_INLINE __m512i blend_bits(int mask, __m512i low, __m512i high)
 {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi16((short)mask), low, high, 0xca);
 }
@@ -50,21 +50,23 @@ QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, table
         const __m512i v = _mm512_loadu_si512(unit);
         const __mmask64 upper = _mm512_movepi8_mask(v);
         const __m512i low = look_up_256(v, upper, t.t), high = look_up_256(v, upper, t.t + 4);
-        out[0] = joined(0xff, low, _mm512_slli_epi16(high, 8));
-        out[1] = joined(0xff, _mm512_srli_epi16(low, 8), high);
+        out[0] = blend_bits(0xff, low, _mm512_slli_epi16(high, 8));
+        out[1] = blend_bits(0xff, _mm512_srli_epi16(low, 8), high);
         return;
     }
     QN_UNROLLED
     for (int i = 0; i < 2; i++) { /* low bytes, high bytes */
         const int byte = 8 * i, run = (int)j;
         if (bits == 3) {
-            const __m512i low = moved(unit + run / 4 * 128, byte + 2 * (run % 4)), high = moved(unit + 64, byte + run - 2);
-            out[i] = _mm512_permutexvar_epi16(joined(3, low, high), t.t[0]);
+            const __m512i low = shift_and_mask(unit + run / 4 * 128, byte + 2 * (run % 4)),
+                          high = shift_and_mask(unit + 64, byte + run - 2);
+            out[i] = _mm512_permutexvar_epi16(blend_bits(3, low, high), t.t[0]);
         } else if (bits == 6) {
-            const __m512i low = moved(unit + run / 2 * 128, byte + 4 * (run % 2)), high = moved(unit + 64, byte + 2 * run - 4);
-            out[i] = _mm512_permutex2var_epi16(t.t[0], joined(15, low, high), t.t[1]);
+            const __m512i low = shift_and_mask(unit + run / 2 * 128, byte + 4 * (run % 2)),
+                          high = shift_and_mask(unit + 64, byte + 2 * run - 4);
+            out[i] = _mm512_permutex2var_epi16(t.t[0], blend_bits(15, low, high), t.t[1]);
         } else {
-            out[i] = _mm512_permutexvar_epi16(moved(unit, byte + (int)bits * run), t.t[0]);
+            out[i] = _mm512_permutexvar_epi16(shift_and_mask(unit, byte + (int)bits * run), t.t[0]);
         }
     }
 }
@@ -117,13 +119,13 @@ static void decode_avx512(float *y, const uint32_t *words_of_row, const qn_aura_
     const __m512i from = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)codec->bits)), first = _mm512_srli_epi32(from, 5);
     const __m512i after = _mm512_add_epi32(first, _mm512_set1_epi32(1)), right = _mm512_and_si512(from, _mm512_set1_epi32(31));
     const __m512i left = _mm512_sub_epi32(_mm512_set1_epi32(32), right);
-    const __mmask16 held = (__mmask16)((1u << 2 * codec->bits) - 1); /* bytes of sixteen codes */
+    const __mmask16 load_mask = (__mmask16)((1u << 2 * codec->bits) - 1); /* bytes of sixteen codes */
     const __m512i mask = _mm512_set1_epi32((1 << codec->bits) - 1);
     float padded[2 * QN_LANES] = { 0 };
     memcpy(padded, codec->codebook, (codec->bits <= 4 ? (size_t)1 << codec->bits : 0) * sizeof *padded);
     const __m512 table = _mm512_loadu_ps(padded);
     for (size_t d = 0; d < codec->dim; d += QN_LANES, bytes += 2 * codec->bits) {
-        const __m512i row = _mm512_castsi128_si512(_mm_maskz_loadu_epi8(held, bytes));
+        const __m512i row = _mm512_castsi128_si512(_mm_maskz_loadu_epi8(load_mask, bytes));
         const __m512i low = _mm512_srlv_epi32(_mm512_permutexvar_epi32(first, row), right);
         const __m512i high = _mm512_sllv_epi32(_mm512_permutexvar_epi32(after, row), left);
         const __m512i code = _mm512_and_si512(_mm512_or_si512(low, high), mask);
@@ -134,7 +136,7 @@ static void decode_avx512(float *y, const uint32_t *words_of_row, const qn_aura_
 
 void qn_aura_init_avx512(qn_aura_kernels *kernels)
 {
-    aura_fill(kernels);
+    aura_init_simd(kernels);
     kernels->quantize = quantize_avx512;
     kernels->decode = decode_avx512;
 }

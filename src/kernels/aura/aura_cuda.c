@@ -19,8 +19,8 @@ static const struct size {
     const char *defines[QN_KV_CODE_BITS][QN_KV_CODE_BITS];
 } sizes[] = { SIZE(64), SIZE(80), SIZE(96), SIZE(128), SIZE(192), SIZE(256), SIZE(512) };
 
-static qn_status find(size_t head_dim, unsigned key_bits, unsigned value_bits, const char *function, size_t x, size_t y,
-                      uint32_t args_bytes, qn_launch *out)
+static qn_status fill_launch(size_t head_dim, unsigned key_bits, unsigned value_bits, const char *function, size_t x, size_t y,
+                             uint32_t args_bytes, qn_launch *out)
 {
     const char *defines = NULL;
     const int k = qn_kv_bits_index(key_bits), v = qn_kv_bits_index(value_bits);
@@ -50,16 +50,17 @@ static size_t blocks_of(size_t n_rows)
 
 qn_status qn_aura_gpu_encode(size_t head_dim, unsigned bits, size_t n_rows, qn_launch *out)
 {
-    return find(head_dim, bits, bits, "qn_aura_encode", blocks_of(n_rows), 1, sizeof(qn_aura_encode_args), out);
+    return fill_launch(head_dim, bits, bits, "qn_aura_encode", blocks_of(n_rows), 1, sizeof(qn_aura_encode_args), out);
 }
 
 qn_status qn_aura_gpu_decode(size_t head_dim, unsigned bits, size_t n_rows, qn_launch *out)
 {
-    return find(head_dim, bits, bits, "qn_aura_decode", blocks_of(n_rows), 1, sizeof(qn_aura_decode_args), out);
+    return fill_launch(head_dim, bits, bits, "qn_aura_decode", blocks_of(n_rows), 1, sizeof(qn_aura_decode_args), out);
 }
 
-qn_status qn_aura_gpu_seal(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_runs, size_t n_kv_heads,
-                           qn_launch *out)
+qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages, size_t n_kv_heads,
+                                    qn_launch *out)
 {
-    return find(head_dim, key_bits, value_bits, "qn_aura_seal", n_runs, n_kv_heads, sizeof(qn_aura_seal_args), out);
+    return fill_launch(head_dim, key_bits, value_bits, "qn_aura_quantize_page", n_pages, n_kv_heads,
+                       sizeof(qn_aura_quantize_page_args), out);
 }

@@ -13,9 +13,9 @@ enum { QN_AURA_GPU_WARPS = 8 }; /* of a block; a warp takes a row */
 /* qn_aura_encode - rows to codes and scales. A row that is not finite, or whose norm float32 does not hold, gets the codes of
  * zeros and a scale of NaN. grid: ceil(n_rows / QN_AURA_GPU_WARPS). */
 typedef struct qn_aura_encode_args {
-    QN_GPU(const uint8_t) rows; /* [n_rows][dim] of a type */
-    QN_GPU(uint32_t) codes;
-    QN_GPU(float) scales;
+    QN_GPU_PTR(const uint8_t) rows; /* [n_rows][dim] of a type */
+    QN_GPU_PTR(uint32_t) codes;
+    QN_GPU_PTR(float) scales;
     qn_aura_gpu_rotation rotation;
     qn_aura_gpu_levels levels;
     uint32_t n_rows, dtype; /* a qn_dtype: F32, F16 or BF16 */
@@ -23,31 +23,32 @@ typedef struct qn_aura_encode_args {
 
 /* qn_aura_decode - codes and scales to rows, rotated back where a rotation is given. The same grid. */
 typedef struct qn_aura_decode_args {
-    QN_GPU(const uint32_t) codes;
-    QN_GPU(const float) scales;
-    QN_GPU(uint8_t) rows;
+    QN_GPU_PTR(const uint32_t) codes;
+    QN_GPU_PTR(const float) scales;
+    QN_GPU_PTR(uint8_t) rows;
     qn_aura_gpu_rotation rotation;
     qn_aura_gpu_levels levels;
     uint32_t n_rows, dtype;
 } qn_aura_decode_args;
 
-/* qn_aura_seal - runs of 64 positions that are complete, from halves to codes: run r's row i becomes code row (r-1)*64 + i,
+/* qn_aura_quantize_page - runs of 64 positions that are complete, from halves to codes: run r's row i becomes code row (r-1)*64 + i,
  * keys less the mean of run 0's, which is written where run 0 is among them. Halves are rotated already. A key that is not
  * finite gets a scale of NaN. grid (runs, key-value heads), QN_AURA_GPU_WARPS warps. QN_BITS is that of keys, QN_VALUE_BITS of
  * values. */
-typedef struct qn_aura_seal_args {
-    QN_GPU(const uint8_t) half_keys; /* f16 [1 + n_open][64][dim] a head, as kernels/attention/attention_cuda.h has them */
-    QN_GPU(const uint8_t) half_values;
-    QN_GPU(uint8_t) keys; /* code rows */
-    QN_GPU(uint8_t) values;
-    QN_GPU(uint8_t) key_scales;
-    QN_GPU(uint8_t) value_scales;
-    QN_GPU(uint8_t) means; /* f32 [heads][dim] */
-    uint64_t half_head;    /* bytes from head to head */
-    uint64_t key_head, value_head, scale_head;
+typedef struct qn_aura_quantize_page_args {
+    QN_GPU_PTR(const uint8_t)
+    f16_keys; /* f16 [1 + n_open_pages][64][dim] a head, as kernels/attention/attention_cuda.h has them */
+    QN_GPU_PTR(const uint8_t) f16_values;
+    QN_GPU_PTR(uint8_t) keys; /* code rows */
+    QN_GPU_PTR(uint8_t) values;
+    QN_GPU_PTR(uint8_t) key_scales;
+    QN_GPU_PTR(uint8_t) value_scales;
+    QN_GPU_PTR(uint8_t) means; /* f32 [heads][dim] */
+    uint64_t f16_head;         /* bytes from head to head */
+    uint64_t key_head_stride, value_head_stride, scale_head_stride;
     qn_aura_gpu_levels key_levels, value_levels;
-    uint32_t first_run, n_open;
-} qn_aura_seal_args;
+    uint32_t first_page, n_open_pages;
+} qn_aura_quantize_page_args;
 
 #ifndef __CUDACC__
 
@@ -59,8 +60,8 @@ typedef struct qn_aura_seal_args {
  */
 qn_status qn_aura_gpu_encode(size_t head_dim, unsigned bits, size_t n_rows, qn_launch *out);
 qn_status qn_aura_gpu_decode(size_t head_dim, unsigned bits, size_t n_rows, qn_launch *out);
-qn_status qn_aura_gpu_seal(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_runs, size_t n_kv_heads,
-                           qn_launch *out);
+qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages, size_t n_kv_heads,
+                                    qn_launch *out);
 
 #endif
 #endif

@@ -1,7 +1,7 @@
 /* AURA for NEON: centroids are looked up byte by byte, sixteen or sixty-four entries of a table at a time. */
 #define QN_V16_NEON
 #define QUERY_GROUP 4
-enum { SUMS = 4, KEY_SUMS = 4 };
+enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
 
 #include "kernels/aura/aura.h"
 #include "kernels/vec16.h"
@@ -21,7 +21,7 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
 }
 
 /* Bytes moved down by `by` bits, or up where it is negative, of which those in the mask are kept. */
-QN_INLINE uint8x16_t moved(const uint8_t *vector, int by, unsigned mask)
+QN_INLINE uint8x16_t shift_and_mask(const uint8_t *vector, int by, unsigned mask)
 {
     return vandq_u8(vshlq_u8(vld1q_u8(vector), vdupq_n_s8((int8_t)-by)), vdupq_n_u8((uint8_t)mask));
 }
@@ -32,14 +32,14 @@ QN_INLINE uint8x16_t look_up(const uint8_t *table, uint8x16_t code, unsigned bit
     if (bits <= 4)
         return vqtbl1q_u8(vld1q_u8(table), code);
     const unsigned parts = (1u << bits) / 64;
-    uint8x16_t found = vqtbl4q_u8(vld1q_u8_x4(table), code);
+    uint8x16_t looked_up = vqtbl4q_u8(vld1q_u8_x4(table), code);
     QN_UNROLLED
     for (unsigned part = 1; part < parts; part++)
-        found = vqtbx4q_u8(found, vld1q_u8_x4(table + 64 * part), vsubq_u8(code, vdupq_n_u8((uint8_t)(64 * part))));
-    return found;
+        looked_up = vqtbx4q_u8(looked_up, vld1q_u8_x4(table + 64 * part), vsubq_u8(code, vdupq_n_u8((uint8_t)(64 * part))));
+    return looked_up;
 }
 
-QN_INLINE void split(uint8x16_t bytes, int16x4_t *first, int16x4_t *second)
+QN_INLINE void split_pairs(uint8x16_t bytes, int16x4_t *first, int16x4_t *second)
 {
     const int32x4_t both = vreinterpretq_s32_u8(bytes);
     *first = vmovn_s32(both);
@@ -52,14 +52,15 @@ QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, table
     for (int i = 0; i < 4; i++, unit += 16) {
         uint8x16_t code;
         if (bits == 3)
-            code = vorrq_u8(moved(unit + run / 4 * 128, 2 * (run % 4), 3), moved(unit + 64, run - 2, 4));
+            code = vorrq_u8(shift_and_mask(unit + run / 4 * 128, 2 * (run % 4), 3), shift_and_mask(unit + 64, run - 2, 4));
         else if (bits == 6)
-            code = vorrq_u8(moved(unit + run / 2 * 128, 4 * (run % 2), 15), moved(unit + 64, 2 * run - 4, 48));
+            code =
+                vorrq_u8(shift_and_mask(unit + run / 2 * 128, 4 * (run % 2), 15), shift_and_mask(unit + 64, 2 * run - 4, 48));
         else
-            code = moved(unit, (int)bits * run, (1u << bits) - 1);
+            code = shift_and_mask(unit, (int)bits * run, (1u << bits) - 1);
         const uint8x16_t low = look_up(t.low, code, bits), high = look_up(t.high, code, bits);
-        split(vtrn1q_u8(low, high), &out[0].first[i], &out[0].second[i]);
-        split(vtrn2q_u8(low, high), &out[1].first[i], &out[1].second[i]);
+        split_pairs(vtrn1q_u8(low, high), &out[0].first[i], &out[0].second[i]);
+        split_pairs(vtrn2q_u8(low, high), &out[1].first[i], &out[1].second[i]);
     }
 }
 
@@ -79,5 +80,5 @@ QN_INLINE void store_i16(int16_t *p, v16i a)
 
 void qn_aura_init_neon(qn_aura_kernels *kernels)
 {
-    aura_fill(kernels);
+    aura_init_simd(kernels);
 }

@@ -13,7 +13,7 @@ static float dot_ref(const float *a, const float *b, size_t n)
     return qn_sum16(partial);
 }
 
-static void product_ref(float *y, const float *matrix, const float *x, size_t n)
+static void gemv_ref(float *y, const float *matrix, const float *x, size_t n)
 {
     for (size_t row = 0; row < n; row++)
         y[row] = dot_ref(matrix + row * n, x, n);
@@ -38,14 +38,14 @@ static void decode_ref(float *y, const uint32_t *words, const qn_aura_codec *cod
         y[d] = codec->codebook[codes[d]];
 }
 
-static void add_ref(float *y, float weight, const float *x, size_t n)
+static void axpy_ref(float *y, float weight, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = fmaf(weight, x[i], y[i]);
 }
 
 /* Weights p * scale as multiples of *unit, their magnitudes such that no sum of products with centroids leaves 32 bits. */
-static void whole_weights(int16_t *whole, float *unit, const float *p, const float *scales, size_t n)
+static void quantize_weights(int16_t *weights_i16, float *weight_scale, const float *p, const float *scales, size_t n)
 {
     float partial[QN_LANES] = { 0 }, largest = 0;
     for (size_t j = 0; j < n; j++) {
@@ -53,12 +53,12 @@ static void whole_weights(int16_t *whole, float *unit, const float *p, const flo
         partial[j % QN_LANES] += w;
         largest = w > largest ? w : largest;
     }
-    const float by_largest = largest / INT16_MAX, by_sum = qn_sum16(partial) / QN_AURA_INT_SUM;
-    *unit = by_sum > by_largest ? by_sum : by_largest;
-    const float inverse = *unit > QN_AURA_TINY ? 1 / *unit : 0;
+    const float by_largest = largest / INT16_MAX, by_sum = qn_sum16(partial) / QN_AURA_MAX_ABS_SUM;
+    *weight_scale = by_sum > by_largest ? by_sum : by_largest;
+    const float inverse = *weight_scale > QN_AURA_TINY ? 1 / *weight_scale : 0;
     for (size_t j = 0; j < n; j++) {
         const float w = rintf(p[j] * scales[j] * inverse);
-        whole[j] = (int16_t)(isnan(w) ? 0 : w > INT16_MAX ? INT16_MAX : w < INT16_MIN ? INT16_MIN : w);
+        weights_i16[j] = (int16_t)(isnan(w) ? 0 : w > INT16_MAX ? INT16_MAX : w < INT16_MIN ? INT16_MIN : w);
     }
 }
 
@@ -68,17 +68,17 @@ static uint32_t mul_i16(int16_t a, int16_t b)
     return (uint32_t)((int32_t)a * b);
 }
 
-static void query_ref(const int16_t *query, float query_scale, const qn_aura_block *block, size_t visible, float *out, float *m,
-                      float *l)
+static void attend_query_ref(const int16_t *query, float query_scale, const qn_aura_block *block, size_t visible, float *out,
+                             float *m, float *l)
 {
     const qn_aura_codec *kc = block->key_codec, *vc = block->value_codec;
-    float p[QN_AURA_BLOCK], scales[QN_AURA_BLOCK], partial[QN_LANES] = { 0 }, unit;
-    int16_t whole[QN_AURA_BLOCK];
+    float p[QN_AURA_BLOCK], scales[QN_AURA_BLOCK], partial[QN_LANES] = { 0 }, weight_scale;
+    int16_t weights_i16[QN_AURA_BLOCK];
     uint32_t sums[QN_AURA_MAX_DIM] = { 0 };
     uint8_t codes[QN_AURA_MAX_DIM];
     for (size_t j = 0; j < visible; j++) {
         uint32_t sum = 0;
-        qn_aura_get_key(block->keys, j, codes, &scales[j], kc->dim, kc->bits);
+        qn_aura_load_key(block->keys, j, codes, &scales[j], kc->dim, kc->bits);
         for (size_t d = 0; d < kc->dim; d++)
             sum += mul_i16(query[d], kc->centroids[codes[d]]);
         p[j] = (float)(int32_t)sum * query_scale * scales[j];
@@ -92,14 +92,14 @@ static void query_ref(const int16_t *query, float query_scale, const qn_aura_blo
     }
     *l = qn_sum16(partial);
     memcpy(scales, block->values + qn_aura_value_code_bytes(vc->dim, vc->bits), sizeof scales);
-    whole_weights(whole, &unit, p, scales, visible);
+    quantize_weights(weights_i16, &weight_scale, p, scales, visible);
     for (size_t j = 0; j < visible; j++) {
-        qn_aura_get_value(block->values, j, codes, &scales[j], vc->dim, vc->bits);
+        qn_aura_load_value(block->values, j, codes, &scales[j], vc->dim, vc->bits);
         for (size_t d = 0; d < vc->dim; d++)
-            sums[d] += mul_i16(whole[j], vc->centroids[codes[d]]);
+            sums[d] += mul_i16(weights_i16[j], vc->centroids[codes[d]]);
     }
     for (size_t d = 0; d < vc->dim; d++)
-        out[d] = (float)(int32_t)sums[d] * (unit * vc->step);
+        out[d] = (float)(int32_t)sums[d] * (weight_scale * vc->step);
 }
 
 static void block_ref(const int16_t *queries, const float *query_scales, size_t n_queries, const qn_aura_block *block,
@@ -108,15 +108,12 @@ static void block_ref(const int16_t *queries, const float *query_scales, size_t 
     const size_t dim = block->key_codec->dim;
     for (size_t q = 0; q < n_queries; q++)
         if (visible[q])
-            query_ref(queries + q * dim, query_scales[q], block, visible[q], out + q * dim, m + q, l + q);
+            attend_query_ref(queries + q * dim, query_scales[q], block, visible[q], out + q * dim, m + q, l + q);
 }
 
 void qn_aura_init_ref(qn_aura_kernels *kernels)
 {
-    *kernels = (qn_aura_kernels){ .product = product_ref,
-                                  .quantize = quantize_ref,
-                                  .decode = decode_ref,
-                                  .dot = dot_ref,
-                                  .add = add_ref,
-                                  .block = block_ref };
+    *kernels = (qn_aura_kernels){
+        .gemv = gemv_ref, .quantize = quantize_ref, .decode = decode_ref, .dot = dot_ref, .axpy = axpy_ref, .block = block_ref
+    };
 }

@@ -1,5 +1,5 @@
 /* AURA over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most queries that
- * share what is decoded (8 or 4), SUMS and KEY_SUMS, the sums of values and of keys that its registers take (multiples of
+ * share what is decoded (8 or 4), ACCUMULATORS and KEY_ACCUMULATORS, the sums of values and of keys that its registers take (multiples of
  * that), and
  *
  *   tables                                    the centroids of a codec, in registers as far as they go
@@ -27,13 +27,13 @@ static float dot_simd(const float *a, const float *b, size_t n)
     return v16_sum(sum);
 }
 
-static void product_simd(float *y, const float *matrix, const float *x, size_t n)
+static void gemv_simd(float *y, const float *matrix, const float *x, size_t n)
 {
     for (size_t row = 0; row < n; row++)
         y[row] = dot_simd(matrix + row * n, x, n);
 }
 
-static void add_simd(float *y, float weight, const float *x, size_t n)
+static void axpy_simd(float *y, float weight, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i += QN_LANES)
         v16_store(y + i, v16_fma(v16_set1(weight), v16_load(x + i), v16_load(y + i)));
@@ -41,23 +41,23 @@ static void add_simd(float *y, float weight, const float *x, size_t n)
 
 /* ---- Blocks ---- */
 
-#define KEY_TILES(n) (KEY_SUMS / (n) < 2 ? KEY_SUMS / (n) : 2) /* that are taken at once */
+#define KEY_TILES(n) (KEY_ACCUMULATORS / (n) < 2 ? KEY_ACCUMULATORS / (n) : 2) /* that are taken at once */
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
 /* Memory that is asked for while other memory is read, as much of it at a time as the other allows: in bursts it would stand
  * before what is wanted now. Into the second cache, which can wait for more lines than the first. */
-typedef struct ahead {
+typedef struct prefetch_stream {
     const uint8_t *at, *end;
     size_t step; /* bytes for each unit that is read */
-} ahead;
+} prefetch_stream;
 
-static ahead ahead_of(const uint8_t *bytes, size_t n, size_t n_units)
+static prefetch_stream prefetch_stream_of(const uint8_t *bytes, size_t n, size_t n_units)
 {
-    return (ahead){ bytes, bytes ? bytes + n : bytes, n_units ? (n + n_units - 1) / n_units : 0 };
+    return (prefetch_stream){ bytes, bytes ? bytes + n : bytes, n_units ? (n + n_units - 1) / n_units : 0 };
 }
 
-QN_INLINE void ask(ahead *a)
+QN_INLINE void prefetch(prefetch_stream *a)
 {
     const uint8_t *until = a->end - a->at > (ptrdiff_t)a->step ? a->at + a->step : a->end;
     for (; a->at < until; a->at += 64)
@@ -65,7 +65,7 @@ QN_INLINE void ask(ahead *a)
 }
 
 /* Some steps of a unit of `tiles` tiles of keys; n, tiles, bits and steps are constants where this is called. */
-QN_INLINE void unit_sums(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
+QN_INLINE void unit_dots(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
                          unsigned steps, tables t, v16i *sum)
 {
     const size_t tile_bytes = 64 * ((dim * bits + 31) / 32);
@@ -85,26 +85,26 @@ QN_INLINE void unit_sums(const int16_t *queries, size_t n, const uint8_t *keys, 
 }
 
 /* With n * tiles sums in registers, one multiply-add need not wait for the one before it. */
-QN_INLINE void tile_sums(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
-                         tables t, ahead *next, v16i *sum)
+QN_INLINE void tile_dots(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
+                         tables t, prefetch_stream *next, v16i *sum)
 {
     size_t d = 0;
     QN_UNROLLED
     for (size_t i = 0; i < n * tiles; i++)
         sum[i] = v16i_set1(0);
     for (; d + UNIT_CODES(bits) <= dim; d += UNIT_CODES(bits), keys += UNIT_BYTES(bits)) {
-        ask(next);
-        unit_sums(queries + d, n, keys, tiles, dim, bits, UNIT_CODES(bits) / 4, t, sum);
+        prefetch(next);
+        unit_dots(queries + d, n, keys, tiles, dim, bits, UNIT_CODES(bits) / 4, t, sum);
     }
     if (bits == 3 && d < dim) /* half a unit */
-        unit_sums(queries + d, n, keys, tiles, dim, bits, 4, t, sum);
+        unit_dots(queries + d, n, keys, tiles, dim, bits, 4, t, sum);
 }
 
 QN_INLINE void tile_scores(const int16_t *queries, const float *query_scales, size_t n, const uint8_t *keys, size_t tiles,
-                           const float *scales, size_t dim, unsigned bits, tables t, ahead *next, float *scores)
+                           const float *scales, size_t dim, unsigned bits, tables t, prefetch_stream *next, float *scores)
 {
-    v16i sum[SUMS];
-    tile_sums(queries, n, keys, tiles, dim, bits, t, next, sum);
+    v16i sum[ACCUMULATORS];
+    tile_dots(queries, n, keys, tiles, dim, bits, t, next, sum);
     QN_UNROLLED
     for (size_t tile = 0; tile < tiles; tile++) {
         const v16 scale = v16_load(scales + tile * QN_AURA_TILE);
@@ -117,7 +117,7 @@ QN_INLINE void tile_scores(const int16_t *queries, const float *query_scales, si
 }
 
 QN_INLINE void group_scores(const int16_t *queries, const float *query_scales, size_t n, const qn_aura_block *block,
-                            size_t n_keys, unsigned bits, ahead *next, float *scores)
+                            size_t n_keys, unsigned bits, prefetch_stream *next, float *scores)
 {
     const size_t dim = block->key_codec->dim, tile_bytes = 64 * ((dim * bits + 31) / 32);
     const float *scales = (const float *)(const void *)(block->keys + QN_AURA_BLOCK / QN_AURA_TILE * tile_bytes);
@@ -146,48 +146,49 @@ static float largest_of(const float *p, size_t n)
 }
 
 /* Scores to whole weights, zeros from the query's last visible key to the group's last unit, and what they are multiples of. */
-static float softmax_row(float *p, const float *scales, size_t visible, size_t n_keys, int16_t *whole, float *m, float *l)
+static float softmax_row(float *p, const float *scales, size_t visible, size_t n_keys, int16_t *weights_i16, float *m, float *l)
 {
     v16 partial = v16_set1(0), weights = v16_set1(0);
-    const float highest = largest_of(p, visible);
+    const float largest_score = largest_of(p, visible);
     for (size_t j = 0; j < visible; j += QN_LANES) {
-        v16 e = v16_exp(v16_add(v16_load(p + j), v16_set1(-highest))), w = v16_mul(e, v16_load(scales + j));
+        v16 e = v16_exp(v16_add(v16_load(p + j), v16_set1(-largest_score))), w = v16_mul(e, v16_load(scales + j));
         if (visible - j < QN_LANES) {
-            float keep[QN_LANES];
-            v16_store(keep, e);
-            e = v16_load_n(keep, visible - j);
-            v16_store(keep, w);
-            w = v16_load_n(keep, visible - j);
+            float lanes[QN_LANES];
+            v16_store(lanes, e);
+            e = v16_load_n(lanes, visible - j);
+            v16_store(lanes, w);
+            w = v16_load_n(lanes, visible - j);
         }
         v16_store(p + j, w);
         partial = v16_add(partial, e);
         weights = v16_add(weights, w);
     }
-    *m = highest;
+    *m = largest_score;
     *l = v16_sum(partial);
-    const float heaviest = largest_of(p, visible), by_largest = (heaviest > 0 ? heaviest : 0) / INT16_MAX;
-    const float by_sum = v16_sum(weights) / QN_AURA_INT_SUM, unit = by_sum > by_largest ? by_sum : by_largest;
-    const v16 inverse = v16_set1(unit > QN_AURA_TINY ? 1 / unit : 0);
+    const float largest_weight = largest_of(p, visible), by_largest = (largest_weight > 0 ? largest_weight : 0) / INT16_MAX;
+    const float by_sum = v16_sum(weights) / QN_AURA_MAX_ABS_SUM, weight_scale = by_sum > by_largest ? by_sum : by_largest;
+    const v16 inverse = v16_set1(weight_scale > QN_AURA_TINY ? 1 / weight_scale : 0);
     size_t j = 0;
     for (; j < visible; j += QN_LANES)
-        store_i16(whole + j, v16_to_int(v16_mul(v16_load(p + j), inverse)));
+        store_i16(weights_i16 + j, v16_to_int(v16_mul(v16_load(p + j), inverse)));
     for (; j < n_keys; j++)
-        whole[j] = 0;
-    return unit;
+        weights_i16[j] = 0;
+    return weight_scale;
 }
 
 /* `width` columns of sixteen dimensions at once; n, width and bits are constants where this is called, as above. `stride` bytes
  * lie between units. */
-QN_INLINE void column_values(const int16_t *whole, const float *units, size_t n, const uint8_t *values, size_t stride,
-                             size_t n_keys, size_t width, size_t dim, unsigned bits, tables t, ahead *next, float *out)
+QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const uint8_t *values,
+                             size_t stride, size_t n_keys, size_t width, size_t dim, unsigned bits, tables t,
+                             prefetch_stream *next, float *out)
 {
     const unsigned steps = UNIT_CODES(bits) / 4;
-    v16i sum[SUMS];
+    v16i sum[ACCUMULATORS];
     QN_UNROLLED
     for (size_t i = 0; i < n * width; i++)
         sum[i] = v16i_set1(0);
     for (size_t at = 0; at < n_keys; at += UNIT_CODES(bits), values += stride) {
-        ask(next);
+        prefetch(next);
         QN_UNROLLED
         for (size_t c = 0; c < width; c++)
             QN_UNROLLED
@@ -196,8 +197,8 @@ QN_INLINE void column_values(const int16_t *whole, const float *units, size_t n,
             decode_step(values + c * UNIT_BYTES(bits), bits, j, t, w);
             QN_UNROLLED
             for (size_t q = 0; q < n; q++) {
-                sum[c * n + q] = words_dot(sum[c * n + q], w[0], whole + q * QN_AURA_BLOCK + at + 4 * j);
-                sum[c * n + q] = words_dot(sum[c * n + q], w[1], whole + q * QN_AURA_BLOCK + at + 4 * j + 2);
+                sum[c * n + q] = words_dot(sum[c * n + q], w[0], weights_i16 + q * QN_AURA_BLOCK + at + 4 * j);
+                sum[c * n + q] = words_dot(sum[c * n + q], w[1], weights_i16 + q * QN_AURA_BLOCK + at + 4 * j + 2);
             }
         }
     }
@@ -205,22 +206,22 @@ QN_INLINE void column_values(const int16_t *whole, const float *units, size_t n,
     for (size_t c = 0; c < width; c++)
         QN_UNROLLED
     for (size_t q = 0; q < n; q++)
-        v16_store(out + q * dim + c * QN_AURA_TILE, v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(units[q])));
+        v16_store(out + q * dim + c * QN_AURA_TILE, v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(weight_scales[q])));
 }
 
-QN_INLINE void group_values(const int16_t *whole, const float *units, size_t n, const qn_aura_block *block, size_t n_keys,
-                            unsigned bits, ahead *next, float *out)
+QN_INLINE void group_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const qn_aura_block *block,
+                            size_t n_keys, unsigned bits, prefetch_stream *next, float *out)
 {
-    const size_t width = SUMS / n, dim = block->value_codec->dim, columns = dim / QN_AURA_TILE;
+    const size_t width = ACCUMULATORS / n, dim = block->value_codec->dim, columns = dim / QN_AURA_TILE;
     const size_t stride = columns * UNIT_BYTES(bits);
     const tables t = tables_of(block->value_codec, bits);
     const uint8_t *values = block->values;
     size_t c = 0;
     for (; c + width <= columns; c += width)
-        column_values(whole, units, n, values + c * UNIT_BYTES(bits), stride, n_keys, width, dim, bits, t, next,
+        column_values(weights_i16, weight_scales, n, values + c * UNIT_BYTES(bits), stride, n_keys, width, dim, bits, t, next,
                       out + c * QN_AURA_TILE);
     for (; c < columns; c++)
-        column_values(whole, units, n, values + c * UNIT_BYTES(bits), stride, n_keys, 1, dim, bits, t, next,
+        column_values(weights_i16, weight_scales, n, values + c * UNIT_BYTES(bits), stride, n_keys, 1, dim, bits, t, next,
                       out + c * QN_AURA_TILE);
 }
 
@@ -230,35 +231,35 @@ typedef struct group {
     const float *query_scales;
     const qn_aura_block *block;
     size_t n_keys;
-    ahead next;
+    prefetch_stream next;
     float *out;
-    float *units, *scores; /* [QUERY_GROUP], [QUERY_GROUP][QN_AURA_BLOCK] */
-    int16_t *whole;        /* [QUERY_GROUP][QN_AURA_BLOCK] */
+    float *weight_scales, *scores; /* [QUERY_GROUP], [QUERY_GROUP][QN_AURA_BLOCK] */
+    int16_t *weights_i16;          /* [QUERY_GROUP][QN_AURA_BLOCK] */
 } group;
 
-#define KEYS_AND_VALUES(n, bits)                                                                                               \
+#define DEFINE_KEYS_AND_VALUES(n, bits)                                                                                        \
     static void keys_##n##_##bits(group *g)                                                                                    \
     {                                                                                                                          \
         group_scores(g->queries, g->query_scales, n, g->block, g->n_keys, bits, &g->next, g->scores);                          \
     }                                                                                                                          \
     static void values_##n##_##bits(group *g)                                                                                  \
     {                                                                                                                          \
-        group_values(g->whole, g->units, n, g->block, g->n_keys, bits, &g->next, g->out);                                      \
+        group_values(g->weights_i16, g->weight_scales, n, g->block, g->n_keys, bits, &g->next, g->out);                        \
     }
-#define ALL_BITS(n)                                                                                                            \
-    KEYS_AND_VALUES(n, 2)                                                                                                      \
-    KEYS_AND_VALUES(n, 3) KEYS_AND_VALUES(n, 4) KEYS_AND_VALUES(n, 6) KEYS_AND_VALUES(n, 8)
+#define DEFINE_ALL_BITS(n)                                                                                                     \
+    DEFINE_KEYS_AND_VALUES(n, 2)                                                                                               \
+    DEFINE_KEYS_AND_VALUES(n, 3) DEFINE_KEYS_AND_VALUES(n, 4) DEFINE_KEYS_AND_VALUES(n, 6) DEFINE_KEYS_AND_VALUES(n, 8)
 
-ALL_BITS(1)
-ALL_BITS(2)
-ALL_BITS(4)
+DEFINE_ALL_BITS(1)
+DEFINE_ALL_BITS(2)
+DEFINE_ALL_BITS(4)
 #if QUERY_GROUP >= 8
-ALL_BITS(8)
+DEFINE_ALL_BITS(8)
 #endif
 
-#define OF_BITS(half, n)                                                                                                       \
+#define OF_BITS(pass, n)                                                                                                       \
     {                                                                                                                          \
-        [2] = half##_##n##_2, [3] = half##_##n##_3, [4] = half##_##n##_4, [6] = half##_##n##_6, [8] = half##_##n##_8           \
+        [2] = pass##_##n##_2, [3] = pass##_##n##_3, [4] = pass##_##n##_4, [6] = pass##_##n##_6, [8] = pass##_##n##_8           \
     }
 
 static void (*const keys_of[QUERY_GROUP + 1][9])(group *g) = {
@@ -284,24 +285,25 @@ static void group_block(const int16_t *queries, const float *query_scales, size_
     const size_t dim = block->key_codec->dim, n_tiles = QN_AURA_BLOCK / QN_AURA_TILE;
     const unsigned key_bits = block->key_codec->bits, value_bits = block->value_codec->bits;
     const size_t value_codes = qn_aura_value_code_bytes(dim, value_bits),
-                 value_part = qn_aura_value_part_bytes(dim, value_bits);
+                 value_part = qn_aura_value_block_bytes(dim, value_bits);
     const size_t key_units = (dim + UNIT_CODES(key_bits) - 1) / UNIT_CODES(key_bits);
-    const size_t width = SUMS / n, columns = dim / QN_AURA_TILE, passes = columns / width + columns % width;
+    const size_t width = ACCUMULATORS / n, columns = dim / QN_AURA_TILE, passes = columns / width + columns % width;
     const float *scales = (const float *)(const void *)(block->values + value_codes);
-    float units[QUERY_GROUP], scores[QUERY_GROUP * QN_AURA_BLOCK];
-    int16_t whole[QUERY_GROUP * QN_AURA_BLOCK];
-    group g = { queries, query_scales, block, 0, { 0 }, out, units, scores, whole };
+    float weight_scales[QUERY_GROUP], scores[QUERY_GROUP * QN_AURA_BLOCK];
+    int16_t weights_i16[QUERY_GROUP * QN_AURA_BLOCK];
+    group g = { queries, query_scales, block, 0, { 0 }, out, weight_scales, scores, weights_i16 };
     for (size_t q = 0; q < n; q++)
         g.n_keys = visible[q] > g.n_keys ? visible[q] : g.n_keys;
-    g.next = ahead_of(block->next_keys ? block->values : NULL, value_part, n_tiles / KEY_TILES(n) * key_units);
+    g.next = prefetch_stream_of(block->next_keys ? block->values : NULL, value_part, n_tiles / KEY_TILES(n) * key_units);
     keys_of[n][key_bits](&g);
     /* To whole units of values: 32 positions hold them for all bits. */
     const size_t padded = (g.n_keys + 31) / 32 * 32;
     for (size_t q = 0; q < n; q++)
-        g.units[q] =
-            softmax_row(g.scores + q * QN_AURA_BLOCK, scales, visible[q], padded, g.whole + q * QN_AURA_BLOCK, &m[q], &l[q]) *
-            block->value_codec->step;
-    g.next = ahead_of(block->next_keys, qn_aura_key_part_bytes(dim, key_bits), QN_AURA_BLOCK / UNIT_CODES(value_bits) * passes);
+        g.weight_scales[q] = softmax_row(g.scores + q * QN_AURA_BLOCK, scales, visible[q], padded,
+                                         g.weights_i16 + q * QN_AURA_BLOCK, &m[q], &l[q]) *
+                             block->value_codec->step;
+    g.next = prefetch_stream_of(block->next_keys, qn_aura_key_block_bytes(dim, key_bits),
+                                QN_AURA_BLOCK / UNIT_CODES(value_bits) * passes);
     values_of[n][value_bits](&g);
 }
 
@@ -319,11 +321,11 @@ static void block_simd(const int16_t *queries, const float *query_scales, size_t
     }
 }
 
-QN_INLINE void aura_fill(qn_aura_kernels *kernels)
+QN_INLINE void aura_init_simd(qn_aura_kernels *kernels)
 {
     kernels->dot = dot_simd;
-    kernels->product = product_simd;
-    kernels->add = add_simd;
+    kernels->gemv = gemv_simd;
+    kernels->axpy = axpy_simd;
     kernels->block = block_simd;
 }
 

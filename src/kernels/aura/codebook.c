@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MAX_HALF = QN_AURA_MAX_LEVELS / 2, LLOYD_STEPS = 20, NEWTON_STEPS = 60, NODES = 8 };
+enum { MAX_POSITIVE_LEVELS = QN_AURA_MAX_LEVELS / 2, LLOYD_STEPS = 20, NEWTON_STEPS = 60, NODES = 8 };
 
 /* Gauss-Legendre nodes and weights of order 16 on [-1, 1], half of them: exact for polynomials to degree 31 (Abramowitz and
  * Stegun, table 25.4). */
@@ -60,18 +60,18 @@ static double cell(double from, double to, size_t dim, double *mean)
 }
 
 /* Where cells end: 0, midpoints, 1. */
-static double edge(const double *c, size_t n, size_t i)
+static double cell_edge(const double *c, size_t n, size_t i)
 {
     return i == 0 ? 0 : i == n ? 1 : (c[i - 1] + c[i]) / 2;
 }
 
-static double largest_gap(const double *c, size_t n, size_t dim, double *mass, double *mean)
+static double largest_residual(const double *c, size_t n, size_t dim, double *mass, double *mean)
 {
     double largest = 0;
     for (size_t i = 0; i < n; i++) {
-        mass[i] = cell(edge(c, n, i), edge(c, n, i + 1), dim, &mean[i]);
-        const double gap = fabs(c[i] - mean[i]);
-        largest = gap > largest ? gap : largest;
+        mass[i] = cell(cell_edge(c, n, i), cell_edge(c, n, i + 1), dim, &mean[i]);
+        const double residual = fabs(c[i] - mean[i]);
+        largest = residual > largest ? residual : largest;
     }
     return largest;
 }
@@ -79,9 +79,9 @@ static double largest_gap(const double *c, size_t n, size_t dim, double *mass, d
 /* The Newton step: J step = mean - c, eliminated from the first row down. */
 static void newton_step(const double *c, size_t n, size_t dim, const double *mass, const double *mean, double *step)
 {
-    double above[MAX_HALF];
+    double above[MAX_POSITIVE_LEVELS];
     for (size_t i = 0; i < n; i++) {
-        const double low = edge(c, n, i), high = edge(c, n, i + 1);
+        const double low = cell_edge(c, n, i), high = cell_edge(c, n, i + 1);
         const double by_low = i ? density(low, dim) * (mean[i] - low) / mass[i] / 2 : 0;
         const double by_high = i + 1 < n ? density(high, dim) * (high - mean[i]) / mass[i] / 2 : 0;
         double diagonal = 1 - by_low - by_high, right = mean[i] - c[i];
@@ -96,7 +96,7 @@ static void newton_step(const double *c, size_t n, size_t dim, const double *mas
         step[i] -= above[i] * step[i + 1];
 }
 
-static bool rises(const double *c, size_t n)
+static bool is_increasing(const double *c, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!(c[i] > (i ? c[i - 1] : 0) && c[i] < 1))
@@ -105,54 +105,55 @@ static bool rises(const double *c, size_t n)
 }
 
 /* c + factor * step, with the factor halved until centroids stay in order and come no further from their means. */
-static double damped(double *c, size_t n, size_t dim, const double *step, double gap, double *mass, double *mean)
+static double damped_newton_step(double *c, size_t n, size_t dim, const double *step, double residual, double *mass,
+                                 double *mean)
 {
     for (double factor = 1; factor > 1e-6; factor /= 2) {
-        double next[MAX_HALF];
+        double next[MAX_POSITIVE_LEVELS];
         for (size_t i = 0; i < n; i++)
             next[i] = c[i] + factor * step[i];
-        if (!rises(next, n))
+        if (!is_increasing(next, n))
             continue;
-        const double next_gap = largest_gap(next, n, dim, mass, mean);
-        if (next_gap < gap || next_gap < 1e-14) {
+        const double next_residual = largest_residual(next, n, dim, mass, mean);
+        if (next_residual < residual || next_residual < 1e-14) {
             for (size_t i = 0; i < n; i++)
                 c[i] = next[i];
-            return next_gap;
+            return next_residual;
         }
     }
-    return gap;
+    return residual;
 }
 
 qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float *codebook)
 {
     const size_t n = (size_t)1 << (bits - 1);
-    double c[MAX_HALF], mass[MAX_HALF], mean[MAX_HALF], step[MAX_HALF];
+    double c[MAX_POSITIVE_LEVELS], mass[MAX_POSITIVE_LEVELS], mean[MAX_POSITIVE_LEVELS], step[MAX_POSITIVE_LEVELS];
     /* Even spacing over what 2^bits levels reach, wider for more of them. */
     for (size_t i = 0; i < n; i++)
         c[i] = ((double)i + 0.5) / (double)n * (1 + 0.5 * bits) / sqrt((double)dim);
-    double gap = largest_gap(c, n, dim, mass, mean);
+    double residual = largest_residual(c, n, dim, mass, mean);
     for (int i = 0; i < LLOYD_STEPS; i++) {
         for (size_t j = 0; j < n; j++)
             c[j] = mean[j];
-        gap = largest_gap(c, n, dim, mass, mean);
+        residual = largest_residual(c, n, dim, mass, mean);
     }
-    for (int i = 0; i < NEWTON_STEPS && gap > 1e-14; i++) {
+    for (int i = 0; i < NEWTON_STEPS && residual > 1e-14; i++) {
         newton_step(c, n, dim, mass, mean, step);
-        const double before = gap;
-        gap = damped(c, n, dim, step, gap, mass, mean);
-        if (!(gap < before)) { /* at the end of double's precision, or stuck: told apart below */
-            (void)largest_gap(c, n, dim, mass, mean);
+        const double before = residual;
+        residual = damped_newton_step(c, n, dim, step, residual, mass, mean);
+        if (!(residual < before)) { /* at the end of double's precision, or stuck: told apart below */
+            (void)largest_residual(c, n, dim, mass, mean);
             break;
         }
     }
     /* The gap times the norm of the inverse Jacobian, up to 1e4 for 256 levels, is the error. */
-    if (!(gap < 1e-11))
+    if (!(residual < 1e-11))
         return qn_fail(QN_ERR_UNSUPPORTED, "codebook of %u bits for %zu dimensions: off by %g, expected below 1e-11", bits, dim,
-                       gap);
+                       residual);
     for (size_t i = 0; i < n; i++) {
         codebook[n + i] = (float)c[i];
         codebook[n - 1 - i] = -(float)c[i];
-        boundaries[n - 1 + i] = (float)edge(c, n, i);
+        boundaries[n - 1 + i] = (float)cell_edge(c, n, i);
         boundaries[n - 1 - i] = 0 - boundaries[n - 1 + i]; /* 0 in the middle, not -0 */
     }
     return QN_OK;

@@ -32,7 +32,7 @@ size_t qn_aura_row_words(size_t dim, unsigned bits)
 /* ---- Random numbers: whole numbers and double sums only, so that all machines draw the same ---- */
 
 /* Nearly normal: twelve uniform numbers less their mean. */
-static double draw_normal(uint64_t *state)
+static double random_normal(uint64_t *state)
 {
     double sum = -6;
     for (int i = 0; i < 12; i++)
@@ -41,14 +41,14 @@ static double draw_normal(uint64_t *state)
 }
 
 /* x less its parts along `n` rows of length 1. */
-static void remove_rows(double *x, const double *rows, size_t n, size_t dim)
+static void orthogonalize(double *x, const double *rows, size_t n, size_t dim)
 {
     for (size_t r = 0; r < n; r++) {
-        double along = 0;
+        double projection = 0;
         for (size_t d = 0; d < dim; d++)
-            along += x[d] * rows[r * dim + d];
+            projection += x[d] * rows[r * dim + d];
         for (size_t d = 0; d < dim; d++)
-            x[d] -= along * rows[r * dim + d];
+            x[d] -= projection * rows[r * dim + d];
     }
 }
 
@@ -58,9 +58,9 @@ static void random_rotation(double *rows, size_t dim, uint64_t seed)
     for (size_t r = 0; r < dim; r++) {
         double *x = rows + r * dim, square = 0;
         for (size_t d = 0; d < dim; d++)
-            x[d] = draw_normal(&seed);
-        remove_rows(x, rows, r, dim);
-        remove_rows(x, rows, r, dim);
+            x[d] = random_normal(&seed);
+        orthogonalize(x, rows, r, dim);
+        orthogonalize(x, rows, r, dim);
         for (size_t d = 0; d < dim; d++)
             square += x[d] * x[d];
         for (size_t d = 0; d < dim; d++)
@@ -78,8 +78,8 @@ static void set_centroids(qn_aura_codec *codec)
         largest = fabsf(codec->codebook[i]) > largest ? fabsf(codec->codebook[i]) : largest;
     codec->step = largest / QN_AURA_CENTROID_MAX;
     for (size_t i = 0; i < QN_AURA_MAX_LEVELS; i++) {
-        const double whole = largest > 0 ? rint((double)codec->codebook[i % levels] / largest * QN_AURA_CENTROID_MAX) : 0;
-        codec->centroids[i] = (int16_t)whole;
+        const double quantized = largest > 0 ? rint((double)codec->codebook[i % levels] / largest * QN_AURA_CENTROID_MAX) : 0;
+        codec->centroids[i] = (int16_t)quantized;
         codec->low[i] = (uint8_t)((uint16_t)codec->centroids[i] & 0xff);
         codec->high[i] = (uint8_t)((uint16_t)codec->centroids[i] >> 8);
     }
@@ -112,7 +112,7 @@ static void set_transpose(qn_aura_codec *codec)
             codec->transpose[j * codec->dim + i] = codec->rotation[i * codec->dim + j];
 }
 
-static qn_status draw_rotation(qn_aura_codec *codec, uint64_t seed)
+static qn_status init_rotation(qn_aura_codec *codec, uint64_t seed)
 {
     const size_t dim = codec->dim;
     if (codec->signs) {
@@ -135,7 +135,7 @@ qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint
     QN_TRY(allocate(out, dim, bits, (dim & (dim - 1)) != 0));
     qn_status status = qn_aura_lloyd_max(dim, bits, (*out)->boundaries, (*out)->codebook);
     if (status == QN_OK)
-        status = draw_rotation(*out, seed);
+        status = init_rotation(*out, seed);
     if (status != QN_OK) {
         qn_aura_codec_delete(*out);
         *out = NULL;
@@ -145,8 +145,8 @@ qn_status qn_aura_codec_new(qn_aura_codec **out, size_t dim, unsigned bits, uint
     return QN_OK;
 }
 
-qn_status qn_aura_codec_of(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation, const float *boundaries,
-                           const float *codebook)
+qn_status qn_aura_codec_from_tables(qn_aura_codec **out, size_t dim, unsigned bits, const float *rotation,
+                                    const float *boundaries, const float *codebook)
 {
     QN_TRY(allocate(out, dim, bits, true));
     memcpy((*out)->rotation, rotation, dim * dim * sizeof *rotation);
@@ -171,7 +171,7 @@ void qn_aura_codec_delete(qn_aura_codec *codec)
 void qn_aura_rotate(const qn_aura_kernels *kernels, const qn_aura_codec *codec, float *y, const float *x)
 {
     if (!codec->signs) {
-        kernels->product(y, codec->rotation, x, codec->dim);
+        kernels->gemv(y, codec->rotation, x, codec->dim);
         return;
     }
     memcpy(y, x, codec->dim * sizeof *y);
@@ -181,16 +181,16 @@ void qn_aura_rotate(const qn_aura_kernels *kernels, const qn_aura_codec *codec, 
 void qn_aura_rotate_back(const qn_aura_kernels *kernels, const qn_aura_codec *codec, float *y, const float *x)
 {
     if (!codec->signs) {
-        kernels->product(y, codec->transpose, x, codec->dim);
+        kernels->gemv(y, codec->transpose, x, codec->dim);
         return;
     }
     memcpy(y, x, codec->dim * sizeof *y);
     kernels->hadamard(y, codec->dim, NULL, codec->signs);
 }
 
-enum { SUMS = 8 }; /* of doubles at a time */
+enum { PARTIAL_SUMS = 8 }; /* of doubles at a time */
 
-static double total(const double sums[SUMS])
+static double reduce_sums(const double sums[PARTIAL_SUMS])
 {
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
@@ -198,22 +198,22 @@ static double total(const double sums[SUMS])
 /* In double: no square of a finite float leaves its range. */
 static double norm(const float *x, size_t dim)
 {
-    double sums[SUMS] = { 0 };
-    for (size_t d = 0; d < dim; d += SUMS)
-        for (size_t i = 0; i < SUMS; i++)
+    double sums[PARTIAL_SUMS] = { 0 };
+    for (size_t d = 0; d < dim; d += PARTIAL_SUMS)
+        for (size_t i = 0; i < PARTIAL_SUMS; i++)
             sums[i] += (double)x[d + i] * (double)x[d + i];
-    return sqrt(total(sums));
+    return sqrt(reduce_sums(sums));
 }
 
 static double decoded_norm(const uint8_t *codes, const qn_aura_codec *codec)
 {
-    double sums[SUMS] = { 0 };
-    for (size_t d = 0; d < codec->dim; d += SUMS)
-        for (size_t i = 0; i < SUMS; i++) {
+    double sums[PARTIAL_SUMS] = { 0 };
+    for (size_t d = 0; d < codec->dim; d += PARTIAL_SUMS)
+        for (size_t i = 0; i < PARTIAL_SUMS; i++) {
             const double c = (double)codec->codebook[codes[d + i]];
             sums[i] += c * c;
         }
-    return sqrt(total(sums));
+    return sqrt(reduce_sums(sums));
 }
 
 /* Below this a norm is taken for 0. */
@@ -286,9 +286,9 @@ void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned 
 }
 
 /* Adding it and taking it away leaves a float below 2^22 rounded to a whole number, halves to even. */
-#define ROUNDER 12582912.0f
+#define ROUND_TO_INT 12582912.0f
 
-void qn_aura_query(int16_t *whole, float *scale, const float *x, const qn_aura_codec *key_codec)
+void qn_aura_quantize_query(int16_t *quantized, float *scale, const float *x, const qn_aura_codec *key_codec)
 {
     const size_t dim = key_codec->dim;
     float largest = 0, sums[16] = { 0 }, sum = 0;
@@ -301,13 +301,13 @@ void qn_aura_query(int16_t *whole, float *scale, const float *x, const qn_aura_c
     for (size_t i = 0; i < 16; i++)
         sum += sums[i];                       /* NaN where any is */
     if (!(sum > FLT_MIN && sum <= FLT_MAX)) { /* nothing, or not finite */
-        memset(whole, 0, dim * sizeof *whole);
+        memset(quantized, 0, dim * sizeof *quantized);
         *scale = sum <= FLT_MIN ? 0.0f : NAN;
         return;
     }
-    const float by_largest = largest / INT16_MAX, by_sum = sum / QN_AURA_INT_SUM;
+    const float by_largest = largest / INT16_MAX, by_sum = sum / QN_AURA_MAX_ABS_SUM;
     const float unit = by_largest > by_sum ? by_largest : by_sum;
     for (size_t d = 0; d < dim; d++)
-        whole[d] = (int16_t)(int32_t)(x[d] / unit + ROUNDER - ROUNDER);
+        quantized[d] = (int16_t)(int32_t)(x[d] / unit + ROUND_TO_INT - ROUND_TO_INT);
     *scale = unit * key_codec->step;
 }

@@ -34,7 +34,7 @@ static size_t byte_in_unit(size_t i, struct plane plane, bool high, unsigned *sh
     return (high ? VECTOR : run / runs * 2 * VECTOR) + bytes[i % 4];
 }
 
-static unsigned get(const uint8_t *lane, size_t i, unsigned bits)
+static unsigned code_at(const uint8_t *lane, size_t i, unsigned bits)
 {
     unsigned code = 0;
     for (int high = 0; high < 2; high++) {
@@ -58,12 +58,12 @@ size_t qn_aura_value_code_bytes(size_t dim, unsigned bits)
     return QN_AURA_BLOCK * dim * bits / 8;
 }
 
-size_t qn_aura_key_part_bytes(size_t dim, unsigned bits)
+size_t qn_aura_key_block_bytes(size_t dim, unsigned bits)
 {
     return qn_aura_key_code_bytes(dim, bits) + QN_AURA_BLOCK * sizeof(float);
 }
 
-size_t qn_aura_value_part_bytes(size_t dim, unsigned bits)
+size_t qn_aura_value_block_bytes(size_t dim, unsigned bits)
 {
     return qn_aura_value_code_bytes(dim, bits) + QN_AURA_BLOCK * sizeof(float);
 }
@@ -82,26 +82,26 @@ static size_t value_lane(size_t position, size_t d, size_t dim, unsigned bits)
 }
 
 /* Four codes in the bytes of a lane. */
-static uint32_t run_of(const uint8_t *codes)
+static uint32_t pack_quad(const uint8_t *codes)
 {
     return codes[0] | (uint32_t)codes[2] << 8 | (uint32_t)codes[1] << 16 | (uint32_t)codes[3] << 24;
 }
 
 /* A plane's bits of the codes of one lane: at most 8 / width runs of four. */
-static uint32_t lane_of(const uint8_t *codes, size_t n_runs, struct plane plane)
+static uint32_t pack_lane(const uint8_t *codes, size_t n_runs, struct plane plane)
 {
     const uint32_t mask = ((1u << plane.width) - 1) * 0x01010101u;
     uint32_t lane = 0;
     for (size_t run = 0; run < n_runs; run++)
-        lane |= (run_of(codes + 4 * run) >> plane.from & mask) << run * plane.width;
+        lane |= (pack_quad(codes + 4 * run) >> plane.from & mask) << run * plane.width;
     return lane;
 }
 
-void qn_aura_put_key(uint8_t *part, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
+void qn_aura_store_key(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
 {
     const size_t unit = unit_codes(bits);
     for (size_t d = 0; d < dim; d += unit) {
-        uint8_t *lane = part + key_lane(position, d, dim, bits);
+        uint8_t *lane = block_data + key_lane(position, d, dim, bits);
         const size_t n_runs = (dim - d < unit ? dim - d : unit) / 4;
         for (int high = 0; high < 2; high++) {
             const struct plane plane = high ? high_planes[bits] : low_planes[bits];
@@ -109,15 +109,15 @@ void qn_aura_put_key(uint8_t *part, size_t position, const uint8_t *codes, float
             for (size_t run = 0; plane.width && run < n_runs; run += runs) {
                 unsigned shift;
                 const size_t at = byte_in_unit(4 * run, plane, high, &shift);
-                const uint32_t word = lane_of(codes + d + 4 * run, n_runs - run < runs ? n_runs - run : runs, plane);
+                const uint32_t word = pack_lane(codes + d + 4 * run, n_runs - run < runs ? n_runs - run : runs, plane);
                 memcpy(lane + at, &word, sizeof word);
             }
         }
     }
-    memcpy(part + qn_aura_key_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
+    memcpy(block_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
 }
 
-void qn_aura_put_value(uint8_t *part, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
+void qn_aura_store_value(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
 {
     for (int high = 0; high < 2; high++) {
         const struct plane plane = high ? high_planes[bits] : low_planes[bits];
@@ -127,35 +127,35 @@ void qn_aura_put_value(uint8_t *part, size_t position, const uint8_t *codes, flo
         const size_t at = byte_in_unit(position % unit_codes(bits), plane, high, &shift);
         const unsigned mask = (1u << plane.width) - 1;
         for (size_t column = 0; column < dim; column += QN_AURA_TILE) {
-            uint8_t *byte = part + value_lane(position, column, dim, bits) + at;
+            uint8_t *byte = block_data + value_lane(position, column, dim, bits) + at;
             for (size_t i = 0; i < QN_AURA_TILE; i++, byte += LANE)
                 *byte = (uint8_t)((*byte & ~(mask << shift)) | (codes[column + i] >> plane.from & mask) << shift);
         }
     }
-    memcpy(part + qn_aura_value_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
+    memcpy(block_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
 }
 
-void qn_aura_get_key(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
+void qn_aura_load_key(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
 {
     for (size_t d = 0; d < dim; d++)
-        codes[d] = (uint8_t)get(part + key_lane(position, d, dim, bits), d % unit_codes(bits), bits);
-    memcpy(scale, part + qn_aura_key_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
+        codes[d] = (uint8_t)code_at(block_data + key_lane(position, d, dim, bits), d % unit_codes(bits), bits);
+    memcpy(scale, block_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
 }
 
-void qn_aura_get_value(const uint8_t *part, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
+void qn_aura_load_value(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
 {
     for (size_t d = 0; d < dim; d++)
-        codes[d] = (uint8_t)get(part + value_lane(position, d, dim, bits), position % unit_codes(bits), bits);
-    memcpy(scale, part + qn_aura_value_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
+        codes[d] = (uint8_t)code_at(block_data + value_lane(position, d, dim, bits), position % unit_codes(bits), bits);
+    memcpy(scale, block_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
 }
 
-void qn_aura_store_block(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
-                         uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value)
+void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
+                            uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value)
 {
     uint8_t codes[QN_AURA_MAX_DIM];
     float scale;
     const bool value_ok = qn_aura_encode_rotated(kernels, value_codec, value, codes, &scale);
-    qn_aura_put_value(values, position, codes, scale, value_codec->dim, value_codec->bits);
+    qn_aura_store_value(values, position, codes, scale, value_codec->dim, value_codec->bits);
     const bool key_ok = qn_aura_encode_rotated(kernels, key_codec, key, codes, &scale);
-    qn_aura_put_key(keys, position, codes, key_ok && value_ok ? scale : NAN, key_codec->dim, key_codec->bits);
+    qn_aura_store_key(keys, position, codes, key_ok && value_ok ? scale : NAN, key_codec->dim, key_codec->bits);
 }

@@ -6,11 +6,11 @@
 #define THREADS QN_AURA_PASS2_THREADS
 #define QUADS (DIM / 4)          // threads that take a row, four values each
 #define GROUPS (THREADS / QUADS) // rows that are taken at once
-#define BATCH 8                  // rows of a group that are on their way together
+#define BLOCKS_IN_FLIGHT 8                  // rows of a group that are on their way together
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
-QN_DEVICE void add_times(float4 &sum, float factor, float4 x)
+QN_DEVICE void fma_float4(float4 &sum, float factor, float4 x)
 {
     sum.x = fmaf(factor, x.x, sum.x);
     sum.y = fmaf(factor, x.y, sum.y);
@@ -19,22 +19,22 @@ QN_DEVICE void add_times(float4 &sum, float factor, float4 x)
 }
 
 // y = matrix' x for a row in shared memory, by all threads; the groups' parts are added up in rising order, into the row.
-QN_DEVICE void multiply_row(float *x, float (*parts)[DIM], const float *matrix)
+QN_DEVICE void gemv_row(float *x, float (*group_sums)[DIM], const float *matrix)
 {
     const int quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
     float4 sum = make_float4(0, 0, 0, 0);
     if (group < GROUPS) {
 #pragma unroll 8
         for (int j = group; j < DIM; j += GROUPS)
-            add_times(sum, x[j], *(const float4 *)(matrix + j * DIM + quad * 4));
-        *(float4 *)&parts[group][quad * 4] = sum;
+            fma_float4(sum, x[j], *(const float4 *)(matrix + j * DIM + quad * 4));
+        *(float4 *)&group_sums[group][quad * 4] = sum;
     }
     __syncthreads();
     for (int d = threadIdx.x; d < DIM; d += THREADS) {
         float y = 0;
 #pragma unroll
         for (int i = 0; i < GROUPS; i++)
-            y += parts[i][d];
+            y += group_sums[i][d];
         x[d] = y;
     }
     __syncthreads();
@@ -46,7 +46,7 @@ QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
 }
 
 // The row in shared memory by a Walsh-Hadamard transform, after signs or before them.
-QN_DEVICE void turn_row(float *x, const qn_aura_gpu_rotation &r, bool signs_first)
+QN_DEVICE void hadamard_row(float *x, const qn_aura_gpu_rotation &r, bool signs_first)
 {
     constexpr int half = DIM / 2;
     const bool has = threadIdx.x < half;
@@ -57,7 +57,7 @@ QN_DEVICE void turn_row(float *x, const qn_aura_gpu_rotation &r, bool signs_firs
         y[i] = x[threadIdx.x + i * half] * (signs_first ? signs[i] : 1);
     }
     __syncthreads();
-    qn_team_hadamard<(DIM & (DIM - 1)) == 0 ? DIM : 64>(y, x, threadIdx.x, has);
+    qn_group_hadamard<(DIM & (DIM - 1)) == 0 ? DIM : 64>(y, x, threadIdx.x, has);
 #pragma unroll
     for (int i = 0; has && i < 2; i++)
         x[threadIdx.x + i * half] = y[i] * (signs_first ? 1 : signs[i]);
@@ -66,71 +66,71 @@ QN_DEVICE void turn_row(float *x, const qn_aura_gpu_rotation &r, bool signs_firs
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __grid_constant__ qn_aura_rotate_args a)
 {
-    __shared__ __align__(16) float parts[GROUPS][DIM];
+    __shared__ __align__(16) float group_sums[GROUPS][DIM];
     __shared__ float x[DIM];
     const uint64_t row = blockIdx.x;
-    qn_wait_for_previous();
-    qn_let_next_begin();
+    qn_pdl_wait();
+    qn_pdl_trigger();
     for (int d = threadIdx.x; d < DIM; d += THREADS)
         x[d] = read_value(a.rows, row * DIM + d, a.dtype);
     __syncthreads();
     if (has_signs(a.rotation))
-        turn_row(x, a.rotation, true);
+        hadamard_row(x, a.rotation, true);
     else if (a.rotation.forward)
-        multiply_row(x, parts, a.rotation.forward);
+        gemv_row(x, group_sums, a.rotation.forward);
     for (int d = threadIdx.x; d < DIM; d += THREADS)
         a.out[row * DIM + d] = x[d];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const __grid_constant__ qn_aura_flash_pass2_args a)
 {
-    __shared__ __align__(16) float parts[GROUPS][DIM];
+    __shared__ __align__(16) float group_sums[GROUPS][DIM];
     __shared__ float x[DIM];
-    const int lane = threadIdx.x % QN_WARP, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
+    const int lane = threadIdx.x % QN_WARP_SIZE, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
     const uint32_t query = blockIdx.x, n = a.n_blocks;
     const float *partials = a.partials + (uint64_t)query * n * DIM + quad * 4;
-    const float *maxima = a.m + (uint64_t)query * n, *lengths = a.l + (uint64_t)query * n;
-    qn_wait_for_previous();
-    qn_let_next_begin();
+    const float *maxima = a.m + (uint64_t)query * n, *exp_sums = a.l + (uint64_t)query * n;
+    qn_pdl_wait();
+    qn_pdl_trigger();
 
     // Rows of the first blocks are asked for before it is known which count: what does not is not used.
-    float4 rows[BATCH];
+    float4 rows[BLOCKS_IN_FLIGHT];
 #pragma unroll
-    for (int i = 0; i < BATCH; i++)
+    for (int i = 0; i < BLOCKS_IN_FLIGHT; i++)
         if (group < GROUPS && group + i * GROUPS < n)
             rows[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM);
     float m = a.sinks ? a.sinks[query % a.n_heads] * LOG2E : LOWEST, l = 0;
     const float sink = m;
     if (a.l) {
-        for (uint32_t i = lane; i < n; i += QN_WARP)
-            if (lengths[i] != 0)
+        for (uint32_t i = lane; i < n; i += QN_WARP_SIZE)
+            if (exp_sums[i] != 0)
                 m = fmaxf(m, maxima[i] * LOG2E);
         m = qn_warp_max(m);
-        for (uint32_t i = lane; i < n; i += QN_WARP)
-            if (lengths[i] != 0)
-                l += lengths[i] * exp2f(maxima[i] * LOG2E - m);
+        for (uint32_t i = lane; i < n; i += QN_WARP_SIZE)
+            if (exp_sums[i] != 0)
+                l += exp_sums[i] * exp2f(maxima[i] * LOG2E - m);
         l = qn_warp_sum(l) + (a.sinks ? exp2f(sink - m) : 0);
     }
 
     if (group < GROUPS) {
         float4 sum = make_float4(0, 0, 0, 0);
-        for (uint32_t first = group; first < n; first += BATCH * GROUPS) {
+        for (uint32_t first = group; first < n; first += BLOCKS_IN_FLIGHT * GROUPS) {
             if (first != group) {
 #pragma unroll
-                for (int i = 0; i < BATCH; i++)
+                for (int i = 0; i < BLOCKS_IN_FLIGHT; i++)
                     if (first + i * GROUPS < n)
                         rows[i] = *(const float4 *)(partials + (uint64_t)(first + i * GROUPS) * DIM);
             }
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
+            for (int i = 0; i < BLOCKS_IN_FLIGHT; i++) {
                 const uint32_t at = first + i * GROUPS;
                 if (at < n && !a.l)
-                    add_times(sum, 1, rows[i]);
-                else if (at < n && lengths[at] != 0)
-                    add_times(sum, exp2f(maxima[at] * LOG2E - m), rows[i]);
+                    fma_float4(sum, 1, rows[i]);
+                else if (at < n && exp_sums[at] != 0)
+                    fma_float4(sum, exp2f(maxima[at] * LOG2E - m), rows[i]);
             }
         }
-        *(float4 *)&parts[group][quad * 4] = sum;
+        *(float4 *)&group_sums[group][quad * 4] = sum;
     }
     __syncthreads();
     const float norm = !a.l ? 1 : l != 0 ? 1 / l : 0;
@@ -138,14 +138,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
         float y = 0;
 #pragma unroll
         for (int i = 0; i < GROUPS; i++)
-            y += parts[i][d];
+            y += group_sums[i][d];
         x[d] = y * norm;
     }
     __syncthreads();
     if (has_signs(a.rotation))
-        turn_row(x, a.rotation, false);
-    else if (a.rotation.back)
-        multiply_row(x, parts, a.rotation.back);
+        hadamard_row(x, a.rotation, false);
+    else if (a.rotation.inverse)
+        gemv_row(x, group_sums, a.rotation.inverse);
     for (int d = threadIdx.x; d < DIM; d += THREADS)
         write_value(a.out, (uint64_t)query * DIM + d, a.dtype, x[d]);
 }

@@ -5,44 +5,44 @@
 
 #include "kernels/deltanet/deltanet_cuda.h"
 
-#define TOKENS QN_GDN_TOKENS
+#define TOKENS QN_GDN_CHUNK_TOKENS
 #define HEAD_K QN_GDN_HEAD_K
 #define TILE QN_GDN_TILE_BYTES
 
 // ---- Tiles: 64 rows of 128 bytes, pieces of 16 bytes swizzled so that 8 rows of one piece meet all banks ----
 
-QN_DEVICE uint32_t piece_at(uint32_t row, uint32_t piece)
+QN_DEVICE uint32_t swizzled_offset(uint32_t row, uint32_t segment)
 {
-    return row * 128 + ((piece ^ (row & 7)) << 4);
+    return row * 128 + ((segment ^ (row & 7)) << 4);
 }
 
 // Rows of `pieces` pieces, n of them, zeros after that; tiles of 8 pieces follow one another. A thread has the same piece of
 // every eighth row, or every sixteenth: its addresses differ by constants.
-template <int pieces, int threads>
+template <int segments, int threads>
 QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n, uint32_t thread)
 {
-    constexpr uint32_t step = threads / pieces;
-    const uint32_t first = thread / pieces, piece = thread % pieces;
-    unsigned char *to = tiles + piece / 8 * TILE + piece_at(first, piece % 8);
-    const uint16_t *at = from + (size_t)first * stride + piece * 8;
+    constexpr uint32_t step = threads / segments;
+    const uint32_t first = thread / segments, segment = thread % segments;
+    unsigned char *to = tiles + segment / 8 * TILE + swizzled_offset(first, segment % 8);
+    const uint16_t *at = from + (size_t)first * stride + segment * 8;
 #pragma unroll
     for (uint32_t i = 0; i < TOKENS / step; i++) {
         if (n == TOKENS)
-            qn_copy_async_16(to + i * step * 128, at);
+            qn_cp_async_16(to + i * step * 128, at);
         else
-            qn_copy_async_16(to + i * step * 128, first + i * step < n ? at : from, first + i * step < n ? 16 : 0);
+            qn_cp_async_16(to + i * step * 128, first + i * step < n ? at : from, first + i * step < n ? 16 : 0);
         at += step * stride;
     }
 }
 
 // ---- Pairs of bfloat16 ----
 
-QN_DEVICE float low(uint32_t pair)
+QN_DEVICE float bf16_lo(uint32_t pair)
 {
     return __uint_as_float(pair << 16);
 }
 
-QN_DEVICE float high(uint32_t pair)
+QN_DEVICE float bf16_hi(uint32_t pair)
 {
     return __uint_as_float(pair & 0xffff0000u);
 }
@@ -51,7 +51,7 @@ QN_DEVICE float high(uint32_t pair)
 
 struct sequence {
     uint32_t first, n; // tokens
-    uint32_t place;    // of its first chunk's records
+    uint32_t record_offset;    // of its first chunk's records
 };
 
 QN_DEVICE sequence sequence_at(const qn_gdn_chunk_args &a, uint32_t index)
@@ -59,7 +59,7 @@ QN_DEVICE sequence sequence_at(const qn_gdn_chunk_args &a, uint32_t index)
     sequence s;
     s.first = a.cu_seqlens ? a.cu_seqlens[index] : index * a.tokens;
     s.n = a.cu_seqlens ? a.cu_seqlens[index + 1] - s.first : a.tokens;
-    s.place = s.first / TOKENS + index;
+    s.record_offset = s.first / TOKENS + index;
     return s;
 }
 

@@ -21,7 +21,7 @@ void qn_deltanet_kernels_init(qn_deltanet_kernels *kernels, unsigned cpu)
     (void)cpu;
 }
 
-float qn_gdn_decay_of(float alpha, float bias, float a)
+float qn_gdn_log_decay(float alpha, float bias, float a)
 {
     const double x = (double)alpha + (double)bias;
     /* From 30 on, ln(1 + e^x) is x in any float; and e^x stays finite. */
@@ -30,7 +30,7 @@ float qn_gdn_decay_of(float alpha, float bias, float a)
     return g < -(double)FLT_MAX ? -FLT_MAX : (float)g;
 }
 
-float qn_gdn_beta_of(float x)
+float qn_gdn_beta(float x)
 {
     return 1.0f / (1.0f + qn_exp(-x));
 }

@@ -30,15 +30,15 @@ typedef struct qn_deltanet_kernels {
     /* c[i, x] = (accumulate ? c[i, x] : 0), then += a[i*a_row + j*a_col] * b[j*b_row + x] for j < k rising, one fused
      * multiply-add each; i < m, x < n. Any m, n, k >= 0; c overlaps neither a nor b. Exactly m x n elements are written, and of
      * b exactly the elements named are read. next: what will be read after b, or NULL; only a hint. */
-    void (*product)(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t m,
-                    size_t n, size_t k, bool accumulate, const float *next);
+    void (*gemm)(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t m,
+                 size_t n, size_t k, bool accumulate, const float *next);
     /* x[i*x_row + j] = e^(at - sums[j]) * x[i*x_row + j], i < m, j < n: the difference in double, rounded to float; then qn_exp
      * of kernels/canon.h. */
-    void (*gate)(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n);
+    void (*gate)(float *x, size_t x_row, size_t m, double at, const double *gc, size_t n);
     /* y[x] = factor * a[x], x < n; y may be a. */
     void (*scale)(float *y, const float *a, float factor, size_t n);
     /* y[x] = beta * (v[x] - a[x]), x < n; y may be either. */
-    void (*correct)(float *y, const float *v, const float *a, float beta, size_t n);
+    void (*delta)(float *y, const float *v, const float *a, float beta, size_t n);
     /* y[x] = silu(sum over taps t rising of weights[t*w_row + x] * inputs[t][x]), x < n; the first tap is a product, the others
      * one fused multiply-add each; 1 <= taps <= QN_CONV_MAX_TAPS. y overlaps nothing. */
     void (*conv)(float *y, const float *const *inputs, const float *weights, size_t w_row, size_t taps, size_t n);
@@ -51,9 +51,9 @@ void qn_deltanet_kernels_init(qn_deltanet_kernels *kernels, unsigned cpu);
 typedef struct qn_gdn_head {
     float *state; /* [head_k][state_row]: S transposed, values side by side */
     size_t state_row;
-    float *corrected; /* [QN_GDN_CHUNK][corrected_row]: v' of the open chunk's tokens */
-    size_t corrected_row;
-    const float *decay;        /* [QN_GDN_CHUNK]: g of the open chunk; not changed here */
+    float *v_new; /* [QN_GDN_CHUNK][v_new_row]: v' of the open chunk's tokens */
+    size_t v_new_row;
+    const float *log_decay;    /* [QN_GDN_CHUNK]: g of the open chunk; not changed here */
     const float *v, *g, *beta; /* of the first token */
     float *o;                  /* of the first token */
 } qn_gdn_head;
@@ -64,9 +64,9 @@ typedef struct qn_gdn_group {
     size_t head_k, n_values; /* key dimension; values of each head; multiples of QN_GDN_UNIT, at most QN_GDN_MAX_DIM */
     const qn_gdn_head *heads;
     size_t n_heads;
-    const float *keys; /* [head_k][QN_GDN_CHUNK]: keys of the open chunk, a column a token; not changed here */
-    size_t open;       /* tokens in the open chunk before this call, 0 to QN_GDN_CHUNK */
-    size_t n;          /* tokens that come */
+    const float *keys;  /* [head_k][QN_GDN_CHUNK]: keys of the open chunk, a column a token; not changed here */
+    size_t open_tokens; /* tokens in the open chunk before this call, 0 to QN_GDN_CHUNK */
+    size_t n;           /* tokens that come */
     const float *q, *k;
     size_t qk_stride, v_stride, gate_stride, o_stride;
     float scale;
@@ -74,26 +74,26 @@ typedef struct qn_gdn_group {
 } qn_gdn_group;
 
 /* qn_gdn_advance - n tokens through the heads of a group: their outputs, and their states and corrected values brought up to
- * date. Keys and decays are shared with other groups and slices: when all have advanced, qn_gdn_keep_keys and qn_gdn_keep_decay
+ * date. Keys and decays are shared with other groups and slices: when all have advanced, qn_gdn_append_keys and qn_gdn_append_decay
  * bring them up to date. scratch: qn_gdn_scratch(head_k) bytes, aligned to 64. */
 void qn_gdn_advance(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
 size_t qn_gdn_scratch(size_t head_k);
 
-/* qn_gdn_open_after - tokens in the open chunk when n more have come. */
-size_t qn_gdn_open_after(size_t open, size_t n);
+/* qn_gdn_open_tokens_after - tokens in the open chunk when n more have come. */
+size_t qn_gdn_open_tokens_after(size_t open_tokens, size_t n);
 
-/* qn_gdn_keep_keys, qn_gdn_keep_decay - of n new tokens, those that are in the open chunk afterwards go to keys
+/* qn_gdn_append_keys, qn_gdn_append_decay - of n new tokens, those that are in the open chunk afterwards go to keys
  * [head_k][QN_GDN_CHUNK] and to decay [QN_GDN_CHUNK]; `open` as it was before them. */
-void qn_gdn_keep_keys(float *keys, size_t head_k, size_t open, const float *k, size_t k_stride, size_t n);
-void qn_gdn_keep_decay(float *decay, size_t open, const float *g, size_t g_stride, size_t n);
+void qn_gdn_append_keys(float *keys, size_t head_k, size_t open_tokens, const float *k, size_t k_stride, size_t n);
+void qn_gdn_append_decay(float *log_decay, size_t open_tokens, const float *g, size_t g_stride, size_t n);
 
-/* qn_gdn_close - the states after all `open` tokens of the open chunk, which is empty afterwards (the caller sets open to 0).
+/* qn_gdn_flush - the states after all `open` tokens of the open chunk, which is empty afterwards (the caller sets open to 0).
  */
-void qn_gdn_close(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
+void qn_gdn_flush(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, void *scratch);
 
-/* qn_gdn_decay_of, qn_gdn_beta_of - the gates: g = softplus(alpha + bias) * a, where a is < 0; beta = sigmoid(x). */
-float qn_gdn_decay_of(float alpha, float bias, float a);
-float qn_gdn_beta_of(float x);
+/* qn_gdn_log_decay, qn_gdn_beta - the gates: g = softplus(alpha + bias) * a, where a is < 0; beta = sigmoid(x). */
+float qn_gdn_log_decay(float alpha, float bias, float a);
+float qn_gdn_beta(float x);
 
 void qn_deltanet_init_ref(qn_deltanet_kernels *kernels);
 void qn_deltanet_init_avx2(qn_deltanet_kernels *kernels);

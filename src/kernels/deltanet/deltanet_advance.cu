@@ -18,38 +18,38 @@
 
 // ---- Products. d and a as m16n8k16 has them, several side by side ----
 
-QN_DEVICE void pack(uint32_t a[4], const float d0[4], const float d1[4])
+QN_DEVICE void pack_bf16(uint32_t a[4], const float d0[4], const float d1[4])
 {
-    a[0] = qn_floats_to_bfloats(d0[0], d0[1]);
-    a[1] = qn_floats_to_bfloats(d0[2], d0[3]);
-    a[2] = qn_floats_to_bfloats(d1[0], d1[1]);
-    a[3] = qn_floats_to_bfloats(d1[2], d1[3]);
+    a[0] = qn_f32_to_bf16x2(d0[0], d0[1]);
+    a[1] = qn_f32_to_bf16x2(d0[2], d0[3]);
+    a[2] = qn_f32_to_bf16x2(d1[0], d1[1]);
+    a[3] = qn_f32_to_bf16x2(d1[2], d1[3]);
 }
 
 #if QN_WGMMA
 
-#define FOUR(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define A_OF(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+#define ACC_REGS(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define A_REGS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
 // Rows (or, transposed, rows of the inner dimension) in groups of 8, 1024 bytes apart; the next 64 columns a tile on.
-QN_DEVICE uint64_t operand(const unsigned char *at)
+QN_DEVICE uint64_t matrix_descriptor(const unsigned char *at)
 {
     return (uint64_t)(qn_shared_address(at) >> 4) | (uint64_t)(TILE >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
 }
 
-QN_DEVICE void products_begin()
+QN_DEVICE void mma_fence()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-QN_DEVICE void products_commit()
+QN_DEVICE void mma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // Until at most the last `left` groups are under way; d is of one that is not, and is not read before.
-template <int left> QN_DEVICE void products_wait(float d[8][4])
+template <int left> QN_DEVICE void mma_wait(float d[8][4])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 #pragma unroll
@@ -59,58 +59,58 @@ template <int left> QN_DEVICE void products_wait(float d[8][4])
             asm volatile("" : "+f"(d[n][e])::"memory");
 }
 
-template <int transposed> QN_DEVICE void multiply_64(float (*d)[4], const uint32_t a[4], uint64_t b, int accumulate)
+template <int transposed> QN_DEVICE void wgmma_m64n64k16(float (*d)[4], const uint32_t a[4], uint64_t b, int accumulate)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
                  "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "{%32, %33, %34, %35}, %36, p, 1, 1, %38; }"
-                 : FOUR(d, 0), FOUR(d, 1), FOUR(d, 2), FOUR(d, 3), FOUR(d, 4), FOUR(d, 5), FOUR(d, 6), FOUR(d, 7)
-                 : A_OF(a), "l"(b), "r"(accumulate), "n"(transposed));
+                 : ACC_REGS(d, 0), ACC_REGS(d, 1), ACC_REGS(d, 2), ACC_REGS(d, 3), ACC_REGS(d, 4), ACC_REGS(d, 5), ACC_REGS(d, 6), ACC_REGS(d, 7)
+                 : A_REGS(a), "l"(b), "r"(accumulate), "n"(transposed));
 }
 
 // d = a x^T, or d += a x^T, x [64 rows][64].
-template <bool accumulate> QN_DEVICE void times_rows(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
+template <bool accumulate> QN_DEVICE void mma_abt(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
 #pragma unroll
     for (int s = 0; s < 4; s++)
-        multiply_64<0>(d, a[s], operand(x) + s * (32 >> 4), accumulate || s > 0);
+        wgmma_m64n64k16<0>(d, a[s], matrix_descriptor(x) + s * (32 >> 4), accumulate || s > 0);
 }
 
 // The same where x is lower triangular by blocks of 16 and the others are zeros. (Narrower products for the blocks that are not
 // are no gain: the compiler then waits after each.)
-template <bool accumulate> QN_DEVICE void times_lower(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
+template <bool accumulate> QN_DEVICE void mma_abt_lower(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
-    times_rows<accumulate>(d, a, x);
+    mma_abt<accumulate>(d, a, x);
 }
 
 // d += a x, x [64 rows][64].
-QN_DEVICE void times_columns(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
+QN_DEVICE void mma_ab(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
 #pragma unroll
     for (int s = 0; s < 4; s++)
-        multiply_64<1>(d, a[s], operand(x) + s * (2048 >> 4), 1);
+        wgmma_m64n64k16<1>(d, a[s], matrix_descriptor(x) + s * (2048 >> 4), 1);
 }
 
 #else
 
-QN_DEVICE void products_begin()
+QN_DEVICE void mma_fence()
 {
 }
 
-QN_DEVICE void products_commit()
+QN_DEVICE void mma_commit()
 {
 }
 
-template <int left> QN_DEVICE void products_wait(float d[8][4])
+template <int left> QN_DEVICE void mma_wait(float d[8][4])
 {
 }
 
 // Lanes 0-7, 8-15, 16-23, 24-31 name rows of the matrices (0,0), (0,1), (1,0), (1,1) of a block of 16 rows and 2 pieces.
-QN_DEVICE void load_block(uint32_t b[4], const unsigned char *tile, uint32_t row, uint32_t piece)
+QN_DEVICE void ldmatrix_16x16(uint32_t b[4], const unsigned char *tile, uint32_t row, uint32_t segment)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP;
-    qn_load_matrix_4(b, tile + piece_at(row + lane % 8 + lane / 16 * 8, piece + lane / 8 % 2));
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    qn_ldmatrix_x4(b, tile + swizzled_offset(row + lane % 8 + lane / 16 * 8, segment + lane / 8 % 2));
 }
 
 template <bool accumulate> QN_DEVICE void clear_unless(float d[8][4])
@@ -121,7 +121,7 @@ template <bool accumulate> QN_DEVICE void clear_unless(float d[8][4])
             d[i][0] = d[i][1] = d[i][2] = d[i][3] = 0;
 }
 
-template <bool accumulate> QN_DEVICE void times_rows(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
+template <bool accumulate> QN_DEVICE void mma_abt(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
     clear_unless<accumulate>(d);
 #pragma unroll
@@ -129,13 +129,13 @@ template <bool accumulate> QN_DEVICE void times_rows(float d[8][4], const uint32
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             uint32_t b[4];
-            load_block(b, x, n * 16, s * 2);
+            ldmatrix_16x16(b, x, n * 16, s * 2);
             qn_mma_m16n8k16_bf16(d[2 * n], a[s], b);
             qn_mma_m16n8k16_bf16(d[2 * n + 1], a[s], b + 2);
         }
 }
 
-template <bool accumulate> QN_DEVICE void times_lower(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
+template <bool accumulate> QN_DEVICE void mma_abt_lower(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
     clear_unless<accumulate>(d);
 #pragma unroll
@@ -143,21 +143,21 @@ template <bool accumulate> QN_DEVICE void times_lower(float d[8][4], const uint3
 #pragma unroll
         for (int n = s; n < 4; n++) {
             uint32_t b[4];
-            load_block(b, x, n * 16, s * 2);
+            ldmatrix_16x16(b, x, n * 16, s * 2);
             qn_mma_m16n8k16_bf16(d[2 * n], a[s], b);
             qn_mma_m16n8k16_bf16(d[2 * n + 1], a[s], b + 2);
         }
 }
 
-QN_DEVICE void times_columns(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
+QN_DEVICE void mma_ab(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
 #pragma unroll
     for (int s = 0; s < 4; s++)
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             uint32_t b[4];
-            qn_load_matrix_4_transposed(b, x + piece_at(s * 16 + lane % 16, n * 2 + lane / 16));
+            qn_ldmatrix_x4_trans(b, x + swizzled_offset(s * 16 + lane % 16, n * 2 + lane / 16));
             qn_mma_m16n8k16_bf16(d[2 * n], a[s], b);
             qn_mma_m16n8k16_bf16(d[2 * n + 1], a[s], b + 2);
         }
@@ -176,29 +176,29 @@ QN_DEVICE uint32_t key_head(const qn_gdn_chunk_args &a, uint32_t head)
 #define QN_GDN_STAGES 3
 #endif
 #define STAGES QN_GDN_STAGES
-#define GROUP 128 // threads that do one thing
+#define WARPGROUP 128 // threads that do one thing
 
 struct stage {
     unsigned char k[2 * TILE], q[2 * TILE], v[TILE], record[QN_GDN_RECORD];
 };
 
-struct advance_memory {
+struct advance_smem {
     stage stages[STAGES];
-    uint4 state[4][8][QN_WARP];     // fragments of S, [warp][keys / 16][lane]
-    uint4 corrected[4][4][QN_WARP]; // and of v', [warp][tokens / 16][lane]
+    uint4 state[4][8][QN_WARP_SIZE];     // fragments of S, [warp][keys / 16][lane]
+    uint4 v_new_bf16[4][4][QN_WARP_SIZE]; // and of v', [warp][tokens / 16][lane]
     unsigned char o[TILE];
     // Between a warp of the chain and the one of the outputs that it hands fragments to; and for each stage, read by both.
-    uint64_t state_there[4], corrected_there[4], both_read[4], unused[4];
+    uint64_t state_full[4], v_new_full[4], fragments_empty[4], stage_empty[4];
 };
 
-static_assert(sizeof(advance_memory) == QN_GDN_ADVANCE_BYTES + STAGES * QN_GDN_STAGE_BYTES, "the launch's shared memory");
-static_assert(3 * GROUP == QN_GDN_ADVANCE_THREADS, "the launch's threads");
+static_assert(sizeof(advance_smem) == QN_GDN_ADVANCE_BYTES + STAGES * QN_GDN_STAGE_BYTES, "the launch's shared memory");
+static_assert(3 * WARPGROUP == QN_GDN_ADVANCE_THREADS, "the launch's threads");
 
 // Barriers of the hardware, with groups that arrive and groups that wait.
 enum {
-    FOR_CHAIN = 1,                // + stage: loaded
-    FOR_OUTPUT = FOR_CHAIN + 3,   // + stage: the same
-    OUTPUT_THERE = FOR_OUTPUT + 3 // the tile of outputs; that it has been read, FOR_OUTPUT says
+    BARRIER_STATE = 1,                // + stage: loaded
+    BARRIER_OUTPUT = BARRIER_STATE + 3,   // + stage: the same
+    BARRIER_O_TILE = BARRIER_OUTPUT + 3 // the tile of outputs; that it has been read, BARRIER_OUTPUT says
 };
 
 QN_DEVICE void arrive(uint32_t barrier, uint32_t threads)
@@ -213,7 +213,7 @@ QN_DEVICE void wait(uint32_t barrier, uint32_t threads)
 
 // And in shared memory, where each thread arrives for itself. Named ones order the same and are 3% faster, but compute-sanitizer's
 // racecheck does not follow threads that go on after they have arrived at one, and reports what they hand on.
-QN_DEVICE void barrier_new(uint64_t &barrier, uint32_t threads)
+QN_DEVICE void mbarrier_init(uint64_t &barrier, uint32_t threads)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(qn_shared_address(&barrier)), "r"(threads) : "memory");
 }
@@ -241,14 +241,14 @@ QN_DEVICE void wait(uint64_t &barrier, uint32_t n)
 }
 
 // What copies have written becomes visible to wgmma.
-QN_DEVICE void show_to_products()
+QN_DEVICE void fence_async_proxy()
 {
 #if QN_WGMMA
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-struct walk {
+struct work_tile {
     sequence s;
     uint32_t head, k_head, column; // of the slice's first value among all heads' values
     uint32_t chunks, thread;       // thread of its group
@@ -260,24 +260,24 @@ QN_DEVICE uint32_t next(uint32_t stage)
 }
 
 // Blocks above the diagonal, which no record brings.
-QN_DEVICE void clear_upper(const walk &w, stage &to)
+QN_DEVICE void clear_upper(const work_tile &w, stage &to)
 {
 #pragma unroll
     for (uint32_t block = 0; block < 3; block++)
         if (w.thread % 8 >= 2 * (block + 1)) {
-            const uint32_t at = piece_at(block * 16 + w.thread / 8, w.thread % 8);
+            const uint32_t at = swizzled_offset(block * 16 + w.thread / 8, w.thread % 8);
             *(uint4 *)(to.record + QN_GDN_RECORD_INVERSE + at) = make_uint4(0, 0, 0, 0);
             *(uint4 *)(to.record + QN_GDN_RECORD_SCORES + at) = make_uint4(0, 0, 0, 0);
         }
 }
 
-QN_DEVICE void load(const qn_gdn_chunk_args &a, const walk &w, advance_memory &m)
+QN_DEVICE void load(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem &m)
 {
     const uint16_t *k = a.k + (size_t)w.s.first * a.k_stride + w.k_head * HEAD_K;
     const uint16_t *q = a.q + (size_t)w.s.first * a.q_stride + w.k_head * HEAD_K;
     const uint16_t *v = a.v + (size_t)w.s.first * a.v_stride + w.column;
-    const unsigned char *record = a.records + ((size_t)w.s.place * a.v_heads + w.head) * QN_GDN_RECORD;
-    const uint32_t at = piece_at(w.thread / 8, w.thread % 8);
+    const unsigned char *record = a.records + ((size_t)w.s.record_offset * a.v_heads + w.head) * QN_GDN_RECORD;
+    const uint32_t at = swizzled_offset(w.thread / 8, w.thread % 8);
     for (uint32_t i = 0; i < STAGES; i++)
         clear_upper(w, m.stages[i]);
     for (uint32_t c = 0, in = 0, ready = 0; c <= w.chunks; c++) {
@@ -285,33 +285,33 @@ QN_DEVICE void load(const qn_gdn_chunk_args &a, const walk &w, advance_memory &m
             const uint32_t left = w.s.n - c * TOKENS, n = left < TOKENS ? left : TOKENS;
             stage &to = m.stages[in];
             if (c >= STAGES)
-                wait(m.unused[in], c / STAGES - 1);
-            load_rows<16, GROUP>(to.k, k, a.k_stride, n, w.thread);
-            load_rows<16, GROUP>(to.q, q, a.q_stride, n, w.thread);
-            load_rows<8, GROUP>(to.v, v, a.v_stride, n, w.thread);
+                wait(m.stage_empty[in], c / STAGES - 1);
+            load_rows<16, WARPGROUP>(to.k, k, a.k_stride, n, w.thread);
+            load_rows<16, WARPGROUP>(to.q, q, a.q_stride, n, w.thread);
+            load_rows<8, WARPGROUP>(to.v, v, a.v_stride, n, w.thread);
 #pragma unroll
             for (uint32_t block = 0; block < 4; block++)
                 if (w.thread % 8 < 2 * (block + 1)) {
                     const uint32_t in_record = at + block * 2048;
-                    qn_copy_async_16(to.record + QN_GDN_RECORD_INVERSE + in_record, record + QN_GDN_RECORD_INVERSE + in_record);
-                    qn_copy_async_16(to.record + QN_GDN_RECORD_SCORES + in_record, record + QN_GDN_RECORD_SCORES + in_record);
+                    qn_cp_async_16(to.record + QN_GDN_RECORD_INVERSE + in_record, record + QN_GDN_RECORD_INVERSE + in_record);
+                    qn_cp_async_16(to.record + QN_GDN_RECORD_SCORES + in_record, record + QN_GDN_RECORD_SCORES + in_record);
                 }
-            if (w.thread < (QN_GDN_RECORD - QN_GDN_RECORD_RECALL) / 16)
-                qn_copy_async_16(to.record + QN_GDN_RECORD_RECALL + w.thread * 16,
-                                 record + QN_GDN_RECORD_RECALL + w.thread * 16);
+            if (w.thread < (QN_GDN_RECORD - QN_GDN_RECORD_K_READ) / 16)
+                qn_cp_async_16(to.record + QN_GDN_RECORD_K_READ + w.thread * 16,
+                                 record + QN_GDN_RECORD_K_READ + w.thread * 16);
             k += (size_t)TOKENS * a.k_stride;
             q += (size_t)TOKENS * a.q_stride;
             v += (size_t)TOKENS * a.v_stride;
             record += (size_t)a.v_heads * QN_GDN_RECORD;
             in = next(in);
         }
-        qn_copy_async_commit();
+        qn_cp_async_commit();
         // With three stages a chunk's copies have the time that the next one's take to be asked for.
         if (STAGES > 2 ? c > 0 : c < w.chunks) {
-            qn_copy_async_wait<(STAGES > 2)>();
-            show_to_products();
-            arrive(FOR_CHAIN + ready, 2 * GROUP);
-            arrive(FOR_OUTPUT + ready, 2 * GROUP);
+            qn_cp_async_wait<(STAGES > 2)>();
+            fence_async_proxy();
+            arrive(BARRIER_STATE + ready, 2 * WARPGROUP);
+            arrive(BARRIER_OUTPUT + ready, 2 * WARPGROUP);
             ready = next(ready);
         }
     }
@@ -320,20 +320,20 @@ QN_DEVICE void load(const qn_gdn_chunk_args &a, const walk &w, advance_memory &m
 // What the chain reads of a chunk besides right operands: v's fragments and factors of tokens.
 struct chunk_values {
     uint32_t v[4][4];
-    float2 recall[8], keep[8];
+    float2 k_read[8], k_update[8];
     float decay;
 };
 
-QN_DEVICE void read_values(chunk_values &now, const stage &in, uint32_t warp)
+QN_DEVICE void load_chunk_values(chunk_values &now, const stage &in, uint32_t warp)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP, t = lane % 4;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        qn_load_matrix_4_transposed(now.v[i], in.v + piece_at(i * 16 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
+        qn_ldmatrix_x4_trans(now.v[i], in.v + swizzled_offset(i * 16 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2));
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        now.recall[i] = ((const float2 *)(in.record + QN_GDN_RECORD_RECALL))[i * 4 + t];
-        now.keep[i] = ((const float2 *)(in.record + QN_GDN_RECORD_KEEP))[i * 4 + t];
+        now.k_read[i] = ((const float2 *)(in.record + QN_GDN_RECORD_K_READ))[i * 4 + t];
+        now.k_update[i] = ((const float2 *)(in.record + QN_GDN_RECORD_K_UPDATE))[i * 4 + t];
     }
     now.decay = *(const float *)(in.record + QN_GDN_RECORD_DECAY);
 }
@@ -341,63 +341,63 @@ QN_DEVICE void read_values(chunk_values &now, const stage &in, uint32_t warp)
 // A chunk, its products of keys with the state being under way in x: hands the state and v' on, and begins the state's update
 // in two halves of keys, a group each. What others need is written while products are under way, and the state only when x is
 // there: the outputs' products would else slow it down.
-QN_DEVICE void advance_chunk(advance_memory &m, const stage &in, chunk_values &now, uint32_t warp, uint32_t c, float s[16][4],
+QN_DEVICE void state_pass_chunk(advance_smem &m, const stage &in, chunk_values &now, uint32_t warp, uint32_t c, float s[16][4],
                              float x[8][4], const uint32_t state[8][4])
 {
-    const uint32_t lane = threadIdx.x % QN_WARP;
-    uint32_t kept[4][4];
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    uint32_t gated_v[4][4];
     float v_new[8][4];
-    products_wait<0>(x);
+    mma_wait<0>(x);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const int n = 2 * i + r / 2, e = r % 2 * 2;
-            const float2 f = now.recall[n];
-            now.v[i][r] = qn_floats_to_bfloats(fmaf(f.x, x[n][e], low(now.v[i][r])), fmaf(f.y, x[n][e + 1], high(now.v[i][r])));
+            const float2 f = now.k_read[n];
+            now.v[i][r] = qn_f32_to_bf16x2(fmaf(f.x, x[n][e], bf16_lo(now.v[i][r])), fmaf(f.y, x[n][e + 1], bf16_hi(now.v[i][r])));
         }
-    products_begin();
-    times_lower<false>(v_new, now.v, in.record + QN_GDN_RECORD_INVERSE);
-    products_commit();
+    mma_fence();
+    mma_abt_lower<false>(v_new, now.v, in.record + QN_GDN_RECORD_INVERSE);
+    mma_commit();
     if (c > 0)
-        wait(m.both_read[warp], c - 1);
+        wait(m.fragments_empty[warp], c - 1);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         m.state[warp][i][lane] = make_uint4(state[i][0], state[i][1], state[i][2], state[i][3]);
-    arrive(m.state_there[warp]);
+    arrive(m.state_full[warp]);
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             s[n][e] *= now.decay;
-    products_wait<0>(v_new);
+    mma_wait<0>(v_new);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const int n = 2 * i + r / 2, e = r % 2 * 2;
-            kept[i][r] = qn_floats_to_bfloats(now.keep[n].x * v_new[n][e], now.keep[n].y * v_new[n][e + 1]);
+            gated_v[i][r] = qn_f32_to_bf16x2(now.k_update[n].x * v_new[n][e], now.k_update[n].y * v_new[n][e + 1]);
         }
-    products_begin();
-    times_columns(s, kept, in.k);
-    products_commit();
-    products_begin();
-    times_columns(s + 8, kept, in.k + TILE);
-    products_commit();
+    mma_fence();
+    mma_ab(s, gated_v, in.k);
+    mma_commit();
+    mma_fence();
+    mma_ab(s + 8, gated_v, in.k + TILE);
+    mma_commit();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t corrected[4];
-        pack(corrected, v_new[2 * i], v_new[2 * i + 1]);
-        m.corrected[warp][i][lane] = make_uint4(corrected[0], corrected[1], corrected[2], corrected[3]);
+        uint32_t v_new_bf16[4];
+        pack_bf16(v_new_bf16, v_new[2 * i], v_new[2 * i + 1]);
+        m.v_new_bf16[warp][i][lane] = make_uint4(v_new_bf16[0], v_new_bf16[1], v_new_bf16[2], v_new_bf16[3]);
     }
-    arrive(m.corrected_there[warp]);
+    arrive(m.v_new_full[warp]);
 }
 
 // The chain: v' and the state, chunk after chunk. Products are asynchronous: the next chunk's products with the first half of
 // the state begin while the second is being brought up to date.
-QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory &m)
+QN_DEVICE void state_pass(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem &m)
 {
-    const uint32_t warp = w.thread / QN_WARP, lane = w.thread % QN_WARP, g = lane / 4, t = lane % 4;
+    const uint32_t warp = w.thread / QN_WARP_SIZE, lane = w.thread % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
     const size_t row = (size_t)(w.column + warp * 16 + g) * HEAD_K + 2 * t;
     const size_t all = (size_t)blockIdx.z * a.v_heads * a.head_v * HEAD_K;
     const float *initial = a.memory    ? (a.positions[blockIdx.z] ? qn_gdn_state_of(a, blockIdx.z) : nullptr)
@@ -405,7 +405,7 @@ QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory
                                        : nullptr;
     float *final = a.memory ? qn_gdn_state_of(a, blockIdx.z) : a.final ? a.final + all : nullptr;
     float s[16][4], x[8][4];
-    uint32_t state[8][4], here = 0;
+    uint32_t state[8][4], stage_index = 0;
     chunk_values now;
 #pragma unroll
     for (int n = 0; n < 16; n++)
@@ -416,46 +416,46 @@ QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory
             s[n][2 * i + 1] = y.y;
         }
     if (w.chunks) {
-        wait(FOR_CHAIN, 2 * GROUP);
-        read_values(now, m.stages[0], warp);
+        wait(BARRIER_STATE, 2 * WARPGROUP);
+        load_chunk_values(now, m.stages[0], warp);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            pack(state[i], s[2 * i], s[2 * i + 1]);
-        products_begin();
-        times_rows<false>(x, state, m.stages[0].k);
-        times_rows<true>(x, state + 4, m.stages[0].k + TILE);
-        products_commit();
+            pack_bf16(state[i], s[2 * i], s[2 * i + 1]);
+        mma_fence();
+        mma_abt<false>(x, state, m.stages[0].k);
+        mma_abt<true>(x, state + 4, m.stages[0].k + TILE);
+        mma_commit();
         for (uint32_t c = 0; c + 1 < w.chunks; c++) {
-            advance_chunk(m, m.stages[here], now, warp, c, s, x, state);
-            uint64_t &unused = m.unused[here];
+            state_pass_chunk(m, m.stages[stage_index], now, warp, c, s, x, state);
+            uint64_t &stage_empty = m.stage_empty[stage_index];
             if (STAGES == 1) {
-                products_wait<0>(s + 8);
-                arrive(unused);
+                mma_wait<0>(s + 8);
+                arrive(stage_empty);
             }
-            here = next(here);
-            const stage &in = m.stages[here];
-            wait(FOR_CHAIN + here, 2 * GROUP);
-            read_values(now, in, warp);
-            products_wait<1>(s);
+            stage_index = next(stage_index);
+            const stage &in = m.stages[stage_index];
+            wait(BARRIER_STATE + stage_index, 2 * WARPGROUP);
+            load_chunk_values(now, in, warp);
+            mma_wait<1>(s);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                pack(state[i], s[2 * i], s[2 * i + 1]);
-            products_begin();
-            times_rows<false>(x, state, in.k);
-            products_commit();
-            products_wait<1>(s + 8);
+                pack_bf16(state[i], s[2 * i], s[2 * i + 1]);
+            mma_fence();
+            mma_abt<false>(x, state, in.k);
+            mma_commit();
+            mma_wait<1>(s + 8);
             if (STAGES > 1 && c + STAGES < w.chunks)
-                arrive(unused);
+                arrive(stage_empty);
 #pragma unroll
             for (int i = 4; i < 8; i++)
-                pack(state[i], s[2 * i], s[2 * i + 1]);
-            products_begin();
-            times_rows<true>(x, state + 4, in.k + TILE);
-            products_commit();
+                pack_bf16(state[i], s[2 * i], s[2 * i + 1]);
+            mma_fence();
+            mma_abt<true>(x, state + 4, in.k + TILE);
+            mma_commit();
         }
-        advance_chunk(m, m.stages[here], now, warp, w.chunks - 1, s, x, state);
-        products_wait<0>(s);
-        products_wait<0>(s + 8);
+        state_pass_chunk(m, m.stages[stage_index], now, warp, w.chunks - 1, s, x, state);
+        mma_wait<0>(s);
+        mma_wait<0>(s + 8);
     }
     if (final)
 #pragma unroll
@@ -468,13 +468,13 @@ QN_DEVICE void advance(const qn_gdn_chunk_args &a, const walk &w, advance_memory
 // A warp's 16 values of all tokens to o's tile, [token][value].
 QN_DEVICE void store_transposed(unsigned char *tile, uint32_t warp, const float d[8][4])
 {
-    const uint32_t lane = threadIdx.x % QN_WARP;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
 #if __CUDA_ARCH__ >= 900
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
         uint32_t x[4];
-        pack(x, d[n], d[n + 1]);
-        const unsigned char *at = tile + piece_at(n * 8 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2);
+        pack_bf16(x, d[n], d[n + 1]);
+        const unsigned char *at = tile + swizzled_offset(n * 8 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2);
         asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(qn_shared_address(at)),
                      "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                      : "memory");
@@ -484,78 +484,78 @@ QN_DEVICE void store_transposed(unsigned char *tile, uint32_t warp, const float 
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            *(uint16_t *)(tile + piece_at(n * 8 + lane % 4 * 2 + e % 2, warp * 2 + e / 2) + lane / 4 * 2) =
-                qn_float_to_bfloat(d[n][e]);
+            *(uint16_t *)(tile + swizzled_offset(n * 8 + lane % 4 * 2 + e % 2, warp * 2 + e / 2) + lane / 4 * 2) =
+                qn_f32_to_bf16(d[n][e]);
 #endif
 }
 
 // Outputs, a step behind the chain.
-QN_DEVICE void output(const qn_gdn_chunk_args &a, const walk &w, advance_memory &m)
+QN_DEVICE void output(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem &m)
 {
-    const uint32_t warp = w.thread / QN_WARP, lane = w.thread % QN_WARP, t = lane % 4;
+    const uint32_t warp = w.thread / QN_WARP_SIZE, lane = w.thread % QN_WARP_SIZE, t = lane % 4;
     uint16_t *o = a.o + (size_t)(w.s.first + w.thread / 8) * a.o_stride + w.column + w.thread % 8 * 8;
-    uint32_t here = 0;
+    uint32_t stage_index = 0;
     for (uint32_t c = 0; c < w.chunks; c++) {
-        const stage &in = m.stages[here];
-        uint32_t state[8][4], corrected[4][4];
+        const stage &in = m.stages[stage_index];
+        uint32_t state[8][4], v_new_bf16[4][4];
         float d[8][4];
         float2 f[8];
-        wait(FOR_OUTPUT + here, 2 * GROUP);
-        wait(m.state_there[warp], c);
+        wait(BARRIER_OUTPUT + stage_index, 2 * WARPGROUP);
+        wait(m.state_full[warp], c);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint4 x = m.state[warp][i][lane];
             state[i][0] = x.x, state[i][1] = x.y, state[i][2] = x.z, state[i][3] = x.w;
         }
-        products_begin();
-        times_rows<false>(d, state, in.q);
-        times_rows<true>(d, state + 4, in.q + TILE);
-        products_commit();
+        mma_fence();
+        mma_abt<false>(d, state, in.q);
+        mma_abt<true>(d, state + 4, in.q + TILE);
+        mma_commit();
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            f[i] = ((const float2 *)(in.record + QN_GDN_RECORD_READ))[i * 4 + t];
-        products_wait<0>(d);
+            f[i] = ((const float2 *)(in.record + QN_GDN_RECORD_Q_READ))[i * 4 + t];
+        mma_wait<0>(d);
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 d[n][e] *= e % 2 ? f[n].y : f[n].x;
-        wait(m.corrected_there[warp], c);
+        wait(m.v_new_full[warp], c);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const uint4 x = m.corrected[warp][i][lane];
-            corrected[i][0] = x.x, corrected[i][1] = x.y, corrected[i][2] = x.z, corrected[i][3] = x.w;
+            const uint4 x = m.v_new_bf16[warp][i][lane];
+            v_new_bf16[i][0] = x.x, v_new_bf16[i][1] = x.y, v_new_bf16[i][2] = x.z, v_new_bf16[i][3] = x.w;
         }
         if (c + 1 < w.chunks)
-            arrive(m.both_read[warp]);
-        products_begin();
-        times_lower<true>(d, corrected, in.record + QN_GDN_RECORD_SCORES);
-        products_commit();
-        products_wait<0>(d);
+            arrive(m.fragments_empty[warp]);
+        mma_fence();
+        mma_abt_lower<true>(d, v_new_bf16, in.record + QN_GDN_RECORD_SCORES);
+        mma_commit();
+        mma_wait<0>(d);
         if (c + STAGES < w.chunks)
-            arrive(m.unused[here]);
-        here = next(here);
+            arrive(m.stage_empty[stage_index]);
+        stage_index = next(stage_index);
         store_transposed(m.o, warp, d);
-        wait(OUTPUT_THERE, GROUP);
+        wait(BARRIER_O_TILE, WARPGROUP);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             const uint32_t token = i * 16 + w.thread / 8;
             if (c * TOKENS + token < w.s.n)
-                *(uint4 *)(o + (size_t)i * 16 * a.o_stride) = *(const uint4 *)(m.o + piece_at(token, w.thread % 8));
+                *(uint4 *)(o + (size_t)i * 16 * a.o_stride) = *(const uint4 *)(m.o + swizzled_offset(token, w.thread % 8));
         }
         o += (size_t)TOKENS * a.o_stride;
     }
 }
 
 // Registers of a group's threads: the chain needs more than its share, the loads fewer.
-template <int n> QN_DEVICE void take_registers()
+template <int n> QN_DEVICE void warpgroup_reg_alloc()
 {
 #if QN_WGMMA
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
 #endif
 }
 
-template <int n> QN_DEVICE void leave_registers()
+template <int n> QN_DEVICE void warpgroup_reg_dealloc()
 {
 #if QN_WGMMA
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
@@ -563,32 +563,32 @@ template <int n> QN_DEVICE void leave_registers()
 }
 
 // A block for a slice of 64 values (x), a value head (y) and a sequence (z).
-extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) qn_gdn_advance(const __grid_constant__ qn_gdn_chunk_args a)
+extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1) qn_gdn_advance(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
-    advance_memory &m = *(advance_memory *)shared;
-    walk w;
+    advance_smem &m = *(advance_smem *)shared;
+    work_tile w;
     if (threadIdx.x < 4) {
-        barrier_new(m.state_there[threadIdx.x], QN_WARP);
-        barrier_new(m.corrected_there[threadIdx.x], QN_WARP);
-        barrier_new(m.both_read[threadIdx.x], QN_WARP);
-        barrier_new(m.unused[threadIdx.x], 2 * GROUP);
+        mbarrier_init(m.state_full[threadIdx.x], QN_WARP_SIZE);
+        mbarrier_init(m.v_new_full[threadIdx.x], QN_WARP_SIZE);
+        mbarrier_init(m.fragments_empty[threadIdx.x], QN_WARP_SIZE);
+        mbarrier_init(m.stage_empty[threadIdx.x], 2 * WARPGROUP);
     }
     __syncthreads();
-    qn_wait_for_previous();
+    qn_pdl_wait();
     w.s = sequence_at(a, blockIdx.z);
     w.head = blockIdx.y;
     w.k_head = key_head(a, w.head);
     w.column = w.head * a.head_v + blockIdx.x * SLICE;
     w.chunks = (w.s.n + TOKENS - 1) / TOKENS;
-    w.thread = threadIdx.x % GROUP;
-    if (threadIdx.x < GROUP) {
-        take_registers<240>();
-        advance(a, w, m);
-    } else if (threadIdx.x < 2 * GROUP) {
+    w.thread = threadIdx.x % WARPGROUP;
+    if (threadIdx.x < WARPGROUP) {
+        warpgroup_reg_alloc<240>();
+        state_pass(a, w, m);
+    } else if (threadIdx.x < 2 * WARPGROUP) {
         output(a, w, m);
     } else {
-        leave_registers<56>();
+        warpgroup_reg_dealloc<56>();
         load(a, w, m);
     }
 }

@@ -6,5 +6,5 @@ enum { ROWS = 4, VECTORS = 4, WIDE = 8 };
 
 void qn_deltanet_init_avx512(qn_deltanet_kernels *kernels)
 {
-    deltanet_fill(kernels);
+    deltanet_init_simd(kernels);
 }

@@ -1,7 +1,7 @@
 /* Launches of Gated DeltaNet on the GPU. */
 #include "kernels/deltanet/deltanet_cuda.h"
 
-enum { MOST_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16, DIMS = MAX_DIM / DIM_UNIT };
+enum { MAX_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16, DIMS = MAX_DIM / DIM_UNIT };
 
 static const char prepare_source[] = "deltanet/deltanet_prepare.cu", advance_source[] = "deltanet/deltanet_advance.cu";
 static const char step_source[] = "deltanet/deltanet_step.cu";
@@ -39,16 +39,16 @@ static qn_status variant(size_t head_k, size_t head_v, bool bf16, const char **d
 
 static qn_status check_heads(uint32_t k_heads, uint32_t v_heads)
 {
-    if (k_heads == 0 || v_heads == 0 || v_heads % k_heads || v_heads > MOST_BLOCKS / 4)
+    if (k_heads == 0 || v_heads == 0 || v_heads % k_heads || v_heads > MAX_BLOCKS / 4)
         return qn_fail(QN_ERR_INVALID, "delta rule with %u key heads and %u value heads: expected a multiple, at most %d",
-                       k_heads, v_heads, MOST_BLOCKS / 4);
+                       k_heads, v_heads, MAX_BLOCKS / 4);
     return QN_OK;
 }
 
 static qn_status check_grid(const char *what, size_t n)
 {
-    if (n == 0 || n > MOST_BLOCKS)
-        return qn_fail(QN_ERR_INVALID, "delta rule over %zu %s: expected 1 to %d in one launch", n, what, MOST_BLOCKS);
+    if (n == 0 || n > MAX_BLOCKS)
+        return qn_fail(QN_ERR_INVALID, "delta rule over %zu %s: expected 1 to %d in one launch", n, what, MAX_BLOCKS);
     return QN_OK;
 }
 
@@ -66,7 +66,7 @@ static size_t width_of(uint32_t k_heads, uint32_t v_heads, size_t head_k, size_t
 
 size_t qn_gdn_gpu_record_bytes(size_t tokens, size_t sequences, size_t v_heads)
 {
-    return (tokens / QN_GDN_TOKENS + sequences) * v_heads * QN_GDN_RECORD;
+    return (tokens / QN_GDN_CHUNK_TOKENS + sequences) * v_heads * QN_GDN_RECORD;
 }
 
 size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v)
@@ -103,7 +103,7 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
 {
     static const char *const stages[] = { "-DQN_GDN_STAGES=1", "-DQN_GDN_STAGES=2", "-DQN_GDN_STAGES=3" };
     const char *unused;
-    const size_t chunks = (longest + QN_GDN_TOKENS - 1) / QN_GDN_TOKENS;
+    const size_t chunks = (longest + QN_GDN_CHUNK_TOKENS - 1) / QN_GDN_CHUNK_TOKENS;
     size_t n_stages = 3;
     qn_status status = variant(QN_GDN_HEAD_K, a->head_v, true, &unused);
     if (!status)
@@ -127,7 +127,7 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
                                .block = { QN_GDN_PREPARE_THREADS, 1, 1 },
                                .shared_bytes = QN_GDN_PREPARE_BYTES,
                                .args_bytes = sizeof *a,
-                               .dependent = true };
+                               .pdl = true };
     launches[1] = launches[0];
     launches[1].source = advance_source;
     launches[1].defines = stages[n_stages - 1];
@@ -150,7 +150,7 @@ static qn_launch step_launch(const char *defines, const char *function, size_t x
                         .grid = { (uint32_t)x, (uint32_t)y, (uint32_t)z },
                         .block = { (uint32_t)threads, 1, 1 },
                         .args_bytes = (uint32_t)args_bytes,
-                        .dependent = true };
+                        .pdl = true };
 }
 
 qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *a, size_t head_k, bool bf16, qn_launch *launch)
@@ -199,7 +199,7 @@ qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_
 qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_v, size_t longest, bool bf16, qn_launch *launch)
 {
     const char *defines = NULL;
-    const size_t runs = (longest + QN_GDN_CONV_ROWS - 1) / QN_GDN_CONV_ROWS,
+    const size_t row_blocks = (longest + QN_GDN_CONV_ROWS - 1) / QN_GDN_CONV_ROWS,
                  width = width_of(a->k_heads, a->v_heads, head_k, head_v);
     qn_status status = variant(head_k, head_v, bf16, &defines);
     if (!status)
@@ -209,14 +209,14 @@ qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_
     if (!status)
         status = check_grid("sequences", a->sequences);
     if (!status)
-        status = check_grid("runs of tokens", runs);
+        status = check_grid("runs of tokens", row_blocks);
     if (!status)
         status = check_stride("q, k and v", a->qkv_stride, width);
     if (!status)
         status = check_stride("the convolution's result", a->out_stride, width);
     if (status)
         return status;
-    *launch = step_launch(defines, "qn_gdn_conv", 2 * a->k_heads + a->v_heads, runs, a->sequences, 128, sizeof *a);
+    *launch = step_launch(defines, "qn_gdn_conv", 2 * a->k_heads + a->v_heads, row_blocks, a->sequences, 128, sizeof *a);
     return QN_OK;
 }
 

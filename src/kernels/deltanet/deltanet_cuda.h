@@ -15,7 +15,7 @@
 #include "kernels/launch.h"
 
 /* What the chunk kernels are made for: chunks of 64 tokens, keys of 128 elements, values in slices of 64. */
-enum { QN_GDN_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64 };
+enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64 };
 
 /* A record: two tiles of [64][64] bfloat16 in rows of 128 bytes, piece p of 16 bytes of row r at place p ^ (r & 7); of those
  * only the blocks of 16 rows and columns that are not above the diagonal. Then factors, f32 [64] each, and the decay of a
@@ -24,10 +24,10 @@ enum {
     QN_GDN_TILE_BYTES = 8192,
     QN_GDN_RECORD_INVERSE = 0,
     QN_GDN_RECORD_SCORES = 8192,
-    QN_GDN_RECORD_RECALL = 16384, /* -e^gc_i / |k_i| */
-    QN_GDN_RECORD_KEEP = 16640,   /* e^(gc_last - gc_i) / |k_i| */
-    QN_GDN_RECORD_READ = 16896,   /* scale e^gc_i / |q_i| */
-    QN_GDN_RECORD_DECAY = 17152,  /* e^gc_last */
+    QN_GDN_RECORD_K_READ = 16384,   /* -e^gc_i / |k_i| */
+    QN_GDN_RECORD_K_UPDATE = 16640, /* e^(gc_last - gc_i) / |k_i| */
+    QN_GDN_RECORD_Q_READ = 16896,   /* scale e^gc_i / |q_i| */
+    QN_GDN_RECORD_DECAY = 17152,    /* e^gc_last */
     QN_GDN_RECORD = 17408
 };
 
@@ -42,21 +42,22 @@ enum {
 
 /* Chunks of several sequences have a place each: chunk c of sequence s, which begins at token t, is t/64 + s + c. */
 typedef struct qn_gdn_chunk_args {
-    QN_GPU(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
-    QN_GPU(const uint16_t) k;    /* the same, k_stride */
-    QN_GPU(const uint16_t) v;    /* [tokens, v_heads, head_v] bf16, v_stride */
-    QN_GPU(const float) g;       /* [tokens, v_heads], gate_stride: log decay, <= 0; below -256 counts as -256 */
-    QN_GPU(const float) beta;    /* the same */
-    QN_GPU(const float) initial; /* [sequences, v_heads, head_v, head_k], or 0: zeros */
-    QN_GPU(float) final;         /* the same, or 0: not wanted; may be initial */
-    QN_GPU(const uint64_t)
-    memory;                           /* [sequences] addresses, or 0. Otherwise a sequence's state is at memory + state_offset
+    QN_GPU_PTR(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
+    QN_GPU_PTR(const uint16_t) k;    /* the same, k_stride */
+    QN_GPU_PTR(const uint16_t) v;    /* [tokens, v_heads, head_v] bf16, v_stride */
+    QN_GPU_PTR(const float) g;       /* [tokens, v_heads], gate_stride: log decay, <= 0; below -256 counts as -256 */
+    QN_GPU_PTR(const float) beta;    /* the same */
+    QN_GPU_PTR(const float) initial; /* [sequences, v_heads, head_v, head_k], or 0: zeros */
+    QN_GPU_PTR(float) final;         /* the same, or 0: not wanted; may be initial */
+    QN_GPU_PTR(const uint64_t)
+    memory; /* [sequences] addresses, or 0. Otherwise a sequence's state is at memory + state_offset
                                          bytes, before and after, and initial and final are not read */
-    QN_GPU(const uint32_t) positions; /* [sequences] with memory: 0 where a sequence has no tokens yet, whose state is zeros */
+    QN_GPU_PTR(const uint32_t)
+    positions; /* [sequences] with memory: 0 where a sequence has no tokens yet, whose state is zeros */
     uint64_t state_offset;
-    QN_GPU(uint16_t) o;                /* [tokens, v_heads, head_v] bf16, o_stride */
-    QN_GPU(unsigned char) records;     /* [tokens/64 + sequences, v_heads, QN_GDN_RECORD] */
-    QN_GPU(const uint32_t) cu_seqlens; /* [sequences + 1], or 0: sequences of `tokens` tokens one after the other */
+    QN_GPU_PTR(uint16_t) o;                /* [tokens, v_heads, head_v] bf16, o_stride */
+    QN_GPU_PTR(unsigned char) records;     /* [tokens/64 + sequences, v_heads, QN_GDN_RECORD] */
+    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [sequences + 1], or 0: sequences of `tokens` tokens one after the other */
     uint32_t tokens, sequences;
     uint32_t k_heads, v_heads, head_v;
     uint32_t q_stride, k_stride, v_stride, o_stride, gate_stride;
@@ -88,17 +89,17 @@ enum { QN_GDN_ROW_LANES = 4, QN_GDN_RECURRENT_VALUES = 32, QN_GDN_CONV_ROWS = 16
  * convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) factor, beta = sigmoid, delta rule, and RMS norm of
  * each head times SiLU(gate). State and inputs of each session are brought up to date. */
 typedef struct qn_gdn_step_args {
-    QN_GPU(const float) qkv;          /* [rows, width], qkv_stride: before the convolution */
-    QN_GPU(const float) alpha;        /* [rows, v_heads], alpha_stride */
-    QN_GPU(const float) beta;         /* [rows, v_heads], beta_stride */
-    QN_GPU(const float) gate;         /* [rows, v_heads, head_v], gate_stride */
-    QN_GPU(const float) conv;         /* [taps, width] */
-    QN_GPU(const float) bias;         /* [v_heads] */
-    QN_GPU(const float) factor;       /* [v_heads], < 0 */
-    QN_GPU(const float) norm;         /* [head_v] */
-    QN_GPU(float) out;                /* [rows, v_heads, head_v], out_stride */
-    QN_GPU(const uint64_t) memory;    /* [rows] addresses: each row another session's */
-    QN_GPU(const uint32_t) positions; /* [rows] */
+    QN_GPU_PTR(const float) qkv;          /* [rows, width], qkv_stride: before the convolution */
+    QN_GPU_PTR(const float) alpha;        /* [rows, v_heads], alpha_stride */
+    QN_GPU_PTR(const float) beta;         /* [rows, v_heads], beta_stride */
+    QN_GPU_PTR(const float) gate;         /* [rows, v_heads, head_v], gate_stride */
+    QN_GPU_PTR(const float) conv;         /* [taps, width] */
+    QN_GPU_PTR(const float) bias;         /* [v_heads] */
+    QN_GPU_PTR(const float) factor;       /* [v_heads], < 0 */
+    QN_GPU_PTR(const float) norm;         /* [head_v] */
+    QN_GPU_PTR(float) out;                /* [rows, v_heads, head_v], out_stride */
+    QN_GPU_PTR(const uint64_t) memory;    /* [rows] addresses: each row another session's */
+    QN_GPU_PTR(const uint32_t) positions; /* [rows] */
     uint64_t state_offset, inputs_offset;
     uint32_t rows, k_heads, v_heads, taps;
     uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
@@ -109,18 +110,18 @@ typedef struct qn_gdn_step_args {
 /* qn_gdn_conv - several tokens of each sequence: convolution with SiLU, and gates. The sessions' inputs are brought up to date.
  * out is f32, or bf16 with QN_BF16. */
 typedef struct qn_gdn_conv_args {
-    QN_GPU(const float) qkv;           /* [rows, width], qkv_stride */
-    QN_GPU(const float) alpha;         /* [rows, v_heads], alpha_stride */
-    QN_GPU(const float) strength;      /* [rows, v_heads], beta_stride: before the sigmoid */
-    QN_GPU(const float) conv;          /* [taps, width] */
-    QN_GPU(const float) bias;          /* [v_heads] */
-    QN_GPU(const float) factor;        /* [v_heads] */
-    QN_GPU(void) out;                  /* [rows, width], out_stride */
-    QN_GPU(float) g;                   /* [rows, v_heads] */
-    QN_GPU(float) beta;                /* [rows, v_heads] */
-    QN_GPU(const uint64_t) memory;     /* [sequences] */
-    QN_GPU(const uint32_t) positions;  /* [sequences]: of the first token */
-    QN_GPU(const uint32_t) cu_seqlens; /* [sequences + 1] */
+    QN_GPU_PTR(const float) qkv;           /* [rows, width], qkv_stride */
+    QN_GPU_PTR(const float) alpha;         /* [rows, v_heads], alpha_stride */
+    QN_GPU_PTR(const float) beta_in;       /* [rows, v_heads], beta_stride: before the sigmoid */
+    QN_GPU_PTR(const float) conv;          /* [taps, width] */
+    QN_GPU_PTR(const float) bias;          /* [v_heads] */
+    QN_GPU_PTR(const float) factor;        /* [v_heads] */
+    QN_GPU_PTR(void) out;                  /* [rows, width], out_stride */
+    QN_GPU_PTR(float) g;                   /* [rows, v_heads] */
+    QN_GPU_PTR(float) beta;                /* [rows, v_heads] */
+    QN_GPU_PTR(const uint64_t) memory;     /* [sequences] */
+    QN_GPU_PTR(const uint32_t) positions;  /* [sequences]: of the first token */
+    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [sequences + 1] */
     uint64_t inputs_offset;
     uint32_t sequences, k_heads, v_heads, taps;
     uint32_t qkv_stride, alpha_stride, beta_stride, out_stride;
@@ -128,10 +129,10 @@ typedef struct qn_gdn_conv_args {
 
 /* qn_gdn_norm - RMS norm of each head times SiLU(gate); o is f32, or bf16 with QN_BF16. */
 typedef struct qn_gdn_norm_args {
-    QN_GPU(const void) o;     /* [rows, v_heads, head_v], o_stride */
-    QN_GPU(const float) gate; /* [rows, v_heads, head_v], gate_stride */
-    QN_GPU(const float) norm; /* [head_v] */
-    QN_GPU(float) out;        /* [rows, v_heads, head_v], out_stride */
+    QN_GPU_PTR(const void) o;     /* [rows, v_heads, head_v], o_stride */
+    QN_GPU_PTR(const float) gate; /* [rows, v_heads, head_v], gate_stride */
+    QN_GPU_PTR(const float) norm; /* [head_v] */
+    QN_GPU_PTR(float) out;        /* [rows, v_heads, head_v], out_stride */
     uint32_t rows, k_heads, v_heads;
     uint32_t o_stride, gate_stride, out_stride;
     uint32_t grouped; /* as for qn_gdn_step */

@@ -6,5 +6,5 @@ enum { ROWS = 6, VECTORS = 1, WIDE = 2 };
 
 void qn_deltanet_init_neon(qn_deltanet_kernels *kernels)
 {
-    deltanet_fill(kernels);
+    deltanet_init_simd(kernels);
 }

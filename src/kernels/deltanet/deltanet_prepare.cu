@@ -2,7 +2,7 @@
 // once.
 #include "kernels/deltanet/chunk.cuh"
 
-#define LEAST_DECAY -256.0f // e^-256 is 0 in float32 already
+#define MIN_LOG_DECAY -256.0f // e^-256 is 0 in float32 already
 
 QN_DEVICE uint32_t value_head(const qn_gdn_chunk_args &a, uint32_t k_head, uint32_t i)
 {
@@ -13,7 +13,7 @@ QN_DEVICE uint32_t value_head(const qn_gdn_chunk_args &a, uint32_t k_head, uint3
 #define ROW 68      // floats between rows of a square: fragments of 8 rows then meet all banks
 #define OWN_QUADS 5 // a thread's runs of 4 columns, of 640 in the blocks of a square that are not above the diagonal
 
-struct prepare_memory {
+struct prepare_smem {
     union {
         struct {
             unsigned char k[2 * TILE], q[2 * TILE];
@@ -22,67 +22,67 @@ struct prepare_memory {
             float kk[TOKENS * ROW], qk[TOKENS * ROW]; // when the tiles have been read
         };
     };
-    float square[TOKENS * ROW]; // A, then (I + A)^-1; products on the way lie above the diagonal
+    float matrix[TOKENS * ROW]; // A, then (I + A)^-1; products on the way lie above the diagonal
     // Of this head and the next: gc in units of log 2, as the sum of two floats, and beta; by rows and by columns.
     float4 rows[2][TOKENS];
-    float sum_high[2][TOKENS], sum_low[2][TOKENS], beta[2][TOKENS];
+    float gc_hi[2][TOKENS], gc_lo[2][TOKENS], beta[2][TOKENS];
     float2 norms[TOKENS]; // 1/norm of k and of q
     float k_norm[TOKENS];
 };
 
-static_assert(sizeof(prepare_memory) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
+static_assert(sizeof(prepare_smem) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
 
 // Running sums of the log decays of a value head, in double; a warp's work. What is past the end has no decay and no strength.
-QN_DEVICE void sum_decays(const qn_gdn_chunk_args &a, prepare_memory &m, uint32_t to, uint32_t first, uint32_t n, uint32_t head)
+QN_DEVICE void cumsum_decays(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t to, uint32_t first, uint32_t n, uint32_t head)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
     float g[2], beta[2];
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t token = 2 * lane + i;
         const size_t at = (size_t)(first + token) * a.gate_stride + head;
-        g[i] = token < n ? fminf(fmaxf(a.g[at], LEAST_DECAY), 0.0f) : 0.0f;
+        g[i] = token < n ? fminf(fmaxf(a.g[at], MIN_LOG_DECAY), 0.0f) : 0.0f;
         beta[i] = token < n ? a.beta[at] : 0.0f;
     }
     double sum = (double)g[0] + (double)g[1];
 #pragma unroll
-    for (uint32_t distance = 1; distance < QN_WARP; distance *= 2) {
-        const double before = __shfl_up_sync(QN_ALL_LANES, sum, distance);
+    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
+        const double before = __shfl_up_sync(QN_FULL_MASK, sum, distance);
         sum += lane >= distance ? before : 0.0;
     }
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
         const double at = (i ? sum : sum - (double)g[1]) * 1.4426950408889634;
-        const float at_high = (float)at, at_low = (float)(at - (double)at_high);
-        m.rows[to][2 * lane + i] = make_float4(at_high, at_low, beta[i], 0);
-        m.sum_high[to][2 * lane + i] = at_high;
-        m.sum_low[to][2 * lane + i] = at_low;
+        const float at_hi = (float)at, at_lo = (float)(at - (double)at_hi);
+        m.rows[to][2 * lane + i] = make_float4(at_hi, at_lo, beta[i], 0);
+        m.gc_hi[to][2 * lane + i] = at_hi;
+        m.gc_lo[to][2 * lane + i] = at_lo;
         m.beta[to][2 * lane + i] = beta[i];
     }
 }
 
 // m.kk and m.qk, in rows [16 block, 16 block + 16) up to the diagonal, and 1/norm of those rows.
-QN_DEVICE void products_of_rows(const qn_gdn_chunk_args &a, prepare_memory &m, uint32_t block)
+QN_DEVICE void compute_kk_qk(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t block)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP, g = lane / 4, t = lane % 4;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
     float kk[8][4] = {}, qk[8][4] = {}, k_sum[2] = { 0, 0 }, q_sum[2] = { 0, 0 };
 #pragma unroll
     for (int s = 0; s < 8; s++) {
-        const uint32_t tile = s / 4 * TILE, piece = s % 4 * 2;
+        const uint32_t tile = s / 4 * TILE, segment = s % 4 * 2;
         uint32_t of_k[4], of_q[4];
-        const uint32_t at = tile + piece_at(block * 16 + lane % 16, piece + lane / 16);
-        qn_load_matrix_4(of_k, m.k + at);
-        qn_load_matrix_4(of_q, m.q + at);
+        const uint32_t at = tile + swizzled_offset(block * 16 + lane % 16, segment + lane / 16);
+        qn_ldmatrix_x4(of_k, m.k + at);
+        qn_ldmatrix_x4(of_q, m.q + at);
 #pragma unroll
         for (int r = 0; r < 4; r++) {
-            k_sum[r % 2] += low(of_k[r]) * low(of_k[r]) + high(of_k[r]) * high(of_k[r]);
-            q_sum[r % 2] += low(of_q[r]) * low(of_q[r]) + high(of_q[r]) * high(of_q[r]);
+            k_sum[r % 2] += bf16_lo(of_k[r]) * bf16_lo(of_k[r]) + bf16_hi(of_k[r]) * bf16_hi(of_k[r]);
+            q_sum[r % 2] += bf16_lo(of_q[r]) * bf16_lo(of_q[r]) + bf16_hi(of_q[r]) * bf16_hi(of_q[r]);
         }
 #pragma unroll
         for (int n = 0; n < 4; n++)
             if (n <= block) {
                 uint32_t b[4];
-                qn_load_matrix_4(b, m.k + tile + piece_at(n * 16 + lane % 8 + lane / 16 * 8, piece + lane / 8 % 2));
+                qn_ldmatrix_x4(b, m.k + tile + swizzled_offset(n * 16 + lane % 8 + lane / 16 * 8, segment + lane / 8 % 2));
                 qn_mma_m16n8k16_bf16(kk[2 * n], of_k, b);
                 qn_mma_m16n8k16_bf16(kk[2 * n + 1], of_k, b + 2);
                 qn_mma_m16n8k16_bf16(qk[2 * n], of_q, b);
@@ -93,8 +93,8 @@ QN_DEVICE void products_of_rows(const qn_gdn_chunk_args &a, prepare_memory &m, u
     for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int distance = 1; distance < 4; distance *= 2) {
-            k_sum[i] += __shfl_xor_sync(QN_ALL_LANES, k_sum[i], distance);
-            q_sum[i] += __shfl_xor_sync(QN_ALL_LANES, q_sum[i], distance);
+            k_sum[i] += __shfl_xor_sync(QN_FULL_MASK, k_sum[i], distance);
+            q_sum[i] += __shfl_xor_sync(QN_FULL_MASK, q_sum[i], distance);
         }
         if (t == 0) {
             const float k_norm = a.normalize ? 1.0f / sqrtf(k_sum[i] + 1e-6f) : 1.0f;
@@ -116,7 +116,7 @@ QN_DEVICE void products_of_rows(const qn_gdn_chunk_args &a, prepare_memory &m, u
 
 // A thread's share of a square's lower blocks: runs of 4 columns.
 struct quads {
-    uint32_t row[OWN_QUADS], column[OWN_QUADS], place[OWN_QUADS]; // in a record's tile
+    uint32_t row[OWN_QUADS], column[OWN_QUADS], record_offset[OWN_QUADS]; // in a record's tile
 };
 
 QN_DEVICE quads own_quads()
@@ -129,47 +129,47 @@ QN_DEVICE quads own_quads()
         const uint32_t in_block = index - 32 * block * (block + 1);
         q.row[i] = block * 16 + in_block / in_row;
         q.column[i] = in_block % in_row * 4;
-        q.place[i] = piece_at(q.row[i], q.column[i] / 8) + q.column[i] % 8 * 2;
+        q.record_offset[i] = swizzled_offset(q.row[i], q.column[i] / 8) + q.column[i] % 8 * 2;
     }
     return q;
 }
 
-QN_DEVICE float4 four(const float *x)
+QN_DEVICE float4 load_float4(const float *x)
 {
     return *(const float4 *)x;
 }
 
 // Gates and strengths: A in m.square, scores in the record.
-QN_DEVICE void gate(prepare_memory &m, const quads &own, uint32_t of, float scale, unsigned char *record)
+QN_DEVICE void apply_gates(prepare_smem &m, const quads &own, uint32_t of, float scale, unsigned char *record)
 {
 #pragma unroll
     for (uint32_t index = 0; index < OWN_QUADS; index++) {
         const uint32_t i = own.row[index], j = own.column[index];
-        const float4 sum_high = four(m.sum_high[of] + j), sum_low = four(m.sum_low[of] + j), norm = four(m.k_norm + j);
-        const float4 kk = four(m.kk + i * ROW + j), qk = four(m.qk + i * ROW + j), row = m.rows[of][i];
+        const float4 gc_hi = load_float4(m.gc_hi[of] + j), gc_lo = load_float4(m.gc_lo[of] + j), norm = load_float4(m.k_norm + j);
+        const float4 kk = load_float4(m.kk + i * ROW + j), qk = load_float4(m.qk + i * ROW + j), row = m.rows[of][i];
         const float2 norms = m.norms[i];
         const float k_row = row.z * norms.x, q_row = scale * norms.y;
         float4 e;
-        e.x = qn_exp_2(j <= i ? (row.x - sum_high.x) + (row.y - sum_low.x) : -1e30f) * norm.x;
-        e.y = qn_exp_2(j + 1 <= i ? (row.x - sum_high.y) + (row.y - sum_low.y) : -1e30f) * norm.y;
-        e.z = qn_exp_2(j + 2 <= i ? (row.x - sum_high.z) + (row.y - sum_low.z) : -1e30f) * norm.z;
-        e.w = qn_exp_2(j + 3 <= i ? (row.x - sum_high.w) + (row.y - sum_low.w) : -1e30f) * norm.w;
+        e.x = qn_exp2(j <= i ? (row.x - gc_hi.x) + (row.y - gc_lo.x) : -1e30f) * norm.x;
+        e.y = qn_exp2(j + 1 <= i ? (row.x - gc_hi.y) + (row.y - gc_lo.y) : -1e30f) * norm.y;
+        e.z = qn_exp2(j + 2 <= i ? (row.x - gc_hi.z) + (row.y - gc_lo.z) : -1e30f) * norm.z;
+        e.w = qn_exp2(j + 3 <= i ? (row.x - gc_hi.w) + (row.y - gc_lo.w) : -1e30f) * norm.w;
         uint2 scores;
-        scores.x = qn_floats_to_bfloats(qk.x * (q_row * e.x), qk.y * (q_row * e.y));
-        scores.y = qn_floats_to_bfloats(qk.z * (q_row * e.z), qk.w * (q_row * e.w));
-        *(uint2 *)(record + QN_GDN_RECORD_SCORES + own.place[index]) = scores;
+        scores.x = qn_f32_to_bf16x2(qk.x * (q_row * e.x), qk.y * (q_row * e.y));
+        scores.y = qn_f32_to_bf16x2(qk.z * (q_row * e.z), qk.w * (q_row * e.w));
+        *(uint2 *)(record + QN_GDN_RECORD_SCORES + own.record_offset[index]) = scores;
         float4 a;
         a.x = j < i ? kk.x * (k_row * e.x) : 0.0f;
         a.y = j + 1 < i ? kk.y * (k_row * e.y) : 0.0f;
         a.z = j + 2 < i ? kk.z * (k_row * e.z) : 0.0f;
         a.w = j + 3 < i ? kk.w * (k_row * e.w) : 0.0f;
-        *(float4 *)(m.square + i * ROW + j) = a;
+        *(float4 *)(m.matrix + i * ROW + j) = a;
     }
 }
 
-QN_DEVICE float *block_at(prepare_memory &m, uint32_t row, uint32_t column)
+QN_DEVICE float *block_at(prepare_smem &m, uint32_t row, uint32_t column)
 {
-    return m.square + row * 16 * ROW + column * 16;
+    return m.matrix + row * 16 * ROW + column * 16;
 }
 
 // (I + the diagonal block)^-1 in its place: a lane solves for a column, row by row.
@@ -182,7 +182,7 @@ QN_DEVICE void invert_block(float *at)
         float sums[4] = { i == column ? 1.0f : 0.0f, 0, 0, 0 };
 #pragma unroll
         for (int j = 0; j < i; j += 4) {
-            const float4 a = four(at + i * ROW + j);
+            const float4 a = load_float4(at + i * ROW + j);
             sums[0] -= a.x * d[j];
             if (j + 1 < i)
                 sums[1] -= a.y * d[j + 1];
@@ -194,7 +194,7 @@ QN_DEVICE void invert_block(float *at)
         d[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
     __syncwarp();
-    if (threadIdx.x % QN_WARP < 16)
+    if (threadIdx.x % QN_WARP_SIZE < 16)
 #pragma unroll
         for (int i = 0; i < 16; i++)
             at[i * ROW + column] = d[i];
@@ -209,9 +209,9 @@ QN_DEVICE uint32_t to_tf32(float x)
 
 // d += x y, blocks of 16 by 16 in tf32, d as two products of 8 columns. The inner dimension is taken in the order 0 2 4 6 1 3 5
 // 7, as pairs lie.
-QN_DEVICE void multiply_blocks(float d[2][4], const float *x, const float *y)
+QN_DEVICE void mma_tf32_16x16(float d[2][4], const float *x, const float *y)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP, g = lane / 4, t = lane % 4;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int s = 0; s < 2; s++) {
         const float2 top = *(const float2 *)(x + g * ROW + s * 8 + 2 * t);
@@ -230,7 +230,7 @@ QN_DEVICE void multiply_blocks(float d[2][4], const float *x, const float *y)
 
 QN_DEVICE void store_block(float *to, const float d[2][4], float sign)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP, g = lane / 4, t = lane % 4;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -239,57 +239,57 @@ QN_DEVICE void store_block(float *to, const float d[2][4], float sign)
 }
 
 // With X and Y the inverses of two diagonal blocks, the block between them becomes -Y A X; one warp's work.
-QN_DEVICE void join_pair(prepare_memory &m, uint32_t first)
+QN_DEVICE void merge_16_to_32(prepare_smem &m, uint32_t first)
 {
     float d[2][4] = {}, e[2][4] = {};
-    multiply_blocks(d, block_at(m, first + 1, first), block_at(m, first, first));
+    mma_tf32_16x16(d, block_at(m, first + 1, first), block_at(m, first, first));
     store_block(block_at(m, first, first + 1), d, 1);
     __syncwarp();
-    multiply_blocks(e, block_at(m, first + 1, first + 1), block_at(m, first, first + 1));
+    mma_tf32_16x16(e, block_at(m, first + 1, first + 1), block_at(m, first, first + 1));
     store_block(block_at(m, first + 1, first), e, -1);
 }
 
 // The same for blocks of 32, in two steps with a barrier between; a warp has a block of 16 of the result.
-QN_DEVICE void join_halves_1(prepare_memory &m, uint32_t row, uint32_t column)
+QN_DEVICE void merge_32_to_64_1(prepare_smem &m, uint32_t row, uint32_t column)
 {
     float d[2][4] = {};
     for (uint32_t i = column; i < 2; i++)
-        multiply_blocks(d, block_at(m, row, i), block_at(m, i, column));
+        mma_tf32_16x16(d, block_at(m, row, i), block_at(m, i, column));
     store_block(block_at(m, column, row), d, 1);
 }
 
-QN_DEVICE void join_halves_2(prepare_memory &m, uint32_t row, uint32_t column)
+QN_DEVICE void merge_32_to_64_2(prepare_smem &m, uint32_t row, uint32_t column)
 {
     float d[2][4] = {};
     for (uint32_t i = 2; i <= row; i++)
-        multiply_blocks(d, block_at(m, row, i), block_at(m, column, i));
+        mma_tf32_16x16(d, block_at(m, row, i), block_at(m, column, i));
     store_block(block_at(m, row, column), d, -1);
 }
 
 // The inverse with strengths in its columns.
-QN_DEVICE void store_inverse(const prepare_memory &m, const quads &own, uint32_t of, unsigned char *record)
+QN_DEVICE void store_inverse(const prepare_smem &m, const quads &own, uint32_t of, unsigned char *record)
 {
 #pragma unroll
     for (uint32_t index = 0; index < OWN_QUADS; index++) {
-        const float4 x = four(m.square + own.row[index] * ROW + own.column[index]), beta = four(m.beta[of] + own.column[index]);
+        const float4 x = load_float4(m.matrix + own.row[index] * ROW + own.column[index]), beta = load_float4(m.beta[of] + own.column[index]);
         uint2 pairs;
-        pairs.x = qn_floats_to_bfloats(x.x * beta.x, x.y * beta.y);
-        pairs.y = qn_floats_to_bfloats(x.z * beta.z, x.w * beta.w);
-        *(uint2 *)(record + QN_GDN_RECORD_INVERSE + own.place[index]) = pairs;
+        pairs.x = qn_f32_to_bf16x2(x.x * beta.x, x.y * beta.y);
+        pairs.y = qn_f32_to_bf16x2(x.z * beta.z, x.w * beta.w);
+        *(uint2 *)(record + QN_GDN_RECORD_INVERSE + own.record_offset[index]) = pairs;
     }
 }
 
-QN_DEVICE void store_factors(const prepare_memory &m, uint32_t of, float scale, unsigned char *record)
+QN_DEVICE void store_factors(const prepare_smem &m, uint32_t of, float scale, unsigned char *record)
 {
     const uint32_t i = threadIdx.x;
     if (i >= TOKENS)
         return;
-    const float *sum_high = m.sum_high[of], *sum_low = m.sum_low[of];
-    const float last = (sum_high[TOKENS - 1] - sum_high[i]) + (sum_low[TOKENS - 1] - sum_low[i]);
-    const float since = qn_exp_2(sum_high[i] + sum_low[i]);
-    ((float *)(record + QN_GDN_RECORD_RECALL))[i] = -since * m.norms[i].x;
-    ((float *)(record + QN_GDN_RECORD_KEEP))[i] = qn_exp_2(last) * m.norms[i].x;
-    ((float *)(record + QN_GDN_RECORD_READ))[i] = scale * since * m.norms[i].y;
+    const float *gc_hi = m.gc_hi[of], *gc_lo = m.gc_lo[of];
+    const float last = (gc_hi[TOKENS - 1] - gc_hi[i]) + (gc_lo[TOKENS - 1] - gc_lo[i]);
+    const float since = qn_exp2(gc_hi[i] + gc_lo[i]);
+    ((float *)(record + QN_GDN_RECORD_K_READ))[i] = -since * m.norms[i].x;
+    ((float *)(record + QN_GDN_RECORD_K_UPDATE))[i] = qn_exp2(last) * m.norms[i].x;
+    ((float *)(record + QN_GDN_RECORD_Q_READ))[i] = scale * since * m.norms[i].y;
     if (i == TOKENS - 1)
         *(float *)(record + QN_GDN_RECORD_DECAY) = since;
 }
@@ -298,41 +298,41 @@ QN_DEVICE void store_factors(const prepare_memory &m, uint32_t of, float scale, 
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
-    prepare_memory &m = *(prepare_memory *)shared;
-    qn_wait_for_previous();
-    qn_let_next_begin();
+    prepare_smem &m = *(prepare_smem *)shared;
+    qn_pdl_wait();
+    qn_pdl_trigger();
     const sequence s = sequence_at(a, blockIdx.z);
-    const uint32_t begin = blockIdx.x * TOKENS, k_head = blockIdx.y, warp = threadIdx.x / QN_WARP;
+    const uint32_t begin = blockIdx.x * TOKENS, k_head = blockIdx.y, warp = threadIdx.x / QN_WARP_SIZE;
     if (begin >= s.n)
         return;
     const uint32_t first = s.first + begin, n = s.n - begin < TOKENS ? s.n - begin : TOKENS, heads = a.v_heads / a.k_heads;
     load_rows<16, PREPARE_THREADS>(m.k, a.k + (size_t)first * a.k_stride + k_head * HEAD_K, a.k_stride, n, threadIdx.x);
     load_rows<16, PREPARE_THREADS>(m.q, a.q + (size_t)first * a.q_stride + k_head * HEAD_K, a.q_stride, n, threadIdx.x);
-    qn_copy_async_commit();
+    qn_cp_async_commit();
     if (warp == 1)
-        sum_decays(a, m, 0, first, n, value_head(a, k_head, 0));
-    qn_copy_async_wait<0>();
+        cumsum_decays(a, m, 0, first, n, value_head(a, k_head, 0));
+    qn_cp_async_wait<0>();
     __syncthreads();
     // Later rows have more to do; blocks that share an SM take turns in which warp has them.
-    products_of_rows(a, m, (warp + blockIdx.x) % 4);
+    compute_kk_qk(a, m, (warp + blockIdx.x) % 4);
     const quads own = own_quads();
     for (uint32_t i = 0; i < heads; i++) {
         const uint32_t of = i % 2;
         unsigned char *record =
-            a.records + ((size_t)(s.place + blockIdx.x) * a.v_heads + value_head(a, k_head, i)) * QN_GDN_RECORD;
+            a.records + ((size_t)(s.record_offset + blockIdx.x) * a.v_heads + value_head(a, k_head, i)) * QN_GDN_RECORD;
         __syncthreads(); // products, sums and strengths are there, and the head before is stored
-        gate(m, own, of, a.scale, record);
+        apply_gates(m, own, of, a.scale, record);
         __syncthreads();
         invert_block(block_at(m, warp, warp));
         __syncthreads();
         if (warp % 2 == 0)
-            join_pair(m, warp);
+            merge_16_to_32(m, warp);
         else if (warp == 1 && i + 1 < heads)
-            sum_decays(a, m, 1 - of, first, n, value_head(a, k_head, i + 1));
+            cumsum_decays(a, m, 1 - of, first, n, value_head(a, k_head, i + 1));
         __syncthreads();
-        join_halves_1(m, 2 + warp / 2, warp % 2);
+        merge_32_to_64_1(m, 2 + warp / 2, warp % 2);
         __syncthreads();
-        join_halves_2(m, 2 + warp / 2, warp % 2);
+        merge_32_to_64_2(m, 2 + warp / 2, warp % 2);
         store_factors(m, of, a.scale, record);
         __syncthreads();
         store_inverse(m, own, of, record);

@@ -3,8 +3,8 @@
 
 #include "kernels/canon.h"
 
-static void product_ref(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
-                        size_t m, size_t n, size_t k, bool accumulate, const float *next)
+static void gemm_ref(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row, size_t m,
+                     size_t n, size_t k, bool accumulate, const float *next)
 {
     (void)next;
     for (size_t i = 0; i < m; i++)
@@ -16,10 +16,10 @@ static void product_ref(float *c, size_t c_row, const float *a, size_t a_row, si
         }
 }
 
-static void gate_ref(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n)
+static void gate_ref(float *x, size_t x_row, size_t m, double at, const double *gc, size_t n)
 {
     for (size_t j = 0; j < n; j++) {
-        const float factor = qn_exp((float)(at - sums[j]));
+        const float factor = qn_exp((float)(at - gc[j]));
         for (size_t i = 0; i < m; i++)
             x[i * x_row + j] *= factor;
     }
@@ -31,7 +31,7 @@ static void scale_ref(float *y, const float *a, float factor, size_t n)
         y[x] = factor * a[x];
 }
 
-static void correct_ref(float *y, const float *v, const float *a, float beta, size_t n)
+static void delta_ref(float *y, const float *v, const float *a, float beta, size_t n)
 {
     for (size_t x = 0; x < n; x++)
         y[x] = beta * (v[x] - a[x]);
@@ -49,7 +49,6 @@ static void conv_ref(float *y, const float *const *inputs, const float *weights,
 
 void qn_deltanet_init_ref(qn_deltanet_kernels *kernels)
 {
-    *kernels = (qn_deltanet_kernels){
-        .product = product_ref, .gate = gate_ref, .scale = scale_ref, .correct = correct_ref, .conv = conv_ref
-    };
+    *kernels =
+        (qn_deltanet_kernels){ .gemm = gemm_ref, .gate = gate_ref, .scale = scale_ref, .delta = delta_ref, .conv = conv_ref };
 }

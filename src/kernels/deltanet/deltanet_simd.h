@@ -13,18 +13,18 @@
 /* What is read once is asked for 4 KB ahead, into the second cache, so that a page's first lines come while the one before it
  * is read: measured on Zen 4, one core, that reads states at 38 GB/s, the first cache asked 30, farther ahead 25, nothing 33.
  */
-enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, AHEAD_BYTES = 4096 };
+enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, PREFETCH_DISTANCE = 4096 };
 
-typedef struct matrices {
+typedef struct gemm_operands {
     float *c;
     const float *a, *b;
     size_t c_row, a_row, a_col, b_row, k;
-    uintptr_t ask; /* what is asked for meanwhile: in_order line after line, else in lines as far apart as b's rows */
-    bool accumulate, in_order;
-} matrices;
+    uintptr_t prefetch; /* what is asked for meanwhile: sequential line after line, else in lines as far apart as b's rows */
+    bool accumulate, sequential;
+} gemm_operands;
 
 /* rows x vectors sums, the last vector of `tail` floats; all three and `ask` are constants where this is called. */
-QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail, bool ask)
+QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail, bool prefetch)
 {
     float *c = t->c + row * t->c_row + column;
     const float *a = t->a + row * t->a_row, *b = t->b + column;
@@ -39,14 +39,14 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
         }
     }
     /* Panels share the next block out line after line: asking for their own columns of it gives two thirds of the speed. */
-    uintptr_t next = t->ask + column * (t->in_order ? k : 1) * sizeof(float);
-    const size_t next_step = (t->in_order ? vectors * QN_LANES : b_row) * sizeof(float);
+    uintptr_t next = t->prefetch + column * (t->sequential ? k : 1) * sizeof(float);
+    const size_t next_step = (t->sequential ? vectors * QN_LANES : b_row) * sizeof(float);
     for (size_t j = 0; j < k; j++, next += next_step) {
         v16 line[WIDE > VECTORS ? WIDE : VECTORS];
         QN_UNROLLED
         for (size_t v = 0; v < vectors; v++) {
             const float *from = b + j * b_row + v * QN_LANES;
-            if (ask)
+            if (prefetch)
                 __builtin_prefetch((const void *)(next + v * QN_LANES * sizeof(float)), 0, 2);
             line[v] = tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
         }
@@ -72,7 +72,7 @@ QN_INLINE void tile(const matrices *t, size_t row, size_t column, size_t rows, s
 }
 
 /* All rows of a panel of columns. */
-QN_INLINE void panel(const matrices *t, size_t m, size_t column, size_t vectors, size_t tail)
+QN_INLINE void panel(const gemm_operands *t, size_t m, size_t column, size_t vectors, size_t tail)
 {
     size_t row = 0;
     for (; row + ROWS <= m; row += ROWS)
@@ -83,7 +83,7 @@ QN_INLINE void panel(const matrices *t, size_t m, size_t column, size_t vectors,
         tile(t, row, column, 1, vectors, tail, false);
 }
 
-QN_INLINE void many_rows(const matrices *t, size_t m, size_t n)
+QN_INLINE void many_rows(const gemm_operands *t, size_t m, size_t n)
 {
     size_t x = 0;
     for (; x + VECTORS * QN_LANES <= n; x += VECTORS * QN_LANES)
@@ -95,7 +95,7 @@ QN_INLINE void many_rows(const matrices *t, size_t m, size_t n)
 }
 
 /* rows is a constant where this is called. */
-QN_INLINE void few_rows(const matrices *t, size_t rows, size_t n)
+QN_INLINE void few_rows(const gemm_operands *t, size_t rows, size_t n)
 {
     size_t x = 0;
     for (; x + WIDE * QN_LANES <= n; x += WIDE * QN_LANES)
@@ -110,29 +110,30 @@ QN_INLINE void few_rows(const matrices *t, size_t rows, size_t n)
         tile(t, 0, x, rows, 1, n - x, false);
 }
 
-static void product_simd(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
-                         size_t m, size_t n, size_t k, bool accumulate, const float *next)
+static void gemm_simd(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
+                      size_t m, size_t n, size_t k, bool accumulate, const float *next)
 {
     /* Few rows whose sums fit in registers need no blocks, but for the last rows of b, which ask for what comes after it; else
      * a block asks for the next one. */
-    const bool whole = n <= WIDE * QN_LANES;
-    const size_t near = AHEAD_BYTES / sizeof(float) / (b_row ? b_row : 1);
-    const size_t depth = m > FEW ? DEPTH : !whole ? FEW_DEPTH : k > near ? k - near : k;
+    const bool in_registers = n <= WIDE * QN_LANES;
+    const size_t prefetch_rows = PREFETCH_DISTANCE / sizeof(float) / (b_row ? b_row : 1);
+    const size_t depth = m > FEW ? DEPTH : !in_registers ? FEW_DEPTH : k > prefetch_rows ? k - prefetch_rows : k;
     size_t from = 0;
     do {
-        matrices t = { .c = c,
-                       .a = a + from * a_col,
-                       .b = b + from * b_row,
-                       .c_row = c_row,
-                       .a_row = a_row,
-                       .a_col = a_col,
-                       .b_row = b_row,
-                       .k = k - from < depth ? k - from : depth,
-                       .accumulate = accumulate || from };
+        gemm_operands t = { .c = c,
+                            .a = a + from * a_col,
+                            .b = b + from * b_row,
+                            .c_row = c_row,
+                            .a_row = a_row,
+                            .a_col = a_col,
+                            .b_row = b_row,
+                            .k = k - from < depth ? k - from : depth,
+                            .accumulate = accumulate || from };
         const bool last = from + t.k == k;
-        t.in_order = last || n == b_row;
-        t.ask =
-            last && next ? (uintptr_t)next : (uintptr_t)t.b + (last ? 0 : (whole ? near : FEW_DEPTH) * b_row * sizeof(float));
+        t.sequential = last || n == b_row;
+        t.prefetch = last && next
+                         ? (uintptr_t)next
+                         : (uintptr_t)t.b + (last ? 0 : (in_registers ? prefetch_rows : FEW_DEPTH) * b_row * sizeof(float));
         if (m > FEW)
             many_rows(&t, m, n);
         else if (m == 2)
@@ -143,11 +144,11 @@ static void product_simd(float *c, size_t c_row, const float *a, size_t a_row, s
     } while (from < k);
 }
 
-QN_INLINE void gate_vector(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n)
+QN_INLINE void gate_vector(float *x, size_t x_row, size_t m, double at, const double *gc, size_t n)
 {
     float difference[QN_LANES] = { 0 };
     for (size_t j = 0; j < n; j++)
-        difference[j] = (float)(at - sums[j]);
+        difference[j] = (float)(at - gc[j]);
     const v16 factor = v16_exp(v16_load(difference));
     for (size_t i = 0; i < m; i++) {
         if (n == QN_LANES)
@@ -157,13 +158,13 @@ QN_INLINE void gate_vector(float *x, size_t x_row, size_t m, double at, const do
     }
 }
 
-static void gate_simd(float *x, size_t x_row, size_t m, double at, const double *sums, size_t n)
+static void gate_simd(float *x, size_t x_row, size_t m, double at, const double *gc, size_t n)
 {
     size_t j = 0;
     for (; j + QN_LANES <= n; j += QN_LANES)
-        gate_vector(x + j, x_row, m, at, sums + j, QN_LANES);
+        gate_vector(x + j, x_row, m, at, gc + j, QN_LANES);
     if (j < n)
-        gate_vector(x + j, x_row, m, at, sums + j, n - j);
+        gate_vector(x + j, x_row, m, at, gc + j, n - j);
 }
 
 static void scale_simd(float *y, const float *a, float factor, size_t n)
@@ -176,19 +177,19 @@ static void scale_simd(float *y, const float *a, float factor, size_t n)
         v16_store_n(y + x, v16_mul(by, v16_load_n(a + x, n - x)), n - x);
 }
 
-QN_INLINE v16 corrected(v16 v, v16 a, v16 beta)
+QN_INLINE v16 delta_vector(v16 v, v16 a, v16 beta)
 {
     return v16_mul(beta, v16_add(v, v16_mul(a, v16_set1(-1))));
 }
 
-static void correct_simd(float *y, const float *v, const float *a, float beta, size_t n)
+static void delta_simd(float *y, const float *v, const float *a, float beta, size_t n)
 {
     const v16 by = v16_set1(beta);
     size_t x = 0;
     for (; x + QN_LANES <= n; x += QN_LANES)
-        v16_store(y + x, corrected(v16_load(v + x), v16_load(a + x), by));
+        v16_store(y + x, delta_vector(v16_load(v + x), v16_load(a + x), by));
     if (x < n)
-        v16_store_n(y + x, corrected(v16_load_n(v + x, n - x), v16_load_n(a + x, n - x), by), n - x);
+        v16_store_n(y + x, delta_vector(v16_load_n(v + x, n - x), v16_load_n(a + x, n - x), by), n - x);
 }
 
 static void conv_simd(float *y, const float *const *inputs, const float *weights, size_t w_row, size_t taps, size_t n)
@@ -208,10 +209,10 @@ static void conv_simd(float *y, const float *const *inputs, const float *weights
     }
 }
 
-QN_INLINE void deltanet_fill(qn_deltanet_kernels *kernels)
+QN_INLINE void deltanet_init_simd(qn_deltanet_kernels *kernels)
 {
     *kernels = (qn_deltanet_kernels){
-        .product = product_simd, .gate = gate_simd, .scale = scale_simd, .correct = correct_simd, .conv = conv_simd
+        .gemm = gemm_simd, .gate = gate_simd, .scale = scale_simd, .delta = delta_simd, .conv = conv_simd
     };
 }
 

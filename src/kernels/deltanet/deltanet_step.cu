@@ -25,18 +25,18 @@ typedef float element;
 static_assert(QN_GDN_MAX_TAPS <= QN_DELTA_MAX_TAPS, "the convolution of a token takes as many taps as that of several");
 
 #define LANES QN_GDN_ROW_LANES
-#define RUNS (QN_HEAD_K / (4 * LANES)) // of 4 keys in a lane
-#define LEAST_DECAY -256.0f            // e^-256 is 0 in float32 already
+#define KEY_QUADS (QN_HEAD_K / (4 * LANES)) // of 4 keys in a lane
+#define MIN_LOG_DECAY -256.0f            // e^-256 is 0 in float32 already
 
 #ifdef QN_BF16
 QN_DEVICE float to_float(element x)
 {
-    return qn_bfloat_to_float(x);
+    return qn_bf16_to_f32(x);
 }
 
 QN_DEVICE element from_float(float x)
 {
-    return qn_float_to_bfloat(x);
+    return qn_f32_to_bf16(x);
 }
 #else
 QN_DEVICE float to_float(element x)
@@ -56,40 +56,40 @@ QN_DEVICE element from_float(float x)
 #define STEP_ROWS (STEP_THREADS / LANES)
 #define PASSES ((QN_HEAD_V + STEP_ROWS - 1) / STEP_ROWS)
 
-struct step_memory {
+struct step_smem {
     __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V], o[QN_HEAD_V];
 };
 
 // A block for a value head (x) and a row (y).
 extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __grid_constant__ qn_gdn_step_args a)
 {
-    __shared__ step_memory m;
+    __shared__ step_smem m;
     const uint32_t head = blockIdx.x, row = blockIdx.y, k_head = head % a.k_heads;
     const uint32_t keys = a.k_heads * QN_HEAD_K, width = 2 * keys + a.v_heads * QN_HEAD_V;
-    const uint32_t position = a.positions[row], place_in_ring = position % a.taps, warp = threadIdx.x / QN_WARP,
-                   lane = threadIdx.x % QN_WARP;
+    const uint32_t position = a.positions[row], ring_slot = position % a.taps, warp = threadIdx.x / QN_WARP_SIZE,
+                   lane = threadIdx.x % QN_WARP_SIZE;
     unsigned char *memory = (unsigned char *)a.memory[row];
     float *state = (float *)(memory + a.state_offset) + (size_t)head * QN_HEAD_V * QN_HEAD_K;
     float *ring = (float *)(memory + a.inputs_offset);
     // Nothing before this kernel writes this layer's memory: the state is on its way before the row is there.
-    float4 s[PASSES][RUNS];
+    float4 s[PASSES][KEY_QUADS];
 #pragma unroll
     for (int p = 0; p < PASSES; p++) {
         const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
-        qn_delta_load_row<LANES, RUNS>(s[p], position && value < QN_HEAD_V ? state + value * QN_HEAD_K : nullptr);
+        qn_delta_load_row<LANES, KEY_QUADS>(s[p], position && value < QN_HEAD_V ? state + value * QN_HEAD_K : nullptr);
     }
-    qn_wait_for_previous();
-    qn_let_next_begin();
+    qn_pdl_wait();
+    qn_pdl_trigger();
     const float *input = a.qkv + (size_t)row * a.qkv_stride;
     for (uint32_t i = threadIdx.x; i < 2 * QN_HEAD_K + QN_HEAD_V; i += STEP_THREADS) {
         const uint32_t channel = i < QN_HEAD_K       ? k_head * QN_HEAD_K + i
                                  : i < 2 * QN_HEAD_K ? keys + k_head * QN_HEAD_K + i - QN_HEAD_K
                                                      : 2 * keys + head * QN_HEAD_V + i - 2 * QN_HEAD_K;
-        const float past = qn_delta_convolve_past(a.conv, ring, position, place_in_ring, a.taps, width, channel);
+        const float past = qn_delta_convolve_past(a.conv, ring, position, ring_slot, a.taps, width, channel);
         const float x = input[channel];
         const float y = qn_delta_convolve(past, a.conv[(a.taps - 1) * width + channel], x);
         if (i >= 2 * QN_HEAD_K || head < a.k_heads) // one of the heads that share a key head
-            ring[place_in_ring * width + channel] = x;
+            ring[ring_slot * width + channel] = x;
         if (i < QN_HEAD_K)
             m.q[i] = y;
         else if (i < 2 * QN_HEAD_K)
@@ -97,30 +97,30 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
         else
             m.v[i - 2 * QN_HEAD_K] = y;
     }
-    const float g = qn_delta_decay(a.alpha[(size_t)row * a.alpha_stride + head], a.bias[head], a.factor[head]);
+    const float g = qn_delta_log_decay(a.alpha[(size_t)row * a.alpha_stride + head], a.bias[head], a.factor[head]);
     const float decay = expf(fminf(g, 0.0f)), beta = qn_delta_sigmoid(a.beta[(size_t)row * a.beta_stride + head]);
     __syncthreads();
-    const qn_delta_keys sums = qn_delta_keys_of<QN_HEAD_K>(m.q, m.k, true);
+    const qn_delta_qk_norms sums = qn_delta_compute_qk_norms<QN_HEAD_K>(m.q, m.k, true);
 #pragma unroll
     for (int p = 0; p < PASSES; p++) {
         const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
-        const bool there = value < QN_HEAD_V;
-        const float o = qn_delta_row<LANES, RUNS>(s[p], m.q, m.k, sums, decay, beta, there ? m.v[value] : 0.0f) * a.scale;
-        if (there) {
-            qn_delta_store_row<LANES, RUNS>(state + value * QN_HEAD_K, s[p]);
+        const bool in_range = value < QN_HEAD_V;
+        const float o = qn_delta_row<LANES, KEY_QUADS>(s[p], m.q, m.k, sums, decay, beta, in_range ? m.v[value] : 0.0f) * a.scale;
+        if (in_range) {
+            qn_delta_store_row<LANES, KEY_QUADS>(state + value * QN_HEAD_K, s[p]);
             if (threadIdx.x % LANES == 0)
                 m.o[value] = o;
         }
     }
     __syncthreads();
     float squares = 0;
-    for (uint32_t i = lane; i < QN_HEAD_V; i += QN_WARP)
+    for (uint32_t i = lane; i < QN_HEAD_V; i += QN_WARP_SIZE)
         squares = fmaf(m.o[i], m.o[i], squares);
     const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
-    const uint32_t repeat = a.v_heads / a.k_heads, place = a.grouped ? k_head * repeat + head / a.k_heads : head;
-    for (uint32_t i = warp * QN_WARP + lane; i < QN_HEAD_V; i += STEP_THREADS) {
+    const uint32_t repeat = a.v_heads / a.k_heads, out_head = a.grouped ? k_head * repeat + head / a.k_heads : head;
+    for (uint32_t i = warp * QN_WARP_SIZE + lane; i < QN_HEAD_V; i += STEP_THREADS) {
         const float z = a.gate[(size_t)row * a.gate_stride + head * QN_HEAD_V + i];
-        a.out[(size_t)row * a.out_stride + place * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * qn_delta_sigmoid(z));
+        a.out[(size_t)row * a.out_stride + out_head * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * qn_delta_sigmoid(z));
     }
 }
 
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
 // A block for a head of q, of k or of v (x), CONV_ROWS tokens (y) and a sequence (z); a thread for a channel.
 extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args a)
 {
-    qn_wait_for_previous();
+    qn_pdl_wait();
     const uint32_t first = a.cu_seqlens[blockIdx.z], n = a.cu_seqlens[blockIdx.z + 1] - first, begin = blockIdx.y * CONV_ROWS;
     if (begin >= n)
         return;
@@ -147,9 +147,9 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
         float weights[QN_GDN_MAX_TAPS], window[QN_GDN_MAX_TAPS]; // of tokens 0, 1, … back; zeros beyond the taps
 #pragma unroll
         for (uint32_t back = 0; back < QN_GDN_MAX_TAPS; back++) {
-            const bool there = back < a.taps;
-            weights[back] = there ? a.conv[(a.taps - 1 - back) * width + channel] : 0.0f;
-            window[back] = !there || back == 0        ? 0.0f
+            const bool in_range = back < a.taps;
+            weights[back] = in_range ? a.conv[(a.taps - 1 - back) * width + channel] : 0.0f;
+            window[back] = !in_range || back == 0        ? 0.0f
                            : back <= begin            ? input[(size_t)(begin - back) * a.qkv_stride]
                            : back <= begin + position ? ring[(position + begin - back) % a.taps * width + channel]
                                                       : 0.0f;
@@ -173,8 +173,8 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
         for (uint32_t row = begin + threadIdx.x; row < end; row += blockDim.x) {
             const uint32_t v_head = head - 2 * a.k_heads;
             const size_t at = first + row, to = at * a.v_heads + v_head;
-            a.g[to] = qn_delta_decay(a.alpha[at * a.alpha_stride + v_head], a.bias[v_head], a.factor[v_head]);
-            a.beta[to] = qn_delta_sigmoid(a.strength[at * a.beta_stride + v_head]);
+            a.g[to] = qn_delta_log_decay(a.alpha[at * a.alpha_stride + v_head], a.bias[v_head], a.factor[v_head]);
+            a.beta[to] = qn_delta_sigmoid(a.beta_in[at * a.beta_stride + v_head]);
         }
 }
 
@@ -182,7 +182,7 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
 #define RECURRENT_THREADS (RECURRENT_VALUES * LANES)
 #define RECURRENT_TOKENS 8 // brought into shared memory at a time
 
-struct recurrent_memory {
+struct recurrent_smem {
     __align__(16) float q[RECURRENT_TOKENS][QN_HEAD_K], k[RECURRENT_TOKENS][QN_HEAD_K];
     float v[RECURRENT_TOKENS][RECURRENT_VALUES], decay[RECURRENT_TOKENS], beta[RECURRENT_TOKENS];
 };
@@ -190,20 +190,20 @@ struct recurrent_memory {
 // A block for some values (x) of a value head (y) of a sequence (z).
 extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent(const __grid_constant__ qn_gdn_chunk_args a)
 {
-    __shared__ recurrent_memory m;
-    qn_wait_for_previous();
+    __shared__ recurrent_smem m;
+    qn_pdl_wait();
     const uint32_t sequence = blockIdx.z, head = blockIdx.y, value = blockIdx.x * RECURRENT_VALUES + threadIdx.x / LANES;
     const uint32_t k_head = a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
     const uint32_t first = a.cu_seqlens ? a.cu_seqlens[sequence] : sequence * a.tokens;
     const uint32_t n = a.cu_seqlens ? a.cu_seqlens[sequence + 1] - first : a.tokens;
     const size_t at = ((size_t)head * a.head_v + value) * QN_HEAD_K, all = (size_t)a.v_heads * a.head_v * QN_HEAD_K;
-    const bool there = value < a.head_v;
+    const bool in_range = value < a.head_v;
     const float *initial = a.memory    ? (a.positions[sequence] ? qn_gdn_state_of(a, sequence) : nullptr)
                            : a.initial ? a.initial + sequence * all
                                        : nullptr;
     float *final = a.memory ? qn_gdn_state_of(a, sequence) : a.final ? a.final + sequence * all : nullptr;
-    float4 s[RUNS];
-    qn_delta_load_row<LANES, RUNS>(s, initial && there ? initial + at : nullptr);
+    float4 s[KEY_QUADS];
+    qn_delta_load_row<LANES, KEY_QUADS>(s, initial && in_range ? initial + at : nullptr);
     for (uint32_t begin = 0; begin < n; begin += RECURRENT_TOKENS) {
         const uint32_t tokens = n - begin < RECURRENT_TOKENS ? n - begin : RECURRENT_TOKENS;
         __syncthreads();
@@ -221,47 +221,47 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
         }
         if (threadIdx.x < tokens) {
             const size_t gate = (size_t)(first + begin + threadIdx.x) * a.gate_stride + head;
-            m.decay[threadIdx.x] = expf(fminf(fmaxf(a.g[gate], LEAST_DECAY), 0.0f));
+            m.decay[threadIdx.x] = expf(fminf(fmaxf(a.g[gate], MIN_LOG_DECAY), 0.0f));
             m.beta[threadIdx.x] = a.beta[gate];
         }
         __syncthreads();
         for (uint32_t token = 0; token < tokens; token++) {
-            const qn_delta_keys sums = qn_delta_keys_of<QN_HEAD_K>(m.q[token], m.k[token], a.normalize);
-            const float o = qn_delta_row<LANES, RUNS>(s, m.q[token], m.k[token], sums, m.decay[token], m.beta[token],
+            const qn_delta_qk_norms sums = qn_delta_compute_qk_norms<QN_HEAD_K>(m.q[token], m.k[token], a.normalize);
+            const float o = qn_delta_row<LANES, KEY_QUADS>(s, m.q[token], m.k[token], sums, m.decay[token], m.beta[token],
                                                       m.v[token][threadIdx.x / LANES]) *
                             a.scale;
-            if (there && threadIdx.x % LANES == 0)
+            if (in_range && threadIdx.x % LANES == 0)
                 ((element *)a.o)[(size_t)(first + begin + token) * a.o_stride + head * a.head_v + value] = from_float(o);
         }
     }
-    if (final && there)
-        qn_delta_store_row<LANES, RUNS>(final + at, s);
+    if (final && in_range)
+        qn_delta_store_row<LANES, KEY_QUADS>(final + at, s);
 }
 
 // A warp for a row's head: x blocks of 4 warps, y rows.
-extern "C" __global__ void __launch_bounds__(4 * QN_WARP) qn_gdn_norm(const __grid_constant__ qn_gdn_norm_args a)
+extern "C" __global__ void __launch_bounds__(4 * QN_WARP_SIZE) qn_gdn_norm(const __grid_constant__ qn_gdn_norm_args a)
 {
-    const uint32_t head = blockIdx.x * 4 + threadIdx.x / QN_WARP, lane = threadIdx.x % QN_WARP;
+    const uint32_t head = blockIdx.x * 4 + threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     const size_t row = blockIdx.y;
-    qn_wait_for_previous();
+    qn_pdl_wait();
     if (head >= a.v_heads)
         return;
-    float x[(QN_HEAD_V + QN_WARP - 1) / QN_WARP], squares = 0;
+    float x[(QN_HEAD_V + QN_WARP_SIZE - 1) / QN_WARP_SIZE], squares = 0;
 #pragma unroll
-    for (uint32_t i = 0; i * QN_WARP < QN_HEAD_V; i++) {
-        const uint32_t at = i * QN_WARP + lane;
+    for (uint32_t i = 0; i * QN_WARP_SIZE < QN_HEAD_V; i++) {
+        const uint32_t at = i * QN_WARP_SIZE + lane;
         x[i] = at < QN_HEAD_V ? to_float(((const element *)a.o)[row * a.o_stride + head * QN_HEAD_V + at]) : 0.0f;
         squares = fmaf(x[i], x[i], squares);
     }
     const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
     const uint32_t repeat = a.v_heads / a.k_heads;
-    const uint32_t place = a.grouped ? head % a.k_heads * repeat + head / a.k_heads : head;
+    const uint32_t out_head = a.grouped ? head % a.k_heads * repeat + head / a.k_heads : head;
 #pragma unroll
-    for (uint32_t i = 0; i * QN_WARP < QN_HEAD_V; i++) {
-        const uint32_t at = i * QN_WARP + lane;
+    for (uint32_t i = 0; i * QN_WARP_SIZE < QN_HEAD_V; i++) {
+        const uint32_t at = i * QN_WARP_SIZE + lane;
         if (at < QN_HEAD_V) {
             const float z = a.gate[row * a.gate_stride + head * QN_HEAD_V + at];
-            a.out[row * a.out_stride + place * QN_HEAD_V + at] = x[i] * factor * a.norm[at] * (z * qn_delta_sigmoid(z));
+            a.out[row * a.out_stride + out_head * QN_HEAD_V + at] = x[i] * factor * a.norm[at] * (z * qn_delta_sigmoid(z));
         }
     }
 }

@@ -8,13 +8,13 @@
 #define QN_KERNELS_DELTANET_STAGES_H
 
 #include "kernels/deltanet/deltanet.h"
-#include "kernels/deltanet/rows.h"
+#include "kernels/deltanet/row_kernels.h"
 
 #include "base/status.h"
 
 typedef struct qn_gdn_stages {
     const qn_deltanet_kernels *kernels;
-    const qn_gdn_rows *rows;
+    const qn_gdn_row_kernels *rows;
     qn_dtype dtype;
     size_t head_k, head_v;
 } qn_gdn_stages;
@@ -24,7 +24,7 @@ typedef struct qn_gdn_tiles {
     float *q, *k, *w, *gated_k;         /* [][head_k] */
     float *u, *v, *v_new, *gated_v, *o; /* [][head_v] */
     float *kk, *qk, *a, *inverse;       /* [][QN_GDN_CHUNK] */
-    float *k_columns;                   /* [head_k][QN_GDN_CHUNK]: k transposed */
+    float *k_transposed;                /* [head_k][QN_GDN_CHUNK]: k transposed */
     float *state;                       /* [head_k][head_v]: S transposed, values side by side */
     float *start;                       /* the same at the chunk's start, as the output stage reads it */
     float *beta;                        /* [] */

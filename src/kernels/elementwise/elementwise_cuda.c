@@ -13,6 +13,6 @@ qn_status qn_elementwise_gpu_swiglu(size_t n, qn_launch *out)
                         .grid = { (uint32_t)blocks, 1, 1 },
                         .block = { QN_ELEMENTWISE_GPU_THREADS, 1, 1 },
                         .args_bytes = sizeof(qn_elementwise_swiglu_args),
-                        .dependent = true };
+                        .pdl = true };
     return QN_OK;
 }

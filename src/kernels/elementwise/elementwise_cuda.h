@@ -9,9 +9,9 @@ enum { QN_ELEMENTWISE_GPU_THREADS = 256 };
 
 /* qn_elementwise_swiglu - y = silu(gate) * up. A thread takes an element. grid: ceil(n / QN_ELEMENTWISE_GPU_THREADS). */
 typedef struct qn_elementwise_swiglu_args {
-    QN_GPU(const float) gate; /* [n] */
-    QN_GPU(const float) up;
-    QN_GPU(float) y; /* may be either */
+    QN_GPU_PTR(const float) gate; /* [n] */
+    QN_GPU_PTR(const float) up;
+    QN_GPU_PTR(float) y; /* may be either */
     uint64_t n;
 } qn_elementwise_swiglu_args;
 

@@ -4,37 +4,37 @@
 #include "kernels/hadamard/hadamard_cuda.h"
 
 // A value's place in the tile: by fours, as a thread reads them, and side by side over the threads.
-QN_DEVICE uint32_t place_by_fours(int i)
+QN_DEVICE uint32_t index_vec4(int i)
 {
     return i / 4 * (4 * QN_HADAMARD_THREADS) + threadIdx.x * 4 + i % 4;
 }
 
-QN_DEVICE uint32_t place_side_by_side(int i)
+QN_DEVICE uint32_t index_strided(int i)
 {
     return i * QN_HADAMARD_THREADS + threadIdx.x;
 }
 
 // As many blocks as an SM has threads for: with ten of sixteen, a quarter less is read a second.
-extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_SM_THREADS / QN_HADAMARD_THREADS)
+extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS_PER_SM / QN_HADAMARD_THREADS)
     qn_hadamard_tiles(const __grid_constant__ qn_hadamard_tiles_args a)
 {
     __shared__ float exchange[QN_HADAMARD_TILE];
     const uint64_t first = (uint64_t)blockIdx.x * QN_HADAMARD_TILE;
     const uint32_t n_here = (uint32_t)(a.n_values - first < QN_HADAMARD_TILE ? a.n_values - first : QN_HADAMARD_TILE);
-    const uint32_t first_sign = (uint32_t)(first % a.sign_values);
-    float v[QN_HADAMARD_EACH];
-    uint32_t flips = 0; // a bit for each value that changes its sign
-    qn_let_next_begin();
+    const uint32_t first_sign = (uint32_t)(first % a.n_signs);
+    float v[QN_HADAMARD_PER_THREAD];
+    uint32_t sign_bits = 0; // a bit for each value that changes its sign
+    qn_pdl_trigger();
     // Signs are weights: nobody writes them while the kernel ahead still runs.
     if (a.signs_before) {
 #pragma unroll
-        for (int i = 0; i < QN_HADAMARD_EACH; i++)
-            flips |= __float_as_uint(a.signs_before[(first_sign + place_by_fours(i)) % a.sign_values]) >> 31 << i;
+        for (int i = 0; i < QN_HADAMARD_PER_THREAD; i++)
+            sign_bits |= __float_as_uint(a.signs_before[(first_sign + index_vec4(i)) % a.n_signs]) >> 31 << i;
     }
-    qn_wait_for_previous();
+    qn_pdl_wait();
 #pragma unroll
-    for (int i = 0; i < QN_HADAMARD_EACH; i += 4) {
-        const uint32_t at = place_by_fours(i);
+    for (int i = 0; i < QN_HADAMARD_PER_THREAD; i += 4) {
+        const uint32_t at = index_vec4(i);
         if (at + 4 <= n_here) {
             const float4 four = *(const float4 *)(a.x + first + at);
             v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
@@ -45,46 +45,46 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_SM_THREADS 
         }
     }
 #pragma unroll
-    for (int i = 0; i < QN_HADAMARD_EACH; i++)
-        v[i] = __uint_as_float(__float_as_uint(v[i]) ^ flips >> i << 31);
+    for (int i = 0; i < QN_HADAMARD_PER_THREAD; i++)
+        v[i] = __uint_as_float(__float_as_uint(v[i]) ^ sign_bits >> i << 31);
     if (a.n > 1)
-        qn_butterflies<1, QN_HADAMARD_EACH>(v);
+        qn_butterflies<1, QN_HADAMARD_PER_THREAD>(v);
     if (a.n > 2)
-        qn_butterflies<2, QN_HADAMARD_EACH>(v);
+        qn_butterflies<2, QN_HADAMARD_PER_THREAD>(v);
 #pragma unroll
-    for (int distance = 1; distance < QN_WARP; distance *= 2)
+    for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2)
         if (a.n > 4 * distance)
-            qn_lane_butterflies<QN_HADAMARD_EACH>(v, distance);
+            qn_lane_butterflies<QN_HADAMARD_PER_THREAD>(v, distance);
     // Sixteen values a thread that lie 128 apart: what is left of the tile is between them.
 #pragma unroll
-    for (int i = 0; i < QN_HADAMARD_EACH; i += 4)
-        *(float4 *)&exchange[place_by_fours(i)] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    for (int i = 0; i < QN_HADAMARD_PER_THREAD; i += 4)
+        *(float4 *)&exchange[index_vec4(i)] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < QN_HADAMARD_EACH; i++)
-        v[i] = exchange[place_side_by_side(i)];
+    for (int i = 0; i < QN_HADAMARD_PER_THREAD; i++)
+        v[i] = exchange[index_strided(i)];
     if (a.n > QN_HADAMARD_THREADS)
-        qn_butterflies<1, QN_HADAMARD_EACH>(v);
+        qn_butterflies<1, QN_HADAMARD_PER_THREAD>(v);
     if (a.n > 2 * QN_HADAMARD_THREADS)
-        qn_butterflies<2, QN_HADAMARD_EACH>(v);
+        qn_butterflies<2, QN_HADAMARD_PER_THREAD>(v);
     if (a.n > 4 * QN_HADAMARD_THREADS)
-        qn_butterflies<4, QN_HADAMARD_EACH>(v);
+        qn_butterflies<4, QN_HADAMARD_PER_THREAD>(v);
     if (a.n > 8 * QN_HADAMARD_THREADS)
-        qn_butterflies<8, QN_HADAMARD_EACH>(v);
+        qn_butterflies<8, QN_HADAMARD_PER_THREAD>(v);
 #pragma unroll
-    for (int i = 0; i < QN_HADAMARD_EACH; i++) {
-        const uint32_t at = place_side_by_side(i);
+    for (int i = 0; i < QN_HADAMARD_PER_THREAD; i++) {
+        const uint32_t at = index_strided(i);
         if (at < n_here)
-            a.y[first + at] = v[i] * (a.signs_after ? a.scale * a.signs_after[(first_sign + at) % a.sign_values] : a.scale);
+            a.y[first + at] = v[i] * (a.signs_after ? a.scale * a.signs_after[(first_sign + at) % a.n_signs] : a.scale);
     }
 }
 
 // One value of each of a block's tiles to a thread.
-template <int tiles> QN_DEVICE void far(const qn_hadamard_far_args &a)
+template <int tiles> QN_DEVICE void cross(const qn_hadamard_cross_args &a)
 {
     const uint32_t at = blockIdx.x * QN_HADAMARD_THREADS + threadIdx.x;
     const uint64_t first = (uint64_t)blockIdx.y * a.n;
-    const uint32_t first_sign = (uint32_t)(first % a.sign_values);
+    const uint32_t first_sign = (uint32_t)(first % a.n_signs);
     float v[tiles];
 #pragma unroll
     for (int i = 0; i < tiles; i++)
@@ -100,21 +100,21 @@ template <int tiles> QN_DEVICE void far(const qn_hadamard_far_args &a)
         qn_butterflies<16, tiles>(v);
 #pragma unroll
     for (int i = 0; i < tiles; i++) {
-        const uint32_t place = at + i * QN_HADAMARD_TILE;
-        const float factor = a.signs_after ? a.scale * a.signs_after[(first_sign + place) % a.sign_values] : a.scale;
-        a.y[first + place] = v[i] * factor;
+        const uint32_t index = at + i * QN_HADAMARD_TILE;
+        const float factor = a.signs_after ? a.scale * a.signs_after[(first_sign + index) % a.n_signs] : a.scale;
+        a.y[first + index] = v[i] * factor;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS) qn_hadamard_far(const __grid_constant__ qn_hadamard_far_args a)
+extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS) qn_hadamard_cross(const __grid_constant__ qn_hadamard_cross_args a)
 {
-    qn_let_next_begin();
-    qn_wait_for_previous();
+    qn_pdl_trigger();
+    qn_pdl_wait();
     switch (a.n / QN_HADAMARD_TILE) {
-    case 2: far<2>(a); break;
-    case 4: far<4>(a); break;
-    case 8: far<8>(a); break;
-    case 16: far<16>(a); break;
-    case 32: far<32>(a); break;
+    case 2: cross<2>(a); break;
+    case 4: cross<4>(a); break;
+    case 8: cross<8>(a); break;
+    case 16: cross<16>(a); break;
+    case 32: cross<32>(a); break;
     }
 }

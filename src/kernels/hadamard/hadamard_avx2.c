@@ -1,11 +1,11 @@
 /* Block Walsh-Hadamard transform for AVX2: a group takes eight of the sixteen registers, two a vector. */
 #define QN_V16_AVX2
-#define GROUP 4
+#define PASS_VECTORS 4
 
 #include "kernels/vec16.h"
 
 /* Each lane takes its partner plus or minus itself: one shuffle and one fused multiply-add, which rounds as a sum does. */
-QN_INLINE __m256 half_stages(__m256 a, size_t n)
+QN_INLINE __m256 butterfly_half(__m256 a, size_t n)
 {
     if (n > 1)
         a = _mm256_fmadd_ps(a, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(a, 0xb1));
@@ -16,9 +16,9 @@ QN_INLINE __m256 half_stages(__m256 a, size_t n)
     return a;
 }
 
-QN_INLINE v16 lane_stages(v16 a, size_t n)
+QN_INLINE v16 butterfly_lanes(v16 a, size_t n)
 {
-    a = (v16){ half_stages(a.lo, n), half_stages(a.hi, n) };
+    a = (v16){ butterfly_half(a.lo, n), butterfly_half(a.hi, n) };
     if (n > 8)
         a = (v16){ _mm256_add_ps(a.lo, a.hi), _mm256_sub_ps(a.lo, a.hi) };
     return a;

@@ -1,11 +1,11 @@
 /* Block Walsh-Hadamard transform for AVX-512: a group takes eight of the thirty-two registers; sixteen are no faster. */
 #define QN_V16_AVX512
-#define GROUP 8
+#define PASS_VECTORS 8
 
 #include "kernels/vec16.h"
 
 /* Each lane takes its partner plus or minus itself: one shuffle and one fused multiply-add, which rounds as a sum does. */
-QN_INLINE v16 lane_stages(v16 a, size_t n)
+QN_INLINE v16 butterfly_lanes(v16 a, size_t n)
 {
     if (n > 1)
         a = _mm512_fmadd_ps(a, _mm512_setr4_ps(1, -1, 1, -1), _mm512_permute_ps(a, 0xb1));

@@ -3,15 +3,15 @@
 
 #include "kernels/hadamard/hadamard.h"
 
-qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t sign_values,
-                               size_t n, size_t n_values, qn_hadamard_gpu *out)
+qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t n_signs, size_t n,
+                               size_t n_values, qn_hadamard_gpu *out)
 {
     static const char source[] = "hadamard/hadamard.cu";
     if (n == 0 || (n & (n - 1)) != 0 || n > QN_HADAMARD_MAX_BLOCK)
         return qn_fail(QN_ERR_INVALID, "Hadamard blocks of %zu: expected a power of two up to %d", n, QN_HADAMARD_MAX_BLOCK);
-    if (n_values == 0 || n_values % n || sign_values == 0 || sign_values % n || sign_values > UINT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "%zu values with %zu signs: both must be multiples of the block, %zu", n_values,
-                       sign_values, n);
+    if (n_values == 0 || n_values % n || n_signs == 0 || n_signs % n || n_signs > UINT32_MAX)
+        return qn_fail(QN_ERR_INVALID, "%zu values with %zu signs: both must be multiples of the block, %zu", n_values, n_signs,
+                       n);
     if (x % 16 || y % 16)
         return qn_fail(QN_ERR_INVALID, "Hadamard blocks at an address that is no multiple of 16");
     const bool large = n > QN_HADAMARD_TILE;
@@ -31,20 +31,20 @@ qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, ui
                         .signs_after = large ? 0 : signs_after,
                         .n_values = n_values,
                         .n = (uint32_t)n,
-                        .sign_values = (uint32_t)sign_values,
+                        .n_signs = (uint32_t)n_signs,
                         .scale = large ? 1 : qn_hadamard_scale(n) },
-        .far = { .source = source,
-                 .defines = "",
-                 .function = "qn_hadamard_far",
-                 .grid = { QN_HADAMARD_TILE / QN_HADAMARD_THREADS, (uint32_t)(large ? blocks : 1), 1 },
-                 .block = { QN_HADAMARD_THREADS, 1, 1 },
-                 .args_bytes = sizeof out->far_args },
-        .far_args = { .y = y,
-                      .signs_after = signs_after,
-                      .n = (uint32_t)n,
-                      .sign_values = (uint32_t)sign_values,
-                      .scale = qn_hadamard_scale(n) },
-        .has_far = large,
+        .cross = { .source = source,
+                   .defines = "",
+                   .function = "qn_hadamard_cross",
+                   .grid = { QN_HADAMARD_TILE / QN_HADAMARD_THREADS, (uint32_t)(large ? blocks : 1), 1 },
+                   .block = { QN_HADAMARD_THREADS, 1, 1 },
+                   .args_bytes = sizeof out->cross_args },
+        .cross_args = { .y = y,
+                        .signs_after = signs_after,
+                        .n = (uint32_t)n,
+                        .n_signs = (uint32_t)n_signs,
+                        .scale = qn_hadamard_scale(n) },
+        .has_cross = large,
     };
     return QN_OK;
 }

@@ -1,11 +1,11 @@
 /* Block Walsh-Hadamard transform for NEON: a group takes sixteen of the thirty-two registers, four a vector. */
 #define QN_V16_NEON
-#define GROUP 4
+#define PASS_VECTORS 4
 
 #include "kernels/vec16.h"
 
 /* Each lane takes its partner plus or minus itself: one shuffle and one fused multiply-add, which rounds as a sum does. */
-QN_INLINE float32x4_t quarter_stages(float32x4_t a, size_t n)
+QN_INLINE float32x4_t butterfly_quarter(float32x4_t a, size_t n)
 {
     static const float odd[4] = { 1, -1, 1, -1 }, upper[4] = { 1, 1, -1, -1 };
     if (n > 1)
@@ -15,9 +15,9 @@ QN_INLINE float32x4_t quarter_stages(float32x4_t a, size_t n)
     return a;
 }
 
-QN_INLINE v16 lane_stages(v16 a, size_t n)
+QN_INLINE v16 butterfly_lanes(v16 a, size_t n)
 {
-    QN_EACH(a, quarter_stages(a.q[i], n));
+    QN_EACH(a, butterfly_quarter(a.q[i], n));
     if (n > 4)
         a = (v16){ { vaddq_f32(a.q[0], a.q[1]), vsubq_f32(a.q[0], a.q[1]), vaddq_f32(a.q[2], a.q[3]),
                      vsubq_f32(a.q[2], a.q[3]) } };

@@ -1,10 +1,10 @@
 /* Block Walsh-Hadamard transform over sixteen-lane vectors; included by one file an instruction set, which defines
  *
- *   GROUP                    vectors that are transformed together in registers, 4 or 8
- *   lane_stages(v16, n)      the butterflies inside a vector, at distances 1, 2, ... below n <= 16
+ *   PASS_VECTORS                    vectors that are transformed together in registers, 4 or 8
+ *   butterfly_lanes(v16, n)      the butterflies inside a vector, at distances 1, 2, ... below n <= 16
  *
  * A plain loop over stages spends its time on loads and stores, so a pass over the data does as many as the registers hold: the
- * first one all distances inside GROUP vectors that lie side by side, each later one log2(GROUP) more between vectors further
+ * first one all distances inside PASS_VECTORS vectors that lie side by side, each later one log2(PASS_VECTORS) more between vectors further
  * apart. */
 #ifndef QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
 #define QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
@@ -15,14 +15,14 @@
 #include <stdbool.h>
 
 /* What the two ends of a transform multiply by. */
-struct ends {
+struct scaling {
     const float *before, *after; /* of the same element as the data, or NULL */
     float scale;
     bool last;
 };
 
 /* Butterflies between n vectors, n and distance constants where this is called. */
-QN_INLINE void vector_stage(v16 *v, size_t n, size_t distance)
+QN_INLINE void butterfly_vectors(v16 *v, size_t n, size_t distance)
 {
     QN_UNROLLED
     for (size_t pair = 0; pair < n / 2; pair++) {
@@ -33,7 +33,7 @@ QN_INLINE void vector_stage(v16 *v, size_t n, size_t distance)
     }
 }
 
-QN_INLINE void vector_multiply(v16 *v, size_t n, const float *by, size_t stride)
+QN_INLINE void multiply_vectors(v16 *v, size_t n, const float *by, size_t stride)
 {
     QN_UNROLLED
     for (size_t i = 0; i < n; i++)
@@ -41,46 +41,46 @@ QN_INLINE void vector_multiply(v16 *v, size_t n, const float *by, size_t stride)
 }
 
 /* One pass over n vectors that begin `stride` floats apart; n and first are constants where this is called. */
-QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct ends *ends)
+QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct scaling *scaling)
 {
-    v16 v[GROUP];
+    v16 v[PASS_VECTORS];
     QN_UNROLLED
     for (size_t i = 0; i < n; i++)
         v[i] = v16_load(x + at + i * stride);
-    if (first && ends->before)
-        vector_multiply(v, n, ends->before + at, stride);
+    if (first && scaling->before)
+        multiply_vectors(v, n, scaling->before + at, stride);
     if (first) {
         QN_UNROLLED
         for (size_t i = 0; i < n; i++)
-            v[i] = lane_stages(v[i], QN_LANES);
+            v[i] = butterfly_lanes(v[i], QN_LANES);
     }
     if (n > 1)
-        vector_stage(v, n, 1);
+        butterfly_vectors(v, n, 1);
     if (n > 2)
-        vector_stage(v, n, 2);
+        butterfly_vectors(v, n, 2);
     if (n > 4)
-        vector_stage(v, n, 4);
-    if (ends->last) {
+        butterfly_vectors(v, n, 4);
+    if (scaling->last) {
         QN_UNROLLED
         for (size_t i = 0; i < n; i++)
-            v[i] = v16_mul(v[i], v16_set1(ends->scale));
+            v[i] = v16_mul(v[i], v16_set1(scaling->scale));
     }
-    if (ends->last && ends->after)
-        vector_multiply(v, n, ends->after + at, stride);
+    if (scaling->last && scaling->after)
+        multiply_vectors(v, n, scaling->after + at, stride);
     QN_UNROLLED
     for (size_t i = 0; i < n; i++)
         v16_store(x + at + i * stride, v[i]);
 }
 
-QN_INLINE void pass_of(float *x, size_t stride, size_t n, bool first, size_t at, const struct ends *ends)
+QN_INLINE void pass_dispatch(float *x, size_t stride, size_t n, bool first, size_t at, const struct scaling *scaling)
 {
     switch (n) {
-    case 1: pass(x, stride, 1, first, at, ends); break;
-    case 2: pass(x, stride, 2, first, at, ends); break;
-#if GROUP > 4
-    case 4: pass(x, stride, 4, first, at, ends); break;
+    case 1: pass(x, stride, 1, first, at, scaling); break;
+    case 2: pass(x, stride, 2, first, at, scaling); break;
+#if PASS_VECTORS > 4
+    case 4: pass(x, stride, 4, first, at, scaling); break;
 #endif
-    default: pass(x, stride, GROUP, first, at, ends); break;
+    default: pass(x, stride, PASS_VECTORS, first, at, scaling); break;
     }
 }
 
@@ -89,7 +89,7 @@ static void short_block(float *x, size_t n, const float *before, const float *af
     v16 v = v16_load_n(x, n);
     if (before)
         v = v16_mul(v, v16_load_n(before, n));
-    v = v16_mul(lane_stages(v, n), v16_set1(qn_hadamard_scale(n)));
+    v = v16_mul(butterfly_lanes(v, n), v16_set1(qn_hadamard_scale(n)));
     v16_store_n(x, after ? v16_mul(v, v16_load_n(after, n)) : v, n);
 }
 
@@ -99,16 +99,16 @@ static void block_simd(float *x, size_t n, const float *signs_before, const floa
         short_block(x, n, signs_before, signs_after);
         return;
     }
-    struct ends ends = { signs_before, signs_after, qn_hadamard_scale(n), n <= GROUP * QN_LANES };
-    size_t done = ends.last ? n : GROUP * QN_LANES; /* floats that already are a transform of their own */
-    for (size_t at = 0; at < n; at += done)
-        pass_of(x, QN_LANES, done / QN_LANES, true, at, &ends);
-    for (size_t radix; done < n; done *= radix) {
-        radix = n / done < GROUP ? n / done : GROUP;
-        ends.last = done * radix == n;
-        for (size_t first = 0; first < n; first += done * radix)
-            for (size_t at = first; at < first + done; at += QN_LANES)
-                pass_of(x, done, radix, false, at, &ends);
+    struct scaling scaling = { signs_before, signs_after, qn_hadamard_scale(n), n <= PASS_VECTORS * QN_LANES };
+    size_t span = scaling.last ? n : PASS_VECTORS * QN_LANES; /* floats that already are a transform of their own */
+    for (size_t at = 0; at < n; at += span)
+        pass_dispatch(x, QN_LANES, span / QN_LANES, true, at, &scaling);
+    for (size_t radix; span < n; span *= radix) {
+        radix = n / span < PASS_VECTORS ? n / span : PASS_VECTORS;
+        scaling.last = span * radix == n;
+        for (size_t first = 0; first < n; first += span * radix)
+            for (size_t at = first; at < first + span; at += QN_LANES)
+                pass_dispatch(x, span, radix, false, at, &scaling);
     }
 }
 

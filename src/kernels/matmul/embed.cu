@@ -3,39 +3,39 @@
 #include "kernels/butterflies.cuh"
 #include "kernels/matmul/embed_cuda.h"
 
-enum { THREADS = QN_EMBED_THREADS, EACH = QN_EMBED_EACH, OF_WARP = QN_WARP * EACH };
+enum { THREADS = QN_EMBED_THREADS, PER_THREAD = QN_EMBED_PER_THREAD, WARP_VALUES = QN_WARP_SIZE * PER_THREAD };
 
 // Columns col to col + 7 of a row of the table; beyond n_cols tiles are zeros.
-QN_DEVICE void eight_columns(float v[EACH], const qn_matmul_embed_args &a, uint32_t row, uint32_t col)
+QN_DEVICE void dequantize_8(float v[PER_THREAD], const qn_matmul_embed_args &a, uint32_t row, uint32_t col)
 {
     const uint32_t in_tile = row % QN_TILE_ROWS, g = in_tile % 8, upper = in_tile / 8;
-    const uint32_t chunk = col / QN_TILE_COLS, run = col % QN_TILE_COLS / 32, half = col % 32 / 16, t = col % 16 / 4;
-    const uint64_t tile = (uint64_t)chunk * a.n_tiles + a.first_tile + row / QN_TILE_ROWS;
-    const uint32_t *codes = (const uint32_t *)(a.weights + tile * a.bits * QN_TILE_SET) + (4 * g + t) * 4 + 2 * half + upper;
+    const uint32_t k_tile = col / QN_TILE_COLS, group = col % QN_TILE_COLS / 32, half = col % 32 / 16, t = col % 16 / 4;
+    const uint64_t tile = (uint64_t)k_tile * a.n_tiles + a.first_tile + row / QN_TILE_ROWS;
+    const uint32_t *codes = (const uint32_t *)(a.weights + tile * a.bits * QN_FRAGMENT_BYTES) + (4 * g + t) * 4 + 2 * half + upper;
     if (a.bits == 16) {
-        const uint32_t *even = codes + 2 * run * (QN_TILE_SET / 4), *odd = even + QN_TILE_SET / 4;
+        const uint32_t *even = codes + 2 * group * (QN_FRAGMENT_BYTES / 4), *odd = even + QN_FRAGMENT_BYTES / 4;
 #pragma unroll
         for (int i = 0; i < 2; i++) { // the next lane's word is four further
             const uint32_t e = even[4 * i], o = odd[4 * i];
-            v[4 * i] = qn_half_to_float((uint16_t)e);
-            v[4 * i + 1] = qn_half_to_float((uint16_t)o);
-            v[4 * i + 2] = qn_half_to_float((uint16_t)(e >> 16));
-            v[4 * i + 3] = qn_half_to_float((uint16_t)(o >> 16));
+            v[4 * i] = qn_f16_to_f32((uint16_t)e);
+            v[4 * i + 1] = qn_f16_to_f32((uint16_t)o);
+            v[4 * i + 2] = qn_f16_to_f32((uint16_t)(e >> 16));
+            v[4 * i + 3] = qn_f16_to_f32((uint16_t)(o >> 16));
         }
         return;
     }
-    const uint32_t fields = 8 / a.bits, shift = run % fields * a.bits, mask = (1u << a.bits) - 1;
-    const uint32_t *words = codes + run / fields * (QN_TILE_SET / 4);
-    const uint16_t *scales = (const uint16_t *)(a.weights + (uint64_t)a.n_chunks * a.n_tiles * a.bits * QN_TILE_SET) +
+    const uint32_t fields = 8 / a.bits, shift = group % fields * a.bits, mask = (1u << a.bits) - 1;
+    const uint32_t *words = codes + group / fields * (QN_FRAGMENT_BYTES / 4);
+    const uint16_t *scales = (const uint16_t *)(a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * a.bits * QN_FRAGMENT_BYTES) +
                              tile * a.n_scales * (1 + a.has_offset) * QN_TILE_ROWS + 2 * g + upper;
-    const uint32_t number = run * a.n_scales / QN_TILE_RUNS;
+    const uint32_t scale_index = group * a.n_scales / QN_TILE_GROUPS;
     const uint32_t low = words[0], high = words[4];
-    const float scale = qn_half_to_float(scales[number * QN_TILE_ROWS]);
-    const float offset = a.has_offset ? qn_half_to_float(scales[(a.n_scales + number) * QN_TILE_ROWS]) : 0;
+    const float scale = qn_f16_to_f32(scales[scale_index * QN_TILE_ROWS]);
+    const float offset = a.has_offset ? qn_f16_to_f32(scales[(a.n_scales + scale_index) * QN_TILE_ROWS]) : 0;
     // Codes are whole numbers, and of a bit odd ones: every value is exact, or rounded once.
     const float factor = a.bits == 1 ? 2 : 1, zero = a.bits <= 2 ? 1 : a.bits == 8 ? 128 : 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < PER_THREAD; i++) {
         const uint32_t code = (i < 4 ? low : high) >> (8 * (i % 4) + shift) & mask;
         v[i] = fmaf(fmaf((float)code, factor, -zero), scale, offset);
     }
@@ -44,46 +44,46 @@ QN_DEVICE void eight_columns(float v[EACH], const qn_matmul_embed_args &a, uint3
 extern "C" __global__ void __launch_bounds__(THREADS) qn_matmul_embed(const __grid_constant__ qn_matmul_embed_args a)
 {
     __shared__ float exchange[QN_EMBED_TILE];
-    const uint32_t first = blockIdx.x * QN_EMBED_TILE, mine = first + threadIdx.x * EACH;
-    float v[EACH];
-    qn_let_next_begin();
-    qn_wait_for_previous();
+    const uint32_t first = blockIdx.x * QN_EMBED_TILE, first_col = first + threadIdx.x * PER_THREAD;
+    float v[PER_THREAD];
+    qn_pdl_trigger();
+    qn_pdl_wait();
     const uint32_t token = (uint32_t)((const volatile int32_t *)a.tokens)[blockIdx.y];
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (uint32_t i = threadIdx.x; i < a.n_words; i += THREADS)
             a.to[i] = ((const volatile uint32_t *)a.from)[i];
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
+    for (int i = 0; i < PER_THREAD; i++)
         v[i] = 0;
-    if (mine < a.n_cols)
-        eight_columns(v, a, token, mine);
+    if (first_col < a.n_cols)
+        dequantize_8(v, a, token, first_col);
     if (a.block > 1)
-        qn_butterflies<1, EACH>(v);
+        qn_butterflies<1, PER_THREAD>(v);
     if (a.block > 2)
-        qn_butterflies<2, EACH>(v);
+        qn_butterflies<2, PER_THREAD>(v);
     if (a.block > 4)
-        qn_butterflies<4, EACH>(v);
+        qn_butterflies<4, PER_THREAD>(v);
 #pragma unroll
-    for (int distance = 1; distance < QN_WARP; distance *= 2)
-        if (a.block > EACH * distance)
-            qn_lane_butterflies<EACH>(v, distance);
+    for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2)
+        if (a.block > PER_THREAD * distance)
+            qn_lane_butterflies<PER_THREAD>(v, distance);
 #pragma unroll
-    for (int i = 0; i < EACH; i += 4)
-        *(float4 *)&exchange[threadIdx.x * EACH + i] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    for (int i = 0; i < PER_THREAD; i += 4)
+        *(float4 *)&exchange[threadIdx.x * PER_THREAD + i] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < EACH; i++) // values that lie THREADS, which is OF_WARP, apart
-        v[i] = exchange[i * OF_WARP + threadIdx.x];
-    if (a.block > OF_WARP)
-        qn_butterflies<1, EACH>(v);
-    if (a.block > 2 * OF_WARP)
-        qn_butterflies<2, EACH>(v);
-    if (a.block > 4 * OF_WARP)
-        qn_butterflies<4, EACH>(v);
+    for (int i = 0; i < PER_THREAD; i++) // values that lie THREADS, which is WARP_VALUES, apart
+        v[i] = exchange[i * WARP_VALUES + threadIdx.x];
+    if (a.block > WARP_VALUES)
+        qn_butterflies<1, PER_THREAD>(v);
+    if (a.block > 2 * WARP_VALUES)
+        qn_butterflies<2, PER_THREAD>(v);
+    if (a.block > 4 * WARP_VALUES)
+        qn_butterflies<4, PER_THREAD>(v);
     float *out = a.out + (uint64_t)blockIdx.y * a.n_cols;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = first + i * OF_WARP + threadIdx.x;
+    for (int i = 0; i < PER_THREAD; i++) {
+        const uint32_t at = first + i * WARP_VALUES + threadIdx.x;
         if (at < a.n_cols)
             out[at] = v[i] * (a.signs ? a.scale * a.signs[at] : a.scale);
     }

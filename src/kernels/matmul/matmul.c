@@ -7,60 +7,60 @@
 
 #include <string.h>
 
-size_t qn_act_position(qn_act_form form, size_t i)
+size_t qn_act_index(qn_act_layout layout, size_t i)
 {
-    const size_t lane = i / QN_RUN, k = i % QN_RUN;
-    switch (form) {
-    case QN_ACT_BITS: return k % 8 * 64 + lane * 4 + k / 8;
-    case QN_ACT_PAIRS: return (k / 16 * 4 + k % 4) * 64 + lane * 4 + k % 16 / 4;
+    const size_t lane = i / QN_QUANT_GROUP, k = i % QN_QUANT_GROUP;
+    switch (layout) {
+    case QN_ACT_1BIT: return k % 8 * 64 + lane * 4 + k / 8;
+    case QN_ACT_2BIT: return (k / 16 * 4 + k % 4) * 64 + lane * 4 + k % 16 / 4;
     case QN_ACT_PLAIN: return i;
-    case QN_ACT_TRITS: return i % 128 / 16 * 64 + i / 128 * 16 + i % 16;
+    case QN_ACT_TERNARY: return i % 128 / 16 * 64 + i / 128 * 16 + i % 16;
     default: return k / 4 * 64 + lane * 4 + k % 4;
     }
 }
 
-qn_act_form qn_act_form_of(const qn_type_info *type)
+qn_act_layout qn_act_layout_of(const qn_type_info *type)
 {
     switch (type->type) {
     case QN_TYPE_F32:
     case QN_TYPE_F16:
-    case QN_TYPE_BF16: return QN_ACT_FLOAT;
-    case QN_TYPE_Q1_0: return QN_ACT_BITS;
+    case QN_TYPE_BF16: return QN_ACT_F32;
+    case QN_TYPE_Q1_0: return QN_ACT_1BIT;
     case QN_TYPE_Q2_0:
     case QN_TYPE_PQ2_0:
-    case QN_TYPE_OX2_0: return QN_ACT_PAIRS;
-    default: return QN_ACT_LANES;
+    case QN_TYPE_OX2_0: return QN_ACT_2BIT;
+    default: return QN_ACT_INTERLEAVED;
     }
 }
 
-qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned forms, bool fine)
+qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned layouts, bool hilo)
 {
     *acts = (qn_acts){
-        .n_cols = n_cols, .n_super = n_cols / QN_SUPER + (n_cols % QN_SUPER != 0), .max_rows = max_rows, .fine = fine
+        .n_cols = n_cols, .n_super = n_cols / QN_SUPER + (n_cols % QN_SUPER != 0), .max_rows = max_rows, .hilo = hilo
     };
-    size_t runs, values;
-    if (!qn_mul_size(max_rows, acts->n_super * QN_SUPER_RUNS, &runs) || !qn_mul_size(max_rows, n_cols, &values))
+    size_t groups, values;
+    if (!qn_mul_size(max_rows, acts->n_super * QN_SUPER_GROUPS, &groups) || !qn_mul_size(max_rows, n_cols, &values))
         return qn_fail(QN_ERR_MEMORY, "activations: %zu rows of %zu do not fit in memory", max_rows, n_cols);
     qn_status status = QN_OK;
-    for (int form = 0; form < QN_ACT_INT_FORMS && status == QN_OK; form++)
-        if (forms & 1u << form) {
-            status = qn_alloc(&acts->codes[form], runs, QN_RUN, "activation codes");
-            if (status == QN_OK && fine)
-                status = qn_alloc(&acts->fine_codes[form], runs, QN_RUN, "activation codes");
+    for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS && status == QN_OK; layout++)
+        if (layouts & 1u << layout) {
+            status = qn_alloc(&acts->codes[layout], groups, QN_QUANT_GROUP, "activation codes");
+            if (status == QN_OK && hilo)
+                status = qn_alloc(&acts->codes_lo[layout], groups, QN_QUANT_GROUP, "activation codes");
         }
-    if (status == QN_OK && forms & ~(1u << QN_ACT_FLOAT)) {
-        status = qn_alloc(&acts->scale, runs, sizeof *acts->scale, "activation scales");
+    if (status == QN_OK && layouts & ~(1u << QN_ACT_F32)) {
+        status = qn_alloc(&acts->scale, groups, sizeof *acts->scale, "activation scales");
         if (status == QN_OK)
-            status = qn_alloc(&acts->sum, runs, sizeof *acts->sum, "activation sums");
+            status = qn_alloc(&acts->sum, groups, sizeof *acts->sum, "activation sums");
         if (status == QN_OK)
-            status = qn_alloc(&acts->sum_hi, runs, sizeof *acts->sum_hi, "activation sums");
+            status = qn_alloc(&acts->sum_upper, groups, sizeof *acts->sum_upper, "activation sums");
     }
-    if (status == QN_OK && forms & 1u << QN_ACT_FLOAT)
+    if (status == QN_OK && layouts & 1u << QN_ACT_F32)
         status = qn_alloc(&acts->values, values, sizeof *acts->values, "activations");
-    if (status == QN_OK && forms & 1u << QN_ACT_TABLES)
-        status = qn_alloc(&acts->tables, runs, QN_RUN_TABLES, "activation tables");
-    if (status == QN_OK && fine && forms & 1u << QN_ACT_TABLES)
-        status = qn_alloc(&acts->fine_tables, runs, QN_RUN_TABLES, "activation tables");
+    if (status == QN_OK && layouts & 1u << QN_ACT_LUT)
+        status = qn_alloc(&acts->lut, groups, QN_GROUP_LUT_BYTES, "activation tables");
+    if (status == QN_OK && hilo && layouts & 1u << QN_ACT_LUT)
+        status = qn_alloc(&acts->lut_lo, groups, QN_GROUP_LUT_BYTES, "activation tables");
     if (status != QN_OK)
         qn_acts_free(acts);
     return status;
@@ -68,16 +68,16 @@ qn_status qn_acts_create(qn_acts *acts, size_t max_rows, size_t n_cols, unsigned
 
 void qn_acts_free(qn_acts *acts)
 {
-    for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
-        qn_free(acts->codes[form]);
-        qn_free(acts->fine_codes[form]);
+    for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
+        qn_free(acts->codes[layout]);
+        qn_free(acts->codes_lo[layout]);
     }
     qn_free(acts->scale);
     qn_free(acts->sum);
-    qn_free(acts->sum_hi);
+    qn_free(acts->sum_upper);
     qn_free(acts->values);
-    qn_free(acts->tables);
-    qn_free(acts->fine_tables);
+    qn_free(acts->lut);
+    qn_free(acts->lut_lo);
     *acts = (qn_acts){ 0 };
 }
 
@@ -102,32 +102,33 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
     (void)cpu;
 }
 
-unsigned qn_matmul_forms(const qn_matmul_kernels *kernels, const qn_matrix *weights)
+unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_matrix *weights)
 {
-    qn_act_form form = qn_act_form_of(weights->type);
-    unsigned forms = 1u << form;
-    if (kernels->one && kernels->one(weights->type, false, &form))
-        forms |= 1u << form;
+    qn_act_layout layout = qn_act_layout_of(weights->type);
+    unsigned layouts = 1u << layout;
+    if (kernels->gemv && kernels->gemv(weights->type, false, &layout))
+        layouts |= 1u << layout;
     if (!weights->packed)
-        return forms;
-    const qn_packed_kind *kind = kernels->packed(weights->type);
-    const bool only = kind->max_tokens == SIZE_MAX && weights->n_rows % QN_PACK_ROWS == 0;
-    return 1u << kind->form | (only ? 0 : forms);
+        return layouts;
+    const qn_packed_kernel *kind = kernels->packed(weights->type);
+    const bool only = kind->max_tokens == SIZE_MAX && weights->n_rows % QN_PANEL_ROWS == 0;
+    return 1u << kind->layout | (only ? 0 : layouts);
 }
 
 static size_t tile_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 {
     const size_t n_super = (n_cols + QN_SUPER - 1) / QN_SUPER;
-    return kernels->tile_rows * n_super * sizeof(qn_super) +
+    return kernels->tile_rows * n_super * sizeof(qn_super_block) +
            qn_round_up(kernels->tile_rows * kernels->tile_tokens * sizeof(float), QN_ALIGN);
 }
 
 size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
 {
-    return tile_scratch(kernels, n_cols) + qn_round_up(QN_PACK_ROWS * QN_UNPACKED_ROW(n_cols), QN_ALIGN);
+    return tile_scratch(kernels, n_cols) + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN);
 }
 
-static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weights, size_t row, size_t n_rows, qn_super *panel)
+static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weights, size_t row, size_t n_rows,
+                        qn_super_block *unpacked)
 {
     const size_t n_super = (weights->n_cols + QN_SUPER - 1) / QN_SUPER;
     const size_t super_blocks = QN_SUPER / weights->type->block_weights;
@@ -136,29 +137,29 @@ static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weigh
         for (size_t s = 0; s < n_super; s++) {
             const size_t first = s * super_blocks, left = n_blocks - first;
             kernels->unpack(weights->type, weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
-                            left < super_blocks ? left : super_blocks, &panel[r * n_super + s]);
+                            left < super_blocks ? left : super_blocks, &unpacked[r * n_super + s]);
         }
 }
 
 /* Tokens up to which taking them one at a time, a few rows in the nearest cache, beats unpacking those rows. */
-enum { ONE_AT_A_TIME = 4, ROWS_AT_A_TIME = 32 };
+enum { GEMV_MAX_TOKENS = 4, GEMV_BLOCK_ROWS = 32 };
 
-static void rows_by_token(qn_matmul_one_fn one, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                          size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
+static void gemv_by_token(qn_gemv_fn gemv, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens, size_t row_begin,
+                          size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t step = n_tokens == 1 ? row_end - row_begin : ROWS_AT_A_TIME;
+    const size_t step = n_tokens == 1 ? row_end - row_begin : GEMV_BLOCK_ROWS;
     for (size_t row = row_begin, end; row < row_end; row = end) {
         end = row_end - row < step ? row_end : row + step;
         for (size_t token = 0; token < n_tokens; token++)
-            one(weights, row, end, acts, token, accumulate, out + token * out_stride);
+            gemv(weights, row, end, acts, token, accumulate, out + token * out_stride);
     }
 }
 
 /* Tokens whose activations stay in a core's second cache (half a megabyte of one) while rows go by: unpacking the rows again
  * for the next such block costs less than reading activations from further away. A multiple of every tile. */
-static size_t tokens_in_cache(const qn_acts *acts)
+static size_t tokens_per_l2(const qn_acts *acts)
 {
-    const size_t token_bytes = acts->n_super * (QN_SUPER * (acts->fine ? 2 : 1) + 3 * sizeof(float) * QN_SUPER_RUNS);
+    const size_t token_bytes = acts->n_super * (QN_SUPER * (acts->hilo ? 2 : 1) + 3 * sizeof(float) * QN_SUPER_GROUPS);
     const size_t tokens = (512 << 10) / token_bytes / 12 * 12;
     return tokens > 12 ? tokens : 12;
 }
@@ -174,13 +175,13 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 }
 
 /* Packed rows: the activations of a block of tokens stay in the second cache while the rows go by. */
-static void rows_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                        size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
+static void matmul_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                          size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
-    const qn_packed_kind *kind = kernels->packed(weights->type);
-    const size_t run_bytes = kind->form == QN_ACT_TABLES ? QN_RUN_TABLES : QN_RUN;
-    size_t step = (512 << 10) / (acts->n_super * QN_SUPER_RUNS * run_bytes) / QN_PACK_TOKENS * QN_PACK_TOKENS;
-    step = step ? step : QN_PACK_TOKENS;
+    const qn_packed_kernel *kind = kernels->packed(weights->type);
+    const size_t group_bytes = kind->layout == QN_ACT_LUT ? QN_GROUP_LUT_BYTES : QN_QUANT_GROUP;
+    size_t step = (512 << 10) / (acts->n_super * QN_SUPER_GROUPS * group_bytes) / QN_PANEL_TOKENS * QN_PANEL_TOKENS;
+    step = step ? step : QN_PANEL_TOKENS;
     for (size_t first = 0, n; first < n_tokens; first += n) {
         n = n_tokens - first < step ? n_tokens - first : step;
         kind->gemm_packed(weights, row_begin, row_end - row_begin, acts, first, n, accumulate, out, out_stride);
@@ -188,32 +189,32 @@ static void rows_packed(const qn_matmul_kernels *kernels, const qn_matrix *weigh
 }
 
 /* Rows as they are stored: whole tiles, or a token at a time where that is faster. */
-static void rows_stored(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
-                        size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
+static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
+                          size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {
-    const bool is_float = qn_act_form_of(weights->type) == QN_ACT_FLOAT;
+    const bool is_float = qn_act_layout_of(weights->type) == QN_ACT_F32;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
-    qn_act_form form;
-    const qn_matmul_one_fn one = kernels->one ? kernels->one(weights->type, acts->fine, &form) : NULL;
-    if (one && n_tokens <= ONE_AT_A_TIME) {
-        rows_by_token(one, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride);
+    qn_act_layout layout;
+    const qn_gemv_fn gemv = kernels->gemv ? kernels->gemv(weights->type, acts->hilo, &layout) : NULL;
+    if (gemv && n_tokens <= GEMV_MAX_TOKENS) {
+        gemv_by_token(gemv, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride);
         return;
     }
-    qn_super *panel = scratch;
-    float *tile = (float *)(panel + tile_rows * acts->n_super);
-    const size_t token_block = is_float ? n_tokens : tokens_in_cache(acts);
+    qn_super_block *unpacked = scratch;
+    float *tile = (float *)(unpacked + tile_rows * acts->n_super);
+    const size_t token_block = is_float ? n_tokens : tokens_per_l2(acts);
     for (size_t begin = 0, end; begin < n_tokens; begin = end) {
         end = n_tokens - begin < token_block ? n_tokens : begin + token_block;
         for (size_t row = row_begin; row < row_end; row += tile_rows) {
             const size_t n_rows = row_end - row < tile_rows ? row_end - row : tile_rows;
             if (!is_float)
-                unpack_tile(kernels, weights, row, n_rows, panel);
+                unpack_tile(kernels, weights, row, n_rows, unpacked);
             for (size_t first = begin; first < end; first += tile_tokens) {
                 const size_t n = end - first < tile_tokens ? end - first : tile_tokens;
                 if (is_float)
-                    kernels->dot_float(weights, row, n_rows, acts, first, n, tile);
+                    kernels->gemm_float(weights, row, n_rows, acts, first, n, tile);
                 else
-                    kernels->dot(weights->type, panel, n_rows, acts, first, n, tile);
+                    kernels->gemm(weights->type, unpacked, n_rows, acts, first, n, tile);
                 store_tile(tile, tile_rows, n_rows, n, accumulate, out + first * out_stride + row, out_stride);
             }
         }
@@ -225,20 +226,20 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, 
 {
     if (!n_tokens)
         return;
-    const size_t n_packed = weights->packed ? weights->n_rows / QN_PACK_ROWS * QN_PACK_ROWS : 0;
+    const size_t n_packed = weights->packed ? weights->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     const size_t end = row_end < n_packed ? row_end : n_packed;
-    const qn_packed_kind *kind = row_begin < end ? kernels->packed(weights->type) : NULL;
-    if (kind && n_tokens <= kind->max_tokens && (!acts->fine || kind->fine)) {
-        rows_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
+    const qn_packed_kernel *kind = row_begin < end ? kernels->packed(weights->type) : NULL;
+    if (kind && n_tokens <= kind->max_tokens && (!acts->hilo || kind->hilo)) {
+        matmul_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
         row_begin = end;
     }
-    for (; row_begin < end; row_begin += QN_PACK_ROWS) {
-        qn_matrix group = *weights;
+    for (; row_begin < end; row_begin += QN_PANEL_ROWS) {
+        qn_matrix panel = *weights;
         uint8_t *stored = (uint8_t *)scratch + tile_scratch(kernels, weights->n_cols);
-        group.data = stored;
-        qn_matmul_unpack(weights, kind->packing, row_begin / QN_PACK_ROWS, stored);
-        rows_stored(kernels, &group, acts, n_tokens, 0, QN_PACK_ROWS, accumulate, out + row_begin, out_stride, scratch);
+        panel.data = stored;
+        qn_matmul_unpack(weights, kind->packing, row_begin / QN_PANEL_ROWS, stored);
+        matmul_stored(kernels, &panel, acts, n_tokens, 0, QN_PANEL_ROWS, accumulate, out + row_begin, out_stride, scratch);
     }
     if (row_begin < row_end)
-        rows_stored(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
+        matmul_stored(kernels, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride, scratch);
 }

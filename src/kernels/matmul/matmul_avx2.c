@@ -2,7 +2,7 @@
 #define QN_V16_AVX2
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
-#include "kernels/matmul/tile_avx2.h"
+#include "kernels/matmul/gemm_avx2.h"
 
 void qn_matmul_init_avx2(qn_matmul_kernels *kernels)
 {

@@ -3,20 +3,20 @@
  * the way. */
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
-#define OWN_ARRANGE
-#define HAS_TABLES
+#define OWN_REORDER_CODES
+#define HAS_LUT
 
-#include "kernels/matmul/one_wide_avx512.h"
+#include "kernels/matmul/gemv_wide_avx512.h"
 #include "kernels/matmul/packed_avx512.h"
 
 /* Bytes ahead of the group of rows in work that are asked for, into the first cache alone: what is read once would only push
  * out of the others what is read again. Measured on Zen 4 with both cores reading from memory: 4096 bytes and the non-temporal
  * hint give 14.1 GB/s a core for Q1_0 and 17.8 for PQ2_0; 8192 bytes with T0 13.7 and 16.2; each row for itself instead of the
  * order of memory 12.4 and 12.2. */
-enum { PREFETCH = 4096 };
+enum { GEMV_PREFETCH_BYTES = 4096 };
 
 /* Stored layouts that are read without unpacking. */
-enum stored { BITS_18, PAIRS_18, PAIRS_34, TRITS_28 };
+enum stored { LAYOUT_Q1_0, LAYOUT_Q2_0, LAYOUT_PQ2_0, LAYOUT_PTQ1_0 };
 
 /* 72 bytes are four 18-byte blocks: two loads, at 0 and at 8. Byte j of the 72 is byte j of the first below 64, byte j-8 of the
  * second (numbered from 64) above. */
@@ -50,7 +50,7 @@ static const _Alignas(64) uint16_t scale_112[32] = { X16(SCALE_112, 0) };
 static const _Alignas(32) uint16_t scale_4[16] = { X16(SCALE_4, 0) };
 static const _Alignas(64) uint16_t scale_8[32] = { X16(SCALE_8, 0) };
 
-QN_INLINE __m512 halves_to_floats(__m512i words)
+QN_INLINE __m512 f16_to_f32_x16(__m512i words)
 {
     return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
 }
@@ -58,11 +58,11 @@ QN_INLINE __m512 halves_to_floats(__m512i words)
 /* The bytes of a super-block in one stored layout. */
 QN_INLINE size_t super_bytes(enum stored stored)
 {
-    return stored == BITS_18 ? 72 : stored == PAIRS_18 ? 144 : stored == PAIRS_34 ? 136 : 112;
+    return stored == LAYOUT_Q1_0 ? 72 : stored == LAYOUT_Q2_0 ? 144 : stored == LAYOUT_PQ2_0 ? 136 : 112;
 }
 
 /* Code vectors 0..7 of a super-block, in the form of the type, and the scale of each lane. */
-QN_INLINE void read_bits(const uint8_t *p, __m512i code[8], __m512 *scale)
+QN_INLINE void read_q1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + 8);
     const __m512i bits = _mm512_permutex2var_epi8(a, load(codes_18), b);
@@ -75,10 +75,10 @@ QN_INLINE void read_bits(const uint8_t *p, __m512i code[8], __m512 *scale)
     code[2] = _mm512_and_si512(_mm512_srli_epi16(bits, 1), two);
     for (int v = 3; v < 8; v++)
         code[v] = _mm512_gf2p8affine_epi64_epi8(bits, _mm512_set1_epi64((int64_t)(1ull << v << 48)), 0);
-    *scale = halves_to_floats(_mm512_permutexvar_epi16(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)scale_4)), a));
+    *scale = f16_to_f32_x16(_mm512_permutexvar_epi16(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)scale_4)), a));
 }
 
-QN_INLINE void pair_codes(__m512i even, __m512i odd, __m512i code[8])
+QN_INLINE void unpack_fields(__m512i even, __m512i odd, __m512i code[8])
 {
     const __m512i three = _mm512_set1_epi8(3);
     for (int j = 0; j < 4; j++) {
@@ -87,70 +87,70 @@ QN_INLINE void pair_codes(__m512i even, __m512i odd, __m512i code[8])
     }
 }
 
-QN_INLINE void read_pairs_18(const uint8_t *p, __m512i code[8], __m512 *scale)
+QN_INLINE void read_q2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + 72);
     const __m512i first = _mm512_permutex2var_epi8(a, load(split_18), load(p + 8));
     const __m512i second = _mm512_permutex2var_epi8(b, load(split_18), load(p + 80));
-    pair_codes(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
-    *scale = halves_to_floats(_mm512_permutex2var_epi16(a, load(scale_8), b));
+    unpack_fields(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
+    *scale = f16_to_f32_x16(_mm512_permutex2var_epi16(a, load(scale_8), b));
 }
 
-QN_INLINE void read_pairs_34(const uint8_t *p, __m512i code[8], __m512 *scale)
+QN_INLINE void read_pq2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i first = _mm512_permutex2var_epi8(load(p), load(split_34), load(p + 4));
     const __m512i second = _mm512_permutex2var_epi8(load(p + 68), load(split_34), load(p + 72));
     uint16_t d[4];
     for (int block = 0; block < 4; block++)
         memcpy(&d[block], p + 34 * block, 2);
-    pair_codes(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
+    unpack_fields(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
     /* Each of the four goes to the four lanes of its block. */
     const __m128i words = _mm_set_epi16(0, 0, 0, 0, (int16_t)d[3], (int16_t)d[2], (int16_t)d[1], (int16_t)d[0]);
     *scale = _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
                                    _mm512_castps128_ps512(_mm_cvtph_ps(words)));
 }
 
-/* The eight code vectors of a super-block in the form QN_ACT_TRITS: vector v holds values 16v to 16v+15 of each block. Digits 0
+/* The eight code vectors of a super-block in the form QN_ACT_TERNARY: vector v holds values 16v to 16v+15 of each block. Digits 0
  * to 3 of a byte come from one table as 2-bit fields, digit 4 from another. */
-QN_INLINE void read_trits(const uint8_t *p, __m512i code[8], __m512 *scale)
+QN_INLINE void read_ptq1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + 48), three = _mm512_set1_epi8(3);
     const __m512i bytes = _mm512_permutex2var_epi8(a, load(trits_main), b);
     const __m512i rest =
         _mm512_permutex2var_epi8(a, load(trits_rest), b); /* the eight of a block, its last two four times over */
-    const __m512i fields = look_up(trits_0123, bytes), rest_fields = look_up(trits_0123, rest);
+    const __m512i fields = look_up_256(trits_0123, bytes), rest_fields = look_up_256(trits_0123, rest);
     for (int n = 0; n < 4; n++)
         code[n] = _mm512_and_si512(n ? _mm512_srli_epi16(fields, 2 * n) : fields, three);
-    code[4] = look_up(trits_4, bytes);
+    code[4] = look_up_256(trits_4, bytes);
     const __m512i eight = _mm512_unpacklo_epi64(rest_fields, rest_fields);
     code[5] = _mm512_and_si512(_mm512_multishift_epi64_epi8(load(fields_01), eight), three);
     code[6] = _mm512_and_si512(_mm512_multishift_epi64_epi8(load(fields_23), eight), three);
-    code[7] = _mm512_mask_and_epi64(look_up(trits_4, rest), 0xaa, _mm512_multishift_epi64_epi8(load(fields_tail), rest_fields),
-                                    three);
-    *scale = halves_to_floats(_mm512_permutex2var_epi16(a, load(scale_112), b));
+    code[7] = _mm512_mask_and_epi64(look_up_256(trits_4, rest), 0xaa,
+                                    _mm512_multishift_epi64_epi8(load(fields_tail), rest_fields), three);
+    *scale = f16_to_f32_x16(_mm512_permutex2var_epi16(a, load(scale_112), b));
 }
 
 /* The whole-number products of one super-block of a row, with zero = 1 for all types here; minus_sum is minus the sum of each
  * run's activations. */
-QN_INLINE __m512i super_product(enum stored stored, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
+QN_INLINE __m512i super_dot(enum stored stored, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
 {
     __m512i code[8];
-    if (stored == TRITS_28) {
+    if (stored == LAYOUT_PTQ1_0) {
         /* Runs 0 to 3 of a block have vectors 0 1, 2 3, 4 5, 6 7, spread over the block's four lanes. */
         const __m512i none = _mm512_setzero_si512();
         __m512i sum[4];
-        read_trits(p, code, scale);
-        for (int run = 0; run < 4; run++)
-            sum[run] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, code[2 * run], act[2 * run]), code[2 * run + 1],
-                                           act[2 * run + 1]);
+        read_ptq1_0(p, code, scale);
+        for (int group = 0; group < 4; group++)
+            sum[group] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, code[2 * group], act[2 * group]), code[2 * group + 1],
+                                             act[2 * group + 1]);
         return _mm512_add_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), minus_sum);
     }
-    if (stored == BITS_18)
-        read_bits(p, code, scale);
-    else if (stored == PAIRS_18)
-        read_pairs_18(p, code, scale);
+    if (stored == LAYOUT_Q1_0)
+        read_q1_0(p, code, scale);
+    else if (stored == LAYOUT_Q2_0)
+        read_q2_0(p, code, scale);
     else
-        read_pairs_34(p, code, scale);
+        read_pq2_0(p, code, scale);
     /* Two chains, since one multiply-add waits for the one before it. */
     __m512i low = minus_sum, high = _mm512_setzero_si512();
     for (int v = 0; v < 4; v++) {
@@ -162,126 +162,128 @@ QN_INLINE __m512i super_product(enum stored stored, const uint8_t *p, const __m5
 
 /* The last super-block of a row, where the row does not fill it, of one row and one token: for products that read codes as they
  * are stored and take whole super-blocks only. zero is 1 in all their types. */
-static void add_last_super(const qn_matrix *weights, size_t row, const qn_acts *acts, size_t token, v16 *partial)
+static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *acts, size_t token, v16 *partial)
 {
     const qn_type_info *type = weights->type;
-    const qn_act_form form = qn_act_form_of(type);
+    const qn_act_layout layout = qn_act_layout_of(type);
     const size_t s = acts->n_super - 1, super = token * acts->n_super + s, per_super = QN_SUPER / type->block_weights;
     const uint8_t *blocks = weights->data + row * weights->row_bytes + s * per_super * type->block_bytes;
-    qn_super w;
+    qn_super_block w;
     unpack_simd(type, blocks, weights->n_cols / type->block_weights - s * per_super, &w);
     v16i sum = v16i_set1(0);
-    for (size_t v = 0; v < 8 && acts->fine; v++)
-        sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(acts->codes[form] + super * QN_SUPER + 64 * v));
-    sum = v16i_add(v16i_mul(sum, v16i_set1(QN_FINE)), v16i_mul(v16i_load(acts->sum + super * QN_SUPER_RUNS), v16i_set1(-1)));
-    const int8_t *codes = acts->fine ? acts->fine_codes[form] : acts->codes[form];
+    for (size_t v = 0; v < 8 && acts->hilo; v++)
+        sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(acts->codes[layout] + super * QN_SUPER + 64 * v));
+    sum = v16i_add(v16i_mul(sum, v16i_set1(QN_HILO_BASE)),
+                   v16i_mul(v16i_load(acts->sum + super * QN_SUPER_GROUPS), v16i_set1(-1)));
+    const int8_t *codes = acts->hilo ? acts->codes_lo[layout] : acts->codes[layout];
     for (size_t v = 0; v < 8; v++)
         sum = v16i_dot(sum, v16b_load(w.codes + 64 * v), v16b_load(codes + super * QN_SUPER + 64 * v));
-    *partial = v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_RUNS)), *partial);
+    *partial =
+        v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_GROUPS)), *partial);
 }
 
-/* n_rows is a constant where this is called. A super-block that the row does not fill is unpacked; for TRITS_28 that is done in
+/* n_rows is a constant where this is called. A super-block that the row does not fill is unpacked; for LAYOUT_PTQ1_0 that is done in
  * the form of the tiles. */
-QN_INLINE void one_rows(enum stored stored, bool fine, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
-                        size_t token, bool accumulate, float *out)
+QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
+                         const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
-    const qn_act_form form = stored == BITS_18 ? QN_ACT_BITS : stored == TRITS_28 ? QN_ACT_TRITS : QN_ACT_PAIRS;
-    const size_t n_whole = weights->n_cols / QN_SUPER, bytes = super_bytes(stored);
-    const uint8_t *p = weights->data + row * weights->row_bytes, *ahead = p + PREFETCH;
+    const qn_act_layout layout = stored == LAYOUT_Q1_0 ? QN_ACT_1BIT : stored == LAYOUT_PTQ1_0 ? QN_ACT_TERNARY : QN_ACT_2BIT;
+    const size_t n_full = weights->n_cols / QN_SUPER, bytes = super_bytes(stored);
+    const uint8_t *p = weights->data + row * weights->row_bytes, *prefetch = p + GEMV_PREFETCH_BYTES;
     __m512 partial[4];
     for (size_t r = 0; r < n_rows; r++)
         partial[r] = _mm512_setzero_ps();
-    for (size_t s = 0; s < n_whole; s++, p += bytes) {
+    for (size_t s = 0; s < n_full; s++, p += bytes) {
         const size_t super = token * acts->n_super + s;
-        const __m512 act_scale = _mm512_loadu_ps(acts->scale + super * QN_SUPER_RUNS);
-        const __m512i minus_sum = _mm512_sub_epi32(_mm512_setzero_si512(), load(acts->sum + super * QN_SUPER_RUNS));
-        __m512i act[8], fine_act[8];
+        const __m512 act_scale = _mm512_loadu_ps(acts->scale + super * QN_SUPER_GROUPS);
+        const __m512i minus_sum = _mm512_sub_epi32(_mm512_setzero_si512(), load(acts->sum + super * QN_SUPER_GROUPS));
+        __m512i act[8], act_lo[8];
         for (int v = 0; v < 8; v++) {
-            act[v] = load(acts->codes[form] + super * QN_SUPER + 64 * v);
-            if (fine)
-                fine_act[v] = load(acts->fine_codes[form] + super * QN_SUPER + 64 * v);
+            act[v] = load(acts->codes[layout] + super * QN_SUPER + 64 * v);
+            if (hilo)
+                act_lo[v] = load(acts->codes_lo[layout] + super * QN_SUPER + 64 * v);
         }
         for (size_t r = 0; r < n_rows; r++) {
             const uint8_t *q = p + r * weights->row_bytes;
             __m512 scale;
-            __m512i product;
+            __m512i isum;
             /* In the order of memory, which is that of the rows and not of this loop. Every line of a super-block's length: its
              * first byte in steps of a line, and its last. */
-            const char *line = (const char *)ahead + (s * n_rows + r) * bytes;
+            const char *line = (const char *)prefetch + (s * n_rows + r) * bytes;
             for (size_t i = 0; i + 8 < bytes; i += 64)
                 _mm_prefetch(line + i, _MM_HINT_NTA);
             _mm_prefetch(line + bytes - 1, _MM_HINT_NTA);
-            if (fine) {
-                product = super_product(stored, q, act, _mm512_setzero_si512(), &scale);
-                product = _mm512_mullo_epi32(product, _mm512_set1_epi32(QN_FINE));
-                product = _mm512_add_epi32(product, super_product(stored, q, fine_act, minus_sum, &scale));
+            if (hilo) {
+                isum = super_dot(stored, q, act, _mm512_setzero_si512(), &scale);
+                isum = _mm512_mullo_epi32(isum, _mm512_set1_epi32(QN_HILO_BASE));
+                isum = _mm512_add_epi32(isum, super_dot(stored, q, act_lo, minus_sum, &scale));
             } else {
-                product = super_product(stored, q, act, minus_sum, &scale);
+                isum = super_dot(stored, q, act, minus_sum, &scale);
             }
-            partial[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), _mm512_mul_ps(scale, act_scale), partial[r]);
+            partial[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(scale, act_scale), partial[r]);
         }
     }
     for (size_t r = 0; r < n_rows; r++) {
-        if (n_whole < acts->n_super)
-            add_last_super(weights, row + r, acts, token, &partial[r]);
+        if (n_full < acts->n_super)
+            add_tail_super(weights, row + r, acts, token, &partial[r]);
         const float sum = v16_sum(partial[r]);
         out[row + r] = accumulate ? out[row + r] + sum : sum;
     }
 }
 
-#define ONE(name, stored, fine)                                                                                                \
+#define GEMV_KERNEL(name, stored, hilo)                                                                                        \
     static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
                      bool accumulate, float *out)                                                                              \
     {                                                                                                                          \
         size_t row = row_begin;                                                                                                \
         for (; row + 4 <= row_end; row += 4)                                                                                   \
-            one_rows(stored, fine, weights, row, 4, acts, token, accumulate, out);                                             \
+            gemv_rows(stored, hilo, weights, row, 4, acts, token, accumulate, out);                                            \
         for (; row < row_end; row++)                                                                                           \
-            one_rows(stored, fine, weights, row, 1, acts, token, accumulate, out);                                             \
+            gemv_rows(stored, hilo, weights, row, 1, acts, token, accumulate, out);                                            \
     }
 
-ONE(one_bits_18, BITS_18, false)
-ONE(one_pairs_18, PAIRS_18, false)
-ONE(one_pairs_34, PAIRS_34, false)
-ONE(one_trits_28, TRITS_28, false)
-ONE(one_bits_18_fine, BITS_18, true)
-ONE(one_pairs_18_fine, PAIRS_18, true)
-ONE(one_pairs_34_fine, PAIRS_34, true)
-ONE(one_trits_28_fine, TRITS_28, true)
+GEMV_KERNEL(gemv_q1_0, LAYOUT_Q1_0, false)
+GEMV_KERNEL(gemv_q2_0, LAYOUT_Q2_0, false)
+GEMV_KERNEL(gemv_pq2_0, LAYOUT_PQ2_0, false)
+GEMV_KERNEL(gemv_ptq1_0, LAYOUT_PTQ1_0, false)
+GEMV_KERNEL(gemv_q1_0_hilo, LAYOUT_Q1_0, true)
+GEMV_KERNEL(gemv_q2_0_hilo, LAYOUT_Q2_0, true)
+GEMV_KERNEL(gemv_pq2_0_hilo, LAYOUT_PQ2_0, true)
+GEMV_KERNEL(gemv_ptq1_0_hilo, LAYOUT_PTQ1_0, true)
 
-static qn_matmul_one_fn one_avx512(const qn_type_info *type, bool fine, qn_act_form *form)
+static qn_gemv_fn gemv_avx512(const qn_type_info *type, bool hilo, qn_act_layout *layout)
 {
-    const qn_matmul_one_fn wide = one_wide(type, fine);
+    const qn_gemv_fn wide = gemv_wide(type, hilo);
     if (wide) {
-        *form = QN_ACT_PLAIN;
+        *layout = QN_ACT_PLAIN;
         return wide;
     }
-    *form = type->type == QN_TYPE_PTQ1_0 ? QN_ACT_TRITS : qn_act_form_of(type);
+    *layout = type->type == QN_TYPE_PTQ1_0 ? QN_ACT_TERNARY : qn_act_layout_of(type);
     switch (type->type) {
-    case QN_TYPE_Q1_0: return fine ? one_bits_18_fine : one_bits_18;
-    case QN_TYPE_Q2_0: return fine ? one_pairs_18_fine : one_pairs_18;
-    case QN_TYPE_PQ2_0: return fine ? one_pairs_34_fine : one_pairs_34;
-    case QN_TYPE_PTQ1_0: return fine ? one_trits_28_fine : one_trits_28;
+    case QN_TYPE_Q1_0: return hilo ? gemv_q1_0_hilo : gemv_q1_0;
+    case QN_TYPE_Q2_0: return hilo ? gemv_q2_0_hilo : gemv_q2_0;
+    case QN_TYPE_PQ2_0: return hilo ? gemv_pq2_0_hilo : gemv_pq2_0;
+    case QN_TYPE_PTQ1_0: return hilo ? gemv_ptq1_0_hilo : gemv_ptq1_0;
     default: return NULL;
     }
 }
 
 /* Quarter q of every vector of a form takes its bytes from quarter q of the codes: the same 16 of 128 for each, and those of
  * the next vector a step further. */
-static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
+static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out)
 {
     __m512i quarter[4][2];
     uint8_t first[16];
-    if (form == QN_ACT_PLAIN) {
+    if (layout == QN_ACT_PLAIN) {
         memcpy(out, codes, QN_SUPER);
         return;
     }
     for (size_t i = 0; i < 16; i++) {
-        const size_t lane = i / 4 * QN_RUN, byte = i % 4;
-        first[i] = (uint8_t)(form == QN_ACT_TRITS   ? i
-                             : form == QN_ACT_BITS  ? lane + 8 * byte
-                             : form == QN_ACT_PAIRS ? lane + 4 * byte
-                                                    : lane + byte);
+        const size_t lane = i / 4 * QN_QUANT_GROUP, byte = i % 4;
+        first[i] = (uint8_t)(layout == QN_ACT_TERNARY ? i
+                             : layout == QN_ACT_1BIT  ? lane + 8 * byte
+                             : layout == QN_ACT_2BIT  ? lane + 4 * byte
+                                                      : lane + byte);
     }
     for (int q = 0; q < 4; q++) {
         quarter[q][0] = load(codes + 128 * q);
@@ -289,10 +291,10 @@ static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
     }
     const __m512i index = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)first));
     for (int v = 0; v < 8; v++) {
-        const int step = form == QN_ACT_TRITS   ? 16 * v
-                         : form == QN_ACT_BITS  ? v
-                         : form == QN_ACT_PAIRS ? v / 4 * 16 + v % 4
-                                                : 4 * v;
+        const int step = layout == QN_ACT_TERNARY ? 16 * v
+                         : layout == QN_ACT_1BIT  ? v
+                         : layout == QN_ACT_2BIT  ? v / 4 * 16 + v % 4
+                                                  : 4 * v;
         const __m512i from = _mm512_add_epi8(index, _mm512_set1_epi8((char)step));
         __m512i to = _mm512_permutex2var_epi8(quarter[0][0], from, quarter[0][1]);
         for (int q = 1; q < 4; q++)
@@ -303,7 +305,7 @@ static void arrange(qn_act_form form, const int8_t *codes, int8_t *out)
 }
 
 /* For tiles: codes are read as for one token, and stored. */
-static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out)
+static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     __m512i code[8];
     __m512 scale;
@@ -314,12 +316,12 @@ static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_
         return;
     }
     switch (type->type) {
-    case QN_TYPE_Q1_0: read_bits(blocks, code, &scale); break;
-    case QN_TYPE_Q2_0: read_pairs_18(blocks, code, &scale); break;
-    case QN_TYPE_PQ2_0: read_pairs_34(blocks, code, &scale); break;
+    case QN_TYPE_Q1_0: read_q1_0(blocks, code, &scale); break;
+    case QN_TYPE_Q2_0: read_q2_0(blocks, code, &scale); break;
+    case QN_TYPE_PQ2_0: read_pq2_0(blocks, code, &scale); break;
     case QN_TYPE_PTQ1_0:
-        read_trits(blocks, code, &scale);
-        pieces_to_lanes(code, code);
+        read_ptq1_0(blocks, code, &scale);
+        interleave_pieces(code, code);
         break;
     default: unpack_simd(type, blocks, n_blocks, out); return;
     }
@@ -332,6 +334,6 @@ void qn_matmul_init_avx512(qn_matmul_kernels *kernels)
 {
     matmul_fill(kernels);
     kernels->unpack = unpack_avx512;
-    kernels->one = one_avx512;
+    kernels->gemv = gemv_avx512;
     kernels->packed = packed_avx512;
 }

@@ -3,7 +3,7 @@
 #define QN_V16_AVXVNNI
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 
-#include "kernels/matmul/tile_avx2.h"
+#include "kernels/matmul/gemm_avx2.h"
 
 void qn_matmul_init_avxvnni(qn_matmul_kernels *kernels)
 {

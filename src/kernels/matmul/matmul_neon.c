@@ -2,7 +2,7 @@
 #define QN_V16_NEON
 enum { TILE_ROWS = 2, TILE_TOKENS = 3 };
 
-#include "kernels/matmul/one_neon.h"
+#include "kernels/matmul/gemv_neon.h"
 
 void qn_matmul_init_neon(qn_matmul_kernels *kernels)
 {

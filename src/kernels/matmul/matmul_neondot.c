@@ -3,7 +3,7 @@
 #define QN_V16_DOTPROD
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 
-#include "kernels/matmul/one_neon.h"
+#include "kernels/matmul/gemv_neon.h"
 
 void qn_matmul_init_neondot(qn_matmul_kernels *kernels)
 {

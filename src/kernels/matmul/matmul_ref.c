@@ -10,90 +10,91 @@ enum { TILE_ROWS = 1, TILE_TOKENS = 1 };
 
 static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *values, size_t n)
 {
-    const size_t run0 = (row * acts->n_super + super) * QN_SUPER_RUNS;
+    const size_t group0 = (row * acts->n_super + super) * QN_SUPER_GROUPS;
     if (acts->values)
         memcpy(acts->values + row * acts->n_cols + super * QN_SUPER, values, n * sizeof *values);
     if (!acts->scale)
         return;
-    for (size_t lane = 0; lane < QN_SUPER_RUNS; lane++) {
-        float run[QN_RUN] = { 0 };
-        for (size_t i = 0; i < QN_RUN && lane * QN_RUN + i < n; i++)
-            run[i] = values[lane * QN_RUN + i];
-        float largest = 0; /* becomes code 127 */
+    for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+        float group[QN_QUANT_GROUP] = { 0 };
+        for (size_t i = 0; i < QN_QUANT_GROUP && lane * QN_QUANT_GROUP + i < n; i++)
+            group[i] = values[lane * QN_QUANT_GROUP + i];
+        float amax = 0; /* becomes code 127 */
         bool finite = true;
-        for (size_t i = 0; i < QN_RUN; i++) {
-            largest = fabsf(run[i]) > largest ? fabsf(run[i]) : largest;
-            finite = finite && isfinite(run[i]);
+        for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
+            amax = fabsf(group[i]) > amax ? fabsf(group[i]) : amax;
+            finite = finite && isfinite(group[i]);
         }
-        const bool zero = largest < QN_SMALLEST_RUN || !finite;
-        const float inverse = zero ? 0 : 127.0f / largest, step = zero ? 0 : largest * (1.0f / 127);
+        const bool zero = amax < QN_MIN_GROUP_ABSMAX || !finite;
+        const float inverse = zero ? 0 : 127.0f / amax, step = zero ? 0 : amax * (1.0f / 127);
         const float scale = finite ? step : NAN;
         if (!finite)
-            memset(run, 0, sizeof run);
-        int32_t sum = 0, sum_hi = 0;
-        for (size_t i = 0; i < QN_RUN; i++) {
-            const float code = rintf(run[i] * inverse);
-            const float fine_code = acts->fine ? rintf(fmaf(-code, step, run[i]) * (inverse * QN_FINE)) : 0;
-            for (int form = 0; form < QN_ACT_INT_FORMS; form++) {
-                const size_t at = run0 * QN_RUN + qn_act_position((qn_act_form)form, lane * QN_RUN + i);
-                if (acts->codes[form])
-                    acts->codes[form][at] = (int8_t)code;
-                if (acts->fine_codes[form])
-                    acts->fine_codes[form][at] = (int8_t)fine_code;
+            memset(group, 0, sizeof group);
+        int32_t sum = 0, sum_upper = 0;
+        for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
+            const float code = rintf(group[i] * inverse);
+            const float code_lo = acts->hilo ? rintf(fmaf(-code, step, group[i]) * (inverse * QN_HILO_BASE)) : 0;
+            for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
+                const size_t at = group0 * QN_QUANT_GROUP + qn_act_index((qn_act_layout)layout, lane * QN_QUANT_GROUP + i);
+                if (acts->codes[layout])
+                    acts->codes[layout][at] = (int8_t)code;
+                if (acts->codes_lo[layout])
+                    acts->codes_lo[layout][at] = (int8_t)code_lo;
             }
-            const int32_t whole = acts->fine ? (int32_t)code * QN_FINE + (int32_t)fine_code : (int32_t)code;
-            sum += whole;
-            sum_hi += i < QN_RUN / 2 ? 0 : whole;
+            const int32_t code_hilo = acts->hilo ? (int32_t)code * QN_HILO_BASE + (int32_t)code_lo : (int32_t)code;
+            sum += code_hilo;
+            sum_upper += i < QN_QUANT_GROUP / 2 ? 0 : code_hilo;
         }
-        acts->scale[run0 + lane] = acts->fine ? scale * (1.0f / QN_FINE) : scale;
-        acts->sum[run0 + lane] = sum;
-        acts->sum_hi[run0 + lane] = sum_hi;
+        acts->scale[group0 + lane] = acts->hilo ? scale * (1.0f / QN_HILO_BASE) : scale;
+        acts->sum[group0 + lane] = sum;
+        acts->sum_upper[group0 + lane] = sum_upper;
     }
 }
 
-static void unpack_ref(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super *out)
+static void unpack_ref(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     uint8_t codes[QN_SUPER];
-    int8_t factor[2 * QN_SUPER_RUNS];
+    int8_t factor[2 * QN_SUPER_GROUPS];
     memset(out, 0, sizeof *out);
     type->unpack(blocks, n_blocks, codes, out->scale, out->offset, factor);
     for (size_t i = 0; i < n_blocks * type->block_weights; i++)
-        out->codes[qn_act_position(qn_act_form_of(type), i)] = codes[i];
-    for (size_t run = 0; type->has_factor && run < n_blocks * type->block_weights / QN_RUN; run++) {
-        out->factor_lo[run] = factor[2 * run];
-        out->factor_hi[run] = factor[2 * run + 1];
+        out->codes[qn_act_index(qn_act_layout_of(type), i)] = codes[i];
+    for (size_t group = 0; type->has_factor && group < n_blocks * type->block_weights / QN_QUANT_GROUP; group++) {
+        out->factor_lower[group] = factor[2 * group];
+        out->factor_upper[group] = factor[2 * group + 1];
     }
 }
 
 /* The whole number that run `lane` of a super-block of weights and of a token give; at `run` begin the token's codes. */
-static int32_t run_product(const qn_type_info *type, const qn_super *weights, const qn_acts *acts, size_t run, size_t lane)
+static int32_t group_isum(const qn_type_info *type, const qn_super_block *weights, const qn_acts *acts, size_t group,
+                          size_t lane)
 {
-    const qn_act_form form = qn_act_form_of(type);
+    const qn_act_layout layout = qn_act_layout_of(type);
     int32_t lo = 0, hi = 0;
-    for (size_t i = 0; i < QN_RUN; i++) {
-        const size_t at = qn_act_position(form, lane * QN_RUN + i);
-        int32_t code = acts->codes[form][run * QN_RUN + at];
-        if (acts->fine)
-            code = code * QN_FINE + acts->fine_codes[form][run * QN_RUN + at];
-        *(i < QN_RUN / 2 ? &lo : &hi) += ((int32_t)weights->codes[at] - type->zero_point) * code;
+    for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
+        const size_t at = qn_act_index(layout, lane * QN_QUANT_GROUP + i);
+        int32_t code = acts->codes[layout][group * QN_QUANT_GROUP + at];
+        if (acts->hilo)
+            code = code * QN_HILO_BASE + acts->codes_lo[layout][group * QN_QUANT_GROUP + at];
+        *(i < QN_QUANT_GROUP / 2 ? &lo : &hi) += ((int32_t)weights->codes[at] - type->zero_point) * code;
     }
-    return type->has_factor ? lo * weights->factor_lo[lane] + hi * weights->factor_hi[lane] : lo + hi;
+    return type->has_factor ? lo * weights->factor_lower[lane] + hi * weights->factor_upper[lane] : lo + hi;
 }
 
-static void dot_ref(const qn_type_info *type, const qn_super *rows, size_t n_rows, const qn_acts *acts, size_t first,
-                    size_t n_tokens, float *out)
+static void gemm_ref(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
+                     size_t n_tokens, float *out)
 {
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++) {
             float partial[QN_LANES] = { 0 };
             for (size_t s = 0; s < acts->n_super; s++)
-                for (size_t lane = 0; lane < QN_SUPER_RUNS; lane++) {
-                    const qn_super *w = &rows[r * acts->n_super + s];
-                    const size_t run = ((first + t) * acts->n_super + s) * QN_SUPER_RUNS + lane;
-                    const int32_t product = run_product(type, w, acts, run - lane, lane);
-                    partial[lane] = fmaf((float)product, w->scale[lane] * acts->scale[run], partial[lane]);
+                for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
+                    const qn_super_block *w = &rows[r * acts->n_super + s];
+                    const size_t group = ((first + t) * acts->n_super + s) * QN_SUPER_GROUPS + lane;
+                    const int32_t isum = group_isum(type, w, acts, group - lane, lane);
+                    partial[lane] = fmaf((float)isum, w->scale[lane] * acts->scale[group], partial[lane]);
                     if (type->has_offset)
-                        partial[lane] = fmaf((float)acts->sum[run], w->offset[lane] * acts->scale[run], partial[lane]);
+                        partial[lane] = fmaf((float)acts->sum[group], w->offset[lane] * acts->scale[group], partial[lane]);
                 }
             out[t * TILE_ROWS + r] = qn_sum16(partial);
         }
@@ -102,17 +103,17 @@ static void dot_ref(const qn_type_info *type, const qn_super *rows, size_t n_row
 static float float_weight(const qn_matrix *weights, const uint8_t *row, size_t k)
 {
     float x;
-    uint16_t half;
+    uint16_t f16;
     if (weights->type->type == QN_TYPE_F32) {
         memcpy(&x, row + 4 * k, sizeof x);
         return x;
     }
-    memcpy(&half, row + 2 * k, sizeof half);
-    return weights->type->type == QN_TYPE_F16 ? qn_f16_to_f32(half) : qn_bf16_to_f32(half);
+    memcpy(&f16, row + 2 * k, sizeof f16);
+    return weights->type->type == QN_TYPE_F16 ? qn_f16_to_f32(f16) : qn_bf16_to_f32(f16);
 }
 
-static void dot_float_ref(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
-                          size_t n_tokens, float *out)
+static void gemm_float_ref(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
+                           size_t n_tokens, float *out)
 {
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t r = 0; r < n_rows; r++) {
@@ -132,7 +133,7 @@ void qn_matmul_init_ref(qn_matmul_kernels *kernels)
         .tile_tokens = TILE_TOKENS,
         .quantize = quantize_ref,
         .unpack = unpack_ref,
-        .dot = dot_ref,
-        .dot_float = dot_float_ref,
+        .gemm = gemm_ref,
+        .gemm_float = gemm_float_ref,
     };
 }

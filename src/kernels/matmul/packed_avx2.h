@@ -7,11 +7,11 @@
 #include "kernels/matmul/packed.h"
 
 /* Bytes ahead that are asked for, into the second cache (packed_avx512.h has the measurements). */
-enum { PACK_AHEAD = 9216 };
+enum { PANEL_PREFETCH_BYTES = 9216 };
 
 /* The tables of a run: for each byte of its word, of the low and then of the high nibble, [low][high byte of the sums][16].
  * Here the high byte is raised by 16, so that it is never negative. */
-static void fill_tables(const int8_t *codes, uint8_t *tables)
+static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const _Alignas(32) uint8_t first_two[32] = {
 #define FOUR 0, 0, 1, 0, 0, 1, 1, 1
@@ -29,54 +29,54 @@ static void fill_tables(const int8_t *codes, uint8_t *tables)
                                               _mm256_maddubs_epi16(last, _mm256_set1_epi16(two[1])));
         const __m256i low = _mm256_and_si256(sums, _mm256_set1_epi16(31));
         const __m256i high = _mm256_add_epi16(_mm256_srai_epi16(sums, 5), _mm256_set1_epi16(16));
-        _mm256_store_si256((__m256i *)(void *)(tables + 32 * four),
+        _mm256_store_si256((__m256i *)(void *)(lut + 32 * four),
                            _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8));
     }
 }
 
-typedef float pack_partial[QN_LANES][QN_PACK_ROWS];
+typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
 /* All lanes of a partial sum that has something in it when `run` is added, or none. */
-QN_INLINE __m256i pack_begun(size_t run)
+QN_INLINE __m256i pack_started(size_t group)
 {
-    return _mm256_set1_epi32(run < QN_LANES ? 0 : -1);
+    return _mm256_set1_epi32(group < QN_LANES ? 0 : -1);
 }
 
-QN_INLINE void pack_add(float *partial, __m256i product, __m256 scale, __m256i begun)
+QN_INLINE void panel_accumulate(float *partial, __m256i isum, __m256 scale, __m256i started)
 {
-    const __m256 sum = _mm256_maskload_ps(partial, begun);
-    _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), scale, sum));
+    const __m256 sum = _mm256_maskload_ps(partial, started);
+    _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), scale, sum));
 }
 
-/* QN_FINE times a sum, 254 being 256 - 2, and the sum of fine codes. */
-QN_INLINE __m256i pack_fine(__m256i sum, __m256i fine_sum)
+/* QN_HILO_BASE times a sum, 254 being 256 - 2, and the sum of fine codes. */
+QN_INLINE __m256i pack_hilo(__m256i sum, __m256i sum_lo)
 {
     const __m256i both = _mm256_sub_epi32(_mm256_slli_epi32(sum, 8), _mm256_slli_epi32(sum, 1));
-    return _mm256_add_epi32(both, fine_sum);
+    return _mm256_add_epi32(both, sum_lo);
 }
 
-QN_INLINE void pack_ahead(const uint8_t *p, size_t bytes)
+QN_INLINE void prefetch_panel(const uint8_t *p, size_t bytes)
 {
     for (size_t line = 0; line < bytes; line += 64)
-        _mm_prefetch((const char *)p + PACK_AHEAD + line, _MM_HINT_T1);
+        _mm_prefetch((const char *)p + PANEL_PREFETCH_BYTES + line, _MM_HINT_T1);
 }
 
-QN_INLINE void pack_scales(const uint8_t *p, float scale[QN_PACK_ROWS])
+QN_INLINE void load_scales(const uint8_t *p, float scale[QN_PANEL_ROWS])
 {
     QN_UNROLLED
-    for (size_t i = 0; i < QN_PACK_ROWS; i += 8)
+    for (size_t i = 0; i < QN_PANEL_ROWS; i += 8)
         _mm256_store_ps(scale + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 2 * i))));
 }
 
 /* Makes a sum be made where it stands: gcc gathers the terms of integer sums first, more than there are registers. */
-QN_INLINE __m256i pack_sum(__m256i a, __m256i b, bool words)
+QN_INLINE __m256i add_pinned(__m256i a, __m256i b, bool words)
 {
     __m256i sum = words ? _mm256_add_epi16(a, b) : _mm256_add_epi8(a, b);
     __asm__("" : "+x"(sum));
     return sum;
 }
 
-QN_INLINE __m256i pack_table(const uint8_t *table)
+QN_INLINE __m256i load_lut(const uint8_t *table)
 {
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
 }
@@ -84,68 +84,68 @@ QN_INLINE __m256i pack_table(const uint8_t *table)
 /* 2S - minus for 64 rows, S being the sum of the codes that a run's words, p, choose: sum[half][0] of rows 0 to 7 (and 8 to
  * 15), [1] of 16 to 23, [2] of 32 to 39, [3] of 48 to 55 (and eight further each). The high bytes' raises add up to 8 * 16
  * * 32. */
-QN_INLINE void look_up_sums(const uint8_t *p, const uint8_t *tables, int32_t minus, __m256i sum[2][4])
+QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m256i sum[2][4])
 {
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i low[2], high[2];
     QN_UNROLLED
     for (int byte = 0; byte < 4; byte++) {
-        const __m256i t0 = pack_table(tables + 64 * byte), t1 = pack_table(tables + 64 * byte + 16);
-        const __m256i t2 = pack_table(tables + 64 * byte + 32), t3 = pack_table(tables + 64 * byte + 48);
+        const __m256i t0 = load_lut(lut + 64 * byte), t1 = load_lut(lut + 64 * byte + 16);
+        const __m256i t2 = load_lut(lut + 64 * byte + 32), t3 = load_lut(lut + 64 * byte + 48);
         QN_UNROLLED
         for (int half = 0; half < 2; half++) {
             const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * byte + 32 * half));
             const __m256i a = _mm256_and_si256(bytes, nibble), b = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
             const __m256i l = _mm256_add_epi8(_mm256_shuffle_epi8(t0, a), _mm256_shuffle_epi8(t2, b));
             const __m256i h = _mm256_add_epi8(_mm256_shuffle_epi8(t1, a), _mm256_shuffle_epi8(t3, b));
-            low[half] = byte ? pack_sum(low[half], l, false) : l;
-            high[half] = byte ? pack_sum(high[half], h, false) : h;
+            low[half] = byte ? add_pinned(low[half], l, false) : l;
+            high[half] = byte ? add_pinned(high[half], h, false) : h;
         }
     }
     const __m256i weights = _mm256_set1_epi16(2 | 64 << 8), even = _mm256_set1_epi32(1), odd = _mm256_set1_epi32(1 << 16);
-    const __m256i less = _mm256_set1_epi16((int16_t)(2 * 8 * 16 * 32 + minus));
+    const __m256i bias = _mm256_set1_epi16((int16_t)(2 * 8 * 16 * 32 + minus));
     QN_UNROLLED
     for (int half = 0; half < 2; half++)
         QN_UNROLLED
     for (int pair = 0; pair < 2; pair++) {
         const __m256i both = pair ? _mm256_unpackhi_epi8(low[half], high[half]) : _mm256_unpacklo_epi8(low[half], high[half]);
-        const __m256i sums = _mm256_sub_epi16(_mm256_maddubs_epi16(both, weights), less);
+        const __m256i sums = _mm256_sub_epi16(_mm256_maddubs_epi16(both, weights), bias);
         sum[half][2 * pair] = _mm256_madd_epi16(sums, even);
         sum[half][2 * pair + 1] = _mm256_madd_epi16(sums, odd);
     }
 }
 
 /* A run of 1-bit weights and one token: p its word's bytes of 64 rows. Its product is 2S - sum. */
-QN_INLINE void pack_run_bits(const uint8_t *p, const float *scale, const qn_acts *acts, bool fine, size_t at, __m256i begun,
-                             float *partial)
+QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t at,
+                                __m256i started, float *partial)
 {
     const __m256 act_scale = _mm256_set1_ps(acts->scale[at]);
     const __m256i act_sum = _mm256_set1_epi32(acts->sum[at]);
-    __m256i sum[2][4], fine_sum[2][4];
+    __m256i sum[2][4], sum_lo[2][4];
     /* 16 bits hold the sum of a run's codes, but not that of two terms. */
-    look_up_sums(p, acts->tables + at * QN_RUN_TABLES, fine ? 0 : acts->sum[at], sum);
-    if (fine)
-        look_up_sums(p, acts->fine_tables + at * QN_RUN_TABLES, 0, fine_sum);
+    lut_sums(p, acts->lut + at * QN_GROUP_LUT_BYTES, hilo ? 0 : acts->sum[at], sum);
+    if (hilo)
+        lut_sums(p, acts->lut_lo + at * QN_GROUP_LUT_BYTES, 0, sum_lo);
     QN_UNROLLED
     for (int half = 0; half < 2; half++)
         QN_UNROLLED
     for (int i = 0; i < 4; i++) {
         const size_t row = (size_t)(16 * i + 8 * half);
-        const __m256i product = fine ? _mm256_sub_epi32(pack_fine(sum[half][i], fine_sum[half][i]), act_sum) : sum[half][i];
-        pack_add(partial + row, product, _mm256_mul_ps(_mm256_load_ps(scale + row), act_scale), begun);
+        const __m256i isum = hilo ? _mm256_sub_epi32(pack_hilo(sum[half][i], sum_lo[half][i]), act_sum) : sum[half][i];
+        panel_accumulate(partial + row, isum, _mm256_mul_ps(_mm256_load_ps(scale + row), act_scale), started);
     }
 }
 
-QN_INLINE __m256i pack_dot(__m256i sums, __m256i fields, __m256i codes)
+QN_INLINE __m256i dot_2bit_step(__m256i sums, __m256i fields, __m256i codes)
 {
 #ifdef QN_V16_AVXVNNI
     return _mm256_dpbusd_avx_epi32(sums, fields, codes);
 #else
-    return pack_sum(sums, _mm256_maddubs_epi16(fields, codes), true); /* eight times at most 2 * 3 * 127 */
+    return add_pinned(sums, _mm256_maddubs_epi16(fields, codes), true); /* eight times at most 2 * 3 * 127 */
 #endif
 }
 
-QN_INLINE __m256i pack_dot_end(__m256i sums)
+QN_INLINE __m256i dot_2bit_end(__m256i sums)
 {
 #ifdef QN_V16_AVXVNNI
     return sums;
@@ -155,8 +155,8 @@ QN_INLINE __m256i pack_dot_end(__m256i sums)
 }
 
 /* Products of a run's two words with codes, n_vectors of eight rows: field j of a word's byte k is weight 4k + j. */
-QN_INLINE void pair_sums(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens, size_t n_vectors,
-                         __m256i sums[QN_PACK_TOKENS][4])
+QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens, size_t n_vectors,
+                               __m256i sums[QN_PANEL_TOKENS][4])
 {
     const __m256i three = _mm256_set1_epi8(3);
     QN_UNROLLED
@@ -171,7 +171,7 @@ QN_INLINE void pair_sums(const uint8_t *p, const int8_t *codes, size_t token_byt
         __m256i fields[4];
         QN_UNROLLED
         for (size_t v = 0; v < n_vectors; v++) {
-            const uint8_t *q = p + (word * QN_PACK_ROWS + 8 * v) * 4;
+            const uint8_t *q = p + (word * QN_PANEL_ROWS + 8 * v) * 4;
             const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)q);
             fields[v] = _mm256_and_si256(j ? _mm256_srli_epi32(words, 2 * j) : words, three);
         }
@@ -181,44 +181,45 @@ QN_INLINE void pair_sums(const uint8_t *p, const int8_t *codes, size_t token_byt
             memcpy(&four, codes + t * token_bytes + 64 * (4 * word + (size_t)j), 4);
             QN_UNROLLED
             for (size_t v = 0; v < n_vectors; v++)
-                sums[t][v] = pack_dot(sums[t][v], fields[v], _mm256_set1_epi32(four));
+                sums[t][v] = dot_2bit_step(sums[t][v], fields[v], _mm256_set1_epi32(four));
         }
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         QN_UNROLLED
     for (size_t v = 0; v < n_vectors; v++)
-        sums[t][v] = pack_dot_end(sums[t][v]);
+        sums[t][v] = dot_2bit_end(sums[t][v]);
 }
 
 /* A run of 2-bit weights: p its two words of 64 rows. n_vectors of eight rows at a time: what the registers hold. */
-QN_INLINE void pack_run_pairs(const uint8_t *p, const float *scale, const qn_acts *acts, bool fine, size_t first,
-                              size_t n_tokens, size_t n_vectors, size_t run, pack_partial *partial)
+QN_INLINE void panel_group_2bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t first,
+                                size_t n_tokens, size_t n_vectors, size_t group, panel_partial *partial)
 {
-    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
-    const size_t code = (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
-    for (size_t row = 0; row < QN_PACK_ROWS; row += 8 * n_vectors) {
-        __m256i sums[QN_PACK_TOKENS][4], fine_sums[QN_PACK_TOKENS][4];
-        pair_sums(p + 4 * row, acts->codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, n_vectors, sums);
-        if (fine)
-            pair_sums(p + 4 * row, acts->fine_codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, n_vectors, fine_sums);
+    const size_t token_groups = acts->n_super * QN_SUPER_GROUPS, at = first * token_groups + group;
+    const size_t code = (at - group % QN_SUPER_GROUPS) * QN_QUANT_GROUP + group % QN_SUPER_GROUPS * 4;
+    for (size_t row = 0; row < QN_PANEL_ROWS; row += 8 * n_vectors) {
+        __m256i sums[QN_PANEL_TOKENS][4], sums_lo[QN_PANEL_TOKENS][4];
+        accumulate_2bit(p + 4 * row, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, n_vectors, sums);
+        if (hilo)
+            accumulate_2bit(p + 4 * row, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, n_vectors,
+                            sums_lo);
         QN_UNROLLED
         for (size_t t = 0; t < n_tokens; t++) {
-            const __m256 act_scale = _mm256_set1_ps(acts->scale[at + t * token_runs]);
-            const __m256i act_sum = _mm256_set1_epi32(acts->sum[at + t * token_runs]);
+            const __m256 act_scale = _mm256_set1_ps(acts->scale[at + t * token_groups]);
+            const __m256i act_sum = _mm256_set1_epi32(acts->sum[at + t * token_groups]);
             QN_UNROLLED
             for (size_t v = 0; v < n_vectors; v++) {
-                const __m256i whole = fine ? pack_fine(sums[t][v], fine_sums[t][v]) : sums[t][v];
-                pack_add(partial[t][run % QN_LANES] + row + 8 * v, _mm256_sub_epi32(whole, act_sum),
-                         _mm256_mul_ps(_mm256_load_ps(scale + row + 8 * v), act_scale), pack_begun(run));
+                const __m256i combined = hilo ? pack_hilo(sums[t][v], sums_lo[t][v]) : sums[t][v];
+                panel_accumulate(partial[t][group % QN_LANES] + row + 8 * v, _mm256_sub_epi32(combined, act_sum),
+                                 _mm256_mul_ps(_mm256_load_ps(scale + row + 8 * v), act_scale), pack_started(group));
             }
         }
     }
 }
 
-QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *out)
+QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *out)
 {
-    for (size_t row = 0; row < QN_PACK_ROWS; row += 8) {
+    for (size_t row = 0; row < QN_PANEL_ROWS; row += 8) {
         __m256 sum[QN_LANES / 2];
         QN_UNROLLED
         for (int i = 0; i < QN_LANES / 2; i++)
@@ -234,69 +235,71 @@ QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *ou
     }
 }
 
-/* One group of rows and n_tokens tokens, which is a constant where this is called, as are n_vectors and block_runs. */
-QN_INLINE void pack_tile_pairs(bool fine, size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
-                               size_t first, size_t n_tokens, size_t n_vectors, bool ahead, bool accumulate, float *out,
+/* One group of rows and n_tokens tokens, which is a constant where this is called, as are n_vectors and block_groups. */
+QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
+                               size_t first, size_t n_tokens, size_t n_vectors, bool prefetch, bool accumulate, float *out,
                                size_t out_stride)
 {
-    const size_t run_bytes = 8 * QN_PACK_ROWS, block_bytes = block_runs * run_bytes + 2 * QN_PACK_ROWS;
-    _Alignas(64) pack_partial partial[QN_PACK_TOKENS];
-    _Alignas(64) float scale[QN_PACK_ROWS];
-    if (n_blocks * block_runs < QN_LANES) /* else every sum is begun by a run */
+    const size_t group_bytes = 8 * QN_PANEL_ROWS, block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
+    _Alignas(64) panel_partial partial[QN_PANEL_TOKENS];
+    _Alignas(64) float scale[QN_PANEL_ROWS];
+    if (n_blocks * block_groups < QN_LANES) /* else every sum is begun by a run */
         memset(partial, 0, n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-        if (ahead)
-            pack_ahead(p, block_bytes);
-        pack_scales(p + block_runs * run_bytes, scale);
-        for (size_t r = 0; r < block_runs; r++)
-            pack_run_pairs(p + r * run_bytes, scale, acts, fine, first, n_tokens, n_vectors, block * block_runs + r, partial);
+        if (prefetch)
+            prefetch_panel(p, block_bytes);
+        load_scales(p + block_groups * group_bytes, scale);
+        for (size_t r = 0; r < block_groups; r++)
+            panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, n_vectors, block * block_groups + r,
+                             partial);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
-        pack_store(partial[t], accumulate, out + t * out_stride);
+        panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
 /* All groups of rows, tokens by fours and alone. Only the first tokens of a group wait for memory. */
-QN_INLINE void pack_groups_pairs(bool fine, size_t block_runs, const qn_matrix *weights, size_t row, size_t n_rows,
-                                 const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
-                                 size_t out_stride)
+QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_matrix *weights, size_t row, size_t n_rows,
+                               const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
+                               size_t out_stride)
 {
     const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;
-    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {
+    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
         const uint8_t *p = weights->packed + row * weights->row_bytes;
         float *to = out + row;
         size_t t = first;
         for (; t + 4 <= last; t += 4)
-            pack_tile_pairs(fine, block_runs, p, n_blocks, acts, t, 4, 2, t == first, accumulate, to + t * out_stride,
+            panel_tile_2bit(hilo, block_groups, p, n_blocks, acts, t, 4, 2, t == first, accumulate, to + t * out_stride,
                             out_stride);
         for (; t < last; t++)
-            pack_tile_pairs(fine, block_runs, p, n_blocks, acts, t, 1, 4, t == first, accumulate, to + t * out_stride,
+            panel_tile_2bit(hilo, block_groups, p, n_blocks, acts, t, 1, 4, t == first, accumulate, to + t * out_stride,
                             out_stride);
     }
 }
 
-QN_INLINE void pack_groups_bits(bool fine, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
-                                size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
+QN_INLINE void panel_loop_1bit(bool hilo, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                               size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, run_bytes = 4 * QN_PACK_ROWS;
-    const size_t block_bytes = 4 * run_bytes + 2 * QN_PACK_ROWS;
-    _Alignas(64) pack_partial partial;
-    _Alignas(64) float scale[QN_PACK_ROWS];
-    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS)
+    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
+    const size_t block_bytes = 4 * group_bytes + 2 * QN_PANEL_ROWS;
+    _Alignas(64) panel_partial partial;
+    _Alignas(64) float scale[QN_PANEL_ROWS];
+    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
             const uint8_t *p = weights->packed + row * weights->row_bytes;
             if (4 * n_blocks < QN_LANES)
                 memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
                 if (t == first)
-                    pack_ahead(p, block_bytes);
-                pack_scales(p + 4 * run_bytes, scale);
+                    prefetch_panel(p, block_bytes);
+                load_scales(p + 4 * group_bytes, scale);
                 for (size_t r = 0; r < 4; r++) {
-                    const size_t run = 4 * block + r, at = t * acts->n_super * QN_SUPER_RUNS + run;
-                    pack_run_bits(p + r * run_bytes, scale, acts, fine, at, pack_begun(run), partial[run % QN_LANES]);
+                    const size_t group = 4 * block + r, at = t * acts->n_super * QN_SUPER_GROUPS + group;
+                    panel_group_1bit(p + r * group_bytes, scale, acts, hilo, at, pack_started(group),
+                                     partial[group % QN_LANES]);
                 }
             }
-            pack_store(partial, accumulate, out + t * out_stride + row);
+            panel_store(partial, accumulate, out + t * out_stride + row);
         }
 }
 
@@ -306,37 +309,37 @@ QN_INLINE void pack_groups_bits(bool fine, const qn_matrix *weights, size_t row,
 
 static void packed_q1_0(PACKED_ARGUMENTS)
 {
-    if (acts->fine)
-        pack_groups_bits(true, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+    if (acts->hilo)
+        panel_loop_1bit(true, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
     else
-        pack_groups_bits(false, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+        panel_loop_1bit(false, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
 }
 
 static void packed_q2_0(PACKED_ARGUMENTS)
 {
-    if (acts->fine)
-        pack_groups_pairs(true, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+    if (acts->hilo)
+        panel_loop_2bit(true, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
     else
-        pack_groups_pairs(false, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+        panel_loop_2bit(false, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
 }
 
 static void packed_pq2_0(PACKED_ARGUMENTS)
 {
-    if (acts->fine)
-        pack_groups_pairs(true, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+    if (acts->hilo)
+        panel_loop_2bit(true, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
     else
-        pack_groups_pairs(false, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+        panel_loop_2bit(false, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
 }
 
-static const qn_packed_kind *packed_avx2(const qn_type_info *type)
+static const qn_packed_kernel *packed_avx2(const qn_type_info *type)
 {
-    static const qn_packed_kind bits = { QN_PACKING_BYTES, QN_ACT_TABLES, packed_q1_0, SIZE_MAX, true };
-    static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX, true };
-    static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX, true };
+    static const qn_packed_kernel bits = { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true };
+    static const qn_packed_kernel two_bit_64 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true };
+    static const qn_packed_kernel two_bit_128 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true };
     switch (type->type) {
     case QN_TYPE_Q1_0: return &bits;
-    case QN_TYPE_Q2_0: return &pairs_64;
-    case QN_TYPE_PQ2_0: return &pairs_128;
+    case QN_TYPE_Q2_0: return &two_bit_64;
+    case QN_TYPE_PQ2_0: return &two_bit_128;
     default: return NULL;
     }
 }

@@ -6,16 +6,16 @@
 #include "kernels/matmul/matmul_simd.h"
 #include "kernels/matmul/packed.h"
 
-enum { PACK_VECTORS = QN_PACK_ROWS / 16 };
+enum { PACK_VECTORS = QN_PANEL_ROWS / 16 };
 
 /* Bytes ahead that are asked for, into the second cache: it can wait for many more lines at a time than the first. Measured on
  * Zen 4 with both cores reading Q1_0 from memory that gives 37 GB/s in all: T1 gives 18.5 to 20 GB/s a core at any distance
  * from 4608 to 36864 bytes, the non-temporal hint 14, no prefetch 13.5; when memory is faster, T1 at 9216 gives 26. */
-enum { PACK_AHEAD = 9216 };
+enum { PANEL_PREFETCH_BYTES = 9216 };
 
 /* The tables of a run: [low nibbles][high nibbles of a word's four bytes], of each [low][high byte of the sums][4 bytes][16].
  */
-static void fill_tables(const int8_t *codes, uint8_t *tables)
+static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const _Alignas(64) uint8_t bits[64] = {
 #define BITS(n) (n) & 1, (n) >> 1 & 1, (n) >> 2 & 1, (n) >> 3 & 1
@@ -23,39 +23,39 @@ static void fill_tables(const int8_t *codes, uint8_t *tables)
         BITS(8), BITS(9), BITS(10), BITS(11), BITS(12), BITS(13), BITS(14), BITS(15)
 #undef BITS
     };
-    const __m512i chosen = _mm512_load_si512(bits), none = _mm512_setzero_si512(), low = _mm512_set1_epi32(31);
+    const __m512i masks = _mm512_load_si512(bits), none = _mm512_setzero_si512(), low = _mm512_set1_epi32(31);
     for (size_t four = 0; four < QN_SUPER / 4; four++) {
         int32_t codes_of_four;
         memcpy(&codes_of_four, codes + 4 * four, 4);
-        const __m512i sums = _mm512_dpbusd_epi32(none, chosen, _mm512_set1_epi32(codes_of_four));
-        uint8_t *table = tables + four / 8 * QN_RUN_TABLES + four % 2 * 128 + four % 8 / 2 * 16;
+        const __m512i sums = _mm512_dpbusd_epi32(none, masks, _mm512_set1_epi32(codes_of_four));
+        uint8_t *table = lut + four / 8 * QN_GROUP_LUT_BYTES + four % 2 * 128 + four % 8 / 2 * 16;
         _mm_store_si128((__m128i *)table, _mm512_cvtepi32_epi8(_mm512_and_si512(sums, low)));
         _mm_store_si128((__m128i *)(table + 64), _mm512_cvtepi32_epi8(_mm512_srai_epi32(sums, 5)));
     }
 }
 
 /* The partial sums of a tile: [n_tokens][16][64 rows]. */
-typedef float pack_partial[QN_LANES][QN_PACK_ROWS];
+typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
 /* The lanes of a partial sum that have something in them when `run` is added. */
-QN_INLINE __mmask16 pack_begun(size_t run)
+QN_INLINE __mmask16 pack_started(size_t group)
 {
-    return run < QN_LANES ? 0 : 0xffff;
+    return group < QN_LANES ? 0 : 0xffff;
 }
 
-QN_INLINE void pack_add(float *partial, __m512i product, __m512 scale, __mmask16 begun)
+QN_INLINE void panel_accumulate(float *partial, __m512i isum, __m512 scale, __mmask16 started)
 {
-    _mm512_store_ps(partial, _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), scale, _mm512_maskz_load_ps(begun, partial)));
+    _mm512_store_ps(partial, _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), scale, _mm512_maskz_load_ps(started, partial)));
 }
 
-/* QN_FINE times a sum, 254 being 256 - 2, and the sum of fine codes. */
-QN_INLINE __m512i pack_fine(__m512i sum, __m512i fine_sum)
+/* QN_HILO_BASE times a sum, 254 being 256 - 2, and the sum of fine codes. */
+QN_INLINE __m512i pack_hilo(__m512i sum, __m512i sum_lo)
 {
     const __m512i both = _mm512_sub_epi32(_mm512_slli_epi32(sum, 8), _mm512_slli_epi32(sum, 1));
-    return _mm512_add_epi32(both, fine_sum);
+    return _mm512_add_epi32(both, sum_lo);
 }
 
-QN_INLINE void pack_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
+QN_INLINE void load_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
 {
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++)
@@ -63,11 +63,11 @@ QN_INLINE void pack_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
 }
 
 /* from + 2S, S being the sum of the codes that words of a run choose: low and high are indices made of their nibbles. */
-QN_INLINE void look_up_sums(const uint8_t *tables, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS],
-                            __m512i from, __m512i sum[PACK_VECTORS])
+QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS], __m512i from,
+                        __m512i sum[PACK_VECTORS])
 {
-    const __m512i t0 = _mm512_load_si512(tables), t1 = _mm512_load_si512(tables + 64);
-    const __m512i t2 = _mm512_load_si512(tables + 128), t3 = _mm512_load_si512(tables + 192);
+    const __m512i t0 = _mm512_load_si512(lut), t1 = _mm512_load_si512(lut + 64);
+    const __m512i t2 = _mm512_load_si512(lut + 128), t3 = _mm512_load_si512(lut + 192);
     const __m512i two = _mm512_set1_epi8(2), sixty_four = _mm512_set1_epi8(64);
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++) {
@@ -78,42 +78,43 @@ QN_INLINE void look_up_sums(const uint8_t *tables, const __m512i low[PACK_VECTOR
 }
 
 /* A run of 1-bit weights: p its words of 64 rows. S being the sum of the chosen codes, its product is 2S - sum. */
-QN_INLINE void pack_run_bits(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool fine, size_t first,
-                             size_t n_tokens, size_t run, pack_partial *partial)
+QN_INLINE void panel_group_1bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
+                                size_t first, size_t n_tokens, size_t group, panel_partial *partial)
 {
-    const __m512i nibble = _mm512_set1_epi8(15), place = _mm512_set1_epi32(0x30201000);
+    const __m512i nibble = _mm512_set1_epi8(15), lut_offset = _mm512_set1_epi32(0x30201000);
     __m512i low[PACK_VECTORS], high[PACK_VECTORS];
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++) {
         const __m512i words = _mm512_loadu_si512(p + 64 * g);
-        low[g] = _mm512_ternarylogic_epi32(words, nibble, place, 0xea); /* (words & nibble) | place */
-        high[g] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(words, 4), nibble, place, 0xea);
+        low[g] = _mm512_ternarylogic_epi32(words, nibble, lut_offset, 0xea); /* (words & nibble) | place */
+        high[g] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(words, 4), nibble, lut_offset, 0xea);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++) {
-        const size_t at = (first + t) * acts->n_super * QN_SUPER_RUNS + run;
+        const size_t at = (first + t) * acts->n_super * QN_SUPER_GROUPS + group;
         const __m512 act_scale = _mm512_set1_ps(acts->scale[at]);
         const __m512i minus_sum = _mm512_set1_epi32(-acts->sum[at]);
-        __m512i product[PACK_VECTORS];
-        if (fine) {
-            __m512i coarse[PACK_VECTORS];
-            look_up_sums(acts->tables + at * QN_RUN_TABLES, low, high, _mm512_setzero_si512(), coarse);
-            look_up_sums(acts->fine_tables + at * QN_RUN_TABLES, low, high, minus_sum, product);
+        __m512i isum[PACK_VECTORS];
+        if (hilo) {
+            __m512i hi[PACK_VECTORS];
+            lut_sums(acts->lut + at * QN_GROUP_LUT_BYTES, low, high, _mm512_setzero_si512(), hi);
+            lut_sums(acts->lut_lo + at * QN_GROUP_LUT_BYTES, low, high, minus_sum, isum);
             QN_UNROLLED
             for (int g = 0; g < PACK_VECTORS; g++)
-                product[g] = pack_fine(coarse[g], product[g]);
+                isum[g] = pack_hilo(hi[g], isum[g]);
         } else {
-            look_up_sums(acts->tables + at * QN_RUN_TABLES, low, high, minus_sum, product);
+            lut_sums(acts->lut + at * QN_GROUP_LUT_BYTES, low, high, minus_sum, isum);
         }
         QN_UNROLLED
         for (int g = 0; g < PACK_VECTORS; g++)
-            pack_add(partial[t][run % QN_LANES] + 16 * g, product[g], _mm512_mul_ps(scale[g], act_scale), pack_begun(run));
+            panel_accumulate(partial[t][group % QN_LANES] + 16 * g, isum[g], _mm512_mul_ps(scale[g], act_scale),
+                             pack_started(group));
     }
 }
 
 /* Adds the products of a run's two words with codes: field j of a word's byte k is weight 4k + j. */
-QN_INLINE void pair_sums(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
-                         __m512i product[QN_PACK_TOKENS][PACK_VECTORS])
+QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
+                               __m512i isum[QN_PANEL_TOKENS][PACK_VECTORS])
 {
     const __m512i three = _mm512_set1_epi8(3);
     QN_UNROLLED
@@ -132,42 +133,43 @@ QN_INLINE void pair_sums(const uint8_t *p, const int8_t *codes, size_t token_byt
             memcpy(&four, codes + t * token_bytes + 64 * (4 * word + j), 4);
             QN_UNROLLED
             for (int g = 0; g < PACK_VECTORS; g++)
-                product[t][g] = _mm512_dpbusd_epi32(product[t][g], fields[g], _mm512_set1_epi32(four));
+                isum[t][g] = _mm512_dpbusd_epi32(isum[t][g], fields[g], _mm512_set1_epi32(four));
         }
     }
 }
 
 /* A run of 2-bit weights: p its two words of 64 rows. */
-QN_INLINE void pack_run_pairs(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool fine, size_t first,
-                              size_t n_tokens, size_t run, pack_partial *partial)
+QN_INLINE void panel_group_2bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
+                                size_t first, size_t n_tokens, size_t group, panel_partial *partial)
 {
-    const size_t token_runs = acts->n_super * QN_SUPER_RUNS, at = first * token_runs + run;
-    const size_t code = (at - run % QN_SUPER_RUNS) * QN_RUN + run % QN_SUPER_RUNS * 4;
-    __m512i product[QN_PACK_TOKENS][PACK_VECTORS];
+    const size_t token_groups = acts->n_super * QN_SUPER_GROUPS, at = first * token_groups + group;
+    const size_t code = (at - group % QN_SUPER_GROUPS) * QN_QUANT_GROUP + group % QN_SUPER_GROUPS * 4;
+    __m512i isum[QN_PANEL_TOKENS][PACK_VECTORS];
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
         QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++)
-        product[t][g] = fine ? _mm512_setzero_si512() : _mm512_set1_epi32(-acts->sum[at + t * token_runs]);
-    pair_sums(p, acts->codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, product);
-    if (fine) {
+        isum[t][g] = hilo ? _mm512_setzero_si512() : _mm512_set1_epi32(-acts->sum[at + t * token_groups]);
+    accumulate_2bit(p, acts->codes[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
+    if (hilo) {
         QN_UNROLLED
         for (size_t t = 0; t < n_tokens; t++)
             QN_UNROLLED
         for (int g = 0; g < PACK_VECTORS; g++)
-            product[t][g] = pack_fine(product[t][g], _mm512_set1_epi32(-acts->sum[at + t * token_runs]));
-        pair_sums(p, acts->fine_codes[QN_ACT_PAIRS] + code, token_runs * QN_RUN, n_tokens, product);
+            isum[t][g] = pack_hilo(isum[t][g], _mm512_set1_epi32(-acts->sum[at + t * token_groups]));
+        accumulate_2bit(p, acts->codes_lo[QN_ACT_2BIT] + code, token_groups * QN_QUANT_GROUP, n_tokens, isum);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++) {
-        const __m512 act_scale = _mm512_set1_ps(acts->scale[at + t * token_runs]);
+        const __m512 act_scale = _mm512_set1_ps(acts->scale[at + t * token_groups]);
         QN_UNROLLED
         for (int g = 0; g < PACK_VECTORS; g++)
-            pack_add(partial[t][run % QN_LANES] + 16 * g, product[t][g], _mm512_mul_ps(scale[g], act_scale), pack_begun(run));
+            panel_accumulate(partial[t][group % QN_LANES] + 16 * g, isum[t][g], _mm512_mul_ps(scale[g], act_scale),
+                             pack_started(group));
     }
 }
 
-QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *out)
+QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *out)
 {
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++) {
@@ -186,57 +188,61 @@ QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *ou
     }
 }
 
-/* One group of rows and up to QN_PACK_TOKENS tokens. n_tokens and what depends on the type are constants where this is
+/* One group of rows and up to QN_PANEL_TOKENS tokens. n_tokens and what depends on the type are constants where this is
  * called. */
-QN_INLINE void pack_tile(bool bits, bool fine, size_t block_runs, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
-                         size_t first, size_t n_tokens, bool ahead, bool accumulate, float *out, size_t out_stride)
+QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
+                          size_t first, size_t n_tokens, bool prefetch, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t run_bytes = (size_t)(bits ? 4 : 8) * QN_PACK_ROWS, block_bytes = block_runs * run_bytes + 2 * QN_PACK_ROWS;
-    _Alignas(64) pack_partial partial[QN_PACK_TOKENS];
-    if (n_blocks * block_runs < QN_LANES) /* else every sum is begun by a run */
+    const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
+                 block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
+    _Alignas(64) panel_partial partial[QN_PANEL_TOKENS];
+    if (n_blocks * block_groups < QN_LANES) /* else every sum is begun by a run */
         memset(partial, 0, n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
         __m512 scale[PACK_VECTORS];
-        for (size_t line = 0; ahead && line < block_bytes; line += 64)
-            _mm_prefetch((const char *)p + PACK_AHEAD + line, _MM_HINT_T1);
-        pack_scales(p + block_runs * run_bytes, scale);
-        for (size_t r = 0; r < block_runs; r++)
+        for (size_t line = 0; prefetch && line < block_bytes; line += 64)
+            _mm_prefetch((const char *)p + PANEL_PREFETCH_BYTES + line, _MM_HINT_T1);
+        load_scales(p + block_groups * group_bytes, scale);
+        for (size_t r = 0; r < block_groups; r++)
             if (bits)
-                pack_run_bits(p + r * run_bytes, scale, acts, fine, first, n_tokens, block * block_runs + r, partial);
+                panel_group_1bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r, partial);
             else
-                pack_run_pairs(p + r * run_bytes, scale, acts, fine, first, n_tokens, block * block_runs + r, partial);
+                panel_group_2bit(p + r * group_bytes, scale, acts, hilo, first, n_tokens, block * block_groups + r, partial);
     }
     QN_UNROLLED
     for (size_t t = 0; t < n_tokens; t++)
-        pack_store(partial[t], accumulate, out + t * out_stride);
+        panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
 /* All groups of rows, tokens by fours, twos and ones. Only the first tokens of a group wait for memory. */
-QN_INLINE void pack_groups(bool bits, bool fine, size_t block_runs, const qn_matrix *weights, size_t row, size_t n_rows,
-                           const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
+QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_matrix *weights, size_t row, size_t n_rows,
+                          const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
     const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, last = first + n_tokens;
-    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS) {
+    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS) {
         const uint8_t *p = weights->packed + row * weights->row_bytes;
         float *to = out + row;
         size_t t = first;
         for (; t + 4 <= last; t += 4)
-            pack_tile(bits, fine, block_runs, p, n_blocks, acts, t, 4, t == first, accumulate, to + t * out_stride, out_stride);
+            panel_tile(bits, hilo, block_groups, p, n_blocks, acts, t, 4, t == first, accumulate, to + t * out_stride,
+                       out_stride);
         for (; t + 2 <= last; t += 2)
-            pack_tile(bits, fine, block_runs, p, n_blocks, acts, t, 2, t == first, accumulate, to + t * out_stride, out_stride);
+            panel_tile(bits, hilo, block_groups, p, n_blocks, acts, t, 2, t == first, accumulate, to + t * out_stride,
+                       out_stride);
         for (; t < last; t++)
-            pack_tile(bits, fine, block_runs, p, n_blocks, acts, t, 1, t == first, accumulate, to + t * out_stride, out_stride);
+            panel_tile(bits, hilo, block_groups, p, n_blocks, acts, t, 1, t == first, accumulate, to + t * out_stride,
+                       out_stride);
     }
 }
 
-#define PACKED(name, bits, block_runs)                                                                                         \
+#define PACKED(name, bits, block_groups)                                                                                       \
     static void name(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,  \
                      bool accumulate, float *out, size_t out_stride)                                                           \
     {                                                                                                                          \
-        if (acts->fine)                                                                                                        \
-            pack_groups(bits, true, block_runs, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);     \
+        if (acts->hilo)                                                                                                        \
+            panel_loop(bits, true, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);    \
         else                                                                                                                   \
-            pack_groups(bits, false, block_runs, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);    \
+            panel_loop(bits, false, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);   \
     }
 
 PACKED(packed_q1_0, true, 4)
@@ -246,7 +252,7 @@ PACKED(packed_pq2_0, false, 4)
 /* Digits of words against their activations. Of x, a byte times a power of 3 (mod 256), the digit is (3x - y) / 256 with y = 3x
  * (mod 256), so sums of x and of y are all that is needed, and the division comes at the end of a run: two multiply-adds a
  * digit, and not one instruction to tell it from its byte. */
-QN_INLINE __m512i pack_digit(__m512i x, __m512i codes, __m512i *sum, __m512i *next_sum)
+QN_INLINE __m512i ternary_digit(__m512i x, __m512i codes, __m512i *sum, __m512i *next_sum)
 {
     __m512i twice = _mm512_add_epi8(x, x);
     __asm__("" : "+v"(twice)); /* gcc would multiply by 3, in 16 bits */
@@ -257,56 +263,56 @@ QN_INLINE __m512i pack_digit(__m512i x, __m512i codes, __m512i *sum, __m512i *ne
 }
 
 /* Vectors of sixteen rows whose sums the registers hold. */
-enum { TRIT_VECTORS = 2 };
+enum { TERNARY_VECTORS = 2 };
 
 /* A block of ternary weights and one token. codes are those of the block's 128 weights in rising order, scale and act_sum of
  * its four runs. */
-QN_INLINE void pack_block_trits(const uint8_t *p, const int8_t *codes, const float *act_scale, const int32_t *act_sum,
-                                float (*partial)[QN_PACK_ROWS], __mmask16 begun)
+QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const float *act_scale, const int32_t *act_sum,
+                                   float (*partial)[QN_PANEL_ROWS], __mmask16 started)
 {
-    __m512i sum[TRIT_VECTORS][4], next_sum[TRIT_VECTORS][4], x[TRIT_VECTORS], last[TRIT_VECTORS];
+    __m512i sum[TERNARY_VECTORS][4], next_sum[TERNARY_VECTORS][4], x[TERNARY_VECTORS], last[TERNARY_VECTORS];
     QN_UNROLLED
-    for (int g = 0; g < TRIT_VECTORS; g++) {
-        last[g] = _mm512_loadu_si512(p + 4 * QN_PACK_ROWS * 6 + 64 * g);
+    for (int g = 0; g < TERNARY_VECTORS; g++) {
+        last[g] = _mm512_loadu_si512(p + 4 * QN_PANEL_ROWS * 6 + 64 * g);
         QN_UNROLLED
-        for (int run = 0; run < 4; run++)
-            sum[g][run] = next_sum[g][run] = _mm512_setzero_si512();
+        for (int group = 0; group < 4; group++)
+            sum[g][group] = next_sum[g][group] = _mm512_setzero_si512();
     }
     QN_UNROLLED
     for (int word = 0; word < 6; word++) {
         QN_UNROLLED
-        for (int g = 0; g < TRIT_VECTORS; g++)
-            x[g] = _mm512_loadu_si512(p + 4 * QN_PACK_ROWS * word + 64 * g);
+        for (int g = 0; g < TERNARY_VECTORS; g++)
+            x[g] = _mm512_loadu_si512(p + 4 * QN_PANEL_ROWS * word + 64 * g);
         QN_UNROLLED
         for (int n = 0; n < 5; n++) {
-            const int run = word < 4 ? n / 2 : n < 2 ? 2 : 3, at = word < 4 ? 16 * n + 4 * word : 80 + 8 * n + 4 * (word - 4);
+            const int group = word < 4 ? n / 2 : n < 2 ? 2 : 3, at = word < 4 ? 16 * n + 4 * word : 80 + 8 * n + 4 * (word - 4);
             int32_t four;
             memcpy(&four, codes + at, 4);
             QN_UNROLLED
-            for (int g = 0; g < TRIT_VECTORS; g++)
-                x[g] = pack_digit(x[g], _mm512_set1_epi32(four), &sum[g][run], &next_sum[g][run]);
+            for (int g = 0; g < TERNARY_VECTORS; g++)
+                x[g] = ternary_digit(x[g], _mm512_set1_epi32(four), &sum[g][group], &next_sum[g][group]);
         }
     }
     QN_UNROLLED
-    for (int g = 0; g < TRIT_VECTORS; g++)
+    for (int g = 0; g < TERNARY_VECTORS; g++)
         x[g] = last[g];
     QN_UNROLLED
     for (int n = 0; n < 4; n++) { /* two bytes of codes; the scale's meet zeros */
         uint16_t two;
         memcpy(&two, codes + 120 + 2 * n, 2);
         QN_UNROLLED
-        for (int g = 0; g < TRIT_VECTORS; g++)
-            x[g] = pack_digit(x[g], _mm512_set1_epi32(two), &sum[g][3], &next_sum[g][3]);
+        for (int g = 0; g < TERNARY_VECTORS; g++)
+            x[g] = ternary_digit(x[g], _mm512_set1_epi32(two), &sum[g][3], &next_sum[g][3]);
     }
     QN_UNROLLED
-    for (int g = 0; g < TRIT_VECTORS; g++) {
+    for (int g = 0; g < TERNARY_VECTORS; g++) {
         const __m512 scale = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(last[g], 16)));
         QN_UNROLLED
-        for (int run = 0; run < 4; run++) {
-            const __m512i thrice = _mm512_add_epi32(sum[g][run], _mm512_add_epi32(sum[g][run], sum[g][run]));
-            const __m512i product = _mm512_sub_epi32(_mm512_srai_epi32(_mm512_sub_epi32(thrice, next_sum[g][run]), 8),
-                                                     _mm512_set1_epi32(act_sum[run]));
-            pack_add(partial[run] + 16 * g, product, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[run])), begun);
+        for (int group = 0; group < 4; group++) {
+            const __m512i thrice = _mm512_add_epi32(sum[g][group], _mm512_add_epi32(sum[g][group], sum[g][group]));
+            const __m512i isum = _mm512_sub_epi32(_mm512_srai_epi32(_mm512_sub_epi32(thrice, next_sum[g][group]), 8),
+                                                  _mm512_set1_epi32(act_sum[group]));
+            panel_accumulate(partial[group] + 16 * g, isum, _mm512_mul_ps(scale, _mm512_set1_ps(act_scale[group])), started);
         }
     }
 }
@@ -314,36 +320,37 @@ QN_INLINE void pack_block_trits(const uint8_t *p, const int8_t *codes, const flo
 static void packed_ptq1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                           size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t block_bytes = weights->type->block_bytes * QN_PACK_ROWS, n_blocks = weights->n_cols / 128;
-    _Alignas(64) pack_partial partial;
-    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS)
+    const size_t block_bytes = weights->type->block_bytes * QN_PANEL_ROWS, n_blocks = weights->n_cols / 128;
+    _Alignas(64) panel_partial partial;
+    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
             const uint8_t *p = weights->packed + row * weights->row_bytes;
             if (4 * n_blocks < QN_LANES)
                 memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-                const size_t run = t * acts->n_super * QN_SUPER_RUNS + 4 * block;
+                const size_t group = t * acts->n_super * QN_SUPER_GROUPS + 4 * block;
                 for (size_t line = 0; t == first && line < block_bytes; line += 64)
-                    _mm_prefetch((const char *)p + PACK_AHEAD + line, _MM_HINT_T1);
-                for (size_t g = 0; g < PACK_VECTORS; g += TRIT_VECTORS)
-                    pack_block_trits(p + 64 * g, acts->codes[QN_ACT_PLAIN] + run * QN_RUN, acts->scale + run, acts->sum + run,
-                                     (float(*)[QN_PACK_ROWS])(partial[4 * block % QN_LANES] + 16 * g), pack_begun(4 * block));
+                    _mm_prefetch((const char *)p + PANEL_PREFETCH_BYTES + line, _MM_HINT_T1);
+                for (size_t g = 0; g < PACK_VECTORS; g += TERNARY_VECTORS)
+                    panel_block_ternary(p + 64 * g, acts->codes[QN_ACT_PLAIN] + group * QN_QUANT_GROUP, acts->scale + group,
+                                        acts->sum + group, (float(*)[QN_PANEL_ROWS])(partial[4 * block % QN_LANES] + 16 * g),
+                                        pack_started(4 * block));
             }
-            pack_store(partial, accumulate, out + t * out_stride + row);
+            panel_store(partial, accumulate, out + t * out_stride + row);
         }
 }
 
-static const qn_packed_kind *packed_avx512(const qn_type_info *type)
+static const qn_packed_kernel *packed_avx512(const qn_type_info *type)
 {
-    static const qn_packed_kind bits = { QN_PACKING_WORDS, QN_ACT_TABLES, packed_q1_0, SIZE_MAX, true };
-    static const qn_packed_kind pairs_64 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_q2_0, SIZE_MAX, true };
-    static const qn_packed_kind pairs_128 = { QN_PACKING_WORDS, QN_ACT_PAIRS, packed_pq2_0, SIZE_MAX, true };
-    static const qn_packed_kind trits = { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false };
+    static const qn_packed_kernel bits = { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true };
+    static const qn_packed_kernel two_bit_64 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true };
+    static const qn_packed_kernel two_bit_128 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true };
+    static const qn_packed_kernel ternary = { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false };
     switch (type->type) {
-    case QN_TYPE_PTQ1_0: return &trits;
+    case QN_TYPE_PTQ1_0: return &ternary;
     case QN_TYPE_Q1_0: return &bits;
-    case QN_TYPE_Q2_0: return &pairs_64;
-    case QN_TYPE_PQ2_0: return &pairs_128;
+    case QN_TYPE_Q2_0: return &two_bit_64;
+    case QN_TYPE_PQ2_0: return &two_bit_128;
     default: return NULL;
     }
 }

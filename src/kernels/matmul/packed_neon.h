@@ -6,32 +6,32 @@
 
 #include "kernels/matmul/matmul_simd.h"
 #include "kernels/matmul/packed.h"
-#include "kernels/matmul/tile_neon.h"
+#include "kernels/matmul/gemm_neon.h"
 
 /* The tables of a run: for each byte of its word, of the low and then of the high nibble, [low][high byte of the sums][16]. */
-static void fill_tables(const int8_t *codes, uint8_t *tables)
+static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const int16_t bits[3][8] = { { 0, 1, 0, 1, 0, 1, 0, 1 }, { 0, 0, 1, 1, 0, 0, 1, 1 }, { 0, 0, 0, 0, 1, 1, 1, 1 } };
     const int16x8_t bit0 = vld1q_s16(bits[0]), bit1 = vld1q_s16(bits[1]), bit2 = vld1q_s16(bits[2]), low = vdupq_n_s16(31);
-    for (size_t four = 0; four < QN_SUPER / 4; four++, codes += 4, tables += 32) {
+    for (size_t four = 0; four < QN_SUPER / 4; four++, codes += 4, lut += 32) {
         const int16x8_t first = vmlaq_n_s16(vmlaq_n_s16(vmulq_n_s16(bit0, codes[0]), bit1, codes[1]), bit2, codes[2]);
         const int16x8_t last = vaddq_s16(first, vdupq_n_s16(codes[3]));
-        vst1q_s8((int8_t *)tables, vmovn_high_s16(vmovn_s16(vandq_s16(first, low)), vandq_s16(last, low)));
-        vst1q_s8((int8_t *)tables + 16, vshrn_high_n_s16(vshrn_n_s16(first, 5), last, 5));
+        vst1q_s8((int8_t *)lut, vmovn_high_s16(vmovn_s16(vandq_s16(first, low)), vandq_s16(last, low)));
+        vst1q_s8((int8_t *)lut + 16, vshrn_high_n_s16(vshrn_n_s16(first, 5), last, 5));
     }
 }
 
-enum { PACK_VECTORS = QN_PACK_ROWS / 16 };
+enum { PACK_VECTORS = QN_PANEL_ROWS / 16 };
 
-typedef float pack_partial[QN_LANES][QN_PACK_ROWS];
+typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-QN_INLINE void pack_add(float *partial, float32x4_t product, float32x4_t scale)
+QN_INLINE void panel_accumulate(float *partial, float32x4_t isum, float32x4_t scale)
 {
-    vst1q_f32(partial, vfmaq_f32(vld1q_f32(partial), product, scale));
+    vst1q_f32(partial, vfmaq_f32(vld1q_f32(partial), isum, scale));
 }
 
 /* Makes a sum be made where it stands: gcc gathers the terms of integer sums first, more than there are registers. */
-QN_INLINE uint8x16_t pack_sum(uint8x16_t a, uint8x16_t b)
+QN_INLINE uint8x16_t add_pinned(uint8x16_t a, uint8x16_t b)
 {
     uint8x16_t sum = vaddq_u8(a, b);
     __asm__("" : "+w"(sum));
@@ -40,32 +40,32 @@ QN_INLINE uint8x16_t pack_sum(uint8x16_t a, uint8x16_t b)
 
 /* A run of eight rows of one vector, even and odd places: whole numbers below 2^15 in the upper half of a lane become floats as
  * numbers with 16 binary places. */
-QN_INLINE void pack_add_eight(float *partial, int16x8_t product, const float *scale, float act_scale)
+QN_INLINE void panel_accumulate_8(float *partial, int16x8_t isum, const float *scale, float act_scale)
 {
-    const int32x4_t both = vreinterpretq_s32_s16(product);
+    const int32x4_t both = vreinterpretq_s32_s16(isum);
     const float32x4_t even = vcvtq_n_f32_s32(vshlq_n_s32(both, 16), 16), odd = vcvtq_f32_s32(vshrq_n_s32(both, 16));
-    pack_add(partial, even, vmulq_n_f32(vld1q_f32(scale), act_scale));
-    pack_add(partial + 16, odd, vmulq_n_f32(vld1q_f32(scale + 16), act_scale));
+    panel_accumulate(partial, even, vmulq_n_f32(vld1q_f32(scale), act_scale));
+    panel_accumulate(partial + 16, odd, vmulq_n_f32(vld1q_f32(scale + 16), act_scale));
 }
 
 /* A run and one token: p its word's bytes of 64 rows. S being the sum of the chosen codes, its product is 2S - sum. */
-QN_INLINE void pack_run_bits(const uint8_t *p, const float *scale, const uint8_t *tables, float act_scale, int32_t act_sum,
-                             float *partial)
+QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const uint8_t *lut, float act_scale, int32_t act_sum,
+                                float *partial)
 {
     const uint8x16_t nibble = vdupq_n_u8(15);
     uint8x16_t low[PACK_VECTORS], high[PACK_VECTORS];
     QN_UNROLLED
     for (int byte = 0; byte < 4; byte++) {
-        const uint8x16_t t0 = vld1q_u8(tables + 64 * byte), t1 = vld1q_u8(tables + 64 * byte + 16);
-        const uint8x16_t t2 = vld1q_u8(tables + 64 * byte + 32), t3 = vld1q_u8(tables + 64 * byte + 48);
+        const uint8x16_t t0 = vld1q_u8(lut + 64 * byte), t1 = vld1q_u8(lut + 64 * byte + 16);
+        const uint8x16_t t2 = vld1q_u8(lut + 64 * byte + 32), t3 = vld1q_u8(lut + 64 * byte + 48);
         QN_UNROLLED
         for (int v = 0; v < PACK_VECTORS; v++) {
-            const uint8x16_t bytes = vld1q_u8(p + QN_PACK_ROWS * byte + 16 * v);
+            const uint8x16_t bytes = vld1q_u8(p + QN_PANEL_ROWS * byte + 16 * v);
             const uint8x16_t a = vandq_u8(bytes, nibble), b = vshrq_n_u8(bytes, 4);
             const uint8x16_t l = vaddq_u8(vqtbl1q_u8(t0, a), vqtbl1q_u8(t2, b));
             const uint8x16_t h = vaddq_u8(vqtbl1q_u8(t1, a), vqtbl1q_u8(t3, b));
-            low[v] = byte ? pack_sum(low[v], l) : l;
-            high[v] = byte ? pack_sum(high[v], h) : h;
+            low[v] = byte ? add_pinned(low[v], l) : l;
+            high[v] = byte ? add_pinned(high[v], h) : h;
         }
     }
     const int16x8_t minus_sum = vdupq_n_s16((int16_t)-act_sum);
@@ -73,19 +73,20 @@ QN_INLINE void pack_run_bits(const uint8_t *p, const float *scale, const uint8_t
     const int8x16_t sixty_four = vdupq_n_s8(64);
     QN_UNROLLED
     for (int v = 0; v < PACK_VECTORS; v++) {
-        STAY_HERE();
+        COMPILER_BARRIER();
         const uint16x8_t start = vreinterpretq_u16_s16(minus_sum);
         const int8x16_t up = vreinterpretq_s8_u8(high[v]);
         const int16x8_t first = vreinterpretq_s16_u16(vmlal_u8(start, vget_low_u8(low[v]), vget_low_u8(two)));
         const int16x8_t second = vreinterpretq_s16_u16(vmlal_high_u8(start, low[v], two));
-        pack_add_eight(partial + 4 * v, vmlal_s8(first, vget_low_s8(up), vget_low_s8(sixty_four)), scale + 4 * v, act_scale);
-        pack_add_eight(partial + 4 * v + 32, vmlal_high_s8(second, up, sixty_four), scale + 4 * v + 32, act_scale);
+        panel_accumulate_8(partial + 4 * v, vmlal_s8(first, vget_low_s8(up), vget_low_s8(sixty_four)), scale + 4 * v,
+                           act_scale);
+        panel_accumulate_8(partial + 4 * v + 32, vmlal_high_s8(second, up, sixty_four), scale + 4 * v + 32, act_scale);
     }
 }
 
-QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *out)
+QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *out)
 {
-    for (size_t row = 0; row < QN_PACK_ROWS; row += 4) {
+    for (size_t row = 0; row < QN_PANEL_ROWS; row += 4) {
         float32x4_t sum[QN_LANES];
         QN_UNROLLED
         for (int i = 0; i < QN_LANES; i++)
@@ -102,32 +103,32 @@ QN_INLINE void pack_store(const pack_partial partial, bool accumulate, float *ou
 static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
                         bool accumulate, float *out, size_t out_stride)
 {
-    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, run_bytes = 4 * QN_PACK_ROWS;
-    const size_t block_bytes = 4 * run_bytes + 2 * QN_PACK_ROWS;
-    pack_partial partial;
-    float scale[QN_PACK_ROWS];
-    for (size_t end = row + n_rows; row < end; row += QN_PACK_ROWS)
+    const size_t n_blocks = weights->row_bytes / weights->type->block_bytes, group_bytes = 4 * QN_PANEL_ROWS;
+    const size_t block_bytes = 4 * group_bytes + 2 * QN_PANEL_ROWS;
+    panel_partial partial;
+    float scale[QN_PANEL_ROWS];
+    for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
             const uint8_t *p = weights->packed + row * weights->row_bytes;
             memset(partial, 0, sizeof partial);
             for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
-                const uint8_t *halves = p + 4 * run_bytes;
-                for (size_t i = 0; i < QN_PACK_ROWS; i += 4)
-                    vst1q_f32(scale + i, vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(halves + 2 * i))));
+                const uint8_t *scales_f16 = p + 4 * group_bytes;
+                for (size_t i = 0; i < QN_PANEL_ROWS; i += 4)
+                    vst1q_f32(scale + i, vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(scales_f16 + 2 * i))));
                 for (size_t r = 0; r < 4; r++) {
-                    const size_t run = 4 * block + r, at = t * acts->n_super * QN_SUPER_RUNS + run;
-                    pack_run_bits(p + r * run_bytes, scale, acts->tables + at * QN_RUN_TABLES, acts->scale[at], acts->sum[at],
-                                  partial[run % QN_LANES]);
+                    const size_t group = 4 * block + r, at = t * acts->n_super * QN_SUPER_GROUPS + group;
+                    panel_group_1bit(p + r * group_bytes, scale, acts->lut + at * QN_GROUP_LUT_BYTES, acts->scale[at],
+                                     acts->sum[at], partial[group % QN_LANES]);
                 }
             }
-            pack_store(partial, accumulate, out + t * out_stride + row);
+            panel_store(partial, accumulate, out + t * out_stride + row);
         }
 }
 
-static const qn_packed_kind *packed_neon(const qn_type_info *type)
+static const qn_packed_kernel *packed_neon(const qn_type_info *type)
 {
-    static const qn_packed_kind bits = {
-        .packing = QN_PACKING_BYTES, .form = QN_ACT_TABLES, .gemm_packed = packed_q1_0, .max_tokens = SIZE_MAX
+    static const qn_packed_kernel bits = {
+        .packing = QN_PACKING_BYTES, .layout = QN_ACT_LUT, .gemm_packed = packed_q1_0, .max_tokens = SIZE_MAX
     };
     return type->type == QN_TYPE_Q1_0 ? &bits : NULL;
 }

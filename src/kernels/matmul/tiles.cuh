@@ -7,33 +7,33 @@
 
 // ---- Halves, two in a word ----
 
-QN_DEVICE uint32_t halves_add(uint32_t a, uint32_t b)
+QN_DEVICE uint32_t f16x2_add(uint32_t a, uint32_t b)
 {
     uint32_t d;
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
 
-QN_DEVICE uint32_t halves_mul(uint32_t a, uint32_t b)
+QN_DEVICE uint32_t f16x2_mul(uint32_t a, uint32_t b)
 {
     uint32_t d;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
 
-QN_DEVICE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
+QN_DEVICE uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t d;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
     return d;
 }
 
-QN_DEVICE uint32_t low_twice(uint32_t x)
+QN_DEVICE uint32_t broadcast_low(uint32_t x)
 {
     return __byte_perm(x, x, 0x1010);
 }
 
-QN_DEVICE uint32_t high_twice(uint32_t x)
+QN_DEVICE uint32_t broadcast_high(uint32_t x)
 {
     return __byte_perm(x, x, 0x3232);
 }
@@ -43,7 +43,7 @@ QN_DEVICE uint32_t high_twice(uint32_t x)
 // What a lane needs of a run's scales: rows g (low half) and g+8 (high half). Of halves, which have none, a zero that the
 // compiler does not know: operands are then made as for other types, into registers of their own, while the matrix unit reads
 // the last.
-struct run_scale {
+struct group_scale {
     uint32_t scale, offset;
 };
 
@@ -51,40 +51,40 @@ struct run_scale {
 // is in; of halves, which take two sets, it is the one of `part` alone. A half with the bits of 1024 in its exponent has a code
 // in its lowest bits as it stands; taking 1024 off is exact.
 template <int bits, bool has_offset>
-QN_DEVICE void halves_of_run(uint32_t a[4], const uint4 &set, int run, int part, run_scale s)
+QN_DEVICE void dequantize_fragment(uint32_t a[4], const uint4 &fragment, int group, int k16, group_scale s)
 {
-    const uint32_t words[4] = { set.x, set.y, set.z, set.w };
+    const uint32_t words[4] = { fragment.x, fragment.y, fragment.z, fragment.w };
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        const uint32_t w = words[k], scale = k & 1 ? high_twice(s.scale) : low_twice(s.scale);
+        const uint32_t w = words[k], scale = k & 1 ? broadcast_high(s.scale) : broadcast_low(s.scale);
         if (bits == 16) { // the scale is zero
             a[k] = w ^ s.scale;
         } else if (bits == 1) { // the bit turns minus the scale's sign around
-            a[k] = ((w << (15 - 8 * part - run)) & 0x80008000u) ^ (scale ^ 0x80008000u);
+            a[k] = ((w << (15 - 8 * k16 - group)) & 0x80008000u) ^ (scale ^ 0x80008000u);
         } else if (bits == 2) {
-            const uint32_t code = (w >> (8 * part + 2 * (run % 4)) & 0x00030003u) | 0x64006400u;
-            a[k] = halves_mul(halves_add(code, 0xe401e401u), scale); // less 1025
+            const uint32_t code = (w >> (8 * k16 + 2 * (group % 4)) & 0x00030003u) | 0x64006400u;
+            a[k] = f16x2_mul(f16x2_add(code, 0xe401e401u), scale); // less 1025
         } else if (bits == 4) {
-            const uint32_t code = (w >> (8 * part + 4 * (run % 2)) & 0x000f000fu) | 0x64006400u;
-            const uint32_t offset = k & 1 ? high_twice(s.offset) : low_twice(s.offset);
-            a[k] = halves_fma(halves_add(code, 0xe400e400u), scale, offset);
+            const uint32_t code = (w >> (8 * k16 + 4 * (group % 2)) & 0x000f000fu) | 0x64006400u;
+            const uint32_t offset = k & 1 ? broadcast_high(s.offset) : broadcast_low(s.offset);
+            a[k] = f16x2_fma(f16x2_add(code, 0xe400e400u), scale, offset);
         } else {
-            const uint32_t code = __byte_perm(w, 0x64646464u, part ? 0x4341 : 0x4240);
-            a[k] = halves_mul(halves_add(code, 0xe480e480u), scale); // less 1152
+            const uint32_t code = __byte_perm(w, 0x64646464u, k16 ? 0x4341 : 0x4240);
+            a[k] = f16x2_mul(f16x2_add(code, 0xe480e480u), scale); // less 1152
         }
     }
 }
 
 // Sets that a run has, and the set that it is in.
-template <int bits> QN_DEVICE int set_of_run(int run)
+template <int bits> QN_DEVICE int fragment_of_group(int group)
 {
-    return bits == 16 ? 2 * run : run * bits / 8;
+    return bits == 16 ? 2 * group : group * bits / 8;
 }
 
 // ---- Matrix unit ----
 
 // d = a b + c, unsigned weights by signed activations.
-QN_DEVICE void multiply_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int c[4])
+QN_DEVICE void mma_m16n8k32_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int c[4])
 {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%10, %11, %12, %13};"
@@ -94,15 +94,15 @@ QN_DEVICE void multiply_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32
 
 // ---- Bulk copies (sm_90 on): one thread asks, all wait for the bytes ----
 
-QN_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals)
+QN_DEVICE void mbarrier_init(uint32_t mbarrier, uint32_t arrivals)
 {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(mbarrier), "r"(arrivals) : "memory");
 }
 
 #if __CUDA_ARCH__ >= 900
 
 // True in one lane of the warp. The compiler knows that it is one, and takes its addresses as they are.
-QN_DEVICE bool one_of_warp()
+QN_DEVICE bool elect_one()
 {
     uint32_t elected;
     asm volatile("{\n"
@@ -115,45 +115,45 @@ QN_DEVICE bool one_of_warp()
 }
 
 // The copy engine sees the barriers that this thread has made.
-QN_DEVICE void barrier_init_done()
+QN_DEVICE void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-QN_DEVICE void barrier_arrive(uint32_t barrier)
+QN_DEVICE void mbarrier_arrive(uint32_t mbarrier)
 {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(mbarrier) : "memory");
 }
 
-QN_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes)
+QN_DEVICE void mbarrier_arrive_expect_tx(uint32_t mbarrier, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(mbarrier), "r"(bytes) : "memory");
 }
 
-QN_DEVICE void barrier_wait(uint32_t barrier, uint32_t phase)
+QN_DEVICE void mbarrier_wait(uint32_t mbarrier, uint32_t phase)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
                  "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
                  "@!done bra again;\n"
-                 "}\n" ::"r"(barrier),
+                 "}\n" ::"r"(mbarrier),
                  "r"(phase)
                  : "memory");
 }
 
 // Addresses and bytes are multiples of 16.
-QN_DEVICE void copy_bulk(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
+QN_DEVICE void cp_async_bulk(uint32_t shared, const void *global, uint32_t bytes, uint32_t mbarrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-                 "l"(global), "r"(bytes), "r"(barrier)
+                 "l"(global), "r"(bytes), "r"(mbarrier)
                  : "memory");
 }
 
 #endif
 
 // Sixteen bytes, by the shared address.
-QN_DEVICE void copy_16(uint32_t shared, const void *global)
+QN_DEVICE void cp_async_16(uint32_t shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
@@ -175,22 +175,22 @@ QN_DEVICE uint32_t load_shared_4(uint32_t address)
 // ---- Products into their places ----
 
 // Where a row of a tile goes: its element of token 0, and on by `stride` for each token. `at` is null for rows beyond a matrix.
-struct row_out {
+struct output_row {
     float *at;
     uint64_t stride;
     bool add;
 };
 
-template <class args> QN_DEVICE row_out find_row(const args &a, uint32_t tile, uint32_t row)
+template <class args> QN_DEVICE output_row find_output_row(const args &a, uint32_t tile, uint32_t row)
 {
     uint32_t k = 0;
 #pragma unroll
     for (uint32_t i = 1; i < QN_MATMUL_OUTS; i++)
         if (i < a.n_outs && tile >= a.outs[i].first_tile)
             k = i;
-    const uint32_t here = (tile - a.outs[k].first_tile) * QN_TILE_ROWS + row;
-    row_out out;
-    out.at = here < a.outs[k].n_rows ? a.outs[k].data + here : nullptr;
+    const uint32_t local_row = (tile - a.outs[k].first_tile) * QN_TILE_ROWS + row;
+    output_row out;
+    out.at = local_row < a.outs[k].n_rows ? a.outs[k].data + local_row : nullptr;
     out.stride = a.outs[k].stride;
     out.add = a.outs[k].accumulate;
     return out;

@@ -1,21 +1,21 @@
 // RMS norm of rows of floats: a block reads its row twice, the second time from the first cache.
 #include "kernels/norm/norm_cuda.h"
 
-enum { WARPS = QN_NORM_GPU_THREADS / QN_WARP };
+enum { WARPS = QN_NORM_GPU_THREADS / QN_WARP_SIZE };
 
 extern "C" __global__ void __launch_bounds__(QN_NORM_GPU_THREADS) qn_norm_rows(const __grid_constant__ qn_norm_rows_args a)
 {
     __shared__ float sums[WARPS];
     const float *x = a.x + (uint64_t)blockIdx.x * a.n;
     float *y = a.y + (uint64_t)blockIdx.x * a.n;
-    qn_let_next_begin();
-    qn_wait_for_previous();
+    qn_pdl_trigger();
+    qn_pdl_wait();
     float square = 0;
     for (uint32_t i = threadIdx.x; i < a.n; i += QN_NORM_GPU_THREADS)
         square = fmaf(x[i], x[i], square);
     square = qn_warp_sum(square);
-    if (threadIdx.x % QN_WARP == 0)
-        sums[threadIdx.x / QN_WARP] = square;
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        sums[threadIdx.x / QN_WARP_SIZE] = square;
     __syncthreads();
     float sum = 0;
 #pragma unroll

@@ -11,6 +11,6 @@ qn_status qn_norm_gpu_rows(size_t n, size_t n_rows, qn_launch *out)
                         .grid = { (uint32_t)n_rows, 1, 1 },
                         .block = { QN_NORM_GPU_THREADS, 1, 1 },
                         .args_bytes = sizeof(qn_norm_rows_args),
-                        .dependent = true };
+                        .pdl = true };
     return QN_OK;
 }

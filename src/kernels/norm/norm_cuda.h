@@ -9,9 +9,9 @@ enum { QN_NORM_GPU_THREADS = 256 };
 
 /* qn_norm_rows - y = x * weight / sqrt(mean(x^2) + eps), row by row. A block takes a row. grid: n_rows. */
 typedef struct qn_norm_rows_args {
-    QN_GPU(const float) x;      /* [n_rows][n] */
-    QN_GPU(const float) weight; /* [n] */
-    QN_GPU(float) y;            /* [n_rows][n]; may be x */
+    QN_GPU_PTR(const float) x;      /* [n_rows][n] */
+    QN_GPU_PTR(const float) weight; /* [n] */
+    QN_GPU_PTR(float) y;            /* [n_rows][n]; may be x */
     uint32_t n;
     float eps;
 } qn_norm_rows_args;

@@ -17,33 +17,33 @@ qn_status qn_peak_read_plan(uint64_t out, uint64_t from, size_t bytes, uint32_t 
                     .grid = { n_sms * BLOCKS_PER_SM, 1, 1 },
                     .block = { QN_PEAK_THREADS, 1, 1 },
                     .args_bytes = sizeof plan->args },
-        .args = { .out = out, .from = from, .n_pieces = bytes / 16 },
+        .args = { .out = out, .from = from, .n_uint4 = bytes / 16 },
     };
     return QN_OK;
 }
 
-void qn_peak_multiply_plan(uint64_t out, bool bf16, uint32_t n_steps, uint32_t n_sms, qn_peak_multiply *plan)
+void qn_peak_mma_plan(uint64_t out, bool bf16, uint32_t n_steps, uint32_t n_sms, qn_peak_mma *plan)
 {
     const double warps = (double)n_sms * 2 * QN_PEAK_THREADS / 32;
-    *plan = (qn_peak_multiply){
+    *plan = (qn_peak_mma){
         .launch = { .source = source,
                     .defines = "",
-                    .function = "qn_peak_multiply",
+                    .function = "qn_peak_mma",
                     .grid = { n_sms * 2, 1, 1 },
                     .block = { QN_PEAK_THREADS, 1, 1 },
                     .args_bytes = sizeof plan->args },
         .args = { .out = out, .n_steps = n_steps, .bf16 = bf16 },
-        .ops = warps * n_steps * QN_PEAK_TILES * (bf16 ? QN_PEAK_BF16_OPS : QN_PEAK_INT8_OPS),
+        .ops = warps * n_steps * QN_PEAK_MMAS * (bf16 ? QN_PEAK_BF16_OPS : QN_PEAK_INT8_OPS),
     };
 }
 
-void qn_peak_nothing_plan(bool dependent, qn_launch *launch)
+void qn_peak_empty_plan(bool pdl, qn_launch *launch)
 {
     *launch = (qn_launch){ .source = source,
                            .defines = "",
-                           .function = "qn_peak_nothing",
+                           .function = "qn_peak_empty",
                            .grid = { 1, 1, 1 },
                            .block = { 32, 1, 1 },
-                           .args_bytes = sizeof(qn_peak_nothing_args),
-                           .dependent = dependent };
+                           .args_bytes = sizeof(qn_peak_empty_args),
+                           .pdl = pdl };
 }

@@ -22,11 +22,12 @@ void qn_rope_yarn_ramp(qn_rope_scaling *scaling, double base, size_t n_rot, doub
     scaling->ramp_length = fmax(end - begin, 0.001);
 }
 
-void qn_rope_frequencies(double base, const qn_rope_scaling *scaling, const float *divisors, size_t n_rot, double *frequencies)
+void qn_rope_frequencies(double base, const qn_rope_scaling *scaling, const float *freq_factors, size_t n_rot,
+                         double *frequencies)
 {
     const qn_rope_scaling s = scaling ? *scaling : QN_ROPE_UNSCALED;
     for (size_t i = 0; i < n_rot / 2; i++) {
-        const double frequency = pow(base, -2.0 * (double)i / (double)n_rot) / (divisors ? divisors[i] : 1.0);
+        const double frequency = pow(base, -2.0 * (double)i / (double)n_rot) / (freq_factors ? freq_factors[i] : 1.0);
         const double ramp = s.ext_factor > 0 ? fmin(fmax(((double)i - s.ramp_begin) / s.ramp_length, 0), 1) : 1;
         const double kept = s.ext_factor * (1 - ramp);
         frequencies[i] = frequency * (kept + (1 - kept) / s.factor);

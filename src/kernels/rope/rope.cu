@@ -4,13 +4,13 @@
 
 #include "kernels/row.cuh"
 
-#define LARGEST_HALF 65504.0f
+#define F16_MAX 65504.0f
 
 extern "C" __global__ void __launch_bounds__(64) qn_rope_angles(const __grid_constant__ qn_rope_angles_args a)
 {
     const uint32_t i = blockIdx.x * 64 + threadIdx.x, row = blockIdx.y;
-    qn_wait_for_previous();
-    qn_let_next_begin();
+    qn_pdl_wait();
+    qn_pdl_trigger();
     if (i >= a.n_rot / 2)
         return;
     const double angle = a.positions[row] * a.frequencies[i];
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(64) qn_rope_angles(const __grid_con
 #ifdef QN_HEAD_DIM
 
 #define DIM QN_HEAD_DIM
-#define HALF (DIM / 2)
+#define HALF_DIM (DIM / 2)
 #define TEAM QN_ROPE_GPU_TEAM(DIM)
 #define TEAMS QN_ROPE_GPU_TEAMS(DIM)
 
@@ -31,76 +31,76 @@ struct pair {
 };
 
 // Where a thread is, and what its team has in shared memory.
-struct place {
+struct team_context {
     int thread;
     bool has; // values
     float *row, *sums;
 };
 
-QN_DEVICE pair load_pair(const float *from, const place &p, bool is_there = true)
+QN_DEVICE pair load_pair(const float *from, const team_context &p, bool is_there = true)
 {
     const bool has = p.has && is_there;
-    return { { has ? from[p.thread] : 0, has ? from[p.thread + HALF] : 0 } };
+    return { { has ? from[p.thread] : 0, has ? from[p.thread + HALF_DIM] : 0 } };
 }
 
 // The sum over a team's threads, in each of them.
-QN_DEVICE float team_sum(float x, const place &p)
+QN_DEVICE float team_sum(float x, const team_context &p)
 {
     x = qn_warp_sum(x);
-    if (TEAM == QN_WARP)
+    if (TEAM == QN_WARP_SIZE)
         return x;
-    if (p.thread % QN_WARP == 0)
-        p.sums[p.thread / QN_WARP] = x;
+    if (p.thread % QN_WARP_SIZE == 0)
+        p.sums[p.thread / QN_WARP_SIZE] = x;
     __syncthreads();
     x = 0;
 #pragma unroll
-    for (int i = 0; i < TEAM / QN_WARP; i++)
+    for (int i = 0; i < TEAM / QN_WARP_SIZE; i++)
         x += p.sums[i];
     return x;
 }
 
 QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
 {
-    return QN_RUNS && (DIM & (DIM - 1)) == 0 && r.signs;
+    return QN_PAGES && (DIM & (DIM - 1)) == 0 && r.signs;
 }
 
-QN_DEVICE void rotate(pair &v, const qn_aura_gpu_rotation &r, const pair &signs, const place &p)
+QN_DEVICE void rotate(pair &v, const qn_aura_gpu_rotation &r, const pair &signs, const team_context &p)
 {
     if (has_signs(r)) {
         v.x[0] *= signs.x[0];
         v.x[1] *= signs.x[1];
-        qn_team_hadamard<(DIM & (DIM - 1)) == 0 && DIM >= 64 ? DIM : 64>(v.x, p.row, p.thread, p.has);
-    } else if (QN_RUNS && r.forward) {
-        qn_team_product<DIM>(v.x, r.forward, p.row, p.thread, p.has);
+        qn_group_hadamard<(DIM & (DIM - 1)) == 0 && DIM >= 64 ? DIM : 64>(v.x, p.row, p.thread, p.has);
+    } else if (QN_PAGES && r.forward) {
+        qn_group_gemv<DIM>(v.x, r.forward, p.row, p.thread, p.has);
     }
 }
 
 // As the nearest halves. NaN becomes 0; true where it was.
-QN_DEVICE bool store_half(uint16_t *to, float x)
+QN_DEVICE bool store_f16(uint16_t *to, float x)
 {
-    *to = x != x ? 0 : qn_float_to_half(fminf(fmaxf(x, -LARGEST_HALF), LARGEST_HALF));
+    *to = x != x ? 0 : qn_f32_to_f16(fminf(fmaxf(x, -F16_MAX), F16_MAX));
     return x != x;
 }
 
 extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
-    qn_rope_heads(const __grid_constant__ qn_rope_heads_args a)
+    qn_rope_qk_norm_store(const __grid_constant__ qn_rope_qk_norm_store_args a)
 {
-    __shared__ float rows[TEAMS][DIM], sums[TEAMS][TEAM / QN_WARP];
-    __shared__ int bad[TEAMS]; // whether a value is NaN
+    __shared__ float rows[TEAMS][DIM], sums[TEAMS][TEAM / QN_WARP_SIZE];
+    __shared__ int has_nan[TEAMS]; // whether a value is NaN
     const int team = threadIdx.x / TEAM, thread = threadIdx.x % TEAM;
     const uint32_t index = blockIdx.x * TEAMS + team, all = a.n_heads + a.n_kv_heads, row = index / all, head = index % all;
     const bool is_row = row < a.n_rows, is_key = is_row && head >= a.n_heads;
-    const place p = { thread, is_row && thread < HALF, rows[team], sums[team] };
+    const team_context p = { thread, is_row && thread < HALF_DIM, rows[team], sums[team] };
     const uint32_t kv = is_key ? head - a.n_heads : 0;
-    qn_let_next_begin();
+    qn_pdl_trigger();
     const float *weight = is_key ? a.key_weight : a.query_weight;
     const pair weights = load_pair(weight, p, weight != 0);
-    const pair none = { { 1, 1 } };
-    const pair signs = has_signs(a.key_rotation) ? load_pair(a.key_rotation.signs, p) : none;
-    const pair value_signs = has_signs(a.value_rotation) ? load_pair(a.value_rotation.signs, p) : none;
+    const pair ones = { { 1, 1 } };
+    const pair signs = has_signs(a.key_rotation) ? load_pair(a.key_rotation.signs, p) : ones;
+    const pair value_signs = has_signs(a.value_rotation) ? load_pair(a.value_rotation.signs, p) : ones;
     if (thread == 0)
-        bad[team] = 0;
-    qn_wait_for_previous();
+        has_nan[team] = 0;
+    qn_pdl_wait();
 
     // All that a row is worked with is asked for at once.
     const uint32_t position = is_key ? a.positions[row] : 0, session = is_key && a.sessions ? a.sessions[row] : 0;
@@ -111,10 +111,10 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     float cosine[2], sine[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint32_t d = thread + i * HALF, pair_of = a.interleaved ? d / 2 : d < half ? d : d - half;
-        const bool turned = p.has && d < a.n_rot;
-        cosine[i] = turned ? a.cosines[row * half + pair_of] : 1;
-        sine[i] = turned ? a.sines[row * half + pair_of] : 0;
+        const uint32_t d = thread + i * HALF_DIM, pair_of = a.interleaved ? d / 2 : d < half ? d : d - half;
+        const bool rotated = p.has && d < a.n_rot;
+        cosine[i] = rotated ? a.cosines[row * half + pair_of] : 1;
+        sine[i] = rotated ? a.sines[row * half + pair_of] : 0;
     }
 
     const float mean = team_sum(x.x[0] * x.x[0] + x.x[1] * x.x[1], p) / DIM;
@@ -125,12 +125,12 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     }
     if (p.has) {
         p.row[thread] = x.x[0];
-        p.row[thread + HALF] = x.x[1];
+        p.row[thread + HALF_DIM] = x.x[1];
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint32_t d = thread + i * HALF;
+        const uint32_t d = thread + i * HALF_DIM;
         if (p.has && d < a.n_rot) {
             const bool second = a.interleaved ? d % 2 : d >= half;
             const float other = p.row[a.interleaved ? d ^ 1 : second ? d - half : d + half];
@@ -142,38 +142,38 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     if (p.has && !is_key) {
         float *out = a.out + ((uint64_t)row * a.n_heads + head) * DIM;
         out[thread] = x.x[0];
-        out[thread + HALF] = x.x[1];
+        out[thread + HALF_DIM] = x.x[1];
     }
     if (!__syncthreads_or(is_key))
         return;
 
-#if QN_RUNS
+#if QN_PAGES
     rotate(value, a.value_rotation, value_signs, p);
-    const uint32_t run = position / QN_ATTENTION_RUN, place_of_run = run ? 1 + (run - 1) % a.runs.n_open : 0;
-    const uint64_t at = ((uint64_t)place_of_run * QN_ATTENTION_RUN + position % QN_ATTENTION_RUN) * (DIM * 2) +
-                        session * a.runs.session + kv * a.runs.head;
+    const uint32_t page = position / QN_ATTENTION_PAGE, page_slot = page ? 1 + (page - 1) % a.pages.n_open_pages : 0;
+    const uint64_t at = ((uint64_t)page_slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE) * (DIM * 2) +
+                        session * a.pages.session + kv * a.pages.head;
     // The cache is this kernel's to write: its own pointers are not const.
-    uint16_t *keys = (uint16_t *)(a.runs.keys + at), *values = (uint16_t *)(a.runs.values + at);
+    uint16_t *keys = (uint16_t *)(a.pages.keys + at), *values = (uint16_t *)(a.pages.values + at);
 #else
     uint16_t *keys =
-        (uint16_t *)(a.cache.keys + session * a.cache.key_session + kv * a.cache.key_head) + (uint64_t)position * DIM;
+        (uint16_t *)(a.cache.keys + session * a.cache.key_session_stride + kv * a.cache.key_head_stride) + (uint64_t)position * DIM;
     uint16_t *values =
-        (uint16_t *)(a.cache.values + session * a.cache.value_session + kv * a.cache.value_head) + (uint64_t)position * DIM;
+        (uint16_t *)(a.cache.values + session * a.cache.value_session_stride + kv * a.cache.value_head_stride) + (uint64_t)position * DIM;
 #endif
     const bool stores = p.has && is_key;
-    bool bad_value = false, bad_key[2] = { false, false };
+    bool value_nan = false, key_nan[2] = { false, false };
 #pragma unroll
     for (int i = 0; stores && i < 2; i++) {
-        bad_value = store_half(values + thread + i * HALF, value.x[i]) || bad_value;
-        bad_key[i] = store_half(keys + thread + i * HALF, x.x[i]);
+        value_nan = store_f16(values + thread + i * HALF_DIM, value.x[i]) || value_nan;
+        key_nan[i] = store_f16(keys + thread + i * HALF_DIM, x.x[i]);
     }
-    if (bad_value)
-        atomicOr(&bad[team], 1);
+    if (value_nan)
+        atomicOr(&has_nan[team], 1);
     __syncthreads();
 #pragma unroll
     for (int i = 0; stores && i < 2; i++)
-        if (bad_key[i] || bad[team])
-            keys[thread + i * HALF] = 0x7e00;
+        if (key_nan[i] || has_nan[team])
+            keys[thread + i * HALF_DIM] = 0x7e00;
 }
 
 #endif

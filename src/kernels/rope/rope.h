@@ -1,7 +1,7 @@
 /* Rotary position embedding: pairs of a head's values are turned by an angle that grows with the position.
  *
- *   QN_ROPE_PAIRS  values 2i and 2i+1 form pair i     (llama, as GGUF stores its rows)
- *   QN_ROPE_HALVES values i and i + n_rot/2 form it   (NEOX; qwen3)
+ *   QN_ROPE_TYPE_NORM  values 2i and 2i+1 form pair i     (llama, as GGUF stores its rows)
+ *   QN_ROPE_TYPE_NEOX values i and i + n_rot/2 form it   (NEOX; qwen3)
  *
  * Pair i of position p turns by p * base^(-2i/n_rot) / divisor[i], less where positions are scaled. Values from n_rot on stay.
  * Su et al., RoFormer (2021). */
@@ -11,11 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum qn_rope_mode { QN_ROPE_PAIRS, QN_ROPE_HALVES } qn_rope_mode;
+typedef enum qn_rope_type { QN_ROPE_TYPE_NORM, QN_ROPE_TYPE_NEOX } qn_rope_type;
 
 typedef struct qn_rope_kernels {
     /* Turn x [n_rot] in place by angles given as cosines and sines [n_rot/2]. n_rot is even. */
-    void (*apply)(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_mode mode);
+    void (*apply)(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_type mode);
 } qn_rope_kernels;
 
 void qn_rope_kernels_init(qn_rope_kernels *kernels, unsigned cpu);
@@ -38,7 +38,8 @@ void qn_rope_yarn_ramp(qn_rope_scaling *scaling, double base, size_t n_rot, doub
 
 /* qn_rope_frequencies - how much pair i turns from one position to the next, for i < n_rot/2. scaling and divisors [n_rot/2]
  * may be NULL for none. */
-void qn_rope_frequencies(double base, const qn_rope_scaling *scaling, const float *divisors, size_t n_rot, double *frequencies);
+void qn_rope_frequencies(double base, const qn_rope_scaling *scaling, const float *freq_factors, size_t n_rot,
+                         double *frequencies);
 
 /* qn_rope_angles - cosines and sines [n_rot/2] of a position times attn_factor, computed in double. */
 void qn_rope_angles(uint32_t position, const double *frequencies, double attn_factor, size_t n_rot, float *cosines,

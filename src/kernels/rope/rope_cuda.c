@@ -11,7 +11,7 @@ static const struct size {
     {                                                                                                                          \
         dim,                                                                                                                   \
         {                                                                                                                      \
-            "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=0", "-DQN_HEAD_DIM=" #dim " -DQN_RUNS=1"                                         \
+            "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=0", "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=1"                                       \
         }                                                                                                                      \
     }
     SIZE(16),  SIZE(32),  SIZE(48),  SIZE(64),  SIZE(80),  SIZE(96),  SIZE(112),
@@ -34,12 +34,13 @@ qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out)
     return QN_OK;
 }
 
-qn_status qn_rope_gpu_heads(size_t head_dim, bool runs, size_t n_rows, size_t n_heads, size_t n_kv_heads, qn_launch *out)
+qn_status qn_rope_gpu_qk_norm_store(size_t head_dim, bool pages, size_t n_rows, size_t n_heads, size_t n_kv_heads,
+                                    qn_launch *out)
 {
     const char *defines = NULL;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].dim == head_dim)
-            defines = sizes[i].defines[runs];
+            defines = sizes[i].defines[pages];
     if (!defines)
         return qn_fail(QN_ERR_UNSUPPORTED, "heads on the GPU: size %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512",
                        head_dim);
@@ -50,9 +51,9 @@ qn_status qn_rope_gpu_heads(size_t head_dim, bool runs, size_t n_rows, size_t n_
         return qn_fail(QN_ERR_INVALID, "heads on the GPU: %zu in one launch", heads);
     *out = (qn_launch){ .source = "rope/rope.cu",
                         .defines = defines,
-                        .function = "qn_rope_heads",
+                        .function = "qn_rope_qk_norm_store",
                         .grid = { (uint32_t)((heads + teams - 1) / teams), 1, 1 },
                         .block = { (uint32_t)QN_ROPE_GPU_THREADS(head_dim), 1, 1 },
-                        .args_bytes = sizeof(qn_rope_heads_args) };
+                        .args_bytes = sizeof(qn_rope_qk_norm_store_args) };
     return QN_OK;
 }

@@ -4,14 +4,14 @@
 #include <math.h>
 
 /* One product is rounded and the other fused into the difference: the order that the vector variants have. */
-static void apply_ref(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_mode mode)
+static void apply_ref(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_type mode)
 {
     for (size_t i = 0; i < n_rot / 2; i++) {
-        float *a = mode == QN_ROPE_PAIRS ? x + 2 * i : x + i;
-        float *b = mode == QN_ROPE_PAIRS ? x + 2 * i + 1 : x + i + n_rot / 2;
-        const float turned = fmaf(*a, cosines[i], -*b * sines[i]);
+        float *a = mode == QN_ROPE_TYPE_NORM ? x + 2 * i : x + i;
+        float *b = mode == QN_ROPE_TYPE_NORM ? x + 2 * i + 1 : x + i + n_rot / 2;
+        const float rotated = fmaf(*a, cosines[i], -*b * sines[i]);
         *b = fmaf(*b, cosines[i], *a * sines[i]);
-        *a = turned;
+        *a = rotated;
     }
 }
 

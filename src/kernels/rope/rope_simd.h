@@ -5,23 +5,23 @@
 #include "kernels/rope/rope.h"
 #include "kernels/vec16.h"
 
-QN_INLINE void turn(v16 *a, v16 *b, v16 c, v16 s)
+QN_INLINE void rotate_pair(v16 *a, v16 *b, v16 c, v16 s)
 {
     const v16 minus = v16_set1(-1);
-    const v16 turned = v16_fma(*a, c, v16_mul(v16_mul(*b, s), minus));
+    const v16 rotated = v16_fma(*a, c, v16_mul(v16_mul(*b, s), minus));
     *b = v16_fma(*b, c, v16_mul(*a, s));
-    *a = turned;
+    *a = rotated;
 }
 
-static void apply_simd(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_mode mode)
+static void apply_simd(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_type mode)
 {
     const size_t half = n_rot / 2;
     for (size_t i = 0; i < half; i += QN_LANES) {
         const size_t n = half - i < QN_LANES ? half - i : QN_LANES;
         const v16 c = v16_load_n(cosines + i, n), s = v16_load_n(sines + i, n);
-        if (mode == QN_ROPE_HALVES) {
+        if (mode == QN_ROPE_TYPE_NEOX) {
             v16 a = v16_load_n(x + i, n), b = v16_load_n(x + half + i, n);
-            turn(&a, &b, c, s);
+            rotate_pair(&a, &b, c, s);
             v16_store_n(x + i, a, n);
             v16_store_n(x + half + i, b, n);
             continue;
@@ -32,7 +32,7 @@ static void apply_simd(float *x, const float *cosines, const float *sines, size_
             odd[k] = x[2 * (i + k) + 1];
         }
         v16 a = v16_load(even), b = v16_load(odd);
-        turn(&a, &b, c, s);
+        rotate_pair(&a, &b, c, s);
         v16_store(even, a);
         v16_store(odd, b);
         for (size_t k = 0; k < n; k++) {

@@ -5,9 +5,9 @@
 
 enum {
     THREADS = QN_SAMPLE_THREADS,
-    WARPS = THREADS / QN_WARP,
+    WARPS = THREADS / QN_WARP_SIZE,
     BINS = QN_SAMPLE_BINS,
-    EACH = 8 // logits that a thread asks for at once
+    UNROLL = 8 // logits that a thread asks for at once
 };
 
 // ---- Keys and weights: as sample.h has them ----
@@ -31,37 +31,37 @@ QN_DEVICE uint32_t index_of(uint64_t key)
 }
 
 // qn_exp of kernels/canon.h.
-QN_DEVICE float exponential(float x)
+QN_DEVICE float exp_canonical(float x)
 {
     float n;
     const float y = qn_exp_series(fminf(fmaxf(x, QN_EXP_MIN), QN_EXP_MAX), &n);
     return __uint_as_float(__float_as_uint(y) + ((uint32_t)(int)n << 23));
 }
 
-struct scale {
+struct softmax_scale {
     float largest, inverse, unit, bins;
 };
 
-QN_DEVICE scale scale_of(const qn_sample_args &a, uint64_t best)
+QN_DEVICE softmax_scale scale_of(const qn_sample_args &a, uint64_t best)
 {
     return { logit_of(best), a.params->inverse, a.params->weight_unit, a.params->bins_per_unit };
 }
 
-QN_DEVICE float weight_of(const scale &s, float logit)
+QN_DEVICE float weight_of(const softmax_scale &s, float logit)
 {
-    return exponential((logit - s.largest) * s.inverse);
+    return exp_canonical((logit - s.largest) * s.inverse);
 }
 
-QN_DEVICE uint64_t whole(const scale &s, float weight)
+QN_DEVICE uint64_t fixed_point_weight(const softmax_scale &s, float weight)
 {
     return (uint64_t)(weight * s.unit);
 }
 
 // BINS for what weighs nothing. Where the best is no number, neither is the difference, and nothing has a bin.
-QN_DEVICE uint32_t bin_of(const scale &s, float logit)
+QN_DEVICE uint32_t bin_of(const softmax_scale &s, float logit)
 {
-    const float place = (s.largest - logit) * s.inverse * s.bins;
-    return place < (float)BINS ? (uint32_t)place : BINS;
+    const float position = (s.largest - logit) * s.inverse * s.bins;
+    return position < (float)BINS ? (uint32_t)position : BINS;
 }
 
 // ---- Blocks ----
@@ -83,25 +83,25 @@ QN_DEVICE bool is_last(uint32_t *ticket)
 }
 
 // The sum of all threads' values before this one's; *all is the sum of all.
-template <typename T> QN_DEVICE T sum_before(T mine, T *all)
+template <typename T> QN_DEVICE T exclusive_sum(T own, T *all)
 {
-    __shared__ T of_warps[WARPS];
-    const uint32_t lane = threadIdx.x % QN_WARP, warp = threadIdx.x / QN_WARP;
-    T sum = mine;
+    __shared__ T warp_values[WARPS];
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE;
+    T sum = own;
 #pragma unroll
-    for (int distance = 1; distance < QN_WARP; distance *= 2) {
-        const T other = __shfl_up_sync(QN_ALL_LANES, sum, distance);
+    for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
+        const T other = __shfl_up_sync(QN_FULL_MASK, sum, distance);
         sum += lane >= distance ? other : 0;
     }
     __syncthreads(); // of the last time
-    if (lane == QN_WARP - 1)
-        of_warps[warp] = sum;
+    if (lane == QN_WARP_SIZE - 1)
+        warp_values[warp] = sum;
     __syncthreads();
-    T before = sum - mine, total = 0;
+    T before = sum - own, total = 0;
 #pragma unroll
     for (int i = 0; i < WARPS; i++) {
-        before += i < warp ? of_warps[i] : 0;
-        total += of_warps[i];
+        before += i < warp ? warp_values[i] : 0;
+        total += warp_values[i];
     }
     *all = total;
     return before;
@@ -109,56 +109,56 @@ template <typename T> QN_DEVICE T sum_before(T mine, T *all)
 
 // ---- A block's share of the logits ----
 
-QN_DEVICE uint32_t first_of_mine()
+QN_DEVICE uint32_t global_thread()
 {
     return blockIdx.x * THREADS + threadIdx.x;
 }
 
-QN_DEVICE uint32_t turn()
+QN_DEVICE uint32_t grid_stride()
 {
     return gridDim.x * THREADS;
 }
 
-QN_DEVICE void load_mine(float x[EACH], const qn_sample_args &a, uint32_t first)
+QN_DEVICE void load_strided(float x[UNROLL], const qn_sample_args &a, uint32_t first)
 {
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const uint32_t at = first + i * turn();
+    for (int i = 0; i < UNROLL; i++) {
+        const uint32_t at = first + i * grid_stride();
         x[i] = at < a.n ? a.logits[at] : -QN_INFINITY;
     }
 }
 
 // ---- The best ----
 
-QN_DEVICE uint64_t larger(uint64_t a, uint64_t b)
+QN_DEVICE uint64_t max_key(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
-QN_DEVICE uint64_t largest_of_warp(uint64_t key)
+QN_DEVICE uint64_t warp_max_key(uint64_t key)
 {
 #pragma unroll
-    for (int distance = QN_WARP / 2; distance > 0; distance /= 2)
-        key = larger(key, __shfl_xor_sync(QN_ALL_LANES, key, distance));
+    for (int distance = QN_WARP_SIZE / 2; distance > 0; distance /= 2)
+        key = max_key(key, __shfl_xor_sync(QN_FULL_MASK, key, distance));
     return key;
 }
 
 // The largest of all threads' keys, in every thread.
-QN_DEVICE uint64_t largest_of_block(uint64_t key)
+QN_DEVICE uint64_t block_max_key(uint64_t key)
 {
-    __shared__ uint64_t of_warps[WARPS];
-    key = largest_of_warp(key);
-    if (threadIdx.x % QN_WARP == 0)
-        of_warps[threadIdx.x / QN_WARP] = key;
+    __shared__ uint64_t warp_values[WARPS];
+    key = warp_max_key(key);
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        warp_values[threadIdx.x / QN_WARP_SIZE] = key;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < WARPS; i++)
-        key = larger(key, of_warps[i]);
+        key = max_key(key, warp_values[i]);
     return key;
 }
 
 // The best of a block, 0 for threads beyond the blocks.
-QN_DEVICE uint64_t best_of_a_block(const qn_sample_args &a)
+QN_DEVICE uint64_t load_block_argmax(const qn_sample_args &a)
 {
     return threadIdx.x < gridDim.x ? __ldcg((const unsigned long long *)&a.state->best[threadIdx.x]) : 0;
 }
@@ -169,7 +169,7 @@ QN_DEVICE bool is_finite(float x)
 }
 
 // A block has its share of the logits to itself, so what it changes there it can read after.
-QN_DEVICE void penalise(const qn_sample_args &a)
+QN_DEVICE void apply_penalty(const qn_sample_args &a)
 {
     const uint32_t n = a.params->n_recent;
     const float penalty = a.params->penalty;
@@ -184,36 +184,36 @@ QN_DEVICE void penalise(const qn_sample_args &a)
         __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_best(const __grid_constant__ qn_sample_args a)
+extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_argmax(const __grid_constant__ qn_sample_args a)
 {
-    qn_let_next_begin();
-    qn_wait_for_previous();
-    penalise(a);
+    qn_pdl_trigger();
+    qn_pdl_wait();
+    apply_penalty(a);
     uint64_t best = 0;
-    for (uint32_t first = first_of_mine(); first < a.n; first += EACH * turn()) {
-        float x[EACH];
-        load_mine(x, a, first);
+    for (uint32_t first = global_thread(); first < a.n; first += UNROLL * grid_stride()) {
+        float x[UNROLL];
+        load_strided(x, a, first);
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const uint32_t at = first + i * turn();
-            best = at < a.n ? larger(best, key_of(x[i], at)) : best;
+        for (int i = 0; i < UNROLL; i++) {
+            const uint32_t at = first + i * grid_stride();
+            best = at < a.n ? max_key(best, key_of(x[i], at)) : best;
         }
     }
-    best = largest_of_block(best);
+    best = block_max_key(best);
     if (threadIdx.x == 0)
         a.state->best[blockIdx.x] = best;
-    if (a.way != QN_SAMPLE_BEST) {
-        for (uint32_t i = first_of_mine(); a.way == QN_SAMPLE_OF_MANY && i < BINS; i += turn()) {
+    if (a.mode != QN_SAMPLE_ARGMAX) {
+        for (uint32_t i = global_thread(); a.mode == QN_SAMPLE_HISTOGRAM && i < BINS; i += grid_stride()) {
             a.state->weights[i] = 0;
             a.state->counts[i] = 0;
         }
-        if (first_of_mine() == 0)
+        if (global_thread() == 0)
             a.state->n_candidates = 0;
         return;
     }
     if (!is_last(&a.state->tickets[0]))
         return;
-    best = largest_of_block(best_of_a_block(a));
+    best = block_max_key(load_block_argmax(a));
     if (threadIdx.x == 0)
         *a.result = { best, is_finite(logit_of(best)) ? (int32_t)index_of(best) : -1, 0 };
 }
@@ -221,30 +221,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_best(const __gri
 // ---- The survey ----
 
 // The bin whose tokens a sum of weights falls among: the first up to which there is more.
-QN_DEVICE void find_bin(uint32_t *bin, const uint64_t *up_to, uint64_t sum)
+QN_DEVICE void find_bin(uint32_t *bin, const uint64_t *cumulative, uint64_t sum)
 {
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
-        if (up_to[i] > sum)
+        if (cumulative[i] > sum)
             atomicMin(bin, i);
 }
 
 // Counts and weights become those of all bins up to each.
-QN_DEVICE void add_up(uint32_t *counts, uint64_t *weights)
+QN_DEVICE void inclusive_scan(uint32_t *counts, uint64_t *weights)
 {
-    enum { MINE = BINS / THREADS };
-    uint32_t n[MINE], n_mine = 0, n_all;
-    uint64_t w[MINE], w_mine = 0, w_all;
+    enum { PER_THREAD = BINS / THREADS };
+    uint32_t n[PER_THREAD], n_own = 0, n_all;
+    uint64_t w[PER_THREAD], w_own = 0, w_all;
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        n_mine += n[i] = counts[threadIdx.x * MINE + i];
-        w_mine += w[i] = weights[threadIdx.x * MINE + i];
+    for (int i = 0; i < PER_THREAD; i++) {
+        n_own += n[i] = counts[threadIdx.x * PER_THREAD + i];
+        w_own += w[i] = weights[threadIdx.x * PER_THREAD + i];
     }
-    uint32_t n_before = sum_before(n_mine, &n_all);
-    uint64_t w_before = sum_before(w_mine, &w_all);
+    uint32_t n_before = exclusive_sum(n_own, &n_all);
+    uint64_t w_before = exclusive_sum(w_own, &w_all);
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        counts[threadIdx.x * MINE + i] = n_before += n[i];
-        weights[threadIdx.x * MINE + i] = w_before += w[i];
+    for (int i = 0; i < PER_THREAD; i++) {
+        counts[threadIdx.x * PER_THREAD + i] = n_before += n[i];
+        weights[threadIdx.x * PER_THREAD + i] = w_before += w[i];
     }
     __syncthreads();
 }
@@ -252,126 +252,126 @@ QN_DEVICE void add_up(uint32_t *counts, uint64_t *weights)
 // Which tokens can be the last that is kept, and which the one that is drawn: all that are kept, where they are few; else those
 // of the bin in which the kept end, and of those in which a draw from as little as is kept before it, or as much as with it,
 // ends.
-QN_DEVICE void decide(const qn_sample_args &a, uint32_t *counts, uint64_t *weights)
+QN_DEVICE void choose_candidates(const qn_sample_args &a, uint32_t *counts, uint64_t *weights)
 {
-    __shared__ uint32_t cut, low, high;
+    __shared__ uint32_t cutoff_bin, low, high;
     const qn_sample_params p = *a.params;
     if (threadIdx.x == 0)
-        cut = low = high = BINS - 1;
-    add_up(counts, weights);
+        cutoff_bin = low = high = BINS - 1;
+    inclusive_scan(counts, weights);
     const uint64_t total = weights[BINS - 1];
     const double goal = (double)p.top_p * (double)total;
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
         if (p.top_k ? counts[i] >= p.top_k : i == p.last_bin || (double)weights[i] >= goal)
-            atomicMin(&cut, i);
+            atomicMin(&cutoff_bin, i);
     __syncthreads();
-    const uint64_t least = cut ? weights[cut - 1] : 0;
-    find_bin(&low, weights, __umul64hi(p.random, least));
-    find_bin(&high, weights, __umul64hi(p.random, weights[cut]));
+    const uint64_t kept_before_cutoff = cutoff_bin ? weights[cutoff_bin - 1] : 0;
+    find_bin(&low, weights, __umul64hi(p.random, kept_before_cutoff));
+    find_bin(&high, weights, __umul64hi(p.random, weights[cutoff_bin]));
     __syncthreads();
     if (threadIdx.x)
         return;
     qn_sample_state *s = a.state;
-    const bool few = counts[cut] <= QN_SAMPLE_CANDIDATES, all_kept = !p.top_k && p.last_bin == BINS - 1;
-    const uint32_t first = few ? 0 : low, last = few ? cut : high, n_before = first ? counts[first - 1] : 0;
+    const bool few = counts[cutoff_bin] <= QN_SAMPLE_CANDIDATES, all_bins_kept = !p.top_k && p.last_bin == BINS - 1;
+    const uint32_t first = few ? 0 : low, last = few ? cutoff_bin : high, n_before = first ? counts[first - 1] : 0;
     const uint64_t before = first ? weights[first - 1] : 0;
-    const uint32_t n_cut = last < cut ? counts[cut] - counts[cut - 1] : 0, n_first = counts[last] - n_before;
-    const bool known = few || (all_kept && n_first + n_cut <= QN_SAMPLE_CANDIDATES);
+    const uint32_t n_cut = last < cutoff_bin ? counts[cutoff_bin] - counts[cutoff_bin - 1] : 0, n_first = counts[last] - n_before;
+    const bool known = few || (all_bins_kept && n_first + n_cut <= QN_SAMPLE_CANDIDATES);
     s->first = known ? first : BINS; // no bin
     s->last = known ? last : 0;
-    s->cut = known ? cut : BINS + 1;
+    s->cutoff_bin = known ? cutoff_bin : BINS + 1;
     s->n_first = n_first;
     s->total = total;
-    s->before_first = before;
-    s->between = least - weights[last];
+    s->weight_before = before;
+    s->weight_gap = kept_before_cutoff - weights[last];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_survey(const __grid_constant__ qn_sample_args a)
+extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_histogram(const __grid_constant__ qn_sample_args a)
 {
     __shared__ uint64_t weights[BINS];
     __shared__ uint32_t counts[BINS];
-    qn_let_next_begin();
+    qn_pdl_trigger();
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
         weights[i] = 0;
         counts[i] = 0;
     }
     __syncthreads();
-    qn_wait_for_previous();
-    const scale s = scale_of(a, largest_of_block(best_of_a_block(a)));
-    const bool weigh = !a.params->top_k;
-    for (uint32_t first = first_of_mine(); first < a.n; first += EACH * turn()) {
-        float x[EACH];
-        load_mine(x, a, first);
+    qn_pdl_wait();
+    const softmax_scale s = scale_of(a, block_max_key(load_block_argmax(a)));
+    const bool sum_weights = !a.params->top_k;
+    for (uint32_t first = global_thread(); first < a.n; first += UNROLL * grid_stride()) {
+        float x[UNROLL];
+        load_strided(x, a, first);
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
+        for (int i = 0; i < UNROLL; i++) {
             const uint32_t bin = bin_of(s, x[i]);
             if (bin == BINS)
                 continue;
             atomicAdd(&counts[bin], 1);
-            if (weigh)
-                atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)whole(s, weight_of(s, x[i])));
+            if (sum_weights)
+                atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)fixed_point_weight(s, weight_of(s, x[i])));
         }
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
         if (counts[i]) {
             atomicAdd(&a.state->counts[i], counts[i]);
-            if (weigh)
+            if (sum_weights)
                 atomicAdd((unsigned long long *)&a.state->weights[i], (unsigned long long)weights[i]);
         }
     if (!is_last(&a.state->tickets[1]))
         return;
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
         counts[i] = __ldcg(&a.state->counts[i]);
-        weights[i] = weigh ? __ldcg((const unsigned long long *)&a.state->weights[i]) : 0;
+        weights[i] = sum_weights ? __ldcg((const unsigned long long *)&a.state->weights[i]) : 0;
     }
     __syncthreads();
-    decide(a, counts, weights);
+    choose_candidates(a, counts, weights);
 }
 
 // ---- The draw ----
 
 // The k-th largest of the blocks' best, at most of so many. All keys differ.
-QN_DEVICE uint64_t threshold_of(const uint64_t *of_blocks, uint64_t mine, uint32_t k)
+QN_DEVICE uint64_t kth_block_max(const uint64_t *block_keys, uint64_t own, uint32_t k)
 {
     __shared__ uint64_t threshold;
-    uint32_t larger_ones = 0;
+    uint32_t rank = 0;
     for (uint32_t i = 0; i < gridDim.x; i++)
-        larger_ones += of_blocks[i] > mine;
-    if (threadIdx.x < gridDim.x && larger_ones == k - 1)
-        threshold = mine;
+        rank += block_keys[i] > own;
+    if (threadIdx.x < gridDim.x && rank == k - 1)
+        threshold = own;
     __syncthreads();
     return threshold;
 }
 
 // Keys fall. Of few, each is put where there are as many larger ones before it.
-template <int few> QN_DEVICE void sort_few(uint64_t *keys, uint32_t n)
+template <int few> QN_DEVICE void rank_sort(uint64_t *keys, uint32_t n)
 {
-    enum { MINE = few / THREADS };
-    uint64_t mine[MINE];
-    uint32_t place[MINE];
+    enum { PER_THREAD = few / THREADS };
+    uint64_t own[PER_THREAD];
+    uint32_t position[PER_THREAD];
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        mine[i] = i * THREADS + threadIdx.x < n ? keys[i * THREADS + threadIdx.x] : 0;
-        place[i] = 0;
+    for (int i = 0; i < PER_THREAD; i++) {
+        own[i] = i * THREADS + threadIdx.x < n ? keys[i * THREADS + threadIdx.x] : 0;
+        position[i] = 0;
     }
 #pragma unroll 4
     for (uint32_t j = 0; j < n; j++) {
         const uint64_t key = keys[j];
 #pragma unroll
-        for (int i = 0; i < MINE; i++)
-            place[i] += key > mine[i];
+        for (int i = 0; i < PER_THREAD; i++)
+            position[i] += key > own[i];
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < MINE; i++)
+    for (int i = 0; i < PER_THREAD; i++)
         if (i * THREADS + threadIdx.x < n)
-            keys[place[i]] = mine[i];
+            keys[position[i]] = own[i];
     __syncthreads();
 }
 
 // Of many, n a power of two, by Batcher's bitonic network.
-QN_DEVICE void sort_many(uint64_t *keys, uint32_t n)
+QN_DEVICE void bitonic_sort(uint64_t *keys, uint32_t n)
 {
     for (uint32_t size = 2; size <= n; size *= 2)
         for (uint32_t distance = size / 2; distance > 0; distance /= 2) {
@@ -391,26 +391,26 @@ QN_DEVICE void sort_many(uint64_t *keys, uint32_t n)
 struct candidates {
     const uint64_t *keys;
     uint32_t n, n_first;
-    uint64_t total, before_first, between; // as of qn_sample_state
+    uint64_t total, weight_before, weight_gap; // as of qn_sample_state
 };
 
 // A thread has some that follow one another.
-QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const candidates &c, uint64_t best)
+QN_DEVICE void draw(const qn_sample_args &a, const softmax_scale &s, const candidates &c, uint64_t best)
 {
     __shared__ uint32_t end;
     __shared__ uint64_t kept;
     const qn_sample_params p = *a.params;
-    const uint32_t m = p.top_k && p.top_k < c.n ? p.top_k : c.n, each = (m + THREADS - 1) / THREADS;
-    const uint32_t begin = min(m, threadIdx.x * each), stop = min(m, begin + each);
-    uint64_t mine = 0, all;
+    const uint32_t m = p.top_k && p.top_k < c.n ? p.top_k : c.n, per_thread = (m + THREADS - 1) / THREADS;
+    const uint32_t begin = min(m, threadIdx.x * per_thread), stop = min(m, begin + per_thread);
+    uint64_t own = 0, all;
     for (uint32_t i = begin; i < stop; i++)
-        mine += whole(s, weight_of(s, logit_of(c.keys[i])));
+        own += fixed_point_weight(s, weight_of(s, logit_of(c.keys[i])));
     if (threadIdx.x == 0)
         end = m;
-    const uint64_t first_sum = sum_before(mine, &all); // and the end is visible
+    const uint64_t first_sum = exclusive_sum(own, &all); // and the end is visible
     const double goal = (double)p.top_p * (double)(p.top_k ? all : c.total);
     // What is before candidate i, of all tokens, where `sum` is what is before it of the candidates.
-    const auto before = [&](uint32_t i, uint64_t sum) { return sum + c.before_first + (i < c.n_first ? 0 : c.between); };
+    const auto before = [&](uint32_t i, uint64_t sum) { return sum + c.weight_before + (i < c.n_first ? 0 : c.weight_gap); };
 
     // The first that is not kept: not the best, and where kept tokens end, which is in the last of the bins.
     uint64_t sum = first_sum;
@@ -421,14 +421,14 @@ QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const candidates &c
             atomicMin(&end, i);
             break;
         }
-        sum += whole(s, weight);
+        sum += fixed_point_weight(s, weight);
     }
     __syncthreads();
     sum = first_sum;
     for (uint32_t i = begin; i < stop; i++) {
         if (i == end)
             kept = before(i, sum);
-        sum += whole(s, weight_of(s, logit_of(c.keys[i])));
+        sum += fixed_point_weight(s, weight_of(s, logit_of(c.keys[i])));
     }
     if (threadIdx.x == 0 && end == m)
         kept = before(m - 1, all);
@@ -437,7 +437,7 @@ QN_DEVICE void draw(const qn_sample_args &a, const scale &s, const candidates &c
     const uint64_t point = __umul64hi(p.random, kept);
     sum = first_sum;
     for (uint32_t i = begin; i < stop; i++) {
-        const uint64_t from = before(i, sum), weight = whole(s, weight_of(s, logit_of(c.keys[i])));
+        const uint64_t from = before(i, sum), weight = fixed_point_weight(s, weight_of(s, logit_of(c.keys[i])));
         if (from <= point && point - from < weight)
             *a.result = { best, (int32_t)index_of(c.keys[i]), 0 };
         sum += weight;
@@ -454,23 +454,23 @@ QN_DEVICE void add_candidate(const qn_sample_args &a, uint64_t key)
 extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __grid_constant__ qn_sample_args a)
 {
     __shared__ uint64_t keys[QN_SAMPLE_CANDIDATES];
-    const bool of_top = a.way == QN_SAMPLE_OF_TOP;
-    qn_let_next_begin();
-    qn_wait_for_previous();
-    const uint64_t of_a_block = best_of_a_block(a);
-    keys[threadIdx.x] = of_a_block;
-    const uint64_t best = largest_of_block(of_a_block); // and all keys are visible
-    const uint64_t threshold = of_top ? threshold_of(keys, of_a_block, a.params->top_k) : 0;
-    const scale s = scale_of(a, best);
-    const uint32_t low = a.state->first, high = a.state->last, cut = a.state->cut;
-    for (uint32_t first = first_of_mine(); first < a.n; first += EACH * turn()) {
-        float x[EACH];
-        load_mine(x, a, first);
+    const bool is_top_k = a.mode == QN_SAMPLE_TOP_K;
+    qn_pdl_trigger();
+    qn_pdl_wait();
+    const uint64_t block_argmax = load_block_argmax(a);
+    keys[threadIdx.x] = block_argmax;
+    const uint64_t best = block_max_key(block_argmax); // and all keys are visible
+    const uint64_t threshold = is_top_k ? kth_block_max(keys, block_argmax, a.params->top_k) : 0;
+    const softmax_scale s = scale_of(a, best);
+    const uint32_t low = a.state->first, high = a.state->last, cutoff_bin = a.state->cutoff_bin;
+    for (uint32_t first = global_thread(); first < a.n; first += UNROLL * grid_stride()) {
+        float x[UNROLL];
+        load_strided(x, a, first);
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const uint32_t at = first + i * turn(), bin = bin_of(s, x[i]);
+        for (int i = 0; i < UNROLL; i++) {
+            const uint32_t at = first + i * grid_stride(), bin = bin_of(s, x[i]);
             const uint64_t key = key_of(x[i], at);
-            if (bin < BINS && (of_top ? key >= threshold : (bin >= low && bin <= high) || bin == cut))
+            if (bin < BINS && (is_top_k ? key >= threshold : (bin >= low && bin <= high) || bin == cutoff_bin))
                 add_candidate(a, key);
         }
     }
@@ -482,20 +482,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __gri
             *a.result = { best, -1, 0 };
         return;
     }
-    enum { FEW = THREADS < 512 ? 512 : THREADS }; // with more, the network is faster
+    enum { RANK_SORT_MAX = THREADS < 512 ? 512 : THREADS }; // with more, the network is faster
     uint32_t size = 1;
     while (size < n)
         size *= 2;
     for (uint32_t i = threadIdx.x; i < size; i += THREADS)
         keys[i] = i < n ? __ldcg((const unsigned long long *)&a.state->candidates[i]) : 0;
     __syncthreads();
-    if (n <= FEW)
-        sort_few<FEW>(keys, n);
+    if (n <= RANK_SORT_MAX)
+        rank_sort<RANK_SORT_MAX>(keys, n);
     else
-        sort_many(keys, size);
+        bitonic_sort(keys, size);
     const qn_sample_state *state = a.state;
     const candidates c = {
-        keys, n, of_top ? n : state->n_first, state->total, of_top ? 0 : state->before_first, of_top ? 0 : state->between
+        keys, n, is_top_k ? n : state->n_first, state->total, is_top_k ? 0 : state->weight_before, is_top_k ? 0 : state->weight_gap
     };
     draw(a, s, c, best);
 }

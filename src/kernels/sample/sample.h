@@ -2,7 +2,7 @@
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_H
 #define QN_KERNELS_SAMPLE_SAMPLE_H
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -28,25 +28,25 @@ size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size
  * 2^-qn_sample_weight_bits(n), cut off. Sums of whole numbers do not depend on their order, so the same logits and the same
  * random number give the same token on every machine and device. Tokens less likely than a unit, about 1e-13 for a vocabulary
  * of 2^18, are never drawn. */
-typedef struct qn_sample_choice {
+typedef struct qn_sample_request {
     float penalty;         /* 1: none */
     const int32_t *recent; /* [n_recent] tokens that it is for; others than those of the vocabulary do not count */
     size_t n_recent;
     uint32_t top_k;    /* 0: all */
-    float temperature; /* below QN_SAMPLE_COLDEST: the likeliest */
+    float temperature; /* below QN_SAMPLE_MIN_TEMPERATURE: the likeliest */
     float top_p, min_p;
     uint64_t random; /* 64 bits, as likely as any others */
     /* set by whoever chooses */
     uint64_t best; /* qn_sample_key of the largest logit: qn_sample_status says whether there is one */
     int32_t token; /* -1 where there is not */
-} qn_sample_choice;
+} qn_sample_request;
 
-#define QN_SAMPLE_COLDEST 1e-6f
+#define QN_SAMPLE_MIN_TEMPERATURE 1e-6f
 
 /* qn_sample_is_greedy - whether nothing is drawn. */
-static inline bool qn_sample_is_greedy(const qn_sample_choice *choice)
+static inline bool qn_sample_is_greedy(const qn_sample_request *request)
 {
-    return choice->temperature < QN_SAMPLE_COLDEST || choice->top_k == 1;
+    return request->temperature < QN_SAMPLE_MIN_TEMPERATURE || request->top_k == 1;
 }
 
 /* qn_sample_key - larger for likelier tokens: for larger logits, and of equals for the lower index. A NaN is larger than any
@@ -82,12 +82,13 @@ static inline int qn_sample_weight_bits(size_t n)
     return bits;
 }
 
-/* qn_sample_scratch_bytes - what qn_sample_choose needs for a vocabulary of n, 1 to INT32_MAX. */
+/* qn_sample_scratch_bytes - what qn_sample_token needs for a vocabulary of n, 1 to INT32_MAX. */
 size_t qn_sample_scratch_bytes(size_t n);
 
-/* qn_sample_choose - sets choice->best and choice->token for logits [n], which it does not change. scratch: at a multiple of
+/* qn_sample_token - sets choice->best and choice->token for logits [n], which it does not change. scratch: at a multiple of
  * 8. */
-void qn_sample_choose(const qn_sample_kernels *kernels, qn_sample_choice *choice, const float *logits, size_t n, void *scratch);
+void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *request, const float *logits, size_t n,
+                     void *scratch);
 
 void qn_sample_init_ref(qn_sample_kernels *kernels);
 void qn_sample_init_avx2(qn_sample_kernels *kernels);

@@ -9,54 +9,54 @@ static uint32_t blocks_for(size_t n)
     return (uint32_t)(blocks < QN_SAMPLE_BLOCKS ? blocks : QN_SAMPLE_BLOCKS);
 }
 
-qn_sample_way qn_sample_gpu_way(const qn_sample_choice *choice, size_t n)
+qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n)
 {
-    const uint32_t top_k = choice->top_k < n ? choice->top_k : 0;
-    if (qn_sample_is_greedy(choice))
-        return QN_SAMPLE_BEST;
+    const uint32_t top_k = request->top_k < n ? request->top_k : 0;
+    if (qn_sample_is_greedy(request))
+        return QN_SAMPLE_ARGMAX;
     if (top_k > QN_SAMPLE_CANDIDATES)
-        return QN_SAMPLE_ON_HOST;
-    return top_k && top_k <= blocks_for(n) / 2 ? QN_SAMPLE_OF_TOP : QN_SAMPLE_OF_MANY;
+        return QN_SAMPLE_HOST;
+    return top_k && top_k <= blocks_for(n) / 2 ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
 }
 
-qn_sample_params qn_sample_gpu_params(const qn_sample_choice *choice, size_t n)
+qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n)
 {
     const int bits = qn_sample_weight_bits(n);
-    const float inverse = qn_sample_is_greedy(choice) ? 1 : 1 / choice->temperature;
+    const float inverse = qn_sample_is_greedy(request) ? 1 : 1 / request->temperature;
     /* e^-u is below a unit from bits * ln 2 on; one ln 2 more is far beyond what rounding moves. */
     const double bins_per_unit = QN_SAMPLE_BINS / ((bits + 1) * 0.6931471805599453);
-    const double last = choice->min_p > 0 ? (0.01 - log((double)choice->min_p)) * bins_per_unit : QN_SAMPLE_BINS;
-    return (qn_sample_params){ .random = choice->random,
-                               .penalty = choice->penalty,
+    const double last = request->min_p > 0 ? (0.01 - log((double)request->min_p)) * bins_per_unit : QN_SAMPLE_BINS;
+    return (qn_sample_params){ .random = request->random,
+                               .penalty = request->penalty,
                                .inverse = inverse,
-                               .top_p = choice->top_p,
-                               .min_p = choice->min_p,
+                               .top_p = request->top_p,
+                               .min_p = request->min_p,
                                .weight_unit = ldexpf(1, bits),
                                .bins_per_unit = (float)bins_per_unit,
                                .last_bin = last < QN_SAMPLE_BINS - 1 ? (uint32_t)last : QN_SAMPLE_BINS - 1,
-                               .top_k = choice->top_k < n ? choice->top_k : 0 };
+                               .top_k = request->top_k < n ? request->top_k : 0 };
 }
 
-qn_status qn_sample_gpu_launches(qn_sample_way way, size_t n, qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches)
+qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches)
 {
     static const struct {
         const char *names[QN_SAMPLE_LAUNCHES];
         size_t n;
-    } ways[QN_SAMPLE_WAYS] = {
-        [QN_SAMPLE_BEST] = { { "qn_sample_best" }, 1 },
-        [QN_SAMPLE_OF_TOP] = { { "qn_sample_best", "qn_sample_draw" }, 2 },
-        [QN_SAMPLE_OF_MANY] = { { "qn_sample_best", "qn_sample_survey", "qn_sample_draw" }, 3 },
+    } modes[QN_SAMPLE_MODES] = {
+        [QN_SAMPLE_ARGMAX] = { { "qn_sample_argmax" }, 1 },
+        [QN_SAMPLE_TOP_K] = { { "qn_sample_argmax", "qn_sample_draw" }, 2 },
+        [QN_SAMPLE_HISTOGRAM] = { { "qn_sample_argmax", "qn_sample_histogram", "qn_sample_draw" }, 3 },
     };
     if (n == 0 || n > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "choosing a token: %zu logits, expected 1 to %d", n, INT32_MAX);
-    *n_launches = ways[way].n;
+    *n_launches = modes[mode].n;
     for (size_t i = 0; i < *n_launches; i++)
         launches[i] = (qn_launch){ .source = "sample/sample.cu",
                                    .defines = "",
-                                   .function = ways[way].names[i],
+                                   .function = modes[mode].names[i],
                                    .grid = { blocks_for(n), 1, 1 },
                                    .block = { QN_SAMPLE_THREADS, 1, 1 },
                                    .args_bytes = sizeof(qn_sample_args),
-                                   .dependent = true };
+                                   .pdl = true };
     return QN_OK;
 }

@@ -1,9 +1,9 @@
-/* Choosing a token on the GPU: the same token as qn_sample_choose (sample.h) for the same logits and random number. Shared by C
+/* Choosing a token on the GPU: the same token as qn_sample_token (sample.h) for the same logits and random number. Shared by C
  * and CUDA.
  *
- * qn_sample_best finds the likeliest token of each block's share of the logits. For a greedy choice the best of those is all.
+ * qn_sample_argmax finds the likeliest token of each block's share of the logits. For a greedy choice the best of those is all.
  * With a small top_k, k, all that can be kept is at least as likely as the k-th of the blocks' best: few tokens, which
- * qn_sample_draw takes in order, and draws. Else qn_sample_survey goes before it: it sorts tokens by how much less likely than
+ * qn_sample_draw takes in order, and draws. Else qn_sample_histogram goes before it: it sorts tokens by how much less likely than
  * the best they are into bins, in whose order the filters can be followed, and finds the few bins in which they, and the draw,
  * end; then those have the candidates. Sums are of whole numbers, so their order does not matter.
  *
@@ -22,15 +22,15 @@ enum {
 };
 
 /* Which kernels. */
-typedef enum qn_sample_way {
-    QN_SAMPLE_ON_HOST, /* none */
-    QN_SAMPLE_BEST,    /* qn_sample_best */
-    QN_SAMPLE_OF_TOP,  /* then qn_sample_draw */
-    QN_SAMPLE_OF_MANY, /* with qn_sample_survey between them */
-    QN_SAMPLE_WAYS
-} qn_sample_way;
+typedef enum qn_sample_mode {
+    QN_SAMPLE_HOST,      /* none */
+    QN_SAMPLE_ARGMAX,    /* qn_sample_argmax */
+    QN_SAMPLE_TOP_K,     /* then qn_sample_draw */
+    QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram between them */
+    QN_SAMPLE_MODES
+} qn_sample_mode;
 
-/* qn_sample_choice as the kernels want it (qn_sample_gpu_params). */
+/* qn_sample_request as the kernels want it (qn_sample_gpu_params). */
 typedef struct qn_sample_params {
     uint64_t random;
     float penalty, inverse, top_p, min_p; /* inverse: of the temperature */
@@ -48,32 +48,32 @@ typedef struct qn_sample_state {
     uint64_t weights[QN_SAMPLE_BINS]; /* kept where there is no top_k */
     uint32_t counts[QN_SAMPLE_BINS];
     uint32_t tickets[3];
-    /* What qn_sample_survey has decided: tokens of bins [first, last] and of bin `cut` are candidates. */
-    uint32_t first, last, cut;
+    /* What qn_sample_histogram has decided: tokens of bins [first, last] and of bin `cut` are candidates. */
+    uint32_t first, last, cutoff_bin;
     uint32_t n_first;                          /* candidates in [first, last] */
     uint32_t n_candidates;                     /* so far */
     uint64_t total;                            /* of all weights, where there is no top_k */
-    uint64_t before_first;                     /* weights of likelier tokens */
-    uint64_t between;                          /* what is added to that for candidates of `cut` behind those of [first, last] */
+    uint64_t weight_before;                    /* weights of likelier tokens */
+    uint64_t weight_gap;                       /* what is added to that for candidates of `cut` behind those of [first, last] */
     uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
 } qn_sample_state;
 
 /* What the host reads. */
 typedef struct qn_sample_result {
-    uint64_t best; /* as qn_sample_choice */
+    uint64_t best; /* as qn_sample_request */
     int32_t token; /* -1: of what was drawn nothing is known; the logits, after the penalty, are for the host to look at */
     uint32_t pad;
 } qn_sample_result;
 
-/* Recent tokens' logits are changed in place, by qn_sample_best. */
+/* Recent tokens' logits are changed in place, by qn_sample_argmax. */
 typedef struct qn_sample_args {
-    QN_GPU(float) logits; /* [n] */
-    QN_GPU(const qn_sample_params) params;
-    QN_GPU(const int32_t) recent; /* [params->n_recent], each once */
-    QN_GPU(qn_sample_state) state;
-    QN_GPU(qn_sample_result) result; /* in memory that the device can write */
+    QN_GPU_PTR(float) logits; /* [n] */
+    QN_GPU_PTR(const qn_sample_params) params;
+    QN_GPU_PTR(const int32_t) recent; /* [params->n_recent], each once */
+    QN_GPU_PTR(qn_sample_state) state;
+    QN_GPU_PTR(qn_sample_result) result; /* in memory that the device can write */
     uint32_t n;
-    uint32_t way; /* qn_sample_way */
+    uint32_t mode; /* qn_sample_mode */
 } qn_sample_args;
 
 #ifndef __CUDACC__
@@ -82,15 +82,15 @@ typedef struct qn_sample_args {
 
 enum { QN_SAMPLE_LAUNCHES = 3 };
 
-/* qn_sample_gpu_way - how such a choice from n logits is made. */
-qn_sample_way qn_sample_gpu_way(const qn_sample_choice *choice, size_t n);
+/* qn_sample_gpu_mode - how such a choice from n logits is made. */
+qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n);
 
 /* qn_sample_gpu_params - of a choice from n logits; n_recent is the caller's to set. */
-qn_sample_params qn_sample_gpu_params(const qn_sample_choice *choice, size_t n);
+qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n);
 
 /* qn_sample_gpu_launches - the launches of a way, in order, all with the same arguments. QN_ERR_INVALID for n = 0, or one above
  * INT32_MAX. */
-qn_status qn_sample_gpu_launches(qn_sample_way way, size_t n, qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches);
+qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches);
 
 #endif
 #endif

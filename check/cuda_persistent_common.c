@@ -1,0 +1,47 @@
+/* What the checks of chains share. */
+#include "check/cuda_persistent.h"
+
+#include "check/problem.h"
+
+qn_persistent_gpu qn_persistent_device(void)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    return (qn_persistent_gpu){ info->n_sms, info->max_shared_bytes, info->major };
+}
+
+bool qn_persistent_supported(void)
+{
+    const qn_persistent_gpu gpu = qn_persistent_device();
+    return qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 2 }) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 4 });
+}
+
+qn_gpu_guarded qn_gpu_floats(const float *x, size_t n)
+{
+    return qn_gpu_from(x, n * sizeof *x);
+}
+
+float *qn_gpu_read_floats(const qn_gpu_guarded *g)
+{
+    float *x = qn_xcalloc(g->bytes, 1);
+    qn_gpu_read(g, x);
+    return x;
+}
+
+float *qn_floats_of(size_t n, float scale)
+{
+    float *x = qn_xcalloc(n, sizeof *x);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
+void qn_gpu_pack_rows(const qn_tiled_matrix *area, const uint8_t *stored, size_t row_bytes, size_t n_rows, size_t first_tile)
+{
+    qn_gpu_guarded rows = qn_gpu_from(stored, n_rows * row_bytes);
+    qn_matmul_launch l;
+    qn_assert_ok(qn_matmul_gpu_pack(area, rows.data, row_bytes, n_rows, first_tile, &l));
+    qn_gpu_launch(&l.launch, &l.args);
+    qn_gpu_synchronize();
+    qn_gpu_free(&rows);
+}

@@ -1,0 +1,670 @@
+/* Gated DeltaNet layers in a chain on the GPU: from the norm to the output's product, token after token, with state and inputs
+ * carried. Rows of halves against float64; the delta rule against the CPU's kernels and against the kernel that does the same
+ * in a launch of its own; what the heads become against float64 on codes by the CPU's rule. */
+#include "check/cuda_persistent.h"
+
+#include "base/f16.h"
+#include "check/problem.h"
+#include "kernels/persistent/persistent_cuda.h"
+#include "kernels/deltanet/deltanet.h"
+#include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/hadamard/hadamard.h"
+#include "quern/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The same operations in float32, in another order: the bar of all kernels of the delta rule. */
+#define TOLERANCE_DELTA 1e-5
+/* The last product rounds columns to 15 or 16 bits of the largest of 128, which is three or four times their root mean square:
+ * by 4 / 16383 / sqrt(12), 7e-5 of the norm. */
+#define TOLERANCE_OUT 2e-4
+
+enum { HEAD = 128, PHASES = 4 };
+
+static const float eps = 1e-6f;
+
+static qn_view view(const float *x, size_t n)
+{
+    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
+}
+
+static void expect_close(const char *what, size_t token, const float *found, const float *expected, size_t n, double tolerance)
+{
+    const double d = qn_relative_error(found, expected, n);
+    qn_expect(d <= tolerance, "token %zu: %s is %.2e away, more than %.0e", token, what, d, tolerance);
+}
+
+/* ---- Matrices that share activations, as an area of tiles ---- */
+
+enum { MAX_MATRICES = 4 };
+
+struct matrix {
+    size_t n_cols, n_outs, n_rows[MAX_MATRICES], first_row[MAX_MATRICES]; /* first_row: in the product */
+    float *weights[MAX_MATRICES];                                         /* [n_rows][n_cols] as they are stored */
+    qn_tiled_matrix gpu;
+    qn_gpu_guarded tiles;
+};
+
+/* Weights that make ordinary numbers of ordinary activations. */
+static struct matrix matrix_new(uint32_t type, size_t n_cols, size_t n_outs, const size_t *n_rows)
+{
+    const qn_type_info *info = qn_type_find(type);
+    struct matrix a = { .n_cols = n_cols, .n_outs = n_outs };
+    size_t row_bytes, bytes;
+    a.gpu = (qn_tiled_matrix){ .tiles = qn_matmul_gpu_tile_layout(info), .n_cols = n_cols };
+    if (!qn_row_bytes(info, n_cols, &row_bytes))
+        exit(1);
+    for (size_t p = 0; p < n_outs; p++) {
+        a.n_rows[p] = n_rows[p];
+        a.first_row[p] = a.gpu.n_tiles * QN_TILE_ROWS;
+        a.gpu.n_tiles += qn_matmul_gpu_tile_count(n_rows[p]);
+    }
+    qn_assert_ok(qn_matmul_gpu_bytes(&a.gpu.tiles, a.gpu.n_tiles, n_cols, &bytes));
+    a.tiles = qn_gpu_new(bytes);
+    a.gpu.address = a.tiles.data;
+    for (size_t p = 0; p < n_outs; p++) {
+        const size_t n = n_rows[p] * n_cols;
+        uint8_t *stored = qn_xcalloc(n_rows[p], row_bytes);
+        a.weights[p] = qn_floats_of(n, 1 / sqrtf((float)n_cols));
+        info->from_float(a.weights[p], n / info->block_weights, stored);
+        info->to_float(stored, n / info->block_weights, a.weights[p]);
+        qn_gpu_pack_rows(&a.gpu, stored, row_bytes, n_rows[p], a.first_row[p] / QN_TILE_ROWS);
+        free(stored);
+    }
+    return a;
+}
+
+static void matrix_free(struct matrix *a)
+{
+    for (size_t p = 0; p < a->n_outs; p++)
+        free(a->weights[p]);
+    qn_gpu_free(&a->tiles);
+}
+
+static size_t matrix_rows(const struct matrix *a)
+{
+    return a->gpu.n_tiles * QN_TILE_ROWS;
+}
+
+/* ---- A layer ---- */
+
+enum { QKV, Z, ALPHA, BETA };
+
+struct layer {
+    /* What is checked. */
+    size_t hidden, k_heads, v_heads, taps, rotation;
+    bool grouped, f16_rows; /* halves: alpha and beta are rows of halves, else they stand beside the others */
+
+    size_t values, width;
+    struct matrix in, f16, out;
+    float *x, *norm, *conv, *bias, *factor, *head_norm, *signs;
+    qn_gpu_guarded gpu_x, gpu_norm, gpu_conv, gpu_bias, gpu_factor, gpu_head_norm, gpu_signs;
+    qn_gpu_guarded x_out, sumsq, in_partials, f16_partials, o, out_sumsq, out_partials, y;
+    qn_gpu_guarded memory, reference_memory, addresses, positions, phases, barrier; /* reference_memory: the single kernel's */
+    size_t state_bytes, memory_bytes, n_tokens;
+    qn_persistent_gemv gemvs[2];
+    qn_persistent_args args;
+    qn_launch launch;
+};
+
+static qn_persistent_partials partials_of(const qn_persistent_gemv *p, const qn_gpu_guarded *data, bool normalised)
+{
+    return (qn_persistent_partials){ .data = data->data,
+                                     .sumsq = normalised ? p->sumsq : 0,
+                                     .n_partials = p->n_slices,
+                                     .stride = p->n_tiles * QN_TILE_ROWS,
+                                     .n_sumsq = normalised ? p->n_slices : 0,
+                                     .n_cols = p->n_cols,
+                                     .eps = eps };
+}
+
+static void gemvs_new(struct layer *l)
+{
+    const qn_persistent_gpu device = qn_persistent_device();
+    qn_persistent_gemv *in = &l->gemvs[0], *out = &l->gemvs[1];
+    *in = (qn_persistent_gemv){ .prologue = QN_PROLOGUE_RMS_NORM,
+                                .n_cols = (uint32_t)l->hidden,
+                                .x = l->gpu_x.data,
+                                .x_out = l->x_out.data,
+                                .weight = l->gpu_norm.data,
+                                .weights = l->in.tiles.data,
+                                .n_tiles = (uint32_t)l->in.gpu.n_tiles,
+                                .n_k_tiles = (uint32_t)((l->hidden + QN_TILE_COLS - 1) / QN_TILE_COLS) };
+    if (l->f16_rows) {
+        l->f16_partials = qn_gpu_new(in->n_k_tiles * matrix_rows(&l->f16) * sizeof(float));
+        in->f16_rows = l->f16.tiles.data;
+        in->f16_out = l->f16_partials.data;
+        in->n_f16_tiles = (uint32_t)l->f16.gpu.n_tiles;
+    }
+    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->in.gpu.tiles, in));
+    l->sumsq = qn_gpu_new(in->n_slices * sizeof(float));
+    l->in_partials = qn_gpu_new(in->n_slices * matrix_rows(&l->in) * sizeof(float));
+    in->sumsq = l->sumsq.data;
+    in->out = l->in_partials.data;
+    *out = (qn_persistent_gemv){ .prologue = QN_PROLOGUE_GATED_NORM,
+                                 .n_cols = (uint32_t)l->values,
+                                 .x = l->o.data,
+                                 .weight = l->gpu_head_norm.data,
+                                 .signs = l->rotation ? l->gpu_signs.data : 0,
+                                 .from = partials_of(in, &l->in_partials, true),
+                                 .row = (uint32_t)l->in.first_row[Z],
+                                 .rotation = (uint32_t)l->rotation,
+                                 .head = HEAD,
+                                 .n_heads = (uint32_t)l->v_heads,
+                                 .n_k_heads = (uint32_t)l->k_heads,
+                                 .grouped = l->grouped,
+                                 .eps = eps,
+                                 .weights = l->out.tiles.data,
+                                 .n_tiles = (uint32_t)l->out.gpu.n_tiles,
+                                 .n_k_tiles = (uint32_t)((l->values + QN_TILE_COLS - 1) / QN_TILE_COLS) };
+    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->out.gpu.tiles, out));
+    l->out_partials = qn_gpu_new(out->n_slices * matrix_rows(&l->out) * sizeof(float));
+    out->out = l->out_partials.data;
+}
+
+static qn_persistent_delta delta_of(const struct layer *l)
+{
+    const qn_persistent_gemv *in = &l->gemvs[0];
+    qn_persistent_partials gates = partials_of(in, &l->in_partials, true);
+    if (l->f16_rows) {
+        gates.data = l->f16_partials.data;
+        gates.n_partials = in->n_k_tiles;
+        gates.stride = in->n_f16_tiles * QN_TILE_ROWS;
+    }
+    return (qn_persistent_delta){ .qkv = partials_of(in, &l->in_partials, true),
+                                  .alpha = gates,
+                                  .beta = gates,
+                                  .qkv_row = (uint32_t)l->in.first_row[QKV],
+                                  .alpha_row = (uint32_t)(l->f16_rows ? l->f16.first_row[0] : l->in.first_row[ALPHA]),
+                                  .beta_row = (uint32_t)(l->f16_rows ? l->f16.first_row[1] : l->in.first_row[BETA]),
+                                  .conv = l->gpu_conv.data,
+                                  .bias = l->gpu_bias.data,
+                                  .factor = l->gpu_factor.data,
+                                  .out = l->o.data,
+                                  .state_offset = 0,
+                                  .inputs_offset = l->state_bytes,
+                                  .k_heads = (uint32_t)l->k_heads,
+                                  .v_heads = (uint32_t)l->v_heads,
+                                  .taps = (uint32_t)l->taps,
+                                  .scale = 1 / sqrtf(HEAD) };
+}
+
+static void phases_new(struct layer *l)
+{
+    const qn_persistent_gpu device = qn_persistent_device();
+    qn_persistent_phase phases[PHASES] = { { .kind = QN_PHASE_GEMV, .next_gemv = 2 },
+                                           { .kind = QN_PHASE_DELTA, .next_gemv = 2 },
+                                           { .kind = QN_PHASE_GEMV, .next_gemv = PHASES },
+                                           { .kind = QN_PHASE_STORE, .next_gemv = PHASES } };
+    phases[0].u.gemv = l->gemvs[0];
+    phases[1].u.delta = delta_of(l);
+    phases[2].u.gemv = l->gemvs[1];
+    phases[3].u.store = (qn_persistent_store){ .from = partials_of(&l->gemvs[1], &l->out_partials, false), .n_outs = 1 };
+    phases[3].u.store.outs[0].out = l->y.data;
+    phases[3].u.store.outs[0].n_rows = (uint32_t)l->hidden;
+    l->phases = qn_gpu_from(phases, sizeof phases);
+    l->args = (qn_persistent_args){ .phases = l->phases.data,
+                                    .barrier = l->barrier.data,
+                                    .positions = l->positions.data,
+                                    .memory = l->addresses.data,
+                                    .n_phases = PHASES };
+    qn_assert_ok(qn_persistent_gpu_launch(&device, &l->in.gpu.tiles, &l->launch));
+}
+
+static void layer_new(struct layer *l, uint32_t type)
+{
+    const size_t values = l->v_heads * HEAD, width = 2 * l->k_heads * HEAD + values, gates = l->v_heads;
+    const size_t in_rows[] = { width, values, gates, gates };
+    l->values = values;
+    l->width = width;
+    l->in = matrix_new(type, l->hidden, l->f16_rows ? 2 : 4, in_rows);
+    if (l->f16_rows)
+        l->f16 = matrix_new(QN_TYPE_F16, l->hidden, 2, in_rows + ALPHA);
+    l->out = matrix_new(type, values, 1, &l->hidden);
+    l->x = qn_floats_of(l->n_tokens * l->hidden, 3);
+    l->norm = qn_floats_of(l->hidden, 1);
+    l->conv = qn_floats_of(l->taps * width, 0.5f);
+    l->bias = qn_floats_of(l->v_heads, 1);
+    l->factor = qn_floats_of(l->v_heads, 0.3f);
+    for (size_t h = 0; h < l->v_heads; h++)
+        l->factor[h] = -0.1f - fabsf(l->factor[h]);
+    l->head_norm = qn_floats_of(HEAD, 1);
+    l->signs = qn_floats_of(values, 1);
+    for (size_t i = 0; i < values; i++)
+        l->signs[i] = copysignf(1, l->signs[i]);
+    l->gpu_x = qn_gpu_new(l->hidden * sizeof(float));
+    l->gpu_norm = qn_gpu_floats(l->norm, l->hidden);
+    l->gpu_conv = qn_gpu_floats(l->conv, l->taps * width);
+    l->gpu_bias = qn_gpu_floats(l->bias, l->v_heads);
+    l->gpu_factor = qn_gpu_floats(l->factor, l->v_heads);
+    l->gpu_head_norm = qn_gpu_floats(l->head_norm, HEAD);
+    l->gpu_signs = qn_gpu_floats(l->signs, values);
+    l->x_out = qn_gpu_new(l->hidden * sizeof(float));
+    l->o = qn_gpu_new(values * sizeof(float));
+    l->y = qn_gpu_new(l->hidden * sizeof(float));
+    l->state_bytes = qn_gdn_gpu_state_bytes(l->v_heads, HEAD, HEAD);
+    l->memory_bytes = l->state_bytes + qn_gdn_gpu_input_bytes(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
+    l->memory = qn_gpu_new(l->memory_bytes);
+    l->reference_memory = qn_gpu_new(l->memory_bytes);
+    l->addresses = qn_gpu_from((uint64_t[]){ l->memory.data, l->reference_memory.data }, 2 * sizeof(uint64_t));
+    uint32_t *positions = qn_xcalloc(l->n_tokens, sizeof *positions);
+    for (size_t i = 0; i < l->n_tokens; i++)
+        positions[i] = (uint32_t)i;
+    l->positions = qn_gpu_from(positions, l->n_tokens * sizeof *positions);
+    free(positions);
+    l->barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
+    gemvs_new(l);
+    phases_new(l);
+}
+
+static void layer_free(struct layer *l)
+{
+    float *const host[] = { l->x, l->norm, l->conv, l->bias, l->factor, l->head_norm, l->signs };
+    qn_gpu_guarded *const device[] = { &l->gpu_x,     &l->gpu_norm,      &l->gpu_conv,  &l->gpu_bias, &l->gpu_factor,
+                                       &l->x_out,     &l->gpu_head_norm, &l->gpu_signs, &l->sumsq,    &l->in_partials,
+                                       &l->o,         &l->out_partials,  &l->y,         &l->memory,   &l->reference_memory,
+                                       &l->positions, &l->addresses,     &l->phases,    &l->barrier };
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        qn_gpu_free(device[i]);
+    matrix_free(&l->in);
+    matrix_free(&l->out);
+    if (l->f16_rows) {
+        matrix_free(&l->f16);
+        qn_gpu_free(&l->f16_partials);
+    }
+}
+
+/* ---- What is expected ---- */
+
+/* A token's intermediate results, as the GPU has left them. */
+struct found {
+    float *in, *f16, *o, *y, *sumsq;
+};
+
+static float factor_of(const struct layer *l, const struct found *f)
+{
+    float sum = 0;
+    for (size_t i = 0; i < l->gemvs[0].n_slices; i++)
+        sum += f->sumsq[i];
+    return 1 / sqrtf(sum / (float)l->hidden + eps);
+}
+
+/* Numbers [row, row + n) of parts, in rising order as all readers add them. */
+static float *add_partials(const float *partials, size_t n_partials, size_t stride, size_t row, size_t n, float factor)
+{
+    float *sum = qn_xcalloc(n, sizeof *sum);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t p = 0; p < n_partials; p++)
+            sum[i] += partials[p * stride + row + i];
+        sum[i] *= factor;
+    }
+    return sum;
+}
+
+/* Part c of a row of halves is its product with columns 256c on, which are not divided by the norm: 22 float32 roundings lie on
+ * the way of a term, and one in its column. */
+static void expect_f16_rows(const struct layer *l, size_t token, const struct found *f)
+{
+    const float *x = l->x + token * l->hidden;
+    const size_t stride = matrix_rows(&l->f16);
+    for (size_t p = 0; p < l->f16.n_outs; p++)
+        for (size_t row = 0; row < l->f16.n_rows[p]; row++)
+            for (size_t k_tile = 0; k_tile < l->gemvs[0].n_k_tiles; k_tile++) {
+                const size_t end = (k_tile + 1) * QN_TILE_COLS < l->hidden ? (k_tile + 1) * QN_TILE_COLS : l->hidden;
+                const float found = f->f16[k_tile * stride + l->f16.first_row[p] + row];
+                double sum = 0, size = 0;
+                for (size_t k = k_tile * QN_TILE_COLS; k < end; k++) {
+                    const double term = (double)l->f16.weights[p][row * l->hidden + k] * (double)x[k] * (double)l->norm[k];
+                    sum += term;
+                    size += fabs(term);
+                }
+                qn_expect(fabs((double)found - sum) <= size * 23 * 0x1p-24,
+                          "token %zu: row %zu of halves %zu, chunk %zu: %g for %g", token, row, p, k_tile, (double)found, sum);
+            }
+}
+
+/* A token through the CPU's kernels, and their state; inputs [taps-1][width] are those of the tokens before. */
+static void expected_delta(const struct layer *l, const float *qkv, const float *alpha, const float *beta, float *inputs,
+                           float *state, float *o)
+{
+    const size_t keys = l->k_heads * HEAD, past = l->taps - 1;
+    const qn_gdn_shape shape = { .batch = 1,
+                                 .tokens = 1,
+                                 .k_heads = l->k_heads,
+                                 .v_heads = l->v_heads,
+                                 .head_k = HEAD,
+                                 .head_v = HEAD,
+                                 .mapping = QN_GDN_TILED,
+                                 .scale = 1 / sqrtf(HEAD),
+                                 .normalize = true };
+    float *y = qn_xcalloc(l->width, sizeof *y), *gates = qn_xcalloc(2 * l->v_heads, sizeof *gates);
+    for (size_t c = 0; c < l->width; c++) {
+        double sum = (double)l->conv[past * l->width + c] * (double)qkv[c];
+        for (size_t tap = 0; tap < past; tap++)
+            sum += (double)l->conv[tap * l->width + c] * (double)inputs[tap * l->width + c];
+        y[c] = (float)(sum / (1 + exp(-sum)));
+    }
+    memmove(inputs, inputs + l->width, (past ? past - 1 : 0) * l->width * sizeof *inputs);
+    if (past)
+        memcpy(inputs + (past - 1) * l->width, qkv, l->width * sizeof *inputs);
+    for (size_t h = 0; h < l->v_heads; h++) {
+        gates[h] = qn_gdn_log_decay(alpha[h], l->bias[h], l->factor[h]);
+        gates[l->v_heads + h] = qn_gdn_beta(beta[h]);
+    }
+    qn_assert_ok(qn_gdn_step(&shape, view(y, keys), view(y + keys, keys), view(y + 2 * keys, l->values),
+                             view(gates, l->v_heads), view(gates + l->v_heads, l->v_heads), view(state, l->values * HEAD),
+                             view(o, l->values)));
+    free(y);
+    free(gates);
+}
+
+/* The same token by the kernel of a layer by itself, in a session of its own; out are its gated heads. */
+static void reference_kernel(const struct layer *l, size_t token, const float *qkv, const float *alpha, const float *beta,
+                             const float *z, float *out)
+{
+    qn_gpu_guarded in[4] = { qn_gpu_floats(qkv, l->width), qn_gpu_floats(alpha, l->v_heads), qn_gpu_floats(beta, l->v_heads),
+                             qn_gpu_floats(z, l->values) };
+    qn_gpu_guarded to = qn_gpu_new(l->values * sizeof *out);
+    const qn_gdn_step_args args = { .qkv = in[0].data,
+                                    .alpha = in[1].data,
+                                    .beta = in[2].data,
+                                    .gate = in[3].data,
+                                    .conv = l->gpu_conv.data,
+                                    .bias = l->gpu_bias.data,
+                                    .factor = l->gpu_factor.data,
+                                    .norm = l->gpu_head_norm.data,
+                                    .out = to.data,
+                                    .memory = l->addresses.data + sizeof(uint64_t),
+                                    .positions = l->positions.data + token * sizeof(uint32_t),
+                                    .inputs_offset = l->state_bytes,
+                                    .rows = 1,
+                                    .k_heads = (uint32_t)l->k_heads,
+                                    .v_heads = (uint32_t)l->v_heads,
+                                    .taps = (uint32_t)l->taps,
+                                    .qkv_stride = (uint32_t)l->width,
+                                    .alpha_stride = (uint32_t)l->v_heads,
+                                    .beta_stride = (uint32_t)l->v_heads,
+                                    .gate_stride = (uint32_t)l->values,
+                                    .out_stride = (uint32_t)l->values,
+                                    .grouped = l->grouped,
+                                    .scale = 1 / sqrtf(HEAD),
+                                    .eps = eps };
+    qn_launch launch;
+    qn_assert_ok(qn_gdn_gpu_step(&args, HEAD, HEAD, &launch));
+    launch.pdl = false;
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_read(&to, out);
+    for (int i = 0; i < 4; i++)
+        qn_gpu_free(&in[i]);
+    qn_gpu_free(&to);
+}
+
+/* The output's product of the heads, rotated where the product's columns are. */
+static void expected_out(const struct layer *l, float *heads, float *y)
+{
+    qn_hadamard_kernels hadamard;
+    qn_hadamard_init_ref(&hadamard);
+    for (size_t i = 0; l->rotation && i < l->values; i += l->rotation)
+        hadamard.block(heads + i, l->rotation, l->signs + i, NULL);
+    for (size_t row = 0; row < l->hidden; row++) {
+        double sum = 0;
+        for (size_t k = 0; k < l->values; k++)
+            sum += (double)l->out.weights[0][row * l->values + k] * (double)heads[k];
+        y[row] = (float)sum;
+    }
+}
+
+/* ---- Tokens ---- */
+
+static void run_token(struct layer *l, size_t token)
+{
+    const qn_gpu_guarded *poisoned[] = {
+        &l->x_out, &l->sumsq, &l->in_partials, &l->o, &l->out_partials, &l->y, &l->f16_partials
+    };
+    for (size_t i = 0; i < sizeof poisoned / sizeof *poisoned - !l->f16_rows; i++)
+        qn_gpu_poison(poisoned[i]);
+    qn_gpu_synchronize();
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), l->gpu_x.data, l->x + token * l->hidden, l->hidden * sizeof(float), NULL, NULL));
+    l->args.positions = l->positions.data + token * sizeof(uint32_t);
+    qn_gpu_launch(&l->launch, &l->args);
+    qn_gpu_synchronize();
+}
+
+static void check_token(const struct layer *l, size_t token, float *inputs, float *state)
+{
+    const size_t stride = matrix_rows(&l->in), slices = l->gemvs[0].n_slices, k_tiles = l->gemvs[0].n_k_tiles;
+    struct found f = { qn_gpu_read_floats(&l->in_partials), l->f16_rows ? qn_gpu_read_floats(&l->f16_partials) : NULL,
+                       qn_gpu_read_floats(&l->o), qn_gpu_read_floats(&l->y), qn_gpu_read_floats(&l->sumsq) };
+    const float factor = factor_of(l, &f);
+    float *qkv = add_partials(f.in, slices, stride, l->in.first_row[QKV], l->width, factor);
+    float *z = add_partials(f.in, slices, stride, l->in.first_row[Z], l->values, factor);
+    float *gates[2], *o = qn_xcalloc(l->values, sizeof *o), *heads = qn_xcalloc(l->values, sizeof *heads);
+    float *y = qn_xcalloc(l->hidden, sizeof *y);
+    for (size_t i = 0; i < 2; i++)
+        gates[i] = l->f16_rows ? add_partials(f.f16, k_tiles, matrix_rows(&l->f16), l->f16.first_row[i], l->v_heads, factor)
+                               : add_partials(f.in, slices, stride, l->in.first_row[ALPHA + i], l->v_heads, factor);
+    if (l->f16_rows)
+        expect_f16_rows(l, token, &f);
+    expected_delta(l, qkv, gates[0], gates[1], inputs, state, o);
+    expect_close("the heads' result", token, f.o, o, l->values, TOLERANCE_DELTA);
+    reference_kernel(l, token, qkv, gates[0], gates[1], z, heads);
+    float *memory = qn_gpu_read_floats(&l->memory), *other = qn_gpu_read_floats(&l->reference_memory);
+    const size_t n_state = l->values * HEAD, place = token % l->taps * l->width;
+    expect_close("the state", token, memory, state, n_state, TOLERANCE_DELTA);
+    expect_close("the state, from the single kernel's,", token, memory, other, n_state, TOLERANCE_DELTA);
+    expect_close("the inputs, from the single kernel's,", token, memory + n_state + place, other + n_state + place, l->width,
+                 1e-6);
+    expected_out(l, heads, y);
+    expect_close("the output", token, f.y, y, l->hidden, TOLERANCE_OUT);
+    float *const all[] = { f.in, f.f16, f.o, f.y, f.sumsq, qkv, z, gates[0], gates[1], o, heads, y, memory, other };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* All tokens twice: the second time nothing is compared but the last bits. */
+static void check_layer(struct layer l, uint32_t type)
+{
+    qn_case_begin("persistent", "delta", "%s, hidden %zu, heads %zu/%zu, %zu taps%s%s%s, %zu tokens", qn_type_find(type)->name,
+                  l.hidden, l.k_heads, l.v_heads, l.taps, l.grouped ? ", grouped" : "", l.f16_rows ? ", gates of halves" : "",
+                  l.rotation ? ", rotated" : "", l.n_tokens);
+    layer_new(&l, type);
+    float *inputs = qn_xcalloc(l.taps * l.width, sizeof *inputs), *state = qn_xcalloc(l.values * HEAD, sizeof *state);
+    float *y[2], *memory[2];
+    for (int time = 0; time < 2; time++) {
+        qn_gpu_poison(&l.memory); /* at position 0 nothing of it is read */
+        qn_gpu_poison(&l.reference_memory);
+        for (size_t token = 0; token < l.n_tokens; token++) {
+            run_token(&l, token);
+            if (time == 0)
+                check_token(&l, token, inputs, state);
+        }
+        y[time] = qn_gpu_read_floats(&l.y);
+        memory[time] = qn_gpu_read_floats(&l.memory);
+    }
+    qn_expect(!memcmp(y[0], y[1], l.y.bytes) && !memcmp(memory[0], memory[1], l.memory.bytes), "another run gave other bits");
+    const qn_gpu_guarded *guarded[] = { &l.x_out, &l.sumsq,  &l.in_partials, &l.o,           &l.out_partials,
+                                        &l.y,     &l.memory, &l.barrier,     &l.f16_partials };
+    for (size_t i = 0; i < sizeof guarded / sizeof *guarded - !l.f16_rows; i++)
+        qn_expect(qn_gpu_guards_intact(guarded[i]), "bytes outside buffer %zu were written", i);
+    uint8_t *barrier = (uint8_t *)qn_gpu_read_floats(&l.barrier);
+    for (size_t i = 0; i < l.barrier.bytes; i++)
+        qn_expect(barrier[i] == 0, "byte %zu of the meeting's is %d", i, barrier[i]);
+    free(barrier);
+    for (int time = 0; time < 2; time++) {
+        free(y[time]);
+        free(memory[time]);
+    }
+    free(inputs);
+    free(state);
+    layer_free(&l);
+}
+
+static void check_layers(void)
+{
+    static const struct {
+        uint32_t type;
+        struct layer layer;
+    } cases[] = {
+        { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 1, .v_heads = 1, .taps = 4, .n_tokens = 9 } },
+        { QN_TYPE_Q1_0, { .hidden = 384, .k_heads = 2, .v_heads = 4, .taps = 4, .n_tokens = 7, .f16_rows = true } },
+        { QN_TYPE_Q1_0,
+          { .hidden = 1280, .k_heads = 2, .v_heads = 6, .taps = 4, .n_tokens = 6, .grouped = true, .f16_rows = true } },
+        { QN_TYPE_Q1_0, { .hidden = 512, .k_heads = 1, .v_heads = 3, .taps = 1, .n_tokens = 3 } },
+        { QN_TYPE_Q1_0, { .hidden = 512, .k_heads = 1, .v_heads = 2, .taps = 8, .n_tokens = 18, .f16_rows = true } },
+        { QN_TYPE_PQ2_0,
+          { .hidden = 512, .k_heads = 2, .v_heads = 4, .taps = 4, .n_tokens = 5, .rotation = 256, .grouped = true } },
+        /* Sizes of a 27B model, and more units than blocks. */
+        { QN_TYPE_Q1_0, { .hidden = 1024, .k_heads = 16, .v_heads = 48, .taps = 4, .n_tokens = 5, .f16_rows = true } },
+        { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 8, .v_heads = 80, .taps = 4, .n_tokens = 3, .grouped = true } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_random_seed(500 + i);
+        check_layer(cases[i].layer, cases[i].type);
+    }
+}
+
+/* ---- Speed: layers of a 27B model, one after another in a launch ---- */
+
+enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS = 48 };
+
+/* What of a layer is in the launch. */
+enum { IN = 1, F16_ROWS = 2, DELTA = 4, OUT = 8 };
+
+struct timed {
+    qn_launch launch;
+    qn_persistent_args args;
+};
+
+static void run_iteration(void *context, size_t iteration)
+{
+    const struct timed *t = context;
+    (void)iteration;
+    qn_gpu_launch(&t->launch, &t->args);
+}
+
+/* Any codes, and scales of about 0.01. */
+static qn_gpu_guarded random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes)
+{
+    const size_t codes = n_tiles * (n_cols / QN_TILE_COLS) * tiles->bits * QN_FRAGMENT_BYTES;
+    qn_assert_ok(qn_matmul_gpu_bytes(tiles, n_tiles, n_cols, bytes));
+    uint16_t *data = qn_xcalloc(*bytes / 2, sizeof *data);
+    for (size_t i = 0; i < *bytes / 2; i++)
+        data[i] = tiles->bits != 16 && i < codes / 2 ? (uint16_t)qn_random()
+                                                     : (uint16_t)(qn_f32_to_f16(0.01f) ^ (qn_random() & 0x8000));
+    const qn_gpu_guarded g = qn_gpu_from(data, *bytes);
+    free(data);
+    return g;
+}
+
+static void bench_layers(const char *shape, unsigned what)
+{
+    const qn_persistent_gpu device = qn_persistent_device();
+    const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q1_0)),
+                         f16_rows = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_F16));
+    struct layer l = { .hidden = BENCH_HIDDEN, .k_heads = BENCH_K_HEADS, .v_heads = BENCH_V_HEADS, .taps = 4, .n_tokens = 1 };
+    size_t bytes = 0, matrix_bytes, n_phases = 0, n_matrices = 0;
+    l.values = l.v_heads * HEAD;
+    l.width = 2 * l.k_heads * HEAD + l.values;
+    l.f16_rows = what & F16_ROWS;
+    l.in.first_row[Z] = l.width;
+    l.in.gpu = (qn_tiled_matrix){ .tiles = tiles, .n_tiles = (l.width + l.values) / QN_TILE_ROWS };
+    l.f16.gpu = (qn_tiled_matrix){ .tiles = f16_rows, .n_tiles = 2 * l.v_heads / QN_TILE_ROWS };
+    l.f16.first_row[1] = l.v_heads;
+    l.in.first_row[ALPHA] = l.width;
+    l.in.first_row[BETA] = l.width + l.v_heads;
+    l.out.gpu = (qn_tiled_matrix){ .tiles = tiles, .n_tiles = l.hidden / QN_TILE_ROWS };
+    l.state_bytes = qn_gdn_gpu_state_bytes(l.v_heads, HEAD, HEAD);
+    l.memory_bytes = l.state_bytes + qn_gdn_gpu_input_bytes(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
+    float *random = qn_floats_of(l.memory_bytes / sizeof(float), 0.1f);
+    const uint32_t position = 77;
+    for (size_t h = 0; h < l.v_heads; h++)
+        random[h] = -fabsf(random[h]); /* factors, too */
+    l.gpu_x = qn_gpu_floats(random, l.hidden);
+    l.gpu_norm = qn_gpu_floats(random, l.hidden);
+    l.gpu_conv = qn_gpu_floats(random, l.taps * l.width);
+    l.gpu_bias = qn_gpu_floats(random, l.v_heads);
+    l.gpu_factor = qn_gpu_floats(random, l.v_heads);
+    l.gpu_head_norm = qn_gpu_floats(random, HEAD);
+    l.x_out = qn_gpu_new(l.hidden * sizeof(float));
+    l.o = qn_gpu_floats(random, l.values);
+    l.memory = qn_gpu_new(BENCH_LAYERS * l.memory_bytes);
+    l.addresses = qn_gpu_from(&l.memory.data, sizeof l.memory.data);
+    l.positions = qn_gpu_from(&position, sizeof position);
+    l.in.tiles = l.f16.tiles = l.out.tiles = (qn_gpu_guarded){ 0 };
+    gemvs_new(&l);
+    const qn_gpu_guarded *const between[] = { &l.sumsq, &l.in_partials, &l.out_partials, &l.f16_partials };
+    for (size_t i = 0; i < sizeof between / sizeof *between - !l.f16_rows; i++) /* with 0.0115, not NaN */
+        qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), between[i]->data, 0x3c, between[i]->bytes));
+    qn_persistent_phase phases[BENCH_LAYERS * 3];
+    qn_gpu_guarded matrices[BENCH_LAYERS * 3];
+    for (size_t layer = 0; layer < BENCH_LAYERS; layer++) {
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), l.memory.data + layer * l.memory_bytes, random, l.memory_bytes, NULL, NULL));
+        if (what & IN) {
+            phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[0] };
+            matrices[n_matrices] = random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &matrix_bytes);
+            phases[n_phases].u.gemv.weights = matrices[n_matrices++].data;
+            bytes += matrix_bytes;
+            if (what & F16_ROWS) {
+                matrices[n_matrices] = random_tiles(&f16_rows, l.f16.gpu.n_tiles, l.hidden, &matrix_bytes);
+                phases[n_phases].u.gemv.f16_rows = matrices[n_matrices++].data;
+                bytes += matrix_bytes;
+            }
+            n_phases++;
+        }
+        if (what & DELTA) {
+            phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_DELTA, .u.delta = delta_of(&l) };
+            phases[n_phases].u.delta.state_offset += layer * l.memory_bytes;
+            phases[n_phases++].u.delta.inputs_offset += layer * l.memory_bytes;
+            bytes += 2 * l.state_bytes;
+        }
+        if (what & OUT) {
+            phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[1] };
+            matrices[n_matrices] = random_tiles(&tiles, l.out.gpu.n_tiles, l.values, &matrix_bytes);
+            phases[n_phases++].u.gemv.weights = matrices[n_matrices++].data;
+            bytes += matrix_bytes;
+        }
+    }
+    uint32_t next = (uint32_t)n_phases;
+    for (size_t i = n_phases; i-- > 0;) {
+        phases[i].next_gemv = next;
+        if (phases[i].kind == QN_PHASE_GEMV)
+            next = (uint32_t)i;
+    }
+    l.barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
+    l.phases = qn_gpu_from(phases, n_phases * sizeof *phases);
+    struct timed t = { .args = { .phases = l.phases.data,
+                                 .barrier = l.barrier.data,
+                                 .positions = l.positions.data,
+                                 .memory = l.addresses.data,
+                                 .n_phases = (uint32_t)n_phases } };
+    qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, &t.launch));
+    const double seconds = qn_gpu_seconds(run_iteration, &t, 1);
+    qn_report_rate("persistent", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
+    qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,    &l.gpu_conv,    &l.gpu_bias,     &l.gpu_factor,
+                                              &l.gpu_head_norm, &l.x_out,       &l.o,           &l.memory,       &l.addresses,
+                                              &l.positions,     &l.sumsq,       &l.in_partials, &l.out_partials, &l.barrier,
+                                              &l.phases,        &l.f16_partials };
+    for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory - !l.f16_rows; i++)
+        qn_gpu_free(device_memory[i]);
+    for (size_t i = 0; i < n_matrices; i++)
+        qn_gpu_free(&matrices[i]);
+    free(random);
+}
+
+void qn_check_cuda_persistent_delta(bool bench)
+{
+    if (!qn_persistent_supported())
+        return;
+    check_layers();
+    if (!bench)
+        return;
+    bench_layers("27B: the delta rule", DELTA);
+    bench_layers("27B: products before and after it", IN | OUT);
+    bench_layers("27B: ... and rows of halves", IN | F16_ROWS | OUT);
+    bench_layers("27B: ... and the delta rule", IN | F16_ROWS | DELTA | OUT);
+}

@@ -1,0 +1,131 @@
+/* Writing beside the target, and renaming. */
+#include "base/atomic_file.h"
+
+#include "base/splitmix.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The target as the file system knows it: a symbolic link is followed, so that the file it leads to is replaced and not the
+ * link. */
+static char *resolve(const char *path)
+{
+    char *resolved = realpath(path, NULL);
+    return resolved ? resolved : strdup(path);
+}
+
+/* Six characters that no other process is likely to choose at the same time; O_EXCL settles the rest. */
+static void random_suffix(char text[7], int attempt)
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t state = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    state ^= (uint64_t)getpid() << 40 ^ (uint64_t)attempt << 56;
+    uint64_t z = qn_splitmix(&state);
+    for (size_t i = 0; i < 6; i++, z /= 36)
+        text[i] = digits[z % 36];
+    text[6] = '\0';
+}
+
+/* Not mkstemp: that would make the file readable by its owner alone, where it is to be as public as the user's umask says, or
+ * as the file that it replaces was. */
+static qn_status create_temporary(qn_atomic_file *file)
+{
+    const char *slash = strrchr(file->target, '/');
+    const char *name = slash ? slash + 1 : file->target;
+    const size_t directory = (size_t)(name - file->target), size = strlen(file->target) + sizeof "..XXXXXX.part";
+    file->temporary = malloc(size);
+    if (!file->temporary)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a temporary name", file->target);
+    for (int attempt = 0; attempt < 100; attempt++) {
+        char random[7];
+        random_suffix(random, attempt);
+        /* a name that is near the system's limit is shortened, so that the longer temporary one stays within it */
+        snprintf(file->temporary, size, "%.*s.%.*s.%s.part", (int)directory, file->target, NAME_MAX - 16, name, random);
+        file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file->fd >= 0 || errno != EEXIST)
+            break;
+    }
+    if (file->fd < 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %m", file->target, file->temporary);
+    return QN_OK;
+}
+
+qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path)
+{
+    *file = (qn_atomic_file){ .fd = -1 };
+    if (path[0] == '\0' || path[strlen(path) - 1] == '/')
+        return qn_fail(QN_ERR_IO, "'%s' does not name a file to write", path);
+    file->target = resolve(path);
+    if (!file->target)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
+    struct stat st;
+    const bool exists = stat(file->target, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode))
+        return qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file or none", path,
+                       S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
+    QN_TRY(create_temporary(file));
+    if (exists && fchmod(file->fd, st.st_mode & 0777) != 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot give '%s' its permissions: %m", path, file->temporary);
+    return QN_OK;
+}
+
+qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t size)
+{
+    const uint8_t *at = data;
+    while (size > 0) {
+        const ssize_t n = write(file->fd, at, size < (1u << 30) ? size : 1u << 30); /* Linux writes at most 2 GiB at a time */
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return qn_fail(QN_ERR_IO, "%s: cannot write: %m", file->target);
+        at += n;
+        size -= (size_t)n;
+    }
+    return QN_OK;
+}
+
+/* After a crash of the machine the folder must know the new name as surely as the file has its bytes. */
+static void sync_directory(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    const int fd = directory ? open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        (void)fsync(fd); /* some file systems cannot; the file is in place either way */
+        close(fd);
+    }
+    free(directory);
+}
+
+qn_status qn_atomic_file_commit(qn_atomic_file *file)
+{
+    if (fsync(file->fd) != 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot write: %m", file->target);
+    if (rename(file->temporary, file->target) != 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot rename '%s' to it: %m", file->target, file->temporary);
+    file->committed = true;
+    sync_directory(file->target);
+    return QN_OK;
+}
+
+void qn_atomic_file_free(qn_atomic_file *file)
+{
+    if (file->fd >= 0) {
+        close(file->fd);
+        if (!file->committed)
+            unlink(file->temporary);
+    }
+    free(file->temporary);
+    free(file->target);
+    *file = (qn_atomic_file){ .fd = -1 };
+}

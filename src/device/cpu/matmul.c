@@ -1,0 +1,105 @@
+/* Matrix products on the CPU: which rows of an operation's matrices each thread takes, and when memory is asked for them. */
+#include "device/cpu/internal.h"
+
+#include "base/memory.h"
+#include "kernels/matmul/packed.h"
+
+/* Of each matrix's rows seven eighths are shared out beforehand, in long runs that memory likes; the rest of all of them goes
+ * in chunks to whoever is done, so that nobody waits long for a slower core or one that was interrupted. Who computes a row
+ * never changes its result. */
+enum { CHUNK_ROWS = QN_PANEL_ROWS };
+
+/* Bytes at a piece's beginning that are asked for while the piece before it, or the operation before, is in work: what products
+ * ask for ahead themselves. */
+enum { PREFETCH_BYTES = 9216 };
+
+struct row_range {
+    size_t matrix, begin, end;
+};
+
+/* A thread's way through the pieces of an operation. */
+struct work_iter {
+    const qn_executor *ex;
+    const qn_op *op;
+    int thread;
+    size_t matrix; /* whose share comes next; n_matrices when the claims have begun */
+};
+
+static size_t static_rows(const qn_executor *ex, const qn_op *op, size_t matrix)
+{
+    const size_t n_rows = op->matrices[matrix].weights.n_rows;
+    return qn_team_size(ex->team) == 1 ? n_rows : n_rows * 7 / 8 / CHUNK_ROWS * CHUNK_ROWS;
+}
+
+static bool next_static_range(struct work_iter *work_iter, struct row_range *row_range)
+{
+    for (; work_iter->matrix < work_iter->op->n_matrices; work_iter->matrix++) {
+        qn_team_range(static_rows(work_iter->ex, work_iter->op, work_iter->matrix), CHUNK_ROWS, work_iter->thread,
+                      qn_team_size(work_iter->ex->team), &row_range->begin, &row_range->end);
+        if (row_range->begin < row_range->end) {
+            row_range->matrix = work_iter->matrix++;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Chunks are numbered through all matrices of the operation. */
+static bool next_dynamic_range(const struct work_iter *work_iter, struct row_range *row_range)
+{
+    atomic_uint *chunk_counters = &work_iter->ex->chunk_counters[work_iter->op - work_iter->ex->plan->ops];
+    size_t chunk = atomic_fetch_add_explicit(chunk_counters, 1, memory_order_relaxed);
+    for (size_t m = 0; m < work_iter->op->n_matrices; m++) {
+        const size_t n_rows = work_iter->op->matrices[m].weights.n_rows, first = static_rows(work_iter->ex, work_iter->op, m);
+        const size_t n_chunks = (n_rows - first + CHUNK_ROWS - 1) / CHUNK_ROWS;
+        if (chunk < n_chunks) {
+            *row_range = (struct row_range){ .matrix = m, .begin = first + chunk * CHUNK_ROWS };
+            row_range->end = n_rows - row_range->begin < CHUNK_ROWS ? n_rows : row_range->begin + CHUNK_ROWS;
+            return true;
+        }
+        chunk -= n_chunks;
+    }
+    return false;
+}
+
+static void prefetch_range(const qn_op *op, const struct row_range *row_range)
+{
+    const qn_matrix *weights = &op->matrices[row_range->matrix].weights;
+    const uint8_t *rows = (weights->packed ? weights->packed : weights->data) + row_range->begin * weights->row_bytes;
+    const size_t bytes = (row_range->end - row_range->begin) * weights->row_bytes;
+    for (size_t at = 0; at < bytes && at < PREFETCH_BYTES; at += QN_ALIGN)
+        __builtin_prefetch(rows + at, 0, 2); /* into the second cache */
+}
+
+void qn_executor_prefetch_weights(const qn_executor *ex, const qn_op *op, int thread)
+{
+    struct work_iter work_iter = { .ex = ex, .op = op, .thread = thread };
+    struct row_range row_range;
+    if ((op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && next_static_range(&work_iter, &row_range))
+        prefetch_range(op, &row_range);
+}
+
+static void run_range(const qn_executor *ex, const qn_op *op, const struct row_range *row_range, int thread)
+{
+    const struct qn_op_matrix *m = &op->matrices[row_range->matrix];
+    const bool logits = op->kind == QN_OP_LOGITS;
+    const size_t n_tokens = logits ? ex->step->n_logit_rows : ex->step->n_rows;
+    float *out = logits ? ex->step->logits : qn_buffer_row(ex, m->out, 0);
+    qn_matmul_rows(&ex->kernels->matmul, &m->weights, &ex->plan->acts[m->acts].acts, n_tokens, row_range->begin, row_range->end,
+                   m->accumulate, out, logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width,
+                   qn_thread_scratch(ex, thread));
+}
+
+void qn_executor_matmul(const qn_executor *ex, const qn_op *op, int thread)
+{
+    struct work_iter work_iter = { .ex = ex, .op = op, .thread = thread };
+    struct row_range row_range, next;
+    bool more = next_static_range(&work_iter, &row_range) || next_dynamic_range(&work_iter, &row_range);
+    while (more) {
+        more = next_static_range(&work_iter, &next) || next_dynamic_range(&work_iter, &next);
+        if (more)
+            prefetch_range(op, &next);
+        run_range(ex, op, &row_range, thread);
+        row_range = next;
+    }
+}

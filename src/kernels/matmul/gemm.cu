@@ -1,0 +1,464 @@
+// Products of many tokens: weights as halves in registers, activations in shared memory as the matrix units read them, sums in
+// floats. A block takes 256 rows by up to 128 tokens, because weights of few bits are cheap to bring and activations are not:
+// two warp groups of 128 rows multiply, one thread of a third brings activations several steps of 64 columns ahead. Weights
+// come straight into registers, one unit of runs ahead, and become halves for the run after the one that is being multiplied.
+//
+// Where rows and tokens make too few blocks for all multiprocessors, or some more than all can take at the same time, blocks of
+// a cluster share the columns of a block of rows: each leaves its sums in its shared memory, and adds up a part of all of them.
+//
+// Other architectures than sm_90a multiply with the units that all have, with the same tile, layout and order of sums.
+#include "kernels/matmul/tiles.cuh"
+
+enum {
+    CODE_BYTES = QN_BITS * QN_FRAGMENT_BYTES,
+    SCALE_BYTES = QN_BITS == 16 ? 0 : QN_SCALES * (1 + QN_OFFSET) * 2 * QN_TILE_ROWS,
+    STAGE_BYTES = QN_TILE_N * 128, /* 64 columns */
+    STEP_GROUPS = 2,
+    UNIT_GROUPS = QN_BITS <= 2 ? 8 : 2, /* runs whose weights come together */
+    UNIT_FRAGMENTS = QN_BITS * UNIT_GROUPS / 8,
+    GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
+    UNIT_SCALES = QN_BITS == 16 ? 1 : UNIT_GROUPS / GROUPS_PER_SCALE,
+    WARP_TILES = 2,            /* of a warp */
+    ACCUMULATORS = QN_TILE_N / 2, /* of a lane, of a tile */
+    STAGES = QN_GEMM_STAGES(QN_TILE_N),
+    WGMMA_GROUPS = QN_TILE_N == 128                    ? 1
+                 : QN_TILE_N == 64 || UNIT_GROUPS == 2 ? 2
+                                                     : 4, /* that are multiplied together */
+    UNITS_IN_FLIGHT = QN_TILE_N == 128 || QN_BITS == 16 ? 1
+                  : UNIT_GROUPS == 2                  ? 3
+                                                    : 2, /* of what is being multiplied */
+    CONSUMER_THREADS = 256                   /* threads */
+};
+
+// What a lane holds of the weights of a unit.
+struct unit_weights {
+    uint4 fragments[WARP_TILES][UNIT_FRAGMENTS];
+    uint32_t scale[WARP_TILES][UNIT_SCALES], offset[WARP_TILES][UNIT_SCALES];
+};
+
+struct weight_source {
+    const uint8_t *codes, *scales; // the area
+    uint32_t tile[WARP_TILES];          // the last one in place of one beyond it
+    uint32_t n_tiles, first_unit, n_units, runtime_zero;
+};
+
+// Unit number `unit` of the block's columns, of the warp's tiles, in the order of columns.
+QN_DEVICE void load_unit(unit_weights &w, const weight_source &s, uint32_t unit, uint32_t lane)
+{
+    unit += s.first_unit;
+    const uint32_t k_tile = unit * UNIT_GROUPS / QN_TILE_GROUPS, group = unit * UNIT_GROUPS % QN_TILE_GROUPS;
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++) {
+        const uint64_t tile = (uint64_t)k_tile * s.n_tiles + s.tile[m];
+        const uint8_t *codes = s.codes + tile * CODE_BYTES + group * QN_BITS / 8 * QN_FRAGMENT_BYTES + 16 * lane;
+#pragma unroll
+        for (int q = 0; q < UNIT_FRAGMENTS; q++)
+            w.fragments[m][q] = __ldg((const uint4 *)(codes + q * QN_FRAGMENT_BYTES));
+        if (QN_BITS == 16) {
+            w.scale[m][0] = s.runtime_zero;
+            continue;
+        }
+        const uint32_t *scales = (const uint32_t *)(s.scales + tile * SCALE_BYTES + group / GROUPS_PER_SCALE * 32) + lane / 4;
+#pragma unroll
+        for (int i = 0; i < UNIT_SCALES; i++) {
+            w.scale[m][i] = __ldg(scales + 8 * i);
+            if (QN_OFFSET)
+                w.offset[m][i] = __ldg(scales + 8 * (QN_SCALES + i));
+        }
+    }
+}
+
+// Run `run` of a unit as operands.
+QN_DEVICE void dequantize_group(uint32_t a[WARP_TILES][2][4], const unit_weights &w, int group)
+{
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+        for (int k16 = 0; k16 < 2; k16++) {
+            const int fragment = QN_BITS == 16 ? 2 * group + k16 : group * QN_BITS / 8;
+            group_scale scale = {};
+            scale.scale = w.scale[m][QN_BITS == 16 ? 0 : group / GROUPS_PER_SCALE];
+            if (QN_OFFSET)
+                scale.offset = w.offset[m][group / GROUPS_PER_SCALE];
+            dequantize_fragment<QN_BITS, QN_OFFSET>(a[m][k16], w.fragments[m][fragment], group, k16, scale);
+        }
+}
+
+QN_DEVICE void store_element(const qn_matmul_gemm_args &a, const output_row &out, uint32_t token, float sum)
+{
+    if (token < a.n_tokens) {
+        float *at = out.at + token * out.stride;
+        const float value = sum * __ldg(a.token_scale + token);
+        *at = out.add ? *at + value : value;
+    }
+}
+
+QN_DEVICE void store_tile(const qn_matmul_gemm_args &a, uint32_t tile, const float acc[ACCUMULATORS], uint32_t lane)
+{
+    const uint32_t g = lane / 4, t = lane % 4, first_token = blockIdx.x * QN_TILE_N + 2 * t;
+    if (tile >= a.n_tiles)
+        return;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const output_row out = find_output_row(a, tile, g + 8 * h);
+        if (!out.at)
+            continue;
+#pragma unroll
+        for (int j = 0; j < QN_TILE_N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                store_element(a, out, first_token + 8 * j + e, acc[4 * j + 2 * h + e]);
+    }
+}
+
+// ---- Sums of a cluster ----
+
+#if __CUDA_ARCH__ >= 900
+
+// A lane's pair of sums for tokens 8j+2t, +1 of a tile's row g+8h is number (2 * tile + h) * QN_TILE_N / 8 + j of the thread's.
+QN_DEVICE uint32_t partial_address(uint32_t shared, uint32_t pair, uint32_t thread)
+{
+    return shared + (pair * CONSUMER_THREADS + thread) * 8;
+}
+
+QN_DEVICE void store_partials(uint32_t shared, const float acc[WARP_TILES][ACCUMULATORS], uint32_t thread)
+{
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < QN_TILE_N / 8; j++)
+                asm volatile(
+                    "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(partial_address(shared, (2 * m + h) * (QN_TILE_N / 8) + j, thread)),
+                    "f"(acc[m][4 * j + 2 * h]), "f"(acc[m][4 * j + 2 * h + 1])
+                    : "memory");
+}
+
+// All threads of all blocks of the cluster; what they wrote before is seen after.
+QN_DEVICE void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive;\n"
+                 "barrier.cluster.wait;" ::
+                     : "memory");
+}
+
+QN_DEVICE float2 load_dsmem(uint32_t shared, uint32_t block)
+{
+    float2 v;
+    asm volatile("{\n"
+                 ".reg .u32 there;\n"
+                 "mapa.shared::cluster.u32 there, %2, %3;\n"
+                 "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
+                 "}\n"
+                 : "=f"(v.x), "=f"(v.y)
+                 : "r"(shared), "r"(block)
+                 : "memory");
+    return v;
+}
+
+// This block's part of the pairs, summed over the blocks in their order. All loads of a pair are under way at once.
+QN_DEVICE void reduce_partials(const qn_matmul_gemm_args &a, uint32_t shared, uint32_t first_tile, uint32_t thread)
+{
+    constexpr uint32_t n8_tiles = QN_TILE_N / 8, pairs = WARP_TILES * 2 * n8_tiles;
+    const uint32_t n = gridDim.z, g = thread % QN_WARP_SIZE / 4, t = thread % 4;
+    for (uint32_t pair = pairs * blockIdx.z / n; pair < pairs * (blockIdx.z + 1) / n; pair++) {
+        const uint32_t row = pair / n8_tiles, tile = first_tile + row / 2 * 4,
+                       token = blockIdx.x * QN_TILE_N + pair % n8_tiles * 8 + 2 * t;
+        float2 k16[8], sum = make_float2(0, 0);
+#pragma unroll
+        for (uint32_t block = 0; block < 8; block++)
+            if (block < n)
+                k16[block] = load_dsmem(partial_address(shared, pair, thread), block);
+#pragma unroll
+        for (uint32_t block = 0; block < 8; block++)
+            if (block < n) {
+                sum.x += k16[block].x;
+                sum.y += k16[block].y;
+            }
+        if (tile >= a.n_tiles)
+            continue;
+        const output_row out = find_output_row(a, tile, g + 8 * (row % 2));
+        if (out.at) {
+            store_element(a, out, token, sum.x);
+            store_element(a, out, token + 1, sum.y);
+        }
+    }
+}
+
+#endif
+
+// Of the threads that multiply: sums go to their places, or to where the cluster adds them up.
+QN_DEVICE void epilogue(const qn_matmul_gemm_args &a, bool split_k, uint32_t stages, const uint32_t tile[WARP_TILES],
+                      const float acc[WARP_TILES][ACCUMULATORS])
+{
+#if __CUDA_ARCH__ >= 900
+    if (split_k) {
+        asm volatile("bar.sync 1, 256;" ::: "memory"); // all of them have read the stages, which are room for sums
+        store_partials(stages, acc, threadIdx.x);
+        cluster_sync();
+        reduce_partials(a, stages, tile[0], threadIdx.x);
+        cluster_sync(); // nobody's shared memory goes while it is read
+        return;
+    }
+#endif
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++)
+        store_tile(a, tile[m], acc[m], threadIdx.x % QN_WARP_SIZE);
+}
+
+// Of the others.
+QN_DEVICE void epilogue_producer(bool split_k)
+{
+#if __CUDA_ARCH__ >= 900
+    if (split_k) {
+        cluster_sync();
+        cluster_sync();
+    }
+#endif
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+#define FLOATS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define FLOATS_16(i) FLOATS_4(i), FLOATS_4(i + 4), FLOATS_4(i + 8), FLOATS_4(i + 12)
+
+// d += a b of 64 rows, 16 columns and QN_TILE_N tokens, begun and not waited for.
+QN_DEVICE void wgmma(float (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b)
+{
+#if QN_TILE_N == 128
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+                 "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+                 "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+                 "%59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
+                 : FLOATS_16(0), FLOATS_16(16), FLOATS_16(32), FLOATS_16(48)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#elif QN_TILE_N == 64
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+                 "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+                 : FLOATS_16(0), FLOATS_16(16)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
+                 : FLOATS_16(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#endif
+}
+
+// Brings every step of activations for `n_k_tiles` chunks into the next free stage.
+QN_DEVICE void produce_acts(const qn_matmul_gemm_args &a, uint32_t first_chunk, uint32_t n_k_tiles, uint32_t stages,
+                          uint32_t full, uint32_t empty)
+{
+    const uint64_t step_bytes = (uint64_t)a.capacity * 128;
+    const uint8_t *from = a.acts + blockIdx.x * (uint64_t)STAGE_BYTES + first_chunk * 4 * step_bytes;
+    uint32_t stage = 0, phase = 1;
+    for (uint32_t step = 0; step < n_k_tiles * 4; step++) {
+        mbarrier_wait(empty + 8 * stage, phase);
+        mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES);
+        cp_async_bulk(stages + stage * STAGE_BYTES, from + step * step_bytes, STAGE_BYTES, full + 8 * stage);
+        if (++stage == STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+}
+
+// Stages that a group leaves behind, all at once, when the next one is under way.
+enum { RELEASED_STAGES = WGMMA_GROUPS > STEP_GROUPS ? WGMMA_GROUPS / STEP_GROUPS : 1 };
+
+struct pipeline_state {
+    uint32_t stage, phase;
+};
+
+QN_DEVICE void advance(pipeline_state &slot)
+{
+    if (++slot.stage == STAGES) {
+        slot.stage = 0;
+        slot.phase ^= 1;
+    }
+}
+
+// The matrix unit is given runs by the group, and while it works on one, the next group becomes halves: the fewer tokens, the
+// less work a run is, and the more of them there are in a group.
+QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, float (&acc)[WARP_TILES][ACCUMULATORS], uint32_t stages,
+                             uint32_t full, uint32_t empty)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    unit_weights units[UNITS_IN_FLIGHT + 1];
+    uint32_t a[2][WGMMA_GROUPS][WARP_TILES][2][4];
+    pipeline_state next = {};
+    // Rows of 128 bytes, eight of them 1024 apart from the next eight, swizzled: the descriptor's fields in the PTX manual.
+    const uint64_t descriptor = 1ull << 62 | 64ull << 32 | 1ull << 16;
+#pragma unroll
+    for (uint32_t i = 0; i < UNITS_IN_FLIGHT; i++)
+        load_unit(units[i], source, i < source.n_units ? i : source.n_units - 1, lane);
+#pragma unroll
+    for (int r = 0; r < WGMMA_GROUPS; r++)
+        dequantize_group(a[0][r], units[0], r);
+#pragma unroll 1
+    for (uint32_t k_tile = 0; k_tile < n_k_tiles; k_tile++)
+#pragma unroll
+        for (int first = 0; first < QN_TILE_GROUPS; first += WGMMA_GROUPS) {
+            const int slot = first / WGMMA_GROUPS % 2, after = first + WGMMA_GROUPS;
+            uint32_t at[WGMMA_GROUPS];
+            if (first % UNIT_GROUPS == 0) {
+                const uint32_t unit = (k_tile * QN_TILE_GROUPS + first) / UNIT_GROUPS + UNITS_IN_FLIGHT;
+                load_unit(units[UNITS_IN_FLIGHT], source, unit < source.n_units ? unit : source.n_units - 1, lane);
+            }
+#pragma unroll
+            for (int r = 0; r < WGMMA_GROUPS; r++) {
+                if ((first + r) % STEP_GROUPS == 0)
+                    mbarrier_wait(full + 8 * next.stage, next.phase);
+                at[r] = stages + next.stage * STAGE_BYTES + (first + r) % STEP_GROUPS * 64;
+                if ((first + r) % STEP_GROUPS == STEP_GROUPS - 1)
+                    advance(next);
+            }
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+            for (int r = 0; r < WGMMA_GROUPS; r++)
+#pragma unroll
+                for (int k16 = 0; k16 < 2; k16++)
+#pragma unroll
+                    for (int m = 0; m < WARP_TILES; m++)
+                        wgmma(acc[m], a[slot][r][m][k16], descriptor | ((at[r] & 0x3ffff) >> 4) + 2 * k16);
+            asm volatile("wgmma.commit_group.sync.aligned;\n"
+                         "wgmma.wait_group.sync.aligned 1;" ::
+                             : "memory");
+            if (first % STEP_GROUPS == 0) // what was read before the group that is under way is done with
+#pragma unroll
+                for (uint32_t i = 0; i < RELEASED_STAGES; i++) {
+                    const uint32_t back = (WGMMA_GROUPS == 1 ? 1 : 2 * RELEASED_STAGES) - i;
+                    const uint32_t released = next.stage >= back ? next.stage - back : next.stage + STAGES - back;
+                    if (threadIdx.x % 128 == 0 && k_tile + first)
+                        mbarrier_arrive(empty + 8 * released);
+                }
+            if (after % UNIT_GROUPS == 0)
+#pragma unroll
+                for (int i = 0; i < UNITS_IN_FLIGHT; i++)
+                    units[i] = units[i + 1];
+#pragma unroll
+            for (int r = 0; r < WGMMA_GROUPS; r++)
+                dequantize_group(a[!slot][r], units[0], (after + r) % UNIT_GROUPS);
+        }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#else
+
+// All threads bring a step; the copies of one step are a group.
+QN_DEVICE void load_step(const qn_matmul_gemm_args &a, uint32_t first_chunk, uint32_t n_k_tiles, uint32_t stages,
+                          uint32_t step)
+{
+    if (step < n_k_tiles * 4) {
+        const uint8_t *from =
+            a.acts + blockIdx.x * (uint64_t)STAGE_BYTES + (first_chunk * 4 + step) * (uint64_t)a.capacity * 128;
+        for (uint32_t at = 16 * threadIdx.x; at < STAGE_BYTES; at += 16 * QN_GEMM_THREADS)
+            cp_async_16(stages + step % STAGES * STAGE_BYTES + at, from + at);
+    }
+    qn_cp_async_commit();
+}
+
+// Sixteen tokens' operands for part `part` of run `run` of a step: two of the unit's columns of eight.
+QN_DEVICE void load_b_fragments(uint32_t b[4], const uint8_t *stage, int token, int group, int k16, uint32_t lane)
+{
+    const uint32_t row = token + lane / 16 * 8 + lane % 8, piece = group % STEP_GROUPS * 4 + 2 * k16 + lane / 8 % 2;
+    qn_ldmatrix_x4(b, stage + row * 128 + ((piece ^ row % 8) * 16));
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
+    qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
+{
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const uint32_t warpgroup = threadIdx.x / 128, warp = threadIdx.x / QN_WARP_SIZE % 4, lane = threadIdx.x % QN_WARP_SIZE;
+    const uint32_t stages = qn_shared_address(shared);
+    weight_source source;
+    uint32_t tile[WARP_TILES];
+    const bool split_k = gridDim.z > 1 && blockIdx.y >= a.n_unsplit;
+    const uint32_t row_block = split_k ? a.n_unsplit * (gridDim.z - 1) + blockIdx.y : blockIdx.y * gridDim.z + blockIdx.z;
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++) {
+        tile[m] = row_block * (QN_GEMM_TILE_M / QN_TILE_ROWS) + warpgroup % 2 * 8 + 4 * m + warp;
+        source.tile[m] = tile[m] < a.n_tiles ? tile[m] : a.n_tiles - 1;
+    }
+    source.codes = a.weights;
+    source.scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES;
+    source.n_tiles = a.n_tiles;
+    source.runtime_zero = a.n_k_tiles >> 31;
+    const uint32_t first_chunk = split_k ? a.n_k_tiles * blockIdx.z / gridDim.z : 0;
+    const uint32_t n_k_tiles = (split_k ? a.n_k_tiles * (blockIdx.z + 1) / gridDim.z : a.n_k_tiles) - first_chunk;
+    source.first_unit = first_chunk * (QN_TILE_GROUPS / UNIT_GROUPS);
+    source.n_units = n_k_tiles * (QN_TILE_GROUPS / UNIT_GROUPS);
+    float acc[WARP_TILES][ACCUMULATORS] = {};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    const uint32_t full = stages + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < STAGES; i++) {
+            mbarrier_init(full + 8 * i, 1);
+            mbarrier_init(empty + 8 * i, 2);
+        }
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+    qn_pdl_trigger();
+    qn_pdl_wait();
+    if (warpgroup == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x % 128 == 0)
+            produce_acts(a, first_chunk, n_k_tiles, stages, full, empty);
+        epilogue_producer(split_k);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        mma_mainloop(source, n_k_tiles, acc, stages, full, empty);
+        epilogue(a, split_k, stages, tile, acc);
+    }
+#else
+    unit_weights weights;
+    qn_pdl_trigger();
+    qn_pdl_wait();
+    for (uint32_t i = 0; i < STAGES - 1; i++)
+        load_step(a, first_chunk, n_k_tiles, stages, i);
+#pragma unroll 1
+    for (uint32_t k_tile = 0; k_tile < n_k_tiles; k_tile++)
+#pragma unroll
+        for (int group = 0; group < QN_TILE_GROUPS; group++) {
+            const uint32_t step = (k_tile * QN_TILE_GROUPS + group) / STEP_GROUPS;
+            if (group % STEP_GROUPS == 0) {
+                qn_cp_async_wait<STAGES - 2>();
+                __syncthreads(); // the step is there, and the stage before it is free
+                load_step(a, first_chunk, n_k_tiles, stages, step + STAGES - 1);
+            }
+            if (warpgroup == 2)
+                continue;
+            uint32_t x[WARP_TILES][2][4];
+            if (group % UNIT_GROUPS == 0)
+                load_unit(weights, source, (k_tile * QN_TILE_GROUPS + group) / UNIT_GROUPS, lane);
+            dequantize_group(x, weights, group % UNIT_GROUPS);
+            const uint8_t *stage = shared + step % STAGES * STAGE_BYTES;
+#pragma unroll
+            for (int k16 = 0; k16 < 2; k16++)
+#pragma unroll
+                for (int token = 0; token < QN_TILE_N; token += 16) {
+                    uint32_t b[4];
+                    load_b_fragments(b, stage, token, group, k16, lane);
+#pragma unroll
+                    for (int m = 0; m < WARP_TILES; m++) {
+                        qn_mma_m16n8k16_f16(acc[m] + token / 2, x[m][k16], b);
+                        qn_mma_m16n8k16_f16(acc[m] + token / 2 + 4, x[m][k16], b + 2);
+                    }
+                }
+        }
+    if (warpgroup != 2)
+        epilogue(a, split_k, stages, tile, acc);
+    else
+        epilogue_producer(split_k);
+#endif
+}

@@ -1,0 +1,374 @@
+// Products of few tokens: weights stream through shared memory, a few steps ahead of each warp, and the matrix units have time
+// to spare. Before the activations are there (the kernel ahead may still be running) the first weights are already on their
+// way.
+//
+// Int8: an operand of the matrix unit is `word & mask`, with no bit shifted down: all codes of a run have the same mask, so
+// that its sum is off by a power of two, which goes into the run's scale. With one token the eight columns of the unit are the
+// eight runs of a chunk: of a run's operand all columns but one are zeros, so that a tile's chunk is one chain of eight
+// products whose columns are the sums of its runs. With several tokens the columns are tokens. Sums begin at the bits of 1.5 *
+// 2^23, which makes them floats by one subtraction.
+#include "kernels/matmul/tiles.cuh"
+
+#define INT8_N1 (QN_ACTS_LAYOUT == QN_ACTS_INT8_N1)
+#define F16 (QN_ACTS_LAYOUT == QN_ACTS_F16)
+#if !F16
+#include "kernels/matmul/gemv.cuh"
+#endif
+
+// Who copies: with int8 each thread what its warp needs, which was measured to be faster than the copy engine (a 27B layer in
+// 39 instead of 41 us); halves, whose steps are several times larger, leave it to the engine.
+#define BULK_COPY (__CUDA_ARCH__ >= 900 && F16)
+
+enum {
+    STEP_TILES = QN_STEP_TILES, /* tiles of a step */
+    CODE_BYTES = QN_BITS * QN_FRAGMENT_BYTES,
+    SCALE_BYTES = QN_BITS == 16 ? 0 : QN_SCALES * (1 + QN_OFFSET) * 2 * QN_TILE_ROWS,
+    STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
+    GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
+    TILE_N = INT8_N1 ? 1 : QN_MMA_N,
+    ACCUMULATORS = INT8_N1 ? 2 : 4 /* a lane's of a tile */
+};
+
+// ---- Weights on their way ----
+
+// The steps of a warp, in order: for each of its groups of tiles, each of its chunks. Of the step that is asked for next:
+struct weight_stream {
+    const uint8_t *codes, *scales;
+    uint32_t k_tile, n_k_tiles;
+    uint32_t tile, tile_step, n_tiles;
+    uint64_t k_stride_tiles, rewind_tiles; // tiles on to the next chunk, and from the last one back to the next group
+    uint32_t shared, mbarriers;        // addresses of QN_STAGES stages
+};
+
+// Called by the whole warp.
+QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
+{
+    if (s.tile < s.n_tiles) {
+        const uint32_t left = s.n_tiles - s.tile, count = left < STEP_TILES ? left : STEP_TILES;
+        const uint32_t to = s.shared + stage * STEP_BYTES;
+#if BULK_COPY
+        if (elect_one()) {
+            const uint32_t mbarrier = s.mbarriers + 8 * stage;
+            mbarrier_arrive_expect_tx(mbarrier, count * (CODE_BYTES + SCALE_BYTES));
+            cp_async_bulk(to, s.codes, count * CODE_BYTES, mbarrier);
+            if (SCALE_BYTES)
+                cp_async_bulk(to + STEP_TILES * CODE_BYTES, s.scales, count * SCALE_BYTES, mbarrier);
+        }
+#else
+        const uint32_t first = 16 * (threadIdx.x % QN_WARP_SIZE);
+#pragma unroll
+        for (uint32_t at = 0; at < STEP_TILES * CODE_BYTES; at += 16 * QN_WARP_SIZE)
+            if (at < count * CODE_BYTES)
+                cp_async_16(to + at + first, s.codes + at + first);
+#if QN_BITS != 16 // halves have no scales
+#pragma unroll
+        for (uint32_t at = 0; at < STEP_TILES * SCALE_BYTES; at += 16 * QN_WARP_SIZE)
+            if (at + first < count * SCALE_BYTES)
+                cp_async_16(to + STEP_TILES * CODE_BYTES + at + first, s.scales + at + first);
+#endif
+#endif
+        const bool last = ++s.k_tile == s.n_k_tiles;
+        const uint64_t tiles = last ? s.rewind_tiles : s.k_stride_tiles; // backwards as well, modulo 2^64
+        s.codes += tiles * CODE_BYTES;
+        s.scales += tiles * SCALE_BYTES;
+        if (last) {
+            s.k_tile = 0;
+            s.tile += s.tile_step;
+        }
+    }
+#if !BULK_COPY
+    qn_cp_async_commit(); // one group a step, also when there is none left: the count stays right
+#endif
+}
+
+QN_DEVICE void wait_for_step(const weight_stream &s, uint32_t stage, uint32_t phase)
+{
+#if BULK_COPY
+    mbarrier_wait(s.mbarriers + 8 * stage, phase);
+#else
+    qn_cp_async_wait<QN_STAGES - 1>();
+    __syncwarp();
+#endif
+}
+
+// ---- One token in int8 ----
+
+#if INT8_N1
+
+QN_DEVICE void step_n1(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, const acts_n1 &x, uint32_t lane)
+{
+    const uint32_t g = lane / 4, t = lane % 4;
+    const uint32_t codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + 2 * t / GROUPS_PER_SCALE * 32 + 4 * g;
+#pragma unroll
+    for (int m = 0; m < STEP_TILES; m += 2) {
+        if (m + 1 < STEP_TILES && m + 1 < count)
+            mma_n1<2>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x);
+        else if (m < count)
+            mma_n1<1>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x);
+    }
+}
+
+#endif
+
+// ---- Several tokens in int8: they are the columns ----
+
+#if QN_ACTS_LAYOUT == QN_ACTS_INT8_N8
+
+struct acts_n8 {
+    uint4 words[4];                // of runs 2p, 2p+1: the lane's token
+    float scales[QN_TILE_GROUPS][2]; // of tokens 2t, 2t+1
+    float minus_sum[4][2];              // of pairs of runs
+};
+
+QN_DEVICE void load_acts_n8(acts_n8 &x, const uint8_t *k_tile, uint32_t lane)
+{
+    const uint32_t t = lane % 4;
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        x.words[p] = *(const uint4 *)(k_tile + p * QN_FRAGMENT_BYTES + 16 * lane);
+        const float4 s = *(const float4 *)(k_tile + 4 * QN_FRAGMENT_BYTES + 64 * p + 16 * t);
+        const float2 minus_sum = *(const float2 *)(k_tile + 4 * QN_FRAGMENT_BYTES + 256 + 32 * p + 8 * t);
+        const int shift = QN_BITS == 1 ? 2 * p : 4 * (p % 2); // of run 2p in a byte; a bit counts double, since it is +-1
+        const float even = (QN_BITS == 1 ? 2.0f : 1.0f) / (1 << shift), odd = even * (QN_BITS == 1 ? 0.5f : 0.25f);
+        x.scales[2 * p][0] = s.x * even, x.scales[2 * p][1] = s.y * even;
+        x.scales[2 * p + 1][0] = s.z * odd, x.scales[2 * p + 1][1] = s.w * odd;
+        x.minus_sum[p][0] = minus_sum.x, x.minus_sum[p][1] = minus_sum.y;
+    }
+}
+
+QN_DEVICE void mma_n8(float acc[ACCUMULATORS], uint32_t codes, uint32_t scales, const acts_n8 &x)
+{
+    const int acc_init[4] = { 0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000 };
+    uint4 fragments[QN_BITS];
+#pragma unroll
+    for (int q = 0; q < QN_BITS; q++)
+        fragments[q] = load_shared_16(codes + q * QN_FRAGMENT_BYTES);
+#pragma unroll
+    for (int first = 0; first < QN_TILE_GROUPS; first += GROUPS_PER_SCALE) {
+        const uint32_t scale = load_shared_4(scales + first / GROUPS_PER_SCALE * 32);
+        float block[4] = {};
+#pragma unroll
+        for (int group = first; group < first + GROUPS_PER_SCALE; group++) {
+            uint32_t a[4];
+            int c[4];
+            mask_fragment(a, fragments, group);
+            const uint4 w = x.words[group / 2];
+            mma_m16n8k32_u8_s8(c, a, group % 2 ? w.z : w.x, group % 2 ? w.w : w.y, acc_init);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float minus_sum = group % 2 == 0 ? x.minus_sum[group / 2][i % 2] : 0.0f;
+                block[i] =
+                    fmaf(__int_as_float(c[i]) - 12582912.0f, x.scales[group][i % 2], group == first ? minus_sum : block[i] + minus_sum);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            acc[i] = fmaf(qn_f16_to_f32((uint16_t)(i / 2 ? scale >> 16 : scale)), block[i], acc[i]);
+    }
+}
+
+#endif
+
+// ---- Halves ----
+
+#if F16
+
+// A run's words for the two operands, of token g.
+QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_bytes, int group, uint32_t lane)
+{
+    const uint32_t g = lane / 4, t = lane % 4;
+    const uint8_t *row = acts + group / 2 * step_bytes + 128 * g + 4 * t;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        b[i] = *(const uint32_t *)(row + ((group % 2 * 4 + i) ^ g) * 16);
+}
+
+QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, const uint8_t *acts, uint64_t step_bytes,
+                         uint32_t lane)
+{
+    const uint32_t g = lane / 4, codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + 4 * g;
+    uint4 fragments[STEP_TILES];
+#pragma unroll
+    for (int group = 0; group < QN_TILE_GROUPS; group++) {
+        uint32_t b[4];
+        load_acts_f16(b, acts, step_bytes, group, lane);
+#pragma unroll
+        for (int m = 0; m < STEP_TILES; m++) {
+            if (m >= count)
+                break;
+            group_scale scale = {};
+            if (QN_BITS != 16)
+                scale.scale = load_shared_4(scales + m * SCALE_BYTES + group / GROUPS_PER_SCALE * 32);
+            if (QN_OFFSET)
+                scale.offset = load_shared_4(scales + m * SCALE_BYTES + (QN_SCALES + group / GROUPS_PER_SCALE) * 32);
+#pragma unroll
+            for (int k16 = 0; k16 < 2; k16++) {
+                if (QN_BITS == 16 || (k16 == 0 && group % (8 / (QN_BITS == 16 ? 8 : QN_BITS)) == 0))
+                    fragments[m] = load_shared_16(codes + m * CODE_BYTES +
+                                             (fragment_of_group<QN_BITS>(group) + (QN_BITS == 16 ? k16 : 0)) * QN_FRAGMENT_BYTES);
+                uint32_t a[4];
+                dequantize_fragment<QN_BITS, QN_OFFSET>(a, fragments[m], group, k16, scale);
+                qn_mma_m16n8k16_f16(acc[m], a, b + 2 * k16);
+            }
+        }
+    }
+}
+
+#endif
+
+// ---- Sums of warps ----
+
+// A group's sums from the registers of a warp to its place, [tile][16 rows][TILE_N].
+QN_DEVICE void store_partials(float *to, float (*acc)[ACCUMULATORS], uint32_t count, uint32_t lane)
+{
+#if INT8_N1
+    reduce_store_n1<STEP_TILES>(to, acc, count, lane);
+#else
+    const uint32_t g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < STEP_TILES; m++)
+        if (m < count)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                *(float2 *)(to + (m * QN_TILE_ROWS + g + 8 * h) * TILE_N + 2 * t) =
+                    make_float2(acc[m][2 * h], acc[m][2 * h + 1]);
+#endif
+}
+
+// Tiles [first, last) of the block from all warps' places to where they go.
+QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, uint32_t first_tile, uint32_t first,
+                            uint32_t last)
+{
+    const uint32_t first_token = blockIdx.y * QN_MMA_N;
+    for (uint32_t i = threadIdx.x; i < (last - first) * QN_TILE_ROWS * TILE_N; i += blockDim.x) {
+        // Neighbouring threads take neighbouring rows, which is how they lie in memory.
+        const uint32_t row = i % QN_TILE_ROWS, token = i / QN_TILE_ROWS % TILE_N, tile = i / (QN_TILE_ROWS * TILE_N);
+        const float *from = acc + (tile * QN_TILE_ROWS + row) * TILE_N + token;
+        const output_row out = find_output_row(a, first_tile + first + tile, row);
+        if (!out.at || first_token + token >= a.n_tokens)
+            continue;
+        float *to = out.at + (first_token + token) * out.stride, sum = 0;
+        const float before = out.add ? *to : 0;
+#pragma unroll 4
+        for (uint32_t w = 0; w < a.n_k_warps; w++)
+            sum += from[w * a.reduce_tiles * QN_TILE_ROWS * TILE_N];
+#if F16
+        sum *= a.token_scale[first_token + token];
+#endif
+        *to = before + sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
+    qn_matmul_gemv(const __grid_constant__ qn_matmul_gemv_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    const uint32_t n_warps = blockDim.x / QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
+    const uint32_t first_tile = (uint32_t)((uint64_t)a.n_tiles * blockIdx.x / gridDim.x);
+    const uint32_t n_tiles = (uint32_t)((uint64_t)a.n_tiles * (blockIdx.x + 1) / gridDim.x) - first_tile;
+    const uint32_t k_warp = warp % a.n_k_warps, m_warp = warp / a.n_k_warps;
+    const uint32_t n_k_tiles = (a.n_k_tiles - 1 - k_warp) / a.n_k_warps + 1;
+    const uint32_t tile_step = n_warps / a.n_k_warps * STEP_TILES;
+
+    weight_stream stream;
+    const uint64_t first = (uint64_t)k_warp * a.n_tiles + first_tile + m_warp * STEP_TILES;
+    stream.codes = a.weights + first * CODE_BYTES;
+    stream.scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + first * SCALE_BYTES;
+    stream.k_stride_tiles = (uint64_t)a.n_k_warps * a.n_tiles;
+    stream.rewind_tiles = tile_step - (n_k_tiles - 1) * stream.k_stride_tiles;
+    stream.k_tile = 0;
+    stream.n_k_tiles = n_k_tiles;
+    stream.tile = m_warp * STEP_TILES;
+    stream.tile_step = tile_step;
+    stream.n_tiles = n_tiles;
+    stream.shared = qn_shared_address(shared) + warp * QN_STAGES * STEP_BYTES;
+
+    // Shared memory: stages, [2][chunk warps][batch] tiles of sums, activations of one token, barriers.
+    float *partials = (float *)(shared + n_warps * QN_STAGES * STEP_BYTES);
+    const uint32_t n_partials = a.n_k_warps * a.reduce_tiles * QN_TILE_ROWS * TILE_N;
+    uint8_t *shared_acts = (uint8_t *)(partials + 2 * n_partials);
+    const uint32_t acts_bytes = INT8_N1 ? a.n_k_tiles * QN_ACTS_N1_TILE_BYTES : 0;
+    stream.mbarriers = qn_shared_address(shared_acts + acts_bytes) + warp * QN_STAGES * 8;
+#if BULK_COPY
+    if (elect_one()) {
+        for (uint32_t i = 0; i < QN_STAGES; i++)
+            mbarrier_init(stream.mbarriers + 8 * i, 1);
+        fence_mbarrier_init();
+    }
+    __syncwarp();
+#endif
+#pragma unroll 1
+    for (uint32_t i = 0; i < QN_STAGES; i++)
+        issue_step(stream, i);
+    qn_pdl_trigger();
+    qn_pdl_wait();
+
+#if INT8_N1
+    // Each warp brings the chunks that it needs itself: those of its number.
+    for (uint32_t c = m_warp; c < n_k_tiles; c += tile_step / STEP_TILES) {
+        const uint32_t k_tile = k_warp + c * a.n_k_warps;
+        for (uint32_t at = 16 * lane; at < QN_ACTS_N1_TILE_BYTES; at += 16 * QN_WARP_SIZE)
+            qn_cp_async_16(shared_acts + k_tile * QN_ACTS_N1_TILE_BYTES + at, a.acts + k_tile * QN_ACTS_N1_TILE_BYTES + at);
+    }
+    qn_cp_async_commit();
+    qn_cp_async_wait<0>();
+    if (n_warps == a.n_k_warps)
+        __syncwarp();
+    else
+        __syncthreads();
+    acts_n1 x = {};
+    const uint32_t acts_address = qn_shared_address(shared_acts) + k_warp * QN_ACTS_N1_TILE_BYTES;
+#elif F16
+    const uint64_t step_bytes = (uint64_t)a.capacity * 128;
+    const uint8_t *acts = a.acts + blockIdx.y * 1024 + k_warp * 4 * step_bytes;
+#else
+    const uint8_t *acts = a.acts + ((uint64_t)blockIdx.y * a.n_k_tiles + k_warp) * QN_ACTS_N8_TILE_BYTES;
+    acts_n8 x;
+#endif
+    uint32_t stage = 0, phase = 0;
+#if !F16
+    bool loaded = false;
+#endif
+    float *batch_partials = partials;
+    for (uint32_t first_reduced = 0; first_reduced < n_tiles; first_reduced += a.reduce_tiles) {
+        const uint32_t end = first_reduced + a.reduce_tiles < n_tiles ? first_reduced + a.reduce_tiles : n_tiles;
+        for (uint32_t tile = first_reduced + m_warp * STEP_TILES; tile < end; tile += tile_step) {
+            const uint32_t count = n_tiles - tile < STEP_TILES ? n_tiles - tile : STEP_TILES;
+            float acc[STEP_TILES][ACCUMULATORS] = {};
+            for (uint32_t c = 0; c < n_k_tiles; c++) {
+#if INT8_N1
+                if (!loaded)
+                    load_acts_n1(x, acts_address + c * a.n_k_warps * QN_ACTS_N1_TILE_BYTES, lane);
+                loaded = n_k_tiles == 1; // and stays
+#elif !F16
+                if (!loaded)
+                    load_acts_n8(x, acts + c * a.n_k_warps * QN_ACTS_N8_TILE_BYTES, lane);
+                loaded = n_k_tiles == 1;
+#endif
+                wait_for_step(stream, stage, phase);
+                const uint32_t step = stream.shared + stage * STEP_BYTES;
+#if INT8_N1
+                step_n1(acc, step, count, x, lane);
+#elif F16
+                step_f16(acc, step, count, acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, lane);
+#else
+#pragma unroll
+                for (int m = 0; m < STEP_TILES; m++)
+                    if (m < count)
+                        mma_n8(acc[m], step + 16 * lane + m * CODE_BYTES,
+                                       step + STEP_TILES * CODE_BYTES + m * SCALE_BYTES + lane / 4 * 4, x);
+#endif
+                __syncwarp();
+                issue_step(stream, stage);
+                if (++stage == QN_STAGES) {
+                    stage = 0;
+                    phase ^= 1;
+                }
+            }
+            store_partials(batch_partials + (k_warp * a.reduce_tiles + tile - first_reduced) * QN_TILE_ROWS * TILE_N, acc, count, lane);
+        }
+        __syncthreads();
+        reduce_partials(a, batch_partials, first_tile, first_reduced, end);
+        batch_partials = batch_partials == partials ? partials + n_partials : partials; // the next sums do not wait for these to be read
+    }
+}

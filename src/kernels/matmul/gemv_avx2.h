@@ -1,0 +1,581 @@
+/* Stored blocks read into 256-bit registers, and the products of one token that are made of them without unpacking anything
+ * into memory. Included by matmul_avx2.c and matmul_avxvnni.c after matmul_simd.h; gemm_avx2.h unpacks for tiles from the same
+ * readers.
+ *
+ * A super-block is taken in halves of eight runs, one a 32-bit lane. Types come in three kinds: Q1_0 and the 2-bit types, whose
+ * stored bytes are masked in place (their forms of activations are made for that); PTQ1_0, digits of two blocks at a time; and
+ * the others, whose codes are brought into rising order a run at a time against activations in rising order. */
+#ifndef QN_KERNELS_MATMUL_GEMV_AVX2_H
+#define QN_KERNELS_MATMUL_GEMV_AVX2_H
+
+#include "kernels/matmul/matmul_simd.h"
+
+/* Bytes ahead of the row in work that are asked for: some thousand cycles of work, and more than the hardware looks ahead. */
+enum { GEMV_PREFETCH_BYTES = 8192, MAX_SUPER_BYTES = 544 };
+
+/* Rows side by side, so that the end of one does not wait for itself. */
+enum { GEMV_ROWS = 4 };
+
+/* type and fine are constants wherever the functions below are called, and vanish. */
+QN_INLINE size_t super_bytes(qn_type type)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: return 4 * 18;
+    case QN_TYPE_Q2_0: return 8 * 18;
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_OX2_0: return 4 * 34;
+    case QN_TYPE_PTQ1_0: return 4 * 28;
+    case QN_TYPE_TQ1_0: return 2 * 54;
+    case QN_TYPE_TQ2_0: return 2 * 66;
+    case QN_TYPE_Q4_0: return 16 * 18;
+    case QN_TYPE_Q4_1: return 16 * 20;
+    case QN_TYPE_Q5_0: return 16 * 22;
+    case QN_TYPE_Q5_1: return 16 * 24;
+    case QN_TYPE_Q4_K: return 2 * 144;
+    case QN_TYPE_Q5_K: return 2 * 176;
+    case QN_TYPE_Q6_K: return 2 * 210;
+    default: return 16 * 34; /* Q8_0 */
+    }
+}
+
+QN_INLINE bool has_offset(qn_type type)
+{
+    return type == QN_TYPE_Q4_1 || type == QN_TYPE_Q5_1 || type == QN_TYPE_Q4_K || type == QN_TYPE_Q5_K;
+}
+
+/* ---- Arithmetic ---- */
+
+/* Sums of products of four neighbours; where there is no dpbusd of two, in 16 bits, into which eight products of codes up to 15
+ * fit (8 * 2 * 15 * 127 = 30480). finish() gives the sum of each 32-bit lane times a factor. */
+#ifdef QN_V16_AVXVNNI
+QN_INLINE __m256i multiply_add(__m256i sum, __m256i codes, __m256i acts)
+{
+    return _mm256_dpbusd_avx_epi32(sum, codes, acts);
+}
+QN_INLINE __m256i add_acc(__m256i a, __m256i b)
+{
+    return _mm256_add_epi32(a, b);
+}
+QN_INLINE __m256i shift_acc(__m256i sum, int bits)
+{
+    return _mm256_srai_epi32(sum, bits);
+}
+QN_INLINE __m256i reduce_acc(__m256i sum, int factor)
+{
+    return factor == 1 ? sum : _mm256_mullo_epi32(sum, _mm256_set1_epi32(factor));
+}
+#else
+QN_INLINE __m256i multiply_add(__m256i sum, __m256i codes, __m256i acts)
+{
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, acts));
+}
+QN_INLINE __m256i add_acc(__m256i a, __m256i b)
+{
+    return _mm256_add_epi16(a, b);
+}
+QN_INLINE __m256i shift_acc(__m256i sum, int bits)
+{
+    return _mm256_srai_epi16(sum, bits);
+}
+QN_INLINE __m256i reduce_acc(__m256i sum, int factor)
+{
+    return _mm256_madd_epi16(sum, _mm256_set1_epi16((int16_t)factor));
+}
+#endif
+
+/* The sums of four runs in each half of two vectors, halves to be added: eight runs. */
+QN_INLINE __m256i join_halves(__m256i first, __m256i second)
+{
+    return _mm256_add_epi32(_mm256_permute2x128_si256(first, second, 0x20), _mm256_permute2x128_si256(first, second, 0x31));
+}
+
+/* Of four vectors of eight words in each half: words of the four side by side, each the sum of four (even ones, then odd). */
+QN_INLINE __m256i sum_words(const __m256i p[4])
+{
+    const __m256i a = _mm256_add_epi16(_mm256_unpacklo_epi16(p[0], p[1]), _mm256_unpackhi_epi16(p[0], p[1]));
+    const __m256i b = _mm256_add_epi16(_mm256_unpacklo_epi16(p[2], p[3]), _mm256_unpackhi_epi16(p[2], p[3]));
+    return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+}
+
+/* The same added to one sum each, widened, times a factor. Four words must fit in 16 bits: 4 * 2 * 31 * 127 = 31496. */
+QN_INLINE __m256i reduce_4_i16(const __m256i p[4], int factor)
+{
+    const __m256i pair = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4, 5,
+                                          12, 13, 6, 7, 14, 15);
+    return _mm256_madd_epi16(_mm256_shuffle_epi8(sum_words(p), pair), _mm256_set1_epi16((int16_t)factor));
+}
+
+/* Of four vectors of four numbers in each half: the four sums in each half. */
+QN_INLINE __m256i reduce_4_i32(const __m256i p[4])
+{
+    const __m256i a = _mm256_add_epi32(_mm256_unpacklo_epi32(p[0], p[1]), _mm256_unpackhi_epi32(p[0], p[1]));
+    const __m256i b = _mm256_add_epi32(_mm256_unpacklo_epi32(p[2], p[3]), _mm256_unpackhi_epi32(p[2], p[3]));
+    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
+
+/* ---- Reading ---- */
+
+QN_INLINE __m256i load32(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+QN_INLINE __m128i load16(const void *p)
+{
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+QN_INLINE __m256i load_2x16(const void *low, const void *high)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(low)), load16(high), 1);
+}
+
+QN_INLINE uint64_t load_4_f16(const uint8_t *p, size_t stride)
+{
+    uint16_t d[4];
+    for (size_t i = 0; i < 4; i++)
+        memcpy(&d[i], p + i * stride, sizeof d[i]);
+    return d[0] | (uint64_t)d[1] << 16 | (uint64_t)d[2] << 32 | (uint64_t)d[3] << 48;
+}
+
+QN_INLINE __m256 load_8_f16(const uint8_t *p, size_t stride)
+{
+    return _mm256_cvtph_ps(_mm_set_epi64x((int64_t)load_4_f16(p + 4 * stride, stride), (int64_t)load_4_f16(p, stride)));
+}
+
+QN_INLINE __m256 broadcast_f16(const uint8_t *p)
+{
+    uint16_t d;
+    memcpy(&d, p, sizeof d);
+    return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
+}
+
+/* Q4_K's and Q5_K's six-bit scales and minima (quant/kquants.c says where they lie). */
+QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset)
+{
+    uint32_t a, b, c;
+    memcpy(&a, block + 4, 4);
+    memcpy(&b, block + 8, 4);
+    memcpy(&c, block + 12, 4);
+    const uint32_t low = 0x3f3f3f3f, top = 0x30303030, nibble = 0x0f0f0f0f;
+    const uint64_t scales = (a & low) | (uint64_t)((c & nibble) | (a >> 2 & top)) << 32;
+    const uint64_t mins = (b & low) | (uint64_t)((c >> 4 & nibble) | (b >> 2 & top)) << 32;
+    const __m256 s = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)scales)));
+    const __m256 m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)mins)));
+    *scale = _mm256_mul_ps(broadcast_f16(block), s);
+    *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + 2), m), _mm256_set1_ps(-0.0f));
+}
+
+/* The scale of each run of a super-block and, for types that have it, the offset. */
+QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m256 offset[2])
+{
+    const size_t block = type == QN_TYPE_PTQ1_0 ? 28 : type == QN_TYPE_Q1_0 ? 18 : 34;
+    switch (type) {
+    case QN_TYPE_Q1_0:
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_OX2_0:
+    case QN_TYPE_PTQ1_0: {
+        const size_t at = type == QN_TYPE_OX2_0 ? 32 : type == QN_TYPE_PTQ1_0 ? 26 : 0;
+        const __m256 d = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi64_si128((int64_t)load_4_f16(p + at, block))));
+        scale[0] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+        scale[1] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
+        break;
+    }
+    case QN_TYPE_Q2_0: {
+        const __m256 d = load_8_f16(p, 18);
+        scale[0] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+        scale[1] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+        break;
+    }
+    default:
+        for (size_t half = 0; half < 2; half++) {
+            const uint8_t *q = p + half * (super_bytes(type) / 2);
+            if (type == QN_TYPE_Q4_K || type == QN_TYPE_Q5_K)
+                read_k_scales(q, &scale[half], &offset[half]);
+            else if (type == QN_TYPE_TQ1_0 || type == QN_TYPE_TQ2_0 || type == QN_TYPE_Q6_K)
+                scale[half] = broadcast_f16(q + super_bytes(type) / 2 - 2);
+            else
+                scale[half] = load_8_f16(q, super_bytes(type) / 16);
+            if (type == QN_TYPE_Q4_1 || type == QN_TYPE_Q5_1)
+                offset[half] = load_8_f16(q + 2, super_bytes(type) / 16);
+        }
+    }
+}
+
+/* The bytes of two blocks of Q1_0: four for each run. */
+QN_INLINE __m256i read_1bit(const uint8_t *p, size_t half)
+{
+    return load_2x16(p + 36 * half + 2, p + 36 * half + 20);
+}
+
+/* The bytes of eight runs of 2-bit codes, of each run the first four and the last four. */
+QN_INLINE void read_2bit(qn_type type, const uint8_t *p, size_t half, __m256i *first, __m256i *last)
+{
+    /* Sixteen bytes are two runs; they are loaded so that shuffles within 128 bits put them into order. */
+    const size_t step = type == QN_TYPE_Q2_0 ? 18 : 16, skip = type == QN_TYPE_Q2_0 ? 36 : 34;
+    p += 2 * skip * half + (type == QN_TYPE_OX2_0 ? 0 : 2);
+    const __m256 a = _mm256_castsi256_ps(load_2x16(p, p + skip));
+    const __m256 b = _mm256_castsi256_ps(load_2x16(p + step, p + skip + step));
+    *first = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+    *last = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
+}
+
+/* Powers of three of bytes from which 128 was subtracted keep that bias, as 128 * 3 = 128 modulo 256. */
+QN_INLINE __m256i triple(__m256i x)
+{
+    return _mm256_add_epi8(_mm256_add_epi8(x, x), x);
+}
+
+/* (x >= 86) + (x >= 171), x biased. */
+QN_INLINE __m256i digit(__m256i x)
+{
+    const __m256i above_0 = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(85 - 128));
+    const __m256i above_1 = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(170 - 128));
+    return _mm256_abs_epi8(_mm256_add_epi8(above_0, above_1));
+}
+
+/* Two blocks of PTQ1_0, one a 128-bit half: vector e / 16 has code e of each. */
+QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
+{
+    const __m256i bias = _mm256_set1_epi8(-128);
+    p += 56 * half;
+    __m256i x = _mm256_xor_si256(load_2x16(p, p + 28), bias);
+    /* Bytes 12 to 27: the eight from the fourth on, then the two. */
+    const __m256i rest = _mm256_xor_si256(load_2x16(p + 12, p + 40), bias);
+    code[0] = digit(x);
+    for (int n = 1; n < 5; n++) {
+        x = triple(x);
+        code[n] = digit(x);
+    }
+    const __m256i eight = _mm256_shuffle_epi32(rest, 0x99);
+    const __m256i low = _mm256_blend_epi32(eight, triple(eight), 0xcc); /* times 1 and 3 */
+    const __m256i mid = triple(triple(low));                            /* times 9 and 27 */
+    /* The two as high bytes of words, whose low bytes are zero: a word's product is the byte's. */
+    const __m256i spread = _mm256_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1,
+                                            12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13);
+    const __m256i powers = _mm256_setr_epi16(1, 1, 3, 3, 9, 9, 27, 27, 1, 1, 3, 3, 9, 9, 27, 27);
+    const __m256i gather = _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 1, 3, 5, 7, 9, 11, 13, 15, -1, -1, -1, -1, -1, -1,
+                                            -1, -1, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i two = _mm256_shuffle_epi8(_mm256_mullo_epi16(_mm256_shuffle_epi8(rest, spread), powers), gather);
+    code[5] = digit(low);
+    code[6] = digit(mid);
+    code[7] = digit(_mm256_unpackhi_epi64(triple(mid), two));
+}
+
+/* The 32 nibbles of a run of Q4_0 and its like: low halves of 16 bytes, then high halves. */
+QN_INLINE __m256i read_nibbles(const uint8_t *p)
+{
+    const __m256i twice = _mm256_broadcastsi128_si256(load16(p));
+    return _mm256_and_si256(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)), _mm256_set1_epi8(15));
+}
+
+/* 16 where one of 32 bits is set. */
+QN_INLINE __m256i read_fifth_bits(const uint8_t *p)
+{
+    uint32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    const __m256i bytes =
+        _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i masks = _mm256_set1_epi64x((int64_t)0x8040201008040201);
+    const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)bits), bytes), masks);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(spread, masks), _mm256_set1_epi8(16));
+}
+
+/* Eight runs of TQ1_0, a block. */
+QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
+{
+    const __m256i bias = _mm256_set1_epi8(-128);
+    __m256i x = _mm256_xor_si256(load32(p), bias);
+    group[0] = digit(x);
+    for (int n = 1; n < 5; n++) {
+        x = triple(x);
+        group[n] = digit(x);
+    }
+    const __m256i sixteen = _mm256_xor_si256(_mm256_broadcastsi128_si256(load16(p + 32)), bias);
+    const __m256i low = _mm256_blend_epi32(sixteen, triple(sixteen), 0xf0), mid = triple(triple(low));
+    int32_t four;
+    memcpy(&four, p + 48, sizeof four);
+    const __m256i last = _mm256_xor_si256(_mm256_set1_epi32(four), bias);
+    const __m256i last_low = _mm256_blend_epi32(last, triple(last), 0xaa);
+    const __m256i last_all = _mm256_blend_epi32(last_low, triple(triple(last_low)), 0xcc); /* times 1, 3, 9, 27 */
+    group[5] = digit(low);
+    group[6] = digit(mid);
+    group[7] = digit(_mm256_blend_epi32(triple(triple(mid)), last_all, 0xf0));
+}
+
+/* Codes of eight runs in rising order, one run a vector; Q8_0's as they are stored, signed. */
+QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i group[8])
+{
+    const size_t block = super_bytes(type) / 16; /* of the types with 32 weights in one */
+    const __m256i nibble = _mm256_set1_epi8(15), three = _mm256_set1_epi8(3);
+    p += half * (super_bytes(type) / 2);
+    switch (type) {
+    case QN_TYPE_TQ1_0: read_tq1_0(p, group); break;
+    case QN_TYPE_TQ2_0:
+        for (int r = 0; r < 8; r++)
+            group[r] = _mm256_and_si256(_mm256_srli_epi16(load32(p + r / 4 * 32), r % 4 * 2), three);
+        break;
+    case QN_TYPE_Q4_K:
+    case QN_TYPE_Q5_K:
+        for (int r = 0; r < 8; r++) {
+            const __m256i bytes = load32(p + (type == QN_TYPE_Q5_K ? 48 : 16) + r / 2 * 32);
+            group[r] = _mm256_and_si256(_mm256_srli_epi16(bytes, r % 2 * 4), nibble);
+            if (type == QN_TYPE_Q5_K) {
+                const __m256i fifth = load32(p + 16), bit = _mm256_set1_epi8(16);
+                const __m256i moved = r < 4 ? _mm256_slli_epi16(fifth, 4 - r) : _mm256_srli_epi16(fifth, r - 4);
+                group[r] = _mm256_or_si256(group[r], _mm256_and_si256(moved, bit));
+            }
+        }
+        break;
+    case QN_TYPE_Q6_K:
+        for (int r = 0; r < 8; r++) {
+            const __m256i low = _mm256_srli_epi16(load32(p + r / 4 * 64 + r % 2 * 32), r % 4 / 2 * 4);
+            const __m256i high = load32(p + 128 + r / 4 * 32), top = _mm256_set1_epi8(0x30);
+            const int up = 4 - r % 4 * 2;
+            const __m256i moved = up >= 0 ? _mm256_slli_epi16(high, up) : _mm256_srli_epi16(high, -up);
+            group[r] = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(moved, top));
+        }
+        break;
+    case QN_TYPE_Q8_0:
+        for (int r = 0; r < 8; r++)
+            group[r] = load32(p + 34 * r + 2);
+        break;
+    default:
+        for (size_t r = 0; r < 8; r++) {
+            group[r] = read_nibbles(p + block * r + block - 16);
+            if (type == QN_TYPE_Q5_0 || type == QN_TYPE_Q5_1)
+                group[r] = _mm256_or_si256(group[r], read_fifth_bits(p + block * r + block - 20));
+        }
+    }
+}
+
+/* ---- Products ---- */
+
+/* Planes are masked where they are, but for one shift by four, and the sums shifted instead: those of bit k are multiples of
+ * 2^k. The codes are 0 and 2, hence the doubled factor. The sums meet as a tree, since what waits for a chain of them fills the
+ * scheduler. */
+QN_INLINE __m256i dot_1bit(const uint8_t *p, size_t half, const int8_t *acts, int factor)
+{
+    const __m256i bits = read_1bit(p, half), high = _mm256_srli_epi16(bits, 4), zero = _mm256_setzero_si256();
+    __m256i sum[4];
+    for (int k = 0; k < 4; k++) {
+        const __m256i mask = _mm256_set1_epi8((int8_t)(1 << k));
+        sum[k] = multiply_add(zero, _mm256_and_si256(bits, mask), load32(acts + 64 * k));
+        sum[k] = shift_acc(multiply_add(sum[k], _mm256_and_si256(high, mask), load32(acts + 64 * (k + 4))), k);
+    }
+    return reduce_acc(add_acc(add_acc(sum[0], sum[1]), add_acc(sum[2], sum[3])), 2 * factor);
+}
+
+QN_INLINE __m256i dot_2bit(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor)
+{
+    __m256i bytes[2], one[2], four[2];
+    read_2bit(type, p, half, &bytes[0], &bytes[1]);
+    for (int i = 0; i < 2; i++) {
+        one[i] = four[i] = _mm256_setzero_si256();
+        for (int j = 0; j < 4; j += 2) {
+            const __m256i x = _mm256_srli_epi16(bytes[i], 2 * j);
+            one[i] = multiply_add(one[i], _mm256_and_si256(x, _mm256_set1_epi8(3)), load32(acts + 64 * (4 * i + j)));
+            four[i] = multiply_add(four[i], _mm256_and_si256(x, _mm256_set1_epi8(12)), load32(acts + 64 * (4 * i + j + 1)));
+        }
+    }
+    return reduce_acc(add_acc(add_acc(one[0], one[1]), shift_acc(add_acc(four[0], four[1]), 2)), factor);
+}
+
+/* Lanes are the four runs of one block, then of the other. */
+QN_INLINE __m256i dot_ptq1_0(const uint8_t *p, size_t half, const int8_t *acts, int factor)
+{
+    __m256i code[8], group[4];
+    read_ptq1_0(p, half, code);
+    for (int r = 0; r < 4; r++) {
+        group[r] = multiply_add(_mm256_setzero_si256(), code[2 * r], load32(acts + 128 * r));
+        group[r] = multiply_add(group[r], code[2 * r + 1], load32(acts + 128 * r + 64));
+    }
+#ifdef QN_V16_AVXVNNI
+    return reduce_acc(reduce_4_i32(group), factor);
+#else
+    return reduce_4_i16(group, factor);
+#endif
+}
+
+/* Signed bytes of both sides: the magnitude of one, with its sign moved to the other. A weight's magnitude may be 128. */
+QN_INLINE __m256i multiply_signed(__m256i weights, __m256i acts)
+{
+    const __m256i magnitude = _mm256_abs_epi8(weights), moved = _mm256_sign_epi8(acts, weights);
+#ifdef QN_V16_AVXVNNI
+    return _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), magnitude, moved);
+#else
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, moved), _mm256_set1_epi16(1));
+#endif
+}
+
+/* Q6_K: each half of a run has a factor of its own, by which words are multiplied as they are widened: the largest sum of a
+ * lane, 4 * 32 * 127 * 128, is far below 2^31. */
+QN_INLINE __m256i dot_q6_k(const uint8_t *p, size_t half, const int8_t *acts)
+{
+    __m256i group[8];
+    read_groups(QN_TYPE_Q6_K, p, half, group);
+    const __m256i factors = _mm256_cvtepi8_epi16(load16(p + 210 * half + 192));
+    for (int r = 0; r < 8; r++) {
+        const __m256i weights = _mm256_sub_epi8(group[r], _mm256_set1_epi8(32));
+        const __m256i words =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(load32(acts + QN_QUANT_GROUP * r), weights));
+        const __m256i four = r < 4 ? _mm256_permute4x64_epi64(factors, 0x44) : _mm256_permute4x64_epi64(factors, 0xee);
+        const __m256i pick = _mm256_add_epi8(_mm256_set1_epi16((int16_t)(0x0100 + 0x0404 * (r % 4))),
+                                             _mm256_setr_epi64x(0, 0, 0x0202020202020202, 0x0202020202020202));
+        group[r] = _mm256_madd_epi16(words, _mm256_shuffle_epi8(four, pick));
+    }
+    return join_halves(reduce_4_i32(group), reduce_4_i32(group + 4));
+}
+
+QN_INLINE __m256i dot_groups(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor)
+{
+    __m256i group[8];
+    read_groups(type, p, half, group);
+    for (int r = 0; r < 8; r++) {
+        const __m256i a = load32(acts + QN_QUANT_GROUP * r);
+        group[r] = type == QN_TYPE_Q8_0 ? multiply_signed(group[r], a) : multiply_add(_mm256_setzero_si256(), group[r], a);
+    }
+#ifndef QN_V16_AVXVNNI
+    if (type != QN_TYPE_Q8_0)
+        return join_halves(reduce_4_i16(group, factor), reduce_4_i16(group + 4, factor));
+#endif
+    const __m256i sum = join_halves(reduce_4_i32(group), reduce_4_i32(group + 4));
+    return factor == 1 ? sum : _mm256_mullo_epi32(sum, _mm256_set1_epi32(factor));
+}
+
+QN_INLINE __m256i dot(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: return dot_1bit(p, half, acts + 32 * half, factor);
+    case QN_TYPE_Q2_0:
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_OX2_0: return dot_2bit(type, p, half, acts + 32 * half, factor);
+    case QN_TYPE_PTQ1_0: return dot_ptq1_0(p, half, acts + 32 * half, factor);
+    case QN_TYPE_Q6_K: return dot_q6_k(p, half, acts + 256 * half);
+    default: return dot_groups(type, p, half, acts + 256 * half, factor);
+    }
+}
+
+/* zero * sums; Q8_0's and Q6_K's zeros are already in their products. */
+QN_INLINE __m256i times_zero_point(qn_type type, __m256i sums)
+{
+    switch (type) {
+    case QN_TYPE_Q4_0: return _mm256_slli_epi32(sums, 3);
+    case QN_TYPE_Q5_0: return _mm256_slli_epi32(sums, 4);
+    case QN_TYPE_Q8_0:
+    case QN_TYPE_Q6_K:
+    case QN_TYPE_Q4_1:
+    case QN_TYPE_Q5_1:
+    case QN_TYPE_Q4_K:
+    case QN_TYPE_Q5_K: return _mm256_setzero_si256();
+    default: return sums;
+    }
+}
+
+QN_INLINE qn_act_layout gemv_act_layout(qn_type type)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: return QN_ACT_1BIT;
+    case QN_TYPE_Q2_0:
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_OX2_0: return QN_ACT_2BIT;
+    case QN_TYPE_PTQ1_0: return QN_ACT_TERNARY;
+    default: return QN_ACT_PLAIN;
+    }
+}
+
+QN_INLINE void add_super(qn_type type, bool hilo, const uint8_t *p, const qn_acts *acts, size_t super, __m256 partial[2])
+{
+    const qn_act_layout layout = gemv_act_layout(type);
+    const int8_t *codes = acts->codes[layout] + super * QN_SUPER;
+    __m256 scale[2], offset[2];
+    read_scales(type, p, scale, offset);
+    for (size_t half = 0; half < 2; half++) {
+        const size_t group = super * QN_SUPER_GROUPS + 8 * half;
+        const __m256i sums = load32(acts->sum + group);
+        const __m256 act_scale = _mm256_loadu_ps(acts->scale + group);
+        __m256i isum = dot(type, p, half, codes, hilo ? QN_HILO_BASE : 1);
+        if (hilo)
+            isum = _mm256_add_epi32(isum, dot(type, p, half, acts->codes_lo[layout] + super * QN_SUPER, 1));
+        isum = _mm256_sub_epi32(isum, times_zero_point(type, sums));
+        partial[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(scale[half], act_scale), partial[half]);
+        if (has_offset(type))
+            partial[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_mul_ps(offset[half], act_scale), partial[half]);
+    }
+}
+
+/* n_rows is a constant where this is called. */
+QN_INLINE void gemv_rows(qn_type type, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
+                         size_t token, bool accumulate, float *out)
+{
+    const size_t n_full = weights->n_cols / QN_SUPER, bytes = super_bytes(type), row_bytes = weights->row_bytes;
+    const uint8_t *p = weights->data + row * row_bytes;
+    __m256 partial[GEMV_ROWS][2];
+    for (size_t r = 0; r < n_rows; r++)
+        partial[r][0] = partial[r][1] = _mm256_setzero_ps();
+    for (size_t s = 0; s < n_full; s++, p += bytes)
+        for (size_t r = 0; r < n_rows; r++) {
+            const uint8_t *q = p + r * row_bytes;
+            /* Every line that the super-block touches: its first byte in steps of a line, and its last. */
+            for (size_t line = 0; line + 8 < bytes; line += 64)
+                _mm_prefetch((const char *)q + GEMV_PREFETCH_BYTES + line, _MM_HINT_T0);
+            _mm_prefetch((const char *)q + GEMV_PREFETCH_BYTES + bytes - 1, _MM_HINT_T0);
+            add_super(type, hilo, q, acts, token * acts->n_super + s, partial[r]);
+        }
+    for (size_t r = 0; r < n_rows; r++) {
+        if (n_full < acts->n_super) {
+            /* Blocks of zero bytes have a scale of zero. */
+            uint8_t last[MAX_SUPER_BYTES] = { 0 };
+            memcpy(last, p + r * row_bytes, row_bytes - n_full * bytes);
+            add_super(type, hilo, last, acts, token * acts->n_super + n_full, partial[r]);
+        }
+        const float sum = v16_sum((v16){ partial[r][0], partial[r][1] });
+        out[row + r] = accumulate ? out[row + r] + sum : sum;
+    }
+}
+
+#define GEMV_KERNEL(id, ID, hilo)                                                                                              \
+    static void gemv_##id(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,       \
+                          bool accumulate, float *out)                                                                         \
+    {                                                                                                                          \
+        size_t row = row_begin;                                                                                                \
+        for (; row + GEMV_ROWS <= row_end; row += GEMV_ROWS)                                                                   \
+            gemv_rows(QN_TYPE_##ID, hilo, weights, row, GEMV_ROWS, acts, token, accumulate, out);                              \
+        for (; row < row_end; row++)                                                                                           \
+            gemv_rows(QN_TYPE_##ID, hilo, weights, row, 1, acts, token, accumulate, out);                                      \
+    }
+#define GEMV_BOTH(id, ID) GEMV_KERNEL(id, ID, false) GEMV_KERNEL(id##_hilo, ID, true)
+#define GEMV_CASE(id, ID)                                                                                                      \
+    case QN_TYPE_##ID: return hilo ? gemv_##id##_hilo : gemv_##id;
+
+/* Each with a variant for fine activations. */
+#define GEMV_TYPES(X)                                                                                                          \
+    X(q1_0, Q1_0)                                                                                                              \
+    X(q2_0, Q2_0)                                                                                                              \
+    X(pq2_0, PQ2_0)                                                                                                            \
+    X(ox2_0, OX2_0)                                                                                                            \
+    X(ptq1_0, PTQ1_0)                                                                                                          \
+    X(tq1_0, TQ1_0)                                                                                                            \
+    X(tq2_0, TQ2_0)                                                                                                            \
+    X(q4_0, Q4_0)                                                                                                              \
+    X(q4_1, Q4_1)                                                                                                              \
+    X(q5_0, Q5_0)                                                                                                              \
+    X(q5_1, Q5_1)                                                                                                              \
+    X(q8_0, Q8_0)                                                                                                              \
+    X(q4_k, Q4_K)                                                                                                              \
+    X(q5_k, Q5_K)
+
+GEMV_TYPES(GEMV_BOTH)
+GEMV_KERNEL(q6_k, Q6_K, false)
+
+static qn_gemv_fn gemv_avx2(const qn_type_info *type, bool hilo, qn_act_layout *layout)
+{
+    *layout = gemv_act_layout(type->type);
+    switch (type->type) {
+        GEMV_TYPES(GEMV_CASE)
+    case QN_TYPE_Q6_K: return hilo ? NULL : gemv_q6_k;
+    default: return NULL;
+    }
+}
+
+#endif

@@ -1,0 +1,638 @@
+/* The matrix product for NEON beyond what all instruction sets share: products of one token that read codes as they are
+ * stored, and super-blocks unpacked for tiles the same way. Compiled once for each instruction set by the file that includes
+ * it, after defining what kernels/matmul/matmul_simd.h asks for.
+ *
+ * Everything goes by quarters of a super-block, 128 weights: their four runs fill the four lanes of a register. Each layout
+ * gives eight vectors of codes for a quarter. By lanes, all eight meet the activations in one sum, whose lanes are then the
+ * runs (QN_ACT_1BIT, QN_ACT_2BIT); by runs, vectors 2k and 2k + 1 are run k in rising order (QN_ACT_PLAIN), and the four sums
+ * are folded into one register at the end. */
+#ifndef QN_KERNELS_MATMUL_GEMV_NEON_H
+#define QN_KERNELS_MATMUL_GEMV_NEON_H
+
+#define HAS_LUT
+
+#include "kernels/matmul/matmul_simd.h"
+#include "kernels/matmul/packed_neon.h"
+#include "kernels/matmul/gemm_neon.h"
+
+#include <string.h>
+
+/* Stored layouts that are read without unpacking; the number is the bytes of a block. */
+enum stored {
+    LAYOUT_Q1_0,   /* Q1_0 */
+    LAYOUT_Q2_0,   /* Q2_0 */
+    LAYOUT_PQ2_0,  /* PQ2_0 */
+    LAYOUT_OX2_0,  /* OX2_0 */
+    LAYOUT_TQ2_0,  /* TQ2_0 */
+    LAYOUT_PTQ1_0, /* PTQ1_0 */
+    LAYOUT_TQ1_0,  /* TQ1_0 */
+    LAYOUT_Q4_0,   /* Q4_0 */
+    LAYOUT_Q4_1,   /* Q4_1 */
+    LAYOUT_Q8_0,   /* Q8_0 */
+    LAYOUT_Q4_K    /* Q4_K */
+};
+
+enum { QUARTER_RUNS = 4, MAX_SUPER_BYTES = 16 * 34 };
+
+/* Bytes of a super-block. */
+QN_INLINE size_t super_bytes(enum stored stored)
+{
+    switch (stored) {
+    case LAYOUT_Q1_0: return 4 * 18;
+    case LAYOUT_Q2_0: return 8 * 18;
+    case LAYOUT_PQ2_0:
+    case LAYOUT_OX2_0: return 4 * 34;
+    case LAYOUT_TQ2_0: return 2 * 66;
+    case LAYOUT_PTQ1_0: return 4 * 28;
+    case LAYOUT_TQ1_0: return 2 * 54;
+    case LAYOUT_Q4_0: return 16 * 18;
+    case LAYOUT_Q4_1: return 16 * 20;
+    case LAYOUT_Q8_0: return 16 * 34;
+    default: return 2 * 144;
+    }
+}
+
+QN_INLINE qn_act_layout stored_act_layout(enum stored stored)
+{
+    return stored == LAYOUT_Q1_0                                                       ? QN_ACT_1BIT
+           : stored == LAYOUT_Q2_0 || stored == LAYOUT_PQ2_0 || stored == LAYOUT_OX2_0 ? QN_ACT_2BIT
+                                                                                       : QN_ACT_PLAIN;
+}
+
+QN_INLINE bool stored_has_offset(enum stored stored)
+{
+    return stored == LAYOUT_Q4_1 || stored == LAYOUT_Q4_K;
+}
+
+/* ---- Codes ----
+ *
+ * Vectors of codes are as cheap as the products allow: Q1_0's are minus the bit, one comparison each; the middle two fields of
+ * four stay where they are in their bytes, worth 4 and 16 times their value, which costs a shift of a sum in place of shifts of
+ * codes; Q8_0's are signed. */
+
+QN_INLINE int8x16_t signed_bytes(uint8x16_t x)
+{
+    return vreinterpretq_s8_u8(x);
+}
+
+/* Digit n of a trit byte b is floor(3 x / 256) with x = 3^n b mod 256. Halving twice on the way stays within bytes and rounds
+ * down each time, which is the same. */
+QN_INLINE int8x16_t top_digit(uint8x16_t x)
+{
+    return signed_bytes(vshrq_n_u8(vhaddq_u8(x, vshrq_n_u8(x, 1)), 6));
+}
+
+QN_INLINE void read_ptq1_0(const uint8_t *p, int8x16_t codes[8])
+{
+    static const uint8_t power[3][16] = { { 1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3 },
+                                          { 9, 9, 9, 9, 9, 9, 9, 9, 27, 27, 27, 27, 27, 27, 27, 27 },
+                                          { 81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27 } };
+    const uint8x16_t sixteen = vld1q_u8(p);
+    const uint8x8_t eight = vld1_u8(p + 16);
+    uint16_t two;
+    memcpy(&two, p + 24, sizeof two);
+    const uint8x16_t twice = vcombine_u8(eight, eight), tail = vcombine_u8(eight, vreinterpret_u8_u16(vdup_n_u16(two)));
+    codes[0] = top_digit(sixteen);
+    codes[1] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(3)));
+    codes[2] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(9)));
+    codes[3] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(27)));
+    codes[4] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(81)));
+    codes[5] = top_digit(vmulq_u8(twice, vld1q_u8(power[0])));
+    codes[6] = top_digit(vmulq_u8(twice, vld1q_u8(power[1])));
+    codes[7] = top_digit(vmulq_u8(tail, vld1q_u8(power[2])));
+}
+
+/* Half a block of TQ1_0: digits 0..3 of 32 bytes; or digit 4 of those, five digits of 16 more and four of the last 4. */
+QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
+{
+    static const uint8_t power[16] = { 1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27 };
+    const uint8x16_t first = vld1q_u8(block), second = vld1q_u8(block + 16), more = vld1q_u8(block + 32);
+    if (half == 0) {
+        codes[0] = top_digit(first);
+        codes[1] = top_digit(second);
+        codes[2] = top_digit(vmulq_u8(first, vdupq_n_u8(3)));
+        codes[3] = top_digit(vmulq_u8(second, vdupq_n_u8(3)));
+        codes[4] = top_digit(vmulq_u8(first, vdupq_n_u8(9)));
+        codes[5] = top_digit(vmulq_u8(second, vdupq_n_u8(9)));
+        codes[6] = top_digit(vmulq_u8(first, vdupq_n_u8(27)));
+        codes[7] = top_digit(vmulq_u8(second, vdupq_n_u8(27)));
+        return;
+    }
+    uint32_t four;
+    memcpy(&four, block + 48, sizeof four);
+    codes[0] = top_digit(vmulq_u8(first, vdupq_n_u8(81)));
+    codes[1] = top_digit(vmulq_u8(second, vdupq_n_u8(81)));
+    codes[2] = top_digit(more);
+    codes[3] = top_digit(vmulq_u8(more, vdupq_n_u8(3)));
+    codes[4] = top_digit(vmulq_u8(more, vdupq_n_u8(9)));
+    codes[5] = top_digit(vmulq_u8(more, vdupq_n_u8(27)));
+    codes[6] = top_digit(vmulq_u8(more, vdupq_n_u8(81)));
+    codes[7] = top_digit(vmulq_u8(vreinterpretq_u8_u32(vdupq_n_u32(four)), vld1q_u8(power)));
+}
+
+/* The four 2-bit fields of each byte, to places `step` apart. */
+QN_INLINE void read_fields(uint8x16_t x, int8x16_t *codes, size_t step)
+{
+    codes[0] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x03)));
+    codes[step] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x0c)));
+    codes[2 * step] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x30)));
+    codes[3 * step] = signed_bytes(vshrq_n_u8(x, 6));
+}
+
+/* Two runs of eight bytes at `first`, two at `second`: first halves of the runs to codes 0..3, second halves to 4..7. */
+QN_INLINE void read_2bit(const uint8_t *first, const uint8_t *second, int8x16_t codes[8])
+{
+    const uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(first)), b = vreinterpretq_u32_u8(vld1q_u8(second));
+    read_fields(vreinterpretq_u8_u32(vuzp1q_u32(a, b)), codes, 1);
+    read_fields(vreinterpretq_u8_u32(vuzp2q_u32(a, b)), codes + 4, 1);
+}
+
+QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
+{
+    const uint8x16_t x = vld1q_u8(p);
+    *low = signed_bytes(vandq_u8(x, vdupq_n_u8(15)));
+    *high = signed_bytes(vshrq_n_u8(x, 4));
+}
+
+/* Quarter q of the super-block at p. */
+QN_INLINE void read_codes(enum stored stored, const uint8_t *p, size_t q, int8x16_t codes[8])
+{
+    switch (stored) {
+    case LAYOUT_Q1_0: {
+        const uint8x16_t bits = vld1q_u8(p + 18 * q + 2);
+        UNROLL_FULL
+        for (int v = 0; v < 8; v++)
+            codes[v] = signed_bytes(vtstq_u8(bits, vdupq_n_u8((uint8_t)(1 << v))));
+        break;
+    }
+    case LAYOUT_Q2_0: read_2bit(p + 36 * q + 2, p + 36 * q + 20, codes); break;
+    case LAYOUT_PQ2_0: read_2bit(p + 34 * q + 2, p + 34 * q + 18, codes); break;
+    case LAYOUT_OX2_0: read_2bit(p + 34 * q, p + 34 * q + 16, codes); break;
+    case LAYOUT_TQ2_0:
+        read_fields(vld1q_u8(p + q / 2 * 66 + q % 2 * 32), codes, 2);
+        read_fields(vld1q_u8(p + q / 2 * 66 + q % 2 * 32 + 16), codes + 1, 2);
+        break;
+    case LAYOUT_PTQ1_0: read_ptq1_0(p + 28 * q, codes); break;
+    case LAYOUT_TQ1_0: read_tq1_0(p + q / 2 * 54, q % 2, codes); break;
+    case LAYOUT_Q4_0:
+        UNROLL_FULL
+        for (size_t k = 0; k < 4; k++)
+            read_nibbles(p + 18 * (4 * q + k) + 2, &codes[2 * k], &codes[2 * k + 1]);
+        break;
+    case LAYOUT_Q4_1:
+        UNROLL_FULL
+        for (size_t k = 0; k < 4; k++)
+            read_nibbles(p + 20 * (4 * q + k) + 4, &codes[2 * k], &codes[2 * k + 1]);
+        break;
+    case LAYOUT_Q8_0:
+        UNROLL_FULL
+        for (size_t k = 0; k < 4; k++) {
+            codes[2 * k] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 2));
+            codes[2 * k + 1] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 18));
+        }
+        break;
+    case LAYOUT_Q4_K:
+        UNROLL_FULL
+        for (size_t k = 0; k < 2; k++) {
+            const uint8_t *pair = p + q / 2 * 144 + 16 + q % 2 * 64 + k * 32;
+            read_nibbles(pair, &codes[4 * k], &codes[4 * k + 2]);
+            read_nibbles(pair + 16, &codes[4 * k + 1], &codes[4 * k + 3]);
+        }
+        break;
+    }
+}
+
+/* ---- Scales ---- */
+
+QN_INLINE uint16x4_t load_f16(const uint8_t *p)
+{
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    return vdup_n_u16(half);
+}
+
+QN_INLINE float32x4_t f16_to_f32(uint16x4_t f16s)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(f16s));
+}
+
+/* Four halves, `step` bytes apart. */
+QN_INLINE uint16x4_t load_4_f16(const uint8_t *p, size_t step)
+{
+    uint16_t half[4];
+    UNROLL_FULL
+    for (size_t k = 0; k < 4; k++)
+        memcpy(&half[k], p + k * step, sizeof half[k]);
+    uint16x4_t f16s = vdup_n_u16(half[0]);
+    f16s = vset_lane_u16(half[1], f16s, 1);
+    f16s = vset_lane_u16(half[2], f16s, 2);
+    return vset_lane_u16(half[3], f16s, 3);
+}
+
+/* Four whole numbers of a byte each, as floats. */
+QN_INLINE float32x4_t u8_to_f32(uint32_t bytes)
+{
+    const uint8x8_t eight = vreinterpret_u8_u32(vdup_n_u32(bytes));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(eight))));
+}
+
+/* Scales and minima of runs 4*half .. 4*half+3 of a Q4_K block; quant/kquants.c says how twelve bytes hold them. */
+QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *scale, float32x4_t *offset)
+{
+    uint32_t words[3], scales, mins;
+    memcpy(words, block + 4, sizeof words);
+    if (half) {
+        scales = (words[2] & 0x0f0f0f0fu) | (words[0] >> 2 & 0x30303030u);
+        mins = (words[2] >> 4 & 0x0f0f0f0fu) | (words[1] >> 2 & 0x30303030u);
+    } else {
+        scales = words[0] & 0x3f3f3f3fu;
+        mins = words[1] & 0x3f3f3f3fu;
+    }
+    *scale = vmulq_f32(f16_to_f32(load_f16(block)), u8_to_f32(scales));
+    *offset = vnegq_f32(vmulq_f32(f16_to_f32(load_f16(block + 2)), u8_to_f32(mins)));
+}
+
+/* Scales (and offsets, where the layout has them) of the runs of quarter q. */
+QN_INLINE void read_scales(enum stored stored, const uint8_t *p, size_t q, float32x4_t *scale, float32x4_t *offset)
+{
+    switch (stored) {
+    case LAYOUT_Q1_0: *scale = f16_to_f32(load_f16(p + 18 * q)); break;
+    case LAYOUT_Q2_0: *scale = f16_to_f32(vext_u16(load_f16(p + 36 * q), load_f16(p + 36 * q + 18), 2)); break;
+    case LAYOUT_PQ2_0: *scale = f16_to_f32(load_f16(p + 34 * q)); break;
+    case LAYOUT_OX2_0: *scale = f16_to_f32(load_f16(p + 34 * q + 32)); break;
+    case LAYOUT_TQ2_0: *scale = f16_to_f32(load_f16(p + q / 2 * 66 + 64)); break;
+    case LAYOUT_PTQ1_0: *scale = f16_to_f32(load_f16(p + 28 * q + 26)); break;
+    case LAYOUT_TQ1_0: *scale = f16_to_f32(load_f16(p + q / 2 * 54 + 52)); break;
+    case LAYOUT_Q4_0: *scale = f16_to_f32(load_4_f16(p + 72 * q, 18)); break;
+    case LAYOUT_Q4_1:
+        *scale = f16_to_f32(load_4_f16(p + 80 * q, 20));
+        *offset = f16_to_f32(load_4_f16(p + 80 * q + 2, 20));
+        break;
+    case LAYOUT_Q8_0: *scale = f16_to_f32(load_4_f16(p + 136 * q, 34)); break;
+    case LAYOUT_Q4_K: read_k_scales(p + q / 2 * 144, q % 2, scale, offset); break;
+    }
+}
+
+/* ---- Products ---- */
+
+/* Sums of products of bytes on their way to lanes. Without dot products they are kept in 16 bits: at most eight products of a
+ * 1-bit, two of any other code meet in one place before they are widened, at most 2 * 128 * 127. */
+#ifdef QN_V16_DOTPROD
+typedef int32x4_t dot_acc;
+QN_INLINE dot_acc multiply(int8x16_t codes, int8x16_t acts)
+{
+    return vdotq_s32(vdupq_n_s32(0), codes, acts);
+}
+QN_INLINE dot_acc multiply_add(dot_acc to, int8x16_t codes, int8x16_t acts)
+{
+    return vdotq_s32(to, codes, acts);
+}
+QN_INLINE int32x4_t reduce_each_4(dot_acc x)
+{
+    return x;
+}
+QN_INLINE int32x4_t reduce_any(dot_acc x)
+{
+    return x;
+}
+QN_INLINE dot_acc add_shifted_2(dot_acc to, dot_acc x)
+{
+    return vsraq_n_s32(to, x, 2);
+}
+QN_INLINE dot_acc add_shifted_4(dot_acc to, dot_acc x)
+{
+    return vsraq_n_s32(to, x, 4);
+}
+#else
+typedef struct dot_acc {
+    int16x8_t low, high;
+} dot_acc;
+QN_INLINE dot_acc multiply(int8x16_t codes, int8x16_t acts)
+{
+    return (dot_acc){ vmull_s8(vget_low_s8(codes), vget_low_s8(acts)), vmull_high_s8(codes, acts) };
+}
+QN_INLINE dot_acc multiply_add(dot_acc to, int8x16_t codes, int8x16_t acts)
+{
+    return (dot_acc){ vmlal_s8(to.low, vget_low_s8(codes), vget_low_s8(acts)), vmlal_high_s8(to.high, codes, acts) };
+}
+/* Each four neighbouring bytes' products to their lane. */
+QN_INLINE int32x4_t reduce_each_4(dot_acc x)
+{
+    return vpaddq_s32(vpaddlq_s16(x.low), vpaddlq_s16(x.high));
+}
+/* All products to the four lanes, in no order. */
+QN_INLINE int32x4_t reduce_any(dot_acc x)
+{
+    return vpadalq_s16(vpaddlq_s16(x.low), x.high);
+}
+/* Sums of multiples of 4 (16), of which a quarter (sixteenth) is wanted: exact. */
+QN_INLINE dot_acc add_shifted_2(dot_acc to, dot_acc x)
+{
+    return (dot_acc){ vsraq_n_s16(to.low, x.low, 2), vsraq_n_s16(to.high, x.high, 2) };
+}
+QN_INLINE dot_acc add_shifted_4(dot_acc to, dot_acc x)
+{
+    return (dot_acc){ vsraq_n_s16(to.low, x.low, 4), vsraq_n_s16(to.high, x.high, 4) };
+}
+#endif
+
+QN_INLINE dot_acc group_dot(const int8x16_t codes[2], const int8x16_t acts[2])
+{
+    return multiply_add(multiply(codes[0], acts[0]), codes[1], acts[1]);
+}
+
+/* For each run of a quarter the sum of codes times activations; LAYOUT_TQ2_0 still has codes of two runs where they are stored. */
+QN_INLINE int32x4_t quarter_dot(enum stored stored, const int8x16_t codes[8], const int8x16_t acts[8])
+{
+    if (stored_act_layout(stored) == QN_ACT_1BIT) {
+        dot_acc sum = multiply(codes[0], acts[0]);
+        UNROLL_FULL
+        for (int v = 1; v < 8; v++)
+            sum = multiply_add(sum, codes[v], acts[v]);
+        return reduce_each_4(sum);
+    }
+    if (stored_act_layout(stored) == QN_ACT_2BIT) {
+        dot_acc sum = multiply_add(multiply(codes[0], acts[0]), codes[3], acts[3]);
+        sum = multiply_add(multiply_add(sum, codes[4], acts[4]), codes[7], acts[7]);
+        sum = add_shifted_2(sum, multiply_add(multiply(codes[1], acts[1]), codes[5], acts[5]));
+        return reduce_each_4(add_shifted_4(sum, multiply_add(multiply(codes[2], acts[2]), codes[6], acts[6])));
+    }
+    int32x4_t group[4];
+    UNROLL_FULL
+    for (int k = 0; k < 4; k++)
+        group[k] = reduce_any(group_dot(codes + 2 * k, acts + 2 * k));
+    return vpaddq_s32(vpaddq_s32(group[0], group[1]), vpaddq_s32(group[2], group[3]));
+}
+
+/* From sums of codes, as they were read, times activations to the whole-number products. */
+QN_INLINE int32x4_t subtract_zero_point(enum stored stored, int32x4_t isum, int32x4_t act_sum)
+{
+    static const int32_t down[4] = { 0, -2, -4, 0 };
+    switch (stored) {
+    case LAYOUT_Q1_0: return vmlsq_s32(vnegq_s32(act_sum), isum, vdupq_n_s32(2)); /* codes 0 and 2 less 1; -1 was the bit */
+    case LAYOUT_TQ2_0: return vsubq_s32(vshlq_s32(isum, vld1q_s32(down)), act_sum);
+    case LAYOUT_Q4_0: return vmlsq_s32(isum, act_sum, vdupq_n_s32(8));
+    case LAYOUT_Q4_1:
+    case LAYOUT_Q4_K:
+    case LAYOUT_Q8_0: return isum;
+    default: return vsubq_s32(isum, act_sum);
+    }
+}
+
+/* One super-block of a token's activations, in the form of the layout. */
+struct act_super {
+    const int8_t *codes, *codes_lo;
+    const float *scale;
+    const int32_t *sum;
+};
+
+/* Eight vectors of quarter q. */
+QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8x16_t acts[8])
+{
+    const bool plain = stored_act_layout(stored) == QN_ACT_PLAIN;
+    UNROLL_FULL
+    for (size_t v = 0; v < 8; v++)
+        acts[v] = vld1q_s8(plain ? codes + q * 128 + v * 16 : codes + q * 16 + v * 64);
+}
+
+/* Two rows: as many as leave registers for their sums. */
+enum { GEMV_ROWS = 2 };
+
+/* Quarter q of the activations against that of each row. */
+QN_INLINE void gemv_quarter(enum stored stored, bool hilo, const uint8_t *const rows[GEMV_ROWS], struct act_super token,
+                            size_t q, v16 partial[GEMV_ROWS])
+{
+    const float32x4_t act_scale = vld1q_f32(token.scale + q * QUARTER_RUNS);
+    const int32x4_t act_sum = vld1q_s32(token.sum + q * QUARTER_RUNS);
+    int8x16_t acts[8], acts_lo[8];
+    read_acts(stored, token.codes, q, acts);
+    UNROLL_FULL
+    for (size_t r = 0; r < GEMV_ROWS; r++) {
+        int8x16_t codes[8];
+        float32x4_t scale, offset;
+        COMPILER_BARRIER();
+        read_codes(stored, rows[r], q, codes);
+        read_scales(stored, rows[r], q, &scale, &offset);
+        int32x4_t isum = quarter_dot(stored, codes, acts);
+        if (hilo) { /* read again for each row: two sets of activations and one of codes do not fit */
+            read_acts(stored, token.codes_lo, q, acts_lo);
+            isum = vmlaq_s32(quarter_dot(stored, codes, acts_lo), isum, vdupq_n_s32(QN_HILO_BASE));
+        }
+        isum = subtract_zero_point(stored, isum, act_sum);
+        float32x4_t *to = &partial[r].q[q];
+        *to = vfmaq_f32(*to, vcvtq_f32_s32(isum), vmulq_f32(scale, act_scale));
+        if (stored_has_offset(stored))
+            *to = vfmaq_f32(*to, vcvtq_f32_s32(act_sum), vmulq_f32(offset, act_scale));
+    }
+}
+
+/* The super-block that a row does not fill is copied and filled up with zeros, so that nothing past the row is read; what is
+ * missing has scale 0. An odd row at the end is taken twice. */
+QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights, size_t row_begin, size_t row_end,
+                         const qn_acts *acts, size_t token, bool accumulate, float *out)
+{
+    const qn_act_layout layout = stored_act_layout(stored);
+    const size_t super0 = token * acts->n_super, group0 = super0 * QN_SUPER_GROUPS;
+    const size_t bytes = super_bytes(stored), n_full = weights->row_bytes / bytes, left = weights->row_bytes % bytes;
+    uint8_t last[GEMV_ROWS][MAX_SUPER_BYTES];
+    if (left)
+        memset(last, 0, sizeof last);
+    for (size_t row = row_begin; row < row_end; row += GEMV_ROWS) {
+        const size_t next = row + 1 < row_end ? 1 : 0;
+        const uint8_t *p[GEMV_ROWS] = { weights->data + row * weights->row_bytes,
+                                        weights->data + (row + next) * weights->row_bytes };
+        v16 partial[GEMV_ROWS] = { v16_set1(0), v16_set1(0) };
+        struct act_super act = { .codes = acts->codes[layout] + super0 * QN_SUPER,
+                                 .codes_lo = hilo ? acts->codes_lo[layout] + super0 * QN_SUPER : NULL,
+                                 .scale = acts->scale + group0,
+                                 .sum = acts->sum + group0 };
+        for (size_t s = 0; s < acts->n_super; s++) {
+            UNROLL_FULL
+            for (size_t r = 0; r < GEMV_ROWS && s == n_full; r++)
+                p[r] = memcpy(last[r], p[r], left);
+            gemv_quarter(stored, hilo, p, act, 0, partial);
+            gemv_quarter(stored, hilo, p, act, 1, partial);
+            gemv_quarter(stored, hilo, p, act, 2, partial);
+            gemv_quarter(stored, hilo, p, act, 3, partial);
+            UNROLL_FULL
+            for (size_t r = 0; r < GEMV_ROWS; r++)
+                p[r] += bytes;
+            act.codes += QN_SUPER;
+            if (hilo)
+                act.codes_lo += QN_SUPER;
+            act.scale += QN_SUPER_GROUPS;
+            act.sum += QN_SUPER_GROUPS;
+        }
+        const float first = v16_sum(partial[0]), second = v16_sum(partial[1]);
+        out[row] = accumulate ? out[row] + first : first;
+        if (next)
+            out[row + 1] = accumulate ? out[row + 1] + second : second;
+    }
+}
+
+/* A function of its own for each layout, plain and fine. */
+#define GEMV_KERNEL(name, stored)                                                                                              \
+    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
+                     bool accumulate, float *out)                                                                              \
+    {                                                                                                                          \
+        gemv_rows(stored, false, weights, row_begin, row_end, acts, token, accumulate, out);                                   \
+    }                                                                                                                          \
+    static void name##_hilo(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,     \
+                            bool accumulate, float *out)                                                                       \
+    {                                                                                                                          \
+        gemv_rows(stored, true, weights, row_begin, row_end, acts, token, accumulate, out);                                    \
+    }
+
+GEMV_KERNEL(gemv_q1_0, LAYOUT_Q1_0)
+GEMV_KERNEL(gemv_q2_0, LAYOUT_Q2_0)
+GEMV_KERNEL(gemv_pq2_0, LAYOUT_PQ2_0)
+GEMV_KERNEL(gemv_ox2_0, LAYOUT_OX2_0)
+GEMV_KERNEL(gemv_tq2_0, LAYOUT_TQ2_0)
+GEMV_KERNEL(gemv_ptq1_0, LAYOUT_PTQ1_0)
+GEMV_KERNEL(gemv_tq1_0, LAYOUT_TQ1_0)
+GEMV_KERNEL(gemv_q4_0, LAYOUT_Q4_0)
+GEMV_KERNEL(gemv_q4_1, LAYOUT_Q4_1)
+GEMV_KERNEL(gemv_q8_0, LAYOUT_Q8_0)
+GEMV_KERNEL(gemv_q4_k, LAYOUT_Q4_K)
+
+/* The layout of a type, if it is one of those above. */
+QN_INLINE bool find_stored(qn_type type, enum stored *stored)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: *stored = LAYOUT_Q1_0; return true;
+    case QN_TYPE_Q2_0: *stored = LAYOUT_Q2_0; return true;
+    case QN_TYPE_PQ2_0: *stored = LAYOUT_PQ2_0; return true;
+    case QN_TYPE_OX2_0: *stored = LAYOUT_OX2_0; return true;
+    case QN_TYPE_TQ2_0: *stored = LAYOUT_TQ2_0; return true;
+    case QN_TYPE_PTQ1_0: *stored = LAYOUT_PTQ1_0; return true;
+    case QN_TYPE_TQ1_0: *stored = LAYOUT_TQ1_0; return true;
+    case QN_TYPE_Q4_0: *stored = LAYOUT_Q4_0; return true;
+    case QN_TYPE_Q4_1: *stored = LAYOUT_Q4_1; return true;
+    case QN_TYPE_Q8_0: *stored = LAYOUT_Q8_0; return true;
+    case QN_TYPE_Q4_K: *stored = LAYOUT_Q4_K; return true;
+    default: return false;
+    }
+}
+
+static qn_gemv_fn gemv_neon(const qn_type_info *type, bool hilo, qn_act_layout *layout)
+{
+    static const struct {
+        qn_gemv_fn plain, hilo;
+    } functions[] = {
+        [LAYOUT_Q1_0] = { gemv_q1_0, gemv_q1_0_hilo },    [LAYOUT_Q2_0] = { gemv_q2_0, gemv_q2_0_hilo },
+        [LAYOUT_PQ2_0] = { gemv_pq2_0, gemv_pq2_0_hilo }, [LAYOUT_OX2_0] = { gemv_ox2_0, gemv_ox2_0_hilo },
+        [LAYOUT_TQ2_0] = { gemv_tq2_0, gemv_tq2_0_hilo }, [LAYOUT_PTQ1_0] = { gemv_ptq1_0, gemv_ptq1_0_hilo },
+        [LAYOUT_TQ1_0] = { gemv_tq1_0, gemv_tq1_0_hilo }, [LAYOUT_Q4_0] = { gemv_q4_0, gemv_q4_0_hilo },
+        [LAYOUT_Q4_1] = { gemv_q4_1, gemv_q4_1_hilo },    [LAYOUT_Q8_0] = { gemv_q8_0, gemv_q8_0_hilo },
+        [LAYOUT_Q4_K] = { gemv_q4_k, gemv_q4_k_hilo },
+    };
+    enum stored stored;
+    if (!find_stored(type->type, &stored))
+        return NULL;
+    *layout = stored_act_layout(stored);
+    return hilo ? functions[stored].hilo : functions[stored].plain;
+}
+
+/* ---- Unpacking for tiles ---- */
+
+/* Codes as tiles want them: whole, and as large as the type says; LAYOUT_Q8_0 stay signed. */
+QN_INLINE void normalize_codes(enum stored stored, int8x16_t codes[8])
+{
+    uint8x16_t x[8];
+    UNROLL_FULL
+    for (int v = 0; v < 8; v++)
+        x[v] = vreinterpretq_u8_s8(codes[v]);
+    UNROLL_FULL
+    for (int v = 0; v < 8; v++) {
+        const int field = stored == LAYOUT_TQ2_0 ? v / 2 : v % 4;
+        if (stored == LAYOUT_Q1_0)
+            x[v] = vandq_u8(x[v], vdupq_n_u8(2));
+        else if ((stored == LAYOUT_TQ2_0 || stored_act_layout(stored) == QN_ACT_2BIT) && field == 1)
+            x[v] = vshrq_n_u8(x[v], 2);
+        else if ((stored == LAYOUT_TQ2_0 || stored_act_layout(stored) == QN_ACT_2BIT) && field == 2)
+            x[v] = vshrq_n_u8(x[v], 4);
+        codes[v] = signed_bytes(x[v]);
+    }
+}
+
+/* Half a run of each of four, in rising order, to four vectors that hold four codes of each. */
+QN_INLINE void interleave_four(int8x16_t a, int8x16_t b, int8x16_t c, int8x16_t d, uint8_t *to)
+{
+    const uint32x4_t a4 = vreinterpretq_u32_s8(a), b4 = vreinterpretq_u32_s8(b);
+    const uint32x4_t c4 = vreinterpretq_u32_s8(c), d4 = vreinterpretq_u32_s8(d);
+    const uint64x2_t ab0 = vreinterpretq_u64_u32(vzip1q_u32(a4, b4)), ab1 = vreinterpretq_u64_u32(vzip2q_u32(a4, b4));
+    const uint64x2_t cd0 = vreinterpretq_u64_u32(vzip1q_u32(c4, d4)), cd1 = vreinterpretq_u64_u32(vzip2q_u32(c4, d4));
+    vst1q_u8(to, vreinterpretq_u8_u64(vzip1q_u64(ab0, cd0)));
+    vst1q_u8(to + 64, vreinterpretq_u8_u64(vzip2q_u64(ab0, cd0)));
+    vst1q_u8(to + 128, vreinterpretq_u8_u64(vzip1q_u64(ab1, cd1)));
+    vst1q_u8(to + 192, vreinterpretq_u8_u64(vzip2q_u64(ab1, cd1)));
+}
+
+QN_INLINE void unpack_quarter(enum stored stored, const uint8_t *p, size_t q, qn_super_block *out)
+{
+    int8x16_t codes[8];
+    float32x4_t scale, offset;
+    COMPILER_BARRIER();
+    read_codes(stored, p, q, codes);
+    normalize_codes(stored, codes);
+    if (stored_act_layout(stored) == QN_ACT_PLAIN) {
+        interleave_four(codes[0], codes[2], codes[4], codes[6], out->codes + 16 * q);
+        interleave_four(codes[1], codes[3], codes[5], codes[7], out->codes + 16 * q + 256);
+    } else {
+        UNROLL_FULL
+        for (size_t v = 0; v < 8; v++)
+            vst1q_u8(out->codes + 16 * q + 64 * v, vreinterpretq_u8_s8(codes[v]));
+    }
+    read_scales(stored, p, q, &scale, &offset);
+    vst1q_f32(out->scale + QUARTER_RUNS * q, scale);
+    if (stored_has_offset(stored))
+        vst1q_f32(out->offset + QUARTER_RUNS * q, offset);
+}
+
+QN_INLINE void unpack_stored(enum stored stored, const uint8_t *blocks, size_t bytes, qn_super_block *out)
+{
+    uint8_t last[MAX_SUPER_BYTES];
+    if (bytes < super_bytes(stored)) {
+        memset(last, 0, super_bytes(stored));
+        blocks = memcpy(last, blocks, bytes);
+    }
+    for (size_t half = 0; half < 2; half++) { /* layouts of 256 weights begin again with every half */
+        unpack_quarter(stored, blocks, 2 * half, out);
+        unpack_quarter(stored, blocks, 2 * half + 1, out);
+    }
+}
+
+static void unpack_neon(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
+{
+    const size_t bytes = n_blocks * type->block_bytes;
+    enum stored stored;
+    if (!find_stored(type->type, &stored)) {
+        unpack_simd(type, blocks, n_blocks, out);
+        return;
+    }
+    switch (stored) {
+    case LAYOUT_Q1_0: unpack_stored(LAYOUT_Q1_0, blocks, bytes, out); break;
+    case LAYOUT_Q2_0: unpack_stored(LAYOUT_Q2_0, blocks, bytes, out); break;
+    case LAYOUT_PQ2_0: unpack_stored(LAYOUT_PQ2_0, blocks, bytes, out); break;
+    case LAYOUT_OX2_0: unpack_stored(LAYOUT_OX2_0, blocks, bytes, out); break;
+    case LAYOUT_TQ2_0: unpack_stored(LAYOUT_TQ2_0, blocks, bytes, out); break;
+    case LAYOUT_PTQ1_0: unpack_stored(LAYOUT_PTQ1_0, blocks, bytes, out); break;
+    case LAYOUT_TQ1_0: unpack_stored(LAYOUT_TQ1_0, blocks, bytes, out); break;
+    case LAYOUT_Q4_0: unpack_stored(LAYOUT_Q4_0, blocks, bytes, out); break;
+    case LAYOUT_Q4_1: unpack_stored(LAYOUT_Q4_1, blocks, bytes, out); break;
+    case LAYOUT_Q8_0: unpack_stored(LAYOUT_Q8_0, blocks, bytes, out); break;
+    case LAYOUT_Q4_K: unpack_stored(LAYOUT_Q4_K, blocks, bytes, out); break;
+    }
+}
+
+QN_INLINE void matmul_fill_neon(qn_matmul_kernels *kernels)
+{
+    matmul_fill(kernels);
+    kernels->unpack = unpack_neon;
+    kernels->gemm = gemm_neon;
+    kernels->gemm_float = gemm_float_neon;
+    kernels->gemv = gemv_neon;
+    kernels->packed = packed_neon;
+}
+
+#endif

@@ -1,0 +1,137 @@
+// A token's row, rotated, into what products read. The transform is in registers: distances inside a thread's values, then over
+// the lanes of a warp, and after one exchange through shared memory between the four warps; then a warp has runs of 32 side by
+// side, which is how they are quantised.
+#include "kernels/butterflies.cuh"
+#include "kernels/matmul/hadamard_quantize_cuda.h"
+
+enum {
+    THREADS = QN_HADAMARD_QUANTIZE_THREADS,
+    WARPS = THREADS / QN_WARP_SIZE,
+    PER_THREAD = QN_BLOCK / THREADS, // values of a thread
+    WARP_VALUES = QN_WARP_SIZE * PER_THREAD,  // that are transformed before the exchange
+    GROUPS = QN_BLOCK / 32,
+    VEC4S = PER_THREAD / 4
+};
+
+// A run of 32 values, one a lane, as codes by the rule of matmul.h: the scale and the sum of codes come back to every lane.
+QN_DEVICE int quantize_group(float x, float *scale, int *sum)
+{
+    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, __float_as_uint(x) & 0x7fffffffu); // ordered as magnitudes are
+    const float amax = __uint_as_float(bits);
+    const bool finite = bits < 0x7f800000u, zero = !finite || amax < 1e-30f; // QN_MIN_GROUP_ABSMAX
+    const int code = zero ? 0 : __float2int_rn(x * (127.0f / amax));
+    *scale = finite ? (zero ? 0 : amax * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
+    *sum = __reduce_add_sync(QN_FULL_MASK, code);
+    return code;
+}
+
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+
+QN_DEVICE float norm_scale(const qn_hadamard_quantize_args &a)
+{
+    __shared__ float sums[WARPS];
+    float square = 0;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < a.n_cols / 4; i += THREADS) {
+        const float4 x = ((const float4 *)a.x)[i];
+        square = fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, fmaf(x.x, x.x, square))));
+    }
+    square = qn_warp_sum(square);
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        sums[threadIdx.x / QN_WARP_SIZE] = square;
+    __syncthreads();
+    return 1.0f / sqrtf((sums[0] + sums[1] + sums[2] + sums[3]) / (float)a.n_cols + a.eps);
+}
+
+#endif
+
+QN_DEVICE float apply_op(float x, float other, float scale)
+{
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    return x * scale * other;
+#elif QN_OP == QN_ACTS_OP_SWIGLU
+    return x / (1.0f + expf(-x)) * other;
+#else
+    return x;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_hadamard_quantize(const __grid_constant__ qn_hadamard_quantize_args a)
+{
+    __shared__ __align__(16) float exchange[QN_BLOCK];
+    __shared__ float scales[GROUPS];
+    __shared__ int sums[GROUPS];
+    const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, first = blockIdx.x * QN_BLOCK;
+    const uint32_t first_value = first + threadIdx.x * PER_THREAD;
+    float v[PER_THREAD];
+    qn_pdl_trigger();
+    float4 sign[VEC4S];
+#pragma unroll
+    for (int i = 0; i < VEC4S; i++)
+        sign[i] = a.signs ? ((const float4 *)(a.signs + first_value))[i] : make_float4(1, 1, 1, 1);
+    qn_pdl_wait();
+    float4 x[VEC4S], other[VEC4S];
+    const float *second_input = QN_OP == QN_ACTS_OP_RMS_NORM ? a.weight : a.x2;
+#pragma unroll
+    for (int i = 0; i < VEC4S; i++) {
+        x[i] = ((const float4 *)(a.x + first_value))[i];
+        other[i] = QN_OP == QN_ACTS_OP_NONE ? make_float4(0, 0, 0, 0) : ((const float4 *)(second_input + first_value))[i];
+    }
+    float scale = 1;
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    scale = norm_scale(a);
+#endif
+#pragma unroll
+    for (int i = 0; i < VEC4S; i++) {
+        v[4 * i] = apply_op(x[i].x, other[i].x, scale) * sign[i].x;
+        v[4 * i + 1] = apply_op(x[i].y, other[i].y, scale) * sign[i].y;
+        v[4 * i + 2] = apply_op(x[i].z, other[i].z, scale) * sign[i].z;
+        v[4 * i + 3] = apply_op(x[i].w, other[i].w, scale) * sign[i].w;
+    }
+
+    qn_butterflies<1, PER_THREAD>(v);
+    qn_butterflies<2, PER_THREAD>(v);
+#if QN_BLOCK >= 1024
+    qn_butterflies<4, PER_THREAD>(v);
+#endif
+#if QN_BLOCK >= 2048
+    qn_butterflies<8, PER_THREAD>(v);
+#endif
+#pragma unroll
+    for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2)
+        qn_lane_butterflies<PER_THREAD>(v, distance);
+#pragma unroll
+    for (int i = 0; i < VEC4S; i++)
+        ((float4 *)(exchange + threadIdx.x * PER_THREAD))[i] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+    __syncthreads();
+    // Value 4k + j is place k * THREADS + thread of warp j's.
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++)
+        v[i] = exchange[i % 4 * WARP_VALUES + i / 4 * THREADS + threadIdx.x];
+    qn_butterflies<1, PER_THREAD>(v);
+    qn_butterflies<2, PER_THREAD>(v);
+
+    const uint32_t in_words = lane / 16 * 4 + lane % 4;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++) {
+        const uint32_t group = i % 4 * PER_THREAD + i / 4 * WARPS + warp, column = first + group * 32, odd = group % 2;
+        float scale_of_group;
+        int sum;
+        const int code = quantize_group(v[i] * a.scale, &scale_of_group, &sum);
+        uint8_t *words =
+            a.out + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES + column % QN_TILE_COLS * 2 + 16 * (lane % 16 / 4) + in_words;
+        words[8 * odd] = (uint8_t)code;
+        words[8 * (1 - odd)] = 0;
+        if (lane == 0) {
+            scales[group] = scale_of_group;
+            sums[group] = sum;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < GROUPS / 2) {
+        const uint32_t group = 2 * threadIdx.x, column = first + group * 32;
+        const float minus_sum = -(scales[group] * (float)sums[group] + scales[group + 1] * (float)sums[group + 1]);
+        uint8_t *to = a.out + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES + QN_FRAGMENT_BYTES + column % QN_TILE_COLS / 64 * 16;
+        *(float4 *)to = make_float4(scales[group], scales[group + 1], minus_sum, 0);
+    }
+}

@@ -1,0 +1,219 @@
+// Rows of floats into the forms that products read: normalised or multiplied on the way where an operation before the product
+// is just that. A block reads its whole row for what depends on all of it, and writes a share.
+#include "kernels/matmul/tiles.cuh"
+
+enum { WARPS = QN_QUANTIZE_ACTS_THREADS / QN_WARP_SIZE };
+
+// The bits of the largest magnitude: ordered as the magnitudes are, infinity and NaN on top.
+#define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
+#define INF_BITS 0x7f800000u
+
+// Smallest run that has codes: 127 divided by it would overflow below (matmul.h, QN_MIN_GROUP_ABSMAX).
+#define MIN_GROUP_ABSMAX 1e-30f
+
+struct row_source {
+    const float *x, *x2, *weight;
+    uint32_t n_cols;
+    bool vec4; // all of them begin at multiples of 16 bytes
+    float scale;   // of the norm
+};
+
+#if QN_ACTS_LAYOUT == QN_ACTS_F16 || QN_OP == QN_ACTS_OP_RMS_NORM
+
+QN_DEVICE float4 load_vec4(const float *x, uint32_t k, uint32_t n, bool vec4)
+{
+    if (vec4 && k + 4 <= n)
+        return *(const float4 *)(x + k);
+    return make_float4(k < n ? x[k] : 0, k + 1 < n ? x[k + 1] : 0, k + 2 < n ? x[k + 2] : 0, k + 3 < n ? x[k + 3] : 0);
+}
+
+#endif
+
+// What an element becomes; `other` is its weight or its other factor.
+QN_DEVICE float apply_op(const row_source &s, float x, float other)
+{
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    return x * s.scale * other;
+#elif QN_OP == QN_ACTS_OP_SWIGLU
+    return x / (1.0f + expf(-x)) * other;
+#else
+    return x;
+#endif
+}
+
+QN_DEVICE const float *second_input(const row_source &s)
+{
+    return QN_OP == QN_ACTS_OP_RMS_NORM ? s.weight : s.x2;
+}
+
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+
+QN_DEVICE float block_sum(float x)
+{
+    __shared__ float sums[WARPS];
+    x = qn_warp_sum(x);
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        sums[threadIdx.x / QN_WARP_SIZE] = x;
+    __syncthreads();
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        sum += sums[i];
+    return sum;
+}
+
+// Many loads before their first use: a row is short, and its way is long.
+QN_DEVICE float sum_of_squares(const row_source &s)
+{
+    enum { LOADS_IN_FLIGHT = 8 };
+    float sum = 0;
+    for (uint32_t first = 4 * threadIdx.x; first < s.n_cols; first += 4 * LOADS_IN_FLIGHT * QN_QUANTIZE_ACTS_THREADS) {
+        float4 v[LOADS_IN_FLIGHT];
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS_IN_FLIGHT; i++)
+            v[i] = load_vec4(s.x, first + 4 * i * QN_QUANTIZE_ACTS_THREADS, s.n_cols, s.vec4);
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS_IN_FLIGHT; i++)
+            sum += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
+    }
+    return block_sum(sum);
+}
+
+#endif
+
+#if QN_ACTS_LAYOUT == QN_ACTS_F16
+
+QN_DEVICE float4 load_values(const row_source &s, uint32_t k)
+{
+    const float4 x = load_vec4(s.x, k, s.n_cols, s.vec4);
+    float4 other = {};
+    if (QN_OP != QN_ACTS_OP_NONE)
+        other = load_vec4(second_input(s), k, s.n_cols, s.vec4);
+    return make_float4(apply_op(s, x.x, other.x), apply_op(s, x.y, other.y), apply_op(s, x.z, other.z),
+                       apply_op(s, x.w, other.w));
+}
+
+QN_DEVICE uint32_t block_max(uint32_t x)
+{
+    __shared__ uint32_t maxima[WARPS];
+    x = __reduce_max_sync(QN_FULL_MASK, x);
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        maxima[threadIdx.x / QN_WARP_SIZE] = x;
+    __syncthreads();
+    uint32_t amax = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++)
+        amax = max(amax, maxima[i]);
+    return amax;
+}
+
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+{
+    uint32_t amax = 0;
+#pragma unroll 4
+    for (uint32_t k = 4 * threadIdx.x; k < source.n_cols; k += 4 * QN_QUANTIZE_ACTS_THREADS) {
+        const float4 v = load_values(source, k);
+        amax = max(max(amax, max(MAGNITUDE(v.x), MAGNITUDE(v.y))), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
+    }
+    amax = block_max(amax);
+    const bool finite = amax < INF_BITS;
+    // The power of two above the largest magnitude, short of where its inverse would be no normal float.
+    const uint32_t exponent = min(amax >> 23, 252u);
+    const float scale = __uint_as_float((exponent + 1) << 23), inverse = __uint_as_float((253 - exponent) << 23);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        a.token_scale[token] = finite ? scale : __uint_as_float(0x7fc00000u);
+    uint8_t *row = a.out + token / 8 * 1024 + token % 8 * 128;
+    for (uint32_t i = blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x; i < a.n_k_tiles * (QN_TILE_COLS / 4);
+         i += gridDim.x * QN_QUANTIZE_ACTS_THREADS) {
+        // Columns 4t to 4t+3 of half h of a run of a step of 64.
+        const uint32_t t = i % 4, h = i / 4 % 2, group = i / 8 % 2, step = i / 16;
+        const float4 v = load_values(source, 4 * i);
+        const float x[4] = { v.x, v.y, v.z, v.w };
+        uint8_t *to = row + (uint64_t)step * a.capacity * 128 + 4 * t;
+#pragma unroll
+        for (uint32_t k16 = 0; k16 < 2; k16++)
+            *(uint32_t *)(to + ((4 * group + 2 * k16 + h) ^ token % 8) * 16) =
+                finite ? qn_f32_to_f16x2(x[k16] * inverse, x[k16 + 2] * inverse) : 0;
+    }
+}
+
+#else
+
+QN_DEVICE float load_value(const row_source &s, uint32_t k)
+{
+    return k < s.n_cols ? apply_op(s, s.x[k], QN_OP == QN_ACTS_OP_NONE ? 0 : second_input(s)[k]) : 0;
+}
+
+// A run of 32 values, one a lane, as codes: the scale and the sum of codes come back to every lane.
+QN_DEVICE int quantize_group(float x, float *scale, int *sum)
+{
+    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, MAGNITUDE(x));
+    const float amax = __uint_as_float(bits);
+    const bool finite = bits < INF_BITS, zero = !finite || amax < MIN_GROUP_ABSMAX;
+    const int code = zero ? 0 : __float2int_rn(x * (127.0f / amax));
+    *scale = finite ? (zero ? 0 : amax * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
+    *sum = __reduce_add_sync(QN_FULL_MASK, code);
+    return code;
+}
+
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, t = lane % 16 / 4, in_words = lane / 16 * 4 + lane % 4;
+    // A warp takes two runs of 32 together.
+    for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE; i < a.n_k_tiles * 4; i += gridDim.x * WARPS) {
+        const uint32_t k_tile = i / 4, pair = i % 4;
+        float scale[2];
+        int sum[2], code[2];
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++)
+            code[odd] = quantize_group(load_value(source, i * 64 + odd * 32 + lane), &scale[odd], &sum[odd]);
+        const float minus_sum = -(scale[0] * (float)sum[0] + scale[1] * (float)sum[1]);
+#if QN_ACTS_LAYOUT == QN_ACTS_INT8_N1
+        uint8_t *to = a.out + k_tile * QN_ACTS_N1_TILE_BYTES;
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            uint8_t *words = to + 64 * (2 * pair + odd) + 16 * t + in_words;
+            words[8 * odd] = (uint8_t)code[odd];
+            words[8 * (1 - odd)] = 0;
+        }
+        if (lane == 0)
+            *(float4 *)(to + QN_FRAGMENT_BYTES + 16 * pair) = make_float4(scale[0], scale[1], minus_sum, 0);
+#else
+        const uint32_t token_in_8 = token % QN_MMA_N;
+        uint8_t *to = a.out + (token / QN_MMA_N * a.n_k_tiles + k_tile) * (uint64_t)QN_ACTS_N8_TILE_BYTES;
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++)
+            to[QN_FRAGMENT_BYTES * pair + 16 * (4 * token_in_8 + t) + 8 * odd + in_words] = (uint8_t)code[odd];
+        float *scales = (float *)(to + 4 * QN_FRAGMENT_BYTES) + 16 * pair + token_in_8 / 2 * 4 + token_in_8 % 2;
+        if (lane == 0) {
+            scales[0] = scale[0];
+            scales[2] = scale[1];
+            ((float *)(to + 4 * QN_FRAGMENT_BYTES + 256))[8 * pair + token_in_8] = minus_sum;
+        }
+#endif
+    }
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS) qn_matmul_quantize_acts(const __grid_constant__ qn_matmul_quantize_acts_args a)
+{
+    const uint32_t token = blockIdx.y;
+    row_source source;
+    source.x = a.x + (uint64_t)token * a.stride;
+    source.x2 = a.x2 + (uint64_t)token * a.stride;
+    source.weight = a.weight;
+    source.n_cols = token < a.n_tokens ? a.n_cols : 0;
+    source.vec4 = ((uint64_t)source.x | (QN_OP == QN_ACTS_OP_NONE ? 0 : (uint64_t)second_input(source))) % 16 == 0;
+    source.scale = 0;
+    qn_pdl_trigger();
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    for (uint32_t k = (blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x) * 32; k < a.n_cols; k += gridDim.x * QN_QUANTIZE_ACTS_THREADS * 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.weight + k)); // nobody has touched it since the last token
+#endif
+    qn_pdl_wait();
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    source.scale = 1.0f / sqrtf(sum_of_squares(source) / (float)a.n_cols + a.eps);
+#endif
+    quantize_row(a, source, token);
+}

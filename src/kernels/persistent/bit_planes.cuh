@@ -1,0 +1,181 @@
+// Products of few bits by planes of bits: a tile's chunk as it lies in memory is the left operand of a product of bits (AND,
+// then counting), and the columns of the right one are planes of the activations, 16-bit numbers of a scale for 128 columns.
+// For persistent.cu. Defines: QN_BITS, QN_SCALES.
+//
+// A lane's four words of a set (matmul_cuda.h) are its part of the 16 x 256 operand, whose order of columns is then: words of
+// the first halves of runs, then those of the second; in a word, bit 8i + f*QN_BITS is column 4t + i of the half of the set's
+// run number f, and with two bits a weight the bit behind it counts double: there the right operand has the activation's
+// planes one higher. Where the scale of weights changes within a set, half of the eight columns are for one scale's runs, zeros
+// elsewhere, and half for the other's; so PRODUCTS of them have all planes.
+#ifndef QN_KERNELS_PERSISTENT_BIT_PLANES_CUH
+#define QN_KERNELS_PERSISTENT_BIT_PLANES_CUH
+
+#include "kernels/matmul/gemv.cuh"
+
+enum {
+    PLANES = 16,
+    K_TILE_ACTS_BYTES = QN_PERSISTENT_K_TILE_BYTES(QN_SCALES),
+    PLANE_FRAGMENTS = QN_BITS,                  // of 512 bytes, of a tile's chunk
+    PLANE_SCALES = QN_SCALES / PLANE_FRAGMENTS, // scales of weights in a set, 1 or 2
+    PLANES_PER_MMA = 8 / PLANE_SCALES,      // planes that a product has
+    PLANE_MMAS = PLANES / PLANES_PER_MMA,
+    PLANE_WORDS = PLANE_FRAGMENTS * PLANE_MMAS * 64, // of a chunk: [set][product][lane][2]
+    PLANE_GROUP = 128                               // columns that have a scale
+};
+
+static_assert(PLANE_WORDS * 4 + QN_SCALES * 8 == K_TILE_ACTS_BYTES, "a chunk's planes, then scale and what is taken off by scale");
+
+QN_DEVICE uint2 load_shared_8(uint32_t address)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+    return v;
+}
+
+// What a lane keeps of a chunk.
+struct bit_plane_acts {
+    uint2 words[PLANE_FRAGMENTS][PLANE_MMAS];
+    float scale[PLANE_FRAGMENTS], minus_sum[PLANE_FRAGMENTS];
+};
+
+// The highest plane is the sign's.
+QN_DEVICE void load_bit_plane_acts(bit_plane_acts &x, uint32_t shared, uint32_t lane)
+{
+    const uint32_t t = lane % 4;
+#pragma unroll
+    for (int q = 0; q < PLANE_FRAGMENTS; q++) {
+#pragma unroll
+        for (int s = 0; s < PLANE_MMAS; s++)
+            x.words[q][s] = load_shared_8(shared + ((q * PLANE_MMAS + s) * 32 + lane) * 8);
+        const uint32_t scale_index = q * PLANE_SCALES + (PLANE_SCALES == 2 ? t / 2 : 0), first = 2 * t % PLANES_PER_MMA;
+        const uint2 info = load_shared_8(shared + PLANE_WORDS * 4 + 8 * scale_index);
+        x.scale[q] = __uint_as_float(info.x) * (float)(1 << first);
+        x.minus_sum[q] = first == 0 ? __uint_as_float(info.y) : 0;
+    }
+}
+
+QN_DEVICE void mma_m16n8k256_b1(int c[4], const uint4 &a, uint2 b, const int start[4])
+{
+    asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "r"(start[0]), "r"(start[1]), "r"(start[2]),
+          "r"(start[3]));
+}
+
+// `count` tiles of a chunk: a lane's part of rows g and g+8; those of four lanes are a row's sum. scales: of the first tile's
+// row g.
+template <int count>
+QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, const bit_plane_acts &x, uint32_t lane)
+{
+    const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000, 0 }; // the bits of 12582912.0f: sums as floats' low bits
+    const uint32_t t = lane % 4;
+    const int sign_weight = 2 * t % PLANES_PER_MMA == PLANES_PER_MMA - 2 ? -2 : 2; // what the sign's plane counts beside the one below
+#pragma unroll
+    for (int m = 0; m < count; m++)
+#pragma unroll
+        for (int q = 0; q < PLANE_FRAGMENTS; q++) {
+            const uint4 fragment = load_shared_16(codes + m * QN_TILE_CODE_BYTES + q * QN_FRAGMENT_BYTES);
+            const uint32_t scale_index = q * PLANE_SCALES + (PLANE_SCALES == 2 ? t / 2 : 0);
+            const uint32_t scale = load_shared_4(scales + m * QN_TILE_SCALE_BYTES + scale_index * 2 * QN_TILE_ROWS);
+            int c[PLANE_MMAS][4];
+#pragma unroll
+            for (int s = 0; s < PLANE_MMAS; s++)
+                mma_m16n8k256_b1(c[s], fragment, x.words[q][s], s ? zeros : magic);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int sum = c[PLANE_MMAS - 1][2 * h] + sign_weight * c[PLANE_MMAS - 1][2 * h + 1];
+#pragma unroll
+                for (int s = PLANE_MMAS - 2; s >= 0; s--)
+                    sum = (sum << PLANES_PER_MMA) + (c[s][2 * h] + 2 * c[s][2 * h + 1]);
+                const float fragment_dot = fmaf(__int_as_float(sum) - 12582912.0f, x.scale[q], x.minus_sum[q]);
+                acc[m][h] = fmaf(qn_f16_to_f32((uint16_t)(h ? scale >> 16 : scale)), fragment_dot, acc[m][h]);
+            }
+        }
+}
+
+// ---- Planes of 128 columns ----
+
+QN_DEVICE uint32_t abs_bits(float x)
+{
+    return __float_as_uint(x) & 0x7fffffffu; // ordered as magnitudes are, infinity and NaN on top
+}
+
+// Off by one in the last place at most.
+QN_DEVICE float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Lanes 8 apart have the same places of four runs, a byte for each of four columns. Of planes j and 4 + j of these bytes, j
+// being its run, a lane gets all four runs' bits: plane j in the bytes' lower halves.
+QN_DEVICE uint32_t gather_planes(uint32_t bytes, uint32_t lane)
+{
+    uint32_t other = __shfl_xor_sync(QN_FULL_MASK, bytes, 8);
+    bytes = lane & 8 ? (other >> 1 & 0x55555555u) | (bytes & 0xaaaaaaaau) : (bytes & 0x55555555u) | (other << 1 & 0xaaaaaaaau);
+    other = __shfl_xor_sync(QN_FULL_MASK, bytes, 16);
+    return lane & 16 ? (other >> 2 & 0x33333333u) | (bytes & 0xccccccccu) : (bytes & 0x33333333u) | (other << 2 & 0xccccccccu);
+}
+
+// Four bits in each byte's lower half to its even places.
+QN_DEVICE uint32_t spread_nibbles(uint32_t w)
+{
+    w = (w | w << 2) & 0x33333333u;
+    return (w | w << 1) & 0x55555555u;
+}
+
+// Columns at + 4*lane on of a slice, by a whole warp; `at` is a multiple of PLANE_GROUP. acts: the slice's chunks, of
+// K_TILE_ACTS_BYTES bytes. A group with an infinity or NaN makes every product NaN.
+QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
+{
+    const uint32_t lane_amax = max(max(abs_bits(x.x), abs_bits(x.y)), max(abs_bits(x.z), abs_bits(x.w)));
+    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, lane_amax);
+    const float amax = __uint_as_float(bits), qmax = QN_BITS == 1 ? 32767 : 16383; // twice that is a plane more
+    const bool finite = bits < 0x7f800000u, zero = !finite || amax < 1e-30f;
+    const float inv_scale = zero ? 0 : qmax * reciprocal(amax);
+    const float scale = finite ? (zero ? 0 : amax * (1.0f / qmax)) : __uint_as_float(0x7fc00000u);
+    if (!finite)
+        x = make_float4(0, 0, 0, 0);
+    const int c0 = __float2int_rn(x.x * inv_scale), c1 = __float2int_rn(x.y * inv_scale);
+    const int c2 = __float2int_rn(x.z * inv_scale), c3 = __float2int_rn(x.w * inv_scale);
+    const int lane_sum = c0 + c1 + (c2 + c3), all = __reduce_add_sync(QN_FULL_MASK, lane_sum);
+    const int first = QN_SCALES == 4 ? __reduce_add_sync(QN_FULL_MASK, lane < 16 ? lane_sum : 0) : all;
+
+    // The four lanes 8j + 4h + t of a half's words have a run each.
+    const uint32_t j = lane / 8, h = lane / 4 % 2, t = lane % 4, group = at / PLANE_GROUP % 2;
+    const uint32_t lower = __byte_perm(c0, c1, 0x5140),
+                   upper = __byte_perm(c2, c3, 0x5140); // two low bytes, then two high ones
+    const uint32_t low = gather_planes(__byte_perm(lower, upper, 0x5410), lane);
+    const uint32_t high = gather_planes(__byte_perm(lower, upper, 0x7632), lane);
+    const uint32_t planes[4] = { low & 0x0f0f0f0fu, low >> 4 & 0x0f0f0f0fu, high & 0x0f0f0f0fu, high >> 4 & 0x0f0f0f0fu };
+    uint8_t *k_tile = acts + at / QN_TILE_COLS * K_TILE_ACTS_BYTES;
+    uint32_t *words = (uint32_t *)k_tile + 2 * t + h;
+#pragma unroll
+    for (uint32_t p = 0; p < 4; p++) { // plane 4p + j
+        if (QN_BITS == 1) {
+            words[p * 64 + (4 * group + j) * 8] = planes[p] << 4 * group;
+            continue;
+        }
+        // The plane below is the lane's before; of the first lane, of the last one and the four planes before.
+        const uint32_t sent = j == 3 && p ? planes[p ? p - 1 : 0] : planes[p];
+        const uint32_t below = __shfl_sync(QN_FULL_MASK, sent, (lane + 24) % 32);
+        const uint32_t word = spread_nibbles(planes[p]) | (j || p ? spread_nibbles(below) << 1 : 0);
+        uint32_t *group_words = words + group * (PLANE_MMAS * 64);
+        if (PLANE_SCALES == 1) { // product p/2, column 4*(p%2) + j
+            group_words[p / 2 * 64 + (4 * (p % 2) + j) * 8] = word;
+        } else {
+            group_words[p * 64 + j * 8] = word & 0x0f0f0f0fu;
+            group_words[p * 64 + (4 + j) * 8] = word & 0xf0f0f0f0u;
+        }
+    }
+    if (lane == 0) {
+        float2 *info = (float2 *)(k_tile + PLANE_WORDS * 4) + group * (QN_SCALES / 2);
+        const float bit_scale = QN_BITS == 1 ? 2 * scale : scale; // a bit is +-1
+        info[0] = make_float2(bit_scale, -(scale * (float)first));
+        if (QN_SCALES == 4)
+            info[1] = make_float2(bit_scale, -(scale * (float)(all - first)));
+    }
+}
+
+#endif

@@ -1,0 +1,623 @@
+// A token's operations in one launch: the walk over the stages, the weights on their way, products, and what is stored for
+// others. Gated DeltaNet and attention are persistent_delta.cuh's and persistent_attention.cuh's.
+//
+// Every warp asks for its weights itself, QN_STAGES steps ahead of what it works on, and goes on into the next products'
+// weights while blocks wait for each other. What each warp of a block does of the products ahead is worked out well before,
+// into a window of a few products in shared memory.
+#include "kernels/butterflies.cuh"
+#include "kernels/persistent/persistent_attention.cuh"
+#include "kernels/persistent/persistent_delta.cuh"
+#include "kernels/persistent/bit_planes.cuh"
+
+enum {
+    WARPS = QN_PERSISTENT_THREADS / QN_WARP_SIZE,
+    SCHEDULER_WARP = 1,         /* which works out shares */
+    BARRIER_WARP = WARPS - 1, /* which has no weights: what it says to other blocks would wait for them */
+    GEMV_WARPS = WARPS - 1,
+    PREFETCH_DISTANCE = 16,            /* stages ahead whose words are brought into the second cache */
+    MAX_DESCRIPTORS = 8,          /* products whose shares are known ahead */
+    STEP_TILES = 4 / QN_BITS, /* tiles of a step */
+    CODE_BYTES = QN_TILE_CODE_BYTES,
+    SCALE_BYTES = QN_TILE_SCALE_BYTES,
+    STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
+    PHASE_WORDS = sizeof(qn_persistent_phase) / 4,
+    WARP_COLS = 4 * QN_WARP_SIZE /* columns that a warp makes at once */
+};
+
+// Tiles of a chunk, one after another and on into the next chunk, from (chunk, tile) on: `left` of them.
+struct tile_range {
+    uint32_t k_tile, tile, remaining;
+};
+
+// What a block does of a product: chunks times tiles.
+struct work_descriptor {
+    const uint8_t *codes, *scales; // of its first chunk and tile
+    uint32_t k_stride_tiles;           // from one chunk to the next
+    uint32_t tiles, k_tiles, first_tile, slice, block_in_slice;
+    uint32_t next_gemv; // the stage that it is
+    tile_range warp_ranges[WARPS];
+};
+
+struct persistent_control {
+    work_descriptor descriptors[MAX_DESCRIPTORS]; // product k of the chain at k % MAX_DESCRIPTORS
+    qn_persistent_phase phases[3];     // stage i at i % 3
+    persistent_session session;
+    float sumsq[WARPS];
+    uint32_t n_scheduled;        // products that are, or were, in the window
+    uint32_t n_finished;         // of them, those that are done with
+    uint32_t next_to_schedule;        // the stage that is the next one, or n_phases
+    uint32_t words[QN_WARP_SIZE]; // what its share is worked out from
+};
+
+static_assert(sizeof(persistent_control) <= QN_PERSISTENT_CONTROL_BYTES, "QN_PERSISTENT_CONTROL_BYTES is too small");
+static_assert(sizeof(qn_persistent_phase) / 4 <= QN_PERSISTENT_THREADS, "a thread a word");
+static_assert(sizeof(qn_persistent_phase) % 16 == 0, "stages are brought nearer in bulk");
+
+// ---- Weights on their way ----
+
+// A warp's steps, product after product. A step is as many tiles of a chunk as there are, up to STEP_TILES.
+struct weight_stream {
+    const uint8_t *codes, *scales;
+    uint32_t k_stride_tiles, tiles;
+    tile_range at;
+    uint32_t gemv;      // of `at`
+    uint32_t issued, consumed; // stages of the ring that are next to be filled, and to be used
+    uint32_t in_flight;    // steps between them
+    uint32_t shared;
+};
+
+QN_DEVICE void begin_gemv(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
+{
+    const work_descriptor &work = control.descriptors[s.gemv % MAX_DESCRIPTORS];
+    s.at = work.warp_ranges[warp];
+    s.k_stride_tiles = work.k_stride_tiles;
+    s.tiles = work.tiles;
+    const uint64_t tile = (uint64_t)s.at.k_tile * s.k_stride_tiles + s.at.tile;
+    s.codes = work.codes + tile * CODE_BYTES + 16 * lane;
+    s.scales = work.scales + tile * SCALE_BYTES + 16 * lane;
+}
+
+// Asks for a step, or for none where the products that are known have no more of them. Called by the whole warp.
+QN_DEVICE bool issue_step(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
+{
+    while (s.at.remaining == 0) {
+        if (s.gemv + 1 >= control.n_scheduled)
+            return false;
+        s.gemv++;
+        begin_gemv(s, control, warp, lane);
+    }
+    uint32_t count = min(s.at.remaining, s.tiles - s.at.tile);
+    count = count < STEP_TILES ? count : STEP_TILES;
+    const uint32_t to = s.shared + s.issued * STEP_BYTES + 16 * lane;
+#pragma unroll
+    for (uint32_t at = 0; at < STEP_TILES * CODE_BYTES; at += 16 * QN_WARP_SIZE)
+        if (at < count * CODE_BYTES)
+            cp_async_16(to + at, s.codes + at);
+#pragma unroll
+    for (uint32_t at = 0; at < STEP_TILES * SCALE_BYTES; at += 16 * QN_WARP_SIZE)
+        if (at + 16 * lane < count * SCALE_BYTES)
+            cp_async_16(to + STEP_TILES * CODE_BYTES + at, s.scales + at);
+    qn_cp_async_commit();
+    s.codes += count * CODE_BYTES;
+    s.scales += count * SCALE_BYTES;
+    s.at.remaining -= count;
+    s.at.tile += count;
+    if (s.at.tile == s.tiles) {
+        s.at.tile = 0;
+        s.codes += (uint64_t)(s.k_stride_tiles - s.tiles) * CODE_BYTES;
+        s.scales += (uint64_t)(s.k_stride_tiles - s.tiles) * SCALE_BYTES;
+    }
+    s.issued = s.issued + 1 == QN_STAGES ? 0 : s.issued + 1;
+    s.in_flight++;
+    return true;
+}
+
+QN_DEVICE void issue_steps(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
+{
+    while (s.in_flight < QN_STAGES && issue_step(s, control, warp, lane))
+        ;
+}
+
+// The address of the step that is next.
+QN_DEVICE uint32_t wait_for_step(const weight_stream &s)
+{
+    if (s.in_flight == QN_STAGES)
+        qn_cp_async_wait<QN_STAGES - 1>();
+    else // there was nothing to ask for: the last ones
+        qn_cp_async_wait<0>();
+    __syncwarp();
+    return s.shared + s.consumed * STEP_BYTES;
+}
+
+QN_DEVICE void release_step(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
+{
+    __syncwarp();
+    s.consumed = s.consumed + 1 == QN_STAGES ? 0 : s.consumed + 1;
+    s.in_flight--;
+    issue_step(s, control, warp, lane);
+}
+
+// ---- Shares ----
+
+// What a share is worked out from, a word a lane: of a product's stage the words from `weights` on, and which one is next.
+enum { DESCRIPTOR_WORDS = 7, NEXT_GEMV_LANE = DESCRIPTOR_WORDS };
+
+#ifndef __CUDACC_RTC__ // NVRTC has no offsetof
+static_assert(__builtin_offsetof(qn_persistent_gemv, slice_blocks) ==
+                  __builtin_offsetof(qn_persistent_gemv, weights) + 4 * (DESCRIPTOR_WORDS - 1),
+              "weights, n_tiles, n_k_tiles, slice_k_tiles, n_slices, slice_blocks");
+#endif
+
+QN_DEVICE uint32_t load_descriptor_word(const qn_persistent_args &a, uint32_t index, uint32_t lane)
+{
+    const uint32_t *words = (const uint32_t *)&a.phases[index].u.gemv.weights;
+    return lane < DESCRIPTOR_WORDS ? words[lane] : lane == NEXT_GEMV_LANE ? a.phases[index].next_gemv : 0;
+}
+
+// The block's share of a product, from its words. By one warp.
+QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32_t lane)
+{
+    uint32_t w[DESCRIPTOR_WORDS + 1];
+#pragma unroll
+    for (int i = 0; i <= DESCRIPTOR_WORDS; i++)
+        w[i] = __shfl_sync(QN_FULL_MASK, word, i);
+    const uint8_t *weights = (const uint8_t *)((uint64_t)w[1] << 32 | w[0]);
+    const uint32_t n_tiles = w[2], n_k_tiles = w[3], slice_k_tiles = w[4], n_slices = w[5], slice_blocks = w[6];
+    const uint32_t slice = blockIdx.x / slice_blocks, block_in_slice = blockIdx.x % slice_blocks;
+    const bool has_work = slice < n_slices;
+    const uint32_t first_k_tile = slice * slice_k_tiles, remaining = n_k_tiles - first_k_tile;
+    const uint32_t k_tiles = !has_work ? 0 : remaining < slice_k_tiles ? remaining : slice_k_tiles;
+    const uint32_t first_tile = n_tiles * block_in_slice / slice_blocks, tiles = n_tiles * (block_in_slice + 1) / slice_blocks - first_tile;
+    if (lane == 0) {
+        const uint64_t first = has_work ? (uint64_t)first_k_tile * n_tiles + first_tile : 0;
+        work.codes = weights + first * CODE_BYTES;
+        work.scales = weights + (uint64_t)n_k_tiles * n_tiles * CODE_BYTES + first * SCALE_BYTES;
+        work.k_stride_tiles = n_tiles;
+        work.tiles = tiles;
+        work.k_tiles = k_tiles;
+        work.first_tile = first_tile;
+        work.slice = slice;
+        work.block_in_slice = block_in_slice;
+        work.next_gemv = w[NEXT_GEMV_LANE];
+    }
+    if (lane < GEMV_WARPS) {
+        const uint32_t all = k_tiles * tiles, from = all * lane / GEMV_WARPS, to = all * (lane + 1) / GEMV_WARPS;
+        work.warp_ranges[lane] = { tiles ? from / tiles : 0, tiles ? from % tiles : 0, to - from };
+    }
+    if (lane == BARRIER_WARP)
+        work.warp_ranges[lane] = { 0, 0, 0 };
+}
+
+// The products among the first stages. By one warp; `words` is for its use, MAX_DESCRIPTORS rows of a word a lane.
+QN_DEVICE void schedule_first_gemvs(const qn_persistent_args &a, persistent_control &control, uint32_t *words, uint32_t lane)
+{
+    uint32_t gemv_mask = __ballot_sync(QN_FULL_MASK, lane < a.n_phases && a.phases[lane].kind == QN_PHASE_GEMV);
+    uint32_t n = __popc(gemv_mask);
+    n = n < MAX_DESCRIPTORS ? n : MAX_DESCRIPTORS;
+    uint32_t lane_words[MAX_DESCRIPTORS];
+#pragma unroll
+    for (int i = 0; i < MAX_DESCRIPTORS; i++, gemv_mask &= gemv_mask - 1)
+        lane_words[i] = gemv_mask ? load_descriptor_word(a, __ffs(gemv_mask) - 1, lane) : 0;
+#pragma unroll
+    for (int i = 0; i < MAX_DESCRIPTORS; i++)
+        words[i * QN_WARP_SIZE + lane] = lane_words[i];
+#pragma unroll 1
+    for (uint32_t i = 0; i < n; i++)
+        make_work_descriptor(control.descriptors[i], words[i * QN_WARP_SIZE + lane], lane);
+    __syncwarp();
+    control.n_scheduled = n;
+    control.n_finished = 0;
+    control.next_to_schedule = n ? control.descriptors[n - 1].next_gemv : a.n_phases;
+    if (control.next_to_schedule < a.n_phases)
+        control.words[lane] = load_descriptor_word(a, control.next_to_schedule, lane);
+}
+
+// One more product, in the place of one that is done with, if there is one. By one warp. Its words were asked for the last
+// time.
+QN_DEVICE void schedule_next_gemv(const qn_persistent_args &a, persistent_control &control, bool gemv_finished, uint32_t lane)
+{
+    const uint32_t n_finished = control.n_finished + gemv_finished;
+    __syncwarp();
+    if (lane == 0)
+        control.n_finished = n_finished;
+    const uint32_t n = control.n_scheduled, word = control.words[lane], after = control.words[NEXT_GEMV_LANE];
+    if (control.next_to_schedule >= a.n_phases || n - n_finished >= MAX_DESCRIPTORS)
+        return;
+    const uint32_t next_word = after < a.n_phases ? load_descriptor_word(a, after, lane) : 0;
+    make_work_descriptor(control.descriptors[n % MAX_DESCRIPTORS], word, lane);
+    __syncwarp();
+    control.words[lane] = next_word;
+    if (lane == 0) {
+        control.n_scheduled = n + 1;
+        control.next_to_schedule = after;
+    }
+}
+
+// ---- A product's columns ----
+
+// Numbers c to c+3 of parts. By whole warps.
+template <int count> QN_DEVICE float4 load_scaled_partials(const qn_persistent_partials &p, uint32_t c, float sumsq, bool pred)
+{
+    partial_loads_4<count> loads;
+    issue_partials_4(loads, p, c, 0, pred);
+    const float factor = rms_scale(p, sumsq);
+    return scale_4(finish_partials_4(loads, p, c, pred), factor);
+}
+
+// Columns c to c+3 of a product whose columns are made one by one. `keep`: this block writes what is kept of them, and the sum
+// of squares of these four is added to `square`. All that is read is asked for before any of it is used.
+QN_DEVICE float4 prologue_elementwise(const qn_persistent_gemv &s, uint32_t c, bool store_x, float &square)
+{
+    const uint32_t prologue = s.prologue;
+    const bool in_range = c < s.n_cols;
+    const float sumsq = rms_sumsq(s.from);
+    if (prologue == QN_PROLOGUE_SWIGLU) {
+        partial_loads_4<6> loads, loads2;
+        issue_partials_4(loads, s.from, s.row + c, 0, in_range);
+        issue_partials_4(loads2, s.from, s.row2 + c, 0, in_range);
+        const float factor = rms_scale(s.from, sumsq);
+        const float4 gate = scale_4(finish_partials_4(loads, s.from, s.row + c, in_range), factor);
+        const float4 up = scale_4(finish_partials_4(loads2, s.from, s.row2 + c, in_range), factor);
+        return make_float4(silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w);
+    }
+    float4 x = load_cg_4_if(s.x + c, in_range);
+    if (prologue == QN_PROLOGUE_PLAIN)
+        return x;
+    const float4 weight = load_cg_4_if(s.weight + c, in_range);
+    const float4 addend = s.from.n_partials <= 6 ? load_scaled_partials<6>(s.from, c, sumsq, in_range)
+                                            : load_scaled_partials<12>(s.from, c, sumsq, in_range);
+    x = add_4(x, addend);
+    if (store_x && in_range)
+        *(float4 *)(s.x_out + c) = x;
+    square += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
+    return make_float4(x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w);
+}
+
+// The part of a transform's blocks of `rotation` columns that a warp can do: distances below 128. Four columns a lane.
+QN_DEVICE float4 hadamard_in_warp(float4 x, uint32_t rotation, uint32_t lane)
+{
+    float v[4] = { x.x, x.y, x.z, x.w };
+    qn_butterflies<1, 4>(v);
+    qn_butterflies<2, 4>(v);
+    const uint32_t lanes = rotation < WARP_COLS ? rotation / 4 : QN_WARP_SIZE;
+#pragma unroll 1
+    for (uint32_t distance = 1; distance < lanes; distance *= 2) {
+        const float sign = lane & distance ? -1.0f : 1.0f; // the upper lane has the difference
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = fmaf(v[i], sign, __shfl_xor_sync(QN_FULL_MASK, v[i], distance));
+    }
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// The rest: column `at` of a block from those of its `count` groups of 128 columns, each transformed in itself. A step takes
+// neighbours, of which it keeps the sum or the difference as the bits of the group's number say.
+template <int count> QN_DEVICE float4 hadamard_over_groups(const float *block, uint32_t group, uint32_t within)
+{
+    float4 v[count];
+#pragma unroll
+    for (int j = 0; j < count; j++)
+        v[j] = *(const float4 *)(block + j * WARP_COLS + within);
+#pragma unroll
+    for (int n = count / 2, bit = 1; n > 0; n /= 2, bit *= 2)
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = add_4(v[2 * j], scale_4(v[2 * j + 1], group & bit ? -1.0f : 1.0f));
+    return v[0];
+}
+
+// Columns of a block of `rotation` that are in shared memory as hadamard_in_warp has left them.
+QN_DEVICE float4 hadamard_acts(const float *acts_f32, uint32_t at, uint32_t rotation, uint32_t lane)
+{
+    const float *block = acts_f32 + at / rotation * rotation;
+    const uint32_t group = at % rotation / WARP_COLS;
+    return rotation == 256   ? hadamard_over_groups<2>(block, group, 4 * lane)
+           : rotation == 512 ? hadamard_over_groups<4>(block, group, 4 * lane)
+                             : hadamard_over_groups<8>(block, group, 4 * lane);
+}
+
+// Where a stage's shared memory is.
+struct gemv_shared {
+    uint8_t *acts;       // planes of the slice
+    float *acts_f32;       // its columns as they are, with F16_SCRATCH more, or none
+    float *acc, *rotated; // [chunks][tiles][16]; and before that, where rotated columns change hands
+};
+
+QN_DEVICE float4 run_prologue(const qn_persistent_gemv &s, uint32_t position, uint32_t first, bool store_x, float &square,
+                            uint32_t lane)
+{
+    if (s.prologue == QN_PROLOGUE_GATED_NORM)
+        return prologue_gated_norm(s, first, lane);
+    if (s.prologue == QN_PROLOGUE_ATTENTION_COMBINE)
+        return prologue_attention_combine(s, position, first, lane);
+    return prologue_elementwise(s, first + 4 * lane, store_x, square);
+}
+
+// Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on.
+QN_DEVICE void make_activations(persistent_control &control, const qn_persistent_gemv &s, const gemv_shared &m, uint32_t first,
+                            uint32_t count, bool store_x, uint32_t warp, uint32_t lane)
+{
+    const uint32_t rotation = s.rotation;
+    const float normal = rotation ? rsqrtf((float)rotation) : 1;
+    float square = 0;
+#pragma unroll 1
+    for (uint32_t pass = 0; pass < 2; pass++) { // the second one where columns change hands
+#pragma unroll 1
+        for (uint32_t at = warp * WARP_COLS; at < count; at += WARPS * WARP_COLS) {
+            float4 x;
+            if (pass == 0) {
+                const uint32_t c = first + at + 4 * lane;
+                const bool has_signs = rotation && s.signs && c < s.n_cols;
+                const float4 sign = load_cg_4_if(s.signs + c, has_signs);
+                x = run_prologue(s, control.session.position, first + at, store_x, square, lane);
+                if (m.acts_f32)
+                    *(float4 *)(m.acts_f32 + at + 4 * lane) = x;
+                if (has_signs)
+                    x = make_float4(x.x * sign.x, x.y * sign.y, x.z * sign.z, x.w * sign.w);
+                if (rotation)
+                    x = hadamard_in_warp(x, rotation, lane);
+                if (rotation > WARP_COLS) {
+                    *(float4 *)(m.rotated + at + 4 * lane) = x;
+                    continue;
+                }
+            } else {
+                x = hadamard_acts(m.rotated, at, rotation, lane);
+            }
+            quantize_bit_planes(m.acts, at, scale_4(x, normal), lane);
+        }
+        if (rotation <= WARP_COLS)
+            break;
+        if (pass == 0)
+            __syncthreads();
+    }
+    if (store_x) {
+        square = qn_warp_sum(square);
+        if (lane == 0)
+            control.sumsq[warp] = square;
+    }
+}
+
+// ---- What stages ahead need ----
+
+// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works. (To ask
+// for it before blocks meet takes registers, for which what goes through local memory costs more.)
+QN_DEVICE void prefetch_phase(const persistent_session &session, const qn_persistent_phase &phase)
+{
+    if (phase.kind == QN_PHASE_DELTA)
+        delta_prefetch(session, phase.u.delta);
+    if (phase.kind != QN_PHASE_GEMV || threadIdx.x != QN_PERSISTENT_THREADS - 1)
+        return;
+    const qn_persistent_gemv &s = phase.u.gemv;
+    const uint32_t slice = blockIdx.x / s.slice_blocks, first = slice * s.slice_k_tiles * QN_TILE_COLS;
+    if (slice >= s.n_slices)
+        return;
+    const uint32_t bytes = min(s.slice_k_tiles * QN_TILE_COLS, s.n_cols - first) * sizeof(float);
+    if (s.prologue == QN_PROLOGUE_RMS_NORM)
+        prefetch_bytes(s.weight + first, bytes);
+    if (s.rotation && s.signs)
+        prefetch_bytes(s.signs + first, bytes);
+    if (s.n_f16_tiles)
+        f16_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
+}
+
+// Its address is worked out where it is needed, and not kept: in stages there is no register for it, and what lies in local
+// memory is a way to the second cache after each meeting.
+QN_DEVICE const qn_persistent_phase &phase_at(const persistent_control &control, uint32_t i)
+{
+    uint32_t slot;
+    asm volatile("mov.u32 %0, %1;" : "=r"(slot) : "r"(i % 3));
+    return control.phases[slot];
+}
+
+// While nothing waits for it: once the stage's columns are made. And the words of a stage far ahead.
+QN_DEVICE void prefetch_next(const qn_persistent_args &a, const persistent_control &control, uint32_t i)
+{
+    if (threadIdx.x == QN_PERSISTENT_THREADS - 1 && i + PREFETCH_DISTANCE < a.n_phases)
+        prefetch_bytes(a.phases + i + PREFETCH_DISTANCE, sizeof *a.phases);
+    if (i + 1 < a.n_phases)
+        prefetch_phase(control.session, phase_at(control, i + 1));
+}
+
+// ---- Products ----
+
+// Two tiles at a time, the last one also where it is missing: its sums are not kept.
+QN_DEVICE void gemv_step(float *to, uint32_t step, uint32_t count, const bit_plane_acts &x, uint32_t lane)
+{
+    const uint32_t codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + lane / 4 * 4;
+    float acc[STEP_TILES][2] = {};
+#pragma unroll
+    for (int m = 0; m < STEP_TILES; m += 2)
+        if (m < count)
+            bit_plane_mma<2>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
+    reduce_store_n1<STEP_TILES>(to, acc, count, lane);
+}
+
+QN_DEVICE float4 load_shared_4_if(uint32_t address, bool pred)
+{
+    float4 x = {};
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %5, 0;\n"
+                 "@wanted ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 "}\n"
+                 : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w)
+                 : "r"(address), "r"((uint32_t)pred)
+                 : "memory");
+    return x;
+}
+
+// The sums of a block's chunks, [chunks][n], to where the slice's are: n of them, a multiple of 16.
+QN_DEVICE void reduce_k_tiles(float *out, const float *acc, uint32_t k_tiles, uint32_t n)
+{
+    enum { LOADS = 8 };
+#pragma unroll 1
+    for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * QN_PERSISTENT_THREADS) {
+        uint32_t from = qn_shared_address(acc + i);
+        float4 sum = {};
+#pragma unroll 1
+        for (uint32_t first = 0; first < k_tiles; first += LOADS) {
+            float4 v[LOADS];
+#pragma unroll
+            for (uint32_t c = 0; c < LOADS; c++, from += 4 * n)
+                v[c] = load_shared_4_if(from, first + c < k_tiles);
+#pragma unroll
+            for (uint32_t c = 0; c < LOADS; c++)
+                sum = add_4(sum, v[c]);
+        }
+        __stcg((float4 *)(out + i), sum);
+    }
+}
+
+// Stage i: the slice's chunks in the shared memory of a block, and their sums, [chunks][tiles][16].
+QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_control &control, const qn_persistent_gemv &s,
+                             uint8_t *scratch, weight_stream &stream, uint32_t gemv_index, uint32_t warp, uint32_t lane)
+{
+    const work_descriptor &work = control.descriptors[gemv_index % MAX_DESCRIPTORS];
+    const uint32_t k_tiles = work.k_tiles, tiles = work.tiles;
+    if (k_tiles == 0)
+        return;
+    const bool store_x = s.prologue == QN_PROLOGUE_RMS_NORM && work.block_in_slice == 0;
+    gemv_shared m = { scratch, (float *)(scratch + s.slice_k_tiles * K_TILE_ACTS_BYTES) };
+    m.acc = m.rotated = m.acts_f32 + (s.n_f16_tiles ? s.slice_k_tiles * QN_TILE_COLS + F16_SCRATCH : 0);
+    if (!s.n_f16_tiles)
+        m.acts_f32 = nullptr;
+    uint4 f16_rows = {};
+    if (m.acts_f32)
+        f16_rows = f16_rows_load(s, work.slice, work.block_in_slice);
+    make_activations(control, s, m, work.slice * s.slice_k_tiles * QN_TILE_COLS, k_tiles * QN_TILE_COLS, store_x, warp, lane);
+    __syncthreads();
+    prefetch_next(a, control, i);
+    if (store_x && warp == WARPS - 1) {
+        const float square = qn_warp_sum(lane < WARPS ? control.sumsq[lane] : 0);
+        if (lane == 0)
+            s.sumsq[work.slice] = square;
+    }
+    if (m.acts_f32)
+        f16_rows_gemv(s, m.acts_f32, work.slice, work.block_in_slice, f16_rows, m.acts_f32 + s.slice_k_tiles * QN_TILE_COLS);
+
+    tile_range at = work.warp_ranges[warp];
+    float *to = m.acc + (at.k_tile * tiles + at.tile) * QN_TILE_ROWS;
+    bit_plane_acts x;
+    while (at.remaining) {
+        load_bit_plane_acts(x, qn_shared_address(m.acts) + at.k_tile * K_TILE_ACTS_BYTES, lane);
+        uint32_t remaining = min(at.remaining, tiles - at.tile);
+        at.remaining -= remaining;
+        at.k_tile++;
+        at.tile = 0;
+        while (remaining) {
+            const uint32_t count = remaining < STEP_TILES ? remaining : STEP_TILES;
+            gemv_step(to, wait_for_step(stream), count, x, lane);
+            release_step(stream, control, warp, lane);
+            to += count * QN_TILE_ROWS;
+            remaining -= count;
+        }
+    }
+    float *out = s.out + ((uint64_t)work.slice * s.n_tiles + work.first_tile) * QN_TILE_ROWS;
+    __syncthreads();
+    if (m.acts_f32 && threadIdx.x >= QN_PERSISTENT_THREADS - QN_TILE_ROWS)
+        f16_rows_finish(s, m.acts_f32 + s.slice_k_tiles * QN_TILE_COLS, work.slice, work.block_in_slice,
+                         QN_PERSISTENT_THREADS - 1 - threadIdx.x);
+    reduce_k_tiles(out, m.acc, k_tiles, tiles * QN_TILE_ROWS);
+}
+
+// ---- Floats for others ----
+
+QN_DEVICE void store_phase(const qn_persistent_store &s)
+{
+    const float factor = rms_scale(s.from);
+    for (uint32_t k = 0; k < s.n_outs; k++)
+        for (uint32_t i = blockIdx.x * QN_PERSISTENT_THREADS + threadIdx.x; i < s.outs[k].n_rows;
+             i += gridDim.x * QN_PERSISTENT_THREADS) {
+            const float y = factor * reduce_partials(s.from, s.outs[k].row + i);
+            s.outs[k].out[i] = s.outs[k].x ? load_cg(s.outs[k].x + i) + y : y;
+        }
+}
+
+// ---- The walk ----
+
+// Arrivals are counted from the launch's beginning to its end. Everything that all blocks have written before is visible after
+// it to those that load it fresh.
+QN_DEVICE void grid_barrier_arrive(uint32_t *barrier)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(barrier) : "memory");
+}
+
+QN_DEVICE void grid_barrier_wait(const uint32_t *barrier, uint32_t expected)
+{
+    uint32_t arrived;
+    do
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(barrier) : "memory");
+    while (arrived < expected);
+}
+
+// The last one to come leaves zeros.
+QN_DEVICE void grid_barrier_reset(uint32_t *barrier, uint32_t n_phases)
+{
+    if (atomicAdd(barrier, 1) + 1 == gridDim.x * n_phases)
+        *barrier = 0;
+}
+
+QN_DEVICE void end_phase(const qn_persistent_args &a, uint32_t i)
+{
+    __syncthreads();
+    if (threadIdx.x == BARRIER_WARP * QN_WARP_SIZE && i + 1 < a.n_phases)
+        grid_barrier_arrive(a.barrier);
+}
+
+extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1) qn_persistent_decode(const __grid_constant__ qn_persistent_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    persistent_control &control = *(persistent_control *)shared;
+    uint8_t *scratch = shared + QN_PERSISTENT_CONTROL_BYTES;
+    const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
+    if (warp == 0)
+        schedule_first_gemvs(a, control, (uint32_t *)scratch, lane);
+    if (threadIdx.x < PHASE_WORDS)
+        for (uint32_t i = 0; i < 2 && i < a.n_phases; i++)
+            ((uint32_t *)(control.phases + i))[threadIdx.x] = ((const uint32_t *)(a.phases + i))[threadIdx.x];
+    __syncthreads();
+    weight_stream stream = {};
+    stream.shared = qn_shared_address(scratch + QN_PERSISTENT_SCRATCH_BYTES) + warp * QN_STAGES * STEP_BYTES;
+    if (control.n_scheduled)
+        begin_gemv(stream, control, warp, lane);
+    issue_steps(stream, control, warp, lane);
+    qn_pdl_wait();
+    if (threadIdx.x == 0)
+        control.session = { a.memory ? (unsigned char *)a.memory[0] : nullptr, a.positions ? a.positions[0] : 0 };
+    __syncthreads();
+
+    for (uint32_t i = 0; i < a.n_phases; i++) {
+        const uint32_t kind = phase_at(control, i).kind;
+        if (kind != QN_PHASE_GEMV) // a product has a better moment for it
+            prefetch_next(a, control, i);
+        if (kind == QN_PHASE_DELTA) {
+            delta_regs regs = {};
+            delta_phase(control.session, phase_at(control, i).u.delta, scratch, regs);
+            end_phase(a, i);
+            delta_store_deferred(phase_at(control, i).u.delta, scratch, regs);
+        } else {
+            if (kind == QN_PHASE_GEMV)
+                gemv_phase(a, i, control, phase_at(control, i).u.gemv, scratch, stream, control.n_finished, warp, lane);
+            else if (kind == QN_PHASE_ATTENTION)
+                attention_phase(phase_at(control, i).u.attention, control.session.position, scratch);
+            else if (kind == QN_PHASE_STORE)
+                store_phase(phase_at(control, i).u.store);
+            end_phase(a, i);
+        }
+        if (i + 1 == a.n_phases)
+            break;
+        if (phase_at(control, i + 1).kind == QN_PHASE_ATTENTION)
+            attention_prefetch(phase_at(control, i + 1).u.attention, control.session.position);
+        const uint32_t word = threadIdx.x - 2 * QN_WARP_SIZE;
+        if (word < PHASE_WORDS && i + 2 < a.n_phases) // in the place of the stage before this
+            ((uint32_t *)&control.phases[(i + 2) % 3])[word] = ((const uint32_t *)(a.phases + i + 2))[word];
+        if (threadIdx.x == BARRIER_WARP * QN_WARP_SIZE)
+            grid_barrier_wait(a.barrier, (i + 1) * gridDim.x);
+        else if (warp == SCHEDULER_WARP)
+            schedule_next_gemv(a, control, phase_at(control, i).kind == QN_PHASE_GEMV, lane);
+        __syncthreads();
+        issue_steps(stream, control, warp, lane);
+    }
+    if (threadIdx.x == 0)
+        grid_barrier_reset(a.barrier, a.n_phases);
+}

@@ -1,0 +1,111 @@
+/* Half floats and bfloat16: every pattern against the definition in float64, and rounding at every midpoint. */
+#include "base/f16.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+/* IEEE 754 by the book: sign, exponent with this many bits, fraction with this many. */
+static double value_of(unsigned bits, int exponent_bits, int fraction_bits)
+{
+    const unsigned fraction = bits & ((1u << fraction_bits) - 1);
+    const int exponent = (int)(bits >> fraction_bits & ((1u << exponent_bits) - 1));
+    const int all_ones = (1 << exponent_bits) - 1, bias = all_ones / 2;
+    const double sign = bits >> (exponent_bits + fraction_bits) & 1 ? -1.0 : 1.0;
+    if (exponent == all_ones)
+        return fraction ? (double)NAN : sign * (double)INFINITY;
+    if (exponent == 0)
+        return sign * ldexp(fraction, 1 - bias - fraction_bits);
+    return sign * ldexp((1u << fraction_bits) | fraction, exponent - bias - fraction_bits);
+}
+
+struct format {
+    int exponent_bits, fraction_bits;
+    float (*to_f32)(uint16_t);
+    uint16_t (*from_f32)(float);
+};
+
+static const struct format f16 = { 5, 10, qn_f16_to_f32, qn_f32_to_f16 };
+static const struct format bf16 = { 8, 7, qn_bf16_to_f32, qn_f32_to_bf16 };
+
+static void check_all_patterns(const struct format *f)
+{
+    for (unsigned bits = 0; bits <= 0xffff; bits++) {
+        const double expected = value_of(bits, f->exponent_bits, f->fraction_bits);
+        const float x = f->to_f32((uint16_t)bits);
+        const uint16_t back = f->from_f32(x);
+        if (isnan(expected)) {
+            assert_true(isnan(x));
+            assert_true(isnan(f->to_f32(back)));
+            assert_int_equal(back >> 15, bits >> 15);
+        } else {
+            assert_true((double)x == expected && !signbit(x) == !(bits >> 15));
+            assert_int_equal(back, bits);
+        }
+    }
+}
+
+/* Between each finite pattern and the next larger: the midpoint goes to the even one, and its float neighbours to their sides.
+ */
+static void check_rounding(const struct format *f)
+{
+    const unsigned infinity = ((1u << f->exponent_bits) - 1) << f->fraction_bits;
+    for (unsigned sign = 0; sign <= 0x8000; sign += 0x8000)
+        for (unsigned bits = 0; bits < infinity; bits++) {
+            const double low = value_of(bits, f->exponent_bits, f->fraction_bits);
+            /* what the next pattern would be worth if exponents went on: 65536 for the half, where overflow begins half way */
+            const double step = bits == 0 ? value_of(1, f->exponent_bits, f->fraction_bits)
+                                          : low - value_of(bits - 1, f->exponent_bits, f->fraction_bits);
+            const double high = bits + 1 < infinity ? value_of(bits + 1, f->exponent_bits, f->fraction_bits) : low + step;
+            const float middle = (float)((low + high) / 2);
+            assert_true((double)middle == (low + high) / 2);
+            const float signed_middle = sign ? -middle : middle;
+            const float inside = nextafterf(signed_middle, 0.0f);
+            const float outside = nextafterf(signed_middle, sign ? -INFINITY : INFINITY);
+            assert_int_equal(f->from_f32(signed_middle), (bits + (bits & 1)) | sign);
+            assert_int_equal(f->from_f32(inside), bits | sign);
+            assert_int_equal(f->from_f32(outside), (bits + 1) | sign);
+        }
+}
+
+static void f16_patterns(void **state)
+{
+    (void)state;
+    check_all_patterns(&f16);
+}
+
+static void f16_rounding(void **state)
+{
+    (void)state;
+    check_rounding(&f16);
+    assert_int_equal(qn_f32_to_f16(65519.996f), 0x7bff);
+    assert_int_equal(qn_f32_to_f16(65520.0f), 0x7c00);
+    assert_int_equal(qn_f32_to_f16(3.4e38f), 0x7c00);
+    assert_int_equal(qn_f32_to_f16(1e-45f), 0);
+}
+
+static void bf16_patterns(void **state)
+{
+    (void)state;
+    check_all_patterns(&bf16);
+}
+
+static void bf16_rounding(void **state)
+{
+    (void)state;
+    check_rounding(&bf16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f16_patterns),
+        cmocka_unit_test(f16_rounding),
+        cmocka_unit_test(bf16_patterns),
+        cmocka_unit_test(bf16_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

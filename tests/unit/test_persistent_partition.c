@@ -1,0 +1,127 @@
+/* How a chain's products are shared out over blocks, on devices of several sizes, and what is refused. What blocks compute is
+ * quern-check's, on a device. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/persistent/persistent_cuda.h"
+
+#include <string.h>
+
+static const qn_persistent_gpu h200 = { 132, 227 << 10, 9 };
+
+static qn_tile_layout tiles_of(qn_type type)
+{
+    return qn_matmul_gpu_tile_layout(qn_type_find(type));
+}
+
+static qn_persistent_gemv gemv_of(uint32_t n_rows, uint32_t n_cols, uint32_t rotation)
+{
+    return (qn_persistent_gemv){ .n_cols = n_cols,
+                                 .n_tiles = (uint32_t)qn_matmul_gpu_tile_count(n_rows),
+                                 .n_k_tiles = (n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS,
+                                 .rotation = rotation };
+}
+
+/* Every chunk is in a slice and no slice is empty; blocks that there are, none without tiles; whole blocks of a rotation. */
+static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p)
+{
+    assert_true(p->slice_k_tiles > 0 && p->n_slices > 0 && p->slice_blocks > 0);
+    assert_true(p->n_slices * p->slice_k_tiles >= p->n_k_tiles);
+    assert_true((p->n_slices - 1) * p->slice_k_tiles < p->n_k_tiles);
+    assert_true(p->n_slices * p->slice_blocks <= gpu->n_sms);
+    assert_true(p->slice_blocks <= p->n_tiles);
+    assert_true(p->n_slices <= QN_PERSISTENT_MAX_SLICES && p->slice_k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS);
+    if (p->rotation)
+        assert_int_equal(p->slice_k_tiles * QN_TILE_COLS % p->rotation, 0);
+}
+
+static void partitions(void **unused)
+{
+    (void)unused;
+    static const uint32_t sizes[][2] = { { 1, 32 },       { 16, 256 },     { 100, 1024 },   { 6144, 4096 },  { 4096, 4096 },
+                                         { 24576, 4096 }, { 4096, 12288 }, { 16384, 5120 }, { 16480, 5120 }, { 5120, 6144 },
+                                         { 34816, 5120 }, { 5120, 17408 }, { 32, 16384 } };
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
+    static const uint32_t rotations[] = { 0, 32, 256, 1024 }, n_sms[] = { 120, 132, 144 };
+    for (size_t d = 0; d < 3; d++)
+        for (size_t t = 0; t < 3; t++)
+            for (size_t r = 0; r < 4; r++)
+                for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+                    const qn_persistent_gpu gpu = { n_sms[d], 227 << 10, 9 };
+                    const qn_tile_layout tiles = tiles_of(types[t]);
+                    qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);
+                    if (rotations[r] && sizes[i][1] % rotations[r])
+                        continue;
+                    assert_int_equal(qn_persistent_gpu_partition(&gpu, &tiles, &p), QN_OK);
+                    expect_complete(&gpu, &p);
+                }
+}
+
+/* Most of the device has work in the products of large models: else weights come through few of its blocks. */
+static void uses_most_blocks(void **unused)
+{
+    (void)unused;
+    static const uint32_t sizes[][2] = { { 16384, 5120 }, { 5120, 6144 }, { 34816, 5120 }, { 5120, 17408 } };
+    const qn_tile_layout tiles = tiles_of(QN_TYPE_Q1_0);
+    for (size_t i = 0; i < 4; i++) {
+        qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], 0);
+        assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, &p), QN_OK);
+        const uint32_t block_tiles = (p.n_tiles + p.slice_blocks - 1) / p.slice_blocks;
+        /* What the block with most has is at most an eighth more than an even share. */
+        assert_true((uint64_t)8 * p.slice_k_tiles * block_tiles * h200.n_sms <= (uint64_t)9 * p.n_k_tiles * p.n_tiles);
+    }
+}
+
+static void expect_refused(uint32_t n_tiles, uint32_t n_cols, uint32_t rotation, const char *reason)
+{
+    const qn_tile_layout tiles = tiles_of(QN_TYPE_Q1_0);
+    qn_persistent_gemv p = gemv_of(1, n_cols, rotation);
+    p.n_tiles = n_tiles;
+    assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, &p), QN_ERR_UNSUPPORTED);
+    if (!strstr(qn_error_text(), reason))
+        fail_msg("\"%s\" says nothing of \"%s\"", qn_error_text(), reason);
+}
+
+static void refusals(void **unused)
+{
+    (void)unused;
+    expect_refused(8, 1024, 16, "rotated in blocks of 16");
+    expect_refused(8, 2048, 2048, "rotated in blocks of 2048");
+    expect_refused(8, 1024, 96, "rotated in blocks of 96");
+    expect_refused(8, 1536, 1024, "1536 columns");
+    expect_refused(0, 1024, 0, "0 tiles");
+    expect_refused(8, 1000, 0, "1000 columns");
+    expect_refused(1 << 20, 1024, 0, "no room");
+}
+
+static void devices(void **unused)
+{
+    (void)unused;
+    const qn_tile_layout one = tiles_of(QN_TYPE_Q1_0), two = tiles_of(QN_TYPE_PTQ1_0), bytes = tiles_of(QN_TYPE_Q8_0);
+    qn_launch launch;
+    assert_true(qn_persistent_gpu_supports(&h200, &one) && qn_persistent_gpu_supports(&h200, &two));
+    assert_false(qn_persistent_gpu_supports(&h200, &bytes));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 166912, 8 }, &one));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 128, 99 << 10, 8 }, &one));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 148, 227 << 10, 10 }, &one));
+    assert_int_equal(qn_persistent_gpu_launch(&h200, &bytes, &launch), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_persistent_gpu_launch(&h200, &one, &launch), QN_OK);
+    assert_int_equal(launch.grid[0], h200.n_sms);
+    assert_true(launch.cooperative && launch.shared_bytes <= h200.max_shared_bytes);
+    assert_int_equal(launch.args_bytes, sizeof(qn_persistent_args));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(partitions),
+        cmocka_unit_test(uses_most_blocks),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(devices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

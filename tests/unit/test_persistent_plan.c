@@ -1,0 +1,737 @@
+/* Which of a token's operations the GPU chains, with a driver that the test plays. Both the plan and the segments made of it
+ * are run on names of values instead of values, a hash of how each came about: in the end the stream of rows must be the same,
+ * and it is not if any stage reads what is not there yet, no longer there, or scaled by another norm. What the stages compute
+ * is checked where there is a GPU. */
+#include "helper_cuda.h"
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "device/cuda/model.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
+
+#include <stdio.h>
+
+enum { CONTEXT = 512, MAX_BUFFERS = 32, MAX_LOCATIONS = 256 };
+
+/* ---- Plans ---- */
+
+struct fixture {
+    qn_gguf *file;
+    qn_hparams hparams;
+    qn_plan plan;
+    qn_kernels kernels;
+    qn_team *team;
+    qn_aura_codec *codec;
+    qn_device *device;
+    qn_cuda_model *model;
+    qn_memory *memory;
+    qn_cuda_decode_plan decode_plan;
+};
+
+static void must(qn_status status)
+{
+    if (status != QN_OK)
+        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
+}
+
+/* The shapes of a made-up model; matrices are nowhere, and each at an address of its own. */
+struct shape {
+    size_t n_layers, interval; /* every so manyth is attention; 1: all */
+    size_t embd, ff, heads, kv, head_dim;
+    bool gated;
+    size_t k_heads, v_heads, head;
+    qn_type type, gates; /* of alpha and beta, which are not rotated */
+    size_t rotation;
+    qn_type odd; /* of one layer's down; 0: as all others */
+};
+
+struct builder {
+    const struct shape *shape;
+    qn_plan *plan;
+    uintptr_t next;
+    int x, q, queries, k, v, attention, gate, up, qkv, conv, z, alpha, beta, o;
+    float *vector;
+};
+
+static qn_matrix matrix(struct builder *b, qn_type type, size_t rows, size_t cols)
+{
+    qn_matrix m = { .type = qn_type_find(type), .n_rows = rows, .n_cols = cols };
+    m.row_bytes = cols / m.type->block_weights * m.type->block_bytes;
+    m.data = (const uint8_t *)(b->next += 64);
+    return m;
+}
+
+struct wanted {
+    qn_matrix matrix;
+    int out;
+    bool plain;
+};
+
+static void add_gemms(struct builder *b, qn_op writer, const struct wanted *wanted, size_t n, bool accumulate)
+{
+    const bool logits = writer.kind == QN_OP_LOGIT_NORM;
+    const size_t width = wanted[0].matrix.n_cols;
+    qn_op op = { .kind = logits ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = writer.layer, .n_matrices = n };
+    for (int rotated = 0; rotated < (b->shape->rotation ? 2 : 1); rotated++) {
+        bool first = true;
+        for (size_t i = 0; i < n; i++) {
+            if (rotated != (b->shape->rotation && !wanted[i].plain))
+                continue;
+            const qn_plan_rotation acts_rotation = { rotated ? b->shape->rotation : 0, NULL };
+            if (first)
+                must(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation,
+                                      &writer.acts[writer.n_acts++]));
+            first = false;
+            op.matrices[i] = (struct qn_op_matrix){ .weights = wanted[i].matrix,
+                                                    .acts = writer.acts[writer.n_acts - 1],
+                                                    .out = wanted[i].out,
+                                                    .accumulate = accumulate };
+        }
+    }
+    must(qn_plan_add(b->plan, &writer));
+    must(qn_plan_add(b->plan, &op));
+}
+
+static void add_layer(struct builder *b, int layer)
+{
+    const struct shape *s = b->shape;
+    const qn_attention_shape heads = b->plan->heads;
+    const size_t q = s->heads * s->head_dim, kv = s->kv * s->head_dim, inner = s->v_heads * s->head;
+    const qn_op norm = { .kind = QN_OP_NORM, .layer = layer, .in = b->x, .weight = b->vector, .eps = 1e-6f };
+    if (b->plan->is_recurrent && b->plan->is_recurrent[layer]) {
+        const qn_op conv = { .kind = QN_OP_CONV,
+                             .layer = layer,
+                             .in = b->qkv,
+                             .in2 = b->alpha,
+                             .in3 = b->beta,
+                             .out = b->conv,
+                             .weight = b->vector,
+                             .weight2 = b->vector,
+                             .weight3 = b->vector };
+        const qn_op delta = {
+            .kind = QN_OP_DELTA_RULE, .layer = layer, .in = b->conv, .in2 = b->alpha, .in3 = b->beta, .out = b->o
+        };
+        const qn_op out = { .kind = QN_OP_GATED_NORM,
+                            .layer = layer,
+                            .in = b->o,
+                            .in2 = b->z,
+                            .in3 = b->qkv,
+                            .in4 = b->conv,
+                            .in5 = b->alpha,
+                            .weight = b->vector,
+                            .eps = 1e-6f,
+                            .grouped = s->rotation != 0 };
+        add_gemms(b, norm,
+                  (struct wanted[]){ { matrix(b, s->type, 2 * s->k_heads * s->head + inner, s->embd), b->qkv, false },
+                                     { matrix(b, s->type, inner, s->embd), b->z, false },
+                                     { matrix(b, s->gates, s->v_heads, s->embd), b->alpha, true },
+                                     { matrix(b, s->gates, s->v_heads, s->embd), b->beta, true } },
+                  4, false);
+        must(qn_plan_add(b->plan, &conv));
+        must(qn_plan_add(b->plan, &delta));
+        add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, inner), b->x, false }, 1, true);
+    } else {
+        const qn_op qkv_op = { .kind = QN_OP_QK_NORM_ROPE_STORE,
+                               .layer = layer,
+                               .in = b->queries,
+                               .in2 = b->k,
+                               .in3 = b->v,
+                               .out = b->q,
+                               .weight = b->vector,
+                               .weight2 = b->vector,
+                               .eps = 1e-6f,
+                               .heads = heads };
+        const qn_op attend = { .kind = QN_OP_ATTENTION, .layer = layer, .in = b->q, .out = b->attention, .heads = heads };
+        const qn_op out = {
+            .kind = QN_OP_ATTENTION_COMBINE, .layer = layer, .in = b->attention, .in2 = b->queries, .heads = heads
+        };
+        add_gemms(b, norm,
+                  (struct wanted[]){ { matrix(b, s->type, s->gated ? 2 * q : q, s->embd), b->queries, false },
+                                     { matrix(b, s->type, kv, s->embd), b->k, false },
+                                     { matrix(b, s->type, kv, s->embd), b->v, false } },
+                  3, false);
+        must(qn_plan_add(b->plan, &qkv_op));
+        must(qn_plan_add(b->plan, &attend));
+        add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, q), b->x, false }, 1, true);
+    }
+    const qn_type down = s->odd && layer == 2 ? s->odd : s->type;
+    add_gemms(b, norm,
+              (struct wanted[]){ { matrix(b, s->type, s->ff, s->embd), b->gate, false },
+                                 { matrix(b, s->type, s->ff, s->embd), b->up, false } },
+              2, false);
+    add_gemms(b, (qn_op){ .kind = QN_OP_SWIGLU, .layer = layer, .in = b->gate, .in2 = b->up },
+              &(struct wanted){ matrix(b, down, s->embd, s->ff), b->x, false }, 1, true);
+}
+
+static void build(qn_plan *plan, const struct shape *s)
+{
+    struct builder b = { .shape = s, .plan = plan, .next = 4096 };
+    const size_t q = s->heads * s->head_dim, inner = s->v_heads * s->head, width = 2 * s->k_heads * s->head + inner;
+    const size_t widths[] = { s->embd, q, s->gated ? 2 * q : q, s->kv * s->head_dim, s->kv * s->head_dim, q, s->ff, s->ff };
+    int *const ids[] = { &b.x, &b.q, &b.queries, &b.k, &b.v, &b.attention, &b.gate, &b.up };
+    const size_t delta_widths[] = { width, width, inner, s->v_heads, s->v_heads, inner };
+    int *const delta_ids[] = { &b.qkv, &b.conv, &b.z, &b.alpha, &b.beta, &b.o };
+    plan->n_vocab = 100;
+    plan->heads = (qn_attention_shape){ .n_heads = s->heads,
+                                        .n_kv_heads = s->kv,
+                                        .head_dim = s->head_dim,
+                                        .n_rot = 64,
+                                        .rope = QN_ROPE_TYPE_NEOX,
+                                        .scale = 1,
+                                        .gated = s->gated };
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        must(qn_plan_buffer_new(plan, widths[i], ids[i]));
+    must(qn_plan_alloc_floats(plan, 1 << 16, &b.vector));
+    must(qn_alloc(&plan->frequencies, 32, sizeof(double), "test"));
+    if (s->interval > 1) {
+        must(qn_alloc(&plan->is_recurrent, s->n_layers, sizeof *plan->is_recurrent, "test"));
+        plan->recurrent = (qn_recurrent_shape){ s->k_heads, s->v_heads, s->head, s->head, 4 };
+        for (size_t i = 0; i < s->n_layers; i++)
+            plan->is_recurrent[i] = (i + 1) % s->interval != 0;
+        for (size_t i = 0; i < sizeof delta_ids / sizeof *delta_ids; i++)
+            must(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
+    }
+    must(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_EMBED,
+                                     .out = b.x,
+                                     .n_matrices = 1,
+                                     .matrices[0].weights = matrix(&b, s->type, 100, s->embd) }));
+    for (size_t i = 0; i < s->n_layers; i++)
+        add_layer(&b, (int)i);
+    add_gemms(&b, (qn_op){ .kind = QN_OP_LOGIT_NORM, .in = b.x, .weight = b.vector },
+              &(struct wanted){ matrix(&b, s->type, 100, s->embd), -1, false }, 1, false);
+}
+
+static void set_up(struct fixture *x, const char *golden, const struct shape *shape, unsigned bits)
+{
+    static const qn_gpu_code no_code;
+    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
+    unsigned cpu;
+    memset(x, 0, sizeof *x);
+    fake.no_param_info = true;
+    const qn_cuda_driver *driver = fake_driver();
+    if (golden) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
+        must(qn_gguf_open(path, &x->file));
+        must(qn_model_build(x->file, &x->hparams, &x->plan));
+    } else {
+        build(&x->plan, shape);
+        x->hparams.n_layers = (uint32_t)shape->n_layers;
+        x->hparams.head_dim = (uint32_t)shape->head_dim;
+    }
+    must(qn_cpu_features(&cpu));
+    qn_kernels_init(&x->kernels, cpu);
+    must(qn_team_create(1, &x->team));
+    if (bits)
+        must(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
+    const qn_cuda_executor_params params = {
+        .plan = &x->plan, .team = x->team, .kernels = &x->kernels, .driver = driver, .tools = &tools
+    };
+    must(qn_cuda_executor_create(&params, &x->device));
+    x->model = (qn_cuda_model *)x->device;
+    const qn_memory_params memory = {
+        .n_layers = x->hparams.n_layers, .n_ctx = CONTEXT, .n_batch = 8, .key_codec = x->codec, .value_codec = x->codec
+    };
+    must(x->device->vtable->memory_new(x->device, &memory, &x->memory));
+    must(x->device->vtable->reserve(x->device, 8, CONTEXT));
+    must(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, &x->decode_plan));
+}
+
+static void tear_down(struct fixture *x)
+{
+    free(x->decode_plan.segments);
+    free(x->decode_plan.phases);
+    x->memory->vtable->free(x->memory);
+    x->device->vtable->free(x->device);
+    qn_aura_codec_delete(x->codec);
+    qn_team_free(x->team);
+    qn_plan_free(&x->plan);
+    qn_gguf_close(x->file);
+    fake_expect_empty();
+}
+
+/* ---- Names of values ---- */
+
+typedef uint64_t name;
+
+static name mix(name a, name b)
+{
+    a = (a ^ b) * 0x9e3779b97f4a7c15u;
+    return a ^ a >> 29;
+}
+
+#define NAME(...) name_of((const name[]){ __VA_ARGS__ }, sizeof((const name[]){ __VA_ARGS__ }) / sizeof(name))
+
+static name name_of(const name *of, size_t n)
+{
+    name result = 1;
+    for (size_t i = 0; i < n; i++)
+        result = mix(result, of[i]);
+    return result;
+}
+
+enum { NORM = 100, SWIGLU, GATED, DELTA, ATTENTION, COMBINED, ROTATED, GEMV, SUM };
+
+/* What is at an address: a row, or an area's product in parts. */
+struct location {
+    uint64_t address;
+    name is;
+    const qn_persistent_gemv *gemv; /* of parts */
+    bool f16_rows;
+    name operand, plain_operand;
+};
+
+struct machine {
+    const struct fixture *x;
+    const qn_cuda_model *model;
+    const qn_cuda_memory *memory;
+    struct location locations[MAX_LOCATIONS];
+    size_t n_locations;
+};
+
+static struct location *at(struct machine *m, uint64_t address)
+{
+    for (size_t i = 0; i < m->n_locations; i++)
+        if (m->locations[i].address == address)
+            return &m->locations[i];
+    assert_in_range(m->n_locations, 0, MAX_LOCATIONS - 1);
+    assert_int_not_equal(address, 0);
+    m->locations[m->n_locations] = (struct location){ .address = address };
+    return &m->locations[m->n_locations++];
+}
+
+static void put(struct machine *m, uint64_t address, name is)
+{
+    struct location *location = at(m, address);
+    *location = (struct location){ .address = address, .is = is };
+}
+
+static name get(struct machine *m, uint64_t address)
+{
+    assert_int_not_equal(at(m, address)->is, 0); /* written before it is read */
+    return at(m, address)->is;
+}
+
+static uint64_t buffer_address(const struct machine *m, int buffer)
+{
+    return qn_cuda_rows(m->model, buffer);
+}
+
+static name gemv_name(const qn_matrix *weights, name operand)
+{
+    return NAME(GEMV, (name)(uintptr_t)weights->data, operand);
+}
+
+static name rotated_name(name floats, size_t block, uint64_t signs)
+{
+    return block ? NAME(ROTATED, floats, block, signs) : floats;
+}
+
+/* ---- The plan's operations, each in its place ---- */
+
+static name floats_of(struct machine *m, const qn_op *op)
+{
+    const qn_cuda_op *cuda_op = &m->model->ops[op - m->model->plan->ops];
+    switch (op->kind) {
+    case QN_OP_NORM:
+    case QN_OP_LOGIT_NORM: return NAME(NORM, get(m, buffer_address(m, op->in)), cuda_op->weight);
+    case QN_OP_SWIGLU: return NAME(SWIGLU, get(m, buffer_address(m, op->in)), get(m, buffer_address(m, op->in2)));
+    default: return get(m, buffer_address(m, op->in));
+    }
+}
+
+static void run_before_acts(struct machine *m, const qn_op *op)
+{
+    const qn_cuda_op *cuda_op = &m->model->ops[op - m->model->plan->ops];
+    switch (op->kind) {
+    case QN_OP_EMBED: put(m, buffer_address(m, op->out), 7); break;
+    case QN_OP_QK_NORM_ROPE_STORE:
+        put(m, buffer_address(m, op->out),
+            NAME(ATTENTION, get(m, buffer_address(m, op->in)), get(m, buffer_address(m, op->in2)),
+                 get(m, buffer_address(m, op->in3)), m->memory->slots[op->layer], cuda_op->weight, cuda_op->weight2));
+        break;
+    case QN_OP_ATTENTION: put(m, buffer_address(m, op->out), get(m, buffer_address(m, op->in))); break;
+    case QN_OP_ATTENTION_COMBINE:
+        put(m, buffer_address(m, op->in),
+            NAME(COMBINED, get(m, buffer_address(m, op->in)), op->heads.gated ? get(m, buffer_address(m, op->in2)) : 0));
+        break;
+    case QN_OP_GATED_NORM: /* a row's launch does CONV and DELTA, too */
+        put(m, buffer_address(m, op->in),
+            NAME(GATED,
+                 NAME(DELTA, get(m, buffer_address(m, op[-2].in)), get(m, buffer_address(m, op[-2].in2)),
+                      get(m, buffer_address(m, op[-2].in3)), m->memory->slots[op->layer],
+                      m->model->ops[op - 2 - m->model->plan->ops].weight),
+                 get(m, buffer_address(m, op->in2)), cuda_op->weight, op->grouped));
+        break;
+    default: break;
+    }
+}
+
+static name operand_for(struct machine *m, const qn_op *writer, int acts)
+{
+    const qn_plan_rotation *rotation = &m->model->plan->acts[acts].rotation;
+    return rotated_name(floats_of(m, writer), rotation->block, m->model->acts[acts].signs);
+}
+
+static void run_matmul(struct machine *m, const qn_op *op)
+{
+    for (size_t i = 0; i < op->n_matrices; i++) {
+        const uint64_t out = buffer_address(m, op->matrices[i].out);
+        const name is = gemv_name(&op->matrices[i].weights, operand_for(m, op - 1, op->matrices[i].acts));
+        put(m, out, op->matrices[i].accumulate ? NAME(SUM, get(m, out), is) : is);
+    }
+}
+
+static void run_op(struct machine *m, const qn_op *op)
+{
+    if (op->kind == QN_OP_MATMUL)
+        run_matmul(m, op);
+    else
+        run_before_acts(m, op);
+}
+
+/* ---- Stages ---- */
+
+/* The matrix whose rows begin at a row of an area. */
+static const qn_matrix *matrix_at(const struct machine *m, uint64_t tiled_matrix, uint32_t row)
+{
+    for (size_t i = 0; i < m->model->plan->n_ops; i++)
+        for (size_t p = 0; p < m->model->ops[i].n_gemms; p++) {
+            const qn_cuda_gemm *gemv = &m->model->ops[i].gemms[p];
+            for (size_t out = 0; gemv->tiled_matrix.address == tiled_matrix && out < gemv->tiled_matrix.n_outs; out++)
+                if (gemv->tiled_matrix.outs[out].first_tile * QN_TILE_ROWS == row)
+                    return &m->model->plan->ops[i].matrices[gemv->matrices[out]].weights;
+        }
+    fail_msg("no matrix begins at row %u", row);
+    return NULL;
+}
+
+static name read_partials(struct machine *m, const qn_persistent_partials *gemv_partials, uint32_t row)
+{
+    struct location *location = at(m, gemv_partials->data);
+    if (!location->gemv) {
+        assert_int_equal(gemv_partials->n_partials, 1);
+        assert_int_equal(gemv_partials->sumsq, 0);
+        assert_int_equal(row, 0);
+        return get(m, gemv_partials->data);
+    }
+    const qn_persistent_gemv *p = location->gemv;
+    assert_int_equal(gemv_partials->n_partials, location->f16_rows ? p->n_k_tiles : p->n_slices);
+    assert_int_equal(gemv_partials->stride, (location->f16_rows ? p->n_f16_tiles : p->n_tiles) * QN_TILE_ROWS);
+    assert_int_equal(gemv_partials->sumsq, p->sumsq);
+    if (p->sumsq) {
+        assert_int_equal(p->prologue, QN_PROLOGUE_RMS_NORM);
+        assert_int_equal(gemv_partials->n_sumsq, p->n_slices);
+        assert_int_equal(gemv_partials->n_cols, p->n_cols);
+        assert_true(gemv_partials->eps > 0);
+        assert_ptr_equal(at(m, p->sumsq)->gemv, p); /* nobody else's by now */
+    }
+    return gemv_name(matrix_at(m, location->f16_rows ? p->f16_rows : p->weights, row),
+                     location->f16_rows ? location->plain_operand : location->operand);
+}
+
+static name operand_of(struct machine *m, const qn_persistent_gemv *p)
+{
+    switch ((qn_persistent_prologue)p->prologue) {
+    case QN_PROLOGUE_PLAIN: return get(m, p->x);
+    case QN_PROLOGUE_RMS_NORM: {
+        const name x = p->from.n_partials ? NAME(SUM, get(m, p->x), read_partials(m, &p->from, 0)) : get(m, p->x);
+        assert_int_not_equal(p->x, p->x_out); /* other blocks still read it */
+        put(m, p->x_out, x);
+        return NAME(NORM, x, p->weight);
+    }
+    case QN_PROLOGUE_SWIGLU: return NAME(SWIGLU, read_partials(m, &p->from, p->row), read_partials(m, &p->from, p->row2));
+    case QN_PROLOGUE_GATED_NORM:
+        assert_int_equal(p->head * p->n_heads, p->n_cols);
+        assert_int_equal(p->n_heads % p->n_k_heads, 0);
+        return NAME(GATED, get(m, p->x), read_partials(m, &p->from, p->row), p->weight, p->grouped);
+    case QN_PROLOGUE_ATTENTION_COMBINE:
+        assert_int_equal(p->head * p->n_heads, p->n_cols);
+        assert_int_equal(get(m, p->maxima), get(m, p->x));
+        return NAME(COMBINED, get(m, p->x), p->gated ? read_partials(m, &p->from, p->row) : 0);
+    }
+    fail_msg("columns are made in no known way: %u", p->prologue);
+    return 0;
+}
+
+static void put_partials(struct machine *m, uint64_t address, const struct location *as)
+{
+    struct location *location = at(m, address);
+    *location = *as;
+    location->address = address;
+}
+
+static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
+{
+    const qn_persistent_partials *from = &p->from;
+    const name plain = operand_of(m, p);
+    const struct location location = { .gemv = p,
+                                       .operand = rotated_name(plain, p->rotation, p->signs),
+                                       .plain_operand = plain };
+    assert_true(!from->n_partials || from->data != p->out); /* other blocks still read them */
+    assert_true(p->n_slices && p->slice_blocks && p->n_slices * p->slice_blocks <= m->model->matmul.n_sms);
+    assert_in_range(p->n_slices * p->slice_k_tiles, p->n_k_tiles, p->n_k_tiles + p->slice_k_tiles - 1);
+    put_partials(m, p->out, &location);
+    if (p->sumsq)
+        put_partials(m, p->sumsq, &location);
+    if (p->n_f16_tiles) {
+        put_partials(m, p->f16_out, &location);
+        at(m, p->f16_out)->f16_rows = true;
+    }
+}
+
+static void run_delta(struct machine *m, const qn_persistent_delta *s)
+{
+    put(m, s->out,
+        NAME(DELTA, read_partials(m, &s->qkv, s->qkv_row), read_partials(m, &s->alpha, s->alpha_row),
+             read_partials(m, &s->beta, s->beta_row), s->state_offset / m->memory->layer_bytes, s->conv));
+    assert_int_equal(s->inputs_offset - s->state_offset, m->memory->state_bytes);
+}
+
+static void run_attention(struct machine *m, const qn_persistent_attention *s)
+{
+    const uint64_t slot = (s->cache.keys - m->memory->cache.address) / m->memory->kv.layer_bytes;
+    const name is = NAME(ATTENTION, read_partials(m, &s->qkv, s->q_row), read_partials(m, &s->qkv, s->k_row),
+                         read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight);
+    assert_true(s->n_kv_heads * s->n_splits <= m->model->matmul.n_sms && s->n_splits <= QN_PERSISTENT_MAX_SPLITS &&
+                s->n_splits);
+    put(m, s->partials, is);
+    put(m, s->maxima, is);
+}
+
+static void run_store(struct machine *m, const qn_persistent_store *s)
+{
+    assert_in_range(s->n_outs, 1, QN_PERSISTENT_MAX_OUTS);
+    for (uint32_t i = 0; i < s->n_outs; i++) {
+        name is = s->from.n_partials ? read_partials(m, &s->from, s->outs[i].row) : 0;
+        if (s->outs[i].x)
+            is = is ? NAME(SUM, get(m, s->outs[i].x), is) : get(m, s->outs[i].x);
+        put(m, s->outs[i].out, is);
+    }
+}
+
+static void run_phase(struct machine *m, const qn_persistent_phase *phase)
+{
+    switch ((qn_persistent_phase_kind)phase->kind) {
+    case QN_PHASE_GEMV: run_gemv(m, &phase->u.gemv); return;
+    case QN_PHASE_DELTA: run_delta(m, &phase->u.delta); return;
+    case QN_PHASE_ATTENTION: run_attention(m, &phase->u.attention); return;
+    case QN_PHASE_STORE: run_store(m, &phase->u.store); return;
+    }
+    fail_msg("no such stage: %u", phase->kind);
+}
+
+static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
+{
+    const qn_persistent_phase *phases = &m->x->decode_plan.phases[segment->phase];
+    uint32_t next = 0;
+    while (next < segment->n_phases && phases[next].kind != QN_PHASE_GEMV)
+        next++;
+    assert_true(segment->phase + segment->n_phases <= m->x->decode_plan.n_phases);
+    for (size_t i = 0; i < segment->n_phases; i++) {
+        if (phases[i].kind == QN_PHASE_GEMV) {
+            assert_int_equal(next, i);
+            next = phases[i].next_gemv;
+            assert_true(next > i);
+        }
+        assert_int_equal(phases[i].next_gemv, next);
+        run_phase(m, &phases[i]);
+    }
+    assert_int_equal(next, segment->n_phases);
+}
+
+/* ---- Both, side by side ---- */
+
+struct counts {
+    size_t persistent, launched, gemms, stores;
+};
+
+static struct counts count(const struct fixture *x)
+{
+    struct counts c = { 0 };
+    for (size_t i = 0; i < x->decode_plan.n_segments; i++) {
+        c.persistent += x->decode_plan.segments[i].n_phases != 0;
+        c.launched += x->decode_plan.segments[i].n_phases == 0;
+    }
+    for (size_t i = 0; i < x->decode_plan.n_phases; i++) {
+        c.gemms += x->decode_plan.phases[i].kind == QN_PHASE_GEMV;
+        c.stores += x->decode_plan.phases[i].kind == QN_PHASE_STORE;
+    }
+    return c;
+}
+
+static void check_same(const struct fixture *x)
+{
+    static struct machine plan, decode_plan;
+    const qn_plan *p = &x->plan;
+    plan = decode_plan = (struct machine){ .x = x, .model = x->model, .memory = (qn_cuda_memory *)x->memory };
+    size_t next = 0, n = p->n_ops - 2;
+    for (size_t i = 0; i < n; i++)
+        run_op(&plan, &p->ops[i]);
+    for (size_t i = 0; i < x->decode_plan.n_segments; i++) {
+        const qn_cuda_segment *segment = &x->decode_plan.segments[i];
+        assert_int_equal(segment->op, next);
+        assert_true(segment->n_ops);
+        next += segment->skip_acts ? 0 : segment->n_ops;
+        if (segment->n_phases)
+            run_persistent(&decode_plan, segment);
+        else if (segment->skip_acts)
+            run_before_acts(&decode_plan, &p->ops[segment->op]);
+        else
+            run_op(&decode_plan, &p->ops[segment->op]);
+    }
+    assert_int_equal(next, n);
+    const int out = p->ops[n].in;
+    assert_int_equal(get(&plan, buffer_address(&plan, out)), get(&decode_plan, buffer_address(&decode_plan, out)));
+}
+
+/* ---- Tests ---- */
+
+static const struct shape hybrid = { .n_layers = 8,
+                                     .interval = 4,
+                                     .embd = 2560,
+                                     .ff = 4352,
+                                     .heads = 6,
+                                     .kv = 2,
+                                     .head_dim = 256,
+                                     .gated = true,
+                                     .k_heads = 4,
+                                     .v_heads = 12,
+                                     .head = 128,
+                                     .type = QN_TYPE_Q1_0,
+                                     .gates = QN_TYPE_Q1_0 };
+static const struct shape dense = { .n_layers = 5,
+                                    .interval = 1,
+                                    .embd = 1024,
+                                    .ff = 3072,
+                                    .heads = 8,
+                                    .kv = 2,
+                                    .head_dim = 128,
+                                    .type = QN_TYPE_PQ2_0,
+                                    .gates = QN_TYPE_PQ2_0 };
+
+static struct counts counts_of(const struct shape *shape, unsigned bits)
+{
+    struct fixture x;
+    set_up(&x, NULL, shape, bits);
+    check_same(&x);
+    const struct counts c = count(&x);
+    tear_down(&x);
+    return c;
+}
+
+/* All layers are one launch, also the first, whose activations are finer elsewhere. */
+static void whole_models_are_one_launch(void **unused)
+{
+    (void)unused;
+    struct counts c = counts_of(&hybrid, 0);
+    assert_int_equal(c.persistent, 1);
+    assert_int_equal(c.launched, 1); /* the embedding */
+    assert_int_equal(c.gemms, 8 * 4);
+    assert_int_equal(c.stores, 1);
+    c = counts_of(&dense, 0);
+    assert_int_equal(c.persistent, 1);
+    assert_int_equal(c.gemms, 5 * 4);
+    struct shape rotated = hybrid;
+    rotated.type = QN_TYPE_PTQ1_0;
+    rotated.gates = QN_TYPE_F16;
+    rotated.rotation = 256;
+    c = counts_of(&rotated, 0);
+    assert_int_equal(c.persistent, 1);
+    assert_int_equal(c.gemms, 8 * 4);
+}
+
+/* What chains do not have is launched between them. */
+static void persistent_segments_end_at_launches(void **unused)
+{
+    (void)unused;
+    struct counts c = counts_of(&dense, 4);
+    assert_int_equal(c.persistent, 6); /* up to the first keys, and from each layer's output to the next one's keys */
+    assert_int_equal(c.gemms, 5 * 4);
+    assert_int_equal(c.stores, 6);
+    c = counts_of(&hybrid, 4);
+    assert_int_equal(c.persistent, 3);
+    assert_int_equal(c.gemms, 8 * 4);
+    struct shape other = hybrid;
+    other.head = 64; /* of recurrent layers */
+    c = counts_of(&other, 0);
+    assert_int_equal(c.gemms, 8 * 4);
+    assert_int_equal(c.persistent, 7);
+    other = dense;
+    other.head_dim = 96;
+    c = counts_of(&other, 0);
+    assert_int_equal(c.gemms, 5 * 4);
+    assert_int_equal(c.persistent, 6);
+    other = hybrid;
+    other.odd = QN_TYPE_Q8_0;
+    c = counts_of(&other, 0);
+    assert_int_equal(c.persistent, 2);
+    assert_int_equal(c.gemms, 8 * 4 - 1);
+    other.odd = QN_TYPE_Q2_0; /* tiles of another kind */
+    c = counts_of(&other, 4);
+    assert_int_equal(c.gemms, 8 * 4 - 1);
+}
+
+/* Nothing is refused: without a product that fits there are no chains. */
+static void other_weights_are_launched(void **unused)
+{
+    (void)unused;
+    struct shape other = dense;
+    other.type = QN_TYPE_F16;
+    struct counts c = counts_of(&other, 0);
+    assert_int_equal(c.persistent, 0);
+    assert_int_equal(c.launched, 1 + 5 * 10);
+    other = hybrid;
+    other.type = other.gates = QN_TYPE_Q8_0;
+    assert_int_equal(counts_of(&other, 3).persistent, 0);
+    setenv("QN_CUDA", "launches", 1);
+    c = counts_of(&hybrid, 0);
+    unsetenv("QN_CUDA");
+    assert_int_equal(c.persistent, 0);
+    assert_int_equal(c.launched, 1 + 2 * (10 + 3 * 10));
+}
+
+static void unknown_settings_are_refused(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    qn_device *device;
+    set_up(&x, NULL, &dense, 0);
+    const qn_cuda_executor_params params = { .plan = &x.plan, .team = x.team, .kernels = &x.kernels }; /* before any driver */
+    setenv("QN_CUDA", "fast", 1);
+    const qn_status status = qn_cuda_executor_create(&params, &device);
+    unsetenv("QN_CUDA");
+    assert_int_equal(status, QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "QN_CUDA is 'fast'"));
+    tear_down(&x);
+}
+
+static void small_models_too(void **unused)
+{
+    (void)unused;
+    static const char *const models[] = { "llama.q1_0", "llama.ptq1_0",        "qwen3.f16",          "qwen3.pq2_0",
+                                          "qwen3.q2_0", "qwen35-rotated.q1_0", "qwen35-rotated.f16", "qwen35.ptq1_0" };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (unsigned bits = 0; bits <= 4; bits += 4) {
+            struct fixture x;
+            if (bits && strncmp(models[i], "qwen3", 5))
+                continue; /* heads that have no codec */
+            set_up(&x, models[i], NULL, bits);
+            check_same(&x);
+            tear_down(&x);
+        }
+}
+
+int main(void)
+{
+    unsetenv("QN_CUDA");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_models_are_one_launch),
+        cmocka_unit_test(persistent_segments_end_at_launches),
+        cmocka_unit_test(other_weights_are_launched),
+        cmocka_unit_test(unknown_settings_are_refused),
+        cmocka_unit_test(small_models_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,237 @@
+/* Tokens that a step chooses are those that a sampler picks from the same step's logits, on the CPU and, where there is one, on
+ * a GPU; and the choice itself, against filters that are followed on a sorted list. */
+#include "quern/quern.h"
+
+#include "base/cpu.h"
+#include "kernels/canon.h"
+#include "kernels/sample/sample.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- Steps ---- */
+
+enum { N_PROMPT = 20, N_NEW = 40, N_CTX = 128 };
+
+static const char *const models[] = { "llama.q1_0", "qwen3.f16", "qwen3.pq2_0", "qwen35.q1_0", "qwen35-rotated.ptq1_0" };
+
+static const qn_sampling samplings[] = {
+    { .temperature = 0, .top_p = 1, .repeat_penalty = 1 },
+    { .temperature = 0, .top_p = 1, .repeat_penalty = 1.3f, .repeat_last_n = 16 },
+    { .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .seed = 1 },
+    { .temperature = 0.8f, .top_k = 10, .top_p = 0.9f, .repeat_penalty = 1.2f, .repeat_last_n = 1000, .seed = 2 },
+    { .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = 3 },
+    { .temperature = 1.2f, .top_k = 1 << 20, .top_p = 0.99f, .repeat_penalty = 0.8f, .repeat_last_n = 30, .seed = 4 },
+};
+
+static void assert_ok(qn_status status)
+{
+    if (status != QN_OK)
+        fail_msg("%s", qn_error_text());
+}
+
+static qn_session *new_session(qn_model *model)
+{
+    const qn_session_params params = { .n_ctx = N_CTX };
+    qn_session *session;
+    assert_ok(qn_session_create(model, &params, &session));
+    return session;
+}
+
+struct list {
+    qn_token tokens[N_NEW];
+    size_t n;
+};
+
+static bool collect(void *user, qn_token token)
+{
+    struct list *list = user;
+    assert_true(list->n < N_NEW);
+    list->tokens[list->n++] = token;
+    return true;
+}
+
+static void check_model(qn_model *model, const char *name, size_t s)
+{
+    const size_t n_vocab = qn_model_get_info(model).n_vocab;
+    float *logits = malloc(n_vocab * sizeof *logits);
+    qn_token prompt[N_PROMPT], token;
+    struct list list = { .n = 0 };
+    qn_sampler *sampler;
+    assert_non_null(logits);
+    for (size_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = (qn_token)(i * i * 7 % n_vocab);
+    qn_generate_params params = qn_generate_defaults();
+    params.sampling = samplings[s];
+    params.max_tokens = N_NEW;
+    params.ignore_eos = true;
+    params.on_token = collect;
+    params.user = &list;
+    qn_session *generated = new_session(model), *evaluated = new_session(model);
+    assert_ok(qn_generate(generated, prompt, N_PROMPT, &params, NULL));
+    assert_int_equal(list.n, N_NEW);
+    assert_ok(qn_sampler_create(&samplings[s], n_vocab, &sampler));
+    assert_ok(qn_session_eval(evaluated, prompt, N_PROMPT, QN_LOGITS_LAST, logits));
+    for (size_t i = 0; i < N_NEW; i++) {
+        assert_ok(qn_sampler_sample(sampler, logits, qn_session_tokens(evaluated), qn_session_length(evaluated), &token));
+        if (token != list.tokens[i])
+            fail_msg("%s, sampling %zu: token %zu is %d, from logits %d", name, s, i, list.tokens[i], token);
+        assert_ok(qn_session_eval(evaluated, &token, 1, QN_LOGITS_LAST, logits));
+    }
+    qn_sampler_free(sampler);
+    qn_session_free(generated);
+    qn_session_free(evaluated);
+    free(logits);
+}
+
+static void check_device(const char *device)
+{
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        char path[512];
+        qn_model *model;
+        const qn_model_params params = { .device = device, .n_threads = 2 };
+        snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, models[m]);
+        const qn_status status = qn_model_load(path, &params, &model);
+        if (status == QN_ERR_UNSUPPORTED && strcmp(device, "cuda") == 0)
+            skip();
+        assert_ok(status);
+        for (size_t s = 0; s < sizeof samplings / sizeof *samplings; s++)
+            check_model(model, models[m], s);
+        qn_model_free(model);
+    }
+}
+
+static void steps_sample_like_samplers(void **unused)
+{
+    (void)unused;
+    check_device("cpu");
+}
+
+static void gpu_steps_sample_like_samplers(void **unused)
+{
+    (void)unused;
+    check_device("cuda");
+}
+
+/* ---- The choice ---- */
+
+enum { VOCAB = 3000, ROUNDS = 400 };
+
+static const float *sorted_by;
+
+static int likelier_first(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+    return sorted_by[x] != sorted_by[y] ? (sorted_by[x] < sorted_by[y]) - (sorted_by[x] > sorted_by[y]) : x - y;
+}
+
+/* The same in the plainest way: everything sorted, weights as qn_sample_request defines them. */
+static int reference_sample(const qn_sample_request *request, const float *logits, int n)
+{
+    static int order[VOCAB];
+    uint64_t weights[VOCAB], total = 0, kept = 0;
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    sorted_by = logits;
+    qsort(order, (size_t)n, sizeof *order, likelier_first);
+    const int k = request->top_k && request->top_k < (uint32_t)n ? (int)request->top_k : n;
+    const double unit = pow(2, qn_sample_weight_bits((size_t)n));
+    for (int i = 0; i < k; i++) {
+        const float weight = qn_exp((logits[order[i]] - logits[order[0]]) * (1 / request->temperature));
+        weights[i] = (uint64_t)((double)weight * unit);
+        total += weights[i];
+    }
+    int end = 0;
+    for (; end < k; end++) {
+        const float weight = qn_exp((logits[order[end]] - logits[order[0]]) * (1 / request->temperature));
+        if (end && (weight < request->min_p || (double)kept >= (double)request->top_p * (double)total))
+            break;
+        kept += weights[end];
+    }
+    const uint64_t low = (uint32_t)kept, high = kept >> 32, r_low = (uint32_t)request->random, r_high = request->random >> 32;
+    const uint64_t middle = r_low * high + (r_low * low >> 32), rest = r_high * low + (uint32_t)middle;
+    uint64_t point = r_high * high + (middle >> 32) + (rest >> 32); /* random * kept / 2^64 */
+    int at = 0;
+    while (point >= weights[at])
+        point -= weights[at++];
+    return order[at];
+}
+
+static uint64_t random_state = 1;
+
+static uint64_t next_random(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    return random_state ^= random_state << 17;
+}
+
+static float next_float(void)
+{
+    return (float)(next_random() >> 40) * 0x1p-24f;
+}
+
+static void samples_match_a_sorted_list(void **unused)
+{
+    (void)unused;
+    static float logits[VOCAB];
+    static uint64_t scratch[VOCAB * 2];
+    unsigned cpu;
+    qn_sample_kernels kernels;
+    assert_ok(qn_cpu_features(&cpu));
+    qn_sample_kernels_init(&kernels, cpu);
+    assert_true(qn_sample_scratch_bytes(VOCAB) <= sizeof scratch);
+    for (int round = 0; round < ROUNDS; round++) {
+        const int n = round % 7 == 0 ? 1 + round % 5 : VOCAB;
+        const float spread = round % 3 ? 12 : 0.5f;
+        for (int i = 0; i < n; i++) /* of every eighth, equals */
+            logits[i] = round % 8 ? spread * next_float() : (float)(next_random() % 4);
+        qn_sample_request request = { .penalty = 1,
+                                      .temperature = 0.05f + 2 * next_float(),
+                                      .top_k = round % 2 ? 0 : 1 + (uint32_t)(next_random() % 100),
+                                      .top_p = round % 5 ? 0.5f + next_float() / 2 : 1,
+                                      .min_p = round % 4 ? 0 : next_float() / 5,
+                                      .random = round == 1 ? UINT64_MAX : next_random() };
+        qn_sample_token(&kernels, &request, logits, (size_t)n, scratch);
+        if (request.top_k == 1)
+            continue;
+        assert_int_equal(request.token, reference_sample(&request, logits, n));
+        assert_int_equal(qn_sample_status(request.best), QN_OK);
+    }
+}
+
+static void keys_are_ordered(void **unused)
+{
+    (void)unused;
+    const float rising[] = { -INFINITY, -3, -1e-30f, 0, 1e-30f, 2, 65504, INFINITY, NAN };
+    enum { N = sizeof rising / sizeof *rising };
+    for (size_t i = 0; i < N; i++) {
+        assert_true(i == 0 || qn_sample_key(rising[i], 9) > qn_sample_key(rising[i - 1], 0));
+        assert_true(qn_sample_key(rising[i], 3) > qn_sample_key(rising[i], 4));
+        assert_int_equal(qn_sample_key_index(qn_sample_key(rising[i], 123456)), 123456);
+        assert_int_equal(qn_sample_is_finite(qn_sample_key(rising[i], 1)), isfinite(rising[i]) != 0);
+    }
+    assert_true(qn_sample_key(-0.0f, 1) == qn_sample_key(0.0f, 1));
+    assert_int_equal(qn_sample_weight_bits(1), 62);
+    assert_int_equal(qn_sample_weight_bits(1 << 18), 44);
+    assert_int_equal(qn_sample_weight_bits((1 << 18) + 1), 43);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_ordered),
+        cmocka_unit_test(samples_match_a_sorted_list),
+        cmocka_unit_test(steps_sample_like_samplers),
+        cmocka_unit_test(gpu_steps_sample_like_samplers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
