@@ -1,4 +1,5 @@
-/* The public kernels: arguments checked, then handed to the variants in the rooms. */
+/* The public kernels of quern/kernels.h but for the convolution, the delta rule and the Hadamard transform: each function
+ * checks its arguments and calls the kernels of the modules in kernels/. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -58,7 +59,7 @@ qn_status qn_quantize(qn_view in, qn_view out)
     return QN_OK;
 }
 
-/* Rows of activations quantised at a time: enough to use each unpacked weight row well, few enough to stay in a cache. */
+/* Rows of activations quantised per pass: enough to amortise the unpacking of a weight row, few enough to stay in cache. */
 enum { ACT_ROWS = 128 };
 
 static void run_matmul(const qn_matrix *weights, const float *acts, size_t n_tokens, float *out, qn_acts *batch, void *scratch)
@@ -99,7 +100,7 @@ qn_status qn_matmul(qn_view weights, size_t n_rows, size_t n_cols, qn_view acts,
     void *scratch = NULL;
     QN_TRY(qn_acts_create(&batch, n_tokens < ACT_ROWS ? n_tokens : ACT_ROWS, n_cols,
                           qn_matmul_act_layouts(&qn_api_kernels.matmul, &matrix), false));
-    qn_status status = qn_alloc(&scratch, qn_matmul_scratch(&qn_api_kernels.matmul, n_cols), 1, "matrix product");
+    qn_status status = qn_alloc(&scratch, qn_matmul_scratch(&qn_api_kernels.matmul, n_cols), 1, "matmul scratch");
     if (status == QN_OK)
         run_matmul(&matrix, acts.data, n_tokens, out.data, &batch, scratch);
     qn_free(scratch);
@@ -203,7 +204,7 @@ qn_status qn_kv_store(const qn_kv_cache *cache, qn_view keys, qn_view values, qn
     return QN_OK;
 }
 
-/* Working memory of one query: itself scaled, a block's result, scores. */
+/* Scratch of one query: the scaled query, the output of one block of keys, its scores. */
 struct query_scratch {
     float query[1024], block[1024], scores[QN_KEY_BLOCK];
 };

@@ -1,4 +1,4 @@
-/* Checks that the public kernels share, and the table that they run on. */
+/* Argument checks shared by the public kernels, and the kernel table that they call. */
 #include "kernels/api_check.h"
 
 #include "base/cpu.h"
@@ -71,7 +71,7 @@ static qn_status check_offsets(qn_sequences *out, qn_view cu_seqlens)
     QN_TRY(qn_check_view("cu_seqlens", cu_seqlens, QN_DTYPE_U32, n_offsets, 1, 1));
     out->offsets = cu_seqlens.data;
     if (out->offsets[0])
-        return qn_fail(QN_ERR_INVALID, "cu_seqlens: begins with %u, expected 0", (unsigned)out->offsets[0]);
+        return qn_fail(QN_ERR_INVALID, "cu_seqlens: element 0 is %u, expected 0", (unsigned)out->offsets[0]);
     for (size_t i = 0; i < out->n; i++)
         if (out->offsets[i + 1] < out->offsets[i] || out->offsets[i + 1] > out->tokens)
             return qn_fail(QN_ERR_INVALID, "cu_seqlens: element %zu is %u, expected from %u to %zu tokens", i + 1,
@@ -87,7 +87,7 @@ qn_status qn_check_sequences(size_t batch, size_t tokens, size_t n_sequences, qn
     if (!n_sequences)
         return QN_OK;
     if (batch != 1)
-        return qn_fail(QN_ERR_INVALID, "batch: %zu, expected 1 with %zu sequences in a row", batch, n_sequences);
+        return qn_fail(QN_ERR_INVALID, "batch: %zu, expected 1 with %zu packed sequences", batch, n_sequences);
     return check_offsets(out, cu_seqlens);
 }
 

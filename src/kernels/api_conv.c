@@ -1,5 +1,5 @@
-/* The public causal convolution: arguments checked, then row by row through the kernel of kernels/deltanet/. Rows that are not
- * floats pass through a ring of those that the filter can still see. */
+/* The public causal convolution: checks the arguments, then applies the kernel of kernels/deltanet/ row by row. Input rows are
+ * converted to f32 in a ring buffer of `taps` rows, the filter's window. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -7,18 +7,18 @@
 
 #include <string.h>
 
-/* A call. The ring holds as many rows as there are taps; all its memory is one piece. */
+/* One call. filters, ones, ring and out are one allocation. */
 typedef struct convolution {
     const qn_conv_shape *shape;
     qn_sequences sequences;
     qn_dtype dtype;
     size_t row_bytes;
     qn_view x, weights, bias, initial, final, y;
-    float *filters; /* [taps, channels], after a row of biases if there are any */
-    float *ones;    /* [channels]: what biases multiply */
-    float *ring;    /* [taps, channels] */
+    float *filters; /* [n_rows, channels]: a row of biases if there is a bias, then the taps */
+    float *ones;    /* [channels]: the input of the bias row */
+    float *ring;    /* [taps, channels]: the last inputs, f32 */
     float *out;     /* [channels] */
-    size_t n_rows;  /* of filters */
+    size_t n_rows;  /* taps, plus one with a bias */
 } convolution;
 
 static qn_status conv_init(convolution *c, const qn_conv_shape *shape, qn_view x, qn_view weights, qn_view bias, qn_view y)
@@ -48,7 +48,7 @@ static qn_status check_state(const convolution *c, const char *name, qn_view sta
     return qn_check_view(name, state, c->dtype, c->sequences.n, c->shape->taps - 1, c->shape->channels);
 }
 
-/* The kernel knows taps alone: a bias is one more, whose input is always 1. */
+/* The kernel has no bias: it is passed as one more tap, whose input is always 1. */
 static qn_status transpose_filters(convolution *c)
 {
     const size_t channels = c->shape->channels, taps = c->shape->taps, n_bias = c->n_rows - taps;
@@ -71,7 +71,7 @@ static char *row_at(const convolution *c, qn_view view, size_t row)
     return (char *)view.data + row * c->row_bytes;
 }
 
-/* Where the input of a token is, counted from taps-1 before the sequence's first. */
+/* Ring slot of an input row; row 0 is taps-1 tokens before the sequence's first. */
 static float *ring_row(const convolution *c, size_t at)
 {
     return c->ring + at % c->shape->taps * c->shape->channels;

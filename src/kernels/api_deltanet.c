@@ -1,5 +1,5 @@
-/* The public Gated DeltaNet kernels: arguments checked, then chunk by chunk, head by head, through the stages of
- * kernels/deltanet/. Views are brought into tiles of floats here and nowhere else. */
+/* The public Gated DeltaNet kernels: check the arguments, then run the stages of kernels/deltanet/stages.h chunk by chunk and
+ * head by head. Only this file converts between views and the f32 tiles of the stages. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -18,24 +18,25 @@ enum { CHUNK = QN_GDN_CHUNK };
 
 typedef struct head_ref head_ref;
 
-/* A call: its shape, what follows from it, and the views that it has, by the names of the public header. */
+/* One call: its shape, values derived from it, and its views, named as in the public header. */
 typedef struct call {
     const qn_gdn_shape *shape;
     qn_sequences sequences;
-    size_t n_chunks, state_heads, chunk_heads; /* chunks; sequences and chunks, times value heads */
-    qn_dtype dtype;                            /* D */
+    size_t n_chunks;                 /* of all sequences */
+    size_t state_heads, chunk_heads; /* sequences times value heads; chunks times value heads */
+    qn_dtype dtype;                  /* D of the public header */
     qn_view q, k, v, g, beta, gc, a, inverse, w, u, initial, h, v_new, final, o;
     qn_gdn_stages stages;
     qn_gdn_tiles tiles;
-    float *states; /* of the value heads of a key head */
+    float *states; /* [value heads of a key head][head_k][head_v] */
     void (*head_work)(struct call *c, const head_ref *p);
 } call;
 
 /* A value head of a sequence. */
 struct head_ref {
-    size_t sequence, row, n; /* and its tokens */
-    size_t key_head, head;   /* value head, and the key head that it reads */
-    size_t state, chunk;     /* index into states; of the sequence's first chunk */
+    size_t sequence, row, n; /* its first row and number of tokens */
+    size_t key_head, head;   /* value head, and the key head that it uses */
+    size_t state, chunk;     /* index of its state; index of the sequence's first chunk */
 };
 
 /* ---- Checks ---- */
@@ -77,7 +78,7 @@ static qn_status begin(call *c, const qn_gdn_shape *shape)
         qn_sequence_at(&c->sequences, i, &n);
         c->n_chunks += chunks_of(n);
     }
-    /* Without cumulative lengths there are no more chunks than tokens, whose count has been found to fit. */
+    /* Without cumulative lengths this cannot overflow: there are at most as many chunks as tokens, and their count fits. */
     if (!c->sequences.offsets)
         c->n_chunks = shape->batch * chunks_of(shape->tokens);
     if (!qn_mul_size(c->n_chunks, shape->v_heads, &c->chunk_heads) ||
@@ -94,7 +95,7 @@ static qn_status check_scale(const call *c)
     return qn_fail(QN_ERR_INVALID, "scale: %g, expected a finite value", (double)c->shape->scale);
 }
 
-/* The argument that decides what D is. */
+/* The dtype of this argument is D. */
 static qn_status set_dtype(call *c, const char *name, qn_view view)
 {
     c->dtype = view.dtype;
@@ -136,7 +137,7 @@ static qn_status check_chunk_states(const call *c, const char *name, qn_view vie
     return qn_check_view(name, view, c->dtype, c->chunk_heads, c->shape->head_v, c->shape->head_k);
 }
 
-/* Log decays, or their sums: a positive one would let the state grow without bound. */
+/* Log decays, or their cumulative sums: with a positive one the state would grow without bound. */
 static qn_status check_decays(const call *c, const char *name, qn_view view)
 {
     QN_TRY(check_gates(c, name, view));
@@ -165,7 +166,7 @@ static void *element(const call *c, qn_view view, size_t i)
     return (char *)view.data + i * type_size(c->dtype);
 }
 
-/* n rows of a head of an array [T, heads, width] D. */
+/* Convert n rows of one head of an array [T, heads, width] of D to f32. */
 static void load_rows(const call *c, float *tile, qn_view view, size_t row, size_t n, size_t heads, size_t head, size_t width)
 {
     for (size_t i = 0; i < n; i++)
@@ -195,7 +196,7 @@ static void load_beta(call *c, const head_ref *p, size_t row, size_t n)
         c->tiles.beta[i] = ((const float *)c->beta.data)[(row + i) * c->shape->v_heads + p->head];
 }
 
-/* Sums as they were given, but for rises, which are rounding errors of whoever summed. */
+/* The given cumulative sums, made non-increasing: an increase can only be a rounding error of the caller's sum. */
 static void load_gc(call *c, const head_ref *p, size_t row, size_t n)
 {
     double running_min = 0;
@@ -205,7 +206,7 @@ static void load_gc(call *c, const head_ref *p, size_t row, size_t n)
     }
 }
 
-/* What decays more leaves nothing in any type; and sums of what decays this much keep their small differences. */
+/* e^-1000 is 0 in every dtype; and with terms this small the double sums still resolve small differences. */
 #define MIN_LOG_DECAY -1000.0
 
 static double decay_at(const call *c, const head_ref *p, size_t row)
@@ -254,7 +255,7 @@ static void store_state(const call *c, const head_ref *p)
                          c->tiles.state, c->shape->head_v, c->shape->head_k, c->shape->head_v);
 }
 
-/* A row as qn_l2_norm leaves it. */
+/* l2 norm of a row in place, rounded to dtype: the same result as qn_l2_norm's. */
 static void normalize_row(float *x, size_t n, float eps, qn_dtype dtype)
 {
     const float factor = 1.0f / sqrtf(qn_api_kernels.norm.sum_squares(x, n) + eps);
@@ -268,14 +269,15 @@ static void normalize_tile(const call *c, float *tile, size_t n)
         normalize_row(tile + i * c->shape->head_k, c->shape->head_k, NORMALIZE_EPS, c->dtype);
 }
 
-/* ---- The walk ---- */
+/* ---- Iteration over heads ---- */
 
-/* How many value heads read a key head, and the i-th of them. */
+/* Value heads per key head. */
 static size_t group_size(const qn_gdn_shape *shape)
 {
     return shape->v_heads / shape->k_heads;
 }
 
+/* Set p to the i-th value head of its key head. */
 static void select_head(const call *c, head_ref *p, size_t i)
 {
     const qn_gdn_shape *shape = c->shape;
@@ -283,7 +285,7 @@ static void select_head(const call *c, head_ref *p, size_t i)
     p->state = p->sequence * shape->v_heads + p->head;
 }
 
-/* All key heads of all sequences, for work that visits their value heads itself. */
+/* Call work for every key head of every sequence; work iterates over the value heads itself. */
 static void for_each_key_head(call *c, void (*work)(call *c, head_ref *p))
 {
     head_ref p = { 0 };
@@ -300,7 +302,6 @@ static void for_each_key_head(call *c, void (*work)(call *c, head_ref *p))
     }
 }
 
-/* One value head after the other. */
 static void for_value_heads(call *c, head_ref *p)
 {
     for (size_t i = 0; i < group_size(c->shape); i++) {
@@ -430,7 +431,7 @@ static void w_u_head(call *c, const head_ref *p)
     }
 }
 
-/* w has a row of keys for each value head. */
+/* w has a row of head_k elements for each value head. */
 static qn_status check_w(const call *c, qn_view w)
 {
     return qn_check_view("w", w, c->dtype, c->sequences.rows, c->shape->v_heads, c->shape->head_k);
@@ -545,7 +546,7 @@ qn_status qn_gdn_chunk_output(const qn_gdn_shape *shape, qn_view q, qn_view k, q
 
 /* ---- Compositions ---- */
 
-/* What qn_gdn_chunk and qn_gdn_step have in common. */
+/* Checks common to qn_gdn_chunk and qn_gdn_step. */
 static qn_status begin_composed(call *c, const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v, qn_view g, qn_view beta,
                                 qn_view o)
 {
@@ -577,7 +578,8 @@ static void load_queries_and_keys(call *c, const head_ref *p, size_t row, size_t
     }
 }
 
-/* One chunk of a value head, stage by stage, rounded to D between them; q, k and their dots are there. */
+/* One chunk of a value head through all stages, with results rounded to D between stages. Expects q, k, kk and qk in the
+ * tiles. */
 static void staged_chunk(call *c, const head_ref *p, size_t row, size_t n)
 {
     load_values(c, c->tiles.v, c->v, p, row, n);
@@ -592,7 +594,7 @@ static void staged_chunk(call *c, const head_ref *p, size_t row, size_t n)
     store_rows(c, c->o, c->tiles.o, p, row, n, c->shape->head_v);
 }
 
-/* The value heads of a key head side by side, since they share what is made of q and k. */
+/* All value heads of a key head, chunk by chunk: they share the normalised q and k, kk and qk of a chunk. */
 static void staged_group(call *c, head_ref *p)
 {
     const size_t size = c->shape->head_k * c->shape->head_v, n_heads = group_size(c->shape);
@@ -679,7 +681,7 @@ qn_status qn_gdn_step(const qn_gdn_shape *shape, qn_view q, qn_view k, qn_view v
     return QN_OK;
 }
 
-/* ---- What stands around the rule ---- */
+/* ---- Norms around the delta rule ---- */
 
 static qn_status check_eps(float eps)
 {

@@ -1,4 +1,4 @@
-/* The public Walsh-Hadamard transform: arguments checked, then block by block to the room. */
+/* The public Walsh-Hadamard transform: checks the arguments, then calls the kernel of kernels/hadamard/ block by block. */
 #include "quern/kernels.h"
 
 #include "kernels/api_check.h"

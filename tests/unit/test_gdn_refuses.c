@@ -185,7 +185,7 @@ static void cumulative_lengths(void **unused)
         uint32_t ends[4];
         const char *text;
     } cases[] = {
-        { { 1, 20, 30, 70 }, "cu_seqlens: begins with 1, expected 0" },
+        { { 1, 20, 30, 70 }, "cu_seqlens: element 0 is 1, expected 0" },
         { { 0, 20, 19, 70 }, "cu_seqlens: element 2 is 19, expected from 20 to 70 tokens" },
         { { 0, 20, 30, 71 }, "cu_seqlens: element 3 is 71, expected from 30 to 70 tokens" },
     };
@@ -207,7 +207,7 @@ static void cumulative_lengths(void **unused)
     refused_by_all(&c.shape, "n_sequences: ");
     c.shape.n_sequences = 3;
     c.shape.batch = 2;
-    refused_by_all(&c.shape, "batch: 2, expected 1 with 3 sequences in a row");
+    refused_by_all(&c.shape, "batch: 2, expected 1 with 3 packed sequences");
     release(&c);
 }
 

@@ -1,32 +1,32 @@
-/* Tokens through a head of the gated delta rule, chunk by chunk, as products of small matrices.
+/* The gated delta rule of CPU heads, chunk by chunk, as GEMMs of small matrices.
  *
- * Every sum is a chain of fused multiply-adds over rising tokens, or rising key dimensions, so it may be cut anywhere: what
- * comes from the state, from tokens of earlier calls, and from blocks of this call's tokens is added by one product each, and
- * what tokens of a block give each other token by token. Which keys are kept, and where heads and their slices lie, is up to
- * the caller. */
+ * Every sum is a sequence of fused multiply-adds over ascending tokens or ascending key dimensions, so it can be split
+ * anywhere with the same result. The contributions of the state, of the open chunk's tokens of earlier calls, and of earlier blocks of
+ * this call's tokens are one GEMM each; tokens within a block are processed one by one. The caller owns keys and decays of the
+ * open chunk (qn_gdn_append_*) and the layout of heads and slices. */
 #include "kernels/deltanet/deltanet.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* Tokens of a block correct each other one by one; blocks correct each other by products. */
+/* Tokens within a block are corrected one by one, blocks by a GEMM with the blocks before them. */
 enum { BLOCK = 16, SCORE_ROW = QN_GDN_CHUNK + QN_GDN_UNIT };
 
-/* The scratch memory, and what it holds of the chunk that is being worked on. Pairs of arrays hold all rows for k, then all for
- * q, so that one product serves both. */
+/* The current chunk, in the caller's scratch. Arrays of 2*rows rows hold all rows of k, then all of q, so that one GEMM
+ * processes both. */
 typedef struct chunk {
-    size_t stored;  /* tokens whose keys and decays are kept */
-    size_t first;   /* of the call's tokens those of this chunk, which come after them, begin here */
-    size_t rows;    /* and are so many */
-    size_t key_row; /* of keys: rows, rounded up to whole units; 1 for a lone token, whose key is a column as it stands */
-    double *gc;     /* [QN_GDN_CHUNK] of a head's decays, all tokens of the chunk */
-    double *neg_gc; /* [QN_GDN_CHUNK] what exponents of a single sum are taken from */
+    size_t stored;  /* tokens of the open chunk from earlier calls */
+    size_t first;   /* index of this chunk's first new token among the call's tokens */
+    size_t rows;    /* number of new tokens in this chunk */
+    size_t key_row; /* row length of keys: rows, rounded up to a multiple of QN_GDN_UNIT; 1 for a single token */
+    double *gc;     /* [QN_GDN_CHUNK]: cumulative log decays of a head, stored tokens first */
+    double *neg_gc; /* [QN_GDN_CHUNK]: -gc of the new tokens, for the factors e^gc */
     float *factors; /* [QN_GDN_CHUNK] */
-    float *keys;    /* [head_k][key_row] of this call's tokens */
+    float *keys;    /* [head_k][key_row]: keys of the new tokens, transposed */
     float *kq;      /* [2*rows][head_k]: k, q */
-    float *dots;    /* [2*rows][SCORE_ROW]: k.k, q.k by all tokens of the chunk */
-    float *scores;  /* the same, gated by a head's decays */
-    float *values;  /* [2*rows][n_values]: the header's a, b */
+    float *dots;    /* [2*rows][SCORE_ROW]: k.k, q.k with all tokens of the chunk */
+    float *scores;  /* [2*rows][SCORE_ROW]: dots gated by a head's decays */
+    float *values;  /* [2*rows][n_values]: a, b of deltanet.h */
 } chunk;
 
 static size_t round_up_units(size_t n)
@@ -53,7 +53,6 @@ static chunk chunk_in(void *scratch, size_t head_k)
     return c;
 }
 
-/* Sums of a head's decays, those of the stored tokens first. */
 static void cumsum_decays(chunk *c, const qn_gdn_group *group, const qn_gdn_head *head)
 {
     double sum = 0;
@@ -63,7 +62,7 @@ static void cumsum_decays(chunk *c, const qn_gdn_group *group, const qn_gdn_head
         c->gc[c->stored + i] = sum += (double)head->g[(c->first + i) * group->gate_stride];
 }
 
-/* factors[j] = e^(at - sums[first + j]). */
+/* factors[j] = e^(at - gc[j]). */
 static void factors_from(const qn_deltanet_kernels *kernels, chunk *c, double at, const double *gc, size_t n)
 {
     for (size_t j = 0; j < n; j++)
@@ -71,7 +70,7 @@ static void factors_from(const qn_deltanet_kernels *kernels, chunk *c, double at
     kernels->gate(c->factors, 0, 1, at, gc, n);
 }
 
-/* Keys and queries side by side, and keys once more as columns. */
+/* Copy the chunk's new keys and queries to kq, and the keys transposed to keys. */
 static void gather_kq(chunk *c, const qn_gdn_group *group)
 {
     const size_t head_k = group->head_k;
@@ -88,8 +87,8 @@ static void gather_kq(chunk *c, const qn_gdn_group *group)
             c->keys[d * c->key_row + i] = c->kq[i * head_k + d];
 }
 
-/* Dots of keys and queries with the chunk's keys. Columns are formed in whole units: those past a token's own are never looked
- * at. */
+/* Dot products of new keys and queries with the chunk's keys. The number of columns is rounded up to QN_GDN_UNIT; columns past
+ * a token's own are never read. */
 static void compute_dots(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, chunk *c)
 {
     const size_t head_k = group->head_k, stored = c->stored, rows = c->rows;
@@ -116,7 +115,7 @@ static void gate_scores(const qn_deltanet_kernels *kernels, chunk *c)
     }
 }
 
-/* What the state at the chunk's start and the stored tokens give to all rows. */
+/* a and b of all rows: the contributions of the state at the chunk's start and of the stored tokens. */
 static void add_history(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c,
                         const float *next)
 {
@@ -132,7 +131,7 @@ static void add_history(const qn_deltanet_kernels *kernels, const qn_gdn_group *
                   true, next);
 }
 
-/* Corrected values and outputs of a block, whose rows have what comes from before it. */
+/* Corrected values and outputs of a block. values already holds the contributions of all tokens before the block. */
 static void solve_block(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c,
                         size_t from, size_t n)
 {
@@ -150,7 +149,7 @@ static void solve_block(const qn_deltanet_kernels *kernels, const qn_gdn_group *
     }
 }
 
-/* The tokens of a chunk through a head; next: what is read after it. */
+/* Process the chunk's new tokens in one head. next: the next operand to prefetch, or NULL. */
 static void advance_head(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c,
                          const float *next)
 {
@@ -167,7 +166,7 @@ static void advance_head(const qn_deltanet_kernels *kernels, const qn_gdn_group 
     }
 }
 
-/* The chunk's tokens, stored ones and this call's, into a head's state. */
+/* Fold all tokens of the chunk, stored and new, into the head's state. */
 static void flush_head(const qn_deltanet_kernels *kernels, const qn_gdn_group *group, const qn_gdn_head *head, chunk *c)
 {
     const size_t n = c->stored + c->rows, n_values = group->n_values;
@@ -219,7 +218,7 @@ size_t qn_gdn_open_tokens_after(size_t open_tokens, size_t n)
     return n ? (open_tokens + n - 1) % QN_GDN_CHUNK + 1 : open_tokens;
 }
 
-/* Where in the open chunk the first of the new tokens that stay goes, and which it is. */
+/* Of n new tokens, *token is the first that is in the open chunk afterwards; returns its index in the chunk. */
 static size_t first_appended(size_t open_tokens, size_t n, size_t *token)
 {
     const size_t after = qn_gdn_open_tokens_after(open_tokens, n);

@@ -1,5 +1,5 @@
-// What the two kernels for chunks of 64 tokens share: tiles as matrix units and swizzled rows of shared memory have them, and
-// where a sequence's tokens and records lie.
+// Shared by the two kernels for chunks of 64 tokens, qn_gdn_prepare and qn_gdn_advance: swizzled tiles in shared memory for
+// ldmatrix and wgmma, and the addresses of a sequence's tokens and records.
 #ifndef QN_KERNELS_DELTANET_CHUNK_CUH
 #define QN_KERNELS_DELTANET_CHUNK_CUH
 
@@ -9,15 +9,16 @@
 #define HEAD_K QN_GDN_HEAD_K
 #define TILE QN_GDN_TILE_BYTES
 
-// ---- Tiles: 64 rows of 128 bytes, pieces of 16 bytes swizzled so that 8 rows of one piece meet all banks ----
+// ---- Tiles: 64 rows of 128 bytes; segments of 16 bytes are swizzled, so that a segment of 8 rows covers all banks ----
 
 QN_DEVICE uint32_t swizzled_offset(uint32_t row, uint32_t segment)
 {
     return row * 128 + ((segment ^ (row & 7)) << 4);
 }
 
-// Rows of `pieces` pieces, n of them, zeros after that; tiles of 8 pieces follow one another. A thread has the same piece of
-// every eighth row, or every sixteenth: its addresses differ by constants.
+// Issues cp.async of n rows of `segments` segments; rows past n are filled with zeros. Each 8 segments (128 bytes) are a tile,
+// and tiles are contiguous. A thread copies the same segment of every (threads / segments)-th row, so its addresses differ by
+// constants.
 template <int segments, int threads>
 QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n, uint32_t thread)
 {
@@ -35,7 +36,7 @@ QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t st
     }
 }
 
-// ---- Pairs of bfloat16 ----
+// ---- bf16 pairs ----
 
 QN_DEVICE float bf16_lo(uint32_t pair)
 {
@@ -50,8 +51,8 @@ QN_DEVICE float bf16_hi(uint32_t pair)
 // ---- Sequences ----
 
 struct sequence {
-    uint32_t first, n; // tokens
-    uint32_t record_offset;    // of its first chunk's records
+    uint32_t first, n;      // first token, number of tokens
+    uint32_t record_offset; // index of its first chunk in the records
 };
 
 QN_DEVICE sequence sequence_at(const qn_gdn_chunk_args &a, uint32_t index)

@@ -1,4 +1,4 @@
-/* Gated delta rule: the choice of variant, and the gates of a token. */
+/* Gated delta rule: selection of the variant, and the gates of a token. */
 #include "kernels/deltanet/deltanet.h"
 
 #include "base/cpu.h"
@@ -24,9 +24,9 @@ void qn_deltanet_kernels_init(qn_deltanet_kernels *kernels, unsigned cpu)
 float qn_gdn_log_decay(float alpha, float bias, float a)
 {
     const double x = (double)alpha + (double)bias;
-    /* From 30 on, ln(1 + e^x) is x in any float; and e^x stays finite. */
+    /* For x > 30, ln(1 + e^x) rounds to x in f32; and exp must not overflow. */
     const double g = (x > 30 ? x : log1p(exp(x))) * (double)a;
-    /* A decay stays finite, so that differences of its sums are numbers: to any state it is the same zero. */
+    /* g is clamped to a finite value, so that differences of its sums are not NaN; e^g is 0 either way. */
     return g < -(double)FLT_MAX ? -FLT_MAX : (float)g;
 }
 

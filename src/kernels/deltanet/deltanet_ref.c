@@ -1,4 +1,4 @@
-/* Gated delta rule: the reference, plain loops in the canonical order that the variants are held to. */
+/* Gated delta rule: the reference, plain loops in the canonical order. The SIMD variants must give the same bits. */
 #include "kernels/deltanet/deltanet.h"
 
 #include "kernels/canon.h"
