@@ -1,5 +1,5 @@
-/* Allocation of the key-value cache, where in it a session's positions lie, and which lengths it can go back to; its layouts
- * are kernels/attention/attention.h's and kernels/aura/aura.h's. */
+/* The KV cache on the CPU: allocation, iteration over the memory in use, and truncation. The layout of a block is defined in
+ * kernels/attention/attention.h and kernels/aura/aura.h. */
 #include "cache/kv.h"
 
 #include "base/memory.h"
@@ -9,9 +9,10 @@
 
 #include <string.h>
 
-_Static_assert((int)QN_AURA_BLOCK == (int)QN_KEY_BLOCK, "the plan cuts both formats into the same blocks");
-_Static_assert(QN_KEY_BLOCK % QN_KV_PAGE == 0 && QN_KV_PAGE % QN_KEY_TILE == 0, "a run is within a block, and whole tiles");
-_Static_assert((int)QN_KV_PAGE == (int)QN_GDN_CHUNK, "a checkpoint's recurrent memory and halves go back to the same lengths");
+_Static_assert((int)QN_AURA_BLOCK == (int)QN_KEY_BLOCK, "fp16 and AURA caches have the same block size");
+_Static_assert(QN_KEY_BLOCK % QN_KV_PAGE == 0 && QN_KV_PAGE % QN_KEY_TILE == 0,
+               "a block is full pages, and a page is full tiles");
+_Static_assert((int)QN_KV_PAGE == (int)QN_GDN_CHUNK, "a page and a chunk of the delta rule cover the same positions");
 
 static const qn_kv_format formats[] = { { "f16", 0, 0 },     { "aura8", 8, 8 },   { "aura6", 6, 6 }, { "aura4", 4, 4 },
                                         { "aura4v3", 4, 3 }, { "aura4v2", 4, 2 }, { "aura3", 3, 3 }, { "aura2", 2, 2 } };
@@ -27,7 +28,7 @@ qn_status qn_kv_format_named(const char *name, const qn_kv_format **format)
                    "cache format '%s' is not supported (f16, aura8, aura6, aura4, aura4v3, aura4v2, aura3, aura2)", name);
 }
 
-/* The part of a head in a block: keys or values. */
+/* Bytes of one head's keys or values in a block. */
 static size_t key_block_bytes(size_t head_dim, qn_kv_codecs codecs)
 {
     return codecs.keys ? qn_aura_key_block_bytes(head_dim, codecs.keys->bits) : QN_KEY_BLOCK * head_dim * sizeof(uint16_t);
@@ -56,7 +57,7 @@ uint64_t qn_kv_position_bytes(const qn_kv_shape *shape, qn_kv_codecs codecs)
 
 /* ---- Allocation ---- */
 
-/* What a cache of codes has besides them. */
+/* The fp16 pages and key means of an AURA cache. */
 static qn_status create_f16_pages(qn_kv *kv, size_t n_batch)
 {
     qn_kv_view *view = &kv->view;
@@ -84,7 +85,7 @@ static qn_status create(qn_kv *kv, const qn_kv_shape *shape, size_t n_ctx, size_
         !qn_mul_size(block_bytes, qn_round_up(n_ctx, QN_KEY_BLOCK) / QN_KEY_BLOCK, &bytes))
         return qn_fail(QN_ERR_MEMORY, "key-value cache: %zu positions do not fit in memory", n_ctx);
     QN_TRY(qn_alloc(&kv->memory, bytes, 1, "key-value cache"));
-    /* Not under the first block, which few conversations fill. */
+    /* No huge pages under the first block: few sessions fill it. */
     if (bytes > block_bytes)
         qn_advise_huge(kv->memory + block_bytes, bytes - block_bytes);
     view->memory = kv->memory;
@@ -116,9 +117,9 @@ void qn_kv_free(qn_kv *kv)
     *kv = (qn_kv){ 0 };
 }
 
-/* ---- Runs ---- */
+/* ---- Pages of an AURA cache ---- */
 
-/* The codes that `length` positions need: of all complete runs but the first. */
+/* Quantised positions of a cache of `length` positions: all complete pages but page 0. */
 static size_t n_quantized(size_t length)
 {
     return length > QN_KV_PAGE ? length / QN_KV_PAGE * QN_KV_PAGE - QN_KV_PAGE : 0;
@@ -132,7 +133,8 @@ void qn_kv_on_append(qn_kv *kv, size_t length)
     kv->first_open_page = (uint32_t)(from > kv->first_open_page ? from : kv->first_open_page);
 }
 
-/* The first run that is not complete, or whose halves are kept although it is. */
+/* The page whose fp16 rows belong to the contents besides page 0: the partial page, or with keeps_last_page the last
+ * position's page even if it is complete. */
 static size_t open_page(const qn_kv *kv, size_t length)
 {
     return (length && kv->keeps_last_page ? length - 1 : length) / QN_KV_PAGE;
@@ -143,7 +145,7 @@ void qn_kv_on_deserialize(qn_kv *kv, size_t length)
     kv->first_open_page = (uint32_t)open_page(kv, length);
 }
 
-/* Whether all that `length` positions need is held where halves are held from run `from` on. */
+/* Whether the fp16 page that a cache of `length` positions needs is stored, if fp16 pages >= from are. */
 static bool has_f16_page(size_t length, uint32_t from)
 {
     const size_t page = length / QN_KV_PAGE;
@@ -161,7 +163,7 @@ void qn_kv_truncate(qn_kv *kv, size_t length)
     kv->first_open_page = page < kv->first_open_page ? page : kv->first_open_page;
 }
 
-/* Halves of one run in all layers, which follow one another. */
+/* Elements of one fp16 page, all layers, contiguous. */
 static size_t f16_page_elements(const qn_kv *kv)
 {
     return kv->view.n_kv_layers * kv->view.n_heads * 2 * QN_KV_PAGE * kv->head_dim;
@@ -207,17 +209,17 @@ void qn_kv_checkpoint_restore(const qn_kv_checkpoint *checkpoint, qn_kv *kv, siz
     kv->first_open_page = (uint32_t)((held - 1) / QN_KV_PAGE);
 }
 
-/* ---- Parts ---- */
+/* ---- Regions ---- */
 
-/* A head's keys or values, found by counting. */
+/* Keys or values of one head in a block or page. */
 struct head_rows {
     uint8_t *data;
     bool is_keys;
-    size_t held; /* positions of it, or codes */
+    size_t held; /* positions in use */
 };
 
-/* Counted in the order of memory: blocks, layers with attention, keys before values, heads. False when its block begins at
- * `length` or later. */
+/* Finds head_rows number `index` in memory order: blocks, attention layers, keys before values, heads. False when the block
+ * begins at `length` or later. */
 static bool find_head(const qn_kv *kv, size_t index, size_t length, struct head_rows *f)
 {
     const qn_kv_view *view = &kv->view;
@@ -233,7 +235,7 @@ static bool find_head(const qn_kv *kv, size_t index, size_t length, struct head_
     return true;
 }
 
-/* Halves of the first run, and of the one that is open, counted in the order of memory. */
+/* Finds head_rows number `index` of fp16 page 0, then of the open page, in memory order. */
 static bool find_f16(const qn_kv *kv, size_t index, size_t length, struct head_rows *f)
 {
     const size_t per_page = 2 * kv->view.n_kv_layers * kv->view.n_heads, open_index = open_page(kv, length);
@@ -252,7 +254,7 @@ static size_t f16_bytes(const qn_kv *kv, const struct head_rows *f)
     return (f->is_keys ? qn_round_up(f->held, QN_KEY_TILE) : f->held) * kv->head_dim * sizeof(uint16_t);
 }
 
-/* Codes of a head's block, or their scales. */
+/* Even indices: the codes of a head in a block; odd: their scales. */
 static bool find_codes(const qn_kv *kv, size_t index, size_t length, uint8_t **data, size_t *size)
 {
     const qn_kv_view *view = &kv->view;

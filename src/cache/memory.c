@@ -1,4 +1,4 @@
-/* The calls of memory on the CPU, each a few of kv.h's and recurrent.h's. */
+/* The CPU's qn_memory_vtable, on top of kv.h and recurrent.h. */
 #include "cache/memory.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 typedef struct cpu_memory {
     qn_memory base;
     qn_kv kv;
-    qn_recurrent recurrent; /* zeroed where the model has no recurrent layers */
+    qn_recurrent recurrent; /* zeroed if the model has no recurrent layers */
     const qn_plan *plan;
 } cpu_memory;
 
@@ -67,7 +67,7 @@ static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length
     return QN_OK;
 }
 
-/* ---- Marks ---- */
+/* ---- Checkpoints ---- */
 
 static void checkpoint_free(qn_memory_checkpoint *of)
 {
@@ -119,7 +119,7 @@ static qn_status checkpoint_copy(qn_memory_checkpoint *to, const qn_memory_check
     return QN_OK;
 }
 
-/* ---- Pieces ---- */
+/* ---- Serialisation ---- */
 
 static qn_status for_each_region(const cpu_memory *m, size_t length, qn_memory_region_fn on_region, void *context)
 {

@@ -1,4 +1,4 @@
-/* Allocation and copying of what recurrent layers remember. What the numbers mean is kernels/deltanet/deltanet.h's business. */
+/* Allocation and copying of the state of recurrent layers. kernels/deltanet/deltanet.h defines the contents. */
 #include "cache/recurrent.h"
 
 #include "base/memory.h"
@@ -8,13 +8,13 @@
 
 enum { N_ARRAYS = 5 };
 
-/* One of the arrays of a layer. */
+/* One array of a layer: the pointer to it in qn_recurrent_layer, and its size in floats. */
 struct array {
     float **memory;
     size_t count;
 };
 
-/* The five arrays of a layer and how many floats each has; create() has checked that the products do not overflow. */
+/* Array number `array` of a layer. check_overflow() has made sure that the multiplications do not overflow. */
 static struct array array_of(const qn_recurrent_shape *s, qn_recurrent_layer *layer, size_t array)
 {
     const size_t values = s->n_v_heads * s->head_v;
@@ -28,7 +28,7 @@ static struct array array_of(const qn_recurrent_shape *s, qn_recurrent_layer *la
     return arrays[array];
 }
 
-/* The largest array of a layer is no larger than this bound, and all five of all layers fit a size_t. */
+/* Whether the bytes of all arrays of all layers fit in a size_t; computed from an upper bound of a layer's arrays. */
 static bool check_overflow(const qn_recurrent_shape *s, size_t n_layers)
 {
     size_t keys, values, width, state, bytes;
@@ -39,7 +39,7 @@ static bool check_overflow(const qn_recurrent_shape *s, size_t n_layers)
            qn_mul_size(bytes, n_layers + 1, &bytes);
 }
 
-/* All layers in one block, so that larger pages serve them; every array begins at a cache line. */
+/* One allocation for all layers, so that it can use huge pages; every array is aligned to a cache line. */
 static qn_status create_layers(qn_recurrent *recurrent, const bool *is_recurrent)
 {
     const size_t line = QN_ALIGN / sizeof(float);

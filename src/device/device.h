@@ -1,7 +1,8 @@
-/* What runs models: the seam that every device fills, and through which the engine uses whichever it was given.
+/* The device interface: every device (CPU, CUDA) implements these tables, and the engine runs models through them only.
  *
- * A device runs the plan of one model, which outlives it, and makes the memories of its sessions, which it outlives. Any thread
- * may create and free memories; all else that a device is asked to do is asked by one thread at a time. */
+ * A device executes the plan of one model and allocates the session memories (KV cache and recurrent state) of that
+ * model. The plan outlives the device; the device outlives its memories. Threads: any thread may create and free memories
+ * at any time; all other calls of a device and its memories are made by one thread at a time. */
 #ifndef QN_DEVICE_DEVICE_H
 #define QN_DEVICE_DEVICE_H
 
@@ -11,49 +12,55 @@ typedef struct qn_device qn_device;
 typedef struct qn_memory qn_memory;
 typedef struct qn_memory_checkpoint qn_memory_checkpoint;
 
-/* Told of some bytes in the device's order: copies them elsewhere, or fills them. */
+/* Called with a host buffer of `bytes` bytes in the device's layout: reads it (serialize) or fills it (deserialize). */
 typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
 
-/* ---- Memory: what a session remembers ---- */
+/* ---- Memory: the KV cache and recurrent state of a session ---- */
 
 typedef struct qn_memory_params {
-    size_t n_layers, n_ctx, n_batch;              /* positions, and how many a step appends at most */
-    const qn_aura_codec *key_codec, *value_codec; /* which outlive it; both NULL: halves */
+    size_t n_layers, n_ctx, n_batch; /* n_ctx: capacity in positions; n_batch: at most so many are appended a step */
+    const qn_aura_codec *key_codec, *value_codec; /* outlive the memory; both NULL: an fp16 cache */
 } qn_memory_params;
 
-/* Failures leave a memory whole, but not always with what it held: sessions are then told to forget. */
+/* After an error a memory stays usable, but its contents may be lost: the session then drops its tokens. */
 typedef struct qn_memory_vtable {
     void (*free)(qn_memory *memory);
 
-    /* Bytes that `length` positions take. */
+    /* Bytes in use by `length` positions. */
     uint64_t (*bytes)(const qn_memory *memory, size_t length);
 
-    /* To how many of its last lengths a memory with recurrent layers that holds `held` tokens can go back by forgetting, its
-     * own among them: 0 for none held. */
+    /* For memories with recurrent layers: the number of lengths that a memory of `held` tokens can be truncated to by
+     * dropping rows of the open chunk, `held` included; 0 when held is 0. */
     size_t (*open_tokens)(size_t held);
 
-    /* The cache, which is all there is without recurrent layers. appended: it has become that of `length` positions. reach: the
-     * greatest length, not above `length`, to which it can go back with nothing to be computed again. cut: goes back there. */
+    /* The KV cache (all of the memory when no layer is recurrent).
+     *   on_append      the cache now holds `length` positions
+     *   rewind_length  the greatest length, at most `length`, to which the cache can be truncated without recomputing
+     *                  anything
+     *   truncate       sets the length to a result of rewind_length */
     void (*on_append)(qn_memory *memory, size_t length);
     size_t (*rewind_length)(const qn_memory *memory, size_t length);
     void (*truncate)(qn_memory *memory, size_t length);
 
-    /* Recurrent layers as they are before the first token. */
+    /* Sets the recurrent layers to their state before the first token. */
     qn_status (*reset)(qn_memory *memory);
 
-    /* The contents of one, of `length` positions, into another with the same parameters. */
+    /* Copies the contents, `length` positions, to another memory with the same parameters. */
     qn_status (*copy)(qn_memory *to, const qn_memory *from, size_t length);
 
-    /* A mark holds what later tokens would overwrite, for memories with recurrent layers alone. keep: what memory of `held` > 0
-     * tokens is; take: makes it so again, but for positions of the cache that are still there. */
+    /* Checkpoints, only for memories with recurrent layers: copies of the data that later tokens overwrite.
+     *   checkpoint_save     copies those data of a memory of `held` > 0 tokens
+     *   checkpoint_restore  copies them back; positions < held of the KV cache must still be in the memory */
     qn_status (*checkpoint_new)(const qn_memory *memory, qn_memory_checkpoint **checkpoint);
     void (*checkpoint_free)(qn_memory_checkpoint *checkpoint);
     qn_status (*checkpoint_save)(qn_memory_checkpoint *checkpoint, const qn_memory *memory, size_t held);
     qn_status (*checkpoint_restore)(const qn_memory_checkpoint *checkpoint, qn_memory *memory, size_t held);
     qn_status (*checkpoint_copy)(qn_memory_checkpoint *to, const qn_memory_checkpoint *from, const qn_memory *memory);
 
-    /* All that `length` positions are, piece by piece, the same pieces for any capacity: read by `piece`, with zeros in place
-     * of what is not held; or filled by it, as memory that was empty becomes that of these positions. count: their bytes. */
+    /* The contents of `length` positions as a sequence of regions, which does not depend on the memory's capacity.
+     *   serialize         calls `region` to read each; unused elements within a region are zero
+     *   deserialize       calls `region` to fill each; the memory was empty and holds `length` positions afterwards
+     *   serialized_bytes  the sum of the regions' sizes */
     qn_status (*serialize)(const qn_memory *memory, size_t length, qn_memory_region_fn region, void *context);
     qn_status (*deserialize)(qn_memory *memory, size_t length, qn_memory_region_fn region, void *context);
     uint64_t (*serialized_bytes)(const qn_memory *memory, size_t length);
@@ -61,8 +68,8 @@ typedef struct qn_memory_vtable {
 
 struct qn_memory {
     const qn_memory_vtable *vtable;
-    const qn_kv_view *cache;             /* on the CPU; NULL elsewhere */
-    const qn_recurrent_layer *recurrent; /* the same */
+    const qn_kv_view *cache;             /* CPU memories only, else NULL */
+    const qn_recurrent_layer *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };
 
 /* ---- Devices ---- */
@@ -70,29 +77,32 @@ struct qn_memory {
 typedef struct qn_device_vtable {
     void (*free)(qn_device *device);
 
-    /* Room for steps of up to max_rows rows over sessions of up to max_positions positions. Sizes only grow, and asking for no
-     * more than there is costs nothing. After a failure there may be less than before: whoever runs asks again. */
+    /* Allocates the workspace for steps of up to max_rows rows over sessions of up to max_positions positions. Sizes only
+     * grow; a call that needs no growth costs nothing. After an error the workspace may be smaller than before: the
+     * caller reserves again before it runs a step. */
     qn_status (*reserve)(qn_device *device, size_t max_rows, size_t max_positions);
 
-    /* One step, for which there is room. Returns when memories, and logits or the choice, are written. */
+    /* Executes one step, within the reserved sizes. Returns when the memories, and the logits or the sampled token, are
+     * written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
 
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
-    /* Weights [data, ...) of the plan's products go to where the device reads them; *taken says whether there were any, so that
-     * they need not stay where they are. Before the first step, for all there are. NULL where a device reads them in place. */
+    /* Copies all weight matrices of the plan whose rows begin at `data` to the device. *uploaded: whether there were any,
+     * and so whether the host memory may be released. Called for every tensor before the first step. NULL: the device
+     * reads weights in place. */
     qn_status (*upload)(qn_device *device, const uint8_t *data, bool *uploaded);
 
-    /* Bytes a second that the device reads of its memory, measured now: what decoding is held against. NULL where that depends
-     * on how many threads read. */
+    /* Measures the device's memory read bandwidth, in bytes per second: the limit of decode speed. NULL for devices where it
+     * depends on the number of threads. */
     qn_status (*read_rate)(qn_device *device, double *rate);
 } qn_device_vtable;
 
 struct qn_device {
     const qn_device_vtable *vtable;
-    const char *layout; /* of what memories read and fill: "" for the CPU's; files of sessions name it */
+    const char *layout; /* name of the layout of serialised memories, "" for the CPU's; session files record it */
     char name[32];      /* "cpu", "cuda:0" */
-    size_t batch;       /* rows that a step of a session takes where its user does not say */
+    size_t batch;       /* default number of rows of a step */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* Building a plan and placing its buffers. */
+/* Building a plan and allocating its buffers. */
 #include "device/plan.h"
 
 #include "base/memory.h"
@@ -68,7 +68,7 @@ static void free_buffers(qn_plan *plan)
     plan->max_rows = plan->max_positions = plan->n_partials = 0;
 }
 
-/* The forms that the readers of activations `id` want. */
+/* The layouts in which the matmuls read activations `id`, as bits 1 << layout. */
 static unsigned forms_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, size_t id)
 {
     unsigned layouts = 0;
@@ -95,7 +95,7 @@ static qn_status alloc_buffers(qn_plan *plan, const qn_matmul_kernels *kernels, 
     const size_t angles = max_rows * (plan->heads.n_rot / 2);
     QN_TRY(qn_alloc(&plan->cosines, angles, sizeof(float), "rope angles"));
     QN_TRY(qn_alloc(&plan->sines, angles, sizeof(float), "rope angles"));
-    /* Whole blocks, and two runs of halves. */
+    /* Split-KV partials: key blocks, and two fp16 pages of an AURA cache. */
     const size_t n_splits = (max_positions + QN_KEY_BLOCK - 1) / QN_KEY_BLOCK + 2;
     plan->n_partials = plan->heads.n_heads * n_splits;
     QN_TRY(qn_alloc(&plan->partial, plan->n_partials, plan->heads.head_dim * sizeof(float), "attention partials"));
