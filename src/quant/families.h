@@ -1,5 +1,5 @@
-/* What the family files offer to the table in quant.c, and the few conversions that they share. Nothing outside this folder
- * includes it: the table is the way in. */
+/* Interface between the family files and the table in quant.c, and the conversions that the families share. Private to
+ * src/quant: other modules use the table (quant.h). */
 #ifndef QN_QUANT_FAMILIES_H
 #define QN_QUANT_FAMILIES_H
 
@@ -40,17 +40,19 @@ static inline void qn_store_f16(uint8_t *at, uint16_t h)
     memcpy(at, &h, sizeof h);
 }
 
-/* qn_f32_to_f16_satfinite - the nearest finite half. A finite weight beyond 65504 becomes 65504, and a block whose scale would be beyond
- * it saturates: an infinity in its place would turn the whole block into NaN. */
+/* qn_f32_to_f16_satfinite - the nearest finite fp16 value: magnitudes beyond 65504 saturate to 65504. An infinite scale
+ * would turn its whole block into NaN. */
 static inline uint16_t qn_f32_to_f16_satfinite(float x)
 {
     const uint16_t h = qn_f32_to_f16(x);
     return (h & 0x7fffu) > 0x7bffu ? (uint16_t)((h & 0x8000u) | 0x7bffu) : h;
 }
 
-/* qn_ternary_codes - codes 0, 1, 2 for n weights around zero, and their scale as a half: d = max |x|, code = round(x/d) + 1.
- * `four_valued` says that the format also has code 3, +2d. A block that is exactly {-1, 0, 1, 2} times half its maximum then
- * keeps its four values, which the rule alone would merge; any other block follows the rule. */
+/* qn_ternary_codes - codes 0, 1, 2 for n weights (zero point 1); returns their scale as fp16 bits. d = max |x|, code =
+ * round(x/d) + 1.
+ *
+ * four_valued: the format also has code 3, which is +2d. A block that is exactly {-1, 0, 1, 2} times half its maximum
+ * then keeps its four values, which the rule alone would round to three; any other block follows the rule. */
 uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint8_t *codes);
 
 #endif

@@ -1,11 +1,16 @@
-/* Q4_K, Q5_K, Q6_K: blocks of 256 weights in which every 32 (Q6_K: every 16) have a small integer scale of their own. Decoding
- * only. The layouts are ggml's (ggml-common.h). */
+/* Q4_K, Q5_K, Q6_K: blocks of 256 weights with a small integer scale per 32 weights (Q6_K: per 16). Dequantisation
+ * only. The layouts are ggml's (ggml-common.h):
+ *
+ *   Q4_K   d, dmin, 12 B of 6-bit scales and minima, 128 B of nibbles
+ *   Q5_K   d, dmin, 12 B of 6-bit scales and minima, 32 B of fifth bits, 128 B of nibbles
+ *   Q6_K   128 B of low nibbles, 64 B of upper 2-bit fields, 16 int8 scales, d */
 #include "quant/families.h"
 
 enum { WEIGHTS = 256, GROUPS = WEIGHTS / QN_QUANT_GROUP };
 
-/* Twelve bytes hold eight scales and eight minima of six bits: those of runs 0 to 3 in the low six bits of bytes 0 to 7; of
- * runs 4 to 7 the low four bits in the halves of bytes 8 to 11, the top two in the top bits of bytes 0 to 7. */
+/* Twelve bytes hold eight 6-bit scales and eight 6-bit minima. Groups 0 to 3: low six bits of bytes 0 to 3 (scales) and
+ * 4 to 7 (minima). Groups 4 to 7: the low four bits are the nibbles of bytes 8 to 11 (low: scale, high: minimum), the
+ * top two bits are the top bits of bytes 0 to 7. */
 static void unpack_scales(const uint8_t bytes[12], uint8_t scale[GROUPS], uint8_t min[GROUPS])
 {
     for (size_t r = 0; r < 4; r++) {
@@ -16,8 +21,8 @@ static void unpack_scales(const uint8_t bytes[12], uint8_t scale[GROUPS], uint8_
     }
 }
 
-/* What Q4_K and Q5_K share. Pairs of runs lie in 32 bytes, the even one in the low halves; `fifth` (or NULL) has bit r of byte
- * j as the fifth bit of weight j of run r. */
+/* The part that Q4_K and Q5_K share. Each pair of groups is 32 bytes, with the even group in the low nibbles. `fifth`
+ * (NULL for Q4_K): bit r of byte j is the fifth bit of weight j of group r. */
 static void unpack_groups(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes, float *scale,
                           float *offset)
 {
@@ -49,8 +54,8 @@ void qn_unpack_q5_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
         unpack_groups(blocks, blocks + 16, blocks + 48, codes + b * WEIGHTS, scale + b * GROUPS, offset + b * GROUPS);
 }
 
-/* Each half of the block is four runs of 32: runs 0 and 1 in the low halves of 64 bytes, 2 and 3 in the high halves; the top
- * two bits of weight j of run r are bits 2r and 2r+1 of byte j of 32 more. */
+/* Each half of the block is four groups of 32: groups 0 and 1 in the low nibbles of 64 bytes, 2 and 3 in the high
+ * nibbles. The top two bits of weight j of group r are bits 2r and 2r+1 of byte j of 32 further bytes. */
 void qn_unpack_q6_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset;

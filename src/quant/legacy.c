@@ -1,6 +1,6 @@
-/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: blocks of 32 weights with one scale, and a minimum in the _1 types. The layouts are ggml's
- * (ggml-common.h): scale, minimum, fifth bits where there are any, then codes; of a byte of codes the low half belongs to
- * weight j, the high half to weight j + 16. */
+/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: blocks of 32 weights with one scale, and a minimum in the _1 types. The layouts are
+ * ggml's (ggml-common.h): scale, minimum, fifth bits (each if the type has it), then codes. Of a byte of codes the low
+ * nibble is weight j, the high nibble weight j + 16. */
 #include "quant/families.h"
 
 #include <math.h>
@@ -73,7 +73,7 @@ void qn_unpack_q8_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
     }
 }
 
-/* The whole number nearest to t, halves upwards, within [0, limit]. In double, where adding one half to a float is exact. */
+/* The integer nearest to t, ties upwards, clamped to [0, limit]. In double, where adding 0.5 to a float is exact. */
 static uint8_t nearest_code(double t, double limit)
 {
     const double code = floor(t + 0.5);
@@ -86,8 +86,8 @@ static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
         bytes[j] = (uint8_t)(codes[j] | codes[j + WEIGHTS / 2] << 4);
 }
 
-/* ggml's choice of scales; codes are then the nearest for the scale as it is stored, which is never worse than rounding with
- * the scale before it became a half. */
+/* Scales are ggml's. Codes are rounded with the scale as stored (fp16), which is never worse than rounding with the f32
+ * scale. */
 void qn_quantize_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 18) {
@@ -125,7 +125,7 @@ void qn_quantize_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
     }
 }
 
-/* Sum of squared errors of a block when its step is d, codes staying within 127. */
+/* Sum of squared errors of a block quantised with step d; INFINITY if a code exceeds 127. */
 static float q8_error(const float *weights, float d)
 {
     float sum = 0.0f;
@@ -136,8 +136,8 @@ static float q8_error(const float *weights, float d)
     return sum;
 }
 
-/* The smallest distance between two weights of a block that has at most 16 different ones: the step of a block that was
- * quantised to 4 bits or fewer before. INFINITY for other blocks. */
+/* The smallest difference between two weights of a block that has at most 16 distinct values: the step of a block that
+ * was quantised to 4 bits or fewer before. INFINITY for other blocks. */
 static float smallest_step(const float *weights)
 {
     float sorted[WEIGHTS], step = INFINITY;
@@ -150,7 +150,7 @@ static float smallest_step(const float *weights)
     }
     for (size_t j = 1; j < WEIGHTS; j++) {
         const float distance = sorted[j] - sorted[j - 1];
-        if (distance <= 1e-3f * (sorted[WEIGHTS - 1] - sorted[0])) /* what rounding alone makes different is not a step */
+        if (distance <= 1e-3f * (sorted[WEIGHTS - 1] - sorted[0])) /* differences of rounding are not steps */
             continue;
         distinct++;
         step = distance < step ? distance : step;
@@ -158,9 +158,8 @@ static float smallest_step(const float *weights)
     return distinct <= 16 ? step : INFINITY;
 }
 
-/* The step is the largest magnitude over 127, or a whole part of the block's own step if that is nearer to the weights: 4-bit
- * weights with an offset have 16 equally spaced values, which fall between the codes of the first and on those of the second.
- */
+/* The step is amax / 127, or an integer fraction of the block's own step if that gives a smaller error: 4-bit weights
+ * with an offset have 16 equally spaced values, which fall between the codes of the first and on codes of the second. */
 static uint16_t q8_scale(const float *weights, float largest)
 {
     enum { MAX_DIVISOR = 24 };

@@ -1,5 +1,5 @@
-/* Q1_0 (one sign bit a weight), Q2_0, PQ2_0 and OxiBonsai's layout (two bits a weight): the formats of Bonsai models, codes in
- * the order of the weights, lowest bits first. */
+/* Q1_0 (1 bit per weight: the sign), Q2_0, PQ2_0 and OX2_0 (2 bits per weight): the formats of Bonsai models. Codes are
+ * in the order of the weights, lowest bits first. quant.h has the block layouts. */
 #include "quant/families.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* F32, F16 and BF16: weights stored one by one, a block being one weight. */
+/* F32, F16 and BF16: a block is one weight. */
 #include "quant/families.h"
 
 void qn_dequantize_f32(const uint8_t *blocks, size_t n_blocks, float *weights)
@@ -36,15 +36,14 @@ void qn_quantize_bf16(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     for (size_t i = 0; i < n_blocks; i++) {
         uint16_t h = qn_f32_to_bf16(weights[i]);
-        if ((h & 0x7fffu) == 0x7f80u) /* the last half step below FLT_MAX rounds up to infinity: weights stay finite */
+        if ((h & 0x7fffu) == 0x7f80u) /* values within half a step of FLT_MAX round to infinity: saturate */
             h--;
         qn_store_f16(blocks + 2 * i, h);
     }
 }
 
-/* Looks at eight bytes at a time, because a load reads every weight of a model through this. A value is not finite when its
- * exponent is all ones: adding one unit of the exponent to the magnitude then carries into the sign's place, and never beyond.
- */
+/* Tests eight bytes at a time: loading a model scans every weight with this. A value is not finite if its exponent is
+ * all ones; adding one unit of the exponent to the magnitude then carries into the sign bit, and never beyond it. */
 static inline size_t find_nonfinite(const uint8_t *blocks, size_t n, size_t size, uint64_t magnitude, uint64_t exponent_unit)
 {
     enum { WORDS = 64 };

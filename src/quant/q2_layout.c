@@ -1,4 +1,4 @@
-/* The decision between the three layouts of type 42. Finding out how many bytes a tensor has to itself is the caller's work. */
+/* Detection of the layout of type 42 (q2_layout.h). The caller determines available_bytes of each tensor. */
 #include "quant/q2_layout.h"
 
 #include "base/f16.h"
@@ -6,13 +6,14 @@
 #include <math.h>
 #include <string.h>
 
-/* At least 2000 are asked for; a wrong reading has a negative scale in every third block, so it does not survive a hundred. */
+/* At least 2000 blocks are required. Read with the wrong layout, every third block has a negative scale: the wrong
+ * layout is rejected within the first hundred. */
 enum { SAMPLE_BLOCKS = 4096 };
 
 struct layout {
     qn_type type;
     uint64_t block_weights, block_bytes, scale_at, codes_at;
-    bool three_valued; /* a code 3 speaks against it */
+    bool three_valued; /* a block with a code 3 rules this layout out */
     const char *note;
 };
 
@@ -31,13 +32,13 @@ static bool fits(const struct layout *r, const qn_q2_tensor *t)
     return t->width % r->block_weights == 0 && t->n_weights / r->block_weights <= t->available_bytes / r->block_bytes;
 }
 
-/* Whether nothing but padding follows the tensor in its room. */
+/* Whether only padding follows the tensor within its available bytes. */
 static bool fills(const struct layout *r, const qn_q2_tensor *t, size_t alignment)
 {
     return fits(r, t) && t->available_bytes - t->n_weights / r->block_weights * r->block_bytes < alignment;
 }
 
-/* How much of a name to show: a hostile one can be as long as the file. */
+/* Bytes of the name to print: in a malicious file it can be as long as the file. */
 static int shown(const qn_q2_tensor *t)
 {
     return t->name_length < 80 ? (int)t->name_length : 80;
@@ -56,8 +57,9 @@ static bool plausible_block(const struct layout *r, const uint8_t *block)
     return threes == 0;
 }
 
-/* The first tensor that speaks against a reading, or n. The same number of weights is looked at in each tensor, so that one odd
- * tensor at the front of a file does not decide alone; it grows until small tensors no longer keep the sample short. */
+/* Index of the first tensor that rules the layout out, or n. The same number of blocks is tested per tensor, so that
+ * one odd tensor at the start of a file does not decide alone. The number is doubled until the sample reaches
+ * SAMPLE_BLOCKS although small tensors have fewer, or covers all blocks. */
 static size_t first_mismatch(const struct layout *r, const qn_q2_tensor *tensors, size_t n)
 {
     uint64_t blocks_per_tensor = SAMPLE_BLOCKS / n + 1, sample, all = 0;
@@ -82,7 +84,7 @@ static size_t first_mismatch(const struct layout *r, const qn_q2_tensor *tensors
 qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignment, const char *file, qn_type *type,
                             const char **note)
 {
-    const qn_q2_tensor *not_64 = NULL, *not_128 = NULL; /* where groups of 64, or of 128, do not fit */
+    const qn_q2_tensor *not_64 = NULL, *not_128 = NULL; /* first tensors that blocks of 64, or of 128, do not fit */
     bool only_64_fills = false;
     for (size_t i = 0; i < n; i++) {
         const qn_q2_tensor *t = &tensors[i];
@@ -112,8 +114,8 @@ qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignm
                 "%s: tensor '%.*s' of type 42, groups of 128 in 34 bytes: %s has finite scales that are not negative and no "
                 "code 3, expected of exactly one",
                 file, shown(t), t->name,
-                both ? "each reading, scale first and scale last," : "no reading, scale first or scale last,");
-        /* neither, where mainline's fits: an unsound scale in a mainline file, for the scan of the weights to report */
+                both ? "each layout, scale first and scale last," : "neither layout, scale first nor scale last,");
+        /* neither matches but mainline's fits: a bad scale in a mainline file, which the scan of the weights reports */
         found = neither ? MAINLINE : prism_mismatch == n ? PRISM : OXIBONSAI;
     }
     *type = layouts[found].type;

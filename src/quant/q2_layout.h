@@ -1,14 +1,14 @@
-/* Telling apart the three layouts that files carry under type number 42 (DESIGN.md section 4): mainline's Q2_0, 64 weights in
- * 18 bytes; PrismML's older one, 128 in 34 with the scale first (the bytes of PQ2_0); OxiBonsai's, 128 in 34 with the scale
- * last. */
+/* Detection of the layout of tensors with type id 42. Files store three layouts under that id: mainline's Q2_0, 64
+ * weights in 18 bytes; PrismML's older one, 128 weights in 34 bytes with the scale first (identical to PQ2_0);
+ * OxiBonsai's, 128 weights in 34 bytes with the scale last (OX2_0). */
 #ifndef QN_QUANT_Q2_LAYOUT_H
 #define QN_QUANT_Q2_LAYOUT_H
 
 #include "quant/quant.h"
 
-/* A tensor of type 42 as its file gives it. */
+/* A tensor of type 42 as described by its file. */
 typedef struct qn_q2_tensor {
-    const char *name; /* not terminated: name_length bytes, for texts */
+    const char *name; /* not terminated: name_length bytes, for messages */
     size_t name_length;
     const uint8_t *data;
     size_t available_bytes; /* readable bytes at data: up to the next tensor, or to the end of the file */
@@ -16,19 +16,22 @@ typedef struct qn_q2_tensor {
     uint64_t n_weights;     /* in all rows: a multiple of width, more than 0 */
 } qn_q2_tensor;
 
-/* qn_q2_find_layout - which of the three a file has, decided once for all its tensors of type 42.
+/* qn_q2_find_layout - selects one of the three layouts, once for all tensors of type 42 of a file.
  *
  *   tensors     [n], n >= 1
- *   alignment   of the file's tensors: the padding after one is shorter than this
- *   file        the file's name, for texts
- *   type        QN_TYPE_Q2_0, QN_TYPE_PQ2_0 or QN_TYPE_OX2_0
- *   note        one sentence for the log, constant
+ *   alignment   alignment of the file's tensors: the padding after a tensor is shorter than this
+ *   file        the file's name, for messages
+ *   type        out: QN_TYPE_Q2_0, QN_TYPE_PQ2_0 or QN_TYPE_OX2_0
+ *   note        out: one sentence for the log, a string constant
  *
- * Sizes come first: mainline's needs 36 bytes where the others need 34, and widths that are no multiple of 128 can only be
- * mainline's. Of the two that need 34, the one whose scales are finite and not negative and whose codes are never 3, over 4096
- * blocks from all tensors (all blocks where there are fewer). Where the sizes allow everything (tensors so small that padding
- * hides the difference, or gaps between them), mainline's wins when its scales are sound. After QN_OK every tensor fits its
- * room. QN_ERR_FORMAT, naming a tensor, when none fits or the contents allow neither or both. */
+ * Sizes are compared first: mainline's layout needs 36 bytes per 128 weights, the others 34, and a width that is not a
+ * multiple of 128 can only be mainline's. Of the two layouts of 34 bytes, the one is selected whose scales are finite
+ * and not negative and whose codes are never 3, over 4096 blocks from all tensors (all blocks if there are fewer). If
+ * the sizes allow all layouts (tensors so small that padding hides the difference, or gaps between tensors), mainline's
+ * is selected if its scales are valid.
+ *
+ * QN_OK: every tensor fits its available_bytes. QN_ERR_FORMAT, naming a tensor: no layout fits the sizes, or the
+ * contents match neither or both layouts of 34 bytes. */
 qn_status qn_q2_find_layout(const qn_q2_tensor *tensors, size_t n, size_t alignment, const char *file, qn_type *type,
                             const char **note);
 

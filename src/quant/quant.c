@@ -1,5 +1,5 @@
-/* The table of weight formats, and what follows from it alone: decoding through the integer form, the search for scales that
- * are not numbers, look-ups and row sizes. The layouts themselves are in the family files. */
+/* The table of weight formats, and the functions that follow from it alone: dequantisation through the integer form,
+ * the scan for non-finite scales, look-up and row sizes. The layouts are in the family files. */
 #include "quant/families.h"
 
 #include "base/memory.h"
@@ -8,9 +8,9 @@
 
 enum { MAX_BLOCK = 256 };
 
-/* weight = scale * factor * (code - zero) + offset, in that order: the products are exact in f32 (11 + 8 + 5 bits at most), so
- * the result has at most the one rounding of the sum, as in ggml. Called with constants, so that each type gets its own loop.
- */
+/* weight = scale * factor * (code - zero) + offset, in that order. The products are exact in f32 (11 + 8 + 5
+ * significant bits at most), so that only the addition rounds, as in ggml. Called with constant arguments: each type
+ * gets a specialised loop. */
 static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights, size_t block_bytes, int zero, bool has_offset,
                                      bool has_factor, const uint8_t *blocks, size_t n_blocks, float *weights)
 {
@@ -28,7 +28,8 @@ static inline void dequantize_packed(qn_unpack_fn *unpack, size_t block_weights,
     }
 }
 
-/* Both halves that a block has at these places; the same place twice where there is only one. */
+/* Tests the fp16 values at byte offsets `first` and `second` of each block; both are the same for types with a single
+ * scale. */
 static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks, size_t block_bytes, size_t first,
                                           size_t second)
 {
@@ -42,8 +43,8 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
     return n_blocks;
 }
 
-/* One line a packed type: name, its constant, encoder, weights and bytes of a block, zero, largest code, offset?, factor?, and
- * where in a block its one or two halves are. */
+/* One line per quantised type: name, enum constant, quantiser, weights and bytes per block, zero point, largest code,
+ * has_offset, has_factor, and the byte offsets of the block's one or two fp16 values. */
 #define PACKED_TYPES(X)                                                                                                        \
     X(q4_0, Q4_0, qn_quantize_q4_0, 32, 18, 8, 15, false, false, 0, 0)                                                         \
     X(q4_1, Q4_1, qn_quantize_q4_1, 32, 20, 0, 15, true, false, 0, 2)                                                          \

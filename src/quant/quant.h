@@ -1,8 +1,36 @@
-/* Weight formats: what each type of DESIGN.md section 4 looks like in memory, how it is decoded and encoded.
+/* Weight formats: how each type is stored in a GGUF file, and conversion to and from f32. The formats know nothing of
+ * files.
  *
- * One file a family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q4_K Q5_K Q6_K), ternary.c (TQ1_0
- * TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 and the OxiBonsai layout). The table in quant.c ties them together. Kernels read the
- * layouts themselves; this room is what they are checked against. */
+ * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q4_K Q5_K Q6_K),
+ * ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c holds the table of all of them. The matmul
+ * kernels read the stored layouts themselves; this module is the reference they are compared with.
+ *
+ * Stored layouts. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise:
+ *
+ *   type         id    block          layout                                                  weight
+ *   F32 F16 BF16 0 1 30  1            the value                                               value
+ *   Q4_0         2     32,   18 B     d, 16 B: low nibbles are weights 0-15, high ones 16-31  d (code - 8)
+ *   Q4_1         3     32,   20 B     d, m, nibbles as Q4_0                                   d code + m
+ *   Q5_0         6     32,   22 B     d, 4 B of fifth bits, nibbles as Q4_0                   d (code - 16)
+ *   Q5_1         7     32,   24 B     d, m, 4 B of fifth bits, nibbles as Q4_0                d code + m
+ *   Q8_0         8     32,   34 B     d, 32 signed bytes                                      d code
+ *   Q4_K Q5_K    12 13 256, 144 176 B kquants.c: 6-bit scale and minimum per 32 weights       d scale code - dmin min
+ *   Q6_K         14    256, 210 B     kquants.c: int8 scale per 16 weights                    d scale (code - 32)
+ *   TQ1_0        34    256,  54 B     ternary.c: 5 base-3 digits per byte, d last             d (code - 1)
+ *   TQ2_0        35    256,  66 B     ternary.c: 2-bit codes, d last                          d (code - 1)
+ *   Q1_0         41    128,  18 B     d, 16 B of sign bits: 1 is +d, 0 is -d                  d (code - 1), code 0 or 2
+ *   Q2_0         42    64,   18 B     d, 16 B of 2-bit codes                                  d (code - 1)
+ *   PQ2_0        142   128,  34 B     d, 32 B of 2-bit codes                                  d (code - 1)
+ *   PTQ1_0       143   128,  28 B     ternary.c: 5 base-3 digits per byte, d last             d (code - 1)
+ *   OX2_0        42 *  128,  34 B     32 B of 2-bit codes, d                                  d (code - 1)
+ *
+ * (*) Found in files under id 42; q2_layout.h tells it from Q2_0 and PQ2_0.
+ *
+ * A new format needs: an entry in qn_type; an unpack function (and a quantiser, if files of it are to be written) in a
+ * family file, declared in families.h; a line in the table of quant.c; its formula in tests/unit/test_quant.c.
+ * Dequantisation, the scan for non-finite scales, the golden tests and `quern quantize` follow from the table, and so
+ * do a CPU GEMM (unpacked to qn_super_block, kernels/matmul/matmul.h) and a GPU matmul (dequantised to fp16 at load,
+ * kernels/matmul/matmul_cuda.h). Both headers list what a kernel of its own needs. */
 #ifndef QN_QUANT_QUANT_H
 #define QN_QUANT_QUANT_H
 
@@ -12,7 +40,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Numbers as in GGUF files, but for QN_TYPE_OX2_0: a layout found under number 42 (DESIGN.md section 4), never written. */
+/* Ids as in GGUF files, except QN_TYPE_OX2_0: files store that layout under id 42, and quern never writes it. */
 typedef enum qn_type {
     QN_TYPE_F32 = 0,
     QN_TYPE_F16 = 1,
@@ -34,43 +62,43 @@ typedef enum qn_type {
     QN_TYPE_OX2_0 = 1042 /* 32 bytes of codes, then d: 128 weights in 34 bytes */
 } qn_type;
 
-/* The integer form that matrix products work on: runs of QN_QUANT_GROUP weights, each with one scale.
+/* The integer form, which the matmul kernels compute with: groups of QN_QUANT_GROUP weights with one scale each.
  *
- *     weight[i] = scale[r] * factor[r][i % 32 / 16] * (codes[i] - zero) + offset[r],   r = i / 32
+ *     weight[i] = scale[r] * factor[r][i % 32 / 16] * (codes[i] - zero_point) + offset[r],   r = i / 32
  *
- * factor is 1 but for Q6_K, offset 0 but for the types that have a minimum. Exact: scale and offset are what the format stores
- * (for k-quants the float product of the stored parts), so that decode() gives the same weights up to one rounding. */
+ * factor is 1 except for Q6_K. offset is 0 except for the types with a minimum. Scale and offset are exactly what the
+ * format stores (for k-quants the f32 product of the two stored factors), so that to_float() returns the same weights
+ * up to one rounding. */
 enum { QN_QUANT_GROUP = 32 };
 
 typedef struct qn_type_info {
     qn_type type;
-    const char *name;     /* "q1_0": lower case, as the program prints and accepts it */
-    size_t block_weights; /* weights in a block */
+    const char *name;     /* "q1_0": lower case, as the CLI prints and accepts it */
+    size_t block_weights; /* weights per block */
     size_t block_bytes;
-    /* n_blocks blocks to block_weights*n_blocks floats; source may be unaligned. */
+    /* Dequantises n_blocks blocks to block_weights * n_blocks floats; blocks may be unaligned. */
     void (*to_float)(const uint8_t *blocks, size_t n_blocks, float *weights);
-    /* The other way; NULL where quern has no encoder. Inputs are finite. */
+    /* Quantises finite weights; NULL for types that quern cannot write. */
     void (*from_float)(const float *weights, size_t n_blocks, uint8_t *blocks);
-    /* The integer form. codes: one a weight, in the order of the weights; scale (and offset, where has_offset): one a run;
-     * factor: two a run, where has_factor. Pointers for absent parts may be NULL. unpack is NULL for F32, F16, BF16; every
-     * other type's block is a whole number of runs. */
+    /* Unpacks to the integer form. codes: one byte per weight, in the order of the weights. scale, and offset if
+     * has_offset: one per group. factor, if has_factor: two per group. Pointers for absent outputs may be NULL. unpack
+     * is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of QN_QUANT_GROUP. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
-    uint8_t zero_point; /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (stored signed, unpacked + 128) */
+    uint8_t zero_point; /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (stored signed, unpacked as + 128) */
     uint8_t max_code;   /* largest code that can occur: 3, 15, 255 */
     bool has_offset, has_factor;
-    /* Index of the first block with a scale (or value) that is infinite or NaN; n_blocks when all are sound. */
+    /* Index of the first block with an infinite or NaN scale (or value); n_blocks if all are finite. */
     size_t (*find_nonfinite)(const uint8_t *blocks, size_t n_blocks);
 } qn_type_info;
 
-/* qn_type_find - the description of a type by number or by name (any case); NULL when there is none. */
+/* qn_type_find, qn_type_find_name - the table entry of a type by id, or by name (case-insensitive); NULL if unknown. */
 const qn_type_info *qn_type_find(uint32_t type);
 const qn_type_info *qn_type_find_name(const char *name);
 
-/* qn_types - all of them, for listings and tests. */
+/* qn_types - the whole table, for listings and tests. */
 const qn_type_info *qn_types(size_t *count);
 
-/* qn_row_bytes - the bytes that a row of `width` weights takes; false when width is not a multiple of the block or overflows.
- */
+/* qn_row_bytes - bytes of a row of `width` weights. False if width is not a multiple of the block size, or on overflow. */
 bool qn_row_bytes(const qn_type_info *info, uint64_t width, size_t *bytes);
 
 #endif

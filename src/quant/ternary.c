@@ -1,7 +1,8 @@
-/* TQ1_0, TQ2_0 and PTQ1_0, and the rule by which every ternary format chooses its codes.
+/* TQ1_0, TQ2_0 and PTQ1_0, and the rule by which all ternary formats are quantised.
  *
- * TQ1_0 and PTQ1_0 keep five digits of base 3 in a byte, as the fraction v/243 of 256: multiplying the byte by 3 pushes the
- * next digit out at the top. TQ1_0's and TQ2_0's layouts are ggml's (ggml-common.h), PTQ1_0's is PrismML's. */
+ * TQ1_0 and PTQ1_0 store five base-3 digits v per byte as ceil(256 v / 243), a fraction of 256: multiplying the byte by
+ * 3 carries the next digit out at the top. Digit n of byte b is (3 (b 3^n mod 256)) >> 8. The layouts of TQ1_0 and
+ * TQ2_0 are ggml's (ggml-common.h), that of PTQ1_0 is PrismML's. */
 #include "quant/families.h"
 
 #include <math.h>
@@ -28,15 +29,15 @@ uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint
     }
     const uint16_t scale_f16 = qn_f32_to_f16_satfinite(largest);
     const float d = qn_f16_to_f32(scale_f16);
-    /* x/d rounds to 1 from one half on: comparing with the exact half of d spares the division, and a zero d gives code 1. */
+    /* x/d rounds to 1 from 0.5 on. Comparing with the exact 0.5 d needs no division, and d = 0 gives code 1. */
     const float bound = d > 0.0f ? 0.5f * d : INFINITY;
     for (size_t i = 0; i < n; i++)
         codes[i] = (uint8_t)(1 + (weights[i] >= bound) - (weights[i] <= -bound));
     return scale_f16;
 }
 
-/* Where the digits of a block lie: groups of bytes whose digits n belong to consecutive weights, one a byte, before any digit
- * n + 1 does. The last group's bytes hold four digits. */
+/* Positions of the digits in a block. groups[] are runs of bytes: digit n of all bytes of a run encodes consecutive
+ * weights, one per byte, before digit n + 1 of the same bytes. Bytes of the last run hold four digits, all others five. */
 struct trit_layout {
     size_t weights, bytes, groups[3], scale_at;
 };
@@ -72,7 +73,7 @@ static void quantize_trits(const struct trit_layout *layout, const float *weight
                 unsigned value = 0;
                 for (size_t n = 0; n < 5; n++)
                     value = value * 3 + (n < digits ? code[n * width + j] : 0);
-                *out++ = (uint8_t)((value * 256 + 242) / 243); /* rounded up, so that no digit comes out one too small */
+                *out++ = (uint8_t)((value * 256 + 242) / 243); /* rounded up: no digit comes out one too small */
             }
             code += digits * width;
         }
@@ -101,7 +102,8 @@ void qn_quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
     quantize_trits(&ptq1_0, weights, n_blocks, blocks);
 }
 
-/* TQ2_0: two halves of 128 weights in 32 bytes each, weight 32l + j of a half at bits 2l of byte j; the scale comes last. */
+/* TQ2_0: two halves of 128 weights, 32 bytes each; weight 32l + j of a half is bits 2l and 2l+1 of byte j. The scale is
+ * last. */
 void qn_unpack_tq2_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset, (void)factor;

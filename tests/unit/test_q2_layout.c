@@ -23,7 +23,8 @@ static uint32_t random_u32(void)
     return (uint32_t)(random_state >> 32);
 }
 
-/* Ternary weights with scales as models have them, in one of the layouts, padded; `extra` more zero bytes after that. */
+/* Ternary weights with scales as models have them, in one of the layouts, padded to the alignment, then `extra` zero
+ * bytes. */
 static qn_q2_tensor make(qn_type type, const char *name, uint64_t width, uint64_t rows, size_t extra)
 {
     const qn_type_info *info = qn_type_find((uint32_t)type);
@@ -60,7 +61,7 @@ static void expect(const qn_q2_tensor *tensors, size_t n, qn_type expected)
     const char *note = NULL;
     const qn_status status = qn_q2_find_layout(tensors, n, ALIGNMENT, "file", &type, &note);
     if (status)
-        fail_msg("refused: %s", qn_error_text());
+        fail_msg("rejected: %s", qn_error_text());
     assert_int_equal(type, expected);
     assert_non_null(note);
 }
@@ -72,7 +73,7 @@ static void expect_rejection(const qn_q2_tensor *tensors, size_t n, const char *
     assert_int_equal(qn_q2_find_layout(tensors, n, ALIGNMENT, "file", &type, &note), QN_ERR_FORMAT);
     assert_int_equal(type, QN_TYPE_F32);
     if (!strstr(qn_error_text(), fragment))
-        fail_msg("'%s' does not say '%s'", qn_error_text(), fragment);
+        fail_msg("'%s' does not contain '%s'", qn_error_text(), fragment);
 }
 
 static const qn_type layouts[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_OX2_0 };
@@ -90,7 +91,7 @@ static void whole_models(void **state)
     }
 }
 
-/* Codes, and scales, that would speak against mainline's layout do not count where the size is mainline's. */
+/* Codes and scales that rule out mainline's layout are ignored if the size is mainline's. */
 static void mainline_by_size_whatever_it_holds(void **state)
 {
     (void)state;
@@ -99,7 +100,7 @@ static void mainline_by_size_whatever_it_holds(void **state)
     expect(&t, 1, QN_TYPE_Q2_0);
     release(&t, 1);
 
-    /* sound blocks of 34 bytes do not count either when they leave more behind them than padding */
+    /* valid blocks of 34 bytes are ignored if more than padding follows them */
     t = make(QN_TYPE_PQ2_0, "a", 1024, 4, 2 * ALIGNMENT);
     expect(&t, 1, QN_TYPE_Q2_0);
     release(&t, 1);
@@ -113,14 +114,15 @@ static void widths_of_64(void **state)
     expect(t, 2, QN_TYPE_Q2_0);
     release(t, 2);
 
-    /* 192 * 2 weights are whole groups of 128 in all, but not in each row */
+    /* 192 * 2 weights are a multiple of 128, but 192 per row is not */
     qn_q2_tensor old = make(QN_TYPE_PQ2_0, "odd.weight", 128, 60, 0);
     old.width = 192;
     expect_rejection(&old, 1, "odd.weight");
     release(&old, 1);
 }
 
-/* One block of 128 is 34 or 36 bytes: both fill 64. Then the scales tell, and mainline's word counts first. */
+/* One block of 128 is 34 or 36 bytes: both fill 64 with padding. Then the scales decide, and mainline's layout is
+ * tested first. */
 static void tiny_tensors(void **state)
 {
     (void)state;
@@ -130,7 +132,7 @@ static void tiny_tensors(void **state)
             for (size_t i = 0; i < 40; i++)
                 t[i] = make(layouts[k], "tiny", 128 * blocks, 1, 0);
             expect(t, 40, layouts[k]);
-            if (k == 0) { /* unsound in every reading: still mainline's, which fits */
+            if (k == 0) { /* bad scales in every layout: still mainline's, which fits */
                 memset(bytes_of(&t[3]), 0xff, t[3].available_bytes);
                 expect(t, 40, QN_TYPE_Q2_0);
             }
@@ -138,7 +140,7 @@ static void tiny_tensors(void **state)
         }
 }
 
-/* A gap after a tensor, or bytes after the last one, take nothing from what is inside it. */
+/* Gaps between tensors, or bytes after the last one, do not affect the detection. */
 static void gaps(void **state)
 {
     (void)state;
@@ -147,13 +149,13 @@ static void gaps(void **state)
         expect(t, 2, layouts[k]);
         release(t, 2);
     }
-    /* a gap behind one tensor, none behind another, which then decides by size */
+    /* a gap after one tensor and none after another: the size of the latter decides */
     qn_q2_tensor t[] = { make(QN_TYPE_OX2_0, "a", 512, 40, 65536), make(QN_TYPE_OX2_0, "b", 512, 40, 0) };
     expect(t, 2, QN_TYPE_OX2_0);
     release(t, 2);
 }
 
-/* A gap after one tensor makes room for groups of 64 there; what matters is where they do not fit. */
+/* A gap after one tensor leaves space for blocks of 64 there; the tensors that they do not fit decide. */
 static void a_gap_that_looks_like_the_other_layout(void **state)
 {
     (void)state;
@@ -168,7 +170,7 @@ static void too_small(void **state)
     qn_q2_tensor t = make(QN_TYPE_PQ2_0, "cut.weight", 1024, 64, 0);
     t.available_bytes -= ALIGNMENT;
     expect_rejection(&t, 1, "cut.weight");
-    t.n_weights = 1ull << 62; /* no product of sizes may overflow on the way to the refusal */
+    t.n_weights = 1ull << 62; /* no multiplication of sizes may overflow before the error is returned */
     t.width = 1ull << 62;
     expect_rejection(&t, 1, "cut.weight");
     release(&t, 1);
@@ -188,7 +190,7 @@ static void neither_layout_plausible(void **state)
         uint8_t *block = bytes_of(&t[1]) + 5 * 34;
         block[(k == 1 ? 2 : 0) + 7] |= 3; /* a code 3 */
         expect_rejection(t, 2, "bad.weight");
-        expect_rejection(t, 2, "no reading");
+        expect_rejection(t, 2, "neither layout");
         block[(k == 1 ? 2 : 0) + 7] &= 0xfc;
         expect(t, 2, layouts[k]);
         block[k == 1 ? 1 : 33] |= 0x80; /* a negative scale */
@@ -206,11 +208,11 @@ static void both_layouts_plausible(void **state)
     qn_q2_tensor t = make(QN_TYPE_PQ2_0, "zero.weight", 1024, 200, 0);
     memset(bytes_of(&t), 0, t.available_bytes);
     expect_rejection(&t, 1, "zero.weight");
-    expect_rejection(&t, 1, "each reading");
+    expect_rejection(&t, 1, "each layout");
     release(&t, 1);
 }
 
-/* A first tensor that both readings allow (a table whose unused rows are zero) leaves the decision to the others. */
+/* A first tensor that matches both layouts (a table whose unused rows are zero) leaves the decision to the others. */
 static void one_odd_tensor(void **state)
 {
     (void)state;
@@ -222,7 +224,8 @@ static void one_odd_tensor(void **state)
     }
 }
 
-/* With one large tensor among many small ones, at least 2000 blocks are looked at: the odd block is number 2000 of the last. */
+/* With one large tensor among many small ones, at least 2000 blocks are tested: the bad block is number 2000 of the
+ * last tensor. */
 static void sample_is_large_enough(void **state)
 {
     (void)state;

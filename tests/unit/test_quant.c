@@ -1,5 +1,5 @@
-/* Weight formats: decoding against a formula a weight, written here from the definitions and in float64; encoders' bounds and
- * exact cases; the integer form; the search for bad scales. */
+/* Weight formats: dequantisation against one formula per type, written here from the definitions in float64; error
+ * bounds and exact cases of the quantisers; the integer form; the scan for non-finite scales. */
 #include "base/f16.h"
 #include "quant/quant.h"
 
@@ -34,7 +34,7 @@ static float random_normal(void)
     return (float)(sum - 6.0);
 }
 
-/* ---- One formula a type: weight i of a block ---- */
+/* ---- One formula per type: weight i of a block ---- */
 
 static double f16_at(const uint8_t *b, size_t at)
 {
@@ -97,7 +97,7 @@ static double w_q8_0(const uint8_t *b, size_t i)
     return f16_at(b, 0) * (b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256);
 }
 
-/* Six-bit number k of the twelve bytes: numbers 0..7 are scales, 8..15 minima. */
+/* 6-bit value k of the twelve bytes: values 0 to 7 are scales, 8 to 15 minima. */
 static unsigned six_bits(const uint8_t *s, size_t k)
 {
     const size_t j = k % 8;
@@ -132,7 +132,7 @@ static double w_q6_k(const uint8_t *b, size_t i)
     return f16_at(b, 208) * scale * q;
 }
 
-/* Digit n of a byte by the second definition, the one with comparisons. */
+/* Digit n of a byte by the second definition, with comparisons. */
 static int trit(unsigned byte, int n)
 {
     unsigned x = byte;
@@ -183,7 +183,7 @@ static const struct {
     uint32_t number;
     size_t weights, bytes;
     double (*weight)(const uint8_t *block, size_t i);
-    int scale_offsets[2]; /* where the scales are, -1 for none */
+    int scale_offsets[2]; /* byte offsets of the scales, -1 for none */
     bool has_quantizer;
 } expected[] = {
     { "f32", 0, 1, 4, w_f32, { -1, -1 }, true },
@@ -211,7 +211,7 @@ static void random_block(size_t t, uint8_t *block)
 {
     for (size_t i = 0; i < expected[t].bytes; i++)
         block[i] = (uint8_t)random_u32();
-    for (int k = 0; k < 2; k++) /* an exponent that is all ones is not a number: these blocks are sound */
+    for (int k = 0; k < 2; k++) /* an exponent of all ones is infinity or NaN: keep these blocks finite */
         if (expected[t].scale_offsets[k] >= 0 && (block[expected[t].scale_offsets[k] + 1] & 0x7c) == 0x7c)
             block[expected[t].scale_offsets[k] + 1] ^= 0x40;
     if (expected[t].number == QN_TYPE_F32 && (block[3] & 0x7f) == 0x7f)
@@ -257,7 +257,7 @@ static void row_bytes(void **state)
     assert_false(qn_row_bytes(qn_type_find(QN_TYPE_Q8_0), UINT64_MAX - 31, &bytes));
 }
 
-/* Every product of stored parts is exact in float32, so only the addition of an offset rounds: by half a unit in the last
+/* Every product of stored values is exact in float32. Only the addition of an offset rounds, by half a unit in the last
  * place. */
 static void dequantize_matches_the_formula(void **state)
 {
@@ -310,7 +310,7 @@ static void unpack_matches_dequantize(void **state)
             assert_true(weight == out[i]);
             largest = codes[i] > largest ? codes[i] : largest;
         }
-        assert_int_equal(largest, info->max_code); /* 100 random blocks hold every code of a type */
+        assert_int_equal(largest, info->max_code); /* 100 random blocks contain every code of a type */
     }
 }
 
@@ -337,7 +337,7 @@ static void all_trit_bytes(void **state)
     }
 }
 
-/* The stored byte of every five digits is ceil(v*256/243): what other programs write. */
+/* Five digits are stored as the byte ceil(v*256/243): this is what other programs write. */
 static void trit_bytes_are_canonical(void **state)
 {
     (void)state;
@@ -346,7 +346,7 @@ static void trit_bytes_are_canonical(void **state)
         uint8_t block[28];
         const unsigned digits[5] = { v / 81, v / 27 % 3, v / 9 % 3, v / 3 % 3, v % 3 };
         for (size_t i = 0; i < 128; i++)
-            weights[i] = i % 2 ? 1.0f : -1.0f; /* fixes d = 1 whatever v is */
+            weights[i] = i % 2 ? 1.0f : -1.0f; /* gives d = 1 for every v */
         for (size_t n = 0; n < 5; n++) {
             weights[16 * n] = (float)digits[n] - 1.0f;
             weights[80 + 8 * n + 3] = (float)digits[n] - 1.0f;
@@ -360,8 +360,8 @@ static void trit_bytes_are_canonical(void **state)
     }
 }
 
-/* Largest |error| over the largest |weight| of a block that rounding to the nearest code allows, for any weights: half a step,
- * plus the rounding of the scale and the minimum to 11 bits (2^-11 relative) at the largest code. */
+/* Largest |error| / amax of a block that rounding to the nearest code allows, for any weights: half a step, plus the
+ * rounding of the scale and the minimum to 11 bits (2^-11 relative) at the largest code. */
 static double bound_of(uint32_t type)
 {
     const double f16_half_ulp = 0x1p-11;
@@ -370,8 +370,8 @@ static double bound_of(uint32_t type)
     case QN_TYPE_F16: return f16_half_ulp;
     case QN_TYPE_BF16: return 0x1p-8;
     case QN_TYPE_Q8_0: return 0.5 / 127 * (1 + f16_half_ulp) + f16_half_ulp;
-    case QN_TYPE_Q4_0: return 1.0 / 8 * (1 + f16_half_ulp) + f16_half_ulp; /* the largest of the other sign has code 7 of 8 */
-    case QN_TYPE_Q4_1: return 0.5 * 2 / 15 * (1 + f16_half_ulp) + 3 * f16_half_ulp; /* the range is up to twice the largest */
+    case QN_TYPE_Q4_0: return 1.0 / 8 * (1 + f16_half_ulp) + f16_half_ulp; /* the largest of the other sign: code 7 of 8 */
+    case QN_TYPE_Q4_1: return 0.5 * 2 / 15 * (1 + f16_half_ulp) + 3 * f16_half_ulp; /* the range is up to twice amax */
     default: return 0.5 * (1 + f16_half_ulp) + f16_half_ulp;                        /* ternary */
     }
 }
@@ -425,7 +425,7 @@ static void exact_cases(void **state)
     static const uint32_t ternary[] = { QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_PTQ1_0, QN_TYPE_TQ1_0, QN_TYPE_TQ2_0 };
     for (size_t t = 0; t < sizeof ternary / sizeof ternary[0]; t++) {
         const qn_type_info *info = qn_type_find(ternary[t]);
-        /* each positive finite half as the scale, subnormals included; digits -1, 0, 1, and 2 where there is a code for it */
+        /* every positive finite fp16 scale, subnormals included; digits -1, 0, 1, and 2 if the type has a code for it */
         for (unsigned half = 1; half < 0x7c00; half++)
             for (int top = 1; top <= (info->max_code == 3 && half < 0x7800 ? 2 : 1); top++) {
                 const float d = qn_f16_to_f32((uint16_t)half);
@@ -450,7 +450,8 @@ static void exact_cases(void **state)
     }
 }
 
-/* Four values that are not exactly on the grid follow the rule d = max |x|, and so does a largest value that is negative. */
+/* Four values that are not exactly on the grid follow the rule d = max |x|, and so does a block whose largest magnitude
+ * is negative. */
 static void four_values_need_an_exact_grid(void **state)
 {
     (void)state;
@@ -506,7 +507,7 @@ static void nonfinite_scales_are_found(void **state)
     static const uint16_t bad[] = { 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff };
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
-        enum { BLOCKS = 700 }; /* more than one stride of the plain types' search, and a tail */
+        enum { BLOCKS = 700 }; /* more than one step of the plain types' scan, and a tail */
         uint8_t *blocks = malloc(BLOCKS * info->block_bytes + 1);
         assert_non_null(blocks);
         uint8_t *source = blocks + 1;
@@ -535,8 +536,8 @@ static void nonfinite_scales_are_found(void **state)
     }
 }
 
-/* A block that comes from Q4_1 has 16 equally spaced values; the encoder finds a step that meets them, where the largest value
- * over 127 misses each by up to half a step. */
+/* A block that was quantised to Q4_1 before has 16 equally spaced values. The quantiser finds a step that hits all of
+ * them; amax / 127 misses each by up to half a step. */
 static void q8_0_meets_values_of_four_bits(void **unused)
 {
     (void)unused;

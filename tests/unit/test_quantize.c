@@ -1,5 +1,5 @@
-/* qn_quantize_file on small files: which tensor becomes what, that values are those of decoding and encoding, and that whatever
- * goes wrong leaves the target as it was. */
+/* qn_quantize_file on small files: the type of each output tensor, values equal to dequantising and quantising, and an
+ * unmodified target after every failure. */
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
@@ -37,11 +37,11 @@ static float random_float(void)
 
 struct tensor {
     const char *name;
-    qn_type type; /* what the bytes are; OX2_0 and the like go into the file as 42 when `as_42` is set */
+    qn_type type; /* type of the bytes; OX2_0 and the like are written with id 42 if `as_42` is set */
     bool as_42;
     uint32_t n_dims;
     uint64_t dims[4];
-    int poison; /* this weight becomes a NaN; -1 for none */
+    int poison; /* index of a weight that is set to NaN; -1 for none */
 };
 
 static const struct tensor plain[] = {
@@ -285,7 +285,7 @@ static void every_target(void **state)
             const qn_type_info *info = qn_type_find(t->type);
             uint8_t *blocks = malloc(t->bytes);
             assert_non_null(blocks);
-            if (plain[i].type == t->type) /* unchanged to the last byte */
+            if (plain[i].type == t->type) /* copied byte for byte */
                 memcpy(blocks, qn_gguf_find_tensor(before, plain[i].name)->data, t->bytes);
             else
                 info->from_float(source, n / info->block_weights, blocks);
@@ -339,7 +339,7 @@ static void onto_itself(void **state)
     uint8_t *a = read_all(in, &a_size), *b = read_all(out, &b_size);
     assert_int_equal(a_size, b_size);
     assert_memory_equal(a, b, a_size);
-    assert_int_equal(qn_quantize_file(in, in, "q8_0", NULL), QN_OK); /* again: q8_0 tensors stay as they are */
+    assert_int_equal(qn_quantize_file(in, in, "q8_0", NULL), QN_OK); /* again: q8_0 tensors are copied */
     free(a);
     a = read_all(in, &a_size);
     assert_int_equal(a_size, b_size);
@@ -349,7 +349,7 @@ static void onto_itself(void **state)
     unlink(link);
 }
 
-/* Ternary weights of each of the layouts of type 42 come out of each ternary type as they went in. */
+/* Ternary weights in each of the layouts of type 42 keep their values in each ternary type. */
 static void layouts_of_type_42(void **state)
 {
     (void)state;
@@ -362,7 +362,7 @@ static void layouts_of_type_42(void **state)
         qn_gguf *before, *after;
         assert_int_equal(qn_gguf_open(in, &before), QN_OK);
         assert_int_equal(qn_gguf_tensor_at(before, 0)->type, sources[k][0].type);
-        /* mainline's 64 weights a scale do not go into 128; the others go into everything of 128 or less */
+        /* mainline's 64 weights per scale do not fit into blocks of 128; the others fit into all types of 128 or less */
         static const char *const targets[] = { "q2_0", "pq2_0", "ptq1_0" };
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
             struct log_capture d = { 0 };
@@ -445,7 +445,7 @@ static void full_disk(void **state)
     assert_int_equal(files_named("", ""), 2);
 }
 
-/* A process that is killed at work leaves the target alone, and a file whose name says what it is. */
+/* A process that is killed does not modify the target, and leaves a file whose name shows that it is partial. */
 static void killed(void **state)
 {
     (void)state;
