@@ -690,6 +690,12 @@ static void other_weights_are_launched(void **unused)
     unsetenv("QN_CUDA");
     assert_int_equal(c.persistent, 0);
     assert_int_equal(c.launched, 1 + 2 * (10 + 3 * 10));
+    for (size_t i = 0; i < 2; i++) {
+        setenv("QN_CUDA", i ? "chains" : "persistent", 1);
+        c = counts_of(&hybrid, 0);
+        unsetenv("QN_CUDA");
+        assert_true(c.persistent > 0);
+    }
 }
 
 static void unknown_settings_are_refused(void **unused)
@@ -703,7 +709,7 @@ static void unknown_settings_are_refused(void **unused)
     const qn_status status = qn_cuda_executor_create(&params, &device);
     unsetenv("QN_CUDA");
     assert_int_equal(status, QN_ERR_INVALID);
-    assert_non_null(strstr(qn_error_text(), "QN_CUDA is 'fast'"));
+    assert_non_null(strstr(qn_error_text(), "QN_CUDA is 'fast', expected persistent or launches"));
     tear_down(&x);
 }
 

@@ -163,13 +163,14 @@ static const qn_device_vtable vtable = {
     .read_rate = device_read_rate,
 };
 
-/* QN_CUDA=launches: no operations are chained, to compare with. */
+/* QN_CUDA=launches: one launch an operation, to compare with the persistent decode kernel. "chains", the former name of
+ * "persistent", is accepted for one version. */
 static qn_status read_environment(bool *launches_only)
 {
     const char *how = getenv("QN_CUDA");
     *launches_only = how && !strcmp(how, "launches");
-    if (how && *how && !*launches_only && strcmp(how, "chains"))
-        return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected chains or launches", how);
+    if (how && *how && !*launches_only && strcmp(how, "persistent") && strcmp(how, "chains"))
+        return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected persistent or launches", how);
     return QN_OK;
 }
 
