@@ -136,7 +136,7 @@ def write(path, keys, tensors):
             f.write(t.data.tobytes() + b"\0" * (-t.data.size % ALIGNMENT))
 
 
-def halves(raw):
+def f16_values(raw):
     """[n, 2] bytes to [n, 1] float64."""
     return np.ascontiguousarray(raw).view("<f2").astype(np.float64).reshape(-1, 1)
 
@@ -175,18 +175,18 @@ def decode(type_name, data, shape):
     b = data.reshape(-1, TYPES[type_name][2])
     if type_name == "q1_0":
         bits = np.unpackbits(b[:, 2:], axis=1, bitorder="little")
-        w = (2.0 * bits - 1.0) * halves(b[:, :2])
+        w = (2.0 * bits - 1.0) * f16_values(b[:, :2])
     elif type_name in ("q2_0", "pq2_0"):
-        w = (two_bit_codes(b[:, 2:]) - 1.0) * halves(b[:, :2])
+        w = (two_bit_codes(b[:, 2:]) - 1.0) * f16_values(b[:, :2])
     elif type_name == "ptq1_0":
         digits = (b[:, TRIT_BYTE].astype(np.uint32) * TRIT_POWER % 256) * 3 >> 8
-        w = (digits - 1.0) * halves(b[:, 26:])
+        w = (digits - 1.0) * f16_values(b[:, 26:])
     elif type_name == "q4_0":
-        w = (nibbles(b[:, 2:]) - 8.0) * halves(b[:, :2])
+        w = (nibbles(b[:, 2:]) - 8.0) * f16_values(b[:, :2])
     elif type_name == "q4_1":
-        w = nibbles(b[:, 4:]) * halves(b[:, :2]) + halves(b[:, 2:4])
+        w = nibbles(b[:, 4:]) * f16_values(b[:, :2]) + f16_values(b[:, 2:4])
     elif type_name == "q8_0":
-        w = np.ascontiguousarray(b[:, 2:]).view(np.int8) * halves(b[:, :2])
+        w = np.ascontiguousarray(b[:, 2:]).view(np.int8) * f16_values(b[:, :2])
     elif type_name == "q6_k":
         w = decode_q6_k(b)
     else:
@@ -202,7 +202,7 @@ def decode_q6_k(b):
     for run in range(4):
         codes[:, :, run] = (low[:, :, run % 2] >> (4 * (run // 2)) & 15) | (high >> (2 * run) & 3) << 4
     w = (codes.reshape(-1, 16, 16) - 32.0) * scales[:, :, None]
-    return w.reshape(-1, 256) * halves(b[:, 208:])
+    return w.reshape(-1, 256) * f16_values(b[:, 208:])
 
 
 def encode_plain(type_name, values):
