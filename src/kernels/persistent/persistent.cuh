@@ -1,13 +1,15 @@
-// What the stages of a chain share: numbers that the stage before has left in parts.
+// Helpers that the phases of the persistent decode kernel share: loads of data that other blocks have written, the reduction
+// of split-K partials, the RMS norm's factor, prefetches.
 #ifndef QN_KERNELS_PERSISTENT_PERSISTENT_CUH
 #define QN_KERNELS_PERSISTENT_PERSISTENT_CUH
 
 #include "kernels/persistent/persistent_cuda.h"
 
-// Parts that are on their way at once: a way to the second cache and back takes longer than adding them.
+// Partials in flight a thread: a round trip to L2 takes longer than their additions.
 #define QN_PERSISTENT_PARTIAL_LOADS 8
 
-// All that other blocks have written in this launch comes from the second cache: the first one may have what was there before.
+// Loads of data that other blocks have written in this launch: ld.global.cg, from L2. L1 is not coherent between SMs and may
+// hold older data of the same address.
 QN_DEVICE float load_cg(const float *p)
 {
     return __ldcg(p);
@@ -18,7 +20,7 @@ QN_DEVICE float4 load_cg_4(const float *p)
     return __ldcg((const float4 *)p);
 }
 
-// The same where it is wanted, else zeros; with no branch.
+// load_cg if pred, else zeros; without a branch.
 QN_DEVICE float load_cg_if(const float *p, bool pred)
 {
     float x = 0;
@@ -66,8 +68,8 @@ QN_DEVICE float silu(float x)
     return __fdividef(x, 1.0f + __expf(-x));
 }
 
-// Of the sum that rms_scale takes the lane's share, by whole warps: what is asked for before parts are added up comes along
-// with them.
+// The lane's part of the sum of squares over all slices, by full warps. rms_scale finishes it. Called before partials are
+// reduced, so that these loads are in flight together with those of the partials.
 QN_DEVICE float rms_sumsq(const qn_persistent_partials &p)
 {
     const uint32_t n = p.sumsq ? p.n_sumsq : 0, lane = threadIdx.x % QN_WARP_SIZE;
@@ -87,14 +89,15 @@ QN_DEVICE float rms_scale(const qn_persistent_partials &p, float sumsq)
     return rms_scale_of(p, qn_warp_sum(sumsq));
 }
 
-// By whole warps.
+// By full warps.
 QN_DEVICE float rms_scale(const qn_persistent_partials &p)
 {
     return rms_scale(p, rms_sumsq(p));
 }
 
-// Numbers i to i+3 of parts (i a multiple of 4), not yet times the factor, in two steps as well: what is asked for, `count` of
-// them, and the sum.
+// Reduction of split-K partials, elements i to i+3 (i a multiple of 4), before the multiplication by the norm's factor. In two
+// steps, so that a caller can issue several loads before it waits for one: issue_partials_4 issues the loads of `count`
+// partials from `first` on, finish_partials_4 adds them in ascending order, and loads and adds the remaining ones.
 template <int count> struct partial_loads_4 {
     float4 v[count];
 };
@@ -149,14 +152,14 @@ QN_DEVICE float reduce_partials(const qn_persistent_partials &p, uint32_t i)
     return sum;
 }
 
-// What a launch knows of the row's session.
+// The session of the row.
 struct persistent_session {
-    unsigned char *memory; // of its recurrent layers
+    unsigned char *memory; // state of its recurrent layers
     uint32_t position;
 };
 
-// Into the second cache, from where the stage that is next has it in half the time; nobody has touched it since the last token.
-// By one thread; p and bytes are multiples of 16.
+// Prefetches into L2 data that was last used for the previous token: the next phase then loads it in half the time. By one
+// thread; p and bytes are multiples of 16.
 QN_DEVICE void prefetch_bytes(const void *p, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -164,7 +167,7 @@ QN_DEVICE void prefetch_bytes(const void *p, uint32_t bytes)
 #endif
 }
 
-// The 64 bytes at p. The lanes of a warp take turns: better for a few than for many.
+// Prefetches the 64 bytes at p into L2. The lanes of a warp issue one after another: for a few lines only.
 QN_DEVICE void prefetch_line(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));

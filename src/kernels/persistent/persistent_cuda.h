@@ -1,23 +1,60 @@
-/* A token's operations, one after another, in one launch: a grid of one block an SM walks an array of stages. Shared by C and
- * CUDA.
+/* The persistent decode kernel: all layers of one decode step of one row in a single launch, as far as their operations
+ * are supported. This header is its interface and describes how data flows; persistent.cu is the kernel and describes
+ * its warps, ring buffers and barriers; device/cuda/persistent.c plans the phases of a model. Shared by C and CUDA.
  *
- * Launched one by one, the operations of a token spend more time between each other than on their weights. Here weights stream
- * through a ring in shared memory that does not stop between stages: while blocks wait for each other, what the next product
- * reads is on its way. Blocks meet at the end of every stage.
+ * Purpose. Launched one by one, the operations of a decode step spend more time between each other than on reading
+ * weights. In one launch, weights stream through ring buffers in shared memory that do not drain between operations:
+ * while blocks wait for each other, the weights of the next GEMV are in flight.
  *
- * A product is shared out by columns and rows: slice s is slice_k_tiles chunks of 256 columns, and its slice_blocks blocks share
- * the tiles of 16 rows. So a block makes the activations of a single slice, itself, from what the stage before has left, and
- * what it leaves are sums over its slice: PARTS, [n_slices][stride] floats, which the stages that read them add up in rising
- * order. What is normalised is divided by its norm only there: a slice's sum of squares is kept beside its parts
- * (qn_persistent_partials.squares), because only all slices together know the norm.
+ * Grid and phases. The grid is one block of QN_PERSISTENT_THREADS threads an SM, launched cooperatively: all blocks are
+ * resident and may wait for each other. Every block executes the same array of phases (qn_persistent_phase) in order: a
+ * GEMV with a fused prologue, a step of a Gated DeltaNet layer, attention of one row, or a store of results for later
+ * launches. A grid barrier separates each phase from the next.
  *
- *   number i of parts p = f * (p.data[i] + p.data[p.stride + i] + ... n_partials of them)
- *   f = 1 where there are no squares, else 1 / sqrt((squares[0] + squares[1] + ... n_sumsq) / n_cols + eps)
+ * Split-K GEMV. out = weights * activations is divided in both dimensions. K is divided into n_slices slices of
+ * slice_k_tiles K tiles; a K tile is 256 columns. The rows are divided into tiles of 16. With s = b / slice_blocks and
+ * j = b % slice_blocks,
  *
- * Which stages follow which is device/cuda/persistent.c's. Data that a stage writes and a later one of the same launch reads is not
- * read through the constant cache (no ld.global.nc, __ldg, or const __restrict__).
+ *   block b computes slice s of K,
+ *   of the row tiles [n_tiles * j / slice_blocks, n_tiles * (j + 1) / slice_blocks).
  *
- * Sums are in an order that depends on shapes and on the number of blocks alone: the same bits from run to run. */
+ * A block therefore needs the activations of one slice only. It computes them itself, in the prologue of the phase
+ * (norm, SwiGLU, gated norm, split-KV combine; then Hadamard transform and quantisation), into shared memory. The other
+ * blocks of the slice compute the same activations again, which saves a grid barrier (1.4 us on an H200, docs/gpu.md).
+ *
+ * Hand-over of partial sums from one phase to the next:
+ *
+ *   1. A block stores its partial sums to out[slice][row] in global memory, f32 [n_slices][stride]; in practice they stay
+ *      in L2. Each element has exactly one writer; there are no float atomics.
+ *   2. The block arrives at the grid barrier: __syncthreads(), then one thread adds 1 to a counter with red.release.gpu.
+ *   3. One thread of every block polls the counter with ld.acquire.gpu until all blocks have arrived; __syncthreads()
+ *      follows.
+ *   4. The prologue of the next phase, or of a later one, reduces the partials: it loads the n_slices values of an element
+ *      with ld.global.cg and adds them in ascending order of the slice. A GEMV's block does so for the elements of its own
+ *      slice of K only.
+ *
+ *   element i of partials p = f * (p.data[i] + p.data[p.stride + i] + ... n_partials terms)
+ *   f = 1 without p.sumsq, else 1 / sqrt((p.sumsq[0] + p.sumsq[1] + ... n_sumsq terms) / p.n_cols + p.eps)
+ *
+ * RMS norm. A block knows only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
+ * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
+ * partials. The reader of the partials sums the squares of all slices and multiplies by the factor f above: the GEMV is
+ * linear.
+ *
+ * Why one thread's release publishes the writes of a whole block (PTX ISA, "Memory Consistency Model": Memory
+ * Synchronization, Causality Order). __syncthreads() is barrier.sync: it orders the writes of all threads of the block
+ * before the red.release that follows it. Release is cumulative: causality order is transitive, so the release
+ * publishes every write that is ordered before it, by whichever thread. The additions to the counter are
+ * read-modify-writes, so the ld.acquire that reads the last of them synchronises with the releases of all blocks. The
+ * __syncthreads() after it passes the order on to the threads of the reading block. No thread needs a __threadfence().
+ *
+ * Why ld.global.cg. The L1 caches of the SMs are not coherent with each other, and buffers are written again and again:
+ * L1 may hold a line from an earlier phase or token. Data that a phase writes and a later phase of the launch reads is
+ * loaded from L2 (persistent.cuh: load_cg). It is never read through the non-coherent path (ld.global.nc, __ldg, const
+ * __restrict__), which the memory consistency model does not cover.
+ *
+ * Determinism. The order of every sum depends on shapes and on the number of blocks only, never on timing: the same
+ * bits from run to run. */
 #ifndef QN_KERNELS_PERSISTENT_PERSISTENT_CUDA_H
 #define QN_KERNELS_PERSISTENT_PERSISTENT_CUDA_H
 
@@ -27,41 +64,43 @@
 enum {
     QN_PERSISTENT_THREADS = 512,
     QN_PERSISTENT_MAX_SLICES = 64,
-    QN_PERSISTENT_MAX_SLICE_COLS = 4096, /* of a slice */
+    QN_PERSISTENT_MAX_SLICE_COLS = 4096,
     QN_PERSISTENT_MAX_OUTS = 4,
-    /* Shared memory: what the walk keeps, what a stage may use, and weights. */
+    /* Shared memory: control data (phases, work descriptors), scratch of the current phase, ring buffers of weights. */
     QN_PERSISTENT_CONTROL_BYTES = 4096,
     QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
-    QN_PERSISTENT_MAX_SPLITS = 32, /* of a key-value head's positions */
+    QN_PERSISTENT_MAX_SPLITS = 32, /* split-KV: splits of a key-value head */
     QN_PERSISTENT_MAX_GROUP = 8    /* query heads of a key-value head */
 };
 
-/* Bytes of a chunk's activations, as planes of bits (bit_planes.cuh), for weights with so many scales in a chunk. */
+/* Bytes of the activations of a K tile, as bit planes (bit_planes.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
 
+/* Split-K partial sums of a GEMV, as later phases read them; the head comment has the formula. */
 typedef struct qn_persistent_partials {
     QN_GPU_PTR(const float) data;  /* [n_partials][stride] */
-    QN_GPU_PTR(const float) sumsq; /* [n_sumsq], or none */
+    QN_GPU_PTR(const float) sumsq; /* [n_sumsq] sums of squares, one a slice; 0: no RMS norm, factor 1 */
     uint32_t n_partials, stride, n_sumsq, n_cols;
-    float eps;
+    float eps; /* of the RMS norm */
 } qn_persistent_partials;
 
-/* ---- Products ---- */
+/* ---- GEMV ---- */
 
-/* What the columns of a product are. Column c of:
+/* The prologue of a GEMV: how a block computes the activations of its slice. Column c of:
  *
- *   PLAIN   x[c]
- *   NORM    (x[c] + from[c]) * weight[c], not yet divided by the norm: x[c] + from[c] goes to x_out and its square, over a
- *           slice, to squares (the first block of each slice writes both)
- *   SWIGLU  silu(from[row + c]) * from[row2 + c]
- *   GATED   a Gated DeltaNet layer's heads: x[i] / sqrt(mean of the head's x^2 + eps) * weight[i % head] * silu(from[row + i]),
- *           heads of `head` values; i = c, or with `grouped` head k*rep + r of the columns is head r*n_k_heads + k
- *   MERGED  attention's parts (x: partials, maxima), merged, and with `gated` times the sigmoid of
- *           from[row + 2*h*head + head + d] for value d of head h
+ *   PLAIN              x[c]
+ *   RMS_NORM           (x[c] + from[c]) * weight[c], without the division by the norm. The first block of each slice
+ *                      stores x[c] + from[c] (the residual stream) to x_out, and the slice's sum of squares to sumsq
+ *   SWIGLU             silu(from[row + c]) * from[row2 + c]
+ *   GATED_NORM         heads of a Gated DeltaNet layer: x[i] / sqrt(mean of the head's x^2 + eps) * weight[i % head] *
+ *                      silu(from[row + i]), heads of `head` values; i = c, or with `grouped` column head k*rep + r is
+ *                      value head r*n_k_heads + k, rep = n_heads / n_k_heads
+ *   ATTENTION_COMBINE  split-KV combine of attention's partials (x, maxima); with `gated` times the sigmoid of
+ *                      from[row + 2*h*head + head + d] for value d of head h
  *
- * then, where `rotation` is not 0, times signs[c] (if there are any) and through a normalised Walsh-Hadamard transform in
- * blocks of `rotation` columns; then whole numbers, 32767 (with weights of two bits 16383) for the largest magnitude of each
- * 128. Columns beyond n_cols are zeros. */
+ * With `rotation`, the values are then multiplied by signs[c] (if signs is not 0) and go through a normalised
+ * Walsh-Hadamard transform in blocks of `rotation` columns. Then they are quantised to integers with one scale for each
+ * 128 columns: amax becomes 32767 (with 2-bit weights 16383). Columns beyond n_cols are zeros. */
 typedef enum qn_persistent_prologue {
     QN_PROLOGUE_PLAIN,
     QN_PROLOGUE_RMS_NORM,
@@ -78,20 +117,21 @@ typedef struct qn_persistent_gemv {
     QN_GPU_PTR(float) sumsq; /* [n_slices] */
     QN_GPU_PTR(const float) weight;
     QN_GPU_PTR(const float) signs;
-    QN_GPU_PTR(const float) maxima; /* MERGED */
-    qn_persistent_partials from;    /* n_partials 0: nothing is added, gated, or gates */
-    uint32_t row, row2;             /* in `from` */
-    uint32_t rotation;              /* 0, or a power of two from 32 to 1024; a slice has whole blocks of it */
+    QN_GPU_PTR(const float) maxima; /* ATTENTION_COMBINE: qn_persistent_attention.maxima */
+    qn_persistent_partials from;    /* n_partials 0: reads as zeros */
+    uint32_t row, row2;             /* first elements in `from` */
+    uint32_t rotation;              /* 0, or a power of two from 32 to 1024; a slice is a multiple of it */
     uint32_t head, n_heads, n_k_heads, grouped, gated, n_splits;
-    float eps; /* GATED */
-    /* Weights: an area of tiles of QN_BITS and QN_SCALES (matmul_cuda.h). */
+    float eps; /* GATED_NORM */
+    /* Weights: tiles of QN_BITS and QN_SCALES (matmul_cuda.h). */
     QN_GPU_PTR(const uint8_t) weights;
     uint32_t n_tiles, n_k_tiles;
     uint32_t slice_k_tiles, n_slices, slice_blocks; /* n_slices * slice_blocks is at most the number of blocks */
-    QN_GPU_PTR(float) out;                          /* [n_slices][n_tiles * 16] */
-    /* A few more rows of the same columns, whose weights are halves (tiles of 16 bits). The columns that they meet are floats,
-     * neither rotated nor quantised. A slice's blocks share out its chunks one by one, so there is a part for each chunk
-     * (qn_persistent_partials.n_partials is n_k_tiles for whoever reads them). n_f16_tiles 0: none. */
+    QN_GPU_PTR(float) out;                          /* partials, [n_slices][n_tiles * 16] */
+    /* A few more rows with fp16 weights (tiles of 16 bits), as alpha and beta of a Gated DeltaNet layer. They are
+     * multiplied by the activations in f32, neither rotated nor quantised. The blocks of a slice distribute its K tiles
+     * one by one, so there is one partial for each K tile: their readers set qn_persistent_partials.n_partials to
+     * n_k_tiles. n_f16_tiles 0: none. */
     QN_GPU_PTR(const uint8_t) f16_rows;
     QN_GPU_PTR(float) f16_out; /* [n_k_tiles][n_f16_tiles * 16] */
     uint32_t n_f16_tiles;
@@ -99,55 +139,58 @@ typedef struct qn_persistent_gemv {
 
 /* ---- Gated DeltaNet: convolution, norms of keys and queries, gates, delta rule (deltanet_cuda.h: qn_gdn_step) ---- */
 
-/* Heads of 128 by 128. A unit is 64 values of a value head; unit u is for block u modulo the number of blocks. */
+/* One token through convolution, gates and delta rule; heads of 128 by 128. A unit is 64 values of a value head; block
+ * u % gridDim.x computes unit u. */
 typedef struct qn_persistent_delta {
-    qn_persistent_partials qkv, alpha, beta; /* alpha, beta: number `row` + head */
-    uint32_t qkv_row, alpha_row, beta_row;   /* in them */
-    QN_GPU_PTR(const float) conv;            /* [taps][width] */
-    QN_GPU_PTR(const float) bias;            /* [v_heads] */
-    QN_GPU_PTR(const float) factor;          /* [v_heads] */
-    QN_GPU_PTR(float) out;                   /* [v_heads][128]: of each value head, not normalised, not gated */
-    uint64_t state_offset, inputs_offset;    /* in the session's memory, as of qn_gdn_step */
+    qn_persistent_partials qkv, alpha, beta;
+    uint32_t qkv_row, alpha_row, beta_row; /* first elements in them; of alpha and beta, head h is at row + h */
+    QN_GPU_PTR(const float) conv;          /* [taps][width] */
+    QN_GPU_PTR(const float) bias;          /* [v_heads] */
+    QN_GPU_PTR(const float) factor;        /* [v_heads] */
+    QN_GPU_PTR(float) out;                 /* [v_heads][128], neither normalised nor gated */
+    uint64_t state_offset, inputs_offset;  /* bytes in the session's state, as in qn_gdn_step */
     uint32_t k_heads, v_heads, taps;
     float scale;
 } qn_persistent_delta;
 
-/* ---- Attention of one row over a cache of halves ---- */
+/* ---- Attention of one row over an fp16 KV cache ---- */
 
-/* Queries and keys are normalised, where there are weights for it, and turned; key and value go into the cache at the row's
- * position, as qn_rope_qk_norm_store puts them there; then scores and sums over all positions up to it, as qn_attention_decode leaves
- * them (attention_cuda.h). Positions are shared out to the splits in tiles of 16, so that few of them go to few splits; those
- * without any leave nothing.
+/* qk_norm (if weights are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then scores,
+ * softmax and the sum of values over all positions up to the row's, as split-KV partials in the form of
+ * qn_attention_decode (attention_cuda.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles
+ * to a split: a short context is spread over many splits of one tile. Splits without positions write nothing, and the
+ * combine does not read them.
  *
- * A unit is a split of a key-value head; unit u is for block u. n_kv_heads * n_splits is at most the number of blocks. The unit
- * that has the row's position computes key and value itself, and every unit its queries. */
+ * A unit is one split of one key-value head; block u computes unit u. n_kv_heads * n_splits is at most the number of
+ * blocks. The unit that contains the row's position computes and stores the key and the value; every unit computes its
+ * own queries. */
 typedef struct qn_persistent_attention {
     qn_persistent_partials qkv;
-    uint32_t q_row, k_row, v_row; /* in qkv: query head h at q_row + h * query_stride */
-    uint32_t query_stride;        /* head_dim, or 2 * head_dim where gates follow */
-    uint32_t head_dim;            /* 64, 128 or 256 */
-    uint32_t n_heads, n_kv_heads; /* at most QN_PERSISTENT_MAX_GROUP query heads a key-value head */
-    uint32_t n_rot;               /* a multiple of 8 */
-    uint32_t interleaved;
+    uint32_t q_row, k_row, v_row;         /* first elements in qkv; query head h is at q_row + h * query_stride */
+    uint32_t query_stride;                /* head_dim, or 2 * head_dim if each query head is followed by its gates */
+    uint32_t head_dim;                    /* 64, 128 or 256 */
+    uint32_t n_heads, n_kv_heads;         /* at most QN_PERSISTENT_MAX_GROUP query heads a key-value head */
+    uint32_t n_rot;                       /* dimensions that rope rotates, a multiple of 8 */
+    uint32_t interleaved;                 /* rope of adjacent dimensions; else NeoX pairs */
     uint32_t n_splits;                    /* a power of two, at most QN_PERSISTENT_MAX_SPLITS */
-    QN_GPU_PTR(const float) query_weight; /* [head_dim], or none */
+    QN_GPU_PTR(const float) query_weight; /* [head_dim] of qk_norm; 0: no norm */
     QN_GPU_PTR(const float) key_weight;
-    QN_GPU_PTR(const float) cosines; /* [n_rot/2] of the row */
+    QN_GPU_PTR(const float) cosines; /* [n_rot/2] at the row's position */
     QN_GPU_PTR(const float) sines;
     qn_attention_gpu_cache cache;
     QN_GPU_PTR(float) partials; /* [n_heads][n_splits][head_dim] */
-    QN_GPU_PTR(float) maxima;   /* [n_heads][n_splits][2] */
+    QN_GPU_PTR(float) maxima;   /* [n_heads][n_splits][2]: running maximum (log2 domain), sum of exponentials */
     float eps, scale;
 } qn_persistent_attention;
 
-/* ---- Floats for whatever follows the launch ---- */
+/* ---- Store: results for the launches after this one ---- */
 
-/* out[i] = from[row + i], with `x`, x[i] + from[row + i], for i below n_rows. */
+/* out[i] = from[row + i], or with x: x[i] + from[row + i], for i below n_rows. */
 typedef struct qn_persistent_store {
     qn_persistent_partials from;
     struct {
         QN_GPU_PTR(float) out;
-        QN_GPU_PTR(const float) x; /* or none; not a buffer that is written here at other places */
+        QN_GPU_PTR(const float) x; /* or 0; may overlap the outputs of this phase only as x == out */
         uint32_t row, n_rows;
     } outs[QN_PERSISTENT_MAX_OUTS];
     uint32_t n_outs;
@@ -162,7 +205,7 @@ typedef enum qn_persistent_phase_kind {
 
 typedef struct qn_persistent_phase {
     uint32_t kind;      /* qn_persistent_phase_kind */
-    uint32_t next_gemv; /* index of the first product after this stage; n_phases: none */
+    uint32_t next_gemv; /* index of the first GEMV after this phase; n_phases: none */
     union {
         qn_persistent_gemv gemv;
         qn_persistent_delta delta;
@@ -171,13 +214,13 @@ typedef struct qn_persistent_phase {
     } u;
 } qn_persistent_phase;
 
-/* qn_persistent_decode - grid n_blocks, QN_PERSISTENT_THREADS threads. Defines: QN_BITS, QN_SCALES (of all products' tiles), QN_STAGES (steps of
- * weights in flight for each warp). */
+/* qn_persistent_decode - grid: one block an SM, cooperative; QN_PERSISTENT_THREADS threads. Defines: QN_BITS, QN_SCALES
+ * (of the weight tiles of all GEMVs), QN_STAGES (slots of the cp.async ring of each warp). */
 typedef struct qn_persistent_args {
     QN_GPU_PTR(const qn_persistent_phase) phases; /* [n_phases] */
-    QN_GPU_PTR(uint32_t) barrier;                 /* a counter, 0 before the first launch; each leaves 0 */
-    QN_GPU_PTR(const uint32_t) positions;         /* the row's */
-    QN_GPU_PTR(const uint64_t) memory;            /* address of the session's recurrent layers */
+    QN_GPU_PTR(uint32_t) barrier;                 /* arrival counter: 0 before the first launch, and 0 again after each */
+    QN_GPU_PTR(const uint32_t) positions;         /* [1] position of the row; or 0 */
+    QN_GPU_PTR(const uint64_t) memory;            /* [1] address of the session's recurrent state; or 0 */
     uint32_t n_phases;
 } qn_persistent_args;
 
@@ -185,26 +228,29 @@ typedef struct qn_persistent_args {
 
 #include "base/status.h"
 
-/* The device, as far as launches depend on it (fields of qn_cuda_info). */
+/* The properties of the device that launches depend on (fields of qn_cuda_info). */
 typedef struct qn_persistent_gpu {
     uint32_t n_sms, max_shared_bytes;
     int major; /* of the compute capability */
 } qn_persistent_gpu;
 
-/* qn_persistent_gpu_supports - whether such tiles can be a chain's, on such a device. */
+/* qn_persistent_gpu_supports - whether the kernel supports weight tiles of this layout on this device. */
 bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles);
 
-/* qn_persistent_gpu_partition - how an area's product is shared out: sets slice_k_tiles, n_slices and slice_blocks of `product`, whose
- * n_tiles, n_k_tiles, n_cols, rotation and n_f16_tiles are set. QN_ERR_UNSUPPORTED where no way fits (a rotation that is no power
- * of two from 32 to 1024, sums that do not fit in shared memory). */
+/* qn_persistent_gpu_partition - partition a GEMV over blocks: sets slice_k_tiles, n_slices and slice_blocks of *gemv.
+ *
+ *   gemv   n_tiles, n_k_tiles, n_cols, rotation and n_f16_tiles are set
+ *
+ * QN_ERR_UNSUPPORTED if no partition fits: a rotation that is not a power of two from 32 to 1024 or does not divide
+ * n_cols, no tiles, n_cols not a multiple of 32, accumulators that do not fit in shared memory. */
 qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, qn_persistent_gemv *gemv);
 
-/* qn_persistent_gpu_splits - into how many splits the positions of an attention stage of such heads are shared out; 0 where it does
- * not take them. */
+/* qn_persistent_gpu_splits - number of KV splits of an attention phase; 0 if such heads are not supported. */
 uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads,
                                   size_t n_rot);
 
-/* qn_persistent_gpu_launch - its launch. */
+/* qn_persistent_gpu_launch - fills *out for the variant of these tiles; the caller adds the arguments.
+ * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports is false. */
 qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, qn_launch *out);
 
 #endif
