@@ -1,6 +1,7 @@
-/* Attention on the CPU: keys and values into the cache, queries against it, results merged. A query is set against the pieces
- * of what it sees, one after another or each by another thread, and the pieces' results are merged in one order, whoever has
- * made them. How a cache of codes is made up of halves and codes is said in device/plan.h. */
+/* Attention on the CPU: qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends to its
+ * visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The splits' results
+ * are combined in the same order either way, so results do not depend on the number of threads. qn_kv_view in
+ * device/plan.h describes the fp16 pages and codes of an AURA cache. */
 #include "device/cpu/internal.h"
 
 #include "base/f16.h"
@@ -9,8 +10,8 @@
 
 #include <string.h>
 
-/* Scratch of one thread for attention: a tile of queries with their running results, one piece's results, and scores. Queries
- * of a cache of codes are whole numbers and, for its halves, floats. */
+/* Scratch of one thread: a tile of queries with running results (acc, m, l), the results of one split (block, block_m,
+ * block_l), and scores. With an AURA cache, queries are int16 for codes, and floats for fp16 pages. */
 struct attention_scratch {
     float *queries, *block, *acc, *scores;
     int16_t *queries_i16;
@@ -71,7 +72,7 @@ static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, 
         quantize_query(ex, cache->key_codec, q);
 }
 
-/* The mean of the first run's keys. */
+/* The mean of page 0's keys. */
 static void compute_key_mean(const qn_kv_view *cache, size_t layer, size_t kv)
 {
     const size_t dim = cache->key_codec->dim;
@@ -85,7 +86,7 @@ static void compute_key_mean(const qn_kv_view *cache, size_t layer, size_t kv)
     }
 }
 
-/* The codes of a run that is complete. */
+/* Quantises a complete page of one head: keys minus their mean, and values. */
 static void quantize_page(const qn_executor *ex, const qn_kv_view *cache, size_t layer, size_t page, size_t kv)
 {
     const size_t dim = cache->key_codec->dim, first = (page - 1) * QN_KV_PAGE, block = first / QN_KEY_BLOCK;
@@ -135,8 +136,8 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
                                      r->position % QN_KEY_BLOCK, key, value, dim);
 }
 
-/* From this row on, how many are of one session and have to be stored by one thread, in order: those of one run; all, where the
- * first run is among them, whose mean the others need. */
+/* The number of rows, from `row`, that one thread must store in order: rows of one session in one page; all rows of the
+ * session if the first is in page 0, because quantising later pages needs the mean of page 0. */
 static size_t rows_of_page(const qn_step *step, size_t row)
 {
     const qn_row *first = &step->rows[row];
@@ -148,8 +149,8 @@ static size_t rows_of_page(const qn_step *step, size_t row)
     return n;
 }
 
-/* Threads share the queries of all rows, and (run of rows, key-value head), dealt out from the last thread on: the first have
- * the queries that are left over. */
+/* Queries of all rows are distributed over the threads in ranges, and pairs of (rows of a page, KV head) round-robin from the
+ * last thread downwards, because the first threads have the remainder of the queries. */
 void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->heads;
@@ -166,10 +167,10 @@ void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int 
     }
 }
 
-/* ---- Pieces ---- */
+/* ---- Splits ---- */
 
-/* What a row sees comes in pieces, in this order: of a cache of halves, blocks; of a cache of codes, the first run, blocks of
- * codes, and, in any but the first run, its own. */
+/* The visible positions of a row are divided into splits, in this order. fp16 cache: its blocks. AURA cache: page 0, the
+ * blocks of codes, and the row's own page if that is not page 0. */
 typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;
@@ -214,13 +215,13 @@ static kv_split split_at(const qn_row *row, size_t layer, size_t kv, size_t inde
     return page_split(row->cache, layer, kv, row->position / QN_KV_PAGE);
 }
 
-/* Of `n` things from `first` on, how many are before `end`. */
+/* The number of elements of [first, first + n) that are below `end`. */
 static uint16_t count_before(size_t first, size_t n, size_t end)
 {
     return (uint16_t)(end <= first ? 0 : end - first < n ? end - first : n);
 }
 
-/* How much of a block of positions or codes, or of a run, a row sees. */
+/* visible_in_block, visible_in_page - the number of a block's or page's positions that a row attends to. */
 static uint16_t visible_in_block(const qn_row *row, size_t block)
 {
     const size_t page = row->position / QN_KV_PAGE, codes = page ? (page - 1) * QN_KV_PAGE : 0;
@@ -243,7 +244,7 @@ static uint16_t visible_at(const qn_row *row, size_t index)
     return visible_in_page(row, index ? row->position / QN_KV_PAGE : 0);
 }
 
-/* Where a row's pieces begin in the partial buffers, in units of n_heads entries. */
+/* The index of a row's first split in the partial buffers, in units of n_heads entries. */
 static size_t partial_base(const qn_executor *ex, size_t row)
 {
     size_t base = 0;
@@ -254,16 +255,16 @@ static size_t partial_base(const qn_executor *ex, size_t row)
 
 bool qn_executor_split_kv(const qn_executor *ex)
 {
-    /* Whole tiles keep every thread busy when there are several rows a thread; otherwise pieces are shared out, as far as the
-     * partial buffers reach. */
+    /* With several rows per thread, tiles of rows occupy all threads; with fewer, splits are distributed, as far as the
+     * partial buffers have capacity. */
     const size_t min_units = 4 * (size_t)qn_team_size(ex->team);
     return ex->step->n_rows * ex->plan->heads.n_kv_heads < min_units &&
            partial_base(ex, ex->step->n_rows) * ex->plan->heads.n_heads <= ex->plan->n_partials;
 }
 
-/* ---- Queries against pieces ---- */
+/* ---- Attention to splits ---- */
 
-/* A tile's query i, as HEADS has left it. */
+/* Loads query i of a tile, as QN_OP_QK_NORM_ROPE_STORE wrote it. */
 static void load_query(struct attention_scratch *s, const qn_kv_view *cache, size_t i, const float *q, size_t dim)
 {
     if (!cache->key_codec) {
@@ -277,7 +278,7 @@ static void load_query(struct attention_scratch *s, const qn_kv_view *cache, siz
         s->queries[i * dim + d] = (float)s->queries_i16[i * dim + d] * unit;
 }
 
-/* The scratch's n queries against one piece; `next` is whose keys come next, or NULL. */
+/* Attention of the scratch's n queries to one split. `next`: keys of the next split, to prefetch, or NULL. */
 static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p, const void *next, size_t n,
                              size_t dim, float *out, float *m, float *l)
 {
@@ -293,14 +294,14 @@ static void attend_one_split(const qn_executor *ex, struct attention_scratch *s,
                                   .values = p->values,
                                   .next_keys = next };
     ex->kernels->aura.block(s->queries_i16, s->query_scales, n, &block, s->visible, out, m, l);
-    /* Halves have the mean in them, codes have not. */
+    /* fp16 keys include the mean, codes do not: add query * mean to the scores, that is to their maximum. */
     const float *mean = qn_kv_key_mean(cache, p->layer, p->kv);
     for (size_t i = 0; i < n; i++)
         if (s->visible[i])
             m[i] += ex->kernels->aura.dot(s->queries + i * dim, mean, dim);
 }
 
-/* y = x / l, in the model's basis; x is changed. */
+/* y = x / l, rotated back into the model's basis; x is overwritten. */
 static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, float *y, float *x, float l, size_t dim)
 {
     if (!cache->value_codec) {
@@ -311,7 +312,7 @@ static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, floa
     qn_aura_rotate_back(&ex->kernels->aura, cache->value_codec, y, x);
 }
 
-/* Few rows: threads share (row, piece, key-value head); each unit's result goes to the partial buffers. */
+/* Few rows, split-KV: units of (row, split, KV head) are distributed over the threads and write to the partial buffers. */
 static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->heads;
@@ -328,7 +329,7 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
             const size_t entry = (first_unit / h->n_kv_heads + index) * h->n_heads + kv * group;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_index = next_kv ? index : index + 1;
             const kv_split p = split_at(r, layer, kv, index);
-            /* Only blocks ask for what comes next, and only for blocks: runs are short. */
+            /* Prefetch only between splits of the same kind; pages are too short for it. */
             const bool more = unit + 1 < first_unit + n_units;
             const kv_split next = more ? split_at(r, layer, next_kv, next_index) : p;
             const void *next_keys = next.is_codes == p.is_codes ? next.keys : p.keys;
@@ -346,13 +347,13 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* A tile: queries of rows [row, row + n) and heads [head, head + n_heads) of one key-value head. */
+/* A tile: queries of rows [row, row + n) and heads [head, head + n_heads), all of one KV head. */
 struct tile {
     size_t row, n, head, n_heads, kv, dim;
-    bool has_result; /* a piece has been taken */
+    bool has_result; /* the running results hold at least one split */
 };
 
-/* One piece, of which each row sees what `visible` says, into the running results. */
+/* Adds one split to the running results; visible(row, index) gives the number of its positions that a row attends to. */
 static void accumulate_split(const qn_executor *ex, struct tile *t, struct attention_scratch *s, const kv_split *p,
                              const void *next, uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
 {
@@ -368,7 +369,7 @@ static void accumulate_split(const qn_executor *ex, struct tile *t, struct atten
     t->has_result = true;
 }
 
-/* Over all that they see; every row sees something of the first piece. */
+/* Attention of a tile to all splits. Every row attends to at least one position of the first split. */
 static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, struct attention_scratch *s)
 {
     const qn_row *rows = &ex->step->rows[t->row];
@@ -384,7 +385,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
     }
     for (size_t block = 0; block < n_blocks; block++) {
         const kv_split p = block_split(cache, layer, t->kv, block);
-        /* A single row waits for memory; a tile of many works on what it has read. */
+        /* A single row is memory-bound and prefetches; a tile of many rows is compute-bound. */
         const void *next = block + 1 < n_blocks ? qn_kv_keys(cache, layer, block + 1, t->kv) : p.keys;
         accumulate_split(ex, t, s, &p, t->n == 1 ? next : NULL, visible_in_block, block);
     }
@@ -398,7 +399,7 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
                         s->acc + q * t->dim, s->l[q], t->dim);
 }
 
-/* Many rows: threads share (tile of rows, key-value head), dealt out in turn because later tiles see more keys. */
+/* Many rows: pairs of (tile of rows, KV head) are distributed round-robin, because later tiles attend to more keys. */
 static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_attention_shape *h = &op->heads;
@@ -428,7 +429,7 @@ void qn_executor_attention(const qn_executor *ex, const qn_op *op, int thread)
 
 /* ---- Results ---- */
 
-/* One head of one row from its partial results, in the order of the pieces; `sum` is room for another such head. */
+/* Combines the partials of one head of a row, in the order of the splits; `sum` is scratch [head_dim]. */
 static void combine_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out, float *sum)
 {
     const qn_plan *plan = ex->plan;
@@ -444,7 +445,7 @@ static void combine_head(const qn_executor *ex, const qn_attention_shape *h, siz
     normalize_query(ex, ex->step->rows[row].cache, out, sum, l, h->head_dim);
 }
 
-/* Values [from, from + n) of a head's result. */
+/* Values [from, from + n) of a head's output, with its gate. */
 static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values,
                         float *combined)
 {

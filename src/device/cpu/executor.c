@@ -1,13 +1,13 @@
-/* The CPU executor: each operation's share of work for each thread. What is computed, and in which order, is the kernels'
- * affair; here only who does it and when. Attention, products and Gated DeltaNet layers have files of their
- * own. */
+/* The CPU executor: distribution of each operation's work over the thread team. The kernels define the arithmetic and its
+ * order; no result depends on the distribution. Attention, matmuls and Gated DeltaNet layers are in attention.c, matmul.c and
+ * recurrent.c. */
 #include "device/cpu/internal.h"
 
 #include "base/memory.h"
 
 #include <string.h>
 
-/* The most that any operation of the plan asks of one thread's scratch. */
+/* The most scratch that any operation of the plan needs per thread. */
 static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
 {
     size_t bytes = qn_attention_scratch(plan->heads.head_dim);
@@ -16,7 +16,7 @@ static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
         bytes = need > bytes ? need : bytes;
     }
     for (size_t i = 0; i < plan->n_ops; i++) {
-        /* A unit's values, and behind them the head that attention merges, before and after it is rotated back. */
+        /* A slice's values, then two heads for the attention combine: before and after the inverse rotation. */
         const size_t need = (qn_act_slice_width(plan, &plan->ops[i]) + 2 * plan->heads.head_dim) * sizeof(float);
         bytes = need > bytes ? need : bytes;
     }
@@ -55,7 +55,7 @@ void qn_executor_free(qn_executor *executor)
     qn_free(executor);
 }
 
-/* Blocks of [first, first + n) of a row, turned in place. */
+/* Hadamard transforms, in place, of the blocks in values [first, first + n) of a row. */
 static void hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotation, bool inverse, float *values, size_t first,
                             size_t n)
 {
@@ -99,7 +99,6 @@ qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op *op, size_t inde
 void qn_act_slice_write(const qn_executor *ex, const qn_op *op, const qn_act_slice *slice)
 {
     for (size_t a = 0; a < op->n_acts; a++) {
-        /* The plan owns the buffers and is constant in shape; their contents are this step's. */
         qn_plan_acts *acts = &ex->plan->acts[op->acts[a]];
         if (acts->rotation.block)
             hadamard_blocks(ex, &acts->rotation, false, slice->values, slice->first, slice->n);
@@ -126,8 +125,8 @@ static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* Threads share the units of all rows; each finds the scale of the rows it has a part of for itself, which costs less than
- * waiting for another to find it. */
+/* Slices of all rows are distributed over the threads. Every thread computes the scale of its rows itself: cheaper than a
+ * barrier after one thread has computed it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
 {
     size_t begin, end, scaled_row = SIZE_MAX;

@@ -1,4 +1,4 @@
-/* What the files of the CPU executor share. */
+/* Types and functions shared by the files of the CPU executor. */
 #ifndef QN_DEVICE_CPU_INTERNAL_H
 #define QN_DEVICE_CPU_INTERNAL_H
 
@@ -11,27 +11,29 @@ struct qn_executor {
     const qn_kernels *kernels;
     const qn_plan *plan;
     const qn_step *step;
-    bool split_kv; /* this step's attention is spread over blocks of keys too */
+    bool split_kv; /* this step's attention is split-KV: distributed over blocks of keys too */
     size_t scratch_bytes;
     unsigned char *scratch;      /* [n_threads, scratch_bytes] */
-    float *zeros;                /* a row of the convolution's inputs before position 0; NULL without recurrent layers */
-    atomic_uint *chunk_counters; /* [n_ops] chunks of matrices' rows that threads have taken this step */
+    float *zeros;                /* convolution inputs of a position before 0; NULL without recurrent layers */
+    atomic_uint *chunk_counters; /* [n_ops] chunks of matrix rows claimed by threads in this step */
 };
 
-/* The piece of a row that one thread makes and puts into activations: whole super-blocks and whole blocks of a rotation. */
+/* A slice of a row of activations, computed and quantised by one thread: full super-blocks and full blocks of a rotation. */
 typedef struct qn_act_slice {
     size_t row, first, n;
     float *values; /* [n] of the thread's scratch */
 } qn_act_slice;
 
-/* qn_act_slice_width - the size of a unit that is not a row's last. */
+/* qn_act_slice_width - values of a slice, except the last one of a row, which may be shorter. */
 size_t qn_act_slice_width(const qn_plan *plan, const qn_op *op);
 
-/* qn_act_slices - how many units n_rows rows of the activations that an operation writes have; qn_act_slice_at - one of them. */
+/* qn_act_slices - number of slices in n_rows rows of the activations that an operation writes.
+ * qn_act_slice_at - slice number `index`, with the thread's scratch as its values. */
 size_t qn_act_slices(const qn_executor *ex, const qn_op *op, size_t n_rows);
 qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op *op, size_t index, int thread);
 
-/* qn_act_slice_write - the values, which are changed, into all activations that an operation writes. */
+/* qn_act_slice_write - rotate and quantise the slice's values into all activations that the operation writes; the values are
+ * overwritten. */
 void qn_act_slice_write(const qn_executor *ex, const qn_op *op, const qn_act_slice *unit);
 
 static inline float *qn_buffer_row(const qn_executor *ex, int id, size_t row)
@@ -44,19 +46,18 @@ static inline unsigned char *qn_thread_scratch(const qn_executor *ex, int thread
     return ex->scratch + (size_t)thread * ex->scratch_bytes;
 }
 
-/* matmul.c: each thread's share of a product; and what the first of it reads asked for, while other things are done. */
+/* matmul.c: one thread's part of a matmul; prefetch of the weights that the thread reads first. */
 void qn_executor_matmul(const qn_executor *ex, const qn_op *op, int thread);
 void qn_executor_prefetch_weights(const qn_executor *ex, const qn_op *op, int thread);
 
-/* attention.c: each thread's share of an operation; whether this step's attention is spread over blocks of keys too; and what
- * a thread needs of scratch. */
+/* attention.c: one thread's part of an operation; whether this step's attention is split-KV; scratch bytes of a thread. */
 void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int thread);
 void qn_executor_attention(const qn_executor *ex, const qn_op *op, int thread);
 void qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, int thread);
 bool qn_executor_split_kv(const qn_executor *ex);
 size_t qn_attention_scratch(size_t head_dim);
 
-/* recurrent.c: each thread's share of an operation. */
+/* recurrent.c: one thread's part of an operation. */
 void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread);
 void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread);
 void qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, int thread);

@@ -1,28 +1,28 @@
-/* Matrix products on the CPU: which rows of an operation's matrices each thread takes, and when memory is asked for them. */
+/* Matmuls on the CPU: distribution of the matrices' rows over the threads, and prefetch of weights. */
 #include "device/cpu/internal.h"
 
 #include "base/memory.h"
 #include "kernels/matmul/packed.h"
 
-/* Of each matrix's rows seven eighths are shared out beforehand, in long runs that memory likes; the rest of all of them goes
- * in chunks to whoever is done, so that nobody waits long for a slower core or one that was interrupted. Who computes a row
- * never changes its result. */
+/* Seven eighths of each matrix's rows are distributed statically, in long contiguous ranges that suit the hardware
+ * prefetcher. Threads that are done claim the remaining rows of all matrices in chunks, so that a slower or interrupted
+ * core delays the others little. The thread that computes a row does not affect its result. */
 enum { CHUNK_ROWS = QN_PANEL_ROWS };
 
-/* Bytes at a piece's beginning that are asked for while the piece before it, or the operation before, is in work: what products
- * ask for ahead themselves. */
+/* Bytes prefetched from the start of a range while the previous range, or the previous operation, is computed: the prefetch
+ * distance of the kernels themselves. */
 enum { PREFETCH_BYTES = 9216 };
 
 struct row_range {
     size_t matrix, begin, end;
 };
 
-/* A thread's way through the pieces of an operation. */
+/* Iterates over the row ranges that a thread computes in an operation. */
 struct work_iter {
     const qn_executor *ex;
     const qn_op *op;
     int thread;
-    size_t matrix; /* whose share comes next; n_matrices when the claims have begun */
+    size_t matrix; /* of the next static range; n_matrices: only dynamic chunks are left */
 };
 
 static size_t static_rows(const qn_executor *ex, const qn_op *op, size_t matrix)
@@ -44,7 +44,7 @@ static bool next_static_range(struct work_iter *work_iter, struct row_range *row
     return false;
 }
 
-/* Chunks are numbered through all matrices of the operation. */
+/* Claims a chunk; chunks are numbered consecutively over all matrices of the operation. */
 static bool next_dynamic_range(const struct work_iter *work_iter, struct row_range *row_range)
 {
     atomic_uint *chunk_counters = &work_iter->ex->chunk_counters[work_iter->op - work_iter->ex->plan->ops];
@@ -68,7 +68,7 @@ static void prefetch_range(const qn_op *op, const struct row_range *row_range)
     const uint8_t *rows = (weights->packed ? weights->packed : weights->data) + row_range->begin * weights->row_bytes;
     const size_t bytes = (row_range->end - row_range->begin) * weights->row_bytes;
     for (size_t at = 0; at < bytes && at < PREFETCH_BYTES; at += QN_ALIGN)
-        __builtin_prefetch(rows + at, 0, 2); /* into the second cache */
+        __builtin_prefetch(rows + at, 0, 2); /* into L2 */
 }
 
 void qn_executor_prefetch_weights(const qn_executor *ex, const qn_op *op, int thread)

@@ -1,11 +1,11 @@
-/* Gated DeltaNet layers on the CPU: who does which head of which session, and what a layer remembers afterwards. The
- * arithmetic is the kernels' (kernels/deltanet/). */
+/* Gated DeltaNet layers on the CPU: distribution of heads over the threads, and the update of a layer's state and open chunk.
+ * The arithmetic is in kernels/deltanet/. */
 #include "device/cpu/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Rows of one session in a step: they stand together, in positions that rise by one. */
+/* The rows of one session in a step: contiguous, at consecutive positions. */
 typedef struct seq_rows {
     size_t row, n;
     uint32_t position; /* of the first */
@@ -29,7 +29,7 @@ static size_t count_sequences(const qn_executor *ex)
     return n;
 }
 
-/* Where the open chunk of a session of this many tokens begins. */
+/* The position at which the open chunk of a session of `length` tokens begins. */
 static size_t chunk_start(size_t length)
 {
     return length - qn_recurrent_open_tokens(length);
@@ -42,8 +42,8 @@ static size_t q_width(const qn_recurrent_shape *shape)
 
 /* ---- Convolution, norms and gates ---- */
 
-/* The rows that the taps of a row read: of this step, of the layer's memory, or zeros before position 0, whatever the memory
- * holds of an earlier use. */
+/* The input rows of a row's taps: rows of this step, rows stored in the layer, or zeros before position 0, where the layer's
+ * rows may be stale. */
 static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row, const float *conv_inputs[QN_CONV_MAX_TAPS])
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -78,7 +78,7 @@ static void compute_gates(const qn_executor *ex, const qn_op *op, size_t row, si
     *beta = qn_gdn_beta(*beta);
 }
 
-/* Threads share the heads of all rows: those of q, of k, then of v with the gates. */
+/* The heads of all rows are distributed over the threads: q heads, k heads, then v heads with their gates. */
 void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -108,10 +108,10 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
 
 /* ---- Delta rule ---- */
 
-/* Heads that go through qn_gdn_advance together, at most. */
+/* The most heads in one call of qn_gdn_advance. */
 enum { MAX_GROUP = 8 };
 
-/* A unit of work: values [first, last) of a value head. Units of heads with the same key head stand together. */
+/* A unit of work: values [first, last) of a value head. Units with the same key head and the same values are adjacent. */
 typedef struct head_slice {
     size_t k_head, head, first, last;
 } head_slice;
@@ -144,13 +144,13 @@ static qn_gdn_head gdn_head_of(const qn_executor *ex, const qn_op *op, const seq
         .beta = qn_buffer_row(ex, op->in3, seq->row) + u->head,
         .o = qn_buffer_row(ex, op->out, seq->row) + at,
     };
-    /* A session may have been cut back to nothing: what its memory holds then is of no meaning. */
+    /* The session may have been truncated to length 0 with a stale state in memory. */
     for (size_t k = 0; seq->position == 0 && k < shape->head_k; k++)
         memset(head.state + k * head.state_row, 0, (u->last - u->first) * sizeof(float));
     return head;
 }
 
-/* Units [begin, end) of a run: as many at a time as share a key head and a slice. */
+/* Units [begin, end) of a sequence; units that share a key head and a slice go into one call. */
 static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t slices, size_t begin, size_t end,
                           int thread)
 {
@@ -188,7 +188,7 @@ static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows
     }
 }
 
-/* Threads share the value heads of all runs, or, when there are more threads, slices of their values. */
+/* The value heads of all sequences are distributed over the threads; with more threads than heads, slices of their values. */
 void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -206,9 +206,10 @@ void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
     }
 }
 
-/* ---- Gated norm, and what is remembered ---- */
+/* ---- Gated norm, and the open chunk ---- */
 
-/* Some channels of the convolution's last inputs: those that stay move down when the chunk begins anew, then come the new. */
+/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the rows still needed move to the
+ * front; then the new rows are appended. */
 static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t first, size_t n)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
@@ -245,7 +246,7 @@ static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_
     append_conv_inputs(ex, op, seq, begin, end - begin);
 }
 
-/* Values [from, from + n) of a head of the activations. */
+/* Values [from, from + n) of head `head` of the activations. */
 static void gated_norm_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n,
                             float *values)
 {
