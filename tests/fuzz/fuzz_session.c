@@ -60,7 +60,8 @@ static void load_once(void)
 
 static size_t right_size(const qn_session *session, uint32_t length)
 {
-    return HEADER + length * sizeof(qn_token) + (size_t)session->memory->calls->count(session->memory, length) + CHECKSUM;
+    return HEADER + length * sizeof(qn_token) + (size_t)session->memory->vtable->serialized_bytes(session->memory, length) +
+           CHECKSUM;
 }
 
 static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)

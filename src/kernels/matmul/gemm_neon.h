@@ -53,7 +53,7 @@ QN_INLINE int32x4_t mac_end(int32x4_t sum, mac_acc x)
 
 /* What a tile's arithmetic depends on besides its size; constant wherever tile_quarter is called. */
 struct tile_traits {
-    bool wide; /* codes of all 8 bits, signed as BYTES_34 are unpacked here */
+    bool wide; /* codes of all 8 bits, signed as LAYOUT_Q8_0 are unpacked here */
     bool has_zero_point, has_offset, hilo;
 };
 

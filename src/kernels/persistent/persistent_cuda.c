@@ -37,7 +37,7 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
     return variant_of(gpu, tiles) != NULL;
 }
 
-/* What a block of a product has in its stage's shared memory (product_stage of persistent.cu). */
+/* What a block of a product has in its stage's shared memory (gemv_phase of persistent.cu). */
 static uint64_t scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                               uint32_t block_tiles)
 {
