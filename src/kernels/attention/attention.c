@@ -1,4 +1,4 @@
-/* Attention over a cache of half floats: the choice of variant. */
+/* Attention over an fp16 KV cache: selection of the SIMD variant. */
 #include "kernels/attention/attention.h"
 
 #include "base/cpu.h"

@@ -1,14 +1,21 @@
-/* Attention over a cache of half floats.
+/* Attention over an fp16 KV cache.
  *
  * A cache holds, for each layer and key-value head, `capacity` positions (a multiple of QN_KEY_BLOCK):
  *
- *   keys     [capacity/16][head_dim][16] f16   sixteen positions side by side, so that scores come out sixteen at a time
+ *   keys     [capacity/16][head_dim][16] f16   sixteen positions interleaved: one vector load serves sixteen scores
  *   values   [capacity][head_dim] f16
  *
- * Keys are taken in blocks of QN_KEY_BLOCK at absolute positions. Within a block and for one query: a score is the sum over
- * dimensions in rising order, one fused multiply-add each; m the largest visible score; p = e^(score - m); l the canonical sum
- * of p; o the sum of p * value over positions in rising order. Blocks are merged in rising order (qn_attention_kernels.merge).
- * So a query's result depends on its position alone, whichever thread does which block and whatever other queries go along.
+ * Keys are processed in blocks of QN_KEY_BLOCK that begin at absolute positions. Within a block and for one query:
+ *
+ *   score   sum over dimensions in ascending order, one fused multiply-add each
+ *   m       the largest visible score
+ *   p       e^(score - m)
+ *   l       the canonical sum of p (kernels/canon.h)
+ *   o       sum of p * value over positions in ascending order
+ *
+ * Blocks are combined in ascending order (qn_attention_kernels.combine). A query's result therefore depends on its
+ * position alone, not on the thread that processes a block or on the other queries of a tile.
+ *
  * Method: Milakov and Gimelshein, Online normalizer calculation for softmax (2018); Dao et al., FlashAttention (2022). */
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_H
 #define QN_KERNELS_ATTENTION_ATTENTION_H
@@ -19,20 +26,22 @@
 enum { QN_KEY_TILE = 16, QN_KEY_BLOCK = 256, QN_QUERY_TILE = 64, QN_HEAD_UNIT = 16 };
 
 typedef struct qn_attention_kernels {
-    /* One position's key and value [head_dim] into a head's part of the cache, as the nearest halves; beyond +-65504 those. A
-     * value that is NaN is stored as 0 and makes the key NaN: whoever sees the position gets NaN, and a value that is
-     * multiplied by a weight of zero because it must not be seen stays harmless. head_dim is a multiple of QN_HEAD_UNIT. */
+    /* Store one position's key and value [head_dim] in a head's part of the cache, rounded to the nearest fp16 and
+     * clamped to +-65504. A NaN value is stored as 0 and its key as NaN: queries that attend to the position get NaN,
+     * and a masked position, whose value is multiplied by a weight of 0, adds 0. head_dim is a multiple of
+     * QN_HEAD_UNIT. */
     void (*store)(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim);
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
      *   keys, values  the block's first position in the cache
-     *   visible       [n_queries] 0 to QN_KEY_BLOCK: how many of the block's positions each query sees; queries with 0 are not
-     *                 written
-     *   next_keys     whose block comes next, so that memory can be asked for it in time; NULL where that does not matter
-     *   out           [n_queries, head_dim] unnormalised; m, l [n_queries]
+     *   visible       [n_queries] 0 to QN_KEY_BLOCK: number of visible positions of the block; queries with 0 get no output
+     *   next_keys     keys of the block that the caller processes next; they and this block's data are prefetched into L2.
+     *                 NULL: no prefetching
+     *   out           [n_queries, head_dim] unnormalised
+     *   m, l          [n_queries] largest score, sum of e^(score - m)
      *   scores        scratch, [n_queries, QN_KEY_BLOCK] */
     void (*block)(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values, const uint16_t *visible,
                   const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l, float *scores);
-    /* Take a block's (block_out [head_dim], block_m, block_l) into the running (out, m, l). */
+    /* Combine a block's (block_out [head_dim], block_m, block_l) with the running (out, m, l). */
     void (*combine)(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim);
     /* y = x / l for [head_dim]. */
     void (*normalize)(float *y, const float *x, float l, size_t head_dim);

@@ -1,4 +1,4 @@
-/* Attention over a cache of half floats for AVX-512. */
+/* Attention over an fp16 KV cache, AVX-512. */
 #define QN_V16_AVX512
 #define QUERY_GROUP 8
 enum { ACCUMULATORS = 8 };

@@ -1,12 +1,12 @@
-/* The launches of attention on the GPU. */
+/* Launches of attention on the GPU. */
 #include "kernels/attention/attention_cuda.h"
 
-/* Warps of a block over codes: more where they need fewer registers. */
+/* Warps of a block. Kernels over codes use more for small heads, which need fewer registers. */
 #define WARPS 8
 #define SMALL_WARPS 12
-#define SMALL 128 /* the largest head for which that is so */
+#define SMALL 128 /* the largest head with SMALL_WARPS */
 
-/* Defines of a variant, as constants: for a head size and its formats. */
+/* Preprocessor defines of each variant (head size and formats), as string constants. */
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
 #define DEFINES(dim, key, value, pages, warps)                                                                                 \
@@ -34,7 +34,7 @@ static const struct size {
     size_t dim;
     const char *f16, *combine[2];
     bool has_codes;
-    const char *codes[QN_KV_CODE_BITS][QN_KV_CODE_BITS][2]; /* bits of keys, of values, runs */
+    const char *codes[QN_KV_CODE_BITS][QN_KV_CODE_BITS][2]; /* [index of key bits][index of value bits][pages] */
 } sizes[] = {
 #define F16_ONLY(dim)                                                                                                          \
     {                                                                                                                          \
@@ -86,7 +86,8 @@ static size_t warps_of(const qn_attention_gpu *gpu)
     return !is_f16(gpu) && gpu->head_dim <= SMALL ? SMALL_WARPS : WARPS;
 }
 
-/* Room for tables, and in their place later for the rows that the warps leave, padded by less than dim/32 + 48 floats. */
+/* Dynamic shared memory: the look-up tables, later overwritten by the warps' partial rows, padded by less than dim/32 +
+ * 48 floats. */
 static size_t shared_bytes(const qn_attention_gpu *gpu)
 {
     const size_t dim = gpu->head_dim, rows = warps_of(gpu) * QN_ATTENTION_TILE_Q * (dim + dim / 32 + 48) * sizeof(float);
@@ -122,10 +123,10 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "attention on the GPU: codes for heads of %zu: expected 64, 80, 96, 128, 192, 256, 512", gpu->head_dim);
     if (!codes && gpu->pages)
-        return qn_fail(QN_ERR_INVALID, "attention on the GPU: runs in a cache of halves");
-    if (shared_bytes(gpu) + 16384 > gpu->max_shared_bytes) /* and what is static */
+        return qn_fail(QN_ERR_INVALID, "attention on the GPU: pages need AURA codes, the cache is f16");
+    if (shared_bytes(gpu) + 16384 > gpu->max_shared_bytes) /* 16 KiB of static shared memory */
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "attention on the GPU: heads of %zu take %zu bytes of shared memory, the device has %u", gpu->head_dim,
+                       "attention on the GPU: heads of %zu need %zu bytes of shared memory, the device has %u", gpu->head_dim,
                        shared_bytes(gpu) + 16384, gpu->max_shared_bytes);
     return QN_OK;
 }
@@ -151,7 +152,7 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, ui
 {
     const struct size *size = size_of(gpu->head_dim);
     if (n_rows == 0 || n_rows > 65535 || n_splits < (gpu->pages ? 2u : 1u))
-        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u parts", n_rows, n_splits);
+        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u splits", n_rows, n_splits);
     *out = (qn_launch){ .source = "attention/decode.cu",
                         .defines =
                             is_f16(gpu)
@@ -178,7 +179,7 @@ qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, q
     return QN_OK;
 }
 
-/* Queries, two tiles of keys and of values, and tables; in their place later results as floats. */
+/* Queries, two buffers each of keys and values, and look-up tables; overwritten by the results as floats. */
 static size_t prefill_bytes(const qn_attention_gpu *gpu)
 {
     const size_t row = gpu->head_dim * 2 + 16, f16 = (QN_ATTENTION_PREFILL_ROWS + 4 * QN_ATTENTION_PAGE) * row;
@@ -200,10 +201,11 @@ qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, q
 {
     const size_t group = gpu->n_heads / gpu->n_kv_heads, rows = QN_ATTENTION_PREFILL_ROWS;
     if (!qn_attention_gpu_has_prefill(gpu))
-        return qn_fail(QN_ERR_UNSUPPORTED, "attention of prompts on the GPU: heads of %zu are not taken here", gpu->head_dim);
+        return qn_fail(QN_ERR_UNSUPPORTED, "prefill attention on the GPU: heads of %zu are not supported for this cache",
+                       gpu->head_dim);
     if (n_rows == 0 || n_rows > INT32_MAX / rows / group)
-        return qn_fail(QN_ERR_INVALID, "attention of prompts on the GPU: %zu rows", n_rows);
-    const size_t pages = (n_rows + QN_ATTENTION_PAGE - 2) / QN_ATTENTION_PAGE + 1; /* begun anywhere in a run */
+        return qn_fail(QN_ERR_INVALID, "prefill attention on the GPU: %zu rows", n_rows);
+    const size_t pages = (n_rows + QN_ATTENTION_PAGE - 2) / QN_ATTENTION_PAGE + 1; /* a page more for an unaligned first row */
     const struct size *size = size_of(gpu->head_dim);
     *out = (qn_launch){
         .source = "attention/prefill.cu",

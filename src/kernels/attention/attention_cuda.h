@@ -1,37 +1,43 @@
-/* Attention on the GPU over the caches of kernels/kv_cuda.h: what its kernels take and compute. Shared by C and CUDA. */
+/* Attention on the GPU over the caches of kernels/kv_cuda.h: arguments and results of its kernels, and their launches.
+ * Shared by C and CUDA.
+ *
+ * Three kernels: qn_attention_decode computes split-KV partials for single rows, qn_attention_combine combines them,
+ * qn_attention_prefill processes many rows of one session. */
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 #define QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 
 #include "kernels/attend_cuda.h"
 
-/* What a query row sees: positions up to its own, or all n_keys where it is not causal, and of those t with t + window >
- * position where window is not 0. */
+/* Visible positions of a query row: positions up to its own if causal, else all n_keys; with a window, of those only t
+ * with t + window > position. */
 typedef struct qn_attention_mask {
     QN_GPU_PTR(const uint32_t)
-    positions;       /* [n_rows], which no launch that may still run writes; none only where nothing depends on
-                        them */
-    uint32_t n_keys; /* of any session: the cache's capacity will do where all is causal */
+    positions;       /* [n_rows]; read before the PDL wait: no launch that may still be running writes them. None only if not
+                      * causal and without a window */
+    uint32_t n_keys; /* keys of any session; if causal, the cache's capacity serves */
     uint32_t window, causal;
 } qn_attention_mask;
 
-/* QN_ATTENTION_TILE_KV positions times this are the least that a block takes, where there are. */
+/* Smallest split, in tiles of QN_ATTENTION_TILE_KV positions. */
 enum { QN_ATTENTION_MIN_TILES = 8 };
 
-/* qn_attention_decode - one query row each of some sessions over their caches, in n_splits parts: for each query head of a row
- * and each part
+/* qn_attention_decode - attention of query rows, each over its session's cache, in n_splits KV splits. For each query
+ * head of a row and each split:
  *
  *   partials [n_rows][n_heads][n_splits][head_dim]   sums of e^(score - m) times values, in the basis of the codes
- *   maxima   [n_rows][n_heads][n_splits][2]          m, the largest score or what stood in for it, and the sum of
- *                                                    e^(score - m); scores are in powers of two here: m * log2(e)
+ *   maxima   [n_rows][n_heads][n_splits][2]          m, the running maximum in use, and l, the sum of e^(score - m); scores
+ *                                                    are in base 2 here: m * log2(e)
  *
- * of which qn_attention_combine makes results. Parts of a row whose positions are too few for all are not written. With QN_PAGES
- * the cache is a session's of codes, all is causal, and part 0 is the halves.
+ * qn_attention_combine computes the results from these. Splits without positions are not written. With QN_PAGES the
+ * cache is a session's of codes, all rows are causal, and split 0 reads the fp16 pages (page 0 and the open page).
  *
- * grid (n_splits, key-value heads * column tiles, n_rows), QN_WARPS warps; a column tile is QN_ATTENTION_TILE_Q query heads of
- * a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
+ * grid (n_splits, key-value heads * query tiles, n_rows), QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query
+ * heads of a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
 typedef struct qn_attention_decode_args {
-    QN_GPU_PTR(const float) queries;     /* [n_rows][n_heads][head_dim] */
-    QN_GPU_PTR(const uint32_t) sessions; /* [n_rows] whose cache, written as early as positions; none: 0 for all */
+    QN_GPU_PTR(const float) queries; /* [n_rows][n_heads][head_dim] */
+    QN_GPU_PTR(const uint32_t)
+    sessions; /* [n_rows] index of the row's session; read before the PDL wait, as positions.
+                                          * None: 0 for all */
     QN_GPU_PTR(float) partials;
     QN_GPU_PTR(float) maxima;
     qn_attention_mask mask;
@@ -39,14 +45,16 @@ typedef struct qn_attention_decode_args {
     qn_attention_gpu_pages pages;                  /* with QN_PAGES */
     qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
     uint32_t n_heads, n_kv_heads;
-    float scale;           /* of scores */
-    uint32_t pdl_prefetch; /* of the cache, the launch ahead writes rows at the queries' own positions at most: others are read
-                         before it has ended. Where all is causal and each session has one row */
+    float scale; /* of scores */
+    /* Set if the previous launch writes no rows of the cache but those at the queries' own positions: all others are then
+     * loaded before the PDL wait. Needs causal rows and one row per session. */
+    uint32_t pdl_prefetch;
 } qn_attention_decode_args;
 
-/* qn_attention_combine - the parts that qn_attention_decode left, merged in rising order, normalised and rotated back.
+/* qn_attention_combine - combines the splits of qn_attention_decode in ascending order, normalises, and rotates back to
+ * the model's basis.
  *
- * A query that sees nothing gets zeros. With gates each result is multiplied by the sigmoid of its gate.
+ * A query without visible keys gets zeros. With gates, each result is multiplied by the sigmoid of its gate.
  *
  * grid (n_heads, n_rows), QN_ATTENTION_COMBINE_THREADS threads. Defines: QN_HEAD_DIM, QN_PAGES. */
 enum { QN_ATTENTION_COMBINE_THREADS = 256 };
@@ -60,23 +68,26 @@ typedef struct qn_attention_combine_args {
     qn_aura_gpu_rotation rotation; /* of values */
     qn_attention_mask mask;
     uint32_t n_heads, n_splits;
-    float gain; /* of the value codec; 1 for halves */
+    float gain; /* of the value codec; 1 for fp16 */
 } qn_attention_combine_args;
 
-/* qn_attention_prefill - rows of one session at consecutive positions, which are in its cache already, over the cache: causal,
- * with no window. With QN_PAGES the cache is a session's of codes, and queries are rotated already; else it is of halves.
+/* qn_attention_prefill - attention of rows of one session at consecutive positions, whose keys and values are in the
+ * cache already: causal, without a window. With QN_PAGES the cache is a session's of codes, and queries are rotated
+ * already; else the cache is fp16.
  *
- * grid (ceil((n_rows - 1) / QN_ATTENTION_PAGE + 1) * blocks of a run, n_kv_heads), where a run's queries of a key-value head are
- * ceil(QN_ATTENTION_PAGE * group / QN_ATTENTION_PREFILL_ROWS) blocks. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_PAGES.
- */
+ * A page's queries of a key-value head are processed by B = ceil(QN_ATTENTION_PAGE * group / QN_ATTENTION_PREFILL_ROWS)
+ * blocks, where group is n_heads / n_kv_heads.
+ *
+ * grid (B * (ceil((n_rows - 1) / QN_ATTENTION_PAGE) + 1), n_kv_heads), QN_ATTENTION_PREFILL_ROWS / 16 warps. Defines:
+ * QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_PAGES. */
 enum { QN_ATTENTION_PREFILL_ROWS = 128 };
 
 typedef struct qn_attention_prefill_args {
     QN_GPU_PTR(const float) queries;      /* [n_rows][n_heads][head_dim] */
     QN_GPU_PTR(const float) gates;        /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
     QN_GPU_PTR(float) out;                /* [n_rows][n_heads][head_dim] */
-    QN_GPU_PTR(const uint32_t) positions; /* of which the first is read */
-    QN_GPU_PTR(const uint32_t) sessions;  /* the first is read; none: 0 */
+    QN_GPU_PTR(const uint32_t) positions; /* only the first is read */
+    QN_GPU_PTR(const uint32_t) sessions;  /* only the first is read; none: 0 */
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;                  /* with QN_PAGES */
     qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
@@ -91,35 +102,35 @@ typedef struct qn_attention_prefill_args {
 
 #include <stddef.h>
 
-/* What attention is over, and the device as far as launches depend on it (fields of qn_cuda_info). */
+/* Shape and format of the attention, and the device properties that launches depend on (fields of qn_cuda_info). */
 typedef struct qn_attention_gpu {
     size_t head_dim, n_heads, n_kv_heads;
-    unsigned key_bits, value_bits; /* 16 and 16: halves; else codes, 2, 3, 4, 6 or 8 bits each */
-    bool pages;                    /* codes of a session, with halves at its ends */
+    unsigned key_bits, value_bits; /* 16 and 16: fp16; else codes, 2, 3, 4, 6 or 8 bits each */
+    bool pages;                    /* a session's cache of codes, whose page 0 and open page are fp16 */
     uint32_t n_sms, max_shared_bytes;
 } qn_attention_gpu;
 
-/* qn_attention_gpu_row_bytes - of one position of a head in the cache. */
+/* qn_attention_gpu_row_bytes - bytes of one position of a head in the cache, without its scale. */
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits);
 
-/* qn_attention_gpu_check - QN_ERR_UNSUPPORTED, naming it, for a head size or bits that the kernels do not have, or where the
- * device has too little shared memory; QN_ERR_INVALID for counts of heads that do not fit. */
+/* qn_attention_gpu_check - QN_ERR_UNSUPPORTED, naming the value, for a head size or bits without a kernel variant, or
+ * if the device has too little shared memory; QN_ERR_INVALID for inconsistent counts of heads. */
 qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu);
 
-/* qn_attention_gpu_splits - into how many parts n_rows rows' positions are best shared out, for sessions of up to max_keys:
- * what fills the device once. Results depend on it in their last bits. */
+/* qn_attention_gpu_splits - the number of KV splits for n_rows rows of sessions with up to max_keys positions: as many
+ * as fill the device once. The last bits of results depend on it. */
 uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, size_t max_keys);
 
-/* qn_attention_gpu_decode, qn_attention_gpu_combine - the two launches; arguments are the caller's to fill. gpu has been checked.
- */
+/* qn_attention_gpu_decode, qn_attention_gpu_combine - fill the two launches; the caller fills their arguments. gpu has
+ * passed qn_attention_gpu_check. */
 qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out);
 qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
 
-/* qn_attention_gpu_has_prefill - whether qn_attention_prefill takes such a cache, on such a device. Where not, rows of a prompt
- * go through the two launches above, which take any number of them. */
+/* qn_attention_gpu_has_prefill - whether qn_attention_prefill supports this cache on this device. If not, prefill rows
+ * go through the two launches above, which accept any number of rows up to 65535. */
 bool qn_attention_gpu_has_prefill(const qn_attention_gpu *gpu);
 
-/* qn_attention_gpu_prefill - its launch. */
+/* qn_attention_gpu_prefill - fills its launch. */
 qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
 
 #endif

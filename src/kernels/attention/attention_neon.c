@@ -1,4 +1,4 @@
-/* Attention over a cache of half floats for NEON. */
+/* Attention over an fp16 KV cache, NEON. */
 #define QN_V16_NEON
 #define QUERY_GROUP 4
 enum { ACCUMULATORS = 4 };

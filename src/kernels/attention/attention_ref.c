@@ -1,4 +1,5 @@
-/* Attention over a cache of half floats: the reference, plain loops in the canonical order that the variants are held to. */
+/* Attention over an fp16 KV cache: the reference, plain loops in the canonical order that the variants reproduce bit
+ * for bit. */
 #include "kernels/attention/attention.h"
 
 #include "kernels/canon.h"

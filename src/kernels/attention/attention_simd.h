@@ -1,9 +1,10 @@
-/* Attention over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most
- * queries that share a load of keys and values (8 or 4), and ACCUMULATORS, the sums that fit its registers (a multiple of that).
+/* Attention over an fp16 KV cache in sixteen-lane vectors. Each instruction set's file includes this header after it
+ * has defined QUERY_GROUP, the largest number of queries that share a load of keys and values (8 or 4), and
+ * ACCUMULATORS, the number of vector accumulators that fit its registers (a multiple of QUERY_GROUP).
  *
- * A group runs to the last key that any of its queries sees. Keys that one of them must not see get p = 0, which adds nothing;
- * positions past the group's last visible key are never read as values, and as keys only inside a tile that holds a visible
- * one. */
+ * A group of queries processes keys up to the last one visible to any of them. A masked key gets p = 0, which adds
+ * nothing. Positions after the group's last visible key are never read as values, and are read as keys only within a
+ * tile that contains a visible one. */
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
 #define QN_KERNELS_ATTENTION_ATTENTION_SIMD_H
 
@@ -12,7 +13,7 @@
 
 #include <stdbool.h>
 
-/* NaN stays: it is the second operand of each. */
+/* NaN passes through: it is the second operand of each min and max. */
 QN_INLINE v16 clamp_f16_range(v16 x)
 {
     return v16_min(v16_set1(QN_F16_MAX), v16_max(v16_set1(-QN_F16_MAX), x));
@@ -21,7 +22,7 @@ QN_INLINE v16 clamp_f16_range(v16 x)
 static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim)
 {
     uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
-    v16 zeros = v16_set1(0); /* NaN where a value is */
+    v16 zeros = v16_set1(0); /* NaN if any value is */
     for (size_t d = 0; d < head_dim; d += QN_LANES) {
         uint16_t f16[QN_LANES];
         const v16 x = clamp_f16_range(v16_load(value + d));
@@ -39,16 +40,17 @@ static void store_simd(uint16_t *keys, uint16_t *values, size_t position, const 
             values[position * head_dim + d] = 0;
 }
 
-/* Asks for bytes into the second cache, which can wait for more lines at a time than the first. */
+/* Prefetch into L2, which has more outstanding misses than L1. */
 QN_INLINE void prefetch_f16(const uint16_t *f16, size_t n)
 {
     for (size_t i = 0; i < n; i += 32)
         __builtin_prefetch(f16 + i, 0, 2);
 }
 
-/* Scores of `tiles` tiles of keys at once. n and tiles are constants where this is called: with n * tiles sums in registers,
- * one multiply-add need not wait for the one before it. As much as is read of keys is asked for of what is wanted next,
- * ahead[0] and ahead[1], evenly, since in bursts it would stand before what is wanted now; NULL for nothing. */
+/* Scores of `tiles` tiles of keys. n and tiles are constants at each call, so the n * tiles accumulators stay in
+ * registers and independent multiply-adds hide each other's latency. For each line of keys read, one line of
+ * to_prefetch[0] and one of to_prefetch[1] are prefetched: spread evenly, prefetches do not delay the demand loads, as
+ * bursts would. NULL: no prefetch. */
 QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys, size_t tiles, size_t head_dim,
                            const uint16_t *const to_prefetch[2], float *scores)
 {
@@ -80,11 +82,11 @@ QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys,
             v16_store(scores + q * QN_KEY_BLOCK + t * QN_KEY_TILE, sum[t * n + q]);
 }
 
-/* Where `alone`, no other group reads the block: memory is asked for the next step's keys, and for the values of this one's. */
+/* do_prefetch: set if the caller named a next block. Prefetches the keys of the next step and the values of this one. */
 QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values, size_t n_keys,
                             size_t head_dim, bool do_prefetch, float *scores)
 {
-    /* Tiles of 128 dimensions lie 4 KB apart, in the same set of the first cache: more than a few would push each other out. */
+    /* Tiles of 128 dimensions are 4 KiB apart and map to the same L1 set: more than four would evict each other. */
     const size_t tiles = ACCUMULATORS / n < 4 ? ACCUMULATORS / n : 4, n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
     const uint16_t *const no_prefetch[2] = { NULL, NULL };
     size_t t = 0;
@@ -97,7 +99,7 @@ QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys
         tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, 1, head_dim, no_prefetch, scores + t * QN_KEY_TILE);
 }
 
-/* Scores to weights in place; zeros from the query's last visible key to the group's. */
+/* Converts scores to weights in place. Weights after the query's last visible key, up to the group's, are 0. */
 QN_INLINE void softmax_row(float *p, size_t visible, size_t n_keys, float *m, float *l)
 {
     float largest = p[0];
@@ -126,7 +128,8 @@ QN_INLINE void softmax_row(float *p, size_t visible, size_t n_keys, float *m, fl
     *l = v16_sum(partial);
 }
 
-/* `width` vectors of the output at once; n and width are constants where this is called, as above. */
+/* `width` vectors of the output. n and width are constants at each call: the accumulators stay in registers, as in
+ * tile_scores. */
 QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
                              size_t width, size_t head_dim, float *out)
 {
@@ -167,7 +170,7 @@ QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, si
         vector_values(p, n, values + d, n_keys, next_keys ? next_keys + d : NULL, 1, head_dim, out + d);
 }
 
-/* n is a constant at each call, so that the group's sums stay in registers. */
+/* n is a constant at each call: the group's accumulators stay in registers. */
 QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values,
                            const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
                            float *scores)
@@ -181,7 +184,7 @@ QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys,
     group_values(scores, n, values, n_keys, next_keys, head_dim, out);
 }
 
-/* Queries are taken eight, four, two or one at a time, as many as see anything. */
+/* Queries are processed in groups of eight, four, two or one adjacent queries with visible keys. */
 static void block_simd(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
                        const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
                        float *scores)

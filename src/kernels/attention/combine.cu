@@ -1,14 +1,14 @@
-// What the blocks of decode.cu leave of a query head, merged into its result. Sums are in a fixed order: the parts of a group
-// of threads in rising order, then the groups.
+// Split-KV combine: the partial results that the blocks of decode.cu wrote for a query head become its output row. The
+// order of sums is fixed: each group of threads adds its splits in ascending order, then the groups' sums are added.
 #include "kernels/attention/split.cuh"
 #include "kernels/row.cuh"
 
 #define DIM QN_HEAD_DIM
 #define HALF (DIM / 2)
-#define QUADS (DIM / 4)                             // threads that take a part's row, four values each
-#define GROUPS (QN_ATTENTION_COMBINE_THREADS / QUADS) // parts that are taken at once
-#define SPLITS_IN_FLIGHT 9                                     // parts of a group whose values are on their way together: of 33, all
-#define MAXIMA_IN_FLIGHT 2                                     // maxima of a lane that are asked for with them
+#define QUADS (DIM / 4)                               // threads that load one split's row, four values each
+#define GROUPS (QN_ATTENTION_COMBINE_THREADS / QUADS) // splits that are processed in parallel
+#define SPLITS_IN_FLIGHT 9                            // rows in flight per thread: at head_dim 256 all of 33 splits
+#define MAXIMA_IN_FLIGHT 2                            // maxima of a lane that are loaded together with them
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
     const uint32_t n = qn_attention_span_of(a.mask, a.mask.positions ? a.mask.positions[row] : 0, n_splits).active_splits;
     const float sink = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST;
     const bool has = threadIdx.x < HALF, has_signs = (DIM & (DIM - 1)) == 0 && a.rotation.signs;
-    float signs[2], gates[2]; // of a thread's two values of the result
+    float signs[2], gates[2]; // of the thread's two output elements
 #pragma unroll
     for (int i = 0; i < 2; i++)
         signs[i] = has && has_signs ? a.rotation.signs[threadIdx.x + i * HALF] : 1;
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
     __syncthreads();
 
     float y[2] = { 0, 0 };
-    const float norm = l > 0 || l != l ? 1 / (l * a.gain) : 0; // l is NaN where a score is, and so is the result
+    const float norm = l > 0 || l != l ? 1 / (l * a.gain) : 0; // l is NaN if a score is, and so is the result
 #pragma unroll
     for (int i = 0; has && i < 2; i++) {
 #pragma unroll
@@ -101,5 +101,5 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
         qn_group_gemv<DIM>(y, a.rotation.inverse, shared_row, threadIdx.x, has);
 #pragma unroll
     for (int i = 0; has && i < 2; i++)
-        a.out[(uint64_t)query * DIM + threadIdx.x + i * HALF] = y[i] / (1 + __expf(-gates[i])); // without a gate, by 1
+        a.out[(uint64_t)query * DIM + threadIdx.x + i * HALF] = y[i] / (1 + __expf(-gates[i])); // divided by 1 without gates
 }

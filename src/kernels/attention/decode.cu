@@ -1,12 +1,13 @@
-// Attention of single query rows over a cache of halves or of AURA codes: what decoding a token does, bound by reading the
-// cache. attend.cuh is what a warp does; here are the rows that blocks take, and the sums of a block's warps.
+// Split-KV attention of single query rows over a cache of fp16 values or AURA codes: the attention of a decode step,
+// bound by reading the cache. attend.cuh holds the code of a warp; this file assigns cache rows to blocks and reduces
+// the warps of a block.
 //
 // Method: Flash-Decoding (Dao et al., 2023).
 #include "kernels/attend.cuh"
 
 #include "kernels/attention/split.cuh"
 
-// A warp's sums go to rows of floats, a little longer than DIM and apart, so that lanes rarely meet in a bank.
+// A warp stores its partial sums in rows of floats. Padding within a row and between rows avoids most bank conflicts.
 QN_DEVICE constexpr int padded_index(int dim)
 {
     return dim + dim / 32;
@@ -18,18 +19,20 @@ template <int value_bits> QN_DEVICE constexpr int row_stride()
     return (padded_index(DIM) + 15) / 16 * 16 + (apart > 0 ? apart : 1);
 }
 
-// What a block is after: its columns' places among the query heads of all rows.
+// The query heads of a block (the columns of its MMAs): their number, and the index of the first among the query heads
+// of all rows.
 struct query_tile {
     uint32_t n_columns, first_query;
 };
 
-// A block's part of its columns' attention, from queries to partial sums. Rows that the kernel ahead does not write are asked
-// for before it has ended (`early`). `ask` and `put` are called once that is over: for what the queries are made of, and then
-// with all on its way, to make them.
+// One block: attention of its query heads over its split, from queries to partial sums. With `early`, the first tile is
+// loaded before the PDL wait; its rows must not be written by the previous kernel. load_query runs right after the PDL
+// wait and issues the loads of the queries; store_query runs after the first tile's loads have been issued, rotates the
+// queries and stores them in shared memory.
 template <int key_bits, int value_bits, bool single_tile, class load_queries, class store_queries>
 QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const kv_source &from, const kv_range &span,
-                            const thread_coord &p, const query_tile &query_tile, uint8_t *dynamic, float value_gain, bool early, load_queries load_query,
-                            store_queries store_query)
+                            const thread_coord &p, const query_tile &query_tile, uint8_t *dynamic, float value_gain, bool early,
+                            load_queries load_query, store_queries store_query)
 {
     using value_portion = lane_fragment<value_bits, 8>;
     const int warp = p.warp, g = p.g, t = p.t;
@@ -51,9 +54,10 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
     softmax_state state;
     float acc[DIM / 16][4];
     load_query_fragment(c, s, p);
-    attend<key_bits, value_bits, false, single_tile>(state, acc, words, c, s, from, span, p, TABLE_ADDRESS(dynamic) + 4 * p.lane);
+    attend<key_bits, value_bits, false, single_tile>(state, acc, words, c, s, from, span, p,
+                                                     TABLE_ADDRESS(dynamic) + 4 * p.lane);
 
-    // ---- The warps of a block ----
+    // ---- Reduction over the warps of a block ----
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -65,7 +69,7 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
             s.l[warp][2 * t + i] = state.l[i];
         }
     }
-    __syncthreads(); // the tables have done their work, too
+    __syncthreads(); // the look-up tables are no longer needed; `rows` overwrites them
     constexpr int stride = row_stride<value_bits>();
     float *rows = (float *)dynamic; // [QN_WARPS][TILE_Q][stride]
 #pragma unroll
@@ -89,7 +93,8 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
             m = fmaxf(m, s.m[w][threadIdx.x]);
         for (int w = 0; w < QN_WARPS; w++)
             l += s.l[w][threadIdx.x] * qn_exp2(s.m[w][threadIdx.x] - m);
-        *(float2 *)&a.maxima[((uint64_t)(query_tile.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] = make_float2(m, l);
+        *(float2 *)&a.maxima[((uint64_t)(query_tile.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] =
+            make_float2(m, l);
     }
     __syncthreads();
     for (int i = threadIdx.x; i < query_tile.n_columns * DIM; i += THREADS) {
@@ -104,7 +109,8 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
 }
 
 template <int bits>
-QN_DEVICE void store_query_column(shared &s, const float query[LANE_VALUES], float bias, float scale, float gain, const thread_coord &p)
+QN_DEVICE void store_query_column(shared &s, const float query[LANE_VALUES], float bias, float scale, float gain,
+                                  const thread_coord &p)
 {
     if (p.warp < TILE_Q) {
         store_f16_query<bits>(s, query, scale / gain, p.warp, p.lane);
@@ -114,7 +120,7 @@ QN_DEVICE void store_query_column(shared &s, const float query[LANE_VALUES], flo
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
 {
-    extern __shared__ __align__(128) uint8_t dynamic[]; // tables, and after them the sums of all warps in their place
+    extern __shared__ __align__(128) uint8_t dynamic[]; // look-up tables, later overwritten by the partial sums of the warps
     __shared__ shared s;
 
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
@@ -122,10 +128,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
     const uint32_t head = blockIdx.y / query_tiles, first_column = blockIdx.y % query_tiles * TILE_Q;
     const uint32_t row = blockIdx.z;
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
-    const struct query_tile query_tile = { min(group - first_column, (uint32_t)TILE_Q), row * a.n_heads + head * group + first_column };
+    const struct query_tile query_tile = { min(group - first_column, (uint32_t)TILE_Q),
+                                           row * a.n_heads + head * group + first_column };
     const bool is_codes = CODES && !(QN_PAGES && blockIdx.x == 0);
 
-    // What does not wait for the kernel ahead: tables, and which rows it is about.
+    // Work that does not depend on the previous kernel: look-up tables, and the split's range of rows.
     qn_pdl_trigger();
     const uint32_t position = a.mask.positions ? a.mask.positions[row] : 0, session = a.sessions ? a.sessions[row] : 0;
     const bool rotates = CODES && (DIM & (DIM - 1)) == 0 && a.key_codec.signs;
@@ -135,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         signs[i] = rotates ? a.key_codec.signs[i * QN_WARP_SIZE + lane] : 1;
     if (is_codes && threadIdx.x < TABLE_ENTRIES)
         store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, make_table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec),
-                  make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
+                          make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
     const qn_attention_span span = qn_attention_span_of(a.mask, position, gridDim.x);
     if (blockIdx.x >= span.active_splits)
         return;
@@ -150,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
             mean[i] = QN_PAGES && is_codes && has ? means[dim] : 0;
         }
     };
-    // Queries in the basis of the keys; the result is what the keys' mean adds to scores.
+    // Rotates the queries to the basis of the keys. Returns the bias that the mean of the keys adds to scores.
     const auto rotate_queries = [&]() {
         if (rotates) {
 #pragma unroll
@@ -183,11 +190,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         from.last_row = min(rows.last_tile * TILE_KV, span.end) - 1;
         from.row_gap = 0;
         const bool early = a.pdl_prefetch && (QN_PAGES || (rows.tile + 1) * TILE_KV < span.end);
-        attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(a, s, from, rows, p, query_tile, dynamic, 1.0f, early, load_query, [&]() {
-            store_query_column<QN_KEY_BITS>(s, query, rotate_queries(), a.scale * LOG2E, CODES ? a.key_codec.gain : 1, p);
-        });
+        attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(
+            a, s, from, rows, p, query_tile, dynamic, 1.0f, early, load_query, [&]() {
+                store_query_column<QN_KEY_BITS>(s, query, rotate_queries(), a.scale * LOG2E, CODES ? a.key_codec.gain : 1, p);
+            });
     } else {
-        static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of halves");
+        static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of the fp16 pages");
         const uint32_t page = position / QN_ATTENTION_PAGE;
         const uint64_t at = session * a.pages.session + head * a.pages.head;
         from.keys = a.pages.keys + at;

@@ -1,11 +1,14 @@
-// Attention of a prompt's rows over a session's cache, on the matrix units. A block takes QN_ATTENTION_PREFILL_ROWS queries of a
-// key-value head: tokens of one run of positions times the query heads of the group, so that all of them read the same rows in
-// the same form. Keys and values come in tiles of a run's positions, as halves in shared memory: codes are made into halves
-// there; their scales multiply scores and weights.
+// Attention of the rows of a prefill step over a session's cache, on tensor cores. A block processes
+// QN_ATTENTION_PREFILL_ROWS queries of a key-value head: the tokens of one page of positions times the query heads of
+// the group, so that all of them read the same rows in the same format. A tile is one page of keys and values, stored
+// as fp16 in shared memory. Codes are dequantised without their scales; key scales multiply scores, value scales
+// multiply weights.
 //
-// While a tile is worked on, the next one is on its way; a warp has sixteen queries. Method: Dao, FlashAttention-2 (2023).
+// The next tile is in flight while a tile is processed. A warp has sixteen queries.
+//
+// Method: Dao, FlashAttention-2 (2023).
 #define DIM QN_HEAD_DIM
-#define ENTRY_SHIFT 6 // an entry for lanes l, l + 8, ...: first those of keys, then those of values
+#define ENTRY_SHIFT 6 // one copy of an entry for lanes l, l + 8, ...: first the entries of keys, then those of values
 #define TABLES_ALIGNED_64K 0
 
 #include "kernels/attention/attention_cuda.h"
@@ -18,36 +21,36 @@
 #define CODES (QN_KEY_BITS != 16)
 #define VALUE_ENTRY 32
 #define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
-#define STRIDE (DIM * 2 + 16) // bytes of a row of halves in shared memory: rows 16 bytes apart in banks
+#define STRIDE (DIM * 2 + 16) // bytes of an fp16 row in shared memory; 16 bytes of padding avoid bank conflicts of ldmatrix
 #define LANE_VALUES QN_LANE_VALUES(DIM)
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
 struct shared {
     float factors[ROWS], biases[ROWS];
-    float key_scales[2][PAGE], value_scales[2][PAGE]; // of two tiles
+    float key_scales[2][PAGE], value_scales[2][PAGE]; // of the two buffers
 };
 
-// Which rows of halves, or of codes, a tile is.
+// A tile: one page of fp16 rows or of codes.
 struct tile {
     const uint8_t *keys, *values;
     const float *key_scales, *value_scales;
-    uint32_t n; // rows there are, of RUN; the others become zeros
+    uint32_t n; // valid rows, at most PAGE; the others are filled with zeros
     bool codes;
 };
 
-// RUN rows of halves into shared memory, by all threads; the caller commits.
+// Copies PAGE fp16 rows to shared memory, with all threads. The caller commits the cp.async group.
 QN_DEVICE void copy_f16(uint8_t *to, const uint8_t *from, uint32_t n)
 {
     constexpr int segments = DIM * 2 / 16;
     for (int i = threadIdx.x; i < PAGE * segments; i += THREADS) {
         const int row = i / segments, segment = i % segments;
         qn_cp_async_16(to + row * STRIDE + segment * 16, from + (uint64_t)min((uint32_t)row, n - 1) * (DIM * 2) + segment * 16,
-                         row < n ? 16 : 0);
+                       row < n ? 16 : 0);
     }
 }
 
-// RUN rows of codes, without their scales: four threads a row.
+// Dequantises PAGE rows of codes to fp16, without their scales: four threads a row.
 template <int bits, int offset> QN_DEVICE void dequantize(uint8_t *to, const uint8_t *from, uint32_t table)
 {
     using p = lane_fragment<bits, 4>;
@@ -58,12 +61,13 @@ template <int bits, int offset> QN_DEVICE void dequantize(uint8_t *to, const uin
         uint8_t *row_to = to + row * STRIDE;
 #pragma unroll
         for (int i = 0; i < p::codes; i += 4)
-            *(uint2 *)(row_to + p::dim_of(i, t) * 2) =
-                make_uint2(dequantize_pair<bits, offset>(table, words, i / 2), dequantize_pair<bits, offset>(table, words, i / 2 + 1));
+            *(uint2 *)(row_to + p::dim_of(i, t) * 2) = make_uint2(dequantize_pair<bits, offset>(table, words, i / 2),
+                                                                  dequantize_pair<bits, offset>(table, words, i / 2 + 1));
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(const __grid_constant__ qn_attention_prefill_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    qn_attention_prefill(const __grid_constant__ qn_attention_prefill_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ __align__(8) shared s;
@@ -83,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
     qn_pdl_wait();
     qn_pdl_trigger();
 
-    // Longest first.
+    // Blocks of the last page run first: they have the most keys.
     const uint32_t group = a.n_heads / a.n_kv_heads, blocks_per_page = (PAGE * group + ROWS - 1) / ROWS, head = blockIdx.y;
     const uint32_t first = a.positions[0], end = first + a.n_rows, last_page = (end - 1) / PAGE;
     const uint32_t index = blockIdx.x / blocks_per_page, page = last_page - index;
@@ -93,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
     const uint32_t row0 = blockIdx.x % blocks_per_page * ROWS, n_rows = (stop - begin) * group;
     if (row0 >= n_rows)
         return;
-    // Where row r of the block is among queries, and at which position.
+    // Index among the queries, and position, of row r of the block.
     const auto query_of = [&](uint32_t r) {
         return (uint64_t)(begin - first + (row0 + r) / group) * a.n_heads + head * group + (row0 + r) % group;
     };
@@ -112,8 +116,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
             x.values = a.pages.values + at;
         } else {
             const uint64_t row = (uint64_t)(QN_PAGES ? r - 1 : r) * PAGE;
-            x.keys =
-                a.cache.keys + session * a.cache.key_session_stride + head * a.cache.key_head_stride + row * (ROW_WORDS(QN_KEY_BITS) * 4);
+            x.keys = a.cache.keys + session * a.cache.key_session_stride + head * a.cache.key_head_stride +
+                     row * (ROW_WORDS(QN_KEY_BITS) * 4);
             x.values = a.cache.values + session * a.cache.value_session_stride + head * a.cache.value_head_stride +
                        row * (ROW_WORDS(QN_VALUE_BITS) * 4);
             const uint64_t scales = session * a.cache.scale_session_stride + head * a.cache.scale_head_stride + row * 4;
@@ -135,7 +139,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
             copy_f16(v, x.values, x.n);
         }
         qn_cp_async_commit();
-        // Values that were halves before they were codes have scales that a half holds, over the gain.
+        // Value scales multiply weights, which become fp16. Values were fp16 before quantisation, so scale / gain is in
+        // fp16's range.
         if (CODES && threadIdx.x < PAGE) {
             s.key_scales[r % 2][threadIdx.x] = x.codes ? x.key_scales[threadIdx.x] / a.key_codec.gain : 1;
             s.value_scales[r % 2][threadIdx.x] =
@@ -144,13 +149,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
     };
     load(0);
 
-    // Each warp's queries, scaled by powers of two such that halves hold them well.
+    // Each warp stores its queries as fp16, scaled by a power of two to 1 <= amax < 2.
     float mean[LANE_VALUES];
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
-        mean[i] = QN_PAGES && i * QN_WARP_SIZE + lane < DIM
-                      ? ((const float *)(a.pages.means + session * a.pages.mean_session_stride))[head * DIM + i * QN_WARP_SIZE + lane]
-                      : 0;
+        mean[i] =
+            QN_PAGES && i * QN_WARP_SIZE + lane < DIM
+                ? ((const float *)(a.pages.means + session * a.pages.mean_session_stride))[head * DIM + i * QN_WARP_SIZE + lane]
+                : 0;
     for (int r = warp * 16; r < warp * 16 + 16; r++) {
         float x[LANE_VALUES], row_max = 0, bias = 0;
 #pragma unroll
@@ -186,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
 
     for (uint32_t r = 0; r <= page; r++) {
         qn_cp_async_wait<0>();
-        __syncthreads(); // this tile is there, and the one before it has been read
+        __syncthreads(); // the current tile has arrived, and all warps have read the previous one
         if (r < page)
             load(r + 1);
         const uint8_t *k = keys + r % 2 * (PAGE * STRIDE), *v = values + r % 2 * (PAGE * STRIDE);
@@ -251,8 +257,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
         }
 #pragma unroll
         for (int i = 0; i < PAGE / 16; i++) {
-            const uint32_t p[4] = { qn_f32_to_f16x2(x[2 * i][0], x[2 * i][1]),
-                                    qn_f32_to_f16x2(x[2 * i][2], x[2 * i][3]),
+            const uint32_t p[4] = { qn_f32_to_f16x2(x[2 * i][0], x[2 * i][1]), qn_f32_to_f16x2(x[2 * i][2], x[2 * i][3]),
                                     qn_f32_to_f16x2(x[2 * i + 1][0], x[2 * i + 1][1]),
                                     qn_f32_to_f16x2(x[2 * i + 1][2], x[2 * i + 1][3]) };
 #pragma unroll
@@ -265,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
         }
     }
 
-    // ---- Results, by way of rows of floats in shared memory ----
+    // ---- Results, through rows of floats in shared memory ----
 
     constexpr int row_floats = DIM + 4;
     float *results = (float *)dynamic;
@@ -274,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_prefill(co
     for (int i = 0; i < 2; i++) {
         l[i] += __shfl_xor_sync(QN_FULL_MASK, l[i], 1);
         l[i] += __shfl_xor_sync(QN_FULL_MASK, l[i], 2);
-        const float norm = 1 / l[i]; // every query sees itself
+        const float norm = 1 / l[i]; // l > 0: every query attends to its own position
 #pragma unroll
         for (int j = 0; j < DIM / 8; j++)
             *(float2 *)(results + rows[i] * row_floats + j * 8 + 2 * t) =

@@ -1,14 +1,14 @@
-// How the positions that a query row sees are shared out to the blocks that take them: known to the kernel that does it and to
-// the one that merges what they leave.
+// Partition of the visible positions of a query row into KV splits. decode.cu computes the splits, combine.cu combines
+// their results; both use this header.
 #ifndef QN_KERNELS_ATTENTION_SPLIT_CUH
 #define QN_KERNELS_ATTENTION_SPLIT_CUH
 
 #include "kernels/attention/attention_cuda.h"
 
 struct qn_attention_span {
-    uint32_t begin, end;    // rows of the cache
-    uint32_t tile0, tiles;  // of QN_ATTENTION_TILE_KV rows, at multiples of it
-    uint32_t tiles_per_split, active_splits; // tiles of a part; parts that have any, at least one
+    uint32_t begin, end;                     // rows of the cache
+    uint32_t tile0, tiles;                   // in tiles of QN_ATTENTION_TILE_KV rows, aligned to multiples of it
+    uint32_t tiles_per_split, active_splits; // tiles of a split; splits that have work, at least one
 };
 
 QN_DEVICE void qn_attention_split_tiles(qn_attention_span &s, uint32_t n_ranges)
@@ -27,7 +27,7 @@ QN_DEVICE qn_attention_span qn_attention_span_of(const qn_attention_mask &v, uin
     s.begin = 0;
     s.end = page ? (page - 1) * QN_ATTENTION_PAGE : 0;
     qn_attention_split_tiles(s, n_splits - 1);
-    s.active_splits++; // the halves
+    s.active_splits++; // split 0: the fp16 pages
 #else
     s.end = v.causal ? min(position + 1, v.n_keys) : v.n_keys;
     s.begin = v.window && position >= v.window ? min(position + 1 - v.window, s.end) : 0;
