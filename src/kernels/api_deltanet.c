@@ -22,9 +22,8 @@ typedef struct head_ref head_ref;
 typedef struct call {
     const qn_gdn_shape *shape;
     qn_sequences sequences;
-    size_t n_chunks;                 /* of all sequences */
-    size_t state_heads, chunk_heads; /* sequences times value heads; chunks times value heads */
-    qn_dtype dtype;                  /* D of the public header */
+    size_t n_chunks, state_heads, chunk_heads; /* chunks of all sequences; sequences, chunks times value heads */
+    qn_dtype dtype;                            /* D of the public header */
     qn_view q, k, v, g, beta, gc, a, inverse, w, u, initial, h, v_new, final, o;
     qn_gdn_stages stages;
     qn_gdn_tiles tiles;

@@ -1,11 +1,11 @@
-// Gated DeltaNet over chunks of 64 tokens, from chunk to chunk: qn_gdn_advance of deltanet_cuda.h.
+// Gated DeltaNet over chunks of 64 tokens, the sequential pass from chunk to chunk: qn_gdn_advance of deltanet_cuda.h.
 //
-// The state is kept transposed, [values][keys], as the accumulators of a product: rounded to pairs, accumulators are the left
-// operand of the next product, in the same registers. So the chain from chunk to chunk never leaves a warp's registers, and
-// every right operand is a tile that has been in shared memory for a while: k, q, the inverse, the scores.
+// The state is stored transposed, [values][keys], as MMA accumulators. Rounded to bf16 pairs, accumulators are the A
+// operand of the next MMA, in the same registers. The sequential dependency from chunk to chunk therefore stays in a warp's
+// registers, and every B operand is a tile that was loaded to shared memory in advance: k, q, the inverse, the scores.
 //
-// With wgmma (sm_90a) four warps share each right operand; elsewhere each warp loads it through ldmatrix. Fragments are the
-// same.
+// With wgmma (sm_90a) four warps share each B operand; without it each warp loads it with ldmatrix. The fragment layouts are
+// the same.
 #include "kernels/deltanet/chunk.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(QN_GDN_NO_WGMMA)
@@ -16,7 +16,7 @@
 
 #define SLICE QN_GDN_SLICE
 
-// ---- Products. d and a as m16n8k16 has them, several side by side ----
+// ---- MMA. d and a are arrays of m16n8k16 fragments ----
 
 QN_DEVICE void pack_bf16(uint32_t a[4], const float d0[4], const float d1[4])
 {
@@ -31,7 +31,8 @@ QN_DEVICE void pack_bf16(uint32_t a[4], const float d0[4], const float d1[4])
 #define ACC_REGS(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define A_REGS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
-// Rows (or, transposed, rows of the inner dimension) in groups of 8, 1024 bytes apart; the next 64 columns a tile on.
+// The wgmma descriptor of a tile with 128-byte swizzle: groups of 8 rows (transposed: rows of the inner dimension) are 1024
+// bytes apart, the next 64 columns are in the next tile.
 QN_DEVICE uint64_t matrix_descriptor(const unsigned char *at)
 {
     return (uint64_t)(qn_shared_address(at) >> 4) | (uint64_t)(TILE >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
@@ -48,7 +49,8 @@ QN_DEVICE void mma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Until at most the last `left` groups are under way; d is of one that is not, and is not read before.
+// Waits until at most the last `left` groups are in flight. d belongs to a completed group; the empty asm statements prevent
+// the compiler from reading it earlier.
 template <int left> QN_DEVICE void mma_wait(float d[8][4])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
@@ -77,8 +79,8 @@ template <bool accumulate> QN_DEVICE void mma_abt(float d[8][4], const uint32_t 
         wgmma_m64n64k16<0>(d, a[s], matrix_descriptor(x) + s * (32 >> 4), accumulate || s > 0);
 }
 
-// The same where x is lower triangular by blocks of 16 and the others are zeros. (Narrower products for the blocks that are not
-// are no gain: the compiler then waits after each.)
+// The same for a lower triangular x, in blocks of 16, whose upper blocks are zeros. wgmma of a smaller n for the other blocks
+// alone gain nothing: the compiler then waits after each.
 template <bool accumulate> QN_DEVICE void mma_abt_lower(float d[8][4], const uint32_t a[4][4], const unsigned char *x)
 {
     mma_abt<accumulate>(d, a, x);
@@ -106,7 +108,8 @@ template <int left> QN_DEVICE void mma_wait(float d[8][4])
 {
 }
 
-// Lanes 0-7, 8-15, 16-23, 24-31 name rows of the matrices (0,0), (0,1), (1,0), (1,1) of a block of 16 rows and 2 pieces.
+// Lanes 0-7, 8-15, 16-23, 24-31 address the rows of the 8x8 matrices (0,0), (0,1), (1,0), (1,1) of a block of 16 rows and 2
+// segments.
 QN_DEVICE void ldmatrix_16x16(uint32_t b[4], const unsigned char *tile, uint32_t row, uint32_t segment)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
@@ -170,13 +173,13 @@ QN_DEVICE uint32_t key_head(const qn_gdn_chunk_args &a, uint32_t head)
     return a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
 }
 
-// ---- From chunk to chunk ----
+// ---- Shared memory, barriers ----
 
 #ifndef QN_GDN_STAGES
 #define QN_GDN_STAGES 3
 #endif
 #define STAGES QN_GDN_STAGES
-#define WARPGROUP 128 // threads that do one thing
+#define WARPGROUP 128 // threads: one warp group each for the state, the outputs and the loads
 
 struct stage {
     unsigned char k[2 * TILE], q[2 * TILE], v[TILE], record[QN_GDN_RECORD];
@@ -184,21 +187,22 @@ struct stage {
 
 struct advance_smem {
     stage stages[STAGES];
-    uint4 state[4][8][QN_WARP_SIZE];     // fragments of S, [warp][keys / 16][lane]
-    uint4 v_new_bf16[4][4][QN_WARP_SIZE]; // and of v', [warp][tokens / 16][lane]
+    uint4 state[4][8][QN_WARP_SIZE];      // bf16 fragments of S, [warp][keys / 16][lane]
+    uint4 v_new_bf16[4][4][QN_WARP_SIZE]; // bf16 fragments of v', [warp][tokens / 16][lane]
     unsigned char o[TILE];
-    // Between a warp of the chain and the one of the outputs that it hands fragments to; and for each stage, read by both.
+    // mbarriers. The first three, one per warp: a state warp passes fragments to the output warp of the same index.
+    // stage_empty: the state and the output warp group have read the stage.
     uint64_t state_full[4], v_new_full[4], fragments_empty[4], stage_empty[4];
 };
 
 static_assert(sizeof(advance_smem) == QN_GDN_ADVANCE_BYTES + STAGES * QN_GDN_STAGE_BYTES, "the launch's shared memory");
 static_assert(3 * WARPGROUP == QN_GDN_ADVANCE_THREADS, "the launch's threads");
 
-// Barriers of the hardware, with groups that arrive and groups that wait.
+// Named barriers (bar.arrive, bar.sync).
 enum {
-    BARRIER_STATE = 1,                // + stage: loaded
-    BARRIER_OUTPUT = BARRIER_STATE + 3,   // + stage: the same
-    BARRIER_O_TILE = BARRIER_OUTPUT + 3 // the tile of outputs; that it has been read, BARRIER_OUTPUT says
+    BARRIER_STATE = 1,                  // + stage: loaded, for the state warp group
+    BARRIER_OUTPUT = BARRIER_STATE + 3, // + stage: loaded, for the output warp group
+    BARRIER_O_TILE = BARRIER_OUTPUT + 3 // the output tile is written; the next BARRIER_OUTPUT implies that it has been read
 };
 
 QN_DEVICE void arrive(uint32_t barrier, uint32_t threads)
@@ -211,8 +215,9 @@ QN_DEVICE void wait(uint32_t barrier, uint32_t threads)
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// And in shared memory, where each thread arrives for itself. Named ones order the same and are 3% faster, but compute-sanitizer's
-// racecheck does not follow threads that go on after they have arrived at one, and reports what they hand on.
+// mbarriers in shared memory, at which each thread arrives. Named barriers give the same ordering and are 3% faster, but
+// compute-sanitizer's racecheck does not track threads that continue after bar.arrive, and reports false races on the data
+// that they publish.
 QN_DEVICE void mbarrier_init(uint64_t &barrier, uint32_t threads)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(qn_shared_address(&barrier)), "r"(threads) : "memory");
@@ -223,7 +228,7 @@ QN_DEVICE void arrive(uint64_t &barrier)
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(qn_shared_address(&barrier)) : "memory");
 }
 
-// Until all have arrived for the n-th time, from 0 on.
+// Waits for the completion of the barrier's phase n, counted from 0.
 QN_DEVICE void wait(uint64_t &barrier, uint32_t n)
 {
     asm volatile("{\n"
@@ -240,7 +245,7 @@ QN_DEVICE void wait(uint64_t &barrier, uint32_t n)
                  : "memory");
 }
 
-// What copies have written becomes visible to wgmma.
+// Makes data written by cp.async visible to wgmma (the async proxy).
 QN_DEVICE void fence_async_proxy()
 {
 #if QN_WGMMA
@@ -250,8 +255,8 @@ QN_DEVICE void fence_async_proxy()
 
 struct work_tile {
     sequence s;
-    uint32_t head, k_head, column; // of the slice's first value among all heads' values
-    uint32_t chunks, thread;       // thread of its group
+    uint32_t head, k_head, column; // column: the slice's first value among the values of all heads
+    uint32_t chunks, thread;       // thread: index in its warp group
 };
 
 QN_DEVICE uint32_t next(uint32_t stage)
@@ -259,7 +264,7 @@ QN_DEVICE uint32_t next(uint32_t stage)
     return stage + 1 == STAGES ? 0 : stage + 1;
 }
 
-// Blocks above the diagonal, which no record brings.
+// Zeros the blocks above the diagonal, which records do not contain.
 QN_DEVICE void clear_upper(const work_tile &w, stage &to)
 {
 #pragma unroll
@@ -270,6 +275,8 @@ QN_DEVICE void clear_upper(const work_tile &w, stage &to)
             *(uint4 *)(to.record + QN_GDN_RECORD_SCORES + at) = make_uint4(0, 0, 0, 0);
         }
 }
+
+// ---- The producer warp group ----
 
 QN_DEVICE void load(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem &m)
 {
@@ -306,7 +313,7 @@ QN_DEVICE void load(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem
             in = next(in);
         }
         qn_cp_async_commit();
-        // With three stages a chunk's copies have the time that the next one's take to be asked for.
+        // With three stages the copies of two chunks are in flight: a chunk is awaited after the next one is issued.
         if (STAGES > 2 ? c > 0 : c < w.chunks) {
             qn_cp_async_wait<(STAGES > 2)>();
             fence_async_proxy();
@@ -317,7 +324,9 @@ QN_DEVICE void load(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem
     }
 }
 
-// What the chain reads of a chunk besides right operands: v's fragments and factors of tokens.
+// ---- The state warp group ----
+
+// A chunk's inputs of the state pass besides the B operands: fragments of v and factors of the tokens.
 struct chunk_values {
     uint32_t v[4][4];
     float2 k_read[8], k_update[8];
@@ -338,9 +347,9 @@ QN_DEVICE void load_chunk_values(chunk_values &now, const stage &in, uint32_t wa
     now.decay = *(const float *)(in.record + QN_GDN_RECORD_DECAY);
 }
 
-// A chunk, its products of keys with the state being under way in x: hands the state and v' on, and begins the state's update
-// in two halves of keys, a group each. What others need is written while products are under way, and the state only when x is
-// there: the outputs' products would else slow it down.
+// One chunk of the state pass; the MMA of keys and state is in flight in x. Publishes the state and v' to the output warp, and
+// issues the state's update as two groups of 64 keys each. Fragments for the output warp are stored while MMAs are in flight.
+// The state is stored only after x is complete, because the output warp's MMAs would otherwise delay x.
 QN_DEVICE void state_pass_chunk(advance_smem &m, const stage &in, chunk_values &now, uint32_t warp, uint32_t c, float s[16][4],
                              float x[8][4], const uint32_t state[8][4])
 {
@@ -393,8 +402,8 @@ QN_DEVICE void state_pass_chunk(advance_smem &m, const stage &in, chunk_values &
     arrive(m.v_new_full[warp]);
 }
 
-// The chain: v' and the state, chunk after chunk. Products are asynchronous: the next chunk's products with the first half of
-// the state begin while the second is being brought up to date.
+// v' and the state, chunk by chunk. MMAs are asynchronous: the next chunk's MMA with the first 64 keys of the state starts
+// while the other 64 are still being updated.
 QN_DEVICE void state_pass(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem &m)
 {
     const uint32_t warp = w.thread / QN_WARP_SIZE, lane = w.thread % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
@@ -465,7 +474,9 @@ QN_DEVICE void state_pass(const qn_gdn_chunk_args &a, const work_tile &w, advanc
                 *(float2 *)(final + row + i * 8 * HEAD_K + n * 8) = make_float2(s[n][2 * i], s[n][2 * i + 1]);
 }
 
-// A warp's 16 values of all tokens to o's tile, [token][value].
+// ---- The output warp group ----
+
+// Stores a warp's 16 values of all tokens to the output tile, [token][value].
 QN_DEVICE void store_transposed(unsigned char *tile, uint32_t warp, const float d[8][4])
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
@@ -489,7 +500,7 @@ QN_DEVICE void store_transposed(unsigned char *tile, uint32_t warp, const float 
 #endif
 }
 
-// Outputs, a step behind the chain.
+// The outputs of each chunk, concurrently with the state pass of the following one.
 QN_DEVICE void output(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem &m)
 {
     const uint32_t warp = w.thread / QN_WARP_SIZE, lane = w.thread % QN_WARP_SIZE, t = lane % 4;
@@ -547,7 +558,9 @@ QN_DEVICE void output(const qn_gdn_chunk_args &a, const work_tile &w, advance_sm
     }
 }
 
-// Registers of a group's threads: the chain needs more than its share, the loads fewer.
+// ---- The kernel ----
+
+// Registers per thread: the state warp group needs more than an equal share, the producer warp group fewer.
 template <int n> QN_DEVICE void warpgroup_reg_alloc()
 {
 #if QN_WGMMA
@@ -562,7 +575,7 @@ template <int n> QN_DEVICE void warpgroup_reg_dealloc()
 #endif
 }
 
-// A block for a slice of 64 values (x), a value head (y) and a sequence (z).
+// Grid: slices of 64 values (x), value heads (y), sequences (z).
 extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1) qn_gdn_advance(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];

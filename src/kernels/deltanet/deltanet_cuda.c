@@ -1,4 +1,4 @@
-/* Launches of Gated DeltaNet on the GPU. */
+/* Launches of the Gated DeltaNet kernels: checks of arguments, kernel variants, grids. */
 #include "kernels/deltanet/deltanet_cuda.h"
 
 enum { MAX_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16, DIMS = MAX_DIM / DIM_UNIT };
@@ -6,7 +6,7 @@ enum { MAX_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16, DIMS = MAX_DIM / DIM_UN
 static const char prepare_source[] = "deltanet/deltanet_prepare.cu", advance_source[] = "deltanet/deltanet_advance.cu";
 static const char step_source[] = "deltanet/deltanet_step.cu";
 
-/* A variant for every pair of dimensions. */
+/* The defines of the variant for each pair of head dimensions. */
 #define VARIANT(k, v) "-DQN_HEAD_K=" #k " -DQN_HEAD_V=" #v
 #define VARIANTS(k)                                                                                                            \
     {                                                                                                                          \
@@ -20,7 +20,7 @@ static const char *const variants[DIMS][DIMS] = {
     VARIANTS(144), VARIANTS(160), VARIANTS(176), VARIANTS(192), VARIANTS(208), VARIANTS(224), VARIANTS(240), VARIANTS(256),
 };
 
-/* In bfloat16, for what goes before and after chunks. */
+/* bf16 variants, for the kernels around the chunk kernels: convolution, norm, recurrence. */
 static const char *const bf16_variants[] = { VARIANT(128, 64) " -DQN_BF16", VARIANT(128, 128) " -DQN_BF16",
                                              VARIANT(128, 192) " -DQN_BF16", VARIANT(128, 256) " -DQN_BF16" };
 
@@ -118,8 +118,8 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
     while (n_stages > 0 && QN_GDN_ADVANCE_BYTES + n_stages * QN_GDN_STAGE_BYTES > max_shared_bytes)
         n_stages--;
     if (n_stages == 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, %d are needed", max_shared_bytes,
-                       QN_GDN_ADVANCE_BYTES + QN_GDN_STAGE_BYTES);
+        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, expected at least %d",
+                       max_shared_bytes, QN_GDN_ADVANCE_BYTES + QN_GDN_STAGE_BYTES);
     launches[0] = (qn_launch){ .source = prepare_source,
                                .defines = "",
                                .function = "qn_gdn_prepare",
@@ -191,7 +191,7 @@ qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_
         status = check_stride("the result", a->out_stride, a->v_heads * head_v);
     if (status)
         return status;
-    const size_t values = head_v < 128 ? head_v : 128; /* at a time */
+    const size_t values = head_v < 128 ? head_v : 128; /* per pass */
     *launch = step_launch(defines, "qn_gdn_step", a->v_heads, a->rows, 1, values * QN_GDN_ROW_LANES, sizeof *a);
     return QN_OK;
 }
@@ -209,7 +209,7 @@ qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_
     if (!status)
         status = check_grid("sequences", a->sequences);
     if (!status)
-        status = check_grid("runs of tokens", row_blocks);
+        status = check_grid("blocks of tokens", row_blocks);
     if (!status)
         status = check_stride("q, k and v", a->qkv_stride, width);
     if (!status)

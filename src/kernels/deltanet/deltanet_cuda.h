@@ -1,25 +1,25 @@
-/* Gated DeltaNet on the GPU: arguments of its kernels, and what they compute. Included by C and by CUDA; launch geometry is
- * deltanet_cuda.c's.
+/* Gated DeltaNet on the GPU: the arguments of its kernels, and what they compute. Included by C and by CUDA; deltanet_cuda.c
+ * computes the launch geometry.
  *
- * A prompt goes through two kernels. qn_gdn_prepare makes, for every chunk of 64 tokens at once, what does not depend on the
- * state: (I + A)^-1 with beta in its columns, masked and gated scores of q with k, and factors of rows, in a record of
- * QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance walks the chunks of a sequence in order, a block for 64
- * values of a value head, with the state in registers:
+ * Prefill takes two kernels. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64 tokens
+ * in parallel: (I + A)^-1 with its columns scaled by beta, masked and gated scores q.k, and factors of rows, in a record of
+ * QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance processes the chunks of a sequence in order, one block per
+ * 64 values of a value head, with the state in registers:
  *
  *     y = v - e^gc k S^T;   v' = (I + A)^-1 beta y;   o = scale (e^gc q S^T + scores v');   S = e^last S + (gated v')^T k
  *
- * Operands of products are bfloat16, sums and the state float32. */
+ * MMA operands are bf16, accumulators and the state f32. */
 #ifndef QN_KERNELS_DELTANET_DELTANET_CUDA_H
 #define QN_KERNELS_DELTANET_DELTANET_CUDA_H
 
 #include "kernels/launch.h"
 
-/* What the chunk kernels are made for: chunks of 64 tokens, keys of 128 elements, values in slices of 64. */
+/* Compile-time dimensions of the chunk kernels: chunks of 64 tokens, keys of 128 elements, slices of 64 values. */
 enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64 };
 
-/* A record: two tiles of [64][64] bfloat16 in rows of 128 bytes, piece p of 16 bytes of row r at place p ^ (r & 7); of those
- * only the blocks of 16 rows and columns that are not above the diagonal. Then factors, f32 [64] each, and the decay of a
- * chunk. */
+/* Layout of a record: two tiles of [64][64] bf16 in rows of 128 bytes, the 16-byte segment s of row r stored at segment
+ * s ^ (r & 7). Of their 16x16 blocks only those on and below the diagonal are written. Then factors, f32 [64] each, and the
+ * decay of the chunk. */
 enum {
     QN_GDN_TILE_BYTES = 8192,
     QN_GDN_RECORD_INVERSE = 0,
@@ -31,29 +31,30 @@ enum {
     QN_GDN_RECORD = 17408
 };
 
-/* Threads and shared memory of a block: qn_gdn_prepare; and qn_gdn_advance with QN_GDN_STAGES chunks on their way, 1 to 3. */
+/* Threads and shared memory of a block: of qn_gdn_prepare; of qn_gdn_advance, with a ring buffer of QN_GDN_STAGES chunks, 1 to
+ * 3. */
 enum {
     QN_GDN_PREPARE_THREADS = 128,
     QN_GDN_PREPARE_BYTES = 56576,
     QN_GDN_ADVANCE_THREADS = 384,
     QN_GDN_ADVANCE_BYTES = 32896,
-    QN_GDN_STAGE_BYTES = 5 * QN_GDN_TILE_BYTES + QN_GDN_RECORD /* each, on top */
+    QN_GDN_STAGE_BYTES = 5 * QN_GDN_TILE_BYTES + QN_GDN_RECORD /* per pipeline stage, in addition */
 };
 
-/* Chunks of several sequences have a place each: chunk c of sequence s, which begins at token t, is t/64 + s + c. */
+/* Records of several sequences: chunk c of sequence s, whose first token is t, has record index t/64 + s + c. */
 typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
     QN_GPU_PTR(const uint16_t) k;    /* the same, k_stride */
     QN_GPU_PTR(const uint16_t) v;    /* [tokens, v_heads, head_v] bf16, v_stride */
-    QN_GPU_PTR(const float) g;       /* [tokens, v_heads], gate_stride: log decay, <= 0; below -256 counts as -256 */
-    QN_GPU_PTR(const float) beta;    /* the same */
-    QN_GPU_PTR(const float) initial; /* [sequences, v_heads, head_v, head_k], or 0: zeros */
-    QN_GPU_PTR(float) final;         /* the same, or 0: not wanted; may be initial */
+    QN_GPU_PTR(const float) g;       /* [tokens, v_heads], gate_stride: log decay, clamped to -256 <= g <= 0 */
+    QN_GPU_PTR(const float) beta;    /* [tokens, v_heads], gate_stride */
+    QN_GPU_PTR(const float) initial; /* [sequences, v_heads, head_v, head_k], or 0: initial states are zeros */
+    QN_GPU_PTR(float) final;         /* [sequences, v_heads, head_v, head_k], or 0: not written; may be initial */
     QN_GPU_PTR(const uint64_t)
-    memory; /* [sequences] addresses, or 0. Otherwise a sequence's state is at memory + state_offset
-                                         bytes, before and after, and initial and final are not read */
+    memory; /* [sequences] addresses, or 0. If given, a sequence's state is at memory[sequence] + state_offset bytes, updated
+               in place, and initial and final are not used */
     QN_GPU_PTR(const uint32_t)
-    positions; /* [sequences] with memory: 0 where a sequence has no tokens yet, whose state is zeros */
+    positions; /* [sequences], with memory: 0 for a sequence without tokens so far, whose initial state is zeros */
     uint64_t state_offset;
     QN_GPU_PTR(uint16_t) o;                /* [tokens, v_heads, head_v] bf16, o_stride */
     QN_GPU_PTR(unsigned char) records;     /* [tokens/64 + sequences, v_heads, QN_GDN_RECORD] */
@@ -75,19 +76,19 @@ QN_DEVICE float *qn_gdn_state_of(const qn_gdn_chunk_args &a, uint32_t sequence)
 
 /* ---- Token by token: any key and value dimensions that are multiples of 16, at most 256 ----
  *
- * What a layer remembers of a session: its state [v_heads, head_v, head_k] f32 at state_offset bytes of the session's memory,
- * and at inputs_offset the convolution's inputs [taps, width] f32, row p mod taps that of position p, for the last taps-1
- * positions at least. width is q and k of all key heads and v of all value heads. Neither is read at position 0. Value head h
- * reads key head h mod k_heads. */
+ * A layer's data of a session: the state [v_heads, head_v, head_k] f32 at state_offset bytes of the session's memory, and at
+ * inputs_offset the convolution's inputs [taps, width] f32, a ring buffer: the row of position p is p mod taps, and at least
+ * the last taps-1 positions are stored. width is the elements of q and k of all key heads and of v of all value heads. State
+ * and inputs are not read at position 0. Value head h uses key head h mod k_heads. */
 
-/* qn_gdn_recurrent - the same function as prepare and advance, token by token, for any number of tokens: takes
+/* qn_gdn_recurrent - the same function as prepare and advance, token by token, for any number of tokens: its arguments are
  * qn_gdn_chunk_args without records; q, k, v and o are f32, or bf16 with QN_BF16. */
 
 enum { QN_GDN_ROW_LANES = 4, QN_GDN_RECURRENT_VALUES = 32, QN_GDN_CONV_ROWS = 16, QN_GDN_MAX_TAPS = 8 };
 
-/* qn_gdn_step - one token of each of `rows` sessions, from the products of the layer's input to what its output matrix reads:
- * convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) factor, beta = sigmoid, delta rule, and RMS norm of
- * each head times SiLU(gate). State and inputs of each session are brought up to date. */
+/* qn_gdn_step - one token of each of `rows` sessions, everything between the layer's input projections and its output
+ * projection: convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) * factor, beta = sigmoid, delta rule, and
+ * RMS norm of each head times SiLU(gate). State and inputs of each session are updated. */
 typedef struct qn_gdn_step_args {
     QN_GPU_PTR(const float) qkv;          /* [rows, width], qkv_stride: before the convolution */
     QN_GPU_PTR(const float) alpha;        /* [rows, v_heads], alpha_stride */
@@ -98,17 +99,17 @@ typedef struct qn_gdn_step_args {
     QN_GPU_PTR(const float) factor;       /* [v_heads], < 0 */
     QN_GPU_PTR(const float) norm;         /* [head_v] */
     QN_GPU_PTR(float) out;                /* [rows, v_heads, head_v], out_stride */
-    QN_GPU_PTR(const uint64_t) memory;    /* [rows] addresses: each row another session's */
+    QN_GPU_PTR(const uint64_t) memory;    /* [rows] addresses of the sessions' memory, all different */
     QN_GPU_PTR(const uint32_t) positions; /* [rows] */
     uint64_t state_offset, inputs_offset;
     uint32_t rows, k_heads, v_heads, taps;
     uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
-    uint32_t grouped; /* head k*rep + r of out is value head r*k_heads + k */
+    uint32_t grouped; /* 1: head k*rep + r of out is value head r*k_heads + k, with rep = v_heads / k_heads; 0: same order */
     float scale, eps;
 } qn_gdn_step_args;
 
-/* qn_gdn_conv - several tokens of each sequence: convolution with SiLU, and gates. The sessions' inputs are brought up to date.
- * out is f32, or bf16 with QN_BF16. */
+/* qn_gdn_conv - several tokens of each sequence: convolution with SiLU, and gates. The sessions' inputs are updated. out is
+ * f32, or bf16 with QN_BF16. */
 typedef struct qn_gdn_conv_args {
     QN_GPU_PTR(const float) qkv;           /* [rows, width], qkv_stride */
     QN_GPU_PTR(const float) alpha;         /* [rows, v_heads], alpha_stride */
@@ -145,23 +146,25 @@ typedef struct qn_gdn_norm_args {
 
 #include <stddef.h>
 
-/* Each fills the launch for its arguments, whose size is known by then; the arguments are passed along with the launch. Sizes
- * are checked (QN_ERR_INVALID): dimensions as above, v_heads a multiple of k_heads, strides at least a row, what the grid can
- * be. longest is the number of tokens in the longest sequence. All launches are made dependent. A step asks for its state before
- * it waits for the launch ahead: where that one writes the same layer of the same session, the caller clears `dependent`. */
+/* The qn_gdn_gpu_* functions fill a launch for the given arguments; the caller passes the same arguments with the launch.
+ * Sizes are checked (QN_ERR_INVALID): dimensions as above, v_heads a multiple of k_heads, strides at least a row, limits of
+ * the grid. longest is the number of tokens of the longest sequence. All launches have pdl set. qn_gdn_step loads the state
+ * before it waits for the previous kernel: if that kernel writes the same layer of the same session, the caller must clear
+ * pdl. */
 
-/* qn_gdn_gpu_chunk - the two launches of a prompt in bf16 with keys of 128, in order. Addresses are multiples of 16, strides of
- * 8 elements, head_v of 64. max_shared_bytes is what a block of the device may have (qn_cuda_info). */
+/* qn_gdn_gpu_chunk - the two launches of a prefill in bf16 with keys of 128, in order. Addresses are multiples of 16 bytes,
+ * strides of 8 elements, head_v of 64. max_shared_bytes: the limit of a block of the device (qn_cuda_info); QN_ERR_UNSUPPORTED
+ * if it is too small for one pipeline stage. */
 qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *args, size_t longest, uint32_t max_shared_bytes, qn_launch launches[2]);
 
-/* qn_gdn_gpu_record_bytes - what args.records takes. */
+/* qn_gdn_gpu_record_bytes - size of args.records. */
 size_t qn_gdn_gpu_record_bytes(size_t tokens, size_t sequences, size_t v_heads);
 
-/* qn_gdn_gpu_state_bytes, qn_gdn_gpu_input_bytes - what a layer remembers of a session. */
+/* qn_gdn_gpu_state_bytes, qn_gdn_gpu_input_bytes - sizes of a layer's state and convolution inputs in a session's memory. */
 size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v);
 size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
-/* bf16 needs head_k 128 in all of these. */
+/* bf16 requires head_k 128 and head_v a multiple of 64 in all of these. */
 qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *args, size_t head_k, bool bf16, qn_launch *launch);
 qn_status qn_gdn_gpu_step(const qn_gdn_step_args *args, size_t head_k, size_t head_v, qn_launch *launch);
 qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *args, size_t head_k, size_t head_v, size_t longest, bool bf16,

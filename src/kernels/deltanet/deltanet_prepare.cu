@@ -1,5 +1,5 @@
-// Gated DeltaNet over chunks of 64 tokens, what does not depend on the state: qn_gdn_prepare of deltanet_cuda.h. All chunks at
-// once.
+// Gated DeltaNet over chunks of 64 tokens, the part that does not depend on the state: qn_gdn_prepare of deltanet_cuda.h. All
+// chunks run in parallel.
 #include "kernels/deltanet/chunk.cuh"
 
 #define MIN_LOG_DECAY -256.0f // e^-256 is 0 in float32 already
@@ -10,8 +10,8 @@ QN_DEVICE uint32_t value_head(const qn_gdn_chunk_args &a, uint32_t k_head, uint3
 }
 
 #define PREPARE_THREADS QN_GDN_PREPARE_THREADS
-#define ROW 68      // floats between rows of a square: fragments of 8 rows then meet all banks
-#define OWN_QUADS 5 // a thread's runs of 4 columns, of 640 in the blocks of a square that are not above the diagonal
+#define ROW 68      // row stride of a 64x64 matrix in floats: fragment accesses to 8 rows are free of bank conflicts
+#define OWN_QUADS 5 // quads of 4 columns per thread; the blocks on and below the diagonal have 640
 
 struct prepare_smem {
     union {
@@ -19,11 +19,12 @@ struct prepare_smem {
             unsigned char k[2 * TILE], q[2 * TILE];
         };
         struct {
-            float kk[TOKENS * ROW], qk[TOKENS * ROW]; // when the tiles have been read
+            float kk[TOKENS * ROW], qk[TOKENS * ROW]; // valid after the tiles have been read
         };
     };
-    float matrix[TOKENS * ROW]; // A, then (I + A)^-1; products on the way lie above the diagonal
-    // Of this head and the next: gc in units of log 2, as the sum of two floats, and beta; by rows and by columns.
+    float matrix[TOKENS * ROW]; // A, then (I + A)^-1; intermediate products are stored above the diagonal
+    // Of this head and the next: gc in units of log 2, as the sum of two floats, and beta. rows[][i] = { gc_hi, gc_lo,
+    // beta, 0 } for access by row, the separate arrays for access by column.
     float4 rows[2][TOKENS];
     float gc_hi[2][TOKENS], gc_lo[2][TOKENS], beta[2][TOKENS];
     float2 norms[TOKENS]; // 1/norm of k and of q
@@ -32,7 +33,7 @@ struct prepare_smem {
 
 static_assert(sizeof(prepare_smem) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
 
-// Running sums of the log decays of a value head, in double; a warp's work. What is past the end has no decay and no strength.
+// Cumulative sums of the log decays of a value head, in double, by one warp. Tokens past the end have g = 0 and beta = 0.
 QN_DEVICE void cumsum_decays(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t to, uint32_t first, uint32_t n, uint32_t head)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
@@ -61,7 +62,7 @@ QN_DEVICE void cumsum_decays(const qn_gdn_chunk_args &a, prepare_smem &m, uint32
     }
 }
 
-// m.kk and m.qk, in rows [16 block, 16 block + 16) up to the diagonal, and 1/norm of those rows.
+// Rows [16 block, 16 block + 16) of m.kk and m.qk up to the diagonal, and 1/norm of these rows of k and q.
 QN_DEVICE void compute_kk_qk(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t block)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
@@ -102,7 +103,7 @@ QN_DEVICE void compute_kk_qk(const qn_gdn_chunk_args &a, prepare_smem &m, uint32
             m.k_norm[block * 16 + i * 8 + g] = k_norm;
         }
     }
-    __syncthreads(); // the tiles have been read
+    __syncthreads(); // all warps have read the tiles; kk and qk overwrite them
 #pragma unroll
     for (int n = 0; n < 8; n++)
         if (n / 2 <= block)
@@ -114,9 +115,9 @@ QN_DEVICE void compute_kk_qk(const qn_gdn_chunk_args &a, prepare_smem &m, uint32
             }
 }
 
-// A thread's share of a square's lower blocks: runs of 4 columns.
+// The quads of 4 columns that a thread processes of the blocks on and below the diagonal.
 struct quads {
-    uint32_t row[OWN_QUADS], column[OWN_QUADS], record_offset[OWN_QUADS]; // in a record's tile
+    uint32_t row[OWN_QUADS], column[OWN_QUADS], record_offset[OWN_QUADS]; // byte offset in a record's tile
 };
 
 QN_DEVICE quads own_quads()
@@ -139,7 +140,7 @@ QN_DEVICE float4 load_float4(const float *x)
     return *(const float4 *)x;
 }
 
-// Gates and strengths: A in m.square, scores in the record.
+// Applies gates, norms and beta to kk and qk: A to m.matrix, scores to the record.
 QN_DEVICE void apply_gates(prepare_smem &m, const quads &own, uint32_t of, float scale, unsigned char *record)
 {
 #pragma unroll
@@ -172,7 +173,7 @@ QN_DEVICE float *block_at(prepare_smem &m, uint32_t row, uint32_t column)
     return m.matrix + row * 16 * ROW + column * 16;
 }
 
-// (I + the diagonal block)^-1 in its place: a lane solves for a column, row by row.
+// (I + diagonal block)^-1, in place: each lane computes one column by forward substitution.
 QN_DEVICE void invert_block(float *at)
 {
     const uint32_t column = threadIdx.x % 16;
@@ -207,8 +208,8 @@ QN_DEVICE uint32_t to_tf32(float x)
     return y;
 }
 
-// d += x y, blocks of 16 by 16 in tf32, d as two products of 8 columns. The inner dimension is taken in the order 0 2 4 6 1 3 5
-// 7, as pairs lie.
+// d += x y for 16x16 blocks in tf32; d is two m16n8 accumulators. The inner dimension is permuted to 0 2 4 6 1 3 5 7, so that
+// the two elements of a lane are adjacent in memory.
 QN_DEVICE void mma_tf32_16x16(float d[2][4], const float *x, const float *y)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
@@ -238,7 +239,7 @@ QN_DEVICE void store_block(float *to, const float d[2][4], float sign)
             *(float2 *)(to + (i * 8 + g) * ROW + n * 8 + 2 * t) = make_float2(sign * d[n][2 * i], sign * d[n][2 * i + 1]);
 }
 
-// With X and Y the inverses of two diagonal blocks, the block between them becomes -Y A X; one warp's work.
+// X and Y are the inverses of two diagonal blocks: the block A below X and left of Y becomes -Y A X. Done by one warp.
 QN_DEVICE void merge_16_to_32(prepare_smem &m, uint32_t first)
 {
     float d[2][4] = {}, e[2][4] = {};
@@ -249,7 +250,8 @@ QN_DEVICE void merge_16_to_32(prepare_smem &m, uint32_t first)
     store_block(block_at(m, first + 1, first), e, -1);
 }
 
-// The same for blocks of 32, in two steps with a barrier between; a warp has a block of 16 of the result.
+// The same for blocks of 32, in two steps with a barrier between them: A X, then -Y (A X). A warp computes one 16x16 block of
+// the result.
 QN_DEVICE void merge_32_to_64_1(prepare_smem &m, uint32_t row, uint32_t column)
 {
     float d[2][4] = {};
@@ -266,7 +268,7 @@ QN_DEVICE void merge_32_to_64_2(prepare_smem &m, uint32_t row, uint32_t column)
     store_block(block_at(m, row, column), d, -1);
 }
 
-// The inverse with strengths in its columns.
+// Stores the inverse with its columns scaled by beta.
 QN_DEVICE void store_inverse(const prepare_smem &m, const quads &own, uint32_t of, unsigned char *record)
 {
 #pragma unroll
@@ -294,7 +296,7 @@ QN_DEVICE void store_factors(const prepare_smem &m, uint32_t of, float scale, un
         *(float *)(record + QN_GDN_RECORD_DECAY) = since;
 }
 
-// A block for a chunk (x), a key head (y) and a sequence (z): all value heads that read the key head.
+// Grid: chunks (x), key heads (y), sequences (z). A block processes all value heads of its key head.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -313,14 +315,14 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
         cumsum_decays(a, m, 0, first, n, value_head(a, k_head, 0));
     qn_cp_async_wait<0>();
     __syncthreads();
-    // Later rows have more to do; blocks that share an SM take turns in which warp has them.
+    // Later rows are more work. The warp that gets them alternates between thread blocks, which balances the warps of an SM.
     compute_kk_qk(a, m, (warp + blockIdx.x) % 4);
     const quads own = own_quads();
     for (uint32_t i = 0; i < heads; i++) {
         const uint32_t of = i % 2;
         unsigned char *record =
             a.records + ((size_t)(s.record_offset + blockIdx.x) * a.v_heads + value_head(a, k_head, i)) * QN_GDN_RECORD;
-        __syncthreads(); // products, sums and strengths are there, and the head before is stored
+        __syncthreads(); // kk, qk, gc and beta are written; the previous head's inverse has been stored
         apply_gates(m, own, of, a.scale, record);
         __syncthreads();
         invert_block(block_at(m, warp, warp));

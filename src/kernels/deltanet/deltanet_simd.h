@@ -1,29 +1,30 @@
-/* Gated delta rule over sixteen-lane vectors; included by one file an instruction set, which defines the tile that its
- * registers hold: ROWS x VECTORS sums for many rows, up to two rows x WIDE for few.
+/* Gated delta rule over sixteen-lane vectors; included by one file per instruction set, which defines the register tile:
+ * ROWS x VECTORS accumulators for many rows, up to two rows x WIDE for few.
  *
- * Many rows: b comes from a cache, a block of DEPTH of its rows at a time so that a panel stays in the first one, and each load
- * of it serves ROWS rows. Few rows: b comes from memory, once; it is read in the order of memory, asked for ahead of time.
- * Sums that wait in c between blocks are the same floats as in registers. */
+ * Many rows: b is in cache. It is processed in blocks of DEPTH rows, so that a panel stays in L1, and each load of b is used
+ * for ROWS rows. Few rows: b is read from memory, once, in memory order and prefetched. Accumulators are stored to c between
+ * blocks as f32, so blocking does not change the result. */
 #ifndef QN_KERNELS_DELTANET_DELTANET_SIMD_H
 #define QN_KERNELS_DELTANET_DELTANET_SIMD_H
 
 #include "kernels/deltanet/deltanet.h"
 #include "kernels/vec16.h"
 
-/* What is read once is asked for 4 KB ahead, into the second cache, so that a page's first lines come while the one before it
- * is read: measured on Zen 4, one core, that reads states at 38 GB/s, the first cache asked 30, farther ahead 25, nothing 33.
- */
+/* Data read once is prefetched 4 KB ahead, into L2, so that the first lines of a memory page arrive while the previous page is
+ * read. Measured on Zen 4, one core: 38 GB/s for states; 30 with a prefetch into L1, 25 with a larger distance, 33 without
+ * prefetch. */
 enum { FEW = 2, DEPTH = 64, FEW_DEPTH = 16, PREFETCH_DISTANCE = 4096 };
 
 typedef struct gemm_operands {
     float *c;
     const float *a, *b;
     size_t c_row, a_row, a_col, b_row, k;
-    uintptr_t prefetch; /* what is asked for meanwhile: sequential line after line, else in lines as far apart as b's rows */
+    uintptr_t prefetch; /* address prefetched meanwhile: line by line if sequential, else in lines b_row elements apart */
     bool accumulate, sequential;
 } gemm_operands;
 
-/* rows x vectors sums, the last vector of `tail` floats; all three and `ask` are constants where this is called. */
+/* rows x vectors accumulators, the last vector of `tail` floats. rows, vectors and prefetch are compile-time constants at
+ * every call, tail too but for the last panel. */
 QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t rows, size_t vectors, size_t tail, bool prefetch)
 {
     float *c = t->c + row * t->c_row + column;
@@ -38,7 +39,8 @@ QN_INLINE void tile(const gemm_operands *t, size_t row, size_t column, size_t ro
             sum[i * vectors + v] = !t->accumulate ? v16_set1(0) : tail < QN_LANES ? v16_load_n(from, tail) : v16_load(from);
         }
     }
-    /* Panels share the next block out line after line: asking for their own columns of it gives two thirds of the speed. */
+    /* The panels partition the next block line by line. Prefetching their own columns instead gives two thirds of the
+     * speed. */
     uintptr_t next = t->prefetch + column * (t->sequential ? k : 1) * sizeof(float);
     const size_t next_step = (t->sequential ? vectors * QN_LANES : b_row) * sizeof(float);
     for (size_t j = 0; j < k; j++, next += next_step) {
@@ -94,7 +96,7 @@ QN_INLINE void many_rows(const gemm_operands *t, size_t m, size_t n)
         panel(t, m, x, 1, n - x);
 }
 
-/* rows is a constant where this is called. */
+/* rows is a compile-time constant at every call. */
 QN_INLINE void few_rows(const gemm_operands *t, size_t rows, size_t n)
 {
     size_t x = 0;
@@ -113,8 +115,8 @@ QN_INLINE void few_rows(const gemm_operands *t, size_t rows, size_t n)
 static void gemm_simd(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col, const float *b, size_t b_row,
                       size_t m, size_t n, size_t k, bool accumulate, const float *next)
 {
-    /* Few rows whose sums fit in registers need no blocks, but for the last rows of b, which ask for what comes after it; else
-     * a block asks for the next one. */
+    /* Few rows whose accumulators fit in registers: one block, and a second one of the last prefetch_rows rows of b, which
+     * prefetches `next`. Otherwise each block prefetches the following one. */
     const bool in_registers = n <= WIDE * QN_LANES;
     const size_t prefetch_rows = PREFETCH_DISTANCE / sizeof(float) / (b_row ? b_row : 1);
     const size_t depth = m > FEW ? DEPTH : !in_registers ? FEW_DEPTH : k > prefetch_rows ? k - prefetch_rows : k;

@@ -1,11 +1,12 @@
-// Gated DeltaNet token by token, in float32: the whole of a layer's memory for one token (qn_gdn_step), and, for several tokens
-// of a sequence, the convolution (qn_gdn_conv), the delta rule (qn_gdn_recurrent) and the gated norm (qn_gdn_norm) each by
-// itself. deltanet_cuda.h says what they compute; chunks on matrix units are deltanet_prepare.cu's and deltanet_advance.cu's.
+// Gated DeltaNet token by token, in f32. qn_gdn_step: one token of each session, from the input projections to the gated norm.
+// For several tokens of a sequence, separate kernels: the convolution (qn_gdn_conv), the delta rule (qn_gdn_recurrent) and the
+// gated norm (qn_gdn_norm). deltanet_cuda.h documents them; the chunked form on tensor cores is in deltanet_prepare.cu and
+// deltanet_advance.cu.
 //
-// QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are float32, or bfloat16 with QN_BF16.
+// QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are f32, or bf16 with QN_BF16.
 //
-// A state's row (a value's keys) belongs to four lanes, which hold runs of 4 keys in turn: so a warp reads 8 rows in pieces of
-// 64 bytes, all of them on their way at once, and a sum over keys is two exchanges.
+// Four lanes hold a row of the state (the keys of one value), interleaved in quads of 4 keys. A warp thus loads 8 rows in
+// segments of 64 bytes, with all loads in flight at the same time, and a sum over keys takes two shuffles.
 #include "kernels/delta.cuh"
 #include "kernels/deltanet/deltanet_cuda.h"
 
@@ -22,10 +23,10 @@ typedef uint16_t element;
 typedef float element;
 #endif
 
-static_assert(QN_GDN_MAX_TAPS <= QN_DELTA_MAX_TAPS, "the convolution of a token takes as many taps as that of several");
+static_assert(QN_GDN_MAX_TAPS <= QN_DELTA_MAX_TAPS, "the convolutions of one and of several tokens have the same tap limit");
 
 #define LANES QN_GDN_ROW_LANES
-#define KEY_QUADS (QN_HEAD_K / (4 * LANES)) // of 4 keys in a lane
+#define KEY_QUADS (QN_HEAD_K / (4 * LANES)) // quads of 4 keys per lane
 #define MIN_LOG_DECAY -256.0f            // e^-256 is 0 in float32 already
 
 #ifdef QN_BF16
@@ -60,7 +61,7 @@ struct step_smem {
     __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V], o[QN_HEAD_V];
 };
 
-// A block for a value head (x) and a row (y).
+// Grid: value heads (x), rows (y).
 extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __grid_constant__ qn_gdn_step_args a)
 {
     __shared__ step_smem m;
@@ -71,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
     unsigned char *memory = (unsigned char *)a.memory[row];
     float *state = (float *)(memory + a.state_offset) + (size_t)head * QN_HEAD_V * QN_HEAD_K;
     float *ring = (float *)(memory + a.inputs_offset);
-    // Nothing before this kernel writes this layer's memory: the state is on its way before the row is there.
+    // No preceding kernel in flight writes this layer's state (else the caller clears pdl): loads of the state are issued
+    // before the wait for the row.
     float4 s[PASSES][KEY_QUADS];
 #pragma unroll
     for (int p = 0; p < PASSES; p++) {
@@ -88,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
         const float past = qn_delta_convolve_past(a.conv, ring, position, ring_slot, a.taps, width, channel);
         const float x = input[channel];
         const float y = qn_delta_convolve(past, a.conv[(a.taps - 1) * width + channel], x);
-        if (i >= 2 * QN_HEAD_K || head < a.k_heads) // one of the heads that share a key head
+        if (i >= 2 * QN_HEAD_K || head < a.k_heads) // q and k: only one of the value heads that share a key head stores them
             ring[ring_slot * width + channel] = x;
         if (i < QN_HEAD_K)
             m.q[i] = y;
@@ -128,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
 
 #define CONV_ROWS QN_GDN_CONV_ROWS
 
-// A block for a head of q, of k or of v (x), CONV_ROWS tokens (y) and a sequence (z); a thread for a channel.
+// Grid: heads of q, k and v (x), blocks of CONV_ROWS tokens (y), sequences (z). One thread per channel.
 extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args a)
 {
     qn_pdl_wait();
@@ -144,7 +146,7 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
     for (uint32_t i = threadIdx.x; i < channels; i += blockDim.x) {
         const uint32_t channel = offset + i;
         const float *input = a.qkv + (size_t)first * a.qkv_stride + channel;
-        float weights[QN_GDN_MAX_TAPS], window[QN_GDN_MAX_TAPS]; // of tokens 0, 1, … back; zeros beyond the taps
+        float weights[QN_GDN_MAX_TAPS], window[QN_GDN_MAX_TAPS]; // index: tokens back; zeros beyond the taps
 #pragma unroll
         for (uint32_t back = 0; back < QN_GDN_MAX_TAPS; back++) {
             const bool in_range = back < a.taps;
@@ -165,7 +167,7 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
             for (int back = QN_GDN_MAX_TAPS - 1; back > 0; back--)
                 window[back] = window[back - 1];
         }
-        // The block that has read the ring writes it.
+        // Only the first block of tokens reads the ring buffer, so this block updates it.
         for (uint32_t row = n < a.taps - 1 ? 0 : n - (a.taps - 1); begin == 0 && row < n; row++)
             ring[(position + row) % a.taps * width + channel] = input[(size_t)row * a.qkv_stride];
     }
@@ -180,14 +182,14 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
 
 #define RECURRENT_VALUES QN_GDN_RECURRENT_VALUES
 #define RECURRENT_THREADS (RECURRENT_VALUES * LANES)
-#define RECURRENT_TOKENS 8 // brought into shared memory at a time
+#define RECURRENT_TOKENS 8 // loaded to shared memory at a time
 
 struct recurrent_smem {
     __align__(16) float q[RECURRENT_TOKENS][QN_HEAD_K], k[RECURRENT_TOKENS][QN_HEAD_K];
     float v[RECURRENT_TOKENS][RECURRENT_VALUES], decay[RECURRENT_TOKENS], beta[RECURRENT_TOKENS];
 };
 
-// A block for some values (x) of a value head (y) of a sequence (z).
+// Grid: blocks of RECURRENT_VALUES values (x), value heads (y), sequences (z).
 extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent(const __grid_constant__ qn_gdn_chunk_args a)
 {
     __shared__ recurrent_smem m;
@@ -238,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
         qn_delta_store_row<LANES, KEY_QUADS>(final + at, s);
 }
 
-// A warp for a row's head: x blocks of 4 warps, y rows.
+// Grid: blocks of 4 heads (x), rows (y). One warp per head.
 extern "C" __global__ void __launch_bounds__(4 * QN_WARP_SIZE) qn_gdn_norm(const __grid_constant__ qn_gdn_norm_args a)
 {
     const uint32_t head = blockIdx.x * 4 + threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;

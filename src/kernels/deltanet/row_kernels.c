@@ -1,4 +1,4 @@
-/* The choice of variant for kernels/deltanet/row_kernels.h. */
+/* Selection of the variant for kernels/deltanet/row_kernels.h. */
 #include "kernels/deltanet/row_kernels.h"
 
 #include "base/cpu.h"

@@ -1,5 +1,5 @@
-/* Conversions and the step of the delta rule over sixteen-lane vectors; included by one file an instruction set. Loops
- * without v16 are such as the compiler turns into vectors by itself. */
+/* Conversions and the step of the delta rule over sixteen-lane vectors; included by one file per instruction set. The compiler
+ * vectorises the loops that do not use v16. */
 #ifndef QN_KERNELS_DELTANET_ROW_KERNELS_SIMD_H
 #define QN_KERNELS_DELTANET_ROW_KERNELS_SIMD_H
 
@@ -73,7 +73,7 @@ static void round_simd(float *y, const float *x, qn_dtype dtype, size_t n)
     }
 }
 
-/* Rows of the state at a time: their sums wait for each other less. */
+/* State rows processed together: their accumulators are independent, which hides the FMA latency. */
 enum { STEP_ROWS = 4 };
 
 static void step_simd(float *state, const qn_gdn_token *token, size_t head_k, size_t head_v, float *o)
