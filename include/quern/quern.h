@@ -1,7 +1,7 @@
-/* quern: run 1-bit and ternary language models from a C program.
+/* quern: inference of 1-bit and ternary language models from C.
  *
- * A model is loaded once and shared; a session is one conversation with it: the tokens seen so far and what the model remembers
- * of them. Tokens go in, logits or text come out.
+ * A model (qn_model) is loaded once and shared. A session (qn_session) is one sequence of tokens with its state: the KV cache
+ * and, for models with Gated DeltaNet layers, the recurrent state. Tokens go in, logits or text come out.
  *
  *     qn_model *model;
  *     qn_session *session;
@@ -13,9 +13,12 @@
  *     qn_session_free(session);
  *     qn_model_free(model);
  *
- * Every function that returns qn_status leaves its outputs alone, or NULL, when it fails; qn_error_text() says why.
- * Threads: a qn_model may be used from any number of threads; its evaluations take turns on the model's team of threads.
- * A qn_session belongs to one thread at a time, but for qn_session_cancel.
+ * Errors: a function that returns qn_status does not write its outputs when it fails, or sets output pointers to NULL;
+ * exceptions are stated. qn_error_text() returns the reason.
+ *
+ * Threads: any number of threads may use one qn_model. Evaluations of its sessions are serialised, batch by batch: each uses
+ * the model's whole thread team or its GPU. A qn_session may be used by one thread at a time; qn_session_cancel is the
+ * exception.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_QUERN_H
@@ -33,92 +36,119 @@ extern "C" {
 
 typedef struct qn_model qn_model;
 typedef struct qn_session qn_session;
-typedef int32_t qn_token; /* an index into the vocabulary */
+typedef int32_t qn_token; /* a token id: an index into the vocabulary, from 0 */
 
-/* qn_version - "major.minor.patch" of the library. */
+/* qn_version - the version of the library, "major.minor.patch". A static string. */
 QN_API const char *qn_version(void);
 
 /* ---- Model ---- */
 
-/* Called now and then during long work with how much of it is done, on the thread that asked for the work.
- * Returning false stops the work, which then fails with QN_ERR_CANCELLED. */
+/* Progress of a long operation. Called repeatedly on the thread that called the operation.
+ *
+ *   user    the pointer given together with the callback
+ *   done    work finished so far, in units of the operation: bytes of tensors, or tokens
+ *   total   all work, in the same units
+ *
+ * Return true to continue. Return false to stop: the operation then fails with QN_ERR_CANCELLED. */
 typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 
-/* One line for the log ("type 42 holds groups of 128"), not terminated by a newline. */
+/* A log message of one line, without a newline at its end ("type 42 holds groups of 128"). The line is valid during the call.
+ */
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
-    const char *device;    /* what runs the model: NULL or "cpu"; "cuda", "cuda:N", the N-th GPU from 0; or
-                              "auto", the first GPU where there is one that can, else the CPU */
-    int n_threads;         /* 0: as many as there are physical cores; at most 1024 */
-    bool vocab_only;       /* read the tokeniser alone: a file without tensors is enough, and sessions are refused */
-    bool skip_weight_scan; /* do not look for infinities and NaN in the weights */
-    qn_progress_fn on_progress;
-    qn_log_fn on_log;
-    void *user; /* handed to both */
+    const char *device;         /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
+                                   can run the model, else the CPU */
+    int n_threads;              /* CPU threads, at most 1024; 0: one per physical core */
+    bool vocab_only;            /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
+    bool skip_weight_scan;      /* do not scan the weights for infinities and NaN */
+    qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
+    qn_log_fn on_log;           /* NULL: none */
+    void *user;                 /* passed to both callbacks */
 } qn_model_params;
 
-/* qn_model_load - map a GGUF file, check it, and make it ready to run.
+/* qn_model_load - map a GGUF file, validate it and prepare the model for inference.
  *
- *   params   NULL for the defaults (all zero)
- *   out      owned by the caller: qn_model_free
+ *   path     the file; of a split model (PREFIX-00001-of-00003.gguf ..., as written by llama.cpp's gguf-split) any of its
+ *            files
+ *   params   NULL for the defaults, which are all zero
+ *   out      the model; free it with qn_model_free
  *
- * A model in several files (PREFIX-00001-of-00003.gguf and so on, as llama.cpp's gguf-split writes them) is loaded whole by the
- * path of any of them; all are expected in the same folder, and QN_ERR_IO names those that are missing.
+ * All files of a split model must be in one directory. The files stay mapped and must not change while the model exists. The
+ * weights are packed for the CPU or copied to the GPU before the function returns.
  *
- * The file stays mapped and must not change while the model lives. QN_ERR_FORMAT for a damaged file, QN_ERR_UNSUPPORTED for an
- * architecture, tensor type or tokeniser that quern does not have, naming it. A file whose tokeniser is absent ("no_vocab")
- * loads; functions that need text then fail. A tokeniser that quern does not have is an error with vocab_only, and otherwise
- * the same as an absent one: functions that need text name it. */
+ * A file without a tokeniser ("no_vocab") loads. So does one whose tokeniser is not supported, except with vocab_only.
+ * Functions that need text then fail with QN_ERR_UNSUPPORTED and name the tokeniser.
+ *
+ * QN_ERR_IO            a file cannot be read, or files of a split model are missing; the text names them
+ * QN_ERR_FORMAT        a file is damaged, or a weight is infinite or NaN
+ * QN_ERR_UNSUPPORTED   the architecture, a tensor type, the tokeniser (with vocab_only) or the device is not supported
+ * QN_ERR_INVALID       params has a value outside its range, or an unknown device name
+ * QN_ERR_MEMORY        not enough memory on the host or on the GPU
+ * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
-/* qn_model_free - every session of the model must be freed before it. NULL is allowed. */
+/* qn_model_free - free a model. Its sessions must have been freed before. NULL is allowed. */
 QN_API void qn_model_free(qn_model *model);
 
 typedef struct qn_model_info {
-    const char *name;         /* general.name, or "" */
-    const char *architecture; /* "qwen3" */
-    const char *quantization; /* the type that holds most of the weights: "q1_0" */
-    uint32_t n_vocab;
+    const char *name;         /* general.name of the file, or "" */
+    const char *architecture; /* general.architecture: "qwen3"; "" with vocab_only */
+    const char *quantization; /* the type of most weights: "q1_0"; "" with vocab_only */
+    uint32_t n_vocab;         /* rows of the logits; with vocab_only, tokens of the tokeniser */
     uint32_t n_layers;
-    uint32_t n_embd;
-    uint32_t n_ctx_train; /* the context the model was trained for */
-    uint64_t n_params;    /* weights in all tensors */
-    uint64_t file_bytes;
-    uint64_t bytes_per_token;          /* weights that decoding one token reads; the cache comes on top */
-    uint64_t cache_bytes_per_position; /* f16 KV cache: bytes that one more token of context takes */
-    uint64_t recurrent_bytes;          /* states of recurrent layers, as large for any context: every token reads them, every
-                                          64th writes them; 0 where the model has none */
-    int n_threads;
-    const char *cpu;            /* instruction set in use: "avx512" */
-    const char *device;         /* what runs it: "cpu", "cuda:0"; "" for a vocabulary alone */
-    const char *tokenizer_name; /* "gpt2/qwen2", or "" when the file has none that quern can use */
-    const char *chat_template;  /* "chatml", or "" when the file has none that quern knows */
+    uint32_t n_embd;                   /* width of the hidden state */
+    uint32_t n_ctx_train;              /* context length used in training, in tokens */
+    uint64_t n_params;                 /* weights in all tensors */
+    uint64_t file_bytes;               /* size of the file; of a split model, of all files */
+    uint64_t bytes_per_token;          /* bytes of weights read to decode one token; KV cache and state come on top */
+    uint64_t cache_bytes_per_position; /* bytes of f16 KV cache per token of context, in all layers */
+    uint64_t recurrent_bytes;          /* bytes of recurrent state, independent of the context length: on the CPU read for
+                                          every token and written for every 64th; 0 if the model has no recurrent layers */
+    int n_threads;                     /* threads of the team; 0 with vocab_only */
+    const char *cpu;                   /* instruction set used on the CPU: "avx512" */
+    const char *device;                /* "cpu", "cuda:0"; "" with vocab_only */
+    const char *tokenizer_name;        /* "gpt2/qwen2"; "" if the file has none that quern supports */
+    const char *chat_template;         /* "chatml"; "" if the file has none that quern supports */
 } qn_model_info;
 
-/* qn_model_get_info - facts about a model; strings live as long as the model. */
+/* qn_model_get_info - properties of a model. The strings are valid until the model is freed. */
 QN_API qn_model_info qn_model_get_info(const qn_model *model);
 
 /* ---- Text ---- */
 
-/* qn_tokenize - text to token ids.
+/* qn_tokenize - convert text to token ids.
  *
- *   text, length   any bytes, UTF-8 or not; need not be terminated
- *   parse_special  whether special tokens written in the text ("<|im_end|>") become their ids; pass false for untrusted text
- *   add_bos        whether the tokeniser's beginning-of-text token goes first, where the model asks for one
- *   tokens         [*count] owned by the caller: qn_free_tokens. An empty text gives zero tokens and a valid pointer. */
+ *   text            [length] bytes, valid UTF-8 or not; no terminator needed
+ *   length          in bytes
+ *   parse_special   true: special tokens spelled in the text ("<|im_end|>") become their ids; pass false for untrusted text
+ *   add_bos         true: put the beginning-of-text token first, if the model uses one
+ *   tokens          [*count] the ids; free with qn_free_tokens. Empty text gives a valid pointer and a count of 0
+ *   count           number of ids
+ *
+ * QN_ERR_UNSUPPORTED   the model has no supported tokeniser
+ * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos,
                              qn_token **tokens, size_t *count);
+
+/* qn_free_tokens - free the tokens of qn_tokenize or qn_chat_tokens. NULL is allowed. */
 QN_API void qn_free_tokens(qn_token *tokens);
 
-/* qn_token_piece - the bytes that one token stands for; not terminated, possibly half a character; owned by the model.
- * Special tokens give their name ("<|im_end|>"). QN_ERR_INVALID for an id outside the vocabulary. */
+/* qn_token_piece - the bytes of one token. They may be a part of a UTF-8 character. A special token gives its name
+ * ("<|im_end|>").
+ *
+ *   token    an id of the tokeniser's vocabulary, else QN_ERR_INVALID
+ *   bytes    [*length] owned by the model, without a terminator
+ *   length   in bytes
+ *
+ * QN_ERR_UNSUPPORTED if the model has no supported tokeniser. */
 QN_API qn_status qn_token_piece(const qn_model *model, qn_token token, const char **bytes, size_t *length);
 
-/* qn_token_is_special - whether the token is a control token, which generated text does not show; false outside the vocabulary.
+/* qn_token_is_special - true for a control token, which is not part of displayed text; false for an id outside the vocabulary.
  */
 QN_API bool qn_token_is_special(const qn_model *model, qn_token token);
-/* qn_token_is_eog - whether generation ends at this token (end of text, end of turn). */
+
+/* qn_token_is_eog - true if the token ends generation (end of text, end of turn); false for an id outside the vocabulary. */
 QN_API bool qn_token_is_eog(const qn_model *model, qn_token token);
 
 typedef struct qn_chat_message {
@@ -126,225 +156,319 @@ typedef struct qn_chat_message {
     const char *content; /* UTF-8 */
 } qn_chat_message;
 
-/* qn_chat_tokens - a conversation in the model's own chat format, as tokens.
+/* qn_chat_tokens - convert a conversation to tokens in the model's chat format.
  *
- *   messages, n         in order; contents are never read as special tokens
- *   add_assistant       whether the opening of the assistant's next turn follows
- *   tokens, count       as for qn_tokenize
+ *   messages        [n] in order. Special tokens spelled in their contents are not parsed
+ *   n               number of messages
+ *   add_assistant   true: append the header of the assistant's next turn
+ *   tokens          as for qn_tokenize
+ *   count           as for qn_tokenize
  *
- * The one format so far is plain ChatML: "<|im_start|>role\ncontent<|im_end|>\n" for each message, contents as they are, and
- * "<|im_start|>assistant\n" to open a turn. The beginning-of-text token goes first where the template puts it there, and so does
- * the template's own system message where the first message is not the system's.
+ * The only format supported so far is plain ChatML: "<|im_start|>role\ncontent<|im_end|>\n" for each message, with unmodified
+ * contents, then "<|im_start|>assistant\n" with add_assistant. The beginning-of-text token is added if the template adds it.
+ * If the first message is not from the system, the template's default system message is added, if it has one.
  *
- * QN_ERR_UNSUPPORTED when the file carries no chat template, one of another family, or one that does anything else for some
- * conversation of these roles: opens an answer with <think>, trims contents, takes reasoning out of earlier turns. The text says
- * what it carries. A template's answer to tools is not looked at. */
+ * QN_ERR_UNSUPPORTED   the file has no chat template, or one whose output differs from plain ChatML for some conversation of
+ *                      these roles: it opens answers with <think>, trims contents, removes reasoning from earlier turns. The
+ *                      text says which. The template's branches for tool calls are not examined
+ * QN_ERR_INVALID       a role is not one of the three, or a role or content is NULL */
 QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
                                 qn_token **tokens, size_t *count);
 
 /* ---- Session ---- */
 
 typedef struct qn_session_params {
-    uint32_t n_ctx;   /* tokens it can hold; 0: the smaller of 4096 and what the model was trained for */
-    uint32_t n_batch; /* rows that one step works on, 1 to 4096; 0: 128, or 2048 on a GPU. Affects memory and speed, and on
-                         the CPU never results */
-    const char *kv;   /* cache format: NULL or "f16"; or AURA codes of so many bits: "aura8", "aura6", "aura4", "aura3",
-                         "aura2", and "aura4v3", "aura4v2" with fewer for values than for keys */
-    uint32_t n_checkpoints; /* how many qn_session_checkpoint keeps, 1 to 64; 0: 4 */
-    qn_log_fn on_log;       /* told when the cache is of another format than `kv`; NULL: nobody is */
-    void *user;             /* handed to it */
+    uint32_t n_ctx;         /* capacity in tokens; 0: the context length used in training, at most 4096 */
+    uint32_t n_batch;       /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 2048 on a GPU. Affects memory and speed;
+                               on the CPU it does not affect results */
+    const char *kv;         /* format of the KV cache: NULL or "f16"; or AURA codes with the given number of bits: "aura8",
+                               "aura6", "aura4", "aura3", "aura2"; "aura4v3" and "aura4v2" have 4 bits for keys and 3 or 2 for
+                               values */
+    uint32_t n_checkpoints; /* checkpoints kept, 1 to 64; 0: 4 */
+    qn_log_fn on_log;       /* reports a cache format that differs from `kv`; NULL: none */
+    void *user;             /* passed to on_log */
 } qn_session_params;
 
-/* qn_session_create - an empty session. params NULL for the defaults. Memory for n_ctx positions is reserved at once and
- * becomes resident as it fills. The model must outlive it. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values; where a
- * model has others the cache is f16, and on_log is told. */
+/* qn_session_create - create an empty session.
+ *
+ *   model    must outlive the session
+ *   params   NULL for the defaults, which are all zero
+ *   out      the session; free it with qn_session_free
+ *
+ * On the CPU the cache for n_ctx tokens is reserved as virtual memory, and its pages become resident as tokens are appended.
+ * On a GPU it is allocated at once. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements; for other head
+ * sizes the cache is f16, and on_log reports it.
+ *
+ * QN_ERR_INVALID       params has a value outside its range, or the model was loaded with vocab_only
+ * QN_ERR_UNSUPPORTED   unknown cache format
+ * QN_ERR_MEMORY        not enough memory on the host or on the GPU */
 QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out);
+
+/* qn_session_free - free a session. NULL is allowed. */
 QN_API void qn_session_free(qn_session *session);
 
-/* qn_session_length - tokens held. qn_session_capacity - tokens it can hold. */
+/* qn_session_length - the number of tokens in the session.
+ * qn_session_capacity - its n_ctx. */
 QN_API uint32_t qn_session_length(const qn_session *session);
 QN_API uint32_t qn_session_capacity(const qn_session *session);
 
-/* qn_session_tokens - the tokens held, [qn_session_length]; owned by the session, valid until it changes. */
+/* qn_session_tokens - the tokens in the session, [qn_session_length]. Owned by the session, valid until it changes. */
 QN_API const qn_token *qn_session_tokens(const qn_session *session);
 
-/* qn_session_truncate - forget all but the first `length` tokens. QN_ERR_INVALID when it holds fewer.
+/* qn_session_truncate - drop all tokens after the first `length`.
  *
- * Any length will do for a model without recurrent layers; with a cache of codes, up to 63 tokens are then evaluated once more,
- * and where memory for that is missing (QN_ERR_MEMORY) so many fewer are held. Recurrent layers fold every 64 tokens into their
- * state, which cannot be undone: a session of n tokens can go back to the lengths above (n-1)/64*64 (of the chunk that is still
- * open), to those that a checkpoint of n tokens could go back to, and to 0. On a GPU every token is folded in at once: only the
- * lengths of checkpoints and 0 are left. Any other is QN_ERR_UNSUPPORTED, the text names those that are possible, and nothing
- * changes. Checkpoints of more than `length` tokens are dropped. */
+ *   length   at most qn_session_length, else QN_ERR_INVALID
+ *
+ * Models without recurrent layers: any length. With a cache of AURA codes up to 63 tokens are evaluated again, because the f16
+ * values of their page no longer exist. If that fails, the error is returned and the session holds up to 63 tokens fewer.
+ *
+ * Models with recurrent layers, on the CPU: every 64 tokens are folded into the recurrent state, which cannot be undone. A
+ * session of n tokens can be truncated to the lengths above (n-1)/64*64 (those of its open chunk), to the lengths that a
+ * checkpoint of n tokens allows by the same rule, and to 0.
+ *
+ * Models with recurrent layers, on a GPU: every token is folded into the state immediately. Only the lengths of checkpoints
+ * and 0 are possible.
+ *
+ * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged. Checkpoints of
+ * more than `length` tokens are dropped. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
-/* qn_session_checkpoint - remember the present length as one to go back to, with what is pending at it (qn_session_pending).
+/* qn_session_checkpoint - save the current length, with the pending token (qn_session_pending), for qn_session_truncate.
  *
- * For models with recurrent layers this copies their memory: states and open chunks, which is qn_session_cache_bytes(session,
- * 0) bytes, and 64 tokens' halves of a cache of codes. The newest params->n_checkpoints are kept, the oldest goes when one more
- * comes; their memory is the session's until it is freed. They belong to the session: forks have copies, files do not have
- * them. QN_ERR_MEMORY: there is none. */
+ * For models with recurrent layers this copies the recurrent state and the open chunk, qn_session_cache_bytes(session, 0)
+ * bytes, and with a cache of AURA codes the f16 keys and values of one page of 64 tokens. Other models need no copy. The
+ * session keeps the newest n_checkpoints of qn_session_params and reuses their memory. qn_session_fork copies checkpoints,
+ * qn_session_save does not save them. Without tokens nothing happens. QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
-/* qn_session_rewind_length - the greatest length, not above `length`, to which qn_session_truncate can go back; 0 if no other. */
+/* qn_session_rewind_length - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
+ * other.
+ */
 QN_API uint32_t qn_session_rewind_length(const qn_session *session, uint32_t length);
 
-/* qn_session_pending - whether the last qn_generate made a token that it did not evaluate, and which: the first to pass to
- * the next call when the conversation goes on. Evaluating anything, or truncating to fewer tokens, forgets it; truncating to
- * the length of a checkpoint brings back the one that was pending there. */
+/* qn_session_pending - the token that the last qn_generate sampled but did not evaluate. Pass it as the first token of the
+ * next call to continue the sequence.
+ *
+ *   token   written if there is one
+ *
+ * Returns whether there is one. Evaluating tokens discards it, and so does truncating to fewer tokens; truncating to the
+ * length of a checkpoint restores the one that was pending there. */
 QN_API bool qn_session_pending(const qn_session *session, qn_token *token);
 
-/* qn_session_kv - the format of its cache: "aura4". */
+/* qn_session_kv - the format of the session's KV cache ("aura4"). A static string. */
 QN_API const char *qn_session_kv(const qn_session *session);
 
-/* qn_session_cache_bytes - bytes of cache that `length` tokens take: keys and values of each, and what recurrent layers
- * remember, which is the same for any length. In a cache of codes the first 64 tokens and the last length mod 64 are halves. */
+/* qn_session_cache_bytes - bytes used by `length` tokens: their keys and values, and the state of recurrent layers, which does
+ * not depend on the length. In a cache of AURA codes the first 64 tokens and the last length mod 64 tokens are f16. */
 QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length);
 
-/* qn_session_fork - a session of its own with the same contents: tokens, cache, what is pending, checkpoints. What is held is
- * copied, not what could be. Both go on as if the other were not there; neither progress function nor a request to cancel is
- * taken over. The caller frees it with qn_session_free. */
+/* qn_session_fork - create an independent session with the same contents: tokens, KV cache, state, pending token, checkpoints.
+ *
+ *   out   the new session; free it with qn_session_free
+ *
+ * Only the used part of the cache is copied. The progress callback and a pending request to cancel are not copied.
+ * QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 
-/* qn_session_save - write what the session holds to a file, which appears whole or not at all: tokens, cache, what is pending.
- * QN_ERR_INVALID when `path` exists and is not a session file: it stays as it is. QN_ERR_IO when it cannot be written. The file
- * is about qn_session_cache_bytes(session, qn_session_length(session)) large. It
- * holds the conversation, and can be read by whoever the umask lets read it. */
+/* qn_session_save - write a session to a file: tokens, KV cache, state, pending token. Checkpoints are not saved.
+ *
+ * The file is written atomically, under a temporary name that is renamed at the end. Its size is about
+ * qn_session_cache_bytes(session, qn_session_length(session)). It contains the conversation; a new file's permissions follow
+ * the umask, a replaced file's are kept.
+ *
+ * QN_ERR_INVALID   `path` exists and is not a session file; it is not changed
+ * QN_ERR_IO        the file cannot be written */
 QN_API qn_status qn_session_save(const qn_session *session, const char *path);
 
-/* qn_session_restore - a session as it was when it was saved. Logits are the same, to the last bit, as if it had never stopped
- * (with the same instruction set).
+/* qn_session_restore - create a session from a file written by qn_session_save. With the same instruction set, its logits are
+ * bit-identical to those of the session that was saved.
  *
- *   model    the model it was saved with: the same hyper-parameters and tensors; a copy of the file will do
- *   params   as for qn_session_create, NULL for the defaults. n_ctx may differ from what it was, and 0 is what it was; too
- *            small for the tokens is QN_ERR_CONTEXT. kv must be NULL or what the file has
- *   out      the caller frees it with qn_session_free
+ *   model    the same model, that is one with the same hyperparameters and tensors; a copy of the file is the same model
+ *   path     the session file
+ *   params   as for qn_session_create, NULL for the defaults. n_ctx may differ from the saved one, 0 takes the saved one. kv
+ *            must be NULL or the saved format
+ *   out      the session; free it with qn_session_free
  *
- * A session saved with its model on a GPU goes on only on a GPU, and one saved on the CPU only there: QN_ERR_UNSUPPORTED.
- * Nothing in the file is trusted. QN_ERR_FORMAT for one that is damaged, cut short or no session at all, QN_ERR_UNSUPPORTED for
- * another version or cache format, QN_ERR_INVALID for another model, QN_ERR_IO when it cannot be read. A file that was made to
- * deceive, with checksums that are right, can make the session say anything, but no more. */
+ * The layout is that of the device: a session saved on a GPU can be restored only on a GPU, one saved on the CPU only on the
+ * CPU. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can change what the
+ * session generates, but cannot corrupt memory.
+ *
+ * QN_ERR_IO            the file cannot be read
+ * QN_ERR_FORMAT        the file is damaged, truncated, or not a session file
+ * QN_ERR_UNSUPPORTED   another file version, cache format or device type
+ * QN_ERR_INVALID       another model, or params has a value outside its range
+ * QN_ERR_CONTEXT       n_ctx is too small for the saved tokens
+ * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_session_restore(qn_model *model, const char *path, const qn_session_params *params, qn_session **out);
 
+/* The tokens whose logits qn_session_eval computes. */
 typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logits;
 
-/* qn_session_eval - append tokens and compute what follows them.
+/* qn_session_eval - append tokens and compute the logits of their next tokens.
  *
- *   tokens   [n] ids inside the vocabulary; n may be 0 (nothing happens)
- *   which    which rows of logits to compute
- *   logits   f32 [n_vocab] for LAST, [n, n_vocab] row-major for ALL; NULL for NONE
+ *   tokens   [n] ids inside the vocabulary
+ *   n        number of tokens; with 0 nothing happens
+ *   which    the tokens whose logits are computed
+ *   logits   f32, written: [n_vocab] for QN_LOGITS_LAST, [n, n_vocab] row-major for QN_LOGITS_ALL, not used (may be NULL) for
+ *            QN_LOGITS_NONE
  *
- * On the CPU logits of a token do not depend on how the tokens were split over calls nor on the number of threads, to the last
- * bit. On a GPU the same calls give the same bits; others differ from them as int8 activations and halves do.
- * QN_ERR_CONTEXT when they do not fit, QN_ERR_INVALID for an id outside the vocabulary: the session is then unchanged.
- * QN_ERR_CANCELLED: the tokens of the batches that were finished stay, and with ALL their logits have been written. */
+ * On the CPU the logits of a token depend neither on how the tokens are split over calls nor on the number of threads: they
+ * are bit-identical. On a GPU the same calls give identical bits; a different split changes the results by the rounding error
+ * of int8 activations and fp16.
+ *
+ * QN_ERR_CONTEXT     the tokens do not fit in the context; the session is unchanged
+ * QN_ERR_INVALID     an id is outside the vocabulary, or logits is NULL; the session is unchanged
+ * QN_ERR_CANCELLED   by qn_session_cancel or the progress callback. Tokens of finished batches remain in the session, and with
+ *                    QN_LOGITS_ALL their logits have been written */
 QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
 
-/* qn_session_on_progress - a function called between the batches of a long qn_session_eval; NULL for none. */
+/* qn_session_on_progress - set the callback that is called between the batches of a long evaluation, in tokens. NULL removes
+ * it.
+ */
 QN_API void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user);
 
-/* qn_session_cancel - make the session's running, or else its next, evaluation or generation stop as soon as a batch is done,
- * with QN_ERR_CANCELLED or QN_STOP_CANCELLED. One that ends by itself before it looks is over, and the next one is not
- * cancelled in its place. From any thread, and from a signal handler. */
+/* qn_session_cancel - stop the session's current evaluation or generation after the current batch, with QN_ERR_CANCELLED or
+ * QN_STOP_CANCELLED; if none is running, the next one.
+ *
+ * A call that ends before it checks the request completes normally and clears the request. May be called from any thread and
+ * from a signal handler. */
 QN_API void qn_session_cancel(qn_session *session);
 
 /* ---- Sampling ---- */
 
 typedef struct qn_sampling {
-    float temperature;    /* below 1e-6: always the likeliest token (the lowest id of equals) */
-    int top_k;            /* keep the k likeliest; 0: all */
-    float top_p;          /* keep the likeliest until their probabilities reach this; 1: all */
-    float min_p;          /* drop tokens less likely than this times the likeliest; 0: none */
-    float repeat_penalty; /* > 1 makes recent tokens less likely: their logits are divided by it, or multiplied when negative;
-                             1: off */
-    int repeat_last_n;    /* how many recent tokens that looks at */
-    uint64_t seed;        /* the same seed and logits give the same tokens on every machine and device */
+    float temperature;    /* below 1e-6: argmax, the lowest id of equal logits */
+    int top_k;            /* keep the k most likely tokens; 0: all */
+    float top_p;          /* nucleus sampling: keep the most likely tokens whose probabilities sum to top_p; 1: all */
+    float min_p;          /* drop tokens with less than min_p times the probability of the most likely one; 0: none */
+    float repeat_penalty; /* logits of recent tokens are divided by it if positive, multiplied by it if negative; 1: off */
+    int repeat_last_n;    /* number of most recent tokens that repeat_penalty applies to */
+    uint64_t seed;        /* the same seed and logits give the same tokens on every host and device */
 } qn_sampling;
 
-/* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no repetition penalty (over 64), seed 0. */
+/* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64, seed
+ * 0. */
 QN_API qn_sampling qn_sampling_defaults(void);
 
+/* A sampler: its parameters and the state of its random number generator. One thread at a time. */
 typedef struct qn_sampler qn_sampler;
 
-/* qn_sampler_create - QN_ERR_INVALID, naming the field, for a value outside: temperature >= 0, top_k >= 0, top_p in (0,1],
- * min_p in [0,1), repeat_penalty in [0.001,1000] (logits stay finite), repeat_last_n >= 0, all finite. */
+/* qn_sampler_create - create a sampler.
+ *
+ *   params    copied
+ *   n_vocab   number of logits, 1 to INT32_MAX
+ *   out       the sampler; free it with qn_sampler_free
+ *
+ * QN_ERR_INVALID, naming the field, unless all values are finite, temperature >= 0, top_k >= 0, top_p in (0, 1], min_p in
+ * [0, 1), repeat_penalty in [0.001, 1000] and repeat_last_n >= 0. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
+
+/* qn_sampler_free - free a sampler. NULL is allowed. */
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_sample - choose the next token. Order: penalty, top_k, temperature, top_p, min_p, draw.
- *   logits   [n_vocab] f32, not changed; at least one must be finite, NaN is QN_ERR_INVALID
- *   recent   the tokens before it, for the penalty; the last repeat_last_n of them count */
+/* qn_sampler_sample - sample the next token, in this order: penalty, top_k, temperature, top_p, min_p, random draw.
+ *
+ *   logits     [n_vocab] f32, not changed. A logit of -inf excludes its token. QN_ERR_INVALID for a NaN, or if the largest
+ *              logit is infinite
+ *   recent     [n_recent] the preceding tokens, oldest first; the last repeat_last_n of them are penalised
+ *   n_recent   0 is allowed, with recent NULL
+ *   token      the sampled id */
 QN_API qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
                                    qn_token *token);
 
 /* ---- Generation ---- */
 
+/* Why generation stopped. */
 typedef enum qn_stop_reason {
-    QN_STOP_EOG,      /* the model ended its text */
-    QN_STOP_STRING,   /* a stop string appeared; it is not part of the text */
-    QN_STOP_LENGTH,   /* max_tokens were made */
+    QN_STOP_EOG,      /* the model generated an end token */
+    QN_STOP_STRING,   /* the text contains a stop string; on_text does not receive it */
+    QN_STOP_LENGTH,   /* max_tokens tokens were generated */
     QN_STOP_CONTEXT,  /* the context is full */
     QN_STOP_CALLBACK, /* on_text or on_token returned false */
-    QN_STOP_CANCELLED /* qn_session_cancel */
+    QN_STOP_CANCELLED /* qn_session_cancel, or the progress callback returned false */
 } qn_stop_reason;
 
 typedef struct qn_generate_params {
     qn_sampling sampling;
-    int64_t max_tokens;      /* < 0: until something else stops it */
-    bool ignore_eos;         /* go on past end tokens, as benchmarks want */
-    const char *const *stop; /* [n_stop] strings at which to stop */
+    int64_t max_tokens;      /* tokens to generate; < 0: no limit */
+    bool ignore_eos;         /* continue after end tokens, for benchmarks */
+    const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
     size_t n_stop;
-    bool show_special; /* whether on_text gets the names of special tokens */
-    bool (*on_text)(void *user, const char *text,
-                    size_t length); /* whole UTF-8 characters; bytes that can no longer become one arrive as U+FFFD */
+    bool show_special; /* on_text receives the names of special tokens */
+
+    /* The generated text, [length] bytes without a terminator, in complete UTF-8 characters. Invalid bytes are replaced by
+     * U+FFFD. Text that may be the beginning of a stop string is held back until that is decided. Return false to stop. NULL:
+     * none. */
+    bool (*on_text)(void *user, const char *text, size_t length);
+
+    /* Each generated token, end tokens included, before its text. Return false to stop. NULL: none. */
     bool (*on_token)(void *user, qn_token token);
-    void *user;
+
+    void *user; /* passed to both callbacks */
 } qn_generate_params;
 
 typedef struct qn_generate_result {
     qn_stop_reason reason;
-    size_t n_prompt;    /* tokens evaluated before the first new one: fewer than were given when cancelled among them */
-    size_t n_generated; /* new tokens, an end token included */
-    double prompt_seconds;
-    double generate_seconds;
+    size_t n_prompt;         /* prompt tokens evaluated: fewer than n if cancelled during prefill */
+    size_t n_generated;      /* tokens generated, an end token included */
+    double prompt_seconds;   /* prefill, with the first token sampled */
+    double generate_seconds; /* the rest, callbacks included */
 } qn_generate_result;
 
-/* qn_generate_defaults - default sampling, no limit, no stop strings, no callbacks. */
+/* qn_generate_defaults - qn_sampling_defaults, no limit, no stop strings, no callbacks. */
 QN_API qn_generate_params qn_generate_defaults(void);
 
-/* qn_generate - evaluate `tokens` after what the session holds, then generate until something stops it.
+/* qn_generate - append tokens to the session, then generate until a stop condition holds.
  *
- *   tokens   [n], n >= 1: the prompt, or the last token if the session holds all before it
- *   result   may be NULL
+ *   tokens   [n] the prompt. To continue a session, pass its pending token (qn_session_pending) and any new tokens
+ *   n        at least 1, else QN_ERR_INVALID
+ *   params   not changed
+ *   result   written on success; NULL is allowed
  *
- * Afterwards the session holds the prompt and every generated token but the last, which was not evaluated: that token is the
- * first to pass to the next call when a conversation goes on, and qn_session_pending knows it. Two cases differ: cancelled
- * within the prompt, it holds the n_prompt tokens that were evaluated; with max_tokens 0 it holds the whole prompt and nothing
- * is pending. Tokens that spelled a stop string are held too. Being stopped is success: see result->reason. */
+ * A stop condition is not an error: the status is QN_OK, and result->reason has the condition. Afterwards the session holds
+ * the prompt and the generated tokens except the last, which has been sampled but not evaluated and is now the pending token.
+ * Tokens that spell a stop string are in the session. Two cases differ:
+ *
+ *   cancelled during prefill   the session holds the first n_prompt tokens of the prompt; no token is pending
+ *   max_tokens is 0            the session holds the whole prompt; no token is pending
+ *
+ * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if on_text or stop strings are given and the
+ * model has no supported tokeniser. */
 QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                              qn_generate_result *result);
 
-/* qn_generate_text - qn_tokenize (special tokens parsed, beginning-of-text as the model asks) and qn_generate. */
+/* qn_generate_text - qn_tokenize with parse_special and add_bos, then qn_generate.
+ *
+ *   prompt   zero-terminated UTF-8
+ *   params   as for qn_generate
+ *   result   as for qn_generate */
 QN_API qn_status qn_generate_text(qn_session *session, const char *prompt, const qn_generate_params *params,
                                   qn_generate_result *result);
 
 /* ---- Files ---- */
 
 typedef struct qn_quantize_params {
-    int n_threads; /* 0: physical cores */
-    qn_progress_fn on_progress;
-    qn_log_fn on_log; /* one line for each tensor that keeps a wider type, and why */
-    void *user;
+    int n_threads;              /* at most 1024; 0: one per physical core */
+    qn_progress_fn on_progress; /* in bytes of the input's tensors; NULL: none */
+    qn_log_fn on_log;           /* reports each matrix that keeps a wider type, with the reason; NULL: none */
+    void *user;                 /* passed to both callbacks */
 } qn_quantize_params;
 
-/* qn_quantize_file - rewrite a GGUF file with its matrices in another type.
+/* qn_quantize_file - write a copy of a GGUF file with its matrices converted to another type.
  *
- *   type   "f16" "bf16" "q8_0" "q4_0" "q4_1" "q1_0" "q2_0" "pq2_0" "ptq1_0" "tq1_0" "tq2_0"
+ *   in       the file; of a split model any of its files: all are read, and one file is written
+ *   out      the target; may be the same path as `in`, or a file of the split model, which the whole new model then replaces
+ *   type     "f16" "bf16" "q8_0" "q4_0" "q4_1" "q1_0" "q2_0" "pq2_0" "ptq1_0" "tq1_0" "tq2_0"
+ *   params   NULL for the defaults, which are all zero
  *
- * Tensors of one dimension stay f32. A matrix whose rows do not fit the type's block keeps a wider type, and the log says so.
- * Written beside the target under a temporary name and renamed when whole: a full disk, an error or a stop leaves the target as
- * it was. `in` may be one file of a split model: all are read, and one is written. `in` and `out` may be the same file, and
- * `out` one of a split model's: the whole new model then takes the place of that one. */
+ * Tensors of one dimension are written as f32. A matrix whose row length is not a multiple of the type's block size gets a
+ * wider type, and on_log reports it. The target is written atomically, under a temporary name in the same directory that is
+ * renamed at the end: after any error the target is unchanged.
+ *
+ * QN_ERR_INVALID     unknown type, or n_threads outside its range
+ * QN_ERR_IO          `in` cannot be read or `out` cannot be written
+ * QN_ERR_FORMAT      `in` is damaged, or a weight is infinite or NaN
+ * QN_ERR_CANCELLED   on_progress returned false */
 QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
-/* quern: status codes and error text, shared by every public header.
+/* quern: status codes and error texts, shared by every public header.
  *
- * Every function that can fail returns a qn_status. The text of the last failure on the calling thread names the thing that
- * was wrong, what was found and what was expected, and can be shown to a user as it is.
+ * Every function that can fail returns a qn_status. The library keeps the text of the last failure of each thread
+ * (qn_error_text). The text names the argument, file or tensor, the value found and the value expected; it can be shown to a
+ * user unchanged.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_STATUS_H
@@ -22,19 +23,22 @@ extern "C" {
 typedef enum qn_status {
     QN_OK = 0,
     QN_ERR_INVALID,     /* an argument is outside what the function accepts */
-    QN_ERR_FORMAT,      /* a file or a stored structure breaks its format */
-    QN_ERR_UNSUPPORTED, /* well formed, but this build cannot do it (architecture, type, tokeniser, device) */
-    QN_ERR_IO,          /* the operating system refused: open, read, write, map */
-    QN_ERR_MEMORY,      /* an allocation failed or its size would overflow */
-    QN_ERR_CONTEXT,     /* the session's context is full */
-    QN_ERR_CANCELLED    /* qn_session_cancel was called */
+    QN_ERR_FORMAT,      /* a file or a serialised structure violates its format */
+    QN_ERR_UNSUPPORTED, /* valid, but not implemented or not available here (architecture, type, tokeniser, device) */
+    QN_ERR_IO,          /* the operating system reported an error: open, read, write, map */
+    QN_ERR_MEMORY,      /* an allocation failed, or its size overflows */
+    QN_ERR_CONTEXT,     /* the tokens do not fit in the session's context */
+    QN_ERR_CANCELLED    /* stopped by qn_session_cancel, or by a progress callback that returned false */
 } qn_status;
 
-/* qn_status_name - a constant, lower-case name of a status ("invalid argument"). Never NULL. */
+/* qn_status_name - the lower-case name of a status, for example "invalid argument"; "unknown status" for any other value. A
+ * static string, never NULL. */
 QN_API const char *qn_status_name(qn_status status);
 
-/* qn_error_text - what the last failing quern call on this thread had to say, or "" when none has failed yet.
- * Owned by the library; valid until the next failing call on the same thread. */
+/* qn_error_text - the error text of the last quern call that failed on the calling thread, or "" if none has failed.
+ *
+ * Successful calls do not clear it. At most 511 bytes; control characters from files are replaced by '?'. Owned by the
+ * library, valid until the next failing call on the same thread. */
 QN_API const char *qn_error_text(void);
 
 #ifdef __cplusplus
