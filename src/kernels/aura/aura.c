@@ -1,4 +1,4 @@
-/* AURA: the choice of variant. */
+/* AURA: selection of the SIMD variant. */
 #include "kernels/aura/aura.h"
 
 #include "base/cpu.h"

@@ -1,4 +1,4 @@
-/* AURA for AVX2: centroids are looked up byte by byte, sixteen entries of a table at a time. */
+/* AURA for AVX2. Centroids are looked up byte by byte, sixteen table entries per shuffle. */
 #define QN_V16_AVX2
 #define QUERY_GROUP 4
 enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
@@ -7,8 +7,8 @@ enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
 #include "kernels/vec16.h"
 
 typedef struct tables {
-    const uint8_t *low, *high;     /* of the codec: bytes of centroids */
-    __m256i first_low, first_high; /* sixteen entries of each, in both halves */
+    const uint8_t *low, *high;     /* the codec's bytes of centroids */
+    __m256i first_low, first_high; /* the first sixteen entries of each, in both 128-bit halves */
 } tables;
 typedef struct words {
     __m256i lo, hi;
@@ -25,21 +25,21 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
     return (tables){ codec->low, codec->high, broadcast_16(codec->low), broadcast_16(codec->high) };
 }
 
-/* Bytes moved down by `by` bits, or up where it is negative, of which those in the mask are kept. */
+/* Bytes shifted right by `by` bits, or left if it is negative, and masked. */
 QN_INLINE __m256i shift_and_mask(const uint8_t *vector, int by, int mask)
 {
     const __m256i v = _mm256_loadu_si256((const __m256i *)vector);
     return _mm256_and_si256(by < 0 ? _mm256_slli_epi16(v, -by) : _mm256_srli_epi16(v, by), _mm256_set1_epi8((char)mask));
 }
 
-/* A bit of each byte to the top of its byte, where it picks between the entries of two tables. */
+/* Moves a bit of each byte to the top of its byte, where a byte blend tests it. */
 QN_INLINE __m256i select_mask(__m256i code, int bit)
 {
     return _mm256_slli_epi16(code, 7 - bit);
 }
 
-/* Codes below 16 << levels to one byte of centroids each. A shuffle takes the low four bits of an index, and gives 0 where its
- * highest is set, which no code has; the bits above pick between what tables side by side give, two by two. */
+/* Looks up one byte of centroids for codes below 16 << levels. A shuffle indexes with the low four bits, and returns 0
+ * if the top bit is set, which no code has; the bits above select between adjacent tables' results, two by two. */
 QN_INLINE __m256i look_up_byte(__m256i code, const uint8_t *table, int levels)
 {
     __m256i selected[8];
@@ -55,7 +55,7 @@ QN_INLINE __m256i look_up_byte(__m256i code, const uint8_t *table, int levels)
     return selected[0];
 }
 
-/* Words of which the codes' centroids are the bytes: of codes 0 and 1, and of codes 2 and 3 of each lane. */
+/* Joins low and high bytes of centroids to 16-bit words: out[0] of codes 0 and 1, out[1] of codes 2 and 3 of each lane. */
 QN_INLINE void interleave_bytes(__m256i low, __m256i high, __m256i out[2])
 {
     const __m256i low_byte = _mm256_set1_epi16(0xff);
@@ -63,7 +63,8 @@ QN_INLINE void interleave_bytes(__m256i low, __m256i high, __m256i out[2])
     out[1] = _mm256_or_si256(_mm256_srli_epi16(low, 8), _mm256_andnot_si256(low_byte, high));
 }
 
-/* Of 256 levels, the upper half are the lower half's magnitudes, mirrored: half as many tables, and then a sign. */
+/* 256 levels: the codebook is antisymmetric, so the upper half's tables are looked up with a mirrored index, and the
+ * sign is applied afterwards. That needs half as many tables. */
 QN_INLINE void look_up_mirrored(__m256i code, tables t, __m256i out[2])
 {
     const __m256i negative = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(-1)); /* its top bit is not set */
@@ -119,7 +120,7 @@ QN_INLINE void store_i16(int16_t *p, v16i a)
 
 /* ---- Rows ---- */
 
-/* Boundaries are compared one after the other, or halved, whichever is fewer instructions. */
+/* Up to 4 bits, linear comparison with all boundaries; above, binary search: whichever takes fewer instructions. */
 static void quantize_avx2(uint8_t *codes, const float *y, const qn_aura_codec *codec)
 {
     const int n = (1 << codec->bits) - 1;
@@ -127,7 +128,7 @@ static void quantize_avx2(uint8_t *codes, const float *y, const qn_aura_codec *c
         const __m256 x = _mm256_loadu_ps(y + d);
         __m256i code = _mm256_setzero_si256();
         if (codec->bits <= 4) {
-            for (int i = 0; i < n; i++) /* true is -1 */
+            for (int i = 0; i < n; i++) /* a true comparison is -1 */
                 code = _mm256_sub_epi32(
                     code, _mm256_castps_si256(_mm256_cmp_ps(_mm256_set1_ps(codec->boundaries[i]), x, _CMP_LT_OQ)));
         } else {
@@ -143,7 +144,7 @@ static void quantize_avx2(uint8_t *codes, const float *y, const qn_aura_codec *c
     }
 }
 
-/* Eight codes are at most eight bytes: a lane takes the word in which its code begins and the one after it. */
+/* Eight codes fit eight bytes. Each lane combines the 32-bit word in which its code begins and the next one. */
 static void decode_avx2(float *y, const uint32_t *words_of_row, const qn_aura_codec *codec)
 {
     const uint8_t *bytes = (const uint8_t *)words_of_row;

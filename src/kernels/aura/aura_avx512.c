@@ -1,4 +1,4 @@
-/* AURA for AVX-512: centroids are looked up thirty-two at a time in tables that stay in registers. */
+/* AURA for AVX-512. Centroids are looked up thirty-two at a time in tables that stay in registers. */
 #define QN_V16_AVX512
 #define QUERY_GROUP 8
 enum { ACCUMULATORS = 16, KEY_ACCUMULATORS = 8 };
@@ -7,7 +7,7 @@ enum { ACCUMULATORS = 16, KEY_ACCUMULATORS = 8 };
 #include "kernels/vec16.h"
 
 typedef struct tables {
-    __m512i t[8]; /* centroids as words: 1 register to 4 bits, 2 for 6; for 8 their low bytes, and their high bytes */
+    __m512i t[8]; /* centroids as int16: one register up to 4 bits, two for 6; for 8, four of low and four of high bytes */
 } tables;
 typedef __m512i words;
 
@@ -23,14 +23,14 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
     return t;
 }
 
-/* Words of a vector moved down by `by` bits, or up where it is negative. */
+/* 16-bit words of a vector shifted right by `by` bits, or left if it is negative. */
 QN_INLINE __m512i shift_and_mask(const uint8_t *vector, int by)
 {
     const __m512i v = _mm512_loadu_si512(vector);
     return by < 0 ? _mm512_slli_epi16(v, (unsigned)-by) : _mm512_srli_epi16(v, (unsigned)by);
 }
 
-/* Bits of `low` where the mask is set, of `high` elsewhere. */
+/* Bits of `low` where the mask is set, else of `high`. */
 QN_INLINE __m512i blend_bits(int mask, __m512i low, __m512i high)
 {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi16((short)mask), low, high, 0xca);
@@ -42,8 +42,8 @@ QN_INLINE __m512i look_up_256(__m512i codes, __mmask64 upper, const __m512i *t)
                                   _mm512_permutex2var_epi8(t[2], codes, t[3]));
 }
 
-/* A look-up takes the low five bits of each word, six with two registers, and tables repeat: what is above a code is no matter.
- */
+/* A look-up indexes with the low five bits of each word (six with two registers), and tables repeat: bits above a code
+ * do not matter. */
 QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, tables t, words out[2])
 {
     if (bits == 8) {
@@ -71,8 +71,8 @@ QN_INLINE void decode_step(const uint8_t *unit, unsigned bits, unsigned j, table
     }
 }
 
-/* The pair is read by the instruction itself: gcc would read all of them once, more than there are registers, and keep them on
- * the stack. */
+/* Inline assembly for the broadcast memory operand: gcc would load all pairs in advance, more than there are registers,
+ * and spill them. */
 QN_INLINE v16i words_dot(v16i sum, words w, const int16_t *pair)
 {
     typedef int32_t __attribute__((may_alias, aligned(2))) both;
@@ -89,10 +89,10 @@ QN_INLINE void store_i16(int16_t *p, v16i a)
 
 /* ---- Rows ---- */
 
-/* The boundary in the middle of what is left, bit by bit from the highest. */
+/* Binary search over the boundaries, one bit of the code at a time from the highest. */
 static void quantize_avx512(uint8_t *codes, const float *y, const qn_aura_codec *codec)
 {
-    float padded[QN_AURA_MAX_LEVELS]; /* gathers and loads of whole registers stay inside */
+    float padded[QN_AURA_MAX_LEVELS]; /* gathers and full-register loads stay in bounds */
     const size_t n = ((size_t)1 << codec->bits) - 1;
     memcpy(padded, codec->boundaries, n * sizeof *padded);
     for (size_t i = n; i < QN_LANES; i++)
@@ -111,7 +111,7 @@ static void quantize_avx512(uint8_t *codes, const float *y, const qn_aura_codec 
     }
 }
 
-/* Sixteen codes are at most sixteen bytes: each lane takes the word in which its code begins and the one after it. */
+/* Sixteen codes fit sixteen bytes. Each lane combines the 32-bit word in which its code begins and the next one. */
 static void decode_avx512(float *y, const uint32_t *words_of_row, const qn_aura_codec *codec)
 {
     const uint8_t *bytes = (const uint8_t *)words_of_row;

@@ -1,4 +1,4 @@
-/* AURA for NEON: centroids are looked up byte by byte, sixteen or sixty-four entries of a table at a time. */
+/* AURA for NEON. Centroids are looked up byte by byte, sixteen or sixty-four table entries at a time. */
 #define QN_V16_NEON
 #define QUERY_GROUP 4
 enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
@@ -7,9 +7,9 @@ enum { ACCUMULATORS = 4, KEY_ACCUMULATORS = 4 };
 #include "kernels/vec16.h"
 
 typedef struct tables {
-    const uint8_t *low, *high; /* of the codec: bytes of centroids */
+    const uint8_t *low, *high; /* the codec's bytes of centroids */
 } tables;
-/* Four quarters of four lanes, each lane's first and second centroid. */
+/* Four quarters of four lanes: the first and second centroid of each lane. */
 typedef struct words {
     int16x4_t first[4], second[4];
 } words;
@@ -20,13 +20,13 @@ QN_INLINE tables tables_of(const qn_aura_codec *codec, unsigned bits)
     return (tables){ codec->low, codec->high };
 }
 
-/* Bytes moved down by `by` bits, or up where it is negative, of which those in the mask are kept. */
+/* Bytes shifted right by `by` bits, or left if it is negative, and masked. */
 QN_INLINE uint8x16_t shift_and_mask(const uint8_t *vector, int by, unsigned mask)
 {
     return vandq_u8(vshlq_u8(vld1q_u8(vector), vdupq_n_s8((int8_t)-by)), vdupq_n_u8((uint8_t)mask));
 }
 
-/* A look-up among sixty-four gives 0, or what was there, where the index is 64 or more. */
+/* A 64-entry look-up returns 0 (vqtbl4q) or keeps the destination (vqtbx4q) for indices of 64 or more. */
 QN_INLINE uint8x16_t look_up(const uint8_t *table, uint8x16_t code, unsigned bits)
 {
     if (bits <= 4)

@@ -1,4 +1,5 @@
-/* AURA: the reference, plain loops in the order that the variants are held to. Blocks are read one code at a time. */
+/* AURA: the reference, plain loops in the canonical order that the variants reproduce bit for bit. Blocks are read one
+ * code at a time. */
 #include "kernels/aura/aura.h"
 
 #include "kernels/canon.h"
@@ -44,7 +45,7 @@ static void axpy_ref(float *y, float weight, const float *x, size_t n)
         y[i] = fmaf(weight, x[i], y[i]);
 }
 
-/* Weights p * scale as multiples of *unit, their magnitudes such that no sum of products with centroids leaves 32 bits. */
+/* Weights p * scale as int16 multiples of *weight_scale, which is large enough that sums over centroids fit 32 bits. */
 static void quantize_weights(int16_t *weights_i16, float *weight_scale, const float *p, const float *scales, size_t n)
 {
     float partial[QN_LANES] = { 0 }, largest = 0;
@@ -62,7 +63,7 @@ static void quantize_weights(int16_t *weights_i16, float *weight_scale, const fl
     }
 }
 
-/* Sums wrap where scales that nobody has encoded make them. */
+/* Unsigned, since sums may overflow 32 bits with scales that no encoder wrote. */
 static uint32_t mul_i16(int16_t a, int16_t b)
 {
     return (uint32_t)((int32_t)a * b);

@@ -1,16 +1,16 @@
-/* AURA over sixteen-lane vectors; included by one file an instruction set, which defines QUERY_GROUP, the most queries that
- * share what is decoded (8 or 4), ACCUMULATORS and KEY_ACCUMULATORS, the sums of values and of keys that its registers take (multiples of
- * that), and
+/* AURA in sixteen-lane vectors. Each instruction set's file includes this header after it has defined QUERY_GROUP, the
+ * largest number of queries that share decoded codes (8 or 4), ACCUMULATORS and KEY_ACCUMULATORS, the number of
+ * accumulators of values and of keys that fit its registers (multiples of QUERY_GROUP), and
  *
- *   tables                                    the centroids of a codec, in registers as far as they go
+ *   tables                                    a codec's centroids, in registers as far as they fit
  *   tables_of(codec, bits)
  *   words                                     sixteen lanes of two centroids
  *   decode_step(unit, bits, j, tables, out)   codes 4j to 4j+3 of a unit, as words out[2]: (4j, 4j+1), (4j+2, 4j+3)
  *   words_dot(sum, words, pair)               sum + first * pair[0] + second * pair[1] in each lane
  *   store_i16(p, v16i)                        sixteen int32 as int16, saturated
  *
- * A group runs to the last key that any of its queries sees. Keys that one of them must not see get a weight of 0; codes of
- * positions that nobody sees may be read, as part of a vector, and are worth 0, too. */
+ * A group of queries processes keys up to the last one visible to any of them. Masked keys get a weight of 0. Codes of
+ * later positions may be read as part of a vector, and have weight 0, too. */
 #ifndef QN_KERNELS_AURA_AURA_SIMD_H
 #define QN_KERNELS_AURA_AURA_SIMD_H
 
@@ -41,15 +41,15 @@ static void axpy_simd(float *y, float weight, const float *x, size_t n)
 
 /* ---- Blocks ---- */
 
-#define KEY_TILES(n) (KEY_ACCUMULATORS / (n) < 2 ? KEY_ACCUMULATORS / (n) : 2) /* that are taken at once */
+#define KEY_TILES(n) (KEY_ACCUMULATORS / (n) < 2 ? KEY_ACCUMULATORS / (n) : 2) /* tiles per step */
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
-/* Memory that is asked for while other memory is read, as much of it at a time as the other allows: in bursts it would stand
- * before what is wanted now. Into the second cache, which can wait for more lines than the first. */
+/* A prefetch into L2, which has more outstanding misses than L1, issued in steps while another stream is read: spread
+ * evenly, prefetches do not delay the demand loads, as bursts would. */
 typedef struct prefetch_stream {
     const uint8_t *at, *end;
-    size_t step; /* bytes for each unit that is read */
+    size_t step; /* bytes to prefetch per unit read */
 } prefetch_stream;
 
 static prefetch_stream prefetch_stream_of(const uint8_t *bytes, size_t n, size_t n_units)
@@ -64,7 +64,7 @@ QN_INLINE void prefetch(prefetch_stream *a)
         __builtin_prefetch(a->at, 0, 2);
 }
 
-/* Some steps of a unit of `tiles` tiles of keys; n, tiles, bits and steps are constants where this is called. */
+/* Some steps of a unit, for `tiles` tiles of keys. n, tiles, bits and steps are constants at each call. */
 QN_INLINE void unit_dots(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
                          unsigned steps, tables t, v16i *sum)
 {
@@ -84,7 +84,7 @@ QN_INLINE void unit_dots(const int16_t *queries, size_t n, const uint8_t *keys, 
     }
 }
 
-/* With n * tiles sums in registers, one multiply-add need not wait for the one before it. */
+/* The n * tiles accumulators stay in registers; independent multiply-adds hide each other's latency. */
 QN_INLINE void tile_dots(const int16_t *queries, size_t n, const uint8_t *keys, size_t tiles, size_t dim, unsigned bits,
                          tables t, prefetch_stream *next, v16i *sum)
 {
@@ -145,7 +145,8 @@ static float largest_of(const float *p, size_t n)
     return largest;
 }
 
-/* Scores to whole weights, zeros from the query's last visible key to the group's last unit, and what they are multiples of. */
+/* Converts scores to int16 weights and returns their unit. Weights after the query's last visible key, up to the
+ * group's last unit, are 0. */
 static float softmax_row(float *p, const float *scales, size_t visible, size_t n_keys, int16_t *weights_i16, float *m, float *l)
 {
     v16 partial = v16_set1(0), weights = v16_set1(0);
@@ -176,8 +177,7 @@ static float softmax_row(float *p, const float *scales, size_t visible, size_t n
     return weight_scale;
 }
 
-/* `width` columns of sixteen dimensions at once; n, width and bits are constants where this is called, as above. `stride` bytes
- * lie between units. */
+/* `width` columns of sixteen dimensions. n, width and bits are constants at each call. Units are `stride` bytes apart. */
 QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const uint8_t *values,
                              size_t stride, size_t n_keys, size_t width, size_t dim, unsigned bits, tables t,
                              prefetch_stream *next, float *out)
@@ -225,7 +225,7 @@ QN_INLINE void group_values(const int16_t *weights_i16, const float *weight_scal
                       out + c * QN_AURA_TILE);
 }
 
-/* A group's block in two halves, each compiled for its bits and number of queries. */
+/* Arguments of the two passes over a block (keys, then values), each compiled per code width and number of queries. */
 typedef struct group {
     const int16_t *queries;
     const float *query_scales;
@@ -296,7 +296,7 @@ static void group_block(const int16_t *queries, const float *query_scales, size_
         g.n_keys = visible[q] > g.n_keys ? visible[q] : g.n_keys;
     g.next = prefetch_stream_of(block->next_keys ? block->values : NULL, value_part, n_tiles / KEY_TILES(n) * key_units);
     keys_of[n][key_bits](&g);
-    /* To whole units of values: 32 positions hold them for all bits. */
+    /* Rounded up to full units of values: 32 positions are full units at all code widths. */
     const size_t padded = (g.n_keys + 31) / 32 * 32;
     for (size_t q = 0; q < n; q++)
         g.weight_scales[q] = softmax_row(g.scores + q * QN_AURA_BLOCK, scales, visible[q], padded,
@@ -307,7 +307,7 @@ static void group_block(const int16_t *queries, const float *query_scales, size_
     values_of[n][value_bits](&g);
 }
 
-/* Queries are taken eight, four, two or one at a time, as many as see anything. */
+/* Queries are processed in groups of eight, four, two or one adjacent queries with visible keys. */
 static void block_simd(const int16_t *queries, const float *query_scales, size_t n_queries, const qn_aura_block *block,
                        const uint16_t *visible, float *out, float *m, float *l)
 {

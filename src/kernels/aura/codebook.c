@@ -1,11 +1,11 @@
-/* The Lloyd-Max quantiser of one coordinate of a uniform unit vector in R^D, whose density is (1 - x^2)^((D-3)/2) but for a
- * factor.
+/* The Lloyd-Max quantiser of one coordinate of a uniform unit vector in R^D, whose density is proportional to (1 -
+ * x^2)^((D-3)/2).
  *
- * The quantiser is antisymmetric, so the half above 0 is sought: centroids c_1 < ... < c_n, each the mean of the density
- * between the midpoints to its neighbours. Setting each to that mean again and again (Lloyd) gets near quickly and then creeps:
- * for 8 bits tens of thousands of steps are missing when a step is 1e-6. Newton's method on "centroid minus mean", whose
- * Jacobian has three diagonals, needs a few. Everything is double with square roots, products and quotients only, so that all
- * machines find the same codebook. */
+ * The quantiser is antisymmetric, so only centroids above 0 are computed: c_1 < ... < c_n, each the mean of the density
+ * between the midpoints to its neighbours. Lloyd's iteration, which sets each centroid to that mean, converges quickly
+ * at first and then slowly: with 8 bits, when a step is 1e-6, tens of thousands of steps remain. Newton's method on
+ * "centroid minus mean", whose Jacobian is tridiagonal, needs a few. All arithmetic is double with +, -, *, / and
+ * square roots only, so that all machines compute the same codebook. */
 #include "kernels/aura/aura.h"
 
 #include "base/status.h"
@@ -14,8 +14,8 @@
 
 enum { MAX_POSITIVE_LEVELS = QN_AURA_MAX_LEVELS / 2, LLOYD_STEPS = 20, NEWTON_STEPS = 60, NODES = 8 };
 
-/* Gauss-Legendre nodes and weights of order 16 on [-1, 1], half of them: exact for polynomials to degree 31 (Abramowitz and
- * Stegun, table 25.4). */
+/* Positive half of the Gauss-Legendre nodes and weights of order 16 on [-1, 1]: exact for polynomials to degree 31
+ * (Abramowitz and Stegun, table 25.4). */
 static const double gauss_x[NODES] = { 0.0950125098376374402, 0.2816035507792589132, 0.4580167776572273863,
                                        0.6178762444026437484, 0.7554044083550030339, 0.8656312023878317439,
                                        0.9445750230732325761, 0.9894009349916499326 };
@@ -23,7 +23,7 @@ static const double gauss_w[NODES] = { 0.1894506104550684963, 0.1826034150449235
                                        0.1495959888165767321, 0.1246289712555338720, 0.0951585116824927848,
                                        0.0622535239386478929, 0.0271524594117540949 };
 
-/* (1 - x^2)^((dim-3)/2), dim even: a whole power and a root. */
+/* (1 - x^2)^((dim-3)/2), dim even: an integer power times a square root. */
 static double density(double x, size_t dim)
 {
     const double t = 1 - x * x;
@@ -38,14 +38,14 @@ static double density(double x, size_t dim)
     return power * sqrt(t);
 }
 
-/* Mass and mean of the density in [from, to]; panels of half a standard deviation, none beyond 14 of them, where the density is
- * below 1e-42 of its peak. */
+/* Mass and mean of the density in [from, to]. Panels are half a standard deviation wide; integration stops 14 standard
+ * deviations after `from`, where the density is below 1e-42 of its peak. */
 static double cell(double from, double to, size_t dim, double *mean)
 {
     const double sigma = 1 / sqrt((double)dim), end = to < from + 14 * sigma ? to : from + 14 * sigma;
     const size_t panels = (size_t)((end - from) / (sigma / 2)) + 1;
     const double half = (end - from) / (double)panels / 2;
-    double mass = 0, moment = 0; /* moment about `from`, which cancels less than one about 0 */
+    double mass = 0, moment = 0; /* moment about `from`: less cancellation than about 0 */
     for (size_t p = 0; p < panels; p++) {
         const double middle = from + (2 * (double)p + 1) * half;
         for (int i = 0; i < NODES; i++) {
@@ -59,7 +59,7 @@ static double cell(double from, double to, size_t dim, double *mean)
     return mass * half;
 }
 
-/* Where cells end: 0, midpoints, 1. */
+/* Edges of the cells: 0, midpoints between centroids, 1. */
 static double cell_edge(const double *c, size_t n, size_t i)
 {
     return i == 0 ? 0 : i == n ? 1 : (c[i - 1] + c[i]) / 2;
@@ -76,7 +76,7 @@ static double largest_residual(const double *c, size_t n, size_t dim, double *ma
     return largest;
 }
 
-/* The Newton step: J step = mean - c, eliminated from the first row down. */
+/* The Newton step: solves J step = mean - c, J tridiagonal, by elimination from the first row down. */
 static void newton_step(const double *c, size_t n, size_t dim, const double *mass, const double *mean, double *step)
 {
     double above[MAX_POSITIVE_LEVELS];
@@ -104,7 +104,7 @@ static bool is_increasing(const double *c, size_t n)
     return true;
 }
 
-/* c + factor * step, with the factor halved until centroids stay in order and come no further from their means. */
+/* c + factor * step. The factor is halved until centroids are ascending and the residual does not grow. */
 static double damped_newton_step(double *c, size_t n, size_t dim, const double *step, double residual, double *mass,
                                  double *mean)
 {
@@ -128,7 +128,7 @@ qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float 
 {
     const size_t n = (size_t)1 << (bits - 1);
     double c[MAX_POSITIVE_LEVELS], mass[MAX_POSITIVE_LEVELS], mean[MAX_POSITIVE_LEVELS], step[MAX_POSITIVE_LEVELS];
-    /* Even spacing over what 2^bits levels reach, wider for more of them. */
+    /* Start: even spacing over the range of 2^bits levels, which grows with the bits. */
     for (size_t i = 0; i < n; i++)
         c[i] = ((double)i + 0.5) / (double)n * (1 + 0.5 * bits) / sqrt((double)dim);
     double residual = largest_residual(c, n, dim, mass, mean);
@@ -141,12 +141,12 @@ qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float 
         newton_step(c, n, dim, mass, mean, step);
         const double before = residual;
         residual = damped_newton_step(c, n, dim, step, residual, mass, mean);
-        if (!(residual < before)) { /* at the end of double's precision, or stuck: told apart below */
+        if (!(residual < before)) { /* at double precision, or stuck: the check below distinguishes them */
             (void)largest_residual(c, n, dim, mass, mean);
             break;
         }
     }
-    /* The gap times the norm of the inverse Jacobian, up to 1e4 for 256 levels, is the error. */
+    /* The error is the residual times the norm of the inverse Jacobian, which is up to 1e4 for 256 levels. */
     if (!(residual < 1e-11))
         return qn_fail(QN_ERR_UNSUPPORTED, "codebook of %u bits for %zu dimensions: off by %g, expected below 1e-11", bits, dim,
                        residual);
@@ -154,7 +154,7 @@ qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float 
         codebook[n + i] = (float)c[i];
         codebook[n - 1 - i] = -(float)c[i];
         boundaries[n - 1 + i] = (float)cell_edge(c, n, i);
-        boundaries[n - 1 - i] = 0 - boundaries[n - 1 + i]; /* 0 in the middle, not -0 */
+        boundaries[n - 1 - i] = 0 - boundaries[n - 1 + i]; /* +0 in the middle, not -0 */
     }
     return QN_OK;
 }

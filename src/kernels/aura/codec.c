@@ -1,5 +1,5 @@
-/* A codec and what is done with a row by it: rotations, encoding, the packed stream, queries in whole numbers. The codebook is
- * codebook.c's, blocks are layout.c's, and what is worth an instruction set of its own is in the table. */
+/* Codecs, and the operations of a codec on one row: rotation, encoding, the packed stream, quantisation of queries to
+ * int16. codebook.c computes codebooks, layout.c stores blocks; kernels with SIMD variants are in qn_aura_kernels. */
 #include "kernels/aura/aura.h"
 
 #include "base/memory.h"
@@ -29,9 +29,9 @@ size_t qn_aura_row_words(size_t dim, unsigned bits)
     return (dim * bits + 31) / 32;
 }
 
-/* ---- Random numbers: whole numbers and double sums only, so that all machines draw the same ---- */
+/* ---- Random numbers: integers and double sums only, for the same rotation on all machines ---- */
 
-/* Nearly normal: twelve uniform numbers less their mean. */
+/* Nearly normal: the sum of twelve uniform numbers less its mean. */
 static double random_normal(uint64_t *state)
 {
     double sum = -6;
@@ -40,7 +40,7 @@ static double random_normal(uint64_t *state)
     return sum;
 }
 
-/* x less its parts along `n` rows of length 1. */
+/* Subtracts from x its projections on `n` rows of length 1. */
 static void orthogonalize(double *x, const double *rows, size_t n, size_t dim)
 {
     for (size_t r = 0; r < n; r++) {
@@ -52,7 +52,7 @@ static void orthogonalize(double *x, const double *rows, size_t n, size_t dim)
     }
 }
 
-/* Gram and Schmidt on random rows, twice, which leaves them orthogonal to double's precision. */
+/* Gram-Schmidt on random rows, each step twice: orthogonal to double precision. */
 static void random_rotation(double *rows, size_t dim, uint64_t seed)
 {
     for (size_t r = 0; r < dim; r++) {
@@ -188,14 +188,14 @@ void qn_aura_rotate_back(const qn_aura_kernels *kernels, const qn_aura_codec *co
     kernels->hadamard(y, codec->dim, NULL, codec->signs);
 }
 
-enum { PARTIAL_SUMS = 8 }; /* of doubles at a time */
+enum { PARTIAL_SUMS = 8 }; /* accumulators of a sum of doubles */
 
 static double reduce_sums(const double sums[PARTIAL_SUMS])
 {
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-/* In double: no square of a finite float leaves its range. */
+/* In double, whose range holds the square of every finite float. */
 static double norm(const float *x, size_t dim)
 {
     double sums[PARTIAL_SUMS] = { 0 };
@@ -216,10 +216,10 @@ static double decoded_norm(const uint8_t *codes, const qn_aura_codec *codec)
     return sqrt(reduce_sums(sums));
 }
 
-/* Below this a norm is taken for 0. */
+/* Smaller norms count as 0. */
 #define TINY_NORM 1e-8
 
-/* A row of norm n whose direction, rotated, is y. */
+/* Encodes a row of norm n and rotated direction y; returns the scale. */
 static double encode_unit(const qn_aura_kernels *kernels, const qn_aura_codec *codec, const float *y, double n, uint8_t *codes)
 {
     kernels->quantize(codes, y, codec);
@@ -232,7 +232,7 @@ static bool encode(const qn_aura_kernels *kernels, const qn_aura_codec *codec, c
 {
     static const float zeros[QN_AURA_MAX_DIM];
     float unit[QN_AURA_MAX_DIM], y[QN_AURA_MAX_DIM];
-    const double n = norm(x, codec->dim); /* NaN and infinity pass through */
+    const double n = norm(x, codec->dim); /* NaN and infinity propagate */
     if (n <= (double)FLT_MAX) {
         const float by = n > TINY_NORM ? (float)n : INFINITY;
         for (size_t d = 0; d < codec->dim; d++)
@@ -260,8 +260,8 @@ bool qn_aura_encode_rotated(const qn_aura_kernels *kernels, const qn_aura_codec 
     return encode(kernels, codec, y, true, codes, scale);
 }
 
-/* Eight codes are `bits` bytes, wherever they begin: no word is ever straddled. Bytes of a stream of little-endian words are in
- * order on the machines that quern runs on. */
+/* Eight codes are exactly `bits` bytes, so each group of eight begins at a byte and fits a 64-bit word. The bytes of
+ * little-endian words are in stream order on all supported machines, which are little-endian. */
 void qn_aura_pack(uint32_t *words, const uint8_t *codes, size_t dim, unsigned bits)
 {
     uint8_t *bytes = (uint8_t *)words;
@@ -285,7 +285,7 @@ void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned 
     }
 }
 
-/* Adding it and taking it away leaves a float below 2^22 rounded to a whole number, halves to even. */
+/* Adding and subtracting it rounds a float of magnitude below 2^22 to an integer, ties to even. */
 #define ROUND_TO_INT 12582912.0f
 
 void qn_aura_quantize_query(int16_t *quantized, float *scale, const float *x, const qn_aura_codec *key_codec)
@@ -299,8 +299,8 @@ void qn_aura_quantize_query(int16_t *quantized, float *scale, const float *x, co
             largest = a > largest ? a : largest;
         }
     for (size_t i = 0; i < 16; i++)
-        sum += sums[i];                       /* NaN where any is */
-    if (!(sum > FLT_MIN && sum <= FLT_MAX)) { /* nothing, or not finite */
+        sum += sums[i];                       /* NaN if any element is */
+    if (!(sum > FLT_MIN && sum <= FLT_MAX)) { /* zero, or not finite */
         memset(quantized, 0, dim * sizeof *quantized);
         *scale = sum <= FLT_MIN ? 0.0f : NAN;
         return;

@@ -1,4 +1,4 @@
-/* Where codes lie in a part of a block, and writing and reading one position of it. The layout is described in aura.h. */
+/* Layout of codes in a block (described in aura.h): stores and loads of one position. */
 #include "kernels/aura/aura.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 enum { VECTOR = 64, LANE = 4 };
 
-/* The bits of a code in one of its planes: `width` of them from `from` on. */
+/* The bits of a code in one plane: `width` bits from bit `from` on. */
 struct plane {
     unsigned width, from;
 };
@@ -14,7 +14,7 @@ struct plane {
 static const struct plane low_planes[9] = { [2] = { 2, 0 }, [3] = { 2, 0 }, [4] = { 4, 0 }, [6] = { 4, 0 }, [8] = { 8, 0 } };
 static const struct plane high_planes[9] = { [3] = { 1, 2 }, [6] = { 2, 4 } };
 
-/* Codes of a unit: those of the vector with the narrowest ones. */
+/* Codes of a unit: as many as the vector of the narrowest plane holds. */
 static size_t unit_codes(unsigned bits)
 {
     return 32 / (high_planes[bits].width ? high_planes[bits].width : low_planes[bits].width);
@@ -25,11 +25,11 @@ static size_t unit_bytes(unsigned bits)
     return 2 * unit_codes(bits) * bits;
 }
 
-/* The byte and the lowest bit of code i of a unit's lane, counted from the lane of its first vector. */
+/* Byte offset and lowest bit of code i of a unit's lane, relative to the lane of its first vector. */
 static size_t byte_in_unit(size_t i, struct plane plane, bool high, unsigned *shift)
 {
     static const size_t bytes[4] = { 0, 2, 1, 3 };
-    const size_t run = i / 4, runs = 8 / plane.width; /* runs of four codes, and how many a vector holds */
+    const size_t run = i / 4, runs = 8 / plane.width; /* index of the group of four codes; groups per vector */
     *shift = (unsigned)(run % runs) * plane.width;
     return (high ? VECTOR : run / runs * 2 * VECTOR) + bytes[i % 4];
 }
@@ -68,7 +68,7 @@ size_t qn_aura_value_block_bytes(size_t dim, unsigned bits)
     return qn_aura_value_code_bytes(dim, bits) + QN_AURA_BLOCK * sizeof(float);
 }
 
-/* The lane of a position in the first vector of the unit that dimension d is in. */
+/* Offset of a position's lane in the first vector of dimension d's unit. */
 static size_t key_lane(size_t position, size_t d, size_t dim, unsigned bits)
 {
     const size_t tile_bytes = QN_AURA_TILE * LANE * qn_aura_row_words(dim, bits);
@@ -81,13 +81,13 @@ static size_t value_lane(size_t position, size_t d, size_t dim, unsigned bits)
     return (position / unit_codes(bits) * columns + d / QN_AURA_TILE) * unit_bytes(bits) + d % QN_AURA_TILE * LANE;
 }
 
-/* Four codes in the bytes of a lane. */
+/* Four codes in the byte order of a lane: 0, 2, 1, 3. */
 static uint32_t pack_quad(const uint8_t *codes)
 {
     return codes[0] | (uint32_t)codes[2] << 8 | (uint32_t)codes[1] << 16 | (uint32_t)codes[3] << 24;
 }
 
-/* A plane's bits of the codes of one lane: at most 8 / width runs of four. */
+/* One plane's bits of the codes of a lane: at most 8 / width groups of four. */
 static uint32_t pack_lane(const uint8_t *codes, size_t n_runs, struct plane plane)
 {
     const uint32_t mask = ((1u << plane.width) - 1) * 0x01010101u;
