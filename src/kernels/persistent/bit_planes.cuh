@@ -1,12 +1,21 @@
-// Products of few bits by planes of bits: a tile's chunk as it lies in memory is the left operand of a product of bits (AND,
-// then counting), and the columns of the right one are planes of the activations, 16-bit numbers of a scale for 128 columns.
-// For persistent.cu. Defines: QN_BITS, QN_SCALES.
+// Inner product of 1- and 2-bit weights with activations in bit planes, by binary MMA: mma.m16n8k256 b1 (AND, then
+// popcount). For persistent.cu. Defines: QN_BITS, QN_SCALES.
 //
-// A lane's four words of a set (matmul_cuda.h) are its part of the 16 x 256 operand, whose order of columns is then: words of
-// the first halves of runs, then those of the second; in a word, bit 8i + f*QN_BITS is column 4t + i of the half of the set's
-// run number f, and with two bits a weight the bit behind it counts double: there the right operand has the activation's
-// planes one higher. Where the scale of weights changes within a set, half of the eight columns are for one scale's runs, zeros
-// elsewhere, and half for the other's; so PRODUCTS of them have all planes.
+// Operand A (16 x 256 bits) is a 512-byte fragment of weight codes exactly as it is stored (matmul_cuda.h): no
+// unpacking. The 8 columns of operand B are bit planes of the activations, which are 16-bit integers (15-bit with 2-bit
+// weights) with one scale for each 128 columns. An MMA thus yields popcount(codes AND plane) of 16 rows and 8 planes. A
+// lane combines its planes as sum over p of 2^p * count(p), the sign plane with a negative weight, and multiplies by
+// the scales.
+//
+// Order of K within a fragment. Lane 4g + t holds four 32-bit words of A: rows g and g+8 of the first halves (16
+// columns) of the 32-column groups, then of the second halves. In a word, bit 8i + f*QN_BITS is column 4t + i of that
+// half of the fragment's group f. Two bits a weight: the next bit is the code's high bit, which counts double. Operand
+// B has at this position the activation's next lower plane, so that column p of B pairs the low bit with plane p and
+// the high bit with plane p - 1.
+//
+// Scales of weights. If a fragment has two scales (PLANE_SCALES 2), four columns of B hold planes in the groups of the
+// first scale and zeros elsewhere, the other four the same for the second scale. PLANE_MMAS such MMAs cover all 16
+// planes.
 #ifndef QN_KERNELS_PERSISTENT_BIT_PLANES_CUH
 #define QN_KERNELS_PERSISTENT_BIT_PLANES_CUH
 
@@ -15,15 +24,16 @@
 enum {
     PLANES = 16,
     K_TILE_ACTS_BYTES = QN_PERSISTENT_K_TILE_BYTES(QN_SCALES),
-    PLANE_FRAGMENTS = QN_BITS,                  // of 512 bytes, of a tile's chunk
-    PLANE_SCALES = QN_SCALES / PLANE_FRAGMENTS, // scales of weights in a set, 1 or 2
-    PLANES_PER_MMA = 8 / PLANE_SCALES,      // planes that a product has
+    PLANE_FRAGMENTS = QN_BITS,                  // fragments (512 bytes) of a tile and K tile
+    PLANE_SCALES = QN_SCALES / PLANE_FRAGMENTS, // weight scales of a fragment, 1 or 2
+    PLANES_PER_MMA = 8 / PLANE_SCALES,
     PLANE_MMAS = PLANES / PLANES_PER_MMA,
-    PLANE_WORDS = PLANE_FRAGMENTS * PLANE_MMAS * 64, // of a chunk: [set][product][lane][2]
-    PLANE_GROUP = 128                               // columns that have a scale
+    PLANE_WORDS = PLANE_FRAGMENTS * PLANE_MMAS * 64, // of a K tile: [fragment][MMA][lane][2]
+    PLANE_GROUP = 128                                // columns of an activation scale
 };
 
-static_assert(PLANE_WORDS * 4 + QN_SCALES * 8 == K_TILE_ACTS_BYTES, "a chunk's planes, then scale and what is taken off by scale");
+static_assert(PLANE_WORDS * 4 + QN_SCALES * 8 == K_TILE_ACTS_BYTES,
+              "planes of a K tile, then for each weight scale the activation scale and the correction for the zero point");
 
 QN_DEVICE uint2 load_shared_8(uint32_t address)
 {
@@ -32,13 +42,15 @@ QN_DEVICE uint2 load_shared_8(uint32_t address)
     return v;
 }
 
-// What a lane keeps of a chunk.
+// A lane's B fragments of a K tile, and for each A fragment: activation scale times the weight of the lane's lowest
+// plane; minus the scaled sum of activations (the codes' zero point is 1, or 1/2 for 1-bit codes), in one lane of each
+// row and scale.
 struct bit_plane_acts {
     uint2 words[PLANE_FRAGMENTS][PLANE_MMAS];
     float scale[PLANE_FRAGMENTS], minus_sum[PLANE_FRAGMENTS];
 };
 
-// The highest plane is the sign's.
+// Loads them from shared memory. `first` is the lowest of the two planes of the lane.
 QN_DEVICE void load_bit_plane_acts(bit_plane_acts &x, uint32_t shared, uint32_t lane)
 {
     const uint32_t t = lane % 4;
@@ -62,14 +74,18 @@ QN_DEVICE void mma_m16n8k256_b1(int c[4], const uint4 &a, uint2 b, const int sta
           "r"(start[3]));
 }
 
-// `count` tiles of a chunk: a lane's part of rows g and g+8; those of four lanes are a row's sum. scales: of the first tile's
-// row g.
+// Adds the products of `count` tiles of a K tile: acc[m] is the lane's part of rows g and g+8 of tile m; the four lanes
+// of a row are to be added. codes, scales: shared addresses of the lane's words of the first tile; scales of rows g and
+// g+8 are adjacent.
 template <int count>
 QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, const bit_plane_acts &x, uint32_t lane)
 {
-    const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000, 0 }; // the bits of 12582912.0f: sums as floats' low bits
+    const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000,
+                                          0 }; // bits of 12582912.0f: as a float, the accumulator is that plus the integer
     const uint32_t t = lane % 4;
-    const int sign_weight = 2 * t % PLANES_PER_MMA == PLANES_PER_MMA - 2 ? -2 : 2; // what the sign's plane counts beside the one below
+    const int sign_weight = 2 * t % PLANES_PER_MMA == PLANES_PER_MMA - 2
+                                ? -2
+                                : 2; // weight of the odd plane relative to the even one: -2 for the sign plane
 #pragma unroll
     for (int m = 0; m < count; m++)
 #pragma unroll
@@ -93,14 +109,14 @@ QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, c
         }
 }
 
-// ---- Planes of 128 columns ----
+// ---- Quantisation of 128 columns to bit planes ----
 
 QN_DEVICE uint32_t abs_bits(float x)
 {
-    return __float_as_uint(x) & 0x7fffffffu; // ordered as magnitudes are, infinity and NaN on top
+    return __float_as_uint(x) & 0x7fffffffu; // ordered as magnitudes; infinity and NaN are largest
 }
 
-// Off by one in the last place at most.
+// Error: at most 1 ulp.
 QN_DEVICE float reciprocal(float x)
 {
     float y;
@@ -108,8 +124,9 @@ QN_DEVICE float reciprocal(float x)
     return y;
 }
 
-// Lanes 8 apart have the same places of four runs, a byte for each of four columns. Of planes j and 4 + j of these bytes, j
-// being its run, a lane gets all four runs' bits: plane j in the bytes' lower halves.
+// Transposes bits between the four lanes that are 8 apart. They hold the same columns of four 32-column groups, j =
+// lane / 8, one byte for each of four columns. Lane j receives, of all four groups, plane j in the low nibble of each
+// byte and plane 4 + j in the high nibble.
 QN_DEVICE uint32_t gather_planes(uint32_t bytes, uint32_t lane)
 {
     uint32_t other = __shfl_xor_sync(QN_FULL_MASK, bytes, 8);
@@ -118,20 +135,22 @@ QN_DEVICE uint32_t gather_planes(uint32_t bytes, uint32_t lane)
     return lane & 16 ? (other >> 2 & 0x33333333u) | (bytes & 0xccccccccu) : (bytes & 0x33333333u) | (other << 2 & 0xccccccccu);
 }
 
-// Four bits in each byte's lower half to its even places.
+// Spreads the low nibble of each byte to its even bits.
 QN_DEVICE uint32_t spread_nibbles(uint32_t w)
 {
     w = (w | w << 2) & 0x33333333u;
     return (w | w << 1) & 0x55555555u;
 }
 
-// Columns at + 4*lane on of a slice, by a whole warp; `at` is a multiple of PLANE_GROUP. acts: the slice's chunks, of
-// K_TILE_ACTS_BYTES bytes. A group with an infinity or NaN makes every product NaN.
+// Quantises 128 columns of a slice from `at` on (a multiple of PLANE_GROUP), four a lane, by a full warp, to the bit
+// planes of acts: K tiles of K_TILE_ACTS_BYTES bytes. An infinity or NaN among them makes the scale NaN, and so every
+// row's sum.
 QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_t lane)
 {
     const uint32_t lane_amax = max(max(abs_bits(x.x), abs_bits(x.y)), max(abs_bits(x.z), abs_bits(x.w)));
     const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, lane_amax);
-    const float amax = __uint_as_float(bits), qmax = QN_BITS == 1 ? 32767 : 16383; // twice that is a plane more
+    const float amax = __uint_as_float(bits),
+                qmax = QN_BITS == 1 ? 32767 : 16383; // 2 bits: the high code bit needs one more plane
     const bool finite = bits < 0x7f800000u, zero = !finite || amax < 1e-30f;
     const float inv_scale = zero ? 0 : qmax * reciprocal(amax);
     const float scale = finite ? (zero ? 0 : amax * (1.0f / qmax)) : __uint_as_float(0x7fc00000u);
@@ -142,7 +161,7 @@ QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_
     const int lane_sum = c0 + c1 + (c2 + c3), all = __reduce_add_sync(QN_FULL_MASK, lane_sum);
     const int first = QN_SCALES == 4 ? __reduce_add_sync(QN_FULL_MASK, lane < 16 ? lane_sum : 0) : all;
 
-    // The four lanes 8j + 4h + t of a half's words have a run each.
+    // Lane 8j + 4h + t has columns 4t to 4t+3 of half h of 32-column group j.
     const uint32_t j = lane / 8, h = lane / 4 % 2, t = lane % 4, group = at / PLANE_GROUP % 2;
     const uint32_t lower = __byte_perm(c0, c1, 0x5140),
                    upper = __byte_perm(c2, c3, 0x5140); // two low bytes, then two high ones
@@ -157,12 +176,12 @@ QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_
             words[p * 64 + (4 * group + j) * 8] = planes[p] << 4 * group;
             continue;
         }
-        // The plane below is the lane's before; of the first lane, of the last one and the four planes before.
+        // The next lower plane is in lane j - 1; for j = 0 it is in lane j = 3, from iteration p - 1.
         const uint32_t sent = j == 3 && p ? planes[p ? p - 1 : 0] : planes[p];
         const uint32_t below = __shfl_sync(QN_FULL_MASK, sent, (lane + 24) % 32);
         const uint32_t word = spread_nibbles(planes[p]) | (j || p ? spread_nibbles(below) << 1 : 0);
         uint32_t *group_words = words + group * (PLANE_MMAS * 64);
-        if (PLANE_SCALES == 1) { // product p/2, column 4*(p%2) + j
+        if (PLANE_SCALES == 1) { // MMA p/2, column 4*(p%2) + j
             group_words[p / 2 * 64 + (4 * (p % 2) + j) * 8] = word;
         } else {
             group_words[p * 64 + j * 8] = word & 0x0f0f0f0fu;
@@ -171,7 +190,7 @@ QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_
     }
     if (lane == 0) {
         float2 *info = (float2 *)(k_tile + PLANE_WORDS * 4) + group * (QN_SCALES / 2);
-        const float bit_scale = QN_BITS == 1 ? 2 * scale : scale; // a bit is +-1
+        const float bit_scale = QN_BITS == 1 ? 2 * scale : scale; // 1-bit codes are 2 code - 1
         info[0] = make_float2(bit_scale, -(scale * (float)first));
         if (QN_SCALES == 4)
             info[1] = make_float2(bit_scale, -(scale * (float)(all - first)));

@@ -1,9 +1,41 @@
-// A token's operations in one launch: the walk over the stages, the weights on their way, products, and what is stored for
-// others. Gated DeltaNet and attention are persistent_delta.cuh's and persistent_attention.cuh's.
+// The persistent decode kernel: one cooperative launch, one block an SM, one grid barrier after each phase. Read the
+// head comment of persistent_cuda.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and memory
+// ordering. Here are the loop over phases (at the end of the file), the weight pipeline, work descriptors, the GEMV and
+// store phases. persistent_delta.cuh and persistent_attention.cuh have the other phases, bit_planes.cuh the inner
+// product of the GEMV.
 //
-// Every warp asks for its weights itself, QN_STAGES steps ahead of what it works on, and goes on into the next products'
-// weights while blocks wait for each other. What each warp of a block does of the products ahead is worked out well before,
-// into a window of a few products in shared memory.
+// A GEMV phase, in one block:
+//
+//   1. Prologue (make_activations), all warps: load the inputs of the block's slice of K, reducing the partials of earlier
+//      phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in shared
+//      memory. __syncthreads().
+//   2. Prefetch into L2 what the next phase reads besides weights (prefetch_next).
+//   3. GEMV (all warps but the barrier warp): each warp multiplies its range of the block's (K tile, row tile) pairs. The
+//      weights come from its ring buffer, the sums of each pair go to shared memory. __syncthreads().
+//   4. Reduction over the slice's K tiles, in ascending order: the block's partial sums, to global memory
+//      (reduce_k_tiles).
+//   5. __syncthreads(), arrival at the grid barrier (end_phase), wait, __syncthreads().
+//
+// Weight pipeline. Every warp but the barrier warp has a ring buffer of QN_STAGES stages in shared memory of its own; a
+// stage holds one step, up to STEP_TILES weight tiles of a K tile. The warp issues the cp.async of a step as soon as a
+// stage is free and waits only with cp.async.wait_group and __syncwarp: no block barrier, no other warp is involved.
+// When all steps of a GEMV are issued, the warp continues with those of the next GEMV. This is allowed before the grid
+// barrier, because weights never change, and keeps the ring full during barriers, prologues, attention and delta
+// phases.
+//
+// Work descriptors. To run ahead across phases, a warp needs the addresses and tile ranges of the following GEMVs in
+// shared memory. control.descriptors is a window of the work descriptors of MAX_DESCRIPTORS GEMVs, the current one
+// included. While the block waits at a grid barrier, the scheduler warp computes one more descriptor into the slot of
+// the GEMV that is finished; the few words that it needs of the phase were loaded during the barrier before.
+//
+// Barrier warp. One thread of BARRIER_WARP arrives for the block (red.release) and polls the counter (ld.acquire). The
+// warp has no weights and issues no cp.async: the release would wait for its copies in flight (decoding 27B Q1_0 on an
+// H200: 446 tok/s with, 461 without; docs/lab/2026-11-gpu.md).
+//
+// Shared memory: persistent_control; scratch of the current phase; ring buffers, [WARPS][QN_STAGES][STEP_BYTES].
+//
+// Registers. Spills are costly beyond their number: the acquire at a grid barrier invalidates L1, so that each spilled
+// value costs a round trip to L2 in the next phase.
 #include "kernels/butterflies.cuh"
 #include "kernels/persistent/persistent_attention.cuh"
 #include "kernels/persistent/persistent_delta.cuh"
@@ -11,59 +43,60 @@
 
 enum {
     WARPS = QN_PERSISTENT_THREADS / QN_WARP_SIZE,
-    SCHEDULER_WARP = 1,         /* which works out shares */
-    BARRIER_WARP = WARPS - 1, /* which has no weights: what it says to other blocks would wait for them */
+    SCHEDULER_WARP = 1,       /* computes work descriptors */
+    BARRIER_WARP = WARPS - 1, /* arrives and waits at grid barriers; issues no cp.async */
     GEMV_WARPS = WARPS - 1,
-    PREFETCH_DISTANCE = 16,            /* stages ahead whose words are brought into the second cache */
-    MAX_DESCRIPTORS = 8,          /* products whose shares are known ahead */
-    STEP_TILES = 4 / QN_BITS, /* tiles of a step */
+    PREFETCH_DISTANCE = 16,   /* phases ahead, of which the struct is prefetched into L2 */
+    MAX_DESCRIPTORS = 8,      /* window of work descriptors, in GEMVs */
+    STEP_TILES = 4 / QN_BITS, /* tiles of a step, at most */
     CODE_BYTES = QN_TILE_CODE_BYTES,
     SCALE_BYTES = QN_TILE_SCALE_BYTES,
     STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
     PHASE_WORDS = sizeof(qn_persistent_phase) / 4,
-    WARP_COLS = 4 * QN_WARP_SIZE /* columns that a warp makes at once */
+    WARP_COLS = 4 * QN_WARP_SIZE /* activations that a warp computes in one iteration of the prologue */
 };
 
-// Tiles of a chunk, one after another and on into the next chunk, from (chunk, tile) on: `left` of them.
+// A range of (K tile, row tile) pairs of a block, row tile fastest: `remaining` pairs from (k_tile, tile) on.
 struct tile_range {
     uint32_t k_tile, tile, remaining;
 };
 
-// What a block does of a product: chunks times tiles.
+// The work of a block in a GEMV: k_tiles K tiles of its slice times `tiles` row tiles, and the range of each warp.
 struct work_descriptor {
-    const uint8_t *codes, *scales; // of its first chunk and tile
-    uint32_t k_stride_tiles;           // from one chunk to the next
+    const uint8_t *codes, *scales; // of the first K tile and row tile
+    uint32_t k_stride_tiles;       // tiles from one K tile to the next
     uint32_t tiles, k_tiles, first_tile, slice, block_in_slice;
-    uint32_t next_gemv; // the stage that it is
+    uint32_t next_gemv; // index of the phase of the next GEMV
     tile_range warp_ranges[WARPS];
 };
 
 struct persistent_control {
-    work_descriptor descriptors[MAX_DESCRIPTORS]; // product k of the chain at k % MAX_DESCRIPTORS
-    qn_persistent_phase phases[3];     // stage i at i % 3
+    work_descriptor descriptors[MAX_DESCRIPTORS]; // GEMV k of the launch at k % MAX_DESCRIPTORS
+    qn_persistent_phase phases[3];                // phase i at i % 3
     persistent_session session;
     float sumsq[WARPS];
-    uint32_t n_scheduled;        // products that are, or were, in the window
-    uint32_t n_finished;         // of them, those that are done with
-    uint32_t next_to_schedule;        // the stage that is the next one, or n_phases
-    uint32_t words[QN_WARP_SIZE]; // what its share is worked out from
+    uint32_t n_scheduled;         // GEMVs whose descriptors have been computed
+    uint32_t n_finished;          // GEMVs whose phases have ended: also the index of the current GEMV
+    uint32_t next_to_schedule;    // index of the phase of the next GEMV to schedule, or n_phases
+    uint32_t words[QN_WARP_SIZE]; // load_descriptor_word of that phase
 };
 
 static_assert(sizeof(persistent_control) <= QN_PERSISTENT_CONTROL_BYTES, "QN_PERSISTENT_CONTROL_BYTES is too small");
-static_assert(sizeof(qn_persistent_phase) / 4 <= QN_PERSISTENT_THREADS, "a thread a word");
-static_assert(sizeof(qn_persistent_phase) % 16 == 0, "stages are brought nearer in bulk");
+static_assert(sizeof(qn_persistent_phase) / 4 <= QN_PERSISTENT_THREADS, "one thread copies one word of a phase");
+static_assert(sizeof(qn_persistent_phase) % 16 == 0, "cp.async.bulk.prefetch needs multiples of 16 bytes");
 
-// ---- Weights on their way ----
+// ---- Weight pipeline ----
 
-// A warp's steps, product after product. A step is as many tiles of a chunk as there are, up to STEP_TILES.
+// The weights of a warp as a stream of steps over all GEMVs of the launch, and the state of its ring buffer. A step is
+// up to STEP_TILES consecutive row tiles of one K tile.
 struct weight_stream {
     const uint8_t *codes, *scales;
     uint32_t k_stride_tiles, tiles;
-    tile_range at;
-    uint32_t gemv;      // of `at`
-    uint32_t issued, consumed; // stages of the ring that are next to be filled, and to be used
-    uint32_t in_flight;    // steps between them
-    uint32_t shared;
+    tile_range at;             // not yet issued
+    uint32_t gemv;             // of `at`
+    uint32_t issued, consumed; // stages of the ring: the next one to fill, the next one to use
+    uint32_t in_flight;        // steps issued and not yet released
+    uint32_t shared;           // address of the ring buffer
 };
 
 QN_DEVICE void begin_gemv(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
@@ -77,7 +110,8 @@ QN_DEVICE void begin_gemv(weight_stream &s, const persistent_control &control, u
     s.scales = work.scales + tile * SCALE_BYTES + 16 * lane;
 }
 
-// Asks for a step, or for none where the products that are known have no more of them. Called by the whole warp.
+// Issues the copies of the next step, crossing into the next GEMV where one ends. Returns false, and issues nothing,
+// when all steps of the scheduled GEMVs have been issued. By a full warp.
 QN_DEVICE bool issue_step(weight_stream &s, const persistent_control &control, uint32_t warp, uint32_t lane)
 {
     while (s.at.remaining == 0) {
@@ -118,12 +152,12 @@ QN_DEVICE void issue_steps(weight_stream &s, const persistent_control &control, 
         ;
 }
 
-// The address of the step that is next.
+// Waits until the copies of the oldest step have completed; returns its shared address.
 QN_DEVICE uint32_t wait_for_step(const weight_stream &s)
 {
     if (s.in_flight == QN_STAGES)
         qn_cp_async_wait<QN_STAGES - 1>();
-    else // there was nothing to ask for: the last ones
+    else // the end of the stream: fewer groups in flight than stages
         qn_cp_async_wait<0>();
     __syncwarp();
     return s.shared + s.consumed * STEP_BYTES;
@@ -137,9 +171,10 @@ QN_DEVICE void release_step(weight_stream &s, const persistent_control &control,
     issue_step(s, control, warp, lane);
 }
 
-// ---- Shares ----
+// ---- Work descriptors, by the scheduler warp ----
 
-// What a share is worked out from, a word a lane: of a product's stage the words from `weights` on, and which one is next.
+// The inputs of a work descriptor, one 32-bit word a lane: the words of qn_persistent_gemv from `weights` on, and the
+// phase's next_gemv.
 enum { DESCRIPTOR_WORDS = 7, NEXT_GEMV_LANE = DESCRIPTOR_WORDS };
 
 #ifndef __CUDACC_RTC__ // NVRTC has no offsetof
@@ -154,7 +189,7 @@ QN_DEVICE uint32_t load_descriptor_word(const qn_persistent_args &a, uint32_t in
     return lane < DESCRIPTOR_WORDS ? words[lane] : lane == NEXT_GEMV_LANE ? a.phases[index].next_gemv : 0;
 }
 
-// The block's share of a product, from its words. By one warp.
+// Computes the block's work descriptor of a GEMV from the words of load_descriptor_word. By one warp.
 QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32_t lane)
 {
     uint32_t w[DESCRIPTOR_WORDS + 1];
@@ -167,7 +202,8 @@ QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32
     const bool has_work = slice < n_slices;
     const uint32_t first_k_tile = slice * slice_k_tiles, remaining = n_k_tiles - first_k_tile;
     const uint32_t k_tiles = !has_work ? 0 : remaining < slice_k_tiles ? remaining : slice_k_tiles;
-    const uint32_t first_tile = n_tiles * block_in_slice / slice_blocks, tiles = n_tiles * (block_in_slice + 1) / slice_blocks - first_tile;
+    const uint32_t first_tile = n_tiles * block_in_slice / slice_blocks,
+                   tiles = n_tiles * (block_in_slice + 1) / slice_blocks - first_tile;
     if (lane == 0) {
         const uint64_t first = has_work ? (uint64_t)first_k_tile * n_tiles + first_tile : 0;
         work.codes = weights + first * CODE_BYTES;
@@ -188,7 +224,8 @@ QN_DEVICE void make_work_descriptor(work_descriptor &work, uint32_t word, uint32
         work.warp_ranges[lane] = { 0, 0, 0 };
 }
 
-// The products among the first stages. By one warp; `words` is for its use, MAX_DESCRIPTORS rows of a word a lane.
+// Work descriptors of the first MAX_DESCRIPTORS GEMVs among the first 32 phases, at the start of the launch. By one
+// warp. `words` is scratch in shared memory, [MAX_DESCRIPTORS][QN_WARP_SIZE].
 QN_DEVICE void schedule_first_gemvs(const qn_persistent_args &a, persistent_control &control, uint32_t *words, uint32_t lane)
 {
     uint32_t gemv_mask = __ballot_sync(QN_FULL_MASK, lane < a.n_phases && a.phases[lane].kind == QN_PHASE_GEMV);
@@ -212,8 +249,8 @@ QN_DEVICE void schedule_first_gemvs(const qn_persistent_args &a, persistent_cont
         control.words[lane] = load_descriptor_word(a, control.next_to_schedule, lane);
 }
 
-// One more product, in the place of one that is done with, if there is one. By one warp. Its words were asked for the last
-// time.
+// Computes one more work descriptor if the window has a free slot, and loads the words for the next call.
+// `gemv_finished`: the phase that has just ended was a GEMV; its slot is free. By one warp.
 QN_DEVICE void schedule_next_gemv(const qn_persistent_args &a, persistent_control &control, bool gemv_finished, uint32_t lane)
 {
     const uint32_t n_finished = control.n_finished + gemv_finished;
@@ -233,9 +270,9 @@ QN_DEVICE void schedule_next_gemv(const qn_persistent_args &a, persistent_contro
     }
 }
 
-// ---- A product's columns ----
+// ---- GEMV prologue: activations ----
 
-// Numbers c to c+3 of parts. By whole warps.
+// Elements c to c+3 of split-K partials, reduced and multiplied by the norm's factor. By full warps.
 template <int count> QN_DEVICE float4 load_scaled_partials(const qn_persistent_partials &p, uint32_t c, float sumsq, bool pred)
 {
     partial_loads_4<count> loads;
@@ -244,8 +281,8 @@ template <int count> QN_DEVICE float4 load_scaled_partials(const qn_persistent_p
     return scale_4(finish_partials_4(loads, p, c, pred), factor);
 }
 
-// Columns c to c+3 of a product whose columns are made one by one. `keep`: this block writes what is kept of them, and the sum
-// of squares of these four is added to `square`. All that is read is asked for before any of it is used.
+// Columns c to c+3 of the element-wise prologues: PLAIN, RMS_NORM, SWIGLU. RMS_NORM adds the squares of x + from to
+// `square`, and with store_x stores x + from to x_out. All loads are issued before the first result is used.
 QN_DEVICE float4 prologue_elementwise(const qn_persistent_gemv &s, uint32_t c, bool store_x, float &square)
 {
     const uint32_t prologue = s.prologue;
@@ -265,7 +302,7 @@ QN_DEVICE float4 prologue_elementwise(const qn_persistent_gemv &s, uint32_t c, b
         return x;
     const float4 weight = load_cg_4_if(s.weight + c, in_range);
     const float4 addend = s.from.n_partials <= 6 ? load_scaled_partials<6>(s.from, c, sumsq, in_range)
-                                            : load_scaled_partials<12>(s.from, c, sumsq, in_range);
+                                                 : load_scaled_partials<12>(s.from, c, sumsq, in_range);
     x = add_4(x, addend);
     if (store_x && in_range)
         *(float4 *)(s.x_out + c) = x;
@@ -273,7 +310,8 @@ QN_DEVICE float4 prologue_elementwise(const qn_persistent_gemv &s, uint32_t c, b
     return make_float4(x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w);
 }
 
-// The part of a transform's blocks of `rotation` columns that a warp can do: distances below 128. Four columns a lane.
+// The butterflies of a Walsh-Hadamard transform in blocks of `rotation` columns whose strides are below 128, within a
+// warp. Four adjacent columns a lane.
 QN_DEVICE float4 hadamard_in_warp(float4 x, uint32_t rotation, uint32_t lane)
 {
     float v[4] = { x.x, x.y, x.z, x.w };
@@ -282,7 +320,7 @@ QN_DEVICE float4 hadamard_in_warp(float4 x, uint32_t rotation, uint32_t lane)
     const uint32_t lanes = rotation < WARP_COLS ? rotation / 4 : QN_WARP_SIZE;
 #pragma unroll 1
     for (uint32_t distance = 1; distance < lanes; distance *= 2) {
-        const float sign = lane & distance ? -1.0f : 1.0f; // the upper lane has the difference
+        const float sign = lane & distance ? -1.0f : 1.0f; // the upper lane keeps the difference
 #pragma unroll
         for (int i = 0; i < 4; i++)
             v[i] = fmaf(v[i], sign, __shfl_xor_sync(QN_FULL_MASK, v[i], distance));
@@ -290,8 +328,9 @@ QN_DEVICE float4 hadamard_in_warp(float4 x, uint32_t rotation, uint32_t lane)
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-// The rest: column `at` of a block from those of its `count` groups of 128 columns, each transformed in itself. A step takes
-// neighbours, of which it keeps the sum or the difference as the bits of the group's number say.
+// The remaining butterflies, strides of 128 and more: columns within to within+3 of group `group` of a block of `count`
+// groups of 128 columns, each of which has been transformed by itself. Each step combines adjacent groups; a bit of the
+// group's index selects the sum or the difference.
 template <int count> QN_DEVICE float4 hadamard_over_groups(const float *block, uint32_t group, uint32_t within)
 {
     float4 v[count];
@@ -306,7 +345,7 @@ template <int count> QN_DEVICE float4 hadamard_over_groups(const float *block, u
     return v[0];
 }
 
-// Columns of a block of `rotation` that are in shared memory as hadamard_in_warp has left them.
+// Finishes the transform of columns at + 4*lane on, which are in shared memory as results of hadamard_in_warp.
 QN_DEVICE float4 hadamard_acts(const float *acts_f32, uint32_t at, uint32_t rotation, uint32_t lane)
 {
     const float *block = acts_f32 + at / rotation * rotation;
@@ -316,15 +355,17 @@ QN_DEVICE float4 hadamard_acts(const float *acts_f32, uint32_t at, uint32_t rota
                              : hadamard_over_groups<8>(block, group, 4 * lane);
 }
 
-// Where a stage's shared memory is.
+// Layout of a GEMV phase's scratch in shared memory.
 struct gemv_shared {
-    uint8_t *acts;       // planes of the slice
-    float *acts_f32;       // its columns as they are, with F16_SCRATCH more, or none
-    float *acc, *rotated; // [chunks][tiles][16]; and before that, where rotated columns change hands
+    uint8_t *acts;   // activations of the slice as bit planes
+    float *acts_f32; // with fp16 rows: activations in f32, neither rotated nor quantised, then F16_SCRATCH floats; else null
+    // The same memory twice. acc: sums, [k_tiles][tiles][16]; rotated: before that, the Hadamard transform's exchange
+    // between warps.
+    float *acc, *rotated;
 };
 
 QN_DEVICE float4 run_prologue(const qn_persistent_gemv &s, uint32_t position, uint32_t first, bool store_x, float &square,
-                            uint32_t lane)
+                              uint32_t lane)
 {
     if (s.prologue == QN_PROLOGUE_GATED_NORM)
         return prologue_gated_norm(s, first, lane);
@@ -333,15 +374,17 @@ QN_DEVICE float4 run_prologue(const qn_persistent_gemv &s, uint32_t position, ui
     return prologue_elementwise(s, first + 4 * lane, store_x, square);
 }
 
-// Makes the columns of a block's slice, `count` of them rounded up to whole chunks, from column `first` on.
+// The prologue of a GEMV: activations of `count` columns from `first` on, the block's slice (full K tiles), as bit
+// planes in m.acts. Where `rotation` exceeds the WARP_COLS columns of a warp, warps exchange values through m.rotated,
+// in a second pass. store_x: the sum of squares of each warp's columns goes to control.sumsq.
 QN_DEVICE void make_activations(persistent_control &control, const qn_persistent_gemv &s, const gemv_shared &m, uint32_t first,
-                            uint32_t count, bool store_x, uint32_t warp, uint32_t lane)
+                                uint32_t count, bool store_x, uint32_t warp, uint32_t lane)
 {
     const uint32_t rotation = s.rotation;
     const float normal = rotation ? rsqrtf((float)rotation) : 1;
     float square = 0;
 #pragma unroll 1
-    for (uint32_t pass = 0; pass < 2; pass++) { // the second one where columns change hands
+    for (uint32_t pass = 0; pass < 2; pass++) { // the second: after the exchange between warps
 #pragma unroll 1
         for (uint32_t at = warp * WARP_COLS; at < count; at += WARPS * WARP_COLS) {
             float4 x;
@@ -377,10 +420,10 @@ QN_DEVICE void make_activations(persistent_control &control, const qn_persistent
     }
 }
 
-// ---- What stages ahead need ----
+// ---- Prefetches for later phases ----
 
-// What a stage needs and no stage of this launch writes is brought into the second cache while the one before it works. (To ask
-// for it before blocks meet takes registers, for which what goes through local memory costs more.)
+// Prefetches into L2 the inputs of a phase that no phase of this launch writes, during the phase before it. (Loading
+// them into registers before the grid barrier was slower: the registers spill.)
 QN_DEVICE void prefetch_phase(const persistent_session &session, const qn_persistent_phase &phase)
 {
     if (phase.kind == QN_PHASE_DELTA)
@@ -400,8 +443,8 @@ QN_DEVICE void prefetch_phase(const persistent_session &session, const qn_persis
         f16_rows_prefetch(s, slice, blockIdx.x % s.slice_blocks);
 }
 
-// Its address is worked out where it is needed, and not kept: in stages there is no register for it, and what lies in local
-// memory is a way to the second cache after each meeting.
+// Phase i in shared memory. The asm makes the compiler compute the address at each use instead of keeping it: phases
+// have no register for it, and a spilled one costs a round trip to L2 after each grid barrier.
 QN_DEVICE const qn_persistent_phase &phase_at(const persistent_control &control, uint32_t i)
 {
     uint32_t slot;
@@ -409,7 +452,8 @@ QN_DEVICE const qn_persistent_phase &phase_at(const persistent_control &control,
     return control.phases[slot];
 }
 
-// While nothing waits for it: once the stage's columns are made. And the words of a stage far ahead.
+// Prefetches the inputs of phase i + 1, and the struct of phase i + PREFETCH_DISTANCE. Called when no thread waits for
+// loads: in a GEMV phase after the prologue.
 QN_DEVICE void prefetch_next(const qn_persistent_args &a, const persistent_control &control, uint32_t i)
 {
     if (threadIdx.x == QN_PERSISTENT_THREADS - 1 && i + PREFETCH_DISTANCE < a.n_phases)
@@ -418,9 +462,10 @@ QN_DEVICE void prefetch_next(const qn_persistent_args &a, const persistent_contr
         prefetch_phase(control.session, phase_at(control, i + 1));
 }
 
-// ---- Products ----
+// ---- GEMV phase ----
 
-// Two tiles at a time, the last one also where it is missing: its sums are not kept.
+// One step: `count` tiles at shared address `step` times the activations of a K tile, sums to `to` [count][16]. Two
+// tiles at a time: with an odd count the last tile is stale data, whose sums are not stored.
 QN_DEVICE void gemv_step(float *to, uint32_t step, uint32_t count, const bit_plane_acts &x, uint32_t lane)
 {
     const uint32_t codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + lane / 4 * 4;
@@ -446,7 +491,8 @@ QN_DEVICE float4 load_shared_4_if(uint32_t address, bool pred)
     return x;
 }
 
-// The sums of a block's chunks, [chunks][n], to where the slice's are: n of them, a multiple of 16.
+// Adds the sums of a block's K tiles, acc [k_tiles][n] in shared memory, in ascending order of the K tile, and stores
+// the block's partial sums to out [n] in global memory. n is a multiple of 16.
 QN_DEVICE void reduce_k_tiles(float *out, const float *acc, uint32_t k_tiles, uint32_t n)
 {
     enum { LOADS = 8 };
@@ -468,9 +514,9 @@ QN_DEVICE void reduce_k_tiles(float *out, const float *acc, uint32_t k_tiles, ui
     }
 }
 
-// Stage i: the slice's chunks in the shared memory of a block, and their sums, [chunks][tiles][16].
+// Phase i, a GEMV: see the head comment. gemv_index counts the GEMVs of the launch.
 QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_control &control, const qn_persistent_gemv &s,
-                             uint8_t *scratch, weight_stream &stream, uint32_t gemv_index, uint32_t warp, uint32_t lane)
+                          uint8_t *scratch, weight_stream &stream, uint32_t gemv_index, uint32_t warp, uint32_t lane)
 {
     const work_descriptor &work = control.descriptors[gemv_index % MAX_DESCRIPTORS];
     const uint32_t k_tiles = work.k_tiles, tiles = work.tiles;
@@ -516,11 +562,11 @@ QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, persistent_co
     __syncthreads();
     if (m.acts_f32 && threadIdx.x >= QN_PERSISTENT_THREADS - QN_TILE_ROWS)
         f16_rows_finish(s, m.acts_f32 + s.slice_k_tiles * QN_TILE_COLS, work.slice, work.block_in_slice,
-                         QN_PERSISTENT_THREADS - 1 - threadIdx.x);
+                        QN_PERSISTENT_THREADS - 1 - threadIdx.x);
     reduce_k_tiles(out, m.acc, k_tiles, tiles * QN_TILE_ROWS);
 }
 
-// ---- Floats for others ----
+// ---- Store phase ----
 
 QN_DEVICE void store_phase(const qn_persistent_store &s)
 {
@@ -533,10 +579,11 @@ QN_DEVICE void store_phase(const qn_persistent_store &s)
         }
 }
 
-// ---- The walk ----
+// ---- Grid barrier ----
 
-// Arrivals are counted from the launch's beginning to its end. Everything that all blocks have written before is visible after
-// it to those that load it fresh.
+// One counter for all barriers of a launch: barrier i is complete at (i + 1) * gridDim.x arrivals. All writes that the
+// blocks have made before their arrivals are visible after the wait, to loads from L2 (load_cg). One thread arrives for
+// its block, after __syncthreads(): persistent_cuda.h says why its release covers the writes of the other threads.
 QN_DEVICE void grid_barrier_arrive(uint32_t *barrier)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(barrier) : "memory");
@@ -550,7 +597,7 @@ QN_DEVICE void grid_barrier_wait(const uint32_t *barrier, uint32_t expected)
     while (arrived < expected);
 }
 
-// The last one to come leaves zeros.
+// After the last phase: the last block to arrive resets the counter for the next launch.
 QN_DEVICE void grid_barrier_reset(uint32_t *barrier, uint32_t n_phases)
 {
     if (atomicAdd(barrier, 1) + 1 == gridDim.x * n_phases)
@@ -564,7 +611,8 @@ QN_DEVICE void end_phase(const qn_persistent_args &a, uint32_t i)
         grid_barrier_arrive(a.barrier);
 }
 
-extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1) qn_persistent_decode(const __grid_constant__ qn_persistent_args a)
+extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
+    qn_persistent_decode(const __grid_constant__ qn_persistent_args a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     persistent_control &control = *(persistent_control *)shared;
@@ -588,7 +636,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1) qn_persis
 
     for (uint32_t i = 0; i < a.n_phases; i++) {
         const uint32_t kind = phase_at(control, i).kind;
-        if (kind != QN_PHASE_GEMV) // a product has a better moment for it
+        if (kind != QN_PHASE_GEMV) // a GEMV phase calls it after its prologue
             prefetch_next(a, control, i);
         if (kind == QN_PHASE_DELTA) {
             delta_regs regs = {};
@@ -609,7 +657,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1) qn_persis
         if (phase_at(control, i + 1).kind == QN_PHASE_ATTENTION)
             attention_prefetch(phase_at(control, i + 1).u.attention, control.session.position);
         const uint32_t word = threadIdx.x - 2 * QN_WARP_SIZE;
-        if (word < PHASE_WORDS && i + 2 < a.n_phases) // in the place of the stage before this
+        if (word < PHASE_WORDS && i + 2 < a.n_phases) // into the slot of phase i - 1
             ((uint32_t *)&control.phases[(i + 2) % 3])[word] = ((const uint32_t *)(a.phases + i + 2))[word];
         if (threadIdx.x == BARRIER_WARP * QN_WARP_SIZE)
             grid_barrier_wait(a.barrier, (i + 1) * gridDim.x);

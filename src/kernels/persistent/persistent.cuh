@@ -1,5 +1,5 @@
-// Helpers that the phases of the persistent decode kernel share: loads of data that other blocks have written, the reduction
-// of split-K partials, the RMS norm's factor, prefetches.
+// Helpers that the phases of the persistent decode kernel share: loads of data that other blocks have written, the
+// reduction of split-K partials, the RMS norm's factor, prefetches.
 #ifndef QN_KERNELS_PERSISTENT_PERSISTENT_CUH
 #define QN_KERNELS_PERSISTENT_PERSISTENT_CUH
 
@@ -8,8 +8,8 @@
 // Partials in flight a thread: a round trip to L2 takes longer than their additions.
 #define QN_PERSISTENT_PARTIAL_LOADS 8
 
-// Loads of data that other blocks have written in this launch: ld.global.cg, from L2. L1 is not coherent between SMs and may
-// hold older data of the same address.
+// Loads of data that other blocks have written in this launch: ld.global.cg, from L2. L1 is not coherent between SMs
+// and may hold older data of the same address.
 QN_DEVICE float load_cg(const float *p)
 {
     return __ldcg(p);
@@ -68,8 +68,8 @@ QN_DEVICE float silu(float x)
     return __fdividef(x, 1.0f + __expf(-x));
 }
 
-// The lane's part of the sum of squares over all slices, by full warps. rms_scale finishes it. Called before partials are
-// reduced, so that these loads are in flight together with those of the partials.
+// The lane's part of the sum of squares over all slices, by full warps. rms_scale finishes it. Called before partials
+// are reduced, so that these loads are in flight together with those of the partials.
 QN_DEVICE float rms_sumsq(const qn_persistent_partials &p)
 {
     const uint32_t n = p.sumsq ? p.n_sumsq : 0, lane = threadIdx.x % QN_WARP_SIZE;
@@ -95,15 +95,17 @@ QN_DEVICE float rms_scale(const qn_persistent_partials &p)
     return rms_scale(p, rms_sumsq(p));
 }
 
-// Reduction of split-K partials, elements i to i+3 (i a multiple of 4), before the multiplication by the norm's factor. In two
-// steps, so that a caller can issue several loads before it waits for one: issue_partials_4 issues the loads of `count`
-// partials from `first` on, finish_partials_4 adds them in ascending order, and loads and adds the remaining ones.
+// Reduction of split-K partials, elements i to i+3 (i a multiple of 4), before the multiplication by the norm's factor.
+// In two steps, so that a caller can issue several loads before it waits for one: issue_partials_4 issues the loads of
+// `count` partials from `first` on, finish_partials_4 adds them in ascending order, and loads and adds the remaining
+// ones.
 template <int count> struct partial_loads_4 {
     float4 v[count];
 };
 
 template <int count>
-QN_DEVICE void issue_partials_4(partial_loads_4<count> &loads, const qn_persistent_partials &p, uint32_t i, uint32_t first, bool pred)
+QN_DEVICE void issue_partials_4(partial_loads_4<count> &loads, const qn_persistent_partials &p, uint32_t i, uint32_t first,
+                                bool pred)
 {
     const uint32_t n = pred ? p.n_partials : 0, stride = p.stride;
     const float *partial = p.data + (uint64_t)first * stride + i;
@@ -112,7 +114,8 @@ QN_DEVICE void issue_partials_4(partial_loads_4<count> &loads, const qn_persiste
         loads.v[k] = load_cg_4_if(partial, first + k < n);
 }
 
-template <int count> QN_DEVICE float4 finish_partials_4(partial_loads_4<count> &loads, const qn_persistent_partials &p, uint32_t i, bool pred)
+template <int count>
+QN_DEVICE float4 finish_partials_4(partial_loads_4<count> &loads, const qn_persistent_partials &p, uint32_t i, bool pred)
 {
     float4 sum = {};
 #pragma unroll 1
@@ -158,8 +161,8 @@ struct persistent_session {
     uint32_t position;
 };
 
-// Prefetches into L2 data that was last used for the previous token: the next phase then loads it in half the time. By one
-// thread; p and bytes are multiples of 16.
+// Prefetches into L2 data that was last used for the previous token: the next phase then loads it in half the time. By
+// one thread; p and bytes are multiples of 16.
 QN_DEVICE void prefetch_bytes(const void *p, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900

@@ -30,9 +30,9 @@
 
 // What the first part of a stage leaves for the second.
 struct attention_inputs {
-    float factors[ATTENTION_TILE_Q];                                           // what a score stands for, in powers of two
+    float factors[ATTENTION_TILE_Q];                                          // what a score stands for, in powers of two
     __align__(16) uint16_t queries[ATTENTION_TILE_Q][ATTENTION_MAX_DIM + 32]; // 64 bytes apart: no lanes meet in a bank
-    float2 sumsq[ATTENTION_TILE_Q + 2][2];                                   // of a row's halves, before and after weights
+    float2 sumsq[ATTENTION_TILE_Q + 2][2];                                    // of a row's halves, before and after weights
     union {
         float rows[ATTENTION_TILE_Q + 2][ATTENTION_MAX_DIM];
         float4 scores[2][ATTENTION_WARPS][QN_WARP_SIZE];
@@ -41,7 +41,7 @@ struct attention_inputs {
 
 struct attention_shared {
     __align__(16) uint16_t new_kv[2][ATTENTION_MAX_DIM]; // the row's own key and value
-    float2 maxima[ATTENTION_WARPS][ATTENTION_TILE_Q]; // of each group: m, l
+    float2 maxima[ATTENTION_WARPS][ATTENTION_TILE_Q];    // of each group: m, l
     union {
         attention_inputs inputs;
         float4 acc[ATTENTION_WARPS - 1][4][QN_WARP_SIZE]; // of all groups but the first
@@ -109,8 +109,9 @@ QN_DEVICE uint32_t attention_to_f16(float x, bool is_nan, uint32_t replacement)
 // The queries of n heads from `first_head` on, as halves divided by a power of two near their length, and with `own` the row's
 // key and value, as qn_rope_qk_norm_store stores them (rope/rope.cu). A thread takes four dimensions of a row; the first rows are the
 // key and the value.
-QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_persistent_attention &s, const attention_range &r,
-                               uint32_t position, uint32_t first_head, uint32_t n, bool new_kv)
+QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_persistent_attention &s,
+                                            const attention_range &r, uint32_t position, uint32_t first_head, uint32_t n,
+                                            bool new_kv)
 {
     attention_inputs &inputs = shared.u.inputs;
     const uint32_t log_quads = 4 + attention_log_slices(s.head_dim);
@@ -187,8 +188,9 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
                 value_sumsq += inputs.sumsq[1][1].x;
             const bool is_nan = !is_value && value_sumsq != value_sumsq;
             x = scale_4(x, scale);
-            const uint2 packed = make_uint2(attention_to_f16(x.x, is_nan, replacement) | attention_to_f16(x.y, is_nan, replacement) << 16,
-                                            attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
+            const uint2 packed =
+                make_uint2(attention_to_f16(x.x, is_nan, replacement) | attention_to_f16(x.y, is_nan, replacement) << 16,
+                           attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
             // The cache is this stage's to write: its own pointers are not const.
             uint8_t *cache = (uint8_t *)(is_value ? s.cache.values + r.kv_head * s.cache.value_head_stride
                                                   : s.cache.keys + r.kv_head * s.cache.key_head_stride);
@@ -233,8 +235,8 @@ QN_DEVICE void attention_load_values(attention_fragments &w, const uint8_t *at, 
 
 // The last tile: the row's own key and value, which are row `last` of it, and nothing of values behind them, where there may be
 // anything.
-QN_DEVICE void attention_insert_new_kv(attention_fragments &w, const attention_shared &shared, uint32_t last, uint32_t slice, uint32_t g,
-                                  uint32_t t)
+QN_DEVICE void attention_insert_new_kv(attention_fragments &w, const attention_shared &shared, uint32_t last, uint32_t slice,
+                                       uint32_t g, uint32_t t)
 {
     const uint4 *key = (const uint4 *)(shared.new_kv[0] + slice * ATTENTION_SLICE);
     const uint4 value = ((const uint4 *)(shared.new_kv[1] + slice * ATTENTION_SLICE))[g];
@@ -327,8 +329,8 @@ QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const fl
 
 // Scores of all slices of a tile; between the warps of a group there is a barrier, and two buffers take turns, so that it is
 // only one.
-QN_DEVICE float4 attention_reduce_scores(attention_inputs &inputs, float4 x, uint32_t buffer, uint32_t log_slices, uint32_t warp,
-                                      uint32_t lane)
+QN_DEVICE float4 attention_reduce_scores(attention_inputs &inputs, float4 x, uint32_t buffer, uint32_t log_slices,
+                                         uint32_t warp, uint32_t lane)
 {
     if (log_slices == 0)
         return x;
@@ -346,8 +348,8 @@ QN_DEVICE float4 attention_reduce_scores(attention_inputs &inputs, float4 x, uin
 
 // Sums of the groups that had tiles, by the warps of the first.
 QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc &acc, const qn_persistent_attention &s,
-                               const attention_range &r, uint32_t first_head, uint32_t n, uint32_t n_groups, uint32_t warp,
-                               uint32_t lane)
+                                        const attention_range &r, uint32_t first_head, uint32_t n, uint32_t n_groups,
+                                        uint32_t warp, uint32_t lane)
 {
     const uint32_t log_slices = attention_log_slices(s.head_dim), slices = 1 << log_slices;
     const uint32_t group = warp >> log_slices, slice = warp & (slices - 1), g = lane / 4, t = lane % 4;
@@ -420,10 +422,10 @@ QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, uint32_t pos
     const attention_range r = attention_range_of(s, position);
     const uint32_t tile_bytes = ATTENTION_TILE_KV * 2 * s.head_dim, bytes = min((r.last - r.first) * tile_bytes, max_bytes);
     if (bytes)
-        prefetch_bytes(
-            (threadIdx.x ? s.cache.values + r.kv_head * s.cache.value_head_stride : s.cache.keys + r.kv_head * s.cache.key_head_stride) +
-                (uint64_t)r.first * tile_bytes,
-            bytes);
+        prefetch_bytes((threadIdx.x ? s.cache.values + r.kv_head * s.cache.value_head_stride
+                                    : s.cache.keys + r.kv_head * s.cache.key_head_stride) +
+                           (uint64_t)r.first * tile_bytes,
+                       bytes);
 }
 
 QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t position, uint8_t *scratch)
@@ -504,7 +506,8 @@ QN_DEVICE float4 prologue_attention_combine(const qn_persistent_gemv &s, uint32_
 {
     const uint32_t width = min(s.head / 4, (uint32_t)QN_WARP_SIZE), log_head = 31 - __clz(s.head); // width: lanes of a head
     const uint32_t tiles_per_split = attention_tiles_per_split(position, s.n_splits), lane_of_head = lane % width;
-    const uint32_t n = (uint32_t)__fdividef(position / ATTENTION_TILE_KV + tiles_per_split + 0.5f, tiles_per_split); // parts that there are
+    const uint32_t n =
+        (uint32_t)__fdividef(position / ATTENTION_TILE_KV + tiles_per_split + 0.5f, tiles_per_split); // parts that there are
     const uint32_t column = first + 4 * lane;
     const bool valid = column < s.n_cols;
     const uint32_t head = valid ? column >> log_head : 0, d = column & (s.head - 1);

@@ -20,7 +20,8 @@
  *
  * A block therefore needs the activations of one slice only. It computes them itself, in the prologue of the phase
  * (norm, SwiGLU, gated norm, split-KV combine; then Hadamard transform and quantisation), into shared memory. The other
- * blocks of the slice compute the same activations again, which saves a grid barrier (1.4 us on an H200, docs/gpu.md).
+ * blocks of the slice compute the same activations again, which saves a grid barrier (1.4 us on an H200,
+ * docs/lab/2026-11-gpu.md).
  *
  * Hand-over of partial sums from one phase to the next:
  *

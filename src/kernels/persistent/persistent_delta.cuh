@@ -20,8 +20,8 @@ static_assert(DELTA_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "a unit takes
 static_assert(DELTA_CHANNELS + 2 * QN_WARP_SIZE <= QN_PERSISTENT_THREADS, "a channel is a thread's, a gate a warp's");
 
 struct delta_shared {
-    __align__(16) float inputs[DELTA_CHANNELS]; // q, k, v
-    float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE];    // of q's and k's warps
+    __align__(16) float inputs[DELTA_CHANNELS];     // q, k, v
+    float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE]; // of q's and k's warps
     float decay, beta;
 };
 
@@ -49,7 +49,7 @@ QN_DEVICE uint32_t delta_channel(const qn_persistent_delta &s, uint32_t unit, ui
         k_head -= k_heads;
     return i < DELTA_HEAD_DIM       ? k_head * DELTA_HEAD_DIM + i
            : i < 2 * DELTA_HEAD_DIM ? keys + k_head * DELTA_HEAD_DIM + i - DELTA_HEAD_DIM
-                                : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD_DIM;
+                                    : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD_DIM;
 }
 
 // Brings nearer what a block's first unit needs and no stage of this launch writes. By the whole block.
@@ -140,7 +140,8 @@ QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent
     __syncthreads();
     const float *q = m.inputs, *k = q + DELTA_HEAD_DIM, *v = k + DELTA_HEAD_DIM;
     const float4 qq = *(const float4 *)m.sumsq, kk = *(const float4 *)(m.sumsq + DELTA_HEAD_DIM / QN_WARP_SIZE);
-    const float q_inv_norm = rsqrtf(qq.x + qq.y + (qq.z + qq.w) + 1e-6f), k_inv_norm = rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f);
+    const float q_inv_norm = rsqrtf(qq.x + qq.y + (qq.z + qq.w) + 1e-6f),
+                k_inv_norm = rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f);
     const float decay = regs.decay = m.decay;
     float k_read, q_read, kq = 0;
     qn_delta_dots<DELTA_LANES, DELTA_VECS>(regs.state, q, k, k_read, q_read);
@@ -277,13 +278,14 @@ QN_DEVICE void f16_rows_write(const qn_persistent_gemv &s, const float *acc, uin
 #pragma unroll
     for (uint32_t w = 0; w < QN_PERSISTENT_THREADS / QN_WARP_SIZE; w++)
         v[w % 4] += acc[w * QN_TILE_ROWS + row];
-    s.f16_out[((slice * s.slice_k_tiles + u.k_tile) * s.n_f16_tiles + u.tile) * QN_TILE_ROWS + row] = v[0] + v[1] + (v[2] + v[3]);
+    s.f16_out[((slice * s.slice_k_tiles + u.k_tile) * s.n_f16_tiles + u.tile) * QN_TILE_ROWS + row] =
+        v[0] + v[1] + (v[2] + v[3]);
 }
 
 // By the whole block, after the slice's columns are there: floats, not rotated. weights: what f16_rows_load brought of the
 // block's first unit, number block_in_slice. Leaves the last unit's sums to f16_rows_finish.
 QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uint32_t slice, uint32_t block_in_slice,
-                         uint4 weights, float *acc)
+                             uint4 weights, float *acc)
 {
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
     for (uint32_t unit = block_in_slice;;) {
@@ -314,7 +316,7 @@ QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uin
 
 // After the block has met. By QN_TILE_ROWS threads.
 QN_DEVICE void f16_rows_finish(const qn_persistent_gemv &s, const float *acc, uint32_t slice, uint32_t block_in_slice,
-                                uint32_t row)
+                               uint32_t row)
 {
     uint32_t unit = block_in_slice;
     const uint32_t count = f16_unit_of(s, slice, unit).count;
