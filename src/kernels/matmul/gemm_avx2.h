@@ -1,6 +1,7 @@
-/* Tiles for AVX2: stored blocks unpacked by the readers of gemv_avx2.h, and integer products that widen as seldom as the codes
- * allow: without dpbusd, sums of two products are kept in 16 bits for as many vectors as fit, which takes two instructions a
- * vector where widening each takes four. Float weights are left to matmul_simd.h. */
+/* GEMM tiles for AVX2 and AVX-VNNI. Stored blocks are unpacked by the readers of gemv_avx2.h. Integer dot products are
+ * widened as rarely as the codes allow: without dpbusd, pairs of products are accumulated in 16 bits over as many
+ * vectors as fit, which costs two instructions a vector; widening each vector costs four. Float weights use
+ * matmul_simd.h. */
 #ifndef QN_KERNELS_MATMUL_GEMM_AVX2_H
 #define QN_KERNELS_MATMUL_GEMM_AVX2_H
 
@@ -8,13 +9,14 @@
 #include "kernels/matmul/gemv_avx2.h"
 #include "kernels/matmul/packed_avx2.h"
 
-/* Eight sums of one half of a super-block live in registers: four rows, so that activations, which come from the second cache,
- * are read seldom. Float tiles, whose sums take two registers each, are TILE_ROWS by TILE_TOKENS. */
+/* Eight accumulators of one half of a super-block stay in registers: four rows by two tokens, so that activations,
+ * which come from L2, are read less often. Float tiles, whose accumulators take two registers each, are TILE_ROWS by
+ * TILE_TOKENS. */
 enum { GEMM_ROWS = 4, GEMM_TOKENS = 2 };
 
 /* ---- Unpacking ---- */
 
-/* Eight runs, one a vector, to eight groups of four bytes of each, 64 bytes apart. */
+/* Interleaves eight groups, one per vector: eight quads of codes of each, 64 bytes apart. */
 QN_INLINE void store_quads(const __m256i group[8], uint8_t *out)
 {
     __m256i a[8], b[8];
@@ -23,7 +25,7 @@ QN_INLINE void store_quads(const __m256i group[8], uint8_t *out)
         a[i + 1] = _mm256_unpackhi_epi32(group[i], group[i + 1]);
     }
     for (int i = 0; i < 8; i += 4)
-        for (int j = 0; j < 2; j++) { /* groups 2j and 2j + 1 of four runs, and 4 + the same in the upper half */
+        for (int j = 0; j < 2; j++) { /* quads 2j and 2j + 1 of four groups, and 4 + the same in the upper half */
             b[i + 2 * j] = _mm256_unpacklo_epi64(a[i + j], a[i + j + 2]);
             b[i + 2 * j + 1] = _mm256_unpackhi_epi64(a[i + j], a[i + j + 2]);
         }
@@ -33,7 +35,7 @@ QN_INLINE void store_quads(const __m256i group[8], uint8_t *out)
     }
 }
 
-/* Half of a super-block's codes in the form of tiles. */
+/* Half of a super-block's codes in the layout of the GEMM. */
 QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t *out)
 {
     __m256i code[8], group[8];
@@ -105,32 +107,32 @@ static void unpack_avx2(const qn_type_info *type, const uint8_t *blocks, size_t 
     }
 }
 
-/* ---- Products ---- */
+/* ---- GEMM ---- */
 
-/* dpbusd takes codes above 127 as they are; otherwise 128, their zero, is taken off before they are multiplied. */
+/* dpbusd multiplies codes up to 255; with maddubs their zero point, 128, is subtracted before the multiplication. */
 #ifdef QN_V16_AVXVNNI
 enum { NO_WIDE_ZERO_POINT = 0 };
 #else
 enum { NO_WIDE_ZERO_POINT = 1 };
 #endif
 
-/* What a tile's arithmetic depends on: constants wherever gemm_block is called. */
+/* Compile-time parameters of a tile's arithmetic: constant wherever gemm_block is called. */
 struct gemm_block_traits {
-    int n_i16_adds;              /* vectors whose products may be added in 16 bits */
-    bool wide;                   /* codes above 127 */
-    bool no_zero_point;          /* nothing is subtracted from a code */
+    int n_i16_adds;              /* vectors whose products fit a 16-bit sum */
+    bool wide;                   /* codes up to 255 */
+    bool no_zero_point;          /* the zero point is 0 or already subtracted */
     bool has_offset, has_factor; /* as in qn_type_info */
     bool hilo;
 };
 
-/* Ends what the compiler may put into another order: gcc 12 turns chains of additions into trees, whose leaves do not fit in
- * the registers (1.4 times the time of a tile). */
+/* Stops reassociation by the compiler: gcc 12 turns chained additions into trees, whose leaves exceed the registers
+ * (1.4 times the time of a tile). */
 QN_INLINE void keep_in_register(__m256i *x)
 {
     __asm__("" : "+x"(*x));
 }
 
-/* Adds the products of vectors [begin, end) of one half of a super-block. */
+/* Adds the dot products of vectors [begin, end) of one half of a super-block. */
 QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, const int8_t *acts, size_t token_bytes,
                                 size_t n_tokens, int begin, int end, struct gemm_block_traits traits,
                                 __m256i sum[GEMM_TOKENS][GEMM_ROWS])
@@ -157,7 +159,7 @@ QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_row
                 a[t] = load32(acts + t * token_bytes + 64 * v);
             for (size_t r = 0; r < n_rows; r++) {
                 const __m256i row = load32(w + r * row_bytes + 64 * v);
-                /* As in multiply_signed: code - 128 against activations that are never -128. */
+                /* As in multiply_signed: code - 128 by activations, which are never -128. */
                 const __m256i sign = _mm256_xor_si256(row, _mm256_set1_epi8(-128));
                 for (size_t t = 0; t < n_tokens; t++) {
                     const __m256i products = traits.wide
@@ -175,8 +177,9 @@ QN_INLINE void gemm_block_codes(const uint8_t *w, size_t row_bytes, size_t n_row
 #endif
 }
 
-/* Products of one half of a super-block, less zero times the activations' sums: of whole runs in sum, or for types with factors
- * of first halves in sum and of second halves in last. */
+/* Integer dot products of one half of a super-block, minus zero point times the sums of activations. `sum`: full
+ * groups, or for types with factors the first 16 values of each; `last`: the last 16 values of each, for types with
+ * factors. */
 QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size_t n_rows, const qn_acts *acts,
                                 qn_act_layout layout, size_t super0, size_t half, size_t n_tokens, int zero_bits,
                                 struct gemm_block_traits traits, __m256i sum[GEMM_TOKENS][GEMM_ROWS],
@@ -214,8 +217,8 @@ QN_INLINE void gemm_block_isums(const qn_super_block *w, size_t row_supers, size
     }
 }
 
-/* One tile. All arguments but the pointers are constants where it is called, so that every loop over rows and tokens
- * unrolls. The float sums are kept in memory: registers are for the whole-number ones. */
+/* One tile. All arguments but the pointers are constants at the calls, so that every loop over rows and tokens unrolls.
+ * The float accumulators are in memory: the registers hold the integer ones. */
 QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
                           size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
 {
@@ -253,7 +256,7 @@ QN_INLINE void gemm_block(const qn_super_block *rows, size_t n_rows, const qn_ac
             out[t * GEMM_ROWS + r] = v16_sum((v16){ partial[t][r][0], partial[t][r][1] });
 }
 
-/* Whole tiles, and a token against a tile's rows, are what nearly all calls are. */
+/* Nearly all calls are full tiles, or one token by a full tile of rows. */
 QN_INLINE void gemm_blocks(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
                            size_t n_tokens, int zero_bits, struct gemm_block_traits traits, float *out)
 {
@@ -269,7 +272,7 @@ QN_INLINE void gemm_blocks(const qn_super_block *rows, size_t n_rows, const qn_a
     }
 }
 
-/* A function of its own for each kind, so that the compiler sees the constants. */
+/* One function per variant: the traits are compile-time constants. */
 #define GEMM_I8_VARIANT(suffix, ...)                                                                                           \
     static void gemm_i8_##suffix(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,         \
                                  size_t first, size_t n_tokens, int zero_bits, float *out)                                     \
@@ -277,7 +280,7 @@ QN_INLINE void gemm_blocks(const qn_super_block *rows, size_t n_rows, const qn_a
         gemm_blocks(rows, n_rows, acts, layout, first, n_tokens, zero_bits, (struct gemm_block_traits){ __VA_ARGS__ }, out);   \
     }
 
-/* For n vectors of codes up to c, n * 2 * c * 127 is at most 32767: 8 of 15, 4 of 31, 2 of 63, 1 of 128. */
+/* For n vectors of codes up to c, n * 2 * c * 127 must not exceed 32767: 8 vectors of 15, 4 of 31, 2 of 63, 1 of 128. */
 GEMM_I8_VARIANT(four_bits, .n_i16_adds = 8)
 GEMM_I8_VARIANT(four_bits_offset, .n_i16_adds = 8, .has_offset = true, .no_zero_point = true)
 GEMM_I8_VARIANT(five_bits, .n_i16_adds = 4)
@@ -295,7 +298,7 @@ static void gemm_avx2(const qn_type_info *type, const qn_super_block *rows, size
 {
     const qn_act_layout layout = qn_act_layout_of(type);
     const int zero_bits =
-        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* zeros are powers of two, or absent with an offset */
+        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an offset */
     const bool hilo = acts->hilo, offset = type->has_offset;
     void (*gemm)(const qn_super_block *, size_t, const qn_acts *, qn_act_layout, size_t, size_t, int, float *);
     if (type->has_factor)

@@ -1,22 +1,24 @@
-/* Tiles of the matrix product for NEON: four rows and three tokens, one quarter of every super-block at a time, so that twelve
- * whole-number sums and twelve float sums stay in the thirty-two registers from a row's first quarter to its last. Compiled
- * once for each instruction set by kernels/matmul/gemv_neon.h, whose readers unpack the weights. */
+/* GEMM tiles for NEON: up to four rows by three tokens, one quarter of every super-block at a time, so that twelve
+ * integer and twelve float accumulators stay in the 32 registers for a full pass over K. Compiled once per instruction
+ * set by kernels/matmul/gemv_neon.h, whose readers unpack the weights. */
 #ifndef QN_KERNELS_MATMUL_GEMM_NEON_H
 #define QN_KERNELS_MATMUL_GEMM_NEON_H
 
 #include "kernels/matmul/matmul_simd.h"
 
-/* Before a loop over registers. Clang alone needs to be told: it would unroll some only after arrays went to memory. */
+/* Full unrolling of a loop over registers. Only clang needs it: it would unroll some loops only after their arrays went
+ * to memory. */
 #ifdef __clang__
 #define UNROLL_FULL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL_FULL
 #endif
 
-/* Keeps the compiler from beginning one row's work during another's: all of it at once has more values than registers. */
+/* Keeps the compiler from interleaving the work of two rows, which needs more values than there are registers. */
 #define COMPILER_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* Products on their way from bytes to the lanes of runs. Without dot products they are kept in 16 bits, as many as fit. */
+/* Accumulators of byte products, before they are added to the lanes of groups. Without dot product instructions they
+ * are 16 bits wide, for as many products as fit. */
 #ifdef QN_V16_DOTPROD
 typedef int32x4_t mac_acc;
 QN_INLINE mac_acc mac_begin(int32x4_t sum)
@@ -51,17 +53,17 @@ QN_INLINE int32x4_t mac_end(int32x4_t sum, mac_acc x)
 }
 #endif
 
-/* What a tile's arithmetic depends on besides its size; constant wherever tile_quarter is called. */
+/* Compile-time parameters of a tile's arithmetic: constant wherever tile_quarter is called. */
 struct tile_traits {
-    bool wide; /* codes of all 8 bits, signed as LAYOUT_Q8_0 are unpacked here */
+    bool wide; /* 8-bit codes, which are unpacked signed here (Q8_0) */
     bool has_zero_point, has_offset, hilo;
 };
 
-/* Adds what one super-block gives to the sums; w and codes are those of the quarter. */
+/* Adds the dot products of one super-block's quarter to `sum`; w and codes point to the quarter. */
 QN_INLINE void tile_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, const int8_t *codes, size_t token_bytes,
                           size_t n_tokens, bool wide, int32x4_t sum[TILE_TOKENS][TILE_ROWS])
 {
-    /* In 16 bits eight products of codes below 32 fit (8 * 31 * 127 < 32768), and two of any. */
+    /* 16 bits hold eight products of codes below 32 (8 * 31 * 127 < 32768), and two of any code. */
     const size_t vectors = wide ? 2 : 8;
     UNROLL_FULL
     for (size_t v0 = 0; v0 < 8; v0 += vectors) {
@@ -91,7 +93,7 @@ QN_INLINE void tile_codes(const uint8_t *w, size_t row_bytes, size_t n_rows, con
     }
 }
 
-/* Quarter q of all super-blocks: the float sums of its four runs. */
+/* Quarter q of all super-blocks: the float partials of its four groups. */
 QN_INLINE void tile_quarter(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                             size_t first, size_t n_tokens, struct tile_traits traits, size_t q, v16 out[TILE_TOKENS][TILE_ROWS])
 {
@@ -157,7 +159,8 @@ QN_INLINE void tile_shape(const qn_type_info *type, const qn_super_block *rows, 
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
 }
 
-/* Whole tiles and single tokens against whole rows are what nearly all calls are; the rest goes one row and token at a time. */
+/* Nearly all calls are full tiles, or single tokens by a full tile of rows. The rest is computed one row and one token
+ * at a time. */
 QN_INLINE void tile_shapes(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,
                            size_t first, size_t n_tokens, struct tile_traits traits, float *out)
 {
@@ -174,7 +177,7 @@ QN_INLINE void tile_shapes(const qn_type_info *type, const qn_super_block *rows,
     }
 }
 
-/* A function of its own for each kind, so that the compiler sees the constants. */
+/* One function per variant: the traits are compile-time constants. */
 #define TILE_VARIANT(suffix, ...)                                                                                              \
     static void tile_##suffix(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts,        \
                               size_t first, size_t n_tokens, float *out)                                                       \
@@ -189,7 +192,8 @@ TILE_VARIANT(zero_hilo, .hilo = true, .has_zero_point = true)
 TILE_VARIANT(wide_hilo, .hilo = true, .wide = true)
 TILE_VARIANT(offset_hilo, .hilo = true, .has_offset = true)
 
-/* Types with factors need two sums an element: the shared tile, in pieces that fit the registers. */
+/* Types with factors need two accumulators per element: the tile of matmul_simd.h, one row and one token at a time to
+ * fit the registers. */
 static void tile_factor(const qn_type_info *type, const qn_super_block *rows, size_t n_rows, const qn_acts *acts, size_t first,
                         size_t n_tokens, float *out)
 {
@@ -214,7 +218,7 @@ static void gemm_neon(const qn_type_info *type, const qn_super_block *rows, size
         (acts->hilo ? tile_zero_hilo : tile_zero)(type, rows, n_rows, acts, first, n_tokens, out);
 }
 
-/* Float weights: four registers an element, so two by two of them. */
+/* Float weights: four registers per element, so tiles of two by two. */
 QN_INLINE void gemm_float_pieces(qn_type type, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                                  size_t first, size_t n_tokens, float *out)
 {

@@ -1,22 +1,23 @@
-/* Stored blocks read into 256-bit registers, and the products of one token that are made of them without unpacking anything
- * into memory. Included by matmul_avx2.c and matmul_avxvnni.c after matmul_simd.h; gemm_avx2.h unpacks for tiles from the same
+/* GEMV for AVX2 and AVX-VNNI: stored blocks are read into 256-bit registers and multiplied without unpacking to memory.
+ * Included by matmul_avx2.c and matmul_avxvnni.c after matmul_simd.h; gemm_avx2.h unpacks for GEMM tiles with the same
  * readers.
  *
- * A super-block is taken in halves of eight runs, one a 32-bit lane. Types come in three kinds: Q1_0 and the 2-bit types, whose
- * stored bytes are masked in place (their forms of activations are made for that); PTQ1_0, digits of two blocks at a time; and
- * the others, whose codes are brought into rising order a run at a time against activations in rising order. */
+ * A super-block is processed in halves of eight groups, one per 32-bit lane. Types come in three kinds: Q1_0 and the
+ * 2-bit types, whose stored bytes are masked in place against activations in the matching layout (QN_ACT_1BIT,
+ * QN_ACT_2BIT); PTQ1_0, digits of two blocks at a time (QN_ACT_TERNARY); and all others, unpacked one group per vector
+ * in ascending order (QN_ACT_PLAIN). */
 #ifndef QN_KERNELS_MATMUL_GEMV_AVX2_H
 #define QN_KERNELS_MATMUL_GEMV_AVX2_H
 
 #include "kernels/matmul/matmul_simd.h"
 
-/* Bytes ahead of the row in work that are asked for: some thousand cycles of work, and more than the hardware looks ahead. */
+/* Prefetch distance of the GEMV in bytes: some thousand cycles of work, and more than the hardware prefetches. */
 enum { GEMV_PREFETCH_BYTES = 8192, MAX_SUPER_BYTES = 544 };
 
-/* Rows side by side, so that the end of one does not wait for itself. */
+/* Rows computed together: the end of one row overlaps with work on others. */
 enum { GEMV_ROWS = 4 };
 
-/* type and fine are constants wherever the functions below are called, and vanish. */
+/* type and hilo are constants at the calls of the functions below. */
 QN_INLINE size_t super_bytes(qn_type type)
 {
     switch (type) {
@@ -45,8 +46,9 @@ QN_INLINE bool has_offset(qn_type type)
 
 /* ---- Arithmetic ---- */
 
-/* Sums of products of four neighbours; where there is no dpbusd of two, in 16 bits, into which eight products of codes up to 15
- * fit (8 * 2 * 15 * 127 = 30480). finish() gives the sum of each 32-bit lane times a factor. */
+/* Dot products of bytes, by adjacent bytes: four per 32-bit lane with dpbusd, otherwise two per 16-bit lane with
+ * maddubs. 16 bits hold eight such products of codes up to 15 (8 * 2 * 15 * 127 = 30480). reduce_acc() returns the sum
+ * of each 32-bit lane times a factor. */
 #ifdef QN_V16_AVXVNNI
 QN_INLINE __m256i multiply_add(__m256i sum, __m256i codes, __m256i acts)
 {
@@ -83,13 +85,15 @@ QN_INLINE __m256i reduce_acc(__m256i sum, int factor)
 }
 #endif
 
-/* The sums of four runs in each half of two vectors, halves to be added: eight runs. */
+/* Eight groups from two vectors: each 128-bit half holds partial sums of four groups, and the halves of a vector are
+ * added. */
 QN_INLINE __m256i join_halves(__m256i first, __m256i second)
 {
     return _mm256_add_epi32(_mm256_permute2x128_si256(first, second, 0x20), _mm256_permute2x128_si256(first, second, 0x31));
 }
 
-/* Of four vectors of eight words in each half: words of the four side by side, each the sum of four (even ones, then odd). */
+/* Four vectors of eight 16-bit words per half: interleaves words of the four, each the sum of four words (even ones,
+ * then odd). */
 QN_INLINE __m256i sum_words(const __m256i p[4])
 {
     const __m256i a = _mm256_add_epi16(_mm256_unpacklo_epi16(p[0], p[1]), _mm256_unpackhi_epi16(p[0], p[1]));
@@ -97,7 +101,8 @@ QN_INLINE __m256i sum_words(const __m256i p[4])
     return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
 }
 
-/* The same added to one sum each, widened, times a factor. Four words must fit in 16 bits: 4 * 2 * 31 * 127 = 31496. */
+/* sum_words reduced to one 32-bit sum per vector and half, times a factor. Four words must fit in 16 bits: 4 * 2 * 31 *
+ * 127 = 31496. */
 QN_INLINE __m256i reduce_4_i16(const __m256i p[4], int factor)
 {
     const __m256i pair = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4, 5,
@@ -105,7 +110,7 @@ QN_INLINE __m256i reduce_4_i16(const __m256i p[4], int factor)
     return _mm256_madd_epi16(_mm256_shuffle_epi8(sum_words(p), pair), _mm256_set1_epi16((int16_t)factor));
 }
 
-/* Of four vectors of four numbers in each half: the four sums in each half. */
+/* Four vectors of four 32-bit integers per half: the four sums, in each half. */
 QN_INLINE __m256i reduce_4_i32(const __m256i p[4])
 {
     const __m256i a = _mm256_add_epi32(_mm256_unpacklo_epi32(p[0], p[1]), _mm256_unpackhi_epi32(p[0], p[1]));
@@ -150,7 +155,7 @@ QN_INLINE __m256 broadcast_f16(const uint8_t *p)
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(d)));
 }
 
-/* Q4_K's and Q5_K's six-bit scales and minima (quant/kquants.c says where they lie). */
+/* Q4_K's and Q5_K's 6-bit scales and minima (layout: unpack_scales in quant/kquants.c). */
 QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset)
 {
     uint32_t a, b, c;
@@ -166,7 +171,7 @@ QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset
     *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + 2), m), _mm256_set1_ps(-0.0f));
 }
 
-/* The scale of each run of a super-block and, for types that have it, the offset. */
+/* The scale of each group of a super-block, and the offset for types that have one. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m256 offset[2])
 {
     const size_t block = type == QN_TYPE_PTQ1_0 ? 28 : type == QN_TYPE_Q1_0 ? 18 : 34;
@@ -202,16 +207,16 @@ QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m2
     }
 }
 
-/* The bytes of two blocks of Q1_0: four for each run. */
+/* The bytes of two blocks of Q1_0: four for each group. */
 QN_INLINE __m256i read_1bit(const uint8_t *p, size_t half)
 {
     return load_2x16(p + 36 * half + 2, p + 36 * half + 20);
 }
 
-/* The bytes of eight runs of 2-bit codes, of each run the first four and the last four. */
+/* The bytes of eight groups of 2-bit codes: first and last four bytes of each group. */
 QN_INLINE void read_2bit(qn_type type, const uint8_t *p, size_t half, __m256i *first, __m256i *last)
 {
-    /* Sixteen bytes are two runs; they are loaded so that shuffles within 128 bits put them into order. */
+    /* Sixteen bytes are two groups; they are loaded so that shuffles within 128 bits order them. */
     const size_t step = type == QN_TYPE_Q2_0 ? 18 : 16, skip = type == QN_TYPE_Q2_0 ? 36 : 34;
     p += 2 * skip * half + (type == QN_TYPE_OX2_0 ? 0 : 2);
     const __m256 a = _mm256_castsi256_ps(load_2x16(p, p + skip));
@@ -220,7 +225,8 @@ QN_INLINE void read_2bit(qn_type type, const uint8_t *p, size_t half, __m256i *f
     *last = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
 }
 
-/* Powers of three of bytes from which 128 was subtracted keep that bias, as 128 * 3 = 128 modulo 256. */
+/* Multiplies bytes by three, modulo 256. Bytes from which 128 was subtracted keep that bias, since 128 * 3 = 128 modulo
+ * 256. */
 QN_INLINE __m256i triple(__m256i x)
 {
     return _mm256_add_epi8(_mm256_add_epi8(x, x), x);
@@ -234,13 +240,13 @@ QN_INLINE __m256i digit(__m256i x)
     return _mm256_abs_epi8(_mm256_add_epi8(above_0, above_1));
 }
 
-/* Two blocks of PTQ1_0, one a 128-bit half: vector e / 16 has code e of each. */
+/* Two blocks of PTQ1_0, one per 128-bit half: vector e / 16 has code e of each. */
 QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
 {
     const __m256i bias = _mm256_set1_epi8(-128);
     p += 56 * half;
     __m256i x = _mm256_xor_si256(load_2x16(p, p + 28), bias);
-    /* Bytes 12 to 27: the eight from the fourth on, then the two. */
+    /* Bytes 12 to 27: dwords 1 and 2 are bytes 16 to 23, then bytes 24 and 25. */
     const __m256i rest = _mm256_xor_si256(load_2x16(p + 12, p + 40), bias);
     code[0] = digit(x);
     for (int n = 1; n < 5; n++) {
@@ -250,7 +256,7 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
     const __m256i eight = _mm256_shuffle_epi32(rest, 0x99);
     const __m256i low = _mm256_blend_epi32(eight, triple(eight), 0xcc); /* times 1 and 3 */
     const __m256i mid = triple(triple(low));                            /* times 9 and 27 */
-    /* The two as high bytes of words, whose low bytes are zero: a word's product is the byte's. */
+    /* The last two bytes as high bytes of words whose low bytes are zero: a word's product by a power is the byte's. */
     const __m256i spread = _mm256_setr_epi8(-1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13, -1,
                                             12, -1, 13, -1, 12, -1, 13, -1, 12, -1, 13);
     const __m256i powers = _mm256_setr_epi16(1, 1, 3, 3, 9, 9, 27, 27, 1, 1, 3, 3, 9, 9, 27, 27);
@@ -262,14 +268,14 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
     code[7] = digit(_mm256_unpackhi_epi64(triple(mid), two));
 }
 
-/* The 32 nibbles of a run of Q4_0 and its like: low halves of 16 bytes, then high halves. */
+/* The 32 nibbles of a group of Q4_0, Q4_1, Q5_0, Q5_1: low nibbles of 16 bytes, then high nibbles. */
 QN_INLINE __m256i read_nibbles(const uint8_t *p)
 {
     const __m256i twice = _mm256_broadcastsi128_si256(load16(p));
     return _mm256_and_si256(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)), _mm256_set1_epi8(15));
 }
 
-/* 16 where one of 32 bits is set. */
+/* Byte i is 16 if bit i of 32 is set, else 0. */
 QN_INLINE __m256i read_fifth_bits(const uint8_t *p)
 {
     uint32_t bits;
@@ -281,7 +287,7 @@ QN_INLINE __m256i read_fifth_bits(const uint8_t *p)
     return _mm256_and_si256(_mm256_cmpeq_epi8(spread, masks), _mm256_set1_epi8(16));
 }
 
-/* Eight runs of TQ1_0, a block. */
+/* Eight groups of TQ1_0: one block. */
 QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
 {
     const __m256i bias = _mm256_set1_epi8(-128);
@@ -303,7 +309,7 @@ QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
     group[7] = digit(_mm256_blend_epi32(triple(triple(mid)), last_all, 0xf0));
 }
 
-/* Codes of eight runs in rising order, one run a vector; Q8_0's as they are stored, signed. */
+/* Codes of eight groups in ascending order, one group per vector. Q8_0's are signed, as stored. */
 QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i group[8])
 {
     const size_t block = super_bytes(type) / 16; /* of the types with 32 weights in one */
@@ -349,11 +355,11 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
     }
 }
 
-/* ---- Products ---- */
+/* ---- Dot products ---- */
 
-/* Planes are masked where they are, but for one shift by four, and the sums shifted instead: those of bit k are multiples of
- * 2^k. The codes are 0 and 2, hence the doubled factor. The sums meet as a tree, since what waits for a chain of them fills the
- * scheduler. */
+/* Bit planes are masked in place, after at most one shift by four, and the sums are shifted instead: those of bit k are
+ * multiples of 2^k. Codes are 0 and 2: hence the doubled factor. The sums are added as a tree, because a serial
+ * dependency chain fills the scheduler. */
 QN_INLINE __m256i dot_1bit(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     const __m256i bits = read_1bit(p, half), high = _mm256_srli_epi16(bits, 4), zero = _mm256_setzero_si256();
@@ -381,7 +387,7 @@ QN_INLINE __m256i dot_2bit(qn_type type, const uint8_t *p, size_t half, const in
     return reduce_acc(add_acc(add_acc(one[0], one[1]), shift_acc(add_acc(four[0], four[1]), 2)), factor);
 }
 
-/* Lanes are the four runs of one block, then of the other. */
+/* Lanes are the four groups of one block, then of the other. */
 QN_INLINE __m256i dot_ptq1_0(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     __m256i code[8], group[4];
@@ -397,7 +403,8 @@ QN_INLINE __m256i dot_ptq1_0(const uint8_t *p, size_t half, const int8_t *acts, 
 #endif
 }
 
-/* Signed bytes of both sides: the magnitude of one, with its sign moved to the other. A weight's magnitude may be 128. */
+/* Signed bytes by signed bytes: the magnitude of the weight by the activation with the weight's sign. A weight's
+ * magnitude may be 128. */
 QN_INLINE __m256i multiply_signed(__m256i weights, __m256i acts)
 {
     const __m256i magnitude = _mm256_abs_epi8(weights), moved = _mm256_sign_epi8(acts, weights);
@@ -408,8 +415,8 @@ QN_INLINE __m256i multiply_signed(__m256i weights, __m256i acts)
 #endif
 }
 
-/* Q6_K: each half of a run has a factor of its own, by which words are multiplied as they are widened: the largest sum of a
- * lane, 4 * 32 * 127 * 128, is far below 2^31. */
+/* Q6_K: each half of a group has its own factor, by which 16-bit words are multiplied as they are widened. The largest
+ * sum of a lane, 4 * 32 * 127 * 128, is far below 2^31. */
 QN_INLINE __m256i dot_q6_k(const uint8_t *p, size_t half, const int8_t *acts)
 {
     __m256i group[8];
@@ -456,7 +463,7 @@ QN_INLINE __m256i dot(qn_type type, const uint8_t *p, size_t half, const int8_t 
     }
 }
 
-/* zero * sums; Q8_0's and Q6_K's zeros are already in their products. */
+/* zero point * sums. Q8_0's and Q6_K's zero points are already subtracted from the codes. */
 QN_INLINE __m256i times_zero_point(qn_type type, __m256i sums)
 {
     switch (type) {
@@ -504,7 +511,7 @@ QN_INLINE void add_super(qn_type type, bool hilo, const uint8_t *p, const qn_act
     }
 }
 
-/* n_rows is a constant where this is called. */
+/* n_rows is a constant at the calls. */
 QN_INLINE void gemv_rows(qn_type type, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                          size_t token, bool accumulate, float *out)
 {
@@ -516,7 +523,7 @@ QN_INLINE void gemv_rows(qn_type type, bool hilo, const qn_matrix *weights, size
     for (size_t s = 0; s < n_full; s++, p += bytes)
         for (size_t r = 0; r < n_rows; r++) {
             const uint8_t *q = p + r * row_bytes;
-            /* Every line that the super-block touches: its first byte in steps of a line, and its last. */
+            /* One prefetch per line of the super-block, and one for its last byte. */
             for (size_t line = 0; line + 8 < bytes; line += 64)
                 _mm_prefetch((const char *)q + GEMV_PREFETCH_BYTES + line, _MM_HINT_T0);
             _mm_prefetch((const char *)q + GEMV_PREFETCH_BYTES + bytes - 1, _MM_HINT_T0);
@@ -548,7 +555,7 @@ QN_INLINE void gemv_rows(qn_type type, bool hilo, const qn_matrix *weights, size
 #define GEMV_CASE(id, ID)                                                                                                      \
     case QN_TYPE_##ID: return hilo ? gemv_##id##_hilo : gemv_##id;
 
-/* Each with a variant for fine activations. */
+/* Each with a variant for activations with the hi/lo int8 split. */
 #define GEMV_TYPES(X)                                                                                                          \
     X(q1_0, Q1_0)                                                                                                              \
     X(q2_0, Q2_0)                                                                                                              \

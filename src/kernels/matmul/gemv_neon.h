@@ -1,11 +1,11 @@
-/* The matrix product for NEON beyond what all instruction sets share: products of one token that read codes as they are
- * stored, and super-blocks unpacked for tiles the same way. Compiled once for each instruction set by the file that includes
- * it, after defining what kernels/matmul/matmul_simd.h asks for.
+/* GEMV for NEON: stored codes are multiplied without unpacking to memory. The same readers unpack super-blocks for GEMM
+ * tiles. Compiled once per instruction set by matmul_neon.c and matmul_neondot.c, which define what
+ * kernels/matmul/matmul_simd.h requires.
  *
- * Everything goes by quarters of a super-block, 128 weights: their four runs fill the four lanes of a register. Each layout
- * gives eight vectors of codes for a quarter. By lanes, all eight meet the activations in one sum, whose lanes are then the
- * runs (QN_ACT_1BIT, QN_ACT_2BIT); by runs, vectors 2k and 2k + 1 are run k in rising order (QN_ACT_PLAIN), and the four sums
- * are folded into one register at the end. */
+ * Everything is processed by quarters of a super-block, 128 weights: their four groups fill the four lanes of a
+ * register. Each stored layout gives eight vectors of codes per quarter. With QN_ACT_1BIT and QN_ACT_2BIT all eight are
+ * multiplied into one accumulator, whose lanes are the groups. With QN_ACT_PLAIN vectors 2k and 2k + 1 are group k in
+ * ascending order, and the four sums are reduced to one register at the end. */
 #ifndef QN_KERNELS_MATMUL_GEMV_NEON_H
 #define QN_KERNELS_MATMUL_GEMV_NEON_H
 
@@ -17,24 +17,23 @@
 
 #include <string.h>
 
-/* Stored layouts that are read without unpacking; the number is the bytes of a block. */
+/* Stored layouts that are read without unpacking. */
 enum stored {
-    LAYOUT_Q1_0,   /* Q1_0 */
-    LAYOUT_Q2_0,   /* Q2_0 */
-    LAYOUT_PQ2_0,  /* PQ2_0 */
-    LAYOUT_OX2_0,  /* OX2_0 */
-    LAYOUT_TQ2_0,  /* TQ2_0 */
-    LAYOUT_PTQ1_0, /* PTQ1_0 */
-    LAYOUT_TQ1_0,  /* TQ1_0 */
-    LAYOUT_Q4_0,   /* Q4_0 */
-    LAYOUT_Q4_1,   /* Q4_1 */
-    LAYOUT_Q8_0,   /* Q8_0 */
-    LAYOUT_Q4_K    /* Q4_K */
+    LAYOUT_Q1_0,
+    LAYOUT_Q2_0,
+    LAYOUT_PQ2_0,
+    LAYOUT_OX2_0,
+    LAYOUT_TQ2_0,
+    LAYOUT_PTQ1_0,
+    LAYOUT_TQ1_0,
+    LAYOUT_Q4_0,
+    LAYOUT_Q4_1,
+    LAYOUT_Q8_0,
+    LAYOUT_Q4_K
 };
 
 enum { QUARTER_RUNS = 4, MAX_SUPER_BYTES = 16 * 34 };
 
-/* Bytes of a super-block. */
 QN_INLINE size_t super_bytes(enum stored stored)
 {
     switch (stored) {
@@ -66,17 +65,17 @@ QN_INLINE bool stored_has_offset(enum stored stored)
 
 /* ---- Codes ----
  *
- * Vectors of codes are as cheap as the products allow: Q1_0's are minus the bit, one comparison each; the middle two fields of
- * four stay where they are in their bytes, worth 4 and 16 times their value, which costs a shift of a sum in place of shifts of
- * codes; Q8_0's are signed. */
+ * Codes are read in the cheapest form that the dot products can correct: Q1_0's are minus the bit, one comparison each;
+ * fields 1 and 2 of a 2-bit byte stay in place, 4 and 16 times their value, which costs one shift of a sum instead of
+ * shifts of codes; Q8_0's are signed. */
 
 QN_INLINE int8x16_t signed_bytes(uint8x16_t x)
 {
     return vreinterpretq_s8_u8(x);
 }
 
-/* Digit n of a trit byte b is floor(3 x / 256) with x = 3^n b mod 256. Halving twice on the way stays within bytes and rounds
- * down each time, which is the same. */
+/* Digit n of a byte b is floor(3 x / 256) with x = 3^n b mod 256. Computed as ((x + x / 2) / 2) / 64: both halvings
+ * stay within bytes and round down, which gives the same digit. */
 QN_INLINE int8x16_t top_digit(uint8x16_t x)
 {
     return signed_bytes(vshrq_n_u8(vhaddq_u8(x, vshrq_n_u8(x, 1)), 6));
@@ -102,7 +101,8 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, int8x16_t codes[8])
     codes[7] = top_digit(vmulq_u8(tail, vld1q_u8(power[2])));
 }
 
-/* Half a block of TQ1_0: digits 0..3 of 32 bytes; or digit 4 of those, five digits of 16 more and four of the last 4. */
+/* Half a block of TQ1_0: digits 0 to 3 of 32 bytes (half 0); or digit 4 of those, five digits of 16 bytes and four of
+ * the last 4 (half 1). */
 QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
 {
     static const uint8_t power[16] = { 1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27 };
@@ -130,7 +130,7 @@ QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
     codes[7] = top_digit(vmulq_u8(vreinterpretq_u8_u32(vdupq_n_u32(four)), vld1q_u8(power)));
 }
 
-/* The four 2-bit fields of each byte, to places `step` apart. */
+/* The four 2-bit fields of each byte, to codes `step` apart. */
 QN_INLINE void read_fields(uint8x16_t x, int8x16_t *codes, size_t step)
 {
     codes[0] = signed_bytes(vandq_u8(x, vdupq_n_u8(0x03)));
@@ -139,7 +139,8 @@ QN_INLINE void read_fields(uint8x16_t x, int8x16_t *codes, size_t step)
     codes[3 * step] = signed_bytes(vshrq_n_u8(x, 6));
 }
 
-/* Two runs of eight bytes at `first`, two at `second`: first halves of the runs to codes 0..3, second halves to 4..7. */
+/* Two groups of eight bytes at `first`, two at `second`: first halves of the groups to codes 0..3, second halves to
+ * 4..7. */
 QN_INLINE void read_2bit(const uint8_t *first, const uint8_t *second, int8x16_t codes[8])
 {
     const uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(first)), b = vreinterpretq_u32_u8(vld1q_u8(second));
@@ -154,7 +155,7 @@ QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
     *high = signed_bytes(vshrq_n_u8(x, 4));
 }
 
-/* Quarter q of the super-block at p. */
+/* Codes of quarter q of the super-block at p. */
 QN_INLINE void read_codes(enum stored stored, const uint8_t *p, size_t q, int8x16_t codes[8])
 {
     switch (stored) {
@@ -216,7 +217,7 @@ QN_INLINE float32x4_t f16_to_f32(uint16x4_t f16s)
     return vcvt_f32_f16(vreinterpret_f16_u16(f16s));
 }
 
-/* Four halves, `step` bytes apart. */
+/* Four fp16 values, `step` bytes apart. */
 QN_INLINE uint16x4_t load_4_f16(const uint8_t *p, size_t step)
 {
     uint16_t half[4];
@@ -229,14 +230,14 @@ QN_INLINE uint16x4_t load_4_f16(const uint8_t *p, size_t step)
     return vset_lane_u16(half[3], f16s, 3);
 }
 
-/* Four whole numbers of a byte each, as floats. */
+/* Four unsigned bytes as floats. */
 QN_INLINE float32x4_t u8_to_f32(uint32_t bytes)
 {
     const uint8x8_t eight = vreinterpret_u8_u32(vdup_n_u32(bytes));
     return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(eight))));
 }
 
-/* Scales and minima of runs 4*half .. 4*half+3 of a Q4_K block; quant/kquants.c says how twelve bytes hold them. */
+/* Scales and minima of groups 4*half .. 4*half+3 of a Q4_K block (layout: unpack_scales in quant/kquants.c). */
 QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *scale, float32x4_t *offset)
 {
     uint32_t words[3], scales, mins;
@@ -252,7 +253,7 @@ QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *sca
     *offset = vnegq_f32(vmulq_f32(f16_to_f32(load_f16(block + 2)), u8_to_f32(mins)));
 }
 
-/* Scales (and offsets, where the layout has them) of the runs of quarter q. */
+/* Scales of the groups of quarter q, and offsets if the layout has them. */
 QN_INLINE void read_scales(enum stored stored, const uint8_t *p, size_t q, float32x4_t *scale, float32x4_t *offset)
 {
     switch (stored) {
@@ -273,10 +274,10 @@ QN_INLINE void read_scales(enum stored stored, const uint8_t *p, size_t q, float
     }
 }
 
-/* ---- Products ---- */
+/* ---- Dot products ---- */
 
-/* Sums of products of bytes on their way to lanes. Without dot products they are kept in 16 bits: at most eight products of a
- * 1-bit, two of any other code meet in one place before they are widened, at most 2 * 128 * 127. */
+/* Accumulators of byte products before the reduction to groups. Without dot product instructions they are 16 bits wide:
+ * a lane sums at most eight products of 1-bit codes or two of other codes before it is widened, at most 2 * 128 * 127. */
 #ifdef QN_V16_DOTPROD
 typedef int32x4_t dot_acc;
 QN_INLINE dot_acc multiply(int8x16_t codes, int8x16_t acts)
@@ -315,17 +316,17 @@ QN_INLINE dot_acc multiply_add(dot_acc to, int8x16_t codes, int8x16_t acts)
 {
     return (dot_acc){ vmlal_s8(to.low, vget_low_s8(codes), vget_low_s8(acts)), vmlal_high_s8(to.high, codes, acts) };
 }
-/* Each four neighbouring bytes' products to their lane. */
+/* Sums the products of each four adjacent bytes into their 32-bit lane. */
 QN_INLINE int32x4_t reduce_each_4(dot_acc x)
 {
     return vpaddq_s32(vpaddlq_s16(x.low), vpaddlq_s16(x.high));
 }
-/* All products to the four lanes, in no order. */
+/* Sums all products into the four lanes, in any order. */
 QN_INLINE int32x4_t reduce_any(dot_acc x)
 {
     return vpadalq_s16(vpaddlq_s16(x.low), x.high);
 }
-/* Sums of multiples of 4 (16), of which a quarter (sixteenth) is wanted: exact. */
+/* Adds x / 4 (x / 16) to `to`; x holds sums of multiples of 4 (16): exact. */
 QN_INLINE dot_acc add_shifted_2(dot_acc to, dot_acc x)
 {
     return (dot_acc){ vsraq_n_s16(to.low, x.low, 2), vsraq_n_s16(to.high, x.high, 2) };
@@ -341,7 +342,8 @@ QN_INLINE dot_acc group_dot(const int8x16_t codes[2], const int8x16_t acts[2])
     return multiply_add(multiply(codes[0], acts[0]), codes[1], acts[1]);
 }
 
-/* For each run of a quarter the sum of codes times activations; LAYOUT_TQ2_0 still has codes of two runs where they are stored. */
+/* The sum of codes times activations for each group of a quarter. Codes of LAYOUT_TQ2_0's groups 1 and 2 are still
+ * shifted in their bytes. */
 QN_INLINE int32x4_t quarter_dot(enum stored stored, const int8x16_t codes[8], const int8x16_t acts[8])
 {
     if (stored_act_layout(stored) == QN_ACT_1BIT) {
@@ -364,12 +366,12 @@ QN_INLINE int32x4_t quarter_dot(enum stored stored, const int8x16_t codes[8], co
     return vpaddq_s32(vpaddq_s32(group[0], group[1]), vpaddq_s32(group[2], group[3]));
 }
 
-/* From sums of codes, as they were read, times activations to the whole-number products. */
+/* Corrects sums of codes as read: shifts and zero points, giving the integer dot products. */
 QN_INLINE int32x4_t subtract_zero_point(enum stored stored, int32x4_t isum, int32x4_t act_sum)
 {
     static const int32_t down[4] = { 0, -2, -4, 0 };
     switch (stored) {
-    case LAYOUT_Q1_0: return vmlsq_s32(vnegq_s32(act_sum), isum, vdupq_n_s32(2)); /* codes 0 and 2 less 1; -1 was the bit */
+    case LAYOUT_Q1_0: return vmlsq_s32(vnegq_s32(act_sum), isum, vdupq_n_s32(2)); /* isum is minus the sum of bits */
     case LAYOUT_TQ2_0: return vsubq_s32(vshlq_s32(isum, vld1q_s32(down)), act_sum);
     case LAYOUT_Q4_0: return vmlsq_s32(isum, act_sum, vdupq_n_s32(8));
     case LAYOUT_Q4_1:
@@ -379,14 +381,14 @@ QN_INLINE int32x4_t subtract_zero_point(enum stored stored, int32x4_t isum, int3
     }
 }
 
-/* One super-block of a token's activations, in the form of the layout. */
+/* One super-block of a token's activations, in the layout that the stored layout requires. */
 struct act_super {
     const int8_t *codes, *codes_lo;
     const float *scale;
     const int32_t *sum;
 };
 
-/* Eight vectors of quarter q. */
+/* The eight vectors of activations of quarter q. */
 QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8x16_t acts[8])
 {
     const bool plain = stored_act_layout(stored) == QN_ACT_PLAIN;
@@ -395,10 +397,10 @@ QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8
         acts[v] = vld1q_s8(plain ? codes + q * 128 + v * 16 : codes + q * 16 + v * 64);
 }
 
-/* Two rows: as many as leave registers for their sums. */
+/* Rows computed together; with more, the accumulators do not fit the registers. */
 enum { GEMV_ROWS = 2 };
 
-/* Quarter q of the activations against that of each row. */
+/* Quarter q of the activations by that of each row. */
 QN_INLINE void gemv_quarter(enum stored stored, bool hilo, const uint8_t *const rows[GEMV_ROWS], struct act_super token,
                             size_t q, v16 partial[GEMV_ROWS])
 {
@@ -414,7 +416,7 @@ QN_INLINE void gemv_quarter(enum stored stored, bool hilo, const uint8_t *const 
         read_codes(stored, rows[r], q, codes);
         read_scales(stored, rows[r], q, &scale, &offset);
         int32x4_t isum = quarter_dot(stored, codes, acts);
-        if (hilo) { /* read again for each row: two sets of activations and one of codes do not fit */
+        if (hilo) { /* loaded again for each row: two sets of activations and one of codes exceed the registers */
             read_acts(stored, token.codes_lo, q, acts_lo);
             isum = vmlaq_s32(quarter_dot(stored, codes, acts_lo), isum, vdupq_n_s32(QN_HILO_BASE));
         }
@@ -426,8 +428,8 @@ QN_INLINE void gemv_quarter(enum stored stored, bool hilo, const uint8_t *const 
     }
 }
 
-/* The super-block that a row does not fill is copied and filled up with zeros, so that nothing past the row is read; what is
- * missing has scale 0. An odd row at the end is taken twice. */
+/* A super-block that the row does not fill is copied and padded with zeros: nothing beyond the row is read, and missing
+ * groups have scale 0. An odd last row is computed twice. */
 QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights, size_t row_begin, size_t row_end,
                          const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
@@ -470,7 +472,7 @@ QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights
     }
 }
 
-/* A function of its own for each layout, plain and fine. */
+/* Two functions per layout, without and with the hi/lo int8 split. */
 #define GEMV_KERNEL(name, stored)                                                                                              \
     static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
                      bool accumulate, float *out)                                                                              \
@@ -495,7 +497,7 @@ GEMV_KERNEL(gemv_q4_1, LAYOUT_Q4_1)
 GEMV_KERNEL(gemv_q8_0, LAYOUT_Q8_0)
 GEMV_KERNEL(gemv_q4_k, LAYOUT_Q4_K)
 
-/* The layout of a type, if it is one of those above. */
+/* The stored layout of a type; false for types without a reader above. */
 QN_INLINE bool find_stored(qn_type type, enum stored *stored)
 {
     switch (type) {
@@ -533,9 +535,9 @@ static qn_gemv_fn gemv_neon(const qn_type_info *type, bool hilo, qn_act_layout *
     return hilo ? functions[stored].hilo : functions[stored].plain;
 }
 
-/* ---- Unpacking for tiles ---- */
+/* ---- Unpacking for GEMM tiles ---- */
 
-/* Codes as tiles want them: whole, and as large as the type says; LAYOUT_Q8_0 stay signed. */
+/* Codes as the GEMM expects them: unshifted, with the type's zero point; LAYOUT_Q8_0's stay signed. */
 QN_INLINE void normalize_codes(enum stored stored, int8x16_t codes[8])
 {
     uint8x16_t x[8];
@@ -555,7 +557,7 @@ QN_INLINE void normalize_codes(enum stored stored, int8x16_t codes[8])
     }
 }
 
-/* Half a run of each of four, in rising order, to four vectors that hold four codes of each. */
+/* Interleaves 16 ascending codes of each of four groups: four vectors, each with four codes of every group. */
 QN_INLINE void interleave_four(int8x16_t a, int8x16_t b, int8x16_t c, int8x16_t d, uint8_t *to)
 {
     const uint32x4_t a4 = vreinterpretq_u32_s8(a), b4 = vreinterpretq_u32_s8(b);
@@ -596,7 +598,7 @@ QN_INLINE void unpack_stored(enum stored stored, const uint8_t *blocks, size_t b
         memset(last, 0, super_bytes(stored));
         blocks = memcpy(last, blocks, bytes);
     }
-    for (size_t half = 0; half < 2; half++) { /* layouts of 256 weights begin again with every half */
+    for (size_t half = 0; half < 2; half++) { /* layouts with blocks of 256 weights repeat in each half */
         unpack_quarter(stored, blocks, 2 * half, out);
         unpack_quarter(stored, blocks, 2 * half + 1, out);
     }

@@ -1,4 +1,5 @@
-/* What the variants of the matrix product share: activation buffers, the choice of variant, and the walk over tiles. */
+/* The part of the matmul that all instruction sets share: activation buffers, selection of the kernels, loops over
+ * tiles. */
 #include "kernels/matmul/matmul.h"
 
 #include "base/cpu.h"
@@ -141,7 +142,8 @@ static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weigh
         }
 }
 
-/* Tokens up to which taking them one at a time, a few rows in the nearest cache, beats unpacking those rows. */
+/* Up to GEMV_MAX_TOKENS tokens, one GEMV per token over GEMV_BLOCK_ROWS rows, which stay in L1, is faster than
+ * unpacking those rows. */
 enum { GEMV_MAX_TOKENS = 4, GEMV_BLOCK_ROWS = 32 };
 
 static void gemv_by_token(qn_gemv_fn gemv, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens, size_t row_begin,
@@ -155,8 +157,8 @@ static void gemv_by_token(qn_gemv_fn gemv, const qn_matrix *weights, const qn_ac
     }
 }
 
-/* Tokens whose activations stay in a core's second cache (half a megabyte of one) while rows go by: unpacking the rows again
- * for the next such block costs less than reading activations from further away. A multiple of every tile. */
+/* Tokens whose activations fit L2 (512 KiB assumed) during the loop over rows. Unpacking the rows again for the next
+ * block of tokens costs less than reading activations from beyond L2. A multiple of every tile_tokens. */
 static size_t tokens_per_l2(const qn_acts *acts)
 {
     const size_t token_bytes = acts->n_super * (QN_SUPER * (acts->hilo ? 2 : 1) + 3 * sizeof(float) * QN_SUPER_GROUPS);
@@ -174,7 +176,7 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
         }
 }
 
-/* Packed rows: the activations of a block of tokens stay in the second cache while the rows go by. */
+/* Packed rows. The activations of a block of tokens stay in L2 during the loop over rows. */
 static void matmul_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                           size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
@@ -188,7 +190,7 @@ static void matmul_packed(const qn_matmul_kernels *kernels, const qn_matrix *wei
     }
 }
 
-/* Rows as they are stored: whole tiles, or a token at a time where that is faster. */
+/* Rows as stored: GEMM tiles, or one GEMV per token for few tokens. */
 static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                           size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride, void *scratch)
 {

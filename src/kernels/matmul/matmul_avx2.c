@@ -1,4 +1,4 @@
-/* The matrix product for AVX2: integer products by maddubs and madd. */
+/* The matmul for AVX2: integer multiply-adds by maddubs and madd. */
 #define QN_V16_AVX2
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };
 

@@ -1,6 +1,6 @@
-/* The matrix product for AVX-512 with VNNI: twelve int32 and twelve float sums of a tile live in registers; and, for one token,
- * products that read 1-bit and ternary codes as they are stored, since then memory is the limit and nothing may be written on
- * the way. */
+/* The matmul for AVX-512 with VNNI. GEMM: the twelve int32 and twelve float accumulators of a tile stay in registers.
+ * GEMV: 1-bit, 2-bit and ternary codes are read as stored, without unpacking to memory, because one token is bound by
+ * memory bandwidth. */
 #define QN_V16_AVX512
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 #define OWN_REORDER_CODES
@@ -9,30 +9,31 @@ enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
 #include "kernels/matmul/gemv_wide_avx512.h"
 #include "kernels/matmul/packed_avx512.h"
 
-/* Bytes ahead of the group of rows in work that are asked for, into the first cache alone: what is read once would only push
- * out of the others what is read again. Measured on Zen 4 with both cores reading from memory: 4096 bytes and the non-temporal
- * hint give 14.1 GB/s a core for Q1_0 and 17.8 for PQ2_0; 8192 bytes with T0 13.7 and 16.2; each row for itself instead of the
- * order of memory 12.4 and 12.2. */
+/* Prefetch distance of the GEMV in bytes, non-temporal, into L1 only: weights are read once and would evict data from
+ * the other caches. Measured on Zen 4 with both cores reading from memory: 4096 bytes with the non-temporal hint give
+ * 14.1 GB/s a core for Q1_0 and 17.8 for PQ2_0; 8192 bytes with T0 13.7 and 16.2; a stream per row instead of memory
+ * order 12.4 and 12.2. */
 enum { GEMV_PREFETCH_BYTES = 4096 };
 
-/* Stored layouts that are read without unpacking. */
+/* Stored layouts that the GEMV reads without unpacking. */
 enum stored { LAYOUT_Q1_0, LAYOUT_Q2_0, LAYOUT_PQ2_0, LAYOUT_PTQ1_0 };
 
-/* 72 bytes are four 18-byte blocks: two loads, at 0 and at 8. Byte j of the 72 is byte j of the first below 64, byte j-8 of the
- * second (numbered from 64) above. */
+/* Tables for vpermi2b. 72 bytes are four 18-byte blocks, loaded at 0 and at 8. Index of byte j of the 72: j below 64
+ * (first load), 64 + j - 8 above (second load). */
 #define OF_72(j) ((j) < 64 ? (j) : (j)-8 + 64)
 #define CODES_18(i) OF_72(18 * ((i) / 16) + 2 + (i) % 16)
-/* The same with even groups of four in the lower half and odd ones in the upper. */
+/* The same with even quads of bytes in the lower half and odd quads in the upper. */
 #define SPLIT(i) ((i) < 32 ? (i) / 4 * 8 + (i) % 4 : ((i)-32) / 4 * 8 + 4 + (i) % 4)
 #define SPLIT_18(i) CODES_18(SPLIT(i))
-/* 68 bytes are two 34-byte blocks: loads at 0 and at 4. */
+/* 68 bytes are two 34-byte blocks, loaded at 0 and at 4. */
 #define OF_68(j) ((j) < 64 ? (j) : (j)-4 + 64)
 #define SPLIT_34(i) OF_68(34 * (SPLIT(i) / 32) + 2 + SPLIT(i) % 32)
-/* 112 bytes are four 28-byte blocks: loads at 0 and at 48. */
+/* 112 bytes are four 28-byte blocks, loaded at 0 and at 48. */
 #define OF_112(j) ((j) < 64 ? (j) : (j)-48 + 64)
 #define TRITS_MAIN(i) OF_112(28 * ((i) / 16) + (i) % 16)
 #define TRITS_REST(i) OF_112(28 * ((i) / 16) + ((i) % 16 < 8 ? 16 + (i) % 16 : 24 + (i) % 2))
-/* Bits at which the fields of a byte of a 64-bit group begin: of the first eight of sixteen bytes and of the others. */
+/* Tables for vpmultishiftqb: bit offsets of the fields of a byte in its 64-bit lane, for the first eight of sixteen
+ * bytes and for the last eight. */
 #define FIELDS_01(i) (8 * ((i) % 8) + (i) / 8 % 2 * 2)
 #define FIELDS_23(i) (FIELDS_01(i) + 4)
 #define FIELDS_TAIL(i) (8 * ((i) % 8) + (i) % 8 / 2 * 2)
@@ -42,7 +43,8 @@ static const _Alignas(64) uint8_t codes_18[64] = { X64(CODES_18) }, split_18[64]
                                   trits_rest[64] = { X64(TRITS_REST) }, fields_01[64] = { X64(FIELDS_01) },
                                   fields_23[64] = { X64(FIELDS_23) }, fields_tail[64] = { X64(FIELDS_TAIL) };
 
-/* Words that hold the scale of lane i: of the 72 bytes at 0 (all below 64), and of two such groups. */
+/* Indices of the 16-bit words that hold the scale of lane i: of 72 bytes loaded at 0 (all below 64), of two such loads,
+ * and of 112 bytes. */
 #define SCALE_4(i) (9 * ((i) / 4))
 #define SCALE_8(i) ((i) < 8 ? 9 * ((i) / 2) : 32 + 9 * (((i)-8) / 2))
 #define SCALE_112(i) ((i) / 4 < 2 ? 13 + 14 * ((i) / 4) : 13 + 14 * ((i) / 4) - 24 + 32)
@@ -55,20 +57,21 @@ QN_INLINE __m512 f16_to_f32_x16(__m512i words)
     return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
 }
 
-/* The bytes of a super-block in one stored layout. */
+/* Bytes of a super-block as stored. */
 QN_INLINE size_t super_bytes(enum stored stored)
 {
     return stored == LAYOUT_Q1_0 ? 72 : stored == LAYOUT_Q2_0 ? 144 : stored == LAYOUT_PQ2_0 ? 136 : 112;
 }
 
-/* Code vectors 0..7 of a super-block, in the form of the type, and the scale of each lane. */
+/* Code vectors 0..7 of a super-block in the layout of the type, and the scale of each lane. */
 QN_INLINE void read_q1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + 8);
     const __m512i bits = _mm512_permutex2var_epi8(a, load(codes_18), b);
-    /* Bit v of every byte to bit 1, by whichever of shift, mask and a matrix product over GF(2) (row k of the matrix, from the
-     * top byte down, gives bit k) has its unit free: on Zen 4 all eight by products take as long again as their sums, as they
-     * share units; three by masks is the best balance (18.6 against 19.5 cycles a super-block). */
+    /* Moves bit v of every byte to bit 1, by add, mask, shift or a GF(2) affine transform (row k of its matrix, from
+     * the top byte down, gives bit k), whichever has a free execution port. On Zen 4, affine transforms for all eight
+     * take as long as the multiply-adds, since they share ports; three by masks is the best balance (18.6 against 19.5
+     * cycles per super-block). */
     const __m512i two = _mm512_set1_epi8(2);
     code[0] = _mm512_and_si512(_mm512_add_epi8(bits, bits), two);
     code[1] = _mm512_and_si512(bits, two);
@@ -104,20 +107,20 @@ QN_INLINE void read_pq2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
     for (int block = 0; block < 4; block++)
         memcpy(&d[block], p + 34 * block, 2);
     unpack_fields(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
-    /* Each of the four goes to the four lanes of its block. */
+    /* Each of the four scales is broadcast to the four lanes of its block. */
     const __m128i words = _mm_set_epi16(0, 0, 0, 0, (int16_t)d[3], (int16_t)d[2], (int16_t)d[1], (int16_t)d[0]);
     *scale = _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
                                    _mm512_castps128_ps512(_mm_cvtph_ps(words)));
 }
 
-/* The eight code vectors of a super-block in the form QN_ACT_TERNARY: vector v holds values 16v to 16v+15 of each block. Digits 0
- * to 3 of a byte come from one table as 2-bit fields, digit 4 from another. */
+/* The eight code vectors of a super-block in the layout QN_ACT_TERNARY: vector v holds values 16v to 16v+15 of each
+ * block. Digits 0 to 3 of a byte come from one table as 2-bit fields, digit 4 from another. */
 QN_INLINE void read_ptq1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
     const __m512i a = load(p), b = load(p + 48), three = _mm512_set1_epi8(3);
     const __m512i bytes = _mm512_permutex2var_epi8(a, load(trits_main), b);
     const __m512i rest =
-        _mm512_permutex2var_epi8(a, load(trits_rest), b); /* the eight of a block, its last two four times over */
+        _mm512_permutex2var_epi8(a, load(trits_rest), b); /* bytes 16 to 23 of a block, then its last two four times */
     const __m512i fields = look_up_256(trits_0123, bytes), rest_fields = look_up_256(trits_0123, rest);
     for (int n = 0; n < 4; n++)
         code[n] = _mm512_and_si512(n ? _mm512_srli_epi16(fields, 2 * n) : fields, three);
@@ -130,13 +133,13 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
     *scale = f16_to_f32_x16(_mm512_permutex2var_epi16(a, load(scale_112), b));
 }
 
-/* The whole-number products of one super-block of a row, with zero = 1 for all types here; minus_sum is minus the sum of each
- * run's activations. */
+/* The integer dot products of one super-block of a row, per group. The zero point is 1 for all types here: minus_sum is
+ * minus the sum of each group's activations. */
 QN_INLINE __m512i super_dot(enum stored stored, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
 {
     __m512i code[8];
     if (stored == LAYOUT_PTQ1_0) {
-        /* Runs 0 to 3 of a block have vectors 0 1, 2 3, 4 5, 6 7, spread over the block's four lanes. */
+        /* Groups 0 to 3 of a block are vectors 0 1, 2 3, 4 5, 6 7, each spread over the block's four lanes. */
         const __m512i none = _mm512_setzero_si512();
         __m512i sum[4];
         read_ptq1_0(p, code, scale);
@@ -151,7 +154,7 @@ QN_INLINE __m512i super_dot(enum stored stored, const uint8_t *p, const __m512i 
         read_q2_0(p, code, scale);
     else
         read_pq2_0(p, code, scale);
-    /* Two chains, since one multiply-add waits for the one before it. */
+    /* Two independent accumulators hide the latency of dpbusd. */
     __m512i low = minus_sum, high = _mm512_setzero_si512();
     for (int v = 0; v < 4; v++) {
         low = _mm512_dpbusd_epi32(low, code[v], act[v]);
@@ -160,8 +163,8 @@ QN_INLINE __m512i super_dot(enum stored stored, const uint8_t *p, const __m512i 
     return _mm512_add_epi32(low, high);
 }
 
-/* The last super-block of a row, where the row does not fill it, of one row and one token: for products that read codes as they
- * are stored and take whole super-blocks only. zero is 1 in all their types. */
+/* The last super-block of a row, if the row does not fill it, for one row and one token: the GEMVs that read stored
+ * codes process full super-blocks only. The zero point is 1 for all their types. */
 static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *acts, size_t token, v16 *partial)
 {
     const qn_type_info *type = weights->type;
@@ -182,8 +185,8 @@ static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *
         v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_GROUPS)), *partial);
 }
 
-/* n_rows is a constant where this is called. A super-block that the row does not fill is unpacked; for LAYOUT_PTQ1_0 that is done in
- * the form of the tiles. */
+/* n_rows is a constant at the calls. A super-block that the row does not fill is unpacked; for LAYOUT_PTQ1_0 in the
+ * layout of the GEMM. */
 QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
                          const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
@@ -207,8 +210,8 @@ QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights
             const uint8_t *q = p + r * weights->row_bytes;
             __m512 scale;
             __m512i isum;
-            /* In the order of memory, which is that of the rows and not of this loop. Every line of a super-block's length: its
-             * first byte in steps of a line, and its last. */
+            /* Prefetch in memory order, which is row by row and not the order of this loop. One prefetch per line of a
+             * super-block's length, and one for its last byte. */
             const char *line = (const char *)prefetch + (s * n_rows + r) * bytes;
             for (size_t i = 0; i + 8 < bytes; i += 64)
                 _mm_prefetch(line + i, _MM_HINT_NTA);
@@ -268,8 +271,8 @@ static qn_gemv_fn gemv_avx512(const qn_type_info *type, bool hilo, qn_act_layout
     }
 }
 
-/* Quarter q of every vector of a form takes its bytes from quarter q of the codes: the same 16 of 128 for each, and those of
- * the next vector a step further. */
+/* Quarter q of every vector of a layout gathers its bytes from quarter q of the codes (128 bytes), with the same 16
+ * indices for all quarters; the indices of the next vector are a constant step further. */
 static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out)
 {
     __m512i quarter[4][2];
@@ -304,7 +307,7 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
     }
 }
 
-/* For tiles: codes are read as for one token, and stored. */
+/* Unpacks for GEMM tiles with the GEMV's readers. */
 static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     __m512i code[8];

@@ -1,4 +1,4 @@
-/* The matrix product for AVX2 with AVX-VNNI's dpbusd. */
+/* The matmul for AVX2 with AVX-VNNI's dpbusd. */
 #define QN_V16_AVX2
 #define QN_V16_AVXVNNI
 enum { TILE_ROWS = 2, TILE_TOKENS = 2 };

@@ -1,4 +1,4 @@
-/* The matrix product for ARMv8.0. */
+/* The matmul for ARMv8.0. */
 #define QN_V16_NEON
 enum { TILE_ROWS = 2, TILE_TOKENS = 3 };
 

@@ -1,4 +1,4 @@
-/* The matrix product for ARMv8.2 with dot products. */
+/* The matmul for ARMv8.2 with dot product instructions. */
 #define QN_V16_NEON
 #define QN_V16_DOTPROD
 enum { TILE_ROWS = 4, TILE_TOKENS = 3 };

@@ -1,4 +1,4 @@
-/* The reference matrix product: plain loops over values in the canonical order. What the fast variants are held to, bit for
+/* The reference matmul: plain loops over values in the canonical order. The fast kernels are compared with it bit for
  * bit. */
 #include "kernels/matmul/matmul.h"
 
@@ -19,7 +19,7 @@ static void quantize_ref(qn_acts *acts, size_t row, size_t super, const float *v
         float group[QN_QUANT_GROUP] = { 0 };
         for (size_t i = 0; i < QN_QUANT_GROUP && lane * QN_QUANT_GROUP + i < n; i++)
             group[i] = values[lane * QN_QUANT_GROUP + i];
-        float amax = 0; /* becomes code 127 */
+        float amax = 0; /* is quantised to code 127 */
         bool finite = true;
         for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
             amax = fabsf(group[i]) > amax ? fabsf(group[i]) : amax;
@@ -65,7 +65,8 @@ static void unpack_ref(const qn_type_info *type, const uint8_t *blocks, size_t n
     }
 }
 
-/* The whole number that run `lane` of a super-block of weights and of a token give; at `run` begin the token's codes. */
+/* The integer dot product of group `lane` of a super-block of weights and of a token, whose codes start at group
+ * `group`. */
 static int32_t group_isum(const qn_type_info *type, const qn_super_block *weights, const qn_acts *acts, size_t group,
                           size_t lane)
 {

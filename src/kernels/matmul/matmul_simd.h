@@ -1,5 +1,5 @@
-/* The matrix product over sixteen-lane vectors: compiled once for each instruction set by the file that includes it, after
- * defining the set for kernels/vec16.h, TILE_ROWS and TILE_TOKENS. */
+/* The matmul over vectors of sixteen lanes. Compiled once per instruction set: the including file defines the set for
+ * kernels/vec16.h, TILE_ROWS and TILE_TOKENS. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_SIMD_H
 #define QN_KERNELS_MATMUL_MATMUL_SIMD_H
 
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* [16 runs][8 groups] to [8 groups][16 runs]. */
+/* [16 groups][8 quads of codes] to [8 quads][16 groups]. */
 QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
 {
     for (size_t quad = 0; quad < QN_QUANT_GROUP / 4; quad++)
@@ -17,13 +17,13 @@ QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
             memcpy(out + quad * 64 + lane * 4, groups + lane * QN_QUANT_GROUP + quad * 4, 4);
 }
 
-/* A super-block of codes in rising order to a form. A file that has a faster way defines OWN_REORDER_CODES, and the function below.
- */
+/* Reorders a super-block of codes from ascending order to a layout. A file with a faster way defines OWN_REORDER_CODES
+ * and this function. */
 static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out);
 
 #ifndef OWN_REORDER_CODES
-/* Codes of a run in rising order to four-byte groups: the permutation within a run that a form asks for, before groups of all
- * sixteen runs are brought side by side. */
+/* Codes of a group, ascending, to the order of a layout within the group; quads of all sixteen groups are interleaved
+ * afterwards. */
 QN_INLINE void reorder_group(qn_act_layout layout, const uint8_t *codes, uint8_t *quads)
 {
     for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
@@ -40,7 +40,7 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
         memcpy(out, codes, QN_SUPER);
         return;
     }
-    if (layout == QN_ACT_TERNARY) { /* [4 blocks][8 sixteens] to [8][4] */
+    if (layout == QN_ACT_TERNARY) { /* [4 blocks][8 pieces of 16] to [8][4] */
         for (size_t v = 0; v < 8; v++)
             for (size_t block = 0; block < 4; block++)
                 memcpy(out + 64 * v + 16 * block, codes + 128 * block + 16 * v, 16);
@@ -54,8 +54,8 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
 #endif
 
 #ifdef HAS_LUT
-/* Tables of the sixteen runs of a super-block (packed.h), laid out as the file's own products read them; the file that defines
- * HAS_LUT has this function. */
+/* The look-up tables of the sixteen groups of a super-block (packed.h), in the order that the file's packed kernels
+ * read. The file that defines HAS_LUT defines this function. */
 static void fill_lut(const int8_t *codes, uint8_t *lut);
 #endif
 
@@ -74,7 +74,7 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
                 : left > 16 ? v16_load_n(values + begin + 16, left - 16)
                             : v16_set1(0);
         const float amax = v16_hmax(v16_max(v16_abs(a), v16_abs(b)));
-        /* Zero times anything finite is zero, and NaN otherwise. */
+        /* The sum of 0 * x is 0 if all x are finite, and NaN otherwise. */
         const bool finite = v16_sum(v16_fma(a, v16_set1(0), v16_mul(b, v16_set1(0)))) == 0;
         const bool zero = !finite || amax < QN_MIN_GROUP_ABSMAX;
         const float inverse = zero ? 0 : 127.0f / amax, step = zero ? 0 : amax * (1.0f / 127);
@@ -94,7 +94,7 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
             qa = v16_fma(qa, hilo, lo_a);
             qb = v16_fma(qb, hilo, lo_b);
         }
-        /* Whole numbers below 2^24: float sums of them are exact. */
+        /* Integers below 2^24: their sums are exact in float. */
         const float sum_upper = v16_sum(qb);
         acts->scale[group0 + lane] = acts->hilo ? scale * (1.0f / QN_HILO_BASE) : scale;
         acts->sum[group0 + lane] = (int32_t)(v16_sum(qa) + sum_upper);
@@ -114,7 +114,7 @@ static void quantize_simd(qn_acts *acts, size_t row, size_t super, const float *
     }
 }
 
-/* Scale of a block for each of its runs, zero for blocks that are not there. */
+/* The scale of each block, repeated for its groups; zero for missing blocks. */
 QN_INLINE void broadcast_scales(const uint8_t *scale, size_t block_bytes, size_t groups, size_t n_blocks, float *out)
 {
     for (size_t block = 0; block < QN_SUPER_GROUPS / groups; block++) {
@@ -127,7 +127,7 @@ QN_INLINE void broadcast_scales(const uint8_t *scale, size_t block_bytes, size_t
     }
 }
 
-/* Bit v of the 64 bytes of a super-block is vector v: the stored bytes need only be brought together. */
+/* Bit v of the 64 code bytes of a super-block is vector v: the stored bytes are only gathered and masked. */
 QN_INLINE void unpack_1bit(const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
     uint8_t bits[64] = { 0 };
@@ -139,7 +139,7 @@ QN_INLINE void unpack_1bit(const uint8_t *blocks, size_t n_blocks, qn_super_bloc
     broadcast_scales(blocks, 18, 4, n_blocks, out->scale);
 }
 
-/* The same for 2-bit fields: a run is eight bytes, whose first four hold its first 16 values. */
+/* 2-bit fields: a group is eight bytes, of which the first four hold its first 16 values. */
 QN_INLINE void unpack_2bit(const uint8_t *blocks, size_t block_bytes, size_t code_bytes, size_t codes_at, size_t scale_at,
                            size_t n_blocks, qn_super_block *out)
 {
@@ -184,15 +184,15 @@ static void unpack_simd(const qn_type_info *type, const uint8_t *blocks, size_t 
     }
 }
 
-/* What a tile's arithmetic depends on besides its size; constant wherever gemm_tile is called. */
+/* Compile-time parameters of a tile's arithmetic: constant wherever gemm_tile is called. */
 struct gemm_traits {
-    bool wide;                   /* codes above 127 */
-    bool no_zero_point;          /* nothing is subtracted from a code */
+    bool wide;                   /* codes up to 255 */
+    bool no_zero_point;          /* the zero point is 0, or folded into v16i_dot_wide */
     bool has_offset, has_factor; /* as in qn_type_info */
-    bool hilo;                   /* activations of two terms */
+    bool hilo;                   /* activations with the hi/lo int8 split */
 };
 
-/* Minus the zero of the type, 2^zero_bits, times the sums of runs of activations; nothing where the zero is 0. */
+/* Minus the type's zero point, 2^zero_bits, times the sums of groups of activations; 0 if no_zero_point. */
 QN_INLINE v16i minus_zero_points(const int32_t *sums, int zero_bits, struct gemm_traits traits)
 {
     if (traits.no_zero_point)
@@ -200,8 +200,8 @@ QN_INLINE v16i minus_zero_points(const int32_t *sums, int zero_bits, struct gemm
     return v16i_sub(v16i_set1(0), v16i_shift_left(v16i_load(sums), zero_bits));
 }
 
-/* Adds the integer products of one super-block to `sum` (its first halves of runs alone, and the second to `sum_upper`, if the
- * type has factors). */
+/* Adds the integer dot products of one super-block to `sum`. For types with factors `sum` gets the first 16 values of
+ * each group, `sum_upper` the last 16. */
 QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_rows, const int8_t *codes, size_t token_bytes,
                           size_t n_tokens, struct gemm_traits traits, v16i sum[TILE_TOKENS][TILE_ROWS],
                           v16i sum_upper[TILE_TOKENS][TILE_ROWS])
@@ -220,8 +220,8 @@ QN_INLINE void gemm_codes(const qn_super_block *w, size_t row_supers, size_t n_r
     }
 }
 
-/* One tile. All arguments but the pointers are constants where it is called, so that every loop over rows and tokens unrolls
- * and the sums stay in registers. */
+/* One tile. All arguments but the pointers are constants at the calls, so that every loop over rows and tokens unrolls
+ * and the accumulators stay in registers. */
 QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
                          size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {
@@ -249,7 +249,7 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
             for (size_t r = 0; r < n_rows; r++) {
                 sum[t][r] = traits.hilo ? v16i_add(v16i_mul(sum[t][r], v16i_set1(QN_HILO_BASE)), lo) : lo;
                 if (traits.has_factor)
-                    sum_upper[t][r] = hi; /* types with factors are never fine */
+                    sum_upper[t][r] = hi; /* types with factors have no hi/lo split */
             }
         }
         const int8_t *codes = traits.hilo ? acts->codes_lo[layout] : acts->codes[layout];
@@ -275,7 +275,8 @@ QN_INLINE void gemm_tile(const qn_super_block *rows, size_t n_rows, const qn_act
             out[t * TILE_ROWS + r] = v16_sum(partial[t][r]);
 }
 
-/* Whole tiles and single tokens against whole rows are what nearly all calls are; the rest goes one row and token at a time. */
+/* Nearly all calls are full tiles, or single tokens by a full tile of rows. The rest is computed one row and one token
+ * at a time. */
 QN_INLINE void gemm_shapes(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout, size_t first,
                            size_t n_tokens, int zero_bits, struct gemm_traits traits, float *out)
 {
@@ -291,7 +292,7 @@ QN_INLINE void gemm_shapes(const qn_super_block *rows, size_t n_rows, const qn_a
     }
 }
 
-/* A function of its own for each kind, so that the compiler sees the constants. */
+/* One function per variant: the traits are compile-time constants. */
 #define GEMM_VARIANT(suffix, ...)                                                                                              \
     static void gemm_##suffix(const qn_super_block *rows, size_t n_rows, const qn_acts *acts, qn_act_layout layout,            \
                               size_t first, size_t n_tokens, int zero_bits, float *out)                                        \
@@ -312,7 +313,7 @@ static void gemm_simd(const qn_type_info *type, const qn_super_block *rows, size
 {
     const qn_act_layout layout = qn_act_layout_of(type);
     const int zero_bits =
-        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* zeros are powers of two, or absent with an offset */
+        type->zero_point ? __builtin_ctz(type->zero_point) : 0; /* a power of two, or 0 if there is an offset */
     if (type->has_factor)
         gemm_factor(rows, n_rows, acts, layout, first, n_tokens, zero_bits, out);
     else if (type->has_offset)

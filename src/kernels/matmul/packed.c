@@ -1,9 +1,9 @@
-/* Packing matrices, and back; products with them are in the instruction sets' files. */
+/* Packing and unpacking of matrices (packed.h). The GEMMs on packed rows are in packed_*.h. */
 #include "kernels/matmul/packed.h"
 
 #include <string.h>
 
-/* Where in a block its words are, and its scale (the first two bytes) unless that is in a word. */
+/* Position of the code words in a block. has_scale: the scale is the first two bytes, not part of a word. */
 struct block_layout {
     size_t bytes, n_words, words_offset;
     bool has_scale;
@@ -17,15 +17,15 @@ static struct block_layout layout_of(const qn_type_info *type)
     return (struct block_layout){ .bytes = bytes, .n_words = (bytes - 2) / 4, .words_offset = 2, .has_scale = true };
 }
 
-/* Where among stored rows the one is that belongs in each place. */
+/* Byte offset, among the stored rows of a panel, of the row that belongs in each slot. */
 static void slot_offsets(qn_packing packing, size_t row_bytes, size_t row_offset[QN_PANEL_ROWS])
 {
     for (size_t row = 0; row < QN_PANEL_ROWS; row++)
         row_offset[packing == QN_PACKING_WORDS ? row : qn_panel_slot(row)] = row * row_bytes;
 }
 
-/* One word of every row, in the order of places. Loops run over places, so that whole lines are written one after the other,
- * while the 64 lines that are read stay in the first cache. */
+/* One word of every row, in slot order. The loop over slots writes full lines one after the other, while the 64 lines
+ * that are read stay in L1. */
 static void gather_words(const uint8_t *stored, const size_t row_offset[QN_PANEL_ROWS], uint8_t *words)
 {
     for (size_t slot = 0; slot < QN_PANEL_ROWS; slot++)
@@ -62,8 +62,8 @@ void qn_matmul_pack(const qn_matrix *weights, qn_packing packing, size_t begin, 
         const uint8_t *rows = weights->data + panel * QN_PANEL_ROWS * row_bytes;
         uint8_t *out = packed + panel * QN_PANEL_ROWS * row_bytes;
         for (size_t at = 0; at < row_bytes; at += layout.bytes) {
-            /* 64 rows are more streams than the processor foresees: the next group is asked for in the order in which it lies
-             * in memory, into the second cache. Measured on Zen 4: 1.5 to 1.7 times as fast. */
+            /* 64 rows are more streams than the hardware prefetcher follows: prefetch the next panel into L2, in memory
+             * order. Measured on Zen 4: 1.5 to 1.7 times as fast. */
             for (size_t line = 0; panel + 1 < end && line < block_bytes; line += 64)
                 __builtin_prefetch(rows + QN_PANEL_ROWS * (row_bytes + at) + line, 0, 2);
             for (size_t word = 0; word < layout.n_words; word++, out += 4 * QN_PANEL_ROWS) {

@@ -1,16 +1,17 @@
-/* Part of matmul_avx2.c and matmul_avxvnni.c: products with packed matrices (packed.h). 1-bit codes stand by BYTES, so that a
- * vector is one byte of 32 rows and one table serves it all; 2-bit codes by WORDS, a vector being one word of eight rows. */
+/* Part of matmul_avx2.c and matmul_avxvnni.c: GEMM of packed matrices (packed.h). 1-bit codes are packed by
+ * QN_PACKING_BYTES: a vector is one byte of 32 rows, and all of them use the same table. 2-bit codes are packed by
+ * QN_PACKING_WORDS: a vector is one word of eight rows. */
 #ifndef QN_KERNELS_MATMUL_PACKED_AVX2_H
 #define QN_KERNELS_MATMUL_PACKED_AVX2_H
 
 #include "kernels/matmul/matmul_simd.h"
 #include "kernels/matmul/packed.h"
 
-/* Bytes ahead that are asked for, into the second cache (packed_avx512.h has the measurements). */
+/* Prefetch distance in bytes, into L2 (packed_avx512.h has the measurements). */
 enum { PANEL_PREFETCH_BYTES = 9216 };
 
-/* The tables of a run: for each byte of its word, of the low and then of the high nibble, [low][high byte of the sums][16].
- * Here the high byte is raised by 16, so that it is never negative. */
+/* The tables of a group: for each byte of its word, for its low and then its high nibble, [low, high byte of the
+ * sums][16 entries]. The high byte is biased by 16, so that it is never negative. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const _Alignas(32) uint8_t first_two[32] = {
@@ -36,7 +37,7 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
 
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* All lanes of a partial sum that has something in it when `run` is added, or none. */
+/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as zero). */
 QN_INLINE __m256i pack_started(size_t group)
 {
     return _mm256_set1_epi32(group < QN_LANES ? 0 : -1);
@@ -48,7 +49,7 @@ QN_INLINE void panel_accumulate(float *partial, __m256i isum, __m256 scale, __m2
     _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), scale, sum));
 }
 
-/* QN_HILO_BASE times a sum, 254 being 256 - 2, and the sum of fine codes. */
+/* Combines hi and lo sums: QN_HILO_BASE * sum + sum_lo; 254 is 256 - 2. */
 QN_INLINE __m256i pack_hilo(__m256i sum, __m256i sum_lo)
 {
     const __m256i both = _mm256_sub_epi32(_mm256_slli_epi32(sum, 8), _mm256_slli_epi32(sum, 1));
@@ -68,7 +69,7 @@ QN_INLINE void load_scales(const uint8_t *p, float scale[QN_PANEL_ROWS])
         _mm256_store_ps(scale + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 2 * i))));
 }
 
-/* Makes a sum be made where it stands: gcc gathers the terms of integer sums first, more than there are registers. */
+/* Pins an addition to its position: gcc gathers the terms of integer sums first, more than there are registers. */
 QN_INLINE __m256i add_pinned(__m256i a, __m256i b, bool words)
 {
     __m256i sum = words ? _mm256_add_epi16(a, b) : _mm256_add_epi8(a, b);
@@ -81,9 +82,9 @@ QN_INLINE __m256i load_lut(const uint8_t *table)
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
 }
 
-/* 2S - minus for 64 rows, S being the sum of the codes that a run's words, p, choose: sum[half][0] of rows 0 to 7 (and 8 to
- * 15), [1] of 16 to 23, [2] of 32 to 39, [3] of 48 to 55 (and eight further each). The high bytes' raises add up to 8 * 16
- * * 32. */
+/* 2S - minus for 64 rows, with S the sum of those activation codes whose weight bit is set; p is a group's words.
+ * sum[half][0] has rows 0 to 7, [1] rows 16 to 23, [2] rows 32 to 39, [3] rows 48 to 55, each + 8 for half 1. The
+ * biases of the high bytes sum to 8 * 16 * 32. */
 QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m256i sum[2][4])
 {
     const __m256i nibble = _mm256_set1_epi8(15);
@@ -115,14 +116,14 @@ QN_INLINE void lut_sums(const uint8_t *p, const uint8_t *lut, int32_t minus, __m
     }
 }
 
-/* A run of 1-bit weights and one token: p its word's bytes of 64 rows. Its product is 2S - sum. */
+/* A group of 1-bit weights and one token; p points to its word's bytes of 64 rows. The dot product is 2S - act_sum. */
 QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t at,
                                 __m256i started, float *partial)
 {
     const __m256 act_scale = _mm256_set1_ps(acts->scale[at]);
     const __m256i act_sum = _mm256_set1_epi32(acts->sum[at]);
     __m256i sum[2][4], sum_lo[2][4];
-    /* 16 bits hold the sum of a run's codes, but not that of two terms. */
+    /* 16 bits hold the sum of a group's codes, but not that of combined hi/lo codes. */
     lut_sums(p, acts->lut + at * QN_GROUP_LUT_BYTES, hilo ? 0 : acts->sum[at], sum);
     if (hilo)
         lut_sums(p, acts->lut_lo + at * QN_GROUP_LUT_BYTES, 0, sum_lo);
@@ -141,7 +142,7 @@ QN_INLINE __m256i dot_2bit_step(__m256i sums, __m256i fields, __m256i codes)
 #ifdef QN_V16_AVXVNNI
     return _mm256_dpbusd_avx_epi32(sums, fields, codes);
 #else
-    return add_pinned(sums, _mm256_maddubs_epi16(fields, codes), true); /* eight times at most 2 * 3 * 127 */
+    return add_pinned(sums, _mm256_maddubs_epi16(fields, codes), true); /* at most eight times 2 * 3 * 127 */
 #endif
 }
 
@@ -154,7 +155,8 @@ QN_INLINE __m256i dot_2bit_end(__m256i sums)
 #endif
 }
 
-/* Products of a run's two words with codes, n_vectors of eight rows: field j of a word's byte k is weight 4k + j. */
+/* Dot products of a group's two words with codes, for n_vectors of eight rows: field j of byte k of a word is weight 4k
+ * + j. */
 QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens, size_t n_vectors,
                                __m256i sums[QN_PANEL_TOKENS][4])
 {
@@ -191,7 +193,8 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
         sums[t][v] = dot_2bit_end(sums[t][v]);
 }
 
-/* A run of 2-bit weights: p its two words of 64 rows. n_vectors of eight rows at a time: what the registers hold. */
+/* A group of 2-bit weights; p points to its two words of 64 rows. Computes n_vectors of eight rows at a time, as many
+ * as the registers hold. */
 QN_INLINE void panel_group_2bit(const uint8_t *p, const float *scale, const qn_acts *acts, bool hilo, size_t first,
                                 size_t n_tokens, size_t n_vectors, size_t group, panel_partial *partial)
 {
@@ -235,7 +238,7 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-/* One group of rows and n_tokens tokens, which is a constant where this is called, as are n_vectors and block_groups. */
+/* One panel by n_tokens tokens. n_tokens, n_vectors and block_groups are constants at the calls. */
 QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
                                size_t first, size_t n_tokens, size_t n_vectors, bool prefetch, bool accumulate, float *out,
                                size_t out_stride)
@@ -243,7 +246,7 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
     const size_t group_bytes = 8 * QN_PANEL_ROWS, block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
     _Alignas(64) panel_partial partial[QN_PANEL_TOKENS];
     _Alignas(64) float scale[QN_PANEL_ROWS];
-    if (n_blocks * block_groups < QN_LANES) /* else every sum is begun by a run */
+    if (n_blocks * block_groups < QN_LANES) /* else the first groups initialise every partial sum */
         memset(partial, 0, n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
         if (prefetch)
@@ -258,7 +261,7 @@ QN_INLINE void panel_tile_2bit(bool hilo, size_t block_groups, const uint8_t *p,
         panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* All groups of rows, tokens by fours and alone. Only the first tokens of a group wait for memory. */
+/* All panels, four tokens or one at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
 QN_INLINE void panel_loop_2bit(bool hilo, size_t block_groups, const qn_matrix *weights, size_t row, size_t n_rows,
                                const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out,
                                size_t out_stride)

@@ -1,5 +1,5 @@
-/* Part of matmul_avx512.c: products with packed matrices (packed.h, WORDS). A vector is one word of sixteen rows, so sums of a
- * run come out a row a lane and nothing ever crosses lanes. */
+/* Part of matmul_avx512.c: GEMM of packed matrices (packed.h, QN_PACKING_WORDS). A vector is one word of sixteen rows:
+ * the sum of a group has one row per lane, and no operation crosses lanes. */
 #ifndef QN_KERNELS_MATMUL_PACKED_AVX512_H
 #define QN_KERNELS_MATMUL_PACKED_AVX512_H
 
@@ -8,13 +8,13 @@
 
 enum { PACK_VECTORS = QN_PANEL_ROWS / 16 };
 
-/* Bytes ahead that are asked for, into the second cache: it can wait for many more lines at a time than the first. Measured on
- * Zen 4 with both cores reading Q1_0 from memory that gives 37 GB/s in all: T1 gives 18.5 to 20 GB/s a core at any distance
- * from 4608 to 36864 bytes, the non-temporal hint 14, no prefetch 13.5; when memory is faster, T1 at 9216 gives 26. */
+/* Prefetch distance in bytes, into L2, which has many more outstanding misses than L1. Measured on Zen 4 with both
+ * cores reading Q1_0 from memory (37 GB/s in total): T1 gives 18.5 to 20 GB/s a core at any distance from 4608 to 36864
+ * bytes, the non-temporal hint 14, no prefetch 13.5; when memory is faster, T1 at 9216 gives 26. */
 enum { PANEL_PREFETCH_BYTES = 9216 };
 
-/* The tables of a run: [low nibbles][high nibbles of a word's four bytes], of each [low][high byte of the sums][4 bytes][16].
- */
+/* The tables of a group: [low nibbles, high nibbles of the word's four bytes][low, high byte of the sums][4 bytes][16
+ * entries]. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const _Alignas(64) uint8_t bits[64] = {
@@ -34,10 +34,10 @@ static void fill_lut(const int8_t *codes, uint8_t *lut)
     }
 }
 
-/* The partial sums of a tile: [n_tokens][16][64 rows]. */
+/* The partial sums of one token and panel: [16 partials][64 rows]. */
 typedef float panel_partial[QN_LANES][QN_PANEL_ROWS];
 
-/* The lanes of a partial sum that have something in them when `run` is added. */
+/* Load mask of a partial sum: all lanes if groups were added to it before `group`, else none (it then counts as zero). */
 QN_INLINE __mmask16 pack_started(size_t group)
 {
     return group < QN_LANES ? 0 : 0xffff;
@@ -48,7 +48,7 @@ QN_INLINE void panel_accumulate(float *partial, __m512i isum, __m512 scale, __mm
     _mm512_store_ps(partial, _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), scale, _mm512_maskz_load_ps(started, partial)));
 }
 
-/* QN_HILO_BASE times a sum, 254 being 256 - 2, and the sum of fine codes. */
+/* Combines hi and lo sums: QN_HILO_BASE * sum + sum_lo; 254 is 256 - 2. */
 QN_INLINE __m512i pack_hilo(__m512i sum, __m512i sum_lo)
 {
     const __m512i both = _mm512_sub_epi32(_mm512_slli_epi32(sum, 8), _mm512_slli_epi32(sum, 1));
@@ -62,7 +62,8 @@ QN_INLINE void load_scales(const uint8_t *p, __m512 scale[PACK_VECTORS])
         scale[g] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * g)));
 }
 
-/* from + 2S, S being the sum of the codes that words of a run choose: low and high are indices made of their nibbles. */
+/* from + 2S, with S the sum of those activation codes whose weight bit is set. low and high are table indices made of
+ * the nibbles of a group's words. */
 QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], const __m512i high[PACK_VECTORS], __m512i from,
                         __m512i sum[PACK_VECTORS])
 {
@@ -77,7 +78,7 @@ QN_INLINE void lut_sums(const uint8_t *lut, const __m512i low[PACK_VECTORS], con
     }
 }
 
-/* A run of 1-bit weights: p its words of 64 rows. S being the sum of the chosen codes, its product is 2S - sum. */
+/* A group of 1-bit weights; p points to its words of 64 rows. The dot product is 2S - act_sum. */
 QN_INLINE void panel_group_1bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
                                 size_t first, size_t n_tokens, size_t group, panel_partial *partial)
 {
@@ -86,7 +87,7 @@ QN_INLINE void panel_group_1bit(const uint8_t *p, const __m512 scale[PACK_VECTOR
     QN_UNROLLED
     for (int g = 0; g < PACK_VECTORS; g++) {
         const __m512i words = _mm512_loadu_si512(p + 64 * g);
-        low[g] = _mm512_ternarylogic_epi32(words, nibble, lut_offset, 0xea); /* (words & nibble) | place */
+        low[g] = _mm512_ternarylogic_epi32(words, nibble, lut_offset, 0xea); /* (words & nibble) | lut_offset */
         high[g] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(words, 4), nibble, lut_offset, 0xea);
     }
     QN_UNROLLED
@@ -112,7 +113,7 @@ QN_INLINE void panel_group_1bit(const uint8_t *p, const __m512 scale[PACK_VECTOR
     }
 }
 
-/* Adds the products of a run's two words with codes: field j of a word's byte k is weight 4k + j. */
+/* Adds the dot products of a group's two words with codes: field j of byte k of a word is weight 4k + j. */
 QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t token_bytes, size_t n_tokens,
                                __m512i isum[QN_PANEL_TOKENS][PACK_VECTORS])
 {
@@ -138,7 +139,7 @@ QN_INLINE void accumulate_2bit(const uint8_t *p, const int8_t *codes, size_t tok
     }
 }
 
-/* A run of 2-bit weights: p its two words of 64 rows. */
+/* A group of 2-bit weights; p points to its two words of 64 rows. */
 QN_INLINE void panel_group_2bit(const uint8_t *p, const __m512 scale[PACK_VECTORS], const qn_acts *acts, bool hilo,
                                 size_t first, size_t n_tokens, size_t group, panel_partial *partial)
 {
@@ -188,15 +189,14 @@ QN_INLINE void panel_store(const panel_partial partial, bool accumulate, float *
     }
 }
 
-/* One group of rows and up to QN_PANEL_TOKENS tokens. n_tokens and what depends on the type are constants where this is
- * called. */
+/* One panel by up to QN_PANEL_TOKENS tokens. bits, hilo, block_groups and n_tokens are constants at the calls. */
 QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8_t *p, size_t n_blocks, const qn_acts *acts,
                           size_t first, size_t n_tokens, bool prefetch, bool accumulate, float *out, size_t out_stride)
 {
     const size_t group_bytes = (size_t)(bits ? 4 : 8) * QN_PANEL_ROWS,
                  block_bytes = block_groups * group_bytes + 2 * QN_PANEL_ROWS;
     _Alignas(64) panel_partial partial[QN_PANEL_TOKENS];
-    if (n_blocks * block_groups < QN_LANES) /* else every sum is begun by a run */
+    if (n_blocks * block_groups < QN_LANES) /* else the first groups initialise every partial sum */
         memset(partial, 0, n_tokens * sizeof *partial);
     for (size_t block = 0; block < n_blocks; block++, p += block_bytes) {
         __m512 scale[PACK_VECTORS];
@@ -214,7 +214,7 @@ QN_INLINE void panel_tile(bool bits, bool hilo, size_t block_groups, const uint8
         panel_store(partial[t], accumulate, out + t * out_stride);
 }
 
-/* All groups of rows, tokens by fours, twos and ones. Only the first tokens of a group wait for memory. */
+/* All panels, four, two or one token at a time. Only the first tokens of a panel prefetch: for the others it is cached. */
 QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_matrix *weights, size_t row, size_t n_rows,
                           const qn_acts *acts, size_t first, size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
@@ -249,9 +249,10 @@ PACKED(packed_q1_0, true, 4)
 PACKED(packed_q2_0, false, 2)
 PACKED(packed_pq2_0, false, 4)
 
-/* Digits of words against their activations. Of x, a byte times a power of 3 (mod 256), the digit is (3x - y) / 256 with y = 3x
- * (mod 256), so sums of x and of y are all that is needed, and the division comes at the end of a run: two multiply-adds a
- * digit, and not one instruction to tell it from its byte. */
+/* Multiplies base-3 digits of packed words by their activations without extracting the digits. With x a byte times a
+ * power of 3 (mod 256) and y = 3x (mod 256), the digit is (3x - y) / 256. Sums of x and of y by activations are
+ * therefore enough, and the division is done once per group: two multiply-adds per digit, and no instruction to extract
+ * it. */
 QN_INLINE __m512i ternary_digit(__m512i x, __m512i codes, __m512i *sum, __m512i *next_sum)
 {
     __m512i twice = _mm512_add_epi8(x, x);
@@ -262,11 +263,11 @@ QN_INLINE __m512i ternary_digit(__m512i x, __m512i codes, __m512i *sum, __m512i 
     return next;
 }
 
-/* Vectors of sixteen rows whose sums the registers hold. */
+/* Vectors of sixteen rows whose accumulators fit the registers. */
 enum { TERNARY_VECTORS = 2 };
 
-/* A block of ternary weights and one token. codes are those of the block's 128 weights in rising order, scale and act_sum of
- * its four runs. */
+/* A block of ternary weights and one token. codes: the block's 128 activations in ascending order; act_scale and
+ * act_sum: of its four groups. */
 QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const float *act_scale, const int32_t *act_sum,
                                    float (*partial)[QN_PANEL_ROWS], __mmask16 started)
 {
@@ -297,7 +298,7 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const 
     for (int g = 0; g < TERNARY_VECTORS; g++)
         x[g] = last[g];
     QN_UNROLLED
-    for (int n = 0; n < 4; n++) { /* two bytes of codes; the scale's meet zeros */
+    for (int n = 0; n < 4; n++) { /* two bytes of codes; the two of the scale are multiplied by zeros */
         uint16_t two;
         memcpy(&two, codes + 120 + 2 * n, 2);
         QN_UNROLLED

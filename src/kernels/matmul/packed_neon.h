@@ -1,6 +1,7 @@
-/* Part of matmul_neon.c and matmul_neondot.c: products with packed Q1_0 (packed.h, BYTES). A vector is one byte of 16 rows, and
- * one table serves it all. Counted under an emulator, rows of 2048: 0.18 instructions a weight and token, where codes as they
- * are stored take 0.37 (0.28 with dot products) for one token, and 0.32 (0.19) for 48 by tiles. */
+/* Part of matmul_neon.c and matmul_neondot.c: GEMM of packed Q1_0 (packed.h, QN_PACKING_BYTES). A vector is one byte of
+ * 16 rows, and all of them use the same table. Instructions per weight and token, counted under an emulator with rows
+ * of 2048: 0.18; with stored codes 0.37 (0.28 with dot products) for one token, and 0.32 (0.19) for 48 tokens by GEMM
+ * tiles. */
 #ifndef QN_KERNELS_MATMUL_PACKED_NEON_H
 #define QN_KERNELS_MATMUL_PACKED_NEON_H
 
@@ -8,7 +9,8 @@
 #include "kernels/matmul/packed.h"
 #include "kernels/matmul/gemm_neon.h"
 
-/* The tables of a run: for each byte of its word, of the low and then of the high nibble, [low][high byte of the sums][16]. */
+/* The tables of a group: for each byte of its word, for its low and then its high nibble, [low, high byte of the
+ * sums][16 entries]. */
 static void fill_lut(const int8_t *codes, uint8_t *lut)
 {
     static const int16_t bits[3][8] = { { 0, 1, 0, 1, 0, 1, 0, 1 }, { 0, 0, 1, 1, 0, 0, 1, 1 }, { 0, 0, 0, 0, 1, 1, 1, 1 } };
@@ -30,7 +32,7 @@ QN_INLINE void panel_accumulate(float *partial, float32x4_t isum, float32x4_t sc
     vst1q_f32(partial, vfmaq_f32(vld1q_f32(partial), isum, scale));
 }
 
-/* Makes a sum be made where it stands: gcc gathers the terms of integer sums first, more than there are registers. */
+/* Pins an addition to its position: gcc gathers the terms of integer sums first, more than there are registers. */
 QN_INLINE uint8x16_t add_pinned(uint8x16_t a, uint8x16_t b)
 {
     uint8x16_t sum = vaddq_u8(a, b);
@@ -38,8 +40,8 @@ QN_INLINE uint8x16_t add_pinned(uint8x16_t a, uint8x16_t b)
     return sum;
 }
 
-/* A run of eight rows of one vector, even and odd places: whole numbers below 2^15 in the upper half of a lane become floats as
- * numbers with 16 binary places. */
+/* A group of eight rows of one vector, even and odd slots. Integers below 2^15 in the upper half of a lane are
+ * converted to float as fixed-point numbers with 16 fractional bits. */
 QN_INLINE void panel_accumulate_8(float *partial, int16x8_t isum, const float *scale, float act_scale)
 {
     const int32x4_t both = vreinterpretq_s32_s16(isum);
@@ -48,7 +50,8 @@ QN_INLINE void panel_accumulate_8(float *partial, int16x8_t isum, const float *s
     panel_accumulate(partial + 16, odd, vmulq_n_f32(vld1q_f32(scale + 16), act_scale));
 }
 
-/* A run and one token: p its word's bytes of 64 rows. S being the sum of the chosen codes, its product is 2S - sum. */
+/* A group and one token; p points to its word's bytes of 64 rows. With S the sum of those activation codes whose weight
+ * bit is set, the dot product is 2S - act_sum. */
 QN_INLINE void panel_group_1bit(const uint8_t *p, const float *scale, const uint8_t *lut, float act_scale, int32_t act_sum,
                                 float *partial)
 {
