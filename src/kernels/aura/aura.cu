@@ -1,4 +1,4 @@
-// AURA's codec on the GPU: rows to codes and back, a warp a row.
+// AURA's codec on the GPU: encodes and decodes rows, one warp a row, and quantises pages of a session's cache.
 #include "kernels/aura/aura_cuda.h"
 #include "kernels/aura/rows.cuh"
 
@@ -17,7 +17,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_encode(const __gri
     if (row >= a.n_rows)
         return;
     read_row<DIM>(x, a.rows, row, a.dtype, lane);
-    // Rotated at the size of 1: a float's sums would else leave its range before its norm does.
+    // The rotation is computed on the row scaled to an amax of about 1: otherwise its sums would overflow float32
+    // before the norm does.
     float row_max = 0;
 #pragma unroll
     for (int i = 0; i < VALUES; i++)
@@ -58,7 +59,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_decode(const __gri
 #define PAGE QN_ATTENTION_PAGE
 #define VALUE_WORDS ((DIM * QN_VALUE_BITS + 31) / 32)
 
-extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_quantize_page(const __grid_constant__ qn_aura_quantize_page_args a)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    qn_aura_quantize_page(const __grid_constant__ qn_aura_quantize_page_args a)
 {
     __shared__ float mean[DIM];
     const int lane = threadIdx.x % QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE;
@@ -92,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_quantize_page(cons
         qn_row_encode<DIM, QN_BITS>((uint32_t *)(a.keys + head * a.key_head_stride) + to * ROW_WORDS,
                                     (float *)(a.key_scales + head * a.scale_head_stride) + to, key, a.key_levels, lane);
         qn_row_encode<DIM, QN_VALUE_BITS>((uint32_t *)(a.values + head * a.value_head_stride) + to * VALUE_WORDS,
-                                          (float *)(a.value_scales + head * a.scale_head_stride) + to, value, a.value_levels, lane);
+                                          (float *)(a.value_scales + head * a.scale_head_stride) + to, value, a.value_levels,
+                                          lane);
     }
 }

@@ -1,8 +1,8 @@
-/* The launches of attention over a cache of AURA codes. */
+/* Launches of attention over a cache of AURA codes. */
 #include "kernels/aura/aura_attention_cuda.h"
 
-/* The least that a block takes of a row's keys, in tiles for each of its warps; and what it costs a block of warps to share one
- * block of keys, in tiles. */
+/* MIN_TILES: the smallest split, in tiles per warp. SHARED_BLOCK_TILES: cost of sharing one block of keys among the
+ * warps of a thread block, in tiles. */
 enum { MIN_TILES = 1, SHARED_BLOCK_TILES = 3, MAX_HEADS = 65535 };
 
 #define OF_SIZE(dim) "-DQN_HEAD_DIM=" #dim
@@ -43,7 +43,8 @@ static size_t ceil_div(size_t n, size_t by)
     return n / by + (n % by != 0);
 }
 
-/* Tables, and beside them what `warps` warps have come to and `results` floats: below the tables where those are far. */
+/* Dynamic shared memory: look-up tables, and the reduction buffer of `warps` warps and `results` floats. With large
+ * shared memory the buffer is in the space below the tables. */
 static size_t shared_bytes(const qn_aura_gpu *gpu, size_t tables, size_t warps, size_t results)
 {
     const bool far_tables = qn_attention_gpu_has_large_smem(gpu->max_shared_bytes);
@@ -59,7 +60,7 @@ static size_t flash_bytes(const qn_aura_gpu *gpu)
                         QN_ATTENTION_TILE_Q * gpu->head_dim);
 }
 
-/* And what is not dynamic: queries as halves, and little more. */
+/* Plus static shared memory: queries as fp16, and less than 2 KiB. */
 static size_t total_shared_bytes(const qn_aura_gpu *gpu)
 {
     return flash_bytes(gpu) + QN_ATTENTION_TILE_Q * gpu->head_dim * sizeof(uint16_t) + 2048;
@@ -76,18 +77,18 @@ qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: %zu query heads over %zu key-value heads", gpu->n_heads,
                        gpu->n_kv_heads);
     if (total_shared_bytes(gpu) > gpu->max_shared_bytes)
-        return qn_fail(QN_ERR_UNSUPPORTED, "AURA on the GPU: heads of %zu take %zu bytes of shared memory, the device has %u",
+        return qn_fail(QN_ERR_UNSUPPORTED, "AURA on the GPU: heads of %zu need %zu bytes of shared memory, the device has %u",
                        gpu->head_dim, total_shared_bytes(gpu), gpu->max_shared_bytes);
     return QN_OK;
 }
 
-/* Thread blocks that take a part of the keys: tiles of queries, for each key-value head. */
+/* Thread blocks per split of the keys: query tiles of all key-value heads. */
 static size_t query_tiles(const qn_aura_gpu *gpu, size_t n_tokens)
 {
     return gpu->n_kv_heads * ceil_div(n_tokens * (gpu->n_heads / gpu->n_kv_heads), QN_ATTENTION_TILE_Q);
 }
 
-/* Parts with which they fill the device once. */
+/* Splits of the keys with which the grid fills the device once. */
 static size_t splits_to_fill(const qn_aura_gpu *gpu, size_t n_tokens)
 {
     const size_t tiles = query_tiles(gpu, n_tokens);
@@ -159,8 +160,8 @@ static const char *flash_defines(const qn_aura_gpu *gpu)
     return size_of(gpu->head_dim)->of_both[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)];
 }
 
-/* Warps share a block of keys where it is long, and have one each where there are enough of them: whichever makes the tiles
- * fewer that a warp takes one after the other. */
+/* Either all warps of a thread block share a block of keys, or each warp has its own: the choice that gives a warp
+ * fewer tiles in sequence. */
 qn_status qn_aura_gpu_flash_pass1(const qn_aura_gpu *gpu, size_t n_tokens, size_t n_keys, size_t block,
                                   uint32_t *warps_per_block, qn_launch *out)
 {

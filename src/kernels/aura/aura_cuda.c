@@ -1,4 +1,4 @@
-/* The launches of AURA's codec on the GPU. */
+/* Launches of AURA's codec on the GPU. */
 #include "kernels/aura/aura_cuda.h"
 
 #define DEFINES(dim, key, value) "-DQN_HEAD_DIM=" #dim " -DQN_BITS=" #key " -DQN_VALUE_BITS=" #value

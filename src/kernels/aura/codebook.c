@@ -1,5 +1,5 @@
-/* The Lloyd-Max quantiser of one coordinate of a uniform unit vector in R^D, whose density is proportional to (1 -
- * x^2)^((D-3)/2).
+/* The Lloyd-Max quantiser of one coordinate of a uniform unit vector in R^D. The coordinate's density is proportional to
+ * (1 - x^2)^((D-3)/2).
  *
  * The quantiser is antisymmetric, so only centroids above 0 are computed: c_1 < ... < c_n, each the mean of the density
  * between the midpoints to its neighbours. Lloyd's iteration, which sets each centroid to that mean, converges quickly

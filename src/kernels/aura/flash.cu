@@ -1,5 +1,5 @@
-// Attention over a cache of AURA codes: pass 1 of flash decoding, block of keys by block, and a single pass over all of them.
-// What a warp does is attend.cuh's; pass2.cu merges what pass 1 leaves.
+// Attention over a cache of AURA codes: pass 1 of flash decoding, which processes each block of keys separately, and
+// attention in a single pass. attend.cuh holds the code of a warp; pass2.cu combines the results of pass 1.
 //
 // Method: Dao et al., Flash-Decoding (2023).
 #define QN_PAGES 0
@@ -9,7 +9,7 @@
 
 #define LN2 0.6931471805599453f
 
-// Rows that any of the columns sees, and those that all of them see.
+// Rows visible to any of the tile's queries, and rows visible to all of them.
 struct row_bounds {
     uint32_t begin, end, all_begin, all_end;
 };
@@ -29,9 +29,10 @@ QN_DEVICE row_bounds row_bounds_of(const shared &s, uint32_t n_columns)
     return o;
 }
 
-// The part of rows [first, limit) that is one warp's of `team`, where the next such part begins at `next`.
+// The rows of [first, limit) that warp `member` of the warps that share them processes; the next range begins at
+// `next`.
 QN_DEVICE kv_range warp_rows(const row_bounds &o, uint32_t first, uint32_t limit, uint32_t next, uint32_t member,
-                                  uint32_t warps_per_block)
+                             uint32_t warps_per_block)
 {
     const uint32_t begin = max(first, o.begin), end = min(limit, o.end);
     kv_range r;
@@ -46,7 +47,7 @@ QN_DEVICE kv_range warp_rows(const row_bounds &o, uint32_t first, uint32_t limit
     return r;
 }
 
-// Sums of a warp over its lanes: l relative to the largest score, which is the first of the two.
+// Reduces over the lanes of a warp: the largest score, and l relative to it.
 QN_DEVICE void reduce_lanes(float2 m_and_l[2], const softmax_state &state)
 {
 #pragma unroll
@@ -61,7 +62,7 @@ QN_DEVICE void reduce_lanes(float2 m_and_l[2], const softmax_state &state)
     }
 }
 
-// A column's largest score and sum, over the warps of a block.
+// A query's largest score and l, over the warps of a block.
 QN_DEVICE float2 combine_warps(const shared &s, int column)
 {
     float m = LOWEST, l = 0;
@@ -85,7 +86,7 @@ QN_DEVICE void store_maxima(shared &s, const float2 m_and_l[2], const thread_coo
     }
 }
 
-static_assert(REDUCE_FITS(sizeof(shared), TILE_Q *DIM), "sums reach into tables");
+static_assert(REDUCE_FITS(sizeof(shared), TILE_Q *DIM), "the reduction buffer overlaps the tables");
 
 struct table_entries {
     uint32_t key, value;
@@ -115,7 +116,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
     const query_tile tile = query_tile_at(blockIdx.x, a.queries.n_tokens, a.queries.n_heads, a.cache.n_kv_heads);
     const kv_source from = source_at(a.cache, tile.kv_head);
-    const uint32_t teams_per_block = QN_WARPS / a.warps_per_block, n_teams = gridDim.y * teams_per_block, member = warp % a.warps_per_block;
+    const uint32_t teams_per_block = QN_WARPS / a.warps_per_block, n_teams = gridDim.y * teams_per_block,
+                   member = warp % a.warps_per_block;
     const table_entries e = load_table_entries(a.cache);
     qn_pdl_wait();
     qn_pdl_trigger();
@@ -148,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
         const float unit = state.value_scale_unit / a.cache.value_codec.gain;
         if (a.warps_per_block == 1) {
             using dims = lane_fragment<QN_VALUE_BITS, 8>;
-            constexpr int width = dims::run % 4 == 0 ? 4 : 2; // values that lie next to each other
+            constexpr int width = dims::run % 4 == 0 ? 4 : 2; // contiguous output elements of a lane
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint32_t column = 2 * p.t + j;
@@ -189,10 +191,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
                 a.m[at] = block_ml.x * LN2;
         }
         reduce_warps<QN_VALUE_BITS>(reduce_buffer(dynamic), acc, factor, tile.n_columns, p,
-                                 [&](uint32_t column, uint32_t d, float x) {
-                                     if (exp_sums[column] != 0)
-                                         a.partials[((uint64_t)tile.query(column) * a.n_blocks + b) * DIM + d] = x;
-                                 });
+                                    [&](uint32_t column, uint32_t d, float x) {
+                                        if (exp_sums[column] != 0)
+                                            a.partials[((uint64_t)tile.query(column) * a.n_blocks + b) * DIM + d] = x;
+                                    });
     }
 }
 
@@ -232,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
                               qn_exp2(state.m[1] - combine_warps(s, 2 * p.t + 1).x) * unit };
     float *results = reduce_buffer(dynamic) + REDUCE_FLOATS; // [TILE_Q][DIM]
     reduce_warps<QN_VALUE_BITS>(reduce_buffer(dynamic), acc, factor, tile.n_columns, p,
-                             [&](uint32_t column, uint32_t d, float x) { results[column * DIM + d] = x; });
+                                [&](uint32_t column, uint32_t d, float x) { results[column * DIM + d] = x; });
     if (warp >= tile.n_columns)
         return;
     const uint32_t query = tile.query(warp);
@@ -246,7 +248,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     float y[LANE_VALUES];
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
-        y[i] = block_ml.y != 0 && i * QN_WARP_SIZE + lane < DIM ? results[warp * DIM + i * QN_WARP_SIZE + lane] * sink_factor / l : 0;
+        y[i] = block_ml.y != 0 && i * QN_WARP_SIZE + lane < DIM
+                   ? results[warp * DIM + i * QN_WARP_SIZE + lane] * sink_factor / l
+                   : 0;
     qn_row_rotate_inverse<DIM>(y, a.rotation, lane);
     write_row<DIM>(a.out, query, a.dtype, y, lane);
 }

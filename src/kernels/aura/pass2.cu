@@ -1,12 +1,13 @@
-// What the blocks of keys of a query have come to, merged; and rows that are rotated for queries. A thread block has a row.
+// Pass 2 of flash decoding: combines a query's partials over the blocks of keys. Also the rotation of query rows
+// (qn_aura_rotate). One thread block a row.
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/rows.cuh"
 
 #define DIM QN_HEAD_DIM
 #define THREADS QN_AURA_PASS2_THREADS
-#define QUADS (DIM / 4)          // threads that take a row, four values each
-#define GROUPS (THREADS / QUADS) // rows that are taken at once
-#define BLOCKS_IN_FLIGHT 8                  // rows of a group that are on their way together
+#define QUADS (DIM / 4)          // threads that load one row, four values each
+#define GROUPS (THREADS / QUADS) // rows that are processed in parallel
+#define BLOCKS_IN_FLIGHT 8       // rows of a group whose loads are in flight
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
@@ -18,7 +19,8 @@ QN_DEVICE void fma_float4(float4 &sum, float factor, float4 x)
     sum.w = fmaf(factor, x.w, sum.w);
 }
 
-// y = matrix' x for a row in shared memory, by all threads; the groups' parts are added up in rising order, into the row.
+// y = matrix^T x for a row in shared memory, by all threads. The groups' partial sums are added in ascending order; y
+// overwrites x.
 QN_DEVICE void gemv_row(float *x, float (*group_sums)[DIM], const float *matrix)
 {
     const int quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
@@ -45,7 +47,7 @@ QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
     return (DIM & (DIM - 1)) == 0 && r.signs;
 }
 
-// The row in shared memory by a Walsh-Hadamard transform, after signs or before them.
+// Walsh-Hadamard transform of the row in shared memory, with signs before or after it.
 QN_DEVICE void hadamard_row(float *x, const qn_aura_gpu_rotation &r, bool signs_first)
 {
     constexpr int half = DIM / 2;
@@ -93,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
     qn_pdl_wait();
     qn_pdl_trigger();
 
-    // Rows of the first blocks are asked for before it is known which count: what does not is not used.
+    // The rows of the first blocks are loaded before it is known which blocks are valid (l != 0); rows of others are
+    // not used.
     float4 rows[BLOCKS_IN_FLIGHT];
 #pragma unroll
     for (int i = 0; i < BLOCKS_IN_FLIGHT; i++)

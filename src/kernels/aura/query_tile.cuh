@@ -1,5 +1,6 @@
-// Which queries a block takes, what they see, and what its warps have come to, for the kernels of aura_attention_cuda.h. A
-// block has QN_ATTENTION_TILE_Q queries of a key-value head: tokens times the heads of a group, in that order.
+// The query tile of a thread block, its visible rows, and the reduction over its warps, for the kernels of
+// aura_attention_cuda.h. A tile is QN_ATTENTION_TILE_Q queries of a key-value head: tokens times the heads of a group,
+// in that order. Each is a column of the MMAs.
 #ifndef QN_KERNELS_AURA_QUERY_TILE_CUH
 #define QN_KERNELS_AURA_QUERY_TILE_CUH
 
@@ -11,7 +12,7 @@
 struct query_tile {
     uint32_t kv_head, group, first, n_columns, n_heads;
 
-    // The place among all queries of a column.
+    // Index of a column's query among all queries.
     __device__ __forceinline__ uint32_t query(uint32_t column) const
     {
         const uint32_t i = first + column;
@@ -36,7 +37,7 @@ QN_DEVICE kv_source source_at(const qn_aura_gpu_cache &cache, uint32_t kv_head)
              0 };
 }
 
-// The rows that a token's queries see.
+// The visible rows of a token's queries: [x, y).
 QN_DEVICE uint2 visible_rows(const qn_aura_gpu_queries &q, uint32_t token, uint32_t n_keys)
 {
     const uint64_t end = q.causal || q.window ? (uint64_t)q.positions[token] + 1 : 0;
@@ -44,9 +45,9 @@ QN_DEVICE uint2 visible_rows(const qn_aura_gpu_queries &q, uint32_t token, uint3
     return make_uint2((uint32_t)(from < to ? from : to), (uint32_t)to);
 }
 
-// A block's queries as halves, and their rows: a warp takes a column. Columns that are not in use see everything.
+// Stores a block's queries as fp16, and their visible rows: one warp a column. In unused columns all rows are visible.
 QN_DEVICE void store_queries(shared &s, const qn_aura_gpu_queries &q, const qn_attention_gpu_codec &codec,
-                           const query_tile &tile, uint32_t n_keys, float scale, const thread_coord &p)
+                             const query_tile &tile, uint32_t n_keys, float scale, const thread_coord &p)
 {
     if (p.warp >= TILE_Q)
         return;
@@ -70,20 +71,23 @@ QN_DEVICE void store_queries(shared &s, const qn_aura_gpu_queries &q, const qn_a
     }
 }
 
-// ---- Sums of a block's warps ----
+// ---- Reduction over the warps of a block ----
 
-// They meet in shared memory, some dimensions at a time: beside the tables, which are in use.
+// Partial sums are reduced in shared memory, 16 * REDUCE_TILES dimensions at a time, in space next to the tables, which
+// are still in use.
 #define REDUCE_TILES QN_AURA_REDUCE_TILES(QN_WARPS, LARGE_SMEM)
-#define REDUCE_LANE (2 * REDUCE_TILES + 1) // floats of a lane, apart
+#define REDUCE_LANE (2 * REDUCE_TILES + 1) // floats of a lane, padded
 #define REDUCE_STRIDE QN_AURA_REDUCE_STRIDE(QN_WARPS, LARGE_SMEM)
 #define REDUCE_FLOATS (QN_WARPS * TILE_Q * REDUCE_STRIDE)
-// They end where far tables begin, behind what is static and a KiB that is the system's.
-#define REDUCE_FITS(static_bytes, results) (!LARGE_SMEM || (REDUCE_FLOATS + (results)) * 4 + (static_bytes) + 1280 <= TABLE_BASE)
+// With large shared memory the buffer is below the tables at TABLE_BASE, after static shared memory and 1 KiB that the
+// system reserves.
+#define REDUCE_FITS(static_bytes, results)                                                                                     \
+    (!LARGE_SMEM || (REDUCE_FLOATS + (results)) * 4 + (static_bytes) + 1280 <= TABLE_BASE)
 
-// put(column, dim, sum) for the sums over all warps of sums times factor; the block's barrier is behind everything.
+// Calls store(column, dim, sum) with the sum over all warps of acc times factor. Ends with a block barrier.
 template <int value_bits, class sink>
-QN_DEVICE void reduce_warps(float *rows, const float (*acc)[4], const float factor[2], uint32_t n_columns, const thread_coord &p,
-                         sink store)
+QN_DEVICE void reduce_warps(float *rows, const float (*acc)[4], const float factor[2], uint32_t n_columns,
+                            const thread_coord &p, sink store)
 {
 #pragma unroll
     for (int first = 0; first < DIM / 16; first += REDUCE_TILES) {

@@ -1,10 +1,11 @@
-// Rows of float32, float16 or bfloat16 between memory and a warp's registers, as kernels/row.cuh has them there.
+// Loads and stores rows of fp32, fp16 or bf16 between memory and a warp's registers, in the register layout of
+// kernels/row.cuh.
 #ifndef QN_KERNELS_AURA_ROWS_CUH
 #define QN_KERNELS_AURA_ROWS_CUH
 
 #include "kernels/row.cuh"
 
-// Of qn_dtype; bfloat16 otherwise.
+// Values of qn_dtype; any other value is bf16.
 #define DTYPE_F32 0u
 #define DTYPE_F16 1u
 

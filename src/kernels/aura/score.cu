@@ -1,5 +1,5 @@
-// Scores of queries with the keys of a cache of AURA codes: bound by reading codes and writing scores. A warp takes
-// QN_ATTENTION_TILE_KV keys at a time, and some such tiles are on their way while others are multiplied.
+// Scores of queries with the keys of a cache of AURA codes: bound by reading codes and writing scores. A warp processes
+// tiles of QN_ATTENTION_TILE_KV keys; TILES_IN_FLIGHT tiles are in flight.
 #define QN_PAGES 0
 #define QN_KEY_BITS QN_BITS
 #define QN_VALUE_BITS QN_BITS
@@ -7,8 +7,8 @@
 
 #include "kernels/aura/query_tile.cuh"
 
-#define TILE_WORDS (lane_fragment<QN_BITS, 4>::words * 2)    // of a lane
-#define TILES_IN_FLIGHT (TILE_WORDS >= 16 ? 1 : 16 / TILE_WORDS) // tiles, for about 32 KiB of an SM's
+#define TILE_WORDS (lane_fragment<QN_BITS, 4>::words * 2)        // words of a lane
+#define TILES_IN_FLIGHT (TILE_WORDS >= 16 ? 1 : 16 / TILE_WORDS) // about 32 KiB in flight on an SM
 #define STEP (TILES_IN_FLIGHT * QN_WARPS)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_score(const __grid_constant__ qn_aura_score_args a)
@@ -19,7 +19,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_score(const __g
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
     const query_tile queries_of_block = query_tile_at(blockIdx.x, a.queries.n_tokens, a.queries.n_heads, a.cache.n_kv_heads);
     const kv_source from = source_at(a.cache, queries_of_block.kv_head);
-    const uint32_t n_keys = a.cache.n_keys, tiles = (n_keys + TILE_KV - 1) / TILE_KV, tiles_per_split = (tiles + gridDim.y - 1) / gridDim.y;
+    const uint32_t n_keys = a.cache.n_keys, tiles = (n_keys + TILE_KV - 1) / TILE_KV,
+                   tiles_per_split = (tiles + gridDim.y - 1) / gridDim.y;
     const uint32_t last_tile = min((blockIdx.y + 1) * tiles_per_split, tiles);
     uint32_t tile = blockIdx.y * tiles_per_split + warp * TILES_IN_FLIGHT;
     uint32_t entry = 0;

@@ -1,6 +1,6 @@
-// Sums of the values of a cache of AURA codes by weights that are given, a part of the keys a block: bound by reading weights
-// and codes. Values whose weights are all below the threshold are not read. A lane takes the weights of a column for four keys
-// of sixteen, as matrix B wants them, and a part of these four keys' codes.
+// Weighted sums of the values of a cache of AURA codes, one split of the keys a block: bound by reading weights and
+// codes. Values whose weights are all below the threshold are not read. A lane loads the weights of one column for four
+// of sixteen keys, in the layout of matrix B, and its fragment of these four keys' codes.
 #define QN_PAGES 0
 #define QN_KEY_BITS QN_BITS
 #define QN_VALUE_BITS QN_BITS
@@ -8,12 +8,12 @@
 
 #include "kernels/aura/query_tile.cuh"
 
-#define PREFETCH_VALUES (DIM <= 256) // values of the next keys are asked for while these are used, where there is room
+#define PREFETCH_VALUES (DIM <= 256) // values of the next tile are prefetched if registers suffice
 #define INITIAL_EXPONENT 8
 
-static_assert(REDUCE_FITS(0, 0), "sums reach into tables");
+static_assert(REDUCE_FITS(0, 0), "the reduction buffer overlaps the tables");
 
-// Weights of four keys, and which of them count.
+// Weights of four keys; used: loaded and not below the threshold.
 struct four_weights {
     float x[4];
     bool used[4];
@@ -31,7 +31,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
     const query_tile queries_of_block = query_tile_at(blockIdx.x, a.n_tokens, a.n_heads, a.cache.n_kv_heads);
     const kv_source from = source_at(a.cache, queries_of_block.kv_head);
-    const uint32_t n_keys = a.cache.n_keys, tiles = (n_keys + TILE_KV - 1) / TILE_KV, tiles_per_split = (tiles + gridDim.y - 1) / gridDim.y;
+    const uint32_t n_keys = a.cache.n_keys, tiles = (n_keys + TILE_KV - 1) / TILE_KV,
+                   tiles_per_split = (tiles + gridDim.y - 1) / gridDim.y;
     const uint32_t last_tile = min((blockIdx.y + 1) * tiles_per_split, tiles);
     uint32_t tile = blockIdx.y * tiles_per_split + warp, entry = 0;
     if (threadIdx.x < TABLE_ENTRIES)
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
             w.x[i] = w.used[i] ? of_column[row_of(at, i)] : 0;
         }
     };
-    // Which of the four are read, for any column: bit i for key i.
+    // The keys of the tile that any column needs, as a mask: bit 4 t + i is key i of the lanes with index t.
     const auto needed_keys = [&](four_weights &w) {
         uint32_t mine = 0;
 #pragma unroll
@@ -91,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
         acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
-    float up = 1, unit = 1; // of this lane's column: a power of two that its weights are taken by, and its inverse
+    float up = 1, unit = 1; // power of two that scales the weights of this lane's column, and its inverse
     bool first = true;
     const auto add = [&](const four_weights &w, const four_values &v) {
         float x[4], max_weight = 0;
@@ -100,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
             x[i] = w.used[i] ? w.x[i] * v.scales[i] : 0;
             max_weight = fmaxf(max_weight, fabsf(x[i]));
         }
-        // Halves hold up to 2^16: moved so that the largest so far is 2^8 to 2^15.
+        // fp16 overflows at 2^16: weights are rescaled so that the largest so far is 2^8 to 2^15.
         if (__any_sync(QN_FULL_MASK, max_weight * up >= 32768.0f || (first && max_weight > 0))) {
             max_weight = fmaxf(max_weight, __shfl_xor_sync(QN_FULL_MASK, max_weight, 1));
             max_weight = fmaxf(max_weight, __shfl_xor_sync(QN_FULL_MASK, max_weight, 2));
@@ -109,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
                 const uint32_t exponent = __float_as_uint(max_weight) >> 23;
                 const bool is_normal = exponent > INITIAL_EXPONENT && exponent < 255;
                 const float new_scale = is_normal ? __uint_as_float((254 + INITIAL_EXPONENT - exponent) << 23) : 1;
-                factor = first ? 1 : new_scale * unit; // nothing is in the sums yet
+                factor = first ? 1 : new_scale * unit; // the accumulators are still 0
                 up = new_scale;
                 unit = is_normal ? __uint_as_float((exponent - INITIAL_EXPONENT) << 23) : 1;
                 first = false;
@@ -146,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
 
     const float factor[2] = { __shfl_sync(QN_FULL_MASK, unit, 8 * p.t) / a.cache.value_codec.gain,
                               __shfl_sync(QN_FULL_MASK, unit, 8 * p.t + 4) / a.cache.value_codec.gain };
-    reduce_warps<QN_BITS>((float *)(dynamic + (LARGE_SMEM ? 0 : TABLE_ENTRIES << ENTRY_SHIFT)), acc, factor, queries_of_block.n_columns,
-                       p, [&](uint32_t column, uint32_t d, float x) {
-                           a.partials[((uint64_t)queries_of_block.query(column) * gridDim.y + blockIdx.y) * DIM + d] = x;
-                       });
+    reduce_warps<QN_BITS>((float *)(dynamic + (LARGE_SMEM ? 0 : TABLE_ENTRIES << ENTRY_SHIFT)), acc, factor,
+                          queries_of_block.n_columns, p, [&](uint32_t column, uint32_t d, float x) {
+                              a.partials[((uint64_t)queries_of_block.query(column) * gridDim.y + blockIdx.y) * DIM + d] = x;
+                          });
 }
