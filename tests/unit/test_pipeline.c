@@ -297,9 +297,9 @@ static void test_nvcc_fails(void **unused)
     static const struct {
         const char *mood, *says;
     } cases[] = { { "fails", "a.cu(3): error: no such thing" },
-                  { "nothing", "nvcc left no cubin" },
+                  { "nothing", "nvcc wrote no cubin" },
                   { "garbage", "8 bytes that are no cubin" },
-                  { "hangs", "had not ended after 1 s" } };
+                  { "hangs", "still running after 1 s" } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct timespec begin, end;
         qn_cuda_tools t = tools(&sources);

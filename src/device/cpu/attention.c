@@ -329,7 +329,7 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
             const size_t entry = (first_unit / h->n_kv_heads + index) * h->n_heads + kv * group;
             const size_t next_kv = (kv + 1) % h->n_kv_heads, next_index = next_kv ? index : index + 1;
             const kv_split p = split_at(r, layer, kv, index);
-            /* Prefetch only between splits of the same kind; pages are too short for it. */
+            /* Only from block to block is the next split prefetched: pages are too short. */
             const bool more = unit + 1 < first_unit + n_units;
             const kv_split next = more ? split_at(r, layer, next_kv, next_index) : p;
             const void *next_keys = next.is_codes == p.is_codes ? next.keys : p.keys;

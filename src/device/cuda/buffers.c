@@ -1,4 +1,5 @@
-/* What a step works in: the plan's buffers and activations on the device, the parts of attention, what is brought and taken. */
+/* The workspace of steps: the plan's buffers and activations on the device, attention partials, pinned buffers for inputs and
+ * logits. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
@@ -41,7 +42,7 @@ static qn_status alloc_floats(qn_cuda_model *model, size_t rows, size_t width, q
     return qn_cuda_alloc(model->cuda, count, sizeof(float), "step buffer on the GPU", buffer);
 }
 
-/* All forms that some number of rows needs. Some bytes of them nobody writes, and they have to be zeros. */
+/* Activations in every layout that some number of rows needs. Padding that no kernel writes must be zero. */
 static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
 {
     qn_cuda_acts *acts = &model->acts[id];
@@ -63,12 +64,12 @@ static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
     return QN_OK;
 }
 
-/* The most parts of attention that steps of up to max_rows rows leave. */
+/* The most split-KV partials, per head, of a step of up to max_rows rows. */
 static size_t max_partials(const qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
     qn_attention_gpu with_pages = model->attention;
     size_t most = 0;
-    with_pages.pages = true; /* one more */
+    with_pages.pages = true; /* one more split */
     for (size_t rows = 1; rows <= max_rows; rows++) {
         const size_t n_partials = rows * qn_attention_gpu_splits(&with_pages, rows, max_positions);
         const size_t without = rows * qn_attention_gpu_splits(&model->attention, rows, max_positions);
@@ -88,7 +89,7 @@ static qn_status alloc_attention(qn_cuda_model *model, size_t max_rows, size_t m
     return alloc_floats(model, max_rows, h->n_rot / 2, &model->sines);
 }
 
-/* Embeddings that come from the host do so with what a step says of itself, in one copy. */
+/* The step's inputs precede the embedding rows in one buffer, so that embeddings from the host need only one copy. */
 static qn_status alloc_inputs(qn_cuda_model *model, int embeddings, size_t max_rows)
 {
     const size_t width = model->plan->buffers[embeddings].width;
@@ -102,7 +103,7 @@ static qn_status alloc_inputs(qn_cuda_model *model, int embeddings, size_t max_r
     return qn_cuda_alloc_host(model->cuda, model->plan->n_vocab * sizeof(float), "logits", (void **)&model->host_logits);
 }
 
-/* Zeros, because chains meet by counting from there. */
+/* Zeroed, because the grid barrier of the persistent decode kernel counts from zero. */
 static qn_status alloc_persistent(qn_cuda_model *model)
 {
     size_t bytes;

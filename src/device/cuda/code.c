@@ -1,4 +1,4 @@
-/* Looking things up in the tables of kernel code, and following the includes of a source. */
+/* Lookup in the tables of embedded GPU code, and the include closure of a source. */
 #include "device/cuda/code.h"
 
 #include "device/cuda/compile.h"
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Code for sm_90a runs on 9.0 alone; that of the others on every later minor version (CUDA C++ Programming Guide, binary
- * compatibility). */
+/* Code for sm_90a runs only on compute capability 9.0; code for the others also on later minor versions (CUDA C++ Programming
+ * Guide, binary compatibility). */
 void qn_gpu_arch(int major, int minor, char arch[16])
 {
     if (major == 8)
@@ -45,12 +45,12 @@ static qn_status add(const qn_gpu_file *file, const qn_gpu_file *files[QN_GPU_MA
         if (files[i] == file)
             return QN_OK;
     if (*n_files == QN_GPU_MAX_FILES)
-        return qn_fail(QN_ERR_INVALID, "%s: more than %d files with all that it includes", files[0]->name, QN_GPU_MAX_FILES);
+        return qn_fail(QN_ERR_INVALID, "%s: more than %d files, with all its includes", files[0]->name, QN_GPU_MAX_FILES);
     files[(*n_files)++] = file;
     return QN_OK;
 }
 
-/* The name in a line #include "name"; NULL when the line is no such line. */
+/* The name in a line #include "name"; NULL for other lines. */
 static const char *included(const char *line, const char *end, size_t *length)
 {
     const char *at = line;
@@ -83,8 +83,8 @@ qn_status qn_gpu_code_files(const qn_gpu_code *code, const char *source, const q
     if (!file)
         return qn_fail(QN_ERR_INVALID, "'%s' is not among the kernel sources of this build", source);
     QN_TRY(add(file, files, n_files));
-    /* Lines that a condition leaves out count, too: a file too many does no harm. A name that is not here is that of a header
-     * for the C side; were it for the compiler, that would say so. */
+    /* Conditionals are ignored: an unneeded file does no harm. A name that is not in the table is a header for the host side
+     * only; if the kernel needed it, the compiler would report it missing. */
     for (size_t i = 0; i < *n_files; i++) {
         const char *at = files[i]->text, *end = files[i]->end;
         while (at < end) {

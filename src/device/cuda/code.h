@@ -1,9 +1,9 @@
-/* What a binary of quern carries of its GPU kernels: the texts of their sources, the list of pipelines, and the cubins that
- * nvcc made when quern was built, if it was there. cmake/cuda.cmake writes the tables (built_in.c); tests have tables of their
- * own.
+/* The GPU code embedded in a binary of quern: kernel sources, the list of pipelines, and the cubins that nvcc compiled
+ * when quern was built, if nvcc was available. cmake/cuda.cmake generates the tables (built_in.c); tests have their own
+ * tables.
  *
- * A pipeline is one source compiled with one set of definitions. Sources include "kernels/cuda.cuh" and headers of their own
- * room by these names and nothing else, so that a binary can compile them without its source tree. */
+ * A pipeline is one source compiled with one set of definitions. Kernel sources include only files of these tables, by their
+ * names there ("kernels/cuda.cuh"), so that the binary can compile them without a source tree. */
 #ifndef QN_DEVICE_CUDA_CODE_H
 #define QN_DEVICE_CUDA_CODE_H
 
@@ -14,7 +14,7 @@
 
 typedef struct qn_gpu_file {
     const char *name;       /* "kernels/hadamard/hadamard.cu" */
-    const char *text, *end; /* a zero stands at the end */
+    const char *text, *end; /* *end is 0 */
 } qn_gpu_file;
 
 typedef struct qn_gpu_pipeline {
@@ -34,7 +34,7 @@ typedef struct qn_gpu_code {
     size_t n_pipelines;
     const qn_gpu_cubin *cubins;
     size_t n_cubins;
-    const char *compiler; /* what made the cubins: "nvcc 13.0.88"; "" where there are none */
+    const char *compiler; /* of the cubins: "nvcc 13.0.88"; "" if there are none */
 } qn_gpu_code;
 
 static inline size_t qn_gpu_file_bytes(const qn_gpu_file *file)
@@ -45,17 +45,17 @@ static inline size_t qn_gpu_file_bytes(const qn_gpu_file *file)
 /* qn_gpu_code_built_in - the tables of this binary. */
 const qn_gpu_code *qn_gpu_code_built_in(void);
 
-/* qn_gpu_arch - the architecture that a device of this compute capability is given code for ("sm_90a"), into a buffer of at
- * least 16 bytes. Where a family shares an instruction set it is the family's first member, so that one cubin serves all. */
+/* qn_gpu_arch - the architecture that code for a device of this compute capability is compiled for ("sm_90a"). Devices
+ * that share an instruction set map to the first of their family, so that one cubin serves all of them. */
 void qn_gpu_arch(int major, int minor, char arch[16]);
 
-/* qn_gpu_code_cubin - the built-in cubin, or NULL. */
+/* qn_gpu_code_cubin - the built-in cubin of this source, definitions and architecture, or NULL. */
 const qn_gpu_cubin *qn_gpu_code_cubin(const qn_gpu_code *code, const char *source, const char *defines, const char *arch);
 
 enum { QN_GPU_MAX_FILES = 32 };
 
-/* qn_gpu_code_files - a source and all that it includes, itself first, each once. QN_ERR_INVALID where a name is in no table.
- */
+/* qn_gpu_code_files - a source and all files that it includes, directly or not: the source first, each file once.
+ * QN_ERR_INVALID if the source is not in the table, or for more than QN_GPU_MAX_FILES files. */
 qn_status qn_gpu_code_files(const qn_gpu_code *code, const char *source, const qn_gpu_file *files[QN_GPU_MAX_FILES],
                             size_t *n_files);
 

@@ -1,5 +1,5 @@
-/* Compiling a kernel source on the user's machine, by nvcc or by NVRTC. Both compile the texts that the binary carries, with
- * the same options as the build did. */
+/* Compiling a kernel source at run time with nvcc or NVRTC, from the sources embedded in the binary, with the build's
+ * options. */
 #ifndef QN_DEVICE_CUDA_COMPILE_H
 #define QN_DEVICE_CUDA_COMPILE_H
 
@@ -9,28 +9,30 @@
 
 enum { QN_GPU_MAX_DEFINES = 24 };
 
-/* What to compile: files[0] is the source, the others are what it includes. */
+/* A compilation: files[0] is the source, the others are the files that it includes. */
 typedef struct qn_gpu_unit {
     const qn_gpu_file *const *files;
     size_t n_files;
     const char *defines, *arch;
 } qn_gpu_unit;
 
-/* qn_nvcc_find - the nvcc of this machine: $QN_NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin, $PATH, /usr/local/cuda/bin; free() it.
- * NULL where there is none, and QN_OK. */
+/* qn_nvcc_find - path of the installed nvcc: $QN_NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin, $PATH, /usr/local/cuda/bin, the
+ * first that has one; the caller free()s it. *path is NULL, and the status QN_OK, if there is none. QN_ERR_INVALID if
+ * $QN_NVCC is not an executable file. */
 qn_status qn_nvcc_find(char **path);
 
-/* qn_nvcc_compile - run that nvcc, without a shell, in a folder of its own that is gone afterwards, for at most `seconds`.
- * *cubin is free()d by the caller. QN_ERR_UNSUPPORTED with the compiler's first words where it fails or takes too long. */
+/* qn_nvcc_compile - run this nvcc, without a shell, in a temporary directory, for at most `seconds`. The caller free()s
+ * *cubin. QN_ERR_UNSUPPORTED, with the compiler's first error line, if it fails; also if it exceeds the time limit. */
 qn_status qn_nvcc_compile(const char *nvcc, unsigned seconds, const qn_gpu_unit *unit, void **cubin, size_t *bytes,
                           char compiler[QN_COMPILER_MAX]);
 
-/* qn_nvrtc_compile - compile in this process, with the library of that name, or the usual ones for NULL. QN_ERR_UNSUPPORTED
- * where there is none, or where it fails. */
+/* qn_nvrtc_compile - compile in this process with this NVRTC library (NULL: the usual names). The caller free()s *cubin.
+ * QN_ERR_UNSUPPORTED if the library is missing or compilation fails. */
 qn_status qn_nvrtc_compile(const char *library, const qn_gpu_unit *unit, void **cubin, size_t *bytes,
                            char compiler[QN_COMPILER_MAX]);
 
-/* qn_gpu_options - split definitions at blanks: pointers into `copy`, which the caller free()s, after `out` has been used. */
+/* qn_gpu_options - split definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s *copy
+ * when it no longer needs them. QN_ERR_INVALID for more than `max`. */
 qn_status qn_gpu_options(const char *defines, char **copy, const char **out, size_t max, size_t *n);
 
 #endif

@@ -1,4 +1,5 @@
-/* Compiling with the nvcc of this machine: its own folder, its own process group, a limit on time, and what it printed. */
+/* Compiling with the installed nvcc: in a temporary directory and a separate process group, with a time limit, capturing its
+ * output. */
 #include "device/cuda/compile.h"
 
 #include <errno.h>
@@ -20,9 +21,9 @@ extern char **environ;
 
 enum { OUTPUT_MAX = 8192 };
 
-/* ---- Finding it ---- */
+/* ---- Finding nvcc ---- */
 
-/* An executable file of that name in a folder: its path, or NULL. */
+/* The path `folder` + `below` if it is an executable regular file, else NULL; the caller free()s it. */
 static char *program_in(const char *folder, size_t length, const char *below)
 {
     char *path;
@@ -39,7 +40,7 @@ qn_status qn_nvcc_find(char **path)
 {
     const char *named = getenv("QN_NVCC");
     *path = NULL;
-    if (named) { /* the user's word: that one or none */
+    if (named) { /* explicit: no other location is tried */
         *path = program_in(named, strlen(named), "");
         return *path || !*named ? QN_OK : qn_fail(QN_ERR_INVALID, "QN_NVCC: '%s' is not a program", named);
     }
@@ -52,7 +53,7 @@ qn_status qn_nvcc_find(char **path)
     const char *at = getenv("PATH");
     while (at && *at && !*path) {
         const size_t length = strcspn(at, ":");
-        if (*at == '/') /* never from the folder that the user happens to be in */
+        if (*at == '/') /* never from the current directory */
             *path = program_in(at, length, "/nvcc");
         at += length + (at[length] == ':');
     }
@@ -62,7 +63,7 @@ qn_status qn_nvcc_find(char **path)
     return QN_OK;
 }
 
-/* ---- Running it ---- */
+/* ---- Running a program ---- */
 
 static double seconds_now(void)
 {
@@ -76,7 +77,8 @@ struct output {
     size_t length;
 };
 
-/* Until the pipe is closed or time is up: the first bytes are kept, the rest is read and dropped. False when time is up. */
+/* Reads the pipe until it is closed; stores the first OUTPUT_MAX - 1 bytes, drops the rest. False if the deadline has
+ * passed. */
 static bool collect(int fd, double deadline, struct output *out)
 {
     for (;;) {
@@ -101,7 +103,7 @@ static bool collect(int fd, double deadline, struct output *out)
     }
 }
 
-/* False when time is up. */
+/* Waits for the child to exit. False if the deadline has passed. */
 static bool reap(pid_t child, double deadline, int *state)
 {
     for (;;) {
@@ -131,7 +133,7 @@ static int spawn(char *const *argv, char *const *environment, int output, pid_t 
         posix_spawn_file_actions_destroy(&files);
         return ENOMEM;
     }
-    /* a group of its own, so that what nvcc starts can be ended with it */
+    /* a separate process group, so that nvcc's own child processes can be killed with it */
     posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setpgroup(&how, 0);
     posix_spawnattr_setsigmask(&how, &none);
@@ -148,7 +150,7 @@ static int spawn(char *const *argv, char *const *environment, int output, pid_t 
     return failed;
 }
 
-/* A program's output and whether it ended well, within `seconds`. */
+/* Runs a program for at most `seconds`; returns its output and whether it exited with status 0. */
 static qn_status run(char *const *argv, char *const *environment, unsigned seconds, struct output *out, bool *succeeded)
 {
     int ends[2];
@@ -171,14 +173,14 @@ static qn_status run(char *const *argv, char *const *environment, unsigned secon
         kill(-child, SIGKILL);
         while (waitpid(child, &state, 0) < 0 && errno == EINTR)
             ;
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: had not ended after %u s", argv[0], seconds);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: still running after %u s", argv[0], seconds);
     }
     out->text[out->length] = '\0';
     *succeeded = WIFEXITED(state) && WEXITSTATUS(state) == 0;
     return QN_OK;
 }
 
-/* The line that says what is wrong, or the first that says anything. */
+/* Reduces the text to its first line with "error", or to its first non-empty line. */
 static void first_error_line(char *text)
 {
     char *line = strstr(text, "error");
@@ -204,7 +206,7 @@ static void version(const char *nvcc, char *const *environment, char compiler[QN
     snprintf(compiler, QN_COMPILER_MAX, "nvcc %.*s", at ? (int)strcspn(at + 3, " \r\n") : 7, at ? at + 3 : "unknown");
 }
 
-/* ---- Its folder ---- */
+/* ---- The temporary directory ---- */
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
 {
@@ -222,7 +224,7 @@ static qn_status write_file(const char *folder, const qn_gpu_file *file)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for the name of a file", folder);
     for (char *at = path + strlen(folder) + 1; (at = strchr(at, '/')) != NULL; at++) {
         *at = '\0';
-        (void)mkdir(path, 0700); /* whether it worked shows below */
+        (void)mkdir(path, 0700); /* open() fails if this did */
         *at = '/';
     }
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -248,7 +250,7 @@ static qn_status read_result(const char *path, void **cubin, size_t *bytes)
     if (!file || fstat(fileno(file), &st) != 0 || st.st_size <= 0) {
         if (file)
             fclose(file);
-        return qn_fail(QN_ERR_UNSUPPORTED, "nvcc left no cubin");
+        return qn_fail(QN_ERR_UNSUPPORTED, "nvcc wrote no cubin");
     }
     *bytes = (size_t)st.st_size;
     *cubin = malloc(*bytes);
@@ -263,9 +265,8 @@ static qn_status read_result(const char *path, void **cubin, size_t *bytes)
                      : qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
 }
 
-/* The environment with another TMPDIR, so that what a killed nvcc leaves behind is in the folder that will be removed; free()
- * it.
- */
+/* A copy of the environment with TMPDIR replaced, so that temporary files of a killed nvcc are in the directory that is
+ * removed; the caller free()s it. */
 static char **environment_with(char *tmpdir)
 {
     size_t n = 0;
@@ -309,7 +310,7 @@ static qn_status compile_in(struct work *w, const char *nvcc, unsigned seconds, 
     argv[n++] = w->result;
     argv[n++] = w->source;
     char *arguments[QN_GPU_MAX_DEFINES + 16];
-    memcpy(arguments, argv, sizeof arguments); /* posix_spawn takes pointers to char and leaves the text alone */
+    memcpy(arguments, argv, sizeof arguments); /* posix_spawn's prototype lacks const */
     struct output out;
     bool succeeded;
     QN_TRY(run(arguments, w->environment, seconds, &out, &succeeded));
@@ -329,13 +330,13 @@ qn_status qn_nvcc_compile(const char *nvcc, unsigned seconds, const qn_gpu_unit 
     struct work w = { 0 };
     *cubin = NULL;
     if (asprintf(&w.folder, "%s/quern-nvcc.XXXXXX", base && *base == '/' ? base : "/tmp") < 0)
-        return qn_fail(QN_ERR_MEMORY, "no memory for the name of a folder");
+        return qn_fail(QN_ERR_MEMORY, "no memory for the name of a directory");
     qn_status status;
     if (mkdtemp(w.folder)) {
         status = compile_in(&w, nvcc, seconds, unit, cubin, bytes, compiler);
         (void)nftw(w.folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     } else {
-        status = qn_fail(QN_ERR_IO, "%s: no folder for nvcc: %m", w.folder);
+        status = qn_fail(QN_ERR_IO, "%s: cannot create this directory for nvcc: %m", w.folder);
     }
     free(w.folder);
     free(w.tmpdir);

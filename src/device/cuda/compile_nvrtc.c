@@ -1,4 +1,4 @@
-/* Compiling with NVRTC, loaded when it is first needed. Prototypes are those of the NVRTC reference manual (11.1 and later). */
+/* Compiling with NVRTC, loaded on first use. Prototypes are those of the NVRTC reference manual (11.1 and later). */
 #include "device/cuda/compile.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ static bool find(void *library, const char *name, void *member)
     return function != NULL;
 }
 
-/* The library stays loaded for as long as the process lives, as a driver does: what it has started may still run in it. */
+/* The library is never unloaded, like the driver: threads that it has started may still run its code. */
 static qn_status load(const char *library, struct nvrtc *n)
 {
     static const char *const usual[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
@@ -48,7 +48,7 @@ static qn_status load(const char *library, struct nvrtc *n)
         find(handle, "nvrtcGetCUBINSize", &n->nvrtcGetCUBINSize) && find(handle, "nvrtcGetCUBIN", &n->nvrtcGetCUBIN))
         return QN_OK;
     dlclose(handle);
-    return qn_fail(QN_ERR_UNSUPPORTED, "this NVRTC makes no cubins: 11.1 or later is needed");
+    return qn_fail(QN_ERR_UNSUPPORTED, "this NVRTC cannot produce cubins: 11.1 or later is needed");
 }
 
 static qn_status check(const struct nvrtc *n, int code, const char *call)
@@ -56,12 +56,12 @@ static qn_status check(const struct nvrtc *n, int code, const char *call)
     return code ? qn_fail(QN_ERR_UNSUPPORTED, "%s: %s", call, n->nvrtcGetErrorString(code)) : QN_OK;
 }
 
-/* The first line of the compiler's log that speaks of an error. */
+/* Fails with the first line of the compiler's log that contains "error", or with its first line. */
 static qn_status fail_with_log(const struct nvrtc *n, program p, const char *arch)
 {
     size_t bytes = 0;
     char *log = n->nvrtcGetProgramLogSize(p, &bytes) == 0 ? calloc(1, bytes + 1) : NULL;
-    const char *line = "it left no log";
+    const char *line = "no log";
     if (log && n->nvrtcGetProgramLog(p, log) == 0) {
         char *error = strstr(log, "error");
         while (error && error > log && error[-1] != '\n')
@@ -81,7 +81,7 @@ static qn_status compile(const struct nvrtc *n, program p, const qn_gpu_unit *un
         return fail_with_log(n, p, unit->arch);
     QN_TRY(check(n, n->nvrtcGetCUBINSize(p, bytes), "nvrtcGetCUBINSize"));
     if (*bytes == 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "NVRTC made no cubin for %s", unit->arch);
+        return qn_fail(QN_ERR_UNSUPPORTED, "NVRTC produced no cubin for %s", unit->arch);
     *cubin = malloc(*bytes);
     if (!*cubin)
         return qn_fail(QN_ERR_MEMORY, "no memory for a cubin of %zu bytes", *bytes);
@@ -99,7 +99,7 @@ static qn_status compile_with(const struct nvrtc *n, const qn_gpu_unit *unit, co
     const char *names[QN_GPU_MAX_FILES], *texts[QN_GPU_MAX_FILES];
     for (size_t i = 0; i < unit->n_files; i++) {
         names[i] = unit->files[i]->name;
-        texts[i] = unit->files[i]->text; /* ends with a zero, as all texts of qn_gpu_code do */
+        texts[i] = unit->files[i]->text; /* zero-terminated, as all texts of qn_gpu_code */
     }
     program p;
     QN_TRY(check(n, n->nvrtcCreateProgram(&p, texts[0], names[0], (int)unit->n_files - 1, texts + 1, names + 1),
@@ -115,7 +115,7 @@ qn_status qn_nvrtc_compile(const char *library, const qn_gpu_unit *unit, void **
     struct nvrtc n = { 0 };
     int major = 0, minor = 0;
     char arch[48], *defines = NULL;
-    /* Without the last one, NVRTC 13.0 takes a generic lambda of a kernel for a function of the host, and refuses it. */
+    /* Without the last option, NVRTC 13.0 treats a generic lambda in a kernel as a host function and rejects it. */
     const char *options[QN_GPU_MAX_DEFINES + 3] = { arch, "--std=c++17", "--device-as-default-execution-space" };
     size_t n_defines;
     *cubin = NULL;

@@ -1,9 +1,9 @@
 /* The pipeline cache on disk. A file is
  *
- *   struct header, little-endian     magic, sizes, key, compiler, version of quern
+ *   struct header, little-endian     magic, sizes, checksum, key, compiler, version of quern
  *   payload                          the cubin
  *
- * and its checksum is XXH3-64 of the payload, seeded with that of the header, which has zero in the checksum's place. */
+ * The checksum is XXH3-64 of the payload, seeded with XXH3-64 of the header with its checksum field set to zero. */
 #include "device/cuda/cubin_file.h"
 
 #include "base/atomic_file.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* No cubin of quern comes near; a file that claims more is not one. */
+/* Far above the size of any cubin of quern; a file with a larger payload is rejected. */
 #define MAX_BYTES ((uint64_t)1 << 28)
 
 static const char magic[8] = "QNCUBIN1", suffix[] = ".cubin";
@@ -39,7 +39,7 @@ static XXH128_canonical_t hash_of(const char *text, size_t bytes)
     return hash;
 }
 
-/* The hash of the parts' hashes: each part counts with its own borders. */
+/* A hash of hashes, so that moving text from one part to the next changes the key. */
 qn_cubin_key qn_cubin_key_of(const char *arch, const char *defines, const qn_gpu_file *const *files, size_t n_files)
 {
     XXH128_canonical_t parts[3 + 2 * QN_GPU_MAX_FILES];
@@ -72,7 +72,7 @@ qn_status qn_cubin_folder(char **folder)
     *folder = NULL;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const char *base = getenv(places[i].variable);
-        if (!base || base[0] != '/') /* the XDG specification has relative paths ignored */
+        if (!base || base[0] != '/') /* the XDG specification: relative paths are ignored */
             continue;
         if (asprintf(folder, "%s%s", base, places[i].below) < 0) {
             *folder = NULL;
@@ -102,7 +102,7 @@ static uint64_t checksum(const struct header *h, const void *payload)
 
 /* ---- Reading ---- */
 
-/* Fewer bytes than asked for only at the end of the file. */
+/* Reads `bytes` bytes; fewer only at the end of the file. -1 on error. */
 static ssize_t read_fully(int fd, void *to, size_t bytes)
 {
     size_t done = 0;
@@ -124,10 +124,10 @@ static qn_status check_header(const char *path, const struct header *h, const qn
     if (memcmp(h->magic, magic, sizeof magic) != 0 || h->header_bytes != sizeof *h)
         return qn_fail(QN_ERR_FORMAT, "%s: is not a file of quern's kernel cache", path);
     if (h->payload_bytes > MAX_BYTES || h->payload_bytes != file_bytes - sizeof *h)
-        return qn_fail(QN_ERR_FORMAT, "%s: has %llu bytes, its header speaks of %llu", path, (unsigned long long)file_bytes,
+        return qn_fail(QN_ERR_FORMAT, "%s: has %llu bytes, expected %llu by its header", path, (unsigned long long)file_bytes,
                        (unsigned long long)h->payload_bytes + sizeof *h);
     if (memcmp(&h->key, key, sizeof *key) != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: holds another kernel than its name says", path);
+        return qn_fail(QN_ERR_FORMAT, "%s: the key in its header is not that of its name", path);
     return QN_OK;
 }
 
@@ -147,7 +147,7 @@ static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, vo
         return qn_fail(QN_ERR_FORMAT, "%s: has %zd bytes, its header alone takes %zu", path, n, sizeof h);
     QN_TRY(check_header(path, &h, key, (uint64_t)st.st_size));
     *bytes = (size_t)h.payload_bytes;
-    *data = malloc(*bytes + 1); /* a cubin of no bytes has an address, too */
+    *data = malloc(*bytes + 1); /* not NULL for an empty payload */
     if (!*data)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for %zu bytes", path, *bytes);
     const ssize_t got = read_fully(fd, *data, *bytes);
@@ -166,7 +166,7 @@ qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data
     *bytes = 0;
     QN_TRY(path_of(folder, key, &path));
     qn_status status = QN_OK;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe in its place must not be waited for */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not block if it is a FIFO */
     if (fd >= 0)
         status = read_open(fd, path, key, data, bytes, compiler);
     else if (errno != ENOENT && errno != ENOTDIR)
@@ -183,12 +183,12 @@ qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data
 
 /* ---- Writing ---- */
 
-/* The folder and those above it, for the user alone, as the XDG specification has it. */
+/* Creates the directory and its parents with mode 0700, as the XDG specification requires. */
 static qn_status make_folder(const char *folder)
 {
     char *path = strdup(folder);
     if (!path)
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for the name of a folder", folder);
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for the name of a directory", folder);
     int failed = 0;
     for (char *at = path; *at && !failed; at++) {
         if (at == path || *at != '/')
@@ -201,8 +201,8 @@ static qn_status make_folder(const char *folder)
         failed = errno;
     free(path);
     errno = failed;
-    /* whether a folder above is there but not ours to write in shows when the file is made */
-    return failed && failed != EROFS && failed != EACCES ? qn_fail(QN_ERR_IO, "%s: cannot make this folder: %m", folder)
+    /* EROFS and EACCES may come from parents that exist already; if not, creating the file fails */
+    return failed && failed != EROFS && failed != EACCES ? qn_fail(QN_ERR_IO, "%s: cannot create this directory: %m", folder)
                                                          : QN_OK;
 }
 
@@ -270,7 +270,7 @@ static qn_status clear_open(DIR *dir, const char *folder, size_t *n_files, uint6
         if (unlinkat(dirfd(dir), entry->d_name, 0) == 0) {
             ++*n_files;
             *bytes += (uint64_t)st.st_size;
-        } else if (errno != ENOENT) { /* another process may be clearing, too */
+        } else if (errno != ENOENT) { /* ENOENT: another process may be clearing too */
             return qn_fail(QN_ERR_IO, "%s/%s: cannot remove: %m", folder, entry->d_name);
         }
     }

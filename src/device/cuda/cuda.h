@@ -1,10 +1,9 @@
-/* A CUDA device: its memory, streams, events, graphs, and launches of quern's kernels, through the driver API that is loaded at
- * run time. One binary runs with and without a GPU; without one qn_cuda_open says what is missing.
+/* A CUDA device: memory, streams, events, graphs, and launches of quern's kernels, through the driver API, which is loaded at
+ * run time. The same binary runs with and without a GPU; without one qn_cuda_open reports what is missing.
  *
- * Device addresses are plain uint64_t. Every failure is a status whose text has the driver call's name and the driver's own
- * text. Any thread may call; a stream belongs to one thread at a
- * time. Where the code of a kernel comes from is
- * device/cuda/pipeline.h. */
+ * Device addresses are uint64_t. The error text of a failed driver call has the call's name and the driver's error string.
+ * Threads: any thread may call; a stream is used by one thread at a time. device/cuda/pipeline.h describes where kernel code
+ * comes from. */
 #ifndef QN_DEVICE_CUDA_CUDA_H
 #define QN_DEVICE_CUDA_CUDA_H
 
@@ -26,37 +25,38 @@ typedef struct qn_cuda_info {
     int major, minor; /* compute capability */
     uint32_t n_sms;
     size_t memory_bytes, l2_bytes;
-    uint32_t max_shared_bytes; /* dynamic shared memory that a block may ask for */
+    uint32_t max_shared_bytes; /* the most dynamic shared memory of a block (opt-in limit) */
     int driver_version;        /* 13000 is 13.0 */
 } qn_cuda_info;
 
 typedef struct qn_cuda_params {
-    int ordinal;                         /* which of the visible devices; 0 is the first */
+    int ordinal;                         /* index among the visible devices, from 0 */
     const struct qn_cuda_driver *driver; /* device/cuda/driver.h; NULL loads libcuda.so.1 */
-    const struct qn_cuda_tools *tools;   /* device/cuda/pipeline.h: cache folder, compilers; NULL takes the user's */
-    /* Kernels that were compiled, cache files that were replaced; may be NULL. It calls nothing of this header. */
+    const struct qn_cuda_tools *tools;   /* device/cuda/pipeline.h: cache directory, compilers; NULL: the user's */
+    /* Gets a line for each kernel compiled and each cache file replaced; may be NULL. Must not call functions of this
+     * header. */
     void (*on_log)(void *user, const char *line);
     void *user;
 } qn_cuda_params;
 
 /* ---- The device ---- */
 
-/* qn_cuda_count - visible devices. QN_ERR_UNSUPPORTED, saying what is missing, without a driver or a device. */
+/* qn_cuda_count - number of visible devices. QN_ERR_UNSUPPORTED, naming what is missing, without a driver or a device. */
 qn_status qn_cuda_count(const struct qn_cuda_driver *driver, int *count);
 
-/* qn_cuda_parse_name - whether a text names a CUDA device: "cuda", which is device 0, or "cuda:N". */
+/* qn_cuda_parse_name - whether a text names a CUDA device: "cuda" (device 0) or "cuda:N". */
 bool qn_cuda_parse_name(const char *text, int *ordinal);
 
-/* qn_cuda_open - a device with its primary context. params may be NULL. QN_ERR_UNSUPPORTED without driver or device, and for
- * devices before compute capability 8.0; QN_ERR_INVALID for an ordinal that is not there. Free with qn_cuda_close. */
+/* qn_cuda_open - open a device and retain its primary context. params may be NULL. QN_ERR_UNSUPPORTED without driver or
+ * device and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. Free with qn_cuda_close. */
 qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **device);
 
-/* qn_cuda_close - everything the device still holds is gone with it; NULL is allowed. */
+/* qn_cuda_close - wait for the device, free its modules and staging buffers, release the context. NULL is allowed. */
 void qn_cuda_close(qn_cuda *device);
 
 const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device);
 
-/* qn_cuda_available_memory - bytes that are free now, of all that share the device. */
+/* qn_cuda_available_memory - bytes of device memory that are free now, with all processes' allocations counted. */
 qn_status qn_cuda_available_memory(qn_cuda *device, size_t *bytes);
 
 /* ---- Memory ---- */
@@ -66,28 +66,29 @@ typedef struct qn_cuda_buffer {
     size_t bytes;
 } qn_cuda_buffer;
 
-/* qn_cuda_alloc - count objects of `size` bytes of device memory, not initialised. QN_ERR_MEMORY, with `what`, when the product
- * overflows or memory is short. A count of 0 gives a valid address. Release with qn_cuda_free. */
+/* qn_cuda_alloc - allocate device memory for `count` objects of `size` bytes, uninitialised. QN_ERR_MEMORY, naming
+ * `what`, when count * size overflows or memory is short. A count of 0 gives a valid address. Release with qn_cuda_free. */
 qn_status qn_cuda_alloc(qn_cuda *device, size_t count, size_t size, const char *what, qn_cuda_buffer *buffer);
 void qn_cuda_free(qn_cuda *device, qn_cuda_buffer *buffer);
 
-/* qn_cuda_alloc_host - page-locked host memory, to and from which copies are asynchronous; visible to the device at the same
- * address. Release with qn_cuda_free_host. */
+/* qn_cuda_alloc_host - allocate pinned host memory: copies from and to it are asynchronous, and the device can access it
+ * at the same address. Release with qn_cuda_free_host. */
 qn_status qn_cuda_alloc_host(qn_cuda *device, size_t bytes, const char *what, void **memory);
 void qn_cuda_free_host(qn_cuda *device, void *memory);
 
-/* qn_cuda_upload - from any host memory, through two page-locked pieces of 16 MiB, so that host memory stays bounded and a
- * mapped file's pages are touched once. Returns when all is there. on_progress (may be NULL) gets the bytes done, after every
- * piece; false from it cancels: QN_ERR_CANCELLED. Up to four threads upload at the same time, each through pieces of its own;
- * one alone is as fast as it can copy in memory, which is less than the bus takes. */
+/* qn_cuda_upload - copy from any host memory through two pinned staging buffers of 16 MiB: host memory is bounded, and
+ * each page of a mapped file is read once. Returns when the copy is complete. on_progress (may be NULL) gets the bytes
+ * copied, after every staging buffer; if it returns false the upload ends with QN_ERR_CANCELLED. Up to four threads
+ * upload concurrently, each with its own staging buffers; a single thread is limited by memcpy, which is slower than the
+ * bus. */
 qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
                          bool (*on_progress)(void *user, size_t done), void *user);
 
-/* qn_cuda_download - into any host memory; after everything that `stream` was given, and returns when all is there. */
+/* qn_cuda_download - copy to any host memory, in stream order. Returns when the copy is complete. */
 qn_status qn_cuda_download(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes);
 
-/* In the order of the stream, without waiting. Host memory must be page-locked (or the call waits) and stay until the copy is
- * done. */
+/* qn_cuda_copy_*, qn_cuda_memset - queued in the stream, asynchronous. Host memory must be pinned (otherwise the call blocks)
+ * and stay valid until the copy is complete. */
 qn_status qn_cuda_copy_h2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, const void *from, size_t bytes);
 qn_status qn_cuda_copy_d2h(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes);
 qn_status qn_cuda_copy_d2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint64_t from, size_t bytes);
@@ -95,33 +96,35 @@ qn_status qn_cuda_memset(qn_cuda *device, qn_cuda_stream stream, uint64_t to, ui
 
 /* ---- Streams and events ---- */
 
-/* A stream of its own that does not wait for the default one. */
+/* qn_cuda_stream_create - a stream that does not synchronise with the default stream. */
 qn_status qn_cuda_stream_create(qn_cuda *device, qn_cuda_stream *stream);
 void qn_cuda_stream_free(qn_cuda *device, qn_cuda_stream stream);
-/* qn_cuda_stream_synchronize - until everything in it is done; failures of kernels come out here. */
+/* qn_cuda_stream_synchronize - wait until all work of the stream is complete. Failures of kernels are reported here. */
 qn_status qn_cuda_stream_synchronize(qn_cuda *device, qn_cuda_stream stream);
 
 qn_status qn_cuda_event_create(qn_cuda *device, qn_cuda_event *event);
 void qn_cuda_event_free(qn_cuda *device, qn_cuda_event event);
 qn_status qn_cuda_event_record(qn_cuda *device, qn_cuda_event event, qn_cuda_stream stream);
 qn_status qn_cuda_event_synchronize(qn_cuda *device, qn_cuda_event event);
-/* qn_cuda_stream_wait_event - what the stream is given from now on waits for the event. */
+/* qn_cuda_stream_wait_event - work queued in the stream after this call waits for the event. */
 qn_status qn_cuda_stream_wait_event(qn_cuda *device, qn_cuda_stream stream, qn_cuda_event event);
-/* qn_cuda_event_seconds - between two recorded events that are done. */
+/* qn_cuda_event_seconds - time between two recorded and completed events. */
 qn_status qn_cuda_event_seconds(qn_cuda *device, qn_cuda_event begin, qn_cuda_event end, double *seconds);
 
 /* ---- Launches ---- */
 
-/* qn_cuda_prepare - find, compile or load the code of a launch now, and set its limits; else its first launch does. */
+/* qn_cuda_prepare - load the code of a launch, compiling it if necessary, and set its shared memory limit. Optional: the
+ * first qn_cuda_launch does the same. */
 qn_status qn_cuda_prepare(qn_cuda *device, const qn_launch *launch);
 
-/* qn_cuda_prepare_all - the same for many; what has to be compiled is compiled several at a time. */
+/* qn_cuda_prepare_all - qn_cuda_prepare for n launches; compiles several pipelines concurrently. */
 qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t n);
 
-/* qn_cuda_launch - args is copied: args_bytes of it, which must be the size that the kernel takes. */
+/* qn_cuda_launch - queue a launch in the stream. args_bytes bytes of args are copied before the call returns;
+ * QN_ERR_INVALID if that is not the size of the kernel's argument struct. */
 qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);
 
-/* What the compiler made of a kernel, and how many of its blocks an SM holds with the launch's block size and shared memory. */
+/* A compiled kernel's resources, and its occupancy in blocks per SM with the launch's block size and shared memory. */
 typedef struct qn_cuda_kernel_info {
     int registers, static_shared_bytes, local_bytes, max_threads;
     int blocks_per_sm;
@@ -131,10 +134,10 @@ qn_status qn_cuda_kernel_get_info(qn_cuda *device, const qn_launch *launch, qn_c
 
 /* ---- Graphs ---- */
 
-/* qn_cuda_capture_begin, qn_cuda_capture_end - what the stream is given between them becomes a graph and is not run. *graph is
- * NULL at first; a graph that is passed in again is updated in place where its shape allows, else made anew. Launches that were
- * not prepared before may compile while capturing. A failure in between still needs qn_cuda_capture_end (graph NULL: dropped).
- */
+/* qn_cuda_capture_begin, qn_cuda_capture_end - capture the stream's work between them into a graph; it is not executed.
+ * *graph is NULL at first; an existing graph is updated in place if its topology allows, else instantiated again.
+ * Launches that were not prepared may compile during capture. After an error between the two calls qn_cuda_capture_end
+ * must still be called (graph NULL: the capture is dropped). */
 qn_status qn_cuda_capture_begin(qn_cuda *device, qn_cuda_stream stream);
 qn_status qn_cuda_capture_end(qn_cuda *device, qn_cuda_stream stream, qn_cuda_graph **graph);
 qn_status qn_cuda_graph_launch(qn_cuda *device, qn_cuda_graph *graph, qn_cuda_stream stream);

@@ -1,4 +1,4 @@
-/* Opening and closing a device, its streams and events. Memory is in memory.c, launches and graphs in launch.c. */
+/* Opening and closing a device; streams and events. Memory is in memory.c, launches and graphs are in launch.c. */
 #include "device/cuda/cuda.h"
 
 #include "device/cuda/internal.h"
@@ -35,7 +35,7 @@ qn_status qn_cuda_count(const qn_cuda_driver *driver, int *count)
     if (!driver)
         QN_TRY(qn_cuda_driver_load(&driver));
     QN_TRY(QN_CU(driver, cuDeviceGetCount, count));
-    return *count > 0 ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver is here, but no device is visible to it");
+    return *count > 0 ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver is installed, but no device is visible to it");
 }
 
 bool qn_cuda_parse_name(const char *text, int *ordinal)
@@ -107,7 +107,7 @@ static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
         QN_TRY(qn_cuda_driver_load(&device->driver));
     QN_TRY(qn_cuda_count(device->driver, &count));
     if (params->ordinal < 0 || params->ordinal >= count)
-        return qn_fail(QN_ERR_INVALID, "CUDA device %d: there are %d, counted from 0", params->ordinal, count);
+        return qn_fail(QN_ERR_INVALID, "CUDA device %d: there are %d, numbered from 0", params->ordinal, count);
     QN_TRY(copy_tools(device, params->tools ? params->tools : &defaults));
     device->info.ordinal = params->ordinal;
     QN_TRY(QN_CU(device->driver, cuDeviceGet, &device->device, params->ordinal));
@@ -156,7 +156,7 @@ void qn_cuda_close(qn_cuda *device)
         return;
     if (device->context && device->driver->cuCtxSetCurrent(device->context) == QN_CU_SUCCESS) {
         const qn_cuda_driver *driver = device->driver;
-        (void)driver->cuCtxSynchronize(); /* nothing may still run in what is freed */
+        (void)driver->cuCtxSynchronize(); /* no kernel may still use the memory that is freed */
         qn_pipelines_free(device);
         for (size_t i = 0; i < QN_MAX_UPLOADS; i++)
             free_staging(driver, &device->staging_pool[i]);

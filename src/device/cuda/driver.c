@@ -1,4 +1,4 @@
-/* Finding libcuda and filling the table; turning results into statuses. */
+/* Loading libcuda and filling the function table; conversion of results into statuses. */
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>
@@ -13,10 +13,10 @@ static struct {
     pthread_once_t once;
     qn_cuda_driver table;
     qn_status status;
-    char text[QN_ERROR_TEXT_MAX]; /* of the failure, for every thread that asks */
+    char text[QN_ERROR_TEXT_MAX]; /* error text of the failure, for later calls in any thread */
 } loaded = { .once = PTHREAD_ONCE_INIT };
 
-/* The driver's own way first, which tools that look over its shoulder know; then the exported symbol of the same prototype. */
+/* cuGetProcAddress first, which profilers and other tools intercept; then the exported symbol with the same prototype. */
 static void *find(void *library, get_proc_address ask, const char *name, const char *symbol)
 {
     void *function = NULL;
@@ -26,7 +26,7 @@ static void *find(void *library, get_proc_address ask, const char *name, const c
     return dlsym(library, symbol);
 }
 
-/* ISO C has no conversion from a data pointer to a function pointer; POSIX promises that this copy is one. */
+/* ISO C has no conversion from a data pointer to a function pointer; POSIX guarantees that copying the bytes works. */
 static void set(void *member, void *function)
 {
     memcpy(member, &function, sizeof function);
@@ -69,7 +69,7 @@ qn_status qn_cu_check(const qn_cuda_driver *driver, qn_cu_result code, const cha
         return QN_OK;
     const char *name = NULL, *text = NULL;
     if (driver->cuGetErrorName(code, &name) != QN_CU_SUCCESS || !name)
-        name = "an error that this driver has no name for";
+        name = "unnamed error";
     if (driver->cuGetErrorString(code, &text) != QN_CU_SUCCESS || !text)
         text = "failed";
     const qn_status status = code == QN_CU_OUT_OF_MEMORY ? QN_ERR_MEMORY

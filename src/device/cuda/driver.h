@@ -1,7 +1,6 @@
-/* The driver API of CUDA as a table of functions, filled at run time from libcuda.so.1, so that quern needs no toolkit to be
- * built and no driver to run. The declarations are quern's own; numbers and prototypes are those of the CUDA Driver API
- * reference manual (12.0 and later). What is done with them is for the rest of this folder; tests put a table of their own in
- * its place. */
+/* The CUDA driver API as a table of functions, filled at run time from libcuda.so.1: quern builds without the CUDA
+ * toolkit and runs without a driver. The declarations are quern's own; constants and prototypes are those of the CUDA
+ * Driver API reference manual (12.0 and later). Tests pass a table of fake functions. */
 #ifndef QN_DEVICE_CUDA_DRIVER_H
 #define QN_DEVICE_CUDA_DRIVER_H
 
@@ -20,7 +19,7 @@ typedef struct CUevent_st *qn_cu_event;
 typedef struct CUgraph_st *qn_cu_graph;
 typedef struct CUgraphExec_st *qn_cu_graph_exec;
 
-enum { /* results that quern tells apart */
+enum { /* results that quern distinguishes */
        QN_CU_SUCCESS = 0,
        QN_CU_OUT_OF_MEMORY = 2,
        QN_CU_NO_DEVICE = 100,
@@ -41,7 +40,7 @@ enum { /* attributes of a function */
        QN_CU_FUNCTION_LOCAL = 3,
        QN_CU_FUNCTION_REGISTERS = 4,
        QN_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
-       QN_CU_FUNCTION_SHARED_CARVEOUT = 9 /* preferred share of shared memory, in percent of what L1 and it have together */
+       QN_CU_FUNCTION_SHARED_CARVEOUT = 9 /* preferred carveout: shared memory in percent of L1 and shared memory together */
 };
 
 enum { QN_CU_STREAM_NON_BLOCKING = 1, QN_CU_CAPTURE_RELAXED = 2, QN_CU_HOST_PORTABLE = 1 };
@@ -120,7 +119,7 @@ typedef struct qn_cu_update_info {
     X(cuLaunchKernelEx, "cuLaunchKernelEx",                                                                                    \
       (const qn_cu_launch_config *config, qn_cu_function function, void **parameters, void **extra))
 
-/* Functions of later drivers: NULL where the driver has them not. */
+/* Functions of later drivers: NULL if the driver lacks them. */
 #define QN_CU_OPTIONAL_FUNCTIONS(X)                                                                                            \
     X(cuFuncGetParamInfo, "cuFuncGetParamInfo", (qn_cu_function function, size_t index, size_t * offset, size_t * bytes))
 
@@ -131,14 +130,14 @@ typedef struct qn_cuda_driver {
 #undef QN_CU_MEMBER
 } qn_cuda_driver;
 
-/* qn_cuda_driver_load - the machine's driver, loaded and initialised once for the process. QN_ERR_UNSUPPORTED, saying what is
- * missing: the library, a function that a driver before 12.0 has not, a device. */
+/* qn_cuda_driver_load - the installed driver, loaded and initialised once per process. QN_ERR_UNSUPPORTED, naming what is
+ * missing: the library, a function that drivers before 12.0 lack, a device. */
 qn_status qn_cuda_driver_load(const qn_cuda_driver **driver);
 
-/* qn_cu_check - QN_OK, or the failure of a call as a status: "call: text (NAME)". */
+/* qn_cu_check - turn the result of a driver call into a status, with the error text "call: text (NAME, code)". */
 qn_status qn_cu_check(const qn_cuda_driver *driver, qn_cu_result code, const char *call);
 
-/* QN_CU - call a function of a table. */
+/* QN_CU - call a function of the table and check its result. */
 #define QN_CU(driver, call, ...) qn_cu_check((driver), (driver)->call(__VA_ARGS__), #call)
 
 #endif

@@ -1,5 +1,5 @@
-/* Steps on a CUDA device: operations launched one by one, or a graph of them. What the launches are is inputs.c's,
- * operations.c's and sampling.c's. */
+/* Steps on a CUDA device: a graph for a decode step, individual launches otherwise. The launches themselves are in inputs.c,
+ * operations.c and sampling.c. */
 #include "device/cuda/executor.h"
 
 #include "base/memory.h"
@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2048 }; /* rows of a step of a prompt */
+enum { BATCH = 2048 }; /* rows of a prefill step */
 
 static qn_cuda_model *cuda_model_of(qn_device *device)
 {
     return (qn_cuda_model *)device;
 }
 
-/* ---- One row and what follows from it: a graph ---- */
+/* ---- A decode step: one row with logits or a sampled token, as a graph ---- */
 
 static qn_status launch_decode(qn_cuda_model *model, const qn_cuda_memory *memory, qn_sample_mode sampler)
 {
@@ -61,9 +61,9 @@ static qn_status run_decode(qn_cuda_model *model, qn_cuda_memory *memory, const 
     return QN_OK;
 }
 
-/* ---- Any rows of a session ---- */
+/* ---- Other steps ---- */
 
-/* Logits of rows that follow one another go together. */
+/* Logits of consecutive rows are computed together. */
 static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n_rows, size_t before, float *logits)
 {
     const size_t n_vocab = model->plan->n_vocab;
@@ -77,7 +77,7 @@ static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n
     return QN_OK;
 }
 
-/* The token that follows the row. */
+/* Computes a row's logits and samples from them. */
 static qn_status run_sampling(qn_cuda_model *model, size_t row, qn_sample_request *request)
 {
     const qn_sample_mode sampler = qn_cuda_sampler_of(model, request);
@@ -109,7 +109,7 @@ static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row,
     return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }
 
-/* Rows of each session by themselves. */
+/* Runs the rows of each session separately. */
 static qn_status device_run(qn_device *device, const qn_step *step)
 {
     for (size_t row = 0, n, logit = 0, n_logits; row < step->n_rows; row += n, logit += n_logits) {
@@ -163,7 +163,7 @@ static const qn_device_vtable vtable = {
     .read_rate = device_read_rate,
 };
 
-/* QN_CUDA=launches: one launch an operation, to compare with the persistent decode kernel. "chains", the former name of
+/* QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode kernel. "chains", the former name of
  * "persistent", is accepted for one version. */
 static qn_status read_environment(bool *launches_only)
 {
@@ -215,7 +215,7 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
     const qn_status status = create(model, params);
     if (status != QN_OK) {
-        char text[QN_ERROR_TEXT_MAX]; /* which tidying up must not replace */
+        char text[QN_ERROR_TEXT_MAX]; /* device_free may overwrite it */
         memcpy(text, qn_error_text(), sizeof text);
         device_free(&model->base);
         return qn_fail(status, "%s", text);

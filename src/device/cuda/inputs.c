@@ -1,14 +1,14 @@
-/* What a step brings to the device: which rows, and their embeddings, from the table there or, of types that no kernel reads,
- * from the host. */
+/* A step's inputs: tokens, positions and embeddings. Embeddings are dequantised on the device, or on the host if no
+ * kernel reads the table's type. */
 #include "device/cuda/model.h"
 
 #include "kernels/matmul/embed_cuda.h"
 
 #include <stddef.h>
 
-enum { MIN_PARALLEL_ROWS = 8 }; /* from how many rows on the host's threads share them */
+enum { MIN_PARALLEL_ROWS = 8 }; /* with fewer, one host thread dequantises them */
 
-/* ---- From the host ---- */
+/* ---- Embeddings on the host ---- */
 
 struct embeddings {
     const qn_cuda_model *model;
@@ -46,15 +46,16 @@ static void embed_rows(qn_cuda_model *model, const qn_row *rows, size_t n)
         embed(&e, i);
 }
 
-/* ---- From the table ---- */
+/* ---- Embeddings on the device ---- */
 
-/* Where tokens are behind the positions, of the device's inputs or the host's. */
+/* Offset of the tokens, after the positions, in the inputs on the device and in host_inputs. */
 static size_t tokens_at(const qn_cuda_model *model)
 {
     return offsetof(qn_cuda_inputs, positions) + model->max_rows * sizeof(uint32_t);
 }
 
-/* One row's inputs come with its embedding, which the host's memory is read for anyhow. */
+/* For one row the embedding kernel reads token and position from pinned host memory and copies the inputs to the device: no
+ * separate copy is queued. */
 static qn_status embed_on_device(qn_cuda_model *model, size_t n)
 {
     const qn_op *op = &model->plan->ops[0];

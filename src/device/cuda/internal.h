@@ -1,4 +1,4 @@
-/* A device's own state, shared by the files of this folder. */
+/* The private state of a qn_cuda, shared by the files that implement cuda.h and pipeline.h. */
 #ifndef QN_DEVICE_CUDA_INTERNAL_H
 #define QN_DEVICE_CUDA_INTERNAL_H
 
@@ -8,12 +8,12 @@
 
 #include <pthread.h>
 
-/* One module. Its lock is held while its code is looked for, so that others may be found at the same time. */
+/* One module. Its own lock is held while its code is found, compiled and loaded, so that pipelines load concurrently. */
 typedef struct qn_pipeline {
     pthread_mutex_t lock;
     char *source, *defines;
     bool tried;
-    qn_status status; /* of trying, with its text in `failure` */
+    qn_status status; /* of the first attempt to load, with its text in `failure` */
     char failure[QN_ERROR_TEXT_MAX];
     qn_cu_module module;
     qn_origin origin;
@@ -22,17 +22,17 @@ typedef struct qn_pipeline {
     size_t bytes;
 } qn_pipeline;
 
-/* One function of a module, under the pipeline's lock but for the names. */
+/* One function of a module. The pipeline's lock protects all but hash, name and pipeline, which are constant. */
 typedef struct qn_kernel {
-    uint64_t hash; /* of source, definitions and name: what a launch is looked up by */
+    uint64_t hash; /* of source, definitions and name: the lookup key */
     char *name;
     qn_pipeline *pipeline;
-    qn_cu_function function;     /* NULL until it was asked for */
-    size_t args_bytes;           /* that it takes; 0 where the driver does not tell */
-    uint32_t max_dynamic_shared; /* dynamic shared memory that was allowed so far */
+    qn_cu_function function;     /* NULL until it is loaded */
+    size_t args_bytes;           /* size of the argument struct; 0 if the driver does not report it */
+    uint32_t max_dynamic_shared; /* current limit of dynamic shared memory */
 } qn_kernel;
 
-/* What an upload goes through: while one piece is on its way the next one is put together. */
+/* Double-buffered staging of an upload: one buffer is filled while the copy of the other is in flight. */
 enum { QN_MAX_UPLOADS = 4, QN_STAGING_BUFFERS = 2, QN_STAGING_BYTES = 16 << 20 };
 
 typedef struct qn_staging {
@@ -45,46 +45,46 @@ typedef struct qn_staging {
 struct qn_cuda {
     const qn_cuda_driver *driver;
     qn_cu_device device;
-    qn_cu_context context; /* the primary one, held */
+    qn_cu_context context; /* the primary context, retained */
     qn_cuda_info info;
     char arch[16];
     void (*on_log)(void *user, const char *line);
     void *user;
 
-    /* where code comes from; empty texts: not from there */
+    /* sources of kernel code; an empty string disables one */
     const qn_gpu_code *code;
-    char *cache_folder;
-    char *nvcc, *nvrtc; /* NULL: the usual */
+    char *cache_folder; /* NULL: no cache */
+    char *nvcc, *nvrtc; /* NULL: the defaults */
     unsigned nvcc_seconds;
 
-    pthread_mutex_t lock; /* of the two arrays and the log */
+    pthread_mutex_t lock; /* protects both arrays, and calls of on_log */
     qn_pipeline **pipelines;
     size_t n_pipelines, cap_pipelines;
     qn_kernel **kernels;
     size_t n_kernels, cap_kernels;
 
-    pthread_mutex_t staging_lock; /* of which stages are busy */
+    pthread_mutex_t staging_lock; /* protects staging_pool[].busy */
     pthread_cond_t staging_available;
     qn_staging staging_pool[QN_MAX_UPLOADS];
 };
 
-/* qn_cuda_make_current - make the device's context this thread's. */
+/* qn_cuda_make_current - make the device's context current in this thread. */
 qn_status qn_cuda_make_current(qn_cuda *device);
 
-/* qn_cuda_log - a line for whoever opened the device. */
+/* qn_cuda_log - send a line to qn_cuda_params.on_log. */
 void qn_cuda_log(qn_cuda *device, const char *format, ...) QN_PRINTF(2, 3);
 
-/* qn_pipeline_get - the device's entry for a source and definitions, made where there is none; nothing is loaded yet. */
+/* qn_pipeline_get - the device's entry for a source and definitions, created on the first call, not loaded. */
 qn_status qn_pipeline_get(qn_cuda *device, const char *source, const char *defines, qn_pipeline **pipeline);
 
-/* qn_pipeline_load - find its code and make it a module, once; a failure is given again to whoever asks again. The caller holds
- * its lock. */
+/* qn_pipeline_load - find or compile the code and load it as a module. Only the first call tries; later calls return the same
+ * status. The caller holds the pipeline's lock. */
 qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *pipeline);
 
-/* qn_pipelines_load - all of these, several at a time; the first failure, when all have been tried. */
+/* qn_pipelines_load - load n pipelines, several concurrently. All are tried; returns the first failure. */
 qn_status qn_pipelines_load(qn_cuda *device, qn_pipeline *const *pipelines, size_t n);
 
-/* qn_pipelines_free - modules and functions. */
+/* qn_pipelines_free - unload all modules and free the entries. */
 void qn_pipelines_free(qn_cuda *device);
 
 #endif

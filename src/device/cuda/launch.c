@@ -1,4 +1,4 @@
-/* Launches and graphs of them. */
+/* Kernel lookup, launches and graphs. */
 #include "device/cuda/cuda.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* What every kernel may use without being allowed more, and since which compute capability launches may overlap. */
+/* Dynamic shared memory that needs no opt-in; compute capability from which PDL is available. */
 enum { DEFAULT_MAX_SHARED = 48 << 10, PDL_SINCE = 9 };
 
 struct qn_cuda_graph {
@@ -17,7 +17,7 @@ struct qn_cuda_graph {
 
 /* ---- From names to functions ---- */
 
-/* Locked. Two that ask for a new one at the same time find the other's. */
+/* The caller holds device->lock. */
 static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *launch)
 {
     for (size_t i = 0; i < device->n_kernels; i++) {
@@ -66,8 +66,8 @@ static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel 
     return status;
 }
 
-/* The module's function, and how many bytes its one struct has: a host that disagrees would have bytes read that are not there.
- */
+/* Loads the function and the size of its argument struct: with a smaller struct on the host, the driver would read beyond
+ * it. */
 static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
 {
     const qn_cuda_driver *driver = device->driver;
@@ -79,15 +79,15 @@ static qn_status load_function(qn_cuda *device, qn_kernel *kernel)
         QN_TRY(QN_CU(driver, cuFuncGetParamInfo, function, 0, &offset, &bytes));
         kernel->args_bytes = bytes;
     }
-    /* The same split between L1 and shared memory for all: an SM changes it only when it is empty, which would keep launches
-     * that may overlap apart. */
+    /* The same carveout between L1 and shared memory for all kernels: an SM changes it only when it is idle, which would
+     * prevent the overlap of launches (PDL). */
     if (device->info.major >= PDL_SINCE)
         QN_TRY(QN_CU(driver, cuFuncSetAttribute, function, QN_CU_FUNCTION_SHARED_CARVEOUT, 100));
     kernel->function = function;
     return QN_OK;
 }
 
-/* Under the pipeline's lock. */
+/* The caller holds the pipeline's lock. */
 static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *launch)
 {
     if (!kernel->function)
@@ -98,7 +98,7 @@ static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *la
     if (launch->shared_bytes <= kernel->max_dynamic_shared)
         return QN_OK;
     if (launch->shared_bytes > device->info.max_shared_bytes)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%u bytes of shared memory a block, this device has %u", launch->shared_bytes,
+        return qn_fail(QN_ERR_UNSUPPORTED, "%u bytes of shared memory per block, this device has %u", launch->shared_bytes,
                        device->info.max_shared_bytes);
     QN_TRY(QN_CU(device->driver, cuFuncSetAttribute, kernel->function, QN_CU_FUNCTION_MAX_DYNAMIC_SHARED,
                  (int)launch->shared_bytes));
@@ -106,7 +106,7 @@ static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *la
     return QN_OK;
 }
 
-/* A failure of the kernel, with its name in front. */
+/* Prefixes the error text with the kernel's name. */
 static qn_status of_kernel(qn_status status, const qn_launch *launch)
 {
     return status ? qn_fail(status, "%s (%s%s%s): %s", launch->function, launch->source, *launch->defines ? " " : "",
@@ -168,7 +168,7 @@ qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch
         .n_attributes = n,
     };
     void *parameters[1];
-    memcpy(parameters, &args, sizeof args); /* the driver reads what it points to, and has no const in its prototype */
+    memcpy(parameters, &args, sizeof args); /* the driver only reads *args, but its prototype lacks const */
     return of_kernel(QN_CU(device->driver, cuLaunchKernelEx, &config, function, parameters, NULL), launch);
 }
 
@@ -191,7 +191,7 @@ qn_status qn_cuda_kernel_get_info(qn_cuda *device, const qn_launch *launch, qn_c
 
 /* ---- Graphs ---- */
 
-/* Relaxed: a kernel that was not prepared may be compiled and loaded while others are captured. */
+/* Relaxed mode: a kernel that was not prepared may be compiled and loaded during capture. */
 qn_status qn_cuda_capture_begin(qn_cuda *device, qn_cuda_stream stream)
 {
     QN_TRY(qn_cuda_make_current(device));

@@ -1,4 +1,4 @@
-/* Device memory, page-locked host memory, and copies between them. */
+/* Device memory, pinned host memory, and copies between them. */
 #include "device/cuda/cuda.h"
 
 #include "base/memory.h"
@@ -18,7 +18,7 @@ qn_status qn_cuda_alloc(qn_cuda *device, size_t count, size_t size, const char *
     size_t bytes;
     *buffer = (qn_cuda_buffer){ 0 };
     if (!qn_mul_size(count, size, &bytes))
-        return qn_fail(QN_ERR_MEMORY, "%s: %zu times %zu bytes is more than memory can be", what, count, size);
+        return qn_fail(QN_ERR_MEMORY, "%s: %zu times %zu bytes overflow", what, count, size);
     QN_TRY(qn_cuda_make_current(device));
     const qn_status status = QN_CU(device->driver, cuMemAlloc, &buffer->address, bytes ? bytes : 1);
     if (status)
@@ -39,7 +39,7 @@ qn_status qn_cuda_alloc_host(qn_cuda *device, size_t bytes, const char *what, vo
     *memory = NULL;
     QN_TRY(qn_cuda_make_current(device));
     const qn_status status = QN_CU(device->driver, cuMemHostAlloc, memory, bytes ? bytes : 1, QN_CU_HOST_PORTABLE);
-    return status ? qn_fail(status, "%s: %zu bytes of page-locked memory: %s", what, bytes, qn_error_text()) : QN_OK;
+    return status ? qn_fail(status, "%s: %zu bytes of pinned memory: %s", what, bytes, qn_error_text()) : QN_OK;
 }
 
 void qn_cuda_free_host(qn_cuda *device, void *memory)
@@ -106,7 +106,7 @@ static void release_staging(qn_cuda *device, qn_staging *staging)
     pthread_mutex_unlock(&device->staging_lock);
 }
 
-/* What it has already stays: a device that uploads once will do so again. */
+/* Creates the stream, events and buffers on first use; they are kept until the device is closed. */
 static qn_status init_staging(qn_cuda *device, qn_staging *staging)
 {
     if (!staging->stream)
@@ -144,7 +144,7 @@ qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t 
 {
     qn_staging *staging = acquire_staging(device);
     qn_status status = upload(device, staging, to, from, bytes, on_progress, user);
-    /* after a failure, too: the pieces must be free for the next one. The first failure is the one to tell of. */
+    /* Wait after a failure too, because the next upload reuses the staging buffers. Report the first failure. */
     char text[QN_ERROR_TEXT_MAX];
     memcpy(text, qn_error_text(), sizeof text);
     if (staging->stream) {
