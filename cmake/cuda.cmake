@@ -10,7 +10,7 @@ set(QN_CUDA_ARCHS sm_90a CACHE STRING "Architectures to compile them for, or all
 set(QN_CUDA_VARIANTS all CACHE STRING "Of each source: all its pipelines, or the first, for compiling many architectures in a test")
 set(QN_CUDA_ALL_ARCHS sm_80 sm_89 sm_90a sm_100 sm_120)
 
-# qn_find_nvcc(nvcc archs version) - the compiler, those of the wanted architectures that it knows, and what it calls itself;
+# qn_find_nvcc(nvcc archs version) - the compiler, the wanted architectures that it supports, and its version;
 # empty where there is none to use.
 function(qn_find_nvcc nvcc archs version)
     set(${nvcc} "" PARENT_SCOPE)

@@ -4,7 +4,7 @@
 set -eu
 
 build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev"
-optional="libedit-dev" # line editing in quern chat: taken along, but nobody is stopped for want of it
+optional="libedit-dev" # line editing in quern chat: installed too, but not required
 case $(uname -m) in
 x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
 *) cross= ;;

@@ -1,4 +1,4 @@
-/* The option parser. What the options mean is the commands' business. */
+/* The option parser. The commands interpret the options. */
 #include "cli/args.h"
 
 #include "cli/cli.h"

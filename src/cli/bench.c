@@ -14,7 +14,7 @@
 
 struct bench {
     const qn_args *args;
-    const char *kv;     /* of the session, which may not be what was asked for */
+    const char *kv;     /* of the session; may differ from --kv */
     const char *device; /* of the model */
 };
 
@@ -56,7 +56,7 @@ static double median(double *values, size_t n)
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/* Evaluates one token and those that follow it, n in all, and chooses one after each: the likeliest. */
+/* Decodes n tokens greedily, from one given token on. */
 static bool decode(qn_session *session, const qn_token *first, size_t n)
 {
     qn_generate_params params = qn_generate_defaults();

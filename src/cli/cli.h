@@ -35,13 +35,13 @@ void qn_cli_error(const char *format, ...) QN_PRINTF(1, 2);
 /* qn_cli_fail - qn_cli_error with what the library had to say, or nothing when the user asked to stop; QN_EXIT_FAILED. */
 int qn_cli_fail(void);
 
-/* ---- Text on its way out ---- */
+/* ---- Output ---- */
 
 /* qn_print_escaped - bytes as one line can show them: well-formed UTF-8 as it is, control characters and everything else as
  * \n, \t or \xNN; a backslash doubled. */
 void qn_print_escaped(FILE *stream, const char *bytes, size_t length);
 
-/* qn_print_text - text as a reader wants it: unchanged into a file or pipe; on a terminal without the control characters that
+/* qn_print_text - text: unchanged into a file or pipe; on a terminal without the control characters that
  * could drive it (newline and tab stay). */
 void qn_print_text(FILE *stream, const char *text, size_t length);
 

@@ -1,5 +1,5 @@
-/* Finding the model that comes with quern, from where the program itself lies: an installation may have been moved as a whole,
- * and a build belongs to the tree around it. */
+/* Finding the demo model by the path of the running program: an installation may have been moved as a whole, and a build uses
+ * the model of its source tree. */
 #include "cli/demo_model.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Where the model lies that comes with quern: what run and chat take when no other is named. */
+/* The path of the demo model, which run and chat load when no model is named. */
 #ifndef QN_CLI_DEMO_MODEL_H
 #define QN_CLI_DEMO_MODEL_H
 

@@ -76,7 +76,7 @@ static void print_pipeline(const qn_pipeline_info *p, size_t width)
     char size[32];
     print_name(p->source, p->defines, width);
     if (p->failure)
-        printf("%-9s not to be had: see below\n", qn_origin_name(p->origin));
+        printf("%-9s unavailable: see below\n", qn_origin_name(p->origin));
     else
         printf("%-9s %-16s %12s %10.1f ms\n", qn_origin_name(p->origin), p->compiler, qn_print_size(size, p->bytes),
                p->seconds * 1e3);

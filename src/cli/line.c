@@ -18,7 +18,7 @@
 #include <histedit.h>
 #endif
 
-/* Bracketed paste: a terminal that is asked for it puts these around what is pasted (xterm, "Bracketed Paste Mode"). */
+/* Bracketed paste: a terminal in this mode sends these marks around pasted text (xterm, "Bracketed Paste Mode"). */
 #define PASTE_ON "\033[?2004h"
 #define PASTE_OFF "\033[?2004l"
 #define PASTE_BEGIN "\033[200~"
@@ -43,7 +43,7 @@ struct qn_line {
 #endif
 };
 
-/* Terminals are asked for bracketed paste while a message is read, and no longer: other programs might not know it. */
+/* Bracketed paste is enabled only while a message is read: programs that run later may not support it. */
 static void set_paste(const qn_line *line, bool on)
 {
     if (!line->can_paste)

@@ -36,7 +36,7 @@ static int unknown_command(const char *name)
     return QN_EXIT_USAGE;
 }
 
-/* quern help [COMMAND]; `quern help --man` prints the manual page's list of options, for tests and for whoever changes it. */
+/* quern help [COMMAND]; `quern help --man` prints the manual page's list of options. */
 static int help(int argc, char **argv)
 {
     if (argc < 2) {

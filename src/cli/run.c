@@ -46,8 +46,8 @@ static int check_args(qn_args *args)
     return qn_check_stops(args);
 }
 
-/* What to evaluate where the session goes on without anything new: the token that is pending, or else the last one that it
- * holds once more, for its logits; the shortest way back to those may be a few tokens longer. */
+/* The tokens to evaluate where a session continues without a new prompt: the pending token, or else the session's last token
+ * again, for its logits. Recurrent layers may have to be rewound by a few tokens more. */
 static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
 {
     const uint32_t length = qn_session_length(session);

@@ -12,7 +12,7 @@
 
 static volatile sig_atomic_t caught;              /* the last signal, 0 for none */
 static volatile sig_atomic_t force_quit_disabled; /* a second one does not kill */
-static int wake[2] = { -1, -1 }; /* a pipe that a signal writes to: whoever waits for input waits for it, too */
+static int wake[2] = { -1, -1 };                  /* the handler writes to it; qn_signals_wait_for_input polls it */
 static qn_session *volatile session;
 static struct termios terminal;
 static volatile sig_atomic_t terminal_known;
@@ -26,7 +26,7 @@ static void on_signal(int number)
         if (isatty(STDERR_FILENO)) {
             static const char clear[] = "\033[0m\r\033[K";
             const ssize_t ignored = write(STDERR_FILENO, clear, sizeof clear - 1);
-            (void)ignored; /* the program is ending: there is nobody left to tell */
+            (void)ignored; /* the program is ending: the error cannot be reported */
         }
         signal(number, SIG_DFL);
         raise(number);
@@ -56,7 +56,7 @@ void qn_signals_install(void)
     const int stops[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
         struct sigaction before;
-        /* A parent that had a signal ignored, as nohup and background jobs do, wants it ignored. */
+        /* A signal that the parent process ignores (nohup, background jobs) stays ignored. */
         if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(stops[i], &action, NULL);
     }

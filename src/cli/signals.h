@@ -14,7 +14,7 @@ void qn_signals_session(qn_session *session);
 /* qn_signals_stop_requested - whether a signal has asked to stop. */
 bool qn_signals_stop_requested(void);
 
-/* qn_signals_clear - forget it: a conversation goes on after Ctrl-C. Other signals are not forgotten. */
+/* qn_signals_clear - clear a SIGINT: a conversation continues after Ctrl-C. Other signals stay set. */
 void qn_signals_clear(void);
 
 /* qn_signals_wait_for_input - wait until `fd` can be read (true) or a signal asks to stop (false), also one that came before.

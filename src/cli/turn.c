@@ -1,5 +1,5 @@
-/* Turns as tokens, for chat and for run --chat: the session keeps the conversation, so that a turn costs the evaluation of that
- * turn alone; how its tokens are found without the history is explained at qn_turn_tokens(). */
+/* Turns as tokens, for chat and for run --chat. The session holds the conversation, so only the new turn is evaluated;
+ * qn_turn_tokens() explains how its tokens are found without the history. */
 #include "cli/turn.h"
 
 #include "base/memory.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens of a short conversation: the system's turn, then `history` (a user's and an assistant's turn, when asked for), then
- * the user's text with the opening of the answer, when there is one. */
+/* Tokens of a short conversation: the system turn unless `system` is NULL; a user and an assistant turn with `history`; the user's
+ * text and the opening of the answer unless `text` is NULL. */
 static qn_status render(const qn_model *model, const char *system, bool history, const char *text, qn_token **tokens,
                         size_t *count)
 {
@@ -56,8 +56,8 @@ qn_status qn_turn_tokens(const qn_session *session, const qn_model *model, const
             close = i;
             break;
         }
-    /* In place: with[] has room, since the closing tokens stand in it before the new turn. A pending token takes the slot of
-     * the stand-in's text before them; one that ends a turn is among those that close it. */
+    /* Moved within with[], which is long enough: it holds the closing tokens before the new turn. A pending token replaces the
+     * last token of the stand-in's text; one that ends a turn is one of the closing tokens. */
     size_t first = close;
     if (first > 0 && qn_session_pending(session, &pending) && !qn_token_is_eog(model, pending))
         with[--first] = pending;
@@ -109,7 +109,8 @@ static qn_status system_turn_text(const qn_model *model, const char *system, cha
     return made;
 }
 
-/* What two system turns have in common stands around their texts; the session's first turn is held against that. */
+/* Two system turns with different texts share a prefix and a suffix: the template's. The session's first turn is compared with
+ * both. */
 qn_status qn_session_system(const qn_session *session, const qn_model *model, char **system)
 {
     char *a = NULL, *b = NULL, *turn = NULL;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # chat with lines from a pipe: what arrives in the model is what was written, and what cannot arrive is refused. The conversation
-# is read from the session file, whose token ids tokenize knows.
+# is read from the session file, as token ids.
 . "$(dirname "$0")/lib_cli.sh"
 
 # saved FILE - the conversation in a session file as text; special tokens are 256 and up in this model, shown as their ids.
@@ -75,7 +75,7 @@ quern run -m "$parrot" -p 'no chat at all' -n 3 -q --save "$work/plain"
 chat '/system\n/reset\ntwo\n' --load "$work/plain"
 grep -q 'There is no system turn' "$work/err" || fail "/system after a text that is no chat"
 
-# ---- A message that is too long by itself is told from a full context ----
+# ---- A message that is too long by itself is distinguished from a full context ----
 long=$(printf 'x%.0s' $(seq 200))
 chat "$long\nshort\n" -c 100
 grep -qE 'the message takes 2[0-9][0-9] tokens, the context holds 100: a larger -c holds more' "$work/err" || fail "chat: a first message that is too long"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Without -m, run and chat take the model that lies where the program's own lies, say so, and miss it clearly. The program is copied
+# Without -m, run and chat load the demo model of their installation, print a note, and report clearly when it is missing. The program is copied
 # to places of the test's own, with the parrot for a model, so that what is really beside it plays no part.
 . "$(dirname "$0")/lib_cli.sh"
 
@@ -27,7 +27,7 @@ for place in tree installed; do
     printf 'one\n' | timeout 120 "$work/$place/bin/quern" chat >"$work/out" 2>"$work/err"
     [ "$(cat "$work/out")" = 'Hé 世🙂!' ] || fail "chat in $place without -m"
 done
-# The program through a link: what counts is where it lies.
+# The program through a link: the link's target decides.
 ln -s "$work/tree/bin/quern" "$work/link"
 [ "$("$work/link" run -p x -q)" = 'Hé 世🙂!' ] || fail "run through a link"
 # Others have no default, and one that is named counts.

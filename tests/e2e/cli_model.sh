@@ -44,13 +44,13 @@ quern chat -m "$parrot" -q <"$work/lines"
 [ $status -eq 0 ] || fail "chat: status $status"
 [ "$(cat "$work/out")" = $'Hé 世🙂!\nHé 世🙂!\nHé 世🙂!' ] || fail "chat: the answers"
 # Only new tokens are evaluated, so that turns fit until the context is really full: each takes the user's text and the template
-# around it (about 40 tokens here) and 13 of the answer; told clearly when it is full, and a reset makes room again.
+# around it (about 40 tokens here) and 13 of the answer; a full context is reported clearly, and a reset empties it.
 printf 'one\ntwo\nthree\n/reset\nfour\n' >"$work/lines"
 quern chat -m "$parrot" -q -c 100 <"$work/lines"
 grep -q 'context of 100 tokens is full' "$work/err" || fail "chat: a full context is not told"
 [ "$(tail -n 1 "$work/out")" = 'Hé 世🙂!' ] || fail "chat: no answer after /reset"
 
-# ---- sessions: what is saved goes on where it was, whatever was last ----
+# ---- sessions: a saved session continues where it was, whatever came last ----
 quern run -m "$parrot" -p x -n 4 -q --save "$work/s"
 { [ $status -eq 0 ] && [ "$(cat "$work/out")" = 'Hé ' ]; } || fail "run --save"
 gives '世🙂!' run -m "$parrot" -q --load "$work/s"                         # the pending token alone

@@ -29,7 +29,7 @@ $turn<|im_end|>
 done
 cmp -s "$work/chat" "$work/whole" || fail "chat: other answers than from the whole conversation: $(diff "$work/chat" "$work/whole")"
 
-# The same in two runs of the program, and a text that goes on where another run has stopped.
+# The same in two runs of the program, and a text that continues where another run has stopped.
 { quern chat -m "$model" --temp 0 -n 40 -q --save "$work/s" < <(head -n 1 "$work/lines") && cat "$work/out"; } >"$work/parts"
 { quern chat -m "$model" --temp 0 -n 40 -q --load "$work/s" < <(tail -n 1 "$work/lines") && cat "$work/out"; } >>"$work/parts"
 cmp -s "$work/parts" "$work/chat" || fail "chat --load: other answers than without a pause"

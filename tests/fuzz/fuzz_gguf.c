@@ -64,7 +64,7 @@ static void decode_some(const qn_gguf_tensor *t)
         }
 }
 
-/* What is accepted keeps what the plan relies on: whole blocks, signs of +-1, names that are found. */
+/* An accepted file holds what the plan relies on: full blocks, signs of +-1, names that exist. */
 static void read_rotation(const qn_gguf *file)
 {
     qn_rotation r;

@@ -34,7 +34,7 @@ struct terminal {
     pid_t pid;
     char screen[1 << 16]; /* all that was printed */
     size_t length;
-    size_t seen; /* what expect() has found lies before this */
+    size_t seen; /* expect() has searched up to here */
 };
 
 static char folder[] = "/tmp/quern-terminal.XXXXXX";
@@ -279,7 +279,7 @@ static void test_commands(void **state)
     free(text);
 }
 
-/* Ctrl-C at the prompt drops what was typed; in an answer it stops the answer; chat goes on after both. */
+/* Ctrl-C at the prompt drops what was typed; in an answer it stops the answer; chat continues after both. */
 static void test_interrupts(void **state)
 {
     (void)state;
