@@ -1,4 +1,4 @@
-/* Attention over a cache of half floats: storing, one block, merging. */
+/* Attention over an fp16 KV cache: store, block, combine, normalize. */
 #include "check/check.h"
 
 #include "base/f16.h"
@@ -15,7 +15,7 @@ enum { BLOCKS = 3, POSITIONS = BLOCKS * QN_KEY_BLOCK };
 struct problem {
     size_t head_dim, n_queries;
     qn_guarded keys, values;
-    float *queries, *k, *v; /* what was stored, before it was rounded to halves */
+    float *queries, *k, *v; /* the stored rows, before rounding to fp16 */
     uint16_t visible[QN_QUERY_TILE];
     size_t n_stored;
 };
@@ -25,7 +25,7 @@ static uint16_t *f16_data(const qn_guarded *g)
     return (uint16_t *)(void *)g->data;
 }
 
-/* Positions from n_stored on keep their poison: reading one as a value shows. */
+/* Positions n_stored and later keep their poison, so that reading one as a value is detected. */
 static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries,
                         size_t n_stored)
 {
@@ -51,7 +51,7 @@ static void problem_free(struct problem *p)
     qn_free(p->v);
 }
 
-/* Softmax attention of one query over the first n positions, in double, over what the cache holds. */
+/* Softmax attention of one query over the first n positions, in double, on the fp16 contents of the cache. */
 static void attend_float64(const struct problem *p, const float *query, size_t n, double *out)
 {
     double scores[POSITIONS], largest = -INFINITY, total = 0;
@@ -73,7 +73,8 @@ static void attend_float64(const struct problem *p, const float *query, size_t n
         out[d] /= total;
 }
 
-/* All blocks of the queries, merged; what is left in `running` is checked by the caller. */
+/* All blocks, combined and normalised in `result`. *guards_ok: no bytes outside the outputs were written, and nothing
+ * for queries without visible keys. */
 static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, float *result,
                     bool *guards_ok)
 {
@@ -147,8 +148,8 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
     qn_free(found);
 }
 
-/* What lies beyond the halves' range is stored as the largest of them; a NaN value reaches those who see its position, and
- * nobody who goes along with them in a tile. */
+/* Values beyond fp16's range are stored as +-65504. A NaN value reaches the queries that attend to its position, and no
+ * other query of the tile. */
 static void check_not_finite(const qn_level *levels, size_t n_levels)
 {
     enum { DIM = 32, QUERIES = 12, POSITION = 5 };

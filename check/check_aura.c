@@ -1,5 +1,6 @@
-/* AURA: rows, and attention over blocks, every variant bit for bit; the reference of blocks against float64. Speed is that of
- * blocks from memory, beside attention over halves of the same positions. */
+/* AURA: rows, and attention over blocks. Every variant must equal the reference bit for bit; the reference of blocks is
+ * compared with float64. The benchmark reads blocks from memory, and measures attention over fp16 for the same
+ * positions as well. */
 #include "check/check.h"
 #include "check/problem.h"
 
@@ -26,7 +27,7 @@ static qn_aura_codec *new_codec(size_t dim, unsigned bits)
 
 /* ---- Rows ---- */
 
-/* Misaligned, between guards. */
+/* Output floats between guards, possibly misaligned. */
 static float *floats(const qn_guarded *g)
 {
     return (float *)(void *)g->data;
@@ -48,7 +49,7 @@ static void check_rows(const qn_aura_codec *codec, const qn_level *levels, size_
         qn_random_floats(x, dim + 1, 1 / sqrtf((float)dim));
         qn_random_floats(unit, dim, 1 / sqrtf((float)dim));
         qn_random_floats(matrix, dim * dim, 1);
-        x[1] = codec->boundaries[0]; /* on a boundary, and beyond all of them */
+        x[1] = codec->boundaries[0]; /* on a boundary, and outside all of them */
         x[2] = 2;
         x[3] = -2;
         qn_guarded codes = qn_guarded_new(dim, qn_random_below(16)), y[3];
@@ -69,7 +70,7 @@ static void check_rows(const qn_aura_codec *codec, const qn_level *levels, size_
                       "code %zu is too low", d);
         for (int j = 0; j < 3; j++) {
             if (i)
-                qn_expect_same(floats(&y[j]), expected[j], dim, j == 0 ? "decoded" : j == 1 ? "product" : "sum");
+                qn_expect_same(floats(&y[j]), expected[j], dim, j == 0 ? "decoded" : j == 1 ? "gemv" : "axpy");
             else
                 memcpy(expected[j], floats(&y[j]), dim * sizeof(float));
             qn_expect(qn_guarded_ok(&y[j]), "bytes outside a row were written");
@@ -89,7 +90,7 @@ static void check_rows(const qn_aura_codec *codec, const qn_level *levels, size_
 
 /* ---- Blocks ---- */
 
-enum { QUERIES = 11 }; /* a group of eight, two and one; and one that sees nothing */
+enum { QUERIES = 11 }; /* a group of eight, a query without visible keys, a group of two */
 
 struct problem {
     qn_aura_codec *key_codec, *value_codec;
@@ -99,7 +100,7 @@ struct problem {
     uint16_t visible[QUERIES];
 };
 
-/* Positions from `stored` on keep their poison: codes of ones, scales that are NaN. */
+/* Positions `stored` and later keep their poison: codes of all ones, NaN scales. */
 static void problem_new(struct problem *p, size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
 {
     qn_kernels kernels;
@@ -132,7 +133,7 @@ static void problem_free(struct problem *p)
     qn_free(p->values);
 }
 
-/* One query in double over what the codes say, in the rotated basis: what out / l is held to. */
+/* Attention of one query in double over the decoded codes, in the rotated basis: the reference for out / l. */
 static void attend_float64(const struct problem *p, size_t q, double *out)
 {
     const qn_aura_codec *kc = p->key_codec, *vc = p->value_codec;
@@ -173,8 +174,8 @@ static void check_exact(const struct problem *p, const float *out, const float *
             error += off * off;
             square += exact[d] * exact[d];
         }
-        /* Centroids in 8191 steps and weights in at least 1023 of them: 3e-4. Scores are off by 1e-5 of |q| |k|, which is up to
-         * 50 here. */
+        /* Centroids are rounded to 8191 steps and weights to at least 1023: 3e-4. Scores are off by 1e-5 of |q| |k|,
+         * which is up to 50 here. */
         qn_expect(sqrt(error / square) < 1e-3, "query %zu is off by %g of its norm", q, sqrt(error / square));
     }
 }
@@ -203,7 +204,7 @@ static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size
             memcpy(expected, floats(&out), QUERIES * dim * sizeof(float));
             memcpy(expected_ml, floats(&ml), sizeof expected_ml);
             check_exact(&p, expected, expected_ml + QUERIES);
-            qn_expect(isnan(expected[8 * dim]) && isnan(expected_ml[8]), "a query that sees nothing was written");
+            qn_expect(isnan(expected[8 * dim]) && isnan(expected_ml[8]), "a query without visible keys was written");
         }
         qn_guarded_free(&out);
         qn_guarded_free(&ml);
@@ -217,7 +218,7 @@ enum { BENCH_DIM = 128, BENCH_BYTES = 256 << 20 };
 
 struct timed {
     const qn_kernels *kernels;
-    const qn_aura_codec *codec; /* or NULL: halves */
+    const qn_aura_codec *codec; /* or NULL: fp16 */
     uint8_t *memory;
     size_t n_queries, block_bytes, n_blocks, next;
     int16_t queries[8 * BENCH_DIM];
@@ -225,7 +226,7 @@ struct timed {
     uint16_t visible[8];
 };
 
-/* One block, another one each time: none is still in a cache when its turn comes again. */
+/* One block, the next one on each call: BENCH_BYTES of blocks exceed the caches. */
 static void timed_block(void *context)
 {
     struct timed *t = context;
@@ -254,7 +255,8 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_level *level)
     t.n_blocks = BENCH_BYTES / (2 * t.block_bytes);
     qn_assert_ok(qn_alloc(&t.memory, t.n_blocks, 2 * t.block_bytes, "blocks"));
     qn_advise_huge(t.memory, t.n_blocks * 2 * t.block_bytes);
-    memset(t.memory, 0x33, t.n_blocks * 2 * t.block_bytes); /* 4e-8 as a float, 0.2 as a half, and codes all alike: no matter */
+    memset(t.memory, 0x33, t.n_blocks * 2 * t.block_bytes); /* 4e-8 as fp32, 0.2 as fp16, codes all alike: values do not
+                                                             * affect speed */
     qn_random_seed(1);
     qn_random_floats(t.floats, n_queries * BENCH_DIM, 0.1f);
     for (size_t q = 0; q < n_queries; q++) {
@@ -265,7 +267,7 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_level *level)
     if (bits)
         snprintf(shape, sizeof shape, "%u bits, %zu queries", bits, n_queries);
     else
-        snprintf(shape, sizeof shape, "halves, %zu queries", n_queries);
+        snprintf(shape, sizeof shape, "f16, %zu queries", n_queries);
     qn_bench("aura", level->name, shape, 2 * (double)t.block_bytes, "B", timed_block, &t);
     qn_free(t.memory);
     qn_aura_codec_delete(codec);

@@ -1,5 +1,5 @@
-/* Attention on the GPU against attention in double over what the cache holds: halves, codes, and a session's codes with halves
- * at the ends; windows, sinks, gates, several rows, positions at the edges of tiles and runs. */
+/* Attention on the GPU compared with attention in double over the contents of the cache: fp16, codes, and a session's
+ * codes with fp16 pages; windows, sinks, gates, several rows, positions at the edges of tiles and pages. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A key's and a value's error as halves, times weights that are halves: each is off by up to 2^-11, mostly by less than half of
- * that, and they do not add up. */
+/* Keys, values and weights are rounded to fp16: a relative error of up to 2^-11 each, mostly less than half of that.
+ * Errors are random and do not add up. */
 #define ERROR_BOUND 2e-3
-#define WORST_BOUND 8e-3 /* of one query, whose values may cancel */
+#define WORST_BOUND 8e-3 /* of one query: values may cancel */
 
 enum { N_OPEN = 2 };
 
@@ -32,11 +32,11 @@ struct shape {
 struct problem {
     const struct shape *s;
     qn_kernels kernels;
-    qn_aura_codec *key_codec, *value_codec; /* NULL for halves */
+    qn_aura_codec *key_codec, *value_codec; /* NULL for fp16 */
     size_t key_words, value_words;
     uint32_t *keys, *values;          /* [rows][kv heads][capacity][words] */
     float *key_scales, *value_scales; /* [rows][kv heads][capacity] */
-    uint16_t *f16_keys, *f16_values;  /* [rows][kv heads][1 + N_OPEN][run][dim] */
+    uint16_t *f16_keys, *f16_values;  /* [rows][kv heads][1 + N_OPEN][page][dim] */
     float *means, *queries, *sinks, *gates;
     uint32_t *sessions;
     qn_gpu_guarded gpu[32];
@@ -80,7 +80,8 @@ static uint32_t *random_words(size_t n)
     return w;
 }
 
-/* Norms of rows whose dimensions are about 1: scores are then about 1, too, and attention is neither flat nor one key. */
+/* Norms of rows with elements of about 1. Scores are then about 1, too, so that softmax is neither uniform nor a single
+ * key. */
 static float *random_scales(size_t n, size_t dim)
 {
     float *x = qn_xcalloc(n, sizeof *x);
@@ -244,7 +245,8 @@ static void to_f32(float *x, const uint16_t *f16, size_t n)
         x[i] = qn_f16_to_f32(f16[i]);
 }
 
-/* Key and value of a position, as they are to be taken: of a session's codes, where the query is at `position`. */
+/* Key and value of position t as the kernel must read them. In a session's cache of codes that depends on the query's
+ * position. */
 static void load_key_value(const struct problem *p, size_t head, size_t t, uint32_t position, float *key, float *value)
 {
     const struct shape *s = p->s;
@@ -269,8 +271,8 @@ static void load_key_value(const struct problem *p, size_t head, size_t t, uint3
         key[d] += p->means[head * dim + d];
 }
 
-/* Attention of a query of head h at a position, over a session's cache; gate [dim] or NULL. Queries of a session's codes come
- * rotated, and so do those of dense rotations. */
+/* Attention of a query of head h at a position, over a session's cache; gate [dim] or NULL. With pages, or with a dense
+ * rotation, `given` is rotated already. */
 static void attend(const struct problem *p, size_t session, uint32_t position, size_t h, const float *given, const float *gate,
                    double *out)
 {
@@ -308,7 +310,7 @@ static void attend(const struct problem *p, size_t session, uint32_t position, s
         out[d] = (double)value[d] / (1 + (gate ? exp(-(double)gate[d]) : 0));
 }
 
-/* Squares of errors and of what should be, over queries, and the largest error of one query over its length. */
+/* Sums of squares of errors and of exact results over queries, and the worst relative error of one query. */
 struct errors {
     double error, square, worst;
 };
@@ -345,7 +347,7 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + s->positions[0]);
     qn_case_begin("attention", "cuda",
                   "heads %zu of %zu over %zu, bits %u and %u%s, capacity %zu, %zu rows, position %u%s%s%s%s", s->n_heads,
-                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in runs" : "", s->capacity, s->n_rows,
+                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", s->capacity, s->n_rows,
                   s->positions[0], s->window ? ", window" : "", s->not_causal ? ", all" : "", s->sinks ? ", sinks" : "",
                   s->gates ? ", gates" : "");
     problem_new(&p, s, n_splits, qn_cuda_get_info(qn_gpu()));
@@ -370,9 +372,9 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
     free(again);
 }
 
-/* ---- Prompts ---- */
+/* ---- Prefill ---- */
 
-/* Rows at positions `first` on of the one session of a shape, and where their results go. */
+/* A prefill: n rows from position `first` of the one session of a shape, and their outputs. */
 struct prefill {
     struct problem p;
     size_t n;
@@ -430,8 +432,8 @@ static void check_prefill(const struct shape *s, uint32_t first, size_t n)
     struct errors errors = { 0 };
     double exact[QN_AURA_MAX_DIM];
     qn_random_seed(s->dim * 100 + s->key_bits * 10 + s->value_bits + first + n);
-    qn_case_begin("attention", "cuda prompt", "heads %zu of %zu over %zu, bits %u and %u%s, %zu rows from %u on%s", s->n_heads,
-                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in runs" : "", n, first,
+    qn_case_begin("attention", "cuda prefill", "heads %zu of %zu over %zu, bits %u and %u%s, %zu rows from %u on%s", s->n_heads,
+                  s->dim, s->n_kv_heads, s->key_bits, s->value_bits, s->pages ? " in pages" : "", n, first,
                   s->gates ? ", gates" : "");
     prefill_new(&t, s, first, n);
     qn_gpu_launch(&t.launch, &t.args);
@@ -440,7 +442,7 @@ static void check_prefill(const struct shape *s, uint32_t first, size_t n)
     for (size_t i = 0; i < n_queries * s->dim; i++)
         missing += found[i] != found[i];
     qn_expect(missing == 0, "%zu elements are NaN, or were not written", missing);
-    /* Some of the queries, the first and the last among them: all of them would take the CPU long. */
+    /* A random subset of the queries, with the first and the last: all of them would take the CPU too long. */
     for (size_t q = 0; q < n_queries; q += q + 1 == n_queries ? 1 : 1 + qn_random_below(n_queries - q - 1 < 40 ? 1 : 40)) {
         const float *gate = s->gates ? t.gates + (q * 2 + 1) * s->dim : NULL;
         attend(&t.p, 0, t.positions[q / s->n_heads], q % s->n_heads, t.queries + q * s->dim, gate, exact);
@@ -465,7 +467,8 @@ static void bench_prefill(const struct shape *s, uint32_t first, size_t n)
     char text[96], variant[32];
     qn_random_seed(1);
     prefill_new(&t, s, first, n);
-    snprintf(variant, sizeof variant, s->key_bits == 16 ? "prompt f16" : "prompt %u/%u bits, runs", s->key_bits, s->value_bits);
+    snprintf(variant, sizeof variant, s->key_bits == 16 ? "prefill f16" : "prefill %u/%u bits, pages", s->key_bits,
+             s->value_bits);
     snprintf(text, sizeof text, "%zu heads of %zu over %zu, %zu rows from %u on", s->n_heads, s->dim, s->n_kv_heads, n, first);
     const double pairs = (double)n * (first + ((double)n + 1) / 2);
     qn_gpu_bench("attention", variant, text, 4 * pairs * (double)(s->n_heads * s->dim), "FLOP", 0, one_prefill, &t, 4);
@@ -477,7 +480,7 @@ static void bench_prefill(const struct shape *s, uint32_t first, size_t n)
 struct timed {
     const struct problem *p;
     qn_attention_decode_args *turns;
-    qn_launch heads; /* ahead of the others, where it has a source */
+    qn_launch heads; /* qk_norm_rope_store, launched first if its source is set */
     qn_rope_qk_norm_store_args qk_norm_rope_args;
 };
 
@@ -490,7 +493,8 @@ static void run_iteration(void *context, size_t iteration)
     qn_gpu_launch(&t->p->combine, &t->p->combine_args);
 }
 
-/* What makes queries, and the newest key and value of a session's cache: with a norm and a quarter of each head turned. */
+/* The launch that computes queries and stores the newest key and value of a session's cache: qk_norm, and rope on a
+ * quarter of each head. */
 static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
 {
     const struct shape *s = p->s;
@@ -521,7 +525,7 @@ static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
     t->heads.pdl = true;
 }
 
-/* Each turn has a copy of the cache of its own. */
+/* Each iteration reads its own copy of the cache. */
 static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, uint32_t n_splits)
 {
     struct problem p;
@@ -554,8 +558,8 @@ static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, u
     }
     snprintf(variant, sizeof variant,
              one->key_bits == 16       ? "f16"
-             : with_qk_norm_rope_store ? "%u/%u bits, runs, heads"
-             : one->pages              ? "%u/%u bits, runs"
+             : with_qk_norm_rope_store ? "%u/%u bits, pages, qk_norm"
+             : one->pages              ? "%u/%u bits, pages"
                                        : "%u/%u bits",
              one->key_bits, one->value_bits);
     if (with_qk_norm_rope_store)
@@ -583,7 +587,7 @@ static struct shape long_row(size_t dim, size_t n_heads, size_t n_kv_heads, size
                            .positions = { (uint32_t)n_keys - 1 } };
 }
 
-/* A session's own launches, as they are where it has room for 32768 positions. */
+/* The launches of a session with a capacity of 32768 positions: 33 splits. */
 static void bench_session(size_t depth)
 {
     struct shape s = long_row(256, 24, 4, depth, 4, 4, true);

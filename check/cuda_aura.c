@@ -1,5 +1,5 @@
-/* AURA's codec on the GPU against the CPU's: rows to codes and back, and complete runs of a session's cache. A code may be the
- * neighbour of the CPU's where the rotated value lies at the boundary between them. */
+/* AURA's codec on the GPU compared with the CPU's: encoding and decoding of rows, and quantisation of complete pages of
+ * a session's cache. A code may differ from the CPU's by 1 if the rotated value is at a boundary. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Both sides rotate in float32: sums of up to 512 terms of at most 1 carry about 512 * 2^-24 each. With up to 255 boundaries
- * over the width of the distribution, fewer than one value in a thousand is that near to one. */
+/* Largest fraction of codes that differ by 1. Both sides rotate in float32: sums of up to 512 terms of at most 1 have
+ * errors of about 512 * 2^-24. With up to 255 boundaries over the width of the distribution, fewer than one value in a
+ * thousand is that close to one. */
 #define NEIGHBOURS_BOUND 1e-3
 
 enum { N_OPEN = 3, MAX_GPU = 16 };
@@ -63,7 +64,7 @@ static qn_aura_gpu_levels levels_of(struct memory *m, const qn_aura_codec *codec
                                  .codebook = upload(m, codec->codebook, n * sizeof(float)) };
 }
 
-/* Codes and scale of a row as they were found, against those that the CPU has: how many are neighbours. */
+/* Compares codes and scale of a row with the CPU's. Returns the number of codes that differ by 1. */
 static size_t compare_row(const uint32_t *words, float scale, const uint8_t *expected, float expected_scale,
                           const qn_aura_codec *codec)
 {
@@ -76,9 +77,9 @@ static size_t compare_row(const uint32_t *words, float scale, const uint8_t *exp
         neighbours += apart == 1;
         wrong += apart > 1;
     }
-    qn_expect(wrong == 0, "%zu codes are not those of the CPU nor next to them", wrong);
+    qn_expect(wrong == 0, "%zu codes differ from the CPU's by more than 1", wrong);
     qn_expect(!used || words[n_words - 1] >> used == 0, "bits past the row's end are not 0");
-    /* A neighbour changes the decoded norm by a step of the codebook at most. */
+    /* A code that differs by 1 changes the decoded norm by at most a step of the codebook. */
     const double bound = neighbours ? 0.05 : 1e-5;
     qn_expect((isnan(scale) && isnan(expected_scale)) ||
                   fabs((double)scale - (double)expected_scale) <= bound * fabs((double)expected_scale) + 1e-12,
@@ -88,10 +89,11 @@ static size_t compare_row(const uint32_t *words, float scale, const uint8_t *exp
 
 static void expect_few(size_t neighbours, size_t n)
 {
-    qn_expect((double)neighbours <= NEIGHBOURS_BOUND * (double)n + 2, "%zu of %zu codes are next to the CPU's", neighbours, n);
+    qn_expect((double)neighbours <= NEIGHBOURS_BOUND * (double)n + 2, "%zu of %zu codes differ from the CPU's by 1", neighbours,
+              n);
 }
 
-/* Rows of a type, as the GPU gets them, and as floats. */
+/* Random rows in the type that the GPU reads, and as floats; among them a zero, a tiny, a large and a NaN row. */
 static void make_rows(float *rows, void *typed, qn_dtype dtype, size_t n_rows, size_t dim)
 {
     qn_random_floats(rows, n_rows * dim, 3);
@@ -170,7 +172,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
         if (!qn_aura_encode_row(&kernels->aura, codec, rows + r * dim, expected, &expected_scale))
             expected_scale = NAN;
         neighbours += compare_row(found + r * words, scales[r], expected, expected_scale, codec);
-        if (isnan(expected_scale) || r == 2) /* the large row: as halves it does not come back */
+        if (isnan(expected_scale) || r == 2) /* the large row: it overflows fp16 */
             continue;
         qn_aura_unpack(unpacked, found + r * words, dim, bits);
         for (size_t d = 0; d < dim; d++)
@@ -183,7 +185,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
         }
     }
     expect_few(neighbours, n_rows * dim);
-    /* Rounding to the type, and float32 sums before it. */
+    /* Rounding to the type, after float32 sums. */
     const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     qn_expect(error <= bound * bound * square, "decoded rows are off by %.2e, expected up to %.1e", sqrt(error / square),
               bound);
@@ -195,7 +197,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     free(found);
 }
 
-/* Runs first_page on of a session's cache: means of run 0, codes of the others. */
+/* n_pages pages from first_page of a session's cache: the mean of page 0's keys, codes of the others. */
 static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned key_bits, unsigned value_bits,
                                 uint32_t first_page, size_t n_pages)
 {
@@ -208,7 +210,7 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
     uint16_t *f16_keys = qn_xcalloc(n_f16, 2), *f16_values = qn_xcalloc(n_f16, 2);
     size_t neighbours[2] = { 0, 0 };
     qn_random_seed(dim * 100 + key_bits * 10 + value_bits + first_page);
-    qn_case_begin("aura", "cuda runs", "runs %u to %zu, heads of %zu in %u and %u bits", first_page, first_page + n_pages - 1,
+    qn_case_begin("aura", "cuda pages", "pages %u to %zu, heads of %zu in %u and %u bits", first_page, first_page + n_pages - 1,
                   dim, key_bits, value_bits);
     qn_assert_ok(qn_aura_codec_new(&keys, dim, key_bits, 7));
     qn_assert_ok(qn_aura_codec_new(&values, dim, value_bits, 8));

@@ -1,5 +1,6 @@
-/* The public AURA operations on the GPU against the CPU's: scores, values, flash decoding in two passes and in one. Windows,
- * sinks, several tokens, blocks of any length, queries that see nothing, capacities beyond what is filled. */
+/* The public AURA operations on the GPU compared with the CPU's: scores, values, flash decoding in two passes,
+ * attention in one. Windows, sinks, several tokens, blocks of any length, queries without visible keys, capacities
+ * larger than n_keys. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -13,19 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys, values, queries and weights are halves on the way, each off by up to 2^-11, mostly by less than half of that, and they
- * do not add up. */
+/* Keys, values, queries and weights are rounded to fp16: a relative error of up to 2^-11 each, mostly less than half of
+ * that. Errors are random and do not add up. */
 #define ERROR_BOUND 2e-3
-#define WORST_BOUND 8e-3    /* of one query, whose values may cancel */
-#define PASS2_BOUND 1e-5    /* float32 sums of up to some hundred parts, exponents of up to 2^4 of them */
-#define MAXIMUM_BOUND 8e-3f /* a score's error where scores are about 1, the worst of many */
+#define WORST_BOUND 8e-3    /* of one query: values may cancel */
+#define PASS2_BOUND 1e-5    /* float32 sums of up to some hundred blocks, exponents of up to 2^4 */
+#define MAXIMUM_BOUND 8e-3f /* worst error of many scores of about 1 */
 
 enum { MAX_GPU = 40, MAX_TOKENS = 5 };
 
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_keys, capacity, n_tokens;
     unsigned key_bits, value_bits;
-    bool causal, sinks, custom_codec; /* given: a codec with a dense rotation, whatever dim is */
+    bool causal, sinks, custom_codec; /* custom_codec: a dense rotation for every dim */
     size_t window, block;
     uint32_t positions[MAX_TOKENS];
     qn_dtype dtype, out_dtype;
@@ -38,7 +39,7 @@ struct problem {
     size_t n_queries, n_blocks, n_splits;
     uint32_t *keys, *values;          /* [kv heads][capacity][words] */
     float *key_scales, *value_scales; /* [kv heads][capacity] */
-    void *queries;                    /* [n_queries][dim] of the type */
+    void *queries;                    /* [n_queries][dim], typed */
     float *sinks, *weights;
     qn_aura_cache cache;
     qn_aura_queries cpu_queries;
@@ -90,8 +91,8 @@ static void *random_rows(size_t n, qn_dtype dtype)
     return rows;
 }
 
-/* Codes of the heads, and scales of rows whose dimensions are about 1: scores are then about 1, too. What is beyond the fill is
- * not to be looked at. */
+/* Random codes of all heads, and scales of rows with elements of about 1: scores are then about 1, too. Scales of
+ * positions after n_keys are NaN: they must not be read. */
 static uint32_t *random_codes(const struct shape *s, unsigned bits)
 {
     const size_t n = s->n_kv_heads * s->capacity * qn_aura_row_words(s->dim, bits);
@@ -111,7 +112,7 @@ static float *random_scales(const struct shape *s)
     return scales;
 }
 
-/* The standard codec, or one that is given: the rotation of another dimension's neighbour, dense. */
+/* The standard codec, or one created from its tables, which has the same rotation as a dense matrix. */
 static qn_aura_codec *codec_new(const struct shape *s, unsigned bits, uint64_t seed)
 {
     const size_t dim = s->dim, levels = (size_t)1 << bits;
@@ -175,7 +176,7 @@ static void init_cpu(struct problem *p)
         p->cpu_queries.sinks = floats(p->sinks, s->n_heads);
 }
 
-/* Queries go through a launch of their own where their rotation is dense. */
+/* Uploads the queries. With a dense rotation a separate launch rotates them. */
 static void gpu_queries(struct problem *p)
 {
     const struct shape *s = p->s;
@@ -234,7 +235,8 @@ static void init_gpu(struct problem *p)
     gpu_queries(p);
 }
 
-/* Softmax weights of a kind: most are small, and some keys have none from anybody; their values are not to be looked at. */
+/* Weights like those of a softmax: most are small. With a threshold, a third of the keys has weights below it from all
+ * queries; their values must not be read. */
 static void make_weights(struct problem *p)
 {
     const struct shape *s = p->s;
@@ -281,7 +283,7 @@ static void problem_free(struct problem *p)
     qn_aura_codec_delete(p->value_codec);
 }
 
-/* ---- Errors: of all rows, and of the worst ---- */
+/* ---- Errors: of all rows, and of the worst row ---- */
 
 static void expect_rows(const void *found, qn_dtype dtype, const float *expected, size_t n_rows, size_t n, double bound,
                         double worst_bound, const char *what)
@@ -295,7 +297,7 @@ static void expect_rows(const void *found, qn_dtype dtype, const float *expected
             row_square += x * x;
         }
         const double relative = row_square > 0 ? sqrt(row_error / row_square) : sqrt(row_error);
-        worst = relative <= worst ? worst : relative; /* NaN, too */
+        worst = relative <= worst ? worst : relative; /* NaN counts as worst */
         error += row_error;
         square += row_square;
     }
@@ -357,7 +359,7 @@ static void check_value(struct problem *p)
     free(found);
 }
 
-/* What pass 1 leaves: partials, m and l. */
+/* The outputs of pass 1. */
 struct pass1_output {
     float *partials, *m, *l;
     size_t n;
@@ -395,15 +397,16 @@ static void expect_pass1(const struct problem *p, const struct pass1_output *fou
         qn_expect((found->l[i] == 0) == (expected->l[i] == 0), "l[%zu] is %g, expected %g", i, (double)found->l[i],
                   (double)expected->l[i]);
         if (expected->l[i] == 0) {
-            qn_expect(untouched(x, dim) && untouched(&found->m[i], 1), "block %zu: nothing is seen, and something written", i);
-            memset(x, 0, dim * sizeof *x); /* nor compared below */
+            qn_expect(untouched(x, dim) && untouched(&found->m[i], 1),
+                      "block %zu: no key is visible, but the output was written", i);
+            memset(x, 0, dim * sizeof *x); /* not compared below */
             memset(expected->partials + i * dim, 0, dim * sizeof *x);
             continue;
         }
         const float m = expected->m[i];
         qn_expect(fabsf(found->m[i] - m) <= MAXIMUM_BOUND * fmaxf(1, fabsf(m)), "m[%zu] is %g, expected %g", i,
                   (double)found->m[i], (double)m);
-        /* In terms of the same maximum. */
+        /* Converted to the same maximum. */
         const float factor = expf(found->m[i] - m);
         qn_expect(fabsf(found->l[i] * factor - expected->l[i]) <= MAXIMUM_BOUND * expected->l[i], "l[%zu] is %g, expected %g",
                   i, (double)(found->l[i] * factor), (double)expected->l[i]);
@@ -482,9 +485,9 @@ static void check_flash(struct problem *p)
     qn_gpu_read(&m, found.m);
     qn_gpu_read(&l, found.l);
 
-    qn_gpu_launch(&pass1, &args); /* over what it has left: the same bits */
+    qn_gpu_launch(&pass1, &args); /* again, over its own output: the same bits */
     qn_gpu_read(&partials, again.partials);
-    qn_expect(!memcmp(again.partials, found.partials, found.n * s->dim * 4), "the second run's partials are others");
+    qn_expect(!memcmp(again.partials, found.partials, found.n * s->dim * 4), "the second run's partials differ");
 
     qn_assert_ok(qn_aura_attention(&p->cache, &p->cpu_queries, floats(result, n)));
     qn_gpu_read(&combined, out);
@@ -494,7 +497,7 @@ static void check_flash(struct problem *p)
 
     qn_assert_ok(qn_aura_flash_pass1(&p->cache, &p->cpu_queries, s->block, floats(expected.partials, found.n * s->dim),
                                      floats(expected.m, found.n), floats(expected.l, found.n)));
-    check_pass2(p, &expected); /* with NaN where nothing is seen */
+    check_pass2(p, &expected); /* partials and m of blocks without visible keys are NaN */
     expect_pass1(p, &found, &expected);
     pass1_free(&found);
     pass1_free(&again);
@@ -512,11 +515,11 @@ static void check_shape(const struct shape *s)
     qn_case_begin("aura-ops", "cuda",
                   "heads %zu of %zu over %zu, %zu tokens, %zu of %zu keys in %u and %u bits, blocks of %zu%s%s%s, window %zu",
                   s->n_heads, s->dim, s->n_kv_heads, s->n_tokens, s->n_keys, s->capacity, s->key_bits, s->value_bits, s->block,
-                  s->causal ? ", causal" : "", s->sinks ? ", sinks" : "", s->custom_codec ? ", given codec" : "", s->window);
+                  s->causal ? ", causal" : "", s->sinks ? ", sinks" : "", s->custom_codec ? ", custom codec" : "", s->window);
     problem_new(&p, s);
     check_score(&p);
     check_flash(&p);
-    /* Values that nobody's weight reaches are not looked at, so they may be anything. */
+    /* Values whose weights are all below the threshold are not read: their scales may be NaN. */
     bool *reached = qn_xcalloc(s->n_keys, sizeof *reached);
     for (size_t i = 0; i < p.n_queries * s->n_keys; i++)
         reached[i % s->n_keys] |= !(p.weights[i] < s->skip);
@@ -532,8 +535,8 @@ static void check_shape(const struct shape *s)
 /* ---- Speed ---- */
 
 struct timed {
-    qn_launch first, second; /* second.source is NULL: none */
-    void *first_args;        /* of each turn */
+    qn_launch first, second; /* second is optional: its source may be NULL */
+    void *first_args;        /* of each iteration */
     size_t args_bytes;
     const void *second_args;
 };
@@ -549,7 +552,7 @@ static void run_iteration(void *context, size_t iteration)
 struct bench {
     struct problem p;
     size_t n_iterations, key_bytes, value_bytes, scale_bytes, query_bytes;
-    qn_gpu_guarded *copies; /* of the cache, and a row of floats for each query and key behind it */
+    qn_gpu_guarded *copies; /* of the cache, each followed by a float for each query and key */
     qn_aura_gpu_cache *caches;
     char text[96];
 };
@@ -696,7 +699,8 @@ static void bench_shape(size_t dim, size_t n_heads, size_t n_kv_heads, size_t n_
     bench_new(&b, &s);
     bench_score(&b);
     bench_value(&b, 0, "value");
-    /* expf(2 x) of a normal x is above this for 1 of 31 queries' keys, so that 5 of 6 keys of a group of 6 are not read. */
+    /* exp(2 x) of a normal x is above this threshold for 1 of 31 query-key pairs: with 6 queries a group, 5 of 6 keys
+     * are not read. */
     bench_value(&b, expf(2 * 1.85f) / (8 * (float)n_keys), "value, few");
     bench_flash(&b, qn_aura_gpu_flash_block(&b.p.gpu, 1, n_keys));
     if (all_blocks) {
@@ -773,13 +777,15 @@ void qn_check_cuda_aura_ops(bool bench)
                                          .sinks = j % 2,
                                          .window = (i + j) % 3 == 1 ? 40 : 0,
                                          .block = blocks[(i + j) % 7],
-                                         /* the third sees nothing where there is a window: it is far beyond */
+                                         /* with a window, the third token has no visible key: its position is far past
+                                          * them */
                                          .positions = { (uint32_t)n_keys - 1, 20, 2000, (uint32_t)n_keys / 2 },
                                          .dtype = types[i % 3],
                                          .out_dtype = types[(i + j) % 3],
                                          .skip = j % 2 ? 0.5f / (float)n_keys : 0 });
         }
-    /* A single key; many heads of a group, more than a tile takes; long enough that warps share a block; given rotations. */
+    /* A single key; a group of more heads than a tile holds; caches long enough for warps to share a block; custom
+     * rotations. */
     check_shape(&(struct shape){ 128, 4, 4, 1, 3, 1, 4, 4, .causal = true, .block = 64 });
     check_shape(&(struct shape){ 128, 20, 2, 500, 500, 5, 4, 4, .causal = true, .sinks = true, .block = 48,
                                  .positions = { 499, 100, 0, 47, 48 } });

@@ -1,5 +1,6 @@
-/* The public AURA kernels: arguments checked, then row by row, or a tile of queries against a run of keys, through the room
- * kernels/aura/. Codes stay in the packed stream here and arithmetic is float32; a session's cache has blocks of its own. */
+/* The public AURA operations: check arguments, then process row by row, or a tile of queries against a block of keys,
+ * with the kernels of kernels/aura/. Codes are in the packed stream and arithmetic is float32; a session's cache uses
+ * the blocks of kernels/aura/aura.h instead. */
 #include "quern/kernels.h"
 
 #include "base/memory.h"
@@ -10,8 +11,8 @@
 #include <string.h>
 
 enum {
-    ROWS = 64,      /* queries that share what is decoded */
-    KEY_BLOCK = 256 /* keys between two merges */
+    ROWS = 64,      /* queries of a tile, which share decoded rows */
+    KEY_BLOCK = 256 /* keys per step of the online softmax */
 };
 
 /* ---- Codecs ---- */
@@ -69,7 +70,7 @@ size_t qn_aura_words(const qn_aura_codec *codec)
     return codec ? qn_aura_row_words(codec->dim, codec->bits) : 0;
 }
 
-/* Columns of the rotation, one for each unit vector. */
+/* Writes the rotation as a matrix, column by column: the rotated unit vectors. */
 static void write_rotation(const qn_aura_codec *codec, float *rotation)
 {
     float unit[QN_AURA_MAX_DIM] = { 0 }, column[QN_AURA_MAX_DIM];
@@ -119,7 +120,8 @@ static void store_row(qn_view view, size_t row, const float *x, size_t dim)
     qn_api_kernels.gdn_rows.from_f32((void *)row_of(view, row, dim), x, view.dtype, dim);
 }
 
-/* Row `from` of rows to row `to` of codes and scales; false, and nothing written, where it is refused. */
+/* Encodes row `from` of rows as row `to` of codes and scales. Returns false, and writes nothing, if the row or its
+ * scale is not finite. */
 static bool encode(const qn_aura_codec *codec, qn_view rows, size_t from, qn_view codes, qn_view scales, size_t to)
 {
     float x[QN_AURA_MAX_DIM], scale;
@@ -279,19 +281,19 @@ static qn_status check_mask(const qn_aura_queries *queries)
                : QN_OK;
 }
 
-/* Queries of one key-value head that go along together, and what they have come to. */
+/* A tile: queries of one key-value head that are processed together, and their results so far. */
 typedef struct tile {
     const qn_aura_cache *cache;
     size_t kv_head, n;
-    size_t row[ROWS];                   /* of [n_tokens, n_heads] */
-    size_t from[ROWS], to[ROWS];        /* keys that are seen */
+    size_t row[ROWS];                   /* index in [n_tokens, n_heads] */
+    size_t from[ROWS], to[ROWS];        /* visible keys: [from, to) */
     float query[ROWS][QN_AURA_MAX_DIM]; /* scaled and rotated */
     float scores[ROWS][KEY_BLOCK];
     float o[ROWS][QN_AURA_MAX_DIM], m[ROWS], l[ROWS];
-    float partial[ROWS][QN_AURA_MAX_DIM]; /* of the run at work */
+    float partial[ROWS][QN_AURA_MAX_DIM]; /* of the current block */
 } tile;
 
-/* Rows `first` and on of those whose key-value head this is. */
+/* Selects the tile's rows: `first` and following ones of those that belong to kv_head. */
 static void tile_rows(tile *t, const qn_aura_cache *cache, size_t n_tokens, size_t n_heads, size_t kv_head, size_t first)
 {
     const size_t group = n_heads / cache->n_kv_heads, left = n_tokens * group - first;
@@ -325,7 +327,7 @@ static void tile_mask(tile *t, const qn_aura_queries *queries)
     }
 }
 
-/* What a query sees of keys begin to end. */
+/* The visible keys of query i among [begin, end): visible_from to visible_to. */
 static size_t visible_from(const tile *t, size_t i, size_t begin)
 {
     return t->from[i] > begin ? t->from[i] : begin;
@@ -357,7 +359,7 @@ static void block_scores(tile *t, size_t begin, size_t end)
     }
 }
 
-/* Scores of what query i sees, to weights. */
+/* Converts the scores of query i's visible keys to weights. */
 static void block_softmax(tile *t, size_t i, size_t begin, size_t end, float *m, float *l)
 {
     const size_t first = visible_from(t, i, begin) - begin, last = visible_to(t, i, end) - begin;
@@ -397,7 +399,7 @@ static void combine(float *o, float *m, float *l, const float *partial, float pa
     *l = partial_l;
 }
 
-/* Keys begin to end, taken into o, m and l; where l is 0 there is nothing in the others yet. */
+/* Attends to keys [begin, end) and combines the result with o, m and l; l = 0 means that these are still unset. */
 static void tile_attend(tile *t, size_t begin, size_t end)
 {
     const size_t dim = t->cache->key_codec->dim;
@@ -427,7 +429,7 @@ static void normalize_row(const qn_aura_codec *codec, float *o, float l, qn_view
     store_row(out, row, x, codec->dim);
 }
 
-/* ---- Calls: work on each tile of each key-value head ---- */
+/* ---- Operations: a function for each tile of each key-value head ---- */
 
 typedef struct call {
     const qn_aura_cache *cache;
@@ -529,7 +531,7 @@ static void pass1_tile(const call *c, tile *t)
     }
 }
 
-/* Partials, and m and l, of n_queries queries in n_blocks blocks. */
+/* Checks partials, m and l of n_queries queries in n_blocks blocks. */
 static qn_status check_partials(size_t n_queries, size_t n_blocks, size_t dim, qn_view partials, qn_view m, qn_view l)
 {
     QN_TRY(qn_check_view("partials", partials, QN_DTYPE_F32, n_queries, n_blocks, dim));

@@ -46,7 +46,7 @@ typedef struct qn_aura_quantize_page_args {
     QN_GPU_PTR(uint8_t) key_scales;
     QN_GPU_PTR(uint8_t) value_scales;
     QN_GPU_PTR(uint8_t) means; /* f32 [heads][dim] */
-    uint64_t f16_head;         /* in bytes */
+    uint64_t f16_head;         /* bytes from one head to the next */
     uint64_t key_head_stride, value_head_stride, scale_head_stride;
     qn_aura_gpu_levels key_levels, value_levels;
     uint32_t first_page, n_open_pages;
