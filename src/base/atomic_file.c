@@ -1,4 +1,4 @@
-/* Writing beside the target, and renaming. */
+/* Atomic file replacement by a temporary file and a rename. */
 #include "base/atomic_file.h"
 
 #include "base/splitmix.h"
@@ -14,15 +14,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The target as the file system knows it: a symbolic link is followed, so that the file it leads to is replaced and not the
- * link. */
+/* Symbolic links are resolved, so that rename replaces the file and not the link. */
 static char *resolve(const char *path)
 {
     char *resolved = realpath(path, NULL);
     return resolved ? resolved : strdup(path);
 }
 
-/* Six characters that no other process is likely to choose at the same time; O_EXCL settles the rest. */
+/* Six random characters. O_EXCL detects a collision with another process. */
 static void random_suffix(char text[7], int attempt)
 {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
@@ -36,8 +35,7 @@ static void random_suffix(char text[7], int attempt)
     text[6] = '\0';
 }
 
-/* Not mkstemp: that would make the file readable by its owner alone, where it is to be as public as the user's umask says, or
- * as the file that it replaces was. */
+/* Not mkstemp: it creates files of mode 0600, and the permissions must follow the umask or the replaced file. */
 static qn_status create_temporary(qn_atomic_file *file)
 {
     const char *slash = strrchr(file->target, '/');
@@ -49,7 +47,7 @@ static qn_status create_temporary(qn_atomic_file *file)
     for (int attempt = 0; attempt < 100; attempt++) {
         char random[7];
         random_suffix(random, attempt);
-        /* a name that is near the system's limit is shortened, so that the longer temporary one stays within it */
+        /* The name is truncated, so that the temporary name does not exceed NAME_MAX. */
         snprintf(file->temporary, size, "%.*s.%.*s.%s.part", (int)directory, file->target, NAME_MAX - 16, name, random);
         file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->fd >= 0 || errno != EEXIST)
@@ -94,14 +92,14 @@ qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t si
     return QN_OK;
 }
 
-/* After a crash of the machine the folder must know the new name as surely as the file has its bytes. */
+/* fsync of the directory, so that the rename survives a crash of the system. */
 static void sync_directory(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     const int fd = directory ? open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
-        (void)fsync(fd); /* some file systems cannot; the file is in place either way */
+        (void)fsync(fd); /* not supported by some file systems; the rename is done in any case */
         close(fd);
     }
     free(directory);

@@ -1,5 +1,5 @@
-/* A file that appears whole or not at all: written beside its target under a temporary name, and renamed onto it when done.
- * What is in it is the caller's business. */
+/* Atomic file replacement: data are written to a temporary file in the target's directory, which is renamed onto the target at
+ * the end. Until then the target is unchanged. */
 #ifndef QN_BASE_ATOMIC_FILE_H
 #define QN_BASE_ATOMIC_FILE_H
 
@@ -9,23 +9,24 @@
 #include <stddef.h>
 
 typedef struct qn_atomic_file {
-    char *target;    /* as the file system knows it: symbolic links are followed */
-    char *temporary; /* .NAME.XXXXXX.part in the target's folder */
+    char *target;    /* with symbolic links resolved */
+    char *temporary; /* .NAME.XXXXXX.part in the target's directory */
     int fd;
     bool committed;
 } qn_atomic_file;
 
-/* qn_atomic_file_create - the temporary file. QN_ERR_IO when `path` cannot be written or is anything else than a regular file or
- * none. A target that exists passes its permissions on. Free with qn_atomic_file_free, whatever the status. */
+/* qn_atomic_file_create - create the temporary file. It gets the permissions of an existing target; a new file's follow the
+ * umask. QN_ERR_IO if `path` cannot be written, or exists and is not a regular file. Free with qn_atomic_file_free, whatever
+ * the status. */
 qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path);
 
-/* qn_atomic_file_write - the next bytes. QN_ERR_IO with the system's text on a full disk. */
+/* qn_atomic_file_write - append bytes. QN_ERR_IO, with the system's error text, if they cannot be written (disk full). */
 qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t size);
 
-/* qn_atomic_file_commit - flush it to the disk and rename it onto the target. */
+/* qn_atomic_file_commit - fsync the temporary file and rename it onto the target. */
 qn_status qn_atomic_file_commit(qn_atomic_file *file);
 
-/* qn_atomic_file_free - close it, and remove the temporary file of one that was not finished. */
+/* qn_atomic_file_free - close the file; without qn_atomic_file_commit, remove the temporary file. */
 void qn_atomic_file_free(qn_atomic_file *file);
 
 #endif

@@ -1,4 +1,4 @@
-/* Processor features and topology. Which kernels use what is decided by each kernel table, not here. */
+/* CPU features and topology. Each kernel table selects its variants from the features. */
 #include "base/cpu.h"
 
 #include <sched.h>
@@ -34,7 +34,7 @@ unsigned qn_cpu_present(void)
 {
     unsigned features = 0;
 #if QN_X86
-    __builtin_cpu_init(); /* its answers also ask the operating system whether it saves the registers */
+    __builtin_cpu_init(); /* __builtin_cpu_supports also checks that the operating system saves the registers */
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         unsigned a, b, c, d;
         if (__get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C)
@@ -82,7 +82,7 @@ qn_status qn_cpu_features(unsigned *features)
         return qn_fail(QN_ERR_INVALID, "QN_CPU: '%s' is not an instruction set level (%s)", cap, known);
     }
     if (level & ~present)
-        return qn_fail(QN_ERR_UNSUPPORTED, "QN_CPU: this processor has no '%s', only '%s'", cap, qn_cpu_name(present));
+        return qn_fail(QN_ERR_UNSUPPORTED, "QN_CPU: this CPU has no '%s', only '%s'", cap, qn_cpu_name(present));
     *features = level;
     return QN_OK;
 }
@@ -111,7 +111,7 @@ int qn_cpu_cores(void)
 {
     int cores = 0;
 #ifdef __linux__
-    /* A core is counted at the first of its hardware threads that the process may use. */
+    /* A core counts once, at the first of its hardware threads that is in the affinity mask. */
     cpu_set_t set, seen;
     CPU_ZERO(&seen);
     if (sched_getaffinity(0, sizeof set, &set))

@@ -1,4 +1,4 @@
-/* What this processor can do, and how many cores there are to do it with. */
+/* CPU features, the limit set by QN_CPU, and the number of cores. */
 #ifndef QN_BASE_CPU_H
 #define QN_BASE_CPU_H
 
@@ -10,7 +10,7 @@
 #define QN_ARM64 1
 #endif
 
-/* Instruction sets that kernels come in, as a bit mask. Each x86 level includes those before it. */
+/* Instruction sets of kernel variants, as a bit mask. QN_CPU_AVXVNNI and QN_CPU_AVX512 imply QN_CPU_AVX2. */
 enum {
     QN_CPU_AVX2 = 1 << 0,    /* AVX2, FMA, F16C */
     QN_CPU_AVXVNNI = 1 << 1, /* AVX-VNNI: dpbusd on 256 bits */
@@ -19,24 +19,24 @@ enum {
     QN_CPU_DOTPROD = 1 << 4  /* ARMv8.2 dot products */
 };
 
-/* qn_cpu_present - the features of the machine, whatever QN_CPU says. */
+/* qn_cpu_present - the features of the CPU, without regard to QN_CPU. */
 unsigned qn_cpu_present(void);
 
-/* qn_cpu_features - the features to use: those present, capped by the environment variable QN_CPU, which names a level
- * ("ref", "avx2", "avxvnni", "avx512", "neon", "dotprod"). QN_ERR_INVALID when it names none, QN_ERR_UNSUPPORTED when this
- * machine does not have it. */
+/* qn_cpu_features - the features to use: those of the CPU, or if the environment variable QN_CPU is set, those of the level
+ * that it names ("ref", "avx2", "avxvnni", "avx512", "neon", "dotprod"). QN_ERR_INVALID for an unknown level,
+ * QN_ERR_UNSUPPORTED for one that the CPU does not have. */
 qn_status qn_cpu_features(unsigned *features);
 
-/* qn_cpu_level - the features that a level's name stands for: false when no such level exists. */
+/* qn_cpu_level - the features of a level, by its name. Returns 0 if there is no such level. */
 int qn_cpu_level(const char *name, unsigned *features);
 
-/* qn_cpu_name - the highest level in a mask: "avx512", or "ref" for none. */
+/* qn_cpu_name - the name of the highest level in a mask of features: "avx512", or "ref" for none. */
 const char *qn_cpu_name(unsigned features);
 
-/* qn_cpu_cores - physical cores that this process may run on, at least 1. Two hardware threads of a core count once. */
+/* qn_cpu_cores - the number of physical cores that this process may run on, at least 1. */
 int qn_cpu_cores(void);
 
-/* qn_cpu_threads - hardware threads that this process may run on, at least 1. */
+/* qn_cpu_threads - the number of hardware threads that this process may run on, at least 1. */
 int qn_cpu_threads(void);
 
 #endif

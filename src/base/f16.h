@@ -1,11 +1,12 @@
-/* IEEE half and bfloat16 as stored 16-bit patterns: scalar conversions, exact, round to nearest even, NaN kept quiet. */
+/* Scalar conversions between f32 and fp16 or bf16, which are stored as uint16_t. To f32 they are exact; from f32 they round to
+ * nearest even. A NaN becomes a quiet NaN. */
 #ifndef QN_BASE_F16_H
 #define QN_BASE_F16_H
 
 #include <stdint.h>
 #include <string.h>
 
-#define QN_F16_MAX 65504.0f           /* the largest finite half */
+#define QN_F16_MAX 65504.0f           /* the largest finite fp16 value */
 #define QN_F16_NAN ((uint16_t)0x7e00) /* a quiet NaN */
 
 static inline uint32_t qn_f32_bits(float x)
@@ -26,7 +27,7 @@ static inline float qn_f16_to_f32(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     const uint32_t magnitude = h & 0x7fffu;
-    if (magnitude >= 0x7c00u) /* infinity and NaN keep an all-ones exponent */
+    if (magnitude >= 0x7c00u) /* infinity and NaN: the exponent is all ones */
         return qn_bits_f32(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13 | (magnitude > 0x7c00u ? 0x400000u : 0));
     if (magnitude < 0x400u) { /* zero and subnormals are integers times 2^-24: exact in f32 */
         const float x = (float)magnitude * 0x1p-24f;
@@ -44,7 +45,7 @@ static inline uint16_t qn_f32_to_f16(float x)
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x1ffu));
     if (magnitude >= 0x477ff000u) /* rounds to 65536 or more */
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { /* below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits */
+    if (magnitude < 0x38800000u) { /* below 2^-14: after adding 0.5 the low bits are the rounded multiple of 2^-24 */
         const float shifted = qn_bits_f32(magnitude) + 0.5f;
         return (uint16_t)(sign | (qn_f32_bits(shifted) - 0x3f000000u));
     }

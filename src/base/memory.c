@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* calloc gives untouched zero pages for large sizes, so a cache that is never filled never becomes resident; the pointer that
- * it returned is kept in the word before the aligned one. */
+/* calloc returns untouched zero pages for large sizes, so the unused part of a cache does not become resident. The pointer
+ * that it returned is stored in the word before the aligned address, for qn_free. */
 qn_status qn_alloc(void *out, size_t count, size_t size, const char *what)
 {
     void *aligned = NULL;
@@ -19,7 +19,7 @@ qn_status qn_alloc(void *out, size_t count, size_t size, const char *what)
     unsigned char *raw = calloc(1, qn_round_up(bytes, QN_ALIGN) + 2 * QN_ALIGN);
     if (!raw)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for %zu bytes", what, bytes);
-    const size_t shift = QN_ALIGN - (uintptr_t)raw % QN_ALIGN; /* calloc aligns to 16, so there is room for a pointer */
+    const size_t shift = QN_ALIGN - (uintptr_t)raw % QN_ALIGN; /* at least 16, as calloc aligns to 16: enough for a pointer */
     aligned = raw + shift;
     memcpy(raw + shift - sizeof raw, &raw, sizeof raw);
     memcpy(out, &aligned, sizeof aligned);

@@ -1,4 +1,4 @@
-/* Checked, aligned memory: the one allocator of the library. */
+/* Allocation of aligned memory with overflow checks. */
 #ifndef QN_BASE_MEMORY_H
 #define QN_BASE_MEMORY_H
 
@@ -7,25 +7,33 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* One cache line, and the width of the widest vector register in use. */
+/* The size of a cache line and of a 512-bit vector register, in bytes. */
 enum { QN_ALIGN = 64 };
 
-/* qn_alloc - `count` objects of `size` bytes, zeroed, aligned to QN_ALIGN; free with qn_free.
- * QN_ERR_MEMORY, with `what` in the text and *out = NULL, when count*size overflows or memory is short.
- * A zero count gives a valid pointer to one aligned line. */
+/* qn_alloc - allocate `count` objects of `size` bytes, zeroed and aligned to QN_ALIGN. Free with qn_free.
+ *
+ *   out    address of a pointer of any object type; NULL on failure. A count of 0 gives a valid pointer
+ *   what   names the objects in error texts
+ *
+ * QN_ERR_MEMORY if count*size overflows or there is not enough memory. */
 qn_status qn_alloc(void *out, size_t count, size_t size, const char *what);
 
-/* qn_realloc_array - grow *array (malloc family, not qn_alloc) to hold at least `need` objects of `size` bytes; *capacity is
- * the count it holds now and is updated. Growth is geometric. QN_ERR_MEMORY leaves *array as it was. Free with free(). */
+/* qn_realloc_array - grow an array geometrically to a capacity of at least `need` objects of `size` bytes.
+ *
+ *   array      address of the array pointer; allocated with malloc or NULL, not with qn_alloc. Free with free()
+ *   capacity   objects allocated, updated
+ *
+ * On QN_ERR_MEMORY the array is unchanged. */
 qn_status qn_realloc_array(void *array, size_t *capacity, size_t need, size_t size, const char *what);
 
+/* qn_free - free memory of qn_alloc. NULL is allowed. */
 void qn_free(void *memory);
 
-/* qn_advise_huge - ask for larger pages under memory that is going to be read from end to end: fewer misses of the page tables'
- * cache. Before it is first written; without them it works all the same. */
+/* qn_advise_huge - advise huge pages for memory that is read sequentially, for fewer TLB misses. Call it before the memory is
+ * first written. Without effect where the system has no huge pages. */
 void qn_advise_huge(void *memory, size_t bytes);
 
-/* Overflow-checked size arithmetic: false, and *out unspecified, when the result does not fit. */
+/* Size arithmetic with overflow checks: on overflow false, and *out is unspecified. */
 static inline bool qn_mul_size(size_t a, size_t b, size_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
@@ -36,7 +44,7 @@ static inline bool qn_add_size(size_t a, size_t b, size_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
-/* qn_round_up - the smallest multiple of `to` (> 0) that is at least n; n must leave room for it. */
+/* qn_round_up - the smallest multiple of `to` (> 0) that is at least n. The result must not overflow. */
 static inline size_t qn_round_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;

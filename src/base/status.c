@@ -1,4 +1,4 @@
-/* Error text of a thread, and names of status codes. */
+/* The error text of each thread, and the names of status codes. */
 #include "base/status.h"
 
 #include <stdarg.h>
@@ -28,7 +28,8 @@ const char *qn_error_text(void)
     return error_text;
 }
 
-/* Control characters, of one byte and of two (U+0080 to U+009F), and those that turn the direction of text become '?'. */
+/* Replaces by '?' the control characters, of one byte and of two (U+0080 to U+009F), and the bidirectional formatting
+ * characters of Unicode. */
 static void mask_controls(char *text)
 {
     for (unsigned char *c = (unsigned char *)text; *c; c++) {

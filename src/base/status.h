@@ -1,17 +1,18 @@
-/* Failing with a text: the one way in which library code reports an error. */
+/* qn_fail and QN_TRY: how library code reports errors. */
 #ifndef QN_BASE_STATUS_H
 #define QN_BASE_STATUS_H
 
 #include "quern/status.h"
 
-/* qn_fail - record a formatted text for this thread and return `status`, so that a caller can write `return qn_fail(...)`.
- * Text beyond QN_ERROR_TEXT_MAX bytes is cut. Control characters that came from a file are replaced by '?', so that a hostile
- * name cannot drive the terminal. Arguments may point into the previous error text. */
+/* qn_fail - store a formatted error text for this thread and return `status`: `return qn_fail(...)`.
+ *
+ * The text is truncated to QN_ERROR_TEXT_MAX bytes, its terminator included. Control characters are replaced by '?', so that
+ * names from a crafted file cannot control the terminal. Arguments may point into the previous error text. */
 qn_status qn_fail(qn_status status, const char *format, ...) QN_PRINTF(2, 3);
 
 enum { QN_ERROR_TEXT_MAX = 512 };
 
-/* QN_TRY - return from the enclosing function when `call` does not give QN_OK. Only for functions that own nothing yet. */
+/* QN_TRY - return the status of `call` from the enclosing function unless it is QN_OK. Only where nothing has to be freed. */
 #define QN_TRY(call)                                                                                                           \
     do {                                                                                                                       \
         const qn_status qn_try_status = (call);                                                                                \

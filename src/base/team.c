@@ -1,4 +1,4 @@
-/* The thread team: worker threads, a generation-counting barrier, and waiting that spins before it sleeps. */
+/* The thread team: worker threads, a barrier that counts generations, and waits that spin before they sleep. */
 #include "base/team.h"
 
 #include "base/cpu.h"
@@ -18,11 +18,11 @@
 #include <unistd.h>
 #endif
 
-/* About 20 to 50 microseconds on current processors: longer than any operation's imbalance, shorter than a scheduler's slice.
- */
+/* About 20 to 50 microseconds on current CPUs: longer than the load imbalance of any operation, shorter than a time slice of
+ * the scheduler. */
 enum { SPINS = 1500 };
 
-/* A word to wait on. Alone on its line, so that spinning on it disturbs nobody. */
+/* A counter that threads wait on. It has a cache line of its own, to avoid false sharing with the spinning threads. */
 struct eventcount {
     _Alignas(QN_ALIGN) atomic_uint value;
     atomic_uint waiters;
@@ -35,8 +35,8 @@ struct worker {
 };
 
 struct qn_team {
-    struct eventcount start; /* counts the runs */
-    struct eventcount phase; /* counts the barriers */
+    struct eventcount start; /* calls of qn_team_run */
+    struct eventcount phase; /* barriers completed */
     _Alignas(QN_ALIGN) atomic_uint arrived;
     int n_threads, n_started, spins;
     bool quit;
@@ -54,7 +54,7 @@ static inline void spin_hint(void)
 #endif
 }
 
-/* Sleep while the gate still shows `seen`; the kernel compares again, so that a change just before is not slept through. */
+/* Sleeps while the value is `seen`. FUTEX_WAIT compares the value again, so a change before the system call is not missed. */
 static void eventcount_sleep(struct eventcount *eventcount, unsigned seen)
 {
     atomic_fetch_add(&eventcount->waiters, 1);
@@ -124,7 +124,7 @@ qn_status qn_team_create(int n_threads, qn_team **out)
     team->spins = n_threads <= qn_cpu_threads() ? SPINS : 0;
     team->n_started = 1;
     qn_status status = qn_alloc(&team->workers, (size_t)n_threads, sizeof *team->workers, "thread team");
-    sigset_t all, before; /* signals are for the threads that the program made itself */
+    sigset_t all, before; /* the workers block all signals: the process handles them on its own threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < n_threads && status == QN_OK; i++) {
