@@ -1,4 +1,4 @@
-/* What the tests of the AURA kernels share: random numbers, views, guarded memory, an attention in float64. */
+/* Shared by the tests of the AURA kernels: random numbers, views, buffers, caches, attention in float64. */
 #ifndef QN_TESTS_HELPER_AURA_H
 #define QN_TESTS_HELPER_AURA_H
 
@@ -28,7 +28,7 @@ static inline double uniform(void)
     return ((double)(z >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Box and Muller. */
+/* Standard normal, by the Box-Muller transform. */
 static inline double normal(void)
 {
     return sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform());
@@ -74,8 +74,8 @@ static inline qn_aura_codec *new_codec(size_t dim, unsigned bits)
     return codec;
 }
 
-/* A cache whose first n_keys positions hold random rows; what was decoded from it, [n_kv_heads, n_keys, dim]. Positions beyond
- * hold all ones: NaN as scales. */
+/* A cache with random rows in its first n_keys positions, and these rows as decoded from it, [n_kv_heads, n_keys, dim].
+ * All bits of later positions are 1: NaN as scales. */
 typedef struct aura_case {
     qn_aura_cache cache;
     float *keys, *values;
@@ -133,7 +133,7 @@ static inline void free_case(aura_case *c)
     free(c->values);
 }
 
-/* One query over keys [from, to) of decoded rows, in double; a sink where it is not NaN. */
+/* One query over keys [from, to) of decoded rows, in double. `sink` is NaN if there is none. */
 static inline void attend_float64(const float *query, const float *keys, const float *values, size_t from, size_t to,
                                   size_t dim, double scale, double sink, double *out)
 {
@@ -161,7 +161,7 @@ static inline void attend_float64(const float *query, const float *keys, const f
     free(scores);
 }
 
-/* |found - exact| / |exact|, or |found| where exact is nothing. */
+/* |found - exact| / |exact|, or |found| if exact is 0. */
 static inline double relative(const float *found, const double *exact, size_t n)
 {
     double error = 0, square = 0;

@@ -1,5 +1,5 @@
-/* AURA attention over the packed stream: two passes against one against float64 over what the cache decodes to; masks, windows,
- * sinks, empty blocks that hold garbage, and refusals. */
+/* AURA attention over the packed stream: one pass and two passes compared with float64 over the decoded cache; masks,
+ * windows, sinks, poisoned outputs of empty blocks, rejected arguments. */
 #include "helper_aura.h"
 
 #include "base/f16.h"
@@ -14,7 +14,7 @@ typedef struct guarded {
     size_t bytes;
 } guarded;
 
-/* All bytes are 0xff: NaN as any float. */
+/* All bytes are 0xff: NaN in every float type. */
 static guarded guarded_new(qn_dtype dtype, size_t count)
 {
     guarded g = { .bytes = count * (dtype == QN_DTYPE_F32 ? 4 : 2) };
@@ -45,7 +45,7 @@ static float element(qn_view view, size_t i)
                                         : qn_bf16_to_f32(halves[i]);
 }
 
-/* Rows of `out` against float64, each to `bound` of its norm. */
+/* Compares each row of `out` with float64: the error must be within `bound` of the row's norm. */
 static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q, qn_view out, double bound, const char *what)
 {
     const size_t n_heads = s->kv_heads * s->group;
@@ -79,7 +79,7 @@ static void check(const shape *s, qn_dtype dtype)
     float *x = normals(n, 1), *sinks = normals(n_heads, 2);
     uint16_t *halves = memory(n * 2, 0);
     uint32_t *positions = memory(s->n_tokens * 4, 0);
-    for (size_t t = 0; t < s->n_tokens; t++) /* the last token may see all, the first one key */
+    for (size_t t = 0; t < s->n_tokens; t++) /* all keys are visible to the last token, one to the first */
         positions[t] = (uint32_t)(t + 1 == s->n_tokens ? (s->n_keys ? s->n_keys - 1 : 0) : t * s->n_keys / s->n_tokens);
     for (size_t i = 0; i < n; i++)
         halves[i] = dtype == QN_DTYPE_BF16 ? qn_f32_to_bf16(x[i]) : qn_f32_to_f16(x[i]);
@@ -94,14 +94,14 @@ static void check(const shape *s, qn_dtype dtype)
     guarded one = guarded_new(dtype, n), two = guarded_new(dtype, n),
             partials = guarded_new(QN_DTYPE_F32, rows * n_blocks * s->dim);
     guarded m = guarded_new(QN_DTYPE_F32, rows * n_blocks), l = guarded_new(QN_DTYPE_F32, rows * n_blocks);
-    /* float32: sums of hundreds of terms and scores of up to 10; f16 and bf16: the rounding of each element of what goes out,
-     * 2^-11 and 2^-9 of it at most. */
+    /* fp32: sums of hundreds of terms and scores of up to 10. fp16 and bf16: the rounding of each output element, at
+     * most 2^-11 and 2^-9 of it. */
     const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 5e-4 : 2e-3;
     assert_int_equal(qn_aura_attention(&c.cache, &q, one.view), QN_OK);
     compare(s, &c, &q, one.view, bound, "single pass");
     assert_int_equal(qn_aura_flash_pass1(&c.cache, &q, s->block, partials.view, m.view, l.view), QN_OK);
     for (size_t i = 0; i < rows * n_blocks; i++)
-        if (((float *)l.view.data)[i] == 0) { /* not written, or garbage that must not matter */
+        if (((float *)l.view.data)[i] == 0) { /* not written: the poison must still be there, and must not matter */
             const float *o = (float *)partials.view.data + i * s->dim;
             assert_true(isnan(o[0]) && isnan(o[s->dim - 1]) && isnan(((float *)m.view.data)[i]));
         }
@@ -157,20 +157,20 @@ static void awkward_shapes(void **unused)
 {
     (void)unused;
     static const shape shapes[] = {
-        { 64, 4, 2, 1, 1, 1, 1, 1, 1, 0, true, false },        /* one key, which is all that fits */
+        { 64, 4, 2, 1, 1, 1, 1, 1, 1, 0, true, false },        /* one key, the whole capacity */
         { 64, 4, 2, 1, 1, 9, 1, 1, 256, 0, false, true },      /* one key and a sink */
         { 64, 4, 4, 2, 2, 16, 0, 2, 8, 0, false, false },      /* nothing stored */
         { 64, 4, 4, 2, 2, 16, 0, 2, 8, 0, true, true },        /* nothing but sinks */
         { 80, 3, 3, 1, 2, 600, 600, 5, 100, 1, true, false },  /* a window of the token itself */
-        { 80, 3, 6, 1, 2, 600, 599, 70, 100, 30, true, true }, /* more rows than go along together; windows across blocks */
-        { 96, 8, 2, 3, 1, 300, 290, 4, 64, 50, false, false }, /* a window and what comes after */
+        { 80, 3, 6, 1, 2, 600, 599, 70, 100, 30, true, true }, /* more rows than a tile holds; windows across blocks */
+        { 96, 8, 2, 3, 1, 300, 290, 4, 64, 50, false, false }, /* a window, not causal: later keys are visible, too */
         { 64, 2, 8, 1, 1, 300, 257, 3, 256, 1000, true, false },
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         check(&shapes[i], QN_DTYPE_F32);
 }
 
-/* Positions past all that is stored see it all, but a window leaves them nothing. */
+/* All stored keys are visible to positions past them, but a window hides them. */
 static void no_visible_key(void **unused)
 {
     (void)unused;
@@ -201,7 +201,7 @@ static void no_visible_key(void **unused)
         for (size_t d = 0; d < DIM; d++)
             assert_true(out[d] == 0);
     }
-    q.window = 22; /* sees key 39 alone */
+    q.window = 22; /* only key 39 is visible */
     q.sinks = (qn_view){ 0 };
     assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out, DIM)), QN_OK);
     for (size_t d = 0; d < DIM; d++)
@@ -227,12 +227,12 @@ static void scores_and_values(void **unused)
             exact += term;
             magnitude += fabs(term);
         }
-        assert_true(fabs((double)((float *)scores.view.data)[i] - exact) < 2e-6 * magnitude); /* three products' roundings */
+        assert_true(fabs((double)((float *)scores.view.data)[i] - exact) < 2e-6 * magnitude); /* three roundings a term */
         weights[i] = (float)pow(uniform(), 6);
     }
     static const float skips[] = { 0, 0.1f, 2 };
     for (size_t k = 0; k < 3; k++) {
-        /* What is below the threshold must not be read: there, values are poisoned. */
+        /* Values with weights below the threshold must not be read: their scales are NaN. */
         qn_aura_cache cache = c.cache;
         float *scales = memory(KV * 64 * 4, 0);
         memcpy(scales, cache.value_scales.data, KV * 64 * 4);
@@ -261,7 +261,7 @@ static void scores_and_values(void **unused)
     free_case(&c);
 }
 
-/* The capacity is a stride: rows of another head are where they are said to be, and nothing past n_keys is looked at. */
+/* The capacity is the stride between heads, and nothing past n_keys is read: results do not depend on it. */
 static void capacity_is_the_stride(void **unused)
 {
     (void)unused;
@@ -381,7 +381,7 @@ static void refuses(void **unused)
     free_case(&c);
 }
 
-/* What cannot be stored leaves the cache as it was from that row on, and says where it came from. */
+/* qn_aura_store rejects a bad row, leaves the cache unchanged from that row on, and names token and head. */
 static void store_refuses(void **unused)
 {
     (void)unused;

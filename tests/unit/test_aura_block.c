@@ -1,5 +1,5 @@
-/* AURA blocks, as a session's cache holds them: the layout, written and read position by position, and attention over blocks in
- * whole numbers against float64 over what is decoded. */
+/* AURA blocks, the layout of a session's cache: stores and loads of single positions, and attention over blocks in
+ * integers compared with float64 over the decoded rows. */
 #include "helper_aura.h"
 
 #include "base/cpu.h"
@@ -14,8 +14,9 @@ static int fill_kernels(void **unused)
     return 0;
 }
 
-/* The packed stream and a block's part hold the same, position by position, whatever order they are written in; the bits of
- * other positions stay as they are, twice written is written once, and all bytes of the part are used. */
+/* The packed stream and a block contain the same codes at every position, in whatever order positions are written. A
+ * store does not change the bits of other positions, a second store replaces the first, and no byte outside the block
+ * is written. */
 static void same_as_the_stream(void **unused)
 {
     (void)unused;
@@ -55,7 +56,7 @@ static void same_as_the_stream(void **unused)
         }
 }
 
-/* One position's codes by the words of aura.h: what the look-ups of 4 bits rely on. */
+/* One position's codes in the layout that aura.h describes, on which the look-ups of 4-bit codes rely. */
 static void four_bits_by_hand(void **unused)
 {
     (void)unused;
@@ -64,7 +65,7 @@ static void four_bits_by_hand(void **unused)
     for (size_t d = 0; d < 64; d++)
         codes[d] = (uint8_t)(d % 8 + 1);
     qn_aura_store_key(part, 16 + 3, codes, 1, 64, 4);
-    const uint8_t *lane = part + 64 * 8 + 3 * 4; /* the second tile of 64 bytes for each of 8 units, the fourth lane */
+    const uint8_t *lane = part + 64 * 8 + 3 * 4; /* second tile (a tile is 8 units of 64 bytes), fourth lane */
     for (size_t unit = 0; unit < 8; unit++, lane += 64)
         assert_true(lane[0] == 0x51 && lane[1] == 0x73 && lane[2] == 0x62 && lane[3] == 0x84);
     free(part);
@@ -73,7 +74,7 @@ static void four_bits_by_hand(void **unused)
 struct block_case {
     qn_aura_codec *key_codec, *value_codec;
     uint8_t *keys, *values;
-    float *decoded_keys, *decoded_values; /* [QN_AURA_BLOCK, dim], in their own basis */
+    float *decoded_keys, *decoded_values; /* [QN_AURA_BLOCK, dim], rotated back */
 };
 
 static void store(const struct block_case *c, size_t position, const float *key, const float *value)
@@ -85,7 +86,7 @@ static void store(const struct block_case *c, size_t position, const float *key,
                            rotated_rows[1]);
 }
 
-/* Positions from `stored` on stay poisoned: ones everywhere, NaN as scales. */
+/* Positions `stored` and later stay poisoned: codes of all ones, NaN scales. */
 static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
 {
     struct block_case c = { new_codec(dim, key_bits), new_codec(dim, value_bits), NULL, NULL, NULL, NULL };
@@ -137,7 +138,7 @@ static void near_float64(void **unused)
 {
     (void)unused;
     static const uint16_t seen[] = { 256, 1, 100, 255, 17 };
-    static const double sharpness[] = { 0, 1, 4 }; /* of the softmax: even weights to nearly one alone */
+    static const double sharpness[] = { 0, 1, 4 }; /* of the softmax: from uniform weights to nearly a single key */
     double worst = 0;
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
@@ -150,8 +151,9 @@ static void near_float64(void **unused)
                 attend_float64(query, c.decoded_keys, c.decoded_values, 0, stored, dim, 1, NAN, exact);
                 const double off = relative(result, exact, dim);
                 worst = off > worst ? off : worst;
-                /* Centroids are rounded to a half in 2500 of their mean size, weights to one in 1000, queries to one in 300 to
-                 * 2500: 3e-4 of an output, and 1e-5 of |q| |k|, which is up to 90 here, of each score. */
+                /* Rounding errors are half a unit, and mean magnitudes are 2500 units for centroids, 1000 for weights,
+                 * 300 to 2500 for queries: 3e-4 of an output, and 1e-5 of |q| |k| for each score, which is up to 90
+                 * here. */
                 if (!(off < 1e-3))
                     fail_msg("dim %zu bits %u %u, %zu keys, sharpness %g: off by %g", dim, aura_bits[j],
                              aura_bits[(i + j) % N_BITS], stored, sharpness[k], off);
@@ -162,7 +164,8 @@ static void near_float64(void **unused)
     print_message("largest error %.2g\n", worst);
 }
 
-/* Whole sums stay in 32 bits at their worst: the largest codes, and queries and weights all of one size or only one of them. */
+/* Integer sums fit 32 bits in the worst cases: the largest codes, and queries and weights that are all equal or all but
+ * one nearly 0. */
 static void sums_fit(void **unused)
 {
     (void)unused;
@@ -184,7 +187,7 @@ static void sums_fit(void **unused)
                 query[d] = kind && d ? 1e-7f : 1;
             qn_aura_quantize_query(quantized, &scale, query, c.key_codec);
             kernels.aura.block(quantized, &scale, 1, &block, &visible, out, &m, &l);
-            /* Roundings of half a unit: queries are 511 of them here, weights 1023, centroids 8191. */
+            /* Roundings of half a unit: queries are 511 units here, weights 1023, centroids 8191. */
             assert_true(fabs((double)m / ((double)top * (kind ? 1 : 512)) - 1) < 1.5e-3);
             assert_true(l == 256);
             assert_true(fabs((double)out[0] / ((double)top * (kind ? 1 + 255e-6 : 256)) - 1) < 1.5e-3);
@@ -193,7 +196,8 @@ static void sums_fit(void **unused)
         }
 }
 
-/* A row that is not finite reaches whoever sees it and nobody else; a query that is not finite reaches itself. */
+/* A row that is not finite makes the results of queries that attend to it NaN, and no others; a query that is not
+ * finite affects only its own result. */
 static void not_finite(void **unused)
 {
     (void)unused;

@@ -1,6 +1,6 @@
-/* Sessions over caches of AURA codes: bits that depend neither on threads nor on how a prompt is split, and that survive
- * saving, restoring, forking and going back; logits that are as near to those of the f16 cache as the bits allow; and what is
- * refused, or kept as f16. */
+/* Sessions with caches of AURA codes. Logits are bit-identical for all thread counts and prefill batch sizes, and after
+ * save, restore, fork and truncate; their error against the f16 cache is bounded by the bits. Unsupported formats are
+ * rejected, or fall back to f16. */
 #include "helper_sessions.h"
 
 #include "base/f16.h"
@@ -22,13 +22,14 @@
 
 #include <cmocka.h>
 
-/* The last tokens, whose logits are looked at, are in the second block of 256 positions. */
+/* The last tokens, whose logits are compared, are in the second block of 256 positions. */
 enum { N_IDS = 330, N_LAST = 60, N_FIRST = N_IDS - N_LAST, N_FORMATS = 7, FILE_MAX = 1 << 22 };
 
 static const char *const formats[N_FORMATS] = { "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2" };
 static const unsigned bits[N_FORMATS][2] = { { 8, 8 }, { 6, 6 }, { 4, 4 }, { 4, 3 }, { 4, 2 }, { 3, 3 }, { 2, 2 } };
 
-/* Heads of 64 and 128 values, several or one for a key-value head, gates, layers with and without recurrent memory. */
+/* Models with heads of 64 and 128 dimensions, one or several query heads per key-value head, gates, with and without
+ * recurrent layers. */
 static const char *const names[] = { "llama.q2_0", "qwen3.f16", "qwen3.q1_0", "qwen35-rotated.f16", "qwen35.q1_0" };
 
 static qn_model *model;
@@ -61,7 +62,7 @@ static void close_buffers(void)
     free(found);
 }
 
-/* All formats with all models would take minutes: each goes with one. */
+/* All formats with all models would take minutes: each format is tested with one model. */
 static bool go_together(size_t name, size_t format)
 {
     return format % (sizeof names / sizeof names[0]) == name;
@@ -104,7 +105,7 @@ static void assert_same_logits(void)
     assert_memory_equal(expected, found, N_LAST * info.n_vocab * sizeof *found);
 }
 
-/* The first tokens and the last ones in steps of `piece`. */
+/* Evaluates the first tokens without logits and the last ones with logits, `batch` tokens at a time. */
 static void logits_in_batches(const char *format, size_t batch, float *logits)
 {
     qn_session *session = new_session(format, (uint32_t)batch, 0);
@@ -140,7 +141,7 @@ static void threads_and_batches_do_not_matter(void **unused)
                     assert_non_null(first[f]);
                     logits_in_batches(formats[f], N_IDS, first[f]);
                 }
-                /* Single tokens spend their time at barriers, so one team of several threads has to do. */
+                /* Single-token steps spend their time at barriers, so one thread count above 1 has to do. */
                 for (size_t p = threads[t] % 3 ? 1 : 0; p < 5; p++) {
                     logits_in_batches(formats[f], batches[p], found);
                     assert_memory_equal(first[f], found, size);
@@ -154,7 +155,7 @@ static void threads_and_batches_do_not_matter(void **unused)
     }
 }
 
-/* ---- Copies, and going back ---- */
+/* ---- Save, restore, fork, truncate ---- */
 
 static size_t read_file(const char *from, uint8_t *bytes)
 {
@@ -174,7 +175,7 @@ static void assert_same_files(void)
     assert_memory_equal(one, other, size);
 }
 
-/* Lengths on both sides of tiles, runs and blocks of positions. */
+/* Lengths at the edges of tiles, pages and blocks of positions. */
 static const uint32_t lengths[] = { 1, 64, 65, 257 };
 
 static void restored_as_saved(const char *format)
@@ -208,7 +209,7 @@ static void restored_sessions_go_on(void **unused)
     over_models(restored_as_saved);
 }
 
-/* What has been taken back leaves nothing in the file, and is nothing to what follows. */
+/* Truncated tokens leave no trace in a saved file, and do not affect later logits. */
 static void same_after_a_detour(const char *format)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
@@ -241,7 +242,7 @@ static void forks_and_rewound_sessions_go_on(void **unused)
     over_models(same_after_a_detour);
 }
 
-/* A file has what going back inside the last run needs, where recurrent layers cannot compute anything again. */
+/* A saved file contains what truncation within the last page needs: recurrent layers cannot recompute it. */
 static void restored_sessions_go_back(void **unused)
 {
     (void)unused;
@@ -274,11 +275,11 @@ static void restored_sessions_go_back(void **unused)
     }
 }
 
-/* ---- Any way to the same tokens ---- */
+/* ---- Random sequences of operations: the same tokens give the same logits ---- */
 
 enum { N_SESSIONS = 3 };
 
-/* One of some sessions of a model; the first `right` of the tokens that it holds are those of `ids`. */
+/* A session of the model. Of its tokens the first n_valid are those of `ids`. */
 struct session_case {
     qn_session *session;
     uint32_t n_valid;
@@ -308,7 +309,7 @@ static void replace_session(struct session_case *w, qn_session *session, uint32_
     *w = (struct session_case){ session, n_valid };
 }
 
-/* To as many of the right tokens, as near as that goes; what cannot be done changes nothing. */
+/* Truncates to `to` tokens, or to the nearest reachable length below; an unsupported truncation must change nothing. */
 static void go_back(struct session_case *w, uint32_t to)
 {
     const uint32_t length = qn_session_length(w->session), reach = qn_session_rewind_length(w->session, to);
@@ -324,7 +325,7 @@ static void go_back(struct session_case *w, uint32_t to)
     w->n_valid = reach < w->n_valid ? reach : w->n_valid;
 }
 
-/* Near multiples of 64, near the end, which recurrent layers need, or anywhere. */
+/* A random length: near multiples of 64, near the end (which recurrent layers can reach), or anywhere. */
 static uint32_t random_length(uint32_t below)
 {
     const uint32_t near[] = { below / 64 ? 63 + 64 * random_below(below / 64) + random_below(3) : 0,
@@ -333,7 +334,7 @@ static uint32_t random_length(uint32_t below)
     return length < below ? length : below - 1;
 }
 
-/* A file is what its tokens make it, however they came there. */
+/* A saved file depends on the tokens alone, not on the operations before. The session is replaced by its restored copy. */
 static void save_and_restore(struct session_case *w, const char *format)
 {
     const uint32_t length = qn_session_length(w->session);
@@ -363,7 +364,8 @@ static bool stop_after(void *left, size_t done, size_t total)
     return (*(uint32_t *)left)-- > 0;
 }
 
-/* Some tokens more, perhaps not all of them; `all` are the logits of each. */
+/* Evaluates some more tokens; a random cancellation may stop it earlier. `all` contains the expected logits of each
+ * token. */
 static void eval_some(struct session_case *w, const float *all, float *logits)
 {
     const uint32_t length = qn_session_length(w->session), room = N_IDS - length;
@@ -434,7 +436,7 @@ static void any_operations_give_the_same_logits(void **unused)
     }
 }
 
-/* ---- How near ---- */
+/* ---- Error against f16 ---- */
 
 static double distance(const float *x, const float *reference, size_t n_rows, size_t n)
 {
@@ -457,7 +459,7 @@ static float f16_key(const qn_kv_view *view, size_t head, size_t page, size_t i,
     return qn_f16_to_f32(qn_kv_f16_keys(view, 0, page, head)[(i / QN_KEY_TILE * dim + d) * QN_KEY_TILE + i % QN_KEY_TILE]);
 }
 
-/* Codes of the second run are those of its halves less the mean of the first run's keys. */
+/* The codes of page 1 are its fp16 rows, keys less the mean of page 0's keys, quantised. */
 static void codes_are_of_f16_pages(void **unused)
 {
     (void)unused;
@@ -471,7 +473,7 @@ static void codes_are_of_f16_pages(void **unused)
             double mean = 0;
             for (size_t i = 0; i < QN_KV_PAGE; i++)
                 mean += (double)f16_key(view, head, 0, i, d) / QN_KV_PAGE;
-            assert_true(fabs(qn_kv_key_mean(view, 0, head)[d] - mean) < 1e-6); /* float32 sums of 64 halves, about 1 large */
+            assert_true(fabs(qn_kv_key_mean(view, 0, head)[d] - mean) < 1e-6); /* fp32 sum of 64 fp16 values of about 1 */
         }
         for (size_t i = 0; i < QN_KV_PAGE; i++) {
             uint8_t codes[2][QN_AURA_MAX_DIM];
@@ -487,7 +489,8 @@ static void codes_are_of_f16_pages(void **unused)
                 error[1] += off[1] * off[1], size[1] += value * value;
             }
         }
-        /* The codebooks' distortion at 64 dimensions is 0.0091 with 4 bits and 0.033 with 3; 64 rows are near their mean. */
+        /* The codebooks' distortion at 64 dimensions is 0.0091 with 4 bits and 0.033 with 3; the average of 64 rows is
+         * close to it. */
         assert_true(error[0] / size[0] > 0.006 && error[0] / size[0] < 0.012);
         assert_true(error[1] / size[1] > 0.024 && error[1] / size[1] < 0.042);
     }
@@ -509,9 +512,9 @@ static void more_bits_are_nearer(void **unused)
         }
         qn_model_free(model);
         close_buffers();
-        /* 8 bits leave an error of 0.63% of a row of keys or values (the root of 4e-5). These random models add the errors of
-         * up to three layers to a residual stream that consists of little else, and round activations to int8 on top, which
-         * makes 1e-2 of any difference. */
+        /* The error of 8 bits is 0.63% of a row of keys or values (the root of 4e-5). These random models add the
+         * errors of up to three layers to a residual stream that consists of little else, and then round activations to
+         * int8, which makes 1e-2 of any difference. */
         assert_true(far[0] > 0 && far[0] < 3e-2);
         static const size_t rising[][2] = { { 0, 1 }, { 1, 2 }, { 2, 5 }, { 5, 6 }, { 2, 3 }, { 3, 4 } };
         for (size_t r = 0; r < sizeof rising / sizeof rising[0]; r++)
@@ -529,10 +532,11 @@ static void rows_take_what_their_bits_take(void **unused)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         open_model(names[i], 2);
         const uint64_t dim = strcmp(names[i], "qwen3.q1_0") ? 64 : 128;
-        const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* of keys; as many of values */
+        const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* key-value heads, all layers */
         for (size_t f = 0; f < N_FORMATS; f++)
             for (size_t i_length = 0; i_length < 4; i_length++) {
-                /* The first 64 positions and those of the last run that is not complete are halves, and there is a mean. */
+                /* Positions of page 0 and of the incomplete last page are fp16. A complete page 0 has a mean per
+                 * key-value head. */
                 static const uint32_t held[] = { 20, 64, 256, 300 }, f16_rows[] = { 20, 64, 64, 108 };
                 const uint32_t length = held[i_length], kept = f16_rows[i_length];
                 qn_session *session = new_session(formats[f], 0, length);
@@ -541,7 +545,7 @@ static void rows_take_what_their_bits_take(void **unused)
                 const uint64_t bytes = n_rows * ((length - kept) * codes + kept * 2 * dim * sizeof(uint16_t) +
                                                  (length < 64 ? 0 : dim * sizeof(float)));
                 assert_int_equal(qn_session_cache_bytes(session, length) - fixed, bytes);
-                /* Of whole tiles of positions nothing but the positions is in the file. */
+                /* A saved file contains fp16 keys in full tiles of 16 positions. */
                 static uint8_t file[FILE_MAX];
                 assert_int_equal(qn_session_save(session, path), QN_OK);
                 const uint64_t rest = n_rows * (kept % 16 ? 16 - kept % 16 : 0) * dim * sizeof(uint16_t);
@@ -583,7 +587,7 @@ static void take_line(void *user, const char *line)
     log_lines++;
 }
 
-/* Heads of 32, 48 and 16 values have no codes. */
+/* Heads of 32, 48 and 16 dimensions have no codes: the cache stays f16. */
 static void other_heads_stay_f16(void **unused)
 {
     (void)unused;
@@ -608,7 +612,7 @@ static void other_heads_stay_f16(void **unused)
         eval_rest(copy, found);
         assert_same_logits();
         qn_session_free(copy);
-        /* Who asks for the same again gets the same again. */
+        /* The same parameters give the same format again. */
         assert_int_equal(qn_session_restore(model, path, &params, &copy), QN_OK);
         assert_int_equal(log_lines, 2);
         eval_rest(copy, found);

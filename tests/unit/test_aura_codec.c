@@ -1,4 +1,4 @@
-/* AURA rows: the codebook and its distortion, the packed stream, norms, rows that are tiny or not finite, and refusals. */
+/* AURA rows: the codebook and its distortion, the packed stream, norms, tiny and non-finite rows, rejected arguments. */
 #include "helper_aura.h"
 
 #include "base/cpu.h"
@@ -46,7 +46,7 @@ static void codebooks(void)
                              QN_OK);
             for (size_t k = 0; k < half; k++) {
                 const double middle = k ? (exact[k - 1] + exact[k]) / 2 : 0;
-                /* Half a unit in the last place of a float below 1. */
+                /* Half an ulp of a float below 1. */
                 if (fabs((double)book[half + k] - exact[k]) > 0x1p-24 || book[half - 1 - k] != -book[half + k])
                     fail_msg("dim %zu bits %u: centroid %zu is %.9g, float64 has %.9g", aura_dims[i], aura_bits[j], k,
                              (double)book[half + k], exact[k]);
@@ -82,7 +82,7 @@ static void encoded_as_defined(void **unused)
                                         u32(words, GOLDEN_ROWS * n_words), f32(found, GOLDEN_ROWS)),
                          QN_OK);
         assert_memory_equal(words, expected, GOLDEN_ROWS * n_words * sizeof *words);
-        for (size_t r = 0; r < GOLDEN_ROWS; r++) /* a rounding to float32 */
+        for (size_t r = 0; r < GOLDEN_ROWS; r++) /* rounding to float32 */
             assert_true(fabs((double)found[r] / scales[r] - 1) < 0x1p-23);
         qn_aura_codec_free(codec);
     }
@@ -91,7 +91,8 @@ static void encoded_as_defined(void **unused)
 
 /* ---- Distortion ---- */
 
-/* Of the Lloyd-Max quantiser of one coordinate, summed over a unit vector, computed outside. */
+/* Distortion of the Lloyd-Max quantiser of one coordinate, summed over a unit vector, computed independently. 0: not
+ * known. */
 static const double distortions[N_DIMS][N_BITS] = {
     { 0.114526, 0.0333908, 0.00913152, 0.000615963, 3.93168e-5 },
     { 0.115115, 0.0336201, 0.00920447, 0.000621528, 3.96842e-5 },
@@ -122,7 +123,7 @@ static void distortion_of(size_t i, size_t vectors)
         }
         for (size_t d = 0; d < dim; d++)
             unit[d] = (float)((double)x[d] / sqrt(square));
-        qn_aura_rotate(&kernels.aura, codecs[0], y, unit); /* one seed: one rotation */
+        qn_aura_rotate(&kernels.aura, codecs[0], y, unit); /* all codecs have the same seed and so the same rotation */
         for (size_t j = 0; j < N_BITS; j++) {
             uint8_t codes[512];
             kernels.aura.quantize(codes, y, codecs[j]);
@@ -134,7 +135,7 @@ static void distortion_of(size_t i, size_t vectors)
     }
     for (size_t j = 0; j < N_BITS; j++) {
         const double found = sums[j] / (double)vectors;
-        /* 192 lies between 128 and 256, whose distortions are 1.2% apart. */
+        /* 192 has no entry: its distortion is between those of 128 and 256, which differ by 1.2%. */
         const double low = distortions[dim == 192 ? 3 : i][j], high = distortions[dim == 192 ? 5 : i][j];
         if (!(found >= low * 0.99 && found <= high * 1.01))
             fail_msg("dim %zu bits %u: %g, expected %g to %g", dim, aura_bits[j], found, low, high);
@@ -191,12 +192,13 @@ static double norm_of(const float *x, size_t n)
     return sqrt(square);
 }
 
-/* Norms come back exactly, rows nearly, in any type; what is decoded without being rotated back is scale times centroid. */
+/* Decoding restores norms exactly and rows within the distortion. Without rotating back, a decoded row is scale times
+ * centroids. */
 static void norms_and_rows(void **unused)
 {
     (void)unused;
     enum { ROWS = 5 };
-    static const double worst[N_BITS] = { 0.5, 0.25, 0.13, 0.04, 0.011 }; /* half as much again as the root of the distortion */
+    static const double worst[N_BITS] = { 0.5, 0.25, 0.13, 0.04, 0.011 }; /* 1.5 times the root of the distortion */
     static const double sizes[ROWS] = { 1, 1e-6, 1e18, 30, 1e-3 };
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
@@ -240,7 +242,7 @@ static void norms_and_rows(void **unused)
         }
 }
 
-/* A row of a narrow type is encoded as the floats that it holds. */
+/* An fp16 or bf16 row is encoded as the floats that it contains. */
 static void narrow_types(void **unused)
 {
     (void)unused;
@@ -295,7 +297,7 @@ static void tiny_rows(void **unused)
         assert_true(fabs(norm_of(decoded + 64, 64) / 9e-9 - 1) < 1e-5);
         qn_aura_codec_free(codec);
     }
-    /* A codebook of nothing has no norm to divide by: the scale is the row's. */
+    /* An all-zero codebook has no norm to divide by: the scale is the row's norm. */
     float rotation[64 * 64] = { 0 }, boundaries[3] = { -1, 0, 1 }, book[4] = { 0 }, x[64] = { 3, 4 }, scale;
     uint32_t words[4];
     qn_aura_codec *codec;
@@ -307,12 +309,12 @@ static void tiny_rows(void **unused)
     qn_aura_codec_free(codec);
 }
 
-/* ---- Refusals ---- */
+/* ---- Rejected arguments ---- */
 
 static void rows_not_finite(void **unused)
 {
     (void)unused;
-    static const float bad[] = { NAN, INFINITY, -INFINITY, FLT_MAX }; /* of the last, both: the norm is 1.4 times as large */
+    static const float bad[] = { NAN, INFINITY, -INFINITY, FLT_MAX }; /* FLT_MAX twice: their norm is 1.4 times as large */
     qn_aura_codec *codec = new_codec(64, 3);
     for (size_t k = 0; k < 4; k++) {
         float *x = normals(4 * 64, 1), scales[4];

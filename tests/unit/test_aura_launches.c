@@ -1,5 +1,5 @@
-/* Launches of attention over AURA codes on the GPU: how queries and keys are shared out, shared memory for devices that have
- * more of it or less, and what is refused, with its reason. What kernels compute is quern-check's, on a device. */
+/* Launches of attention over AURA codes on the GPU: how queries and keys are partitioned, shared memory on devices with
+ * more or less of it, rejected arguments with their error texts. quern-check tests the kernels themselves, on a device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static void refused(qn_status status, qn_status expected, const char *reason)
 {
     assert_int_equal(status, expected);
     if (!strstr(qn_error_text(), reason))
-        fail_msg("\"%s\" says nothing of \"%s\"", qn_error_text(), reason);
+        fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
 }
 
 static void expect_grid(const qn_launch *launch, uint32_t x, uint32_t y, uint32_t threads)
@@ -46,7 +46,7 @@ static void splits(void **unused)
     uint32_t warps_per_block;
     assert_int_equal(qn_aura_gpu_check(&gpu), QN_OK);
 
-    /* Six query heads of each of four are a tile; 33 parts of them fill 132 SMs. */
+    /* The six query heads of each of four key-value heads are one tile; 33 splits of them fill 132 SMs. */
     assert_int_equal(qn_aura_gpu_splits(&gpu, 1, 32768), 33);
     assert_int_equal(qn_aura_gpu_score(&gpu, 1, 33, &launch), QN_OK);
     expect_grid(&launch, 4, 33, 512);
@@ -54,15 +54,16 @@ static void splits(void **unused)
     assert_int_equal(qn_aura_gpu_value(&gpu, 1, 33, &launch), QN_OK);
     expect_grid(&launch, 4, 33, 384);
     assert_int_equal(launch.args_bytes, sizeof(qn_aura_value_args));
-    /* Few keys, or queries that fill the device by themselves, are not divided: two tokens are twelve columns, two tiles. */
+    /* Few keys, or queries that fill the device by themselves, are not split. Two tokens are twelve queries of a
+     * key-value head: two tiles. */
     assert_int_equal(qn_aura_gpu_splits(&gpu, 1, 100), 1);
     assert_int_equal(qn_aura_gpu_splits(&gpu, 1000, 32768), 1);
     assert_int_equal(qn_aura_gpu_attention(&gpu, 2, &launch), QN_OK);
     expect_grid(&launch, 8, 1, 256);
 
-    /* Blocks of keys that fill the device are shared by warps, shorter ones are a warp's. */
+    /* Long blocks of keys are shared by the warps of a thread block; of short ones each warp has its own. */
     const size_t block = qn_aura_gpu_flash_block(&gpu, 1, 32768);
-    assert_int_equal(block, 1008); /* 993 keys, in whole tiles */
+    assert_int_equal(block, 1008); /* 993 keys, rounded up to full tiles */
     assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, block, &warps_per_block, &launch), QN_OK);
     assert_int_equal(warps_per_block, 8);
     expect_grid(&launch, 4, 33, 256);
@@ -80,7 +81,7 @@ static void splits(void **unused)
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=80");
 }
 
-/* What is checked fits, on devices whose blocks may have 227, 163 and 99 KiB. */
+/* Launches that pass qn_aura_gpu_check fit the shared memory of devices with 227, 163 and 99 KiB a block. */
 static void shared_memory(void **unused)
 {
     (void)unused;
@@ -96,7 +97,7 @@ static void shared_memory(void **unused)
                 gpu.key_bits = gpu.value_bits = bits[b];
                 gpu.max_shared_bytes = kib[k] << 10;
                 const qn_status status = qn_aura_gpu_check(&gpu);
-                if (kib[k] == 99 && status) { /* large tables and the largest heads do not go together there */
+                if (kib[k] == 99 && status) { /* large tables and the largest heads do not fit together */
                     refused(status, QN_ERR_UNSUPPORTED, "shared memory");
                     assert_true(dims[d] == 512 && (bits[b] == 4 || bits[b] == 8));
                     continue;
@@ -133,7 +134,7 @@ static void refusals(void **unused)
     refused(qn_aura_gpu_flash_pass2(128, 0, &launch), QN_ERR_INVALID, "a grid of 0");
 }
 
-/* Encoding, decoding and runs that become codes: the variant of the source for these sizes. */
+/* Encode, decode and quantize_page: the defines of the variant for these sizes. */
 static void variants(void **unused)
 {
     (void)unused;
