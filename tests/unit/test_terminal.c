@@ -95,6 +95,17 @@ static void expect(struct terminal *t, const char *text)
     fail_msg("'%s' does not appear on the terminal; it shows:\n%s", text, t->screen + t->seen);
 }
 
+/* Waits until keys go to the line editor. It prints its prompt before it changes the terminal's mode; a Ctrl-D typed between the
+ * two is lost with the mode in which it was typed. */
+static void expect_editor(struct terminal *t)
+{
+    const time_t end = time(NULL) + SECONDS;
+    struct termios modes;
+    while (!tcgetattr(t->fd, &modes) && (modes.c_lflag & ICANON) && time(NULL) < end)
+        read_screen(t, 20);
+    assert_false(modes.c_lflag & ICANON);
+}
+
 static void type_keys(struct terminal *t, const char *keys)
 {
     assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
@@ -322,7 +333,8 @@ static void test_interrupted_answer(void **state)
     expect(&t, "> ");
     type_keys(&t, "/reset\r");
     expect(&t, "The conversation begins again.");
-    expect(&t, "> ");      /* the editor has the terminal: a Ctrl-D before would be lost with the mode that it was typed in */
+    expect(&t, "> ");
+    expect_editor(&t);
     type_keys(&t, "\004"); /* Ctrl-D */
     const int status = finish(&t);
     assert_true(WIFEXITED(status));
