@@ -1,4 +1,4 @@
-/* Elementwise operations: the choice of variant. */
+/* Elementwise operations: selection of the variant. */
 #include "kernels/elementwise/elementwise.h"
 
 #include "base/cpu.h"

@@ -1,4 +1,4 @@
-// Element by element.
+// Elementwise operations on the GPU.
 #include "kernels/elementwise/elementwise_cuda.h"
 
 extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)

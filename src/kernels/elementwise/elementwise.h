@@ -1,4 +1,4 @@
-/* Element by element: SwiGLU's product, and gates. */
+/* Elementwise operations: SwiGLU and sigmoid gates. */
 #ifndef QN_KERNELS_ELEMENTWISE_ELEMENTWISE_H
 #define QN_KERNELS_ELEMENTWISE_ELEMENTWISE_H
 

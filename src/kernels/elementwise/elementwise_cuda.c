@@ -1,4 +1,4 @@
-/* The launch of elementwise.cu. */
+/* Launch of elementwise.cu. */
 #include "kernels/elementwise/elementwise_cuda.h"
 
 qn_status qn_elementwise_gpu_swiglu(size_t n, qn_launch *out)

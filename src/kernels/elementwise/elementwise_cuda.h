@@ -1,5 +1,5 @@
-/* Products of elements on the GPU, of rows that stay floats because something else than a product reads them: products' rows
- * are made on their way into activations (kernels/matmul/matmul_cuda.h). Shared by C and CUDA. */
+/* Elementwise operations on the GPU, of rows whose consumer reads f32. SwiGLU in front of a matmul is fused into the
+ * quantisation of its activations (kernels/matmul/matmul_cuda.h). Shared by C and CUDA. */
 #ifndef QN_KERNELS_ELEMENTWISE_ELEMENTWISE_CUDA_H
 #define QN_KERNELS_ELEMENTWISE_ELEMENTWISE_CUDA_H
 
@@ -7,11 +7,11 @@
 
 enum { QN_ELEMENTWISE_GPU_THREADS = 256 };
 
-/* qn_elementwise_swiglu - y = silu(gate) * up. A thread takes an element. grid: ceil(n / QN_ELEMENTWISE_GPU_THREADS). */
+/* qn_elementwise_swiglu - y = silu(gate) * up. One thread per element. Grid: ceil(n / QN_ELEMENTWISE_GPU_THREADS). */
 typedef struct qn_elementwise_swiglu_args {
     QN_GPU_PTR(const float) gate; /* [n] */
-    QN_GPU_PTR(const float) up;
-    QN_GPU_PTR(float) y; /* may be either */
+    QN_GPU_PTR(const float) up;   /* [n] */
+    QN_GPU_PTR(float) y;          /* [n]; may be gate or up */
     uint64_t n;
 } qn_elementwise_swiglu_args;
 
@@ -21,7 +21,8 @@ typedef struct qn_elementwise_swiglu_args {
 
 #include <stddef.h>
 
-/* qn_elementwise_gpu_swiglu - QN_ERR_INVALID for no elements, or more than a launch takes. The args are the caller's. */
+/* qn_elementwise_gpu_swiglu - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID for 0 elements, or more
+ * than a grid can cover. */
 qn_status qn_elementwise_gpu_swiglu(size_t n, qn_launch *out);
 
 #endif

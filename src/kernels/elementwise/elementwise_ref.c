@@ -1,4 +1,4 @@
-/* Elementwise operations: the reference, plain loops in the canonical order that the variants are held to. */
+/* Elementwise operations: the reference, plain loops. The SIMD variants must give the same bits. */
 #include "kernels/elementwise/elementwise.h"
 
 #include "kernels/canon.h"

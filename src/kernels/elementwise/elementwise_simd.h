@@ -1,4 +1,4 @@
-/* Elementwise operations over sixteen-lane vectors; included by one file an instruction set. */
+/* Elementwise operations over sixteen-lane vectors; included by one file per instruction set. */
 #ifndef QN_KERNELS_ELEMENTWISE_ELEMENTWISE_SIMD_H
 #define QN_KERNELS_ELEMENTWISE_ELEMENTWISE_SIMD_H
 

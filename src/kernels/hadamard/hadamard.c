@@ -1,4 +1,4 @@
-/* Block Walsh-Hadamard transform: the choice of variant, and the factor that all of them share. */
+/* Block Walsh-Hadamard transform: selection of the variant, and the normalisation factor of all variants. */
 #include "kernels/hadamard/hadamard.h"
 
 #include "base/cpu.h"

@@ -1,9 +1,10 @@
-// Block Walsh-Hadamard transform: a tile in registers, distances inside a warp's 128 values by shuffles, the others after one
-// exchange through shared memory. The order of distances is that of the reference, so that the bits are, too.
+// Block Walsh-Hadamard transform of a tile in registers: strides within a warp's 128 values by shuffles, larger strides after
+// one exchange through shared memory. Strides are processed in the order of the reference, so the result has the same bits.
 #include "kernels/butterflies.cuh"
 #include "kernels/hadamard/hadamard_cuda.h"
 
-// A value's place in the tile: by fours, as a thread reads them, and side by side over the threads.
+// Index in the tile of a thread's i-th value. index_vec4: quads of 4 contiguous values, for 16-byte loads. index_strided:
+// values QN_HADAMARD_THREADS apart, consecutive over the threads.
 QN_DEVICE uint32_t index_vec4(int i)
 {
     return i / 4 * (4 * QN_HADAMARD_THREADS) + threadIdx.x * 4 + i % 4;
@@ -14,7 +15,7 @@ QN_DEVICE uint32_t index_strided(int i)
     return i * QN_HADAMARD_THREADS + threadIdx.x;
 }
 
-// As many blocks as an SM has threads for: with ten of sixteen, a quarter less is read a second.
+// Occupancy is limited by threads only: with 10 instead of 16 resident blocks per SM, read bandwidth is 25% lower.
 extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS_PER_SM / QN_HADAMARD_THREADS)
     qn_hadamard_tiles(const __grid_constant__ qn_hadamard_tiles_args a)
 {
@@ -23,9 +24,9 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     const uint32_t n_here = (uint32_t)(a.n_values - first < QN_HADAMARD_TILE ? a.n_values - first : QN_HADAMARD_TILE);
     const uint32_t first_sign = (uint32_t)(first % a.n_signs);
     float v[QN_HADAMARD_PER_THREAD];
-    uint32_t sign_bits = 0; // a bit for each value that changes its sign
+    uint32_t sign_bits = 0; // bit i: negate value i
     qn_pdl_trigger();
-    // Signs are weights: nobody writes them while the kernel ahead still runs.
+    // Signs are weights: no preceding kernel writes them, so they are loaded before the wait.
     if (a.signs_before) {
 #pragma unroll
         for (int i = 0; i < QN_HADAMARD_PER_THREAD; i++)
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2)
         if (a.n > 4 * distance)
             qn_lane_butterflies<QN_HADAMARD_PER_THREAD>(v, distance);
-    // Sixteen values a thread that lie 128 apart: what is left of the tile is between them.
+    // From here on, a thread's sixteen values are 128 apart: the remaining strides of the tile are between its registers.
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_PER_THREAD; i += 4)
         *(float4 *)&exchange[index_vec4(i)] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
@@ -79,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     }
 }
 
-// One value of each of a block's tiles to a thread.
+// A thread loads one value of each tile of a block.
 template <int tiles> QN_DEVICE void cross(const qn_hadamard_cross_args &a)
 {
     const uint32_t at = blockIdx.x * QN_HADAMARD_THREADS + threadIdx.x;

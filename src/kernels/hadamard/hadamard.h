@@ -1,8 +1,8 @@
-/* Signed block Walsh-Hadamard transform: y = H (S x) or y = S (H x), blocks of n side by side.
+/* Signed block Walsh-Hadamard transform: y = H (S x) or y = S (H x) for each of contiguous blocks of n.
  *
- * H is the normalised Sylvester matrix, H[r][c] = (-1)^popcount(r & c) / sqrt(n), S a diagonal of signs. The transform is done
- * in log2(n) stages of butterflies (a, b) -> (a + b, a - b) with distances 1, 2, 4, ... n/2, each sum rounded to float32, and
- * one product with 1/sqrt(n) (rounded to float32) at the end: the same bits in all instruction sets. */
+ * H is the normalised Sylvester matrix, H[r][c] = (-1)^popcount(r & c) / sqrt(n), S a diagonal of signs. The transform is
+ * log2(n) stages of butterflies (a, b) -> (a + b, a - b) with strides 1, 2, 4, ... n/2, each sum rounded to f32, and one
+ * multiplication by 1/sqrt(n) (rounded to f32) at the end: all variants give the same bits. */
 #ifndef QN_KERNELS_HADAMARD_HADAMARD_H
 #define QN_KERNELS_HADAMARD_HADAMARD_H
 
@@ -11,14 +11,14 @@
 enum { QN_HADAMARD_MAX_BLOCK = 1 << 16 };
 
 typedef struct qn_hadamard_kernels {
-    /* One block in place: x [n], n a power of two, 1 to QN_HADAMARD_MAX_BLOCK. signs_before and signs_after are [n] floats of
-     * +-1 that multiply before and after, or NULL. */
+    /* Transform one block in place: x [n], n a power of two, 1 to QN_HADAMARD_MAX_BLOCK. signs_before and signs_after: [n]
+     * floats of +-1, multiplied before and after the butterflies, or NULL. */
     void (*block)(float *x, size_t n, const float *signs_before, const float *signs_after);
 } qn_hadamard_kernels;
 
 void qn_hadamard_kernels_init(qn_hadamard_kernels *kernels, unsigned cpu);
 
-/* qn_hadamard_scale - 1/sqrt(n), rounded to float32. */
+/* qn_hadamard_scale - 1/sqrt(n), rounded to f32. */
 float qn_hadamard_scale(size_t n);
 
 void qn_hadamard_init_ref(qn_hadamard_kernels *kernels);

@@ -1,10 +1,11 @@
-/* Block Walsh-Hadamard transform for AVX2: a group takes eight of the sixteen registers, two a vector. */
+/* Block Walsh-Hadamard transform for AVX2: a pass holds four vectors in eight of the sixteen registers, two per vector. */
 #define QN_V16_AVX2
 #define PASS_VECTORS 4
 
 #include "kernels/vec16.h"
 
-/* Each lane takes its partner plus or minus itself: one shuffle and one fused multiply-add, which rounds as a sum does. */
+/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds once
+ * like an addition. */
 QN_INLINE __m256 butterfly_half(__m256 a, size_t n)
 {
     if (n > 1)

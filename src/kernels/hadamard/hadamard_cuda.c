@@ -1,4 +1,4 @@
-/* The launches of a Walsh-Hadamard transform on the GPU. */
+/* Launches of the Walsh-Hadamard transform on the GPU. */
 #include "kernels/hadamard/hadamard_cuda.h"
 
 #include "kernels/hadamard/hadamard.h"
@@ -13,11 +13,11 @@ qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, ui
         return qn_fail(QN_ERR_INVALID, "%zu values with %zu signs: both must be multiples of the block, %zu", n_values, n_signs,
                        n);
     if (x % 16 || y % 16)
-        return qn_fail(QN_ERR_INVALID, "Hadamard blocks at an address that is no multiple of 16");
+        return qn_fail(QN_ERR_INVALID, "Hadamard blocks: x and y must be at multiples of 16 bytes");
     const bool large = n > QN_HADAMARD_TILE;
     const size_t tiles = (n_values + QN_HADAMARD_TILE - 1) / QN_HADAMARD_TILE, blocks = n_values / n;
-    if (tiles > INT32_MAX || (large && blocks > 65535)) /* what a grid can be */
-        return qn_fail(QN_ERR_INVALID, "%zu values in blocks of %zu are more than one launch takes", n_values, n);
+    if (tiles > INT32_MAX || (large && blocks > 65535)) /* limits of a grid */
+        return qn_fail(QN_ERR_INVALID, "%zu values in blocks of %zu exceed the limits of one launch", n_values, n);
     *out = (qn_hadamard_gpu){
         .tiles = { .source = source,
                    .defines = "",

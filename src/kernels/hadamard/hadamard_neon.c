@@ -1,10 +1,12 @@
-/* Block Walsh-Hadamard transform for NEON: a group takes sixteen of the thirty-two registers, four a vector. */
+/* Block Walsh-Hadamard transform for NEON: a pass holds four vectors in sixteen of the thirty-two registers, four per
+ * vector. */
 #define QN_V16_NEON
 #define PASS_VECTORS 4
 
 #include "kernels/vec16.h"
 
-/* Each lane takes its partner plus or minus itself: one shuffle and one fused multiply-add, which rounds as a sum does. */
+/* Each lane becomes its partner's value plus or minus its own: one shuffle and one fused multiply-add, which rounds once
+ * like an addition. */
 QN_INLINE float32x4_t butterfly_quarter(float32x4_t a, size_t n)
 {
     static const float odd[4] = { 1, -1, 1, -1 }, upper[4] = { 1, 1, -1, -1 };

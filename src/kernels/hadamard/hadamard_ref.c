@@ -1,4 +1,5 @@
-/* Block Walsh-Hadamard transform: the reference, plain loops in the order that the variants are held to. */
+/* Block Walsh-Hadamard transform: the reference, plain loops in the canonical order. The SIMD variants must give the same
+ * bits. */
 #include "kernels/hadamard/hadamard.h"
 
 static void block_ref(float *x, size_t n, const float *signs_before, const float *signs_after)

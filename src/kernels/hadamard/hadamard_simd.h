@@ -1,11 +1,11 @@
-/* Block Walsh-Hadamard transform over sixteen-lane vectors; included by one file an instruction set, which defines
+/* Block Walsh-Hadamard transform over sixteen-lane vectors; included by one file per instruction set, which defines
  *
- *   PASS_VECTORS                    vectors that are transformed together in registers, 4 or 8
- *   butterfly_lanes(v16, n)      the butterflies inside a vector, at distances 1, 2, ... below n <= 16
+ *   PASS_VECTORS              vectors transformed together in registers, 4 or 8
+ *   butterfly_lanes(v16, n)   the butterflies inside a vector, with strides 1, 2, ... below n <= 16
  *
- * A plain loop over stages spends its time on loads and stores, so a pass over the data does as many as the registers hold: the
- * first one all distances inside PASS_VECTORS vectors that lie side by side, each later one log2(PASS_VECTORS) more between vectors further
- * apart. */
+ * A plain loop over the stages is bound by loads and stores. A pass over the data therefore does as many stages as fit in
+ * registers: the first pass all strides inside PASS_VECTORS contiguous vectors, each later pass log2(PASS_VECTORS) more
+ * strides between vectors further apart. */
 #ifndef QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
 #define QN_KERNELS_HADAMARD_HADAMARD_SIMD_H
 
@@ -14,14 +14,14 @@
 
 #include <stdbool.h>
 
-/* What the two ends of a transform multiply by. */
+/* Factors of the first and the last pass. */
 struct scaling {
-    const float *before, *after; /* of the same element as the data, or NULL */
+    const float *before, *after; /* [block] signs, or NULL */
     float scale;
-    bool last;
+    bool last; /* this pass is the last one: apply scale and after */
 };
 
-/* Butterflies between n vectors, n and distance constants where this is called. */
+/* Butterflies between n vectors; n and distance are compile-time constants at every call. */
 QN_INLINE void butterfly_vectors(v16 *v, size_t n, size_t distance)
 {
     QN_UNROLLED
@@ -40,7 +40,7 @@ QN_INLINE void multiply_vectors(v16 *v, size_t n, const float *by, size_t stride
         v[i] = v16_mul(v[i], v16_load(by + i * stride));
 }
 
-/* One pass over n vectors that begin `stride` floats apart; n and first are constants where this is called. */
+/* One pass over n vectors that are `stride` floats apart; n and first are compile-time constants at every call. */
 QN_INLINE void pass(float *x, size_t stride, size_t n, bool first, size_t at, const struct scaling *scaling)
 {
     v16 v[PASS_VECTORS];
@@ -100,7 +100,7 @@ static void block_simd(float *x, size_t n, const float *signs_before, const floa
         return;
     }
     struct scaling scaling = { signs_before, signs_after, qn_hadamard_scale(n), n <= PASS_VECTORS * QN_LANES };
-    size_t span = scaling.last ? n : PASS_VECTORS * QN_LANES; /* floats that already are a transform of their own */
+    size_t span = scaling.last ? n : PASS_VECTORS * QN_LANES; /* floats of the sub-transforms completed so far */
     for (size_t at = 0; at < n; at += span)
         pass_dispatch(x, QN_LANES, span / QN_LANES, true, at, &scaling);
     for (size_t radix; span < n; span *= radix) {

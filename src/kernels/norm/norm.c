@@ -1,4 +1,4 @@
-/* RMS normalisation: the choice of variant, and the composition of the two parts. */
+/* RMS normalisation: selection of the variant, and the norm of a row from its two parts. */
 #include "kernels/norm/norm.h"
 
 #include "base/cpu.h"

@@ -1,4 +1,4 @@
-// RMS norm of rows of floats: a block reads its row twice, the second time from the first cache.
+// RMS norm of f32 rows: a block reads its row twice, the second time from L1.
 #include "kernels/norm/norm_cuda.h"
 
 enum { WARPS = QN_NORM_GPU_THREADS / QN_WARP_SIZE };

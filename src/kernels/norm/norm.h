@@ -1,8 +1,8 @@
 /* RMS normalisation: y = x * weight / sqrt(mean(x^2) + eps).
  *
- * In two parts, so that several threads can share a row: the scale, which needs the whole row, and its application to any
- * piece. The sum of squares keeps the canonical order (kernels/canon.h). Zhang and Sennrich, Root Mean Square Layer
- * Normalization (2019). */
+ * Split in two parts, so that several threads can work on a row: the scale, a reduction over the whole row, and its
+ * application to any slice. The sum of squares is in canonical order (kernels/canon.h). Zhang and Sennrich, Root Mean Square
+ * Layer Normalization (2019). */
 #ifndef QN_KERNELS_NORM_NORM_H
 #define QN_KERNELS_NORM_NORM_H
 
@@ -20,7 +20,7 @@ void qn_norm_kernels_init(qn_norm_kernels *kernels, unsigned cpu);
 /* qn_rms_scale - 1 / sqrt(mean(x^2) + eps) for x [n], n >= 1. */
 float qn_rms_scale(const qn_norm_kernels *kernels, const float *x, size_t n, float eps);
 
-/* qn_rms_norm_row - the whole row at once; y may be x. */
+/* qn_rms_norm_row - RMS norm of a whole row, n >= 1; y may be x. */
 void qn_rms_norm_row(const qn_norm_kernels *kernels, float *y, const float *x, const float *weight, size_t n, float eps);
 
 void qn_norm_init_ref(qn_norm_kernels *kernels);

@@ -1,4 +1,4 @@
-/* The launch of norm.cu. */
+/* Launch of norm.cu. */
 #include "kernels/norm/norm_cuda.h"
 
 qn_status qn_norm_gpu_rows(size_t n, size_t n_rows, qn_launch *out)

@@ -1,5 +1,5 @@
-/* RMS norm on the GPU, of rows that stay floats because something else than a product reads them: products' rows are normalised
- * on their way into activations (kernels/matmul/matmul_cuda.h). Shared by C and CUDA. */
+/* RMS norm on the GPU, of rows whose consumer reads f32. The norm in front of a matmul is fused into the quantisation of its
+ * activations (kernels/matmul/matmul_cuda.h). Shared by C and CUDA. */
 #ifndef QN_KERNELS_NORM_NORM_CUDA_H
 #define QN_KERNELS_NORM_NORM_CUDA_H
 
@@ -7,7 +7,7 @@
 
 enum { QN_NORM_GPU_THREADS = 256 };
 
-/* qn_norm_rows - y = x * weight / sqrt(mean(x^2) + eps), row by row. A block takes a row. grid: n_rows. */
+/* qn_norm_rows - y = x * weight / sqrt(mean(x^2) + eps) for each row. One block per row. Grid: n_rows. */
 typedef struct qn_norm_rows_args {
     QN_GPU_PTR(const float) x;      /* [n_rows][n] */
     QN_GPU_PTR(const float) weight; /* [n] */
@@ -22,7 +22,8 @@ typedef struct qn_norm_rows_args {
 
 #include <stddef.h>
 
-/* qn_norm_gpu_rows - QN_ERR_INVALID for no rows or no values, or more than a launch takes. The args are the caller's. */
+/* qn_norm_gpu_rows - fill the launch; the caller passes the arguments with it. QN_ERR_INVALID unless n and n_rows are 1 to
+ * INT32_MAX. */
 qn_status qn_norm_gpu_rows(size_t n, size_t n_rows, qn_launch *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* RMS normalisation: the reference, plain loops in the canonical order that the variants are held to. */
+/* RMS normalisation: the reference, plain loops in the canonical order. The SIMD variants must give the same bits. */
 #include "kernels/norm/norm.h"
 
 #include "kernels/canon.h"

@@ -1,4 +1,4 @@
-/* RMS normalisation over sixteen-lane vectors; included by one file an instruction set. */
+/* RMS normalisation over sixteen-lane vectors; included by one file per instruction set. */
 #ifndef QN_KERNELS_NORM_NORM_SIMD_H
 #define QN_KERNELS_NORM_NORM_SIMD_H
 

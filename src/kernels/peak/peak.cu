@@ -1,7 +1,7 @@
-// Limits of a GPU: reading, multiplying in registers, launching.
+// Kernels that measure a GPU's limits: read bandwidth, MMA throughput from registers, launch cost.
 #include "kernels/peak/peak_cuda.h"
 
-// Four loads of 16 bytes in flight a thread, neighbouring threads side by side.
+// Each thread has four loads of 16 bytes in flight; adjacent threads load adjacent addresses.
 extern "C" __global__ void __launch_bounds__(QN_PEAK_THREADS) qn_peak_read_all(const __grid_constant__ qn_peak_read_args a)
 {
     const uint4 *from = (const uint4 *)a.from;

@@ -1,15 +1,15 @@
-/* The launches that measure a GPU. */
+/* Launches of the kernels that measure a GPU's limits. */
 #include "kernels/peak/peak_cuda.h"
 
 static const char source[] = "peak/peak.cu";
 
-/* Threads for all that an SM holds. */
+/* 4 * 512 threads fill an SM. */
 enum { BLOCKS_PER_SM = 4 };
 
 qn_status qn_peak_read_plan(uint64_t out, uint64_t from, size_t bytes, uint32_t n_sms, qn_peak_read *plan)
 {
     if (bytes % 16 || from % 16)
-        return qn_fail(QN_ERR_INVALID, "reading %zu bytes: size and address must be multiples of 16", bytes);
+        return qn_fail(QN_ERR_INVALID, "read of %zu bytes: size and address must be multiples of 16", bytes);
     *plan = (qn_peak_read){
         .launch = { .source = source,
                     .defines = "",

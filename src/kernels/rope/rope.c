@@ -1,11 +1,11 @@
-/* Rotary position embedding: angles, and the choice of variant. */
+/* Rotary position embedding: frequencies, angles, and selection of the variant. */
 #include "kernels/rope/rope.h"
 
 #include "base/cpu.h"
 
 #include <math.h>
 
-/* The pair, as a real number, that turns so many times over n_ctx positions. */
+/* The (fractional) index of the pair that makes `turns` full rotations over n_ctx positions. */
 static double pair_of_turns(double turns, double base, size_t n_rot, double n_ctx)
 {
     const double two_pi = 6.283185307179586;

@@ -1,5 +1,6 @@
-// Heads between the products that make them and attention: a team of threads takes a query head of a row, or a key head with
-// its value. For a single row what counts is how many instructions follow one another, so that a team is as large as is of use.
+// qk_norm, rope and kv_store, between the q, k, v matmuls and attention. A warp group ("team") processes one query head of a
+// row, or one key head with its value. A single row is bound by the length of the instruction sequence, so a team is as
+// large as useful: two values per thread.
 #include "kernels/rope/rope_cuda.h"
 
 #include "kernels/row.cuh"
@@ -25,15 +26,15 @@ extern "C" __global__ void __launch_bounds__(64) qn_rope_angles(const __grid_con
 #define TEAM QN_ROPE_GPU_TEAM(DIM)
 #define TEAMS QN_ROPE_GPU_TEAMS(DIM)
 
-// A head's two values of a thread.
+// The two values of a head that a thread holds: elements `thread` and `thread + HALF_DIM`.
 struct pair {
     float x[2];
 };
 
-// Where a thread is, and what its team has in shared memory.
+// A thread's index in its team, and the team's shared memory.
 struct team_context {
     int thread;
-    bool has; // values
+    bool has; // this thread holds values
     float *row, *sums;
 };
 
@@ -43,7 +44,7 @@ QN_DEVICE pair load_pair(const float *from, const team_context &p, bool is_there
     return { { has ? from[p.thread] : 0, has ? from[p.thread + HALF_DIM] : 0 } };
 }
 
-// The sum over a team's threads, in each of them.
+// The sum over a team's threads, returned to each of them.
 QN_DEVICE float team_sum(float x, const team_context &p)
 {
     x = qn_warp_sum(x);
@@ -75,7 +76,7 @@ QN_DEVICE void rotate(pair &v, const qn_aura_gpu_rotation &r, const pair &signs,
     }
 }
 
-// As the nearest halves. NaN becomes 0; true where it was.
+// Stores x rounded to f16, saturated to +-F16_MAX. NaN is stored as 0, and the result is true.
 QN_DEVICE bool store_f16(uint16_t *to, float x)
 {
     *to = x != x ? 0 : qn_f32_to_f16(fminf(fmaxf(x, -F16_MAX), F16_MAX));
@@ -86,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     qn_rope_qk_norm_store(const __grid_constant__ qn_rope_qk_norm_store_args a)
 {
     __shared__ float rows[TEAMS][DIM], sums[TEAMS][TEAM / QN_WARP_SIZE];
-    __shared__ int has_nan[TEAMS]; // whether a value is NaN
+    __shared__ int has_nan[TEAMS]; // an element of the value row is NaN
     const int team = threadIdx.x / TEAM, thread = threadIdx.x % TEAM;
     const uint32_t index = blockIdx.x * TEAMS + team, all = a.n_heads + a.n_kv_heads, row = index / all, head = index % all;
     const bool is_row = row < a.n_rows, is_key = is_row && head >= a.n_heads;
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
         has_nan[team] = 0;
     qn_pdl_wait();
 
-    // All that a row is worked with is asked for at once.
+    // All loads of a row are issued here, before the first use.
     const uint32_t position = is_key ? a.positions[row] : 0, session = is_key && a.sessions ? a.sessions[row] : 0;
     const uint64_t kv_row = ((uint64_t)row * a.n_kv_heads + kv) * DIM;
     pair x = load_pair(is_key ? a.keys + kv_row : a.queries + ((uint64_t)row * a.n_heads + head) * a.query_stride, p);
@@ -152,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     const uint32_t page = position / QN_ATTENTION_PAGE, page_slot = page ? 1 + (page - 1) % a.pages.n_open_pages : 0;
     const uint64_t at = ((uint64_t)page_slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE) * (DIM * 2) +
                         session * a.pages.session + kv * a.pages.head;
-    // The cache is this kernel's to write: its own pointers are not const.
+    // The pointers of a.pages are const for the readers of the cache; this kernel writes it.
     uint16_t *keys = (uint16_t *)(a.pages.keys + at), *values = (uint16_t *)(a.pages.values + at);
 #else
     uint16_t *keys =

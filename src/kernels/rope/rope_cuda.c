@@ -1,11 +1,11 @@
-/* The launches of rope.cu. */
+/* Launches of rope.cu. */
 #include "kernels/rope/rope_cuda.h"
 
 enum { ANGLES_THREADS = 64 };
 
 static const struct size {
     size_t dim;
-    const char *defines[2]; /* without and with runs */
+    const char *defines[2]; /* f16 cache; cache with pages */
 } sizes[] = {
 #define SIZE(dim)                                                                                                              \
     {                                                                                                                          \
@@ -23,8 +23,8 @@ qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out)
 {
     if (n_rot == 0 || n_rot % 2 || n_rot > 65536 || n_rows == 0 || n_rows > 65535)
         return qn_fail(QN_ERR_INVALID,
-                       "angles on the GPU: %zu rows of %zu: expected an even number up to 65536, of 1 to 65535 rows", n_rows,
-                       n_rot);
+                       "rope angles on the GPU: %zu rows of %zu: expected 1 to 65535 rows of an even number up to 65536",
+                       n_rows, n_rot);
     *out = (qn_launch){ .source = "rope/rope.cu",
                         .defines = "",
                         .function = "qn_rope_angles",
@@ -42,13 +42,17 @@ qn_status qn_rope_gpu_qk_norm_store(size_t head_dim, bool pages, size_t n_rows, 
         if (sizes[i].dim == head_dim)
             defines = sizes[i].defines[pages];
     if (!defines)
-        return qn_fail(QN_ERR_UNSUPPORTED, "heads on the GPU: size %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512",
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "qk_norm and rope on the GPU: head size %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512",
                        head_dim);
     if (n_rows == 0 || n_rows > 65535 || n_heads > 65535 || n_kv_heads > 65535)
-        return qn_fail(QN_ERR_INVALID, "heads on the GPU: %zu rows of %zu and %zu heads", n_rows, n_heads, n_kv_heads);
+        return qn_fail(
+            QN_ERR_INVALID,
+            "qk_norm and rope on the GPU: %zu rows of %zu and %zu heads, expected 1 to 65535 rows, at most 65535 heads", n_rows,
+            n_heads, n_kv_heads);
     const size_t heads = n_rows * (n_heads + n_kv_heads), teams = QN_ROPE_GPU_TEAMS(head_dim);
     if (heads == 0 || heads > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "heads on the GPU: %zu in one launch", heads);
+        return qn_fail(QN_ERR_INVALID, "qk_norm and rope on the GPU: %zu heads in one launch", heads);
     *out = (qn_launch){ .source = "rope/rope.cu",
                         .defines = defines,
                         .function = "qn_rope_qk_norm_store",

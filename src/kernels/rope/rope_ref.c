@@ -1,9 +1,9 @@
-/* Rotary position embedding: the reference, plain loops in the canonical order that the variants are held to. */
+/* Rotary position embedding: the reference, plain loops in the canonical order. The SIMD variants must give the same bits. */
 #include "kernels/rope/rope.h"
 
 #include <math.h>
 
-/* One product is rounded and the other fused into the difference: the order that the vector variants have. */
+/* The product with the sine is rounded, the one with the cosine is fused into the sum, as in the SIMD variants. */
 static void apply_ref(float *x, const float *cosines, const float *sines, size_t n_rot, qn_rope_type mode)
 {
     for (size_t i = 0; i < n_rot / 2; i++) {

@@ -1,4 +1,4 @@
-/* Rotary position embedding over sixteen-lane vectors; included by one file an instruction set. */
+/* Rotary position embedding over sixteen-lane vectors; included by one file per instruction set. */
 #ifndef QN_KERNELS_ROPE_ROPE_SIMD_H
 #define QN_KERNELS_ROPE_ROPE_SIMD_H
 
