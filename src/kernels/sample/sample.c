@@ -1,4 +1,4 @@
-/* Reductions over a row of logits: the choice of variant. */
+/* Reductions over a row of logits: selection of the variant, and argmax. */
 #include "kernels/sample/sample.h"
 
 #include "base/cpu.h"

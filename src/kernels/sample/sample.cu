@@ -1,5 +1,5 @@
-// Choosing a token: the best ones by maxima, a histogram of how much less likely the others are, and the few that matter put in
-// order by the last block to come.
+// Sampling: argmax per block, a histogram of the logits' distance to the maximum, and a sort of the few candidates by the last
+// block of the grid. sample_cuda.h describes the method.
 #include "kernels/exp_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 
@@ -7,10 +7,10 @@ enum {
     THREADS = QN_SAMPLE_THREADS,
     WARPS = THREADS / QN_WARP_SIZE,
     BINS = QN_SAMPLE_BINS,
-    UNROLL = 8 // logits that a thread asks for at once
+    UNROLL = 8 // loads of logits in flight per thread
 };
 
-// ---- Keys and weights: as sample.h has them ----
+// ---- Keys and weights, as in sample.h ----
 
 QN_DEVICE uint64_t key_of(float x, uint32_t index)
 {
@@ -57,16 +57,16 @@ QN_DEVICE uint64_t fixed_point_weight(const softmax_scale &s, float weight)
     return (uint64_t)(weight * s.unit);
 }
 
-// BINS for what weighs nothing. Where the best is no number, neither is the difference, and nothing has a bin.
+// The bin of a logit, BINS if its weight is 0. If the largest logit is not finite, the difference is NaN and the result BINS.
 QN_DEVICE uint32_t bin_of(const softmax_scale &s, float logit)
 {
     const float position = (s.largest - logit) * s.inverse * s.bins;
     return position < (float)BINS ? (uint32_t)position : BINS;
 }
 
-// ---- Blocks ----
+// ---- Grid and block primitives ----
 
-// Whether this block is the last of the grid to come here; what the others have written is then visible. Leaves the ticket 0.
+// True in the last block of the grid to call it; the writes of all other blocks are then visible. Resets the ticket to 0.
 QN_DEVICE bool is_last(uint32_t *ticket)
 {
     __shared__ bool last;
@@ -82,7 +82,7 @@ QN_DEVICE bool is_last(uint32_t *ticket)
     return last;
 }
 
-// The sum of all threads' values before this one's; *all is the sum of all.
+// Exclusive prefix sum over the threads of the block; *all is the total.
 template <typename T> QN_DEVICE T exclusive_sum(T own, T *all)
 {
     __shared__ T warp_values[WARPS];
@@ -93,7 +93,7 @@ template <typename T> QN_DEVICE T exclusive_sum(T own, T *all)
         const T other = __shfl_up_sync(QN_FULL_MASK, sum, distance);
         sum += lane >= distance ? other : 0;
     }
-    __syncthreads(); // of the last time
+    __syncthreads(); // warp_values of the previous call has been read
     if (lane == QN_WARP_SIZE - 1)
         warp_values[warp] = sum;
     __syncthreads();
@@ -107,7 +107,7 @@ template <typename T> QN_DEVICE T exclusive_sum(T own, T *all)
     return before;
 }
 
-// ---- A block's share of the logits ----
+// ---- Access to the logits: strided over the grid ----
 
 QN_DEVICE uint32_t global_thread()
 {
@@ -128,7 +128,7 @@ QN_DEVICE void load_strided(float x[UNROLL], const qn_sample_args &a, uint32_t f
     }
 }
 
-// ---- The best ----
+// ---- Argmax ----
 
 QN_DEVICE uint64_t max_key(uint64_t a, uint64_t b)
 {
@@ -143,7 +143,7 @@ QN_DEVICE uint64_t warp_max_key(uint64_t key)
     return key;
 }
 
-// The largest of all threads' keys, in every thread.
+// The largest key of the block, in every thread.
 QN_DEVICE uint64_t block_max_key(uint64_t key)
 {
     __shared__ uint64_t warp_values[WARPS];
@@ -157,7 +157,7 @@ QN_DEVICE uint64_t block_max_key(uint64_t key)
     return key;
 }
 
-// The best of a block, 0 for threads beyond the blocks.
+// Thread i loads the largest key of block i; 0 for i >= gridDim.x.
 QN_DEVICE uint64_t load_block_argmax(const qn_sample_args &a)
 {
     return threadIdx.x < gridDim.x ? __ldcg((const unsigned long long *)&a.state->best[threadIdx.x]) : 0;
@@ -165,10 +165,10 @@ QN_DEVICE uint64_t load_block_argmax(const qn_sample_args &a)
 
 QN_DEVICE bool is_finite(float x)
 {
-    return x - x == 0; // infinities and NaN have no difference
+    return x - x == 0; // NaN for infinities and NaN
 }
 
-// A block has its share of the logits to itself, so what it changes there it can read after.
+// Each block penalises only the logits that it reads itself, so a block barrier is enough.
 QN_DEVICE void apply_penalty(const qn_sample_args &a)
 {
     const uint32_t n = a.params->n_recent;
@@ -218,9 +218,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_argmax(const __g
         *a.result = { best, is_finite(logit_of(best)) ? (int32_t)index_of(best) : -1, 0 };
 }
 
-// ---- The survey ----
+// ---- Histogram ----
 
-// The bin whose tokens a sum of weights falls among: the first up to which there is more.
+// Lowers *bin to the bin in which a cumulative weight falls: the first with cumulative[i] > sum.
 QN_DEVICE void find_bin(uint32_t *bin, const uint64_t *cumulative, uint64_t sum)
 {
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
@@ -228,7 +228,7 @@ QN_DEVICE void find_bin(uint32_t *bin, const uint64_t *cumulative, uint64_t sum)
             atomicMin(bin, i);
 }
 
-// Counts and weights become those of all bins up to each.
+// Inclusive prefix sums of counts and weights over the bins, in place.
 QN_DEVICE void inclusive_scan(uint32_t *counts, uint64_t *weights)
 {
     enum { PER_THREAD = BINS / THREADS };
@@ -249,9 +249,10 @@ QN_DEVICE void inclusive_scan(uint32_t *counts, uint64_t *weights)
     __syncthreads();
 }
 
-// Which tokens can be the last that is kept, and which the one that is drawn: all that are kept, where they are few; else those
-// of the bin in which the kept end, and of those in which a draw from as little as is kept before it, or as much as with it,
-// ends.
+// Selects the bins whose tokens qn_sample_draw needs in order. cutoff_bin is the bin in which the filters (top_k, or top_p and
+// min_p) end. If the bins up to it hold few tokens, all of them are candidates. Otherwise candidates are the tokens of
+// cutoff_bin, to find the exact end of the kept tokens, and of bins low to high: the random number selects a token in low for
+// the smallest possible kept weight (without cutoff_bin) and in high for the largest (with all of it).
 QN_DEVICE void choose_candidates(const qn_sample_args &a, uint32_t *counts, uint64_t *weights)
 {
     __shared__ uint32_t cutoff_bin, low, high;
@@ -277,7 +278,7 @@ QN_DEVICE void choose_candidates(const qn_sample_args &a, uint32_t *counts, uint
     const uint64_t before = first ? weights[first - 1] : 0;
     const uint32_t n_cut = last < cutoff_bin ? counts[cutoff_bin] - counts[cutoff_bin - 1] : 0, n_first = counts[last] - n_before;
     const bool known = few || (all_bins_kept && n_first + n_cut <= QN_SAMPLE_CANDIDATES);
-    s->first = known ? first : BINS; // no bin
+    s->first = known ? first : BINS; // else: no candidates
     s->last = known ? last : 0;
     s->cutoff_bin = known ? cutoff_bin : BINS + 1;
     s->n_first = n_first;
@@ -329,9 +330,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_histogram(const 
     choose_candidates(a, counts, weights);
 }
 
-// ---- The draw ----
+// ---- Sort and draw ----
 
-// The k-th largest of the blocks' best, at most of so many. All keys differ.
+// The k-th largest of the blocks' keys, k <= gridDim.x. All keys differ.
 QN_DEVICE uint64_t kth_block_max(const uint64_t *block_keys, uint64_t own, uint32_t k)
 {
     __shared__ uint64_t threshold;
@@ -344,7 +345,7 @@ QN_DEVICE uint64_t kth_block_max(const uint64_t *block_keys, uint64_t own, uint3
     return threshold;
 }
 
-// Keys fall. Of few, each is put where there are as many larger ones before it.
+// Both sorts are descending. Few keys: the position of each is the number of larger keys.
 template <int few> QN_DEVICE void rank_sort(uint64_t *keys, uint32_t n)
 {
     enum { PER_THREAD = few / THREADS };
@@ -370,7 +371,7 @@ template <int few> QN_DEVICE void rank_sort(uint64_t *keys, uint32_t n)
     __syncthreads();
 }
 
-// Of many, n a power of two, by Batcher's bitonic network.
+// More keys, n a power of two: Batcher's bitonic network.
 QN_DEVICE void bitonic_sort(uint64_t *keys, uint32_t n)
 {
     for (uint32_t size = 2; size <= n; size *= 2)
@@ -387,14 +388,14 @@ QN_DEVICE void bitonic_sort(uint64_t *keys, uint32_t n)
         }
 }
 
-// Candidates in order, and what is known of tokens that are none.
+// Sorted candidates, and the weights of the other tokens.
 struct candidates {
-    const uint64_t *keys;
+    const uint64_t *keys; // [n], descending
     uint32_t n, n_first;
-    uint64_t total, weight_before, weight_gap; // as of qn_sample_state
+    uint64_t total, weight_before, weight_gap; // as in qn_sample_state
 };
 
-// A thread has some that follow one another.
+// Applies top_k, top_p and min_p to the candidates and selects the token. Each thread processes a contiguous range.
 QN_DEVICE void draw(const qn_sample_args &a, const softmax_scale &s, const candidates &c, uint64_t best)
 {
     __shared__ uint32_t end;
@@ -407,12 +408,12 @@ QN_DEVICE void draw(const qn_sample_args &a, const softmax_scale &s, const candi
         own += fixed_point_weight(s, weight_of(s, logit_of(c.keys[i])));
     if (threadIdx.x == 0)
         end = m;
-    const uint64_t first_sum = exclusive_sum(own, &all); // and the end is visible
+    const uint64_t first_sum = exclusive_sum(own, &all); // its barriers also make `end` visible
     const double goal = (double)p.top_p * (double)(p.top_k ? all : c.total);
-    // What is before candidate i, of all tokens, where `sum` is what is before it of the candidates.
+    // Weight of all tokens before candidate i; sum: weight of the candidates before it.
     const auto before = [&](uint32_t i, uint64_t sum) { return sum + c.weight_before + (i < c.n_first ? 0 : c.weight_gap); };
 
-    // The first that is not kept: not the best, and where kept tokens end, which is in the last of the bins.
+    // `end`: the first candidate that is not kept. It is in cutoff_bin, and it is never the most likely token.
     uint64_t sum = first_sum;
     for (uint32_t i = begin; i < stop; i++) {
         const float weight = weight_of(s, logit_of(c.keys[i]));
@@ -459,7 +460,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __gri
     qn_pdl_wait();
     const uint64_t block_argmax = load_block_argmax(a);
     keys[threadIdx.x] = block_argmax;
-    const uint64_t best = block_max_key(block_argmax); // and all keys are visible
+    const uint64_t best = block_max_key(block_argmax); // its barrier also makes keys visible
     const uint64_t threshold = is_top_k ? kth_block_max(keys, block_argmax, a.params->top_k) : 0;
     const softmax_scale s = scale_of(a, best);
     const uint32_t low = a.state->first, high = a.state->last, cutoff_bin = a.state->cutoff_bin;
@@ -482,7 +483,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __gri
             *a.result = { best, -1, 0 };
         return;
     }
-    enum { RANK_SORT_MAX = THREADS < 512 ? 512 : THREADS }; // with more, the network is faster
+    enum { RANK_SORT_MAX = THREADS < 512 ? 512 : THREADS }; // the bitonic network is faster for more
     uint32_t size = 1;
     while (size < n)
         size *= 2;

@@ -1,4 +1,6 @@
-/* Choosing a token from a row of logits. Seeds, and what the filters' values may be, are the engine's. */
+/* Sampling a token from a row of logits. The engine owns the random generator and checks the ranges of the sampling
+ * parameters.
+ */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_H
 #define QN_KERNELS_SAMPLE_SAMPLE_H
 
@@ -16,41 +18,41 @@ typedef struct qn_sample_kernels {
 
 void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu);
 
-/* qn_argmax_row - the index of the largest logit, the lowest of equals. */
+/* qn_argmax_row - the index of the largest logit, the lowest index of equal ones. */
 size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size_t n);
 
-/* ---- The choice ---- */
+/* ---- Sampling ---- */
 
-/* How a token is chosen, and which it was. Fields are those of qn_sampling (quern/quern.h), in the order in which they work:
- * penalty, top_k, temperature, top_p, min_p, draw.
+/* Sampling parameters and the result. The parameters are those of qn_sampling (quern/quern.h), applied in the order penalty,
+ * top_k, temperature, top_p, min_p; then a token is drawn.
  *
- * A token's weight is e^((logit - largest) / temperature) by qn_exp (kernels/canon.h), as a whole number of units of
- * 2^-qn_sample_weight_bits(n), cut off. Sums of whole numbers do not depend on their order, so the same logits and the same
- * random number give the same token on every machine and device. Tokens less likely than a unit, about 1e-13 for a vocabulary
- * of 2^18, are never drawn. */
+ * A token's weight is e^((logit - largest) / temperature) by qn_exp (kernels/canon.h), truncated to an integer number of units
+ * of 2^-qn_sample_weight_bits(n). Integer sums do not depend on their order, so the same logits and the same random number
+ * give the same token on every system and device. Tokens with a weight below one unit, about 1e-13 for a vocabulary of
+ * 2^18, are never drawn. */
 typedef struct qn_sample_request {
     float penalty;         /* 1: none */
-    const int32_t *recent; /* [n_recent] tokens that it is for; others than those of the vocabulary do not count */
+    const int32_t *recent; /* [n_recent] token ids that are penalised; ids outside the vocabulary are ignored */
     size_t n_recent;
     uint32_t top_k;    /* 0: all */
-    float temperature; /* below QN_SAMPLE_MIN_TEMPERATURE: the likeliest */
+    float temperature; /* below QN_SAMPLE_MIN_TEMPERATURE: argmax */
     float top_p, min_p;
-    uint64_t random; /* 64 bits, as likely as any others */
-    /* set by whoever chooses */
-    uint64_t best; /* qn_sample_key of the largest logit: qn_sample_status says whether there is one */
-    int32_t token; /* -1 where there is not */
+    uint64_t random; /* uniformly distributed, 64 bits */
+    /* the result */
+    uint64_t best; /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
+    int32_t token; /* -1 if the largest logit is not finite */
 } qn_sample_request;
 
 #define QN_SAMPLE_MIN_TEMPERATURE 1e-6f
 
-/* qn_sample_is_greedy - whether nothing is drawn. */
+/* qn_sample_is_greedy - true if the token is the argmax and nothing is drawn. */
 static inline bool qn_sample_is_greedy(const qn_sample_request *request)
 {
     return request->temperature < QN_SAMPLE_MIN_TEMPERATURE || request->top_k == 1;
 }
 
-/* qn_sample_key - larger for likelier tokens: for larger logits, and of equals for the lower index. A NaN is larger than any
- * number. */
+/* qn_sample_key - a key whose order is that of the tokens: larger for a larger logit, and for the lower index of equal logits.
+ * NaN is larger than every number. */
 static inline uint64_t qn_sample_key(float logit, uint32_t index)
 {
     const uint32_t bits = qn_f32_bits(logit + 0.0f); /* -0 is 0 */
@@ -63,17 +65,18 @@ static inline uint32_t qn_sample_key_index(uint64_t key)
     return UINT32_MAX - (uint32_t)key;
 }
 
-/* qn_sample_is_finite - whether a largest logit is. */
+/* qn_sample_is_finite - true if the logit of a key is finite. */
 static inline bool qn_sample_is_finite(uint64_t best)
 {
     const uint32_t ordered = (uint32_t)(best >> 32), magnitude = ordered >> 31 ? ordered & 0x7fffffffu : ~ordered & 0x7fffffffu;
     return magnitude < 0x7f800000u;
 }
 
-/* qn_sample_status - QN_ERR_INVALID, naming what was found, where a largest logit is NaN or infinite. */
+/* qn_sample_status - QN_ERR_INVALID, with the value in the message, if the largest logit is NaN or infinite. */
 qn_status qn_sample_status(uint64_t best);
 
-/* qn_sample_weight_bits - of a vocabulary of n, 1 to INT32_MAX: the sum of all weights is at most 2^62. */
+/* qn_sample_weight_bits - fraction bits of a weight for a vocabulary of n, 1 to INT32_MAX: the largest number for which the
+ * sum of all weights is at most 2^62. */
 static inline int qn_sample_weight_bits(size_t n)
 {
     int bits = 62;
@@ -82,11 +85,11 @@ static inline int qn_sample_weight_bits(size_t n)
     return bits;
 }
 
-/* qn_sample_scratch_bytes - what qn_sample_token needs for a vocabulary of n, 1 to INT32_MAX. */
+/* qn_sample_scratch_bytes - scratch of qn_sample_token for a vocabulary of n, 1 to INT32_MAX. */
 size_t qn_sample_scratch_bytes(size_t n);
 
-/* qn_sample_token - sets choice->best and choice->token for logits [n], which it does not change. scratch: at a multiple of
- * 8. */
+/* qn_sample_token - set request->best and request->token for logits [n], which are not changed. scratch:
+ * qn_sample_scratch_bytes(n) bytes, at a multiple of 8 bytes. */
 void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *request, const float *logits, size_t n,
                      void *scratch);
 

@@ -1,4 +1,4 @@
-/* The launches that choose a token on the GPU. */
+/* Launches of sampling on the GPU. */
 #include "kernels/sample/sample_cuda.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n
 {
     const int bits = qn_sample_weight_bits(n);
     const float inverse = qn_sample_is_greedy(request) ? 1 : 1 / request->temperature;
-    /* e^-u is below a unit from bits * ln 2 on; one ln 2 more is far beyond what rounding moves. */
+    /* e^-u is below one unit for u > bits * ln 2; another ln 2 is far more than any rounding error. */
     const double bins_per_unit = QN_SAMPLE_BINS / ((bits + 1) * 0.6931471805599453);
     const double last = request->min_p > 0 ? (0.01 - log((double)request->min_p)) * bins_per_unit : QN_SAMPLE_BINS;
     return (qn_sample_params){ .random = request->random,
@@ -48,7 +48,7 @@ qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, qn_launch launch
         [QN_SAMPLE_HISTOGRAM] = { { "qn_sample_argmax", "qn_sample_histogram", "qn_sample_draw" }, 3 },
     };
     if (n == 0 || n > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "choosing a token: %zu logits, expected 1 to %d", n, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "sampling on the GPU: %zu logits, expected 1 to %d", n, INT32_MAX);
     *n_launches = modes[mode].n;
     for (size_t i = 0; i < *n_launches; i++)
         launches[i] = (qn_launch){ .source = "sample/sample.cu",

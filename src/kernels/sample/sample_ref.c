@@ -1,4 +1,4 @@
-/* Reductions over a row of logits: the reference, plain loops in the canonical order that the variants are held to. */
+/* Reductions over a row of logits: the reference, plain loops. The SIMD variants must give the same result. */
 #include "kernels/sample/sample.h"
 
 #include "kernels/canon.h"

@@ -1,4 +1,4 @@
-/* Reductions over a row of logits in sixteen-lane vectors; included by one file an instruction set. */
+/* Reductions over a row of logits in sixteen-lane vectors; included by one file per instruction set. */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_SIMD_H
 #define QN_KERNELS_SAMPLE_SAMPLE_SIMD_H
 

@@ -1,4 +1,4 @@
-/* Choosing a token from a row of logits on the CPU, which is what the GPU's kernels are held to. */
+/* Sampling a token from a row of logits on the CPU: the reference of the GPU kernels. */
 #include "kernels/sample/sample.h"
 
 #include "kernels/canon.h"
@@ -28,14 +28,14 @@ size_t qn_sample_scratch_bytes(size_t n)
 
 /* ---- Candidates ---- */
 
-/* Likelier first; of equals the lower id. */
+/* Order of tokens: the more likely first, of equal logits the lower id. */
 static bool likelier(struct candidate a, struct candidate b)
 {
     return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-/* Restore a heap of n whose entry at `at` may be out of place downwards. `least_at_root` tells which of two belongs nearer the
- * root. */
+/* Restore the heap property of [n] entries after a change of entry `at`. least_at_root: the least likely token is at the root,
+ * else the most likely. */
 static void sift_down(struct candidate *heap, size_t n, size_t at, bool least_at_root)
 {
     for (size_t child; (child = 2 * at + 1) < n; at = child) {
@@ -55,10 +55,10 @@ static void make_heap(struct candidate *heap, size_t n, bool least_at_root)
         sift_down(heap, n, at, least_at_root);
 }
 
-/* Logits that are looked at together: few enough that a larger one among them does not make for many looks in vain. */
+/* Logits scanned per maximum: few enough that a single large logit causes few scalar comparisons. */
 enum { SCAN_BLOCK = 64 };
 
-/* The k likeliest tokens, in no order. A heap with the least likely of them at its root: most tokens fail against it at once.
+/* The k most likely tokens, unordered. They form a heap with the least likely at the root, so most tokens need one comparison.
  */
 static void select_top(const qn_sample_kernels *kernels, const float *logits, size_t n, struct candidate *top, size_t k)
 {
@@ -96,7 +96,7 @@ static uint64_t fixed_point_weight(const struct weights *w, float logit)
     return (uint64_t)(softmax_weight(w, logit) * w->unit);
 }
 
-/* Draw from the k candidates. They are taken from a heap in falling order, as few as are needed. */
+/* Draw from the k candidates, popped from a heap in descending order until the filters end. */
 static int32_t draw(const qn_sample_request *request, struct candidate *heap, size_t k, size_t n_vocab)
 {
     make_heap(heap, k, false);
@@ -109,7 +109,8 @@ static int32_t draw(const qn_sample_request *request, struct candidate *heap, si
         if (n_kept &&
             (softmax_weight(&w, heap[0].logit) < request->min_p || (double)kept >= (double)request->top_p * (double)total))
             break;
-        /* The taken one goes behind the heap: after the loop the kept are at the end, the likeliest last. */
+        /* The popped candidate is stored behind the heap: after the loop the kept ones are at the end, the most likely
+         * last. */
         const struct candidate top_candidate = heap[0];
         heap[0] = heap[--n];
         heap[n] = top_candidate;
@@ -120,14 +121,14 @@ static int32_t draw(const qn_sample_request *request, struct candidate *heap, si
     uint64_t point = (uint64_t)((unsigned __int128)request->random * kept >> 64);
     size_t at = k - 1;
     for (uint64_t own; point >= (own = fixed_point_weight(&w, heap[at].logit));
-         at--) /* the sum of the kept is more than the point */
+         at--) /* ends in time: point is less than the sum of the kept weights */
         point -= own;
     return heap[at].token;
 }
 
-/* ---- All of it ---- */
+/* ---- Penalty, argmax, and the sampler ---- */
 
-/* The logits after the penalty: the caller's own where there is none, else a copy. */
+/* The logits after the penalty: the caller's array if there is none, else a copy. */
 static const float *apply_penalties(const qn_sample_request *request, const float *logits, size_t n, float *copy)
 {
     if (request->penalty == 1 || !request->n_recent)
@@ -137,13 +138,13 @@ static const float *apply_penalties(const qn_sample_request *request, const floa
         const int32_t token = request->recent[i];
         if (token < 0 || (size_t)token >= n)
             continue;
-        /* From the original, so that a token that occurs twice is not penalised twice. */
+        /* Reads the original logit, so that a token that occurs twice is penalised once. */
         copy[token] = logits[token] > 0 ? logits[token] / request->penalty : logits[token] * request->penalty;
     }
     return copy;
 }
 
-/* Whether any of them is NaN: the comparison is false for those alone, and summing it lets the compiler take many at once. */
+/* True if any logit is NaN. x == x is false only for NaN; summing the results lets the compiler vectorise the loop. */
 static bool any_nan(const float *logits, size_t n)
 {
     size_t n_numbers = 0;
