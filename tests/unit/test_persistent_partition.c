@@ -1,5 +1,5 @@
-/* How a chain's products are shared out over blocks, on devices of several sizes, and what is refused. What blocks compute is
- * quern-check's, on a device. */
+/* Partition of the persistent decode kernel's GEMVs over blocks, for devices of several sizes, and rejected shapes.
+ * quern-check checks the results on a device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,8 @@ static qn_persistent_gemv gemv_of(uint32_t n_rows, uint32_t n_cols, uint32_t rot
                                  .rotation = rotation };
 }
 
-/* Every chunk is in a slice and no slice is empty; blocks that there are, none without tiles; whole blocks of a rotation. */
+/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles, slices are multiples
+ * of the rotation. */
 static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p)
 {
     assert_true(p->slice_k_tiles > 0 && p->n_slices > 0 && p->slice_blocks > 0);
@@ -61,7 +62,7 @@ static void partitions(void **unused)
                 }
 }
 
-/* Most of the device has work in the products of large models: else weights come through few of its blocks. */
+/* Most SMs have work in the GEMVs of large models: otherwise few blocks would load all the weights. */
 static void uses_most_blocks(void **unused)
 {
     (void)unused;
@@ -71,7 +72,7 @@ static void uses_most_blocks(void **unused)
         qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], 0);
         assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, &p), QN_OK);
         const uint32_t block_tiles = (p.n_tiles + p.slice_blocks - 1) / p.slice_blocks;
-        /* What the block with most has is at most an eighth more than an even share. */
+        /* The block with the most weights has at most an eighth more than the mean. */
         assert_true((uint64_t)8 * p.slice_k_tiles * block_tiles * h200.n_sms <= (uint64_t)9 * p.n_k_tiles * p.n_tiles);
     }
 }
@@ -83,7 +84,7 @@ static void expect_refused(uint32_t n_tiles, uint32_t n_cols, uint32_t rotation,
     p.n_tiles = n_tiles;
     assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, &p), QN_ERR_UNSUPPORTED);
     if (!strstr(qn_error_text(), reason))
-        fail_msg("\"%s\" says nothing of \"%s\"", qn_error_text(), reason);
+        fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
 }
 
 static void refusals(void **unused)
@@ -95,7 +96,7 @@ static void refusals(void **unused)
     expect_refused(8, 1536, 1024, "1536 columns");
     expect_refused(0, 1024, 0, "0 tiles");
     expect_refused(8, 1000, 0, "1000 columns");
-    expect_refused(1 << 20, 1024, 0, "no room");
+    expect_refused(1 << 20, 1024, 0, "do not fit in shared memory");
 }
 
 static void devices(void **unused)

@@ -1,9 +1,12 @@
-/* Which of a token's operations are chained, and what the stages read and write.
+/* The decode plan: which operations of a decode step become phases of the persistent decode kernel, and what the phases
+ * read and write.
  *
- * Operations are taken in groups that end in a product: what writes activations, with its product; a recurrent layer from its
- * convolution to its output's product; attention over a cache of halves the same. A value of the plan's buffers is then not in
- * its place but in parts, or, the stream of rows, in a place to which parts are still to be added. Where a chain ends, what the
- * launches behind it read is stored in its place. */
+ * Operations are fused in groups that end in a GEMV: NORM, SWIGLU, ATTENTION_COMBINE or GATED_NORM with its MATMUL; a
+ * recurrent layer from CONV to the output's MATMUL; attention over an fp16 KV cache from QK_NORM_ROPE_STORE to the
+ * output's MATMUL. Consecutive groups form a segment, which is one launch. Within a segment the value of a plan buffer
+ * is not in the buffer: it is in split-K partials, or, for the residual stream, in a base buffer plus partials that are
+ * still to be added (struct location). At the end of a segment, STORE phases write the values that later launches read
+ * to their buffers. */
 #include "device/cuda/persistent.h"
 
 #include "base/memory.h"
@@ -16,7 +19,7 @@
 
 enum { ALIGN = 256, GDN_HEAD_DIM = 128, MAX_F16_TILES = 32 };
 
-/* ---- What an operation reads and writes ---- */
+/* ---- Buffers that an operation reads and writes ---- */
 
 static bool reads(const qn_op *op, int buffer)
 {
@@ -58,11 +61,11 @@ static bool writes(const qn_op *op, int buffer)
     return false;
 }
 
-/* ---- Products ---- */
+/* ---- GEMVs ---- */
 
-/* An operation's product as far as it does not depend on how its columns are made. */
+/* The GEMV phase of a MATMUL operation, without its prologue. */
 struct gemv {
-    const qn_cuda_gemm *main, *f16_rows; /* halves may be none */
+    const qn_cuda_gemm *main, *f16_rows; /* f16_rows may be NULL */
     qn_persistent_gemv phase;
 };
 
@@ -86,7 +89,8 @@ static bool partition_gemv(const qn_cuda_model *model, const qn_tile_layout *til
     return qn_persistent_gpu_partition(&model->persistent_gpu, tiles, &gemv->phase) == QN_OK;
 }
 
-/* Whether operation `at`, a MATMUL, can be a stage over such tiles: one product of them, with a few rows of halves at most. */
+/* Whether operation `at` is a MATMUL that can be a GEMV phase with these weight tiles: one matrix of them, and at most
+ * one more with fp16 weights and few rows. */
 static bool find_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, size_t at, struct gemv *out)
 {
     const qn_op *op = &model->plan->ops[at];
@@ -107,9 +111,9 @@ static bool find_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, s
     return out->main && partition_gemv(model, tiles, out);
 }
 
-/* ---- Room ---- */
+/* ---- Workspace ---- */
 
-/* How much of the model chains over such tiles would read, in tiles' chunks. */
+/* Weights that GEMV phases with these tiles would cover, in (row tile, K tile) pairs. */
 static uint64_t persistent_k_tiles(const qn_cuda_model *model, const qn_tile_layout *tiles)
 {
     struct gemv gemv;
@@ -122,7 +126,7 @@ static uint64_t persistent_k_tiles(const qn_cuda_model *model, const qn_tile_lay
     return k_tiles;
 }
 
-/* All stages of a chain read weights of one kind: the one that most of the model has. */
+/* All GEMV phases use one tile layout: the one that covers most of the model. */
 static qn_tile_layout choose_tiles(const qn_cuda_model *model)
 {
     qn_tile_layout best = { 0 };
@@ -139,7 +143,7 @@ static qn_tile_layout choose_tiles(const qn_cuda_model *model)
     return best;
 }
 
-/* The most that a product leaves, in floats, and the widest row that is normalised. */
+/* Maxima over all GEMVs, in floats: partials, partials of fp16 rows, widest normalised row. */
 struct sizes {
     size_t gemv_partials, f16_rows, x;
 };
@@ -189,31 +193,33 @@ qn_status qn_cuda_persistent_lay_out(const qn_cuda_model *model, uint64_t addres
         fits = fits && add_floats(address, bytes, largest.gemv_partials, &workspace->gemv_partials[i].data) &&
                add_floats(address, bytes, largest.f16_rows, &workspace->gemv_partials[i].f16_rows) &&
                add_floats(address, bytes, QN_PERSISTENT_MAX_SLICES, &workspace->gemv_partials[i].sumsq);
-    return fits ? QN_OK : qn_fail(QN_ERR_MEMORY, "step: sums of %zu rows do not fit in memory", largest.gemv_partials);
+    return fits ? QN_OK : qn_fail(QN_ERR_MEMORY, "step: %zu partial sums do not fit in memory", largest.gemv_partials);
 }
 
 /* ---- Values ---- */
 
-/* Where a buffer's value is: at `base`, or in parts, from number `row` on, or the sum of both. */
+/* The current location of a plan buffer's value: at `base`, or in split-K partials from element `row` on, or the sum of
+ * both. */
 struct location {
     uint64_t base;
     qn_persistent_partials gemv_partials;
     uint32_t row;
-    size_t slot; /* which of the room's parts */
-    bool stored; /* in its place, too */
+    size_t slot; /* index of the partials in qn_cuda_persistent_workspace.gemv_partials */
+    bool stored; /* a STORE phase has also written it to the plan's buffer */
 };
 
-/* How an operation is taken. */
+/* How an operation is executed: launched; in a phase; launched without quantisation of its output, which the following
+ * GEMV phase does. */
 enum exec_mode { LAUNCHED, PERSISTENT, ACTS_PERSISTENT };
 
 struct planner {
     const qn_cuda_model *model;
     const qn_cuda_memory *memory;
     const qn_plan *plan;
-    qn_cuda_decode_plan *decode_plan; /* NULL in a first pass, which finds out how operations are taken */
+    qn_cuda_decode_plan *decode_plan; /* NULL in the first pass, which only sets exec_mode */
     enum exec_mode *exec_mode;        /* [n_ops] */
     struct location *locations;       /* [n_buffers] */
-    bool open;                        /* a chain, since */
+    bool open;                        /* a segment of phases is open, since first_op, first_phase */
     size_t first_op, first_phase;
 };
 
@@ -228,7 +234,7 @@ static void set_in_place(struct planner *p, int buffer)
     p->locations[buffer] = (struct location){ .base = qn_cuda_rows(p->model, buffer) };
 }
 
-/* Whether anything from operation `at` on still reads it. */
+/* Whether an operation from `at` on reads the buffer before it is written again. */
 static bool is_live(const struct planner *p, int buffer, size_t at)
 {
     for (; at < p->plan->n_ops; at++) {
@@ -240,7 +246,7 @@ static bool is_live(const struct planner *p, int buffer, size_t at)
     return false;
 }
 
-/* Whether one of the launches from operation `at` on, up to the next chain, reads it in its place. */
+/* Whether one of the launched operations from `at` on, up to the next segment of phases, reads the buffer. */
 static bool read_by_launch(const struct planner *p, int buffer, size_t at)
 {
     for (; at < p->plan->n_ops && p->exec_mode[at] != PERSISTENT; at++) {
@@ -252,7 +258,7 @@ static bool read_by_launch(const struct planner *p, int buffer, size_t at)
     return false;
 }
 
-/* Parts that nobody from operation `at` on reads; QN_CUDA_PARTIALS where there are none. */
+/* A partials buffer that no operation from `at` on reads; QN_CUDA_PARTIALS if there is none. */
 static size_t find_free_partials(const struct planner *p, size_t at)
 {
     for (size_t slot = 0; slot < QN_CUDA_PARTIALS; slot++) {
@@ -265,7 +271,7 @@ static size_t find_free_partials(const struct planner *p, size_t at)
     return QN_CUDA_PARTIALS;
 }
 
-/* The other place of a stream of rows; 0 where another buffer is there. */
+/* The other of the two buffers of a residual stream; 0 if another value occupies it. */
 static uint64_t other_buffer(const struct planner *p, int buffer)
 {
     const uint64_t own_buffer = qn_cuda_rows(p->model, buffer);
@@ -277,7 +283,7 @@ static uint64_t other_buffer(const struct planner *p, int buffer)
     return p->model->persistent.x;
 }
 
-/* Parts as they are, or floats in their place as a single part. */
+/* The buffer's value as partials; a value in the plan's buffer is one partial. False if it is a base plus partials. */
 static bool as_partials(const struct planner *p, int buffer, qn_persistent_partials *gemv_partials, uint32_t *row)
 {
     const struct location *v = &p->locations[buffer];
@@ -295,7 +301,7 @@ static bool same_partials(const qn_persistent_partials *a, const qn_persistent_p
     return a->data == b->data && a->sumsq == b->sumsq;
 }
 
-/* ---- Stages ---- */
+/* ---- Phases ---- */
 
 static qn_status add_phase(struct planner *p, size_t op, const qn_persistent_phase *phase)
 {
@@ -308,7 +314,7 @@ static qn_status add_phase(struct planner *p, size_t op, const qn_persistent_pha
         p->first_phase = decode_plan->n_phases;
     }
     QN_TRY(qn_realloc_array(&decode_plan->phases, &decode_plan->cap_phases, decode_plan->n_phases + 1,
-                            sizeof *decode_plan->phases, "stages"));
+                            sizeof *decode_plan->phases, "phases"));
     decode_plan->phases[decode_plan->n_phases++] = *phase;
     return QN_OK;
 }
@@ -324,7 +330,8 @@ static qn_status add_segment(struct planner *p, const qn_cuda_segment *segment)
     return QN_OK;
 }
 
-/* The product of operation at+1, whose columns are made as `product` says, from what is live at operation `at`. */
+/* Adds the GEMV phase of operation at+1 with the prologue of `phase`, which includes operation `at`. The partials go to
+ * a buffer that is free at operation `at`. */
 static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv, qn_persistent_gemv phase)
 {
     const qn_op *op = &p->plan->ops[at + 1];
@@ -337,7 +344,7 @@ static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv,
     QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = phase }));
     for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
         if (p->locations[b].gemv_partials.n_partials && p->locations[b].slot == slot)
-            set_in_place(p, b); /* nobody reads it any more */
+            set_in_place(p, b); /* no later operation reads it */
     if (norm)
         p->locations[p->plan->ops[at].in] = (struct location){ .base = phase.x_out };
     for (size_t is_f16 = 0; is_f16 < 2; is_f16++) {
@@ -360,8 +367,9 @@ static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv,
     return QN_OK;
 }
 
-/* Whether the product of operation at+1 can be a stage now. What it adds to is in one place, and is not what its own input
- * depends on being normalised. */
+/* Whether the MATMUL of operation at+1 can be a GEMV phase now. A buffer that it accumulates to must be without pending
+ * partials, and with an RMS norm it must not accumulate: its partials lack the norm's factor. fp16 rows need an RMS
+ * norm. */
 static bool gemv_fits(const struct planner *p, size_t at, bool norm, struct gemv *gemv)
 {
     if (at + 1 >= p->plan->n_ops || !find_gemv(p->model, &p->model->persistent.tiles, at + 1, gemv) ||
@@ -381,9 +389,9 @@ static void mark_fused(struct planner *p, size_t at, size_t n, size_t *n_fused)
     *n_fused = n;
 }
 
-/* ---- Where a chain ends ---- */
+/* ---- The end of a segment ---- */
 
-/* One stage for what is in the same parts as `buffer`, which then is in its place. */
+/* One STORE phase for `buffer` and the other buffers in the same partials that a launch reads. */
 static qn_status add_store(struct planner *p, int buffer, size_t at)
 {
     qn_persistent_phase phase = { .kind = QN_PHASE_STORE, .u.store.from = p->locations[buffer].gemv_partials };
@@ -404,7 +412,7 @@ static qn_status add_store(struct planner *p, int buffer, size_t at)
     return add_phase(p, at, &phase);
 }
 
-/* The chain that is open ends before operation `at`. */
+/* Ends the open segment of phases, if any, before operation `at`. */
 static qn_status end_segment(struct planner *p, size_t at)
 {
     qn_cuda_decode_plan *decode_plan = p->decode_plan;
@@ -426,7 +434,7 @@ static qn_status end_segment(struct planner *p, size_t at)
         p, &(qn_cuda_segment){ .op = p->first_op, .n_ops = at - p->first_op, .phase = p->first_phase, .n_phases = n });
 }
 
-/* ---- Groups: each looks whether it fits, and adds its stages, or takes nothing ---- */
+/* ---- Fused groups: each adds its phases and sets *n_fused, or leaves *n_fused at 0 if it does not fit ---- */
 
 static qn_status add_norm(struct planner *p, size_t at, size_t *n_fused)
 {
@@ -462,7 +470,7 @@ static qn_status add_swiglu(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at, &gemv, phase);
 }
 
-/* CONV, DELTA, DELTA_OUT and the output's product. */
+/* CONV, DELTA_RULE, GATED_NORM and the output's MATMUL. */
 static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *conv = &p->plan->ops[at], *out = conv + 2;
@@ -500,7 +508,7 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at + 2, &gemv, phase);
 }
 
-/* HEADS, ATTENTION, ATTENTION_OUT and the output's product, over a cache of halves. */
+/* QK_NORM_ROPE_STORE, ATTENTION, ATTENTION_COMBINE and the output's MATMUL, over an fp16 KV cache. */
 static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *heads = &p->plan->ops[at];
@@ -552,7 +560,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at + 2, &gemv, phase);
 }
 
-/* ATTENTION_OUT and DELTA_OUT whose floats are launched; the product of them. */
+/* ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. */
 static qn_status add_plain(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *op = &p->plan->ops[at];
@@ -586,7 +594,7 @@ static qn_status add_fused(struct planner *p, size_t at, size_t *n_fused)
     }
 }
 
-/* ---- A token ---- */
+/* ---- The plan ---- */
 
 static qn_status add_launch(struct planner *p, size_t at)
 {

@@ -1,6 +1,7 @@
-/* A token's operations as segments: chains of stages (kernels/persistent/persistent_cuda.h), each a single launch, and between them the
- * operations that do not fit into a chain, which are launched one by one (operations.c). This is arithmetic with addresses and
- * shapes: it knows no driver. */
+/* The decode plan: the operations of one decode step as segments. A segment is either an array of phases, which one
+ * launch of the persistent decode kernel executes (kernels/persistent/persistent_cuda.h), or one operation that the
+ * kernel does not support, which has launches of its own (operations.c). This module only computes addresses and
+ * shapes; it calls no driver. */
 #ifndef QN_DEVICE_CUDA_PERSISTENT_H
 #define QN_DEVICE_CUDA_PERSISTENT_H
 
@@ -11,14 +12,14 @@
 struct qn_cuda_model;
 struct qn_cuda_memory;
 
-/* How many products' parts are kept at the same time: those that are being read, those that are being written, and two that
- * wait for a later reader. */
+/* Number of buffers of split-K partials, each for one GEMV: one is read, one is written, and two wait for a later
+ * reader. */
 enum { QN_CUDA_PARTIALS = 4 };
 
-/* What chains work in, beside the plan's buffers. */
+/* Device memory of the persistent decode kernel in addition to the plan's buffers: addresses. */
 typedef struct qn_cuda_persistent_workspace {
-    qn_tile_layout tiles; /* of all products in chains; of 0 bits: there are no chains */
-    uint64_t x;           /* the stream of rows is here or in the plan's buffer, in turn */
+    qn_tile_layout tiles; /* of the weights of all GEMV phases; 0 bits: the kernel is not used */
+    uint64_t x;           /* second buffer of the residual stream, which alternates between this and the plan's buffer */
     uint64_t heads, partials, maxima, barrier;
     struct {
         uint64_t data, sumsq, f16_rows;
@@ -27,27 +28,32 @@ typedef struct qn_cuda_persistent_workspace {
 
 typedef struct qn_cuda_segment {
     size_t op, n_ops;       /* of the plan */
-    bool skip_acts;         /* a launched operation: the activations that it writes are made by the chain behind it */
-    size_t phase, n_phases; /* of the token's; 0 stages: a launched operation */
+    bool skip_acts;         /* a launched operation: the next segment's prologue quantises its output */
+    size_t phase, n_phases; /* of the plan's; 0 phases: a launched operation */
 } qn_cuda_segment;
 
-/* The operations of one row up to its logits, in order. */
+/* The operations of one row up to its logits, in execution order. */
 typedef struct qn_cuda_decode_plan {
     qn_cuda_segment *segments;
     size_t n_segments, cap_segments;
     qn_persistent_phase *phases;
     size_t n_phases, cap_phases;
-    qn_cuda_buffer memory; /* the stages on the device */
-    uint32_t generation;   /* of the buffers that they are for; 0: none yet */
+    qn_cuda_buffer memory; /* copy of the phases on the device */
+    uint32_t generation;   /* of the buffers whose addresses the phases contain; 0: none yet */
 } qn_cuda_decode_plan;
 
-/* qn_cuda_persistent_lay_out - the room for chains of this model from `address` on, and how much that takes: no bytes, and no tiles,
- * where none of its products fits. Products and vectors have been placed. */
+/* qn_cuda_persistent_lay_out - lay out the workspace of this model from `address` on.
+ *
+ *   model       weights and vectors have their addresses
+ *   workspace   written; tiles.bits is 0 if no GEMV of the model is supported
+ *   bytes       written: size of the workspace, 0 in that case
+ */
 qn_status qn_cuda_persistent_lay_out(const struct qn_cuda_model *model, uint64_t address,
                                      qn_cuda_persistent_workspace *workspace, size_t *bytes);
 
-/* qn_cuda_plan_decode - the segments of a token of this memory, in buffers as they are placed now; without chains, every
- * operation is a segment by itself. Replaces what the token had; its memory stays as it is. */
+/* qn_cuda_plan_decode - plan a decode step of a session: segments and phases, with the buffers' current addresses.
+ * Without the persistent decode kernel, each operation is a segment. Replaces the segments and phases of *decode_plan;
+ * its device memory is not changed. */
 qn_status qn_cuda_plan_decode(const struct qn_cuda_model *model, const struct qn_cuda_memory *memory,
                               qn_cuda_decode_plan *decode_plan);
 

@@ -1,14 +1,18 @@
-// Attention of one row inside a chain, over a cache of halves (qn_persistent_attention), and the columns of the product that reads
-// what it leaves (MERGED). Who meets whom, and when, is persistent.cu's.
+// Phases of the persistent decode kernel: attention of one row over an fp16 KV cache (qn_persistent_attention), and the
+// GEMV prologue that combines its splits (QN_PROLOGUE_ATTENTION_COMBINE). Grid barriers are in persistent.cu.
 //
-// A warp takes 64 dimensions of 16 positions at a time, straight from memory into registers, both of keys and of values: so a
-// few positions are spread over many warps, whose loads are a single trip to memory, and sums take few registers. The warps of
-// a tile add up their scores in shared memory. As in attention/decode.cu scores are keys times queries, with the query heads of
-// a key-value head as the columns of the matrix unit, and results are values (transposed) times weights; which dimension goes
-// to which index of a fragment is free as long as both sides agree, and so chosen that lanes load 16 bytes.
+// A block computes one split of one key-value head, for all query heads of the group. A tile is 16 positions. A warp
+// processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps) processes a tile, and the groups of
+// a block alternate over the tiles of the split. Each warp loads keys and values from global memory directly into
+// registers. This way a short context is spread over many warps, whose loads are in flight at the same time, and
+// accumulators take few registers (20). The warps of a group add their scores in shared memory.
 //
-// With few positions instructions are what takes time: every one of them is issued for sixteen warps, and comes from far away
-// once a layer. So loops stay loops where that is fewer.
+// As in attention/decode.cu, scores are the MMA of keys (A) and queries (B; the N dimension is the query heads of the
+// group), and outputs the MMA of transposed values (A) and softmax weights (B). The order of dimensions within
+// fragments is free if both operands agree; it is chosen so that lanes load 16 bytes.
+//
+// With short contexts the time is bound by instructions: each is issued for sixteen warps, and the instruction cache
+// misses once a layer. Therefore loops are not unrolled where that is less code.
 #ifndef QN_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 #define QN_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 
@@ -16,23 +20,24 @@
 
 #define ATTENTION_TILE_KV 16 // positions of a tile
 #define ATTENTION_TILE_Q QN_PERSISTENT_MAX_GROUP
-#define ATTENTION_LOG_SLICE 6 // dimensions of a warp
+#define ATTENTION_LOG_SLICE 6 // log2 of the dimensions of a warp
 #define ATTENTION_SLICE (1 << ATTENTION_LOG_SLICE)
 #define ATTENTION_WARPS (QN_PERSISTENT_THREADS / QN_WARP_SIZE)
 #define ATTENTION_MAX_DIM 256
 #define ATTENTION_LOWEST (-1e30f)
-#define ATTENTION_PARTIAL_LOADS 5 // that products of norms mostly leave, or fewer
+#define ATTENTION_PARTIAL_LOADS 5 // loads of partials in flight: most qkv GEMVs have at most 5 slices
 #define ATTENTION_LOG2E 1.4426950408889634f
 #define ATTENTION_F16_MAX 65504.0f
 #define ATTENTION_F16_NAN 0x7e00
-// Bytes from a group's tile to its next: as many tiles as there are groups further on, whatever the size of heads.
+// Bytes from a warp group's tile to its next tile: n_groups tiles on, the same for all head dimensions.
 #define ATTENTION_TILE_STRIDE (ATTENTION_WARPS * ATTENTION_TILE_KV * ATTENTION_SLICE * 2)
 
-// What the first part of a stage leaves for the second.
+// Queries, as attention_qk_norm_rope_store prepares them for the loop over tiles.
 struct attention_inputs {
-    float factors[ATTENTION_TILE_Q];                                          // what a score stands for, in powers of two
-    __align__(16) uint16_t queries[ATTENTION_TILE_Q][ATTENTION_MAX_DIM + 32]; // 64 bytes apart: no lanes meet in a bank
-    float2 sumsq[ATTENTION_TILE_Q + 2][2];                                    // of a row's halves, before and after weights
+    float factors[ATTENTION_TILE_Q]; // from MMA scores to scores in the log2 domain
+    // Padded: rows are 64 bytes apart modulo 128, against bank conflicts.
+    __align__(16) uint16_t queries[ATTENTION_TILE_Q][ATTENTION_MAX_DIM + 32];
+    float2 sumsq[ATTENTION_TILE_Q + 2][2]; // of each 128 dimensions of a row, before and after the norm's weights
     union {
         float rows[ATTENTION_TILE_Q + 2][ATTENTION_MAX_DIM];
         float4 scores[2][ATTENTION_WARPS][QN_WARP_SIZE];
@@ -41,30 +46,30 @@ struct attention_inputs {
 
 struct attention_shared {
     __align__(16) uint16_t new_kv[2][ATTENTION_MAX_DIM]; // the row's own key and value
-    float2 maxima[ATTENTION_WARPS][ATTENTION_TILE_Q];    // of each group: m, l
+    float2 maxima[ATTENTION_WARPS][ATTENTION_TILE_Q];    // of each warp group: m, l
     union {
         attention_inputs inputs;
-        float4 acc[ATTENTION_WARPS - 1][4][QN_WARP_SIZE]; // of all groups but the first
+        float4 acc[ATTENTION_WARPS - 1][4][QN_WARP_SIZE]; // of all warp groups but the first
     } u;
 };
 
-static_assert(sizeof(attention_shared) <= QN_PERSISTENT_SCRATCH_BYTES, "attention takes more shared memory than stages have");
+static_assert(sizeof(attention_shared) <= QN_PERSISTENT_SCRATCH_BYTES, "attention needs more than the scratch of a phase");
 
-// A head is 1 << log_slices slices; as many warps are a group, which takes a tile at a time.
+// A head has 1 << log_slices slices of 64 dimensions; a warp group has as many warps and processes one tile at a time.
 QN_DEVICE uint32_t attention_log_slices(uint32_t head_dim)
 {
     return head_dim >> (ATTENTION_LOG_SLICE + 1); // 64, 128, 256: 0, 1, 2
 }
 
-// Tiles of a split, where positions up to `position` are shared out: few of them to many splits, since adding up what the warps
-// of a block have costs more than another split.
+// Tiles of a split for the positions 0 to `position`: ceil(tiles / n_splits). A short context is spread over many
+// splits, since the reduction over the warps of a block costs more than one more split.
 QN_DEVICE uint32_t attention_tiles_per_split(uint32_t position, uint32_t n_splits)
 {
     return (position / ATTENTION_TILE_KV + n_splits) >> (31 - __clz(n_splits));
 }
 
 struct attention_range {
-    uint32_t kv_head, split, first, last, n_tiles; // of tiles; nothing to do where first is last
+    uint32_t kv_head, split, first, last, n_tiles; // tiles [first, last) of n_tiles; first == last: no work
 };
 
 QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, uint32_t position)
@@ -79,15 +84,14 @@ QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, u
     return r;
 }
 
-// ---- Heads: queries, and the row's own key and value ----
+// ---- qk_norm, rope, kv_store of the row ----
 
 QN_DEVICE float attention_sumsq(float4 x)
 {
     return x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
 }
 
-// The cosines and sines of four dimensions from d on, which are two numbers each where pairs are neighbours. Nothing is waited
-// for here.
+// Issues the loads of the cosines and sines of four dimensions from d on; two values each with interleaved rope.
 QN_DEVICE void attention_load_rope(float4 &cosine, float4 &sine, const qn_persistent_attention &s, uint32_t d)
 {
     const uint32_t half = s.n_rot / 2;
@@ -106,9 +110,10 @@ QN_DEVICE uint32_t attention_to_f16(float x, bool is_nan, uint32_t replacement)
     return is_nan || x != x ? replacement : qn_f32_to_f16(fminf(fmaxf(x, -ATTENTION_F16_MAX), ATTENTION_F16_MAX));
 }
 
-// The queries of n heads from `first_head` on, as halves divided by a power of two near their length, and with `own` the row's
-// key and value, as qn_rope_qk_norm_store stores them (rope/rope.cu). A thread takes four dimensions of a row; the first rows are the
-// key and the value.
+// The queries of n heads from `first_head` on, to shared memory as fp16, divided by a power of two near their norm
+// (factors holds the inverse). With new_kv also the row's key and value, to the cache as qn_rope_qk_norm_store stores
+// them (rope/rope.cu), and to shared.new_kv. A thread processes four dimensions of a row; rows 0 and 1 are then the key
+// and the value.
 QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_persistent_attention &s,
                                             const attention_range &r, uint32_t position, uint32_t first_head, uint32_t n,
                                             bool new_kv)
@@ -174,14 +179,15 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
         if (weights)
             scale *= rsqrtf(__fdividef(acc.x * scale * scale, (float)s.head_dim) + s.eps);
         if (is_query) {
-            // The length's exponent: half of that of its square.
+            // Exponent of the norm: half the exponent of the sum of squares.
             const uint32_t exponent = ((__float_as_uint(acc.y * scale * scale) >> 23) + 127) / 2;
             if (d == 0)
                 inputs.factors[column] = s.scale * ATTENTION_LOG2E * __uint_as_float(exponent << 23);
             x = scale_4(x, scale * __uint_as_float((254 - exponent) << 23));
             *(uint2 *)&inputs.queries[column][d] = make_uint2(qn_f32_to_f16x2(x.x, x.y), qn_f32_to_f16x2(x.z, x.w));
         } else {
-            // A value that is NaN is stored as 0, and the key as NaN: of squares only NaN makes NaN.
+            // A NaN in the value is stored as 0, and the whole key as NaN: the row then makes scores NaN. (A sum of
+            // squares is NaN only if an element is.)
             const uint32_t replacement = is_value ? 0 : ATTENTION_F16_NAN;
             float value_sumsq = inputs.sumsq[1][0].x;
             if (s.head_dim > 128)
@@ -191,7 +197,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
             const uint2 packed =
                 make_uint2(attention_to_f16(x.x, is_nan, replacement) | attention_to_f16(x.y, is_nan, replacement) << 16,
                            attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
-            // The cache is this stage's to write: its own pointers are not const.
+            // The cache's pointers are const for its readers; this phase writes it.
             uint8_t *cache = (uint8_t *)(is_value ? s.cache.values + r.kv_head * s.cache.value_head_stride
                                                   : s.cache.keys + r.kv_head * s.cache.key_head_stride);
             *(uint2 *)(cache + ((uint64_t)position * s.head_dim + d) * 2) = packed;
@@ -203,7 +209,8 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
 
 // ---- Tiles ----
 
-// A warp's part of a tile: rows g and g+8 of keys, pieces t and t+4 of the slice; rows 2t, 2t+1, 2t+8, 2t+9 of values, piece g.
+// A warp's part of a tile, in pieces of 8 dimensions (16 bytes). Keys: rows g and g+8, pieces t and t+4 of the slice.
+// Values: rows 2t, 2t+1, 2t+8, 2t+9, piece g.
 struct attention_fragments {
     uint4 k[2][2], v[4];
 };
@@ -233,8 +240,8 @@ QN_DEVICE void attention_load_values(attention_fragments &w, const uint8_t *at, 
     w.v[3] = attention_load_16(at + 9 * row_bytes);
 }
 
-// The last tile: the row's own key and value, which are row `last` of it, and nothing of values behind them, where there may be
-// anything.
+// The last tile: inserts the row's own key and value as row `last`, and zeros the values of the rows after it, whose
+// memory is not initialised. (Their scores are masked, but 0 * NaN is NaN.)
 QN_DEVICE void attention_insert_new_kv(attention_fragments &w, const attention_shared &shared, uint32_t last, uint32_t slice,
                                        uint32_t g, uint32_t t)
 {
@@ -256,7 +263,8 @@ QN_DEVICE void attention_insert_new_kv(attention_fragments &w, const attention_s
     }
 }
 
-// A warp's sums: value (j, 2e + c) of a lane is dimension 8g + 2j + e of the slice, column 2t + c.
+// A warp's accumulators: v[j][2e + c] of a lane is dimension 8g + 2j + e of the slice, query head 2t + c. m, l: running
+// maximum and sum of the online softmax.
 struct attention_acc {
     float v[4][4], m[2], l[2];
 };
@@ -285,7 +293,7 @@ QN_DEVICE void attention_pv(attention_acc &acc, const uint4 v[4], const uint32_t
     }
 }
 
-// Scores of the warp's slice of keys: rows g and g+8, columns 2t and 2t+1.
+// Partial scores over the warp's slice of dimensions: rows g and g+8, query heads 2t and 2t+1.
 QN_DEVICE float4 attention_qk(const uint4 (&k)[2][2], const uint4 query[2])
 {
     float x[2][4] = { { 0, 0, 0, 0 }, { 0, 0, 0, 0 } };
@@ -306,7 +314,7 @@ QN_DEVICE uint32_t attention_transpose(uint32_t x)
     return y;
 }
 
-// Scores in powers of two, -infinity where nothing is seen, to weights as the second product takes them.
+// Online softmax of a tile: scores in the log2 domain (-infinity: masked) to weights, as operand B of the second MMA.
 QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const float x[4])
 {
     float weight[4];
@@ -327,8 +335,8 @@ QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const fl
         probs[i] = attention_transpose(qn_f32_to_f16x2(weight[2 * i], weight[2 * i + 1]));
 }
 
-// Scores of all slices of a tile; between the warps of a group there is a barrier, and two buffers take turns, so that it is
-// only one.
+// Adds the partial scores of all slices of a tile. The warps of a group synchronise at a named barrier; two buffers
+// alternate, so that one barrier a tile is enough.
 QN_DEVICE float4 attention_reduce_scores(attention_inputs &inputs, float4 x, uint32_t buffer, uint32_t log_slices,
                                          uint32_t warp, uint32_t lane)
 {
@@ -344,9 +352,10 @@ QN_DEVICE float4 attention_reduce_scores(attention_inputs &inputs, float4 x, uin
     return x;
 }
 
-// ---- What is left ----
+// ---- Partials of the split ----
 
-// Sums of the groups that had tiles, by the warps of the first.
+// The warps of the first group combine the accumulators of the n_groups groups that had tiles, and store the split's
+// partials.
 QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc &acc, const qn_persistent_attention &s,
                                         const attention_range &r, uint32_t first_head, uint32_t n, uint32_t n_groups,
                                         uint32_t warp, uint32_t lane)
@@ -361,7 +370,7 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
     if (n_groups > 1) {
         if (slice == 0 && g == 0)
             *(float4 *)&shared.maxima[group][2 * t] = make_float4(acc.m[0], acc.l[0], acc.m[1], acc.l[1]);
-        __syncthreads(); // scores have been read
+        __syncthreads(); // all reads of scores are done: u.acc overwrites them
         if (group > 0 && group < n_groups) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -374,7 +383,7 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
     float m[2] = { acc.m[0], acc.m[1] };
 #pragma unroll 1
     for (uint32_t i = 1; i < n_groups; i++) {
-        const float4 m_l = *(const float4 *)&shared.maxima[i][2 * t]; // m and l of two columns
+        const float4 m_l = *(const float4 *)&shared.maxima[i][2 * t]; // m and l of two query heads
         m[0] = fmaxf(m[0], m_l.x);
         m[1] = fmaxf(m[1], m_l.z);
     }
@@ -410,10 +419,10 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
     }
 }
 
-// ---- The stage ----
+// ---- The phase ----
 
-// What a block's warps read first of the cache, into the second cache: for when the stage before is still under way. By one
-// thread of each of two warps.
+// Prefetches into L2 the cache rows that the block's warps load first. Called while the block waits at the grid barrier
+// before the phase. By one thread of each of two warps: keys and values.
 QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, uint32_t position)
 {
     constexpr uint32_t max_bytes = 4 * ATTENTION_TILE_STRIDE; // four tiles of each group
@@ -483,9 +492,9 @@ QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t positi
     attention_write_partials(shared, acc, s, r, first_head, n, min(n_groups, r.last - r.first), warp, lane);
 }
 
-// ---- The product after it ----
+// ---- Split-KV combine: prologue of the next GEMV ----
 
-// Parts of a head that are on their way at once; the second half only where there are so many.
+// Partials of a head in flight at the same time; the second four only if there are more than four.
 #define COMBINE_LOADS 8
 
 QN_DEVICE void combine_load(float4 x[COMBINE_LOADS], const float *partials, uint32_t stride, uint32_t n)
@@ -500,21 +509,21 @@ QN_DEVICE void combine_load(float4 x[COMBINE_LOADS], const float *partials, uint
     }
 }
 
-// Columns first + 4 lane to first + 4 lane + 3 of a MERGED product; `first` is a multiple of 128. Parts are added in rising
-// order.
+// Columns first + 4*lane to first + 4*lane + 3 of QN_PROLOGUE_ATTENTION_COMBINE, by a full warp; `first` is a multiple
+// of 128. Partials are added in ascending order of the split.
 QN_DEVICE float4 prologue_attention_combine(const qn_persistent_gemv &s, uint32_t position, uint32_t first, uint32_t lane)
 {
     const uint32_t width = min(s.head / 4, (uint32_t)QN_WARP_SIZE), log_head = 31 - __clz(s.head); // width: lanes of a head
     const uint32_t tiles_per_split = attention_tiles_per_split(position, s.n_splits), lane_of_head = lane % width;
     const uint32_t n =
-        (uint32_t)__fdividef(position / ATTENTION_TILE_KV + tiles_per_split + 0.5f, tiles_per_split); // parts that there are
+        (uint32_t)__fdividef(position / ATTENTION_TILE_KV + tiles_per_split + 0.5f, tiles_per_split); // splits with positions
     const uint32_t column = first + 4 * lane;
     const bool valid = column < s.n_cols;
     const uint32_t head = valid ? column >> log_head : 0, d = column & (s.head - 1);
     const uint32_t gate_at = s.row + 2 * head * s.head + s.head + d;
     const float *partials = s.x + (uint64_t)head * s.n_splits * s.head + d;
     const float2 *maxima = (const float2 *)s.maxima + head * s.n_splits;
-    // All is asked for before any of it is waited for.
+    // All loads are issued before the first result is used.
     float2 stats[2] = { { ATTENTION_LOWEST, 0 }, { ATTENTION_LOWEST, 0 } };
     if (lane_of_head < n)
         stats[0] = __ldcg(maxima + lane_of_head);

@@ -1,7 +1,7 @@
-/* The launch of a chain, and how its products are shared out over blocks. */
+/* Launch of the persistent decode kernel, and the partition of its GEMVs over blocks. */
 #include "kernels/persistent/persistent_cuda.h"
 
-/* Tiles of a chunk that are a step of a warp's weights: GROUP of persistent.cu. `stages` is the define QN_STAGES. */
+/* step_tiles: STEP_TILES of persistent.cu. stages: the define QN_STAGES. */
 struct variant {
     uint32_t bits, n_scales, step_tiles, stages;
     const char *defines;
@@ -19,8 +19,8 @@ static uint32_t shared_bytes(const struct variant *v)
     return QN_PERSISTENT_CONTROL_BYTES + QN_PERSISTENT_SCRATCH_BYTES + QN_PERSISTENT_THREADS / 32 * v->stages * step;
 }
 
-/* Products of bits are the matrix unit's own on 8.x and 9.x, of which 9.0 alone has the shared memory. Later devices have none,
- * and take longer over what stands in for them than launches one by one do over int8. */
+/* Binary MMA is native to the tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared
+ * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. */
 static const struct variant *variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles)
 {
     if (gpu->major != 9)
@@ -37,7 +37,7 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
     return variant_of(gpu, tiles) != NULL;
 }
 
-/* What a block of a product has in its stage's shared memory (gemv_phase of persistent.cu). */
+/* Bytes of scratch that a block of the GEMV needs in shared memory (gemv_phase of persistent.cu). */
 static uint64_t scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                               uint32_t block_tiles)
 {
@@ -48,7 +48,8 @@ static uint64_t scratch_bytes(const qn_tile_layout *tiles, const qn_persistent_g
            (p->n_f16_tiles ? acts_f32 + f16_scratch : 0) + (p->rotation && acts_f32 > acc_bytes ? acts_f32 : acc_bytes);
 }
 
-/* Cycles, about: those of the weights of the block that has most, of making its columns, and of adding up its parts later. */
+/* Estimated cycles: the weights of the block with the most tiles, its prologue (a round is 2048 columns: four a
+ * thread), and the reduction of its partials by later phases. */
 static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uint32_t n_slices, uint32_t block_tiles)
 {
     const uint64_t rounds = ((uint64_t)slice_k_tiles * QN_TILE_COLS + 2047) / 2048;
@@ -59,9 +60,11 @@ qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_til
 {
     const uint32_t r = p->rotation;
     if (r && (r < 32 || r > 1024 || (r & (r - 1)) || p->n_cols % r))
-        return qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u columns, rotated in blocks of %u", p->n_cols, r);
+        return qn_fail(QN_ERR_UNSUPPORTED, "persistent decode kernel: a GEMV of %u columns, rotated in blocks of %u", p->n_cols,
+                       r);
     if (p->n_tiles == 0 || p->n_k_tiles == 0 || p->n_cols % 32)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u tiles and %u columns", p->n_tiles, p->n_cols);
+        return qn_fail(QN_ERR_UNSUPPORTED, "persistent decode kernel: a GEMV of %u tiles and %u columns", p->n_tiles,
+                       p->n_cols);
     uint64_t best = UINT64_MAX;
     for (uint32_t k_tiles = 1; k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS; k_tiles++) {
         const uint32_t slices = (p->n_k_tiles + k_tiles - 1) / k_tiles;
@@ -80,10 +83,11 @@ qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_til
         p->n_slices = slices;
         p->slice_blocks = blocks;
     }
-    return best < UINT64_MAX
-               ? QN_OK
-               : qn_fail(QN_ERR_UNSUPPORTED, "a chain's product of %u tiles and %u columns: its sums have no room", p->n_tiles,
-                         p->n_cols);
+    return best < UINT64_MAX ? QN_OK
+                             : qn_fail(QN_ERR_UNSUPPORTED,
+                                       "persistent decode kernel: a GEMV of %u tiles and %u columns: its accumulators do not "
+                                       "fit in shared memory",
+                                       p->n_tiles, p->n_cols);
 }
 
 uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads,
@@ -102,8 +106,9 @@ qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_l
 {
     const struct variant *v = variant_of(gpu, tiles);
     if (!v)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a chain of weights of %u bits on a device with %u bytes of shared memory",
-                       tiles->bits, gpu->max_shared_bytes);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "persistent decode kernel: weights of %u bits on a device with %u bytes of shared memory", tiles->bits,
+                       gpu->max_shared_bytes);
     *out = (qn_launch){ .source = "persistent/persistent.cu",
                         .defines = v->defines,
                         .function = "qn_persistent_decode",

@@ -1,6 +1,7 @@
-// A Gated DeltaNet layer within a chain: the stage that takes a token through convolution, gates and delta rule; the columns of
-// the output's product, which are its heads normalised and gated; and the few rows of halves (alpha, beta) that stand beside a
-// product of few bits. persistent_cuda.h has the contracts. When stages begin, and what is between them, is persistent.cu's.
+// A Gated DeltaNet layer in the persistent decode kernel: the phase that applies convolution, gates and delta rule to
+// one token (QN_PHASE_DELTA); the prologue of the output's GEMV, which normalises and gates the heads
+// (QN_PROLOGUE_GATED_NORM); and the few rows with fp16 weights (alpha, beta) that a GEMV of 1- or 2-bit weights
+// computes in addition. persistent_cuda.h has the interface; grid barriers are in persistent.cu.
 #ifndef QN_KERNELS_PERSISTENT_PERSISTENT_DELTA_CUH
 #define QN_KERNELS_PERSISTENT_PERSISTENT_DELTA_CUH
 
@@ -9,27 +10,30 @@
 
 // ---- The delta rule ----
 
-// A unit is 64 values of a head. Eight lanes share a value's 128 keys, so that a block has all of its unit in registers.
+// A unit is 64 values of a head: 64 rows of the state by 128 keys. Eight lanes hold a row, so that a block holds a unit
+// in registers.
 #define DELTA_HEAD_DIM 128
 #define DELTA_VALUES 64
 #define DELTA_LANES 8
 #define DELTA_VECS (DELTA_HEAD_DIM / (4 * DELTA_LANES))
-#define DELTA_CHANNELS (2 * DELTA_HEAD_DIM + DELTA_VALUES) // that a unit convolves: its query, its key, its values
+#define DELTA_CHANNELS (2 * DELTA_HEAD_DIM + DELTA_VALUES) // channels that a unit convolves: its query, key and values
 
-static_assert(DELTA_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "a unit takes a block's threads");
-static_assert(DELTA_CHANNELS + 2 * QN_WARP_SIZE <= QN_PERSISTENT_THREADS, "a channel is a thread's, a gate a warp's");
+static_assert(DELTA_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "a unit occupies all threads of a block");
+static_assert(DELTA_CHANNELS + 2 * QN_WARP_SIZE <= QN_PERSISTENT_THREADS,
+              "one thread for each channel, one warp for each gate");
 
 struct delta_shared {
-    __align__(16) float inputs[DELTA_CHANNELS];     // q, k, v
-    float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE]; // of q's and k's warps
+    __align__(16) float inputs[DELTA_CHANNELS];     // q, k, v after the convolution
+    float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE]; // of q and k, one for each warp
     float decay, beta;
 };
 
-// A thread's part of the old state, where it is kept, and what becomes of it.
+// A thread's part of a row of the old state, the row's address, and the factors of its update: S = decay * S + delta_v
+// * k.
 struct delta_regs {
     float4 state[DELTA_VECS];
     float *row;
-    float decay, delta_v; // of the key
+    float decay, delta_v;
 };
 
 #define DELTA_DECAY_WARP (DELTA_CHANNELS / QN_WARP_SIZE)
@@ -40,19 +44,20 @@ QN_DEVICE uint32_t delta_width(const qn_persistent_delta &s)
     return (2 * s.k_heads + s.v_heads) * DELTA_HEAD_DIM;
 }
 
-// Channel i of a unit among all.
+// Index of a unit's channel i among all channels: queries, keys, values.
 QN_DEVICE uint32_t delta_channel(const qn_persistent_delta &s, uint32_t unit, uint32_t i)
 {
     const uint32_t k_heads = s.k_heads, keys = k_heads * DELTA_HEAD_DIM;
     uint32_t k_head = unit / 2;
-    while (k_head >= k_heads) // a few times: sooner than a division
+    while (k_head >= k_heads) // a few iterations: faster than a division
         k_head -= k_heads;
     return i < DELTA_HEAD_DIM       ? k_head * DELTA_HEAD_DIM + i
            : i < 2 * DELTA_HEAD_DIM ? keys + k_head * DELTA_HEAD_DIM + i - DELTA_HEAD_DIM
                                     : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD_DIM;
 }
 
-// Brings nearer what a block's first unit needs and no stage of this launch writes. By the whole block.
+// Prefetches into L2 the inputs of a block's first unit that no phase of this launch writes: state, convolution
+// weights, ring of past inputs. By the whole block.
 QN_DEVICE void delta_prefetch(const persistent_session &session, const qn_persistent_delta &s)
 {
     const uint32_t unit = blockIdx.x, bytes = DELTA_VALUES * DELTA_HEAD_DIM * sizeof(float), i = threadIdx.x;
@@ -62,14 +67,15 @@ QN_DEVICE void delta_prefetch(const persistent_session &session, const qn_persis
         prefetch_bytes(session.memory + s.state_offset + (uint64_t)unit * bytes, bytes);
     if (i >= DELTA_CHANNELS)
         return;
-    // Each warp the lines of its channels, in halves, of each tap's weights and inputs.
+    // A warp's 32 channels are 128 bytes, two prefetches of 64: of each tap's weights and of each past input.
     const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i / QN_WARP_SIZE * QN_WARP_SIZE) + i % 2 * 16;
     const float *const rows = i % 4 < 2 ? s.conv : (const float *)(session.memory + s.inputs_offset);
     for (uint32_t tap = i % QN_WARP_SIZE / 4; tap < s.taps; tap += QN_WARP_SIZE / 4)
         prefetch_line(rows + tap * width + channel);
 }
 
-// A gate's number by a whole warp, which asks for 32 parts at once: of a few rows of halves there are many.
+// Element i of alpha or beta, reduced by a full warp with 32 loads in flight: fp16 rows have one partial for each K
+// tile.
 QN_DEVICE float delta_gate(const qn_persistent_partials &p, uint32_t i)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
@@ -94,7 +100,8 @@ QN_DEVICE uint32_t delta_ring_slot(uint32_t position, uint32_t taps)
     return taps & (taps - 1) ? position % taps : position & (taps - 1);
 }
 
-// All loads are asked for before the first is waited for. The new state is left to delta_store_state.
+// One unit, by the whole block: output to s.out, input to the ring. All loads are issued before the first result is
+// used. The new state is computed and stored later, by delta_store_state.
 QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent_delta &s, uint32_t unit, delta_shared &m,
                           delta_regs &regs)
 {
@@ -125,7 +132,7 @@ QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent
             if (i % QN_WARP_SIZE == 0)
                 m.sumsq[warp] = square;
         }
-        // Of the units that share a key head, one keeps its inputs.
+        // Several units share a key head: one of them stores its inputs.
         if (i >= 2 * DELTA_HEAD_DIM || (unit % 2 == 0 && head < s.k_heads))
             ring[slot * width + channel] = x;
     } else if (warp == DELTA_DECAY_WARP) {
@@ -159,37 +166,38 @@ QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent
     regs.delta_v = v_new * k_inv_norm;
 }
 
-// The new state into its place. Reads the unit's key, still in the stage's shared memory.
+// Computes and stores the new state. Reads the unit's key, which is still in shared memory.
 QN_DEVICE void delta_store_state(const delta_shared &m, delta_regs &regs)
 {
     qn_delta_update<DELTA_LANES, DELTA_VECS>(regs.state, m.inputs + DELTA_HEAD_DIM, regs.decay, regs.delta_v);
     qn_delta_store_row<DELTA_LANES, DELTA_VECS>(regs.row, regs.state);
 }
 
-// The stage, by the whole block. Leaves the state of the block's last unit to delta_store_deferred.
+// The phase, by the whole block. The state of the block's last unit is stored by delta_store_deferred.
 QN_DEVICE void delta_phase(const persistent_session &session, const qn_persistent_delta &s, uint8_t *scratch, delta_regs &regs)
 {
     delta_shared &m = *(delta_shared *)scratch;
     for (uint32_t unit = blockIdx.x; unit < 2 * s.v_heads; unit += gridDim.x) {
         if (unit != blockIdx.x) {
             delta_store_state(m, regs);
-            __syncthreads(); // everybody has read the last unit's inputs
+            __syncthreads(); // all threads have read the previous unit's inputs
         }
         delta_unit(session, s, unit, m, regs);
     }
 }
 
-// What no stage of this launch reads is made and written when the block has said that its results are there, before the next
-// stage.
+// Stores the state of the block's last unit after the block's arrival at the grid barrier: no phase of this launch
+// reads it, so that other blocks need not wait for it.
 QN_DEVICE void delta_store_deferred(const qn_persistent_delta &s, const uint8_t *scratch, delta_regs &regs)
 {
     if (blockIdx.x < 2 * s.v_heads)
         delta_store_state(*(const delta_shared *)scratch, regs);
 }
 
-// ---- Heads normalised and gated ----
+// ---- Prologue of the output's GEMV: gated norm ----
 
-// Columns first + 4*lane on of a GATED product, by whole warps; heads of 64, 128 or 256 values.
+// Columns first + 4*lane to first + 4*lane + 3 of QN_PROLOGUE_GATED_NORM, by full warps; heads of 64, 128 or 256
+// values.
 QN_DEVICE float4 prologue_gated_norm(const qn_persistent_gemv &s, uint32_t first, uint32_t lane)
 {
     const uint32_t c = first + 4 * lane, repeat = s.grouped ? s.n_heads / s.n_k_heads : 1, slot = c / s.head;
@@ -200,7 +208,7 @@ QN_DEVICE float4 prologue_gated_norm(const qn_persistent_gemv &s, uint32_t first
     float4 x = {}, other_half = {}, weight = {}, z = {};
     if (in_range) {
         x = load_cg_4(s.x + i);
-        if (s.head == 256) // the other half is another call's
+        if (s.head == 256) // the call's 128 columns are half a head: the sum of squares needs both
             other_half = load_cg_4(s.x + (i ^ 128));
         weight = *(const float4 *)(s.weight + within);
         z = reduce_partials_4(s.from, s.row + i);
@@ -219,12 +227,12 @@ QN_DEVICE float4 prologue_gated_norm(const qn_persistent_gemv &s, uint32_t first
     return x;
 }
 
-// ---- Rows of halves beside a product ----
+// ---- Rows with fp16 weights, in a GEMV phase ----
 
-// A unit is a tile's chunk: sixteen sets of 512 bytes, one for each warp, 16 bytes for each thread. Unit u of a slice is for
-// its block u modulo their number.
+// A unit is one row tile by one K tile: sixteen fragments of 512 bytes, one a warp, 16 bytes a thread. Block u %
+// slice_blocks of the slice computes unit u.
 struct f16_unit {
-    uint32_t k_tile, tile, count; // chunk: of the slice; count: units of the slice
+    uint32_t k_tile, tile, count; // k_tile: index within the slice; count: units of the slice
 };
 
 QN_DEVICE f16_unit f16_unit_of(const qn_persistent_gemv &s, uint32_t slice, uint32_t unit)
@@ -251,7 +259,7 @@ QN_DEVICE uint4 f16_rows_load(const qn_persistent_gemv &s, uint32_t slice, uint3
     return __ldg((const uint4 *)f16_tile_of(s, slice, u) + threadIdx.x);
 }
 
-// Brings what f16_rows_load reads of a block's first unit nearer. By one thread.
+// Prefetches into L2 the weights that f16_rows_load reads of a block's first unit. By one thread.
 QN_DEVICE void f16_rows_prefetch(const qn_persistent_gemv &s, uint32_t slice, uint32_t unit)
 {
     const f16_unit u = f16_unit_of(s, slice, unit);
@@ -269,9 +277,9 @@ QN_DEVICE float f16_high(uint32_t word)
     return qn_f16_to_f32((uint16_t)(word >> 16));
 }
 
-#define F16_SCRATCH (QN_PERSISTENT_THREADS / QN_WARP_SIZE * QN_TILE_ROWS) // floats that f16_rows_gemv wants as scratch
+#define F16_SCRATCH (QN_PERSISTENT_THREADS / QN_WARP_SIZE * QN_TILE_ROWS) // floats of scratch for f16_rows_gemv
 
-// Of a unit's warps the sums, added up.
+// Adds the sums of the 16 warps of a unit, for one row, and stores the partial.
 QN_DEVICE void f16_rows_write(const qn_persistent_gemv &s, const float *acc, uint32_t slice, const f16_unit &u, uint32_t row)
 {
     float v[4] = {};
@@ -282,8 +290,9 @@ QN_DEVICE void f16_rows_write(const qn_persistent_gemv &s, const float *acc, uin
         v[0] + v[1] + (v[2] + v[3]);
 }
 
-// By the whole block, after the slice's columns are there: floats, not rotated. weights: what f16_rows_load brought of the
-// block's first unit, number block_in_slice. Leaves the last unit's sums to f16_rows_finish.
+// The fp16 rows of a block, after the prologue. By the whole block. acts: activations of the slice in f32, not rotated.
+// weights: f16_rows_load of the block's first unit, index block_in_slice. The sums of the last unit stay in acc, for
+// f16_rows_finish.
 QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uint32_t slice, uint32_t block_in_slice,
                              uint4 weights, float *acc)
 {
@@ -292,7 +301,8 @@ QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uin
         const f16_unit u = f16_unit_of(s, slice, unit);
         if (unit >= u.count)
             break;
-        // Set 2r+p: run r, columns 4t+p and 4t+p+2 of its first half, of rows g and g+8, then of its second half.
+        // Fragment 2r+p: 32-column group r, columns 4t+p and 4t+p+2 of its first half, of rows g and g+8, then of its
+        // second half.
         const float *x = acts + u.k_tile * QN_TILE_COLS + warp / 2 * 32 + 4 * t + warp % 2;
         const float x0 = x[0], x1 = x[2], x2 = x[16], x3 = x[18];
         float upper = fmaf(f16_high(weights.x), x1, f16_low(weights.x) * x0);
@@ -314,7 +324,7 @@ QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uin
     }
 }
 
-// After the block has met. By QN_TILE_ROWS threads.
+// Stores the partials of the last unit, after __syncthreads(). By QN_TILE_ROWS threads.
 QN_DEVICE void f16_rows_finish(const qn_persistent_gemv &s, const float *acc, uint32_t slice, uint32_t block_in_slice,
                                uint32_t row)
 {
