@@ -14,15 +14,15 @@ from xml.sax.saxutils import escape
 PAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "internals", "persistent-decode.md")
 STEPS = ("prologue", "MMA loop", "reduction", "grid barrier")
 COLOURS = {"prologue": "#e9b872", "MMA loop": "#4c8c5b", "reduction": "#8fb4d9", "grid barrier": "#c2c2c2", "delta rule": "#a97bb5",
-           "refill": "#b9d8b9", "idle": "#f2f2f2", "poll": "#c65b4b", "prefetch": "#d9a5c7", "schedule": "#8a6d3b"}
+           "ring": "#d7ead7", "poll": "#c65b4b", "prefetch": "#d9a5c7", "schedule": "#8a6d3b"}
 LEFT, TOP, WIDTH, LANE, GAP = 150, 70, 1000, 36, 12
 
-# What each lane does in a step of a GEMV phase, then in one of the delta rule: (text, colour), or None for nothing.
+# What each lane does in a step of a GEMV phase, then in one of the delta rule: (text, colour).
 LANES = (
     ("GEMV warps",
-     {"prologue": ("prologue", "prologue"), "MMA loop": ("b1 MMA, a step at a time", "MMA loop"), "reduction": ("", "reduction"),
+     {"prologue": ("prologue", "prologue"), "MMA loop": ("b1 MMA", "MMA loop"), "reduction": ("", "reduction"),
       "grid barrier": ("", "grid barrier")},
-     {"prologue": ("delta rule", "delta rule"), "grid barrier": ("store state", "delta rule")}),
+     {"prologue": ("delta rule", "delta rule"), "grid barrier": ("store S", "delta rule")}),
     ("scheduler warp",
      {"prologue": ("prologue", "prologue"), "MMA loop": ("b1 MMA", "MMA loop"), "reduction": ("", "reduction"),
       "grid barrier": ("", "schedule")},
@@ -32,15 +32,15 @@ LANES = (
       "grid barrier": ("", "poll")},
      {"prologue": ("delta rule", "delta rule"), "grid barrier": ("store, poll", "poll")}),
     ("weight ring",
-     {"prologue": ("5 steps", "idle"), "MMA loop": ("consumed = issued", "MMA loop"), "reduction": ("", "refill"),
-      "grid barrier": ("", "refill")},
-     {"prologue": ("5 steps in flight", "idle"), "grid barrier": ("5 steps", "idle")}),
+     {"prologue": ("5 steps", "ring"), "MMA loop": ("consume, issue", "MMA loop"), "reduction": ("", "ring"),
+      "grid barrier": ("", "ring")},
+     {"prologue": ("5 steps", "ring"), "grid barrier": ("5 steps", "ring")}),
 )
 LEGEND = (("prologue", "prologue: reduce partials, norm, quantise to bit planes"), ("MMA loop", "MMA loop: weights consumed and issued"),
           ("delta rule", "delta rule phase"), ("reduction", "reduction over K-tiles, store partials"),
           ("schedule", "scheduler warp: next work descriptor"), ("poll", "barrier warp: arrive (release), poll (acquire)"),
           ("prefetch", "barrier warp: prefetch into L2"), ("grid barrier", "blocked at the grid barrier"),
-          ("refill", "ring: next GEMV's steps are being issued"), ("idle", "ring full, no new loads"))
+          ("ring", "ring: 5 steps of the next GEMV in flight or arrived, no new loads"))
 
 
 def read_table(path):
@@ -74,7 +74,7 @@ def draw(phases):
     scale = WIDTH / total
     bottom = TOP + len(LANES) * (LANE + GAP)
     height = bottom + 50 + (len(LEGEND) + 1) // 2 * 20 + 10
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 30} {height}" font-family="sans-serif">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 30} {height}" font-family="DejaVu Sans, sans-serif">',
            '<title>Timeline of one Gated DeltaNet layer in the persistent decode kernel</title>',
            f'<rect width="{LEFT + WIDTH + 30}" height="{height}" fill="#ffffff"/>',
            label(LEFT, 22, f"One Gated DeltaNet layer of a 27B model, Q1_0, H200: {len(phases)} phases, {total:.1f} µs", size=14, weight="bold")]
