@@ -1,21 +1,21 @@
-/* What the reader's files share: the open file, its parts, and its tables of names. Nothing outside this folder includes it. */
+/* Internal declarations of the GGUF reader and writer: the open file and its hash tables of names. Private to src/gguf. */
 #ifndef QN_GGUF_FILE_H
 #define QN_GGUF_FILE_H
 
 #include "gguf/gguf.h"
 
-/* An open-addressing table over an array of structures whose first member is their qn_string. */
+/* An open-addressing hash table over an array of structures whose first member is their name, a qn_string. */
 struct qn_name_table {
     const void *items;
     size_t stride;
     uint64_t seed;
-    size_t *slots; /* index + 1, or 0 */
+    size_t *slots; /* index + 1, or 0 for an empty slot */
     size_t mask;
 };
 
 struct qn_gguf {
     char *path;
-    void *map; /* NULL when the caller owns the bytes */
+    void *map; /* NULL if the caller owns the bytes (qn_gguf_open_memory) */
     const uint8_t *base;
     size_t size;
     size_t alignment;
@@ -25,29 +25,40 @@ struct qn_gguf {
     size_t n_tensors, tensors_capacity;
     struct qn_name_table kv_table, tensor_table;
     const char *q2_layout;
-    /* Of a split model, which is its first file with the tensors of all: every file, itself at [0]; NULL for a file alone. */
+    /* [n_parts] all files of a split model, or NULL. The first file, parts[0], represents the model: its `tensors` are those
+     * of all files. */
     struct qn_gguf **parts;
     size_t n_parts;
 };
 
-/* qn_gguf_map - map one file and check its structure. Tensors of type 42 are left as they are, with all bytes that they have to
- * themselves in `bytes`: qn_gguf_settle_type_42 decides when the tensors of all files are together. */
+/* qn_gguf_map - map one file and validate its structure. The layout of tensors of type 42 is not yet determined: their `bytes`
+ * is the distance to the next tensor or the end of the data. */
 qn_status qn_gguf_map(const char *path, qn_gguf **out);
+
+/* qn_gguf_settle_type_42 - determine the layout of the tensors of type 42, and set their types and sizes. Called when the
+ * tensors of all files are in `file`. */
 qn_status qn_gguf_settle_type_42(qn_gguf *file);
 
-/* qn_name_table_build - fill the table with `count` items. When two have the same name, *duplicate is the later one's index,
- * else count. The slots are the caller's to free with qn_free, whatever the status. */
+/* qn_name_table_build - build the table of an array.
+ *
+ *   items       [count] structures of `stride` bytes
+ *   seed        of the hash
+ *   duplicate   the index of the first item whose name occurred before, or count. The later items are then not in the table
+ *
+ * Free table->slots with qn_free, whatever the status. */
 qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, uint64_t seed,
                               size_t *duplicate);
+
 /* qn_name_table_find - the item with this name, or NULL. */
 const void *qn_name_table_find(const struct qn_name_table *table, const char *name, size_t length);
 
-/* qn_gguf_type_name - "u32"; "unknown" for a number that is no type. qn_gguf_type_size - 0 for strings, arrays and unknown
- * ones. */
+/* qn_gguf_type_name - the name of a value type ("u32"), or "unknown". */
 const char *qn_gguf_type_name(uint32_t type);
+
+/* qn_gguf_type_size - the size of a value in bytes; 0 for strings, arrays and unknown types. */
 size_t qn_gguf_type_size(uint32_t type);
 
-/* A name for a text with "%.*s": the first bytes of one that may be as long as the file. */
+/* Arguments for "%.*s" in error texts: at most 80 bytes of a name, because a name may be as long as the file. */
 #define QN_STRING_ARGS(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
 
 #endif

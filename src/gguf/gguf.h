@@ -1,8 +1,8 @@
-/* GGUF v3 files: reading through a memory map, and writing.
+/* GGUF files: a reader over a memory map (versions 2 and 3, little-endian), and a writer (version 3).
  *
- * The reader trusts nothing: every count, length, offset, type and dimension is checked against the file's size, with overflow
- * checked, before it is used. Strings are (pointer, length) into the map: not terminated, possibly holding any bytes.
- * A reader does not change after opening; any number of threads may use it. */
+ * The reader does not trust the file: every count, length, offset, type and dimension is checked against the file size, and
+ * for overflow, before use. Strings are pointer and length into the map; they are not terminated and may contain any bytes. An
+ * open file is immutable; any number of threads may use it. */
 #ifndef QN_GGUF_GGUF_H
 #define QN_GGUF_GGUF_H
 
@@ -14,7 +14,7 @@
 
 enum { QN_GGUF_MAX_DIMS = 4, QN_GGUF_DEFAULT_ALIGNMENT = 32, QN_GGUF_MAX_FILES = 4096 };
 
-/* Value types of the format's key-value section, with the numbers they have in a file. */
+/* Types of metadata values, with the numbers of the file format. */
 typedef enum qn_gguf_type {
     QN_GGUF_U8 = 0,
     QN_GGUF_I8,
@@ -36,129 +36,175 @@ typedef struct qn_string {
     size_t length;
 } qn_string;
 
-/* One key and its value. For a scalar, `data` points at the value in the file (unaligned). For a string, `string` is it. For an
- * array, `element_type` and `count` describe it: scalars lie packed at `data`, strings are reached by qn_gguf_array_strings. */
+/* A metadata entry: a key and its value.
+ *
+ *   scalar   at `data`, unaligned
+ *   string   in `string`
+ *   array    element_type and count; scalars are packed at `data`, strings are returned by qn_gguf_array_strings */
 typedef struct qn_gguf_kv {
     qn_string key;
     qn_gguf_type type;
-    qn_gguf_type element_type; /* arrays only; never QN_GGUF_ARRAY: nested arrays are refused */
+    qn_gguf_type element_type; /* arrays only; never QN_GGUF_ARRAY: nested arrays are QN_ERR_UNSUPPORTED */
     uint64_t count;            /* arrays only */
-    const uint8_t *data;       /* the value's bytes: `bytes` of them lie inside the file */
+    const uint8_t *data;       /* [bytes] the value, in the map */
     size_t bytes;
     qn_string string; /* strings only */
 } qn_gguf_kv;
 
-/* One tensor's header and where its data lie. dims[0] is the contiguous one (row width); unused dims are 1. */
+/* The header and the data of a tensor. */
 typedef struct qn_gguf_tensor {
     qn_string name;
-    uint32_t type; /* the number in the file: see quant/quant.h for those that quern knows */
+    uint32_t type; /* the number in the file; quant/quant.h has the supported types */
     uint32_t n_dims;
-    uint64_t dims[QN_GGUF_MAX_DIMS];
-    uint64_t offset;     /* from the start of the data section */
-    const uint8_t *data; /* in the map */
-    size_t bytes;        /* what its type and dimensions need; checked to lie inside the file */
+    uint64_t dims[QN_GGUF_MAX_DIMS]; /* dims[0] is the contiguous dimension, the row length; unused dimensions are 1 */
+    uint64_t offset;                 /* from the start of the data section, in bytes */
+    const uint8_t *data;             /* in the map */
+    size_t bytes;                    /* size by type and dimensions; inside the file */
 } qn_gguf_tensor;
 
 typedef struct qn_gguf qn_gguf;
 
-/* qn_gguf_open - map `path` and check its whole structure.
+/* qn_gguf_open - map a file, or all files of a split model, and validate the structure.
  *
- * Refused with QN_ERR_FORMAT, naming the key or tensor: wrong magic or version, counts that the file cannot hold, strings or
- * arrays past the end, duplicate keys or tensor names, an alignment that is not a power of two from 8 to 1 MiB (8: GGUF asks
- * for a multiple of 8), dimensions that are zero or overflow, rows that are not a multiple of the type's block, data that are
- * misaligned, overlap or lie past the end. A tensor type that quern does not know is QN_ERR_UNSUPPORTED, naming tensor and
- * number. The three layouts that share number 42 are told apart here, once for the file (quant/q2_layout.h); their tensors come
- * out as QN_TYPE_Q2_0, QN_TYPE_PQ2_0 or QN_TYPE_OX2_0, and qn_gguf_q2_layout says which it was. QN_ERR_IO when the file cannot
- * be opened, read or mapped (a directory, an empty file, no permission). *out is owned by the caller (qn_gguf_close) and NULL
- * on failure.
+ *   path   the file; of a split model any of its files
+ *   out    close it with qn_gguf_close; NULL on failure
  *
- * A file whose key split.count is 2 or more is one of those that llama.cpp's gguf-split writes, PREFIX-00001-of-0000N.gguf and
- * so on: all of them are opened, whichever was named, and are one qn_gguf from there on: the keys and the path of the first,
- * the tensors of all in the files' order. Keys of the other files that are not about the split are not looked at. QN_ERR_IO,
- * naming the missing ones, when some are not in the same folder. QN_ERR_FORMAT for a name that does not go with split.no and
- * split.count, more than QN_GGUF_MAX_FILES files, files that disagree on the counts, a tensor in two files, and a number of
- * tensors that is not split.tensors.count. */
+ * QN_ERR_IO            the file cannot be opened, read or mapped (a directory, an empty file, no permission)
+ * QN_ERR_FORMAT        wrong magic or version; counts too large for the file; strings or arrays beyond the end; duplicate keys
+ * or
+ *                      tensor names; an alignment that is not a power of two from 8 to 1 MiB (GGUF requires a multiple of 8);
+ *                      dimensions that are 0 or overflow; a row length that is not a multiple of the type's block size; data
+ *                      that are misaligned, overlap or exceed the file. The text names the key or tensor
+ * QN_ERR_UNSUPPORTED   a tensor type that quern does not support, or an array of arrays
+ * QN_ERR_MEMORY        not enough memory
+ *
+ * Three tensor layouts share the type number 42. Their layout is determined here, once per model (quant/q2_layout.h): the
+ * tensors get the type QN_TYPE_Q2_0, QN_TYPE_PQ2_0 or QN_TYPE_OX2_0, and qn_gguf_q2_layout describes the decision.
+ *
+ * A file with split.count of 2 or more belongs to a split model, as written by llama.cpp's gguf-split
+ * (PREFIX-00001-of-0000N.gguf ...). All its files are opened as one qn_gguf, with the path and the keys of the first file and
+ * the tensors of all files, in order. The keys of other files are ignored, except for the split keys. QN_ERR_IO, with their
+ * names, if files are missing in the directory. QN_ERR_FORMAT for a file name that does not match split.no and split.count,
+ * more than QN_GGUF_MAX_FILES files, inconsistent counts, a tensor in two files, or a number of tensors other than
+ * split.tensors.count. */
 qn_status qn_gguf_open(const char *path, qn_gguf **out);
 
-/* qn_gguf_open_alone - the same, but of a split model this file alone. */
+/* qn_gguf_open_alone - as qn_gguf_open, but open only this file of a split model. */
 qn_status qn_gguf_open_alone(const char *path, qn_gguf **out);
 
-/* qn_gguf_open_memory - qn_gguf_open_alone over `size` bytes at `data`, which the caller keeps alive; `name` stands for the
- * path in texts. */
+/* qn_gguf_open_memory - as qn_gguf_open_alone, from memory.
+ *
+ *   data   [size] bytes, which must remain valid and unchanged until the file is closed
+ *   name   the path in error texts */
 qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out);
 
-/* qn_gguf_close - unmap and free; NULL is allowed. Every pointer handed out becomes invalid. */
+/* qn_gguf_close - unmap and free. All pointers into the file become invalid. NULL is allowed. */
 void qn_gguf_close(qn_gguf *file);
 
+/* qn_gguf_path - the path; of a split model, that of its first file. */
 const char *qn_gguf_path(const qn_gguf *file);
-/* qn_gguf_tensor_path - the path of the file that holds this tensor's data, for texts. */
+
+/* qn_gguf_tensor_path - the path of the file with this tensor's data, for error texts. */
 const char *qn_gguf_tensor_path(const qn_gguf *file, const qn_gguf_tensor *tensor);
-/* qn_gguf_n_files - how many files are open as this one. qn_gguf_file_size - the bytes of all of them. */
+
+/* qn_gguf_n_files - the number of files of the model. */
 size_t qn_gguf_n_files(const qn_gguf *file);
+
+/* qn_gguf_file_size - the size of all files, in bytes. */
 size_t qn_gguf_file_size(const qn_gguf *file);
-/* qn_gguf_alignment - of the first file. */
+
+/* qn_gguf_alignment - the alignment of tensors in the first file, in bytes. */
 size_t qn_gguf_alignment(const qn_gguf *file);
-/* qn_gguf_drop_pages - memory need not hold this tensor's part of a mapped file any longer; it comes back when it is read. */
+
+/* qn_gguf_drop_pages - release the resident pages of a tensor's data (MADV_DONTNEED). A later read loads them from the
+ * file. */
 void qn_gguf_drop_pages(const qn_gguf *file, const qn_gguf_tensor *tensor);
 
-/* qn_gguf_q2_layout - NULL, or one sentence for the log on which of the layouts of type 42 the file has. */
+/* qn_gguf_q2_layout - a log message about the layout of the tensors of type 42, or NULL if the file has none. */
 const char *qn_gguf_q2_layout(const qn_gguf *file);
 
+/* qn_gguf_n_kv - the number of metadata entries.
+ * qn_gguf_kv_at - entry `index`, less than qn_gguf_n_kv.
+ * qn_gguf_find - the entry with this key, or NULL. */
 size_t qn_gguf_n_kv(const qn_gguf *file);
 const qn_gguf_kv *qn_gguf_kv_at(const qn_gguf *file, size_t index);
-/* qn_gguf_find - the entry with this key, or NULL. */
 const qn_gguf_kv *qn_gguf_find(const qn_gguf *file, const char *key);
 
+/* qn_gguf_n_tensors - the number of tensors.
+ * qn_gguf_tensor_at - tensor `index`, less than qn_gguf_n_tensors.
+ * qn_gguf_find_tensor - the tensor with this name, or NULL. */
 size_t qn_gguf_n_tensors(const qn_gguf *file);
 const qn_gguf_tensor *qn_gguf_tensor_at(const qn_gguf *file, size_t index);
 const qn_gguf_tensor *qn_gguf_find_tensor(const qn_gguf *file, const char *name);
 
-/* Typed look-ups. `*out` is untouched and the status QN_OK when the key is absent and `required` is false; absent and required
- * is QN_ERR_FORMAT; a value of another type, or one out of range for the C type, is QN_ERR_FORMAT with key, found and expected.
- * Any integer type in the file serves for integers, f32 and f64 for floats (finite only). Strings point into the map. */
+/* The value of a key, converted to a C type.
+ *
+ *   required   true: QN_ERR_FORMAT if the key is missing; false: QN_OK, and *out is not changed
+ *   out        the value; strings point into the map
+ *
+ * An integer may have any integer type in the file, a float may be f32 or f64 and must be finite. QN_ERR_FORMAT, with the key,
+ * the value found and the value expected, for another type or a value outside the range of the C type. */
 qn_status qn_gguf_get_u32(const qn_gguf *file, const char *key, bool required, uint32_t *out);
 qn_status qn_gguf_get_f32(const qn_gguf *file, const char *key, bool required, float *out);
 qn_status qn_gguf_get_bool(const qn_gguf *file, const char *key, bool required, bool *out);
 qn_status qn_gguf_get_string(const qn_gguf *file, const char *key, bool required, qn_string *out);
 
-/* qn_gguf_array_strings - views of all strings of a string array, in an array of kv->count owned by the caller (free()). */
+/* qn_gguf_array_strings - the strings of a string array.
+ *
+ *   out   [kv->count] pointing into the map; free the array with free() */
 qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_string **out);
-/* qn_gguf_array_i32 / _f32 - element i of a numeric array, converted: any integer type serves for i32, any integer or float
- * type for f32. QN_ERR_FORMAT for another element type, a value out of range (for f32: not finite) or i >= count. */
+
+/* qn_gguf_array_i32 - element i of an array of any integer type.
+ * qn_gguf_array_f32 - element i of an array of any integer or float type; must be finite.
+ *
+ * QN_ERR_FORMAT for another element type, a value outside the range of the C type, or i >= kv->count. */
 qn_status qn_gguf_array_i32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, int32_t *out);
 qn_status qn_gguf_array_f32(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, float *out);
 
-/* qn_gguf_is_split_key - whether a key is about how a model is split into files, and not about the model. */
+/* qn_gguf_is_split_key - true for the keys that describe how a model is split into files: split.no, split.count,
+ * split.tensors.count. */
 bool qn_gguf_is_split_key(qn_string key);
 
-/* qn_string_equals - whether a view holds exactly this C string. */
+/* qn_string_equals - true if s and the C string `text` are equal. */
 bool qn_string_equals(qn_string s, const char *text);
 
-/* Writing. Build the header in memory, then stream the tensors' data in the order in which they were added.
+/* A writer of a GGUF file. The order of calls is: create, add keys and tensors, begin_data, data in the order of the tensors,
+ * finish, free. A call in another order is QN_ERR_INVALID.
  *
- * The file is written under a temporary name in the target's folder and renamed onto the target by qn_gguf_writer_finish, after
- * an fsync; until then the target is untouched. qn_gguf_writer_free without a finish removes the temporary file. */
+ * The file is written under a temporary name in the target's directory. qn_gguf_writer_finish does an fsync and renames it
+ * onto the target; until then the target is unchanged. qn_gguf_writer_free without qn_gguf_writer_finish removes the temporary
+ * file.
+ */
 typedef struct qn_gguf_writer qn_gguf_writer;
 
 qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out);
 void qn_gguf_writer_free(qn_gguf_writer *writer);
-/* qn_gguf_writer_temp_path - the temporary file's name, so that a signal handler can unlink it; owned by the writer. */
+
+/* qn_gguf_writer_temp_path - the path of the temporary file, for a signal handler that unlinks it. Owned by the writer. */
 const char *qn_gguf_writer_temp_path(const qn_gguf_writer *writer);
 
+/* qn_gguf_writer_add_* - add a metadata entry. */
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);
 qn_status qn_gguf_writer_add_string(qn_gguf_writer *writer, const char *key, const char *value);
-/* qn_gguf_writer_copy - an entry of an open file as it stands there; general.alignment is left out, the writer having its own.
- */
+
+/* qn_gguf_writer_copy - add an entry of an open file, unchanged. general.alignment is skipped: the writer uses the default
+ * alignment. */
 qn_status qn_gguf_writer_copy(qn_gguf_writer *writer, const qn_gguf_kv *kv);
-/* qn_gguf_writer_add_tensor - announce a tensor of `bytes` bytes; offsets are placed in this order at the alignment (32). */
+
+/* qn_gguf_writer_add_tensor - add the header of a tensor of `bytes` bytes of data. The data are stored in the order of these
+ * calls, at multiples of QN_GGUF_DEFAULT_ALIGNMENT. */
 qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *writer, qn_string name, uint32_t type, uint32_t n_dims,
                                     const uint64_t *dims, size_t bytes);
-/* qn_gguf_writer_begin_data - write the header; no more keys or tensors after this. */
+
+/* qn_gguf_writer_begin_data - write the header. No keys or tensors can be added after it. */
 qn_status qn_gguf_writer_begin_data(qn_gguf_writer *writer);
-/* qn_gguf_writer_data - the next bytes of the data section: each tensor's bytes must be given exactly, in order, in any pieces;
- * padding between tensors is the writer's. QN_ERR_IO on a full disk, with the system's text. */
+
+/* qn_gguf_writer_data - append data of the tensors, in their order and in chunks of any size. The writer adds the padding
+ * between tensors. QN_ERR_IO, with the system's error text, if the data cannot be written (disk full). */
 qn_status qn_gguf_writer_data(qn_gguf_writer *writer, const void *data, size_t bytes);
+
+/* qn_gguf_writer_finish - fsync the file and rename it onto the target. All tensors must have been written. */
 qn_status qn_gguf_writer_finish(qn_gguf_writer *writer);
 
 #endif

@@ -1,5 +1,5 @@
-/* Looking things up in an open file: entries, tensors, and values converted to C types with their ranges checked. That every
- * value lies inside the file was settled when it was opened (gguf_read.c). */
+/* Access to an open file: entries, tensors, and values converted to C types with range checks. gguf_read.c has checked that
+ * every value is inside the file. */
 #include "gguf/file.h"
 
 #include <float.h>
@@ -31,7 +31,7 @@ size_t qn_gguf_file_size(const qn_gguf *file)
 {
     size_t size = file->size;
     for (size_t i = 1; i < file->n_parts; i++)
-        size += file->parts[i]->size; /* all are mapped at once: the sum is less than the address space */
+        size += file->parts[i]->size; /* no overflow: all files are mapped at the same time */
     return size;
 }
 
@@ -80,7 +80,7 @@ bool qn_string_equals(qn_string s, const char *text)
     return strlen(text) == s.length && memcmp(s.data, text, s.length) == 0;
 }
 
-/* An integer of any width; false for other types. A u64 beyond INT64_MAX becomes INT64_MAX: out of range for every caller. */
+/* An integer of any width; false for other types. A u64 above INT64_MAX becomes INT64_MAX, which no caller accepts. */
 static bool load_integer(qn_gguf_type type, const uint8_t *at, int64_t *value)
 {
     uint64_t bits = 0;
@@ -113,7 +113,7 @@ static bool load_float(qn_gguf_type type, const uint8_t *at, double *value)
     return true;
 }
 
-/* The entry of a key, or NULL with the status that its absence deserves. */
+/* The entry of a key. If it is missing, NULL and a status: QN_ERR_FORMAT if it is required, else QN_OK. */
 static const qn_gguf_kv *find_key(const qn_gguf *file, const char *key, bool required, const char *expected, qn_status *status)
 {
     const qn_gguf_kv *kv = qn_gguf_find(file, key);
@@ -205,7 +205,7 @@ qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_st
     return QN_OK;
 }
 
-/* Where element i of a numeric array lies. */
+/* The address of element i of a numeric array. */
 static qn_status element_at(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, const char *expected, const uint8_t **at)
 {
     if (kv->type != QN_GGUF_ARRAY)

@@ -1,4 +1,4 @@
-/* Names of keys and tensors by hash, so that a file with millions of them is still checked in linear time; and the names and
+/* Hash tables of key and tensor names, so that a file with millions of them is validated in linear time; and the names and
  * sizes of value types. */
 #include "gguf/file.h"
 
@@ -12,7 +12,7 @@ static const qn_string *item_at(const struct qn_name_table *table, size_t index)
     return (const void *)((const char *)table->items + index * table->stride);
 }
 
-/* The slot of a name: the one that holds it, or the empty one where it belongs. At most half of the slots are taken. */
+/* The slot of a name: the slot that holds it, or the empty slot for its insertion. At most half of the slots are in use. */
 static size_t *slot_of(const struct qn_name_table *table, const char *name, size_t length)
 {
     for (size_t i = (size_t)XXH3_64bits_withSeed(name, length, table->seed);; i++) {

@@ -1,6 +1,5 @@
-/* Opening one GGUF file: mapping it, and checking its whole structure once, so that look-ups (gguf_get.c) and users of the
- * tensors' data need no checks of bounds. Models in several files are gguf_split.c's business. The format: ggml's
- * docs/gguf.md. */
+/* Opening one GGUF file: maps it and validates the whole structure, so that gguf_get.c and users of tensor data need no bounds
+ * checks. Split models are in gguf_split.c. The format is specified in ggml's docs/gguf.md. */
 #include "gguf/file.h"
 
 #include "base/memory.h"
@@ -15,11 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read from the map as they lie there");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read from the map without byte swapping");
 
 enum { HEADER_BYTES = 24, MAX_ALIGNMENT = 1 << 20 };
 
-/* What is left to read. Counts from the file are compared with it before anything is allocated for them. */
+/* The unread part of the file. Counts in the file are compared with `left` before memory is allocated for them. */
 struct cursor {
     const uint8_t *at;
     size_t left;
@@ -76,13 +75,13 @@ static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_
     cursor_read_u64(c, n_kv);
     if (version != 0 && (version & 0xffff) == 0)
         return qn_fail(QN_ERR_FORMAT, "%s: a big-endian GGUF file, expected little-endian", file->path);
-    if (version != 2 && version != 3) /* version 2 is the same as 3 in little-endian; version 1 has 32-bit counts */
+    if (version != 2 && version != 3) /* little-endian versions 2 and 3 are identical; version 1 has 32-bit counts */
         return qn_fail(QN_ERR_FORMAT, "%s: GGUF version %u, expected 2 or 3", file->path, version);
     const size_t min_kv_bytes = 8 + 4 + 1, min_tensor_bytes = 8 + 4 + 8 + 4 + 8;
     if (*n_kv > c->left / min_kv_bytes)
-        return qn_fail(QN_ERR_FORMAT, "%s: %llu keys cannot lie in %zu bytes", file->path, (unsigned long long)*n_kv, c->left);
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu keys do not fit in %zu bytes", file->path, (unsigned long long)*n_kv, c->left);
     if (*n_tensors > c->left / min_tensor_bytes)
-        return qn_fail(QN_ERR_FORMAT, "%s: %llu tensors cannot be described in %zu bytes", file->path,
+        return qn_fail(QN_ERR_FORMAT, "%s: the headers of %llu tensors do not fit in %zu bytes", file->path,
                        (unsigned long long)*n_tensors, c->left);
     return QN_OK;
 }
@@ -110,8 +109,8 @@ static qn_status read_array(const qn_gguf *file, struct cursor *c, qn_gguf_kv *k
         for (uint64_t i = 0; i < kv->count; i++) {
             qn_string s;
             if (!cursor_read_string(c, &s))
-                return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu runs past the end of the file", file->path,
-                               QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
+                return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu extends past the end of the file",
+                               file->path, QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
         }
     }
     kv->bytes = (size_t)(c->at - kv->data);
@@ -123,7 +122,7 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     uint32_t type;
     *kv = (qn_gguf_kv){ 0 };
     if (!cursor_read_string(c, &kv->key) || !cursor_read_u32(c, &type))
-        return qn_fail(QN_ERR_FORMAT, "%s: key %llu of %llu runs past the end of the file", file->path,
+        return qn_fail(QN_ERR_FORMAT, "%s: key %llu of %llu extends past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_kv);
     if (type > QN_GGUF_F64)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key), type);
@@ -134,18 +133,18 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     const bool inside =
         type == QN_GGUF_STRING ? cursor_read_string(c, &kv->string) : cursor_read(c, qn_gguf_type_size(type)) != NULL;
     if (!inside)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': its value (%s) runs past the end of the file", file->path,
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': its value (%s) extends past the end of the file", file->path,
                        QN_STRING_ARGS(kv->key), qn_gguf_type_name(type));
     kv->bytes = (size_t)(c->at - kv->data);
     return QN_OK;
 }
 
-/* A tensor's header. `bytes` stays 0 for type 42: its room, which the offsets of all tensors tell, comes first. */
+/* Reads the header of a tensor. For type 42 `bytes` remains 0: locate_tensor sets it from the offset of the next tensor. */
 static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t index, uint64_t n_tensors, qn_gguf_tensor *t)
 {
     *t = (qn_gguf_tensor){ 0 };
     if (!cursor_read_string(c, &t->name) || !cursor_read_u32(c, &t->n_dims))
-        return qn_fail(QN_ERR_FORMAT, "%s: the description of tensor %llu of %llu runs past the end of the file", file->path,
+        return qn_fail(QN_ERR_FORMAT, "%s: the header of tensor %llu of %llu extends past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_tensors);
     if (t->n_dims < 1 || t->n_dims > QN_GGUF_MAX_DIMS)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path,
@@ -164,17 +163,17 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
         rows *= d > 0 ? t->dims[d] : 1;
     }
     if (!cursor_read_u32(c, &t->type) || !cursor_read_u64(c, &t->offset))
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its description", file->path,
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its header", file->path,
                        QN_STRING_ARGS(t->name));
-    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type); /* OX2_0 is no number of files */
+    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type); /* OX2_0 does not occur in files */
     if (!info)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which quern does not know", file->path,
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which is not supported", file->path,
                        QN_STRING_ARGS(t->name), t->type);
     if (t->type == QN_TYPE_Q2_0)
         return QN_OK;
     if (t->dims[0] % info->block_weights != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': rows of %llu weights are not whole blocks of %zu (%s)", file->path,
-                       QN_STRING_ARGS(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the row length %llu is not a multiple of the block size %zu (%s)",
+                       file->path, QN_STRING_ARGS(t->name), (unsigned long long)t->dims[0], info->block_weights, info->name);
     size_t row_bytes;
     if (!qn_row_bytes(info, t->dims[0], &row_bytes) || !qn_mul_size(row_bytes, rows, &t->bytes))
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': its size in bytes overflows", file->path, QN_STRING_ARGS(t->name));
@@ -198,7 +197,8 @@ static int by_offset(const void *a, const void *b)
     return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
 }
 
-/* One tensor among those sorted by offset: its data begin inside the data section, aligned, and end before the next one's. */
+/* Sets the data pointer of a tensor. Checks that its data are aligned, inside the data section, and end before those of
+ * `next`, the tensor with the next offset. */
 static qn_status locate_tensor(const qn_gguf *file, const uint8_t *data, size_t data_bytes, qn_gguf_tensor *t,
                                const qn_gguf_tensor *next)
 {
@@ -206,9 +206,8 @@ static qn_status locate_tensor(const qn_gguf *file, const uint8_t *data, size_t 
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': offset %llu is not a multiple of the alignment %zu", file->path,
                        QN_STRING_ARGS(t->name), (unsigned long long)t->offset, file->alignment);
     if (t->offset >= data_bytes || t->bytes > data_bytes - t->offset)
-        return qn_fail(QN_ERR_FORMAT,
-                       "%s: tensor '%.*s': %zu bytes at offset %llu lie past the end of the data, which have %zu", file->path,
-                       QN_STRING_ARGS(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': %zu bytes at offset %llu extend past the end of the data, %zu bytes",
+                       file->path, QN_STRING_ARGS(t->name), t->bytes, (unsigned long long)t->offset, data_bytes);
     t->data = data + t->offset;
     const size_t available_bytes = (size_t)((next && next->offset < data_bytes ? next->offset : data_bytes) - t->offset);
     if (t->bytes > available_bytes || available_bytes == 0)
@@ -247,11 +246,11 @@ static qn_status read_file(qn_gguf *file)
     uint64_t n_tensors = 0, n_kv = 0;
     size_t duplicate = 0;
     QN_TRY(read_header(file, &c, &n_tensors, &n_kv));
-    for (; file->n_kv < n_kv; file->n_kv++) { /* arrays grow with what was really read, so that a lying count costs nothing */
+    for (; file->n_kv < n_kv; file->n_kv++) { /* memory grows with the entries read, not with the count in the file */
         QN_TRY(qn_realloc_array(&file->kv, &file->kv_capacity, file->n_kv + 1, sizeof *file->kv, "keys"));
         QN_TRY(read_kv(file, &c, file->n_kv, n_kv, &file->kv[file->n_kv]));
     }
-    /* The address differs from run to run: a file cannot be made whose names all fall into one slot. */
+    /* The seed is an address, which differs between processes: names cannot be crafted to collide in the hash table. */
     const uint64_t seed = (uintptr_t)file;
     QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, seed, &duplicate));
     if (duplicate < file->n_kv)
@@ -269,7 +268,7 @@ static qn_status read_file(qn_gguf *file)
     return locate_tensors(file, (size_t)(c.at - file->base));
 }
 
-/* The tensors of type 42, and the largest alignment of the files that they lie in. */
+/* The tensors of type 42, and the largest alignment of the model's files. */
 static size_t list_type_42(const qn_gguf *file, qn_q2_tensor *q2, size_t *alignment)
 {
     size_t n = 0;
@@ -290,12 +289,13 @@ static size_t list_type_42(const qn_gguf *file, qn_q2_tensor *q2, size_t *alignm
     return n;
 }
 
+/* Sets the type and size of a tensor of type 42. */
 static qn_status give_layout(const qn_gguf *file, const qn_q2_tensor *q, const qn_type_info *info, qn_gguf_tensor *t)
 {
     t->type = (uint32_t)info->type;
     t->bytes = (size_t)(q->n_weights / info->block_weights) * info->block_bytes;
     if (q->width % info->block_weights || t->bytes > q->available_bytes)
-        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' of type 42: %zu bytes as %s do not fit the %zu there are",
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' of type 42: %zu bytes as %s do not fit in the %zu available",
                        qn_gguf_tensor_path(file, t), QN_STRING_ARGS(t->name), t->bytes, info->name, q->available_bytes);
     return QN_OK;
 }
@@ -315,7 +315,7 @@ qn_status qn_gguf_settle_type_42(qn_gguf *file)
     return status;
 }
 
-/* What was opened with its types settled, or closed. */
+/* Determines the layout of the tensors of type 42; closes the file on failure. */
 static qn_status pdl_prefetch(qn_gguf **file)
 {
     const qn_status status = qn_gguf_settle_type_42(*file);
@@ -364,7 +364,8 @@ qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
 qn_status qn_gguf_map(const char *path, qn_gguf **out)
 {
     *out = NULL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe is refused, not waited for */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a pipe,
+                                                                     which is rejected below */
     if (fd < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
     struct stat st;
@@ -387,8 +388,8 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
     errno = map_errno;
     if (map == MAP_FAILED)
         return qn_fail(QN_ERR_IO, "%s: cannot map its %zu bytes: %m", path, size);
-    /* Where the kernel can, reads come in 2 MiB pieces and fewer page table entries cover the weights; elsewhere no harm is
-     * done. The whole file is not asked for here: one who wants the header alone must not wait for the weights. */
+    /* Huge pages, if the file system supports them: reads of 2 MiB and fewer TLB misses. The file is not prefetched, because a
+     * caller that reads only the header must not wait for the weights. */
     (void)madvise(map, size, MADV_HUGEPAGE);
     return open_bytes(map, size, map, path, out);
 }
@@ -398,8 +399,7 @@ void qn_gguf_drop_pages(const qn_gguf *file, const qn_gguf_tensor *tensor)
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), data = (uintptr_t)tensor->data;
     const uintptr_t begin = (data + page - 1) / page * page, end = (data + tensor->bytes) / page * page;
     if (file->map && begin < end)
-        (void)madvise((void *)begin, end - begin,
-                      MADV_DONTNEED); /* refused where pages are locked, which is their owner's wish */
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* fails for locked pages, which is correct */
 }
 
 void qn_gguf_close(qn_gguf *file)

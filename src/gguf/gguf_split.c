@@ -1,6 +1,6 @@
-/* Models in several files, as llama.cpp's gguf-split writes them: PREFIX-00001-of-00003.gguf and so on, each a GGUF file of its
- * own with the keys split.no (from 0), split.count and split.tensors.count (of all files); the first has the model's keys, each
- * has some of its tensors or none. Here they are found and joined; what is inside each is checked by gguf_read.c. */
+/* Split models, as written by llama.cpp's gguf-split: files PREFIX-00001-of-00003.gguf and so on. Each is a GGUF file with the
+ * keys split.no (from 0), split.count and split.tensors.count (of all files). The first file has the model's keys; any file
+ * may have tensors. This file finds and joins them; gguf_read.c validates each. */
 #include "gguf/file.h"
 
 #include "base/memory.h"
@@ -19,9 +19,9 @@ struct split {
     uint32_t no, count, n_tensors;
 };
 
-/* The end of a file's name, and its length: five digits each, as QN_GGUF_MAX_FILES is less than 100000. */
+/* The length of a file name's suffix. Its numbers have five digits, as QN_GGUF_MAX_FILES is less than 100000. */
 enum { TAIL = sizeof "-00001-of-00001.gguf" - 1 };
-_Static_assert(QN_GGUF_MAX_FILES < 100000, "a number of a file's name has five digits");
+_Static_assert(QN_GGUF_MAX_FILES < 100000, "the numbers of a file name have five digits");
 
 static void print_tail(char tail[TAIL + 1], uint32_t no, uint32_t count)
 {
@@ -40,7 +40,7 @@ static qn_status read_split(const qn_gguf *file, struct split *split)
     return qn_gguf_get_u32(file, TENSORS, true, &split->n_tensors);
 }
 
-/* The keys of the file that was named: in range, and those that its name says. */
+/* Checks the split keys of the given file: in range, and consistent with its name. */
 static qn_status check_given(const qn_gguf *file, const struct split *split)
 {
     char tail[TAIL + 1];
@@ -76,7 +76,7 @@ static qn_status check_part(const qn_gguf *file, uint32_t no, const struct split
     return expect(file, TENSORS, split.n_tensors, given->n_tensors, "as in the model's other files");
 }
 
-/* All parts that are not there, in one text: names as long as there is space for them, then how many more. */
+/* Checks that all files exist. The error text has the names of missing files as far as they fit, then the number of others. */
 static qn_status check_present(const qn_gguf *given, const struct split *split, char *name, char *tail)
 {
     char list[240] = "";
@@ -99,7 +99,7 @@ static qn_status check_present(const qn_gguf *given, const struct split *split, 
     char more[40] = "";
     if (n_listed < n_missing)
         snprintf(more, sizeof more, "%s%u more", n_listed ? " and " : "", n_missing - n_listed);
-    return qn_fail(QN_ERR_IO, "%s: file %u of %u of a split model; missing in its folder: %s%s", given->path, split->no + 1,
+    return qn_fail(QN_ERR_IO, "%s: file %u of %u of a split model; missing in its directory: %s%s", given->path, split->no + 1,
                    split->count, list, more);
 }
 
@@ -114,12 +114,12 @@ static qn_status open_part(const char *name, uint32_t no, const struct split *gi
     return status;
 }
 
-/* The tensors of all parts become the first one's. */
+/* Appends the tensors of all files to those of the first. */
 static qn_status join(qn_gguf *whole, uint32_t expected)
 {
     size_t total = 0, duplicate;
     for (size_t i = 0; i < whole->n_parts; i++)
-        total += whole->parts[i]->n_tensors; /* each is described in bytes of its own that are mapped */
+        total += whole->parts[i]->n_tensors; /* no overflow: each has a header in mapped memory */
     if (total != expected)
         return qn_fail(QN_ERR_FORMAT, "%s: the %zu files of this model have %zu tensors, expected %u by the key '" TENSORS "'",
                        whole->path, whole->n_parts, total, expected);
@@ -136,12 +136,12 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
         return QN_OK;
     const qn_gguf_tensor *later = &whole->tensors[duplicate];
     const qn_gguf_tensor *earlier = qn_name_table_find(&whole->tensor_table, later->name.data, later->name.length);
-    return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' is in %s, too, expected in one file of a split model",
+    return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' is also in %s, expected in one file of a split model",
                    qn_gguf_tensor_path(whole, later), QN_STRING_ARGS(later->name), qn_gguf_tensor_path(whole, earlier));
 }
 
-/* Opens the other parts. *file, which was named, becomes the first part, which owns all others; where that fails early, it is
- * what it was. */
+/* Opens the other files. *file becomes the first file of the model, which owns all others, the given file included. If the
+ * first file cannot be opened, *file is unchanged. */
 static qn_status open_others(qn_gguf **file, const struct split *split, char *name, char *tail)
 {
     qn_gguf *given = *file, *first = given;
@@ -176,7 +176,7 @@ static qn_status gather(qn_gguf **file)
     QN_TRY(check_given(*file, &split));
     char *name = strdup((*file)->path);
     if (!name)
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for the names of its parts", (*file)->path);
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for the names of its files", (*file)->path);
     char *tail = name + strlen(name) - TAIL;
     qn_status status = check_present(*file, &split, name, tail);
     if (!status)

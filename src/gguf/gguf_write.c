@@ -1,5 +1,5 @@
-/* Writing a GGUF v3 file: the header is put together in memory, the tensors' data are streamed, and the target appears, whole,
- * by a rename (base/atomic_file.h). What the data are is the caller's business. */
+/* The writer of GGUF v3 files: assembles the header in memory, streams the tensors' data to a temporary file, and renames it
+ * onto the target (base/atomic_file.h). */
 #include "gguf/file.h"
 
 #include "base/memory.h"
@@ -17,13 +17,13 @@ struct bytes {
 
 struct qn_gguf_writer {
     qn_atomic_file file;
-    struct bytes keys, tensors; /* the header's two sections, as they go into the file */
+    struct bytes keys, tensors; /* the two sections of the header, serialised */
     uint64_t n_kv, n_tensors;
     size_t *tensor_bytes;
     size_t tensor_bytes_capacity;
     uint64_t data_bytes; /* of all tensors, padding included */
     bool header_written;
-    size_t current, written; /* the tensor being written, and how much of it is */
+    size_t current, written; /* the tensor being written, and its bytes written so far */
 };
 
 static qn_status append(struct bytes *b, const void *data, size_t size)
@@ -88,7 +88,7 @@ const char *qn_gguf_writer_temp_path(const qn_gguf_writer *w)
 static qn_status begin_kv(qn_gguf_writer *w, const char *key, size_t length, qn_gguf_type type)
 {
     if (w->header_written)
-        return qn_fail(QN_ERR_INVALID, "%s: key '%.*s' comes after the data have begun", w->file.target,
+        return qn_fail(QN_ERR_INVALID, "%s: key '%.*s' is added after the data have begun", w->file.target,
                        (int)(length < 80 ? length : 80), key);
     QN_TRY(append_string(&w->keys, key, length));
     QN_TRY(append_u32(&w->keys, (uint32_t)type));
@@ -130,7 +130,7 @@ qn_status qn_gguf_writer_add_tensor(qn_gguf_writer *w, qn_string name, uint32_t 
                                     size_t bytes)
 {
     if (w->header_written)
-        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' comes after the data have begun", w->file.target,
+        return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' is added after the data have begun", w->file.target,
                        QN_STRING_ARGS(name));
     if (n_dims < 1 || n_dims > QN_GGUF_MAX_DIMS)
         return qn_fail(QN_ERR_INVALID, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", w->file.target,
@@ -159,12 +159,14 @@ static qn_status write_padding(qn_gguf_writer *w, size_t size)
     return qn_atomic_file_write(&w->file, zeros, qn_round_up(size, QN_GGUF_DEFAULT_ALIGNMENT) - size);
 }
 
-/* The space is claimed at once where the file system can do that: a disk that is too small says so now, not hours later. */
+/* Allocates the disk space in advance, if the file system supports it, so that a full disk is an error now and not hours
+ * later.
+ */
 static qn_status preallocate(qn_gguf_writer *w, size_t header_bytes)
 {
     const off_t size = (off_t)(qn_round_up(header_bytes, QN_GGUF_DEFAULT_ALIGNMENT) + w->data_bytes);
     if (fallocate(w->file.fd, 0, 0, size) != 0 && (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
-        return qn_fail(QN_ERR_IO, "%s: no room for its %lld bytes: %m", w->file.target, (long long)size);
+        return qn_fail(QN_ERR_IO, "%s: no disk space for its %lld bytes: %m", w->file.target, (long long)size);
     return QN_OK;
 }
 

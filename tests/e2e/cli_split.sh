@@ -53,20 +53,20 @@ quern info "$work/one.gguf"
 
 # ---- What is missing, misnamed or damaged ----
 rm "$work/m-00002-of-00003.gguf"
-refuses 1 'm-00001-of-00003.gguf: file 1 of 3 of a split model; missing in its folder: m-00002-of-00003.gguf' \
+refuses 1 'm-00001-of-00003.gguf: file 1 of 3 of a split model; missing in its directory: m-00002-of-00003.gguf' \
     logits -m "$work/m-00001-of-00003.gguf" --ids 1 -o "$work/l"
-refuses 1 'missing in its folder: m-00002-of-00003.gguf' quantize "$work/m-00003-of-00003.gguf" "$work/none.gguf" q1_0
+refuses 1 'missing in its directory: m-00002-of-00003.gguf' quantize "$work/m-00003-of-00003.gguf" "$work/none.gguf" q1_0
 [ ! -e "$work/none.gguf" ] || fail "quantize: wrote a file although a part is missing"
 for i in 1 3; do # one file's own tensors are shown, with a note
     quern info "$work/m-0000$i-of-00003.gguf"
     [ $status -eq 0 ] || fail "info: one file of a model without the others"
-    grep -qE '^quern: note: .*missing in its folder: m-00002-of-00003.gguf; this file alone is shown$' "$work/err" ||
+    grep -qE '^quern: note: .*missing in its directory: m-00002-of-00003.gguf; this file alone is shown$' "$work/err" ||
         fail "info: does not say what is missing"
     grep -qF "file        $work/m-0000$i-of-00003.gguf" "$work/out" && grep -q '^tensors (' "$work/out" || fail "info: one file"
 done
 mv "$work/p-00001-of-00002.gguf" "$work/renamed.gguf"
 refuses 1 "renamed.gguf: .*expected a name that ends in '-00001-of-00002.gguf'" info "$work/renamed.gguf"
-refuses 1 'missing in its folder: p-00001-of-00002.gguf' run -m "$work/p-00002-of-00002.gguf" -p x
+refuses 1 'missing in its directory: p-00001-of-00002.gguf' run -m "$work/p-00002-of-00002.gguf" -p x
 mv "$work/renamed.gguf" "$work/p-00001-of-00002.gguf"
 truncate -s -100 "$work/p-00002-of-00002.gguf"
 refuses 1 'p-00002-of-00002.gguf: tensor ' info "$work/p-00001-of-00002.gguf"

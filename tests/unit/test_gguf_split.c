@@ -514,9 +514,9 @@ static void other_is_cut(const qn_gguf *whole, struct part parts[3])
 }
 
 static const struct fault faults[] = {
-    { "one missing", second_missing, 0, QN_ERR_IO, 0, "missing in its folder: m-00002-of-00003.gguf" },
+    { "one missing", second_missing, 0, QN_ERR_IO, 0, "missing in its directory: m-00002-of-00003.gguf" },
     { "two missing", two_missing, 1, QN_ERR_IO, 1,
-      "file 2 of 3 of a split model; missing in its folder: m-00001-of-00003.gguf, m-00003-of-00003.gguf" },
+      "file 2 of 3 of a split model; missing in its directory: m-00001-of-00003.gguf, m-00003-of-00003.gguf" },
     { "too many", too_many, 0, QN_ERR_FORMAT, 0, "key 'split.count' is 100000, expected at most 4096" },
     { "one too many", one_too_many, 0, QN_ERR_FORMAT, 0, "key 'split.count' is 4097, expected at most 4096" },
     { "number beyond the count", no_beyond_count, 0, QN_ERR_FORMAT, 0,
@@ -613,7 +613,7 @@ static void names(void **state)
     qn_gguf_close(file);
     unlink("m-00001-of-00002.gguf");
     assert_int_equal(qn_gguf_open("m-00002-of-00002.gguf", &file), QN_ERR_IO);
-    assert_non_null(strstr(qn_error_text(), "missing in its folder: m-00001-of-00002.gguf"));
+    assert_non_null(strstr(qn_error_text(), "missing in its directory: m-00001-of-00002.gguf"));
     assert_int_equal(chdir(back), 0);
     remove_parts(2);
     qn_gguf_close(whole);
