@@ -1,21 +1,23 @@
-// Rows of a table from tiles, rotated back. A thread takes eight columns that follow one another: two words of codes, or four
-// of halves. The transform is over registers, then lanes, then after one exchange through shared memory over registers again.
+// Embedding: rows of a table dequantised from tiles, and rotated back. A thread handles eight consecutive columns: two
+// words of codes, or four of fp16. Butterflies over registers, then lanes, then, after one exchange through shared
+// memory, over registers again.
 #include "kernels/butterflies.cuh"
 #include "kernels/matmul/embed_cuda.h"
 
 enum { THREADS = QN_EMBED_THREADS, PER_THREAD = QN_EMBED_PER_THREAD, WARP_VALUES = QN_WARP_SIZE * PER_THREAD };
 
-// Columns col to col + 7 of a row of the table; beyond n_cols tiles are zeros.
+// Columns col to col + 7 of a row of the table; tiles are zero beyond n_cols.
 QN_DEVICE void dequantize_8(float v[PER_THREAD], const qn_matmul_embed_args &a, uint32_t row, uint32_t col)
 {
     const uint32_t in_tile = row % QN_TILE_ROWS, g = in_tile % 8, upper = in_tile / 8;
     const uint32_t k_tile = col / QN_TILE_COLS, group = col % QN_TILE_COLS / 32, half = col % 32 / 16, t = col % 16 / 4;
     const uint64_t tile = (uint64_t)k_tile * a.n_tiles + a.first_tile + row / QN_TILE_ROWS;
-    const uint32_t *codes = (const uint32_t *)(a.weights + tile * a.bits * QN_FRAGMENT_BYTES) + (4 * g + t) * 4 + 2 * half + upper;
+    const uint32_t *codes =
+        (const uint32_t *)(a.weights + tile * a.bits * QN_FRAGMENT_BYTES) + (4 * g + t) * 4 + 2 * half + upper;
     if (a.bits == 16) {
         const uint32_t *even = codes + 2 * group * (QN_FRAGMENT_BYTES / 4), *odd = even + QN_FRAGMENT_BYTES / 4;
 #pragma unroll
-        for (int i = 0; i < 2; i++) { // the next lane's word is four further
+        for (int i = 0; i < 2; i++) { // the next lane's word is at + 4
             const uint32_t e = even[4 * i], o = odd[4 * i];
             v[4 * i] = qn_f16_to_f32((uint16_t)e);
             v[4 * i + 1] = qn_f16_to_f32((uint16_t)o);
@@ -32,7 +34,7 @@ QN_DEVICE void dequantize_8(float v[PER_THREAD], const qn_matmul_embed_args &a, 
     const uint32_t low = words[0], high = words[4];
     const float scale = qn_f16_to_f32(scales[scale_index * QN_TILE_ROWS]);
     const float offset = a.has_offset ? qn_f16_to_f32(scales[(a.n_scales + scale_index) * QN_TILE_ROWS]) : 0;
-    // Codes are whole numbers, and of a bit odd ones: every value is exact, or rounded once.
+    // Codes are integers, odd ones with 1 bit: every value is exact, or rounded once.
     const float factor = a.bits == 1 ? 2 : 1, zero = a.bits <= 2 ? 1 : a.bits == 8 ? 128 : 0;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++) {
@@ -72,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_matmul_embed(const __gr
         *(float4 *)&exchange[threadIdx.x * PER_THREAD + i] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; i++) // values that lie THREADS, which is WARP_VALUES, apart
+    for (int i = 0; i < PER_THREAD; i++) // values THREADS = WARP_VALUES apart
         v[i] = exchange[i * WARP_VALUES + threadIdx.x];
     if (a.block > WARP_VALUES)
         qn_butterflies<1, PER_THREAD>(v);

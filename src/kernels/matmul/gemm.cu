@@ -1,12 +1,14 @@
-// Products of many tokens: weights as halves in registers, activations in shared memory as the matrix units read them, sums in
-// floats. A block takes 256 rows by up to 128 tokens, because weights of few bits are cheap to bring and activations are not:
-// two warp groups of 128 rows multiply, one thread of a third brings activations several steps of 64 columns ahead. Weights
-// come straight into registers, one unit of runs ahead, and become halves for the run after the one that is being multiplied.
+// GEMM of many tokens: weights dequantised to fp16 in registers (A), activations in shared memory in wgmma's layout
+// (B), float accumulators. A block computes 256 rows by up to 128 tokens: weights of few bits are cheap to load,
+// activations are not. Two warpgroups of 128 rows each multiply (consumers); one thread of a third (producer) issues
+// bulk copies of activations, several steps of 64 columns ahead. Weights are loaded directly to registers,
+// UNITS_IN_FLIGHT units ahead, and dequantised for the groups after those that are being multiplied.
 //
-// Where rows and tokens make too few blocks for all multiprocessors, or some more than all can take at the same time, blocks of
-// a cluster share the columns of a block of rows: each leaves its sums in its shared memory, and adds up a part of all of them.
+// If rows and tokens give too few blocks for all SMs, or a few more than run concurrently, the blocks of a cluster
+// compute one block of rows by split-K: each stores its partials in its shared memory, and reduces a part of them over
+// the cluster.
 //
-// Other architectures than sm_90a multiply with the units that all have, with the same tile, layout and order of sums.
+// Architectures other than sm_90a use mma.sync, with the same tile, layout and order of additions.
 #include "kernels/matmul/tiles.cuh"
 
 enum {
@@ -14,35 +16,35 @@ enum {
     SCALE_BYTES = QN_BITS == 16 ? 0 : QN_SCALES * (1 + QN_OFFSET) * 2 * QN_TILE_ROWS,
     STAGE_BYTES = QN_TILE_N * 128, /* 64 columns */
     STEP_GROUPS = 2,
-    UNIT_GROUPS = QN_BITS <= 2 ? 8 : 2, /* runs whose weights come together */
+    UNIT_GROUPS = QN_BITS <= 2 ? 8 : 2, /* groups whose weights are loaded together */
     UNIT_FRAGMENTS = QN_BITS * UNIT_GROUPS / 8,
     GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
     UNIT_SCALES = QN_BITS == 16 ? 1 : UNIT_GROUPS / GROUPS_PER_SCALE,
-    WARP_TILES = 2,            /* of a warp */
-    ACCUMULATORS = QN_TILE_N / 2, /* of a lane, of a tile */
+    WARP_TILES = 2,               /* per warp */
+    ACCUMULATORS = QN_TILE_N / 2, /* per lane and tile */
     STAGES = QN_GEMM_STAGES(QN_TILE_N),
-    WGMMA_GROUPS = QN_TILE_N == 128                    ? 1
-                 : QN_TILE_N == 64 || UNIT_GROUPS == 2 ? 2
-                                                     : 4, /* that are multiplied together */
+    WGMMA_GROUPS = QN_TILE_N == 128                      ? 1
+                   : QN_TILE_N == 64 || UNIT_GROUPS == 2 ? 2
+                                                         : 4, /* groups per wgmma commit */
     UNITS_IN_FLIGHT = QN_TILE_N == 128 || QN_BITS == 16 ? 1
-                  : UNIT_GROUPS == 2                  ? 3
-                                                    : 2, /* of what is being multiplied */
-    CONSUMER_THREADS = 256                   /* threads */
+                      : UNIT_GROUPS == 2                ? 3
+                                                        : 2, /* units loaded ahead */
+    CONSUMER_THREADS = 256                    /* two warpgroups */
 };
 
-// What a lane holds of the weights of a unit.
+// A lane's weights of a unit.
 struct unit_weights {
     uint4 fragments[WARP_TILES][UNIT_FRAGMENTS];
     uint32_t scale[WARP_TILES][UNIT_SCALES], offset[WARP_TILES][UNIT_SCALES];
 };
 
 struct weight_source {
-    const uint8_t *codes, *scales; // the area
-    uint32_t tile[WARP_TILES];          // the last one in place of one beyond it
+    const uint8_t *codes, *scales; // the tiled matrix
+    uint32_t tile[WARP_TILES];     // tiles beyond the matrix are replaced by the last one
     uint32_t n_tiles, first_unit, n_units, runtime_zero;
 };
 
-// Unit number `unit` of the block's columns, of the warp's tiles, in the order of columns.
+// Loads unit `unit`, counted along the block's columns, of the warp's tiles.
 QN_DEVICE void load_unit(unit_weights &w, const weight_source &s, uint32_t unit, uint32_t lane)
 {
     unit += s.first_unit;
@@ -68,7 +70,7 @@ QN_DEVICE void load_unit(unit_weights &w, const weight_source &s, uint32_t unit,
     }
 }
 
-// Run `run` of a unit as operands.
+// Dequantises group `group` of a unit to A fragments.
 QN_DEVICE void dequantize_group(uint32_t a[WARP_TILES][2][4], const unit_weights &w, int group)
 {
 #pragma unroll
@@ -111,11 +113,12 @@ QN_DEVICE void store_tile(const qn_matmul_gemm_args &a, uint32_t tile, const flo
     }
 }
 
-// ---- Sums of a cluster ----
+// ---- Split-K reduction over a cluster ----
 
 #if __CUDA_ARCH__ >= 900
 
-// A lane's pair of sums for tokens 8j+2t, +1 of a tile's row g+8h is number (2 * tile + h) * QN_TILE_N / 8 + j of the thread's.
+// Address of a thread's pair of partials. The pair for tokens 8j+2t, 8j+2t+1 of row g+8h of a tile is number (2 * tile
+// + h) * QN_TILE_N / 8 + j.
 QN_DEVICE uint32_t partial_address(uint32_t shared, uint32_t pair, uint32_t thread)
 {
     return shared + (pair * CONSUMER_THREADS + thread) * 8;
@@ -129,13 +132,13 @@ QN_DEVICE void store_partials(uint32_t shared, const float acc[WARP_TILES][ACCUM
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int j = 0; j < QN_TILE_N / 8; j++)
-                asm volatile(
-                    "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(partial_address(shared, (2 * m + h) * (QN_TILE_N / 8) + j, thread)),
-                    "f"(acc[m][4 * j + 2 * h]), "f"(acc[m][4 * j + 2 * h + 1])
-                    : "memory");
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
+                                 partial_address(shared, (2 * m + h) * (QN_TILE_N / 8) + j, thread)),
+                             "f"(acc[m][4 * j + 2 * h]), "f"(acc[m][4 * j + 2 * h + 1])
+                             : "memory");
 }
 
-// All threads of all blocks of the cluster; what they wrote before is seen after.
+// Barrier over all threads of the cluster, with release and acquire.
 QN_DEVICE void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive;\n"
@@ -157,7 +160,7 @@ QN_DEVICE float2 load_dsmem(uint32_t shared, uint32_t block)
     return v;
 }
 
-// This block's part of the pairs, summed over the blocks in their order. All loads of a pair are under way at once.
+// Reduces this block's part of the pairs over the blocks, in their order. All loads of a pair are in flight together.
 QN_DEVICE void reduce_partials(const qn_matmul_gemm_args &a, uint32_t shared, uint32_t first_tile, uint32_t thread)
 {
     constexpr uint32_t n8_tiles = QN_TILE_N / 8, pairs = WARP_TILES * 2 * n8_tiles;
@@ -188,17 +191,18 @@ QN_DEVICE void reduce_partials(const qn_matmul_gemm_args &a, uint32_t shared, ui
 
 #endif
 
-// Of the threads that multiply: sums go to their places, or to where the cluster adds them up.
+// Epilogue of the consumer threads: writes the outputs, or the partials and then their reduction.
 QN_DEVICE void epilogue(const qn_matmul_gemm_args &a, bool split_k, uint32_t stages, const uint32_t tile[WARP_TILES],
-                      const float acc[WARP_TILES][ACCUMULATORS])
+                        const float acc[WARP_TILES][ACCUMULATORS])
 {
 #if __CUDA_ARCH__ >= 900
     if (split_k) {
-        asm volatile("bar.sync 1, 256;" ::: "memory"); // all of them have read the stages, which are room for sums
+        asm volatile("bar.sync 1, 256;" ::
+                         : "memory"); // all consumers have read the stages, whose memory the partials overwrite
         store_partials(stages, acc, threadIdx.x);
         cluster_sync();
         reduce_partials(a, stages, tile[0], threadIdx.x);
-        cluster_sync(); // nobody's shared memory goes while it is read
+        cluster_sync(); // no block exits while its shared memory is read
         return;
     }
 #endif
@@ -207,7 +211,7 @@ QN_DEVICE void epilogue(const qn_matmul_gemm_args &a, bool split_k, uint32_t sta
         store_tile(a, tile[m], acc[m], threadIdx.x % QN_WARP_SIZE);
 }
 
-// Of the others.
+// Epilogue of the other threads: takes part in the cluster barriers.
 QN_DEVICE void epilogue_producer(bool split_k)
 {
 #if __CUDA_ARCH__ >= 900
@@ -223,7 +227,7 @@ QN_DEVICE void epilogue_producer(bool split_k)
 #define FLOATS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FLOATS_16(i) FLOATS_4(i), FLOATS_4(i + 4), FLOATS_4(i + 8), FLOATS_4(i + 12)
 
-// d += a b of 64 rows, 16 columns and QN_TILE_N tokens, begun and not waited for.
+// d += a b of 64 rows, 16 columns and QN_TILE_N tokens, asynchronous.
 QN_DEVICE void wgmma(float (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b)
 {
 #if QN_TILE_N == 128
@@ -251,9 +255,9 @@ QN_DEVICE void wgmma(float (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b)
 #endif
 }
 
-// Brings every step of activations for `n_k_tiles` chunks into the next free stage.
+// Producer: copies every step of activations of n_k_tiles k-tiles into the next free stage.
 QN_DEVICE void produce_acts(const qn_matmul_gemm_args &a, uint32_t first_chunk, uint32_t n_k_tiles, uint32_t stages,
-                          uint32_t full, uint32_t empty)
+                            uint32_t full, uint32_t empty)
 {
     const uint64_t step_bytes = (uint64_t)a.capacity * 128;
     const uint8_t *from = a.acts + blockIdx.x * (uint64_t)STAGE_BYTES + first_chunk * 4 * step_bytes;
@@ -269,7 +273,7 @@ QN_DEVICE void produce_acts(const qn_matmul_gemm_args &a, uint32_t first_chunk, 
     }
 }
 
-// Stages that a group leaves behind, all at once, when the next one is under way.
+// Stages that a commit group releases together, once the next one is in flight.
 enum { RELEASED_STAGES = WGMMA_GROUPS > STEP_GROUPS ? WGMMA_GROUPS / STEP_GROUPS : 1 };
 
 struct pipeline_state {
@@ -284,16 +288,17 @@ QN_DEVICE void advance(pipeline_state &slot)
     }
 }
 
-// The matrix unit is given runs by the group, and while it works on one, the next group becomes halves: the fewer tokens, the
-// less work a run is, and the more of them there are in a group.
-QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, float (&acc)[WARP_TILES][ACCUMULATORS], uint32_t stages,
-                             uint32_t full, uint32_t empty)
+// Consumer main loop. WGMMA_GROUPS groups are issued as one commit group; while the tensor cores compute it, the next
+// groups are dequantised. Fewer tokens mean less work per group, and more groups per commit.
+QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, float (&acc)[WARP_TILES][ACCUMULATORS],
+                            uint32_t stages, uint32_t full, uint32_t empty)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
     unit_weights units[UNITS_IN_FLIGHT + 1];
     uint32_t a[2][WGMMA_GROUPS][WARP_TILES][2][4];
     pipeline_state next = {};
-    // Rows of 128 bytes, eight of them 1024 apart from the next eight, swizzled: the descriptor's fields in the PTX manual.
+    // wgmma matrix descriptor (PTX ISA): 128-byte swizzle, rows of 128 bytes, eight rows are 1024 bytes apart from the
+    // next eight.
     const uint64_t descriptor = 1ull << 62 | 64ull << 32 | 1ull << 16;
 #pragma unroll
     for (uint32_t i = 0; i < UNITS_IN_FLIGHT; i++)
@@ -330,7 +335,7 @@ QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, flo
             asm volatile("wgmma.commit_group.sync.aligned;\n"
                          "wgmma.wait_group.sync.aligned 1;" ::
                              : "memory");
-            if (first % STEP_GROUPS == 0) // what was read before the group that is under way is done with
+            if (first % STEP_GROUPS == 0) // release the stages read before the commit group that is in flight
 #pragma unroll
                 for (uint32_t i = 0; i < RELEASED_STAGES; i++) {
                     const uint32_t back = (WGMMA_GROUPS == 1 ? 1 : 2 * RELEASED_STAGES) - i;
@@ -351,9 +356,8 @@ QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, flo
 
 #else
 
-// All threads bring a step; the copies of one step are a group.
-QN_DEVICE void load_step(const qn_matmul_gemm_args &a, uint32_t first_chunk, uint32_t n_k_tiles, uint32_t stages,
-                          uint32_t step)
+// All threads copy a step; the copies of a step are one commit group.
+QN_DEVICE void load_step(const qn_matmul_gemm_args &a, uint32_t first_chunk, uint32_t n_k_tiles, uint32_t stages, uint32_t step)
 {
     if (step < n_k_tiles * 4) {
         const uint8_t *from =
@@ -364,7 +368,7 @@ QN_DEVICE void load_step(const qn_matmul_gemm_args &a, uint32_t first_chunk, uin
     qn_cp_async_commit();
 }
 
-// Sixteen tokens' operands for part `part` of run `run` of a step: two of the unit's columns of eight.
+// B fragments of sixteen tokens for half k16 of group `group` of a step: two n8 tiles.
 QN_DEVICE void load_b_fragments(uint32_t b[4], const uint8_t *stage, int token, int group, int k16, uint32_t lane)
 {
     const uint32_t row = token + lane / 16 * 8 + lane % 8, piece = group % STEP_GROUPS * 4 + 2 * k16 + lane / 8 % 2;
@@ -373,8 +377,7 @@ QN_DEVICE void load_b_fragments(uint32_t b[4], const uint8_t *stage, int token, 
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
-    qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
+extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t warpgroup = threadIdx.x / 128, warp = threadIdx.x / QN_WARP_SIZE % 4, lane = threadIdx.x % QN_WARP_SIZE;
@@ -433,7 +436,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
             const uint32_t step = (k_tile * QN_TILE_GROUPS + group) / STEP_GROUPS;
             if (group % STEP_GROUPS == 0) {
                 qn_cp_async_wait<STAGES - 2>();
-                __syncthreads(); // the step is there, and the stage before it is free
+                __syncthreads(); // the step has arrived, and the stage before it is free
                 load_step(a, first_chunk, n_k_tiles, stages, step + STAGES - 1);
             }
             if (warpgroup == 2)

@@ -125,8 +125,8 @@ struct gemm_block_traits {
     bool hilo;
 };
 
-/* Stops reassociation by the compiler: gcc 12 turns chained additions into trees, whose leaves exceed the registers
- * (1.4 times the time of a tile). */
+/* Stops reassociation by the compiler: gcc 12 turns serial additions into trees, whose leaves exceed the registers (1.4
+ * times the time of a tile). */
 QN_INLINE void keep_in_register(__m256i *x)
 {
     __asm__("" : "+x"(*x));

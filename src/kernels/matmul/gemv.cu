@@ -1,12 +1,13 @@
-// Products of few tokens: weights stream through shared memory, a few steps ahead of each warp, and the matrix units have time
-// to spare. Before the activations are there (the kernel ahead may still be running) the first weights are already on their
-// way.
+// GEMV and GEMM of up to 16 tokens. Weights stream through shared memory, QN_STAGES steps in flight per warp; the
+// tensor cores are not the limit. The first weights are issued before the grid dependency is waited for (PDL): the
+// previous kernel may still be running.
 //
-// Int8: an operand of the matrix unit is `word & mask`, with no bit shifted down: all codes of a run have the same mask, so
-// that its sum is off by a power of two, which goes into the run's scale. With one token the eight columns of the unit are the
-// eight runs of a chunk: of a run's operand all columns but one are zeros, so that a tile's chunk is one chain of eight
-// products whose columns are the sums of its runs. With several tokens the columns are tokens. Sums begin at the bits of 1.5 *
-// 2^23, which makes them floats by one subtraction.
+// Int8: an A fragment is `word & mask`, with no bit shifted. All codes of a group have the same mask, so that its sum
+// is scaled by a power of two, which is folded into the group's scale. One token (INT8_N1): the eight columns (N) of
+// the mma are the eight groups of a k-tile. Of a group's B fragment all columns but one are zeros, so that eight mma
+// into one accumulator compute a k-tile, and its columns are the sums of the groups. Several tokens (INT8_N8): the
+// columns are tokens. Integer accumulators start at the bits of the float 1.5 * 2^23, which makes them floats after one
+// subtraction.
 #include "kernels/matmul/tiles.cuh"
 
 #define INT8_N1 (QN_ACTS_LAYOUT == QN_ACTS_INT8_N1)
@@ -15,32 +16,32 @@
 #include "kernels/matmul/gemv.cuh"
 #endif
 
-// Who copies: with int8 each thread what its warp needs, which was measured to be faster than the copy engine (a 27B layer in
-// 39 instead of 41 us); halves, whose steps are several times larger, leave it to the engine.
+// Weight copies: cp.async by each thread for int8, which was measured to be faster than bulk copies (a 27B layer in 39
+// instead of 41 us); bulk copies for fp16, whose steps are several times larger.
 #define BULK_COPY (__CUDA_ARCH__ >= 900 && F16)
 
 enum {
-    STEP_TILES = QN_STEP_TILES, /* tiles of a step */
+    STEP_TILES = QN_STEP_TILES, /* tiles per step */
     CODE_BYTES = QN_BITS * QN_FRAGMENT_BYTES,
     SCALE_BYTES = QN_BITS == 16 ? 0 : QN_SCALES * (1 + QN_OFFSET) * 2 * QN_TILE_ROWS,
     STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
     GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
     TILE_N = INT8_N1 ? 1 : QN_MMA_N,
-    ACCUMULATORS = INT8_N1 ? 2 : 4 /* a lane's of a tile */
+    ACCUMULATORS = INT8_N1 ? 2 : 4 /* per lane and tile */
 };
 
-// ---- Weights on their way ----
+// ---- The weight pipeline ----
 
-// The steps of a warp, in order: for each of its groups of tiles, each of its chunks. Of the step that is asked for next:
+// The next step that a warp issues. Order: for each of its steps of tiles, each of its k-tiles.
 struct weight_stream {
     const uint8_t *codes, *scales;
     uint32_t k_tile, n_k_tiles;
     uint32_t tile, tile_step, n_tiles;
-    uint64_t k_stride_tiles, rewind_tiles; // tiles on to the next chunk, and from the last one back to the next group
-    uint32_t shared, mbarriers;        // addresses of QN_STAGES stages
+    uint64_t k_stride_tiles, rewind_tiles; // tiles to the next k-tile, and from the last one back to the next step of tiles
+    uint32_t shared, mbarriers;            // shared memory addresses of QN_STAGES stages and mbarriers
 };
 
-// Called by the whole warp.
+// Called by all lanes of the warp.
 QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
 {
     if (s.tile < s.n_tiles) {
@@ -60,7 +61,7 @@ QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
         for (uint32_t at = 0; at < STEP_TILES * CODE_BYTES; at += 16 * QN_WARP_SIZE)
             if (at < count * CODE_BYTES)
                 cp_async_16(to + at + first, s.codes + at + first);
-#if QN_BITS != 16 // halves have no scales
+#if QN_BITS != 16 // fp16 has no scales
 #pragma unroll
         for (uint32_t at = 0; at < STEP_TILES * SCALE_BYTES; at += 16 * QN_WARP_SIZE)
             if (at + first < count * SCALE_BYTES)
@@ -68,7 +69,7 @@ QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
 #endif
 #endif
         const bool last = ++s.k_tile == s.n_k_tiles;
-        const uint64_t tiles = last ? s.rewind_tiles : s.k_stride_tiles; // backwards as well, modulo 2^64
+        const uint64_t tiles = last ? s.rewind_tiles : s.k_stride_tiles; // may be negative, modulo 2^64
         s.codes += tiles * CODE_BYTES;
         s.scales += tiles * SCALE_BYTES;
         if (last) {
@@ -77,7 +78,7 @@ QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
         }
     }
 #if !BULK_COPY
-    qn_cp_async_commit(); // one group a step, also when there is none left: the count stays right
+    qn_cp_async_commit(); // one commit group per step, also when nothing is left: keeps wait_group's count right
 #endif
 }
 
@@ -110,14 +111,14 @@ QN_DEVICE void step_n1(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count
 
 #endif
 
-// ---- Several tokens in int8: they are the columns ----
+// ---- Several tokens in int8: the columns (N) are tokens ----
 
 #if QN_ACTS_LAYOUT == QN_ACTS_INT8_N8
 
 struct acts_n8 {
-    uint4 words[4];                // of runs 2p, 2p+1: the lane's token
+    uint4 words[4];                  // B fragments of groups 2p, 2p+1: the lane's token
     float scales[QN_TILE_GROUPS][2]; // of tokens 2t, 2t+1
-    float minus_sum[4][2];              // of pairs of runs
+    float minus_sum[4][2];           // of pairs of groups
 };
 
 QN_DEVICE void load_acts_n8(acts_n8 &x, const uint8_t *k_tile, uint32_t lane)
@@ -128,7 +129,7 @@ QN_DEVICE void load_acts_n8(acts_n8 &x, const uint8_t *k_tile, uint32_t lane)
         x.words[p] = *(const uint4 *)(k_tile + p * QN_FRAGMENT_BYTES + 16 * lane);
         const float4 s = *(const float4 *)(k_tile + 4 * QN_FRAGMENT_BYTES + 64 * p + 16 * t);
         const float2 minus_sum = *(const float2 *)(k_tile + 4 * QN_FRAGMENT_BYTES + 256 + 32 * p + 8 * t);
-        const int shift = QN_BITS == 1 ? 2 * p : 4 * (p % 2); // of run 2p in a byte; a bit counts double, since it is +-1
+        const int shift = QN_BITS == 1 ? 2 * p : 4 * (p % 2); // bit position of group 2p in a byte; 1 bit is +-1: doubled
         const float even = (QN_BITS == 1 ? 2.0f : 1.0f) / (1 << shift), odd = even * (QN_BITS == 1 ? 0.5f : 0.25f);
         x.scales[2 * p][0] = s.x * even, x.scales[2 * p][1] = s.y * even;
         x.scales[2 * p + 1][0] = s.z * odd, x.scales[2 * p + 1][1] = s.w * odd;
@@ -157,8 +158,8 @@ QN_DEVICE void mma_n8(float acc[ACCUMULATORS], uint32_t codes, uint32_t scales, 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float minus_sum = group % 2 == 0 ? x.minus_sum[group / 2][i % 2] : 0.0f;
-                block[i] =
-                    fmaf(__int_as_float(c[i]) - 12582912.0f, x.scales[group][i % 2], group == first ? minus_sum : block[i] + minus_sum);
+                block[i] = fmaf(__int_as_float(c[i]) - 12582912.0f, x.scales[group][i % 2],
+                                group == first ? minus_sum : block[i] + minus_sum);
             }
         }
 #pragma unroll
@@ -169,11 +170,11 @@ QN_DEVICE void mma_n8(float acc[ACCUMULATORS], uint32_t codes, uint32_t scales, 
 
 #endif
 
-// ---- Halves ----
+// ---- fp16 ----
 
 #if F16
 
-// A run's words for the two operands, of token g.
+// B fragments of both halves of a group, token g.
 QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_bytes, int group, uint32_t lane)
 {
     const uint32_t g = lane / 4, t = lane % 4;
@@ -184,7 +185,7 @@ QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_b
 }
 
 QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, const uint8_t *acts, uint64_t step_bytes,
-                         uint32_t lane)
+                        uint32_t lane)
 {
     const uint32_t g = lane / 4, codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + 4 * g;
     uint4 fragments[STEP_TILES];
@@ -204,8 +205,9 @@ QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t coun
 #pragma unroll
             for (int k16 = 0; k16 < 2; k16++) {
                 if (QN_BITS == 16 || (k16 == 0 && group % (8 / (QN_BITS == 16 ? 8 : QN_BITS)) == 0))
-                    fragments[m] = load_shared_16(codes + m * CODE_BYTES +
-                                             (fragment_of_group<QN_BITS>(group) + (QN_BITS == 16 ? k16 : 0)) * QN_FRAGMENT_BYTES);
+                    fragments[m] =
+                        load_shared_16(codes + m * CODE_BYTES +
+                                       (fragment_of_group<QN_BITS>(group) + (QN_BITS == 16 ? k16 : 0)) * QN_FRAGMENT_BYTES);
                 uint32_t a[4];
                 dequantize_fragment<QN_BITS, QN_OFFSET>(a, fragments[m], group, k16, scale);
                 qn_mma_m16n8k16_f16(acc[m], a, b + 2 * k16);
@@ -216,9 +218,9 @@ QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t coun
 
 #endif
 
-// ---- Sums of warps ----
+// ---- Reduction over the warps ----
 
-// A group's sums from the registers of a warp to its place, [tile][16 rows][TILE_N].
+// Stores a step's accumulators of a warp to its partials, [tile][16 rows][TILE_N].
 QN_DEVICE void store_partials(float *to, float (*acc)[ACCUMULATORS], uint32_t count, uint32_t lane)
 {
 #if INT8_N1
@@ -235,13 +237,14 @@ QN_DEVICE void store_partials(float *to, float (*acc)[ACCUMULATORS], uint32_t co
 #endif
 }
 
-// Tiles [first, last) of the block from all warps' places to where they go.
+// Adds the partials of all k-warps for tiles [first, last) of the block, in the order of the warps, and writes the
+// outputs.
 QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, uint32_t first_tile, uint32_t first,
-                            uint32_t last)
+                               uint32_t last)
 {
     const uint32_t first_token = blockIdx.y * QN_MMA_N;
     for (uint32_t i = threadIdx.x; i < (last - first) * QN_TILE_ROWS * TILE_N; i += blockDim.x) {
-        // Neighbouring threads take neighbouring rows, which is how they lie in memory.
+        // Adjacent threads write adjacent rows: coalesced.
         const uint32_t row = i % QN_TILE_ROWS, token = i / QN_TILE_ROWS % TILE_N, tile = i / (QN_TILE_ROWS * TILE_N);
         const float *from = acc + (tile * QN_TILE_ROWS + row) * TILE_N + token;
         const output_row out = find_output_row(a, first_tile + first + tile, row);
@@ -283,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
     stream.n_tiles = n_tiles;
     stream.shared = qn_shared_address(shared) + warp * QN_STAGES * STEP_BYTES;
 
-    // Shared memory: stages, [2][chunk warps][batch] tiles of sums, activations of one token, barriers.
+    // Shared memory: stages; partials [2][n_k_warps][reduce_tiles]; activations of one token; mbarriers.
     float *partials = (float *)(shared + n_warps * QN_STAGES * STEP_BYTES);
     const uint32_t n_partials = a.n_k_warps * a.reduce_tiles * QN_TILE_ROWS * TILE_N;
     uint8_t *shared_acts = (uint8_t *)(partials + 2 * n_partials);
@@ -304,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
     qn_pdl_wait();
 
 #if INT8_N1
-    // Each warp brings the chunks that it needs itself: those of its number.
+    // Each warp copies those k-tiles of its k_warp that it reads; with several m_warps they share the copies.
     for (uint32_t c = m_warp; c < n_k_tiles; c += tile_step / STEP_TILES) {
         const uint32_t k_tile = k_warp + c * a.n_k_warps;
         for (uint32_t at = 16 * lane; at < QN_ACTS_N1_TILE_BYTES; at += 16 * QN_WARP_SIZE)
@@ -339,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
 #if INT8_N1
                 if (!loaded)
                     load_acts_n1(x, acts_address + c * a.n_k_warps * QN_ACTS_N1_TILE_BYTES, lane);
-                loaded = n_k_tiles == 1; // and stays
+                loaded = n_k_tiles == 1; // stays loaded
 #elif !F16
                 if (!loaded)
                     load_acts_n8(x, acts + c * a.n_k_warps * QN_ACTS_N8_TILE_BYTES, lane);
@@ -356,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
                 for (int m = 0; m < STEP_TILES; m++)
                     if (m < count)
                         mma_n8(acc[m], step + 16 * lane + m * CODE_BYTES,
-                                       step + STEP_TILES * CODE_BYTES + m * SCALE_BYTES + lane / 4 * 4, x);
+                               step + STEP_TILES * CODE_BYTES + m * SCALE_BYTES + lane / 4 * 4, x);
 #endif
                 __syncwarp();
                 issue_step(stream, stage);
@@ -365,10 +368,13 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
                     phase ^= 1;
                 }
             }
-            store_partials(batch_partials + (k_warp * a.reduce_tiles + tile - first_reduced) * QN_TILE_ROWS * TILE_N, acc, count, lane);
+            store_partials(batch_partials + (k_warp * a.reduce_tiles + tile - first_reduced) * QN_TILE_ROWS * TILE_N, acc,
+                           count, lane);
         }
         __syncthreads();
         reduce_partials(a, batch_partials, first_tile, first_reduced, end);
-        batch_partials = batch_partials == partials ? partials + n_partials : partials; // the next sums do not wait for these to be read
+        batch_partials = batch_partials == partials
+                             ? partials + n_partials
+                             : partials; // double buffer: the next partials are stored while these are read
     }
 }

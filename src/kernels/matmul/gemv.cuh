@@ -1,15 +1,16 @@
-// One token in int8 against tiles of 1 or 2 bits: an operand of the matrix unit is `word & mask`, and the unit's eight columns
-// are the eight runs of a chunk (gemv.cu says more). For that source and for persistent/. Defines: QN_BITS, QN_SCALES.
+// GEMV of one token in int8 (QN_ACTS_INT8_N1) by tiles of 1 or 2 bits. A fragment is `word & mask`, without shifts, and
+// the eight columns of the mma (N) are the eight groups of a k-tile; gemv.cu explains both. Included by gemv.cu and by
+// the persistent decode kernel. Defines: QN_BITS, QN_SCALES.
 #ifndef QN_KERNELS_MATMUL_GEMV_CUH
 #define QN_KERNELS_MATMUL_GEMV_CUH
 
 #include "kernels/matmul/tiles.cuh"
 
-// Of a tile's chunk.
+// Per tile and k-tile.
 #define QN_TILE_CODE_BYTES (QN_BITS * QN_FRAGMENT_BYTES)
 #define QN_TILE_SCALE_BYTES (QN_SCALES * 2 * QN_TILE_ROWS)
 
-// The operand of a run, of unsigned bytes: its codes times a power of two.
+// The A fragment of a group, unsigned bytes: its codes times the power of two of their bit position.
 QN_DEVICE void mask_fragment(uint32_t a[4], const uint4 *fragments, int group)
 {
     const uint4 fragment = fragments[fragment_of_group<QN_BITS>(group)];
@@ -17,11 +18,11 @@ QN_DEVICE void mask_fragment(uint32_t a[4], const uint4 *fragments, int group)
     a[0] = fragment.x & mask, a[1] = fragment.y & mask, a[2] = fragment.z & mask, a[3] = fragment.w & mask;
 }
 
-// What a lane keeps of a chunk's activations. Of the operand words of run 2p and 2p+1, words[p], half belong to other columns
-// than the lane's and are zeros for good.
+// A lane's part of a k-tile's activations. words[p]: B fragments of groups 2p and 2p+1, which are always zero unless
+// they belong to the lane's column.
 struct acts_n1 {
     uint4 words[4];
-    float scale0, scale1, minus_sum; // of runs 2t and 2t+1
+    float scale0, scale1, minus_sum; // of groups 2t and 2t+1
 };
 
 QN_DEVICE void load_shared_if(uint4 &v, uint32_t address, bool wanted)
@@ -42,17 +43,18 @@ QN_DEVICE void load_acts_n1(acts_n1 &x, uint32_t shared, uint32_t lane)
     for (uint32_t p = 0; p < 4; p++)
         load_shared_if(x.words[p], shared + 16 * lane, g / 2 == p);
     const uint4 info = load_shared_16(shared + QN_FRAGMENT_BYTES + 16 * t);
-    // What the places of the lane's two runs in a byte have multiplied their sums by; a bit counts double, since it is +-1.
+    // The inverse of the power of two by which the bit positions of the lane's two groups scale their sums; doubled for
+    // 1 bit, whose values are +-1.
     const float bit_scale = QN_BITS == 1 ? 2.0f / (1 << 2 * t) : 1.0f / (1 << 4 * (t % 2));
     x.scale0 = __uint_as_float(info.x) * bit_scale;
     x.scale1 = __uint_as_float(info.y) * (bit_scale * (QN_BITS == 1 ? 0.5f : 0.25f));
     x.minus_sum = __uint_as_float(info.z);
 }
 
-// `count` tiles side by side: their chains overlap in the matrix unit.
+// `count` tiles, interleaved: their dependent mma instructions overlap.
 template <int count> QN_DEVICE void mma_n1(float (*acc)[2], uint32_t codes, uint32_t scales, const acts_n1 &x)
 {
-    const int acc_init[4] = { 0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000 }; // the bits of 12582912.0f
+    const int acc_init[4] = { 0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000 }; // as float bits: 12582912.0f, 1.5 * 2^23
     uint4 fragments[count][QN_BITS];
     uint32_t scale[count];
     int c[count][4];
@@ -76,14 +78,15 @@ template <int count> QN_DEVICE void mma_n1(float (*acc)[2], uint32_t codes, uint
     for (int m = 0; m < count; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float group0 = __int_as_float(c[m][2 * h]) - 12582912.0f, group1 = __int_as_float(c[m][2 * h + 1]) - 12582912.0f;
+            const float group0 = __int_as_float(c[m][2 * h]) - 12582912.0f,
+                        group1 = __int_as_float(c[m][2 * h + 1]) - 12582912.0f;
             const float sum = fmaf(group0, x.scale0, fmaf(group1, x.scale1, x.minus_sum));
             acc[m][h] = fmaf(qn_f16_to_f32((uint16_t)(h ? scale[m] >> 16 : scale[m])), sum, acc[m][h]);
         }
 }
 
-// A group's sums from the registers of a warp to [tile][16 rows]. Lanes t of a row hold parts of the same sums: they are added
-// on the way to one lane each, a tile to a lane.
+// Reduces a step's accumulators over the four lanes t of each row, and stores them as [tile][16 rows]: each lane ends
+// up with other rows or tiles.
 template <int step_tiles> QN_DEVICE void reduce_store_n1(float *to, float (*acc)[2], uint32_t count, uint32_t lane)
 {
     const uint32_t g = lane / 4, t = lane % 4;
@@ -93,19 +96,21 @@ template <int step_tiles> QN_DEVICE void reduce_store_n1(float *to, float (*acc)
     for (int m = 0; m < step_tiles / 2; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float send = odd ? acc[m][h] : acc[m + step_tiles / 2][h], keep = odd ? acc[m + step_tiles / 2][h] : acc[m][h];
+            const float send = odd ? acc[m][h] : acc[m + step_tiles / 2][h],
+                        keep = odd ? acc[m + step_tiles / 2][h] : acc[m][h];
             partial[m][h] = keep + __shfl_xor_sync(QN_FULL_MASK, send, 1);
         }
     if (step_tiles == 4) {
         const uint32_t m = 2 * (t & 1) + (t >> 1);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float send = upper ? partial[0][h] : partial[step_tiles / 2 - 1][h], keep = upper ? partial[step_tiles / 2 - 1][h] : partial[0][h];
+            const float send = upper ? partial[0][h] : partial[step_tiles / 2 - 1][h],
+                        keep = upper ? partial[step_tiles / 2 - 1][h] : partial[0][h];
             const float sum = keep + __shfl_xor_sync(QN_FULL_MASK, send, 2);
             if (m < count)
                 to[m * QN_TILE_ROWS + g + 8 * h] = sum;
         }
-    } else { // two tiles: a lane has one row half of its tile
+    } else { // two tiles: a lane has one of the rows g, g+8 of its tile
         const float send = upper ? partial[0][0] : partial[0][1], keep = upper ? partial[0][1] : partial[0][0];
         const float sum = keep + __shfl_xor_sync(QN_FULL_MASK, send, 2);
         if ((t & 1) < count)

@@ -358,8 +358,8 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
 /* ---- Dot products ---- */
 
 /* Bit planes are masked in place, after at most one shift by four, and the sums are shifted instead: those of bit k are
- * multiples of 2^k. Codes are 0 and 2: hence the doubled factor. The sums are added as a tree, because a serial
- * dependency chain fills the scheduler. */
+ * multiples of 2^k. Codes are 0 and 2: hence the doubled factor. The sums are added as a tree: serially dependent
+ * additions would fill the scheduler. */
 QN_INLINE __m256i dot_1bit(const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
     const __m256i bits = read_1bit(p, half), high = _mm256_srli_epi16(bits, 4), zero = _mm256_setzero_si256();

@@ -1,22 +1,23 @@
-// A token's row, rotated, into what products read. The transform is in registers: distances inside a thread's values, then over
-// the lanes of a warp, and after one exchange through shared memory between the four warps; then a warp has runs of 32 side by
-// side, which is how they are quantised.
+// RMS norm or SwiGLU, signed Walsh-Hadamard transform and int8 quantisation of one token's row, fused. Butterflies:
+// strides within a thread's values, then over the lanes of a warp, and after one exchange through shared memory over
+// the four warps. A warp then has consecutive groups of 32, one value per lane, which are quantised.
 #include "kernels/butterflies.cuh"
 #include "kernels/matmul/hadamard_quantize_cuda.h"
 
 enum {
     THREADS = QN_HADAMARD_QUANTIZE_THREADS,
     WARPS = THREADS / QN_WARP_SIZE,
-    PER_THREAD = QN_BLOCK / THREADS, // values of a thread
-    WARP_VALUES = QN_WARP_SIZE * PER_THREAD,  // that are transformed before the exchange
+    PER_THREAD = QN_BLOCK / THREADS,         // values per thread
+    WARP_VALUES = QN_WARP_SIZE * PER_THREAD, // transformed before the exchange
     GROUPS = QN_BLOCK / 32,
     VEC4S = PER_THREAD / 4
 };
 
-// A run of 32 values, one a lane, as codes by the rule of matmul.h: the scale and the sum of codes come back to every lane.
+// Quantises a group of 32 values, one per lane, by the rule of matmul.h; every lane gets the scale and the sum of
+// codes.
 QN_DEVICE int quantize_group(float x, float *scale, int *sum)
 {
-    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, __float_as_uint(x) & 0x7fffffffu); // ordered as magnitudes are
+    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, __float_as_uint(x) & 0x7fffffffu); // ordered as the magnitudes
     const float amax = __uint_as_float(bits);
     const bool finite = bits < 0x7f800000u, zero = !finite || amax < 1e-30f; // QN_MIN_GROUP_ABSMAX
     const int code = zero ? 0 : __float2int_rn(x * (127.0f / amax));
@@ -104,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_hadamard_quantize(const
     for (int i = 0; i < VEC4S; i++)
         ((float4 *)(exchange + threadIdx.x * PER_THREAD))[i] = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
     __syncthreads();
-    // Value 4k + j is place k * THREADS + thread of warp j's.
+    // v[4k + j] is value k * THREADS + thread of warp j.
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++)
         v[i] = exchange[i % 4 * WARP_VALUES + i / 4 * THREADS + threadIdx.x];
@@ -131,7 +132,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_hadamard_quantize(const
     if (threadIdx.x < GROUPS / 2) {
         const uint32_t group = 2 * threadIdx.x, column = first + group * 32;
         const float minus_sum = -(scales[group] * (float)sums[group] + scales[group + 1] * (float)sums[group + 1]);
-        uint8_t *to = a.out + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES + QN_FRAGMENT_BYTES + column % QN_TILE_COLS / 64 * 16;
+        uint8_t *to =
+            a.out + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES + QN_FRAGMENT_BYTES + column % QN_TILE_COLS / 64 * 16;
         *(float4 *)to = make_float4(scales[group], scales[group + 1], minus_sum, 0);
     }
 }

@@ -30,7 +30,7 @@ qn_status qn_matmul_gpu_hadamard_quantize(const qn_matmul_acts *acts, int op, ui
 {
     const int size = size_index(block);
     if (size < 0 || acts->layout != QN_ACTS_INT8_N1 || acts->n_cols == 0 || acts->n_cols % block || acts->n_cols > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "rotated activations on the GPU: a row of %zu in blocks of %zu, in form %d",
+        return qn_fail(QN_ERR_INVALID, "rotated activations on the GPU: a row of %zu in blocks of %zu, in layout %d",
                        acts->n_cols, block, acts->layout);
     if ((x | x2 | weight | signs | acts->address) % 16)
         return qn_fail(QN_ERR_INVALID, "rotated activations on the GPU: an address that is no multiple of 16");

@@ -1,5 +1,5 @@
-/* One token's activations where weights are rotated: what becomes of the row (matmul_cuda.h, QN_ACTS_OP_NONE, _NORM, _SWIGLU),
- * the signed Walsh-Hadamard transform of its blocks, and QN_ACTS_INT8_N1, in one launch instead of three. Shared by C and CUDA. */
+/* One token's activations for rotated weights: the operation QN_OP (matmul_cuda.h), the signed Walsh-Hadamard transform
+ * of the row's blocks, and quantisation to QN_ACTS_INT8_N1, in one launch instead of three. Shared by C and CUDA. */
 #ifndef QN_KERNELS_MATMUL_HADAMARD_QUANTIZE_CUDA_H
 #define QN_KERNELS_MATMUL_HADAMARD_QUANTIZE_CUDA_H
 
@@ -7,13 +7,13 @@
 
 enum { QN_HADAMARD_QUANTIZE_THREADS = 128 };
 
-/* qn_hadamard_quantize - a thread block takes a block of QN_BLOCK values, 512, 1024 or 2048 of them, which the row is made of.
- * grid: n_cols / QN_BLOCK. Defines: QN_BLOCK, QN_OP. */
+/* qn_hadamard_quantize - a thread block transforms QN_BLOCK values (512, 1024 or 2048); the row is a multiple of
+ * QN_BLOCK. grid: n_cols / QN_BLOCK. Defines: QN_BLOCK, QN_OP. */
 typedef struct qn_hadamard_quantize_args {
-    QN_GPU_PTR(const float) x;      /* [n_cols], as all that follow: at multiples of 16 bytes */
-    QN_GPU_PTR(const float) x2;     /* QN_ACTS_OP_SWIGLU: the other factor */
+    QN_GPU_PTR(const float) x;      /* [n_cols], like the following inputs; 16-byte aligned */
+    QN_GPU_PTR(const float) x2;     /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM */
-    QN_GPU_PTR(const float) signs;  /* +-1 before the transform, or none */
+    QN_GPU_PTR(const float) signs;  /* +-1, applied before the transform, or null */
     QN_GPU_PTR(uint8_t) out;        /* QN_ACTS_INT8_N1 */
     uint32_t n_cols;
     float eps;
@@ -22,11 +22,12 @@ typedef struct qn_hadamard_quantize_args {
 
 #ifndef __CUDACC__
 
-/* qn_matmul_gpu_has_hadamard_quantize - whether there is a kernel for blocks of so many values. */
+/* qn_matmul_gpu_has_hadamard_quantize - whether there is a kernel for blocks of `block` values. */
 bool qn_matmul_gpu_has_hadamard_quantize(size_t block);
 
-/* qn_matmul_gpu_hadamard_quantize - acts are of the form QN_ACTS_INT8_N1; op, x, x2, weight and eps as for qn_matmul_gpu_quantize, signs
- * [n_cols] or 0. QN_ERR_INVALID unless the row is whole blocks of a size that there is a kernel for. */
+/* qn_matmul_gpu_hadamard_quantize - acts have the layout QN_ACTS_INT8_N1; op, x, x2, weight and eps as for
+ * qn_matmul_gpu_quantize; signs [n_cols] or 0. QN_ERR_INVALID unless n_cols is a multiple of a block size with a
+ * kernel, and all addresses are multiples of 16. */
 qn_status qn_matmul_gpu_hadamard_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight,
                                           float eps, uint64_t signs, size_t block, qn_launch *launch,
                                           qn_hadamard_quantize_args *args);

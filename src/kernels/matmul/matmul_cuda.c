@@ -1,4 +1,5 @@
-/* The launches of the GPU's matrix products: which variant, how many warps, how much shared memory. */
+/* Launches of the GPU matmul: selection of kernel and variant, split of the work over warps, blocks and clusters,
+ * shared memory. */
 #include "kernels/matmul/matmul_cuda.h"
 
 #include "base/f16.h"
@@ -8,18 +9,18 @@
 
 /* ---- Variants ---- */
 
-/* Tokens of a block of qn_matmul_gemm. */
+/* Tokens per block of qn_matmul_gemm. */
 enum { GEMM_TILES = 3 };
 static const size_t gemm_tile_n[GEMM_TILES] = { 32, 64, QN_GEMM_TILE_N };
 
-/* A way in which codes and scales lie in tiles, and what its kernels are called. `group` and `stages` of the decode kernels are
- * their defines QN_STEP_TILES and QN_STAGES: bytes in flight against shared memory. */
+/* A tile layout and the defines of its kernels. step_tiles and stages are QN_STEP_TILES and QN_STAGES of the GEMV:
+ * bytes in flight against shared memory. */
 struct variant {
     uint32_t bits, n_scales, has_offset;
     struct gemv {
         const char *defines;
         uint32_t step_tiles, stages;
-    } gemv[3]; /* by form */
+    } gemv[3]; /* by activation layout */
     const char *gemm[GEMM_TILES];
 };
 
@@ -53,7 +54,7 @@ static const struct variant *variant_of(const qn_tile_layout *tiles)
     return NULL;
 }
 
-/* By form and operation. */
+/* By activation layout and operation. */
 static const char *const acts_defines[3][3] = {
     { "-DQN_ACTS_LAYOUT=0 -DQN_OP=0", "-DQN_ACTS_LAYOUT=0 -DQN_OP=1", "-DQN_ACTS_LAYOUT=0 -DQN_OP=2" },
     { "-DQN_ACTS_LAYOUT=1 -DQN_OP=0", "-DQN_ACTS_LAYOUT=1 -DQN_OP=1", "-DQN_ACTS_LAYOUT=1 -DQN_OP=2" },
@@ -84,7 +85,7 @@ void qn_matmul_gpu_f16_row(const qn_type_info *type, const uint8_t *row, size_t 
     type->to_float(row, n_cols / type->block_weights, scratch);
     for (size_t i = 0; i < n_cols; i++) {
         const uint16_t h = qn_f32_to_f16(scratch[i]);
-        f16[i] = (h & 0x7fffu) == 0x7c00u ? h - 1 : h; /* beyond the largest half: that one */
+        f16[i] = (h & 0x7fffu) == 0x7c00u ? h - 1 : h; /* saturate to 65504 */
     }
 }
 
@@ -113,12 +114,12 @@ size_t qn_matmul_gpu_tile_count(size_t n_rows)
 qn_status qn_matmul_gpu_bytes(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes)
 {
     const size_t n_k_tiles = k_tiles_of(n_cols);
-    /* Kernels count tiles, chunks, rows and columns in 32 bits. */
+    /* Kernels count tiles, k-tiles, rows and columns in 32 bits. */
     if (n_tiles == 0 || n_cols == 0 || n_tiles > INT32_MAX / QN_TILE_ROWS || n_k_tiles > INT32_MAX / QN_TILE_COLS ||
         __builtin_mul_overflow(n_tiles, n_k_tiles, bytes) ||
         __builtin_mul_overflow(*bytes, code_bytes(tiles) + scale_bytes(tiles), bytes))
-        return qn_fail(QN_ERR_INVALID, "a matrix of %zu tiles of rows and %zu columns is beyond what the GPU's kernels count",
-                       n_tiles, n_cols);
+        return qn_fail(QN_ERR_INVALID, "a matrix of %zu row tiles and %zu columns exceeds the kernels' 32-bit counts", n_tiles,
+                       n_cols);
     return QN_OK;
 }
 
@@ -138,11 +139,12 @@ qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, s
     if (n_cols == 0 || n_k_tiles > INT32_MAX / QN_TILE_COLS || (layout == QN_ACTS_INT8_N1 ? capacity != 1 : capacity == 0) ||
         (layout == QN_ACTS_F16 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
         __builtin_mul_overflow(n_k_tiles, n_batches, bytes) || __builtin_mul_overflow(*bytes, each, bytes))
-        return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns: not of this form", capacity, n_cols);
+        return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns: not allowed in this layout", capacity,
+                       n_cols);
     return QN_OK;
 }
 
-/* ---- Launches that prepare ---- */
+/* ---- Packing and quantisation ---- */
 
 qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows, size_t first_tile,
                              qn_matmul_launch *out)
@@ -151,7 +153,7 @@ qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_
     size_t bytes;
     QN_TRY(qn_matmul_gpu_bytes(&matrix->tiles, matrix->n_tiles, matrix->n_cols, &bytes));
     if (n_rows == 0 || first_tile > matrix->n_tiles || n_tiles > matrix->n_tiles - first_tile || n_tiles > 65535)
-        return qn_fail(QN_ERR_INVALID, "%zu rows from tile %zu on: the area has %zu tiles, and a launch takes 65535", n_rows,
+        return qn_fail(QN_ERR_INVALID, "%zu rows from tile %zu on: the matrix has %zu tiles, a launch at most 65535", n_rows,
                        first_tile, matrix->n_tiles);
     *out = (qn_matmul_launch){
         .launch = { .source = "matmul/matmul_pack.cu",
@@ -182,11 +184,11 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     size_t bytes;
     QN_TRY(qn_matmul_gpu_acts_bytes(acts->layout, acts->n_cols, acts->capacity, &bytes));
     if (n_tokens == 0 || n_tokens > acts->capacity || n_tokens > 65535 || stride > UINT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "%zu tokens to be quantised, there is room for %zu, and a launch takes 65535", n_tokens,
+        return qn_fail(QN_ERR_INVALID, "%zu tokens to be quantised: %zu are allocated, a launch has at most 65535", n_tokens,
                        acts->capacity);
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
     const size_t rows = acts->layout == QN_ACTS_INT8_N8 ? (n_tokens + QN_MMA_N - 1) / QN_MMA_N * QN_MMA_N : n_tokens;
-    /* A warp takes a pair of runs where tokens are few, so that none waits long; with many, a row is read once. */
+    /* With few tokens a warp quantises one pair of groups, for latency; with many, each row is read by one block. */
     const size_t n_splits =
         rows > 64 ? 1 : (n_k_tiles * 4 + QN_QUANTIZE_ACTS_THREADS / 32 - 1) / (QN_QUANTIZE_ACTS_THREADS / 32);
     *out = (qn_matmul_launch){
@@ -212,14 +214,14 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     return QN_OK;
 }
 
-/* ---- Products ---- */
+/* ---- GEMV and GEMM ---- */
 
-/* How a decode kernel's block is made up. */
+/* Configuration of a GEMV block. */
 struct block {
     size_t k_warps, m_warps, reduce_tiles, shared_bytes;
 };
 
-/* Tiles whose sums meet at once: enough that the meetings are rare, few enough that their place is small. */
+/* Tiles per reduction: enough that reductions are rare, few enough that the partials need little shared memory. */
 static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps, size_t tiles)
 {
     const size_t step = step_tiles * m_warps, wanted = layout == QN_ACTS_INT8_N1 ? 16 : 2;
@@ -227,8 +229,8 @@ static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps,
     return reduce_tiles < most ? reduce_tiles : most;
 }
 
-/* The split of a block's chunks and tiles over its warps that ends first: a warp does its steps one after another, and takes
- * about as long over one as twelve warps take to share it. False when no split's shared memory is there. */
+/* Selects the split of a block's k-tiles and tiles over its warps with the lowest cost: a warp executes its steps
+ * serially, and up to twelve warps run a step each in about the time of one. False if no split fits the shared memory. */
 static bool choose_gemv_block(const struct gemv *variant, int layout, const qn_tile_layout *tiles, size_t n_k_tiles,
                               size_t tiles_per_block, size_t max_shared, struct block *best)
 {
@@ -261,10 +263,10 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     const size_t n_k_tiles = k_tiles_of(matrix->n_cols), blocks = matrix->n_tiles < gpu->n_sms ? matrix->n_tiles : gpu->n_sms;
     struct block block;
     if (!gemv || !gemv->defines)
-        return qn_fail(QN_ERR_INVALID, "int8 activations for weights of %u bits: expected halves", matrix->tiles.bits);
+        return qn_fail(QN_ERR_INVALID, "int8 activations for weights of %u bits: expected fp16", matrix->tiles.bits);
     if (!choose_gemv_block(gemv, acts->layout, &matrix->tiles, n_k_tiles, (matrix->n_tiles + blocks - 1) / blocks,
                            gpu->max_shared_bytes, &block))
-        return qn_fail(QN_ERR_UNSUPPORTED, "products of %zu columns need more shared memory than the %u bytes of this device",
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMV of %zu columns needs more shared memory than the %u bytes of this device",
                        matrix->n_cols, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
         .launch = { .source = "matmul/gemv.cu",
@@ -290,37 +292,36 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     return QN_OK;
 }
 
-/* How a product of many tokens is laid out over blocks: tokens of each, blocks of a cluster, and clusters whose blocks take
- * rows of their own; those of the others share one block of rows. */
+/* Configuration of a GEMM: index of the tokens per block, blocks per cluster, and clusters without split-K. */
 struct config {
     size_t size, cluster, unsplit;
 };
 
-/* Blocks of such clusters that run at the same time. Clusters lie within a part of the device that has some 16 multiprocessors,
- * not all the same number: these are what the driver gives for the 132 of an H200 (cuOccupancyMaxActiveClusters). */
+/* Blocks that run concurrently in clusters of this size. A cluster is confined to a GPC of about 16 SMs, and GPCs
+ * differ: measured with cuOccupancyMaxActiveClusters for the 132 SMs of an H200. */
 static size_t concurrent_blocks(const qn_matmul_gpu *gpu, size_t cluster)
 {
     static const uint8_t max_active_blocks[QN_GEMM_MAX_CLUSTER] = { 132, 132, 117, 120, 110, 102, 105, 120 };
     return (size_t)gpu->n_sms * max_active_blocks[cluster - 1] / 132 / cluster * cluster;
 }
 
-/* In nanoseconds, near enough to what an H200 takes for weights of one bit: a chunk of columns, and what begins and ends a
- * block, of which the stores are shared out in a cluster. */
+/* Nanoseconds, fitted to 1-bit weights on an H200: per k-tile, and per block for prologue and epilogue, whose stores a
+ * cluster shares. */
 static size_t gemm_cost(size_t waves, size_t n_k_tiles, size_t tokens, size_t cluster)
 {
     return waves * ((n_k_tiles + cluster - 1) / cluster * (700 + 16 * tokens) + 3000 + (cluster > 1 ? 1000 : 0) +
                     60 * tokens / cluster);
 }
 
-/* Stages, and two barriers each; or the sums of a block. */
+/* Stages with two mbarriers each; or a block's partials. */
 static size_t shared_bytes_of(size_t tokens, size_t cluster)
 {
     const size_t stages = QN_GEMM_STAGES(tokens) * (tokens * 128 + 16), sums = QN_GEMM_TILE_M * tokens * sizeof(float);
     return cluster > 1 && sums > stages ? sums : stages;
 }
 
-/* The one that ends first, of those that there is shared memory for. Whole blocks fill all multiprocessors as often as there
- * are enough of them, and clusters share the columns of the rest, so that it takes a part of the time. */
+/* The configuration with the lowest cost that fits the shared memory. Unsplit blocks fill all SMs as often as possible;
+ * clusters compute the rest by split-K, in a fraction of a wave's time. */
 static struct config choose_gemm_config(const qn_matmul_gpu *gpu, size_t row_blocks, size_t n_k_tiles, size_t n_tokens)
 {
     struct config best = { .cluster = 1, .unsplit = row_blocks };
@@ -356,7 +357,7 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     const size_t tokens = gemm_tile_n[config.size], clusters = config.unsplit + row_blocks - config.unsplit * config.cluster;
     const size_t shared = shared_bytes_of(tokens, config.cluster);
     if (shared > gpu->max_shared_bytes || clusters > 65535)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a product of %zu rows, with %zu bytes of shared memory of %u", rows, shared,
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu rows needs %zu bytes of shared memory of %u", rows, shared,
                        gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
         .launch = { .source = "matmul/gemm.cu",
@@ -389,14 +390,14 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
     QN_TRY(qn_matmul_gpu_bytes(&matrix->tiles, matrix->n_tiles, matrix->n_cols, &bytes));
     QN_TRY(qn_matmul_gpu_acts_bytes(acts->layout, acts->n_cols, acts->capacity, &bytes));
     if (acts->n_cols != matrix->n_cols || n_tokens == 0 || n_tokens > acts->capacity)
-        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu columns by a matrix of %zu columns, with room for %zu tokens",
-                       n_tokens, acts->n_cols, matrix->n_cols, acts->capacity);
+        return qn_fail(QN_ERR_INVALID, "%zu tokens of %zu columns by a matrix of %zu columns, %zu tokens allocated", n_tokens,
+                       acts->n_cols, matrix->n_cols, acts->capacity);
     if (matrix->n_outs == 0 || matrix->n_outs > QN_MATMUL_OUTS || matrix->outs[0].first_tile != 0)
-        return qn_fail(QN_ERR_INVALID, "a product with %zu results: expected 1 to %d, from tile 0 on", matrix->n_outs,
+        return qn_fail(QN_ERR_INVALID, "a matmul with %zu outputs: expected 1 to %d, from tile 0 on", matrix->n_outs,
                        QN_MATMUL_OUTS);
     if (matrix->address % 128 || acts->address % 1024)
         return qn_fail(QN_ERR_INVALID, "tiles begin at multiples of 128 bytes, activations of 1024");
-    /* A large matrix of 16 bits a weight is read faster by qn_matmul_gemm for a single token, too. */
+    /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. */
     const bool is_large = matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;
     if (acts->layout == QN_ACTS_F16 && (is_large || n_tokens > QN_GEMV_F16_MAX_TOKENS))
         return gemm_launch(gpu, matrix, acts, n_tokens, out);

@@ -1,14 +1,14 @@
-// Weights as files store them into tiles. Done once for each matrix: every code is looked up by itself, and the device's caches
-// make that fast enough.
+// Packs weights from their stored layouts into tiles. Done once per matrix: every code is loaded separately, and the
+// caches make that fast enough.
 #include "kernels/matmul/tiles.cuh"
 
 QN_DEVICE uint32_t load_f16(const uint8_t *at)
 {
-    return at[0] | (uint32_t)at[1] << 8; // any address
+    return at[0] | (uint32_t)at[1] << 8; // unaligned
 }
 
-// Digit of weight e of a block of base-3 digits: `groups` bytes of five digits, half as many again, then a few of four; digit n
-// of all bytes of a group belongs to consecutive weights.
+// Base-3 digit of weight e of a block: n_bytes bytes of five digits, then half as many, then n_bytes / 8 of four
+// digits. Digit n of all bytes of such a run of bytes encodes consecutive weights.
 QN_DEVICE uint32_t stored_ternary(const uint8_t *block, uint32_t e, uint32_t n_bytes)
 {
     uint32_t width = n_bytes, first = 0;
@@ -28,7 +28,7 @@ QN_DEVICE uint32_t stored_ternary(const uint8_t *block, uint32_t e, uint32_t n_b
     return x * 3 >> 8;
 }
 
-// The code of a column: as many bits as the tiles keep.
+// The code of a column, with as many bits as the tiles have.
 QN_DEVICE uint32_t stored_code(uint32_t stored, const uint8_t *row, uint32_t col)
 {
     switch (stored) {
@@ -41,9 +41,9 @@ QN_DEVICE uint32_t stored_code(uint32_t stored, const uint8_t *row, uint32_t col
     case QN_STORED_TQ2_0: return row[col / 256 * 66 + col % 256 / 128 * 32 + col % 32] >> 2 * (col % 128 / 32) & 3;
     case QN_STORED_Q4_0: return row[col / 32 * 18 + 2 + col % 16] >> 4 * (col % 32 / 16) & 15;
     case QN_STORED_Q4_1: return row[col / 32 * 20 + 4 + col % 16] >> 4 * (col % 32 / 16) & 15;
-    case QN_STORED_Q8_0: return row[col / 32 * 34 + 2 + col % 32] ^ 0x80u; // signed, plus 128
+    case QN_STORED_Q8_0: return row[col / 32 * 34 + 2 + col % 32] ^ 0x80u; // signed + 128
     case QN_STORED_F16: return load_f16(row + 2 * col);
-    default: { // bfloat16, finite
+    default: { // bf16, saturated
         const float x = qn_bf16_to_f32((uint16_t)load_f16(row + 2 * col));
         return qn_f32_to_f16(fminf(fmaxf(x, -65504.0f), 65504.0f));
     }
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(QN_WARP_SIZE) qn_matmul_pack(const 
 {
     const uint32_t lane = threadIdx.x, g = lane / 4, t = lane % 4, k_tile = blockIdx.x, first_row = blockIdx.y * QN_TILE_ROWS;
     const uint64_t tile = (uint64_t)k_tile * a.n_tiles + a.first_tile + blockIdx.y;
-    const uint32_t codes_per_word = a.bits == 16 ? 2 : 32 / a.bits; // codes of a word
+    const uint32_t codes_per_word = a.bits == 16 ? 2 : 32 / a.bits; // codes per word
     uint32_t *codes = (uint32_t *)(a.tiles + tile * a.bits * QN_FRAGMENT_BYTES);
     for (uint32_t fragment = 0; fragment < a.bits; fragment++)
         for (uint32_t k = 0; k < 4; k++) {

@@ -21,7 +21,7 @@
 
 #include "kernels/matmul/matmul.h"
 
-/* Upper bound of the bytes of a packed row of n_cols when unpacked. */
+/* Upper bound of the bytes of a packed row that is unpacked for the GEMM: Q1_0 or PTQ1_0 (Q2_0 and PQ2_0 never are). */
 #define QN_UNPACKED_ROW_BYTES(n_cols) ((n_cols) / 4)
 
 enum { QN_PANEL_ROWS = 64, QN_GROUP_LUT_BYTES = QN_QUANT_GROUP / 4 * 2 * 16, QN_PANEL_TOKENS = 4 };

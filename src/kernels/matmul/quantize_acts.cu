@@ -1,21 +1,21 @@
-// Rows of floats into the forms that products read: normalised or multiplied on the way where an operation before the product
-// is just that. A block reads its whole row for what depends on all of it, and writes a share.
+// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. For the norm,
+// and for fp16's amax, every block of a row reads all of it; it writes its part.
 #include "kernels/matmul/tiles.cuh"
 
 enum { WARPS = QN_QUANTIZE_ACTS_THREADS / QN_WARP_SIZE };
 
-// The bits of the largest magnitude: ordered as the magnitudes are, infinity and NaN on top.
+// The bits of |x|: ordered as the magnitudes are, with infinity and NaN above all numbers.
 #define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
 #define INF_BITS 0x7f800000u
 
-// Smallest run that has codes: 127 divided by it would overflow below (matmul.h, QN_MIN_GROUP_ABSMAX).
+// Groups with a smaller amax are quantised as zeros: 127 / amax would overflow (QN_MIN_GROUP_ABSMAX of matmul.h).
 #define MIN_GROUP_ABSMAX 1e-30f
 
 struct row_source {
     const float *x, *x2, *weight;
     uint32_t n_cols;
-    bool vec4; // all of them begin at multiples of 16 bytes
-    float scale;   // of the norm
+    bool vec4;   // all pointers are multiples of 16 bytes
+    float scale; // 1 / RMS
 };
 
 #if QN_ACTS_LAYOUT == QN_ACTS_F16 || QN_OP == QN_ACTS_OP_RMS_NORM
@@ -29,7 +29,7 @@ QN_DEVICE float4 load_vec4(const float *x, uint32_t k, uint32_t n, bool vec4)
 
 #endif
 
-// What an element becomes; `other` is its weight or its other factor.
+// QN_OP of one element; `other` is its norm weight or its second factor.
 QN_DEVICE float apply_op(const row_source &s, float x, float other)
 {
 #if QN_OP == QN_ACTS_OP_RMS_NORM
@@ -62,7 +62,7 @@ QN_DEVICE float block_sum(float x)
     return sum;
 }
 
-// Many loads before their first use: a row is short, and its way is long.
+// LOADS_IN_FLIGHT loads are issued before their first use: a row is short, and bound by latency.
 QN_DEVICE float sum_of_squares(const row_source &s)
 {
     enum { LOADS_IN_FLIGHT = 8 };
@@ -117,7 +117,7 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
     }
     amax = block_max(amax);
     const bool finite = amax < INF_BITS;
-    // The power of two above the largest magnitude, short of where its inverse would be no normal float.
+    // The power of two above amax, limited so that its inverse is a normal float.
     const uint32_t exponent = min(amax >> 23, 252u);
     const float scale = __uint_as_float((exponent + 1) << 23), inverse = __uint_as_float((253 - exponent) << 23);
     if (blockIdx.x == 0 && threadIdx.x == 0)
@@ -125,7 +125,7 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
     uint8_t *row = a.out + token / 8 * 1024 + token % 8 * 128;
     for (uint32_t i = blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x; i < a.n_k_tiles * (QN_TILE_COLS / 4);
          i += gridDim.x * QN_QUANTIZE_ACTS_THREADS) {
-        // Columns 4t to 4t+3 of half h of a run of a step of 64.
+        // Columns 4t to 4t+3 of half h of a group of a step of 64.
         const uint32_t t = i % 4, h = i / 4 % 2, group = i / 8 % 2, step = i / 16;
         const float4 v = load_values(source, 4 * i);
         const float x[4] = { v.x, v.y, v.z, v.w };
@@ -144,7 +144,7 @@ QN_DEVICE float load_value(const row_source &s, uint32_t k)
     return k < s.n_cols ? apply_op(s, s.x[k], QN_OP == QN_ACTS_OP_NONE ? 0 : second_input(s)[k]) : 0;
 }
 
-// A run of 32 values, one a lane, as codes: the scale and the sum of codes come back to every lane.
+// Quantises a group of 32 values, one per lane; every lane gets the scale and the sum of codes.
 QN_DEVICE int quantize_group(float x, float *scale, int *sum)
 {
     const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, MAGNITUDE(x));
@@ -159,7 +159,7 @@ QN_DEVICE int quantize_group(float x, float *scale, int *sum)
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, t = lane % 16 / 4, in_words = lane / 16 * 4 + lane % 4;
-    // A warp takes two runs of 32 together.
+    // A warp quantises a pair of groups.
     for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE; i < a.n_k_tiles * 4; i += gridDim.x * WARPS) {
         const uint32_t k_tile = i / 4, pair = i % 4;
         float scale[2];
@@ -196,7 +196,8 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS) qn_matmul_quantize_acts(const __grid_constant__ qn_matmul_quantize_acts_args a)
+extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS)
+    qn_matmul_quantize_acts(const __grid_constant__ qn_matmul_quantize_acts_args a)
 {
     const uint32_t token = blockIdx.y;
     row_source source;
@@ -208,8 +209,9 @@ extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS) qn_matmul
     source.scale = 0;
     qn_pdl_trigger();
 #if QN_OP == QN_ACTS_OP_RMS_NORM
-    for (uint32_t k = (blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x) * 32; k < a.n_cols; k += gridDim.x * QN_QUANTIZE_ACTS_THREADS * 32)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.weight + k)); // nobody has touched it since the last token
+    for (uint32_t k = (blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x) * 32; k < a.n_cols;
+         k += gridDim.x * QN_QUANTIZE_ACTS_THREADS * 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.weight + k)); // not read since the previous token: likely in HBM
 #endif
     qn_pdl_wait();
 #if QN_OP == QN_ACTS_OP_RMS_NORM

@@ -1,11 +1,11 @@
-// What the kernels of this room share: codes of a tile's run as halves, the matrix unit's unsigned product, and copies into
-// shared memory that announce themselves.
+// Shared by the matmul kernels: dequantisation of weight fragments to fp16, the unsigned int8 mma, asynchronous copies
+// to shared memory, outputs.
 #ifndef QN_KERNELS_MATMUL_TILES_CUH
 #define QN_KERNELS_MATMUL_TILES_CUH
 
 #include "kernels/matmul/matmul_cuda.h"
 
-// ---- Halves, two in a word ----
+// ---- fp16 pairs (f16x2) ----
 
 QN_DEVICE uint32_t f16x2_add(uint32_t a, uint32_t b)
 {
@@ -40,16 +40,16 @@ QN_DEVICE uint32_t broadcast_high(uint32_t x)
 
 // ---- Codes ----
 
-// What a lane needs of a run's scales: rows g (low half) and g+8 (high half). Of halves, which have none, a zero that the
-// compiler does not know: operands are then made as for other types, into registers of their own, while the matrix unit reads
-// the last.
+// A lane's scale and offset of a group: row g in the low, row g+8 in the high half. With QN_BITS 16, which has no
+// scales, scale is a zero that the compiler cannot prove to be zero: fragments are then copied to registers of their
+// own, as for the other types, while the tensor core still reads the previous ones.
 struct group_scale {
     uint32_t scale, offset;
 };
 
-// Run `run` of a tile as two operands of the 16x16 product, each four words: `set` is the lane's part of the set that the run
-// is in; of halves, which take two sets, it is the one of `part` alone. A half with the bits of 1024 in its exponent has a code
-// in its lowest bits as it stands; taking 1024 off is exact.
+// Dequantises half k16 of group `group` of a tile to an A fragment of mma.m16n8k16, four words. `fragment`: the lane's
+// 16 bytes of the stored fragment that contains the group (with 16 bits, of the fragment of that half). An fp16 value
+// with the bits 0x6400 (1024) has the code in its lowest mantissa bits: subtracting 1024 plus the zero point is exact.
 template <int bits, bool has_offset>
 QN_DEVICE void dequantize_fragment(uint32_t a[4], const uint4 &fragment, int group, int k16, group_scale s)
 {
@@ -57,31 +57,31 @@ QN_DEVICE void dequantize_fragment(uint32_t a[4], const uint4 &fragment, int gro
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const uint32_t w = words[k], scale = k & 1 ? broadcast_high(s.scale) : broadcast_low(s.scale);
-        if (bits == 16) { // the scale is zero
+        if (bits == 16) { // s.scale is zero
             a[k] = w ^ s.scale;
-        } else if (bits == 1) { // the bit turns minus the scale's sign around
+        } else if (bits == 1) { // the bit flips the sign of minus the scale
             a[k] = ((w << (15 - 8 * k16 - group)) & 0x80008000u) ^ (scale ^ 0x80008000u);
         } else if (bits == 2) {
             const uint32_t code = (w >> (8 * k16 + 2 * (group % 4)) & 0x00030003u) | 0x64006400u;
-            a[k] = f16x2_mul(f16x2_add(code, 0xe401e401u), scale); // less 1025
+            a[k] = f16x2_mul(f16x2_add(code, 0xe401e401u), scale); // minus 1025: zero point 1
         } else if (bits == 4) {
             const uint32_t code = (w >> (8 * k16 + 4 * (group % 2)) & 0x000f000fu) | 0x64006400u;
             const uint32_t offset = k & 1 ? broadcast_high(s.offset) : broadcast_low(s.offset);
             a[k] = f16x2_fma(f16x2_add(code, 0xe400e400u), scale, offset);
         } else {
             const uint32_t code = __byte_perm(w, 0x64646464u, k16 ? 0x4341 : 0x4240);
-            a[k] = f16x2_mul(f16x2_add(code, 0xe480e480u), scale); // less 1152
+            a[k] = f16x2_mul(f16x2_add(code, 0xe480e480u), scale); // minus 1152: zero point 128
         }
     }
 }
 
-// Sets that a run has, and the set that it is in.
+// Index of the (first) fragment that contains a group; with 16 bits a group has two.
 template <int bits> QN_DEVICE int fragment_of_group(int group)
 {
     return bits == 16 ? 2 * group : group * bits / 8;
 }
 
-// ---- Matrix unit ----
+// ---- Tensor cores ----
 
 // d = a b + c, unsigned weights by signed activations.
 QN_DEVICE void mma_m16n8k32_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int c[4])
@@ -92,7 +92,7 @@ QN_DEVICE void mma_m16n8k32_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, ui
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 
-// ---- Bulk copies (sm_90 on): one thread asks, all wait for the bytes ----
+// ---- Bulk copies (sm_90 and later): one thread issues, all threads wait on an mbarrier for the bytes ----
 
 QN_DEVICE void mbarrier_init(uint32_t mbarrier, uint32_t arrivals)
 {
@@ -101,7 +101,8 @@ QN_DEVICE void mbarrier_init(uint32_t mbarrier, uint32_t arrivals)
 
 #if __CUDA_ARCH__ >= 900
 
-// True in one lane of the warp. The compiler knows that it is one, and takes its addresses as they are.
+// True in one lane of the warp. With elect.sync the compiler knows that a single lane executes, and uses its addresses
+// directly.
 QN_DEVICE bool elect_one()
 {
     uint32_t elected;
@@ -114,7 +115,7 @@ QN_DEVICE bool elect_one()
     return elected;
 }
 
-// The copy engine sees the barriers that this thread has made.
+// Makes initialised mbarriers visible to the bulk copies.
 QN_DEVICE void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -152,7 +153,7 @@ QN_DEVICE void cp_async_bulk(uint32_t shared, const void *global, uint32_t bytes
 
 #endif
 
-// Sixteen bytes, by the shared address.
+// Copies 16 bytes to a shared memory address.
 QN_DEVICE void cp_async_16(uint32_t shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
@@ -172,9 +173,10 @@ QN_DEVICE uint32_t load_shared_4(uint32_t address)
     return v;
 }
 
-// ---- Products into their places ----
+// ---- Outputs ----
 
-// Where a row of a tile goes: its element of token 0, and on by `stride` for each token. `at` is null for rows beyond a matrix.
+// Output of a row of a tile: the address of its element of token 0 (null for rows beyond the matrix), and the stride
+// between tokens.
 struct output_row {
     float *at;
     uint64_t stride;
