@@ -1,4 +1,4 @@
-/* Which devices there are, by name; and the CPU as one of them. */
+/* Opening a device by its name, and the CPU implementation of the device interface. */
 #include "engine/internal.h"
 #include "engine/read_rate.h"
 
@@ -15,7 +15,7 @@ typedef struct cpu_device {
     qn_device base;
     qn_model *model;
     qn_executor *executor;
-    float *logits; /* [n_vocab] from which tokens are chosen; NULL until the first is */
+    float *logits; /* [n_vocab] for sampling; allocated when the first token is sampled */
     void *scratch;
 } cpu_device;
 
@@ -85,7 +85,7 @@ static qn_status open_cpu(qn_model *model)
     return QN_OK;
 }
 
-/* ---- All ---- */
+/* ---- Opening ---- */
 
 static qn_status open_cuda(qn_model *model, const qn_model_params *params, int ordinal)
 {
@@ -108,7 +108,7 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
         return open_cuda(model, params, ordinal);
     if (strcmp(name, "auto") != 0)
         return qn_fail(QN_ERR_INVALID, "device: '%s' is not one of cpu, cuda, cuda:N, auto", name);
-    /* Without a GPU, or for a model that its kernels do not know, the CPU. */
+    /* QN_ERR_UNSUPPORTED: there is no GPU, or its kernels do not support the model. */
     const qn_status status = open_cuda(model, params, ordinal);
     return status == QN_ERR_UNSUPPORTED ? open_cpu(model) : status;
 }
@@ -116,7 +116,7 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
 qn_status qn_model_read_rate(qn_model *model, double *rate)
 {
     if (!model->device || !model->device->vtable->read_rate)
-        return qn_fail(QN_ERR_UNSUPPORTED, "no read rate: the model runs on the CPU, or not at all");
+        return qn_fail(QN_ERR_UNSUPPORTED, "no read rate: the model does not run on a GPU");
     pthread_mutex_lock(&model->lock);
     const qn_status status = model->device->vtable->read_rate(model->device, rate);
     pthread_mutex_unlock(&model->lock);

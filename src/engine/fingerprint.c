@@ -1,11 +1,10 @@
-/* Telling models apart: a hash of what decides what a model computes, made from the file's header and samples of its weights.
- */
+/* The fingerprint of a model: a hash of the hyperparameters and tensor headers of the file and of samples of its weights. */
 #include "engine/internal.h"
 
 #include <string.h>
 #include <xxhash.h>
 
-/* Of each tensor this many pieces, spread evenly from its first byte to its last: a few pages of a file of gigabytes. */
+/* Samples of each tensor, spread evenly from its first byte to its last. They load few pages of a file of gigabytes. */
 enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
 
 static bool begins_with(qn_string s, const char *start, size_t length)
@@ -13,7 +12,7 @@ static bool begins_with(qn_string s, const char *start, size_t length)
     return s.length >= length && memcmp(s.data, start, length) == 0;
 }
 
-/* Names of the file's author and words of its tokeniser may change without a change to what is computed. */
+/* Other keys, such as the author or the tokeniser's, may differ between files of the same model. */
 static bool is_hyper_parameter(qn_string key, const char *architecture)
 {
     const size_t n = strlen(architecture);
@@ -23,7 +22,7 @@ static bool is_hyper_parameter(qn_string key, const char *architecture)
 
 static void add_bytes(XXH64_state_t *hash, const void *data, size_t bytes)
 {
-    const uint64_t length = bytes; /* so that "ab" then "c" is not "a" then "bc" */
+    const uint64_t length = bytes; /* the length separates strings: "ab", "c" differs from "a", "bc" */
     XXH64_update(hash, &length, sizeof length);
     XXH64_update(hash, data, bytes);
 }

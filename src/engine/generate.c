@@ -1,4 +1,4 @@
-/* Generation: evaluate, choose, show, until something says stop. */
+/* The generation loop: evaluate, sample, pass on tokens and text, until a stop condition holds. */
 #include "engine/internal.h"
 
 #include "text/stop.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What one generation needs besides the session. */
+/* The state of one call of qn_generate. */
 struct generation {
     qn_session *session;
     const qn_generate_params *params;
@@ -26,8 +26,8 @@ static bool emit(const struct generation *g, const char *text, size_t length)
     return !length || !g->params->on_text || g->params->on_text(g->params->user, text, length);
 }
 
-/* Text on its way out: whole characters, then what no stop string can begin in. *keep_going says whether to continue; the reason is
- * set when not. */
+/* Passes text on: assembles complete UTF-8 characters and holds back a possible beginning of a stop string. Sets *keep_going;
+ * if it is false, also the stop reason. */
 static qn_status emit_text(struct generation *g, const char *bytes, size_t length, bool *keep_going)
 {
     const char *text, *safe;
@@ -45,7 +45,7 @@ static qn_status emit_text(struct generation *g, const char *bytes, size_t lengt
     return QN_OK;
 }
 
-/* What was held back when generation ended for another reason than a stop string. */
+/* Passes on the text held back, unless generation was stopped by a stop string or a callback. */
 static qn_status flush_text(struct generation *g)
 {
     const char *text, *safe;
@@ -66,7 +66,7 @@ static qn_status flush_text(struct generation *g)
     return QN_OK;
 }
 
-/* A token was chosen: show it. *keep_going is false, and the reason set, when it was the last. */
+/* Passes a sampled token and its text on. Sets *keep_going to false, and the stop reason, if it was the last token. */
 static qn_status emit_token(struct generation *g, qn_token token, bool *keep_going)
 {
     qn_session *session = g->session;
@@ -85,7 +85,7 @@ static qn_status emit_token(struct generation *g, qn_token token, bool *keep_goi
         *keep_going = false;
         return QN_OK;
     }
-    /* A vocabulary may be smaller than the model's output; such ids stand for no text. */
+    /* The vocabulary may be smaller than n_vocab: ids beyond it have no text. */
     if (has_text && (size_t)token < qn_tokenizer_n_vocab(model->tokenizer) &&
         (g->params->show_special || !qn_token_is_special(model, token))) {
         const char *bytes;
@@ -96,9 +96,8 @@ static qn_status emit_token(struct generation *g, qn_token token, bool *keep_goi
     return QN_OK;
 }
 
-/* Evaluate and, where `next` is asked for, choose. An evaluation that was cancelled is a reason to stop, not a failure. A
- * request that comes while the last batch is computed stands: the token chosen from it is pending when the next evaluation
- * refuses. */
+/* Evaluates tokens and, if next is not NULL, samples the next token. A cancelled evaluation is a stop reason, not an error. A
+ * request to cancel during the last batch stops the next evaluation; the token sampled from that batch is then pending. */
 static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *keep_going)
 {
     const qn_status status =
@@ -157,7 +156,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
         status = qn_stop_create(params->stop, params->n_stop, &g.stop);
     if (status == QN_OK)
         status = generate(&g, tokens, n);
-    atomic_store(&session->cancelled, false); /* obeyed, or too late for this generation and not meant for the next */
+    atomic_store(&session->cancelled, false); /* a request that came too late does not apply to the next call */
     if (status == QN_OK && result)
         *result = g.result;
     qn_stop_free(g.stop);

@@ -1,4 +1,4 @@
-/* What the engine's files share: the insides of a model and a session. */
+/* Internal declarations of the engine: models and sessions. */
 #ifndef QN_ENGINE_INTERNAL_H
 #define QN_ENGINE_INTERNAL_H
 
@@ -18,44 +18,45 @@
 
 struct qn_model {
     qn_gguf *file;
-    qn_hparams hparams; /* zero for a vocabulary alone, as is all that follows up to the lock */
+    qn_hparams hparams; /* with vocab_only this and the members up to `lock` are zero */
     qn_plan plan;
     qn_kernels kernels;
     unsigned cpu;
     qn_team *team;
     qn_device *device;
-    qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of caches, by bits; made when the first session asks */
-    uint8_t **packed;                          /* [n_packed] copies that the plan's matrices point to */
+    qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of KV caches, by bits; created for the first session that uses them */
+    uint8_t **packed;                          /* [n_packed] packed weights, referenced by the plan's matrices */
     size_t n_packed, cap_packed;
-    pthread_mutex_t lock; /* held while the plan runs or is reserved, and while codecs are made */
+    pthread_mutex_t lock; /* held while the device runs or reserves, and while codecs are created */
     bool has_lock;
-    qn_tokenizer *tokenizer; /* NULL when the file has none that quern can use */
+    qn_tokenizer *tokenizer; /* NULL if the file has no supported tokeniser */
     qn_chat_template *chat;
-    char no_tokenizer[QN_ERROR_TEXT_MAX]; /* why it is NULL */
+    char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */
     char *name;
     const char *quantization;
     uint64_t n_params;
 };
 
-/* A length to go back to. */
+/* A checkpoint: a length that the session can be truncated to. */
 typedef struct qn_checkpoint {
     uint32_t length;
     qn_token pending;
-    qn_memory_checkpoint
-        *memory_checkpoint; /* NULL where the model has no recurrent layers: others can compute again what their caches miss */
+    /* The recurrent state. NULL for models without recurrent layers, which can evaluate tokens again instead. */
+    qn_memory_checkpoint *memory_checkpoint;
 } qn_checkpoint;
 
 enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
 
 struct qn_session {
     qn_model *model;
-    const qn_kv_format *format; /* of the cache: what was asked for, or f16 where the model's head size has no codes */
+    const qn_kv_format *format; /* of the KV cache: the requested one, or f16 if there are no codes for the model's head
+                                   size */
     qn_memory *memory;
-    bool is_recurrent; /* some of its layers are */
+    bool is_recurrent; /* the model has recurrent layers */
     uint32_t n_ctx, n_batch, length;
-    qn_token *tokens;           /* [n_ctx] what it holds, for the repetition penalty */
-    qn_token pending;           /* generated and not evaluated, or QN_NO_TOKEN */
-    qn_checkpoint *checkpoints; /* [max_checkpoints] lengths rising; slots that are not in use keep their memory */
+    qn_token *tokens;           /* [n_ctx] of which `length` are in the session; sampling writes the next batch behind them */
+    qn_token pending;           /* sampled but not evaluated, or QN_NO_TOKEN */
+    qn_checkpoint *checkpoints; /* [max_checkpoints] in ascending length; unused slots keep their allocations for reuse */
     uint32_t n_checkpoints, max_checkpoints;
     qn_row *rows; /* [n_batch] */
     uint32_t *logit_rows;
@@ -64,48 +65,55 @@ struct qn_session {
     atomic_bool cancelled;
 };
 
-/* qn_model_kv_format - the format of that name, NULL for the default; or f16 where the model's head size has no codes.
- * QN_ERR_UNSUPPORTED when there is no such name. */
+/* qn_model_kv_format - the cache format with this name (NULL: f16), or f16 if there are no codes for the model's head size.
+ * QN_ERR_UNSUPPORTED for an unknown name. */
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format);
 
-/* qn_model_kv_codecs - what a cache of that format encodes with; the model's. The lock must not be held. */
+/* qn_model_kv_codecs - the codecs of a cache format, created if necessary. Owned by the model. Acquires model->lock. */
 qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs);
 
-/* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with why there is none. */
+/* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
-/* qn_model_open_device - the device of that name, with the plan, kernels and team that the model has; weights are still to be
- * uploaded, where it asks for that. */
+/* qn_model_open_device - create model->device by params->device, from the model's plan, kernels and team. Weights are not yet
+ * uploaded. */
 qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 
-/* qn_session_append - qn_session_eval without logits, which leaves a request to cancel standing for the caller to clear. */
+/* qn_session_append - qn_session_eval without logits. Does not clear session->cancelled. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
 
-/* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and choose the one that follows. Where that fails,
- * being QN_ERR_INVALID for logits of which none is the largest, the tokens are held. */
+/* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and sample the next token.
+ *
+ * QN_ERR_INVALID if a logit is NaN or the largest is infinite; the tokens have been appended. */
 qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next);
 
-/* qn_sampler_next_request - how the sampler's next token is to be chosen; its random number is used up. recent: the tokens before it,
- * which must be there until it is chosen. */
+/* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
+ *
+ *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
-/* qn_session_add_checkpoint - room for one more checkpoint, the oldest making way if need be; its length, pending token
- * and mark are the caller's to fill. */
+/* qn_session_add_checkpoint - append a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets its
+ * length, pending token and state. */
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out);
 
-/* qn_model_fingerprint - a number that tells models apart: xxHash64 of what the file says of hyper-parameters, of tensor names,
- * types and shapes, and of a few bytes of each tensor's weights. The tokeniser and texts about the model are not in it. */
+/* qn_model_fingerprint - a hash that identifies the model: xxHash64 of the hyperparameters, of the names, types and shapes of
+ * the tensors, and of samples of their weights. The tokeniser and descriptive keys are not included. */
 qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
 
-/* qn_scan_tensor - look through a tensor for infinities and NaN, on all threads of the team. QN_ERR_FORMAT names the tensor and
- * the block. on_progress, which may be NULL, is told of *done bytes, to which the tensor's are added, out of total. */
+/* qn_scan_tensor - scan a tensor for infinities and NaN, on all threads of the team.
+ *
+ *   on_progress   called with *done and total; NULL: none. QN_ERR_CANCELLED if it returns false
+ *   done          bytes scanned so far; the bytes of the tensor are added
+ *   total         bytes of all tensors
+ *
+ * QN_ERR_FORMAT, with tensor and block, for an infinity or NaN. */
 qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
                          void *user, size_t *done, size_t total);
 
-/* qn_pack_tensor - where the model's products with this tensor are faster over packed rows, pack it. */
+/* qn_pack_tensor - pack the rows of a tensor if a kernel for packed rows exists for its matmuls. */
 qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor);
 
-/* qn_now - seconds on a clock that never goes back. */
+/* qn_now - seconds of a monotonic clock. */
 double qn_now(void);
 
 #endif

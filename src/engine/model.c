@@ -1,4 +1,4 @@
-/* Loading a model and telling about it. */
+/* Loading a model, its properties, and the text functions of the public interface. */
 #include "engine/internal.h"
 
 #include "base/cpu.h"
@@ -53,7 +53,7 @@ static qn_status copy_name(qn_model *model)
     return QN_OK;
 }
 
-/* The type that holds most of the weights, and how many weights there are. */
+/* Sets n_params and the type of most weights. */
 static void count_weights(qn_model *model)
 {
     uint64_t most = 0;
@@ -74,7 +74,7 @@ static void count_weights(qn_model *model)
     }
 }
 
-/* Weights to where the device reads them. */
+/* Copies a tensor to the device's memory, or packs it for the CPU. */
 static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
 {
     bool uploaded;
@@ -86,7 +86,7 @@ static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
     return QN_OK;
 }
 
-/* Tensor by tensor, so that no more than one is in memory twice. */
+/* Tensor by tensor, so that at most one tensor is in memory twice. */
 static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
 {
     size_t done = 0, total = 0;
@@ -197,7 +197,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
     };
 }
 
-/* ---- Formats of caches ---- */
+/* ---- Cache formats ---- */
 
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format)
 {

@@ -1,5 +1,5 @@
-/* Packing weights at load: matrices whose products are faster over rows that stand side by side (kernels/matmul/packed.h) get
- * such a copy, and their pages of the file are given back, so that memory holds each weight once. */
+/* Packing weights at load time: matrices with a kernel for interleaved rows (kernels/matmul/packed.h) are copied to that
+ * layout. The pages of the file are then released, so that each weight is in memory once. */
 #include "engine/internal.h"
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* Rewriting a model's file with its matrices in another type: which tensor gets which type, and the conversion itself, piece by
- * piece over a team of threads. Formats are quant/'s business; the file, and that it appears whole or not at all, gguf/'s. */
+/* Conversion of a model's file to another type: selects the type of each tensor and converts the tensors in chunks on a thread
+ * team. Types are implemented in quant/, the atomic write of the file in gguf/. */
 #include "quern/quern.h"
 
 #include "base/cpu.h"
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Weights converted between two writes: the buffer stays below 16 MiB, and a stop is noticed within a fraction of a second. */
+/* Weights converted between two writes: the buffer is at most 16 MiB, and on_progress is called several times per second. */
 enum { PIECE_WEIGHTS = 1 << 22, CHUNK_WEIGHTS = 4096 };
 
 struct quantizer {
@@ -22,9 +22,9 @@ struct quantizer {
     qn_gguf *source;
     qn_gguf_writer *writer;
     qn_team *team;
-    const qn_type_info **types; /* [n_tensors] what each becomes */
+    const qn_type_info **types; /* [n_tensors] the target types */
     uint8_t *piece;
-    size_t done, total; /* bytes of the source's tensors, for the progress */
+    size_t done, total; /* bytes of the source's tensors, for on_progress */
 };
 
 #define STRING_ARGS(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
@@ -51,11 +51,11 @@ static qn_status find_target(const char *name, const qn_type_info **target)
     for (size_t i = 0; i < count && used < sizeof list; i++)
         if (has_quantizer(&types[i]))
             used += (size_t)snprintf(list + used, sizeof list - used, " %s", types[i].name);
-    return qn_fail(QN_ERR_INVALID, "type '%s' is not one to quantise to, expected one of%s", name, list);
+    return qn_fail(QN_ERR_INVALID, "type '%s': quern cannot quantise to it, expected one of%s", name, list);
 }
 
-/* The next type to try for rows that are not whole blocks of this one: smaller blocks, more bits. Only types that every GGUF
- * reader of the day knows are fallen back to. */
+/* The next type to try if the row length is not a multiple of the block size: smaller blocks, more bits. Fallback types are
+ * those that all current GGUF readers support. */
 static const qn_type_info *fallback_type(const qn_type_info *info)
 {
     if (info->block_weights > 64)
@@ -78,22 +78,21 @@ static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_ten
     if (t->n_dims == 1)
         return qn_type_find(QN_TYPE_F32);
     if (ends_with(t->name, "ssm_conv1d.weight")) {
-        snprintf(line, sizeof line, "%.*s: stays f32: a convolution's taps are not the rows of a matrix product",
-                 STRING_ARGS(t->name));
+        snprintf(line, sizeof line, "%.*s: stays f32: the taps of a convolution are not a matrix", STRING_ARGS(t->name));
         log_line(q, line);
         return qn_type_find(QN_TYPE_F32);
     }
     while (t->dims[0] % info->block_weights != 0)
         info = fallback_type(info);
     if (info != q->target) {
-        snprintf(line, sizeof line, "%.*s: rows of %llu weights are not whole blocks of %zu (%s): %s instead",
+        snprintf(line, sizeof line, "%.*s: the row length %llu is not a multiple of the block size %zu (%s): %s instead",
                  STRING_ARGS(t->name), (unsigned long long)t->dims[0], q->target->block_weights, q->target->name, info->name);
         log_line(q, line);
     }
     return info;
 }
 
-/* llama.cpp's numbers for "most tensors are of this type"; it has none for PQ2_0 and PTQ1_0, whose files go without the key. */
+/* llama.cpp's general.file_type for a type. There is none for PQ2_0 and PTQ1_0: their files do not have the key. */
 static bool file_type(qn_type type, uint32_t *number)
 {
     static const struct {
@@ -117,17 +116,17 @@ static qn_status write_keys(struct quantizer *q)
     for (size_t i = 0; i < qn_gguf_n_kv(q->source); i++) {
         const qn_gguf_kv *kv = qn_gguf_kv_at(q->source, i);
         if (!qn_string_equals(kv->key, file_type_key) && !qn_string_equals(kv->key, version_key) &&
-            !qn_gguf_is_split_key(kv->key)) /* what is written is one file */
+            !qn_gguf_is_split_key(kv->key)) /* the output is one file */
             QN_TRY(qn_gguf_writer_copy(q->writer, kv));
     }
     if (file_type(q->target->type, &number))
         QN_TRY(qn_gguf_writer_add_u32(q->writer, file_type_key, number));
-    return qn_gguf_writer_add_u32(q->writer, version_key, 2); /* of ggml's block layouts, since 2023 */
+    return qn_gguf_writer_add_u32(q->writer, version_key, 2); /* version of ggml's block layouts, since 2023 */
 }
 
 static uint64_t tensor_weights(const qn_gguf_tensor *t)
 {
-    return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; /* the reader has checked that it does not overflow */
+    return t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]; /* no overflow: checked by the reader */
 }
 
 static qn_status write_header(struct quantizer *q)
@@ -146,7 +145,7 @@ static qn_status write_header(struct quantizer *q)
     return qn_gguf_writer_begin_data(q->writer);
 }
 
-/* A piece of a tensor as the team sees it: converted into `to`, or only checked where `to` is NULL. */
+/* A chunk of a tensor, for the team: converted to `to`, or only scanned for infinities and NaN if `to` is NULL. */
 struct work {
     const qn_type_info *from_type, *to_type;
     const uint8_t *from;
@@ -180,7 +179,7 @@ static void convert_worker(void *context, int thread)
 static qn_status report(struct quantizer *q)
 {
     if (q->params.on_progress && !q->params.on_progress(q->params.user, q->done, q->total))
-        return qn_fail(QN_ERR_CANCELLED, "%s: stopped, nothing was written", q->out);
+        return qn_fail(QN_ERR_CANCELLED, "%s: cancelled, nothing was written", q->out);
     return QN_OK;
 }
 
@@ -202,7 +201,7 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
                              .n_threads = qn_team_size(q->team) };
         qn_team_run(q->team, convert_worker, &work);
         if (atomic_load(&work.nonfinite))
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) has a value that is infinite or not a number",
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) contains an infinity or NaN",
                            qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name),
                            (size_t)(at / from->block_weights) + from->find_nonfinite(work.from, n / from->block_weights),
                            from->name);

@@ -1,11 +1,15 @@
-/* What a model's device could reach at best: for the program's benchmark, and no part of the library's interface. */
+/* The memory bandwidth of a model's device, for the benchmark of the CLI. Not part of the public interface. */
 #ifndef QN_ENGINE_READ_RATE_H
 #define QN_ENGINE_READ_RATE_H
 
 #include "quern/quern.h"
 
-/* qn_model_read_rate - bytes a second that the device which runs the model reads of its memory, measured now, while none of its
- * sessions is evaluated. QN_ERR_UNSUPPORTED for the CPU, where the number of threads decides. */
+/* qn_model_read_rate - measure the read bandwidth of the device's memory.
+ *
+ *   rate   bytes per second
+ *
+ * The model's sessions are not evaluated meanwhile. QN_ERR_UNSUPPORTED for the CPU, whose bandwidth depends on the number of
+ * threads. */
 qn_status qn_model_read_rate(qn_model *model, double *rate);
 
 #endif

@@ -1,5 +1,4 @@
-/* Samplers: what may be asked of them, and the random numbers that a seed stands for. How a token is chosen is
- * kernels/sample/'s. */
+/* Samplers: validation of the parameters, and the random number generator. Sampling itself is in kernels/sample/. */
 #include "engine/internal.h"
 
 #include "base/cpu.h"
@@ -11,12 +10,13 @@
 struct qn_sampler {
     qn_sampling params;
     size_t n_vocab;
-    uint64_t random; /* state of the generator */
+    uint64_t random; /* state of the random number generator */
     qn_sample_kernels kernels;
-    void *scratch; /* NULL until it is needed: where a device chooses, it has its own */
+    void *scratch; /* for qn_sampler_sample; allocated when it is first called */
 };
 
-/* Logits are divided and multiplied by it, and must stay finite. No model's reach 3e35. */
+/* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35; those of
+ * real models are far smaller. */
 #define QN_LEAST_PENALTY 1e-3f
 #define QN_MOST_PENALTY 1e3f
 

@@ -1,9 +1,9 @@
-/* Looking through a model's weights for what arithmetic cannot recover from: scales and values that are infinite or NaN. */
+/* Scanning a model's weights for scales and values that are infinite or NaN. */
 #include "engine/internal.h"
 
 #include "quant/quant.h"
 
-/* Blocks are scanned in pieces of about this many bytes, so that progress can be shown and a stop obeyed. */
+/* Bytes scanned between two calls of on_progress, rounded down to full blocks. */
 enum { PIECE_BYTES = 64 << 20 };
 
 struct scan {
@@ -40,12 +40,12 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
         qn_team_run(team, scan_worker, &scan);
         const size_t nonfinite = atomic_load(&scan.first_nonfinite);
         if (nonfinite != piece)
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu holds an infinity or NaN",
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu of %zu contains an infinity or NaN",
                            qn_gguf_tensor_path(file, tensor), (int)(tensor->name.length < 64 ? tensor->name.length : 64),
                            tensor->name.data, begin + nonfinite, n_blocks);
         *done += piece * type->block_bytes;
         if (on_progress && !on_progress(user, *done, total))
-            return qn_fail(QN_ERR_CANCELLED, "%s: loading was stopped", qn_gguf_path(file));
+            return qn_fail(QN_ERR_CANCELLED, "%s: loading was cancelled", qn_gguf_path(file));
     }
     return QN_OK;
 }

@@ -1,5 +1,5 @@
-/* Sessions: what one conversation holds, appending tokens to it in batches, and going back. Copies of whole sessions, in memory
- * and in files, are session_state.c's business. */
+/* Sessions: creation, evaluation in batches, checkpoints and truncation. session_state.c copies, saves and restores
+ * sessions. */
 #include "engine/internal.h"
 
 #include "base/memory.h"
@@ -9,7 +9,7 @@
 
 enum { DEFAULT_CTX = 4096, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
-/* Room on the model's device for this session's steps; the lock is held. */
+/* Reserves workspace on the device for this session's steps. The caller holds model->lock. */
 static qn_status reserve(qn_session *session)
 {
     qn_device *device = session->model->device;
@@ -43,7 +43,7 @@ static void log_fallback(const qn_model *model, const qn_session_params *params,
     char line[128];
     if (!params->on_log || !params->kv || strcmp(params->kv, format->name) == 0)
         return;
-    snprintf(line, sizeof line, "cache: heads of %u values cannot be kept as %s; they are kept as %s",
+    snprintf(line, sizeof line, "cache: heads of %u values cannot be stored as %s; they are stored as %s",
              (unsigned)model->hparams.head_dim, params->kv, format->name);
     params->on_log(params->user, line);
 }
@@ -54,7 +54,7 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     params = params ? params : &defaults;
     *out = NULL;
     if (!model->device)
-        return qn_fail(QN_ERR_INVALID, "%s: loaded as a vocabulary alone, there is nothing to run", qn_gguf_path(model->file));
+        return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
     const qn_kv_format *format;
     QN_TRY(qn_model_kv_format(model, params->kv, &format));
     if (params->n_ctx > QN_MAX_CTX)
@@ -134,7 +134,7 @@ uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t length)
     return session->memory->vtable->bytes(session->memory, length);
 }
 
-/* ---- Going back ---- */
+/* ---- Checkpoints ---- */
 
 qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out)
 {
@@ -171,14 +171,14 @@ qn_status qn_session_checkpoint(qn_session *session)
     return QN_OK;
 }
 
-/* Whether recurrent memory of `held` tokens can be made that of the first `length` by forgetting rows of its open chunk. */
+/* Whether the recurrent state after `held` tokens can be rewound to `length` tokens by dropping rows of the open chunk. */
 static bool within_open_chunk(const qn_session *session, uint32_t held, uint32_t length)
 {
     return length <= held && held - length < session->memory->vtable->open_tokens(held);
 }
 
-/* The checkpoint from which what the first `length` tokens leave can be had: `present` where the session itself will do, or
- * NULL. */
+/* The checkpoint from which the state after `length` tokens can be restored; `current` if the session's own state suffices;
+ * NULL if there is none. */
 static const qn_checkpoint *find_checkpoint(const qn_session *session, uint32_t length, const qn_checkpoint *current)
 {
     const qn_memory_vtable *vtable = session->memory->vtable;
@@ -215,14 +215,14 @@ static size_t format_lengths(const qn_session *session, char *text, size_t size,
 
 static qn_status rewind_error(const qn_session *session, uint32_t length)
 {
-    char lengths[256]; /* room for at least eight; the newest are named first */
+    char lengths[256]; /* at least eight ranges, the newest first */
     size_t used = format_lengths(session, lengths, sizeof lengths, session->length);
     for (uint32_t i = session->n_checkpoints; i-- > 0;)
         used += format_lengths(session, lengths + used, sizeof lengths - used, session->checkpoints[i].length);
     lengths[used] = '\0';
     return qn_fail(QN_ERR_UNSUPPORTED,
-                   "session: of %u tokens it cannot go back to %u: recurrent layers have closed that chunk, which cannot be "
-                   "undone; possible are %sand 0",
+                   "session: cannot rewind from %u to %u tokens: recurrent layers have folded that chunk into their state; "
+                   "possible are %sand 0",
                    (unsigned)session->length, (unsigned)length, lengths);
 }
 
@@ -239,16 +239,19 @@ void qn_session_cancel(qn_session *session)
     atomic_store(&session->cancelled, true);
 }
 
-/* What is wanted of an evaluation: logits, or the token that follows its last one. */
+/* The output of an evaluation: logits, or a token sampled from the logits of the last token. */
 struct eval_request {
     qn_logits which;
     float *logits;
-    qn_sampler *sampler; /* NULL for logits alone */
+    qn_sampler *sampler; /* NULL: logits only */
     qn_token *next;
 };
 
-/* One batch of n <= n_batch tokens. Rows from `first_logit` on have their logits written, [n - first_logit, n_vocab]; or, with
- * a choice, a token is chosen from those of the last row. */
+/* Evaluates a batch of n <= n_batch tokens and appends them.
+ *
+ *   first_logit   logits of rows >= first_logit are computed
+ *   logits        [n - first_logit, n_vocab]; NULL with a request
+ *   request       NULL, or the request to sample a token from the logits of the last row */
 static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits,
                             qn_sample_request *request)
 {
@@ -264,24 +267,24 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
     pthread_mutex_lock(&session->model->lock);
-    /* Another session may have failed to reserve more, and left nothing. */
+    /* Again in each batch: another session's reservation may have failed and released the workspace. */
     qn_status status = reserve(session);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);
     pthread_mutex_unlock(&session->model->lock);
     if (status != QN_OK)
         return status;
-    memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* which they may be */
+    memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* memmove: they may be session->tokens */
     session->length += (uint32_t)n;
     session->memory->vtable->on_append(session->memory, session->length);
     session->pending = QN_NO_TOKEN;
     return QN_OK;
 }
 
-/* A batch, from whose last token the next one is chosen. */
+/* Evaluates the last batch and samples the next token. */
 static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
 {
-    /* A penalty is for these tokens, too; behind what the session holds they are nobody's until they are evaluated. */
+    /* The repetition penalty includes these tokens. Behind session->length they are not yet part of the session. */
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
     qn_sample_request request = qn_sampler_next_request(eval_request->sampler, session->tokens, session->length + n);
     QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &request));
@@ -305,14 +308,14 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
 {
     const size_t n_vocab = session->model->hparams.n_vocab;
     if (n > session->n_ctx - session->length)
-        return qn_fail(QN_ERR_CONTEXT, "context: %zu tokens do not fit after %u, it holds %u", n, (unsigned)session->length,
-                       (unsigned)session->n_ctx);
+        return qn_fail(QN_ERR_CONTEXT, "context: %zu tokens do not fit after %u, its capacity is %u", n,
+                       (unsigned)session->length, (unsigned)session->n_ctx);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
             return qn_fail(QN_ERR_INVALID, "token %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)tokens[i],
                            n_vocab - 1);
     if (eval_request->which != QN_LOGITS_NONE && !eval_request->logits && n)
-        return qn_fail(QN_ERR_INVALID, "logits: asked for without a place to put them");
+        return qn_fail(QN_ERR_INVALID, "logits: NULL, expected a buffer");
     for (size_t done = 0; done < n;) {
         if (atomic_load(&session->cancelled))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
@@ -323,7 +326,7 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
                          eval_request->which == QN_LOGITS_ALL ? eval_request->logits + done * n_vocab : eval_request->logits));
         done += batch;
         if (session->on_progress && !last && !session->on_progress(session->progress_user, done, n))
-            return qn_fail(QN_ERR_CANCELLED, "evaluation was stopped after %zu of %zu tokens", done, n);
+            return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
     }
     return QN_OK;
 }
@@ -341,13 +344,13 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
 {
     const qn_status status = append(session, tokens, n, &(struct eval_request){ .which = which, .logits = logits });
-    atomic_store(&session->cancelled, false); /* obeyed, or too late for this evaluation and not meant for the next */
+    atomic_store(&session->cancelled, false); /* a request that came too late does not apply to the next call */
     return status;
 }
 
-/* ---- Going back: truncation, which may have to evaluate again ---- */
+/* ---- Truncation ---- */
 
-/* Recurrent layers as they were at that length, and with them the cache. */
+/* Rewinds the recurrent state to `length` tokens. A checkpoint also restores its f16 page of the cache. */
 static qn_status rewind_recurrent(qn_session *session, uint32_t length)
 {
     const qn_checkpoint current = { 0 };
@@ -361,7 +364,8 @@ static qn_status rewind_recurrent(qn_session *session, uint32_t length)
                : session->memory->vtable->checkpoint_restore(memory->memory_checkpoint, session->memory, memory->length);
 }
 
-/* The cache as that of the first `length` tokens. Of codes, a few at the end may have to be evaluated once more. */
+/* Truncates the KV cache to `length` tokens. With a cache of codes the last tokens may have to be evaluated again, if their
+ * f16 page no longer exists. */
 static qn_status rewind_cache(qn_session *session, uint32_t length)
 {
     const uint32_t rewind_length = (uint32_t)session->memory->vtable->rewind_length(session->memory, length);
@@ -378,8 +382,7 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
 qn_status qn_session_truncate(qn_session *session, uint32_t length)
 {
     if (length > session->length)
-        return qn_fail(QN_ERR_INVALID, "session: it holds %u tokens, %u cannot be kept", (unsigned)session->length,
-                       (unsigned)length);
+        return qn_fail(QN_ERR_INVALID, "session: cannot truncate %u tokens to %u", (unsigned)session->length, (unsigned)length);
     if (length == session->length)
         return QN_OK;
     if (session->is_recurrent)

@@ -1,4 +1,4 @@
-/* Copies of whole sessions: in memory (fork) and in files (save and restore; the layout is state_file.h's). */
+/* Copying sessions (fork) and writing them to files (save, restore). state_file.h has the layout of the files. */
 #include "engine/internal.h"
 
 #include "base/memory.h"
@@ -14,9 +14,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go into the file as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written without byte swapping");
 
-/* ---- In memory ---- */
+/* ---- Fork ---- */
 
 static qn_status copy_contents(qn_session *to, const qn_session *from)
 {
@@ -54,7 +54,7 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
     return QN_OK;
 }
 
-/* ---- Both ways ---- */
+/* ---- Common to save and restore ---- */
 
 static uint64_t file_bytes(const qn_session *session)
 {
@@ -62,7 +62,7 @@ static uint64_t file_bytes(const qn_session *session)
            session->memory->vtable->serialized_bytes(session->memory, session->length) + sizeof(uint64_t);
 }
 
-/* What the file says of how the cache lies: its format, and where it is another than the CPU's, whose layout it is. */
+/* The header's `kv`: the cache format, followed by the device's layout if it is not the CPU's. */
 static void format_layout(const qn_session *session, char *text, size_t size)
 {
     snprintf(text, size, "%s%s", session->format->name, session->model->device->layout);
@@ -80,15 +80,15 @@ qn_status qn_session_check_target(const char *path)
     char magic[sizeof QN_STATE_MAGIC - 1];
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-        return QN_OK; /* nothing to lose; what is no regular file qn_atomic_file_create refuses */
+        return QN_OK; /* no file to overwrite; qn_atomic_file_create rejects other types of file */
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return qn_fail(QN_ERR_IO, "%s: exists, and cannot be read to see whether it is a session file: %m", path);
+        return qn_fail(QN_ERR_IO, "%s: exists, and cannot be read to check whether it is a session file: %m", path);
     const ssize_t n = read(fd, magic, sizeof magic);
     close(fd);
     if (n == (ssize_t)sizeof magic && memcmp(magic, QN_STATE_MAGIC, sizeof magic) == 0)
         return QN_OK;
-    return qn_fail(QN_ERR_INVALID, "%s: exists and is not a session file; it is left as it is", path);
+    return qn_fail(QN_ERR_INVALID, "%s: exists and is not a session file; it is not overwritten", path);
 }
 
 struct save_context {
@@ -179,7 +179,8 @@ static qn_status read_piece(void *context, void *data, size_t bytes)
 static qn_status open_file(struct restore_context *r)
 {
     struct stat st;
-    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not blocking: a pipe is refused, not waited for */
+    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a pipe, which
+                                                                 is rejected below */
     if (r->fd < 0)
         return qn_fail(QN_ERR_IO, "%s: %m", r->path);
     if (fstat(r->fd, &st) != 0)
@@ -190,19 +191,21 @@ static qn_status open_file(struct restore_context *r)
     return QN_OK;
 }
 
-/* Devices lay memories out for their own kernels. What is left in the header is the format's name. */
+/* Checks that the file has this device's layout. Removes the layout from r->header.kv, so that it is the cache format's
+ * name. */
 static qn_status check_device_layout(struct restore_context *r, const qn_model *model)
 {
     char *layout = strchr(r->header.kv, ' ');
     if (strcmp(layout ? layout : "", model->device->layout) != 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: was saved with its model on %s, and can go on only there; this one is on %s",
-                       r->path, layout ? layout + 1 : "cpu", model->device->name);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: was saved with its model on %s and can be restored only there; this model is on %s", r->path,
+                       layout ? layout + 1 : "cpu", model->device->name);
     if (layout)
         *layout = '\0';
     return QN_OK;
 }
 
-/* Everything that can be said before there is a session. */
+/* Checks the header, before a session is created. */
 static qn_status check_header(struct restore_context *r, const qn_model *model, const qn_session_params *params)
 {
     struct qn_state_header *h = &r->header;
@@ -259,7 +262,7 @@ static qn_status read_contents(struct restore_context *r)
     session->length = r->header.length;
     session->pending = r->header.pending;
     if (file_bytes(session) != r->size)
-        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens take %llu bytes, it has %llu", r->path, (unsigned)session->length,
+        return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path, (unsigned)session->length,
                        (unsigned long long)file_bytes(session), (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
     QN_TRY(session->memory->vtable->deserialize(session->memory, session->length, read_piece, r));
@@ -287,7 +290,7 @@ qn_status qn_session_restore(qn_model *model, const char *path, const qn_session
     const qn_session_params defaults = { 0 };
     *out = NULL;
     if (!model->device)
-        return qn_fail(QN_ERR_INVALID, "%s: loaded as a vocabulary alone, there is nothing to run", qn_gguf_path(model->file));
+        return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
     r.hash = XXH64_createState();
     if (!r.hash)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", path);

@@ -603,7 +603,7 @@ static void other_heads_stay_f16(void **unused)
         log_lines = 0;
         assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
         assert_int_equal(log_lines, 1);
-        assert_non_null(strstr(log_text, "cannot be kept as aura4v2; they are kept as f16"));
+        assert_non_null(strstr(log_text, "cannot be stored as aura4v2; they are stored as f16"));
         assert_string_equal(qn_session_kv(session), "f16");
         assert_int_equal(qn_session_eval(session, ids, 100, QN_LOGITS_NONE, NULL), QN_OK);
         assert_int_equal(qn_session_save(session, path), QN_OK);

@@ -533,7 +533,7 @@ static const struct fault faults[] = {
     { "another one is the first", first_is_another, 1, QN_ERR_FORMAT, 0, "key 'split.no' is 2, expected 0 by the file's name" },
     { "one inode", one_inode, 0, QN_ERR_FORMAT, 1, "key 'split.no' is 0, expected 1 by the file's name" },
     { "a link to itself", links_in_a_circle, 2, QN_ERR_IO, 1, "cannot open" },
-    { "a tensor twice", tensor_in_two, 0, QN_ERR_FORMAT, 2, "' is in " },
+    { "a tensor twice", tensor_in_two, 0, QN_ERR_FORMAT, 2, "' is also in " },
     { "a tensor left out", tensor_left_out, 2, QN_ERR_FORMAT, 0, "the 3 files of this model have " },
     { "no tensors", no_tensors_at_all, 1, QN_ERR_FORMAT, 0, "the 3 files of this model have 0 tensors, expected " },
     { "a folder", other_is_a_folder, 0, QN_ERR_IO, 1, "is a directory" },

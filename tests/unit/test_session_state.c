@@ -459,9 +459,9 @@ static void rejects_forgery(void)
 #define CASE(field, value, expected_status, expected_text)                                                                     \
     cases[n].header = header, cases[n].header.field = (value), cases[n].status = (expected_status),                            \
     cases[n++].text = (expected_text)
-    CASE(length, 71, QN_ERR_FORMAT, "71 tokens take");
-    CASE(length, 69, QN_ERR_FORMAT, "69 tokens take");
-    CASE(length, 0, QN_ERR_FORMAT, "0 tokens take");
+    CASE(length, 71, QN_ERR_FORMAT, "71 tokens need");
+    CASE(length, 69, QN_ERR_FORMAT, "69 tokens need");
+    CASE(length, 0, QN_ERR_FORMAT, "0 tokens need");
     CASE(length, 101, QN_ERR_FORMAT, "101 tokens in a context of 100");
     CASE(length, UINT32_MAX, QN_ERR_FORMAT, "4294967295 tokens");
     CASE(capacity, UINT32_MAX, QN_ERR_FORMAT, "in a context of 4294967295");
