@@ -1,5 +1,6 @@
-/* Chains of products on the GPU, stage by stage: what each has left against float64 on what the stage before has left, so that
- * an error is not carried on. And their speed on the shapes of real models, many layers in one launch. */
+/* GEMV and store phases of the persistent decode kernel. Each phase's output is compared with a float64 computation on
+ * the GPU's output of the previous phase, so that errors do not accumulate. Benchmarks: GEMVs of real models' shapes,
+ * many layers in one launch. */
 #include "check/cuda_persistent.h"
 
 #include "base/memory.h"
@@ -17,7 +18,7 @@ static const float eps = 1e-6f;
 
 enum { MAX_MATRICES = 2 };
 
-/* Matrices of a type that share activations, as files store them and as tiles. */
+/* Matrices of one type that share activations, as files store them and as tiles. */
 struct matrix {
     const qn_type_info *type;
     size_t n_cols, n_outs, n_rows[MAX_MATRICES], row_bytes;
@@ -54,7 +55,7 @@ static void matrix_free(struct matrix *a)
     qn_gpu_free(&a->tiles);
 }
 
-/* Row of the area's tiles; false where it is beyond its matrix. */
+/* Dequantises one row of the tiles; false if it is padding after the last row of a matrix. */
 static bool matrix_row(const struct matrix *a, size_t row, float *weights)
 {
     for (size_t i = 0; i < a->n_outs; i++) {
@@ -70,7 +71,7 @@ static bool matrix_row(const struct matrix *a, size_t row, float *weights)
     return false;
 }
 
-/* ---- A chain ---- */
+/* ---- A launch ---- */
 
 enum { MAX_PHASES = 8 };
 
@@ -82,7 +83,7 @@ struct persistent {
     qn_persistent_args args;
 };
 
-/* Stages know where the next product is. */
+/* Sets next_gemv of all phases. */
 static void link_gemvs(qn_persistent_phase *phases, size_t n)
 {
     for (size_t i = n, next = n; i-- > 0; next = phases[i].kind == QN_PHASE_GEMV ? i : next)
@@ -99,12 +100,12 @@ static void persistent_ready(struct persistent *c, const qn_tile_layout *tiles)
     c->args = (qn_persistent_args){ .phases = c->array.data, .barrier = c->barrier.data, .n_phases = (uint32_t)c->n_phases };
 }
 
-/* ---- Oracle ---- */
+/* ---- Reference ---- */
 
-/* Values of a product's columns, and what they may be off by: those that are so near the middle between two codes that float32
- * and float64 may choose different ones. */
+/* Quantised activations of a GEMV and their tolerance: one step for values so near the middle between two codes that
+ * float32 and float64 may round differently. */
 struct operand {
-    double *codes, *tolerance; /* code times scale; a step, or 0 */
+    double *codes, *tolerance; /* codes: times the scale; tolerance: a step, or 0 */
     bool finite;
 };
 
@@ -121,8 +122,8 @@ static void hadamard(double *x, size_t n)
         x[i] /= sqrt((double)n);
 }
 
-/* What float32 makes of sums of some dozen parts, a transform of 1024 and an exponential, relative to the largest value of a
- * group, in steps: 32767 times some 1e-6. */
+/* Rounding error of float32, in steps: a sum of a few dozen partials, a Hadamard transform of 1024 and an exponential
+ * have a few 1e-6 relative to amax of a group, which is 32767 steps. */
 #define TIE_MARGIN 0.1
 
 static void quantize_operand(const double *values, size_t n, unsigned bits, struct operand *c)
@@ -148,7 +149,7 @@ static double factor_of(const double *sumsq, size_t n, size_t n_cols)
     return 1 / sqrt(sum / (double)n_cols + (double)eps);
 }
 
-/* Rows of parts, added up. */
+/* Sums of the partials, [stride]. */
 static double *reduce_partials(const qn_gpu_guarded *partials, size_t n_partials, size_t stride)
 {
     float *all = qn_xcalloc(n_partials * stride, sizeof *all);
@@ -160,7 +161,7 @@ static double *reduce_partials(const qn_gpu_guarded *partials, size_t n_partials
     return sums;
 }
 
-/* The area's product of columns with such values, against the parts that a stage has left. */
+/* Compares the sum of a GEMV phase's partials with the float64 product of the matrix and the quantised values. */
 static void check_gemv(const char *what, const struct matrix *matrix, const double *values, const qn_gpu_guarded *out,
                        const qn_persistent_gemv *p)
 {
@@ -178,19 +179,19 @@ static void check_gemv(const char *what, const struct matrix *matrix, const doub
                 size += fabs(term);
                 tolerance += fabs((double)weights[k]) * c.tolerance[k];
             }
-        /* Sums in float32, of a few thousand terms in the unit's integers and some hundred floats; steps differ by a rounding.
-         */
+        /* Bound for float32 sums: some thousand terms are summed as integers in the MMA, some hundred as floats; the
+         * scales differ by one rounding. */
         qn_expect(fabs(found[row] - sum) <= 3e-6 * size + tolerance, "%s: row %zu is %g, expected %g within %g", what, row,
                   found[row], sum, 3e-6 * size + tolerance);
     }
-    qn_expect(qn_gpu_guards_intact(out), "%s: bytes outside its parts were written", what);
+    qn_expect(qn_gpu_guards_intact(out), "%s: bytes outside its partials were written", what);
     free(c.codes);
     free(c.tolerance);
     free(weights);
     free(found);
 }
 
-/* ---- The chain that is checked: norm, gate and up, SwiGLU and down, norm and a last product, stored ---- */
+/* ---- The phases that are checked: RMS norm + gate and up; SwiGLU + down; RMS norm + last GEMV; stores ---- */
 
 struct shape {
     size_t hidden, inner, rows;
@@ -228,7 +229,7 @@ static qn_persistent_gemv *add_gemv(struct test_case *c, size_t i, qn_persistent
     return &phase->u.gemv;
 }
 
-/* What a product has left, for the next. */
+/* The partials of a GEMV, as later phases read them. */
 static qn_persistent_partials partials_of(const qn_persistent_gemv *p)
 {
     return (qn_persistent_partials){ .data = p->out,
@@ -326,7 +327,7 @@ static void rotate(const struct test_case *c, double *values, size_t n)
         hadamard(values + i, r);
 }
 
-/* A norm's product: `x` is what its columns are made of. */
+/* Checks a GEMV with RMS norm; `x` is the expected residual stream. */
 static void check_norm(const struct test_case *c, size_t i, const double *x)
 {
     const size_t hidden = c->shape.hidden, n_slices = c->gemvs[i]->n_slices;
@@ -334,21 +335,21 @@ static void check_norm(const struct test_case *c, size_t i, const double *x)
     double *values = qn_xcalloc(hidden, sizeof *values);
     float *kept = qn_gpu_read_floats(&c->x_out[i / 2]), *sumsq = qn_gpu_read_floats(&c->sumsq[i / 2]);
     for (size_t k = 0; k < hidden; k++) {
-        qn_expect(fabs((double)kept[k] - x[k]) <= 1e-5 * (1 + fabs(x[k])), "product %zu keeps %g of column %zu, expected %g", i,
-                  (double)kept[k], k, x[k]);
+        qn_expect(fabs((double)kept[k] - x[k]) <= 1e-5 * (1 + fabs(x[k])), "GEMV %zu: x_out is %g at column %zu, expected %g",
+                  i, (double)kept[k], k, x[k]);
         values[k] = (double)kept[k] * (double)c->weights[i / 2][k];
     }
     for (size_t s = 0; s < n_slices; s++) {
         double sum = 0;
         for (size_t k = s * slice; k < hidden && k < (s + 1) * slice; k++)
             sum += (double)kept[k] * (double)kept[k];
-        qn_expect(fabs((double)sumsq[s] - sum) <= 1e-5 * sum, "product %zu, slice %zu: squares are %g, expected %g", i, s,
+        qn_expect(fabs((double)sumsq[s] - sum) <= 1e-5 * sum, "GEMV %zu, slice %zu: sum of squares is %g, expected %g", i, s,
                   (double)sumsq[s], sum);
     }
     rotate(c, values, hidden);
-    check_gemv(i ? "last product" : "gate and up", &c->matrices[i], values, &c->out[i], c->gemvs[i]);
+    check_gemv(i ? "last GEMV" : "gate and up", &c->matrices[i], values, &c->out[i], c->gemvs[i]);
     qn_expect(qn_gpu_guards_intact(&c->x_out[i / 2]) && qn_gpu_guards_intact(&c->sumsq[i / 2]),
-              "bytes beside what a norm keeps were written");
+              "bytes outside x_out or sumsq were written");
     free(values);
     free(kept);
     free(sumsq);
@@ -372,10 +373,10 @@ static void expect_stored(const struct test_case *c, size_t i, const double *exp
     double size = 0;
     for (size_t k = 0; k < n; k++)
         size = fmax(size, fabs(expected[k]));
-    for (size_t k = 0; k < n; k++) /* a few parts are added up in another precision */
+    for (size_t k = 0; k < n; k++) /* the reference adds the partials in float64 */
         qn_expect(fabs((double)found[k] - expected[k]) <= 1e-5 * size, "stored %zu, row %zu is %g, expected %g", i, k,
                   (double)found[k], expected[k]);
-    qn_expect(qn_gpu_guards_intact(&c->stored[i]), "bytes beside stored %zu were written", i);
+    qn_expect(qn_gpu_guards_intact(&c->stored[i]), "bytes outside stored %zu were written", i);
     free(found);
 }
 
@@ -442,7 +443,7 @@ static void check_persistent(const qn_type_info *type, struct shape shape)
     run_persistent(c);
     check_phases(c);
     qn_gpu_read(&c->persistent.barrier, &arrived);
-    qn_expect(arrived == 0, "%u have arrived when all have left", arrived);
+    qn_expect(arrived == 0, "the barrier counter is %u after the launch, expected 0", arrived);
     float *first[3], *again[3];
     for (size_t i = 0; i < 3; i++)
         first[i] = qn_gpu_read_floats(&c->stored[i]);
@@ -463,20 +464,21 @@ static void check_refusals(void)
     const qn_tile_layout bytes = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q8_0));
     qn_persistent_gemv p = { .n_cols = 1024, .n_tiles = 8, .n_k_tiles = 4 };
     qn_launch launch;
-    qn_case_begin("persistent", "cuda", "refusals");
+    qn_case_begin("persistent", "cuda", "rejected arguments");
     qn_expect(!qn_persistent_gpu_supports(&gpu, &bytes) &&
                   qn_persistent_gpu_launch(&gpu, &bytes, &launch) == QN_ERR_UNSUPPORTED,
-              "bytes were taken");
+              "8-bit weights were accepted");
     qn_expect(!qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 48 << 10, 8 }, &tiles),
-              "too little shared memory was taken");
+              "a device with too little shared memory was accepted");
     static const uint32_t rotations[] = { 16, 2048, 96 };
     for (size_t i = 0; i < 3; i++) {
         p.rotation = rotations[i];
-        qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED, "a rotation of %u was taken",
+        qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED, "a rotation of %u was accepted",
                   rotations[i]);
     }
     p = (qn_persistent_gemv){ .n_cols = 1024, .n_tiles = 1 << 20, .n_k_tiles = 4 };
-    qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED, "sums without room were taken");
+    qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED,
+              "accumulators larger than the scratch were accepted");
 }
 
 /* ---- Speed ---- */
@@ -493,7 +495,7 @@ static void run_iteration(void *context, size_t iteration)
     qn_gpu_launch(&t->launch, &t->args);
 }
 
-/* The products of a model's layer: of the first and third norms make the columns, of the second they are there. */
+/* The four GEMVs of a model's layer: qkv (RMS norm), output (plain), gate and up (RMS norm), down (SwiGLU). */
 struct model {
     const char *name;
     uint32_t hidden, middle, inner, first_rows, rotation;
@@ -571,7 +573,7 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
     double read = 0;
     for (size_t i = 0; i < 4; i++)
         read += gemv_mask >> i & 1 ? (double)bytes[i] * LAYERS : 0;
-    snprintf(shape, sizeof shape, "%s %s%s, %d layers, products %x (%ux%u %ux%u %ux%u %ux%u)", type->name, m->name,
+    snprintf(shape, sizeof shape, "%s %s%s, %d layers, GEMVs %x (%ux%u %ux%u %ux%u %ux%u)", type->name, m->name,
              m->rotation ? " rotated" : "", LAYERS, gemv_mask, gemvs[0].n_slices, gemvs[0].slice_blocks, gemvs[1].n_slices,
              gemvs[1].slice_blocks, gemvs[2].n_slices, gemvs[2].slice_blocks, gemvs[3].n_slices, gemvs[3].slice_blocks);
     qn_gpu_bench("persistent", "cuda", shape, read, "B", qn_gpu_read_rate(), run_iteration, &t, 1);

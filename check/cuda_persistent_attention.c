@@ -1,6 +1,7 @@
-/* Attention layers in a chain on the GPU: from the norm to the output's product, at positions at the edges of tiles and splits,
- * each over a cache that has NaN from the position on. Keys, values and sums are held to float64 on the parts that the first
- * product has left, the last product to float64 on what attention has left. And the time that attention takes in a chain. */
+/* Attention layers in the persistent decode kernel, from the RMS norm to the output's GEMV, at positions at the edges
+ * of tiles and splits, over a cache that contains NaN from the position on. Stored keys and values and the attention
+ * output are compared with float64 on the partials of the qkv GEMV, the last GEMV with float64 on the attention
+ * partials. Benchmark: time of the attention phase. */
 #include "check/cuda_persistent.h"
 
 #include "base/f16.h"
@@ -13,15 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Queries and weights are rounded to halves, 2^-11 at most each, mostly less than half of that, and they do not add up. */
+/* Queries and softmax weights are rounded to fp16: 2^-11 at most each, mostly less than half of that, with independent
+ * signs. */
 #define ERROR_BOUND 2e-3
-#define WORST_BOUND 8e-3 /* of one query, whose values may cancel */
-/* Of keys and values, as for qn_rope_qk_norm_store: float32 of values up to about 10, then a half. */
+#define WORST_BOUND 8e-3 /* of one head, whose values may cancel */
+/* Of stored keys and values, as for qn_rope_qk_norm_store: float32 of values up to about 10, then fp16. */
 #define FLOAT_BOUND 2e-5
 #define F16_BOUND (0x1p-11 + FLOAT_BOUND)
 #define F16_MAX 65504.0
-/* Columns are rounded to 15 or 16 bits of the largest of 128, which is three or four times their root mean square: by
- * 4 / 16383 / sqrt(12), 7e-5 of the norm. */
+/* Activations are rounded to 15 or 16 bits of the amax of 128, which is three or four times their root mean square: an
+ * error of 4 / 16383 / sqrt(12), 7e-5 of the norm. */
 #define OUT_BOUND 2e-4
 
 enum { MAX_DIM = 256, ROWS = 80, SYNTHETIC_PARTIALS = 3, F16_NAN = 0x7e00 };
@@ -31,13 +33,13 @@ static const float eps = 1e-6f;
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_rot, hidden;
     bool interleaved, norms, gated;
-    bool synthetic; /* parts that no product has left, with values beyond halves and NaN */
+    bool synthetic; /* partials from make_synthetic_partials instead of a GEMV */
     uint32_t n_splits;
-    size_t rows; /* of the product after it, where only time counts; 0: ROWS */
+    size_t rows; /* of the last GEMV, for benchmarks; 0: ROWS */
 };
 
 struct matrix {
-    float *weights; /* as stored; NULL where nobody asked */
+    float *weights; /* dequantised; NULL in benchmarks */
     qn_gpu_guarded tiles;
     qn_tile_layout how;
     size_t n_tiles;
@@ -48,8 +50,8 @@ struct problem {
     size_t query_stride, rows, out_rows, capacity;
     struct matrix in, out;
     float *query_weight, *key_weight, *cosines, *sines, *y;
-    double *frequencies, *qkv; /* qkv: what the parts come to */
-    uint16_t *keys, *values;   /* [kv heads][capacity][dim], what the cache holds */
+    double *frequencies, *qkv; /* qkv: sums of the partials */
+    uint16_t *keys, *values;   /* [kv heads][capacity][dim], expected contents of the cache */
     qn_gpu_guarded x, norm, x_out, sumsq, gemv_partials, gpu_query_weight, gpu_key_weight, gpu_cosines, gpu_sines, positions;
     qn_gpu_guarded gpu_keys, gpu_values, partials, maxima, out_partials, gpu_y, phases, barrier;
     qn_persistent_gemv first, last;
@@ -75,7 +77,7 @@ static struct matrix matrix_alloc(const qn_type_info *type, size_t n_rows, size_
     return m;
 }
 
-/* Weights that make ordinary numbers of ordinary activations. */
+/* Weights scaled so that outputs are about as large as inputs. */
 static struct matrix matrix_new(const qn_type_info *type, size_t n_rows, size_t n_cols)
 {
     struct matrix m = matrix_alloc(type, n_rows, n_cols);
@@ -98,7 +100,7 @@ static void matrix_free(struct matrix *m)
     qn_gpu_free(&m->tiles);
 }
 
-/* ---- A layer's stages ---- */
+/* ---- A layer's phases ---- */
 
 static void partition(qn_persistent_gemv *p, const struct matrix *m, size_t n_cols)
 {
@@ -155,7 +157,7 @@ static void attention_new(struct problem *p)
                                               .scale = 1 / sqrtf((float)dim) };
 }
 
-/* Parts that are large, that no half holds, and that are not numbers; a factor that is not 1. */
+/* Partials with large values, values beyond the range of fp16, and NaN; and an RMS norm factor other than 1. */
 static void make_synthetic_partials(struct problem *p)
 {
     const struct shape *s = p->s;
@@ -287,7 +289,7 @@ static void problem_free(struct problem *p)
     free(p);
 }
 
-/* ---- In double ---- */
+/* ---- Reference in float64 ---- */
 
 static void *read_all(const qn_gpu_guarded *g, size_t size)
 {
@@ -339,7 +341,8 @@ static void expect_f16(const uint16_t *found, const double *expected, size_t n, 
     }
 }
 
-/* The row's own key and value are as they should be, and nothing else of the cache has changed; they are kept. */
+/* Checks the row's stored key and value and that nothing else in the cache has changed; adds them to p->keys and
+ * p->values. */
 static void check_cache(struct problem *p, uint32_t position)
 {
     const struct shape *s = p->s;
@@ -391,7 +394,7 @@ static void attend(const struct problem *p, uint32_t position, size_t head, doub
         out[d] /= l;
 }
 
-/* What a head's parts on the GPU come to; a split that left nothing has its poison still. */
+/* Combines the partials of a head. Splits without positions still hold the poison pattern. */
 static void combine(const struct problem *p, const float *partials, const float *maxima, size_t head, double *out)
 {
     static const uint32_t poison[2] = { UINT32_MAX, UINT32_MAX };
@@ -426,13 +429,14 @@ static void check_out(const struct problem *p, const double *acts)
         error += ((double)y[r] - sum) * ((double)y[r] - sum);
         norm += sum * sum;
     }
-    qn_expect(sqrt(error / norm) <= OUT_BOUND, "the last product is %.2e away, more than %.0e", sqrt(error / norm), OUT_BOUND);
+    qn_expect(sqrt(error / norm) <= OUT_BOUND, "the error of the last GEMV is %.2e, expected up to %.0e", sqrt(error / norm),
+              OUT_BOUND);
     qn_expect(qn_gpu_guards_intact(&p->gpu_y) && qn_gpu_guards_intact(&p->out_partials),
-              "bytes around the last product were written");
+              "bytes around the output of the last GEMV were written");
     free(y);
 }
 
-/* Heads whose cache has a NaN are NaN; `finite`: there are none. */
+/* Checks the attention output of all heads. Heads with a NaN in the cache must be NaN; *finite: there are none. */
 static void check_heads(const struct problem *p, uint32_t position, bool *finite)
 {
     const struct shape *s = p->s;
@@ -463,7 +467,7 @@ static void check_heads(const struct problem *p, uint32_t position, bool *finite
     qn_expect(square == 0 || sqrt(error / square) <= ERROR_BOUND, "position %u: error %.2e, expected up to %.0e", position,
               sqrt(error / square), ERROR_BOUND);
     qn_expect(worst <= WORST_BOUND, "position %u: error of a head %.2e, expected up to %.0e", position, worst, WORST_BOUND);
-    qn_expect(qn_gpu_guards_intact(&p->partials) && qn_gpu_guards_intact(&p->maxima), "bytes around the parts were written");
+    qn_expect(qn_gpu_guards_intact(&p->partials) && qn_gpu_guards_intact(&p->maxima), "bytes around the partials were written");
     if (*finite)
         check_out(p, acts);
     free(partials);
@@ -515,9 +519,9 @@ static void check_shape(const struct shape *s)
     static const uint32_t positions[] = { 0, 1, 15, 16, 17, 63, 64, 100, 127, 128, 255, 256, 700, 1000, 1039 };
     const qn_type_info *type = type_for(s);
     qn_random_seed(s->dim * 100 + s->n_heads);
-    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, %zu turned%s%s%s%s, %u splits", s->n_heads,
+    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s, %u splits", s->n_heads,
                   s->dim, s->n_kv_heads, s->n_rot, s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "",
-                  s->gated ? ", gated" : "", s->synthetic ? ", parts given" : "", splits_of(s));
+                  s->gated ? ", gated" : "", s->synthetic ? ", synthetic partials" : "", splits_of(s));
     struct problem *p = problem_new(s, type, 1040);
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         bool finite;
@@ -541,7 +545,7 @@ static void check_shape(const struct shape *s)
 
 enum { LAYERS = 8 };
 
-/* The attention layers of a model, as far as they are not feed-forward. */
+/* The attention layers of a model, without the feed-forward part. */
 struct model {
     const char *name;
     struct shape shape;
@@ -559,7 +563,7 @@ static void run_iteration(void *context, size_t iteration)
     qn_gpu_launch(&t->launch, &t->args);
 }
 
-/* Bits of which halves and floats are finite numbers. */
+/* Random bytes that are finite as fp16 and as f32. */
 static qn_gpu_guarded noise(size_t bytes)
 {
     enum { PIECE = 4 << 20 };
@@ -574,7 +578,7 @@ static qn_gpu_guarded noise(size_t bytes)
     return g;
 }
 
-/* Time of a layer's two products with attention between them, or without. */
+/* Seconds for a layer's two GEMVs, with or without the attention phase between them. */
 static double layer_seconds(struct problem *p, const qn_gpu_guarded weights_on_gpu[2], const qn_gpu_guarded *cache, bool with)
 {
     qn_persistent_phase phases[3 * LAYERS] = { 0 };
@@ -612,7 +616,7 @@ static void bench_model(const struct model *m)
     qn_random_seed(1);
     struct problem *p = problem_new(s, type_for(s), 16);
     const qn_gpu_guarded weights_on_gpu[2] = { noise(p->in.tiles.bytes * LAYERS), noise(p->out.tiles.bytes * LAYERS) };
-    qn_gpu_guarded partials = noise(p->partials.bytes); /* what is plain columns without attention */
+    qn_gpu_guarded partials = noise(p->partials.bytes); /* also the input of the PLAIN prologue without attention */
     p->attention.partials = p->last.x = partials.data;
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
         const size_t capacity = (depths[i] + 16) / 16 * 16, row = s->n_kv_heads * s->dim * 2;

@@ -1,4 +1,4 @@
-/* What the checks of chains share. */
+/* Helpers that the checks of the persistent decode kernel share. */
 #include "check/cuda_persistent.h"
 
 #include "check/problem.h"

@@ -1,6 +1,6 @@
-/* Gated DeltaNet layers in a chain on the GPU: from the norm to the output's product, token after token, with state and inputs
- * carried. Rows of halves against float64; the delta rule against the CPU's kernels and against the kernel that does the same
- * in a launch of its own; what the heads become against float64 on codes by the CPU's rule. */
+/* Gated DeltaNet layers in the persistent decode kernel, from the RMS norm to the output's GEMV, over several tokens,
+ * which carry the state and the past inputs. fp16 rows are compared with float64; the delta rule with the CPU's kernels
+ * and with the separate kernel qn_gdn_step; the output with float64 on the heads of qn_gdn_step. */
 #include "check/cuda_persistent.h"
 
 #include "base/f16.h"
@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The same operations in float32, in another order: the bar of all kernels of the delta rule. */
+/* The same operations in float32 in another order: the tolerance of all delta rule kernels. */
 #define TOLERANCE_DELTA 1e-5
-/* The last product rounds columns to 15 or 16 bits of the largest of 128, which is three or four times their root mean square:
- * by 4 / 16383 / sqrt(12), 7e-5 of the norm. */
+/* The last GEMV rounds activations to 15 or 16 bits of the amax of 128, which is three or four times their root mean
+ * square: an error of 4 / 16383 / sqrt(12), 7e-5 of the norm. */
 #define TOLERANCE_OUT 2e-4
 
 enum { HEAD = 128, PHASES = 4 };
@@ -34,21 +34,21 @@ static qn_view view(const float *x, size_t n)
 static void expect_close(const char *what, size_t token, const float *found, const float *expected, size_t n, double tolerance)
 {
     const double d = qn_relative_error(found, expected, n);
-    qn_expect(d <= tolerance, "token %zu: %s is %.2e away, more than %.0e", token, what, d, tolerance);
+    qn_expect(d <= tolerance, "token %zu: error of %s is %.2e, expected up to %.0e", token, what, d, tolerance);
 }
 
-/* ---- Matrices that share activations, as an area of tiles ---- */
+/* ---- Matrices that share activations, in one array of tiles ---- */
 
 enum { MAX_MATRICES = 4 };
 
 struct matrix {
-    size_t n_cols, n_outs, n_rows[MAX_MATRICES], first_row[MAX_MATRICES]; /* first_row: in the product */
-    float *weights[MAX_MATRICES];                                         /* [n_rows][n_cols] as they are stored */
+    size_t n_cols, n_outs, n_rows[MAX_MATRICES], first_row[MAX_MATRICES]; /* first_row: in the output */
+    float *weights[MAX_MATRICES];                                         /* [n_rows][n_cols], dequantised */
     qn_tiled_matrix gpu;
     qn_gpu_guarded tiles;
 };
 
-/* Weights that make ordinary numbers of ordinary activations. */
+/* Weights scaled so that outputs are about as large as inputs. */
 static struct matrix matrix_new(uint32_t type, size_t n_cols, size_t n_outs, const size_t *n_rows)
 {
     const qn_type_info *info = qn_type_find(type);
@@ -94,16 +94,16 @@ static size_t matrix_rows(const struct matrix *a)
 enum { QKV, Z, ALPHA, BETA };
 
 struct layer {
-    /* What is checked. */
+    /* The case. */
     size_t hidden, k_heads, v_heads, taps, rotation;
-    bool grouped, f16_rows; /* halves: alpha and beta are rows of halves, else they stand beside the others */
+    bool grouped, f16_rows; /* f16_rows: alpha and beta have fp16 weights; else the weights of the other rows */
 
     size_t values, width;
     struct matrix in, f16, out;
     float *x, *norm, *conv, *bias, *factor, *head_norm, *signs;
     qn_gpu_guarded gpu_x, gpu_norm, gpu_conv, gpu_bias, gpu_factor, gpu_head_norm, gpu_signs;
     qn_gpu_guarded x_out, sumsq, in_partials, f16_partials, o, out_sumsq, out_partials, y;
-    qn_gpu_guarded memory, reference_memory, addresses, positions, phases, barrier; /* reference_memory: the single kernel's */
+    qn_gpu_guarded memory, reference_memory, addresses, positions, phases, barrier; /* reference_memory: state of qn_gdn_step */
     size_t state_bytes, memory_bytes, n_tokens;
     qn_persistent_gemv gemvs[2];
     qn_persistent_args args;
@@ -279,9 +279,9 @@ static void layer_free(struct layer *l)
     }
 }
 
-/* ---- What is expected ---- */
+/* ---- Reference ---- */
 
-/* A token's intermediate results, as the GPU has left them. */
+/* A token's intermediate results on the GPU. */
 struct found {
     float *in, *f16, *o, *y, *sumsq;
 };
@@ -294,7 +294,7 @@ static float factor_of(const struct layer *l, const struct found *f)
     return 1 / sqrtf(sum / (float)l->hidden + eps);
 }
 
-/* Numbers [row, row + n) of parts, in rising order as all readers add them. */
+/* Elements [row, row + n) of partials, added in ascending order as the kernel does. */
 static float *add_partials(const float *partials, size_t n_partials, size_t stride, size_t row, size_t n, float factor)
 {
     float *sum = qn_xcalloc(n, sizeof *sum);
@@ -306,8 +306,8 @@ static float *add_partials(const float *partials, size_t n_partials, size_t stri
     return sum;
 }
 
-/* Part c of a row of halves is its product with columns 256c on, which are not divided by the norm: 22 float32 roundings lie on
- * the way of a term, and one in its column. */
+/* Partial c of an fp16 row is its dot product with columns 256c to 256c+255, without the division by the norm. Bound:
+ * 22 float32 roundings for each term, and one for its activation. */
 static void expect_f16_rows(const struct layer *l, size_t token, const struct found *f)
 {
     const float *x = l->x + token * l->hidden;
@@ -324,11 +324,12 @@ static void expect_f16_rows(const struct layer *l, size_t token, const struct fo
                     size += fabs(term);
                 }
                 qn_expect(fabs((double)found - sum) <= size * 23 * 0x1p-24,
-                          "token %zu: row %zu of halves %zu, chunk %zu: %g for %g", token, row, p, k_tile, (double)found, sum);
+                          "token %zu: row %zu of fp16 matrix %zu, K tile %zu: %g, expected %g", token, row, p, k_tile,
+                          (double)found, sum);
             }
 }
 
-/* A token through the CPU's kernels, and their state; inputs [taps-1][width] are those of the tokens before. */
+/* One token with the CPU's kernels, updating their state; inputs [taps-1][width] are the previous tokens' inputs. */
 static void expected_delta(const struct layer *l, const float *qkv, const float *alpha, const float *beta, float *inputs,
                            float *state, float *o)
 {
@@ -363,7 +364,7 @@ static void expected_delta(const struct layer *l, const float *qkv, const float 
     free(gates);
 }
 
-/* The same token by the kernel of a layer by itself, in a session of its own; out are its gated heads. */
+/* The same token with qn_gdn_step on a state of its own; out: its gated heads. */
 static void reference_kernel(const struct layer *l, size_t token, const float *qkv, const float *alpha, const float *beta,
                              const float *z, float *out)
 {
@@ -404,7 +405,7 @@ static void reference_kernel(const struct layer *l, size_t token, const float *q
     qn_gpu_free(&to);
 }
 
-/* The output's product of the heads, rotated where the product's columns are. */
+/* The output's matmul of the heads, which are rotated if its weights are. */
 static void expected_out(const struct layer *l, float *heads, float *y)
 {
     qn_hadamard_kernels hadamard;
@@ -451,13 +452,13 @@ static void check_token(const struct layer *l, size_t token, float *inputs, floa
     if (l->f16_rows)
         expect_f16_rows(l, token, &f);
     expected_delta(l, qkv, gates[0], gates[1], inputs, state, o);
-    expect_close("the heads' result", token, f.o, o, l->values, TOLERANCE_DELTA);
+    expect_close("the delta rule's output", token, f.o, o, l->values, TOLERANCE_DELTA);
     reference_kernel(l, token, qkv, gates[0], gates[1], z, heads);
     float *memory = qn_gpu_read_floats(&l->memory), *other = qn_gpu_read_floats(&l->reference_memory);
     const size_t n_state = l->values * HEAD, place = token % l->taps * l->width;
     expect_close("the state", token, memory, state, n_state, TOLERANCE_DELTA);
-    expect_close("the state, from the single kernel's,", token, memory, other, n_state, TOLERANCE_DELTA);
-    expect_close("the inputs, from the single kernel's,", token, memory + n_state + place, other + n_state + place, l->width,
+    expect_close("the state, compared with qn_gdn_step,", token, memory, other, n_state, TOLERANCE_DELTA);
+    expect_close("the inputs, compared with qn_gdn_step,", token, memory + n_state + place, other + n_state + place, l->width,
                  1e-6);
     expected_out(l, heads, y);
     expect_close("the output", token, f.y, y, l->hidden, TOLERANCE_OUT);
@@ -466,17 +467,17 @@ static void check_token(const struct layer *l, size_t token, float *inputs, floa
         free(all[i]);
 }
 
-/* All tokens twice: the second time nothing is compared but the last bits. */
+/* Runs all tokens twice. The second run must give the same bits as the first, which is compared with the reference. */
 static void check_layer(struct layer l, uint32_t type)
 {
     qn_case_begin("persistent", "delta", "%s, hidden %zu, heads %zu/%zu, %zu taps%s%s%s, %zu tokens", qn_type_find(type)->name,
-                  l.hidden, l.k_heads, l.v_heads, l.taps, l.grouped ? ", grouped" : "", l.f16_rows ? ", gates of halves" : "",
+                  l.hidden, l.k_heads, l.v_heads, l.taps, l.grouped ? ", grouped" : "", l.f16_rows ? ", fp16 gates" : "",
                   l.rotation ? ", rotated" : "", l.n_tokens);
     layer_new(&l, type);
     float *inputs = qn_xcalloc(l.taps * l.width, sizeof *inputs), *state = qn_xcalloc(l.values * HEAD, sizeof *state);
     float *y[2], *memory[2];
     for (int time = 0; time < 2; time++) {
-        qn_gpu_poison(&l.memory); /* at position 0 nothing of it is read */
+        qn_gpu_poison(&l.memory); /* not read at position 0 */
         qn_gpu_poison(&l.reference_memory);
         for (size_t token = 0; token < l.n_tokens; token++) {
             run_token(&l, token);
@@ -486,14 +487,14 @@ static void check_layer(struct layer l, uint32_t type)
         y[time] = qn_gpu_read_floats(&l.y);
         memory[time] = qn_gpu_read_floats(&l.memory);
     }
-    qn_expect(!memcmp(y[0], y[1], l.y.bytes) && !memcmp(memory[0], memory[1], l.memory.bytes), "another run gave other bits");
+    qn_expect(!memcmp(y[0], y[1], l.y.bytes) && !memcmp(memory[0], memory[1], l.memory.bytes), "two runs differ");
     const qn_gpu_guarded *guarded[] = { &l.x_out, &l.sumsq,  &l.in_partials, &l.o,           &l.out_partials,
                                         &l.y,     &l.memory, &l.barrier,     &l.f16_partials };
     for (size_t i = 0; i < sizeof guarded / sizeof *guarded - !l.f16_rows; i++)
         qn_expect(qn_gpu_guards_intact(guarded[i]), "bytes outside buffer %zu were written", i);
     uint8_t *barrier = (uint8_t *)qn_gpu_read_floats(&l.barrier);
     for (size_t i = 0; i < l.barrier.bytes; i++)
-        qn_expect(barrier[i] == 0, "byte %zu of the meeting's is %d", i, barrier[i]);
+        qn_expect(barrier[i] == 0, "byte %zu of the barrier counter is %d", i, barrier[i]);
     free(barrier);
     for (int time = 0; time < 2; time++) {
         free(y[time]);
@@ -518,7 +519,7 @@ static void check_layers(void)
         { QN_TYPE_Q1_0, { .hidden = 512, .k_heads = 1, .v_heads = 2, .taps = 8, .n_tokens = 18, .f16_rows = true } },
         { QN_TYPE_PQ2_0,
           { .hidden = 512, .k_heads = 2, .v_heads = 4, .taps = 4, .n_tokens = 5, .rotation = 256, .grouped = true } },
-        /* Sizes of a 27B model, and more units than blocks. */
+        /* Heads of a 27B model; then more units than blocks. */
         { QN_TYPE_Q1_0, { .hidden = 1024, .k_heads = 16, .v_heads = 48, .taps = 4, .n_tokens = 5, .f16_rows = true } },
         { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 8, .v_heads = 80, .taps = 4, .n_tokens = 3, .grouped = true } },
     };
@@ -528,11 +529,11 @@ static void check_layers(void)
     }
 }
 
-/* ---- Speed: layers of a 27B model, one after another in a launch ---- */
+/* ---- Speed: several layers of a 27B model in one launch ---- */
 
 enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS = 48 };
 
-/* What of a layer is in the launch. */
+/* The parts of a layer that are in the launch. */
 enum { IN = 1, F16_ROWS = 2, DELTA = 4, OUT = 8 };
 
 struct timed {
@@ -583,7 +584,7 @@ static void bench_layers(const char *shape, unsigned what)
     float *random = qn_floats_of(l.memory_bytes / sizeof(float), 0.1f);
     const uint32_t position = 77;
     for (size_t h = 0; h < l.v_heads; h++)
-        random[h] = -fabsf(random[h]); /* factors, too */
+        random[h] = -fabsf(random[h]); /* factors of the decay are negative */
     l.gpu_x = qn_gpu_floats(random, l.hidden);
     l.gpu_norm = qn_gpu_floats(random, l.hidden);
     l.gpu_conv = qn_gpu_floats(random, l.taps * l.width);
@@ -598,7 +599,7 @@ static void bench_layers(const char *shape, unsigned what)
     l.in.tiles = l.f16.tiles = l.out.tiles = (qn_gpu_guarded){ 0 };
     gemvs_new(&l);
     const qn_gpu_guarded *const between[] = { &l.sumsq, &l.in_partials, &l.out_partials, &l.f16_partials };
-    for (size_t i = 0; i < sizeof between / sizeof *between - !l.f16_rows; i++) /* with 0.0115, not NaN */
+    for (size_t i = 0; i < sizeof between / sizeof *between - !l.f16_rows; i++) /* 0.0115f, not NaN */
         qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), between[i]->data, 0x3c, between[i]->bytes));
     qn_persistent_phase phases[BENCH_LAYERS * 3];
     qn_gpu_guarded matrices[BENCH_LAYERS * 3];
@@ -664,7 +665,7 @@ void qn_check_cuda_persistent_delta(bool bench)
     if (!bench)
         return;
     bench_layers("27B: the delta rule", DELTA);
-    bench_layers("27B: products before and after it", IN | OUT);
-    bench_layers("27B: ... and rows of halves", IN | F16_ROWS | OUT);
+    bench_layers("27B: GEMVs before and after it", IN | OUT);
+    bench_layers("27B: ... and fp16 rows", IN | F16_ROWS | OUT);
     bench_layers("27B: ... and the delta rule", IN | F16_ROWS | DELTA | OUT);
 }

@@ -1,7 +1,8 @@
-/* Which of a token's operations the GPU chains, with a driver that the test plays. Both the plan and the segments made of it
- * are run on names of values instead of values, a hash of how each came about: in the end the stream of rows must be the same,
- * and it is not if any stage reads what is not there yet, no longer there, or scaled by another norm. What the stages compute
- * is checked where there is a GPU. */
+/* The decode plan: which operations become phases of the persistent decode kernel, with a fake driver. The test
+ * executes both the plan's operations and the segments made from them symbolically: a value is represented by a hash of
+ * the operation and the operands that produced it. At the end, the residual streams must have the same hash. They
+ * differ if a phase reads a value before it is written, after it is overwritten, or with another norm's factor.
+ * quern-check checks the phases' arithmetic on a GPU. */
 #include "helper_cuda.h"
 
 #include "base/cpu.h"
@@ -35,15 +36,15 @@ static void must(qn_status status)
         fail_msg("%s: %s", qn_status_name(status), qn_error_text());
 }
 
-/* The shapes of a made-up model; matrices are nowhere, and each at an address of its own. */
+/* The shapes of a synthetic model. Its matrices have distinct addresses and no contents. */
 struct shape {
-    size_t n_layers, interval; /* every so manyth is attention; 1: all */
+    size_t n_layers, interval; /* every interval-th layer is attention; 1: all */
     size_t embd, ff, heads, kv, head_dim;
     bool gated;
     size_t k_heads, v_heads, head;
     qn_type type, gates; /* of alpha and beta, which are not rotated */
     size_t rotation;
-    qn_type odd; /* of one layer's down; 0: as all others */
+    qn_type odd; /* type of one layer's down matrix; 0: `type` */
 };
 
 struct builder {
@@ -251,7 +252,7 @@ static void tear_down(struct fixture *x)
     fake_expect_empty();
 }
 
-/* ---- Names of values ---- */
+/* ---- Symbolic values: hashes ---- */
 
 typedef uint64_t name;
 
@@ -273,11 +274,11 @@ static name name_of(const name *of, size_t n)
 
 enum { NORM = 100, SWIGLU, GATED, DELTA, ATTENTION, COMBINED, ROTATED, GEMV, SUM };
 
-/* What is at an address: a row, or an area's product in parts. */
+/* The contents of an address: a row, or the split-K partials of a GEMV. */
 struct location {
     uint64_t address;
     name is;
-    const qn_persistent_gemv *gemv; /* of parts */
+    const qn_persistent_gemv *gemv; /* of partials; else NULL */
     bool f16_rows;
     name operand, plain_operand;
 };
@@ -328,7 +329,7 @@ static name rotated_name(name floats, size_t block, uint64_t signs)
     return block ? NAME(ROTATED, floats, block, signs) : floats;
 }
 
-/* ---- The plan's operations, each in its place ---- */
+/* ---- Execution of the plan's operations, each on its buffers ---- */
 
 static name floats_of(struct machine *m, const qn_op *op)
 {
@@ -356,7 +357,7 @@ static void run_before_acts(struct machine *m, const qn_op *op)
         put(m, buffer_address(m, op->in),
             NAME(COMBINED, get(m, buffer_address(m, op->in)), op->heads.gated ? get(m, buffer_address(m, op->in2)) : 0));
         break;
-    case QN_OP_GATED_NORM: /* a row's launch does CONV and DELTA, too */
+    case QN_OP_GATED_NORM: /* for one row, its launch includes CONV and DELTA_RULE */
         put(m, buffer_address(m, op->in),
             NAME(GATED,
                  NAME(DELTA, get(m, buffer_address(m, op[-2].in)), get(m, buffer_address(m, op[-2].in2)),
@@ -391,9 +392,9 @@ static void run_op(struct machine *m, const qn_op *op)
         run_before_acts(m, op);
 }
 
-/* ---- Stages ---- */
+/* ---- Execution of phases ---- */
 
-/* The matrix whose rows begin at a row of an area. */
+/* The matrix whose first row is `row` of an array of tiles. */
 static const qn_matrix *matrix_at(const struct machine *m, uint64_t tiled_matrix, uint32_t row)
 {
     for (size_t i = 0; i < m->model->plan->n_ops; i++)
@@ -425,7 +426,7 @@ static name read_partials(struct machine *m, const qn_persistent_partials *gemv_
         assert_int_equal(gemv_partials->n_sumsq, p->n_slices);
         assert_int_equal(gemv_partials->n_cols, p->n_cols);
         assert_true(gemv_partials->eps > 0);
-        assert_ptr_equal(at(m, p->sumsq)->gemv, p); /* nobody else's by now */
+        assert_ptr_equal(at(m, p->sumsq)->gemv, p); /* not overwritten by another GEMV */
     }
     return gemv_name(matrix_at(m, location->f16_rows ? p->f16_rows : p->weights, row),
                      location->f16_rows ? location->plain_operand : location->operand);
@@ -451,7 +452,7 @@ static name operand_of(struct machine *m, const qn_persistent_gemv *p)
         assert_int_equal(get(m, p->maxima), get(m, p->x));
         return NAME(COMBINED, get(m, p->x), p->gated ? read_partials(m, &p->from, p->row) : 0);
     }
-    fail_msg("columns are made in no known way: %u", p->prologue);
+    fail_msg("unknown prologue: %u", p->prologue);
     return 0;
 }
 
@@ -469,7 +470,7 @@ static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
     const struct location location = { .gemv = p,
                                        .operand = rotated_name(plain, p->rotation, p->signs),
                                        .plain_operand = plain };
-    assert_true(!from->n_partials || from->data != p->out); /* other blocks still read them */
+    assert_true(!from->n_partials || from->data != p->out); /* other blocks still read these partials */
     assert_true(p->n_slices && p->slice_blocks && p->n_slices * p->slice_blocks <= m->model->matmul.n_sms);
     assert_in_range(p->n_slices * p->slice_k_tiles, p->n_k_tiles, p->n_k_tiles + p->slice_k_tiles - 1);
     put_partials(m, p->out, &location);
@@ -519,7 +520,7 @@ static void run_phase(struct machine *m, const qn_persistent_phase *phase)
     case QN_PHASE_ATTENTION: run_attention(m, &phase->u.attention); return;
     case QN_PHASE_STORE: run_store(m, &phase->u.store); return;
     }
-    fail_msg("no such stage: %u", phase->kind);
+    fail_msg("unknown phase: %u", phase->kind);
 }
 
 static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
@@ -541,7 +542,7 @@ static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
     assert_int_equal(next, segment->n_phases);
 }
 
-/* ---- Both, side by side ---- */
+/* ---- Comparison of both ---- */
 
 struct counts {
     size_t persistent, launched, gemms, stores;
@@ -621,7 +622,7 @@ static struct counts counts_of(const struct shape *shape, unsigned bits)
     return c;
 }
 
-/* All layers are one launch, also the first, whose activations are finer elsewhere. */
+/* All layers are one launch, also the first, whose activations separate launches quantise with higher precision. */
 static void whole_models_are_one_launch(void **unused)
 {
     (void)unused;
@@ -642,7 +643,7 @@ static void whole_models_are_one_launch(void **unused)
     assert_int_equal(c.gemms, 8 * 4);
 }
 
-/* What chains do not have is launched between them. */
+/* Operations that are not supported are launched between segments of phases. */
 static void persistent_segments_end_at_launches(void **unused)
 {
     (void)unused;
@@ -668,12 +669,12 @@ static void persistent_segments_end_at_launches(void **unused)
     c = counts_of(&other, 0);
     assert_int_equal(c.persistent, 2);
     assert_int_equal(c.gemms, 8 * 4 - 1);
-    other.odd = QN_TYPE_Q2_0; /* tiles of another kind */
+    other.odd = QN_TYPE_Q2_0; /* another tile layout */
     c = counts_of(&other, 4);
     assert_int_equal(c.gemms, 8 * 4 - 1);
 }
 
-/* Nothing is refused: without a product that fits there are no chains. */
+/* Unsupported weights are no error: all operations are launched. */
 static void other_weights_are_launched(void **unused)
 {
     (void)unused;
@@ -704,7 +705,9 @@ static void unknown_settings_are_refused(void **unused)
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = { .plan = &x.plan, .team = x.team, .kernels = &x.kernels }; /* before any driver */
+    const qn_cuda_executor_params params = { .plan = &x.plan,
+                                             .team = x.team,
+                                             .kernels = &x.kernels }; /* rejected before the driver is loaded */
     setenv("QN_CUDA", "fast", 1);
     const qn_status status = qn_cuda_executor_create(&params, &device);
     unsetenv("QN_CUDA");
@@ -722,7 +725,7 @@ static void small_models_too(void **unused)
         for (unsigned bits = 0; bits <= 4; bits += 4) {
             struct fixture x;
             if (bits && strncmp(models[i], "qwen3", 5))
-                continue; /* heads that have no codec */
+                continue; /* AURA has no codec for their heads */
             set_up(&x, models[i], NULL, bits);
             check_same(&x);
             tear_down(&x);
