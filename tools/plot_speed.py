@@ -49,8 +49,9 @@ def is_decode(test):
 
 def wording(test):
     name, _, depth = test.partition("@")
-    text = f"decode, {name[2:]} tokens" if is_decode(name) else f"prefill, {name[2:]} tokens"
-    return text + (f" at depth {depth} (aura4; peer q4_0)" if depth else "")
+    if depth:
+        return f"decode at depth {depth}, 4-bit KV"
+    return f"decode, {name[2:]} tokens" if is_decode(name) else f"prefill, {name[2:]} tokens"
 
 
 def number(rate):
