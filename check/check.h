@@ -1,8 +1,8 @@
-/* quern-check: every kernel variant against its reference, and its speed.
+/* quern-check: compares every kernel variant with its reference, and measures its speed.
  *
- * An operation's file walks the instruction-set levels of this machine, draws shapes with a fixed seed (tails, single elements,
- * misaligned pointers, empty), poisons outputs and the bytes around them, and compares. The references themselves are held to
- * float64. */
+ * The file of an operation iterates over the instruction sets that the CPU supports, generates shapes with a fixed seed
+ * (tails, single elements, misaligned pointers, empty), poisons outputs and the bytes around them, and compares. The
+ * references are compared with float64. */
 #ifndef QN_CHECK_CHECK_H
 #define QN_CHECK_CHECK_H
 
@@ -12,9 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the checker allocates or asks of a device fails for the machine's sake alone, and ends the program.
+/* A failed allocation or device call of the checker itself is no result of a check: it ends the program with its error text.
  *
- * qn_assert_ok - unless the status is QN_OK. qn_xcalloc - count zeroed objects of `size` bytes; free with free. */
+ * qn_assert_ok - end the program unless the status is QN_OK.
+ * qn_xcalloc - count zeroed objects of `size` bytes; release with free. */
 void qn_assert_ok(qn_status status);
 void *qn_xcalloc(size_t count, size_t size);
 
@@ -23,58 +24,60 @@ typedef struct qn_level {
     unsigned features;
 } qn_level;
 
-/* qn_levels - what this machine can run, the reference first. */
+/* qn_levels - the instruction sets that this CPU supports, the reference first; returns their number. */
 size_t qn_levels(qn_level levels[8]);
 
-/* Random numbers: one stream for the whole run, reseeded for each case so that a failure repeats alone. */
+/* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone. qn_random_floats:
+ * normally distributed, times scale. */
 void qn_random_seed(uint64_t seed);
 uint64_t qn_random(void);
 size_t qn_random_below(size_t n);
 float qn_random_normal(void);
 void qn_random_floats(float *x, size_t n, float scale);
 
-/* qn_relative_error - |found - expected| / |expected|; NaN where anything is. */
+/* qn_relative_error - |found - expected| / |expected| of vectors (l2 norms); NaN if any element is NaN. */
 double qn_relative_error(const float *found, const float *expected, size_t n);
 
 /* ---- Memory with guards ---- */
 
-/* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (a NaN in every float and half), with
- * guards on both sides. Ends the program when memory is short: the checker has nothing to clean up. */
+/* `bytes` bytes that begin `shift` bytes past a 64-byte boundary, filled with poison (all ones: NaN as f32 and f16), with
+ * guard bytes on both sides. */
 typedef struct qn_guarded {
     uint8_t *data, *block;
     size_t bytes, shift;
 } qn_guarded;
 
+/* qn_guarded_new - ends the program if there is not enough memory. */
 qn_guarded qn_guarded_new(size_t bytes, size_t shift);
-/* qn_guarded_ok - whether the guards are as they were. */
+/* qn_guarded_ok - true if the guards are unchanged. */
 bool qn_guarded_ok(const qn_guarded *g);
 void qn_guarded_free(qn_guarded *g);
 
 /* ---- Results ---- */
 
-/* qn_case_selected - whether a case that is about to be drawn is to be run: each one, or with --every N each N-th. */
+/* qn_case_selected - true if the next case is to be run: every case, or with --every N every N-th. */
 bool qn_case_selected(void);
-/* qn_case_begin - the case that follows, as "op variant" and its shape; results are counted for it. */
+/* qn_case_begin - begin a case, named "op variant" and its shape; following results are counted for it. */
 void qn_case_begin(const char *op, const char *variant, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* qn_expect - one statement about the case; a failure is printed with the case and counted. */
+/* qn_expect - one assertion about the case; the first failure of a case is printed with the case and counted. */
 void qn_expect(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* qn_expect_same - n floats bit for bit (NaN equals NaN of the same bits; +0 equals -0). */
+/* qn_expect_same - n floats must have the same bits (+0 equals -0; NaN equals NaN of the same bits). */
 void qn_expect_same(const float *found, const float *expected, size_t n, const char *what);
 /* qn_expect_near - |found - expected| <= bound[i] for all i. */
 void qn_expect_near(const float *found, const double *expected, const double *bound, size_t n, const char *what);
 
 /* ---- Speed ---- */
 
-/* qn_bench - time work(context) (median of several runs of at least 20 ms each) and print a row: `units` of `unit` are done in
- * one call. */
+/* qn_bench - time work(context), the median of several runs of at least 20 ms each, and print a row. One call processes
+ * `units` of `unit`. */
 void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
               void (*work)(void *context), void *context);
 
-/* qn_report_ratio - print a row about a time measured otherwise: seconds, and how many `of` that is. */
+/* qn_report_ratio - print a row for a time measured by the caller: seconds, and its ratio to a reference time named `of`. */
 void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio, const char *of);
 
-/* qn_report_rate - print a row about a time measured otherwise: seconds, units a second, and where `limit` is not 0 the share
- * of it that they are. */
+/* qn_report_rate - print a row for a time measured by the caller: seconds, rate in units per second, and the rate as a
+ * fraction of `limit` unless that is 0. */
 void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,
                     double limit);
 

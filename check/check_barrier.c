@@ -1,5 +1,5 @@
-/* The cost of meeting at a barrier, for teams of two threads and of one for each core. tests/unit/test_team.c checks that
- * barriers hold. */
+/* The cost of a barrier of the thread team, for two threads and for one thread per core. tests/unit/test_team.c checks the
+ * barrier's correctness. */
 #include "check/check.h"
 
 #include "base/cpu.h"
@@ -34,8 +34,8 @@ void qn_check_barrier(bool bench)
         qn_expect(started, "the threads could not be started");
         if (!started)
             continue;
-        snprintf(shape, sizeof shape, "%d threads, %d meetings", sizes[i], N_BARRIERS);
-        qn_bench("barrier", "team", shape, N_BARRIERS, "meeting", run_team, team);
+        snprintf(shape, sizeof shape, "%d threads, %d barriers", sizes[i], N_BARRIERS);
+        qn_bench("barrier", "team", shape, N_BARRIERS, "barrier", run_team, team);
         qn_team_free(team);
     }
 }

@@ -1,5 +1,5 @@
-/* Gated delta rule: the small operations bit for bit and against float64; and heads at the shape of a 27B model for speed. What
- * whole chunks compute is a unit test's. */
+/* Gated delta rule on the CPU: the kernels of kernels/deltanet/ bit for bit and against float64, and the speed of heads with
+ * the shapes of a 27B model. tests/unit/test_deltanet.c checks whole chunks. */
 #include "check/check.h"
 
 #include "base/memory.h"
@@ -18,16 +18,16 @@ static float *floats(const qn_guarded *g)
     return (float *)(void *)g->data;
 }
 
-/* ---- Products ---- */
+/* ---- GEMM ---- */
 
-/* A product's sizes and layout; gaps lie between the rows of c and b. */
+/* Sizes and layout of a GEMM; the gaps are elements between the rows of c and of b. */
 struct shape {
     size_t m, n, k, c_gap, b_gap;
-    bool a_transposed; /* a is stored with its rows side by side */
+    bool a_transposed; /* a is column-major */
     bool accumulate;
 };
 
-/* What is not an element of b is NaN, and what is not one of c has a poison that must stay. */
+/* Gaps of b are NaN and must not be read; gaps of c are poisoned and must not be written. */
 static void check_gemm(const qn_deltanet_kernels *kernels, const struct shape *s, float *expected, bool reference)
 {
     const size_t c_row = s->n + s->c_gap, b_row = s->n + s->b_gap;
@@ -96,19 +96,19 @@ static void check_gemms(const qn_level *levels, size_t n_levels)
                     qn_deltanet_kernels kernels;
                     qn_random_seed(kind + 1000 * k);
                     qn_deltanet_kernels_init(&kernels, levels[i].features);
-                    qn_case_begin("deltanet product", levels[i].name, "%zu x %zu x %zu gaps %zu %zu%s%s", s.m, s.n, s.k,
-                                  s.c_gap, s.b_gap, s.a_transposed ? " by columns" : "", s.accumulate ? " accumulate" : "");
+                    qn_case_begin("deltanet gemm", levels[i].name, "%zu x %zu x %zu gaps %zu %zu%s%s", s.m, s.n, s.k, s.c_gap,
+                                  s.b_gap, s.a_transposed ? " a transposed" : "", s.accumulate ? " accumulate" : "");
                     check_gemm(&kernels, &s, expected, i == 0);
                 }
             }
 }
 
-/* ---- Row by row: gates, scales, corrections, convolution ---- */
+/* ---- Row operations: gate, scale, delta, convolution ---- */
 
 enum { MAX_ROW = 1030, CASES = 5 };
-static const char *const case_names[CASES] = { "gate", "scale", "correct", "conv", "conv of one tap" };
+static const char *const case_names[CASES] = { "gate", "scale", "delta", "conv", "conv of one tap" };
 
-/* The operation's result on fresh random rows in y, and float64's with a bound. */
+/* Run an operation on random rows: its result in y, the result in float64, and the error bound. */
 static void row_case(const qn_deltanet_kernels *kernels, int which, size_t n, float *y, double *exact, double *bound)
 {
     enum { TAPS = QN_CONV_MAX_TAPS };
@@ -124,13 +124,13 @@ static void row_case(const qn_deltanet_kernels *kernels, int which, size_t n, fl
     }
     qn_random_floats(weights, TAPS * (MAX_ROW + 16), 1);
     for (size_t x = 0; x < n; x++) {
-        sums[x] = at + 120 * (double)qn_random_below(1000) / 1000; /* e^0 and down to what underflows */
+        sums[x] = at + 120 * (double)qn_random_below(1000) / 1000; /* e^0 down to values that underflow */
         const double a = (double)rows[0][x], b = (double)rows[1][x];
         double magnitude = 0;
         switch (which) {
         case 0:
             exact[x] = exp(at - sums[x]) * a;
-            /* The exponent, rounded, moves the result by up to |at - sum| 2^-24; qn_exp promises 2e-7, and 4.5e-38 at least. */
+            /* Rounding the exponent changes the result by up to |at - sum| 2^-24; qn_exp is within 2e-7, or 4.5e-38. */
             bound[x] = fabs(exact[x]) * ((sums[x] - at) * 0x1p-24 + 2e-7 + 0x1p-24) + 5e-38 * fabs(a);
             y[x] = rows[0][x];
             break;
@@ -150,7 +150,7 @@ static void row_case(const qn_deltanet_kernels *kernels, int which, size_t n, fl
                 magnitude += fabs(term);
             }
             exact[x] /= 1 + exp(-exact[x]);
-            /* A rounding for each tap, silu's slope of at most 1.1, then its own exponential, sum and quotient. */
+            /* One rounding per tap, times silu's slope of at most 1.1; then silu's exponential, sum and quotient. */
             bound[x] = 1.1 * (double)taps * 0x1p-24 * magnitude + fabs(exact[x]) * (2e-7 + 3 * 0x1p-24);
         }
     }
@@ -213,14 +213,14 @@ static void bench_gemm(const qn_deltanet_kernels *kernels, const char *level, si
     qn_assert_ok(qn_alloc(&t.c, m * n, sizeof(float), "c"));
     qn_random_floats(t.a, m * k, 1);
     qn_random_floats(t.b, k * n, 1);
-    snprintf(shape, sizeof shape, "product %zu x %zu x %zu", m, n, k);
+    snprintf(shape, sizeof shape, "gemm %zu x %zu x %zu", m, n, k);
     qn_bench("deltanet", level, shape, 2.0 * (double)(m * n * k), "FLOP", timed_gemm, &t);
     qn_free(t.a);
     qn_free(t.b);
     qn_free(t.c);
 }
 
-/* Layers of a 27B model, whose states together are larger than any cache. */
+/* The layers of a 27B model; their states together are larger than any cache. */
 enum { DIM = 128, LAYERS = 48, HEADS = 48, KEY_HEADS = 16, GROUP = HEADS / KEY_HEADS, PREFILL = 256, MAX_THREADS = 2 };
 enum { STATE = DIM * DIM, V_NEW = QN_GDN_CHUNK * DIM, KEYS = DIM * QN_GDN_CHUNK };
 
@@ -240,11 +240,11 @@ static void *alloc_huge(size_t count, float value)
     qn_assert_ok(qn_alloc(&memory, count, sizeof(float), "layers"));
     qn_advise_huge(memory, count * sizeof(float));
     for (size_t i = 0; i < count; i++)
-        memory[i] = value; /* zeroed pages would all be one */
+        memory[i] = value; /* write every page: untouched pages would all map to the zero page */
     return memory;
 }
 
-/* A thread's value heads of a layer, then what is kept. */
+/* One thread's value heads of a layer; then keys and decays of the open chunk. */
 static void advance_layer(const struct layers *l, size_t layer, int thread)
 {
     size_t begin, end;
@@ -298,7 +298,7 @@ static void advance_layers(void *context, int thread)
         advance_layer(l, layer, thread);
 }
 
-/* The states of all layers, in the order of memory. */
+/* Read the states of all layers in memory order. */
 static void read_states(void *context, int thread)
 {
     const struct layers *l = context;
@@ -332,7 +332,8 @@ static double median(double *seconds, size_t n)
     return seconds[n / 2];
 }
 
-/* A whole chunk, token by token, its closing among them, with reads of the states in between: of each the median of rounds. */
+/* A full chunk token by token, including its commit to the state, interleaved with reads of the states. Each time is the
+ * median over the rounds. */
 static void bench_decoding(struct layers *l, const char *level)
 {
     enum { ROUNDS = 5, READ_EVERY = 8, READS = ROUNDS * QN_GDN_CHUNK / READ_EVERY };

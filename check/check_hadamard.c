@@ -1,4 +1,5 @@
-/* Signed block Walsh-Hadamard transforms: variants bit for bit, the reference against the dense matrix in float64. */
+/* Signed block Walsh-Hadamard transforms: the variants must have the same bits as the reference, which is compared with the
+ * dense matrix in float64. */
 #include "check/check.h"
 
 #include "kernels/hadamard/hadamard.h"
@@ -9,7 +10,7 @@
 
 enum { MAX_N = QN_HADAMARD_MAX_BLOCK, DENSE_ROWS = 256, BENCH_WIDTH = 5120 };
 
-/* At addresses that are a multiple of four and no more. */
+/* Used at offsets of 1 to 8 floats, so that only 4-byte alignment is guaranteed. */
 static float data[MAX_N + 16], signs[2][MAX_N + 16], expected[MAX_N];
 
 static void random_signs(float *s, size_t n)
@@ -18,8 +19,8 @@ static void random_signs(float *s, size_t n)
         s[i] = qn_random() & 1 ? 1 : -1;
 }
 
-/* Row r of S_after H S_before times x, and what float32 may be off by: one rounding in each of log2(n) stages and three
- * factors, each of at most 2^-24 of a partial sum, of which none is larger than the sum of magnitudes. */
+/* Row r of S_after H S_before x, and the error bound of f32: one rounding in each of log2(n) stages and for three factors,
+ * each at most 2^-24 of a partial sum, and no partial sum exceeds the sum of magnitudes. */
 static void exact_row(size_t r, const float *x, size_t n, const float *before, const float *after, double *exact, double *bound)
 {
     double sum = 0, magnitude = 0;
@@ -96,7 +97,7 @@ void qn_check_hadamard(bool bench)
             qn_hadamard_kernels kernels;
             char shape[64];
             snprintf(shape, sizeof shape, "width %d in blocks of %zu", BENCH_WIDTH, n);
-            memset(data, 0, sizeof data); /* a transform keeps the norm, but a million of them drift */
+            memset(data, 0, sizeof data); /* zeros: rounding errors of a million transforms in place would drift */
             qn_hadamard_kernels_init(&kernels, levels[i].features);
             qn_bench("hadamard", levels[i].name, shape, BENCH_WIDTH, "value", timed_row,
                      &(struct timed_hadamard){ &kernels, n });

@@ -1,11 +1,12 @@
-/* The int8 and float rates of one core, from registers alone: what prompts are held against. Nothing is checked here. */
+/* The peak int8 and f32 rates of one core, from registers only: the limit that prefill is compared with. Nothing is
+ * checked. */
 #include "check/check.h"
 
 #include "base/cpu.h"
 
 #include <string.h>
 
-/* Twelve independent sums hide the latency of four cycles at up to three products a cycle. */
+/* Twelve independent accumulators hide a latency of four cycles at up to three instructions per cycle. */
 #define EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
 enum { N_ACCUMULATORS = 12, REPEATS = 1000 };
 
@@ -105,12 +106,12 @@ void qn_check_peak(bool bench)
     if (present & QN_CPU_AVX512)
         qn_bench("peak", "avx512", "fused multiply-adds", calls * 16, "FLOP", peak_fma_avx512, NULL);
     if (present & QN_CPU_AVX2)
-        qn_bench("peak", "avx2", "int8 products, maddubs and madd", calls * 32, "OP", peak_avx2, NULL);
+        qn_bench("peak", "avx2", "int8 dot products, maddubs and madd", calls * 32, "OP", peak_avx2, NULL);
     if (present & QN_CPU_AVX512)
-        qn_bench("peak", "avx512", "int8 products, dpbusd", calls * 64, "OP", peak_avx512, NULL);
+        qn_bench("peak", "avx512", "int8 dot products, dpbusd", calls * 64, "OP", peak_avx512, NULL);
 #elif QN_ARM64
     if (present & QN_CPU_DOTPROD)
-        qn_bench("peak", "dotprod", "int8 products, sdot", calls * 16, "OP", peak_dotprod, NULL);
+        qn_bench("peak", "dotprod", "int8 dot products, sdot", calls * 16, "OP", peak_dotprod, NULL);
 #endif
     (void)present;
     (void)calls;

@@ -1,4 +1,4 @@
-/* Operations on rows of floats: norm, rope, elementwise, reductions over logits. */
+/* Operations on f32 rows: norm, rope, elementwise, reductions over logits. */
 #include "check/check.h"
 
 #include "kernels/elementwise/elementwise.h"
@@ -14,7 +14,7 @@ enum { MAX_ROW = 4100 };
 static const size_t widths[] = { 1, 2, 7, 15, 16, 17, 31, 32, 33, 128, 576, 2047, 4096, MAX_ROW };
 enum { N_WIDTHS = sizeof widths / sizeof widths[0] };
 
-/* Inputs of a case, at an address that is a multiple of four and no more. */
+/* Inputs of a case, at offsets of 1 to 8 floats, so that only 4-byte alignment is guaranteed. */
 static float input[3][MAX_ROW + 16];
 
 static float *random_input(int which, size_t n, float scale)
@@ -64,7 +64,7 @@ void qn_check_norm(bool bench)
                     sum += (double)x[k] * (double)x[k];
                 for (size_t k = 0; k < n; k++) {
                     const double exact = (double)x[k] / sqrt(sum / (double)n + (double)1e-5f) * (double)weight[k];
-                    /* Half the relative error of a sum of n/16 + 4 steps, and six roundings. */
+                    /* The root halves the relative error of a sum of n/16 + 4 steps; then six roundings. */
                     const double bound = ((double)n / 32 + 8) * 0x1p-24 * fabs(exact) + 1e-37;
                     qn_expect_near(&expected[k], &exact, &bound, 1, "element");
                 }
@@ -128,14 +128,15 @@ void qn_check_rope(bool bench)
             qn_rope_frequencies(1e6, NULL, NULL, n, frequencies);
             qn_rope_angles(position, frequencies, 1, n, cosines, sines);
             qn_rope_kernels_init(&kernels, levels[i].features);
-            qn_case_begin("rope", levels[i].name, "%s width %zu position %u", mode == QN_ROPE_TYPE_NORM ? "pairs" : "halves", n,
-                          (unsigned)position);
+            qn_case_begin("rope", levels[i].name, "%s width %zu position %u",
+                          mode == QN_ROPE_TYPE_NORM ? "interleaved" : "neox", n, (unsigned)position);
             kernels.apply(floats(&y), cosines, sines, n, mode);
             if (i == 0) {
                 memcpy(expected, y.data, n * sizeof(float));
                 exact_rope(exact, x, position, n, mode);
                 for (size_t k = 0; k < n; k++)
-                    bound[k] = 6 * 0x1p-24 * 5 + 1e-9; /* cosine, sine, two steps; |x| stays below 5; a double angle of 2.6e5 */
+                    bound[k] = 6 * 0x1p-24 * 5 +
+                               1e-9; /* cosine, sine, two operations; |x| < 5; 1e-9: the error of a double angle of 2.6e5 */
                 qn_expect_near(expected, exact, bound, n, "element");
             } else {
                 qn_expect_same(floats(&y), expected, n, "element");
@@ -148,7 +149,7 @@ void qn_check_rope(bool bench)
         qn_rope_kernels_init(&kernels, levels[i].features);
         for (int mode = 0; mode < 2; mode++) {
             struct timed_rope timed = { &kernels, input[0], cosines, sines, (qn_rope_type)mode };
-            qn_bench("rope", levels[i].name, mode ? "halves 128" : "pairs 128", 128, "value", timed_rope, &timed);
+            qn_bench("rope", levels[i].name, mode ? "neox 128" : "interleaved 128", 128, "value", timed_rope, &timed);
         }
     }
 }
@@ -169,7 +170,7 @@ static void timed_swiglu(void *context)
 static void check_swiglu(const qn_elementwise_kernels *kernels, bool reference, size_t n, float *expected)
 {
     float *gate = random_input(0, n, 6), *up = random_input(1, n, 1);
-    gate[0] = 200; /* past the clamps of the exponential on both sides */
+    gate[0] = 200; /* beyond both clamps of the exponential */
     if (n > 2)
         gate[2] = -200;
     qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
@@ -191,7 +192,7 @@ static void check_swiglu(const qn_elementwise_kernels *kernels, bool reference, 
 static void check_gate(const qn_elementwise_kernels *kernels, bool reference, size_t n, float *expected)
 {
     float *x = random_input(0, n, 6), *gate = random_input(1, n, 6);
-    gate[0] = 200; /* past the clamps of the exponential on both sides */
+    gate[0] = 200; /* beyond both clamps of the exponential */
     if (n > 2)
         gate[2] = -200;
     qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
@@ -266,10 +267,10 @@ void qn_check_sample(bool bench)
                 float *x = random_input(0, n, 5);
                 size_t at = qn_random_below(n);
                 for (size_t k = 0; shape == 1 && k < n; k++)
-                    x[k] = -INFINITY; /* all but one */
+                    x[k] = -INFINITY; /* x[at] is set below */
                 x[at] = 40;
                 if (shape == 2)
-                    x[at = qn_random_below(at + 1)] = 40; /* equals: the lower index counts */
+                    x[at = qn_random_below(at + 1)] = 40; /* equal logits: the lower index is expected */
                 qn_sample_kernels_init(&kernels, levels[i].features);
                 qn_case_begin("sample", levels[i].name, "width %zu shape %d", n, shape);
                 qn_expect(qn_argmax_row(&kernels, x, n) == at, "argmax is %zu, expected %zu", qn_argmax_row(&kernels, x, n),

@@ -1,4 +1,4 @@
-/* The device under test: memory with guards, launches that must work, times. */
+/* The device under test: guarded memory, launches that end the program on failure, timing. */
 #include "check/cuda.h"
 
 #include "device/cuda/read_rate.h"
@@ -83,7 +83,7 @@ qn_gpu_guarded qn_gpu_new(size_t bytes)
 qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes)
 {
     qn_gpu_guarded g = qn_gpu_new(bytes);
-    qn_gpu_synchronize(); /* uploads have a stream of their own */
+    qn_gpu_synchronize(); /* the poison must be written first: uploads run in another stream */
     qn_assert_ok(qn_cuda_upload(gpu.device, g.data, data, bytes, NULL, NULL));
     return g;
 }
@@ -144,7 +144,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* One replay is some turns, often enough for half a millisecond, so that its own launch does not count. */
+/* One replay of the graph repeats the iterations for at least half a millisecond, so that the graph launch is negligible. */
 double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *context, size_t n_iterations)
 {
     qn_cuda_event begin, end;
@@ -152,7 +152,7 @@ double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *conte
     qn_assert_ok(qn_cuda_event_create(gpu.device, &begin));
     qn_assert_ok(qn_cuda_event_create(gpu.device, &end));
     for (size_t iteration = 0; iteration < n_iterations; iteration++)
-        work(context, iteration); /* compiled, loaded and warm */
+        work(context, iteration); /* compile, load and warm up */
     qn_gpu_synchronize();
     size_t rounds = 1;
     for (;;) {
@@ -162,7 +162,7 @@ double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *conte
             for (size_t iteration = 0; iteration < n_iterations; iteration++)
                 work(context, iteration);
         qn_assert_ok(qn_cuda_capture_end(gpu.device, gpu.stream, &graph));
-        for (int run = -1; run < REPLAYS; run++) { /* the first one uploads the graph */
+        for (int run = -1; run < REPLAYS; run++) { /* run -1 uploads the graph */
             qn_assert_ok(qn_cuda_event_record(gpu.device, begin, gpu.stream));
             qn_assert_ok(qn_cuda_graph_launch(gpu.device, graph, gpu.stream));
             qn_assert_ok(qn_cuda_event_record(gpu.device, end, gpu.stream));
@@ -187,7 +187,7 @@ double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *conte
 size_t qn_gpu_bench_copies(size_t bytes_per_iteration)
 {
     const size_t cache = qn_cuda_get_info(gpu.device)->l2_bytes;
-    return bytes_per_iteration ? 2 * cache / bytes_per_iteration + 2 : 1; /* least recently used first, and then some */
+    return bytes_per_iteration ? 2 * cache / bytes_per_iteration + 2 : 1; /* twice L2: an LRU cache has evicted each set */
 }
 
 double qn_gpu_read_rate(void)

@@ -1,28 +1,28 @@
-/* quern-check on a GPU: the device under test, its memory with guards, and times by replays of a graph with their share of what
- * the same device reads in the same run. An operation's file (check/cuda_<room>.c) compares kernels with the CPU's reference.
+/* quern-check on a GPU: the device under test, guarded device memory, and timing by replays of a CUDA graph, with rates as a
+ * fraction of the read bandwidth measured in the same run. The file of an operation (check/cuda_<operation>.c) compares
+ * kernels with the CPU's reference.
  *
- * What fails for the machine's sake (no memory, a driver's error) ends the program with its text: the checker has nothing to
- * clean up. */
+ * A failed allocation or a driver error ends the program with its error text. */
 #ifndef QN_CHECK_CUDA_H
 #define QN_CHECK_CUDA_H
 
 #include "check/check.h"
 #include "device/cuda/cuda.h"
 
-/* qn_check_cuda_open - the device for this run. False, with one line on standard error, where there is none. */
+/* qn_check_cuda_open - open the device for this run. False, with one line on standard error, if it is not available. */
 bool qn_check_cuda_open(int ordinal);
 
-/* qn_check_cuda_close - at the end of the run: what kernels were made of is released. */
+/* qn_check_cuda_close - release the device and its kernels, at the end of the run. */
 void qn_check_cuda_close(void);
 
-/* qn_gpu, qn_gpu_stream - the device, and the stream that all below works in. */
+/* qn_gpu, qn_gpu_stream - the device, and the stream of all functions below. */
 qn_cuda *qn_gpu(void);
 qn_cuda_stream qn_gpu_stream(void);
 
 /* ---- Memory with guards ---- */
 
-/* `bytes` of device memory at a multiple of 256, filled with poison (all ones: a NaN in every float and half), with guards on
- * both sides. */
+/* `bytes` of device memory at a multiple of 256, filled with poison (all ones: NaN as f32 and f16), with guard bytes on both
+ * sides. */
 typedef struct qn_gpu_guarded {
     uint64_t data;
     size_t bytes;
@@ -32,42 +32,41 @@ typedef struct qn_gpu_guarded {
 qn_gpu_guarded qn_gpu_new(size_t bytes);
 qn_gpu_guarded qn_gpu_from(const void *data, size_t bytes);
 
-/* qn_gpu_random - bytes that make ordinary numbers, below 2 in magnitude, of every format: constant data would let matrix units
- * run faster. */
+/* qn_gpu_random - fill with random bytes that are finite numbers below 2 in magnitude in every float format: on constant data
+ * tensor cores would run faster. */
 void qn_gpu_random(const qn_gpu_guarded *g);
 
-/* qn_gpu_poison - as it was when new. */
+/* qn_gpu_poison - fill memory and guards with poison again. */
 void qn_gpu_poison(const qn_gpu_guarded *g);
 
-/* qn_gpu_read - all of it, after what the stream was given. */
+/* qn_gpu_read - copy all bytes to the host, after the work queued in the stream. */
 void qn_gpu_read(const qn_gpu_guarded *g, void *to);
 
-/* qn_gpu_guards_intact - whether the guards are as they were. */
+/* qn_gpu_guards_intact - true if the guards are unchanged. */
 bool qn_gpu_guards_intact(const qn_gpu_guarded *g);
 void qn_gpu_free(qn_gpu_guarded *g);
 
 /* ---- Launches ---- */
 
-/* qn_gpu_launch - into the stream, or into the graph that is being recorded. */
+/* qn_gpu_launch - launch in the stream, or record into the graph that is being captured. */
 void qn_gpu_launch(const qn_launch *launch, const void *args);
 
-/* qn_gpu_synchronize - until the stream is empty; a kernel's failure ends the program here. */
+/* qn_gpu_synchronize - wait until the stream is idle; a kernel's failure ends the program here. */
 void qn_gpu_synchronize(void);
 
 /* ---- Speed ---- */
 
-/* qn_gpu_seconds - how long work(context, turn) takes on the device, for turn = 0 to n_iterations-1 in one graph: the median of
- * several replays, divided by n_iterations. Turns take turns with their memory, where it would else stay in the device's cache:
- * qn_gpu_bench_copies(bytes) says how many sets of so many bytes it takes. */
+/* qn_gpu_seconds - device time of work(context, iteration), iteration = 0 to n_iterations-1 in one graph: the median of
+ * several replays, divided by n_iterations. To measure reads from HBM, each iteration uses another set of buffers:
+ * qn_gpu_bench_copies(bytes) is the number of sets of that size that exceeds L2. */
 double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *context, size_t n_iterations);
 size_t qn_gpu_bench_copies(size_t bytes_per_iteration);
 
-/* qn_gpu_read_rate - bytes a second that this device reads, measured once in this run. */
+/* qn_gpu_read_rate - read bandwidth of this device in bytes per second, measured once per run. */
 double qn_gpu_read_rate(void);
 
-/* qn_gpu_bench - qn_gpu_seconds, printed as a row: time of a turn, rate, and the share of `limit` (in the same units a second)
- * that it is; a limit of 0 leaves the share out. For what is bound by memory, units are bytes and the limit qn_gpu_read_rate.
- */
+/* qn_gpu_bench - qn_gpu_seconds, printed as a row: time of an iteration, rate, and the rate as a percentage of `limit` (in
+ * units per second), omitted if limit is 0. For memory-bound kernels, units are bytes and the limit is qn_gpu_read_rate(). */
 void qn_gpu_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, double limit,
                   void (*work)(void *context, size_t iteration), void *context, size_t n_iterations);
 

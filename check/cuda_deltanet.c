@@ -1,5 +1,6 @@
-/* Gated DeltaNet on the GPU: chunks on matrix units and the token-by-token kernels against the CPU's float32 kernels, which are
- * within 1e-5 of the recurrence in float64; lengths, decays, keys, mappings, ragged sequences, strides, sessions' memory. */
+/* Gated DeltaNet on the GPU: the chunk kernels on tensor cores and the token-by-token kernels against the CPU's f32 kernels,
+ * which are within 1e-5 of the recurrence in float64. Covers lengths, decays, keys, head mappings, ragged sequences,
+ * strides and the sessions' memory. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -13,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The project's bar for bfloat16 from end to end: a rounding is 1.7e-3 rms, and eight lie on the way. Measured: 6.3e-3 at most,
- * for equal keys. */
+/* The project's tolerance for bf16 from end to end: a rounding is 1.7e-3 rms, and there are eight in sequence. Measured: at
+ * most 6.3e-3, for equal keys. */
 #define BAR_BF16 1e-2
-/* The CPU's own bar for float32. Measured: 2e-7. */
+/* The tolerance of the CPU's f32 kernels. Measured: 2e-7. */
 #define BAR_F32 1e-5
 
 enum { HEAD_K = QN_GDN_HEAD_K, MAX_SEQUENCES = 6 };
@@ -48,10 +49,10 @@ static qn_view view(const float *x, size_t n)
 static void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
 {
     const double d = qn_relative_error(found, expected, n);
-    qn_expect(d <= bar, "%s is %.2e away, more than %.0e", what, d, bar);
+    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
 }
 
-/* x rounded to bfloat16 in place, and its patterns. */
+/* Round x to bf16 in place, and return the bf16 values. */
 static uint16_t *to_bf16(float *x, size_t n)
 {
     uint16_t *h;
@@ -63,7 +64,7 @@ static uint16_t *to_bf16(float *x, size_t n)
     return h;
 }
 
-/* ---- The delta rule by itself ---- */
+/* ---- The delta rule alone ---- */
 
 enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
 enum keys { RANDOM_KEYS, SIMILAR_KEYS, EQUAL_KEYS, KEYS };
@@ -73,7 +74,7 @@ struct rule {
     uint32_t ends[MAX_SEQUENCES + 1];
     size_t k_heads, v_heads, head_v;
     bool tiled, normalize, initial;
-    bool interleaved; /* q, k and v side by side in rows */
+    bool interleaved; /* a row holds q, k and v; else q, k and v are separate arrays */
     enum decay decay;
     enum keys keys;
 };
@@ -91,7 +92,7 @@ static float draw_decay(enum decay decay)
     }
 }
 
-/* Rows of heads: unit vectors, or of any length where the kernel normalises. */
+/* Rows of heads: unit vectors, or of any norm if the kernel normalises. */
 static float *draw_vectors(const struct rule *r, size_t rows, enum keys keys)
 {
     const size_t width = r->k_heads * HEAD_K;
@@ -110,7 +111,7 @@ static float *draw_vectors(const struct rule *r, size_t rows, enum keys keys)
     return x;
 }
 
-/* One row after another: q, k, v; or all of q, then of k, then of v. */
+/* Interleaved: rows of q, k, v; else all of q, then all of k, then all of v. */
 static uint16_t *pack_qkv(const struct rule *r, const uint16_t *const qkv_parts[3], const size_t widths[3], size_t rows)
 {
     const size_t width = widths[0] + widths[1] + widths[2];
@@ -124,7 +125,7 @@ static uint16_t *pack_qkv(const struct rule *r, const uint16_t *const qkv_parts[
     return all;
 }
 
-/* Of the CPU: tokens that belong to no sequence are left as they are. */
+/* The CPU's result, token by token. Tokens outside of all sequences are not written. */
 static void expected_rule(const struct rule *r, const float *q, const float *k, const float *v, const float *g,
                           const float *beta, float *state, float *o)
 {
@@ -156,7 +157,7 @@ static void launch_rule(const qn_gdn_chunk_args *args, size_t longest, bool chun
         qn_gpu_launch(&launches[1], args);
 }
 
-/* Twice, into poison: the same bits each time, near what is expected. */
+/* Run twice into poisoned outputs: the same bits both times, and within the tolerance. */
 static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool chunks, const qn_gpu_guarded outputs[2],
                           const float *expected_o, const float *expected_state)
 {
@@ -174,9 +175,9 @@ static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool ch
     for (size_t i = 0; i < n_o; i++)
         found[i] = qn_bf16_to_f32(o[0][i]);
     expect_close("o", found, expected_o, n_o, BAR_BF16);
-    expect_close("the state", state[0], expected_state, n_state, BAR_BF16);
+    expect_close("state", state[0], expected_state, n_state, BAR_BF16);
     qn_expect(!memcmp(o[0], o[1], n_o * sizeof *o[0]) && !memcmp(state[0], state[1], n_state * sizeof(float)),
-              "another run gave other bits");
+              "a second run gave different bits");
     qn_expect(qn_gpu_guards_intact(&outputs[0]) && qn_gpu_guards_intact(&outputs[1]), "bytes outside the outputs were written");
     for (int run = 0; run < 2; run++) {
         qn_free(o[run]);
@@ -240,7 +241,7 @@ static void check_rule(const struct rule *r)
         qn_case_begin("deltanet", chunks ? "chunks" : "recurrent",
                       "%zu tokens in %zu sequences, heads %zu/%zu, values %zu%s%s%s%s, decay %d, keys %d", rows, r->n_sequences,
                       r->k_heads, r->v_heads, r->head_v, r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "",
-                      r->initial ? ", with a state" : "", r->interleaved ? ", joint rows" : "", (int)r->decay, (int)r->keys);
+                      r->initial ? ", with a state" : "", r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys);
         check_outputs(&args, longest, chunks, outputs, o, state);
         qn_expect(qn_gpu_guards_intact(&records), "bytes outside the records were written");
     }
@@ -317,17 +318,17 @@ static void check_rules(void)
                                .decay = MILD });
 }
 
-/* ---- A layer: convolution, gates, delta rule, gated norm; by steps and by pieces ---- */
+/* ---- A layer: convolution, gates, delta rule, gated norm; step by step and in prefill batches ---- */
 
 enum { SESSIONS = 3, LAYER_TOKENS = 150 };
 
 struct layer {
     size_t k_heads, v_heads, head_k, head_v, taps;
-    size_t width, values;                                              /* of a row of qkv, of a row of results */
-    float *qkv, *alpha, *beta_in, *gate, *conv, *bias, *factor, *norm; /* rows session by session */
+    size_t width, values;                                              /* elements of a row of qkv, of a row of the result */
+    float *qkv, *alpha, *beta_in, *gate, *conv, *bias, *factor, *norm; /* rows in the order of sessions, then tokens */
     float *expected, *expected_state;
     qn_gpu_guarded gpu_qkv, gpu_alpha, gpu_beta_in, gpu_gate, gpu_conv, gpu_bias, gpu_factor, gpu_norm;
-    qn_gpu_guarded out, memory, addresses, positions; /* positions 0, 1, … of all sessions */
+    qn_gpu_guarded out, memory, addresses, positions; /* positions: [LAYER_TOKENS][SESSIONS] */
     size_t state_bytes, memory_bytes;
 };
 
@@ -338,7 +339,7 @@ static float scale_of(const struct layer *l)
     return 1 / sqrtf((float)l->head_k);
 }
 
-/* By the CPU's kernels. */
+/* The result of the CPU's kernels. */
 static void expected_layer(struct layer *l)
 {
     const size_t rows = SESSIONS * LAYER_TOKENS, keys = l->k_heads * l->head_k, n_state = l->values * l->head_k;
@@ -377,7 +378,7 @@ static void expected_layer(struct layer *l)
     qn_assert_ok(qn_gated_rms_norm(view(o, rows * l->values), view(l->gate, rows * l->values), view(l->norm, l->head_v),
                                    rows * l->v_heads, l->head_v, eps, view(o, rows * l->values)));
     const size_t repeat = l->v_heads / l->k_heads;
-    for (size_t row = 0; row < rows; row++) /* heads in groups of those that share a key head */
+    for (size_t row = 0; row < rows; row++) /* reorder: heads that share a key head become adjacent */
         for (size_t h = 0; h < l->v_heads; h++)
             memcpy(l->expected + row * l->values + (h % l->k_heads * repeat + h / l->k_heads) * l->head_v,
                    o + row * l->values + h * l->head_v, l->head_v * sizeof *o);
@@ -445,7 +446,7 @@ static void layer_free(struct layer *l)
         qn_gpu_free(gpu[i]);
 }
 
-/* Token `token` of every session. */
+/* One step: token `token` of every session. */
 static void run_step(const struct layer *l, size_t token)
 {
     const uint64_t values = token * l->values * sizeof(float), gates = token * l->v_heads * sizeof(float);
@@ -476,11 +477,12 @@ static void run_step(const struct layer *l, size_t token)
                                     .eps = eps };
     qn_launch launch;
     qn_assert_ok(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
-    launch.pdl = false; /* the launch ahead may have been of this layer */
+    launch.pdl = false; /* the previous launch may write the same layer's state */
     qn_gpu_launch(&launch, &args);
 }
 
-/* n tokens of every session from token `begin` on, whose rows do not follow one another: a launch for each. */
+/* n tokens of every session, from token `begin`. The rows of different sessions are not contiguous, so each has its
+ * launches. */
 static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks)
 {
     const size_t keys = l->k_heads * l->head_k, element = chunks ? sizeof(uint16_t) : sizeof(float);
@@ -563,7 +565,7 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
     qn_gpu_synchronize();
     qn_expect(qn_gpu_guards_intact(&y) && qn_gpu_guards_intact(&o) && qn_gpu_guards_intact(&g) && qn_gpu_guards_intact(&beta) &&
                   qn_gpu_guards_intact(&records),
-              "bytes outside what lies between the kernels were written");
+              "bytes outside the intermediate buffers were written");
     qn_gpu_free(&y);
     qn_gpu_free(&o);
     qn_gpu_free(&g);
@@ -580,8 +582,8 @@ static void check_layer_results(const struct layer *l, double bar)
     qn_gpu_read(&l->memory, memory);
     for (size_t s = 0; s < SESSIONS; s++)
         memcpy(state + s * n_state, memory + s * (l->memory_bytes / sizeof(float)), l->state_bytes);
-    expect_close("the result", out, l->expected, n, bar);
-    expect_close("the state", state, l->expected_state, SESSIONS * n_state, bar);
+    expect_close("out", out, l->expected, n, bar);
+    expect_close("state", state, l->expected_state, SESSIONS * n_state, bar);
     qn_expect(qn_gpu_guards_intact(&l->out) && qn_gpu_guards_intact(&l->memory),
               "bytes outside result and memory were written");
     qn_free(out);
@@ -592,7 +594,7 @@ static void check_layer_results(const struct layer *l, double bar)
 static void check_layer(struct layer *l)
 {
     enum { STEPS, TOKENS, CHUNKS, MODES };
-    static const char *const mode_names[MODES] = { "steps", "steps and tokens in turn", "steps and chunks in turn" };
+    static const char *const mode_names[MODES] = { "steps", "steps, recurrent", "steps, chunks" };
     layer_new(l);
     for (int mode = STEPS; mode < MODES; mode++) {
         static const size_t pieces[] = { 66, 1, 2, 3, 17, 61 };
@@ -601,7 +603,7 @@ static void check_layer(struct layer *l)
         qn_case_begin("deltanet", mode_names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->k_heads, l->v_heads,
                       l->head_k, l->head_v, l->taps);
         qn_gpu_poison(&l->out);
-        qn_gpu_poison(&l->memory); /* a session at position 0 reads nothing of it */
+        qn_gpu_poison(&l->memory); /* at position 0 it must not be read */
         for (size_t token = 0, piece = 0, n; token < LAYER_TOKENS; token += n, piece++) {
             n = mode == STEPS ? 1 : pieces[piece];
             if (n == 1)
@@ -634,7 +636,7 @@ struct timed {
     qn_gdn_step_args step;
     size_t memory_bytes;
     qn_launch launches[2];
-    size_t first, last; /* of the launches */
+    size_t first, last; /* indices into launches */
 };
 
 static void timed_chunk(void *context, size_t iteration)
@@ -645,7 +647,7 @@ static void timed_chunk(void *context, size_t iteration)
         qn_gpu_launch(&t->launches[i], &t->chunk);
 }
 
-/* Another layer each turn. */
+/* Each iteration uses another layer's memory. */
 static void timed_step(void *context, size_t iteration)
 {
     const struct timed *t = context;
@@ -655,7 +657,8 @@ static void timed_step(void *context, size_t iteration)
     qn_gpu_launch(&t->launches[0], &args);
 }
 
-/* Random values, a million of them again and again: what values are changes the power that matrix units take. */
+/* Random values, repeated after a million: the power consumption of tensor cores, and thus their clock, depends on the
+ * data. */
 static qn_gpu_guarded random_bf16(size_t n)
 {
     const size_t period = n < 1 << 20 ? n : 1 << 20;
@@ -712,7 +715,7 @@ static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
         t.first = part == 1;
         t.last = part > 0;
         snprintf(shape, sizeof shape, "%zu tokens, heads %zu/%zu: %s", tokens, k_heads, v_heads, names[part]);
-        /* What both must move at least: q, k, v, gates and o once. */
+        /* The minimum traffic of both kernels: q, k, v, gates and o once. */
         qn_gpu_bench("deltanet", "chunks", shape, (double)(4 * n_k + 4 * n_v + 8 * tokens * v_heads), "B",
                      part == 2 ? qn_gpu_read_rate() : 0, timed_chunk, &t, 1);
     }
@@ -724,7 +727,7 @@ static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
         qn_gpu_free(all[i]);
 }
 
-/* The layers of a 27B model, whose states are larger than the cache. */
+/* The layers of a 27B model; their states together are larger than L2. */
 static void bench_step(void)
 {
     enum {
@@ -771,8 +774,8 @@ static void bench_step(void)
                                  .eps = eps },
                        .memory_bytes = memory_bytes };
     qn_assert_ok(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches[0]));
-    qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers in turn", 2.0 * (double)state_bytes, "B",
-                 qn_gpu_read_rate(), timed_step, &t, LAYERS);
+    qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers", 2.0 * (double)state_bytes, "B", qn_gpu_read_rate(),
+                 timed_step, &t, LAYERS);
     qn_free(x);
     qn_free(factor);
     qn_free(state);

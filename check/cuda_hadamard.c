@@ -1,5 +1,5 @@
-/* Walsh-Hadamard transforms on the GPU: bit for bit the CPU's reference, for every block size, with and without signs, in place
- * and not. */
+/* Walsh-Hadamard transforms on the GPU: bit for bit the CPU's reference, for every block size, with and without signs, in
+ * place and out of place. */
 #include "check/cuda.h"
 
 #include "kernels/hadamard/hadamard.h"
@@ -116,7 +116,7 @@ void qn_check_cuda_hadamard(bool bench)
     for (size_t n = 1; n <= QN_HADAMARD_MAX_BLOCK; n *= 2)
         for (unsigned with = 0; with < 8; with++) {
             qn_random_seed(n * 8 + with);
-            /* one block, a few that do not fill a tile, and more than a tile; signs that repeat at an odd number of blocks */
+            /* One block, a few blocks that do not fill a tile, and more than a tile. Signs repeat after 1 to 5 blocks. */
             const size_t counts[] = { 1, 3, n < 4096 ? 3 * 4096 / n + 1 : 2 };
             for (size_t i = 0; i < 3; i++)
                 check_shape(&reference, &(struct shape){ n, counts[i], 1 + qn_random_below(5), with & 1, with & 2, with & 4 });

@@ -1,4 +1,4 @@
-/* What the device can do at best, measured: the limits that shares are given of. Nothing is compared. */
+/* The device's measured limits, of which other benchmarks print their rate as a percentage. No results are checked. */
 #include "check/cuda.h"
 
 #include "kernels/peak/peak_cuda.h"
@@ -45,7 +45,7 @@ static void bench_mma(bool bf16, const char *shape)
 static void bench_copies(void)
 {
     qn_gpu_guarded buffers[2] = { qn_gpu_new(COPY_BYTES), qn_gpu_new(COPY_BYTES) };
-    qn_gpu_bench("peak", "cuda", "the driver's copy, both ways counted", 2.0 * COPY_BYTES, "B", 0, read_copy, buffers, 1);
+    qn_gpu_bench("peak", "cuda", "driver's D2D copy, read and write", 2.0 * COPY_BYTES, "B", 0, read_copy, buffers, 1);
     qn_gpu_free(&buffers[0]);
     qn_gpu_free(&buffers[1]);
 }
@@ -71,7 +71,7 @@ static double seconds_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* From memory that has been written, as a mapped file's pages are once they are read. */
+/* From memory that is already mapped, like the pages of a mapped file after they have been read. */
 static void bench_upload(size_t n_threads, const char *shape)
 {
     enum { REPEATS = 3, MAX_THREADS = 4 };
@@ -112,7 +112,7 @@ void qn_check_cuda_peak(bool bench)
 {
     const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
     qn_case_begin("peak", "cuda", "%s", info->name);
-    qn_expect(info->n_sms > 0 && info->memory_bytes > 0, "the device has no multiprocessors or no memory");
+    qn_expect(info->n_sms > 0 && info->memory_bytes > 0, "the device has no SMs or no memory");
     if (!bench)
         return;
     qn_launch launch;
@@ -120,10 +120,10 @@ void qn_check_cuda_peak(bool bench)
     bench_copies();
     bench_upload(1, "upload 1 GiB");
     bench_upload(4, "upload 1 GiB by 4 threads");
-    bench_mma(false, "int8 products, mma.sync");
-    bench_mma(true, "bfloat16 products, mma.sync");
+    bench_mma(false, "int8, mma.sync");
+    bench_mma(true, "bf16, mma.sync");
     qn_peak_empty_plan(false, &launch);
     qn_gpu_bench("peak", "cuda", "a launch in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
     qn_peak_empty_plan(true, &launch);
-    qn_gpu_bench("peak", "cuda", "a dependent launch in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
+    qn_gpu_bench("peak", "cuda", "a launch with PDL in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
 }

@@ -1,4 +1,4 @@
-/* Heads on the GPU: norm, rotary embedding and the cache, against the same in double; angles against the CPU's. */
+/* qk_norm, rope and kv_store on the GPU, against the same in double; rope angles against the CPU's. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of values of magnitude up to about 10: a norm of up to 512 terms, a turn, and with codes a rotation of up to 512 terms. */
+/* For values up to about 10 in magnitude: a norm of up to 512 terms, rope, and with pages a rotation of up to 512 terms. */
 #define FLOAT_BOUND 2e-5
-#define F16_BOUND (0x1p-11 + FLOAT_BOUND) /* relative, and of the smallest normal half for what is less */
+#define F16_BOUND (0x1p-11 + FLOAT_BOUND) /* relative; for smaller values, relative to the smallest normal f16 */
 #define F16_MIN_NORMAL 0x1p-14
 
 enum { N_OPEN = 2, CAPACITY = 512, SESSIONS = 2, MAX_GPU = 24 };
@@ -28,7 +28,7 @@ struct shape {
 struct problem {
     const struct shape *s;
     qn_kernels kernels;
-    qn_aura_codec *keys, *values; /* with runs */
+    qn_aura_codec *keys, *values; /* with pages */
     float *queries, *k, *v, *query_weight, *key_weight, *cosines, *sines;
     uint32_t *positions, *sessions;
     qn_gpu_guarded gpu[MAX_GPU], out, f16_keys, f16_values;
@@ -59,7 +59,7 @@ static qn_aura_gpu_rotation rotation_of(struct problem *p, const qn_aura_codec *
                                    .inverse = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
 }
 
-/* A head as it should be, in double but for the rotation. */
+/* The expected head, in double except for the codec's rotation. */
 static void rope_head(const struct problem *p, const float *from, const float *weight, size_t row, bool with_rope,
                       const qn_aura_codec *codec, double *to)
 {
@@ -99,7 +99,7 @@ static void expect_f16(const uint16_t *found, const double *expected, size_t n, 
     }
 }
 
-/* Where a position's halves lie in a session's cache of a head, in rows. */
+/* The row of a position's f16 values in the cache of a session's head. */
 static size_t row_of(const struct shape *s, size_t session, size_t head, uint32_t position)
 {
     const size_t rows = s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY, page = position / QN_ATTENTION_PAGE;
@@ -155,8 +155,8 @@ static void check_shape(const struct shape *s)
     const double attn_factor = s->gated ? 1.25 : 1;
     double *frequencies = qn_xcalloc(half, sizeof *frequencies);
     qn_random_seed(dim * 10 + s->n_rows);
-    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, %zu turned, %zu rows from %u on%s%s%s%s", s->n_heads,
-                  s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->pages ? ", runs" : "", s->gated ? ", gated" : "",
+    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, n_rot %zu, %zu rows from position %u%s%s%s%s", s->n_heads,
+                  s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->pages ? ", pages" : "", s->gated ? ", gated" : "",
                   s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "");
     qn_kernels_init(&p.kernels, 0);
     if (s->pages) {
@@ -171,7 +171,7 @@ static void check_shape(const struct shape *s)
         p.query_weight = floats(dim, 1);
         p.key_weight = floats(dim, 1);
     } else {
-        p.v[1] = 1e9f; /* beyond a half */
+        p.v[1] = 1e9f; /* beyond f16 */
         p.v[dim * s->n_kv_heads * (s->n_rows - 1) + 2] = NAN;
     }
     p.cosines = qn_xcalloc(s->n_rows * half, sizeof(float));
@@ -188,7 +188,7 @@ static void check_shape(const struct shape *s)
     p.f16_keys = qn_gpu_new(cache_rows * dim * 2);
     p.f16_values = qn_gpu_new(cache_rows * dim * 2);
 
-    /* Angles first, by the GPU. */
+    /* The GPU's angles, which the second launch uses. */
     const qn_gpu_guarded cosines = qn_gpu_new(s->n_rows * half * 4), sines = qn_gpu_new(s->n_rows * half * 4);
     const uint64_t positions = on_gpu(&p, p.positions, s->n_rows * sizeof *p.positions);
     const qn_rope_angles_args angles_args = { .positions = positions,
@@ -204,7 +204,7 @@ static void check_shape(const struct shape *s)
     const float *expected[2] = { p.cosines, p.sines };
     for (int i = 0; i < 2; i++) {
         qn_gpu_read(i ? &sines : &cosines, found);
-        for (size_t j = 0; j < s->n_rows * half; j++) /* both round a double that is off by less than 1e-15 */
+        for (size_t j = 0; j < s->n_rows * half; j++) /* both sides round a double with an error below 1e-15 */
             qn_expect(fabsf(found[j] - expected[i][j]) <= 0x1p-23f, "%s %zu is %g, expected %g", i ? "sine" : "cosine", j,
                       (double)found[j], (double)expected[i][j]);
     }

@@ -1,5 +1,5 @@
-/* Rows that stay floats on the GPU, norm and SwiGLU, against float64. What products read is made elsewhere, and checked with
- * them. */
+/* Norm and SwiGLU of f32 rows on the GPU, against float64. The versions fused with a matmul are checked in the matmul's file.
+ */
 #include "check/cuda.h"
 
 #include "base/memory.h"
@@ -20,7 +20,7 @@ static void *floats(size_t count, size_t size)
     return p;
 }
 
-/* Two inputs of some rows, and their result with what it should be, off by as much as `bound` says. */
+/* Two inputs, the result, and the expected result with its error bound. */
 struct rows {
     size_t n_rows, n;
     float *a, *b, *found;
@@ -78,7 +78,7 @@ static void check_norm(size_t n_rows, size_t n)
         for (size_t i = 0; i < n; i++) {
             const double y = r.a[row * n + i] / sqrt(sum / (double)n + (double)eps) * r.b[i];
             r.expected[row * n + i] = y;
-            /* A sum of n squares in 256 threads, and a few roundings of 2^-24 on the way. */
+            /* A sum of n squares by 256 threads, and a few more roundings of 2^-24. */
             r.bound[row * n + i] = fabs(y) * (double)(n / 256 + 16) * 0x1p-24 + 1e-30;
         }
     }
@@ -96,7 +96,7 @@ static void check_swiglu(size_t n_rows, size_t n)
     for (size_t i = 0; i < n_rows * n; i++) {
         const double gate = r.a[i], y = gate / (1 + exp(-gate)) * r.b[i];
         r.expected[i] = y;
-        r.bound[i] = fabs(y) * 8 * 0x1p-24 + 1e-30; /* expf within 2 units, and four operations */
+        r.bound[i] = fabs(y) * 8 * 0x1p-24 + 1e-30; /* expf within 2 ulp, and four operations */
     }
     compare_and_free(&r);
 }
@@ -121,7 +121,7 @@ static void timed_swiglu(void *context, size_t turn)
     qn_gpu_launch(&t->swiglu, &t->swiglu_args);
 }
 
-/* A token's rows stay in the device's cache: what is timed is a launch. */
+/* The rows of one token stay in L2, as in decode: the time is mostly that of a launch. */
 static void bench_rows(size_t width, size_t inner)
 {
     enum { REPEATS = 64 };

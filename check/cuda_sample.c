@@ -1,5 +1,5 @@
-/* Choosing a token on the GPU, against the CPU's choice: the same token, whatever the distribution and the filters, or none
- * where the kernels leave it to the host; and rows of tables as the CPU decodes and turns them. */
+/* Sampling on the GPU against the CPU: the same token for every distribution and filter, or a fallback to the host where that
+ * is allowed. And the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Choices ---- */
+/* ---- The sampler ---- */
 
 enum { MAX_LOGITS = 248320, MAX_RECENT = 300 };
 
@@ -36,7 +36,7 @@ static struct gpu_sampler sampler_new(size_t n)
                                .state = c.state.data,
                                .result = c.result.data,
                                .n = (uint32_t)n };
-    qn_gpu_synchronize(); /* uploads have a stream of their own */
+    qn_gpu_synchronize(); /* uploads run in another stream */
     return c;
 }
 
@@ -44,7 +44,7 @@ static void sampler_free(struct gpu_sampler *c)
 {
     qn_expect(qn_gpu_guards_intact(&c->logits) && qn_gpu_guards_intact(&c->params) && qn_gpu_guards_intact(&c->recent) &&
                   qn_gpu_guards_intact(&c->state) && qn_gpu_guards_intact(&c->result),
-              "bytes outside were written");
+              "bytes outside the buffers were written");
     qn_gpu_free(&c->logits);
     qn_gpu_free(&c->params);
     qn_gpu_free(&c->recent);
@@ -131,7 +131,7 @@ static const struct {
 };
 enum { N_FILTERS = sizeof filters / sizeof *filters };
 
-/* Each token once, as the host gives them; the likeliest among them. */
+/* Tokens without duplicates, as the host passes them; the most likely token is one of them. */
 static size_t recent_tokens(int32_t *recent, const float *logits, size_t n)
 {
     size_t count = 0, best = 0;
@@ -149,7 +149,7 @@ static size_t recent_tokens(int32_t *recent, const float *logits, size_t n)
     return count;
 }
 
-/* Whether the kernels may leave it to the host: thousands of tokens that differ by less than a bin, or that min_p is among. */
+/* True if a fallback to the host is allowed: thousands of logits may fall into one bin, or around the min_p threshold. */
 static bool may_fall_back_to_host(enum shape shape, const qn_sample_request *request, size_t n)
 {
     const bool crowded = shape == FLAT || shape == EQUAL || shape == TWO_VALUES || (shape == PEAK && request->temperature > 2);
@@ -203,7 +203,7 @@ static void check_sampling(size_t n, size_t n_draws, struct counts *counts)
     free(logits);
 }
 
-/* ---- Rows of tables ---- */
+/* ---- Embedding ---- */
 
 static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_cols, size_t block, size_t first_tile)
 {
@@ -219,7 +219,7 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
                   first_tile, block);
     qn_hadamard_kernels_init(&hadamard, 0);
     qn_problem_new(&p, type, n_rows, n_cols, 1, false);
-    qn_random_blocks(type, p.data.data, n_rows * n_cols / type->block_weights, 100); /* scales and offsets are halves */
+    qn_random_blocks(type, p.data.data, n_rows * n_cols / type->block_weights, 100); /* scales and offsets are f16 */
     qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, n_cols, &bytes));
     int32_t tokens[TOKENS] = { (int32_t)n_rows - 1, 0, (int32_t)qn_random_below(n_rows) };
     float *signs = qn_xcalloc(n_cols, sizeof *signs), *expected = qn_xcalloc(TOKENS * n_cols, sizeof *expected),
@@ -233,7 +233,7 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
         float *x = expected + r * n_cols;
         type->to_float(p.weights.data + (size_t)tokens[r] * p.weights.row_bytes, n_cols / type->block_weights, x);
         for (size_t i = 0; tiles.bits == 16 && i < n_cols; i++)
-            x[i] = qn_f16_to_f32(qn_f32_to_f16(x[i])); /* bfloat16 has smaller numbers than halves */
+            x[i] = qn_f16_to_f32(qn_f32_to_f16(x[i])); /* bf16 has smaller numbers than f16 */
         for (size_t i = 0; block && i < n_cols; i += block)
             hadamard.block(x + i, block, NULL, signs + i);
     }
@@ -256,7 +256,7 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
     qn_gpu_read(&out, found);
     qn_gpu_read(&to, copied);
     qn_expect_same(found, expected, TOKENS * n_cols, "value");
-    qn_expect(memcmp(words, copied, sizeof words) == 0, "the words that come along are others");
+    qn_expect(memcmp(words, copied, sizeof words) == 0, "the copied words differ");
     qn_gpu_guarded *const all[] = { &weights, &rows, &ids, &sign, &out, &from, &to };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
@@ -326,7 +326,7 @@ static void bench_embedding(void)
     qn_gpu_free(&ids);
 }
 
-/* A token's logits have just been written, and are in the device's cache. */
+/* The logits stay in L2, as in decode, where they have just been written. */
 static void bench_sampling(size_t n)
 {
     float *logits = qn_xcalloc(n, sizeof *logits);
@@ -350,9 +350,9 @@ void qn_check_cuda_sample(bool bench)
     struct counts counts = { 0 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         check_sampling(sizes[i], sizes[i] < 10000 ? 6 : 3, &counts);
-    /* A choice that is always the host's would be right, too. */
-    qn_case_begin("sample", "cuda", "%zu choices", counts.n_draws_done);
-    qn_expect(counts.host_fallbacks * 4 < counts.n_draws_done, "%zu were left to the host", counts.host_fallbacks);
+    /* Kernels that always fall back to the host would pass the checks above. */
+    qn_case_begin("sample", "cuda", "%zu tokens sampled", counts.n_draws_done);
+    qn_expect(counts.host_fallbacks * 4 < counts.n_draws_done, "%zu fell back to the host", counts.host_fallbacks);
     check_embeddings();
     if (bench) {
         bench_sampling(MAX_LOGITS);

@@ -1,4 +1,4 @@
-/* The checker's command line, its random numbers, guards, counts and clock. */
+/* quern-check's command line, random numbers, guarded memory, counts and timing. */
 #include "check/check.h"
 
 #ifdef QN_HAVE_CUDA
@@ -34,7 +34,7 @@ static struct {
     char name[256];
     bool failed, json;
     size_t cases, failures;
-    size_t drawn, every; /* 0: all are run */
+    size_t drawn, every; /* every: run each N-th case; 0: all */
 } state;
 
 size_t qn_levels(qn_level levels[8])
@@ -125,7 +125,7 @@ qn_guarded qn_guarded_new(size_t bytes, size_t shift)
         exit(1);
     }
     g.data = g.block + GUARD + shift;
-    memset(g.block, 0xff, bytes + shift + 2 * GUARD); /* all ones: NaN as float and as half */
+    memset(g.block, 0xff, bytes + shift + 2 * GUARD); /* all ones: NaN as f32 and f16 */
     return g;
 }
 
@@ -202,7 +202,8 @@ void qn_expect_near(const float *found, const double *expected, const double *bo
 static double now(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* one thread works: others on a busy machine do not count */
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID,
+                  &t); /* CPU time of the one thread that works: load by other processes is not counted */
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
@@ -286,9 +287,10 @@ static int usage(const char *problem, const char *what)
 
 static void help(void)
 {
-    printf("usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n"
-           "Checks every kernel variant that this machine can run against its reference, and the references against float64.\n"
-           "  --op NAME       one operation alone:");
+    printf(
+        "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n"
+        "Checks every kernel variant that this CPU or GPU supports against its reference, and the references against float64.\n"
+        "  --op NAME       one operation only:");
     for (int i = 0; i < N_OPERATIONS; i++)
         printf(" %s", operations[i].name);
 #ifdef QN_HAVE_CUDA
@@ -296,14 +298,13 @@ static void help(void)
     for (size_t i = 0; i < qn_n_cuda_operations; i++)
         printf(" %s", qn_cuda_operations[i].name);
 #endif
-    printf(
-        "\n  --device D      where the kernels run: cpu, or cuda, the first or the N-th NVIDIA GPU counted from 0\n"
-        "  --bench         time the variants as well\n"
-        "  --every N       each N-th case of operations that have hundreds, for sanitizers, under which a kernel takes long\n"
-        "  --format F      of the timings: table or json, one object a line\n");
+    printf("\n  --device D      where the kernels run: cpu, or cuda[:N], the NVIDIA GPU with index N (default 0)\n"
+           "  --bench         time the variants as well\n"
+           "  --every N       only every N-th case of operations with hundreds of cases, for slow runs under sanitizers\n"
+           "  --format F      format of the timings: table, or json, one object per line\n");
 }
 
-/* One operation, and what came of it. */
+/* Run one operation and print the number of its cases and failures. */
 static void run_one(const char *name, void (*check)(bool bench), bool bench)
 {
     const size_t cases = state.cases, failures = state.failures;
@@ -364,7 +365,7 @@ int main(int argc, char **argv)
             char *end;
             const long every = strtol(argv[i], &end, 10);
             if (every < 1 || *end)
-                return usage("not a number from 1 on", argv[i]);
+                return usage("not an integer of at least 1", argv[i]);
             state.every = (size_t)every;
         } else if (!strcmp(option, "--format") && strcmp(argv[i], "table") && strcmp(argv[i], "json"))
             return usage("not a format, expected table or json", argv[i]);

@@ -1,4 +1,4 @@
-/* Matrix products to be checked: random blocks that are sound, activations, memory. */
+/* Test problems of matmuls: random blocks with finite weights, activations, memory. */
 #include "check/problem.h"
 
 #include "base/memory.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Types whose fields are not scales alone need several draws until a block is sound. */
+/* Random bits may be NaN, infinite or too large in f16 and f32 fields: such a block is generated again. */
 void qn_random_blocks(const qn_type_info *type, uint8_t *blocks, size_t n_blocks, float largest)
 {
     float weights[256];
@@ -44,7 +44,7 @@ void qn_problem_new(qn_problem *p, const qn_type_info *type, size_t n_rows, size
     p->weights = (qn_matrix){ .type = type, .n_rows = n_rows, .n_cols = n_cols };
     if (!qn_row_bytes(type, n_cols, &p->weights.row_bytes))
         exit(1);
-    /* Blocks have an even number of bytes, so files give them any even alignment; floats are aligned by their width. */
+    /* Block sizes are even, so in files blocks have any even alignment; f32 is aligned to 4 bytes. */
     const size_t shift = type->type == QN_TYPE_F32 ? 4 * qn_random_below(16) : 2 * qn_random_below(32);
     p->data = qn_guarded_new(n_rows * p->weights.row_bytes, shift);
     qn_random_blocks(type, p->data.data, n_rows * n_cols / type->block_weights, 1e6f);
