@@ -1,4 +1,4 @@
-/* Matrix products of every weight type, and the quantisation of their activations. */
+/* The matmul of every weight type, and the quantisation of its activations. */
 #include "check/problem.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The activation as the product sees it. */
+/* The activation as the matmul reads it. */
 static double act_value(const qn_problem *p, size_t token, size_t k)
 {
     const qn_acts *a = &p->acts;
@@ -20,9 +20,9 @@ static double act_value(const qn_problem *p, size_t token, size_t k)
     return code * (double)a->scale[super * QN_SUPER_GROUPS + k % QN_SUPER / QN_QUANT_GROUP];
 }
 
-/* Each partial sum is a chain of ceil(n/16) fused steps for values, of runs for codes; then four additions, and per term the
- * rounding of the scales' product, of the whole number and, where decode() multiplies, of the weight. Every rounding is at most
- * 2^-24 of a magnitude below the sum of magnitudes. An offset makes a second term. */
+/* Error bound. A partial sum is ceil(n/16) dependent fused steps, over values or over groups of codes; then four
+ * additions, and per term the rounding of the product of scales, of the integer sum and, if to_float() multiplies, of
+ * the weight. Each rounding is at most 2^-24 of a magnitude below the sum of magnitudes. An offset adds a second term. */
 static void check_against_float64(const qn_problem *p, const float *out)
 {
     const size_t n_cols = p->weights.n_cols;
@@ -38,7 +38,7 @@ static void check_against_float64(const qn_problem *p, const float *out)
                 sum += product;
                 magnitude += fabs(product);
             }
-            /* Codes and offset of a k-quant cancel before anything is rounded in float64, not in float32. */
+            /* The code and offset terms of a k-quant cancel before rounding in float64, but not in float32. */
             const double bound = (double)(terms + 8) * 0x1p-24 * magnitude * (p->type->has_offset ? 8 : 1) + 1e-30;
             qn_expect_near(&out[t * p->weights.n_rows + r], &sum, &bound, 1, "element");
         }
@@ -54,13 +54,13 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
     qn_assert_ok(qn_alloc(&expected, n_out, sizeof *expected, "expected"));
     for (size_t i = 0; i < n_levels; i++) {
         qn_case_begin("matmul", levels[i].name, "%s rows %zu cols %zu tokens %zu%s%s", p->type->name, p->weights.n_rows,
-                      p->weights.n_cols, p->n_tokens, p->acts.hilo ? " fine" : "", accumulate ? " added" : "");
+                      p->weights.n_cols, p->n_tokens, p->acts.hilo ? " hi/lo" : "", accumulate ? " added" : "");
         qn_matmul_kernels_init(&kernels, levels[i].features);
         qn_guarded out = qn_guarded_new(n_out * sizeof(float), 4 * qn_random_below(16));
         float *y = (float *)(void *)out.data;
         for (size_t k = 0; accumulate && k < n_out; k++)
             y[k] = (float)k;
-        /* Two shares, as two threads would take them. */
+        /* Two ranges of rows, as for two threads. */
         const size_t split_row = qn_random_below(p->weights.n_rows + 1);
         qn_problem_run(&kernels, p, 0, split_row, accumulate, y);
         qn_problem_run(&kernels, p, split_row, p->weights.n_rows, accumulate, y);
@@ -79,7 +79,8 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
 
 static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *levels, size_t n_levels)
 {
-    /* Every code at its largest against activations of the largest magnitude and one sign: where narrow sums would overflow. */
+    /* Every code at its maximum by activations of maximum magnitude and one sign: narrow accumulators would overflow
+     * here. */
     qn_problem p;
     qn_problem_new(&p, type, 5, 1024, 4, hilo);
     for (size_t i = 0; i < p.n_tokens * 1024; i++)
@@ -91,8 +92,7 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *
         uint8_t *block = p.data.data + b * type->block_bytes, kept[256];
         memcpy(kept, block, type->block_bytes);
         memset(block, b % 2 ? 0xff : 0x00, type->block_bytes);
-        /* Scales that all-ones bytes would turn into NaN keep their random values: the first and the last two fields are tried.
-         */
+        /* Scales that all-ones bytes make NaN keep their random values: tested for the first and the last two fields. */
         if (type->find_nonfinite(block, 1) == 0)
             memcpy(block, kept, 4);
         if (type->find_nonfinite(block, 1) == 0)
@@ -104,7 +104,8 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *
     qn_problem_free(&p);
 }
 
-/* One NaN or infinity among the activations of token 1 of 3: all of its elements are NaN or infinite, and no other token's. */
+/* One NaN or infinity among the activations of token 1 of 3: all its elements are NaN or infinite, those of other
+ * tokens finite. */
 static void check_not_finite(const qn_type_info *type, const qn_level *levels, size_t n_levels)
 {
     enum { ROWS = 6, COLS = 768, TOKENS = 3 };
@@ -150,7 +151,7 @@ static void bench_type(const qn_type_info *type, const qn_level *levels, size_t 
         struct timed timed = { .p = &p, .kernels = &kernels };
         char shape[64];
         if (i == 0 && n_levels > 1)
-            continue; /* the reference is for reading */
+            continue; /* the reference is not optimised */
         qn_matmul_kernels_init(&kernels, levels[i].features);
         qn_assert_ok(qn_alloc(&timed.out, n_tokens * n_rows, sizeof(float), "output"));
         qn_assert_ok(qn_alloc(&timed.scratch, qn_matmul_scratch(&kernels, 2048), 1, "scratch"));
@@ -188,7 +189,7 @@ void qn_check_matmul(bool bench)
         if (types[t].unpack && !types[t].has_factor)
             check_extremes(&types[t], true, levels, n_levels);
         check_not_finite(&types[t], levels, n_levels);
-        qn_problem empty; /* no tokens: nothing may be touched */
+        qn_problem empty; /* no tokens: nothing may be written */
         qn_problem_new(&empty, &types[t], 3, block, 1, false);
         empty.n_tokens = 0;
         check_problem(&empty, levels, n_levels, false);
@@ -224,15 +225,15 @@ static void expect_same_acts(const qn_acts *found, const qn_acts *expected)
 {
     const size_t groups = expected->max_rows * expected->n_super * QN_SUPER_GROUPS;
     for (int layout = 0; layout < QN_ACT_INT8_LAYOUTS; layout++) {
-        qn_expect(!memcmp(found->codes[layout], expected->codes[layout], groups * QN_QUANT_GROUP), "codes of form %d differ",
+        qn_expect(!memcmp(found->codes[layout], expected->codes[layout], groups * QN_QUANT_GROUP), "codes of layout %d differ",
                   layout);
         if (expected->hilo)
             qn_expect(!memcmp(found->codes_lo[layout], expected->codes_lo[layout], groups * QN_QUANT_GROUP),
-                      "fine codes of form %d differ", layout);
+                      "lo codes of layout %d differ", layout);
     }
     qn_expect_same(found->scale, expected->scale, groups, "scale");
     qn_expect(!memcmp(found->sum, expected->sum, groups * sizeof(int32_t)), "sums differ");
-    qn_expect(!memcmp(found->sum_upper, expected->sum_upper, groups * sizeof(int32_t)), "sums of second halves differ");
+    qn_expect(!memcmp(found->sum_upper, expected->sum_upper, groups * sizeof(int32_t)), "sums of the last 16 values differ");
     qn_expect_same(found->values, expected->values, expected->max_rows * expected->n_cols, "value");
 }
 
@@ -260,7 +261,7 @@ void qn_check_quantize(bool bench)
             qn_acts expected, found;
             qn_random_seed(w);
             qn_assert_ok(qn_alloc(&x, ROWS * widths[w], sizeof *x, "values"));
-            /* Sizes from subnormal to huge, a run of zeros, and values that fall between two codes. */
+            /* Magnitudes from subnormal to huge, a group of zeros, and values halfway between two codes. */
             qn_random_floats(x, ROWS * widths[w], 1);
             for (size_t i = 0; i < ROWS * widths[w]; i++)
                 x[i] *= i / 64 % 4 == 1 ? 1e-38f : i / 64 % 4 == 2 ? 1e30f : 1;
@@ -273,7 +274,7 @@ void qn_check_quantize(bool bench)
                 qn_assert_ok(qn_acts_create(i ? &found : &expected, ROWS, widths[w],
                                             (1u << QN_ACT_F32) | ((1u << QN_ACT_INT8_LAYOUTS) - 1), hilo));
                 qn_quantize_rows(&kernels, i ? &found : &expected, x, ROWS);
-                qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], hilo ? " fine" : "");
+                qn_case_begin("quantize", levels[i].name, "width %zu%s", widths[w], hilo ? " hi/lo" : "");
                 if (i == 0) {
                     check_codes(&expected, x);
                 } else {

@@ -1,5 +1,5 @@
-/* Products with packed matrices, held bit for bit to the reference over the rows as they are stored; and packing itself, there
- * and back. Which types are packed, and how, is each instruction set's own: what it names is checked. */
+/* GEMM of packed matrices, compared bit for bit with the reference on the stored rows; and packing and unpacking
+ * themselves. Which types are packed, and how, depends on the instruction set: everything that it lists is checked. */
 #include "check/problem.h"
 
 #include "base/memory.h"
@@ -27,7 +27,7 @@ static struct packed pack(const qn_problem *p, qn_packing packing)
     struct packed packed = { .weights = p->weights,
                              .memory = qn_guarded_new(n_panels * QN_PANEL_ROWS * p->weights.row_bytes, 0) };
     packed.weights.packed = packed.memory.data;
-    qn_matmul_pack(&p->weights, packing, middle, n_panels, packed.memory.data); /* as two threads would */
+    qn_matmul_pack(&p->weights, packing, middle, n_panels, packed.memory.data); /* two ranges, as for two threads */
     qn_matmul_pack(&p->weights, packing, 0, middle, packed.memory.data);
     qn_expect(qn_guarded_ok(&packed.memory), "bytes outside the packed matrix were written");
     return packed;
@@ -41,12 +41,12 @@ static void expect_round_trip(const struct packed *packed, qn_packing packing)
         qn_matmul_unpack(&packed->weights, packing, panel, rows.data);
         qn_expect(qn_guarded_ok(&rows), "bytes outside the unpacked rows were written");
         qn_expect(!memcmp(rows.data, packed->weights.data + panel * panel_bytes, panel_bytes),
-                  "group %zu is not unpacked as it was", panel);
+                  "panel %zu is not unpacked as it was", panel);
         qn_guarded_free(&rows);
     }
 }
 
-/* Activations by the variant itself, in the forms that it asks for and no other, over poison. */
+/* Activations quantised by the tested kernels, in the layouts that they require and no others, over poisoned buffers. */
 static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weights, const qn_matmul_kernels *kernels)
 {
     const size_t n_cols = p->weights.n_cols;
@@ -68,14 +68,14 @@ static void acts_new(qn_acts *acts, const qn_problem *p, const qn_matrix *weight
     qn_quantize_rows(kernels, acts, p->x, p->n_tokens);
 }
 
-/* The product of a packed matrix into out [n_tokens][stride], its rows in up to three shares. */
+/* The matmul of a packed matrix into out [n_tokens][stride], split into up to three ranges of rows. */
 static void run_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                        bool accumulate, float *out, size_t stride)
 {
     const size_t n_panels = weights->n_rows / QN_PANEL_ROWS;
     qn_guarded scratch = qn_guarded_new(qn_matmul_scratch(kernels, weights->n_cols), 0);
     for (size_t begin = 0, end; begin < weights->n_rows; begin = end) {
-        const size_t n_panels_in_call = 1 + qn_random_below(n_panels + 1); /* beyond the last: all that is left */
+        const size_t n_panels_in_call = 1 + qn_random_below(n_panels + 1); /* beyond the last: all remaining rows */
         end = begin + n_panels_in_call * QN_PANEL_ROWS < weights->n_rows ? begin + n_panels_in_call * QN_PANEL_ROWS
                                                                          : weights->n_rows;
         qn_matmul_rows(kernels, weights, acts, n_tokens, begin, end, accumulate, out, stride, scratch.data);
@@ -84,14 +84,16 @@ static void run_packed(const qn_matmul_kernels *kernels, const qn_matrix *weight
     qn_guarded_free(&scratch);
 }
 
-/* What out holds before: numbers where the product is added, poison where it is stored, poison between rows of tokens. */
+/* Initial content of out: numbers if the result is added. If it is stored, poison stays, also between the rows of
+ * tokens. */
 static void fill(float *out, size_t n_tokens, size_t n_rows, size_t stride)
 {
     for (size_t i = 0; i < n_tokens * n_rows; i++)
         out[i / n_rows * stride + i % n_rows] = (float)i;
 }
 
-/* With skip_token < n_tokens, that token's elements are not numbers, which is all that they share with the reference's. */
+/* With skip_token < n_tokens, that token's elements must be NaN or infinite; their bits are not compared with the
+ * reference's. */
 static void check_level(const qn_problem *p, const qn_level *level, bool accumulate, size_t skip_token, const float *expected)
 {
     const size_t n_rows = p->weights.n_rows, stride = n_rows + qn_random_below(5);
@@ -101,7 +103,7 @@ static void check_level(const qn_problem *p, const qn_level *level, bool accumul
     if (!kernel || (p->acts.hilo && !kernel->hilo))
         return;
     qn_case_begin("packed", level->name, "%s rows %zu cols %zu tokens %zu%s%s%s", p->type->name, n_rows, p->weights.n_cols,
-                  p->n_tokens, p->acts.hilo ? " fine" : "", accumulate ? " added" : "",
+                  p->n_tokens, p->acts.hilo ? " hi/lo" : "", accumulate ? " added" : "",
                   skip_token < p->n_tokens ? " one not finite" : "");
     struct packed packed = pack(p, kernel->packing);
     expect_round_trip(&packed, kernel->packing);
@@ -148,8 +150,8 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
         tokens[n_tokens - 1] = kernel->max_tokens + 1;
     for (size_t draw = 0; draw < (kernel->hilo ? 4 : 2) * n_tokens; draw++) {
         qn_random_seed(1000 * (size_t)type->type + draw);
-        /* Each number of tokens with one block to four, which do not fill a super-block, and with any number; then both of fine
-         * batches. */
+        /* Each number of tokens with one to four blocks, which do not fill a super-block, and with any number of
+         * blocks; then both with the hi/lo split. */
         const size_t blocks = draw / n_tokens % 2 ? 1 + qn_random_below(2600 / block) : draw % 4 + 1;
         qn_problem p;
         qn_problem_new(&p, type, rows[draw % 5], blocks * block, tokens[draw % n_tokens], draw >= 2 * n_tokens);
@@ -158,9 +160,10 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
     }
 }
 
-/* Where narrow sums would overflow: every code as small or large as it gets, against activations of the largest magnitude and
- * one sign, and against fours whose sums have low bytes, high bytes or both at the end of what tables hold (packed.h): 479 and
- * -481 are 31 above a multiple of 32. Just below half a code above 126, the second term of fine batches is the largest. */
+/* Extremes of the narrow accumulators: every code at its minimum or maximum, by activations of maximum magnitude and
+ * one sign, and by quads whose sums have low bytes, high bytes or both at the ends of the tables' range (packed.h): 479
+ * and -481 are 31 above a multiple of 32. Values just below half a code above 126 have the largest lo term of the hi/lo
+ * split. */
 static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *levels, size_t n_levels)
 {
     enum { ROWS = 64, COLS = 1024, PATTERNS = 8 };
@@ -247,7 +250,7 @@ static void timed_unpack(void *context)
         qn_matmul_unpack(t->weights, t->packing, panel, t->rows);
 }
 
-/* Rows as they are stored and packed, one after the other. */
+/* Stored rows, then packed rows. */
 static void bench_matmul(const qn_type_info *type, const qn_level *level, size_t n_rows, size_t n_tokens)
 {
     enum { COLS = 2048 };

@@ -1,5 +1,5 @@
-/* Rotated activations of a token on the GPU: every value within half a step of its code of what float64 and the CPU's transform
- * make of the row, and what stands beside codes as the products expect it. */
+/* Fused Hadamard transform and quantisation of one token on the GPU: every value within half a step of the row computed
+ * in float64 with the CPU's transform, and the scales, sums and zeros of QN_ACTS_INT8_N1. */
 #include "check/cuda.h"
 
 #include "base/memory.h"
@@ -20,7 +20,7 @@ static float *floats(size_t count)
     return p;
 }
 
-/* A row's inputs on both sides, and the activations. */
+/* A row's inputs on host and device, and the activations. */
 struct row {
     size_t n, block;
     int op;
@@ -84,7 +84,7 @@ static void expect_row(struct row *r, bool with_signs)
         reference.block(r->expected + i, r->block, with_signs ? r->signs + i : NULL, NULL);
 }
 
-/* Runs 2p and 2p+1 of a chunk. */
+/* Groups 2p and 2p+1 of a k-tile. */
 static void check_pair(const struct row *r, const uint8_t *k_tile, size_t column)
 {
     float scales_and_sum[4], minus_sum = 0;
@@ -96,15 +96,15 @@ static void check_pair(const struct row *r, const uint8_t *k_tile, size_t column
         const int code = (int8_t)words[8 * odd];
         const float scale = scales_and_sum[odd], value = (float)code * scale, expected = r->expected[column + i];
         minus_sum -= (float)code * scale;
-        qn_expect(words[8 * (1 - odd)] == 0, "beside the code of column %zu is %d", column + i, words[8 * (1 - odd)]);
-        /* Half a step, and what float32 makes of sums of QN_BLOCK values: far less than a hundredth of a step. */
+        qn_expect(words[8 * (1 - odd)] == 0, "the byte next to column %zu is %d", column + i, words[8 * (1 - odd)]);
+        /* Half a step, and the float32 error of sums of QN_BLOCK values: far below a hundredth of a step. */
         qn_expect(fabsf(value - expected) <= 0.51f * scale, "column %zu is %g, expected %g within half of %g", column + i,
                   (double)value, (double)expected, (double)scale);
     }
-    /* Both are sums of 64 products of some 127 steps. */
+    /* Both are sums of 64 products of at most 127 steps. */
     const float unit = 127 * 64 * (scales_and_sum[0] + scales_and_sum[1]) * 0x1p-23f;
     qn_expect(fabsf(scales_and_sum[2] - minus_sum) <= unit && scales_and_sum[3] == 0,
-              "beside columns %zu on are %g and %g, expected %g and 0", column, (double)scales_and_sum[2],
+              "the sum and padding of columns %zu on are %g and %g, expected %g and 0", column, (double)scales_and_sum[2],
               (double)scales_and_sum[3], (double)minus_sum);
 }
 
@@ -140,7 +140,7 @@ static void timed_launch(void *context, size_t turn)
     qn_gpu_launch(&t->launch, &t->args);
 }
 
-/* A token's row stays in the device's cache: what is timed is a launch. */
+/* A token's row stays in the device's caches: this times the latency of a launch. */
 static void bench_row(size_t n, int op)
 {
     enum { REPEATS = 64 };

@@ -1,5 +1,5 @@
-/* Matrix products on the GPU: activations in every form against the CPU's reference, products of every type, form and awkward
- * shape against float64 on the same quantised numbers, and their speed on the shapes of real models. */
+/* Matmul on the GPU: activations in every layout against the CPU's reference; GEMV and GEMM of every type, layout and
+ * awkward shape against float64 on the same quantised values; and their speed on the shapes of real models. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -34,7 +34,7 @@ static void launch(const qn_matmul_launch *l)
 
 /* ---- Activations ---- */
 
-/* Room for tokens in one form. */
+/* Buffers for tokens in one layout. */
 struct gpu_acts {
     qn_matmul_acts acts;
     qn_gpu_guarded data, scale;
@@ -61,11 +61,11 @@ static void acts_free(struct gpu_acts *a)
     qn_gpu_free(&a->scale);
 }
 
-/* What a form holds, as numbers: values [n_tokens, n_cols rounded up to chunks] and the sums that int8 forms carry for each
- * pair of runs. */
+/* Activations of a layout, dequantised: values [n_tokens, n_cols rounded up to k-tiles], and the sums that the int8
+ * layouts store for each pair of groups. */
 struct dequantized_acts {
     double *values;
-    float *minus_sum; /* [n_tokens][pairs of runs]; none of halves */
+    float *minus_sum; /* [n_tokens][pairs of groups]; not set for fp16 */
 };
 
 static float float_at(const uint8_t *at)
@@ -98,7 +98,7 @@ static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_toke
             } else if (a->acts.layout == QN_ACTS_INT8_N1) {
                 const uint8_t *from = bytes + k_tile * QN_ACTS_N1_TILE_BYTES, *words = from + 64 * group + 16 * t + 4 * h + i;
                 *to = (int8_t)words[group % 2 * 8] * (double)float_at(from + 512 + 16 * pair + 4 * (group % 2));
-                qn_expect(words[8 - group % 2 * 8] == 0, "byte beside column %zu is %d", k, words[8 - group % 2 * 8]);
+                qn_expect(words[8 - group % 2 * 8] == 0, "byte next to column %zu is %d", k, words[8 - group % 2 * 8]);
                 dequantized_acts.minus_sum[token * width / 64 + k / 64] = float_at(from + 512 + 16 * pair + 8);
             } else {
                 const uint8_t *from = bytes + (token / 8 * n_k_tiles + k_tile) * QN_ACTS_N8_TILE_BYTES;
@@ -119,7 +119,7 @@ static void dequantized_free(struct dequantized_acts *dequantized_acts)
     qn_free(dequantized_acts->minus_sum);
 }
 
-/* What the same values are in a form, by the CPU's rule: values [n_cols] of a token. */
+/* The same values quantised by the CPU's rule and dequantised: values [n_cols] of a token. */
 static void quantize_dequantize(int layout, const float *x, size_t n_cols, double *values)
 {
     if (layout == QN_ACTS_F16) {
@@ -145,10 +145,11 @@ static void quantize_dequantize(int layout, const float *x, size_t n_cols, doubl
 
 static const char *layout_name(int layout)
 {
-    return layout == QN_ACTS_INT8_N1 ? "row" : layout == QN_ACTS_INT8_N8 ? "columns" : "halves";
+    return layout == QN_ACTS_INT8_N1 ? "int8 n1" : layout == QN_ACTS_INT8_N8 ? "int8 n8" : "fp16";
 }
 
-/* Plain rows give the CPU's numbers exactly; after a norm or SwiGLU, whose last bits differ, they are within half a step. */
+/* Without an operation the values equal the CPU's exactly; after a norm or SwiGLU, whose last bits differ, they are
+ * within half a step. */
 static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
 {
     const size_t stride = n_cols + 3, width = qn_round_up(n_cols, QN_TILE_COLS);
@@ -162,7 +163,7 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
     qn_random_floats(x, n_tokens * stride, 3);
     qn_random_floats(x2, n_tokens * stride, 3);
     qn_random_floats(weight, n_cols, 1);
-    for (size_t i = 0; i < n_tokens * stride; i++) /* from tiny to large, and a run of zeros */
+    for (size_t i = 0; i < n_tokens * stride; i++) /* from tiny to large, and groups of zeros */
         x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
     qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x), gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
     qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
@@ -192,10 +193,10 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
                 float group = 0;
                 for (size_t i = k / 32 * 32; i < n_cols && i < k / 32 * 32 + 32; i++)
                     group = fmaxf(group, fabsf(y[i]));
-                /* Half a code, or half a unit of a half's last place; 1e-5 for what the operation itself may differ by. */
+                /* Half a code, or half a unit in the last place of fp16; 1e-5 for the error of the operation itself. */
                 bound = layout == QN_ACTS_F16 ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
                                               : (double)group * (0.5 / 127);
-                bound = bound * 1.01 + (double)group * 1e-5 + 1e-30; /* smaller runs are zeros */
+                bound = bound * 1.01 + (double)group * 1e-5 + 1e-30; /* smaller groups are zeros */
             }
             qn_expect(fabs(found - (k < n_cols ? bound > 0 ? (double)y[k] : expected[k] : 0)) <= bound,
                       "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);
@@ -226,7 +227,7 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
 
 /* ---- Weights ---- */
 
-/* Up to three matrices of a type that share activations, as files store them and as tiles. */
+/* Up to three matrices of a type that share activations, as stored in files and as tiles. */
 struct gpu_weights {
     const qn_type_info *type;
     size_t n_cols, n_matrices, n_rows[3], row_bytes;
@@ -235,7 +236,7 @@ struct gpu_weights {
     qn_gpu_guarded tiles;
 };
 
-/* Rows to their tiles, through whatever form the kernels read. */
+/* Packs rows into their tiles; types that the kernels cannot read are converted to F16 first. */
 static void pack(const struct gpu_weights *w, size_t matrix_index, size_t first_tile)
 {
     const size_t n_rows = w->n_rows[matrix_index];
@@ -270,7 +271,7 @@ static struct gpu_weights weights_new(const qn_type_info *type, size_t n_cols, s
     for (size_t i = 0; i < n_matrices; i++) {
         w.n_rows[i] = n_rows[i];
         w.stored[i] = xalloc(n_rows[i], w.row_bytes);
-        qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* which a half can hold */
+        qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* within the range of fp16 */
         w.matrix.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
     }
     qn_assert_ok(qn_matmul_gpu_bytes(&w.matrix.tiles, w.matrix.n_tiles, n_cols, &bytes));
@@ -289,10 +290,10 @@ static void weights_free(struct gpu_weights *w)
     qn_gpu_free(&w->tiles);
 }
 
-/* ---- Products ---- */
+/* ---- GEMV and GEMM ---- */
 
-/* Largest error, as a share of the sum of magnitudes: sums in float32 in whatever order, some of them cut instead of rounded by
- * the matrix unit; and of weights that are rounded to halves (or to the product of a half and a code), 2^-11 each. */
+/* Largest error relative to the sum of magnitudes: float32 additions in any order, some truncated instead of rounded by
+ * the tensor cores; and 2^-11 per weight that is rounded to fp16 (or to the product of an fp16 scale and a code). */
 static double matmul_bound(const struct gpu_weights *w, int layout)
 {
     const bool rounded =
@@ -311,7 +312,7 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
     for (size_t row = 0; row < w->n_rows[matrix_index]; row++) {
         w->type->to_float(w->stored[matrix_index] + row * w->row_bytes, w->n_cols / w->type->block_weights, weights);
         for (size_t token = 0; token < n_tokens; token++) {
-            double sum = 0, size = 0, sizes = 0; /* of terms, of values */
+            double sum = 0, size = 0, sizes = 0; /* sums of the magnitudes of terms and of values */
             for (size_t k = 0; k < w->n_cols; k++) {
                 sizes += fabs(values[token * w->n_cols + k]);
                 const double term = (double)weights[k] * values[token * w->n_cols + k];
@@ -320,7 +321,7 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
             }
             const double before = accumulate ? (double)row : 0;
             const float y = found[token * (w->n_rows[matrix_index] + 5) + row];
-            /* Halves below their normal range are 2^-25 off instead. */
+            /* fp16 subnormals: an absolute error of 2^-25 instead. */
             const double allowed =
                 bound * size + 0x1p-24 * (fabs(sum) + before) + (layout == QN_ACTS_F16 ? 0x1p-25 * sizes : 0);
             qn_expect(fabs((double)y - sum - before) <= allowed, "token %zu, row %zu: %g, expected %g, within %g", token, row,
@@ -331,7 +332,7 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
     qn_free(values);
 }
 
-/* Two runs give the same bits; padding between a token's rows stays as it was. */
+/* Two executions give the same bits; padding between the rows of tokens is not modified. */
 static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = device();
@@ -368,12 +369,12 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
     for (size_t i = 0; i < w->n_matrices; i++) {
         const size_t stride = w->n_rows[i] + 5;
         check_matrix(w, i, layout, x, n_tokens, found[i], i == 1);
-        qn_expect(!memcmp(found[i], again[i], n_tokens * stride * sizeof(float)), "two runs differ");
+        qn_expect(!memcmp(found[i], again[i], n_tokens * stride * sizeof(float)), "two executions differ");
         for (size_t token = 0; token < n_tokens; token++)
             qn_expect(
                 !memcmp(found[i] + token * stride + w->n_rows[i], before[i] + token * stride + w->n_rows[i], 5 * sizeof(float)),
                 "bytes after token %zu were written", token);
-        qn_expect(qn_gpu_guards_intact(&out[i]), "bytes outside the result were written");
+        qn_expect(qn_gpu_guards_intact(&out[i]), "bytes outside the output were written");
         qn_gpu_free(&out[i]);
         qn_free(before[i]);
         qn_free(found[i]);
@@ -384,7 +385,8 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
     qn_free(x);
 }
 
-/* One NaN or infinity among the activations of token 1 of 3: its elements are NaN or infinite, and no other token's. */
+/* One NaN or infinity among the activations of token 1 of 3 or 40: its elements are NaN or infinite, those of other
+ * tokens finite. */
 static void check_not_finite(const qn_type_info *type)
 {
     enum { COLS = 768, ROWS = 20 };
@@ -428,25 +430,25 @@ static void check_refusals(void)
                                .n_outs = 1 };
     qn_matmul_acts acts = { .layout = QN_ACTS_INT8_N1, .address = 1024, .n_cols = 512, .capacity = 1 };
     qn_matmul_launch l;
-    qn_case_begin("matmul", "cuda", "refusals");
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "int8 by Q8_0 was taken");
+    qn_case_begin("matmul", "cuda", "rejected arguments");
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "int8 by Q8_0 was accepted");
     acts = (qn_matmul_acts){ .layout = QN_ACTS_F16, .address = 1024, .n_cols = 256, .capacity = 128 };
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "other widths were taken");
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "different widths were accepted");
     acts.n_cols = 512;
     qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 129, &l) == QN_ERR_INVALID,
-              "more tokens than there is room were taken");
+              "more tokens than allocated were accepted");
     matrix.n_outs = 0;
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "no result was taken");
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "a matmul without outputs was accepted");
     acts.capacity = 100;
     size_t bytes;
-    qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_F16, 512, 100, &bytes) == QN_ERR_INVALID, "halves of 100 tokens were taken");
+    qn_expect(qn_matmul_gpu_acts_bytes(QN_ACTS_F16, 512, 100, &bytes) == QN_ERR_INVALID, "fp16 of 100 tokens was accepted");
     qn_expect(qn_matmul_gpu_bytes(&matrix.tiles, SIZE_MAX / 64, 1 << 20, &bytes) == QN_ERR_INVALID,
-              "an area too large was taken");
+              "a matrix beyond the limits was accepted");
 }
 
 /* ---- Speed ---- */
 
-/* Areas of random bytes whose scales are small: shapes of real models, so many that no cache helps. */
+/* Tiles of random bytes with small scales, in shapes of real models, and so many copies that caches do not help. */
 struct timed {
     const qn_matmul_launch *launches;
     size_t each;
@@ -464,10 +466,10 @@ struct shape {
     size_t n_rows, n_cols;
 };
 
-/* Where inputs are normalised and quantised: beforehand and not timed, or in a launch before each product. */
+/* Whether inputs are normalised and quantised beforehand, not timed, or by a launch before each matmul. */
 enum norm_mode { NORMALIZED_BEFORE, NORM_IN_LAUNCH };
 
-/* The matrices of `shapes` one after the other, as a layer has them, for n_tokens. */
+/* The matrices of `shapes` one after the other, as in a layer, for n_tokens. */
 static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
                         size_t n_tokens, enum norm_mode norm_mode)
 {
@@ -566,8 +568,8 @@ static void bench(void)
     }
 }
 
-/* More blocks of rows than an H200 has multiprocessors: some have their columns to themselves, and clusters share those of the
- * rest. */
+/* More blocks of rows than an H200 has SMs: some are computed by one block each, and clusters compute the rest by
+ * split-K. */
 static void check_many_rows(void)
 {
     enum { COLS = 1280, TOKENS = 17 };
@@ -604,7 +606,7 @@ void qn_check_cuda_matmul(bool with_bench)
             struct gpu_weights w = weights_new(&types[t], cols, 3, n_rows);
             const size_t n_tokens = draw == 13 ? 2 : draw < 12 ? tokens[draw] : tokens[qn_random_below(12)];
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), n_tokens);
-            if (draw % 3 == 0) /* more than int8, and few */
+            if (draw % 3 == 0) /* fp16 requested, few tokens */
                 check_matmul(&w, QN_ACTS_F16, 1 + qn_random_below(20));
             if (draw % 3 == 1)
                 check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1, false), 1);

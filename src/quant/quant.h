@@ -1,5 +1,5 @@
-/* Weight formats: how each type is stored in a GGUF file, and conversion to and from f32. The formats know nothing of
- * files.
+/* Weight formats: how each type is stored in a GGUF file, and conversion to and from f32. Reading
+ * and writing files is gguf/'s task.
  *
  * One file per family: plain.c (F32 F16 BF16), legacy.c (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0), kquants.c (Q4_K Q5_K Q6_K),
  * ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c holds the table of all of them. The matmul

@@ -36,8 +36,9 @@ uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint
     return scale_f16;
 }
 
-/* Positions of the digits in a block. groups[] are runs of bytes: digit n of all bytes of a run encodes consecutive
- * weights, one per byte, before digit n + 1 of the same bytes. Bytes of the last run hold four digits, all others five. */
+/* Positions of the digits in a block. groups[] are the lengths of consecutive byte ranges: digit n of all bytes of a
+ * range encodes consecutive weights, one per byte, before digit n + 1 of the same bytes. Bytes of the last range hold
+ * four digits, all others five. */
 struct trit_layout {
     size_t weights, bytes, groups[3], scale_at;
 };

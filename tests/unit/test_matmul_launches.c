@@ -1,5 +1,5 @@
-/* The launches of products of many tokens: blocks cover all rows and tokens, clusters share columns only where that leaves each
- * a chunk, where the device has them, and where there are multiprocessors to spare. */
+/* The launches of qn_matmul_gemm: blocks cover all rows and tokens; clusters use split-K only if each block gets a
+ * k-tile, if the device supports clusters, and if SMs would be idle otherwise. */
 #include "kernels/matmul/matmul_cuda.h"
 
 #include <setjmp.h>
@@ -76,7 +76,7 @@ static void k_is_split_where_that_pays(void **unused)
     static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 };
     const qn_matmul_launch few = launch_of(&h200, 5120, 17408, 50), some = launch_of(&h200, 34816, 5120, 32);
     assert_true(few.launch.grid[2] > 1 && few.args.gemm.n_unsplit == 0);
-    /* 136 blocks of rows for 132 multiprocessors: the last few are shared. */
+    /* 136 blocks of rows for 132 SMs: clusters compute the last few. */
     assert_true(some.launch.grid[2] > 1 && some.args.gemm.n_unsplit > 0);
     assert_int_equal(launch_of(&older, 5120, 17408, 50).launch.grid[2], 1);
     assert_int_equal(launch_of(&older, 34816, 5120, 32).launch.grid[2], 1);

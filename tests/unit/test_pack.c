@@ -1,5 +1,5 @@
-/* Weights that are packed at load: the same logits, to the last bit, as from rows that are read as they are stored; each weight
- * in memory once, while loading and after; and a clean failure where memory is short. */
+/* Weights packed at load: logits bit-identical to those of stored rows; each weight in memory once, while loading and
+ * afterwards; and a clean failure if memory is short. */
 #include "base/cpu.h"
 #include "engine/internal.h"
 #include "gguf/gguf.h"
@@ -46,7 +46,8 @@ static bool is_matmul(const qn_op *op)
     return op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS;
 }
 
-/* Whether exactly those matrices are packed for which the instruction set has a product and that are large enough; how many. */
+/* Asserts that exactly those matrices are packed that are large enough and for which the instruction set has a packed
+ * kernel; returns their number. */
 static size_t count_packed(const qn_model *model)
 {
     const qn_matmul_kernels *kernels = &model->kernels.matmul;
@@ -78,7 +79,8 @@ static void evaluate(qn_model *model, uint32_t n_batch, float *logits)
     qn_session_free(session);
 }
 
-/* The logits of one instruction set, of so many threads and tokens a step; how many products read packed rows. */
+/* The logits of one instruction set, with n_threads threads and n_batch tokens a step; returns the number of packed
+ * matrices. */
 static size_t run_model(const char *file, const char *level, int n_threads, uint32_t n_batch, float **logits, size_t *bytes)
 {
     const qn_model_params params = { .n_threads = n_threads };
@@ -96,8 +98,8 @@ static size_t run_model(const char *file, const char *level, int n_threads, uint
     return n_packed;
 }
 
-/* Every level, packed by several numbers of threads and taken in steps of several sizes, against the reference, which reads
- * rows as they are stored. */
+/* Every instruction set, packed by several numbers of threads and evaluated in steps of several sizes, against the
+ * reference, which reads stored rows. */
 static void packed_models_give_the_same_logits(void **unused)
 {
     (void)unused;
@@ -130,7 +132,7 @@ static void packed_models_give_the_same_logits(void **unused)
         }
         free(expected);
     }
-    for (size_t l = 0; l < N_LEVELS; l++) { /* nothing is proved where nothing is packed */
+    for (size_t l = 0; l < N_LEVELS; l++) { /* a level that packs nothing would prove nothing */
         unsigned features;
         qn_matmul_kernels kernels;
         if (!qn_cpu_level(levels[l], &features) || features & ~qn_cpu_present())
@@ -143,7 +145,7 @@ static void packed_models_give_the_same_logits(void **unused)
 /* ---- Memory ---- */
 
 /* A model of 68 MB, Q1_0 in its first layers and PQ2_0 in the others, the largest matrix 3 MB, the output tied to the
- * embedding: all that is not packed is norms, and matrices that meet finer activations. */
+ * embedding. Not packed: norms, and matrices whose activations have the hi/lo split. */
 enum { N_EMBD = 2048, N_FF = 5632, N_KV = 512, VOCAB = 4096, N_LAYERS = 7, FIRST_PQ2_0 = 2 };
 
 static char path[] = "/tmp/quern-test-XXXXXX";
@@ -157,7 +159,7 @@ static uint64_t next_random(void)
     return state ^= state << 17;
 }
 
-/* Announces a tensor, or writes its data: ones, or random codes with scale 2^-7. */
+/* Declares a tensor, or writes its data: ones, or random codes with scale 2^-7. */
 static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int layer, const char *part, uint64_t width,
                          uint64_t n_rows)
 {
@@ -238,7 +240,7 @@ static int remove_model(void **unused)
     return unlink(path);
 }
 
-/* Bytes that the kernel says are resident of the mapped model, or -1 where it is not mapped. */
+/* Resident bytes of the mapped model as reported by Linux, or -1 if it is not mapped. */
 static long resident_of_map(void)
 {
     char line[8192];
@@ -275,8 +277,8 @@ static size_t bytes_not_packed(const qn_model *model)
     return bytes;
 }
 
-/* What is not packed may be resident, and around each tensor's ends what the kernel maps along with a page that is touched: 64
- * KiB on either side. */
+/* Only data that is not packed may be resident, plus the pages that Linux maps around a touched page at each end of a
+ * tensor: 64 KiB on either side. */
 static void packed_tensors_are_not_resident(void **unused)
 {
     (void)unused;
@@ -297,7 +299,7 @@ static void packed_tensors_are_not_resident(void **unused)
     assert_int_equal(resident_of_map(), -1);
 }
 
-#if !QN_TEST_SANITIZED /* they keep memory of their own, and reserve more address space than can be limited */
+#if !QN_TEST_SANITIZED /* sanitizers allocate memory themselves, and reserve more address space than can be limited */
 static long status_kib(const char *field)
 {
     char line[256];
@@ -311,7 +313,7 @@ static long status_kib(const char *field)
     return kib;
 }
 
-/* In a process of its own, whose peak begins anew: weights are there once, and the largest matrix twice. */
+/* In a separate process, whose peak starts at zero: all weights are in memory once, and the largest matrix twice. */
 static void loading_needs_little_more_than_the_file(void **unused)
 {
     (void)unused;
@@ -333,7 +335,7 @@ static void loading_needs_little_more_than_the_file(void **unused)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* Every failure says what was short and leaves nothing behind: neither the map nor what was packed until then. */
+/* Every failure names the missing memory and leaves nothing mapped or allocated. */
 static void loading_fails_cleanly_without_memory(void **unused)
 {
     (void)unused;
@@ -356,7 +358,7 @@ static void loading_fails_cleanly_without_memory(void **unused)
             fail_msg("%s: %s", qn_status_name(status), qn_error_text());
         in_packing += strstr(qn_error_text(), "packed weights: no memory for ") != NULL;
         assert_int_equal(resident_of_map(), -1);
-        /* What heaps keep for the next time; the packed copy of a model that was left there would be more. */
+        /* Heaps cache some memory; a leaked packed copy of a model would be larger. */
         assert_true(status_kib("VmRSS") < resident + (8 << 10));
     }
     assert_non_null(model);

@@ -8,7 +8,7 @@ QN_DEVICE uint32_t load_f16(const uint8_t *at)
 }
 
 // Base-3 digit of weight e of a block: n_bytes bytes of five digits, then half as many, then n_bytes / 8 of four
-// digits. Digit n of all bytes of such a run of bytes encodes consecutive weights.
+// digits. Digit n of all bytes of each of these ranges encodes consecutive weights.
 QN_DEVICE uint32_t stored_ternary(const uint8_t *block, uint32_t e, uint32_t n_bytes)
 {
     uint32_t width = n_bytes, first = 0;
