@@ -1,4 +1,4 @@
-/* The table of architectures, and what they all read from a file. */
+/* The table of architectures, and the hyperparameters that they have in common. */
 #include "model/architectures.h"
 
 #include "kernels/attention/attention.h"
@@ -43,7 +43,7 @@ qn_status qn_check_range(const qn_gguf *file, const char *what, uint32_t value, 
     return QN_OK;
 }
 
-/* The vocabulary's size is that of the embedding table, whatever a key says of it. */
+/* n_vocab is the number of rows of the embedding table; keys with a vocabulary size are ignored. */
 static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)
 {
     const qn_gguf_tensor *table_tensor = qn_gguf_find_tensor(file, "token_embd.weight");
@@ -85,19 +85,19 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
     QN_TRY(qn_check_range(file, "attention.head_count_kv", h->n_kv_heads, 1, h->n_heads));
     QN_TRY(qn_check_range(file, "attention.key_length", h->head_dim, 1, 1024));
     if (h->n_heads % h->n_kv_heads)
-        return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is no multiple of attention.head_count_kv %u",
+        return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is not a multiple of attention.head_count_kv %u",
                        qn_gguf_path(file), (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
     if (h->head_dim % QN_HEAD_UNIT || value_dim != h->head_dim)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of 16",
                        qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim);
-    if (!(h->eps > 0 && h->eps < 1)) /* 0 would make NaN of a row of zeros */
+    if (!(h->eps > 0 && h->eps < 1)) /* with 0 the norm of a row of zeros would be NaN */
         return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
                        qn_gguf_path(file), (double)h->eps);
     QN_TRY(read_vocabulary(file, h));
     return qn_rope_read(file, h);
 }
 
-/* A float key that changes what a model computes, unless it has its neutral value or is 0 for off. */
+/* Rejects a float key unless it is missing, has its neutral value, or is 0, which means off. */
 static qn_status reject_factor(const qn_gguf *file, const char *architecture, const char *name, float neutral)
 {
     float value = neutral;
@@ -108,7 +108,7 @@ static qn_status reject_factor(const qn_gguf *file, const char *architecture, co
     return QN_OK;
 }
 
-/* What would change the meaning of weights that otherwise look familiar. */
+/* Rejects keys that change the computation in ways that are not implemented. */
 static qn_status reject_unsupported_features(const qn_gguf *file, const char *architecture, uint32_t head_dim)
 {
     uint32_t n_experts = 0;

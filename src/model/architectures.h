@@ -1,4 +1,4 @@
-/* What an architecture family gives to the table, and what the table gives to it. */
+/* The entries of the table of architectures, and helpers for the files that build them. */
 #ifndef QN_MODEL_ARCHITECTURES_H
 #define QN_MODEL_ARCHITECTURES_H
 
@@ -8,22 +8,22 @@ typedef struct qn_architecture {
     const char *name;
     qn_rope_type rope;
     bool qk_norm;
-    bool mtp_blocks; /* blocks after the trunk may predict further tokens (nextn_predict_layers): ignored whole */
-    /* Adds buffers and operations to an empty plan; the caller frees the plan on failure. */
+    bool mtp_blocks; /* the last blocks may be multi-token prediction (nextn_predict_layers): they are ignored */
+    /* Adds buffers and operations to an empty plan. The caller frees the plan on failure. */
     qn_status (*build)(qn_build *build);
 } qn_architecture;
 
-/* dense.c: attention and SwiGLU in every layer. */
+/* qn_dense_build - attention and SwiGLU in every layer (dense.c). */
 qn_status qn_dense_build(qn_build *build);
 
-/* qwen35.c: Gated DeltaNet, or attention with gates; and SwiGLU in every layer. */
+/* qn_qwen35_build - Gated DeltaNet or gated attention, and SwiGLU, in every layer (qwen35.c). */
 qn_status qn_qwen35_build(qn_build *build);
 
-/* Keys below the architecture's name: "{architecture}.{name}". As qn_gguf_get_u32 and qn_gguf_get_f32. */
+/* qn_key_u32, qn_key_f32 - the value of the key "{architecture}.{name}", as qn_gguf_get_u32 and qn_gguf_get_f32. */
 qn_status qn_key_u32(const qn_gguf *file, const char *architecture, const char *name, bool required, uint32_t *out);
 qn_status qn_key_f32(const qn_gguf *file, const char *architecture, const char *name, bool required, float *out);
 
-/* qn_check_range - QN_ERR_FORMAT, naming `what`, for a value outside [low, high]. */
+/* qn_check_range - QN_ERR_FORMAT, with `what` as the name, for a value outside [low, high]. */
 qn_status qn_check_range(const qn_gguf *file, const char *what, uint32_t value, uint32_t low, uint32_t high);
 
 #endif

@@ -1,4 +1,5 @@
-/* Dense transformers: llama and qwen3. Every layer is attention and SwiGLU, each after an RMS norm and added to the stream. */
+/* Dense transformers: llama and qwen3. Every layer has attention and SwiGLU, each with an RMS norm before it and a residual
+ * connection. */
 #include "model/architectures.h"
 
 qn_status qn_dense_build(qn_build *build)

@@ -1,4 +1,4 @@
-/* Keys of rotated weights: read once, and refused unless every one of them is understood. */
+/* Reading and checking the keys of rotated weights. */
 #include "model/hadamard.h"
 
 #include "base/memory.h"
@@ -14,7 +14,7 @@
 #define OUTPUT "output.weight"
 #define STRING_ARGS(s) (int)((s).length < 64 ? (s).length : 64), (s).data
 
-/* Files in the wild have three input widths. */
+/* Existing files have three input widths. */
 enum { MAX_WIDTHS = 64, NAME_MAX_BYTES = 128 };
 
 static const char *const keys[] = {
@@ -46,13 +46,13 @@ static qn_status reject_unknown_keys(const qn_gguf *file)
         for (int k = 0; k < N_KEYS && !known; k++)
             known = qn_string_equals(key, keys[k]);
         if (!known)
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s' is not one that quern knows of rotated weights",
-                           qn_gguf_path(file), STRING_ARGS(key));
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: key '%.*s' is not a supported key of rotated weights", qn_gguf_path(file),
+                           STRING_ARGS(key));
     }
     return QN_OK;
 }
 
-/* A string key that must be there and have one of two values; *second says whether it is the second. */
+/* Reads a required string key that must be `value` or `other`. *second: it is `other`. */
 static qn_status read_enum_key(const qn_gguf *file, const char *key, const char *value, const char *other, bool *second)
 {
     qn_string found;
@@ -66,7 +66,7 @@ static qn_status read_enum_key(const qn_gguf *file, const char *key, const char 
 
 /* ---- Signs ---- */
 
-/* An element as it is: nothing is rounded to a sign or a width that it only comes near to. */
+/* An array element as double, not rounded: an element close to a sign or width must be rejected. */
 static qn_status read_number(const qn_gguf *file, const qn_gguf_kv *kv, uint64_t i, double *out)
 {
     if (kv->element_type == QN_GGUF_F64 && i < kv->count) {
@@ -95,7 +95,7 @@ static qn_status find_array(const qn_gguf *file, const char *key, const char *ex
     return QN_OK;
 }
 
-/* Makes room for a width in its place; its signs are NULL until they are read. */
+/* Inserts a width in ascending order, with its signs NULL. */
 static qn_status insert_sorted_width(qn_rotation *r, size_t width, size_t *index)
 {
     size_t at = r->n_widths;
@@ -185,7 +185,8 @@ static bool is_listed(const qn_rotation *r, qn_string name)
     return r->n_names && bsearch(&name, r->names, r->n_names, sizeof name, compare_names);
 }
 
-/* The matrix of a listed name; one whose width has no whole blocks, or no signs where there are any, cannot be used. */
+/* Checks a listed name: it must be a matrix whose width is a multiple of the block size and, in a file with signs, has
+ * signs. */
 static qn_status check_matrix(const qn_rotation *r, const char *key, qn_string name)
 {
     const char *path = qn_gguf_path(r->file);
@@ -197,7 +198,7 @@ static qn_status check_matrix(const qn_rotation *r, const char *key, qn_string n
         t = qn_gguf_find_tensor(r->file, terminated);
     }
     if (!t)
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%.*s', which is no tensor of the file", path, key,
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%.*s', which is not a tensor of the file", path, key,
                        STRING_ARGS(name));
     if (t->n_dims < 2 || t->dims[2] != 1 || t->dims[3] != 1)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%s' lists '%s', which has %u dimensions, expected a matrix", path, key,
@@ -211,7 +212,7 @@ static qn_status check_matrix(const qn_rotation *r, const char *key, qn_string n
     return QN_OK;
 }
 
-/* Matrices that read the same input are rotated together or not at all. */
+/* Of matrices with the same input, all or none must be listed. */
 static qn_status check_siblings(const qn_rotation *r, qn_string name)
 {
     static const char *const sets[][3] = { { "attn_q.weight", "attn_k.weight", "attn_v.weight" },
@@ -252,7 +253,7 @@ static qn_status read_names(qn_rotation *r)
         if (qn_string_equals(r->names[i], TABLE))
             return qn_fail(QN_ERR_FORMAT,
                            "%s: key '" KEY("weight_names") "' lists '" TABLE
-                                                           "', expected it in '" KEY("inverse_weight_names") "' alone",
+                                                           "', expected it only in '" KEY("inverse_weight_names") "'",
                            path);
         QN_TRY(check_matrix(r, KEY("weight_names"), r->names[i]));
         QN_TRY(check_siblings(r, r->names[i]));
@@ -283,10 +284,10 @@ static qn_status read_inverse_names(qn_rotation *r)
     return status;
 }
 
-/* ---- What the keys say together ---- */
+/* ---- Consistency of keys ---- */
 
-/* The grouped order is that of rotated columns: a file where it would hold for some layers only, or for columns that are not
- * rotated, means something that no document says. */
+/* The grouped order is specified only for rotated ssm_out matrices. A file with gdn_v_grouped in which some of them are not
+ * rotated is rejected. */
 static qn_status read_grouping(qn_rotation *r)
 {
     static const char base[] = ".ssm_out.weight";
@@ -302,7 +303,7 @@ static qn_status read_grouping(qn_rotation *r)
     return QN_OK;
 }
 
-/* Version 2 is the one whose output matrix is the rotated table. */
+/* In version 2, and only there, the output matrix is the rotated embedding table. */
 static qn_status check_output(const qn_rotation *r, uint32_t version)
 {
     const char *path = qn_gguf_path(r->file);

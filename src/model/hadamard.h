@@ -1,7 +1,7 @@
-/* Which weights of a file are stored in a rotated basis (keys prism.hadamard.*).
+/* The keys prism.hadamard.*: which weights of a file are stored in a rotated basis (Hadamard transform of their input).
  *
- * A model that is rotated in part speaks fluent nonsense, so everything that the keys say must be known, complete and agree
- * with the tensors; running it is left to the plan. */
+ * A model whose rotation is applied only in part generates fluent but wrong text. So all keys must be known, complete and
+ * consistent with the tensors; else the file is rejected. */
 #ifndef QN_MODEL_HADAMARD_H
 #define QN_MODEL_HADAMARD_H
 
@@ -10,30 +10,36 @@
 #include <stdbool.h>
 
 typedef struct qn_rotation {
-    size_t block;           /* 0: the file has no rotated weights, and nothing below is set */
-    bool tied_output;       /* version 2: logits = z . H(S x) with the table's stored rows z */
-    bool gdn_v_grouped;     /* ssm_out reads its value heads in grouped order */
-    bool inverse_embedding; /* token_embd is stored rotated: h = S (H z) */
+    size_t block;           /* block size of the transform; 0: no rotated weights, and the other members are not set */
+    bool tied_output;       /* version 2: logits = z . H(S x), with z the stored rows of token_embd */
+    bool gdn_v_grouped;     /* the columns of ssm_out have the value heads in grouped order */
+    bool inverse_embedding; /* token_embd is stored rotated: the embedding of a stored row z is S (H z) */
     size_t n_widths;
-    size_t *widths; /* [n_widths] rising */
+    size_t *widths; /* [n_widths] input widths, ascending */
     float **signs;  /* [n_widths], each [width] of +-1; NULL with sign_mode "identity" */
     const qn_gguf *file;
-    qn_string *names; /* [n_names] of weight_names, sorted by bytes; the strings lie in the file */
+    qn_string *names; /* [n_names] weight_names, sorted by bytes; the strings are in the file's map */
     size_t n_names;
 } qn_rotation;
 
-/* qn_rotation_read - all keys read and checked: version and what it asks for, transform, axis, sign_mode, block size against
- * every listed matrix's width, signs for every width, names against the file's tensors. QN_ERR_UNSUPPORTED for a value that is
- * not known, QN_ERR_FORMAT for what is inconsistent, both naming key, found and expected. A file without any such key gives a
- * block of 0. The file must outlive the struct. Free with qn_rotation_free, which takes a zeroed struct too; after a failure
- * there is nothing to free. */
+/* qn_rotation_read - read and check all keys: the version and what it requires, transform, axis, sign_mode, the block size
+ * against the width of every listed matrix, signs for every width, names against the file's tensors.
+ *
+ *   file       must outlive the rotation
+ *   rotation   free it with qn_rotation_free, which accepts a zeroed struct too; on failure there is nothing to free. Without
+ *              such keys in the file, block is 0
+ *
+ * QN_ERR_UNSUPPORTED   a key or value that is not known
+ * QN_ERR_FORMAT        missing or inconsistent values
+ *
+ * The texts have the key, the value found and the value expected. */
 qn_status qn_rotation_read(const qn_gguf *file, qn_rotation *rotation);
 void qn_rotation_free(qn_rotation *rotation);
 
-/* qn_rotation_applies - whether the matrix of this full tensor name ("blk.3.ssm_out.weight") expects a rotated input. */
+/* qn_rotation_applies - whether the matrix with this full tensor name ("blk.3.ssm_out.weight") requires a rotated input. */
 bool qn_rotation_applies(const qn_rotation *rotation, const char *name);
 
-/* qn_rotation_signs - the signs [width] of this input width, or NULL where all are +1. */
+/* qn_rotation_signs - the signs [width] for this input width, or NULL if all are +1. */
 const float *qn_rotation_signs(const qn_rotation *rotation, size_t width);
 
 #endif

@@ -1,4 +1,4 @@
-/* What architectures are put together from: the stream of rows that layers add to, attention, SwiGLU, the ends. */
+/* Building blocks of architectures: embedding, attention, SwiGLU, the output head. */
 #include "model/layers.h"
 
 #include "base/memory.h"
@@ -6,10 +6,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Where activations get two int8 terms (docs/accuracy.md). In the first block: it alone brings in about half of the error of
- * int8 activations, since all later blocks read what it adds to a small embedding, and it is one block of many. And wherever
- * weights of more than two bits read them: there the memory limits decoding long before the arithmetic does, and such weights
- * are chosen for their accuracy. Float weights read floats and have no say. */
+/* Whether activations are quantised with the hi/lo int8 split (docs/accuracy.md).
+ *
+ * In the first block: it causes about half of the error of int8 activations, because its output is large compared with the
+ * embedding and is read by all later blocks; the cost is that of one block of many. And for weights of more than two bits:
+ * their decode is memory-bound, and such weights are selected for accuracy. Float weights read f32 activations and do not
+ * count. */
 static bool needs_hilo(bool first_block, const qn_weight *weights, size_t n, bool rotated)
 {
     bool accurate = true;
@@ -62,7 +64,7 @@ static qn_status set_rope(qn_build *build)
     QN_TRY(qn_alloc(&build->plan->frequencies, h->n_rot / 2, sizeof(double), "rope frequencies"));
     for (size_t i = 0; freq_factors && i < h->n_rot / 2; i++)
         if (!(freq_factors[i] > 0))
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor 'rope_freqs.weight' holds %g at %zu, expected more than 0",
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor 'rope_freqs.weight' is %g at %zu, expected more than 0",
                            qn_gguf_path(build->weights->file), (double)freq_factors[i], i);
     qn_rope_frequencies(h->rope_base, &h->rope_scaling, freq_factors, h->n_rot, build->plan->frequencies);
     build->plan->attn_factor = h->rope_scaling.attn_factor;

@@ -1,5 +1,5 @@
-/* Qwen3.5: most layers are Gated DeltaNet, every few attention with gates; SwiGLU in all of them. Yang et al., Gated Delta
- * Networks (2024). */
+/* Qwen3.5: layers of Gated DeltaNet, every fourth by default of gated attention, all with SwiGLU.
+ * Yang et al., Gated Delta Networks (2024). */
 #include "model/architectures.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Buffers that recurrent layers share. */
+/* Buffers shared by the recurrent layers. */
 struct delta {
     int qkv, conv, z, alpha, beta, o;
 };
@@ -16,7 +16,7 @@ struct delta {
 static qn_status check_head(const qn_gguf *file, const char *what, uint32_t dim)
 {
     if (!dim || dim % QN_GDN_UNIT || dim > QN_GDN_MAX_DIM)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s of recurrent layers have %u values, expected a multiple of %d up to %d",
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %s of recurrent layers have %u elements, expected a multiple of %d up to %d",
                        qn_gguf_path(file), what, (unsigned)dim, QN_GDN_UNIT, QN_GDN_MAX_DIM);
     return QN_OK;
 }
@@ -33,10 +33,10 @@ static qn_status read_shape(const qn_gguf *file, const char *a, qn_recurrent_sha
     QN_TRY(qn_check_range(file, "ssm.time_step_rank", n_v_heads, 1, 4096));
     QN_TRY(qn_check_range(file, "ssm.group_count", n_k_heads, 1, n_v_heads));
     if (n_v_heads % n_k_heads)
-        return qn_fail(QN_ERR_FORMAT, "%s: ssm.time_step_rank %u is no multiple of ssm.group_count %u", qn_gguf_path(file),
+        return qn_fail(QN_ERR_FORMAT, "%s: ssm.time_step_rank %u is not a multiple of ssm.group_count %u", qn_gguf_path(file),
                        (unsigned)n_v_heads, (unsigned)n_k_heads);
     if (inner % n_v_heads)
-        return qn_fail(QN_ERR_FORMAT, "%s: ssm.inner_size %u is no multiple of ssm.time_step_rank %u", qn_gguf_path(file),
+        return qn_fail(QN_ERR_FORMAT, "%s: ssm.inner_size %u is not a multiple of ssm.time_step_rank %u", qn_gguf_path(file),
                        (unsigned)inner, (unsigned)n_v_heads);
     QN_TRY(check_head(file, "key heads", head_k));
     QN_TRY(check_head(file, "value heads", inner / n_v_heads));
@@ -46,8 +46,8 @@ static qn_status read_shape(const qn_gguf *file, const char *a, qn_recurrent_sha
     return QN_OK;
 }
 
-/* A list of layers where the file has one, else every full_attention_interval-th is attention. The list may go on over blocks
- * after the trunk. */
+/* Sets is_recurrent from the file's list of layers. Without a list, every full_attention_interval-th layer is attention. The
+ * list may include the ignored blocks after the layers. */
 static qn_status read_layer_kinds(const qn_gguf *file, const qn_hparams *h, bool *is_recurrent)
 {
     uint32_t interval = 4;
@@ -57,7 +57,7 @@ static qn_status read_layer_kinds(const qn_gguf *file, const qn_hparams *h, bool
     snprintf(key, sizeof key, "%s.attention.recurrent_layers", h->architecture);
     const qn_gguf_kv *list = qn_gguf_find(file, key);
     if (list && (list->type != QN_GGUF_ARRAY || (list->count != h->n_layers && list->count != h->n_blocks)))
-        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is no array of %u elements, one a layer", qn_gguf_path(file), key,
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is not an array of %u elements, one per layer", qn_gguf_path(file), key,
                        (unsigned)h->n_layers);
     for (uint32_t i = 0; i < h->n_layers; i++) {
         int32_t flag = (i + 1) % interval != 0;
@@ -85,7 +85,7 @@ static qn_status add_buffers(qn_plan *plan, struct delta *d)
     return qn_plan_buffer_new(plan, inner, &d->o);
 }
 
-/* A file has the taps of a channel side by side, and the kernel wants the channels of a tap so. */
+/* Transposes the weights from [channels][taps] in the file to [taps][channels] of the kernel. */
 static qn_status read_conv(qn_build *build, int layer, const float **out)
 {
     const qn_recurrent_shape *shape = &build->plan->recurrent;
@@ -101,14 +101,14 @@ static qn_status read_conv(qn_build *build, int layer, const float **out)
     return QN_OK;
 }
 
-/* The factor of the log decay is -e^something; a positive one would let states grow without bound. */
+/* The factors of the log decay, -e^A. A positive factor would let the state grow without bound. */
 static qn_status read_decay_factors(qn_build *build, int layer, const float **out)
 {
     const size_t n = build->plan->recurrent.n_v_heads;
     QN_TRY(qn_weights_vector(build->weights, layer, "ssm_a", n, false, out));
     for (size_t i = 0; i < n; i++)
         if (!((*out)[i] <= 0) || !isfinite((*out)[i]))
-            return qn_fail(QN_ERR_FORMAT, "%s: tensor 'blk.%d.ssm_a' holds %g at %zu, expected a finite number of at most 0",
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor 'blk.%d.ssm_a' is %g at %zu, expected finite and at most 0",
                            qn_gguf_path(build->weights->file), layer, (double)(*out)[i], i);
     return QN_OK;
 }

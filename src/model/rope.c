@@ -1,4 +1,4 @@
-/* Reading the keys of rotary position embedding. What the numbers do to angles is kernels/rope/rope.h's. */
+/* Reading the keys of rotary position embedding. kernels/rope/rope.h computes the angles. */
 #include "model/rope.h"
 
 #include "model/architectures.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A float key that is left alone where the file does not have it. */
+/* Reads a float key in [low, high]. If it is missing, *out is not changed. */
 static qn_status read_number(const qn_gguf *file, const char *architecture, const char *name, double low, double high,
                              float *out)
 {
@@ -24,8 +24,8 @@ static bool has_key(const qn_gguf *file, const char *architecture, const char *n
     return qn_gguf_find(file, key) != NULL;
 }
 
-/* 1 where the file has no factor. An older key serves where the newer one is absent. A factor of 0 without a type is how some
- * converters write that there is none. */
+/* The scaling factor; 1 if the file has none. The older key is read if the newer is missing. Some converters write a factor of
+ * 0 without a type for no scaling. */
 static qn_status read_factor(const qn_gguf *file, const char *a, bool has_type, double *out)
 {
     static const char newer[] = "rope.scaling.factor", older[] = "rope.scale_linear";
@@ -40,8 +40,9 @@ static qn_status read_factor(const qn_gguf *file, const char *a, bool has_type, 
     return QN_OK;
 }
 
-/* What YaRN multiplies cosines and sines by: 0.1 ln(factor) + 1, over the same with the log multiplier where there is one.
- * yarn_attn_factor stands for the whole, as attention_factor does in Hugging Face's configuration, from which it comes. */
+/* YaRN's factor of cosines and sines: (1 + 0.1 ln(factor)) / (1 + multiplier * 0.1 ln(factor)), with yarn_log_multiplier,
+ * default 0. yarn_attn_factor replaces the whole expression, as attention_factor in Hugging Face's configuration, from which
+ * converters copy it. */
 static qn_status read_yarn_attn_factor(const qn_gguf *file, const char *a, qn_rope_scaling *scaling)
 {
     const double step = scaling->factor > 1 ? 0.1 * log(scaling->factor) : 0;
@@ -58,7 +59,7 @@ static qn_status read_yarn(const qn_gguf *file, qn_hparams *h)
     static const char original[] = "rope.scaling.original_context_length", ext[] = "rope.scaling.yarn_ext_factor";
     const char *a = h->architecture;
     uint32_t original_ctx = h->n_ctx_train;
-    float ext_factor = -1, fast = 32, slow = 1; /* llama.cpp's value for an ext_factor that is not set is -1 */
+    float ext_factor = -1, fast = 32, slow = 1; /* -1: llama.cpp's value of an ext_factor that is not set */
     QN_TRY(qn_key_f32(file, a, ext, false, &ext_factor));
     if (ext_factor == -1)
         ext_factor = 1;
@@ -79,7 +80,7 @@ static qn_status read_yarn(const qn_gguf *file, qn_hparams *h)
     return read_yarn_attn_factor(file, a, &h->rope_scaling);
 }
 
-/* Linear where there is a factor and no type. attn_factor counts for every type. */
+/* A factor without a type is linear scaling. attn_factor applies to all types. */
 static qn_status read_scaling(const qn_gguf *file, qn_hparams *h)
 {
     const char *a = h->architecture;

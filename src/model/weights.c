@@ -1,4 +1,4 @@
-/* Finding tensors by name and insisting on their shapes, and knowing in the end which of them nobody asked for. */
+/* Access to tensors by name, with checks of their shapes, and a final check that no tensor is unused. */
 #include "model/weights.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 
 enum { NAME_MAX_BYTES = 96 };
 
-/* Bits of qn_weights.places. */
+/* Bits of qn_weights.uses. */
 enum { LOADED = 1, USED_IN_MATMUL = 2 };
 
 qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file)
@@ -64,7 +64,7 @@ static qn_status find_matrix(qn_weights *weights, const char *full, size_t n_col
     const qn_type_info *type = qn_type_find(t->type);
     size_t row_bytes;
     if (!type || !qn_row_bytes(type, n_cols, &row_bytes))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, which no matrix product takes",
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has type %u, for which there is no matmul",
                        qn_gguf_path(weights->file), full, (unsigned)t->type);
     *out = (qn_matrix){ .type = type, .data = t->data, .n_rows = n_rows, .n_cols = n_cols, .row_bytes = row_bytes };
     return QN_OK;
@@ -104,7 +104,7 @@ qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, si
     return qn_weights_floats(weights, layer, name, n, 1, out);
 }
 
-/* N of "blk.N.something", or UINT32_MAX. */
+/* N of the name "blk.N.suffix", or UINT32_MAX. */
 static uint32_t block_index(qn_string name)
 {
     uint64_t block = 0;
@@ -116,8 +116,8 @@ static uint32_t block_index(qn_string name)
     return i > 4 && i < name.length && name.data[i] == '.' && block < UINT32_MAX ? (uint32_t)block : UINT32_MAX;
 }
 
-/* A tensor without a place (a bias, a block beyond block_count) says that the file means more than was understood, and a
- * rotated one that is not multiplied would be read in the wrong basis. */
+/* An unused tensor (a bias, a block beyond block_count) means that the model has a feature that is not implemented. A rotated
+ * tensor that is not used in a matmul would be read in the wrong basis. */
 qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
                                     uint32_t end_ignored)
 {
@@ -130,12 +130,12 @@ qn_status qn_weights_check_all_used(const qn_weights *weights, const char *archi
         if (block >= first_ignored && block < end_ignored)
             continue;
         if (!weights->uses[i])
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has no place in a '%s' model of %u blocks",
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' is not used by a '%s' model of %u blocks",
                            qn_gguf_path(weights->file), name, architecture, (unsigned)first_ignored);
         if (!(weights->uses[i] & USED_IN_MATMUL) && weights->rotation.block && qn_rotation_applies(&weights->rotation, name))
             return qn_fail(QN_ERR_UNSUPPORTED,
-                           "%s: tensor '%s' is listed in prism.hadamard.weight_names, but is no matrix that "
-                           "a '%s' model multiplies",
+                           "%s: tensor '%s' is listed in prism.hadamard.weight_names, but is not used in a "
+                           "matmul by a '%s' model",
                            qn_gguf_path(weights->file), name, architecture);
     }
     return QN_OK;

@@ -1,4 +1,4 @@
-/* Finding tensors by name and insisting on their shapes, and knowing in the end which of them nobody asked for. */
+/* Access to tensors by name, with checks of their shapes, and a final check that no tensor is unused. */
 #ifndef QN_MODEL_WEIGHTS_H
 #define QN_MODEL_WEIGHTS_H
 
@@ -6,41 +6,49 @@
 #include "kernels/matmul/matmul.h"
 #include "model/hadamard.h"
 
-/* A file whose tensors are being given their places. */
+/* A file, its rotation, and which of its tensors have been used. */
 typedef struct qn_weights {
     const qn_gguf *file;
     qn_rotation rotation;
-    uint8_t *uses; /* [n_tensors] what was asked for */
+    uint8_t *uses; /* [n_tensors] bits: looked up, used in a matmul */
 } qn_weights;
 
 typedef struct qn_weight {
     qn_matrix matrix;
-    bool rotated; /* expects its input rotated */
+    bool rotated; /* requires a rotated input */
 } qn_weight;
 
-/* qn_weights_open - read how the file's weights are rotated; no tensor has been asked for. Free with qn_weights_close, which
- * takes a zeroed struct too. */
+/* qn_weights_open - read the rotation of the file's weights; no tensor is used yet. Free with qn_weights_close, which accepts
+ * a zeroed struct too. */
 qn_status qn_weights_open(qn_weights *weights, const qn_gguf *file);
 void qn_weights_close(qn_weights *weights);
 
-/* qn_weights_matrix - "NAME" or, with layer >= 0, "blk.LAYER.NAME": a matrix of n_rows rows of n_cols that is going to be
- * multiplied by activations. */
+/* qn_weights_matrix - a matrix that is used in a matmul.
+ *
+ *   layer    >= 0: the tensor is "blk.LAYER.NAME"; -1: it is "NAME"
+ *   name     of the tensor
+ *   n_cols   expected row length
+ *   n_rows   expected number of rows
+ *   out      the matrix, in the file's map
+ *
+ * QN_ERR_FORMAT if the tensor is missing or has another shape, QN_ERR_UNSUPPORTED for a type without matmul kernels. The same
+ * holds for the following functions. */
 qn_status qn_weights_matrix(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, qn_weight *out);
 
-/* qn_weights_table - the same for a matrix whose rows are going to be looked up. */
+/* qn_weights_table - a matrix whose rows are looked up (embedding table). */
 qn_status qn_weights_table(qn_weights *weights, const char *name, size_t n_cols, size_t n_rows, qn_matrix *out);
 
-/* qn_weights_floats - n_rows rows of n_cols f32 values; *out points into the map. */
+/* qn_weights_floats - an f32 tensor [n_rows, n_cols]; *out points into the map. */
 qn_status qn_weights_floats(qn_weights *weights, int layer, const char *name, size_t n_cols, size_t n_rows, const float **out);
 
-/* qn_weights_vector - n f32 values. With `optional`, an absent tensor gives NULL. */
+/* qn_weights_vector - an f32 tensor [n]; *out points into the map. If it is missing and `optional`, *out is NULL. */
 qn_status qn_weights_vector(qn_weights *weights, int layer, const char *name, size_t n, bool optional, const float **out);
 
-/* qn_weights_has - whether such a tensor exists. */
+/* qn_weights_has - whether the tensor exists. */
 bool qn_weights_has(const qn_weights *weights, int layer, const char *name);
 
-/* qn_weights_check_all_used - QN_ERR_UNSUPPORTED, naming it, for a tensor that nobody asked for, or one with rotated weights that
- * nobody is going to multiply. Tensors of blocks first_ignored to end_ignored - 1 are let pass. */
+/* qn_weights_check_all_used - QN_ERR_UNSUPPORTED, with its name, for a tensor that was not looked up, or a rotated one that is
+ * not used in a matmul. Tensors of blocks first_ignored to end_ignored - 1 are not checked. */
 qn_status qn_weights_check_all_used(const qn_weights *weights, const char *architecture, uint32_t first_ignored,
                                     uint32_t end_ignored);
 

@@ -408,7 +408,7 @@ static void wrong_models_are_rejected(void **unused)
         { { .key = "llama.block_count", .value = 99 }, QN_ERR_FORMAT, "'blk.3.attn_norm.weight' is missing" },
         { { .key = "llama.block_count", .value = 0 }, QN_ERR_FORMAT, "block_count is 0" },
         { { .key = "llama.attention.head_count", .value = 0 }, QN_ERR_FORMAT, "head_count is 0" },
-        { { .key = "llama.attention.head_count_kv", .value = 3 }, QN_ERR_FORMAT, "no multiple of" },
+        { { .key = "llama.attention.head_count_kv", .value = 3 }, QN_ERR_FORMAT, "not a multiple of" },
         { { .key = "llama.attention.key_length", .value = 40 }, QN_ERR_UNSUPPORTED, "multiples of 16" },
         { { .key = "llama.embedding_length", .value = 128 }, QN_ERR_FORMAT, "expected [128" },
         { { .key = "llama.rope.dimension_count", .value = 7 }, QN_ERR_FORMAT, "dimension_count is 7" },

@@ -390,16 +390,16 @@ static const struct wrong_file {
     { "no_alpha", no_alpha, QN_ERR_FORMAT, "'blk.2.ssm_alpha.weight' is missing" },
     { "no_bias", no_bias, QN_ERR_FORMAT, "'blk.0.ssm_dt.bias' is missing" },
     { "short_factors", short_factors, QN_ERR_FORMAT, "'blk.0.ssm_a' is [3, 1" },
-    { "growing_state", growing_state, QN_ERR_FORMAT, "'blk.0.ssm_a' holds 0.001 at 0" },
-    { "endless_decay", endless_decay, QN_ERR_FORMAT, "'blk.0.ssm_a' holds -inf" },
+    { "growing_state", growing_state, QN_ERR_FORMAT, "'blk.0.ssm_a' is 0.001 at 0" },
+    { "endless_decay", endless_decay, QN_ERR_FORMAT, "'blk.0.ssm_a' is -inf" },
     { "norm_of_all_heads", norm_of_all_heads, QN_ERR_FORMAT, "'blk.0.ssm_norm.weight' is [128, 1" },
     { "query_without_gate", query_without_gate, QN_ERR_FORMAT, "'blk.1.attn_q.weight' is [32, 32" },
     { "no_query_norm", no_query_norm, QN_ERR_FORMAT, "'blk.1.attn_q_norm.weight' is missing" },
     { "other_norm", other_norm, QN_ERR_FORMAT, "'blk.0.post_attention_norm.weight' is missing" },
-    { "qkv_bias", qkv_bias, QN_ERR_UNSUPPORTED, "'blk.0.attn_qkv.bias' has no place" },
-    { "prediction_in_the_trunk", prediction_in_the_trunk, QN_ERR_UNSUPPORTED, "'blk.2.nextn.enorm.weight' has no place" },
-    { "prediction_without_key", prediction_without_key, QN_ERR_UNSUPPORTED, "'blk.3.nextn.eh_proj.weight' has no place" },
-    { "block_after_the_last", block_after_the_last, QN_ERR_UNSUPPORTED, "'blk.4.nextn.enorm.weight' has no place" },
+    { "qkv_bias", qkv_bias, QN_ERR_UNSUPPORTED, "'blk.0.attn_qkv.bias' is not used by" },
+    { "prediction_in_the_trunk", prediction_in_the_trunk, QN_ERR_UNSUPPORTED, "'blk.2.nextn.enorm.weight' is not used by" },
+    { "prediction_without_key", prediction_without_key, QN_ERR_UNSUPPORTED, "'blk.3.nextn.eh_proj.weight' is not used by" },
+    { "block_after_the_last", block_after_the_last, QN_ERR_UNSUPPORTED, "'blk.4.nextn.enorm.weight' is not used by" },
 };
 
 static void test_wrong_file(void **state)
