@@ -75,8 +75,8 @@ size_t qn_act_index(qn_act_layout layout, size_t i);
 qn_act_layout qn_act_layout_of(const qn_type_info *type);
 
 /* A batch of activation rows, in every layout that its matmuls read. Rows of codes are n_super*512 bytes, rows of
- * scale, sum and sum_upper are n_super*16 elements, all padded with zeros. sum is the sum of a group's codes, sum_upper
- * that of its last 16.
+ * scale, sum and sum_upper are n_super*16 elements, all padded with zeros. A group of 32 values: code = rint(x * (127 /
+ * amax)), scale = amax / 127. sum is the sum of a group's codes, sum_upper that of its last 16.
  *
  * Hi/lo int8 split (hilo): activations as the sum of two int8 rows at one scale, value = scale * (QN_HILO_BASE * codes
  * + codes_lo). That is nearly 16 bits, for twice the integer work. sum and sum_upper are those of the combined codes.
