@@ -1,11 +1,12 @@
-// Steps of a Walsh-Hadamard transform, of values that a thread holds in registers: sums and differences at a distance. For the
-// rooms that transform (hadamard/) or do so on the way to something else (matmul/hadamard_quantize.cu).
+// Butterfly stages of a Walsh-Hadamard transform on values in registers: sums and differences of values `distance`
+// apart (the stride). For hadamard/, and for kernels that fuse the transform (matmul/hadamard_quantize.cu,
+// persistent/).
 #ifndef QN_KERNELS_BUTTERFLIES_CUH
 #define QN_KERNELS_BUTTERFLIES_CUH
 
 #include "kernels/cuda.cuh"
 
-// Between registers, at a distance in registers.
+// Between registers; distance in registers.
 template <int distance, int count> QN_DEVICE void qn_butterflies(float *v)
 {
 #pragma unroll
@@ -18,7 +19,7 @@ template <int distance, int count> QN_DEVICE void qn_butterflies(float *v)
     }
 }
 
-// Between lanes: the lower lane keeps the sum, the upper one the difference.
+// Between lanes, distance in lanes: the lower lane keeps the sum, the upper lane the difference.
 template <int count> QN_DEVICE void qn_lane_butterflies(float *v, int distance)
 {
     const bool upper = threadIdx.x & distance;

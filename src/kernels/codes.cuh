@@ -1,10 +1,11 @@
-// Rows of codes in pieces, one for each of some lanes, and what their codes stand for: by look-up in shared memory, in tables
-// whose entries are two halves, those of two codes where codes are small. Whoever includes this has defined
+// Loads of packed codes and their dequantisation by look-up tables in shared memory. A row is distributed over some
+// lanes, a fragment for each. A table entry holds two fp16 values: of two codes if codes have up to 4 bits, else of one
+// code twice. The including file defines
 //
-//   DIM           of a head
-//   ENTRY_SHIFT   an entry takes 1 << ENTRY_SHIFT bytes: copies for lanes, so that they do not meet in a bank
-//   TABLES_ALIGNED_64K  1 where the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: then an address is put
-//                 together from bytes
+//   DIM                 head dimension
+//   ENTRY_SHIFT         an entry has 1 << ENTRY_SHIFT bytes: a copy for each lane, against bank conflicts
+//   TABLES_ALIGNED_64K  1 if the low 16 bits of the tables' shared address are zeros and ENTRY_SHIFT is 8: an address is then
+//                       one byte permutation
 #ifndef QN_KERNELS_CODES_CUH
 #define QN_KERNELS_CODES_CUH
 
@@ -12,15 +13,15 @@
 
 #define ROW_WORDS(bits) ((DIM * (bits) + 31) / 32)
 
-// ---- A lane's portion of a row: DIM / lanes codes, as words ----
+// ---- A lane's fragment of a row: DIM / lanes codes, as 32-bit words ----
 
 template <int bits, int lanes> struct lane_fragment {
     static constexpr int codes = DIM / lanes;
-    static constexpr bool word_aligned = codes * bits % 32 == 0; // words of its own
+    static constexpr bool word_aligned = codes * bits % 32 == 0; // no word is shared between lanes
     static constexpr int words = (codes * bits + 31) / 32;
     static constexpr bool divides_word = bits == 2 || bits == 4 || bits == 8 || bits == 16;
     static constexpr int width = !word_aligned ? 1 : words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; // words of a load
-    static constexpr int run = word_aligned && divides_word ? width * 32 / bits : codes;              // codes that are next to each other
+    static constexpr int run = word_aligned && divides_word ? width * 32 / bits : codes;          // adjacent codes
 
     // The dimension of the lane's n-th code.
     QN_DEVICE int dim_of(int n, int lane)
@@ -54,7 +55,7 @@ template <int bits, int lanes> QN_DEVICE void load_lane_fragment(uint32_t *to, c
         for (int i = 0; i < p::words; i += p::width)
             load_words<p::width>(to + i, from + lane * p::words + i);
     } else {
-        // Portions that begin within a word: shifted to their own first bit.
+        // Fragments that begin within a word: shifted so that the first code is at bit 0.
         const int begin = lane * p::codes * bits, first = begin / 32;
         uint32_t low, high;
         load_words<1>(&low, from + first);
@@ -67,7 +68,7 @@ template <int bits, int lanes> QN_DEVICE void load_lane_fragment(uint32_t *to, c
     }
 }
 
-// `n` bits from bit `at` of the words on, in the low bits of the result; what is above them is whatever follows.
+// `n` bits from bit `at` of the words on, in the low bits of the result. The bits above are not masked.
 template <int n> QN_DEVICE uint32_t bit_field(const uint32_t *words, int at)
 {
     const int word = at / 32, shift = at % 32;
@@ -76,13 +77,14 @@ template <int n> QN_DEVICE uint32_t bit_field(const uint32_t *words, int at)
 
 // ---- Tables ----
 
-// Bits of a table's index: two codes where they are small, else one.
+// Bits of a table's index: two codes of up to 4 bits, else one code.
 __device__ constexpr int index_bits(int bits)
 {
     return bits == 16 ? 0 : bits <= 4 ? 2 * bits : bits;
 }
 
-// What the `n` bits at `at` of x stand for; `table` is the address of the lane's entry 0, `offset` that of the kind.
+// The table entry of the `n` bits of x from bit `at` on. table: shared address of the lane's copy of entry 0; offset:
+// of the keys' or the values' table within an entry.
 template <int n, int offset> QN_DEVICE uint32_t lut_load(uint32_t table, uint32_t x, int at)
 {
     uint32_t address, entry;
@@ -105,7 +107,7 @@ template <int bits> QN_DEVICE uint32_t make_table_entry(uint32_t i, const qn_att
     return qn_f32_to_f16x2(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
 }
 
-// Codes 2p and 2p+1 of a portion, in the tables' entries at `offset`.
+// Codes 2p and 2p+1 of a fragment as two fp16 values; `offset` as in lut_load.
 template <int bits, int offset> QN_DEVICE uint32_t dequantize_pair(uint32_t table, const uint32_t *words, int p)
 {
     if (bits == 16)
@@ -117,8 +119,8 @@ template <int bits, int offset> QN_DEVICE uint32_t dequantize_pair(uint32_t tabl
         return lut_load<index_bits(bits), offset>(table, bit_field<2 * bits>(words, at), 0);
     }
     const uint32_t both = bit_field<2 * bits>(words, at);
-    return __byte_perm(lut_load<index_bits(bits), offset>(table, both, 0), lut_load<index_bits(bits), offset>(table, both, bits),
-                       0x7610);
+    return __byte_perm(lut_load<index_bits(bits), offset>(table, both, 0),
+                       lut_load<index_bits(bits), offset>(table, both, bits), 0x7610);
 }
 
 #endif

@@ -1,10 +1,10 @@
-// What every CUDA kernel of quern may use: fixed-width types, half and bfloat16 as stored patterns, warp sums, asynchronous
-// copies, matrix units, and the order between launches. No header of a toolkit is needed, so that nvcc and NVRTC compile the
-// same text. What a kernel computes is for its room.
+// Basics for all CUDA kernels of quern: fixed-width types, fp16 and bf16 as bit patterns, warp reductions, cp.async,
+// tensor core MMA, PDL. It needs no header of the toolkit, so that nvcc and NVRTC compile the same text. Operations are
+// in the kernels' directories.
 #ifndef QN_KERNELS_CUDA_CUH
 #define QN_KERNELS_CUDA_CUH
 
-// The same types that <stdint.h> gives on 64-bit Linux: where a compiler has included it, these only repeat it.
+// The same types as in <stdint.h> on 64-bit Linux: if a compiler has included it, these are repeated typedefs.
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
@@ -19,14 +19,14 @@ typedef unsigned long uint64_t;
 #define QN_FULL_MASK 0xffffffffu
 #define QN_INFINITY __int_as_float(0x7f800000)
 
-// Threads that an SM holds: CUDA C++ Programming Guide, technical specifications by compute capability.
+// Maximum resident threads an SM: CUDA C++ Programming Guide, technical specifications by compute capability.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
 #define QN_MAX_THREADS_PER_SM 1536
 #else
 #define QN_MAX_THREADS_PER_SM 2048
 #endif
 
-// ---- Half and bfloat16 as 16-bit patterns, rounded to nearest even ----
+// ---- fp16 and bf16 as 16-bit patterns, rounded to nearest even ----
 
 QN_DEVICE float qn_f16_to_f32(uint16_t h)
 {
@@ -42,7 +42,7 @@ QN_DEVICE uint16_t qn_f32_to_f16(float x)
     return h;
 }
 
-// Two in a word, `low` in its low half.
+// Two values in a 32-bit word, `low` in its low half.
 QN_DEVICE uint32_t qn_f32_to_f16x2(float low, float high)
 {
     uint32_t h;
@@ -69,7 +69,7 @@ QN_DEVICE uint32_t qn_f32_to_bf16x2(float low, float high)
     return h;
 }
 
-// ---- Sums over the lanes of a warp: the same order every time, and the result in every lane ----
+// ---- Warp reductions: fixed order, the result in every lane ----
 
 QN_DEVICE float qn_warp_sum(float x)
 {
@@ -95,7 +95,7 @@ QN_DEVICE float qn_warp_max(float x)
     return x;
 }
 
-// 2 to the x, within 2^-22 of it (PTX ISA, ex2.approx.ftz); subnormal results are zeros.
+// 2^x with a relative error up to 2^-22 (PTX ISA, ex2.approx.ftz); subnormal results are flushed to zero.
 QN_DEVICE float qn_exp2(float x)
 {
     float y;
@@ -110,20 +110,21 @@ QN_DEVICE uint32_t qn_shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// Sixteen bytes past the first cache; both addresses multiples of 16.
+// Copies 16 bytes, bypassing L1; both addresses are multiples of 16.
 QN_DEVICE void qn_cp_async_16(void *shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(qn_shared_address(shared)), "l"(global) : "memory");
 }
 
-// The same, but only the first `bytes` (0 to 16) are read; the rest becomes zeros.
+// The same; only the first `bytes` (0 to 16) are read, the rest becomes zeros.
 QN_DEVICE void qn_cp_async_16(void *shared, const void *global, uint32_t bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(qn_shared_address(shared)), "l"(global), "r"(bytes)
                  : "memory");
 }
 
-// Copies so far become a group; qn_cp_async_wait<n> waits until at most the last n groups of this thread are under way.
+// Commits the copies so far as a group; qn_cp_async_wait<n> waits until at most the last n groups of this thread are in
+// flight.
 QN_DEVICE void qn_cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -134,7 +135,7 @@ template <int n> QN_DEVICE void qn_cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-// ---- Matrix units (fragments as the PTX manual lays them out for each shape) ----
+// ---- Tensor cores (fragment layouts: PTX ISA, mma and ldmatrix of each shape) ----
 
 QN_DEVICE void qn_ldmatrix_x4(uint32_t r[4], const void *shared_row)
 {
@@ -161,7 +162,7 @@ QN_DEVICE void qn_mma_m16n8k32_s8(int d[4], const uint32_t a[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// d += a b, halves into floats.
+// d += a b, fp16 into f32.
 QN_DEVICE void qn_mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -170,7 +171,7 @@ QN_DEVICE void qn_mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// d += a b, bfloat16 into floats.
+// d += a b, bf16 into f32.
 QN_DEVICE void qn_mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -179,9 +180,11 @@ QN_DEVICE void qn_mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint3
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// ---- Launches that overlap (qn_launch.dependent); before sm_90 launches never do, and these are nothing ----
+// ---- Programmatic dependent launch, PDL (qn_launch.pdl); no operation before sm_90, where launches do not overlap
+// ----
 
-// Everything that the kernels ahead have written is visible from here on. Weights may be asked for before it.
+// Waits until the previous kernels of the stream have completed and their writes are visible. Weights may be loaded
+// before it.
 QN_DEVICE void qn_pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
@@ -189,8 +192,9 @@ QN_DEVICE void qn_pdl_wait()
 #endif
 }
 
-// The next kernel may begin as soon as every block of this one has said so, or has ended. It waits by itself before it reads
-// what this one writes, so this may be a kernel's first line, unless the next one's blocks would take the place of its own.
+// Allows the next kernel to start as soon as all blocks of this one have called this or ended. The next kernel calls
+// qn_pdl_wait before it reads this one's output, so this may be the first line of a kernel, unless blocks of the next
+// kernel would occupy SMs that blocks of this one still need.
 QN_DEVICE void qn_pdl_trigger()
 {
 #if __CUDA_ARCH__ >= 900

@@ -1,7 +1,6 @@
-// A token through a Gated DeltaNet layer, piece by piece: convolution over the last inputs, gates, norms of keys and queries,
-// and the delta rule for a row of the state. For the kernels that do all of it (deltanet/deltanet_step.cu) and for those that
-// do it on the way to something else (persistent/). In float32; deltanet/deltanet_cuda.h says what is computed, and what a session
-// keeps.
+// Device functions for one token of a Gated DeltaNet layer: convolution over the last inputs, gates, norms of keys and
+// queries, and the delta rule for a row of the state. For the separate kernel (deltanet/deltanet_step.cu) and the
+// persistent decode kernel. In float32; deltanet/deltanet_cuda.h has the formulas and the layout of a session's state.
 #ifndef QN_KERNELS_DELTA_CUH
 #define QN_KERNELS_DELTA_CUH
 
@@ -14,14 +13,14 @@ QN_DEVICE float qn_delta_sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-// The log of how much of the state is kept.
+// Log of the decay: g = softplus(alpha + bias) * factor.
 QN_DEVICE float qn_delta_log_decay(float alpha, float bias, float factor)
 {
     const float x = alpha + bias;
     return (x > 20.0f ? x : log1pf(expf(x))) * factor;
 }
 
-// The taps from `first` down to `last` back; place: of the position in the ring.
+// Adds the taps for the inputs of `first` down to `last` tokens ago. slot: the current position's row of the ring.
 template <uint32_t first, uint32_t last>
 QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float *ring, uint32_t position, uint32_t slot,
                                        uint32_t taps, uint32_t width, uint32_t channel)
@@ -41,8 +40,8 @@ QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float
     return sum;
 }
 
-// What the inputs before the token at `position` give to a channel's convolution: loads of several taps are on their way before
-// the first is used.
+// The part of a channel's convolution that comes from the inputs before the token at `position`. The loads of several
+// taps are in flight before the first result is used.
 QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uint32_t position, uint32_t slot, uint32_t taps,
                                        uint32_t width, uint32_t channel)
 {
@@ -52,19 +51,19 @@ QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uin
     return qn_delta_convolve_taps<3, 1>(sum, conv, ring, position, slot, taps, width, channel);
 }
 
-// With the token's own input and its tap's weight, and through SiLU.
+// Completes the convolution with the token's own input and its tap, and applies SiLU.
 QN_DEVICE float qn_delta_convolve(float past, float weight, float input)
 {
     const float sum = fmaf(weight, input, past);
     return sum * qn_delta_sigmoid(sum);
 }
 
-// Of a key and a query in shared memory, what a token needs: factors that norm them, and their product when normed.
+// Inverse l2 norms of a key and a query, and the dot product of the normalised key and query.
 struct qn_delta_qk_norms {
     float q_inv_norm, k_inv_norm, kq;
 };
 
-// Every warp computes them for itself; q and k as they come from the convolution.
+// By a full warp, redundantly in every warp. q, k: outputs of the convolution, in shared memory.
 template <uint32_t head_k> QN_DEVICE qn_delta_qk_norms qn_delta_compute_qk_norms(const float *q, const float *k, bool normalize)
 {
     float qq = 0, kk = 0, kq = 0;
@@ -85,7 +84,7 @@ QN_DEVICE float qn_delta_dot(float4 x, float4 y, float sum)
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 
-// Over the `lanes` neighbouring lanes that a row belongs to.
+// Sum over the `lanes` adjacent lanes that hold a row.
 template <int lanes> QN_DEVICE float qn_delta_lanes_sum(float x)
 {
 #pragma unroll
@@ -94,8 +93,8 @@ template <int lanes> QN_DEVICE float qn_delta_lanes_sum(float x)
     return x;
 }
 
-// Of a lane's part of the state's row, which is a value's keys, runs of 4 keys in turn in each of `lanes` lanes: its products
-// with key and query, to be added up over the lanes.
+// A lane's part of the dot products of a row of the state with the key and the query, to be summed over the lanes. A
+// row is the keys of one value; groups of 4 keys are interleaved over `lanes` lanes.
 template <int lanes, int vecs>
 QN_DEVICE void qn_delta_dots(const float4 s[vecs], const float *q, const float *k, float &k_read, float &q_read)
 {
@@ -108,7 +107,7 @@ QN_DEVICE void qn_delta_dots(const float4 s[vecs], const float *q, const float *
     }
 }
 
-// S = decay S + times k^T.
+// S = decay S + delta_v k^T.
 template <int lanes, int vecs> QN_DEVICE void qn_delta_update(float4 s[vecs], const float *k, float decay, float delta_v)
 {
 #pragma unroll
@@ -121,11 +120,11 @@ template <int lanes, int vecs> QN_DEVICE void qn_delta_update(float4 s[vecs], co
     }
 }
 
-// A token through a row: S = e^g S + v' k^T with v' = beta (v - e^g S k), and the row's S q. S q is taken from the old state,
-// as the new one's is e^g S q + v' (k q).
+// The delta rule for one row: S = e^g S + v' k^T with v' = beta (v - e^g S k). Returns the row's S q for the new state,
+// computed from the old one: e^g S q + v' (k q).
 template <int lanes, int vecs>
-QN_DEVICE float qn_delta_row(float4 s[vecs], const float *q, const float *k, const qn_delta_qk_norms &keys, float decay, float beta,
-                             float v)
+QN_DEVICE float qn_delta_row(float4 s[vecs], const float *q, const float *k, const qn_delta_qk_norms &keys, float decay,
+                             float beta, float v)
 {
     float k_read, q_read;
     qn_delta_dots<lanes, vecs>(s, q, k, k_read, q_read);
@@ -136,7 +135,7 @@ QN_DEVICE float qn_delta_row(float4 s[vecs], const float *q, const float *k, con
     return fmaf(v_new, keys.kq, q_read);
 }
 
-// Zeros where `row` is null.
+// Loads a row; zeros if `row` is null.
 template <int lanes, int vecs> QN_DEVICE void qn_delta_load_row(float4 s[vecs], const float *row)
 {
 #pragma unroll

@@ -1,5 +1,5 @@
-// A head's row of floats in the registers of a warp: value i of a lane is dimension i * QN_WARP_SIZE + lane, and zero from the
-// dimension on. Rotations, and codes.
+// Operations on one head's row of floats: rotation (Hadamard transform or matrix) and AURA codes. In the registers of a
+// warp, value i of a lane is dimension i * QN_WARP_SIZE + lane; values beyond the head's dimension are zeros.
 #ifndef QN_KERNELS_ROW_CUH
 #define QN_KERNELS_ROW_CUH
 
@@ -36,9 +36,10 @@ template <int dim> QN_DEVICE void qn_row_hadamard(float x[QN_LANE_VALUES(dim)], 
         x[i] *= norm;
 }
 
-// ---- A row by a team of dim/2 threads: each has the dimensions `thread` and `thread` + dim/2. One warp's worth of values
-// would take it long where nothing else is there to do. All threads of a block come along, `has` saying which belong to a team;
-// a team has room for dim floats in shared memory, which the others are done with. ----
+// ---- A row by a group of dim/2 threads: thread i holds dimensions i and i + dim/2. For kernels whose latency is that
+// of one row: a single warp would take longer. All threads of the block call these functions (they contain
+// __syncthreads); `active`: the thread belongs to a group. `shared`: dim floats for each group; all previous uses have
+// finished. ----
 
 // Normalised Walsh-Hadamard transform; dim is a power of two of at least 64.
 template <int dim> QN_DEVICE void qn_group_hadamard(float x[2], float *shared, int thread, bool active)
@@ -78,7 +79,7 @@ template <int dim> QN_DEVICE void qn_group_hadamard(float x[2], float *shared, i
     x[1] *= norm;
 }
 
-// y = sum over j of matrix[j] * x_j, in rising order.
+// x = sum over j of matrix[j] * x_j, in ascending order of j.
 template <int dim> QN_DEVICE void qn_group_gemv(float x[2], const float *matrix, float *shared, int thread, bool active)
 {
     constexpr int half = dim / 2;
@@ -102,7 +103,7 @@ template <int dim> QN_DEVICE void qn_group_gemv(float x[2], const float *matrix,
 
 // ---- A row by a warp ----
 
-// y = sum over j of matrix[j] * x_j, in rising order.
+// x = sum over j of matrix[j] * x_j, in ascending order of j.
 template <int dim> QN_DEVICE void qn_row_gemv(float x[QN_LANE_VALUES(dim)], const float *matrix, int lane)
 {
     constexpr int n = QN_LANE_VALUES(dim);
@@ -152,7 +153,8 @@ template <int dim> QN_DEVICE void qn_row_rotate_inverse(float x[QN_LANE_VALUES(d
     }
 }
 
-// Bits d*bits on of a row's words for code d: what 32 lanes hold is `bits` whole words.
+// Packs codes: code d is at bits [d*bits, (d+1)*bits) of the row's words. The codes of 32 lanes fill exactly `bits`
+// words.
 template <int dim, int bits> QN_DEVICE void qn_row_pack(uint32_t *words, const uint32_t codes[QN_LANE_VALUES(dim)], int lane)
 {
     constexpr int n_words = (dim * bits + 31) / 32;
@@ -179,11 +181,12 @@ template <int dim, int bits> QN_DEVICE uint32_t qn_row_code(const uint32_t *word
     return __funnelshift_r(low, high, at % 32) & ((1u << bits) - 1);
 }
 
-// Codes and scale of a row that is rotated already; a row that is not finite, or whose norm float32 does not hold, gets those
-// of zeros and a scale of NaN. The norm is that of the row over its largest value, whose squares stay in range.
+// AURA codes and scale of a row in the rotated basis. A row that is not finite, or whose norm overflows float32, gets
+// the codes of zeros and a scale of NaN. The norm is computed on the row divided by its amax, so that squares stay in
+// range.
 template <int dim, int bits>
-QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_LANE_VALUES(dim)], const qn_aura_gpu_levels &levels,
-                             int lane)
+QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_LANE_VALUES(dim)],
+                             const qn_aura_gpu_levels &levels, int lane)
 {
     constexpr int n = QN_LANE_VALUES(dim);
     uint32_t codes[n];
@@ -207,7 +210,7 @@ QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_LAN
     for (int i = 0; i < n; i++) {
         const float x = is_nonzero ? unit[i] / norm_scaled : 0;
         uint32_t code = 0;
-        // Boundaries never fall: how many are below, by halving.
+        // Boundaries ascend: binary search for the number of boundaries below x.
 #pragma unroll
         for (int step = 1 << (bits - 1); step > 0; step /= 2)
             code += x > levels.boundaries[code + step - 1] ? step : 0;
