@@ -202,8 +202,7 @@ void qn_expect_near(const float *found, const double *expected, const double *bo
 static double now(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID,
-                  &t); /* CPU time of the one thread that works: load by other processes is not counted */
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* CPU time: load by other processes is not counted */
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 

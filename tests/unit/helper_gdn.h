@@ -1,5 +1,5 @@
-/* Problems for the tests of the public Gated DeltaNet kernels: inputs of every awkward kind, outputs between guards, and the
- * token recurrence in float64. */
+/* Test problems of the public Gated DeltaNet kernels: edge-case inputs, outputs with guard bytes, and the token recurrence in
+ * float64 as the reference. */
 #ifndef QN_TESTS_HELPER_GDN_H
 #define QN_TESTS_HELPER_GDN_H
 
@@ -33,9 +33,9 @@ static inline double gdn_normal(void)
     return sum;
 }
 
-/* ---- Typed arrays between guards ---- */
+/* ---- Typed arrays with guard bytes ---- */
 
-enum { GDN_GUARD = 64, GDN_POISON = 0xff }; /* 0xff..ff is a NaN in each of the types */
+enum { GDN_GUARD = 64, GDN_POISON = 0xff }; /* 0xff..ff is NaN in f32, f16 and bf16 */
 
 static inline size_t gdn_size(qn_dtype dtype)
 {
@@ -85,7 +85,7 @@ static inline void gdn_set(qn_view view, size_t i, double value)
         ((uint16_t *)view.data)[i] = view.dtype == QN_DTYPE_F16 ? qn_f32_to_f16((float)value) : qn_f32_to_bf16((float)value);
 }
 
-/* The nearest value of the type: a rounding point of the kernels. */
+/* Round to the type, as the kernels do at their rounding points. */
 static inline double gdn_round(qn_dtype dtype, double value)
 {
     if (dtype == QN_DTYPE_F32)
@@ -94,8 +94,8 @@ static inline double gdn_round(qn_dtype dtype, double value)
                                           : qn_bf16_to_f32(qn_f32_to_bf16((float)value)));
 }
 
-/* |found - expected| / |expected| over all elements that are expected to be numbers; those expected to be NaN must still hold
- * the poison. */
+/* |found - expected| / |expected| over all elements whose expected value is not NaN; elements with NaN must still hold the
+ * poison. */
 static inline double gdn_distance(qn_view found, const double *expected)
 {
     double difference = 0, size = 0;
@@ -105,7 +105,7 @@ static inline double gdn_distance(qn_view found, const double *expected)
             const uint8_t *byte = (const uint8_t *)found.data + i * gdn_size(found.dtype);
             for (size_t b = 0; b < gdn_size(found.dtype); b++)
                 if (byte[b] != GDN_POISON)
-                    fail_msg("element %zu belongs to no sequence and was written", i);
+                    fail_msg("element %zu is outside of all sequences and was written", i);
             continue;
         }
         difference += (x - expected[i]) * (x - expected[i]);
@@ -118,10 +118,10 @@ static inline double gdn_distance(qn_view found, const double *expected)
     do {                                                                                                                       \
         const double gdn_d = gdn_distance(found, expected);                                                                    \
         if (!(gdn_d <= (bar)))                                                                                                 \
-            fail_msg("%s: %s is off by %.2e, expected at most %.2e", gdn_case, #found, gdn_d, (double)(bar));                  \
+            fail_msg("%s: the relative error of %s is %.2e, expected at most %.2e", gdn_case, #found, gdn_d, (double)(bar));   \
     } while (0)
 
-/* The case that is being tested, for whoever reads of a failure. */
+/* The current case, for failure messages. */
 static char gdn_case[200] __attribute__((unused));
 
 /* ---- Problems ---- */
@@ -136,7 +136,7 @@ typedef struct gdn_problem {
     size_t rows, n_sequences, n_chunks;
     qn_view q, k, v, g, beta, initial;
     qn_view o, final;            /* poisoned */
-    double *o_true, *final_true; /* NaN in o where no sequence is */
+    double *o_true, *final_true; /* o_true: NaN outside of all sequences */
 } gdn_problem;
 
 static inline size_t gdn_sequence(const gdn_problem *p, size_t s, size_t *n)
@@ -163,7 +163,7 @@ static inline double gdn_draw_decay(gdn_decay decay)
     }
 }
 
-/* Rows of unit vectors; `like` first gives a direction that is shared. */
+/* Rows of unit vectors, independent, or equal or similar to a common direction. */
 static inline void gdn_draw_vectors(qn_view view, size_t rows, size_t n, gdn_keys keys)
 {
     double x[256], shared[256];
@@ -198,7 +198,7 @@ static inline void gdn_step_true(const gdn_problem *p, double *state, size_t row
     }
 }
 
-/* q or k of a token, normalised where the shape asks for it. */
+/* q or k of a token, normalised if shape.normalize. */
 static inline void gdn_row_true(const gdn_problem *p, qn_view view, size_t row, size_t key_head, double *out)
 {
     const size_t n = p->shape.head_k;
@@ -211,7 +211,7 @@ static inline void gdn_row_true(const gdn_problem *p, qn_view view, size_t row, 
         out[i] /= sqrt(sum);
 }
 
-/* o_true and final_true: token by token. */
+/* Compute o_true and final_true token by token. */
 static inline void gdn_solve(gdn_problem *p)
 {
     const qn_gdn_shape *s = &p->shape;
@@ -233,7 +233,7 @@ static inline void gdn_solve(gdn_problem *p)
     }
 }
 
-/* Arrays of the shape's sizes, all poison. */
+/* Allocate arrays of the shape's sizes, filled with poison. */
 static inline void gdn_allocate(gdn_problem *p, bool initial)
 {
     qn_gdn_shape *s = &p->shape;
@@ -256,7 +256,7 @@ static inline void gdn_allocate(gdn_problem *p, bool initial)
     assert_non_null(p->final_true);
 }
 
-/* A problem of this shape (p->ends and the shape's n_sequences say where sequences are) and its true answer. */
+/* Fill a problem of p->shape with random inputs, and compute the expected result. The caller sets shape, dtype and ends. */
 static inline void gdn_make(gdn_problem *p, gdn_decay decay, gdn_keys keys, bool initial)
 {
     const qn_gdn_shape *s = &p->shape;

@@ -1,5 +1,5 @@
-/* Gated delta rule over an open chunk: against the token recurrence in float64, and the same bits however tokens and values are
- * cut and whichever instruction set computes. */
+/* Gated delta rule with an open chunk: against the token recurrence in float64; and the same bits for every split of tokens
+ * and values and for every instruction set. */
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet.h"
@@ -16,7 +16,7 @@
 
 enum { GUARD = 64, CHUNK = QN_GDN_CHUNK };
 
-/* ---- Memory: poisoned (NaN in every float), with guards ---- */
+/* ---- Memory: poisoned (NaN in every float), with guard bytes ---- */
 
 static void *poisoned(size_t bytes)
 {
@@ -57,7 +57,7 @@ static double uniform(void)
 enum decays { NONE, MILD, EXTREME, N_DECAYS };
 enum keys { RANDOM, SIMILAR, EQUAL, N_KEYS };
 
-/* Rows as a layer has them: q, k and v side by side with something after them, and gates with a stride. */
+/* Rows as in a layer: q, k and v contiguous, followed by unrelated elements, and gates with a stride. */
 struct problem {
     size_t n, head_k, head_v, row;
     float *rows, *gates;
@@ -113,7 +113,7 @@ static void problem_free(struct problem *p)
     release_floats(p->gates, p->n * GATE_ROW);
 }
 
-/* DESIGN's token recurrence in float64: o [n][head_v], state [head_k][head_v]. */
+/* The token recurrence in float64: o [n][head_v], state [head_k][head_v]. */
 static void recurrence_float64(const struct problem *p, double *o, double *state)
 {
     memset(state, 0, p->head_k * p->head_v * sizeof *state);
@@ -162,7 +162,7 @@ static void memory_free(struct memory *m)
 {
     for (size_t t = 0; t < m->n_out; t++)
         for (size_t x = m->head_v; x < m->o_row; x++)
-            assert_true(isnan(m->o[t * m->o_row + x])); /* between the rows */
+            assert_true(isnan(m->o[t * m->o_row + x])); /* gaps between rows */
     release_floats(m->state, m->head_k * m->head_v);
     release_floats(m->v_new, CHUNK * m->head_v);
     release_floats(m->keys, m->head_k * CHUNK);
@@ -187,7 +187,7 @@ static qn_gdn_group group_of(const struct memory *m, const qn_gdn_head *head, si
     };
 }
 
-/* Tokens from..to, at most `step` a call; the first `cut` values and the others apart. */
+/* Advance by tokens from..to-1, at most `step` per call, with values 0..cut-1 and the others as separate slices. */
 static void advance(const qn_deltanet_kernels *kernels, const struct problem *p, struct memory *m, size_t from, size_t to,
                     size_t step, size_t cut)
 {
@@ -240,7 +240,7 @@ static void assert_same_memory(const struct memory *a, const struct memory *b)
         assert_memory_equal(a->o + t * a->o_row, b->o + t * b->o_row, width);
 }
 
-/* The references and what this machine has; fills `kernels` and returns how many. */
+/* Fill kernels with the reference and the variants that this CPU supports; returns their number. */
 static size_t all_kernels(qn_deltanet_kernels kernels[4])
 {
     static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
@@ -267,7 +267,7 @@ static double error_of(const float *found, size_t found_row, const double *exact
     return sqrt(error / norm);
 }
 
-/* The bar of float32: a few hundred roundings of 2^-24, of random sign, on the way to each value. */
+/* The tolerance for f32: a few hundred roundings of 2^-24 with random signs contribute to each value. */
 static const double bar = 1e-5;
 
 static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays decays, enum keys keys)
@@ -284,9 +284,9 @@ static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays 
     close_head(&kernels, &m);
     const double o_error = error_of(m.o, m.o_row, o, n, head_v);
     const double state_error = error_of(m.state, head_v, state, head_k, head_v);
-    if (!(o_error <= bar && state_error <= bar)) /* a NaN is no number below the bar */
-        fail_msg("%zu tokens, K %zu, V %zu, decays %d, keys %d: o is off by %.2g, the state by %.2g", n, head_k, head_v,
-                 (int)decays, (int)keys, o_error, state_error);
+    if (!(o_error <= bar && state_error <= bar)) /* also fails for NaN */
+        fail_msg("%zu tokens, K %zu, V %zu, decays %d, keys %d: relative errors are %.2g of o, %.2g of the state", n, head_k,
+                 head_v, (int)decays, (int)keys, o_error, state_error);
     memory_free(&m);
     problem_free(&p);
     qn_free(o);
@@ -314,7 +314,7 @@ static void sizes_against_float64(void **unused)
             assert_accurate(197, sizes[i / 5], sizes[i % 5], (enum decays)decays, (enum keys)((i + (size_t)decays) % N_KEYS));
 }
 
-/* However tokens are cut, whichever variant; with the open chunk as it stands, and closed. */
+/* For every split of the tokens and every variant: the same state and open chunk, and the same state after a flush. */
 static void same_bits(void **unused)
 {
     (void)unused;
@@ -365,7 +365,7 @@ static void slices_of_values(void **unused)
     problem_free(&p);
 }
 
-/* To a length in the same open chunk: tokens that were taken back leave nothing behind. */
+/* Truncation to a length in the same open chunk: the removed tokens have no effect on the following ones. */
 static void going_back(void **unused)
 {
     (void)unused;
@@ -392,7 +392,7 @@ static void going_back(void **unused)
     problem_free(&other);
 }
 
-/* A row that is not a number spoils those after it, none before it. */
+/* A NaN key makes its own and all later outputs NaN, and no earlier one. */
 static void later_rows_are_not_read(void **unused)
 {
     (void)unused;
@@ -417,7 +417,7 @@ static void later_rows_are_not_read(void **unused)
     problem_free(&p);
 }
 
-/* Three heads with keys and queries in common, and with values, decays and betas of their own, as a group and each alone. */
+/* Three heads with common keys and queries and separate values, decays and betas: as a group, and each alone. */
 static void heads_together(void **unused)
 {
     enum { HEADS = 3, TOKENS = 200 };
@@ -488,7 +488,7 @@ static void nothing_to_do(void **unused)
     for (size_t open_tokens = 0; open_tokens <= CHUNK; open_tokens++)
         assert_int_equal(qn_gdn_open_tokens_after(open_tokens, 0), open_tokens);
     close_head(&kernels, &m);
-    assert_same_memory(&m, &same); /* an empty chunk closes without a trace */
+    assert_same_memory(&m, &same); /* flushing an empty chunk changes nothing */
     advance(&kernels, &p, &m, 0, CHUNK, CHUNK, p.head_v);
     advance(&kernels, &p, &same, 0, CHUNK, CHUNK, p.head_v);
     const qn_gdn_head head = head_of(&m, 0);
@@ -496,7 +496,7 @@ static void nothing_to_do(void **unused)
     qn_gdn_advance(&kernels, &group, m.scratch);
     qn_gdn_append_keys(m.keys, p.head_k, m.open_tokens, NULL, 0, 0);
     qn_gdn_append_decay(m.log_decay, m.open_tokens, NULL, 0, 0);
-    assert_same_memory(&m, &same); /* a full chunk stays open until a token comes */
+    assert_same_memory(&m, &same); /* a full chunk stays open until the next token */
     memory_free(&m);
     memory_free(&same);
     problem_free(&p);
@@ -508,11 +508,11 @@ static void gates(void **unused)
     for (double x = -100; x <= 100; x += 0.37) {
         const float alpha = (float)(x - 0.5), bias = 0.5f, a = -1.7f;
         const double sum = (double)alpha + (double)bias;
-        /* Softplus by its other form, which cancels nowhere; the result is rounded once. */
+        /* Softplus in its other form, which has no cancellation; the result is rounded once. */
         const double exact = (fmax(sum, 0) + log1p(exp(-fabs(sum)))) * (double)a;
         const float g = qn_gdn_log_decay(alpha, bias, a);
         assert_true(g <= 0 && fabs((double)g - exact) <= fabs(exact) * 1.01 * 0x1p-24 + 1e-45);
-        /* qn_exp promises 2e-7, and 4.5e-38 at least; a sum and a quotient. */
+        /* qn_exp is within 2e-7, or 4.5e-38; then a sum and a quotient. */
         const double sigmoid = 1 / (1 + exp(-(double)(float)x));
         assert_true(fabs((double)qn_gdn_beta((float)x) - sigmoid) <= sigmoid * (2e-7 + 2 * 0x1p-24) + 5e-38);
     }

@@ -1,16 +1,16 @@
-/* The compositions of the Gated DeltaNet kernels against the token recurrence in float64, against golden files, and against
- * each other. The stages are in test_gdn_stages.c, what is refused in test_gdn_refuses.c. */
+/* qn_gdn_chunk and qn_gdn_step against the token recurrence in float64, against golden files, and against each other. The
+ * single stages are tested in test_gdn_stages.c, rejected arguments in test_gdn_refuses.c. */
 #include "helper_gdn.h"
 
 #include <stdio.h>
 
-/* The project's bar for float32. What is measured is 3e-7; decays that are summed in float32 cost 1e-4. */
+/* The project's tolerance for f32. Measured: 3e-7; summing decays in f32 would cost 1e-4. */
 #define BAR_F32 1e-5
-/* The bar for bfloat16, whose rounding alone is 1.7e-3 rms; eight such points lie on the way. */
+/* The tolerance for bf16: a rounding is 1.7e-3 rms, and there are eight in sequence. */
 #define BAR_BF16 1e-2
 /* The same with eleven bits instead of eight. */
 #define BAR_F16 (BAR_BF16 / 8)
-/* One rounding of o to the type, at most half a unit in the last place each. */
+/* o is rounded to the type once, by at most half a unit in the last place. */
 #define BAR_ONCE_BF16 0x1p-8
 #define BAR_ONCE_F16 0x1p-11
 
@@ -102,7 +102,7 @@ static void sizes_and_mappings(void **unused)
         }
 }
 
-/* Sequences in a row, one of them empty, the last tokens of none: each is as it is alone, to the last bit. */
+/* Packed sequences, one of them empty, and trailing tokens outside of all: each sequence has the same bits as alone. */
 static void ragged(void **unused)
 {
     (void)unused;
@@ -150,7 +150,7 @@ static void ragged(void **unused)
     }
 }
 
-/* Without states; and with one that is brought up to date in place, which must be the same as two views. */
+/* Without a final state; and with the state updated in place, which must give the same bits as separate views. */
 static void states_are_optional(void **unused)
 {
     (void)unused;
@@ -197,7 +197,7 @@ static void step_near_recurrence(void **unused)
             }
 }
 
-/* Normalising inside is qn_l2_norm before, to the last bit. */
+/* shape.normalize has the same bits as qn_l2_norm before the call. */
 static void normalized_inside_and_before(void **unused)
 {
     (void)unused;
@@ -233,7 +233,7 @@ static void normalized_inside_and_before(void **unused)
     }
 }
 
-/* ---- Golden files: tools/make_gdn_golden.py says what is in them ---- */
+/* ---- Golden files: tools/make_gdn_golden.py documents their contents ---- */
 
 static void read_exactly(FILE *file, void *data, size_t size, size_t count)
 {
@@ -284,7 +284,7 @@ static void golden_file(const char *name)
         p.final_true[i] = (double) final[i];
     for (size_t d = 0; d < N_TYPES; d++) {
         if (types[d] == QN_DTYPE_F16)
-            continue; /* bfloat16 is not a part of it */
+            continue; /* f16 cannot represent all bf16 inputs */
         gdn_problem typed = p;
         typed.dtype = types[d];
         typed.o = gdn_new(types[d], p.o.count);

@@ -1,4 +1,4 @@
-/* What stands around the delta rule: the causal convolution, its state, and the two norms, against float64. */
+/* The operations around the delta rule, against float64: the causal convolution, its state, and the two norms. */
 #include "helper_gdn.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
-/* In float32 sums of a few terms and an exponential good to 2e-7; in the others one rounding, at most half a unit each. */
+/* f32: sums of a few terms and an exponential within 2e-7. f16 and bf16: one rounding, of at most half a unit. */
 static double bar_of(qn_dtype dtype)
 {
     return dtype == QN_DTYPE_F32 ? 1e-6 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
@@ -41,7 +41,7 @@ static size_t sequence(const conv_problem *p, size_t s, size_t *n)
     return p->shape.n_sequences ? p->ends[s] : s * p->shape.tokens;
 }
 
-/* The input of a token, t counted from the sequence's first; those before it are the initial state. */
+/* The input of token t, relative to the sequence's first; for t < 0 it is in the initial state. */
 static double input(const conv_problem *p, size_t s, ptrdiff_t t, size_t c)
 {
     size_t n;
@@ -125,7 +125,7 @@ static void conv_near_float64(void **unused)
             }
 }
 
-/* Sequences in a row, shorter and longer than the filter, one of them empty. */
+/* Packed sequences, shorter and longer than the filter, one of them empty. */
 static void conv_of_ragged_batches(void **unused)
 {
     (void)unused;
@@ -145,7 +145,7 @@ static void conv_of_ragged_batches(void **unused)
     }
 }
 
-/* No tokens, in one sequence or in several, and no sequences: nothing is read and no y written, and a state stays as it is. */
+/* No tokens, in one sequence or in several, and no sequences: no input is read, y is not written, the state is unchanged. */
 static void conv_of_nothing(void **unused)
 {
     (void)unused;
@@ -173,7 +173,7 @@ static void conv_of_nothing(void **unused)
     }
 }
 
-/* Token by token, and in pieces whose state is carried in place: the same bits as in one go. */
+/* Token by token, and in several calls with the state updated in place: the same bits as in one call. */
 static void conv_in_pieces(void **unused)
 {
     (void)unused;
@@ -215,7 +215,7 @@ static void norms_near_float64(void **unused)
             const qn_view weight = random_view(QN_DTYPE_F32, n), out = gdn_new(types[d], N * n);
             double *l2 = malloc(N * n * sizeof *l2), *gated = malloc(N * n * sizeof *gated);
             for (size_t k = 0; k < n; k++)
-                gdn_set(x, k, 0); /* a row of zeros stays one */
+                gdn_set(x, k, 0); /* a row of zeros: the result is zeros */
             for (size_t row = 0; row < N; row++) {
                 double sum = 0;
                 for (size_t k = 0; k < n; k++)

@@ -1,5 +1,5 @@
-/* Launches of Gated DeltaNet on the GPU: grids, shared memory for devices that have more of it or less, and what is refused,
- * with its reason. What kernels compute is quern-check's, on a device. */
+/* Launches of Gated DeltaNet on the GPU: grids, shared memory for devices with different limits, and rejected arguments with
+ * their error texts. quern-check checks the kernels' results on a device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static void refused(qn_status status, const char *reason)
 {
     assert_int_equal(status, QN_ERR_INVALID);
     if (!strstr(qn_error_text(), reason))
-        fail_msg("\"%s\" says nothing of \"%s\"", qn_error_text(), reason);
+        fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
 }
 
 static void chunks(void **unused)
@@ -61,7 +61,8 @@ static void chunks(void **unused)
     }
     assert_int_equal(qn_gdn_gpu_chunk(&args, 129, 48 << 10, launches), QN_ERR_UNSUPPORTED);
     assert_non_null(strstr(qn_error_text(), "shared memory"));
-    /* Chunk c of sequence s has place t/64 + s + c: the last one that 200 tokens in 3 sequences can have is there. */
+    /* The record of chunk c of sequence s is t/64 + s + c: the largest index for 200 tokens in 3 sequences must be
+     * allocated. */
     assert_int_equal(qn_gdn_gpu_record_bytes(200, 3, 6), (3 + 3) * 6 * QN_GDN_RECORD);
 }
 
@@ -109,7 +110,7 @@ static void steps(void **unused)
     assert_int_equal(launch.grid[1], 7);
     assert_int_equal(launch.block[0], 512);
     assert_int_equal(qn_gdn_gpu_step(&args, 48, 144, &other), QN_OK);
-    assert_ptr_equal(launch.defines, other.defines); /* kept by address */
+    assert_ptr_equal(launch.defines, other.defines); /* kernel variants are cached by this address */
     refused(qn_gdn_gpu_step(&args, 40, 144, &launch), "40");
     refused(qn_gdn_gpu_step(&args, 48, 272, &launch), "272");
     refused(qn_gdn_gpu_step(&args, 64, 144, &launch), "rows of q, k and v");
@@ -134,14 +135,14 @@ static void conv_and_norm(void **unused)
     assert_int_equal(qn_gdn_gpu_conv(&conv, 128, 128, 33, true, &launch), QN_OK);
     assert_string_equal(launch.defines, "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16");
     assert_int_equal(launch.grid[0], 2 + 2 + 6);
-    assert_int_equal(launch.grid[1], 3); /* of 16 tokens */
+    assert_int_equal(launch.grid[1], 3); /* blocks of 16 tokens */
     assert_int_equal(launch.grid[2], 2);
     assert_int_equal(qn_gdn_gpu_norm(&norm, 128, 128, false, &launch), QN_OK);
     assert_string_equal(launch.defines, "-DQN_HEAD_K=128 -DQN_HEAD_V=128");
-    assert_int_equal(launch.grid[0], 2); /* of 4 heads */
+    assert_int_equal(launch.grid[0], 2); /* blocks of 4 heads */
     assert_int_equal(launch.grid[1], 33);
     assert_int_equal(qn_gdn_gpu_recurrent(&rule, 128, false, &launch), QN_OK);
-    assert_int_equal(launch.grid[0], 4); /* of 32 values */
+    assert_int_equal(launch.grid[0], 4); /* blocks of 32 values */
     refused(qn_gdn_gpu_recurrent(&rule, 64, true, &launch), "bfloat16");
     refused(qn_gdn_gpu_conv(&conv, 128, 112, 33, true, &launch), "112");
     refused(qn_gdn_gpu_conv(&conv, 128, 128, 0, true, &launch), "0 blocks of tokens");

@@ -1,10 +1,10 @@
-/* What the public Gated DeltaNet kernels refuse: every argument, with which one it was, what was found and what was expected,
- * and nothing written. */
+/* Rejected arguments of the public Gated DeltaNet kernels: for each argument, the error names it, the value found and the
+ * value expected, and nothing is written. */
 #include "helper_gdn.h"
 
 enum { TOKENS = 70, K_HEADS = 2, V_HEADS = 4, K = 32, V = 48, ROWS = TOKENS, CHUNKS = 2 };
 
-/* A call of any of the functions: arrays that are right, each of which a case then spoils. */
+/* Valid arguments for all functions; each case makes one of them invalid. */
 typedef struct call {
     qn_gdn_shape shape;
     qn_view q, k, v, g, beta, gc, a, inverse, w, u, initial, h, v_new, final, o;
@@ -54,11 +54,11 @@ static const function functions[] = { call_count,      call_cumsum, call_kkt,   
                                       call_state_pass, call_output, call_chunk, call_step };
 enum { N_FUNCTIONS = sizeof functions / sizeof functions[0] };
 
-/* Its arguments as text after which their names are looked for in the cases; and those that are written. */
+/* The array arguments: name, field of struct call, valid element count. */
 typedef struct argument {
     const char *name;
     size_t offset, count;
-    bool typed; /* of D, not f32 */
+    bool typed; /* of type D, else f32 */
 } argument;
 
 #define ARGUMENT(name, count, typed)                                                                                           \
@@ -101,14 +101,14 @@ static void release(call *c)
         gdn_free(*argument_of(c, &arguments[i]));
 }
 
-/* The function refuses, says so, and leaves every array as it was. */
+/* The function returns QN_ERR_INVALID with `text` in the message, and changes no array. */
 static void refuses(const call *spoiled, function f, const char *text)
 {
     call before = *spoiled;
     void *copies[N_ARGUMENTS];
     for (size_t i = 0; i < N_ARGUMENTS; i++) {
         const qn_view view = *argument_of(&before, &arguments[i]);
-        const size_t bytes = view.data && view.count <= arguments[i].count ? view.count * 2 : 0; /* halves at the least */
+        const size_t bytes = view.data && view.count <= arguments[i].count ? view.count * 2 : 0; /* any type has 2 bytes */
         copies[i] = malloc(bytes + 1);
         memcpy(copies[i], view.data ? view.data : "", bytes);
     }
@@ -211,7 +211,7 @@ static void cumulative_lengths(void **unused)
     release(&c);
 }
 
-/* For each function, the arguments that it takes: one element too few, another type, no memory. */
+/* For each argument of each function: one element too few, another type, a NULL pointer. */
 static void views(void **unused)
 {
     (void)unused;
@@ -259,7 +259,7 @@ static void views(void **unused)
     }
 }
 
-/* Log decays, and their sums, at an element in the middle; what lies past the last sequence is nobody's. */
+/* Invalid log decays and cumulative sums, at an element in the middle. Elements past the last sequence are not checked. */
 static void decays(void **unused)
 {
     (void)unused;

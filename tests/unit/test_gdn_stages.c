@@ -1,5 +1,5 @@
-/* Each stage of the chunked delta rule against its formula in float64 with the rounding points that quern/kernels.h names, on
- * the stage's actual inputs. Compositions are in test_gdn_chunk.c. */
+/* Each stage of the chunked delta rule against its formula in float64, with the rounding points that quern/kernels.h names, on
+ * the actual inputs of the stage. test_gdn_chunk.c tests whole chunks. */
 #include "helper_gdn.h"
 
 #include "kernels/deltanet/row_kernels.h"
@@ -8,12 +8,12 @@
 
 #include <stdio.h>
 
-/* Sums of up to 256 terms in float32, and exponentials good to 2e-7: measured 3e-7. */
+/* Sums of up to 256 terms in f32, and exponentials within 2e-7. Measured: 3e-7. */
 #define BAR_F32 2e-6
-/* Float32 sums fall on the other side of a rounding boundary now and then: measured 4e-5. A rounding point that is missing or
- * too many costs 5e-4 or more. */
+/* An error of an f32 sum occasionally crosses a rounding boundary. Measured: 4e-5. A missing or additional rounding point
+ * costs 5e-4 or more. */
 #define BAR_BF16 2e-4
-/* Boundaries are eight times as dense: measured 1e-4, where keys are equal and so all scores of a row change together. */
+/* Rounding boundaries are eight times as dense. Measured: 1e-4, for equal keys, where all scores of a row change together. */
 #define BAR_F16 1.2e-4
 
 static double bar_of(qn_dtype dtype)
@@ -21,7 +21,7 @@ static double bar_of(qn_dtype dtype)
     return dtype == QN_DTYPE_F32 ? BAR_F32 : dtype == QN_DTYPE_F16 ? BAR_F16 : BAR_BF16;
 }
 
-/* ---- What the formulas run over ---- */
+/* ---- Iteration over chunks ---- */
 
 typedef struct stages {
     gdn_problem p;
@@ -140,7 +140,7 @@ static void u_true(const stages *s, const place *at, double *u)
         }
 }
 
-/* The state pass has three results, side by side: h, v_new, final. final begins as the initial state. */
+/* The state pass has three results, concatenated: h, v_new, final. The caller sets final to the initial state. */
 static double *pass_v_new(const stages *s, double *out)
 {
     return out + s->h.count;
@@ -200,7 +200,7 @@ static void output_true(const stages *s, const place *at, double *o)
 
 /* ---- The tests ---- */
 
-/* Runs all stages one after the other, each on what the one before it left, and compares each. */
+/* Run all stages in order, each on the actual results of the previous ones, and compare each result. */
 static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, bool initial)
 {
     gdn_make(problem, decays, keys, initial);
@@ -251,7 +251,7 @@ static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, 
     each_chunk(&s, output_true, o);
     GDN_NEAR(p->o, o, bar_of(dtype));
 
-    /* In place, where that is allowed. */
+    /* In place, for the stages that allow it. */
     assert_int_equal(qn_gdn_tril_inverse(shape, s.a, s.a), QN_OK);
     assert_memory_equal(s.a.data, s.inverse.data, s.a.count * sizeof(float));
     assert_int_equal(qn_gdn_cumsum(shape, p->g, p->g), QN_OK);
@@ -291,7 +291,8 @@ static void stages_near_formulas(void **unused)
         }
 }
 
-/* Sequences in a row, one empty, and rows of none: NaN goes in and poison must stay. Decays of -50 among mild ones. */
+/* Packed sequences, one empty, and rows outside of all: their inputs are NaN, and their outputs must stay poisoned. Decays
+ * of -50 among mild ones. */
 static void stages_of_ragged_batches(void **unused)
 {
     (void)unused;
@@ -310,8 +311,8 @@ static void stages_of_ragged_batches(void **unused)
     }
 }
 
-/* Chunks of equal keys that all are learned in full and never forgotten: series in powers of A, and products of doubled ones,
- * have no correct digit left here, or NaN. */
+/* A chunk of equal keys with beta = 1 and without decay: an inverse by a series in powers of A, or by repeated squaring,
+ * has no correct digit here, or is NaN. */
 static void inverse_of_equal_keys(void **unused)
 {
     (void)unused;
@@ -322,7 +323,7 @@ static void inverse_of_equal_keys(void **unused)
     const qn_view a = gdn_new(QN_DTYPE_F32, 64 * 64), inverse = gdn_new(QN_DTYPE_F32, 64 * 64);
     for (size_t i = 0; i < 64; i++)
         for (size_t j = 0; j < i; j++)
-            gdn_set(a, i * 64 + j, 1); /* on and above the diagonal the poison stays: it must not be read */
+            gdn_set(a, i * 64 + j, 1); /* on and above the diagonal is poison, which must not be read */
     assert_int_equal(qn_gdn_tril_inverse(&p.shape, a, inverse), QN_OK);
     for (size_t i = 0; i < 64; i++)
         for (size_t j = 0; j < 64; j++)
@@ -332,7 +333,9 @@ static void inverse_of_equal_keys(void **unused)
     gdn_problem_free(&p);
 }
 
-/* Sums that rise by a rounding error of whoever made them are level: an exponent above 0 grows what should shrink. */
+/* Cumulative sums that increase, by a rounding error of the caller, are treated as constant: an exponent above 0 would
+ * amplify.
+ */
 static void rising_sums_are_level(void **unused)
 {
     (void)unused;
@@ -353,7 +356,7 @@ static void rising_sums_are_level(void **unused)
     gdn_problem_free(&p);
 }
 
-/* Each instruction set's conversions and step give the reference's bits. */
+/* Conversions and step have the same bits in all instruction sets. */
 static void row_kernels_agree(void **unused)
 {
     (void)unused;

@@ -1,4 +1,4 @@
-/* The signed Walsh-Hadamard transform: against the matrix written out, against its own inverse, and what it refuses. */
+/* The signed Walsh-Hadamard transform: against the explicit matrix, against its inverse, and rejected arguments. */
 #include "quern/kernels.h"
 
 #include "base/cpu.h"
@@ -59,7 +59,7 @@ static void assert_text(const char *part)
         fail_msg("'%s' is not in '%s'", part, qn_error_text());
 }
 
-/* H of four by hand, times 1/2; the signs of the second block are not those of the first. */
+/* H of order 4 by hand, times 1/2; the two blocks have different signs. */
 static void written_out(void **unused)
 {
     (void)unused;
@@ -92,7 +92,7 @@ static void near_float64(void **unused)
                 sum += __builtin_popcountll((i - first) & c) % 2 ? -term : term;
                 magnitude += fabs(term);
             }
-            /* One rounding of at most 2^-24 of the magnitudes in each stage, and one each for the factor and its product. */
+            /* One rounding of at most 2^-24 of the magnitudes per stage, one of the factor and one of the multiplication. */
             const double bound = (log2((double)block) + 2) * 0x1p-24 * magnitude / sqrt((double)block);
             if (!(fabs((double)y[i] - sum / sqrt((double)block)) <= bound))
                 fail_msg("block %zu element %zu: %g, float64 gives %g", block, i, (double)y[i], sum / sqrt((double)block));
@@ -117,13 +117,13 @@ static void last_undoes_first(void **unused)
         error += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);
         norm += (double)x[i] * (double)x[i];
     }
-    assert_true(sqrt(error / norm) < 3e-7); /* 24 roundings of 2^-25 on average, which add up as a random walk */
+    assert_true(sqrt(error / norm) < 3e-7); /* 24 roundings of 2^-25 on average, with random signs */
     free(x);
     free(signs);
     free(y);
 }
 
-/* Rows at once or one by one, and blocks of every size in every instruction set that this machine has. */
+/* The same bits for all rows in one call or one per call, and for blocks of every size in every instruction set of the CPU. */
 static void same_bits(void **unused)
 {
     (void)unused;

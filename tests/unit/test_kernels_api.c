@@ -1,4 +1,4 @@
-/* The public kernels: what they compute against float64, and what they refuse. */
+/* The public kernels: results against float64, and rejected arguments. */
 #include "quern/kernels.h"
 
 #include <math.h>
@@ -61,7 +61,8 @@ static void matmul_near_float64(void **unused)
                     sum += (double)w[r * COLS + k] * (double)x[t * COLS + k];
                     magnitude += fabs((double)w[r * COLS + k] * (double)x[t * COLS + k]);
                 }
-                /* An int8 activation is off by at most 1/254 of the largest of its run, whose mean is half of that here. */
+                /* The error of an int8 activation is at most 1/254 of its group's amax; the mean magnitude here is half of
+                 * it. */
                 const double bound = types[i] <= QN_DTYPE_F16 ? 1e-6 * magnitude : 2.0 / 254 * magnitude;
                 if (!(fabs((double)out[t * ROWS + r] - sum) <= bound))
                     fail_msg("type %d element %zu,%zu: %g, float64 gives %g", (int)types[i], t, r, (double)out[t * ROWS + r],
@@ -130,7 +131,7 @@ static void attention_near_float64(void **unused)
                 for (size_t d = 0; d < DIM; d++)
                     sum[d] += exp(score) * (double)v[(j * KV + kv) * DIM + d];
             }
-            /* Keys and values were rounded to halves: 2^-11 of magnitudes up to 1, in scores that sum 48 of them. */
+            /* Keys and values are rounded to f16: 2^-11 of magnitudes up to 1, in scores that are sums of 48 of them. */
             for (size_t d = 0; d < DIM; d++)
                 assert_true(fabs((double)out[(t * HEADS + h) * DIM + d] - sum[d] / total) < 3e-3);
         }

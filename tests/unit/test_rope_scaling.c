@@ -1,6 +1,6 @@
-/* What files say of scaled positions: frequencies and attention factors that Hugging Face transformers computes for the same
- * configurations (modeling_rope_utils.py, rope_theta 300, heads of 32, 256 positions), what means that nothing is scaled, and
- * what is refused. Logits of such models: test_golden_logits.c. */
+/* Rope scaling in GGUF metadata: frequencies and attention factors as Hugging Face transformers computes them for the same
+ * configurations (modeling_rope_utils.py, rope_theta 300, heads of 32, 256 positions), metadata without scaling, and rejected
+ * metadata. test_golden_logits.c checks the logits of such models. */
 #include "model/model.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@
 
 enum { PAIRS = 16, MAX_KEYS = 8 };
 
-/* A key that the file gets: a text, a u32 where it is an integer's, else a float. */
+/* A metadata key of the file: a string if text is given, u32 for context lengths, else f32. */
 struct key {
     const char *name;
     double value;
@@ -55,7 +55,7 @@ static void write_key(qn_gguf_writer *writer, const struct key *key)
         assert_int_equal(qn_gguf_writer_add_f32(writer, key->name, (float)key->value), QN_OK);
 }
 
-/* The golden model with these keys in place of its scaling. */
+/* Write the golden model with these keys instead of its scaling. */
 static void write_model(const struct key *keys)
 {
     qn_gguf *file;
@@ -98,7 +98,7 @@ static qn_status build(const struct key *keys, double frequencies[PAIRS], double
     return status;
 }
 
-/* transformers computes in float32: a few units of 2^-24 of each number. */
+/* transformers computes in f32: an error of a few 2^-24 relative. */
 static void check(const struct key *keys, const double *expected, double expected_factor)
 {
     double found[PAIRS], factor;
@@ -164,7 +164,7 @@ static void yarn(void **unused)
           from_32,
           1.3 },
         { { TYPE("yarn"), { S "factor", 0.5, NULL }, { S "original_context_length", 32, NULL } }, narrower, 1 },
-        /* Beyond transformers: attn_factor multiplies what there is. */
+        /* Not in transformers: attn_factor is an additional factor. */
         { { TYPE("yarn"), { S "factor", 4, NULL }, { S "original_context_length", 32, NULL }, { S "attn_factor", 1.5, NULL } },
           from_32,
           1.5 * 1.13862944 },
@@ -173,7 +173,7 @@ static void yarn(void **unused)
         check(cases[i].keys, cases[i].frequencies, cases[i].attn_factor);
 }
 
-/* ---- The same for all pairs ---- */
+/* ---- Equal scaling of all pairs ---- */
 
 static void all_pairs_alike(void **unused)
 {
@@ -204,7 +204,7 @@ static void all_pairs_alike(void **unused)
     }
 }
 
-/* ---- Refusals ---- */
+/* ---- Rejected metadata ---- */
 
 #define YARN4                                                                                                                  \
     TYPE("yarn"),                                                                                                              \
@@ -256,7 +256,7 @@ static void refusals(void **unused)
     }
 }
 
-/* A base just above 1, or a context of few positions, leaves a ramp without length. */
+/* A base just above 1, or a context of few positions, gives a ramp of length 0. */
 static void ramps_stay_finite(void **unused)
 {
     (void)unused;

@@ -1,4 +1,4 @@
-/* The keys of rotated weights: what a sound file says, and one refusal for everything that can be wrong with them. */
+/* The metadata keys of rotated weights: a valid file, and one rejected file for each possible error. */
 #include "model/hadamard.h"
 
 #include "helper_image.h"
@@ -10,9 +10,9 @@ enum { N_KEYS = 12, N_TENSORS = 12, MAX_VALUES = 64, BLOCK = 4 };
 struct key {
     const char *name;
     qn_gguf_type type, element;
-    double number; /* of a scalar */
+    double number; /* value of a scalar */
     const char *text;
-    const double *numbers; /* of an array; NULL: strings */
+    const double *numbers; /* elements of an array; NULL: an array of strings */
     const char *const *strings;
     size_t n;
     bool dropped;
@@ -54,7 +54,7 @@ static const struct tensor valid_tensors[] = {
     { "blk.1.attn_qkv.weight", 2, { 8, 8 } },  { "blk.1.attn_gate.weight", 2, { 8, 8 } },
 };
 
-/* A file: the sound one with up to two keys replaced, dropped or added, and one tensor replaced or (with no dimensions)
+/* A file: the valid one with up to two keys replaced, dropped or added, and one tensor replaced or (without dimensions)
  * dropped. */
 struct changes {
     struct key keys[2];
@@ -82,7 +82,7 @@ static void put_number(struct image *m, qn_gguf_type type, double x)
 static void put_whole_key(struct image *m, const struct key *key)
 {
     char name[64] = "prism.hadamard.";
-    put_key(m, strchr(key->name, '!') ? key->name + 1 : strcat(name, key->name), key->type); /* '!': a whole name */
+    put_key(m, strchr(key->name, '!') ? key->name + 1 : strcat(name, key->name), key->type); /* '!': a full name */
     if (key->type == QN_GGUF_STRING)
         put_text(m, key->text);
     if (key->type == QN_GGUF_ARRAY) {
@@ -145,7 +145,7 @@ static qn_status open_changed(struct opened *o, const struct key *base, size_t n
 {
     *o = (struct opened){ .image = make_image(base, n_base, changes) };
     if (open_image(&o->image, &o->file, &o->copy))
-        fail_msg("the file itself is refused: %s", qn_error_text());
+        fail_msg("the GGUF reader rejects the file: %s", qn_error_text());
     return qn_rotation_read(o->file, &o->rotation);
 }
 
@@ -160,10 +160,10 @@ static void close_changed(struct opened *o)
 static void open_valid(struct opened *o, const struct key *base, size_t n_base, const struct changes *changes)
 {
     if (open_changed(o, base, n_base, changes))
-        fail_msg("refused: %s", qn_error_text());
+        fail_msg("rejected: %s", qn_error_text());
 }
 
-/* ---- What is accepted ---- */
+/* ---- Accepted files ---- */
 
 static void assert_signs(const qn_rotation *r)
 {
@@ -171,7 +171,7 @@ static void assert_signs(const qn_rotation *r)
     assert_non_null(wide);
     assert_non_null(narrow);
     for (size_t i = 0; i < 16; i++)
-        assert_true((double)wide[i] == values[i]); /* the first run: 16 comes first in sign_widths */
+        assert_true((double)wide[i] == values[i]); /* the first 16 values: 16 is the first of sign_widths */
     for (size_t i = 0; i < 8; i++)
         assert_true((double)narrow[i] == values[16 + i]);
     assert_null(qn_rotation_signs(r, 4));
@@ -216,7 +216,7 @@ static void every_numeric_type(void **unused)
     static const qn_gguf_type types[] = { QN_GGUF_I8,  QN_GGUF_I16, QN_GGUF_I32, QN_GGUF_I64, QN_GGUF_F32,
                                           QN_GGUF_F64, QN_GGUF_U8,  QN_GGUF_U16, QN_GGUF_U32, QN_GGUF_U64 };
     for (size_t i = 0; i < COUNT(types); i++) {
-        const bool is_unsigned = i >= 6; /* good for widths */
+        const bool is_unsigned = i >= 6; /* widths are unsigned, signs are not */
         struct opened o;
         struct changes changes = { { valid_keys[5], valid_keys[6] }, { 0 } };
         changes.keys[0].element = types[i];
@@ -254,7 +254,7 @@ static void identity_signs(void **unused)
         .name = "tied_output", .type = QN_GGUF_BOOL, .number = 1                                                               \
     }
 
-/* Version 2: neither the tensor nor its name. */
+/* Version 2: neither the tensor output.weight nor its name in the list. */
 static void tied_output(void **unused)
 {
     (void)unused;
@@ -269,7 +269,7 @@ static void tied_output(void **unused)
     close_changed(&o);
 }
 
-/* A file whose value heads stay tiled rotates them as they are; one without such layers may still say that it would group. */
+/* Without gdn_v_grouped, value heads are rotated in tiled order; a file without such layers may still set it. */
 static void grouping(void **unused)
 {
     (void)unused;
@@ -281,13 +281,13 @@ static void grouping(void **unused)
     assert_true(qn_rotation_applies(&o.rotation, "blk.1.ssm_out.weight"));
     close_changed(&o);
     memcpy(keys, valid_keys, sizeof keys);
-    keys[7].n = 7; /* up to ffn_down */
+    keys[7].n = 7; /* names up to ffn_down */
     open_valid(&o, keys, COUNT(keys), &(struct changes){ { { 0 } }, { .name = "blk.1.ssm_out.weight" } });
     assert_true(o.rotation.gdn_v_grouped);
     close_changed(&o);
 }
 
-/* ---- What is refused ---- */
+/* ---- Rejected files ---- */
 
 #define STRINGS(...)                                                                                                           \
     .type = QN_GGUF_ARRAY, .element = QN_GGUF_STRING, .strings = (const char *const[])                                         \
@@ -560,7 +560,7 @@ static void test_rejection(void **state)
     close_changed(&o);
 }
 
-/* A table that version 2 multiplies by must be the rotated one. */
+/* Version 2 uses the embedding table as output matrix, so the table must be listed as rotated. */
 static void tied_output_without_table(void **unused)
 {
     (void)unused;

@@ -1,4 +1,4 @@
-/* Sampling: greedy choice, each filter on distributions whose answer is known, seeds, and refusals. */
+/* Sampling: greedy, each filter on distributions with known probabilities, seeds, and rejected parameters. */
 #include "quern/quern.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 
 enum { VOCAB = 1000, DRAWS = 20000 };
 
-/* Probabilities 1/2, 1/4, 1/8 ... of tokens in an order that is not that of their ids. */
+/* Probabilities 1/2, 1/4, 1/8 ...; ranks are not in the order of token ids. */
 static float logits[VOCAB];
 
 static qn_token token_of(int rank)
@@ -34,7 +34,7 @@ static qn_sampling plain(uint64_t seed)
     return (qn_sampling){ .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64, .seed = seed };
 }
 
-/* How often each of the first eight ranks is drawn; anything else counts in the ninth. */
+/* The relative frequency of each of the first eight ranks; all other tokens are counted in the ninth. */
 static void draw_many(qn_sampling params, double frequency[9])
 {
     qn_sampler *sampler;
@@ -52,12 +52,12 @@ static void draw_many(qn_sampling params, double frequency[9])
     qn_sampler_free(sampler);
 }
 
-/* Five standard deviations of a share of `DRAWS` draws. */
+/* The bound is five standard deviations of a relative frequency over DRAWS draws. */
 static void assert_frequency(double found, double expected)
 {
     const double bound = 5 * sqrt(expected * (1 - expected) / DRAWS) + 1e-12;
     if (!(fabs(found - expected) <= bound))
-        fail_msg("a share of %g, expected %g +- %g", found, expected, bound);
+        fail_msg("frequency %g, expected %g +- %g", found, expected, bound);
 }
 
 static void draws_follow_the_distribution(void **unused)
@@ -129,7 +129,7 @@ static void penalty_changes_the_argmax(void **unused)
     params.repeat_penalty = 1.5f;
     params.repeat_last_n = 4;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
-    /* 4/1.5 = 2.67, once although it occurs twice; 3 unpenalised wins only if 2 is outside the window. */
+    /* Token 1 has 4/1.5 = 2.67: penalised once although it occurs twice. Token 2, with 3, wins unless it is in the window. */
     assert_int_equal(qn_sampler_sample(sampler, x, recent, 2, &token), QN_OK);
     assert_int_equal(token, 2);
     assert_int_equal(qn_sampler_sample(sampler, x, recent, 4, &token), QN_OK);
@@ -186,7 +186,7 @@ static void rejects_bad_parameters(void **unused)
     float x[VOCAB] = { 0 };
     qn_sampling params = plain(0);
     qn_token token = -7;
-    /* The ends of the range, by logits larger than those of any model. */
+    /* Both ends of the penalty's range, with logits larger than in any model. */
     for (int i = 0; i < 2; i++) {
         params.repeat_penalty = i ? 1e3f : 1e-3f;
         assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);

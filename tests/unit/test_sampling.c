@@ -1,5 +1,5 @@
-/* Tokens that a step chooses are those that a sampler picks from the same step's logits, on the CPU and, where there is one, on
- * a GPU; and the choice itself, against filters that are followed on a sorted list. */
+/* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
+ * GPU; and qn_sample_token against filters applied to a sorted list. */
 #include "quern/quern.h"
 
 #include "base/cpu.h"
@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-/* ---- Steps ---- */
+/* ---- Generation ---- */
 
 enum { N_PROMPT = 20, N_NEW = 40, N_CTX = 128 };
 
@@ -121,7 +121,7 @@ static void gpu_steps_sample_like_samplers(void **unused)
     check_device("cuda");
 }
 
-/* ---- The choice ---- */
+/* ---- qn_sample_token ---- */
 
 enum { VOCAB = 3000, ROUNDS = 400 };
 
@@ -133,7 +133,7 @@ static int likelier_first(const void *a, const void *b)
     return sorted_by[x] != sorted_by[y] ? (sorted_by[x] < sorted_by[y]) - (sorted_by[x] > sorted_by[y]) : x - y;
 }
 
-/* The same in the plainest way: everything sorted, weights as qn_sample_request defines them. */
+/* The reference: all logits sorted, weights as documented at qn_sample_request. */
 static int reference_sample(const qn_sample_request *request, const float *logits, int n)
 {
     static int order[VOCAB];
@@ -192,7 +192,7 @@ static void samples_match_a_sorted_list(void **unused)
     for (int round = 0; round < ROUNDS; round++) {
         const int n = round % 7 == 0 ? 1 + round % 5 : VOCAB;
         const float spread = round % 3 ? 12 : 0.5f;
-        for (int i = 0; i < n; i++) /* of every eighth, equals */
+        for (int i = 0; i < n; i++) /* every eighth round has equal logits */
             logits[i] = round % 8 ? spread * next_float() : (float)(next_random() % 4);
         qn_sample_request request = { .penalty = 1,
                                       .temperature = 0.05f + 2 * next_float(),
