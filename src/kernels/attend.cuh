@@ -1,21 +1,24 @@
-// Attention to rows of a cache, straight from memory into the registers of a warp: tables and queries in shared memory, both
-// products on the matrix units, the running maximum. Where rows begin and end, and what becomes of a warp's sums, is for
-// whoever includes this and has defined
+// Inner loop of decode attention over a KV cache: loads of rows from global memory directly into registers,
+// dequantisation by look-up tables in shared memory, both GEMMs on tensor cores, online softmax. The including kernel
+// sets the range of rows and combines the results of the warps. It defines
 //
-//   QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS   16 and 16: halves
-//   QN_WARPS                                  of a block, at least QN_ATTENTION_TILE_Q
-//   QN_PAGES                                   1 where rows are a session's, halves among them
+//   QN_HEAD_DIM
+//   QN_KEY_BITS, QN_VALUE_BITS   bits of the codes; 16 and 16: fp16
+//   QN_WARPS                     warps of a block, at least QN_ATTENTION_TILE_Q
+//   QN_PAGES                     1: the cache of a session, whose first and newest pages are fp16 (kv_cuda.h)
 //
-// A warp takes QN_ATTENTION_TILE_KV rows at a time, turns codes into halves by look-ups in shared memory, and multiplies keys by
-// queries, with query heads as the eight columns, and values (transposed) by weights. Which dimension goes to which index of a
-// fragment is free as long as queries agree with keys, and so chosen that a lane's words are codes of its own: dim_of() in
-// codes.cuh. Look-up tables hold what two codes become, once for each lane, so that no two lanes meet in a bank.
+// A warp processes a tile of QN_ATTENTION_TILE_KV rows at a time. It dequantises codes to fp16, and multiplies keys
+// (operand A) by queries (operand B, the eight columns are query heads), then transposed values (A) by softmax weights
+// (B). The order of dimensions within fragments is free as long as queries and keys agree; it is chosen so that no
+// 32-bit word of codes is shared between lanes (dim_of() in codes.cuh). A look-up table entry holds the fp16 values of
+// two codes, with a copy for each lane against bank conflicts.
 //
-// Method: Dao et al., FlashAttention-2 (2023); the running maximum only moves when a score is 2^8 above it.
+// Method: Dao et al., FlashAttention-2 (2023). Accumulators are rescaled only when a score exceeds the maximum in use
+// by more than RESCALE_THRESHOLD (in the log2 domain).
 #ifndef QN_KERNELS_ATTEND_CUH
 #define QN_KERNELS_ATTEND_CUH
 
-// Whether a block may have 128 KiB of shared memory, as attend_cuda.h tells from the device.
+// Whether a block may have 128 KiB of shared memory; qn_attention_gpu_has_large_smem is the same on the host.
 #define LARGE_SMEM (__CUDA_ARCH__ != 860 && __CUDA_ARCH__ != 890 && __CUDA_ARCH__ < 1200)
 #define DIM QN_HEAD_DIM
 #define ENTRY_SHIFT 8
@@ -29,20 +32,21 @@
 #define THREADS (QN_WARPS * QN_WARP_SIZE)
 #define CODES (QN_KEY_BITS != 16)
 #define LANE_VALUES QN_LANE_VALUES(DIM)
-#define QUERIES_IN_REGISTERS (DIM <= 128 && CODES) // where they leave room for the rest
-#define RESCALE_THRESHOLD 8.0f                                  // how far a score may be above the maximum in use, in powers of two
-#define MAX_SCALED_VALUE 128.0f // and the scale of a value in use: so 2^15 bounds their product, which a half holds
-#define SCORE_ACCUMULATORS 4      // that products need not wait for each other
+#define QUERIES_IN_REGISTERS (DIM <= 128 && CODES) // if enough registers remain for the rest
+#define RESCALE_THRESHOLD 8.0f                     // of a score above the maximum in use, log2
+#define MAX_SCALED_VALUE 128.0f // bound of scaled value scales: the operand is below 2^8 * 2^7, which fp16 holds
+#define SCORE_ACCUMULATORS 4    // independent accumulators, against the MMA latency
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
-// Tables have an entry for each lane, and behind those of keys those of values; where they begin at TABLE_BASE.
+// An entry of the tables has a copy for each lane of the key table, then of the value table. With large shared memory
+// the tables are at address TABLE_BASE.
 #define VALUE_ENTRY 128
 #define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
 #define TABLE_BASE 0x10000u
 #define TABLE_ADDRESS(dynamic) (LARGE_SMEM ? TABLE_BASE : qn_shared_address(dynamic))
 
-// Entry `i`, its sixteen pieces in an order of its own, against bank conflicts.
+// Stores all copies of entry `i`, in sixteen stores of 16 bytes, whose order depends on i: against bank conflicts.
 QN_DEVICE void store_table_entry(uint32_t tables, uint32_t i, uint32_t key, uint32_t value)
 {
 #pragma unroll
@@ -55,16 +59,17 @@ QN_DEVICE void store_table_entry(uint32_t tables, uint32_t i, uint32_t key, uint
     }
 }
 
-// ---- Matrix A of the second product ----
+// ---- Operand A of the second MMA: values ----
 
-// Fragments of value codes: of tile i of 16 dimensions, codes 2i and 2i+1 of the portions of four keys.
+// A fragments of value codes. Tile i of 16 dimensions: codes 2i and 2i+1 of the lane's fragments of four keys.
 template <int bits> struct value_fragments {
-    // Codes of a chunk, in one word.
+    // Codes that are processed together, in one 32-bit word.
     static constexpr int chunk = bits == 2 ? (DIM / 8 % 16 == 0 ? 16 : 8) : 8;
     static constexpr int tiles = bits == 16 || bits > 4 ? 1 : chunk / 2;
 
-    // Tiles first to first + tiles - 1.
-    QN_DEVICE void dequantize(uint32_t (*a)[4], uint32_t table, const uint32_t (*words)[lane_fragment<bits, 8>::words], int first)
+    // Dequantises tiles first to first + tiles - 1.
+    QN_DEVICE void dequantize(uint32_t (*a)[4], uint32_t table, const uint32_t (*words)[lane_fragment<bits, 8>::words],
+                              int first)
     {
         if (bits == 16) {
 #pragma unroll
@@ -82,7 +87,8 @@ template <int bits> struct value_fragments {
                                       lut_load<index_bits(bits), VALUE_ENTRY>(table, y, at), 0x7610);
             }
         } else {
-            // Codes of two keys side by side: the even ones of the chunk in one word, the odd ones in another.
+            // Interleaves the codes of two keys: even codes in one word, odd codes in another. An index then is a code
+            // of both keys.
             uint32_t mask = 0;
 #pragma unroll
             for (int i = 0; i < tiles; i++)
@@ -119,14 +125,14 @@ QN_DEVICE uint32_t transpose_8x8(uint32_t x)
 }
 
 struct shared {
-    float factors[TILE_Q];                // what a score of halves stands for, in powers of two
-    float biases[TILE_Q];                 // and what is added to it
-    uint32_t begin[TILE_Q], end[TILE_Q]; // rows that a column sees, where columns see rows of their own
+    float factors[TILE_Q];               // from MMA scores to the log2 domain
+    float biases[TILE_Q];                // added to it
+    uint32_t begin[TILE_Q], end[TILE_Q]; // per_query: rows [begin, end) that the query attends to
     float m[QN_WARPS][TILE_Q], l[QN_WARPS][TILE_Q];
-    __align__(16) uint16_t queries[DIM / 16][QN_WARP_SIZE][4]; // matrix B of the scores, as lanes take it
+    __align__(16) uint16_t queries[DIM / 16][QN_WARP_SIZE][4]; // operand B of the scores, in fragment order
 };
 
-// Where a dimension of a column lies: the inverse of portion::dim_of.
+// Address of dimension `dim` of query `column`: the inverse of lane_fragment::dim_of.
 template <int bits> QN_DEVICE uint16_t *query_slot(shared &s, int column, int dim)
 {
     constexpr int run = lane_fragment<bits, 4>::run;
@@ -134,7 +140,7 @@ template <int bits> QN_DEVICE uint16_t *query_slot(shared &s, int column, int di
     return &s.queries[n / 4][column * 4 + dim / run % 4][n % 4];
 }
 
-// A query's column, scaled by a power of two such that halves hold it well.
+// Stores a query as fp16, scaled by a power of two to an amax of 1 to 2, and its factor. By a full warp.
 template <int bits> QN_DEVICE void store_f16_query(shared &s, const float x[LANE_VALUES], float scale, int column, int lane)
 {
     float largest = 0;
@@ -142,7 +148,7 @@ template <int bits> QN_DEVICE void store_f16_query(shared &s, const float x[LANE
     for (int i = 0; i < LANE_VALUES; i++)
         largest = fmaxf(largest, fabsf(x[i]));
     largest = qn_warp_max(largest);
-    // 2^(127 - exponent): the largest becomes 1 to 2. Beyond float's normal numbers, left alone.
+    // 2^(127 - exponent). Zeros, subnormal numbers, infinity and NaN are not scaled.
     const uint32_t exponent = __float_as_uint(largest) >> 23;
     const bool is_normal = exponent > 0 && exponent < 254;
     const float up = is_normal ? __uint_as_float((254 - exponent) << 23) : 1;
@@ -154,13 +160,15 @@ template <int bits> QN_DEVICE void store_f16_query(shared &s, const float x[LANE
         s.factors[column] = scale * (is_normal ? __uint_as_float(exponent << 23) : 1);
 }
 
-// The running maximum of a warp's columns, and the factor of its values, moved up to where all of a tile fits.
+// State of a warp's online softmax for two queries a lane: maximum in use, sum of weights; and the power of two that
+// scales the values' scales into the range of fp16.
 struct softmax_state {
     float m[2], l[2];
-    float true_max[2];                   // the largest score so far, where that is asked for
+    float true_max[2];                          // per_query: the largest score so far
     float value_scale_factor, value_scale_unit; // a power of two, and its inverse
 };
 
+// Raises the maximum in use, and the scale of values, so that the tile fits; rescales the accumulators.
 template <bool scaled, bool single_tile>
 QN_DEVICE void rescale(softmax_state &state, const float x[4], const float value_scales[2], float (*acc)[4], bool first)
 {
@@ -189,7 +197,7 @@ QN_DEVICE void rescale(softmax_state &state, const float x[4], const float value
         state.value_scale_unit = is_normal ? __uint_as_float(exponent << 23) : 1;
     }
 #pragma unroll
-    for (int i = 0; !single_tile && i < DIM / 16; i++) { // of the only tile nothing is in the sums yet
+    for (int i = 0; !single_tile && i < DIM / 16; i++) { // with a single tile the accumulators are still zeros
         acc[i][0] *= factor[0];
         acc[i][1] *= factor[1];
         acc[i][2] *= factor[0];
@@ -197,16 +205,17 @@ QN_DEVICE void rescale(softmax_state &state, const float x[4], const float value
     }
 }
 
-// Rows of a cache that are there to be read: [0, last_row].
+// A cache; rows [0, last_row] may be read.
 struct kv_source {
     const uint8_t *keys, *values;
     const float *key_scales, *value_scales;
     uint32_t last_row;
-    uint32_t row_gap; // what halves from QN_ATTENTION_PAGE on lie further behind
+    uint32_t row_gap; // fp16 with QN_PAGES: rows from QN_ATTENTION_PAGE on are stored row_gap rows further on
 };
 
-// Of them, those that all columns see: [begin, end). A warp takes tiles tile, tile + step, ... below last_tile. Where columns
-// see rows of their own, first and limit are bounds for all of them, and what is read last is tile `next`, for what comes then.
+// The range of a warp: tiles tile, tile + step, ... below last_tile. All queries attend to rows [begin, end).
+// per_query: query i attends to rows [shared.begin[i], shared.end[i]) within [first, limit); no row of [begin, end) is
+// masked for any query; and tile `next` is prefetched at the end, for the next call.
 struct kv_range {
     uint32_t begin, end;
     uint32_t tile, last_tile, step;
@@ -217,14 +226,15 @@ struct thread_coord {
     int warp, lane, g, t;
 };
 
-// A tile's words and scales: of keys rows g and g + 8, of values those that a lane needs as the matrix units take them.
+// A tile's codes and scales in registers: keys of rows g and g + 8; values of rows 2t, 2t + 1, 2t + 8, 2t + 9. Scales
+// of both: rows g and g + 8.
 template <int key_bits, int value_bits> struct kv_tile {
     static constexpr bool scaled = key_bits != 16;
-    static constexpr bool prefetches = DIM <= 256; // words of the next keys are asked for while these are used, where there is room
+    static constexpr bool prefetches = DIM <= 256; // the next tile is loaded while this one is used, if registers allow
     uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
     float k_scale[2], v_scale[2];
 
-    // Rows past the last one are not read: that one is, instead, and weighs nothing.
+    // Reads past the last row are redirected to it; their scores are masked.
     static __device__ __forceinline__ uint32_t row_of(const kv_source &from, uint32_t r)
     {
         r = min(r, from.last_row);
@@ -246,11 +256,12 @@ template <int key_bits, int value_bits> struct kv_tile {
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            load_lane_fragment<value_bits, 8>(v[i], from.values, row_of(from, tile * TILE_KV + i / 2 * 8 + 2 * p.t + i % 2), p.g);
+            load_lane_fragment<value_bits, 8>(v[i], from.values, row_of(from, tile * TILE_KV + i / 2 * 8 + 2 * p.t + i % 2),
+                                              p.g);
     }
 };
 
-// The queries of a block's columns, as matrix B of the scores.
+// The block's queries as operand B of the scores: in registers, or loaded from shared memory at each use.
 struct query_fragment {
     float factors[2], biases[2];
     uint32_t query[QUERIES_IN_REGISTERS ? DIM / 16 : 1][2];
@@ -268,10 +279,10 @@ QN_DEVICE void load_query_fragment(query_fragment &c, const shared &s, const thr
         *(uint2 *)c.query[QUERIES_IN_REGISTERS ? i : 0] = *(const uint2 *)s.queries[i][p.lane];
 }
 
-// Scores of 16 keys as sums of SCORE_ACCUMULATORS parts.
+// Scores of 16 keys, as SCORE_ACCUMULATORS partial sums.
 template <int key_bits>
-QN_DEVICE void compute_scores(float score[SCORE_ACCUMULATORS][4], const uint32_t (*k)[lane_fragment<key_bits, 4>::words], const query_fragment &c,
-                          const shared &s, uint32_t table, int lane)
+QN_DEVICE void compute_scores(float score[SCORE_ACCUMULATORS][4], const uint32_t (*k)[lane_fragment<key_bits, 4>::words],
+                              const query_fragment &c, const shared &s, uint32_t table, int lane)
 {
 #pragma unroll
     for (int i = 0; i < SCORE_ACCUMULATORS; i++)
@@ -294,10 +305,10 @@ QN_DEVICE void compute_scores(float score[SCORE_ACCUMULATORS][4], const uint32_t
     }
 }
 
-// Values of 16 keys times their weights.
+// acc += values of 16 keys times their weights.
 template <int value_bits>
-QN_DEVICE void accumulate_values(float (*acc)[4], const uint32_t (*v)[lane_fragment<value_bits, 8>::words], const uint32_t weights[2],
-                          uint32_t table)
+QN_DEVICE void accumulate_values(float (*acc)[4], const uint32_t (*v)[lane_fragment<value_bits, 8>::words],
+                                 const uint32_t weights[2], uint32_t table)
 {
     using tiles = value_fragments<value_bits>;
 #pragma unroll
@@ -311,12 +322,13 @@ QN_DEVICE void accumulate_values(float (*acc)[4], const uint32_t (*v)[lane_fragm
     }
 }
 
-// A warp's part of its columns' attention, as sums and where they stand. Where words are read ahead, those of the first tile
-// have been asked for. With `only`, there is one tile at most. With `each`, columns see rows of their own (shared::begin, end),
-// the largest score is kept, and what is asked for last is tile `next`.
+// Attention of a block's queries over the tiles of one warp: unnormalised outputs in acc, softmax state in `state`. If
+// kv_tile::prefetches, the caller has issued the loads of the first tile. single_tile: there is at most one tile.
+// per_query: each query has its own range of rows (shared.begin, end), true_max is computed, and tile rows.next is
+// prefetched at the end.
 template <int key_bits, int value_bits, bool per_query, bool single_tile>
-QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, value_bits> &w, const query_fragment &c, const shared &s,
-                      const kv_source &from, const kv_range &rows, const thread_coord &p, uint32_t table)
+QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, value_bits> &w, const query_fragment &c,
+                      const shared &s, const kv_source &from, const kv_range &rows, const thread_coord &p, uint32_t table)
 {
     constexpr bool scaled = kv_tile<key_bits, value_bits>::scaled, prefetches = kv_tile<key_bits, value_bits>::prefetches;
     uint32_t tile = rows.tile;
@@ -328,10 +340,10 @@ QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, v
     float score[SCORE_ACCUMULATORS][4];
     uint32_t weights[2];
 
-    // Scores of tile `at` to weights.
+    // Softmax of tile `at`: scores to weights.
     const auto softmax_tile = [&](uint32_t at, const float k_scale[2], const float v_scale[2]) {
         float x[4], scale[2] = { v_scale[0], v_scale[1] };
-        uint32_t masked = 0; // scores of rows that their columns do not see
+        uint32_t masked = 0; // bit mask of masked scores, per_query
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             x[i] = score[0][i];
@@ -362,8 +374,9 @@ QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, v
                 }
             }
         }
-        const bool high = x[0] > state.m[0] + RESCALE_THRESHOLD || x[1] > state.m[1] + RESCALE_THRESHOLD || x[2] > state.m[0] + RESCALE_THRESHOLD ||
-                          x[3] > state.m[1] + RESCALE_THRESHOLD || (scaled && fmaxf(scale[0], scale[1]) * state.value_scale_factor > MAX_SCALED_VALUE);
+        const bool high = x[0] > state.m[0] + RESCALE_THRESHOLD || x[1] > state.m[1] + RESCALE_THRESHOLD ||
+                          x[2] > state.m[0] + RESCALE_THRESHOLD || x[3] > state.m[1] + RESCALE_THRESHOLD ||
+                          (scaled && fmaxf(scale[0], scale[1]) * state.value_scale_factor > MAX_SCALED_VALUE);
         if (__any_sync(QN_FULL_MASK, high || first)) {
             rescale<scaled, single_tile>(state, x, scale, acc, first);
             first = false;
@@ -380,17 +393,19 @@ QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, v
         for (int i = 0; i < 2; i++) {
             const float factor = scaled ? scale[i] * state.value_scale_factor : 1;
             float low = weight[2 * i] * factor, high = weight[2 * i + 1] * factor;
-            if (per_query) { // a scale that is NaN is for those who see it
+            if (per_query) { // a NaN scale affects only queries that attend to the row
                 low = masked >> 2 * i & 1 ? 0 : low;
                 high = masked >> 2 * i & 2 ? 0 : high;
             }
             weights[i] = transpose_8x8(qn_f32_to_f16x2(low, high));
         }
     };
-    // The tile that is read while tile `at` is taken.
-    const auto next_tile = [&](uint32_t at) { return per_query && at + rows.step >= rows.last_tile ? rows.next : at + rows.step; };
+    // The tile that is prefetched while tile `at` is processed.
+    const auto next_tile = [&](uint32_t at) {
+        return per_query && at + rows.step >= rows.last_tile ? rows.next : at + rows.step;
+    };
 
-    // Scores of a tile and values of the one before it wait for nothing of each other.
+    // Software pipeline: the scores of a tile and the values of the previous tile are independent.
     if (tile < rows.last_tile) {
         float k_now[2], v_now[2];
         const auto copy_scales = [&]() {

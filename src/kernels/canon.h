@@ -1,10 +1,10 @@
 /* The canonical order of float arithmetic, in scalar form.
  *
- * Every sum over a row is kept in sixteen partial sums: term i goes to partial i mod 16, terms of one partial in rising order,
- * each by one fused multiply-add; then partials 8 apart are added, 4 apart, 2, 1. Sixteen is the width of the widest register
- * in use, and narrower ones hold the sixteen in two or four pieces. Because thread count, batch size and position never enter
- * the order, a result does not depend on them; and since it is the same in all instruction sets, neither on those.
- * kernels/vec16.h is the same in vector registers. */
+ * Every sum over a row has sixteen partial sums: term i is added to partial sum i mod 16, in ascending order, by one
+ * fused multiply-add each; then partial sums 8 apart are added, then 4, 2 and 1 apart. Sixteen is the width of the
+ * widest register in use; narrower instruction sets use two or four registers. The order does not depend on thread
+ * count, batch size, position or instruction set, so results do not either. kernels/vec16.h is the same in vector
+ * registers. */
 #ifndef QN_KERNELS_CANON_H
 #define QN_KERNELS_CANON_H
 
@@ -27,8 +27,8 @@ static inline float qn_sum16(const float partial[QN_LANES])
     return p[0];
 }
 
-/* qn_exp - e^x with a relative error below 2e-7, the same bits as v16_exp. Arguments are clamped to [QN_EXP_MIN, QN_EXP_MAX]:
- * below, the result is 4.5e-38, which no sum with a 1 in it can see. NaN stays NaN. */
+/* qn_exp - e^x with a relative error below 2e-7, the same bits as v16_exp. Arguments are clamped to [QN_EXP_MIN,
+ * QN_EXP_MAX]: below QN_EXP_MIN the result is 4.5e-38, which does not change a sum with a term of 1. NaN stays NaN. */
 static inline float qn_exp(float x)
 {
     if (isnan(x))

@@ -1,5 +1,5 @@
-/* The exponential that is the same bits everywhere, as far as C and CUDA compute it alike: qn_exp of canon.h and the choice of
- * tokens on a GPU are made of it. */
+/* The part of the exponential that C and CUDA share, with the same bits on all devices: qn_exp of canon.h and the
+ * samplers on the GPU use it. */
 #ifndef QN_KERNELS_EXP_CUDA_H
 #define QN_KERNELS_EXP_CUDA_H
 
@@ -15,8 +15,9 @@
 #define QN_EXP_MIN (-86.0f)
 #define QN_EXP_MAX 88.0f
 
-/* qn_exp_series - y in about [0.7, 1.42] and a whole number n with e^x = y 2^n, for x within the bounds. Method: x = n ln 2 + r
- * with |r| <= ln 2 / 2, Taylor series to r^7 (its next term is below 6e-9), ln 2 in two parts so that n ln 2 is exact. */
+/* qn_exp_series - returns y in about [0.7, 1.42] and an integer *n with e^x = y 2^n, for x within the bounds. Method: x
+ * = n ln 2 + r with |r| <= ln 2 / 2, Taylor series to r^7 (the next term is below 6e-9), ln 2 as the sum of two floats,
+ * so that n ln 2 is exact. */
 QN_HOST_DEVICE float qn_exp_series(float x, float *n)
 {
     *n = rintf(x * 1.44269504f);

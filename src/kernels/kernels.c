@@ -1,4 +1,4 @@
-/* Fills every kernel table. */
+/* Fills all CPU kernel tables. */
 #include "kernels/kernels.h"
 
 void qn_kernels_init(qn_kernels *kernels, unsigned cpu)

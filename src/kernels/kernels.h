@@ -1,4 +1,4 @@
-/* Every CPU kernel table in one place, filled for a set of processor features. */
+/* All CPU kernel tables, filled for a set of CPU features. */
 #ifndef QN_KERNELS_KERNELS_H
 #define QN_KERNELS_KERNELS_H
 
@@ -26,7 +26,8 @@ typedef struct qn_kernels {
     qn_aura_kernels aura;
 } qn_kernels;
 
-/* qn_kernels_init - the best variant of each operation that `cpu` (QN_CPU_* bits) allows; 0 gives the references. */
+/* qn_kernels_init - fills the tables with the fastest variant of each operation for `cpu` (QN_CPU_* bits); 0: the
+ * reference implementations. */
 void qn_kernels_init(qn_kernels *kernels, unsigned cpu);
 
 #endif

@@ -1,46 +1,52 @@
-/* Key-value caches on the GPU, as the rooms that fill and read them know them. Shared by C and CUDA.
+/* Layout of KV caches on the GPU, for the kernels that write and read them. Shared by C and CUDA.
  *
- * A cache of one layer keeps each key-value head's positions one after another, a row each:
+ * The cache of one layer has for each key-value head one row a position, in the order of positions:
  *
- *   keys, values             [capacity][words] u32, words = ceil(head_dim * bits / 32)
- *   key_scales, value_scales [capacity] f32, with codes only
+ *   keys, values              [capacity][words] u32, words = ceil(head_dim * bits / 32)
+ *   key_scales, value_scales  [capacity] f32, with AURA codes only
  *
- * bits is 16 for halves (head_dim of them a row), or 2, 3, 4, 6, 8 for AURA codes: the packed stream and the scales of
- * include/quern/kernels.h. Heads of a cache, and the caches of several sessions, follow one another at strides of the caller's;
- * capacity is a multiple of 16. */
+ * bits is 16 for fp16 (head_dim values a row), or 2, 3, 4, 6, 8 for AURA codes: packed codes and scales as in
+ * include/quern/kernels.h. The strides between heads and between sessions are the caller's; capacity is a multiple of
+ * 16. */
 #ifndef QN_KERNELS_KV_CUDA_H
 #define QN_KERNELS_KV_CUDA_H
 
 #include "kernels/launch.h"
 
-/* Where the cache of one layer lies. Row addresses are multiples of 16 bytes where a row is: heads and sessions begin at
- * multiples of 16. Strides are in bytes. */
+/* Addresses of the cache of one layer. Heads and sessions begin at multiples of 16 bytes, so that rows do if their size
+ * is a multiple of 16. Strides are in bytes. */
 typedef struct qn_attention_gpu_cache {
     QN_GPU_PTR(const uint8_t) keys;
     QN_GPU_PTR(const uint8_t) values;
-    QN_GPU_PTR(const uint8_t) key_scales; /* with codes only */
+    QN_GPU_PTR(const uint8_t) key_scales; /* with AURA codes only */
     QN_GPU_PTR(const uint8_t) value_scales;
-    uint64_t key_head_stride, value_head_stride, scale_head_stride;          /* from one key-value head to the next */
-    uint64_t key_session_stride, value_session_stride, scale_session_stride; /* from one session's cache to the next */
+    uint64_t key_head_stride, value_head_stride, scale_head_stride;          /* between key-value heads */
+    uint64_t key_session_stride, value_session_stride, scale_session_stride; /* between sessions */
 } qn_attention_gpu_cache;
 
-/* A session's cache of codes keeps its first and its newest run of QN_ATTENTION_PAGE positions as halves, rotated as codes are:
- * a query of run r reads halves of run 0 and of run r, and codes of the runs between. Codes of position p are in row p -
- * QN_ATTENTION_PAGE. The mean of run 0's keys is taken from keys before they become codes. */
+/* Pages of QN_ATTENTION_PAGE positions. With AURA codes, a session's first page and its newest pages are kept in fp16,
+ * in the rotated basis of the codes: a query in page r reads pages 0 and r in fp16, and the codes of the pages between.
+ * The codes of position p are in row p - QN_ATTENTION_PAGE. The mean of page 0's keys is subtracted from keys before
+ * they are quantised. */
 enum { QN_ATTENTION_PAGE = 64 };
 
 typedef struct qn_attention_gpu_pages {
     QN_GPU_PTR(const uint8_t)
-    keys; /* [1 + n_open_pages][QN_ATTENTION_PAGE][head_dim] f16: run 0, and run r at 1 + (r-1) % n_open_pages */
+    keys; /* [1 + n_open_pages][QN_ATTENTION_PAGE][head_dim] f16: page 0, and page r at 1 + (r-1) % n_open_pages */
     QN_GPU_PTR(const uint8_t) values; /* the same */
     QN_GPU_PTR(const uint8_t) means;  /* [n_kv_heads][head_dim] f32 */
-    uint64_t head, session;           /* bytes from one key-value head, or session, to the next */
+    uint64_t head, session;           /* strides in bytes between key-value heads, and between sessions */
     uint64_t mean_session_stride;
     uint32_t n_open_pages;
 } qn_attention_gpu_pages;
 
-/* The rotation y = P x of rows: signs [dim] where P is a Walsh-Hadamard transform after signs; else `forward`, the transpose of
- * P, and `back`, P itself, both [dim][dim] row by row; all none: no rotation. */
+/* The rotation y = P x of rows.
+ *
+ *   signs     [dim], if P is a Walsh-Hadamard transform after the multiplication by signs
+ *   forward   else [dim][dim] row-major, the transpose of P
+ *   inverse   and P itself
+ *
+ * All 0: no rotation. */
 typedef struct qn_aura_gpu_rotation {
     QN_GPU_PTR(const float) signs;
     QN_GPU_PTR(const float) forward;
@@ -56,11 +62,11 @@ typedef struct qn_aura_gpu_levels {
 
 #include <stddef.h>
 
-/* Bits that codes may have. */
+/* Supported bits a code. */
 static const unsigned qn_kv_code_bits[] = { 2, 3, 4, 6, 8 };
 enum { QN_KV_CODE_BITS = sizeof qn_kv_code_bits / sizeof *qn_kv_code_bits };
 
-/* qn_kv_bits_index - where in qn_kv_code_bits, or -1. */
+/* qn_kv_bits_index - index in qn_kv_code_bits, or -1. */
 static inline int qn_kv_bits_index(unsigned bits)
 {
     for (int i = 0; i < QN_KV_CODE_BITS; i++)

@@ -1,9 +1,10 @@
-/* What a kernel of the GPU and the C that launches it both know: how an argument struct names device memory, and what a launch
- * is.
+/* The interface between GPU kernels and the C code that launches them: pointers to device memory in argument structs,
+ * and the description of a launch.
  *
- * A room's <room>_cuda.h is included by C and by CUDA alike and includes this file. Launch geometry is C (<room>_cuda.c), which
- * knows no driver: it fills a qn_launch, and device/cuda/ finds the code and launches it. Sources are compiled when quern is
- * built, for the definitions that the room's pipelines.txt lists, or when they are first needed. */
+ * <name>_cuda.h in a kernel directory declares the argument structs; it is included by C and CUDA and includes this
+ * file. <name>_cuda.c computes launch geometry: it fills a qn_launch and calls no driver; device/cuda/ finds the code
+ * and launches it. Sources are compiled when quern is built, for the definitions in the directory's pipelines.txt, or
+ * at first use. */
 #ifndef QN_KERNELS_LAUNCH_H
 #define QN_KERNELS_LAUNCH_H
 
@@ -21,20 +22,20 @@
 
 #define QN_GPU_PTR(type) uint64_t
 
-/* One launch of a kernel, which is `extern "C" __global__ void function(const __grid_constant__ function_args a)`, one struct
- * by value. */
+/* One launch of a kernel `extern "C" __global__ void function(const __grid_constant__ function_args a)`: one argument
+ * struct, by value. */
 typedef struct qn_launch {
     const char *source;   /* "hadamard/hadamard.cu", a path below src/kernels/ */
-    const char *defines;  /* "-DQN_HEAD_DIM=128 -DQN_BITS=4": a variant of the source; "" for none */
+    const char *defines;  /* "-DQN_HEAD_DIM=128 -DQN_BITS=4": the variant of the source; "" for none */
     const char *function; /* "qn_hadamard_blocks" */
     uint32_t grid[3], block[3];
-    uint32_t shared_bytes; /* dynamic shared memory; beyond 48 KiB, too, as far as the device has it */
+    uint32_t shared_bytes; /* dynamic shared memory, up to the limit of the device (also beyond 48 KiB) */
     uint32_t args_bytes;   /* sizeof the argument struct */
-    uint32_t cluster; /* blocks in z that can read each other's shared memory and run at the same time; a divisor of grid[2],
-                         up to 8; 0 or 1: none. From compute capability 9.0 on */
-    bool pdl;         /* may begin before the kernel ahead of it in the stream has ended; then the kernel itself waits
-                         (qn_pdl_wait) before it reads what that one writes, or writes what that one reads */
-    bool cooperative; /* blocks wait for each other: refused where the device cannot hold all of them at the same time */
+    uint32_t cluster;      /* cluster size in z: a divisor of grid[2], up to 8; 0 or 1: no clusters. From compute capability
+                         9.0 on */
+    bool pdl;              /* programmatic dependent launch: may start before the previous kernel of the stream has ended.
+                         The kernel calls qn_pdl_wait before it reads that kernel's output or overwrites its input */
+    bool cooperative;      /* blocks wait for each other: an error if they cannot all be resident at the same time */
 } qn_launch;
 
 #endif

@@ -1,9 +1,8 @@
-/* Sixteen floats, or sixteen int32, in whatever registers the instruction set has: one AVX-512 register, two of AVX2, four of
- * NEON.
+/* Vectors of sixteen floats or sixteen int32: one AVX-512 register, two AVX2 registers or four NEON registers.
  *
- * A kernel written over these is compiled once for each instruction set by a small file that defines one of QN_V16_AVX512,
- * QN_V16_AVX2 (with QN_V16_AVXVNNI), QN_V16_NEON (with QN_V16_DOTPROD) before including it, and keeps the canonical order of
- * kernels/canon.h in all of them. Memory need not be aligned. */
+ * A kernel in terms of these vectors is compiled once for each instruction set, by a small file that defines one of
+ * QN_V16_AVX512, QN_V16_AVX2 (optionally QN_V16_AVXVNNI), QN_V16_NEON (optionally QN_V16_DOTPROD) before it includes
+ * the kernel. It has the canonical order of kernels/canon.h on all of them. Loads and stores may be unaligned. */
 #ifndef QN_KERNELS_VEC16_H
 #define QN_KERNELS_VEC16_H
 
@@ -12,11 +11,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* clang-format off: one line for each operation reads as the table that it is. */
+/* clang-format off: short definitions, laid out as a table. */
 #define QN_INLINE static inline __attribute__((always_inline, unused))
 
-/* Before a loop over an array of vectors with constant bounds: neither compiler may leave it as a loop, which would keep the
- * array in memory. Sanitizers, whose builds are not timed, take minutes over code that long. */
+/* For loops with constant bounds over an array of vectors: they must be fully unrolled, or the compiler keeps the array
+ * in memory. Not in sanitizer builds, whose compilation of the unrolled code takes minutes. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define QN_UNROLLED
@@ -105,7 +104,7 @@ QN_INLINE v16 v16_load_bf16(const uint16_t *p)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-QN_INLINE v16 v16_scale2(v16 y, v16 n) /* y * 2^n, n whole, both y and the result normal */
+QN_INLINE v16 v16_scale2(v16 y, v16 n) /* y * 2^n for integer n; y and the result are normal numbers */
 {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23)));
 }
@@ -158,9 +157,9 @@ QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
 }
 
-/* Products of 64 unsigned codes and 64 signed activations, four neighbours added into each of the sixteen sums. `wide` takes
- * codes up to 255 and leaves (code - 128 + V16_WIDE_ZERO) * activation, since not every instruction set multiplies those
- * directly. */
+/* Dot products of 64 unsigned codes and 64 signed activations: four adjacent products are added to each of the sixteen
+ * int32 sums. v16i_dot: codes up to 127. v16i_dot_wide: codes up to 255; its products are (code - 128 + V16_WIDE_ZERO)
+ * * activation, because not every instruction set multiplies unsigned by signed bytes. */
 #define V16_WIDE_ZERO 128
 typedef __m512i v16b;
 QN_INLINE v16b v16b_load(const void *p)
@@ -334,8 +333,7 @@ QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts)
 {
     return (v16i){ v16i_dot_half(sum.lo, codes.lo, acts.lo), v16i_dot_half(sum.hi, codes.hi, acts.hi) };
 }
-/* |w| * (a with w's sign): w = code - 128 may be -128, whose magnitude 128 is right as an unsigned byte; activations are never
- * -128. */
+/* |w| * (sign of w) a, for w = code - 128. |-128| is 128 as an unsigned byte; activations are never -128. */
 QN_INLINE __m256i v16i_dot_wide_half(__m256i sum, __m256i codes, __m256i acts)
 {
     const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
@@ -539,7 +537,7 @@ QN_INLINE int32x4_t v16i_dot_quarter(int32x4_t sum, int8x16_t w, int8x16_t a)
     return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(lo), vpaddlq_s16(hi)));
 }
 #endif
-/* Codes up to 127 are their own value as signed bytes. */
+/* Codes up to 127 have the same value as signed bytes. */
 QN_INLINE v16i v16i_dot(v16i sum, v16b codes, v16b acts)
 {
     QN_EACH(sum, v16i_dot_quarter(sum.q[i], codes.q[i], acts.q[i]));
@@ -558,7 +556,7 @@ QN_INLINE v16i v16i_dot_wide(v16i sum, v16b codes, v16b acts)
 /* clang-format on */
 
 #if !defined(QN_V16_AVX512)
-/* The first n <= 16 floats, zeros after them; nothing past them is read. */
+/* Loads n <= 16 floats, then zeros; reads nothing past them. */
 QN_INLINE v16 v16_load_n(const float *p, size_t n)
 {
     float buffer[QN_LANES] = { 0 };
@@ -573,7 +571,7 @@ QN_INLINE void v16_store_n(float *p, v16 a, size_t n)
 }
 #endif
 
-/* The first n <= 16 halves, zeros after them; nothing past them is read. */
+/* Loads n <= 16 fp16 values, then zeros; reads nothing past them. */
 QN_INLINE v16 v16_load_f16_n(const uint16_t *p, size_t n)
 {
     uint16_t buffer[QN_LANES] = { 0 };
@@ -587,10 +585,11 @@ QN_INLINE v16 v16_load_bf16_n(const uint16_t *p, size_t n)
     return v16_load_bf16(buffer);
 }
 
-/* The same bits as qn_exp, of which it is the vector form. */
+/* Vector form of qn_exp, the same bits. */
 QN_INLINE v16 v16_exp(v16 x)
 {
-    x = v16_min(v16_set1(QN_EXP_MAX), v16_max(v16_set1(QN_EXP_MIN), x)); /* x second: it is what x86 gives when it is NaN */
+    /* x is the second operand: x86 min and max return the second one if either is NaN. */
+    x = v16_min(v16_set1(QN_EXP_MAX), v16_max(v16_set1(QN_EXP_MIN), x));
     const v16 n = v16_rint(v16_mul(x, v16_set1(1.44269504f)));
     v16 r = v16_fma(n, v16_set1(-0.693359375f), x);
     r = v16_fma(n, v16_set1(2.12194440e-4f), r);
