@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The timeline in docs/internals/persistent-decode.md: draws persistent-decode.svg from the table of measured times in that page.
+"""Draws the timeline of docs/internals/persistent-decode.md as persistent-decode.svg, from the measured times in that page.
 
 usage: python3 tools/plot_timeline.py
 
-Reads the first table after the line "<!-- timeline -->": a row a phase, with µs of prologue, MMA loop, reduction and grid barrier.
+Reads the first table after the line "<!-- timeline -->": one row a phase, µs of prologue, MMA loop, reduction, grid barrier.
 Needs the standard library only.
 
 SPDX-License-Identifier: Apache-2.0
@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape
 
 PAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "internals", "persistent-decode.md")
 STEPS = ("prologue", "MMA loop", "reduction", "grid barrier")
-COLOURS = {"prologue": "#e9b872", "MMA loop": "#4c8c5b", "reduction": "#8fb4d9", "grid barrier": "#c2c2c2", "delta rule": "#a97bb5",
-           "ring": "#d7ead7", "poll": "#c65b4b", "prefetch": "#d9a5c7", "schedule": "#8a6d3b"}
+COLOURS = {"prologue": "#e9b872", "MMA loop": "#4c8c5b", "reduction": "#8fb4d9", "grid barrier": "#c2c2c2",
+           "delta rule": "#a97bb5", "ring": "#d7ead7", "poll": "#c65b4b", "prefetch": "#d9a5c7", "schedule": "#8a6d3b"}
 LEFT, TOP, WIDTH, LANE, GAP = 150, 70, 1000, 36, 12
 
 # What each lane does in a step of a GEMV phase, then in one of the delta rule: (text, colour).
@@ -28,15 +28,16 @@ LANES = (
       "grid barrier": ("", "schedule")},
      {"prologue": ("delta rule", "delta rule"), "grid barrier": ("", "schedule")}),
     ("barrier warp",
-     {"prologue": ("prologue", "prologue"), "MMA loop": ("L2 prefetch; no weights", "prefetch"), "reduction": ("", "reduction"),
-      "grid barrier": ("", "poll")},
+     {"prologue": ("prologue", "prologue"), "MMA loop": ("L2 prefetch; no weights", "prefetch"),
+      "reduction": ("", "reduction"), "grid barrier": ("", "poll")},
      {"prologue": ("delta rule", "delta rule"), "grid barrier": ("store, poll", "poll")}),
     ("weight ring",
      {"prologue": ("5 steps", "ring"), "MMA loop": ("consume, issue", "MMA loop"), "reduction": ("", "ring"),
       "grid barrier": ("", "ring")},
      {"prologue": ("5 steps", "ring"), "grid barrier": ("5 steps", "ring")}),
 )
-LEGEND = (("prologue", "prologue: reduce partials, norm, quantise to bit planes"), ("MMA loop", "MMA loop: weights consumed and issued"),
+LEGEND = (("prologue", "prologue: reduce partials, norm, quantise to bit planes"),
+          ("MMA loop", "MMA loop: weights consumed and issued"),
           ("delta rule", "delta rule phase"), ("reduction", "reduction over K-tiles, store partials"),
           ("schedule", "scheduler warp: next work descriptor"), ("poll", "barrier warp: arrive (release), poll (acquire)"),
           ("prefetch", "barrier warp: prefetch into L2"), ("grid barrier", "blocked at the grid barrier"),
@@ -56,7 +57,7 @@ def read_table(path):
 
 
 def rect(x, y, width, height, fill, text="", size=11):
-    out = [f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" fill="{fill}" stroke="#ffffff" stroke-width="1"/>']
+    out = [f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" fill="{fill}" stroke="#ffffff"/>']
     if text and width > 6.0 * len(text) + 4:
         dark = fill in (COLOURS["MMA loop"], COLOURS["poll"], COLOURS["schedule"], COLOURS["delta rule"])
         out.append(f'<text x="{x + width / 2:.1f}" y="{y + height / 2 + 4:.1f}" font-size="{size}" text-anchor="middle" '
@@ -74,10 +75,12 @@ def draw(phases):
     scale = WIDTH / total
     bottom = TOP + len(LANES) * (LANE + GAP)
     height = bottom + 50 + (len(LEGEND) + 1) // 2 * 20 + 10
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 30} {height}" font-family="DejaVu Sans, sans-serif">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 30} {height}" '
+           'font-family="DejaVu Sans, sans-serif">',
            '<title>Timeline of one Gated DeltaNet layer in the persistent decode kernel</title>',
            f'<rect width="{LEFT + WIDTH + 30}" height="{height}" fill="#ffffff"/>',
-           label(LEFT, 22, f"One Gated DeltaNet layer of a 27B model, Q1_0, H200: {len(phases)} phases, {total:.1f} µs", size=14, weight="bold")]
+           label(LEFT, 22, f"One Gated DeltaNet layer of a 27B model, Q1_0, H200: {len(phases)} phases, {total:.1f} µs", size=14,
+                 weight="bold")]
     for i, (name, _, _) in enumerate(LANES):
         out.append(label(LEFT - 10, TOP + i * (LANE + GAP) + LANE / 2 + 4, name, "end"))
     x = float(LEFT)
@@ -91,11 +94,13 @@ def draw(phases):
             x += width
         out.append(label((begin + x) / 2, TOP - 22, phase, "middle", 12, "bold"))
         out.append(label((begin + x) / 2, TOP - 8, f"{sum(steps.values()):.1f} µs", "middle", 11))
-        out.append(f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}" stroke="#222222" stroke-width="1.5" stroke-dasharray="4 3"/>')
+        out.append(f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{bottom}" stroke="#222222" stroke-width="1.5" '
+                   'stroke-dasharray="4 3"/>')
     out.append(f'<line x1="{LEFT}" y1="{bottom + 6}" x2="{LEFT + WIDTH}" y2="{bottom + 6}" stroke="#222222"/>')
     for t in range(0, int(total) + 1, 5):
-        out.append(f'<line x1="{LEFT + t * scale:.1f}" y1="{bottom + 6}" x2="{LEFT + t * scale:.1f}" y2="{bottom + 11}" stroke="#222222"/>')
-        out.append(label(LEFT + t * scale, bottom + 25, f"{t} µs", "middle", 11))
+        at = LEFT + t * scale
+        out.append(f'<line x1="{at:.1f}" y1="{bottom + 6}" x2="{at:.1f}" y2="{bottom + 11}" stroke="#222222"/>')
+        out.append(label(at, bottom + 25, f"{t} µs", "middle", 11))
     for i, (colour, text) in enumerate(LEGEND):
         at_x, at_y = LEFT + i % 2 * WIDTH / 2, bottom + 44 + i // 2 * 20
         out += rect(at_x, at_y, 14, 14, COLOURS[colour])
