@@ -8,7 +8,7 @@
 #define BAR_F32 1e-5
 /* The tolerance for bf16: a rounding is 1.7e-3 rms, and there are eight in sequence. */
 #define BAR_BF16 1e-2
-/* The same with eleven bits instead of eight. */
+/* The tolerance for f16, whose significand has eleven bits instead of eight. */
 #define BAR_F16 (BAR_BF16 / 8)
 /* o is rounded to the type once, by at most half a unit in the last place. */
 #define BAR_ONCE_BF16 0x1p-8

@@ -143,7 +143,7 @@ static void conv_and_norm(void **unused)
     assert_int_equal(launch.grid[1], 33);
     assert_int_equal(qn_gdn_gpu_recurrent(&rule, 128, false, &launch), QN_OK);
     assert_int_equal(launch.grid[0], 4); /* blocks of 32 values */
-    refused(qn_gdn_gpu_recurrent(&rule, 64, true, &launch), "bfloat16");
+    refused(qn_gdn_gpu_recurrent(&rule, 64, true, &launch), "bf16");
     refused(qn_gdn_gpu_conv(&conv, 128, 112, 33, true, &launch), "112");
     refused(qn_gdn_gpu_conv(&conv, 128, 128, 0, true, &launch), "0 blocks of tokens");
 }

@@ -322,7 +322,7 @@ static const struct rejection {
       QN_ERR_UNSUPPORTED,
       "key 'prism.hadamard.seed' is not a supported key",
       { { { .name = "seed", .type = QN_GGUF_U32, .number = 7 } }, { 0 } } },
-    { "a key beside the others",
+    { "an unknown key with a similar prefix",
       QN_ERR_UNSUPPORTED,
       "key 'prism.hadamard2.axis' is not a supported key",
       { { { .name = "!prism.hadamard2.axis", .type = QN_GGUF_U32, .number = 7 } }, { 0 } } },

@@ -39,7 +39,7 @@ typedef struct qn_deltanet_kernels {
     void (*gate)(float *x, size_t x_row, size_t m, double at, const double *gc, size_t n);
     /* y[x] = factor * a[x], x < n; y may be a. */
     void (*scale)(float *y, const float *a, float factor, size_t n);
-    /* y[x] = beta * (v[x] - a[x]), x < n; y may be either. */
+    /* y[x] = beta * (v[x] - a[x]), x < n; y may be v or a. */
     void (*delta)(float *y, const float *v, const float *a, float beta, size_t n);
     /* y[x] = silu(sum over taps t ascending of weights[t*w_row + x] * inputs[t][x]), x < n; the first tap is a multiply, the
      * others one fused multiply-add each; 1 <= taps <= QN_CONV_MAX_TAPS. y overlaps no input. */

@@ -326,7 +326,7 @@ QN_DEVICE void load(const qn_gdn_chunk_args &a, const work_tile &w, advance_smem
 
 // ---- The state warp group ----
 
-// A chunk's inputs of the state pass besides the B operands: fragments of v and factors of the tokens.
+// A chunk's inputs of the state pass except the B operands: fragments of v and factors of the tokens.
 struct chunk_values {
     uint32_t v[4][4];
     float2 k_read[8], k_update[8];

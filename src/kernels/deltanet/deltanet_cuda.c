@@ -31,7 +31,7 @@ static qn_status variant(size_t head_k, size_t head_v, bool bf16, const char **d
                        head_k, head_v, DIM_UNIT, MAX_DIM);
     if (bf16 && (head_k != QN_GDN_HEAD_K || head_v % QN_GDN_SLICE))
         return qn_fail(QN_ERR_INVALID,
-                       "delta rule in bfloat16 with keys of %zu and values of %zu: expected %d, and a multiple of %d", head_k,
+                       "delta rule in bf16 with keys of %zu and values of %zu: expected %d, and a multiple of %d", head_k,
                        head_v, QN_GDN_HEAD_K, QN_GDN_SLICE);
     *defines = bf16 ? bf16_variants[head_v / QN_GDN_SLICE - 1] : variants[head_k / DIM_UNIT - 1][head_v / DIM_UNIT - 1];
     return QN_OK;

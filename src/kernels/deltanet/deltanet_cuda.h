@@ -44,7 +44,7 @@ enum {
 /* Records of several sequences: chunk c of sequence s, whose first token is t, has record index t/64 + s + c. */
 typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
-    QN_GPU_PTR(const uint16_t) k;    /* the same, k_stride */
+    QN_GPU_PTR(const uint16_t) k;    /* [tokens, k_heads, 128] bf16, k_stride */
     QN_GPU_PTR(const uint16_t) v;    /* [tokens, v_heads, head_v] bf16, v_stride */
     QN_GPU_PTR(const float) g;       /* [tokens, v_heads], gate_stride: log decay, clamped to -256 <= g <= 0 */
     QN_GPU_PTR(const float) beta;    /* [tokens, v_heads], gate_stride */
@@ -62,7 +62,7 @@ typedef struct qn_gdn_chunk_args {
     uint32_t tokens, sequences;
     uint32_t k_heads, v_heads, head_v;
     uint32_t q_stride, k_stride, v_stride, o_stride, gate_stride;
-    uint32_t tiled;     /* value head h reads key head h mod k_heads; else h k_heads / v_heads */
+    uint32_t tiled;     /* 1: value head h uses key head h mod k_heads; 0: h * k_heads / v_heads */
     uint32_t normalize; /* q and k are divided by sqrt(sum of squares + 1e-6) */
     float scale;
 } qn_gdn_chunk_args;
@@ -136,7 +136,7 @@ typedef struct qn_gdn_norm_args {
     QN_GPU_PTR(float) out;        /* [rows, v_heads, head_v], out_stride */
     uint32_t rows, k_heads, v_heads;
     uint32_t o_stride, gate_stride, out_stride;
-    uint32_t grouped; /* as for qn_gdn_step */
+    uint32_t grouped; /* as in qn_gdn_step_args */
     float eps;
 } qn_gdn_norm_args;
 

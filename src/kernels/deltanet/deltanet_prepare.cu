@@ -2,7 +2,7 @@
 // chunks run in parallel.
 #include "kernels/deltanet/chunk.cuh"
 
-#define MIN_LOG_DECAY -256.0f // e^-256 is 0 in float32 already
+#define MIN_LOG_DECAY -256.0f // e^-256 is 0 in f32
 
 QN_DEVICE uint32_t value_head(const qn_gdn_chunk_args &a, uint32_t k_head, uint32_t i)
 {

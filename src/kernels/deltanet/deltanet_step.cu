@@ -27,7 +27,7 @@ static_assert(QN_GDN_MAX_TAPS <= QN_DELTA_MAX_TAPS, "the convolutions of one and
 
 #define LANES QN_GDN_ROW_LANES
 #define KEY_QUADS (QN_HEAD_K / (4 * LANES)) // quads of 4 keys per lane
-#define MIN_LOG_DECAY -256.0f            // e^-256 is 0 in float32 already
+#define MIN_LOG_DECAY -256.0f               // e^-256 is 0 in f32
 
 #ifdef QN_BF16
 QN_DEVICE float to_float(element x)

@@ -1,4 +1,4 @@
-/* Row kernels of the public Gated DeltaNet functions beside GEMMs: conversions between f32 and D, and the token-by-token step.
+/* Row kernels of the public Gated DeltaNet functions: conversions between f32 and D, and the token-by-token step.
  *
  * One table, filled for an instruction set; all variants give the same bits. */
 #ifndef QN_KERNELS_DELTANET_ROW_KERNELS_H

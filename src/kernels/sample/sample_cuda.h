@@ -25,7 +25,7 @@ enum {
 /* Which kernels are launched. */
 typedef enum qn_sample_mode {
     QN_SAMPLE_HOST,      /* none: qn_sample_token on the host */
-    QN_SAMPLE_ARGMAX,    /* qn_sample_argmax */
+    QN_SAMPLE_ARGMAX,    /* qn_sample_argmax alone */
     QN_SAMPLE_TOP_K,     /* then qn_sample_draw */
     QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram between them */
     QN_SAMPLE_MODES
