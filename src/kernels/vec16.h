@@ -158,8 +158,8 @@ QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
 }
 
 /* Dot products of 64 unsigned codes and 64 signed activations: four adjacent products are added to each of the sixteen
- * int32 sums. v16i_dot: codes up to 127. v16i_dot_wide: codes up to 255; its products are (code - 128 + V16_WIDE_ZERO)
- * * activation, because not every instruction set multiplies unsigned by signed bytes. */
+ * int32 sums. v16i_dot: codes up to 127. v16i_dot_wide: codes up to 255; its products are
+ * (code - 128 + V16_WIDE_ZERO) * activation, because not every instruction set multiplies unsigned by signed bytes. */
 #define V16_WIDE_ZERO 128
 typedef __m512i v16b;
 QN_INLINE v16b v16b_load(const void *p)

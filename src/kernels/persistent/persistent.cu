@@ -9,7 +9,7 @@
 //   1. Prologue (make_activations), all warps: load the inputs of the block's slice of K, reducing the partials of earlier
 //      phases in ascending order; norm, SwiGLU, gate or combine; Hadamard transform; quantise to bit planes in shared
 //      memory. __syncthreads().
-//   2. Prefetch into L2 what the next phase reads besides weights (prefetch_next).
+//   2. Prefetch the next phase's inputs other than weights and partials into L2 (prefetch_next).
 //   3. GEMV (all warps but the barrier warp): each warp multiplies its range of the block's (K tile, row tile) pairs. The
 //      weights come from its ring buffer, the sums of each pair go to shared memory. __syncthreads().
 //   4. Reduction over the slice's K tiles, in ascending order: the block's partial sums, to global memory
@@ -21,7 +21,7 @@
 // stage is free and waits only with cp.async.wait_group and __syncwarp: no block barrier, no other warp is involved.
 // When all steps of a GEMV are issued, the warp continues with those of the next GEMV. This is allowed before the grid
 // barrier, because weights never change, and keeps the ring full during barriers, prologues, attention and delta
-// phases.
+// phases. At the start of the launch, the ring is filled before qn_pdl_wait, while the previous kernel still runs.
 //
 // Work descriptors. To run ahead across phases, a warp needs the addresses and tile ranges of the following GEMVs in
 // shared memory. control.descriptors is a window of the work descriptors of MAX_DESCRIPTORS GEMVs, the current one
@@ -611,6 +611,8 @@ QN_DEVICE void end_phase(const qn_persistent_args &a, uint32_t i)
         grid_barrier_arrive(a.barrier);
 }
 
+// ---- The kernel ----
+
 extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
     qn_persistent_decode(const __grid_constant__ qn_persistent_args a)
 {
@@ -628,7 +630,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
     stream.shared = qn_shared_address(scratch + QN_PERSISTENT_SCRATCH_BYTES) + warp * QN_STAGES * STEP_BYTES;
     if (control.n_scheduled)
         begin_gemv(stream, control, warp, lane);
-    issue_steps(stream, control, warp, lane);
+    issue_steps(stream, control, warp, lane); // phases and weights do not depend on the previous launch
     qn_pdl_wait();
     if (threadIdx.x == 0)
         control.session = { a.memory ? (unsigned char *)a.memory[0] : nullptr, a.positions ? a.positions[0] : 0 };

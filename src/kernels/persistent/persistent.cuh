@@ -57,7 +57,7 @@ QN_DEVICE float4 scale_4(float4 a, float f)
     return make_float4(a.x * f, a.y * f, a.z * f, a.w * f);
 }
 
-// Within a few units in the last place, and a fourth of the instructions of exact ones.
+// Error: a few ulp. A quarter of the instructions of the exact functions.
 QN_DEVICE float sigmoid(float x)
 {
     return __fdividef(1.0f, 1.0f + __expf(-x));

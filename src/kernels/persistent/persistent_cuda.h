@@ -37,7 +37,7 @@
  *   element i of partials p = f * (p.data[i] + p.data[p.stride + i] + ... n_partials terms)
  *   f = 1 without p.sumsq, else 1 / sqrt((p.sumsq[0] + p.sumsq[1] + ... n_sumsq terms) / p.n_cols + p.eps)
  *
- * RMS norm. A block knows only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
+ * RMS norm. A block has only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
  * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
  * partials. The reader of the partials sums the squares of all slices and multiplies by the factor f above: the GEMV is
  * linear.

@@ -28,8 +28,8 @@ struct delta_shared {
     float decay, beta;
 };
 
-// A thread's part of a row of the old state, the row's address, and the factors of its update: S = decay * S + delta_v
-// * k.
+// A thread's part of a row of the old state, the row's address, and the factors of its update
+// S = decay * S + delta_v * k.
 struct delta_regs {
     float4 state[DELTA_VECS];
     float *row;
