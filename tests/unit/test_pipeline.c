@@ -1,6 +1,5 @@
-/* Where the code of a kernel comes from: every source in its order, what happens when one of them has nothing or gives
- * something bad, and what the cache does with files that are not as it left them. nvcc is a script of the test, NVRTC a library
- * of the test, the driver helper_cuda.h. */
+/* Where kernel code comes from: the sources in order, fallback when a source has no code or invalid code, and damaged or
+ * foreign files in the cache. nvcc is a script of the test, NVRTC is fake_nvrtc.c, the driver is helper_cuda.h's. */
 #include "helper_cuda.h"
 
 #include "device/cuda/compile.h"
@@ -15,11 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- A folder for the test, with an nvcc ---- */
+/* ---- A directory for the test, with a fake nvcc ---- */
 
 static char work[64], cache[128], nvcc[128], runs[128], tmp[128];
 
-/* It writes a "cubin" that holds the source and the options, and counts its runs. Its mood is a file. */
+/* The fake nvcc writes a "cubin" that contains the source and the options, and counts its runs. The file `mood` selects a
+ * failure.
+ */
 static const char script[] =
     "#!/bin/sh\n"
     "here=$(dirname \"$0\")\n"
@@ -71,7 +72,7 @@ static int setup(void **unused)
     (void)unused;
     snprintf(work, sizeof work, "/tmp/quern-test.XXXXXX");
     assert_non_null(mkdtemp(work));
-    snprintf(cache, sizeof cache, "%s/home/.cache/quern", work); /* neither this nor home is there yet */
+    snprintf(cache, sizeof cache, "%s/home/.cache/quern", work); /* neither it nor home exists yet */
     snprintf(nvcc, sizeof nvcc, "%s/nvcc", work);
     snprintf(runs, sizeof runs, "%s/runs", work);
     snprintf(tmp, sizeof tmp, "%s/tmp", work);
@@ -94,7 +95,7 @@ static int n_entries(const char *folder)
     return n;
 }
 
-/* Whatever happened, nothing of a compilation is left. */
+/* No compilation, failed or not, leaves temporary files. */
 static int teardown(void **unused)
 {
     (void)unused;
@@ -163,7 +164,7 @@ static qn_cuda_tools tools(const qn_gpu_code *code)
     return (qn_cuda_tools){ .cache_folder = cache, .nvcc = nvcc, .nvrtc = QN_FAKE_NVRTC, .nvcc_seconds = 60, .code = code };
 }
 
-/* ---- One look for a kernel ---- */
+/* ---- One lookup of a kernel ---- */
 
 struct lookup {
     qn_status status;
@@ -178,7 +179,7 @@ static void on_log(void *user, const char *line)
     snprintf(l->log + used, sizeof l->log - used, "%s\n", line);
 }
 
-/* A device of its own, as a new process would have it. */
+/* Opens a new device, as a new process would. */
 static struct lookup lookup(const qn_cuda_tools *t, const char *refuses, const qn_launch *launch)
 {
     struct lookup l = { 0 };
@@ -192,7 +193,7 @@ static struct lookup lookup(const qn_cuda_tools *t, const char *refuses, const q
     assert_true(qn_cuda_pipeline(device, 0, &l.info));
     assert_false(qn_cuda_pipeline(device, 1, &(qn_pipeline_info){ 0 }));
     memcpy(l.image, fake.image, sizeof l.image);
-    l.info.source = l.info.defines = NULL; /* they go with the device */
+    l.info.source = l.info.defines = NULL; /* freed with the device */
     l.info.failure = NULL;
     qn_cuda_close(device);
     fake_expect_empty();
@@ -209,7 +210,7 @@ static void expect_from(const struct lookup *l, qn_origin origin, const char *co
     assert_true(l->info.bytes > 64);
 }
 
-/* The one file of the cache. */
+/* The path of the only file in the cache. */
 static void cache_file(char *path, size_t size)
 {
     DIR *dir = opendir(cache);
@@ -238,7 +239,7 @@ static void test_built_in(void **unused)
     assert_int_equal(n_entries(cache), 0);
 }
 
-/* Not for these definitions; and not one that the driver refuses. */
+/* Built-in code is passed over if it has other definitions, or if the driver rejects it. */
 static void test_built_in_passed_over(void **unused)
 {
     (void)unused;
@@ -247,7 +248,7 @@ static void test_built_in_passed_over(void **unused)
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
     l = lookup(&t, "built in", &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "module/a.cu: the driver does not take the built-in code: cuModuleLoadData: made to fail"));
+    assert_non_null(strstr(l.log, "module/a.cu: the driver rejects the built-in code: cuModuleLoadData: made to fail"));
     l = lookup(&t, "built in", &launch_a);
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
@@ -290,7 +291,7 @@ static void test_nvrtc(void **unused)
     assert_int_equal(n_runs(), 0);
 }
 
-/* What nvcc can do wrong, and its time limit: NVRTC is next, and the reason is told where that has nothing either. */
+/* Failures of nvcc, and its time limit: NVRTC is tried next; if that fails too, the error text has nvcc's reason. */
 static void test_nvcc_fails(void **unused)
 {
     (void)unused;
@@ -298,7 +299,7 @@ static void test_nvcc_fails(void **unused)
         const char *mood, *says;
     } cases[] = { { "fails", "a.cu(3): error: no such thing" },
                   { "nothing", "nvcc wrote no cubin" },
-                  { "garbage", "8 bytes that are no cubin" },
+                  { "garbage", "not a cubin (8 bytes)" },
                   { "hangs", "still running after 1 s" } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct timespec begin, end;
@@ -320,7 +321,7 @@ static void test_nvcc_fails(void **unused)
     qn_cuda_tools t = tools(&sources);
     struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    set_mood("chatters"); /* more than a pipe holds, and more than is kept */
+    set_mood("chatters"); /* more output than a pipe buffers, and than is stored */
     t.cache_folder = "";
     l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
@@ -345,10 +346,10 @@ static void test_nothing(void **unused)
     setenv("QN_FAKE_NVRTC", "fails", 1);
     l = lookup(&t, NULL, &launch_a);
     assert_int_equal(l.status, QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: kernels/module/a.cu(1): error: the test wants it so"));
+    assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: kernels/module/a.cu(1): error: requested by the test"));
     assert_null(strstr(l.error, "more"));
 
-    /* a failure is kept: whoever asks again is not kept waiting */
+    /* a failure is remembered: nvcc does not run again */
     qn_cuda *device;
     set_mood("fails");
     t = tools(&sources);
@@ -411,7 +412,7 @@ static void write_file(const char *path, const unsigned char *data, size_t size)
     close(fd);
 }
 
-/* What needs no process of its own is quicker without. */
+/* NVRTC only: faster, because no process is started. */
 static qn_cuda_tools without_nvcc(void)
 {
     qn_cuda_tools t = tools(&sources);
@@ -419,7 +420,7 @@ static qn_cuda_tools without_nvcc(void)
     return t;
 }
 
-/* The file is not taken, is said to be bad, and is as it was when all is over. */
+/* The file is rejected, logged as invalid, and replaced by one equal to the original. */
 static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsigned char *data, size_t size)
 {
     unsigned char *now;
@@ -427,7 +428,7 @@ static void expect_replaced(const qn_cuda_tools *t, const char *path, const unsi
     struct lookup l = lookup(t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
     assert_non_null(strstr(l.log, path));
-    assert_non_null(strstr(l.log, "it is made again"));
+    assert_non_null(strstr(l.log, "it is compiled again"));
     read_file(path, &now, &size_now);
     assert_int_equal(size_now, size);
     assert_memory_equal(now, data, size);
@@ -446,7 +447,7 @@ static void test_damaged(void **unused)
     read_file(path, &data, &size);
     unsigned char *bad = malloc(size + 1);
     assert_non_null(bad);
-    /* shorter, in the header and behind it, and longer */
+    /* truncated, within the header and within the payload; and longer */
     const size_t sizes[] = { 0, 1, 8, 100, size / 2, size - 1, size + 1 };
     memcpy(bad, data, size);
     bad[size] = 0;
@@ -454,7 +455,7 @@ static void test_damaged(void **unused)
         write_file(path, bad, sizes[i]);
         expect_replaced(&t, path, data, size);
     }
-    /* every fifth byte, which meets every field of the header */
+    /* a flipped bit in every fifth byte, which covers every field of the header */
     for (size_t at = 0; at < size; at += 5) {
         memcpy(bad, data, size);
         bad[at] ^= 0x20;
@@ -479,7 +480,7 @@ static void test_foreign(void **unused)
     (void)lookup(&t, NULL, &launch_a);
     cache_file(path, sizeof path);
     read_file(path, &data, &size);
-    write_file(path, other, size_of_other); /* a good file, of another kernel */
+    write_file(path, other, size_of_other); /* a valid file of another kernel */
     expect_replaced(&t, path, data, size);
     write_text(path,
                "Dear diary, this is a text of some length, though not of much interest, and certainly not a cubin "
@@ -487,22 +488,22 @@ static void test_foreign(void **unused)
                0600);
     expect_replaced(&t, path, data, size);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes into it; and what is not a file is left alone */
+    assert_int_equal(mkfifo(path, 0600), 0); /* without a writer; anything but a regular file is not removed */
     struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, "is not a regular file; it is made again"));
-    assert_non_null(strstr(l.log, "the kernel is not kept"));
+    assert_non_null(strstr(l.log, "is not a regular file; it is compiled again"));
+    assert_non_null(strstr(l.log, "the kernel is not cached"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
     l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVRTC, "NVRTC 99.7");
-    assert_non_null(strstr(l.log, "the kernel is not kept"));
+    assert_non_null(strstr(l.log, "the kernel is not cached"));
     assert_int_equal(rmdir(path), 0);
     free(data);
     free(other);
 }
 
-/* Whole, but the driver does not take it: from a compiler that was too new for it, perhaps. */
+/* An undamaged cubin that the driver rejects, for example from a compiler newer than the driver. */
 static void test_refused(void **unused)
 {
     (void)unused;
@@ -513,12 +514,12 @@ static void test_refused(void **unused)
     t.nvcc = nvcc;
     l = lookup(&t, "nvrtc|", &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the driver does not take it"));
+    assert_non_null(strstr(l.log, "the driver rejects it"));
     l = lookup(&t, "nvrtc|", &launch_a);
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
-/* A place that cannot be written costs the caching alone. */
+/* Without write access to the cache directory, the kernel is used without being cached. */
 static void test_no_place(void **unused)
 {
     (void)unused;
@@ -530,21 +531,21 @@ static void test_no_place(void **unused)
     t.cache_folder = below;
     struct lookup l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the kernel is not kept"));
-    t.cache_folder = "/proc/quern"; /* where root cannot write either */
+    assert_non_null(strstr(l.log, "the kernel is not cached"));
+    t.cache_folder = "/proc/quern"; /* not writable even for root */
     l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_non_null(strstr(l.log, "the kernel is not kept"));
+    assert_non_null(strstr(l.log, "the kernel is not cached"));
     if (geteuid() != 0) {
         snprintf(below, sizeof below, "%s/locked", work);
         assert_int_equal(mkdir(below, 0500), 0);
         t.cache_folder = below;
         l = lookup(&t, NULL, &launch_a);
         expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-        assert_non_null(strstr(l.log, "the kernel is not kept"));
+        assert_non_null(strstr(l.log, "the kernel is not cached"));
     }
 
-    /* the user's own place */
+    /* the user's cache directory */
     setenv("HOME", work, 1);
     setenv("XDG_CACHE_HOME", "not/absolute", 1);
     assert_int_equal(qn_cubin_folder(&folder), QN_OK);
@@ -562,10 +563,10 @@ static void test_no_place(void **unused)
     t.cache_folder = NULL;
     l = lookup(&t, NULL, &launch_a);
     expect_from(&l, QN_ORIGIN_NVCC, "nvcc 98.1.5");
-    assert_null(strstr(l.log, "not kept"));
+    assert_null(strstr(l.log, "not cached"));
 }
 
-/* ---- What a name stands for ---- */
+/* ---- Keys ---- */
 
 static qn_cubin_key key(const char *arch, const char *defines, const qn_gpu_file *const *list, size_t n)
 {
@@ -582,7 +583,7 @@ static void test_keys(void **unused)
     const qn_gpu_file *list[QN_GPU_MAX_FILES];
     size_t n;
     assert_int_equal(qn_gpu_code_files(&sources, "module/a.cu", list, &n), QN_OK);
-    assert_int_equal(n, 3); /* what is included counts, through another file, too */
+    assert_int_equal(n, 3); /* direct and indirect includes are counted */
     assert_ptr_equal(list[0], &files[2]);
     assert_ptr_equal(list[1], &files[1]);
     assert_ptr_equal(list[2], &files[0]);
@@ -609,7 +610,7 @@ static void test_keys(void **unused)
     assert_string_equal(name + 32, ".cubin");
 }
 
-/* A changed source is another file; the old one does no harm. */
+/* A changed source has another key and cache file; the old file stays valid for the old source. */
 static void test_changed_source(void **unused)
 {
     (void)unused;
@@ -633,7 +634,7 @@ static void test_changed_source(void **unused)
     expect_from(&l, QN_ORIGIN_CACHE, "nvcc 98.1.5");
 }
 
-/* ---- Many at once ---- */
+/* ---- Concurrency ---- */
 
 static void test_threads(void **unused)
 {
@@ -657,7 +658,7 @@ static void test_threads(void **unused)
     qn_cuda_close(device);
     fake_expect_empty();
 
-    set_mood("fails"); /* one that is kept, two that fail: all are tried, the first failure is told */
+    set_mood("fails"); /* one is cached, two fail: all are tried, the first failure is returned */
     qn_cuda_tools no_nvrtc = t;
     char path[512];
     size_t n_files;
@@ -677,7 +678,7 @@ static void test_threads(void **unused)
     qn_cuda_close(device);
 }
 
-/* Eight processes begin with an empty cache: each has its kernel, and one whole file is left. */
+/* Eight processes start with an empty cache: each gets its kernel, and the cache then has one valid file. */
 static void test_processes(void **unused)
 {
     (void)unused;
@@ -715,7 +716,7 @@ static void test_clear(void **unused)
     char path[512];
     size_t n_files;
     uint64_t bytes;
-    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK); /* not there */
+    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK); /* the directory does not exist */
     assert_int_equal(n_files, 0);
     (void)lookup(&t, NULL, &launch_a);
     (void)lookup(&t, NULL, &launch_defines);

@@ -1,5 +1,5 @@
-/* The plan's operations as launches. What is computed, and how, is for the kernels' rooms; here only what reads and writes
- * what. */
+/* The plan's operations as launches: which kernels run, and which buffers they read and write. The kernels themselves are in
+ * kernels/. */
 #include "device/cuda/model.h"
 
 #include "kernels/aura/aura_cuda.h"
@@ -13,12 +13,12 @@
 #include <math.h>
 #include <stddef.h>
 
-/* A step, or for LOGIT_NORM and LOGITS some rows of it. */
+/* A step; for QN_OP_LOGIT_NORM and QN_OP_LOGITS some of its rows. */
 struct step {
     qn_cuda_model *model;
     const qn_cuda_memory *memory;
-    size_t row, n;  /* of the buffers */
-    uint32_t first; /* position */
+    size_t row, n;  /* rows [row, row + n) of the buffers */
+    uint32_t first; /* position of the first row */
 };
 
 static qn_status launch(const struct step *s, const qn_launch *what, const void *args)
@@ -26,7 +26,8 @@ static qn_status launch(const struct step *s, const qn_launch *what, const void 
     return qn_cuda_launch(s->model->cuda, s->model->stream, what, args);
 }
 
-/* As soon as the kernel before it lets it: every kernel of a step waits by itself for what it reads. */
+/* Launches with PDL: the kernel may start before the previous one ends, and waits itself (qn_pdl_wait) before it accesses
+ * that one's data. */
 static qn_status launch_pdl(const struct step *s, qn_launch *what, const void *args)
 {
     what->pdl = true;
@@ -50,14 +51,14 @@ static const qn_cuda_op *cuda_op(const struct step *s, const qn_op *op)
 
 /* ---- Activations ---- */
 
-/* What becomes of rows of floats on their way into activations. */
+/* Float rows to be quantised into activations, and the operation fused into the quantisation. */
 struct acts_source {
-    int op; /* QN_ACTS_OP_NONE, _NORM, _SWIGLU */
+    int op; /* QN_ACTS_OP_NONE, _RMS_NORM, _SWIGLU */
     uint64_t x, x2, weight;
     float eps;
 };
 
-/* As floats, rotated, in scratch. */
+/* Applies the source's operation and the Hadamard transform; the results are floats in model->scratch. */
 static qn_status rotated_floats(const struct step *s, const struct acts_source *from, size_t width, size_t block,
                                 uint64_t signs)
 {
@@ -83,7 +84,7 @@ static qn_status rotated_floats(const struct step *s, const struct acts_source *
     return hadamard.has_cross ? launch_pdl(s, &hadamard.cross, &hadamard.cross_args) : QN_OK;
 }
 
-/* Which forms the products of this operation read of these activations, as bits. */
+/* The layouts in which the matmuls of this operation read these activations, as bits 1 << layout. */
 static unsigned layouts_read(const struct step *s, const qn_op *reader, int acts)
 {
     const qn_cuda_op *op = cuda_op(s, reader);
@@ -94,7 +95,8 @@ static unsigned layouts_read(const struct step *s, const qn_op *reader, int acts
     return layouts;
 }
 
-/* One row for int8 products alone: all of it in one launch, where the rotation's blocks are of a usual size. */
+/* Whether operation, Hadamard transform and quantisation are one launch: for one row read only by int8 GEMVs, and block sizes
+ * with a kernel variant. */
 static bool fuses_hadamard(const struct step *s, const qn_plan_rotation *rotation, unsigned layouts)
 {
     return s->n == 1 && layouts == 1u << QN_ACTS_INT8_N1 && qn_matmul_gpu_has_hadamard_quantize(rotation->block);
@@ -109,7 +111,7 @@ static qn_status hadamard_quantize(const struct step *s, const struct acts_sourc
     return launch(s, &config, &args);
 }
 
-/* What an operation that writes activations makes them of. */
+/* The float rows from which an operation computes its activations. */
 static struct acts_source acts_source_of(const struct step *s, const qn_op *op)
 {
     switch (op->kind) {
@@ -119,13 +121,13 @@ static struct acts_source acts_source_of(const struct step *s, const qn_op *op)
             .op = QN_ACTS_OP_RMS_NORM, .x = buffer(s, op->in), .weight = cuda_op(s, op)->weight, .eps = op->eps
         };
     case QN_OP_SWIGLU: return (struct acts_source){ .op = QN_ACTS_OP_SWIGLU, .x = buffer(s, op->in), .x2 = buffer(s, op->in2) };
-    case QN_OP_GATED_NORM: /* of many rows in scratch, where the gated norm leaves them */
+    case QN_OP_GATED_NORM: /* more than one row: run_gated_norm has written them to scratch */
         return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->n > 1 ? s->model->scratch.address : buffer(s, op->in) };
     default: return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = buffer(s, op->in) };
     }
 }
 
-/* The products that read them are the next operation's. */
+/* Writes the operation's activations, in the layouts that the next operation reads. */
 static qn_status quantize_acts(const struct step *s, const qn_op *op)
 {
     const struct acts_source from = acts_source_of(s, op);
@@ -189,10 +191,10 @@ static qn_status run_angles(const struct step *s)
                                        .n_rot = (uint32_t)s->model->plan->heads.n_rot };
     qn_launch config;
     QN_TRY(qn_rope_gpu_angles(args.n_rot, s->n, &config));
-    return launch(s, &config, &args); /* after a copy, which lets nobody begin */
+    return launch(s, &config, &args); /* no PDL: the previous work may be a copy, which cannot trigger it */
 }
 
-/* Runs of a layer's cache of codes that the step has completed become codes. */
+/* Quantises the pages of a layer's AURA cache that the step has completed. */
 static qn_status run_quantize_pages(const struct step *s, int layer)
 {
     const qn_cuda_memory *m = s->memory;
@@ -249,7 +251,8 @@ static qn_status run_qk_norm_rope_store(const struct step *s, const qn_op *op)
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
     QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, m->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
     QN_TRY(launch_pdl(s, &config, &args));
-    /* A single row completes a run for those after it alone, and is the same launches every time: the caller seals. */
+    /* A single row never attends to the codes of the page that it completes, and its graph must not depend on the
+     * position: the caller quantises the page after the graph. */
     return s->n > 1 ? run_quantize_pages(s, op->layer) : QN_OK;
 }
 
@@ -263,7 +266,7 @@ static qn_attention_mask mask(const struct step *s)
     return (qn_attention_mask){ .positions = positions(s), .n_keys = (uint32_t)s->memory->n_ctx, .causal = 1 };
 }
 
-/* Few rows are shared out by keys, many by rows. */
+/* From this number of rows, blocks are distributed over rows (prefill kernel); below, over KV splits too (decode kernel). */
 enum { PREFILL_ROWS = 64 };
 
 static bool is_prefill(const struct step *s)
@@ -276,7 +279,7 @@ static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
     return (qn_attention_gpu_codec){ .codebook = codec->levels.codebook, .gain = codec->gain };
 }
 
-/* Whole results, with gates: all that is left to ATTENTION_OUT is to make activations of them. */
+/* Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises them. */
 static qn_status run_attention_prefill(const struct step *s, const qn_op *op)
 {
     const qn_cuda_memory *m = s->memory;
@@ -312,7 +315,7 @@ static qn_status run_attention(const struct step *s, const qn_op *op)
         .n_heads = (uint32_t)op->heads.n_heads,
         .n_kv_heads = (uint32_t)op->heads.n_kv_heads,
         .scale = op->heads.scale,
-        .pdl_prefetch = s->n == 1, /* several rows seal runs just before this */
+        .pdl_prefetch = s->n == 1, /* with several rows, the previous launch may have quantised pages */
     };
     qn_launch config;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
@@ -339,14 +342,14 @@ static qn_status run_combine(const struct step *s, const qn_op *op)
 
 /* ---- Gated DeltaNet ---- */
 
-/* The operations of a recurrent layer stand together: CONV, DELTA, DELTA_OUT. */
+/* The operations of a recurrent layer are consecutive: QN_OP_CONV, QN_OP_DELTA_RULE, QN_OP_GATED_NORM. */
 struct delta {
     const qn_op *conv, *delta, *out;
     const qn_recurrent_shape *shape;
-    uint32_t width, inner; /* of q k v, of the result */
+    uint32_t width, inner; /* row widths: of q k v, of the output */
     uint64_t state_offset, inputs_offset;
     uint64_t sessions, cu_seqlens; /* addresses of qn_cuda_inputs' memory and cu_seqlens */
-    bool chunked;                  /* of bfloat16, on matrix units */
+    bool chunked;                  /* chunked kernels: bf16 on tensor cores; else recurrent, in fp32 */
 };
 
 static struct delta delta_of(const struct step *s, const qn_op *op)
@@ -372,7 +375,7 @@ static float delta_scale(const struct delta *d)
     return (float)(1 / sqrt((double)d->shape->head_k));
 }
 
-/* One row: the whole layer between its products. */
+/* One row: all of the layer between its matmuls in one launch. */
 static qn_status run_delta_step(const struct step *s, const qn_op *op)
 {
     const struct delta d = delta_of(s, op);
@@ -496,7 +499,7 @@ static qn_status run_gated_norm(const struct step *s, const qn_op *op)
 
 /* ---- Steps ---- */
 
-/* All of an operation but the activations that it may write. */
+/* Everything of an operation except quantising its activations. */
 static qn_status run_before_acts(const struct step *s, const qn_op *op)
 {
     switch (op->kind) {
@@ -552,7 +555,7 @@ qn_status qn_cuda_prepare_decode(qn_cuda_model *model, qn_cuda_memory *memory)
     const size_t bytes = decode_plan->n_phases * sizeof *decode_plan->phases;
     if (bytes > decode_plan->memory.bytes) {
         qn_cuda_free(model->cuda, &decode_plan->memory);
-        QN_TRY(qn_cuda_alloc(model->cuda, decode_plan->n_phases, sizeof *decode_plan->phases, "stages on the GPU",
+        QN_TRY(qn_cuda_alloc(model->cuda, decode_plan->n_phases, sizeof *decode_plan->phases, "phases on the GPU",
                              &decode_plan->memory));
     }
     if (bytes)

@@ -1,4 +1,4 @@
-/* Going through the sources of code for a pipeline until the driver takes what one of them gives. */
+/* Loading pipelines: tries the sources of code in order until the driver accepts a cubin. */
 #include "device/cuda/pipeline.h"
 
 #include "base/cpu.h"
@@ -27,30 +27,30 @@ static double seconds_now(void)
 
 /* ---- One pipeline ---- */
 
-/* What is being looked for, and why the places that were tried so far have not given it. */
+/* A search for the code of one pipeline, with the reasons why earlier sources failed. */
 struct search {
     qn_cuda *device;
     qn_pipeline *pipeline;
     qn_gpu_unit unit;
     qn_cubin_key key;
-    bool cached; /* whether there is a folder to keep the result in */
+    bool cached; /* whether there is a cache directory */
     char reasons[QN_ERROR_TEXT_MAX];
 };
 
-/* qn_error_text joins the reasons. */
+/* Appends qn_error_text() to the reasons. */
 static void add_reason(struct search *s, const char *where)
 {
     const size_t used = strlen(s->reasons);
     snprintf(s->reasons + used, sizeof s->reasons - used, "%s%s%.200s", used ? "; " : "", where, qn_error_text());
 }
 
-/* The driver is told where an image begins and not where it ends, so only what can be one gets there. */
+/* cuModuleLoadData gets no size, so only data with an ELF header is passed to it. */
 static bool load_image(struct search *s, const void *data, size_t bytes, qn_origin origin, const char *compiler)
 {
     qn_pipeline *p = s->pipeline;
     const qn_status status = bytes >= 64 && !memcmp(data, "\177ELF", 4)
                                  ? QN_CU(s->device->driver, cuModuleLoadData, &p->module, data)
-                                 : qn_fail(QN_ERR_FORMAT, "%zu bytes that are no cubin", bytes);
+                                 : qn_fail(QN_ERR_FORMAT, "not a cubin (%zu bytes)", bytes);
     if (status)
         return false;
     p->origin = origin;
@@ -66,7 +66,7 @@ static bool from_built_in(struct search *s)
         return false;
     if (load_image(s, built->data, (size_t)(built->end - built->data), QN_ORIGIN_BUILT_IN, s->device->code->compiler))
         return true;
-    qn_cuda_log(s->device, "%s: the driver does not take the built-in code: %s", s->pipeline->source, qn_error_text());
+    qn_cuda_log(s->device, "%s: the driver rejects the built-in code: %s", s->pipeline->source, qn_error_text());
     add_reason(s, "built in: ");
     return false;
 }
@@ -78,7 +78,7 @@ static bool from_cache(struct search *s)
     char compiler[QN_COMPILER_MAX];
     const qn_status status = qn_cubin_read(s->device->cache_folder, &s->key, &data, &bytes, compiler);
     if (status) {
-        qn_cuda_log(s->device, "%s; it is made again", qn_error_text());
+        qn_cuda_log(s->device, "%s; it is compiled again", qn_error_text());
         add_reason(s, "");
         return false;
     }
@@ -88,7 +88,7 @@ static bool from_cache(struct search *s)
     if (!loaded) {
         char name[QN_CUBIN_NAME_MAX];
         qn_cubin_name(&s->key, name);
-        qn_cuda_log(s->device, "%s/%s: the driver does not take it (%s); it is made again", s->device->cache_folder, name,
+        qn_cuda_log(s->device, "%s/%s: the driver rejects it (%s); it is compiled again", s->device->cache_folder, name,
                     qn_error_text());
         add_reason(s, "cache: ");
     }
@@ -96,11 +96,11 @@ static bool from_cache(struct search *s)
     return loaded;
 }
 
-/* Whether or not it can be kept, it is there. */
+/* A failure is only logged: the kernel is loaded already. */
 static void write_cache(struct search *s, const void *data, size_t bytes, const char *compiler)
 {
     if (s->cached && qn_cubin_write(s->device->cache_folder, &s->key, compiler, data, bytes) != QN_OK)
-        qn_cuda_log(s->device, "%s; the kernel is not kept", qn_error_text());
+        qn_cuda_log(s->device, "%s; the kernel is not cached", qn_error_text());
 }
 
 static bool from_compiler(struct search *s, qn_origin origin, const char *tool)
@@ -227,7 +227,7 @@ static void *load_worker(void *context)
     struct work_queue *work_queue = context;
     for (size_t i; (i = atomic_fetch_add(&work_queue->next, 1)) < work_queue->n;) {
         pthread_mutex_lock(&work_queue->pipelines[i]->lock);
-        (void)qn_pipeline_load(work_queue->device, work_queue->pipelines[i]); /* its entry keeps the status */
+        (void)qn_pipeline_load(work_queue->device, work_queue->pipelines[i]); /* the status is stored in the entry */
         pthread_mutex_unlock(&work_queue->pipelines[i]->lock);
     }
     return NULL;
@@ -239,7 +239,7 @@ qn_status qn_pipelines_load(qn_cuda *device, qn_pipeline *const *pipelines, size
     struct work_queue work_queue = { .device = device, .pipelines = pipelines, .n = n };
     pthread_t threads[MAX_THREADS];
     const size_t cores = (size_t)qn_cpu_cores(), wanted = n < cores ? n : cores;
-    size_t started = 0; /* besides this one, which works in any case */
+    size_t started = 0; /* additional threads; the calling thread works too */
     while (started + 1 < wanted && started < MAX_THREADS &&
            pthread_create(&threads[started], NULL, load_worker, &work_queue) == 0)
         started++;

@@ -1,10 +1,10 @@
-/* How fast a device reads its memory: what decoding is held against, measured in the same run. */
+/* Measurement of a device's memory read bandwidth, the limit of decode speed. */
 #include "device/cuda/read_rate.h"
 
 #include "base/splitmix.h"
 #include "kernels/peak/peak_cuda.h"
 
-/* A pass is some launches, so that what events add does not count. */
+/* A pass is several launches, so that the overhead of events is negligible. */
 enum { PASSES = 5, LAUNCHES = 8, NOISE_WORDS = 1 << 13 };
 
 static const size_t max_bytes = (size_t)1 << 30;
@@ -16,8 +16,8 @@ struct reading {
     qn_cuda_event begin, end;
 };
 
-/* Bytes as weights have them, since memory of one value throughout can be read faster: a little noise, and then the double of
- * it each time. */
+/* Random data, like weights, because memory filled with one value can be read faster: 64 KiB are generated, then doubled by
+ * copies on the device. */
 static qn_status fill(const struct reading *r)
 {
     uint64_t noise[NOISE_WORDS], state = 1;
@@ -37,7 +37,7 @@ static qn_status measure(struct reading *r, double *rate)
     QN_TRY(qn_cuda_available_memory(r->cuda, &bytes));
     bytes = (bytes / 4 < max_bytes ? bytes / 4 : max_bytes) & ~(sizeof(uint64_t) * NOISE_WORDS - 1);
     if (bytes == 0)
-        return qn_fail(QN_ERR_MEMORY, "measuring how fast a device reads: it has less than 256 KiB of memory free");
+        return qn_fail(QN_ERR_MEMORY, "read bandwidth: less than 256 KiB of device memory free to measure it with");
     QN_TRY(qn_cuda_alloc(r->cuda, bytes, 1, "memory to measure with", &r->from));
     QN_TRY(qn_cuda_alloc(r->cuda, 1, sizeof(uint32_t), "memory to measure with", &r->out));
     QN_TRY(qn_cuda_event_create(r->cuda, &r->begin));

@@ -1,5 +1,5 @@
-/* How a step ends: with logits for the host, or with a token that is chosen on the device, or where its kernels cannot, from
- * the same logits on the host. */
+/* The end of a step: logits are copied to the host, or a token is sampled on the device; requests that the kernels do not
+ * support are sampled on the host from the same logits. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
@@ -7,13 +7,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Page-locked. */
+/* In pinned memory. */
 struct qn_cuda_sample_output {
     qn_sample_result result;
     int32_t recent[]; /* [n_vocab] */
 };
 
-/* ---- Room ---- */
+/* ---- Buffers ---- */
 
 qn_status qn_cuda_sampling_alloc(qn_cuda_model *model)
 {
@@ -43,7 +43,7 @@ qn_sample_mode qn_cuda_sampler_of(const qn_cuda_model *model, const qn_sample_re
     return request ? qn_sample_gpu_mode(request, model->plan->n_vocab) : QN_SAMPLE_HOST;
 }
 
-/* Each token of the vocabulary once. */
+/* Lists the recent tokens without duplicates and without tokens outside the vocabulary; none if there is no penalty. */
 static size_t list_recent(qn_cuda_model *model, const qn_sample_request *request)
 {
     int32_t *list = model->sample_output->recent;
@@ -114,7 +114,7 @@ qn_status qn_cuda_finish_sampling(qn_cuda_model *model, qn_sample_mode sampler, 
     if (request->token >= 0 || !qn_sample_is_finite(request->best))
         return QN_OK;
     qn_sample_request again = *request;
-    again.penalty = 1; /* is in the logits already */
+    again.penalty = 1; /* the device has applied it to the logits */
     QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address,
                             model->plan->n_vocab * sizeof *model->host_logits));
     QN_TRY(sample_on_host(model, &again));

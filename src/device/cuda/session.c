@@ -1,6 +1,6 @@
-/* What a session remembers on a CUDA device: its cache in rows (kernels/kv_cuda.h), and for recurrent layers the state after
- * the last token, which the next one overwrites: going back there is to a mark, or to nothing. How a cache of codes is made up
- * of halves and codes is said at qn_kv_view, device/plan.h. */
+/* A session's memory on a CUDA device: the KV cache (rows as in kernels/kv_cuda.h), and the recurrent layers' state after
+ * the last token. Every token overwrites that state, so recurrent sessions can be rewound only to a checkpoint or to
+ * length 0. qn_kv_view in device/plan.h describes the fp16 pages and codes of an AURA cache. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
@@ -10,11 +10,11 @@
 #include <string.h>
 
 enum { ALIGN = 256, PAGE = QN_ATTENTION_PAGE };
-_Static_assert((int)PAGE == (int)QN_KV_PAGE, "codes are made of the same runs everywhere");
+_Static_assert((int)PAGE == (int)QN_KV_PAGE, "pages are the same on every device");
 
 typedef struct cuda_checkpoint {
     const qn_cuda_memory *of;
-    qn_cuda_buffer recurrent, f16_pages; /* halves of the run that the last position is in, layer by layer */
+    qn_cuda_buffer recurrent, f16_pages; /* f16_pages: AURA, the fp16 page of the last position, layer by layer */
     uint32_t first_open_page;
 } cuda_checkpoint;
 
@@ -35,7 +35,7 @@ static size_t n_quantized(size_t length)
     return length > PAGE ? length / PAGE * PAGE - PAGE : 0;
 }
 
-/* `heads` parts of `bytes` each behind what is there. */
+/* Appends an array of `heads` times `bytes` at *used, aligned; *at is its offset. False on overflow. */
 static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
 {
     size_t all;
@@ -88,7 +88,7 @@ void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attent
                                        .n_open_pages = l->n_open_pages };
 }
 
-/* ---- Runs of halves: as cache/kv.c has them ---- */
+/* ---- fp16 pages of an AURA cache, managed as in cache/kv.c ---- */
 
 static bool has_f16_page(size_t length, uint32_t from)
 {
@@ -123,15 +123,15 @@ static void memory_truncate(qn_memory *memory, size_t length)
         page < cuda_memory_of(memory)->first_open_page ? page : cuda_memory_of(memory)->first_open_page;
 }
 
-/* The last token's state is the only one there is. */
+/* Only the state after the last token is stored. */
 static size_t memory_open_tokens(size_t held)
 {
     return held ? 1 : 0;
 }
 
-/* ---- Pieces: all that some positions are, in an order of its own ---- */
+/* ---- Regions: the memory in use by some positions, in this device's order ---- */
 
-/* Of the cache, `at` bytes from its begin, or of the recurrent layers. */
+/* Called for `bytes` bytes at offset `at` of a buffer: m->cache or m->recurrent. */
 typedef qn_status (*region_fn)(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes);
 
 static qn_status for_each_head(const qn_cuda_memory *m, size_t offset, size_t head_bytes, size_t bytes, region_fn on_region,
@@ -186,7 +186,7 @@ static uint64_t memory_bytes(const qn_memory *memory, size_t length)
     return bytes;
 }
 
-/* Pieces by way of the host. */
+/* Regions copied through a host buffer. */
 struct transfer {
     const qn_cuda_memory *m;
     bool filling;
@@ -237,7 +237,7 @@ struct copy {
     const qn_cuda_memory *to, *from;
 };
 
-/* Both are laid out alike. */
+/* Both memories have the same layout. */
 static qn_status copy_region(void *context, const qn_cuda_buffer *of, size_t at, size_t bytes)
 {
     const struct copy *c = context;
@@ -245,8 +245,8 @@ static qn_status copy_region(void *context, const qn_cuda_buffer *of, size_t at,
     return qn_cuda_copy_d2d(c->to->model->cuda, c->to->stream, to->address + at, of->address + at, bytes);
 }
 
-/* Halves of the runs before the last that are still there: what would be evaluated again in their place, in other steps, has
- * other bits. */
+/* Copies the fp16 rows, still stored, of complete pages too: after a truncation into such a page, recomputing its rows in
+ * different steps would give different bits. */
 static qn_status copy_f16_pages(struct copy *c, size_t length)
 {
     const qn_cuda_memory *m = c->from;
@@ -273,11 +273,11 @@ static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length
 
 static qn_status memory_reset(qn_memory *memory)
 {
-    (void)memory; /* nothing of it is read at position 0 */
+    (void)memory; /* kernels do not read the state at position 0 */
     return QN_OK;
 }
 
-/* ---- Marks ---- */
+/* ---- Checkpoints ---- */
 
 static size_t page_bytes(const qn_cuda_memory *m)
 {
@@ -314,7 +314,7 @@ static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **
     return QN_OK;
 }
 
-/* Halves of the run that position held-1 is in, from or to the mark. */
+/* Copies the fp16 page of position held-1 to or from the checkpoint. */
 static qn_status copy_page(const qn_cuda_memory *m, const qn_cuda_buffer *f16_pages, size_t held, bool to_checkpoint)
 {
     const qn_cuda_kv_layout *l = &m->kv;
@@ -446,7 +446,7 @@ static const qn_memory_vtable vtable = {
     .serialized_bytes = memory_bytes,
 };
 
-/* Zeros, because kernels read whole tiles, of which the end may never have been written. */
+/* Zeroed, because kernels read full tiles, whose end may never have been written. */
 static qn_status alloc_zeros(qn_cuda_memory *m, size_t count, size_t size, qn_cuda_buffer *buffer)
 {
     QN_TRY(qn_cuda_alloc(m->model->cuda, count, size, "session on the GPU", buffer));

@@ -1,5 +1,5 @@
-/* A model's weights on the device: matrices rearranged into tiles as they come (kernels/matmul/matmul_cuda.h), each once;
- * vectors, few and small, side by side. */
+/* A model's weights on the device: matrices are packed into tiles as they are uploaded (kernels/matmul/matmul_cuda.h),
+ * each once; all vectors are in one buffer. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
@@ -10,14 +10,14 @@
 
 enum { VECTOR_UNIT = 64 }; /* floats: a vector begins at a multiple of 256 bytes */
 
-/* ---- Areas ---- */
+/* ---- Tiled matrices ---- */
 
 static bool is_matmul(const qn_op *op)
 {
     return op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS;
 }
 
-/* The operation whose matrix is the embedding table, too; NULL for none. */
+/* With tied embeddings, the operation whose matrix is the embedding table; else NULL. */
 static const qn_op *output_of_table(const qn_plan *plan)
 {
     const qn_op *embed = &plan->ops[0];
@@ -37,7 +37,7 @@ static bool has_tiled_matrices(const qn_plan *plan, const qn_op *op)
     return is_matmul(op) || (op->kind == QN_OP_EMBED && embeds_on_gpu(plan) && !output_of_table(plan));
 }
 
-/* The product of the operation that this matrix can be part of, or a new one. */
+/* The operation's GEMM with these activations and this tile layout, or a new one. */
 static qn_cuda_gemm *gemm_for(qn_cuda_op *op, int acts, const qn_tile_layout *tiles)
 {
     for (size_t i = 0; i < op->n_gemms; i++)
@@ -74,7 +74,7 @@ static qn_status create_tiled_matrices(qn_cuda_model *model, const qn_op *op, qn
 
 /* ---- Vectors ---- */
 
-/* Vectors on their way: counted first, then put together and uploaded at once. */
+/* Vectors are counted in a first pass, copied to a host buffer in a second, and uploaded together. */
 struct vectors {
     uint8_t *host; /* NULL while counting */
     uint64_t address;
@@ -140,7 +140,7 @@ static qn_status create_vectors(qn_cuda_model *model)
     return status;
 }
 
-/* Plans begin with the embedding. */
+/* Sets model->table; operation 0 of a plan is QN_OP_EMBED. */
 static void find_table(qn_cuda_model *model)
 {
     const qn_op *output = output_of_table(model->plan);
@@ -175,7 +175,7 @@ void qn_cuda_weights_free(qn_cuda_model *model)
 
 /* ---- Uploads ---- */
 
-/* Rows of a type that the kernels do not read, as halves. */
+/* Conversion to fp16 of the rows of a type that no kernel reads. */
 struct conversion {
     const qn_matrix *weights;
     uint16_t *f16_rows;
@@ -215,7 +215,7 @@ static qn_status reserve_staging(qn_cuda_model *model, size_t bytes)
     if (bytes <= model->staging.bytes && model->staging.address)
         return QN_OK;
     qn_cuda_free(model->cuda, &model->staging);
-    return qn_cuda_alloc(model->cuda, bytes, 1, "weights on their way", &model->staging);
+    return qn_cuda_alloc(model->cuda, bytes, 1, "staging buffer for weights", &model->staging);
 }
 
 static qn_status upload_rows(qn_cuda_model *model, const qn_cuda_gemm *gemm, size_t out, const void *rows, size_t n_rows,
@@ -227,7 +227,7 @@ static qn_status upload_rows(qn_cuda_model *model, const qn_cuda_gemm *gemm, siz
     QN_TRY(qn_matmul_gpu_pack(&gemm->tiled_matrix, model->staging.address, row_bytes, n_rows,
                               gemm->tiled_matrix.outs[out].first_tile, &pack));
     QN_TRY(qn_cuda_launch(model->cuda, model->stream, &pack.launch, &pack.args));
-    return qn_cuda_stream_synchronize(model->cuda, model->stream); /* the next rows take the same place */
+    return qn_cuda_stream_synchronize(model->cuda, model->stream); /* the next call reuses the staging buffer */
 }
 
 static qn_status upload_matrix(qn_cuda_model *model, qn_cuda_gemm *gemm, size_t out, const qn_matrix *weights)
