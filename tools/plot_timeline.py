@@ -79,8 +79,8 @@ def draw(phases):
            'font-family="DejaVu Sans, sans-serif">',
            '<title>Timeline of one Gated DeltaNet layer in the persistent decode kernel</title>',
            f'<rect width="{LEFT + WIDTH + 30}" height="{height}" fill="#ffffff"/>',
-           label(LEFT, 22, f"One Gated DeltaNet layer of a 27B model, Q1_0, H200: {len(phases)} phases, {total:.1f} µs", size=14,
-                 weight="bold")]
+           label(LEFT, 22, f"One Gated DeltaNet layer of a 27B model, Q1_0, H200: {len(phases)} phases, {total:.1f} µs",
+                 size=14, weight="bold")]
     for i, (name, _, _) in enumerate(LANES):
         out.append(label(LEFT - 10, TOP + i * (LANE + GAP) + LANE / 2 + 4, name, "end"))
     x = float(LEFT)
