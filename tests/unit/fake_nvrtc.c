@@ -1,5 +1,5 @@
-/* An NVRTC that compiles nothing: the "cubin" says what it was asked for, so that a test sees that all of it arrived. Built as
- * a library of its own, and loaded by name. QN_FAKE_NVRTC=fails makes it fail. */
+/* A fake NVRTC: its "cubin" contains names, texts and options of the compilation, so that tests can check that all were
+ * passed. Built as a separate shared library and loaded by name. With QN_FAKE_NVRTC=fails compilation fails. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ int nvrtcGetProgramLog(struct program *p, char *log);
 int nvrtcGetCUBINSize(struct program *p, size_t *bytes);
 int nvrtcGetCUBIN(struct program *p, char *cubin);
 
-static const char complaint[] = "kernels/module/a.cu(1): error: the test wants it so\nmore\n";
+static const char complaint[] = "kernels/module/a.cu(1): error: requested by the test\nmore\n";
 
 int nvrtcVersion(int *major, int *minor)
 {

@@ -1,5 +1,5 @@
-/* A CUDA driver that a test plays itself: device memory is host memory, streams do what they are given at once, a module is
- * whatever bytes begin like a cubin, and everything that matters is counted. */
+/* A fake CUDA driver: device memory is host memory, work in streams is executed immediately, any data with an ELF header is a
+ * module, and calls and live objects are counted. */
 #ifndef QN_TESTS_HELPER_CUDA_H
 #define QN_TESTS_HELPER_CUDA_H
 
@@ -16,32 +16,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Not every test needs all of them. */
+/* Not every test uses all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24 };
 
 static struct {
-    /* what the driver is asked to be */
+    /* configuration, set by the test */
     int n_devices, major, minor;
-    const char *refuses; /* a module that holds these bytes is not taken; NULL: all are */
-    const char *fails;   /* the call of this name fails */
-    int fails_after;     /* so many of them succeed first */
+    const char *refuses; /* modules that contain this text are rejected; NULL: none */
+    const char *fails;   /* calls of this driver function fail; NULL: none */
+    int fails_after;     /* number of calls that succeed first */
     bool no_param_info;
-    bool update_fails; /* a graph cannot be updated */
-    size_t available;  /* bytes of memory; 0: 79 GiB */
-    /* what it was asked to do */
+    bool update_fails; /* cuGraphExecUpdate fails */
+    size_t available;  /* free bytes of memory; 0: 79 GiB */
+    /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     int shared_set, last_shared, carveouts_set;
     bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
-    unsigned last_grid[3], last_cluster; /* its blocks in z; 0 for none */
-    char image[512];                     /* of the last module, behind what makes it a cubin */
+    unsigned last_grid[3], last_cluster; /* blocks of a cluster in z; 0: no cluster */
+    char image[512];                     /* text of the last module, without the 64-byte header */
 } fake;
 
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Whether this call of that name is the one to fail. */
+/* FAKE_ERROR if this call is configured to fail. */
 static qn_cu_result fake_result(const char *call)
 {
     if (fake.fails && !strcmp(fake.fails, call) && fake.fails_after-- <= 0)
@@ -369,7 +369,7 @@ static qn_cu_result fake_graph_launch(qn_cu_graph_exec exec, qn_cu_stream stream
     return 0;
 }
 
-/* The test's cubins are text behind 64 bytes that begin as an ELF file does, with a zero at their end. */
+/* The tests' cubins are a 64-byte header that starts like an ELF file, followed by a zero-terminated text. */
 static qn_cu_result fake_module_load(qn_cu_module *module, const void *image)
 {
     FAKE_TRY("cuModuleLoadData");
@@ -465,7 +465,7 @@ static qn_cu_result fake_param_info(qn_cu_function function, size_t index, size_
     return 0;
 }
 
-/* A driver with two devices of compute capability 9.0, all counters at zero. */
+/* A driver with two devices of compute capability 9.0 and all counters zero. */
 static const qn_cuda_driver *fake_driver(void)
 {
     static const qn_cuda_driver driver = {
@@ -528,7 +528,7 @@ static const qn_cuda_driver *fake_driver(void)
     return &without;
 }
 
-/* All that was taken has been given back. */
+/* Asserts that all objects and allocations have been freed. */
 static void fake_expect_empty(void)
 {
     assert_int_equal(fake.contexts, 0);

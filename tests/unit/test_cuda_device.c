@@ -1,5 +1,5 @@
-/* The CUDA device against a driver that the test plays: what is opened is closed, failures carry the call's name, uploads are
- * whole, launches have the size that the kernel takes. */
+/* The CUDA device with a fake driver: everything opened is closed, error texts have the failed call's name, uploads are
+ * complete, argument structs have the size that the kernel expects. */
 #include "helper_cuda.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-/* A module that is no more than what the fake driver asks of one. */
+/* The smallest module that the fake driver accepts. */
 static const struct {
     unsigned char header[64];
     char text[8];
@@ -84,7 +84,7 @@ static void test_no_device(void **unused)
     fake_expect_empty();
 }
 
-/* Each call of opening fails in turn: a status with the call's name, and nothing kept. */
+/* Each driver call of opening fails once: the error text has its name, and nothing leaks. */
 static void test_open_fails(void **unused)
 {
     (void)unused;
@@ -132,7 +132,7 @@ static void test_memory(void **unused)
     assert_int_equal(qn_cuda_alloc(device, 0, 4, "nothing", &buffer), QN_OK);
     assert_true(buffer.address != 0 && buffer.bytes == 0);
     qn_cuda_free(device, &buffer);
-    qn_cuda_free(device, &buffer); /* once more does nothing */
+    qn_cuda_free(device, &buffer); /* freeing twice is allowed */
 
     uint32_t words[4] = { 1, 2, 3, 4 }, back[4] = { 0 };
     assert_int_equal(qn_cuda_alloc(device, 4, 4, "words", &buffer), QN_OK);
@@ -184,7 +184,7 @@ static void test_upload(void **unused)
         assert_memory_equal((const void *)(uintptr_t)to.address, from, sizes[i]);
         qn_cuda_free(device, &to);
     }
-    assert_int_equal(fake.host_allocations, 2); /* however much there was to upload */
+    assert_int_equal(fake.host_allocations, 2); /* independent of the sizes */
     qn_cuda_buffer to;
     assert_int_equal(qn_cuda_alloc(device, 4 * piece, 1, "upload", &to), QN_OK);
     struct progress p = { .stop_at = 2 };
@@ -223,7 +223,7 @@ static void *upload_thread(void *context)
     return NULL;
 }
 
-/* More threads than there are pieces for. */
+/* More threads than sets of staging buffers. */
 static void test_uploads_at_once(void **unused)
 {
     (void)unused;
@@ -262,7 +262,7 @@ static void test_streams(void **unused)
     assert_int_equal(qn_cuda_event_synchronize(device, a), QN_OK);
     assert_int_equal(qn_cuda_event_seconds(device, a, b, &seconds), QN_OK);
     assert_true(seconds == 0.25);
-    fake.fails = "cuStreamSynchronize"; /* where a kernel's failure shows */
+    fake.fails = "cuStreamSynchronize"; /* reports kernel failures */
     assert_int_equal(qn_cuda_stream_synchronize(device, stream), QN_ERR_IO);
     fake.fails = NULL;
     qn_cuda_event_free(device, a);
@@ -303,7 +303,7 @@ static void test_launch(void **unused)
     assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
     assert_int_equal(fake.last_cluster, 0);
     assert_int_equal(fake.loads, 1);
-    assert_int_equal(fake.shared_set, 0); /* every kernel may have so much */
+    assert_int_equal(fake.shared_set, 0); /* 48 KiB need no opt-in */
     for (int i = 0; i < 2; i++) {
         other.shared_bytes = 100 << 10;
         assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
@@ -338,7 +338,7 @@ static void test_launch(void **unused)
     fake_expect_empty();
 }
 
-/* Launches do not overlap before Hopper; the argument's size is only checked where the driver tells it. */
+/* No PDL before Hopper; the size of the argument struct is checked only if the driver reports it. */
 static void test_older(void **unused)
 {
     (void)unused;
@@ -382,7 +382,7 @@ static void test_graphs(void **unused)
     qn_cuda_stream stream;
     assert_int_equal(qn_cuda_stream_create(device, &stream), QN_OK);
     for (int i = 0; i < 3; i++) {
-        fake.update_fails = i == 2; /* another shape: made anew */
+        fake.update_fails = i == 2; /* another topology: instantiated again */
         assert_int_equal(qn_cuda_capture_begin(device, stream), QN_OK);
         assert_int_equal(qn_cuda_capture_end(device, stream, &graph), QN_OK);
         assert_int_equal(qn_cuda_graph_launch(device, graph, stream), QN_OK);
@@ -407,12 +407,12 @@ static void test_graphs(void **unused)
     fake_expect_empty();
 }
 
-/* What this machine says: a device, or what is missing. */
+/* The installed driver, if any: a device, or an error that names what is missing. */
 static void test_real_driver(void **unused)
 {
     (void)unused;
     qn_cuda *device;
-    for (int i = 0; i < 2; i++) { /* the second time from memory */
+    for (int i = 0; i < 2; i++) { /* the second time the driver is already loaded */
         const qn_status status = qn_cuda_open(NULL, &device);
         if (status) {
             assert_null(device);
@@ -424,8 +424,8 @@ static void test_real_driver(void **unused)
     }
 }
 
-/* A quarter of what is free, eight times in the quarter of a second that the fake driver says everything takes; and whichever
- * call fails, nothing is kept. */
+/* A quarter of the free memory is read eight times in 0.25 s, the time between any two events of the fake driver. No
+ * failed call leaks anything. */
 static void test_read_rate(void **unused)
 {
     (void)unused;

@@ -1,6 +1,5 @@
-/* What a session remembers on a CUDA device, with a driver that the test plays: pieces go in and come out as they were, copies
- * and marks hold what they should, and a cache of codes can go back as far as the CPU's. Kernels are checked where there is a
- * GPU. */
+/* Session memory on a CUDA device, with a fake driver: serialisation round trips, copies and checkpoints, and an AURA
+ * cache can be rewound to the same lengths as the CPU's. quern-check tests the kernels on a GPU. */
 #include "helper_cuda.h"
 
 #include "base/cpu.h"
@@ -77,9 +76,9 @@ static qn_memory *memory_of(const struct fixture *x)
     return memory;
 }
 
-/* ---- Pieces ---- */
+/* ---- Serialisation ---- */
 
-/* A stream of bytes that a seed stands for. */
+/* A pseudo-random byte stream, determined by its seed. */
 struct stream {
     uint32_t state;
     uint64_t bytes;
@@ -154,9 +153,9 @@ static void regions_round_trip(void **unused)
     check_regions("qwen35-rotated.pq2_0", 3);
 }
 
-/* ---- Marks ---- */
+/* ---- Checkpoints ---- */
 
-/* Of a memory of 128 tokens, 64 of them codes; a mark of 70 has the run that begins at 64, and the states. */
+/* A checkpoint at 70 tokens contains the fp16 page that begins at position 64, and the recurrent states. */
 static void checkpoints_restore_pages(void **unused)
 {
     (void)unused;
@@ -170,7 +169,7 @@ static void checkpoints_restore_pages(void **unused)
     fill(memory, 70, 1);
     must(vtable->checkpoint_save(checkpoint, memory, 70));
     must(vtable->checkpoint_copy(copy, checkpoint, memory));
-    must(vtable->copy(other, memory, 64)); /* without the open run; states too */
+    must(vtable->copy(other, memory, 64)); /* states, and the cache without its open page */
     assert_false(holds(other, 70, 1));
     must(vtable->checkpoint_restore(copy, other, 70));
     assert_int_equal(vtable->rewind_length(other, 70), 70);
@@ -192,7 +191,8 @@ static void checkpoints_hold_states_exactly(void **unused)
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *memory = memory_of(&x);
     must(memory->vtable->checkpoint_new(memory, &checkpoint));
-    /* Of no positions, a memory is its states; a mark of a cache of halves is the same for any number of tokens. */
+    /* The contents of 0 positions are the states alone; a checkpoint of an fp16 cache does not depend on the number of
+     * tokens. */
     for (size_t held = 1; held < CONTEXT; held += 100) {
         fill(memory, 0, 1);
         must(memory->vtable->checkpoint_save(checkpoint, memory, held));
@@ -206,9 +206,9 @@ static void checkpoints_hold_states_exactly(void **unused)
     tear_down(&x);
 }
 
-/* ---- How far back ---- */
+/* ---- Rewind lengths ---- */
 
-/* The CPU's cache of codes is held to its promise elsewhere: here both are told the same and have to say the same. */
+/* The same random appends and truncations on both devices give the same rewind lengths. test_aura_cache.c tests the CPU's. */
 static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
 {
     (void)unused;

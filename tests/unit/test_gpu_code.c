@@ -1,5 +1,5 @@
-/* The kernels that the binary carries: complete, and compiled by the compilers of this machine, where it has any, as they would
- * be on a user's. */
+/* The kernel sources embedded in the binary are complete, and the installed compilers, if any, compile them as on a user's
+ * machine. */
 #include "device/cuda/code.h"
 #include "device/cuda/compile.h"
 
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every pipeline can be compiled from it alone: each "kernels/..." that its files include is there, too, but for what only C
- * reads, which is beyond a line "#ifndef __CUDACC__" or "#else". */
+/* Every pipeline can be compiled from the embedded files alone: every file that they include is embedded too, except in
+ * host-only parts, which follow a line "#ifndef __CUDACC__" or "#else". */
 static void test_carried(void **unused)
 {
     (void)unused;
@@ -38,13 +38,14 @@ static void test_carried(void **unused)
                 for (size_t g = 0; g < n; g++)
                     there |= !strncmp(list[g]->name, at, strlen(list[g]->name)) && at[strlen(list[g]->name)] == '"';
                 if (!there)
-                    fail_msg("%s includes %.*s, which the binary does not carry", list[f]->name, (int)strcspn(at, "\""), at);
+                    fail_msg("%s includes %.*s, which is not embedded in the binary", list[f]->name, (int)strcspn(at, "\""),
+                             at);
             }
         }
     }
 }
 
-/* A source that the binary carries, for every architecture, as a user's machine would compile them. */
+/* An embedded source, compiled for every architecture by nvcc and NVRTC. */
 static void test_real_compilers(void **unused)
 {
     (void)unused;
@@ -83,7 +84,7 @@ static void test_real_compilers(void **unused)
         skip();
 }
 
-/* Every source, by its first pipeline, with NVRTC: what nvcc compiles, it may refuse. */
+/* The first pipeline of every source, compiled with NVRTC, which rejects some code that nvcc accepts. */
 static void test_nvrtc(void **unused)
 {
     (void)unused;

@@ -1,6 +1,6 @@
-/* Sessions on a GPU: what is restored, forked, taken back or generated in parts goes on with the bits of a session that took
- * the same steps and nothing else. Skipped without a GPU; QN_TEST_DEVICE names another device, and on "cpu" all of it holds,
- * too. */
+/* Sessions on a GPU: a session that is restored, forked, rolled back or generated in parts continues with the same bits
+ * as one that only executed the same steps. Skipped without a GPU; QN_TEST_DEVICE selects another device, and all tests
+ * hold on "cpu" too. */
 #include "helper_sessions.h"
 
 #include "quern/quern.h"
@@ -17,10 +17,10 @@
 
 #include <cmocka.h>
 
-/* A session goes on by a step of many rows, a step of a few, and single tokens, which are a graph on a GPU. */
+/* A session continues with a step of many rows, a step of a few rows, and single tokens (a graph on a GPU). */
 enum { MANY = 70, FEW = 9, SINGLE = 4, N_MORE = MANY + FEW + SINGLE, N_IDS = 400, N_CTX = 400, SKIPPED = 77 };
 
-/* Of each: heads with codes and without, rows and groups of heads, recurrent layers, weights in rotated bases. */
+/* fp16 and AURA caches, different head counts, recurrent layers, rotated weights. */
 static const struct {
     const char *name, *kv;
 } cases[] = { { "llama.q1_0", "f16" },
@@ -75,7 +75,7 @@ static void over_cases(void (*test)(void))
     }
 }
 
-/* `n_tokens` in one step. */
+/* A session of n_tokens tokens, evaluated in one step. */
 static qn_session *new_session(size_t n_tokens)
 {
     const qn_session_params params = { .n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv };
@@ -118,7 +118,7 @@ static void eval_other_tokens(qn_session *session, size_t n)
     must(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
 }
 
-/* Both sides of tiles of 16, runs and chunks of 64, blocks of 256. */
+/* On both sides of multiples of 16 (tiles), 64 (pages and chunks) and 256 (blocks). */
 static const size_t lengths[] = { 1, 16, 63, 64, 65, 130, 257 };
 
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
@@ -161,7 +161,7 @@ static void is_restored(void)
             assert_string_equal(qn_session_kv(restored), kv);
             assert_int_equal(qn_session_length(restored), lengths[i]);
             must(qn_session_save(restored, other_path));
-            if (r == 0) /* a file tells its session's capacity */
+            if (r == 0) /* files record the capacity of their session */
                 assert_same_files();
             continue_session(restored, found);
             expect_found("a restored session", lengths[i]);
@@ -170,7 +170,7 @@ static void is_restored(void)
     }
 }
 
-/* Forks are made before and after the single tokens for which there is a graph. */
+/* Forks before and after the single tokens, which capture a graph. */
 static void is_forked(void)
 {
     for (size_t i = 0; i < N_LENGTHS; i++) {
@@ -187,12 +187,12 @@ static void is_forked(void)
         must(qn_session_truncate(session, 0));
         must(qn_session_eval(session, ids, lengths[i], QN_LOGITS_NONE, NULL));
         continue_session(session, found);
-        expect_found("a fork that began anew", lengths[i]);
+        expect_found("a fork restarted from length 0", lengths[i]);
         qn_session_free(session);
     }
 }
 
-/* What is said between overwrites the same places of the cache, takes in chunks, seals runs of codes. */
+/* The tokens between overwrite the same positions of the cache, complete chunks and quantise pages. */
 static void rolls_back_to_a_checkpoint(void)
 {
     static const size_t detours[] = { 1, 9, 64, 140 };
@@ -205,14 +205,14 @@ static void rolls_back_to_a_checkpoint(void)
             must(qn_session_fork(session, &fork));
             must(qn_session_truncate(session, (uint32_t)lengths[i]));
             continue_session(session, found);
-            expect_found("going back", lengths[i]);
+            expect_found("a rollback", lengths[i]);
             must(qn_session_truncate(session, (uint32_t)lengths[i])); /* the checkpoint is still there */
             continue_session(session, found);
-            expect_found("going back again", lengths[i]);
+            expect_found("a second rollback", lengths[i]);
             qn_session_free(session);
             must(qn_session_truncate(fork, (uint32_t)lengths[i]));
             continue_session(fork, found);
-            expect_found("a fork's going back", lengths[i]);
+            expect_found("a rollback of a fork", lengths[i]);
             qn_session_free(fork);
         }
     }
@@ -229,8 +229,9 @@ static double distance(const float *x, const float *reference, size_t n)
     return sqrt(difference / length);
 }
 
-/* To a length at which no step ended. What codes no longer tell is evaluated again, in other steps, so logits are near and not
- * the same: by what int8 and half activations differ, 2.6e-2 on these models, less than the bar that holds between devices. */
+/* Rolls back to a length at which no step ended. Tokens whose fp16 rows are gone are evaluated again in different steps,
+ * so logits are close but not equal: int8 and fp16 activations differ by 2.6e-2 on these models, less than the tolerance
+ * between devices. */
 static void rolls_back_anywhere(void)
 {
     if (info.recurrent_bytes)
@@ -246,7 +247,7 @@ static void rolls_back_anywhere(void)
         continue_session(session, found);
         const double error = distance(found, expected, N_MORE * info.n_vocab);
         if (!(error <= 4e-2))
-            fail_msg("%s, %s: %u tokens, gone back to: %g away", info.name, kv, (unsigned)length, error);
+            fail_msg("%s, %s: rolled back to %u tokens: relative error %g", info.name, kv, (unsigned)length, error);
         qn_session_free(session);
     }
 }
@@ -267,11 +268,11 @@ static void reports_truncatable_length(void)
     must(qn_session_truncate(session, 100));
     expect_after(100);
     continue_session(session, found);
-    expect_found("going back after refusals", 100);
+    expect_found("a rollback after rejected ones", 100);
     qn_session_free(session);
 }
 
-/* Two sessions of one model, in turns of steps and of graphs, which share the model's buffers. */
+/* Two sessions of one model, with steps and graphs interleaved, share the model's buffers. */
 static void is_not_disturbed(void)
 {
     qn_session *session = new_session(130), *other = new_session(20);
@@ -287,7 +288,7 @@ static void is_not_disturbed(void)
         free(logits);
         must(qn_session_eval(session, next + i, 1, QN_LOGITS_LAST, found + i * info.n_vocab));
     }
-    expect_found("a session beside another", 130);
+    expect_found("a session interleaved with another", 130);
     qn_session_free(session);
     qn_session_free(other);
 }

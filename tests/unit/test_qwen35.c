@@ -1,6 +1,6 @@
-/* Gated DeltaNet layers in a plan: sessions side by side in a step, memory that holds an earlier conversation, any number of
- * threads; and files of this architecture that are wrong in one thing, each refused with a text that names it. Models are built
- * in memory, small and random; whether the numbers are right is the golden models' affair (test_golden_logits.c).
+/* Gated DeltaNet layers in a plan: several sessions in one step, stale memory of an earlier conversation, numbers of threads.
+ * Files of this architecture with one error each are rejected with a text that names it. Models are small, random and
+ * built in memory; test_golden_logits.c tests that results are correct.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_image.h"
@@ -38,7 +38,7 @@ struct model_file {
     struct key keys[MAX_KEYS];
     struct tensor tensors[MAX_TENSORS];
     size_t n_keys, n_tensors;
-    float decay_factor; /* of ssm_a */
+    float decay_factor; /* values of ssm_a */
 };
 
 static struct key *key_of(struct model_file *f, const char *name)
@@ -59,7 +59,7 @@ static void set_u32(struct model_file *f, const char *name, uint32_t value)
     key->integer = value;
 }
 
-/* An array of n bools, a byte of the text each. */
+/* An array of n bools, one byte of the text each. */
 static void set_bools(struct model_file *f, const char *name, uint32_t n, const char *text)
 {
     struct key *key = key_of(f, name);
@@ -122,7 +122,7 @@ static void add_delta(struct model_file *f, int layer)
     add_tensor(f, layer, "ssm_out.weight", V_HEADS * HEAD_V, EMBD);
 }
 
-/* Three layers, of which the second is attention, and a block after them that predicts further tokens. */
+/* Three layers, the second with attention, and an MTP block after them. */
 static void make_valid(struct model_file *f)
 {
     *f = (struct model_file){ .decay_factor = -0.5f };
@@ -159,7 +159,7 @@ static void make_valid(struct model_file *f)
     add_tensor(f, 3, "nextn.eh_proj.weight", 2 * EMBD, EMBD);
 }
 
-/* Numbers from -1 to 1 that depend on their place alone. */
+/* A pseudo-random number from -1 to 1, determined by its index. */
 static float number_at(uint32_t i)
 {
     i = (i + 1) * 2654435761u;
@@ -215,7 +215,7 @@ static void write_image(struct image *m, const struct model_file *f)
     put_data(m, 32, 0);
 }
 
-/* ---- Files that are wrong in one thing ---- */
+/* ---- Files with one error ---- */
 
 static void no_conv_kernel(struct model_file *f)
 {
@@ -363,7 +363,7 @@ static const struct wrong_file {
     const char *name;
     void (*change)(struct model_file *f);
     qn_status status;
-    const char *text; /* that the error has to hold */
+    const char *text; /* that the error text must contain */
 } wrong_files[] = {
     { "no_conv_kernel", no_conv_kernel, QN_ERR_FORMAT, "qwen35.ssm.conv_kernel" },
     { "one_tap", one_tap, QN_ERR_FORMAT, "ssm.conv_kernel is 1" },
@@ -486,7 +486,7 @@ static void end(struct conversation *c)
     qn_recurrent_free(&c->recurrent);
 }
 
-/* One step: the next n[i] tokens of each conversation; their logits to out[i], from its `length` tokens on. */
+/* One step: the next n[i] tokens of each conversation. The logits of position p go to row p of out[i]. */
 static void step(const struct fixture *x, struct conversation *const *c, const size_t *n, float *const *out, size_t n_sessions)
 {
     static qn_row rows[MAX_ROWS];
@@ -510,7 +510,7 @@ static void step(const struct fixture *x, struct conversation *const *c, const s
     }
 }
 
-enum { LONG = 150 }; /* two whole chunks and a piece of a third */
+enum { LONG = 150 }; /* two full chunks and part of a third */
 
 static void all_at_once(const struct fixture *x, struct conversation *c, float *logits)
 {
@@ -533,7 +533,7 @@ static void test_side_by_side(void **state)
         begin(&x, &c[i], i);
     }
     assert_memory_not_equal(expected[0], expected[1], sizeof expected[0]);
-    /* Pieces of one that end before, at and after the ends of chunks, while the other is elsewhere. */
+    /* Steps that end before, at and after the end of a chunk in one conversation, but not in the other. */
     static const size_t pieces[][2] = { { 5, 64 }, { 59, 1 }, { 1, 30 }, { 64, 1 }, { 1, 33 }, { 20, 21 } };
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
         step(&x, (struct conversation *[]){ &c[0], &c[1] }, pieces[i], (float *[]){ found[0], found[1] }, 2);
@@ -545,7 +545,7 @@ static void test_side_by_side(void **state)
     tear_down(&x);
 }
 
-/* What a conversation that was cut back to nothing left in memory has no meaning: even NaN must not show. */
+/* After a truncation to length 0 the contents of memory are not used: NaN there must not reach the logits. */
 static void test_old_memory(void **state)
 {
     (void)state;
@@ -573,7 +573,7 @@ static void test_old_memory(void **state)
     tear_down(&x);
 }
 
-/* Going back within the open chunk is forgetting rows. */
+/* Truncation within the open chunk only drops rows. */
 static void test_truncate_within_the_open_chunk(void **state)
 {
     (void)state;
@@ -590,7 +590,7 @@ static void test_truncate_within_the_open_chunk(void **state)
     begin(&x, &c, 3);
     step(&x, &session, &(size_t){ 100 }, &out, 1);
     c.length = 65;
-    c.seed = 11; /* other tokens, which are then forgotten, too */
+    c.seed = 11; /* other tokens, which are dropped too */
     step(&x, &session, &(size_t){ 20 }, &out, 1);
     c.length = 65;
     c.seed = 3;
@@ -601,7 +601,7 @@ static void test_truncate_within_the_open_chunk(void **state)
     tear_down(&x);
 }
 
-/* 3 threads share heads unevenly; 11 are more than there are heads, and share slices of them. */
+/* Heads are distributed unevenly over 3 threads; with 11, more threads than heads, slices of heads are distributed. */
 static void test_threads_and_instruction_sets(void **state)
 {
     (void)state;
@@ -622,7 +622,7 @@ static void test_threads_and_instruction_sets(void **state)
     }
 }
 
-/* A list of layers says the same as the interval; it may go on over the ignored block. */
+/* A list of layers is equivalent to the interval; it may include the ignored block. */
 static void test_list_of_layers(void **state)
 {
     (void)state;

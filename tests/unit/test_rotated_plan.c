@@ -1,6 +1,6 @@
-/* Rotated weights in a plan whose rows are longer than a super-block and whose blocks are too: a model whose matrices went
- * through the transform, column by column in their order, gives the logits of the one that it was made of. Which files are
- * refused is test_rotation.c's affair; golden models (test_golden_logits.c) have short rows.
+/* Rotated weights in a plan whose rows and Hadamard blocks are longer than a super-block: a model whose matrices are
+ * rotated gives the logits of the plain model. test_rotation.c tests which files are rejected; golden models
+ * (test_golden_logits.c) have only short rows.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_image.h"
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Heads of 48 values lie across the borders of super-blocks and of blocks of 1024. */
+/* Heads of 48 values cross the boundaries of super-blocks and of blocks of 1024. */
 enum { EMBD = 64, FF = 2048, HEADS = 64, KV_HEADS = 4, HEAD = 48, INNER = HEADS * HEAD, K_HEADS = 32, HEAD_K = 16, TAPS = 4 };
 enum { CONV = 2 * K_HEADS * HEAD_K + INNER, VOCAB = 24, LAYERS = 2, N_ROWS = 70, MAX_TENSORS = 40 };
 
@@ -38,7 +38,7 @@ static void add(int layer, const char *name, size_t cols, size_t rows)
         snprintf(t->name, sizeof t->name, "blk.%d.%s", layer, name);
 }
 
-/* A recurrent layer and one with attention. */
+/* A recurrent layer and an attention layer. */
 static int list_tensors(void **unused)
 {
     (void)unused;
@@ -74,13 +74,13 @@ static const char *const rotated[] = { "blk.0.ssm_out.weight", "blk.1.attn_outpu
                                        "blk.1.ffn_down.weight" };
 enum { N_ROTATED = sizeof rotated / sizeof rotated[0] };
 
-/* How a file says what a plain one says; a block of 0: it is the plain one. */
+/* The basis of a file's weights; block 0: not rotated. */
 struct basis {
     size_t block;
     bool explicit_signs, grouped;
 };
 
-/* Numbers from -1 to 1 that depend on their place alone. */
+/* A pseudo-random number from -1 to 1, determined by its index. */
 static float number_at(uint32_t i)
 {
     i = (i + 1) * 2654435761u;
@@ -93,7 +93,7 @@ static double sign_at(size_t width, size_t i)
     return number_at((uint32_t)(width + 3 * i)) < 0 ? -1 : 1;
 }
 
-/* The columns of a row as the file has them: grouped heads, signs, Walsh-Hadamard blocks. */
+/* Converts a row to the file's basis: grouped heads, signs, Walsh-Hadamard blocks. */
 static void rotate_row(const struct basis *basis, const struct tensor *t, float *row)
 {
     static double x[INNER];
@@ -229,7 +229,7 @@ static void assert_ok(qn_status status)
         fail_msg("%s: %s", qn_status_name(status), qn_error_text());
 }
 
-/* Logits of N_ROWS tokens, `piece` at a time. */
+/* Logits of N_ROWS tokens, in steps of `piece` tokens. */
 static void run(const struct basis *basis, int n_threads, size_t piece, float *logits)
 {
     struct image m = { 0 };
@@ -287,7 +287,7 @@ static double distance(const float *a, const float *b)
     return sqrt(difference / size);
 }
 
-/* Float weights: what differs is rounding, some 1e-7 of each operation, and in the transform 11 times that. */
+/* Float weights: logits differ only by rounding, about 1e-7 an operation and 11 times that in the transform. */
 static void test_bases(void **unused)
 {
     (void)unused;
@@ -307,7 +307,7 @@ static void test_bases(void **unused)
     }
 }
 
-/* Single tokens: attention by blocks of keys, whose partial results are merged unit by unit. */
+/* Single tokens: split-KV attention, whose partials are combined slice by slice of the activations. */
 static void test_token_by_token(void **unused)
 {
     (void)unused;

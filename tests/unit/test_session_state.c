@@ -1,5 +1,5 @@
-/* Sessions that are saved, restored, forked and taken back, over models with and without recurrent layers: what goes on from
- * there has the bits of a session that never did any of it; and state files that are damaged, foreign or made to deceive. */
+/* Sessions that are saved, restored, forked and rolled back, for models with and without recurrent layers, continue with
+ * the same bits as sessions that are not. Session files that are damaged, foreign or forged are rejected. */
 #include "helper_sessions.h"
 
 #include "cache/recurrent.h"
@@ -21,14 +21,14 @@
 
 enum { CHUNK = QN_GDN_CHUNK, N_IDS = 300, N_MORE = 70, FILE_MAX = 1 << 24 };
 
-/* Every kind of layer: dense, recurrent and attention mixed, rotated weights, layers that are left out. */
+/* Every kind of model: dense, recurrent and attention layers mixed, rotated weights, ignored layers. */
 static const char *const names[] = { "llama.q1_0", "qwen3.f16", "qwen35.f16", "qwen35-rotated.ptq1_0", "qwen35-mtp.bf16" };
 
-static qn_model *model; /* the one that a test runs on at the moment */
+static qn_model *model; /* the model of the current run of a test */
 static qn_model_info info;
 static qn_token ids[N_IDS];
 static float *expected, *found; /* [N_MORE, n_vocab] */
-static uint8_t *bytes;          /* of a file, FILE_MAX */
+static uint8_t *bytes;          /* [FILE_MAX] contents of a session file */
 
 static int set_up(void **unused)
 {
@@ -47,7 +47,7 @@ static bool is_recurrent(void)
     return info.recurrent_bytes > 0;
 }
 
-/* The test over every model that is there. */
+/* Runs the test for every model that is present. */
 static void for_each_model(void (*test)(void))
 {
     size_t n_run = 0;
@@ -89,7 +89,7 @@ static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens
     return session;
 }
 
-/* Logits of the N_MORE tokens after those that the session holds. */
+/* Logits of the next N_MORE tokens. */
 static void eval_more(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
@@ -119,9 +119,9 @@ static void write_state(const char *to, const void *data, size_t size)
     assert_int_equal(fclose(file), 0);
 }
 
-/* ---- Going on ---- */
+/* ---- Continuing ---- */
 
-/* Lengths on both sides of tiles and blocks of keys, and of chunks. */
+/* Lengths on both sides of multiples of 16 (tiles of keys) and 64 (chunks). */
 static const uint32_t lengths[] = { 1, 16, 17, 63, 64, 65, 128, 197 };
 
 static void continues_after_restore(void)
@@ -176,7 +176,7 @@ static void forks_continue(void **unused)
     for_each_model(continues_beside_a_fork);
 }
 
-/* Nothing of how a session came to its tokens is in its file: neither the pieces nor what was taken back. */
+/* A session's file depends on its tokens alone, not on the steps or rollbacks that produced them. */
 static void files_are_of_tokens_alone(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
@@ -242,9 +242,9 @@ static void generation_continues(void **unused)
     for_each_model(generates_the_same);
 }
 
-/* ---- Going back ---- */
+/* ---- Rolling back ---- */
 
-/* Back to a length and on again, with other tokens in between. */
+/* Truncates the session to a length and continues: the logits are those of a new session of that length. */
 static void assert_rewind(qn_session *session, uint32_t length)
 {
     qn_session *whole = new_session(300, 0, length);
@@ -283,7 +283,7 @@ static void truncates_within_the_chunk(void)
             assert_int_equal(qn_session_rewind_length(session, start), 0);
             assert_rejected(session, start, text);
             assert_rejected(session, 1, text);
-            /* What was refused has changed nothing. */
+            /* A rejected truncation changes nothing. */
             eval_more(session, found);
             qn_session *whole = new_session(300, 0, held[i]);
             eval_more(whole, expected);
@@ -307,18 +307,19 @@ static void truncation_within_the_open_chunk(void **unused)
 static void truncates_to_checkpoints(void)
 {
     qn_session *session = new_session(300, 0, 0);
-    static const uint32_t checkpoint_lengths[] = { 20, 70, 100, 140, 200 }; /* one more than are kept */
+    static const uint32_t checkpoint_lengths[] = { 20, 70, 100, 140, 200 }; /* one more than a session stores */
     for (size_t i = 0, done = 0; i < 5; done = checkpoint_lengths[i++]) {
         assert_int_equal(qn_session_checkpoint(session), QN_OK);
         assert_int_equal(qn_session_eval(session, ids + done, checkpoint_lengths[i] - done, QN_LOGITS_NONE, NULL), QN_OK);
     }
     assert_int_equal(qn_session_checkpoint(session), QN_OK);
-    assert_int_equal(qn_session_checkpoint(session), QN_OK); /* the same again takes no room */
+    assert_int_equal(qn_session_checkpoint(session), QN_OK); /* a second checkpoint at the same length is not stored */
     assert_int_equal(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL), QN_OK);
     assert_int_equal(qn_session_rewind_length(session, 1000), 230);
     assert_int_equal(qn_session_rewind_length(session, 100), 100);
     if (is_recurrent()) {
-        /* 230 is open from 193 on, as is 200; 140 from 129; 100 and 70 from 65; 20 was the oldest and has gone. */
+        /* The open chunks at 230 and 200 begin after 192, at 140 after 128, at 100 and 70 after 64; 20 was the oldest
+         * checkpoint and is dropped. */
         assert_int_equal(qn_session_rewind_length(session, 192), 140);
         assert_int_equal(qn_session_rewind_length(session, 128), 100);
         assert_int_equal(qn_session_rewind_length(session, 64), 0);
@@ -327,10 +328,10 @@ static void truncates_to_checkpoints(void)
     }
     qn_session *fork;
     assert_int_equal(qn_session_fork(session, &fork), QN_OK);
-    assert_rewind(session, 135); /* covered by the checkpoint at 140, which goes */
+    assert_rewind(session, 135); /* from the checkpoint at 140, which is dropped */
     assert_int_equal(qn_session_rewind_length(session, 100), 100);
     assert_rewind(session, 70); /* the checkpoint itself */
-    assert_rewind(session, 70); /* which is still there */
+    assert_rewind(session, 70); /* it is still stored */
     if (is_recurrent())
         assert_rejected(session, 100, "possible are 129 to 140, 65 to 70, and 0");
     assert_int_equal(qn_session_truncate(session, 0), QN_OK);
@@ -341,7 +342,7 @@ static void truncates_to_checkpoints(void)
     assert_same_logits();
     qn_session_free(whole);
     qn_session_free(session);
-    assert_rewind(fork, 65); /* a fork has the checkpoints, whatever became of the original */
+    assert_rewind(fork, 65); /* a fork has its own copies of the checkpoints */
     qn_session_free(fork);
 }
 
@@ -351,7 +352,7 @@ static void truncation_to_checkpoints(void **unused)
     for_each_model(truncates_to_checkpoints);
 }
 
-/* A turn that fails is taken back with what was pending before it. */
+/* Rolling back a failed turn restores the token that was pending before it. */
 static void restores_the_pending_token(void)
 {
     struct collected c = { .count = 0 };
@@ -382,7 +383,7 @@ static void checkpoints_keep_the_pending_token(void **unused)
     qn_model_free(model);
 }
 
-/* ---- What a file must not do ---- */
+/* ---- Invalid files ---- */
 
 static void assert_restore(qn_status status, const char *text)
 {
@@ -394,7 +395,7 @@ static void assert_restore(qn_status status, const char *text)
     assert_text(text);
 }
 
-/* The file with checksums that are right for what it says. */
+/* Writes the file with checksums that match its contents. */
 static void write_forged(uint8_t *state, size_t size)
 {
     struct qn_state_header header;
@@ -439,7 +440,7 @@ static void corrupt_files_are_rejected(void **unused)
     for_each_model(rejects_corruption);
 }
 
-/* Checksums that are right keep nobody from lying. */
+/* Inconsistent contents with correct checksums are rejected. */
 static void rejects_forgery(void)
 {
     qn_session *session = new_session(100, 0, 70);
@@ -478,7 +479,7 @@ static void rejects_forgery(void)
         write_forged(copy, size);
         assert_restore(cases[i].status, cases[i].text);
     }
-    /* A name without an end, and a token that would index past the vocabulary. */
+    /* A name that is not zero-terminated, and a token outside the vocabulary. */
     memcpy(copy, bytes, size);
     memset(copy + offsetof(struct qn_state_header, kv), 'x', sizeof header.kv);
     write_forged(copy, size);
@@ -490,7 +491,7 @@ static void rejects_forgery(void)
         write_forged(copy, size);
         assert_restore(QN_ERR_FORMAT, "outside the vocabulary");
     }
-    /* Left alone it is fine: none of the above was refused for another reason. */
+    /* The unmodified file is accepted, so none of the above was rejected for another reason. */
     memcpy(copy, bytes, size);
     write_forged(copy, size);
     assert_int_equal(qn_session_restore(model, other_path, NULL, &session), QN_OK);
@@ -535,7 +536,8 @@ static void foreign_files_are_rejected(void **unused)
     assert_text("is not a regular file");
     assert_int_equal(restore_from("/nowhere/state", NULL), QN_ERR_IO);
     assert_text("No such file");
-    /* What cannot be written leaves what was there, and nothing beside it (the folder is removed at the end). */
+    /* A failed save keeps the old file and leaves no temporary file (the directory is removed at the end, which needs it
+     * empty). */
     assert_int_equal(qn_session_save(session, "/nowhere/state"), QN_ERR_IO);
     assert_int_equal(qn_session_save(session, folder), QN_ERR_IO);
     assert_int_equal(restore_from(path, NULL), QN_OK);
@@ -558,7 +560,7 @@ static void cache_bytes_count_attention_layers(void)
     assert_int_equal(qn_session_cache_bytes(session, 10), fixed + 10 * info.cache_bytes_per_position);
     assert_true(is_recurrent() ? fixed > info.recurrent_bytes : fixed == 0);
     assert_int_equal(qn_session_save(session, path), QN_OK);
-    /* Keys come in whole tiles of 16 positions: half of a position's bytes for each of the 13 that are not held. */
+    /* Keys are stored in full tiles of 16 positions: half of a position's bytes for each of the 13 unused positions. */
     assert_int_equal(read_state(path), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) + sizeof(uint64_t) +
                                            qn_session_cache_bytes(session, 3) + 13 * info.cache_bytes_per_position / 2);
     qn_session_free(session);
