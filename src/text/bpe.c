@@ -1,4 +1,4 @@
-/* Byte-pair merging over a linked list of tokens and a heap of the pairs that could join. */
+/* Byte-pair merging with a linked list of tokens and a heap of candidate pairs. */
 #include "text/bpe.h"
 
 #include "base/memory.h"
@@ -10,17 +10,17 @@ struct qn_bpe_links {
     int32_t prev, next; /* -1 at the ends */
 };
 
-/* A pair may be out of date by the time it comes up: it holds what its tokens were. */
+/* A candidate pair. It is stale if `left` and `right` are no longer the tokens at its position. */
 struct qn_bpe_pair {
     uint32_t rank;
-    uint32_t at; /* place of the left token */
+    uint32_t at; /* position of the left token */
     uint32_t left, right;
     uint32_t token;
 };
 
 static size_t pair_slot(const qn_merges *merges, uint32_t left, uint32_t right)
 {
-    /* The finishing steps of MurmurHash3: every bit of the pair reaches the low ones. */
+    /* The finaliser of MurmurHash3: every bit of the pair affects the low bits. */
     uint64_t h = (uint64_t)left << 32 | right;
     h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
     h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
@@ -117,7 +117,7 @@ static void sift_down(struct qn_bpe_pair *heap, size_t n, size_t at)
     heap[at] = moving;
 }
 
-/* Put the pair at (at, after) at the heap's end if it can join; whether it did. */
+/* Appends the pair at positions (at, next) to the heap's array if there is a merge for it; returns whether there is. */
 static bool append_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const int32_t *tokens, int32_t at, int32_t next)
 {
     const uint32_t left = (uint32_t)tokens[at], right = (uint32_t)tokens[next];
@@ -146,7 +146,7 @@ qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t
         return QN_OK;
     const int32_t count = (int32_t)*n;
     QN_TRY(qn_realloc_array(&scratch->links, &scratch->links_capacity, *n, sizeof *scratch->links, "merging"));
-    /* A join takes a pair off the heap and adds two at most, and there are fewer than n joins. */
+    /* A merge removes one pair from the heap and adds at most two, and there are fewer than n merges. */
     QN_TRY(qn_realloc_array(&scratch->heap, &scratch->heap_capacity, 2 * *n, sizeof *scratch->heap, "merging"));
     struct qn_bpe_links *links = scratch->links;
     scratch->n_heap = 0;

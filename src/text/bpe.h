@@ -1,28 +1,32 @@
-/* Merging by byte-pair encoding: which pairs of tokens join, and joining them in a sequence. The tokens that a text begins with
- * come from the vocabulary; where to cut it beforehand is pretokenize.h's. */
+/* Byte-pair encoding: the list of merges, and merging a sequence of tokens. The initial tokens come from the vocabulary
+ * (vocab.h), the boundaries between sequences from the pre-tokeniser (pretokenize.h). */
 #ifndef QN_TEXT_BPE_H
 #define QN_TEXT_BPE_H
 
 #include "text/vocab.h"
 
 typedef struct qn_merge {
-    uint32_t left, right; /* the tokens that join */
-    uint32_t token;       /* into this one */
-    uint32_t rank;        /* 1 + place in the file's list, lowest first; 0 marks a free slot */
+    uint32_t left, right; /* the pair */
+    uint32_t token;       /* the merged token */
+    uint32_t rank;        /* 1 + index in the file's list: the lowest rank is merged first; 0 for an empty slot */
 } qn_merge;
 
+/* A hash table of merges by pair. */
 typedef struct qn_merges {
     qn_merge *slots;
     size_t slot_mask;
 } qn_merges;
 
-/* qn_merges_load - read tokenizer.ggml.merges. *merges must be zeroed; it is to be freed also after a failure. QN_ERR_FORMAT,
- * naming the merge, where one is not two tokens with a space between, or a part or the whole is not in the vocabulary. A merge
- * that would make a control token is left out: text must not become one. */
+/* qn_merges_load - read tokenizer.ggml.merges.
+ *
+ *   merges   zeroed; free it with qn_merges_free, whatever the status
+ *
+ * A merge whose result is a control token is skipped, because text must not become a control token. QN_ERR_FORMAT, with the
+ * merge, if it is not two tokens separated by a space, or if one of them or the result is not in the vocabulary. */
 qn_status qn_merges_load(qn_merges *merges, const qn_vocab *vocab, const qn_gguf *file);
 void qn_merges_free(qn_merges *merges);
 
-/* What one thread needs to merge: grows with the longest sequence. Zero it before, qn_bpe_scratch_free after. */
+/* Scratch memory of one thread; grows with the longest sequence. Zero it before use; free it with qn_bpe_scratch_free. */
 typedef struct qn_bpe_scratch {
     struct qn_bpe_links *links;
     size_t links_capacity;
@@ -33,8 +37,13 @@ typedef struct qn_bpe_scratch {
 
 void qn_bpe_scratch_free(qn_bpe_scratch *scratch);
 
-/* qn_bpe_merge - join tokens[0..*n), always the pair that comes first in the list of merges, the leftmost of equal ones, until
- * none is left; the result is in place and *n its length. Takes n log n steps. n is at most 2^31-1. */
+/* qn_bpe_merge - merge tokens in place: always the pair of the lowest rank, the leftmost of equal ranks, until none can be
+ * merged.
+ *
+ *   tokens   [*n]
+ *   n        at most 2^31-1; the new length
+ *
+ * Time is O(n log n). */
 qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t *tokens, size_t *n);
 
 #endif

@@ -1,4 +1,4 @@
-/* Recognising ChatML and writing it. */
+/* Recognising and writing ChatML. */
 #include "text/chat.h"
 
 #include "base/memory.h"
@@ -12,11 +12,11 @@
 #define END QN_CHATML_END
 
 struct qn_chat_template {
-    bool known;
+    bool known;         /* plain ChatML */
     int32_t start, end; /* the tokens of START and END */
-    int32_t bos;        /* what goes before all, or -1 */
-    char *system;       /* what the system says in a conversation that begins without it, or NULL */
-    char problem[400];  /* why it is not known */
+    int32_t bos;        /* the token before the first message, or -1 */
+    char *system;       /* the default system message, or NULL */
+    char problem[400];  /* why the template is not supported */
 };
 
 /* ---- Reading the template ---- */
@@ -26,8 +26,9 @@ static bool has(qn_string in, const char *what)
     return in.length && memmem(in.data, in.length, what, strlen(what));
 }
 
-/* START "assistant" and a line's end, as itself or as an escape: what distinguishes ChatML from others that borrow its first
- * token. */
+/* START "assistant" and a newline, as a character or as an escape: distinguishes ChatML from other formats with its first
+ * token.
+ */
 static bool opens_turns(qn_string text)
 {
     return has(text, START "assistant\n") || has(text, START "assistant\r\n") || has(text, START "assistant\\n");
@@ -46,12 +47,12 @@ static void name_unknown(qn_chat_template *chat, qn_string text)
             family = families[i].family;
             break;
         }
-    snprintf(chat->problem, sizeof chat->problem, "a chat template that is not known (%s family; it begins '%.*s')", family,
+    snprintf(chat->problem, sizeof chat->problem, "a chat template that is not supported (%s family; it begins '%.*s')", family,
              (int)(text.length < 60 ? text.length : 60), text.data);
 }
 
-/* A message of the template's own is encoded as text, as any other is: one that spells control tokens is not what it would be.
- */
+/* The default system message is encoded as text, without control tokens. A template whose message contains control tokens is
+ * not supported. */
 static qn_status check_system(qn_chat_template *chat, const qn_tokenizer *tok)
 {
     int32_t *as_text, *as_special = NULL;
@@ -61,7 +62,7 @@ static qn_status check_system(qn_chat_template *chat, const qn_tokenizer *tok)
     const qn_status status = qn_tokenizer_encode(tok, chat->system, length, true, false, &as_special, &n_special);
     if (status == QN_OK && (n_text != n_special || memcmp(as_text, as_special, n_text * sizeof *as_text) != 0)) {
         chat->known = false;
-        snprintf(chat->problem, sizeof chat->problem, "a ChatML template whose own system message spells control tokens");
+        snprintf(chat->problem, sizeof chat->problem, "a ChatML template whose default system message spells control tokens");
     }
     free(as_text);
     free(as_special);
@@ -157,7 +158,7 @@ static qn_status append_text(writer *w, const char *text, size_t length)
     return status;
 }
 
-/* Role and content are one text: a merge across the line's end belongs to it. */
+/* Role and content are tokenised together, because BPE may merge across the newline. */
 static qn_status append_message(writer *w, const qn_chat_template *chat, const char *role, const char *content)
 {
     const size_t n_role = strlen(role), n_content = strlen(content);
@@ -208,10 +209,9 @@ qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, 
     *tokens = NULL;
     *count = 0;
     if (!chat->known)
-        return qn_fail(
-            QN_ERR_UNSUPPORTED,
-            "the model carries %s; quern writes plain ChatML only: give the whole prompt as text (run without --chat)",
-            chat->problem);
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "the model has %s; quern supports only plain ChatML: give the whole prompt as text (run without --chat)",
+                       chat->problem);
     QN_TRY(check_messages(messages, n));
     writer w = { .tok = tok };
     const qn_status status = write_chat(&w, chat, messages, n, add_assistant);

@@ -1,4 +1,4 @@
-/* Holding a template to plain ChatML, conversation by conversation. */
+/* Compares the output of a template with plain ChatML, for each conversation. */
 #include "text/chatml.h"
 
 #include "base/memory.h"
@@ -38,7 +38,7 @@ static qn_status put_message(text *t, const char *role, const char *content)
     return put(t, END "\n");
 }
 
-/* What plain ChatML is for these roles. */
+/* The plain ChatML for a conversation of these roles. */
 static qn_status expect(const qn_chatml *chat, const char *const *roles, size_t n, bool opens, text *t)
 {
     t->n = 0;
@@ -61,7 +61,7 @@ static bool is_stand_in(char c)
     return c == QN_PROBE_BOS || (c >= QN_PROBE_CONTENT && c < QN_PROBE_CONTENT + QN_PROBE_MAX_MESSAGES);
 }
 
-/* Its two own things, from what it prints for a user's message. */
+/* Reads the two additions, bos and default system message, from the output for one message of the user. */
 static qn_status read_own(qn_chatml *out, qn_string printed)
 {
     static const char opening[] = START "system\n";
@@ -75,7 +75,7 @@ static qn_status read_own(qn_chatml *out, qn_string printed)
     const size_t left = printed.length - (sizeof opening - 1);
     const char *end = memmem(system, left, END, sizeof END - 1);
     if (!end || memmem(system, (size_t)(end - system), START, sizeof START - 1))
-        return QN_OK; /* then it is not what is expected, and is refused for it */
+        return QN_OK; /* the comparison with the expected output fails later */
     for (const char *c = system; c < end; c++)
         if (is_stand_in(*c))
             return QN_OK;
@@ -85,7 +85,7 @@ static qn_status read_own(qn_chatml *out, qn_string printed)
     return QN_OK;
 }
 
-/* From the line in which `at` is, in quotes, as a program would write it. */
+/* An excerpt of data around position `at`, from the beginning of its line, with escapes. */
 static void quote(char *to, size_t capacity, const char *data, size_t n, size_t at)
 {
     enum { LONGEST = 9, SHOWN = 60 }; /* LONGEST: "{content}" */
@@ -141,8 +141,8 @@ static qn_status check(qn_probe *probe, const char *const *roles, size_t n, bool
     return QN_OK;
 }
 
-/* What the probe follows depends, for each message, on its role, whether it is the first or the last of the list or of the list
- * without its first, and the roles of those: four messages show all that there is to see. */
+/* The probe evaluates only conditions on a message's role, on whether it is the first or last of messages or of messages[1:],
+ * and on the roles of those. So all cases occur in conversations of at most four messages. */
 static qn_status check_all(qn_probe *probe, text *expected, qn_chatml *out)
 {
     static const char *const names[] = { "user", "assistant", "system" };

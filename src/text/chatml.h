@@ -1,6 +1,6 @@
-/* Whether a chat template is plain ChatML: "<|im_start|>role\ncontent<|im_end|>\n" for each message, each content as it is, and
- * "<|im_start|>assistant\n" to open an answer. Two things may be its own: the beginning-of-text token goes first, and a system
- * message does where a conversation begins with none. */
+/* Determines whether a chat template is plain ChatML: "<|im_start|>role\ncontent<|im_end|>\n" for each message, with
+ * unmodified contents, and "<|im_start|>assistant\n" to open an answer. Two additions are allowed: the beginning-of-text
+ * token, and a default system message for conversations that do not begin with a system message. */
 #ifndef QN_TEXT_CHATML_H
 #define QN_TEXT_CHATML_H
 
@@ -14,13 +14,13 @@
 
 typedef struct qn_chatml {
     bool plain;
-    bool bos;          /* whether bos_token goes first */
-    char *system;      /* its own system message, or NULL; qn_free */
-    char problem[320]; /* what it has that plain ChatML has not */
+    bool bos;          /* bos_token comes first */
+    char *system;      /* the default system message, or NULL; free it with qn_free */
+    char problem[320]; /* the first difference from plain ChatML */
 } qn_chatml;
 
-/* qn_chatml_read - what the template does with conversations of system, user and assistant; each of their orders is tried that
- * a template can tell apart. One that is not plain is no failure. */
+/* qn_chatml_read - check a template with all sequences of the roles system, user and assistant that a template can
+ * distinguish. A template that is not plain ChatML is not an error: out->plain is then false. */
 qn_status qn_chatml_read(qn_string text, qn_chatml *out);
 
 #endif

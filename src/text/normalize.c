@@ -1,4 +1,4 @@
-/* Form C by utf8proc's tables: decompose, put marks in order, compose. */
+/* Form C with the tables of utf8proc: decompose, sort combining marks, compose. */
 #include "text/normalize.h"
 
 #include "base/memory.h"
@@ -17,7 +17,7 @@ void qn_nfc_scratch_free(qn_nfc_scratch *scratch)
     *scratch = (qn_nfc_scratch){ 0 };
 }
 
-/* No character below U+0300 changes in form C or joins with the one before it. */
+/* Whether all characters are below U+0300: such texts are in form C. */
 static bool is_below_marks(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -31,7 +31,7 @@ static int combining_class(int32_t code)
     return utf8proc_get_property(code)->combining_class;
 }
 
-/* Sort a run of marks by class, keeping the order of equals, by counting: utf8proc's own ordering is quadratic in the run. */
+/* A stable counting sort of a run of combining marks by class. utf8proc's own sort is quadratic in the length of the run. */
 static qn_status sort_marks(qn_nfc_scratch *scratch, int32_t *marks, size_t n)
 {
     bool in_order = true;

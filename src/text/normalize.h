@@ -1,4 +1,4 @@
-/* Unicode normalisation form C, for the tokenisers that begin with it. */
+/* Unicode normalisation form C (NFC), used by some tokenisers before pre-tokenisation. */
 #ifndef QN_TEXT_NORMALIZE_H
 #define QN_TEXT_NORMALIZE_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What one thread needs to normalise: grows with the longest text. Zero it before, qn_nfc_scratch_free after. */
+/* Scratch memory of one thread; grows with the longest text. Zero it before use; free it with qn_nfc_scratch_free. */
 typedef struct qn_nfc_scratch {
     int32_t *codes;
     size_t codes_capacity;
@@ -19,8 +19,14 @@ typedef struct qn_nfc_scratch {
 
 void qn_nfc_scratch_free(qn_nfc_scratch *scratch);
 
-/* qn_nfc - text[0..length), which must be valid UTF-8, in form C. *out is `text` itself where that is seen to be in form C, or
- * lies in the scratch until its next use. Takes linear time, however many marks pile up on a letter. */
+/* qn_nfc - normalise a text to form C.
+ *
+ *   text         [length] valid UTF-8
+ *   out          [*out_length] `text` itself if it has no character above U+02FF; else in the scratch memory, until its next
+ *                use
+ *   out_length   in bytes
+ *
+ * Time is linear, also with many combining marks on one letter. */
 qn_status qn_nfc(qn_nfc_scratch *scratch, const char *text, size_t length, const char **out, size_t *out_length);
 
 #endif

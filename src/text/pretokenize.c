@@ -1,8 +1,8 @@
-/* The patterns of the pre-tokenisers, by PCRE2.
+/* The patterns of the pre-tokenisers, matched with PCRE2.
  *
- * A pre-tokeniser is one or more patterns, each applied to the pieces that the one before left: what a pattern matches and what
- * lies between its matches are pieces of their own, and a piece is matched as if it stood alone. The patterns are those of the
- * models' tokenizer.json files; for "default", which has none, that of llama.cpp (src/llama-vocab.cpp). */
+ * A pre-tokeniser has one or more patterns. Each is applied to the pieces of the previous pattern and splits them into its
+ * matches and the text between matches. A piece is matched separately, without context. The patterns are those of the models'
+ * tokenizer.json files; that of "default" is from llama.cpp (src/llama-vocab.cpp). */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pretokenize.h"
 
@@ -11,12 +11,12 @@
 #include <pcre2.h>
 #include <stdint.h>
 
-/* White space is spelled out: PCRE2's \s has U+180E, which has not been a space since Unicode 6.3. */
+/* White space. PCRE2's \s is not used: it includes U+180E, which is not a space since Unicode 6.3. */
 #define SPACE "\\t-\\r \\x{85}\\p{Z}"
 #define AT_SPACE "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|" AT_SPACE
-/* GPT-4's form: letters, with how many digits go together and which characters are letters as parameters. */
+/* The pattern of GPT-4. `letter`: the class of letters; `digits`: the pattern of a group of digits. */
 #define GPT4(letter, digits)                                                                                                   \
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|" digits "| ?[^" SPACE letter "\\p{N}]+[\\r\\n]*|[" SPACE                \
                 "]*[\\r\\n]+|" AT_SPACE
@@ -69,10 +69,10 @@ static qn_status compile(const regex_spec *r, size_t pattern, pcre2_code **out)
         char text[128] = "";
         pcre2_get_error_message(error, (PCRE2_UCHAR *)text, sizeof text);
         return qn_fail(error == PCRE2_ERROR_HEAP_FAILED ? QN_ERR_MEMORY : QN_ERR_UNSUPPORTED,
-                       "pre-tokeniser '%s': this PCRE2 refuses its pattern %zu at %zu: %s", r->name, pattern, offset, text);
+                       "pre-tokeniser '%s': PCRE2 cannot compile pattern %zu, at offset %zu: %s", r->name, pattern, offset,
+                       text);
     }
-    /* Where there is no machine code to be had (an unsupported processor, memory that may not be executed), the interpreter
-     * matches the same. */
+    /* Without JIT (unsupported CPU, no executable memory) the interpreter gives the same matches. */
     (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
     return QN_OK;
 }
@@ -86,7 +86,7 @@ qn_status qn_pretokenizer_create(qn_string name, qn_pretokenizer **out)
             r = &regex_specs[i];
     if (!r)
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "pre-tokeniser '%.*s' is not known; those known are qwen2, qwen35, smollm, llama-bpe, gpt-2 and default",
+                       "pre-tokeniser '%.*s' is not supported, expected qwen2, qwen35, smollm, llama-bpe, gpt-2 or default",
                        (int)(name.length < 80 ? name.length : 80), name.data);
     qn_pretokenizer *pre;
     QN_TRY(qn_alloc(&pre, 1, sizeof *pre, "pre-tokeniser"));
@@ -144,11 +144,11 @@ qn_status qn_matcher_create(qn_matcher **out)
         qn_matcher_free(matcher);
         return qn_fail(QN_ERR_MEMORY, "matcher: no memory");
     }
-    /* No stack of its own means that of the machine, 32 KiB of it, and the interpreter where that is too little. */
+    /* On failure PCRE2 uses 32 KiB of the thread's stack, and match() falls back to the interpreter if they are exceeded. */
     matcher->stack = pcre2_jit_stack_create(JIT_STACK_INITIAL, JIT_STACK_MAX, NULL);
     if (matcher->stack)
         pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
-    /* The patterns take linear time, but going back over a run of a million spaces counts as a million tries. */
+    /* The patterns take linear time, but backtracking over a run of a million spaces counts as a million matches. */
     pcre2_set_match_limit(matcher->context, UINT32_MAX);
     pcre2_set_depth_limit(matcher->context, UINT32_MAX);
     pcre2_set_heap_limit(matcher->context, UINT32_MAX);
@@ -166,7 +166,7 @@ void qn_matcher_free(qn_matcher *matcher)
     qn_free(matcher);
 }
 
-/* The next match in text[from..length); *found is false when there is none. */
+/* The next match in text[from..length). *found is false if there is none. */
 static qn_status match(const qn_pretokenizer *pre, size_t pattern, qn_matcher *matcher, const char *text, size_t length,
                        size_t from, bool *found, size_t *begin, size_t *end)
 {

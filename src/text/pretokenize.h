@@ -1,4 +1,5 @@
-/* Pre-tokenisers: where a text is cut before the tokens of a piece are merged, and what goes with each way of cutting. */
+/* Pre-tokenisers: split a text into pieces (pre-tokens), which are merged separately, and the properties of each
+ * pre-tokeniser. */
 #ifndef QN_TEXT_PRETOKENIZE_H
 #define QN_TEXT_PRETOKENIZE_H
 
@@ -9,28 +10,42 @@
 
 typedef struct qn_pretokenizer qn_pretokenizer;
 
-/* qn_pretokenizer_create - the pre-tokeniser of this name, as tokenizer.ggml.pre has it. QN_ERR_UNSUPPORTED naming it and those
- * that there are. Free with qn_pretokenizer_free; does not change, so that any number of threads may use it. */
+/* qn_pretokenizer_create - the pre-tokeniser with this name (tokenizer.ggml.pre). Immutable: any number of threads may use it.
+ *
+ *   out   free it with qn_pretokenizer_free
+ *
+ * QN_ERR_UNSUPPORTED, with the supported names, for another name. */
 qn_status qn_pretokenizer_create(qn_string name, qn_pretokenizer **out);
 void qn_pretokenizer_free(qn_pretokenizer *pre);
 
+/* qn_pretokenizer_name - its canonical name. A static string. */
 const char *qn_pretokenizer_name(const qn_pretokenizer *pre);
-/* Whether a text is brought to Unicode's form C first. */
+
+/* qn_pretokenizer_normalizes - whether text is normalised to Unicode form C first. */
 bool qn_pretokenizer_normalizes(const qn_pretokenizer *pre);
-/* Whether a piece that is a token as a whole is taken as that, whatever the merges say. */
+
+/* qn_pretokenizer_ignores_merges - whether a piece that is a token becomes that token without merging (ignore_merges). */
 bool qn_pretokenizer_ignores_merges(const qn_pretokenizer *pre);
-/* Whether a beginning-of-text token is added where the file does not say. */
+
+/* qn_pretokenizer_adds_bos - whether a beginning-of-text token is added if the file has no add_bos_token. */
 bool qn_pretokenizer_adds_bos(const qn_pretokenizer *pre);
 
-/* What one thread needs to match. */
+/* The matching state of one thread. */
 typedef struct qn_matcher qn_matcher;
 qn_status qn_matcher_create(qn_matcher **out);
 void qn_matcher_free(qn_matcher *matcher);
 
+/* Receives one piece. */
 typedef qn_status (*qn_piece_fn)(void *user, const char *piece, size_t length);
 
-/* qn_pretokenize - cut text[0..length), which must be valid UTF-8, and hand over its pieces from left to right; together they
- * are the text. A failure of `emit` ends it and is returned. Takes linear time. */
+/* qn_pretokenize - split a text.
+ *
+ *   text   [length] valid UTF-8
+ *   emit   called with each piece, from left to right; the concatenated pieces are the text. A status other than QN_OK stops
+ *          the function, which returns it
+ *   user   passed to emit
+ *
+ * Time is linear in the length. */
 qn_status qn_pretokenize(const qn_pretokenizer *pre, qn_matcher *matcher, const char *text, size_t length, qn_piece_fn emit,
                          void *user);
 

@@ -1,4 +1,4 @@
-/* An Aho-Corasick automaton over the stop strings; its depth is how many bytes must be held back. */
+/* An Aho-Corasick automaton over the stop strings. The depth of the current node is the number of bytes held back. */
 #include "text/stop.h"
 
 #include "base/memory.h"
@@ -7,23 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A node is a beginning of some stop string. Node 0 is the empty one, and as a link means "none". */
+/* A node is a prefix of a stop string. Node 0 is the empty prefix; as a link, 0 means none. */
 typedef struct node {
-    size_t child, sibling; /* children in a list: they are few, but at the root */
-    size_t fail;           /* the longest proper suffix that is a node, too */
-    size_t depth;          /* its length */
+    size_t child, sibling; /* a list of children, which is short except at the root */
+    size_t fail;           /* the longest proper suffix that is a node */
+    size_t depth;          /* length of the prefix */
     size_t match;          /* length of the longest stop string that ends here; 0 for none */
-    unsigned char byte;    /* the last one */
+    unsigned char byte;    /* its last byte */
 } node;
 
 struct qn_stop {
     node *nodes;
     size_t n_nodes;
-    size_t at; /* the node for the longest suffix of the text so far */
+    size_t at; /* the node of the longest suffix of the text so far */
     bool hit;
-    char *held; /* the last nodes[at].depth bytes of the text, after what is being given out */
+    char *held; /* the bytes returned by the last call, then the last nodes[at].depth bytes of the text */
     size_t capacity;
-    size_t n_out; /* bytes before them that the last call gave out */
+    size_t n_out; /* bytes returned by the last call */
 };
 
 static bool is_utf8(const char *text, size_t length)
@@ -71,7 +71,7 @@ static size_t advance(const qn_stop *stop, size_t at, unsigned char byte)
     }
 }
 
-/* Breadth first, so that a node's suffixes, which are shorter, are done before it. */
+/* Breadth first, so that the links of shorter suffixes are set before. */
 static void link_suffixes(qn_stop *stop, size_t *queue)
 {
     size_t n = 0;

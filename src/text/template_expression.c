@@ -1,5 +1,5 @@
-/* Expressions of a chat template: tokens, operators in Jinja's order, and the few values that a conversation has. A content is
- * one opaque byte, so that an expression that would look into it is seen. */
+/* Expressions of a chat template: tokens, operators with Jinja's precedence, and the values of a conversation. A content is
+ * one opaque byte, so that expressions that read it are detected. */
 #include "text/template_probe_internal.h"
 
 #include <string.h>
@@ -67,7 +67,7 @@ static bool take(qn_probe *p, const char *word)
 static bool refuse_token(qn_probe *p)
 {
     if (p->token.kind == QN_PROBE_NOTHING)
-        return qn_probe_refuse(p, "an expression that stops early");
+        return qn_probe_refuse(p, "an incomplete expression");
     if (qn_probe_is(p, "|")) {
         qn_probe_next_token(p);
         return qn_probe_refuse(p, "the filter '%.*s'", (int)(p->token.n < 40 ? p->token.n : 40), p->token.text);
@@ -96,7 +96,7 @@ static bool is_opaque(const qn_probe *p, const qn_probe_value *v)
 bool qn_probe_truth(qn_probe *p, const qn_probe_value *v, bool *truth)
 {
     if (is_opaque(p, v))
-        return qn_probe_refuse(p, "it asks what a content is");
+        return qn_probe_refuse(p, "a condition on a content");
     *truth = v->kind == QN_PROBE_BOOL   ? v->truth
              : v->kind == QN_PROBE_TEXT ? v->n > 0
              : v->kind == QN_PROBE_LIST ? v->at < p->n_messages
@@ -119,7 +119,7 @@ bool qn_probe_set(qn_probe *p, qn_probe_token name, qn_probe_value v)
 static bool make_text(qn_probe *p, const char *text, size_t n, qn_probe_value *v)
 {
     if (n > sizeof p->strings - p->n_strings)
-        return qn_probe_refuse(p, "more than %zu bytes of text of its own", sizeof p->strings);
+        return qn_probe_refuse(p, "more than %zu bytes of strings", sizeof p->strings);
     *v = (qn_probe_value){ .kind = QN_PROBE_TEXT, .at = p->n_strings, .n = n };
     memcpy(p->strings + p->n_strings, text, n);
     p->n_strings += n;
@@ -129,12 +129,12 @@ static bool make_text(qn_probe *p, const char *text, size_t n, qn_probe_value *v
 static bool join(qn_probe *p, qn_probe_value *a, const qn_probe_value *b)
 {
     if (a->kind != QN_PROBE_TEXT || b->kind != QN_PROBE_TEXT)
-        return qn_probe_refuse(p, "it joins what is no text");
+        return qn_probe_refuse(p, "it concatenates a value that is not a string");
     const qn_probe_value left = *a;
     qn_probe_value right = { 0 };
     if (!make_text(p, p->strings + left.at, left.n, a) || !make_text(p, p->strings + b->at, b->n, &right))
         return false;
-    a->n += right.n; /* it lies behind */
+    a->n += right.n; /* make_text placed it directly after a */
     return true;
 }
 
@@ -174,7 +174,7 @@ static bool token_in(const qn_probe_token *token, const char *const *words)
 static bool name(qn_probe *p, qn_probe_value *v)
 {
     const qn_probe_token token = p->token;
-    /* What there is beside these is the caller's to give, and quern gives none. */
+    /* Variables that a caller of the template may set; quern sets none of them. */
     static const char *const given_as_none[] = { "none", "None", "tools", "documents", NULL };
     static const char *const not_given[] = { "enable_thinking", "custom_tools", "add_vision_id",  "reasoning_effort",
                                              "thinking",        "tool_choice",  "system_message", NULL };
@@ -232,11 +232,11 @@ static bool attribute(qn_probe *p, qn_probe_value *v, const qn_probe_token *key)
                            : of.kind == QN_PROBE_TEXT  ? "a text"
                            : of.kind == QN_PROBE_LIST  ? "the messages"
                            : of.kind == QN_PROBE_LOOP  ? "a loop"
-                                                       : "what has none");
+                                                       : "a value without attributes");
 }
 
-/* [0], [-1], [1:] of the messages, or ['key']. Whatever depends on how many messages there are, or on one in their midst, would
- * need longer conversations to be seen than chatml.c tries. */
+/* [0], [-1], [1:] of the messages, or ['key']. Other indices and the number of messages are rejected: chatml.c does not try
+ * conversations that are long enough for them. */
 static bool subscript(qn_probe *p, qn_probe_value *v)
 {
     const qn_probe_token key = p->token;
@@ -253,12 +253,12 @@ static bool subscript(qn_probe *p, qn_probe_value *v)
     qn_probe_next_token(p);
     if (one && !minus) {
         if (!take(p, ":") || v->at != 0)
-            return qn_probe_refuse(p, "the use of a message by its number");
+            return qn_probe_refuse(p, "the use of a message by its index");
         v->at = 1;
         return true;
     }
     if (v->at >= p->n_messages)
-        return qn_probe_refuse(p, "the use of a message that may not be there");
+        return qn_probe_refuse(p, "the use of a message that may not exist");
     *v = (qn_probe_value){ .kind = QN_PROBE_MESSAGE, .at = zero ? v->at : p->n_messages - 1 };
     return true;
 }
@@ -287,7 +287,7 @@ static bool test(qn_probe *p, qn_probe_value *v)
     return true;
 }
 
-/* ---- Operators, from the tightest ---- */
+/* ---- Operators, from the highest precedence ---- */
 
 static bool primary(qn_probe *p, qn_probe_value *v)
 {
@@ -378,7 +378,7 @@ static bool negation(qn_probe *p, qn_probe_value *v)
     return true;
 }
 
-/* Past what need not be known: the right side of an 'and' or 'or' that is decided. */
+/* Skips the right operand of an 'and' or 'or' whose result is known from the left. */
 static void skip_operand(qn_probe *p, bool of_and)
 {
     for (size_t depth = 0; p->token.kind != QN_PROBE_NOTHING; qn_probe_next_token(p)) {
@@ -411,7 +411,7 @@ static bool conjunction(qn_probe *p, qn_probe_value *v)
 bool qn_probe_expression(qn_probe *p, qn_probe_value *v)
 {
     if (++p->nesting > MAX_DEPTH)
-        return qn_probe_refuse(p, "more than %d brackets in each other", MAX_DEPTH);
+        return qn_probe_refuse(p, "more than %d nested brackets", MAX_DEPTH);
     if (!conjunction(p, v))
         return false;
     while (take(p, "or")) {

@@ -1,5 +1,4 @@
-/* Following a chat template for one conversation: its items, its statements, and what goes wrong. Expressions are
- * text/template_expression.c's. */
+/* Evaluating a chat template for one conversation: items, statements, errors. Expressions are in template_expression.c. */
 #include "text/template_probe.h"
 
 #include "base/memory.h"
@@ -11,9 +10,9 @@
 
 enum { MAX_TEMPLATE = 1 << 16, MAX_NESTING = 32 };
 
-/* ---- What goes wrong ---- */
+/* ---- Errors ---- */
 
-/* An excerpt on one line: control characters are spaces, and a character that is cut is left out. */
+/* Copies an excerpt as one line: control characters become spaces, and a truncated UTF-8 character is dropped. */
 static void copy_excerpt(char *to, size_t capacity, const char *from, size_t n)
 {
     size_t length = n < capacity - 1 ? n : capacity - 1;
@@ -62,7 +61,7 @@ static const char *find_tag(const char *at, const char *end)
     return end;
 }
 
-/* Text up to the next tag. A tag with '-' takes all white space before it, a statement or comment what it is indented by. */
+/* Text up to the next tag. A tag with '-' strips all white space before it; a statement or comment strips its indentation. */
 static void read_text(qn_probe *p, item *out)
 {
     const char *tag = find_tag(p->at, p->end), *to = tag;
@@ -81,7 +80,7 @@ static void read_text(qn_probe *p, item *out)
     p->at = tag;
 }
 
-/* The end of a tag's inside, past strings and brackets; NULL where there is none. */
+/* The end of a tag's contents, skipping strings and brackets; NULL if there is none. */
 static const char *find_tag_end(const char *at, const char *end, char closing)
 {
     size_t depth = 0;
@@ -145,7 +144,7 @@ static bool next_item(qn_probe *p, item *out)
 static bool put(qn_probe *p, const char *text, size_t n)
 {
     if (n > sizeof p->out - p->n_out)
-        return qn_probe_refuse(p, "more than %zu bytes of text of its own", sizeof p->out);
+        return qn_probe_refuse(p, "more than %zu bytes of output", sizeof p->out);
     memcpy(p->out + p->n_out, text, n);
     p->n_out += n;
     return true;
@@ -157,7 +156,7 @@ static bool output(qn_probe *p)
     if (!qn_probe_expression(p, &v) || !qn_probe_expect_end(p))
         return false;
     if (v.kind != QN_PROBE_TEXT)
-        return qn_probe_refuse(p, "it prints what is no text");
+        return qn_probe_refuse(p, "it prints a value that is not a string");
     return put(p, p->strings + v.at, v.n);
 }
 
@@ -169,7 +168,7 @@ static bool condition(qn_probe *p, bool *truth)
 
 static bool follow(qn_probe *p, bool live);
 
-/* The statement on which follow() stopped. */
+/* Whether follow() stopped at this statement. */
 static bool stopped_at(const qn_probe *p, const char *word)
 {
     return p->stop.n == strlen(word) && memcmp(p->stop.text, word, p->stop.n) == 0;
@@ -177,7 +176,7 @@ static bool stopped_at(const qn_probe *p, const char *word)
 
 static bool follow_if(qn_probe *p, bool live)
 {
-    bool open = live, chosen = false; /* open: no branch has been taken */
+    bool open = live, chosen = false; /* open: no branch has been executed yet */
     if (live && !condition(p, &chosen))
         return false;
     for (bool last = false;;) {
@@ -187,7 +186,7 @@ static bool follow_if(qn_probe *p, bool live)
         if (stopped_at(p, "endif"))
             return true;
         if (last || (!stopped_at(p, "elif") && !stopped_at(p, "else")))
-            return qn_probe_refuse(p, "a statement that ends no 'if'");
+            return qn_probe_refuse(p, "a statement that does not end an 'if'");
         last = stopped_at(p, "else");
         chosen = open;
         if (!last && open && !condition(p, &chosen))
@@ -195,14 +194,14 @@ static bool follow_if(qn_probe *p, bool live)
     }
 }
 
-/* Over messages alone. What its body sets is forgotten after each turn, as in Jinja. */
+/* Loops over messages only. Variables set in the body are restored after each iteration, as in Jinja. */
 static bool follow_for(qn_probe *p, bool live)
 {
     qn_probe_token name = { 0 };
     qn_probe_value list = { .kind = QN_PROBE_LIST, .at = p->n_messages };
     if (live) {
         if (p->in_loop)
-            return qn_probe_refuse(p, "a loop in a loop");
+            return qn_probe_refuse(p, "a nested loop");
         name = p->token;
         qn_probe_next_token(p);
         if (name.kind != QN_PROBE_NAME || !qn_probe_is(p, "in"))
@@ -234,7 +233,7 @@ static bool follow_for(qn_probe *p, bool live)
         if (!any && stopped_at(p, "else") && !live && !follow(p, false))
             return false;
         if (!stopped_at(p, "endfor"))
-            return qn_probe_refuse(p, "a statement that ends no 'for'");
+            return qn_probe_refuse(p, "a statement that does not end a 'for'");
         memcpy(p->variables, outside, sizeof outside);
         p->n_variables = n_outside;
     }
@@ -267,7 +266,7 @@ static bool follow_statement(qn_probe *p, bool live, bool *stops)
         return follow_if(p, live);
     if (stopped_at(p, "for"))
         return follow_for(p, live);
-    if (stopped_at(p, "raw")) /* what follows is not read as tags */
+    if (stopped_at(p, "raw")) /* its body would not be parsed as tags */
         return qn_probe_refuse(p, "the statement 'raw'");
     if (!live)
         return true;
@@ -276,12 +275,12 @@ static bool follow_statement(qn_probe *p, bool live, bool *stops)
     return qn_probe_refuse(p, "the statement '%.*s'", (int)(word.n < 40 ? word.n : 40), word.text);
 }
 
-/* Up to a statement that belongs to an enclosing one, which p->stop is then and whose rest p->token begins, or up to the end,
- * with an empty p->stop. What is not live is passed over. */
+/* Evaluates items up to a statement that belongs to an enclosing statement, or up to the end. p->stop is that statement's
+ * keyword, empty at the end; p->token is the token after it. If not live, items are skipped without evaluation. */
 static bool follow(qn_probe *p, bool live)
 {
     if (++p->nesting > MAX_NESTING)
-        return qn_probe_refuse(p, "more than %d statements in each other", MAX_NESTING);
+        return qn_probe_refuse(p, "more than %d nested statements", MAX_NESTING);
     for (bool stops = false; !stops;) {
         item it;
         if (!next_item(p, &it))
@@ -321,7 +320,7 @@ qn_status qn_probe_create(qn_string text, qn_probe **out)
         qn_free(p);
         return status;
     }
-    /* Jinja reads every kind of line end as one, and leaves out one at the end. */
+    /* As Jinja: CR and CRLF become LF, and one newline at the end is removed. */
     char *to = p->text;
     for (size_t i = 0; i < n; i++) {
         const char c = text.data[i];
@@ -363,7 +362,7 @@ bool qn_probe_print(qn_probe *p, const char *const *roles, size_t n, bool add_ge
     if (!follow(p, true))
         return false;
     if (p->stop.n)
-        return qn_probe_refuse(p, "a statement '%.*s' that ends nothing", (int)p->stop.n, p->stop.text);
+        return qn_probe_refuse(p, "a statement '%.*s' without a beginning", (int)p->stop.n, p->stop.text);
     *text = (qn_string){ p->out, p->n_out };
     return true;
 }

@@ -1,9 +1,10 @@
-/* What a chat template prints for a conversation whose contents are stand-ins: what src/text/chatml.c decides by.
+/* Evaluates a chat template for a conversation whose contents are placeholders; chatml.c compares the output with plain
+ * ChatML.
  *
- * This is no interpreter of Jinja. It follows text, output, if, for over the messages and set; names, strings, ==, !=, +, ~,
- * and, or, not and a few tests; and it knows the settings of transformers' environment (trim_blocks, lstrip_blocks). Whatever
- * else is met in a part that a conversation reaches, above all anything that looks into a content or changes it, is a refusal
- * that names it. Parts that are not reached (tools, for one) may hold anything. */
+ * This is not a Jinja interpreter. It supports text, output, if, for over the messages, and set; names, strings, ==, !=, +, ~,
+ * and, or, not and some tests; and the settings of transformers' environment (trim_blocks, lstrip_blocks). Any other construct
+ * in code that is executed for the conversation is rejected by name, in particular any that reads or changes a content. Code
+ * that is not executed, for example for tools, may contain anything. */
 #ifndef QN_TEXT_TEMPLATE_PROBE_H
 #define QN_TEXT_TEMPLATE_PROBE_H
 
@@ -15,17 +16,22 @@
 
 enum { QN_PROBE_MAX_MESSAGES = 4 };
 
-/* Bytes that stand for something in what is printed; templates with control characters are refused. */
-enum { QN_PROBE_BOS = 0x02, QN_PROBE_CONTENT = 0x10 /* and above: of message 0, 1, ... */ };
+/* Placeholder bytes in the output. Templates with control characters are rejected. */
+enum { QN_PROBE_BOS = 0x02, QN_PROBE_CONTENT = 0x10 /* of message 0; QN_PROBE_CONTENT + i of message i */ };
 
 typedef struct qn_probe qn_probe;
 
-/* qn_probe_create - a probe of one template's text, which is copied; owned by the caller. */
+/* qn_probe_create - create a probe of a template, which is copied. Free it with qn_probe_free. */
 qn_status qn_probe_create(qn_string text, qn_probe **out);
 void qn_probe_free(qn_probe *probe);
 
-/* qn_probe_print - what the template prints for messages of these roles: *text, until the next call. False where it has
- * something that is not followed: qn_probe_problem says what and where. */
+/* qn_probe_print - evaluate the template for messages of these roles.
+ *
+ *   roles                   [n] at most QN_PROBE_MAX_MESSAGES
+ *   add_generation_prompt   the template variable of this name
+ *   text                    the output, valid until the next call
+ *
+ * False for a construct that is not supported; qn_probe_problem then describes it, with its line. */
 bool qn_probe_print(qn_probe *probe, const char *const *roles, size_t n, bool add_generation_prompt, qn_string *text);
 const char *qn_probe_problem(const qn_probe *probe);
 

@@ -1,4 +1,4 @@
-/* Putting the parts of a tokeniser together: loading, encoding, decoding. */
+/* The tokeniser: loading, encoding, decoding. */
 #include "text/tokenizer.h"
 
 #include "base/memory.h"
@@ -37,12 +37,12 @@ static qn_status check_model(const qn_gguf *file)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the file has no tokeniser ('%s' is %s)", qn_gguf_path(file), key,
                        model.data ? "\"no_vocab\"" : "missing");
     if (!qn_string_equals(model, "gpt2"))
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tokeniser model '%.*s' is not known; the one known is gpt2 (byte-level BPE)",
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: tokeniser model '%.*s' is not supported, expected gpt2 (byte-level BPE)",
                        qn_gguf_path(file), (int)(model.length < 80 ? model.length : 80), model.data);
     return QN_OK;
 }
 
-/* -1, however wide, and the same as a u32, which is how converters write that there is no such token. */
+/* Whether the value is -1, of any width, signed or unsigned: converters write it for no token. */
 static bool means_none(const qn_gguf_kv *kv)
 {
     uint64_t value = UINT64_MAX;
@@ -60,7 +60,7 @@ static bool means_none(const qn_gguf_kv *kv)
     }
 }
 
-/* The token that a key names, or -1 where the file does not have the key or the key says that there is none. */
+/* The token id of a key, or -1 if the key is missing or its value means no token. */
 static qn_status get_token(const qn_tokenizer *tok, const qn_gguf *file, const char *key, int32_t *out)
 {
     *out = -1;
@@ -85,7 +85,7 @@ static void add_eog(qn_tokenizer *tok, int32_t token)
 static qn_status load_eog(qn_tokenizer *tok, const qn_gguf *file)
 {
     static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
-    /* Files name one end; a chat model's turn, or its text, may end with another. */
+    /* Files have one eos id; a chat model may end its turn or its text with another token. */
     static const char *const names[] = { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|eom_id|>" };
     add_eog(tok, tok->eos);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -208,7 +208,7 @@ static qn_status encode_utf8(encoder *e, const char *text, size_t length)
     return qn_pretokenize(e->tok->pre, e->matcher, text, length, encode_piece, e);
 }
 
-/* Text without special tokens: runs of UTF-8 and runs of other bytes in turn. */
+/* Text without special tokens: runs of valid UTF-8 alternate with runs of other bytes. */
 static qn_status encode_plain(encoder *e, const char *text, size_t length)
 {
     for (size_t begin = 0, end = 0; begin < length; begin = end) {
@@ -226,7 +226,7 @@ static qn_status encode_plain(encoder *e, const char *text, size_t length)
 static qn_status encode(encoder *e, const char *text, size_t length, bool parse_special, bool add_bos)
 {
     QN_TRY(qn_matcher_create(&e->matcher));
-    QN_TRY(reserve(e, 1)); /* so that no tokens are a valid pointer, too */
+    QN_TRY(reserve(e, 1)); /* the result is not NULL even without tokens */
     if (add_bos && e->tok->add_bos && e->tok->bos >= 0)
         QN_TRY(append_token(e, e->tok->bos));
     size_t plain = 0, match = 0;
@@ -249,7 +249,8 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t 
     *tokens = NULL;
     *count = 0;
     if (length > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "a text of %zu bytes cannot be tokenised at once, at most %d can", length, INT32_MAX);
+        return qn_fail(QN_ERR_INVALID, "a text of %zu bytes is too long to tokenise, at most %d are allowed", length,
+                       INT32_MAX);
     encoder e = { .tok = tok };
     const qn_status status = encode(&e, text, length, parse_special, add_bos);
     qn_matcher_free(e.matcher);

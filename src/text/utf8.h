@@ -1,5 +1,5 @@
-/* One step through UTF-8: what the bytes at hand are, by the Unicode standard's table of well-formed byte sequences (no
- * surrogates, no overlong forms, nothing past U+10FFFF). */
+/* Decoding and encoding of one UTF-8 character, by the Unicode standard's table of well-formed byte sequences: no surrogates,
+ * no overlong forms, at most U+10FFFF. */
 #ifndef QN_TEXT_UTF8_H
 #define QN_TEXT_UTF8_H
 
@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 typedef enum qn_utf8 {
-    QN_UTF8_COMPLETE,   /* a character: `bytes` of them, its number in `code` */
-    QN_UTF8_INCOMPLETE, /* all the bytes given are the beginning of a character that goes on */
-    QN_UTF8_INVALID     /* the first `bytes` cannot belong to a character: the maximal subpart, which one U+FFFD stands for */
+    QN_UTF8_COMPLETE,   /* a character of *bytes bytes with the code point *code */
+    QN_UTF8_INCOMPLETE, /* all bytes given are the beginning of a character; more are needed */
+    QN_UTF8_INVALID     /* the first *bytes bytes are not part of a character: the maximal subpart, replaced by one U+FFFD */
 } qn_utf8;
 
-/* qn_utf8_next - look at the beginning of text[0..length), length >= 1. */
+/* qn_utf8_next - decode the first character of text [length], length >= 1. */
 static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *bytes, uint32_t *code)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -46,8 +46,10 @@ static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *byte
     return QN_UTF8_COMPLETE;
 }
 
-/* qn_utf8_encode - write a character's bytes (room for 4) and return how many there are. `code` is one that qn_utf8_next can
- * give. */
+/* qn_utf8_encode - encode a character; returns the number of bytes.
+ *
+ *   code   a code point that is valid in UTF-8
+ *   out    [4] */
 static inline size_t qn_utf8_encode(uint32_t code, char *out)
 {
     unsigned char *s = (unsigned char *)out;

@@ -1,4 +1,4 @@
-/* The filter between tokens and text. */
+/* Assembling complete UTF-8 characters. */
 #include "text/utf8_stream.h"
 
 #include "base/memory.h"
@@ -17,7 +17,7 @@ void qn_utf8_stream_free(qn_utf8_stream *stream)
 
 qn_status qn_utf8_stream_feed(qn_utf8_stream *stream, const char *bytes, size_t n, const char **text, size_t *length)
 {
-    /* The tail and the new bytes are laid at the end of a buffer that has room for what they become: three bytes for each. */
+    /* The buffer has n_in * 3 bytes for the output, as an invalid byte becomes 3 bytes, then the input: tail and new bytes. */
     size_t n_in, max_bytes;
     if (!qn_add_size(stream->n_tail, n, &n_in) || !qn_mul_size(n_in, 1 + sizeof replacement, &max_bytes))
         return qn_fail(QN_ERR_MEMORY, "text: a piece of %zu bytes does not fit in memory", n);

@@ -1,4 +1,4 @@
-/* Letting only whole UTF-8 characters through: a model's tokens may end in the middle of one. */
+/* Assembles complete UTF-8 characters from the bytes of tokens, which may end inside a character. */
 #ifndef QN_TEXT_UTF8_STREAM_H
 #define QN_TEXT_UTF8_STREAM_H
 
@@ -6,22 +6,27 @@
 
 #include <stddef.h>
 
-/* Zero it before the first byte; qn_utf8_stream_free at the end. */
+/* Zero it before use; free it with qn_utf8_stream_free. */
 typedef struct qn_utf8_stream {
     char *text;
     size_t capacity;
-    char tail[4]; /* the beginning of a character, 3 bytes at most */
+    char tail[4]; /* the beginning of an incomplete character, at most 3 bytes */
     size_t n_tail;
 } qn_utf8_stream;
 
 void qn_utf8_stream_free(qn_utf8_stream *stream);
 
-/* qn_utf8_stream_feed - take bytes[0..n) and give back the characters that are whole by now, in *text, not terminated, valid
- * until the next call. What may still become a character is held back. Bytes that no longer can come out as U+FFFD, one for
- * each maximal subpart, as the Unicode standard recommends. QN_ERR_MEMORY leaves the stream as it was. */
+/* qn_utf8_stream_feed - add bytes and return the characters that are now complete.
+ *
+ *   bytes    [n]
+ *   text     [*length] not terminated, valid until the next call. Each maximal subpart of invalid bytes is replaced by U+FFFD,
+ *            as the Unicode standard recommends
+ *   length   in bytes
+ *
+ * An incomplete character at the end is held back. On QN_ERR_MEMORY the stream is unchanged. */
 qn_status qn_utf8_stream_feed(qn_utf8_stream *stream, const char *bytes, size_t n, const char **text, size_t *length);
 
-/* qn_utf8_stream_flush - the end: what was held back comes out as one U+FFFD, and the stream is as new. */
+/* qn_utf8_stream_flush - end of the text: returns one U+FFFD for an incomplete character held back, and resets the stream. */
 qn_status qn_utf8_stream_flush(qn_utf8_stream *stream, const char **text, size_t *length);
 
 #endif

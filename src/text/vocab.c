@@ -1,4 +1,4 @@
-/* Loading a vocabulary and finding tokens in it. */
+/* Loading a vocabulary, and look-up of tokens. */
 #define XXH_INLINE_ALL
 #include "text/vocab.h"
 
@@ -9,14 +9,14 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The alphabet of byte-level BPE (GPT-2's bytes_to_unicode): a byte that Latin-1 prints is itself, the others are numbered from
- * U+0100 in order. */
+/* The alphabet of byte-level BPE (GPT-2's bytes_to_unicode): a byte that is printable in Latin-1 is encoded as itself, the
+ * others as U+0100 and following, in order. */
 static bool is_printable(unsigned byte)
 {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
 
-enum { ALPHABET_END = 0x100 + 0x21 + 0x22 + 1 }; /* 0..20, 7f..a0 and ad are not printed */
+enum { ALPHABET_END = 0x100 + 0x21 + 0x22 + 1 }; /* 00..20, 7f..a0 and ad are not printable */
 
 static void make_byte_to_codepoint(uint16_t *byte_to_codepoint)
 {
@@ -25,7 +25,7 @@ static void make_byte_to_codepoint(uint16_t *byte_to_codepoint)
         byte_to_codepoint[b] = is_printable(b) ? (uint16_t)b : next++;
 }
 
-/* The bytes that a token's text stands for; false, when a character is not of the alphabet. */
+/* Decodes a token's text to bytes; false if a character is not in the alphabet. */
 static bool decode_text(const int16_t *codepoint_to_byte, qn_string text, char *out, size_t *n_out)
 {
     size_t n = 0, bytes;
@@ -54,14 +54,14 @@ static qn_status load_token_types(qn_vocab *vocab, const qn_gguf *file)
     if (!kv)
         return QN_OK;
     if (kv->type != QN_GGUF_ARRAY || kv->count != vocab->n_tokens)
-        return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of %zu types, one for each token, and has %llu",
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' must be an array of %zu types, one for each token, found %llu",
                        qn_gguf_path(file), key, vocab->n_tokens, (unsigned long long)kv->count);
     for (size_t i = 0; i < vocab->n_tokens; i++) {
         int32_t token_type;
         QN_TRY(qn_gguf_array_i32(file, kv, i, &token_type));
         if (token_type < 0 || token_type > QN_TOKEN_BYTE)
-            return qn_fail(QN_ERR_FORMAT, "%s: '%s' gives token %zu the type %d, types 0 to %d are known", qn_gguf_path(file),
-                           key, i, token_type, QN_TOKEN_BYTE);
+            return qn_fail(QN_ERR_FORMAT, "%s: '%s' gives token %zu the type %d, expected 0 to %d", qn_gguf_path(file), key, i,
+                           token_type, QN_TOKEN_BYTE);
         vocab->token_types[i] = (uint8_t)token_type;
     }
     return QN_OK;
@@ -88,7 +88,7 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
         memcpy(vocab->texts + text_end, tokens[i].data, n);
         text_end += (uint32_t)n;
         vocab->text_offsets[i + 1] = text_end;
-        /* Special tokens are spelled as they are, and so is a token added by hand that no merge can make. */
+        /* Special tokens are stored verbatim, and so are manually added tokens with characters outside the alphabet. */
         if (is_stored_verbatim(vocab->token_types[i]) ||
             !decode_text(codepoint_to_byte, tokens[i], vocab->pieces + piece_end, &n))
             memcpy(vocab->pieces + piece_end, tokens[i].data, n);
@@ -98,7 +98,7 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
     return QN_OK;
 }
 
-/* The slot that holds this text, or the free one where it would go. */
+/* The slot of this text, or the empty slot for its insertion. */
 static size_t find_slot(const qn_vocab *vocab, const char *text, size_t length)
 {
     size_t slot = (size_t)XXH3_64bits(text, length) & vocab->slot_mask;
@@ -120,7 +120,7 @@ static qn_status index_texts(qn_vocab *vocab)
     for (uint32_t i = 0; i < vocab->n_tokens; i++) {
         const qn_string text = qn_vocab_text(vocab, i);
         if (!text.length)
-            continue; /* a hole in the numbering: several may be there, and none can be found */
+            continue; /* an unused id: there may be several, and look-up does not return them */
         const size_t slot = find_slot(vocab, text.data, text.length);
         if (!vocab->slots[slot]) {
             vocab->slots[slot] = i + 1;
@@ -155,7 +155,7 @@ static int compare_specials(const void *left, const void *right, void *user)
     return order ? order : (a > b) - (a < b);
 }
 
-/* Of specials that are spelled alike the first stays: qn_vocab_special_at expects different texts. */
+/* Keeps the first of special tokens with the same text: qn_vocab_special_at requires distinct texts. */
 static void drop_repeated_specials(qn_vocab *vocab)
 {
     size_t n = 0;
@@ -223,8 +223,8 @@ int32_t qn_vocab_find(const qn_vocab *vocab, const char *text, size_t length)
 
 int32_t qn_vocab_find_bytes(const qn_vocab *vocab, const char *bytes, size_t length)
 {
-    /* Spelling the bytes costs less than a second index. The buffer holds every token that is worth finding whole: longer
-     * pre-tokens go the ordinary way, through the merges. */
+    /* Encoding the bytes costs less than a second hash table. Longer pieces do not fit in the buffer and are merged as
+     * usual. */
     char text[512];
     size_t n = 0;
     if (length > sizeof text / 2)
@@ -240,7 +240,7 @@ int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t leng
     int32_t best = -1;
     if (!length || !vocab->special_first_bytes[(unsigned char)text[0]])
         return best;
-    /* Those that share the first `depth` bytes with the text lie side by side; the one that ends there comes first. */
+    /* Tokens low to high - 1 share the first `depth` bytes with the text; a token of this length is the first of them. */
     size_t low = 0, high = vocab->n_special_tokens;
     for (size_t depth = 0; low < high; depth++) {
         const qn_string first = qn_vocab_text(vocab, vocab->special_tokens[low]);

@@ -1,6 +1,7 @@
-/* A vocabulary: the tokens of a file, their kinds and bytes, and the ways to find one. Byte-level BPE writes every byte as a
- * printable character; here both sides of that are kept: the text as the file spells it and the bytes that it stands for.
- * Merging is bpe.h's. */
+/* A vocabulary: the tokens of a file, their types and bytes, and look-up. In byte-level BPE every byte is written as a
+ * printable character. For each token the vocabulary has its text, as spelled in the file, and its piece, the bytes that the
+ * text encodes.
+ */
 #ifndef QN_TEXT_VOCAB_H
 #define QN_TEXT_VOCAB_H
 
@@ -10,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a token is, with the numbers of tokenizer.ggml.token_type. */
+/* Token types, with the numbers of tokenizer.ggml.token_type. */
 typedef enum qn_token_type {
     QN_TOKEN_UNDEFINED = 0,
     QN_TOKEN_NORMAL,
@@ -23,45 +24,51 @@ typedef enum qn_token_type {
 
 typedef struct qn_vocab {
     size_t n_tokens;
-    char *texts;             /* as the file spells them, one after the other */
+    char *texts;             /* concatenated texts, as spelled in the file */
     uint32_t *text_offsets;  /* [n_tokens + 1] */
-    char *pieces;            /* the bytes that they stand for */
+    char *pieces;            /* concatenated pieces */
     uint32_t *piece_offsets; /* [n_tokens + 1] */
     uint8_t *token_types;    /* [n_tokens] qn_token_type */
-    uint32_t *slots;         /* hash of texts: id + 1, or 0 for a free slot */
+    uint32_t *slots;         /* hash table by text: id + 1, or 0 for an empty slot */
     size_t slot_mask;
-    uint32_t *special_tokens; /* [n_special_tokens] ids of control and user-defined tokens, by their text */
+    uint32_t *special_tokens; /* [n_special_tokens] ids of control, unknown and user-defined tokens, sorted by text */
     size_t n_special_tokens;
-    bool special_first_bytes[256];   /* bytes with which one of those begins */
-    uint16_t byte_to_codepoint[256]; /* the character that spells a byte */
+    bool special_first_bytes[256];   /* first bytes of their texts */
+    uint16_t byte_to_codepoint[256]; /* the character that encodes a byte */
     int32_t byte_to_token[256];      /* the token of a single byte, or -1 */
-    size_t n_repeated;               /* tokens that are spelled like an earlier one */
-    uint32_t repeated[2];            /* the first of those, after the one that it is spelled like */
+    size_t n_repeated;               /* tokens with the same text as an earlier token */
+    uint32_t repeated[2];            /* the first such pair: the earlier token, then the later one */
 } qn_vocab;
 
-/* qn_vocab_load - read tokenizer.ggml.tokens and .token_type. *vocab must be zeroed; it is to be freed also after a failure.
- * QN_ERR_FORMAT for arrays that are missing, of the wrong type or of different lengths, or an unknown kind. Of tokens that are
- * spelled alike the first is found; the others can be decoded. */
+/* qn_vocab_load - read tokenizer.ggml.tokens and tokenizer.ggml.token_type.
+ *
+ *   vocab   zeroed; free it with qn_vocab_free, whatever the status
+ *
+ * Of tokens with the same text, look-up returns the first; all can be decoded. QN_ERR_FORMAT for arrays that are missing, of
+ * the wrong type or of different lengths, and for an unknown token type. */
 qn_status qn_vocab_load(qn_vocab *vocab, const qn_gguf *file);
 void qn_vocab_free(qn_vocab *vocab);
 
-/* qn_vocab_find - the token that the file spells this way, or -1. */
+/* qn_vocab_find - the token with this text, or -1. */
 int32_t qn_vocab_find(const qn_vocab *vocab, const char *text, size_t length);
 
-/* qn_vocab_find_bytes - the normal token that stands for these bytes, or -1. */
+/* qn_vocab_find_bytes - the normal token with this piece, or -1. Pieces of more than 256 bytes are not found. */
 int32_t qn_vocab_find_bytes(const qn_vocab *vocab, const char *bytes, size_t length);
 
-/* qn_vocab_special_at - the longest special token with which the text begins, its length in *match; -1 for none. User-defined
- * tokens always count, control tokens with `control`. */
+/* qn_vocab_special_at - the longest special token at the beginning of a text, or -1.
+ *
+ *   control   false: only user-defined tokens; true: also control and unknown tokens
+ *   match     length of the token's text in bytes, written if there is one */
 int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, size_t *match);
 
-/* qn_vocab_is_control - whether the token is one that no text may spell by itself. `token` must be in the vocabulary. */
+/* qn_vocab_is_control - whether the token is a control or unknown token, which plain text must not become. `token` must be in
+ * the vocabulary. */
 static inline bool qn_vocab_is_control(const qn_vocab *vocab, int32_t token)
 {
     return vocab->token_types[token] == QN_TOKEN_CONTROL || vocab->token_types[token] == QN_TOKEN_UNKNOWN;
 }
 
-/* The text or the bytes of a token of the vocabulary. */
+/* qn_vocab_text, qn_vocab_piece - the text or the piece of a token. `token` must be in the vocabulary. */
 static inline qn_string qn_vocab_text(const qn_vocab *vocab, uint32_t token)
 {
     return (qn_string){ vocab->texts + vocab->text_offsets[token],

@@ -223,7 +223,7 @@ static void test_not_plain(void **state)
                "{% endif %}" OF("content"),
                ""),
           "the use of 'in'" },
-        { WITH("{% if message.content %}" PLAIN_TURN "{% endif %}", ""), "what a content is" },
+        { WITH("{% if message.content %}" PLAIN_TURN "{% endif %}", ""), "a condition on a content" },
         { WITH("{% if message.content != '' %}" PLAIN_TURN "{% endif %}", ""), "compares a content" },
         { "{% macro turn(m) %}{{ m.content }}{% endmacro %}" NONE, "the statement 'macro'" },
         { "{%- set ns = namespace(last=messages|length - 1) %}" NONE, "the use of 'namespace'" },
@@ -257,8 +257,8 @@ static void test_not_plain(void **state)
           "the use of 'if'" },
         { FIRST "{{ '<|im_start|>system\\nBe <|endoftext|><|im_end|>\\n' }}{% endif %}" LOOP, "spells control tokens" },
         /* What is no template, or none that is followed. */
-        { NONE "{% if tools %}", "ends no 'if'" },
-        { NONE "{% endfor %}", "'endfor' that ends nothing" },
+        { NONE "{% if tools %}", "does not end an 'if'" },
+        { NONE "{% endfor %}", "'endfor' without a beginning" },
         { NONE "{{ 'x", "does not end" },
         { NONE "{% raw %}{% endraw %}", "the statement 'raw'" },
         { NONE "{{ '\\x41' }}", "an escape" },
@@ -271,7 +271,7 @@ static void test_not_plain(void **state)
         char cut[sizeof NONE];
         memcpy(cut, NONE, i);
         cut[i] = '\0';
-        refuses(cut, added, "the model carries");
+        refuses(cut, added, "the model has");
     }
 }
 
