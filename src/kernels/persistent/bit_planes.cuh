@@ -80,12 +80,11 @@ QN_DEVICE void mma_m16n8k256_b1(int c[4], const uint4 &a, uint2 b, const int sta
 template <int count>
 QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, const bit_plane_acts &x, uint32_t lane)
 {
-    const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000,
-                                          0 }; // bits of 12582912.0f: as a float, the accumulator is that plus the integer
+    // 0x4b400000 are the bits of 12582912.0f: read as a float, the accumulator is that plus the integer sum.
+    const int zeros[4] = {}, magic[4] = { 0x4b400000, 0, 0x4b400000, 0 };
     const uint32_t t = lane % 4;
-    const int sign_weight = 2 * t % PLANES_PER_MMA == PLANES_PER_MMA - 2
-                                ? -2
-                                : 2; // weight of the odd plane relative to the even one: -2 for the sign plane
+    // Weight of the lane's odd plane relative to its even one; -2 if it is the sign plane.
+    const int sign_weight = 2 * t % PLANES_PER_MMA == PLANES_PER_MMA - 2 ? -2 : 2;
 #pragma unroll
     for (int m = 0; m < count; m++)
 #pragma unroll
@@ -149,8 +148,8 @@ QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_
 {
     const uint32_t lane_amax = max(max(abs_bits(x.x), abs_bits(x.y)), max(abs_bits(x.z), abs_bits(x.w)));
     const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, lane_amax);
-    const float amax = __uint_as_float(bits),
-                qmax = QN_BITS == 1 ? 32767 : 16383; // 2 bits: the high code bit needs one more plane
+    // With 2-bit weights the high code bit needs one more plane, so that activations have one bit less.
+    const float amax = __uint_as_float(bits), qmax = QN_BITS == 1 ? 32767 : 16383;
     const bool finite = bits < 0x7f800000u, zero = !finite || amax < 1e-30f;
     const float inv_scale = zero ? 0 : qmax * reciprocal(amax);
     const float scale = finite ? (zero ? 0 : amax * (1.0f / qmax)) : __uint_as_float(0x7fc00000u);

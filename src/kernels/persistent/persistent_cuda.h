@@ -1,6 +1,7 @@
 /* The persistent decode kernel: all layers of one decode step of one row in a single launch, as far as their operations
  * are supported. This header is its interface and describes how data flows; persistent.cu is the kernel and describes
- * its warps, ring buffers and barriers; device/cuda/persistent.c plans the phases of a model. Shared by C and CUDA.
+ * its warps, ring buffers and barriers; device/cuda/persistent.c plans the phases of a model. More in
+ * docs/internals/persistent-decode.md. Shared by C and CUDA.
  *
  * Purpose. Launched one by one, the operations of a decode step spend more time between each other than on reading
  * weights. In one launch, weights stream through ring buffers in shared memory that do not drain between operations:
