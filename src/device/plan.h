@@ -176,8 +176,7 @@ typedef struct qn_op {
      *   SWIGLU               in: gate; in2: up
      *   CONV                 in: q k v; out: q k v; in2: alpha, overwritten with g; in3: beta, overwritten with its sigmoid
      *   DELTA_RULE           in: q k v; in2: g; in3: beta; out: output
-     *   GATED_NORM           in: output of the delta rule; in2: gate; in3, in4: q k v before, after the convolution; in5:
-     *                        g */
+     *   GATED_NORM           in: output of DELTA_RULE; in2: gate; in3, in4: q k v before and after the convolution; in5: g */
     int in, in2, in3, in4, in5, out;
     int acts[QN_OP_ACTS]; /* outputs of NORM, ATTENTION_COMBINE, SWIGLU, GATED_NORM, LOGIT_NORM; the rotated ones last */
     size_t n_acts;

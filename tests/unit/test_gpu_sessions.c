@@ -106,8 +106,7 @@ static void expect_found(const char *what, size_t length)
 {
     for (size_t i = 0; i < N_MORE; i++)
         if (memcmp(expected + i * info.n_vocab, found + i * info.n_vocab, info.n_vocab * sizeof *found) != 0)
-            fail_msg("%s, %s: %s of %zu tokens: the logits of token %zu after them are other ones", info.name, kv, what, length,
-                     i);
+            fail_msg("%s, %s: %s of %zu tokens: the logits of token %zu after them differ", info.name, kv, what, length, i);
 }
 
 static void eval_other_tokens(qn_session *session, size_t n)

@@ -19,8 +19,7 @@
 static char work[64], cache[128], nvcc[128], runs[128], tmp[128];
 
 /* The fake nvcc writes a "cubin" that contains the source and the options, and counts its runs. The file `mood` selects a
- * failure.
- */
+ * failure. */
 static const char script[] =
     "#!/bin/sh\n"
     "here=$(dirname \"$0\")\n"

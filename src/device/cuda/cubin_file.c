@@ -144,7 +144,7 @@ static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, vo
     if (n < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
     if ((size_t)n < sizeof h)
-        return qn_fail(QN_ERR_FORMAT, "%s: has %zd bytes, its header alone takes %zu", path, n, sizeof h);
+        return qn_fail(QN_ERR_FORMAT, "%s: has %zd bytes, its header alone has %zu", path, n, sizeof h);
     QN_TRY(check_header(path, &h, key, (uint64_t)st.st_size));
     *bytes = (size_t)h.payload_bytes;
     *data = malloc(*bytes + 1); /* not NULL for an empty payload */
