@@ -11,7 +11,7 @@ quern has not. Tokens, chunks and scores are those of reference_perplexity.py. A
   first   the first so many positions stay as they are
   mean    what is taken from keys before they are encoded and put back after: the mean of the first 64, or of each block of so many
           (as if every block were complete, which the last is not in a real cache)
-Codes are those of docs/aura.md: a signed Walsh-Hadamard rotation, a Lloyd-Max codebook of one coordinate of a unit vector, the
+Codes are those of docs/internals/aura-cache.md: a signed Walsh-Hadamard rotation, a Lloyd-Max codebook of one coordinate of a unit vector, the
 row's norm restored. Printed as rows of a Markdown table.
 
 Needs numpy, torch, transformers and tokenizers, and heads of a power of two.

@@ -34,7 +34,7 @@ enum { QN_KV_PAGE = 64 };
  * rows of pages 0 and r, and codes of the pages between them, however the tokens were split into steps. Because page 0
  * has no codes, the codes of position p are stored at position p - QN_KV_PAGE. The mean of page 0's keys is subtracted
  * from keys before they are quantised: much of a key is common to all keys of a head, and a term common to all scores of
- * a query does not change its softmax. docs/aura.md has the measured gain of each of these. */
+ * a query does not change its softmax. docs/lab/2026-11-aura.md has the measured gain of each of these. */
 typedef struct qn_kv_view {
     uint8_t *memory;               /* [blocks][n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
     const uint32_t *kv_index;      /* [n_layers]: a layer's index among the attention layers */

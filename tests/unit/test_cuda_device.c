@@ -209,14 +209,14 @@ struct upload {
     qn_cuda *device;
     uint8_t *from;
     size_t bytes;
-    bool hilo;
+    bool ok;
 };
 
 static void *upload_thread(void *context)
 {
     struct upload *u = context;
     qn_cuda_buffer to;
-    u->hilo = qn_cuda_alloc(u->device, u->bytes, 1, "upload", &to) == QN_OK &&
+    u->ok = qn_cuda_alloc(u->device, u->bytes, 1, "upload", &to) == QN_OK &&
               qn_cuda_upload(u->device, to.address, u->from, u->bytes, NULL, NULL) == QN_OK &&
               memcmp((const void *)(uintptr_t)to.address, u->from, u->bytes) == 0;
     qn_cuda_free(u->device, &to);
@@ -239,7 +239,7 @@ static void test_uploads_at_once(void **unused)
         assert_int_equal(pthread_create(&threads[i], NULL, upload_thread, &uploads[i]), 0);
     for (size_t i = 0; i < 7; i++) {
         pthread_join(threads[i], NULL);
-        assert_true(uploads[i].hilo);
+        assert_true(uploads[i].ok);
         free(uploads[i].from);
     }
     assert_in_range(fake.host_allocations, 2, 8);

@@ -688,10 +688,10 @@ static void test_processes(void **unused)
         assert_true(children[i] >= 0);
         if (children[i] == 0) {
             qn_cuda *device;
-            bool hilo = qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device) == QN_OK;
-            hilo = hilo && qn_cuda_prepare(device, &launch_a) == QN_OK && !strncmp(fake.image, SOURCE, sizeof SOURCE - 1);
+            bool ok = qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device) == QN_OK;
+            ok = ok && qn_cuda_prepare(device, &launch_a) == QN_OK && !strncmp(fake.image, SOURCE, sizeof SOURCE - 1);
             qn_cuda_close(device);
-            _exit(hilo ? 0 : 1);
+            _exit(ok ? 0 : 1);
         }
     }
     for (size_t i = 0; i < 8; i++) {
