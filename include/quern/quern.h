@@ -207,7 +207,7 @@ QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t lengt
 QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 
 /* qn_session_save - write what the session holds to a file, which appears whole or not at all: tokens, cache, what is pending.
- * QN_ERR_INVALID when `path` exists and is not a session file: it stays as it is. QN_ERR_IO when it cannot be written. The file
+ * QN_ERR_INVALID when `path` exists, is not empty and is not a session file: it stays as it is. QN_ERR_IO when it cannot be written. The file
  * is about qn_session_cache_bytes(session, qn_session_length(session)) large. It
  * holds the conversation, and can be read by whoever the umask lets read it. */
 QN_API qn_status qn_session_save(const qn_session *session, const char *path);

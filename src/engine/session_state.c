@@ -78,7 +78,7 @@ qn_status qn_session_check_target(const char *path)
 {
     char magic[sizeof QN_STATE_MAGIC - 1];
     struct stat st;
-    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
         return QN_OK; /* nothing to lose; what is no regular file qn_new_file_create refuses */
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)

@@ -33,8 +33,8 @@ struct qn_state_header {
 
 _Static_assert(sizeof(struct qn_state_header) == 64, "no padding in the file");
 
-/* qn_session_check_target - whether qn_session_save would write to this path: there is nothing, or a session file of any
- * version. QN_ERR_INVALID for any other file, which saving would destroy. */
+/* qn_session_check_target - whether qn_session_save would write to this path: there is nothing, an empty file, or a session
+ * file of any version. QN_ERR_INVALID for any other file, which saving would destroy. */
 qn_status qn_session_check_target(const char *path);
 
 #endif
