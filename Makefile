@@ -3,29 +3,32 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 
+# Recipes read these from the environment: a path may hold spaces and quotes, which make would paste into a command as they are.
+export BUILD PREFIX DESTDIR JOBS
+
 .PHONY: all configure demo test install clean format check-format
 
 all: configure
-	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --build "$$BUILD" -j "$$JOBS"
 
 configure:
 	@cmake/need-packages.sh build
-	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) -DQN_WERROR=OFF --log-level=WARNING
+	@cmake -S . -B "$$BUILD" -G Ninja -DCMAKE_INSTALL_PREFIX="$$PREFIX" -DQN_WERROR=OFF --log-level=WARNING
 
 demo:
 	@cmake/need-packages.sh build
 	@$(MAKE) --no-print-directory all
-	@tools/demo.sh $(BUILD)
+	@tools/demo.sh "$$BUILD"
 
 test:
 	@cmake/need-packages.sh build test
-	@BUILD=$(BUILD) JOBS=$(JOBS) tests/run_suite.sh
+	@tests/run_suite.sh
 
 install: all
-	@DESTDIR=$(DESTDIR) cmake --install $(BUILD)
+	@cmake --install "$$BUILD"
 
 clean:
-	@rm -rf $(BUILD)
+	@rm -rf -- "$$BUILD"
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h')
 

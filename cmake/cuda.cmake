@@ -140,9 +140,10 @@ function(qn_embed_kernels target)
         foreach(arch IN LISTS archs)
             string(REPLACE "sm_" "compute_" virtual ${arch})
             set(cubin ${folder}/${name}.${arch}.cubin)
+            string(REPLACE " " "\\ " escaped "${cubin}") # nvcc escapes spaces in what a cubin depends on, not in its name
             add_custom_command(OUTPUT ${cubin}
                                COMMAND ${nvcc} ${options_of_all} -gencode=arch=${virtual},code=${arch} ${options} -MD -MF ${cubin}.d
-                                       -o ${cubin} ${src}/kernels/${source}
+                                       -MT ${escaped} -o ${cubin} ${src}/kernels/${source}
                                DEPENDS ${src}/kernels/${source} DEPFILE ${cubin}.d
                                COMMENT "Compiling ${pipeline} for ${arch}" VERBATIM)
             list(APPEND cubins ${cubin})

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Installs into an empty prefix and uses what lies there as a stranger would: a program built by pkg-config (shared and static) and
-# by find_package, the header in C++, the names that the shared library exports, the manual page.
+# by find_package, the header in C++, the names that the shared library exports, the manual page. Folders have spaces and quotes in
+# their names throughout.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-prefix=$work/prefix
+top=$(mktemp -d)
+trap 'rm -rf "$top"' EXIT
+work="$top/it's a folder"
+prefix="$work/a prefix"
+mkdir "$work"
 die() {
     echo "test_install: $*"
     exit 1
@@ -31,13 +34,19 @@ int main(void)
 }
 C
 
-# quern.pc names the prefix that the build was configured with, as for any installed package: it is redirected here.
-export PKG_CONFIG_PATH=$libdir/pkgconfig
-flags() { pkg-config --define-variable=prefix="$prefix" "$@" quern; }
-quiet "$CC" $(flags --cflags) "$work/main.c" -o "$work/shared" $(flags --libs)
+# quern.pc names the prefix that the build was configured with, as for any installed package: here it gets this one, as if it had
+# been. pkg-config escapes spaces, so a shell has to read what it prints.
+sed "s|^prefix=.*|prefix=$prefix|" "$libdir/pkgconfig/quern.pc" >"$work/quern.pc"
+export PKG_CONFIG_PATH=$work
+flags() { eval "flags=($(pkg-config "$@" quern))"; }
+flags --cflags --libs
+quiet "$CC" "$work/main.c" -o "$work/shared" "${flags[@]}"
 LD_LIBRARY_PATH=$libdir "$work/shared" || die "the program against the shared library failed"
-quiet "$CC" $(flags --cflags) "$work/main.c" -o "$work/static" "$libdir/libquern.a" \
-    $(flags --static --libs | sed 's/-lquern//')
+flags --cflags --static --libs
+for i in "${!flags[@]}"; do
+    [ "${flags[i]}" != -lquern ] || flags[i]=$libdir/libquern.a
+done
+quiet "$CC" "$work/main.c" -o "$work/static" "${flags[@]}"
 "$work/static" || die "the program against the static library failed"
 
 mkdir "$work/project"
@@ -73,7 +82,35 @@ done
 
 "$prefix/bin/quern" --version | grep -qx "quern [0-9.]*" || die "the installed program does not run"
 "$prefix/bin/quern" run --temp 0 -n 8 -p 'Once upon a time' >"$work/out" 2>"$work/err" || die "the installed program finds no model of its own"
-grep -q "demo model, $prefix/" "$work/err" || die "the installed program does not say which model it took: $(cat "$work/err")"
+grep -qF "demo model, $prefix/" "$work/err" || die "the installed program does not say which model it took: $(cat "$work/err")"
 if command -v mandoc >/dev/null; then
     mandoc -T lint -W warning "$prefix/share/man/man1/quern.1" || die "the manual page has mistakes"
 fi
+
+# The Makefile in a folder with a space, with such a BUILD, PREFIX and DESTDIR. A project of one file stands in for quern, whose
+# build would take minutes.
+export -n MAKEFLAGS MAKELEVEL
+source="$work/a source" build="$work/a source/my build" dest="$work/a dest"
+mkdir -p "$source/cmake"
+cp "$QN_SOURCE_DIR/Makefile" "$source"
+cp "$QN_SOURCE_DIR/cmake/need-packages.sh" "$source/cmake"
+cat >"$source/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.22)
+project(one LANGUAGES NONE)
+install(FILES Makefile DESTINATION "share/one folder")
+CMAKE
+quiet make -C "$source" BUILD="my build" PREFIX="$prefix" DESTDIR="$dest" install
+[ "$(find "$dest" -type f)" = "$dest$prefix/share/one folder/Makefile" ] || die "make install put $(find "$dest" -type f)"
+[ "$(ls "$source")" = "$(printf 'CMakeLists.txt\nMakefile\ncmake\nmy build')" ] || die "make install left $(ls "$source")"
+mkdir "$source/my"
+quiet make -C "$source" BUILD="my build" clean
+[ -d "$source/my" ] && [ ! -e "$build" ] || die "make clean left $(ls "$source")"
+
+# quern itself is configured in such a folder, and the sources that hold paths are compiled, the GPU's kernels among them.
+for part in CMakeLists.txt cmake src include check models docs quern.pc.in quern-config.cmake.in; do
+    cp -r "$QN_SOURCE_DIR/$part" "$source"
+done
+quiet cmake -S "$source" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX="$prefix" -DQN_CUDA=OFF -DQN_TESTS=OFF
+quiet cmake --build "$build" --target CMakeFiles/quern-objects.dir/cuda/built_in.c.o CMakeFiles/quern-objects.dir/src/base/status.c.o \
+    CMakeFiles/quern.dir/src/cli/demo_model.c.o
+cmp <(grep '^prefix=' "$build/quern.pc") <(grep '^prefix=' "$work/quern.pc") || die "quern.pc has another prefix"

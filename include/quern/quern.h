@@ -276,7 +276,7 @@ QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
  * qn_session_cache_bytes(session, qn_session_length(session)). It contains the conversation; a new file's permissions follow
  * the umask, a replaced file's are kept.
  *
- * QN_ERR_INVALID   `path` exists and is not a session file; it is not changed
+ * QN_ERR_INVALID   `path` exists, is not empty and is not a session file; it is not changed
  * QN_ERR_IO        the file cannot be written */
 QN_API qn_status qn_session_save(const qn_session *session, const char *path);
 

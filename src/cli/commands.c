@@ -54,7 +54,8 @@ const qn_command qn_commands[] = {
       "one\n"
       "dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a line says how many did, "
       "-v\n"
-      "names them. IN and OUT may be the same file; any other OUT that exists must be a GGUF file. It appears whole or not at\n"
+      "names them. IN and OUT may be the same file; any other OUT that exists must be a GGUF file or empty. It appears whole "
+      "or not at\n"
       "all. Of a model split over several files, IN is any of them, and OUT is one file.",
       3, 3, NULL, qn_cli_quantize },
     { QN_CMD_KERNELS, "kernels", "the GPU's kernels, and where their code comes from", "kernels [options]",

@@ -170,6 +170,7 @@ static char *edited_line(qn_line *line, size_t *length)
 {
     int n = 0;
     errno = 0;
+    el_set(line->edit, EL_PREP_TERM, 1); /* before the prompt: a Ctrl-D between the two would be read as a zero byte */
     const char *text = el_gets(line->edit, &n);
     if (!text || n <= 0) {
         putchar('\n');

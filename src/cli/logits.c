@@ -4,7 +4,6 @@
 #include "cli/signals.h"
 
 #include "base/memory.h"
-#include "engine/state_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,29 +78,34 @@ static int output_fail(struct output *out)
     return QN_EXIT_FAILED;
 }
 
-/* What exists may be replaced where it can be logits of this model: rows of `row_bytes`, and no file of another kind. The file
- * that standard output was redirected to (-o /dev/stdout) is the user's choice. */
-static bool may_be_logits(const char *path, const struct stat *status, uint64_t row_bytes)
+/* What exists may be replaced where it is empty or looks like logits: 32-bit floats of ordinary magnitudes, which text and files
+ * of other kinds are not. The file that standard output was redirected to (-o /dev/stdout) is the user's choice. */
+static bool may_be_logits(const char *path, const struct stat *status)
 {
-    char magic[4] = "";
     struct stat out;
+    float values[1024];
+    if (status->st_size == 0)
+        return true;
     if (fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == status->st_dev && out.st_ino == status->st_ino)
         return true;
     FILE *file = fopen(path, "rb");
-    const bool read = file && fread(magic, 1, sizeof magic, file) == sizeof magic;
-    if (file)
-        fclose(file);
-    return (uint64_t)status->st_size % row_bytes == 0 && status->st_size > 0 && read && memcmp(magic, "GGUF", 4) != 0 &&
-           memcmp(magic, QN_STATE_MAGIC, 4) != 0;
+    if (!file)
+        return false;
+    const size_t n = fread(values, sizeof *values, sizeof values / sizeof *values, file);
+    fclose(file);
+    bool like = n > 0 && status->st_size % (off_t)sizeof *values == 0;
+    for (size_t i = 0; i < n; i++)
+        like = like && (values[i] == 0 || (fabsf(values[i]) > 1e-9f && fabsf(values[i]) < 1e6f));
+    return like;
 }
 
-static int output_open(const char *path, uint64_t row_bytes, struct output *out)
+static int output_open(const char *path, struct output *out)
 {
     struct stat status;
     const bool exists = stat(path, &status) == 0;
     const bool regular = exists && S_ISREG(status.st_mode); /* a link is followed; "/dev/stdout" leads to no path */
-    if (regular && !may_be_logits(path, &status, row_bytes)) {
-        qn_cli_error("%s: exists and does not hold logits of this model; it is left as it is", path);
+    if (regular && !may_be_logits(path, &status)) {
+        qn_cli_error("%s: exists and does not hold logits; it is left as it is", path);
         return QN_EXIT_FAILED;
     }
     *out = (struct output){ .target = regular ? realpath(path, NULL) : strdup(path) };
@@ -191,7 +195,7 @@ static int evaluate(const qn_args *args, qn_model *model, const qn_token *ids, s
     if (status == QN_EXIT_DONE && qn_alloc(&rows, n_logits, sizeof *rows, "logits"))
         status = qn_cli_fail();
     if (status == QN_EXIT_DONE)
-        status = output_open(args->output, n_vocab * sizeof(float), &out);
+        status = output_open(args->output, &out);
     if (status == QN_EXIT_DONE) {
         qn_signals_session(session);
         qn_progress progress;

@@ -81,7 +81,7 @@ const qn_option qn_options[] = {
         "refused."),
     TEXT(GENERATE, "--save", NULL, NULL, save, "FILE", "write the conversation to this session file at the end",
          "After Ctrl-C, too. The file holds the tokens, the KV cache and recurrent states, and appears whole or not at all. A "
-         "file that exists is replaced only if it is a session file."),
+         "file that exists is replaced only if it is empty or a session file."),
 
     NUMBER(GENERATE, "--temp", NULL, "--temperature", temperature, "T", 0, 1e6, "temperature (default 0.8); 0 is greedy", NULL),
     INT(GENERATE, "--top-k", NULL, NULL, top_k, "K", 0, INT32_MAX, "keep the K most likely tokens (default 40); 0 keeps all",
@@ -122,7 +122,7 @@ const qn_option qn_options[] = {
 
     TEXT(LOGITS, "--ids", NULL, NULL, ids, "LIST", "token ids, separated by commas or spaces", NULL),
     TEXT(LOGITS, "-o", "--output", NULL, output, "FILE", "where the logits go",
-         "A file that exists is replaced only if its size is that of logits of this model."),
+         "A file that exists is replaced only if it is empty or holds logits."),
     INT(LOGITS, "--batch", NULL, NULL, batch, "N", 1, INT32_MAX, "ids evaluated at a time (default: all)", NULL),
 
     INT(GENERATE | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,

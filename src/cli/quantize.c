@@ -42,7 +42,7 @@ static void on_log(void *user, const char *line)
         qn_progress_log(&q->progress, line);
 }
 
-/* OUT may be IN, or another GGUF file that is replaced; any other file was not made by this command. */
+/* OUT may be IN, another GGUF file or an empty one, which are replaced; any other file was not made by this command. */
 static bool may_replace(const char *out)
 {
     struct stat status;
@@ -54,7 +54,8 @@ static bool may_replace(const char *out)
         return false;
     }
     FILE *file = fopen(out, "rb");
-    const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
+    const bool gguf =
+        status.st_size == 0 || (file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", 4) == 0);
     if (file)
         fclose(file);
     if (!gguf)

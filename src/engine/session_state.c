@@ -79,8 +79,8 @@ qn_status qn_session_check_target(const char *path)
 {
     char magic[sizeof QN_STATE_MAGIC - 1];
     struct stat st;
-    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-        return QN_OK; /* no file to overwrite; qn_atomic_file_create rejects other types of file */
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
+        return QN_OK; /* nothing to overwrite; qn_atomic_file_create rejects other types of file */
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return qn_fail(QN_ERR_IO, "%s: exists, and cannot be read to check whether it is a session file: %m", path);

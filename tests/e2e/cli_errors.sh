@@ -123,12 +123,14 @@ refuses 1 'No such file' logits -m "$model" --ids 1 -o "$work/no/such/folder"
 refuses 1 '' logits -m "$model" --ids 1 -o "$work"
 refuses 1 '' quantize "$model" "$work/no/such/folder" q8_0
 refuses 1 'not a regular file' quantize "$model" /dev/null q8_0
-for full in "run -m $parrot -p x" "tokenize -m $parrot x" "info $model"; do
-    # shellcheck disable=SC2086
-    timeout 60 "$QN_BIN/quern" $full >/dev/full 2>"$work/err"
-    [ $? -eq 1 ] || fail "quern $full onto a full disk: not status 1"
-    grep -q 'standard output' "$work/err" || fail "quern $full onto a full disk: no reason given"
-done
+onto_a_full_disk() {
+    timeout 60 "$QN_BIN/quern" "$@" >/dev/full 2>"$work/err"
+    [ $? -eq 1 ] || fail "quern $* onto a full disk: not status 1"
+    grep -q 'standard output' "$work/err" || fail "quern $* onto a full disk: no reason given"
+}
+onto_a_full_disk run -m "$parrot" -p x
+onto_a_full_disk tokenize -m "$parrot" x
+onto_a_full_disk info "$model"
 [ ! -e "$work/l" ] || fail "logits: a file was left behind"
 [ ! -e "$work/out.gguf" ] || fail "quantize: a file was left behind"
 for left in "$work"/l.* "$work"/out.gguf*; do

@@ -21,7 +21,7 @@ for target in model.gguf soft hard; do
 done
 refuses 1 "the file given to -f" run -m "$parrot" -f "$work/text" -n 3 -q --save "$work/text"
 refuses 1 "the file given to -f" run -m "$parrot" -f "$work/text" -n 3 -q --save "$work/text-link"
-for target in text empty short hard; do
+for target in text short hard; do
     refuses 1 "$work/$target: exists and is not a session file" run -m "$parrot" -p x -n 3 -q --save "$work/$target"
     refuses 1 "$work/$target: exists and is not a session file" chat -m "$parrot" -q --save "$work/$target"
 done
@@ -50,7 +50,8 @@ refuses 1 "the file given to -f" run -m "$parrot" -f "$work/s" -n 3 -q --save "$
 for target in model.gguf soft hard; do
     refuses 1 "$work/$target: it is the model itself" logits -m "$work/model.gguf" --ids 1 -o "$work/$target"
 done
-for target in text empty s; do
+printf '%04d' $(seq 1000) >"$work/digits" # of a size that floats could have
+for target in text digits short s; do
     refuses 1 "$work/$target: exists and does not hold logits" logits -m "$parrot" --ids 1 -o "$work/$target"
 done
 refuses 1 "exists and does not hold logits" logits -m "$parrot" --ids 1 -o "$work/hard"
@@ -59,11 +60,14 @@ for ids in 1,2,3 1; do # the second time over the first
     quern logits -m "$parrot" --ids $ids -o "$work/l"
     [ $status -eq 0 ] || fail "logits -o over earlier logits"
 done
+quern logits -m "$golden/qwen3.f16.gguf" --ids 1 -o "$work/l" # of another model
+[ $status -eq 0 ] || fail "logits -o over another model's logits"
+quern logits -m "$parrot" --ids 1 -o "$work/l"
 quern logits -m "$parrot" --ids 1 -o /dev/stdout
 [ "$(stat -c %s "$work/out")" -eq "$(stat -c %s "$work/l")" ] || fail "logits -o /dev/stdout"
 
 # ---- quantize ----
-for target in text empty s; do
+for target in text short s; do
     refuses 1 "$work/$target: exists and is not a GGUF file" quantize "$work/model.gguf" "$work/$target" q8_0
 done
 same "quantize"
@@ -71,4 +75,15 @@ quern quantize "$golden/qwen3.f16.gguf" "$work/q.gguf" q8_0
 [ $status -eq 0 ] || fail "quantize to a new file"
 quern quantize "$work/q.gguf" "$work/q.gguf" q8_0 # in place, as documented
 [ $status -eq 0 ] || fail "quantize in place"
+
+# ---- An empty file, as mktemp leaves it, holds nothing that could be lost ----
+for command in "run -m $parrot -p x -n 3 -q --save" "logits -m $parrot --ids 1 -o"; do
+    : >"$work/made"
+    # shellcheck disable=SC2086
+    quern $command "$work/made"
+    { [ $status -eq 0 ] && [ -s "$work/made" ]; } || fail "$command: an empty file is not written"
+done
+: >"$work/made"
+quern quantize "$golden/qwen3.f16.gguf" "$work/made" q8_0
+[ $status -eq 0 ] || fail "quantize to an empty file"
 finish

@@ -1,4 +1,4 @@
-/* A GGUF file that a test builds byte by byte, sound or not. */
+/* Builds a GGUF file byte by byte, valid or not. */
 #ifndef QN_TESTS_HELPER_IMAGE_H
 #define QN_TESTS_HELPER_IMAGE_H
 
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Not every test needs all of them. */
+/* Unused functions are allowed: not every test calls all of them. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 struct image {
@@ -83,7 +83,7 @@ static void put_data(struct image *m, size_t alignment, size_t bytes)
         put(m, &zero, 1);
 }
 
-/* Opens an exact copy, so that a read past the end is one past an allocation, which the address sanitizer sees. */
+/* Opens a copy of exact size, so that the address sanitizer detects reads past the end. */
 static qn_status open_image(const struct image *m, qn_gguf **file, uint8_t **copy)
 {
     *copy = malloc(m->size ? m->size : 1);

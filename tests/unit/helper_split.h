@@ -1,4 +1,4 @@
-/* Writing the files of a split model, sound or not, from a whole GGUF file. */
+/* Writes the files of a split model, valid or with faults, from a single GGUF file. */
 #ifndef QN_TESTS_HELPER_SPLIT_H
 #define QN_TESTS_HELPER_SPLIT_H
 
@@ -6,17 +6,17 @@
 
 #include <stdio.h>
 
-/* What a part says of itself; ABSENT leaves the key out. */
+/* The split keys and contents of a file; ABSENT omits a key. */
 enum { ABSENT = -1 };
 
 struct part {
     int64_t no, count, n_tensors;
-    bool has_keys;        /* the model's own */
-    size_t begin, end;    /* the tensors that it holds */
-    const char *poisoned; /* this tensor's first bytes become a NaN of bf16, f16 and f32 */
+    bool has_keys;        /* the model's keys */
+    size_t begin, end;    /* the tensors in the file: begin to end - 1 */
+    const char *poisoned; /* the first bytes of this tensor become a NaN in bf16, f16 and f32 */
 };
 
-/* The types are gguf-split's; a number that does not fit them is a u32. */
+/* Value types as by gguf-split; a number out of their range is written as u32. */
 static void put_number(struct image *m, const char *key, int64_t value, uint32_t type)
 {
     if (value == ABSENT)
@@ -80,7 +80,7 @@ static void write_part(const qn_gguf *whole, const struct part *part, const char
     free(m.data);
 }
 
-/* The parts as gguf-split makes them; with bare_first the first one holds no tensors. */
+/* The files as written by gguf-split; with bare_first the first has no tensors. */
 static void plan_parts(const qn_gguf *whole, size_t n, bool bare_first, struct part *parts)
 {
     const size_t n_tensors = qn_gguf_n_tensors(whole);

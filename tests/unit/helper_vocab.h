@@ -1,5 +1,5 @@
-/* A small vocabulary as the bytes of a GGUF file, for tests and fuzzing: a token for every byte (its id is the byte), then
- * those that merges make, then added ones. Faults can be asked for. */
+/* A small vocabulary as a GGUF file in memory, for tests and fuzzing: a token for every byte (its id is the byte), then the
+ * results of merges, then added tokens. Optionally with faults. */
 #ifndef QN_TESTS_HELPER_VOCAB_H
 #define QN_TESTS_HELPER_VOCAB_H
 
@@ -30,9 +30,9 @@ struct vocab_spec {
     int64_t id_value;
     /* faults */
     bool no_tokens, no_merges, tokens_are_numbers;
-    int n_missing_types;         /* how many types are missing */
-    int omitted_byte;            /* a byte that gets no token of its own; 0: none */
-    const char *duplicate_token; /* a token's text to be there once more */
+    int n_missing_types;         /* number of types missing at the end */
+    int omitted_byte;            /* a byte without a token; 0: none */
+    const char *duplicate_token; /* text of a token that is added again */
     const char *bad_merge;
 };
 
@@ -89,7 +89,7 @@ static inline void put_key_u32(struct file_bytes *file, uint64_t *n_keys, const 
     put_u32(file, value);
 }
 
-/* How byte-level BPE spells a byte: see the same rule in src/text/vocab.c; written here by its definition, a list. */
+/* The encoding of a byte in byte-level BPE. src/text/vocab.c has the same rule; this follows its definition, a list. */
 static inline size_t spell_byte(unsigned byte, char *out)
 {
     uint32_t code = 0x100;
@@ -114,7 +114,7 @@ static inline void add_token(struct token_list *list, const char *text, size_t n
     list->n++;
 }
 
-/* make_vocab - the file's bytes; free(data). */
+/* make_vocab - build the file; free data with free(). */
 static inline struct file_bytes make_vocab(const struct vocab_spec *spec)
 {
     struct file_bytes keys = { 0 }, file = { 0 };

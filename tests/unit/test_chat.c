@@ -1,4 +1,4 @@
-/* Chat templates: which are recognised, and that a conversation's tokens are those of the template's text. */
+/* Chat templates: which are recognised, and that a conversation's tokens equal those of the template's output. */
 #include "text/chat.h"
 #include "unit/helper_vocab.h"
 
@@ -13,7 +13,7 @@ static const char *const merges[] = { "u s", "us e", "use r", "Ċ H", "o k", "Ċ
 static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 }, { NULL, 0 } };
 enum { BOS = 256 + 6, START, END };
 
-/* SmolLM2's form, with the line ends in its strings written as escapes and as themselves. */
+/* The template of SmolLM2, with newlines in strings as escapes and as characters. */
 #define TURN "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
 #define LOOP TURN "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 #define FIRST "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -24,7 +24,7 @@ enum { BOS = 256 + 6, START, END };
 #define NONE_TURNS "{% for message in messages %}" TURN
 #define NONE "{% for message in messages %}" LOOP
 #define WITH_BOS "{{ bos_token }}" NONE
-/* Qwen2.5's way: a branch for tools that no conversation reaches, and conditions on each message. */
+/* The template of Qwen2.5: a branch for tools, which is not executed, and conditions on each message. */
 #define TOOLS                                                                                                                  \
     "{%- if tools %}\n    {{- '<|im_start|>system\\n# Tools\\n' }}\n    {%- for tool in tools %}\n        {{- tool | tojson "  \
     "}}\n"                                                                                                                     \
@@ -41,18 +41,18 @@ enum { BOS = 256 + 6, START, END };
     "    {%- elif message.role == \"tool\" %}\n        {{- message.content | trim }}\n    {%- endif %}\n{%- endfor %}\n"
 #define OPENS "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n"
 #define PARTS TOOLS EACH OPENS
-/* The first message apart from the others. */
+/* The first message is handled separately. */
 #define REST                                                                                                                   \
     "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{% set first = messages[0].content %}{% else %}"        \
     "{% set rest = messages %}{% set first = 'You are a helpful AI' %}{% endif %}"                                             \
     "{{ '<|im_start|>system\\n' + first + '<|im_end|>\\n' }}{% for m in rest %}"                                               \
     "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endfor %}" OPENS
-/* Text outside of strings, and white space that a template's tags take. */
+/* Text outside of strings, and white space stripped by tags. */
 #define RAW_TURNS                                                                                                              \
     "{# turns #}\n{% for m in messages %}\r\n  {% if m.content is string %}\n<|im_start|>{{ m.role }}\n{{ m.content "          \
     "}}<|im_end|>\n"                                                                                                           \
     "  {% endif %}\n{% endfor -%}\n\n {%- if add_generation_prompt -%} <|im_start|>assistant\n{% endif %}"
-/* Only those who ask for it get an empty thought. */
+/* An empty <think> only if enable_thinking is false. */
 #define SWITCH                                                                                                                 \
     NONE_TURNS "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n"                                      \
                "    {%- if enable_thinking is defined and enable_thinking is false %}\n"                                       \
@@ -77,7 +77,7 @@ static qn_status create(const char *text, const struct added_token *tokens, qn_t
     return status;
 }
 
-/* That the conversation's tokens are those of the text that the template prints, read with its special tokens. */
+/* Checks that the conversation's tokens equal those of the template's output, tokenised with special tokens. */
 static void check(const char *template, const qn_chat_message *messages, size_t n, bool add_assistant, const char *printed)
 {
     qn_tokenizer *tok;
@@ -128,7 +128,7 @@ static void test_conversations(void **state)
     check(WITH_BOS, user_only, 1, true, "<|endoftext|>" USER OPEN);
 }
 
-/* A message that spells a control token must not become one: it could end its turn and speak as the system. */
+/* A control token spelled in a message must not be parsed: it could end the turn and insert a system message. */
 static void test_contents_are_text(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static void test_unknown_templates(void **state)
         refuses(cases[i].text, cases[i].tokens, cases[i].says);
 }
 
-/* Templates that look like ChatML, and that would be printed wrongly as such. */
+/* Templates that resemble ChatML but differ from plain ChatML. */
 #define WITH(turn, opens)                                                                                                      \
     "{% for message in messages %}" turn "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}" opens    \
     "{% endif %}"
@@ -203,7 +203,7 @@ static void test_not_plain(void **state)
     static const struct {
         const char *text, *says;
     } cases[] = {
-        /* The opening of an answer. */
+        /* The header of an answer differs. */
         { WITH(PLAIN_TURN, "{{ '<think>\\n' }}"), "it prints '<think>\\n', expected ''" },
         { WITH(PLAIN_TURN, "{% if enable_thinking is not defined %}{{ '<think>' }}{% endif %}"), "<think>" },
         { WITH(PLAIN_TURN, "{{ '<think>\\n\\n</think>\\n\\n' if enable_thinking is defined else '' }}"), "the use of 'if'" },
@@ -212,7 +212,7 @@ static void test_not_plain(void **state)
         { NONE_TURNS, "unknown family" },
         { NONE_TURNS "{% if add_generation_prompt and messages[-1].role == 'user' %}<|im_start|>assistant\n{% endif %}",
           "expected" },
-        /* Contents that are changed, or looked into. */
+        /* Contents are changed or read. */
         { WITH(OF("message.content | trim"), ""), "the filter 'trim'" },
         { WITH(OF("message['content'].strip()"), ""), "the use of 'strip' of a text" },
         { WITH(OF("(message.content)|trim"), ""), "the filter 'trim'" },
@@ -229,7 +229,7 @@ static void test_not_plain(void **state)
         { "{%- set ns = namespace(last=messages|length - 1) %}" NONE, "the use of 'namespace'" },
         { "{% for message in messages[::-1] %}" LOOP, "the use of ':'" },
         { "{% for message in messages if message.role != 'system' %}" LOOP, "the use of 'if'" },
-        /* Turns of one role, at one place. */
+        /* Messages of one role or at one position differ. */
         { WITH("{% if message.role == 'assistant' %}{{ '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' + message.content "
                "+ "
                "'<|im_end|>\\n' }}{% else %}" PLAIN_TURN "{% endif %}",
@@ -246,7 +246,7 @@ static void test_not_plain(void **state)
           "expected" },
         { WITH("{% if loop.index0 == 7 %}x{% endif %}" PLAIN_TURN, ""), "the use of 'index0' of a loop" },
         { WITH("{{ '<|im_start|>' + message.role + '\\n\\n' + message.content + '<|im_end|>\\n' }}", ""), "expected" },
-        /* A system message that is not always, or not only, the first. */
+        /* The default system message is not always, or not only, first. */
         { "<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n" NONE, "expected" },
         { ESCAPED "{{ '<|im_start|>system\\nYou are another<|im_end|>' }}", "You are another" },
         { "{% if messages[0].role == 'user' %}<|im_start|>system\nBe<|im_end|>\n{% endif %}" NONE, "expected" },
@@ -256,7 +256,7 @@ static void test_not_plain(void **state)
         { "{{ '<|im_start|>system\\nBe <|endoftext|><|im_end|>\\n' if messages[0].role != 'system' }}" NONE,
           "the use of 'if'" },
         { FIRST "{{ '<|im_start|>system\\nBe <|endoftext|><|im_end|>\\n' }}{% endif %}" LOOP, "spells control tokens" },
-        /* What is no template, or none that is followed. */
+        /* Malformed or unsupported templates. */
         { NONE "{% if tools %}", "does not end an 'if'" },
         { NONE "{% endfor %}", "'endfor' without a beginning" },
         { NONE "{{ 'x", "does not end" },
@@ -267,7 +267,7 @@ static void test_not_plain(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses(cases[i].text, added, cases[i].says);
-    for (size_t i = 0; i < sizeof NONE - 1; i++) { /* cut short, it is refused or does the same */
+    for (size_t i = 0; i < sizeof NONE - 1; i++) { /* a truncated template is rejected */
         char cut[sizeof NONE];
         memcpy(cut, NONE, i);
         cut[i] = '\0';

@@ -1,5 +1,5 @@
-/* Models and sessions through the public header: what they refuse, rewinding, several sessions, cancelling, generation; and
- * files that are whole but wrong for the architecture they name. */
+/* Models and sessions through the public header: errors, rewinding, several sessions, cancelling, generation; and valid GGUF
+ * files that do not match their architecture. */
 #include "gguf/gguf.h"
 #include "unit/helper_vocab.h"
 #include "quant/quant.h"
@@ -109,7 +109,7 @@ static void rewinding_forgets(void **unused)
     qn_session_free(b);
 }
 
-/* Positions beyond one block of keys, where partial results are merged. */
+/* Positions beyond one block of keys, where partial results are combined. */
 static void long_contexts_do_not_depend_on_the_split(void **unused)
 {
     (void)unused;
@@ -184,7 +184,7 @@ static void cancelling(void **unused)
     assert_int_equal(calls, 2);
     assert_int_equal(qn_session_length(session), 8);
     qn_session_on_progress(session, NULL, NULL);
-    /* From another thread, in the middle of a generation without end. */
+    /* From another thread, during a generation without limit. */
     pthread_t thread;
     qn_generate_params params = qn_generate_defaults();
     qn_generate_result result;
@@ -193,12 +193,12 @@ static void cancelling(void **unused)
     assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
     pthread_join(thread, NULL);
     assert_int_equal(result.reason, QN_STOP_CANCELLED);
-    /* Once obeyed it is forgotten. */
+    /* The request is cleared after it has been executed. */
     assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_OK);
     qn_session_free(session);
 }
 
-/* Whenever the request comes, the last token that was made is pending and all before it are held. */
+/* For a request at any time, the last generated token is pending and all tokens before it are in the session. */
 static void cancelled_sessions_can_continue(void **unused)
 {
     (void)unused;
@@ -228,7 +228,7 @@ static bool cancel_at_third(void *user, qn_token token)
     return true;
 }
 
-/* A request that comes while the last token is shown is too late for this generation, and not meant for the next one. */
+/* A request during the callback of the last token is too late for this generation and does not stop the next one. */
 static void a_late_cancel_is_forgotten(void **unused)
 {
     (void)unused;
@@ -243,7 +243,7 @@ static void a_late_cancel_is_forgotten(void **unused)
     assert_int_equal(result.reason, QN_STOP_LENGTH);
     assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_OK);
     assert_int_equal(result.n_generated, 3);
-    /* One that comes before is obeyed, and what was evaluated is told. */
+    /* A request before it stops the generation; n_prompt has the tokens evaluated. */
     qn_session_cancel(session);
     assert_int_equal(qn_generate(session, ids, 20, &params, &result), QN_OK);
     assert_int_equal(result.reason, QN_STOP_CANCELLED);
@@ -252,7 +252,7 @@ static void a_late_cancel_is_forgotten(void **unused)
 }
 
 #if !QN_TEST_SANITIZED
-/* A session that cannot be had for want of memory takes nothing from those that are there. */
+/* A session whose creation fails for lack of memory does not affect existing sessions. */
 static void failing_sessions_leave_others_alone(void **unused)
 {
     (void)unused;
@@ -326,10 +326,10 @@ static void generation_stops(void **unused)
     qn_session_free(session);
 }
 
-/* ---- Files that are whole but wrong ---- */
+/* ---- Valid files that do not match their architecture ---- */
 
-/* A copy of the model in which one key has another value, one tensor is left out or has rows fewer, or one block's scale is
- * NaN. */
+/* A copy of the model in which one key has another value, one tensor is missing or has fewer rows, or the scale of one block
+ * is NaN. */
 struct change {
     const char *key; /* becomes `value` */
     uint32_t value;
@@ -442,7 +442,7 @@ static void keep_line(void *user, const char *line)
     snprintf(user, 160, "%s", line);
 }
 
-/* A text that two tokens have is no error, and the log says so. */
+/* Two tokens with the same text are not an error, and are logged. */
 static void repeated_tokens_are_logged(void **unused)
 {
     (void)unused;
@@ -484,7 +484,7 @@ int main(void)
         cmocka_unit_test(cancelling),
         cmocka_unit_test(cancelled_sessions_can_continue),
         cmocka_unit_test(a_late_cancel_is_forgotten),
-#if !QN_TEST_SANITIZED /* they reserve more address space than can be limited */
+#if !QN_TEST_SANITIZED /* sanitizers reserve more address space than the limit */
         cmocka_unit_test(failing_sessions_leave_others_alone),
 #endif
         cmocka_unit_test(generation_stops),

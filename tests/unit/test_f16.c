@@ -1,4 +1,4 @@
-/* Half floats and bfloat16: every pattern against the definition in float64, and rounding at every midpoint. */
+/* Conversions of fp16 and bf16: every bit pattern against the definition in float64, and rounding at every midpoint. */
 #include "base/f16.h"
 
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* IEEE 754 by the book: sign, exponent with this many bits, fraction with this many. */
+/* The value of a bit pattern by the definition of IEEE 754, with the given numbers of exponent and fraction bits. */
 static double value_of(unsigned bits, int exponent_bits, int fraction_bits)
 {
     const unsigned fraction = bits & ((1u << fraction_bits) - 1);
@@ -48,15 +48,15 @@ static void check_all_patterns(const struct format *f)
     }
 }
 
-/* Between each finite pattern and the next larger: the midpoint goes to the even one, and its float neighbours to their sides.
- */
+/* Between each finite pattern and the next larger one: the midpoint rounds to the even pattern, its float neighbours to the
+ * nearer pattern. */
 static void check_rounding(const struct format *f)
 {
     const unsigned infinity = ((1u << f->exponent_bits) - 1) << f->fraction_bits;
     for (unsigned sign = 0; sign <= 0x8000; sign += 0x8000)
         for (unsigned bits = 0; bits < infinity; bits++) {
             const double low = value_of(bits, f->exponent_bits, f->fraction_bits);
-            /* what the next pattern would be worth if exponents went on: 65536 for the half, where overflow begins half way */
+            /* the next pattern's value with an unbounded exponent: 65536 for fp16; overflow begins at the midpoint */
             const double step = bits == 0 ? value_of(1, f->exponent_bits, f->fraction_bits)
                                           : low - value_of(bits - 1, f->exponent_bits, f->fraction_bits);
             const double high = bits + 1 < infinity ? value_of(bits + 1, f->exponent_bits, f->fraction_bits) : low + step;

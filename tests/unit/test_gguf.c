@@ -1,5 +1,5 @@
-/* The GGUF reader and writer: what is written comes back, and look-ups keep their word. Files are built here byte by byte, so
- * that the reader is not only checked against the own writer; test_gguf_hostile.c has those that are refused. */
+/* The GGUF reader and writer: round trips and look-ups. Files are built byte by byte, so that the reader is not tested only
+ * with quern's writer. test_gguf_hostile.c has the invalid files. */
 #include "helper_image.h"
 
 #include <dirent.h>
@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- Sound files ---- */
+/* ---- Valid files ---- */
 
-/* One of everything. */
+/* A file with one value of each type. */
 static void rich_image(struct image *m, uint32_t version)
 {
     put_header(m, version, 3, 15);
@@ -33,11 +33,11 @@ static void rich_image(struct image *m, uint32_t version)
     put_key(m, "words", QN_GGUF_ARRAY), put32(m, QN_GGUF_STRING), put64(m, 3);
     put_text(m, "a"), put_text(m, ""), put_text(m, "ccc");
     put_key(m, "numbers", QN_GGUF_ARRAY), put32(m, QN_GGUF_I16), put64(m, 2), put(m, "\1\0\xff\xff", 4);
-    /* not in the order of their data */
+    /* The headers are not in the order of the data. */
     put_tensor(m, "second", QN_TYPE_F32, 64, 2, 3, 5, 1, 1);
     put_tensor(m, "first", QN_TYPE_F16, 0, 1, 32, 1, 1, 1);
     put_tensor(m, "third", QN_TYPE_Q8_0, 128, 4, 32, 2, 1, 2);
-    put_data(m, 32, 128 + 4 * 34); /* the last tensor is not padded: some writers leave that out */
+    put_data(m, 32, 128 + 4 * 34); /* the last tensor is not padded, as by some writers */
 }
 
 static void valid_file(void **state)
@@ -74,7 +74,7 @@ static void valid_file(void **state)
         assert_null(qn_gguf_find_tensor(file, "fourth"));
         qn_gguf_close(file);
 
-        for (size_t cut = 0; cut < m.size; cut++) { /* no shorter piece of it is a file */
+        for (size_t cut = 0; cut < m.size; cut++) { /* no prefix of it is a valid file */
             const struct image part = { m.data, cut, cut };
             uint8_t *part_copy;
             assert_int_equal(open_image(&part, &file, &part_copy), QN_ERR_FORMAT);
@@ -204,7 +204,7 @@ static void wide_alignment(void **state)
     }
 }
 
-/* Type 42 as other programs write it, seen through offsets alone. */
+/* The layouts of type 42 as other programs write them, determined from offsets. */
 static void type_42_in_a_file(void **state)
 {
     (void)state;
@@ -224,7 +224,7 @@ static void type_42_in_a_file(void **state)
         for (size_t i = 0; i < 2 * (bytes / info->block_bytes); i++) {
             uint8_t *block =
                 data + (i < bytes / info->block_bytes ? 0 : 32 + padded) + i % (bytes / info->block_bytes) * info->block_bytes;
-            memset(block, 0x84, info->block_bytes); /* codes 0, 1, 0, 2: negative as a scale */
+            memset(block, 0x84, info->block_bytes); /* codes 0, 1, 0, 2; read as a scale they are negative */
             memcpy(layouts[k] == QN_TYPE_OX2_0 ? block + 32 : block, "\0\x3c", 2);
         }
         if (open_image(&m, &file, &copy))
@@ -243,7 +243,7 @@ static void type_42_in_a_file(void **state)
     }
 }
 
-/* Names that a terminal would obey are shown harmless, and a name as long as the file is cut. */
+/* In error texts control characters of names are masked, and a name as long as the file is truncated. */
 static void nasty_names(void **state)
 {
     (void)state;
@@ -268,7 +268,7 @@ static void nasty_names(void **state)
     free(m.data);
 }
 
-/* 300 000 keys and as many tensors in well under the seconds that comparing each with each would take (10^11 comparisons). */
+/* 300 000 keys and as many tensors: validation takes linear time, not 10^11 comparisons. */
 static void many_names(void **state)
 {
     (void)state;
@@ -348,7 +348,7 @@ static void not_files(void **state)
     assert_int_equal(qn_gguf_open(folder, &file), QN_ERR_IO);
     assert_non_null(strstr(qn_error_text(), "directory"));
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(qn_gguf_open(path, &file), QN_ERR_IO); /* and returns, though nobody writes */
+    assert_int_equal(qn_gguf_open(path, &file), QN_ERR_IO); /* returns, although the pipe has no writer */
     unlink(path);
     assert_int_equal(qn_gguf_open("/dev/null", &file), QN_ERR_IO);
     assert_null(file);
@@ -380,7 +380,7 @@ static void write_and_read(void **state)
     const uint64_t dims[] = { 25, 10 };
     assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ "odd", 3 }, QN_TYPE_F16, 1, dims, 50), QN_OK);
     assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ "matrix", 6 }, QN_TYPE_F32, 2, dims, 1000), QN_OK);
-    assert_int_equal(qn_gguf_writer_data(w, bytes, 1), QN_ERR_INVALID); /* not begun */
+    assert_int_equal(qn_gguf_writer_data(w, bytes, 1), QN_ERR_INVALID); /* before qn_gguf_writer_begin_data */
     assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
     assert_int_equal(qn_gguf_writer_add_u32(w, "late", 1), QN_ERR_INVALID);
     assert_int_equal(qn_gguf_writer_data(w, bytes, 20), QN_OK);
@@ -396,7 +396,7 @@ static void write_and_read(void **state)
 
     if (qn_gguf_open(path, &file))
         fail_msg("%s", qn_error_text());
-    assert_int_equal(qn_gguf_file_size(file) % 32, 0); /* the last tensor is padded: readers exist that count on it */
+    assert_int_equal(qn_gguf_file_size(file) % 32, 0); /* the last tensor is padded: some readers require it */
     assert_int_equal(qn_gguf_n_kv(file), 18);
     for (size_t i = 0; i < qn_gguf_n_kv(source); i++) {
         const qn_gguf_kv *a = qn_gguf_kv_at(source, i), *b = qn_gguf_kv_at(file, i + 3);
@@ -438,7 +438,7 @@ static void writing_leaves_the_target_alone(void **state)
     assert_int_equal(qn_gguf_writer_create(path, &w), QN_OK);
     assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
     assert_int_equal(files_in_folder(), 2);
-    qn_gguf_writer_free(w); /* given up */
+    qn_gguf_writer_free(w); /* without qn_gguf_writer_finish */
     assert_int_equal(files_in_folder(), 1);
     char text[16] = "";
     old = fopen(path, "r");
@@ -446,7 +446,7 @@ static void writing_leaves_the_target_alone(void **state)
     fclose(old);
     assert_string_equal(text, "precious");
 
-    /* through a symbolic link, which stays one; the permissions stay too */
+    /* Through a symbolic link, which is kept; so are the permissions. */
     assert_int_equal(symlink("target", link), 0);
     assert_int_equal(qn_gguf_writer_create(link, &w), QN_OK);
     assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);

@@ -1,4 +1,5 @@
-/* GGUF files that are damaged, cut short or made to hurt: each is refused with its own status and a text that names the thing.
+/* Damaged, truncated and crafted GGUF files: each is rejected with the expected status and a text that names the key or
+ * tensor.
  */
 #include "helper_image.h"
 
@@ -97,7 +98,7 @@ static void endless_array(struct image *m)
     put_header(m, 3, 0, 1);
     put_key(m, "long", QN_GGUF_ARRAY);
     put32(m, QN_GGUF_U64);
-    put64(m, UINT64_MAX / 8 + 2); /* times 8 is 8, if it were let overflow */
+    put64(m, UINT64_MAX / 8 + 2); /* times 8 overflows to 8 */
     put_data(m, 1, 20);
 }
 static void endless_string_array(struct image *m)

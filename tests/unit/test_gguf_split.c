@@ -1,6 +1,6 @@
-/* Models in several files: the same to the last bit as the whole file, whichever part is named; and parts that are missing,
- * damaged or do not belong together, each refused with a text that names the file, what was found and what was expected.
- * With arguments, SOURCE PREFIX N, the program writes the N files of a model for the tests of the program. */
+/* Split models: bit-identical to the single file, opened by any of their files. Missing, damaged and inconsistent files are
+ * rejected, with a text that has the file, the value found and the value expected. With the arguments SOURCE PREFIX N the
+ * program splits a model into N files, for the tests of the CLI. */
 #include "helper_split.h"
 
 #include "quern/quern.h"
@@ -14,9 +14,9 @@
 enum { MAX_PARTS = 4, N_IDS = 40 };
 
 static char folder[] = "/tmp/quern-test-split-XXXXXX";
-static char prefix[64];            /* of the parts, in the folder */
-static char paths[MAX_PARTS][128]; /* of the parts of the model at hand */
-static char other_path[64];        /* in the folder */
+static char prefix[64];            /* of the split files */
+static char paths[MAX_PARTS][128]; /* of the files of the current model */
+static char other_path[64];        /* of a single file */
 
 static void must(qn_status status)
 {
@@ -37,7 +37,7 @@ static int make_folder(void **unused)
 static int remove_folder(void **unused)
 {
     (void)unused;
-    return rmdir(folder) != 0; /* fails when a temporary file was left behind */
+    return rmdir(folder) != 0; /* fails if a temporary file was not removed */
 }
 
 static qn_gguf *open_whole(const char *name)
@@ -114,7 +114,7 @@ static void assert_same_model(const qn_gguf *whole, const qn_gguf *joined)
     }
 }
 
-/* Whichever file is named, all are open as one. */
+/* Opening any of the files opens all as one model. */
 static void one_file(void **state)
 {
     (void)state;
@@ -144,7 +144,7 @@ static void one_file(void **state)
                         char name[128];
                         snprintf(name, sizeof name, "%.*s", (int)tensor->name.length, tensor->name.data);
                         assert_ptr_equal(qn_gguf_find_tensor(joined, name), tensor);
-                        qn_gguf_drop_pages(joined, tensor); /* pages of any of the maps come back when they are read */
+                        qn_gguf_drop_pages(joined, tensor); /* dropped pages of all maps are read again */
                     }
                     assert_same_model(whole, joined);
                     qn_gguf_close(joined);
@@ -176,7 +176,9 @@ static float *logits_of(const char *path, qn_model **out, size_t *bytes)
     return logits;
 }
 
-/* Packed weights, plain ones, and rotated ones of type 42. A session saved with the whole file goes on with the parts. */
+/* Packed and plain weights, and rotated ones of type 42. A session saved with the single file is restored with the split
+ * model.
+ */
 static void same_logits(void **state)
 {
     (void)state;
@@ -221,7 +223,7 @@ static void vocabulary_alone(void **state)
     remove_parts(2);
 }
 
-/* split.count of 1, 0 or none: a file like any other, whatever its name and the other keys say. */
+/* split.count of 1, 0 or missing: a single file, independent of its name and the other keys. */
 static void ordinary_files(void **state)
 {
     (void)state;
@@ -240,7 +242,7 @@ static void ordinary_files(void **state)
 
 /* ---- Type 42 ---- */
 
-/* 32 blocks of 34 bytes, no padding: groups of 128, with the scale first or last. All zeros go with both. */
+/* 32 blocks of 34 bytes, no padding: groups of 128, with the scale first or last. All zeros are valid as both. */
 static void write_q2_part(const char *path, uint32_t no, const char *name, bool telling)
 {
     struct image m = { 0 };
@@ -251,12 +253,12 @@ static void write_q2_part(const char *path, uint32_t no, const char *name, bool 
     put_tensor(&m, name, QN_TYPE_Q2_0, 0, 2, 128, 32, 0, 0);
     put_data(&m, 32, 32 * 34);
     if (telling)
-        m.data[m.size - 1] = 0xa8; /* scale last: it would be negative */
+        m.data[m.size - 1] = 0xa8; /* negative, if the scale is last */
     write_image(&m, path);
     free(m.data);
 }
 
-/* Decided once for all files: a part whose blocks allow two readings takes the one of the others. */
+/* The layout is determined once for all files: a file that is valid in two layouts gets that of the others. */
 static void type_42(void **state)
 {
     (void)state;
@@ -304,7 +306,7 @@ static void quantised(void **state)
     }
 }
 
-/* The maps keep the file that is replaced until all is written. */
+/* The replaced file stays mapped until the output is complete. */
 static void quantised_onto_a_part(void **state)
 {
     (void)state;
@@ -319,7 +321,7 @@ static void quantised_onto_a_part(void **state)
             must(qn_quantize_file(paths[in], paths[out], "q1_0", NULL));
             assert_same_files(other_path, paths[out]);
             assert_same_files(kept, paths[1 - out]);
-            must(qn_gguf_open(paths[out], &file)); /* a whole file, whatever its name says */
+            must(qn_gguf_open(paths[out], &file)); /* a single file, in spite of its name */
             qn_gguf_close(file);
             assert_int_equal(qn_gguf_open(paths[1 - out], &file), QN_ERR_FORMAT);
             assert_non_null(strstr(qn_error_text(), paths[out]));
@@ -373,15 +375,15 @@ static void bad_weights(void **state)
     remove_parts(2);
 }
 
-/* ---- Parts that do not belong together ---- */
+/* ---- Inconsistent files ---- */
 
-/* Three sound parts of llama.f16, then something done to them. */
+/* Three valid files of llama.f16, with one fault. */
 struct fault {
     const char *name;
     void (*spoil)(const qn_gguf *whole, struct part parts[3]);
-    size_t opened; /* which of the parts is named; both ways for most */
+    size_t opened; /* index of the file that is opened */
     qn_status status;
-    size_t blamed; /* the text begins with this part's path */
+    size_t blamed; /* index of the file whose path the text begins with */
     const char *says;
 };
 
@@ -563,7 +565,7 @@ static void refused(void **state)
     qn_gguf_close(whole);
 }
 
-/* A model of one file's worth of parts, nearly all of which are missing: the text names some and counts the rest. */
+/* The maximum number of files, all but one missing: the text names some and counts the others. */
 static void many_missing(void **state)
 {
     (void)state;
@@ -579,7 +581,7 @@ static void many_missing(void **state)
         named++;
     assert_non_null(strstr(text, " and "));
     assert_int_equal(sscanf(strstr(text, " and "), " and %u more", &more), 1);
-    assert_int_equal(named - 1 + more, QN_GGUF_MAX_FILES - 1); /* its own path is named, too */
+    assert_int_equal(named - 1 + more, QN_GGUF_MAX_FILES - 1); /* the first match is the path of the opened file */
     remove_parts(1);
     qn_gguf_close(whole);
 }
@@ -600,12 +602,12 @@ static void names(void **state)
         assert_non_null(strstr(qn_error_text(), "expected a name that ends in '-00001-of-00002.gguf'"));
         unlink(path);
     }
-    /* In the folder that one is in, without a slash. */
+    /* In the current directory, by a path without a slash. */
     char back[4096];
     assert_non_null(getcwd(back, sizeof back));
     split("llama.f16.gguf", 2, false);
     assert_int_equal(chdir(folder), 0);
-    write_part(whole, &part, "x"); /* shorter than the end that it is compared with */
+    write_part(whole, &part, "x"); /* shorter than the suffix of split files */
     assert_int_equal(qn_gguf_open("x", &file), QN_ERR_FORMAT);
     unlink("x");
     must(qn_gguf_open("m-00002-of-00002.gguf", &file));
@@ -619,7 +621,8 @@ static void names(void **state)
     qn_gguf_close(whole);
 }
 
-/* The later part's header cut at every byte, and each of its bytes changed: refused or sound, never a crash or a leak. */
+/* The header of a later file, truncated at every byte, and with each byte changed: rejected or valid, without crash or
+ * leak. */
 static void later_part_damaged(void **state)
 {
     (void)state;
@@ -627,7 +630,7 @@ static void later_part_damaged(void **state)
     struct part parts[2];
     size_t size, at = 0;
     plan_parts(whole, 2, false, parts);
-    parts[0].end = parts[1].begin = 2; /* few, so that the files are small */
+    parts[0].end = parts[1].begin = 2; /* few tensors, so that the files are small */
     parts[0].n_tensors = parts[1].n_tensors = 4;
     parts[1].end = 4;
     name_parts(2);

@@ -1,6 +1,6 @@
-/* Whole models against logits that other programs computed: Hugging Face transformers for plain weights, a float64 program for
- * low-bit ones (tests/golden/README.md). And the promise of qn_session_eval: the same logits, to the last bit, for any number
- * of threads and any way of splitting the tokens. Uses the public header alone; kernels are compared one by one elsewhere.
+/* Logits of whole models, compared with golden logits of other programs: Hugging Face transformers for plain weights, a
+ * float64 program for low-bit weights (tests/golden/README.md). And the guarantee of qn_session_eval: bit-identical logits for
+ * any number of threads and any split of the tokens over calls. Uses only the public header.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "quern/quern.h"
@@ -14,18 +14,19 @@
 
 #include <cmocka.h>
 
-/* Nothing in float32 costs more than 1e-5 here; f16 keys and values cost 5e-4. The rest is room for an engine that also rounds
- * the inputs of its products to f16. A wrong rope pair, head or norm weight costs more than 1e-1. */
+/* Error bound of float weights. float32 arithmetic causes at most 1e-5 here, f16 keys and values 5e-4; the remaining margin is
+ * for engines that also round the inputs of matmuls to f16. A wrong rope pair, head or norm weight causes more than 1e-1. */
 #define MAX_ERROR_PLAIN 3e-3
-/* Inputs rounded to int8 with one scale for 32 values cost 1.7e-2 to 2.5e-2 on these files (docs/accuracy.md); with one scale
- * for 64 values the largest is 2.8e-2. */
+/* Error bound of quantised weights. int8 activations with one scale per 32 values cause 1.7e-2 to 2.5e-2 on these files
+ * (docs/accuracy.md); with one scale per 64 values at most 2.8e-2. */
 #define MAX_ERROR_LOW_BIT 2.5e-2
-/* Gated DeltaNet is more sensitive: one scale for 32 values costs 3.3e-2 to 6.4e-2 on these files, a second term in block 0
- * brings that to 1.2e-2 to 2.7e-2. The least that a mistake costs is 4.4e-2: rope over the whole head. */
+/* Gated DeltaNet is more sensitive: one scale per 32 values causes 3.3e-2 to 6.4e-2 on these files; the hi/lo int8 split in
+ * block 0 reduces that to 1.2e-2 to 2.7e-2. The smallest error of a bug is 4.4e-2: rope over the whole head. */
 #define MAX_ERROR_HYBRID 3.8e-2
 
-/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160, 203, so that pieces of 64 end inside, and not a multiple
- * of any. */
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 and 203, and not a multiple of 64, so that chunks end
+ * inside.
+ */
 enum { N_LONG = 211 };
 
 struct golden {
@@ -97,8 +98,7 @@ static qn_model *load(const char *name, int n_threads)
     return model;
 }
 
-/* Fills all of ids: the golden ones, then, for the longer runs, the same again shifted by one a round. Returns how many are
- * golden. */
+/* Fills ids with the golden ids, then repeats them, shifted by one in each repetition. Returns the number of golden ids. */
 static size_t read_ids(const char *name, uint32_t n_vocab, qn_token ids[N_LONG])
 {
     FILE *file = open_golden(name, ".ids");
@@ -122,7 +122,7 @@ static float *read_logits(const char *name, size_t n_ids, size_t n_vocab)
     return logits;
 }
 
-/* Logits of all ids in a session of their own, `piece` of them a call. */
+/* Logits of all ids in a new session, with `piece` ids per call. */
 static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, size_t n, size_t call_size)
 {
     const size_t n_vocab = qn_model_get_info(model).n_vocab;
@@ -158,7 +158,7 @@ static void test_error(void **state)
         sum += sqrt(difference / norm);
     }
     const double error = sum / (double)n;
-    print_message("%-22s mean relative error %.2e, bar %.1e\n", golden->name, error, golden->max_error);
+    print_message("%-22s mean relative error %.2e, bound %.1e\n", golden->name, error, golden->max_error);
     if (!(error <= golden->max_error))
         fail_msg("%s: mean relative error %.3e, at most %.1e is allowed", golden->name, error, golden->max_error);
     free(found);
@@ -200,7 +200,7 @@ static void test_same_bits(void **state)
                 assert_same_logits(name, "pieces of", call_sizes[j], found, expected, n_vocab);
             free(found);
         }
-        /* The batch is a matter of the session, not of the team: one size of team will do. */
+        /* The batch size belongs to the session, not to the team: one team size suffices. */
         for (size_t j = 0; i == 1 && j < sizeof batches / sizeof *batches; j++) {
             float *found = evaluate(model, batches[j], ids, N_LONG, N_LONG);
             assert_same_logits(name, "batches of", batches[j], found, expected, n_vocab);
@@ -228,5 +228,5 @@ int main(void)
         tests[n] = (struct CMUnitTest){ .name = names[n], .test_func = test_error, .initial_state = &models[i] };
         tests[n + 1] = (struct CMUnitTest){ .name = names[n + 1], .test_func = test_same_bits, .initial_state = &models[i] };
     }
-    return cmocka_run_group_tests(tests, NULL, NULL); /* cmocka passes over entries without a name */
+    return cmocka_run_group_tests(tests, NULL, NULL); /* cmocka skips entries without a name */
 }

@@ -1,4 +1,4 @@
-/* Stop strings against a plain search, over every kind of overlap and every way of cutting the text. */
+/* Stop strings, compared with a plain search, for all kinds of overlap and all ways of splitting the text. */
 #include "text/stop.h"
 
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The first end of a stop string in text[0..n), and how long the longest that ends there is; false for none. */
+/* The first position in text[0..n) where a stop string ends, and the length of the longest that ends there; false if none. */
 static bool search(const char *text, size_t n, const char *const *strings, size_t n_strings, size_t *end, size_t *match)
 {
     for (*end = 1; *end <= n; ++*end) {
@@ -27,7 +27,7 @@ static bool search(const char *text, size_t n, const char *const *strings, size_
     return false;
 }
 
-/* How many of the last bytes could be the beginning of a stop string. */
+/* The number of last bytes that may be the beginning of a stop string. */
 static size_t n_must_hold(const char *text, size_t n, const char *const *strings, size_t n_strings)
 {
     for (size_t held = n; held > 0; held--)
@@ -153,8 +153,8 @@ static double seconds(const char *text, size_t n, const char *const *strings, si
     return best;
 }
 
-/* A stop string of 20,000 equal letters nearly matches everywhere. A search that starts over at every letter would take 20,000
- * steps a letter; ten times the text takes ten times as long, and thrice that is left for a busy machine. */
+/* A stop string of 20,000 equal letters almost matches at every position; a search that restarts at every letter takes 20,000
+ * steps per letter. Ten times the text must take at most 30 times as long: 10 times, and a factor of 3 for a busy host. */
 static void test_linear(void **state)
 {
     (void)state;

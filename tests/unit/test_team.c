@@ -1,4 +1,5 @@
-/* The thread team: shares cover everything once, barriers hold, work is seen by all. Also what the thread sanitizer watches. */
+/* The thread team: ranges cover all items once, barriers synchronise, and writes before a barrier are visible after it. Also
+ * run with the thread sanitizer. */
 #include "base/cpu.h"
 #include "base/team.h"
 
@@ -17,11 +18,11 @@ enum { ROUNDS = 200, CELLS = 64 };
 struct relay {
     qn_team *team;
     int n_threads;
-    int cells[2][CELLS]; /* plain ints: only barriers order the threads */
+    int cells[2][CELLS]; /* not atomic: only the barriers order the accesses */
     int wrong;
 };
 
-/* Each round every thread writes its cells from what others wrote in the round before. */
+/* In each round every thread computes its cells from cells that other threads wrote in the previous round. */
 static void relay_work(void *context, int thread)
 {
     struct relay *r = context;
@@ -48,7 +49,7 @@ static void barriers_order_the_threads(void **unused)
             qn_team_run(r.team, relay_work, &r);
             for (int i = 0; i < CELLS; i++)
                 assert_int_equal(r.cells[ROUNDS % 2][i], ROUNDS);
-            usleep(run * 2000); /* long enough for waiting threads to fall asleep */
+            usleep(run * 2000); /* longer than waiting threads spin: they sleep */
         }
         qn_team_free(r.team);
     }

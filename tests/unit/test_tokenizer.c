@@ -1,5 +1,5 @@
-/* The tokeniser on a small vocabulary made here: cutting, merging, special tokens, form C, bytes that are no text, broken
- * vocabularies, and time. Real vocabularies are test_vocab_files.c's. */
+/* The tokeniser with a small generated vocabulary: splitting, merging, special tokens, form C, invalid UTF-8, malformed
+ * vocabularies, and time. test_vocab_files.c tests real vocabularies. */
 #include "text/normalize.h"
 #include "text/pretokenize.h"
 #include "text/tokenizer.h"
@@ -33,7 +33,7 @@ static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok)
     assert_int_equal(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file), QN_OK);
     const qn_status status = qn_tokenizer_create(file, tok);
     qn_gguf_close(file);
-    free(bytes.data); /* the tokeniser keeps nothing of the file */
+    free(bytes.data); /* the tokeniser does not reference the file */
     return status;
 }
 
@@ -64,7 +64,7 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool 
     check_ids(tok, text, sizeof text - 1, special, (const int32_t[]){ __VA_ARGS__ },                                           \
               sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
 
-/* The bytes of all tokens of a text; free(). */
+/* The concatenated pieces of a text's tokens; free with free(). */
 static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count, size_t *n)
 {
     size_t capacity = 1, length;
@@ -96,7 +96,7 @@ static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n
     free(tokens);
 }
 
-/* ---- Cutting ---- */
+/* ---- Splitting ---- */
 
 struct joined {
     char text[200];
@@ -125,13 +125,13 @@ static void test_pretokenizers(void **state)
         { "gpt-2", "I'D we'll", "I|'|D| we|'ll" },
         { "gpt-2", "a \n b", "a| \n| b" },
         { "smollm", "in 1999  x", "in| |1|9|9|9| | x" },
-        { "smollm", "a  1", "a|  |1" }, /* the spaces' piece ends at the digit, so none of them is left for it */
+        { "smollm", "a  1", "a|  |1" }, /* the piece of spaces ends at the digit, so both belong to it */
         { "smollm", "\xd9\xa1\xc2\xbd", "\xd9\xa1|\xc2\xbd" },
         { "qwen2", "I'D (you)123\n\n x\t\ty", "I|'D| (|you|)|1|2|3|\n\n| x|\t|\ty" },
-        { "qwen2", "'\xc5\xbft", "'\xc5\xbf|t" }, /* long s is an s without case */
+        { "qwen2", "'\xc5\xbft", "'\xc5\xbf|t" }, /* long s (U+017F) equals s without case */
         { "qwen2", "  \n  a...\r\n\r\nb", "  \n| | a|...\r\n\r\n|b" },
-        { "qwen2", "ab\xcc\x81z", "ab|\xcc\x81z" }, /* a mark begins a new piece for qwen2 */
-        { "qwen35", "ab\xcc\x81z", "ab\xcc\x81z" }, /* and is a letter for qwen35 */
+        { "qwen2", "ab\xcc\x81z", "ab|\xcc\x81z" }, /* qwen2: a combining mark begins a new piece */
+        { "qwen35", "ab\xcc\x81z", "ab\xcc\x81z" }, /* qwen35: it counts as a letter */
         { "qwen35", " .\xcc\x81", " .|\xcc\x81" },
         { "qwen2", " .\xcc\x81", " .\xcc\x81" },
         { "llama-bpe", "x1234567", "x|123|456|7" },
@@ -162,11 +162,11 @@ static void test_merging(void **state)
     qn_tokenizer *tok = create_plain("gpt-2");
     assert_string_equal(qn_tokenizer_name(tok), "gpt2/gpt-2");
     assert_int_equal(qn_tokenizer_n_vocab(tok), N_VOCAB);
-    CHECK_IDS(tok, "abc", false, 'a', BC); /* b c comes before a b in the list */
+    CHECK_IDS(tok, "abc", false, 'a', BC); /* the merge b c has a lower rank than a b */
     CHECK_IDS(tok, "ab", false, AB);
-    CHECK_IDS(tok, "aaa", false, AA, 'a'); /* the leftmost of equals */
+    CHECK_IDS(tok, "aaa", false, AA, 'a'); /* the leftmost of equal ranks */
     CHECK_IDS(tok, "aaaaaaa", false, A4, AA, 'a');
-    CHECK_IDS(tok, "aaaaaaaab", false, A4, AA, 'a', AB); /* a b comes before a a */
+    CHECK_IDS(tok, "aaaaaaaab", false, A4, AA, 'a', AB); /* a b has a lower rank than a a */
     CHECK_IDS(tok, "a a", false, 'a', SPACE_A);
     CHECK_IDS(tok, "     a", false, SPACE_4, SPACE_A);
     CHECK_IDS(tok, "\xc3\xa9", false, E_ACUTE);
@@ -176,7 +176,7 @@ static void test_merging(void **state)
     qn_tokenizer_free(tok);
 
     tok = create_plain("llama-bpe");
-    CHECK_IDS(tok, "abc", false, ABC); /* a piece that is a token is taken whole */
+    CHECK_IDS(tok, "abc", false, ABC); /* ignore_merges: a piece that is a token becomes that token */
     CHECK_IDS(tok, "whole", false, WHOLE);
     CHECK_IDS(tok, "wholes", false, 'w', 'h', 'o', 'l', 'e', 's');
     qn_tokenizer_free(tok);
@@ -199,7 +199,7 @@ static void test_left_out_byte(void **state)
     qn_tokenizer_free(tok);
 }
 
-/* A merge may not turn text into a control token, whatever the file says. */
+/* A merge whose result is a control token is ignored. */
 static void test_merge_into_control(void **state)
 {
     (void)state;
@@ -222,12 +222,12 @@ static void test_special_tokens(void **state)
     CHECK_IDS(tok, "<|im_end|><|im_start|>", true, IM_END, IM_START);
     CHECK_IDS(tok, "<<|im_end|", true, '<', '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|');
     CHECK_IDS(tok, "<|im_end|>", false, '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|', '>');
-    /* User-defined ones always count; the longest one that may. */
+    /* User-defined tokens are always parsed; the longest allowed match counts. */
     CHECK_IDS(tok, "<t>", false, USER_T);
     CHECK_IDS(tok, "<t><t><t>", false, USER_TT, USER_T);
     CHECK_IDS(tok, "<t>x", false, USER_T, 'x');
     CHECK_IDS(tok, "<t>x", true, CONTROL_TX);
-    /* Each side of a special token is cut on its own: the space is the end of a text. */
+    /* The text on each side of a special token is split separately: the space is at the end of a text. */
     CHECK_IDS(tok, "  <|im_end|>  a", true, SPACE_2, IM_END, ' ', SPACE_A);
 
     assert_int_equal(qn_tokenizer_find(tok, "<|im_end|>"), IM_END);
@@ -297,7 +297,7 @@ static void test_end_keys(void **state)
     qn_tokenizer *tok;
     assert_int_equal(create(&spec, &tok), QN_OK);
     assert_true(qn_tokenizer_is_eog(tok, 'q'));
-    assert_false(qn_tokenizer_is_eog(tok, -1)); /* no end is no token */
+    assert_false(qn_tokenizer_is_eog(tok, -1)); /* -1 is not a token */
     assert_int_equal(qn_tokenizer_eos(tok), -1);
     qn_tokenizer_free(tok);
 }
@@ -311,17 +311,17 @@ static void test_form_c(void **state)
         const char *text, *normal;
     } cases[] = {
         { "cafe\xcc\x81", "caf\xc3\xa9" },
-        { "e\xcc\x81\xcc\xa3", "\xe1\xba\xb9\xcc\x81" },            /* e, acute, dot below: the dot goes first */
+        { "e\xcc\x81\xcc\xa3", "\xe1\xba\xb9\xcc\x81" },            /* e, acute, dot below: the dot is sorted first */
         { "\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c" }, /* Hangul */
         { "\xe2\x84\xab", "\xc3\x85" },                             /* Angstrom sign */
         { "\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc" },             /* excluded from composition */
-        { "\xcc\x81z", "\xcc\x81z" },                               /* nothing to join with */
+        { "\xcc\x81z", "\xcc\x81z" },                               /* nothing to compose with */
         { "\xff"
           "e\xcc\x81\xfe",
-          "\xff\xc3\xa9\xfe" }, /* between bytes that are no text */
-        { "e\xcc", "e\xcc" },   /* half a mark */
+          "\xff\xc3\xa9\xfe" }, /* between invalid bytes */
+        { "e\xcc", "e\xcc" },   /* an incomplete mark */
         { "e<|im_end|>\xcc\x81", "e<|im_end|>\xcc\x81" },
-        { "e<t>\xcc\x81", "e<t>\xcc\x81" }, /* a token between */
+        { "e<t>\xcc\x81", "e<t>\xcc\x81" }, /* a token between letter and mark */
     };
     for (size_t p = 0; p < N_PRES; p++) {
         qn_tokenizer *tok = create_plain(pres[p]);
@@ -333,11 +333,11 @@ static void test_form_c(void **state)
     }
 }
 
-/* A pile of marks that are sorted by counting, against the same marks sorted by exchanging neighbours. */
+/* Many combining marks, sorted by counting sort in quern and by bubble sort here. */
 static void test_marks_in_order(void **state)
 {
     (void)state;
-    /* Classes 230, 220, 230, 202, 1, 216; none composes with x. */
+    /* Combining classes 230, 220, 230, 202, 1, 216; none composes with x. */
     static const char *const marks[] = { "\xcc\x81", "\xcc\xa4", "\xcd\x86", "\xcc\xa8", "\xcc\xb4", "\xcc\x9b" };
     static const int classes[] = { 230, 220, 230, 202, 1, 216 };
     enum { N = 300 };
@@ -406,7 +406,7 @@ static void test_random_bytes(void **state)
                     memcpy(text + n, bit, strlen(bit));
                     n += strlen(bit);
                 }
-            if (!strncmp(pres[p], "qwen", 4)) /* then no mark, or what comes back is the normal form: test_form_c */
+            if (!strncmp(pres[p], "qwen", 4)) /* no marks, which would be normalised: test_form_c */
                 for (size_t i = 0; i < n; i++)
                     if (round % 2)
                         text[i] = (char)((unsigned char)text[i] & 0xbf);
@@ -416,9 +416,9 @@ static void test_random_bytes(void **state)
     }
 }
 
-/* ---- Vocabularies with oddities ---- */
+/* ---- Unusual vocabularies ---- */
 
-/* Of tokens that are spelled alike text becomes the first, and all have their bytes. */
+/* Tokens with the same text: encoding uses the first; all can be decoded. */
 static void test_repeated_tokens(void **state)
 {
     (void)state;
@@ -453,7 +453,7 @@ static void test_repeated_tokens(void **state)
     qn_tokenizer_free(tok);
 }
 
-/* Ids that mean that there is no such token: -1 as converters write it, signed or not, narrow or wide. */
+/* Special token ids that mean no token: -1 as converters write it, signed or unsigned, of any width. */
 static void test_ids_of_none(void **state)
 {
     (void)state;
@@ -505,7 +505,7 @@ static void test_ids_of_none(void **state)
         }
 }
 
-/* ---- Broken vocabularies ---- */
+/* ---- Malformed vocabularies ---- */
 
 static void test_refusals(void **state)
 {
@@ -542,7 +542,7 @@ static void test_refusals(void **state)
         if (!strstr(qn_error_text(), cases[i].says))
             fail_msg("case %zu says: %s", i, qn_error_text());
     }
-    /* A file that does not name its pre-tokeniser. */
+    /* A file without tokenizer.ggml.pre. */
     const struct vocab_spec unnamed = { .model = "gpt2" };
     qn_tokenizer *tok;
     assert_int_equal(create(&unnamed, &tok), QN_OK);
@@ -567,8 +567,8 @@ static double seconds(const qn_tokenizer *tok, const char *text, size_t n)
     return best;
 }
 
-/* Runs of one character or one pair. Ten times the text takes ten times the time, somewhat more for n log n and for memory that
- * no longer fits the cache; a quadratic step would take a hundred times. */
+/* Runs of one character or one pair. Ten times the text takes about ten times as long, somewhat more because of n log n and
+ * cache misses; a quadratic algorithm would take a hundred times as long. */
 static void test_linear(void **state)
 {
     (void)state;

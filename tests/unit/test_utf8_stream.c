@@ -1,4 +1,5 @@
-/* The filter that lets only whole characters through: the standard's examples, every way of cutting, random bytes. */
+/* Assembling complete UTF-8 characters: the examples of the Unicode standard, all ways of splitting the input, random
+ * bytes. */
 #include "text/utf8_stream.h"
 #include "text/utf8.h"
 
@@ -24,7 +25,7 @@ static bool is_whole(const char *text, size_t n)
     return true;
 }
 
-/* Feed `in` in pieces of the lengths that `cuts` has bits for: bit i set ends a piece after byte i. */
+/* Feeds `in` in parts: bit i of `cuts` ends a part after byte i. */
 static size_t filter(const char *in, size_t n, uint64_t cuts, char *out)
 {
     qn_utf8_stream stream = { 0 };
@@ -69,7 +70,7 @@ static void test_examples(void **state)
     CHECK("\xed\xa0\x80\xed\xbf\xbf\xed\xaf\x41", FFFD FFFD FFFD FFFD FFFD FFFD FFFD FFFD "A");
     CHECK("\xf4\x91\x92\x93\xff\x41\x80\xbf\x42", FFFD FFFD FFFD FFFD FFFD "A" FFFD FFFD "B");
     CHECK("\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41", FFFD FFFD FFFD FFFD "A");
-    /* An end in the middle of a character. */
+    /* The text ends inside a character. */
     CHECK("a\xf0\x9f\x99", "a" FFFD);
     CHECK("\xe4", FFFD);
     CHECK("\xe4\xb8\xc3", FFFD FFFD);
@@ -96,7 +97,7 @@ static void test_holds_back(void **state)
 static void test_random(void **state)
 {
     (void)state;
-    /* Bytes that make and break characters often. */
+    /* Bytes that often form and break characters. */
     static const unsigned char bytes[] = { 'a', 0x80, 0xbf, 0xa0, 0x90, 0xc3, 0xc1, 0xe0, 0xe4, 0xed, 0xf0, 0xf4, 0xf5, 0xff };
     srand(7);
     for (int round = 0; round < 20000; round++) {

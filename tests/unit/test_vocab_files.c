@@ -1,7 +1,7 @@
-/* Real vocabularies: the ids that Hugging Face's tokenisers give, for the texts that llama.cpp's vocabularies come with and for
- * the golden ones of tools/make_tokenizer_golden.py. The vocabularies are not in the repository: those of llama.cpp are looked
- * for in the folder that QN_SHARED names, SmolLM2 is the file that QN_SMOLLM2 names, or what tools/fetch_smollm2.py has
- * fetched. What is absent is skipped; with nothing there the test ends with 77. */
+/* Real vocabularies, compared with the ids of Hugging Face's tokenisers, for llama.cpp's test texts and the golden texts of
+ * tools/make_tokenizer_golden.py. The vocabularies are not in the repository: those of llama.cpp are in the directory
+ * QN_SHARED, SmolLM2 is the file QN_SMOLLM2 or the one fetched by tools/fetch_smollm2.py. Missing files are skipped; without
+ * any, the test exits with 77. */
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -43,7 +43,7 @@ static const char *smollm2_path(void)
     return path;
 }
 
-/* A whole file, terminated; free(). */
+/* The contents of a file, zero-terminated; free with free(). */
 static char *read_file(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -61,7 +61,7 @@ static char *read_file(const char *path)
     return text;
 }
 
-/* The file's tokeniser, and its chat template where `chat` is not NULL; skips the test when the file is absent. */
+/* The file's tokeniser, and its chat template if `chat` is not NULL; skips the test if the file is missing. */
 static qn_tokenizer *open_vocab(const char *path, qn_chat_template **chat)
 {
     qn_gguf *file;
@@ -95,7 +95,7 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, const
         fail_msg("%s: %zu tokens, expected more: %.20s", what, count, ids);
 }
 
-/* .inp: texts with lines "__ggml_vocab_test__" between; .out: a line of ids for each. */
+/* .inp: texts separated by lines "__ggml_vocab_test__"; .out: a line of ids for each. */
 static void check_llama_cpp(const char *name)
 {
     static const char between[] = "\n__ggml_vocab_test__\n";
@@ -137,7 +137,7 @@ static void test_llama_bpe(void **state)
     check_llama_cpp("llama-bpe");
 }
 
-/* Resolve the escapes of a golden text in place; its length. */
+/* Resolves the escapes of a golden text in place; returns its length. */
 static size_t unescape(char *text)
 {
     size_t n = 0;
@@ -152,7 +152,7 @@ static size_t unescape(char *text)
     return n;
 }
 
-/* Lines of count, text and ids, with tabs between. */
+/* Lines of count, text and ids, separated by tabs. */
 static void check_golden(const qn_tokenizer *tok, const char *name)
 {
     char path[4096], *state = NULL;
@@ -230,7 +230,8 @@ static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n
     free(tokens);
 }
 
-/* Random bytes come back. For qwen2 they hold no lead byte of two or three, so that there is nothing to normalise. */
+/* Round trip of random bytes. For qwen2 without lead bytes of 2- and 3-byte characters, so that normalisation changes
+ * nothing. */
 static void test_random_bytes(void **state)
 {
     (void)state;
@@ -249,7 +250,7 @@ static void test_random_bytes(void **state)
     }
 }
 
-/* A million equal letters in about a second: a bound of 10 leaves room for sanitizers and slow machines. */
+/* A million equal letters take about a second; the bound of 10 allows for sanitizers and slow hosts. */
 static void test_long_run(void **state)
 {
     (void)state;
