@@ -24,9 +24,8 @@
  * block 0 reduces that to 1.2e-2 to 2.7e-2. The smallest error of a bug is 4.4e-2: rope over the whole head. */
 #define MAX_ERROR_HYBRID 3.8e-2
 
-/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 and 203, and not a multiple of 64, so that chunks end
- * inside.
- */
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 and 203, and a prime, so that the last chunk and the last
+ * call are incomplete for all sizes but 1. */
 enum { N_LONG = 211 };
 
 struct golden {
@@ -217,8 +216,8 @@ int main(void)
     struct CMUnitTest tests[2 * N_MODELS];
     char names[2 * N_MODELS][64];
     size_t n = 0;
-    /* A build with sanitizers is tens of times slower; every fifth model is a plain llama, one with
-     * scaled positions, a low-bit llama, a low-bit qwen3, a low-bit qwen35 and a rotated one. */
+    /* A build with sanitizers is tens of times slower and runs every fifth model: a plain llama, one with scaled positions, a
+     * low-bit llama, a low-bit qwen3, a low-bit qwen35 and a rotated model. */
     const char *sanitize = getenv("QN_SANITIZE");
     const size_t every = sanitize && *sanitize ? 5 : 1;
     memset(tests, 0, sizeof tests);
