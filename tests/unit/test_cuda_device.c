@@ -217,8 +217,8 @@ static void *upload_thread(void *context)
     struct upload *u = context;
     qn_cuda_buffer to;
     u->ok = qn_cuda_alloc(u->device, u->bytes, 1, "upload", &to) == QN_OK &&
-              qn_cuda_upload(u->device, to.address, u->from, u->bytes, NULL, NULL) == QN_OK &&
-              memcmp((const void *)(uintptr_t)to.address, u->from, u->bytes) == 0;
+            qn_cuda_upload(u->device, to.address, u->from, u->bytes, NULL, NULL) == QN_OK &&
+            memcmp((const void *)(uintptr_t)to.address, u->from, u->bytes) == 0;
     qn_cuda_free(u->device, &to);
     return NULL;
 }
