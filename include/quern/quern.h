@@ -52,8 +52,7 @@ QN_API const char *qn_version(void);
  * Return true to continue. Return false to stop: the operation then fails with QN_ERR_CANCELLED. */
 typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 
-/* A log message of one line, without a newline at its end ("type 42 holds groups of 128"). The line is valid during the call.
- */
+/* A log message: one line without a newline at its end ("type 42 holds groups of 128"), valid during the call. */
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
@@ -101,7 +100,7 @@ typedef struct qn_model_info {
     uint32_t n_ctx_train;              /* context length used in training, in tokens */
     uint64_t n_params;                 /* weights in all tensors */
     uint64_t file_bytes;               /* size of the file; of a split model, of all files */
-    uint64_t bytes_per_token;          /* bytes of weights read to decode one token; KV cache and state come on top */
+    uint64_t bytes_per_token;          /* bytes of weights read to decode one token; excluding the KV cache and the state */
     uint64_t cache_bytes_per_position; /* bytes of f16 KV cache per token of context, in all layers */
     uint64_t recurrent_bytes;          /* bytes of recurrent state, independent of the context length: on the CPU read for
                                           every token and written for every 64th; 0 if the model has no recurrent layers */
@@ -144,8 +143,8 @@ QN_API void qn_free_tokens(qn_token *tokens);
  * QN_ERR_UNSUPPORTED if the model has no supported tokeniser. */
 QN_API qn_status qn_token_piece(const qn_model *model, qn_token token, const char **bytes, size_t *length);
 
-/* qn_token_is_special - true for a control token, which is not part of displayed text; false for an id outside the vocabulary.
- */
+/* qn_token_is_special - true for a control token, which displayed text does not contain; false for an id outside the
+ * vocabulary. */
 QN_API bool qn_token_is_special(const qn_model *model, qn_token token);
 
 /* qn_token_is_eog - true if the token ends generation (end of text, end of turn); false for an id outside the vocabulary. */
@@ -168,9 +167,9 @@ typedef struct qn_chat_message {
  * contents, then "<|im_start|>assistant\n" with add_assistant. The beginning-of-text token is added if the template adds it.
  * If the first message is not from the system, the template's default system message is added, if it has one.
  *
- * QN_ERR_UNSUPPORTED   the file has no chat template, or one whose output differs from plain ChatML for some conversation of
- *                      these roles: it opens answers with <think>, trims contents, removes reasoning from earlier turns. The
- *                      text says which. The template's branches for tool calls are not examined
+ * QN_ERR_UNSUPPORTED   the file has no chat template, or its output differs from plain ChatML for some conversation of these
+ *                      roles: for example it opens answers with <think>, trims contents, or removes reasoning from earlier
+ *                      turns. The text has the difference. Branches of the template for tool calls are not examined
  * QN_ERR_INVALID       a role is not one of the three, or a role or content is NULL */
 QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
                                 qn_token **tokens, size_t *count);
@@ -242,8 +241,7 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
 /* qn_session_rewind_length - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
- * other.
- */
+ * other. */
 QN_API uint32_t qn_session_rewind_length(const qn_session *session, uint32_t length);
 
 /* qn_session_pending - the token that the last qn_generate sampled but did not evaluate. Pass it as the first token of the
@@ -285,7 +283,7 @@ QN_API qn_status qn_session_save(const qn_session *session, const char *path);
  *
  *   model    the same model, that is one with the same hyperparameters and tensors; a copy of the file is the same model
  *   path     the session file
- *   params   as for qn_session_create, NULL for the defaults. n_ctx may differ from the saved one, 0 takes the saved one. kv
+ *   params   as for qn_session_create, NULL for the defaults. n_ctx may differ from the saved one; 0: the saved one. kv
  *            must be NULL or the saved format
  *   out      the session; free it with qn_session_free
  *
@@ -323,8 +321,7 @@ typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logi
 QN_API qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits);
 
 /* qn_session_on_progress - set the callback that is called between the batches of a long evaluation, in tokens. NULL removes
- * it.
- */
+ * it. */
 QN_API void qn_session_on_progress(qn_session *session, qn_progress_fn on_progress, void *user);
 
 /* qn_session_cancel - stop the session's current evaluation or generation after the current batch, with QN_ERR_CANCELLED or
@@ -457,7 +454,7 @@ typedef struct qn_quantize_params {
 /* qn_quantize_file - write a copy of a GGUF file with its matrices converted to another type.
  *
  *   in       the file; of a split model any of its files: all are read, and one file is written
- *   out      the target; may be the same path as `in`, or a file of the split model, which the whole new model then replaces
+ *   out      the target; may be the same path as `in`, or a file of the split model, which is then replaced by the new model
  *   type     "f16" "bf16" "q8_0" "q4_0" "q4_1" "q1_0" "q2_0" "pq2_0" "ptq1_0" "tq1_0" "tq2_0"
  *   params   NULL for the defaults, which are all zero
  *

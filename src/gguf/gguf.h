@@ -173,8 +173,7 @@ bool qn_string_equals(qn_string s, const char *text);
  *
  * The file is written under a temporary name in the target's directory. qn_gguf_writer_finish does an fsync and renames it
  * onto the target; until then the target is unchanged. qn_gguf_writer_free without qn_gguf_writer_finish removes the temporary
- * file.
- */
+ * file. */
 typedef struct qn_gguf_writer qn_gguf_writer;
 
 qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out);

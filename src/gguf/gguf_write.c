@@ -160,8 +160,7 @@ static qn_status write_padding(qn_gguf_writer *w, size_t size)
 }
 
 /* Allocates the disk space in advance, if the file system supports it, so that a full disk is an error now and not hours
- * later.
- */
+ * later. */
 static qn_status preallocate(qn_gguf_writer *w, size_t header_bytes)
 {
     const off_t size = (off_t)(qn_round_up(header_bytes, QN_GGUF_DEFAULT_ALIGNMENT) + w->data_bytes);

@@ -27,8 +27,7 @@ static bool has(qn_string in, const char *what)
 }
 
 /* START "assistant" and a newline, as a character or as an escape: distinguishes ChatML from other formats with its first
- * token.
- */
+ * token. */
 static bool opens_turns(qn_string text)
 {
     return has(text, START "assistant\n") || has(text, START "assistant\r\n") || has(text, START "assistant\\n");

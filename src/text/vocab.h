@@ -1,7 +1,6 @@
 /* A vocabulary: the tokens of a file, their types and bytes, and look-up. In byte-level BPE every byte is written as a
  * printable character. For each token the vocabulary has its text, as spelled in the file, and its piece, the bytes that the
- * text encodes.
- */
+ * text encodes. */
 #ifndef QN_TEXT_VOCAB_H
 #define QN_TEXT_VOCAB_H
 

@@ -20,7 +20,7 @@ quern info "$parrot"
 # The names of keys and values stand in the file as they are: one of the same length in their place.
 sed 's/prism\.hadamard\.axis/prism.hadamard.exis/' "$model" >"$work/key.gguf"
 rotation "not usable: .*key 'prism.hadamard.exis' is not a supported key of rotated weights" "$work/key.gguf"
-refuses 1 "key 'prism.hadamard.exis' is not one" logits -m "$work/key.gguf" --ids 1 -o "$work/logits"
+refuses 1 "key 'prism.hadamard.exis' is not a supported" logits -m "$work/key.gguf" --ids 1 -o "$work/logits"
 sed 's/prism\.hadamard\.version/prism.hadamard.uersion/' "$model" >"$work/version.gguf"
 refuses 1 "without 'prism.hadamard.version'" logits -m "$work/version.gguf" --ids 1 -o "$work/logits"
 sed 's/sylvester-walsh/sylvester-hadam/' "$model" >"$work/transform.gguf"

@@ -1,6 +1,5 @@
 /* Damaged, truncated and crafted GGUF files: each is rejected with the expected status and a text that names the key or
- * tensor.
- */
+ * tensor. */
 #include "helper_image.h"
 
 #include <stdio.h>
@@ -309,7 +308,7 @@ static const struct {
     { "huge tensor of type 42", huge_type_42, QN_ERR_FORMAT, "'w'" },
     { "unknown type", unknown_type, QN_ERR_UNSUPPORTED, "'w' has type number 39" },
     { "quern's own number", unlisted_type, QN_ERR_UNSUPPORTED, "'w' has type number 1042" },
-    { "broken block", broken_block, QN_ERR_FORMAT, "'w': rows of 48 weights" },
+    { "broken block", broken_block, QN_ERR_FORMAT, "'w': the row length 48" },
     { "broken block of type 42", broken_block_42, QN_ERR_FORMAT, "'w'" },
     { "misaligned", misaligned, QN_ERR_FORMAT, "'w': offset 16" },
     { "past the end", past_the_end, QN_ERR_FORMAT, "'w': 36 bytes at offset 224" },

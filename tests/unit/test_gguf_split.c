@@ -177,8 +177,7 @@ static float *logits_of(const char *path, qn_model **out, size_t *bytes)
 }
 
 /* Packed and plain weights, and rotated ones of type 42. A session saved with the single file is restored with the split
- * model.
- */
+ * model. */
 static void same_logits(void **state)
 {
     (void)state;
@@ -538,7 +537,7 @@ static const struct fault faults[] = {
     { "a tensor twice", tensor_in_two, 0, QN_ERR_FORMAT, 2, "' is also in " },
     { "a tensor left out", tensor_left_out, 2, QN_ERR_FORMAT, 0, "the 3 files of this model have " },
     { "no tensors", no_tensors_at_all, 1, QN_ERR_FORMAT, 0, "the 3 files of this model have 0 tensors, expected " },
-    { "a folder", other_is_a_folder, 0, QN_ERR_IO, 1, "is a directory" },
+    { "a directory", other_is_a_folder, 0, QN_ERR_IO, 1, "is a directory" },
     { "an empty one", other_is_empty, 2, QN_ERR_IO, 1, "is empty" },
     { "a cut one", other_is_cut, 0, QN_ERR_FORMAT, 2, "past the end of the data" },
 };

@@ -24,8 +24,8 @@
  * block 0 reduces that to 1.2e-2 to 2.7e-2. The smallest error of a bug is 4.4e-2: rope over the whole head. */
 #define MAX_ERROR_HYBRID 3.8e-2
 
-/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 and 203, and a prime, so that the last chunk and the last
- * call are incomplete for all sizes but 1. */
+/* Tokens of the bit-for-bit comparisons: more than the golden 48, 160 and 203, and a prime, so that the last chunk and the
+ * last call are incomplete for all sizes but 1. */
 enum { N_LONG = 211 };
 
 struct golden {
