@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that the Debian packages for the named purposes (build, test) are there: installs what is missing when it may
-# (root, or sudo that asks for no password), else prints the one command that would and stops.
+# (root, or sudo without a password), else prints the one command that would and stops.
 set -eu
 
 build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev"

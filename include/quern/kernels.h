@@ -65,17 +65,17 @@ typedef struct qn_view {
  * QN_ERR_INVALID for an unknown type, a count that is not a multiple of the block size, or a size that overflows. */
 QN_API qn_status qn_view_bytes(qn_dtype dtype, size_t count, size_t *bytes);
 
-/* qn_dequantize - convert weights to f32.
+/* qn_decode - convert weights to f32.
  *
  *   in    [n] any type except u32; n is in.count
  *   out   [n] f32 */
-QN_API qn_status qn_dequantize(qn_view in, qn_view out);
+QN_API qn_status qn_decode(qn_view in, qn_view out);
 
-/* qn_quantize - convert f32 to a weight type.
+/* qn_encode - convert f32 to a weight type.
  *
  *   in    [n] f32, finite, else QN_ERR_INVALID with the index of the element; n is in.count, a multiple of the block size
  *   out   [n] of the target type: any except u32, Q5_0, Q5_1 and the k-quants (QN_ERR_UNSUPPORTED) */
-QN_API qn_status qn_quantize(qn_view in, qn_view out);
+QN_API qn_status qn_encode(qn_view in, qn_view out);
 
 /* qn_matmul - out = acts * weights^T.
  *

@@ -93,7 +93,7 @@ QN_API void qn_model_free(qn_model *model);
 typedef struct qn_model_info {
     const char *name;         /* general.name of the file, or "" */
     const char *architecture; /* general.architecture: "qwen3"; "" with vocab_only */
-    const char *quantization; /* the type of most weights: "q1_0"; "" with vocab_only */
+    const char *quantisation; /* the type of most weights: "q1_0"; "" with vocab_only */
     uint32_t n_vocab;         /* rows of the logits; with vocab_only, tokens of the tokeniser */
     uint32_t n_layers;
     uint32_t n_embd;                   /* width of the hidden state */
@@ -107,7 +107,7 @@ typedef struct qn_model_info {
     int n_threads;                     /* threads of the team; 0 with vocab_only */
     const char *cpu;                   /* instruction set used on the CPU: "avx512" */
     const char *device;                /* "cpu", "cuda:0"; "" with vocab_only */
-    const char *tokenizer_name;        /* "gpt2/qwen2"; "" if the file has none that quern supports */
+    const char *tokeniser;             /* "gpt2/qwen2"; "" if the file has none that quern supports */
     const char *chat_template;         /* "chatml"; "" if the file has none that quern supports */
 } qn_model_info;
 
@@ -147,8 +147,8 @@ QN_API qn_status qn_token_piece(const qn_model *model, qn_token token, const cha
  * vocabulary. */
 QN_API bool qn_token_is_special(const qn_model *model, qn_token token);
 
-/* qn_token_is_eog - true if the token ends generation (end of text, end of turn); false for an id outside the vocabulary. */
-QN_API bool qn_token_is_eog(const qn_model *model, qn_token token);
+/* qn_token_is_end - true if the token ends generation (end of text, end of turn); false for an id outside the vocabulary. */
+QN_API bool qn_token_is_end(const qn_model *model, qn_token token);
 
 typedef struct qn_chat_message {
     const char *role;    /* "system", "user" or "assistant" */
@@ -240,9 +240,9 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
  * qn_session_save does not save them. Without tokens nothing happens. QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
-/* qn_session_rewind_length - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
+/* qn_session_reach - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
  * other. */
-QN_API uint32_t qn_session_rewind_length(const qn_session *session, uint32_t length);
+QN_API uint32_t qn_session_reach(const qn_session *session, uint32_t length);
 
 /* qn_session_pending - the token that the last qn_generate sampled but did not evaluate. Pass it as the first token of the
  * next call to continue the sequence.
@@ -363,21 +363,21 @@ QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn
 /* qn_sampler_free - free a sampler. NULL is allowed. */
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_sample - sample the next token, in this order: penalty, top_k, temperature, top_p, min_p, random draw.
+/* qn_sampler_pick - sample the next token, in this order: penalty, top_k, temperature, top_p, min_p, random draw.
  *
  *   logits     [n_vocab] f32, not changed. A logit of -inf excludes its token. QN_ERR_INVALID for a NaN, or if the largest
  *              logit is infinite
  *   recent     [n_recent] the preceding tokens, oldest first; the last repeat_last_n of them are penalised
  *   n_recent   0 is allowed, with recent NULL
  *   token      the sampled id */
-QN_API qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
-                                   qn_token *token);
+QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,
+                                 qn_token *token);
 
 /* ---- Generation ---- */
 
 /* Why generation stopped. */
 typedef enum qn_stop_reason {
-    QN_STOP_EOG,      /* the model generated an end token */
+    QN_STOP_END,      /* the model generated an end token */
     QN_STOP_STRING,   /* the text contains a stop string; on_text does not receive it */
     QN_STOP_LENGTH,   /* max_tokens tokens were generated */
     QN_STOP_CONTEXT,  /* the context is full */
@@ -388,7 +388,7 @@ typedef enum qn_stop_reason {
 typedef struct qn_generate_params {
     qn_sampling sampling;
     int64_t max_tokens;      /* tokens to generate; < 0: no limit */
-    bool ignore_eos;         /* continue after end tokens, for benchmarks */
+    bool ignore_end;         /* continue after end tokens, for benchmarks */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
     size_t n_stop;
     bool show_special; /* on_text receives the names of special tokens */

@@ -33,7 +33,7 @@ typedef struct qn_args {
     const char *prompt, *file, *system;
     qn_texts stop;
     int64_t n_predict;
-    bool chat, ignore_eos;
+    bool chat, ignore_end;
     /* Sampling. */
     double temperature, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last_n;

@@ -63,7 +63,7 @@ static bool decode(qn_session *session, const qn_token *first, size_t n)
     qn_generate_result result;
     params.sampling.temperature = 0;
     params.max_tokens = (int64_t)n;
-    params.ignore_eos = true;
+    params.ignore_end = true;
     return qn_generate(session, first, 1, &params, &result) == QN_OK && result.n_generated == n;
 }
 

@@ -28,7 +28,7 @@ const qn_command qn_commands[] = {
       "Splits the text into pieces of -c tokens that do not overlap, evaluates each from an empty context, and scores the "
       "second\n"
       "half of each: tokens c/2 to c-1, counted from 0, each predicted from all those before it in its piece. A rest shorter\n"
-      "than a piece is left out. Where the model asks for a beginning-of-text token, it replaces the first token of every "
+      "than a piece is left out. Where the model uses a beginning-of-text token, it replaces the first token of every "
       "piece.\n"
       "Special tokens written in the text are plain text. Prints \"perplexity: X +/- Y (N tokens)\": exp of the mean of -log "
       "p,\n"

@@ -184,7 +184,7 @@ static void print_tokenizer(const qn_gguf *file)
         return;
     }
     const qn_model_info info = qn_model_get_info(loaded);
-    printf("%s, %" PRIu32 " tokens\n", info.tokenizer_name, info.n_vocab);
+    printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
     printf("chat        %s\n", *info.chat_template ? info.chat_template : "unsupported template");
     qn_model_free(loaded);
 }

@@ -98,7 +98,7 @@ const qn_option qn_options[] = {
         "The same seed, model and prompt give the same text."),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
-    FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_eos, "continue past the end of the text", NULL),
+    FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
 
     INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24, "tokens of the prompt (default 512); 0 leaves the test out",
         NULL),
@@ -117,7 +117,7 @@ const qn_option qn_options[] = {
 
     FLAG(TOKENIZE, "--ids", NULL, NULL, ids_only, "print ids only", NULL),
     TEXT(TOKENIZE, "-f", "--file", NULL, file, "FILE", "read the text from a file; - is standard input", NULL),
-    FLAG(TOKENIZE, "--bos", NULL, NULL, bos, "put the beginning-of-text token first, where the model asks for one", NULL),
+    FLAG(TOKENIZE, "--bos", NULL, NULL, bos, "put the beginning-of-text token first, where the model uses one", NULL),
     FLAG(TOKENIZE, "--no-special", NULL, NULL, no_special, "special tokens written in the text are plain text", NULL),
 
     TEXT(LOGITS, "--ids", NULL, NULL, ids, "LIST", "token ids, separated by commas or spaces", NULL),

@@ -55,7 +55,7 @@ static bool resume_tokens(qn_session *session, qn_token **tokens, size_t *count)
     qn_token pending;
     const bool has_pending = qn_session_pending(session, &pending);
     if (!has_pending)
-        keep = qn_session_rewind_length(session, length - 1);
+        keep = qn_session_reach(session, length - 1);
     const size_t n = has_pending ? 1 : length - keep;
     *tokens = malloc(n * sizeof **tokens);
     if (!*tokens) {
@@ -77,7 +77,7 @@ static qn_status text_tokens(qn_session *session, const qn_model *model, const c
 {
     const bool begins = !qn_session_length(session);
     qn_token pending;
-    if (qn_session_pending(session, &pending) && !qn_token_is_eog(model, pending)) {
+    if (qn_session_pending(session, &pending) && !qn_token_is_end(model, pending)) {
         const qn_status status = qn_session_eval(session, &pending, 1, QN_LOGITS_NONE, NULL);
         if (status)
             return status;
@@ -141,7 +141,7 @@ static bool same_output(void)
 static const char *reason_text(qn_stop_reason reason)
 {
     switch (reason) {
-    case QN_STOP_EOG: return "end of text";
+    case QN_STOP_END: return "end of text";
     case QN_STOP_STRING: return "stop text";
     case QN_STOP_LENGTH: return "token limit";
     case QN_STOP_CONTEXT: return "context full";
@@ -171,7 +171,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     qn_generate_params params = qn_generate_defaults();
     params.sampling = qn_sampling_from_args(args);
     params.max_tokens = args->n_predict;
-    params.ignore_eos = args->ignore_eos;
+    params.ignore_end = args->ignore_end;
     params.stop = args->stop.at;
     params.n_stop = args->stop.count;
     qn_stream stream;

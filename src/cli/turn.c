@@ -52,14 +52,14 @@ qn_status qn_turn_tokens(const qn_session *session, const qn_model *model, const
     }
     size_t close = n_before;
     for (size_t i = n_before; i-- > 0;)
-        if (qn_token_is_eog(model, before[i])) {
+        if (qn_token_is_end(model, before[i])) {
             close = i;
             break;
         }
     /* Moved within with[], which is long enough: it holds the closing tokens before the new turn. A pending token replaces the
      * last token of the stand-in's text; one that ends a turn is one of the closing tokens. */
     size_t first = close;
-    if (first > 0 && qn_session_pending(session, &pending) && !qn_token_is_eog(model, pending))
+    if (first > 0 && qn_session_pending(session, &pending) && !qn_token_is_end(model, pending))
         with[--first] = pending;
     memmove(with, with + first, (n_with - first) * sizeof *with);
     qn_free_tokens(before);
@@ -89,7 +89,7 @@ static qn_status turn_text(const qn_model *model, const qn_token *tokens, size_t
         memcpy(*text + length, piece, bytes);
         length += bytes;
         (*text)[length] = 0;
-        if (qn_token_is_eog(model, tokens[i]))
+        if (qn_token_is_end(model, tokens[i]))
             break;
     }
     return QN_OK;

@@ -80,8 +80,8 @@ static qn_status emit_token(struct generation *g, qn_token token, bool *keep_goi
         *keep_going = false;
         return QN_OK;
     }
-    if (!g->params->ignore_eos && qn_token_is_eog(model, token)) {
-        g->result.reason = QN_STOP_EOG;
+    if (!g->params->ignore_end && qn_token_is_end(model, token)) {
+        g->result.reason = QN_STOP_END;
         *keep_going = false;
         return QN_OK;
     }

@@ -33,7 +33,7 @@ struct qn_model {
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */
     char *name;
-    const char *quantization;
+    const char *quantisation;
     uint64_t n_params;
 };
 

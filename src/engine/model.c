@@ -59,7 +59,7 @@ static void count_weights(qn_model *model)
     uint64_t most = 0;
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
-    model->quantization = "";
+    model->quantisation = "";
     for (size_t t = 0; t < n_types; t++) {
         uint64_t weights = 0;
         for (size_t i = 0; i < qn_gguf_n_tensors(model->file); i++) {
@@ -69,7 +69,7 @@ static void count_weights(qn_model *model)
         }
         model->n_params += weights;
         if (weights > most)
-            model->quantization = types[t].name;
+            model->quantisation = types[t].name;
         most = weights > most ? weights : most;
     }
 }
@@ -178,7 +178,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
     return (qn_model_info){
         .name = model->name,
         .architecture = h->architecture ? h->architecture : "",
-        .quantization = model->quantization ? model->quantization : "",
+        .quantisation = model->quantisation ? model->quantisation : "",
         .n_vocab = h->architecture ? h->n_vocab : vocab,
         .n_layers = h->n_layers,
         .n_embd = h->n_embd,
@@ -192,7 +192,7 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .n_threads = model->team ? qn_team_size(model->team) : 0,
         .cpu = qn_cpu_name(model->cpu),
         .device = model->device ? model->device->name : "",
-        .tokenizer_name = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
+        .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
         .chat_template = model->chat ? qn_chat_template_name(model->chat) : "",
     };
 }
@@ -258,7 +258,7 @@ bool qn_token_is_special(const qn_model *model, qn_token token)
     return model->tokenizer && qn_tokenizer_is_special(model->tokenizer, token);
 }
 
-bool qn_token_is_eog(const qn_model *model, qn_token token)
+bool qn_token_is_end(const qn_model *model, qn_token token)
 {
     return model->tokenizer && qn_tokenizer_is_eog(model->tokenizer, token);
 }

@@ -12,7 +12,7 @@ struct qn_sampler {
     size_t n_vocab;
     uint64_t random; /* state of the random number generator */
     qn_sample_kernels kernels;
-    void *scratch; /* for qn_sampler_sample; allocated when it is first called */
+    void *scratch; /* for qn_sampler_pick; allocated when it is first called */
 };
 
 /* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35; those of
@@ -85,7 +85,7 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
     return choice;
 }
 
-qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token)
+qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token)
 {
     if (!sampler->scratch)
         QN_TRY(qn_alloc(&sampler->scratch, qn_sample_scratch_bytes(sampler->n_vocab), 1, "sampler"));

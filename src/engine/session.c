@@ -192,7 +192,7 @@ static const qn_checkpoint *find_checkpoint(const qn_session *session, uint32_t 
     return NULL;
 }
 
-uint32_t qn_session_rewind_length(const qn_session *session, uint32_t length)
+uint32_t qn_session_reach(const qn_session *session, uint32_t length)
 {
     if (length >= session->length)
         return session->length;

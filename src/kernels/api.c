@@ -27,7 +27,7 @@ static qn_status weight_type(const char *name, qn_view view, const qn_type_info 
     return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "%s: type %d is not a weight type", name, (int)view.dtype);
 }
 
-qn_status qn_dequantize(qn_view in, qn_view out)
+qn_status qn_decode(qn_view in, qn_view out)
 {
     const qn_type_info *type;
     size_t bytes;
@@ -40,7 +40,7 @@ qn_status qn_dequantize(qn_view in, qn_view out)
     return QN_OK;
 }
 
-qn_status qn_quantize(qn_view in, qn_view out)
+qn_status qn_encode(qn_view in, qn_view out)
 {
     const qn_type_info *type;
     size_t bytes;

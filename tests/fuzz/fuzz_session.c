@@ -126,7 +126,7 @@ static void use(qn_session *session)
     if (status != (length == N_CTX ? QN_ERR_CONTEXT : QN_OK))
         abort();
     for (uint32_t to = length; to > 0; to /= 2)
-        if (qn_session_truncate(session, qn_session_rewind_length(session, to)) != QN_OK ||
+        if (qn_session_truncate(session, qn_session_reach(session, to)) != QN_OK ||
             (qn_session_length(session) < N_CTX && qn_session_eval(session, &token, 1, QN_LOGITS_LAST, logits) != QN_OK))
             abort();
 }

@@ -52,7 +52,7 @@ static inline void generate(qn_session *session, const qn_token *tokens, size_t 
     qn_generate_params params = qn_generate_defaults();
     params.sampling.temperature = 0;
     params.max_tokens = n_new;
-    params.ignore_eos = true;
+    params.ignore_end = true;
     params.on_token = collect;
     params.user = c;
     if (qn_generate(session, tokens, n, &params, NULL) != QN_OK)

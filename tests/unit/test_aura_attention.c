@@ -39,10 +39,10 @@ typedef struct shape {
 
 static float element(qn_view view, size_t i)
 {
-    const uint16_t *halves = view.data;
+    const uint16_t *values16 = view.data;
     return view.dtype == QN_DTYPE_F32   ? ((const float *)view.data)[i]
-           : view.dtype == QN_DTYPE_F16 ? qn_f16_to_f32(halves[i])
-                                        : qn_bf16_to_f32(halves[i]);
+           : view.dtype == QN_DTYPE_F16 ? qn_f16_to_f32(values16[i])
+                                        : qn_bf16_to_f32(values16[i]);
 }
 
 /* Compares each row of `out` with float64: the error must be within `bound` of the row's norm. */
@@ -77,13 +77,13 @@ static void check(const shape *s, qn_dtype dtype)
     const size_t n_heads = s->kv_heads * s->group, rows = s->n_tokens * n_heads, n = rows * s->dim;
     const size_t n_blocks = (s->n_keys + s->block - 1) / s->block;
     float *x = normals(n, 1), *sinks = normals(n_heads, 2);
-    uint16_t *halves = memory(n * 2, 0);
+    uint16_t *values16 = memory(n * 2, 0);
     uint32_t *positions = memory(s->n_tokens * 4, 0);
     for (size_t t = 0; t < s->n_tokens; t++) /* all keys are visible to the last token, one to the first */
         positions[t] = (uint32_t)(t + 1 == s->n_tokens ? (s->n_keys ? s->n_keys - 1 : 0) : t * s->n_keys / s->n_tokens);
     for (size_t i = 0; i < n; i++)
-        halves[i] = dtype == QN_DTYPE_BF16 ? qn_f32_to_bf16(x[i]) : qn_f32_to_f16(x[i]);
-    const qn_aura_queries q = { .queries = { dtype == QN_DTYPE_F32 ? (void *)x : (void *)halves, dtype, n },
+        values16[i] = dtype == QN_DTYPE_BF16 ? qn_f32_to_bf16(x[i]) : qn_f32_to_f16(x[i]);
+    const qn_aura_queries q = { .queries = { dtype == QN_DTYPE_F32 ? (void *)x : (void *)values16, dtype, n },
                                 .n_tokens = s->n_tokens,
                                 .n_heads = n_heads,
                                 .scale = 1.5f / sqrtf((float)s->dim),
@@ -116,7 +116,7 @@ static void check(const shape *s, qn_dtype dtype)
     guarded_free(&l);
     free(x);
     free(sinks);
-    free(halves);
+    free(values16);
     free(positions);
     free_case(&c);
 }

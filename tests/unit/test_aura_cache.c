@@ -258,7 +258,7 @@ static void restored_sessions_go_back(void **unused)
             assert_int_equal(qn_session_restore(model, path, NULL, &restored), QN_OK);
             assert_int_equal(qn_session_save(restored, other_path), QN_OK);
             assert_same_files();
-            assert_int_equal(qn_session_rewind_length(restored, to[n]), to[n]);
+            assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
             assert_int_equal(qn_session_truncate(restored, to[n]), QN_OK);
             qn_session_free(restored);
             const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 5 };
@@ -312,7 +312,7 @@ static void replace_session(struct session_case *w, qn_session *session, uint32_
 /* Truncates to `to` tokens, or to the nearest reachable length below; an unsupported truncation must change nothing. */
 static void go_back(struct session_case *w, uint32_t to)
 {
-    const uint32_t length = qn_session_length(w->session), reach = qn_session_rewind_length(w->session, to);
+    const uint32_t length = qn_session_length(w->session), reach = qn_session_reach(w->session, to);
     assert_true(reach <= to);
     if (!info.recurrent_bytes || length - to < qn_recurrent_open_tokens(length))
         assert_int_equal(reach, to);

@@ -178,10 +178,10 @@ static void stream_is_a_bit_string(void **unused)
 
 static qn_view typed(const float *x, qn_dtype dtype, size_t n)
 {
-    uint16_t *halves = memory(n * 2, 0);
+    uint16_t *values16 = memory(n * 2, 0);
     for (size_t i = 0; i < n; i++)
-        halves[i] = dtype == QN_DTYPE_F16 ? qn_f32_to_f16(x[i]) : qn_f32_to_bf16(x[i]);
-    return (qn_view){ halves, dtype, n };
+        values16[i] = dtype == QN_DTYPE_F16 ? qn_f32_to_f16(x[i]) : qn_f32_to_bf16(x[i]);
+    return (qn_view){ values16, dtype, n };
 }
 
 static double norm_of(const float *x, size_t n)
@@ -253,9 +253,9 @@ static void narrow_types(void **unused)
     for (int i = 0; i < 2; i++) {
         const qn_dtype dtype = i ? QN_DTYPE_BF16 : QN_DTYPE_F16;
         const qn_view narrow = typed(x, dtype, ROWS * DIM), out = typed(x, dtype, ROWS * DIM);
-        const uint16_t *halves = narrow.data;
+        const uint16_t *values16 = narrow.data;
         for (size_t k = 0; k < ROWS * DIM; k++)
-            x[k] = i ? qn_bf16_to_f32(halves[k]) : qn_f16_to_f32(halves[k]);
+            x[k] = i ? qn_bf16_to_f32(values16[k]) : qn_f16_to_f32(values16[k]);
         assert_int_equal(qn_aura_encode(codec, narrow, ROWS, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS)), QN_OK);
         assert_int_equal(qn_aura_encode(codec, f32(x, ROWS * DIM), ROWS, u32(words[1], ROWS * WORDS), f32(scales[1], ROWS)),
                          QN_OK);

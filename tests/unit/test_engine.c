@@ -188,7 +188,7 @@ static void cancelling(void **unused)
     pthread_t thread;
     qn_generate_params params = qn_generate_defaults();
     qn_generate_result result;
-    params.ignore_eos = true;
+    params.ignore_end = true;
     assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
     assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
     pthread_join(thread, NULL);
@@ -208,7 +208,7 @@ static void cancelled_sessions_can_continue(void **unused)
         qn_generate_params params = qn_generate_defaults();
         qn_generate_result result;
         qn_token pending;
-        params.ignore_eos = true;
+        params.ignore_end = true;
         assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
         assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
         pthread_join(thread, NULL);
@@ -236,7 +236,7 @@ static void a_late_cancel_is_forgotten(void **unused)
     qn_generate_params params = qn_generate_defaults();
     qn_generate_result result;
     params.max_tokens = 3;
-    params.ignore_eos = true;
+    params.ignore_end = true;
     params.on_token = cancel_at_third;
     params.user = session;
     assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
@@ -467,10 +467,10 @@ static void information(void **unused)
     (void)unused;
     const qn_model_info info = qn_model_get_info(model);
     assert_string_equal(info.architecture, "llama");
-    assert_string_equal(info.quantization, "q1_0");
+    assert_string_equal(info.quantisation, "q1_0");
     assert_int_equal(info.n_vocab, VOCAB);
     assert_int_equal(info.n_threads, 2);
-    assert_string_equal(info.tokenizer_name, "");
+    assert_string_equal(info.tokeniser, "");
     assert_true(info.bytes_per_token > 0 && info.bytes_per_token < info.file_bytes);
 }
 

@@ -240,7 +240,7 @@ static void rolls_back_anywhere(void)
         qn_session *session = new_session(lengths[i + 1]);
         eval_other_tokens(session, 40);
         expect_after(length);
-        assert_int_equal(qn_session_rewind_length(session, length), length);
+        assert_int_equal(qn_session_reach(session, length), length);
         must(qn_session_truncate(session, length));
         assert_int_equal(qn_session_length(session), length);
         continue_session(session, found);
@@ -257,7 +257,7 @@ static void reports_truncatable_length(void)
     must(qn_session_checkpoint(session));
     eval_other_tokens(session, 50);
     for (uint32_t to = 0; to <= 150; to += 10) {
-        const uint32_t reach = qn_session_rewind_length(session, to);
+        const uint32_t reach = qn_session_reach(session, to);
         assert_true(reach <= to && (to < 100 || reach >= 100));
         if (reach == to)
             continue;

@@ -49,8 +49,8 @@ static void matmul_near_float64(void **unused)
         size_t bytes;
         assert_int_equal(qn_view_bytes(types[i], ROWS * COLS, &bytes), QN_OK);
         void *blocks = malloc(bytes);
-        assert_int_equal(qn_quantize(view(w, QN_DTYPE_F32, ROWS * COLS), view(blocks, types[i], ROWS * COLS)), QN_OK);
-        assert_int_equal(qn_dequantize(view(blocks, types[i], ROWS * COLS), view(w, QN_DTYPE_F32, ROWS * COLS)), QN_OK);
+        assert_int_equal(qn_encode(view(w, QN_DTYPE_F32, ROWS * COLS), view(blocks, types[i], ROWS * COLS)), QN_OK);
+        assert_int_equal(qn_decode(view(blocks, types[i], ROWS * COLS), view(w, QN_DTYPE_F32, ROWS * COLS)), QN_OK);
         assert_int_equal(qn_matmul(view(blocks, types[i], ROWS * COLS), ROWS, COLS, view(x, QN_DTYPE_F32, TOKENS * COLS),
                                    TOKENS, view(out, QN_DTYPE_F32, TOKENS * ROWS)),
                          QN_OK);
@@ -192,11 +192,11 @@ static void argmax_and_codes(void **unused)
     assert_int_equal(qn_argmax(view(logits, QN_DTYPE_F32, 0), &at), QN_ERR_INVALID);
     uint8_t block[256];
     float x[256] = { 0 };
-    assert_int_equal(qn_quantize(view(x, QN_DTYPE_F32, 256), view(block, QN_DTYPE_Q6_K, 256)), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_encode(view(x, QN_DTYPE_F32, 256), view(block, QN_DTYPE_Q6_K, 256)), QN_ERR_UNSUPPORTED);
     x[3] = INFINITY;
-    assert_int_equal(qn_quantize(view(x, QN_DTYPE_F32, 32), view(block, QN_DTYPE_Q8_0, 32)), QN_ERR_INVALID);
+    assert_int_equal(qn_encode(view(x, QN_DTYPE_F32, 32), view(block, QN_DTYPE_Q8_0, 32)), QN_ERR_INVALID);
     assert_text("element 3");
-    assert_int_equal(qn_quantize(view(x, QN_DTYPE_F32, 33), view(block, QN_DTYPE_Q8_0, 64)), QN_ERR_INVALID);
+    assert_int_equal(qn_encode(view(x, QN_DTYPE_F32, 33), view(block, QN_DTYPE_Q8_0, 64)), QN_ERR_INVALID);
     assert_text("multiple of 32");
 }
 

@@ -44,7 +44,7 @@ static void draw_many(qn_sampling params, double frequency[9])
     for (int i = 0; i < DRAWS; i++) {
         qn_token token;
         int rank = 0;
-        assert_int_equal(qn_sampler_sample(sampler, logits, NULL, 0, &token), QN_OK);
+        assert_int_equal(qn_sampler_pick(sampler, logits, NULL, 0, &token), QN_OK);
         while (rank < 8 && token_of(rank) != token)
             rank++;
         frequency[rank] += 1.0 / DRAWS;
@@ -108,7 +108,7 @@ static void greedy_takes_the_lowest_of_equals(void **unused)
     two[700] = two[300] = 5;
     params.temperature = 0;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
-    assert_int_equal(qn_sampler_sample(sampler, two, NULL, 0, &token), QN_OK);
+    assert_int_equal(qn_sampler_pick(sampler, two, NULL, 0, &token), QN_OK);
     assert_int_equal(token, 300);
     qn_sampler_free(sampler);
 }
@@ -130,9 +130,9 @@ static void penalty_changes_the_argmax(void **unused)
     params.repeat_last_n = 4;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
     /* Token 1 has 4/1.5 = 2.67: penalised once although it occurs twice. Token 2, with 3, wins unless it is in the window. */
-    assert_int_equal(qn_sampler_sample(sampler, x, recent, 2, &token), QN_OK);
+    assert_int_equal(qn_sampler_pick(sampler, x, recent, 2, &token), QN_OK);
     assert_int_equal(token, 2);
-    assert_int_equal(qn_sampler_sample(sampler, x, recent, 4, &token), QN_OK);
+    assert_int_equal(qn_sampler_pick(sampler, x, recent, 4, &token), QN_OK);
     assert_int_equal(token, 1);
     qn_sampler_free(sampler);
 }
@@ -148,7 +148,7 @@ static void seeds_repeat(void **unused)
         params.seed = round == 2 ? 8 : 7;
         assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
         for (int i = 0; i < 50; i++) {
-            assert_int_equal(qn_sampler_sample(sampler, logits, NULL, 0, round ? &again : &first[i]), QN_OK);
+            assert_int_equal(qn_sampler_pick(sampler, logits, NULL, 0, round ? &again : &first[i]), QN_OK);
             differ += round && again != first[i];
         }
         assert_true(round == 2 ? differ > 5 : differ == 0);
@@ -192,7 +192,7 @@ static void rejects_bad_parameters(void **unused)
         assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
         x[3] = 3e35f;
         x[4] = -3e35f;
-        assert_int_equal(qn_sampler_sample(sampler, x, (const qn_token[]){ 3, 4 }, 2, &token), QN_OK);
+        assert_int_equal(qn_sampler_pick(sampler, x, (const qn_token[]){ 3, 4 }, 2, &token), QN_OK);
         assert_int_equal(token, 3);
         qn_sampler_free(sampler);
     }
@@ -201,10 +201,10 @@ static void rejects_bad_parameters(void **unused)
     token = -7;
     assert_int_equal(qn_sampler_create(&params, VOCAB, &sampler), QN_OK);
     x[500] = NAN;
-    assert_int_equal(qn_sampler_sample(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
+    assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
     assert_non_null(strstr(qn_error_text(), "token 500"));
     x[500] = INFINITY;
-    assert_int_equal(qn_sampler_sample(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
+    assert_int_equal(qn_sampler_pick(sampler, x, NULL, 0, &token), QN_ERR_INVALID);
     assert_int_equal(token, -7);
     qn_sampler_free(sampler);
 }

@@ -72,7 +72,7 @@ static void check_model(qn_model *model, const char *name, size_t s)
     qn_generate_params params = qn_generate_defaults();
     params.sampling = samplings[s];
     params.max_tokens = N_NEW;
-    params.ignore_eos = true;
+    params.ignore_end = true;
     params.on_token = collect;
     params.user = &list;
     qn_session *generated = new_session(model), *evaluated = new_session(model);
@@ -81,7 +81,7 @@ static void check_model(qn_model *model, const char *name, size_t s)
     assert_ok(qn_sampler_create(&samplings[s], n_vocab, &sampler));
     assert_ok(qn_session_eval(evaluated, prompt, N_PROMPT, QN_LOGITS_LAST, logits));
     for (size_t i = 0; i < N_NEW; i++) {
-        assert_ok(qn_sampler_sample(sampler, logits, qn_session_tokens(evaluated), qn_session_length(evaluated), &token));
+        assert_ok(qn_sampler_pick(sampler, logits, qn_session_tokens(evaluated), qn_session_length(evaluated), &token));
         if (token != list.tokens[i])
             fail_msg("%s, sampling %zu: token %zu is %d, from logits %d", name, s, i, list.tokens[i], token);
         assert_ok(qn_session_eval(evaluated, &token, 1, QN_LOGITS_LAST, logits));

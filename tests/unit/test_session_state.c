@@ -272,7 +272,7 @@ static void truncates_within_the_chunk(void)
         const uint32_t targets[] = { start + 1, start + (held[i] - start + 1) / 2, held[i] };
         for (size_t t = 0; t < 3; t++) {
             qn_session *session = new_session(300, 33, held[i]);
-            assert_int_equal(qn_session_rewind_length(session, targets[t]), targets[t]);
+            assert_int_equal(qn_session_reach(session, targets[t]), targets[t]);
             assert_rewind(session, targets[t]);
             qn_session_free(session);
         }
@@ -280,7 +280,7 @@ static void truncates_within_the_chunk(void)
         if (start && is_recurrent()) {
             char text[64];
             snprintf(text, sizeof text, "possible are %u to %u, and 0", (unsigned)start + 1, (unsigned)held[i]);
-            assert_int_equal(qn_session_rewind_length(session, start), 0);
+            assert_int_equal(qn_session_reach(session, start), 0);
             assert_rejected(session, start, text);
             assert_rejected(session, 1, text);
             /* A rejected truncation changes nothing. */
@@ -315,21 +315,21 @@ static void truncates_to_checkpoints(void)
     assert_int_equal(qn_session_checkpoint(session), QN_OK);
     assert_int_equal(qn_session_checkpoint(session), QN_OK); /* a second checkpoint at the same length is not stored */
     assert_int_equal(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_rewind_length(session, 1000), 230);
-    assert_int_equal(qn_session_rewind_length(session, 100), 100);
+    assert_int_equal(qn_session_reach(session, 1000), 230);
+    assert_int_equal(qn_session_reach(session, 100), 100);
     if (is_recurrent()) {
         /* The open chunks at 230 and 200 begin after 192, at 140 after 128, at 100 and 70 after 64; 20 was the oldest
          * checkpoint and is dropped. */
-        assert_int_equal(qn_session_rewind_length(session, 192), 140);
-        assert_int_equal(qn_session_rewind_length(session, 128), 100);
-        assert_int_equal(qn_session_rewind_length(session, 64), 0);
+        assert_int_equal(qn_session_reach(session, 192), 140);
+        assert_int_equal(qn_session_reach(session, 128), 100);
+        assert_int_equal(qn_session_reach(session, 64), 0);
         assert_rejected(session, 20, "possible are 193 to 230, 193 to 200, 129 to 140, 65 to 100, 65 to 70, and 0");
         assert_rejected(session, 128, "closed");
     }
     qn_session *fork;
     assert_int_equal(qn_session_fork(session, &fork), QN_OK);
     assert_rewind(session, 135); /* from the checkpoint at 140, which is dropped */
-    assert_int_equal(qn_session_rewind_length(session, 100), 100);
+    assert_int_equal(qn_session_reach(session, 100), 100);
     assert_rewind(session, 70); /* the checkpoint itself */
     assert_rewind(session, 70); /* it is still stored */
     if (is_recurrent())
