@@ -54,8 +54,8 @@ static qn_status find_target(const char *name, const qn_type_info **target)
     return qn_fail(QN_ERR_INVALID, "type '%s': quern cannot quantise to it, expected one of%s", name, list);
 }
 
-/* The next type to try if the row length is not a multiple of the block size: smaller blocks, more bits. Fallback types are
- * those that all current GGUF readers support. */
+/* The next type to try if the row length is not a multiple of the block size: smaller blocks, and more bits than the types of
+ * that block size that quern writes. Fallback types are those that all current GGUF readers support. */
 static const qn_type_info *fallback_type(const qn_type_info *info)
 {
     if (info->block_weights > 64)

@@ -1,6 +1,7 @@
 // GEMV of one token in int8 (QN_ACTS_INT8_N1) by tiles of 1 or 2 bits. A fragment is `word & mask`, without shifts, and
-// the eight columns of the mma (N) are the eight groups of a k-tile; gemv.cu explains both. Included by gemv.cu and by
-// the persistent decode kernel. Defines: QN_BITS, QN_SCALES.
+// the eight columns of the mma (N) are the eight groups of a k-tile; gemv.cu explains both. The persistent decode kernel
+// includes this file for the tile sizes and reduce_store_n1 only: it multiplies by binary MMA (persistent/bit_planes.cuh).
+// Defines: QN_BITS, QN_SCALES.
 #ifndef QN_KERNELS_MATMUL_GEMV_CUH
 #define QN_KERNELS_MATMUL_GEMV_CUH
 

@@ -51,7 +51,7 @@
  * Kernels by weights, number of tokens and activations (qn_matmul_gpu_acts_layout, qn_matmul_gpu_matmul):
  *
  *   b        tokens           layout            kernel
- *   1, 2     1                QN_ACTS_INT8_N1   qn_matmul_gemv (also in the persistent decode kernel: gemv.cuh)
+ *   1, 2     1                QN_ACTS_INT8_N1   qn_matmul_gemv
  *   1, 2     2 to 16          QN_ACTS_INT8_N8   qn_matmul_gemv, one row of blocks per 8 tokens
  *   1, 2     more than 16     QN_ACTS_F16       qn_matmul_gemm
  *   1, 2     hilo requested   QN_ACTS_F16       as b = 4
@@ -64,9 +64,11 @@
  *
  * A new format works at once as fp16 tiles (as_f16: the host dequantises rows to F16 at upload). To keep its bits, it
  * needs a value of qn_matmul_stored, its cases in stored_code and stored_scale (matmul_pack.cu), and a case in
- * qn_matmul_gpu_tile_layout. If no row of the table of types above has its bits, scales and offset, it also needs a row
- * in `variants` (matmul_cuda.c), the lines of its defines in pipelines.txt, and a case in dequantize_fragment
- * (tiles.cuh) and dequantize_8 (embed.cu). */
+ * qn_matmul_gpu_tile_layout. b must divide 8, and the zero point follows from b (dequantize_fragment): a 3-bit format is
+ * stored as 4-bit tiles with an offset. If no row of the table of types above has its bits, scales and offset, it also
+ * needs a row in `variants` (matmul_cuda.c; a variant is selected by bits and scales), the lines of its defines in
+ * pipelines.txt, and cases in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The
+ * persistent decode kernel takes tiles of 1 and 2 bits without offset: `variants` of persistent_cuda.c, bit_planes.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 

@@ -29,10 +29,12 @@
 // the GEMV that is finished; the few words that it needs of the phase were loaded during the barrier before.
 //
 // Barrier warp. One thread of BARRIER_WARP arrives for the block (red.release) and polls the counter (ld.acquire). The
-// warp has no weights and issues no cp.async: the release would wait for its copies in flight (decoding 27B Q1_0 on an
+// warp has no weights and issues no cp.async (it computes prologues and reduces sums of squares like the others): the
+// release would wait for its copies in flight (decoding 27B Q1_0 on an
 // H200: 446 tok/s with, 461 without; docs/lab/2026-11-gpu.md).
 //
-// Shared memory: persistent_control; scratch of the current phase; ring buffers, [WARPS][QN_STAGES][STEP_BYTES].
+// Shared memory: persistent_control; scratch of the current phase; ring buffers, [WARPS][QN_STAGES][STEP_BYTES], of which
+// the barrier warp's is unused.
 //
 // Registers. Spills are costly beyond their number: the acquire at a grid barrier invalidates L1, so that each spilled
 // value costs a round trip to L2 in the next phase.
