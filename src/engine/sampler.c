@@ -73,25 +73,25 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
 {
     const qn_sampling *p = &sampler->params;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
-    qn_sample_request choice = { .penalty = p->repeat_penalty,
-                                 .recent = n ? recent + (n_recent - n) : NULL,
-                                 .n_recent = n,
-                                 .top_k = (uint32_t)p->top_k,
-                                 .temperature = p->temperature,
-                                 .top_p = p->top_p,
-                                 .min_p = p->min_p };
-    if (!qn_sample_is_greedy(&choice))
-        choice.random = qn_splitmix(&sampler->random);
-    return choice;
+    qn_sample_request request = { .penalty = p->repeat_penalty,
+                                  .recent = n ? recent + (n_recent - n) : NULL,
+                                  .n_recent = n,
+                                  .top_k = (uint32_t)p->top_k,
+                                  .temperature = p->temperature,
+                                  .top_p = p->top_p,
+                                  .min_p = p->min_p };
+    if (!qn_sample_is_greedy(&request))
+        request.random = qn_splitmix(&sampler->random);
+    return request;
 }
 
 qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token)
 {
     if (!sampler->scratch)
         QN_TRY(qn_alloc(&sampler->scratch, qn_sample_scratch_bytes(sampler->n_vocab), 1, "sampler"));
-    qn_sample_request choice = qn_sampler_next_request(sampler, recent, n_recent);
-    qn_sample_token(&sampler->kernels, &choice, logits, sampler->n_vocab, sampler->scratch);
-    QN_TRY(qn_sample_status(choice.best));
-    *token = choice.token;
+    qn_sample_request request = qn_sampler_next_request(sampler, recent, n_recent);
+    qn_sample_token(&sampler->kernels, &request, logits, sampler->n_vocab, sampler->scratch);
+    QN_TRY(qn_sample_status(request.best));
+    *token = request.token;
     return QN_OK;
 }

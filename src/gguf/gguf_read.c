@@ -316,7 +316,7 @@ qn_status qn_gguf_settle_type_42(qn_gguf *file)
 }
 
 /* Determines the layout of the tensors of type 42; closes the file on failure. */
-static qn_status pdl_prefetch(qn_gguf **file)
+static qn_status find_q2_layout_or_close(qn_gguf **file)
 {
     const qn_status status = qn_gguf_settle_type_42(*file);
     if (status) {
@@ -352,13 +352,13 @@ qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, q
 {
     *out = NULL;
     QN_TRY(open_bytes(data, size, NULL, name, out));
-    return pdl_prefetch(out);
+    return find_q2_layout_or_close(out);
 }
 
 qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
 {
     QN_TRY(qn_gguf_map(path, out));
-    return pdl_prefetch(out);
+    return find_q2_layout_or_close(out);
 }
 
 qn_status qn_gguf_map(const char *path, qn_gguf **out)
