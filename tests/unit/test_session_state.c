@@ -324,7 +324,7 @@ static void truncates_to_checkpoints(void)
         assert_int_equal(qn_session_reach(session, 128), 100);
         assert_int_equal(qn_session_reach(session, 64), 0);
         assert_rejected(session, 20, "possible are 193 to 230, 193 to 200, 129 to 140, 65 to 100, 65 to 70, and 0");
-        assert_rejected(session, 128, "closed");
+        assert_rejected(session, 128, "folded");
     }
     qn_session *fork;
     assert_int_equal(qn_session_fork(session, &fork), QN_OK);
