@@ -19,7 +19,7 @@ typedef struct qn_texts {
     size_t count;
 } qn_texts;
 
-/* Everything that a command line can say; a command reads the fields of its own options. */
+/* The values of all options of all commands; a command reads the fields of its own options. */
 typedef struct qn_args {
     const char *operands[QN_MAX_OPERANDS];
     size_t n_operands;
@@ -110,7 +110,7 @@ extern const size_t qn_n_options;
 /* An option of llama.cpp's programs that quern does not have. */
 typedef struct qn_foreign_option {
     const char *name, *alias; /* alias may be NULL */
-    unsigned ignored_by;      /* commands that do what it says without it; they accept it */
+    unsigned ignored_by;      /* commands whose behaviour it describes anyway: they accept it */
     const char *answer;       /* what to do instead: "use --device cuda ..." */
 } qn_foreign_option;
 

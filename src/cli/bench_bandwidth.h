@@ -1,5 +1,5 @@
-/* The memory's read bandwidth: the limit that decoding is held against. It changes from minute to minute on shared machines, so
- * it is measured between the repetitions of a benchmark. */
+/* The memory's read bandwidth: the limit that decoding is held against. It changes from minute to minute on shared
+ * machines, so it is measured between the repetitions of a benchmark. */
 #ifndef QN_CLI_BENCH_BANDWIDTH_H
 #define QN_CLI_BENCH_BANDWIDTH_H
 
@@ -14,8 +14,9 @@ typedef struct qn_bandwidth {
  * any thread is made. False with an error line. */
 bool qn_bandwidth_start(qn_bandwidth *bandwidth);
 
-/* qn_bandwidth_measure - bytes a second that n_threads threads read together, the best of a few passes over a buffer far larger
- * than the caches; 0 when it could not be measured. The first call also fills the buffer and takes longer. */
+/* qn_bandwidth_measure - bytes a second that n_threads threads read together, the best of a few passes over a buffer
+ * far larger than the caches; 0 when it could not be measured. The first call also fills the buffer and takes longer.
+ * */
 double qn_bandwidth_measure(qn_bandwidth *bandwidth, int n_threads);
 
 void qn_bandwidth_stop(qn_bandwidth *bandwidth);

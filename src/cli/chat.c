@@ -80,7 +80,7 @@ static bool answer(struct chat *chat, const qn_model *model, qn_session *session
     }
     qn_generate_params params = qn_generate_defaults();
     params.sampling = qn_sampling_from_args(chat->args);
-    params.sampling.seed = chat->seed++; /* the same question asked again may get another answer */
+    params.sampling.seed = chat->seed++; /* the same question twice may get two answers */
     params.max_tokens = chat->args->n_predict;
     params.stop = chat->args->stop.at;
     params.n_stop = chat->args->stop.count;
@@ -128,7 +128,7 @@ static void system_command(struct chat *chat, qn_session *session, const char *t
     }
 }
 
-/* A message that begins with one slash. False when the user wants to leave. */
+/* A message that begins with one slash. False to end the conversation. */
 static bool command(struct chat *chat, qn_session *session, const char *text)
 {
     const size_t name = strcspn(text, " \t\n");

@@ -32,7 +32,7 @@ enum { QN_BENCH_MAX_REPETITIONS = 1000 };
 /* qn_cli_error - "quern: " and the text on one line of standard error, control characters made harmless. */
 void qn_cli_error(const char *format, ...) QN_PRINTF(1, 2);
 
-/* qn_cli_fail - qn_cli_error with what the library had to say, or nothing when the user asked to stop; QN_EXIT_FAILED. */
+/* qn_cli_fail - qn_cli_error with qn_error_text(), or nothing after Ctrl-C. Returns QN_EXIT_FAILED. */
 int qn_cli_fail(void);
 
 /* ---- Output ---- */
@@ -66,14 +66,15 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length);
 
 extern const char *const qn_kv_names[];
 
-/* qn_load_model - load args->model with a progress display; where it is not set and `demo_fallback` is, the demo model, and a note
- * says which. args->model is then its path. Returns QN_EXIT_DONE, or the exit status with an error line printed. args->quiet
- * drops log and note. The device is checked here: args->device, else the environment's QN_DEVICE, else "auto". */
+/* qn_load_model - load args->model with a progress display; if it is NULL and `demo_fallback` is set, the demo model,
+ * whose path goes to args->model and to a note. Returns QN_EXIT_DONE, or the exit status with an error line printed.
+ * args->quiet drops log and note. The device is checked here: args->device, else the environment's QN_DEVICE, else
+ * "auto". */
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the
- * file args->load, if that is set. It keeps one checkpoint. A note says so where the context is more than the model was trained
- * for. Returns as qn_load_model. The caller frees it with qn_session_free. */
+ * file args->load, if that is set. It keeps one checkpoint. Prints a note if the context is longer than the model's training
+ * context. Returns as qn_load_model. The caller frees it with qn_session_free. */
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session);
 
 /* qn_check_save - before anything is evaluated: whether a session may be saved to args->save, if that is set. Returns as
@@ -86,7 +87,8 @@ int qn_save_session(const qn_args *args, const qn_session *session);
 /* ---- Files that commands write ---- */
 
 /* qn_check_output - whether `path` may be written: it is not the model, not args->file and not what standard input is
- * redirected from (by device and inode, so that links are seen through). QN_EXIT_DONE, or QN_EXIT_FAILED with an error line. */
+ * redirected from (by device and inode, so that links are seen through). QN_EXIT_DONE, or QN_EXIT_FAILED with an error
+ * line. */
 int qn_check_output(const qn_args *args, const char *path);
 
 /* ---- Sampling ---- */

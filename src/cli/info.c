@@ -1,4 +1,5 @@
-/* quern info: what a GGUF file holds, from the file's structure alone; the tokeniser is asked whether it can be used. */
+/* quern info: the contents of a GGUF file, from its structure alone; only the tokeniser is loaded, to report whether it
+ * works. */
 #include "cli/cli.h"
 
 #include "gguf/gguf.h"

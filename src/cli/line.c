@@ -132,7 +132,7 @@ static unsigned char insert_paste(EditLine *edit, int key)
             add_pasted(&line->pasted, character);
     }
     while (line->pasted.length && line->pasted.bytes[line->pasted.length - 1] == '\n')
-        line->pasted.bytes[--line->pasted.length] = 0; /* the message ends when the user says so */
+        line->pasted.bytes[--line->pasted.length] = 0; /* a pasted newline does not send the message */
     if (!line->pasted.length)
         return CC_NORM;
     return el_insertstr(edit, line->pasted.bytes) == 0 ? CC_REFRESH : CC_ERROR;

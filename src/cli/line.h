@@ -16,7 +16,7 @@ typedef enum qn_line_result {
 } qn_line_result;
 
 /* qn_line_open - false with an error line when there is no memory. Where the locale is not UTF-8 lines are read without
- * editing, and a note says so, unless `quiet`. */
+ * editing, with a note unless `quiet`. */
 bool qn_line_open(qn_line **out, bool quiet);
 void qn_line_close(qn_line *line);
 

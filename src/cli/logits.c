@@ -78,8 +78,9 @@ static int output_fail(struct output *out)
     return QN_EXIT_FAILED;
 }
 
-/* What exists may be replaced where it is empty or looks like logits: 32-bit floats of ordinary magnitudes, which text and files
- * of other kinds are not. The file that standard output was redirected to (-o /dev/stdout) is the user's choice. */
+/* What exists may be replaced where it is empty or looks like logits: 32-bit floats of ordinary magnitudes, which text
+ * and files of other kinds are not. The file that standard output was redirected to (-o /dev/stdout) is the user's
+ * choice. */
 static bool may_be_logits(const char *path, const struct stat *status)
 {
     struct stat out;
@@ -232,7 +233,7 @@ int qn_cli_logits(qn_args *args)
         free(ids);
         return QN_EXIT_USAGE;
     }
-    qn_signals_disable_force_quit(); /* the temporary file must go, whatever happens; the loop asks often enough */
+    qn_signals_disable_force_quit(); /* the temporary file must be removed; the loop checks often enough */
     qn_model *model = NULL;
     int status = qn_load_model(args, false, false, &model);
     if (status == QN_EXIT_DONE)

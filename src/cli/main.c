@@ -81,8 +81,7 @@ static int dispatch(int argc, char **argv)
     return command->run(&args);
 }
 
-/* Line editing reads characters by the locale's encoding. Text is UTF-8 here whatever the locale says; numbers keep their
- * point. */
+/* Line editing decodes characters by the locale. Text is always UTF-8 here; LC_NUMERIC stays "C". */
 static void set_locale(void)
 {
     if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)

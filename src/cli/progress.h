@@ -1,5 +1,5 @@
-/* A line on standard error that says how far long work has come: only on a terminal, a few times a second, and gone when the
- * work is done. It also carries Ctrl-C: its function tells the work to stop. */
+/* A progress line on standard error: only on a terminal, redrawn a few times a second, cleared at the end. Its callback also
+ * stops the work after Ctrl-C. */
 #ifndef QN_CLI_PROGRESS_H
 #define QN_CLI_PROGRESS_H
 
@@ -9,13 +9,13 @@
 typedef struct qn_progress {
     const char *label;
     double started, drawn; /* seconds; drawn is 0 while nothing is on the terminal */
-    char note[32];         /* shown behind the bar: a running value */
+    char note[32];         /* shown after the bar: a running value */
 } qn_progress;
 
 void qn_progress_begin(qn_progress *progress, const char *label);
 
 /* qn_progress_update - a qn_progress_fn with a qn_progress as its user pointer; NULL only watches for Ctrl-C.
- * False once the user asked to stop. */
+ * False after Ctrl-C. */
 bool qn_progress_update(void *progress, size_t done, size_t total);
 
 /* qn_progress_log - a qn_log_fn with a qn_progress as its user pointer: writes "quern: note: LINE" above the progress line. */

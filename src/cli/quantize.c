@@ -76,7 +76,7 @@ int qn_cli_quantize(qn_args *args)
         return qn_cli_fail();
     const size_t size_before = qn_gguf_file_size(source); /* taken now: out may be one of its files */
     qn_gguf_close(source);
-    qn_signals_disable_force_quit(); /* the temporary file must go, whatever happens; the work asks often enough */
+    qn_signals_disable_force_quit(); /* the temporary file must be removed; the work checks often enough */
     struct quantizing q = { .verbose = args->verbose };
     qn_progress_begin(&q.progress, "quantizing");
     const qn_quantize_params params = {

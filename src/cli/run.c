@@ -14,7 +14,7 @@ void qn_run_defaults(qn_args *args)
     args->n_predict = -1;
 }
 
-/* What the parser cannot know: which operand is what, and which options exclude each other. */
+/* Checks beyond the parser's: the meaning of operands, and options that exclude each other. */
 static int check_args(qn_args *args)
 {
     qn_args_take_model(args);

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens of a short conversation: the system turn unless `system` is NULL; a user and an assistant turn with `history`; the user's
- * text and the opening of the answer unless `text` is NULL. */
+/* Tokens of a short conversation: the system turn unless `system` is NULL; a user and an assistant turn with `history`;
+ * the user's text and the opening of the answer unless `text` is NULL. */
 static qn_status render(const qn_model *model, const char *system, bool history, const char *text, qn_token **tokens,
                         size_t *count)
 {
@@ -33,8 +33,8 @@ qn_status qn_first_turn_tokens(const qn_model *model, const char *system, const 
 
 /* The first turn is simply the conversation so far. For a later one the history itself is in the session and must not be made
  * again (its tokens are those that were generated, which need not be those of their text); what follows it is found on a
- * stand-in: the tokens of (user, assistant, new turn) after those of (user, assistant), preceded by what closes the assistant's
- * turn, from the last end token on. */
+ * stand-in: the tokens of (user, assistant, new turn) after those of (user, assistant), preceded by what closes the
+ * assistant's turn, from the last end token on. */
 qn_status qn_turn_tokens(const qn_session *session, const qn_model *model, const char *system, const char *text,
                          qn_token **tokens, size_t *count)
 {
@@ -95,7 +95,7 @@ static qn_status turn_text(const qn_model *model, const qn_token *tokens, size_t
     return QN_OK;
 }
 
-/* The first turn of a conversation whose system says `system`, as text. */
+/* The first turn of a conversation with this system text. */
 static qn_status system_turn_text(const qn_model *model, const char *system, char **text)
 {
     qn_token *tokens;

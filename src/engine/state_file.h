@@ -33,8 +33,8 @@ struct qn_state_header {
 
 _Static_assert(sizeof(struct qn_state_header) == 64, "no padding in the file");
 
-/* qn_session_check_target - QN_OK if qn_session_save may write to this path: no file exists, an empty one, or a session file of
- * any version. QN_ERR_INVALID for any other file. */
+/* qn_session_check_target - QN_OK if qn_session_save may write to this path: no file exists, an empty one, or a session
+ * file of any version. QN_ERR_INVALID for any other file. */
 qn_status qn_session_check_target(const char *path);
 
 #endif

@@ -1,5 +1,6 @@
 /* Fuzzing saved sessions: a header, any bytes over and over as what is behind it, and a choice of what is made right of magic,
- * version, model, sizes and checksums, so that every check is reached and passed. What is restored is evaluated and taken back.
+ * version, model, sizes and checksums, so that every check is reached and passed. What is restored is evaluated and
+ * taken back.
  */
 #include "engine/internal.h"
 #include "engine/state_file.h"

@@ -1,5 +1,6 @@
 /* src/text/ under arbitrary bytes: for any input, tokens decode to it again (in form C where the tokeniser has that),
- * no text becomes a control token unasked, output is whole characters, and stop strings are found as a plain search finds them.
+ * no text becomes a control token unasked, output is whole characters, and stop strings are found as a plain search
+ * finds them.
  *
  * An input is: a byte that chooses the check and the pre-tokeniser, a byte from which the cuts of streamed text come, the
  * text. */

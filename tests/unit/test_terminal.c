@@ -1,5 +1,5 @@
-/* The program on a terminal: a pseudo-terminal on which this test types and reads, as a user does. What arrived in the model is
- * seen in the session file that chat --save leaves. */
+/* The program on a terminal: a pseudo-terminal on which this test types and reads, as a user does. What arrived in the
+ * model is seen in the session file that chat --save leaves. */
 #include "quern/quern.h"
 
 #include <errno.h>
@@ -95,8 +95,8 @@ static void expect(struct terminal *t, const char *text)
     fail_msg("'%s' does not appear on the terminal; it shows:\n%s", text, t->screen + t->seen);
 }
 
-/* Waits until keys go to the line editor. It prints its prompt before it changes the terminal's mode; a Ctrl-D typed between the
- * two is lost with the mode in which it was typed. */
+/* Waits until keys go to the line editor. It prints its prompt before it changes the terminal's mode; a Ctrl-D typed
+ * between the two is lost with the mode in which it was typed. */
 static void expect_editor(struct terminal *t)
 {
     const time_t end = time(NULL) + SECONDS;

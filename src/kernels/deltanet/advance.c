@@ -1,9 +1,9 @@
 /* The gated delta rule of CPU heads, chunk by chunk, as GEMMs of small matrices.
  *
  * Every sum is a sequence of fused multiply-adds over ascending tokens or ascending key dimensions, so it can be split
- * anywhere with the same result. The contributions of the state, of the open chunk's tokens of earlier calls, and of earlier blocks of
- * this call's tokens are one GEMM each; tokens within a block are processed one by one. The caller owns keys and decays of the
- * open chunk (qn_gdn_append_*) and the layout of heads and slices. */
+ * anywhere with the same result. The contributions of the state, of the open chunk's tokens of earlier calls, and of
+ * earlier blocks of this call's tokens are one GEMM each; tokens within a block are processed one by one. The caller
+ * owns keys and decays of the open chunk (qn_gdn_append_*) and the layout of heads and slices. */
 #include "kernels/deltanet/deltanet.h"
 
 #include <stdint.h>

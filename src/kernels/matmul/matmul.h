@@ -32,10 +32,11 @@
  *                     Q4_1 Q8_0 Q4_K (gemv_neon.h)
  *
  * A new format (quant/quant.h) works at once: unpack and gemm read QN_ACT_INTERLEAVED through qn_type_info.unpack. They
- * require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or up to 63 with factors, or up to 255 with zero
- * point 128; the zero point is a power of two, or 0 for types with an offset. A gemv of its own is added in the
- * gemv_*.h files and matmul_avx512.c (lists of types at their ends, block bytes, readers of codes and scales), a packed kernel in packed.c
- * (layout_of) and packed_*.h. qn_act_layout_of and the gemv's `layout` select the activations' layout. */
+ * require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or up to
+ * 63 with factors, or up to 255 with zero point 128; the zero point is a power of two, or 0 for types with an offset. A
+ * gemv of its own is added in the gemv_*.h files and matmul_avx512.c (lists of types at their ends, block bytes,
+ * readers of codes and scales), a packed kernel in packed.c (layout_of) and packed_*.h. qn_act_layout_of and the gemv's
+ * `layout` select the activations' layout. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_H
 #define QN_KERNELS_MATMUL_MATMUL_H
 

@@ -40,8 +40,8 @@
  *
  * RMS norm. A block has only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
  * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
- * partials. The reader of the partials sums the squares of all slices (by lanes, then by butterflies in a warp: a fixed order) and
- * multiplies by the factor f above: the GEMV is linear.
+ * partials. The reader of the partials sums the squares of all slices (by lanes, then by butterflies in a warp: a fixed
+ * order) and multiplies by the factor f above: the GEMV is linear.
  *
  * Why one thread's release publishes the writes of a whole block (PTX ISA, "Memory Consistency Model": Memory
  * Synchronization, Causality Order). __syncthreads() is barrier.sync: it orders the writes of all threads of the block
