@@ -307,13 +307,6 @@ QN_DEVICE float4 attention_qk(const uint4 (&k)[2][2], const uint4 query[2])
     return make_float4(x[0][0] + x[1][0], x[0][1] + x[1][1], x[0][2] + x[1][2], x[0][3] + x[1][3]);
 }
 
-QN_DEVICE uint32_t attention_transpose(uint32_t x)
-{
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 // Online softmax of a tile: scores in the log2 domain (-infinity: masked) to weights, as operand B of the second MMA.
 QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const float x[4])
 {
@@ -332,7 +325,7 @@ QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const fl
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        probs[i] = attention_transpose(qn_f32_to_f16x2(weight[2 * i], weight[2 * i + 1]));
+        probs[i] = qn_transpose_8x8(qn_f32_to_f16x2(weight[2 * i], weight[2 * i + 1]));
 }
 
 // Adds the partial scores of all slices of a tile. The warps of a group synchronise at a named barrier; two buffers
