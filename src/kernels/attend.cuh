@@ -117,13 +117,6 @@ template <int bits> struct value_fragments {
     }
 };
 
-QN_DEVICE uint32_t transpose_8x8(uint32_t x)
-{
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 struct shared {
     float factors[TILE_Q];               // from MMA scores to the log2 domain
     float biases[TILE_Q];                // added to it
@@ -322,6 +315,75 @@ QN_DEVICE void accumulate_values(float (*acc)[4], const uint32_t (*v)[lane_fragm
     }
 }
 
+// Scores of a tile in the log2 domain, x[2i + j]: row g + 8i, query 2t + j; and the scales of the rows' values.
+struct tile_scores {
+    float x[4], value_scales[2];
+    uint32_t masked; // bit mask of masked scores, per_query
+};
+
+// The partial sums of compute_scores to scores in the log2 domain.
+QN_DEVICE void reduce_scores(float x[4], const float (*score)[4], const float k_scale[2], const query_fragment &c)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[i] = score[0][i];
+#pragma unroll
+        for (int j = 1; j < SCORE_ACCUMULATORS; j++)
+            x[i] += score[j][i];
+        x[i] = fmaf(x[i], k_scale[i / 2] * c.factors[i % 2], c.biases[i % 2]);
+    }
+}
+
+// Masks the scores of rows that their queries do not attend to.
+template <bool per_query>
+QN_DEVICE void mask_scores(tile_scores &scores, const shared &s, const kv_range &rows, const thread_coord &p, uint32_t tile)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t r = tile * TILE_KV + 8 * i + p.g;
+        if (!per_query) {
+            if (r < rows.begin || r >= rows.end) {
+                scores.x[2 * i] = scores.x[2 * i + 1] = -QN_INFINITY;
+                scores.value_scales[i] = 0;
+            }
+        } else {
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                if (r < max(rows.first, s.begin[2 * p.t + j]) || r >= min(rows.limit, s.end[2 * p.t + j])) {
+                    scores.x[2 * i + j] = -QN_INFINITY;
+                    scores.masked |= 1u << (2 * i + j);
+                }
+            }
+            if ((scores.masked >> 2 * i & 3) == 3)
+                scores.value_scales[i] = 0;
+        }
+    }
+}
+
+// Softmax weights times value scales, as operand B of the values.
+template <bool scaled, bool per_query>
+QN_DEVICE void compute_weights(uint32_t weights[2], softmax_state &state, const tile_scores &scores)
+{
+    float weight[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        weight[i] = qn_exp2(scores.x[i] - state.m[i % 2]);
+        state.l[i % 2] += weight[i];
+        if (per_query)
+            state.true_max[i % 2] = fmaxf(state.true_max[i % 2], scores.x[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float factor = scaled ? scores.value_scales[i] * state.value_scale_factor : 1;
+        float low = weight[2 * i] * factor, high = weight[2 * i + 1] * factor;
+        if (per_query) { // a NaN scale affects only queries that attend to the row
+            low = scores.masked >> 2 * i & 1 ? 0 : low;
+            high = scores.masked >> 2 * i & 2 ? 0 : high;
+        }
+        weights[i] = qn_transpose_8x8(qn_f32_to_f16x2(low, high));
+    }
+}
+
 // Attention of a block's queries over the tiles of one warp: unnormalised outputs in acc, softmax state in `state`. If
 // kv_tile::prefetches, the caller has issued the loads of the first tile. single_tile: there is at most one tile.
 // per_query: each query has its own range of rows (shared.begin, end), true_max is computed, and tile rows.next is
@@ -342,38 +404,11 @@ QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, v
 
     // Softmax of tile `at`: scores to weights.
     const auto softmax_tile = [&](uint32_t at, const float k_scale[2], const float v_scale[2]) {
-        float x[4], scale[2] = { v_scale[0], v_scale[1] };
-        uint32_t masked = 0; // bit mask of masked scores, per_query
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] = score[0][i];
-#pragma unroll
-            for (int j = 1; j < SCORE_ACCUMULATORS; j++)
-                x[i] += score[j][i];
-            x[i] = fmaf(x[i], k_scale[i / 2] * c.factors[i % 2], c.biases[i % 2]);
-        }
-        if (at * TILE_KV < rows.begin || at * TILE_KV + TILE_KV > rows.end) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t r = at * TILE_KV + 8 * i + p.g;
-                if (!per_query) {
-                    if (r < rows.begin || r >= rows.end) {
-                        x[2 * i] = x[2 * i + 1] = -QN_INFINITY;
-                        scale[i] = 0;
-                    }
-                } else {
-#pragma unroll
-                    for (int j = 0; j < 2; j++) {
-                        if (r < max(rows.first, s.begin[2 * p.t + j]) || r >= min(rows.limit, s.end[2 * p.t + j])) {
-                            x[2 * i + j] = -QN_INFINITY;
-                            masked |= 1u << (2 * i + j);
-                        }
-                    }
-                    if ((masked >> 2 * i & 3) == 3)
-                        scale[i] = 0;
-                }
-            }
-        }
+        tile_scores scores = { {}, { v_scale[0], v_scale[1] }, 0 };
+        reduce_scores(scores.x, score, k_scale, c);
+        if (at * TILE_KV < rows.begin || at * TILE_KV + TILE_KV > rows.end)
+            mask_scores<per_query>(scores, s, rows, p, at);
+        const float *x = scores.x, *scale = scores.value_scales;
         const bool high = x[0] > state.m[0] + RESCALE_THRESHOLD || x[1] > state.m[1] + RESCALE_THRESHOLD ||
                           x[2] > state.m[0] + RESCALE_THRESHOLD || x[3] > state.m[1] + RESCALE_THRESHOLD ||
                           (scaled && fmaxf(scale[0], scale[1]) * state.value_scale_factor > MAX_SCALED_VALUE);
@@ -381,24 +416,7 @@ QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, v
             rescale<scaled, single_tile>(state, x, scale, acc, first);
             first = false;
         }
-        float weight[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            weight[i] = qn_exp2(x[i] - state.m[i % 2]);
-            state.l[i % 2] += weight[i];
-            if (per_query)
-                state.true_max[i % 2] = fmaxf(state.true_max[i % 2], x[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float factor = scaled ? scale[i] * state.value_scale_factor : 1;
-            float low = weight[2 * i] * factor, high = weight[2 * i + 1] * factor;
-            if (per_query) { // a NaN scale affects only queries that attend to the row
-                low = masked >> 2 * i & 1 ? 0 : low;
-                high = masked >> 2 * i & 2 ? 0 : high;
-            }
-            weights[i] = transpose_8x8(qn_f32_to_f16x2(low, high));
-        }
+        compute_weights<scaled, per_query>(weights, state, scores);
     };
     // The tile that is prefetched while tile `at` is processed.
     const auto next_tile = [&](uint32_t at) {

@@ -153,6 +153,14 @@ QN_DEVICE void qn_ldmatrix_x4_trans(uint32_t r[4], const void *shared_row)
                  : "memory");
 }
 
+// Transposes an 8x8 matrix of 16-bit elements that a warp holds: row g, columns 2t and 2t + 1 in lane 4g + t.
+QN_DEVICE uint32_t qn_transpose_8x8(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 // d += a b, int8 by int8 into int32.
 QN_DEVICE void qn_mma_m16n8k32_s8(int d[4], const uint32_t a[4], const uint32_t b[2])
 {

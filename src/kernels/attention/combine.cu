@@ -12,6 +12,69 @@
 #define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
+// The partials of a query, by split, and the number of splits that have any.
+struct split_partials {
+    const float *rows; // [n][DIM]
+    const float2 *maxima;
+    uint32_t n;
+};
+
+// Issues the loads of the thread's four values of splits first, first + GROUPS, ...
+QN_DEVICE void load_splits(float4 x[SPLITS_IN_FLIGHT], const split_partials &splits, uint32_t first, int quad, bool has_group)
+{
+#pragma unroll
+    for (int i = 0; i < SPLITS_IN_FLIGHT; i++)
+        if (has_group && first + i * GROUPS < splits.n)
+            x[i] = *(const float4 *)(splits.rows + (uint64_t)(first + i * GROUPS) * DIM + quad * 4);
+}
+
+// The maximum of all splits and of the sink, in every lane; `prefetched`: the lane's first maxima.
+QN_DEVICE float reduce_max(const split_partials &splits, const float2 prefetched[MAXIMA_IN_FLIGHT], float sink, int lane)
+{
+    float m = sink;
+#pragma unroll
+    for (int i = 0; i < MAXIMA_IN_FLIGHT; i++)
+        if (i * QN_WARP_SIZE + lane < splits.n)
+            m = fmaxf(m, prefetched[i].x);
+    for (uint32_t i = MAXIMA_IN_FLIGHT * QN_WARP_SIZE + lane; i < splits.n; i += QN_WARP_SIZE)
+        m = fmaxf(m, splits.maxima[i].x);
+    return qn_warp_max(m);
+}
+
+// The sum of the splits' softmax sums, relative to m.
+QN_DEVICE float reduce_sum(const split_partials &splits, const float2 prefetched[MAXIMA_IN_FLIGHT], float m, int lane)
+{
+    float l = 0;
+#pragma unroll
+    for (int i = 0; i < MAXIMA_IN_FLIGHT; i++)
+        if (i * QN_WARP_SIZE + lane < splits.n)
+            l += prefetched[i].y * qn_exp2(prefetched[i].x - m);
+    for (uint32_t i = MAXIMA_IN_FLIGHT * QN_WARP_SIZE + lane; i < splits.n; i += QN_WARP_SIZE)
+        l += splits.maxima[i].y * qn_exp2(splits.maxima[i].x - m);
+    return qn_warp_sum(l);
+}
+
+// The thread's four values of the group's splits, relative to m. x: the first splits' loads.
+QN_DEVICE float4 sum_splits(float4 x[SPLITS_IN_FLIGHT], const split_partials &splits, float m, int group, int quad)
+{
+    float4 sum = make_float4(0, 0, 0, 0);
+    for (uint32_t first = group; first < splits.n; first += SPLITS_IN_FLIGHT * GROUPS) {
+        if (first != group)
+            load_splits(x, splits, first, quad, true);
+#pragma unroll
+        for (int i = 0; i < SPLITS_IN_FLIGHT; i++) {
+            if (first + i * GROUPS < splits.n) {
+                const float factor = qn_exp2(splits.maxima[first + i * GROUPS].x - m);
+                sum.x += x[i].x * factor;
+                sum.y += x[i].y * factor;
+                sum.z += x[i].z * factor;
+                sum.w += x[i].w * factor;
+            }
+        }
+    }
+    return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
     qn_attention_combine(const __grid_constant__ qn_attention_combine_args a)
 {
@@ -19,10 +82,11 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
     __shared__ float shared_row[DIM];
     const int lane = threadIdx.x % QN_WARP_SIZE, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
     const uint32_t row = blockIdx.y, query = row * a.n_heads + blockIdx.x, n_splits = a.n_splits;
-    const float *partials = a.partials + (uint64_t)query * n_splits * DIM;
-    const float2 *maxima = (const float2 *)a.maxima + (uint64_t)query * n_splits;
+    split_partials splits;
+    splits.rows = a.partials + (uint64_t)query * n_splits * DIM;
+    splits.maxima = (const float2 *)a.maxima + (uint64_t)query * n_splits;
     qn_pdl_trigger();
-    const uint32_t n = qn_attention_span_of(a.mask, a.mask.positions ? a.mask.positions[row] : 0, n_splits).active_splits;
+    splits.n = qn_attention_span_of(a.mask, a.mask.positions ? a.mask.positions[row] : 0, n_splits).active_splits;
     const float sink = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST;
     const bool has = threadIdx.x < HALF, has_signs = (DIM & (DIM - 1)) == 0 && a.rotation.signs;
     float signs[2], gates[2]; // of the thread's two output elements
@@ -32,55 +96,18 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
     qn_pdl_wait();
 
     float4 x[SPLITS_IN_FLIGHT];
-#pragma unroll
-    for (int i = 0; i < SPLITS_IN_FLIGHT; i++)
-        if (group < GROUPS && group + i * GROUPS < n)
-            x[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM + quad * 4);
+    load_splits(x, splits, group, quad, group < GROUPS);
     float2 prefetched[MAXIMA_IN_FLIGHT];
 #pragma unroll
     for (int i = 0; i < MAXIMA_IN_FLIGHT; i++)
-        prefetched[i] = i * QN_WARP_SIZE + lane < n ? maxima[i * QN_WARP_SIZE + lane] : make_float2(0, 0);
+        prefetched[i] = i * QN_WARP_SIZE + lane < splits.n ? splits.maxima[i * QN_WARP_SIZE + lane] : make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < 2; i++)
         gates[i] = has && a.gates ? a.gates[((uint64_t)query * 2 + 1) * DIM + threadIdx.x + i * HALF] : QN_INFINITY;
-    float m = sink, l = 0;
-#pragma unroll
-    for (int i = 0; i < MAXIMA_IN_FLIGHT; i++)
-        if (i * QN_WARP_SIZE + lane < n)
-            m = fmaxf(m, prefetched[i].x);
-    for (uint32_t i = MAXIMA_IN_FLIGHT * QN_WARP_SIZE + lane; i < n; i += QN_WARP_SIZE)
-        m = fmaxf(m, maxima[i].x);
-    m = qn_warp_max(m);
-#pragma unroll
-    for (int i = 0; i < MAXIMA_IN_FLIGHT; i++)
-        if (i * QN_WARP_SIZE + lane < n)
-            l += prefetched[i].y * qn_exp2(prefetched[i].x - m);
-    for (uint32_t i = MAXIMA_IN_FLIGHT * QN_WARP_SIZE + lane; i < n; i += QN_WARP_SIZE)
-        l += maxima[i].y * qn_exp2(maxima[i].x - m);
-    l = qn_warp_sum(l) + (a.sinks ? qn_exp2(sink - m) : 0);
-
-    if (group < GROUPS) {
-        float4 sum = make_float4(0, 0, 0, 0);
-        for (uint32_t first = group; first < n; first += SPLITS_IN_FLIGHT * GROUPS) {
-            if (first != group) {
-#pragma unroll
-                for (int i = 0; i < SPLITS_IN_FLIGHT; i++)
-                    if (first + i * GROUPS < n)
-                        x[i] = *(const float4 *)(partials + (uint64_t)(first + i * GROUPS) * DIM + quad * 4);
-            }
-#pragma unroll
-            for (int i = 0; i < SPLITS_IN_FLIGHT; i++) {
-                if (first + i * GROUPS < n) {
-                    const float factor = qn_exp2(maxima[first + i * GROUPS].x - m);
-                    sum.x += x[i].x * factor;
-                    sum.y += x[i].y * factor;
-                    sum.z += x[i].z * factor;
-                    sum.w += x[i].w * factor;
-                }
-            }
-        }
-        *(float4 *)&group_acc[group][quad * 4] = sum;
-    }
+    const float m = reduce_max(splits, prefetched, sink, lane);
+    const float l = reduce_sum(splits, prefetched, m, lane) + (a.sinks ? qn_exp2(sink - m) : 0);
+    if (group < GROUPS)
+        *(float4 *)&group_acc[group][quad * 4] = sum_splits(x, splits, m, group, quad);
     __syncthreads();
 
     float y[2] = { 0, 0 };

@@ -25,7 +25,78 @@ struct query_tile {
     uint32_t n_columns, first_query;
 };
 
-// One block: attention of its query heads over its split, from queries to partial sums. With `early`, the first tile is
+// ---- Reduction over the warps of a block ----
+
+// Stores the maxima and sums of a warp: s.m, s.l.
+QN_DEVICE void store_maxima(shared &s, softmax_state &state, const thread_coord &p)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int distance = 4; distance < QN_WARP_SIZE; distance *= 2)
+            state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], distance);
+        if (p.g == 0) {
+            s.m[p.warp][2 * p.t + i] = state.m[i];
+            s.l[p.warp][2 * p.t + i] = state.l[i];
+        }
+    }
+}
+
+// Stores the outputs of a warp, relative to the maximum of the block: rows[warp][column].
+template <int value_bits>
+QN_DEVICE void store_warp_rows(float *rows, const shared &s, const softmax_state &state, const float (*acc)[4],
+                               const query_tile &query_tile, const thread_coord &p, float value_gain)
+{
+    using value_portion = lane_fragment<value_bits, 8>;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int column = 2 * p.t + j;
+        if (column < query_tile.n_columns) {
+            float m = LOWEST;
+#pragma unroll
+            for (int w = 0; w < QN_WARPS; w++)
+                m = fmaxf(m, s.m[w][column]);
+            const float factor = qn_exp2(state.m[j] - m) * state.value_scale_unit * value_gain;
+            float *to = rows + (p.warp * TILE_Q + column) * row_stride<value_bits>();
+#pragma unroll
+            for (int i = 0; i < DIM / 8; i++)
+                to[padded_index(value_portion::dim_of(i, p.g))] = acc[i / 2][i % 2 * 2 + j] * factor;
+        }
+    }
+}
+
+// Writes the split's maxima and sums: one thread a column.
+QN_DEVICE void write_maxima(const qn_attention_decode_args &a, const shared &s, const query_tile &query_tile)
+{
+    if (threadIdx.x >= query_tile.n_columns)
+        return;
+    float m = LOWEST, l = 0;
+    for (int w = 0; w < QN_WARPS; w++)
+        m = fmaxf(m, s.m[w][threadIdx.x]);
+    for (int w = 0; w < QN_WARPS; w++)
+        l += s.l[w][threadIdx.x] * qn_exp2(s.m[w][threadIdx.x] - m);
+    *(float2 *)&a.maxima[((uint64_t)(query_tile.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] = make_float2(m, l);
+}
+
+// Writes the split's outputs, the sums of all warps' rows.
+template <int value_bits>
+QN_DEVICE void write_partials(const qn_attention_decode_args &a, const float *rows, const query_tile &query_tile)
+{
+    constexpr int stride = row_stride<value_bits>();
+    for (int i = threadIdx.x; i < query_tile.n_columns * DIM; i += THREADS) {
+        const int column = i / DIM, dim = i % DIM;
+        const float *of = rows + column * stride + padded_index(dim);
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < QN_WARPS; w++)
+            sum += of[w * TILE_Q * stride];
+        a.partials[((uint64_t)(query_tile.first_query + column) * gridDim.x + blockIdx.x) * DIM + dim] = sum;
+    }
+}
+
+// ---- A block ----
+
+// Attention of a block's query heads over its split, from queries to partial sums. With `early`, the first tile is
 // loaded before the PDL wait; its rows must not be written by the previous kernel. load_query runs right after the PDL
 // wait and issues the loads of the queries; store_query runs after the first tile's loads have been issued, rotates the
 // queries and stores them in shared memory.
@@ -34,8 +105,6 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
                             const thread_coord &p, const query_tile &query_tile, uint8_t *dynamic, float value_gain, bool early,
                             load_queries load_query, store_queries store_query)
 {
-    using value_portion = lane_fragment<value_bits, 8>;
-    const int warp = p.warp, g = p.g, t = p.t;
     kv_tile<key_bits, value_bits> words;
     const bool any = words.prefetches && span.tile < span.last_tile;
     if (any && early) {
@@ -56,56 +125,13 @@ QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const 
     load_query_fragment(c, s, p);
     attend<key_bits, value_bits, false, single_tile>(state, acc, words, c, s, from, span, p,
                                                      TABLE_ADDRESS(dynamic) + 4 * p.lane);
-
-    // ---- Reduction over the warps of a block ----
-
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int distance = 4; distance < QN_WARP_SIZE; distance *= 2)
-            state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], distance);
-        if (g == 0) {
-            s.m[warp][2 * t + i] = state.m[i];
-            s.l[warp][2 * t + i] = state.l[i];
-        }
-    }
-    __syncthreads(); // the look-up tables are no longer needed; `rows` overwrites them
-    constexpr int stride = row_stride<value_bits>();
-    float *rows = (float *)dynamic; // [QN_WARPS][TILE_Q][stride]
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const int column = 2 * t + j;
-        if (column < query_tile.n_columns) {
-            float m = LOWEST;
-#pragma unroll
-            for (int w = 0; w < QN_WARPS; w++)
-                m = fmaxf(m, s.m[w][column]);
-            const float factor = qn_exp2(state.m[j] - m) * state.value_scale_unit * value_gain;
-            float *to = rows + (warp * TILE_Q + column) * stride;
-#pragma unroll
-            for (int i = 0; i < DIM / 8; i++)
-                to[padded_index(value_portion::dim_of(i, g))] = acc[i / 2][i % 2 * 2 + j] * factor;
-        }
-    }
-    if (threadIdx.x < query_tile.n_columns) {
-        float m = LOWEST, l = 0;
-        for (int w = 0; w < QN_WARPS; w++)
-            m = fmaxf(m, s.m[w][threadIdx.x]);
-        for (int w = 0; w < QN_WARPS; w++)
-            l += s.l[w][threadIdx.x] * qn_exp2(s.m[w][threadIdx.x] - m);
-        *(float2 *)&a.maxima[((uint64_t)(query_tile.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] =
-            make_float2(m, l);
-    }
+    store_maxima(s, state, p);
+    __syncthreads();                // the look-up tables are no longer needed; `rows` overwrites them
+    float *rows = (float *)dynamic; // [QN_WARPS][TILE_Q][row_stride]
+    store_warp_rows<value_bits>(rows, s, state, acc, query_tile, p, value_gain);
+    write_maxima(a, s, query_tile);
     __syncthreads();
-    for (int i = threadIdx.x; i < query_tile.n_columns * DIM; i += THREADS) {
-        const int column = i / DIM, dim = i % DIM;
-        const float *of = rows + column * stride + padded_index(dim);
-        float sum = 0;
-#pragma unroll
-        for (int w = 0; w < QN_WARPS; w++)
-            sum += of[w * TILE_Q * stride];
-        a.partials[((uint64_t)(query_tile.first_query + column) * gridDim.x + blockIdx.x) * DIM + dim] = sum;
-    }
+    write_partials<value_bits>(a, rows, query_tile);
 }
 
 template <int bits>
@@ -116,6 +142,41 @@ QN_DEVICE void store_query_column(shared &s, const float query[LANE_VALUES], flo
         store_f16_query<bits>(s, query, scale / gain, p.warp, p.lane);
         s.biases[p.warp] = bias * scale;
     }
+}
+
+// The rows of a warp in the cache (fp16 or codes): split `split` of the span.
+QN_DEVICE void find_cache_rows(kv_source &from, kv_range &rows, const qn_attention_decode_args &a,
+                               const qn_attention_span &span, uint32_t split, uint32_t session, uint32_t head)
+{
+    from.keys = a.cache.keys + session * a.cache.key_session_stride + head * a.cache.key_head_stride;
+    from.values = a.cache.values + session * a.cache.value_session_stride + head * a.cache.value_head_stride;
+    const uint64_t scales = session * a.cache.scale_session_stride + head * a.cache.scale_head_stride;
+    from.key_scales = (const float *)(a.cache.key_scales + scales);
+    from.value_scales = (const float *)(a.cache.value_scales + scales);
+    rows.begin = span.begin;
+    rows.end = span.end;
+    rows.tile = span.tile0 + split * span.tiles_per_split + threadIdx.x / QN_WARP_SIZE;
+    rows.last_tile = span.tile0 + min((split + 1) * span.tiles_per_split, span.tiles);
+    from.last_row = min(rows.last_tile * TILE_KV, span.end) - 1;
+    from.row_gap = 0;
+}
+
+// The rows of a warp in the first and the open page, which are fp16.
+QN_DEVICE void find_page_rows(kv_source &from, kv_range &rows, const qn_attention_decode_args &a, uint32_t position,
+                              uint32_t session, uint32_t head)
+{
+    static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of the fp16 pages");
+    const uint32_t page = position / QN_ATTENTION_PAGE;
+    const uint64_t at = session * a.pages.session + head * a.pages.head;
+    from.keys = a.pages.keys + at;
+    from.values = a.pages.values + at;
+    from.key_scales = from.value_scales = 0;
+    rows.begin = 0;
+    rows.end = (page ? QN_ATTENTION_PAGE : 0) + position % QN_ATTENTION_PAGE + 1;
+    rows.tile = threadIdx.x / QN_WARP_SIZE;
+    rows.last_tile = (rows.end + TILE_KV - 1) / TILE_KV;
+    from.last_row = rows.end - 1;
+    from.row_gap = page ? (page - 1) % a.pages.n_open_pages * QN_ATTENTION_PAGE : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
@@ -172,41 +233,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         return QN_PAGES ? qn_warp_sum(bias) : 0;
     };
 
-    const uint32_t split = blockIdx.x - (QN_PAGES ? 1 : 0);
     kv_source from;
     kv_range rows;
     rows.step = QN_WARPS;
     rows.first = rows.limit = rows.next = 0;
     if (is_codes || !QN_PAGES) {
-        from.keys = a.cache.keys + session * a.cache.key_session_stride + head * a.cache.key_head_stride;
-        from.values = a.cache.values + session * a.cache.value_session_stride + head * a.cache.value_head_stride;
-        const uint64_t scales = session * a.cache.scale_session_stride + head * a.cache.scale_head_stride;
-        from.key_scales = (const float *)(a.cache.key_scales + scales);
-        from.value_scales = (const float *)(a.cache.value_scales + scales);
-        rows.begin = span.begin;
-        rows.end = span.end;
-        rows.tile = span.tile0 + split * span.tiles_per_split + warp;
-        rows.last_tile = span.tile0 + min((split + 1) * span.tiles_per_split, span.tiles);
-        from.last_row = min(rows.last_tile * TILE_KV, span.end) - 1;
-        from.row_gap = 0;
+        find_cache_rows(from, rows, a, span, blockIdx.x - (QN_PAGES ? 1 : 0), session, head);
         const bool early = a.pdl_prefetch && (QN_PAGES || (rows.tile + 1) * TILE_KV < span.end);
         attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(
             a, s, from, rows, p, query_tile, dynamic, 1.0f, early, load_query, [&]() {
                 store_query_column<QN_KEY_BITS>(s, query, rotate_queries(), a.scale * LOG2E, CODES ? a.key_codec.gain : 1, p);
             });
     } else {
-        static_assert(QN_WARPS * TILE_KV >= 2 * QN_ATTENTION_PAGE, "a warp has one tile of the fp16 pages");
-        const uint32_t page = position / QN_ATTENTION_PAGE;
-        const uint64_t at = session * a.pages.session + head * a.pages.head;
-        from.keys = a.pages.keys + at;
-        from.values = a.pages.values + at;
-        from.key_scales = from.value_scales = 0;
-        rows.begin = 0;
-        rows.end = (page ? QN_ATTENTION_PAGE : 0) + position % QN_ATTENTION_PAGE + 1;
-        rows.tile = warp;
-        rows.last_tile = (rows.end + TILE_KV - 1) / TILE_KV;
-        from.last_row = rows.end - 1;
-        from.row_gap = page ? (page - 1) % a.pages.n_open_pages * QN_ATTENTION_PAGE : 0;
+        find_page_rows(from, rows, a, position, session, head);
         const bool early = a.pdl_prefetch && (rows.tile + 1) * TILE_KV < rows.end;
         attend_block<16, 16, true>(a, s, from, rows, p, query_tile, dynamic, a.value_codec.gain, early, load_query,
                                    [&]() { store_query_column<16>(s, query, rotate_queries(), a.scale * LOG2E, 1, p); });

@@ -66,103 +66,125 @@ template <int bits, int offset> QN_DEVICE void dequantize(uint8_t *to, const uin
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    qn_attention_prefill(const __grid_constant__ qn_attention_prefill_args a)
+// Stores entry threadIdx.x of the look-up tables: eight copies for keys, then eight for values.
+QN_DEVICE void store_table_entry(uint32_t tables, const qn_attention_prefill_args &a)
 {
-    extern __shared__ __align__(128) uint8_t dynamic[];
-    __shared__ __align__(8) shared s;
-    uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * PAGE * STRIDE;
-    const uint32_t tables = qn_shared_address(values + 2 * PAGE * STRIDE);
-    const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
-    const uint32_t table = tables + lane % 8 * 4;
-
-    if (CODES && threadIdx.x < TABLE_ENTRIES) {
-        const uint32_t key = make_table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec);
-        const uint32_t value = make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec);
+    const uint32_t key = make_table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec);
+    const uint32_t value = make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec);
 #pragma unroll
-        for (int j = 0; j < 16; j++)
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(tables + threadIdx.x * 64 + j * 4), "r"(j < 8 ? key : value)
-                         : "memory");
+    for (int j = 0; j < 16; j++)
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(tables + threadIdx.x * 64 + j * 4), "r"(j < 8 ? key : value) : "memory");
+}
+
+// The queries of a block: rows row0 to row0 + ROWS - 1 of the n_rows of a page. Row r is token r / group of the page's
+// positions [begin, end), and query head r % group of the key-value head.
+struct query_block {
+    uint32_t head, group, n_heads, session;
+    uint32_t first; // position of the step's first token
+    uint32_t page, begin, end;
+    uint32_t row0, n_rows;
+
+    // Index of row row0 + r among the queries.
+    __device__ __forceinline__ uint64_t query(uint32_t r) const
+    {
+        return (uint64_t)(begin - first + (row0 + r) / group) * n_heads + head * group + (row0 + r) % group;
     }
-    qn_pdl_wait();
-    qn_pdl_trigger();
 
-    // Blocks of the last page run first: they have the most keys.
-    const uint32_t group = a.n_heads / a.n_kv_heads, blocks_per_page = (PAGE * group + ROWS - 1) / ROWS, head = blockIdx.y;
-    const uint32_t first = a.positions[0], end = first + a.n_rows, last_page = (end - 1) / PAGE;
-    const uint32_t index = blockIdx.x / blocks_per_page, page = last_page - index;
-    if (index > last_page || page < first / PAGE)
-        return;
-    const uint32_t begin = max(first, page * PAGE), stop = min(end, (page + 1) * PAGE);
-    const uint32_t row0 = blockIdx.x % blocks_per_page * ROWS, n_rows = (stop - begin) * group;
-    if (row0 >= n_rows)
-        return;
-    // Index among the queries, and position, of row r of the block.
-    const auto query_of = [&](uint32_t r) {
-        return (uint64_t)(begin - first + (row0 + r) / group) * a.n_heads + head * group + (row0 + r) % group;
-    };
-    const auto position_of = [&](uint32_t r) { return begin + (row0 + r) / group; };
+    __device__ __forceinline__ uint32_t position(uint32_t r) const
+    {
+        return begin + (row0 + r) / group;
+    }
+};
 
-    const uint32_t session = a.sessions ? a.sessions[0] : 0;
-    const auto tile_of = [&](uint32_t r) {
-        tile x;
-        x.n = r == page ? stop - page * PAGE : PAGE;
-        x.codes = QN_PAGES && r != 0 && r != page;
-        x.key_scales = x.value_scales = 0;
-        if (QN_PAGES && !x.codes) {
-            const uint64_t at = session * a.pages.session + head * a.pages.head +
-                                (uint64_t)(r ? 1 + (r - 1) % a.pages.n_open_pages : 0) * (PAGE * DIM * 2);
-            x.keys = a.pages.keys + at;
-            x.values = a.pages.values + at;
-        } else {
-            const uint64_t row = (uint64_t)(QN_PAGES ? r - 1 : r) * PAGE;
-            x.keys = a.cache.keys + session * a.cache.key_session_stride + head * a.cache.key_head_stride +
-                     row * (ROW_WORDS(QN_KEY_BITS) * 4);
-            x.values = a.cache.values + session * a.cache.value_session_stride + head * a.cache.value_head_stride +
-                       row * (ROW_WORDS(QN_VALUE_BITS) * 4);
-            const uint64_t scales = session * a.cache.scale_session_stride + head * a.cache.scale_head_stride + row * 4;
-            x.key_scales = (const float *)(a.cache.key_scales + scales);
-            x.value_scales = (const float *)(a.cache.value_scales + scales);
-        }
-        return x;
-    };
-    const auto load = [&](uint32_t r) {
-        const tile x = tile_of(r);
-        uint8_t *k = keys + r % 2 * (PAGE * STRIDE), *v = values + r % 2 * (PAGE * STRIDE);
-        if (x.codes) {
-            if (CODES) {
-                dequantize<CODES ? QN_KEY_BITS : 4, 0>(k, x.keys, table);
-                dequantize<CODES ? QN_VALUE_BITS : 4, VALUE_ENTRY>(v, x.values, table);
-            }
-        } else {
-            copy_f16(k, x.keys, x.n);
-            copy_f16(v, x.values, x.n);
-        }
-        qn_cp_async_commit();
-        // Value scales multiply weights, which become fp16. Values were fp16 before quantisation, so scale / gain is in
-        // fp16's range.
-        if (CODES && threadIdx.x < PAGE) {
-            s.key_scales[r % 2][threadIdx.x] = x.codes ? x.key_scales[threadIdx.x] / a.key_codec.gain : 1;
-            s.value_scales[r % 2][threadIdx.x] =
-                x.codes ? fminf(x.value_scales[threadIdx.x] / a.value_codec.gain, 32752.0f) : 1;
-        }
-    };
-    load(0);
+// False if the block has no queries. Blocks of the last page run first: they have the most keys.
+QN_DEVICE bool find_query_block(query_block &b, const qn_attention_prefill_args &a)
+{
+    b.n_heads = a.n_heads;
+    b.group = a.n_heads / a.n_kv_heads;
+    b.head = blockIdx.y;
+    const uint32_t blocks_per_page = (PAGE * b.group + ROWS - 1) / ROWS;
+    b.first = a.positions[0];
+    const uint32_t end = b.first + a.n_rows, last_page = (end - 1) / PAGE, index = blockIdx.x / blocks_per_page;
+    b.page = last_page - index;
+    if (index > last_page || b.page < b.first / PAGE)
+        return false;
+    b.begin = max(b.first, b.page * PAGE);
+    b.end = min(end, (b.page + 1) * PAGE);
+    b.row0 = blockIdx.x % blocks_per_page * ROWS;
+    b.n_rows = (b.end - b.begin) * b.group;
+    if (b.row0 >= b.n_rows)
+        return false;
+    b.session = a.sessions ? a.sessions[0] : 0;
+    return true;
+}
 
-    // Each warp stores its queries as fp16, scaled by a power of two to 1 <= amax < 2.
+// ---- Tiles of keys and values ----
+
+QN_DEVICE tile tile_of_page(const qn_attention_prefill_args &a, const query_block &b, uint32_t page)
+{
+    tile x;
+    x.n = page == b.page ? b.end - page * PAGE : PAGE;
+    x.codes = QN_PAGES && page != 0 && page != b.page;
+    x.key_scales = x.value_scales = 0;
+    if (QN_PAGES && !x.codes) {
+        const uint64_t at = b.session * a.pages.session + b.head * a.pages.head +
+                            (uint64_t)(page ? 1 + (page - 1) % a.pages.n_open_pages : 0) * (PAGE * DIM * 2);
+        x.keys = a.pages.keys + at;
+        x.values = a.pages.values + at;
+    } else {
+        const uint64_t row = (uint64_t)(QN_PAGES ? page - 1 : page) * PAGE;
+        x.keys = a.cache.keys + b.session * a.cache.key_session_stride + b.head * a.cache.key_head_stride +
+                 row * (ROW_WORDS(QN_KEY_BITS) * 4);
+        x.values = a.cache.values + b.session * a.cache.value_session_stride + b.head * a.cache.value_head_stride +
+                   row * (ROW_WORDS(QN_VALUE_BITS) * 4);
+        const uint64_t scales = b.session * a.cache.scale_session_stride + b.head * a.cache.scale_head_stride + row * 4;
+        x.key_scales = (const float *)(a.cache.key_scales + scales);
+        x.value_scales = (const float *)(a.cache.value_scales + scales);
+    }
+    return x;
+}
+
+// Issues the copies of a page, or dequantises it, into buffer page % 2.
+QN_DEVICE void load_tile(shared &s, uint8_t *keys, uint8_t *values, const qn_attention_prefill_args &a, const query_block &b,
+                         uint32_t page, uint32_t table)
+{
+    const tile x = tile_of_page(a, b, page);
+    uint8_t *k = keys + page % 2 * (PAGE * STRIDE), *v = values + page % 2 * (PAGE * STRIDE);
+    if (x.codes) {
+        if (CODES) {
+            dequantize<CODES ? QN_KEY_BITS : 4, 0>(k, x.keys, table);
+            dequantize<CODES ? QN_VALUE_BITS : 4, VALUE_ENTRY>(v, x.values, table);
+        }
+    } else {
+        copy_f16(k, x.keys, x.n);
+        copy_f16(v, x.values, x.n);
+    }
+    qn_cp_async_commit();
+    // Value scales multiply weights, which become fp16. Values were fp16 before quantisation, so scale / gain is in
+    // fp16's range.
+    if (CODES && threadIdx.x < PAGE) {
+        s.key_scales[page % 2][threadIdx.x] = x.codes ? x.key_scales[threadIdx.x] / a.key_codec.gain : 1;
+        s.value_scales[page % 2][threadIdx.x] = x.codes ? fminf(x.value_scales[threadIdx.x] / a.value_codec.gain, 32752.0f) : 1;
+    }
+}
+
+// ---- Queries ----
+
+// A warp stores its sixteen queries as fp16, scaled by a power of two to 1 <= amax < 2.
+QN_DEVICE void store_queries(shared &s, uint8_t *queries, const qn_attention_prefill_args &a, const query_block &b, int warp,
+                             int lane)
+{
+    const float *means = (const float *)(a.pages.means + b.session * a.pages.mean_session_stride);
     float mean[LANE_VALUES];
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
-        mean[i] =
-            QN_PAGES && i * QN_WARP_SIZE + lane < DIM
-                ? ((const float *)(a.pages.means + session * a.pages.mean_session_stride))[head * DIM + i * QN_WARP_SIZE + lane]
-                : 0;
+        mean[i] = QN_PAGES && i * QN_WARP_SIZE + lane < DIM ? means[b.head * DIM + i * QN_WARP_SIZE + lane] : 0;
     for (int r = warp * 16; r < warp * 16 + 16; r++) {
         float x[LANE_VALUES], row_max = 0, bias = 0;
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++) {
-            const bool has = row0 + r < n_rows && i * QN_WARP_SIZE + lane < DIM;
-            x[i] = has ? a.queries[query_of(r) * DIM + i * QN_WARP_SIZE + lane] : 0;
+            const bool has = b.row0 + r < b.n_rows && i * QN_WARP_SIZE + lane < DIM;
+            x[i] = has ? a.queries[b.query(r) * DIM + i * QN_WARP_SIZE + lane] : 0;
             row_max = fmaxf(row_max, fabsf(x[i]));
             bias += x[i] * mean[i];
         }
@@ -181,113 +203,139 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             s.biases[r] = bias * (a.scale * LOG2E);
         }
     }
-    __syncwarp();
-    const int rows[2] = { warp * 16 + g, warp * 16 + g + 8 };
-    const float factors[2] = { s.factors[rows[0]], s.factors[rows[1]] }, biases[2] = { s.biases[rows[0]], s.biases[rows[1]] };
+}
 
-    float acc[DIM / 8][4], m[2] = { LOWEST, LOWEST }, l[2] = { 0, 0 };
-#pragma unroll
-    for (int i = 0; i < DIM / 8; i++)
-        acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+// The two rows of the block that a lane has in accumulators: from MMA scores to scores in the log2 domain.
+struct lane_rows {
+    int rows[2];
+    float factors[2], biases[2];
+};
 
-    for (uint32_t r = 0; r <= page; r++) {
-        qn_cp_async_wait<0>();
-        __syncthreads(); // the current tile has arrived, and all warps have read the previous one
-        if (r < page)
-            load(r + 1);
-        const uint8_t *k = keys + r % 2 * (PAGE * STRIDE), *v = values + r % 2 * (PAGE * STRIDE);
+// ---- A tile ----
 
-        float x[PAGE / 8][4];
+QN_DEVICE void compute_scores(float (*x)[4], const uint8_t *warp_queries, const uint8_t *k, int lane)
+{
 #pragma unroll
-        for (int i = 0; i < PAGE / 8; i++)
-            x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
+    for (int i = 0; i < PAGE / 8; i++)
+        x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
 #pragma unroll
-        for (int i = 0; i < DIM / 16; i++) {
-            uint32_t q[4];
-            qn_ldmatrix_x4(q, queries + (warp * 16 + lane % 16) * STRIDE + (2 * i + lane / 16) * 16);
+    for (int i = 0; i < DIM / 16; i++) {
+        uint32_t q[4];
+        qn_ldmatrix_x4(q, warp_queries + lane % 16 * STRIDE + (2 * i + lane / 16) * 16);
 #pragma unroll
-            for (int j = 0; j < PAGE / 16; j++) {
-                uint32_t b[4];
-                qn_ldmatrix_x4(b, k + (j * 16 + lane / 16 * 8 + lane % 8) * STRIDE + (2 * i + lane / 8 % 2) * 16);
-                qn_mma_m16n8k16_f16(x[2 * j], q, b);
-                qn_mma_m16n8k16_f16(x[2 * j + 1], q, b + 2);
-            }
-        }
-
-        const bool is_codes = QN_PAGES && r != 0 && r != page;
-        float row_max[2] = { m[0], m[1] };
-#pragma unroll
-        for (int i = 0; i < PAGE / 8; i++) {
-            const float2 scales = CODES ? *(const float2 *)&s.key_scales[r % 2][i * 8 + 2 * t] : make_float2(1, 1);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                x[i][j] = fmaf(x[i][j], factors[j / 2] * (j % 2 ? scales.y : scales.x), is_codes ? biases[j / 2] : 0);
-                if (r == page && page * PAGE + i * 8 + 2 * t + j % 2 > position_of(rows[j / 2]))
-                    x[i][j] = -QN_INFINITY;
-                row_max[j / 2] = fmaxf(row_max[j / 2], x[i][j]);
-            }
-        }
-        float rescale[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            row_max[i] = fmaxf(row_max[i], __shfl_xor_sync(QN_FULL_MASK, row_max[i], 1));
-            row_max[i] = fmaxf(row_max[i], __shfl_xor_sync(QN_FULL_MASK, row_max[i], 2));
-            rescale[i] = qn_exp2(m[i] - row_max[i]);
-            m[i] = row_max[i];
-            l[i] *= rescale[i];
-        }
-        if (__any_sync(QN_FULL_MASK, rescale[0] != 1 || rescale[1] != 1)) {
-#pragma unroll
-            for (int i = 0; i < DIM / 8; i++) {
-                acc[i][0] *= rescale[0];
-                acc[i][1] *= rescale[0];
-                acc[i][2] *= rescale[1];
-                acc[i][3] *= rescale[1];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < PAGE / 8; i++) {
-            const float2 scales = CODES ? *(const float2 *)&s.value_scales[r % 2][i * 8 + 2 * t] : make_float2(1, 1);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                x[i][j] = qn_exp2(x[i][j] - m[j / 2]);
-                l[j / 2] += x[i][j];
-                x[i][j] *= j % 2 ? scales.y : scales.x;
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < PAGE / 16; i++) {
-            const uint32_t p[4] = { qn_f32_to_f16x2(x[2 * i][0], x[2 * i][1]), qn_f32_to_f16x2(x[2 * i][2], x[2 * i][3]),
-                                    qn_f32_to_f16x2(x[2 * i + 1][0], x[2 * i + 1][1]),
-                                    qn_f32_to_f16x2(x[2 * i + 1][2], x[2 * i + 1][3]) };
-#pragma unroll
-            for (int j = 0; j < DIM / 16; j++) {
-                uint32_t b[4];
-                qn_ldmatrix_x4_trans(b, v + (i * 16 + lane / 8 % 2 * 8 + lane % 8) * STRIDE + (2 * j + lane / 16) * 16);
-                qn_mma_m16n8k16_f16(acc[2 * j], p, b);
-                qn_mma_m16n8k16_f16(acc[2 * j + 1], p, b + 2);
-            }
+        for (int j = 0; j < PAGE / 16; j++) {
+            uint32_t b[4];
+            qn_ldmatrix_x4(b, k + (j * 16 + lane / 16 * 8 + lane % 8) * STRIDE + (2 * i + lane / 8 % 2) * 16);
+            qn_mma_m16n8k16_f16(x[2 * j], q, b);
+            qn_mma_m16n8k16_f16(x[2 * j + 1], q, b + 2);
         }
     }
+}
 
-    // ---- Results, through rows of floats in shared memory ----
+// Scales of positions 8i + 2t and 8i + 2t + 1 of a tile.
+QN_DEVICE float2 load_scales(const float *scales, int i, int t)
+{
+    return CODES ? *(const float2 *)&scales[i * 8 + 2 * t] : make_float2(1, 1);
+}
 
-    constexpr int row_floats = DIM + 4;
-    float *results = (float *)dynamic;
-    __syncthreads();
+// Scores in the log2 domain, those after a row's position masked. row_max: raised to the lane's scores.
+QN_DEVICE void scale_scores(float (*x)[4], float row_max[2], const float *key_scales, const lane_rows &l, const query_block &b,
+                            uint32_t page, int t)
+{
+    const bool is_codes = QN_PAGES && page != 0 && page != b.page;
+#pragma unroll
+    for (int i = 0; i < PAGE / 8; i++) {
+        const float2 scales = load_scales(key_scales, i, t);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            x[i][j] = fmaf(x[i][j], l.factors[j / 2] * (j % 2 ? scales.y : scales.x), is_codes ? l.biases[j / 2] : 0);
+            if (page == b.page && b.page * PAGE + i * 8 + 2 * t + j % 2 > b.position(l.rows[j / 2]))
+                x[i][j] = -QN_INFINITY;
+            row_max[j / 2] = fmaxf(row_max[j / 2], x[i][j]);
+        }
+    }
+}
+
+// Running maximum and sum of the online softmax, of the lane's two rows; l over the lane's columns only.
+struct softmax_state {
+    float m[2], l[2];
+};
+
+// Raises the running maximum to that of a tile.
+QN_DEVICE void rescale(softmax_state &state, float (*acc)[4], float row_max[2])
+{
+    float factor[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        l[i] += __shfl_xor_sync(QN_FULL_MASK, l[i], 1);
-        l[i] += __shfl_xor_sync(QN_FULL_MASK, l[i], 2);
-        const float norm = 1 / l[i]; // l > 0: every query attends to its own position
+        row_max[i] = fmaxf(row_max[i], __shfl_xor_sync(QN_FULL_MASK, row_max[i], 1));
+        row_max[i] = fmaxf(row_max[i], __shfl_xor_sync(QN_FULL_MASK, row_max[i], 2));
+        factor[i] = qn_exp2(state.m[i] - row_max[i]);
+        state.m[i] = row_max[i];
+        state.l[i] *= factor[i];
+    }
+    if (__any_sync(QN_FULL_MASK, factor[0] != 1 || factor[1] != 1)) {
+#pragma unroll
+        for (int i = 0; i < DIM / 8; i++) {
+            acc[i][0] *= factor[0];
+            acc[i][1] *= factor[0];
+            acc[i][2] *= factor[1];
+            acc[i][3] *= factor[1];
+        }
+    }
+}
+
+// Scores to weights, times the scales of their values.
+QN_DEVICE void compute_weights(float (*x)[4], softmax_state &state, const float *value_scales, int t)
+{
+#pragma unroll
+    for (int i = 0; i < PAGE / 8; i++) {
+        const float2 scales = load_scales(value_scales, i, t);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            x[i][j] = qn_exp2(x[i][j] - state.m[j / 2]);
+            state.l[j / 2] += x[i][j];
+            x[i][j] *= j % 2 ? scales.y : scales.x;
+        }
+    }
+}
+
+QN_DEVICE void accumulate_values(float (*acc)[4], const float (*x)[4], const uint8_t *v, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < PAGE / 16; i++) {
+        const uint32_t p[4] = { qn_f32_to_f16x2(x[2 * i][0], x[2 * i][1]), qn_f32_to_f16x2(x[2 * i][2], x[2 * i][3]),
+                                qn_f32_to_f16x2(x[2 * i + 1][0], x[2 * i + 1][1]),
+                                qn_f32_to_f16x2(x[2 * i + 1][2], x[2 * i + 1][3]) };
+#pragma unroll
+        for (int j = 0; j < DIM / 16; j++) {
+            uint32_t b[4];
+            qn_ldmatrix_x4_trans(b, v + (i * 16 + lane / 8 % 2 * 8 + lane % 8) * STRIDE + (2 * j + lane / 16) * 16);
+            qn_mma_m16n8k16_f16(acc[2 * j], p, b);
+            qn_mma_m16n8k16_f16(acc[2 * j + 1], p, b + 2);
+        }
+    }
+}
+
+// ---- Results ----
+
+// Writes a warp's output rows, through rows of floats in shared memory.
+QN_DEVICE void store_results(float *results, const qn_attention_prefill_args &a, const query_block &b, const lane_rows &rows,
+                             softmax_state &state, const float (*acc)[4], int warp, int lane)
+{
+    constexpr int row_floats = DIM + 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], 1);
+        state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], 2);
+        const float norm = 1 / state.l[i]; // l > 0: every query attends to its own position
 #pragma unroll
         for (int j = 0; j < DIM / 8; j++)
-            *(float2 *)(results + rows[i] * row_floats + j * 8 + 2 * t) =
+            *(float2 *)(results + rows.rows[i] * row_floats + j * 8 + 2 * (lane % 4)) =
                 make_float2(acc[j][2 * i] * norm, acc[j][2 * i + 1] * norm);
     }
     __syncwarp();
-    for (int r = warp * 16; r < warp * 16 + 16 && row0 + r < n_rows; r++) {
-        const uint64_t query = query_of(r);
+    for (int r = warp * 16; r < warp * 16 + 16 && b.row0 + r < b.n_rows; r++) {
+        const uint64_t query = b.query(r);
         float x[LANE_VALUES];
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++)
@@ -303,4 +351,52 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    qn_attention_prefill(const __grid_constant__ qn_attention_prefill_args a)
+{
+    extern __shared__ __align__(128) uint8_t dynamic[];
+    __shared__ __align__(8) shared s;
+    uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * PAGE * STRIDE;
+    const uint32_t tables = qn_shared_address(values + 2 * PAGE * STRIDE);
+    const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
+    const uint32_t table = tables + lane % 8 * 4;
+
+    if (CODES && threadIdx.x < TABLE_ENTRIES)
+        store_table_entry(tables, a);
+    qn_pdl_wait();
+    qn_pdl_trigger();
+
+    query_block b;
+    if (!find_query_block(b, a))
+        return;
+    load_tile(s, keys, values, a, b, 0, table);
+    store_queries(s, queries, a, b, warp, lane);
+    __syncwarp();
+    const int rows[2] = { warp * 16 + g, warp * 16 + g + 8 };
+    const lane_rows lane_rows = { { rows[0], rows[1] },
+                                  { s.factors[rows[0]], s.factors[rows[1]] },
+                                  { s.biases[rows[0]], s.biases[rows[1]] } };
+
+    float acc[DIM / 8][4];
+    softmax_state state = { { LOWEST, LOWEST }, { 0, 0 } };
+#pragma unroll
+    for (int i = 0; i < DIM / 8; i++)
+        acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+    for (uint32_t page = 0; page <= b.page; page++) {
+        qn_cp_async_wait<0>();
+        __syncthreads(); // the current tile has arrived, and all warps have read the previous one
+        if (page < b.page)
+            load_tile(s, keys, values, a, b, page + 1, table);
+        const uint32_t buffer = page % 2;
+        float x[PAGE / 8][4], row_max[2] = { state.m[0], state.m[1] };
+        compute_scores(x, queries + warp * 16 * STRIDE, keys + buffer * (PAGE * STRIDE), lane);
+        scale_scores(x, row_max, s.key_scales[buffer], lane_rows, b, page, t);
+        rescale(state, acc, row_max);
+        compute_weights(x, state, s.value_scales[buffer], t);
+        accumulate_values(acc, x, values + buffer * (PAGE * STRIDE), lane);
+    }
+    __syncthreads(); // all warps have read queries and tiles: results overwrite them
+    store_results((float *)dynamic, a, b, lane_rows, state, acc, warp, lane);
 }

@@ -107,6 +107,62 @@ QN_DEVICE float *reduce_buffer(uint8_t *dynamic)
     return (float *)(dynamic + (LARGE_SMEM ? 0 : TABLE_ENTRIES << ENTRY_SHIFT));
 }
 
+// The results of a warp that processes a block of keys alone: partials, maxima and sums.
+QN_DEVICE void write_block(const qn_aura_flash_pass1_args &a, const query_tile &tile, const softmax_state &state,
+                           const float (*acc)[4], const float2 m_and_l[2], float unit, uint32_t block, const thread_coord &p)
+{
+    using dims = lane_fragment<QN_VALUE_BITS, 8>;
+    constexpr int width = dims::run % 4 == 0 ? 4 : 2; // contiguous output elements of a lane
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const uint32_t column = 2 * p.t + j;
+        if (column >= tile.n_columns)
+            continue;
+        const uint64_t at = (uint64_t)tile.query(column) * a.n_blocks + block;
+        const float factor = qn_exp2(state.m[j] - m_and_l[j].x) * unit;
+        if (p.g == 0)
+            a.l[at] = m_and_l[j].y;
+        if (m_and_l[j].y == 0)
+            continue;
+        if (p.g == 0)
+            a.m[at] = m_and_l[j].x * LN2;
+        float *to = a.partials + at * DIM;
+#pragma unroll
+        for (int i = 0; i < DIM / 8; i += width) {
+            float x[4];
+#pragma unroll
+            for (int k = 0; k < width; k++)
+                x[k] = acc[(i + k) / 2][(i + k) % 2 * 2 + j] * factor;
+            if (width == 4)
+                *(float4 *)(to + dims::dim_of(i, p.g)) = make_float4(x[0], x[1], x[2], x[3]);
+            else
+                *(float2 *)(to + dims::dim_of(i, p.g)) = make_float2(x[0], x[1]);
+        }
+    }
+}
+
+// The results of all warps of the block, which share a block of keys. exp_sums: shared memory.
+QN_DEVICE void reduce_and_write_block(const qn_aura_flash_pass1_args &a, shared &s, float *exp_sums, float *buffer,
+                                      const query_tile &tile, const softmax_state &state, const float (*acc)[4],
+                                      const float2 m_and_l[2], float unit, uint32_t block, const thread_coord &p)
+{
+    store_maxima(s, m_and_l, p);
+    __syncthreads();
+    const float factor[2] = { qn_exp2(state.m[0] - combine_warps(s, 2 * p.t).x) * unit,
+                              qn_exp2(state.m[1] - combine_warps(s, 2 * p.t + 1).x) * unit };
+    if (threadIdx.x < tile.n_columns) {
+        const float2 block_ml = combine_warps(s, threadIdx.x);
+        const uint64_t at = (uint64_t)tile.query(threadIdx.x) * a.n_blocks + block;
+        exp_sums[threadIdx.x] = a.l[at] = block_ml.y;
+        if (block_ml.y != 0)
+            a.m[at] = block_ml.x * LN2;
+    }
+    reduce_warps<QN_VALUE_BITS>(buffer, acc, factor, tile.n_columns, p, [&](uint32_t column, uint32_t d, float x) {
+        if (exp_sums[column] != 0)
+            a.partials[((uint64_t)tile.query(column) * a.n_blocks + block) * DIM + d] = x;
+    });
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(const __grid_constant__ qn_aura_flash_pass1_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
@@ -148,53 +204,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
         float2 m_and_l[2];
         reduce_lanes(m_and_l, state);
         const float unit = state.value_scale_unit / a.cache.value_codec.gain;
-        if (a.warps_per_block == 1) {
-            using dims = lane_fragment<QN_VALUE_BITS, 8>;
-            constexpr int width = dims::run % 4 == 0 ? 4 : 2; // contiguous output elements of a lane
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const uint32_t column = 2 * p.t + j;
-                if (column >= tile.n_columns)
-                    continue;
-                const uint64_t at = (uint64_t)tile.query(column) * a.n_blocks + b;
-                const float factor = qn_exp2(state.m[j] - m_and_l[j].x) * unit;
-                if (p.g == 0)
-                    a.l[at] = m_and_l[j].y;
-                if (m_and_l[j].y == 0)
-                    continue;
-                if (p.g == 0)
-                    a.m[at] = m_and_l[j].x * LN2;
-                float *to = a.partials + at * DIM;
-#pragma unroll
-                for (int i = 0; i < DIM / 8; i += width) {
-                    float x[4];
-#pragma unroll
-                    for (int k = 0; k < width; k++)
-                        x[k] = acc[(i + k) / 2][(i + k) % 2 * 2 + j] * factor;
-                    if (width == 4)
-                        *(float4 *)(to + dims::dim_of(i, p.g)) = make_float4(x[0], x[1], x[2], x[3]);
-                    else
-                        *(float2 *)(to + dims::dim_of(i, p.g)) = make_float2(x[0], x[1]);
-                }
-            }
-            continue;
-        }
-        store_maxima(s, m_and_l, p);
-        __syncthreads();
-        const float factor[2] = { qn_exp2(state.m[0] - combine_warps(s, 2 * p.t).x) * unit,
-                                  qn_exp2(state.m[1] - combine_warps(s, 2 * p.t + 1).x) * unit };
-        if (threadIdx.x < tile.n_columns) {
-            const float2 block_ml = combine_warps(s, threadIdx.x);
-            const uint64_t at = (uint64_t)tile.query(threadIdx.x) * a.n_blocks + b;
-            exp_sums[threadIdx.x] = a.l[at] = block_ml.y;
-            if (block_ml.y != 0)
-                a.m[at] = block_ml.x * LN2;
-        }
-        reduce_warps<QN_VALUE_BITS>(reduce_buffer(dynamic), acc, factor, tile.n_columns, p,
-                                    [&](uint32_t column, uint32_t d, float x) {
-                                        if (exp_sums[column] != 0)
-                                            a.partials[((uint64_t)tile.query(column) * a.n_blocks + b) * DIM + d] = x;
-                                    });
+        if (a.warps_per_block == 1)
+            write_block(a, tile, state, acc, m_and_l, unit, b, p);
+        else
+            reduce_and_write_block(a, s, exp_sums, reduce_buffer(dynamic), tile, state, acc, m_and_l, unit, b, p);
     }
 }
 

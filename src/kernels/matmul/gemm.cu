@@ -255,6 +255,19 @@ QN_DEVICE void wgmma(float (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b)
 #endif
 }
 
+// Initialises the mbarriers of all stages; by all threads.
+QN_DEVICE void init_barriers(uint32_t full, uint32_t empty)
+{
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < STAGES; i++) {
+            mbarrier_init(full + 8 * i, 1);
+            mbarrier_init(empty + 8 * i, 2);
+        }
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+}
+
 // Producer: copies every step of activations of n_k_tiles k-tiles into the next free stage.
 QN_DEVICE void produce_acts(const qn_matmul_gemm_args &a, uint32_t first_chunk, uint32_t n_k_tiles, uint32_t stages,
                             uint32_t full, uint32_t empty)
@@ -375,6 +388,24 @@ QN_DEVICE void load_b_fragments(uint32_t b[4], const uint8_t *stage, int token, 
     qn_ldmatrix_x4(b, stage + row * 128 + ((piece ^ row % 8) * 16));
 }
 
+// acc += weights of a group times its activations, in `stage`.
+QN_DEVICE void mma_group(float (&acc)[WARP_TILES][ACCUMULATORS], const uint32_t (&x)[WARP_TILES][2][4], const uint8_t *stage,
+                         int group, uint32_t lane)
+{
+#pragma unroll
+    for (int k16 = 0; k16 < 2; k16++)
+#pragma unroll
+        for (int token = 0; token < QN_TILE_N; token += 16) {
+            uint32_t b[4];
+            load_b_fragments(b, stage, token, group, k16, lane);
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++) {
+                qn_mma_m16n8k16_f16(acc[m] + token / 2, x[m][k16], b);
+                qn_mma_m16n8k16_f16(acc[m] + token / 2 + 4, x[m][k16], b + 2);
+            }
+        }
+}
+
 #endif
 
 extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
@@ -403,14 +434,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     const uint32_t full = stages + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
-    if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < STAGES; i++) {
-            mbarrier_init(full + 8 * i, 1);
-            mbarrier_init(empty + 8 * i, 2);
-        }
-        fence_mbarrier_init();
-    }
-    __syncthreads();
+    init_barriers(full, empty);
     qn_pdl_trigger();
     qn_pdl_wait();
     if (warpgroup == 2) {
@@ -445,19 +469,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(
             if (group % UNIT_GROUPS == 0)
                 load_unit(weights, source, (k_tile * QN_TILE_GROUPS + group) / UNIT_GROUPS, lane);
             dequantize_group(x, weights, group % UNIT_GROUPS);
-            const uint8_t *stage = shared + step % STAGES * STAGE_BYTES;
-#pragma unroll
-            for (int k16 = 0; k16 < 2; k16++)
-#pragma unroll
-                for (int token = 0; token < QN_TILE_N; token += 16) {
-                    uint32_t b[4];
-                    load_b_fragments(b, stage, token, group, k16, lane);
-#pragma unroll
-                    for (int m = 0; m < WARP_TILES; m++) {
-                        qn_mma_m16n8k16_f16(acc[m] + token / 2, x[m][k16], b);
-                        qn_mma_m16n8k16_f16(acc[m] + token / 2 + 4, x[m][k16], b + 2);
-                    }
-                }
+            mma_group(acc, x, shared + step % STAGES * STAGE_BYTES, group, lane);
         }
     if (warpgroup != 2)
         epilogue(a, split_k, stages, tile, acc);

@@ -41,6 +41,53 @@ struct weight_stream {
     uint32_t shared, mbarriers;            // shared memory addresses of QN_STAGES stages and mbarriers
 };
 
+// What a warp computes of the block's n_tiles tiles: k-tiles k_warp, k_warp + a.n_k_warps, ..., n_k_tiles of them, of
+// steps of tiles from m_warp * STEP_TILES on, tile_step apart.
+struct warp_split {
+    uint32_t k_warp, m_warp, n_k_tiles;
+    uint32_t tile_step, n_tiles;
+};
+
+QN_DEVICE warp_split warp_split_of(const qn_matmul_gemv_args &a, uint32_t warp, uint32_t n_tiles)
+{
+    warp_split split;
+    split.k_warp = warp % a.n_k_warps;
+    split.m_warp = warp / a.n_k_warps;
+    split.n_k_tiles = (a.n_k_tiles - 1 - split.k_warp) / a.n_k_warps + 1;
+    split.tile_step = blockDim.x / QN_WARP_SIZE / a.n_k_warps * STEP_TILES;
+    split.n_tiles = n_tiles;
+    return split;
+}
+
+// All but the addresses in shared memory. first_tile: of the block.
+QN_DEVICE weight_stream weight_stream_of(const qn_matmul_gemv_args &a, const warp_split &split, uint32_t first_tile)
+{
+    weight_stream s;
+    const uint64_t first = (uint64_t)split.k_warp * a.n_tiles + first_tile + split.m_warp * STEP_TILES;
+    s.codes = a.weights + first * CODE_BYTES;
+    s.scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + first * SCALE_BYTES;
+    s.k_stride_tiles = (uint64_t)a.n_k_warps * a.n_tiles;
+    s.rewind_tiles = split.tile_step - (split.n_k_tiles - 1) * s.k_stride_tiles;
+    s.k_tile = 0;
+    s.n_k_tiles = split.n_k_tiles;
+    s.tile = split.m_warp * STEP_TILES;
+    s.tile_step = split.tile_step;
+    s.n_tiles = split.n_tiles;
+    return s;
+}
+
+QN_DEVICE void init_mbarriers(const weight_stream &s)
+{
+#if BULK_COPY
+    if (elect_one()) {
+        for (uint32_t i = 0; i < QN_STAGES; i++)
+            mbarrier_init(s.mbarriers + 8 * i, 1);
+        fence_mbarrier_init();
+    }
+    __syncwarp();
+#endif
+}
+
 // Called by all lanes of the warp.
 QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
 {
@@ -109,6 +156,23 @@ QN_DEVICE void step_n1(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count
     }
 }
 
+// Copies the activations to shared memory: each warp those k-tiles of its k_warp that it reads; with several m_warps
+// they share the copies.
+QN_DEVICE void copy_acts_n1(uint8_t *shared_acts, const qn_matmul_gemv_args &a, const warp_split &split, uint32_t lane)
+{
+    for (uint32_t c = split.m_warp; c < split.n_k_tiles; c += split.tile_step / STEP_TILES) {
+        const uint32_t k_tile = split.k_warp + c * a.n_k_warps;
+        for (uint32_t at = 16 * lane; at < QN_ACTS_N1_TILE_BYTES; at += 16 * QN_WARP_SIZE)
+            qn_cp_async_16(shared_acts + k_tile * QN_ACTS_N1_TILE_BYTES + at, a.acts + k_tile * QN_ACTS_N1_TILE_BYTES + at);
+    }
+    qn_cp_async_commit();
+    qn_cp_async_wait<0>();
+    if (blockDim.x / QN_WARP_SIZE == a.n_k_warps)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
 #endif
 
 // ---- Several tokens in int8: the columns (N) are tokens ----
@@ -166,6 +230,15 @@ QN_DEVICE void mma_n8(float acc[ACCUMULATORS], uint32_t codes, uint32_t scales, 
         for (int i = 0; i < 4; i++)
             acc[i] = fmaf(qn_f16_to_f32((uint16_t)(i / 2 ? scale >> 16 : scale)), block[i], acc[i]);
     }
+}
+
+QN_DEVICE void step_n8(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, const acts_n8 &x, uint32_t lane)
+{
+#pragma unroll
+    for (int m = 0; m < STEP_TILES; m++)
+        if (m < count)
+            mma_n8(acc[m], step + 16 * lane + m * CODE_BYTES, step + STEP_TILES * CODE_BYTES + m * SCALE_BYTES + lane / 4 * 4,
+                   x);
 }
 
 #endif
@@ -269,37 +342,18 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
     const uint32_t n_warps = blockDim.x / QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     const uint32_t first_tile = (uint32_t)((uint64_t)a.n_tiles * blockIdx.x / gridDim.x);
     const uint32_t n_tiles = (uint32_t)((uint64_t)a.n_tiles * (blockIdx.x + 1) / gridDim.x) - first_tile;
-    const uint32_t k_warp = warp % a.n_k_warps, m_warp = warp / a.n_k_warps;
-    const uint32_t n_k_tiles = (a.n_k_tiles - 1 - k_warp) / a.n_k_warps + 1;
-    const uint32_t tile_step = n_warps / a.n_k_warps * STEP_TILES;
-
-    weight_stream stream;
-    const uint64_t first = (uint64_t)k_warp * a.n_tiles + first_tile + m_warp * STEP_TILES;
-    stream.codes = a.weights + first * CODE_BYTES;
-    stream.scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + first * SCALE_BYTES;
-    stream.k_stride_tiles = (uint64_t)a.n_k_warps * a.n_tiles;
-    stream.rewind_tiles = tile_step - (n_k_tiles - 1) * stream.k_stride_tiles;
-    stream.k_tile = 0;
-    stream.n_k_tiles = n_k_tiles;
-    stream.tile = m_warp * STEP_TILES;
-    stream.tile_step = tile_step;
-    stream.n_tiles = n_tiles;
-    stream.shared = qn_shared_address(shared) + warp * QN_STAGES * STEP_BYTES;
+    const warp_split split = warp_split_of(a, warp, n_tiles);
+    const uint32_t k_warp = split.k_warp, n_k_tiles = split.n_k_tiles;
 
     // Shared memory: stages; partials [2][n_k_warps][reduce_tiles]; activations of one token; mbarriers.
     float *partials = (float *)(shared + n_warps * QN_STAGES * STEP_BYTES);
     const uint32_t n_partials = a.n_k_warps * a.reduce_tiles * QN_TILE_ROWS * TILE_N;
     uint8_t *shared_acts = (uint8_t *)(partials + 2 * n_partials);
     const uint32_t acts_bytes = INT8_N1 ? a.n_k_tiles * QN_ACTS_N1_TILE_BYTES : 0;
+    weight_stream stream = weight_stream_of(a, split, first_tile);
+    stream.shared = qn_shared_address(shared) + warp * QN_STAGES * STEP_BYTES;
     stream.mbarriers = qn_shared_address(shared_acts + acts_bytes) + warp * QN_STAGES * 8;
-#if BULK_COPY
-    if (elect_one()) {
-        for (uint32_t i = 0; i < QN_STAGES; i++)
-            mbarrier_init(stream.mbarriers + 8 * i, 1);
-        fence_mbarrier_init();
-    }
-    __syncwarp();
-#endif
+    init_mbarriers(stream);
 #pragma unroll 1
     for (uint32_t i = 0; i < QN_STAGES; i++)
         issue_step(stream, i);
@@ -307,19 +361,9 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
     qn_pdl_wait();
 
 #if INT8_N1
-    // Each warp copies those k-tiles of its k_warp that it reads; with several m_warps they share the copies.
-    for (uint32_t c = m_warp; c < n_k_tiles; c += tile_step / STEP_TILES) {
-        const uint32_t k_tile = k_warp + c * a.n_k_warps;
-        for (uint32_t at = 16 * lane; at < QN_ACTS_N1_TILE_BYTES; at += 16 * QN_WARP_SIZE)
-            qn_cp_async_16(shared_acts + k_tile * QN_ACTS_N1_TILE_BYTES + at, a.acts + k_tile * QN_ACTS_N1_TILE_BYTES + at);
-    }
-    qn_cp_async_commit();
-    qn_cp_async_wait<0>();
-    if (n_warps == a.n_k_warps)
-        __syncwarp();
-    else
-        __syncthreads();
+    copy_acts_n1(shared_acts, a, split, lane);
     acts_n1 x = {};
+    bool loaded = false;
     const uint32_t acts_address = qn_shared_address(shared_acts) + k_warp * QN_ACTS_N1_TILE_BYTES;
 #elif F16
     const uint64_t step_bytes = (uint64_t)a.capacity * 128;
@@ -327,15 +371,13 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
 #else
     const uint8_t *acts = a.acts + ((uint64_t)blockIdx.y * a.n_k_tiles + k_warp) * QN_ACTS_N8_TILE_BYTES;
     acts_n8 x;
-#endif
-    uint32_t stage = 0, phase = 0;
-#if !F16
     bool loaded = false;
 #endif
+    uint32_t stage = 0, phase = 0;
     float *batch_partials = partials;
     for (uint32_t first_reduced = 0; first_reduced < n_tiles; first_reduced += a.reduce_tiles) {
         const uint32_t end = first_reduced + a.reduce_tiles < n_tiles ? first_reduced + a.reduce_tiles : n_tiles;
-        for (uint32_t tile = first_reduced + m_warp * STEP_TILES; tile < end; tile += tile_step) {
+        for (uint32_t tile = first_reduced + split.m_warp * STEP_TILES; tile < end; tile += split.tile_step) {
             const uint32_t count = n_tiles - tile < STEP_TILES ? n_tiles - tile : STEP_TILES;
             float acc[STEP_TILES][ACCUMULATORS] = {};
             for (uint32_t c = 0; c < n_k_tiles; c++) {
@@ -355,11 +397,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
 #elif F16
                 step_f16(acc, step, count, acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, lane);
 #else
-#pragma unroll
-                for (int m = 0; m < STEP_TILES; m++)
-                    if (m < count)
-                        mma_n8(acc[m], step + 16 * lane + m * CODE_BYTES,
-                               step + STEP_TILES * CODE_BYTES + m * SCALE_BYTES + lane / 4 * 4, x);
+                step_n8(acc, step, count, x, lane);
 #endif
                 __syncwarp();
                 issue_step(stream, stage);
@@ -373,8 +411,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
         }
         __syncthreads();
         reduce_partials(a, batch_partials, first_tile, first_reduced, end);
-        batch_partials = batch_partials == partials
-                             ? partials + n_partials
-                             : partials; // double buffer: the next partials are stored while these are read
+        // Double buffer: the next partials are stored while these are read.
+        batch_partials = batch_partials == partials ? partials + n_partials : partials;
     }
 }

@@ -110,6 +110,43 @@ QN_DEVICE uint32_t attention_to_f16(float x, bool is_nan, uint32_t replacement)
     return is_nan || x != x ? replacement : qn_f32_to_f16(fminf(fmaxf(x, -ATTENTION_F16_MAX), ATTENTION_F16_MAX));
 }
 
+// Four dimensions of a row from d on, after rope. All dimensions of the row are in `row`.
+QN_DEVICE float4 attention_apply_rope(float4 x, float4 cosine, float4 sine, const float *row, const qn_persistent_attention &s,
+                                      uint32_t d, uint32_t half_rot)
+{
+    float4 other = make_float4(-x.y, x.x, -x.w, x.z);
+    if (s.interleaved) {
+        cosine = make_float4(cosine.x, cosine.x, cosine.y, cosine.y);
+        sine = make_float4(sine.x, sine.x, sine.y, sine.y);
+    } else {
+        other = d < half_rot ? scale_4(*(const float4 *)&row[d + half_rot], -1) : *(const float4 *)&row[d - half_rot];
+    }
+    return make_float4(x.x * cosine.x + other.x * sine.x, x.y * cosine.y + other.y * sine.y, x.z * cosine.z + other.z * sine.z,
+                       x.w * cosine.w + other.w * sine.w);
+}
+
+// Stores four dimensions of the row's key (row 0) or value (row 1) from d on, to the cache and to shared.new_kv. A NaN
+// in the value is stored as 0, and the whole key as NaN: the row then makes scores NaN.
+QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const qn_persistent_attention &s,
+                                      const attention_range &r, uint32_t position, uint32_t row, uint32_t d)
+{
+    const attention_inputs &inputs = shared.u.inputs;
+    const bool is_value = row == 1;
+    const uint32_t replacement = is_value ? 0 : ATTENTION_F16_NAN;
+    float value_sumsq = inputs.sumsq[1][0].x;
+    if (s.head_dim > 128)
+        value_sumsq += inputs.sumsq[1][1].x;
+    const bool is_nan = !is_value && value_sumsq != value_sumsq; // a sum of squares is NaN only if an element is
+    const uint2 packed =
+        make_uint2(attention_to_f16(x.x, is_nan, replacement) | attention_to_f16(x.y, is_nan, replacement) << 16,
+                   attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
+    // The cache's pointers are const for its readers; this phase writes it.
+    uint8_t *cache = (uint8_t *)(is_value ? s.cache.values + r.kv_head * s.cache.value_head_stride
+                                          : s.cache.keys + r.kv_head * s.cache.key_head_stride);
+    *(uint2 *)(cache + ((uint64_t)position * s.head_dim + d) * 2) = packed;
+    *(uint2 *)&shared.new_kv[row][d] = packed;
+}
+
 // The queries of n heads from `first_head` on, to shared memory as fp16, divided by a power of two near their norm
 // (factors holds the inverse). With new_kv also the row's key and value, to the cache as qn_rope_qk_norm_store stores
 // them (rope/rope.cu), and to shared.new_kv. A thread processes four dimensions of a row; rows 0 and 1 are then the key
@@ -158,18 +195,8 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
         __syncthreads();
         if (!valid)
             continue;
-        if (has_rope) {
-            float4 other = make_float4(-x.y, x.x, -x.w, x.z);
-            if (s.interleaved) {
-                cosine = make_float4(cosine.x, cosine.x, cosine.y, cosine.y);
-                sine = make_float4(sine.x, sine.x, sine.y, sine.y);
-            } else {
-                other = d < half_rot ? scale_4(*(const float4 *)&inputs.u.rows[row][d + half_rot], -1)
-                                     : *(const float4 *)&inputs.u.rows[row][d - half_rot];
-            }
-            x = make_float4(x.x * cosine.x + other.x * sine.x, x.y * cosine.y + other.y * sine.y,
-                            x.z * cosine.z + other.z * sine.z, x.w * cosine.w + other.w * sine.w);
-        }
+        if (has_rope)
+            x = attention_apply_rope(x, cosine, sine, inputs.u.rows[row], s, d, half_rot);
         float2 acc = inputs.sumsq[row][0];
         if (s.head_dim > 128) {
             acc.x += inputs.sumsq[row][1].x;
@@ -186,22 +213,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
             x = scale_4(x, scale * __uint_as_float((254 - exponent) << 23));
             *(uint2 *)&inputs.queries[column][d] = make_uint2(qn_f32_to_f16x2(x.x, x.y), qn_f32_to_f16x2(x.z, x.w));
         } else {
-            // A NaN in the value is stored as 0, and the whole key as NaN: the row then makes scores NaN. (A sum of
-            // squares is NaN only if an element is.)
-            const uint32_t replacement = is_value ? 0 : ATTENTION_F16_NAN;
-            float value_sumsq = inputs.sumsq[1][0].x;
-            if (s.head_dim > 128)
-                value_sumsq += inputs.sumsq[1][1].x;
-            const bool is_nan = !is_value && value_sumsq != value_sumsq;
-            x = scale_4(x, scale);
-            const uint2 packed =
-                make_uint2(attention_to_f16(x.x, is_nan, replacement) | attention_to_f16(x.y, is_nan, replacement) << 16,
-                           attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
-            // The cache's pointers are const for its readers; this phase writes it.
-            uint8_t *cache = (uint8_t *)(is_value ? s.cache.values + r.kv_head * s.cache.value_head_stride
-                                                  : s.cache.keys + r.kv_head * s.cache.key_head_stride);
-            *(uint2 *)(cache + ((uint64_t)position * s.head_dim + d) * 2) = packed;
-            *(uint2 *)&shared.new_kv[row][d] = packed;
+            attention_store_new_kv(shared, scale_4(x, scale), s, r, position, row, d);
         }
     }
     __syncthreads();
@@ -307,13 +319,6 @@ QN_DEVICE float4 attention_qk(const uint4 (&k)[2][2], const uint4 query[2])
     return make_float4(x[0][0] + x[1][0], x[0][1] + x[1][1], x[0][2] + x[1][2], x[0][3] + x[1][3]);
 }
 
-QN_DEVICE uint32_t attention_transpose(uint32_t x)
-{
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 // Online softmax of a tile: scores in the log2 domain (-infinity: masked) to weights, as operand B of the second MMA.
 QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const float x[4])
 {
@@ -332,7 +337,7 @@ QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const fl
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        probs[i] = attention_transpose(qn_f32_to_f16x2(weight[2 * i], weight[2 * i + 1]));
+        probs[i] = qn_transpose_8x8(qn_f32_to_f16x2(weight[2 * i], weight[2 * i + 1]));
 }
 
 // Adds the partial scores of all slices of a tile. The warps of a group synchronise at a named barrier; two buffers

@@ -83,6 +83,78 @@ QN_DEVICE bool store_f16(uint16_t *to, float x)
     return x != x;
 }
 
+// Cosines and sines of a thread's two elements.
+struct rope_angles {
+    float cosine[2], sine[2];
+};
+
+QN_DEVICE rope_angles load_angles(const qn_rope_qk_norm_store_args &a, uint32_t row, uint32_t half, const team_context &p)
+{
+    rope_angles angles;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t d = p.thread + i * HALF_DIM, pair_of = a.interleaved ? d / 2 : d < half ? d : d - half;
+        const bool rotated = p.has && d < a.n_rot;
+        angles.cosine[i] = rotated ? a.cosines[row * half + pair_of] : 1;
+        angles.sine[i] = rotated ? a.sines[row * half + pair_of] : 0;
+    }
+    return angles;
+}
+
+// Rope, through the team's row in shared memory.
+QN_DEVICE void apply_rope(pair &x, const qn_rope_qk_norm_store_args &a, const rope_angles &angles, uint32_t half,
+                          const team_context &p)
+{
+    if (p.has) {
+        p.row[p.thread] = x.x[0];
+        p.row[p.thread + HALF_DIM] = x.x[1];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t d = p.thread + i * HALF_DIM;
+        if (p.has && d < a.n_rot) {
+            const bool second = a.interleaved ? d % 2 : d >= half;
+            const float other = p.row[a.interleaved ? d ^ 1 : second ? d - half : d + half];
+            x.x[i] = second ? other * angles.sine[i] + x.x[i] * angles.cosine[i]
+                            : x.x[i] * angles.cosine[i] - other * angles.sine[i];
+        }
+    }
+    __syncthreads();
+}
+
+// Stores a key and its value at a position of the cache. A NaN in the value is stored as 0, and the whole key as NaN.
+// has_nan: of each team, in shared memory, 0. By all threads of the block; stores: the thread holds elements of a key.
+QN_DEVICE void store_key_value(const qn_rope_qk_norm_store_args &a, const pair &key, const pair &value, uint32_t position,
+                               uint32_t session, uint32_t kv, int thread, bool stores, int *has_nan, int team)
+{
+#if QN_PAGES
+    const uint32_t page = position / QN_ATTENTION_PAGE, page_slot = page ? 1 + (page - 1) % a.pages.n_open_pages : 0;
+    const uint64_t at = ((uint64_t)page_slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE) * (DIM * 2) +
+                        session * a.pages.session + kv * a.pages.head;
+    // The pointers of a.pages are const for the readers of the cache; this kernel writes it.
+    uint16_t *keys = (uint16_t *)(a.pages.keys + at), *values = (uint16_t *)(a.pages.values + at);
+#else
+    uint16_t *keys = (uint16_t *)(a.cache.keys + session * a.cache.key_session_stride + kv * a.cache.key_head_stride) +
+                     (uint64_t)position * DIM;
+    uint16_t *values = (uint16_t *)(a.cache.values + session * a.cache.value_session_stride + kv * a.cache.value_head_stride) +
+                       (uint64_t)position * DIM;
+#endif
+    bool value_nan = false, key_nan[2] = { false, false };
+#pragma unroll
+    for (int i = 0; stores && i < 2; i++) {
+        value_nan = store_f16(values + thread + i * HALF_DIM, value.x[i]) || value_nan;
+        key_nan[i] = store_f16(keys + thread + i * HALF_DIM, key.x[i]);
+    }
+    if (value_nan)
+        atomicOr(&has_nan[team], 1);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; stores && i < 2; i++)
+        if (key_nan[i] || has_nan[team])
+            keys[thread + i * HALF_DIM] = 0x7e00;
+}
+
 extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     qn_rope_qk_norm_store(const __grid_constant__ qn_rope_qk_norm_store_args a)
 {
@@ -109,14 +181,7 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     pair x = load_pair(is_key ? a.keys + kv_row : a.queries + ((uint64_t)row * a.n_heads + head) * a.query_stride, p);
     pair value = load_pair(a.values + kv_row, p, is_key);
     const uint32_t half = a.n_rot / 2;
-    float cosine[2], sine[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t d = thread + i * HALF_DIM, pair_of = a.interleaved ? d / 2 : d < half ? d : d - half;
-        const bool rotated = p.has && d < a.n_rot;
-        cosine[i] = rotated ? a.cosines[row * half + pair_of] : 1;
-        sine[i] = rotated ? a.sines[row * half + pair_of] : 0;
-    }
+    const rope_angles angles = load_angles(a, row, half, p);
 
     const float mean = team_sum(x.x[0] * x.x[0] + x.x[1] * x.x[1], p) / DIM;
     if (weight) {
@@ -124,21 +189,7 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
         x.x[0] = x.x[0] * scale * weights.x[0];
         x.x[1] = x.x[1] * scale * weights.x[1];
     }
-    if (p.has) {
-        p.row[thread] = x.x[0];
-        p.row[thread + HALF_DIM] = x.x[1];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t d = thread + i * HALF_DIM;
-        if (p.has && d < a.n_rot) {
-            const bool second = a.interleaved ? d % 2 : d >= half;
-            const float other = p.row[a.interleaved ? d ^ 1 : second ? d - half : d + half];
-            x.x[i] = second ? other * sine[i] + x.x[i] * cosine[i] : x.x[i] * cosine[i] - other * sine[i];
-        }
-    }
-    __syncthreads();
+    apply_rope(x, a, angles, half, p);
     rotate(x, a.key_rotation, signs, p);
     if (p.has && !is_key) {
         float *out = a.out + ((uint64_t)row * a.n_heads + head) * DIM;
@@ -148,33 +199,9 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     if (!__syncthreads_or(is_key))
         return;
 
-#if QN_PAGES
-    rotate(value, a.value_rotation, value_signs, p);
-    const uint32_t page = position / QN_ATTENTION_PAGE, page_slot = page ? 1 + (page - 1) % a.pages.n_open_pages : 0;
-    const uint64_t at = ((uint64_t)page_slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE) * (DIM * 2) +
-                        session * a.pages.session + kv * a.pages.head;
-    // The pointers of a.pages are const for the readers of the cache; this kernel writes it.
-    uint16_t *keys = (uint16_t *)(a.pages.keys + at), *values = (uint16_t *)(a.pages.values + at);
-#else
-    uint16_t *keys =
-        (uint16_t *)(a.cache.keys + session * a.cache.key_session_stride + kv * a.cache.key_head_stride) + (uint64_t)position * DIM;
-    uint16_t *values =
-        (uint16_t *)(a.cache.values + session * a.cache.value_session_stride + kv * a.cache.value_head_stride) + (uint64_t)position * DIM;
-#endif
-    const bool stores = p.has && is_key;
-    bool value_nan = false, key_nan[2] = { false, false };
-#pragma unroll
-    for (int i = 0; stores && i < 2; i++) {
-        value_nan = store_f16(values + thread + i * HALF_DIM, value.x[i]) || value_nan;
-        key_nan[i] = store_f16(keys + thread + i * HALF_DIM, x.x[i]);
-    }
-    if (value_nan)
-        atomicOr(&has_nan[team], 1);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; stores && i < 2; i++)
-        if (key_nan[i] || has_nan[team])
-            keys[thread + i * HALF_DIM] = 0x7e00;
+    if (QN_PAGES)
+        rotate(value, a.value_rotation, value_signs, p);
+    store_key_value(a, x, value, position, session, kv, thread, p.has && is_key, has_nan, team);
 }
 
 #endif
