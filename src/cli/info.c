@@ -1,5 +1,6 @@
 /* quern info: what a GGUF file holds, from the file's structure alone; the tokeniser is asked whether it can be used. */
 #include "cli/cli.h"
+#include "cli/info_plan.h"
 
 #include "gguf/gguf.h"
 #include "model/hadamard.h"
@@ -255,10 +256,10 @@ int qn_cli_info(qn_args *args)
 {
     const char *path = args->model ? args->model : args->n_operands ? args->operands[0] : NULL;
     if (!path) {
-        qn_cli_error("info: too few arguments: usage: quern info FILE");
+        qn_cli_error("info: too few arguments: usage: quern info FILE [--plan]");
         return QN_EXIT_USAGE;
     }
     if (qn_args_no_more("info", args, args->model ? 0 : 1) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
-    return print_file(path);
+    return args->plan ? qn_print_plan(path) : print_file(path);
 }
