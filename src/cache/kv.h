@@ -1,9 +1,9 @@
 /* The KV cache of one session on the CPU, in fp16 or as AURA codes. Its layout, and which pages of an AURA cache are fp16, is
- * described at qn_kv_view in device/plan.h. */
+ * described at qn_kv_view in cache/view.h. */
 #ifndef QN_CACHE_KV_H
 #define QN_CACHE_KV_H
 
-#include "device/plan.h"
+#include "cache/view.h"
 
 /* A cache format, by its name in --kv and the API. */
 typedef struct qn_kv_format {

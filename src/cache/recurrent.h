@@ -1,8 +1,8 @@
-/* The state of the recurrent layers of one session on the CPU. The layout is qn_recurrent_layer's in device/plan.h. */
+/* The state of the recurrent layers of one session on the CPU. The layout is qn_recurrent_layer's in cache/view.h. */
 #ifndef QN_CACHE_RECURRENT_H
 #define QN_CACHE_RECURRENT_H
 
-#include "device/plan.h"
+#include "cache/view.h"
 
 typedef struct qn_recurrent {
     qn_recurrent_layer *layers; /* [n_layers]; zeroed for layers that are not recurrent */

@@ -45,6 +45,8 @@ typedef struct qn_args {
     int64_t limit_bytes;
     const char *ids, *output;
     bool ids_only, bos, no_special, clear;
+    /* info */
+    bool plan;
 } qn_args;
 
 /* ---- Commands ---- */

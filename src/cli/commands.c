@@ -43,7 +43,7 @@ const qn_command qn_commands[] = {
       "time; on the CPU that never changes a bit of the result. The file appears whole or not at all. Logits that are not\n"
       "finite are an error.",
       0, 1, NULL, qn_cli_logits },
-    { QN_CMD_INFO, "info", "what a GGUF file holds", "info [-m] FILE",
+    { QN_CMD_INFO, "info", "what a GGUF file holds", "info [-m] FILE [--plan]",
       "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight type, which of "
       "its\n"
       "layouts type 42 has, which weights are in a rotated basis, and whether quern has its tokeniser and chat format.\n"

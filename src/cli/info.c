@@ -1,6 +1,7 @@
 /* quern info: the contents of a GGUF file, from its structure alone; only the tokeniser is loaded, to report whether it
  * works. */
 #include "cli/cli.h"
+#include "cli/info_plan.h"
 
 #include "gguf/gguf.h"
 #include "model/hadamard.h"
@@ -256,10 +257,10 @@ int qn_cli_info(qn_args *args)
 {
     const char *path = args->model ? args->model : args->n_operands ? args->operands[0] : NULL;
     if (!path) {
-        qn_cli_error("info: too few arguments: usage: quern info FILE");
+        qn_cli_error("info: too few arguments: usage: quern info FILE [--plan]");
         return QN_EXIT_USAGE;
     }
     if (qn_args_no_more("info", args, args->model ? 0 : 1) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
-    return print_file(path);
+    return args->plan ? qn_print_plan(path) : print_file(path);
 }

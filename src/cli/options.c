@@ -136,6 +136,12 @@ const qn_option qn_options[] = {
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
 
+    FLAG(
+        INFO, "--plan", NULL, NULL, plan, "print the operations that the model is run as",
+        "Each with its layer, the bytes of weights that a token reads, what it is fused into by the persistent decode kernel "
+        "of "
+        "GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + before those that it "
+        "updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),

@@ -6,16 +6,39 @@
 #ifndef QN_DEVICE_DEVICE_H
 #define QN_DEVICE_DEVICE_H
 
-#include "device/plan.h"
+#include "cache/view.h"
+#include "kernels/sample/sample.h"
+#include "plan/plan.h"
 
 typedef struct qn_device qn_device;
 typedef struct qn_memory qn_memory;
 typedef struct qn_memory_checkpoint qn_memory_checkpoint;
 
-/* Called with a host buffer of `bytes` bytes in the device's layout: reads it (serialize) or fills it (deserialize). */
-typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
+/* ---- Steps ---- */
+
+typedef struct qn_row {
+    int32_t token;
+    uint32_t position;
+    const qn_kv_view *cache;
+    const qn_recurrent_layer *recurrent; /* [n_layers], or NULL where the model has no such layers */
+    struct qn_memory *memory;            /* the session's memory; devices other than the CPU use only this */
+} qn_row;
+
+/* One execution of the plan. The caller has checked tokens and positions. */
+typedef struct qn_step {
+    const qn_row *rows;
+    size_t n_rows;
+    const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
+    size_t n_logit_rows;
+    float *logits;              /* [n_logit_rows, n_vocab] */
+    qn_sample_request *request; /* NULL, or: sample a token from the logits of the one logit row (n_logit_rows is 1; logits may
+                                   be NULL) */
+} qn_step;
 
 /* ---- Memory: the KV cache and recurrent state of a session ---- */
+
+/* Called with a host buffer of `bytes` bytes in the device's layout: reads it (serialize) or fills it (deserialize). */
+typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
 
 typedef struct qn_memory_params {
     size_t n_layers, n_ctx, n_batch; /* n_ctx: capacity in positions; n_batch: at most so many are appended a step */

@@ -3,7 +3,7 @@
 #include "engine/read_rate.h"
 
 #include "base/memory.h"
-#include "cache/memory.h"
+#include "device/cpu/memory.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/executor.h"
 
@@ -32,8 +32,7 @@ static void cpu_free(qn_device *device)
 
 static qn_status cpu_reserve(qn_device *device, size_t max_rows, size_t max_positions)
 {
-    qn_model *model = ((cpu_device *)device)->model;
-    return qn_plan_reserve(&model->plan, &model->kernels.matmul, max_rows, max_positions);
+    return qn_executor_reserve(((cpu_device *)device)->executor, max_rows, max_positions);
 }
 
 static qn_status cpu_sample(cpu_device *cpu, const qn_step *step)

@@ -20,7 +20,7 @@ static void pack_worker(void *context, int thread)
     qn_matmul_pack(pack->weights, pack->packing, begin, end, pack->packed);
 }
 
-static bool select_packing(const qn_model *model, const struct qn_op_matrix *matrix, qn_packing *packing)
+static bool select_packing(const qn_model *model, const qn_op_matrix *matrix, qn_packing *packing)
 {
     const qn_matmul_kernels *kernels = &model->kernels.matmul;
     const qn_packed_kernel *kind = kernels->packed ? kernels->packed(matrix->weights.type) : NULL;
@@ -47,11 +47,11 @@ qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor)
 {
     const uint8_t *packed = NULL;
     for (size_t i = 0; i < model->plan.n_ops; i++) {
-        qn_op *op = &model->plan.ops[i];
-        for (size_t m = 0; (op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && m < op->n_matrices; m++) {
+        qn_op_matrices *matrices = qn_op_matrices_of(&model->plan.ops[i]);
+        for (size_t m = 0; matrices && m < matrices->n; m++) {
             qn_packing packing;
-            qn_matrix *weights = &op->matrices[m].weights;
-            if (weights->data != tensor->data || !select_packing(model, &op->matrices[m], &packing))
+            qn_matrix *weights = &matrices->at[m].weights;
+            if (weights->data != tensor->data || !select_packing(model, &matrices->at[m], &packing))
                 continue;
             if (!packed)
                 QN_TRY(pack_matrix(model, weights, packing));

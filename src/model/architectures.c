@@ -141,6 +141,8 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
     qn_status status = architecture->build(&(qn_build){ .weights = &weights, .hparams = h, .plan = plan });
     if (status == QN_OK)
         status = qn_weights_check_all_used(&weights, h->architecture, h->n_layers, h->n_blocks);
+    if (status == QN_OK)
+        status = qn_plan_validate(plan);
     if (status != QN_OK)
         qn_plan_free(plan);
     qn_weights_close(&weights);

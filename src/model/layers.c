@@ -33,7 +33,8 @@ qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_w
 {
     const qn_rotation *rotation = &build->weights->rotation;
     const size_t width = weights[0].matrix.n_cols;
-    qn_op op = { .kind = writer->kind == QN_OP_LOGIT_NORM ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = layer, .n_matrices = n };
+    qn_op op = { .kind = qn_op_is_logits(writer) ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = layer, .matmul.matrices.n = n };
+    qn_op_acts *acts = qn_op_acts_of(writer);
     for (int rotated = 0; rotated < 2; rotated++) {
         const qn_plan_rotation acts_rotation =
             rotated ? (qn_plan_rotation){ rotation->block, qn_rotation_signs(rotation, width) } : (qn_plan_rotation){ 0, NULL };
@@ -42,14 +43,13 @@ qn_status qn_build_matmuls(qn_build *build, qn_op *writer, int layer, const qn_w
                 continue;
             if (first) {
                 QN_TRY(qn_plan_acts_for(build->plan, width, needs_hilo(layer == 0, weights, n, rotated), acts_rotation,
-                                        &writer->acts[writer->n_acts]));
-                writer->n_acts++;
+                                        &acts->at[acts->n]));
+                acts->n++;
                 first = 0;
             }
-            op.matrices[i] = (struct qn_op_matrix){ .weights = weights[i].matrix,
-                                                    .acts = writer->acts[writer->n_acts - 1],
-                                                    .out = out ? out[i] : -1,
-                                                    .accumulate = accumulate };
+            op.matmul.matrices.at[i] = (qn_op_matrix){
+                .weights = weights[i].matrix, .acts = acts->at[acts->n - 1], .out = out ? out[i] : -1, .accumulate = accumulate
+            };
         }
     }
     QN_TRY(qn_plan_add(build->plan, writer));
@@ -91,8 +91,8 @@ static qn_status add_embedding(qn_build *build)
 {
     const qn_hparams *h = build->hparams;
     const qn_rotation *rotation = &build->weights->rotation;
-    qn_op op = { .kind = QN_OP_EMBED, .out = build->x, .n_matrices = 1 };
-    QN_TRY(qn_weights_table(build->weights, "token_embd.weight", h->n_embd, h->n_vocab, &op.matrices[0].weights));
+    qn_op op = { .kind = QN_OP_EMBED, .layer = -1, .embed.out = build->x };
+    QN_TRY(qn_weights_table(build->weights, "token_embd.weight", h->n_embd, h->n_vocab, &op.embed.table));
     if (rotation->block && rotation->inverse_embedding) {
         const float *signs = qn_rotation_signs(rotation, h->n_embd);
         float *copy = NULL;
@@ -100,7 +100,7 @@ static qn_status add_embedding(qn_build *build)
             QN_TRY(qn_plan_alloc_floats(build->plan, h->n_embd, &copy));
             memcpy(copy, signs, h->n_embd * sizeof *copy);
         }
-        op.inverse = (qn_plan_rotation){ rotation->block, copy };
+        op.embed.inverse = (qn_plan_rotation){ rotation->block, copy };
     }
     return qn_plan_add(build->plan, &op);
 }
@@ -109,6 +109,7 @@ qn_status qn_build_begin(qn_build *build, bool gated_attention)
 {
     const qn_hparams *h = build->hparams;
     build->plan->n_vocab = h->n_vocab;
+    build->plan->n_layers = h->n_layers;
     build->plan->heads = (qn_attention_shape){ .n_heads = h->n_heads,
                                                .n_kv_heads = h->n_kv_heads,
                                                .head_dim = h->head_dim,
@@ -139,24 +140,27 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
         QN_TRY(qn_weights_vector(w, n, "attn_q_norm.weight", h->head_dim, false, &q_norm));
         QN_TRY(qn_weights_vector(w, n, "attn_k_norm.weight", h->head_dim, false, &k_norm));
     }
-    QN_TRY(qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps }, n,
-                            qkv, (const int[]){ build->queries, build->k, build->v }, 3, false));
+    QN_TRY(qn_build_matmuls(
+        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n, qkv,
+        (const int[]){ build->queries, build->k, build->v }, 3, false));
     QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_QK_NORM_ROPE_STORE,
                                        .layer = n,
-                                       .in = build->queries,
-                                       .in2 = build->k,
-                                       .in3 = build->v,
-                                       .out = build->q,
-                                       .weight = q_norm,
-                                       .weight2 = k_norm,
-                                       .eps = h->eps,
-                                       .heads = plan->heads }));
-    QN_TRY(qn_plan_add(
-        plan, &(qn_op){ .kind = QN_OP_ATTENTION, .layer = n, .in = build->q, .out = build->attention, .heads = plan->heads }));
+                                       .qk_norm_rope_store = { .queries = build->queries,
+                                                               .keys = build->k,
+                                                               .values = build->v,
+                                                               .out = build->q,
+                                                               .q_norm = q_norm,
+                                                               .k_norm = k_norm,
+                                                               .eps = h->eps,
+                                                               .shape = plan->heads } }));
+    QN_TRY(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_ATTENTION,
+                                       .layer = n,
+                                       .attention = { .queries = build->q, .out = build->attention, .shape = plan->heads } }));
     return qn_build_matmuls(
         build,
-        &(qn_op){
-            .kind = QN_OP_ATTENTION_COMBINE, .layer = n, .in = build->attention, .in2 = build->queries, .heads = plan->heads },
+        &(qn_op){ .kind = QN_OP_ATTENTION_COMBINE,
+                  .layer = n,
+                  .attention_combine = { .in = build->attention, .queries = build->queries, .shape = plan->heads } },
         n, &output, &build->x, 1, true);
 }
 
@@ -171,10 +175,12 @@ qn_status qn_build_feed_forward(qn_build *build, uint32_t layer, const char *nor
     QN_TRY(qn_weights_matrix(w, n, "ffn_gate.weight", h->n_embd, h->n_ff, &gate_up[0]));
     QN_TRY(qn_weights_matrix(w, n, "ffn_up.weight", h->n_embd, h->n_ff, &gate_up[1]));
     QN_TRY(qn_weights_matrix(w, n, "ffn_down.weight", h->n_ff, h->n_embd, &down));
-    QN_TRY(qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps }, n,
-                            gate_up, (const int[]){ build->gate, build->up }, 2, false));
-    return qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .in = build->gate, .in2 = build->up }, n, &down,
-                            &build->x, 1, true);
+    QN_TRY(qn_build_matmuls(
+        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n,
+        gate_up, (const int[]){ build->gate, build->up }, 2, false));
+    return qn_build_matmuls(build,
+                            &(qn_op){ .kind = QN_OP_SWIGLU, .layer = n, .swiglu = { .gate = build->gate, .up = build->up } }, n,
+                            &down, &build->x, 1, true);
 }
 
 qn_status qn_build_head(qn_build *build)
@@ -190,6 +196,7 @@ qn_status qn_build_head(qn_build *build)
         QN_TRY(qn_weights_matrix(w, -1, "token_embd.weight", h->n_embd, h->n_vocab, &output));
         output.rotated = w->rotation.block && w->rotation.tied_output;
     }
-    return qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_LOGIT_NORM, .in = build->x, .weight = norm, .eps = h->eps }, -1,
-                            &output, NULL, 1, false);
+    return qn_build_matmuls(
+        build, &(qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, -1,
+        &output, NULL, 1, false);
 }

@@ -33,7 +33,7 @@ qn_status qn_build_head(qn_build *build);
 
 /* qn_build_matmuls - add an operation that writes activations, and the matmul of these with n matrices of the same width.
  *
- *   writer       the operation; its `acts` are filled in: plain and rotated activations, as the matrices require
+ *   writer       the operation; its activations are filled in: plain and rotated activations, as the matrices require
  *   layer        the layer, -1 for none
  *   weights      [n] the matrices
  *   out          [n] the output buffers; NULL for logits

@@ -5,7 +5,7 @@
 #ifndef QN_MODEL_MODEL_H
 #define QN_MODEL_MODEL_H
 
-#include "device/plan.h"
+#include "plan/plan.h"
 #include "gguf/gguf.h"
 
 /* The hyperparameters of a model. */

@@ -132,31 +132,32 @@ static qn_status add_delta(qn_build *build, const struct delta *d, uint32_t laye
     QN_TRY(read_decay_factors(build, n, &factor));
     QN_TRY(qn_weights_vector(w, n, "ssm_norm.weight", shape->head_v, false, &out_norm));
     QN_TRY(qn_weights_matrix(w, n, "ssm_out.weight", inner, h->n_embd, &output));
-    QN_TRY(qn_build_matmuls(build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .in = build->x, .weight = norm, .eps = h->eps }, n,
-                            inputs, (const int[]){ d->qkv, d->z, d->alpha, d->beta }, 4, false));
+    QN_TRY(qn_build_matmuls(
+        build, &(qn_op){ .kind = QN_OP_NORM, .layer = n, .norm = { .in = build->x, .weight = norm, .eps = h->eps } }, n, inputs,
+        (const int[]){ d->qkv, d->z, d->alpha, d->beta }, 4, false));
     QN_TRY(qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_CONV,
                                               .layer = n,
-                                              .in = d->qkv,
-                                              .in2 = d->alpha,
-                                              .in3 = d->beta,
-                                              .out = d->conv,
-                                              .weight = conv,
-                                              .weight2 = bias,
-                                              .weight3 = factor }));
-    QN_TRY(qn_plan_add(
-        build->plan,
-        &(qn_op){ .kind = QN_OP_DELTA_RULE, .layer = n, .in = d->conv, .in2 = d->alpha, .in3 = d->beta, .out = d->o }));
+                                              .conv = { .qkv = d->qkv,
+                                                        .alpha = d->alpha,
+                                                        .beta = d->beta,
+                                                        .out = d->conv,
+                                                        .taps = conv,
+                                                        .bias = bias,
+                                                        .factor = factor } }));
+    QN_TRY(qn_plan_add(build->plan, &(qn_op){ .kind = QN_OP_DELTA_RULE,
+                                              .layer = n,
+                                              .delta_rule = { .qkv = d->conv, .g = d->alpha, .beta = d->beta, .out = d->o } }));
     return qn_build_matmuls(build,
                             &(qn_op){ .kind = QN_OP_GATED_NORM,
                                       .layer = n,
-                                      .in = d->o,
-                                      .in2 = d->z,
-                                      .in3 = d->qkv,
-                                      .in4 = d->conv,
-                                      .in5 = d->alpha,
-                                      .weight = out_norm,
-                                      .eps = h->eps,
-                                      .grouped = output.rotated && w->rotation.gdn_v_grouped },
+                                      .gated_norm = { .in = d->o,
+                                                      .gate = d->z,
+                                                      .conv_in = d->qkv,
+                                                      .conv_out = d->conv,
+                                                      .g = d->alpha,
+                                                      .weight = out_norm,
+                                                      .eps = h->eps,
+                                                      .grouped = output.rotated && w->rotation.gdn_v_grouped } },
                             n, &output, &build->x, 1, true);
 }
 

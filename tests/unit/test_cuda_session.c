@@ -3,7 +3,7 @@
 #include "helper_cuda.h"
 
 #include "base/cpu.h"
-#include "cache/memory.h"
+#include "device/cpu/memory.h"
 #include "device/cuda/executor.h"
 #include "gguf/gguf.h"
 #include "model/model.h"

@@ -43,7 +43,7 @@ enum { N_IDS = 75 };
 
 static bool is_matmul(const qn_op *op)
 {
-    return op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS;
+    return qn_op_matrices_of(op) != NULL;
 }
 
 /* Asserts that exactly those matrices are packed that are large enough and for which the instruction set has a packed
@@ -54,11 +54,11 @@ static size_t count_packed(const qn_model *model)
     size_t packed = 0;
     for (size_t i = 0; i < model->plan.n_ops; i++) {
         const qn_op *op = &model->plan.ops[i];
-        for (size_t m = 0; is_matmul(op) && m < op->n_matrices; m++) {
-            const qn_matrix *weights = &op->matrices[m].weights;
+        for (size_t m = 0; is_matmul(op) && m < op->matmul.matrices.n; m++) {
+            const qn_matrix *weights = &op->matmul.matrices.at[m].weights;
             const qn_packed_kernel *kind = kernels->packed ? kernels->packed(weights->type) : NULL;
-            const bool expected =
-                kind && weights->n_rows >= QN_PANEL_ROWS && (kind->hilo || !model->plan.acts[op->matrices[m].acts].hilo);
+            const bool expected = kind && weights->n_rows >= QN_PANEL_ROWS &&
+                                  (kind->hilo || !model->plan.acts[op->matmul.matrices.at[m].acts].hilo);
             assert_int_equal(weights->packed != NULL, expected);
             packed += expected;
         }
@@ -268,8 +268,8 @@ static size_t bytes_not_packed(const qn_model *model)
         const qn_gguf_tensor *tensor = qn_gguf_tensor_at(model->file, i);
         bool packed = false;
         for (size_t k = 0; k < model->plan.n_ops; k++)
-            for (size_t m = 0; is_matmul(&model->plan.ops[k]) && m < model->plan.ops[k].n_matrices; m++) {
-                const qn_matrix *weights = &model->plan.ops[k].matrices[m].weights;
+            for (size_t m = 0; is_matmul(&model->plan.ops[k]) && m < model->plan.ops[k].matmul.matrices.n; m++) {
+                const qn_matrix *weights = &model->plan.ops[k].matmul.matrices.at[m].weights;
                 packed = packed || (weights->data == tensor->data && weights->packed);
             }
         bytes -= packed ? tensor->bytes : 0;

@@ -71,9 +71,10 @@ struct wanted {
 
 static void add_gemms(struct builder *b, qn_op writer, const struct wanted *wanted, size_t n, bool accumulate)
 {
-    const bool logits = writer.kind == QN_OP_LOGIT_NORM;
+    const bool logits = qn_op_is_logits(&writer);
     const size_t width = wanted[0].matrix.n_cols;
-    qn_op op = { .kind = logits ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = writer.layer, .n_matrices = n };
+    qn_op_acts *acts = qn_op_acts_of(&writer);
+    qn_op op = { .kind = logits ? QN_OP_LOGITS : QN_OP_MATMUL, .layer = writer.layer, .matmul.matrices.n = n };
     for (int rotated = 0; rotated < (b->shape->rotation ? 2 : 1); rotated++) {
         bool first = true;
         for (size_t i = 0; i < n; i++) {
@@ -81,13 +82,11 @@ static void add_gemms(struct builder *b, qn_op writer, const struct wanted *want
                 continue;
             const qn_plan_rotation acts_rotation = { rotated ? b->shape->rotation : 0, NULL };
             if (first)
-                must(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation,
-                                      &writer.acts[writer.n_acts++]));
+                must(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation, &acts->at[acts->n++]));
             first = false;
-            op.matrices[i] = (struct qn_op_matrix){ .weights = wanted[i].matrix,
-                                                    .acts = writer.acts[writer.n_acts - 1],
-                                                    .out = wanted[i].out,
-                                                    .accumulate = accumulate };
+            op.matmul.matrices.at[i] = (qn_op_matrix){
+                .weights = wanted[i].matrix, .acts = acts->at[acts->n - 1], .out = wanted[i].out, .accumulate = accumulate
+            };
         }
     }
     must(qn_plan_add(b->plan, &writer));
@@ -97,32 +96,32 @@ static void add_gemms(struct builder *b, qn_op writer, const struct wanted *want
 static void add_layer(struct builder *b, int layer)
 {
     const struct shape *s = b->shape;
-    const qn_attention_shape heads = b->plan->heads;
+    const qn_attention_shape shape = b->plan->heads;
     const size_t q = s->heads * s->head_dim, kv = s->kv * s->head_dim, inner = s->v_heads * s->head;
-    const qn_op norm = { .kind = QN_OP_NORM, .layer = layer, .in = b->x, .weight = b->vector, .eps = 1e-6f };
+    const qn_op norm = { .kind = QN_OP_NORM, .layer = layer, .norm = { .in = b->x, .weight = b->vector, .eps = 1e-6f } };
     if (b->plan->is_recurrent && b->plan->is_recurrent[layer]) {
         const qn_op conv = { .kind = QN_OP_CONV,
                              .layer = layer,
-                             .in = b->qkv,
-                             .in2 = b->alpha,
-                             .in3 = b->beta,
-                             .out = b->conv,
-                             .weight = b->vector,
-                             .weight2 = b->vector,
-                             .weight3 = b->vector };
-        const qn_op delta = {
-            .kind = QN_OP_DELTA_RULE, .layer = layer, .in = b->conv, .in2 = b->alpha, .in3 = b->beta, .out = b->o
-        };
+                             .conv = { .qkv = b->qkv,
+                                       .alpha = b->alpha,
+                                       .beta = b->beta,
+                                       .out = b->conv,
+                                       .taps = b->vector,
+                                       .bias = b->vector,
+                                       .factor = b->vector } };
+        const qn_op delta = { .kind = QN_OP_DELTA_RULE,
+                              .layer = layer,
+                              .delta_rule = { .qkv = b->conv, .g = b->alpha, .beta = b->beta, .out = b->o } };
         const qn_op out = { .kind = QN_OP_GATED_NORM,
                             .layer = layer,
-                            .in = b->o,
-                            .in2 = b->z,
-                            .in3 = b->qkv,
-                            .in4 = b->conv,
-                            .in5 = b->alpha,
-                            .weight = b->vector,
-                            .eps = 1e-6f,
-                            .grouped = s->rotation != 0 };
+                            .gated_norm = { .in = b->o,
+                                            .gate = b->z,
+                                            .conv_in = b->qkv,
+                                            .conv_out = b->conv,
+                                            .g = b->alpha,
+                                            .weight = b->vector,
+                                            .eps = 1e-6f,
+                                            .grouped = s->rotation != 0 } };
         add_gemms(b, norm,
                   (struct wanted[]){ { matrix(b, s->type, 2 * s->k_heads * s->head + inner, s->embd), b->qkv, false },
                                      { matrix(b, s->type, inner, s->embd), b->z, false },
@@ -133,26 +132,28 @@ static void add_layer(struct builder *b, int layer)
         must(qn_plan_add(b->plan, &delta));
         add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, inner), b->x, false }, 1, true);
     } else {
-        const qn_op qkv_op = { .kind = QN_OP_QK_NORM_ROPE_STORE,
+        const qn_op store = { .kind = QN_OP_QK_NORM_ROPE_STORE,
+                              .layer = layer,
+                              .qk_norm_rope_store = { .queries = b->queries,
+                                                      .keys = b->k,
+                                                      .values = b->v,
+                                                      .out = b->q,
+                                                      .q_norm = b->vector,
+                                                      .k_norm = b->vector,
+                                                      .eps = 1e-6f,
+                                                      .shape = shape } };
+        const qn_op attend = { .kind = QN_OP_ATTENTION,
                                .layer = layer,
-                               .in = b->queries,
-                               .in2 = b->k,
-                               .in3 = b->v,
-                               .out = b->q,
-                               .weight = b->vector,
-                               .weight2 = b->vector,
-                               .eps = 1e-6f,
-                               .heads = heads };
-        const qn_op attend = { .kind = QN_OP_ATTENTION, .layer = layer, .in = b->q, .out = b->attention, .heads = heads };
-        const qn_op out = {
-            .kind = QN_OP_ATTENTION_COMBINE, .layer = layer, .in = b->attention, .in2 = b->queries, .heads = heads
-        };
+                               .attention = { .queries = b->q, .out = b->attention, .shape = shape } };
+        const qn_op out = { .kind = QN_OP_ATTENTION_COMBINE,
+                            .layer = layer,
+                            .attention_combine = { .in = b->attention, .queries = b->queries, .shape = shape } };
         add_gemms(b, norm,
                   (struct wanted[]){ { matrix(b, s->type, s->gated ? 2 * q : q, s->embd), b->queries, false },
                                      { matrix(b, s->type, kv, s->embd), b->k, false },
                                      { matrix(b, s->type, kv, s->embd), b->v, false } },
                   3, false);
-        must(qn_plan_add(b->plan, &qkv_op));
+        must(qn_plan_add(b->plan, &store));
         must(qn_plan_add(b->plan, &attend));
         add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, q), b->x, false }, 1, true);
     }
@@ -161,7 +162,7 @@ static void add_layer(struct builder *b, int layer)
               (struct wanted[]){ { matrix(b, s->type, s->ff, s->embd), b->gate, false },
                                  { matrix(b, s->type, s->ff, s->embd), b->up, false } },
               2, false);
-    add_gemms(b, (qn_op){ .kind = QN_OP_SWIGLU, .layer = layer, .in = b->gate, .in2 = b->up },
+    add_gemms(b, (qn_op){ .kind = QN_OP_SWIGLU, .layer = layer, .swiglu = { .gate = b->gate, .up = b->up } },
               &(struct wanted){ matrix(b, down, s->embd, s->ff), b->x, false }, 1, true);
 }
 
@@ -174,6 +175,7 @@ static void build(qn_plan *plan, const struct shape *s)
     const size_t delta_widths[] = { width, width, inner, s->v_heads, s->v_heads, inner };
     int *const delta_ids[] = { &b.qkv, &b.conv, &b.z, &b.alpha, &b.beta, &b.o };
     plan->n_vocab = 100;
+    plan->n_layers = s->n_layers;
     plan->heads = (qn_attention_shape){ .n_heads = s->heads,
                                         .n_kv_heads = s->kv,
                                         .head_dim = s->head_dim,
@@ -193,14 +195,14 @@ static void build(qn_plan *plan, const struct shape *s)
         for (size_t i = 0; i < sizeof delta_ids / sizeof *delta_ids; i++)
             must(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
     }
-    must(qn_plan_add(plan, &(qn_op){ .kind = QN_OP_EMBED,
-                                     .out = b.x,
-                                     .n_matrices = 1,
-                                     .matrices[0].weights = matrix(&b, s->type, 100, s->embd) }));
+    must(qn_plan_add(
+        plan,
+        &(qn_op){ .kind = QN_OP_EMBED, .layer = -1, .embed = { .out = b.x, .table = matrix(&b, s->type, 100, s->embd) } }));
     for (size_t i = 0; i < s->n_layers; i++)
         add_layer(&b, (int)i);
-    add_gemms(&b, (qn_op){ .kind = QN_OP_LOGIT_NORM, .in = b.x, .weight = b.vector },
+    add_gemms(&b, (qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = b.x, .weight = b.vector } },
               &(struct wanted){ matrix(&b, s->type, 100, s->embd), -1, false }, 1, false);
+    must(qn_plan_validate(plan));
 }
 
 static void set_up(struct fixture *x, const char *golden, const struct shape *shape, unsigned bits)
@@ -329,44 +331,37 @@ static name rotated_name(name floats, size_t block, uint64_t signs)
     return block ? NAME(ROTATED, floats, block, signs) : floats;
 }
 
-/* ---- Execution of the plan's operations, each on its buffers ---- */
+/* ---- Execution of the plan's operations, each on its buffers, for one row ---- */
 
-static name floats_of(struct machine *m, const qn_op *op)
+static name value(struct machine *m, int buffer)
 {
-    const qn_cuda_op *cuda_op = &m->model->ops[op - m->model->plan->ops];
-    switch (op->kind) {
-    case QN_OP_NORM:
-    case QN_OP_LOGIT_NORM: return NAME(NORM, get(m, buffer_address(m, op->in)), cuda_op->weight);
-    case QN_OP_SWIGLU: return NAME(SWIGLU, get(m, buffer_address(m, op->in)), get(m, buffer_address(m, op->in2)));
-    default: return get(m, buffer_address(m, op->in));
-    }
+    return get(m, buffer_address(m, buffer));
 }
 
-static void run_before_acts(struct machine *m, const qn_op *op)
+static const qn_op_addresses *vectors_of(const struct machine *m, const qn_op *op)
 {
-    const qn_cuda_op *cuda_op = &m->model->ops[op - m->model->plan->ops];
+    return &m->model->ops[op - m->model->plan->ops].vectors;
+}
+
+/* What the operation quantises into its activations. */
+static name floats_of(struct machine *m, const qn_op *op)
+{
     switch (op->kind) {
-    case QN_OP_EMBED: put(m, buffer_address(m, op->out), 7); break;
+    case QN_OP_NORM:
+    case QN_OP_LOGIT_NORM: return NAME(NORM, value(m, op->norm.in), vectors_of(m, op)->norm.weight);
+    case QN_OP_SWIGLU: return NAME(SWIGLU, value(m, op->swiglu.gate), value(m, op->swiglu.up));
+    case QN_OP_ATTENTION_COMBINE: return value(m, op->attention_combine.in);
+    case QN_OP_GATED_NORM: return value(m, op->gated_norm.in);
+    case QN_OP_EMBED:
+    case QN_OP_MATMUL:
     case QN_OP_QK_NORM_ROPE_STORE:
-        put(m, buffer_address(m, op->out),
-            NAME(ATTENTION, get(m, buffer_address(m, op->in)), get(m, buffer_address(m, op->in2)),
-                 get(m, buffer_address(m, op->in3)), m->memory->slots[op->layer], cuda_op->weight, cuda_op->weight2));
-        break;
-    case QN_OP_ATTENTION: put(m, buffer_address(m, op->out), get(m, buffer_address(m, op->in))); break;
-    case QN_OP_ATTENTION_COMBINE:
-        put(m, buffer_address(m, op->in),
-            NAME(COMBINED, get(m, buffer_address(m, op->in)), op->heads.gated ? get(m, buffer_address(m, op->in2)) : 0));
-        break;
-    case QN_OP_GATED_NORM: /* for one row, its launch includes CONV and DELTA_RULE */
-        put(m, buffer_address(m, op->in),
-            NAME(GATED,
-                 NAME(DELTA, get(m, buffer_address(m, op[-2].in)), get(m, buffer_address(m, op[-2].in2)),
-                      get(m, buffer_address(m, op[-2].in3)), m->memory->slots[op->layer],
-                      m->model->ops[op - 2 - m->model->plan->ops].weight),
-                 get(m, buffer_address(m, op->in2)), cuda_op->weight, op->grouped));
-        break;
-    default: break;
+    case QN_OP_ATTENTION:
+    case QN_OP_CONV:
+    case QN_OP_DELTA_RULE:
+    case QN_OP_LOGITS: break;
     }
+    fail_msg("%s writes no activations", qn_op_desc_of(op->kind)->name);
+    return 0;
 }
 
 static name operand_for(struct machine *m, const qn_op *writer, int acts)
@@ -377,19 +372,57 @@ static name operand_for(struct machine *m, const qn_op *writer, int acts)
 
 static void run_matmul(struct machine *m, const qn_op *op)
 {
-    for (size_t i = 0; i < op->n_matrices; i++) {
-        const uint64_t out = buffer_address(m, op->matrices[i].out);
-        const name is = gemv_name(&op->matrices[i].weights, operand_for(m, op - 1, op->matrices[i].acts));
-        put(m, out, op->matrices[i].accumulate ? NAME(SUM, get(m, out), is) : is);
+    for (size_t i = 0; i < op->matmul.matrices.n; i++) {
+        const qn_op_matrix *matrix = &op->matmul.matrices.at[i];
+        const uint64_t out = buffer_address(m, matrix->out);
+        const name is = gemv_name(&matrix->weights, operand_for(m, op - 1, matrix->acts));
+        put(m, out, matrix->accumulate ? NAME(SUM, get(m, out), is) : is);
     }
+}
+
+static void run_store(struct machine *m, const qn_op *op)
+{
+    put(m, buffer_address(m, op->qk_norm_rope_store.out),
+        NAME(ATTENTION, value(m, op->qk_norm_rope_store.queries), value(m, op->qk_norm_rope_store.keys),
+             value(m, op->qk_norm_rope_store.values), m->memory->slots[op->layer], vectors_of(m, op)->qk_norm_rope_store.q_norm,
+             vectors_of(m, op)->qk_norm_rope_store.k_norm));
+}
+
+static void run_combine(struct machine *m, const qn_op *op)
+{
+    put(m, buffer_address(m, op->attention_combine.in),
+        NAME(COMBINED, value(m, op->attention_combine.in),
+             op->attention_combine.shape.gated ? value(m, op->attention_combine.queries) : 0));
+}
+
+/* The launch of GATED_NORM includes CONV and DELTA_RULE. */
+static void run_gated_norm(struct machine *m, const qn_op *op)
+{
+    const qn_op *conv = op - 2;
+    put(m, buffer_address(m, op->gated_norm.in),
+        NAME(GATED,
+             NAME(DELTA, value(m, conv->conv.qkv), value(m, conv->conv.alpha), value(m, conv->conv.beta),
+                  m->memory->slots[op->layer], vectors_of(m, conv)->conv.taps),
+             value(m, op->gated_norm.gate), vectors_of(m, op)->gated_norm.weight, op->gated_norm.grouped));
 }
 
 static void run_op(struct machine *m, const qn_op *op)
 {
-    if (op->kind == QN_OP_MATMUL)
-        run_matmul(m, op);
-    else
-        run_before_acts(m, op);
+    switch (op->kind) {
+    case QN_OP_EMBED: put(m, buffer_address(m, op->embed.out), 7); return;
+    case QN_OP_MATMUL: run_matmul(m, op); return;
+    case QN_OP_QK_NORM_ROPE_STORE: run_store(m, op); return;
+    case QN_OP_ATTENTION: put(m, buffer_address(m, op->attention.out), value(m, op->attention.queries)); return;
+    case QN_OP_ATTENTION_COMBINE: run_combine(m, op); return;
+    case QN_OP_GATED_NORM: run_gated_norm(m, op); return;
+    case QN_OP_CONV:
+    case QN_OP_DELTA_RULE:
+    case QN_OP_NORM: /* floats_of */
+    case QN_OP_SWIGLU: return;
+    case QN_OP_LOGIT_NORM:
+    case QN_OP_LOGITS: break;
+    }
+    fail_msg("%s is no part of the trunk", qn_op_desc_of(op->kind)->name);
 }
 
 /* ---- Execution of phases ---- */
@@ -402,7 +435,7 @@ static const qn_matrix *matrix_at(const struct machine *m, uint64_t tiled_matrix
             const qn_cuda_gemm *gemv = &m->model->ops[i].gemms[p];
             for (size_t out = 0; gemv->tiled_matrix.address == tiled_matrix && out < gemv->tiled_matrix.n_outs; out++)
                 if (gemv->tiled_matrix.outs[out].first_tile * QN_TILE_ROWS == row)
-                    return &m->model->plan->ops[i].matrices[gemv->matrices[out]].weights;
+                    return &m->model->plan->ops[i].matmul.matrices.at[gemv->matrices[out]].weights;
         }
     fail_msg("no matrix begins at row %u", row);
     return NULL;
@@ -501,7 +534,7 @@ static void run_attention(struct machine *m, const qn_persistent_attention *s)
     put(m, s->maxima, is);
 }
 
-static void run_store(struct machine *m, const qn_persistent_store *s)
+static void run_store_phase(struct machine *m, const qn_persistent_store *s)
 {
     assert_in_range(s->n_outs, 1, QN_PERSISTENT_MAX_OUTS);
     for (uint32_t i = 0; i < s->n_outs; i++) {
@@ -518,7 +551,7 @@ static void run_phase(struct machine *m, const qn_persistent_phase *phase)
     case QN_PHASE_GEMV: run_gemv(m, &phase->u.gemv); return;
     case QN_PHASE_DELTA: run_delta(m, &phase->u.delta); return;
     case QN_PHASE_ATTENTION: run_attention(m, &phase->u.attention); return;
-    case QN_PHASE_STORE: run_store(m, &phase->u.store); return;
+    case QN_PHASE_STORE: run_store_phase(m, &phase->u.store); return;
     }
     fail_msg("unknown phase: %u", phase->kind);
 }
@@ -575,15 +608,15 @@ static void check_same(const struct fixture *x)
         assert_int_equal(segment->op, next);
         assert_true(segment->n_ops);
         next += segment->skip_acts ? 0 : segment->n_ops;
+        for (size_t k = segment->op; segment->n_phases && k < segment->op + segment->n_ops; k++)
+            assert_int_not_equal(qn_op_desc_of(p->ops[k].kind)->phase, QN_PHASE_OF_NONE);
         if (segment->n_phases)
             run_persistent(&decode_plan, segment);
-        else if (segment->skip_acts)
-            run_before_acts(&decode_plan, &p->ops[segment->op]);
         else
             run_op(&decode_plan, &p->ops[segment->op]);
     }
     assert_int_equal(next, n);
-    const int out = p->ops[n].in;
+    const int out = p->ops[n].norm.in;
     assert_int_equal(get(&plan, buffer_address(&plan, out)), get(&decode_plan, buffer_address(&decode_plan, out)));
 }
 
@@ -633,6 +666,7 @@ static void whole_models_are_one_launch(void **unused)
     assert_int_equal(c.stores, 1);
     c = counts_of(&dense, 0);
     assert_int_equal(c.persistent, 1);
+    assert_int_equal(c.launched, 1);
     assert_int_equal(c.gemms, 5 * 4);
     struct shape rotated = hybrid;
     rotated.type = QN_TYPE_PTQ1_0;

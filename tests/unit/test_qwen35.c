@@ -454,7 +454,7 @@ static void set_up(struct fixture *x, const struct model_file *f, int n_threads,
     qn_kernels_init(&x->kernels, cpu);
     assert_ok(qn_team_create(n_threads, &x->team));
     assert_ok(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
-    assert_ok(qn_plan_reserve(&x->plan, &x->kernels.matmul, MAX_ROWS, CONTEXT));
+    assert_ok(qn_executor_reserve(x->executor, MAX_ROWS, CONTEXT));
 }
 
 static void tear_down(struct fixture *x)

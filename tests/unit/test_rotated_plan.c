@@ -251,7 +251,7 @@ static void run(const struct basis *basis, int n_threads, size_t piece, float *l
     qn_kernels_init(&kernels, qn_cpu_present());
     assert_ok(qn_team_create(n_threads, &team));
     assert_ok(qn_executor_create(team, &kernels, &plan, &executor));
-    assert_ok(qn_plan_reserve(&plan, &kernels.matmul, N_ROWS, N_ROWS));
+    assert_ok(qn_executor_reserve(executor, N_ROWS, N_ROWS));
     assert_ok(
         qn_kv_create(&kv, &(qn_kv_shape){ plan.is_recurrent, LAYERS, KV_HEADS, HEAD }, N_ROWS, N_ROWS, (qn_kv_codecs){ 0 }));
     assert_ok(qn_recurrent_create(&recurrent, &plan.recurrent, plan.is_recurrent, LAYERS));

@@ -1,7 +1,7 @@
 /* Attention on the CPU: qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends to its
  * visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The splits' results
  * are combined in the same order either way, so results do not depend on the number of threads. qn_kv_view in
- * device/plan.h describes the fp16 pages and codes of an AURA cache. */
+ * cache/view.h describes the fp16 pages and codes of an AURA cache. */
 #include "device/cpu/internal.h"
 
 #include "base/f16.h"
@@ -41,10 +41,11 @@ static struct attention_scratch *attention_scratch_at(unsigned char *memory, siz
 
 static void norm_rope_head(const qn_executor *ex, const qn_op *op, float *x, const float *norm, size_t row)
 {
-    const size_t half = op->heads.n_rot / 2;
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    const size_t half = h->n_rot / 2;
     if (norm)
-        qn_rms_norm_row(&ex->kernels->norm, x, x, norm, op->heads.head_dim, op->eps);
-    ex->kernels->rope.apply(x, ex->plan->cosines + row * half, ex->plan->sines + row * half, op->heads.n_rot, op->heads.rope);
+        qn_rms_norm_row(&ex->kernels->norm, x, x, norm, h->head_dim, op->qk_norm_rope_store.eps);
+    ex->kernels->rope.apply(x, ex->workspace.cosines + row * half, ex->workspace.sines + row * half, h->n_rot, h->rope);
 }
 
 static void quantize_query(const qn_executor *ex, const qn_aura_codec *codec, float *q)
@@ -59,13 +60,13 @@ static void quantize_query(const qn_executor *ex, const qn_aura_codec *codec, fl
 
 static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
 {
-    const qn_attention_shape *h = &op->heads;
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_kv_view *cache = ex->step->rows[row].cache;
-    const float *from = qn_buffer_row(ex, op->in, row) + head * h->head_dim * (h->gated ? 2 : 1);
-    float *q = qn_buffer_row(ex, op->out, row) + head * h->head_dim;
+    const float *from = qn_buffer_row(ex, op->qk_norm_rope_store.queries, row) + head * h->head_dim * (h->gated ? 2 : 1);
+    float *q = qn_buffer_row(ex, op->qk_norm_rope_store.out, row) + head * h->head_dim;
     if (q != from)
         memcpy(q, from, h->head_dim * sizeof *q);
-    norm_rope_head(ex, op, q, op->weight, row);
+    norm_rope_head(ex, op, q, op->qk_norm_rope_store.q_norm, row);
     for (size_t d = 0; d < h->head_dim; d++)
         q[d] *= h->scale;
     if (cache->key_codec)
@@ -123,12 +124,12 @@ static void store_rotated(const qn_executor *ex, const qn_kv_view *cache, size_t
 
 static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_t kv)
 {
-    const size_t dim = op->heads.head_dim, layer = (size_t)op->layer;
+    const size_t dim = op->qk_norm_rope_store.shape.head_dim, layer = (size_t)op->layer;
     const qn_row *r = &ex->step->rows[row];
     const size_t block = r->position / QN_KEY_BLOCK;
-    float *key = qn_buffer_row(ex, op->in2, row) + kv * dim;
-    const float *value = qn_buffer_row(ex, op->in3, row) + kv * dim;
-    norm_rope_head(ex, op, key, op->weight2, row);
+    float *key = qn_buffer_row(ex, op->qk_norm_rope_store.keys, row) + kv * dim;
+    const float *value = qn_buffer_row(ex, op->qk_norm_rope_store.values, row) + kv * dim;
+    norm_rope_head(ex, op, key, op->qk_norm_rope_store.k_norm, row);
     if (r->cache->key_codec)
         store_rotated(ex, r->cache, layer, r->position, kv, key, value);
     else
@@ -153,7 +154,7 @@ static size_t rows_of_page(const qn_step *step, size_t row)
  * last thread downwards, because the first threads have the remainder of the queries. */
 void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const qn_attention_shape *h = &op->heads;
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const size_t n_threads = (size_t)qn_team_size(ex->team), own_unit = n_threads - 1 - (size_t)thread;
     size_t begin, end, unit = 0;
     qn_team_range(ex->step->n_rows * h->n_heads, 1, thread, qn_team_size(ex->team), &begin, &end);
@@ -259,7 +260,7 @@ bool qn_executor_split_kv(const qn_executor *ex)
      * partial buffers have capacity. */
     const size_t min_units = 4 * (size_t)qn_team_size(ex->team);
     return ex->step->n_rows * ex->plan->heads.n_kv_heads < min_units &&
-           partial_base(ex, ex->step->n_rows) * ex->plan->heads.n_heads <= ex->plan->n_partials;
+           partial_base(ex, ex->step->n_rows) <= ex->workspace.max_splits;
 }
 
 /* ---- Attention to splits ---- */
@@ -315,8 +316,8 @@ static void normalize_query(const qn_executor *ex, const qn_kv_view *cache, floa
 /* Few rows, split-KV: units of (row, split, KV head) are distributed over the threads and write to the partial buffers. */
 static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const qn_attention_shape *h = &op->heads;
-    const qn_plan *plan = ex->plan;
+    const qn_attention_shape *h = &op->attention.shape;
+    const qn_cpu_workspace *workspace = &ex->workspace;
     const size_t group = h->n_heads / h->n_kv_heads, dim = h->head_dim, layer = (size_t)op->layer;
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), dim);
     size_t begin, end, first_unit = 0;
@@ -337,10 +338,10 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++) {
                     s->visible[i] = visible_at(r, index);
-                    load_query(s, r->cache, i, qn_buffer_row(ex, op->in, row) + (kv * group + q + i) * dim, dim);
+                    load_query(s, r->cache, i, qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim, dim);
                 }
-                attend_one_split(ex, s, &p, next_keys, n, dim, plan->partial + (entry + q) * dim, plan->partial_m + entry + q,
-                                 plan->partial_l + entry + q);
+                attend_one_split(ex, s, &p, next_keys, n, dim, workspace->partial + (entry + q) * dim,
+                                 workspace->partial_m + entry + q, workspace->partial_l + entry + q);
             }
         }
         first_unit += n_units;
@@ -377,7 +378,8 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
     const size_t layer = (size_t)op->layer, last = rows[t->n - 1].position, page = last / QN_KV_PAGE;
     const size_t n_blocks = cache->key_codec ? code_blocks(last) : last / QN_KEY_BLOCK + 1;
     for (size_t q = 0; q < t->n * t->n_heads; q++)
-        load_query(s, cache, q, qn_buffer_row(ex, op->in, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
+        load_query(s, cache, q,
+                   qn_buffer_row(ex, op->attention.queries, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
                    t->dim);
     if (cache->key_codec) {
         const kv_split first = page_split(cache, layer, t->kv, 0);
@@ -395,14 +397,15 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
             accumulate_split(ex, t, s, &p, NULL, visible_in_page, r);
     }
     for (size_t q = 0; q < t->n * t->n_heads; q++)
-        normalize_query(ex, cache, qn_buffer_row(ex, op->out, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
+        normalize_query(ex, cache,
+                        qn_buffer_row(ex, op->attention.out, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
                         s->acc + q * t->dim, s->l[q], t->dim);
 }
 
 /* Many rows: pairs of (tile of rows, KV head) are distributed round-robin, because later tiles attend to more keys. */
 static void attend_unsplit(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const qn_attention_shape *h = &op->heads;
+    const qn_attention_shape *h = &op->attention.shape;
     const size_t group = h->n_heads / h->n_kv_heads;
     const size_t tile_heads = group < QN_QUERY_TILE ? group : QN_QUERY_TILE, tile_rows = QN_QUERY_TILE / tile_heads;
     struct attention_scratch *s = attention_scratch_at(qn_thread_scratch(ex, thread), h->head_dim);
@@ -432,15 +435,15 @@ void qn_executor_attention(const qn_executor *ex, const qn_op *op, int thread)
 /* Combines the partials of one head of a row, in the order of the splits; `sum` is scratch [head_dim]. */
 static void combine_head(const qn_executor *ex, const qn_attention_shape *h, size_t row, size_t head, float *out, float *sum)
 {
-    const qn_plan *plan = ex->plan;
+    const qn_cpu_workspace *workspace = &ex->workspace;
     const size_t n_splits = visible_splits(&ex->step->rows[row]);
     size_t entry = partial_base(ex, row) * h->n_heads + head;
-    float m = plan->partial_m[entry], l = plan->partial_l[entry];
-    memcpy(sum, plan->partial + entry * h->head_dim, h->head_dim * sizeof *sum);
+    float m = workspace->partial_m[entry], l = workspace->partial_l[entry];
+    memcpy(sum, workspace->partial + entry * h->head_dim, h->head_dim * sizeof *sum);
     for (size_t index = 1; index < n_splits; index++) {
         entry += h->n_heads;
-        ex->kernels->attention.combine(sum, &m, &l, plan->partial + entry * h->head_dim, plan->partial_m[entry],
-                                       plan->partial_l[entry], h->head_dim);
+        ex->kernels->attention.combine(sum, &m, &l, workspace->partial + entry * h->head_dim, workspace->partial_m[entry],
+                                       workspace->partial_l[entry], h->head_dim);
     }
     normalize_query(ex, ex->step->rows[row].cache, out, sum, l, h->head_dim);
 }
@@ -449,27 +452,30 @@ static void combine_head(const qn_executor *ex, const qn_attention_shape *h, siz
 static void output_head(const qn_executor *ex, const qn_op *op, size_t row, size_t head, size_t from, size_t n, float *values,
                         float *combined)
 {
-    const qn_attention_shape *h = &op->heads;
+    const qn_attention_shape *h = &op->attention_combine.shape;
     if (ex->split_kv)
         combine_head(ex, h, row, head, combined, combined + h->head_dim);
-    memcpy(values, (ex->split_kv ? combined : qn_buffer_row(ex, op->in, row) + head * h->head_dim) + from, n * sizeof *values);
+    memcpy(values, (ex->split_kv ? combined : qn_buffer_row(ex, op->attention_combine.in, row) + head * h->head_dim) + from,
+           n * sizeof *values);
     if (h->gated)
-        ex->kernels->elementwise.gate(values, values, qn_buffer_row(ex, op->in2, row) + (2 * head + 1) * h->head_dim + from, n);
+        ex->kernels->elementwise.gate(
+            values, values, qn_buffer_row(ex, op->attention_combine.queries, row) + (2 * head + 1) * h->head_dim + from, n);
 }
 
 void qn_executor_attention_combine(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const size_t dim = op->heads.head_dim;
-    float *combined = (float *)qn_thread_scratch(ex, thread) + qn_act_slice_width(ex->plan, op);
+    const size_t dim = op->attention_combine.shape.head_dim;
+    const qn_op_acts *acts = &op->attention_combine.acts;
+    float *combined = (float *)qn_thread_scratch(ex, thread) + qn_act_slice_width(ex->plan, acts);
     size_t begin, end;
-    qn_team_range(qn_act_slices(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, acts, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_act_slice unit = qn_act_slice_at(ex, op, index, thread);
+        const qn_act_slice unit = qn_act_slice_at(ex, acts, index, thread);
         for (size_t i = 0, n; i < unit.n; i += n) {
             const size_t from = (unit.first + i) % dim;
             n = dim - from < unit.n - i ? dim - from : unit.n - i;
             output_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i, combined);
         }
-        qn_act_slice_write(ex, op, &unit);
+        qn_act_slice_write(ex, acts, &unit);
     }
 }

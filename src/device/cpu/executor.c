@@ -10,15 +10,19 @@
 /* The most scratch that any operation of the plan needs per thread. */
 static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)
 {
-    size_t bytes = qn_attention_scratch(plan->heads.head_dim);
+    size_t bytes = 0;
     for (size_t i = 0; i < plan->n_acts; i++) {
         const size_t need = qn_matmul_scratch(&kernels->matmul, plan->acts[i].width);
         bytes = need > bytes ? need : bytes;
     }
     for (size_t i = 0; i < plan->n_ops; i++) {
+        const qn_op_acts *acts = qn_op_acts_of(&plan->ops[i]);
+        const qn_attention_shape *h = qn_op_shape_of(&plan->ops[i]);
+        const size_t attention = h ? qn_attention_scratch(h->head_dim) : 0;
         /* A slice's values, then two heads for the attention combine: before and after the inverse rotation. */
-        const size_t need = (qn_act_slice_width(plan, &plan->ops[i]) + 2 * plan->heads.head_dim) * sizeof(float);
-        bytes = need > bytes ? need : bytes;
+        const size_t slice = acts ? (qn_act_slice_width(plan, acts) + (h ? 2 * h->head_dim : 0)) * sizeof(float) : 0;
+        bytes = attention > bytes ? attention : bytes;
+        bytes = slice > bytes ? slice : bytes;
     }
     const size_t delta = plan->recurrent.n_v_heads ? qn_gdn_scratch(plan->recurrent.head_k) : 0;
     return qn_round_up(delta > bytes ? delta : bytes, QN_ALIGN);
@@ -34,6 +38,10 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
     qn_status status = qn_alloc(&executor->scratch, (size_t)qn_team_size(team), executor->scratch_bytes, "thread scratch");
     if (status == QN_OK)
         status = qn_alloc(&executor->chunk_counters, plan->n_ops, sizeof *executor->chunk_counters, "executor");
+    if (status == QN_OK)
+        status = qn_alloc(&executor->barriers, plan->n_ops, sizeof *executor->barriers, "executor");
+    if (status == QN_OK)
+        status = qn_cpu_workspace_create(plan, &executor->workspace);
     if (status == QN_OK && shape->n_v_heads)
         status = qn_alloc(&executor->zeros, 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v,
                           sizeof *executor->zeros, "executor");
@@ -41,6 +49,7 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
         qn_executor_free(executor);
         return status;
     }
+    qn_plan_find_barriers(plan, executor->barriers);
     *out = executor;
     return QN_OK;
 }
@@ -51,8 +60,15 @@ void qn_executor_free(qn_executor *executor)
         return;
     qn_free(executor->scratch);
     qn_free(executor->chunk_counters);
+    qn_free(executor->barriers);
     qn_free(executor->zeros);
+    qn_cpu_workspace_free(executor->plan, &executor->workspace);
     qn_free(executor);
+}
+
+qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max_positions)
+{
+    return qn_cpu_workspace_reserve(executor->plan, &executor->kernels->matmul, max_rows, max_positions, &executor->workspace);
 }
 
 /* Hadamard transforms, in place, of the blocks in values [first, first + n) of a row. */
@@ -65,63 +81,64 @@ static void hadamard_blocks(const qn_executor *ex, const qn_plan_rotation *rotat
     }
 }
 
-size_t qn_act_slice_width(const qn_plan *plan, const qn_op *op)
+size_t qn_act_slice_width(const qn_plan *plan, const qn_op_acts *acts)
 {
     size_t values = QN_SUPER;
-    for (size_t i = 0; i < op->n_acts; i++) {
-        const size_t block = plan->acts[op->acts[i]].rotation.block;
+    for (size_t i = 0; i < acts->n; i++) {
+        const size_t block = plan->acts[acts->at[i]].rotation.block;
         values = block > values ? block : values;
     }
     return values;
 }
 
-static size_t slices_per_row(const qn_executor *ex, const qn_op *op)
+static size_t slices_per_row(const qn_executor *ex, const qn_op_acts *acts)
 {
-    const size_t values = qn_act_slice_width(ex->plan, op);
-    return (ex->plan->acts[op->acts[0]].width + values - 1) / values;
+    const size_t values = qn_act_slice_width(ex->plan, acts);
+    return (ex->plan->acts[acts->at[0]].width + values - 1) / values;
 }
 
-size_t qn_act_slices(const qn_executor *ex, const qn_op *op, size_t n_rows)
+size_t qn_act_slices(const qn_executor *ex, const qn_op_acts *acts, size_t n_rows)
 {
-    return n_rows * slices_per_row(ex, op);
+    return n_rows * slices_per_row(ex, acts);
 }
 
-qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op *op, size_t index, int thread)
+qn_act_slice qn_act_slice_at(const qn_executor *ex, const qn_op_acts *acts, size_t index, int thread)
 {
-    const size_t values = qn_act_slice_width(ex->plan, op), per_row = slices_per_row(ex, op), first = index % per_row * values;
-    const size_t left = ex->plan->acts[op->acts[0]].width - first;
+    const size_t values = qn_act_slice_width(ex->plan, acts), per_row = slices_per_row(ex, acts),
+                 first = index % per_row * values;
+    const size_t left = ex->plan->acts[acts->at[0]].width - first;
     return (qn_act_slice){ .row = index / per_row,
                            .first = first,
                            .n = left < values ? left : values,
                            .values = (float *)qn_thread_scratch(ex, thread) };
 }
 
-void qn_act_slice_write(const qn_executor *ex, const qn_op *op, const qn_act_slice *slice)
+void qn_act_slice_write(const qn_executor *ex, const qn_op_acts *acts, const qn_act_slice *slice)
 {
-    for (size_t a = 0; a < op->n_acts; a++) {
-        qn_plan_acts *acts = &ex->plan->acts[op->acts[a]];
-        if (acts->rotation.block)
-            hadamard_blocks(ex, &acts->rotation, false, slice->values, slice->first, slice->n);
+    for (size_t a = 0; a < acts->n; a++) {
+        const qn_plan_rotation *rotation = &ex->plan->acts[acts->at[a]].rotation;
+        if (rotation->block)
+            hadamard_blocks(ex, rotation, false, slice->values, slice->first, slice->n);
         for (size_t i = 0; i < slice->n; i += QN_SUPER)
-            ex->kernels->matmul.quantize(&acts->acts, slice->row, (slice->first + i) / QN_SUPER, slice->values + i,
-                                         slice->n - i < QN_SUPER ? slice->n - i : QN_SUPER);
+            ex->kernels->matmul.quantize(&ex->workspace.acts[acts->at[a]], slice->row, (slice->first + i) / QN_SUPER,
+                                         slice->values + i, slice->n - i < QN_SUPER ? slice->n - i : QN_SUPER);
     }
 }
 
-static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
+void qn_executor_embed(const qn_executor *ex, const qn_op *op, int thread)
 {
-    const qn_matrix *table = &op->matrices[0].weights;
+    const qn_matrix *table = &op->embed.table;
     const size_t half = ex->plan->heads.n_rot / 2;
     size_t begin, end;
     qn_team_range(ex->step->n_rows, 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t row = begin; row < end; row++) {
         const qn_row *r = &ex->step->rows[row];
-        float *x = qn_buffer_row(ex, op->out, row);
+        float *x = qn_buffer_row(ex, op->embed.out, row);
         table->type->to_float(table->data + (size_t)r->token * table->row_bytes, table->n_cols / table->type->block_weights, x);
-        if (op->inverse.block)
-            hadamard_blocks(ex, &op->inverse, true, x, 0, table->n_cols);
+        if (op->embed.inverse.block)
+            hadamard_blocks(ex, &op->embed.inverse, true, x, 0, table->n_cols);
         qn_rope_angles(r->position, ex->plan->frequencies, ex->plan->attn_factor, ex->plan->heads.n_rot,
-                       ex->plan->cosines + row * half, ex->plan->sines + row * half);
+                       ex->workspace.cosines + row * half, ex->workspace.sines + row * half);
     }
 }
 
@@ -129,54 +146,59 @@ static void run_embed(const qn_executor *ex, const qn_op *op, int thread)
  * barrier after one thread has computed it. */
 static void run_norm(const qn_executor *ex, const qn_op *op, size_t n_rows, const uint32_t *rows, int thread)
 {
+    const qn_op_acts *acts = &op->norm.acts;
     size_t begin, end, scaled_row = SIZE_MAX;
     float scale = 0;
-    qn_team_range(qn_act_slices(ex, op, n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, acts, n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_act_slice slice = qn_act_slice_at(ex, op, index, thread);
-        const float *x = qn_buffer_row(ex, op->in, rows ? rows[slice.row] : slice.row);
+        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, thread);
+        const float *x = qn_buffer_row(ex, op->norm.in, rows ? rows[slice.row] : slice.row);
         if (slice.row != scaled_row)
-            scale = qn_rms_scale(&ex->kernels->norm, x, ex->plan->buffers[op->in].width, op->eps);
+            scale = qn_rms_scale(&ex->kernels->norm, x, ex->plan->buffers[op->norm.in].width, op->norm.eps);
         scaled_row = slice.row;
-        ex->kernels->norm.scale(slice.values, x + slice.first, op->weight + slice.first, scale, slice.n);
-        qn_act_slice_write(ex, op, &slice);
+        ex->kernels->norm.scale(slice.values, x + slice.first, op->norm.weight + slice.first, scale, slice.n);
+        qn_act_slice_write(ex, acts, &slice);
     }
 }
 
-static void run_swiglu(const qn_executor *ex, const qn_op *op, int thread)
+void qn_executor_norm(const qn_executor *ex, const qn_op *op, int thread)
 {
+    run_norm(ex, op, ex->step->n_rows, NULL, thread);
+}
+
+void qn_executor_logit_norm(const qn_executor *ex, const qn_op *op, int thread)
+{
+    run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread);
+}
+
+void qn_executor_swiglu(const qn_executor *ex, const qn_op *op, int thread)
+{
+    const qn_op_acts *acts = &op->swiglu.acts;
     size_t begin, end;
-    qn_team_range(qn_act_slices(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, acts, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_act_slice slice = qn_act_slice_at(ex, op, index, thread);
-        ex->kernels->elementwise.swiglu(slice.values, qn_buffer_row(ex, op->in, slice.row) + slice.first,
-                                        qn_buffer_row(ex, op->in2, slice.row) + slice.first, slice.n);
-        qn_act_slice_write(ex, op, &slice);
+        const qn_act_slice slice = qn_act_slice_at(ex, acts, index, thread);
+        ex->kernels->elementwise.swiglu(slice.values, qn_buffer_row(ex, op->swiglu.gate, slice.row) + slice.first,
+                                        qn_buffer_row(ex, op->swiglu.up, slice.row) + slice.first, slice.n);
+        qn_act_slice_write(ex, acts, &slice);
     }
 }
+
+static void (*const run_op[QN_OP_KINDS])(const qn_executor *ex, const qn_op *op, int thread) = {
+#define OP(KIND, name, rows, order, reads, writes, phase, fields) [QN_OP_##KIND] = qn_executor_##name,
+#include "plan/operations.def"
+};
 
 static void run_ops(void *context, int thread)
 {
     const qn_executor *ex = context;
     for (size_t i = 0; i < ex->plan->n_ops; i++) {
         const qn_op *op = &ex->plan->ops[i];
-        switch (op->kind) {
-        case QN_OP_EMBED: run_embed(ex, op, thread); break;
-        case QN_OP_NORM: run_norm(ex, op, ex->step->n_rows, NULL, thread); break;
-        case QN_OP_MATMUL:
-        case QN_OP_LOGITS: qn_executor_matmul(ex, op, thread); break;
-        case QN_OP_QK_NORM_ROPE_STORE: qn_executor_qk_norm_rope_store(ex, op, thread); break;
-        case QN_OP_ATTENTION: qn_executor_attention(ex, op, thread); break;
-        case QN_OP_ATTENTION_COMBINE: qn_executor_attention_combine(ex, op, thread); break;
-        case QN_OP_SWIGLU: run_swiglu(ex, op, thread); break;
-        case QN_OP_CONV: qn_executor_conv(ex, op, thread); break;
-        case QN_OP_DELTA_RULE: qn_executor_delta_rule(ex, op, thread); break;
-        case QN_OP_GATED_NORM: qn_executor_gated_norm(ex, op, thread); break;
-        case QN_OP_LOGIT_NORM: run_norm(ex, op, ex->step->n_logit_rows, ex->step->logit_rows, thread); break;
-        }
+        run_op[op->kind](ex, op, thread);
         if (i + 1 < ex->plan->n_ops)
             qn_executor_prefetch_weights(ex, op + 1, thread);
-        qn_team_barrier(ex->team);
+        if (ex->barriers[i])
+            qn_team_barrier(ex->team);
     }
 }
 

@@ -27,13 +27,13 @@ struct work_iter {
 
 static size_t static_rows(const qn_executor *ex, const qn_op *op, size_t matrix)
 {
-    const size_t n_rows = op->matrices[matrix].weights.n_rows;
+    const size_t n_rows = op->matmul.matrices.at[matrix].weights.n_rows;
     return qn_team_size(ex->team) == 1 ? n_rows : n_rows * 7 / 8 / CHUNK_ROWS * CHUNK_ROWS;
 }
 
 static bool next_static_range(struct work_iter *work_iter, struct row_range *row_range)
 {
-    for (; work_iter->matrix < work_iter->op->n_matrices; work_iter->matrix++) {
+    for (; work_iter->matrix < work_iter->op->matmul.matrices.n; work_iter->matrix++) {
         qn_team_range(static_rows(work_iter->ex, work_iter->op, work_iter->matrix), CHUNK_ROWS, work_iter->thread,
                       qn_team_size(work_iter->ex->team), &row_range->begin, &row_range->end);
         if (row_range->begin < row_range->end) {
@@ -49,8 +49,9 @@ static bool next_dynamic_range(const struct work_iter *work_iter, struct row_ran
 {
     atomic_uint *chunk_counters = &work_iter->ex->chunk_counters[work_iter->op - work_iter->ex->plan->ops];
     size_t chunk = atomic_fetch_add_explicit(chunk_counters, 1, memory_order_relaxed);
-    for (size_t m = 0; m < work_iter->op->n_matrices; m++) {
-        const size_t n_rows = work_iter->op->matrices[m].weights.n_rows, first = static_rows(work_iter->ex, work_iter->op, m);
+    for (size_t m = 0; m < work_iter->op->matmul.matrices.n; m++) {
+        const size_t n_rows = work_iter->op->matmul.matrices.at[m].weights.n_rows,
+                     first = static_rows(work_iter->ex, work_iter->op, m);
         const size_t n_chunks = (n_rows - first + CHUNK_ROWS - 1) / CHUNK_ROWS;
         if (chunk < n_chunks) {
             *row_range = (struct row_range){ .matrix = m, .begin = first + chunk * CHUNK_ROWS };
@@ -64,7 +65,7 @@ static bool next_dynamic_range(const struct work_iter *work_iter, struct row_ran
 
 static void prefetch_range(const qn_op *op, const struct row_range *row_range)
 {
-    const qn_matrix *weights = &op->matrices[row_range->matrix].weights;
+    const qn_matrix *weights = &op->matmul.matrices.at[row_range->matrix].weights;
     const uint8_t *rows = (weights->packed ? weights->packed : weights->data) + row_range->begin * weights->row_bytes;
     const size_t bytes = (row_range->end - row_range->begin) * weights->row_bytes;
     for (size_t at = 0; at < bytes && at < PREFETCH_BYTES; at += QN_ALIGN)
@@ -75,17 +76,17 @@ void qn_executor_prefetch_weights(const qn_executor *ex, const qn_op *op, int th
 {
     struct work_iter work_iter = { .ex = ex, .op = op, .thread = thread };
     struct row_range row_range;
-    if ((op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS) && next_static_range(&work_iter, &row_range))
+    if (qn_op_matrices_of(op) && next_static_range(&work_iter, &row_range))
         prefetch_range(op, &row_range);
 }
 
 static void run_range(const qn_executor *ex, const qn_op *op, const struct row_range *row_range, int thread)
 {
-    const struct qn_op_matrix *m = &op->matrices[row_range->matrix];
-    const bool logits = op->kind == QN_OP_LOGITS;
+    const qn_op_matrix *m = &op->matmul.matrices.at[row_range->matrix];
+    const bool logits = qn_op_is_logits(op);
     const size_t n_tokens = logits ? ex->step->n_logit_rows : ex->step->n_rows;
     float *out = logits ? ex->step->logits : qn_buffer_row(ex, m->out, 0);
-    qn_matmul_rows(&ex->kernels->matmul, &m->weights, &ex->plan->acts[m->acts].acts, n_tokens, row_range->begin, row_range->end,
+    qn_matmul_rows(&ex->kernels->matmul, &m->weights, &ex->workspace.acts[m->acts], n_tokens, row_range->begin, row_range->end,
                    m->accumulate, out, logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width,
                    qn_thread_scratch(ex, thread));
 }
@@ -102,4 +103,10 @@ void qn_executor_matmul(const qn_executor *ex, const qn_op *op, int thread)
         run_range(ex, op, &row_range, thread);
         row_range = next;
     }
+}
+
+/* Rows and results are the step's logits': run_range. */
+void qn_executor_logits(const qn_executor *ex, const qn_op *op, int thread)
+{
+    qn_executor_matmul(ex, op, thread);
 }

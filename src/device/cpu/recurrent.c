@@ -55,7 +55,7 @@ static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row,
     for (size_t tap_distance = 0; tap_distance < taps; tap_distance++) {
         const float **input = &conv_inputs[taps - 1 - tap_distance];
         if (tap_distance <= n_in_step)
-            *input = qn_buffer_row(ex, op->in, row - tap_distance);
+            *input = qn_buffer_row(ex, op->conv.qkv, row - tap_distance);
         else if (tap_distance > r->position)
             *input = ex->zeros;
         else
@@ -73,8 +73,8 @@ static void l2_normalize_head(const qn_executor *ex, float *x, size_t n)
 
 static void compute_gates(const qn_executor *ex, const qn_op *op, size_t row, size_t head)
 {
-    float *g = qn_buffer_row(ex, op->in2, row) + head, *beta = qn_buffer_row(ex, op->in3, row) + head;
-    *g = qn_gdn_log_decay(*g, op->weight2[head], op->weight3[head]);
+    float *g = qn_buffer_row(ex, op->conv.alpha, row) + head, *beta = qn_buffer_row(ex, op->conv.beta, row) + head;
+    *g = qn_gdn_log_decay(*g, op->conv.bias[head], op->conv.factor[head]);
     *beta = qn_gdn_beta(*beta);
 }
 
@@ -92,13 +92,13 @@ void qn_executor_conv(const qn_executor *ex, const qn_op *op, int thread)
         const size_t v_head = is_value ? head - 2 * shape->n_k_heads : 0, n = is_value ? shape->head_v : shape->head_k;
         const size_t first = is_value ? 2 * q_width(shape) + v_head * n : head * n;
         const float *taps_in[QN_CONV_MAX_TAPS];
-        float *y = qn_buffer_row(ex, op->out, row) + first;
+        float *y = qn_buffer_row(ex, op->conv.out, row) + first;
         if (row != found)
             find_conv_inputs(ex, op, row, conv_inputs);
         found = row;
         for (size_t t = 0; t < shape->taps; t++)
             taps_in[t] = conv_inputs[t] + first;
-        ex->kernels->deltanet.conv(y, taps_in, op->weight + first, width, shape->taps, n);
+        ex->kernels->deltanet.conv(y, taps_in, op->conv.taps + first, width, shape->taps, n);
         if (is_value)
             compute_gates(ex, op, row, v_head);
         else
@@ -139,10 +139,10 @@ static qn_gdn_head gdn_head_of(const qn_executor *ex, const qn_op *op, const seq
         .v_new = seq->memory->v_new + u->head * QN_GDN_CHUNK * shape->head_v + u->first,
         .v_new_row = shape->head_v,
         .log_decay = seq->memory->log_decay + u->head * QN_GDN_CHUNK,
-        .v = qn_buffer_row(ex, op->in, seq->row) + 2 * q_width(shape) + at,
-        .g = qn_buffer_row(ex, op->in2, seq->row) + u->head,
-        .beta = qn_buffer_row(ex, op->in3, seq->row) + u->head,
-        .o = qn_buffer_row(ex, op->out, seq->row) + at,
+        .v = qn_buffer_row(ex, op->delta_rule.qkv, seq->row) + 2 * q_width(shape) + at,
+        .g = qn_buffer_row(ex, op->delta_rule.g, seq->row) + u->head,
+        .beta = qn_buffer_row(ex, op->delta_rule.beta, seq->row) + u->head,
+        .o = qn_buffer_row(ex, op->delta_rule.out, seq->row) + at,
     };
     /* The session may have been truncated to length 0 with a stale state in memory. */
     for (size_t k = 0; seq->position == 0 && k < shape->head_k; k++)
@@ -156,7 +156,7 @@ static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t width = qn_recurrent_width(shape), rep = shape->n_v_heads / shape->n_k_heads;
-    const float *qkv = qn_buffer_row(ex, op->in, seq->row);
+    const float *qkv = qn_buffer_row(ex, op->delta_rule.qkv, seq->row);
     for (size_t n; begin < end; begin += n) {
         const size_t same_key_head = rep - begin % rep, most = same_key_head < MAX_GROUP ? same_key_head : MAX_GROUP;
         const head_slice u = slice_at(shape, slices, begin);
@@ -223,15 +223,15 @@ static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq
         memcpy(conv_inputs + r * width, conv_inputs + (after - before + r) * width, n * sizeof(float));
     const size_t oldest = after < history ? 0 : after - history;
     for (size_t p = seq->position > oldest ? seq->position : oldest; p < end; p++)
-        memcpy(conv_inputs + (p + history - after) * width, qn_buffer_row(ex, op->in3, seq->row + p - seq->position) + first,
-               n * sizeof(float));
+        memcpy(conv_inputs + (p + history - after) * width,
+               qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first, n * sizeof(float));
 }
 
 static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_rows *seq, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t open_tokens = seq->position - chunk_start(seq->position), width = qn_recurrent_width(shape);
-    const float *keys = qn_buffer_row(ex, op->in4, seq->row) + q_width(shape);
+    const float *keys = qn_buffer_row(ex, op->gated_norm.conv_out, seq->row) + q_width(shape);
     const int n_threads = qn_team_size(ex->team);
     size_t begin, end;
     qn_team_range(shape->n_k_heads, 1, thread, n_threads, &begin, &end);
@@ -240,8 +240,8 @@ static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_
                            keys + h * shape->head_k, width, seq->n);
     qn_team_range(shape->n_v_heads, 1, thread, n_threads, &begin, &end);
     for (size_t h = begin; h < end; h++)
-        qn_gdn_append_decay(seq->memory->log_decay + h * QN_GDN_CHUNK, open_tokens, qn_buffer_row(ex, op->in5, seq->row) + h,
-                            shape->n_v_heads, seq->n);
+        qn_gdn_append_decay(seq->memory->log_decay + h * QN_GDN_CHUNK, open_tokens,
+                            qn_buffer_row(ex, op->gated_norm.g, seq->row) + h, shape->n_v_heads, seq->n);
     qn_team_range(width, QN_GDN_UNIT, thread, n_threads, &begin, &end);
     append_conv_inputs(ex, op, seq, begin, end - begin);
 }
@@ -252,26 +252,27 @@ static void gated_norm_head(const qn_executor *ex, const qn_op *op, size_t row, 
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t rep = shape->n_v_heads / shape->n_k_heads, dim = shape->head_v;
-    const size_t v_head = op->grouped ? head % rep * shape->n_k_heads + head / rep : head;
-    const float *o = qn_buffer_row(ex, op->in, row) + v_head * dim;
-    const float scale = qn_rms_scale(&ex->kernels->norm, o, dim, op->eps);
-    ex->kernels->norm.scale(values, o + from, op->weight + from, scale, n);
-    ex->kernels->elementwise.swiglu(values, qn_buffer_row(ex, op->in2, row) + v_head * dim + from, values, n);
+    const size_t v_head = op->gated_norm.grouped ? head % rep * shape->n_k_heads + head / rep : head;
+    const float *o = qn_buffer_row(ex, op->gated_norm.in, row) + v_head * dim;
+    const float scale = qn_rms_scale(&ex->kernels->norm, o, dim, op->gated_norm.eps);
+    ex->kernels->norm.scale(values, o + from, op->gated_norm.weight + from, scale, n);
+    ex->kernels->elementwise.swiglu(values, qn_buffer_row(ex, op->gated_norm.gate, row) + v_head * dim + from, values, n);
 }
 
 void qn_executor_gated_norm(const qn_executor *ex, const qn_op *op, int thread)
 {
     const size_t dim = ex->plan->recurrent.head_v;
+    const qn_op_acts *acts = &op->gated_norm.acts;
     size_t begin, end;
-    qn_team_range(qn_act_slices(ex, op, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
+    qn_team_range(qn_act_slices(ex, acts, ex->step->n_rows), 1, thread, qn_team_size(ex->team), &begin, &end);
     for (size_t index = begin; index < end; index++) {
-        const qn_act_slice unit = qn_act_slice_at(ex, op, index, thread);
+        const qn_act_slice unit = qn_act_slice_at(ex, acts, index, thread);
         for (size_t i = 0, n; i < unit.n; i += n) {
             const size_t from = (unit.first + i) % dim;
             n = dim - from < unit.n - i ? dim - from : unit.n - i;
             gated_norm_head(ex, op, unit.row, (unit.first + i) / dim, from, n, unit.values + i);
         }
-        qn_act_slice_write(ex, op, &unit);
+        qn_act_slice_write(ex, acts, &unit);
     }
     for (size_t row = 0; row < ex->step->n_rows;) {
         const seq_rows seq = seq_rows_at(ex, op, row);

@@ -124,7 +124,7 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
     const qn_recurrent_shape *r = &plan->recurrent;
     size_t widest = 0;
     for (size_t i = 0; i < plan->n_buffers; i++) {
-        if ((int)i == plan->ops[0].out)
+        if ((int)i == plan->ops[0].embed.out)
             QN_TRY(alloc_inputs(model, (int)i, max_rows));
         else
             QN_TRY(alloc_floats(model, max_rows, plan->buffers[i].width, &model->buffers[i]));
@@ -159,7 +159,7 @@ qn_status qn_cuda_buffers_reserve(qn_cuda_model *model, size_t max_rows, size_t 
         qn_cuda_buffers_free(model);
         return status;
     }
-    model->inputs = model->buffers[model->plan->ops[0].out].address;
+    model->inputs = model->buffers[model->plan->ops[0].embed.out].address;
     model->max_rows = max_rows;
     model->max_positions = max_positions;
     return QN_OK;

@@ -20,12 +20,13 @@ struct embeddings {
 static void embed(const struct embeddings *e, size_t row)
 {
     const qn_op *op = &e->model->plan->ops[0];
-    const qn_matrix *table = &op->matrices[0].weights;
+    const qn_matrix *table = &op->embed.table;
     float *x = e->out + row * table->n_cols;
     table->type->to_float(table->data + (size_t)e->rows[row].token * table->row_bytes,
                           table->n_cols / table->type->block_weights, x);
-    for (size_t i = 0; op->inverse.block && i < table->n_cols; i += op->inverse.block)
-        e->model->kernels->hadamard.block(x + i, op->inverse.block, NULL, op->inverse.signs ? op->inverse.signs + i : NULL);
+    for (size_t i = 0; op->embed.inverse.block && i < table->n_cols; i += op->embed.inverse.block)
+        e->model->kernels->hadamard.block(x + i, op->embed.inverse.block, NULL,
+                                          op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
 }
 
 static void embed_range(void *context, int thread)
@@ -64,7 +65,7 @@ static qn_status embed_on_device(qn_cuda_model *model, size_t n)
     qn_launch config;
     qn_matmul_embed_args args;
     QN_TRY(qn_matmul_gpu_embed(model->table.tiled_matrix, model->table.first_tile, tokens, model->table.signs,
-                               op->inverse.block, n, qn_cuda_rows(model, op->out), &config, &args));
+                               op->embed.inverse.block, n, qn_cuda_rows(model, op->embed.out), &config, &args));
     if (n == 1) {
         args.from = host;
         args.to = model->inputs;
@@ -92,7 +93,7 @@ void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, con
 
 qn_status qn_cuda_upload_inputs(qn_cuda_model *model, size_t n)
 {
-    const size_t width = model->plan->ops[0].matrices[0].weights.n_cols;
+    const size_t width = model->plan->ops[0].embed.table.n_cols;
     const size_t rows = model->table.tiled_matrix ? 0 : n * width * sizeof(float);
     if (!model->table.tiled_matrix || n > 1)
         QN_TRY(qn_cuda_copy_h2d(model->cuda, model->stream, model->inputs, model->host_inputs, model->input_bytes + rows));

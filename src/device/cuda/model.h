@@ -24,7 +24,7 @@ typedef struct qn_cuda_gemm {
 typedef struct qn_cuda_op {
     qn_cuda_gemm gemms[QN_OP_MATRICES];
     size_t n_gemms;
-    uint64_t weight, weight2, weight3; /* the operation's vectors; 0 if absent */
+    qn_op_addresses vectors;
 } qn_cuda_op;
 
 enum { QN_CUDA_ACTS_LAYOUTS = 3 };
@@ -92,17 +92,11 @@ typedef struct qn_cuda_model {
 /* qn_cuda_rows - the address of the first row of a buffer of the plan. */
 static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
 {
-    return model->buffers[buffer].address + (buffer == model->plan->ops[0].out ? model->input_bytes : 0);
+    return model->buffers[buffer].address + (buffer == model->plan->ops[0].embed.out ? model->input_bytes : 0);
 }
 
 /* The most rows whose logits are computed in one pass. */
 enum { QN_CUDA_LOGIT_ROWS = 64 };
-
-/* Whether the operation applies to the step's logit rows only. */
-static inline bool qn_cuda_is_logits(const qn_op *op)
-{
-    return op->kind == QN_OP_LOGIT_NORM || op->kind == QN_OP_LOGITS;
-}
 
 /* Whether two matrices have the same tile layout. */
 static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_layout *b)

@@ -114,27 +114,42 @@ static qn_status hadamard_quantize(const struct step *s, const struct acts_sourc
 /* The float rows from which an operation computes its activations. */
 static struct acts_source acts_source_of(const struct step *s, const qn_op *op)
 {
+    int x = -1;
     switch (op->kind) {
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM:
-        return (struct acts_source){
-            .op = QN_ACTS_OP_RMS_NORM, .x = buffer(s, op->in), .weight = cuda_op(s, op)->weight, .eps = op->eps
-        };
-    case QN_OP_SWIGLU: return (struct acts_source){ .op = QN_ACTS_OP_SWIGLU, .x = buffer(s, op->in), .x2 = buffer(s, op->in2) };
+        return (struct acts_source){ .op = QN_ACTS_OP_RMS_NORM,
+                                     .x = buffer(s, op->norm.in),
+                                     .weight = cuda_op(s, op)->vectors.norm.weight,
+                                     .eps = op->norm.eps };
+    case QN_OP_SWIGLU:
+        return (struct acts_source){ .op = QN_ACTS_OP_SWIGLU, .x = buffer(s, op->swiglu.gate), .x2 = buffer(s, op->swiglu.up) };
     case QN_OP_GATED_NORM: /* more than one row: run_gated_norm has written them to scratch */
-        return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->n > 1 ? s->model->scratch.address : buffer(s, op->in) };
-    default: return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = buffer(s, op->in) };
+        if (s->n > 1)
+            return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->model->scratch.address };
+        x = op->gated_norm.in;
+        break;
+    case QN_OP_ATTENTION_COMBINE: x = op->attention_combine.in; break;
+    case QN_OP_EMBED:
+    case QN_OP_MATMUL:
+    case QN_OP_QK_NORM_ROPE_STORE:
+    case QN_OP_ATTENTION:
+    case QN_OP_CONV:
+    case QN_OP_DELTA_RULE:
+    case QN_OP_LOGITS: break; /* they write no activations */
     }
+    return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = x < 0 ? 0 : buffer(s, x) };
 }
 
 /* Writes the operation's activations, in the layouts that the next operation reads. */
 static qn_status quantize_acts(const struct step *s, const qn_op *op)
 {
     const struct acts_source from = acts_source_of(s, op);
-    for (size_t a = 0; a < op->n_acts; a++) {
-        const qn_plan_acts *plan = &s->model->plan->acts[op->acts[a]];
-        const qn_cuda_acts *acts = &s->model->acts[op->acts[a]];
-        const unsigned layouts = layouts_read(s, op + 1, op->acts[a]);
+    const qn_op_acts *outs = qn_op_acts_of(op);
+    for (size_t a = 0; outs && a < outs->n; a++) {
+        const qn_plan_acts *plan = &s->model->plan->acts[outs->at[a]];
+        const qn_cuda_acts *acts = &s->model->acts[outs->at[a]];
+        const unsigned layouts = layouts_read(s, op + 1, outs->at[a]);
         struct acts_source x = from;
         if (fuses_hadamard(s, &plan->rotation, layouts)) {
             QN_TRY(hadamard_quantize(s, &from, acts, plan->rotation.block));
@@ -162,8 +177,8 @@ static qn_status run_gemm(const struct step *s, const qn_op *op, const qn_cuda_g
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
     qn_matmul_launch config;
     for (size_t i = 0; i < tiled_matrix.n_outs; i++) {
-        const bool logits = op->kind == QN_OP_LOGITS;
-        const int out = op->matrices[gemm->matrices[i]].out;
+        const bool logits = qn_op_is_logits(op);
+        const int out = op->matmul.matrices.at[gemm->matrices[i]].out;
         tiled_matrix.outs[i].data = logits ? s->model->logits.address : buffer(s, out);
         tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
     }
@@ -227,14 +242,14 @@ static qn_status run_quantize_pages(const struct step *s, int layer)
 
 static qn_status run_qk_norm_rope_store(const struct step *s, const qn_op *op)
 {
-    const qn_attention_shape *h = &op->heads;
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_cuda_memory *m = s->memory;
-    qn_rope_qk_norm_store_args args = { .queries = buffer(s, op->in),
-                                        .keys = buffer(s, op->in2),
-                                        .values = buffer(s, op->in3),
-                                        .out = buffer(s, op->out),
-                                        .query_weight = cuda_op(s, op)->weight,
-                                        .key_weight = cuda_op(s, op)->weight2,
+    qn_rope_qk_norm_store_args args = { .queries = buffer(s, op->qk_norm_rope_store.queries),
+                                        .keys = buffer(s, op->qk_norm_rope_store.keys),
+                                        .values = buffer(s, op->qk_norm_rope_store.values),
+                                        .out = buffer(s, op->qk_norm_rope_store.out),
+                                        .query_weight = cuda_op(s, op)->vectors.qk_norm_rope_store.q_norm,
+                                        .key_weight = cuda_op(s, op)->vectors.qk_norm_rope_store.k_norm,
                                         .cosines = s->model->cosines.address,
                                         .sines = s->model->sines.address,
                                         .positions = positions(s),
@@ -246,7 +261,7 @@ static qn_status run_qk_norm_rope_store(const struct step *s, const qn_op *op)
                                         .n_rot = (uint32_t)h->n_rot,
                                         .query_stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
                                         .interleaved = h->rope == QN_ROPE_TYPE_NORM,
-                                        .eps = op->eps };
+                                        .eps = op->qk_norm_rope_store.eps };
     qn_launch config;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
     QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, m->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
@@ -283,17 +298,17 @@ static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
 static qn_status run_attention_prefill(const struct step *s, const qn_op *op)
 {
     const qn_cuda_memory *m = s->memory;
-    qn_attention_prefill_args args = { .queries = buffer(s, op->in),
-                                       .gates = op->heads.gated ? buffer(s, op[1].in2) : 0,
-                                       .out = buffer(s, op->out),
+    qn_attention_prefill_args args = { .queries = buffer(s, op->attention.queries),
+                                       .gates = op->attention.shape.gated ? buffer(s, op[1].attention_combine.queries) : 0,
+                                       .out = buffer(s, op->attention.out),
                                        .positions = positions(s),
                                        .key_codec = codec_of(&m->codecs[0]),
                                        .value_codec = codec_of(&m->codecs[1]),
                                        .rotation = m->codecs[1].rotation,
                                        .n_rows = (uint32_t)s->n,
-                                       .n_heads = (uint32_t)op->heads.n_heads,
-                                       .n_kv_heads = (uint32_t)op->heads.n_kv_heads,
-                                       .scale = op->heads.scale };
+                                       .n_heads = (uint32_t)op->attention.shape.n_heads,
+                                       .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
+                                       .scale = op->attention.shape.scale };
     qn_launch config;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
     QN_TRY(qn_attention_gpu_prefill(&m->attention, s->n, &config));
@@ -306,15 +321,15 @@ static qn_status run_attention(const struct step *s, const qn_op *op)
     if (is_prefill(s))
         return run_attention_prefill(s, op);
     qn_attention_decode_args args = {
-        .queries = buffer(s, op->in),
+        .queries = buffer(s, op->attention.queries),
         .partials = s->model->partials.address,
         .maxima = s->model->maxima.address,
         .mask = mask(s),
         .key_codec = codec_of(&m->codecs[0]),
         .value_codec = codec_of(&m->codecs[1]),
-        .n_heads = (uint32_t)op->heads.n_heads,
-        .n_kv_heads = (uint32_t)op->heads.n_kv_heads,
-        .scale = op->heads.scale,
+        .n_heads = (uint32_t)op->attention.shape.n_heads,
+        .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
+        .scale = op->attention.shape.scale,
         .pdl_prefetch = s->n == 1, /* with several rows, the previous launch may have quantised pages */
     };
     qn_launch config;
@@ -328,11 +343,13 @@ static qn_status run_combine(const struct step *s, const qn_op *op)
     const qn_cuda_memory *m = s->memory;
     const qn_attention_combine_args args = { .partials = s->model->partials.address,
                                              .maxima = s->model->maxima.address,
-                                             .gates = op->heads.gated ? buffer(s, op->in2) : 0,
-                                             .out = buffer(s, op->in),
+                                             .gates = op->attention_combine.shape.gated
+                                                          ? buffer(s, op->attention_combine.queries)
+                                                          : 0,
+                                             .out = buffer(s, op->attention_combine.in),
                                              .rotation = m->codecs[1].rotation,
                                              .mask = mask(s),
-                                             .n_heads = (uint32_t)op->heads.n_heads,
+                                             .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
                                              .n_splits = splits(s),
                                              .gain = m->codecs[1].gain };
     qn_launch config;
@@ -379,15 +396,15 @@ static float delta_scale(const struct delta *d)
 static qn_status run_delta_step(const struct step *s, const qn_op *op)
 {
     const struct delta d = delta_of(s, op);
-    const qn_gdn_step_args args = { .qkv = buffer(s, d.conv->in),
-                                    .alpha = buffer(s, d.conv->in2),
-                                    .beta = buffer(s, d.conv->in3),
-                                    .gate = buffer(s, d.out->in2),
-                                    .conv = cuda_op(s, d.conv)->weight,
-                                    .bias = cuda_op(s, d.conv)->weight2,
-                                    .factor = cuda_op(s, d.conv)->weight3,
-                                    .norm = cuda_op(s, d.out)->weight,
-                                    .out = buffer(s, d.out->in),
+    const qn_gdn_step_args args = { .qkv = buffer(s, d.conv->conv.qkv),
+                                    .alpha = buffer(s, d.conv->conv.alpha),
+                                    .beta = buffer(s, d.conv->conv.beta),
+                                    .gate = buffer(s, d.out->gated_norm.gate),
+                                    .conv = cuda_op(s, d.conv)->vectors.conv.taps,
+                                    .bias = cuda_op(s, d.conv)->vectors.conv.bias,
+                                    .factor = cuda_op(s, d.conv)->vectors.conv.factor,
+                                    .norm = cuda_op(s, d.out)->vectors.gated_norm.weight,
+                                    .out = buffer(s, d.out->gated_norm.in),
                                     .memory = d.sessions,
                                     .positions = positions(s),
                                     .state_offset = d.state_offset,
@@ -401,9 +418,9 @@ static qn_status run_delta_step(const struct step *s, const qn_op *op)
                                     .beta_stride = (uint32_t)d.shape->n_v_heads,
                                     .gate_stride = d.inner,
                                     .out_stride = d.inner,
-                                    .grouped = d.out->grouped,
+                                    .grouped = d.out->gated_norm.grouped,
                                     .scale = delta_scale(&d),
-                                    .eps = d.out->eps };
+                                    .eps = d.out->gated_norm.eps };
     qn_launch config;
     QN_TRY(qn_gdn_gpu_step(&args, d.shape->head_k, d.shape->head_v, &config));
     return launch_pdl(s, &config, &args);
@@ -413,13 +430,13 @@ static qn_status run_conv(const struct step *s, const qn_op *op)
 {
     const struct delta d = delta_of(s, op);
     const uint64_t gates = s->model->gates.address;
-    const qn_gdn_conv_args args = { .qkv = buffer(s, op->in),
-                                    .alpha = buffer(s, op->in2),
-                                    .beta_in = buffer(s, op->in3),
-                                    .conv = cuda_op(s, op)->weight,
-                                    .bias = cuda_op(s, op)->weight2,
-                                    .factor = cuda_op(s, op)->weight3,
-                                    .out = buffer(s, op->out),
+    const qn_gdn_conv_args args = { .qkv = buffer(s, op->conv.qkv),
+                                    .alpha = buffer(s, op->conv.alpha),
+                                    .beta_in = buffer(s, op->conv.beta),
+                                    .conv = cuda_op(s, op)->vectors.conv.taps,
+                                    .bias = cuda_op(s, op)->vectors.conv.bias,
+                                    .factor = cuda_op(s, op)->vectors.conv.factor,
+                                    .out = buffer(s, op->conv.out),
                                     .g = gates,
                                     .beta = gates + s->n * d.shape->n_v_heads * sizeof(float),
                                     .memory = d.sessions,
@@ -442,7 +459,7 @@ static qn_status run_conv(const struct step *s, const qn_op *op)
 static qn_status run_delta(const struct step *s, const qn_op *op)
 {
     const struct delta d = delta_of(s, op);
-    const uint64_t gates = s->model->gates.address, q = buffer(s, op->in), element = d.chunked ? 2 : 4;
+    const uint64_t gates = s->model->gates.address, q = buffer(s, op->delta_rule.qkv), element = d.chunked ? 2 : 4;
     const qn_gdn_chunk_args args = { .q = q,
                                      .k = q + d.shape->n_k_heads * d.shape->head_k * element,
                                      .v = q + 2 * d.shape->n_k_heads * d.shape->head_k * element,
@@ -451,7 +468,7 @@ static qn_status run_delta(const struct step *s, const qn_op *op)
                                      .memory = d.sessions,
                                      .positions = positions(s),
                                      .state_offset = d.state_offset,
-                                     .o = buffer(s, op->out),
+                                     .o = buffer(s, op->delta_rule.out),
                                      .records = s->model->records.address,
                                      .cu_seqlens = d.cu_seqlens,
                                      .tokens = (uint32_t)s->n,
@@ -480,9 +497,9 @@ static qn_status run_delta(const struct step *s, const qn_op *op)
 static qn_status run_gated_norm(const struct step *s, const qn_op *op)
 {
     const struct delta d = delta_of(s, op);
-    const qn_gdn_norm_args args = { .o = buffer(s, op->in),
-                                    .gate = buffer(s, op->in2),
-                                    .norm = cuda_op(s, op)->weight,
+    const qn_gdn_norm_args args = { .o = buffer(s, op->gated_norm.in),
+                                    .gate = buffer(s, op->gated_norm.gate),
+                                    .norm = cuda_op(s, op)->vectors.gated_norm.weight,
                                     .out = s->model->scratch.address,
                                     .rows = (uint32_t)s->n,
                                     .k_heads = (uint32_t)d.shape->n_k_heads,
@@ -490,8 +507,8 @@ static qn_status run_gated_norm(const struct step *s, const qn_op *op)
                                     .o_stride = d.inner,
                                     .gate_stride = d.inner,
                                     .out_stride = d.inner,
-                                    .grouped = op->grouped,
-                                    .eps = op->eps };
+                                    .grouped = op->gated_norm.grouped,
+                                    .eps = op->gated_norm.eps };
     qn_launch config;
     QN_TRY(qn_gdn_gpu_norm(&args, d.shape->head_k, d.shape->head_v, d.chunked, &config));
     return launch_pdl(s, &config, &args);
@@ -570,7 +587,7 @@ qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, 
     for (size_t i = 0; n == 1 && i < memory->decode_plan.n_segments; i++)
         QN_TRY(run_segment(&s, &memory->decode_plan.segments[i]));
     for (size_t i = 0; n > 1 && i < model->plan->n_ops; i++)
-        if (!qn_cuda_is_logits(&model->plan->ops[i]))
+        if (!qn_op_is_logits(&model->plan->ops[i]))
             QN_TRY(run_op(&s, &model->plan->ops[i]));
     return QN_OK;
 }
@@ -579,7 +596,7 @@ qn_status qn_cuda_run_logits(qn_cuda_model *model, size_t row, size_t n)
 {
     const struct step s = { .model = model, .row = row, .n = n };
     for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (qn_cuda_is_logits(&model->plan->ops[i]))
+        if (qn_op_is_logits(&model->plan->ops[i]))
             QN_TRY(run_op(&s, &model->plan->ops[i]));
     return QN_OK;
 }
@@ -588,7 +605,7 @@ qn_status qn_cuda_quantize_pages(qn_cuda_model *model, const qn_cuda_memory *mem
 {
     const struct step s = { .model = model, .memory = memory, .n = n, .first = first };
     for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (model->plan->ops[i].kind == QN_OP_QK_NORM_ROPE_STORE)
+        if (qn_op_desc_of(model->plan->ops[i].kind)->writes & QN_USES_KV)
             QN_TRY(run_quantize_pages(&s, model->plan->ops[i].layer));
     return QN_OK;
 }

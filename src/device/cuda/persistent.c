@@ -19,46 +19,14 @@
 
 enum { ALIGN = 256, GDN_HEAD_DIM = 128, MAX_F16_TILES = 32 };
 
-/* ---- Buffers that an operation reads and writes ---- */
-
 static bool reads(const qn_op *op, int buffer)
 {
-    switch (op->kind) {
-    case QN_OP_EMBED:
-    case QN_OP_LOGITS: return false;
-    case QN_OP_NORM:
-    case QN_OP_LOGIT_NORM:
-    case QN_OP_ATTENTION: return op->in == buffer;
-    case QN_OP_ATTENTION_COMBINE: return op->in == buffer || (op->heads.gated && op->in2 == buffer);
-    case QN_OP_SWIGLU: return op->in == buffer || op->in2 == buffer;
-    case QN_OP_QK_NORM_ROPE_STORE:
-    case QN_OP_CONV:
-    case QN_OP_DELTA_RULE: return op->in == buffer || op->in2 == buffer || op->in3 == buffer;
-    case QN_OP_GATED_NORM:
-        return op->in == buffer || op->in2 == buffer || op->in3 == buffer || op->in4 == buffer || op->in5 == buffer;
-    case QN_OP_MATMUL: break;
-    }
-    for (size_t i = 0; i < op->n_matrices; i++)
-        if (op->matrices[i].accumulate && op->matrices[i].out == buffer)
-            return true;
-    return false;
+    return qn_op_access(op, buffer) & QN_READS;
 }
 
 static bool writes(const qn_op *op, int buffer)
 {
-    switch (op->kind) {
-    case QN_OP_EMBED:
-    case QN_OP_QK_NORM_ROPE_STORE:
-    case QN_OP_ATTENTION:
-    case QN_OP_CONV:
-    case QN_OP_DELTA_RULE: return op->out == buffer;
-    case QN_OP_MATMUL: break;
-    default: return false;
-    }
-    for (size_t i = 0; i < op->n_matrices; i++)
-        if (op->matrices[i].out == buffer)
-            return true;
-    return false;
+    return qn_op_access(op, buffer) & QN_WRITES;
 }
 
 /* ---- GEMVs ---- */
@@ -154,8 +122,8 @@ static struct sizes max_sizes(const qn_cuda_model *model, const qn_tile_layout *
     struct sizes largest = { 0 };
     for (size_t i = 0; i < plan->n_ops; i++) {
         struct gemv gemv;
-        if (plan->ops[i].kind == QN_OP_NORM && plan->buffers[plan->ops[i].in].width > largest.x)
-            largest.x = plan->buffers[plan->ops[i].in].width;
+        if (plan->ops[i].kind == QN_OP_NORM && plan->buffers[plan->ops[i].norm.in].width > largest.x)
+            largest.x = plan->buffers[plan->ops[i].norm.in].width;
         if (!find_gemv(model, tiles, i, &gemv))
             continue;
         const size_t gemv_partials = (size_t)gemv.phase.n_slices * gemv.phase.n_tiles * QN_TILE_ROWS,
@@ -346,7 +314,7 @@ static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv,
         if (p->locations[b].gemv_partials.n_partials && p->locations[b].slot == slot)
             set_in_place(p, b); /* no later operation reads it */
     if (norm)
-        p->locations[p->plan->ops[at].in] = (struct location){ .base = phase.x_out };
+        p->locations[p->plan->ops[at].norm.in] = (struct location){ .base = phase.x_out };
     for (size_t is_f16 = 0; is_f16 < 2; is_f16++) {
         const qn_cuda_gemm *of = is_f16 ? gemv->f16_rows : gemv->main;
         const qn_persistent_partials gemv_partials = { .data = is_f16 ? phase.f16_out : phase.out,
@@ -355,9 +323,9 @@ static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv,
                                                        .stride = (is_f16 ? phase.n_f16_tiles : phase.n_tiles) * QN_TILE_ROWS,
                                                        .n_sumsq = norm ? phase.n_slices : 0,
                                                        .n_cols = phase.n_cols,
-                                                       .eps = norm ? p->plan->ops[at].eps : 0 };
+                                                       .eps = norm ? p->plan->ops[at].norm.eps : 0 };
         for (size_t i = 0; of && i < of->tiled_matrix.n_outs; i++) {
-            const int out = op->matrices[of->matrices[i]].out;
+            const int out = op->matmul.matrices.at[of->matrices[i]].out;
             p->locations[out] = (struct location){ .base = of->tiled_matrix.outs[i].accumulate ? p->locations[out].base : 0,
                                                    .gemv_partials = gemv_partials,
                                                    .row = of->tiled_matrix.outs[i].first_tile * QN_TILE_ROWS,
@@ -376,8 +344,9 @@ static bool gemv_fits(const struct planner *p, size_t at, bool norm, struct gemv
         find_free_partials(p, at) == QN_CUDA_PARTIALS)
         return false;
     const qn_op *op = &p->plan->ops[at + 1];
-    for (size_t i = 0; i < op->n_matrices; i++)
-        if (op->matrices[i].accumulate && (norm || p->locations[op->matrices[i].out].gemv_partials.n_partials))
+    for (size_t i = 0; i < op->matmul.matrices.n; i++)
+        if (op->matmul.matrices.at[i].accumulate &&
+            (norm || p->locations[op->matmul.matrices.at[i].out].gemv_partials.n_partials))
             return false;
     return norm || !gemv->f16_rows;
 }
@@ -439,16 +408,16 @@ static qn_status end_segment(struct planner *p, size_t at)
 static qn_status add_norm(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *op = &p->plan->ops[at];
-    const struct location *x = &p->locations[op->in];
+    const struct location *x = &p->locations[op->norm.in];
     struct gemv gemv;
-    const uint64_t x_out = other_buffer(p, op->in);
+    const uint64_t x_out = other_buffer(p, op->norm.in);
     if (!gemv_fits(p, at, true, &gemv) || !x->base || x->row || !x_out)
         return QN_OK;
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_RMS_NORM;
     phase.x = x->base;
     phase.x_out = x_out;
-    phase.weight = p->model->ops[at].weight;
+    phase.weight = p->model->ops[at].vectors.norm.weight;
     phase.from = x->gemv_partials;
     mark_fused(p, at, 2, n_fused);
     return add_gemv(p, at, &gemv, phase);
@@ -457,7 +426,7 @@ static qn_status add_norm(struct planner *p, size_t at, size_t *n_fused)
 static qn_status add_swiglu(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *op = &p->plan->ops[at];
-    const struct location *gate = &p->locations[op->in], *up = &p->locations[op->in2];
+    const struct location *gate = &p->locations[op->swiglu.gate], *up = &p->locations[op->swiglu.up];
     struct gemv gemv;
     if (!gemv_fits(p, at, false, &gemv) || gate->base || up->base || !same_partials(&gate->gemv_partials, &up->gemv_partials))
         return QN_OK;
@@ -482,9 +451,9 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
         !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
     qn_persistent_gemv phase = gemv.phase;
-    qn_persistent_delta delta = { .conv = p->model->ops[at].weight,
-                                  .bias = p->model->ops[at].weight2,
-                                  .factor = p->model->ops[at].weight3,
+    qn_persistent_delta delta = { .conv = p->model->ops[at].vectors.conv.taps,
+                                  .bias = p->model->ops[at].vectors.conv.bias,
+                                  .factor = p->model->ops[at].vectors.conv.factor,
                                   .out = p->model->persistent.heads,
                                   .state_offset = state,
                                   .inputs_offset = state + p->memory->state_bytes,
@@ -492,17 +461,19 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
                                   .v_heads = (uint32_t)r->n_v_heads,
                                   .taps = (uint32_t)r->taps,
                                   .scale = (float)(1 / sqrt((double)r->head_k)) };
-    if (!as_partials(p, conv->in, &delta.qkv, &delta.qkv_row) || !as_partials(p, conv->in2, &delta.alpha, &delta.alpha_row) ||
-        !as_partials(p, conv->in3, &delta.beta, &delta.beta_row) || !as_partials(p, out->in2, &phase.from, &phase.row))
+    if (!as_partials(p, conv->conv.qkv, &delta.qkv, &delta.qkv_row) ||
+        !as_partials(p, conv->conv.alpha, &delta.alpha, &delta.alpha_row) ||
+        !as_partials(p, conv->conv.beta, &delta.beta, &delta.beta_row) ||
+        !as_partials(p, out->gated_norm.gate, &phase.from, &phase.row))
         return QN_OK;
     phase.prologue = QN_PROLOGUE_GATED_NORM;
     phase.x = p->model->persistent.heads;
-    phase.weight = p->model->ops[at + 2].weight;
+    phase.weight = p->model->ops[at + 2].vectors.gated_norm.weight;
     phase.head = (uint32_t)r->head_v;
     phase.n_heads = (uint32_t)r->n_v_heads;
     phase.n_k_heads = (uint32_t)r->n_k_heads;
-    phase.grouped = out->grouped;
-    phase.eps = out->eps;
+    phase.grouped = out->gated_norm.grouped;
+    phase.eps = out->gated_norm.eps;
     mark_fused(p, at, 4, n_fused);
     QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_DELTA, .u.delta = delta }));
     return add_gemv(p, at + 2, &gemv, phase);
@@ -512,8 +483,10 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
 static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *heads = &p->plan->ops[at];
-    const qn_attention_shape *h = &heads->heads;
-    const struct location *q = &p->locations[heads->in], *k = &p->locations[heads->in2], *v = &p->locations[heads->in3];
+    const qn_attention_shape *h = &heads->qk_norm_rope_store.shape;
+    const struct location *q = &p->locations[heads->qk_norm_rope_store.queries],
+                          *k = &p->locations[heads->qk_norm_rope_store.keys],
+                          *v = &p->locations[heads->qk_norm_rope_store.values];
     const uint32_t splits =
         qn_persistent_gpu_splits(&p->model->persistent_gpu, h->head_dim, h->n_heads, h->n_kv_heads, h->n_rot);
     struct gemv gemv;
@@ -534,13 +507,13 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                           .n_rot = (uint32_t)h->n_rot,
                                           .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                           .n_splits = splits,
-                                          .query_weight = p->model->ops[at].weight,
-                                          .key_weight = p->model->ops[at].weight2,
+                                          .query_weight = p->model->ops[at].vectors.qk_norm_rope_store.q_norm,
+                                          .key_weight = p->model->ops[at].vectors.qk_norm_rope_store.k_norm,
                                           .cosines = p->model->cosines.address,
                                           .sines = p->model->sines.address,
                                           .partials = p->model->persistent.partials,
                                           .maxima = p->model->persistent.maxima,
-                                          .eps = heads->eps,
+                                          .eps = heads->qk_norm_rope_store.eps,
                                           .scale = h->scale };
     qn_cuda_session_cache(p->memory, (size_t)heads->layer, &attention.cache, &none);
     qn_persistent_gemv phase = gemv.phase;
@@ -560,19 +533,19 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
     return add_gemv(p, at + 2, &gemv, phase);
 }
 
-/* ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. */
-static qn_status add_plain(struct planner *p, size_t at, size_t *n_fused)
+/* ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. `in` is the
+ * buffer that the launch writes to. */
+static qn_status add_plain(struct planner *p, size_t at, int in, size_t *n_fused)
 {
-    const qn_op *op = &p->plan->ops[at];
     struct gemv gemv;
     if (!gemv_fits(p, at, false, &gemv))
         return QN_OK;
     QN_TRY(end_segment(p, at));
     QN_TRY(add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1, .skip_acts = true }));
-    set_in_place(p, op->in);
+    set_in_place(p, in);
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_PLAIN;
-    phase.x = qn_cuda_rows(p->model, op->in);
+    phase.x = qn_cuda_rows(p->model, in);
     mark_fused(p, at, 2, n_fused);
     p->exec_mode[at] = ACTS_PERSISTENT;
     return add_gemv(p, at, &gemv, phase);
@@ -580,18 +553,25 @@ static qn_status add_plain(struct planner *p, size_t at, size_t *n_fused)
 
 static qn_status add_fused(struct planner *p, size_t at, size_t *n_fused)
 {
+    const qn_op *op = &p->plan->ops[at];
     *n_fused = 0;
     if (!p->model->persistent.tiles.bits || (p->decode_plan && p->exec_mode[at] == LAUNCHED))
         return QN_OK;
-    switch (p->plan->ops[at].kind) {
+    switch (op->kind) {
     case QN_OP_NORM: return add_norm(p, at, n_fused);
     case QN_OP_SWIGLU: return add_swiglu(p, at, n_fused);
     case QN_OP_CONV: return add_delta(p, at, n_fused);
     case QN_OP_QK_NORM_ROPE_STORE: return add_attention(p, at, n_fused);
-    case QN_OP_ATTENTION_COMBINE:
-    case QN_OP_GATED_NORM: return add_plain(p, at, n_fused);
-    default: return QN_OK;
+    case QN_OP_ATTENTION_COMBINE: return add_plain(p, at, op->attention_combine.in, n_fused);
+    case QN_OP_GATED_NORM: return add_plain(p, at, op->gated_norm.in, n_fused);
+    case QN_OP_MATMUL:
+    case QN_OP_ATTENTION:
+    case QN_OP_DELTA_RULE: /* inside or at the end of a group */
+    case QN_OP_EMBED:
+    case QN_OP_LOGIT_NORM:
+    case QN_OP_LOGITS: break;
     }
+    return QN_OK;
 }
 
 /* ---- The plan ---- */
@@ -603,7 +583,7 @@ static qn_status add_launch(struct planner *p, size_t at)
     for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
         if (writes(op, b))
             set_in_place(p, b);
-    return qn_cuda_is_logits(op) ? QN_OK : add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1 });
+    return qn_op_is_logits(op) ? QN_OK : add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1 });
 }
 
 static qn_status plan_ops(struct planner *p)

@@ -6,7 +6,7 @@
 #define QN_DEVICE_CUDA_PERSISTENT_H
 
 #include "device/cuda/cuda.h"
-#include "device/plan.h"
+#include "plan/plan.h"
 #include "kernels/persistent/persistent_cuda.h"
 
 struct qn_cuda_model;

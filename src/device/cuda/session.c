@@ -1,6 +1,6 @@
 /* A session's memory on a CUDA device: the KV cache (rows as in kernels/kv_cuda.h), and the recurrent layers' state after
  * the last token. Every token overwrites that state, so recurrent sessions can be rewound only to a checkpoint or to
- * length 0. qn_kv_view in device/plan.h describes the fp16 pages and codes of an AURA cache. */
+ * length 0. qn_kv_view in cache/view.h describes the fp16 pages and codes of an AURA cache. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"

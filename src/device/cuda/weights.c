@@ -12,29 +12,31 @@ enum { VECTOR_UNIT = 64 }; /* floats: a vector begins at a multiple of 256 bytes
 
 /* ---- Tiled matrices ---- */
 
-static bool is_matmul(const qn_op *op)
-{
-    return op->kind == QN_OP_MATMUL || op->kind == QN_OP_LOGITS;
-}
-
 /* With tied embeddings, the operation whose matrix is the embedding table; else NULL. */
 static const qn_op *output_of_table(const qn_plan *plan)
 {
-    const qn_op *embed = &plan->ops[0];
     for (size_t i = 0; i < plan->n_ops; i++)
-        if (plan->ops[i].kind == QN_OP_LOGITS && plan->ops[i].matrices[0].weights.data == embed->matrices[0].weights.data)
+        if (plan->ops[i].kind == QN_OP_LOGITS &&
+            plan->ops[i].matmul.matrices.at[0].weights.data == plan->ops[0].embed.table.data)
             return &plan->ops[i];
     return NULL;
 }
 
 static bool embeds_on_gpu(const qn_plan *plan)
 {
-    return qn_matmul_gpu_can_embed(plan->ops[0].matrices[0].weights.type, plan->ops[0].inverse.block);
+    return qn_matmul_gpu_can_embed(plan->ops[0].embed.table.type, plan->ops[0].embed.inverse.block);
 }
 
-static bool has_tiled_matrices(const qn_plan *plan, const qn_op *op)
+/* The matrices that are packed into tiles for this operation. */
+static qn_op_matrices tiled_matrices(const qn_plan *plan, const qn_op *op)
 {
-    return is_matmul(op) || (op->kind == QN_OP_EMBED && embeds_on_gpu(plan) && !output_of_table(plan));
+    const qn_op_matrices *matrices = qn_op_matrices_of(op);
+    const qn_matrix *table = qn_op_table_of(op);
+    if (matrices)
+        return *matrices;
+    if (table && embeds_on_gpu(plan) && !output_of_table(plan))
+        return (qn_op_matrices){ .at[0] = { .weights = *table, .out = -1 }, .n = 1 };
+    return (qn_op_matrices){ 0 };
 }
 
 /* The operation's GEMM with these activations and this tile layout, or a new one. */
@@ -48,18 +50,18 @@ static qn_cuda_gemm *gemm_for(qn_cuda_op *op, int acts, const qn_tile_layout *ti
     return gemm;
 }
 
-static qn_status create_tiled_matrices(qn_cuda_model *model, const qn_op *op, qn_cuda_op *to)
+static qn_status create_tiled_matrices(qn_cuda_model *model, const qn_op_matrices *matrices, qn_cuda_op *to)
 {
-    for (size_t i = 0; i < op->n_matrices; i++) {
-        const qn_matrix *weights = &op->matrices[i].weights;
+    for (size_t i = 0; i < matrices->n; i++) {
+        const qn_matrix *weights = &matrices->at[i].weights;
         const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(weights->type);
-        qn_cuda_gemm *gemm = gemm_for(to, op->matrices[i].acts, &tiles);
+        qn_cuda_gemm *gemm = gemm_for(to, matrices->at[i].acts, &tiles);
         qn_tiled_matrix *tiled_matrix = &gemm->tiled_matrix;
         tiled_matrix->n_cols = weights->n_cols;
         gemm->matrices[tiled_matrix->n_outs] = i;
         tiled_matrix->outs[tiled_matrix->n_outs++] = (qn_matmul_out){ .first_tile = (uint32_t)tiled_matrix->n_tiles,
                                                                       .n_rows = (uint32_t)weights->n_rows,
-                                                                      .accumulate = op->matrices[i].accumulate };
+                                                                      .accumulate = matrices->at[i].accumulate };
         tiled_matrix->n_tiles += qn_matmul_gpu_tile_count(weights->n_rows);
     }
     for (size_t i = 0; i < to->n_gemms; i++) {
@@ -94,25 +96,19 @@ static void add_vector(struct vectors *v, const void *data, size_t count, size_t
 
 static void add_op_vectors(const qn_plan *plan, const qn_op *op, qn_cuda_op *to, struct vectors *v)
 {
-    const qn_recurrent_shape *r = &plan->recurrent;
-    size_t n = 0, n2 = 0, n3 = 0;
-    switch (op->kind) {
-    case QN_OP_NORM:
-    case QN_OP_LOGIT_NORM: n = plan->buffers[op->in].width; break;
-    case QN_OP_QK_NORM_ROPE_STORE: n = n2 = op->heads.head_dim; break;
-    case QN_OP_CONV:
-        n = r->taps * qn_recurrent_width(r);
-        n2 = n3 = r->n_v_heads;
-        break;
-    case QN_OP_GATED_NORM: n = r->head_v; break;
-    case QN_OP_EMBED:
-        add_vector(v, op->inverse.signs, op->inverse.block ? plan->buffers[op->out].width : 0, sizeof(float), &to->weight);
-        return;
-    default: break;
+    const qn_op_desc *desc = qn_op_desc_of(op->kind);
+    size_t n = 0;
+    for (size_t i = 0; i < QN_OP_FIELDS && desc->fields[i].kind; i++) {
+        const qn_op_field *field = &desc->fields[i];
+        const void *at = (const char *)op + field->offset;
+        const qn_plan_rotation *rotation = at;
+        if (field->kind == QN_FIELD_VECTOR)
+            add_vector(v, *(const float *const *)at, qn_plan_width(plan, op, field->width), sizeof(float),
+                       &to->vectors.at[n++]);
+        else if (field->kind == QN_FIELD_ROTATION)
+            add_vector(v, rotation->signs, rotation->block ? qn_plan_width(plan, op, field->width) : 0, sizeof(float),
+                       &to->vectors.at[n++]);
     }
-    add_vector(v, n ? op->weight : NULL, n, sizeof(float), &to->weight);
-    add_vector(v, n2 ? op->weight2 : NULL, n2, sizeof(float), &to->weight2);
-    add_vector(v, n3 ? op->weight3 : NULL, n3, sizeof(float), &to->weight3);
 }
 
 static void add_vectors(qn_cuda_model *model, struct vectors *v)
@@ -149,15 +145,16 @@ static void find_table(qn_cuda_model *model)
         return;
     model->table = (qn_cuda_table){ .tiled_matrix = &op->gemms[0].tiled_matrix,
                                     .first_tile = op->gemms[0].tiled_matrix.outs[0].first_tile,
-                                    .signs = model->ops[0].weight };
+                                    .signs = model->ops[0].vectors.embed.inverse };
 }
 
 qn_status qn_cuda_weights_create(qn_cuda_model *model)
 {
     QN_TRY(qn_alloc(&model->ops, model->plan->n_ops, sizeof *model->ops, "plan"));
-    for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (has_tiled_matrices(model->plan, &model->plan->ops[i]))
-            QN_TRY(create_tiled_matrices(model, &model->plan->ops[i], &model->ops[i]));
+    for (size_t i = 0; i < model->plan->n_ops; i++) {
+        const qn_op_matrices matrices = tiled_matrices(model->plan, &model->plan->ops[i]);
+        QN_TRY(create_tiled_matrices(model, &matrices, &model->ops[i]));
+    }
     QN_TRY(create_vectors(model));
     find_table(model);
     return QN_OK;
@@ -248,11 +245,11 @@ qn_status qn_cuda_weights_upload(qn_cuda_model *model, const uint8_t *data, bool
 {
     *taken = false;
     for (size_t i = 0; i < model->plan->n_ops; i++) {
-        const qn_op *op = &model->plan->ops[i];
+        const qn_op_matrices matrices = tiled_matrices(model->plan, &model->plan->ops[i]);
         for (size_t p = 0; p < model->ops[i].n_gemms; p++) {
             qn_cuda_gemm *gemm = &model->ops[i].gemms[p];
             for (size_t out = 0; out < gemm->tiled_matrix.n_outs; out++) {
-                const qn_matrix *weights = &op->matrices[gemm->matrices[out]].weights;
+                const qn_matrix *weights = &matrices.at[gemm->matrices[out]].weights;
                 if (weights->data != data)
                     continue;
                 QN_TRY(upload_matrix(model, gemm, out, weights));

@@ -1,5 +1,5 @@
 /* The CPU's qn_memory_vtable, on top of kv.h and recurrent.h. */
-#include "cache/memory.h"
+#include "device/cpu/memory.h"
 
 #include "base/memory.h"
 #include "cache/kv.h"

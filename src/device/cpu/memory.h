@@ -1,6 +1,6 @@
 /* The qn_memory of the CPU device (device/device.h): the KV cache and the recurrent state of a session. */
-#ifndef QN_CACHE_MEMORY_H
-#define QN_CACHE_MEMORY_H
+#ifndef QN_DEVICE_CPU_MEMORY_H
+#define QN_DEVICE_CPU_MEMORY_H
 
 #include "device/device.h"
 

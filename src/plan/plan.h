@@ -1,0 +1,91 @@
+/* The plan: a model as a flat array of fused operations over buffers that are placed in advance.
+ *
+ * model/ builds a plan once after loading; a device (device/device.h) executes it over a batch of rows. A row is one token of
+ * one session at one position; the rows of a session are contiguous, with ascending positions.
+ *
+ * Buffers hold floats [rows, width]; activations (kernels/matmul/matmul.h) hold the quantised operands of the matmuls.
+ * Operations (plan/ops.h) refer to both by index. Their memory belongs to the device. */
+#ifndef QN_PLAN_PLAN_H
+#define QN_PLAN_PLAN_H
+
+#include "base/status.h"
+#include "plan/ops.h"
+
+/* The sizes of the Gated DeltaNet layers, which are the same in all of them. */
+typedef struct qn_recurrent_shape {
+    size_t n_k_heads, n_v_heads; /* value head h uses key head h mod n_k_heads */
+    size_t head_k, head_v;       /* key and value dimension of a head */
+    size_t taps;                 /* of the causal convolution */
+} qn_recurrent_shape;
+
+/* qn_recurrent_width - the channels of the convolution: q, k and v of all heads. */
+static inline size_t qn_recurrent_width(const qn_recurrent_shape *shape)
+{
+    return 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v;
+}
+
+/* Activations of one width, in the layouts that the matmuls read them in; rotated before quantisation if rotation.block
+ * is set. */
+typedef struct qn_plan_acts {
+    size_t width;
+    bool hilo;
+    qn_plan_rotation rotation;
+} qn_plan_acts;
+
+typedef struct qn_plan_buffer {
+    size_t width;
+} qn_plan_buffer;
+
+typedef struct qn_plan {
+    qn_op *ops;
+    size_t n_ops, cap_ops;
+    qn_plan_buffer *buffers;
+    size_t n_buffers, cap_buffers;
+    qn_plan_acts *acts;
+    size_t n_acts, cap_acts;
+    size_t n_vocab, n_layers;
+    qn_attention_shape heads;     /* KV heads, head_dim and n_rot, of the KV cache and the angles, are the same in all layers */
+    qn_recurrent_shape recurrent; /* n_v_heads 0: no layer is recurrent */
+    bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
+    float **owned_floats;         /* [n_owned_floats] arrays that operations point to and that the model file does not hold */
+    size_t n_owned_floats, cap_owned_floats;
+    double *frequencies; /* [n_rot/2] of rope */
+    double attn_factor;  /* of rope: cosines and sines are multiplied by it */
+} qn_plan;
+
+/* qn_plan_buffer_new - add a buffer of this width; *id is its index. */
+qn_status qn_plan_buffer_new(qn_plan *plan, size_t width, int *id);
+
+/* qn_plan_acts_for - the index of activations with this width, hi/lo split and rotation block; created on the first call and
+ * shared by all operations that pass the same. Rotated activations of one width all have the same signs; the plan copies
+ * them. */
+qn_status qn_plan_acts_for(qn_plan *plan, size_t width, bool hilo, qn_plan_rotation rotation, int *id);
+
+/* qn_plan_alloc_floats - a zeroed array that the plan owns and frees. */
+qn_status qn_plan_alloc_floats(qn_plan *plan, size_t count, float **out);
+
+/* qn_plan_add - append a copy of an operation. */
+qn_status qn_plan_add(qn_plan *plan, const qn_op *op);
+
+/* qn_plan_free - free everything that the plan owns, which excludes the weights. Accepts a zeroed plan. */
+void qn_plan_free(qn_plan *plan);
+
+/* qn_plan_width - the width of a field of an operation with such a field. */
+size_t qn_plan_width(const qn_plan *plan, const qn_op *op, qn_op_width width);
+
+/* qn_plan_validate - check a finished plan against its table: indices in range, widths, layers, no buffer or activations read
+ * before they are written. QN_ERR_INVALID, naming operation and operand. */
+qn_status qn_plan_validate(const qn_plan *plan);
+
+/* qn_plan_find_barriers - sets barriers[i], for each operation, to whether its threads must wait for each other before
+ * operation i+1: whether that uses something that operation i, or one before it since the last barrier, has written, or
+ * writes something that one has used. */
+void qn_plan_find_barriers(const qn_plan *plan, bool *barriers);
+
+/* qn_plan_op_bytes - bytes of weights that an operation reads in a step of one row. */
+uint64_t qn_plan_op_bytes(const qn_plan *plan, const qn_op *op);
+
+/* qn_plan_weight_bytes - the sum over all operations. */
+uint64_t qn_plan_weight_bytes(const qn_plan *plan);
+
+#endif

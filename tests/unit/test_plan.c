@@ -1,0 +1,413 @@
+/* The table of operations: every kind has a row; what a row says of operands, KV cache, state, angles and logits is what the
+ * CPU executor does; wrong plans are refused; barriers separate operations that depend on each other. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "cache/kv.h"
+#include "cache/recurrent.h"
+#include "device/cpu/internal.h"
+#include "model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { N_ROWS = 8, CONTEXT = 64, MAX_PLACES = 64 };
+
+static void must(qn_status status)
+{
+    if (status != QN_OK)
+        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
+}
+
+struct fixture {
+    qn_gguf *file;
+    qn_hparams hparams;
+    qn_plan plan;
+    qn_kernels kernels;
+    qn_team *team;
+    qn_executor *executor;
+    qn_kv kv;
+    qn_recurrent recurrent;
+    float *logits;
+};
+
+static void set_up(struct fixture *x, const char *golden)
+{
+    char path[512];
+    unsigned cpu;
+    memset(x, 0, sizeof *x);
+    snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
+    must(qn_gguf_open(path, &x->file));
+    must(qn_model_build(x->file, &x->hparams, &x->plan));
+    must(qn_cpu_features(&cpu));
+    qn_kernels_init(&x->kernels, cpu);
+    must(qn_team_create(1, &x->team));
+    must(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
+    must(qn_executor_reserve(x->executor, N_ROWS, CONTEXT));
+    must(qn_kv_create(&x->kv,
+                      &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, x->hparams.n_kv_heads, x->hparams.head_dim },
+                      CONTEXT, N_ROWS, (qn_kv_codecs){ 0 }));
+    if (x->plan.recurrent.n_v_heads)
+        must(qn_recurrent_create(&x->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
+    must(qn_alloc(&x->logits, (size_t)N_ROWS * x->plan.n_vocab, sizeof *x->logits, "test"));
+}
+
+static void tear_down(struct fixture *x)
+{
+    qn_free(x->logits);
+    qn_recurrent_free(&x->recurrent);
+    qn_kv_free(&x->kv);
+    qn_executor_free(x->executor);
+    qn_team_free(x->team);
+    qn_plan_free(&x->plan);
+    qn_gguf_close(x->file);
+}
+
+/* ---- Execution of one operation, with a fingerprint of every place before and after ---- */
+
+/* Places: the plan's buffers, then its activations, then those of QN_USES_* in the order of their bits. */
+enum { KV, STATE, ANGLES, LOGITS, N_USES };
+
+static size_t n_places(const struct fixture *x)
+{
+    return x->plan.n_buffers + x->plan.n_acts + N_USES;
+}
+
+static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const uint8_t *)data)[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Of rows from `first` on. */
+static void fingerprint(const struct fixture *x, size_t first, uint64_t *of)
+{
+    const qn_cpu_workspace *w = &x->executor->workspace;
+    uint8_t *data;
+    float *array;
+    size_t n = 0, bytes, count;
+    for (size_t i = 0; i < x->plan.n_buffers; i++)
+        of[n++] = mix_bytes(1, w->buffers[i] + first * x->plan.buffers[i].width,
+                            (N_ROWS - first) * x->plan.buffers[i].width * sizeof(float));
+    for (size_t i = 0; i < x->plan.n_acts; i++, n++) {
+        const qn_acts *a = &w->acts[i];
+        const size_t groups = a->n_super * QN_SUPER_GROUPS;
+        of[n] = 1;
+        if (a->values)
+            of[n] = mix_bytes(of[n], a->values + first * a->n_cols, (N_ROWS - first) * a->n_cols * sizeof *a->values);
+        if (a->scale)
+            of[n] = mix_bytes(of[n], a->scale + first * groups, (N_ROWS - first) * groups * sizeof *a->scale);
+    }
+    uint64_t *uses = of + n;
+    for (size_t i = 0; i < N_USES; i++)
+        uses[i] = 1;
+    for (size_t i = 0; qn_kv_region(&x->kv, i, CONTEXT, &data, &bytes); i++)
+        uses[KV] = mix_bytes(uses[KV], data, bytes);
+    for (size_t layer = 0; layer < x->recurrent.n_layers; layer++)
+        for (size_t i = 0; qn_recurrent_array(&x->recurrent, layer, i, &array, &count); i++)
+            uses[STATE] = mix_bytes(uses[STATE], array, count * sizeof *array);
+    const size_t angles = N_ROWS * (x->plan.heads.n_rot / 2) * sizeof(float);
+    uses[ANGLES] = mix_bytes(mix_bytes(1, w->cosines, angles), w->sines, angles);
+    uses[LOGITS] = mix_bytes(1, x->logits, N_ROWS * x->plan.n_vocab * sizeof *x->logits);
+}
+
+static uint64_t noise_state;
+
+static float noise(void)
+{
+    noise_state = noise_state * 6364136223846793005u + 1442695040888963407u;
+    return (float)(noise_state >> 40) / (float)(1 << 23) - 1;
+}
+
+static void fill(float *to, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = noise();
+}
+
+/* As `other`: row 0 of all buffers and activations. */
+#define OTHER_ROW_0 (SIZE_MAX - 1)
+
+/* Every place gets noise of its own; place `other` gets other noise than in the other calls. */
+static void fill_places(struct fixture *x, size_t other)
+{
+    qn_cpu_workspace *w = &x->executor->workspace;
+    float values[QN_SUPER];
+    uint8_t *data;
+    float *array;
+    size_t place = 0, bytes, count;
+#define NEXT_PLACE() noise_state = (uint64_t)place * 977 + (place == other ? 123456789 : 1), place++
+    for (size_t i = 0; i < x->plan.n_buffers; i++) {
+        NEXT_PLACE();
+        fill(w->buffers[i], N_ROWS * x->plan.buffers[i].width);
+        if (other == OTHER_ROW_0)
+            fill(w->buffers[i], x->plan.buffers[i].width);
+    }
+    for (size_t i = 0; i < x->plan.n_acts; i++) {
+        NEXT_PLACE();
+        for (size_t k = 0; k < (other == OTHER_ROW_0 ? N_ROWS + 1 : N_ROWS); k++)
+            for (size_t at = 0; at < x->plan.acts[i].width; at += QN_SUPER) {
+                const size_t left = x->plan.acts[i].width - at;
+                fill(values, QN_SUPER);
+                x->kernels.matmul.quantize(&w->acts[i], k % N_ROWS, at / QN_SUPER, values, left < QN_SUPER ? left : QN_SUPER);
+            }
+    }
+    NEXT_PLACE();
+    for (size_t i = 0; qn_kv_region(&x->kv, i, CONTEXT, &data, &bytes); i++)
+        for (size_t at = 0; at + 1 < bytes; at += 2) {
+            const uint16_t f16 = (uint16_t)(0x3400 + (int)(noise() * 0x3ff)); /* 0.25, more or less */
+            memcpy(data + at, &f16, sizeof f16);
+        }
+    NEXT_PLACE();
+    for (size_t layer = 0; layer < x->recurrent.n_layers; layer++)
+        for (size_t i = 0; qn_recurrent_array(&x->recurrent, layer, i, &array, &count); i++)
+            fill(array, count);
+    NEXT_PLACE();
+    fill(w->cosines, N_ROWS * (x->plan.heads.n_rot / 2));
+    fill(w->sines, N_ROWS * (x->plan.heads.n_rot / 2));
+    NEXT_PLACE();
+    fill(x->logits, N_ROWS * x->plan.n_vocab);
+#undef NEXT_PLACE
+}
+
+/* Runs operation `at` by itself, from position 8 on. */
+static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, uint64_t *before, uint64_t *after)
+{
+    qn_row rows[N_ROWS];
+    uint32_t logit_rows[N_ROWS];
+    qn_plan alone = x->plan;
+    for (uint32_t i = 0; i < N_ROWS; i++) {
+        logit_rows[i] = i;
+        rows[i] = (qn_row){ .token = (int32_t)i + 1,
+                            .position = i + 8,
+                            .cache = &x->kv.view,
+                            .recurrent = x->recurrent.n_layers ? x->recurrent.layers : NULL };
+    }
+    const qn_step step = {
+        .rows = rows, .n_rows = N_ROWS, .logit_rows = logit_rows, .n_logit_rows = N_ROWS, .logits = x->logits
+    };
+    alone.ops = &x->plan.ops[at];
+    alone.n_ops = 1;
+    fill_places(x, other);
+    fingerprint(x, first, before);
+    x->executor->plan = &alone;
+    qn_executor_run(x->executor, &step);
+    x->executor->plan = &x->plan;
+    fingerprint(x, first, after);
+}
+
+/* What the row of the table says of a place. */
+static unsigned declared(const struct fixture *x, const qn_op *op, size_t place)
+{
+    const qn_op_desc *desc = qn_op_desc_of(op->kind);
+    const size_t n_buffers = x->plan.n_buffers, n_acts = x->plan.n_acts;
+    qn_op_operand operands[QN_OP_OPERANDS];
+    const size_t n = qn_op_operands(op, operands);
+    unsigned access = 0;
+    if (place >= n_buffers + n_acts) {
+        const unsigned use = 1u << (place - n_buffers - n_acts);
+        return (desc->reads & use ? QN_READS : 0) | (desc->writes & use ? QN_WRITES : 0);
+    }
+    for (size_t i = 0; i < n; i++)
+        if ((operands[i].is_acts ? n_buffers : 0) + (size_t)operands[i].index == place)
+            access |= operands[i].access;
+    return access;
+}
+
+/* A place is written if its contents change; it is read if with other contents some written place has another result. */
+static void check_access(struct fixture *x, size_t at)
+{
+    const qn_op *op = &x->plan.ops[at];
+    uint64_t before[MAX_PLACES], after[MAX_PLACES], other_before[MAX_PLACES], other_after[MAX_PLACES];
+    assert_in_range(n_places(x), 1, MAX_PLACES);
+    run_alone(x, at, SIZE_MAX, 0, before, after);
+    for (size_t place = 0; place < n_places(x); place++) {
+        unsigned found = after[place] != before[place] ? QN_WRITES : 0;
+        run_alone(x, at, place, 0, other_before, other_after);
+        for (size_t i = 0; i < n_places(x); i++)
+            if (other_after[i] != after[i] && (i != place || found & QN_WRITES))
+                found |= QN_READS;
+        unsigned expected = declared(x, op, place);
+        /* A place of which only some elements are written looks like one that is read as well. */
+        if (place >= x->plan.n_buffers + x->plan.n_acts && expected & QN_WRITES)
+            found &= ~(unsigned)QN_READS, expected &= ~(unsigned)QN_READS;
+        if (found != expected)
+            fail_msg("operation %zu, %s: place %zu: reads %d, writes %d, but its row says %d, %d", at,
+                     qn_op_desc_of(op->kind)->name, place, !!(found & QN_READS), !!(found & QN_WRITES), !!(expected & QN_READS),
+                     !!(expected & QN_WRITES));
+    }
+}
+
+/* Where rows are independent, other operands of row 0 change no other row. The KV cache, state and logits are not rows. */
+static void check_order(struct fixture *x, size_t at)
+{
+    uint64_t before[MAX_PLACES], after[MAX_PLACES], other_before[MAX_PLACES], other_after[MAX_PLACES];
+    const qn_op_desc *desc = qn_op_desc_of(x->plan.ops[at].kind);
+    bool depend = (desc->reads & desc->writes) != 0; /* by what an earlier row has written */
+    run_alone(x, at, SIZE_MAX, 1, before, after);
+    run_alone(x, at, OTHER_ROW_0, 1, other_before, other_after);
+    for (size_t place = 0; place < x->plan.n_buffers + x->plan.n_acts; place++) {
+        assert_int_equal(before[place], other_before[place]);
+        depend = depend || after[place] != other_after[place];
+    }
+    if (depend != (desc->order == QN_ORDER_SEQUENCE))
+        fail_msg("operation %zu, %s: rows depend on each other: %d", at, desc->name, depend);
+}
+
+static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen3.q2_0", "llama.q1_0" };
+
+static void rows_say_what_the_executor_does(void **unused)
+{
+    (void)unused;
+    bool seen[QN_OP_KINDS] = { 0 };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct fixture x;
+        bool done[QN_OP_KINDS] = { 0 };
+        set_up(&x, models[i]);
+        for (size_t at = 0; at < x.plan.n_ops; at++)
+            if (!done[x.plan.ops[at].kind]) {
+                done[x.plan.ops[at].kind] = seen[x.plan.ops[at].kind] = true;
+                check_access(&x, at);
+                check_order(&x, at);
+            }
+        tear_down(&x);
+    }
+    for (int kind = 0; kind < QN_OP_KINDS; kind++)
+        if (!seen[kind])
+            fail_msg("no model of this test has a %s", qn_op_desc_of((qn_op_kind)kind)->name);
+}
+
+/* ---- The table ---- */
+
+static void every_kind_has_a_row(void **unused)
+{
+    (void)unused;
+    for (int kind = 0; kind < QN_OP_KINDS; kind++) {
+        const qn_op_desc *desc = qn_op_desc_of((qn_op_kind)kind);
+        assert_non_null(desc->name);
+        assert_int_not_equal(desc->fields[0].kind, QN_FIELD_END);
+        for (int k = 0; k < kind; k++)
+            assert_string_not_equal(desc->name, qn_op_desc_of((qn_op_kind)k)->name);
+        size_t n_vectors = 0;
+        unsigned once = 0;
+        for (size_t i = 0; i < QN_OP_FIELDS && desc->fields[i].kind; i++) {
+            const qn_op_field *field = &desc->fields[i];
+            n_vectors += field->kind == QN_FIELD_VECTOR || field->kind == QN_FIELD_ROTATION;
+            if (field->kind == QN_FIELD_BUFFER || field->kind == QN_FIELD_VECTOR)
+                continue;
+            assert_false(once & 1u << field->kind); /* looked up by its kind */
+            once |= 1u << field->kind;
+        }
+        assert_in_range(n_vectors, 0, QN_OP_VECTORS);
+    }
+}
+
+/* ---- Validation ---- */
+
+static size_t find(const qn_plan *plan, qn_op_kind kind)
+{
+    for (size_t i = 0; i < plan->n_ops; i++)
+        if (plan->ops[i].kind == kind)
+            return i;
+    fail_msg("no %s", qn_op_desc_of(kind)->name);
+    return 0;
+}
+
+static void expect_refused(const qn_plan *plan, const char *text)
+{
+    const qn_status status = qn_plan_validate(plan);
+    if (status != QN_ERR_INVALID || !strstr(qn_error_text(), text))
+        fail_msg("status %s with the text '%s', expected '%s'", qn_status_name(status), qn_error_text(), text);
+}
+
+/* Sets one member of an operation, and expects the plan to be refused with it and accepted without. */
+#define REFUSES(KIND, member, wrong, text)                                                                                     \
+    do {                                                                                                                       \
+        qn_op *op_ = &x.plan.ops[find(&x.plan, KIND)];                                                                         \
+        const qn_op saved_ = *op_;                                                                                             \
+        op_->member = (wrong);                                                                                                 \
+        expect_refused(&x.plan, text);                                                                                         \
+        *op_ = saved_;                                                                                                         \
+        must(qn_plan_validate(&x.plan));                                                                                       \
+    } while (0)
+
+static void wrong_operands_are_refused(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    set_up(&x, "qwen35-rotated.q1_0");
+    const int n_buffers = (int)x.plan.n_buffers, n_acts = (int)x.plan.n_acts;
+    const qn_op *conv = &x.plan.ops[find(&x.plan, QN_OP_CONV)], *embed = &x.plan.ops[0];
+    REFUSES(QN_OP_NORM, norm.in, -1, "operation 1, norm: in: buffer -1, expected 0 to");
+    REFUSES(QN_OP_CONV, conv.beta, n_buffers, "conv: beta: buffer");
+    REFUSES(QN_OP_CONV, conv.alpha, embed->embed.out, "conv: alpha: width");
+    REFUSES(QN_OP_CONV, conv.qkv, conv->conv.out, "is read before it is written");
+    REFUSES(QN_OP_SWIGLU, swiglu.acts.at[0], n_acts, "swiglu: acts: activations");
+    REFUSES(QN_OP_SWIGLU, swiglu.acts.n, 0, "swiglu: acts: number 0");
+    REFUSES(QN_OP_GATED_NORM, layer, (int)x.plan.n_layers, "gated_norm: layer");
+    REFUSES(QN_OP_GATED_NORM, layer, 3, "gated_norm: layer: recurrent: 0");
+    REFUSES(QN_OP_ATTENTION_COMBINE, attention_combine.queries, conv->conv.alpha, "attention_combine: queries: width");
+    REFUSES(QN_OP_ATTENTION, attention.shape.head_dim, 8, "width");
+    REFUSES(QN_OP_MATMUL, matmul.matrices.n, QN_OP_MATRICES + 1, "matmul: matrices: number 5");
+    REFUSES(QN_OP_MATMUL, matmul.matrices.at[0].out, -1, "matmul: matrices: out");
+    REFUSES(QN_OP_MATMUL, matmul.matrices.at[0].weights.n_rows, 1, "matmul: matrices: width");
+    REFUSES(QN_OP_LOGITS, matmul.matrices.at[0].out, 0, "logits: matrices: out");
+    REFUSES(QN_OP_EMBED, kind, (qn_op_kind)QN_OP_KINDS, "is of kind");
+    x.plan.n_ops--;
+    expect_refused(&x.plan, "a matmul follows exactly");
+    x.plan.n_ops++;
+    x.plan.ops++;
+    x.plan.n_ops--;
+    expect_refused(&x.plan, "is read before it is written");
+    x.plan.ops--;
+    x.plan.n_ops++;
+    tear_down(&x);
+}
+
+/* ---- Barriers ---- */
+
+/* In the models every operation depends on the previous one; two matmuls of the same activations into different buffers do
+ * not, but the operation after them depends on the first. */
+static void barriers_where_operations_depend(void **unused)
+{
+    (void)unused;
+    bool barriers[512];
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct fixture x;
+        set_up(&x, models[i]);
+        assert_in_range(x.plan.n_ops, 1, 512);
+        qn_plan_find_barriers(&x.plan, barriers);
+        for (size_t at = 0; at < x.plan.n_ops; at++)
+            assert_int_equal(barriers[at], at + 1 < x.plan.n_ops);
+        tear_down(&x);
+    }
+    qn_op ops[] = { { .kind = QN_OP_MATMUL, .matmul.matrices = { .n = 1, .at[0] = { .acts = 0, .out = 0 } } },
+                    { .kind = QN_OP_MATMUL, .matmul.matrices = { .n = 1, .at[0] = { .acts = 0, .out = 1 } } },
+                    { .kind = QN_OP_SWIGLU, .swiglu = { .gate = 0, .up = 2, .acts = { { 1 }, 1 } } },
+                    { .kind = QN_OP_DELTA_RULE, .delta_rule = { 3, 4, 5, 6 } },
+                    { .kind = QN_OP_GATED_NORM, .gated_norm = { .in = 7, .gate = 8, .acts = { { 2 }, 1 } } } };
+    qn_plan_find_barriers(&(qn_plan){ .ops = ops, .n_ops = 5 }, barriers);
+    assert_false(barriers[0]);
+    assert_true(barriers[1]);
+    assert_false(barriers[2]);
+    assert_true(barriers[3]); /* the state */
+    assert_false(barriers[4]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_has_a_row),
+        cmocka_unit_test(rows_say_what_the_executor_does),
+        cmocka_unit_test(wrong_operands_are_refused),
+        cmocka_unit_test(barriers_where_operations_depend),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
