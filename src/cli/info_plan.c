@@ -90,8 +90,9 @@ int qn_print_plan(const char *path)
         return qn_cli_fail();
     const qn_status status = qn_model_build(file, &hparams, &plan);
     if (status == QN_OK) {
+        qn_print_size(size, qn_plan_weight_bytes(&plan));
         printf("%zu operations, %zu buffers, %zu activations, %s of weights a token\n", plan.n_ops, plan.n_buffers, plan.n_acts,
-               qn_print_size(size, qn_plan_weight_bytes(&plan)));
+               size);
         printf("%5s %6s  %-18s %12s  %-10s operands; weights\n", "", "layer", "operation", "bytes", "fused into");
         for (size_t i = 0; i < plan.n_ops; i++)
             print_op(&plan, i);

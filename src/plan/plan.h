@@ -44,7 +44,7 @@ typedef struct qn_plan {
     qn_plan_acts *acts;
     size_t n_acts, cap_acts;
     size_t n_vocab, n_layers;
-    qn_attention_shape heads;     /* KV heads, head_dim and n_rot, of the KV cache and the angles, are the same in all layers */
+    qn_attention_shape heads;     /* n_kv_heads, head_dim and n_rot are the same in all layers */
     qn_recurrent_shape recurrent; /* n_v_heads 0: no layer is recurrent */
     bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
     float **owned_floats;         /* [n_owned_floats] arrays that operations point to and that the model file does not hold */
