@@ -159,7 +159,8 @@ static void open_editor(qn_line *line, bool quiet)
     el_set(line->edit, EL_EDITOR, "emacs");
     el_set(line->edit, EL_SIGNAL, 0); /* the program's own handler stays in charge of Ctrl-C */
     el_wset(line->edit, EL_GETCFN, read_character);
-    el_set(line->edit, EL_ADDFN, "quern-paste", "insert what is pasted", insert_paste);
+    el_wset(line->edit, EL_ADDFN, L"quern-paste", L"insert pasted text",
+            insert_paste); /* el_set would leak copies of the texts */
     el_set(line->edit, EL_BIND, PASTE_BEGIN, "quern-paste", NULL);
     if (line->history)
         el_set(line->edit, EL_HIST, history, line->history);

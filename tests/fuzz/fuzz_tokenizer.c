@@ -25,7 +25,7 @@ static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_star
                                             { "<t>", 4 },           { "<t><t>", 4 },       { NULL, 0 } };
 static const char template[] =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-    "{{ '<|im_start|>assistant\\n' }}";
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 static qn_tokenizer *tokenizers[N_PRES];
 static qn_chat_template *chat;

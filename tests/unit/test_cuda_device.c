@@ -11,7 +11,7 @@
 /* The smallest module that the fake driver accepts. */
 static const struct {
     unsigned char header[64];
-    char text[8];
+    char text[16];
 } image = { "\177ELF", "module/a" };
 
 static const qn_gpu_cubin cubins[] = {
