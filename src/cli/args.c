@@ -320,12 +320,8 @@ qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, q
 static bool is_model(const char *operand)
 {
     const size_t length = strlen(operand);
-    char magic[4] = "";
-    FILE *file = fopen(operand, "rb");
-    const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
-    if (file)
-        fclose(file);
-    return gguf || (length > 5 && strcmp(operand + length - 5, ".gguf") == 0 && !strpbrk(operand, " \t\n"));
+    return qn_begins_as_gguf(operand) ||
+           (length > 5 && strcmp(operand + length - 5, ".gguf") == 0 && !strpbrk(operand, " \t\n"));
 }
 
 void qn_args_take_model(qn_args *args)

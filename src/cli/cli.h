@@ -62,6 +62,9 @@ int qn_out_finish(int status);
  * terminating zero beyond its length. False with an error line. */
 bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length);
 
+/* qn_begins_as_gguf - whether the file can be read and begins with GGUF's magic number. */
+bool qn_begins_as_gguf(const char *path);
+
 /* ---- The model ---- */
 
 extern const char *const qn_kv_names[];

@@ -157,6 +157,16 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
     return true;
 }
 
+bool qn_begins_as_gguf(const char *path)
+{
+    char magic[4];
+    FILE *file = fopen(path, "rb");
+    const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (file)
+        fclose(file);
+    return gguf;
+}
+
 uint64_t qn_peak_rss(void)
 {
     struct rusage usage;

@@ -46,18 +46,13 @@ static void on_log(void *user, const char *line)
 static bool may_replace(const char *out)
 {
     struct stat status;
-    char magic[4] = "";
     if (stat(out, &status))
         return true;
     if (!S_ISREG(status.st_mode)) {
         qn_cli_error("%s: exists and is not a regular file", out);
         return false;
     }
-    FILE *file = fopen(out, "rb");
-    const bool gguf =
-        status.st_size == 0 || (file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", 4) == 0);
-    if (file)
-        fclose(file);
+    const bool gguf = status.st_size == 0 || qn_begins_as_gguf(out);
     if (!gguf)
         qn_cli_error("%s: exists and is not a GGUF file; it is left as it is", out);
     return gguf;
