@@ -7,6 +7,7 @@
 
 #include "base/cpu.h"
 #include "base/f16.h"
+#include "device/registry.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -341,9 +342,7 @@ int main(int argc, char **argv)
 {
     const char *only = NULL;
     bool bench = false, cuda = false;
-#ifdef QN_HAVE_CUDA
-    int ordinal;
-#endif
+    qn_device_name device;
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         if (!strcmp(option, "--help") || !strcmp(option, "-h")) {
@@ -370,17 +369,19 @@ int main(int argc, char **argv)
             return usage("not a format, expected table or json", argv[i]);
         else if (!strcmp(option, "--format"))
             state.json = !strcmp(argv[i], "json");
+        else if (qn_device_name_parse("--device", argv[i], &device) == QN_OK && device.kind == QN_DEVICE_CPU)
+            cuda = false;
 #ifdef QN_HAVE_CUDA
-        else if (qn_cuda_parse_name(argv[i], &ordinal))
+        else if (device.kind == QN_DEVICE_CUDA)
             cuda = true;
 #endif
-        else if (strcmp(argv[i], "cpu"))
+        else
             return usage("not a device of this build", argv[i]);
     }
     size_t run = 0;
 #ifdef QN_HAVE_CUDA
     if (cuda) {
-        if (!qn_check_cuda_open(ordinal))
+        if (!qn_check_cuda_open(device.ordinal))
             return 1;
         run = run_cuda(only, bench);
     }

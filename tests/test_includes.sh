@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The boundaries of modules, from the #include lines: a folder of src/ may include itself and the folders before it in the order
 # below; a kernel module may include itself and what lies directly in kernels/, never its neighbours, but for kernels/persistent/, which
-# joins operations of others in one launch and which no other module includes; public headers include public headers only; nothing is
-# included by a path that climbs or by a name that is not "module/file.h".
+# joins operations of others in one launch and which no other module includes; device/cpu/ and device/cuda/ include neither each
+# other nor the registry, and of the files directly in device/ only registry.c includes them; public headers include public headers
+# only; nothing is included by a path that climbs or by a name that is not "module/file.h".
 set -eu
 root=${1:-${QN_SOURCE_DIR:-$(dirname "$0")/..}}
 cd "$root"
@@ -17,6 +18,7 @@ check() {
         n = split(FILENAME, part, "/")
         module = part[1] == "src" ? part[2] : part[1]
         kernel_module = module == "kernels" && n > 3 ? part[3] : ""
+        device = module == "device" && n > 3 ? part[3] : ""
         if (!(module in rank) && module != "include") { printf "%s: folder %s has no place in the order\n", FILENAME, module; bad = 1 }
         files++
     }
@@ -31,6 +33,8 @@ check() {
         else if (!(target[1] in rank)) why = "is in no known folder"
         else if (rank[target[1]] > rank[module]) why = "is in a folder that comes after " module
         else if (kernel_module != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_module && kernel_module != "persistent") why = "is another kernel module than " kernel_module
+        else if (device != "" && line == "device/registry.h") why = "is above the devices that it opens"
+        else if (module == "device" && target[1] == "device" && m > 2 && target[2] != device && part[3] != "registry.c") why = "is a device, which only registry.c includes"
         if (why != "") { printf "%s:%d: \"%s\" %s\n", FILENAME, FNR, line, why; bad = 1 }
         includes++
     }
@@ -53,6 +57,11 @@ refuses src/base/x.c quant/quant.h
 refuses src/quant/x.c gguf/gguf.h
 refuses src/kernels/norm/x.c kernels/rope/rope.h
 refuses src/kernels/matmul/x.cu kernels/persistent/persistent_cuda.h
+refuses src/device/cpu/x.c device/cuda/cuda.h
+refuses src/device/cuda/x.c device/cpu/memory.h
+refuses src/device/cpu/x.c device/registry.h
+refuses src/device/cuda/x.c device/registry.h
+refuses src/device/device.h device/cpu/device.h
 refuses src/engine/x.c cli/args.h
 refuses src/engine/x.c ../base/status.h
 refuses include/quern/x.h base/status.h

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/splitmix.h"
+#include "device/registry.h"
 #include "engine/read_rate.h"
 
 #include <stdlib.h>
@@ -216,6 +217,12 @@ static int check_args(qn_args *args)
     return QN_EXIT_DONE;
 }
 
+static bool is_on_cpu(const qn_model_info *info)
+{
+    qn_device_name device;
+    return qn_device_name_parse("device", info->device, &device) == QN_OK && device.kind == QN_DEVICE_CPU;
+}
+
 int qn_cli_bench(qn_args *args)
 {
     int status = check_args(args);
@@ -238,7 +245,7 @@ int qn_cli_bench(qn_args *args)
         bench.kv = qn_session_kv(session);
         bench.device = info.device;
         const struct limit limit = {
-            .model = model, .threads = &bandwidth, .n_threads = info.n_threads, .on_cpu = strcmp(info.device, "cpu") == 0
+            .model = model, .threads = &bandwidth, .n_threads = info.n_threads, .on_cpu = is_on_cpu(&info)
         };
         status = run_tests(&bench, session, &info, &limit);
         qn_signals_session(NULL);

@@ -2,10 +2,9 @@
  * that were compiled here. */
 #include "cli/cli.h"
 
-#include "base/cpu.h"
 #include "device/cuda/pipeline.h"
+#include "device/registry.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,10 +46,10 @@ static size_t name_width(size_t widest, const char *source, const char *defines)
 static int list_built_in(void)
 {
     const qn_gpu_code *code = qn_gpu_code_built_in();
-    unsigned features;
-    if (qn_cpu_features(&features))
+    char text[QN_DEVICE_TEXT_MAX];
+    if (qn_device_describe(&(qn_device_name){ .kind = QN_DEVICE_CPU }, text))
         return qn_cli_fail();
-    printf("device      cpu, %s: its kernels are part of the program\n\n", qn_cpu_name(features));
+    printf("device      %s: its kernels are part of the program\n\n", text);
     printf("kernels for NVIDIA GPUs in this program%s%s\n", *code->compiler ? ", by " : "", code->compiler);
     size_t width = 0;
     for (size_t i = 0; i < code->n_pipelines; i++)
@@ -84,13 +83,12 @@ static void print_pipeline(const qn_pipeline_info *p, size_t width)
 
 static int list_device(qn_cuda *device)
 {
-    const qn_cuda_info *info = qn_cuda_get_info(device);
     const char *folder = qn_cuda_cache_folder(device);
-    char memory[32];
-    printf("device      cuda:%d, %s, compute capability %d.%d, %" PRIu32 " multiprocessors, %s, driver %d.%d\n", info->ordinal,
-           info->name, info->major, info->minor, info->n_sms, qn_print_size(memory, info->memory_bytes),
-           info->driver_version / 1000, info->driver_version % 1000 / 10);
-    printf("code for    %s\ncache       ", qn_cuda_arch(device));
+    char text[QN_DEVICE_TEXT_MAX];
+    const qn_device_name name = { .kind = QN_DEVICE_CUDA, .ordinal = qn_cuda_get_info(device)->ordinal };
+    if (qn_device_describe(&name, text))
+        return qn_cli_fail();
+    printf("device      %s\ncode for    %s\ncache       ", text, qn_cuda_arch(device));
     if (folder)
         qn_print_escaped(stdout, folder, strlen(folder));
     else
@@ -120,15 +118,16 @@ static void print_note(void *unused, const char *line)
     qn_cli_error("note: %s", line);
 }
 
-/* `name` is what the user called the device, or NULL: then it need not be there. */
-static int list_cuda(const qn_cuda_params *params, const char *name)
+/* With "auto" the device need not be there. */
+static int list_cuda(const qn_device_name *name)
 {
+    const qn_cuda_params params = { .ordinal = name->ordinal, .on_log = print_note };
     qn_cuda *device;
-    const qn_status status = qn_cuda_open(params, &device);
-    if (status == QN_ERR_UNSUPPORTED && !name)
+    const qn_status status = qn_cuda_open(&params, &device);
+    if (status == QN_ERR_UNSUPPORTED && name->kind == QN_DEVICE_AUTO)
         return list_built_in();
     if (status) {
-        qn_cli_error("--device %s: %s", name ? name : "auto", qn_error_text());
+        qn_cli_error("%s %s: %s", name->source, name->text, qn_error_text());
         return QN_EXIT_FAILED;
     }
     const int result = list_device(device);
@@ -138,14 +137,17 @@ static int list_cuda(const qn_cuda_params *params, const char *name)
 
 int qn_cli_kernels(qn_args *args)
 {
-    const char *name = args->device ? args->device : "auto";
-    qn_cuda_params params = { .on_log = print_note };
-    const bool automatic = strcmp(name, "auto") == 0, cuda = qn_cuda_parse_name(name, &params.ordinal);
-    if (!automatic && !cuda && strcmp(name, "cpu") != 0) {
-        qn_cli_error("--device: '%s' is not one of cpu, cuda, cuda:N, auto", name);
+    qn_device_name name;
+    if (qn_device_name_select(args->device, &name)) {
+        qn_cli_error("%s", qn_error_text());
         return QN_EXIT_USAGE;
     }
     if (args->clear)
         return clear_cache();
-    return automatic || cuda ? list_cuda(&params, cuda ? name : NULL) : list_built_in();
+    switch (name.kind) {
+    case QN_DEVICE_CPU: return list_built_in();
+    case QN_DEVICE_CUDA:
+    case QN_DEVICE_AUTO: break;
+    }
+    return list_cuda(&name);
 }

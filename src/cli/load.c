@@ -3,7 +3,7 @@
 #include "cli/demo_model.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
-#include "device/cuda/cuda.h"
+#include "device/registry.h"
 #include "engine/state_file.h"
 
 #include <stdlib.h>
@@ -12,19 +12,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* QN_EXIT_DONE, or the exit status with an error line printed. `source` is what named the device. */
-static int check_device(const char *source, const char *name)
+/* The device of the options or the environment. QN_EXIT_DONE, or the exit status with an error line printed. */
+static int select_device(const qn_args *args, qn_device_name *device)
 {
-    int ordinal, count;
-    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0)
-        return QN_EXIT_DONE;
-    if (!qn_cuda_parse_name(name, &ordinal)) {
-        qn_cli_error("%s: '%s' is not one of cpu, cuda, cuda:N, auto", source, name);
+    int count;
+    if (qn_device_name_select(args->device, device)) {
+        qn_cli_error("%s", qn_error_text());
         return QN_EXIT_USAGE;
     }
-    if (qn_cuda_count(NULL, &count) == QN_OK)
+    if (qn_device_count(device->kind, &count) == QN_OK)
         return QN_EXIT_DONE;
-    qn_cli_error("%s %s: %s", source, name, qn_error_text());
+    qn_cli_error("%s %s: %s", device->source, device->text, qn_error_text());
     return QN_EXIT_FAILED;
 }
 
@@ -49,10 +47,8 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
         qn_cli_error("-m: no model given; name a GGUF file with -m FILE");
         return QN_EXIT_USAGE;
     }
-    const char *env_device = getenv("QN_DEVICE");
-    const bool from_environment = !args->device && env_device && *env_device;
-    const char *device = args->device ? args->device : from_environment ? env_device : "auto";
-    int status = check_device(from_environment ? "the environment variable QN_DEVICE" : "--device", device);
+    qn_device_name device;
+    int status = select_device(args, &device);
     if (status == QN_EXIT_DONE && !args->model)
         status = find_demo_model(args);
     if (status != QN_EXIT_DONE)
@@ -60,7 +56,7 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
     qn_progress progress;
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
-        .device = device,
+        .device = device.text,
         .n_threads = (int)args->threads,
         .vocab_only = vocab_only,
         .on_progress = qn_progress_update,

@@ -6,8 +6,9 @@
 #ifndef QN_DEVICE_DEVICE_H
 #define QN_DEVICE_DEVICE_H
 
+#include "base/team.h"
 #include "cache/view.h"
-#include "kernels/sample/sample.h"
+#include "kernels/kernels.h"
 #include "plan/plan.h"
 
 typedef struct qn_device qn_device;
@@ -96,6 +97,16 @@ struct qn_memory {
 };
 
 /* ---- Devices ---- */
+
+/* What every device is opened with (device/registry.h). Plan, team and kernels outlive the device. */
+typedef struct qn_device_params {
+    const qn_plan *plan;
+    qn_team *team;             /* computes on the CPU; for other devices converts weights and embeddings */
+    const qn_kernels *kernels; /* of the CPU; for other devices embeddings and sampling on the host */
+    /* Gets a line for each kernel that is compiled when it is first needed; may be NULL. Must not call the device. */
+    void (*on_log)(void *user, const char *line);
+    void *user;
+} qn_device_params;
 
 typedef struct qn_device_vtable {
     void (*free)(qn_device *device);

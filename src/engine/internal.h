@@ -5,7 +5,6 @@
 #include "base/team.h"
 #include "cache/kv.h"
 #include "cache/recurrent.h"
-#include "device/cpu/executor.h"
 #include "device/device.h"
 #include "gguf/gguf.h"
 #include "model/model.h"

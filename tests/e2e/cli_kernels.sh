@@ -9,12 +9,16 @@ refuses 2 "--device: 'cuda:x' is not one of" kernels --device cuda:x
 refuses 2 "unknown option '--nonsense'" kernels --nonsense
 refuses 2 "unexpected argument 'x'" kernels x
 refuses 1 '--device cuda:999: ' kernels --device cuda:999
+QN_DEVICE=tpu refuses 2 "the environment variable QN_DEVICE: 'tpu' is not one of cpu, cuda, cuda:N, auto" kernels
 quern kernels --help
 { [ $status -eq 0 ] && grep -q '^usage: quern kernels' "$work/out"; } || fail 'quern kernels --help'
 
 quern kernels --device cpu
 [ $status -eq 0 ] || fail 'quern kernels --device cpu'
 grep -q '^device      cpu, ' "$work/out" || fail 'the instruction set is not named'
+cp "$work/out" "$work/cpu"
+QN_DEVICE=cpu quern kernels
+cmp -s "$work/out" "$work/cpu" || fail 'quern kernels with QN_DEVICE=cpu is not quern kernels --device cpu'
 missing=$(for list in "$QN_SOURCE_DIR"/src/kernels/*/pipelines.txt; do
     sed "s|#.*||; /^[[:space:]]*$/d; s|^[[:space:]]*|$(basename "$(dirname "$list")")/|" "$list"
 done | while read -r source defines; do
@@ -41,13 +45,16 @@ gives "0 files, 0 B, removed from $XDG_CACHE_HOME/quern
 quern kernels --device cuda
 if [ $status -eq 0 ]; then
     grep -q '^all ready after' "$work/out" || fail 'the kernels are not ready'
-    quern kernels
+    quern kernels --device auto
     [ $status -eq 0 ] || fail 'quern kernels, the second time'
     ! grep -q -E ' (nvcc|NVRTC) +(nvcc|NVRTC) ' "$work/out" || fail 'kernels were compiled again'
 else
     [ "$(wc -l <"$work/err")" -eq 1 ] || fail 'expected one line about the missing device'
     grep -q '^quern: --device cuda: ' "$work/err" || fail 'the missing device is not named'
-    quern kernels
+    quern kernels --device auto
     [ $status -eq 0 ] || fail 'quern kernels without a GPU'
+    QN_DEVICE=cuda quern kernels
+    { [ $status -eq 1 ] && grep -q '^quern: the environment variable QN_DEVICE cuda: ' "$work/err"; } ||
+        fail 'quern kernels ignores QN_DEVICE'
 fi
 finish

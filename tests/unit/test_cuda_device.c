@@ -45,10 +45,16 @@ static void test_open(void **unused)
     int count;
     assert_int_equal(qn_cuda_count(driver, &count), QN_OK);
     assert_int_equal(count, 2);
+    qn_cuda_info unopened;
+    assert_int_equal(qn_cuda_read_info(driver, 1, &unopened), QN_OK);
+    assert_int_equal(unopened.ordinal, 1);
+    assert_int_equal(qn_cuda_read_info(driver, 2, &unopened), QN_ERR_INVALID);
+    fake_expect_empty();
     device = open_with(driver);
     const qn_cuda_info *info = qn_cuda_get_info(device);
     assert_string_equal(info->name, "Fake 1");
     assert_int_equal(info->n_sms, 132);
+    assert_int_equal(unopened.n_sms, info->n_sms);
     assert_int_equal(info->l2_bytes, 60 << 20);
     assert_int_equal(info->driver_version, 13000);
     assert_string_equal(qn_cuda_arch(device), "sm_90a");
@@ -101,18 +107,6 @@ static void test_open_fails(void **unused)
         assert_non_null(strstr(qn_error_text(), "made to fail (CUDA_ERROR_FAKE, 999)"));
         fake_expect_empty();
     }
-}
-
-static void test_names(void **unused)
-{
-    (void)unused;
-    int ordinal;
-    assert_true(qn_cuda_parse_name("cuda", &ordinal) && ordinal == 0);
-    assert_true(qn_cuda_parse_name("cuda:0", &ordinal) && ordinal == 0);
-    assert_true(qn_cuda_parse_name("cuda:13", &ordinal) && ordinal == 13);
-    static const char *const bad[] = { "", "cpu", "cud", "cuda:", "cuda1", "cuda:-1", "cuda:x", "cuda:1x", "cuda:99999999999" };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_false(qn_cuda_parse_name(bad[i], &ordinal));
 }
 
 static void test_memory(void **unused)
@@ -460,19 +454,10 @@ static void test_read_rate(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_no_device),
-        cmocka_unit_test(test_open_fails),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_upload),
-        cmocka_unit_test(test_uploads_at_once),
-        cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_older),
-        cmocka_unit_test(test_archs),
-        cmocka_unit_test(test_graphs),
-        cmocka_unit_test(test_read_rate),
+        cmocka_unit_test(test_open),        cmocka_unit_test(test_no_device), cmocka_unit_test(test_open_fails),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_upload),    cmocka_unit_test(test_uploads_at_once),
+        cmocka_unit_test(test_streams),     cmocka_unit_test(test_launch),    cmocka_unit_test(test_older),
+        cmocka_unit_test(test_archs),       cmocka_unit_test(test_graphs),    cmocka_unit_test(test_read_rate),
         cmocka_unit_test(test_real_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,9 +45,9 @@ static void set_up(struct fixture *x, const char *golden, unsigned bits)
     must(qn_team_create(1, &x->team));
     if (bits)
         must(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
-    const qn_cuda_executor_params params = {
-        .plan = &x->plan, .team = x->team, .kernels = &x->kernels, .driver = driver, .tools = &tools
-    };
+    const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .kernels = &x->kernels },
+                                             .driver = driver,
+                                             .tools = &tools };
     must(qn_cuda_executor_create(&params, &x->device));
 }
 

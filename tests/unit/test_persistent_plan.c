@@ -228,9 +228,9 @@ static void set_up(struct fixture *x, const char *golden, const struct shape *sh
     must(qn_team_create(1, &x->team));
     if (bits)
         must(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
-    const qn_cuda_executor_params params = {
-        .plan = &x->plan, .team = x->team, .kernels = &x->kernels, .driver = driver, .tools = &tools
-    };
+    const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .kernels = &x->kernels },
+                                             .driver = driver,
+                                             .tools = &tools };
     must(qn_cuda_executor_create(&params, &x->device));
     x->model = (qn_cuda_model *)x->device;
     const qn_memory_params memory = {
@@ -739,9 +739,9 @@ static void unknown_settings_are_refused(void **unused)
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = { .plan = &x.plan,
-                                             .team = x.team,
-                                             .kernels = &x.kernels }; /* rejected before the driver is loaded */
+    const qn_cuda_executor_params params = {
+        .base = { .plan = &x.plan, .team = x.team, .kernels = &x.kernels } /* rejected before the driver is loaded */
+    };
     setenv("QN_CUDA", "fast", 1);
     const qn_status status = qn_cuda_executor_create(&params, &device);
     unsetenv("QN_CUDA");

@@ -44,8 +44,8 @@ typedef struct qn_cuda_params {
 /* qn_cuda_count - number of visible devices. QN_ERR_UNSUPPORTED, naming what is missing, without a driver or a device. */
 qn_status qn_cuda_count(const struct qn_cuda_driver *driver, int *count);
 
-/* qn_cuda_parse_name - whether a text names a CUDA device: "cuda" (device 0) or "cuda:N". */
-bool qn_cuda_parse_name(const char *text, int *ordinal);
+/* qn_cuda_read_info - the properties of a device, without opening it. Errors as those of qn_cuda_open. */
+qn_status qn_cuda_read_info(const struct qn_cuda_driver *driver, int ordinal, qn_cuda_info *info);
 
 /* qn_cuda_open - open a device and retain its primary context. params may be NULL. QN_ERR_UNSUPPORTED without driver or
  * device and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. Free with qn_cuda_close. */

@@ -38,47 +38,45 @@ qn_status qn_cuda_count(const qn_cuda_driver *driver, int *count)
     return *count > 0 ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "the NVIDIA driver is installed, but no device is visible to it");
 }
 
-bool qn_cuda_parse_name(const char *text, int *ordinal)
-{
-    *ordinal = 0;
-    if (strncmp(text, "cuda", 4) != 0)
-        return false;
-    if (!text[4])
-        return true;
-    const size_t digits = strspn(text + 5, "0123456789");
-    if (text[4] != ':' || digits == 0 || digits > 3 || text[5 + digits])
-        return false;
-    *ordinal = atoi(text + 5);
-    return true;
-}
-
 /* ---- Opening ---- */
 
-static qn_status attribute(const qn_cuda *device, int which, int *value)
+static qn_status attribute(const qn_cuda_driver *driver, qn_cu_device device, int which, int *value)
 {
-    return QN_CU(device->driver, cuDeviceGetAttribute, value, which, device->device);
+    return QN_CU(driver, cuDeviceGetAttribute, value, which, device);
 }
 
-static qn_status read_info(qn_cuda *device)
+/* The driver's handle of a device, and its properties. */
+static qn_status find_device(const qn_cuda_driver *driver, int ordinal, qn_cu_device *device, qn_cuda_info *info)
 {
-    qn_cuda_info *info = &device->info;
-    int sms, l2, shared;
-    QN_TRY(QN_CU(device->driver, cuDeviceGetName, info->name, (int)sizeof info->name, device->device));
-    QN_TRY(attribute(device, QN_CU_DEVICE_MAJOR, &info->major));
-    QN_TRY(attribute(device, QN_CU_DEVICE_MINOR, &info->minor));
+    int count, sms, l2, shared;
+    QN_TRY(qn_cuda_count(driver, &count));
+    if (ordinal < 0 || ordinal >= count)
+        return qn_fail(QN_ERR_INVALID, "CUDA device %d: there are %d, numbered from 0", ordinal, count);
+    QN_TRY(QN_CU(driver, cuDeviceGet, device, ordinal));
+    *info = (qn_cuda_info){ .ordinal = ordinal };
+    QN_TRY(QN_CU(driver, cuDeviceGetName, info->name, (int)sizeof info->name, *device));
+    QN_TRY(attribute(driver, *device, QN_CU_DEVICE_MAJOR, &info->major));
+    QN_TRY(attribute(driver, *device, QN_CU_DEVICE_MINOR, &info->minor));
     if (info->major < 8)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: has compute capability %d.%d, quern needs 8.0 or later", info->name,
                        info->major, info->minor);
-    QN_TRY(attribute(device, QN_CU_DEVICE_MULTIPROCESSORS, &sms));
-    QN_TRY(attribute(device, QN_CU_DEVICE_L2_BYTES, &l2));
-    QN_TRY(attribute(device, QN_CU_DEVICE_SHARED_OPTIN, &shared));
-    QN_TRY(QN_CU(device->driver, cuDeviceTotalMem, &info->memory_bytes, device->device));
-    QN_TRY(QN_CU(device->driver, cuDriverGetVersion, &info->driver_version));
+    QN_TRY(attribute(driver, *device, QN_CU_DEVICE_MULTIPROCESSORS, &sms));
+    QN_TRY(attribute(driver, *device, QN_CU_DEVICE_L2_BYTES, &l2));
+    QN_TRY(attribute(driver, *device, QN_CU_DEVICE_SHARED_OPTIN, &shared));
+    QN_TRY(QN_CU(driver, cuDeviceTotalMem, &info->memory_bytes, *device));
+    QN_TRY(QN_CU(driver, cuDriverGetVersion, &info->driver_version));
     info->n_sms = (uint32_t)sms;
     info->l2_bytes = (size_t)l2;
     info->max_shared_bytes = (uint32_t)shared;
-    qn_gpu_arch(info->major, info->minor, device->arch);
     return QN_OK;
+}
+
+qn_status qn_cuda_read_info(const qn_cuda_driver *driver, int ordinal, qn_cuda_info *info)
+{
+    qn_cu_device device;
+    if (!driver)
+        QN_TRY(qn_cuda_driver_load(&driver));
+    return find_device(driver, ordinal, &device, info);
 }
 
 static qn_status copy_text(const char *text, char **copy)
@@ -101,17 +99,12 @@ static qn_status copy_tools(qn_cuda *device, const qn_cuda_tools *tools)
 static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
 {
     static const qn_cuda_tools defaults = { 0 };
-    int count;
     device->driver = params->driver;
     if (!device->driver)
         QN_TRY(qn_cuda_driver_load(&device->driver));
-    QN_TRY(qn_cuda_count(device->driver, &count));
-    if (params->ordinal < 0 || params->ordinal >= count)
-        return qn_fail(QN_ERR_INVALID, "CUDA device %d: there are %d, numbered from 0", params->ordinal, count);
+    QN_TRY(find_device(device->driver, params->ordinal, &device->device, &device->info));
+    qn_gpu_arch(device->info.major, device->info.minor, device->arch);
     QN_TRY(copy_tools(device, params->tools ? params->tools : &defaults));
-    device->info.ordinal = params->ordinal;
-    QN_TRY(QN_CU(device->driver, cuDeviceGet, &device->device, params->ordinal));
-    QN_TRY(read_info(device));
     QN_TRY(QN_CU(device->driver, cuDevicePrimaryCtxRetain, &device->context, device->device));
     return qn_cuda_make_current(device);
 }

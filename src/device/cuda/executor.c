@@ -179,8 +179,8 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
     const qn_cuda_params open = { .ordinal = params->ordinal,
                                   .driver = params->driver,
                                   .tools = params->tools,
-                                  .on_log = params->on_log,
-                                  .user = params->user };
+                                  .on_log = params->base.on_log,
+                                  .user = params->base.user };
     const qn_attention_shape *h = &model->plan->heads;
     QN_TRY(read_environment(&model->launches_only));
     QN_TRY(qn_cuda_open(&open, &model->cuda));
@@ -209,9 +209,9 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
     *model = (qn_cuda_model){ .base = { .vtable = &vtable, .layout = " cuda", .batch = BATCH },
-                              .plan = params->plan,
-                              .team = params->team,
-                              .kernels = params->kernels };
+                              .plan = params->base.plan,
+                              .team = params->base.team,
+                              .kernels = params->base.kernels };
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
     const qn_status status = create(model, params);
     if (status != QN_OK) {

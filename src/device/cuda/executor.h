@@ -5,17 +5,11 @@
 #ifndef QN_DEVICE_CUDA_EXECUTOR_H
 #define QN_DEVICE_CUDA_EXECUTOR_H
 
-#include "base/team.h"
 #include "device/device.h"
-#include "kernels/kernels.h"
 
 typedef struct qn_cuda_executor_params {
-    int ordinal; /* of the device, from 0 */
-    const qn_plan *plan;
-    qn_team *team;                                /* converts weights and embeddings on the host; outlives the device */
-    const qn_kernels *kernels;                    /* for embeddings and sampling on the host; outlive the device */
-    void (*on_log)(void *user, const char *line); /* may be NULL */
-    void *user;
+    qn_device_params base;
+    int ordinal;                         /* of the device, from 0 */
     const struct qn_cuda_driver *driver; /* driver and tools as in qn_cuda_params; NULL except in tests */
     const struct qn_cuda_tools *tools;
 } qn_cuda_executor_params;

@@ -1,0 +1,136 @@
+/* Names of devices and where they come from; counting, describing, and opening a device for a plan by its name. */
+#include "base/cpu.h"
+#include "device/registry.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void names(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *text;
+        qn_device_kind kind;
+        int ordinal;
+    } good[] = { { "cpu", QN_DEVICE_CPU, 0 },
+                 { "auto", QN_DEVICE_AUTO, 0 },
+                 { "cuda", QN_DEVICE_CUDA, 0 },
+                 { "cuda:0", QN_DEVICE_CUDA, 0 },
+                 { "cuda:13", QN_DEVICE_CUDA, 13 } };
+    static const char *const bad[] = { "",      "cpux",    "cpu:0",  "cud",     "cuda:",  "cuda1",
+                                       "CPU",   "cuda:-1", "cuda:x", "cuda:1x", "auto:0", "cuda:99999999999",
+                                       "cuda ", "cuda;0" };
+    qn_device_name name;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(qn_device_name_parse("here", good[i].text, &name), QN_OK);
+        assert_int_equal(name.kind, good[i].kind);
+        assert_int_equal(name.ordinal, good[i].ordinal);
+        assert_string_equal(name.text, good[i].text);
+        assert_string_equal(name.source, "here");
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(qn_device_name_parse("here", bad[i], &name), QN_ERR_INVALID);
+    assert_int_equal(qn_device_name_parse("here", "tpu", &name), QN_ERR_INVALID);
+    assert_string_equal(qn_error_text(), "here: 'tpu' is not one of cpu, cuda, cuda:N, auto");
+}
+
+static void sources(void **unused)
+{
+    (void)unused;
+    qn_device_name name;
+    unsetenv("QN_DEVICE");
+    assert_int_equal(qn_device_name_select(NULL, &name), QN_OK);
+    assert_int_equal(name.kind, QN_DEVICE_AUTO);
+    setenv("QN_DEVICE", "", 1);
+    assert_int_equal(qn_device_name_select(NULL, &name), QN_OK);
+    assert_int_equal(name.kind, QN_DEVICE_AUTO);
+    setenv("QN_DEVICE", "cuda:3", 1);
+    assert_int_equal(qn_device_name_select(NULL, &name), QN_OK);
+    assert_true(name.kind == QN_DEVICE_CUDA && name.ordinal == 3);
+    assert_string_equal(name.source, "the environment variable QN_DEVICE");
+    assert_int_equal(qn_device_name_select("cpu", &name), QN_OK);
+    assert_int_equal(name.kind, QN_DEVICE_CPU);
+    assert_string_equal(name.source, "--device");
+    setenv("QN_DEVICE", "tpu", 1);
+    assert_int_equal(qn_device_name_select(NULL, &name), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "the environment variable QN_DEVICE: 'tpu'"));
+    unsetenv("QN_DEVICE");
+}
+
+static void counts_and_descriptions(void **unused)
+{
+    (void)unused;
+    char text[QN_DEVICE_TEXT_MAX], expected[QN_DEVICE_TEXT_MAX];
+    int count;
+    assert_int_equal(qn_device_count(QN_DEVICE_CPU, &count), QN_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(qn_device_count(QN_DEVICE_AUTO, &count), QN_OK);
+    assert_int_equal(count, 1);
+    snprintf(expected, sizeof expected, "cpu, %s", qn_cpu_name(qn_cpu_present()));
+    assert_int_equal(qn_device_describe(&(qn_device_name){ .kind = QN_DEVICE_CPU }, text), QN_OK);
+    assert_string_equal(text, expected);
+    qn_device_name name;
+    assert_int_equal(qn_device_name_parse("here", "auto", &name), QN_OK);
+    assert_int_equal(qn_device_describe(&name, text), QN_ERR_INVALID);
+    assert_int_equal(qn_device_name_parse("here", "cuda", &name), QN_OK);
+    const qn_status counted = qn_device_count(QN_DEVICE_CUDA, &count);
+    assert_int_equal(qn_device_describe(&name, text), counted);
+    if (counted == QN_OK)
+        assert_memory_equal(text, "cuda:0, ", 8);
+}
+
+static void opens_by_name(void **unused)
+{
+    (void)unused;
+    qn_gguf *file;
+    qn_hparams hparams;
+    qn_plan plan;
+    qn_kernels kernels;
+    qn_team *team;
+    qn_device_name name;
+    qn_device *device;
+    int count;
+    assert_int_equal(qn_gguf_open(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &file), QN_OK);
+    assert_int_equal(qn_model_build(file, &hparams, &plan), QN_OK);
+    qn_kernels_init(&kernels, qn_cpu_present());
+    assert_int_equal(qn_team_create(2, &team), QN_OK);
+    const qn_device_params params = { .plan = &plan, .team = team, .kernels = &kernels };
+
+    assert_int_equal(qn_device_name_parse("here", "cpu", &name), QN_OK);
+    assert_int_equal(qn_device_open(&name, &params, &device), QN_OK);
+    assert_string_equal(device->name, "cpu");
+    assert_int_equal(device->vtable->reserve(device, 4, 16), QN_OK);
+    device->vtable->free(device);
+    if (qn_device_count(QN_DEVICE_CUDA, &count) == QN_ERR_UNSUPPORTED) {
+        assert_int_equal(qn_device_name_parse("here", "auto", &name), QN_OK);
+        assert_int_equal(qn_device_open(&name, &params, &device), QN_OK);
+        assert_string_equal(device->name, "cpu");
+        device->vtable->free(device);
+        assert_int_equal(qn_device_name_parse("here", "cuda", &name), QN_OK);
+        assert_int_equal(qn_device_open(&name, &params, &device), QN_ERR_UNSUPPORTED);
+        assert_null(device);
+    }
+    qn_team_free(team);
+    qn_plan_free(&plan);
+    qn_gguf_close(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names),
+        cmocka_unit_test(sources),
+        cmocka_unit_test(counts_and_descriptions),
+        cmocka_unit_test(opens_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
