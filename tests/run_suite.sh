@@ -66,7 +66,7 @@ build clang-asan-ubsan "$build/asan" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE
     -DQN_SANITIZE=address,undefined -DQN_FUZZ=ON && run clang-asan-ubsan "$build/asan" -LE install
 
 build clang-tsan "$build/tsan" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 -DQN_SANITIZE=thread &&
-    run clang-tsan "$build/tsan" -R 'team|engine|session|executor|generate|golden' -LE install
+    run clang-tsan "$build/tsan" -L threads
 
 if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
     build aarch64 "$build/aarch64" -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DQN_KERNELS_ONLY=ON && run aarch64 "$build/aarch64"
