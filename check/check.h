@@ -6,6 +6,7 @@
 #ifndef QN_CHECK_CHECK_H
 #define QN_CHECK_CHECK_H
 
+#include "base/cpu.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -19,13 +20,9 @@
 void qn_assert_ok(qn_status status);
 void *qn_xcalloc(size_t count, size_t size);
 
-typedef struct qn_level {
-    const char *name;
-    unsigned features;
-} qn_level;
-
-/* qn_levels - the instruction sets that this CPU supports, the reference first; returns their number. */
-size_t qn_levels(qn_level levels[8]);
+/* qn_levels - the levels of instruction sets that this CPU has, the reference first; returns their number. An operation compares
+ * a case for each of them: the run counts the cases whose variant is a level's name, and fails for a level with none. */
+size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS]);
 
 /* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone. qn_random_floats:
  * normally distributed, times scale. */

@@ -113,7 +113,7 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
         kernels->normalize(result + q * dim, result + q * dim, l[q], dim);
 }
 
-static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, const qn_level *levels, size_t n_levels)
+static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, const qn_cpu_level *levels, size_t n_levels)
 {
     size_t n_visible[QN_QUERY_TILE];
     float *expected, *found;
@@ -150,7 +150,7 @@ static void check_shape(size_t head_dim, size_t n_queries, size_t n_stored, cons
 
 /* Values beyond fp16's range are stored as +-65504. A NaN value reaches the queries that attend to its position, and no
  * other query of the tile. */
-static void check_not_finite(const qn_level *levels, size_t n_levels)
+static void check_not_finite(const qn_cpu_level *levels, size_t n_levels)
 {
     enum { DIM = 32, QUERIES = 12, POSITION = 5 };
     for (size_t i = 0; i < n_levels; i++)
@@ -191,7 +191,7 @@ static void timed_block(void *context)
                       t->p->head_dim, t->out, t->m, t->l, t->scores);
 }
 
-static void bench_block(size_t n_queries, const qn_level *level)
+static void bench_block(size_t n_queries, const qn_cpu_level *level)
 {
     qn_attention_kernels kernels;
     struct problem p;
@@ -212,7 +212,7 @@ static void bench_block(size_t n_queries, const qn_level *level)
 
 void qn_check_attention(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     static const size_t dims[] = { 16, 32, 64, 80, 96, 128, 256, 512 }, queries[] = { 1, 2, 5, 8, 9, QN_QUERY_TILE };
     static const size_t stored[] = { 1, 15, 16, 17, 255, 256, 257, 600, POSITIONS };

@@ -33,7 +33,7 @@ static float *floats(const qn_guarded *g)
     return (float *)(void *)g->data;
 }
 
-static void check_rows(const qn_aura_codec *codec, const qn_level *levels, size_t n_levels)
+static void check_rows(const qn_aura_codec *codec, const qn_cpu_level *levels, size_t n_levels)
 {
     const size_t dim = codec->dim;
     static float matrix[MAX_DIM * MAX_DIM];
@@ -180,7 +180,7 @@ static void check_exact(const struct problem *p, const float *out, const float *
     }
 }
 
-static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored, const qn_level *levels,
+static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored, const qn_cpu_level *levels,
                         size_t n_levels)
 {
     static struct problem p;
@@ -243,7 +243,7 @@ static void timed_block(void *context)
     }
 }
 
-static void bench_block(unsigned bits, size_t n_queries, const qn_level *level)
+static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *level)
 {
     static struct timed t;
     qn_kernels kernels;
@@ -287,7 +287,7 @@ static void timed_encode(void *context)
     qn_aura_encode_row(&t->kernels->aura, t->codec, t->x, codes, &scale);
 }
 
-static void bench_encode(unsigned bits, const qn_level *level)
+static void bench_encode(unsigned bits, const qn_cpu_level *level)
 {
     qn_kernels kernels;
     qn_aura_codec *codec = new_codec(BENCH_DIM, bits);
@@ -302,7 +302,7 @@ static void bench_encode(unsigned bits, const qn_level *level)
 
 void qn_check_aura(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     static const size_t stored[] = { 256, 1, 15, 16, 17, 33, 100, 255, 240 };
     for (size_t d = 0; d < N_DIMS; d++)

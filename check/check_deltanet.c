@@ -74,7 +74,7 @@ static void check_gemm(const qn_deltanet_kernels *kernels, const struct shape *s
     qn_free(bound);
 }
 
-static void check_gemms(const qn_level *levels, size_t n_levels)
+static void check_gemms(const qn_cpu_level *levels, size_t n_levels)
 {
     static const size_t ms[] = { 0, 1, 2, 3, 4, 5, 7, 16, 33, 128 }, ns[] = { 0, 1, 15, 16, 17, 33, 48, 64, 80, 128, 144, 256 };
     static const size_t ks[] = { 0, 1, 2, 15, 17, 63, 64, 65, 128, 256 };
@@ -164,7 +164,7 @@ static void row_case(const qn_deltanet_kernels *kernels, int which, size_t n, fl
         kernels->conv(y, rows, w, w_row, taps, n);
 }
 
-static void check_rows(const qn_level *levels, size_t n_levels)
+static void check_rows(const qn_cpu_level *levels, size_t n_levels)
 {
     static const size_t widths[] = { 0, 1, 2, 15, 16, 17, 31, 64, 100, 128, MAX_ROW };
     static float expected[MAX_ROW];
@@ -371,7 +371,7 @@ static void timed_prefill(void *context)
     }
 }
 
-static void bench_layers(const qn_level *levels, size_t n_levels)
+static void bench_layers(const qn_cpu_level *levels, size_t n_levels)
 {
     struct layers l = { .state = alloc_huge((size_t)LAYERS * HEADS * STATE, 0.01f),
                         .v_new = alloc_huge((size_t)LAYERS * HEADS * V_NEW, 0.01f),
@@ -411,7 +411,7 @@ static void bench_layers(const qn_level *levels, size_t n_levels)
 
 void qn_check_deltanet(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     check_gemms(levels, n_levels);
     check_rows(levels, n_levels);

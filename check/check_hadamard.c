@@ -79,7 +79,7 @@ static void timed_row(void *context)
 
 void qn_check_hadamard(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     for (size_t n = 1; n <= MAX_N; n *= 2)
         for (unsigned sign_mask = 0; sign_mask < 4; sign_mask++)

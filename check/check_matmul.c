@@ -46,7 +46,7 @@ static void check_against_float64(const qn_problem *p, const float *out)
     qn_free(weights);
 }
 
-static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_levels, bool accumulate)
+static void check_problem(const qn_problem *p, const qn_cpu_level *levels, size_t n_levels, bool accumulate)
 {
     const size_t n_out = p->n_tokens * p->weights.n_rows;
     qn_matmul_kernels kernels;
@@ -77,7 +77,7 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
     qn_free(expected);
 }
 
-static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *levels, size_t n_levels)
+static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_level *levels, size_t n_levels)
 {
     /* Every code at its maximum by activations of maximum magnitude and one sign: narrow accumulators would overflow
      * here. */
@@ -106,7 +106,7 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *
 
 /* One NaN or infinity among the activations of token 1 of 3: all its elements are NaN or infinite, those of other
  * tokens finite. */
-static void check_not_finite(const qn_type_info *type, const qn_level *levels, size_t n_levels)
+static void check_not_finite(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels)
 {
     enum { ROWS = 6, COLS = 768, TOKENS = 3 };
     for (size_t i = 0; i < n_levels; i++)
@@ -142,7 +142,7 @@ static void timed_run(void *context)
                    t->p->weights.n_rows, t->scratch);
 }
 
-static void bench_type(const qn_type_info *type, const qn_level *levels, size_t n_levels, size_t n_rows, size_t n_tokens)
+static void bench_type(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels, size_t n_rows, size_t n_tokens)
 {
     qn_problem p;
     qn_problem_new(&p, type, n_rows, 2048, n_tokens, false);
@@ -168,7 +168,7 @@ static void bench_type(const qn_type_info *type, const qn_level *levels, size_t 
 
 void qn_check_matmul(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
@@ -251,7 +251,7 @@ static void timed_quantize(void *context)
 
 void qn_check_quantize(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     static const size_t widths[] = { 1, 15, 16, 17, 31, 32, 33, 511, 512, 513, 576, 2048, 3100 };
     for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)

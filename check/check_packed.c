@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const qn_packed_kernel *kernel_of(const qn_level *level, const qn_type_info *type, qn_matmul_kernels *kernels)
+static const qn_packed_kernel *kernel_of(const qn_cpu_level *level, const qn_type_info *type, qn_matmul_kernels *kernels)
 {
     qn_matmul_kernels_init(kernels, level->features);
     return kernels->packed ? kernels->packed(type) : NULL;
@@ -94,7 +94,8 @@ static void fill(float *out, size_t n_tokens, size_t n_rows, size_t stride)
 
 /* With skip_token < n_tokens, that token's elements must be NaN or infinite; their bits are not compared with the
  * reference's. */
-static void check_level(const qn_problem *p, const qn_level *level, bool accumulate, size_t skip_token, const float *expected)
+static void check_level(const qn_problem *p, const qn_cpu_level *level, bool accumulate, size_t skip_token,
+                        const float *expected)
 {
     const size_t n_rows = p->weights.n_rows, stride = n_rows + qn_random_below(5);
     qn_matmul_kernels kernels;
@@ -127,7 +128,7 @@ static void check_level(const qn_problem *p, const qn_level *level, bool accumul
     qn_acts_free(&acts);
 }
 
-static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_levels, bool accumulate, size_t skip_token)
+static void check_problem(const qn_problem *p, const qn_cpu_level *levels, size_t n_levels, bool accumulate, size_t skip_token)
 {
     qn_matmul_kernels ref;
     qn_matmul_kernels_init(&ref, 0);
@@ -141,7 +142,7 @@ static void check_problem(const qn_problem *p, const qn_level *levels, size_t n_
     qn_free(expected);
 }
 
-static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_level *levels, size_t n_levels)
+static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kernel, const qn_cpu_level *levels, size_t n_levels)
 {
     static const size_t rows[] = { 64, 65, 128, 130, 192 };
     size_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 1 };
@@ -164,7 +165,7 @@ static void check_shapes(const qn_type_info *type, const qn_packed_kernel *kerne
  * one sign, and by quads whose sums have low bytes, high bytes or both at the ends of the tables' range (packed.h): 479
  * and -481 are 31 above a multiple of 32. Values just below half a code above 126 have the largest lo term of the hi/lo
  * split. */
-static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *levels, size_t n_levels)
+static void check_extremes(const qn_type_info *type, bool hilo, const qn_cpu_level *levels, size_t n_levels)
 {
     enum { ROWS = 64, COLS = 1024, PATTERNS = 8 };
     static const float quads[PATTERNS][4] = { { 127, 127, 127, 127 },
@@ -197,7 +198,7 @@ static void check_extremes(const qn_type_info *type, bool hilo, const qn_level *
 }
 
 /* A NaN or infinity in token 1 of 5 stays in token 1. */
-static void check_not_finite(const qn_type_info *type, const qn_level *levels, size_t n_levels)
+static void check_not_finite(const qn_type_info *type, const qn_cpu_level *levels, size_t n_levels)
 {
     enum { COLS = 768, TOKENS = 5 };
     for (int kernel = 0; kernel < 3; kernel++) {
@@ -251,7 +252,7 @@ static void timed_unpack(void *context)
 }
 
 /* Stored rows, then packed rows. */
-static void bench_matmul(const qn_type_info *type, const qn_level *level, size_t n_rows, size_t n_tokens)
+static void bench_matmul(const qn_type_info *type, const qn_cpu_level *level, size_t n_rows, size_t n_tokens)
 {
     enum { COLS = 2048 };
     qn_matmul_kernels kernels;
@@ -281,7 +282,7 @@ static void bench_matmul(const qn_type_info *type, const qn_level *level, size_t
     qn_problem_free(&p);
 }
 
-static void bench_packing(const qn_type_info *type, const qn_level *level)
+static void bench_packing(const qn_type_info *type, const qn_cpu_level *level)
 {
     enum { ROWS = 4096, COLS = 2048 };
     qn_matmul_kernels kernels;
@@ -304,7 +305,7 @@ static void bench_packing(const qn_type_info *type, const qn_level *level)
 
 void qn_check_packed(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);

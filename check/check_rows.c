@@ -44,7 +44,7 @@ static void timed_norm(void *context)
 
 void qn_check_norm(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     static float expected[MAX_ROW];
     for (size_t w = 0; w < N_WIDTHS; w++)
@@ -108,7 +108,7 @@ static void timed_rope(void *context)
 
 void qn_check_rope(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     static const size_t rotated[] = { 2, 16, 30, 32, 34, 64, 80, 128, 256 };
     static const uint32_t positions[] = { 0, 1, 4095, 262143 };
@@ -213,7 +213,7 @@ static void check_gate(const qn_elementwise_kernels *kernels, bool reference, si
 
 void qn_check_elementwise(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     static float expected[MAX_ROW];
     for (size_t w = 0; w < N_WIDTHS; w++)
@@ -256,7 +256,7 @@ static void timed_argmax(void *context)
 
 void qn_check_sample(bool bench)
 {
-    qn_level levels[8];
+    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     for (size_t w = 0; w < N_WIDTHS; w++)
         for (int shape = 0; shape < 3; shape++) {

@@ -5,7 +5,6 @@
 #include "check/cuda.h"
 #endif
 
-#include "base/cpu.h"
 #include "base/f16.h"
 #include "device/registry.h"
 
@@ -16,17 +15,27 @@
 #include <string.h>
 #include <time.h>
 
+/* The levels of which an operation has variants. */
+enum variants { NO_LEVELS, ALL_LEVELS, ALL_BUT_REF };
+
 static const struct operation {
     const char *name;
     void (*check)(bool bench);
+    enum variants variants;
 } operations[] = {
-    { "peak", qn_check_peak },           { "barrier", qn_check_barrier },
-    { "matmul", qn_check_matmul },       { "quantize", qn_check_quantize },
-    { "norm", qn_check_norm },           { "rope", qn_check_rope },
-    { "attention", qn_check_attention }, { "elementwise", qn_check_elementwise },
-    { "hadamard", qn_check_hadamard },   { "sample", qn_check_sample },
-    { "deltanet", qn_check_deltanet },   { "packed", qn_check_packed },
-    { "aura", qn_check_aura },
+    { "peak", qn_check_peak, NO_LEVELS },
+    { "barrier", qn_check_barrier, NO_LEVELS },
+    { "matmul", qn_check_matmul, ALL_LEVELS },
+    { "quantize", qn_check_quantize, ALL_LEVELS },
+    { "norm", qn_check_norm, ALL_LEVELS },
+    { "rope", qn_check_rope, ALL_LEVELS },
+    { "attention", qn_check_attention, ALL_LEVELS },
+    { "elementwise", qn_check_elementwise, ALL_LEVELS },
+    { "hadamard", qn_check_hadamard, ALL_LEVELS },
+    { "sample", qn_check_sample, ALL_LEVELS },
+    { "deltanet", qn_check_deltanet, ALL_LEVELS },
+    { "packed", qn_check_packed, ALL_BUT_REF },
+    { "aura", qn_check_aura, ALL_LEVELS },
 };
 
 enum { N_OPERATIONS = sizeof operations / sizeof operations[0], GUARD = 64, FAILURES_SHOWN = 20 };
@@ -36,17 +45,19 @@ static struct {
     bool failed, json;
     size_t cases, failures;
     size_t drawn, every; /* every: run each N-th case; 0: all */
+    const char *skipped_level;
+    size_t *uncounted;                      /* the counter of the case's level, until the case compares something */
+    size_t compared[QN_CPU_MAX_LEVELS];     /* cases of each level that compared something, in this operation */
+    size_t compared_all[QN_CPU_MAX_LEVELS]; /* in all operations */
 } state;
 
-size_t qn_levels(qn_level levels[8])
+size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS])
 {
-    static const char *const names[] = { "ref", "avx2", "avxvnni", "avx512", "neon", "dotprod" };
-    const unsigned present = qn_cpu_present();
     size_t n = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        unsigned features;
-        if (qn_cpu_level(names[i], &features) && !(features & ~present))
-            levels[n++] = (qn_level){ names[i], features };
+    for (size_t i = 0; i < qn_cpu_n_levels; i++) {
+        const qn_cpu_level *level = &qn_cpu_levels[i];
+        if (qn_cpu_has_level(level) && (!state.skipped_level || strcmp(level->name, state.skipped_level)))
+            levels[n++] = *level;
     }
     return n;
 }
@@ -162,10 +173,23 @@ void qn_case_begin(const char *op, const char *variant, const char *format, ...)
     va_end(args);
     state.failed = false;
     state.cases++;
+    state.uncounted = NULL;
+    for (size_t i = 0; i < qn_cpu_n_levels; i++)
+        if (!strcmp(variant, qn_cpu_levels[i].name))
+            state.uncounted = &state.compared[i];
+}
+
+/* Counts the case for its level. A case that compares nothing is not counted. */
+static void count_compared(void)
+{
+    if (state.uncounted)
+        ++*state.uncounted;
+    state.uncounted = NULL;
 }
 
 void qn_expect(bool ok, const char *format, ...)
 {
+    count_compared();
     if (ok || state.failed)
         return;
     state.failed = true;
@@ -181,6 +205,7 @@ void qn_expect(bool ok, const char *format, ...)
 
 void qn_expect_same(const float *found, const float *expected, size_t n, const char *what)
 {
+    count_compared();
     for (size_t i = 0; i < n; i++)
         if (found[i] != expected[i] && qn_f32_bits(found[i]) != qn_f32_bits(expected[i])) {
             qn_expect(false, "%s[%zu] is %.9g, the reference has %.9g", what, i, (double)found[i], (double)expected[i]);
@@ -190,6 +215,7 @@ void qn_expect_same(const float *found, const float *expected, size_t n, const c
 
 void qn_expect_near(const float *found, const double *expected, const double *bound, size_t n, const char *what)
 {
+    count_compared();
     for (size_t i = 0; i < n; i++)
         if (!(fabs((double)found[i] - expected[i]) <= bound[i])) {
             qn_expect(false, "%s[%zu] is %.9g, float64 gives %.9g, bound %.2g", what, i, (double)found[i], expected[i],
@@ -278,17 +304,25 @@ void qn_report_rate(const char *op, const char *variant, const char *shape, doub
 
 /* ---- Command line ---- */
 
+#define USAGE                                                                                                                  \
+    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n"                     \
+    "       quern-check --list-levels\n"
+
+struct options {
+    const char *only, *device;
+    bool bench, help, list_levels;
+};
+
 static int usage(const char *problem, const char *what)
 {
-    fprintf(stderr, "quern-check: %s: %s\n", what, problem);
-    fprintf(stderr, "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n");
+    fprintf(stderr, "quern-check: %s: %s\n" USAGE, what, problem);
     return 2;
 }
 
 static void help(void)
 {
     printf(
-        "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n"
+        USAGE
         "Checks every kernel variant that this CPU or GPU supports against its reference, and the references against float64.\n"
         "  --op NAME       one operation only:");
     for (int i = 0; i < N_OPERATIONS; i++)
@@ -301,14 +335,59 @@ static void help(void)
     printf("\n  --device D      where the kernels run: cpu, or cuda[:N], the NVIDIA GPU with index N (default 0)\n"
            "  --bench         time the variants as well\n"
            "  --every N       only every N-th case of operations with hundreds of cases, for slow runs under sanitizers\n"
-           "  --format F      format of the timings: table, or json, one object per line\n");
+           "  --format F      format of the timings: table, or json, one object per line\n"
+           "  --list-levels   list the levels of instruction sets, and which of them this CPU has\n"
+           "  --skip-level L  compare nothing on level L. A run fails if a level that this CPU has was not compared\n");
+}
+
+static bool is_level(const char *name)
+{
+    for (size_t i = 0; i < qn_cpu_n_levels; i++)
+        if (!strcmp(name, qn_cpu_levels[i].name))
+            return true;
+    return false;
+}
+
+static void list_levels(void)
+{
+    for (size_t i = 0; i < qn_cpu_n_levels; i++)
+        printf("%-8s %s\n", qn_cpu_levels[i].name, qn_cpu_has_level(&qn_cpu_levels[i]) ? "present" : "absent");
+}
+
+/* Fails for each level of this CPU that no case of the operation compared. */
+static void expect_levels(const char *op, enum variants variants)
+{
+    for (size_t i = 0; i < qn_cpu_n_levels; i++) {
+        const qn_cpu_level *level = &qn_cpu_levels[i];
+        const size_t compared = state.compared[i];
+        state.compared[i] = 0;
+        state.compared_all[i] += compared;
+        if (compared || !qn_cpu_has_level(level) || variants == NO_LEVELS || (variants == ALL_BUT_REF && !level->features))
+            continue;
+        qn_case_begin(op, "level", "%s", level->name);
+        qn_expect(false, "this CPU has the level, and no case compared it");
+    }
+}
+
+static void print_compared(void)
+{
+    printf("%-12s", "levels");
+    for (size_t i = 0; i < qn_cpu_n_levels; i++) {
+        printf("%s %s ", i ? "," : "", qn_cpu_levels[i].name);
+        if (qn_cpu_has_level(&qn_cpu_levels[i]))
+            printf("%zu cases", state.compared_all[i]);
+        else
+            printf("absent");
+    }
+    putchar('\n');
 }
 
 /* Run one operation and print the number of its cases and failures. */
-static void run_one(const char *name, void (*check)(bool bench), bool bench)
+static void run_one(const char *name, void (*check)(bool bench), enum variants variants, bool bench)
 {
     const size_t cases = state.cases, failures = state.failures;
     check(bench);
+    expect_levels(name, variants);
     if (!state.json)
         printf("%-12s %zu cases, %zu failed\n", name, state.cases - cases, state.failures - failures);
 }
@@ -318,9 +397,11 @@ static size_t run_cpu(const char *only, bool bench)
     size_t run = 0;
     for (int i = 0; i < N_OPERATIONS; i++)
         if (!only || !strcmp(only, operations[i].name)) {
-            run_one(operations[i].name, operations[i].check, bench);
+            run_one(operations[i].name, operations[i].check, operations[i].variants, bench);
             run++;
         }
+    if (run && !state.json)
+        print_compared();
     return run;
 }
 
@@ -330,7 +411,7 @@ static size_t run_cuda(const char *only, bool bench)
     size_t run = 0;
     for (size_t i = 0; i < qn_n_cuda_operations; i++)
         if (!only || !strcmp(only, qn_cuda_operations[i].name)) {
-            run_one(qn_cuda_operations[i].name, qn_cuda_operations[i].check, bench);
+            run_one(qn_cuda_operations[i].name, qn_cuda_operations[i].check, NO_LEVELS, bench);
             run++;
         }
     qn_check_cuda_close();
@@ -338,58 +419,98 @@ static size_t run_cuda(const char *only, bool bench)
 }
 #endif
 
-int main(int argc, char **argv)
+/* An option with a value. 0, or the exit status of a usage error. */
+static int take_value(struct options *options, const char *option, const char *value)
 {
-    const char *only = NULL;
-    bool bench = false, cuda = false;
-    qn_device_name device;
+    if (!strcmp(option, "--op"))
+        options->only = value;
+    else if (!strcmp(option, "--device"))
+        options->device = value;
+    else if (!strcmp(option, "--every")) {
+        char *end;
+        const long every = strtol(value, &end, 10);
+        if (every < 1 || *end)
+            return usage("not an integer of at least 1", value);
+        state.every = (size_t)every;
+    } else if (!strcmp(option, "--skip-level")) {
+        if (!is_level(value))
+            return usage("not a level, see --list-levels", value);
+        state.skipped_level = value;
+    } else {
+        if (strcmp(value, "table") && strcmp(value, "json"))
+            return usage("not a format, expected table or json", value);
+        state.json = !strcmp(value, "json");
+    }
+    return 0;
+}
+
+static int take_options(struct options *options, int argc, char **argv)
+{
+    static const char *const with_value[] = { "--op", "--device", "--format", "--every", "--skip-level" };
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
+        bool known = false;
         if (!strcmp(option, "--help") || !strcmp(option, "-h")) {
-            help();
+            options->help = true;
             return 0;
         }
         if (!strcmp(option, "--bench")) {
-            bench = true;
+            options->bench = true;
             continue;
         }
-        if (strcmp(option, "--op") && strcmp(option, "--device") && strcmp(option, "--format") && strcmp(option, "--every"))
+        if (!strcmp(option, "--list-levels")) {
+            options->list_levels = true;
+            continue;
+        }
+        for (size_t k = 0; k < sizeof with_value / sizeof with_value[0]; k++)
+            known = known || !strcmp(option, with_value[k]);
+        if (!known)
             return usage("unknown option", option);
         if (++i == argc)
             return usage("a value is missing", option);
-        if (!strcmp(option, "--op"))
-            only = argv[i];
-        else if (!strcmp(option, "--every")) {
-            char *end;
-            const long every = strtol(argv[i], &end, 10);
-            if (every < 1 || *end)
-                return usage("not an integer of at least 1", argv[i]);
-            state.every = (size_t)every;
-        } else if (!strcmp(option, "--format") && strcmp(argv[i], "table") && strcmp(argv[i], "json"))
-            return usage("not a format, expected table or json", argv[i]);
-        else if (!strcmp(option, "--format"))
-            state.json = !strcmp(argv[i], "json");
-        else if (qn_device_name_parse("--device", argv[i], &device) == QN_OK && device.kind == QN_DEVICE_CPU)
-            cuda = false;
-#ifdef QN_HAVE_CUDA
-        else if (device.kind == QN_DEVICE_CUDA)
-            cuda = true;
-#endif
-        else
-            return usage("not a device of this build", argv[i]);
+        const int status = take_value(options, option, argv[i]);
+        if (status)
+            return status;
     }
-    size_t run = 0;
+    return 0;
+}
+
+/* Run the operations on the device; 0, or the exit status if it cannot be used. */
+static int run_on(const qn_device_name *device, const struct options *options, size_t *run)
+{
+    switch (device->kind) {
+    case QN_DEVICE_CPU: *run = run_cpu(options->only, options->bench); return 0;
+    case QN_DEVICE_CUDA:
 #ifdef QN_HAVE_CUDA
-    if (cuda) {
-        if (!qn_check_cuda_open(device.ordinal))
+        if (!qn_check_cuda_open(device->ordinal))
             return 1;
-        run = run_cuda(only, bench);
-    }
+        *run = run_cuda(options->only, options->bench);
+        return 0;
 #endif
-    if (!cuda)
-        run = run_cpu(only, bench);
+    case QN_DEVICE_AUTO: break;
+    }
+    return usage("not a device of this build", device->text);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = { .device = "cpu" };
+    qn_device_name device;
+    size_t run = 0;
+    int status = take_options(&options, argc, argv);
+    if (status)
+        return status;
+    if (options.help || options.list_levels) {
+        (options.help ? help : list_levels)();
+        return 0;
+    }
+    if (qn_device_name_parse("--device", options.device, &device))
+        return usage("not a device of this build", options.device);
+    status = run_on(&device, &options, &run);
+    if (status)
+        return status;
     if (!run)
-        return usage("no such operation", only);
+        return usage("no such operation", options.only);
     if (!state.json)
         printf("%zu passed, %zu failed\n", state.cases - state.failures, state.failures);
     else if (state.failures)

@@ -13,10 +13,7 @@
 #include <sys/auxv.h>
 #endif
 
-static const struct {
-    const char *name;
-    unsigned features;
-} levels[] = {
+const qn_cpu_level qn_cpu_levels[] = {
     { "ref", 0 },
 #if QN_X86
     { "avx2", QN_CPU_AVX2 },
@@ -28,7 +25,10 @@ static const struct {
 #endif
 };
 
-enum { N_LEVELS = sizeof levels / sizeof levels[0] };
+enum { N_LEVELS = sizeof qn_cpu_levels / sizeof qn_cpu_levels[0] };
+_Static_assert((int)N_LEVELS <= (int)QN_CPU_MAX_LEVELS, "arrays of levels would overflow");
+
+const size_t qn_cpu_n_levels = N_LEVELS;
 
 unsigned qn_cpu_present(void)
 {
@@ -55,14 +55,17 @@ unsigned qn_cpu_present(void)
     return features;
 }
 
-int qn_cpu_level(const char *name, unsigned *features)
+bool qn_cpu_has_level(const qn_cpu_level *level)
+{
+    return !(level->features & ~qn_cpu_present());
+}
+
+static const qn_cpu_level *find_level(const char *name)
 {
     for (int i = 0; i < N_LEVELS; i++)
-        if (!strcmp(name, levels[i].name)) {
-            *features = levels[i].features;
-            return 1;
-        }
-    return 0;
+        if (!strcmp(name, qn_cpu_levels[i].name))
+            return &qn_cpu_levels[i];
+    return NULL;
 }
 
 qn_status qn_cpu_features(unsigned *features)
@@ -72,27 +75,27 @@ qn_status qn_cpu_features(unsigned *features)
     *features = present;
     if (!cap || !*cap)
         return QN_OK;
-    unsigned level;
-    if (!qn_cpu_level(cap, &level)) {
+    const qn_cpu_level *level = find_level(cap);
+    if (!level) {
         char known[128] = "";
         for (int i = 0; i < N_LEVELS; i++) {
             const size_t used = strlen(known);
-            snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", levels[i].name);
+            snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", qn_cpu_levels[i].name);
         }
         return qn_fail(QN_ERR_INVALID, "QN_CPU: '%s' is not an instruction set level (%s)", cap, known);
     }
-    if (level & ~present)
+    if (level->features & ~present)
         return qn_fail(QN_ERR_UNSUPPORTED, "QN_CPU: this CPU has no '%s', only '%s'", cap, qn_cpu_name(present));
-    *features = level;
+    *features = level->features;
     return QN_OK;
 }
 
 const char *qn_cpu_name(unsigned features)
 {
-    const char *name = levels[0].name;
+    const char *name = qn_cpu_levels[0].name;
     for (int i = 1; i < N_LEVELS; i++)
-        if ((levels[i].features & features) == levels[i].features)
-            name = levels[i].name;
+        if ((qn_cpu_levels[i].features & features) == qn_cpu_levels[i].features)
+            name = qn_cpu_levels[i].name;
     return name;
 }
 

@@ -4,6 +4,9 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #if defined(__x86_64__)
 #define QN_X86 1
 #elif defined(__aarch64__)
@@ -19,16 +22,27 @@ enum {
     QN_CPU_DOTPROD = 1 << 4  /* ARMv8.2 dot products */
 };
 
+/* A level: the features that QN_CPU and the checks of kernels name together. */
+typedef struct qn_cpu_level {
+    const char *name;
+    unsigned features;
+} qn_cpu_level;
+
+enum { QN_CPU_MAX_LEVELS = 8 };
+
+/* The levels of this architecture, the reference first; of those that a CPU has, the last is the best. */
+extern const qn_cpu_level qn_cpu_levels[];
+extern const size_t qn_cpu_n_levels;
+
+/* qn_cpu_has_level - true if the CPU has all features of the level, without regard to QN_CPU. */
+bool qn_cpu_has_level(const qn_cpu_level *level);
+
 /* qn_cpu_present - the features of the CPU, without regard to QN_CPU. */
 unsigned qn_cpu_present(void);
 
 /* qn_cpu_features - the features to use: those of the CPU, or if the environment variable QN_CPU is set, those of the level
- * that it names ("ref", "avx2", "avxvnni", "avx512", "neon", "dotprod"). QN_ERR_INVALID for an unknown level,
- * QN_ERR_UNSUPPORTED for one that the CPU does not have. */
+ * that it names. QN_ERR_INVALID for an unknown level, QN_ERR_UNSUPPORTED for one that the CPU does not have. */
 qn_status qn_cpu_features(unsigned *features);
-
-/* qn_cpu_level - the features of a level, by its name. Returns 0 if there is no such level. */
-int qn_cpu_level(const char *name, unsigned *features);
 
 /* qn_cpu_name - the name of the highest level in a mask of features: "avx512", or "ref" for none. */
 const char *qn_cpu_name(unsigned features);

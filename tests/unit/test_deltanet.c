@@ -241,15 +241,12 @@ static void assert_same_memory(const struct memory *a, const struct memory *b)
 }
 
 /* Fill kernels with the reference and the variants that this CPU supports; returns their number. */
-static size_t all_kernels(qn_deltanet_kernels kernels[4])
+static size_t all_kernels(qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS])
 {
-    static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
     size_t n = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        unsigned features;
-        if (qn_cpu_level(names[i], &features) && !(features & ~qn_cpu_present()))
-            qn_deltanet_kernels_init(&kernels[n++], features);
-    }
+    for (size_t i = 0; i < qn_cpu_n_levels; i++)
+        if (qn_cpu_has_level(&qn_cpu_levels[i]))
+            qn_deltanet_kernels_init(&kernels[n++], qn_cpu_levels[i].features);
     return n;
 }
 
@@ -322,7 +319,7 @@ static void same_bits(void **unused)
         size_t head_k, head_v;
     } sizes[] = { { 128, 128 }, { 16, 256 }, { 256, 16 }, { 48, 80 } };
     static const size_t steps[] = { 1, 2, 7, 63, 64, 65, 197 };
-    qn_deltanet_kernels kernels[4];
+    qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         struct problem p = problem_new(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
@@ -348,7 +345,7 @@ static void same_bits(void **unused)
 static void slices_of_values(void **unused)
 {
     (void)unused;
-    qn_deltanet_kernels kernels[4];
+    qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
     struct problem p = problem_new(150, 64, 128, MILD, RANDOM);
     struct memory whole = memory_new(&p);
@@ -397,7 +394,7 @@ static void later_rows_are_not_read(void **unused)
 {
     (void)unused;
     enum { BAD = 75 };
-    qn_deltanet_kernels kernels[4];
+    qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
     struct problem p = problem_new(140, 32, 32, MILD, RANDOM);
     struct memory good = memory_new(&p);
@@ -424,7 +421,7 @@ static void heads_together(void **unused)
     static const size_t steps[] = { 1, 7, CHUNK, TOKENS };
     static const enum decays decays[HEADS] = { MILD, NONE, EXTREME };
     (void)unused;
-    qn_deltanet_kernels kernels[4];
+    qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
     struct problem p[HEADS];
     struct memory alone[HEADS];

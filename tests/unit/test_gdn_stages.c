@@ -360,17 +360,15 @@ static void rising_sums_are_level(void **unused)
 static void row_kernels_agree(void **unused)
 {
     (void)unused;
-    static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
     static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 65504, 65520, 1e-8f, 6e-8f, 1.00390625f, 1.01171875f };
     enum { N = 77, K = 48, V = 32 };
     qn_gdn_row_kernels ref;
     qn_gdn_row_kernels_init(&ref, 0);
-    for (size_t level = 0; level < sizeof names / sizeof names[0]; level++) {
-        unsigned features;
+    for (size_t level = 0; level < qn_cpu_n_levels; level++) {
         qn_gdn_row_kernels rows;
-        if (!qn_cpu_level(names[level], &features) || (features & ~qn_cpu_present()))
+        if (!qn_cpu_has_level(&qn_cpu_levels[level]))
             continue;
-        qn_gdn_row_kernels_init(&rows, features);
+        qn_gdn_row_kernels_init(&rows, qn_cpu_levels[level].features);
         for (size_t d = 0; d < N_TYPES; d++)
             for (size_t n = 0; n <= N; n++) {
                 const qn_view x = gdn_new(QN_DTYPE_F32, n), y = gdn_new(types[d], n), z = gdn_new(QN_DTYPE_F32, n);

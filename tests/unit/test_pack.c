@@ -103,7 +103,6 @@ static size_t run_model(const char *file, const char *level, int n_threads, uint
 static void packed_models_give_the_same_logits(void **unused)
 {
     (void)unused;
-    static const char *const levels[] = { "avx2", "avxvnni", "avx512", "neon", "dotprod" };
     static const char *const names[] = { "llama.q1_0",  "qwen3.q1_0",  "qwen35-rotated.q1_0",  "llama.q2_0",   "qwen35.q2_0",
                                          "llama.pq2_0", "qwen3.pq2_0", "qwen35-rotated.pq2_0", "llama.ptq1_0", "qwen35.ptq1_0",
                                          "llama.f16" };
@@ -111,33 +110,32 @@ static void packed_models_give_the_same_logits(void **unused)
         int n_threads;
         uint32_t n_batch;
     } configs[] = { { 1, 1 }, { 2, N_IDS }, { 3, 5 } };
-    enum { N_LEVELS = sizeof levels / sizeof levels[0], N_CONFIGS = sizeof configs / sizeof configs[0] };
-    size_t n_packed[N_LEVELS] = { 0 }, bytes, expected_bytes;
+    enum { N_CONFIGS = sizeof configs / sizeof configs[0] };
+    size_t n_packed[QN_CPU_MAX_LEVELS] = { 0 }, bytes, expected_bytes;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char file[4096];
         float *expected, *found;
         snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
         assert_int_equal(run_model(file, "ref", 2, 16, &expected, &expected_bytes), 0);
-        for (size_t k = 0; k < N_LEVELS * N_CONFIGS; k++) {
+        for (size_t k = N_CONFIGS; k < qn_cpu_n_levels * N_CONFIGS; k++) {
             const size_t l = k / N_CONFIGS, config = k % N_CONFIGS;
-            unsigned features;
-            if (!qn_cpu_level(levels[l], &features) || features & ~qn_cpu_present())
+            const qn_cpu_level *level = &qn_cpu_levels[l];
+            if (!qn_cpu_has_level(level))
                 continue;
-            n_packed[l] += run_model(file, levels[l], configs[config].n_threads, configs[config].n_batch, &found, &bytes);
+            n_packed[l] += run_model(file, level->name, configs[config].n_threads, configs[config].n_batch, &found, &bytes);
             assert_int_equal(bytes, expected_bytes);
             if (memcmp(found, expected, bytes) != 0)
-                fail_msg("%s, %s, %d threads, %u tokens at a time", names[i], levels[l], configs[config].n_threads,
+                fail_msg("%s, %s, %d threads, %u tokens at a time", names[i], level->name, configs[config].n_threads,
                          (unsigned)configs[config].n_batch);
             free(found);
         }
         free(expected);
     }
-    for (size_t l = 0; l < N_LEVELS; l++) { /* a level that packs nothing would prove nothing */
-        unsigned features;
+    for (size_t l = 0; l < qn_cpu_n_levels; l++) { /* a level that packs nothing would prove nothing */
         qn_matmul_kernels kernels;
-        if (!qn_cpu_level(levels[l], &features) || features & ~qn_cpu_present())
+        if (!qn_cpu_has_level(&qn_cpu_levels[l]))
             continue;
-        qn_matmul_kernels_init(&kernels, features);
+        qn_matmul_kernels_init(&kernels, qn_cpu_levels[l].features);
         assert_true((n_packed[l] > 0) == (kernels.packed != NULL));
     }
 }

@@ -98,6 +98,18 @@ static void processor_features(void **unused)
     setenv("QN_CPU", "sse9", 1);
     assert_int_equal(qn_cpu_features(&features), QN_ERR_INVALID);
     assert_non_null(strstr(qn_error_text(), "'sse9'"));
+    unsigned named = 0;
+    for (size_t i = 0; i < qn_cpu_n_levels; i++) {
+        const qn_cpu_level *level = &qn_cpu_levels[i];
+        named |= level->features;
+        setenv("QN_CPU", level->name, 1);
+        assert_int_equal(qn_cpu_features(&features), qn_cpu_has_level(level) ? QN_OK : QN_ERR_UNSUPPORTED);
+        if (qn_cpu_has_level(level)) {
+            assert_int_equal(features, level->features);
+            assert_string_equal(qn_cpu_name(features), level->name);
+        }
+    }
+    assert_int_equal(qn_cpu_present() & ~named, 0); /* quern-check compares levels: a feature of none is not tested */
     unsetenv("QN_CPU");
     assert_int_equal(qn_cpu_features(&features), QN_OK);
     assert_int_equal(features, qn_cpu_present());
