@@ -10,6 +10,7 @@
 
 static const qn_architecture table[] = {
     { .name = "llama", .rope = QN_ROPE_TYPE_NORM, .build = qn_dense_build },
+    { .name = "qwen2", .rope = QN_ROPE_TYPE_NEOX, .qkv_bias = true, .build = qn_dense_build },
     { .name = "qwen3", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .build = qn_dense_build },
     { .name = "qwen35", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .mtp_blocks = true, .build = qn_qwen35_build },
 };
@@ -18,7 +19,7 @@ enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
 
 const char *qn_model_architectures(void)
 {
-    return "llama, qwen3, qwen35";
+    return "llama, qwen2, qwen3, qwen35";
 }
 
 qn_status qn_key_u32(const qn_gguf *file, const char *architecture, const char *name, bool required, uint32_t *out)
@@ -60,7 +61,9 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
 {
     const char *a = architecture->name;
     uint32_t value_dim, n_ignored = 0;
-    *h = (qn_hparams){ .architecture = a, .rope = architecture->rope, .qk_norm = architecture->qk_norm };
+    *h = (qn_hparams){
+        .architecture = a, .rope = architecture->rope, .qk_norm = architecture->qk_norm, .qkv_bias = architecture->qkv_bias
+    };
     QN_TRY(qn_key_u32(file, a, "block_count", true, &h->n_blocks));
     if (architecture->mtp_blocks)
         QN_TRY(qn_key_u32(file, a, "nextn_predict_layers", false, &n_ignored));

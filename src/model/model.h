@@ -16,7 +16,8 @@ typedef struct qn_hparams {
     float eps, rope_base;
     qn_rope_type rope;
     qn_rope_scaling rope_scaling;
-    bool qk_norm; /* RMS norm of each query and key head before rope */
+    bool qk_norm;  /* RMS norm of each query and key head before rope */
+    bool qkv_bias; /* the q, k and v projections have biases */
 } qn_hparams;
 
 /* qn_model_build - read the hyperparameters of a file and build its plan. No workspace is reserved yet.
