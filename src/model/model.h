@@ -30,7 +30,4 @@ typedef struct qn_hparams {
  * QN_ERR_FORMAT        a key or tensor is missing, out of range or has the wrong shape; the text names it */
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan);
 
-/* qn_model_architectures - the names of the supported architectures, separated by ", ", for messages. */
-const char *qn_model_architectures(void);
-
 #endif
