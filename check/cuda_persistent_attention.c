@@ -32,7 +32,7 @@ static const float eps = 1e-6f;
 
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_rot, hidden;
-    bool interleaved, norms, gated;
+    bool interleaved, norms, gated, biases;
     bool synthetic; /* partials from make_synthetic_partials instead of a GEMV */
     uint32_t n_splits;
     size_t rows; /* of the last GEMV, for benchmarks; 0: ROWS */
@@ -49,11 +49,12 @@ struct problem {
     const struct shape *s;
     size_t query_stride, rows, out_rows, capacity;
     struct matrix in, out;
+    float *biases; /* [n_heads + 2 * n_kv_heads][dim]: of queries, keys and values */
     float *query_weight, *key_weight, *cosines, *sines, *y;
-    double *frequencies, *qkv; /* qkv: sums of the partials */
+    double *frequencies, *qkv; /* qkv: sums of the partials, and biases */
     uint16_t *keys, *values;   /* [kv heads][capacity][dim], expected contents of the cache */
     qn_gpu_guarded x, norm, x_out, sumsq, gemv_partials, gpu_query_weight, gpu_key_weight, gpu_cosines, gpu_sines, positions;
-    qn_gpu_guarded gpu_keys, gpu_values, partials, maxima, out_partials, gpu_y, phases, barrier;
+    qn_gpu_guarded gpu_biases, gpu_keys, gpu_values, partials, maxima, out_partials, gpu_y, phases, barrier;
     qn_persistent_gemv first, last;
     qn_persistent_attention attention;
     qn_persistent_args args;
@@ -143,6 +144,9 @@ static void attention_new(struct problem *p)
                                               .n_rot = (uint32_t)s->n_rot,
                                               .interleaved = s->interleaved,
                                               .n_splits = (uint32_t)splits,
+                                              .query_bias = s->biases ? p->gpu_biases.data : 0,
+                                              .key_bias = s->biases ? p->gpu_biases.data + s->n_heads * dim * 4 : 0,
+                                              .value_bias = s->biases ? p->gpu_biases.data + (s->n_heads * dim + row) * 4 : 0,
                                               .query_weight = s->norms ? p->gpu_query_weight.data : 0,
                                               .key_weight = s->norms ? p->gpu_key_weight.data : 0,
                                               .cosines = p->gpu_cosines.data,
@@ -194,6 +198,8 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->x = normal_on_gpu(s->hidden, 2);
     p->norm = normal_on_gpu(s->hidden, 1);
     p->x_out = qn_gpu_new(s->hidden * sizeof(float));
+    p->biases = qn_floats_of((s->n_heads + 2 * s->n_kv_heads) * s->dim, 2);
+    p->gpu_biases = qn_gpu_floats(p->biases, (s->n_heads + 2 * s->n_kv_heads) * s->dim);
     p->query_weight = qn_floats_of(s->dim, 1);
     p->key_weight = qn_floats_of(s->dim, 1);
     p->gpu_query_weight = qn_gpu_floats(p->query_weight, s->dim);
@@ -273,13 +279,13 @@ static void problem_free(struct problem *p)
                                        &p->gpu_cosines,
                                        &p->gpu_sines,
                                        &p->positions,
+                                       &p->gpu_biases,
                                        &p->gpu_query_weight,
                                        &p->gpu_key_weight,
                                        &p->phases,
                                        &p->barrier };
-    void *const all[] = {
-        p->query_weight, p->key_weight, p->cosines, p->sines, p->y, p->frequencies, p->qkv, p->keys, p->values
-    };
+    void *const all[] = { p->biases, p->query_weight, p->key_weight, p->cosines, p->sines,
+                          p->y,      p->frequencies,  p->qkv,        p->keys,    p->values };
     for (size_t i = 0; i < sizeof on_gpu / sizeof *on_gpu; i++)
         qn_gpu_free(on_gpu[i]);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -298,6 +304,16 @@ static void *read_all(const qn_gpu_guarded *g, size_t size)
     return x;
 }
 
+static void add_biases(struct problem *p)
+{
+    const struct shape *s = p->s;
+    const float *key_biases = p->biases + s->n_heads * s->dim;
+    for (size_t i = 0; i < s->n_heads * s->dim; i++)
+        p->qkv[i / s->dim * p->query_stride + i % s->dim] += (double)p->biases[i];
+    for (size_t i = 0; i < 2 * s->n_kv_heads * s->dim; i++) /* values follow keys in both */
+        p->qkv[p->attention.k_row + i] += (double)key_biases[i];
+}
+
 static void read_partials(struct problem *p)
 {
     float *gemv_partials = read_all(&p->gemv_partials, sizeof(float)), *sumsq = read_all(&p->sumsq, sizeof(float));
@@ -311,6 +327,8 @@ static void read_partials(struct problem *p)
             p->qkv[i] += (double)gemv_partials[k * p->rows + i];
         p->qkv[i] *= factor;
     }
+    if (p->s->biases)
+        add_biases(p);
     free(gemv_partials);
     free(sumsq);
 }
@@ -519,9 +537,10 @@ static void check_shape(const struct shape *s)
     static const uint32_t positions[] = { 0, 1, 15, 16, 17, 63, 64, 100, 127, 128, 255, 256, 700, 1000, 1039 };
     const qn_type_info *type = type_for(s);
     qn_random_seed(s->dim * 100 + s->n_heads);
-    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s, %u splits", s->n_heads,
+    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s%s, %u splits", s->n_heads,
                   s->dim, s->n_kv_heads, s->n_rot, s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "",
-                  s->gated ? ", gated" : "", s->synthetic ? ", synthetic partials" : "", splits_of(s));
+                  s->gated ? ", gated" : "", s->biases ? ", biases" : "", s->synthetic ? ", synthetic partials" : "",
+                  splits_of(s));
     struct problem *p = problem_new(s, type, 1040);
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         bool finite;
@@ -670,6 +689,9 @@ void qn_check_cuda_persistent_attention(bool bench)
         { .dim = 64, .n_heads = 2, .n_kv_heads = 2, .n_rot = 64, .hidden = 256, .gated = true },
         { .dim = 256, .n_heads = 6, .n_kv_heads = 2, .n_rot = 16, .hidden = 512, .synthetic = true, .gated = true },
         { .dim = 64, .n_heads = 10, .n_kv_heads = 2, .n_rot = 32, .hidden = 256, .synthetic = true, .interleaved = true },
+        { .dim = 64, .n_heads = 14, .n_kv_heads = 2, .n_rot = 64, .hidden = 896, .biases = true },
+        { .dim = 128, .n_heads = 12, .n_kv_heads = 2, .n_rot = 128, .hidden = 256, .synthetic = true, .biases = true },
+        { .dim = 256, .n_heads = 4, .n_kv_heads = 2, .n_rot = 64, .hidden = 256, .norms = true, .gated = true, .biases = true },
     };
     if (!qn_persistent_supported())
         return;

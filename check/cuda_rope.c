@@ -1,4 +1,4 @@
-/* qk_norm, rope and kv_store on the GPU, against the same in double; rope angles against the CPU's. */
+/* Biases, qk_norm, rope and kv_store on the GPU, against the same in double; rope angles against the CPU's. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -22,14 +22,15 @@ enum { N_OPEN = 2, CAPACITY = 512, SESSIONS = 2, MAX_GPU = 24 };
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_rot, n_rows;
     uint32_t first;
-    bool pages, gated, interleaved, norms;
+    bool pages, gated, interleaved, norms, biases;
 };
 
 struct problem {
     const struct shape *s;
     qn_kernels kernels;
-    qn_aura_codec *keys, *values; /* with pages */
-    float *queries, *k, *v, *query_weight, *key_weight, *cosines, *sines;
+    qn_aura_codec *keys, *values;    /* with pages */
+    float *queries, *k, *v, *biases; /* biases: of all queries, keys and values, or NULL */
+    float *query_weight, *key_weight, *cosines, *sines;
     uint32_t *positions, *sessions;
     qn_gpu_guarded gpu[MAX_GPU], out, f16_keys, f16_values;
     size_t n_gpu;
@@ -60,13 +61,13 @@ static qn_aura_gpu_rotation rotation_of(struct problem *p, const qn_aura_codec *
 }
 
 /* The expected head, in double except for the codec's rotation. */
-static void rope_head(const struct problem *p, const float *from, const float *weight, size_t row, bool with_rope,
-                      const qn_aura_codec *codec, double *to)
+static void rope_head(const struct problem *p, const float *from, const float *bias, const float *weight, size_t row,
+                      bool with_rope, const qn_aura_codec *codec, double *to)
 {
     const size_t dim = p->s->dim, half = p->s->n_rot / 2;
     double x[QN_AURA_MAX_DIM], square = 0;
     for (size_t d = 0; d < dim; d++) {
-        x[d] = (double)from[d];
+        x[d] = (double)from[d] + (bias ? (double)bias[d] : 0);
         square += x[d] * x[d];
     }
     for (size_t d = 0; weight && d < dim; d++)
@@ -108,6 +109,12 @@ static size_t row_of(const struct shape *s, size_t session, size_t head, uint32_
     return (session * s->n_kv_heads + head) * rows + at;
 }
 
+/* The bias of head `head` of queries, then keys, then values. */
+static const float *bias_of(const struct problem *p, size_t head)
+{
+    return p->biases ? p->biases + head * p->s->dim : NULL;
+}
+
 static void compare(struct problem *p)
 {
     const struct shape *s = p->s;
@@ -120,7 +127,8 @@ static void compare(struct problem *p)
     qn_gpu_read(&p->f16_values, values);
     for (size_t row = 0; row < s->n_rows; row++) {
         for (size_t h = 0; h < s->n_heads; h++) {
-            rope_head(p, p->queries + (row * s->n_heads + h) * stride, p->query_weight, row, true, p->keys, expected);
+            rope_head(p, p->queries + (row * s->n_heads + h) * stride, bias_of(p, h), p->query_weight, row, true, p->keys,
+                      expected);
             for (size_t d = 0; d < dim; d++)
                 bound[d] = FLOAT_BOUND * (1 + fabs(expected[d]));
             qn_expect_near(out + (row * s->n_heads + h) * dim, expected, bound, dim, "query");
@@ -131,9 +139,10 @@ static void compare(struct problem *p)
             bool has_nan = false;
             for (size_t d = 0; d < dim; d++)
                 has_nan = has_nan || v[d] != v[d];
-            rope_head(p, p->k + (row * s->n_kv_heads + h) * dim, p->key_weight, row, true, p->keys, expected);
+            rope_head(p, p->k + (row * s->n_kv_heads + h) * dim, bias_of(p, s->n_heads + h), p->key_weight, row, true, p->keys,
+                      expected);
             expect_f16(keys + at, expected, dim, has_nan, "key");
-            rope_head(p, v, NULL, row, false, p->values, expected);
+            rope_head(p, v, bias_of(p, s->n_heads + s->n_kv_heads + h), NULL, row, false, p->values, expected);
             for (size_t d = 0; d < dim; d++)
                 expected[d] = expected[d] != expected[d] ? 0 : fmin(fmax(expected[d], -65504), 65504);
             expect_f16(values + at, expected, dim, false, "value");
@@ -155,9 +164,9 @@ static void check_shape(const struct shape *s)
     const double attn_factor = s->gated ? 1.25 : 1;
     double *frequencies = qn_xcalloc(half, sizeof *frequencies);
     qn_random_seed(dim * 10 + s->n_rows);
-    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, n_rot %zu, %zu rows from position %u%s%s%s%s", s->n_heads,
+    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, n_rot %zu, %zu rows from position %u%s%s%s%s%s", s->n_heads,
                   s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->pages ? ", pages" : "", s->gated ? ", gated" : "",
-                  s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "");
+                  s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "", s->biases ? ", biases" : "");
     qn_kernels_init(&p.kernels, 0);
     if (s->pages) {
         qn_assert_ok(qn_aura_codec_new(&p.keys, dim, 4, 3));
@@ -167,6 +176,8 @@ static void check_shape(const struct shape *s)
     p.queries = floats(s->n_rows * s->n_heads * stride, 2);
     p.k = floats(s->n_rows * s->n_kv_heads * dim, 2);
     p.v = floats(s->n_rows * s->n_kv_heads * dim, 2);
+    if (s->biases)
+        p.biases = floats((s->n_heads + 2 * s->n_kv_heads) * dim, 2);
     if (s->norms) {
         p.query_weight = floats(dim, 1);
         p.key_weight = floats(dim, 1);
@@ -227,6 +238,11 @@ static void check_shape(const struct shape *s)
                                         .query_stride = (uint32_t)stride,
                                         .interleaved = s->interleaved,
                                         .eps = 1e-6f };
+    if (s->biases) {
+        args.query_bias = on_gpu(&p, p.biases, (s->n_heads + 2 * s->n_kv_heads) * dim * 4);
+        args.key_bias = args.query_bias + s->n_heads * dim * 4;
+        args.value_bias = args.key_bias + s->n_kv_heads * dim * 4;
+    }
     if (s->pages) {
         args.pages = (qn_attention_gpu_pages){ .keys = p.f16_keys.data,
                                                .values = p.f16_values.data,
@@ -258,8 +274,8 @@ static void check_shape(const struct shape *s)
     qn_gpu_free(&p.f16_values);
     qn_aura_codec_delete(p.keys);
     qn_aura_codec_delete(p.values);
-    void *const all[] = { p.queries, p.k,         p.v,        p.query_weight, p.key_weight, p.cosines,
-                          p.sines,   p.positions, p.sessions, frequencies,    found };
+    void *const all[] = { p.queries, p.k,     p.v,         p.biases,   p.query_weight, p.key_weight,
+                          p.cosines, p.sines, p.positions, p.sessions, frequencies,    found };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -267,11 +283,18 @@ static void check_shape(const struct shape *s)
 void qn_check_cuda_rope(bool bench)
 {
     static const struct shape shapes[] = {
-        { 256, 24, 4, 64, 1, 300, true, true, false, true },  { 256, 24, 4, 64, 70, 100, true, true, false, false },
-        { 128, 32, 8, 128, 3, 0, false, false, false, true }, { 64, 9, 3, 64, 40, 400, false, false, true, false },
-        { 64, 9, 3, 32, 1, 63, true, false, true, false },    { 80, 5, 5, 20, 66, 62, true, true, false, true },
-        { 16, 2, 1, 16, 5, 7, false, false, false, true },    { 512, 2, 1, 512, 2, 64, true, false, false, true },
-        { 96, 4, 2, 96, 129, 0, false, true, true, true },
+        { 256, 24, 4, 64, 1, 300, true, true, false, true, false },
+        { 256, 24, 4, 64, 70, 100, true, true, false, false, false },
+        { 128, 32, 8, 128, 3, 0, false, false, false, true, false },
+        { 64, 9, 3, 64, 40, 400, false, false, true, false, false },
+        { 64, 9, 3, 32, 1, 63, true, false, true, false, false },
+        { 80, 5, 5, 20, 66, 62, true, true, false, true, false },
+        { 16, 2, 1, 16, 5, 7, false, false, false, true, false },
+        { 512, 2, 1, 512, 2, 64, true, false, false, true, false },
+        { 96, 4, 2, 96, 129, 0, false, true, true, true, false },
+        { 64, 14, 2, 64, 1, 77, false, false, false, false, true },
+        { 128, 12, 2, 128, 70, 60, true, false, false, false, true },
+        { 80, 4, 2, 40, 3, 64, true, true, true, true, true },
     };
     (void)bench;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

@@ -64,8 +64,8 @@ static void launch_sampler(const struct gpu_sampler *c)
 static void set_params(struct gpu_sampler *c, const qn_sample_request *request)
 {
     qn_sample_params params = qn_sample_gpu_params(request, c->args.n);
-    params.n_recent = (uint32_t)(request->penalty == 1 ? 0 : request->n_recent);
-    c->args.mode = qn_sample_gpu_mode(request, c->args.n);
+    params.n_recent = (uint32_t)(request->sampling.repeat_penalty == 1 ? 0 : request->n_recent);
+    c->args.mode = qn_sample_gpu_mode(&request->sampling, c->args.n);
     qn_assert_ok(qn_cuda_upload(qn_gpu(), c->params.data, &params, sizeof params, NULL, NULL));
     if (params.n_recent)
         qn_assert_ok(
@@ -113,21 +113,21 @@ static void fill_logits(float *x, size_t n, enum shape shape)
 
 static const struct {
     const char *name;
-    qn_sample_request request;
+    qn_sampling sampling;
 } filters[] = {
-    { "greedy", { .penalty = 1, .top_p = 1 } },
-    { "default", { .penalty = 1, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
-    { "plain", { .penalty = 1, .temperature = 1, .top_p = 1 } },
-    { "top_p", { .penalty = 1, .temperature = 1, .top_p = 0.9f } },
-    { "hot top_p", { .penalty = 1, .temperature = 2.5f, .top_p = 0.5f } },
-    { "min_p", { .penalty = 1, .temperature = 1.3f, .top_p = 1, .min_p = 0.1f } },
-    { "top_p and min_p", { .penalty = 1, .temperature = 0.7f, .top_p = 0.97f, .min_p = 0.02f } },
-    { "top_k of thousands", { .penalty = 1, .temperature = 1.5f, .top_k = 2000, .top_p = 0.99f } },
-    { "cold", { .penalty = 1, .temperature = 0.01f, .top_k = 7, .top_p = 0.999f } },
-    { "tiny top_p", { .penalty = 1, .temperature = 1, .top_p = 1e-6f } },
-    { "penalty", { .penalty = 1.3f, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
-    { "greedy, penalty", { .penalty = 1.1f, .top_p = 1 } },
-    { "reward", { .penalty = 0.5f, .temperature = 1, .top_p = 0.8f } },
+    { "greedy", { .repeat_penalty = 1, .top_p = 1 } },
+    { "default", { .repeat_penalty = 1, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
+    { "plain", { .repeat_penalty = 1, .temperature = 1, .top_p = 1 } },
+    { "top_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 0.9f } },
+    { "hot top_p", { .repeat_penalty = 1, .temperature = 2.5f, .top_p = 0.5f } },
+    { "min_p", { .repeat_penalty = 1, .temperature = 1.3f, .top_p = 1, .min_p = 0.1f } },
+    { "top_p and min_p", { .repeat_penalty = 1, .temperature = 0.7f, .top_p = 0.97f, .min_p = 0.02f } },
+    { "top_k of thousands", { .repeat_penalty = 1, .temperature = 1.5f, .top_k = 2000, .top_p = 0.99f } },
+    { "cold", { .repeat_penalty = 1, .temperature = 0.01f, .top_k = 7, .top_p = 0.999f } },
+    { "tiny top_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 1e-6f } },
+    { "penalty", { .repeat_penalty = 1.3f, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
+    { "greedy, penalty", { .repeat_penalty = 1.1f, .top_p = 1 } },
+    { "reward", { .repeat_penalty = 0.5f, .temperature = 1, .top_p = 0.8f } },
 };
 enum { N_FILTERS = sizeof filters / sizeof *filters };
 
@@ -152,8 +152,9 @@ static size_t recent_tokens(int32_t *recent, const float *logits, size_t n)
 /* True if a fallback to the host is allowed: thousands of logits may fall into one bin, or around the min_p threshold. */
 static bool may_fall_back_to_host(enum shape shape, const qn_sample_request *request, size_t n)
 {
-    const bool crowded = shape == FLAT || shape == EQUAL || shape == TWO_VALUES || (shape == PEAK && request->temperature > 2);
-    return n > QN_SAMPLE_CANDIDATES && (crowded || request->min_p > 0);
+    const bool crowded =
+        shape == FLAT || shape == EQUAL || shape == TWO_VALUES || (shape == PEAK && request->sampling.temperature > 2);
+    return n > QN_SAMPLE_CANDIDATES && (crowded || request->sampling.min_p > 0);
 }
 
 struct counts {
@@ -188,13 +189,13 @@ static void check_sampling(size_t n, size_t n_draws, struct counts *counts)
             if (!qn_case_selected())
                 continue;
             int32_t recent[MAX_RECENT];
-            qn_sample_request request = filters[f].request;
+            qn_sample_request request = { .sampling = filters[f].sampling };
             qn_case_begin("sample", "cuda", "%zu logits, %s, %s", n, shape_names[shape], filters[f].name);
             qn_random_seed(n * 1000 + (size_t)shape * N_FILTERS + f);
             fill_logits(logits, n, (enum shape)shape);
             request.recent = recent;
             request.n_recent = recent_tokens(recent, logits, n);
-            for (size_t i = 0; i < (qn_sample_is_greedy(&request) ? 1 : n_draws); i++) {
+            for (size_t i = 0; i < (qn_sample_is_greedy(&request.sampling) ? 1 : n_draws); i++) {
                 request.random = i == 0 ? 0 : i == 1 ? UINT64_MAX : qn_random();
                 compare(&gpu, &request, logits, n, (enum shape)shape, counts);
             }
@@ -334,7 +335,7 @@ static void bench_sampling(size_t n)
     fill_logits(logits, n, NORMAL);
     for (size_t f = 0; f < N_FILTERS; f++) {
         char shape[64];
-        qn_sample_request request = filters[f].request;
+        qn_sample_request request = { .sampling = filters[f].sampling };
         request.random = qn_random();
         snprintf(shape, sizeof shape, "%zu logits, %s", n, filters[f].name);
         sample(&gpu, &request, logits);

@@ -51,6 +51,8 @@ LLAMA_YARN = dict(SCALED, arch="llama", hidden=64, ff=64, heads=2, kv=2, head_di
                   scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=3.0, beta_slow=0.25,
                                attention_factor=1.3))
 LLAMA_LINEAR = dict(LLAMA_YARN, scaling=dict(rope_type="linear", factor=2.5))
+QWEN2 = dict(arch="qwen2", layers=2, vocab=96, hidden=96, ff=112, heads=3, kv=1, head_dim=32, tied=False, base=1e6, eps=1e-6)
+QWEN2_LOW = dict(arch="qwen2", layers=2, vocab=96, hidden=256, ff=256, heads=4, kv=1, head_dim=64, tied=True, base=1e6, eps=1e-6)
 LLAMA_LOW = dict(arch="llama", layers=3, hidden=256, ff=384, heads=4, kv=2, head_dim=64, tied=False, base=50000.0, eps=1e-5)
 QWEN3_LOW = dict(arch="qwen3", layers=3, hidden=256, ff=384, heads=2, kv=1, head_dim=128, tied=True, base=1e6, eps=1e-6)
 
@@ -63,6 +65,8 @@ MODELS = {
     "qwen3-linear.f16": (QWEN3_LINEAR, "f16"),
     "llama-yarn.bf16": (LLAMA_YARN, "bf16"),
     "llama-linear.bf16": (LLAMA_LINEAR, "bf16"),
+    "qwen2.f16": (QWEN2, "f16"),
+    "qwen2.q1_0": (QWEN2_LOW, "q1_0"),
 }
 for low in ("q1_0", "q2_0", "pq2_0", "ptq1_0"):
     MODELS[f"llama.{low}"] = (LLAMA_LOW, low)
@@ -82,7 +86,7 @@ def scaling_keys(shape):
 
 def keys_of(shape, name):
     a = shape["arch"]
-    return {
+    keys = {
         "general.architecture": a,
         "general.name": f"golden {name}",
         f"{a}.block_count": shape["layers"],
@@ -100,6 +104,10 @@ def keys_of(shape, name):
         f"{a}.vocab_size": shape.get("vocab", N_VOCAB),
         "tokenizer.ggml.model": "no_vocab",
     }
+    if a == "qwen2":  # llama.cpp's converter writes no size of heads: they are hidden / heads wide
+        for size in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+            del keys[f"{a}.{size}"]
+    return keys
 
 
 def tensor_shapes(shape):
@@ -117,6 +125,10 @@ def tensor_shapes(shape):
         yield ours + "attn_k.weight", theirs + "self_attn.k_proj.weight", (kv, e)
         yield ours + "attn_v.weight", theirs + "self_attn.v_proj.weight", (kv, e)
         yield ours + "attn_output.weight", theirs + "self_attn.o_proj.weight", (e, q)
+        if shape["arch"] == "qwen2":
+            yield ours + "attn_q.bias", theirs + "self_attn.q_proj.bias", (q,)
+            yield ours + "attn_k.bias", theirs + "self_attn.k_proj.bias", (kv,)
+            yield ours + "attn_v.bias", theirs + "self_attn.v_proj.bias", (kv,)
         if shape["arch"] == "qwen3":
             yield ours + "attn_q_norm.weight", theirs + "self_attn.q_norm.weight", (dim,)
             yield ours + "attn_k_norm.weight", theirs + "self_attn.k_norm.weight", (dim,)
@@ -142,12 +154,17 @@ def rope_freq_factors(shape):
     return (1.0 / ((1.0 - smooth) / r["factor"] + smooth)).astype(np.float32)
 
 
+def draw_vector(name, dims, rng):
+    """Biases are as large as what they are added to."""
+    return (rng.standard_normal(dims) if name.endswith(".bias") else rng.uniform(0.5, 1.5, dims)).astype(np.float32)
+
+
 def draw_plain(shape, type_name, rng):
     """Tensors for the file, and the same values under transformers' names."""
     tensors, state = [], {}
     for name, hf_name, dims in tensor_shapes(shape):
         if len(dims) == 1:
-            kind, w = "f32", rng.uniform(0.5, 1.5, dims).astype(np.float32)
+            kind, w = "f32", draw_vector(name, dims, rng)
         else:
             kind, w = type_name, (rng.standard_normal(dims) / np.sqrt(dims[1])).astype(np.float32)
         rounded = ggufio.decode(kind, ggufio.encode_plain(kind, w), dims).astype(np.float32)
@@ -165,7 +182,7 @@ def draw_low_bit(shape, type_name, rng):
     tensors = []
     for name, _, dims in tensor_shapes(shape):
         if len(dims) == 1:
-            w = rng.uniform(0.5, 1.5, dims).astype(np.float32)
+            w = draw_vector(name, dims, rng)
             tensors.append(ggufio.Tensor(name, dims, "f32", ggufio.encode_plain("f32", w)))
         else:
             tensors.append(ggufio.Tensor(name, dims, type_name, ggufio.random_blocks(type_name, *dims, rng)))
@@ -177,15 +194,20 @@ def transformers_model(shape, state):
     if shape["arch"] == "qwen35":
         return golden_qwen35.transformers_model(shape, state)
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    import transformers as hf
 
-    config_class, model_class = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[shape["arch"]]
+    # A Qwen2Config has neither head_dim nor attention_bias: heads are hidden / heads wide and always have biases.
+    config_class, model_class, heads = {
+        "llama": (hf.LlamaConfig, hf.LlamaForCausalLM, dict(head_dim=shape["head_dim"], attention_bias=False)),
+        "qwen2": (hf.Qwen2Config, hf.Qwen2ForCausalLM, {}),
+        "qwen3": (hf.Qwen3Config, hf.Qwen3ForCausalLM, dict(head_dim=shape["head_dim"], attention_bias=False)),
+    }[shape["arch"]]
     rope = {"rope_type": "llama3", **shape["rope"]} if "rope" in shape else shape.get("scaling", {"rope_type": "default"})
     config = config_class(vocab_size=shape.get("vocab", N_VOCAB), hidden_size=shape["hidden"], intermediate_size=shape["ff"],
                           num_hidden_layers=shape["layers"], num_attention_heads=shape["heads"],
-                          num_key_value_heads=shape["kv"], head_dim=shape["head_dim"], rms_norm_eps=shape["eps"],
-                          max_position_embeddings=shape.get("ctx", N_CTX), tie_word_embeddings=shape["tied"], attention_bias=False,
-                          rope_parameters={"rope_theta": shape["base"], **rope}, attn_implementation="eager")
+                          num_key_value_heads=shape["kv"], rms_norm_eps=shape["eps"],
+                          max_position_embeddings=shape.get("ctx", N_CTX), tie_word_embeddings=shape["tied"],
+                          rope_parameters={"rope_theta": shape["base"], **rope}, attn_implementation="eager", **heads)
     model = model_class(config).float().eval()
     state = {name: torch.from_numpy(w) for name, w in state.items()}
     if shape["tied"]:

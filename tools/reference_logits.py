@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Logits of a llama, qwen3 or qwen35 GGUF file in float64: the oracle that quern's logits are compared with.
+"""Logits of a llama, qwen2, qwen3 or qwen35 GGUF file in float64: the oracle that quern's logits are compared with.
 
 usage: reference_logits.py MODEL.gguf IDS OUT.f32 [--int8 N [--scale absmax|mse|minmax] [--two-terms REGEX]]
        reference_logits.py --compare A.f32 B.f32 N_IDS
@@ -108,8 +108,8 @@ class Model:
     def __init__(self, path):
         keys, self.tensors = ggufio.read(path)
         self.arch = arch = keys["general.architecture"]
-        if arch not in ("llama", "qwen3", "qwen35"):
-            raise SystemExit(f"{path}: architecture '{arch}', expected llama, qwen3 or qwen35")
+        if arch not in ("llama", "qwen2", "qwen3", "qwen35"):
+            raise SystemExit(f"{path}: architecture '{arch}', expected llama, qwen2, qwen3 or qwen35")
         self.n_layers = keys[f"{arch}.block_count"] - keys.get(f"{arch}.nextn_predict_layers", 0)
         self.n_heads = keys[f"{arch}.attention.head_count"]
         self.n_kv = keys.get(f"{arch}.attention.head_count_kv", self.n_heads)
@@ -139,6 +139,10 @@ class Model:
     def product(self, name, x, arithmetic):
         x = self.rotation.input(name, x)
         return (arithmetic.activation(name, x) if self.rounds[name] else x) @ self.weights[name].T
+
+    def projection(self, name, x, arithmetic):
+        """With a bias, where there is one."""
+        return self.product(name + ".weight", x, arithmetic) + self.weights.get(name + ".bias", 0.0)
 
     def yarn(self, frequency, factor):
         """Frequencies and the attention factor of YaRN (Peng et al., 2023): pairs that turn beta_fast times and more over the
@@ -181,11 +185,11 @@ class Model:
 
     def attention(self, prefix, x, angles, arithmetic):
         n = len(x)
-        q = self.product(prefix + "attn_q.weight", x, arithmetic).reshape(n, self.n_heads, -1)
+        q = self.projection(prefix + "attn_q", x, arithmetic).reshape(n, self.n_heads, -1)
         q, gate = q[..., :self.head_dim], q[..., self.head_dim:]
-        k = self.product(prefix + "attn_k.weight", x, arithmetic).reshape(n, self.n_kv, self.head_dim)
-        v = self.product(prefix + "attn_v.weight", x, arithmetic).reshape(n, self.n_kv, -1)
-        if self.arch != "llama":
+        k = self.projection(prefix + "attn_k", x, arithmetic).reshape(n, self.n_kv, self.head_dim)
+        v = self.projection(prefix + "attn_v", x, arithmetic).reshape(n, self.n_kv, -1)
+        if self.arch in ("qwen3", "qwen35"):
             q = rms_norm(q, self.weights[prefix + "attn_q_norm.weight"], self.eps)
             k = rms_norm(k, self.weights[prefix + "attn_k_norm.weight"], self.eps)
         q, k = self.rope(q, angles), arithmetic.cached(self.rope(k, angles))

@@ -169,6 +169,15 @@ static bool set_int(const qn_option *option, const char *name, const char *value
     return true;
 }
 
+static bool set_int32(const qn_option *option, const char *name, const char *value, int *out)
+{
+    int64_t number;
+    if (!set_int(option, name, value, &number))
+        return false;
+    *out = (int)number;
+    return true;
+}
+
 static bool set_u64(const char *name, const char *value, uint64_t *out)
 {
     char *end;
@@ -186,7 +195,7 @@ static bool set_u64(const char *name, const char *value, uint64_t *out)
     return true;
 }
 
-static bool set_number(const qn_option *option, const char *name, const char *value, double *out)
+static bool set_number(const qn_option *option, const char *name, const char *value, float *out)
 {
     char *end;
     const double number = strtod(value, &end);
@@ -198,7 +207,7 @@ static bool set_number(const qn_option *option, const char *name, const char *va
         qn_cli_error("%s: %s is out of range: %g to %g", name, value, option->min, option->max);
         return false;
     }
-    *out = number;
+    *out = (float)number;
     return true;
 }
 
@@ -233,6 +242,7 @@ static bool set(const qn_option *option, const char *name, const char *value, qn
         return true;
     }
     case QN_OPTION_INT: return set_int(option, name, value, out);
+    case QN_OPTION_INT32: return set_int32(option, name, value, out);
     case QN_OPTION_U64: return set_u64(name, value, out);
     case QN_OPTION_NUMBER: return set_number(option, name, value, out);
     case QN_OPTION_ENUM: return set_choice(option, name, value, out);
@@ -248,7 +258,8 @@ static const qn_option *find_attached(const qn_command *command, const char *arg
     const qn_option *option = argument[1] != '-' && argument[2] ? find(command->id, argument, 2) : NULL;
     if (!option || option->kind == QN_OPTION_FLAG || nearest_option(command->id, argument, strlen(argument)))
         return NULL;
-    const bool number = option->kind == QN_OPTION_INT || option->kind == QN_OPTION_U64 || option->kind == QN_OPTION_NUMBER;
+    const bool number = option->kind == QN_OPTION_INT || option->kind == QN_OPTION_INT32 || option->kind == QN_OPTION_U64 ||
+                        option->kind == QN_OPTION_NUMBER;
     return !number || plain_number_start(argument + 2) ? option : NULL;
 }
 

@@ -8,6 +8,8 @@
 #ifndef QN_CLI_ARGS_H
 #define QN_CLI_ARGS_H
 
+#include "quern/quern.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,10 +36,7 @@ typedef struct qn_args {
     qn_texts stop;
     int64_t n_predict;
     bool chat, ignore_end;
-    /* Sampling. */
-    double temperature, top_p, min_p, repeat_penalty;
-    int64_t top_k, repeat_last_n;
-    uint64_t seed;
+    qn_sampling sampling;
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format;
@@ -87,8 +86,9 @@ typedef enum qn_option_kind {
     QN_OPTION_TEXT,   /* const char *: the value as it stands */
     QN_OPTION_TEXTS,  /* qn_texts: every value of an option that may be repeated */
     QN_OPTION_INT,    /* int64_t from min to max */
+    QN_OPTION_INT32,  /* int from min to max */
     QN_OPTION_U64,    /* uint64_t, any */
-    QN_OPTION_NUMBER, /* double from min to max, finite */
+    QN_OPTION_NUMBER, /* float from min to max, finite */
     QN_OPTION_ENUM    /* const char *: one of `choices` */
 } qn_option_kind;
 

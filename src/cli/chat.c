@@ -79,7 +79,7 @@ static bool answer(struct chat *chat, const qn_model *model, qn_session *session
         return false;
     }
     qn_generate_params params = qn_generate_defaults();
-    params.sampling = qn_sampling_from_args(chat->args);
+    params.sampling = chat->args->sampling;
     params.sampling.seed = chat->seed++; /* the same question twice may get two answers */
     params.max_tokens = chat->args->n_predict;
     params.stop = chat->args->stop.at;
@@ -237,7 +237,7 @@ int qn_cli_chat(qn_args *args)
         status = qn_load_model(args, false, true, &model);
     if (status)
         return status;
-    struct chat chat = { .args = args, .seed = args->seed };
+    struct chat chat = { .args = args, .seed = args->sampling.seed };
     qn_session *session = NULL;
     status = qn_check_save(args);
     if (status == QN_EXIT_DONE)

@@ -97,7 +97,6 @@ int qn_check_output(const qn_args *args, const char *path);
 
 /* qn_sampling_args_defaults - the library's defaults, with a seed of its own each time. */
 void qn_sampling_args_defaults(qn_args *args);
-qn_sampling qn_sampling_from_args(const qn_args *args);
 
 /* qn_check_stops - QN_EXIT_DONE, or QN_EXIT_USAGE with an error line where a --stop is empty. */
 int qn_check_stops(const qn_args *args);

@@ -150,28 +150,8 @@ int qn_check_stops(const qn_args *args)
 
 void qn_sampling_args_defaults(qn_args *args)
 {
-    const qn_sampling d = qn_sampling_defaults();
-    args->temperature = (double)d.temperature;
-    args->top_p = (double)d.top_p;
-    args->min_p = (double)d.min_p;
-    args->repeat_penalty = (double)d.repeat_penalty;
-    args->top_k = d.top_k;
-    args->repeat_last_n = d.repeat_last_n;
-    args->seed = d.seed;
     uint32_t random_seed; /* 32 bits: short enough to be typed again */
+    args->sampling = qn_sampling_defaults();
     if (getrandom(&random_seed, sizeof random_seed, 0) == (ssize_t)sizeof random_seed)
-        args->seed = random_seed;
-}
-
-qn_sampling qn_sampling_from_args(const qn_args *args)
-{
-    return (qn_sampling){
-        .temperature = (float)args->temperature,
-        .top_k = (int)args->top_k,
-        .top_p = (float)args->top_p,
-        .min_p = (float)args->min_p,
-        .repeat_penalty = (float)args->repeat_penalty,
-        .repeat_last_n = (int)args->repeat_last_n,
-        .seed = args->seed,
-    };
+        args->sampling.seed = random_seed;
 }

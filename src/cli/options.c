@@ -36,6 +36,10 @@ enum {
     {                                                                                                                          \
         commands, name, alias, accepted, QN_OPTION_INT, AT(field), value, help, more, min, max, NULL                           \
     }
+#define INT32(commands, name, alias, accepted, field, value, min, max, help, more)                                             \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_INT32, AT(field), value, help, more, min, max, NULL                         \
+    }
 #define U64(commands, name, alias, accepted, field, value, help, more)                                                         \
     {                                                                                                                          \
         commands, name, alias, accepted, QN_OPTION_U64, AT(field), value, help, more, 0, 0, NULL                               \
@@ -83,18 +87,19 @@ const qn_option qn_options[] = {
          "After Ctrl-C, too. The file holds the tokens, the KV cache and recurrent states, and appears whole or not at all. A "
          "file that exists is replaced only if it is empty or a session file."),
 
-    NUMBER(GENERATE, "--temp", NULL, "--temperature", temperature, "T", 0, 1e6, "temperature (default 0.8); 0 is greedy", NULL),
-    INT(GENERATE, "--top-k", NULL, NULL, top_k, "K", 0, INT32_MAX, "keep the K most likely tokens (default 40); 0 keeps all",
-        NULL),
-    NUMBER(GENERATE, "--top-p", NULL, NULL, top_p, "P", 1e-9, 1,
+    NUMBER(GENERATE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
+           "temperature (default 0.8); 0 is greedy", NULL),
+    INT32(GENERATE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
+          "keep the K most likely tokens (default 40); 0 keeps all", NULL),
+    NUMBER(GENERATE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1,
            "keep the most likely tokens up to this probability (default 0.95)", NULL),
-    NUMBER(GENERATE, "--min-p", NULL, NULL, min_p, "P", 0, 0.999999,
+    NUMBER(GENERATE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
            "drop tokens less likely than P times the most likely (default 0.05)", NULL),
-    NUMBER(GENERATE, "--repeat-penalty", NULL, NULL, repeat_penalty, "X", 1e-3, 1e3,
+    NUMBER(GENERATE, "--repeat-penalty", NULL, NULL, sampling.repeat_penalty, "X", 1e-3, 1e3,
            "above 1: make recent tokens less likely (default 1: off)", NULL),
-    INT(GENERATE, "--repeat-last-n", NULL, NULL, repeat_last_n, "N", 0, INT32_MAX,
-        "how many recent tokens that looks at (default 64)", NULL),
-    U64(GENERATE, "--seed", NULL, "-s", seed, "S", "seed of the sampler (default: a new one each time)",
+    INT32(GENERATE, "--repeat-last-n", NULL, NULL, sampling.repeat_last_n, "N", 0, INT32_MAX,
+          "how many recent tokens that looks at (default 64)", NULL),
+    U64(GENERATE, "--seed", NULL, "-s", sampling.seed, "S", "seed of the sampler (default: a new one each time)",
         "The same seed, model and prompt give the same text."),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),

@@ -158,8 +158,8 @@ static void print_stats(const qn_args *args, const qn_generate_result *result)
     const size_t n_timed = result->n_generated > 1 ? result->n_generated - 1 : 0;
     fprintf(stderr, "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens, %.1f tok/s; peak memory %s; seed %llu; %s\n",
             result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated,
-            rate(n_timed, result->generate_seconds), qn_print_size(peak, qn_peak_rss()), (unsigned long long)args->seed,
-            reason_text(result->reason));
+            rate(n_timed, result->generate_seconds), qn_print_size(peak, qn_peak_rss()),
+            (unsigned long long)args->sampling.seed, reason_text(result->reason));
 }
 
 static int generate(const qn_args *args, const qn_model *model, qn_session *session)
@@ -169,7 +169,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     if (!prompt_tokens(args, model, session, &tokens, &count))
         return QN_EXIT_FAILED;
     qn_generate_params params = qn_generate_defaults();
-    params.sampling = qn_sampling_from_args(args);
+    params.sampling = args->sampling;
     params.max_tokens = args->n_predict;
     params.ignore_end = args->ignore_end;
     params.stop = args->stop.at;

@@ -73,14 +73,8 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
 {
     const qn_sampling *p = &sampler->params;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
-    qn_sample_request request = { .penalty = p->repeat_penalty,
-                                  .recent = n ? recent + (n_recent - n) : NULL,
-                                  .n_recent = n,
-                                  .top_k = (uint32_t)p->top_k,
-                                  .temperature = p->temperature,
-                                  .top_p = p->top_p,
-                                  .min_p = p->min_p };
-    if (!qn_sample_is_greedy(&request))
+    qn_sample_request request = { .sampling = *p, .recent = n ? recent + (n_recent - n) : NULL, .n_recent = n };
+    if (!qn_sample_is_greedy(p))
         request.random = qn_splitmix(&sampler->random);
     return request;
 }

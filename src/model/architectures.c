@@ -10,16 +10,12 @@
 
 static const qn_architecture table[] = {
     { .name = "llama", .rope = QN_ROPE_TYPE_NORM, .build = qn_dense_build },
+    { .name = "qwen2", .rope = QN_ROPE_TYPE_NEOX, .qkv_bias = true, .build = qn_dense_build },
     { .name = "qwen3", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .build = qn_dense_build },
     { .name = "qwen35", .rope = QN_ROPE_TYPE_NEOX, .qk_norm = true, .mtp_blocks = true, .build = qn_qwen35_build },
 };
 
 enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
-
-const char *qn_model_architectures(void)
-{
-    return "llama, qwen3, qwen35";
-}
 
 qn_status qn_key_u32(const qn_gguf *file, const char *architecture, const char *name, bool required, uint32_t *out)
 {
@@ -60,7 +56,9 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
 {
     const char *a = architecture->name;
     uint32_t value_dim, n_ignored = 0;
-    *h = (qn_hparams){ .architecture = a, .rope = architecture->rope, .qk_norm = architecture->qk_norm };
+    *h = (qn_hparams){
+        .architecture = a, .rope = architecture->rope, .qk_norm = architecture->qk_norm, .qkv_bias = architecture->qkv_bias
+    };
     QN_TRY(qn_key_u32(file, a, "block_count", true, &h->n_blocks));
     if (architecture->mtp_blocks)
         QN_TRY(qn_key_u32(file, a, "nextn_predict_layers", false, &n_ignored));
@@ -149,6 +147,15 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
     return status;
 }
 
+static qn_status unknown_architecture(const qn_gguf *file, qn_string name)
+{
+    char known[128] = "";
+    for (size_t i = 0, used = 0; i < N_ARCHITECTURES && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", table[i].name);
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not supported (%s)", qn_gguf_path(file),
+                   (int)(name.length < 64 ? name.length : 64), name.data, known);
+}
+
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan)
 {
     qn_string name;
@@ -162,6 +169,5 @@ qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan
         QN_TRY(reject_unsupported_features(file, table[i].name, hparams->head_dim));
         return build_plan(file, &table[i], hparams, plan);
     }
-    return qn_fail(QN_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not supported (%s)", qn_gguf_path(file),
-                   (int)(name.length < 64 ? name.length : 64), name.data, qn_model_architectures());
+    return unknown_architecture(file, name);
 }

@@ -7,8 +7,8 @@
 typedef struct qn_architecture {
     const char *name;
     qn_rope_type rope;
-    bool qk_norm;
-    bool mtp_blocks; /* the last blocks may be multi-token prediction (nextn_predict_layers): they are ignored */
+    bool qk_norm, qkv_bias; /* of qn_hparams */
+    bool mtp_blocks;        /* the last blocks may be multi-token prediction (nextn_predict_layers): they are ignored */
     /* Adds buffers and operations to an empty plan. The caller frees the plan on failure. */
     qn_status (*build)(qn_build *build);
 } qn_architecture;

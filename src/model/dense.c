@@ -1,4 +1,4 @@
-/* Dense transformers: llama and qwen3. Every layer has attention and SwiGLU, each with an RMS norm before it and a residual
+/* Dense transformers: llama, qwen2 and qwen3. Every layer has attention and SwiGLU, each with an RMS norm before it and a residual
  * connection. */
 #include "model/architectures.h"
 

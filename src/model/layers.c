@@ -129,13 +129,18 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
     qn_plan *plan = build->plan;
     const int n = (int)layer;
     const size_t q_width = (size_t)h->n_heads * h->head_dim, kv_width = (size_t)h->n_kv_heads * h->head_dim;
-    const float *norm, *q_norm = NULL, *k_norm = NULL;
+    const float *norm, *q_norm = NULL, *k_norm = NULL, *q_bias = NULL, *k_bias = NULL, *v_bias = NULL;
     qn_weight qkv[3], output;
     QN_TRY(qn_weights_vector(w, n, "attn_norm.weight", h->n_embd, false, &norm));
     QN_TRY(qn_weights_matrix(w, n, "attn_q.weight", h->n_embd, plan->heads.gated ? 2 * q_width : q_width, &qkv[0]));
     QN_TRY(qn_weights_matrix(w, n, "attn_k.weight", h->n_embd, kv_width, &qkv[1]));
     QN_TRY(qn_weights_matrix(w, n, "attn_v.weight", h->n_embd, kv_width, &qkv[2]));
     QN_TRY(qn_weights_matrix(w, n, "attn_output.weight", q_width, h->n_embd, &output));
+    if (h->qkv_bias) {
+        QN_TRY(qn_weights_vector(w, n, "attn_q.bias", q_width, false, &q_bias));
+        QN_TRY(qn_weights_vector(w, n, "attn_k.bias", kv_width, false, &k_bias));
+        QN_TRY(qn_weights_vector(w, n, "attn_v.bias", kv_width, false, &v_bias));
+    }
     if (h->qk_norm) {
         QN_TRY(qn_weights_vector(w, n, "attn_q_norm.weight", h->head_dim, false, &q_norm));
         QN_TRY(qn_weights_vector(w, n, "attn_k_norm.weight", h->head_dim, false, &k_norm));
@@ -149,6 +154,9 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
                                                                .keys = build->k,
                                                                .values = build->v,
                                                                .out = build->q,
+                                                               .q_bias = q_bias,
+                                                               .k_bias = k_bias,
+                                                               .v_bias = v_bias,
                                                                .q_norm = q_norm,
                                                                .k_norm = k_norm,
                                                                .eps = h->eps,

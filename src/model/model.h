@@ -16,7 +16,8 @@ typedef struct qn_hparams {
     float eps, rope_base;
     qn_rope_type rope;
     qn_rope_scaling rope_scaling;
-    bool qk_norm; /* RMS norm of each query and key head before rope */
+    bool qk_norm;  /* RMS norm of each query and key head before rope */
+    bool qkv_bias; /* the q, k and v projections have biases */
 } qn_hparams;
 
 /* qn_model_build - read the hyperparameters of a file and build its plan. No workspace is reserved yet.
@@ -28,8 +29,5 @@ typedef struct qn_hparams {
  * QN_ERR_UNSUPPORTED   an architecture or a feature that is not supported; the text names it
  * QN_ERR_FORMAT        a key or tensor is missing, out of range or has the wrong shape; the text names it */
 qn_status qn_model_build(const qn_gguf *file, qn_hparams *hparams, qn_plan *plan);
-
-/* qn_model_architectures - the names of the supported architectures, separated by ", ", for messages. */
-const char *qn_model_architectures(void);
 
 #endif

@@ -26,7 +26,7 @@ typedef struct qn_plan_rotation {
     const float *signs; /* S: [width] of +-1, or NULL for all +1 */
 } qn_plan_rotation;
 
-enum { QN_OP_MATRICES = 4, QN_OP_ACTS = 2, QN_OP_VECTORS = 3, QN_OP_FIELDS = 8, QN_OP_OPERANDS = 2 * QN_OP_MATRICES };
+enum { QN_OP_MATRICES = 4, QN_OP_ACTS = 2, QN_OP_VECTORS = 5, QN_OP_FIELDS = 10, QN_OP_OPERANDS = 2 * QN_OP_MATRICES };
 
 /* Activations that an operation writes; the rotated ones last. */
 typedef struct qn_op_acts {

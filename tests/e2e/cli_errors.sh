@@ -78,9 +78,16 @@ LC_ALL=C sed 's/qwen3\.block_count/qwen3.blXck_count/' "$model" >"$work/key"
 for file in nowhere empty garbage counts header-cut data-cut . architecture tensor key; do
     refuses 1 "$work/$file" logits -m "$work/$file" --ids 1,2 -o "$work/l"
 done
-refuses 1 qwenX run -m "$work/architecture" -p x
+refuses 1 'qwenX.*(llama, qwen2, qwen3, qwen35)' run -m "$work/architecture" -p x
 refuses 1 output_norm.weight run -m "$work/tensor" -p x
 refuses 1 block_count run -m "$work/key" -p x
+# Biases: one is missing; that of the keys has the name of the queries'.
+LC_ALL=C sed 's/blk\.1\.attn_v\.bias/blk.1.attn_X.bias/' "$golden/qwen2.f16.gguf" >"$work/no-bias"
+LC_ALL=C sed 's/blk\.0\.attn_q\.bias/blk.0.attn_X.bias/; s/blk\.0\.attn_k\.bias/blk.0.attn_q.bias/' "$golden/qwen2.f16.gguf" \
+    >"$work/short-bias"
+refuses 1 "tensor 'blk.1.attn_v.bias' is missing" logits -m "$work/no-bias" --ids 1 -o "$work/l"
+refuses 1 "tensor 'blk.0.attn_q.bias' is \[32, 1, 1, 1\], expected \[96, 1, 1, 1\]" \
+    logits -m "$work/short-bias" --ids 1 -o "$work/l"
 for file in nowhere empty garbage counts header-cut data-cut .; do
     refuses 1 "$work/$file" info "$work/$file"
     refuses 1 "$work/$file" quantize "$work/$file" "$work/out.gguf" q8_0

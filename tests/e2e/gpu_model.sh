@@ -38,7 +38,7 @@ expect_near() {
 }
 
 ids=$(seq 1 150 | awk '{ print ($1 * $1 * 7 + $1) % 71 }' | paste -s -d,)
-for model in llama.q1_0 llama.ptq1_0 qwen3.f16 qwen3-yarn.f16 qwen3.pq2_0 qwen35.q1_0 qwen35-rotated.pq2_0 demo; do
+for model in llama.q1_0 llama.ptq1_0 qwen2.q1_0 qwen3.f16 qwen3-yarn.f16 qwen3.pq2_0 qwen35.q1_0 qwen35-rotated.pq2_0 demo; do
     logits $model cpu --device cpu
     logits $model all --device cuda
     logits $model one --device cuda --batch 1
@@ -52,9 +52,11 @@ done
 
 # Heads of 64 values can be kept as codes.
 for kv in f16 aura4 aura3; do
-    logits qwen3.f16 cpu --device cpu --kv $kv
-    logits qwen3.f16 one --device cuda --kv $kv --batch 1
-    expect_near one "qwen3.f16, $kv"
+    for model in qwen2.q1_0 qwen3.f16; do
+        logits $model cpu --device cpu --kv $kv
+        logits $model one --device cuda --kv $kv --batch 1
+        expect_near one "$model, $kv"
+    done
 done
 
 # text OUT ARGS... - what a run says.

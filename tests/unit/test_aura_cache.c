@@ -30,7 +30,9 @@ static const unsigned bits[N_FORMATS][2] = { { 8, 8 }, { 6, 6 }, { 4, 4 }, { 4, 
 
 /* Models with heads of 64 and 128 dimensions, one or several query heads per key-value head, gates, with and without
  * recurrent layers. */
-static const char *const names[] = { "llama.q2_0", "qwen3.f16", "qwen3.q1_0", "qwen35-rotated.f16", "qwen35.q1_0" };
+static const char *const names[] = {
+    "llama.q2_0", "qwen3.f16", "qwen3.q1_0", "qwen35-rotated.f16", "qwen35.q1_0", "qwen2.q1_0"
+};
 
 static qn_model *model;
 static qn_model_info info;

@@ -20,11 +20,12 @@
 /* A session continues with a step of many rows, a step of a few rows, and single tokens (a graph on a GPU). */
 enum { MANY = 70, FEW = 9, SINGLE = 4, N_MORE = MANY + FEW + SINGLE, N_IDS = 400, N_CTX = 400, SKIPPED = 77 };
 
-/* fp16 and AURA caches, different head counts, recurrent layers, rotated weights. */
+/* fp16 and AURA caches, different head counts, biases, recurrent layers, rotated weights. */
 static const struct {
     const char *name, *kv;
 } cases[] = { { "llama.q1_0", "f16" },
               { "llama.q2_0", "aura4" },
+              { "qwen2.q1_0", "f16" },
               { "qwen3.f16", "f16" },
               { "qwen3.q1_0", "aura3" },
               { "qwen3.pq2_0", "f16" },

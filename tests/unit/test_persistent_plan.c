@@ -385,7 +385,8 @@ static void run_store(struct machine *m, const qn_op *op)
     put(m, buffer_address(m, op->qk_norm_rope_store.out),
         NAME(ATTENTION, value(m, op->qk_norm_rope_store.queries), value(m, op->qk_norm_rope_store.keys),
              value(m, op->qk_norm_rope_store.values), m->memory->slots[op->layer], vectors_of(m, op)->qk_norm_rope_store.q_norm,
-             vectors_of(m, op)->qk_norm_rope_store.k_norm));
+             vectors_of(m, op)->qk_norm_rope_store.k_norm, vectors_of(m, op)->qk_norm_rope_store.q_bias,
+             vectors_of(m, op)->qk_norm_rope_store.k_bias, vectors_of(m, op)->qk_norm_rope_store.v_bias));
 }
 
 static void run_combine(struct machine *m, const qn_op *op)
@@ -527,7 +528,8 @@ static void run_attention(struct machine *m, const qn_persistent_attention *s)
 {
     const uint64_t slot = (s->cache.keys - m->memory->cache.address) / m->memory->kv.layer_bytes;
     const name is = NAME(ATTENTION, read_partials(m, &s->qkv, s->q_row), read_partials(m, &s->qkv, s->k_row),
-                         read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight);
+                         read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight, s->query_bias, s->key_bias,
+                         s->value_bias);
     assert_true(s->n_kv_heads * s->n_splits <= m->model->matmul.n_sms && s->n_splits <= QN_PERSISTENT_MAX_SPLITS &&
                 s->n_splits);
     put(m, s->partials, is);
@@ -753,12 +755,13 @@ static void unknown_settings_are_refused(void **unused)
 static void small_models_too(void **unused)
 {
     (void)unused;
-    static const char *const models[] = { "llama.q1_0", "llama.ptq1_0",        "qwen3.f16",          "qwen3.pq2_0",
-                                          "qwen3.q2_0", "qwen35-rotated.q1_0", "qwen35-rotated.f16", "qwen35.ptq1_0" };
+    static const char *const models[] = { "llama.q1_0",          "llama.ptq1_0",       "qwen2.q1_0",
+                                          "qwen3.f16",           "qwen3.pq2_0",        "qwen3.q2_0",
+                                          "qwen35-rotated.q1_0", "qwen35-rotated.f16", "qwen35.ptq1_0" };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (unsigned bits = 0; bits <= 4; bits += 4) {
             struct fixture x;
-            if (bits && strncmp(models[i], "qwen3", 5))
+            if (bits && strncmp(models[i], "qwen", 4))
                 continue; /* AURA has no codec for their heads */
             set_up(&x, models[i], NULL, bits);
             check_same(&x);

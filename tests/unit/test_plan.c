@@ -261,7 +261,7 @@ static void check_order(struct fixture *x, size_t at)
         fail_msg("operation %zu, %s: rows depend on each other: %d", at, desc->name, depend);
 }
 
-static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen3.q2_0", "llama.q1_0" };
+static const char *const models[] = { "qwen35-rotated.q1_0", "qwen35.f16", "qwen2.q1_0", "qwen3.q2_0", "llama.q1_0" };
 
 static void rows_say_what_the_executor_does(void **unused)
 {

@@ -142,17 +142,17 @@ static int reference_sample(const qn_sample_request *request, const float *logit
         order[i] = i;
     sorted_by = logits;
     qsort(order, (size_t)n, sizeof *order, likelier_first);
-    const int k = request->top_k && request->top_k < (uint32_t)n ? (int)request->top_k : n;
+    const int k = request->sampling.top_k && request->sampling.top_k < n ? request->sampling.top_k : n;
     const double unit = pow(2, qn_sample_weight_bits((size_t)n));
     for (int i = 0; i < k; i++) {
-        const float weight = qn_exp((logits[order[i]] - logits[order[0]]) * (1 / request->temperature));
+        const float weight = qn_exp((logits[order[i]] - logits[order[0]]) * (1 / request->sampling.temperature));
         weights[i] = (uint64_t)((double)weight * unit);
         total += weights[i];
     }
     int end = 0;
     for (; end < k; end++) {
-        const float weight = qn_exp((logits[order[end]] - logits[order[0]]) * (1 / request->temperature));
-        if (end && (weight < request->min_p || (double)kept >= (double)request->top_p * (double)total))
+        const float weight = qn_exp((logits[order[end]] - logits[order[0]]) * (1 / request->sampling.temperature));
+        if (end && (weight < request->sampling.min_p || (double)kept >= (double)request->sampling.top_p * (double)total))
             break;
         kept += weights[end];
     }
@@ -194,14 +194,14 @@ static void samples_match_a_sorted_list(void **unused)
         const float spread = round % 3 ? 12 : 0.5f;
         for (int i = 0; i < n; i++) /* every eighth round has equal logits */
             logits[i] = round % 8 ? spread * next_float() : (float)(next_random() % 4);
-        qn_sample_request request = { .penalty = 1,
-                                      .temperature = 0.05f + 2 * next_float(),
-                                      .top_k = round % 2 ? 0 : 1 + (uint32_t)(next_random() % 100),
-                                      .top_p = round % 5 ? 0.5f + next_float() / 2 : 1,
-                                      .min_p = round % 4 ? 0 : next_float() / 5,
+        qn_sample_request request = { .sampling = { .repeat_penalty = 1,
+                                                    .temperature = 0.05f + 2 * next_float(),
+                                                    .top_k = round % 2 ? 0 : 1 + (int)(next_random() % 100),
+                                                    .top_p = round % 5 ? 0.5f + next_float() / 2 : 1,
+                                                    .min_p = round % 4 ? 0 : next_float() / 5 },
                                       .random = round == 1 ? UINT64_MAX : next_random() };
         qn_sample_token(&kernels, &request, logits, (size_t)n, scratch);
-        if (request.top_k == 1)
+        if (request.sampling.top_k == 1)
             continue;
         assert_int_equal(request.token, reference_sample(&request, logits, n));
         assert_int_equal(qn_sample_status(request.best), QN_OK);

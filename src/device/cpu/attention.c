@@ -1,4 +1,4 @@
-/* Attention on the CPU: qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends to its
+/* Attention on the CPU: biases, qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends to its
  * visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The splits' results
  * are combined in the same order either way, so results do not depend on the number of threads. qn_kv_view in
  * cache/view.h describes the fp16 pages and codes of an AURA cache. */
@@ -39,6 +39,12 @@ static struct attention_scratch *attention_scratch_at(unsigned char *memory, siz
 
 /* ---- Queries, keys and values ---- */
 
+static void add_bias(float *y, const float *x, const float *bias, size_t dim)
+{
+    for (size_t d = 0; d < dim; d++)
+        y[d] = x[d] + bias[d];
+}
+
 static void norm_rope_head(const qn_executor *ex, const qn_op *op, float *x, const float *norm, size_t row)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
@@ -64,7 +70,9 @@ static void norm_rope_query(const qn_executor *ex, const qn_op *op, size_t row, 
     const qn_kv_view *cache = ex->step->rows[row].cache;
     const float *from = qn_buffer_row(ex, op->qk_norm_rope_store.queries, row) + head * h->head_dim * (h->gated ? 2 : 1);
     float *q = qn_buffer_row(ex, op->qk_norm_rope_store.out, row) + head * h->head_dim;
-    if (q != from)
+    if (op->qk_norm_rope_store.q_bias)
+        add_bias(q, from, op->qk_norm_rope_store.q_bias + head * h->head_dim, h->head_dim);
+    else if (q != from)
         memcpy(q, from, h->head_dim * sizeof *q);
     norm_rope_head(ex, op, q, op->qk_norm_rope_store.q_norm, row);
     for (size_t d = 0; d < h->head_dim; d++)
@@ -122,13 +130,20 @@ static void store_rotated(const qn_executor *ex, const qn_kv_view *cache, size_t
         compute_key_mean(cache, layer, kv);
 }
 
-static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_t kv)
+static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_t kv, int thread)
 {
     const size_t dim = op->qk_norm_rope_store.shape.head_dim, layer = (size_t)op->layer;
     const qn_row *r = &ex->step->rows[row];
     const size_t block = r->position / QN_KEY_BLOCK;
     float *key = qn_buffer_row(ex, op->qk_norm_rope_store.keys, row) + kv * dim;
     const float *value = qn_buffer_row(ex, op->qk_norm_rope_store.values, row) + kv * dim;
+    if (op->qk_norm_rope_store.k_bias)
+        add_bias(key, key, op->qk_norm_rope_store.k_bias + kv * dim, dim);
+    if (op->qk_norm_rope_store.v_bias) {
+        float *biased = (float *)qn_thread_scratch(ex, thread);
+        add_bias(biased, value, op->qk_norm_rope_store.v_bias + kv * dim, dim);
+        value = biased;
+    }
     norm_rope_head(ex, op, key, op->qk_norm_rope_store.k_norm, row);
     if (r->cache->key_codec)
         store_rotated(ex, r->cache, layer, r->position, kv, key, value);
@@ -164,7 +179,7 @@ void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int 
         n = rows_of_page(ex->step, row);
         for (size_t kv = 0; kv < h->n_kv_heads; kv++, unit++)
             for (size_t i = 0; unit % n_threads == own_unit && i < n; i++)
-                store_head(ex, op, row + i, kv);
+                store_head(ex, op, row + i, kv, thread);
     }
 }
 

@@ -243,13 +243,17 @@ static qn_status run_quantize_pages(const struct step *s, int layer)
 static qn_status run_qk_norm_rope_store(const struct step *s, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    const qn_op_addresses *vectors = &cuda_op(s, op)->vectors;
     const qn_cuda_memory *m = s->memory;
     qn_rope_qk_norm_store_args args = { .queries = buffer(s, op->qk_norm_rope_store.queries),
                                         .keys = buffer(s, op->qk_norm_rope_store.keys),
                                         .values = buffer(s, op->qk_norm_rope_store.values),
                                         .out = buffer(s, op->qk_norm_rope_store.out),
-                                        .query_weight = cuda_op(s, op)->vectors.qk_norm_rope_store.q_norm,
-                                        .key_weight = cuda_op(s, op)->vectors.qk_norm_rope_store.k_norm,
+                                        .query_bias = vectors->qk_norm_rope_store.q_bias,
+                                        .key_bias = vectors->qk_norm_rope_store.k_bias,
+                                        .value_bias = vectors->qk_norm_rope_store.v_bias,
+                                        .query_weight = vectors->qk_norm_rope_store.q_norm,
+                                        .key_weight = vectors->qk_norm_rope_store.k_norm,
                                         .cosines = s->model->cosines.address,
                                         .sines = s->model->sines.address,
                                         .positions = positions(s),

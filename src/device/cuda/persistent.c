@@ -484,6 +484,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *heads = &p->plan->ops[at];
     const qn_attention_shape *h = &heads->qk_norm_rope_store.shape;
+    const qn_op_addresses *vectors = &p->model->ops[at].vectors;
     const struct location *q = &p->locations[heads->qk_norm_rope_store.queries],
                           *k = &p->locations[heads->qk_norm_rope_store.keys],
                           *v = &p->locations[heads->qk_norm_rope_store.values];
@@ -507,8 +508,11 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                           .n_rot = (uint32_t)h->n_rot,
                                           .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                           .n_splits = splits,
-                                          .query_weight = p->model->ops[at].vectors.qk_norm_rope_store.q_norm,
-                                          .key_weight = p->model->ops[at].vectors.qk_norm_rope_store.k_norm,
+                                          .query_bias = vectors->qk_norm_rope_store.q_bias,
+                                          .key_bias = vectors->qk_norm_rope_store.k_bias,
+                                          .value_bias = vectors->qk_norm_rope_store.v_bias,
+                                          .query_weight = vectors->qk_norm_rope_store.q_norm,
+                                          .key_weight = vectors->qk_norm_rope_store.k_norm,
                                           .cosines = p->model->cosines.address,
                                           .sines = p->model->sines.address,
                                           .partials = p->model->persistent.partials,

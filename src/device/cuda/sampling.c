@@ -40,7 +40,7 @@ void qn_cuda_sampling_free(qn_cuda_model *model)
 
 qn_sample_mode qn_cuda_sampler_of(const qn_cuda_model *model, const qn_sample_request *request)
 {
-    return request ? qn_sample_gpu_mode(request, model->plan->n_vocab) : QN_SAMPLE_HOST;
+    return request ? qn_sample_gpu_mode(&request->sampling, model->plan->n_vocab) : QN_SAMPLE_HOST;
 }
 
 /* Lists the recent tokens without duplicates and without tokens outside the vocabulary; none if there is no penalty. */
@@ -48,7 +48,7 @@ static size_t list_recent(qn_cuda_model *model, const qn_sample_request *request
 {
     int32_t *list = model->sample_output->recent;
     size_t n = 0;
-    for (size_t i = 0; request->penalty != 1 && i < request->n_recent; i++) {
+    for (size_t i = 0; request->sampling.repeat_penalty != 1 && i < request->n_recent; i++) {
         const int32_t token = request->recent[i];
         if (token < 0 || (size_t)token >= model->plan->n_vocab || model->is_recent[token])
             continue;
@@ -114,7 +114,7 @@ qn_status qn_cuda_finish_sampling(qn_cuda_model *model, qn_sample_mode sampler, 
     if (request->token >= 0 || !qn_sample_is_finite(request->best))
         return QN_OK;
     qn_sample_request again = *request;
-    again.penalty = 1; /* the device has applied it to the logits */
+    again.sampling.repeat_penalty = 1; /* the device has applied it to the logits */
     QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address,
                             model->plan->n_vocab * sizeof *model->host_logits));
     QN_TRY(sample_on_host(model, &again));

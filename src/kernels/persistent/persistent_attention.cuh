@@ -84,7 +84,7 @@ QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, u
     return r;
 }
 
-// ---- qk_norm, rope, kv_store of the row ----
+// ---- Biases, qk_norm, rope, kv_store of the row ----
 
 QN_DEVICE float attention_sumsq(float4 x)
 {
@@ -158,17 +158,22 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
     attention_inputs &inputs = shared.u.inputs;
     const uint32_t log_quads = 4 + attention_log_slices(s.head_dim);
     const uint32_t n_new_kv = new_kv ? 2 : 0, count = (n + n_new_kv) << log_quads, half_rot = s.n_rot / 2;
+    // Without biases the norm's factor is applied last: its reduction then runs together with those of qk_norm.
+    const bool has_biases = s.query_bias || s.key_bias || s.value_bias;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i - threadIdx.x < count; i += QN_PERSISTENT_THREADS) {
         const uint32_t row = i >> log_quads, d = (i & ((1 << log_quads) - 1)) * 4, column = row - n_new_kv;
         const bool valid = i < count, is_query = row >= n_new_kv, is_value = !is_query && row == 1;
         const float *weights = is_query ? s.query_weight : is_value ? 0 : s.key_weight;
+        const float *bias = is_query ? s.query_bias : is_value ? s.value_bias : s.key_bias;
         const bool has_rope = valid && d < s.n_rot && !is_value;
         const uint32_t at = is_query   ? s.q_row + (first_head + column) * s.query_stride
                             : is_value ? s.v_row + r.kv_head * s.head_dim
                                        : s.k_row + r.kv_head * s.head_dim;
         float sumsq = rms_sumsq(s.qkv);
-        float4 weight = { 1, 1, 1, 1 }, cosine = {}, sine = {};
+        float4 weight = { 1, 1, 1, 1 }, biases = {}, cosine = {}, sine = {};
+        if (bias && valid)
+            biases = *(const float4 *)(bias + (is_query ? first_head + column : r.kv_head) * s.head_dim + d);
         if (weights)
             weight = *(const float4 *)(weights + d);
         if (has_rope)
@@ -176,6 +181,8 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
         partial_loads_4<ATTENTION_PARTIAL_LOADS> loads;
         issue_partials_4(loads, s.qkv, at + d, 0, valid);
         float4 x = finish_partials_4(loads, s.qkv, at + d, valid);
+        if (has_biases)
+            x = add_4(scale_4(x, rms_scale(s.qkv, sumsq)), biases);
         float before = attention_sumsq(x);
         x = make_float4(x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w);
         float after = attention_sumsq(x);
@@ -202,7 +209,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
             acc.x += inputs.sumsq[row][1].x;
             acc.y += inputs.sumsq[row][1].y;
         }
-        float scale = rms_scale_of(s.qkv, sumsq);
+        float scale = has_biases ? 1 : rms_scale_of(s.qkv, sumsq);
         if (weights)
             scale *= rsqrtf(__fdividef(acc.x * scale * scale, (float)s.head_dim) + s.eps);
         if (is_query) {

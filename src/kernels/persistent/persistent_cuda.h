@@ -63,6 +63,10 @@
 #include "kernels/kv_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
 
+#ifndef __CUDACC__
+#include <stdalign.h>
+#endif
+
 enum {
     QN_PERSISTENT_THREADS = 512,
     QN_PERSISTENT_MAX_SLICES = 64,
@@ -157,7 +161,7 @@ typedef struct qn_persistent_delta {
 
 /* ---- Attention of one row over an fp16 KV cache ---- */
 
-/* qk_norm (if weights are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then scores,
+/* Biases and qk_norm (if they are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then scores,
  * softmax and the sum of values over all positions up to the row's, as split-KV partials in the form of
  * qn_attention_decode (attention_cuda.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles
  * to a split: a short context is spread over many splits of one tile. Splits without positions write nothing, and the
@@ -175,6 +179,9 @@ typedef struct qn_persistent_attention {
     uint32_t n_rot;                       /* dimensions that rope rotates, a multiple of 8 */
     uint32_t interleaved;                 /* rope of adjacent dimensions; else NeoX pairs */
     uint32_t n_splits;                    /* a power of two, at most QN_PERSISTENT_MAX_SPLITS */
+    QN_GPU_PTR(const float) query_bias;   /* [n_heads][head_dim]; 0: none */
+    QN_GPU_PTR(const float) key_bias;     /* [n_kv_heads][head_dim]; 0: none */
+    QN_GPU_PTR(const float) value_bias;   /* [n_kv_heads][head_dim]; 0: none */
     QN_GPU_PTR(const float) query_weight; /* [head_dim] of qk_norm; 0: no norm */
     QN_GPU_PTR(const float) key_weight;
     QN_GPU_PTR(const float) cosines; /* [n_rot/2] at the row's position */
@@ -206,8 +213,8 @@ typedef enum qn_persistent_phase_kind {
 } qn_persistent_phase_kind;
 
 typedef struct qn_persistent_phase {
-    uint32_t kind;      /* qn_persistent_phase_kind */
-    uint32_t next_gemv; /* index of the first GEMV after this phase; n_phases: none */
+    alignas(16) uint32_t kind; /* qn_persistent_phase_kind; 16: of cp.async.bulk.prefetch */
+    uint32_t next_gemv;        /* index of the first GEMV after this phase; n_phases: none */
     union {
         qn_persistent_gemv gemv;
         qn_persistent_delta delta;

@@ -1,6 +1,6 @@
-// qk_norm, rope and kv_store, between the q, k, v matmuls and attention. A warp group ("team") processes one query head of a
-// row, or one key head with its value. A single row is bound by the length of the instruction sequence, so a team is as
-// large as useful: two values per thread.
+// Biases, qk_norm, rope and kv_store, between the q, k, v matmuls and attention. A warp group ("team") processes one query
+// head of a row, or one key head with its value. A single row is bound by the length of the instruction sequence, so a team
+// is as large as useful: two values per thread.
 #include "kernels/rope/rope_cuda.h"
 
 #include "kernels/row.cuh"
@@ -37,6 +37,12 @@ struct team_context {
     bool has; // this thread holds values
     float *row, *sums;
 };
+
+QN_DEVICE void add_pair(pair &x, const pair &y)
+{
+    x.x[0] += y.x[0];
+    x.x[1] += y.x[1];
+}
 
 QN_DEVICE pair load_pair(const float *from, const team_context &p, bool is_there = true)
 {
@@ -168,6 +174,9 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     qn_pdl_trigger();
     const float *weight = is_key ? a.key_weight : a.query_weight;
     const pair weights = load_pair(weight, p, weight != 0);
+    const float *head_bias = is_key ? a.key_bias : a.query_bias;
+    const pair bias = load_pair(head_bias + (is_key ? kv : head) * DIM, p, head_bias != 0);
+    const pair value_bias = load_pair(a.value_bias + kv * DIM, p, is_key && a.value_bias);
     const pair ones = { { 1, 1 } };
     const pair signs = has_signs(a.key_rotation) ? load_pair(a.key_rotation.signs, p) : ones;
     const pair value_signs = has_signs(a.value_rotation) ? load_pair(a.value_rotation.signs, p) : ones;
@@ -183,6 +192,10 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     const uint32_t half = a.n_rot / 2;
     const rope_angles angles = load_angles(a, row, half, p);
 
+    if (head_bias)
+        add_pair(x, bias);
+    if (a.value_bias)
+        add_pair(value, value_bias);
     const float mean = team_sum(x.x[0] * x.x[0] + x.x[1] * x.x[1], p) / DIM;
     if (weight) {
         const float scale = rsqrtf(mean + a.eps);

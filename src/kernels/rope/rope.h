@@ -1,7 +1,7 @@
 /* Rotary position embedding: pairs of a head's values are rotated by an angle proportional to the position.
  *
  *   QN_ROPE_TYPE_NORM   values 2i and 2i+1 form pair i        (interleaved; llama, as GGUF stores its rows)
- *   QN_ROPE_TYPE_NEOX   values i and i + n_rot/2 form pair i  (NEOX; qwen3)
+ *   QN_ROPE_TYPE_NEOX   values i and i + n_rot/2 form pair i  (NEOX; qwen2, qwen3)
  *
  * Pair i at position p is rotated by p * base^(-2i/n_rot) / freq_factors[i], reduced by position scaling if there is any.
  * Values with index >= n_rot are not changed. Su et al., RoFormer (2021). */

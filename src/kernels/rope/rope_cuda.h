@@ -1,4 +1,4 @@
-/* qk_norm, rope and kv_store on the GPU, between the q, k, v matmuls and attention. Shared by C and CUDA. */
+/* Biases, qk_norm, rope and kv_store on the GPU, between the q, k, v matmuls and attention. Shared by C and CUDA. */
 #ifndef QN_KERNELS_ROPE_ROPE_CUDA_H
 #define QN_KERNELS_ROPE_ROPE_CUDA_H
 
@@ -20,8 +20,9 @@ typedef struct qn_rope_angles_args {
     uint32_t n_rot;
 } qn_rope_angles_args;
 
-/* qn_rope_qk_norm_store - qk_norm, rope and kv_store of n_rows rows. Queries and keys are normalised per head if there is a
- * weight (x * weight / sqrt(mean(x^2) + eps)), then rope is applied; keys and values are stored in the KV cache.
+/* qn_rope_qk_norm_store - biases, qk_norm, rope and kv_store of n_rows rows. Biases are added to queries, keys and values.
+ * Queries and keys are normalised per head if there is a weight (x * weight / sqrt(mean(x^2) + eps)), then rope is applied;
+ * keys and values are stored in the KV cache.
  *
  * An f16 cache stores them rounded to f16, saturated to +-65504. NaN in a value row is stored as 0, and all of the position's
  * key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes (QN_PAGES) queries, keys and values are first rotated
@@ -29,10 +30,13 @@ typedef struct qn_rope_angles_args {
  *
  * Grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)). Defines: QN_HEAD_DIM, QN_PAGES. */
 typedef struct qn_rope_qk_norm_store_args {
-    QN_GPU_PTR(const float) queries; /* [n_rows][n_heads][query_stride] */
-    QN_GPU_PTR(const float) keys;    /* [n_rows][n_kv_heads][head_dim] */
-    QN_GPU_PTR(const float) values;  /* [n_rows][n_kv_heads][head_dim] */
-    QN_GPU_PTR(float) out;           /* [n_rows][n_heads][head_dim]: queries; may be `queries` if query_stride is head_dim */
+    QN_GPU_PTR(const float) queries;    /* [n_rows][n_heads][query_stride] */
+    QN_GPU_PTR(const float) keys;       /* [n_rows][n_kv_heads][head_dim] */
+    QN_GPU_PTR(const float) values;     /* [n_rows][n_kv_heads][head_dim] */
+    QN_GPU_PTR(float) out;              /* [n_rows][n_heads][head_dim]: queries; may be `queries` if query_stride is head_dim */
+    QN_GPU_PTR(const float) query_bias; /* [n_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const float) key_bias;   /* [n_kv_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const float) value_bias; /* [n_kv_heads][head_dim], or 0: none */
     QN_GPU_PTR(const float) query_weight; /* [head_dim], or 0: no norm */
     QN_GPU_PTR(const float) key_weight;   /* [head_dim], or 0: no norm */
     QN_GPU_PTR(const float) cosines;      /* [n_rows][n_rot/2] */

@@ -1,11 +1,11 @@
 /* Sampling a token from a row of logits. The engine owns the random generator and checks the ranges of the sampling
- * parameters.
- */
+ * parameters. */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_H
 #define QN_KERNELS_SAMPLE_SAMPLE_H
 
 #include "base/f16.h"
 #include "base/status.h"
+#include "quern/quern.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,20 +23,16 @@ size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size
 
 /* ---- Sampling ---- */
 
-/* Sampling parameters and the result. The parameters are those of qn_sampling (quern/quern.h), applied in the order penalty,
- * top_k, temperature, top_p, min_p; then a token is drawn.
+/* What is sampled by, and the result. Applied in the order penalty, top_k, temperature, top_p, min_p; then a token is drawn.
  *
  * A token's weight is e^((logit - largest) / temperature) by qn_exp (kernels/canon.h), truncated to an integer number of units
  * of 2^-qn_sample_weight_bits(n). Integer sums do not depend on their order, so the same logits and the same random number
  * give the same token on every system and device. Tokens with a weight below one unit, about 1e-13 for a vocabulary of
  * 2^18, are never drawn. */
 typedef struct qn_sample_request {
-    float penalty;         /* 1: none */
-    const int32_t *recent; /* [n_recent] token ids that are penalised; ids outside the vocabulary are ignored */
+    qn_sampling sampling;   /* checked by qn_sampler_create; repeat_last_n and seed are not read: recent, random */
+    const qn_token *recent; /* [n_recent] token ids that are penalised; ids outside the vocabulary are ignored */
     size_t n_recent;
-    uint32_t top_k;    /* 0: all */
-    float temperature; /* below QN_SAMPLE_MIN_TEMPERATURE: argmax */
-    float top_p, min_p;
     uint64_t random; /* uniformly distributed, 64 bits */
     /* the result */
     uint64_t best; /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
@@ -46,9 +42,15 @@ typedef struct qn_sample_request {
 #define QN_SAMPLE_MIN_TEMPERATURE 1e-6f
 
 /* qn_sample_is_greedy - true if the token is the argmax and nothing is drawn. */
-static inline bool qn_sample_is_greedy(const qn_sample_request *request)
+static inline bool qn_sample_is_greedy(const qn_sampling *sampling)
 {
-    return request->temperature < QN_SAMPLE_MIN_TEMPERATURE || request->top_k == 1;
+    return sampling->temperature < QN_SAMPLE_MIN_TEMPERATURE || sampling->top_k == 1;
+}
+
+/* qn_sample_top_k - the number of most likely tokens that top_k keeps of n. */
+static inline size_t qn_sample_top_k(const qn_sampling *sampling, size_t n)
+{
+    return sampling->top_k > 0 && (size_t)sampling->top_k < n ? (size_t)sampling->top_k : n;
 }
 
 /* qn_sample_key - a key whose order is that of the tokens: larger for a larger logit, and for the lower index of equal logits.

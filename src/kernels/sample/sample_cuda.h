@@ -31,7 +31,7 @@ typedef enum qn_sample_mode {
     QN_SAMPLE_MODES
 } qn_sample_mode;
 
-/* qn_sample_request in the kernels' form (qn_sample_gpu_params). */
+/* qn_sample_request in the kernels' form: qn_sample_gpu_params, the one place that converts it. */
 typedef struct qn_sample_params {
     uint64_t random;
     float penalty, inverse, top_p, min_p; /* inverse: 1 / temperature */
@@ -84,7 +84,7 @@ typedef struct qn_sample_args {
 enum { QN_SAMPLE_LAUNCHES = 3 };
 
 /* qn_sample_gpu_mode - the kernels that sample from n logits with these parameters. */
-qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n);
+qn_sample_mode qn_sample_gpu_mode(const qn_sampling *sampling, size_t n);
 
 /* qn_sample_gpu_params - the kernels' parameters for n logits; the caller sets n_recent. */
 qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n);

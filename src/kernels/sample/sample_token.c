@@ -100,14 +100,14 @@ static uint64_t fixed_point_weight(const struct weights *w, float logit)
 static int32_t draw(const qn_sample_request *request, struct candidate *heap, size_t k, size_t n_vocab)
 {
     make_heap(heap, k, false);
-    const struct weights w = { heap[0].logit, 1 / request->temperature, ldexpf(1, qn_sample_weight_bits(n_vocab)) };
+    const struct weights w = { heap[0].logit, 1 / request->sampling.temperature, ldexpf(1, qn_sample_weight_bits(n_vocab)) };
     uint64_t total = 0, kept = 0;
     for (size_t i = 0; i < k; i++)
         total += fixed_point_weight(&w, heap[i].logit);
     size_t n = k, n_kept = 0;
     while (n > 0) {
-        if (n_kept &&
-            (softmax_weight(&w, heap[0].logit) < request->min_p || (double)kept >= (double)request->top_p * (double)total))
+        if (n_kept && (softmax_weight(&w, heap[0].logit) < request->sampling.min_p ||
+                       (double)kept >= (double)request->sampling.top_p * (double)total))
             break;
         /* The popped candidate is stored behind the heap: after the loop the kept ones are at the end, the most likely
          * last. */
@@ -131,7 +131,7 @@ static int32_t draw(const qn_sample_request *request, struct candidate *heap, si
 /* The logits after the penalty: the caller's array if there is none, else a copy. */
 static const float *apply_penalties(const qn_sample_request *request, const float *logits, size_t n, float *copy)
 {
-    if (request->penalty == 1 || !request->n_recent)
+    if (request->sampling.repeat_penalty == 1 || !request->n_recent)
         return logits;
     memcpy(copy, logits, n * sizeof *logits);
     for (size_t i = 0; i < request->n_recent; i++) {
@@ -139,7 +139,8 @@ static const float *apply_penalties(const qn_sample_request *request, const floa
         if (token < 0 || (size_t)token >= n)
             continue;
         /* Reads the original logit, so that a token that occurs twice is penalised once. */
-        copy[token] = logits[token] > 0 ? logits[token] / request->penalty : logits[token] * request->penalty;
+        copy[token] = logits[token] > 0 ? logits[token] / request->sampling.repeat_penalty
+                                        : logits[token] * request->sampling.repeat_penalty;
     }
     return copy;
 }
@@ -169,9 +170,9 @@ void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *reques
     const size_t best = argmax_or_nan(kernels, logits, n);
     request->best = qn_sample_key(logits[best], (uint32_t)best);
     request->token = qn_sample_is_finite(request->best) ? (int32_t)best : -1;
-    if (request->token < 0 || qn_sample_is_greedy(request))
+    if (request->token < 0 || qn_sample_is_greedy(&request->sampling))
         return;
-    const size_t k = request->top_k && request->top_k < n ? request->top_k : n;
+    const size_t k = qn_sample_top_k(&request->sampling, n);
     select_top(kernels, logits, n, candidates, k);
     request->token = draw(request, candidates, k, n);
 }
