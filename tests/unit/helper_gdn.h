@@ -3,19 +3,14 @@
 #ifndef QN_TESTS_HELPER_GDN_H
 #define QN_TESTS_HELPER_GDN_H
 
+#include "helper_assert.h"
+
 #include "base/f16.h"
 #include "quern/kernels.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static uint64_t gdn_random_state;
 
@@ -280,7 +275,7 @@ static inline void gdn_make(gdn_problem *p, gdn_decay decay, gdn_keys keys, bool
     }
     for (size_t i = 0; i < p->initial.count; i++)
         gdn_set(p->initial, i, 0.3 * gdn_normal());
-    assert_int_equal(qn_gdn_chunk_count(&p->shape, &p->n_chunks), QN_OK);
+    assert_ok(qn_gdn_chunk_count(&p->shape, &p->n_chunks));
     gdn_solve(p);
 }
 

@@ -2,17 +2,13 @@
 #ifndef QN_TESTS_HELPER_SESSIONS_H
 #define QN_TESTS_HELPER_SESSIONS_H
 
+#include "helper_assert.h"
+
 #include "quern/quern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char folder[] = "/tmp/quern-sessions-XXXXXX";
 static char path[64], other_path[64]; /* in the temporary directory */
@@ -55,8 +51,7 @@ static inline void generate(qn_session *session, const qn_token *tokens, size_t 
     params.ignore_end = true;
     params.on_token = collect;
     params.user = c;
-    if (qn_generate(session, tokens, n, &params, NULL) != QN_OK)
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_generate(session, tokens, n, &params, NULL));
 }
 
 #endif

@@ -97,17 +97,16 @@ static void check(const shape *s, qn_dtype dtype)
     /* fp32: sums of hundreds of terms and scores of up to 10. fp16 and bf16: the rounding of each output element, at
      * most 2^-11 and 2^-9 of it. */
     const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 5e-4 : 2e-3;
-    assert_int_equal(qn_aura_attention(&c.cache, &q, one.view), QN_OK);
+    assert_ok(qn_aura_attention(&c.cache, &q, one.view));
     compare(s, &c, &q, one.view, bound, "single pass");
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &q, s->block, partials.view, m.view, l.view), QN_OK);
+    assert_ok(qn_aura_flash_pass1(&c.cache, &q, s->block, partials.view, m.view, l.view));
     for (size_t i = 0; i < rows * n_blocks; i++)
         if (((float *)l.view.data)[i] == 0) { /* not written: the poison must still be there, and must not matter */
             const float *o = (float *)partials.view.data + i * s->dim;
             assert_true(isnan(o[0]) && isnan(o[s->dim - 1]) && isnan(((float *)m.view.data)[i]));
         }
-    assert_int_equal(
-        qn_aura_flash_pass2(c.cache.value_codec, rows, n_heads, n_blocks, partials.view, m.view, l.view, q.sinks, two.view),
-        QN_OK);
+    assert_ok(
+        qn_aura_flash_pass2(c.cache.value_codec, rows, n_heads, n_blocks, partials.view, m.view, l.view, q.sinks, two.view));
     compare(s, &c, &q, two.view, bound, "two passes");
     guarded_free(&one);
     guarded_free(&two);
@@ -189,21 +188,20 @@ static void no_visible_key(void **unused)
         memset(out, 0xff, sizeof out);
         memset(partials, 0xff, sizeof partials);
         q.sinks = with_sink ? f32(&sink, 1) : (qn_view){ 0 };
-        assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out, DIM)), QN_OK);
+        assert_ok(qn_aura_attention(&c.cache, &q, f32(out, DIM)));
         for (size_t d = 0; d < DIM; d++)
             assert_true(out[d] == 0);
         memset(out, 0xff, sizeof out);
-        assert_int_equal(qn_aura_flash_pass1(&c.cache, &q, 16, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3)), QN_OK);
+        assert_ok(qn_aura_flash_pass1(&c.cache, &q, 16, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3)));
         assert_true(l[0] == 0 && l[1] == 0 && l[2] == 0 && isnan(partials[0]));
-        assert_int_equal(qn_aura_flash_pass2(c.cache.value_codec, 1, 1, 3, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3),
-                                             q.sinks, f32(out, DIM)),
-                         QN_OK);
+        assert_ok(qn_aura_flash_pass2(c.cache.value_codec, 1, 1, 3, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3), q.sinks,
+                                      f32(out, DIM)));
         for (size_t d = 0; d < DIM; d++)
             assert_true(out[d] == 0);
     }
     q.window = 22; /* only key 39 is visible */
     q.sinks = (qn_view){ 0 };
-    assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out, DIM)), QN_OK);
+    assert_ok(qn_aura_attention(&c.cache, &q, f32(out, DIM)));
     for (size_t d = 0; d < DIM; d++)
         assert_true(fabsf(out[d] - c.values[39 * DIM + d]) < 1e-5f);
     free(x);
@@ -218,7 +216,7 @@ static void scores_and_values(void **unused)
     float *x = normals(ROWS * DIM, 1), *weights = memory(ROWS * KEYS * 4, 0);
     const qn_aura_queries q = { .queries = f32(x, ROWS * DIM), .n_tokens = TOKENS, .n_heads = HEADS, .scale = 0.25f };
     guarded scores = guarded_new(QN_DTYPE_F32, ROWS * KEYS), out = guarded_new(QN_DTYPE_F32, ROWS * DIM);
-    assert_int_equal(qn_aura_score(&c.cache, &q, scores.view), QN_OK);
+    assert_ok(qn_aura_score(&c.cache, &q, scores.view));
     for (size_t i = 0; i < ROWS * KEYS; i++) {
         const size_t row = i / KEYS, kv = row % HEADS / (HEADS / KV);
         double exact = 0, magnitude = 0;
@@ -243,7 +241,7 @@ static void scores_and_values(void **unused)
         for (size_t i = 0; skips[k] > 0 && i < KV * 64; i++)
             if (i % 64 % 4 == 1)
                 scales[i] = NAN;
-        assert_int_equal(qn_aura_value(&cache, f32(weights, ROWS * KEYS), TOKENS, HEADS, skips[k], out.view), QN_OK);
+        assert_ok(qn_aura_value(&cache, f32(weights, ROWS * KEYS), TOKENS, HEADS, skips[k], out.view));
         for (size_t row = 0; row < ROWS; row++) {
             double exact[DIM] = { 0 };
             const size_t kv = row % HEADS / (HEADS / KV);
@@ -271,7 +269,7 @@ static void capacity_is_the_stride(void **unused)
         random_state = 99;
         aura_case c = new_case(DIM, 3, 3, HEADS, i ? 1000 : KEYS, KEYS);
         const qn_aura_queries q = { .queries = f32(x, HEADS * DIM), .n_tokens = 1, .n_heads = HEADS, .scale = 0.2f };
-        assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out[i], HEADS * DIM)), QN_OK);
+        assert_ok(qn_aura_attention(&c.cache, &q, f32(out[i], HEADS * DIM)));
         free_case(&c);
     }
     assert_memory_equal(out[0], out[1], sizeof out[0]);

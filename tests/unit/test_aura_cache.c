@@ -11,16 +11,9 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* The last tokens, whose logits are compared, are in the second block of 256 positions. */
 enum { N_IDS = 330, N_LAST = 60, N_FIRST = N_IDS - N_LAST, N_FORMATS = 7, FILE_MAX = 1 << 22 };
@@ -42,8 +35,7 @@ static void open_model(const char *name, int n_threads)
     char file[512];
     const qn_model_params params = { .n_threads = n_threads };
     snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    if (qn_model_load(file, &params, &model) != QN_OK)
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_model_load(file, &params, &model));
     info = qn_model_get_info(model);
     for (uint32_t n = 0; n < N_IDS; n++)
         ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
@@ -85,10 +77,9 @@ static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_to
 {
     const qn_session_params params = { .n_ctx = N_IDS, .n_batch = n_batch, .kv = format };
     qn_session *session;
-    if (qn_session_create(model, &params, &session) != QN_OK)
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_session_create(model, &params, &session));
     assert_string_equal(qn_session_kv(session), format);
-    assert_int_equal(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
     return session;
 }
 
@@ -96,8 +87,8 @@ static void eval_rest(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
     assert_true(length <= N_FIRST);
-    assert_int_equal(qn_session_eval(session, ids + length, N_FIRST - length, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_eval(session, ids + N_FIRST, N_LAST, QN_LOGITS_ALL, logits), QN_OK);
+    assert_ok(qn_session_eval(session, ids + length, N_FIRST - length, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_eval(session, ids + N_FIRST, N_LAST, QN_LOGITS_ALL, logits));
 }
 
 static void assert_same_logits(void)
@@ -111,12 +102,12 @@ static void logits_in_batches(const char *format, size_t batch, float *logits)
     qn_session *session = new_session(format, (uint32_t)batch, 0);
     for (size_t done = 0; done < N_FIRST;) {
         const size_t n = N_FIRST - done < batch ? N_FIRST - done : batch;
-        assert_int_equal(qn_session_eval(session, ids + done, n, QN_LOGITS_NONE, NULL), QN_OK);
+        assert_ok(qn_session_eval(session, ids + done, n, QN_LOGITS_NONE, NULL));
         done += n;
     }
     for (size_t done = 0; done < N_LAST;) {
         const size_t n = N_LAST - done < batch ? N_LAST - done : batch;
-        assert_int_equal(qn_session_eval(session, ids + N_FIRST + done, n, QN_LOGITS_ALL, logits + done * info.n_vocab), QN_OK);
+        assert_ok(qn_session_eval(session, ids + N_FIRST + done, n, QN_LOGITS_ALL, logits + done * info.n_vocab));
         done += n;
     }
     qn_session_free(session);
@@ -183,13 +174,12 @@ static void restored_as_saved(const char *format)
     const qn_session_params other = { .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *session = new_session(format, 0, lengths[i]), *restored;
-        assert_int_equal(qn_session_save(session, path), QN_OK);
+        assert_ok(qn_session_save(session, path));
         eval_rest(session, expected);
         qn_session_free(session);
         const qn_session_params params_list[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = 9, .kv = format } };
         for (size_t r = 0; r < 2; r++) {
-            if (qn_session_restore(model, path, &params_list[r], &restored) != QN_OK)
-                fail_msg("%s", qn_error_text());
+            assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
             assert_string_equal(qn_session_kv(restored), format);
             eval_rest(restored, found);
             assert_same_logits();
@@ -215,15 +205,15 @@ static void same_after_a_detour(const char *format)
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *plain = new_session(format, 0, lengths[i]), *session = new_session(format, 7, lengths[i]), *fork;
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
-        assert_int_equal(qn_session_checkpoint(session), QN_OK);
-        assert_int_equal(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL), QN_OK);
-        assert_int_equal(qn_session_fork(session, &fork), QN_OK);
+        assert_ok(qn_session_checkpoint(session));
+        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_fork(session, &fork));
         assert_string_equal(qn_session_kv(fork), format);
-        assert_int_equal(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL), QN_OK);
-        assert_int_equal(qn_session_truncate(session, lengths[i]), QN_OK);
-        assert_int_equal(qn_session_truncate(fork, lengths[i]), QN_OK);
-        assert_int_equal(qn_session_save(plain, path), QN_OK);
-        assert_int_equal(qn_session_save(fork, other_path), QN_OK);
+        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_truncate(session, lengths[i]));
+        assert_ok(qn_session_truncate(fork, lengths[i]));
+        assert_ok(qn_session_save(plain, path));
+        assert_ok(qn_session_save(fork, other_path));
         assert_same_files();
         eval_rest(plain, expected);
         eval_rest(session, found);
@@ -253,19 +243,19 @@ static void restored_sessions_go_back(void **unused)
         logits_in_batches("aura4", N_IDS, expected);
         for (size_t n = 0; n < sizeof from / sizeof from[0]; n++) {
             qn_session *session = new_session("aura4", 0, from[n]), *restored;
-            assert_int_equal(qn_session_save(session, path), QN_OK);
+            assert_ok(qn_session_save(session, path));
             qn_session_free(session);
-            assert_int_equal(qn_session_restore(model, path, NULL, &restored), QN_OK);
-            assert_int_equal(qn_session_save(restored, other_path), QN_OK);
+            assert_ok(qn_session_restore(model, path, NULL, &restored));
+            assert_ok(qn_session_save(restored, other_path));
             assert_same_files();
             assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
-            assert_int_equal(qn_session_truncate(restored, to[n]), QN_OK);
+            assert_ok(qn_session_truncate(restored, to[n]));
             qn_session_free(restored);
             const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 5 };
-            assert_int_equal(qn_session_restore(model, other_path, &room, &restored), QN_OK);
-            assert_int_equal(qn_session_checkpoint(restored), QN_OK);
-            assert_int_equal(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL), QN_OK);
-            assert_int_equal(qn_session_truncate(restored, to[n]), QN_OK);
+            assert_ok(qn_session_restore(model, other_path, &room, &restored));
+            assert_ok(qn_session_checkpoint(restored));
+            assert_ok(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL));
+            assert_ok(qn_session_truncate(restored, to[n]));
             eval_rest(restored, found);
             assert_same_logits();
             qn_session_free(restored);
@@ -299,7 +289,7 @@ static qn_session *empty_session(const char *format)
         .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .kv = format, .n_checkpoints = 1 + random_below(5)
     };
     qn_session *session;
-    assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
+    assert_ok(qn_session_create(model, &params, &session));
     return session;
 }
 
@@ -320,7 +310,7 @@ static void go_back(struct session_case *w, uint32_t to)
         assert_int_equal(qn_session_truncate(w->session, to), QN_ERR_UNSUPPORTED);
         assert_int_equal(qn_session_length(w->session), length);
     }
-    assert_int_equal(qn_session_truncate(w->session, reach), QN_OK);
+    assert_ok(qn_session_truncate(w->session, reach));
     assert_int_equal(qn_session_length(w->session), reach);
     w->n_valid = reach < w->n_valid ? reach : w->n_valid;
 }
@@ -340,12 +330,12 @@ static void save_and_restore(struct session_case *w, const char *format)
     const uint32_t length = qn_session_length(w->session);
     const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5) };
     qn_session *plain = empty_session(format), *restored;
-    assert_int_equal(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_save(plain, other_path), QN_OK);
+    assert_ok(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_save(plain, other_path));
     qn_session_free(plain);
-    assert_int_equal(qn_session_save(w->session, path), QN_OK);
+    assert_ok(qn_session_save(w->session, path));
     assert_same_files();
-    assert_int_equal(qn_session_restore(model, path, &room, &restored), QN_OK);
+    assert_ok(qn_session_restore(model, path, &room, &restored));
     replace_session(w, restored, w->n_valid);
 }
 
@@ -355,7 +345,7 @@ static void eval_other_tokens(const struct session_case *w)
     qn_token tokens[150];
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (qn_token)random_below(info.n_vocab);
-    assert_int_equal(qn_session_eval(w->session, tokens, n < room ? n : room, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_eval(w->session, tokens, n < room ? n : room, QN_LOGITS_NONE, NULL));
 }
 
 static bool stop_after(void *left, size_t done, size_t total)
@@ -385,9 +375,9 @@ static void random_operation(struct session_case *w, struct session_case *other,
     qn_session *fork;
     const bool is_right = w->n_valid == qn_session_length(w->session);
     switch (random_below(8)) {
-    case 0: assert_int_equal(qn_session_checkpoint(w->session), QN_OK); break;
+    case 0: assert_ok(qn_session_checkpoint(w->session)); break;
     case 1:
-        assert_int_equal(qn_session_fork(w->session, &fork), QN_OK);
+        assert_ok(qn_session_fork(w->session, &fork));
         replace_session(other, fork, w->n_valid);
         break;
     case 2: go_back(w, random_length(w->n_valid + 1)); break;
@@ -410,7 +400,7 @@ static void random_operations(const char *format)
     float *all = malloc(N_IDS * info.n_vocab * sizeof *all), *logits = malloc(N_IDS * info.n_vocab * sizeof *logits);
     qn_session *plain = empty_session(format);
     assert_true(all && logits);
-    assert_int_equal(qn_session_eval(plain, ids, N_IDS, QN_LOGITS_ALL, all), QN_OK);
+    assert_ok(qn_session_eval(plain, ids, N_IDS, QN_LOGITS_ALL, all));
     for (size_t i = 0; i < N_SESSIONS; i++)
         session_cases[i] = (struct session_case){ empty_session(format), 0 };
     for (int i = 0; i < 200; i++) {
@@ -547,7 +537,7 @@ static void rows_take_what_their_bits_take(void **unused)
                 assert_int_equal(qn_session_cache_bytes(session, length) - fixed, bytes);
                 /* A saved file contains fp16 keys in full tiles of 16 positions. */
                 static uint8_t file[FILE_MAX];
-                assert_int_equal(qn_session_save(session, path), QN_OK);
+                assert_ok(qn_session_save(session, path));
                 const uint64_t rest = n_rows * (kept % 16 ? 16 - kept % 16 : 0) * dim * sizeof(uint16_t);
                 if (!info.recurrent_bytes)
                     assert_int_equal(read_file(path, file), sizeof(struct qn_state_header) + length * sizeof(qn_token) + bytes +
@@ -601,19 +591,19 @@ static void other_heads_stay_f16(void **unused)
         eval_rest(session, expected);
         qn_session_free(session);
         log_lines = 0;
-        assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
+        assert_ok(qn_session_create(model, &params, &session));
         assert_int_equal(log_lines, 1);
         assert_non_null(strstr(log_text, "cannot be stored as aura4v2; they are stored as f16"));
         assert_string_equal(qn_session_kv(session), "f16");
-        assert_int_equal(qn_session_eval(session, ids, 100, QN_LOGITS_NONE, NULL), QN_OK);
-        assert_int_equal(qn_session_save(session, path), QN_OK);
-        assert_int_equal(qn_session_fork(session, &copy), QN_OK);
+        assert_ok(qn_session_eval(session, ids, 100, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_save(session, path));
+        assert_ok(qn_session_fork(session, &copy));
         assert_int_equal(log_lines, 1);
         eval_rest(copy, found);
         assert_same_logits();
         qn_session_free(copy);
         /* The same parameters give the same format again. */
-        assert_int_equal(qn_session_restore(model, path, &params, &copy), QN_OK);
+        assert_ok(qn_session_restore(model, path, &params, &copy));
         assert_int_equal(log_lines, 2);
         eval_rest(copy, found);
         assert_same_logits();

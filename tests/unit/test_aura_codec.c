@@ -42,8 +42,7 @@ static void codebooks(void)
             float book[256], boundaries[255];
             double exact[128];
             next(exact, sizeof *exact, half);
-            assert_int_equal(qn_aura_codec_tables(codec, (qn_view){ 0 }, f32(boundaries, 2 * half - 1), f32(book, 2 * half)),
-                             QN_OK);
+            assert_ok(qn_aura_codec_tables(codec, (qn_view){ 0 }, f32(boundaries, 2 * half - 1), f32(book, 2 * half)));
             for (size_t k = 0; k < half; k++) {
                 const double middle = k ? (exact[k - 1] + exact[k]) / 2 : 0;
                 /* Half an ulp of a float below 1. */
@@ -74,13 +73,11 @@ static void encoded_as_defined(void **unused)
         next(book, sizeof *book, levels);
         next(expected, sizeof *expected, GOLDEN_ROWS * n_words);
         next(scales, sizeof *scales, GOLDEN_ROWS);
-        assert_int_equal(qn_aura_codec_create_with(&codec, GOLDEN_DIM, aura_bits[i], f32(rotation, GOLDEN_DIM * GOLDEN_DIM),
-                                                   f32(boundaries, levels - 1), f32(book, levels)),
-                         QN_OK);
+        assert_ok(qn_aura_codec_create_with(&codec, GOLDEN_DIM, aura_bits[i], f32(rotation, GOLDEN_DIM * GOLDEN_DIM),
+                                            f32(boundaries, levels - 1), f32(book, levels)));
         assert_int_equal(qn_aura_words(codec), n_words);
-        assert_int_equal(qn_aura_encode(codec, f32(rows, GOLDEN_ROWS * GOLDEN_DIM), GOLDEN_ROWS,
-                                        u32(words, GOLDEN_ROWS * n_words), f32(found, GOLDEN_ROWS)),
-                         QN_OK);
+        assert_ok(qn_aura_encode(codec, f32(rows, GOLDEN_ROWS * GOLDEN_DIM), GOLDEN_ROWS, u32(words, GOLDEN_ROWS * n_words),
+                                 f32(found, GOLDEN_ROWS)));
         assert_memory_equal(words, expected, GOLDEN_ROWS * n_words * sizeof *words);
         for (size_t r = 0; r < GOLDEN_ROWS; r++) /* rounding to float32 */
             assert_true(fabs((double)found[r] / scales[r] - 1) < 0x1p-23);
@@ -212,10 +209,10 @@ static void norms_and_rows(void **unused)
             for (size_t k = 0; k < ROWS * dim; k++)
                 x[k] = (float)((double)x[k] * sizes[k / dim]);
             const qn_view w = u32(words, ROWS * n_words), s = f32(scales, ROWS);
-            assert_int_equal(qn_aura_encode(codec, f32(x, ROWS * dim), ROWS, w, s), QN_OK);
-            assert_int_equal(qn_aura_decode(codec, w, s, ROWS, true, f32(y, ROWS * dim)), QN_OK);
-            assert_int_equal(qn_aura_decode(codec, w, s, ROWS, false, f32(z, ROWS * dim)), QN_OK);
-            assert_int_equal(qn_aura_codec_tables(codec, f32(rotation, dim * dim), (qn_view){ 0 }, f32(book, 256)), QN_OK);
+            assert_ok(qn_aura_encode(codec, f32(x, ROWS * dim), ROWS, w, s));
+            assert_ok(qn_aura_decode(codec, w, s, ROWS, true, f32(y, ROWS * dim)));
+            assert_ok(qn_aura_decode(codec, w, s, ROWS, false, f32(z, ROWS * dim)));
+            assert_ok(qn_aura_codec_tables(codec, f32(rotation, dim * dim), (qn_view){ 0 }, f32(book, 256)));
             for (size_t r = 0; r < ROWS; r++) {
                 double exact[512];
                 const double n = norm_of(x + r * dim, dim);
@@ -256,16 +253,14 @@ static void narrow_types(void **unused)
         const uint16_t *values16 = narrow.data;
         for (size_t k = 0; k < ROWS * DIM; k++)
             x[k] = i ? qn_bf16_to_f32(values16[k]) : qn_f16_to_f32(values16[k]);
-        assert_int_equal(qn_aura_encode(codec, narrow, ROWS, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS)), QN_OK);
-        assert_int_equal(qn_aura_encode(codec, f32(x, ROWS * DIM), ROWS, u32(words[1], ROWS * WORDS), f32(scales[1], ROWS)),
-                         QN_OK);
+        assert_ok(qn_aura_encode(codec, narrow, ROWS, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS)));
+        assert_ok(qn_aura_encode(codec, f32(x, ROWS * DIM), ROWS, u32(words[1], ROWS * WORDS), f32(scales[1], ROWS)));
         assert_memory_equal(words[0], words[1], sizeof words[0]);
         assert_memory_equal(scales[0], scales[1], sizeof scales[0]);
         float decoded[ROWS * DIM];
-        assert_int_equal(qn_aura_decode(codec, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS), ROWS, true, out), QN_OK);
-        assert_int_equal(
-            qn_aura_decode(codec, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS), ROWS, true, f32(decoded, ROWS * DIM)),
-            QN_OK);
+        assert_ok(qn_aura_decode(codec, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS), ROWS, true, out));
+        assert_ok(
+            qn_aura_decode(codec, u32(words[0], ROWS * WORDS), f32(scales[0], ROWS), ROWS, true, f32(decoded, ROWS * DIM)));
         for (size_t k = 0; k < ROWS * DIM; k++)
             assert_int_equal(((uint16_t *)out.data)[k], i ? qn_f32_to_bf16(decoded[k]) : qn_f32_to_f16(decoded[k]));
         free(narrow.data);
@@ -286,14 +281,14 @@ static void tiny_rows(void **unused)
         uint8_t codes[64];
         x[64 + 7] = 9e-9f;
         const qn_view w = u32(words, 2 * n_words), s = f32(scales, 2);
-        assert_int_equal(qn_aura_encode(codec, f32(x, 128), 2, w, s), QN_OK);
+        assert_ok(qn_aura_encode(codec, f32(x, 128), 2, w, s));
         for (size_t r = 0; r < 2; r++) {
             qn_aura_unpack(codes, words + r * n_words, 64, aura_bits[j]);
             for (size_t d = 0; d < 64; d++)
                 assert_int_equal(codes[d], (1u << (aura_bits[j] - 1)) - 1);
         }
         assert_true(scales[0] == 0);
-        assert_int_equal(qn_aura_decode(codec, w, s, 2, true, f32(decoded, 128)), QN_OK);
+        assert_ok(qn_aura_decode(codec, w, s, 2, true, f32(decoded, 128)));
         assert_true(fabs(norm_of(decoded + 64, 64) / 9e-9 - 1) < 1e-5);
         qn_aura_codec_free(codec);
     }
@@ -303,8 +298,8 @@ static void tiny_rows(void **unused)
     qn_aura_codec *codec;
     for (size_t d = 0; d < 64; d++)
         rotation[d * 65] = 1;
-    assert_int_equal(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(boundaries, 3), f32(book, 4)), QN_OK);
-    assert_int_equal(qn_aura_encode(codec, f32(x, 64), 1, u32(words, 4), f32(&scale, 1)), QN_OK);
+    assert_ok(qn_aura_codec_create_with(&codec, 64, 2, f32(rotation, 4096), f32(boundaries, 3), f32(book, 4)));
+    assert_ok(qn_aura_encode(codec, f32(x, 64), 1, u32(words, 4), f32(&scale, 1)));
     assert_true(scale == 5);
     qn_aura_codec_free(codec);
 }
@@ -396,7 +391,7 @@ static void refuses(void **unused)
     for (size_t i = 0; i < 16; i++)
         assert_true(words[i] == 0xabababab);
     assert_true(scales[0] == 7 && scales[1] == 7 && x[0] == 1 && x[1] == 0);
-    assert_int_equal(qn_aura_encode(codec, f32(NULL, 0), 0, u32(NULL, 0), f32(NULL, 0)), QN_OK);
+    assert_ok(qn_aura_encode(codec, f32(NULL, 0), 0, u32(NULL, 0), f32(NULL, 0)));
     qn_aura_codec_free(codec);
 }
 

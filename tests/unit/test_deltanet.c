@@ -1,18 +1,13 @@
 /* Gated delta rule with an open chunk: against the token recurrence in float64; and the same bits for every split of tokens
  * and values and for every instruction set. */
+#include "helper_assert.h"
+
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { GUARD = 64, CHUNK = QN_GDN_CHUNK };
 
@@ -21,7 +16,7 @@ enum { GUARD = 64, CHUNK = QN_GDN_CHUNK };
 static void *poisoned(size_t bytes)
 {
     uint8_t *block;
-    assert_int_equal(qn_alloc(&block, bytes + 2 * GUARD, 1, "test memory"), QN_OK);
+    assert_ok(qn_alloc(&block, bytes + 2 * GUARD, 1, "test memory"));
     memset(block, 0xff, bytes + 2 * GUARD);
     return block + GUARD;
 }
@@ -276,8 +271,8 @@ static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays 
     struct memory m = memory_new(&p);
     qn_deltanet_kernels kernels;
     double *o, *state;
-    assert_int_equal(qn_alloc(&o, n * head_v, sizeof *o, "o"), QN_OK);
-    assert_int_equal(qn_alloc(&state, head_k * head_v, sizeof *state, "state"), QN_OK);
+    assert_ok(qn_alloc(&o, n * head_v, sizeof *o, "o"));
+    assert_ok(qn_alloc(&state, head_k * head_v, sizeof *state, "state"));
     qn_deltanet_kernels_init(&kernels, qn_cpu_present());
     recurrence_float64(&p, o, state);
     advance(&kernels, &p, &m, 0, n, n, head_v);

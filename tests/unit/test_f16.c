@@ -1,10 +1,7 @@
 /* Conversions of fp16 and bf16: every bit pattern against the definition in float64, and rounding at every midpoint. */
-#include "base/f16.h"
+#include "helper_assert.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "base/f16.h"
 
 #include <math.h>
 

@@ -140,7 +140,7 @@ static void ragged(void **unused)
             const qn_view g = { (float *)p.g.data + first * 4, QN_DTYPE_F32, n * 4 };
             const qn_view beta = { (float *)p.beta.data + first * 4, QN_DTYPE_F32, n * 4 };
             const qn_view initial = { (float *)p.initial.data + s * state, QN_DTYPE_F32, state };
-            assert_int_equal(qn_gdn_chunk(&alone, q, k, v, g, beta, initial, final, o), QN_OK);
+            assert_ok(qn_gdn_chunk(&alone, q, k, v, g, beta, initial, final, o));
             assert_memory_equal(o.data, (char *)p.o.data + first * 4 * 16 * size, o.count * size);
             assert_memory_equal(final.data, (float *)p.final.data + s * state, state * sizeof(float));
             gdn_free(o);
@@ -163,9 +163,9 @@ static void states_are_optional(void **unused)
         snprintf(gdn_case, sizeof gdn_case, "states, type %d", (int)p.dtype);
         run_chunk(&p);
         const qn_view o = gdn_new(p.dtype, p.o.count);
-        assert_int_equal(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, (qn_view){ 0 }, o), QN_OK);
+        assert_ok(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, (qn_view){ 0 }, o));
         assert_memory_equal(o.data, p.o.data, o.count * gdn_size(o.dtype));
-        assert_int_equal(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.initial, o), QN_OK);
+        assert_ok(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.initial, o));
         assert_memory_equal(p.initial.data, p.final.data, p.final.count * sizeof(float));
         gdn_free(o);
         gdn_problem_free(&p);
@@ -190,7 +190,7 @@ static void step_near_recurrence(void **unused)
                                              .mapping = (qn_gdn_mapping)mapping } };
                 gdn_make(&p, GDN_MIXED, GDN_RANDOM_KEYS, true);
                 snprintf(gdn_case, sizeof gdn_case, "step, type %d, K %zu, V %zu", (int)p.dtype, sizes[i][0], sizes[i][1]);
-                assert_int_equal(qn_gdn_step(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.o), QN_OK);
+                assert_ok(qn_gdn_step(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.o));
                 GDN_NEAR(p.o, p.o_true, step_bar(p.dtype));
                 GDN_NEAR(p.initial, p.final_true, BAR_F32);
                 gdn_problem_free(&p);
@@ -221,10 +221,10 @@ static void normalized_inside_and_before(void **unused)
         run_chunk(&p);
         GDN_NEAR(p.o, p.o_true, chunk_bar(p.dtype));
         const qn_view q = gdn_new(p.dtype, p.q.count), k = gdn_new(p.dtype, p.k.count), o = gdn_new(p.dtype, p.o.count);
-        assert_int_equal(qn_l2_norm(p.q, 180, 48, 1e-6f, q), QN_OK);
-        assert_int_equal(qn_l2_norm(p.k, 180, 48, 1e-6f, k), QN_OK);
+        assert_ok(qn_l2_norm(p.q, 180, 48, 1e-6f, q));
+        assert_ok(qn_l2_norm(p.k, 180, 48, 1e-6f, k));
         p.shape.normalize = false;
-        assert_int_equal(qn_gdn_chunk(&p.shape, q, k, p.v, p.g, p.beta, p.initial, p.final, o), QN_OK);
+        assert_ok(qn_gdn_chunk(&p.shape, q, k, p.v, p.g, p.beta, p.initial, p.final, o));
         assert_memory_equal(o.data, p.o.data, o.count * gdn_size(o.dtype));
         gdn_free(q);
         gdn_free(k);
@@ -303,7 +303,7 @@ static void golden_file(const char *name)
         else
             memset(p.final.data, 0, p.final.count * sizeof(float));
         gdn_poison(typed.o);
-        assert_int_equal(qn_gdn_step(&p.shape, typed.q, typed.k, typed.v, p.g, p.beta, p.final, typed.o), QN_OK);
+        assert_ok(qn_gdn_step(&p.shape, typed.q, typed.k, typed.v, p.g, p.beta, p.final, typed.o));
         GDN_NEAR(typed.o, p.o_true, p.shape.normalize ? chunk_bar(types[d]) : step_bar(types[d]));
         GDN_NEAR(p.final, p.final_true, p.shape.normalize ? chunk_bar(types[d]) : BAR_F32);
         for (int x = 0; x < 3; x++)

@@ -138,7 +138,7 @@ static void conv_of_ragged_batches(void **unused)
         for (size_t i = 20 * 20; i < 22 * 20; i++)
             gdn_set(p.x, i, (double)NAN);
         snprintf(gdn_case, sizeof gdn_case, "ragged, type %d", (int)types[d]);
-        assert_int_equal(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y), QN_OK);
+        assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y));
         GDN_NEAR(p.y, p.y_true, bar_of(types[d]));
         GDN_NEAR(p.final, p.final_true, 0);
         free_conv(&p);
@@ -157,18 +157,18 @@ static void conv_of_nothing(void **unused)
             conv_problem p = make_conv(types[d], &shape, ragged ? ends : NULL, true, true);
             p.shape.cu_seqlens = ragged ? (qn_view){ p.ends, QN_DTYPE_U32, 3 } : none;
             const qn_view nothing = { NULL, types[d], 0 };
-            assert_int_equal(qn_conv_scan(&p.shape, nothing, p.weights, p.bias, p.initial, p.final, nothing), QN_OK);
+            assert_ok(qn_conv_scan(&p.shape, nothing, p.weights, p.bias, p.initial, p.final, nothing));
             snprintf(gdn_case, sizeof gdn_case, "no tokens, type %d, ragged %zu", (int)types[d], ragged);
             GDN_NEAR(p.final, p.final_true, 0);
-            assert_int_equal(qn_conv_scan(&p.shape, p.x, p.weights, none, none, p.final, p.y), QN_OK);
+            assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, none, none, p.final, p.y));
             for (size_t i = 0; i < p.final.count; i++)
                 assert_true(gdn_get(p.final, i) == 0);
             free_conv(&p);
         }
         const qn_view w = random_view(QN_DTYPE_F32, 80), nothing = { NULL, types[d], 0 };
         shape = (qn_conv_shape){ .tokens = 1, .channels = 20, .taps = 4 };
-        assert_int_equal(qn_conv_scan(&shape, nothing, w, none, none, none, nothing), QN_OK);
-        assert_int_equal(qn_conv_step(&shape, nothing, w, none, nothing, nothing), QN_OK);
+        assert_ok(qn_conv_scan(&shape, nothing, w, none, none, none, nothing));
+        assert_ok(qn_conv_step(&shape, nothing, w, none, nothing, nothing));
         gdn_free(w);
     }
 }
@@ -182,7 +182,7 @@ static void conv_in_pieces(void **unused)
         for (size_t piece = 1; piece <= 5; piece += 2) {
             const qn_conv_shape shape = { .batch = 1, .tokens = TOKENS, .channels = CHANNELS, .taps = TAPS };
             conv_problem p = make_conv(types[d], &shape, NULL, true, true);
-            assert_int_equal(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y), QN_OK);
+            assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y));
             const qn_view y = gdn_new(types[d], p.y.count);
             for (size_t t = 0; t < TOKENS; t += piece) {
                 const size_t n = TOKENS - t < piece ? TOKENS - t : piece, at = t * CHANNELS * gdn_size(types[d]);
@@ -190,9 +190,9 @@ static void conv_in_pieces(void **unused)
                 const qn_view to = { (char *)y.data + at, types[d], n * CHANNELS };
                 p.shape.tokens = n;
                 if (piece == 1)
-                    assert_int_equal(qn_conv_step(&p.shape, x, p.weights, p.bias, p.initial, to), QN_OK);
+                    assert_ok(qn_conv_step(&p.shape, x, p.weights, p.bias, p.initial, to));
                 else
-                    assert_int_equal(qn_conv_scan(&p.shape, x, p.weights, p.bias, p.initial, p.initial, to), QN_OK);
+                    assert_ok(qn_conv_scan(&p.shape, x, p.weights, p.bias, p.initial, p.initial, to));
             }
             assert_memory_equal(y.data, p.y.data, y.count * gdn_size(types[d]));
             assert_memory_equal(p.initial.data, p.final.data, p.final.count * gdn_size(types[d]));
@@ -226,14 +226,14 @@ static void norms_near_float64(void **unused)
                 }
             }
             snprintf(gdn_case, sizeof gdn_case, "type %d, width %zu", (int)types[d], n);
-            assert_int_equal(qn_l2_norm(x, N, n, 1e-6f, out), QN_OK);
+            assert_ok(qn_l2_norm(x, N, n, 1e-6f, out));
             GDN_NEAR(out, l2, bar_of(types[d]));
             gdn_poison(out);
-            assert_int_equal(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, out), QN_OK);
+            assert_ok(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, out));
             GDN_NEAR(out, gated, bar_of(types[d]));
-            assert_int_equal(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, gate), QN_OK);
+            assert_ok(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, gate));
             assert_memory_equal(gate.data, out.data, N * n * gdn_size(types[d]));
-            assert_int_equal(qn_l2_norm(x, N, n, 1e-6f, x), QN_OK);
+            assert_ok(qn_l2_norm(x, N, n, 1e-6f, x));
             GDN_NEAR(x, l2, bar_of(types[d]));
             gdn_free(x);
             gdn_free(gate);
@@ -242,7 +242,7 @@ static void norms_near_float64(void **unused)
             free(l2);
             free(gated);
         }
-    assert_int_equal(qn_l2_norm((qn_view){ 0 }, 0, 16, 1e-6f, (qn_view){ 0 }), QN_OK);
+    assert_ok(qn_l2_norm((qn_view){ 0 }, 0, 16, 1e-6f, (qn_view){ 0 }));
 }
 
 int main(void)

@@ -6,16 +6,9 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* A session continues with a step of many rows, a step of a few rows, and single tokens (a graph on a GPU). */
 enum { MANY = 70, FEW = 9, SINGLE = 4, N_MORE = MANY + FEW + SINGLE, N_IDS = 400, N_CTX = 400, SKIPPED = 77 };
@@ -51,17 +44,12 @@ static qn_status open_model(const char *name)
     return qn_model_load(file, &params, &model);
 }
 
-static void must(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s, %s: %s", info.name, kv, qn_error_text());
-}
-
 static void over_cases(void (*test)(void))
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s, %s", cases[i].name, cases[i].kv);
         kv = cases[i].kv;
-        must(open_model(cases[i].name));
+        assert_ok(open_model(cases[i].name));
         info = qn_model_get_info(model);
         for (uint32_t n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
@@ -80,19 +68,19 @@ static qn_session *new_session(size_t n_tokens)
 {
     const qn_session_params params = { .n_ctx = N_CTX, .n_batch = N_CTX, .kv = kv };
     qn_session *session;
-    must(qn_session_create(model, &params, &session));
+    assert_ok(qn_session_create(model, &params, &session));
     assert_string_equal(qn_session_kv(session), kv);
-    must(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
     return session;
 }
 
 static void continue_session(qn_session *session, float *logits)
 {
     const qn_token *next = ids + qn_session_length(session);
-    must(qn_session_eval(session, next, MANY, QN_LOGITS_ALL, logits));
-    must(qn_session_eval(session, next + MANY, FEW, QN_LOGITS_ALL, logits + MANY * info.n_vocab));
+    assert_ok(qn_session_eval(session, next, MANY, QN_LOGITS_ALL, logits));
+    assert_ok(qn_session_eval(session, next + MANY, FEW, QN_LOGITS_ALL, logits + MANY * info.n_vocab));
     for (size_t i = MANY + FEW; i < N_MORE; i++)
-        must(qn_session_eval(session, next + i, 1, QN_LOGITS_LAST, logits + i * info.n_vocab));
+        assert_ok(qn_session_eval(session, next + i, 1, QN_LOGITS_LAST, logits + i * info.n_vocab));
 }
 
 static void expect_after(size_t length)
@@ -106,7 +94,7 @@ static void expect_found(const char *what, size_t length)
 {
     for (size_t i = 0; i < N_MORE; i++)
         if (memcmp(expected + i * info.n_vocab, found + i * info.n_vocab, info.n_vocab * sizeof *found) != 0)
-            fail_msg("%s, %s: %s of %zu tokens: the logits of token %zu after them differ", info.name, kv, what, length, i);
+            fail_msg("%s of %zu tokens: the logits of token %zu after them differ", what, length, i);
 }
 
 static void eval_other_tokens(qn_session *session, size_t n)
@@ -114,7 +102,7 @@ static void eval_other_tokens(qn_session *session, size_t n)
     qn_token tokens[150];
     for (size_t i = 0; i < n; i++)
         tokens[i] = (qn_token)((i * 7 + 3) % info.n_vocab);
-    must(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
 }
 
 /* On both sides of multiples of 16 (tiles), 64 (pages and chunks) and 256 (blocks). */
@@ -152,14 +140,14 @@ static void is_restored(void)
     static const qn_session_params restore_params[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = N_CTX } };
     for (size_t i = 0; i < N_LENGTHS; i++) {
         qn_session *session = new_session(lengths[i]), *restored;
-        must(qn_session_save(session, path));
+        assert_ok(qn_session_save(session, path));
         qn_session_free(session);
         expect_after(lengths[i]);
         for (size_t r = 0; r < 2; r++) {
-            must(qn_session_restore(model, path, &restore_params[r], &restored));
+            assert_ok(qn_session_restore(model, path, &restore_params[r], &restored));
             assert_string_equal(qn_session_kv(restored), kv);
             assert_int_equal(qn_session_length(restored), lengths[i]);
-            must(qn_session_save(restored, other_path));
+            assert_ok(qn_session_save(restored, other_path));
             if (r == 0) /* files record the capacity of their session */
                 assert_same_files();
             continue_session(restored, found);
@@ -175,16 +163,16 @@ static void is_forked(void)
     for (size_t i = 0; i < N_LENGTHS; i++) {
         qn_session *session = new_session(lengths[i]), *fork;
         expect_after(lengths[i]);
-        must(qn_session_fork(session, &fork));
+        assert_ok(qn_session_fork(session, &fork));
         eval_other_tokens(session, 1);
         eval_other_tokens(session, 100);
         continue_session(fork, found);
         expect_found("a fork", lengths[i]);
         qn_session_free(session);
-        must(qn_session_fork(fork, &session));
+        assert_ok(qn_session_fork(fork, &session));
         qn_session_free(fork);
-        must(qn_session_truncate(session, 0));
-        must(qn_session_eval(session, ids, lengths[i], QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_truncate(session, 0));
+        assert_ok(qn_session_eval(session, ids, lengths[i], QN_LOGITS_NONE, NULL));
         continue_session(session, found);
         expect_found("a fork restarted from length 0", lengths[i]);
         qn_session_free(session);
@@ -199,17 +187,17 @@ static void rolls_back_to_a_checkpoint(void)
         expect_after(lengths[i]);
         for (size_t d = 0; d < sizeof detours / sizeof *detours; d++) {
             qn_session *session = new_session(lengths[i]), *fork;
-            must(qn_session_checkpoint(session));
+            assert_ok(qn_session_checkpoint(session));
             eval_other_tokens(session, detours[d]);
-            must(qn_session_fork(session, &fork));
-            must(qn_session_truncate(session, (uint32_t)lengths[i]));
+            assert_ok(qn_session_fork(session, &fork));
+            assert_ok(qn_session_truncate(session, (uint32_t)lengths[i]));
             continue_session(session, found);
             expect_found("a rollback", lengths[i]);
-            must(qn_session_truncate(session, (uint32_t)lengths[i])); /* the checkpoint is still there */
+            assert_ok(qn_session_truncate(session, (uint32_t)lengths[i])); /* the checkpoint is still there */
             continue_session(session, found);
             expect_found("a second rollback", lengths[i]);
             qn_session_free(session);
-            must(qn_session_truncate(fork, (uint32_t)lengths[i]));
+            assert_ok(qn_session_truncate(fork, (uint32_t)lengths[i]));
             continue_session(fork, found);
             expect_found("a rollback of a fork", lengths[i]);
             qn_session_free(fork);
@@ -241,7 +229,7 @@ static void rolls_back_anywhere(void)
         eval_other_tokens(session, 40);
         expect_after(length);
         assert_int_equal(qn_session_reach(session, length), length);
-        must(qn_session_truncate(session, length));
+        assert_ok(qn_session_truncate(session, length));
         assert_int_equal(qn_session_length(session), length);
         continue_session(session, found);
         const double error = distance(found, expected, N_MORE * info.n_vocab);
@@ -254,7 +242,7 @@ static void rolls_back_anywhere(void)
 static void reports_truncatable_length(void)
 {
     qn_session *session = new_session(100);
-    must(qn_session_checkpoint(session));
+    assert_ok(qn_session_checkpoint(session));
     eval_other_tokens(session, 50);
     for (uint32_t to = 0; to <= 150; to += 10) {
         const uint32_t reach = qn_session_reach(session, to);
@@ -264,7 +252,7 @@ static void reports_truncatable_length(void)
         assert_int_equal(qn_session_truncate(session, to), QN_ERR_UNSUPPORTED);
         assert_int_equal(qn_session_length(session), 150);
     }
-    must(qn_session_truncate(session, 100));
+    assert_ok(qn_session_truncate(session, 100));
     expect_after(100);
     continue_session(session, found);
     expect_found("a rollback after rejected ones", 100);
@@ -277,15 +265,15 @@ static void is_not_disturbed(void)
     qn_session *session = new_session(130), *other = new_session(20);
     const qn_token *next = ids + 130;
     expect_after(130);
-    must(qn_session_eval(session, next, MANY, QN_LOGITS_ALL, found));
+    assert_ok(qn_session_eval(session, next, MANY, QN_LOGITS_ALL, found));
     eval_other_tokens(other, 60);
-    must(qn_session_eval(session, next + MANY, FEW, QN_LOGITS_ALL, found + MANY * info.n_vocab));
+    assert_ok(qn_session_eval(session, next + MANY, FEW, QN_LOGITS_ALL, found + MANY * info.n_vocab));
     for (size_t i = MANY + FEW; i < N_MORE; i++) {
         float *logits = malloc(info.n_vocab * sizeof *logits);
         assert_non_null(logits);
-        must(qn_session_eval(other, ids + i, 1, QN_LOGITS_LAST, logits));
+        assert_ok(qn_session_eval(other, ids + i, 1, QN_LOGITS_LAST, logits));
         free(logits);
-        must(qn_session_eval(session, next + i, 1, QN_LOGITS_LAST, found + i * info.n_vocab));
+        assert_ok(qn_session_eval(session, next + i, 1, QN_LOGITS_LAST, found + i * info.n_vocab));
     }
     expect_found("a session interleaved with another", 130);
     qn_session_free(session);
@@ -304,10 +292,10 @@ static void generates_in_parts(void)
     for (int i = 0; i < 2; i++) { /* once from the file, once from a fork */
         qn_session *next;
         if (i == 0) {
-            must(qn_session_save(session, path));
-            must(qn_session_restore(model, path, NULL, &next));
+            assert_ok(qn_session_save(session, path));
+            assert_ok(qn_session_restore(model, path, NULL, &next));
         } else {
-            must(qn_session_fork(session, &next));
+            assert_ok(qn_session_fork(session, &next));
         }
         qn_session_free(session);
         session = next;

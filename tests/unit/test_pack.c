@@ -1,5 +1,7 @@
 /* Weights packed at load: logits bit-identical to those of stored rows; each weight in memory once, while loading and
  * afterwards; and a clean failure if memory is short. */
+#include "helper_assert.h"
+
 #include "base/cpu.h"
 #include "engine/internal.h"
 #include "gguf/gguf.h"
@@ -7,18 +9,11 @@
 #include "quant/quant.h"
 #include "quern/quern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define QN_TEST_SANITIZED 1
@@ -30,12 +25,6 @@
 #ifndef QN_TEST_SANITIZED
 #define QN_TEST_SANITIZED 0
 #endif
-
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
 
 /* ---- The same logits ---- */
 

@@ -30,12 +30,6 @@ struct fixture {
     qn_cuda_decode_plan decode_plan;
 };
 
-static void must(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
-
 /* The shapes of a synthetic model. Its matrices have distinct addresses and no contents. */
 struct shape {
     size_t n_layers, interval; /* every interval-th layer is attention; 1: all */
@@ -82,15 +76,15 @@ static void add_gemms(struct builder *b, qn_op writer, const struct wanted *want
                 continue;
             const qn_plan_rotation acts_rotation = { rotated ? b->shape->rotation : 0, NULL };
             if (first)
-                must(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation, &acts->at[acts->n++]));
+                assert_ok(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation, &acts->at[acts->n++]));
             first = false;
             op.matmul.matrices.at[i] = (qn_op_matrix){
                 .weights = wanted[i].matrix, .acts = acts->at[acts->n - 1], .out = wanted[i].out, .accumulate = accumulate
             };
         }
     }
-    must(qn_plan_add(b->plan, &writer));
-    must(qn_plan_add(b->plan, &op));
+    assert_ok(qn_plan_add(b->plan, &writer));
+    assert_ok(qn_plan_add(b->plan, &op));
 }
 
 static void add_layer(struct builder *b, int layer)
@@ -128,8 +122,8 @@ static void add_layer(struct builder *b, int layer)
                                      { matrix(b, s->gates, s->v_heads, s->embd), b->alpha, true },
                                      { matrix(b, s->gates, s->v_heads, s->embd), b->beta, true } },
                   4, false);
-        must(qn_plan_add(b->plan, &conv));
-        must(qn_plan_add(b->plan, &delta));
+        assert_ok(qn_plan_add(b->plan, &conv));
+        assert_ok(qn_plan_add(b->plan, &delta));
         add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, inner), b->x, false }, 1, true);
     } else {
         const qn_op store = { .kind = QN_OP_QK_NORM_ROPE_STORE,
@@ -153,8 +147,8 @@ static void add_layer(struct builder *b, int layer)
                                      { matrix(b, s->type, kv, s->embd), b->k, false },
                                      { matrix(b, s->type, kv, s->embd), b->v, false } },
                   3, false);
-        must(qn_plan_add(b->plan, &store));
-        must(qn_plan_add(b->plan, &attend));
+        assert_ok(qn_plan_add(b->plan, &store));
+        assert_ok(qn_plan_add(b->plan, &attend));
         add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, q), b->x, false }, 1, true);
     }
     const qn_type down = s->odd && layer == 2 ? s->odd : s->type;
@@ -184,25 +178,25 @@ static void build(qn_plan *plan, const struct shape *s)
                                         .scale = 1,
                                         .gated = s->gated };
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
-        must(qn_plan_buffer_new(plan, widths[i], ids[i]));
-    must(qn_plan_alloc_floats(plan, 1 << 16, &b.vector));
-    must(qn_alloc(&plan->frequencies, 32, sizeof(double), "test"));
+        assert_ok(qn_plan_buffer_new(plan, widths[i], ids[i]));
+    assert_ok(qn_plan_alloc_floats(plan, 1 << 16, &b.vector));
+    assert_ok(qn_alloc(&plan->frequencies, 32, sizeof(double), "test"));
     if (s->interval > 1) {
-        must(qn_alloc(&plan->is_recurrent, s->n_layers, sizeof *plan->is_recurrent, "test"));
+        assert_ok(qn_alloc(&plan->is_recurrent, s->n_layers, sizeof *plan->is_recurrent, "test"));
         plan->recurrent = (qn_recurrent_shape){ s->k_heads, s->v_heads, s->head, s->head, 4 };
         for (size_t i = 0; i < s->n_layers; i++)
             plan->is_recurrent[i] = (i + 1) % s->interval != 0;
         for (size_t i = 0; i < sizeof delta_ids / sizeof *delta_ids; i++)
-            must(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
+            assert_ok(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
     }
-    must(qn_plan_add(
+    assert_ok(qn_plan_add(
         plan,
         &(qn_op){ .kind = QN_OP_EMBED, .layer = -1, .embed = { .out = b.x, .table = matrix(&b, s->type, 100, s->embd) } }));
     for (size_t i = 0; i < s->n_layers; i++)
         add_layer(&b, (int)i);
     add_gemms(&b, (qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = b.x, .weight = b.vector } },
               &(struct wanted){ matrix(&b, s->type, 100, s->embd), -1, false }, 1, false);
-    must(qn_plan_validate(plan));
+    assert_ok(qn_plan_validate(plan));
 }
 
 static void set_up(struct fixture *x, const char *golden, const struct shape *shape, unsigned bits)
@@ -216,29 +210,29 @@ static void set_up(struct fixture *x, const char *golden, const struct shape *sh
     if (golden) {
         char path[512];
         snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-        must(qn_gguf_open(path, &x->file));
-        must(qn_model_build(x->file, &x->hparams, &x->plan));
+        assert_ok(qn_gguf_open(path, &x->file));
+        assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
     } else {
         build(&x->plan, shape);
         x->hparams.n_layers = (uint32_t)shape->n_layers;
         x->hparams.head_dim = (uint32_t)shape->head_dim;
     }
-    must(qn_cpu_features(&cpu));
+    assert_ok(qn_cpu_features(&cpu));
     qn_kernels_init(&x->kernels, cpu);
-    must(qn_team_create(1, &x->team));
+    assert_ok(qn_team_create(1, &x->team));
     if (bits)
-        must(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
+        assert_ok(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
     const qn_cuda_executor_params params = {
         .plan = &x->plan, .team = x->team, .kernels = &x->kernels, .driver = driver, .tools = &tools
     };
-    must(qn_cuda_executor_create(&params, &x->device));
+    assert_ok(qn_cuda_executor_create(&params, &x->device));
     x->model = (qn_cuda_model *)x->device;
     const qn_memory_params memory = {
         .n_layers = x->hparams.n_layers, .n_ctx = CONTEXT, .n_batch = 8, .key_codec = x->codec, .value_codec = x->codec
     };
-    must(x->device->vtable->memory_new(x->device, &memory, &x->memory));
-    must(x->device->vtable->reserve(x->device, 8, CONTEXT));
-    must(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, &x->decode_plan));
+    assert_ok(x->device->vtable->memory_new(x->device, &memory, &x->memory));
+    assert_ok(x->device->vtable->reserve(x->device, 8, CONTEXT));
+    assert_ok(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, &x->decode_plan));
 }
 
 static void tear_down(struct fixture *x)

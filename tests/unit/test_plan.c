@@ -1,11 +1,7 @@
 /* The table of operations: every kind has a row; what a row says of operands, KV cache, state, angles and logits is what the
  * CPU executor does; wrong plans are refused; barriers separate operations that depend on each other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "helper_assert.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
@@ -15,15 +11,8 @@
 #include "model/model.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { N_ROWS = 8, CONTEXT = 64, MAX_PLACES = 64 };
-
-static void must(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
 
 struct fixture {
     qn_gguf *file;
@@ -43,19 +32,19 @@ static void set_up(struct fixture *x, const char *golden)
     unsigned cpu;
     memset(x, 0, sizeof *x);
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-    must(qn_gguf_open(path, &x->file));
-    must(qn_model_build(x->file, &x->hparams, &x->plan));
-    must(qn_cpu_features(&cpu));
+    assert_ok(qn_gguf_open(path, &x->file));
+    assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
+    assert_ok(qn_cpu_features(&cpu));
     qn_kernels_init(&x->kernels, cpu);
-    must(qn_team_create(1, &x->team));
-    must(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
-    must(qn_executor_reserve(x->executor, N_ROWS, CONTEXT));
-    must(qn_kv_create(&x->kv,
-                      &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, x->hparams.n_kv_heads, x->hparams.head_dim },
-                      CONTEXT, N_ROWS, (qn_kv_codecs){ 0 }));
+    assert_ok(qn_team_create(1, &x->team));
+    assert_ok(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
+    assert_ok(qn_executor_reserve(x->executor, N_ROWS, CONTEXT));
+    assert_ok(qn_kv_create(
+        &x->kv, &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, x->hparams.n_kv_heads, x->hparams.head_dim },
+        CONTEXT, N_ROWS, (qn_kv_codecs){ 0 }));
     if (x->plan.recurrent.n_v_heads)
-        must(qn_recurrent_create(&x->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
-    must(qn_alloc(&x->logits, (size_t)N_ROWS * x->plan.n_vocab, sizeof *x->logits, "test"));
+        assert_ok(qn_recurrent_create(&x->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
+    assert_ok(qn_alloc(&x->logits, (size_t)N_ROWS * x->plan.n_vocab, sizeof *x->logits, "test"));
 }
 
 static void tear_down(struct fixture *x)
@@ -335,7 +324,7 @@ static void expect_refused(const qn_plan *plan, const char *text)
         op_->member = (wrong);                                                                                                 \
         expect_refused(&x.plan, text);                                                                                         \
         *op_ = saved_;                                                                                                         \
-        must(qn_plan_validate(&x.plan));                                                                                       \
+        assert_ok(qn_plan_validate(&x.plan));                                                                                  \
     } while (0)
 
 static void wrong_operands_are_refused(void **unused)

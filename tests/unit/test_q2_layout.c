@@ -1,15 +1,11 @@
 /* The three layouts of type 42: sizes decide between groups of 64 and of 128, contents between the two groups of 128. */
+#include "helper_assert.h"
+
 #include "base/f16.h"
 #include "quant/q2_layout.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALIGNMENT = 32 };
 

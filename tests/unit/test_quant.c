@@ -1,18 +1,14 @@
 /* Weight formats: dequantisation against one formula per type, written here from the definitions in float64; error
  * bounds and exact cases of the quantisers; the integer form; the scan for non-finite scales. */
+#include "helper_assert.h"
+
 #include "base/f16.h"
 #include "quant/quant.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MAX_BLOCK = 256, MAX_BYTES = 256 };
 

@@ -414,7 +414,7 @@ static void test_wrong_file(void **state)
     make_valid(&f);
     wrong->change(&f);
     write_image(&m, &f);
-    assert_int_equal(open_image(&m, &file, &copy), QN_OK);
+    assert_ok(open_image(&m, &file, &copy));
     const qn_status status = qn_model_build(file, &hparams, &plan);
     if (status != wrong->status || !strstr(qn_error_text(), wrong->text))
         fail_msg("status %s with the text '%s', expected %s and '%s'", qn_status_name(status),
@@ -437,12 +437,6 @@ struct fixture {
     qn_team *team;
     qn_executor *executor;
 };
-
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
 
 static void set_up(struct fixture *x, const struct model_file *f, int n_threads, unsigned cpu)
 {

@@ -223,12 +223,6 @@ static void write_image(struct image *m, const struct basis *basis)
     put_data(m, 32, 0);
 }
 
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
-
 /* Logits of N_ROWS tokens, in steps of `piece` tokens. */
 static void run(const struct basis *basis, int n_threads, size_t piece, float *logits)
 {

@@ -1,5 +1,7 @@
 /* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
  * GPU; and qn_sample_token against filters applied to a sorted list. */
+#include "helper_assert.h"
+
 #include "quern/quern.h"
 
 #include "base/cpu.h"
@@ -7,15 +9,8 @@
 #include "kernels/sample/sample.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* ---- Generation ---- */
 
@@ -31,12 +26,6 @@ static const qn_sampling samplings[] = {
     { .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = 3 },
     { .temperature = 1.2f, .top_k = 1 << 20, .top_p = 0.99f, .repeat_penalty = 0.8f, .repeat_last_n = 30, .seed = 4 },
 };
-
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s", qn_error_text());
-}
 
 static qn_session *new_session(qn_model *model)
 {
@@ -204,7 +193,7 @@ static void samples_match_a_sorted_list(void **unused)
         if (request.top_k == 1)
             continue;
         assert_int_equal(request.token, reference_sample(&request, logits, n));
-        assert_int_equal(qn_sample_status(request.best), QN_OK);
+        assert_ok(qn_sample_status(request.best));
     }
 }
 

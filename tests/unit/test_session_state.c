@@ -7,17 +7,10 @@
 #include "kernels/deltanet/deltanet.h"
 #include "quern/quern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 enum { CHUNK = QN_GDN_CHUNK, N_IDS = 300, N_MORE = 70, FILE_MAX = 1 << 24 };
 
@@ -57,8 +50,7 @@ static void for_each_model(void (*test)(void))
         if (access(file, R_OK) != 0)
             continue;
         const qn_model_params params = { .n_threads = 2 };
-        if (qn_model_load(file, &params, &model) != QN_OK)
-            fail_msg("%s", qn_error_text());
+        assert_ok(qn_model_load(file, &params, &model));
         info = qn_model_get_info(model);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
@@ -74,18 +66,12 @@ static void for_each_model(void (*test)(void))
     assert_true(n_run > 0);
 }
 
-static void assert_text(const char *part)
-{
-    if (!strstr(qn_error_text(), part))
-        fail_msg("'%s' is not in '%s'", part, qn_error_text());
-}
-
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens)
 {
     const qn_session_params params = { .n_ctx = n_ctx, .n_batch = n_batch };
     qn_session *session;
-    assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
-    assert_int_equal(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_create(model, &params, &session));
+    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
     return session;
 }
 
@@ -93,7 +79,7 @@ static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch, size_t n_tokens
 static void eval_more(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
-    assert_int_equal(qn_session_eval(session, ids + length, N_MORE, QN_LOGITS_ALL, logits), QN_OK);
+    assert_ok(qn_session_eval(session, ids + length, N_MORE, QN_LOGITS_ALL, logits));
 }
 
 static void assert_same_logits(void)
@@ -128,15 +114,14 @@ static void continues_after_restore(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *session = new_session(280, 0, lengths[i]), *restored;
-        assert_int_equal(qn_session_save(session, path), QN_OK);
+        assert_ok(qn_session_save(session, path));
         eval_more(session, expected);
         qn_session_free(session);
         static const qn_session_params params_list[] = { { .n_ctx = 0 },
                                                          { .n_ctx = 2000, .n_batch = 9 },
                                                          { .n_ctx = 267, .kv = "f16" } };
         for (size_t r = 0; r < 3; r++) {
-            if (qn_session_restore(model, path, &params_list[r], &restored) != QN_OK)
-                fail_msg("%s", qn_error_text());
+            assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
             assert_int_equal(qn_session_capacity(restored), params_list[r].n_ctx ? params_list[r].n_ctx : 280);
             assert_int_equal(qn_session_length(restored), lengths[i]);
             assert_memory_equal(qn_session_tokens(restored), ids, lengths[i] * sizeof *ids);
@@ -158,10 +143,10 @@ static void continues_beside_a_fork(void)
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *whole = new_session(300, 0, lengths[i]), *session = new_session(300, 5, lengths[i]), *fork;
         eval_more(whole, expected);
-        assert_int_equal(qn_session_fork(session, &fork), QN_OK);
+        assert_ok(qn_session_fork(session, &fork));
         assert_int_equal(qn_session_capacity(fork), 300);
         const qn_token detour[] = { 3, 2, 1 };
-        assert_int_equal(qn_session_eval(session, detour, 3, QN_LOGITS_NONE, NULL), QN_OK);
+        assert_ok(qn_session_eval(session, detour, 3, QN_LOGITS_NONE, NULL));
         eval_more(fork, found);
         assert_same_logits();
         qn_session_free(fork);
@@ -181,18 +166,18 @@ static void files_are_of_tokens_alone(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         qn_session *session = new_session(300, 0, lengths[i]);
-        assert_int_equal(qn_session_save(session, path), QN_OK);
+        assert_ok(qn_session_save(session, path));
         qn_session_free(session);
         const size_t size = read_state(path);
         uint8_t *first = malloc(size);
         assert_non_null(first);
         memcpy(first, bytes, size);
         session = new_session(300, 7, lengths[i]);
-        assert_int_equal(qn_session_checkpoint(session), QN_OK);
+        assert_ok(qn_session_checkpoint(session));
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
-        assert_int_equal(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL), QN_OK);
-        assert_int_equal(qn_session_truncate(session, lengths[i]), QN_OK);
-        assert_int_equal(qn_session_save(session, path), QN_OK);
+        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_truncate(session, lengths[i]));
+        assert_ok(qn_session_save(session, path));
         qn_session_free(session);
         assert_int_equal(read_state(path), size);
         assert_memory_equal(first, bytes, size);
@@ -221,10 +206,10 @@ static void generates_the_same(void)
         assert_true(qn_session_pending(session, &pending));
         assert_int_equal(pending, parts.tokens[parts.count - 1]);
         if (i == 0) {
-            assert_int_equal(qn_session_save(session, path), QN_OK);
-            assert_int_equal(qn_session_restore(model, path, NULL, &next), QN_OK);
+            assert_ok(qn_session_save(session, path));
+            assert_ok(qn_session_restore(model, path, NULL, &next));
         } else {
-            assert_int_equal(qn_session_fork(session, &next), QN_OK);
+            assert_ok(qn_session_fork(session, &next));
         }
         qn_session_free(session);
         session = next;
@@ -309,12 +294,12 @@ static void truncates_to_checkpoints(void)
     qn_session *session = new_session(300, 0, 0);
     static const uint32_t checkpoint_lengths[] = { 20, 70, 100, 140, 200 }; /* one more than a session stores */
     for (size_t i = 0, done = 0; i < 5; done = checkpoint_lengths[i++]) {
-        assert_int_equal(qn_session_checkpoint(session), QN_OK);
-        assert_int_equal(qn_session_eval(session, ids + done, checkpoint_lengths[i] - done, QN_LOGITS_NONE, NULL), QN_OK);
+        assert_ok(qn_session_checkpoint(session));
+        assert_ok(qn_session_eval(session, ids + done, checkpoint_lengths[i] - done, QN_LOGITS_NONE, NULL));
     }
-    assert_int_equal(qn_session_checkpoint(session), QN_OK);
-    assert_int_equal(qn_session_checkpoint(session), QN_OK); /* a second checkpoint at the same length is not stored */
-    assert_int_equal(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_checkpoint(session));
+    assert_ok(qn_session_checkpoint(session)); /* a second checkpoint at the same length is not stored */
+    assert_ok(qn_session_eval(session, ids + 200, 30, QN_LOGITS_NONE, NULL));
     assert_int_equal(qn_session_reach(session, 1000), 230);
     assert_int_equal(qn_session_reach(session, 100), 100);
     if (is_recurrent()) {
@@ -327,14 +312,14 @@ static void truncates_to_checkpoints(void)
         assert_rejected(session, 128, "folded");
     }
     qn_session *fork;
-    assert_int_equal(qn_session_fork(session, &fork), QN_OK);
+    assert_ok(qn_session_fork(session, &fork));
     assert_rewind(session, 135); /* from the checkpoint at 140, which is dropped */
     assert_int_equal(qn_session_reach(session, 100), 100);
     assert_rewind(session, 70); /* the checkpoint itself */
     assert_rewind(session, 70); /* it is still stored */
     if (is_recurrent())
         assert_rejected(session, 100, "possible are 129 to 140, 65 to 70, and 0");
-    assert_int_equal(qn_session_truncate(session, 0), QN_OK);
+    assert_ok(qn_session_truncate(session, 0));
     assert_int_equal(qn_session_length(session), 0);
     eval_more(session, found); /* from nothing */
     qn_session *whole = new_session(300, 0, 0);
@@ -360,13 +345,13 @@ static void restores_the_pending_token(void)
     qn_token pending, again;
     generate(session, ids, 80, 20, &c);
     assert_true(qn_session_pending(session, &pending));
-    assert_int_equal(qn_session_checkpoint(session), QN_OK);
-    assert_int_equal(qn_session_eval(session, ids, 90, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_checkpoint(session));
+    assert_ok(qn_session_eval(session, ids, 90, QN_LOGITS_NONE, NULL));
     assert_false(qn_session_pending(session, &again));
-    assert_int_equal(qn_session_truncate(session, 99), QN_OK);
+    assert_ok(qn_session_truncate(session, 99));
     assert_true(qn_session_pending(session, &again));
     assert_int_equal(again, pending);
-    assert_int_equal(qn_session_truncate(session, 98), QN_OK);
+    assert_ok(qn_session_truncate(session, 98));
     assert_false(qn_session_pending(session, &again));
     qn_session_free(session);
 }
@@ -377,7 +362,7 @@ static void checkpoints_keep_the_pending_token(void **unused)
     for_each_model(restores_the_pending_token);
     const qn_session_params params = { .n_checkpoints = 65 };
     qn_session *session;
-    assert_int_equal(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", NULL, &model), QN_OK);
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", NULL, &model));
     assert_int_equal(qn_session_create(model, &params, &session), QN_ERR_INVALID);
     assert_text("65, at most 64");
     qn_model_free(model);
@@ -410,7 +395,7 @@ static void write_forged(uint8_t *state, size_t size)
 static void rejects_corruption(void)
 {
     qn_session *session = new_session(100, 0, 70);
-    assert_int_equal(qn_session_save(session, path), QN_OK);
+    assert_ok(qn_session_save(session, path));
     qn_session_free(session);
     const size_t size = read_state(path);
     /* Every byte of the header and a few hundred after it, one bit each. */
@@ -444,7 +429,7 @@ static void corrupt_files_are_rejected(void **unused)
 static void rejects_forgery(void)
 {
     qn_session *session = new_session(100, 0, 70);
-    assert_int_equal(qn_session_save(session, path), QN_OK);
+    assert_ok(qn_session_save(session, path));
     qn_session_free(session);
     const size_t size = read_state(path);
     uint8_t *copy = malloc(size);
@@ -494,7 +479,7 @@ static void rejects_forgery(void)
     /* The unmodified file is accepted, so none of the above was rejected for another reason. */
     memcpy(copy, bytes, size);
     write_forged(copy, size);
-    assert_int_equal(qn_session_restore(model, other_path, NULL, &session), QN_OK);
+    assert_ok(qn_session_restore(model, other_path, NULL, &session));
     qn_session_free(session);
     free(copy);
 }
@@ -519,14 +504,14 @@ static void foreign_files_are_rejected(void **unused)
     const char *const ours = QN_SOURCE_DIR "/tests/golden/qwen3.q1_0.gguf";
     const char *const others[] = { QN_SOURCE_DIR "/tests/golden/qwen3.q2_0.gguf",
                                    QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf" };
-    assert_int_equal(qn_model_load(ours, NULL, &model), QN_OK);
+    assert_ok(qn_model_load(ours, NULL, &model));
     info = qn_model_get_info(model);
     for (int n = 0; n < N_IDS; n++)
         ids[n] = n;
     qn_session *session = new_session(100, 0, 70);
-    assert_int_equal(qn_session_save(session, path), QN_OK);
+    assert_ok(qn_session_save(session, path));
     const qn_session_params small = { .n_ctx = 69 }, exact = { .n_ctx = 70 }, other_kv = { .kv = "aura4" };
-    assert_int_equal(restore_from(path, &exact), QN_OK);
+    assert_ok(restore_from(path, &exact));
     assert_int_equal(restore_from(path, &small), QN_ERR_CONTEXT);
     assert_text("its 70 tokens do not fit in a context of 69");
     assert_int_equal(restore_from(path, &other_kv), QN_ERR_UNSUPPORTED);
@@ -540,11 +525,11 @@ static void foreign_files_are_rejected(void **unused)
      * empty). */
     assert_int_equal(qn_session_save(session, "/nowhere/state"), QN_ERR_IO);
     assert_int_equal(qn_session_save(session, folder), QN_ERR_IO);
-    assert_int_equal(restore_from(path, NULL), QN_OK);
+    assert_ok(restore_from(path, NULL));
     qn_session_free(session);
     qn_model_free(model);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        assert_int_equal(qn_model_load(others[i], NULL, &model), QN_OK);
+        assert_ok(qn_model_load(others[i], NULL, &model));
         assert_int_equal(restore_from(path, NULL), QN_ERR_INVALID);
         assert_text("another model");
         qn_model_free(model);
@@ -559,7 +544,7 @@ static void cache_bytes_count_attention_layers(void)
     const uint64_t fixed = qn_session_cache_bytes(session, 0);
     assert_int_equal(qn_session_cache_bytes(session, 10), fixed + 10 * info.cache_bytes_per_position);
     assert_true(is_recurrent() ? fixed > info.recurrent_bytes : fixed == 0);
-    assert_int_equal(qn_session_save(session, path), QN_OK);
+    assert_ok(qn_session_save(session, path));
     /* Keys are stored in full tiles of 16 positions: half of a position's bytes for each of the 13 unused positions. */
     assert_int_equal(read_state(path), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) + sizeof(uint64_t) +
                                            qn_session_cache_bytes(session, 3) + 13 * info.cache_bytes_per_position / 2);
@@ -580,8 +565,8 @@ static void recurrent_memory(void **unused)
     qn_recurrent a, b;
     float *data;
     size_t count, total = 0;
-    assert_int_equal(qn_recurrent_create(&a, &shape, layers, 3), QN_OK);
-    assert_int_equal(qn_recurrent_create(&b, &shape, layers, 3), QN_OK);
+    assert_ok(qn_recurrent_create(&a, &shape, layers, 3));
+    assert_ok(qn_recurrent_create(&b, &shape, layers, 3));
     assert_int_equal(qn_recurrent_state_bytes(&shape, layers, 3), 2 * 4 * 16 * 32 * sizeof(float));
     assert_false(qn_recurrent_array(&a, 1, 0, &data, &count));
     for (size_t layer = 0; layer < 3; layer++)
