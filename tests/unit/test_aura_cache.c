@@ -25,33 +25,9 @@ static const unsigned bits[N_FORMATS][2] = { { 8, 8 }, { 6, 6 }, { 4, 4 }, { 4, 
  * recurrent layers. */
 static const char *const names[] = { "llama.q2_0", "qwen3.f16", "qwen3.q1_0", "qwen35-rotated.f16", "qwen35.q1_0" };
 
-static qn_model *model;
-static qn_model_info info;
-static qn_token ids[N_IDS];
-static float *expected, *found; /* [N_LAST, n_vocab] */
-
-static void open_model(const char *name, int n_threads)
+static void open_threaded(const char *name, int n_threads)
 {
-    char file[512];
-    const qn_model_params params = { .n_threads = n_threads };
-    snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    assert_ok(qn_model_load(file, &params, &model));
-    info = qn_model_get_info(model);
-    for (uint32_t n = 0; n < N_IDS; n++)
-        ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
-}
-
-static void open_buffers(void)
-{
-    expected = malloc(N_LAST * info.n_vocab * sizeof *expected);
-    found = malloc(N_LAST * info.n_vocab * sizeof *found);
-    assert_true(expected && found);
-}
-
-static void close_buffers(void)
-{
-    free(expected);
-    free(found);
+    open_model(name, (qn_model_params){ .n_threads = n_threads }, N_LAST);
 }
 
 /* All formats with all models would take minutes: each format is tested with one model. */
@@ -63,13 +39,11 @@ static bool go_together(size_t name, size_t format)
 static void over_models(void (*test)(const char *format))
 {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
-        open_buffers();
+        open_threaded(names[i], 2);
         for (size_t f = 0; f < N_FORMATS; f++)
             if (go_together(i, f))
                 test(formats[f]);
-        close_buffers();
-        qn_model_free(model);
+        close_model();
     }
 }
 
@@ -89,11 +63,6 @@ static void eval_rest(qn_session *session, float *logits)
     assert_true(length <= N_FIRST);
     assert_ok(qn_session_eval(session, ids + length, N_FIRST - length, QN_LOGITS_NONE, NULL));
     assert_ok(qn_session_eval(session, ids + N_FIRST, N_LAST, QN_LOGITS_ALL, logits));
-}
-
-static void assert_same_logits(void)
-{
-    assert_memory_equal(expected, found, N_LAST * info.n_vocab * sizeof *found);
 }
 
 /* Evaluates the first tokens without logits and the last ones with logits, `batch` tokens at a time. */
@@ -121,8 +90,7 @@ static void threads_and_batches_do_not_matter(void **unused)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         float *first[N_FORMATS] = { NULL };
         for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
-            open_model(names[i], threads[t]);
-            open_buffers();
+            open_threaded(names[i], threads[t]);
             for (size_t f = 0; f < N_FORMATS; f++) {
                 const size_t size = N_LAST * info.n_vocab * sizeof *found;
                 if (!go_together(i, f))
@@ -138,8 +106,7 @@ static void threads_and_batches_do_not_matter(void **unused)
                     assert_memory_equal(first[f], found, size);
                 }
             }
-            close_buffers();
-            qn_model_free(model);
+            close_model();
         }
         for (size_t f = 0; f < N_FORMATS; f++)
             free(first[f]);
@@ -148,21 +115,11 @@ static void threads_and_batches_do_not_matter(void **unused)
 
 /* ---- Save, restore, fork, truncate ---- */
 
-static size_t read_file(const char *from, uint8_t *bytes)
-{
-    FILE *file = fopen(from, "rb");
-    assert_non_null(file);
-    const size_t size = fread(bytes, 1, FILE_MAX, file);
-    fclose(file);
-    assert_true(size > sizeof(struct qn_state_header) && size < FILE_MAX);
-    return size;
-}
-
 static void assert_same_files(void)
 {
     static uint8_t one[FILE_MAX], other[FILE_MAX];
-    const size_t size = read_file(path, one);
-    assert_int_equal(read_file(other_path, other), size);
+    const size_t size = read_file(path, one, FILE_MAX);
+    assert_int_equal(read_file(other_path, other, FILE_MAX), size);
     assert_memory_equal(one, other, size);
 }
 
@@ -238,8 +195,7 @@ static void restored_sessions_go_back(void **unused)
     (void)unused;
     static const uint32_t from[] = { 64, 128, 130, 256 }, to[] = { 63, 127, 129, 193 };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
-        open_buffers();
+        open_threaded(names[i], 2);
         logits_in_batches("aura4", N_IDS, expected);
         for (size_t n = 0; n < sizeof from / sizeof from[0]; n++) {
             qn_session *session = new_session("aura4", 0, from[n]), *restored;
@@ -260,8 +216,7 @@ static void restored_sessions_go_back(void **unused)
             assert_same_logits();
             qn_session_free(restored);
         }
-        close_buffers();
-        qn_model_free(model);
+        close_model();
     }
 }
 
@@ -418,11 +373,9 @@ static void any_operations_give_the_same_logits(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
-        open_buffers();
+        open_threaded(names[i], 2);
         random_operations(i % 2 ? "aura3" : "aura4");
-        close_buffers();
-        qn_model_free(model);
+        close_model();
     }
 }
 
@@ -453,7 +406,7 @@ static float f16_key(const qn_kv_view *view, size_t head, size_t page, size_t i,
 static void codes_are_of_f16_pages(void **unused)
 {
     (void)unused;
-    open_model("llama.q2_0", 2);
+    open_threaded("llama.q2_0", 2);
     qn_session *session = new_session("aura4v3", 0, 2 * QN_KV_PAGE);
     const qn_kv_view *view = session->memory->cache;
     const size_t dim = view->key_codec->dim;
@@ -485,7 +438,7 @@ static void codes_are_of_f16_pages(void **unused)
         assert_true(error[1] / size[1] > 0.024 && error[1] / size[1] < 0.042);
     }
     qn_session_free(session);
-    qn_model_free(model);
+    close_model();
 }
 
 static void more_bits_are_nearer(void **unused)
@@ -493,15 +446,13 @@ static void more_bits_are_nearer(void **unused)
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         double far[N_FORMATS];
-        open_model(names[i], 2);
-        open_buffers();
+        open_threaded(names[i], 2);
         logits_in_batches("f16", N_IDS, expected);
         for (size_t f = 0; f < N_FORMATS; f++) {
             logits_in_batches(formats[f], N_IDS, found);
             far[f] = distance(found, expected, N_LAST, info.n_vocab);
         }
-        qn_model_free(model);
-        close_buffers();
+        close_model();
         /* The error of 8 bits is 0.63% of a row of keys or values (the root of 4e-5). These random models add the
          * errors of up to three layers to a residual stream that consists of little else, and then round activations to
          * int8, which makes 1e-2 of any difference. */
@@ -520,7 +471,7 @@ static void rows_take_what_their_bits_take(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
+        open_threaded(names[i], 2);
         const uint64_t dim = strcmp(names[i], "qwen3.q1_0") ? 64 : 128;
         const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* key-value heads, all layers */
         for (size_t f = 0; f < N_FORMATS; f++)
@@ -540,11 +491,12 @@ static void rows_take_what_their_bits_take(void **unused)
                 assert_ok(qn_session_save(session, path));
                 const uint64_t rest = n_rows * (kept % 16 ? 16 - kept % 16 : 0) * dim * sizeof(uint16_t);
                 if (!info.recurrent_bytes)
-                    assert_int_equal(read_file(path, file), sizeof(struct qn_state_header) + length * sizeof(qn_token) + bytes +
-                                                                rest + sizeof(uint64_t));
+                    assert_int_equal(read_file(path, file, FILE_MAX), sizeof(struct qn_state_header) +
+                                                                          length * sizeof(qn_token) + bytes + rest +
+                                                                          sizeof(uint64_t));
                 qn_session_free(session);
             }
-        qn_model_free(model);
+        close_model();
     }
 }
 
@@ -554,7 +506,7 @@ static void unknown_formats_are_refused(void **unused)
 {
     (void)unused;
     static const char *const unknown[] = { "", "q4_0", "aura", "aura5", "aura44", "AURA4", "f32" };
-    open_model("qwen3.q1_0", 1);
+    open_threaded("qwen3.q1_0", 1);
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         const qn_session_params params = { .kv = unknown[i] };
         char text[64];
@@ -564,7 +516,7 @@ static void unknown_formats_are_refused(void **unused)
         snprintf(text, sizeof text, "cache format '%s' is not supported (f16, aura8", unknown[i]);
         assert_non_null(strstr(qn_error_text(), text));
     }
-    qn_model_free(model);
+    close_model();
 }
 
 static char log_text[256];
@@ -585,8 +537,7 @@ static void other_heads_stay_f16(void **unused)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         const qn_session_params params = { .n_ctx = N_IDS, .kv = "aura4v2", .on_log = take_line, .user = &log_lines };
         qn_session *session, *copy;
-        open_model(others[i], 2);
-        open_buffers();
+        open_threaded(others[i], 2);
         session = new_session("f16", 0, 100);
         eval_rest(session, expected);
         qn_session_free(session);
@@ -609,8 +560,7 @@ static void other_heads_stay_f16(void **unused)
         assert_same_logits();
         qn_session_free(copy);
         qn_session_free(session);
-        close_buffers();
-        qn_model_free(model);
+        close_model();
     }
 }
 

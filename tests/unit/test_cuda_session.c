@@ -1,68 +1,23 @@
 /* Session memory on a CUDA device, with a fake driver: serialisation round trips, copies and checkpoints, and an AURA
  * cache can be rewound to the same lengths as the CPU's. quern-check tests the kernels on a GPU. */
-#include "helper_cuda.h"
+#include "helper_cuda_model.h"
 
-#include "base/cpu.h"
 #include "device/cpu/memory.h"
-#include "device/cuda/executor.h"
-#include "gguf/gguf.h"
-#include "model/model.h"
-
-#include <stdio.h>
 
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
 
-struct fixture {
-    qn_gguf *file;
-    qn_hparams hparams;
-    qn_plan plan;
-    qn_kernels kernels;
-    qn_team *team;
-    qn_aura_codec *codec;
-    qn_device *device;
-};
-
-static void set_up(struct fixture *x, const char *golden, unsigned bits)
+static void set_up(struct cuda_fixture *x, const char *golden, unsigned bits)
 {
-    static const qn_gpu_code no_code;
-    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
-    char path[512];
-    unsigned cpu;
-    memset(x, 0, sizeof *x);
-    fake.no_param_info = true;
-    const qn_cuda_driver *driver = fake_driver();
-    snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-    assert_ok(qn_gguf_open(path, &x->file));
-    assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
-    assert_ok(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->kernels, cpu);
-    assert_ok(qn_team_create(1, &x->team));
-    if (bits)
-        assert_ok(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
-    const qn_cuda_executor_params params = {
-        .plan = &x->plan, .team = x->team, .kernels = &x->kernels, .driver = driver, .tools = &tools
-    };
-    assert_ok(qn_cuda_executor_create(&params, &x->device));
+    read_golden(x, golden);
+    create_device(x, bits);
 }
 
-static void tear_down(struct fixture *x)
+static qn_memory_params params_of(const struct cuda_fixture *x)
 {
-    x->device->vtable->free(x->device);
-    qn_aura_codec_delete(x->codec);
-    qn_team_free(x->team);
-    qn_plan_free(&x->plan);
-    qn_gguf_close(x->file);
-    fake_expect_empty();
+    return memory_params(x, CONTEXT, BATCH);
 }
 
-static qn_memory_params params_of(const struct fixture *x)
-{
-    return (qn_memory_params){
-        .n_layers = x->hparams.n_layers, .n_ctx = CONTEXT, .n_batch = BATCH, .key_codec = x->codec, .value_codec = x->codec
-    };
-}
-
-static qn_memory *memory_of(const struct fixture *x)
+static qn_memory *memory_of(const struct cuda_fixture *x)
 {
     const qn_memory_params params = params_of(x);
     qn_memory *memory;
@@ -121,7 +76,7 @@ enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
 static void check_regions(const char *golden, unsigned bits)
 {
-    struct fixture x;
+    struct cuda_fixture x;
     set_up(&x, golden, bits);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
     for (uint32_t i = 0; i < N_LENGTHS; i++) {
@@ -135,7 +90,7 @@ static void check_regions(const char *golden, unsigned bits)
     }
     memory->vtable->free(memory);
     other->vtable->free(other);
-    tear_down(&x);
+    free_device(&x);
 }
 
 static void regions_round_trip(void **unused)
@@ -153,7 +108,7 @@ static void regions_round_trip(void **unused)
 static void checkpoints_restore_pages(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint, *copy;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
@@ -174,13 +129,13 @@ static void checkpoints_restore_pages(void **unused)
     vtable->checkpoint_free(copy);
     vtable->free(memory);
     vtable->free(other);
-    tear_down(&x);
+    free_device(&x);
 }
 
 static void checkpoints_hold_states_exactly(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint;
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *memory = memory_of(&x);
@@ -197,7 +152,7 @@ static void checkpoints_hold_states_exactly(void **unused)
     }
     memory->vtable->checkpoint_free(checkpoint);
     memory->vtable->free(memory);
-    tear_down(&x);
+    free_device(&x);
 }
 
 /* ---- Rewind lengths ---- */
@@ -206,7 +161,7 @@ static void checkpoints_hold_states_exactly(void **unused)
 static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     set_up(&x, "qwen3.q1_0", 4);
     const qn_memory_params params = params_of(&x);
     qn_memory *gpu = memory_of(&x), *cpu;
@@ -231,7 +186,7 @@ static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
     }
     cpu->vtable->free(cpu);
     gpu->vtable->free(gpu);
-    tear_down(&x);
+    free_device(&x);
 }
 
 /* ---- Failures ---- */
@@ -239,7 +194,7 @@ static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
 static void allocation_failures(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     qn_memory *memory;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory_params params = params_of(&x);
@@ -256,7 +211,7 @@ static void allocation_failures(void **unused)
     fake.fails = NULL;
     assert_int_not_equal(x.device->vtable->reserve(x.device, (size_t)1 << 50, 64), QN_OK);
     assert_ok(x.device->vtable->reserve(x.device, 8, 64));
-    tear_down(&x);
+    free_device(&x);
 }
 
 int main(void)

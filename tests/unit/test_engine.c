@@ -1,6 +1,7 @@
 /* Models and sessions through the public header: errors, rewinding, several sessions, cancelling, generation; and valid GGUF
  * files that do not match their architecture. */
 #include "helper_assert.h"
+#include "helper_sanitizers.h"
 #include "helper_vocab.h"
 
 #include "gguf/gguf.h"
@@ -13,17 +14,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define QN_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define QN_TEST_SANITIZED 1
-#endif
-#endif
-#ifndef QN_TEST_SANITIZED
-#define QN_TEST_SANITIZED 0
-#endif
 
 #define MODEL QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf"
 enum { VOCAB = 320, N_IDS = 40 };

@@ -1,5 +1,5 @@
 /* The signed Walsh-Hadamard transform: against the explicit matrix, against its inverse, and rejected arguments. */
-#include "helper_assert.h"
+#include "helper_random.h"
 
 #include "quern/kernels.h"
 
@@ -8,23 +8,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-
-static uint32_t random_state;
-
-static float uniform(void) /* in [-1, 1) */
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (float)(int32_t)random_state * 0x1p-31f;
-}
-
-static float *random_floats(size_t n)
-{
-    float *x = malloc(n * sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = uniform();
-    return x;
-}
 
 static float *random_signs(size_t n)
 {

@@ -1,27 +1,10 @@
 /* The public kernels: results against float64, and rejected arguments. */
-#include "helper_assert.h"
+#include "helper_random.h"
 
 #include "quern/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-static uint32_t random_state;
-
-static float uniform(void) /* in [-1, 1) */
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (float)(int32_t)random_state * 0x1p-31f;
-}
-
-static float *random_floats(size_t n)
-{
-    float *x = malloc(n * sizeof *x);
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = uniform();
-    return x;
-}
 
 static qn_view view(void *data, qn_dtype dtype, size_t count)
 {

@@ -1,6 +1,7 @@
 /* Weights packed at load: logits bit-identical to those of stored rows; each weight in memory once, while loading and
  * afterwards; and a clean failure if memory is short. */
-#include "helper_assert.h"
+#include "helper_random.h"
+#include "helper_sanitizers.h"
 
 #include "base/cpu.h"
 #include "engine/internal.h"
@@ -14,17 +15,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define QN_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define QN_TEST_SANITIZED 1
-#endif
-#endif
-#ifndef QN_TEST_SANITIZED
-#define QN_TEST_SANITIZED 0
-#endif
 
 /* ---- The same logits ---- */
 
@@ -140,14 +130,6 @@ enum { N_EMBD = 2048, N_FF = 5632, N_KV = 512, VOCAB = 4096, N_LAYERS = 7, FIRST
 static char path[] = "/tmp/quern-test-XXXXXX";
 static size_t file_bytes;
 
-static uint64_t next_random(void)
-{
-    static uint64_t state = 1;
-    state ^= state << 13;
-    state ^= state >> 7;
-    return state ^= state << 17;
-}
-
 /* Declares a tensor, or writes its data: ones, or random codes with scale 2^-7. */
 static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int layer, const char *part, uint64_t width,
                          uint64_t n_rows)
@@ -169,7 +151,7 @@ static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int
         static const float one = 1;
         static const uint16_t scale = 0x2000;
         for (size_t k = 0; k < type->block_bytes; k++)
-            blocks[i + k] = (uint8_t)(next_random() >> 32);
+            blocks[i + k] = (uint8_t)(random_u64() >> 32);
         memcpy(blocks + i, type_id == QN_TYPE_F32 ? (const void *)&one : (const void *)&scale,
                type_id == QN_TYPE_F32 ? sizeof one : sizeof scale);
     }

@@ -3,28 +3,17 @@
  * the operation and the operands that produced it. At the end, the residual streams must have the same hash. They
  * differ if a phase reads a value before it is written, after it is overwritten, or with another norm's factor.
  * quern-check checks the phases' arithmetic on a GPU. */
-#include "helper_cuda.h"
+#include "helper_cuda_model.h"
 
-#include "base/cpu.h"
 #include "base/memory.h"
 #include "device/cuda/model.h"
-#include "gguf/gguf.h"
-#include "model/model.h"
-
-#include <stdio.h>
 
 enum { CONTEXT = 512, MAX_BUFFERS = 32, MAX_LOCATIONS = 256 };
 
 /* ---- Plans ---- */
 
 struct fixture {
-    qn_gguf *file;
-    qn_hparams hparams;
-    qn_plan plan;
-    qn_kernels kernels;
-    qn_team *team;
-    qn_aura_codec *codec;
-    qn_device *device;
+    struct cuda_fixture cuda;
     qn_cuda_model *model;
     qn_memory *memory;
     qn_cuda_decode_plan decode_plan;
@@ -201,37 +190,20 @@ static void build(qn_plan *plan, const struct shape *s)
 
 static void set_up(struct fixture *x, const char *golden, const struct shape *shape, unsigned bits)
 {
-    static const qn_gpu_code no_code;
-    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
-    unsigned cpu;
-    memset(x, 0, sizeof *x);
-    fake.no_param_info = true;
-    const qn_cuda_driver *driver = fake_driver();
+    *x = (struct fixture){ 0 };
     if (golden) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-        assert_ok(qn_gguf_open(path, &x->file));
-        assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
+        read_golden(&x->cuda, golden);
     } else {
-        build(&x->plan, shape);
-        x->hparams.n_layers = (uint32_t)shape->n_layers;
-        x->hparams.head_dim = (uint32_t)shape->head_dim;
+        build(&x->cuda.plan, shape);
+        x->cuda.hparams.n_layers = (uint32_t)shape->n_layers;
+        x->cuda.hparams.head_dim = (uint32_t)shape->head_dim;
     }
-    assert_ok(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->kernels, cpu);
-    assert_ok(qn_team_create(1, &x->team));
-    if (bits)
-        assert_ok(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
-    const qn_cuda_executor_params params = {
-        .plan = &x->plan, .team = x->team, .kernels = &x->kernels, .driver = driver, .tools = &tools
-    };
-    assert_ok(qn_cuda_executor_create(&params, &x->device));
-    x->model = (qn_cuda_model *)x->device;
-    const qn_memory_params memory = {
-        .n_layers = x->hparams.n_layers, .n_ctx = CONTEXT, .n_batch = 8, .key_codec = x->codec, .value_codec = x->codec
-    };
-    assert_ok(x->device->vtable->memory_new(x->device, &memory, &x->memory));
-    assert_ok(x->device->vtable->reserve(x->device, 8, CONTEXT));
+    create_device(&x->cuda, bits);
+    qn_device *device = x->cuda.device;
+    const qn_memory_params memory = memory_params(&x->cuda, CONTEXT, 8);
+    x->model = (qn_cuda_model *)device;
+    assert_ok(device->vtable->memory_new(device, &memory, &x->memory));
+    assert_ok(device->vtable->reserve(device, 8, CONTEXT));
     assert_ok(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, &x->decode_plan));
 }
 
@@ -240,12 +212,7 @@ static void tear_down(struct fixture *x)
     free(x->decode_plan.segments);
     free(x->decode_plan.phases);
     x->memory->vtable->free(x->memory);
-    x->device->vtable->free(x->device);
-    qn_aura_codec_delete(x->codec);
-    qn_team_free(x->team);
-    qn_plan_free(&x->plan);
-    qn_gguf_close(x->file);
-    fake_expect_empty();
+    free_device(&x->cuda);
 }
 
 /* ---- Symbolic values: hashes ---- */
@@ -592,7 +559,7 @@ static struct counts count(const struct fixture *x)
 static void check_same(const struct fixture *x)
 {
     static struct machine plan, decode_plan;
-    const qn_plan *p = &x->plan;
+    const qn_plan *p = &x->cuda.plan;
     plan = decode_plan = (struct machine){ .x = x, .model = x->model, .memory = (qn_cuda_memory *)x->memory };
     size_t next = 0, n = p->n_ops - 2;
     for (size_t i = 0; i < n; i++)
@@ -733,9 +700,9 @@ static void unknown_settings_are_refused(void **unused)
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = { .plan = &x.plan,
-                                             .team = x.team,
-                                             .kernels = &x.kernels }; /* rejected before the driver is loaded */
+    const qn_cuda_executor_params params = { .plan = &x.cuda.plan,
+                                             .team = x.cuda.team,
+                                             .kernels = &x.cuda.kernels }; /* rejected before the driver is loaded */
     setenv("QN_CUDA", "fast", 1);
     const qn_status status = qn_cuda_executor_create(&params, &device);
     unsetenv("QN_CUDA");

@@ -1,5 +1,5 @@
 /* The three layouts of type 42: sizes decide between groups of 64 and of 128, contents between the two groups of 128. */
-#include "helper_assert.h"
+#include "helper_random.h"
 
 #include "base/f16.h"
 #include "quant/q2_layout.h"
@@ -8,16 +8,6 @@
 #include <stdlib.h>
 
 enum { ALIGNMENT = 32 };
-
-static uint64_t random_state = 88172645463325252u;
-
-static uint32_t random_u32(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32);
-}
 
 /* Ternary weights with scales as models have them, in one of the layouts, padded to the alignment, then `extra` zero
  * bytes. */

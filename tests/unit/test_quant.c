@@ -1,6 +1,6 @@
 /* Weight formats: dequantisation against one formula per type, written here from the definitions in float64; error
  * bounds and exact cases of the quantisers; the integer form; the scan for non-finite scales. */
-#include "helper_assert.h"
+#include "helper_random.h"
 
 #include "base/f16.h"
 #include "quant/quant.h"
@@ -11,16 +11,6 @@
 #include <stdlib.h>
 
 enum { MAX_BLOCK = 256, MAX_BYTES = 256 };
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-
-static uint32_t random_u32(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32);
-}
 
 static float random_normal(void)
 {

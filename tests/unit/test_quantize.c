@@ -1,6 +1,6 @@
 /* qn_quantize_file on small files: the type of each output tensor, values equal to dequantising and quantising, and an
  * unmodified target after every failure. */
-#include "helper_assert.h"
+#include "helper_random.h"
 
 #include "gguf/gguf.h"
 #include "quant/quant.h"
@@ -19,14 +19,9 @@
 static char folder[] = "/tmp/quern-test-quantize-XXXXXX";
 static char in[512], out[512];
 
-static uint64_t random_state = 88172645463325252u;
-
-static float random_float(void)
+static float small_float(void) /* in [-0.5, 0.5) */
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (float)((double)(random_state >> 11) / 9007199254740992.0 - 0.5);
+    return (float)((double)(random_u64() >> 11) / 9007199254740992.0 - 0.5);
 }
 
 /* ---- The source: random weights, or given blocks ---- */
@@ -60,7 +55,7 @@ static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights
         for (size_t b = 0; b < n_weights / 128; b++, bytes += 34) {
             for (size_t i = 0; i < 32; i++)
                 bytes[i] =
-                    (uint8_t)((unsigned)(random_float() * 80 + 40) % 3 * 0x51 + (unsigned)(random_float() * 80 + 40) % 3 * 4);
+                    (uint8_t)((unsigned)(small_float() * 80 + 40) % 3 * 0x51 + (unsigned)(small_float() * 80 + 40) % 3 * 4);
             bytes[32] = (uint8_t)b;
             bytes[33] = 0x2c;
         }
@@ -69,7 +64,7 @@ static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights
     float *weights = malloc(n_weights * sizeof *weights);
     assert_non_null(weights);
     for (size_t i = 0; i < n_weights; i++)
-        weights[i] = random_float();
+        weights[i] = small_float();
     if (t->poison >= 0)
         weights[t->poison] = NAN;
     info->from_float(weights, n_weights / info->block_weights, bytes);

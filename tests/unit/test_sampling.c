@@ -1,6 +1,6 @@
 /* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
  * GPU; and qn_sample_token against filters applied to a sorted list. */
-#include "helper_assert.h"
+#include "helper_random.h"
 
 #include "quern/quern.h"
 
@@ -154,18 +154,9 @@ static int reference_sample(const qn_sample_request *request, const float *logit
     return order[at];
 }
 
-static uint64_t random_state = 1;
-
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    return random_state ^= random_state << 17;
-}
-
 static float next_float(void)
 {
-    return (float)(next_random() >> 40) * 0x1p-24f;
+    return (float)(random_u64() >> 40) * 0x1p-24f;
 }
 
 static void samples_match_a_sorted_list(void **unused)
@@ -182,13 +173,13 @@ static void samples_match_a_sorted_list(void **unused)
         const int n = round % 7 == 0 ? 1 + round % 5 : VOCAB;
         const float spread = round % 3 ? 12 : 0.5f;
         for (int i = 0; i < n; i++) /* every eighth round has equal logits */
-            logits[i] = round % 8 ? spread * next_float() : (float)(next_random() % 4);
+            logits[i] = round % 8 ? spread * next_float() : (float)(random_u64() % 4);
         qn_sample_request request = { .penalty = 1,
                                       .temperature = 0.05f + 2 * next_float(),
-                                      .top_k = round % 2 ? 0 : 1 + (uint32_t)(next_random() % 100),
+                                      .top_k = round % 2 ? 0 : 1 + (uint32_t)(random_u64() % 100),
                                       .top_p = round % 5 ? 0.5f + next_float() / 2 : 1,
                                       .min_p = round % 4 ? 0 : next_float() / 5,
-                                      .random = round == 1 ? UINT64_MAX : next_random() };
+                                      .random = round == 1 ? UINT64_MAX : random_u64() };
         qn_sample_token(&kernels, &request, logits, (size_t)n, scratch);
         if (request.top_k == 1)
             continue;

@@ -17,11 +17,7 @@ enum { CHUNK = QN_GDN_CHUNK, N_IDS = 300, N_MORE = 70, FILE_MAX = 1 << 24 };
 /* Every kind of model: dense, recurrent and attention layers mixed, rotated weights, ignored layers. */
 static const char *const names[] = { "llama.q1_0", "qwen3.f16", "qwen35.f16", "qwen35-rotated.ptq1_0", "qwen35-mtp.bf16" };
 
-static qn_model *model; /* the model of the current run of a test */
-static qn_model_info info;
-static qn_token ids[N_IDS];
-static float *expected, *found; /* [N_MORE, n_vocab] */
-static uint8_t *bytes;          /* [FILE_MAX] contents of a session file */
+static uint8_t *bytes; /* [FILE_MAX] contents of a session file */
 
 static int set_up(void **unused)
 {
@@ -49,18 +45,12 @@ static void for_each_model(void (*test)(void))
         snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
         if (access(file, R_OK) != 0)
             continue;
-        const qn_model_params params = { .n_threads = 2 };
-        assert_ok(qn_model_load(file, &params, &model));
-        info = qn_model_get_info(model);
+        label("%s", names[i]);
+        open_model(names[i], (qn_model_params){ .n_threads = 2 }, N_MORE);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
-        expected = malloc(N_MORE * info.n_vocab * sizeof *expected);
-        found = malloc(N_MORE * info.n_vocab * sizeof *found);
-        assert_true(expected && found);
         test();
-        free(expected);
-        free(found);
-        qn_model_free(model);
+        close_model();
         n_run++;
     }
     assert_true(n_run > 0);
@@ -80,21 +70,6 @@ static void eval_more(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
     assert_ok(qn_session_eval(session, ids + length, N_MORE, QN_LOGITS_ALL, logits));
-}
-
-static void assert_same_logits(void)
-{
-    assert_memory_equal(expected, found, N_MORE * info.n_vocab * sizeof *found);
-}
-
-static size_t read_state(const char *from)
-{
-    FILE *file = fopen(from, "rb");
-    assert_non_null(file);
-    const size_t size = fread(bytes, 1, FILE_MAX, file);
-    fclose(file);
-    assert_true(size > sizeof(struct qn_state_header) && size < FILE_MAX);
-    return size;
 }
 
 static void write_state(const char *to, const void *data, size_t size)
@@ -168,7 +143,7 @@ static void files_are_of_tokens_alone(void)
         qn_session *session = new_session(300, 0, lengths[i]);
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
-        const size_t size = read_state(path);
+        const size_t size = read_file(path, bytes, FILE_MAX);
         uint8_t *first = malloc(size);
         assert_non_null(first);
         memcpy(first, bytes, size);
@@ -179,7 +154,7 @@ static void files_are_of_tokens_alone(void)
         assert_ok(qn_session_truncate(session, lengths[i]));
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
-        assert_int_equal(read_state(path), size);
+        assert_int_equal(read_file(path, bytes, FILE_MAX), size);
         assert_memory_equal(first, bytes, size);
         free(first);
     }
@@ -193,32 +168,8 @@ static void the_same_tokens_give_the_same_file(void **unused)
 
 static void generates_the_same(void)
 {
-    struct collected whole = { .count = 0 }, parts = { .count = 0 };
-    qn_session *session = new_session(200, 0, 0);
-    qn_token pending;
-    assert_false(qn_session_pending(session, &pending));
-    generate(session, ids, 50, 40, &whole);
-    qn_session_free(session);
-    session = new_session(200, 0, 0);
-    generate(session, ids, 50, 15, &parts);
-    for (int i = 0; i < 2; i++) { /* once from the file, once from a fork */
-        qn_session *next;
-        assert_true(qn_session_pending(session, &pending));
-        assert_int_equal(pending, parts.tokens[parts.count - 1]);
-        if (i == 0) {
-            assert_ok(qn_session_save(session, path));
-            assert_ok(qn_session_restore(model, path, NULL, &next));
-        } else {
-            assert_ok(qn_session_fork(session, &next));
-        }
-        qn_session_free(session);
-        session = next;
-        assert_true(qn_session_pending(session, &pending));
-        generate(session, &pending, 1, i == 0 ? 10 : 15, &parts);
-    }
-    assert_int_equal(whole.count, parts.count);
-    assert_memory_equal(whole.tokens, parts.tokens, whole.count * sizeof whole.tokens[0]);
-    qn_session_free(session);
+    qn_session *at_once = new_session(200, 0, 0);
+    generates_in_parts(at_once, new_session(200, 0, 0));
 }
 
 static void generation_continues(void **unused)
@@ -235,8 +186,7 @@ static void assert_rewind(qn_session *session, uint32_t length)
     qn_session *whole = new_session(300, 0, length);
     eval_more(whole, expected);
     qn_session_free(whole);
-    if (qn_session_truncate(session, length) != QN_OK)
-        fail_msg("%s: %s", info.name, qn_error_text());
+    assert_ok(qn_session_truncate(session, length));
     eval_more(session, found);
     assert_same_logits();
 }
@@ -397,7 +347,7 @@ static void rejects_corruption(void)
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
-    const size_t size = read_state(path);
+    const size_t size = read_file(path, bytes, FILE_MAX);
     /* Every byte of the header and a few hundred after it, one bit each. */
     const size_t stride = size / 199;
     for (size_t at = 0; at < size; at += at < sizeof(struct qn_state_header) ? 1 : stride) {
@@ -431,7 +381,7 @@ static void rejects_forgery(void)
     qn_session *session = new_session(100, 0, 70);
     assert_ok(qn_session_save(session, path));
     qn_session_free(session);
-    const size_t size = read_state(path);
+    const size_t size = read_file(path, bytes, FILE_MAX);
     uint8_t *copy = malloc(size);
     assert_non_null(copy);
     struct qn_state_header header;
@@ -546,8 +496,9 @@ static void cache_bytes_count_attention_layers(void)
     assert_true(is_recurrent() ? fixed > info.recurrent_bytes : fixed == 0);
     assert_ok(qn_session_save(session, path));
     /* Keys are stored in full tiles of 16 positions: half of a position's bytes for each of the 13 unused positions. */
-    assert_int_equal(read_state(path), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) + sizeof(uint64_t) +
-                                           qn_session_cache_bytes(session, 3) + 13 * info.cache_bytes_per_position / 2);
+    assert_int_equal(read_file(path, bytes, FILE_MAX), sizeof(struct qn_state_header) + 3 * sizeof(qn_token) +
+                                                           sizeof(uint64_t) + qn_session_cache_bytes(session, 3) +
+                                                           13 * info.cache_bytes_per_position / 2);
     qn_session_free(session);
 }
 
