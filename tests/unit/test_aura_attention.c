@@ -276,23 +276,55 @@ static void capacity_is_the_stride(void **unused)
     free(x);
 }
 
-static void refuses(void **unused)
+enum { DIM = 64, KV = 2, HEADS = 4, KEYS = 10, CAPACITY = 12, N = HEADS * DIM, BLOCKS = 5 };
+
+/* Valid arguments, of which a test changes one. */
+struct arguments {
+    aura_case c;
+    qn_aura_codec *other; /* of another dim */
+    float *x, sinks[HEADS], out[N], partials[BLOCKS * N], m[BLOCKS * HEADS], l[BLOCKS * HEADS];
+    uint32_t position;
+    qn_aura_queries queries;
+};
+
+static void make_arguments(struct arguments *a)
+{
+    *a = (struct arguments){ .c = new_case(DIM, 4, 3, KV, CAPACITY, KEYS), .other = new_codec(80, 4), .position = 5 };
+    a->x = normals(N, 1);
+    a->queries = (qn_aura_queries){ .queries = f32(a->x, N),
+                                    .n_tokens = 1,
+                                    .n_heads = HEADS,
+                                    .scale = 1,
+                                    .causal = true,
+                                    .positions = u32(&a->position, 1),
+                                    .sinks = f32(a->sinks, HEADS) };
+    memset(a->out, 0xff, sizeof a->out);
+    memset(a->l, 0xff, sizeof a->l);
+}
+
+/* Refused calls have not written their output. */
+static void free_arguments(struct arguments *a)
+{
+    for (size_t i = 0; i < N; i++)
+        assert_true(isnan(a->out[i]));
+    for (size_t i = 0; i < BLOCKS * HEADS; i++)
+        assert_true(isnan(a->l[i]));
+    free(a->x);
+    qn_aura_codec_free(a->other);
+    free_case(&a->c);
+}
+
+static qn_status pass1(struct arguments *a, const qn_aura_cache *cache, const qn_aura_queries *queries)
+{
+    return qn_aura_flash_pass1(cache, queries, 2, f32(a->partials, BLOCKS * N), f32(a->m, BLOCKS * HEADS),
+                               f32(a->l, BLOCKS * HEADS));
+}
+
+static void refuses_caches_and_queries(void **unused)
 {
     (void)unused;
-    enum { DIM = 64, KV = 2, HEADS = 4, KEYS = 10, CAPACITY = 12, N = HEADS * DIM };
-    aura_case c = new_case(DIM, 4, 3, KV, CAPACITY, KEYS);
-    qn_aura_codec *other = new_codec(80, 4);
-    float *x = normals(N, 1), out[N], sinks[HEADS] = { 0 }, partials[5 * N], m[5 * HEADS], l[5 * HEADS];
-    uint32_t position = 5;
-    const qn_aura_queries good = { .queries = f32(x, N),
-                                   .n_tokens = 1,
-                                   .n_heads = HEADS,
-                                   .scale = 1,
-                                   .causal = true,
-                                   .positions = u32(&position, 1),
-                                   .sinks = f32(sinks, HEADS) };
-    memset(out, 0xff, sizeof out);
-    memset(l, 0xff, sizeof l);
+    struct arguments a;
+    make_arguments(&a);
     struct {
         qn_aura_cache cache;
         qn_aura_queries queries;
@@ -300,12 +332,12 @@ static void refuses(void **unused)
     } bad[16];
     const size_t n = sizeof bad / sizeof bad[0];
     for (size_t i = 0; i < n; i++) {
-        bad[i].cache = c.cache;
-        bad[i].queries = good;
+        bad[i].cache = a.c.cache;
+        bad[i].queries = a.queries;
     }
     bad[0].cache.key_codec = NULL;
     bad[0].text = "key_codec: NULL";
-    bad[1].cache.value_codec = other;
+    bad[1].cache.value_codec = a.other;
     bad[1].text = "value_codec: dim 80, expected that of key_codec, 64";
     bad[2].cache.n_kv_heads = 0;
     bad[2].text = "n_kv_heads: 0";
@@ -329,7 +361,6 @@ static void refuses(void **unused)
     bad[11].text = "positions: type f32 (0), expected u32";
     bad[12].queries.sinks.count = 3;
     bad[12].text = "sinks: 3 elements, expected at least 4";
-    sinks[2] = 0;
     float bad_sinks[HEADS] = { 0, 0, NAN, 0 };
     bad[13].queries.sinks = f32(bad_sinks, HEADS);
     bad[13].text = "sinks: element 2 is nan, expected a finite value";
@@ -338,45 +369,46 @@ static void refuses(void **unused)
     bad[15].queries.queries.dtype = QN_DTYPE_Q8_0;
     bad[15].text = "expected f32, f16 or bf16";
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(out, N)), QN_ERR_INVALID);
+        label("%s", bad[i].text);
+        assert_int_equal(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(a.out, N)), QN_ERR_INVALID);
         assert_text(bad[i].text);
         if (i == 12 || i == 13) /* pass 1 does not read sinks */
             continue;
-        assert_int_equal(
-            qn_aura_flash_pass1(&bad[i].cache, &bad[i].queries, 2, f32(partials, 5 * N), f32(m, 5 * HEADS), f32(l, 5 * HEADS)),
-            QN_ERR_INVALID);
+        assert_int_equal(pass1(&a, &bad[i].cache, &bad[i].queries), QN_ERR_INVALID);
         assert_text(bad[i].text);
     }
-    assert_int_equal(qn_aura_attention(&c.cache, &good, f32(out, N - 1)), QN_ERR_INVALID);
+    free_arguments(&a);
+}
+
+static void refuses_sizes(void **unused)
+{
+    (void)unused;
+    struct arguments a;
+    make_arguments(&a);
+    const qn_aura_cache *cache = &a.c.cache;
+    const qn_aura_queries *queries = &a.queries;
+    const qn_view out = f32(a.out, N), partials = f32(a.partials, BLOCKS * N), m = f32(a.m, BLOCKS * HEADS),
+                  l = f32(a.l, BLOCKS * HEADS);
+    assert_int_equal(qn_aura_attention(cache, queries, f32(a.out, N - 1)), QN_ERR_INVALID);
     assert_text("out: 255 elements, expected at least 256");
-    assert_int_equal(qn_aura_attention(NULL, &good, f32(out, N)), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_attention(&c.cache, NULL, f32(out, N)), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 0, f32(partials, 5 * N), f32(m, 20), f32(l, 20)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_attention(NULL, queries, out), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_attention(cache, NULL, out), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 0, partials, m, l), QN_ERR_INVALID);
     assert_text("block: 0");
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N - 1), f32(m, 20), f32(l, 20)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, f32(a.partials, BLOCKS * N - 1), m, l), QN_ERR_INVALID);
     assert_text("partials: 1279 elements, expected at least 1280");
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N), f32(m, 19), f32(l, 20)), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N), f32(m, 20), f32(l, 19)), QN_ERR_INVALID);
-    assert_int_equal(
-        qn_aura_flash_pass2(NULL, HEADS, HEADS, 5, f32(partials, 5 * N), f32(m, 20), f32(l, 20), good.sinks, f32(out, N)),
-        QN_ERR_INVALID);
-    assert_int_equal(
-        qn_aura_flash_pass2(other, HEADS, 3, 5, f32(partials, 5 * N), f32(m, 20), f32(l, 20), good.sinks, f32(out, N)),
-        QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, f32(a.m, BLOCKS * HEADS - 1), l), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, m, f32(a.l, BLOCKS * HEADS - 1)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass2(NULL, HEADS, HEADS, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID);
     assert_text("n_queries: 4, expected a multiple of n_heads 3");
-    assert_int_equal(qn_aura_value(&c.cache, f32(partials, HEADS * KEYS), 1, HEADS, NAN, f32(out, N)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS), 1, HEADS, NAN, out), QN_ERR_INVALID);
     assert_text("skip: nan, expected at least 0");
-    assert_int_equal(qn_aura_value(&c.cache, f32(partials, HEADS * KEYS - 1), 1, HEADS, 0, f32(out, N)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS - 1), 1, HEADS, 0, out), QN_ERR_INVALID);
     assert_text("weights: 39 elements, expected at least 40");
-    assert_int_equal(qn_aura_score(&c.cache, &good, f32(out, HEADS * KEYS - 1)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_score(cache, queries, f32(a.out, HEADS * KEYS - 1)), QN_ERR_INVALID);
     assert_text("scores: 39 elements, expected at least 40");
-    for (size_t i = 0; i < N; i++)
-        assert_true(isnan(out[i]));
-    for (size_t i = 0; i < 20; i++)
-        assert_true(isnan(l[i]));
-    free(x);
-    qn_aura_codec_free(other);
-    free_case(&c);
+    free_arguments(&a);
 }
 
 /* qn_aura_store rejects a bad row, leaves the cache unchanged from that row on, and names token and head. */
@@ -412,10 +444,15 @@ static void store_refuses(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_dims_and_bits), cmocka_unit_test(types),
-        cmocka_unit_test(awkward_shapes),    cmocka_unit_test(no_visible_key),
-        cmocka_unit_test(scores_and_values), cmocka_unit_test(capacity_is_the_stride),
-        cmocka_unit_test(refuses),           cmocka_unit_test(store_refuses),
+        cmocka_unit_test(all_dims_and_bits),
+        cmocka_unit_test(types),
+        cmocka_unit_test(awkward_shapes),
+        cmocka_unit_test(no_visible_key),
+        cmocka_unit_test(scores_and_values),
+        cmocka_unit_test(capacity_is_the_stride),
+        cmocka_unit_test(refuses_caches_and_queries),
+        cmocka_unit_test(refuses_sizes),
+        cmocka_unit_test(store_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
