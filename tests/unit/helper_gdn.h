@@ -113,11 +113,8 @@ static inline double gdn_distance(qn_view found, const double *expected)
     do {                                                                                                                       \
         const double gdn_d = gdn_distance(found, expected);                                                                    \
         if (!(gdn_d <= (bar)))                                                                                                 \
-            fail_msg("%s: the relative error of %s is %.2e, expected at most %.2e", gdn_case, #found, gdn_d, (double)(bar));   \
+            fail_msg("the relative error of %s is %.2e, expected at most %.2e", #found, gdn_d, (double)(bar));                 \
     } while (0)
-
-/* The current case, for failure messages. */
-static char gdn_case[200] __attribute__((unused));
 
 /* ---- Problems ---- */
 

@@ -64,8 +64,7 @@ static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q
         attend_float64(query, c->keys + at, c->values + at, from, to, s->dim, (double)q->scale,
                        s->sinks ? (double)((const float *)q->sinks.data)[h] : NAN, exact);
         if (!(relative(found, exact, s->dim) <= bound))
-            fail_msg("%s: dim %zu bits %u %u keys %zu block %zu window %zu row %zu: off by %g, bound %g", what, s->dim,
-                     s->key_bits, s->value_bits, s->n_keys, s->block, s->window, row, relative(found, exact, s->dim), bound);
+            fail_msg("%s: row %zu: off by %g, bound %g", what, row, relative(found, exact, s->dim), bound);
         for (size_t d = 0; from == to && d < s->dim; d++)
             assert_true(found[d] == 0);
     }
@@ -74,6 +73,8 @@ static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q
 static void check(const shape *s, qn_dtype dtype)
 {
     aura_case c = new_case(s->dim, s->key_bits, s->value_bits, s->kv_heads, s->capacity, s->n_keys);
+    label("dim %zu bits %u %u keys %zu block %zu window %zu, type %d", s->dim, s->key_bits, s->value_bits, s->n_keys, s->block,
+          s->window, (int)dtype);
     const size_t n_heads = s->kv_heads * s->group, rows = s->n_tokens * n_heads, n = rows * s->dim;
     const size_t n_blocks = (s->n_keys + s->block - 1) / s->block;
     float *x = normals(n, 1), *sinks = normals(n_heads, 2);
@@ -185,6 +186,7 @@ static void no_visible_key(void **unused)
                           .window = 21,
                           .positions = u32(&position, 1) };
     for (int with_sink = 0; with_sink < 2; with_sink++) {
+        label("%s sink", with_sink ? "with a" : "without");
         memset(out, 0xff, sizeof out);
         memset(partials, 0xff, sizeof partials);
         q.sinks = with_sink ? f32(&sink, 1) : (qn_view){ 0 };
@@ -230,6 +232,7 @@ static void scores_and_values(void **unused)
     }
     static const float skips[] = { 0, 0.1f, 2 };
     for (size_t k = 0; k < 3; k++) {
+        label("threshold %g", (double)skips[k]);
         /* Values with weights below the threshold must not be read: their scales are NaN. */
         qn_aura_cache cache = c.cache;
         float *scales = memory(KV * 64 * 4, 0);
@@ -243,6 +246,7 @@ static void scores_and_values(void **unused)
                 scales[i] = NAN;
         assert_ok(qn_aura_value(&cache, f32(weights, ROWS * KEYS), TOKENS, HEADS, skips[k], out.view));
         for (size_t row = 0; row < ROWS; row++) {
+            label("row %zu", row);
             double exact[DIM] = { 0 };
             const size_t kv = row % HEADS / (HEADS / KV);
             for (size_t j = 0; j < KEYS; j++)
@@ -415,26 +419,27 @@ static void refuses_sizes(void **unused)
 static void store_refuses(void **unused)
 {
     (void)unused;
-    enum { DIM = 64, KV = 2, CAPACITY = 8, TOKENS = 2, N = TOKENS * KV * DIM };
-    aura_case c = new_case(DIM, 4, 3, KV, CAPACITY, 4);
-    float *k = normals(N, 1), *v = normals(N, 1), scales[2 * CAPACITY];
-    uint32_t positions[TOKENS] = { 3, CAPACITY };
+    enum { POSITIONS = 8, TOKENS = 2, VALUES = TOKENS * KV * DIM };
+    aura_case c = new_case(DIM, 4, 3, KV, POSITIONS, 4);
+    float *k = normals(VALUES, 1), *v = normals(VALUES, 1), scales[2 * POSITIONS];
+    uint32_t positions[TOKENS] = { 3, POSITIONS };
     memcpy(scales, c.cache.key_scales.data, sizeof scales);
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
     assert_text("positions: token 1 is at 8, expected below the capacity 8");
     assert_memory_equal(scales, c.cache.key_scales.data, sizeof scales);
     positions[1] = 5;
     v[2 * DIM + 9] = NAN;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
     assert_text("values: token 1, head 0 is not finite");
     k[3 * DIM] = INFINITY;
     v[2 * DIM + 9] = 0;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
     assert_text("keys: token 1, head 1 is not finite");
-    assert_true(isnan(((float *)c.cache.key_scales.data)[CAPACITY + 5]));
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N - 1), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_true(isnan(((float *)c.cache.key_scales.data)[POSITIONS + 5]));
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES - 1), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                     QN_ERR_INVALID);
     assert_text("keys: 255 elements, expected at least 256");
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, 1), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS), QN_ERR_INVALID);
     assert_text("positions: 1 elements, expected at least 2");
     free(k);
     free(v);

@@ -39,10 +39,13 @@ static bool go_together(size_t name, size_t format)
 static void over_models(void (*test)(const char *format))
 {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         open_threaded(names[i], 2);
         for (size_t f = 0; f < N_FORMATS; f++)
-            if (go_together(i, f))
+            if (go_together(i, f)) {
+                label("%s", formats[f]);
                 test(formats[f]);
+            }
         close_model();
     }
 }
@@ -88,10 +91,13 @@ static void threads_and_batches_do_not_matter(void **unused)
     static const int threads[] = { 1, 3, 7 };
     static const size_t batches[] = { 1, 7, 64, 65, N_IDS };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         float *first[N_FORMATS] = { NULL };
         for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
+            label("%d threads", threads[t]);
             open_threaded(names[i], threads[t]);
             for (size_t f = 0; f < N_FORMATS; f++) {
+                label("%s", formats[f]);
                 const size_t size = N_LAST * info.n_vocab * sizeof *found;
                 if (!go_together(i, f))
                     continue;
@@ -102,6 +108,7 @@ static void threads_and_batches_do_not_matter(void **unused)
                 }
                 /* Single-token steps spend their time at barriers, so one thread count above 1 has to do. */
                 for (size_t p = threads[t] % 3 ? 1 : 0; p < 5; p++) {
+                    label("%zu tokens at a time", batches[p]);
                     logits_in_batches(formats[f], batches[p], found);
                     assert_memory_equal(first[f], found, size);
                 }
@@ -130,12 +137,14 @@ static void restored_as_saved(const char *format)
 {
     const qn_session_params other = { .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(format, 0, lengths[i]), *restored;
         assert_ok(qn_session_save(session, path));
         eval_rest(session, expected);
         qn_session_free(session);
         const qn_session_params params_list[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = 9, .kv = format } };
         for (size_t r = 0; r < 2; r++) {
+            label("context of %u", (unsigned)params_list[r].n_ctx);
             assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
             assert_string_equal(qn_session_kv(restored), format);
             eval_rest(restored, found);
@@ -160,6 +169,7 @@ static void restored_sessions_go_on(void **unused)
 static void same_after_a_detour(const char *format)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        label("%u tokens", (unsigned)lengths[i]);
         qn_session *plain = new_session(format, 0, lengths[i]), *session = new_session(format, 7, lengths[i]), *fork;
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
         assert_ok(qn_session_checkpoint(session));
@@ -195,9 +205,11 @@ static void restored_sessions_go_back(void **unused)
     (void)unused;
     static const uint32_t from[] = { 64, 128, 130, 256 }, to[] = { 63, 127, 129, 193 };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         open_threaded(names[i], 2);
         logits_in_batches("aura4", N_IDS, expected);
         for (size_t n = 0; n < sizeof from / sizeof from[0]; n++) {
+            label("from %u to %u tokens", (unsigned)from[n], (unsigned)to[n]);
             qn_session *session = new_session("aura4", 0, from[n]), *restored;
             assert_ok(qn_session_save(session, path));
             qn_session_free(session);
@@ -359,6 +371,7 @@ static void random_operations(const char *format)
     for (size_t i = 0; i < N_SESSIONS; i++)
         session_cases[i] = (struct session_case){ empty_session(format), 0 };
     for (int i = 0; i < 200; i++) {
+        label("operation %d", i);
         const uint32_t one = random_below(N_SESSIONS), other = (one + 1 + random_below(N_SESSIONS - 1)) % N_SESSIONS;
         random_operation(&session_cases[one], &session_cases[other], format, all, logits);
     }
@@ -373,6 +386,7 @@ static void any_operations_give_the_same_logits(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         open_threaded(names[i], 2);
         random_operations(i % 2 ? "aura3" : "aura4");
         close_model();
@@ -411,6 +425,7 @@ static void codes_are_of_f16_pages(void **unused)
     const qn_kv_view *view = session->memory->cache;
     const size_t dim = view->key_codec->dim;
     for (size_t head = 0; head < view->n_heads; head++) {
+        label("head %zu", head);
         double error[2] = { 0 }, size[2] = { 0 };
         for (size_t d = 0; d < dim; d++) {
             double mean = 0;
@@ -445,6 +460,7 @@ static void more_bits_are_nearer(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         double far[N_FORMATS];
         open_threaded(names[i], 2);
         logits_in_batches("f16", N_IDS, expected);
@@ -460,8 +476,8 @@ static void more_bits_are_nearer(void **unused)
         static const size_t rising[][2] = { { 0, 1 }, { 1, 2 }, { 2, 5 }, { 5, 6 }, { 2, 3 }, { 3, 4 } };
         for (size_t r = 0; r < sizeof rising / sizeof rising[0]; r++)
             if (!(far[rising[r][0]] < far[rising[r][1]]))
-                fail_msg("%s: %s is off by %g, %s by %g", names[i], formats[rising[r][0]], far[rising[r][0]],
-                         formats[rising[r][1]], far[rising[r][1]]);
+                fail_msg("%s is off by %g, %s by %g", formats[rising[r][0]], far[rising[r][0]], formats[rising[r][1]],
+                         far[rising[r][1]]);
     }
 }
 
@@ -471,6 +487,7 @@ static void rows_take_what_their_bits_take(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         open_threaded(names[i], 2);
         const uint64_t dim = strcmp(names[i], "qwen3.q1_0") ? 64 : 128;
         const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* key-value heads, all layers */
@@ -480,6 +497,7 @@ static void rows_take_what_their_bits_take(void **unused)
                  * key-value head. */
                 static const uint32_t held[] = { 20, 64, 256, 300 }, f16_rows[] = { 20, 64, 64, 108 };
                 const uint32_t length = held[i_length], kept = f16_rows[i_length];
+                label("%s, %u tokens", formats[f], (unsigned)length);
                 qn_session *session = new_session(formats[f], 0, length);
                 const uint64_t fixed = qn_session_cache_bytes(session, 0);
                 const uint64_t codes = 4 * ((bits[f][0] * dim + 31) / 32) + 4 + 4 * ((bits[f][1] * dim + 31) / 32) + 4;
@@ -508,6 +526,7 @@ static void unknown_formats_are_refused(void **unused)
     static const char *const unknown[] = { "", "q4_0", "aura", "aura5", "aura44", "AURA4", "f32" };
     open_threaded("qwen3.q1_0", 1);
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        label("'%s'", unknown[i]);
         const qn_session_params params = { .kv = unknown[i] };
         char text[64];
         qn_session *session;
@@ -535,6 +554,7 @@ static void other_heads_stay_f16(void **unused)
     (void)unused;
     static const char *const others[] = { "llama.f16", "qwen3-untied.f32", "qwen35-mtp.bf16", "parrot" };
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        label("%s", others[i]);
         const qn_session_params params = { .n_ctx = N_IDS, .kv = "aura4v2", .on_log = take_line, .user = &log_lines };
         qn_session *session, *copy;
         open_threaded(others[i], 2);

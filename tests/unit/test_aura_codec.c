@@ -37,6 +37,7 @@ static void codebooks(void)
 {
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
+            label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
             const size_t half = (size_t)1 << (aura_bits[j] - 1);
             qn_aura_codec *codec = new_codec(aura_dims[i], aura_bits[j]);
             float book[256], boundaries[255];
@@ -44,11 +45,11 @@ static void codebooks(void)
             next(exact, sizeof *exact, half);
             assert_ok(qn_aura_codec_tables(codec, (qn_view){ 0 }, f32(boundaries, 2 * half - 1), f32(book, 2 * half)));
             for (size_t k = 0; k < half; k++) {
+                label("centroid %zu", k);
                 const double middle = k ? (exact[k - 1] + exact[k]) / 2 : 0;
                 /* Half an ulp of a float below 1. */
                 if (fabs((double)book[half + k] - exact[k]) > 0x1p-24 || book[half - 1 - k] != -book[half + k])
-                    fail_msg("dim %zu bits %u: centroid %zu is %.9g, float64 has %.9g", aura_dims[i], aura_bits[j], k,
-                             (double)book[half + k], exact[k]);
+                    fail_msg("%.9g, float64 has %.9g", (double)book[half + k], exact[k]);
                 assert_true(fabs((double)boundaries[half - 1 + k] - middle) <= 0x1p-24);
                 assert_true(boundaries[half - 1 - k] == -boundaries[half - 1 + k]);
             }
@@ -65,6 +66,7 @@ static void encoded_as_defined(void **unused)
     next(rotation, sizeof *rotation, GOLDEN_DIM * GOLDEN_DIM);
     next(rows, sizeof *rows, GOLDEN_ROWS * GOLDEN_DIM);
     for (size_t i = 0; i < N_BITS; i++) {
+        label("bits %u", aura_bits[i]);
         const size_t levels = (size_t)1 << aura_bits[i], n_words = (GOLDEN_DIM * aura_bits[i] + 31) / 32;
         double scales[GOLDEN_ROWS];
         float found[GOLDEN_ROWS];
@@ -155,6 +157,7 @@ static void stream_is_a_bit_string(void **unused)
     (void)unused;
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
+            label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
             const size_t dim = aura_dims[i], bits = aura_bits[j], n_words = (dim * bits + 31) / 32;
             uint8_t codes[512], back[512];
             uint32_t words[512 * 8 / 32 + 1], expected[512 * 8 / 32] = { 0 };
@@ -199,6 +202,7 @@ static void norms_and_rows(void **unused)
     static const double sizes[ROWS] = { 1, 1e-6, 1e18, 30, 1e-3 };
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
+            label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
             const size_t dim = aura_dims[i];
             qn_aura_codec *codec = new_codec(dim, aura_bits[j]);
             const size_t n_words = qn_aura_words(codec);
@@ -214,12 +218,13 @@ static void norms_and_rows(void **unused)
             assert_ok(qn_aura_decode(codec, w, s, ROWS, false, f32(z, ROWS * dim)));
             assert_ok(qn_aura_codec_tables(codec, f32(rotation, dim * dim), (qn_view){ 0 }, f32(book, 256)));
             for (size_t r = 0; r < ROWS; r++) {
+                label("row %zu", r);
                 double exact[512];
                 const double n = norm_of(x + r * dim, dim);
                 for (size_t d = 0; d < dim; d++)
                     exact[d] = (double)x[r * dim + d];
                 if (!(fabs(norm_of(y + r * dim, dim) / n - 1) < 1e-5))
-                    fail_msg("dim %zu bits %u row %zu: norm %g of %g", dim, aura_bits[j], r, norm_of(y + r * dim, dim), n);
+                    fail_msg("norm %g of %g", norm_of(y + r * dim, dim), n);
                 assert_true(relative(y + r * dim, exact, dim) < worst[j]);
                 qn_aura_unpack(codes, words + r * n_words, dim, aura_bits[j]);
                 for (size_t d = 0; d < dim; d++) {
@@ -248,6 +253,7 @@ static void narrow_types(void **unused)
     float *x = normals(ROWS * DIM, 1), scales[2][ROWS];
     uint32_t words[2][ROWS * WORDS];
     for (int i = 0; i < 2; i++) {
+        label("%s", i ? "bf16" : "f16");
         const qn_dtype dtype = i ? QN_DTYPE_BF16 : QN_DTYPE_F16;
         const qn_view narrow = typed(x, dtype, ROWS * DIM), out = typed(x, dtype, ROWS * DIM);
         const uint16_t *values16 = narrow.data;
@@ -274,6 +280,7 @@ static void tiny_rows(void **unused)
 {
     (void)unused;
     for (size_t j = 0; j < N_BITS; j++) {
+        label("bits %u", aura_bits[j]);
         qn_aura_codec *codec = new_codec(64, aura_bits[j]);
         const size_t n_words = qn_aura_words(codec);
         float x[2 * 64] = { 0 }, scales[2], decoded[2 * 64];
@@ -283,6 +290,7 @@ static void tiny_rows(void **unused)
         const qn_view w = u32(words, 2 * n_words), s = f32(scales, 2);
         assert_ok(qn_aura_encode(codec, f32(x, 128), 2, w, s));
         for (size_t r = 0; r < 2; r++) {
+            label("row %zu", r);
             qn_aura_unpack(codes, words + r * n_words, 64, aura_bits[j]);
             for (size_t d = 0; d < 64; d++)
                 assert_int_equal(codes[d], (1u << (aura_bits[j] - 1)) - 1);
@@ -312,6 +320,7 @@ static void rows_not_finite(void **unused)
     static const float bad[] = { NAN, INFINITY, -INFINITY, FLT_MAX }; /* FLT_MAX twice: their norm is 1.4 times as large */
     qn_aura_codec *codec = new_codec(64, 3);
     for (size_t k = 0; k < 4; k++) {
+        label("%g", (double)bad[k]);
         float *x = normals(4 * 64, 1), scales[4];
         uint32_t words[4 * 6];
         memset(words, 0xab, sizeof words);

@@ -85,6 +85,7 @@ static void shared_memory(void **unused)
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
             for (size_t k = 0; k < sizeof kib / sizeof *kib; k++) {
+                label("dim %zu bits %u, %u KiB", dims[d], bits[b], (unsigned)kib[k]);
                 qn_aura_gpu gpu = device(dims[d]);
                 qn_launch launch[4];
                 uint32_t warps_per_block;
@@ -101,8 +102,10 @@ static void shared_memory(void **unused)
                 assert_ok(qn_aura_gpu_value(&gpu, 1, 3, &launch[1]));
                 assert_ok(qn_aura_gpu_flash_pass1(&gpu, 1, 1000, 64, &warps_per_block, &launch[2]));
                 assert_ok(qn_aura_gpu_attention(&gpu, 1, &launch[3]));
-                for (int i = 0; i < 4; i++)
+                for (int i = 0; i < 4; i++) {
+                    label("launch %d", i);
                     assert_true(launch[i].shared_bytes < gpu.max_shared_bytes);
+                }
             }
 }
 

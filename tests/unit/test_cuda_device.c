@@ -446,6 +446,7 @@ static void test_read_rate(void **unused)
     fake_expect_empty();
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         for (int after = 0; after < 2; after++) {
+            label("%s fails after %d calls", calls[i], after);
             device = open_with(fake_driver());
             fake.available = 4 * MIB;
             fake.fails = calls[i];

@@ -80,6 +80,7 @@ static void check_regions(const char *golden, unsigned bits)
     set_up(&x, golden, bits);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
     for (uint32_t i = 0; i < N_LENGTHS; i++) {
+        label("%s, %u bits, %u tokens", golden, bits, (unsigned)lengths[i]);
         fill(memory, lengths[i], i + 1);
         assert_true(holds(memory, lengths[i], i + 1));
         assert_false(memory->vtable->serialized_bytes(memory, lengths[i]) && holds(memory, lengths[i], i + 2));

@@ -41,6 +41,7 @@ static void chunks(void **unused)
     const qn_gdn_chunk_args args = chunk_args();
     qn_launch launches[2];
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        label("%s", devices[i].defines);
         assert_ok(qn_gdn_gpu_chunk(&args, 129, devices[i].shared_bytes, launches));
         assert_string_equal(launches[0].function, "qn_gdn_prepare");
         assert_string_equal(launches[1].function, "qn_gdn_advance");
@@ -48,6 +49,7 @@ static void chunks(void **unused)
         assert_string_equal(launches[1].defines, devices[i].defines);
         const uint32_t grids[2][3] = { { 3, 2, 3 }, { 2, 6, 3 } }; /* chunks, key heads; slices of values, value heads */
         for (int l = 0; l < 2; l++) {
+            label("launch %d", l);
             assert_memory_equal(launches[l].grid, grids[l], sizeof grids[l]);
             assert_true(launches[l].shared_bytes <= devices[i].shared_bytes);
             assert_int_equal(launches[l].args_bytes, sizeof args);

@@ -218,8 +218,8 @@ static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, 
     const gdn_problem *p = &s.p;
     double *gc = truth(s.gc.count), *a = truth(s.a.count), *inverse = truth(s.a.count), *w = truth(s.w.count);
     double *u = truth(s.u.count), *pass = truth(s.h.count + s.v_new.count + p->final.count), *o = truth(p->o.count);
-    snprintf(gdn_case, sizeof gdn_case, "type %d, T %zu, K %zu, V %zu, decays %d, keys %d", (int)dtype, shape->tokens,
-             shape->head_k, shape->head_v, (int)decays, (int)keys);
+    label("type %d, T %zu, K %zu, V %zu, decays %d, keys %d", (int)dtype, shape->tokens, shape->head_k, shape->head_v,
+          (int)decays, (int)keys);
 
     assert_ok(qn_gdn_cumsum(shape, p->g, s.gc));
     each_chunk(&s, cumsum_true, gc);
@@ -326,8 +326,10 @@ static void inverse_of_equal_keys(void **unused)
             gdn_set(a, i * 64 + j, 1); /* on and above the diagonal is poison, which must not be read */
     assert_ok(qn_gdn_tril_inverse(&p.shape, a, inverse));
     for (size_t i = 0; i < 64; i++)
-        for (size_t j = 0; j < 64; j++)
+        for (size_t j = 0; j < 64; j++) {
+            label("row %zu, column %zu", i, j);
             assert_true(gdn_get(inverse, i * 64 + j) == (i == j ? 1 : j + 1 == i ? -1 : 0));
+        }
     gdn_free(a);
     gdn_free(inverse);
     gdn_problem_free(&p);
@@ -371,8 +373,10 @@ static void row_kernels_agree(void **unused)
         if (!qn_cpu_level(names[level], &features) || (features & ~qn_cpu_present()))
             continue;
         qn_gdn_row_kernels_init(&rows, features);
+        label("%s", names[level]);
         for (size_t d = 0; d < N_TYPES; d++)
             for (size_t n = 0; n <= N; n++) {
+                label("type %d, %zu values", (int)types[d], n);
                 const qn_view x = gdn_new(QN_DTYPE_F32, n), y = gdn_new(types[d], n), z = gdn_new(QN_DTYPE_F32, n);
                 const qn_view y_ref = gdn_new(types[d], n), z_ref = gdn_new(QN_DTYPE_F32, n);
                 for (size_t i = 0; i < n; i++)

@@ -44,12 +44,12 @@ static void valid_file(void **state)
 {
     (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
+        label("version %u", (unsigned)version);
         struct image m = { 0 };
         uint8_t *copy;
         qn_gguf *file;
         rich_image(&m, version);
-        if (open_image(&m, &file, &copy))
-            fail_msg("%s", qn_error_text());
+        assert_ok(open_image(&m, &file, &copy));
         assert_int_equal(qn_gguf_n_kv(file), 15);
         assert_int_equal(qn_gguf_n_tensors(file), 3);
         assert_int_equal(qn_gguf_alignment(file), 32);
@@ -75,6 +75,7 @@ static void valid_file(void **state)
         qn_gguf_close(file);
 
         for (size_t cut = 0; cut < m.size; cut++) { /* no prefix of it is a valid file */
+            label("%zu bytes", cut);
             const struct image part = { m.data, cut, cut };
             uint8_t *part_copy;
             assert_int_equal(open_image(&part, &file, &part_copy), QN_ERR_FORMAT);
@@ -227,8 +228,7 @@ static void type_42_in_a_file(void **state)
             memset(block, 0x84, info->block_bytes); /* codes 0, 1, 0, 2; read as a scale they are negative */
             memcpy(layouts[k] == QN_TYPE_OX2_0 ? block + 32 : block, "\0\x3c", 2);
         }
-        if (open_image(&m, &file, &copy))
-            fail_msg("%s", qn_error_text());
+        assert_ok(open_image(&m, &file, &copy));
         assert_int_equal(qn_gguf_find_tensor(file, "first")->type, layouts[k]);
         assert_int_equal(qn_gguf_find_tensor(file, "first")->bytes, bytes);
         assert_int_equal(qn_gguf_find_tensor(file, "last")->type, layouts[k]);
@@ -394,8 +394,7 @@ static void write_and_read(void **state)
     qn_gguf_writer_free(w);
     assert_int_equal(files_in_folder(), 1);
 
-    if (qn_gguf_open(path, &file))
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_gguf_open(path, &file));
     assert_int_equal(qn_gguf_file_size(file) % 32, 0); /* the last tensor is padded: some readers require it */
     assert_int_equal(qn_gguf_n_kv(file), 18);
     for (size_t i = 0; i < qn_gguf_n_kv(source); i++) {

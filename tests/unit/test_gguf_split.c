@@ -116,6 +116,7 @@ static void one_file(void **state)
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
         for (size_t n = 2; n <= 3; n++)
             for (int bare_first = 0; bare_first < 2; bare_first++) {
+                label("%s in %zu files%s", names[m], n, bare_first ? ", the first without tensors" : "");
                 qn_gguf *whole = open_whole(names[m]), *joined;
                 size_t bytes = 0;
                 split(names[m], n, bare_first);
@@ -125,6 +126,7 @@ static void one_file(void **state)
                     bytes += (size_t)st.st_size;
                 }
                 for (size_t i = 0; i < n; i++) {
+                    label("opened at file %zu", i);
                     assert_ok(qn_gguf_open(paths[i], &joined));
                     assert_same_model(whole, joined);
                     assert_string_equal(qn_gguf_path(joined), paths[0]);
@@ -178,6 +180,7 @@ static void same_logits(void **state)
     static const char *const names[] = { "qwen3.q1_0.gguf", "llama.f16.gguf", "qwen35-rotated.q2_0.gguf" };
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
         for (size_t n = 2; n <= 3; n++) {
+            label("%s in %zu files", names[m], n);
             char path[4096];
             qn_model *whole, *joined;
             qn_session *session;
@@ -257,6 +260,7 @@ static void type_42(void **state)
     (void)state;
     qn_gguf *file;
     for (uint32_t telling = 0; telling < 2; telling++) {
+        label("told by file %u", (unsigned)telling);
         name_parts(2);
         write_q2_part(paths[0], 0, "first.weight", telling == 0);
         write_q2_part(paths[1], 1, "second.weight", telling == 1);
@@ -282,9 +286,11 @@ static void quantised(void **state)
     snprintf(expected, sizeof expected, "%s/expected", folder);
     snprintf(found, sizeof found, "%s/found", folder);
     for (size_t n = 2; n <= 3; n++) {
+        label("%zu files", n);
         split("llama.f16.gguf", n, n == 3);
         assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", expected, "q1_0", NULL));
         for (size_t i = 0; i < n; i++) {
+            label("from file %zu", i);
             assert_ok(qn_quantize_file(paths[i], found, "q1_0", NULL));
             assert_same_files(expected, found);
         }
@@ -309,6 +315,7 @@ static void quantised_onto_a_part(void **state)
     assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", other_path, "q1_0", NULL));
     for (size_t in = 0; in < 2; in++)
         for (size_t out = 0; out < 2; out++) {
+            label("from file %zu onto file %zu", in, out);
             split("llama.f16.gguf", 2, false);
             assert_int_equal(link(paths[1 - out], kept), 0);
             assert_ok(qn_quantize_file(paths[in], paths[out], "q1_0", NULL));

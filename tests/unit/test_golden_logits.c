@@ -174,6 +174,7 @@ static void test_same_bits(void **state)
     static const uint32_t batches[] = { 1, 5, 64 };
     float *expected = NULL;
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        label("%s, %d threads", name, threads[i]);
         qn_model *model = load(name, threads[i]);
         const size_t n_vocab = qn_model_get_info(model).n_vocab;
         qn_token ids[N_LONG];

@@ -15,6 +15,7 @@ static void test_carried(void **unused)
     const qn_gpu_code *code = qn_gpu_code_built_in();
     assert_true(code->n_pipelines > 0);
     for (size_t i = 0; i < code->n_pipelines; i++) {
+        label("%s", code->pipelines[i].source);
         const qn_gpu_file *list[QN_GPU_MAX_FILES];
         size_t n;
         assert_ok(qn_gpu_code_files(code, code->pipelines[i].source, list, &n));

@@ -100,6 +100,7 @@ enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 static void is_deterministic(void)
 {
     for (size_t i = 0; i < N_LENGTHS; i++) {
+        label("%zu tokens", lengths[i]);
         qn_session *session = new_session(lengths[i]);
         expect_after(lengths[i]);
         continue_session(session, found);
@@ -124,11 +125,13 @@ static void is_restored(void)
 {
     static const qn_session_params restore_params[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = N_CTX } };
     for (size_t i = 0; i < N_LENGTHS; i++) {
+        label("%zu tokens", lengths[i]);
         qn_session *session = new_session(lengths[i]), *restored;
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
         expect_after(lengths[i]);
         for (size_t r = 0; r < 2; r++) {
+            label("context of %u", (unsigned)restore_params[r].n_ctx);
             assert_ok(qn_session_restore(model, path, &restore_params[r], &restored));
             assert_string_equal(qn_session_kv(restored), kv);
             assert_int_equal(qn_session_length(restored), lengths[i]);
@@ -146,6 +149,7 @@ static void is_restored(void)
 static void is_forked(void)
 {
     for (size_t i = 0; i < N_LENGTHS; i++) {
+        label("%zu tokens", lengths[i]);
         qn_session *session = new_session(lengths[i]), *fork;
         expect_after(lengths[i]);
         assert_ok(qn_session_fork(session, &fork));
@@ -169,8 +173,10 @@ static void rolls_back_to_a_checkpoint(void)
 {
     static const size_t detours[] = { 1, 9, 64, 140 };
     for (size_t i = 0; i < N_LENGTHS; i++) {
+        label("%zu tokens", lengths[i]);
         expect_after(lengths[i]);
         for (size_t d = 0; d < sizeof detours / sizeof *detours; d++) {
+            label("detour of %zu", detours[d]);
             qn_session *session = new_session(lengths[i]), *fork;
             assert_ok(qn_session_checkpoint(session));
             eval_other_tokens(session, detours[d]);
@@ -209,6 +215,7 @@ static void rolls_back_anywhere(void)
     if (info.recurrent_bytes)
         return;
     for (size_t i = 0; i + 1 < N_LENGTHS; i++) {
+        label("%zu tokens", lengths[i + 1]);
         const uint32_t length = (uint32_t)lengths[i + 1] - 1;
         qn_session *session = new_session(lengths[i + 1]);
         eval_other_tokens(session, 40);
@@ -230,6 +237,7 @@ static void reports_truncatable_length(void)
     assert_ok(qn_session_checkpoint(session));
     eval_other_tokens(session, 50);
     for (uint32_t to = 0; to <= 150; to += 10) {
+        label("to %u", (unsigned)to);
         const uint32_t reach = qn_session_reach(session, to);
         assert_true(reach <= to && (to < 100 || reach >= 100));
         if (reach == to)

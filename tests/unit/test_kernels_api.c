@@ -17,6 +17,7 @@ static void matmul_near_float64(void **unused)
     enum { ROWS = 7, COLS = 640, TOKENS = 5 };
     static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_Q8_0, QN_DTYPE_Q1_0, QN_DTYPE_PTQ1_0 };
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        label("type %d", (int)types[i]);
         float *w = random_floats(ROWS * COLS), *x = random_floats(TOKENS * COLS), out[TOKENS * ROWS];
         size_t bytes;
         assert_ok(qn_view_bytes(types[i], ROWS * COLS, &bytes));
@@ -36,8 +37,7 @@ static void matmul_near_float64(void **unused)
                  * it. */
                 const double bound = types[i] <= QN_DTYPE_F16 ? 1e-6 * magnitude : 2.0 / 254 * magnitude;
                 if (!(fabs((double)out[t * ROWS + r] - sum) <= bound))
-                    fail_msg("type %d element %zu,%zu: %g, float64 gives %g", (int)types[i], t, r, (double)out[t * ROWS + r],
-                             sum);
+                    fail_msg("element %zu,%zu: %g, float64 gives %g", t, r, (double)out[t * ROWS + r], sum);
             }
         free(w);
         free(x);
@@ -90,6 +90,7 @@ static void attention_near_float64(void **unused)
                            0.25f, view(out, QN_DTYPE_F32, 2 * HEADS * DIM)));
     for (size_t t = 0; t < 2; t++)
         for (size_t h = 0; h < HEADS; h++) {
+            label("token %zu, head %zu", t, h);
             double total = 0, sum[DIM] = { 0 };
             const size_t kv = h / (HEADS / KV);
             for (size_t j = 0; j <= query_positions[t]; j++) {
@@ -124,6 +125,7 @@ static void rows_near_float64(void **unused)
     float *x = random_floats(2 * N), *w = random_floats(N), out[2 * N];
     assert_ok(qn_rms_norm(view(x, QN_DTYPE_F32, 2 * N), view(w, QN_DTYPE_F32, N), 2, N, 1e-6f, view(out, QN_DTYPE_F32, 2 * N)));
     for (size_t row = 0; row < 2; row++) {
+        label("row %zu", row);
         double sum = 0;
         for (size_t i = 0; i < N; i++)
             sum += (double)x[row * N + i] * (double)x[row * N + i];

@@ -43,6 +43,7 @@ static void cover_everything(const qn_matmul_gpu *gpu)
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+                label("%zu rows, %zu columns, %zu tokens", rows[r], cols[c], tokens[t]);
                 const qn_matmul_launch made = launch_of(gpu, rows[r], cols[c], tokens[t]);
                 const qn_launch launch = made.launch;
                 const size_t unsplit = made.args.gemm.n_unsplit;

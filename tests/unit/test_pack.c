@@ -34,6 +34,7 @@ static size_t count_packed(const qn_model *model)
     for (size_t i = 0; i < model->plan.n_ops; i++) {
         const qn_op *op = &model->plan.ops[i];
         for (size_t m = 0; is_matmul(op) && m < op->matmul.matrices.n; m++) {
+            label("operation %zu, matrix %zu", i, m);
             const qn_matrix *weights = &op->matmul.matrices.at[m].weights;
             const qn_packed_kernel *kind = kernels->packed ? kernels->packed(weights->type) : NULL;
             const bool expected = kind && weights->n_rows >= QN_PANEL_ROWS &&
@@ -93,25 +94,28 @@ static void packed_models_give_the_same_logits(void **unused)
     enum { N_LEVELS = sizeof levels / sizeof levels[0], N_CONFIGS = sizeof configs / sizeof configs[0] };
     size_t n_packed[N_LEVELS] = { 0 }, bytes, expected_bytes;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         char file[4096];
         float *expected, *found;
         snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
         assert_int_equal(run_model(file, "ref", 2, 16, &expected, &expected_bytes), 0);
         for (size_t k = 0; k < N_LEVELS * N_CONFIGS; k++) {
             const size_t l = k / N_CONFIGS, config = k % N_CONFIGS;
+            label("%s, %d threads, %u tokens at a time", levels[l], configs[config].n_threads,
+                  (unsigned)configs[config].n_batch);
             unsigned features;
             if (!qn_cpu_level(levels[l], &features) || features & ~qn_cpu_present())
                 continue;
             n_packed[l] += run_model(file, levels[l], configs[config].n_threads, configs[config].n_batch, &found, &bytes);
             assert_int_equal(bytes, expected_bytes);
             if (memcmp(found, expected, bytes) != 0)
-                fail_msg("%s, %s, %d threads, %u tokens at a time", names[i], levels[l], configs[config].n_threads,
-                         (unsigned)configs[config].n_batch);
+                fail_msg("the logits differ");
             free(found);
         }
         free(expected);
     }
     for (size_t l = 0; l < N_LEVELS; l++) { /* a level that packs nothing would prove nothing */
+        label("%s", levels[l]);
         unsigned features;
         qn_matmul_kernels kernels;
         if (!qn_cpu_level(levels[l], &features) || features & ~qn_cpu_present())

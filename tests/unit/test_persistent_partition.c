@@ -46,6 +46,8 @@ static void partitions(void **unused)
         for (size_t t = 0; t < 3; t++)
             for (size_t r = 0; r < 4; r++)
                 for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+                    label("%u SMs, type %d, rotation %u, %u rows, %u columns", (unsigned)n_sms[d], (int)types[t],
+                          (unsigned)rotations[r], (unsigned)sizes[i][0], (unsigned)sizes[i][1]);
                     const qn_persistent_gpu gpu = { n_sms[d], 227 << 10, 9 };
                     const qn_tile_layout tiles = tiles_of(types[t]);
                     qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);

@@ -525,6 +525,7 @@ static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
         next++;
     assert_true(segment->phase + segment->n_phases <= m->x->decode_plan.n_phases);
     for (size_t i = 0; i < segment->n_phases; i++) {
+        label("phase %zu", i);
         if (phases[i].kind == QN_PHASE_GEMV) {
             assert_int_equal(next, i);
             next = phases[i].next_gemv;
@@ -565,6 +566,7 @@ static void check_same(const struct fixture *x)
     for (size_t i = 0; i < n; i++)
         run_op(&plan, &p->ops[i]);
     for (size_t i = 0; i < x->decode_plan.n_segments; i++) {
+        label("segment %zu", i);
         const qn_cuda_segment *segment = &x->decode_plan.segments[i];
         assert_int_equal(segment->op, next);
         assert_true(segment->n_ops);
@@ -718,6 +720,7 @@ static void small_models_too(void **unused)
                                           "qwen3.q2_0", "qwen35-rotated.q1_0", "qwen35-rotated.f16", "qwen35.ptq1_0" };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (unsigned bits = 0; bits <= 4; bits += 4) {
+            label("%s, %u bits", models[i], bits);
             struct fixture x;
             if (bits && strncmp(models[i], "qwen3", 5))
                 continue; /* AURA has no codec for their heads */

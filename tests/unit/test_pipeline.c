@@ -598,8 +598,10 @@ static void test_keys(void **unused)
         key("sm_90a", "", other_order, 3),  key("sm_90a", "", list, 2),
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        for (size_t j = 0; j < i; j++)
+        for (size_t j = 0; j < i; j++) {
+            label("keys %zu and %zu", i, j);
             assert_memory_not_equal(&keys[i], &keys[j], sizeof keys[i]);
+        }
     char name[QN_CUBIN_NAME_MAX];
     const qn_cubin_key again = key("sm_90a", "", list, 3);
     assert_memory_equal(&again, &keys[0], sizeof again);

@@ -232,11 +232,13 @@ static void rows_say_what_the_executor_does(void **unused)
     (void)unused;
     bool seen[QN_OP_KINDS] = { 0 };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        label("%s", models[i]);
         struct fixture x;
         bool done[QN_OP_KINDS] = { 0 };
         set_up(&x, models[i]);
         for (size_t at = 0; at < x.plan.n_ops; at++)
             if (!done[x.plan.ops[at].kind]) {
+                label("%s", qn_op_desc_of(x.plan.ops[at].kind)->name);
                 done[x.plan.ops[at].kind] = seen[x.plan.ops[at].kind] = true;
                 check_access(&x, at);
                 check_order(&x, at);
@@ -254,6 +256,7 @@ static void every_kind_has_a_row(void **unused)
 {
     (void)unused;
     for (int kind = 0; kind < QN_OP_KINDS; kind++) {
+        label("kind %d", kind);
         const qn_op_desc *desc = qn_op_desc_of((qn_op_kind)kind);
         assert_non_null(desc->name);
         assert_int_not_equal(desc->fields[0].kind, QN_FIELD_END);
@@ -344,12 +347,15 @@ static void barriers_where_operations_depend(void **unused)
     (void)unused;
     bool barriers[512];
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        label("%s", models[i]);
         struct fixture x;
         set_up(&x, models[i]);
         assert_in_range(x.plan.n_ops, 1, 512);
         qn_plan_find_barriers(&x.plan, barriers);
-        for (size_t at = 0; at < x.plan.n_ops; at++)
+        for (size_t at = 0; at < x.plan.n_ops; at++) {
+            label("operation %zu", at);
             assert_int_equal(barriers[at], at + 1 < x.plan.n_ops);
+        }
         free_all(&x);
     }
     qn_op ops[] = { { .kind = QN_OP_MATMUL, .matmul.matrices = { .n = 1, .at[0] = { .acts = 0, .out = 0 } } },

@@ -114,6 +114,7 @@ static void tiny_tensors(void **state)
     (void)state;
     for (size_t k = 0; k < 3; k++)
         for (uint64_t blocks = 1; blocks <= 6; blocks++) {
+            label("%s, %u blocks", qn_type_find((uint32_t)layouts[k])->name, (unsigned)blocks);
             qn_q2_tensor t[40];
             for (size_t i = 0; i < 40; i++)
                 t[i] = make(layouts[k], "tiny", 128 * blocks, 1, 0);

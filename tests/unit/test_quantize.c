@@ -241,15 +241,14 @@ static void every_target(void **state)
     qn_gguf *before, *after;
     assert_ok(qn_gguf_open(in, &before));
     for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
+        label("%s", targets[k].name);
         struct log_capture d = { 0 };
         const qn_quantize_params params = {
             .n_threads = 3, .on_progress = capture_progress, .on_log = capture_line, .user = &d
         };
-        if (qn_quantize_file(in, out, targets[k].name, &params))
-            fail_msg("%s", qn_error_text());
+        assert_ok(qn_quantize_file(in, out, targets[k].name, &params));
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
-        if (qn_gguf_open(out, &after))
-            fail_msg("%s", qn_error_text());
+        assert_ok(qn_gguf_open(out, &after));
         const qn_type target = qn_type_find_name(targets[k].name)->type;
         const qn_type expected[N_PLAIN] = { target,
                                             QN_TYPE_F32,
@@ -261,12 +260,13 @@ static void every_target(void **state)
                                             QN_TYPE_F32,
                                             target };
         for (size_t i = 0; i < N_PLAIN; i++) {
+            label("%s", plain[i].name);
             const qn_gguf_tensor *t = qn_gguf_tensor_at(after, i);
             assert_true(qn_string_equals(t->name, plain[i].name));
             assert_int_equal(t->n_dims, plain[i].n_dims);
             assert_memory_equal(t->dims, plain[i].dims, sizeof t->dims);
             if (t->type != (uint32_t)expected[i])
-                fail_msg("%s as %s: type %u, expected %u", plain[i].name, targets[k].name, t->type, expected[i]);
+                fail_msg("type %u, expected %u", t->type, expected[i]);
             const bool wider = expected[i] != target && plain[i].n_dims > 1;
             assert_int_equal(strstr(d.log, plain[i].name) != NULL, wider);
 
@@ -348,6 +348,7 @@ static void layouts_of_type_42(void **state)
     static const struct tensor mainline[] = { { "a.weight", QN_TYPE_Q2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
     static const struct tensor *const sources[] = { ox, old, mainline };
     for (size_t k = 0; k < 3; k++) {
+        label("layout %zu", k);
         make_source(in, sources[k], 1);
         qn_gguf *before, *after;
         assert_ok(qn_gguf_open(in, &before));
@@ -355,10 +356,10 @@ static void layouts_of_type_42(void **state)
         /* mainline's 64 weights per scale do not fit into blocks of 128; the others fit into all types of 128 or less */
         static const char *const targets[] = { "q2_0", "pq2_0", "ptq1_0" };
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
+            label("to %s", targets[i]);
             struct log_capture d = { 0 };
             const qn_quantize_params params = { .on_log = capture_line, .user = &d };
-            if (qn_quantize_file(in, out, targets[i], &params))
-                fail_msg("%s", qn_error_text());
+            assert_ok(qn_quantize_file(in, out, targets[i], &params));
             assert_non_null(strstr(d.log, "type 42"));
             assert_ok(qn_gguf_open(out, &after));
             assert_int_equal(qn_gguf_tensor_at(after, 0)->type, qn_type_find_name(targets[i])->type);

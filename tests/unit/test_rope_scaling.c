@@ -261,6 +261,7 @@ static void ramps_stay_finite(void **unused)
         { YARN4, { S "yarn_beta_fast", 1, NULL } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        label("case %zu", i);
         double frequencies[PAIRS], factor;
         assert_ok(build(cases[i], frequencies, &factor));
         for (size_t p = 0; p < PAIRS; p++)

@@ -137,6 +137,7 @@ static void seeds_repeat(void **unused)
     (void)unused;
     qn_token first[50], again;
     for (int round = 0; round < 3; round++) {
+        label("round %d", round);
         qn_sampling params = qn_sampling_defaults();
         qn_sampler *sampler;
         int differ = 0;

@@ -91,9 +91,12 @@ static void check_device(const char *device)
         const qn_status status = qn_model_load(path, &params, &model);
         if (status == QN_ERR_UNSUPPORTED && strcmp(device, "cuda") == 0)
             skip();
+        label("%s on %s", models[m], device);
         assert_ok(status);
-        for (size_t s = 0; s < sizeof samplings / sizeof *samplings; s++)
+        for (size_t s = 0; s < sizeof samplings / sizeof *samplings; s++) {
+            label("sampling %zu", s);
             check_model(model, models[m], s);
+        }
         qn_model_free(model);
     }
 }

@@ -88,6 +88,7 @@ static const uint32_t lengths[] = { 1, 16, 17, 63, 64, 65, 128, 197 };
 static void continues_after_restore(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(280, 0, lengths[i]), *restored;
         assert_ok(qn_session_save(session, path));
         eval_more(session, expected);
@@ -96,6 +97,7 @@ static void continues_after_restore(void)
                                                          { .n_ctx = 2000, .n_batch = 9 },
                                                          { .n_ctx = 267, .kv = "f16" } };
         for (size_t r = 0; r < 3; r++) {
+            label("context of %u", (unsigned)params_list[r].n_ctx);
             assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
             assert_int_equal(qn_session_capacity(restored), params_list[r].n_ctx ? params_list[r].n_ctx : 280);
             assert_int_equal(qn_session_length(restored), lengths[i]);
@@ -116,6 +118,7 @@ static void restored_sessions_continue(void **unused)
 static void continues_beside_a_fork(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        label("%u tokens", (unsigned)lengths[i]);
         qn_session *whole = new_session(300, 0, lengths[i]), *session = new_session(300, 5, lengths[i]), *fork;
         eval_more(whole, expected);
         assert_ok(qn_session_fork(session, &fork));
@@ -140,6 +143,7 @@ static void forks_continue(void **unused)
 static void files_are_of_tokens_alone(void)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(300, 0, lengths[i]);
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
@@ -203,9 +207,11 @@ static void truncates_within_the_chunk(void)
 {
     const uint32_t held[] = { 1, 40, 64, 65, 128, 150, 192 };
     for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+        label("%u tokens", (unsigned)held[i]);
         const uint32_t start = (held[i] - 1) / CHUNK * CHUNK;
         const uint32_t targets[] = { start + 1, start + (held[i] - start + 1) / 2, held[i] };
         for (size_t t = 0; t < 3; t++) {
+            label("to %u", (unsigned)targets[t]);
             qn_session *session = new_session(300, 33, held[i]);
             assert_int_equal(qn_session_reach(session, targets[t]), targets[t]);
             assert_rewind(session, targets[t]);
@@ -409,6 +415,7 @@ static void rejects_forgery(void)
     CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3");
 #undef CASE
     for (size_t i = 0; i < n; i++) {
+        label("case %zu", i);
         memcpy(copy, bytes, size);
         memcpy(copy, &cases[i].header, sizeof header);
         write_forged(copy, size);
@@ -532,6 +539,7 @@ static void recurrent_memory(void **unused)
     for (size_t layer = 0; layer < 3; layer += 2) {
         float *source;
         for (size_t part = 0; qn_recurrent_array(&b, layer, part, &data, &count); part++) {
+            label("layer %zu, part %zu", layer, part);
             assert_true(qn_recurrent_array(&a, layer, part, &source, &count));
             for (size_t i = 0; i < count; i++) {
                 assert_true(data[i] == source[i] || data[i] == 0);

@@ -90,8 +90,10 @@ static void test_words(void **state)
         "Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser", "E\nEN\nUser:"
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        for (uint64_t cuts = 0; cuts < 4096; cuts += 5)
+        for (uint64_t cuts = 0; cuts < 4096; cuts += 5) {
+            label("'%s', cuts %u", texts[i], (unsigned)cuts);
             check(texts[i], strlen(texts[i]), strings, 4, cuts);
+        }
 }
 
 static void test_after_the_end(void **state)

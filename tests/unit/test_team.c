@@ -37,9 +37,11 @@ static void barriers_order_the_threads(void **unused)
     (void)unused;
     static const int sizes[] = { 1, 2, 3, 7 };
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        label("%d threads", sizes[s]);
         struct relay r = { .n_threads = sizes[s] };
         assert_ok(qn_team_create(sizes[s], &r.team));
         for (int run = 0; run < 3; run++) {
+            label("run %d", run);
             memset(r.cells, 0, sizeof r.cells);
             qn_team_run(r.team, relay_work, &r);
             for (int i = 0; i < CELLS; i++)
@@ -56,6 +58,7 @@ static void ranges_cover_everything_once(void **unused)
     for (size_t count = 0; count < 70; count++)
         for (size_t unit = 1; unit < 6; unit++)
             for (int n = 1; n < 9; n++) {
+                label("%zu items in units of %zu, %d threads", count, unit, n);
                 size_t at = 0, min_units = SIZE_MAX, max_units = 0;
                 for (int t = 0; t < n; t++) {
                     size_t begin, end;

@@ -270,12 +270,14 @@ static void test_bos(void **state)
                   { "qwen2", END_OF_TEXT, 2, true },
                   { "qwen2", 0, 2, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("case %zu", i);
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = cases[i].pre, .merges = merges, .added = added, .bos = cases[i].bos, .add_bos = cases[i].key
         };
         qn_tokenizer *tok;
         assert_ok(create(&spec, &tok));
         for (int asked = 0; asked < 2; asked++) {
+            label("%s bos", asked ? "with" : "without");
             int32_t *tokens;
             size_t count;
             assert_ok(qn_tokenizer_encode(tok, "z", 1, false, asked, &tokens, &count));
@@ -321,8 +323,10 @@ static void test_form_c(void **state)
         { "e<t>\xcc\x81", "e<t>\xcc\x81" }, /* a token between letter and mark */
     };
     for (size_t p = 0; p < N_PRES; p++) {
+        label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            label("case %zu", i);
             const char *expected = strncmp(pres[p], "qwen", 4) ? cases[i].text : cases[i].normal;
             check_round_trip(tok, cases[i].text, strlen(cases[i].text), expected, strlen(expected));
         }
@@ -390,8 +394,10 @@ static void test_random_bytes(void **state)
                                         "\r\n" };
     srand(5);
     for (size_t p = 0; p < N_PRES; p++) {
+        label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
         for (int round = 0; round < 3000; round++) {
+            label("round %d", round);
             char text[400];
             size_t n = 0;
             const int n_bits = rand() % 40;
@@ -476,6 +482,7 @@ static void test_ids_of_none(void **state)
                                         "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            label("%s, case %zu", keys[k], i);
             const struct vocab_spec spec = { .model = "gpt2",
                                              .add_bos = 2,
                                              .id_key = keys[k],
@@ -485,7 +492,7 @@ static void test_ids_of_none(void **state)
             qn_tokenizer *tok;
             const qn_status status = create(&spec, &tok);
             if (status != cases[i].status)
-                fail_msg("%s, case %zu: %s, %s", keys[k], i, qn_status_name(status), status ? qn_error_text() : "");
+                fail_msg("%s, %s", qn_status_name(status), status ? qn_error_text() : "");
             if (status != QN_OK) {
                 assert_non_null(strstr(qn_error_text(), keys[k]));
                 continue;
@@ -576,6 +583,7 @@ static void test_linear(void **state)
     char *text = malloc(LONG);
     assert_non_null(text);
     for (size_t p = 0; p < N_PRES; p++) {
+        label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
         for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
             const size_t n_unit = strlen(units[u]), n = LONG / n_unit / 10 * 10 * n_unit;
@@ -583,7 +591,7 @@ static void test_linear(void **state)
                 memcpy(text + i, units[u], n_unit);
             const double tenth = seconds(tok, text, n / 10), whole = seconds(tok, text, n);
             if (whole > 40 * (tenth + 1e-3))
-                fail_msg("%s, unit %zu: %g s for a tenth, %g s for all", pres[p], u, tenth, whole);
+                fail_msg("unit %zu: %g s for a tenth, %g s for all", u, tenth, whole);
         }
         qn_tokenizer_free(tok);
     }

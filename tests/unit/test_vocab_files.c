@@ -233,8 +233,10 @@ static void test_random_bytes(void **state)
     static const char *const names[] = { "gpt-2", "llama-bpe", "qwen2" };
     for (size_t v = 0; v < 3; v++) {
         qn_tokenizer *tok = open_vocab(shared_path(names[v], ""), NULL);
+        label("%s", names[v]);
         srand(9);
         for (int round = 0; round < 2000; round++) {
+            label("round %d", round);
             char text[100];
             const size_t n = (size_t)rand() % sizeof text;
             for (size_t i = 0; i < n; i++)
