@@ -25,12 +25,13 @@ void *qn_xcalloc(size_t count, size_t size);
 size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS]);
 
 /* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone. qn_random_floats:
- * normally distributed, times scale. */
+ * normally distributed, times scale; qn_floats_of: n of them, which the caller frees. */
 void qn_random_seed(uint64_t seed);
 uint64_t qn_random(void);
 size_t qn_random_below(size_t n);
 float qn_random_normal(void);
 void qn_random_floats(float *x, size_t n, float scale);
+float *qn_floats_of(size_t n, float scale);
 
 /* qn_relative_error - |found - expected| / |expected| of vectors (l2 norms); NaN if any element is NaN. */
 double qn_relative_error(const float *found, const float *expected, size_t n);
@@ -64,6 +65,9 @@ void qn_expect_same(const float *found, const float *expected, size_t n, const c
 void qn_expect_near(const float *found, const double *expected, const double *bound, size_t n, const char *what);
 
 /* ---- Speed ---- */
+
+/* qn_median - sort the values in ascending order and return the middle one. */
+double qn_median(double *values, size_t n);
 
 /* qn_bench - time work(context), the median of several runs of at least 20 ms each, and print a row. One call processes
  * `units` of `unit`. */

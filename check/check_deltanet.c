@@ -320,18 +320,6 @@ static double seconds_of(struct layers *l, void (*work)(void *context, int threa
     return (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
 }
 
-static int compare_seconds(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *seconds, size_t n)
-{
-    qsort(seconds, n, sizeof *seconds, compare_seconds);
-    return seconds[n / 2];
-}
-
 /* A full chunk token by token, including its commit to the state, interleaved with reads of the states. Each time is the
  * median over the rounds. */
 static void bench_decoding(struct layers *l, const char *level)
@@ -349,10 +337,10 @@ static void bench_decoding(struct layers *l, const char *level)
         l->open_tokens = qn_gdn_open_tokens_after(l->open_tokens, 1);
     }
     for (size_t i = 0; i < QN_GDN_CHUNK; i++)
-        sum += median(token[i], ROUNDS) / QN_GDN_CHUNK;
+        sum += qn_median(token[i], ROUNDS) / QN_GDN_CHUNK;
     snprintf(shape, sizeof shape, "27B decode, a head, %d thread%s", qn_team_size(l->team),
              qn_team_size(l->team) > 1 ? "s" : "");
-    qn_report_ratio("deltanet", level, shape, sum / (LAYERS * HEADS), sum / median(read, READS),
+    qn_report_ratio("deltanet", level, shape, sum / (LAYERS * HEADS), sum / qn_median(read, READS),
                     "times reading the state once");
 }
 

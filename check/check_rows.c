@@ -29,6 +29,20 @@ static float *floats(const qn_guarded *g)
     return (float *)(void *)g->data;
 }
 
+/* Compares the output of a case and frees it: the reference's with the exact values, within their bounds, and other
+ * instruction sets' with the reference's, which is kept in `expected`, bit by bit. */
+static void expect_row(qn_guarded *y, bool reference, float *expected, const double *exact, const double *bound, size_t n)
+{
+    if (reference) {
+        memcpy(expected, y->data, n * sizeof(float));
+        qn_expect_near(expected, exact, bound, n, "element");
+    } else {
+        qn_expect_same(floats(y), expected, n, "element");
+    }
+    qn_expect(qn_guarded_ok(y), "bytes outside the output were written");
+    qn_guarded_free(y);
+}
+
 /* ---- Norm ---- */
 
 struct timed_norm {
@@ -47,6 +61,7 @@ void qn_check_norm(bool bench)
     qn_cpu_level levels[QN_CPU_MAX_LEVELS];
     const size_t n_levels = qn_levels(levels);
     static float expected[MAX_ROW];
+    static double exact[MAX_ROW], bound[MAX_ROW];
     for (size_t w = 0; w < N_WIDTHS; w++)
         for (size_t i = 0; i < n_levels; i++) {
             const size_t n = widths[w];
@@ -57,22 +72,15 @@ void qn_check_norm(bool bench)
             qn_norm_kernels_init(&kernels, levels[i].features);
             qn_case_begin("norm", levels[i].name, "width %zu", n);
             qn_rms_norm_row(&kernels, floats(&y), x, weight, n, 1e-5f);
-            if (i == 0) {
-                double sum = 0;
-                memcpy(expected, y.data, n * sizeof(float));
-                for (size_t k = 0; k < n; k++)
-                    sum += (double)x[k] * (double)x[k];
-                for (size_t k = 0; k < n; k++) {
-                    const double exact = (double)x[k] / sqrt(sum / (double)n + (double)1e-5f) * (double)weight[k];
-                    /* The root halves the relative error of a sum of n/16 + 4 steps; then six roundings. */
-                    const double bound = ((double)n / 32 + 8) * 0x1p-24 * fabs(exact) + 1e-37;
-                    qn_expect_near(&expected[k], &exact, &bound, 1, "element");
-                }
-            } else {
-                qn_expect_same(floats(&y), expected, n, "element");
+            double sum = 0;
+            for (size_t k = 0; k < n; k++)
+                sum += (double)x[k] * (double)x[k];
+            for (size_t k = 0; k < n; k++) {
+                exact[k] = (double)x[k] / sqrt(sum / (double)n + (double)1e-5f) * (double)weight[k];
+                /* The root halves the relative error of a sum of n/16 + 4 steps; then six roundings. */
+                bound[k] = ((double)n / 32 + 8) * 0x1p-24 * fabs(exact[k]) + 1e-37;
             }
-            qn_expect(qn_guarded_ok(&y), "bytes outside the output were written");
-            qn_guarded_free(&y);
+            expect_row(&y, i == 0, expected, exact, bound, n);
         }
     for (size_t i = 0; bench && i < n_levels; i++) {
         qn_norm_kernels kernels;
@@ -131,18 +139,11 @@ void qn_check_rope(bool bench)
             qn_case_begin("rope", levels[i].name, "%s width %zu position %u",
                           mode == QN_ROPE_TYPE_NORM ? "interleaved" : "neox", n, (unsigned)position);
             kernels.apply(floats(&y), cosines, sines, n, mode);
-            if (i == 0) {
-                memcpy(expected, y.data, n * sizeof(float));
-                exact_rope(exact, x, position, n, mode);
-                for (size_t k = 0; k < n; k++)
-                    bound[k] = 6 * 0x1p-24 * 5 +
-                               1e-9; /* cosine, sine, two operations; |x| < 5; 1e-9: the error of a double angle of 2.6e5 */
-                qn_expect_near(expected, exact, bound, n, "element");
-            } else {
-                qn_expect_same(floats(&y), expected, n, "element");
-            }
-            qn_expect(qn_guarded_ok(&y), "bytes outside the row were written");
-            qn_guarded_free(&y);
+            exact_rope(exact, x, position, n, mode);
+            for (size_t k = 0; k < n; k++)
+                bound[k] = 6 * 0x1p-24 * 5 +
+                           1e-9; /* cosine, sine, two operations; |x| < 5; 1e-9: the error of a double angle of 2.6e5 */
+            expect_row(&y, i == 0, expected, exact, bound, n);
         }
     for (size_t i = 0; bench && i < n_levels; i++) {
         qn_rope_kernels kernels;
@@ -175,18 +176,12 @@ static void check_swiglu(const qn_elementwise_kernels *kernels, bool reference, 
         gate[2] = -200;
     qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
     kernels->swiglu(floats(&y), gate, up, n);
-    if (reference) {
-        memcpy(expected, y.data, n * sizeof(float));
-        for (size_t k = 0; k < n; k++) {
-            const double exact = (double)gate[k] / (1 + exp(-(double)gate[k])) * (double)up[k];
-            const double bound = 3e-7 * fabs(exact) + 1e-35; /* the exponential's 2e-7 and three roundings */
-            qn_expect_near(&expected[k], &exact, &bound, 1, "element");
-        }
-    } else {
-        qn_expect_same(floats(&y), expected, n, "element");
+    double exact[MAX_ROW], bound[MAX_ROW];
+    for (size_t k = 0; k < n; k++) {
+        exact[k] = (double)gate[k] / (1 + exp(-(double)gate[k])) * (double)up[k];
+        bound[k] = 3e-7 * fabs(exact[k]) + 1e-35; /* the exponential's 2e-7 and three roundings */
     }
-    qn_expect(qn_guarded_ok(&y), "bytes outside the output were written");
-    qn_guarded_free(&y);
+    expect_row(&y, reference, expected, exact, bound, n);
 }
 
 static void check_gate(const qn_elementwise_kernels *kernels, bool reference, size_t n, float *expected)
@@ -197,18 +192,12 @@ static void check_gate(const qn_elementwise_kernels *kernels, bool reference, si
         gate[2] = -200;
     qn_guarded y = qn_guarded_new(n * sizeof(float), 4 * qn_random_below(16));
     kernels->gate(floats(&y), x, gate, n);
-    if (reference) {
-        memcpy(expected, y.data, n * sizeof(float));
-        for (size_t k = 0; k < n; k++) {
-            const double exact = (double)x[k] / (1 + exp(-(double)gate[k]));
-            const double bound = 3e-7 * fabs(exact) + 1e-35; /* the exponential's 2e-7 and two roundings */
-            qn_expect_near(&expected[k], &exact, &bound, 1, "element");
-        }
-    } else {
-        qn_expect_same(floats(&y), expected, n, "element");
+    double exact[MAX_ROW], bound[MAX_ROW];
+    for (size_t k = 0; k < n; k++) {
+        exact[k] = (double)x[k] / (1 + exp(-(double)gate[k]));
+        bound[k] = 3e-7 * fabs(exact[k]) + 1e-35; /* the exponential's 2e-7 and two roundings */
     }
-    qn_expect(qn_guarded_ok(&y), "bytes outside the output were written");
-    qn_guarded_free(&y);
+    expect_row(&y, reference, expected, exact, bound, n);
 }
 
 void qn_check_elementwise(bool bench)

@@ -138,12 +138,6 @@ void qn_gpu_synchronize(void)
 
 /* ---- Speed ---- */
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* One replay of the graph repeats the iterations for at least half a millisecond, so that the graph launch is negligible. */
 double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *context, size_t n_iterations)
 {
@@ -171,11 +165,11 @@ double qn_gpu_seconds(void (*work)(void *context, size_t iteration), void *conte
                 qn_assert_ok(qn_cuda_event_seconds(gpu.device, begin, end, &seconds[run]));
         }
         qn_cuda_graph_free(gpu.device, graph);
-        qsort(seconds, REPLAYS, sizeof seconds[0], compare_doubles);
-        once = seconds[REPLAYS / 2] / (double)(rounds * n_iterations);
-        if (rounds > 1 || seconds[REPLAYS / 2] > 0.5e-3)
+        const double median = qn_median(seconds, REPLAYS);
+        once = median / (double)(rounds * n_iterations);
+        if (rounds > 1 || median > 0.5e-3)
             break;
-        rounds = (size_t)(0.5e-3 / seconds[REPLAYS / 2]) + 2;
+        rounds = (size_t)(0.5e-3 / median) + 2;
         if (rounds * n_iterations > 2000)
             rounds = 2000 / n_iterations + 2;
     }

@@ -1,10 +1,9 @@
 /* Attention on the GPU compared with attention in double over the contents of the cache: fp16, codes, and a session's
  * codes with fp16 pages; windows, sinks, gates, several rows, positions at the edges of tiles and pages. */
-#include "check/cuda.h"
+#include "check/cuda_arrays.h"
 
 #include "base/f16.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/aura/aura.h"
 #include "kernels/kernels.h"
 #include "kernels/rope/rope_cuda.h"
 
@@ -39,8 +38,7 @@ struct problem {
     uint16_t *f16_keys, *f16_values;  /* [rows][kv heads][1 + N_OPEN][page][dim] */
     float *means, *queries, *sinks, *gates;
     uint32_t *sessions;
-    qn_gpu_guarded gpu[32];
-    size_t n_gpu;
+    qn_gpu_arrays arrays;
     qn_gpu_guarded out, partials, maxima;
     qn_attention_gpu gpu_shape;
     qn_launch decode, combine;
@@ -48,21 +46,6 @@ struct problem {
     qn_attention_combine_args combine_args;
     uint32_t n_splits;
 };
-
-static float *normal_floats(size_t n, float scale)
-{
-    float *x = qn_xcalloc(n, sizeof *x);
-    qn_random_floats(x, n, scale);
-    return x;
-}
-
-static uint64_t on_gpu(struct problem *p, const void *data, size_t bytes)
-{
-    if (p->n_gpu == sizeof p->gpu / sizeof *p->gpu)
-        exit(1);
-    p->gpu[p->n_gpu] = qn_gpu_from(data, bytes);
-    return p->gpu[p->n_gpu++].data;
-}
 
 static uint16_t *random_f16(size_t n)
 {
@@ -94,18 +77,10 @@ static qn_attention_gpu_codec gpu_codec(struct problem *p, const qn_aura_codec *
 {
     const size_t levels = (size_t)1 << codec->bits;
     const bool rotates = codec->signs && !p->s->pages;
-    return (qn_attention_gpu_codec){ .codebook = on_gpu(p, codec->codebook, levels * sizeof(float)),
-                                     .signs = rotates ? on_gpu(p, codec->signs, codec->dim * sizeof(float)) : 0,
+    return (qn_attention_gpu_codec){ .codebook = qn_gpu_keep_copy(&p->arrays, codec->codebook, levels * sizeof(float)),
+                                     .signs =
+                                         rotates ? qn_gpu_keep_copy(&p->arrays, codec->signs, codec->dim * sizeof(float)) : 0,
                                      .gain = qn_attention_gpu_gain(codec->codebook, levels) };
-}
-
-static qn_aura_gpu_rotation gpu_rotation(struct problem *p, const qn_aura_codec *codec)
-{
-    const size_t dim = codec->dim;
-    if (codec->signs)
-        return (qn_aura_gpu_rotation){ .signs = on_gpu(p, codec->signs, dim * sizeof(float)) };
-    return (qn_aura_gpu_rotation){ .forward = on_gpu(p, codec->transpose, dim * dim * sizeof(float)),
-                                   .inverse = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
 }
 
 static void make_cache(struct problem *p)
@@ -127,8 +102,8 @@ static void make_cache(struct problem *p)
         p->values = (uint32_t *)(void *)random_f16(rows * dim);
     }
     qn_attention_gpu_cache *cache = &p->decode_args.cache;
-    cache->keys = on_gpu(p, p->keys, rows * p->key_words * 4);
-    cache->values = on_gpu(p, p->values, rows * p->value_words * 4);
+    cache->keys = qn_gpu_keep_copy(&p->arrays, p->keys, rows * p->key_words * 4);
+    cache->values = qn_gpu_keep_copy(&p->arrays, p->values, rows * p->value_words * 4);
     cache->key_head_stride = s->capacity * p->key_words * 4;
     cache->value_head_stride = s->capacity * p->value_words * 4;
     cache->scale_head_stride = s->capacity * 4;
@@ -136,11 +111,11 @@ static void make_cache(struct problem *p)
     cache->value_session_stride = cache->value_head_stride * s->n_kv_heads;
     cache->scale_session_stride = cache->scale_head_stride * s->n_kv_heads;
     if (codes) {
-        cache->key_scales = on_gpu(p, p->key_scales, rows * 4);
-        cache->value_scales = on_gpu(p, p->value_scales, rows * 4);
+        cache->key_scales = qn_gpu_keep_copy(&p->arrays, p->key_scales, rows * 4);
+        cache->value_scales = qn_gpu_keep_copy(&p->arrays, p->value_scales, rows * 4);
         p->decode_args.key_codec = gpu_codec(p, p->key_codec);
         p->decode_args.value_codec = gpu_codec(p, p->value_codec);
-        p->combine_args.rotation = gpu_rotation(p, p->value_codec);
+        p->combine_args.rotation = qn_gpu_keep_rotation(&p->arrays, p->value_codec);
         p->combine_args.gain = p->decode_args.value_codec.gain;
     } else {
         p->combine_args.gain = 1;
@@ -151,10 +126,10 @@ static void make_cache(struct problem *p)
     qn_attention_gpu_pages *pages = &p->decode_args.pages;
     p->f16_keys = random_f16(heads * f16);
     p->f16_values = random_f16(heads * f16);
-    p->means = normal_floats(heads * dim, 1);
-    pages->keys = on_gpu(p, p->f16_keys, heads * f16 * 2);
-    pages->values = on_gpu(p, p->f16_values, heads * f16 * 2);
-    pages->means = on_gpu(p, p->means, heads * dim * 4);
+    p->means = qn_floats_of(heads * dim, 1);
+    pages->keys = qn_gpu_keep_copy(&p->arrays, p->f16_keys, heads * f16 * 2);
+    pages->values = qn_gpu_keep_copy(&p->arrays, p->f16_values, heads * f16 * 2);
+    pages->means = qn_gpu_keep_copy(&p->arrays, p->means, heads * dim * 4);
     pages->head = f16 * 2;
     pages->session = pages->head * s->n_kv_heads;
     pages->mean_session_stride = s->n_kv_heads * dim * 4;
@@ -179,22 +154,22 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     qn_assert_ok(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, p->n_splits, &p->decode));
     qn_assert_ok(qn_attention_gpu_combine(&p->gpu_shape, s->n_rows, &p->combine));
     make_cache(p);
-    p->queries = normal_floats(queries * dim, 1);
-    p->sinks = normal_floats(s->n_heads, 1);
-    p->gates = normal_floats(2 * queries * dim, 1);
+    p->queries = qn_floats_of(queries * dim, 1);
+    p->sinks = qn_floats_of(s->n_heads, 1);
+    p->gates = qn_floats_of(2 * queries * dim, 1);
     p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
     for (size_t i = 0; i < s->n_rows; i++)
         p->sessions[i] = (uint32_t)(s->n_rows - 1 - i);
     p->partials = qn_gpu_new(queries * p->n_splits * dim * sizeof(float));
     p->maxima = qn_gpu_new(queries * p->n_splits * 2 * sizeof(float));
     p->out = qn_gpu_new(queries * dim * sizeof(float));
-    const qn_attention_mask mask = { .positions = on_gpu(p, s->positions, sizeof s->positions),
+    const qn_attention_mask mask = { .positions = qn_gpu_keep_copy(&p->arrays, s->positions, sizeof s->positions),
                                      .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
                                      .window = s->window,
                                      .causal = !s->not_causal };
     qn_attention_decode_args *a = &p->decode_args;
-    a->queries = on_gpu(p, p->queries, queries * dim * sizeof(float));
-    a->sessions = on_gpu(p, p->sessions, s->n_rows * sizeof *p->sessions);
+    a->queries = qn_gpu_keep_copy(&p->arrays, p->queries, queries * dim * sizeof(float));
+    a->sessions = qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions);
     a->partials = p->combine_args.partials = p->partials.data;
     a->maxima = p->combine_args.maxima = p->maxima.data;
     a->mask = p->combine_args.mask = mask;
@@ -202,8 +177,8 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     a->n_kv_heads = (uint32_t)s->n_kv_heads;
     a->scale = 1 / sqrtf((float)dim);
     a->pdl_prefetch = s->n_rows == 1 && !s->not_causal;
-    p->combine_args.sinks = s->sinks ? on_gpu(p, p->sinks, s->n_heads * sizeof(float)) : 0;
-    p->combine_args.gates = s->gates ? on_gpu(p, p->gates, 2 * queries * dim * sizeof(float)) : 0;
+    p->combine_args.sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof(float)) : 0;
+    p->combine_args.gates = s->gates ? qn_gpu_keep_copy(&p->arrays, p->gates, 2 * queries * dim * sizeof(float)) : 0;
     p->combine_args.out = p->out.data;
     p->combine_args.n_splits = p->n_splits;
 }
@@ -214,8 +189,7 @@ static void problem_free(struct problem *p)
                           p->means, p->queries, p->sinks,      p->gates,        p->sessions };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
-    for (size_t i = 0; i < p->n_gpu; i++)
-        qn_gpu_free(&p->gpu[i]);
+    qn_gpu_free_arrays(&p->arrays);
     qn_gpu_free(&p->out);
     qn_gpu_free(&p->partials);
     qn_gpu_free(&p->maxima);
@@ -391,26 +365,28 @@ static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first
     problem_new(&t->p, s, 0, qn_cuda_get_info(qn_gpu()));
     qn_assert_ok(qn_attention_gpu_prefill(&t->p.gpu_shape, n, &t->launch));
     t->n = n;
-    t->queries = normal_floats(values, 1);
-    t->gates = s->gates ? normal_floats(2 * values, 1) : NULL;
+    t->queries = qn_floats_of(values, 1);
+    t->gates = s->gates ? qn_floats_of(2 * values, 1) : NULL;
     t->positions = qn_xcalloc(n, sizeof *t->positions);
     for (size_t i = 0; i < n; i++)
         t->positions[i] = first + (uint32_t)i;
     t->out = qn_gpu_new(values * sizeof(float));
     const qn_attention_decode_args *like = &t->p.decode_args;
-    t->args = (qn_attention_prefill_args){ .queries = on_gpu(&t->p, t->queries, values * sizeof(float)),
-                                           .gates = s->gates ? on_gpu(&t->p, t->gates, 2 * values * sizeof(float)) : 0,
-                                           .out = t->out.data,
-                                           .positions = on_gpu(&t->p, t->positions, n * sizeof *t->positions),
-                                           .cache = like->cache,
-                                           .pages = like->pages,
-                                           .key_codec = like->key_codec,
-                                           .value_codec = like->value_codec,
-                                           .rotation = t->p.combine_args.rotation,
-                                           .n_rows = (uint32_t)n,
-                                           .n_heads = like->n_heads,
-                                           .n_kv_heads = like->n_kv_heads,
-                                           .scale = like->scale };
+    t->args =
+        (qn_attention_prefill_args){ .queries = qn_gpu_keep_copy(&t->p.arrays, t->queries, values * sizeof(float)),
+                                     .gates =
+                                         s->gates ? qn_gpu_keep_copy(&t->p.arrays, t->gates, 2 * values * sizeof(float)) : 0,
+                                     .out = t->out.data,
+                                     .positions = qn_gpu_keep_copy(&t->p.arrays, t->positions, n * sizeof *t->positions),
+                                     .cache = like->cache,
+                                     .pages = like->pages,
+                                     .key_codec = like->key_codec,
+                                     .value_codec = like->value_codec,
+                                     .rotation = t->p.combine_args.rotation,
+                                     .n_rows = (uint32_t)n,
+                                     .n_heads = like->n_heads,
+                                     .n_kv_heads = like->n_kv_heads,
+                                     .scale = like->scale };
 }
 
 static void prefill_free(struct prefill *t)
@@ -499,8 +475,8 @@ static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
 {
     const struct shape *s = p->s;
     const size_t n_rot = s->dim / 4, values = (s->n_heads + 2 * s->n_kv_heads + 3) * s->dim;
-    float *numbers = normal_floats(values, 1);
-    const uint64_t from = on_gpu(p, numbers, values * sizeof(float)), head = s->dim * sizeof(float);
+    float *numbers = qn_floats_of(values, 1);
+    const uint64_t from = qn_gpu_keep_copy(&p->arrays, numbers, values * sizeof(float)), head = s->dim * sizeof(float);
     qn_rope_qk_norm_store_args *a = &t->qk_norm_rope_args;
     free(numbers);
     *a = (qn_rope_qk_norm_store_args){ .queries = from,
@@ -510,7 +486,7 @@ static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
                                        .query_weight = from + (s->n_heads + 2 * s->n_kv_heads) * head,
                                        .positions = p->decode_args.mask.positions,
                                        .pages = p->decode_args.pages,
-                                       .key_rotation = { .signs = on_gpu(p, p->key_codec->signs, head) },
+                                       .key_rotation = { .signs = qn_gpu_keep_copy(&p->arrays, p->key_codec->signs, head) },
                                        .value_rotation = p->combine_args.rotation,
                                        .n_rows = 1,
                                        .n_heads = (uint32_t)s->n_heads,

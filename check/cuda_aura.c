@@ -1,10 +1,8 @@
 /* AURA's codec on the GPU compared with the CPU's: encoding and decoding of rows, and quantisation of complete pages of
  * a session's cache. A code may differ from the CPU's by 1 if the rotated value is at a boundary. */
-#include "check/cuda.h"
+#include "check/cuda_arrays.h"
 
 #include "base/f16.h"
-#include "kernels/aura/aura.h"
-#include "kernels/aura/aura_cuda.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -17,51 +15,13 @@
  * thousand is that close to one. */
 #define NEIGHBOURS_BOUND 1e-3
 
-enum { N_OPEN = 3, MAX_GPU = 16 };
+enum { N_OPEN = 3 };
 
-struct memory {
-    qn_gpu_guarded gpu[MAX_GPU];
-    size_t n;
-};
-
-static uint64_t keep(struct memory *m, qn_gpu_guarded g)
-{
-    if (m->n == MAX_GPU)
-        exit(1);
-    m->gpu[m->n++] = g;
-    return g.data;
-}
-
-static uint64_t upload(struct memory *m, const void *data, size_t bytes)
-{
-    return keep(m, qn_gpu_from(data, bytes));
-}
-
-static void release(struct memory *m)
-{
-    bool ok = true;
-    for (size_t i = 0; i < m->n; i++) {
-        ok = ok && qn_gpu_guards_intact(&m->gpu[i]);
-        qn_gpu_free(&m->gpu[i]);
-    }
-    qn_expect(ok, "bytes outside the output were written");
-    m->n = 0;
-}
-
-static qn_aura_gpu_rotation rotation_of(struct memory *m, const qn_aura_codec *codec)
-{
-    const size_t dim = codec->dim;
-    if (codec->signs)
-        return (qn_aura_gpu_rotation){ .signs = upload(m, codec->signs, dim * sizeof(float)) };
-    return (qn_aura_gpu_rotation){ .forward = upload(m, codec->transpose, dim * dim * sizeof(float)),
-                                   .inverse = upload(m, codec->rotation, dim * dim * sizeof(float)) };
-}
-
-static qn_aura_gpu_levels levels_of(struct memory *m, const qn_aura_codec *codec)
+static qn_aura_gpu_levels levels_of(qn_gpu_arrays *m, const qn_aura_codec *codec)
 {
     const size_t n = (size_t)1 << codec->bits;
-    return (qn_aura_gpu_levels){ .boundaries = upload(m, codec->boundaries, (n - 1) * sizeof(float)),
-                                 .codebook = upload(m, codec->codebook, n * sizeof(float)) };
+    return (qn_aura_gpu_levels){ .boundaries = qn_gpu_keep_copy(m, codec->boundaries, (n - 1) * sizeof(float)),
+                                 .codebook = qn_gpu_keep_copy(m, codec->codebook, n * sizeof(float)) };
 }
 
 /* Compares codes and scale of a row with the CPU's. Returns the number of codes that differ by 1. */
@@ -129,7 +89,7 @@ static double read_value(const void *typed, qn_dtype dtype, size_t i)
 static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn_dtype dtype, size_t n_rows)
 {
     const size_t size = dtype == QN_DTYPE_F32 ? 4 : 2, words = qn_aura_row_words(dim, bits);
-    struct memory m = { .n = 0 };
+    qn_gpu_arrays m = { .n = 0 };
     qn_aura_codec *codec;
     qn_launch encode, decode;
     float *rows = qn_xcalloc(n_rows * dim, sizeof *rows), *scales = qn_xcalloc(n_rows, sizeof *scales);
@@ -144,18 +104,18 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     make_rows(rows, typed, dtype, n_rows, dim);
     const qn_gpu_guarded codes = qn_gpu_new(n_rows * words * 4), gpu_scales = qn_gpu_new(n_rows * 4);
     const qn_gpu_guarded inverse = qn_gpu_new(n_rows * dim * size);
-    const qn_aura_gpu_rotation rotation = rotation_of(&m, codec);
+    const qn_aura_gpu_rotation rotation = qn_gpu_keep_rotation(&m, codec);
     const qn_aura_gpu_levels levels = levels_of(&m, codec);
-    const qn_aura_encode_args encode_args = { .rows = upload(&m, typed, n_rows * dim * size),
-                                              .codes = keep(&m, codes),
-                                              .scales = keep(&m, gpu_scales),
+    const qn_aura_encode_args encode_args = { .rows = qn_gpu_keep_copy(&m, typed, n_rows * dim * size),
+                                              .codes = qn_gpu_keep(&m, codes),
+                                              .scales = qn_gpu_keep(&m, gpu_scales),
                                               .rotation = rotation,
                                               .levels = levels,
                                               .n_rows = (uint32_t)n_rows,
                                               .dtype = dtype };
     const qn_aura_decode_args decode_args = { .codes = codes.data,
                                               .scales = gpu_scales.data,
-                                              .rows = keep(&m, inverse),
+                                              .rows = qn_gpu_keep(&m, inverse),
                                               .rotation = rotation,
                                               .levels = levels,
                                               .n_rows = (uint32_t)n_rows,
@@ -189,7 +149,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
     const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     qn_expect(error <= bound * bound * square, "decoded rows are off by %.2e, expected up to %.1e", sqrt(error / square),
               bound);
-    release(&m);
+    qn_gpu_free_arrays(&m);
     qn_aura_codec_delete(codec);
     free(rows);
     free(scales);
@@ -204,7 +164,7 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
     enum { HEADS = 2, PAGE = QN_ATTENTION_PAGE, SLOTS = 1 + N_OPEN };
     const size_t n_f16 = (size_t)HEADS * SLOTS * PAGE * dim, rows = (size_t)(first_page + n_pages) * PAGE;
     const size_t key_words = qn_aura_row_words(dim, key_bits), value_words = qn_aura_row_words(dim, value_bits);
-    struct memory m = { .n = 0 };
+    qn_gpu_arrays m = { .n = 0 };
     qn_aura_codec *keys, *values;
     qn_launch launch;
     uint16_t *f16_keys = qn_xcalloc(n_f16, 2), *f16_values = qn_xcalloc(n_f16, 2);
@@ -226,13 +186,13 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
                          out_values = qn_gpu_new(HEADS * rows * value_words * 4);
     const qn_gpu_guarded key_scales = qn_gpu_new(HEADS * rows * 4), value_scales = qn_gpu_new(HEADS * rows * 4);
     const qn_gpu_guarded means = qn_gpu_new(HEADS * dim * 4);
-    const qn_aura_quantize_page_args args = { .f16_keys = upload(&m, f16_keys, n_f16 * 2),
-                                              .f16_values = upload(&m, f16_values, n_f16 * 2),
-                                              .keys = keep(&m, out_keys),
-                                              .values = keep(&m, out_values),
-                                              .key_scales = keep(&m, key_scales),
-                                              .value_scales = keep(&m, value_scales),
-                                              .means = keep(&m, means),
+    const qn_aura_quantize_page_args args = { .f16_keys = qn_gpu_keep_copy(&m, f16_keys, n_f16 * 2),
+                                              .f16_values = qn_gpu_keep_copy(&m, f16_values, n_f16 * 2),
+                                              .keys = qn_gpu_keep(&m, out_keys),
+                                              .values = qn_gpu_keep(&m, out_values),
+                                              .key_scales = qn_gpu_keep(&m, key_scales),
+                                              .value_scales = qn_gpu_keep(&m, value_scales),
+                                              .means = qn_gpu_keep(&m, means),
                                               .f16_head = (uint64_t)SLOTS * PAGE * dim * 2,
                                               .key_head_stride = rows * key_words * 4,
                                               .value_head_stride = rows * value_words * 4,
@@ -280,7 +240,7 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
     }
     expect_few(neighbours[0], n_codes);
     expect_few(neighbours[1], n_codes);
-    release(&m);
+    qn_gpu_free_arrays(&m);
     qn_aura_codec_delete(keys);
     qn_aura_codec_delete(values);
     void *const all[] = { f16_keys, f16_values, found_keys, found_values, found_key_scales, found_value_scales, found_means };

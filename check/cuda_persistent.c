@@ -483,18 +483,6 @@ static void check_refusals(void)
 
 /* ---- Speed ---- */
 
-struct timed {
-    qn_launch launch;
-    qn_persistent_args args;
-};
-
-static void run_iteration(void *context, size_t iteration)
-{
-    const struct timed *t = context;
-    (void)iteration;
-    qn_gpu_launch(&t->launch, &t->args);
-}
-
 /* The four GEMVs of a model's layer: qkv (RMS norm), output (plain), gate and up (RMS norm), down (SwiGLU). */
 struct model {
     const char *name;
@@ -567,7 +555,7 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
         }
     link_gemvs(phases, n);
     qn_gpu_guarded array = qn_gpu_from(phases, n * sizeof *phases), barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
-    struct timed t = { .args = { .phases = array.data, .barrier = barrier.data, .n_phases = (uint32_t)n } };
+    qn_persistent_timed t = { .args = { .phases = array.data, .barrier = barrier.data, .n_phases = (uint32_t)n } };
     qn_assert_ok(qn_persistent_gpu_launch(&gpu, &tiles, &t.launch));
     char shape[80];
     double read = 0;
@@ -576,7 +564,7 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
     snprintf(shape, sizeof shape, "%s %s%s, %d layers, GEMVs %x (%ux%u %ux%u %ux%u %ux%u)", type->name, m->name,
              m->rotation ? " rotated" : "", LAYERS, gemv_mask, gemvs[0].n_slices, gemvs[0].slice_blocks, gemvs[1].n_slices,
              gemvs[1].slice_blocks, gemvs[2].n_slices, gemvs[2].slice_blocks, gemvs[3].n_slices, gemvs[3].slice_blocks);
-    qn_gpu_bench("persistent", "cuda", shape, read, "B", qn_gpu_read_rate(), run_iteration, &t, 1);
+    qn_gpu_bench("persistent", "cuda", shape, read, "B", qn_gpu_read_rate(), qn_persistent_iteration, &t, 1);
     for (size_t i = 0; i < 4; i++) {
         qn_gpu_free(&out[i]);
         qn_gpu_free(&sumsq[i]);

@@ -18,8 +18,13 @@ qn_gpu_guarded qn_gpu_floats(const float *x, size_t n);
 /* qn_gpu_read_floats - copies all of g to the host; the caller frees it. */
 float *qn_gpu_read_floats(const qn_gpu_guarded *g);
 
-/* qn_floats_of - n normally distributed numbers with standard deviation `scale`; the caller frees them. */
-float *qn_floats_of(size_t n, float scale);
+/* qn_persistent_iteration - launches a qn_persistent_timed, for qn_gpu_bench and qn_gpu_seconds. */
+typedef struct qn_persistent_timed {
+    qn_launch launch;
+    qn_persistent_args args;
+} qn_persistent_timed;
+
+void qn_persistent_iteration(void *context, size_t iteration);
 
 /* qn_gpu_pack_rows - packs rows, as a file stores them, into the tiles of `area` from first_tile on. */
 void qn_gpu_pack_rows(const qn_tiled_matrix *area, const uint8_t *stored, size_t row_bytes, size_t n_rows, size_t first_tile);

@@ -570,18 +570,6 @@ struct model {
     struct shape shape;
 };
 
-struct timed {
-    qn_launch launch;
-    qn_persistent_args args;
-};
-
-static void run_iteration(void *context, size_t iteration)
-{
-    const struct timed *t = context;
-    (void)iteration;
-    qn_gpu_launch(&t->launch, &t->args);
-}
-
 /* Random bytes that are finite as fp16 and as f32. */
 static qn_gpu_guarded noise(size_t bytes)
 {
@@ -620,10 +608,10 @@ static double layer_seconds(struct problem *p, const qn_gpu_guarded weights_on_g
     for (uint32_t i = n, next = n; i-- > 0; next = phases[i].kind == QN_PHASE_GEMV ? i : next)
         phases[i].next_gemv = next;
     qn_gpu_guarded array = qn_gpu_from(phases, n * sizeof *phases);
-    struct timed t = { .launch = p->launch, .args = p->args };
+    qn_persistent_timed t = { .launch = p->launch, .args = p->args };
     t.args.phases = array.data;
     t.args.n_phases = n;
-    const double seconds = qn_gpu_seconds(run_iteration, &t, 4) / LAYERS;
+    const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 4) / LAYERS;
     qn_gpu_free(&array);
     return seconds;
 }

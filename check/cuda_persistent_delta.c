@@ -536,18 +536,6 @@ enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS 
 /* The parts of a layer that are in the launch. */
 enum { IN = 1, F16_ROWS = 2, DELTA = 4, OUT = 8 };
 
-struct timed {
-    qn_launch launch;
-    qn_persistent_args args;
-};
-
-static void run_iteration(void *context, size_t iteration)
-{
-    const struct timed *t = context;
-    (void)iteration;
-    qn_gpu_launch(&t->launch, &t->args);
-}
-
 /* Any codes, and scales of about 0.01. */
 static qn_gpu_guarded random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes)
 {
@@ -638,13 +626,13 @@ static void bench_layers(const char *shape, unsigned what)
     }
     l.barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
     l.phases = qn_gpu_from(phases, n_phases * sizeof *phases);
-    struct timed t = { .args = { .phases = l.phases.data,
-                                 .barrier = l.barrier.data,
-                                 .positions = l.positions.data,
-                                 .memory = l.addresses.data,
-                                 .n_phases = (uint32_t)n_phases } };
+    qn_persistent_timed t = { .args = { .phases = l.phases.data,
+                                        .barrier = l.barrier.data,
+                                        .positions = l.positions.data,
+                                        .memory = l.addresses.data,
+                                        .n_phases = (uint32_t)n_phases } };
     qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, &t.launch));
-    const double seconds = qn_gpu_seconds(run_iteration, &t, 1);
+    const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 1);
     qn_report_rate("persistent", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
     qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,    &l.gpu_conv,    &l.gpu_bias,     &l.gpu_factor,
                                               &l.gpu_head_norm, &l.x_out,       &l.o,           &l.memory,       &l.addresses,

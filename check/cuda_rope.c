@@ -1,14 +1,12 @@
 /* Biases, qk_norm, rope and kv_store on the GPU, against the same in double; rope angles against the CPU's. */
-#include "check/cuda.h"
+#include "check/cuda_arrays.h"
 
 #include "base/f16.h"
-#include "kernels/aura/aura.h"
 #include "kernels/kernels.h"
 #include "kernels/rope/rope.h"
 #include "kernels/rope/rope_cuda.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +15,7 @@
 #define F16_BOUND (0x1p-11 + FLOAT_BOUND) /* relative; for smaller values, relative to the smallest normal f16 */
 #define F16_MIN_NORMAL 0x1p-14
 
-enum { N_OPEN = 2, CAPACITY = 512, SESSIONS = 2, MAX_GPU = 24 };
+enum { N_OPEN = 2, CAPACITY = 512, SESSIONS = 2 };
 
 struct shape {
     size_t dim, n_heads, n_kv_heads, n_rot, n_rows;
@@ -28,36 +26,25 @@ struct shape {
 struct problem {
     const struct shape *s;
     qn_kernels kernels;
-    qn_aura_codec *keys, *values;    /* with pages */
+    qn_aura_codec *keys, *values; /* with pages */
     float *queries, *k, *v, *biases; /* biases: of all queries, keys and values, or NULL */
     float *query_weight, *key_weight, *cosines, *sines;
+    double *frequencies, attn_factor;
     uint32_t *positions, *sessions;
-    qn_gpu_guarded gpu[MAX_GPU], out, f16_keys, f16_values;
-    size_t n_gpu;
+    qn_gpu_arrays arrays;
+    qn_gpu_guarded out, f16_keys, f16_values;
+    uint64_t gpu_positions, gpu_cosines, gpu_sines;
 };
 
-static float *floats(size_t n, float scale)
+/* f16 rows of a head in the cache. */
+static size_t head_rows(const struct shape *s)
 {
-    float *x = qn_xcalloc(n, sizeof *x);
-    qn_random_floats(x, n, scale);
-    return x;
+    return s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY;
 }
 
-static uint64_t on_gpu(struct problem *p, const void *data, size_t bytes)
+static size_t query_stride(const struct shape *s)
 {
-    if (p->n_gpu == MAX_GPU)
-        exit(1);
-    p->gpu[p->n_gpu] = qn_gpu_from(data, bytes);
-    return p->gpu[p->n_gpu++].data;
-}
-
-static qn_aura_gpu_rotation rotation_of(struct problem *p, const qn_aura_codec *codec)
-{
-    const size_t dim = codec->dim;
-    if (codec->signs)
-        return (qn_aura_gpu_rotation){ .signs = on_gpu(p, codec->signs, dim * sizeof(float)) };
-    return (qn_aura_gpu_rotation){ .forward = on_gpu(p, codec->transpose, dim * dim * sizeof(float)),
-                                   .inverse = on_gpu(p, codec->rotation, dim * dim * sizeof(float)) };
+    return s->gated ? 2 * s->dim : s->dim;
 }
 
 /* The expected head, in double except for the codec's rotation. */
@@ -103,7 +90,7 @@ static void expect_f16(const uint16_t *found, const double *expected, size_t n, 
 /* The row of a position's f16 values in the cache of a session's head. */
 static size_t row_of(const struct shape *s, size_t session, size_t head, uint32_t position)
 {
-    const size_t rows = s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY, page = position / QN_ATTENTION_PAGE;
+    const size_t rows = head_rows(s), page = position / QN_ATTENTION_PAGE;
     const size_t slot = page ? 1 + (page - 1) % N_OPEN : 0;
     const size_t at = s->pages ? slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE : position;
     return (session * s->n_kv_heads + head) * rows + at;
@@ -118,7 +105,7 @@ static const float *bias_of(const struct problem *p, size_t head)
 static void compare(struct problem *p)
 {
     const struct shape *s = p->s;
-    const size_t dim = s->dim, stride = s->gated ? 2 * dim : dim;
+    const size_t dim = s->dim, stride = query_stride(s);
     float *out = qn_xcalloc(s->n_rows * s->n_heads * dim, sizeof *out);
     uint16_t *keys = qn_xcalloc(p->f16_keys.bytes, 1), *values = qn_xcalloc(p->f16_values.bytes, 1);
     double expected[QN_AURA_MAX_DIM], bound[QN_AURA_MAX_DIM];
@@ -148,136 +135,161 @@ static void compare(struct problem *p)
             expect_f16(values + at, expected, dim, false, "value");
         }
     }
-    qn_expect(qn_gpu_guards_intact(&p->out) && qn_gpu_guards_intact(&p->f16_keys) && qn_gpu_guards_intact(&p->f16_values),
-              "bytes outside the output were written");
     free(out);
     free(keys);
     free(values);
 }
 
-static void check_shape(const struct shape *s)
+/* The inputs, and the angles of the CPU. */
+static void problem_new(struct problem *p, const struct shape *s)
 {
-    struct problem p = { .s = s };
-    qn_launch launch;
-    const size_t dim = s->dim, half = s->n_rot / 2, stride = s->gated ? 2 * dim : dim;
-    const size_t cache_rows = SESSIONS * s->n_kv_heads * (s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY);
-    const double attn_factor = s->gated ? 1.25 : 1;
-    double *frequencies = qn_xcalloc(half, sizeof *frequencies);
-    qn_random_seed(dim * 10 + s->n_rows);
-    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, n_rot %zu, %zu rows from position %u%s%s%s%s%s", s->n_heads,
-                  s->n_kv_heads, dim, s->n_rot, s->n_rows, s->first, s->pages ? ", pages" : "", s->gated ? ", gated" : "",
-                  s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "", s->biases ? ", biases" : "");
-    qn_kernels_init(&p.kernels, 0);
+    const size_t dim = s->dim, half = s->n_rot / 2, cache = SESSIONS * s->n_kv_heads * head_rows(s) * dim;
+    *p = (struct problem){ .s = s, .attn_factor = s->gated ? 1.25 : 1 };
+    qn_kernels_init(&p->kernels, 0);
     if (s->pages) {
-        qn_assert_ok(qn_aura_codec_new(&p.keys, dim, 4, 3));
-        qn_assert_ok(qn_aura_codec_new(&p.values, dim, 4, 4));
+        qn_assert_ok(qn_aura_codec_new(&p->keys, dim, 4, 3));
+        qn_assert_ok(qn_aura_codec_new(&p->values, dim, 4, 4));
     }
-    qn_assert_ok(qn_rope_gpu_qk_norm_store(dim, s->pages, s->n_rows, s->n_heads, s->n_kv_heads, &launch));
-    p.queries = floats(s->n_rows * s->n_heads * stride, 2);
-    p.k = floats(s->n_rows * s->n_kv_heads * dim, 2);
-    p.v = floats(s->n_rows * s->n_kv_heads * dim, 2);
+    p->queries = qn_floats_of(s->n_rows * s->n_heads * query_stride(s), 2);
+    p->k = qn_floats_of(s->n_rows * s->n_kv_heads * dim, 2);
+    p->v = qn_floats_of(s->n_rows * s->n_kv_heads * dim, 2);
     if (s->biases)
-        p.biases = floats((s->n_heads + 2 * s->n_kv_heads) * dim, 2);
+        p->biases = qn_floats_of((s->n_heads + 2 * s->n_kv_heads) * dim, 2);
     if (s->norms) {
-        p.query_weight = floats(dim, 1);
-        p.key_weight = floats(dim, 1);
+        p->query_weight = qn_floats_of(dim, 1);
+        p->key_weight = qn_floats_of(dim, 1);
     } else {
-        p.v[1] = 1e9f; /* beyond f16 */
-        p.v[dim * s->n_kv_heads * (s->n_rows - 1) + 2] = NAN;
+        p->v[1] = 1e9f; /* beyond f16 */
+        p->v[dim * s->n_kv_heads * (s->n_rows - 1) + 2] = NAN;
     }
-    p.cosines = qn_xcalloc(s->n_rows * half, sizeof(float));
-    p.sines = qn_xcalloc(s->n_rows * half, sizeof(float));
-    p.positions = qn_xcalloc(s->n_rows, sizeof *p.positions);
-    p.sessions = qn_xcalloc(s->n_rows, sizeof *p.sessions);
-    qn_rope_frequencies(1e7, NULL, NULL, s->n_rot, frequencies);
+    p->frequencies = qn_xcalloc(half, sizeof *p->frequencies);
+    p->cosines = qn_xcalloc(s->n_rows * half, sizeof(float));
+    p->sines = qn_xcalloc(s->n_rows * half, sizeof(float));
+    p->positions = qn_xcalloc(s->n_rows, sizeof *p->positions);
+    p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
+    qn_rope_frequencies(1e7, NULL, NULL, s->n_rot, p->frequencies);
     for (size_t row = 0; row < s->n_rows; row++) {
-        p.positions[row] = s->first + (uint32_t)row;
-        p.sessions[row] = s->n_rows > 1;
-        qn_rope_angles(p.positions[row], frequencies, attn_factor, s->n_rot, p.cosines + row * half, p.sines + row * half);
+        p->positions[row] = s->first + (uint32_t)row;
+        p->sessions[row] = s->n_rows > 1;
+        qn_rope_angles(p->positions[row], p->frequencies, p->attn_factor, s->n_rot, p->cosines + row * half,
+                       p->sines + row * half);
     }
-    p.out = qn_gpu_new(s->n_rows * s->n_heads * dim * sizeof(float));
-    p.f16_keys = qn_gpu_new(cache_rows * dim * 2);
-    p.f16_values = qn_gpu_new(cache_rows * dim * 2);
+    p->gpu_positions = qn_gpu_keep_copy(&p->arrays, p->positions, s->n_rows * sizeof *p->positions);
+    p->out = qn_gpu_new(s->n_rows * s->n_heads * dim * sizeof(float));
+    p->f16_keys = qn_gpu_new(cache * 2);
+    p->f16_values = qn_gpu_new(cache * 2);
+    qn_gpu_keep(&p->arrays, p->out);
+    qn_gpu_keep(&p->arrays, p->f16_keys);
+    qn_gpu_keep(&p->arrays, p->f16_values);
+}
 
-    /* The GPU's angles, which the second launch uses. */
-    const qn_gpu_guarded cosines = qn_gpu_new(s->n_rows * half * 4), sines = qn_gpu_new(s->n_rows * half * 4);
-    const uint64_t positions = on_gpu(&p, p.positions, s->n_rows * sizeof *p.positions);
-    const qn_rope_angles_args angles_args = { .positions = positions,
-                                              .frequencies = on_gpu(&p, frequencies, half * sizeof *frequencies),
-                                              .cosines = cosines.data,
-                                              .sines = sines.data,
-                                              .attn_factor = attn_factor,
-                                              .n_rot = (uint32_t)s->n_rot };
-    qn_launch angles;
-    qn_assert_ok(qn_rope_gpu_angles(s->n_rot, s->n_rows, &angles));
-    qn_gpu_launch(&angles, &angles_args);
-    float *found = qn_xcalloc(s->n_rows * half, sizeof *found);
-    const float *expected[2] = { p.cosines, p.sines };
+static void problem_free(struct problem *p)
+{
+    qn_gpu_free_arrays(&p->arrays);
+    qn_aura_codec_delete(p->keys);
+    qn_aura_codec_delete(p->values);
+    void *const all[] = { p->queries, p->k,     p->v,         p->biases,   p->query_weight, p->key_weight,
+                          p->cosines, p->sines, p->positions, p->sessions, p->frequencies };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* The GPU's angles, which qk_norm, rope and kv_store then use. */
+static void check_angles(struct problem *p)
+{
+    const struct shape *s = p->s;
+    const size_t half = s->n_rot / 2, n = s->n_rows * half;
+    const qn_gpu_guarded cosines = qn_gpu_new(n * 4), sines = qn_gpu_new(n * 4);
+    p->gpu_cosines = qn_gpu_keep(&p->arrays, cosines);
+    p->gpu_sines = qn_gpu_keep(&p->arrays, sines);
+    const qn_rope_angles_args args = { .positions = p->gpu_positions,
+                                       .frequencies = qn_gpu_keep_copy(&p->arrays, p->frequencies, half * sizeof(double)),
+                                       .cosines = p->gpu_cosines,
+                                       .sines = p->gpu_sines,
+                                       .attn_factor = p->attn_factor,
+                                       .n_rot = (uint32_t)s->n_rot };
+    qn_launch launch;
+    qn_assert_ok(qn_rope_gpu_angles(s->n_rot, s->n_rows, &launch));
+    qn_gpu_launch(&launch, &args);
+    float *found = qn_xcalloc(n, sizeof *found);
+    const float *expected[2] = { p->cosines, p->sines };
     for (int i = 0; i < 2; i++) {
         qn_gpu_read(i ? &sines : &cosines, found);
-        for (size_t j = 0; j < s->n_rows * half; j++) /* both sides round a double with an error below 1e-15 */
+        for (size_t j = 0; j < n; j++) /* both sides round a double with an error below 1e-15 */
             qn_expect(fabsf(found[j] - expected[i][j]) <= 0x1p-23f, "%s %zu is %g, expected %g", i ? "sine" : "cosine", j,
                       (double)found[j], (double)expected[i][j]);
     }
+    free(found);
+}
 
-    const size_t head_bytes = (s->pages ? (1 + N_OPEN) * QN_ATTENTION_PAGE : CAPACITY) * dim * 2;
-    qn_rope_qk_norm_store_args args = { .queries = on_gpu(&p, p.queries, s->n_rows * s->n_heads * stride * 4),
-                                        .keys = on_gpu(&p, p.k, s->n_rows * s->n_kv_heads * dim * 4),
-                                        .values = on_gpu(&p, p.v, s->n_rows * s->n_kv_heads * dim * 4),
-                                        .out = p.out.data,
-                                        .query_weight = s->norms ? on_gpu(&p, p.query_weight, dim * 4) : 0,
-                                        .key_weight = s->norms ? on_gpu(&p, p.key_weight, dim * 4) : 0,
-                                        .cosines = cosines.data,
-                                        .sines = sines.data,
-                                        .positions = positions,
-                                        .sessions = on_gpu(&p, p.sessions, s->n_rows * sizeof *p.sessions),
-                                        .n_rows = (uint32_t)s->n_rows,
-                                        .n_heads = (uint32_t)s->n_heads,
-                                        .n_kv_heads = (uint32_t)s->n_kv_heads,
-                                        .n_rot = (uint32_t)s->n_rot,
-                                        .query_stride = (uint32_t)stride,
-                                        .interleaved = s->interleaved,
-                                        .eps = 1e-6f };
+/* The arguments without the destination of keys and values. */
+static qn_rope_qk_norm_store_args store_args(struct problem *p)
+{
+    const struct shape *s = p->s;
+    const size_t dim = s->dim, kv = s->n_rows * s->n_kv_heads * dim, queries = s->n_rows * s->n_heads * query_stride(s);
+    qn_gpu_arrays *arrays = &p->arrays;
+    return (qn_rope_qk_norm_store_args){ .queries = qn_gpu_keep_copy(arrays, p->queries, queries * 4),
+                                         .keys = qn_gpu_keep_copy(arrays, p->k, kv * 4),
+                                         .values = qn_gpu_keep_copy(arrays, p->v, kv * 4),
+                                         .out = p->out.data,
+                                         .query_weight = s->norms ? qn_gpu_keep_copy(arrays, p->query_weight, dim * 4) : 0,
+                                         .key_weight = s->norms ? qn_gpu_keep_copy(arrays, p->key_weight, dim * 4) : 0,
+                                         .cosines = p->gpu_cosines,
+                                         .sines = p->gpu_sines,
+                                         .positions = p->gpu_positions,
+                                         .sessions = qn_gpu_keep_copy(arrays, p->sessions, s->n_rows * sizeof *p->sessions),
+                                         .n_rows = (uint32_t)s->n_rows,
+                                         .n_heads = (uint32_t)s->n_heads,
+                                         .n_kv_heads = (uint32_t)s->n_kv_heads,
+                                         .n_rot = (uint32_t)s->n_rot,
+                                         .query_stride = (uint32_t)query_stride(s),
+                                         .interleaved = s->interleaved,
+                                         .eps = 1e-6f };
+}
+
+static void check_store(struct problem *p)
+{
+    const struct shape *s = p->s;
+    const size_t head_bytes = head_rows(s) * s->dim * 2;
+    qn_rope_qk_norm_store_args args = store_args(p);
+    qn_launch launch;
     if (s->biases) {
-        args.query_bias = on_gpu(&p, p.biases, (s->n_heads + 2 * s->n_kv_heads) * dim * 4);
-        args.key_bias = args.query_bias + s->n_heads * dim * 4;
-        args.value_bias = args.key_bias + s->n_kv_heads * dim * 4;
+        args.query_bias = qn_gpu_keep_copy(&p->arrays, p->biases, (s->n_heads + 2 * s->n_kv_heads) * s->dim * 4);
+        args.key_bias = args.query_bias + s->n_heads * s->dim * 4;
+        args.value_bias = args.key_bias + s->n_kv_heads * s->dim * 4;
     }
     if (s->pages) {
-        args.pages = (qn_attention_gpu_pages){ .keys = p.f16_keys.data,
-                                               .values = p.f16_values.data,
+        args.pages = (qn_attention_gpu_pages){ .keys = p->f16_keys.data,
+                                               .values = p->f16_values.data,
                                                .head = head_bytes,
                                                .session = head_bytes * s->n_kv_heads,
                                                .n_open_pages = N_OPEN };
-        args.key_rotation = rotation_of(&p, p.keys);
-        args.value_rotation = rotation_of(&p, p.values);
+        args.key_rotation = qn_gpu_keep_rotation(&p->arrays, p->keys);
+        args.value_rotation = qn_gpu_keep_rotation(&p->arrays, p->values);
     } else {
-        args.cache = (qn_attention_gpu_cache){ .keys = p.f16_keys.data,
-                                               .values = p.f16_values.data,
+        args.cache = (qn_attention_gpu_cache){ .keys = p->f16_keys.data,
+                                               .values = p->f16_values.data,
                                                .key_head_stride = head_bytes,
                                                .value_head_stride = head_bytes,
                                                .key_session_stride = head_bytes * s->n_kv_heads,
                                                .value_session_stride = head_bytes * s->n_kv_heads };
     }
+    qn_assert_ok(qn_rope_gpu_qk_norm_store(s->dim, s->pages, s->n_rows, s->n_heads, s->n_kv_heads, &launch));
     qn_gpu_launch(&launch, &args);
-    compare(&p);
+    compare(p);
+}
 
-    qn_gpu_guarded angle_memory[2] = { cosines, sines };
-    for (int i = 0; i < 2; i++) {
-        qn_expect(qn_gpu_guards_intact(&angle_memory[i]), "bytes outside the angles were written");
-        qn_gpu_free(&angle_memory[i]);
-    }
-    for (size_t i = 0; i < p.n_gpu; i++)
-        qn_gpu_free(&p.gpu[i]);
-    qn_gpu_free(&p.out);
-    qn_gpu_free(&p.f16_keys);
-    qn_gpu_free(&p.f16_values);
-    qn_aura_codec_delete(p.keys);
-    qn_aura_codec_delete(p.values);
-    void *const all[] = { p.queries, p.k,     p.v,         p.biases,   p.query_weight, p.key_weight,
-                          p.cosines, p.sines, p.positions, p.sessions, frequencies,    found };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+static void check_shape(const struct shape *s)
+{
+    struct problem p;
+    qn_random_seed(s->dim * 10 + s->n_rows);
+    qn_case_begin("rope", "cuda", "%zu and %zu heads of %zu, n_rot %zu, %zu rows from position %u%s%s%s%s%s", s->n_heads,
+                  s->n_kv_heads, s->dim, s->n_rot, s->n_rows, s->first, s->pages ? ", pages" : "", s->gated ? ", gated" : "",
+                  s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "", s->biases ? ", biases" : "");
+    problem_new(&p, s);
+    check_angles(&p);
+    check_store(&p);
+    problem_free(&p);
 }
 
 void qn_check_cuda_rope(bool bench)

@@ -115,6 +115,13 @@ void qn_random_floats(float *x, size_t n, float scale)
         x[i] = qn_random_normal() * scale;
 }
 
+float *qn_floats_of(size_t n, float scale)
+{
+    float *x = qn_xcalloc(n, sizeof *x);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
 double qn_relative_error(const float *found, const float *expected, size_t n)
 {
     double error = 0, norm = 0;
@@ -239,6 +246,12 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double qn_median(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, compare_doubles);
+    return values[n / 2];
+}
+
 void qn_bench(const char *op, const char *variant, const char *shape, double units, const char *unit,
               void (*work)(void *context), void *context)
 {
@@ -254,16 +267,15 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
             work(context);
         seconds[run] = (now() - start) / (double)calls;
     }
-    qsort(seconds, RUNS, sizeof seconds[0], compare_doubles);
+    const double median = qn_median(seconds, RUNS);
     if (state.json)
         printf("{\"op\": \"%s\", \"variant\": \"%s\", \"shape\": \"%s\", \"seconds\": {\"median\": %.9g, \"min\": %.9g, "
                "\"max\": %.9g}, "
                "\"rate\": %.6g, \"unit\": \"%s\"}\n",
-               op, variant, shape, seconds[RUNS / 2], seconds[0], seconds[RUNS - 1], units / seconds[RUNS / 2], unit);
+               op, variant, shape, median, seconds[0], seconds[RUNS - 1], units / median, unit);
     else
-        printf("%-12s %-8s %-34s %10.2f us %10.2f %c%s/s\n", op, variant, shape, seconds[RUNS / 2] * 1e6,
-               units / seconds[RUNS / 2] * (units < seconds[RUNS / 2] * 1e8 ? 1e-6 : 1e-9),
-               units < seconds[RUNS / 2] * 1e8 ? 'M' : 'G', unit);
+        printf("%-12s %-8s %-34s %10.2f us %10.2f %c%s/s\n", op, variant, shape, median * 1e6,
+               units / median * (units < median * 1e8 ? 1e-6 : 1e-9), units < median * 1e8 ? 'M' : 'G', unit);
     fflush(stdout);
 }
 

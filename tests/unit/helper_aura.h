@@ -2,17 +2,12 @@
 #ifndef QN_TESTS_HELPER_AURA_H
 #define QN_TESTS_HELPER_AURA_H
 
+#include "helper_assert.h"
+
 #include "quern/kernels.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static const size_t aura_dims[] = { 64, 80, 96, 128, 192, 256, 512 };
 static const unsigned aura_bits[] = { 2, 3, 4, 6, 8 };
@@ -60,12 +55,6 @@ static inline qn_view u32(void *data, size_t count)
     return (qn_view){ data, QN_DTYPE_U32, count };
 }
 
-static inline void assert_text(const char *part)
-{
-    if (!strstr(qn_error_text(), part))
-        fail_msg("'%s' is not in '%s'", part, qn_error_text());
-}
-
 static inline qn_aura_codec *new_codec(size_t dim, unsigned bits)
 {
     qn_aura_codec *codec;
@@ -98,24 +87,21 @@ static inline aura_case new_case(size_t dim, unsigned key_bits, unsigned value_b
     uint32_t *positions = memory(n_keys * 4, 0);
     for (size_t t = 0; t < n_keys; t++)
         positions[t] = (uint32_t)t;
-    if (qn_aura_store(cache, f32(keys, n), f32(values, n), u32(positions, n_keys), n_keys) != QN_OK)
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_aura_store(cache, f32(keys, n), f32(values, n), u32(positions, n_keys), n_keys));
     c.keys = keys;
     c.values = values;
     for (size_t h = 0; h < n_kv_heads; h++) {
         const size_t row = h * capacity, at = h * n_keys * dim;
-        assert_int_equal(qn_aura_decode(cache->key_codec,
-                                        u32((uint32_t *)cache->key_codes.data + row * qn_aura_words(cache->key_codec),
-                                            n_keys * qn_aura_words(cache->key_codec)),
-                                        f32((float *)cache->key_scales.data + row, n_keys), n_keys, true,
-                                        f32(keys + at, n_keys * dim)),
-                         QN_OK);
-        assert_int_equal(qn_aura_decode(cache->value_codec,
-                                        u32((uint32_t *)cache->value_codes.data + row * qn_aura_words(cache->value_codec),
-                                            n_keys * qn_aura_words(cache->value_codec)),
-                                        f32((float *)cache->value_scales.data + row, n_keys), n_keys, true,
-                                        f32(values + at, n_keys * dim)),
-                         QN_OK);
+        assert_ok(qn_aura_decode(cache->key_codec,
+                                 u32((uint32_t *)cache->key_codes.data + row * qn_aura_words(cache->key_codec),
+                                     n_keys * qn_aura_words(cache->key_codec)),
+                                 f32((float *)cache->key_scales.data + row, n_keys), n_keys, true,
+                                 f32(keys + at, n_keys * dim)));
+        assert_ok(qn_aura_decode(cache->value_codec,
+                                 u32((uint32_t *)cache->value_codes.data + row * qn_aura_words(cache->value_codec),
+                                     n_keys * qn_aura_words(cache->value_codec)),
+                                 f32((float *)cache->value_scales.data + row, n_keys), n_keys, true,
+                                 f32(values + at, n_keys * dim)));
     }
     free(positions);
     return c;

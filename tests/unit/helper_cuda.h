@@ -3,18 +3,14 @@
 #ifndef QN_TESTS_HELPER_CUDA_H
 #define QN_TESTS_HELPER_CUDA_H
 
+#include "helper_assert.h"
+
 #include "device/cuda/cuda.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/pipeline.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Not every test uses all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"

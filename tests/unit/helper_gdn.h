@@ -3,19 +3,14 @@
 #ifndef QN_TESTS_HELPER_GDN_H
 #define QN_TESTS_HELPER_GDN_H
 
+#include "helper_assert.h"
+
 #include "base/f16.h"
 #include "quern/kernels.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static uint64_t gdn_random_state;
 
@@ -118,11 +113,8 @@ static inline double gdn_distance(qn_view found, const double *expected)
     do {                                                                                                                       \
         const double gdn_d = gdn_distance(found, expected);                                                                    \
         if (!(gdn_d <= (bar)))                                                                                                 \
-            fail_msg("%s: the relative error of %s is %.2e, expected at most %.2e", gdn_case, #found, gdn_d, (double)(bar));   \
+            fail_msg("the relative error of %s is %.2e, expected at most %.2e", #found, gdn_d, (double)(bar));                 \
     } while (0)
-
-/* The current case, for failure messages. */
-static char gdn_case[200] __attribute__((unused));
 
 /* ---- Problems ---- */
 
@@ -280,7 +272,7 @@ static inline void gdn_make(gdn_problem *p, gdn_decay decay, gdn_keys keys, bool
     }
     for (size_t i = 0; i < p->initial.count; i++)
         gdn_set(p->initial, i, 0.3 * gdn_normal());
-    assert_int_equal(qn_gdn_chunk_count(&p->shape, &p->n_chunks), QN_OK);
+    assert_ok(qn_gdn_chunk_count(&p->shape, &p->n_chunks));
     gdn_solve(p);
 }
 

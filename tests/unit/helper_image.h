@@ -2,16 +2,12 @@
 #ifndef QN_TESTS_HELPER_IMAGE_H
 #define QN_TESTS_HELPER_IMAGE_H
 
+#include "helper_assert.h"
+
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
-#include <string.h>
 
 /* Unused functions are allowed: not every test calls all of them. */
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -64,8 +64,7 @@ static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q
         attend_float64(query, c->keys + at, c->values + at, from, to, s->dim, (double)q->scale,
                        s->sinks ? (double)((const float *)q->sinks.data)[h] : NAN, exact);
         if (!(relative(found, exact, s->dim) <= bound))
-            fail_msg("%s: dim %zu bits %u %u keys %zu block %zu window %zu row %zu: off by %g, bound %g", what, s->dim,
-                     s->key_bits, s->value_bits, s->n_keys, s->block, s->window, row, relative(found, exact, s->dim), bound);
+            fail_msg("%s: row %zu: off by %g, bound %g", what, row, relative(found, exact, s->dim), bound);
         for (size_t d = 0; from == to && d < s->dim; d++)
             assert_true(found[d] == 0);
     }
@@ -74,6 +73,8 @@ static void compare(const shape *s, const aura_case *c, const qn_aura_queries *q
 static void check(const shape *s, qn_dtype dtype)
 {
     aura_case c = new_case(s->dim, s->key_bits, s->value_bits, s->kv_heads, s->capacity, s->n_keys);
+    label("dim %zu bits %u %u keys %zu block %zu window %zu, type %d", s->dim, s->key_bits, s->value_bits, s->n_keys, s->block,
+          s->window, (int)dtype);
     const size_t n_heads = s->kv_heads * s->group, rows = s->n_tokens * n_heads, n = rows * s->dim;
     const size_t n_blocks = (s->n_keys + s->block - 1) / s->block;
     float *x = normals(n, 1), *sinks = normals(n_heads, 2);
@@ -97,17 +98,16 @@ static void check(const shape *s, qn_dtype dtype)
     /* fp32: sums of hundreds of terms and scores of up to 10. fp16 and bf16: the rounding of each output element, at
      * most 2^-11 and 2^-9 of it. */
     const double bound = dtype == QN_DTYPE_F32 ? 1e-5 : dtype == QN_DTYPE_F16 ? 5e-4 : 2e-3;
-    assert_int_equal(qn_aura_attention(&c.cache, &q, one.view), QN_OK);
+    assert_ok(qn_aura_attention(&c.cache, &q, one.view));
     compare(s, &c, &q, one.view, bound, "single pass");
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &q, s->block, partials.view, m.view, l.view), QN_OK);
+    assert_ok(qn_aura_flash_pass1(&c.cache, &q, s->block, partials.view, m.view, l.view));
     for (size_t i = 0; i < rows * n_blocks; i++)
         if (((float *)l.view.data)[i] == 0) { /* not written: the poison must still be there, and must not matter */
             const float *o = (float *)partials.view.data + i * s->dim;
             assert_true(isnan(o[0]) && isnan(o[s->dim - 1]) && isnan(((float *)m.view.data)[i]));
         }
-    assert_int_equal(
-        qn_aura_flash_pass2(c.cache.value_codec, rows, n_heads, n_blocks, partials.view, m.view, l.view, q.sinks, two.view),
-        QN_OK);
+    assert_ok(
+        qn_aura_flash_pass2(c.cache.value_codec, rows, n_heads, n_blocks, partials.view, m.view, l.view, q.sinks, two.view));
     compare(s, &c, &q, two.view, bound, "two passes");
     guarded_free(&one);
     guarded_free(&two);
@@ -186,24 +186,24 @@ static void no_visible_key(void **unused)
                           .window = 21,
                           .positions = u32(&position, 1) };
     for (int with_sink = 0; with_sink < 2; with_sink++) {
+        label("%s sink", with_sink ? "with a" : "without");
         memset(out, 0xff, sizeof out);
         memset(partials, 0xff, sizeof partials);
         q.sinks = with_sink ? f32(&sink, 1) : (qn_view){ 0 };
-        assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out, DIM)), QN_OK);
+        assert_ok(qn_aura_attention(&c.cache, &q, f32(out, DIM)));
         for (size_t d = 0; d < DIM; d++)
             assert_true(out[d] == 0);
         memset(out, 0xff, sizeof out);
-        assert_int_equal(qn_aura_flash_pass1(&c.cache, &q, 16, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3)), QN_OK);
+        assert_ok(qn_aura_flash_pass1(&c.cache, &q, 16, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3)));
         assert_true(l[0] == 0 && l[1] == 0 && l[2] == 0 && isnan(partials[0]));
-        assert_int_equal(qn_aura_flash_pass2(c.cache.value_codec, 1, 1, 3, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3),
-                                             q.sinks, f32(out, DIM)),
-                         QN_OK);
+        assert_ok(qn_aura_flash_pass2(c.cache.value_codec, 1, 1, 3, f32(partials, 3 * DIM), f32(m, 3), f32(l, 3), q.sinks,
+                                      f32(out, DIM)));
         for (size_t d = 0; d < DIM; d++)
             assert_true(out[d] == 0);
     }
     q.window = 22; /* only key 39 is visible */
     q.sinks = (qn_view){ 0 };
-    assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out, DIM)), QN_OK);
+    assert_ok(qn_aura_attention(&c.cache, &q, f32(out, DIM)));
     for (size_t d = 0; d < DIM; d++)
         assert_true(fabsf(out[d] - c.values[39 * DIM + d]) < 1e-5f);
     free(x);
@@ -218,7 +218,7 @@ static void scores_and_values(void **unused)
     float *x = normals(ROWS * DIM, 1), *weights = memory(ROWS * KEYS * 4, 0);
     const qn_aura_queries q = { .queries = f32(x, ROWS * DIM), .n_tokens = TOKENS, .n_heads = HEADS, .scale = 0.25f };
     guarded scores = guarded_new(QN_DTYPE_F32, ROWS * KEYS), out = guarded_new(QN_DTYPE_F32, ROWS * DIM);
-    assert_int_equal(qn_aura_score(&c.cache, &q, scores.view), QN_OK);
+    assert_ok(qn_aura_score(&c.cache, &q, scores.view));
     for (size_t i = 0; i < ROWS * KEYS; i++) {
         const size_t row = i / KEYS, kv = row % HEADS / (HEADS / KV);
         double exact = 0, magnitude = 0;
@@ -232,6 +232,7 @@ static void scores_and_values(void **unused)
     }
     static const float skips[] = { 0, 0.1f, 2 };
     for (size_t k = 0; k < 3; k++) {
+        label("threshold %g", (double)skips[k]);
         /* Values with weights below the threshold must not be read: their scales are NaN. */
         qn_aura_cache cache = c.cache;
         float *scales = memory(KV * 64 * 4, 0);
@@ -243,8 +244,9 @@ static void scores_and_values(void **unused)
         for (size_t i = 0; skips[k] > 0 && i < KV * 64; i++)
             if (i % 64 % 4 == 1)
                 scales[i] = NAN;
-        assert_int_equal(qn_aura_value(&cache, f32(weights, ROWS * KEYS), TOKENS, HEADS, skips[k], out.view), QN_OK);
+        assert_ok(qn_aura_value(&cache, f32(weights, ROWS * KEYS), TOKENS, HEADS, skips[k], out.view));
         for (size_t row = 0; row < ROWS; row++) {
+            label("row %zu", row);
             double exact[DIM] = { 0 };
             const size_t kv = row % HEADS / (HEADS / KV);
             for (size_t j = 0; j < KEYS; j++)
@@ -271,30 +273,62 @@ static void capacity_is_the_stride(void **unused)
         random_state = 99;
         aura_case c = new_case(DIM, 3, 3, HEADS, i ? 1000 : KEYS, KEYS);
         const qn_aura_queries q = { .queries = f32(x, HEADS * DIM), .n_tokens = 1, .n_heads = HEADS, .scale = 0.2f };
-        assert_int_equal(qn_aura_attention(&c.cache, &q, f32(out[i], HEADS * DIM)), QN_OK);
+        assert_ok(qn_aura_attention(&c.cache, &q, f32(out[i], HEADS * DIM)));
         free_case(&c);
     }
     assert_memory_equal(out[0], out[1], sizeof out[0]);
     free(x);
 }
 
-static void refuses(void **unused)
+enum { DIM = 64, KV = 2, HEADS = 4, KEYS = 10, CAPACITY = 12, N = HEADS * DIM, BLOCKS = 5 };
+
+/* Valid arguments, of which a test changes one. */
+struct arguments {
+    aura_case c;
+    qn_aura_codec *other; /* of another dim */
+    float *x, sinks[HEADS], out[N], partials[BLOCKS * N], m[BLOCKS * HEADS], l[BLOCKS * HEADS];
+    uint32_t position;
+    qn_aura_queries queries;
+};
+
+static void make_arguments(struct arguments *a)
+{
+    *a = (struct arguments){ .c = new_case(DIM, 4, 3, KV, CAPACITY, KEYS), .other = new_codec(80, 4), .position = 5 };
+    a->x = normals(N, 1);
+    a->queries = (qn_aura_queries){ .queries = f32(a->x, N),
+                                    .n_tokens = 1,
+                                    .n_heads = HEADS,
+                                    .scale = 1,
+                                    .causal = true,
+                                    .positions = u32(&a->position, 1),
+                                    .sinks = f32(a->sinks, HEADS) };
+    memset(a->out, 0xff, sizeof a->out);
+    memset(a->l, 0xff, sizeof a->l);
+}
+
+/* Refused calls have not written their output. */
+static void free_arguments(struct arguments *a)
+{
+    for (size_t i = 0; i < N; i++)
+        assert_true(isnan(a->out[i]));
+    for (size_t i = 0; i < BLOCKS * HEADS; i++)
+        assert_true(isnan(a->l[i]));
+    free(a->x);
+    qn_aura_codec_free(a->other);
+    free_case(&a->c);
+}
+
+static qn_status pass1(struct arguments *a, const qn_aura_cache *cache, const qn_aura_queries *queries)
+{
+    return qn_aura_flash_pass1(cache, queries, 2, f32(a->partials, BLOCKS * N), f32(a->m, BLOCKS * HEADS),
+                               f32(a->l, BLOCKS * HEADS));
+}
+
+static void refuses_caches_and_queries(void **unused)
 {
     (void)unused;
-    enum { DIM = 64, KV = 2, HEADS = 4, KEYS = 10, CAPACITY = 12, N = HEADS * DIM };
-    aura_case c = new_case(DIM, 4, 3, KV, CAPACITY, KEYS);
-    qn_aura_codec *other = new_codec(80, 4);
-    float *x = normals(N, 1), out[N], sinks[HEADS] = { 0 }, partials[5 * N], m[5 * HEADS], l[5 * HEADS];
-    uint32_t position = 5;
-    const qn_aura_queries good = { .queries = f32(x, N),
-                                   .n_tokens = 1,
-                                   .n_heads = HEADS,
-                                   .scale = 1,
-                                   .causal = true,
-                                   .positions = u32(&position, 1),
-                                   .sinks = f32(sinks, HEADS) };
-    memset(out, 0xff, sizeof out);
-    memset(l, 0xff, sizeof l);
+    struct arguments a;
+    make_arguments(&a);
     struct {
         qn_aura_cache cache;
         qn_aura_queries queries;
@@ -302,12 +336,12 @@ static void refuses(void **unused)
     } bad[16];
     const size_t n = sizeof bad / sizeof bad[0];
     for (size_t i = 0; i < n; i++) {
-        bad[i].cache = c.cache;
-        bad[i].queries = good;
+        bad[i].cache = a.c.cache;
+        bad[i].queries = a.queries;
     }
     bad[0].cache.key_codec = NULL;
     bad[0].text = "key_codec: NULL";
-    bad[1].cache.value_codec = other;
+    bad[1].cache.value_codec = a.other;
     bad[1].text = "value_codec: dim 80, expected that of key_codec, 64";
     bad[2].cache.n_kv_heads = 0;
     bad[2].text = "n_kv_heads: 0";
@@ -331,7 +365,6 @@ static void refuses(void **unused)
     bad[11].text = "positions: type f32 (0), expected u32";
     bad[12].queries.sinks.count = 3;
     bad[12].text = "sinks: 3 elements, expected at least 4";
-    sinks[2] = 0;
     float bad_sinks[HEADS] = { 0, 0, NAN, 0 };
     bad[13].queries.sinks = f32(bad_sinks, HEADS);
     bad[13].text = "sinks: element 2 is nan, expected a finite value";
@@ -340,71 +373,73 @@ static void refuses(void **unused)
     bad[15].queries.queries.dtype = QN_DTYPE_Q8_0;
     bad[15].text = "expected f32, f16 or bf16";
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(out, N)), QN_ERR_INVALID);
+        label("%s", bad[i].text);
+        assert_int_equal(qn_aura_attention(&bad[i].cache, &bad[i].queries, f32(a.out, N)), QN_ERR_INVALID);
         assert_text(bad[i].text);
         if (i == 12 || i == 13) /* pass 1 does not read sinks */
             continue;
-        assert_int_equal(
-            qn_aura_flash_pass1(&bad[i].cache, &bad[i].queries, 2, f32(partials, 5 * N), f32(m, 5 * HEADS), f32(l, 5 * HEADS)),
-            QN_ERR_INVALID);
+        assert_int_equal(pass1(&a, &bad[i].cache, &bad[i].queries), QN_ERR_INVALID);
         assert_text(bad[i].text);
     }
-    assert_int_equal(qn_aura_attention(&c.cache, &good, f32(out, N - 1)), QN_ERR_INVALID);
+    free_arguments(&a);
+}
+
+static void refuses_sizes(void **unused)
+{
+    (void)unused;
+    struct arguments a;
+    make_arguments(&a);
+    const qn_aura_cache *cache = &a.c.cache;
+    const qn_aura_queries *queries = &a.queries;
+    const qn_view out = f32(a.out, N), partials = f32(a.partials, BLOCKS * N), m = f32(a.m, BLOCKS * HEADS),
+                  l = f32(a.l, BLOCKS * HEADS);
+    assert_int_equal(qn_aura_attention(cache, queries, f32(a.out, N - 1)), QN_ERR_INVALID);
     assert_text("out: 255 elements, expected at least 256");
-    assert_int_equal(qn_aura_attention(NULL, &good, f32(out, N)), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_attention(&c.cache, NULL, f32(out, N)), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 0, f32(partials, 5 * N), f32(m, 20), f32(l, 20)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_attention(NULL, queries, out), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_attention(cache, NULL, out), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 0, partials, m, l), QN_ERR_INVALID);
     assert_text("block: 0");
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N - 1), f32(m, 20), f32(l, 20)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, f32(a.partials, BLOCKS * N - 1), m, l), QN_ERR_INVALID);
     assert_text("partials: 1279 elements, expected at least 1280");
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N), f32(m, 19), f32(l, 20)), QN_ERR_INVALID);
-    assert_int_equal(qn_aura_flash_pass1(&c.cache, &good, 2, f32(partials, 5 * N), f32(m, 20), f32(l, 19)), QN_ERR_INVALID);
-    assert_int_equal(
-        qn_aura_flash_pass2(NULL, HEADS, HEADS, 5, f32(partials, 5 * N), f32(m, 20), f32(l, 20), good.sinks, f32(out, N)),
-        QN_ERR_INVALID);
-    assert_int_equal(
-        qn_aura_flash_pass2(other, HEADS, 3, 5, f32(partials, 5 * N), f32(m, 20), f32(l, 20), good.sinks, f32(out, N)),
-        QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, f32(a.m, BLOCKS * HEADS - 1), l), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass1(cache, queries, 2, partials, m, f32(a.l, BLOCKS * HEADS - 1)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass2(NULL, HEADS, HEADS, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_flash_pass2(a.other, HEADS, 3, BLOCKS, partials, m, l, queries->sinks, out), QN_ERR_INVALID);
     assert_text("n_queries: 4, expected a multiple of n_heads 3");
-    assert_int_equal(qn_aura_value(&c.cache, f32(partials, HEADS * KEYS), 1, HEADS, NAN, f32(out, N)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS), 1, HEADS, NAN, out), QN_ERR_INVALID);
     assert_text("skip: nan, expected at least 0");
-    assert_int_equal(qn_aura_value(&c.cache, f32(partials, HEADS * KEYS - 1), 1, HEADS, 0, f32(out, N)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_value(cache, f32(a.partials, HEADS * KEYS - 1), 1, HEADS, 0, out), QN_ERR_INVALID);
     assert_text("weights: 39 elements, expected at least 40");
-    assert_int_equal(qn_aura_score(&c.cache, &good, f32(out, HEADS * KEYS - 1)), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_score(cache, queries, f32(a.out, HEADS * KEYS - 1)), QN_ERR_INVALID);
     assert_text("scores: 39 elements, expected at least 40");
-    for (size_t i = 0; i < N; i++)
-        assert_true(isnan(out[i]));
-    for (size_t i = 0; i < 20; i++)
-        assert_true(isnan(l[i]));
-    free(x);
-    qn_aura_codec_free(other);
-    free_case(&c);
+    free_arguments(&a);
 }
 
 /* qn_aura_store rejects a bad row, leaves the cache unchanged from that row on, and names token and head. */
 static void store_refuses(void **unused)
 {
     (void)unused;
-    enum { DIM = 64, KV = 2, CAPACITY = 8, TOKENS = 2, N = TOKENS * KV * DIM };
-    aura_case c = new_case(DIM, 4, 3, KV, CAPACITY, 4);
-    float *k = normals(N, 1), *v = normals(N, 1), scales[2 * CAPACITY];
-    uint32_t positions[TOKENS] = { 3, CAPACITY };
+    enum { POSITIONS = 8, TOKENS = 2, VALUES = TOKENS * KV * DIM };
+    aura_case c = new_case(DIM, 4, 3, KV, POSITIONS, 4);
+    float *k = normals(VALUES, 1), *v = normals(VALUES, 1), scales[2 * POSITIONS];
+    uint32_t positions[TOKENS] = { 3, POSITIONS };
     memcpy(scales, c.cache.key_scales.data, sizeof scales);
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
     assert_text("positions: token 1 is at 8, expected below the capacity 8");
     assert_memory_equal(scales, c.cache.key_scales.data, sizeof scales);
     positions[1] = 5;
     v[2 * DIM + 9] = NAN;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
     assert_text("values: token 1, head 0 is not finite");
     k[3 * DIM] = INFINITY;
     v[2 * DIM + 9] = 0;
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
     assert_text("keys: token 1, head 1 is not finite");
-    assert_true(isnan(((float *)c.cache.key_scales.data)[CAPACITY + 5]));
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N - 1), f32(v, N), u32(positions, TOKENS), TOKENS), QN_ERR_INVALID);
+    assert_true(isnan(((float *)c.cache.key_scales.data)[POSITIONS + 5]));
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES - 1), f32(v, VALUES), u32(positions, TOKENS), TOKENS),
+                     QN_ERR_INVALID);
     assert_text("keys: 255 elements, expected at least 256");
-    assert_int_equal(qn_aura_store(&c.cache, f32(k, N), f32(v, N), u32(positions, 1), TOKENS), QN_ERR_INVALID);
+    assert_int_equal(qn_aura_store(&c.cache, f32(k, VALUES), f32(v, VALUES), u32(positions, 1), TOKENS), QN_ERR_INVALID);
     assert_text("positions: 1 elements, expected at least 2");
     free(k);
     free(v);
@@ -414,10 +449,15 @@ static void store_refuses(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_dims_and_bits), cmocka_unit_test(types),
-        cmocka_unit_test(awkward_shapes),    cmocka_unit_test(no_visible_key),
-        cmocka_unit_test(scores_and_values), cmocka_unit_test(capacity_is_the_stride),
-        cmocka_unit_test(refuses),           cmocka_unit_test(store_refuses),
+        cmocka_unit_test(all_dims_and_bits),
+        cmocka_unit_test(types),
+        cmocka_unit_test(awkward_shapes),
+        cmocka_unit_test(no_visible_key),
+        cmocka_unit_test(scores_and_values),
+        cmocka_unit_test(capacity_is_the_stride),
+        cmocka_unit_test(refuses_caches_and_queries),
+        cmocka_unit_test(refuses_sizes),
+        cmocka_unit_test(store_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,6 +22,7 @@ static void same_as_the_stream(void **unused)
     (void)unused;
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
+            label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
             const size_t dim = aura_dims[i], words = qn_aura_row_words(dim, aura_bits[j]);
             const unsigned bits = aura_bits[j];
             const size_t key_bytes = qn_aura_key_block_bytes(dim, bits), value_bytes = qn_aura_value_block_bytes(dim, bits);
@@ -39,6 +40,7 @@ static void same_as_the_stream(void **unused)
                 qn_aura_store_value(values, position, codes, (float)n + 0.5f, dim, bits);
             }
             for (size_t n = QN_AURA_BLOCK; n < 2 * QN_AURA_BLOCK; n++) {
+                label("position %zu", n * 77 % QN_AURA_BLOCK);
                 const size_t position = n * 77 % QN_AURA_BLOCK;
                 qn_aura_unpack(codes, stream + position * words, dim, bits);
                 qn_aura_load_key(keys, position, back, &scale, dim, bits);
@@ -143,6 +145,7 @@ static void near_float64(void **unused)
     for (size_t i = 0; i < N_DIMS; i++)
         for (size_t j = 0; j < N_BITS; j++) {
             const size_t dim = aura_dims[i], stored = seen[(i + j) % 5];
+            label("dim %zu bits %u %u, %zu keys", dim, aura_bits[j], aura_bits[(i + j) % N_BITS], stored);
             struct block_case c = new_block(dim, aura_bits[j], aura_bits[(i + j) % N_BITS], stored);
             for (size_t k = 0; k < 3; k++) {
                 float *query = normals(dim, sharpness[k] / sqrt((double)dim)), result[512], l;
@@ -155,8 +158,7 @@ static void near_float64(void **unused)
                  * 300 to 2500 for queries: 3e-4 of an output, and 1e-5 of |q| |k| for each score, which is up to 90
                  * here. */
                 if (!(off < 1e-3))
-                    fail_msg("dim %zu bits %u %u, %zu keys, sharpness %g: off by %g", dim, aura_bits[j],
-                             aura_bits[(i + j) % N_BITS], stored, sharpness[k], off);
+                    fail_msg("sharpness %g: off by %g", sharpness[k], off);
                 free(query);
             }
             free_block(&c);
@@ -171,6 +173,7 @@ static void sums_fit(void **unused)
     (void)unused;
     for (size_t j = 0; j < N_BITS; j++)
         for (int kind = 0; kind < 2; kind++) {
+            label("bits %u, %s", aura_bits[j], kind ? "one key" : "equal keys");
             struct block_case c = new_block(512, aura_bits[j], aura_bits[j], QN_AURA_BLOCK);
             const float top = c.key_codec->codebook[(1u << aura_bits[j]) - 1];
             const qn_aura_block block = { c.key_codec, c.value_codec, c.keys, c.values, NULL };
@@ -204,6 +207,7 @@ static void not_finite(void **unused)
     static const float bad[] = { NAN, INFINITY };
     for (int kind = 0; kind < 2; kind++)
         for (int is_value = 0; is_value < 2; is_value++) {
+            label("%g in a %s", (double)bad[kind], is_value ? "value" : "key");
             struct block_case c = new_block(128, 4, 3, 100);
             float *row = normals(128, 1), *other = normals(128, 1), query[128], result[128], l;
             for (size_t d = 0; d < 128; d++)
@@ -211,6 +215,7 @@ static void not_finite(void **unused)
             row[5] = bad[kind];
             store(&c, 50, is_value ? other : row, is_value ? row : other);
             for (uint16_t visible = 49; visible <= 53; visible++) {
+                label("%u visible", (unsigned)visible);
                 attend(&c, query, visible, result, &l);
                 for (size_t d = 0; d < 128; d++)
                     assert_true(isfinite(result[d]) == (visible <= 50));

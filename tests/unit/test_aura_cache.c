@@ -11,16 +11,9 @@
 #include "quern/quern.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* The last tokens, whose logits are compared, are in the second block of 256 positions. */
 enum { N_IDS = 330, N_LAST = 60, N_FIRST = N_IDS - N_LAST, N_FORMATS = 7, FILE_MAX = 1 << 22 };
@@ -34,34 +27,9 @@ static const char *const names[] = {
     "llama.q2_0", "qwen3.f16", "qwen3.q1_0", "qwen35-rotated.f16", "qwen35.q1_0", "qwen2.q1_0"
 };
 
-static qn_model *model;
-static qn_model_info info;
-static qn_token ids[N_IDS];
-static float *expected, *found; /* [N_LAST, n_vocab] */
-
-static void open_model(const char *name, int n_threads)
+static void open_threaded(const char *name, int n_threads)
 {
-    char file[512];
-    const qn_model_params params = { .n_threads = n_threads };
-    snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, name);
-    if (qn_model_load(file, &params, &model) != QN_OK)
-        fail_msg("%s", qn_error_text());
-    info = qn_model_get_info(model);
-    for (uint32_t n = 0; n < N_IDS; n++)
-        ids[n] = (qn_token)((n * n + n * 131u) % info.n_vocab);
-}
-
-static void open_buffers(void)
-{
-    expected = malloc(N_LAST * info.n_vocab * sizeof *expected);
-    found = malloc(N_LAST * info.n_vocab * sizeof *found);
-    assert_true(expected && found);
-}
-
-static void close_buffers(void)
-{
-    free(expected);
-    free(found);
+    open_model(name, (qn_model_params){ .n_threads = n_threads }, N_LAST);
 }
 
 /* All formats with all models would take minutes: each format is tested with one model. */
@@ -73,13 +41,14 @@ static bool go_together(size_t name, size_t format)
 static void over_models(void (*test)(const char *format))
 {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
-        open_buffers();
+        label("%s", names[i]);
+        open_threaded(names[i], 2);
         for (size_t f = 0; f < N_FORMATS; f++)
-            if (go_together(i, f))
+            if (go_together(i, f)) {
+                label("%s", formats[f]);
                 test(formats[f]);
-        close_buffers();
-        qn_model_free(model);
+            }
+        close_model();
     }
 }
 
@@ -87,10 +56,9 @@ static qn_session *new_session(const char *format, uint32_t n_batch, size_t n_to
 {
     const qn_session_params params = { .n_ctx = N_IDS, .n_batch = n_batch, .kv = format };
     qn_session *session;
-    if (qn_session_create(model, &params, &session) != QN_OK)
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_session_create(model, &params, &session));
     assert_string_equal(qn_session_kv(session), format);
-    assert_int_equal(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
     return session;
 }
 
@@ -98,13 +66,8 @@ static void eval_rest(qn_session *session, float *logits)
 {
     const uint32_t length = qn_session_length(session);
     assert_true(length <= N_FIRST);
-    assert_int_equal(qn_session_eval(session, ids + length, N_FIRST - length, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_eval(session, ids + N_FIRST, N_LAST, QN_LOGITS_ALL, logits), QN_OK);
-}
-
-static void assert_same_logits(void)
-{
-    assert_memory_equal(expected, found, N_LAST * info.n_vocab * sizeof *found);
+    assert_ok(qn_session_eval(session, ids + length, N_FIRST - length, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_eval(session, ids + N_FIRST, N_LAST, QN_LOGITS_ALL, logits));
 }
 
 /* Evaluates the first tokens without logits and the last ones with logits, `batch` tokens at a time. */
@@ -113,12 +76,12 @@ static void logits_in_batches(const char *format, size_t batch, float *logits)
     qn_session *session = new_session(format, (uint32_t)batch, 0);
     for (size_t done = 0; done < N_FIRST;) {
         const size_t n = N_FIRST - done < batch ? N_FIRST - done : batch;
-        assert_int_equal(qn_session_eval(session, ids + done, n, QN_LOGITS_NONE, NULL), QN_OK);
+        assert_ok(qn_session_eval(session, ids + done, n, QN_LOGITS_NONE, NULL));
         done += n;
     }
     for (size_t done = 0; done < N_LAST;) {
         const size_t n = N_LAST - done < batch ? N_LAST - done : batch;
-        assert_int_equal(qn_session_eval(session, ids + N_FIRST + done, n, QN_LOGITS_ALL, logits + done * info.n_vocab), QN_OK);
+        assert_ok(qn_session_eval(session, ids + N_FIRST + done, n, QN_LOGITS_ALL, logits + done * info.n_vocab));
         done += n;
     }
     qn_session_free(session);
@@ -130,11 +93,13 @@ static void threads_and_batches_do_not_matter(void **unused)
     static const int threads[] = { 1, 3, 7 };
     static const size_t batches[] = { 1, 7, 64, 65, N_IDS };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         float *first[N_FORMATS] = { NULL };
         for (size_t t = 0; t < sizeof threads / sizeof threads[0]; t++) {
-            open_model(names[i], threads[t]);
-            open_buffers();
+            label("%d threads", threads[t]);
+            open_threaded(names[i], threads[t]);
             for (size_t f = 0; f < N_FORMATS; f++) {
+                label("%s", formats[f]);
                 const size_t size = N_LAST * info.n_vocab * sizeof *found;
                 if (!go_together(i, f))
                     continue;
@@ -145,12 +110,12 @@ static void threads_and_batches_do_not_matter(void **unused)
                 }
                 /* Single-token steps spend their time at barriers, so one thread count above 1 has to do. */
                 for (size_t p = threads[t] % 3 ? 1 : 0; p < 5; p++) {
+                    label("%zu tokens at a time", batches[p]);
                     logits_in_batches(formats[f], batches[p], found);
                     assert_memory_equal(first[f], found, size);
                 }
             }
-            close_buffers();
-            qn_model_free(model);
+            close_model();
         }
         for (size_t f = 0; f < N_FORMATS; f++)
             free(first[f]);
@@ -159,21 +124,11 @@ static void threads_and_batches_do_not_matter(void **unused)
 
 /* ---- Save, restore, fork, truncate ---- */
 
-static size_t read_file(const char *from, uint8_t *bytes)
-{
-    FILE *file = fopen(from, "rb");
-    assert_non_null(file);
-    const size_t size = fread(bytes, 1, FILE_MAX, file);
-    fclose(file);
-    assert_true(size > sizeof(struct qn_state_header) && size < FILE_MAX);
-    return size;
-}
-
 static void assert_same_files(void)
 {
     static uint8_t one[FILE_MAX], other[FILE_MAX];
-    const size_t size = read_file(path, one);
-    assert_int_equal(read_file(other_path, other), size);
+    const size_t size = read_file(path, one, FILE_MAX);
+    assert_int_equal(read_file(other_path, other, FILE_MAX), size);
     assert_memory_equal(one, other, size);
 }
 
@@ -184,14 +139,15 @@ static void restored_as_saved(const char *format)
 {
     const qn_session_params other = { .kv = strcmp(format, "aura3") ? "aura3" : "f16" };
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        label("%u tokens", (unsigned)lengths[i]);
         qn_session *session = new_session(format, 0, lengths[i]), *restored;
-        assert_int_equal(qn_session_save(session, path), QN_OK);
+        assert_ok(qn_session_save(session, path));
         eval_rest(session, expected);
         qn_session_free(session);
         const qn_session_params params_list[] = { { .n_ctx = 0 }, { .n_ctx = 1000, .n_batch = 9, .kv = format } };
         for (size_t r = 0; r < 2; r++) {
-            if (qn_session_restore(model, path, &params_list[r], &restored) != QN_OK)
-                fail_msg("%s", qn_error_text());
+            label("context of %u", (unsigned)params_list[r].n_ctx);
+            assert_ok(qn_session_restore(model, path, &params_list[r], &restored));
             assert_string_equal(qn_session_kv(restored), format);
             eval_rest(restored, found);
             assert_same_logits();
@@ -215,17 +171,18 @@ static void restored_sessions_go_on(void **unused)
 static void same_after_a_detour(const char *format)
 {
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        label("%u tokens", (unsigned)lengths[i]);
         qn_session *plain = new_session(format, 0, lengths[i]), *session = new_session(format, 7, lengths[i]), *fork;
         const qn_token detour[] = { 9, 8, 7, 6, 5, 4, 3, 2, 1 };
-        assert_int_equal(qn_session_checkpoint(session), QN_OK);
-        assert_int_equal(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL), QN_OK);
-        assert_int_equal(qn_session_fork(session, &fork), QN_OK);
+        assert_ok(qn_session_checkpoint(session));
+        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_fork(session, &fork));
         assert_string_equal(qn_session_kv(fork), format);
-        assert_int_equal(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL), QN_OK);
-        assert_int_equal(qn_session_truncate(session, lengths[i]), QN_OK);
-        assert_int_equal(qn_session_truncate(fork, lengths[i]), QN_OK);
-        assert_int_equal(qn_session_save(plain, path), QN_OK);
-        assert_int_equal(qn_session_save(fork, other_path), QN_OK);
+        assert_ok(qn_session_eval(session, detour, 9, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_truncate(session, lengths[i]));
+        assert_ok(qn_session_truncate(fork, lengths[i]));
+        assert_ok(qn_session_save(plain, path));
+        assert_ok(qn_session_save(fork, other_path));
         assert_same_files();
         eval_rest(plain, expected);
         eval_rest(session, found);
@@ -250,30 +207,30 @@ static void restored_sessions_go_back(void **unused)
     (void)unused;
     static const uint32_t from[] = { 64, 128, 130, 256 }, to[] = { 63, 127, 129, 193 };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
-        open_buffers();
+        label("%s", names[i]);
+        open_threaded(names[i], 2);
         logits_in_batches("aura4", N_IDS, expected);
         for (size_t n = 0; n < sizeof from / sizeof from[0]; n++) {
+            label("from %u to %u tokens", (unsigned)from[n], (unsigned)to[n]);
             qn_session *session = new_session("aura4", 0, from[n]), *restored;
-            assert_int_equal(qn_session_save(session, path), QN_OK);
+            assert_ok(qn_session_save(session, path));
             qn_session_free(session);
-            assert_int_equal(qn_session_restore(model, path, NULL, &restored), QN_OK);
-            assert_int_equal(qn_session_save(restored, other_path), QN_OK);
+            assert_ok(qn_session_restore(model, path, NULL, &restored));
+            assert_ok(qn_session_save(restored, other_path));
             assert_same_files();
             assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
-            assert_int_equal(qn_session_truncate(restored, to[n]), QN_OK);
+            assert_ok(qn_session_truncate(restored, to[n]));
             qn_session_free(restored);
             const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 5 };
-            assert_int_equal(qn_session_restore(model, other_path, &room, &restored), QN_OK);
-            assert_int_equal(qn_session_checkpoint(restored), QN_OK);
-            assert_int_equal(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL), QN_OK);
-            assert_int_equal(qn_session_truncate(restored, to[n]), QN_OK);
+            assert_ok(qn_session_restore(model, other_path, &room, &restored));
+            assert_ok(qn_session_checkpoint(restored));
+            assert_ok(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL));
+            assert_ok(qn_session_truncate(restored, to[n]));
             eval_rest(restored, found);
             assert_same_logits();
             qn_session_free(restored);
         }
-        close_buffers();
-        qn_model_free(model);
+        close_model();
     }
 }
 
@@ -301,7 +258,7 @@ static qn_session *empty_session(const char *format)
         .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .kv = format, .n_checkpoints = 1 + random_below(5)
     };
     qn_session *session;
-    assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
+    assert_ok(qn_session_create(model, &params, &session));
     return session;
 }
 
@@ -322,7 +279,7 @@ static void go_back(struct session_case *w, uint32_t to)
         assert_int_equal(qn_session_truncate(w->session, to), QN_ERR_UNSUPPORTED);
         assert_int_equal(qn_session_length(w->session), length);
     }
-    assert_int_equal(qn_session_truncate(w->session, reach), QN_OK);
+    assert_ok(qn_session_truncate(w->session, reach));
     assert_int_equal(qn_session_length(w->session), reach);
     w->n_valid = reach < w->n_valid ? reach : w->n_valid;
 }
@@ -342,12 +299,12 @@ static void save_and_restore(struct session_case *w, const char *format)
     const uint32_t length = qn_session_length(w->session);
     const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5) };
     qn_session *plain = empty_session(format), *restored;
-    assert_int_equal(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_save(plain, other_path), QN_OK);
+    assert_ok(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_save(plain, other_path));
     qn_session_free(plain);
-    assert_int_equal(qn_session_save(w->session, path), QN_OK);
+    assert_ok(qn_session_save(w->session, path));
     assert_same_files();
-    assert_int_equal(qn_session_restore(model, path, &room, &restored), QN_OK);
+    assert_ok(qn_session_restore(model, path, &room, &restored));
     replace_session(w, restored, w->n_valid);
 }
 
@@ -357,7 +314,7 @@ static void eval_other_tokens(const struct session_case *w)
     qn_token tokens[150];
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (qn_token)random_below(info.n_vocab);
-    assert_int_equal(qn_session_eval(w->session, tokens, n < room ? n : room, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_eval(w->session, tokens, n < room ? n : room, QN_LOGITS_NONE, NULL));
 }
 
 static bool stop_after(void *left, size_t done, size_t total)
@@ -387,9 +344,9 @@ static void random_operation(struct session_case *w, struct session_case *other,
     qn_session *fork;
     const bool is_right = w->n_valid == qn_session_length(w->session);
     switch (random_below(8)) {
-    case 0: assert_int_equal(qn_session_checkpoint(w->session), QN_OK); break;
+    case 0: assert_ok(qn_session_checkpoint(w->session)); break;
     case 1:
-        assert_int_equal(qn_session_fork(w->session, &fork), QN_OK);
+        assert_ok(qn_session_fork(w->session, &fork));
         replace_session(other, fork, w->n_valid);
         break;
     case 2: go_back(w, random_length(w->n_valid + 1)); break;
@@ -412,10 +369,11 @@ static void random_operations(const char *format)
     float *all = malloc(N_IDS * info.n_vocab * sizeof *all), *logits = malloc(N_IDS * info.n_vocab * sizeof *logits);
     qn_session *plain = empty_session(format);
     assert_true(all && logits);
-    assert_int_equal(qn_session_eval(plain, ids, N_IDS, QN_LOGITS_ALL, all), QN_OK);
+    assert_ok(qn_session_eval(plain, ids, N_IDS, QN_LOGITS_ALL, all));
     for (size_t i = 0; i < N_SESSIONS; i++)
         session_cases[i] = (struct session_case){ empty_session(format), 0 };
     for (int i = 0; i < 200; i++) {
+        label("operation %d", i);
         const uint32_t one = random_below(N_SESSIONS), other = (one + 1 + random_below(N_SESSIONS - 1)) % N_SESSIONS;
         random_operation(&session_cases[one], &session_cases[other], format, all, logits);
     }
@@ -430,11 +388,10 @@ static void any_operations_give_the_same_logits(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
-        open_buffers();
+        label("%s", names[i]);
+        open_threaded(names[i], 2);
         random_operations(i % 2 ? "aura3" : "aura4");
-        close_buffers();
-        qn_model_free(model);
+        close_model();
     }
 }
 
@@ -465,11 +422,12 @@ static float f16_key(const qn_kv_view *view, size_t head, size_t page, size_t i,
 static void codes_are_of_f16_pages(void **unused)
 {
     (void)unused;
-    open_model("llama.q2_0", 2);
+    open_threaded("llama.q2_0", 2);
     qn_session *session = new_session("aura4v3", 0, 2 * QN_KV_PAGE);
     const qn_kv_view *view = session->memory->cache;
     const size_t dim = view->key_codec->dim;
     for (size_t head = 0; head < view->n_heads; head++) {
+        label("head %zu", head);
         double error[2] = { 0 }, size[2] = { 0 };
         for (size_t d = 0; d < dim; d++) {
             double mean = 0;
@@ -497,23 +455,22 @@ static void codes_are_of_f16_pages(void **unused)
         assert_true(error[1] / size[1] > 0.024 && error[1] / size[1] < 0.042);
     }
     qn_session_free(session);
-    qn_model_free(model);
+    close_model();
 }
 
 static void more_bits_are_nearer(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         double far[N_FORMATS];
-        open_model(names[i], 2);
-        open_buffers();
+        open_threaded(names[i], 2);
         logits_in_batches("f16", N_IDS, expected);
         for (size_t f = 0; f < N_FORMATS; f++) {
             logits_in_batches(formats[f], N_IDS, found);
             far[f] = distance(found, expected, N_LAST, info.n_vocab);
         }
-        qn_model_free(model);
-        close_buffers();
+        close_model();
         /* The error of 8 bits is 0.63% of a row of keys or values (the root of 4e-5). These random models add the
          * errors of up to three layers to a residual stream that consists of little else, and then round activations to
          * int8, which makes 1e-2 of any difference. */
@@ -521,8 +478,8 @@ static void more_bits_are_nearer(void **unused)
         static const size_t rising[][2] = { { 0, 1 }, { 1, 2 }, { 2, 5 }, { 5, 6 }, { 2, 3 }, { 3, 4 } };
         for (size_t r = 0; r < sizeof rising / sizeof rising[0]; r++)
             if (!(far[rising[r][0]] < far[rising[r][1]]))
-                fail_msg("%s: %s is off by %g, %s by %g", names[i], formats[rising[r][0]], far[rising[r][0]],
-                         formats[rising[r][1]], far[rising[r][1]]);
+                fail_msg("%s is off by %g, %s by %g", formats[rising[r][0]], far[rising[r][0]], formats[rising[r][1]],
+                         far[rising[r][1]]);
     }
 }
 
@@ -532,7 +489,8 @@ static void rows_take_what_their_bits_take(void **unused)
 {
     (void)unused;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        open_model(names[i], 2);
+        label("%s", names[i]);
+        open_threaded(names[i], 2);
         const uint64_t dim = strcmp(names[i], "qwen3.q1_0") ? 64 : 128;
         const uint64_t n_rows = info.cache_bytes_per_position / (2 * dim * sizeof(uint16_t)); /* key-value heads, all layers */
         for (size_t f = 0; f < N_FORMATS; f++)
@@ -541,6 +499,7 @@ static void rows_take_what_their_bits_take(void **unused)
                  * key-value head. */
                 static const uint32_t held[] = { 20, 64, 256, 300 }, f16_rows[] = { 20, 64, 64, 108 };
                 const uint32_t length = held[i_length], kept = f16_rows[i_length];
+                label("%s, %u tokens", formats[f], (unsigned)length);
                 qn_session *session = new_session(formats[f], 0, length);
                 const uint64_t fixed = qn_session_cache_bytes(session, 0);
                 const uint64_t codes = 4 * ((bits[f][0] * dim + 31) / 32) + 4 + 4 * ((bits[f][1] * dim + 31) / 32) + 4;
@@ -549,14 +508,15 @@ static void rows_take_what_their_bits_take(void **unused)
                 assert_int_equal(qn_session_cache_bytes(session, length) - fixed, bytes);
                 /* A saved file contains fp16 keys in full tiles of 16 positions. */
                 static uint8_t file[FILE_MAX];
-                assert_int_equal(qn_session_save(session, path), QN_OK);
+                assert_ok(qn_session_save(session, path));
                 const uint64_t rest = n_rows * (kept % 16 ? 16 - kept % 16 : 0) * dim * sizeof(uint16_t);
                 if (!info.recurrent_bytes)
-                    assert_int_equal(read_file(path, file), sizeof(struct qn_state_header) + length * sizeof(qn_token) + bytes +
-                                                                rest + sizeof(uint64_t));
+                    assert_int_equal(read_file(path, file, FILE_MAX), sizeof(struct qn_state_header) +
+                                                                          length * sizeof(qn_token) + bytes + rest +
+                                                                          sizeof(uint64_t));
                 qn_session_free(session);
             }
-        qn_model_free(model);
+        close_model();
     }
 }
 
@@ -566,8 +526,9 @@ static void unknown_formats_are_refused(void **unused)
 {
     (void)unused;
     static const char *const unknown[] = { "", "q4_0", "aura", "aura5", "aura44", "AURA4", "f32" };
-    open_model("qwen3.q1_0", 1);
+    open_threaded("qwen3.q1_0", 1);
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        label("'%s'", unknown[i]);
         const qn_session_params params = { .kv = unknown[i] };
         char text[64];
         qn_session *session;
@@ -576,7 +537,7 @@ static void unknown_formats_are_refused(void **unused)
         snprintf(text, sizeof text, "cache format '%s' is not supported (f16, aura8", unknown[i]);
         assert_non_null(strstr(qn_error_text(), text));
     }
-    qn_model_free(model);
+    close_model();
 }
 
 static char log_text[256];
@@ -595,34 +556,33 @@ static void other_heads_stay_f16(void **unused)
     (void)unused;
     static const char *const others[] = { "llama.f16", "qwen3-untied.f32", "qwen35-mtp.bf16", "parrot" };
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        label("%s", others[i]);
         const qn_session_params params = { .n_ctx = N_IDS, .kv = "aura4v2", .on_log = take_line, .user = &log_lines };
         qn_session *session, *copy;
-        open_model(others[i], 2);
-        open_buffers();
+        open_threaded(others[i], 2);
         session = new_session("f16", 0, 100);
         eval_rest(session, expected);
         qn_session_free(session);
         log_lines = 0;
-        assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
+        assert_ok(qn_session_create(model, &params, &session));
         assert_int_equal(log_lines, 1);
         assert_non_null(strstr(log_text, "cannot be stored as aura4v2; they are stored as f16"));
         assert_string_equal(qn_session_kv(session), "f16");
-        assert_int_equal(qn_session_eval(session, ids, 100, QN_LOGITS_NONE, NULL), QN_OK);
-        assert_int_equal(qn_session_save(session, path), QN_OK);
-        assert_int_equal(qn_session_fork(session, &copy), QN_OK);
+        assert_ok(qn_session_eval(session, ids, 100, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_save(session, path));
+        assert_ok(qn_session_fork(session, &copy));
         assert_int_equal(log_lines, 1);
         eval_rest(copy, found);
         assert_same_logits();
         qn_session_free(copy);
         /* The same parameters give the same format again. */
-        assert_int_equal(qn_session_restore(model, path, &params, &copy), QN_OK);
+        assert_ok(qn_session_restore(model, path, &params, &copy));
         assert_int_equal(log_lines, 2);
         eval_rest(copy, found);
         assert_same_logits();
         qn_session_free(copy);
         qn_session_free(session);
-        close_buffers();
-        qn_model_free(model);
+        close_model();
     }
 }
 

@@ -1,16 +1,10 @@
 /* Launches of attention over AURA codes on the GPU: how queries and keys are partitioned, shared memory on devices with
  * more or less of it, rejected arguments with their error texts. quern-check tests the kernels themselves, on a device. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "helper_assert.h"
 
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/aura_cuda.h"
-
-#include <string.h>
 
 static qn_aura_gpu device(size_t head_dim)
 {
@@ -44,39 +38,39 @@ static void splits(void **unused)
     const qn_aura_gpu gpu = device(256);
     qn_launch launch;
     uint32_t warps_per_block;
-    assert_int_equal(qn_aura_gpu_check(&gpu), QN_OK);
+    assert_ok(qn_aura_gpu_check(&gpu));
 
     /* The six query heads of each of four key-value heads are one tile; 33 splits of them fill 132 SMs. */
     assert_int_equal(qn_aura_gpu_splits(&gpu, 1, 32768), 33);
-    assert_int_equal(qn_aura_gpu_score(&gpu, 1, 33, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_score(&gpu, 1, 33, &launch));
     expect_grid(&launch, 4, 33, 512);
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_BITS=4");
-    assert_int_equal(qn_aura_gpu_value(&gpu, 1, 33, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_value(&gpu, 1, 33, &launch));
     expect_grid(&launch, 4, 33, 384);
     assert_int_equal(launch.args_bytes, sizeof(qn_aura_value_args));
     /* Few keys, or queries that fill the device by themselves, are not split. Two tokens are twelve queries of a
      * key-value head: two tiles. */
     assert_int_equal(qn_aura_gpu_splits(&gpu, 1, 100), 1);
     assert_int_equal(qn_aura_gpu_splits(&gpu, 1000, 32768), 1);
-    assert_int_equal(qn_aura_gpu_attention(&gpu, 2, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_attention(&gpu, 2, &launch));
     expect_grid(&launch, 8, 1, 256);
 
     /* Long blocks of keys are shared by the warps of a thread block; of short ones each warp has its own. */
     const size_t block = qn_aura_gpu_flash_block(&gpu, 1, 32768);
     assert_int_equal(block, 1008); /* 993 keys, rounded up to full tiles */
-    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, block, &warps_per_block, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, block, &warps_per_block, &launch));
     assert_int_equal(warps_per_block, 8);
     expect_grid(&launch, 4, 33, 256);
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_KEY_BITS=4 -DQN_VALUE_BITS=4");
-    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, 64, &warps_per_block, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, 64, &warps_per_block, &launch));
     assert_int_equal(warps_per_block, 1);
     expect_grid(&launch, 4, 33, 256);
-    assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 10, 100000, &warps_per_block, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_flash_pass1(&gpu, 1, 10, 100000, &warps_per_block, &launch));
     expect_grid(&launch, 4, 1, 256);
 
-    assert_int_equal(qn_aura_gpu_flash_pass2(256, 24, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_flash_pass2(256, 24, &launch));
     expect_grid(&launch, 24, 1, QN_AURA_PASS2_THREADS);
-    assert_int_equal(qn_aura_gpu_rotate(80, 5, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_rotate(80, 5, &launch));
     expect_grid(&launch, 5, 1, QN_AURA_ROTATE_THREADS);
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=80");
 }
@@ -91,6 +85,7 @@ static void shared_memory(void **unused)
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
             for (size_t k = 0; k < sizeof kib / sizeof *kib; k++) {
+                label("dim %zu bits %u, %u KiB", dims[d], bits[b], (unsigned)kib[k]);
                 qn_aura_gpu gpu = device(dims[d]);
                 qn_launch launch[4];
                 uint32_t warps_per_block;
@@ -102,13 +97,15 @@ static void shared_memory(void **unused)
                     assert_true(dims[d] == 512 && (bits[b] == 4 || bits[b] == 8));
                     continue;
                 }
-                assert_int_equal(status, QN_OK);
-                assert_int_equal(qn_aura_gpu_score(&gpu, 1, 3, &launch[0]), QN_OK);
-                assert_int_equal(qn_aura_gpu_value(&gpu, 1, 3, &launch[1]), QN_OK);
-                assert_int_equal(qn_aura_gpu_flash_pass1(&gpu, 1, 1000, 64, &warps_per_block, &launch[2]), QN_OK);
-                assert_int_equal(qn_aura_gpu_attention(&gpu, 1, &launch[3]), QN_OK);
-                for (int i = 0; i < 4; i++)
+                assert_ok(status);
+                assert_ok(qn_aura_gpu_score(&gpu, 1, 3, &launch[0]));
+                assert_ok(qn_aura_gpu_value(&gpu, 1, 3, &launch[1]));
+                assert_ok(qn_aura_gpu_flash_pass1(&gpu, 1, 1000, 64, &warps_per_block, &launch[2]));
+                assert_ok(qn_aura_gpu_attention(&gpu, 1, &launch[3]));
+                for (int i = 0; i < 4; i++) {
+                    label("launch %d", i);
                     assert_true(launch[i].shared_bytes < gpu.max_shared_bytes);
+                }
             }
 }
 
@@ -139,11 +136,11 @@ static void variants(void **unused)
 {
     (void)unused;
     qn_launch launch;
-    assert_int_equal(qn_aura_gpu_encode(96, 3, 10, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_encode(96, 3, 10, &launch));
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=96 -DQN_BITS=3 -DQN_VALUE_BITS=3");
-    assert_int_equal(qn_aura_gpu_decode(64, 8, 10, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_decode(64, 8, 10, &launch));
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=64 -DQN_BITS=8 -DQN_VALUE_BITS=8");
-    assert_int_equal(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, &launch), QN_OK);
+    assert_ok(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, &launch));
     assert_string_equal(launch.defines, "-DQN_HEAD_DIM=128 -DQN_BITS=4 -DQN_VALUE_BITS=2");
     refused(qn_aura_gpu_encode(128, 5, 10, &launch), QN_ERR_UNSUPPORTED, "heads of 128 in 5 and 5 bits");
     refused(qn_aura_gpu_quantize_page(100, 4, 4, 1, 8, &launch), QN_ERR_UNSUPPORTED, "heads of 100");

@@ -1,11 +1,8 @@
 /* Chat templates: which are recognised, and that a conversation's tokens equal those of the template's output. */
-#include "text/chat.h"
-#include "unit/helper_vocab.h"
+#include "helper_assert.h"
+#include "helper_vocab.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "text/chat.h"
 
 #include <stdio.h>
 
@@ -69,8 +66,8 @@ static qn_status create(const char *text, const struct added_token *tokens, qn_t
     };
     struct file_bytes bytes = make_vocab(&spec);
     qn_gguf *file;
-    assert_int_equal(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file), QN_OK);
-    assert_int_equal(qn_tokenizer_create(file, tok), QN_OK);
+    assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file));
+    assert_ok(qn_tokenizer_create(file, tok));
     const qn_status status = qn_chat_template_create(file, *tok, chat);
     qn_gguf_close(file);
     free(bytes.data);
@@ -84,11 +81,11 @@ static void check(const char *template, const qn_chat_message *messages, size_t 
     qn_chat_template *chat;
     int32_t *tokens, *expected;
     size_t count, n_expected;
-    assert_int_equal(create(template, added, &tok, &chat), QN_OK);
+    assert_ok(create(template, added, &tok, &chat));
     assert_string_equal(qn_chat_template_name(chat), "chatml");
-    assert_int_equal(qn_chat_encode(tok, chat, messages, n, add_assistant, &tokens, &count), QN_OK);
+    assert_ok(qn_chat_encode(tok, chat, messages, n, add_assistant, &tokens, &count));
     assert_non_null(tokens);
-    assert_int_equal(qn_tokenizer_encode(tok, printed, strlen(printed), true, false, &expected, &n_expected), QN_OK);
+    assert_ok(qn_tokenizer_encode(tok, printed, strlen(printed), true, false, &expected, &n_expected));
     assert_int_equal(count, n_expected);
     assert_memory_equal(tokens, expected, count * sizeof *tokens);
     free(tokens);
@@ -137,8 +134,8 @@ static void test_contents_are_text(void **state)
     qn_chat_template *chat;
     int32_t *tokens;
     size_t count, starts = 0, ends = 0, bos = 0;
-    assert_int_equal(create(NONE, added, &tok, &chat), QN_OK);
-    assert_int_equal(qn_chat_encode(tok, chat, messages, 1, false, &tokens, &count), QN_OK);
+    assert_ok(create(NONE, added, &tok, &chat));
+    assert_ok(qn_chat_encode(tok, chat, messages, 1, false, &tokens, &count));
     for (size_t i = 0; i < count; i++) {
         starts += tokens[i] == START;
         ends += tokens[i] == END;
@@ -158,7 +155,7 @@ static void refuses(const char *template, const struct added_token *tokens, cons
     qn_chat_template *chat;
     int32_t *made;
     size_t count;
-    assert_int_equal(create(template, tokens, &tok, &chat), QN_OK);
+    assert_ok(create(template, tokens, &tok, &chat));
     if (*qn_chat_template_name(chat))
         fail_msg("taken for %s: %s", qn_chat_template_name(chat), template);
     assert_int_equal(qn_chat_encode(tok, chat, user_only, 1, true, &made, &count), QN_ERR_UNSUPPORTED);
@@ -281,7 +278,7 @@ static void test_bad_messages(void **state)
     const qn_chat_message bad[] = { { "user", "x" }, { "wizard", "x" }, { NULL, "x" }, { "user", NULL } };
     qn_tokenizer *tok;
     qn_chat_template *chat;
-    assert_int_equal(create(NONE, added, &tok, &chat), QN_OK);
+    assert_ok(create(NONE, added, &tok, &chat));
     for (size_t i = 1; i < sizeof bad / sizeof *bad; i++) {
         const qn_chat_message two[] = { bad[0], bad[i] };
         int32_t *tokens;

@@ -26,7 +26,7 @@ static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = ""
 static qn_cuda *open_with(const qn_cuda_driver *driver)
 {
     qn_cuda *device;
-    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &device), QN_OK);
+    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &device));
     return device;
 }
 
@@ -43,7 +43,7 @@ static void test_open(void **unused)
     qn_cuda *device;
     const qn_cuda_driver *driver = fake_driver();
     int count;
-    assert_int_equal(qn_cuda_count(driver, &count), QN_OK);
+    assert_ok(qn_cuda_count(driver, &count));
     assert_int_equal(count, 2);
     qn_cuda_info unopened;
     assert_int_equal(qn_cuda_read_info(driver, 1, &unopened), QN_OK);
@@ -63,7 +63,7 @@ static void test_open(void **unused)
     qn_cuda_close(NULL);
     fake_expect_empty();
 
-    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools, .ordinal = 1 }, &device), QN_OK);
+    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools, .ordinal = 1 }, &device));
     assert_int_equal(qn_cuda_get_info(device)->ordinal, 1);
     qn_cuda_close(device);
     for (int ordinal = -1; ordinal <= 2; ordinal += 3) {
@@ -115,7 +115,7 @@ static void test_memory(void **unused)
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_buffer buffer;
     size_t bytes;
-    assert_int_equal(qn_cuda_available_memory(device, &bytes), QN_OK);
+    assert_ok(qn_cuda_available_memory(device, &bytes));
     assert_true(bytes == (size_t)79 << 30);
     assert_int_equal(qn_cuda_alloc(device, SIZE_MAX / 2, 3, "weights", &buffer), QN_ERR_MEMORY);
     assert_non_null(strstr(qn_error_text(), "weights"));
@@ -123,22 +123,22 @@ static void test_memory(void **unused)
     assert_non_null(strstr(qn_error_text(), "weights: 1099511627776 bytes"));
     assert_non_null(strstr(qn_error_text(), "cuMemAlloc"));
     assert_true(buffer.address == 0);
-    assert_int_equal(qn_cuda_alloc(device, 0, 4, "nothing", &buffer), QN_OK);
+    assert_ok(qn_cuda_alloc(device, 0, 4, "nothing", &buffer));
     assert_true(buffer.address != 0 && buffer.bytes == 0);
     qn_cuda_free(device, &buffer);
     qn_cuda_free(device, &buffer); /* freeing twice is allowed */
 
     uint32_t words[4] = { 1, 2, 3, 4 }, back[4] = { 0 };
-    assert_int_equal(qn_cuda_alloc(device, 4, 4, "words", &buffer), QN_OK);
-    assert_int_equal(qn_cuda_copy_h2d(device, NULL, buffer.address, words, 16), QN_OK);
-    assert_int_equal(qn_cuda_copy_d2d(device, NULL, buffer.address, buffer.address + 8, 8), QN_OK);
-    assert_int_equal(qn_cuda_memset(device, NULL, buffer.address + 12, 0xff, 4), QN_OK);
-    assert_int_equal(qn_cuda_download(device, NULL, back, buffer.address, 16), QN_OK);
+    assert_ok(qn_cuda_alloc(device, 4, 4, "words", &buffer));
+    assert_ok(qn_cuda_copy_h2d(device, NULL, buffer.address, words, 16));
+    assert_ok(qn_cuda_copy_d2d(device, NULL, buffer.address, buffer.address + 8, 8));
+    assert_ok(qn_cuda_memset(device, NULL, buffer.address + 12, 0xff, 4));
+    assert_ok(qn_cuda_download(device, NULL, back, buffer.address, 16));
     assert_true(back[0] == 3 && back[1] == 4 && back[2] == 3 && back[3] == UINT32_MAX);
     qn_cuda_free(device, &buffer);
 
     void *host;
-    assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_OK);
+    assert_ok(qn_cuda_alloc_host(device, 100, "ring", &host));
     qn_cuda_free_host(device, host);
     fake.fails = "cuMemHostAlloc";
     assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_ERR_IO);
@@ -171,8 +171,8 @@ static void test_upload(void **unused)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         qn_cuda_buffer to;
         struct progress p = { 0 };
-        assert_int_equal(qn_cuda_alloc(device, sizes[i], 1, "upload", &to), QN_OK);
-        assert_int_equal(qn_cuda_upload(device, to.address, from, sizes[i], on_progress, &p), QN_OK);
+        assert_ok(qn_cuda_alloc(device, sizes[i], 1, "upload", &to));
+        assert_ok(qn_cuda_upload(device, to.address, from, sizes[i], on_progress, &p));
         assert_int_equal(p.calls, (sizes[i] + piece - 1) / piece);
         assert_int_equal(p.last, sizes[i]);
         assert_memory_equal((const void *)(uintptr_t)to.address, from, sizes[i]);
@@ -180,7 +180,7 @@ static void test_upload(void **unused)
     }
     assert_int_equal(fake.host_allocations, 2); /* independent of the sizes */
     qn_cuda_buffer to;
-    assert_int_equal(qn_cuda_alloc(device, 4 * piece, 1, "upload", &to), QN_OK);
+    assert_ok(qn_cuda_alloc(device, 4 * piece, 1, "upload", &to));
     struct progress p = { .stop_at = 2 };
     assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, on_progress, &p), QN_ERR_CANCELLED);
     assert_int_equal(p.last, 2 * piece);
@@ -192,7 +192,7 @@ static void test_upload(void **unused)
         assert_non_null(strstr(qn_error_text(), calls[i]));
     }
     fake.fails = NULL;
-    assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_OK);
+    assert_ok(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL));
     qn_cuda_free(device, &to);
     qn_cuda_close(device);
     free(from);
@@ -248,13 +248,13 @@ static void test_streams(void **unused)
     qn_cuda_stream stream;
     qn_cuda_event a, b;
     double seconds;
-    assert_int_equal(qn_cuda_stream_create(device, &stream), QN_OK);
-    assert_int_equal(qn_cuda_event_create(device, &a), QN_OK);
-    assert_int_equal(qn_cuda_event_create(device, &b), QN_OK);
-    assert_int_equal(qn_cuda_event_record(device, a, stream), QN_OK);
-    assert_int_equal(qn_cuda_stream_wait_event(device, stream, a), QN_OK);
-    assert_int_equal(qn_cuda_event_synchronize(device, a), QN_OK);
-    assert_int_equal(qn_cuda_event_seconds(device, a, b, &seconds), QN_OK);
+    assert_ok(qn_cuda_stream_create(device, &stream));
+    assert_ok(qn_cuda_event_create(device, &a));
+    assert_ok(qn_cuda_event_create(device, &b));
+    assert_ok(qn_cuda_event_record(device, a, stream));
+    assert_ok(qn_cuda_stream_wait_event(device, stream, a));
+    assert_ok(qn_cuda_event_synchronize(device, a));
+    assert_ok(qn_cuda_event_seconds(device, a, b, &seconds));
     assert_true(seconds == 0.25);
     fake.fails = "cuStreamSynchronize"; /* reports kernel failures */
     assert_int_equal(qn_cuda_stream_synchronize(device, stream), QN_ERR_IO);
@@ -272,7 +272,7 @@ static void test_launch(void **unused)
     (void)unused;
     const unsigned char args[FAKE_ARGS_BYTES] = "twenty-four bytes of it";
     qn_cuda *device = open_with(fake_driver());
-    assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_OK);
+    assert_ok(qn_cuda_launch(device, NULL, &launch, args));
     assert_memory_equal(fake.last_args, args, sizeof args);
     assert_int_equal(fake.last_grid[0], 7);
     assert_int_equal(fake.last_grid[1], 2);
@@ -282,25 +282,25 @@ static void test_launch(void **unused)
     qn_launch other = launch;
     other.pdl = true;
     other.shared_bytes = 48 << 10;
-    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_true(fake.last_pdl);
     assert_false(fake.last_cooperative);
     other.cooperative = true;
-    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_true(fake.last_pdl && fake.last_cooperative);
     other.cooperative = false;
     assert_int_equal(fake.last_cluster, 0);
     other.grid[2] = other.cluster = 4;
-    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_true(fake.last_pdl && fake.last_cluster == 4);
     other.grid[2] = other.cluster = 1;
-    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_int_equal(fake.last_cluster, 0);
     assert_int_equal(fake.loads, 1);
     assert_int_equal(fake.shared_set, 0); /* 48 KiB need no opt-in */
     for (int i = 0; i < 2; i++) {
         other.shared_bytes = 100 << 10;
-        assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+        assert_ok(qn_cuda_launch(device, NULL, &other, args));
         assert_int_equal(fake.shared_set, 1);
         assert_int_equal(fake.last_shared, 100 << 10);
     }
@@ -319,13 +319,13 @@ static void test_launch(void **unused)
     other.source = "module/b.cu";
     assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, other, launch }, 3), QN_ERR_INVALID);
     assert_non_null(strstr(qn_error_text(), "'module/b.cu' is not among the kernel sources"));
-    assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, launch }, 2), QN_OK);
+    assert_ok(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, launch }, 2));
     fake.fails = "cuLaunchKernelEx";
     assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_ERR_IO);
     assert_non_null(strstr(qn_error_text(), "qn_module_a (module/a.cu): cuLaunchKernelEx: made to fail"));
     fake.fails = NULL;
     qn_cuda_kernel_info info;
-    assert_int_equal(qn_cuda_kernel_get_info(device, &launch, &info), QN_OK);
+    assert_ok(qn_cuda_kernel_get_info(device, &launch, &info));
     assert_int_equal(info.registers, 40);
     assert_int_equal(info.blocks_per_sm, 16);
     qn_cuda_close(device);
@@ -346,7 +346,7 @@ static void test_older(void **unused)
     qn_launch other = launch;
     other.pdl = true;
     other.args_bytes = 1;
-    assert_int_equal(qn_cuda_launch(device, NULL, &other, args), QN_OK);
+    assert_ok(qn_cuda_launch(device, NULL, &other, args));
     assert_false(fake.last_pdl);
     assert_int_equal(fake.carveouts_set, 0);
     qn_cuda_close(device);
@@ -374,18 +374,18 @@ static void test_graphs(void **unused)
     qn_cuda *device = open_with(fake_driver());
     qn_cuda_graph *graph = NULL;
     qn_cuda_stream stream;
-    assert_int_equal(qn_cuda_stream_create(device, &stream), QN_OK);
+    assert_ok(qn_cuda_stream_create(device, &stream));
     for (int i = 0; i < 3; i++) {
         fake.update_fails = i == 2; /* another topology: instantiated again */
-        assert_int_equal(qn_cuda_capture_begin(device, stream), QN_OK);
-        assert_int_equal(qn_cuda_capture_end(device, stream, &graph), QN_OK);
-        assert_int_equal(qn_cuda_graph_launch(device, graph, stream), QN_OK);
+        assert_ok(qn_cuda_capture_begin(device, stream));
+        assert_ok(qn_cuda_capture_end(device, stream, &graph));
+        assert_ok(qn_cuda_graph_launch(device, graph, stream));
         assert_int_equal(fake.updates, i);
         assert_int_equal(fake.execs, 1);
         assert_int_equal(fake.graphs, 0);
     }
-    assert_int_equal(qn_cuda_capture_begin(device, stream), QN_OK);
-    assert_int_equal(qn_cuda_capture_end(device, stream, NULL), QN_OK);
+    assert_ok(qn_cuda_capture_begin(device, stream));
+    assert_ok(qn_cuda_capture_end(device, stream, NULL));
     static const char *const calls[] = { "cuStreamEndCapture", "cuGraphInstantiateWithFlags" };
     for (size_t i = 0; i < 2; i++) {
         qn_cuda_graph *none = NULL;
@@ -429,7 +429,7 @@ static void test_read_rate(void **unused)
     qn_cuda *device = open_with(fake_driver());
     double rate = 0;
     fake.available = 4 * MIB + 12345;
-    assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_OK);
+    assert_ok(qn_cuda_read_rate(device, NULL, &rate));
     assert_true(rate == 8.0 * MIB / 0.25);
     qn_peak_read_args args;
     memcpy(&args, fake.last_args, sizeof args);
@@ -440,6 +440,7 @@ static void test_read_rate(void **unused)
     fake_expect_empty();
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         for (int after = 0; after < 2; after++) {
+            label("%s fails after %d calls", calls[i], after);
             device = open_with(fake_driver());
             fake.available = 4 * MIB;
             fake.fails = calls[i];

@@ -1,78 +1,27 @@
 /* Session memory on a CUDA device, with a fake driver: serialisation round trips, copies and checkpoints, and an AURA
  * cache can be rewound to the same lengths as the CPU's. quern-check tests the kernels on a GPU. */
-#include "helper_cuda.h"
+#include "helper_cuda_model.h"
 
-#include "base/cpu.h"
 #include "device/cpu/memory.h"
-#include "device/cuda/executor.h"
-#include "gguf/gguf.h"
-#include "model/model.h"
-
-#include <stdio.h>
 
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
 
-struct fixture {
-    qn_gguf *file;
-    qn_hparams hparams;
-    qn_plan plan;
-    qn_kernels kernels;
-    qn_team *team;
-    qn_aura_codec *codec;
-    qn_device *device;
-};
-
-static void must(qn_status status)
+static void set_up(struct cuda_fixture *x, const char *golden, unsigned bits)
 {
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
+    read_golden(x, golden);
+    create_device(x, bits);
 }
 
-static void set_up(struct fixture *x, const char *golden, unsigned bits)
+static qn_memory_params params_of(const struct cuda_fixture *x)
 {
-    static const qn_gpu_code no_code;
-    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
-    char path[512];
-    unsigned cpu;
-    memset(x, 0, sizeof *x);
-    fake.no_param_info = true;
-    const qn_cuda_driver *driver = fake_driver();
-    snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-    must(qn_gguf_open(path, &x->file));
-    must(qn_model_build(x->file, &x->hparams, &x->plan));
-    must(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->kernels, cpu);
-    must(qn_team_create(1, &x->team));
-    if (bits)
-        must(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
-    const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .kernels = &x->kernels },
-                                             .driver = driver,
-                                             .tools = &tools };
-    must(qn_cuda_executor_create(&params, &x->device));
+    return memory_params(x, CONTEXT, BATCH);
 }
 
-static void tear_down(struct fixture *x)
-{
-    x->device->vtable->free(x->device);
-    qn_aura_codec_delete(x->codec);
-    qn_team_free(x->team);
-    qn_plan_free(&x->plan);
-    qn_gguf_close(x->file);
-    fake_expect_empty();
-}
-
-static qn_memory_params params_of(const struct fixture *x)
-{
-    return (qn_memory_params){
-        .n_layers = x->hparams.n_layers, .n_ctx = CONTEXT, .n_batch = BATCH, .key_codec = x->codec, .value_codec = x->codec
-    };
-}
-
-static qn_memory *memory_of(const struct fixture *x)
+static qn_memory *memory_of(const struct cuda_fixture *x)
 {
     const qn_memory_params params = params_of(x);
     qn_memory *memory;
-    must(x->device->vtable->memory_new(x->device, &params, &memory));
+    assert_ok(x->device->vtable->memory_new(x->device, &params, &memory));
     return memory;
 }
 
@@ -110,14 +59,14 @@ static qn_status compare(void *context, void *data, size_t bytes)
 static void fill(qn_memory *memory, size_t length, uint32_t seed)
 {
     struct stream s = { .state = seed };
-    must(memory->vtable->deserialize(memory, length, put, &s));
+    assert_ok(memory->vtable->deserialize(memory, length, put, &s));
     assert_int_equal(s.bytes, memory->vtable->serialized_bytes(memory, length));
 }
 
 static bool holds(const qn_memory *memory, size_t length, uint32_t seed)
 {
     struct stream s = { .state = seed, .same = true };
-    must(memory->vtable->serialize(memory, length, compare, &s));
+    assert_ok(memory->vtable->serialize(memory, length, compare, &s));
     assert_int_equal(s.bytes, memory->vtable->serialized_bytes(memory, length));
     return s.same;
 }
@@ -127,21 +76,22 @@ enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
 static void check_regions(const char *golden, unsigned bits)
 {
-    struct fixture x;
+    struct cuda_fixture x;
     set_up(&x, golden, bits);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
     for (uint32_t i = 0; i < N_LENGTHS; i++) {
+        label("%s, %u bits, %u tokens", golden, bits, (unsigned)lengths[i]);
         fill(memory, lengths[i], i + 1);
         assert_true(holds(memory, lengths[i], i + 1));
         assert_false(memory->vtable->serialized_bytes(memory, lengths[i]) && holds(memory, lengths[i], i + 2));
         assert_int_equal(memory->vtable->bytes(memory, lengths[i]), memory->vtable->serialized_bytes(memory, lengths[i]));
-        must(other->vtable->copy(other, memory, lengths[i]));
+        assert_ok(other->vtable->copy(other, memory, lengths[i]));
         assert_true(holds(other, lengths[i], i + 1));
         assert_int_equal(other->vtable->rewind_length(other, lengths[i]), lengths[i]);
     }
     memory->vtable->free(memory);
     other->vtable->free(other);
-    tear_down(&x);
+    free_device(&x);
 }
 
 static void regions_round_trip(void **unused)
@@ -159,19 +109,19 @@ static void regions_round_trip(void **unused)
 static void checkpoints_restore_pages(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint, *copy;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory *memory = memory_of(&x), *other = memory_of(&x);
     const qn_memory_vtable *vtable = memory->vtable;
-    must(vtable->checkpoint_new(memory, &checkpoint));
-    must(vtable->checkpoint_new(memory, &copy));
+    assert_ok(vtable->checkpoint_new(memory, &checkpoint));
+    assert_ok(vtable->checkpoint_new(memory, &copy));
     fill(memory, 70, 1);
-    must(vtable->checkpoint_save(checkpoint, memory, 70));
-    must(vtable->checkpoint_copy(copy, checkpoint, memory));
-    must(vtable->copy(other, memory, 64)); /* states, and the cache without its open page */
+    assert_ok(vtable->checkpoint_save(checkpoint, memory, 70));
+    assert_ok(vtable->checkpoint_copy(copy, checkpoint, memory));
+    assert_ok(vtable->copy(other, memory, 64)); /* states, and the cache without its open page */
     assert_false(holds(other, 70, 1));
-    must(vtable->checkpoint_restore(copy, other, 70));
+    assert_ok(vtable->checkpoint_restore(copy, other, 70));
     assert_int_equal(vtable->rewind_length(other, 70), 70);
     assert_true(holds(other, 70, 1));
     assert_int_equal(vtable->open_tokens(70), 1);
@@ -180,30 +130,30 @@ static void checkpoints_restore_pages(void **unused)
     vtable->checkpoint_free(copy);
     vtable->free(memory);
     vtable->free(other);
-    tear_down(&x);
+    free_device(&x);
 }
 
 static void checkpoints_hold_states_exactly(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     qn_memory_checkpoint *checkpoint;
     set_up(&x, "qwen35.q1_0", 0);
     qn_memory *memory = memory_of(&x);
-    must(memory->vtable->checkpoint_new(memory, &checkpoint));
+    assert_ok(memory->vtable->checkpoint_new(memory, &checkpoint));
     /* The contents of 0 positions are the states alone; a checkpoint of an fp16 cache does not depend on the number of
      * tokens. */
     for (size_t held = 1; held < CONTEXT; held += 100) {
         fill(memory, 0, 1);
-        must(memory->vtable->checkpoint_save(checkpoint, memory, held));
+        assert_ok(memory->vtable->checkpoint_save(checkpoint, memory, held));
         fill(memory, 0, 2);
         assert_true(holds(memory, 0, 2));
-        must(memory->vtable->checkpoint_restore(checkpoint, memory, held));
+        assert_ok(memory->vtable->checkpoint_restore(checkpoint, memory, held));
         assert_true(holds(memory, 0, 1));
     }
     memory->vtable->checkpoint_free(checkpoint);
     memory->vtable->free(memory);
-    tear_down(&x);
+    free_device(&x);
 }
 
 /* ---- Rewind lengths ---- */
@@ -212,11 +162,11 @@ static void checkpoints_hold_states_exactly(void **unused)
 static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     set_up(&x, "qwen3.q1_0", 4);
     const qn_memory_params params = params_of(&x);
     qn_memory *gpu = memory_of(&x), *cpu;
-    must(qn_cpu_memory_new(&x.plan, &params, &cpu));
+    assert_ok(qn_cpu_memory_new(&x.plan, &params, &cpu));
     uint32_t random = 7;
     size_t length = 0;
     for (int i = 0; i < 2000; i++) {
@@ -237,7 +187,7 @@ static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
     }
     cpu->vtable->free(cpu);
     gpu->vtable->free(gpu);
-    tear_down(&x);
+    free_device(&x);
 }
 
 /* ---- Failures ---- */
@@ -245,7 +195,7 @@ static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
 static void allocation_failures(void **unused)
 {
     (void)unused;
-    struct fixture x;
+    struct cuda_fixture x;
     qn_memory *memory;
     set_up(&x, "qwen35-rotated.pq2_0", 4);
     qn_memory_params params = params_of(&x);
@@ -261,8 +211,8 @@ static void allocation_failures(void **unused)
     }
     fake.fails = NULL;
     assert_int_not_equal(x.device->vtable->reserve(x.device, (size_t)1 << 50, 64), QN_OK);
-    must(x.device->vtable->reserve(x.device, 8, 64));
-    tear_down(&x);
+    assert_ok(x.device->vtable->reserve(x.device, 8, 64));
+    free_device(&x);
 }
 
 int main(void)

@@ -1,18 +1,13 @@
 /* Gated delta rule with an open chunk: against the token recurrence in float64; and the same bits for every split of tokens
  * and values and for every instruction set. */
+#include "helper_assert.h"
+
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { GUARD = 64, CHUNK = QN_GDN_CHUNK };
 
@@ -21,7 +16,7 @@ enum { GUARD = 64, CHUNK = QN_GDN_CHUNK };
 static void *poisoned(size_t bytes)
 {
     uint8_t *block;
-    assert_int_equal(qn_alloc(&block, bytes + 2 * GUARD, 1, "test memory"), QN_OK);
+    assert_ok(qn_alloc(&block, bytes + 2 * GUARD, 1, "test memory"));
     memset(block, 0xff, bytes + 2 * GUARD);
     return block + GUARD;
 }
@@ -241,12 +236,16 @@ static void assert_same_memory(const struct memory *a, const struct memory *b)
 }
 
 /* Fill kernels with the reference and the variants that this CPU supports; returns their number. */
+static const char *kernel_names[QN_CPU_MAX_LEVELS];
+
 static size_t all_kernels(qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS])
 {
     size_t n = 0;
     for (size_t i = 0; i < qn_cpu_n_levels; i++)
-        if (qn_cpu_has_level(&qn_cpu_levels[i]))
+        if (qn_cpu_has_level(&qn_cpu_levels[i])) {
+            kernel_names[n] = qn_cpu_levels[i].name;
             qn_deltanet_kernels_init(&kernels[n++], qn_cpu_levels[i].features);
+        }
     return n;
 }
 
@@ -269,12 +268,13 @@ static const double bar = 1e-5;
 
 static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays decays, enum keys keys)
 {
+    label("%zu tokens, K %zu, V %zu, decays %d, keys %d", n, head_k, head_v, (int)decays, (int)keys);
     struct problem p = problem_new(n, head_k, head_v, decays, keys);
     struct memory m = memory_new(&p);
     qn_deltanet_kernels kernels;
     double *o, *state;
-    assert_int_equal(qn_alloc(&o, n * head_v, sizeof *o, "o"), QN_OK);
-    assert_int_equal(qn_alloc(&state, head_k * head_v, sizeof *state, "state"), QN_OK);
+    assert_ok(qn_alloc(&o, n * head_v, sizeof *o, "o"));
+    assert_ok(qn_alloc(&state, head_k * head_v, sizeof *state, "state"));
     qn_deltanet_kernels_init(&kernels, qn_cpu_present());
     recurrence_float64(&p, o, state);
     advance(&kernels, &p, &m, 0, n, n, head_v);
@@ -282,8 +282,7 @@ static void assert_accurate(size_t n, size_t head_k, size_t head_v, enum decays 
     const double o_error = error_of(m.o, m.o_row, o, n, head_v);
     const double state_error = error_of(m.state, head_v, state, head_k, head_v);
     if (!(o_error <= bar && state_error <= bar)) /* also fails for NaN */
-        fail_msg("%zu tokens, K %zu, V %zu, decays %d, keys %d: relative errors are %.2g of o, %.2g of the state", n, head_k,
-                 head_v, (int)decays, (int)keys, o_error, state_error);
+        fail_msg("relative errors are %.2g of o, %.2g of the state", o_error, state_error);
     memory_free(&m);
     problem_free(&p);
     qn_free(o);
@@ -322,11 +321,13 @@ static void same_bits(void **unused)
     qn_deltanet_kernels kernels[QN_CPU_MAX_LEVELS];
     const size_t n_kernels = all_kernels(kernels);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        label("K %zu, V %zu", sizes[s].head_k, sizes[s].head_v);
         struct problem p = problem_new(197, sizes[s].head_k, sizes[s].head_v, (enum decays)(s % N_DECAYS), (enum keys)(s % 2));
         struct memory expected = memory_new(&p);
         advance(&kernels[0], &p, &expected, 0, p.n, p.n, p.head_v);
         for (size_t v = 0; v < n_kernels; v++)
             for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+                label("%s, %zu tokens at a time", kernel_names[v], steps[i]);
                 struct memory m = memory_new(&p), closed = memory_new(&p);
                 advance(&kernels[v], &p, &m, 0, p.n, steps[i], p.head_v);
                 assert_same_memory(&m, &expected);
@@ -353,6 +354,7 @@ static void slices_of_values(void **unused)
     for (size_t v = 0; v < n_kernels; v++)
         for (size_t cut = 16; cut < p.head_v; cut += 48)
             for (size_t step = 1; step <= p.n; step += 149) {
+                label("%s, slices of %zu, %zu tokens at a time", kernel_names[v], cut, step);
                 struct memory m = memory_new(&p);
                 advance(&kernels[v], &p, &m, 0, p.n, step, cut);
                 assert_same_memory(&m, &whole);
@@ -376,6 +378,7 @@ static void going_back(void **unused)
     advance(&kernels, &p, &reference, 0, p.n, p.n, p.head_v);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (size_t step = 1; step < 128; step += 125) {
+            label("from %zu to %zu, %zu tokens at a time", cases[i].taken, cases[i].back, step);
             struct memory m = memory_new(&p);
             advance(&kernels, &p, &m, 0, cases[i].back, step, p.head_v);
             advance(&kernels, &other, &m, cases[i].back, cases[i].taken, step, p.head_v);
@@ -402,6 +405,7 @@ static void later_rows_are_not_read(void **unused)
     for (size_t d = 0; d < p.head_k; d++)
         p.rows[BAD * p.row + p.head_k + d] = NAN;
     for (size_t v = 0; v < n_kernels; v++) {
+        label("%s", kernel_names[v]);
         struct memory m = memory_new(&p);
         advance(&kernels[v], &p, &m, 0, p.n, p.n, p.head_v);
         for (size_t t = 0; t < BAD; t++)
@@ -434,6 +438,7 @@ static void heads_together(void **unused)
     }
     for (size_t v = 0; v < n_kernels * sizeof steps / sizeof steps[0]; v++) {
         const size_t step = steps[v / n_kernels];
+        label("%s, %zu tokens at a time", kernel_names[v % n_kernels], step);
         struct memory m[HEADS];
         qn_gdn_head heads[HEADS];
         for (size_t h = 0; h < HEADS; h++)
@@ -465,6 +470,7 @@ static void heads_together(void **unused)
             }
         }
         for (size_t h = 0; h < HEADS; h++) {
+            label("head %zu", h);
             assert_same_memory(&m[h], &alone[h]);
             memory_free(&m[h]);
         }

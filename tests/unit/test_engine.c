@@ -1,34 +1,19 @@
 /* Models and sessions through the public header: errors, rewinding, several sessions, cancelling, generation; and valid GGUF
  * files that do not match their architecture. */
+#include "helper_assert.h"
+#include "helper_sanitizers.h"
+#include "helper_vocab.h"
+
 #include "gguf/gguf.h"
-#include "unit/helper_vocab.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define QN_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define QN_TEST_SANITIZED 1
-#endif
-#endif
-#ifndef QN_TEST_SANITIZED
-#define QN_TEST_SANITIZED 0
-#endif
 
 #define MODEL QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf"
 enum { VOCAB = 320, N_IDS = 40 };
@@ -52,17 +37,11 @@ static int free_model(void **unused)
     return 0;
 }
 
-static void assert_text(const char *part)
-{
-    if (!strstr(qn_error_text(), part))
-        fail_msg("'%s' is not in '%s'", part, qn_error_text());
-}
-
 static qn_session *new_session(uint32_t n_ctx, uint32_t n_batch)
 {
     const qn_session_params params = { .n_ctx = n_ctx, .n_batch = n_batch };
     qn_session *session;
-    assert_int_equal(qn_session_create(model, &params, &session), QN_OK);
+    assert_ok(qn_session_create(model, &params, &session));
     return session;
 }
 
@@ -80,9 +59,9 @@ static void evaluation_rejects_bad_arguments(void **unused)
     assert_int_equal(qn_session_eval(session, bad, 3, QN_LOGITS_LAST, logits), QN_ERR_INVALID);
     assert_int_equal(qn_session_eval(session, ids, 3, QN_LOGITS_LAST, NULL), QN_ERR_INVALID);
     assert_int_equal(qn_session_length(session), 0);
-    assert_int_equal(qn_session_eval(session, ids, 10, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_eval(session, ids, 10, QN_LOGITS_NONE, NULL));
     assert_int_equal(qn_session_length(session), 10);
-    assert_int_equal(qn_session_eval(session, ids, 0, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_eval(session, ids, 0, QN_LOGITS_NONE, NULL));
     assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_ERR_CONTEXT);
     assert_int_equal(qn_session_truncate(session, 11), QN_ERR_INVALID);
     qn_session_free(session);
@@ -99,11 +78,11 @@ static void rewinding_forgets(void **unused)
     qn_session *a = new_session(64, 16), *b = new_session(64, 16);
     float first[VOCAB], second[VOCAB];
     const qn_token other[] = { 5, 6, 7, 8, 9 };
-    assert_int_equal(qn_session_eval(a, ids, 30, QN_LOGITS_LAST, first), QN_OK);
-    assert_int_equal(qn_session_eval(b, ids, 20, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_eval(b, other, 5, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_truncate(b, 20), QN_OK);
-    assert_int_equal(qn_session_eval(b, ids + 20, 10, QN_LOGITS_LAST, second), QN_OK);
+    assert_ok(qn_session_eval(a, ids, 30, QN_LOGITS_LAST, first));
+    assert_ok(qn_session_eval(b, ids, 20, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_eval(b, other, 5, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_truncate(b, 20));
+    assert_ok(qn_session_eval(b, ids + 20, 10, QN_LOGITS_LAST, second));
     assert_memory_equal(first, second, sizeof first);
     qn_session_free(a);
     qn_session_free(b);
@@ -119,9 +98,9 @@ static void long_contexts_do_not_depend_on_the_split(void **unused)
     qn_session *a = new_session(LONG, 0), *b = new_session(LONG + 300, 3);
     for (int i = 0; i < LONG; i++)
         tokens[i] = i * 131 % VOCAB;
-    assert_int_equal(qn_session_eval(a, tokens, LONG, QN_LOGITS_LAST, first), QN_OK);
-    assert_int_equal(qn_session_eval(b, tokens, LONG - 1, QN_LOGITS_NONE, NULL), QN_OK);
-    assert_int_equal(qn_session_eval(b, tokens + LONG - 1, 1, QN_LOGITS_LAST, second), QN_OK);
+    assert_ok(qn_session_eval(a, tokens, LONG, QN_LOGITS_LAST, first));
+    assert_ok(qn_session_eval(b, tokens, LONG - 1, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_eval(b, tokens + LONG - 1, 1, QN_LOGITS_LAST, second));
     assert_memory_equal(first, second, sizeof first);
     qn_session_free(a);
     qn_session_free(b);
@@ -148,12 +127,12 @@ static void sessions_take_turns(void **unused)
     pthread_t threads[2];
     float alone[VOCAB];
     qn_session *session = new_session(64, 0);
-    assert_int_equal(qn_session_eval(session, ids, N_IDS, QN_LOGITS_LAST, alone), QN_OK);
+    assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_LAST, alone));
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, evaluate_side, &sides[i]), 0);
     for (int i = 0; i < 2; i++) {
         pthread_join(threads[i], NULL);
-        assert_int_equal(sides[i].status, QN_OK);
+        assert_ok(sides[i].status);
         assert_memory_equal(sides[i].logits, alone, sizeof alone);
         qn_session_free(sides[i].session);
     }
@@ -190,11 +169,11 @@ static void cancelling(void **unused)
     qn_generate_result result;
     params.ignore_end = true;
     assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
-    assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 5, &params, &result));
     pthread_join(thread, NULL);
     assert_int_equal(result.reason, QN_STOP_CANCELLED);
     /* The request is cleared after it has been executed. */
-    assert_int_equal(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL), QN_OK);
+    assert_ok(qn_session_eval(session, ids, 1, QN_LOGITS_NONE, NULL));
     qn_session_free(session);
 }
 
@@ -210,7 +189,7 @@ static void cancelled_sessions_can_continue(void **unused)
         qn_token pending;
         params.ignore_end = true;
         assert_int_equal(pthread_create(&thread, NULL, cancel_soon, session), 0);
-        assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+        assert_ok(qn_generate(session, ids, 5, &params, &result));
         pthread_join(thread, NULL);
         assert_int_equal(result.reason, QN_STOP_CANCELLED);
         assert_int_equal(qn_session_pending(session, &pending), result.n_generated > 0);
@@ -239,13 +218,13 @@ static void a_late_cancel_is_forgotten(void **unused)
     params.ignore_end = true;
     params.on_token = cancel_at_third;
     params.user = session;
-    assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 5, &params, &result));
     assert_int_equal(result.reason, QN_STOP_LENGTH);
-    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 1, &params, &result));
     assert_int_equal(result.n_generated, 3);
     /* A request before it stops the generation; n_prompt has the tokens evaluated. */
     qn_session_cancel(session);
-    assert_int_equal(qn_generate(session, ids, 20, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 20, &params, &result));
     assert_int_equal(result.reason, QN_STOP_CANCELLED);
     assert_int_equal(result.n_prompt, 0);
     qn_session_free(session);
@@ -260,7 +239,7 @@ static void failing_sessions_leave_others_alone(void **unused)
     float before[VOCAB], after[VOCAB];
     struct rlimit limit, low;
     int failed = 0;
-    assert_int_equal(qn_session_eval(session, ids, 20, QN_LOGITS_LAST, before), QN_OK);
+    assert_ok(qn_session_eval(session, ids, 20, QN_LOGITS_LAST, before));
     assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
     for (rlim_t headroom = 1 << 20; headroom < 64 << 20; headroom += 1 << 20) {
         unsigned long pages = 0;
@@ -276,8 +255,8 @@ static void failing_sessions_leave_others_alone(void **unused)
         assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
         failed += status == QN_ERR_MEMORY;
         qn_session_free(other);
-        assert_int_equal(qn_session_truncate(session, 0), QN_OK);
-        assert_int_equal(qn_session_eval(session, ids, 20, QN_LOGITS_LAST, after), QN_OK);
+        assert_ok(qn_session_truncate(session, 0));
+        assert_ok(qn_session_eval(session, ids, 20, QN_LOGITS_LAST, after));
         assert_memory_equal(before, after, sizeof before);
         if (status == QN_OK)
             break;
@@ -301,23 +280,23 @@ static void generation_stops(void **unused)
     qn_generate_result result;
     int tokens = 0;
     params.max_tokens = 4;
-    assert_int_equal(qn_generate(session, ids, 5, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 5, &params, &result));
     assert_int_equal(result.reason, QN_STOP_LENGTH);
     assert_int_equal(result.n_prompt, 5);
     assert_int_equal(result.n_generated, 4);
     assert_int_equal(qn_session_length(session), 8); /* the last token was not evaluated */
     params.max_tokens = 0;
-    assert_int_equal(qn_generate(session, ids, 2, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 2, &params, &result));
     assert_int_equal(result.n_generated, 0);
     assert_int_equal(qn_session_length(session), 10);
     params.max_tokens = -1;
     params.on_token = count_tokens;
     params.user = &tokens;
-    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 1, &params, &result));
     assert_int_equal(result.reason, QN_STOP_CALLBACK);
     assert_int_equal(tokens, 7);
     params.on_token = NULL;
-    assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_OK);
+    assert_ok(qn_generate(session, ids, 1, &params, &result));
     assert_int_equal(result.reason, QN_STOP_CONTEXT);
     assert_int_equal(qn_session_length(session), 20);
     assert_int_equal(qn_generate(session, ids, 1, &params, &result), QN_ERR_CONTEXT);
@@ -352,7 +331,7 @@ static void write_tensors(qn_gguf_writer *writer, const qn_gguf *file, const str
                 dims[1]--;
             }
             if (!data) {
-                assert_int_equal(qn_gguf_writer_add_tensor(writer, t->name, t->type, t->n_dims, dims, bytes), QN_OK);
+                assert_ok(qn_gguf_writer_add_tensor(writer, t->name, t->type, t->n_dims, dims, bytes));
                 continue;
             }
             uint8_t *copy = malloc(bytes);
@@ -360,11 +339,11 @@ static void write_tensors(qn_gguf_writer *writer, const qn_gguf *file, const str
             memcpy(copy, t->data, bytes);
             if (change->poison && qn_string_equals(t->name, change->poison))
                 memset(copy + (t->type == QN_TYPE_F32 ? 4 : 18) * 3, 0xff, 4);
-            assert_int_equal(qn_gguf_writer_data(writer, copy, bytes), QN_OK);
+            assert_ok(qn_gguf_writer_data(writer, copy, bytes));
             free(copy);
         }
         if (!data)
-            assert_int_equal(qn_gguf_writer_begin_data(writer), QN_OK);
+            assert_ok(qn_gguf_writer_begin_data(writer));
     }
 }
 
@@ -372,19 +351,19 @@ static void write_changed(const char *path, const struct change *change)
 {
     qn_gguf *file;
     qn_gguf_writer *writer;
-    assert_int_equal(qn_gguf_open(MODEL, &file), QN_OK);
-    assert_int_equal(qn_gguf_writer_create(path, &writer), QN_OK);
+    assert_ok(qn_gguf_open(MODEL, &file));
+    assert_ok(qn_gguf_writer_create(path, &writer));
     for (size_t i = 0; i < qn_gguf_n_kv(file); i++) {
         const qn_gguf_kv *kv = qn_gguf_kv_at(file, i);
         if (change->architecture && qn_string_equals(kv->key, "general.architecture"))
-            assert_int_equal(qn_gguf_writer_add_string(writer, "general.architecture", change->architecture), QN_OK);
+            assert_ok(qn_gguf_writer_add_string(writer, "general.architecture", change->architecture));
         else if (!change->key || !qn_string_equals(kv->key, change->key))
-            assert_int_equal(qn_gguf_writer_copy(writer, kv), QN_OK);
+            assert_ok(qn_gguf_writer_copy(writer, kv));
     }
     if (change->key)
-        assert_int_equal(qn_gguf_writer_add_u32(writer, change->key, change->value), QN_OK);
+        assert_ok(qn_gguf_writer_add_u32(writer, change->key, change->value));
     write_tensors(writer, file, change);
-    assert_int_equal(qn_gguf_writer_finish(writer), QN_OK);
+    assert_ok(qn_gguf_writer_finish(writer));
     qn_gguf_writer_free(writer);
     qn_gguf_close(file);
 }
@@ -432,7 +411,7 @@ static void wrong_models_are_rejected(void **unused)
     }
     write_changed(path, &(struct change){ 0 });
     qn_model *right;
-    assert_int_equal(qn_model_load(path, NULL, &right), QN_OK);
+    assert_ok(qn_model_load(path, NULL, &right));
     qn_model_free(right);
     unlink(path);
 }
@@ -455,7 +434,7 @@ static void repeated_tokens_are_logged(void **unused)
     assert_true(fd >= 0);
     assert_int_equal(write(fd, bytes.data, bytes.n), bytes.n);
     close(fd);
-    assert_int_equal(qn_model_load(path, &params, &vocabulary), QN_OK);
+    assert_ok(qn_model_load(path, &params, &vocabulary));
     assert_string_equal(line, "tokens 97 and 256 are both 'a': the first is used");
     qn_model_free(vocabulary);
     free(bytes.data);

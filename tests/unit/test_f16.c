@@ -1,10 +1,7 @@
 /* Conversions of fp16 and bf16: every bit pattern against the definition in float64, and rounding at every midpoint. */
-#include "base/f16.h"
+#include "helper_assert.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "base/f16.h"
 
 #include <math.h>
 
@@ -23,17 +20,19 @@ static double value_of(unsigned bits, int exponent_bits, int fraction_bits)
 }
 
 struct format {
+    const char *name;
     int exponent_bits, fraction_bits;
     float (*to_f32)(uint16_t);
     uint16_t (*from_f32)(float);
 };
 
-static const struct format f16 = { 5, 10, qn_f16_to_f32, qn_f32_to_f16 };
-static const struct format bf16 = { 8, 7, qn_bf16_to_f32, qn_f32_to_bf16 };
+static const struct format f16 = { "f16", 5, 10, qn_f16_to_f32, qn_f32_to_f16 };
+static const struct format bf16 = { "bf16", 8, 7, qn_bf16_to_f32, qn_f32_to_bf16 };
 
 static void check_all_patterns(const struct format *f)
 {
     for (unsigned bits = 0; bits <= 0xffff; bits++) {
+        label("%s, pattern 0x%x", f->name, bits);
         const double expected = value_of(bits, f->exponent_bits, f->fraction_bits);
         const float x = f->to_f32((uint16_t)bits);
         const uint16_t back = f->from_f32(x);
@@ -55,6 +54,7 @@ static void check_rounding(const struct format *f)
     const unsigned infinity = ((1u << f->exponent_bits) - 1) << f->fraction_bits;
     for (unsigned sign = 0; sign <= 0x8000; sign += 0x8000)
         for (unsigned bits = 0; bits < infinity; bits++) {
+            label("%s, pattern 0x%x", f->name, sign | bits);
             const double low = value_of(bits, f->exponent_bits, f->fraction_bits);
             /* the next pattern's value with an unbounded exponent: 65536 for fp16; overflow begins at the midpoint */
             const double step = bits == 0 ? value_of(1, f->exponent_bits, f->fraction_bits)

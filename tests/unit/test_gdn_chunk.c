@@ -29,16 +29,15 @@ enum { N_TYPES = sizeof types / sizeof types[0] };
 
 static void run_chunk(gdn_problem *p)
 {
-    if (qn_gdn_chunk(&p->shape, p->q, p->k, p->v, p->g, p->beta, p->initial, p->final, p->o) != QN_OK)
-        fail_msg("%s: %s", gdn_case, qn_error_text());
+    assert_ok(qn_gdn_chunk(&p->shape, p->q, p->k, p->v, p->g, p->beta, p->initial, p->final, p->o));
 }
 
 static void chunk_near_recurrence(gdn_problem *p, gdn_decay decay, gdn_keys keys, bool initial)
 {
     const qn_gdn_shape *s = &p->shape;
     gdn_make(p, decay, keys, initial);
-    snprintf(gdn_case, sizeof gdn_case, "type %d, T %zu, heads %zu/%zu, K %zu, V %zu, mapping %d, decay %d, keys %d",
-             (int)p->dtype, s->tokens, s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->mapping, (int)decay, (int)keys);
+    label("type %d, T %zu, heads %zu/%zu, K %zu, V %zu, mapping %d, decay %d, keys %d", (int)p->dtype, s->tokens, s->k_heads,
+          s->v_heads, s->head_k, s->head_v, (int)s->mapping, (int)decay, (int)keys);
     run_chunk(p);
     GDN_NEAR(p->o, p->o_true, chunk_bar(p->dtype));
     GDN_NEAR(p->final, p->final_true, chunk_bar(p->dtype));
@@ -119,13 +118,14 @@ static void ragged(void **unused)
                                      .mapping = QN_GDN_TILED,
                                      .n_sequences = 4 } };
         gdn_make(&p, GDN_MIXED, GDN_RANDOM_KEYS, true);
-        snprintf(gdn_case, sizeof gdn_case, "ragged, type %d", (int)p.dtype);
+        label("ragged, type %d", (int)p.dtype);
         assert_int_equal(p.n_chunks, 1 + 0 + 1 + 3);
         run_chunk(&p);
         GDN_NEAR(p.o, p.o_true, chunk_bar(p.dtype));
         GDN_NEAR(p.final, p.final_true, chunk_bar(p.dtype));
         const size_t size = gdn_size(p.dtype), state = 4 * 32 * 16;
         for (size_t s = 0; s < 4; s++) {
+            label("sequence %zu alone", s);
             size_t n;
             const size_t first = gdn_sequence(&p, s, &n);
             if (!n)
@@ -140,7 +140,7 @@ static void ragged(void **unused)
             const qn_view g = { (float *)p.g.data + first * 4, QN_DTYPE_F32, n * 4 };
             const qn_view beta = { (float *)p.beta.data + first * 4, QN_DTYPE_F32, n * 4 };
             const qn_view initial = { (float *)p.initial.data + s * state, QN_DTYPE_F32, state };
-            assert_int_equal(qn_gdn_chunk(&alone, q, k, v, g, beta, initial, final, o), QN_OK);
+            assert_ok(qn_gdn_chunk(&alone, q, k, v, g, beta, initial, final, o));
             assert_memory_equal(o.data, (char *)p.o.data + first * 4 * 16 * size, o.count * size);
             assert_memory_equal(final.data, (float *)p.final.data + s * state, state * sizeof(float));
             gdn_free(o);
@@ -160,12 +160,12 @@ static void states_are_optional(void **unused)
             .shape = { .batch = 1, .tokens = 100, .k_heads = 1, .v_heads = 2, .head_k = 32, .head_v = 32, .scale = 0.2f }
         };
         gdn_make(&p, GDN_MILD, GDN_RANDOM_KEYS, true);
-        snprintf(gdn_case, sizeof gdn_case, "states, type %d", (int)p.dtype);
+        label("states, type %d", (int)p.dtype);
         run_chunk(&p);
         const qn_view o = gdn_new(p.dtype, p.o.count);
-        assert_int_equal(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, (qn_view){ 0 }, o), QN_OK);
+        assert_ok(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, (qn_view){ 0 }, o));
         assert_memory_equal(o.data, p.o.data, o.count * gdn_size(o.dtype));
-        assert_int_equal(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.initial, o), QN_OK);
+        assert_ok(qn_gdn_chunk(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.initial, o));
         assert_memory_equal(p.initial.data, p.final.data, p.final.count * sizeof(float));
         gdn_free(o);
         gdn_problem_free(&p);
@@ -189,8 +189,8 @@ static void step_near_recurrence(void **unused)
                                              .scale = 0.1f,
                                              .mapping = (qn_gdn_mapping)mapping } };
                 gdn_make(&p, GDN_MIXED, GDN_RANDOM_KEYS, true);
-                snprintf(gdn_case, sizeof gdn_case, "step, type %d, K %zu, V %zu", (int)p.dtype, sizes[i][0], sizes[i][1]);
-                assert_int_equal(qn_gdn_step(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.o), QN_OK);
+                label("step, type %d, K %zu, V %zu, mapping %d", (int)p.dtype, sizes[i][0], sizes[i][1], mapping);
+                assert_ok(qn_gdn_step(&p.shape, p.q, p.k, p.v, p.g, p.beta, p.initial, p.o));
                 GDN_NEAR(p.o, p.o_true, step_bar(p.dtype));
                 GDN_NEAR(p.initial, p.final_true, BAR_F32);
                 gdn_problem_free(&p);
@@ -216,15 +216,15 @@ static void normalized_inside_and_before(void **unused)
             gdn_set(p.q, i, 3 * gdn_get(p.q, i));
             gdn_set(p.k, i, 0.2 * gdn_get(p.k, i));
         }
-        snprintf(gdn_case, sizeof gdn_case, "normalized, type %d", (int)p.dtype);
+        label("normalized, type %d", (int)p.dtype);
         gdn_solve(&p);
         run_chunk(&p);
         GDN_NEAR(p.o, p.o_true, chunk_bar(p.dtype));
         const qn_view q = gdn_new(p.dtype, p.q.count), k = gdn_new(p.dtype, p.k.count), o = gdn_new(p.dtype, p.o.count);
-        assert_int_equal(qn_l2_norm(p.q, 180, 48, 1e-6f, q), QN_OK);
-        assert_int_equal(qn_l2_norm(p.k, 180, 48, 1e-6f, k), QN_OK);
+        assert_ok(qn_l2_norm(p.q, 180, 48, 1e-6f, q));
+        assert_ok(qn_l2_norm(p.k, 180, 48, 1e-6f, k));
         p.shape.normalize = false;
-        assert_int_equal(qn_gdn_chunk(&p.shape, q, k, p.v, p.g, p.beta, p.initial, p.final, o), QN_OK);
+        assert_ok(qn_gdn_chunk(&p.shape, q, k, p.v, p.g, p.beta, p.initial, p.final, o));
         assert_memory_equal(o.data, p.o.data, o.count * gdn_size(o.dtype));
         gdn_free(q);
         gdn_free(k);
@@ -245,7 +245,7 @@ static void golden_file(const char *name)
     char path[1000];
     uint32_t head[10];
     snprintf(path, sizeof path, "%s/tests/golden/gdn_%s.bin", QN_SOURCE_DIR, name);
-    snprintf(gdn_case, sizeof gdn_case, "golden %s", name);
+    label("golden %s", name);
     FILE *file = fopen(path, "rb");
     if (!file)
         fail_msg("%s cannot be opened", path);
@@ -303,7 +303,7 @@ static void golden_file(const char *name)
         else
             memset(p.final.data, 0, p.final.count * sizeof(float));
         gdn_poison(typed.o);
-        assert_int_equal(qn_gdn_step(&p.shape, typed.q, typed.k, typed.v, p.g, p.beta, p.final, typed.o), QN_OK);
+        assert_ok(qn_gdn_step(&p.shape, typed.q, typed.k, typed.v, p.g, p.beta, p.final, typed.o));
         GDN_NEAR(typed.o, p.o_true, p.shape.normalize ? chunk_bar(types[d]) : step_bar(types[d]));
         GDN_NEAR(p.final, p.final_true, p.shape.normalize ? chunk_bar(types[d]) : BAR_F32);
         for (int x = 0; x < 3; x++)

@@ -115,10 +115,9 @@ static void conv_near_float64(void **unused)
                     types[d],
                     &(qn_conv_shape){ .batch = 2, .tokens = tokens[i % 4], .channels = channels[i % 5], .taps = taps }, NULL,
                     bias, initial);
-                snprintf(gdn_case, sizeof gdn_case, "type %d, taps %zu, tokens %zu, channels %zu, bias %d, initial %d",
-                         (int)types[d], taps, tokens[i % 4], channels[i % 5], bias, initial);
-                if (qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y) != QN_OK)
-                    fail_msg("%s: %s", gdn_case, qn_error_text());
+                label("type %d, taps %zu, tokens %zu, channels %zu, bias %d, initial %d", (int)types[d], taps, tokens[i % 4],
+                      channels[i % 5], bias, initial);
+                assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y));
                 GDN_NEAR(p.y, p.y_true, bar_of(types[d]));
                 GDN_NEAR(p.final, p.final_true, 0);
                 free_conv(&p);
@@ -137,8 +136,8 @@ static void conv_of_ragged_batches(void **unused)
         p.shape.cu_seqlens = (qn_view){ p.ends, QN_DTYPE_U32, 5 };
         for (size_t i = 20 * 20; i < 22 * 20; i++)
             gdn_set(p.x, i, (double)NAN);
-        snprintf(gdn_case, sizeof gdn_case, "ragged, type %d", (int)types[d]);
-        assert_int_equal(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y), QN_OK);
+        label("ragged, type %d", (int)types[d]);
+        assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y));
         GDN_NEAR(p.y, p.y_true, bar_of(types[d]));
         GDN_NEAR(p.final, p.final_true, 0);
         free_conv(&p);
@@ -154,21 +153,21 @@ static void conv_of_nothing(void **unused)
         static const uint32_t ends[] = { 0, 0, 0 };
         qn_conv_shape shape = { .batch = 2, .channels = 20, .taps = 4 };
         for (size_t ragged = 0; ragged < 2; ragged++, shape.batch = 1, shape.n_sequences = 2) {
+            label("no tokens, type %d, ragged %zu", (int)types[d], ragged);
             conv_problem p = make_conv(types[d], &shape, ragged ? ends : NULL, true, true);
             p.shape.cu_seqlens = ragged ? (qn_view){ p.ends, QN_DTYPE_U32, 3 } : none;
             const qn_view nothing = { NULL, types[d], 0 };
-            assert_int_equal(qn_conv_scan(&p.shape, nothing, p.weights, p.bias, p.initial, p.final, nothing), QN_OK);
-            snprintf(gdn_case, sizeof gdn_case, "no tokens, type %d, ragged %zu", (int)types[d], ragged);
+            assert_ok(qn_conv_scan(&p.shape, nothing, p.weights, p.bias, p.initial, p.final, nothing));
             GDN_NEAR(p.final, p.final_true, 0);
-            assert_int_equal(qn_conv_scan(&p.shape, p.x, p.weights, none, none, p.final, p.y), QN_OK);
+            assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, none, none, p.final, p.y));
             for (size_t i = 0; i < p.final.count; i++)
                 assert_true(gdn_get(p.final, i) == 0);
             free_conv(&p);
         }
         const qn_view w = random_view(QN_DTYPE_F32, 80), nothing = { NULL, types[d], 0 };
         shape = (qn_conv_shape){ .tokens = 1, .channels = 20, .taps = 4 };
-        assert_int_equal(qn_conv_scan(&shape, nothing, w, none, none, none, nothing), QN_OK);
-        assert_int_equal(qn_conv_step(&shape, nothing, w, none, nothing, nothing), QN_OK);
+        assert_ok(qn_conv_scan(&shape, nothing, w, none, none, none, nothing));
+        assert_ok(qn_conv_step(&shape, nothing, w, none, nothing, nothing));
         gdn_free(w);
     }
 }
@@ -180,9 +179,10 @@ static void conv_in_pieces(void **unused)
     enum { TOKENS = 11, CHANNELS = 37, TAPS = 4 };
     for (size_t d = 0; d < N_TYPES; d++)
         for (size_t piece = 1; piece <= 5; piece += 2) {
+            label("type %d, %zu tokens at a time", (int)types[d], piece);
             const qn_conv_shape shape = { .batch = 1, .tokens = TOKENS, .channels = CHANNELS, .taps = TAPS };
             conv_problem p = make_conv(types[d], &shape, NULL, true, true);
-            assert_int_equal(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y), QN_OK);
+            assert_ok(qn_conv_scan(&p.shape, p.x, p.weights, p.bias, p.initial, p.final, p.y));
             const qn_view y = gdn_new(types[d], p.y.count);
             for (size_t t = 0; t < TOKENS; t += piece) {
                 const size_t n = TOKENS - t < piece ? TOKENS - t : piece, at = t * CHANNELS * gdn_size(types[d]);
@@ -190,9 +190,9 @@ static void conv_in_pieces(void **unused)
                 const qn_view to = { (char *)y.data + at, types[d], n * CHANNELS };
                 p.shape.tokens = n;
                 if (piece == 1)
-                    assert_int_equal(qn_conv_step(&p.shape, x, p.weights, p.bias, p.initial, to), QN_OK);
+                    assert_ok(qn_conv_step(&p.shape, x, p.weights, p.bias, p.initial, to));
                 else
-                    assert_int_equal(qn_conv_scan(&p.shape, x, p.weights, p.bias, p.initial, p.initial, to), QN_OK);
+                    assert_ok(qn_conv_scan(&p.shape, x, p.weights, p.bias, p.initial, p.initial, to));
             }
             assert_memory_equal(y.data, p.y.data, y.count * gdn_size(types[d]));
             assert_memory_equal(p.initial.data, p.final.data, p.final.count * gdn_size(types[d]));
@@ -225,15 +225,15 @@ static void norms_near_float64(void **unused)
                     gated[k] = gdn_get(x, k) / sqrt(sum / (double)n + 1e-5) * gdn_get(weight, k % n) * silu(gdn_get(gate, k));
                 }
             }
-            snprintf(gdn_case, sizeof gdn_case, "type %d, width %zu", (int)types[d], n);
-            assert_int_equal(qn_l2_norm(x, N, n, 1e-6f, out), QN_OK);
+            label("type %d, width %zu", (int)types[d], n);
+            assert_ok(qn_l2_norm(x, N, n, 1e-6f, out));
             GDN_NEAR(out, l2, bar_of(types[d]));
             gdn_poison(out);
-            assert_int_equal(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, out), QN_OK);
+            assert_ok(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, out));
             GDN_NEAR(out, gated, bar_of(types[d]));
-            assert_int_equal(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, gate), QN_OK);
+            assert_ok(qn_gated_rms_norm(x, gate, weight, N, n, 1e-5f, gate));
             assert_memory_equal(gate.data, out.data, N * n * gdn_size(types[d]));
-            assert_int_equal(qn_l2_norm(x, N, n, 1e-6f, x), QN_OK);
+            assert_ok(qn_l2_norm(x, N, n, 1e-6f, x));
             GDN_NEAR(x, l2, bar_of(types[d]));
             gdn_free(x);
             gdn_free(gate);
@@ -242,7 +242,7 @@ static void norms_near_float64(void **unused)
             free(l2);
             free(gated);
         }
-    assert_int_equal(qn_l2_norm((qn_view){ 0 }, 0, 16, 1e-6f, (qn_view){ 0 }), QN_OK);
+    assert_ok(qn_l2_norm((qn_view){ 0 }, 0, 16, 1e-6f, (qn_view){ 0 }));
 }
 
 int main(void)

@@ -138,7 +138,7 @@ static void shapes(void **unused)
     call c = sound();
     const qn_gdn_shape right = c.shape;
     for (size_t f = 0; f < N_FUNCTIONS; f++)
-        assert_int_equal(functions[f](&c), QN_OK);
+        assert_ok(functions[f](&c));
     release(&c);
     struct {
         qn_gdn_shape shape;
@@ -288,7 +288,7 @@ static void decays(void **unused)
     for (size_t f = 1; f < N_FUNCTIONS; f++)
         if (functions[f] != call_state_pass && functions[f] != call_output && functions[f] != call_chunk &&
             functions[f] != call_step && functions[f] != call_cumsum)
-            assert_int_equal(functions[f](&c), QN_OK);
+            assert_ok(functions[f](&c));
     release(&c);
 }
 

@@ -218,28 +218,28 @@ static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, 
     const gdn_problem *p = &s.p;
     double *gc = truth(s.gc.count), *a = truth(s.a.count), *inverse = truth(s.a.count), *w = truth(s.w.count);
     double *u = truth(s.u.count), *pass = truth(s.h.count + s.v_new.count + p->final.count), *o = truth(p->o.count);
-    snprintf(gdn_case, sizeof gdn_case, "type %d, T %zu, K %zu, V %zu, decays %d, keys %d", (int)dtype, shape->tokens,
-             shape->head_k, shape->head_v, (int)decays, (int)keys);
+    label("type %d, T %zu, K %zu, V %zu, decays %d, keys %d", (int)dtype, shape->tokens, shape->head_k, shape->head_v,
+          (int)decays, (int)keys);
 
-    assert_int_equal(qn_gdn_cumsum(shape, p->g, s.gc), QN_OK);
+    assert_ok(qn_gdn_cumsum(shape, p->g, s.gc));
     each_chunk(&s, cumsum_true, gc);
     GDN_NEAR(s.gc, gc, 0x1p-24); /* one rounding */
 
-    assert_int_equal(qn_gdn_kkt(shape, p->k, p->beta, s.gc, s.a), QN_OK);
+    assert_ok(qn_gdn_kkt(shape, p->k, p->beta, s.gc, s.a));
     each_chunk(&s, kkt_true, a);
     GDN_NEAR(s.a, a, BAR_F32);
 
-    assert_int_equal(qn_gdn_tril_inverse(shape, s.a, s.inverse), QN_OK);
+    assert_ok(qn_gdn_tril_inverse(shape, s.a, s.inverse));
     each_chunk(&s, inverse_true, inverse);
     GDN_NEAR(s.inverse, inverse, BAR_F32);
 
-    assert_int_equal(qn_gdn_recompute_w_u(shape, p->k, p->v, p->beta, s.gc, s.inverse, s.w, s.u), QN_OK);
+    assert_ok(qn_gdn_recompute_w_u(shape, p->k, p->v, p->beta, s.gc, s.inverse, s.w, s.u));
     each_chunk(&s, w_true, w);
     each_chunk(&s, u_true, u);
     GDN_NEAR(s.w, w, bar_of(dtype));
     GDN_NEAR(s.u, u, bar_of(dtype));
 
-    assert_int_equal(qn_gdn_state_pass(shape, p->k, s.w, s.u, s.gc, p->initial, s.h, s.v_new, p->final), QN_OK);
+    assert_ok(qn_gdn_state_pass(shape, p->k, s.w, s.u, s.gc, p->initial, s.h, s.v_new, p->final));
     for (size_t i = 0; i < p->final.count; i++)
         pass_final(&s, pass)[i] = initial ? gdn_get(p->initial, i) : 0;
     each_chunk(&s, state_pass_true, pass);
@@ -247,14 +247,14 @@ static void check_stages(gdn_problem *problem, gdn_decay decays, gdn_keys keys, 
     GDN_NEAR(s.v_new, pass_v_new(&s, pass), bar_of(dtype));
     GDN_NEAR(p->final, pass_final(&s, pass), bar_of(dtype));
 
-    assert_int_equal(qn_gdn_chunk_output(shape, p->q, p->k, s.v_new, s.h, s.gc, p->o), QN_OK);
+    assert_ok(qn_gdn_chunk_output(shape, p->q, p->k, s.v_new, s.h, s.gc, p->o));
     each_chunk(&s, output_true, o);
     GDN_NEAR(p->o, o, bar_of(dtype));
 
     /* In place, for the stages that allow it. */
-    assert_int_equal(qn_gdn_tril_inverse(shape, s.a, s.a), QN_OK);
+    assert_ok(qn_gdn_tril_inverse(shape, s.a, s.a));
     assert_memory_equal(s.a.data, s.inverse.data, s.a.count * sizeof(float));
-    assert_int_equal(qn_gdn_cumsum(shape, p->g, p->g), QN_OK);
+    assert_ok(qn_gdn_cumsum(shape, p->g, p->g));
     assert_memory_equal(p->g.data, s.gc.data, s.gc.count * sizeof(float));
 
     const qn_view views[] = { s.gc, s.a, s.inverse, s.w, s.u, s.h, s.v_new };
@@ -324,10 +324,12 @@ static void inverse_of_equal_keys(void **unused)
     for (size_t i = 0; i < 64; i++)
         for (size_t j = 0; j < i; j++)
             gdn_set(a, i * 64 + j, 1); /* on and above the diagonal is poison, which must not be read */
-    assert_int_equal(qn_gdn_tril_inverse(&p.shape, a, inverse), QN_OK);
+    assert_ok(qn_gdn_tril_inverse(&p.shape, a, inverse));
     for (size_t i = 0; i < 64; i++)
-        for (size_t j = 0; j < 64; j++)
+        for (size_t j = 0; j < 64; j++) {
+            label("row %zu, column %zu", i, j);
             assert_true(gdn_get(inverse, i * 64 + j) == (i == j ? 1 : j + 1 == i ? -1 : 0));
+        }
     gdn_free(a);
     gdn_free(inverse);
     gdn_problem_free(&p);
@@ -347,7 +349,7 @@ static void rising_sums_are_level(void **unused)
     const double sums[] = { -2, -100, -1 };
     for (size_t i = 0; i < 3; i++)
         gdn_set(gc, i, sums[i]);
-    assert_int_equal(qn_gdn_kkt(&p.shape, p.k, p.beta, gc, a), QN_OK);
+    assert_ok(qn_gdn_kkt(&p.shape, p.k, p.beta, gc, a));
     const double level = gdn_get(a, 2 * 64 + 1) / gdn_get(p.beta, 2);
     assert_true(fabs(level - 1) <= 1e-6);                /* e^0; it would be e^99 */
     assert_true(fabs(gdn_get(a, 2 * 64)) <= exp(-85.0)); /* e^(-100+2) */
@@ -368,9 +370,11 @@ static void row_kernels_agree(void **unused)
         qn_gdn_row_kernels rows;
         if (!qn_cpu_has_level(&qn_cpu_levels[level]))
             continue;
+        label("%s", qn_cpu_levels[level].name);
         qn_gdn_row_kernels_init(&rows, qn_cpu_levels[level].features);
         for (size_t d = 0; d < N_TYPES; d++)
             for (size_t n = 0; n <= N; n++) {
+                label("type %d, %zu values", (int)types[d], n);
                 const qn_view x = gdn_new(QN_DTYPE_F32, n), y = gdn_new(types[d], n), z = gdn_new(QN_DTYPE_F32, n);
                 const qn_view y_ref = gdn_new(types[d], n), z_ref = gdn_new(QN_DTYPE_F32, n);
                 for (size_t i = 0; i < n; i++)

@@ -44,12 +44,12 @@ static void valid_file(void **state)
 {
     (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
+        label("version %u", (unsigned)version);
         struct image m = { 0 };
         uint8_t *copy;
         qn_gguf *file;
         rich_image(&m, version);
-        if (open_image(&m, &file, &copy))
-            fail_msg("%s", qn_error_text());
+        assert_ok(open_image(&m, &file, &copy));
         assert_int_equal(qn_gguf_n_kv(file), 15);
         assert_int_equal(qn_gguf_n_tensors(file), 3);
         assert_int_equal(qn_gguf_alignment(file), 32);
@@ -75,6 +75,7 @@ static void valid_file(void **state)
         qn_gguf_close(file);
 
         for (size_t cut = 0; cut < m.size; cut++) { /* no prefix of it is a valid file */
+            label("%zu bytes", cut);
             const struct image part = { m.data, cut, cut };
             uint8_t *part_copy;
             assert_int_equal(open_image(&part, &file, &part_copy), QN_ERR_FORMAT);
@@ -92,20 +93,20 @@ static void look_ups(void **state)
     uint8_t *copy;
     qn_gguf *file;
     rich_image(&m, 3);
-    assert_int_equal(open_image(&m, &file, &copy), QN_OK);
+    assert_ok(open_image(&m, &file, &copy));
     uint32_t u = 77;
     float f = 77.0f;
     bool b = false;
     qn_string s = { 0 };
-    assert_int_equal(qn_gguf_get_u32(file, "absent", false, &u), QN_OK);
+    assert_ok(qn_gguf_get_u32(file, "absent", false, &u));
     assert_int_equal(u, 77);
     assert_int_equal(qn_gguf_get_u32(file, "absent", true, &u), QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), "'absent' is missing"));
-    assert_int_equal(qn_gguf_get_u32(file, "u8", true, &u), QN_OK);
+    assert_ok(qn_gguf_get_u32(file, "u8", true, &u));
     assert_int_equal(u, 255);
-    assert_int_equal(qn_gguf_get_u32(file, "u16", true, &u), QN_OK);
+    assert_ok(qn_gguf_get_u32(file, "u16", true, &u));
     assert_int_equal(u, 65535);
-    assert_int_equal(qn_gguf_get_u32(file, "u32", true, &u), QN_OK);
+    assert_ok(qn_gguf_get_u32(file, "u32", true, &u));
     assert_int_equal(u, UINT32_MAX);
     static const char *const out_of_range[] = { "i8", "i16", "i32", "u64", "f32", "yes", "text", "words" };
     for (size_t i = 0; i < sizeof out_of_range / sizeof out_of_range[0]; i++) {
@@ -114,25 +115,25 @@ static void look_ups(void **state)
     }
     assert_int_equal(u, UINT32_MAX);
 
-    assert_int_equal(qn_gguf_get_f32(file, "f32", true, &f), QN_OK);
+    assert_ok(qn_gguf_get_f32(file, "f32", true, &f));
     assert_true(f == 3.25f);
     assert_int_equal(qn_gguf_get_f32(file, "nan", true, &f), QN_ERR_FORMAT);
     assert_int_equal(qn_gguf_get_f32(file, "f64", true, &f), QN_ERR_FORMAT);
     assert_int_equal(qn_gguf_get_f32(file, "u8", true, &f), QN_ERR_FORMAT);
     assert_true(f == 3.25f);
 
-    assert_int_equal(qn_gguf_get_bool(file, "yes", true, &b), QN_OK);
+    assert_ok(qn_gguf_get_bool(file, "yes", true, &b));
     assert_true(b);
     assert_int_equal(qn_gguf_get_bool(file, "perhaps", true, &b), QN_ERR_FORMAT);
     assert_int_equal(qn_gguf_get_bool(file, "u8", true, &b), QN_ERR_FORMAT);
 
-    assert_int_equal(qn_gguf_get_string(file, "text", true, &s), QN_OK);
+    assert_ok(qn_gguf_get_string(file, "text", true, &s));
     assert_true(qn_string_equals(s, "some text"));
     assert_false(qn_string_equals(s, "some tex"));
     assert_int_equal(qn_gguf_get_string(file, "words", true, &s), QN_ERR_FORMAT);
 
     qn_string *words;
-    assert_int_equal(qn_gguf_array_strings(file, qn_gguf_find(file, "words"), &words), QN_OK);
+    assert_ok(qn_gguf_array_strings(file, qn_gguf_find(file, "words"), &words));
     assert_true(qn_string_equals(words[0], "a") && words[1].length == 0 && qn_string_equals(words[2], "ccc"));
     free(words);
     assert_int_equal(qn_gguf_array_strings(file, qn_gguf_find(file, "numbers"), &words), QN_ERR_FORMAT);
@@ -140,9 +141,9 @@ static void look_ups(void **state)
 
     int32_t i = 77;
     const qn_gguf_kv *numbers = qn_gguf_find(file, "numbers");
-    assert_int_equal(qn_gguf_array_i32(file, numbers, 1, &i), QN_OK);
+    assert_ok(qn_gguf_array_i32(file, numbers, 1, &i));
     assert_int_equal(i, -1);
-    assert_int_equal(qn_gguf_array_f32(file, numbers, 1, &f), QN_OK);
+    assert_ok(qn_gguf_array_f32(file, numbers, 1, &f));
     assert_true(f == -1.0f);
     assert_int_equal(qn_gguf_array_i32(file, numbers, 2, &i), QN_ERR_FORMAT);
     assert_int_equal(qn_gguf_array_i32(file, qn_gguf_find(file, "words"), 0, &i), QN_ERR_FORMAT);
@@ -163,18 +164,18 @@ static void array_elements_keep_their_range(void **state)
     const float floats[] = { 1.5f, INFINITY };
     put_key(&m, "f32", QN_GGUF_ARRAY), put32(&m, QN_GGUF_F32), put64(&m, 2), put(&m, floats, sizeof floats);
     put_key(&m, "i64", QN_GGUF_ARRAY), put32(&m, QN_GGUF_I64), put64(&m, 1), put64(&m, 1ull << 40);
-    assert_int_equal(open_image(&m, &file, &copy), QN_OK);
+    assert_ok(open_image(&m, &file, &copy));
     int32_t i;
     float f;
-    assert_int_equal(qn_gguf_array_i32(file, qn_gguf_find(file, "u32"), 0, &i), QN_OK);
+    assert_ok(qn_gguf_array_i32(file, qn_gguf_find(file, "u32"), 0, &i));
     assert_int_equal(i, INT32_MAX);
     assert_int_equal(qn_gguf_array_i32(file, qn_gguf_find(file, "u32"), 1, &i), QN_ERR_FORMAT);
-    assert_int_equal(qn_gguf_array_f32(file, qn_gguf_find(file, "f32"), 0, &f), QN_OK);
+    assert_ok(qn_gguf_array_f32(file, qn_gguf_find(file, "f32"), 0, &f));
     assert_true(f == 1.5f);
     assert_int_equal(qn_gguf_array_f32(file, qn_gguf_find(file, "f32"), 1, &f), QN_ERR_FORMAT);
     assert_int_equal(qn_gguf_array_i32(file, qn_gguf_find(file, "f32"), 0, &i), QN_ERR_FORMAT);
     assert_int_equal(qn_gguf_array_i32(file, qn_gguf_find(file, "i64"), 0, &i), QN_ERR_FORMAT);
-    assert_int_equal(qn_gguf_array_f32(file, qn_gguf_find(file, "i64"), 0, &f), QN_OK);
+    assert_ok(qn_gguf_array_f32(file, qn_gguf_find(file, "i64"), 0, &f));
     assert_true(f == 0x1p40f);
     qn_gguf_close(file);
     free(copy);
@@ -227,8 +228,7 @@ static void type_42_in_a_file(void **state)
             memset(block, 0x84, info->block_bytes); /* codes 0, 1, 0, 2; read as a scale they are negative */
             memcpy(layouts[k] == QN_TYPE_OX2_0 ? block + 32 : block, "\0\x3c", 2);
         }
-        if (open_image(&m, &file, &copy))
-            fail_msg("%s", qn_error_text());
+        assert_ok(open_image(&m, &file, &copy));
         assert_int_equal(qn_gguf_find_tensor(file, "first")->type, layouts[k]);
         assert_int_equal(qn_gguf_find_tensor(file, "first")->bytes, bytes);
         assert_int_equal(qn_gguf_find_tensor(file, "last")->type, layouts[k]);
@@ -289,7 +289,7 @@ static void many_names(void **state)
     put_data(&m, 32, (size_t)COUNT * 32);
     struct timespec a, b;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
-    assert_int_equal(open_image(&m, &file, &copy), QN_OK);
+    assert_ok(open_image(&m, &file, &copy));
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
     assert_true(b.tv_sec - a.tv_sec < 10);
     assert_non_null(qn_gguf_find(file, "key.299999"));
@@ -361,41 +361,40 @@ static void write_and_read(void **state)
     uint8_t *copy;
     qn_gguf *source, *file;
     rich_image(&m, 2);
-    assert_int_equal(open_image(&m, &source, &copy), QN_OK);
+    assert_ok(open_image(&m, &source, &copy));
 
     qn_gguf_writer *w;
     const char *path = in_folder("written.gguf");
-    assert_int_equal(qn_gguf_writer_create(path, &w), QN_OK);
+    assert_ok(qn_gguf_writer_create(path, &w));
     assert_int_equal(strncmp(qn_gguf_writer_temp_path(w), in_folder(".written.gguf."), strlen(folder) + 15), 0);
     path = in_folder("written.gguf");
     assert_int_equal(access(path, F_OK), -1);
-    assert_int_equal(qn_gguf_writer_add_string(w, "added.text", "hello"), QN_OK);
-    assert_int_equal(qn_gguf_writer_add_u32(w, "added.u32", 123456), QN_OK);
-    assert_int_equal(qn_gguf_writer_add_f32(w, "added.f32", -0.125f), QN_OK);
+    assert_ok(qn_gguf_writer_add_string(w, "added.text", "hello"));
+    assert_ok(qn_gguf_writer_add_u32(w, "added.u32", 123456));
+    assert_ok(qn_gguf_writer_add_f32(w, "added.f32", -0.125f));
     for (size_t i = 0; i < qn_gguf_n_kv(source); i++)
-        assert_int_equal(qn_gguf_writer_copy(w, qn_gguf_kv_at(source, i)), QN_OK);
+        assert_ok(qn_gguf_writer_copy(w, qn_gguf_kv_at(source, i)));
     uint8_t bytes[1000];
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i * 7);
     const uint64_t dims[] = { 25, 10 };
-    assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ "odd", 3 }, QN_TYPE_F16, 1, dims, 50), QN_OK);
-    assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ "matrix", 6 }, QN_TYPE_F32, 2, dims, 1000), QN_OK);
+    assert_ok(qn_gguf_writer_add_tensor(w, (qn_string){ "odd", 3 }, QN_TYPE_F16, 1, dims, 50));
+    assert_ok(qn_gguf_writer_add_tensor(w, (qn_string){ "matrix", 6 }, QN_TYPE_F32, 2, dims, 1000));
     assert_int_equal(qn_gguf_writer_data(w, bytes, 1), QN_ERR_INVALID); /* before qn_gguf_writer_begin_data */
-    assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
+    assert_ok(qn_gguf_writer_begin_data(w));
     assert_int_equal(qn_gguf_writer_add_u32(w, "late", 1), QN_ERR_INVALID);
-    assert_int_equal(qn_gguf_writer_data(w, bytes, 20), QN_OK);
-    assert_int_equal(qn_gguf_writer_data(w, bytes + 20, 30), QN_OK);
-    assert_int_equal(qn_gguf_writer_data(w, bytes, 999), QN_OK);
+    assert_ok(qn_gguf_writer_data(w, bytes, 20));
+    assert_ok(qn_gguf_writer_data(w, bytes + 20, 30));
+    assert_ok(qn_gguf_writer_data(w, bytes, 999));
     assert_int_equal(qn_gguf_writer_finish(w), QN_ERR_INVALID); /* a byte is missing */
-    assert_int_equal(qn_gguf_writer_data(w, bytes + 999, 1), QN_OK);
+    assert_ok(qn_gguf_writer_data(w, bytes + 999, 1));
     assert_int_equal(qn_gguf_writer_data(w, bytes, 1), QN_ERR_INVALID);
     assert_int_equal(access(path, F_OK), -1);
-    assert_int_equal(qn_gguf_writer_finish(w), QN_OK);
+    assert_ok(qn_gguf_writer_finish(w));
     qn_gguf_writer_free(w);
     assert_int_equal(files_in_folder(), 1);
 
-    if (qn_gguf_open(path, &file))
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_gguf_open(path, &file));
     assert_int_equal(qn_gguf_file_size(file) % 32, 0); /* the last tensor is padded: some readers require it */
     assert_int_equal(qn_gguf_n_kv(file), 18);
     for (size_t i = 0; i < qn_gguf_n_kv(source); i++) {
@@ -407,9 +406,9 @@ static void write_and_read(void **state)
     uint32_t u;
     float f;
     qn_string s;
-    assert_int_equal(qn_gguf_get_u32(file, "added.u32", true, &u), QN_OK);
-    assert_int_equal(qn_gguf_get_f32(file, "added.f32", true, &f), QN_OK);
-    assert_int_equal(qn_gguf_get_string(file, "added.text", true, &s), QN_OK);
+    assert_ok(qn_gguf_get_u32(file, "added.u32", true, &u));
+    assert_ok(qn_gguf_get_f32(file, "added.f32", true, &f));
+    assert_ok(qn_gguf_get_string(file, "added.text", true, &s));
     assert_true(u == 123456 && f == -0.125f && qn_string_equals(s, "hello"));
     const qn_gguf_tensor *t = qn_gguf_find_tensor(file, "matrix");
     assert_true(t->bytes == 1000 && t->n_dims == 2 && t->dims[0] == 25 && t->dims[1] == 10 && t->type == QN_TYPE_F32);
@@ -435,8 +434,8 @@ static void writing_leaves_the_target_alone(void **state)
     assert_int_equal(chmod(path, 0640), 0);
 
     qn_gguf_writer *w;
-    assert_int_equal(qn_gguf_writer_create(path, &w), QN_OK);
-    assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
+    assert_ok(qn_gguf_writer_create(path, &w));
+    assert_ok(qn_gguf_writer_begin_data(w));
     assert_int_equal(files_in_folder(), 2);
     qn_gguf_writer_free(w); /* without qn_gguf_writer_finish */
     assert_int_equal(files_in_folder(), 1);
@@ -448,9 +447,9 @@ static void writing_leaves_the_target_alone(void **state)
 
     /* Through a symbolic link, which is kept; so are the permissions. */
     assert_int_equal(symlink("target", link), 0);
-    assert_int_equal(qn_gguf_writer_create(link, &w), QN_OK);
-    assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
-    assert_int_equal(qn_gguf_writer_finish(w), QN_OK);
+    assert_ok(qn_gguf_writer_create(link, &w));
+    assert_ok(qn_gguf_writer_begin_data(w));
+    assert_ok(qn_gguf_writer_finish(w));
     qn_gguf_writer_free(w);
     struct stat st;
     assert_int_equal(lstat(link, &st), 0);
@@ -458,7 +457,7 @@ static void writing_leaves_the_target_alone(void **state)
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0640);
     qn_gguf *file;
-    assert_int_equal(qn_gguf_open(path, &file), QN_OK);
+    assert_ok(qn_gguf_open(path, &file));
     qn_gguf_close(file);
     unlink(link);
     unlink(path);

@@ -18,12 +18,6 @@ static char prefix[64];            /* of the split files */
 static char paths[MAX_PARTS][128]; /* of the files of the current model */
 static char other_path[64];        /* of a single file */
 
-static void must(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
-
 static int make_folder(void **unused)
 {
     (void)unused;
@@ -45,7 +39,7 @@ static qn_gguf *open_whole(const char *name)
     char path[4096];
     qn_gguf *whole;
     snprintf(path, sizeof path, "%s%s", GOLDEN, name);
-    must(qn_gguf_open(path, &whole));
+    assert_ok(qn_gguf_open(path, &whole));
     return whole;
 }
 
@@ -122,6 +116,7 @@ static void one_file(void **state)
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
         for (size_t n = 2; n <= 3; n++)
             for (int bare_first = 0; bare_first < 2; bare_first++) {
+                label("%s in %zu files%s", names[m], n, bare_first ? ", the first without tensors" : "");
                 qn_gguf *whole = open_whole(names[m]), *joined;
                 size_t bytes = 0;
                 split(names[m], n, bare_first);
@@ -131,7 +126,8 @@ static void one_file(void **state)
                     bytes += (size_t)st.st_size;
                 }
                 for (size_t i = 0; i < n; i++) {
-                    must(qn_gguf_open(paths[i], &joined));
+                    label("opened at file %zu", i);
+                    assert_ok(qn_gguf_open(paths[i], &joined));
                     assert_same_model(whole, joined);
                     assert_string_equal(qn_gguf_path(joined), paths[0]);
                     assert_int_equal(qn_gguf_n_files(joined), n);
@@ -149,7 +145,7 @@ static void one_file(void **state)
                     assert_same_model(whole, joined);
                     qn_gguf_close(joined);
                 }
-                must(qn_gguf_open_alone(paths[n - 1], &joined));
+                assert_ok(qn_gguf_open_alone(paths[n - 1], &joined));
                 assert_int_equal(qn_gguf_n_files(joined), 1);
                 assert_in_range(qn_gguf_n_tensors(joined), 1, qn_gguf_n_tensors(whole) - !(n == 2 && bare_first));
                 qn_gguf_close(joined);
@@ -163,15 +159,15 @@ static float *logits_of(const char *path, qn_model **out, size_t *bytes)
     const qn_model_params params = { .n_threads = 2 };
     qn_session *session;
     qn_token ids[N_IDS];
-    must(qn_model_load(path, &params, out));
+    assert_ok(qn_model_load(path, &params, out));
     const size_t n_vocab = qn_model_get_info(*out).n_vocab;
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (qn_token)(i * 61 % n_vocab);
     *bytes = N_IDS * n_vocab * sizeof(float);
-    must(qn_session_create(*out, &(qn_session_params){ .n_ctx = 64 }, &session));
+    assert_ok(qn_session_create(*out, &(qn_session_params){ .n_ctx = 64 }, &session));
     float *logits = malloc(*bytes);
     assert_non_null(logits);
-    must(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
+    assert_ok(qn_session_eval(session, ids, N_IDS, QN_LOGITS_ALL, logits));
     qn_session_free(session);
     return logits;
 }
@@ -184,6 +180,7 @@ static void same_logits(void **state)
     static const char *const names[] = { "qwen3.q1_0.gguf", "llama.f16.gguf", "qwen35-rotated.q2_0.gguf" };
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
         for (size_t n = 2; n <= 3; n++) {
+            label("%s in %zu files", names[m], n);
             char path[4096];
             qn_model *whole, *joined;
             qn_session *session;
@@ -193,10 +190,10 @@ static void same_logits(void **state)
             float *expected = logits_of(path, &whole, &bytes), *found = logits_of(paths[n - 1], &joined, &found_bytes);
             assert_int_equal(bytes, found_bytes);
             assert_memory_equal(expected, found, bytes);
-            must(qn_session_create(whole, &(qn_session_params){ .n_ctx = 64 }, &session));
-            must(qn_session_save(session, other_path));
+            assert_ok(qn_session_create(whole, &(qn_session_params){ .n_ctx = 64 }, &session));
+            assert_ok(qn_session_save(session, other_path));
             qn_session_free(session);
-            must(qn_session_restore(joined, other_path, NULL, &session));
+            assert_ok(qn_session_restore(joined, other_path, NULL, &session));
             qn_session_free(session);
             unlink(other_path);
             const qn_model_info a = qn_model_get_info(whole), b = qn_model_get_info(joined);
@@ -216,7 +213,7 @@ static void vocabulary_alone(void **state)
     (void)state;
     qn_model *model;
     split("parrot.gguf", 2, true);
-    must(qn_model_load(paths[1], &(qn_model_params){ .vocab_only = true }, &model));
+    assert_ok(qn_model_load(paths[1], &(qn_model_params){ .vocab_only = true }, &model));
     assert_in_range(qn_model_get_info(model).n_vocab, 1, 100000);
     qn_model_free(model);
     remove_parts(2);
@@ -230,7 +227,7 @@ static void ordinary_files(void **state)
     struct part part = { .no = 7, .count = ABSENT, .n_tensors = 9, .has_keys = true, .end = 2 };
     for (; part.count < 2; part.count++) {
         write_part(whole, &part, other_path);
-        must(qn_gguf_open(other_path, &file));
+        assert_ok(qn_gguf_open(other_path, &file));
         assert_int_equal(qn_gguf_n_tensors(file), 2);
         assert_int_equal(qn_gguf_n_files(file), 1);
         qn_gguf_close(file);
@@ -263,12 +260,13 @@ static void type_42(void **state)
     (void)state;
     qn_gguf *file;
     for (uint32_t telling = 0; telling < 2; telling++) {
+        label("told by file %u", (unsigned)telling);
         name_parts(2);
         write_q2_part(paths[0], 0, "first.weight", telling == 0);
         write_q2_part(paths[1], 1, "second.weight", telling == 1);
         assert_int_equal(qn_gguf_open_alone(paths[1 - telling], &file), QN_ERR_FORMAT);
         assert_null(file);
-        must(qn_gguf_open(paths[0], &file));
+        assert_ok(qn_gguf_open(paths[0], &file));
         for (size_t i = 0; i < 2; i++) {
             assert_int_equal(qn_gguf_tensor_at(file, i)->type, QN_TYPE_PQ2_0);
             assert_int_equal(qn_gguf_tensor_at(file, i)->bytes, 32 * 34);
@@ -288,13 +286,15 @@ static void quantised(void **state)
     snprintf(expected, sizeof expected, "%s/expected", folder);
     snprintf(found, sizeof found, "%s/found", folder);
     for (size_t n = 2; n <= 3; n++) {
+        label("%zu files", n);
         split("llama.f16.gguf", n, n == 3);
-        must(qn_quantize_file(GOLDEN "llama.f16.gguf", expected, "q1_0", NULL));
+        assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", expected, "q1_0", NULL));
         for (size_t i = 0; i < n; i++) {
-            must(qn_quantize_file(paths[i], found, "q1_0", NULL));
+            label("from file %zu", i);
+            assert_ok(qn_quantize_file(paths[i], found, "q1_0", NULL));
             assert_same_files(expected, found);
         }
-        must(qn_gguf_open(found, &file));
+        assert_ok(qn_gguf_open(found, &file));
         assert_null(qn_gguf_find(file, "split.no"));
         assert_null(qn_gguf_find(file, "split.count"));
         assert_null(qn_gguf_find(file, "split.tensors.count"));
@@ -312,15 +312,16 @@ static void quantised_onto_a_part(void **state)
     char kept[80];
     qn_gguf *file;
     snprintf(kept, sizeof kept, "%s/kept", folder);
-    must(qn_quantize_file(GOLDEN "llama.f16.gguf", other_path, "q1_0", NULL));
+    assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", other_path, "q1_0", NULL));
     for (size_t in = 0; in < 2; in++)
         for (size_t out = 0; out < 2; out++) {
+            label("from file %zu onto file %zu", in, out);
             split("llama.f16.gguf", 2, false);
             assert_int_equal(link(paths[1 - out], kept), 0);
-            must(qn_quantize_file(paths[in], paths[out], "q1_0", NULL));
+            assert_ok(qn_quantize_file(paths[in], paths[out], "q1_0", NULL));
             assert_same_files(other_path, paths[out]);
             assert_same_files(kept, paths[1 - out]);
-            must(qn_gguf_open(paths[out], &file)); /* a single file, in spite of its name */
+            assert_ok(qn_gguf_open(paths[out], &file)); /* a single file, in spite of its name */
             qn_gguf_close(file);
             assert_int_equal(qn_gguf_open(paths[1 - out], &file), QN_ERR_FORMAT);
             assert_non_null(strstr(qn_error_text(), paths[out]));
@@ -609,7 +610,7 @@ static void names(void **state)
     write_part(whole, &part, "x"); /* shorter than the suffix of split files */
     assert_int_equal(qn_gguf_open("x", &file), QN_ERR_FORMAT);
     unlink("x");
-    must(qn_gguf_open("m-00002-of-00002.gguf", &file));
+    assert_ok(qn_gguf_open("m-00002-of-00002.gguf", &file));
     assert_string_equal(qn_gguf_path(file), "m-00001-of-00002.gguf");
     qn_gguf_close(file);
     unlink("m-00001-of-00002.gguf");

@@ -3,16 +3,13 @@
  * any number of threads and any split of the tokens over calls. Uses only the public header.
  *
  * SPDX-License-Identifier: Apache-2.0 */
+#include "helper_assert.h"
+
 #include "quern/quern.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* Error bound of float weights. float32 arithmetic causes at most 1e-5 here, f16 keys and values 5e-4; the remaining margin is
  * for engines that also round the inputs of matmuls to f16. A wrong rope pair, head or norm weight causes more than 1e-1. */
@@ -65,12 +62,6 @@ static struct golden models[] = {
     { "qwen35-rotated.pq2_0", MAX_ERROR_HYBRID },
     { "qwen35-rotated.ptq1_0", MAX_ERROR_HYBRID },
 };
-
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
 
 static void *allocate(size_t count, size_t size)
 {
@@ -185,6 +176,7 @@ static void test_same_bits(void **state)
     static const uint32_t batches[] = { 1, 5, 64 };
     float *expected = NULL;
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        label("%s, %d threads", name, threads[i]);
         qn_model *model = load(name, threads[i]);
         const size_t n_vocab = qn_model_get_info(model).n_vocab;
         qn_token ids[N_LONG];

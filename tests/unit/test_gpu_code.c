@@ -1,16 +1,11 @@
 /* The kernel sources embedded in the binary are complete, and the installed compilers, if any, compile them as on a user's
  * machine. */
+#include "helper_assert.h"
+
 #include "device/cuda/code.h"
 #include "device/cuda/compile.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
-#include <string.h>
 
 /* Every pipeline can be compiled from the embedded files alone: every file that they include is embedded too, except in
  * host-only parts, which follow a line "#ifndef __CUDACC__" or "#else". */
@@ -20,9 +15,10 @@ static void test_carried(void **unused)
     const qn_gpu_code *code = qn_gpu_code_built_in();
     assert_true(code->n_pipelines > 0);
     for (size_t i = 0; i < code->n_pipelines; i++) {
+        label("%s", code->pipelines[i].source);
         const qn_gpu_file *list[QN_GPU_MAX_FILES];
         size_t n;
-        assert_int_equal(qn_gpu_code_files(code, code->pipelines[i].source, list, &n), QN_OK);
+        assert_ok(qn_gpu_code_files(code, code->pipelines[i].source, list, &n));
         for (size_t f = 0; f < n; f++) {
             char text[1 << 17];
             assert_true(qn_gpu_file_bytes(list[f]) < sizeof text);
@@ -57,8 +53,8 @@ static void test_real_compilers(void **unused)
     void *cubin;
     size_t bytes;
     unsigned made = 0;
-    assert_int_equal(qn_gpu_code_files(code, "peak/peak.cu", list, &unit.n_files), QN_OK);
-    assert_int_equal(qn_nvcc_find(&real), QN_OK);
+    assert_ok(qn_gpu_code_files(code, "peak/peak.cu", list, &unit.n_files));
+    assert_ok(qn_nvcc_find(&real));
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         unit.arch = archs[i];
         if (real && qn_nvcc_compile(real, 300, &unit, &cubin, &bytes, compiler) == QN_OK) {
@@ -98,7 +94,7 @@ static void test_nvrtc(void **unused)
         size_t bytes;
         if (i > 0 && !strcmp(p->source, code->pipelines[i - 1].source))
             continue;
-        assert_int_equal(qn_gpu_code_files(code, p->source, list, &unit.n_files), QN_OK);
+        assert_ok(qn_gpu_code_files(code, p->source, list, &unit.n_files));
         if (qn_nvrtc_compile(NULL, &unit, &cubin, &bytes, compiler) != QN_OK) {
             if (strstr(qn_error_text(), "no NVRTC") || strstr(qn_error_text(), "--gpu-architecture"))
                 skip();

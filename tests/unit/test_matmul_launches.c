@@ -1,14 +1,10 @@
 /* The launches of qn_matmul_gemm: blocks cover all rows and tokens; clusters use split-K only if each block gets a
  * k-tile, if the device supports clusters, and if SMs would be idle otherwise. */
+#include "helper_assert.h"
+
 #include "kernels/matmul/matmul_cuda.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdio.h>
-#include <string.h>
 
 static const qn_matmul_gpu h200 = { .n_sms = 132, .max_shared_bytes = 232448, .clusters = true };
 static const qn_matmul_gpu sm_120 = { .n_sms = 170, .max_shared_bytes = 101376, .clusters = true };
@@ -25,7 +21,7 @@ static qn_matmul_launch launch_of(const qn_matmul_gpu *gpu, size_t n_rows, size_
         .layout = QN_ACTS_F16, .address = 1024, .token_scale = 256, .n_cols = n_cols, .capacity = 4096
     };
     qn_matmul_launch made;
-    assert_int_equal(qn_matmul_gpu_matmul(gpu, &matrix, &acts, n_tokens, &made), QN_OK);
+    assert_ok(qn_matmul_gpu_matmul(gpu, &matrix, &acts, n_tokens, &made));
     assert_string_equal(made.launch.function, "qn_matmul_gemm");
     assert_int_equal(made.launch.cluster, made.launch.grid[2]);
     return made;
@@ -47,6 +43,7 @@ static void cover_everything(const qn_matmul_gpu *gpu)
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+                label("%zu rows, %zu columns, %zu tokens", rows[r], cols[c], tokens[t]);
                 const qn_matmul_launch made = launch_of(gpu, rows[r], cols[c], tokens[t]);
                 const qn_launch launch = made.launch;
                 const size_t unsplit = made.args.gemm.n_unsplit;

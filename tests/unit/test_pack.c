@@ -1,5 +1,8 @@
 /* Weights packed at load: logits bit-identical to those of stored rows; each weight in memory once, while loading and
  * afterwards; and a clean failure if memory is short. */
+#include "helper_random.h"
+#include "helper_sanitizers.h"
+
 #include "base/cpu.h"
 #include "engine/internal.h"
 #include "gguf/gguf.h"
@@ -7,35 +10,11 @@
 #include "quant/quant.h"
 #include "quern/quern.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define QN_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define QN_TEST_SANITIZED 1
-#endif
-#endif
-#ifndef QN_TEST_SANITIZED
-#define QN_TEST_SANITIZED 0
-#endif
-
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
 
 /* ---- The same logits ---- */
 
@@ -55,6 +34,7 @@ static size_t count_packed(const qn_model *model)
     for (size_t i = 0; i < model->plan.n_ops; i++) {
         const qn_op *op = &model->plan.ops[i];
         for (size_t m = 0; is_matmul(op) && m < op->matmul.matrices.n; m++) {
+            label("operation %zu, matrix %zu", i, m);
             const qn_matrix *weights = &op->matmul.matrices.at[m].weights;
             const qn_packed_kernel *kind = kernels->packed ? kernels->packed(weights->type) : NULL;
             const bool expected = kind && weights->n_rows >= QN_PANEL_ROWS &&
@@ -113,6 +93,7 @@ static void packed_models_give_the_same_logits(void **unused)
     enum { N_CONFIGS = sizeof configs / sizeof configs[0] };
     size_t n_packed[QN_CPU_MAX_LEVELS] = { 0 }, bytes, expected_bytes;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        label("%s", names[i]);
         char file[4096];
         float *expected, *found;
         snprintf(file, sizeof file, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, names[i]);
@@ -120,18 +101,20 @@ static void packed_models_give_the_same_logits(void **unused)
         for (size_t k = N_CONFIGS; k < qn_cpu_n_levels * N_CONFIGS; k++) {
             const size_t l = k / N_CONFIGS, config = k % N_CONFIGS;
             const qn_cpu_level *level = &qn_cpu_levels[l];
+            label("%s, %d threads, %u tokens at a time", level->name, configs[config].n_threads,
+                  (unsigned)configs[config].n_batch);
             if (!qn_cpu_has_level(level))
                 continue;
             n_packed[l] += run_model(file, level->name, configs[config].n_threads, configs[config].n_batch, &found, &bytes);
             assert_int_equal(bytes, expected_bytes);
             if (memcmp(found, expected, bytes) != 0)
-                fail_msg("%s, %s, %d threads, %u tokens at a time", names[i], level->name, configs[config].n_threads,
-                         (unsigned)configs[config].n_batch);
+                fail_msg("the logits differ");
             free(found);
         }
         free(expected);
     }
     for (size_t l = 0; l < qn_cpu_n_levels; l++) { /* a level that packs nothing would prove nothing */
+        label("%s", qn_cpu_levels[l].name);
         qn_matmul_kernels kernels;
         if (!qn_cpu_has_level(&qn_cpu_levels[l]))
             continue;
@@ -148,14 +131,6 @@ enum { N_EMBD = 2048, N_FF = 5632, N_KV = 512, VOCAB = 4096, N_LAYERS = 7, FIRST
 
 static char path[] = "/tmp/quern-test-XXXXXX";
 static size_t file_bytes;
-
-static uint64_t next_random(void)
-{
-    static uint64_t state = 1;
-    state ^= state << 13;
-    state ^= state >> 7;
-    return state ^= state << 17;
-}
 
 /* Declares a tensor, or writes its data: ones, or random codes with scale 2^-7. */
 static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int layer, const char *part, uint64_t width,
@@ -178,7 +153,7 @@ static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int
         static const float one = 1;
         static const uint16_t scale = 0x2000;
         for (size_t k = 0; k < type->block_bytes; k++)
-            blocks[i + k] = (uint8_t)(next_random() >> 32);
+            blocks[i + k] = (uint8_t)(random_u64() >> 32);
         memcpy(blocks + i, type_id == QN_TYPE_F32 ? (const void *)&one : (const void *)&scale,
                type_id == QN_TYPE_F32 ? sizeof one : sizeof scale);
     }

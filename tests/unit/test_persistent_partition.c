@@ -1,15 +1,9 @@
 /* Partition of the persistent decode kernel's GEMVs over blocks, for devices of several sizes, and rejected shapes.
  * quern-check checks the results on a device. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "helper_assert.h"
 
 #include "kernels/persistent/persistent_cuda.h"
-
-#include <string.h>
 
 static const qn_persistent_gpu h200 = { 132, 227 << 10, 9 };
 
@@ -52,12 +46,14 @@ static void partitions(void **unused)
         for (size_t t = 0; t < 3; t++)
             for (size_t r = 0; r < 4; r++)
                 for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+                    label("%u SMs, type %d, rotation %u, %u rows, %u columns", (unsigned)n_sms[d], (int)types[t],
+                          (unsigned)rotations[r], (unsigned)sizes[i][0], (unsigned)sizes[i][1]);
                     const qn_persistent_gpu gpu = { n_sms[d], 227 << 10, 9 };
                     const qn_tile_layout tiles = tiles_of(types[t]);
                     qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);
                     if (rotations[r] && sizes[i][1] % rotations[r])
                         continue;
-                    assert_int_equal(qn_persistent_gpu_partition(&gpu, &tiles, &p), QN_OK);
+                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, &p));
                     expect_complete(&gpu, &p);
                 }
 }
@@ -70,7 +66,7 @@ static void uses_most_blocks(void **unused)
     const qn_tile_layout tiles = tiles_of(QN_TYPE_Q1_0);
     for (size_t i = 0; i < 4; i++) {
         qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], 0);
-        assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, &p), QN_OK);
+        assert_ok(qn_persistent_gpu_partition(&h200, &tiles, &p));
         const uint32_t block_tiles = (p.n_tiles + p.slice_blocks - 1) / p.slice_blocks;
         /* The block with the most weights has at most an eighth more than the mean. */
         assert_true((uint64_t)8 * p.slice_k_tiles * block_tiles * h200.n_sms <= (uint64_t)9 * p.n_k_tiles * p.n_tiles);
@@ -110,7 +106,7 @@ static void devices(void **unused)
     assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 128, 99 << 10, 8 }, &one));
     assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 148, 227 << 10, 10 }, &one));
     assert_int_equal(qn_persistent_gpu_launch(&h200, &bytes, &launch), QN_ERR_UNSUPPORTED);
-    assert_int_equal(qn_persistent_gpu_launch(&h200, &one, &launch), QN_OK);
+    assert_ok(qn_persistent_gpu_launch(&h200, &one, &launch));
     assert_int_equal(launch.grid[0], h200.n_sms);
     assert_true(launch.cooperative && launch.shared_bytes <= h200.max_shared_bytes);
     assert_int_equal(launch.args_bytes, sizeof(qn_persistent_args));

@@ -3,38 +3,21 @@
  * the operation and the operands that produced it. At the end, the residual streams must have the same hash. They
  * differ if a phase reads a value before it is written, after it is overwritten, or with another norm's factor.
  * quern-check checks the phases' arithmetic on a GPU. */
-#include "helper_cuda.h"
+#include "helper_cuda_model.h"
 
-#include "base/cpu.h"
 #include "base/memory.h"
 #include "device/cuda/model.h"
-#include "gguf/gguf.h"
-#include "model/model.h"
-
-#include <stdio.h>
 
 enum { CONTEXT = 512, MAX_BUFFERS = 32, MAX_LOCATIONS = 256 };
 
 /* ---- Plans ---- */
 
 struct fixture {
-    qn_gguf *file;
-    qn_hparams hparams;
-    qn_plan plan;
-    qn_kernels kernels;
-    qn_team *team;
-    qn_aura_codec *codec;
-    qn_device *device;
+    struct cuda_fixture cuda;
     qn_cuda_model *model;
     qn_memory *memory;
     qn_cuda_decode_plan decode_plan;
 };
-
-static void must(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
 
 /* The shapes of a synthetic model. Its matrices have distinct addresses and no contents. */
 struct shape {
@@ -82,15 +65,15 @@ static void add_gemms(struct builder *b, qn_op writer, const struct wanted *want
                 continue;
             const qn_plan_rotation acts_rotation = { rotated ? b->shape->rotation : 0, NULL };
             if (first)
-                must(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation, &acts->at[acts->n++]));
+                assert_ok(qn_plan_acts_for(b->plan, width, writer.layer == 0 && !logits, acts_rotation, &acts->at[acts->n++]));
             first = false;
             op.matmul.matrices.at[i] = (qn_op_matrix){
                 .weights = wanted[i].matrix, .acts = acts->at[acts->n - 1], .out = wanted[i].out, .accumulate = accumulate
             };
         }
     }
-    must(qn_plan_add(b->plan, &writer));
-    must(qn_plan_add(b->plan, &op));
+    assert_ok(qn_plan_add(b->plan, &writer));
+    assert_ok(qn_plan_add(b->plan, &op));
 }
 
 static void add_layer(struct builder *b, int layer)
@@ -128,8 +111,8 @@ static void add_layer(struct builder *b, int layer)
                                      { matrix(b, s->gates, s->v_heads, s->embd), b->alpha, true },
                                      { matrix(b, s->gates, s->v_heads, s->embd), b->beta, true } },
                   4, false);
-        must(qn_plan_add(b->plan, &conv));
-        must(qn_plan_add(b->plan, &delta));
+        assert_ok(qn_plan_add(b->plan, &conv));
+        assert_ok(qn_plan_add(b->plan, &delta));
         add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, inner), b->x, false }, 1, true);
     } else {
         const qn_op store = { .kind = QN_OP_QK_NORM_ROPE_STORE,
@@ -153,8 +136,8 @@ static void add_layer(struct builder *b, int layer)
                                      { matrix(b, s->type, kv, s->embd), b->k, false },
                                      { matrix(b, s->type, kv, s->embd), b->v, false } },
                   3, false);
-        must(qn_plan_add(b->plan, &store));
-        must(qn_plan_add(b->plan, &attend));
+        assert_ok(qn_plan_add(b->plan, &store));
+        assert_ok(qn_plan_add(b->plan, &attend));
         add_gemms(b, out, &(struct wanted){ matrix(b, s->type, s->embd, q), b->x, false }, 1, true);
     }
     const qn_type down = s->odd && layer == 2 ? s->odd : s->type;
@@ -184,61 +167,44 @@ static void build(qn_plan *plan, const struct shape *s)
                                         .scale = 1,
                                         .gated = s->gated };
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
-        must(qn_plan_buffer_new(plan, widths[i], ids[i]));
-    must(qn_plan_alloc_floats(plan, 1 << 16, &b.vector));
-    must(qn_alloc(&plan->frequencies, 32, sizeof(double), "test"));
+        assert_ok(qn_plan_buffer_new(plan, widths[i], ids[i]));
+    assert_ok(qn_plan_alloc_floats(plan, 1 << 16, &b.vector));
+    assert_ok(qn_alloc(&plan->frequencies, 32, sizeof(double), "test"));
     if (s->interval > 1) {
-        must(qn_alloc(&plan->is_recurrent, s->n_layers, sizeof *plan->is_recurrent, "test"));
+        assert_ok(qn_alloc(&plan->is_recurrent, s->n_layers, sizeof *plan->is_recurrent, "test"));
         plan->recurrent = (qn_recurrent_shape){ s->k_heads, s->v_heads, s->head, s->head, 4 };
         for (size_t i = 0; i < s->n_layers; i++)
             plan->is_recurrent[i] = (i + 1) % s->interval != 0;
         for (size_t i = 0; i < sizeof delta_ids / sizeof *delta_ids; i++)
-            must(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
+            assert_ok(qn_plan_buffer_new(plan, delta_widths[i], delta_ids[i]));
     }
-    must(qn_plan_add(
+    assert_ok(qn_plan_add(
         plan,
         &(qn_op){ .kind = QN_OP_EMBED, .layer = -1, .embed = { .out = b.x, .table = matrix(&b, s->type, 100, s->embd) } }));
     for (size_t i = 0; i < s->n_layers; i++)
         add_layer(&b, (int)i);
     add_gemms(&b, (qn_op){ .kind = QN_OP_LOGIT_NORM, .layer = -1, .norm = { .in = b.x, .weight = b.vector } },
               &(struct wanted){ matrix(&b, s->type, 100, s->embd), -1, false }, 1, false);
-    must(qn_plan_validate(plan));
+    assert_ok(qn_plan_validate(plan));
 }
 
 static void set_up(struct fixture *x, const char *golden, const struct shape *shape, unsigned bits)
 {
-    static const qn_gpu_code no_code;
-    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
-    unsigned cpu;
-    memset(x, 0, sizeof *x);
-    fake.no_param_info = true;
-    const qn_cuda_driver *driver = fake_driver();
+    *x = (struct fixture){ 0 };
     if (golden) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-        must(qn_gguf_open(path, &x->file));
-        must(qn_model_build(x->file, &x->hparams, &x->plan));
+        read_golden(&x->cuda, golden);
     } else {
-        build(&x->plan, shape);
-        x->hparams.n_layers = (uint32_t)shape->n_layers;
-        x->hparams.head_dim = (uint32_t)shape->head_dim;
+        build(&x->cuda.plan, shape);
+        x->cuda.hparams.n_layers = (uint32_t)shape->n_layers;
+        x->cuda.hparams.head_dim = (uint32_t)shape->head_dim;
     }
-    must(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->kernels, cpu);
-    must(qn_team_create(1, &x->team));
-    if (bits)
-        must(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
-    const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .kernels = &x->kernels },
-                                             .driver = driver,
-                                             .tools = &tools };
-    must(qn_cuda_executor_create(&params, &x->device));
-    x->model = (qn_cuda_model *)x->device;
-    const qn_memory_params memory = {
-        .n_layers = x->hparams.n_layers, .n_ctx = CONTEXT, .n_batch = 8, .key_codec = x->codec, .value_codec = x->codec
-    };
-    must(x->device->vtable->memory_new(x->device, &memory, &x->memory));
-    must(x->device->vtable->reserve(x->device, 8, CONTEXT));
-    must(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, &x->decode_plan));
+    create_device(&x->cuda, bits);
+    qn_device *device = x->cuda.device;
+    const qn_memory_params memory = memory_params(&x->cuda, CONTEXT, 8);
+    x->model = (qn_cuda_model *)device;
+    assert_ok(device->vtable->memory_new(device, &memory, &x->memory));
+    assert_ok(device->vtable->reserve(device, 8, CONTEXT));
+    assert_ok(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, &x->decode_plan));
 }
 
 static void tear_down(struct fixture *x)
@@ -246,12 +212,7 @@ static void tear_down(struct fixture *x)
     free(x->decode_plan.segments);
     free(x->decode_plan.phases);
     x->memory->vtable->free(x->memory);
-    x->device->vtable->free(x->device);
-    qn_aura_codec_delete(x->codec);
-    qn_team_free(x->team);
-    qn_plan_free(&x->plan);
-    qn_gguf_close(x->file);
-    fake_expect_empty();
+    free_device(&x->cuda);
 }
 
 /* ---- Symbolic values: hashes ---- */
@@ -566,6 +527,7 @@ static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
         next++;
     assert_true(segment->phase + segment->n_phases <= m->x->decode_plan.n_phases);
     for (size_t i = 0; i < segment->n_phases; i++) {
+        label("phase %zu", i);
         if (phases[i].kind == QN_PHASE_GEMV) {
             assert_int_equal(next, i);
             next = phases[i].next_gemv;
@@ -600,12 +562,13 @@ static struct counts count(const struct fixture *x)
 static void check_same(const struct fixture *x)
 {
     static struct machine plan, decode_plan;
-    const qn_plan *p = &x->plan;
+    const qn_plan *p = &x->cuda.plan;
     plan = decode_plan = (struct machine){ .x = x, .model = x->model, .memory = (qn_cuda_memory *)x->memory };
     size_t next = 0, n = p->n_ops - 2;
     for (size_t i = 0; i < n; i++)
         run_op(&plan, &p->ops[i]);
     for (size_t i = 0; i < x->decode_plan.n_segments; i++) {
+        label("segment %zu", i);
         const qn_cuda_segment *segment = &x->decode_plan.segments[i];
         assert_int_equal(segment->op, next);
         assert_true(segment->n_ops);
@@ -741,9 +704,9 @@ static void unknown_settings_are_refused(void **unused)
     struct fixture x;
     qn_device *device;
     set_up(&x, NULL, &dense, 0);
-    const qn_cuda_executor_params params = {
-        .base = { .plan = &x.plan, .team = x.team, .kernels = &x.kernels } /* rejected before the driver is loaded */
-    };
+    const qn_cuda_executor_params params = { .base = { .plan = &x.cuda.plan,
+                                                       .team = x.cuda.team,
+                                                       .kernels = &x.cuda.kernels } }; /* rejected before the driver is loaded */
     setenv("QN_CUDA", "fast", 1);
     const qn_status status = qn_cuda_executor_create(&params, &device);
     unsetenv("QN_CUDA");
@@ -760,6 +723,7 @@ static void small_models_too(void **unused)
                                           "qwen35-rotated.q1_0", "qwen35-rotated.f16", "qwen35.ptq1_0" };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (unsigned bits = 0; bits <= 4; bits += 4) {
+            label("%s, %u bits", models[i], bits);
             struct fixture x;
             if (bits && strncmp(models[i], "qwen", 4))
                 continue; /* AURA has no codec for their heads */

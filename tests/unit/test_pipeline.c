@@ -185,7 +185,7 @@ static struct lookup lookup(const qn_cuda_tools *t, const char *refuses, const q
     qn_cuda *device;
     const qn_cuda_params params = { .driver = fake_driver(), .tools = t, .on_log = on_log, .user = &l };
     fake.refuses = refuses;
-    assert_int_equal(qn_cuda_open(&params, &device), QN_OK);
+    assert_ok(qn_cuda_open(&params, &device));
     l.status = qn_cuda_prepare(device, launch);
     if (l.status)
         snprintf(l.error, sizeof l.error, "%s", qn_error_text());
@@ -203,7 +203,7 @@ static void expect_from(const struct lookup *l, qn_origin origin, const char *co
 {
     if (l->status)
         print_error("%s\n", l->error);
-    assert_int_equal(l->status, QN_OK);
+    assert_ok(l->status);
     assert_string_equal(qn_origin_name(l->info.origin), qn_origin_name(origin));
     assert_string_equal(l->info.compiler, compiler);
     assert_true(l->info.bytes > 64);
@@ -353,7 +353,7 @@ static void test_nothing(void **unused)
     set_mood("fails");
     t = tools(&sources);
     t.nvrtc = "";
-    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device), QN_OK);
+    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device));
     for (int i = 0; i < 3; i++) {
         assert_int_equal(qn_cuda_prepare(device, &launch_a), QN_ERR_UNSUPPORTED);
         assert_non_null(strstr(qn_error_text(), "no such thing"));
@@ -368,11 +368,11 @@ static void test_finding_nvcc(void **unused)
     char *found, *path = strdup(getenv("PATH")), folders[256];
     assert_non_null(path);
     setenv("QN_NVCC", nvcc, 1);
-    assert_int_equal(qn_nvcc_find(&found), QN_OK);
+    assert_ok(qn_nvcc_find(&found));
     assert_string_equal(found, nvcc);
     free(found);
     setenv("QN_NVCC", "", 1); /* none at all */
-    assert_int_equal(qn_nvcc_find(&found), QN_OK);
+    assert_ok(qn_nvcc_find(&found));
     assert_null(found);
     setenv("QN_NVCC", "/nonexistent", 1);
     assert_int_equal(qn_nvcc_find(&found), QN_ERR_INVALID);
@@ -382,7 +382,7 @@ static void test_finding_nvcc(void **unused)
     unsetenv("CUDA_PATH");
     snprintf(folders, sizeof folders, ":.:/nonexistent:%s", work);
     setenv("PATH", folders, 1);
-    assert_int_equal(qn_nvcc_find(&found), QN_OK);
+    assert_ok(qn_nvcc_find(&found));
     assert_string_equal(found, nvcc);
     free(found);
     setenv("PATH", path, 1);
@@ -547,17 +547,17 @@ static void test_no_place(void **unused)
     /* the user's cache directory */
     setenv("HOME", work, 1);
     setenv("XDG_CACHE_HOME", "not/absolute", 1);
-    assert_int_equal(qn_cubin_folder(&folder), QN_OK);
+    assert_ok(qn_cubin_folder(&folder));
     snprintf(below, sizeof below, "%s/.cache/quern", work);
     assert_string_equal(folder, below);
     free(folder);
     setenv("XDG_CACHE_HOME", "/elsewhere", 1);
-    assert_int_equal(qn_cubin_folder(&folder), QN_OK);
+    assert_ok(qn_cubin_folder(&folder));
     assert_string_equal(folder, "/elsewhere/quern");
     free(folder);
     unsetenv("HOME");
     unsetenv("XDG_CACHE_HOME");
-    assert_int_equal(qn_cubin_folder(&folder), QN_OK);
+    assert_ok(qn_cubin_folder(&folder));
     assert_null(folder);
     t.cache_folder = NULL;
     l = lookup(&t, NULL, &launch_a);
@@ -581,13 +581,13 @@ static void test_keys(void **unused)
     static const qn_gpu_file renamed = TEXT("kernels/module/c.cu", source_a);
     const qn_gpu_file *list[QN_GPU_MAX_FILES];
     size_t n;
-    assert_int_equal(qn_gpu_code_files(&sources, "module/a.cu", list, &n), QN_OK);
+    assert_ok(qn_gpu_code_files(&sources, "module/a.cu", list, &n));
     assert_int_equal(n, 3); /* direct and indirect includes are counted */
     assert_ptr_equal(list[0], &files[2]);
     assert_ptr_equal(list[1], &files[1]);
     assert_ptr_equal(list[2], &files[0]);
     assert_int_equal(qn_gpu_code_files(&sources, "module/none.cu", list, &n), QN_ERR_INVALID);
-    assert_int_equal(qn_gpu_code_files(&sources, "module/a.cu", list, &n), QN_OK);
+    assert_ok(qn_gpu_code_files(&sources, "module/a.cu", list, &n));
     const qn_gpu_file *other_source[] = { &changed_source, list[1], list[2] };
     const qn_gpu_file *other_header[] = { list[0], &changed_header, list[2] };
     const qn_gpu_file *other_name[] = { &renamed, list[1], list[2] };
@@ -598,8 +598,10 @@ static void test_keys(void **unused)
         key("sm_90a", "", other_order, 3),  key("sm_90a", "", list, 2),
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        for (size_t j = 0; j < i; j++)
+        for (size_t j = 0; j < i; j++) {
+            label("keys %zu and %zu", i, j);
             assert_memory_not_equal(&keys[i], &keys[j], sizeof keys[i]);
+        }
     char name[QN_CUBIN_NAME_MAX];
     const qn_cubin_key again = key("sm_90a", "", list, 3);
     assert_memory_equal(&again, &keys[0], sizeof again);
@@ -641,9 +643,9 @@ static void test_threads(void **unused)
     const qn_cuda_tools t = tools(&sources);
     qn_cuda *device;
     qn_pipeline_info info;
-    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device), QN_OK);
-    assert_int_equal(qn_cuda_load_pipelines(device), QN_OK);
-    assert_int_equal(qn_cuda_load_pipelines(device), QN_OK);
+    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &t }, &device));
+    assert_ok(qn_cuda_load_pipelines(device));
+    assert_ok(qn_cuda_load_pipelines(device));
     assert_int_equal(n_runs(), 3);
     for (size_t i = 0; i < 3; i++) {
         assert_true(qn_cuda_pipeline(device, i, &info));
@@ -662,14 +664,14 @@ static void test_threads(void **unused)
     char path[512];
     size_t n_files;
     uint64_t bytes;
-    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK);
+    assert_ok(qn_cubin_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);
     set_mood("fine");
     (void)lookup(&t, NULL, &launch_defines);
     cache_file(path, sizeof path);
     set_mood("fails");
     no_nvrtc.nvrtc = "";
-    assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &no_nvrtc }, &device), QN_OK);
+    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &no_nvrtc }, &device));
     assert_int_equal(qn_cuda_load_pipelines(device), QN_ERR_UNSUPPORTED);
     assert_non_null(strstr(qn_error_text(), "module/a.cu: no code"));
     assert_true(qn_cuda_pipeline(device, 1, &info) && !info.failure);
@@ -715,7 +717,7 @@ static void test_clear(void **unused)
     char path[512];
     size_t n_files;
     uint64_t bytes;
-    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK); /* the directory does not exist */
+    assert_ok(qn_cubin_clear(cache, &n_files, &bytes)); /* the directory does not exist */
     assert_int_equal(n_files, 0);
     (void)lookup(&t, NULL, &launch_a);
     (void)lookup(&t, NULL, &launch_defines);
@@ -726,7 +728,7 @@ static void test_clear(void **unused)
         snprintf(path, sizeof path, "%s/%s", cache, kept[i]);
         write_text(path, "mine", 0600);
     }
-    assert_int_equal(qn_cubin_clear(cache, &n_files, &bytes), QN_OK);
+    assert_ok(qn_cubin_clear(cache, &n_files, &bytes));
     assert_int_equal(n_files, 3);
     assert_true(bytes > 100);
     assert_int_equal(n_entries(cache), 4);

@@ -1,72 +1,38 @@
 /* The table of operations: every kind has a row; what a row says of operands, KV cache, state, angles and logits is what the
  * CPU executor does; wrong plans are refused; barriers separate operations that depend on each other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "helper_model.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
-#include "cache/kv.h"
-#include "cache/recurrent.h"
 #include "device/cpu/internal.h"
-#include "model/model.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { N_ROWS = 8, CONTEXT = 64, MAX_PLACES = 64 };
 
-static void must(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
-
-struct fixture {
-    qn_gguf *file;
-    qn_hparams hparams;
-    qn_plan plan;
-    qn_kernels kernels;
-    qn_team *team;
-    qn_executor *executor;
-    qn_kv kv;
-    qn_recurrent recurrent;
-    float *logits;
-};
+/* What the operations read and write besides the executor's buffers. */
+static struct memory memory;
+static float *logits; /* [N_ROWS, n_vocab] */
 
 static void set_up(struct fixture *x, const char *golden)
 {
     char path[512];
     unsigned cpu;
-    memset(x, 0, sizeof *x);
+    *x = (struct fixture){ 0 };
     snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
-    must(qn_gguf_open(path, &x->file));
-    must(qn_model_build(x->file, &x->hparams, &x->plan));
-    must(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->kernels, cpu);
-    must(qn_team_create(1, &x->team));
-    must(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
-    must(qn_executor_reserve(x->executor, N_ROWS, CONTEXT));
-    must(qn_kv_create(&x->kv,
-                      &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, x->hparams.n_kv_heads, x->hparams.head_dim },
-                      CONTEXT, N_ROWS, (qn_kv_codecs){ 0 }));
-    if (x->plan.recurrent.n_v_heads)
-        must(qn_recurrent_create(&x->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
-    must(qn_alloc(&x->logits, (size_t)N_ROWS * x->plan.n_vocab, sizeof *x->logits, "test"));
+    assert_ok(qn_gguf_open(path, &x->file));
+    assert_ok(qn_cpu_features(&cpu));
+    build_executor(x, 1, cpu, N_ROWS, CONTEXT);
+    memory = new_memory(x, CONTEXT, N_ROWS);
+    assert_ok(qn_alloc(&logits, (size_t)N_ROWS * x->plan.n_vocab, sizeof *logits, "test"));
 }
 
-static void tear_down(struct fixture *x)
+static void free_all(struct fixture *x)
 {
-    qn_free(x->logits);
-    qn_recurrent_free(&x->recurrent);
-    qn_kv_free(&x->kv);
-    qn_executor_free(x->executor);
-    qn_team_free(x->team);
-    qn_plan_free(&x->plan);
-    qn_gguf_close(x->file);
+    qn_free(logits);
+    free_memory(&memory);
+    tear_down(x);
 }
 
 /* ---- Execution of one operation, with a fingerprint of every place before and after ---- */
@@ -108,14 +74,14 @@ static void fingerprint(const struct fixture *x, size_t first, uint64_t *of)
     uint64_t *uses = of + n;
     for (size_t i = 0; i < N_USES; i++)
         uses[i] = 1;
-    for (size_t i = 0; qn_kv_region(&x->kv, i, CONTEXT, &data, &bytes); i++)
+    for (size_t i = 0; qn_kv_region(&memory.kv, i, CONTEXT, &data, &bytes); i++)
         uses[KV] = mix_bytes(uses[KV], data, bytes);
-    for (size_t layer = 0; layer < x->recurrent.n_layers; layer++)
-        for (size_t i = 0; qn_recurrent_array(&x->recurrent, layer, i, &array, &count); i++)
+    for (size_t layer = 0; layer < memory.recurrent.n_layers; layer++)
+        for (size_t i = 0; qn_recurrent_array(&memory.recurrent, layer, i, &array, &count); i++)
             uses[STATE] = mix_bytes(uses[STATE], array, count * sizeof *array);
     const size_t angles = N_ROWS * (x->plan.heads.n_rot / 2) * sizeof(float);
     uses[ANGLES] = mix_bytes(mix_bytes(1, w->cosines, angles), w->sines, angles);
-    uses[LOGITS] = mix_bytes(1, x->logits, N_ROWS * x->plan.n_vocab * sizeof *x->logits);
+    uses[LOGITS] = mix_bytes(1, logits, N_ROWS * x->plan.n_vocab * sizeof *logits);
 }
 
 static uint64_t noise_state;
@@ -160,20 +126,20 @@ static void fill_places(struct fixture *x, size_t other)
             }
     }
     NEXT_PLACE();
-    for (size_t i = 0; qn_kv_region(&x->kv, i, CONTEXT, &data, &bytes); i++)
+    for (size_t i = 0; qn_kv_region(&memory.kv, i, CONTEXT, &data, &bytes); i++)
         for (size_t at = 0; at + 1 < bytes; at += 2) {
             const uint16_t f16 = (uint16_t)(0x3400 + (int)(noise() * 0x3ff)); /* 0.25, more or less */
             memcpy(data + at, &f16, sizeof f16);
         }
     NEXT_PLACE();
-    for (size_t layer = 0; layer < x->recurrent.n_layers; layer++)
-        for (size_t i = 0; qn_recurrent_array(&x->recurrent, layer, i, &array, &count); i++)
+    for (size_t layer = 0; layer < memory.recurrent.n_layers; layer++)
+        for (size_t i = 0; qn_recurrent_array(&memory.recurrent, layer, i, &array, &count); i++)
             fill(array, count);
     NEXT_PLACE();
     fill(w->cosines, N_ROWS * (x->plan.heads.n_rot / 2));
     fill(w->sines, N_ROWS * (x->plan.heads.n_rot / 2));
     NEXT_PLACE();
-    fill(x->logits, N_ROWS * x->plan.n_vocab);
+    fill(logits, N_ROWS * x->plan.n_vocab);
 #undef NEXT_PLACE
 }
 
@@ -187,12 +153,10 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
         logit_rows[i] = i;
         rows[i] = (qn_row){ .token = (int32_t)i + 1,
                             .position = i + 8,
-                            .cache = &x->kv.view,
-                            .recurrent = x->recurrent.n_layers ? x->recurrent.layers : NULL };
+                            .cache = &memory.kv.view,
+                            .recurrent = memory.recurrent.n_layers ? memory.recurrent.layers : NULL };
     }
-    const qn_step step = {
-        .rows = rows, .n_rows = N_ROWS, .logit_rows = logit_rows, .n_logit_rows = N_ROWS, .logits = x->logits
-    };
+    const qn_step step = { .rows = rows, .n_rows = N_ROWS, .logit_rows = logit_rows, .n_logit_rows = N_ROWS, .logits = logits };
     alone.ops = &x->plan.ops[at];
     alone.n_ops = 1;
     fill_places(x, other);
@@ -268,16 +232,18 @@ static void rows_say_what_the_executor_does(void **unused)
     (void)unused;
     bool seen[QN_OP_KINDS] = { 0 };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        label("%s", models[i]);
         struct fixture x;
         bool done[QN_OP_KINDS] = { 0 };
         set_up(&x, models[i]);
         for (size_t at = 0; at < x.plan.n_ops; at++)
             if (!done[x.plan.ops[at].kind]) {
+                label("%s", qn_op_desc_of(x.plan.ops[at].kind)->name);
                 done[x.plan.ops[at].kind] = seen[x.plan.ops[at].kind] = true;
                 check_access(&x, at);
                 check_order(&x, at);
             }
-        tear_down(&x);
+        free_all(&x);
     }
     for (int kind = 0; kind < QN_OP_KINDS; kind++)
         if (!seen[kind])
@@ -290,6 +256,7 @@ static void every_kind_has_a_row(void **unused)
 {
     (void)unused;
     for (int kind = 0; kind < QN_OP_KINDS; kind++) {
+        label("kind %d", kind);
         const qn_op_desc *desc = qn_op_desc_of((qn_op_kind)kind);
         assert_non_null(desc->name);
         assert_int_not_equal(desc->fields[0].kind, QN_FIELD_END);
@@ -335,7 +302,7 @@ static void expect_refused(const qn_plan *plan, const char *text)
         op_->member = (wrong);                                                                                                 \
         expect_refused(&x.plan, text);                                                                                         \
         *op_ = saved_;                                                                                                         \
-        must(qn_plan_validate(&x.plan));                                                                                       \
+        assert_ok(qn_plan_validate(&x.plan));                                                                                  \
     } while (0)
 
 static void wrong_operands_are_refused(void **unused)
@@ -368,7 +335,7 @@ static void wrong_operands_are_refused(void **unused)
     expect_refused(&x.plan, "is read before it is written");
     x.plan.ops--;
     x.plan.n_ops++;
-    tear_down(&x);
+    free_all(&x);
 }
 
 /* ---- Barriers ---- */
@@ -380,13 +347,16 @@ static void barriers_where_operations_depend(void **unused)
     (void)unused;
     bool barriers[512];
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        label("%s", models[i]);
         struct fixture x;
         set_up(&x, models[i]);
         assert_in_range(x.plan.n_ops, 1, 512);
         qn_plan_find_barriers(&x.plan, barriers);
-        for (size_t at = 0; at < x.plan.n_ops; at++)
+        for (size_t at = 0; at < x.plan.n_ops; at++) {
+            label("operation %zu", at);
             assert_int_equal(barriers[at], at + 1 < x.plan.n_ops);
-        tear_down(&x);
+        }
+        free_all(&x);
     }
     qn_op ops[] = { { .kind = QN_OP_MATMUL, .matmul.matrices = { .n = 1, .at[0] = { .acts = 0, .out = 0 } } },
                     { .kind = QN_OP_MATMUL, .matmul.matrices = { .n = 1, .at[0] = { .acts = 0, .out = 1 } } },

@@ -1,27 +1,13 @@
 /* The three layouts of type 42: sizes decide between groups of 64 and of 128, contents between the two groups of 128. */
+#include "helper_random.h"
+
 #include "base/f16.h"
 #include "quant/q2_layout.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALIGNMENT = 32 };
-
-static uint64_t random_state = 88172645463325252u;
-
-static uint32_t random_u32(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32);
-}
 
 /* Ternary weights with scales as models have them, in one of the layouts, padded to the alignment, then `extra` zero
  * bytes. */
@@ -128,6 +114,7 @@ static void tiny_tensors(void **state)
     (void)state;
     for (size_t k = 0; k < 3; k++)
         for (uint64_t blocks = 1; blocks <= 6; blocks++) {
+            label("%s, %u blocks", qn_type_find((uint32_t)layouts[k])->name, (unsigned)blocks);
             qn_q2_tensor t[40];
             for (size_t i = 0; i < 40; i++)
                 t[i] = make(layouts[k], "tiny", 128 * blocks, 1, 0);

@@ -1,30 +1,16 @@
 /* Weight formats: dequantisation against one formula per type, written here from the definitions in float64; error
  * bounds and exact cases of the quantisers; the integer form; the scan for non-finite scales. */
+#include "helper_random.h"
+
 #include "base/f16.h"
 #include "quant/quant.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MAX_BLOCK = 256, MAX_BYTES = 256 };
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-
-static uint32_t random_u32(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32);
-}
 
 static float random_normal(void)
 {
@@ -264,6 +250,7 @@ static void dequantize_matches_the_formula(void **state)
     (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
+        label("%s", info->name);
         const size_t blocks = 300, weights = blocks * info->block_weights;
         uint8_t *memory = malloc(blocks * info->block_bytes + 1);
         float *out = malloc((weights + 1) * sizeof *out);
@@ -278,7 +265,7 @@ static void dequantize_matches_the_formula(void **state)
             const double right =
                 expected[t].weight(source + i / info->block_weights * info->block_bytes, i % info->block_weights);
             if (!(fabs(out[i] - right) <= 0x1.0001p-24 * fabs(right)))
-                fail_msg("%s weight %zu: %.9g, expected %.9g", info->name, i, (double)out[i], right);
+                fail_msg("weight %zu: %.9g, expected %.9g", i, (double)out[i], right);
         }
         free(memory);
         free(out);
@@ -290,6 +277,7 @@ static void unpack_matches_dequantize(void **state)
     (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
+        label("%s", info->name);
         if (!info->unpack)
             continue;
         enum { BLOCKS = 100 };
@@ -318,6 +306,7 @@ static void all_trit_bytes(void **state)
 {
     (void)state;
     for (unsigned byte = 0; byte < 256; byte++) {
+        label("byte %u", byte);
         uint8_t block[28];
         float out[128];
         memset(block, (int)byte, 26);
@@ -381,6 +370,7 @@ static void round_trip_error(void **state)
     (void)state;
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
+        label("%s", info->name);
         if (!info->from_float || info->type == QN_TYPE_Q1_0)
             continue;
         for (int trial = 0; trial < 500; trial++) {
@@ -395,8 +385,7 @@ static void round_trip_error(void **state)
             info->to_float(block, 1, out);
             for (size_t i = 0; i < info->block_weights; i++)
                 if (!(fabs((double)out[i] - in[i]) <= bound_of(info->type) * largest))
-                    fail_msg("%s: %.9g came back as %.9g, largest %.9g", info->name, (double)in[i], (double)out[i],
-                             (double)largest);
+                    fail_msg("%.9g came back as %.9g, largest %.9g", (double)in[i], (double)out[i], (double)largest);
         }
     }
 }
@@ -428,6 +417,7 @@ static void exact_cases(void **state)
         /* every positive finite fp16 scale, subnormals included; digits -1, 0, 1, and 2 if the type has a code for it */
         for (unsigned half = 1; half < 0x7c00; half++)
             for (int top = 1; top <= (info->max_code == 3 && half < 0x7800 ? 2 : 1); top++) {
+                label("%s, scale 0x%x, digits up to %d", info->name, half, top);
                 const float d = qn_f16_to_f32((uint16_t)half);
                 float in[MAX_BLOCK], out[MAX_BLOCK];
                 uint8_t block[MAX_BYTES];
@@ -474,9 +464,11 @@ static void extremes(void **state)
                                     -1e-45f, 65504.0f, 65520.0f, -1e6f,    3e-8f,   1.0f };
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
+        label("%s", info->name);
         if (!info->from_float)
             continue;
         for (int trial = 0; trial < 2000; trial++) {
+            label("trial %d", trial);
             float in[MAX_BLOCK], out[MAX_BLOCK];
             uint8_t block[MAX_BYTES];
             for (size_t i = 0; i < info->block_weights; i++)
@@ -507,6 +499,7 @@ static void nonfinite_scales_are_found(void **state)
     static const uint16_t bad[] = { 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff };
     for (size_t t = 0; t < N_TYPES; t++) {
         const qn_type_info *info = qn_type_find(expected[t].number);
+        label("%s", info->name);
         enum { BLOCKS = 700 }; /* more than one step of the plain types' scan, and a tail */
         uint8_t *blocks = malloc(BLOCKS * info->block_bytes + 1);
         assert_non_null(blocks);
@@ -518,6 +511,7 @@ static void nonfinite_scales_are_found(void **state)
         for (size_t at = 0; at < BLOCKS; at += at < 16 || at > 680 ? 1 : 61)
             for (int k = 0; k < 2; k++)
                 for (size_t v = 0; v < sizeof bad / sizeof bad[0]; v++) {
+                    label("block %zu, scale %d, pattern 0x%x", at, k, (unsigned)bad[v]);
                     uint8_t *block = source + at * info->block_bytes, saved[MAX_BYTES];
                     memcpy(saved, block, info->block_bytes);
                     if (expected[t].scale_offsets[k] >= 0) {

@@ -1,20 +1,16 @@
 /* qn_quantize_file on small files: the type of each output tensor, values equal to dequantising and quantising, and an
  * unmodified target after every failure. */
+#include "helper_random.h"
+
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -23,14 +19,9 @@
 static char folder[] = "/tmp/quern-test-quantize-XXXXXX";
 static char in[512], out[512];
 
-static uint64_t random_state = 88172645463325252u;
-
-static float random_float(void)
+static float small_float(void) /* in [-0.5, 0.5) */
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (float)((double)(random_state >> 11) / 9007199254740992.0 - 0.5);
+    return (float)((double)(random_u64() >> 11) / 9007199254740992.0 - 0.5);
 }
 
 /* ---- The source: random weights, or given blocks ---- */
@@ -64,7 +55,7 @@ static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights
         for (size_t b = 0; b < n_weights / 128; b++, bytes += 34) {
             for (size_t i = 0; i < 32; i++)
                 bytes[i] =
-                    (uint8_t)((unsigned)(random_float() * 80 + 40) % 3 * 0x51 + (unsigned)(random_float() * 80 + 40) % 3 * 4);
+                    (uint8_t)((unsigned)(small_float() * 80 + 40) % 3 * 0x51 + (unsigned)(small_float() * 80 + 40) % 3 * 4);
             bytes[32] = (uint8_t)b;
             bytes[33] = 0x2c;
         }
@@ -73,7 +64,7 @@ static void fill_blocks(const struct tensor *t, uint8_t *bytes, size_t n_weights
     float *weights = malloc(n_weights * sizeof *weights);
     assert_non_null(weights);
     for (size_t i = 0; i < n_weights; i++)
-        weights[i] = random_float();
+        weights[i] = small_float();
     if (t->poison >= 0)
         weights[t->poison] = NAN;
     info->from_float(weights, n_weights / info->block_weights, bytes);
@@ -85,7 +76,7 @@ static void make_source(const char *path, const struct tensor *tensors, size_t n
     qn_gguf_writer *w;
     uint8_t *bytes[32];
     size_t sizes[32];
-    assert_int_equal(qn_gguf_writer_create(path, &w), QN_OK);
+    assert_ok(qn_gguf_writer_create(path, &w));
     qn_gguf_writer_add_string(w, "general.architecture", "none");
     qn_gguf_writer_add_u32(w, "general.file_type", 0);
     qn_gguf_writer_add_u32(w, "prism.hadamard.version", 2);
@@ -97,16 +88,15 @@ static void make_source(const char *path, const struct tensor *tensors, size_t n
         bytes[i] = malloc(sizes[i]);
         assert_non_null(bytes[i]);
         fill_blocks(t, bytes[i], weights);
-        assert_int_equal(qn_gguf_writer_add_tensor(w, (qn_string){ t->name, strlen(t->name) },
-                                                   t->as_42 ? 42 : (uint32_t)t->type, t->n_dims, t->dims, sizes[i]),
-                         QN_OK);
+        assert_ok(qn_gguf_writer_add_tensor(w, (qn_string){ t->name, strlen(t->name) }, t->as_42 ? 42 : (uint32_t)t->type,
+                                            t->n_dims, t->dims, sizes[i]));
     }
-    assert_int_equal(qn_gguf_writer_begin_data(w), QN_OK);
+    assert_ok(qn_gguf_writer_begin_data(w));
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(qn_gguf_writer_data(w, bytes[i], sizes[i]), QN_OK);
+        assert_ok(qn_gguf_writer_data(w, bytes[i], sizes[i]));
         free(bytes[i]);
     }
-    assert_int_equal(qn_gguf_writer_finish(w), QN_OK);
+    assert_ok(qn_gguf_writer_finish(w));
     qn_gguf_writer_free(w);
 }
 
@@ -249,17 +239,16 @@ static void every_target(void **state)
     };
     make_source(in, plain, N_PLAIN);
     qn_gguf *before, *after;
-    assert_int_equal(qn_gguf_open(in, &before), QN_OK);
+    assert_ok(qn_gguf_open(in, &before));
     for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
+        label("%s", targets[k].name);
         struct log_capture d = { 0 };
         const qn_quantize_params params = {
             .n_threads = 3, .on_progress = capture_progress, .on_log = capture_line, .user = &d
         };
-        if (qn_quantize_file(in, out, targets[k].name, &params))
-            fail_msg("%s", qn_error_text());
+        assert_ok(qn_quantize_file(in, out, targets[k].name, &params));
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
-        if (qn_gguf_open(out, &after))
-            fail_msg("%s", qn_error_text());
+        assert_ok(qn_gguf_open(out, &after));
         const qn_type target = qn_type_find_name(targets[k].name)->type;
         const qn_type expected[N_PLAIN] = { target,
                                             QN_TYPE_F32,
@@ -271,12 +260,13 @@ static void every_target(void **state)
                                             QN_TYPE_F32,
                                             target };
         for (size_t i = 0; i < N_PLAIN; i++) {
+            label("%s", plain[i].name);
             const qn_gguf_tensor *t = qn_gguf_tensor_at(after, i);
             assert_true(qn_string_equals(t->name, plain[i].name));
             assert_int_equal(t->n_dims, plain[i].n_dims);
             assert_memory_equal(t->dims, plain[i].dims, sizeof t->dims);
             if (t->type != (uint32_t)expected[i])
-                fail_msg("%s as %s: type %u, expected %u", plain[i].name, targets[k].name, t->type, expected[i]);
+                fail_msg("type %u, expected %u", t->type, expected[i]);
             const bool wider = expected[i] != target && plain[i].n_dims > 1;
             assert_int_equal(strstr(d.log, plain[i].name) != NULL, wider);
 
@@ -294,9 +284,9 @@ static void every_target(void **state)
             free(source);
         }
         uint32_t value = 0;
-        assert_int_equal(qn_gguf_get_u32(after, "general.file_type", false, &value), QN_OK);
+        assert_ok(qn_gguf_get_u32(after, "general.file_type", false, &value));
         assert_int_equal(value, targets[k].file_type);
-        assert_int_equal(qn_gguf_get_u32(after, "prism.hadamard.version", true, &value), QN_OK);
+        assert_ok(qn_gguf_get_u32(after, "prism.hadamard.version", true, &value));
         assert_int_equal(value, 2);
         qn_gguf_close(after);
     }
@@ -311,12 +301,12 @@ static void threads_do_not_change_the_result(void **state)
     make_source(in, plain, N_PLAIN);
     static const int threads[] = { 2, 7, 0 };
     const qn_quantize_params one = { .n_threads = 1 };
-    assert_int_equal(qn_quantize_file(in, out, "ptq1_0", &one), QN_OK);
+    assert_ok(qn_quantize_file(in, out, "ptq1_0", &one));
     size_t size, other_size;
     uint8_t *data = read_all(out, &size);
     for (size_t i = 0; i < 3; i++) {
         const qn_quantize_params params = { .n_threads = threads[i] };
-        assert_int_equal(qn_quantize_file(in, other, "ptq1_0", &params), QN_OK);
+        assert_ok(qn_quantize_file(in, other, "ptq1_0", &params));
         uint8_t *other_data = read_all(other, &other_size);
         assert_int_equal(other_size, size);
         assert_memory_equal(data, other_data, size);
@@ -332,14 +322,14 @@ static void onto_itself(void **state)
     char link[512];
     snprintf(link, sizeof link, "%s/link", folder);
     make_source(in, plain, N_PLAIN);
-    assert_int_equal(qn_quantize_file(in, out, "q8_0", NULL), QN_OK);
+    assert_ok(qn_quantize_file(in, out, "q8_0", NULL));
     assert_int_equal(symlink("in.gguf", link), 0);
-    assert_int_equal(qn_quantize_file(in, link, "q8_0", NULL), QN_OK);
+    assert_ok(qn_quantize_file(in, link, "q8_0", NULL));
     size_t a_size, b_size;
     uint8_t *a = read_all(in, &a_size), *b = read_all(out, &b_size);
     assert_int_equal(a_size, b_size);
     assert_memory_equal(a, b, a_size);
-    assert_int_equal(qn_quantize_file(in, in, "q8_0", NULL), QN_OK); /* again: q8_0 tensors are copied */
+    assert_ok(qn_quantize_file(in, in, "q8_0", NULL)); /* again: q8_0 tensors are copied */
     free(a);
     a = read_all(in, &a_size);
     assert_int_equal(a_size, b_size);
@@ -358,19 +348,20 @@ static void layouts_of_type_42(void **state)
     static const struct tensor mainline[] = { { "a.weight", QN_TYPE_Q2_0, true, 2, { 256, 100, 1, 1 }, -1 } };
     static const struct tensor *const sources[] = { ox, old, mainline };
     for (size_t k = 0; k < 3; k++) {
+        label("layout %zu", k);
         make_source(in, sources[k], 1);
         qn_gguf *before, *after;
-        assert_int_equal(qn_gguf_open(in, &before), QN_OK);
+        assert_ok(qn_gguf_open(in, &before));
         assert_int_equal(qn_gguf_tensor_at(before, 0)->type, sources[k][0].type);
         /* mainline's 64 weights per scale do not fit into blocks of 128; the others fit into all types of 128 or less */
         static const char *const targets[] = { "q2_0", "pq2_0", "ptq1_0" };
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
+            label("to %s", targets[i]);
             struct log_capture d = { 0 };
             const qn_quantize_params params = { .on_log = capture_line, .user = &d };
-            if (qn_quantize_file(in, out, targets[i], &params))
-                fail_msg("%s", qn_error_text());
+            assert_ok(qn_quantize_file(in, out, targets[i], &params));
             assert_non_null(strstr(d.log, "type 42"));
-            assert_int_equal(qn_gguf_open(out, &after), QN_OK);
+            assert_ok(qn_gguf_open(out, &after));
             assert_int_equal(qn_gguf_tensor_at(after, 0)->type, qn_type_find_name(targets[i])->type);
             size_t n;
             float *a = weights_of(before, "a.weight", &n), *b = weights_of(after, "a.weight", &n);

@@ -4,13 +4,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_image.h"
+#include "helper_model.h"
+#include "helper_random.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
-#include "cache/kv.h"
-#include "cache/recurrent.h"
-#include "device/cpu/executor.h"
-#include "model/model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -157,14 +155,6 @@ static void make_valid(struct model_file *f)
         add_tensor(f, layer, "ffn_down.weight", FF, EMBD);
     }
     add_tensor(f, 3, "nextn.eh_proj.weight", 2 * EMBD, EMBD);
-}
-
-/* A pseudo-random number from -1 to 1, determined by its index. */
-static float number_at(uint32_t i)
-{
-    i = (i + 1) * 2654435761u;
-    i = (i ^ i >> 15) * 2246822519u;
-    return (float)((i ^ i >> 13) >> 8) / (float)(1 << 23) - 1;
 }
 
 static size_t tensor_bytes(const struct tensor *t)
@@ -414,7 +404,7 @@ static void test_wrong_file(void **state)
     make_valid(&f);
     wrong->change(&f);
     write_image(&m, &f);
-    assert_int_equal(open_image(&m, &file, &copy), QN_OK);
+    assert_ok(open_image(&m, &file, &copy));
     const qn_status status = qn_model_build(file, &hparams, &plan);
     if (status != wrong->status || !strstr(qn_error_text(), wrong->text))
         fail_msg("status %s with the text '%s', expected %s and '%s'", qn_status_name(status),
@@ -428,62 +418,29 @@ static void test_wrong_file(void **state)
 
 enum { MAX_ROWS = 256, CONTEXT = 256 };
 
-struct fixture {
-    uint8_t *copy;
-    qn_gguf *file;
-    qn_hparams hparams;
-    qn_plan plan;
-    qn_kernels kernels;
-    qn_team *team;
-    qn_executor *executor;
-};
-
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
-
 static void set_up(struct fixture *x, const struct model_file *f, int n_threads, unsigned cpu)
 {
     struct image m = { 0 };
+    *x = (struct fixture){ 0 };
     write_image(&m, f);
-    assert_ok(open_image(&m, &x->file, &x->copy));
+    assert_ok(open_image(&m, &x->file, &x->data));
     free(m.data);
-    assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
-    qn_kernels_init(&x->kernels, cpu);
-    assert_ok(qn_team_create(n_threads, &x->team));
-    assert_ok(qn_executor_create(x->team, &x->kernels, &x->plan, &x->executor));
-    assert_ok(qn_executor_reserve(x->executor, MAX_ROWS, CONTEXT));
-}
-
-static void tear_down(struct fixture *x)
-{
-    qn_executor_free(x->executor);
-    qn_team_free(x->team);
-    qn_plan_free(&x->plan);
-    qn_gguf_close(x->file);
-    free(x->copy);
+    build_executor(x, n_threads, cpu, MAX_ROWS, CONTEXT);
 }
 
 struct conversation {
-    qn_kv kv;
-    qn_recurrent recurrent;
+    struct memory memory;
     uint32_t length, seed;
 };
 
 static void begin(const struct fixture *x, struct conversation *c, uint32_t seed)
 {
-    *c = (struct conversation){ .seed = seed };
-    assert_ok(qn_kv_create(&c->kv, &(qn_kv_shape){ x->plan.is_recurrent, x->hparams.n_layers, 1, HEAD }, CONTEXT, 1,
-                           (qn_kv_codecs){ 0 }));
-    assert_ok(qn_recurrent_create(&c->recurrent, &x->plan.recurrent, x->plan.is_recurrent, x->hparams.n_layers));
+    *c = (struct conversation){ .memory = new_memory(x, CONTEXT, 1), .seed = seed };
 }
 
 static void end(struct conversation *c)
 {
-    qn_kv_free(&c->kv);
-    qn_recurrent_free(&c->recurrent);
+    free_memory(&c->memory);
 }
 
 /* One step: the next n[i] tokens of each conversation. The logits of position p go to row p of out[i]. */
@@ -499,8 +456,8 @@ static void step(const struct fixture *x, struct conversation *const *c, const s
             logit_rows[s.n_rows] = (uint32_t)s.n_rows;
             rows[s.n_rows++] = (qn_row){ .token = (int32_t)((position * 7 + position / 5 + c[i]->seed) % VOCAB),
                                          .position = position,
-                                         .cache = &c[i]->kv.view,
-                                         .recurrent = c[i]->recurrent.layers };
+                                         .cache = &c[i]->memory.kv.view,
+                                         .recurrent = c[i]->memory.recurrent.layers };
         }
     s.n_logit_rows = s.n_rows;
     qn_executor_run(x->executor, &s);
@@ -562,8 +519,8 @@ static void test_old_memory(void **state)
     for (size_t i = 0; i < LONG * VOCAB; i++)
         assert_true(isfinite(expected[i]));
     c.length = 0;
-    for (size_t layer = 0, count; layer < c.recurrent.n_layers; layer++)
-        for (size_t part = 0; qn_recurrent_array(&c.recurrent, layer, part, &data, &count); part++)
+    for (size_t layer = 0, count; layer < c.memory.recurrent.n_layers; layer++)
+        for (size_t part = 0; qn_recurrent_array(&c.memory.recurrent, layer, part, &data, &count); part++)
             for (size_t i = 0; i < count; i++)
                 data[i] = NAN;
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)

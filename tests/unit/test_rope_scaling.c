@@ -1,17 +1,13 @@
 /* Rope scaling in GGUF metadata: frequencies and attention factors as Hugging Face transformers computes them for the same
  * configurations (modeling_rope_utils.py, rope_theta 300, heads of 32, 256 positions), metadata without scaling, and rejected
  * metadata. test_golden_logits.c checks the logits of such models. */
+#include "helper_assert.h"
+
 #include "model/model.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define MODEL QN_SOURCE_DIR "/tests/golden/llama-linear.bf16.gguf"
 #define S "llama.rope.scaling."
@@ -48,11 +44,11 @@ static bool is_replaced(qn_string name, const struct key *keys)
 static void write_key(qn_gguf_writer *writer, const struct key *key)
 {
     if (key->text)
-        assert_int_equal(qn_gguf_writer_add_string(writer, key->name, key->text), QN_OK);
+        assert_ok(qn_gguf_writer_add_string(writer, key->name, key->text));
     else if (strstr(key->name, "context_length"))
-        assert_int_equal(qn_gguf_writer_add_u32(writer, key->name, (uint32_t)key->value), QN_OK);
+        assert_ok(qn_gguf_writer_add_u32(writer, key->name, (uint32_t)key->value));
     else
-        assert_int_equal(qn_gguf_writer_add_f32(writer, key->name, (float)key->value), QN_OK);
+        assert_ok(qn_gguf_writer_add_f32(writer, key->name, (float)key->value));
 }
 
 /* Write the golden model with these keys instead of its scaling. */
@@ -60,22 +56,21 @@ static void write_model(const struct key *keys)
 {
     qn_gguf *file;
     qn_gguf_writer *writer;
-    assert_int_equal(qn_gguf_open(MODEL, &file), QN_OK);
-    assert_int_equal(qn_gguf_writer_create(path, &writer), QN_OK);
+    assert_ok(qn_gguf_open(MODEL, &file));
+    assert_ok(qn_gguf_writer_create(path, &writer));
     for (size_t i = 0; i < qn_gguf_n_kv(file); i++)
         if (!is_replaced(qn_gguf_kv_at(file, i)->key, keys))
-            assert_int_equal(qn_gguf_writer_copy(writer, qn_gguf_kv_at(file, i)), QN_OK);
+            assert_ok(qn_gguf_writer_copy(writer, qn_gguf_kv_at(file, i)));
     for (size_t i = 0; i < MAX_KEYS && keys[i].name; i++)
         write_key(writer, &keys[i]);
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++) {
         const qn_gguf_tensor *t = qn_gguf_tensor_at(file, i);
-        assert_int_equal(qn_gguf_writer_add_tensor(writer, t->name, t->type, t->n_dims, t->dims, t->bytes), QN_OK);
+        assert_ok(qn_gguf_writer_add_tensor(writer, t->name, t->type, t->n_dims, t->dims, t->bytes));
     }
-    assert_int_equal(qn_gguf_writer_begin_data(writer), QN_OK);
+    assert_ok(qn_gguf_writer_begin_data(writer));
     for (size_t i = 0; i < qn_gguf_n_tensors(file); i++)
-        assert_int_equal(qn_gguf_writer_data(writer, qn_gguf_tensor_at(file, i)->data, qn_gguf_tensor_at(file, i)->bytes),
-                         QN_OK);
-    assert_int_equal(qn_gguf_writer_finish(writer), QN_OK);
+        assert_ok(qn_gguf_writer_data(writer, qn_gguf_tensor_at(file, i)->data, qn_gguf_tensor_at(file, i)->bytes));
+    assert_ok(qn_gguf_writer_finish(writer));
     qn_gguf_writer_free(writer);
     qn_gguf_close(file);
 }
@@ -86,7 +81,7 @@ static qn_status build(const struct key *keys, double frequencies[PAIRS], double
     qn_hparams hparams;
     qn_plan plan;
     write_model(keys);
-    assert_int_equal(qn_gguf_open(path, &file), QN_OK);
+    assert_ok(qn_gguf_open(path, &file));
     const qn_status status = qn_model_build(file, &hparams, &plan);
     if (status == QN_OK) {
         assert_int_equal(plan.heads.n_rot, 2 * PAIRS);
@@ -102,8 +97,7 @@ static qn_status build(const struct key *keys, double frequencies[PAIRS], double
 static void check(const struct key *keys, const double *expected, double expected_factor)
 {
     double found[PAIRS], factor;
-    if (build(keys, found, &factor) != QN_OK)
-        fail_msg("%s", qn_error_text());
+    assert_ok(build(keys, found, &factor));
     for (size_t i = 0; i < PAIRS; i++)
         if (!(fabs(found[i] - expected[i]) <= 2e-6 * expected[i]))
             fail_msg("frequency %zu is %.9g, expected %.9g", i, found[i], expected[i]);
@@ -267,8 +261,9 @@ static void ramps_stay_finite(void **unused)
         { YARN4, { S "yarn_beta_fast", 1, NULL } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        label("case %zu", i);
         double frequencies[PAIRS], factor;
-        assert_int_equal(build(cases[i], frequencies, &factor), QN_OK);
+        assert_ok(build(cases[i], frequencies, &factor));
         for (size_t p = 0; p < PAIRS; p++)
             assert_true(frequencies[p] > 0 && frequencies[p] <= 1);
     }

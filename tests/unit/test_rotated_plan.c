@@ -4,13 +4,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_image.h"
+#include "helper_model.h"
+#include "helper_random.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
-#include "cache/kv.h"
-#include "cache/recurrent.h"
-#include "device/cpu/executor.h"
-#include "model/model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -79,14 +77,6 @@ struct basis {
     size_t block;
     bool explicit_signs, grouped;
 };
-
-/* A pseudo-random number from -1 to 1, determined by its index. */
-static float number_at(uint32_t i)
-{
-    i = (i + 1) * 2654435761u;
-    i = (i ^ i >> 15) * 2246822519u;
-    return (float)((i ^ i >> 13) >> 8) / (float)(1 << 23) - 1;
-}
 
 static double sign_at(size_t width, size_t i)
 {
@@ -223,38 +213,18 @@ static void write_image(struct image *m, const struct basis *basis)
     put_data(m, 32, 0);
 }
 
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s: %s", qn_status_name(status), qn_error_text());
-}
-
 /* Logits of N_ROWS tokens, in steps of `piece` tokens. */
 static void run(const struct basis *basis, int n_threads, size_t piece, float *logits)
 {
     struct image m = { 0 };
-    uint8_t *copy;
-    qn_gguf *file;
-    qn_hparams hparams;
-    qn_plan plan;
-    qn_kernels kernels;
-    qn_team *team;
-    qn_executor *executor;
-    qn_kv kv;
-    qn_recurrent recurrent;
+    struct fixture x = { 0 };
     qn_row rows[N_ROWS];
     uint32_t logit_rows[N_ROWS];
     write_image(&m, basis);
-    assert_ok(open_image(&m, &file, &copy));
+    assert_ok(open_image(&m, &x.file, &x.data));
     free(m.data);
-    assert_ok(qn_model_build(file, &hparams, &plan));
-    qn_kernels_init(&kernels, qn_cpu_present());
-    assert_ok(qn_team_create(n_threads, &team));
-    assert_ok(qn_executor_create(team, &kernels, &plan, &executor));
-    assert_ok(qn_executor_reserve(executor, N_ROWS, N_ROWS));
-    assert_ok(
-        qn_kv_create(&kv, &(qn_kv_shape){ plan.is_recurrent, LAYERS, KV_HEADS, HEAD }, N_ROWS, N_ROWS, (qn_kv_codecs){ 0 }));
-    assert_ok(qn_recurrent_create(&recurrent, &plan.recurrent, plan.is_recurrent, LAYERS));
+    build_executor(&x, n_threads, qn_cpu_present(), N_ROWS, N_ROWS);
+    struct memory memory = new_memory(&x, N_ROWS, N_ROWS);
     for (size_t done = 0; done < N_ROWS; done += piece) {
         qn_step step = { .rows = rows, .logit_rows = logit_rows, .logits = logits + done * VOCAB };
         step.n_rows = step.n_logit_rows = N_ROWS - done < piece ? N_ROWS - done : piece;
@@ -263,18 +233,13 @@ static void run(const struct basis *basis, int n_threads, size_t piece, float *l
             logit_rows[i] = (uint32_t)i;
             rows[i] = (qn_row){ .token = (int32_t)((position * 7 + position / 5) % VOCAB),
                                 .position = position,
-                                .cache = &kv.view,
-                                .recurrent = recurrent.layers };
+                                .cache = &memory.kv.view,
+                                .recurrent = memory.recurrent.layers };
         }
-        qn_executor_run(executor, &step);
+        qn_executor_run(x.executor, &step);
     }
-    qn_kv_free(&kv);
-    qn_recurrent_free(&recurrent);
-    qn_executor_free(executor);
-    qn_team_free(team);
-    qn_plan_free(&plan);
-    qn_gguf_close(file);
-    free(copy);
+    free_memory(&memory);
+    tear_down(&x);
 }
 
 static double distance(const float *a, const float *b)

@@ -1,7 +1,7 @@
 /* The metadata keys of rotated weights: a valid file, and one rejected file for each possible error. */
-#include "model/hadamard.h"
-
 #include "helper_image.h"
+
+#include "model/hadamard.h"
 
 enum { N_KEYS = 12, N_TENSORS = 12, MAX_VALUES = 64, BLOCK = 4 };
 

@@ -1,5 +1,7 @@
 /* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
  * GPU; and qn_sample_token against filters applied to a sorted list. */
+#include "helper_random.h"
+
 #include "quern/quern.h"
 
 #include "base/cpu.h"
@@ -7,15 +9,8 @@
 #include "kernels/sample/sample.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* ---- Generation ---- */
 
@@ -31,12 +26,6 @@ static const qn_sampling samplings[] = {
     { .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = 3 },
     { .temperature = 1.2f, .top_k = 1 << 20, .top_p = 0.99f, .repeat_penalty = 0.8f, .repeat_last_n = 30, .seed = 4 },
 };
-
-static void assert_ok(qn_status status)
-{
-    if (status != QN_OK)
-        fail_msg("%s", qn_error_text());
-}
 
 static qn_session *new_session(qn_model *model)
 {
@@ -102,9 +91,12 @@ static void check_device(const char *device)
         const qn_status status = qn_model_load(path, &params, &model);
         if (status == QN_ERR_UNSUPPORTED && strcmp(device, "cuda") == 0)
             skip();
+        label("%s on %s", models[m], device);
         assert_ok(status);
-        for (size_t s = 0; s < sizeof samplings / sizeof *samplings; s++)
+        for (size_t s = 0; s < sizeof samplings / sizeof *samplings; s++) {
+            label("sampling %zu", s);
             check_model(model, models[m], s);
+        }
         qn_model_free(model);
     }
 }
@@ -165,18 +157,9 @@ static int reference_sample(const qn_sample_request *request, const float *logit
     return order[at];
 }
 
-static uint64_t random_state = 1;
-
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    return random_state ^= random_state << 17;
-}
-
 static float next_float(void)
 {
-    return (float)(next_random() >> 40) * 0x1p-24f;
+    return (float)(random_u64() >> 40) * 0x1p-24f;
 }
 
 static void samples_match_a_sorted_list(void **unused)
@@ -193,18 +176,18 @@ static void samples_match_a_sorted_list(void **unused)
         const int n = round % 7 == 0 ? 1 + round % 5 : VOCAB;
         const float spread = round % 3 ? 12 : 0.5f;
         for (int i = 0; i < n; i++) /* every eighth round has equal logits */
-            logits[i] = round % 8 ? spread * next_float() : (float)(next_random() % 4);
+            logits[i] = round % 8 ? spread * next_float() : (float)(random_u64() % 4);
         qn_sample_request request = { .sampling = { .repeat_penalty = 1,
                                                     .temperature = 0.05f + 2 * next_float(),
-                                                    .top_k = round % 2 ? 0 : 1 + (int)(next_random() % 100),
+                                                    .top_k = round % 2 ? 0 : 1 + (int)(random_u64() % 100),
                                                     .top_p = round % 5 ? 0.5f + next_float() / 2 : 1,
                                                     .min_p = round % 4 ? 0 : next_float() / 5 },
-                                      .random = round == 1 ? UINT64_MAX : next_random() };
+                                      .random = round == 1 ? UINT64_MAX : random_u64() };
         qn_sample_token(&kernels, &request, logits, (size_t)n, scratch);
         if (request.sampling.top_k == 1)
             continue;
         assert_int_equal(request.token, reference_sample(&request, logits, n));
-        assert_int_equal(qn_sample_status(request.best), QN_OK);
+        assert_ok(qn_sample_status(request.best));
     }
 }
 

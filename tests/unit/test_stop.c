@@ -1,14 +1,9 @@
 /* Stop strings, compared with a plain search, for all kinds of overlap and all ways of splitting the text. */
+#include "helper_assert.h"
+
 #include "text/stop.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 /* The first position in text[0..n) where a stop string ends, and the length of the longest that ends there; false if none. */
@@ -40,7 +35,7 @@ static size_t n_must_hold(const char *text, size_t n, const char *const *strings
 static void check(const char *text, size_t n, const char *const *strings, size_t n_strings, uint64_t cuts)
 {
     qn_stop *stop;
-    assert_int_equal(qn_stop_create(strings, n_strings, &stop), QN_OK);
+    assert_ok(qn_stop_create(strings, n_strings, &stop));
     char out[256];
     size_t n_out = 0, begin = 0, end, match, length;
     const bool found = search(text, n, strings, n_strings, &end, &match);
@@ -49,7 +44,7 @@ static void check(const char *text, size_t n, const char *const *strings, size_t
     for (size_t i = 0; i < n; i++) {
         if (!(cuts >> (i % 64) & 1) && i + 1 != n)
             continue;
-        assert_int_equal(qn_stop_feed(stop, text + begin, i + 1 - begin, &safe, &length, &hit), QN_OK);
+        assert_ok(qn_stop_feed(stop, text + begin, i + 1 - begin, &safe, &length, &hit));
         memcpy(out + n_out, safe, length);
         n_out += length;
         begin = i + 1;
@@ -57,7 +52,7 @@ static void check(const char *text, size_t n, const char *const *strings, size_t
         if (!hit)
             assert_int_equal(n_out, begin - n_must_hold(text, begin, strings, n_strings));
     }
-    assert_int_equal(qn_stop_flush(stop, &safe, &length), QN_OK);
+    assert_ok(qn_stop_flush(stop, &safe, &length));
     memcpy(out + n_out, safe, length);
     n_out += length;
     assert_int_equal(n_out, found ? end - match : n);
@@ -95,8 +90,10 @@ static void test_words(void **state)
         "Hello\nUse r\nUser: x", "a<|im_start", "<|im", "xENEND", "", "\nUser", "E\nEN\nUser:"
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        for (uint64_t cuts = 0; cuts < 4096; cuts += 5)
+        for (uint64_t cuts = 0; cuts < 4096; cuts += 5) {
+            label("'%s', cuts %u", texts[i], (unsigned)cuts);
             check(texts[i], strlen(texts[i]), strings, 4, cuts);
+        }
 }
 
 static void test_after_the_end(void **state)
@@ -107,16 +104,16 @@ static void test_after_the_end(void **state)
     const char *safe;
     size_t length;
     bool hit;
-    assert_int_equal(qn_stop_create(strings, 1, &stop), QN_OK);
-    assert_int_equal(qn_stop_feed(stop, "xaby", 4, &safe, &length, &hit), QN_OK);
+    assert_ok(qn_stop_create(strings, 1, &stop));
+    assert_ok(qn_stop_feed(stop, "xaby", 4, &safe, &length, &hit));
     assert_true(hit);
     assert_int_equal(length, 1);
-    assert_int_equal(qn_stop_feed(stop, "more", 4, &safe, &length, &hit), QN_OK);
+    assert_ok(qn_stop_feed(stop, "more", 4, &safe, &length, &hit));
     assert_true(hit);
     assert_int_equal(length, 0);
-    assert_int_equal(qn_stop_flush(stop, &safe, &length), QN_OK);
+    assert_ok(qn_stop_flush(stop, &safe, &length));
     assert_int_equal(length, 0);
-    assert_int_equal(qn_stop_feed(stop, "za", 2, &safe, &length, &hit), QN_OK);
+    assert_ok(qn_stop_feed(stop, "za", 2, &safe, &length, &hit));
     assert_false(hit);
     assert_int_equal(length, 1);
     qn_stop_free(stop);
@@ -142,10 +139,10 @@ static double seconds(const char *text, size_t n, const char *const *strings, si
         const char *safe;
         size_t length;
         bool hit;
-        assert_int_equal(qn_stop_create(strings, n_strings, &stop), QN_OK);
+        assert_ok(qn_stop_create(strings, n_strings, &stop));
         const clock_t begin = clock();
         for (size_t at = 0; at < n; at += 100)
-            assert_int_equal(qn_stop_feed(stop, text + at, 100, &safe, &length, &hit), QN_OK);
+            assert_ok(qn_stop_feed(stop, text + at, 100, &safe, &length, &hit));
         const double elapsed = (double)(clock() - begin) / CLOCKS_PER_SEC;
         best = elapsed < best ? elapsed : best;
         qn_stop_free(stop);

@@ -1,17 +1,12 @@
 /* The thread team: ranges cover all items once, barriers synchronise, and writes before a barrier are visible after it. Also
  * run with the thread sanitizer. */
+#include "helper_assert.h"
+
 #include "base/cpu.h"
 #include "base/team.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { ROUNDS = 200, CELLS = 64 };
 
@@ -42,9 +37,11 @@ static void barriers_order_the_threads(void **unused)
     (void)unused;
     static const int sizes[] = { 1, 2, 3, 7 };
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        label("%d threads", sizes[s]);
         struct relay r = { .n_threads = sizes[s] };
-        assert_int_equal(qn_team_create(sizes[s], &r.team), QN_OK);
+        assert_ok(qn_team_create(sizes[s], &r.team));
         for (int run = 0; run < 3; run++) {
+            label("run %d", run);
             memset(r.cells, 0, sizeof r.cells);
             qn_team_run(r.team, relay_work, &r);
             for (int i = 0; i < CELLS; i++)
@@ -61,6 +58,7 @@ static void ranges_cover_everything_once(void **unused)
     for (size_t count = 0; count < 70; count++)
         for (size_t unit = 1; unit < 6; unit++)
             for (int n = 1; n < 9; n++) {
+                label("%zu items in units of %zu, %d threads", count, unit, n);
                 size_t at = 0, min_units = SIZE_MAX, max_units = 0;
                 for (int t = 0; t < n; t++) {
                     size_t begin, end;
@@ -93,7 +91,7 @@ static void processor_features(void **unused)
     unsigned features;
     assert_true(qn_cpu_cores() >= 1 && qn_cpu_cores() <= qn_cpu_threads());
     setenv("QN_CPU", "ref", 1);
-    assert_int_equal(qn_cpu_features(&features), QN_OK);
+    assert_ok(qn_cpu_features(&features));
     assert_int_equal(features, 0);
     setenv("QN_CPU", "sse9", 1);
     assert_int_equal(qn_cpu_features(&features), QN_ERR_INVALID);
@@ -111,7 +109,7 @@ static void processor_features(void **unused)
     }
     assert_int_equal(qn_cpu_present() & ~named, 0); /* quern-check compares levels: a feature of none is not tested */
     unsetenv("QN_CPU");
-    assert_int_equal(qn_cpu_features(&features), QN_OK);
+    assert_ok(qn_cpu_features(&features));
     assert_int_equal(features, qn_cpu_present());
 }
 

@@ -1,27 +1,20 @@
 /* The program on a terminal: a pseudo-terminal on which this test types and reads, as a user does. What arrived in the
  * model is seen in the session file that chat --save leaves. */
+#include "helper_assert.h"
+
 #include "quern/quern.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <setjmp.h>
-
-#include <cmocka.h>
 
 #define ANSWER "Hé 世🙂!"
 #define MODEL QN_SOURCE_DIR "/tests/golden/parrot.gguf"
@@ -146,13 +139,13 @@ static char *saved_text(void)
     const qn_model_params params = { .device = "cpu", .n_threads = 1 };
     char *text = calloc(1, 1 << 16);
     assert_non_null(text);
-    assert_int_equal(qn_model_load(MODEL, &params, &model), QN_OK);
-    assert_int_equal(qn_session_restore(model, session_path, NULL, &session), QN_OK);
+    assert_ok(qn_model_load(MODEL, &params, &model));
+    assert_ok(qn_session_restore(model, session_path, NULL, &session));
     size_t used = 0;
     for (uint32_t i = 0; i < qn_session_length(session); i++) {
         const char *piece;
         size_t length;
-        assert_int_equal(qn_token_piece(model, qn_session_tokens(session)[i], &piece, &length), QN_OK);
+        assert_ok(qn_token_piece(model, qn_session_tokens(session)[i], &piece, &length));
         assert_true(used + length < 1 << 16);
         memcpy(text + used, piece, length);
         used += length;

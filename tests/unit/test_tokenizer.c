@@ -1,14 +1,11 @@
 /* The tokeniser with a small generated vocabulary: splitting, merging, special tokens, form C, invalid UTF-8, malformed
  * vocabularies, and time. test_vocab_files.c tests real vocabularies. */
+#include "helper_assert.h"
+#include "helper_vocab.h"
+
 #include "text/normalize.h"
 #include "text/pretokenize.h"
 #include "text/tokenizer.h"
-#include "unit/helper_vocab.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -30,7 +27,7 @@ static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok)
 {
     struct file_bytes bytes = make_vocab(spec);
     qn_gguf *file;
-    assert_int_equal(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file), QN_OK);
+    assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file));
     const qn_status status = qn_tokenizer_create(file, tok);
     qn_gguf_close(file);
     free(bytes.data); /* the tokeniser does not reference the file */
@@ -43,7 +40,7 @@ static qn_tokenizer *create_plain(const char *pre)
     const struct vocab_spec spec = {
         .model = "gpt2", .pre = pre, .merges = merges, .added = added, .eos = IM_END, .bos = END_OF_TEXT
     };
-    assert_int_equal(create(&spec, &tok), QN_OK);
+    assert_ok(create(&spec, &tok));
     return tok;
 }
 
@@ -52,7 +49,7 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, bool 
 {
     int32_t *tokens;
     size_t count;
-    assert_int_equal(qn_tokenizer_encode(tok, text, n, special, false, &tokens, &count), QN_OK);
+    assert_ok(qn_tokenizer_encode(tok, text, n, special, false, &tokens, &count));
     assert_non_null(tokens);
     assert_int_equal(count, n_expected);
     for (size_t i = 0; i < count; i++)
@@ -70,14 +67,14 @@ static char *decode(const qn_tokenizer *tok, const int32_t *tokens, size_t count
     size_t capacity = 1, length;
     const char *bytes;
     for (size_t i = 0; i < count; i++) {
-        assert_int_equal(qn_tokenizer_piece(tok, tokens[i], &bytes, &length), QN_OK);
+        assert_ok(qn_tokenizer_piece(tok, tokens[i], &bytes, &length));
         capacity += length;
     }
     char *out = malloc(capacity);
     assert_non_null(out);
     *n = 0;
     for (size_t i = 0; i < count; i++) {
-        assert_int_equal(qn_tokenizer_piece(tok, tokens[i], &bytes, &length), QN_OK);
+        assert_ok(qn_tokenizer_piece(tok, tokens[i], &bytes, &length));
         memcpy(out + *n, bytes, length);
         *n += length;
     }
@@ -88,7 +85,7 @@ static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n
 {
     int32_t *tokens;
     size_t count, n_back;
-    assert_int_equal(qn_tokenizer_encode(tok, text, n, false, false, &tokens, &count), QN_OK);
+    assert_ok(qn_tokenizer_encode(tok, text, n, false, false, &tokens, &count));
     char *back = decode(tok, tokens, count, &n_back);
     assert_int_equal(n_back, n_expected);
     assert_memory_equal(back, expected, n_expected);
@@ -142,12 +139,12 @@ static void test_pretokenizers(void **state)
         { "gpt-2", "a\xc2\x85\xe3\x80\x80", "a|\xc2\x85\xe3\x80\x80" },
     };
     qn_matcher *matcher;
-    assert_int_equal(qn_matcher_create(&matcher), QN_OK);
+    assert_ok(qn_matcher_create(&matcher));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_pretokenizer *pre;
         struct joined joined = { .n = 0 };
-        assert_int_equal(qn_pretokenizer_create((qn_string){ cases[i].pre, strlen(cases[i].pre) }, &pre), QN_OK);
-        assert_int_equal(qn_pretokenize(pre, matcher, cases[i].text, strlen(cases[i].text), join, &joined), QN_OK);
+        assert_ok(qn_pretokenizer_create((qn_string){ cases[i].pre, strlen(cases[i].pre) }, &pre));
+        assert_ok(qn_pretokenize(pre, matcher, cases[i].text, strlen(cases[i].text), join, &joined));
         assert_string_equal(joined.text, cases[i].pieces);
         qn_pretokenizer_free(pre);
     }
@@ -191,7 +188,7 @@ static void test_left_out_byte(void **state)
     (void)state;
     const struct vocab_spec spec = { .model = "gpt2", .pre = "smollm", .omitted_byte = 0xf5 };
     qn_tokenizer *tok;
-    assert_int_equal(create(&spec, &tok), QN_OK);
+    assert_ok(create(&spec, &tok));
     CHECK_IDS(tok,
               "a\xf5"
               "b",
@@ -206,7 +203,7 @@ static void test_merge_into_control(void **state)
     static const struct added_token control[] = { { "zz", 3 }, { "yy", 4 }, { NULL, 0 } };
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = control, .bad_merge = "z z" };
     qn_tokenizer *tok;
-    assert_int_equal(create(&spec, &tok), QN_OK);
+    assert_ok(create(&spec, &tok));
     CHECK_IDS(tok, "zz", false, 'z', 'z');
     CHECK_IDS(tok, "zz", true, 256);
     qn_tokenizer_free(tok);
@@ -249,10 +246,10 @@ static void test_special_tokens(void **state)
 
     const char *bytes;
     size_t length;
-    assert_int_equal(qn_tokenizer_piece(tok, IM_END, &bytes, &length), QN_OK);
+    assert_ok(qn_tokenizer_piece(tok, IM_END, &bytes, &length));
     assert_int_equal(length, 10);
     assert_memory_equal(bytes, "<|im_end|>", 10);
-    assert_int_equal(qn_tokenizer_piece(tok, SPACE_A, &bytes, &length), QN_OK);
+    assert_ok(qn_tokenizer_piece(tok, SPACE_A, &bytes, &length));
     assert_int_equal(length, 2);
     assert_memory_equal(bytes, " a", 2);
     assert_int_equal(qn_tokenizer_piece(tok, N_VOCAB, &bytes, &length), QN_ERR_INVALID);
@@ -273,15 +270,17 @@ static void test_bos(void **state)
                   { "qwen2", END_OF_TEXT, 2, true },
                   { "qwen2", 0, 2, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("case %zu", i);
         const struct vocab_spec spec = {
             .model = "gpt2", .pre = cases[i].pre, .merges = merges, .added = added, .bos = cases[i].bos, .add_bos = cases[i].key
         };
         qn_tokenizer *tok;
-        assert_int_equal(create(&spec, &tok), QN_OK);
+        assert_ok(create(&spec, &tok));
         for (int asked = 0; asked < 2; asked++) {
+            label("%s bos", asked ? "with" : "without");
             int32_t *tokens;
             size_t count;
-            assert_int_equal(qn_tokenizer_encode(tok, "z", 1, false, asked, &tokens, &count), QN_OK);
+            assert_ok(qn_tokenizer_encode(tok, "z", 1, false, asked, &tokens, &count));
             assert_int_equal(count, asked && cases[i].added ? 2 : 1);
             assert_int_equal(tokens[0], count == 2 ? END_OF_TEXT : 'z');
             free(tokens);
@@ -295,7 +294,7 @@ static void test_end_keys(void **state)
     (void)state;
     const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .eot = 'q' };
     qn_tokenizer *tok;
-    assert_int_equal(create(&spec, &tok), QN_OK);
+    assert_ok(create(&spec, &tok));
     assert_true(qn_tokenizer_is_eog(tok, 'q'));
     assert_false(qn_tokenizer_is_eog(tok, -1)); /* -1 is not a token */
     assert_int_equal(qn_tokenizer_eos(tok), -1);
@@ -324,8 +323,10 @@ static void test_form_c(void **state)
         { "e<t>\xcc\x81", "e<t>\xcc\x81" }, /* a token between letter and mark */
     };
     for (size_t p = 0; p < N_PRES; p++) {
+        label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            label("case %zu", i);
             const char *expected = strncmp(pres[p], "qwen", 4) ? cases[i].text : cases[i].normal;
             check_round_trip(tok, cases[i].text, strlen(cases[i].text), expected, strlen(expected));
         }
@@ -360,7 +361,7 @@ static void test_marks_in_order(void **state)
     qn_nfc_scratch scratch = { 0 };
     const char *out;
     size_t length;
-    assert_int_equal(qn_nfc(&scratch, text, sizeof text, &out, &length), QN_OK);
+    assert_ok(qn_nfc(&scratch, text, sizeof text, &out, &length));
     assert_int_equal(length, sizeof sorted);
     assert_memory_equal(out, sorted, length);
     qn_nfc_scratch_free(&scratch);
@@ -393,8 +394,10 @@ static void test_random_bytes(void **state)
                                         "\r\n" };
     srand(5);
     for (size_t p = 0; p < N_PRES; p++) {
+        label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
         for (int round = 0; round < 3000; round++) {
+            label("round %d", round);
             char text[400];
             size_t n = 0;
             const int n_bits = rand() % 40;
@@ -430,10 +433,10 @@ static void test_repeated_tokens(void **state)
     qn_tokenizer *tok;
     const char *bytes;
     size_t length;
-    assert_int_equal(create(&one, &tok), QN_OK);
+    assert_ok(create(&one, &tok));
     assert_string_equal(qn_tokenizer_note(tok), "tokens 97 and 256 are both 'a': the first is used");
     qn_tokenizer_free(tok);
-    assert_int_equal(create(&spec, &tok), QN_OK);
+    assert_ok(create(&spec, &tok));
     assert_string_equal(qn_tokenizer_note(tok),
                         "tokens 256 and 257 are both '<t>': the first is used; 3 more tokens are spelled like earlier ones");
     CHECK_IDS(tok, "ba<t>a<t>u<t>", true, 'b', 'a', T, 'a', TU, T);
@@ -442,9 +445,9 @@ static void test_repeated_tokens(void **state)
     assert_int_equal(qn_tokenizer_find(tok, "<end>"), END_CONTROL);
     assert_int_equal(qn_tokenizer_find(tok, "<t>u<t>"), -1);
     assert_int_equal(qn_tokenizer_find(tok, "<"), -1);
-    assert_int_equal(qn_tokenizer_piece(tok, A_AGAIN, &bytes, &length), QN_OK);
+    assert_ok(qn_tokenizer_piece(tok, A_AGAIN, &bytes, &length));
     assert_true(length == 1 && *bytes == 'a');
-    assert_int_equal(qn_tokenizer_piece(tok, MINE_AGAIN, &bytes, &length), QN_OK);
+    assert_ok(qn_tokenizer_piece(tok, MINE_AGAIN, &bytes, &length));
     assert_true(length == 5 && !memcmp(bytes, "~mine", 5));
     assert_true(qn_tokenizer_is_special(tok, T_AGAIN) && !qn_tokenizer_is_special(tok, END_NORMAL));
     qn_tokenizer_free(tok);
@@ -479,6 +482,7 @@ static void test_ids_of_none(void **state)
                                         "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            label("%s, case %zu", keys[k], i);
             const struct vocab_spec spec = { .model = "gpt2",
                                              .add_bos = 2,
                                              .id_key = keys[k],
@@ -488,7 +492,7 @@ static void test_ids_of_none(void **state)
             qn_tokenizer *tok;
             const qn_status status = create(&spec, &tok);
             if (status != cases[i].status)
-                fail_msg("%s, case %zu: %s, %s", keys[k], i, qn_status_name(status), status ? qn_error_text() : "");
+                fail_msg("%s, %s", qn_status_name(status), status ? qn_error_text() : "");
             if (status != QN_OK) {
                 assert_non_null(strstr(qn_error_text(), keys[k]));
                 continue;
@@ -498,7 +502,7 @@ static void test_ids_of_none(void **state)
             assert_false(qn_tokenizer_is_eog(tok, -1));
             int32_t *tokens;
             size_t count;
-            assert_int_equal(qn_tokenizer_encode(tok, "a", 1, false, true, &tokens, &count), QN_OK);
+            assert_ok(qn_tokenizer_encode(tok, "a", 1, false, true, &tokens, &count));
             assert_int_equal(count, 1);
             free(tokens);
             qn_tokenizer_free(tok);
@@ -545,7 +549,7 @@ static void test_refusals(void **state)
     /* A file without tokenizer.ggml.pre. */
     const struct vocab_spec unnamed = { .model = "gpt2" };
     qn_tokenizer *tok;
-    assert_int_equal(create(&unnamed, &tok), QN_OK);
+    assert_ok(create(&unnamed, &tok));
     assert_string_equal(qn_tokenizer_name(tok), "gpt2/default");
     qn_tokenizer_free(tok);
 }
@@ -559,7 +563,7 @@ static double seconds(const qn_tokenizer *tok, const char *text, size_t n)
         int32_t *tokens;
         size_t count;
         const clock_t begin = clock();
-        assert_int_equal(qn_tokenizer_encode(tok, text, n, true, false, &tokens, &count), QN_OK);
+        assert_ok(qn_tokenizer_encode(tok, text, n, true, false, &tokens, &count));
         const double elapsed = (double)(clock() - begin) / CLOCKS_PER_SEC;
         best = elapsed < best ? elapsed : best;
         free(tokens);
@@ -579,6 +583,7 @@ static void test_linear(void **state)
     char *text = malloc(LONG);
     assert_non_null(text);
     for (size_t p = 0; p < N_PRES; p++) {
+        label("%s", pres[p]);
         qn_tokenizer *tok = create_plain(pres[p]);
         for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
             const size_t n_unit = strlen(units[u]), n = LONG / n_unit / 10 * 10 * n_unit;
@@ -586,7 +591,7 @@ static void test_linear(void **state)
                 memcpy(text + i, units[u], n_unit);
             const double tenth = seconds(tok, text, n / 10), whole = seconds(tok, text, n);
             if (whole > 40 * (tenth + 1e-3))
-                fail_msg("%s, unit %zu: %g s for a tenth, %g s for all", pres[p], u, tenth, whole);
+                fail_msg("unit %zu: %g s for a tenth, %g s for all", u, tenth, whole);
         }
         qn_tokenizer_free(tok);
     }

@@ -1,16 +1,11 @@
 /* Assembling complete UTF-8 characters: the examples of the Unicode standard, all ways of splitting the input, random
  * bytes. */
+#include "helper_assert.h"
+
 #include "text/utf8_stream.h"
 #include "text/utf8.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
-#include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define FFFD "\xef\xbf\xbd"
 
@@ -33,14 +28,14 @@ static size_t filter(const char *in, size_t n, uint64_t cuts, char *out)
     const char *text;
     for (size_t i = 0; i < n; i++)
         if (cuts >> (i % 64) & 1 || i + 1 == n) {
-            assert_int_equal(qn_utf8_stream_feed(&stream, in + begin, i + 1 - begin, &text, &length), QN_OK);
+            assert_ok(qn_utf8_stream_feed(&stream, in + begin, i + 1 - begin, &text, &length));
             assert_true(is_whole(text, length));
             assert_true(stream.n_tail <= 3);
             memcpy(out + n_out, text, length);
             n_out += length;
             begin = i + 1;
         }
-    assert_int_equal(qn_utf8_stream_flush(&stream, &text, &length), QN_OK);
+    assert_ok(qn_utf8_stream_flush(&stream, &text, &length));
     memcpy(out + n_out, text, length);
     n_out += length;
     qn_utf8_stream_free(&stream);
@@ -82,14 +77,14 @@ static void test_holds_back(void **state)
     qn_utf8_stream stream = { 0 };
     const char *text;
     size_t length;
-    assert_int_equal(qn_utf8_stream_feed(&stream, "a\xf0\x9f", 3, &text, &length), QN_OK);
+    assert_ok(qn_utf8_stream_feed(&stream, "a\xf0\x9f", 3, &text, &length));
     assert_int_equal(length, 1);
-    assert_int_equal(qn_utf8_stream_feed(&stream, "\x99", 1, &text, &length), QN_OK);
+    assert_ok(qn_utf8_stream_feed(&stream, "\x99", 1, &text, &length));
     assert_int_equal(length, 0);
-    assert_int_equal(qn_utf8_stream_feed(&stream, "\x82", 1, &text, &length), QN_OK);
+    assert_ok(qn_utf8_stream_feed(&stream, "\x82", 1, &text, &length));
     assert_int_equal(length, 4);
     assert_memory_equal(text, "\xf0\x9f\x99\x82", 4);
-    assert_int_equal(qn_utf8_stream_flush(&stream, &text, &length), QN_OK);
+    assert_ok(qn_utf8_stream_flush(&stream, &text, &length));
     assert_int_equal(length, 0);
     qn_utf8_stream_free(&stream);
 }

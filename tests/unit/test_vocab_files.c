@@ -2,17 +2,13 @@
  * tools/make_tokenizer_golden.py. The vocabularies are not in the repository: those of llama.cpp are in the directory
  * QN_SHARED, SmolLM2 is the file QN_SMOLLM2 or the one fetched by tools/fetch_smollm2.py. Missing files are skipped; without
  * any, the test exits with 77. */
+#include "helper_assert.h"
+
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,11 +65,10 @@ static qn_tokenizer *open_vocab(const char *path, qn_chat_template **chat)
     if (access(path, R_OK) != 0)
         skip();
     n_found++;
-    assert_int_equal(qn_gguf_open(path, &file), QN_OK);
-    if (qn_tokenizer_create(file, &tok) != QN_OK)
-        fail_msg("%s", qn_error_text());
+    assert_ok(qn_gguf_open(path, &file));
+    assert_ok(qn_tokenizer_create(file, &tok));
     if (chat)
-        assert_int_equal(qn_chat_template_create(file, tok, chat), QN_OK);
+        assert_ok(qn_chat_template_create(file, tok, chat));
     qn_gguf_close(file);
     return tok;
 }
@@ -82,7 +77,7 @@ static void check_ids(const qn_tokenizer *tok, const char *text, size_t n, const
 {
     int32_t *tokens;
     size_t count;
-    assert_int_equal(qn_tokenizer_encode(tok, text, n, true, false, &tokens, &count), QN_OK);
+    assert_ok(qn_tokenizer_encode(tok, text, n, true, false, &tokens, &count));
     for (size_t i = 0; i < count; i++) {
         char *end;
         const long id = strtol(ids, &end, 10);
@@ -203,8 +198,8 @@ static void test_smollm2(void **state)
     int32_t *tokens, *expected;
     size_t count, n_expected;
     assert_string_equal(qn_chat_template_name(chat), "chatml");
-    assert_int_equal(qn_chat_encode(tok, chat, &message, 1, true, &tokens, &count), QN_OK);
-    assert_int_equal(qn_tokenizer_encode(tok, printed, sizeof printed - 1, true, false, &expected, &n_expected), QN_OK);
+    assert_ok(qn_chat_encode(tok, chat, &message, 1, true, &tokens, &count));
+    assert_ok(qn_tokenizer_encode(tok, printed, sizeof printed - 1, true, false, &expected, &n_expected));
     assert_int_equal(count, n_expected);
     assert_memory_equal(tokens, expected, count * sizeof *tokens);
     free(tokens);
@@ -217,11 +212,11 @@ static void check_round_trip(const qn_tokenizer *tok, const char *text, size_t n
 {
     int32_t *tokens;
     size_t count, made = 0;
-    assert_int_equal(qn_tokenizer_encode(tok, text, n, false, false, &tokens, &count), QN_OK);
+    assert_ok(qn_tokenizer_encode(tok, text, n, false, false, &tokens, &count));
     for (size_t i = 0; i < count; i++) {
         const char *bytes;
         size_t length;
-        assert_int_equal(qn_tokenizer_piece(tok, tokens[i], &bytes, &length), QN_OK);
+        assert_ok(qn_tokenizer_piece(tok, tokens[i], &bytes, &length));
         assert_true(made + length <= n);
         assert_memory_equal(bytes, text + made, length);
         made += length;
@@ -238,8 +233,10 @@ static void test_random_bytes(void **state)
     static const char *const names[] = { "gpt-2", "llama-bpe", "qwen2" };
     for (size_t v = 0; v < 3; v++) {
         qn_tokenizer *tok = open_vocab(shared_path(names[v], ""), NULL);
+        label("%s", names[v]);
         srand(9);
         for (int round = 0; round < 2000; round++) {
+            label("round %d", round);
             char text[100];
             const size_t n = (size_t)rand() % sizeof text;
             for (size_t i = 0; i < n; i++)
@@ -263,7 +260,7 @@ static void test_long_run(void **state)
         size_t count;
         memset(text, *c, N);
         const clock_t begin = clock();
-        assert_int_equal(qn_tokenizer_encode(tok, text, N, true, false, &tokens, &count), QN_OK);
+        assert_ok(qn_tokenizer_encode(tok, text, N, true, false, &tokens, &count));
         assert_true((double)(clock() - begin) / CLOCKS_PER_SEC < 10);
         assert_true(count > 0 && count < N / 4);
         free(tokens);

@@ -1,0 +1,70 @@
+/* A model's plan with an executor on a CUDA device that is a fake driver, without kernels. */
+#ifndef QN_TESTS_HELPER_CUDA_MODEL_H
+#define QN_TESTS_HELPER_CUDA_MODEL_H
+
+#include "helper_cuda.h"
+
+#include "base/cpu.h"
+#include "device/cuda/executor.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
+
+#include <stdio.h>
+
+struct cuda_fixture {
+    qn_gguf *file; /* NULL: a plan that the test built */
+    qn_hparams hparams;
+    qn_plan plan;
+    qn_kernels kernels;
+    qn_team *team;
+    qn_aura_codec *codec; /* of keys and values; NULL: fp16 */
+    qn_device *device;
+};
+
+/* Resets the fixture and reads the plan of a golden model. */
+static inline void read_golden(struct cuda_fixture *x, const char *golden)
+{
+    char path[512];
+    memset(x, 0, sizeof *x);
+    snprintf(path, sizeof path, "%s/tests/golden/%s.gguf", QN_SOURCE_DIR, golden);
+    assert_ok(qn_gguf_open(path, &x->file));
+    assert_ok(qn_model_build(x->file, &x->hparams, &x->plan));
+}
+
+/* Adds the executor of x->plan; bits: of AURA codes, 0 for fp16. */
+static inline void create_device(struct cuda_fixture *x, unsigned bits)
+{
+    static const qn_gpu_code no_code;
+    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
+    unsigned cpu;
+    fake.no_param_info = true;
+    const qn_cuda_driver *driver = fake_driver();
+    assert_ok(qn_cpu_features(&cpu));
+    qn_kernels_init(&x->kernels, cpu);
+    assert_ok(qn_team_create(1, &x->team));
+    if (bits)
+        assert_ok(qn_aura_codec_new(&x->codec, x->hparams.head_dim, bits, 1));
+    const qn_cuda_executor_params params = { .base = { .plan = &x->plan, .team = x->team, .kernels = &x->kernels },
+                                             .driver = driver,
+                                             .tools = &tools };
+    assert_ok(qn_cuda_executor_create(&params, &x->device));
+}
+
+static inline qn_memory_params memory_params(const struct cuda_fixture *x, size_t n_ctx, size_t n_batch)
+{
+    return (qn_memory_params){
+        .n_layers = x->hparams.n_layers, .n_ctx = n_ctx, .n_batch = n_batch, .key_codec = x->codec, .value_codec = x->codec
+    };
+}
+
+static inline void free_device(struct cuda_fixture *x)
+{
+    x->device->vtable->free(x->device);
+    qn_aura_codec_delete(x->codec);
+    qn_team_free(x->team);
+    qn_plan_free(&x->plan);
+    qn_gguf_close(x->file);
+    fake_expect_empty();
+}
+
+#endif
