@@ -50,7 +50,7 @@ enum {
     GEMV_WARPS = WARPS - 1,
     PREFETCH_DISTANCE = 16,   /* phases ahead, of which the struct is prefetched into L2 */
     MAX_DESCRIPTORS = 8,      /* window of work descriptors, in GEMVs */
-    STEP_TILES = 4 / QN_BITS, /* tiles of a step, at most */
+    STEP_TILES = QN_PERSISTENT_STEP_TILES(QN_BITS),
     CODE_BYTES = QN_TILE_CODE_BYTES,
     SCALE_BYTES = QN_TILE_SCALE_BYTES,
     STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
