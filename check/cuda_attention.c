@@ -456,14 +456,14 @@ static void bench_prefill(const struct shape *s, uint32_t first, size_t n)
 struct timed {
     const struct problem *p;
     qn_attention_decode_args *turns;
-    qn_launch heads; /* qk_norm_rope_store, launched first if its source is set */
+    qn_launch heads; /* qk_norm_rope_store, launched first if its function is set */
     qn_rope_qk_norm_store_args qk_norm_rope_args;
 };
 
 static void run_iteration(void *context, size_t iteration)
 {
     const struct timed *t = context;
-    if (t->heads.source)
+    if (t->heads.function)
         qn_gpu_launch(&t->heads, &t->qk_norm_rope_args);
     qn_gpu_launch(&t->p->decode, &t->turns[iteration]);
     qn_gpu_launch(&t->p->combine, &t->p->combine_args);

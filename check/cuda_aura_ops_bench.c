@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 struct timed {
-    qn_launch first, second; /* second is optional: its source may be NULL */
+    qn_launch first, second; /* second is optional: its function may be NULL */
     void *first_args;        /* of each iteration */
     size_t args_bytes;
     const void *second_args;
@@ -17,7 +17,7 @@ static void run_iteration(void *context, size_t iteration)
 {
     const struct timed *t = context;
     qn_gpu_launch(&t->first, (const char *)t->first_args + iteration * t->args_bytes);
-    if (t->second.source)
+    if (t->second.function)
         qn_gpu_launch(&t->second, t->second_args);
 }
 

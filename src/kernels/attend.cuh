@@ -36,7 +36,6 @@
 #define RESCALE_THRESHOLD 8.0f                     // of a score above the maximum in use, log2
 #define MAX_SCALED_VALUE 128.0f // bound of scaled value scales: the operand is below 2^8 * 2^7, which fp16 holds
 #define SCORE_ACCUMULATORS 4    // independent accumulators, against the MMA latency
-#define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
 // An entry of the tables has a copy for each lane of the key table, then of the value table. With large shared memory

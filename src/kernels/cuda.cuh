@@ -18,6 +18,7 @@ typedef unsigned long uint64_t;
 #define QN_WARP_SIZE 32
 #define QN_FULL_MASK 0xffffffffu
 #define QN_INFINITY __int_as_float(0x7f800000)
+#define QN_NAN __int_as_float(0x7fc00000)
 
 // Maximum resident threads an SM: CUDA C++ Programming Guide, technical specifications by compute capability.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
@@ -40,6 +41,17 @@ QN_DEVICE uint16_t qn_f32_to_f16(float x)
     uint16_t h;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
+}
+
+// The halves of a 32-bit word of two values.
+QN_DEVICE float qn_f16_low(uint32_t word)
+{
+    return qn_f16_to_f32((uint16_t)word);
+}
+
+QN_DEVICE float qn_f16_high(uint32_t word)
+{
+    return qn_f16_to_f32((uint16_t)(word >> 16));
 }
 
 // Two values in a 32-bit word, `low` in its low half.
@@ -95,12 +107,38 @@ QN_DEVICE float qn_warp_max(float x)
     return x;
 }
 
+// Sum and maximum over the lanes whose indices differ only in the bits of first, 2 * first, ..., below end: <1, 4> are four
+// adjacent lanes, a row of an MMA accumulator; <4, 32> are the lanes with its columns in common.
+template <int first, int end> QN_DEVICE float qn_lanes_sum(float x)
+{
+#pragma unroll
+    for (int distance = first; distance < end; distance *= 2)
+        x += __shfl_xor_sync(QN_FULL_MASK, x, distance);
+    return x;
+}
+
+template <int first, int end> QN_DEVICE float qn_lanes_max(float x)
+{
+#pragma unroll
+    for (int distance = first; distance < end; distance *= 2)
+        x = fmaxf(x, __shfl_xor_sync(QN_FULL_MASK, x, distance));
+    return x;
+}
+
+#define QN_LOG2E 1.4426950408889634f
+
 // 2^x with a relative error up to 2^-22 (PTX ISA, ex2.approx.ftz); subnormal results are flushed to zero.
 QN_DEVICE float qn_exp2(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// Prefetches the line at p into L2. The lanes of a warp issue one after another: for a few lines only.
+QN_DEVICE void qn_prefetch_line(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 // ---- Shared memory and asynchronous copies into it ----

@@ -4,14 +4,9 @@
 #ifndef QN_KERNELS_DELTA_CUH
 #define QN_KERNELS_DELTA_CUH
 
-#include "kernels/cuda.cuh"
+#include "kernels/sigmoid.cuh"
 
 #define QN_DELTA_MAX_TAPS 8
-
-QN_DEVICE float qn_delta_sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
 
 // Log of the decay: g = softplus(alpha + bias) * factor.
 QN_DEVICE float qn_delta_log_decay(float alpha, float bias, float factor)
@@ -55,7 +50,7 @@ QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uin
 QN_DEVICE float qn_delta_convolve(float past, float weight, float input)
 {
     const float sum = fmaf(weight, input, past);
-    return sum * qn_delta_sigmoid(sum);
+    return sum * qn_sigmoid(sum);
 }
 
 // Inverse l2 norms of a key and a query, and the dot product of the normalised key and query.
@@ -82,15 +77,6 @@ template <uint32_t head_k> QN_DEVICE qn_delta_qk_norms qn_delta_compute_qk_norms
 QN_DEVICE float qn_delta_dot(float4 x, float4 y, float sum)
 {
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
-}
-
-// Sum over the `lanes` adjacent lanes that hold a row.
-template <int lanes> QN_DEVICE float qn_delta_lanes_sum(float x)
-{
-#pragma unroll
-    for (int distance = 1; distance < lanes; distance *= 2)
-        x += __shfl_xor_sync(QN_FULL_MASK, x, distance);
-    return x;
 }
 
 // A lane's part of the dot products of a row of the state with the key and the query, to be summed over the lanes. A
@@ -128,8 +114,8 @@ QN_DEVICE float qn_delta_row(float4 s[vecs], const float *q, const float *k, con
 {
     float k_read, q_read;
     qn_delta_dots<lanes, vecs>(s, q, k, k_read, q_read);
-    k_read = qn_delta_lanes_sum<lanes>(k_read) * (keys.k_inv_norm * decay);
-    q_read = qn_delta_lanes_sum<lanes>(q_read) * (keys.q_inv_norm * decay);
+    k_read = qn_lanes_sum<1, lanes>(k_read) * (keys.k_inv_norm * decay);
+    q_read = qn_lanes_sum<1, lanes>(q_read) * (keys.q_inv_norm * decay);
     const float v_new = beta * (v - k_read);
     qn_delta_update<lanes, vecs>(s, k, decay, v_new * keys.k_inv_norm);
     return fmaf(v_new, keys.kq, q_read);

@@ -3,8 +3,8 @@
  *
  * <name>_cuda.h in a kernel directory declares the argument structs; it is included by C and CUDA and includes this
  * file. <name>_cuda.c computes launch geometry: it fills a qn_launch and calls no driver; device/cuda/ finds the code
- * and launches it. Sources are compiled when quern is built, for the definitions in the directory's pipelines.txt, or
- * at first use. */
+ * and launches it. variants.def lists the directory's sources, their parameters, and the variants that are compiled
+ * when quern is built (kernels/variants.h); others are compiled at first use. */
 #ifndef QN_KERNELS_LAUNCH_H
 #define QN_KERNELS_LAUNCH_H
 
@@ -22,11 +22,27 @@
 
 #define QN_GPU_PTR(type) uint64_t
 
+enum { QN_GPU_PARAMETERS = 6, QN_GPU_DEFINES_MAX = 256 };
+
+/* A kernel source: a row of a variants.def, in static memory. */
+typedef struct qn_gpu_source {
+    const char *file;       /* "hadamard/hadamard.cu", a path below src/kernels/ */
+    const char *parameters; /* names, "head_dim, bits"; "" for none */
+} qn_gpu_source;
+
+/* A source compiled for values of its parameters. */
+typedef struct qn_gpu_variant {
+    const qn_gpu_source *source;
+    uint32_t values[QN_GPU_PARAMETERS]; /* in the order of the parameters; 0 after the last */
+} qn_gpu_variant;
+
+/* qn_gpu_defines - the compiler's options for a variant, "-DQN_HEAD_DIM=128 -DQN_BITS=4"; "" without parameters. */
+void qn_gpu_defines(const qn_gpu_variant *variant, char out[QN_GPU_DEFINES_MAX]);
+
 /* One launch of a kernel `extern "C" __global__ void function(const __grid_constant__ function_args a)`: one argument
  * struct, by value. */
 typedef struct qn_launch {
-    const char *source;   /* "hadamard/hadamard.cu", a path below src/kernels/ */
-    const char *defines;  /* "-DQN_HEAD_DIM=128 -DQN_BITS=4": the variant of the source; "" for none */
+    qn_gpu_variant variant;
     const char *function; /* "qn_hadamard_blocks" */
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic shared memory, up to the limit of the device (also beyond 48 KiB) */

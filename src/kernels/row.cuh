@@ -7,6 +7,12 @@
 
 #define QN_LANE_VALUES(dim) (((dim) + QN_WARP_SIZE - 1) / QN_WARP_SIZE)
 
+// Whether the rotation of rows is a Hadamard transform with signs; else it is a matrix, or none.
+template <int dim> QN_DEVICE bool qn_is_hadamard(const qn_aura_gpu_rotation &r)
+{
+    return (dim & (dim - 1)) == 0 && r.signs;
+}
+
 // Normalised Walsh-Hadamard transform; dim is a power of two of at least 64.
 template <int dim> QN_DEVICE void qn_row_hadamard(float x[QN_LANE_VALUES(dim)], int lane)
 {
@@ -135,7 +141,7 @@ template <int dim> QN_DEVICE void qn_row_signs(float x[QN_LANE_VALUES(dim)], con
 
 template <int dim> QN_DEVICE void qn_row_rotate(float x[QN_LANE_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
 {
-    if ((dim & (dim - 1)) == 0 && r.signs) {
+    if (qn_is_hadamard<dim>(r)) {
         qn_row_signs<dim>(x, r.signs, lane);
         qn_row_hadamard<dim>(x, lane);
     } else if (r.forward) {
@@ -145,7 +151,7 @@ template <int dim> QN_DEVICE void qn_row_rotate(float x[QN_LANE_VALUES(dim)], co
 
 template <int dim> QN_DEVICE void qn_row_rotate_inverse(float x[QN_LANE_VALUES(dim)], const qn_aura_gpu_rotation &r, int lane)
 {
-    if ((dim & (dim - 1)) == 0 && r.signs) {
+    if (qn_is_hadamard<dim>(r)) {
         qn_row_hadamard<dim>(x, lane);
         qn_row_signs<dim>(x, r.signs, lane);
     } else if (r.inverse) {
@@ -222,7 +228,7 @@ QN_DEVICE void qn_row_encode(uint32_t *words, float *scale, const float y[QN_LAN
     decoded = sqrtf(qn_warp_sum(decoded));
     qn_row_pack<dim, bits>(words, codes, lane);
     if (lane == 0)
-        *scale = !finite ? __int_as_float(0x7fc00000) : decoded > 1e-8f ? norm / decoded : norm;
+        *scale = !finite ? QN_NAN : decoded > 1e-8f ? norm / decoded : norm;
 }
 
 #endif

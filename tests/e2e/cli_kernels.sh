@@ -19,12 +19,9 @@ grep -q '^device      cpu, ' "$work/out" || fail 'the instruction set is not nam
 cp "$work/out" "$work/cpu"
 QN_DEVICE=cpu quern kernels
 cmp -s "$work/out" "$work/cpu" || fail 'quern kernels with QN_DEVICE=cpu is not quern kernels --device cpu'
-missing=$(for list in "$QN_SOURCE_DIR"/src/kernels/*/pipelines.txt; do
-    sed "s|#.*||; /^[[:space:]]*$/d; s|^[[:space:]]*|$(basename "$(dirname "$list")")/|" "$list"
-done | while read -r source defines; do
-    grep -qF "$source${defines:+ $defines}" "$work/out" || echo "$source $defines"
-done)
-[ -z "$missing" ] || fail "not listed: $missing"
+rows=$(cat "$QN_SOURCE_DIR"/src/kernels/*/variants.def | grep -c -E '^QN_(PLAIN|VARIANT)\(')
+listed=$(grep -c -E '^ *[a-z]+/[a-z0-9_]+\.cu( |$)' "$work/out")
+[ "$listed" -eq "$rows" ] || fail "$listed pipelines listed, expected $rows"
 
 # Only what is a file of the cache goes.
 mkdir -p "$XDG_CACHE_HOME/quern"

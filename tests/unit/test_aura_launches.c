@@ -1,7 +1,7 @@
 /* Launches of attention over AURA codes on the GPU: how queries and keys are partitioned, shared memory on devices with
  * more or less of it, rejected arguments with their error texts. quern-check tests the kernels themselves, on a device. */
 
-#include "helper_assert.h"
+#include "helper_launch.h"
 
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/aura_cuda.h"
@@ -44,7 +44,7 @@ static void splits(void **unused)
     assert_int_equal(qn_aura_gpu_splits(&gpu, 1, 32768), 33);
     assert_ok(qn_aura_gpu_score(&gpu, 1, 33, &launch));
     expect_grid(&launch, 4, 33, 512);
-    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_BITS=4");
+    assert_defines(&launch, "-DQN_HEAD_DIM=256 -DQN_BITS=4");
     assert_ok(qn_aura_gpu_value(&gpu, 1, 33, &launch));
     expect_grid(&launch, 4, 33, 384);
     assert_int_equal(launch.args_bytes, sizeof(qn_aura_value_args));
@@ -61,7 +61,7 @@ static void splits(void **unused)
     assert_ok(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, block, &warps_per_block, &launch));
     assert_int_equal(warps_per_block, 8);
     expect_grid(&launch, 4, 33, 256);
-    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=256 -DQN_KEY_BITS=4 -DQN_VALUE_BITS=4");
+    assert_defines(&launch, "-DQN_HEAD_DIM=256 -DQN_KEY_BITS=4 -DQN_VALUE_BITS=4");
     assert_ok(qn_aura_gpu_flash_pass1(&gpu, 1, 32768, 64, &warps_per_block, &launch));
     assert_int_equal(warps_per_block, 1);
     expect_grid(&launch, 4, 33, 256);
@@ -72,7 +72,7 @@ static void splits(void **unused)
     expect_grid(&launch, 24, 1, QN_AURA_PASS2_THREADS);
     assert_ok(qn_aura_gpu_rotate(80, 5, &launch));
     expect_grid(&launch, 5, 1, QN_AURA_ROTATE_THREADS);
-    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=80");
+    assert_defines(&launch, "-DQN_HEAD_DIM=80");
 }
 
 /* Launches that pass qn_aura_gpu_check fit the shared memory of devices with 227, 163 and 99 KiB a block. */
@@ -137,11 +137,11 @@ static void variants(void **unused)
     (void)unused;
     qn_launch launch;
     assert_ok(qn_aura_gpu_encode(96, 3, 10, &launch));
-    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=96 -DQN_BITS=3 -DQN_VALUE_BITS=3");
+    assert_defines(&launch, "-DQN_HEAD_DIM=96 -DQN_BITS=3 -DQN_VALUE_BITS=3");
     assert_ok(qn_aura_gpu_decode(64, 8, 10, &launch));
-    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=64 -DQN_BITS=8 -DQN_VALUE_BITS=8");
+    assert_defines(&launch, "-DQN_HEAD_DIM=64 -DQN_BITS=8 -DQN_VALUE_BITS=8");
     assert_ok(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, &launch));
-    assert_string_equal(launch.defines, "-DQN_HEAD_DIM=128 -DQN_BITS=4 -DQN_VALUE_BITS=2");
+    assert_defines(&launch, "-DQN_HEAD_DIM=128 -DQN_BITS=4 -DQN_VALUE_BITS=2");
     refused(qn_aura_gpu_encode(128, 5, 10, &launch), QN_ERR_UNSUPPORTED, "heads of 128 in 5 and 5 bits");
     refused(qn_aura_gpu_quantize_page(100, 4, 4, 1, 8, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
 }

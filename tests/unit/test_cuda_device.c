@@ -30,8 +30,8 @@ static qn_cuda *open_with(const qn_cuda_driver *driver)
     return device;
 }
 
-static const qn_launch launch = { .source = "module/a.cu",
-                                  .defines = "",
+static const qn_gpu_source source_a = { "module/a.cu", "" }, source_b = { "module/b.cu", "" };
+static const qn_launch launch = { .variant.source = &source_a,
                                   .function = "qn_module_a",
                                   .grid = { 7, 2, 1 },
                                   .block = { 128, 1, 1 },
@@ -46,7 +46,7 @@ static void test_open(void **unused)
     assert_ok(qn_cuda_count(driver, &count));
     assert_int_equal(count, 2);
     qn_cuda_info unopened;
-    assert_int_equal(qn_cuda_read_info(driver, 1, &unopened), QN_OK);
+    assert_ok(qn_cuda_read_info(driver, 1, &unopened));
     assert_int_equal(unopened.ordinal, 1);
     assert_int_equal(qn_cuda_read_info(driver, 2, &unopened), QN_ERR_INVALID);
     fake_expect_empty();
@@ -316,7 +316,7 @@ static void test_launch(void **unused)
     assert_int_equal(qn_cuda_prepare(device, &other), QN_ERR_IO);
     assert_non_null(strstr(qn_error_text(), "missing (module/a.cu): cuModuleGetFunction"));
     other = launch;
-    other.source = "module/b.cu";
+    other.variant.source = &source_b;
     assert_int_equal(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, other, launch }, 3), QN_ERR_INVALID);
     assert_non_null(strstr(qn_error_text(), "'module/b.cu' is not among the kernel sources"));
     assert_ok(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, launch }, 2));

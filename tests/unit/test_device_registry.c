@@ -1,18 +1,14 @@
 /* Names of devices and where they come from; counting, describing, and opening a device for a plan by its name. */
+#include "helper_assert.h"
+
 #include "base/cpu.h"
 #include "device/registry.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void names(void **unused)
 {
@@ -31,7 +27,7 @@ static void names(void **unused)
                                        "cuda ", "cuda;0" };
     qn_device_name name;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        assert_int_equal(qn_device_name_parse("here", good[i].text, &name), QN_OK);
+        assert_ok(qn_device_name_parse("here", good[i].text, &name));
         assert_int_equal(name.kind, good[i].kind);
         assert_int_equal(name.ordinal, good[i].ordinal);
         assert_string_equal(name.text, good[i].text);
@@ -48,16 +44,16 @@ static void sources(void **unused)
     (void)unused;
     qn_device_name name;
     unsetenv("QN_DEVICE");
-    assert_int_equal(qn_device_name_select(NULL, &name), QN_OK);
+    assert_ok(qn_device_name_select(NULL, &name));
     assert_int_equal(name.kind, QN_DEVICE_AUTO);
     setenv("QN_DEVICE", "", 1);
-    assert_int_equal(qn_device_name_select(NULL, &name), QN_OK);
+    assert_ok(qn_device_name_select(NULL, &name));
     assert_int_equal(name.kind, QN_DEVICE_AUTO);
     setenv("QN_DEVICE", "cuda:3", 1);
-    assert_int_equal(qn_device_name_select(NULL, &name), QN_OK);
+    assert_ok(qn_device_name_select(NULL, &name));
     assert_true(name.kind == QN_DEVICE_CUDA && name.ordinal == 3);
     assert_string_equal(name.source, "the environment variable QN_DEVICE");
-    assert_int_equal(qn_device_name_select("cpu", &name), QN_OK);
+    assert_ok(qn_device_name_select("cpu", &name));
     assert_int_equal(name.kind, QN_DEVICE_CPU);
     assert_string_equal(name.source, "--device");
     setenv("QN_DEVICE", "tpu", 1);
@@ -71,17 +67,17 @@ static void counts_and_descriptions(void **unused)
     (void)unused;
     char text[QN_DEVICE_TEXT_MAX], expected[QN_DEVICE_TEXT_MAX];
     int count;
-    assert_int_equal(qn_device_count(QN_DEVICE_CPU, &count), QN_OK);
+    assert_ok(qn_device_count(QN_DEVICE_CPU, &count));
     assert_int_equal(count, 1);
-    assert_int_equal(qn_device_count(QN_DEVICE_AUTO, &count), QN_OK);
+    assert_ok(qn_device_count(QN_DEVICE_AUTO, &count));
     assert_int_equal(count, 1);
     snprintf(expected, sizeof expected, "cpu, %s", qn_cpu_name(qn_cpu_present()));
-    assert_int_equal(qn_device_describe(&(qn_device_name){ .kind = QN_DEVICE_CPU }, text), QN_OK);
+    assert_ok(qn_device_describe(&(qn_device_name){ .kind = QN_DEVICE_CPU }, text));
     assert_string_equal(text, expected);
     qn_device_name name;
-    assert_int_equal(qn_device_name_parse("here", "auto", &name), QN_OK);
+    assert_ok(qn_device_name_parse("here", "auto", &name));
     assert_int_equal(qn_device_describe(&name, text), QN_ERR_INVALID);
-    assert_int_equal(qn_device_name_parse("here", "cuda", &name), QN_OK);
+    assert_ok(qn_device_name_parse("here", "cuda", &name));
     const qn_status counted = qn_device_count(QN_DEVICE_CUDA, &count);
     assert_int_equal(qn_device_describe(&name, text), counted);
     if (counted == QN_OK)
@@ -99,23 +95,23 @@ static void opens_by_name(void **unused)
     qn_device_name name;
     qn_device *device;
     int count;
-    assert_int_equal(qn_gguf_open(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &file), QN_OK);
-    assert_int_equal(qn_model_build(file, &hparams, &plan), QN_OK);
+    assert_ok(qn_gguf_open(QN_SOURCE_DIR "/tests/golden/llama.q1_0.gguf", &file));
+    assert_ok(qn_model_build(file, &hparams, &plan));
     qn_kernels_init(&kernels, qn_cpu_present());
-    assert_int_equal(qn_team_create(2, &team), QN_OK);
+    assert_ok(qn_team_create(2, &team));
     const qn_device_params params = { .plan = &plan, .team = team, .kernels = &kernels };
 
-    assert_int_equal(qn_device_name_parse("here", "cpu", &name), QN_OK);
-    assert_int_equal(qn_device_open(&name, &params, &device), QN_OK);
+    assert_ok(qn_device_name_parse("here", "cpu", &name));
+    assert_ok(qn_device_open(&name, &params, &device));
     assert_string_equal(device->name, "cpu");
-    assert_int_equal(device->vtable->reserve(device, 4, 16), QN_OK);
+    assert_ok(device->vtable->reserve(device, 4, 16));
     device->vtable->free(device);
     if (qn_device_count(QN_DEVICE_CUDA, &count) == QN_ERR_UNSUPPORTED) {
-        assert_int_equal(qn_device_name_parse("here", "auto", &name), QN_OK);
-        assert_int_equal(qn_device_open(&name, &params, &device), QN_OK);
+        assert_ok(qn_device_name_parse("here", "auto", &name));
+        assert_ok(qn_device_open(&name, &params, &device));
         assert_string_equal(device->name, "cpu");
         device->vtable->free(device);
-        assert_int_equal(qn_device_name_parse("here", "cuda", &name), QN_OK);
+        assert_ok(qn_device_name_parse("here", "cuda", &name));
         assert_int_equal(qn_device_open(&name, &params, &device), QN_ERR_UNSUPPORTED);
         assert_null(device);
     }

@@ -1,7 +1,7 @@
 /* Launches of Gated DeltaNet on the GPU: grids, shared memory for devices with different limits, and rejected arguments with
  * their error texts. quern-check checks the kernels' results on a device. */
 
-#include "helper_assert.h"
+#include "helper_launch.h"
 
 #include "kernels/deltanet/deltanet_cuda.h"
 
@@ -45,8 +45,8 @@ static void chunks(void **unused)
         assert_ok(qn_gdn_gpu_chunk(&args, 129, devices[i].shared_bytes, launches));
         assert_string_equal(launches[0].function, "qn_gdn_prepare");
         assert_string_equal(launches[1].function, "qn_gdn_advance");
-        assert_string_equal(launches[0].defines, "");
-        assert_string_equal(launches[1].defines, devices[i].defines);
+        assert_defines(&launches[0], "");
+        assert_defines(&launches[1], devices[i].defines);
         const uint32_t grids[2][3] = { { 3, 2, 3 }, { 2, 6, 3 } }; /* chunks, key heads; slices of values, value heads */
         for (int l = 0; l < 2; l++) {
             label("launch %d", l);
@@ -101,12 +101,12 @@ static void steps(void **unused)
                               .out_stride = 6 * 144 };
     qn_launch launch, other;
     assert_ok(qn_gdn_gpu_step(&args, 48, 144, &launch));
-    assert_string_equal(launch.defines, "-DQN_HEAD_K=48 -DQN_HEAD_V=144");
+    assert_defines(&launch, "-DQN_HEAD_K=48 -DQN_HEAD_V=144");
     assert_int_equal(launch.grid[0], 6);
     assert_int_equal(launch.grid[1], 7);
     assert_int_equal(launch.block[0], 512);
     assert_ok(qn_gdn_gpu_step(&args, 48, 144, &other));
-    assert_ptr_equal(launch.defines, other.defines); /* kernel variants are cached by this address */
+    assert_memory_equal(&launch.variant, &other.variant, sizeof launch.variant); /* kernels are looked up by these bytes */
     refused(qn_gdn_gpu_step(&args, 40, 144, &launch), "40");
     refused(qn_gdn_gpu_step(&args, 48, 272, &launch), "272");
     refused(qn_gdn_gpu_step(&args, 64, 144, &launch), "rows of q, k and v");
@@ -129,12 +129,12 @@ static void conv_and_norm(void **unused)
     const qn_gdn_chunk_args rule = chunk_args();
     qn_launch launch;
     assert_ok(qn_gdn_gpu_conv(&conv, 128, 128, 33, true, &launch));
-    assert_string_equal(launch.defines, "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16");
+    assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16");
     assert_int_equal(launch.grid[0], 2 + 2 + 6);
     assert_int_equal(launch.grid[1], 3); /* blocks of 16 tokens */
     assert_int_equal(launch.grid[2], 2);
     assert_ok(qn_gdn_gpu_norm(&norm, 128, 128, false, &launch));
-    assert_string_equal(launch.defines, "-DQN_HEAD_K=128 -DQN_HEAD_V=128");
+    assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128");
     assert_int_equal(launch.grid[0], 2); /* blocks of 4 heads */
     assert_int_equal(launch.grid[1], 33);
     assert_ok(qn_gdn_gpu_recurrent(&rule, 128, false, &launch));

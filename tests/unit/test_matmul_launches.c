@@ -30,7 +30,9 @@ static qn_matmul_launch launch_of(const qn_matmul_gpu *gpu, size_t n_rows, size_
 static size_t tokens_of(const qn_launch *launch)
 {
     unsigned tokens = 0;
-    const char *define = strstr(launch->defines, "-DQN_TILE_N=");
+    char defines[QN_GPU_DEFINES_MAX];
+    qn_gpu_defines(&launch->variant, defines);
+    const char *define = strstr(defines, "-DQN_TILE_N=");
     assert_non_null(define);
     assert_int_equal(sscanf(define, "-DQN_TILE_N=%u", &tokens), 1);
     return tokens;

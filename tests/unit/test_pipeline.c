@@ -153,10 +153,11 @@ static const qn_gpu_code with_cubins = { .files = files,
                                          .n_cubins = 2,
                                          .compiler = "nvcc of the build" };
 
-static const qn_launch launch_a = { .source = "module/a.cu", .defines = "", .function = "f", .args_bytes = FAKE_ARGS_BYTES };
-static const qn_launch launch_defines = {
-    .source = "module/a.cu", .defines = "-DQN_N=1 -DQN_M=2", .function = "f", .args_bytes = FAKE_ARGS_BYTES
-};
+static const qn_gpu_source plain = { "module/a.cu", "" }, with_parameters = { "module/a.cu", "n, m" };
+static const qn_launch launch_a = { .variant.source = &plain, .function = "f", .args_bytes = FAKE_ARGS_BYTES };
+static const qn_launch launch_defines = { .variant = { &with_parameters, { 1, 2 } },
+                                          .function = "f",
+                                          .args_bytes = FAKE_ARGS_BYTES };
 
 static qn_cuda_tools tools(const qn_gpu_code *code)
 {

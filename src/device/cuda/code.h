@@ -2,8 +2,9 @@
  * when quern was built, if nvcc was available. cmake/cuda.cmake generates the tables (built_in.c); tests have their own
  * tables.
  *
- * A pipeline is one source compiled with one set of definitions. Kernel sources include only files of these tables, by their
- * names there ("kernels/cuda.cuh"), so that the binary can compile them without a source tree. */
+ * A pipeline is one source compiled with one set of definitions: a qn_gpu_variant (kernels/launch.h), as text. Kernel sources
+ * include only files of these tables, by their names there ("kernels/cuda.cuh"), so that the binary can compile them without
+ * a source tree. */
 #ifndef QN_DEVICE_CUDA_CODE_H
 #define QN_DEVICE_CUDA_CODE_H
 

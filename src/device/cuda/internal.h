@@ -22,9 +22,10 @@ typedef struct qn_pipeline {
     size_t bytes;
 } qn_pipeline;
 
-/* One function of a module. The pipeline's lock protects all but hash, name and pipeline, which are constant. */
+/* One function of a module. The pipeline's lock protects all but hash, variant, name and pipeline, which are constant. */
 typedef struct qn_kernel {
-    uint64_t hash; /* of source, definitions and name: the lookup key */
+    uint64_t hash; /* of variant and name: the lookup key */
+    qn_gpu_variant variant;
     char *name;
     qn_pipeline *pipeline;
     qn_cu_function function;     /* NULL until it is loaded */

@@ -22,46 +22,51 @@ static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *l
 {
     for (size_t i = 0; i < device->n_kernels; i++) {
         qn_kernel *k = device->kernels[i];
-        if (k->hash == hash && !strcmp(k->name, launch->function) && !strcmp(k->pipeline->source, launch->source) &&
-            !strcmp(k->pipeline->defines, launch->defines))
+        if (k->hash == hash && !strcmp(k->name, launch->function) && !memcmp(&k->variant, &launch->variant, sizeof k->variant))
             return k;
     }
     return NULL;
 }
 
-static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipeline, const char *name, qn_kernel **out)
+static qn_status add_kernel(qn_cuda *device, uint64_t hash, qn_pipeline *pipeline, const qn_launch *launch, qn_kernel **out)
 {
     QN_TRY(qn_realloc_array(&device->kernels, &device->cap_kernels, device->n_kernels + 1, sizeof *device->kernels, "kernels"));
     qn_kernel *kernel = calloc(1, sizeof *kernel);
-    char *copy = strdup(name);
+    char *copy = strdup(launch->function);
     if (!kernel || !copy) {
         free(kernel);
         free(copy);
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a kernel", name);
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a kernel", launch->function);
     }
-    *kernel = (qn_kernel){ .hash = hash, .name = copy, .pipeline = pipeline, .max_dynamic_shared = DEFAULT_MAX_SHARED };
+    *kernel = (qn_kernel){
+        .hash = hash, .variant = launch->variant, .name = copy, .pipeline = pipeline, .max_dynamic_shared = DEFAULT_MAX_SHARED
+    };
     device->kernels[device->n_kernels++] = *out = kernel;
     return QN_OK;
 }
 
-static uint64_t hash_text(const char *text, uint64_t seed)
+/* The pipeline of a launch. */
+static qn_status get_pipeline(qn_cuda *device, const qn_launch *launch, qn_pipeline **pipeline)
 {
-    return XXH3_64bits_withSeed(text, strlen(text), seed);
+    char defines[QN_GPU_DEFINES_MAX];
+    qn_gpu_defines(&launch->variant, defines);
+    return qn_pipeline_get(device, launch->variant.source->file, defines, pipeline);
 }
 
 static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel **kernel)
 {
-    const uint64_t hash = hash_text(launch->function, hash_text(launch->defines, hash_text(launch->source, 0)));
+    const uint64_t hash =
+        XXH3_64bits_withSeed(launch->function, strlen(launch->function), XXH3_64bits(&launch->variant, sizeof launch->variant));
     pthread_mutex_lock(&device->lock);
     *kernel = find_kernel(device, hash, launch);
     pthread_mutex_unlock(&device->lock);
     if (*kernel)
         return QN_OK;
     qn_pipeline *pipeline;
-    QN_TRY(qn_pipeline_get(device, launch->source, launch->defines, &pipeline));
+    QN_TRY(get_pipeline(device, launch, &pipeline));
     pthread_mutex_lock(&device->lock);
     *kernel = find_kernel(device, hash, launch);
-    const qn_status status = *kernel ? QN_OK : add_kernel(device, hash, pipeline, launch->function, kernel);
+    const qn_status status = *kernel ? QN_OK : add_kernel(device, hash, pipeline, launch, kernel);
     pthread_mutex_unlock(&device->lock);
     return status;
 }
@@ -109,9 +114,12 @@ static qn_status prepare(qn_cuda *device, qn_kernel *kernel, const qn_launch *la
 /* Prefixes the error text with the kernel's name. */
 static qn_status of_kernel(qn_status status, const qn_launch *launch)
 {
-    return status ? qn_fail(status, "%s (%s%s%s): %s", launch->function, launch->source, *launch->defines ? " " : "",
-                            launch->defines, qn_error_text())
-                  : QN_OK;
+    char defines[QN_GPU_DEFINES_MAX];
+    if (!status)
+        return QN_OK;
+    qn_gpu_defines(&launch->variant, defines);
+    return qn_fail(status, "%s (%s%s%s): %s", launch->function, launch->variant.source->file, *defines ? " " : "", defines,
+                   qn_error_text());
 }
 
 static qn_status ready(qn_cuda *device, const qn_launch *launch, qn_cu_function *function)
@@ -138,7 +146,7 @@ qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t
     QN_TRY(qn_alloc(&pipelines, n, sizeof *pipelines, "pipelines"));
     qn_status status = QN_OK;
     for (size_t i = 0; i < n && !status; i++)
-        status = qn_pipeline_get(device, launches[i].source, launches[i].defines, &pipelines[i]);
+        status = get_pipeline(device, &launches[i], &pipelines[i]);
     if (!status)
         status = qn_pipelines_load(device, pipelines, n);
     qn_free(pipelines);

@@ -2,71 +2,21 @@
 #include "kernels/attention/attention_cuda.h"
 
 /* Warps of a block. Kernels over codes use more for small heads, which need fewer registers. */
-#define WARPS 8
-#define SMALL_WARPS 12
-#define SMALL 128 /* the largest head with SMALL_WARPS */
+#define WARPS(head_dim, key_bits) ((key_bits) != 16 && (head_dim) <= 128 ? 12 : 8)
 
-/* Preprocessor defines of each variant (head size and formats), as string constants. */
-#define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
-#define DEFINES(dim, key, value, pages, warps)                                                                                 \
-    "-DQN_HEAD_DIM=" #dim " -DQN_KEY_BITS=" #key " -DQN_VALUE_BITS=" #value " -DQN_PAGES=" #pages " -DQN_WARPS=" TEXT(warps)
-#define PAGES_OF(dim, key, value, warps)                                                                                       \
-    {                                                                                                                          \
-        DEFINES(dim, key, value, 0, warps), DEFINES(dim, key, value, 1, warps)                                                 \
-    }
-#define VALUES_OF(dim, key, warps)                                                                                             \
-    {                                                                                                                          \
-        PAGES_OF(dim, key, 2, warps), PAGES_OF(dim, key, 3, warps), PAGES_OF(dim, key, 4, warps),                              \
-            PAGES_OF(dim, key, 6, warps), PAGES_OF(dim, key, 8, warps)                                                         \
-    }
-#define CODES_OF(dim, warps)                                                                                                   \
-    {                                                                                                                          \
-        VALUES_OF(dim, 2, warps), VALUES_OF(dim, 3, warps), VALUES_OF(dim, 4, warps), VALUES_OF(dim, 6, warps),                \
-            VALUES_OF(dim, 8, warps)                                                                                           \
-    }
-#define COMBINES_OF(dim)                                                                                                       \
-    {                                                                                                                          \
-        "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=0", "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=1"                                           \
-    }
+#define QN_VARIANT(name, ...) CHECK_##name(__VA_ARGS__)
+#define CHECK_decode(head_dim, key_bits, value_bits, pages, warps)                                                             \
+    _Static_assert((warps) == WARPS(head_dim, key_bits), "a launch selects another number of warps than a built-in variant");
+#define CHECK_prefill CHECK_decode
+#define CHECK_combine(head_dim, pages)
+#include "kernels/variants.h"
+#include "kernels/attention/variants.def"
 
 static const struct size {
     size_t dim;
-    const char *f16, *combine[2];
     bool has_codes;
-    const char *codes[QN_KV_CODE_BITS][QN_KV_CODE_BITS][2]; /* [index of key bits][index of value bits][pages] */
-} sizes[] = {
-#define F16_ONLY(dim)                                                                                                          \
-    {                                                                                                                          \
-        dim, DEFINES(dim, 16, 16, 0, WARPS), COMBINES_OF(dim), false,                                                          \
-        {                                                                                                                      \
-            {                                                                                                                  \
-                {                                                                                                              \
-                    NULL                                                                                                       \
-                }                                                                                                              \
-            }                                                                                                                  \
-        }                                                                                                                      \
-    }
-#define F16_AND_CODES(dim, warps)                                                                                              \
-    {                                                                                                                          \
-        dim, DEFINES(dim, 16, 16, 0, WARPS), COMBINES_OF(dim), true, CODES_OF(dim, warps)                                      \
-    }
-    F16_ONLY(16),
-    F16_ONLY(32),
-    F16_ONLY(48),
-    F16_AND_CODES(64, SMALL_WARPS),
-    F16_AND_CODES(80, SMALL_WARPS),
-    F16_AND_CODES(96, SMALL_WARPS),
-    F16_ONLY(112),
-    F16_AND_CODES(128, SMALL_WARPS),
-    F16_ONLY(160),
-    F16_AND_CODES(192, WARPS),
-    F16_ONLY(224),
-    F16_AND_CODES(256, WARPS),
-    F16_AND_CODES(512, WARPS),
-#undef F16_ONLY
-#undef F16_AND_CODES
-};
+} sizes[] = { { 16, false }, { 32, false },  { 48, false }, { 64, true },   { 80, true },  { 96, true }, { 112, false },
+              { 128, true }, { 160, false }, { 192, true }, { 224, false }, { 256, true }, { 512, true } };
 
 static const struct size *size_of(size_t dim)
 {
@@ -83,7 +33,7 @@ static bool is_f16(const qn_attention_gpu *gpu)
 
 static size_t warps_of(const qn_attention_gpu *gpu)
 {
-    return !is_f16(gpu) && gpu->head_dim <= SMALL ? SMALL_WARPS : WARPS;
+    return WARPS(gpu->head_dim, gpu->key_bits);
 }
 
 /* Dynamic shared memory: the look-up tables, later overwritten by the warps' partial rows, padded by less than dim/32 +
@@ -150,14 +100,10 @@ uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, siz
 
 qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out)
 {
-    const struct size *size = size_of(gpu->head_dim);
     if (n_rows == 0 || n_rows > 65535 || n_splits < (gpu->pages ? 2u : 1u))
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u splits", n_rows, n_splits);
-    *out = (qn_launch){ .source = "attention/decode.cu",
-                        .defines =
-                            is_f16(gpu)
-                                ? size->f16
-                                : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][gpu->pages],
+    *out = (qn_launch){ .variant =
+                            QN_GPU_VARIANT(decode, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
                         .function = "qn_attention_decode",
                         .grid = { n_splits, (uint32_t)gpu->n_kv_heads * query_tiles(gpu), (uint32_t)n_rows },
                         .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
@@ -170,8 +116,7 @@ qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, q
 {
     if (n_rows == 0 || n_rows > 65535)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows", n_rows);
-    *out = (qn_launch){ .source = "attention/combine.cu",
-                        .defines = size_of(gpu->head_dim)->combine[gpu->pages],
+    *out = (qn_launch){ .variant = QN_GPU_VARIANT(combine, gpu->head_dim, gpu->pages),
                         .function = "qn_attention_combine",
                         .grid = { (uint32_t)gpu->n_heads, (uint32_t)n_rows, 1 },
                         .block = { QN_ATTENTION_COMBINE_THREADS, 1, 1 },
@@ -206,10 +151,8 @@ qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, q
     if (n_rows == 0 || n_rows > INT32_MAX / rows / group)
         return qn_fail(QN_ERR_INVALID, "prefill attention on the GPU: %zu rows", n_rows);
     const size_t pages = (n_rows + QN_ATTENTION_PAGE - 2) / QN_ATTENTION_PAGE + 1; /* a page more for an unaligned first row */
-    const struct size *size = size_of(gpu->head_dim);
     *out = (qn_launch){
-        .source = "attention/prefill.cu",
-        .defines = is_f16(gpu) ? size->f16 : size->codes[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)][1],
+        .variant = QN_GPU_VARIANT(prefill, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
         .function = "qn_attention_prefill",
         .grid = { (uint32_t)(pages * ((QN_ATTENTION_PAGE * group + rows - 1) / rows)), (uint32_t)gpu->n_kv_heads, 1 },
         .block = { QN_ATTENTION_PREFILL_ROWS / 16 * 32, 1, 1 },

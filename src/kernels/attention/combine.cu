@@ -2,6 +2,7 @@
 // order of sums is fixed: each group of threads adds its splits in ascending order, then the groups' sums are added.
 #include "kernels/attention/split.cuh"
 #include "kernels/row.cuh"
+#include "kernels/sigmoid.cuh"
 
 #define DIM QN_HEAD_DIM
 #define HALF (DIM / 2)
@@ -9,7 +10,6 @@
 #define GROUPS (QN_ATTENTION_COMBINE_THREADS / QUADS) // splits that are processed in parallel
 #define SPLITS_IN_FLIGHT 9                            // rows in flight per thread: at head_dim 256 all of 33 splits
 #define MAXIMA_IN_FLIGHT 2                            // maxima of a lane that are loaded together with them
-#define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
 // The partials of a query, by split, and the number of splits that have any.
@@ -87,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
     splits.maxima = (const float2 *)a.maxima + (uint64_t)query * n_splits;
     qn_pdl_trigger();
     splits.n = qn_attention_span_of(a.mask, a.mask.positions ? a.mask.positions[row] : 0, n_splits).active_splits;
-    const float sink = a.sinks ? a.sinks[blockIdx.x] * LOG2E : LOWEST;
-    const bool has = threadIdx.x < HALF, has_signs = (DIM & (DIM - 1)) == 0 && a.rotation.signs;
+    const float sink = a.sinks ? a.sinks[blockIdx.x] * QN_LOG2E : LOWEST;
+    const bool has = threadIdx.x < HALF, has_signs = qn_is_hadamard<DIM>(a.rotation);
     float signs[2], gates[2]; // of the thread's two output elements
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -128,5 +128,5 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
         qn_group_gemv<DIM>(y, a.rotation.inverse, shared_row, threadIdx.x, has);
 #pragma unroll
     for (int i = 0; has && i < 2; i++)
-        a.out[(uint64_t)query * DIM + threadIdx.x + i * HALF] = y[i] / (1 + __expf(-gates[i])); // divided by 1 without gates
+        a.out[(uint64_t)query * DIM + threadIdx.x + i * HALF] = qn_gated(y[i], gates[i]);
 }

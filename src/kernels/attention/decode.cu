@@ -32,9 +32,7 @@ QN_DEVICE void store_maxima(shared &s, softmax_state &state, const thread_coord 
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int distance = 4; distance < QN_WARP_SIZE; distance *= 2)
-            state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], distance);
+        state.l[i] = qn_lanes_sum<4, QN_WARP_SIZE>(state.l[i]);
         if (p.g == 0) {
             s.m[p.warp][2 * p.t + i] = state.m[i];
             s.l[p.warp][2 * p.t + i] = state.l[i];
@@ -242,12 +240,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         const bool early = a.pdl_prefetch && (QN_PAGES || (rows.tile + 1) * TILE_KV < span.end);
         attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(
             a, s, from, rows, p, query_tile, dynamic, 1.0f, early, load_query, [&]() {
-                store_query_column<QN_KEY_BITS>(s, query, rotate_queries(), a.scale * LOG2E, CODES ? a.key_codec.gain : 1, p);
+                store_query_column<QN_KEY_BITS>(s, query, rotate_queries(), a.scale * QN_LOG2E, CODES ? a.key_codec.gain : 1,
+                                                p);
             });
     } else {
         find_page_rows(from, rows, a, position, session, head);
         const bool early = a.pdl_prefetch && (rows.tile + 1) * TILE_KV < rows.end;
         attend_block<16, 16, true>(a, s, from, rows, p, query_tile, dynamic, a.value_codec.gain, early, load_query,
-                                   [&]() { store_query_column<16>(s, query, rotate_queries(), a.scale * LOG2E, 1, p); });
+                                   [&]() { store_query_column<16>(s, query, rotate_queries(), a.scale * QN_LOG2E, 1, p); });
     }
 }

@@ -14,6 +14,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/codes.cuh"
 #include "kernels/row.cuh"
+#include "kernels/sigmoid.cuh"
 
 #define ROWS QN_ATTENTION_PREFILL_ROWS
 #define PAGE QN_ATTENTION_PAGE
@@ -23,7 +24,6 @@
 #define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
 #define STRIDE (DIM * 2 + 16) // bytes of an fp16 row in shared memory; 16 bytes of padding avoid bank conflicts of ldmatrix
 #define LANE_VALUES QN_LANE_VALUES(DIM)
-#define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
 struct shared {
@@ -199,8 +199,8 @@ QN_DEVICE void store_queries(shared &s, uint8_t *queries, const qn_attention_pre
             if (i * QN_WARP_SIZE + lane < DIM)
                 *(uint16_t *)(queries + r * STRIDE + (i * QN_WARP_SIZE + lane) * 2) = qn_f32_to_f16(x[i] * up);
         if (lane == 0) {
-            s.factors[r] = a.scale * LOG2E * (is_normal ? __uint_as_float(exponent << 23) : 1);
-            s.biases[r] = bias * (a.scale * LOG2E);
+            s.factors[r] = a.scale * QN_LOG2E * (is_normal ? __uint_as_float(exponent << 23) : 1);
+            s.biases[r] = bias * (a.scale * QN_LOG2E);
         }
     }
 }
@@ -267,8 +267,7 @@ QN_DEVICE void rescale(softmax_state &state, float (*acc)[4], float row_max[2])
     float factor[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        row_max[i] = fmaxf(row_max[i], __shfl_xor_sync(QN_FULL_MASK, row_max[i], 1));
-        row_max[i] = fmaxf(row_max[i], __shfl_xor_sync(QN_FULL_MASK, row_max[i], 2));
+        row_max[i] = qn_lanes_max<1, 4>(row_max[i]);
         factor[i] = qn_exp2(state.m[i] - row_max[i]);
         state.m[i] = row_max[i];
         state.l[i] *= factor[i];
@@ -325,9 +324,7 @@ QN_DEVICE void store_results(float *results, const qn_attention_prefill_args &a,
     constexpr int row_floats = DIM + 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], 1);
-        state.l[i] += __shfl_xor_sync(QN_FULL_MASK, state.l[i], 2);
-        const float norm = 1 / state.l[i]; // l > 0: every query attends to its own position
+        const float norm = 1 / qn_lanes_sum<1, 4>(state.l[i]); // l > 0: every query attends to its own position
 #pragma unroll
         for (int j = 0; j < DIM / 8; j++)
             *(float2 *)(results + rows.rows[i] * row_floats + j * 8 + 2 * (lane % 4)) =
@@ -346,7 +343,7 @@ QN_DEVICE void store_results(float *results, const qn_attention_prefill_args &a,
             const int dim = i * QN_WARP_SIZE + lane;
             if (dim < DIM) {
                 if (a.gates)
-                    x[i] /= 1 + __expf(-a.gates[(query * 2 + 1) * DIM + dim]);
+                    x[i] = qn_gated(x[i], a.gates[(query * 2 + 1) * DIM + dim]);
                 a.out[query * DIM + dim] = x[i];
             }
         }

@@ -1,37 +1,13 @@
 /* Launches of attention over a cache of AURA codes. */
 #include "kernels/aura/aura_attention_cuda.h"
 
+#include "kernels/aura/aura.h"
+#include "kernels/variants.h"
+#include "kernels/aura/variants.def"
+
 /* MIN_TILES: the smallest split, in tiles per warp. SHARED_BLOCK_TILES: cost of sharing one block of keys among the
  * warps of a thread block, in tiles. */
 enum { MIN_TILES = 1, SHARED_BLOCK_TILES = 3, MAX_HEADS = 65535 };
-
-#define OF_SIZE(dim) "-DQN_HEAD_DIM=" #dim
-#define OF_BITS(dim, bits) "-DQN_HEAD_DIM=" #dim " -DQN_BITS=" #bits
-#define OF_BOTH(dim, key, value) "-DQN_HEAD_DIM=" #dim " -DQN_KEY_BITS=" #key " -DQN_VALUE_BITS=" #value
-#define VALUES_OF(dim, key)                                                                                                    \
-    {                                                                                                                          \
-        OF_BOTH(dim, key, 2), OF_BOTH(dim, key, 3), OF_BOTH(dim, key, 4), OF_BOTH(dim, key, 6), OF_BOTH(dim, key, 8)           \
-    }
-#define SIZE(dim)                                                                                                              \
-    {                                                                                                                          \
-        dim, OF_SIZE(dim), { OF_BITS(dim, 2), OF_BITS(dim, 3), OF_BITS(dim, 4), OF_BITS(dim, 6), OF_BITS(dim, 8) },            \
-        {                                                                                                                      \
-            VALUES_OF(dim, 2), VALUES_OF(dim, 3), VALUES_OF(dim, 4), VALUES_OF(dim, 6), VALUES_OF(dim, 8)                      \
-        }                                                                                                                      \
-    }
-
-static const struct size {
-    size_t dim;
-    const char *defines, *of_bits[QN_KV_CODE_BITS], *of_both[QN_KV_CODE_BITS][QN_KV_CODE_BITS];
-} sizes[] = { SIZE(64), SIZE(80), SIZE(96), SIZE(128), SIZE(192), SIZE(256), SIZE(512) };
-
-static const struct size *size_of(size_t dim)
-{
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].dim == dim)
-            return &sizes[i];
-    return NULL;
-}
 
 static qn_status fail_head_dim(size_t dim)
 {
@@ -68,7 +44,7 @@ static size_t total_shared_bytes(const qn_aura_gpu *gpu)
 
 qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
 {
-    if (!size_of(gpu->head_dim))
+    if (!qn_aura_has_dim(gpu->head_dim))
         return fail_head_dim(gpu->head_dim);
     if (qn_kv_bits_index(gpu->key_bits) < 0 || qn_kv_bits_index(gpu->value_bits) < 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "AURA on the GPU: keys of %u bits and values of %u: expected 2, 3, 4, 6 or 8",
@@ -114,13 +90,12 @@ size_t qn_aura_gpu_flash_block(const qn_aura_gpu *gpu, size_t n_tokens, size_t n
     return block > least ? block : least;
 }
 
-static qn_status launch_of(const char *source, const char *defines, const char *function, size_t x, size_t y, size_t warps,
-                           size_t shared, uint32_t args_bytes, qn_launch *out)
+static qn_status launch_of(qn_gpu_variant variant, const char *function, size_t x, size_t y, size_t warps, size_t shared,
+                           uint32_t args_bytes, qn_launch *out)
 {
     if (x == 0 || x > INT32_MAX || y == 0 || y > 65535)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: a grid of %zu by %zu", x, y);
-    *out = (qn_launch){ .source = source,
-                        .defines = defines,
+    *out = (qn_launch){ .variant = variant,
                         .function = function,
                         .grid = { (uint32_t)x, (uint32_t)y, 1 },
                         .block = { (uint32_t)warps * 32, 1, 1 },
@@ -131,10 +106,9 @@ static qn_status launch_of(const char *source, const char *defines, const char *
 
 qn_status qn_aura_gpu_rotate(size_t head_dim, size_t n_rows, qn_launch *out)
 {
-    const struct size *size = size_of(head_dim);
-    if (!size)
+    if (!qn_aura_has_dim(head_dim))
         return fail_head_dim(head_dim);
-    return launch_of("aura/pass2.cu", size->defines, "qn_aura_rotate", n_rows, 1, QN_AURA_ROTATE_THREADS / 32, 0,
+    return launch_of(QN_GPU_VARIANT(pass2, head_dim), "qn_aura_rotate", n_rows, 1, QN_AURA_ROTATE_THREADS / 32, 0,
                      sizeof(qn_aura_rotate_args), out);
 }
 
@@ -142,22 +116,20 @@ qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_
 {
     const size_t tables = qn_attention_gpu_table_bytes(gpu->key_bits);
     const bool far_tables = qn_attention_gpu_has_large_smem(gpu->max_shared_bytes);
-    return launch_of("aura/score.cu", size_of(gpu->head_dim)->of_bits[qn_kv_bits_index(gpu->key_bits)], "qn_aura_score",
-                     query_tiles(gpu, n_tokens), n_splits, QN_AURA_SCORE_WARPS,
-                     tables + (far_tables ? QN_ATTENTION_TABLE_BASE : 0), sizeof(qn_aura_score_args), out);
+    return launch_of(QN_GPU_VARIANT(score, gpu->head_dim, gpu->key_bits), "qn_aura_score", query_tiles(gpu, n_tokens), n_splits,
+                     QN_AURA_SCORE_WARPS, tables + (far_tables ? QN_ATTENTION_TABLE_BASE : 0), sizeof(qn_aura_score_args), out);
 }
 
 qn_status qn_aura_gpu_value(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out)
 {
     const size_t warps = QN_AURA_VALUE_WARPS(gpu->head_dim), tables = qn_attention_gpu_table_bytes(gpu->value_bits);
-    return launch_of("aura/value.cu", size_of(gpu->head_dim)->of_bits[qn_kv_bits_index(gpu->value_bits)], "qn_aura_value",
-                     query_tiles(gpu, n_tokens), n_splits, warps, shared_bytes(gpu, tables, warps, 0),
-                     sizeof(qn_aura_value_args), out);
+    return launch_of(QN_GPU_VARIANT(value, gpu->head_dim, gpu->value_bits), "qn_aura_value", query_tiles(gpu, n_tokens),
+                     n_splits, warps, shared_bytes(gpu, tables, warps, 0), sizeof(qn_aura_value_args), out);
 }
 
-static const char *flash_defines(const qn_aura_gpu *gpu)
+static qn_gpu_variant flash_variant(const qn_aura_gpu *gpu)
 {
-    return size_of(gpu->head_dim)->of_both[qn_kv_bits_index(gpu->key_bits)][qn_kv_bits_index(gpu->value_bits)];
+    return QN_GPU_VARIANT(flash, gpu->head_dim, gpu->key_bits, gpu->value_bits);
 }
 
 /* Either all warps of a thread block share a block of keys, or each warp has its own: the choice that gives a warp
@@ -175,22 +147,21 @@ qn_status qn_aura_gpu_flash_pass1(const qn_aura_gpu *gpu, size_t n_tokens, size_
     const size_t tiles_separate = ceil_div(n_blocks, grid_separate * warps) * tiles;
     const size_t tiles_shared = ceil_div(n_blocks, grid_shared) * (ceil_div(tiles, warps) + SHARED_BLOCK_TILES);
     *warps_per_block = tiles_separate <= tiles_shared ? 1 : (uint32_t)warps;
-    return launch_of("aura/flash.cu", flash_defines(gpu), "qn_aura_flash_pass1", query_tiles(gpu, n_tokens),
+    return launch_of(flash_variant(gpu), "qn_aura_flash_pass1", query_tiles(gpu, n_tokens),
                      *warps_per_block == 1 ? grid_separate : grid_shared, warps, flash_bytes(gpu),
                      sizeof(qn_aura_flash_pass1_args), out);
 }
 
 qn_status qn_aura_gpu_flash_pass2(size_t head_dim, size_t n_queries, qn_launch *out)
 {
-    const struct size *size = size_of(head_dim);
-    if (!size)
+    if (!qn_aura_has_dim(head_dim))
         return fail_head_dim(head_dim);
-    return launch_of("aura/pass2.cu", size->defines, "qn_aura_flash_pass2", n_queries, 1, QN_AURA_PASS2_THREADS / 32, 0,
+    return launch_of(QN_GPU_VARIANT(pass2, head_dim), "qn_aura_flash_pass2", n_queries, 1, QN_AURA_PASS2_THREADS / 32, 0,
                      sizeof(qn_aura_flash_pass2_args), out);
 }
 
 qn_status qn_aura_gpu_attention(const qn_aura_gpu *gpu, size_t n_tokens, qn_launch *out)
 {
-    return launch_of("aura/flash.cu", flash_defines(gpu), "qn_aura_attention", query_tiles(gpu, n_tokens), 1,
-                     QN_AURA_FLASH_WARPS(gpu->head_dim), flash_bytes(gpu), sizeof(qn_aura_attention_args), out);
+    return launch_of(flash_variant(gpu), "qn_aura_attention", query_tiles(gpu, n_tokens), 1, QN_AURA_FLASH_WARPS(gpu->head_dim),
+                     flash_bytes(gpu), sizeof(qn_aura_attention_args), out);
 }

@@ -1,41 +1,26 @@
 /* Launches of AURA's codec on the GPU. */
 #include "kernels/aura/aura_cuda.h"
 
-#define DEFINES(dim, key, value) "-DQN_HEAD_DIM=" #dim " -DQN_BITS=" #key " -DQN_VALUE_BITS=" #value
-#define VALUES_OF(dim, key)                                                                                                    \
-    {                                                                                                                          \
-        DEFINES(dim, key, 2), DEFINES(dim, key, 3), DEFINES(dim, key, 4), DEFINES(dim, key, 6), DEFINES(dim, key, 8)           \
-    }
-#define SIZE(dim)                                                                                                              \
-    {                                                                                                                          \
-        dim,                                                                                                                   \
-        {                                                                                                                      \
-            VALUES_OF(dim, 2), VALUES_OF(dim, 3), VALUES_OF(dim, 4), VALUES_OF(dim, 6), VALUES_OF(dim, 8)                      \
-        }                                                                                                                      \
-    }
+#include "kernels/aura/aura.h"
+#include "kernels/variants.h"
+#include "kernels/aura/variants.def"
 
-static const struct size {
-    size_t dim;
-    const char *defines[QN_KV_CODE_BITS][QN_KV_CODE_BITS];
-} sizes[] = { SIZE(64), SIZE(80), SIZE(96), SIZE(128), SIZE(192), SIZE(256), SIZE(512) };
+static bool has_variant(size_t head_dim, unsigned key_bits, unsigned value_bits)
+{
+    return qn_aura_has_dim(head_dim) && qn_kv_bits_index(key_bits) >= 0 && qn_kv_bits_index(value_bits) >= 0;
+}
 
 static qn_status fill_launch(size_t head_dim, unsigned key_bits, unsigned value_bits, const char *function, size_t x, size_t y,
                              uint32_t args_bytes, qn_launch *out)
 {
-    const char *defines = NULL;
-    const int k = qn_kv_bits_index(key_bits), v = qn_kv_bits_index(value_bits);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].dim == head_dim && k >= 0 && v >= 0)
-            defines = sizes[i].defines[k][v];
-    if (!defines)
+    if (!has_variant(head_dim, key_bits, value_bits))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "AURA on the GPU: heads of %zu in %u and %u bits: expected 64, 80, 96, 128, 192, 256 or "
                        "512 in 2, 3, 4, 6 or 8",
                        head_dim, key_bits, value_bits);
     if (x == 0 || x > INT32_MAX || y == 0 || y > 65535)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: a grid of %zu by %zu", x, y);
-    *out = (qn_launch){ .source = "aura/aura.cu",
-                        .defines = defines,
+    *out = (qn_launch){ .variant = QN_GPU_VARIANT(codec, head_dim, key_bits, value_bits),
                         .function = function,
                         .grid = { (uint32_t)x, (uint32_t)y, 1 },
                         .block = { QN_AURA_GPU_WARPS * 32, 1, 1 },

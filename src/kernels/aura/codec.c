@@ -10,14 +10,14 @@
 #include <math.h>
 #include <string.h>
 
-static bool dim_ok(size_t dim)
+bool qn_aura_has_dim(size_t dim)
 {
     return dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 192 || dim == 256 || dim == 512;
 }
 
 qn_status qn_aura_check_shape(size_t dim, unsigned bits)
 {
-    if (!dim_ok(dim))
+    if (!qn_aura_has_dim(dim))
         return qn_fail(QN_ERR_INVALID, "dim: %zu, expected 64, 80, 96, 128, 192, 256 or 512", dim);
     if (bits != 2 && bits != 3 && bits != 4 && bits != 6 && bits != 8)
         return qn_fail(QN_ERR_INVALID, "bits: %u, expected 2, 3, 4, 6 or 8", bits);

@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
     const table_entries e = load_table_entries(a.cache);
     qn_pdl_wait();
     qn_pdl_trigger();
-    store_queries(s, a.queries, a.cache.key_codec, tile, a.cache.n_keys, a.queries.scale * LOG2E, p);
+    store_queries(s, a.queries, a.cache.key_codec, tile, a.cache.n_keys, a.queries.scale * QN_LOG2E, p);
     if (threadIdx.x < TABLE_ENTRIES)
         store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, e.key, e.value);
     __syncthreads();
@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     const table_entries e = load_table_entries(a.cache);
     qn_pdl_wait();
     qn_pdl_trigger();
-    store_queries(s, a.queries, a.cache.key_codec, tile, a.cache.n_keys, a.queries.scale * LOG2E, p);
+    store_queries(s, a.queries, a.cache.key_codec, tile, a.cache.n_keys, a.queries.scale * QN_LOG2E, p);
     if (threadIdx.x < TABLE_ENTRIES)
         store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, e.key, e.value);
     __syncthreads();
@@ -254,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     const float2 block_ml = combine_warps(s, warp);
     float l = block_ml.y, sink_factor = 1;
     if (a.sinks) {
-        const float sink = a.sinks[query % a.queries.n_heads] * LOG2E, m = fmaxf(block_ml.x, sink);
+        const float sink = a.sinks[query % a.queries.n_heads] * QN_LOG2E, m = fmaxf(block_ml.x, sink);
         sink_factor = qn_exp2(block_ml.x - m);
         l = l * sink_factor + qn_exp2(sink - m);
     }

@@ -8,7 +8,6 @@
 #define QUADS (DIM / 4)          // threads that load one row, four values each
 #define GROUPS (THREADS / QUADS) // rows that are processed in parallel
 #define BLOCKS_IN_FLIGHT 8       // rows of a group whose loads are in flight
-#define LOG2E 1.4426950408889634f
 #define LOWEST (-1e30f)
 
 QN_DEVICE void fma_float4(float4 &sum, float factor, float4 x)
@@ -42,11 +41,6 @@ QN_DEVICE void gemv_row(float *x, float (*group_sums)[DIM], const float *matrix)
     __syncthreads();
 }
 
-QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
-{
-    return (DIM & (DIM - 1)) == 0 && r.signs;
-}
-
 // Walsh-Hadamard transform of the row in shared memory, with signs before or after it.
 QN_DEVICE void hadamard_row(float *x, const qn_aura_gpu_rotation &r, bool signs_first)
 {
@@ -76,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __gri
     for (int d = threadIdx.x; d < DIM; d += THREADS)
         x[d] = read_value(a.rows, row * DIM + d, a.dtype);
     __syncthreads();
-    if (has_signs(a.rotation))
+    if (qn_is_hadamard<DIM>(a.rotation))
         hadamard_row(x, a.rotation, true);
     else if (a.rotation.forward)
         gemv_row(x, group_sums, a.rotation.forward);
@@ -102,16 +96,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
     for (int i = 0; i < BLOCKS_IN_FLIGHT; i++)
         if (group < GROUPS && group + i * GROUPS < n)
             rows[i] = *(const float4 *)(partials + (uint64_t)(group + i * GROUPS) * DIM);
-    float m = a.sinks ? a.sinks[query % a.n_heads] * LOG2E : LOWEST, l = 0;
+    float m = a.sinks ? a.sinks[query % a.n_heads] * QN_LOG2E : LOWEST, l = 0;
     const float sink = m;
     if (a.l) {
         for (uint32_t i = lane; i < n; i += QN_WARP_SIZE)
             if (exp_sums[i] != 0)
-                m = fmaxf(m, maxima[i] * LOG2E);
+                m = fmaxf(m, maxima[i] * QN_LOG2E);
         m = qn_warp_max(m);
         for (uint32_t i = lane; i < n; i += QN_WARP_SIZE)
             if (exp_sums[i] != 0)
-                l += exp_sums[i] * exp2f(maxima[i] * LOG2E - m);
+                l += exp_sums[i] * exp2f(maxima[i] * QN_LOG2E - m);
         l = qn_warp_sum(l) + (a.sinks ? exp2f(sink - m) : 0);
     }
 
@@ -130,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
                 if (at < n && !a.l)
                     fma_float4(sum, 1, rows[i]);
                 else if (at < n && exp_sums[at] != 0)
-                    fma_float4(sum, exp2f(maxima[at] * LOG2E - m), rows[i]);
+                    fma_float4(sum, exp2f(maxima[at] * QN_LOG2E - m), rows[i]);
             }
         }
         *(float4 *)&group_sums[group][quad * 4] = sum;
@@ -145,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
         x[d] = y * norm;
     }
     __syncthreads();
-    if (has_signs(a.rotation))
+    if (qn_is_hadamard<DIM>(a.rotation))
         hadamard_row(x, a.rotation, false);
     else if (a.rotation.inverse)
         gemv_row(x, group_sums, a.rotation.inverse);

@@ -82,8 +82,7 @@ QN_DEVICE void rescale(weight_scale &scale, float (*acc)[4], float max_weight, c
 {
     if (!__any_sync(QN_FULL_MASK, max_weight * scale.up >= 32768.0f || (scale.first && max_weight > 0)))
         return;
-    max_weight = fmaxf(max_weight, __shfl_xor_sync(QN_FULL_MASK, max_weight, 1));
-    max_weight = fmaxf(max_weight, __shfl_xor_sync(QN_FULL_MASK, max_weight, 2));
+    max_weight = qn_lanes_max<1, 4>(max_weight);
     float factor = 1;
     if (max_weight * scale.up >= 32768.0f || (scale.first && max_weight > 0)) {
         const uint32_t exponent = __float_as_uint(max_weight) >> 23;

@@ -7,6 +7,7 @@
 // With wgmma (sm_90a) four warps share each B operand; without it each warp loads it with ldmatrix. The fragment layouts are
 // the same.
 #include "kernels/deltanet/chunk.cuh"
+#include "kernels/mbarrier.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(QN_GDN_NO_WGMMA)
 #define QN_WGMMA 1
@@ -218,31 +219,15 @@ QN_DEVICE void wait(uint32_t barrier, uint32_t threads)
 // mbarriers in shared memory, at which each thread arrives. Named barriers give the same ordering and are 3% faster, but
 // compute-sanitizer's racecheck does not track threads that continue after bar.arrive, and reports false races on the data
 // that they publish.
-QN_DEVICE void mbarrier_init(uint64_t &barrier, uint32_t threads)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(qn_shared_address(&barrier)), "r"(threads) : "memory");
-}
-
 QN_DEVICE void arrive(uint64_t &barrier)
 {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(qn_shared_address(&barrier)) : "memory");
+    qn_mbarrier_arrive(qn_shared_address(&barrier));
 }
 
 // Waits for the completion of the barrier's phase n, counted from 0.
 QN_DEVICE void wait(uint64_t &barrier, uint32_t n)
 {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-#if __CUDA_ARCH__ >= 900
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-#else
-                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
-#endif
-                 "@!done bra again;\n"
-                 "}\n" ::"r"(qn_shared_address(&barrier)),
-                 "r"(n % 2)
-                 : "memory");
+    qn_mbarrier_wait(qn_shared_address(&barrier), n % 2);
 }
 
 // Makes data written by cp.async visible to wgmma (the async proxy).
@@ -582,10 +567,10 @@ extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1) qn_gdn_advance(co
     advance_smem &m = *(advance_smem *)shared;
     work_tile w;
     if (threadIdx.x < 4) {
-        mbarrier_init(m.state_full[threadIdx.x], QN_WARP_SIZE);
-        mbarrier_init(m.v_new_full[threadIdx.x], QN_WARP_SIZE);
-        mbarrier_init(m.fragments_empty[threadIdx.x], QN_WARP_SIZE);
-        mbarrier_init(m.stage_empty[threadIdx.x], 2 * WARPGROUP);
+        qn_mbarrier_init(qn_shared_address(&m.state_full[threadIdx.x]), QN_WARP_SIZE);
+        qn_mbarrier_init(qn_shared_address(&m.v_new_full[threadIdx.x]), QN_WARP_SIZE);
+        qn_mbarrier_init(qn_shared_address(&m.fragments_empty[threadIdx.x]), QN_WARP_SIZE);
+        qn_mbarrier_init(qn_shared_address(&m.stage_empty[threadIdx.x]), 2 * WARPGROUP);
     }
     __syncthreads();
     qn_pdl_wait();

@@ -1,30 +1,13 @@
 /* Launches of the Gated DeltaNet kernels: checks of arguments, kernel variants, grids. */
 #include "kernels/deltanet/deltanet_cuda.h"
 
-enum { MAX_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16, DIMS = MAX_DIM / DIM_UNIT };
+#include "kernels/variants.h"
+#include "kernels/deltanet/variants.def"
 
-static const char prepare_source[] = "deltanet/deltanet_prepare.cu", advance_source[] = "deltanet/deltanet_advance.cu";
-static const char step_source[] = "deltanet/deltanet_step.cu";
+enum { MAX_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16 };
 
-/* The defines of the variant for each pair of head dimensions. */
-#define VARIANT(k, v) "-DQN_HEAD_K=" #k " -DQN_HEAD_V=" #v
-#define VARIANTS(k)                                                                                                            \
-    {                                                                                                                          \
-        VARIANT(k, 16), VARIANT(k, 32), VARIANT(k, 48), VARIANT(k, 64), VARIANT(k, 80), VARIANT(k, 96), VARIANT(k, 112),       \
-            VARIANT(k, 128), VARIANT(k, 144), VARIANT(k, 160), VARIANT(k, 176), VARIANT(k, 192), VARIANT(k, 208),              \
-            VARIANT(k, 224), VARIANT(k, 240), VARIANT(k, 256)                                                                  \
-    }
-
-static const char *const variants[DIMS][DIMS] = {
-    VARIANTS(16),  VARIANTS(32),  VARIANTS(48),  VARIANTS(64),  VARIANTS(80),  VARIANTS(96),  VARIANTS(112), VARIANTS(128),
-    VARIANTS(144), VARIANTS(160), VARIANTS(176), VARIANTS(192), VARIANTS(208), VARIANTS(224), VARIANTS(240), VARIANTS(256),
-};
-
-/* bf16 variants, for the kernels around the chunk kernels: convolution, norm, recurrence. */
-static const char *const bf16_variants[] = { VARIANT(128, 64) " -DQN_BF16", VARIANT(128, 128) " -DQN_BF16",
-                                             VARIANT(128, 192) " -DQN_BF16", VARIANT(128, 256) " -DQN_BF16" };
-
-static qn_status variant(size_t head_k, size_t head_v, bool bf16, const char **defines)
+/* bf16 is for the kernels around the chunk kernels: convolution, norm, recurrence. */
+static qn_status variant_of(size_t head_k, size_t head_v, bool bf16, qn_gpu_variant *variant)
 {
     if (head_k == 0 || head_k > MAX_DIM || head_k % DIM_UNIT || head_v == 0 || head_v > MAX_DIM || head_v % DIM_UNIT)
         return qn_fail(QN_ERR_INVALID, "delta rule with keys of %zu and values of %zu: expected multiples of %d up to %d",
@@ -33,7 +16,7 @@ static qn_status variant(size_t head_k, size_t head_v, bool bf16, const char **d
         return qn_fail(QN_ERR_INVALID,
                        "delta rule in bf16 with keys of %zu and values of %zu: expected %d, and a multiple of %d", head_k,
                        head_v, QN_GDN_HEAD_K, QN_GDN_SLICE);
-    *defines = bf16 ? bf16_variants[head_v / QN_GDN_SLICE - 1] : variants[head_k / DIM_UNIT - 1][head_v / DIM_UNIT - 1];
+    *variant = QN_GPU_VARIANT(step, head_k, head_v, bf16);
     return QN_OK;
 }
 
@@ -101,11 +84,10 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a, size_t head_k)
 
 qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t max_shared_bytes, qn_launch launches[2])
 {
-    static const char *const stages[] = { "-DQN_GDN_STAGES=1", "-DQN_GDN_STAGES=2", "-DQN_GDN_STAGES=3" };
-    const char *unused;
+    qn_gpu_variant unused;
     const size_t chunks = (longest + QN_GDN_CHUNK_TOKENS - 1) / QN_GDN_CHUNK_TOKENS;
     size_t n_stages = 3;
-    qn_status status = variant(QN_GDN_HEAD_K, a->head_v, true, &unused);
+    qn_status status = variant_of(QN_GDN_HEAD_K, a->head_v, true, &unused);
     if (!status)
         status = check_chunk_args(a, QN_GDN_HEAD_K);
     if (status)
@@ -120,8 +102,7 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
     if (n_stages == 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, expected at least %d",
                        max_shared_bytes, QN_GDN_ADVANCE_BYTES + QN_GDN_STAGE_BYTES);
-    launches[0] = (qn_launch){ .source = prepare_source,
-                               .defines = "",
+    launches[0] = (qn_launch){ .variant.source = &prepare_source,
                                .function = "qn_gdn_prepare",
                                .grid = { chunks ? (uint32_t)chunks : 1, a->k_heads, a->sequences },
                                .block = { QN_GDN_PREPARE_THREADS, 1, 1 },
@@ -129,8 +110,7 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
                                .args_bytes = sizeof *a,
                                .pdl = true };
     launches[1] = launches[0];
-    launches[1].source = advance_source;
-    launches[1].defines = stages[n_stages - 1];
+    launches[1].variant = QN_GPU_VARIANT(advance, n_stages);
     launches[1].function = "qn_gdn_advance";
     launches[1].grid[0] = a->head_v / QN_GDN_SLICE;
     launches[1].grid[1] = a->v_heads;
@@ -141,11 +121,10 @@ qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t 
 
 /* ---- Token by token ---- */
 
-static qn_launch step_launch(const char *defines, const char *function, size_t x, size_t y, size_t z, size_t threads,
+static qn_launch step_launch(qn_gpu_variant variant, const char *function, size_t x, size_t y, size_t z, size_t threads,
                              size_t args_bytes)
 {
-    return (qn_launch){ .source = step_source,
-                        .defines = defines,
+    return (qn_launch){ .variant = variant,
                         .function = function,
                         .grid = { (uint32_t)x, (uint32_t)y, (uint32_t)z },
                         .block = { (uint32_t)threads, 1, 1 },
@@ -155,13 +134,13 @@ static qn_launch step_launch(const char *defines, const char *function, size_t x
 
 qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *a, size_t head_k, bool bf16, qn_launch *launch)
 {
-    const char *defines = NULL;
-    qn_status status = variant(head_k, a->head_v, bf16, &defines);
+    qn_gpu_variant variant;
+    qn_status status = variant_of(head_k, a->head_v, bf16, &variant);
     if (!status)
         status = check_chunk_args(a, head_k);
     if (status)
         return status;
-    *launch = step_launch(defines, "qn_gdn_recurrent", (a->head_v + QN_GDN_RECURRENT_VALUES - 1) / QN_GDN_RECURRENT_VALUES,
+    *launch = step_launch(variant, "qn_gdn_recurrent", (a->head_v + QN_GDN_RECURRENT_VALUES - 1) / QN_GDN_RECURRENT_VALUES,
                           a->v_heads, a->sequences, QN_GDN_RECURRENT_VALUES * QN_GDN_ROW_LANES, sizeof *a);
     return QN_OK;
 }
@@ -175,8 +154,8 @@ static qn_status check_taps(uint32_t taps)
 
 qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_v, qn_launch *launch)
 {
-    const char *defines = NULL;
-    qn_status status = variant(head_k, head_v, false, &defines);
+    qn_gpu_variant variant;
+    qn_status status = variant_of(head_k, head_v, false, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
@@ -192,16 +171,16 @@ qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_
     if (status)
         return status;
     const size_t values = head_v < 128 ? head_v : 128; /* per pass */
-    *launch = step_launch(defines, "qn_gdn_step", a->v_heads, a->rows, 1, values * QN_GDN_ROW_LANES, sizeof *a);
+    *launch = step_launch(variant, "qn_gdn_step", a->v_heads, a->rows, 1, values * QN_GDN_ROW_LANES, sizeof *a);
     return QN_OK;
 }
 
 qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_v, size_t longest, bool bf16, qn_launch *launch)
 {
-    const char *defines = NULL;
+    qn_gpu_variant variant;
     const size_t row_blocks = (longest + QN_GDN_CONV_ROWS - 1) / QN_GDN_CONV_ROWS,
                  width = width_of(a->k_heads, a->v_heads, head_k, head_v);
-    qn_status status = variant(head_k, head_v, bf16, &defines);
+    qn_status status = variant_of(head_k, head_v, bf16, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
@@ -216,14 +195,14 @@ qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_
         status = check_stride("the convolution's result", a->out_stride, width);
     if (status)
         return status;
-    *launch = step_launch(defines, "qn_gdn_conv", 2 * a->k_heads + a->v_heads, row_blocks, a->sequences, 128, sizeof *a);
+    *launch = step_launch(variant, "qn_gdn_conv", 2 * a->k_heads + a->v_heads, row_blocks, a->sequences, 128, sizeof *a);
     return QN_OK;
 }
 
 qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_v, bool bf16, qn_launch *launch)
 {
-    const char *defines = NULL;
-    qn_status status = variant(head_k, head_v, bf16, &defines);
+    qn_gpu_variant variant;
+    qn_status status = variant_of(head_k, head_v, bf16, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
@@ -236,6 +215,6 @@ qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_
         status = check_stride("the result", a->out_stride, a->v_heads * head_v);
     if (status)
         return status;
-    *launch = step_launch(defines, "qn_gdn_norm", (a->v_heads + 3) / 4, a->rows, 1, 128, sizeof *a);
+    *launch = step_launch(variant, "qn_gdn_norm", (a->v_heads + 3) / 4, a->rows, 1, 128, sizeof *a);
     return QN_OK;
 }

@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
             m.v[i - 2 * QN_HEAD_K] = y;
     }
     const float g = qn_delta_log_decay(a.alpha[(size_t)row * a.alpha_stride + head], a.bias[head], a.factor[head]);
-    const float decay = expf(fminf(g, 0.0f)), beta = qn_delta_sigmoid(a.beta[(size_t)row * a.beta_stride + head]);
+    const float decay = expf(fminf(g, 0.0f)), beta = qn_sigmoid(a.beta[(size_t)row * a.beta_stride + head]);
     __syncthreads();
     const qn_delta_qk_norms sums = qn_delta_compute_qk_norms<QN_HEAD_K>(m.q, m.k, true);
 #pragma unroll
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __g
     const uint32_t repeat = a.v_heads / a.k_heads, out_head = a.grouped ? k_head * repeat + head / a.k_heads : head;
     for (uint32_t i = warp * QN_WARP_SIZE + lane; i < QN_HEAD_V; i += STEP_THREADS) {
         const float z = a.gate[(size_t)row * a.gate_stride + head * QN_HEAD_V + i];
-        a.out[(size_t)row * a.out_stride + out_head * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * qn_delta_sigmoid(z));
+        a.out[(size_t)row * a.out_stride + out_head * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * qn_sigmoid(z));
     }
 }
 
@@ -162,7 +162,7 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
 #pragma unroll
             for (int back = QN_GDN_MAX_TAPS - 1; back >= 0; back--)
                 sum = fmaf(weights[back], window[back], sum);
-            ((element *)a.out)[(size_t)(first + row) * a.out_stride + channel] = from_float(sum * qn_delta_sigmoid(sum));
+            ((element *)a.out)[(size_t)(first + row) * a.out_stride + channel] = from_float(sum * qn_sigmoid(sum));
 #pragma unroll
             for (int back = QN_GDN_MAX_TAPS - 1; back > 0; back--)
                 window[back] = window[back - 1];
@@ -176,7 +176,7 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
             const uint32_t v_head = head - 2 * a.k_heads;
             const size_t at = first + row, to = at * a.v_heads + v_head;
             a.g[to] = qn_delta_log_decay(a.alpha[at * a.alpha_stride + v_head], a.bias[v_head], a.factor[v_head]);
-            a.beta[to] = qn_delta_sigmoid(a.beta_in[at * a.beta_stride + v_head]);
+            a.beta[to] = qn_sigmoid(a.beta_in[at * a.beta_stride + v_head]);
         }
 }
 
@@ -263,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(4 * QN_WARP_SIZE) qn_gdn_norm(const
         const uint32_t at = i * QN_WARP_SIZE + lane;
         if (at < QN_HEAD_V) {
             const float z = a.gate[row * a.gate_stride + head * QN_HEAD_V + at];
-            a.out[row * a.out_stride + out_head * QN_HEAD_V + at] = x[i] * factor * a.norm[at] * (z * qn_delta_sigmoid(z));
+            a.out[row * a.out_stride + out_head * QN_HEAD_V + at] = x[i] * factor * a.norm[at] * (z * qn_sigmoid(z));
         }
     }
 }

@@ -1,5 +1,6 @@
 // Elementwise operations on the GPU.
 #include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/sigmoid.cuh"
 
 extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
     qn_elementwise_swiglu(const __grid_constant__ qn_elementwise_swiglu_args a)
@@ -8,5 +9,5 @@ extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
     qn_pdl_trigger();
     qn_pdl_wait();
     if (i < a.n)
-        a.y[i] = a.gate[i] / (1.0f + expf(-a.gate[i])) * a.up[i];
+        a.y[i] = qn_silu(a.gate[i]) * a.up[i];
 }

@@ -2,11 +2,12 @@
 #include "kernels/hadamard/hadamard_cuda.h"
 
 #include "kernels/hadamard/hadamard.h"
+#include "kernels/variants.h"
+#include "kernels/hadamard/variants.def"
 
 qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, uint64_t signs_after, size_t n_signs, size_t n,
                                size_t n_values, qn_hadamard_gpu *out)
 {
-    static const char source[] = "hadamard/hadamard.cu";
     if (n == 0 || (n & (n - 1)) != 0 || n > QN_HADAMARD_MAX_BLOCK)
         return qn_fail(QN_ERR_INVALID, "Hadamard blocks of %zu: expected a power of two up to %d", n, QN_HADAMARD_MAX_BLOCK);
     if (n_values == 0 || n_values % n || n_signs == 0 || n_signs % n || n_signs > UINT32_MAX)
@@ -19,8 +20,7 @@ qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, ui
     if (tiles > INT32_MAX || (large && blocks > 65535)) /* limits of a grid */
         return qn_fail(QN_ERR_INVALID, "%zu values in blocks of %zu exceed the limits of one launch", n_values, n);
     *out = (qn_hadamard_gpu){
-        .tiles = { .source = source,
-                   .defines = "",
+        .tiles = { .variant.source = &hadamard_source,
                    .function = "qn_hadamard_tiles",
                    .grid = { (uint32_t)tiles, 1, 1 },
                    .block = { QN_HADAMARD_THREADS, 1, 1 },
@@ -33,8 +33,7 @@ qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, ui
                         .n = (uint32_t)n,
                         .n_signs = (uint32_t)n_signs,
                         .scale = large ? 1 : qn_hadamard_scale(n) },
-        .cross = { .source = source,
-                   .defines = "",
+        .cross = { .variant.source = &hadamard_source,
                    .function = "qn_hadamard_cross",
                    .grid = { QN_HADAMARD_TILE / QN_HADAMARD_THREADS, (uint32_t)(large ? blocks : 1), 1 },
                    .block = { QN_HADAMARD_THREADS, 1, 1 },

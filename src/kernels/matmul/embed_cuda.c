@@ -1,6 +1,9 @@
 /* The launch of embed.cu. */
 #include "kernels/matmul/embed_cuda.h"
 
+#include "kernels/variants.h"
+#include "kernels/matmul/variants.def"
+
 #include <math.h>
 
 enum { MAX_ROWS = 65535 }; /* of a grid */
@@ -19,8 +22,7 @@ qn_status qn_matmul_gpu_embed(const qn_tiled_matrix *matrix, size_t first_tile, 
                        "embedding on the GPU: %zu rows of %zu in blocks of %zu, expected 1 to %d rows and blocks of a "
                        "power of two up to %d",
                        n_rows, matrix->n_cols, block, MAX_ROWS, QN_EMBED_TILE);
-    *launch = (qn_launch){ .source = "matmul/embed.cu",
-                           .defines = "",
+    *launch = (qn_launch){ .variant.source = &embed_source,
                            .function = "qn_matmul_embed",
                            .grid = { (uint32_t)((matrix->n_cols + QN_EMBED_TILE - 1) / QN_EMBED_TILE), (uint32_t)n_rows, 1 },
                            .block = { QN_EMBED_THREADS, 1, 1 },

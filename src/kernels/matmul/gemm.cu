@@ -260,8 +260,8 @@ QN_DEVICE void init_barriers(uint32_t full, uint32_t empty)
 {
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < STAGES; i++) {
-            mbarrier_init(full + 8 * i, 1);
-            mbarrier_init(empty + 8 * i, 2);
+            qn_mbarrier_init(full + 8 * i, 1);
+            qn_mbarrier_init(empty + 8 * i, 2);
         }
         fence_mbarrier_init();
     }
@@ -276,7 +276,7 @@ QN_DEVICE void produce_acts(const qn_matmul_gemm_args &a, uint32_t first_chunk, 
     const uint8_t *from = a.acts + blockIdx.x * (uint64_t)STAGE_BYTES + first_chunk * 4 * step_bytes;
     uint32_t stage = 0, phase = 1;
     for (uint32_t step = 0; step < n_k_tiles * 4; step++) {
-        mbarrier_wait(empty + 8 * stage, phase);
+        qn_mbarrier_wait(empty + 8 * stage, phase);
         mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES);
         cp_async_bulk(stages + stage * STAGE_BYTES, from + step * step_bytes, STAGE_BYTES, full + 8 * stage);
         if (++stage == STAGES) {
@@ -332,7 +332,7 @@ QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, flo
 #pragma unroll
             for (int r = 0; r < WGMMA_GROUPS; r++) {
                 if ((first + r) % STEP_GROUPS == 0)
-                    mbarrier_wait(full + 8 * next.stage, next.phase);
+                    qn_mbarrier_wait(full + 8 * next.stage, next.phase);
                 at[r] = stages + next.stage * STAGE_BYTES + (first + r) % STEP_GROUPS * 64;
                 if ((first + r) % STEP_GROUPS == STEP_GROUPS - 1)
                     advance(next);
@@ -354,7 +354,7 @@ QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, flo
                     const uint32_t back = (WGMMA_GROUPS == 1 ? 1 : 2 * RELEASED_STAGES) - i;
                     const uint32_t released = next.stage >= back ? next.stage - back : next.stage + STAGES - back;
                     if (threadIdx.x % 128 == 0 && k_tile + first)
-                        mbarrier_arrive(empty + 8 * released);
+                        qn_mbarrier_arrive(empty + 8 * released);
                 }
             if (after % UNIT_GROUPS == 0)
 #pragma unroll

@@ -81,7 +81,7 @@ QN_DEVICE void init_mbarriers(const weight_stream &s)
 #if BULK_COPY
     if (elect_one()) {
         for (uint32_t i = 0; i < QN_STAGES; i++)
-            mbarrier_init(s.mbarriers + 8 * i, 1);
+            qn_mbarrier_init(s.mbarriers + 8 * i, 1);
         fence_mbarrier_init();
     }
     __syncwarp();
@@ -104,16 +104,7 @@ QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
         }
 #else
         const uint32_t first = 16 * (threadIdx.x % QN_WARP_SIZE);
-#pragma unroll
-        for (uint32_t at = 0; at < STEP_TILES * CODE_BYTES; at += 16 * QN_WARP_SIZE)
-            if (at < count * CODE_BYTES)
-                cp_async_16(to + at + first, s.codes + at + first);
-#if QN_BITS != 16 // fp16 has no scales
-#pragma unroll
-        for (uint32_t at = 0; at < STEP_TILES * SCALE_BYTES; at += 16 * QN_WARP_SIZE)
-            if (at + first < count * SCALE_BYTES)
-                cp_async_16(to + STEP_TILES * CODE_BYTES + at + first, s.scales + at + first);
-#endif
+        copy_weights<STEP_TILES, CODE_BYTES, SCALE_BYTES>(to, s.codes, s.scales, count, first, first);
 #endif
         const bool last = ++s.k_tile == s.n_k_tiles;
         const uint64_t tiles = last ? s.rewind_tiles : s.k_stride_tiles; // may be negative, modulo 2^64
@@ -132,7 +123,7 @@ QN_DEVICE void issue_step(weight_stream &s, uint32_t stage)
 QN_DEVICE void wait_for_step(const weight_stream &s, uint32_t stage, uint32_t phase)
 {
 #if BULK_COPY
-    mbarrier_wait(s.mbarriers + 8 * stage, phase);
+    qn_mbarrier_wait(s.mbarriers + 8 * stage, phase);
 #else
     qn_cp_async_wait<QN_STAGES - 1>();
     __syncwarp();
@@ -228,7 +219,7 @@ QN_DEVICE void mma_n8(float acc[ACCUMULATORS], uint32_t codes, uint32_t scales, 
         }
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            acc[i] = fmaf(qn_f16_to_f32((uint16_t)(i / 2 ? scale >> 16 : scale)), block[i], acc[i]);
+            acc[i] = fmaf(i / 2 ? qn_f16_high(scale) : qn_f16_low(scale), block[i], acc[i]);
     }
 }
 

@@ -82,7 +82,7 @@ template <int count> QN_DEVICE void mma_n1(float (*acc)[2], uint32_t codes, uint
             const float group0 = __int_as_float(c[m][2 * h]) - 12582912.0f,
                         group1 = __int_as_float(c[m][2 * h + 1]) - 12582912.0f;
             const float sum = fmaf(group0, x.scale0, fmaf(group1, x.scale1, x.minus_sum));
-            acc[m][h] = fmaf(qn_f16_to_f32((uint16_t)(h ? scale[m] >> 16 : scale[m])), sum, acc[m][h]);
+            acc[m][h] = fmaf(h ? qn_f16_high(scale[m]) : qn_f16_low(scale[m]), sum, acc[m][h]);
         }
 }
 

@@ -2,6 +2,7 @@
 // strides within a thread's values, then over the lanes of a warp, and after one exchange through shared memory over
 // the four warps. A warp then has consecutive groups of 32, one value per lane, which are quantised.
 #include "kernels/butterflies.cuh"
+#include "kernels/matmul/acts.cuh"
 #include "kernels/matmul/hadamard_quantize_cuda.h"
 
 enum {
@@ -12,19 +13,6 @@ enum {
     GROUPS = QN_BLOCK / 32,
     VEC4S = PER_THREAD / 4
 };
-
-// Quantises a group of 32 values, one per lane, by the rule of matmul.h; every lane gets the scale and the sum of
-// codes.
-QN_DEVICE int quantize_group(float x, float *scale, int *sum)
-{
-    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, __float_as_uint(x) & 0x7fffffffu); // ordered as the magnitudes
-    const float amax = __uint_as_float(bits);
-    const bool finite = bits < 0x7f800000u, zero = !finite || amax < 1e-30f; // QN_MIN_GROUP_ABSMAX
-    const int code = zero ? 0 : __float2int_rn(x * (127.0f / amax));
-    *scale = finite ? (zero ? 0 : amax * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
-    *sum = __reduce_add_sync(QN_FULL_MASK, code);
-    return code;
-}
 
 #if QN_OP == QN_ACTS_OP_RMS_NORM
 
@@ -45,17 +33,6 @@ QN_DEVICE float norm_scale(const qn_hadamard_quantize_args &a)
 }
 
 #endif
-
-QN_DEVICE float apply_op(float x, float other, float scale)
-{
-#if QN_OP == QN_ACTS_OP_RMS_NORM
-    return x * scale * other;
-#elif QN_OP == QN_ACTS_OP_SWIGLU
-    return x / (1.0f + expf(-x)) * other;
-#else
-    return x;
-#endif
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_hadamard_quantize(const __grid_constant__ qn_hadamard_quantize_args a)
 {

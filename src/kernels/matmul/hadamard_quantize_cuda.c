@@ -1,41 +1,27 @@
 /* The launch of hadamard_quantize.cu. */
 #include "kernels/matmul/hadamard_quantize_cuda.h"
 
+#include "kernels/variants.h"
+#include "kernels/matmul/variants.def"
+
 #include <math.h>
-
-enum { N_SIZES = 3 };
-static const size_t sizes[N_SIZES] = { 512, 1024, 2048 };
-static const char *const defines[N_SIZES][3] = {
-    { "-DQN_BLOCK=512 -DQN_OP=0", "-DQN_BLOCK=512 -DQN_OP=1", "-DQN_BLOCK=512 -DQN_OP=2" },
-    { "-DQN_BLOCK=1024 -DQN_OP=0", "-DQN_BLOCK=1024 -DQN_OP=1", "-DQN_BLOCK=1024 -DQN_OP=2" },
-    { "-DQN_BLOCK=2048 -DQN_OP=0", "-DQN_BLOCK=2048 -DQN_OP=1", "-DQN_BLOCK=2048 -DQN_OP=2" },
-};
-
-static int size_index(size_t block)
-{
-    for (int i = 0; i < N_SIZES; i++)
-        if (sizes[i] == block)
-            return i;
-    return -1;
-}
 
 bool qn_matmul_gpu_has_hadamard_quantize(size_t block)
 {
-    return size_index(block) >= 0;
+    return block == 512 || block == 1024 || block == 2048;
 }
 
 qn_status qn_matmul_gpu_hadamard_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight,
                                           float eps, uint64_t signs, size_t block, qn_launch *launch,
                                           qn_hadamard_quantize_args *args)
 {
-    const int size = size_index(block);
-    if (size < 0 || acts->layout != QN_ACTS_INT8_N1 || acts->n_cols == 0 || acts->n_cols % block || acts->n_cols > INT32_MAX)
+    if (!qn_matmul_gpu_has_hadamard_quantize(block) || acts->layout != QN_ACTS_INT8_N1 || acts->n_cols == 0 ||
+        acts->n_cols % block || acts->n_cols > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "rotated activations on the GPU: a row of %zu in blocks of %zu, in layout %d",
                        acts->n_cols, block, acts->layout);
     if ((x | x2 | weight | signs | acts->address) % 16)
         return qn_fail(QN_ERR_INVALID, "rotated activations on the GPU: an address that is no multiple of 16");
-    *launch = (qn_launch){ .source = "matmul/hadamard_quantize.cu",
-                           .defines = defines[size][op],
+    *launch = (qn_launch){ .variant = QN_GPU_VARIANT(hadamard_quantize, block, op),
                            .function = "qn_hadamard_quantize",
                            .grid = { (uint32_t)(acts->n_cols / block), 1, 1 },
                            .block = { QN_HADAMARD_QUANTIZE_THREADS, 1, 1 },

@@ -3,6 +3,8 @@
 #include "kernels/matmul/matmul_cuda.h"
 
 #include "base/f16.h"
+#include "kernels/variants.h"
+#include "kernels/matmul/variants.def"
 
 #include <math.h>
 #include <string.h>
@@ -13,53 +15,28 @@
 enum { GEMM_TILES = 3 };
 static const size_t gemm_tile_n[GEMM_TILES] = { 32, 64, QN_GEMM_TILE_N };
 
-/* A tile layout and the defines of its kernels. step_tiles and stages are QN_STEP_TILES and QN_STAGES of the GEMV:
- * bytes in flight against shared memory. */
-struct variant {
-    uint32_t bits, n_scales, has_offset;
-    struct gemv {
-        const char *defines;
-        uint32_t step_tiles, stages;
-    } gemv[3]; /* by activation layout */
-    const char *gemm[GEMM_TILES];
+/* The GEMV of a tile layout and an activation layout. step_tiles and stages: bytes in flight against shared memory. */
+static const struct gemv_variant gemv_variants[] = {
+#define QN_PLAIN(name, file)
+#define QN_SOURCE(name, file, ...)
+#define QN_VARIANT(name, ...) OF_##name(__VA_ARGS__)
+#define OF_gemv(...) { __VA_ARGS__ },
+#define OF_gemm(...)
+#define OF_quantize_acts(...)
+#define OF_hadamard_quantize(...)
+#include "kernels/matmul/variants.def"
 };
 
-#define GEMV(layout, bits, scales, offset, step_tiles, stages)                                                                 \
-    {                                                                                                                          \
-        "-DQN_ACTS_LAYOUT=" #layout " -DQN_BITS=" #bits " -DQN_SCALES=" #scales " -DQN_OFFSET=" #offset                        \
-        " -DQN_STEP_TILES=" #step_tiles " -DQN_STAGES=" #stages,                                                               \
-            step_tiles, stages                                                                                                 \
-    }
-#define GEMM_TILE(bits, scales, offset, tokens)                                                                                \
-    "-DQN_BITS=" #bits " -DQN_SCALES=" #scales " -DQN_OFFSET=" #offset " -DQN_TILE_N=" #tokens
-#define GEMM(bits, scales, offset)                                                                                             \
-    {                                                                                                                          \
-        GEMM_TILE(bits, scales, offset, 32), GEMM_TILE(bits, scales, offset, 64), GEMM_TILE(bits, scales, offset, 128)         \
-    }
-
-static const struct variant variants[] = {
-    { 1, 2, 0, { GEMV(0, 1, 2, 0, 4, 4), GEMV(1, 1, 2, 0, 2, 3), GEMV(2, 1, 2, 0, 2, 3) }, GEMM(1, 2, 0) },
-    { 2, 4, 0, { GEMV(0, 2, 4, 0, 4, 2), GEMV(1, 2, 4, 0, 2, 2), GEMV(2, 2, 4, 0, 2, 3) }, GEMM(2, 4, 0) },
-    { 2, 2, 0, { GEMV(0, 2, 2, 0, 4, 2), GEMV(1, 2, 2, 0, 2, 2), GEMV(2, 2, 2, 0, 2, 3) }, GEMM(2, 2, 0) },
-    { 4, 8, 1, { { 0 }, { 0 }, GEMV(2, 4, 8, 1, 2, 2) }, GEMM(4, 8, 1) },
-    { 8, 8, 0, { { 0 }, { 0 }, GEMV(2, 8, 8, 0, 2, 2) }, GEMM(8, 8, 0) },
-    { 16, 1, 0, { { 0 }, { 0 }, GEMV(2, 16, 1, 0, 1, 2) }, GEMM(16, 1, 0) },
-};
-
-static const struct variant *variant_of(const qn_tile_layout *tiles)
+static const struct gemv_variant *gemv_variant(const qn_tile_layout *tiles, int acts_layout)
 {
-    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
-        if (variants[i].bits == tiles->bits && variants[i].n_scales == tiles->n_scales)
-            return &variants[i];
+    for (size_t i = 0; i < sizeof gemv_variants / sizeof *gemv_variants; i++) {
+        const struct gemv_variant *v = &gemv_variants[i];
+        if ((int)v->acts_layout == acts_layout && v->bits == tiles->bits && v->scales == tiles->n_scales &&
+            v->offset == tiles->has_offset)
+            return v;
+    }
     return NULL;
 }
-
-/* By activation layout and operation. */
-static const char *const acts_defines[3][3] = {
-    { "-DQN_ACTS_LAYOUT=0 -DQN_OP=0", "-DQN_ACTS_LAYOUT=0 -DQN_OP=1", "-DQN_ACTS_LAYOUT=0 -DQN_OP=2" },
-    { "-DQN_ACTS_LAYOUT=1 -DQN_OP=0", "-DQN_ACTS_LAYOUT=1 -DQN_OP=1", "-DQN_ACTS_LAYOUT=1 -DQN_OP=2" },
-    { "-DQN_ACTS_LAYOUT=2 -DQN_OP=0", "-DQN_ACTS_LAYOUT=2 -DQN_OP=1", "-DQN_ACTS_LAYOUT=2 -DQN_OP=2" },
-};
 
 qn_tile_layout qn_matmul_gpu_tile_layout(const qn_type_info *type)
 {
@@ -156,8 +133,7 @@ qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_
         return qn_fail(QN_ERR_INVALID, "%zu rows from tile %zu on: the matrix has %zu tiles, a launch at most 65535", n_rows,
                        first_tile, matrix->n_tiles);
     *out = (qn_matmul_launch){
-        .launch = { .source = "matmul/matmul_pack.cu",
-                    .defines = "",
+        .launch = { .variant.source = &pack_source,
                     .function = "qn_matmul_pack",
                     .grid = { (uint32_t)n_k_tiles, (uint32_t)n_tiles, 1 },
                     .block = { 32, 1, 1 },
@@ -192,8 +168,7 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     const size_t n_splits =
         rows > 64 ? 1 : (n_k_tiles * 4 + QN_QUANTIZE_ACTS_THREADS / 32 - 1) / (QN_QUANTIZE_ACTS_THREADS / 32);
     *out = (qn_matmul_launch){
-        .launch = { .source = "matmul/quantize_acts.cu",
-                    .defines = acts_defines[acts->layout][op],
+        .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op),
                     .function = "qn_matmul_quantize_acts",
                     .grid = { (uint32_t)n_splits, (uint32_t)rows, 1 },
                     .block = { QN_QUANTIZE_ACTS_THREADS, 1, 1 },
@@ -231,7 +206,7 @@ static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps,
 
 /* Selects the split of a block's k-tiles and tiles over its warps with the lowest cost: a warp executes its steps
  * serially, and up to twelve warps run a step each in about the time of one. False if no split fits the shared memory. */
-static bool choose_gemv_block(const struct gemv *variant, int layout, const qn_tile_layout *tiles, size_t n_k_tiles,
+static bool choose_gemv_block(const struct gemv_variant *variant, int layout, const qn_tile_layout *tiles, size_t n_k_tiles,
                               size_t tiles_per_block, size_t max_shared, struct block *best)
 {
     const size_t step_bytes = variant->step_tiles * (code_bytes(tiles) + scale_bytes(tiles));
@@ -258,19 +233,17 @@ static bool choose_gemv_block(const struct gemv *variant, int layout, const qn_t
 static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                              size_t n_tokens, qn_matmul_launch *out)
 {
-    const struct variant *variant = variant_of(&matrix->tiles);
-    const struct gemv *gemv = variant ? &variant->gemv[acts->layout] : NULL;
+    const struct gemv_variant *gemv = gemv_variant(&matrix->tiles, acts->layout);
     const size_t n_k_tiles = k_tiles_of(matrix->n_cols), blocks = matrix->n_tiles < gpu->n_sms ? matrix->n_tiles : gpu->n_sms;
     struct block block;
-    if (!gemv || !gemv->defines)
+    if (!gemv)
         return qn_fail(QN_ERR_INVALID, "int8 activations for weights of %u bits: expected fp16", matrix->tiles.bits);
     if (!choose_gemv_block(gemv, acts->layout, &matrix->tiles, n_k_tiles, (matrix->n_tiles + blocks - 1) / blocks,
                            gpu->max_shared_bytes, &block))
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMV of %zu columns needs more shared memory than the %u bytes of this device",
                        matrix->n_cols, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
-        .launch = { .source = "matmul/gemv.cu",
-                    .defines = gemv->defines,
+        .launch = { .variant = gemv_of(*gemv),
                     .function = "qn_matmul_gemv",
                     .grid = { (uint32_t)blocks, (uint32_t)((n_tokens + QN_MMA_N - 1) / QN_MMA_N), 1 },
                     .block = { (uint32_t)(block.k_warps * block.m_warps * 32), 1, 1 },
@@ -360,8 +333,8 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu rows needs %zu bytes of shared memory of %u", rows, shared,
                        gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
-        .launch = { .source = "matmul/gemm.cu",
-                    .defines = variant_of(&matrix->tiles)->gemm[config.size],
+        .launch = { .variant =
+                        QN_GPU_VARIANT(gemm, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset, tokens),
                     .function = "qn_matmul_gemm",
                     .grid = { (uint32_t)((n_tokens + tokens - 1) / tokens), (uint32_t)clusters, (uint32_t)config.cluster },
                     .block = { QN_GEMM_THREADS, 1, 1 },

@@ -1,15 +1,8 @@
 // Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. For the norm,
 // and for fp16's amax, every block of a row reads all of it; it writes its part.
-#include "kernels/matmul/tiles.cuh"
+#include "kernels/matmul/acts.cuh"
 
 enum { WARPS = QN_QUANTIZE_ACTS_THREADS / QN_WARP_SIZE };
-
-// The bits of |x|: ordered as the magnitudes are, with infinity and NaN above all numbers.
-#define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
-#define INF_BITS 0x7f800000u
-
-// Groups with a smaller amax are quantised as zeros: 127 / amax would overflow (QN_MIN_GROUP_ABSMAX of matmul.h).
-#define MIN_GROUP_ABSMAX 1e-30f
 
 struct row_source {
     const float *x, *x2, *weight;
@@ -28,18 +21,6 @@ QN_DEVICE float4 load_vec4(const float *x, uint32_t k, uint32_t n, bool vec4)
 }
 
 #endif
-
-// QN_OP of one element; `other` is its norm weight or its second factor.
-QN_DEVICE float apply_op(const row_source &s, float x, float other)
-{
-#if QN_OP == QN_ACTS_OP_RMS_NORM
-    return x * s.scale * other;
-#elif QN_OP == QN_ACTS_OP_SWIGLU
-    return x / (1.0f + expf(-x)) * other;
-#else
-    return x;
-#endif
-}
 
 QN_DEVICE const float *second_input(const row_source &s)
 {
@@ -89,8 +70,8 @@ QN_DEVICE float4 load_values(const row_source &s, uint32_t k)
     float4 other = {};
     if (QN_OP != QN_ACTS_OP_NONE)
         other = load_vec4(second_input(s), k, s.n_cols, s.vec4);
-    return make_float4(apply_op(s, x.x, other.x), apply_op(s, x.y, other.y), apply_op(s, x.z, other.z),
-                       apply_op(s, x.w, other.w));
+    return make_float4(apply_op(x.x, other.x, s.scale), apply_op(x.y, other.y, s.scale), apply_op(x.z, other.z, s.scale),
+                       apply_op(x.w, other.w, s.scale));
 }
 
 QN_DEVICE uint32_t block_max(uint32_t x)
@@ -121,7 +102,7 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
     const uint32_t exponent = min(amax >> 23, 252u);
     const float scale = __uint_as_float((exponent + 1) << 23), inverse = __uint_as_float((253 - exponent) << 23);
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        a.token_scale[token] = finite ? scale : __uint_as_float(0x7fc00000u);
+        a.token_scale[token] = finite ? scale : QN_NAN;
     uint8_t *row = a.out + token / 8 * 1024 + token % 8 * 128;
     for (uint32_t i = blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x; i < a.n_k_tiles * (QN_TILE_COLS / 4);
          i += gridDim.x * QN_QUANTIZE_ACTS_THREADS) {
@@ -141,19 +122,7 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 
 QN_DEVICE float load_value(const row_source &s, uint32_t k)
 {
-    return k < s.n_cols ? apply_op(s, s.x[k], QN_OP == QN_ACTS_OP_NONE ? 0 : second_input(s)[k]) : 0;
-}
-
-// Quantises a group of 32 values, one per lane; every lane gets the scale and the sum of codes.
-QN_DEVICE int quantize_group(float x, float *scale, int *sum)
-{
-    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, MAGNITUDE(x));
-    const float amax = __uint_as_float(bits);
-    const bool finite = bits < INF_BITS, zero = !finite || amax < MIN_GROUP_ABSMAX;
-    const int code = zero ? 0 : __float2int_rn(x * (127.0f / amax));
-    *scale = finite ? (zero ? 0 : amax * (1.0f / 127)) : __uint_as_float(0x7fc00000u);
-    *sum = __reduce_add_sync(QN_FULL_MASK, code);
-    return code;
+    return k < s.n_cols ? apply_op(s.x[k], QN_OP == QN_ACTS_OP_NONE ? 0 : second_input(s)[k], s.scale) : 0;
 }
 
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
@@ -211,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS)
 #if QN_OP == QN_ACTS_OP_RMS_NORM
     for (uint32_t k = (blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x) * 32; k < a.n_cols;
          k += gridDim.x * QN_QUANTIZE_ACTS_THREADS * 32)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.weight + k)); // not read since the previous token: likely in HBM
+        qn_prefetch_line(a.weight + k); // not read since the previous token: likely in HBM
 #endif
     qn_pdl_wait();
 #if QN_OP == QN_ACTS_OP_RMS_NORM

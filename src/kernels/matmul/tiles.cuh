@@ -4,6 +4,7 @@
 #define QN_KERNELS_MATMUL_TILES_CUH
 
 #include "kernels/matmul/matmul_cuda.h"
+#include "kernels/mbarrier.cuh"
 
 // ---- fp16 pairs (f16x2) ----
 
@@ -94,11 +95,6 @@ QN_DEVICE void mma_m16n8k32_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, ui
 
 // ---- Bulk copies (sm_90 and later): one thread issues, all threads wait on an mbarrier for the bytes ----
 
-QN_DEVICE void mbarrier_init(uint32_t mbarrier, uint32_t arrivals)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(mbarrier), "r"(arrivals) : "memory");
-}
-
 #if __CUDA_ARCH__ >= 900
 
 // True in one lane of the warp. With elect.sync the compiler knows that a single lane executes, and uses its addresses
@@ -121,26 +117,9 @@ QN_DEVICE void fence_mbarrier_init()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-QN_DEVICE void mbarrier_arrive(uint32_t mbarrier)
-{
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(mbarrier) : "memory");
-}
-
 QN_DEVICE void mbarrier_arrive_expect_tx(uint32_t mbarrier, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(mbarrier), "r"(bytes) : "memory");
-}
-
-QN_DEVICE void mbarrier_wait(uint32_t mbarrier, uint32_t phase)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}\n" ::"r"(mbarrier),
-                 "r"(phase)
-                 : "memory");
 }
 
 // Addresses and bytes are multiples of 16.
@@ -157,6 +136,24 @@ QN_DEVICE void cp_async_bulk(uint32_t shared, const void *global, uint32_t bytes
 QN_DEVICE void cp_async_16(uint32_t shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// Copies `count` of up to `tiles` adjacent tiles of weights of a K tile to shared memory: codes, and behind those of `tiles`
+// tiles, scales. By a full warp, 16 bytes a lane. `offset`: 16 * lane; `add`: the same, or 0 if all addresses include it.
+template <int tiles, int code_bytes, int scale_bytes>
+QN_DEVICE void copy_weights(uint32_t to, const uint8_t *codes, const uint8_t *scales, uint32_t count, uint32_t offset,
+                            uint32_t add)
+{
+#pragma unroll
+    for (uint32_t at = 0; at < tiles * code_bytes; at += 16 * QN_WARP_SIZE)
+        if (at < count * code_bytes)
+            cp_async_16(to + at + add, codes + at + add);
+    if constexpr (scale_bytes > 0) {
+#pragma unroll
+        for (uint32_t at = 0; at < tiles * scale_bytes; at += 16 * QN_WARP_SIZE)
+            if (at + offset < count * scale_bytes)
+                cp_async_16(to + tiles * code_bytes + at + add, scales + at + add);
+    }
 }
 
 QN_DEVICE uint4 load_shared_16(uint32_t address)

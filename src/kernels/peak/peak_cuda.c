@@ -1,7 +1,8 @@
 /* Launches of the kernels that measure a GPU's limits. */
 #include "kernels/peak/peak_cuda.h"
 
-static const char source[] = "peak/peak.cu";
+#include "kernels/variants.h"
+#include "kernels/peak/variants.def"
 
 /* 4 * 512 threads fill an SM. */
 enum { BLOCKS_PER_SM = 4 };
@@ -11,8 +12,7 @@ qn_status qn_peak_read_plan(uint64_t out, uint64_t from, size_t bytes, uint32_t 
     if (bytes % 16 || from % 16)
         return qn_fail(QN_ERR_INVALID, "read of %zu bytes: size and address must be multiples of 16", bytes);
     *plan = (qn_peak_read){
-        .launch = { .source = source,
-                    .defines = "",
+        .launch = { .variant.source = &peak_source,
                     .function = "qn_peak_read_all",
                     .grid = { n_sms * BLOCKS_PER_SM, 1, 1 },
                     .block = { QN_PEAK_THREADS, 1, 1 },
@@ -26,8 +26,7 @@ void qn_peak_mma_plan(uint64_t out, bool bf16, uint32_t n_steps, uint32_t n_sms,
 {
     const double warps = (double)n_sms * 2 * QN_PEAK_THREADS / 32;
     *plan = (qn_peak_mma){
-        .launch = { .source = source,
-                    .defines = "",
+        .launch = { .variant.source = &peak_source,
                     .function = "qn_peak_mma",
                     .grid = { n_sms * 2, 1, 1 },
                     .block = { QN_PEAK_THREADS, 1, 1 },
@@ -39,8 +38,7 @@ void qn_peak_mma_plan(uint64_t out, bool bf16, uint32_t n_steps, uint32_t n_sms,
 
 void qn_peak_empty_plan(bool pdl, qn_launch *launch)
 {
-    *launch = (qn_launch){ .source = source,
-                           .defines = "",
+    *launch = (qn_launch){ .variant.source = &peak_source,
                            .function = "qn_peak_empty",
                            .grid = { 1, 1, 1 },
                            .block = { 32, 1, 1 },

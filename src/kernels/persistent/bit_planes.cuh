@@ -103,7 +103,7 @@ QN_DEVICE void bit_plane_mma(float (*acc)[2], uint32_t codes, uint32_t scales, c
                 for (int s = PLANE_MMAS - 2; s >= 0; s--)
                     sum = (sum << PLANES_PER_MMA) + (c[s][2 * h] + 2 * c[s][2 * h + 1]);
                 const float fragment_dot = fmaf(__int_as_float(sum) - 12582912.0f, x.scale[q], x.minus_sum[q]);
-                acc[m][h] = fmaf(qn_f16_to_f32((uint16_t)(h ? scale >> 16 : scale)), fragment_dot, acc[m][h]);
+                acc[m][h] = fmaf(h ? qn_f16_high(scale) : qn_f16_low(scale), fragment_dot, acc[m][h]);
             }
         }
 }
@@ -152,7 +152,7 @@ QN_DEVICE void quantize_bit_planes(uint8_t *acts, uint32_t at, float4 x, uint32_
     const float amax = __uint_as_float(bits), qmax = QN_BITS == 1 ? 32767 : 16383;
     const bool finite = bits < 0x7f800000u, zero = !finite || amax < 1e-30f;
     const float inv_scale = zero ? 0 : qmax * reciprocal(amax);
-    const float scale = finite ? (zero ? 0 : amax * (1.0f / qmax)) : __uint_as_float(0x7fc00000u);
+    const float scale = finite ? (zero ? 0 : amax * (1.0f / qmax)) : QN_NAN;
     if (!finite)
         x = make_float4(0, 0, 0, 0);
     const int c0 = __float2int_rn(x.x * inv_scale), c1 = __float2int_rn(x.y * inv_scale);

@@ -50,7 +50,7 @@ enum {
     GEMV_WARPS = WARPS - 1,
     PREFETCH_DISTANCE = 16,   /* phases ahead, of which the struct is prefetched into L2 */
     MAX_DESCRIPTORS = 8,      /* window of work descriptors, in GEMVs */
-    STEP_TILES = 4 / QN_BITS, /* tiles of a step, at most */
+    STEP_TILES = QN_PERSISTENT_STEP_TILES(QN_BITS),
     CODE_BYTES = QN_TILE_CODE_BYTES,
     SCALE_BYTES = QN_TILE_SCALE_BYTES,
     STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
@@ -125,14 +125,7 @@ QN_DEVICE bool issue_step(weight_stream &s, const persistent_control &control, u
     uint32_t count = min(s.at.remaining, s.tiles - s.at.tile);
     count = count < STEP_TILES ? count : STEP_TILES;
     const uint32_t to = s.shared + s.issued * STEP_BYTES + 16 * lane;
-#pragma unroll
-    for (uint32_t at = 0; at < STEP_TILES * CODE_BYTES; at += 16 * QN_WARP_SIZE)
-        if (at < count * CODE_BYTES)
-            cp_async_16(to + at, s.codes + at);
-#pragma unroll
-    for (uint32_t at = 0; at < STEP_TILES * SCALE_BYTES; at += 16 * QN_WARP_SIZE)
-        if (at + 16 * lane < count * SCALE_BYTES)
-            cp_async_16(to + STEP_TILES * CODE_BYTES + at, s.scales + at);
+    copy_weights<STEP_TILES, CODE_BYTES, SCALE_BYTES>(to, s.codes, s.scales, count, 16 * lane, 0);
     qn_cp_async_commit();
     s.codes += count * CODE_BYTES;
     s.scales += count * SCALE_BYTES;
@@ -297,7 +290,8 @@ QN_DEVICE float4 prologue_elementwise(const qn_persistent_gemv &s, uint32_t c, b
         const float factor = rms_scale(s.from, sumsq);
         const float4 gate = scale_4(finish_partials_4(loads, s.from, s.row + c, in_range), factor);
         const float4 up = scale_4(finish_partials_4(loads2, s.from, s.row2 + c, in_range), factor);
-        return make_float4(silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w);
+        return make_float4(qn_silu_fast(gate.x) * up.x, qn_silu_fast(gate.y) * up.y, qn_silu_fast(gate.z) * up.z,
+                           qn_silu_fast(gate.w) * up.w);
     }
     float4 x = load_cg_4_if(s.x + c, in_range);
     if (prologue == QN_PROLOGUE_PLAIN)

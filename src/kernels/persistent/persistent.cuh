@@ -4,6 +4,7 @@
 #define QN_KERNELS_PERSISTENT_PERSISTENT_CUH
 
 #include "kernels/persistent/persistent_cuda.h"
+#include "kernels/sigmoid.cuh"
 
 // Partials in flight a thread: a round trip to L2 takes longer than their additions.
 #define QN_PERSISTENT_PARTIAL_LOADS 8
@@ -55,17 +56,6 @@ QN_DEVICE float4 add_4(float4 a, float4 b)
 QN_DEVICE float4 scale_4(float4 a, float f)
 {
     return make_float4(a.x * f, a.y * f, a.z * f, a.w * f);
-}
-
-// Error: a few ulp. A quarter of the instructions of the exact functions.
-QN_DEVICE float sigmoid(float x)
-{
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-}
-
-QN_DEVICE float silu(float x)
-{
-    return __fdividef(x, 1.0f + __expf(-x));
 }
 
 // The lane's part of the sum of squares over all slices, by full warps. rms_scale finishes it. Called before partials
@@ -168,12 +158,6 @@ QN_DEVICE void prefetch_bytes(const void *p, uint32_t bytes)
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 #endif
-}
-
-// Prefetches the 64 bytes at p into L2. The lanes of a warp issue one after another: for a few lines only.
-QN_DEVICE void prefetch_line(const void *p)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 #endif

@@ -26,7 +26,6 @@
 #define ATTENTION_MAX_DIM 256
 #define ATTENTION_LOWEST (-1e30f)
 #define ATTENTION_PARTIAL_LOADS 5 // loads of partials in flight: most qkv GEMVs have at most 5 slices
-#define ATTENTION_LOG2E 1.4426950408889634f
 #define ATTENTION_F16_MAX 65504.0f
 #define ATTENTION_F16_NAN 0x7e00
 // Bytes from a warp group's tile to its next tile: n_groups tiles on, the same for all head dimensions.
@@ -216,7 +215,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
             // Exponent of the norm: half the exponent of the sum of squares.
             const uint32_t exponent = ((__float_as_uint(acc.y * scale * scale) >> 23) + 127) / 2;
             if (d == 0)
-                inputs.factors[column] = s.scale * ATTENTION_LOG2E * __uint_as_float(exponent << 23);
+                inputs.factors[column] = s.scale * QN_LOG2E * __uint_as_float(exponent << 23);
             x = scale_4(x, scale * __uint_as_float((254 - exponent) << 23));
             *(uint2 *)&inputs.queries[column][d] = make_uint2(qn_f32_to_f16x2(x.x, x.y), qn_f32_to_f16x2(x.z, x.w));
         } else {
@@ -332,10 +331,7 @@ QN_DEVICE void attention_softmax(attention_acc &acc, uint32_t probs[2], const fl
     float weight[4];
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-        float m = fmaxf(acc.m[c], fmaxf(x[c], x[2 + c]));
-#pragma unroll
-        for (int distance = 4; distance < QN_WARP_SIZE; distance *= 2)
-            m = fmaxf(m, __shfl_xor_sync(QN_FULL_MASK, m, distance));
+        const float m = qn_lanes_max<4, QN_WARP_SIZE>(fmaxf(acc.m[c], fmaxf(x[c], x[2 + c])));
         attention_rescale(acc, c, qn_exp2(acc.m[c] - m));
         acc.m[c] = m;
         weight[c] = qn_exp2(x[c] - m);
@@ -376,9 +372,7 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
     const uint32_t group = warp >> log_slices, slice = warp & (slices - 1), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int c = 0; c < 2; c++)
-#pragma unroll
-        for (int distance = 4; distance < QN_WARP_SIZE; distance *= 2)
-            acc.l[c] += __shfl_xor_sync(QN_FULL_MASK, acc.l[c], distance);
+        acc.l[c] = qn_lanes_sum<4, QN_WARP_SIZE>(acc.l[c]);
     if (n_groups > 1) {
         if (slice == 0 && g == 0)
             *(float4 *)&shared.maxima[group][2 * t] = make_float4(acc.m[0], acc.l[0], acc.m[1], acc.l[1]);

@@ -1,32 +1,30 @@
 /* Launch of the persistent decode kernel, and the partition of its GEMVs over blocks. */
 #include "kernels/persistent/persistent_cuda.h"
 
-/* step_tiles: STEP_TILES of persistent.cu. stages: the define QN_STAGES. */
-struct variant {
-    uint32_t bits, n_scales, step_tiles, stages;
-    const char *defines;
+#include "kernels/variants.h"
+#include "kernels/persistent/variants.def"
+
+static const struct persistent_variant variants[] = {
+#define QN_PLAIN(name, file)
+#define QN_SOURCE(name, file, ...)
+#define QN_VARIANT(name, ...) { __VA_ARGS__ },
+#include "kernels/persistent/variants.def"
 };
 
-static const struct variant variants[] = {
-    { 1, 2, 4, 5, "-DQN_BITS=1 -DQN_SCALES=2 -DQN_STAGES=5" },
-    { 2, 4, 2, 5, "-DQN_BITS=2 -DQN_SCALES=4 -DQN_STAGES=5" },
-    { 2, 2, 2, 5, "-DQN_BITS=2 -DQN_SCALES=2 -DQN_STAGES=5" },
-};
-
-static uint32_t shared_bytes(const struct variant *v)
+static uint32_t shared_bytes(const struct persistent_variant *v)
 {
-    const uint32_t step = v->step_tiles * (v->bits * QN_FRAGMENT_BYTES + v->n_scales * 2 * QN_TILE_ROWS);
+    const uint32_t step = QN_PERSISTENT_STEP_TILES(v->bits) * (v->bits * QN_FRAGMENT_BYTES + v->scales * 2 * QN_TILE_ROWS);
     return QN_PERSISTENT_CONTROL_BYTES + QN_PERSISTENT_SCRATCH_BYTES + QN_PERSISTENT_THREADS / 32 * v->stages * step;
 }
 
 /* Binary MMA is native to the tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared
  * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. */
-static const struct variant *variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles)
+static const struct persistent_variant *variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles)
 {
     if (gpu->major != 9)
         return NULL;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        if (variants[i].bits == tiles->bits && variants[i].n_scales == tiles->n_scales && !tiles->has_offset &&
+        if (variants[i].bits == tiles->bits && variants[i].scales == tiles->n_scales && !tiles->has_offset &&
             shared_bytes(&variants[i]) <= gpu->max_shared_bytes)
             return &variants[i];
     return NULL;
@@ -104,13 +102,12 @@ uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim,
 
 qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, qn_launch *out)
 {
-    const struct variant *v = variant_of(gpu, tiles);
+    const struct persistent_variant *v = variant_of(gpu, tiles);
     if (!v)
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "persistent decode kernel: weights of %u bits on a device with %u bytes of shared memory", tiles->bits,
                        gpu->max_shared_bytes);
-    *out = (qn_launch){ .source = "persistent/persistent.cu",
-                        .defines = v->defines,
+    *out = (qn_launch){ .variant = persistent_of(*v),
                         .function = "qn_persistent_decode",
                         .grid = { gpu->n_sms, 1, 1 },
                         .block = { QN_PERSISTENT_THREADS, 1, 1 },

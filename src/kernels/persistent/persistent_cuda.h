@@ -79,6 +79,9 @@ enum {
     QN_PERSISTENT_MAX_GROUP = 8    /* query heads of a key-value head */
 };
 
+/* Weight tiles of a stage of a ring buffer, at most. */
+#define QN_PERSISTENT_STEP_TILES(bits) (4 / (bits))
+
 /* Bytes of the activations of a K tile, as bit planes (bit_planes.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
 

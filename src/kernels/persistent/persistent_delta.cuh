@@ -71,7 +71,7 @@ QN_DEVICE void delta_prefetch(const persistent_session &session, const qn_persis
     const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i / QN_WARP_SIZE * QN_WARP_SIZE) + i % 2 * 16;
     const float *const rows = i % 4 < 2 ? s.conv : (const float *)(session.memory + s.inputs_offset);
     for (uint32_t tap = i % QN_WARP_SIZE / 4; tap < s.taps; tap += QN_WARP_SIZE / 4)
-        prefetch_line(rows + tap * width + channel);
+        qn_prefetch_line(rows + tap * width + channel);
 }
 
 // Element i of alpha or beta, reduced by a full warp with 32 loads in flight: fp16 rows have one partial for each K
@@ -125,7 +125,7 @@ QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent
 #pragma unroll 1
         for (uint32_t k = QN_PERSISTENT_PARTIAL_LOADS; k < s.qkv.n_partials; k++)
             sum += load_cg(partials + k * s.qkv.stride);
-        const float x = sum * rms_scale(s.qkv, sumsq), y = silu(fmaf(weight, x, past));
+        const float x = sum * rms_scale(s.qkv, sumsq), y = qn_silu_fast(fmaf(weight, x, past));
         m.inputs[i] = y;
         if (warp < 2 * DELTA_HEAD_DIM / QN_WARP_SIZE) {
             const float square = qn_warp_sum(y * y);
@@ -140,7 +140,7 @@ QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent
         if (i % QN_WARP_SIZE == 0)
             m.decay = expf(fminf(qn_delta_log_decay(alpha, bias, factor), 0.0f));
     } else if (warp == DELTA_BETA_WARP) {
-        const float beta = sigmoid(delta_gate(s.beta, s.beta_row + head));
+        const float beta = qn_sigmoid_fast(delta_gate(s.beta, s.beta_row + head));
         if (i % QN_WARP_SIZE == 0)
             m.beta = beta;
     }
@@ -157,9 +157,9 @@ QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent
         const uint32_t at = (vec * DELTA_LANES + i % DELTA_LANES) * 4;
         kq = qn_delta_dot(*(const float4 *)(k + at), *(const float4 *)(q + at), kq);
     }
-    k_read = qn_delta_lanes_sum<DELTA_LANES>(k_read) * (k_inv_norm * decay);
-    q_read = qn_delta_lanes_sum<DELTA_LANES>(q_read) * (q_inv_norm * decay);
-    kq = qn_delta_lanes_sum<DELTA_LANES>(kq) * (q_inv_norm * k_inv_norm);
+    k_read = qn_lanes_sum<1, DELTA_LANES>(k_read) * (k_inv_norm * decay);
+    q_read = qn_lanes_sum<1, DELTA_LANES>(q_read) * (q_inv_norm * decay);
+    kq = qn_lanes_sum<1, DELTA_LANES>(kq) * (q_inv_norm * k_inv_norm);
     const float v_new = m.beta * (v[value] - k_read);
     if (i % DELTA_LANES == 0)
         s.out[unit * DELTA_VALUES + value] = fmaf(v_new, kq, q_read) * s.scale;
@@ -215,15 +215,15 @@ QN_DEVICE float4 prologue_gated_norm(const qn_persistent_gemv &s, uint32_t first
     }
     const float gate = rms_scale(s.from, gate_sumsq);
     float sumsq = qn_delta_dot(other_half, other_half, 0);
-    sumsq = qn_delta_lanes_sum<16>(qn_delta_dot(x, x, 0) + sumsq);
+    sumsq = qn_lanes_sum<1, 16>(qn_delta_dot(x, x, 0) + sumsq);
     if (s.head > 64)
         sumsq += __shfl_xor_sync(QN_FULL_MASK, sumsq, 16);
     const float factor = rsqrtf(__fdividef(sumsq, (float)s.head) + s.eps);
     z.x *= gate, z.y *= gate, z.z *= gate, z.w *= gate;
-    x.x *= factor * weight.x * silu(z.x);
-    x.y *= factor * weight.y * silu(z.y);
-    x.z *= factor * weight.z * silu(z.z);
-    x.w *= factor * weight.w * silu(z.w);
+    x.x *= factor * weight.x * qn_silu_fast(z.x);
+    x.y *= factor * weight.y * qn_silu_fast(z.y);
+    x.z *= factor * weight.z * qn_silu_fast(z.z);
+    x.w *= factor * weight.w * qn_silu_fast(z.w);
     return x;
 }
 
@@ -267,16 +267,6 @@ QN_DEVICE void f16_rows_prefetch(const qn_persistent_gemv &s, uint32_t slice, ui
         prefetch_bytes(f16_tile_of(s, slice, u), 16 * QN_FRAGMENT_BYTES);
 }
 
-QN_DEVICE float f16_low(uint32_t word)
-{
-    return qn_f16_to_f32((uint16_t)word);
-}
-
-QN_DEVICE float f16_high(uint32_t word)
-{
-    return qn_f16_to_f32((uint16_t)(word >> 16));
-}
-
 #define F16_SCRATCH (QN_PERSISTENT_THREADS / QN_WARP_SIZE * QN_TILE_ROWS) // floats of scratch for f16_rows_gemv
 
 // Adds the sums of the 16 warps of a unit, for one row, and stores the partial.
@@ -305,10 +295,10 @@ QN_DEVICE void f16_rows_gemv(const qn_persistent_gemv &s, const float *acts, uin
         // second half.
         const float *x = acts + u.k_tile * QN_TILE_COLS + warp / 2 * 32 + 4 * t + warp % 2;
         const float x0 = x[0], x1 = x[2], x2 = x[16], x3 = x[18];
-        float upper = fmaf(f16_high(weights.x), x1, f16_low(weights.x) * x0);
-        float lower = fmaf(f16_high(weights.y), x1, f16_low(weights.y) * x0);
-        upper = qn_delta_lanes_sum<4>(fmaf(f16_high(weights.z), x3, fmaf(f16_low(weights.z), x2, upper)));
-        lower = qn_delta_lanes_sum<4>(fmaf(f16_high(weights.w), x3, fmaf(f16_low(weights.w), x2, lower)));
+        float upper = fmaf(qn_f16_high(weights.x), x1, qn_f16_low(weights.x) * x0);
+        float lower = fmaf(qn_f16_high(weights.y), x1, qn_f16_low(weights.y) * x0);
+        upper = qn_lanes_sum<1, 4>(fmaf(qn_f16_high(weights.z), x3, fmaf(qn_f16_low(weights.z), x2, upper)));
+        lower = qn_lanes_sum<1, 4>(fmaf(qn_f16_high(weights.w), x3, fmaf(qn_f16_low(weights.w), x2, lower)));
         if (t == 0) {
             acc[warp * QN_TILE_ROWS + g] = upper;
             acc[warp * QN_TILE_ROWS + g + 8] = lower;

@@ -68,7 +68,7 @@ QN_DEVICE float team_sum(float x, const team_context &p)
 
 QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
 {
-    return QN_PAGES && (DIM & (DIM - 1)) == 0 && r.signs;
+    return QN_PAGES && qn_is_hadamard<DIM>(r);
 }
 
 QN_DEVICE void rotate(pair &v, const qn_aura_gpu_rotation &r, const pair &signs, const team_context &p)

@@ -1,23 +1,20 @@
 /* Launches of rope.cu. */
 #include "kernels/rope/rope_cuda.h"
 
+#include "kernels/variants.h"
+#include "kernels/rope/variants.def"
+
 enum { ANGLES_THREADS = 64 };
 
-static const struct size {
-    size_t dim;
-    const char *defines[2]; /* f16 cache; cache with pages */
-} sizes[] = {
-#define SIZE(dim)                                                                                                              \
-    {                                                                                                                          \
-        dim,                                                                                                                   \
-        {                                                                                                                      \
-            "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=0", "-DQN_HEAD_DIM=" #dim " -DQN_PAGES=1"                                       \
-        }                                                                                                                      \
-    }
-    SIZE(16),  SIZE(32),  SIZE(48),  SIZE(64),  SIZE(80),  SIZE(96),  SIZE(112),
-    SIZE(128), SIZE(160), SIZE(192), SIZE(224), SIZE(256), SIZE(512),
-#undef SIZE
-};
+static const size_t head_dims[] = { 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512 };
+
+static bool has_head_dim(size_t dim)
+{
+    for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++)
+        if (head_dims[i] == dim)
+            return true;
+    return false;
+}
 
 qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out)
 {
@@ -25,8 +22,7 @@ qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out)
         return qn_fail(QN_ERR_INVALID,
                        "rope angles on the GPU: %zu rows of %zu: expected 1 to 65535 rows of an even number up to 65536",
                        n_rows, n_rot);
-    *out = (qn_launch){ .source = "rope/rope.cu",
-                        .defines = "",
+    *out = (qn_launch){ .variant.source = &angles_source,
                         .function = "qn_rope_angles",
                         .grid = { (uint32_t)((n_rot / 2 + ANGLES_THREADS - 1) / ANGLES_THREADS), (uint32_t)n_rows, 1 },
                         .block = { ANGLES_THREADS, 1, 1 },
@@ -37,11 +33,7 @@ qn_status qn_rope_gpu_angles(size_t n_rot, size_t n_rows, qn_launch *out)
 qn_status qn_rope_gpu_qk_norm_store(size_t head_dim, bool pages, size_t n_rows, size_t n_heads, size_t n_kv_heads,
                                     qn_launch *out)
 {
-    const char *defines = NULL;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].dim == head_dim)
-            defines = sizes[i].defines[pages];
-    if (!defines)
+    if (!has_head_dim(head_dim))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "qk_norm and rope on the GPU: head size %zu: expected 16 to 128 by 16, 160, 192, 224, 256, 512",
                        head_dim);
@@ -53,8 +45,7 @@ qn_status qn_rope_gpu_qk_norm_store(size_t head_dim, bool pages, size_t n_rows, 
     const size_t heads = n_rows * (n_heads + n_kv_heads), teams = QN_ROPE_GPU_TEAMS(head_dim);
     if (heads == 0 || heads > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "qk_norm and rope on the GPU: %zu heads in one launch", heads);
-    *out = (qn_launch){ .source = "rope/rope.cu",
-                        .defines = defines,
+    *out = (qn_launch){ .variant = QN_GPU_VARIANT(qk_norm_store, head_dim, pages),
                         .function = "qn_rope_qk_norm_store",
                         .grid = { (uint32_t)((heads + teams - 1) / teams), 1, 1 },
                         .block = { (uint32_t)QN_ROPE_GPU_THREADS(head_dim), 1, 1 },

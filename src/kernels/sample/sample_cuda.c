@@ -1,6 +1,9 @@
 /* Launches of sampling on the GPU. */
 #include "kernels/sample/sample_cuda.h"
 
+#include "kernels/variants.h"
+#include "kernels/sample/variants.def"
+
 #include <math.h>
 
 static uint32_t blocks_for(size_t n)
@@ -53,8 +56,7 @@ qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, qn_launch launch
         return qn_fail(QN_ERR_INVALID, "sampling on the GPU: %zu logits, expected 1 to %d", n, INT32_MAX);
     *n_launches = modes[mode].n;
     for (size_t i = 0; i < *n_launches; i++)
-        launches[i] = (qn_launch){ .source = "sample/sample.cu",
-                                   .defines = "",
+        launches[i] = (qn_launch){ .variant.source = &sample_source,
                                    .function = modes[mode].names[i],
                                    .grid = { blocks_for(n), 1, 1 },
                                    .block = { QN_SAMPLE_THREADS, 1, 1 },

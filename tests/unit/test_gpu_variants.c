@@ -1,0 +1,186 @@
+/* Launches for the sizes and formats of usual models select variants that are compiled when quern is built, and each of those
+ * variants is selected by one of them: the text that the build makes of a row of variants.def is that of the launch. */
+#include "helper_assert.h"
+
+#include "device/cuda/code.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/aura/aura_attention_cuda.h"
+#include "kernels/aura/aura_cuda.h"
+#include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/hadamard/hadamard_cuda.h"
+#include "kernels/matmul/embed_cuda.h"
+#include "kernels/matmul/hadamard_quantize_cuda.h"
+#include "kernels/norm/norm_cuda.h"
+#include "kernels/peak/peak_cuda.h"
+#include "kernels/persistent/persistent_cuda.h"
+#include "kernels/rope/rope_cuda.h"
+#include "kernels/sample/sample_cuda.h"
+
+#include <string.h>
+
+enum { N_SMS = 132, MAX_SHARED = 227 << 10, MAX_PIPELINES = 1024 };
+
+static bool is_selected[MAX_PIPELINES];
+
+static void expect_built_in(const qn_launch *launch)
+{
+    const qn_gpu_code *code = qn_gpu_code_built_in();
+    char defines[QN_GPU_DEFINES_MAX];
+    qn_gpu_defines(&launch->variant, defines);
+    for (size_t i = 0; i < code->n_pipelines; i++)
+        if (!strcmp(code->pipelines[i].source, launch->variant.source->file) && !strcmp(code->pipelines[i].defines, defines)) {
+            is_selected[i] = true;
+            return;
+        }
+    fail_msg("%s: '%s' '%s' is not built in", launch->function, launch->variant.source->file, defines);
+}
+
+static void selects(qn_status status, const qn_launch *launch)
+{
+    assert_ok(status);
+    expect_built_in(launch);
+}
+
+static void caches(void)
+{
+    static const size_t head_dims[] = { 64, 128, 256 };
+    static const unsigned code_bits[] = { 4, 8 };
+    qn_launch launch;
+    for (size_t d = 0; d < 3; d++) {
+        qn_attention_gpu gpu = {
+            .head_dim = head_dims[d], .n_heads = 8, .n_kv_heads = 2, .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED
+        };
+        for (int bits = 0; bits < 3; bits++) {
+            gpu.pages = bits < 2;
+            gpu.key_bits = gpu.value_bits = gpu.pages ? code_bits[bits] : 16;
+            assert_ok(qn_attention_gpu_check(&gpu));
+            selects(qn_attention_gpu_decode(&gpu, 1, 2, &launch), &launch);
+            selects(qn_attention_gpu_combine(&gpu, 1, &launch), &launch);
+            selects(qn_attention_gpu_prefill(&gpu, 64, &launch), &launch);
+            selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
+            if (gpu.pages)
+                selects(qn_aura_gpu_quantize_page(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, &launch), &launch);
+        }
+        selects(qn_aura_gpu_rotate(head_dims[d], 1, &launch), &launch);
+    }
+    selects(qn_rope_gpu_angles(64, 1, &launch), &launch);
+}
+
+/* The public kernels over codes of 4 bits. */
+static void public_attention(void)
+{
+    qn_launch launch;
+    uint32_t warps;
+    for (size_t head_dim = 128; head_dim <= 256; head_dim *= 2) {
+        const qn_aura_gpu gpu = { .head_dim = head_dim,
+                                  .n_heads = 8,
+                                  .n_kv_heads = 2,
+                                  .key_bits = 4,
+                                  .value_bits = 4,
+                                  .n_sms = N_SMS,
+                                  .max_shared_bytes = MAX_SHARED };
+        assert_ok(qn_aura_gpu_check(&gpu));
+        selects(qn_aura_gpu_score(&gpu, 1, 1, &launch), &launch);
+        selects(qn_aura_gpu_value(&gpu, 1, 1, &launch), &launch);
+        selects(qn_aura_gpu_flash_pass1(&gpu, 1, 1024, 64, &warps, &launch), &launch);
+    }
+}
+
+static void delta_rule(void)
+{
+    const qn_gdn_chunk_args chunk = { .q = 16,
+                                      .k = 16,
+                                      .v = 16,
+                                      .o = 16,
+                                      .records = 16,
+                                      .sequences = 1,
+                                      .k_heads = 1,
+                                      .v_heads = 1,
+                                      .head_v = 128,
+                                      .q_stride = 128,
+                                      .k_stride = 128,
+                                      .v_stride = 128,
+                                      .o_stride = 128,
+                                      .gate_stride = 1 };
+    qn_launch launch, launches[2];
+    assert_ok(qn_gdn_gpu_chunk(&chunk, 64, MAX_SHARED, launches));
+    expect_built_in(&launches[0]);
+    expect_built_in(&launches[1]);
+    selects(qn_gdn_gpu_recurrent(&chunk, 128, true, &launch), &launch);
+    selects(qn_gdn_gpu_recurrent(&chunk, 128, false, &launch), &launch);
+}
+
+/* Matrices of every type, by up to 4096 tokens; the persistent decode kernel where it takes their tiles. */
+static void matmuls(void)
+{
+    static const size_t tokens[] = { 1, 2, 8, 16, 17, 33, 65, 512, 4096 };
+    const qn_matmul_gpu gpu = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true };
+    const qn_persistent_gpu persistent = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .major = 9 };
+    qn_matmul_launch matmul;
+    qn_launch launch;
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    for (size_t type = 0; type < n_types; type++) {
+        qn_tiled_matrix matrix = {
+            .tiles = qn_matmul_gpu_tile_layout(&types[type]), .address = 128, .n_cols = 4096, .n_outs = 1
+        };
+        for (matrix.n_tiles = 256; matrix.n_tiles <= 1024; matrix.n_tiles *= 2)
+            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
+                for (int hilo = 0; hilo < 2; hilo++) {
+                    qn_matmul_acts acts = { .address = 1024, .n_cols = 4096 };
+                    acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t], hilo);
+                    acts.capacity = acts.layout == QN_ACTS_INT8_N1 ? 1 : 4096;
+                    selects(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);
+                    for (int op = QN_ACTS_OP_NONE; op <= QN_ACTS_OP_SWIGLU; op++) {
+                        selects(qn_matmul_gpu_quantize(&acts, op, 0, 0, 0, 0, 4096, tokens[t], &matmul), &matmul.launch);
+                        qn_hadamard_quantize_args args;
+                        if (acts.layout == QN_ACTS_INT8_N1)
+                            selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args), &launch);
+                    }
+                }
+        if (qn_persistent_gpu_supports(&persistent, &matrix.tiles))
+            selects(qn_persistent_gpu_launch(&persistent, &matrix.tiles, &launch), &launch);
+        selects(qn_matmul_gpu_pack(&matrix, 0, 64, 16, 0, &matmul), &matmul.launch);
+        qn_matmul_embed_args args;
+        selects(qn_matmul_gpu_embed(&matrix, 0, 0, 0, 0, 1, 0, &launch, &args), &launch);
+    }
+}
+
+static void sources_without_parameters(void)
+{
+    qn_launch launch, launches[QN_SAMPLE_LAUNCHES];
+    qn_hadamard_gpu hadamard;
+    size_t n;
+    selects(qn_elementwise_gpu_swiglu(1, &launch), &launch);
+    selects(qn_norm_gpu_rows(1, 1, &launch), &launch);
+    assert_ok(qn_hadamard_gpu_plan(0, 0, 0, 0, 64, 64, 64, &hadamard));
+    expect_built_in(&hadamard.tiles);
+    expect_built_in(&hadamard.cross);
+    assert_ok(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, launches, &n));
+    expect_built_in(&launches[0]);
+    qn_peak_empty_plan(false, &launch);
+    expect_built_in(&launch);
+}
+
+static void launches_select_what_is_built_in(void **unused)
+{
+    (void)unused;
+    const qn_gpu_code *code = qn_gpu_code_built_in();
+    assert_in_range(code->n_pipelines, 1, MAX_PIPELINES);
+    caches();
+    public_attention();
+    delta_rule();
+    matmuls();
+    sources_without_parameters();
+    for (size_t i = 0; i < code->n_pipelines; i++)
+        if (!is_selected[i])
+            fail_msg("%s '%s' is built in, and no launch of this test selects it", code->pipelines[i].source,
+                     code->pipelines[i].defines);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(launches_select_what_is_built_in) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
