@@ -163,22 +163,34 @@ typedef struct qn_matmul_quantize_acts_args {
     float eps;
 } qn_matmul_quantize_acts_args;
 
+/* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and the code of weight i
+ * (quant/layout.h) of the block whose codes are at `codes`. */
+#define QN_TILED_TYPES(X)                                                                                                      \
+    X(Q1_0, 1, 2, 0, qn_code_1bit(codes, i))                                                                                   \
+    X(Q2_0, 2, 4, 0, qn_code_2bit(codes, i))                                                                                   \
+    X(PQ2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                                  \
+    X(OX2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                                  \
+    X(PTQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_PTQ1_0_TRIT_BYTES))                                                           \
+    X(TQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_TQ1_0_TRIT_BYTES))                                                             \
+    X(TQ2_0, 2, 2, 0, qn_code_tq2_0(codes, i))                                                                                 \
+    X(Q4_0, 4, 8, 1, qn_code_nibble(codes, i))                                                                                 \
+    X(Q4_1, 4, 8, 1, qn_code_nibble(codes, i))                                                                                 \
+    X(Q8_0, 8, 8, 0, qn_code_int8(codes, i))
+
+/* Zero point of the codes of tiles without offset. With 1 bit the code is doubled first. */
+#define QN_TILE_ZERO(bits) ((bits) <= 2 ? 1 : (bits) == 8 ? 128 : 0)
+
 /* qn_matmul_pack - rows in the stored layout into tiles. One warp per tile and k-tile: grid (k-tiles, tiles of these
  * rows), 32 threads. `stored` selects the layout of the rows. */
+/* clang-format off */
 typedef enum qn_matmul_stored {
-    QN_STORED_Q1_0,
-    QN_STORED_Q2_0,
-    QN_STORED_PQ2_0,
-    QN_STORED_OX2_0,
-    QN_STORED_PTQ1_0,
-    QN_STORED_TQ1_0,
-    QN_STORED_TQ2_0,
-    QN_STORED_Q4_0,
-    QN_STORED_Q4_1,
-    QN_STORED_Q8_0,
+#define QN_STORED_ENTRY(ID, bits, n_scales, has_offset, code) QN_STORED_##ID,
+    QN_TILED_TYPES(QN_STORED_ENTRY)
+#undef QN_STORED_ENTRY
     QN_STORED_F16,
     QN_STORED_BF16
 } qn_matmul_stored;
+/* clang-format on */
 
 typedef struct qn_matmul_pack_args {
     QN_GPU_PTR(const uint8_t) rows; /* [n_rows] of row_bytes */
