@@ -3,7 +3,7 @@
  * kernels/matmul/matmul_simd.h requires.
  *
  * Everything is processed by quarters of a super-block, 128 weights: their four groups fill the four lanes of a
- * register. Each stored layout gives eight vectors of codes per quarter. With QN_ACT_1BIT and QN_ACT_2BIT all eight are
+ * register. Each type gives eight vectors of codes per quarter. With QN_ACT_1BIT and QN_ACT_2BIT all eight are
  * multiplied into one accumulator, whose lanes are the groups. With QN_ACT_PLAIN vectors 2k and 2k + 1 are group k in
  * ascending order, and the four sums are reduced to one register at the end. */
 #ifndef QN_KERNELS_MATMUL_GEMV_NEON_H
@@ -335,7 +335,7 @@ QN_INLINE int32x4_t subtract_zero_point(qn_type type, int32x4_t isum, int32x4_t 
     return zero == 0 ? isum : zero == 1 ? vsubq_s32(isum, act_sum) : vmlsq_s32(isum, act_sum, vdupq_n_s32(zero));
 }
 
-/* One super-block of a token's activations, in the layout that the stored layout requires. */
+/* One super-block of a token's activations, in the layout that the type requires. */
 struct act_super {
     const int8_t *codes, *codes_lo;
     const float *scale;

@@ -33,10 +33,13 @@
  *
  * A new format (quant/quant.h) works at once: unpack and gemm read QN_ACT_INTERLEAVED through qn_type_info.unpack. They
  * require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or up to
- * 63 with factors, or up to 255 with zero point 128; the zero point is a power of two, or 0 for types with an offset. A
- * gemv of its own is added in the gemv_*.h files and matmul_avx512.c (lists of types at their ends, block bytes,
- * readers of codes and scales), a packed kernel in packed.c (layout_of) and packed_*.h. qn_act_layout_of and the gemv's
- * `layout` select the activations' layout. */
+ * 63 with factors, or up to 255 with zero point 128; the zero point is a power of two, or 0 for types with an offset.
+ *
+ * Kernels of its own are a line in FORMATS of an instruction set (matmul_simd.h; the lists are in gemm_avx2.h,
+ * matmul_avx512.c and gemv_neon.h), from which its GEMVs, its unpacking and its row in qn_matmul_kernels come. The line
+ * needs readers of its codes and scales in gemv_*.h or matmul_avx512.c; sizes and offsets come from quant/layout.h. A
+ * packed kernel is a function of packed_*.h, named in the line; its blocks are whole words of codes, before which or in
+ * the last of which the scale is (packed.h). qn_act_layout_of selects the layout of activations of unpack and gemm. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_H
 #define QN_KERNELS_MATMUL_MATMUL_H
 

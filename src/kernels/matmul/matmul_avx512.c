@@ -15,8 +15,8 @@ enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
  * order 12.4 and 12.2. */
 enum { GEMV_PREFETCH_BYTES = 4096 };
 
-/* Tables for vpermi2b: up to 128 bytes of blocks are loaded at 0 and, ending with the last byte, at SECOND(bytes). Index of
- * byte j of them: j below 64 (first load), 64 + j - SECOND above (second load). */
+/* Tables for vpermi2b. 64 to 128 bytes of blocks are two loads, of the first 64 and, from SECOND on, of the last 64. Index
+ * of byte j: j below 64 (first load), 64 + j - SECOND above (second load). */
 #define SECOND(bytes) ((bytes)-64)
 #define BYTE_OF(bytes, j) ((j) < 64 ? (j) : (j)-SECOND(bytes) + 64)
 enum {
@@ -25,13 +25,14 @@ enum {
     PQ2_0_BYTES_2 = 2 * QN_PQ2_0_BYTES,
     PTQ1_0_BYTES_4 = 4 * QN_PTQ1_0_BYTES
 };
-#define CODES_Q1_0(i) BYTE_OF(Q1_0_BYTES_4, QN_Q1_0_BYTES *((i) / 16) + QN_Q1_0_CODES + (i) % 16)
+#define CODES_Q1_0(i) BYTE_OF(Q1_0_BYTES_4, (i) / 16 * QN_Q1_0_BYTES + QN_Q1_0_CODES + (i) % 16)
 /* Even quads of bytes in the lower half and odd quads in the upper. */
 #define SPLIT(i) ((i) < 32 ? (i) / 4 * 8 + (i) % 4 : ((i)-32) / 4 * 8 + 4 + (i) % 4)
-#define SPLIT_Q2_0(i) BYTE_OF(Q2_0_BYTES_4, QN_Q2_0_BYTES *(SPLIT(i) / 16) + QN_Q2_0_CODES + SPLIT(i) % 16)
-#define SPLIT_PQ2_0(i) BYTE_OF(PQ2_0_BYTES_2, QN_PQ2_0_BYTES *(SPLIT(i) / 32) + QN_PQ2_0_CODES + SPLIT(i) % 32)
-#define TRITS_MAIN(i) BYTE_OF(PTQ1_0_BYTES_4, QN_PTQ1_0_BYTES *((i) / 16) + (i) % 16)
-#define TRITS_REST(i) BYTE_OF(PTQ1_0_BYTES_4, QN_PTQ1_0_BYTES *((i) / 16) + ((i) % 16 < 8 ? 16 + (i) % 16 : 24 + (i) % 2))
+#define SPLIT_Q2_0(i) BYTE_OF(Q2_0_BYTES_4, SPLIT(i) / 16 * QN_Q2_0_BYTES + QN_Q2_0_CODES + SPLIT(i) % 16)
+#define SPLIT_PQ2_0(i) BYTE_OF(PQ2_0_BYTES_2, SPLIT(i) / 32 * QN_PQ2_0_BYTES + QN_PQ2_0_CODES + SPLIT(i) % 32)
+#define TRITS_MAIN(i) BYTE_OF(PTQ1_0_BYTES_4, (i) / 16 * QN_PTQ1_0_BYTES + (i) % QN_PTQ1_0_TRIT_BYTES)
+#define TRITS_REST(i)                                                                                                          \
+    BYTE_OF(PTQ1_0_BYTES_4, (i) / 16 * QN_PTQ1_0_BYTES + QN_PTQ1_0_TRIT_BYTES + ((i) % 16 < 8 ? (i) % 16 : 8 + (i) % 2))
 /* Tables for vpmultishiftqb: bit offsets of the fields of a byte in its 64-bit lane, for the first eight of sixteen
  * bytes and for the last eight. */
 #define FIELDS_01(i) (8 * ((i) % 8) + (i) / 8 % 2 * 2)
@@ -43,8 +44,8 @@ static const _Alignas(64) uint8_t codes_q1_0[64] = { X64(CODES_Q1_0) }, split_q2
                                   trits_rest[64] = { X64(TRITS_REST) }, fields_01[64] = { X64(FIELDS_01) },
                                   fields_23[64] = { X64(FIELDS_23) }, fields_tail[64] = { X64(FIELDS_TAIL) };
 
-/* Indices of the 16-bit words that hold the scale of lane i: in the first load for Q1_0, in the first loads of two fours of
- * blocks for Q2_0, in both loads for PTQ1_0. */
+/* Indices of the 16-bit words that hold the scale of lane i: in the first load (Q1_0), in the first loads of both halves
+ * (Q2_0), in both loads (PTQ1_0). */
 #define SCALE_Q1_0(i) ((QN_Q1_0_SCALE + QN_Q1_0_BYTES * ((i) / 4)) / 2)
 #define SCALE_Q2_0(i) ((QN_Q2_0_SCALE + QN_Q2_0_BYTES * ((i) % 8 / 2)) / 2 + (i) / 8 * 32)
 #define SCALE_PTQ1_0(i) (BYTE_OF(PTQ1_0_BYTES_4, QN_PTQ1_0_SCALE + QN_PTQ1_0_BYTES * ((i) / 4)) / 2)
@@ -186,8 +187,8 @@ static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *
         v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_GROUPS)), *partial);
 }
 
-/* n_rows is a constant at the calls. A super-block that the row does not fill is unpacked; for PTQ1_0 in the
- * layout of the GEMM. */
+/* n_rows is a constant at the calls. A super-block that the row does not fill is unpacked; for PTQ1_0 in the layout
+ * of the GEMM. */
 QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
                          const qn_acts *acts, size_t token, bool accumulate, float *out)
 {

@@ -63,12 +63,12 @@
  * bit-identical from run to run.
  *
  * A new format works at once as fp16 tiles (as_f16: the host dequantises rows to F16 at upload). To keep its bits, it
- * needs a value of qn_matmul_stored, its cases in stored_code and stored_scale (matmul_pack.cu), and a case in
- * qn_matmul_gpu_tile_layout. b must divide 8, and the zero point follows from b (dequantize_fragment): a 3-bit format is
- * stored as 4-bit tiles with an offset. If no row of the table of types above has its bits, scales and offset, it also
- * needs a row in `variants` (matmul_cuda.c; a variant is selected by bits and scales), the lines of its defines in
- * pipelines.txt, and cases in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The
- * persistent decode kernel takes tiles of 1 and 2 bits without offset: `variants` of persistent_cuda.c, bit_planes.cuh. */
+ * needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point follows
+ * from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types above has
+ * its bits, scales and offset, it also needs a row in `variants` (matmul_cuda.c; a variant is selected by bits and
+ * scales), the lines of its defines in pipelines.txt, and cases in dequantize_fragment (tiles.cuh), dequantize_8
+ * (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel takes tiles of 1 and 2 bits without offset:
+ * `variants` of persistent_cuda.c, bit_planes.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 
