@@ -98,9 +98,10 @@ QN_INLINE void read_q2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 
 QN_INLINE void read_pq2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
-    const uint8_t *q = p + PQ2_0_BYTES_2;
-    const __m512i first = _mm512_permutex2var_epi8(load(p), load(split_pq2_0), load(p + SECOND(PQ2_0_BYTES_2)));
-    const __m512i second = _mm512_permutex2var_epi8(load(q), load(split_pq2_0), load(q + SECOND(PQ2_0_BYTES_2)));
+    enum { SECOND_LOAD = SECOND(PQ2_0_BYTES_2) };
+    const __m512i first = _mm512_permutex2var_epi8(load(p), load(split_pq2_0), load(p + SECOND_LOAD));
+    const __m512i second =
+        _mm512_permutex2var_epi8(load(p + PQ2_0_BYTES_2), load(split_pq2_0), load(p + PQ2_0_BYTES_2 + SECOND_LOAD));
     uint16_t d[4];
     for (int block = 0; block < 4; block++)
         memcpy(&d[block], p + QN_PQ2_0_BYTES * block + QN_PQ2_0_SCALE, 2);
@@ -146,16 +147,17 @@ QN_INLINE void read_super(qn_type type, const uint8_t *p, __m512i code[8], __m51
 QN_INLINE __m512i super_dot(qn_type type, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
 {
     __m512i code[8];
-    read_super(type, p, code, scale);
     if (type == QN_TYPE_PTQ1_0) {
         /* Groups 0 to 3 of a block are vectors 0 1, 2 3, 4 5, 6 7, each spread over the block's four lanes. */
         const __m512i none = _mm512_setzero_si512();
         __m512i sum[4];
+        read_ptq1_0(p, code, scale);
         for (int group = 0; group < 4; group++)
             sum[group] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(none, code[2 * group], act[2 * group]), code[2 * group + 1],
                                              act[2 * group + 1]);
         return _mm512_add_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), minus_sum);
     }
+    read_super(type, p, code, scale);
     /* Two independent accumulators hide the latency of dpbusd. */
     __m512i low = minus_sum, high = _mm512_setzero_si512();
     for (int v = 0; v < 4; v++) {
@@ -239,11 +241,14 @@ QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const 
                            size_t row_end, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
     size_t row = row_begin;
-    for (; layout == QN_ACT_PLAIN && row < row_end; row += 4)
-        gemv_wide_rows(type, hilo, weights, row, row_end - row < 4 ? row_end - row : 4, acts, token, accumulate, out);
-    for (; layout != QN_ACT_PLAIN && row + 4 <= row_end; row += 4)
+    if (layout == QN_ACT_PLAIN) {
+        for (; row < row_end; row += 4)
+            gemv_wide_rows(type, hilo, weights, row, row_end - row < 4 ? row_end - row : 4, acts, token, accumulate, out);
+        return;
+    }
+    for (; row + 4 <= row_end; row += 4)
         gemv_rows(type, layout, hilo, weights, row, 4, acts, token, accumulate, out);
-    for (; layout != QN_ACT_PLAIN && row < row_end; row++)
+    for (; row < row_end; row++)
         gemv_rows(type, layout, hilo, weights, row, 1, acts, token, accumulate, out);
 }
 
