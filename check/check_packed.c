@@ -12,7 +12,7 @@
 static const qn_packed_kernel *kernel_of(const qn_cpu_level *level, const qn_type_info *type, qn_matmul_kernels *kernels)
 {
     qn_matmul_kernels_init(kernels, level->features);
-    return kernels->packed ? kernels->packed(type) : NULL;
+    return qn_matmul_packed(kernels, type);
 }
 
 /* A packed copy of the problem's matrix. */

@@ -134,7 +134,7 @@ function(qn_embed_kernels target)
     set(folder ${PROJECT_BINARY_DIR}/cuda)
     file(GLOB files CONFIGURE_DEPENDS ${src}/kernels/*.cuh ${src}/kernels/*_cuda.h ${src}/kernels/*/*.cu ${src}/kernels/*/*.cuh
          ${src}/kernels/*/*_cuda.h)
-    list(PREPEND files ${src}/kernels/launch.h)
+    list(PREPEND files ${src}/kernels/launch.h ${src}/quant/layout.h)
     qn_read_pipelines(pipelines)
     foreach(file IN LISTS files)
         file(RELATIVE_PATH name ${src}/kernels ${file})

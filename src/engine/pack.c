@@ -23,7 +23,7 @@ static void pack_worker(void *context, int thread)
 static bool select_packing(const qn_model *model, const qn_op_matrix *matrix, qn_packing *packing)
 {
     const qn_matmul_kernels *kernels = &model->kernels.matmul;
-    const qn_packed_kernel *kind = kernels->packed ? kernels->packed(matrix->weights.type) : NULL;
+    const qn_packed_kernel *kind = qn_matmul_packed(kernels, matrix->weights.type);
     if (!kind || (model->plan.acts[matrix->acts].hilo && !kind->hilo) || matrix->weights.n_rows < QN_PANEL_ROWS)
         return false;
     *packing = kind->packing;

@@ -92,35 +92,17 @@ static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_ten
     return info;
 }
 
-/* llama.cpp's general.file_type for a type. There is none for PQ2_0 and PTQ1_0: their files do not have the key. */
-static bool file_type(qn_type type, uint32_t *number)
-{
-    static const struct {
-        qn_type type;
-        uint32_t number;
-    } numbers[] = { { QN_TYPE_F16, 1 },    { QN_TYPE_Q4_0, 2 },  { QN_TYPE_Q4_1, 3 },
-                    { QN_TYPE_Q8_0, 7 },   { QN_TYPE_BF16, 32 }, { QN_TYPE_TQ1_0, 36 },
-                    { QN_TYPE_TQ2_0, 37 }, { QN_TYPE_Q1_0, 40 }, { QN_TYPE_Q2_0, 41 } };
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (numbers[i].type == type) {
-            *number = numbers[i].number;
-            return true;
-        }
-    return false;
-}
-
 static qn_status write_keys(struct quantizer *q)
 {
     static const char file_type_key[] = "general.file_type", version_key[] = "general.quantization_version";
-    uint32_t number;
     for (size_t i = 0; i < qn_gguf_n_kv(q->source); i++) {
         const qn_gguf_kv *kv = qn_gguf_kv_at(q->source, i);
         if (!qn_string_equals(kv->key, file_type_key) && !qn_string_equals(kv->key, version_key) &&
             !qn_gguf_is_split_key(kv->key)) /* the output is one file */
             QN_TRY(qn_gguf_writer_copy(q->writer, kv));
     }
-    if (file_type(q->target->type, &number))
-        QN_TRY(qn_gguf_writer_add_u32(q->writer, file_type_key, number));
+    if (q->target->file_type >= 0)
+        QN_TRY(qn_gguf_writer_add_u32(q->writer, file_type_key, (uint32_t)q->target->file_type));
     return qn_gguf_writer_add_u32(q->writer, version_key, 2); /* version of ggml's block layouts, since 2023 */
 }
 

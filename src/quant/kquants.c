@@ -5,6 +5,7 @@
  *   Q5_K   d, dmin, 12 B of 6-bit scales and minima, 32 B of fifth bits, 128 B of nibbles
  *   Q6_K   128 B of low nibbles, 64 B of upper 2-bit fields, 16 int8 scales, d */
 #include "quant/families.h"
+#include "quant/layout.h"
 
 enum { WEIGHTS = 256, GROUPS = WEIGHTS / QN_QUANT_GROUP };
 
@@ -21,14 +22,17 @@ static void unpack_scales(const uint8_t bytes[12], uint8_t scale[GROUPS], uint8_
     }
 }
 
-/* The part that Q4_K and Q5_K share. Each pair of groups is 32 bytes, with the even group in the low nibbles. `fifth`
- * (NULL for Q4_K): bit r of byte j is the fifth bit of weight j of group r. */
+/* The part that Q4_K and Q5_K share: d, dmin and factors, at the same offsets in both. Each pair of groups is 32 bytes of
+ * nibbles, with the even group in the low ones. `fifth` (NULL for Q4_K): bit r of byte j is the fifth bit of weight j of
+ * group r. */
+_Static_assert(QN_Q4_K_SCALE == QN_Q5_K_SCALE && QN_Q4_K_MIN == QN_Q5_K_MIN && QN_Q4_K_FACTORS == QN_Q5_K_FACTORS,
+               "Q4_K and Q5_K begin alike");
 static void unpack_groups(const uint8_t *block, const uint8_t *fifth, const uint8_t *nibbles, uint8_t *codes, float *scale,
                           float *offset)
 {
-    const float d = qn_load_f16(block), dmin = qn_load_f16(block + 2);
+    const float d = qn_load_f16(block + QN_Q4_K_SCALE), dmin = qn_load_f16(block + QN_Q4_K_MIN);
     uint8_t scales[GROUPS], mins[GROUPS];
-    unpack_scales(block + 4, scales, mins);
+    unpack_scales(block + QN_Q4_K_FACTORS, scales, mins);
     for (size_t r = 0; r < GROUPS; r++) {
         scale[r] = d * scales[r];
         offset[r] = -(dmin * mins[r]);
@@ -43,15 +47,16 @@ static void unpack_groups(const uint8_t *block, const uint8_t *fifth, const uint
 void qn_unpack_q4_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)factor;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 144)
-        unpack_groups(blocks, NULL, blocks + 16, codes + b * WEIGHTS, scale + b * GROUPS, offset + b * GROUPS);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q4_K_BYTES)
+        unpack_groups(blocks, NULL, blocks + QN_Q4_K_CODES, codes + b * WEIGHTS, scale + b * GROUPS, offset + b * GROUPS);
 }
 
 void qn_unpack_q5_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)factor;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 176)
-        unpack_groups(blocks, blocks + 16, blocks + 48, codes + b * WEIGHTS, scale + b * GROUPS, offset + b * GROUPS);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q5_K_BYTES)
+        unpack_groups(blocks, blocks + QN_Q5_K_HIGH, blocks + QN_Q5_K_CODES, codes + b * WEIGHTS, scale + b * GROUPS,
+                      offset + b * GROUPS);
 }
 
 /* Each half of the block is four groups of 32: groups 0 and 1 in the low nibbles of 64 bytes, 2 and 3 in the high
@@ -59,12 +64,12 @@ void qn_unpack_q5_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, floa
 void qn_unpack_q6_k(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 210) {
-        memcpy(factor + b * 2 * GROUPS, blocks + 192, 2 * GROUPS);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q6_K_BYTES) {
+        memcpy(factor + b * 2 * GROUPS, blocks + QN_Q6_K_FACTORS, 2 * GROUPS);
         for (size_t r = 0; r < GROUPS; r++) {
-            const uint8_t *low = blocks + r / 4 * 64 + r % 2 * QN_QUANT_GROUP;
-            const uint8_t *high = blocks + 128 + r / 4 * QN_QUANT_GROUP;
-            scale[b * GROUPS + r] = qn_load_f16(blocks + 208);
+            const uint8_t *low = blocks + QN_Q6_K_CODES + r / 4 * 64 + r % 2 * QN_QUANT_GROUP;
+            const uint8_t *high = blocks + QN_Q6_K_HIGH + r / 4 * QN_QUANT_GROUP;
+            scale[b * GROUPS + r] = qn_load_f16(blocks + QN_Q6_K_SCALE);
             for (size_t j = 0; j < QN_QUANT_GROUP; j++) {
                 const int four = low[j] >> r % 4 / 2 * 4 & 15;
                 const int two = high[j] >> r % 4 * 2 & 3;

@@ -1,7 +1,7 @@
 /* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: blocks of 32 weights with one scale, and a minimum in the _1 types. The layouts are
- * ggml's (ggml-common.h): scale, minimum, fifth bits (each if the type has it), then codes. Of a byte of codes the low
- * nibble is weight j, the high nibble weight j + 16. */
+ * ggml's (ggml-common.h): scale, minimum, fifth bits (each if the type has it), then codes. */
 #include "quant/families.h"
+#include "quant/layout.h"
 
 #include <math.h>
 
@@ -9,9 +9,9 @@ enum { WEIGHTS = 32 };
 
 static void unpack_nibbles(const uint8_t *bytes, uint8_t *codes)
 {
-    for (size_t j = 0; j < WEIGHTS / 2; j++) {
-        codes[j] = bytes[j] & 15;
-        codes[j + WEIGHTS / 2] = bytes[j] >> 4;
+    for (uint32_t i = 0; i < WEIGHTS / 2; i++) {
+        codes[i] = (uint8_t)qn_code_nibble(bytes, i);
+        codes[i + WEIGHTS / 2] = (uint8_t)qn_code_nibble(bytes, i + WEIGHTS / 2);
     }
 }
 
@@ -26,50 +26,50 @@ static void add_fifth_bits(const uint8_t *bytes, uint8_t *codes)
 void qn_unpack_q4_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset, (void)factor;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 18) {
-        scale[b] = qn_load_f16(blocks);
-        unpack_nibbles(blocks + 2, codes + b * WEIGHTS);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q4_0_BYTES) {
+        scale[b] = qn_load_f16(blocks + QN_Q4_0_SCALE);
+        unpack_nibbles(blocks + QN_Q4_0_CODES, codes + b * WEIGHTS);
     }
 }
 
 void qn_unpack_q4_1(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)factor;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 20) {
-        scale[b] = qn_load_f16(blocks);
-        offset[b] = qn_load_f16(blocks + 2);
-        unpack_nibbles(blocks + 4, codes + b * WEIGHTS);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q4_1_BYTES) {
+        scale[b] = qn_load_f16(blocks + QN_Q4_1_SCALE);
+        offset[b] = qn_load_f16(blocks + QN_Q4_1_MIN);
+        unpack_nibbles(blocks + QN_Q4_1_CODES, codes + b * WEIGHTS);
     }
 }
 
 void qn_unpack_q5_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset, (void)factor;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 22) {
-        scale[b] = qn_load_f16(blocks);
-        unpack_nibbles(blocks + 6, codes + b * WEIGHTS);
-        add_fifth_bits(blocks + 2, codes + b * WEIGHTS);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q5_0_BYTES) {
+        scale[b] = qn_load_f16(blocks + QN_Q5_0_SCALE);
+        unpack_nibbles(blocks + QN_Q5_0_CODES, codes + b * WEIGHTS);
+        add_fifth_bits(blocks + QN_Q5_0_HIGH, codes + b * WEIGHTS);
     }
 }
 
 void qn_unpack_q5_1(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)factor;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 24) {
-        scale[b] = qn_load_f16(blocks);
-        offset[b] = qn_load_f16(blocks + 2);
-        unpack_nibbles(blocks + 8, codes + b * WEIGHTS);
-        add_fifth_bits(blocks + 4, codes + b * WEIGHTS);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q5_1_BYTES) {
+        scale[b] = qn_load_f16(blocks + QN_Q5_1_SCALE);
+        offset[b] = qn_load_f16(blocks + QN_Q5_1_MIN);
+        unpack_nibbles(blocks + QN_Q5_1_CODES, codes + b * WEIGHTS);
+        add_fifth_bits(blocks + QN_Q5_1_HIGH, codes + b * WEIGHTS);
     }
 }
 
 void qn_unpack_q8_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset, (void)factor;
-    for (size_t b = 0; b < n_blocks; b++, blocks += 34) {
-        scale[b] = qn_load_f16(blocks);
-        for (size_t j = 0; j < WEIGHTS; j++)
-            codes[b * WEIGHTS + j] = blocks[2 + j] ^ 0x80; /* int8 + 128 */
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q8_0_BYTES) {
+        scale[b] = qn_load_f16(blocks + QN_Q8_0_SCALE);
+        for (uint32_t j = 0; j < WEIGHTS; j++)
+            codes[b * WEIGHTS + j] = (uint8_t)qn_code_int8(blocks + QN_Q8_0_CODES, j);
     }
 }
 
@@ -90,7 +90,7 @@ static void pack_nibbles(const uint8_t *codes, uint8_t *bytes)
  * scale. */
 void qn_quantize_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 18) {
+    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += QN_Q4_0_BYTES) {
         float largest = 0.0f;
         for (size_t j = 0; j < WEIGHTS; j++)
             if (fabsf(weights[j]) > fabsf(largest))
@@ -100,14 +100,14 @@ void qn_quantize_q4_0(const float *weights, size_t n_blocks, uint8_t *blocks)
         uint8_t codes[WEIGHTS];
         for (size_t j = 0; j < WEIGHTS; j++)
             codes[j] = d == 0.0f ? 8 : nearest_code((double)weights[j] / d + 8.0, 15.0);
-        qn_store_f16(blocks, scale_f16);
-        pack_nibbles(codes, blocks + 2);
+        qn_store_f16(blocks + QN_Q4_0_SCALE, scale_f16);
+        pack_nibbles(codes, blocks + QN_Q4_0_CODES);
     }
 }
 
 void qn_quantize_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 20) {
+    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += QN_Q4_1_BYTES) {
         float min = weights[0], max = weights[0];
         for (size_t j = 1; j < WEIGHTS; j++) {
             min = weights[j] < min ? weights[j] : min;
@@ -119,9 +119,9 @@ void qn_quantize_q4_1(const float *weights, size_t n_blocks, uint8_t *blocks)
         uint8_t codes[WEIGHTS];
         for (size_t j = 0; j < WEIGHTS; j++)
             codes[j] = d == 0.0f ? 0 : nearest_code(((double)weights[j] - m) / d, 15.0);
-        qn_store_f16(blocks, d_f16);
-        qn_store_f16(blocks + 2, m_f16);
-        pack_nibbles(codes, blocks + 4);
+        qn_store_f16(blocks + QN_Q4_1_SCALE, d_f16);
+        qn_store_f16(blocks + QN_Q4_1_MIN, m_f16);
+        pack_nibbles(codes, blocks + QN_Q4_1_CODES);
     }
 }
 
@@ -179,16 +179,16 @@ static uint16_t q8_scale(const float *weights, float largest)
 
 void qn_quantize_q8_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += 34) {
+    for (size_t b = 0; b < n_blocks; b++, weights += WEIGHTS, blocks += QN_Q8_0_BYTES) {
         float largest = 0.0f;
         for (size_t j = 0; j < WEIGHTS; j++)
             largest = fabsf(weights[j]) > largest ? fabsf(weights[j]) : largest;
         const uint16_t scale_f16 = q8_scale(weights, largest);
         const float d = qn_f16_to_f32(scale_f16);
-        qn_store_f16(blocks, scale_f16);
+        qn_store_f16(blocks + QN_Q8_0_SCALE, scale_f16);
         for (size_t j = 0; j < WEIGHTS; j++) {
             const int magnitude = d == 0.0f ? 0 : nearest_code(fabs((double)weights[j] / d), 127.0);
-            blocks[2 + j] = (uint8_t)(weights[j] < 0.0f ? -magnitude : magnitude);
+            blocks[QN_Q8_0_CODES + j] = (uint8_t)(weights[j] < 0.0f ? -magnitude : magnitude);
         }
     }
 }

@@ -2,6 +2,7 @@
 #include "quant/q2_layout.h"
 
 #include "base/f16.h"
+#include "quant/layout.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,19 +13,18 @@ enum { SAMPLE_BLOCKS = 4096 };
 
 struct layout {
     qn_type type;
-    uint64_t block_weights, block_bytes, scale_at, codes_at;
-    bool three_valued; /* a block with a code 3 rules this layout out */
+    uint64_t block_weights, block_bytes, scale_at, codes_at; /* layout.h */
+    bool three_valued;                                       /* a block with a code 3 rules this layout out */
     const char *note;
 };
 
 enum { MAINLINE, PRISM, OXIBONSAI, N_LAYOUTS };
 
 static const struct layout layouts[N_LAYOUTS] = {
-    [MAINLINE] = { QN_TYPE_Q2_0, 64, 18, 0, 2, false, "type 42 has the mainline layout: groups of 64 in 18 bytes" },
-    [PRISM] = { QN_TYPE_PQ2_0, 128, 34, 0, 2, true,
-                "type 42 has PrismML's older layout: groups of 128 in 34 bytes, scale first" },
-    [OXIBONSAI] = { QN_TYPE_OX2_0, 128, 34, 32, 0, true,
-                    "type 42 has OxiBonsai's layout: groups of 128 in 34 bytes, scale last" },
+#define LAYOUT(ID) QN_TYPE_##ID, QN_##ID##_WEIGHTS, QN_##ID##_BYTES, QN_##ID##_SCALE, QN_##ID##_CODES
+    [MAINLINE] = { LAYOUT(Q2_0), false, "type 42 has the mainline layout: groups of 64 in 18 bytes" },
+    [PRISM] = { LAYOUT(PQ2_0), true, "type 42 has PrismML's older layout: groups of 128 in 34 bytes, scale first" },
+    [OXIBONSAI] = { LAYOUT(OX2_0), true, "type 42 has OxiBonsai's layout: groups of 128 in 34 bytes, scale last" },
 };
 
 static bool fits(const struct layout *r, const qn_q2_tensor *t)

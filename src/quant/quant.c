@@ -1,8 +1,9 @@
 /* The table of weight formats, and the functions that follow from it alone: dequantisation through the integer form,
- * the scan for non-finite scales, look-up and row sizes. The layouts are in the family files. */
+ * the scan for non-finite scales, look-up and row sizes. Sizes and offsets come from layout.h. */
 #include "quant/families.h"
 
 #include "base/memory.h"
+#include "quant/layout.h"
 
 #include <strings.h>
 
@@ -43,65 +44,71 @@ static inline size_t find_nonfinite_scale(const uint8_t *blocks, size_t n_blocks
     return n_blocks;
 }
 
-/* One line per quantised type: name, enum constant, quantiser, weights and bytes per block, zero point, largest code,
- * has_offset, has_factor, and the byte offsets of the block's one or two fp16 values. */
+/* One line per quantised type, in the order of layout.h: name, enum constant, quantiser, has_factor, file_type. */
 #define PACKED_TYPES(X)                                                                                                        \
-    X(q4_0, Q4_0, qn_quantize_q4_0, 32, 18, 8, 15, false, false, 0, 0)                                                         \
-    X(q4_1, Q4_1, qn_quantize_q4_1, 32, 20, 0, 15, true, false, 0, 2)                                                          \
-    X(q5_0, Q5_0, NULL, 32, 22, 16, 31, false, false, 0, 0)                                                                    \
-    X(q5_1, Q5_1, NULL, 32, 24, 0, 31, true, false, 0, 2)                                                                      \
-    X(q8_0, Q8_0, qn_quantize_q8_0, 32, 34, 128, 255, false, false, 0, 0)                                                      \
-    X(q4_k, Q4_K, NULL, 256, 144, 0, 15, true, false, 0, 2)                                                                    \
-    X(q5_k, Q5_K, NULL, 256, 176, 0, 31, true, false, 0, 2)                                                                    \
-    X(q6_k, Q6_K, NULL, 256, 210, 32, 63, false, true, 208, 208)                                                               \
-    X(tq1_0, TQ1_0, qn_quantize_tq1_0, 256, 54, 1, 2, false, false, 52, 52)                                                    \
-    X(tq2_0, TQ2_0, qn_quantize_tq2_0, 256, 66, 1, 3, false, false, 64, 64)                                                    \
-    X(q1_0, Q1_0, qn_quantize_q1_0, 128, 18, 1, 2, false, false, 0, 0)                                                         \
-    X(q2_0, Q2_0, qn_quantize_q2_0, 64, 18, 1, 3, false, false, 0, 0)                                                          \
-    X(pq2_0, PQ2_0, qn_quantize_pq2_0, 128, 34, 1, 3, false, false, 0, 0)                                                      \
-    X(ptq1_0, PTQ1_0, qn_quantize_ptq1_0, 128, 28, 1, 2, false, false, 26, 26)                                                 \
-    X(ox2_0, OX2_0, NULL, 128, 34, 1, 3, false, false, 32, 32)
+    X(q4_0, Q4_0, qn_quantize_q4_0, false, 2)                                                                                  \
+    X(q4_1, Q4_1, qn_quantize_q4_1, false, 3)                                                                                  \
+    X(q5_0, Q5_0, NULL, false, -1)                                                                                             \
+    X(q5_1, Q5_1, NULL, false, -1)                                                                                             \
+    X(q8_0, Q8_0, qn_quantize_q8_0, false, 7)                                                                                  \
+    X(q4_k, Q4_K, NULL, false, -1)                                                                                             \
+    X(q5_k, Q5_K, NULL, false, -1)                                                                                             \
+    X(q6_k, Q6_K, NULL, true, -1)                                                                                              \
+    X(tq1_0, TQ1_0, qn_quantize_tq1_0, false, 36)                                                                              \
+    X(tq2_0, TQ2_0, qn_quantize_tq2_0, false, 37)                                                                              \
+    X(q1_0, Q1_0, qn_quantize_q1_0, false, 40)                                                                                 \
+    X(q2_0, Q2_0, qn_quantize_q2_0, false, 41)                                                                                 \
+    X(pq2_0, PQ2_0, qn_quantize_pq2_0, false, -1)                                                                              \
+    X(ptq1_0, PTQ1_0, qn_quantize_ptq1_0, false, -1)                                                                           \
+    X(ox2_0, OX2_0, NULL, false, -1)
 
-#define PACKED_FUNCTIONS(id, ID, quantizer, weights_, bytes, zero_, max_code_, offset, factor, first, second)                  \
+#define HAS_OFFSET(ID) (QN_##ID##_MIN != QN_##ID##_SCALE)
+
+#define PACKED_FUNCTIONS(id, ID, quantizer, factor, file)                                                                      \
     static void dequantize_##id(const uint8_t *blocks, size_t n_blocks, float *weights)                                        \
     {                                                                                                                          \
-        dequantize_packed(qn_unpack_##id, weights_, bytes, zero_, offset, factor, blocks, n_blocks, weights);                  \
+        dequantize_packed(qn_unpack_##id, QN_##ID##_WEIGHTS, QN_##ID##_BYTES, QN_##ID##_ZERO, HAS_OFFSET(ID), factor, blocks,  \
+                          n_blocks, weights);                                                                                  \
     }                                                                                                                          \
     static size_t find_nonfinite_##id(const uint8_t *blocks, size_t n_blocks)                                                  \
     {                                                                                                                          \
-        return find_nonfinite_scale(blocks, n_blocks, bytes, first, second);                                                   \
+        return find_nonfinite_scale(blocks, n_blocks, QN_##ID##_BYTES, QN_##ID##_SCALE, QN_##ID##_MIN);                        \
     }
 
-#define PACKED_ENTRY(id, ID, quantizer, weights_, bytes, zero_, max_code_, offset, factor, first, second)                      \
+#define PACKED_ENTRY(id, ID, quantizer, factor, file)                                                                          \
     { .type = QN_TYPE_##ID,                                                                                                    \
       .name = #id,                                                                                                             \
-      .block_weights = weights_,                                                                                               \
-      .block_bytes = bytes,                                                                                                    \
+      .block_weights = QN_##ID##_WEIGHTS,                                                                                      \
+      .block_bytes = QN_##ID##_BYTES,                                                                                          \
       .to_float = dequantize_##id,                                                                                             \
       .from_float = quantizer,                                                                                                 \
       .unpack = qn_unpack_##id,                                                                                                \
-      .zero_point = zero_,                                                                                                     \
-      .max_code = max_code_,                                                                                                   \
-      .has_offset = offset,                                                                                                    \
+      .scale_at = QN_##ID##_SCALE,                                                                                             \
+      .codes_at = QN_##ID##_CODES,                                                                                             \
+      .zero_point = QN_##ID##_ZERO,                                                                                            \
+      .max_code = QN_##ID##_MAX_CODE,                                                                                          \
+      .has_offset = HAS_OFFSET(ID),                                                                                            \
       .has_factor = factor,                                                                                                    \
+      .file_type = file,                                                                                                       \
       .find_nonfinite = find_nonfinite_##id },
 
-#define PLAIN_ENTRY(id, ID, bytes)                                                                                             \
+#define PLAIN_ENTRY(id, ID, bytes, file)                                                                                       \
     { .type = QN_TYPE_##ID,                                                                                                    \
       .name = #id,                                                                                                             \
       .block_weights = 1,                                                                                                      \
       .block_bytes = bytes,                                                                                                    \
       .to_float = qn_dequantize_##id,                                                                                          \
       .from_float = qn_quantize_##id,                                                                                          \
+      .file_type = file,                                                                                                       \
       .find_nonfinite = qn_find_nonfinite_##id },
 
 PACKED_TYPES(PACKED_FUNCTIONS)
 
 /* clang-format off */
 static const qn_type_info types[] = {
-    PLAIN_ENTRY(f32, F32, 4)
-    PLAIN_ENTRY(f16, F16, 2)
-    PLAIN_ENTRY(bf16, BF16, 2)
+    PLAIN_ENTRY(f32, F32, 4, 0)
+    PLAIN_ENTRY(f16, F16, 2, 1)
+    PLAIN_ENTRY(bf16, BF16, 2, 32)
     PACKED_TYPES(PACKED_ENTRY)
 };
 /* clang-format on */

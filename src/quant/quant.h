@@ -5,32 +5,34 @@
  * ternary.c (TQ1_0 TQ2_0 PTQ1_0), lowbit.c (Q1_0 Q2_0 PQ2_0 OX2_0). quant.c holds the table of all of them. The matmul
  * kernels read the stored layouts themselves; this module is the reference they are compared with.
  *
- * Stored layouts. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise:
+ * Stored blocks. d is the fp16 scale, m the fp16 minimum, codes lowest bits first unless said otherwise. Sizes, offsets and
+ * the order of the codes are in layout.h, which the CUDA kernels read too.
  *
- *   type         id    block          layout                                                  weight
- *   F32 F16 BF16 0 1 30  1            the value                                               value
- *   Q4_0         2     32,   18 B     d, 16 B: low nibbles are weights 0-15, high ones 16-31  d (code - 8)
- *   Q4_1         3     32,   20 B     d, m, nibbles as Q4_0                                   d code + m
- *   Q5_0         6     32,   22 B     d, 4 B of fifth bits, nibbles as Q4_0                   d (code - 16)
- *   Q5_1         7     32,   24 B     d, m, 4 B of fifth bits, nibbles as Q4_0                d code + m
- *   Q8_0         8     32,   34 B     d, 32 signed bytes                                      d code
- *   Q4_K Q5_K    12 13 256, 144 176 B kquants.c: 6-bit scale and minimum per 32 weights       d scale code - dmin min
- *   Q6_K         14    256, 210 B     kquants.c: int8 scale per 16 weights                    d scale (code - 32)
- *   TQ1_0        34    256,  54 B     ternary.c: 5 base-3 digits per byte, d last             d (code - 1)
- *   TQ2_0        35    256,  66 B     ternary.c: 2-bit codes, d last                          d (code - 1)
- *   Q1_0         41    128,  18 B     d, 16 B of sign bits: 1 is +d, 0 is -d                  d (code - 1), code 0 or 2
- *   Q2_0         42    64,   18 B     d, 16 B of 2-bit codes                                  d (code - 1)
- *   PQ2_0        142   128,  34 B     d, 32 B of 2-bit codes                                  d (code - 1)
- *   PTQ1_0       143   128,  28 B     ternary.c: 5 base-3 digits per byte, d last             d (code - 1)
- *   OX2_0        42 *  128,  34 B     32 B of 2-bit codes, d                                  d (code - 1)
+ *   type         id    parts of a block                                weight
+ *   F32 F16 BF16 0 1 30  the value                                     value
+ *   Q4_0         2     d, nibbles                                      d (code - 8)
+ *   Q4_1         3     d, m, nibbles                                   d code + m
+ *   Q5_0         6     d, fifth bits, nibbles                          d (code - 16)
+ *   Q5_1         7     d, m, fifth bits, nibbles                       d code + m
+ *   Q8_0         8     d, signed bytes                                 d code
+ *   Q4_K Q5_K    12 13 kquants.c: 6-bit scale and minimum per group    d scale code - dmin min
+ *   Q6_K         14    kquants.c: int8 scale per 16 weights            d scale (code - 32)
+ *   TQ1_0        34    base-3 digits, five per byte, d                 d (code - 1)
+ *   TQ2_0        35    2-bit codes, d                                  d (code - 1)
+ *   Q1_0         41    d, sign bits: 1 is +d, 0 is -d                  d (code - 1), code 0 or 2
+ *   Q2_0         42    d, 2-bit codes                                  d (code - 1)
+ *   PQ2_0        142   as Q2_0, in larger blocks                       d (code - 1)
+ *   PTQ1_0       143   as TQ1_0, in smaller blocks                     d (code - 1)
+ *   OX2_0        42 *  2-bit codes, d                                  d (code - 1)
  *
  * (*) Found in files under id 42; q2_layout.h tells it from Q2_0 and PQ2_0.
  *
- * A new format needs: an entry in qn_type; an unpack function (and a quantiser, if files of it are to be written) in a
- * family file, declared in families.h; a line in the table of quant.c; its formula in tests/unit/test_quant.c.
- * Dequantisation, the scan for non-finite scales, the golden tests and `quern quantize` follow from the table, and so
- * do a CPU GEMM (unpacked to qn_super_block, kernels/matmul/matmul.h) and a GPU matmul (dequantised to fp16 at load,
- * kernels/matmul/matmul_cuda.h). Both headers list what a kernel of its own needs. */
+ * A new format needs: an entry in qn_type; a line in layout.h, and there the code of a weight if C and CUDA both read it;
+ * an unpack function (and a quantiser, if files of it are to be written) in a family file, declared in families.h; a line
+ * in the table of quant.c; its formula in tests/unit/test_quant.c. Dequantisation, the scan for non-finite scales, the
+ * golden tests and `quern quantize` follow from the table, and so do a CPU GEMM (unpacked to qn_super_block,
+ * kernels/matmul/matmul.h) and a GPU matmul (dequantised to fp16 at load, kernels/matmul/matmul_cuda.h). Both headers list
+ * what a kernel of its own needs. */
 #ifndef QN_QUANT_QUANT_H
 #define QN_QUANT_QUANT_H
 
@@ -59,7 +61,7 @@ typedef enum qn_type {
     QN_TYPE_Q2_0 = 42,
     QN_TYPE_PQ2_0 = 142,
     QN_TYPE_PTQ1_0 = 143,
-    QN_TYPE_OX2_0 = 1042 /* 32 bytes of codes, then d: 128 weights in 34 bytes */
+    QN_TYPE_OX2_0 = 1042
 } qn_type;
 
 /* The integer form, which the matmul kernels compute with: groups of QN_QUANT_GROUP weights with one scale each.
@@ -84,9 +86,11 @@ typedef struct qn_type_info {
      * has_offset: one per group. factor, if has_factor: two per group. Pointers for absent outputs may be NULL. unpack
      * is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of QN_QUANT_GROUP. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
+    size_t scale_at, codes_at; /* byte offsets in a block (layout.h); 0 for F32, F16 and BF16 */
     uint8_t zero_point; /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (stored signed, unpacked as + 128) */
     uint8_t max_code;   /* largest code that can occur: 3, 15, 255 */
     bool has_offset, has_factor;
+    int file_type; /* llama.cpp's general.file_type of a file of this type; -1: none, or quern writes no such file */
     /* Index of the first block with an infinite or NaN scale (or value); n_blocks if all are finite. */
     size_t (*find_nonfinite)(const uint8_t *blocks, size_t n_blocks);
 } qn_type_info;

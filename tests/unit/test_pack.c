@@ -36,7 +36,7 @@ static size_t count_packed(const qn_model *model)
         for (size_t m = 0; is_matmul(op) && m < op->matmul.matrices.n; m++) {
             label("operation %zu, matrix %zu", i, m);
             const qn_matrix *weights = &op->matmul.matrices.at[m].weights;
-            const qn_packed_kernel *kind = kernels->packed ? kernels->packed(weights->type) : NULL;
+            const qn_packed_kernel *kind = qn_matmul_packed(kernels, weights->type);
             const bool expected = kind && weights->n_rows >= QN_PANEL_ROWS &&
                                   (kind->hilo || !model->plan.acts[op->matmul.matrices.at[m].acts].hilo);
             assert_int_equal(weights->packed != NULL, expected);
@@ -119,7 +119,7 @@ static void packed_models_give_the_same_logits(void **unused)
         if (!qn_cpu_has_level(&qn_cpu_levels[l]))
             continue;
         qn_matmul_kernels_init(&kernels, qn_cpu_levels[l].features);
-        assert_true((n_packed[l] > 0) == (kernels.packed != NULL));
+        assert_true((n_packed[l] > 0) == (kernels.n_formats > 0));
     }
 }
 

@@ -35,7 +35,7 @@ QN_DEVICE void dequantize_8(float v[PER_THREAD], const qn_matmul_embed_args &a, 
     const float scale = qn_f16_to_f32(scales[scale_index * QN_TILE_ROWS]);
     const float offset = a.has_offset ? qn_f16_to_f32(scales[(a.n_scales + scale_index) * QN_TILE_ROWS]) : 0;
     // Codes are integers, odd ones with 1 bit: every value is exact, or rounded once.
-    const float factor = a.bits == 1 ? 2 : 1, zero = a.bits <= 2 ? 1 : a.bits == 8 ? 128 : 0;
+    const float factor = a.bits == 1 ? 2 : 1, zero = QN_TILE_ZERO(a.bits);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++) {
         const uint32_t code = (i < 4 ? low : high) >> (8 * (i % 4) + shift) & mask;

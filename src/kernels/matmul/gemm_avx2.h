@@ -74,8 +74,9 @@ QN_INLINE void unpack_half(qn_type type, const uint8_t *p, size_t half, uint8_t 
     store_quads(group, out);
 }
 
-QN_INLINE void unpack_super(qn_type type, const uint8_t *p, qn_super_block *out)
+QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *p, qn_super_block *out)
 {
+    (void)layout;
     __m256 scale[2], offset[2];
     read_scales(type, p, scale, offset);
     for (size_t half = 0; half < 2; half++) {
@@ -83,27 +84,11 @@ QN_INLINE void unpack_super(qn_type type, const uint8_t *p, qn_super_block *out)
         _mm256_storeu_ps(out->scale + 8 * half, scale[half]);
         if (has_offset(type))
             _mm256_storeu_ps(out->offset + 8 * half, offset[half]);
+        const int8_t *factors = (const int8_t *)p + QN_Q6_K_BYTES * half + QN_Q6_K_FACTORS;
         for (size_t r = 0; type == QN_TYPE_Q6_K && r < 8; r++) {
-            out->factor_lower[8 * half + r] = (int8_t)p[210 * half + 192 + 2 * r];
-            out->factor_upper[8 * half + r] = (int8_t)p[210 * half + 192 + 2 * r + 1];
+            out->factor_lower[8 * half + r] = factors[2 * r];
+            out->factor_upper[8 * half + r] = factors[2 * r + 1];
         }
-    }
-}
-
-#define UNPACK_CASE(id, ID)                                                                                                    \
-    case QN_TYPE_##ID: unpack_super(QN_TYPE_##ID, blocks, out); break;
-
-static void unpack_avx2(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
-{
-    uint8_t last[MAX_SUPER_BYTES] = { 0 };
-    if (n_blocks * type->block_weights < QN_SUPER) { /* blocks of zero bytes have scale and offset 0 */
-        memcpy(last, blocks, n_blocks * type->block_bytes);
-        blocks = last;
-    }
-    switch (type->type) {
-        GEMV_TYPES(UNPACK_CASE)
-        UNPACK_CASE(q6_k, Q6_K)
-    default: unpack_simd(type, blocks, n_blocks, out);
     }
 }
 
@@ -329,16 +314,32 @@ static void gemm_float_avx2(const qn_matrix *weights, size_t row, size_t n_rows,
     }
 }
 
+#define FORMATS(X)                                                                                                             \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true })                            \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true })                           \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true })                        \
+    X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                  \
+    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { 0 })                                                                             \
+    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
+    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
+    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q5_0, Q5_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q5_1, Q5_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })
+
+FORMAT_TABLE(FORMATS)
+
 QN_INLINE void matmul_fill_avx2(qn_matmul_kernels *kernels)
 {
-    matmul_fill(kernels);
+    matmul_fill(kernels, formats, N_FORMATS);
     kernels->tile_rows = GEMM_ROWS;
     kernels->tile_tokens = GEMM_TOKENS;
-    kernels->unpack = unpack_avx2;
     kernels->gemm = gemm_avx2;
     kernels->gemm_float = gemm_float_avx2;
-    kernels->gemv = gemv_avx2;
-    kernels->packed = packed_avx2;
 }
 
 #endif

@@ -12,37 +12,10 @@
 #include "kernels/matmul/matmul_simd.h"
 
 /* Prefetch distance of the GEMV in bytes: some thousand cycles of work, and more than the hardware prefetches. */
-enum { GEMV_PREFETCH_BYTES = 8192, MAX_SUPER_BYTES = 544 };
+enum { GEMV_PREFETCH_BYTES = 8192 };
 
 /* Rows computed together: the end of one row overlaps with work on others. */
 enum { GEMV_ROWS = 4 };
-
-/* type and hilo are constants at the calls of the functions below. */
-QN_INLINE size_t super_bytes(qn_type type)
-{
-    switch (type) {
-    case QN_TYPE_Q1_0: return 4 * 18;
-    case QN_TYPE_Q2_0: return 8 * 18;
-    case QN_TYPE_PQ2_0:
-    case QN_TYPE_OX2_0: return 4 * 34;
-    case QN_TYPE_PTQ1_0: return 4 * 28;
-    case QN_TYPE_TQ1_0: return 2 * 54;
-    case QN_TYPE_TQ2_0: return 2 * 66;
-    case QN_TYPE_Q4_0: return 16 * 18;
-    case QN_TYPE_Q4_1: return 16 * 20;
-    case QN_TYPE_Q5_0: return 16 * 22;
-    case QN_TYPE_Q5_1: return 16 * 24;
-    case QN_TYPE_Q4_K: return 2 * 144;
-    case QN_TYPE_Q5_K: return 2 * 176;
-    case QN_TYPE_Q6_K: return 2 * 210;
-    default: return 16 * 34; /* Q8_0 */
-    }
-}
-
-QN_INLINE bool has_offset(qn_type type)
-{
-    return type == QN_TYPE_Q4_1 || type == QN_TYPE_Q5_1 || type == QN_TYPE_Q4_K || type == QN_TYPE_Q5_K;
-}
 
 /* ---- Arithmetic ---- */
 
@@ -158,67 +131,65 @@ QN_INLINE __m256 broadcast_f16(const uint8_t *p)
 /* Q4_K's and Q5_K's 6-bit scales and minima (layout: unpack_scales in quant/kquants.c). */
 QN_INLINE void read_k_scales(const uint8_t *block, __m256 *scale, __m256 *offset)
 {
+    const uint8_t *factors = block + QN_Q4_K_FACTORS;
     uint32_t a, b, c;
-    memcpy(&a, block + 4, 4);
-    memcpy(&b, block + 8, 4);
-    memcpy(&c, block + 12, 4);
+    memcpy(&a, factors, 4);
+    memcpy(&b, factors + 4, 4);
+    memcpy(&c, factors + 8, 4);
     const uint32_t low = 0x3f3f3f3f, top = 0x30303030, nibble = 0x0f0f0f0f;
     const uint64_t scales = (a & low) | (uint64_t)((c & nibble) | (a >> 2 & top)) << 32;
     const uint64_t mins = (b & low) | (uint64_t)((c >> 4 & nibble) | (b >> 2 & top)) << 32;
     const __m256 s = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)scales)));
     const __m256 m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)mins)));
-    *scale = _mm256_mul_ps(broadcast_f16(block), s);
-    *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + 2), m), _mm256_set1_ps(-0.0f));
+    *scale = _mm256_mul_ps(broadcast_f16(block + QN_Q4_K_SCALE), s);
+    *offset = _mm256_xor_ps(_mm256_mul_ps(broadcast_f16(block + QN_Q4_K_MIN), m), _mm256_set1_ps(-0.0f));
 }
 
-/* The scale of each group of a super-block, and the offset for types that have one. */
+/* The scale of each group of a super-block, and the offset for types that have one. type is a constant at the calls, here
+ * and below. */
 QN_INLINE void read_scales(qn_type type, const uint8_t *p, __m256 scale[2], __m256 offset[2])
 {
-    const size_t block = type == QN_TYPE_PTQ1_0 ? 28 : type == QN_TYPE_Q1_0 ? 18 : 34;
-    switch (type) {
-    case QN_TYPE_Q1_0:
-    case QN_TYPE_PQ2_0:
-    case QN_TYPE_OX2_0:
-    case QN_TYPE_PTQ1_0: {
-        const size_t at = type == QN_TYPE_OX2_0 ? 32 : type == QN_TYPE_PTQ1_0 ? 26 : 0;
-        const __m256 d = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi64_si128((int64_t)load_4_f16(p + at, block))));
+    const struct block_layout b = block_of(type);
+    if (b.weights == 128) {
+        const uint64_t f16 = load_4_f16(p + b.scale, b.bytes);
+        const __m256 d = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_cvtsi64_si128((int64_t)f16)));
         scale[0] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
         scale[1] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
-        break;
+        return;
     }
-    case QN_TYPE_Q2_0: {
-        const __m256 d = load_8_f16(p, 18);
+    if (b.weights == 64) {
+        const __m256 d = load_8_f16(p + b.scale, b.bytes);
         scale[0] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
         scale[1] = _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
-        break;
+        return;
     }
-    default:
-        for (size_t half = 0; half < 2; half++) {
-            const uint8_t *q = p + half * (super_bytes(type) / 2);
-            if (type == QN_TYPE_Q4_K || type == QN_TYPE_Q5_K)
-                read_k_scales(q, &scale[half], &offset[half]);
-            else if (type == QN_TYPE_TQ1_0 || type == QN_TYPE_TQ2_0 || type == QN_TYPE_Q6_K)
-                scale[half] = broadcast_f16(q + super_bytes(type) / 2 - 2);
-            else
-                scale[half] = load_8_f16(q, super_bytes(type) / 16);
-            if (type == QN_TYPE_Q4_1 || type == QN_TYPE_Q5_1)
-                offset[half] = load_8_f16(q + 2, super_bytes(type) / 16);
-        }
+    for (size_t half = 0; half < 2; half++) {
+        const uint8_t *q = p + half * (super_bytes(type) / 2);
+        if (b.weights == 256 && has_offset(type)) /* Q4_K, Q5_K */
+            read_k_scales(q, &scale[half], &offset[half]);
+        else if (b.weights == 256)
+            scale[half] = broadcast_f16(q + b.scale);
+        else
+            scale[half] = load_8_f16(q + b.scale, b.bytes);
+        if (b.weights == 32 && has_offset(type))
+            offset[half] = load_8_f16(q + b.min, b.bytes);
     }
 }
 
 /* The bytes of two blocks of Q1_0: four for each group. */
 QN_INLINE __m256i read_1bit(const uint8_t *p, size_t half)
 {
-    return load_2x16(p + 36 * half + 2, p + 36 * half + 20);
+    p += 2 * QN_Q1_0_BYTES * half + QN_Q1_0_CODES;
+    return load_2x16(p, p + QN_Q1_0_BYTES);
 }
 
 /* The bytes of eight groups of 2-bit codes: first and last four bytes of each group. */
 QN_INLINE void read_2bit(qn_type type, const uint8_t *p, size_t half, __m256i *first, __m256i *last)
 {
     /* Sixteen bytes are two groups; they are loaded so that shuffles within 128 bits order them. */
-    const size_t step = type == QN_TYPE_Q2_0 ? 18 : 16, skip = type == QN_TYPE_Q2_0 ? 36 : 34;
-    p += 2 * skip * half + (type == QN_TYPE_OX2_0 ? 0 : 2);
+    const struct block_layout block = block_of(type);
+    const size_t step = block.weights == 64 ? block.bytes : 16, skip = 128 / block.weights * block.bytes;
+    p += 2 * skip * half + block.codes;
     const __m256 a = _mm256_castsi256_ps(load_2x16(p, p + skip));
     const __m256 b = _mm256_castsi256_ps(load_2x16(p + step, p + skip + step));
     *first = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
@@ -244,10 +215,10 @@ QN_INLINE __m256i digit(__m256i x)
 QN_INLINE void read_ptq1_0(const uint8_t *p, size_t half, __m256i code[8])
 {
     const __m256i bias = _mm256_set1_epi8(-128);
-    p += 56 * half;
-    __m256i x = _mm256_xor_si256(load_2x16(p, p + 28), bias);
+    p += 2 * QN_PTQ1_0_BYTES * half;
+    __m256i x = _mm256_xor_si256(load_2x16(p, p + QN_PTQ1_0_BYTES), bias);
     /* Bytes 12 to 27: dwords 1 and 2 are bytes 16 to 23, then bytes 24 and 25. */
-    const __m256i rest = _mm256_xor_si256(load_2x16(p + 12, p + 40), bias);
+    const __m256i rest = _mm256_xor_si256(load_2x16(p + QN_PTQ1_0_BYTES - 16, p + 2 * QN_PTQ1_0_BYTES - 16), bias);
     code[0] = digit(x);
     for (int n = 1; n < 5; n++) {
         x = triple(x);
@@ -297,10 +268,10 @@ QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
         x = triple(x);
         group[n] = digit(x);
     }
-    const __m256i sixteen = _mm256_xor_si256(_mm256_broadcastsi128_si256(load16(p + 32)), bias);
+    const __m256i sixteen = _mm256_xor_si256(_mm256_broadcastsi128_si256(load16(p + QN_TQ1_0_TRIT_BYTES)), bias);
     const __m256i low = _mm256_blend_epi32(sixteen, triple(sixteen), 0xf0), mid = triple(triple(low));
     int32_t four;
-    memcpy(&four, p + 48, sizeof four);
+    memcpy(&four, p + QN_TQ1_0_TRIT_BYTES * 3 / 2, sizeof four);
     const __m256i last = _mm256_xor_si256(_mm256_set1_epi32(four), bias);
     const __m256i last_low = _mm256_blend_epi32(last, triple(last), 0xaa);
     const __m256i last_all = _mm256_blend_epi32(last_low, triple(triple(last_low)), 0xcc); /* times 1, 3, 9, 27 */
@@ -312,22 +283,22 @@ QN_INLINE void read_tq1_0(const uint8_t *p, __m256i group[8])
 /* Codes of eight groups in ascending order, one group per vector. Q8_0's are signed, as stored. */
 QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i group[8])
 {
-    const size_t block = super_bytes(type) / 16; /* of the types with 32 weights in one */
+    const struct block_layout b = block_of(type);
     const __m256i nibble = _mm256_set1_epi8(15), three = _mm256_set1_epi8(3);
     p += half * (super_bytes(type) / 2);
     switch (type) {
     case QN_TYPE_TQ1_0: read_tq1_0(p, group); break;
     case QN_TYPE_TQ2_0:
         for (int r = 0; r < 8; r++)
-            group[r] = _mm256_and_si256(_mm256_srli_epi16(load32(p + r / 4 * 32), r % 4 * 2), three);
+            group[r] = _mm256_and_si256(_mm256_srli_epi16(load32(p + b.codes + r / 4 * 32), r % 4 * 2), three);
         break;
     case QN_TYPE_Q4_K:
     case QN_TYPE_Q5_K:
         for (int r = 0; r < 8; r++) {
-            const __m256i bytes = load32(p + (type == QN_TYPE_Q5_K ? 48 : 16) + r / 2 * 32);
+            const __m256i bytes = load32(p + b.codes + r / 2 * 32);
             group[r] = _mm256_and_si256(_mm256_srli_epi16(bytes, r % 2 * 4), nibble);
             if (type == QN_TYPE_Q5_K) {
-                const __m256i fifth = load32(p + 16), bit = _mm256_set1_epi8(16);
+                const __m256i fifth = load32(p + QN_Q5_K_HIGH), bit = _mm256_set1_epi8(16);
                 const __m256i moved = r < 4 ? _mm256_slli_epi16(fifth, 4 - r) : _mm256_srli_epi16(fifth, r - 4);
                 group[r] = _mm256_or_si256(group[r], _mm256_and_si256(moved, bit));
             }
@@ -335,8 +306,8 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
         break;
     case QN_TYPE_Q6_K:
         for (int r = 0; r < 8; r++) {
-            const __m256i low = _mm256_srli_epi16(load32(p + r / 4 * 64 + r % 2 * 32), r % 4 / 2 * 4);
-            const __m256i high = load32(p + 128 + r / 4 * 32), top = _mm256_set1_epi8(0x30);
+            const __m256i low = _mm256_srli_epi16(load32(p + b.codes + r / 4 * 64 + r % 2 * 32), r % 4 / 2 * 4);
+            const __m256i high = load32(p + QN_Q6_K_HIGH + r / 4 * 32), top = _mm256_set1_epi8(0x30);
             const int up = 4 - r % 4 * 2;
             const __m256i moved = up >= 0 ? _mm256_slli_epi16(high, up) : _mm256_srli_epi16(high, -up);
             group[r] = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(moved, top));
@@ -344,13 +315,15 @@ QN_INLINE void read_groups(qn_type type, const uint8_t *p, size_t half, __m256i 
         break;
     case QN_TYPE_Q8_0:
         for (int r = 0; r < 8; r++)
-            group[r] = load32(p + 34 * r + 2);
+            group[r] = load32(p + b.bytes * (size_t)r + b.codes);
         break;
     default:
         for (size_t r = 0; r < 8; r++) {
-            group[r] = read_nibbles(p + block * r + block - 16);
-            if (type == QN_TYPE_Q5_0 || type == QN_TYPE_Q5_1)
-                group[r] = _mm256_or_si256(group[r], read_fifth_bits(p + block * r + block - 20));
+            group[r] = read_nibbles(p + b.bytes * r + b.codes);
+            if (type == QN_TYPE_Q5_0)
+                group[r] = _mm256_or_si256(group[r], read_fifth_bits(p + b.bytes * r + QN_Q5_0_HIGH));
+            if (type == QN_TYPE_Q5_1)
+                group[r] = _mm256_or_si256(group[r], read_fifth_bits(p + b.bytes * r + QN_Q5_1_HIGH));
         }
     }
 }
@@ -421,7 +394,7 @@ QN_INLINE __m256i dot_q6_k(const uint8_t *p, size_t half, const int8_t *acts)
 {
     __m256i group[8];
     read_groups(QN_TYPE_Q6_K, p, half, group);
-    const __m256i factors = _mm256_cvtepi8_epi16(load16(p + 210 * half + 192));
+    const __m256i factors = _mm256_cvtepi8_epi16(load16(p + QN_Q6_K_BYTES * half + QN_Q6_K_FACTORS));
     for (int r = 0; r < 8; r++) {
         const __m256i weights = _mm256_sub_epi8(group[r], _mm256_set1_epi8(32));
         const __m256i words =
@@ -450,50 +423,28 @@ QN_INLINE __m256i dot_groups(qn_type type, const uint8_t *p, size_t half, const 
     return factor == 1 ? sum : _mm256_mullo_epi32(sum, _mm256_set1_epi32(factor));
 }
 
-QN_INLINE __m256i dot(qn_type type, const uint8_t *p, size_t half, const int8_t *acts, int factor)
+QN_INLINE __m256i dot(qn_type type, qn_act_layout layout, const uint8_t *p, size_t half, const int8_t *acts, int factor)
 {
-    switch (type) {
-    case QN_TYPE_Q1_0: return dot_1bit(p, half, acts + 32 * half, factor);
-    case QN_TYPE_Q2_0:
-    case QN_TYPE_PQ2_0:
-    case QN_TYPE_OX2_0: return dot_2bit(type, p, half, acts + 32 * half, factor);
-    case QN_TYPE_PTQ1_0: return dot_ptq1_0(p, half, acts + 32 * half, factor);
-    case QN_TYPE_Q6_K: return dot_q6_k(p, half, acts + 256 * half);
-    default: return dot_groups(type, p, half, acts + 256 * half, factor);
+    switch (layout) {
+    case QN_ACT_1BIT: return dot_1bit(p, half, acts + 32 * half, factor);
+    case QN_ACT_2BIT: return dot_2bit(type, p, half, acts + 32 * half, factor);
+    case QN_ACT_TERNARY: return dot_ptq1_0(p, half, acts + 32 * half, factor);
+    default:
+        return type == QN_TYPE_Q6_K ? dot_q6_k(p, half, acts + 256 * half)
+                                    : dot_groups(type, p, half, acts + 256 * half, factor);
     }
 }
 
 /* zero point * sums. Q8_0's and Q6_K's zero points are already subtracted from the codes. */
 QN_INLINE __m256i times_zero_point(qn_type type, __m256i sums)
 {
-    switch (type) {
-    case QN_TYPE_Q4_0: return _mm256_slli_epi32(sums, 3);
-    case QN_TYPE_Q5_0: return _mm256_slli_epi32(sums, 4);
-    case QN_TYPE_Q8_0:
-    case QN_TYPE_Q6_K:
-    case QN_TYPE_Q4_1:
-    case QN_TYPE_Q5_1:
-    case QN_TYPE_Q4_K:
-    case QN_TYPE_Q5_K: return _mm256_setzero_si256();
-    default: return sums;
-    }
+    const int zero = type == QN_TYPE_Q8_0 || type == QN_TYPE_Q6_K ? 0 : block_of(type).zero;
+    return zero == 0 ? _mm256_setzero_si256() : zero == 1 ? sums : _mm256_slli_epi32(sums, __builtin_ctz((unsigned)zero));
 }
 
-QN_INLINE qn_act_layout gemv_act_layout(qn_type type)
+QN_INLINE void add_super(qn_type type, qn_act_layout layout, bool hilo, const uint8_t *p, const qn_acts *acts, size_t super,
+                         __m256 partial[2])
 {
-    switch (type) {
-    case QN_TYPE_Q1_0: return QN_ACT_1BIT;
-    case QN_TYPE_Q2_0:
-    case QN_TYPE_PQ2_0:
-    case QN_TYPE_OX2_0: return QN_ACT_2BIT;
-    case QN_TYPE_PTQ1_0: return QN_ACT_TERNARY;
-    default: return QN_ACT_PLAIN;
-    }
-}
-
-QN_INLINE void add_super(qn_type type, bool hilo, const uint8_t *p, const qn_acts *acts, size_t super, __m256 partial[2])
-{
-    const qn_act_layout layout = gemv_act_layout(type);
     const int8_t *codes = acts->codes[layout] + super * QN_SUPER;
     __m256 scale[2], offset[2];
     read_scales(type, p, scale, offset);
@@ -501,9 +452,9 @@ QN_INLINE void add_super(qn_type type, bool hilo, const uint8_t *p, const qn_act
         const size_t group = super * QN_SUPER_GROUPS + 8 * half;
         const __m256i sums = load32(acts->sum + group);
         const __m256 act_scale = _mm256_loadu_ps(acts->scale + group);
-        __m256i isum = dot(type, p, half, codes, hilo ? QN_HILO_BASE : 1);
+        __m256i isum = dot(type, layout, p, half, codes, hilo ? QN_HILO_BASE : 1);
         if (hilo)
-            isum = _mm256_add_epi32(isum, dot(type, p, half, acts->codes_lo[layout] + super * QN_SUPER, 1));
+            isum = _mm256_add_epi32(isum, dot(type, layout, p, half, acts->codes_lo[layout] + super * QN_SUPER, 1));
         isum = _mm256_sub_epi32(isum, times_zero_point(type, sums));
         partial[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(scale[half], act_scale), partial[half]);
         if (has_offset(type))
@@ -512,8 +463,8 @@ QN_INLINE void add_super(qn_type type, bool hilo, const uint8_t *p, const qn_act
 }
 
 /* n_rows is a constant at the calls. */
-QN_INLINE void gemv_rows(qn_type type, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
-                         size_t token, bool accumulate, float *out)
+QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
+                         const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
     const size_t n_full = weights->n_cols / QN_SUPER, bytes = super_bytes(type), row_bytes = weights->row_bytes;
     const uint8_t *p = weights->data + row * row_bytes;
@@ -527,62 +478,28 @@ QN_INLINE void gemv_rows(qn_type type, bool hilo, const qn_matrix *weights, size
             for (size_t line = 0; line + 8 < bytes; line += 64)
                 _mm_prefetch((const char *)q + GEMV_PREFETCH_BYTES + line, _MM_HINT_T0);
             _mm_prefetch((const char *)q + GEMV_PREFETCH_BYTES + bytes - 1, _MM_HINT_T0);
-            add_super(type, hilo, q, acts, token * acts->n_super + s, partial[r]);
+            add_super(type, layout, hilo, q, acts, token * acts->n_super + s, partial[r]);
         }
     for (size_t r = 0; r < n_rows; r++) {
         if (n_full < acts->n_super) {
             /* Blocks of zero bytes have a scale of zero. */
-            uint8_t last[MAX_SUPER_BYTES] = { 0 };
+            uint8_t last[QN_MAX_SUPER_BYTES] = { 0 };
             memcpy(last, p + r * row_bytes, row_bytes - n_full * bytes);
-            add_super(type, hilo, last, acts, token * acts->n_super + n_full, partial[r]);
+            add_super(type, layout, hilo, last, acts, token * acts->n_super + n_full, partial[r]);
         }
         const float sum = v16_sum((v16){ partial[r][0], partial[r][1] });
         out[row + r] = accumulate ? out[row + r] + sum : sum;
     }
 }
 
-#define GEMV_KERNEL(id, ID, hilo)                                                                                              \
-    static void gemv_##id(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,       \
-                          bool accumulate, float *out)                                                                         \
-    {                                                                                                                          \
-        size_t row = row_begin;                                                                                                \
-        for (; row + GEMV_ROWS <= row_end; row += GEMV_ROWS)                                                                   \
-            gemv_rows(QN_TYPE_##ID, hilo, weights, row, GEMV_ROWS, acts, token, accumulate, out);                              \
-        for (; row < row_end; row++)                                                                                           \
-            gemv_rows(QN_TYPE_##ID, hilo, weights, row, 1, acts, token, accumulate, out);                                      \
-    }
-#define GEMV_BOTH(id, ID) GEMV_KERNEL(id, ID, false) GEMV_KERNEL(id##_hilo, ID, true)
-#define GEMV_CASE(id, ID)                                                                                                      \
-    case QN_TYPE_##ID: return hilo ? gemv_##id##_hilo : gemv_##id;
-
-/* Each with a variant for activations with the hi/lo int8 split. */
-#define GEMV_TYPES(X)                                                                                                          \
-    X(q1_0, Q1_0)                                                                                                              \
-    X(q2_0, Q2_0)                                                                                                              \
-    X(pq2_0, PQ2_0)                                                                                                            \
-    X(ox2_0, OX2_0)                                                                                                            \
-    X(ptq1_0, PTQ1_0)                                                                                                          \
-    X(tq1_0, TQ1_0)                                                                                                            \
-    X(tq2_0, TQ2_0)                                                                                                            \
-    X(q4_0, Q4_0)                                                                                                              \
-    X(q4_1, Q4_1)                                                                                                              \
-    X(q5_0, Q5_0)                                                                                                              \
-    X(q5_1, Q5_1)                                                                                                              \
-    X(q8_0, Q8_0)                                                                                                              \
-    X(q4_k, Q4_K)                                                                                                              \
-    X(q5_k, Q5_K)
-
-GEMV_TYPES(GEMV_BOTH)
-GEMV_KERNEL(q6_k, Q6_K, false)
-
-static qn_gemv_fn gemv_avx2(const qn_type_info *type, bool hilo, qn_act_layout *layout)
+QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row_begin,
+                           size_t row_end, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
-    *layout = gemv_act_layout(type->type);
-    switch (type->type) {
-        GEMV_TYPES(GEMV_CASE)
-    case QN_TYPE_Q6_K: return hilo ? NULL : gemv_q6_k;
-    default: return NULL;
-    }
+    size_t row = row_begin;
+    for (; row + GEMV_ROWS <= row_end; row += GEMV_ROWS)
+        gemv_rows(type, layout, hilo, weights, row, GEMV_ROWS, acts, token, accumulate, out);
+    for (; row < row_end; row++)
+        gemv_rows(type, layout, hilo, weights, row, 1, acts, token, accumulate, out);
 }
 
 #endif

@@ -3,7 +3,7 @@
  * kernels/matmul/matmul_simd.h requires.
  *
  * Everything is processed by quarters of a super-block, 128 weights: their four groups fill the four lanes of a
- * register. Each stored layout gives eight vectors of codes per quarter. With QN_ACT_1BIT and QN_ACT_2BIT all eight are
+ * register. Each type gives eight vectors of codes per quarter. With QN_ACT_1BIT and QN_ACT_2BIT all eight are
  * multiplied into one accumulator, whose lanes are the groups. With QN_ACT_PLAIN vectors 2k and 2k + 1 are group k in
  * ascending order, and the four sums are reduced to one register at the end. */
 #ifndef QN_KERNELS_MATMUL_GEMV_NEON_H
@@ -17,51 +17,7 @@
 
 #include <string.h>
 
-/* Stored layouts that are read without unpacking. */
-enum stored {
-    LAYOUT_Q1_0,
-    LAYOUT_Q2_0,
-    LAYOUT_PQ2_0,
-    LAYOUT_OX2_0,
-    LAYOUT_TQ2_0,
-    LAYOUT_PTQ1_0,
-    LAYOUT_TQ1_0,
-    LAYOUT_Q4_0,
-    LAYOUT_Q4_1,
-    LAYOUT_Q8_0,
-    LAYOUT_Q4_K
-};
-
-enum { QUARTER_RUNS = 4, MAX_SUPER_BYTES = 16 * 34 };
-
-QN_INLINE size_t super_bytes(enum stored stored)
-{
-    switch (stored) {
-    case LAYOUT_Q1_0: return 4 * 18;
-    case LAYOUT_Q2_0: return 8 * 18;
-    case LAYOUT_PQ2_0:
-    case LAYOUT_OX2_0: return 4 * 34;
-    case LAYOUT_TQ2_0: return 2 * 66;
-    case LAYOUT_PTQ1_0: return 4 * 28;
-    case LAYOUT_TQ1_0: return 2 * 54;
-    case LAYOUT_Q4_0: return 16 * 18;
-    case LAYOUT_Q4_1: return 16 * 20;
-    case LAYOUT_Q8_0: return 16 * 34;
-    default: return 2 * 144;
-    }
-}
-
-QN_INLINE qn_act_layout stored_act_layout(enum stored stored)
-{
-    return stored == LAYOUT_Q1_0                                                       ? QN_ACT_1BIT
-           : stored == LAYOUT_Q2_0 || stored == LAYOUT_PQ2_0 || stored == LAYOUT_OX2_0 ? QN_ACT_2BIT
-                                                                                       : QN_ACT_PLAIN;
-}
-
-QN_INLINE bool stored_has_offset(enum stored stored)
-{
-    return stored == LAYOUT_Q4_1 || stored == LAYOUT_Q4_K;
-}
+enum { QUARTER_RUNS = 4 };
 
 /* ---- Codes ----
  *
@@ -87,9 +43,9 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, int8x16_t codes[8])
                                           { 9, 9, 9, 9, 9, 9, 9, 9, 27, 27, 27, 27, 27, 27, 27, 27 },
                                           { 81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27 } };
     const uint8x16_t sixteen = vld1q_u8(p);
-    const uint8x8_t eight = vld1_u8(p + 16);
+    const uint8x8_t eight = vld1_u8(p + QN_PTQ1_0_TRIT_BYTES);
     uint16_t two;
-    memcpy(&two, p + 24, sizeof two);
+    memcpy(&two, p + QN_PTQ1_0_TRIT_BYTES * 3 / 2, sizeof two);
     const uint8x16_t twice = vcombine_u8(eight, eight), tail = vcombine_u8(eight, vreinterpret_u8_u16(vdup_n_u16(two)));
     codes[0] = top_digit(sixteen);
     codes[1] = top_digit(vmulq_u8(sixteen, vdupq_n_u8(3)));
@@ -106,7 +62,7 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, int8x16_t codes[8])
 QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
 {
     static const uint8_t power[16] = { 1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27 };
-    const uint8x16_t first = vld1q_u8(block), second = vld1q_u8(block + 16), more = vld1q_u8(block + 32);
+    const uint8x16_t first = vld1q_u8(block), second = vld1q_u8(block + 16), more = vld1q_u8(block + QN_TQ1_0_TRIT_BYTES);
     if (half == 0) {
         codes[0] = top_digit(first);
         codes[1] = top_digit(second);
@@ -119,7 +75,7 @@ QN_INLINE void read_tq1_0(const uint8_t *block, size_t half, int8x16_t codes[8])
         return;
     }
     uint32_t four;
-    memcpy(&four, block + 48, sizeof four);
+    memcpy(&four, block + QN_TQ1_0_TRIT_BYTES * 3 / 2, sizeof four);
     codes[0] = top_digit(vmulq_u8(first, vdupq_n_u8(81)));
     codes[1] = top_digit(vmulq_u8(second, vdupq_n_u8(81)));
     codes[2] = top_digit(more);
@@ -155,50 +111,54 @@ QN_INLINE void read_nibbles(const uint8_t *p, int8x16_t *low, int8x16_t *high)
     *high = signed_bytes(vshrq_n_u8(x, 4));
 }
 
-/* Codes of quarter q of the super-block at p. */
-QN_INLINE void read_codes(enum stored stored, const uint8_t *p, size_t q, int8x16_t codes[8])
+/* The block with quarter q of the super-block at p, or the first of its blocks. */
+QN_INLINE const uint8_t *quarter_block(qn_type type, const uint8_t *p, size_t q)
 {
-    switch (stored) {
-    case LAYOUT_Q1_0: {
-        const uint8x16_t bits = vld1q_u8(p + 18 * q + 2);
+    const struct block_layout block = block_of(type);
+    return p + (block.weights == 256 ? q / 2 : q * (128 / block.weights)) * block.bytes;
+}
+
+/* Codes of quarter q of the super-block at p. type is a constant at the calls, here and below. */
+QN_INLINE void read_codes(qn_type type, const uint8_t *p, size_t q, int8x16_t codes[8])
+{
+    const size_t bytes = block_of(type).bytes;
+    p = quarter_block(type, p, q) + block_of(type).codes;
+    switch (type) {
+    case QN_TYPE_Q1_0: {
+        const uint8x16_t bits = vld1q_u8(p);
         UNROLL_FULL
         for (int v = 0; v < 8; v++)
             codes[v] = signed_bytes(vtstq_u8(bits, vdupq_n_u8((uint8_t)(1 << v))));
         break;
     }
-    case LAYOUT_Q2_0: read_2bit(p + 36 * q + 2, p + 36 * q + 20, codes); break;
-    case LAYOUT_PQ2_0: read_2bit(p + 34 * q + 2, p + 34 * q + 18, codes); break;
-    case LAYOUT_OX2_0: read_2bit(p + 34 * q, p + 34 * q + 16, codes); break;
-    case LAYOUT_TQ2_0:
-        read_fields(vld1q_u8(p + q / 2 * 66 + q % 2 * 32), codes, 2);
-        read_fields(vld1q_u8(p + q / 2 * 66 + q % 2 * 32 + 16), codes + 1, 2);
+    case QN_TYPE_Q2_0: read_2bit(p, p + bytes, codes); break;
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_OX2_0: read_2bit(p, p + 16, codes); break;
+    case QN_TYPE_TQ2_0:
+        read_fields(vld1q_u8(p + q % 2 * 32), codes, 2);
+        read_fields(vld1q_u8(p + q % 2 * 32 + 16), codes + 1, 2);
         break;
-    case LAYOUT_PTQ1_0: read_ptq1_0(p + 28 * q, codes); break;
-    case LAYOUT_TQ1_0: read_tq1_0(p + q / 2 * 54, q % 2, codes); break;
-    case LAYOUT_Q4_0:
-        UNROLL_FULL
-        for (size_t k = 0; k < 4; k++)
-            read_nibbles(p + 18 * (4 * q + k) + 2, &codes[2 * k], &codes[2 * k + 1]);
-        break;
-    case LAYOUT_Q4_1:
-        UNROLL_FULL
-        for (size_t k = 0; k < 4; k++)
-            read_nibbles(p + 20 * (4 * q + k) + 4, &codes[2 * k], &codes[2 * k + 1]);
-        break;
-    case LAYOUT_Q8_0:
+    case QN_TYPE_PTQ1_0: read_ptq1_0(p, codes); break;
+    case QN_TYPE_TQ1_0: read_tq1_0(p, q % 2, codes); break;
+    case QN_TYPE_Q8_0:
         UNROLL_FULL
         for (size_t k = 0; k < 4; k++) {
-            codes[2 * k] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 2));
-            codes[2 * k + 1] = signed_bytes(vld1q_u8(p + 34 * (4 * q + k) + 18));
+            codes[2 * k] = signed_bytes(vld1q_u8(p + bytes * k));
+            codes[2 * k + 1] = signed_bytes(vld1q_u8(p + bytes * k + 16));
         }
         break;
-    case LAYOUT_Q4_K:
+    case QN_TYPE_Q4_K:
         UNROLL_FULL
         for (size_t k = 0; k < 2; k++) {
-            const uint8_t *pair = p + q / 2 * 144 + 16 + q % 2 * 64 + k * 32;
+            const uint8_t *pair = p + q % 2 * 64 + k * 32;
             read_nibbles(pair, &codes[4 * k], &codes[4 * k + 2]);
             read_nibbles(pair + 16, &codes[4 * k + 1], &codes[4 * k + 3]);
         }
+        break;
+    default: /* Q4_0, Q4_1 */
+        UNROLL_FULL
+        for (size_t k = 0; k < 4; k++)
+            read_nibbles(p + bytes * k, &codes[2 * k], &codes[2 * k + 1]);
         break;
     }
 }
@@ -241,7 +201,7 @@ QN_INLINE float32x4_t u8_to_f32(uint32_t bytes)
 QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *scale, float32x4_t *offset)
 {
     uint32_t words[3], scales, mins;
-    memcpy(words, block + 4, sizeof words);
+    memcpy(words, block + QN_Q4_K_FACTORS, sizeof words);
     if (half) {
         scales = (words[2] & 0x0f0f0f0fu) | (words[0] >> 2 & 0x30303030u);
         mins = (words[2] >> 4 & 0x0f0f0f0fu) | (words[1] >> 2 & 0x30303030u);
@@ -249,28 +209,25 @@ QN_INLINE void read_k_scales(const uint8_t *block, size_t half, float32x4_t *sca
         scales = words[0] & 0x3f3f3f3fu;
         mins = words[1] & 0x3f3f3f3fu;
     }
-    *scale = vmulq_f32(f16_to_f32(load_f16(block)), u8_to_f32(scales));
-    *offset = vnegq_f32(vmulq_f32(f16_to_f32(load_f16(block + 2)), u8_to_f32(mins)));
+    *scale = vmulq_f32(f16_to_f32(load_f16(block + QN_Q4_K_SCALE)), u8_to_f32(scales));
+    *offset = vnegq_f32(vmulq_f32(f16_to_f32(load_f16(block + QN_Q4_K_MIN)), u8_to_f32(mins)));
 }
 
-/* Scales of the groups of quarter q, and offsets if the layout has them. */
-QN_INLINE void read_scales(enum stored stored, const uint8_t *p, size_t q, float32x4_t *scale, float32x4_t *offset)
+/* Scales of the groups of quarter q, and offsets if the type has them. */
+QN_INLINE void read_scales(qn_type type, const uint8_t *p, size_t q, float32x4_t *scale, float32x4_t *offset)
 {
-    switch (stored) {
-    case LAYOUT_Q1_0: *scale = f16_to_f32(load_f16(p + 18 * q)); break;
-    case LAYOUT_Q2_0: *scale = f16_to_f32(vext_u16(load_f16(p + 36 * q), load_f16(p + 36 * q + 18), 2)); break;
-    case LAYOUT_PQ2_0: *scale = f16_to_f32(load_f16(p + 34 * q)); break;
-    case LAYOUT_OX2_0: *scale = f16_to_f32(load_f16(p + 34 * q + 32)); break;
-    case LAYOUT_TQ2_0: *scale = f16_to_f32(load_f16(p + q / 2 * 66 + 64)); break;
-    case LAYOUT_PTQ1_0: *scale = f16_to_f32(load_f16(p + 28 * q + 26)); break;
-    case LAYOUT_TQ1_0: *scale = f16_to_f32(load_f16(p + q / 2 * 54 + 52)); break;
-    case LAYOUT_Q4_0: *scale = f16_to_f32(load_4_f16(p + 72 * q, 18)); break;
-    case LAYOUT_Q4_1:
-        *scale = f16_to_f32(load_4_f16(p + 80 * q, 20));
-        *offset = f16_to_f32(load_4_f16(p + 80 * q + 2, 20));
-        break;
-    case LAYOUT_Q8_0: *scale = f16_to_f32(load_4_f16(p + 136 * q, 34)); break;
-    case LAYOUT_Q4_K: read_k_scales(p + q / 2 * 144, q % 2, scale, offset); break;
+    const struct block_layout block = block_of(type);
+    const uint8_t *at = quarter_block(type, p, q);
+    if (type == QN_TYPE_Q4_K) {
+        read_k_scales(at, q % 2, scale, offset);
+    } else if (block.weights >= 128) {
+        *scale = f16_to_f32(load_f16(at + block.scale));
+    } else if (block.weights == 64) {
+        *scale = f16_to_f32(vext_u16(load_f16(at + block.scale), load_f16(at + block.bytes + block.scale), 2));
+    } else {
+        *scale = f16_to_f32(load_4_f16(at + block.scale, block.bytes));
+        if (has_offset(type))
+            *offset = f16_to_f32(load_4_f16(at + block.min, block.bytes));
     }
 }
 
@@ -342,18 +299,18 @@ QN_INLINE dot_acc group_dot(const int8x16_t codes[2], const int8x16_t acts[2])
     return multiply_add(multiply(codes[0], acts[0]), codes[1], acts[1]);
 }
 
-/* The sum of codes times activations for each group of a quarter. Codes of LAYOUT_TQ2_0's groups 1 and 2 are still
+/* The sum of codes times activations for each group of a quarter. Codes of TQ2_0's groups 1 and 2 are still
  * shifted in their bytes. */
-QN_INLINE int32x4_t quarter_dot(enum stored stored, const int8x16_t codes[8], const int8x16_t acts[8])
+QN_INLINE int32x4_t quarter_dot(qn_act_layout layout, const int8x16_t codes[8], const int8x16_t acts[8])
 {
-    if (stored_act_layout(stored) == QN_ACT_1BIT) {
+    if (layout == QN_ACT_1BIT) {
         dot_acc sum = multiply(codes[0], acts[0]);
         UNROLL_FULL
         for (int v = 1; v < 8; v++)
             sum = multiply_add(sum, codes[v], acts[v]);
         return reduce_each_4(sum);
     }
-    if (stored_act_layout(stored) == QN_ACT_2BIT) {
+    if (layout == QN_ACT_2BIT) {
         dot_acc sum = multiply_add(multiply(codes[0], acts[0]), codes[3], acts[3]);
         sum = multiply_add(multiply_add(sum, codes[4], acts[4]), codes[7], acts[7]);
         sum = add_shifted_2(sum, multiply_add(multiply(codes[1], acts[1]), codes[5], acts[5]));
@@ -367,21 +324,18 @@ QN_INLINE int32x4_t quarter_dot(enum stored stored, const int8x16_t codes[8], co
 }
 
 /* Corrects sums of codes as read: shifts and zero points, giving the integer dot products. */
-QN_INLINE int32x4_t subtract_zero_point(enum stored stored, int32x4_t isum, int32x4_t act_sum)
+QN_INLINE int32x4_t subtract_zero_point(qn_type type, int32x4_t isum, int32x4_t act_sum)
 {
     static const int32_t down[4] = { 0, -2, -4, 0 };
-    switch (stored) {
-    case LAYOUT_Q1_0: return vmlsq_s32(vnegq_s32(act_sum), isum, vdupq_n_s32(2)); /* isum is minus the sum of bits */
-    case LAYOUT_TQ2_0: return vsubq_s32(vshlq_s32(isum, vld1q_s32(down)), act_sum);
-    case LAYOUT_Q4_0: return vmlsq_s32(isum, act_sum, vdupq_n_s32(8));
-    case LAYOUT_Q4_1:
-    case LAYOUT_Q4_K:
-    case LAYOUT_Q8_0: return isum;
-    default: return vsubq_s32(isum, act_sum);
-    }
+    const int zero = type == QN_TYPE_Q8_0 ? 0 : block_of(type).zero; /* Q8_0's codes are read signed */
+    if (type == QN_TYPE_Q1_0)
+        return vmlsq_s32(vnegq_s32(act_sum), isum, vdupq_n_s32(2)); /* isum is minus the sum of bits */
+    if (type == QN_TYPE_TQ2_0)
+        isum = vshlq_s32(isum, vld1q_s32(down));
+    return zero == 0 ? isum : zero == 1 ? vsubq_s32(isum, act_sum) : vmlsq_s32(isum, act_sum, vdupq_n_s32(zero));
 }
 
-/* One super-block of a token's activations, in the layout that the stored layout requires. */
+/* One super-block of a token's activations, in the layout that the type requires. */
 struct act_super {
     const int8_t *codes, *codes_lo;
     const float *scale;
@@ -389,9 +343,9 @@ struct act_super {
 };
 
 /* The eight vectors of activations of quarter q. */
-QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8x16_t acts[8])
+QN_INLINE void read_acts(qn_act_layout layout, const int8_t *codes, size_t q, int8x16_t acts[8])
 {
-    const bool plain = stored_act_layout(stored) == QN_ACT_PLAIN;
+    const bool plain = layout == QN_ACT_PLAIN;
     UNROLL_FULL
     for (size_t v = 0; v < 8; v++)
         acts[v] = vld1q_s8(plain ? codes + q * 128 + v * 16 : codes + q * 16 + v * 64);
@@ -401,42 +355,41 @@ QN_INLINE void read_acts(enum stored stored, const int8_t *codes, size_t q, int8
 enum { GEMV_ROWS = 2 };
 
 /* Quarter q of the activations by that of each row. */
-QN_INLINE void gemv_quarter(enum stored stored, bool hilo, const uint8_t *const rows[GEMV_ROWS], struct act_super token,
-                            size_t q, v16 partial[GEMV_ROWS])
+QN_INLINE void gemv_quarter(qn_type type, qn_act_layout layout, bool hilo, const uint8_t *const rows[GEMV_ROWS],
+                            struct act_super token, size_t q, v16 partial[GEMV_ROWS])
 {
     const float32x4_t act_scale = vld1q_f32(token.scale + q * QUARTER_RUNS);
     const int32x4_t act_sum = vld1q_s32(token.sum + q * QUARTER_RUNS);
     int8x16_t acts[8], acts_lo[8];
-    read_acts(stored, token.codes, q, acts);
+    read_acts(layout, token.codes, q, acts);
     UNROLL_FULL
     for (size_t r = 0; r < GEMV_ROWS; r++) {
         int8x16_t codes[8];
         float32x4_t scale, offset;
         COMPILER_BARRIER();
-        read_codes(stored, rows[r], q, codes);
-        read_scales(stored, rows[r], q, &scale, &offset);
-        int32x4_t isum = quarter_dot(stored, codes, acts);
+        read_codes(type, rows[r], q, codes);
+        read_scales(type, rows[r], q, &scale, &offset);
+        int32x4_t isum = quarter_dot(layout, codes, acts);
         if (hilo) { /* loaded again for each row: two sets of activations and one of codes exceed the registers */
-            read_acts(stored, token.codes_lo, q, acts_lo);
-            isum = vmlaq_s32(quarter_dot(stored, codes, acts_lo), isum, vdupq_n_s32(QN_HILO_BASE));
+            read_acts(layout, token.codes_lo, q, acts_lo);
+            isum = vmlaq_s32(quarter_dot(layout, codes, acts_lo), isum, vdupq_n_s32(QN_HILO_BASE));
         }
-        isum = subtract_zero_point(stored, isum, act_sum);
+        isum = subtract_zero_point(type, isum, act_sum);
         float32x4_t *to = &partial[r].q[q];
         *to = vfmaq_f32(*to, vcvtq_f32_s32(isum), vmulq_f32(scale, act_scale));
-        if (stored_has_offset(stored))
+        if (has_offset(type))
             *to = vfmaq_f32(*to, vcvtq_f32_s32(act_sum), vmulq_f32(offset, act_scale));
     }
 }
 
 /* A super-block that the row does not fill is copied and padded with zeros: nothing beyond the row is read, and missing
  * groups have scale 0. An odd last row is computed twice. */
-QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights, size_t row_begin, size_t row_end,
-                         const qn_acts *acts, size_t token, bool accumulate, float *out)
+QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row_begin,
+                           size_t row_end, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
-    const qn_act_layout layout = stored_act_layout(stored);
     const size_t super0 = token * acts->n_super, group0 = super0 * QN_SUPER_GROUPS;
-    const size_t bytes = super_bytes(stored), n_full = weights->row_bytes / bytes, left = weights->row_bytes % bytes;
-    uint8_t last[GEMV_ROWS][MAX_SUPER_BYTES];
+    const size_t bytes = super_bytes(type), n_full = weights->row_bytes / bytes, left = weights->row_bytes % bytes;
+    uint8_t last[GEMV_ROWS][QN_MAX_SUPER_BYTES];
     if (left)
         memset(last, 0, sizeof last);
     for (size_t row = row_begin; row < row_end; row += GEMV_ROWS) {
@@ -452,10 +405,10 @@ QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights
             UNROLL_FULL
             for (size_t r = 0; r < GEMV_ROWS && s == n_full; r++)
                 p[r] = memcpy(last[r], p[r], left);
-            gemv_quarter(stored, hilo, p, act, 0, partial);
-            gemv_quarter(stored, hilo, p, act, 1, partial);
-            gemv_quarter(stored, hilo, p, act, 2, partial);
-            gemv_quarter(stored, hilo, p, act, 3, partial);
+            gemv_quarter(type, layout, hilo, p, act, 0, partial);
+            gemv_quarter(type, layout, hilo, p, act, 1, partial);
+            gemv_quarter(type, layout, hilo, p, act, 2, partial);
+            gemv_quarter(type, layout, hilo, p, act, 3, partial);
             UNROLL_FULL
             for (size_t r = 0; r < GEMV_ROWS; r++)
                 p[r] += bytes;
@@ -472,73 +425,10 @@ QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights
     }
 }
 
-/* Two functions per layout, without and with the hi/lo int8 split. */
-#define GEMV_KERNEL(name, stored)                                                                                              \
-    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
-                     bool accumulate, float *out)                                                                              \
-    {                                                                                                                          \
-        gemv_rows(stored, false, weights, row_begin, row_end, acts, token, accumulate, out);                                   \
-    }                                                                                                                          \
-    static void name##_hilo(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,     \
-                            bool accumulate, float *out)                                                                       \
-    {                                                                                                                          \
-        gemv_rows(stored, true, weights, row_begin, row_end, acts, token, accumulate, out);                                    \
-    }
-
-GEMV_KERNEL(gemv_q1_0, LAYOUT_Q1_0)
-GEMV_KERNEL(gemv_q2_0, LAYOUT_Q2_0)
-GEMV_KERNEL(gemv_pq2_0, LAYOUT_PQ2_0)
-GEMV_KERNEL(gemv_ox2_0, LAYOUT_OX2_0)
-GEMV_KERNEL(gemv_tq2_0, LAYOUT_TQ2_0)
-GEMV_KERNEL(gemv_ptq1_0, LAYOUT_PTQ1_0)
-GEMV_KERNEL(gemv_tq1_0, LAYOUT_TQ1_0)
-GEMV_KERNEL(gemv_q4_0, LAYOUT_Q4_0)
-GEMV_KERNEL(gemv_q4_1, LAYOUT_Q4_1)
-GEMV_KERNEL(gemv_q8_0, LAYOUT_Q8_0)
-GEMV_KERNEL(gemv_q4_k, LAYOUT_Q4_K)
-
-/* The stored layout of a type; false for types without a reader above. */
-QN_INLINE bool find_stored(qn_type type, enum stored *stored)
-{
-    switch (type) {
-    case QN_TYPE_Q1_0: *stored = LAYOUT_Q1_0; return true;
-    case QN_TYPE_Q2_0: *stored = LAYOUT_Q2_0; return true;
-    case QN_TYPE_PQ2_0: *stored = LAYOUT_PQ2_0; return true;
-    case QN_TYPE_OX2_0: *stored = LAYOUT_OX2_0; return true;
-    case QN_TYPE_TQ2_0: *stored = LAYOUT_TQ2_0; return true;
-    case QN_TYPE_PTQ1_0: *stored = LAYOUT_PTQ1_0; return true;
-    case QN_TYPE_TQ1_0: *stored = LAYOUT_TQ1_0; return true;
-    case QN_TYPE_Q4_0: *stored = LAYOUT_Q4_0; return true;
-    case QN_TYPE_Q4_1: *stored = LAYOUT_Q4_1; return true;
-    case QN_TYPE_Q8_0: *stored = LAYOUT_Q8_0; return true;
-    case QN_TYPE_Q4_K: *stored = LAYOUT_Q4_K; return true;
-    default: return false;
-    }
-}
-
-static qn_gemv_fn gemv_neon(const qn_type_info *type, bool hilo, qn_act_layout *layout)
-{
-    static const struct {
-        qn_gemv_fn plain, hilo;
-    } functions[] = {
-        [LAYOUT_Q1_0] = { gemv_q1_0, gemv_q1_0_hilo },    [LAYOUT_Q2_0] = { gemv_q2_0, gemv_q2_0_hilo },
-        [LAYOUT_PQ2_0] = { gemv_pq2_0, gemv_pq2_0_hilo }, [LAYOUT_OX2_0] = { gemv_ox2_0, gemv_ox2_0_hilo },
-        [LAYOUT_TQ2_0] = { gemv_tq2_0, gemv_tq2_0_hilo }, [LAYOUT_PTQ1_0] = { gemv_ptq1_0, gemv_ptq1_0_hilo },
-        [LAYOUT_TQ1_0] = { gemv_tq1_0, gemv_tq1_0_hilo }, [LAYOUT_Q4_0] = { gemv_q4_0, gemv_q4_0_hilo },
-        [LAYOUT_Q4_1] = { gemv_q4_1, gemv_q4_1_hilo },    [LAYOUT_Q8_0] = { gemv_q8_0, gemv_q8_0_hilo },
-        [LAYOUT_Q4_K] = { gemv_q4_k, gemv_q4_k_hilo },
-    };
-    enum stored stored;
-    if (!find_stored(type->type, &stored))
-        return NULL;
-    *layout = stored_act_layout(stored);
-    return hilo ? functions[stored].hilo : functions[stored].plain;
-}
-
 /* ---- Unpacking for GEMM tiles ---- */
 
-/* Codes as the GEMM expects them: unshifted, with the type's zero point; LAYOUT_Q8_0's stay signed. */
-QN_INLINE void normalize_codes(enum stored stored, int8x16_t codes[8])
+/* Codes as the GEMM expects them: unshifted, with the type's zero point; Q8_0's stay signed. */
+QN_INLINE void normalize_codes(qn_type type, qn_act_layout layout, int8x16_t codes[8])
 {
     uint8x16_t x[8];
     UNROLL_FULL
@@ -546,12 +436,12 @@ QN_INLINE void normalize_codes(enum stored stored, int8x16_t codes[8])
         x[v] = vreinterpretq_u8_s8(codes[v]);
     UNROLL_FULL
     for (int v = 0; v < 8; v++) {
-        const int field = stored == LAYOUT_TQ2_0 ? v / 2 : v % 4;
-        if (stored == LAYOUT_Q1_0)
+        const int field = type == QN_TYPE_TQ2_0 ? v / 2 : v % 4;
+        if (type == QN_TYPE_Q1_0)
             x[v] = vandq_u8(x[v], vdupq_n_u8(2));
-        else if ((stored == LAYOUT_TQ2_0 || stored_act_layout(stored) == QN_ACT_2BIT) && field == 1)
+        else if ((type == QN_TYPE_TQ2_0 || layout == QN_ACT_2BIT) && field == 1)
             x[v] = vshrq_n_u8(x[v], 2);
-        else if ((stored == LAYOUT_TQ2_0 || stored_act_layout(stored) == QN_ACT_2BIT) && field == 2)
+        else if ((type == QN_TYPE_TQ2_0 || layout == QN_ACT_2BIT) && field == 2)
             x[v] = vshrq_n_u8(x[v], 4);
         codes[v] = signed_bytes(x[v]);
     }
@@ -570,14 +460,14 @@ QN_INLINE void interleave_four(int8x16_t a, int8x16_t b, int8x16_t c, int8x16_t 
     vst1q_u8(to + 192, vreinterpretq_u8_u64(vzip2q_u64(ab1, cd1)));
 }
 
-QN_INLINE void unpack_quarter(enum stored stored, const uint8_t *p, size_t q, qn_super_block *out)
+QN_INLINE void unpack_quarter(qn_type type, qn_act_layout layout, const uint8_t *p, size_t q, qn_super_block *out)
 {
     int8x16_t codes[8];
     float32x4_t scale, offset;
     COMPILER_BARRIER();
-    read_codes(stored, p, q, codes);
-    normalize_codes(stored, codes);
-    if (stored_act_layout(stored) == QN_ACT_PLAIN) {
+    read_codes(type, p, q, codes);
+    normalize_codes(type, layout, codes);
+    if (layout == QN_ACT_PLAIN) {
         interleave_four(codes[0], codes[2], codes[4], codes[6], out->codes + 16 * q);
         interleave_four(codes[1], codes[3], codes[5], codes[7], out->codes + 16 * q + 256);
     } else {
@@ -585,56 +475,40 @@ QN_INLINE void unpack_quarter(enum stored stored, const uint8_t *p, size_t q, qn
         for (size_t v = 0; v < 8; v++)
             vst1q_u8(out->codes + 16 * q + 64 * v, vreinterpretq_u8_s8(codes[v]));
     }
-    read_scales(stored, p, q, &scale, &offset);
+    read_scales(type, p, q, &scale, &offset);
     vst1q_f32(out->scale + QUARTER_RUNS * q, scale);
-    if (stored_has_offset(stored))
+    if (has_offset(type))
         vst1q_f32(out->offset + QUARTER_RUNS * q, offset);
 }
 
-QN_INLINE void unpack_stored(enum stored stored, const uint8_t *blocks, size_t bytes, qn_super_block *out)
+QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *blocks, qn_super_block *out)
 {
-    uint8_t last[MAX_SUPER_BYTES];
-    if (bytes < super_bytes(stored)) {
-        memset(last, 0, super_bytes(stored));
-        blocks = memcpy(last, blocks, bytes);
-    }
-    for (size_t half = 0; half < 2; half++) { /* layouts with blocks of 256 weights repeat in each half */
-        unpack_quarter(stored, blocks, 2 * half, out);
-        unpack_quarter(stored, blocks, 2 * half + 1, out);
+    for (size_t half = 0; half < 2; half++) { /* types with blocks of 256 weights repeat in each half */
+        unpack_quarter(type, layout, blocks, 2 * half, out);
+        unpack_quarter(type, layout, blocks, 2 * half + 1, out);
     }
 }
 
-static void unpack_neon(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
-{
-    const size_t bytes = n_blocks * type->block_bytes;
-    enum stored stored;
-    if (!find_stored(type->type, &stored)) {
-        unpack_simd(type, blocks, n_blocks, out);
-        return;
-    }
-    switch (stored) {
-    case LAYOUT_Q1_0: unpack_stored(LAYOUT_Q1_0, blocks, bytes, out); break;
-    case LAYOUT_Q2_0: unpack_stored(LAYOUT_Q2_0, blocks, bytes, out); break;
-    case LAYOUT_PQ2_0: unpack_stored(LAYOUT_PQ2_0, blocks, bytes, out); break;
-    case LAYOUT_OX2_0: unpack_stored(LAYOUT_OX2_0, blocks, bytes, out); break;
-    case LAYOUT_TQ2_0: unpack_stored(LAYOUT_TQ2_0, blocks, bytes, out); break;
-    case LAYOUT_PTQ1_0: unpack_stored(LAYOUT_PTQ1_0, blocks, bytes, out); break;
-    case LAYOUT_TQ1_0: unpack_stored(LAYOUT_TQ1_0, blocks, bytes, out); break;
-    case LAYOUT_Q4_0: unpack_stored(LAYOUT_Q4_0, blocks, bytes, out); break;
-    case LAYOUT_Q4_1: unpack_stored(LAYOUT_Q4_1, blocks, bytes, out); break;
-    case LAYOUT_Q8_0: unpack_stored(LAYOUT_Q8_0, blocks, bytes, out); break;
-    case LAYOUT_Q4_K: unpack_stored(LAYOUT_Q4_K, blocks, bytes, out); break;
-    }
-}
+#define FORMATS(X)                                                                                                             \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, false })                           \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                    \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                  \
+    X(ox2_0, OX2_0, QN_ACT_2BIT, HILO, { 0 })                                                                                  \
+    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
+    X(ptq1_0, PTQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                               \
+    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
+    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })
+
+FORMAT_TABLE(FORMATS)
 
 QN_INLINE void matmul_fill_neon(qn_matmul_kernels *kernels)
 {
-    matmul_fill(kernels);
-    kernels->unpack = unpack_neon;
+    matmul_fill(kernels, formats, N_FORMATS);
     kernels->gemm = gemm_neon;
     kernels->gemm_float = gemm_float_neon;
-    kernels->gemv = gemv_neon;
-    kernels->packed = packed_neon;
 }
 
 #endif

@@ -26,10 +26,9 @@ enum { WIDE_PREFETCH_BYTES = 4096 };
     X16(f, i), X16(f, (i) + 16), X16(f, (i) + 32), X16(f, (i) + 48), X16(f, (i) + 64), X16(f, (i) + 80), X16(f, (i) + 96),     \
         X16(f, (i) + 112)
 
-/* Base-3 digits of byte b by power 3^n, and digits 0 to 3 as 2-bit fields. */
-#define TRIT(b, power) ((((b) * (power)&255) * 3) >> 8)
-#define TRITS_0123(b) (TRIT(b, 1) | TRIT(b, 3) << 2 | TRIT(b, 9) << 4 | TRIT(b, 27) << 6)
-#define TRIT_4(b) TRIT(b, 81)
+/* Digits 0 to 3 of a byte as 2-bit fields, and digit 4. */
+#define TRITS_0123(b) (QN_TRIT(b, 1) | QN_TRIT(b, 3) << 2 | QN_TRIT(b, 9) << 4 | QN_TRIT(b, 27) << 6)
+#define TRIT_4(b) QN_TRIT(b, 81)
 static const _Alignas(64) uint8_t trits_0123[256] = { X128(TRITS_0123, 0), X128(TRITS_0123, 128) }, trits_4[256] = {
     X128(TRIT_4, 0), X128(TRIT_4, 128)
 };
@@ -63,44 +62,10 @@ struct quarter {
     size_t n_groups, half;
 };
 
-QN_INLINE size_t wide_block_weights(qn_type type)
-{
-    switch (type) {
-    case QN_TYPE_Q4_K:
-    case QN_TYPE_Q5_K:
-    case QN_TYPE_Q6_K:
-    case QN_TYPE_TQ1_0:
-    case QN_TYPE_TQ2_0: return 256;
-    case QN_TYPE_OX2_0: return 128;
-    default: return 32;
-    }
-}
-
-QN_INLINE size_t wide_block_bytes(qn_type type)
-{
-    switch (type) {
-    case QN_TYPE_Q4_0: return 18;
-    case QN_TYPE_Q4_1: return 20;
-    case QN_TYPE_Q5_0: return 22;
-    case QN_TYPE_Q5_1: return 24;
-    case QN_TYPE_Q4_K: return 144;
-    case QN_TYPE_Q5_K: return 176;
-    case QN_TYPE_Q6_K: return 210;
-    case QN_TYPE_TQ1_0: return 54;
-    case QN_TYPE_TQ2_0: return 66;
-    default: return 34; /* Q8_0, OX2_0 */
-    }
-}
-
-QN_INLINE bool wide_has_offset(qn_type type)
-{
-    return type == QN_TYPE_Q4_1 || type == QN_TYPE_Q5_1 || type == QN_TYPE_Q4_K || type == QN_TYPE_Q5_K;
-}
-
 /* Byte offset of group q's block; that of group 0 for groups beyond n_groups, so that nothing beyond the row is read. */
 QN_INLINE size_t wide_group_offset(qn_type type, const struct quarter *at, size_t q)
 {
-    return (q < at->n_groups ? q : 0) * wide_block_bytes(type);
+    return (q < at->n_groups ? q : 0) * block_of(type).bytes;
 }
 
 /* Sixteen bytes of each row, one row per 128-bit lane. */
@@ -149,8 +114,10 @@ QN_INLINE __m512i extract_fields(__m512i x, const uint8_t *from, const uint8_t *
     return two_bits(_mm512_multishift_epi64_epi8(broadcast_128(shift), _mm512_shuffle_epi8(x, broadcast_128(from))), 0);
 }
 
-/* TQ1_0: 32 bytes of five digits (groups 0 to 4), 16 of five (groups 5, 6 and half of 7), 4 of four. */
-#define TQ1_TAIL_FROM(i) (10 + (i) % 4)
+/* TQ1_0: 32 bytes of five digits (groups 0 to 4), 16 of five (groups 5, 6 and half of 7), 4 of four. The last are read with
+ * the last 16 bytes of the block: the scale follows them. */
+enum { TQ1_TAIL = QN_TQ1_0_BYTES - 16 };
+#define TQ1_TAIL_FROM(i) (QN_TQ1_0_TRIT_BYTES * 3 / 2 - TQ1_TAIL + (i) % 4)
 #define TQ1_TAIL_SHIFT(i) FIELD_SHIFT(i, (i) / 4)
 static const _Alignas(16) uint8_t tq1_tail_from[16] = { X16(TQ1_TAIL_FROM, 0) }, tq1_tail_shift[16] = { X16(TQ1_TAIL_SHIFT,
                                                                                                             0) };
@@ -166,14 +133,13 @@ QN_INLINE void read_tq1(const struct quarter *at, __m512i code[PIECES])
         }
         return;
     }
-    const __m512i rest = load_4_rows(at, 32), four = look_up_256(trits_0123, rest);
+    const __m512i rest = load_4_rows(at, QN_TQ1_0_TRIT_BYTES), four = look_up_256(trits_0123, rest);
     code[0] = look_up_256(trits_4, main[0]);
     code[1] = look_up_256(trits_4, main[1]);
     for (int n = 0; n < 4; n++)
         code[2 + n] = two_bits(four, n);
     code[6] = look_up_256(trits_4, rest);
-    /* The last four bytes of digits end two bytes before the block does: the scale follows. */
-    code[7] = extract_fields(look_up_256(trits_0123, load_4_rows(at, 38)), tq1_tail_from, tq1_tail_shift);
+    code[7] = extract_fields(look_up_256(trits_0123, load_4_rows(at, TQ1_TAIL)), tq1_tail_from, tq1_tail_shift);
 }
 
 /* OX2_0: 2-bit codes in the order of the weights: piece i is fields 0..3 of four bytes. */
@@ -191,7 +157,7 @@ static const _Alignas(16) uint8_t ox2_from[4][16] = { { X16(OX2_FROM, 0) },
 QN_INLINE void read_ox2(const struct quarter *at, __m512i code[PIECES])
 {
     for (int i = 0; i < PIECES; i++)
-        code[i] = extract_fields(load_4_rows(at, (size_t)i / 4 * 16), ox2_from[i % 4], ox2_shift);
+        code[i] = extract_fields(load_4_rows(at, QN_OX2_0_CODES + (size_t)i / 4 * 16), ox2_from[i % 4], ox2_shift);
 }
 
 /* Adds fifth bits (types with blocks of 32): bit i of the sixteen in bytes `from` and from + 1 of `bits` adds 16 to
@@ -212,6 +178,7 @@ QN_INLINE __m512i add_fifth_bits(__m512i nibbles, __m512i bits, int from)
 /* Vector code[i] holds values 16i .. 16i+15 of the quarter, of every row. */
 QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[PIECES])
 {
+    const struct block_layout block = block_of(type);
     const __m512i sixteen = _mm512_set1_epi8(16), high_two = _mm512_set1_epi8(48);
     __m512i x[4], more[2];
     switch (type) {
@@ -221,12 +188,12 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
     case QN_TYPE_Q5_1:
         for (size_t q = 0; q < QUARTER_RUNS; q++) {
             const size_t begin = wide_group_offset(type, at, q);
-            const __m512i nibbles = load_4_rows(at, begin + wide_block_bytes(type) - 16);
+            const __m512i nibbles = load_4_rows(at, begin + block.codes);
             code[2 * q] = low_nibbles(nibbles);
             code[2 * q + 1] = high_nibbles(nibbles);
             if (type == QN_TYPE_Q5_0 || type == QN_TYPE_Q5_1) {
                 const __m512i head = load_4_rows(at, begin);
-                const int from = type == QN_TYPE_Q5_0 ? 2 : 4;
+                const int from = type == QN_TYPE_Q5_0 ? QN_Q5_0_HIGH : QN_Q5_1_HIGH;
                 code[2 * q] = add_fifth_bits(code[2 * q], head, from);
                 code[2 * q + 1] = add_fifth_bits(code[2 * q + 1], head, from + 2);
             }
@@ -234,19 +201,19 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
         break;
     case QN_TYPE_Q8_0:
         for (size_t i = 0; i < PIECES; i++)
-            code[i] =
-                _mm512_xor_si512(load_4_rows(at, wide_group_offset(type, at, i / 2) + 2 + i % 2 * 16), _mm512_set1_epi8(-128));
+            code[i] = _mm512_xor_si512(load_4_rows(at, wide_group_offset(type, at, i / 2) + block.codes + i % 2 * 16),
+                                       _mm512_set1_epi8(-128));
         break;
     case QN_TYPE_Q4_K:
     case QN_TYPE_Q5_K:
         for (size_t i = 0; i < 4; i++)
-            x[i] = load_4_rows(at, wide_block_bytes(type) - 128 + 64 * at->half + 16 * i);
+            x[i] = load_4_rows(at, block.codes + 64 * at->half + 16 * i);
         for (size_t i = 0; i < PIECES; i++) /* group q is nibble q % 2 of the bytes of its pair */
             code[i] = i / 2 % 2 ? high_nibbles(x[i / 4 * 2 + i % 2]) : low_nibbles(x[i / 4 * 2 + i % 2]);
         if (type == QN_TYPE_Q4_K)
             break;
         for (size_t h = 0; h < 2; h++) { /* moves the bit of group q to bit 4 + q */
-            more[h] = load_4_rows(at, 16 + 16 * h);
+            more[h] = load_4_rows(at, QN_Q5_K_HIGH + 16 * h);
             more[h] = at->half ? more[h] : _mm512_slli_epi16(more[h], 4);
         }
         for (size_t i = 0; i < PIECES; i++)
@@ -254,9 +221,9 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
         break;
     case QN_TYPE_Q6_K:
         for (size_t i = 0; i < 4; i++)
-            x[i] = load_4_rows(at, 64 * at->half + 16 * i);
+            x[i] = load_4_rows(at, block.codes + 64 * at->half + 16 * i);
         for (size_t h = 0; h < 2; h++)
-            more[h] = load_4_rows(at, 128 + 32 * at->half + 16 * h);
+            more[h] = load_4_rows(at, QN_Q6_K_HIGH + 32 * at->half + 16 * h);
         for (size_t h = 0; h < 2; h++) {
             code[h] = or_and(low_nibbles(x[h]), _mm512_slli_epi16(more[h], 4), high_two);
             code[2 + h] = or_and(low_nibbles(x[2 + h]), _mm512_slli_epi16(more[h], 2), high_two);
@@ -266,7 +233,7 @@ QN_INLINE void read_codes(qn_type type, const struct quarter *at, __m512i code[P
         break;
     case QN_TYPE_TQ2_0:
         for (size_t i = 0; i < PIECES; i++)
-            code[i] = two_bits(load_4_rows(at, 32 * at->half + i % 2 * 16), (int)i / 2);
+            code[i] = two_bits(load_4_rows(at, block.codes + 32 * at->half + i % 2 * 16), (int)i / 2);
         break;
     case QN_TYPE_TQ1_0: read_tq1(at, code); break;
     default: read_ox2(at, code); break;
@@ -284,13 +251,13 @@ QN_INLINE __m512 high_f16_to_f32(__m512i x)
     return low_f16_to_f32(_mm512_srli_epi32(x, 16));
 }
 
-/* The fp16 value at offset + 14 of every row, broadcast to its groups. */
-QN_INLINE __m512 broadcast_last_f16(const struct quarter *at, size_t offset)
+/* The fp16 value at an offset in every row, broadcast to its groups. The 16 bytes that it ends are read. */
+QN_INLINE __m512 broadcast_f16_ending_16(const struct quarter *at, size_t offset)
 {
-    return high_f16_to_f32(_mm512_shuffle_epi32(load_4_rows(at, offset), _MM_PERM_DDDD));
+    return high_f16_to_f32(_mm512_shuffle_epi32(load_4_rows(at, offset - 14), _MM_PERM_DDDD));
 }
 
-/* The first four bytes of every block of 32. */
+/* The first four bytes of every block of 32: the scale, and the minimum if the type has one. */
 QN_INLINE __m512i load_block_heads(qn_type type, const struct quarter *at)
 {
     __m512i row[4];
@@ -317,12 +284,12 @@ QN_INLINE __m512i bytes_to_groups(__m512i x, int first)
 QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *offset)
 {
     const __m512i head = load_4_rows(at, 0), d_dmin = _mm512_shuffle_epi32(head, _MM_PERM_AAAA);
-    __m512i scales = bytes_to_groups(head, 4), mins = bytes_to_groups(head, 8);
+    __m512i scales = bytes_to_groups(head, QN_Q4_K_FACTORS), mins = bytes_to_groups(head, QN_Q4_K_FACTORS + 4);
     if (!at->half) {
         scales = _mm512_and_si512(scales, _mm512_set1_epi32(63));
         mins = _mm512_and_si512(mins, _mm512_set1_epi32(63));
     } else {
-        const __m512i low = bytes_to_groups(head, 12), top = _mm512_set1_epi32(48);
+        const __m512i low = bytes_to_groups(head, QN_Q4_K_FACTORS + 8), top = _mm512_set1_epi32(48);
         scales = or_and(low_nibbles(low), _mm512_srli_epi32(scales, 2), top);
         mins = or_and(_mm512_srli_epi32(low, 4), _mm512_srli_epi32(mins, 2), top);
     }
@@ -333,29 +300,27 @@ QN_INLINE void read_k_scales(const struct quarter *at, __m512 *scale, __m512 *of
 /* The scale of every group, and the offset if the type has one; zeros for groups beyond n_groups. */
 QN_INLINE void read_scales(qn_type type, const struct quarter *at, __m512 *scale, __m512 *offset)
 {
-    switch (type) {
-    case QN_TYPE_Q4_K:
-    case QN_TYPE_Q5_K: read_k_scales(at, scale, offset); break;
-    case QN_TYPE_Q6_K: *scale = broadcast_last_f16(at, 194); break;
-    case QN_TYPE_TQ2_0: *scale = broadcast_last_f16(at, 50); break;
-    case QN_TYPE_TQ1_0: *scale = broadcast_last_f16(at, 38); break;
-    case QN_TYPE_OX2_0: *scale = broadcast_last_f16(at, 18); break;
-    default: {
+    const struct block_layout block = block_of(type);
+    if (block.weights == 256 && has_offset(type)) { /* Q4_K, Q5_K */
+        read_k_scales(at, scale, offset);
+    } else if (block.weights >= QUARTER) {
+        *scale = broadcast_f16_ending_16(at, block.scale);
+    } else {
         const __m512i heads = load_block_heads(type, at);
         const __mmask16 there = (__mmask16)(((1u << at->n_groups) - 1) * 0x1111u);
         *scale = _mm512_maskz_mov_ps(there, low_f16_to_f32(heads));
-        if (wide_has_offset(type))
+        if (has_offset(type))
             *offset = _mm512_maskz_mov_ps(there, high_f16_to_f32(heads));
-    }
     }
 }
 
 /* Q6_K: the factors of both halves of every group. */
 QN_INLINE void read_factors(const struct quarter *at, __m512i *lo, __m512i *hi)
 {
-    const __m512i both = _mm512_shuffle_epi8(
-        load_4_rows(at, 192), _mm512_broadcast_i32x4(at->half ? _mm_set_epi32(0x0f0e8080, 0x0d0c8080, 0x0b0a8080, 0x09088080)
-                                                              : _mm_set_epi32(0x07068080, 0x05048080, 0x03028080, 0x01008080)));
+    const __m512i both =
+        _mm512_shuffle_epi8(load_4_rows(at, QN_Q6_K_FACTORS),
+                            _mm512_broadcast_i32x4(at->half ? _mm_set_epi32(0x0f0e8080, 0x0d0c8080, 0x0b0a8080, 0x09088080)
+                                                            : _mm_set_epi32(0x07068080, 0x05048080, 0x03028080, 0x01008080)));
     *lo = _mm512_srai_epi32(_mm512_slli_epi32(both, 8), 24);
     *hi = _mm512_srai_epi32(both, 24);
 }
@@ -402,11 +367,11 @@ QN_INLINE __m512 accumulate_quarter(qn_type type, bool hilo, const struct quarte
         isum = _mm512_add_epi32(_mm512_mullo_epi32(isum_lower, factor_lower), _mm512_mullo_epi32(isum_upper, factor_upper));
     } else {
         isum = sum_fours(sum_upper[0], sum_upper[1], sum_upper[2], sum_upper[3]);
-        if (!wide_has_offset(type)) /* types with an offset have zero point 0 */
+        if (!has_offset(type)) /* types with an offset have zero point 0 */
             isum = _mm512_sub_epi32(isum, _mm512_mullo_epi32(act_sum, zero));
     }
     partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(scale, act_scale), partial);
-    if (wide_has_offset(type))
+    if (has_offset(type))
         partial = _mm512_fmadd_ps(_mm512_cvtepi32_ps(act_sum), _mm512_mul_ps(offset, act_scale), partial);
     return partial;
 }
@@ -438,9 +403,9 @@ QN_INLINE const uint8_t *prefetch_lines(const uint8_t *p, size_t bytes, bool to_
 QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts,
                               size_t token, bool accumulate, float *out)
 {
-    const size_t quarters = wide_block_weights(type) / QUARTER, n_groups = weights->n_cols / QN_QUANT_GROUP;
+    const size_t quarters = block_of(type).weights / QUARTER, n_groups = weights->n_cols / QN_QUANT_GROUP;
     const size_t step = quarters ? quarters : 1; /* quarters per step */
-    const size_t bytes = wide_block_bytes(type) * (quarters ? 1 : QUARTER_RUNS);
+    const size_t bytes = block_of(type).bytes * (quarters ? 1 : QUARTER_RUNS);
     const __m512i zero = _mm512_set1_epi32(weights->type->zero_point);
     __m512 partial[4];
     struct quarter at = { .n_groups = QUARTER_RUNS };
@@ -465,7 +430,7 @@ QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights,
             at.row[k] += bytes;
     }
     if (!quarters && n_groups % QUARTER_RUNS) {
-        prefetch_lines(prefetch, 4 * (n_groups % QUARTER_RUNS) * wide_block_bytes(type), to_l1);
+        prefetch_lines(prefetch, 4 * (n_groups % QUARTER_RUNS) * block_of(type).bytes, to_l1);
         at.n_groups = n_groups % QUARTER_RUNS;
         partial[i % 4] = accumulate_quarter(type, hilo, &at, acts, group0, zero, partial[i % 4]);
     }
@@ -475,56 +440,6 @@ QN_INLINE void gemv_wide_rows(qn_type type, bool hilo, const qn_matrix *weights,
     if (accumulate)
         sums = _mm_add_ps(_mm_maskz_loadu_ps(rows, out + row), sums);
     _mm_mask_storeu_ps(out + row, rows, sums);
-}
-
-/* One function per type, with and without the hi/lo split: the arguments are compile-time constants. */
-#define GEMV_WIDE_KERNEL(name, type, hilo)                                                                                     \
-    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
-                     bool accumulate, float *out)                                                                              \
-    {                                                                                                                          \
-        for (size_t row = row_begin; row < row_end; row += 4)                                                                  \
-            gemv_wide_rows(type, hilo, weights, row, row_end - row < 4 ? row_end - row : 4, acts, token, accumulate, out);     \
-    }
-
-GEMV_WIDE_KERNEL(gemv_q4_0, QN_TYPE_Q4_0, false)
-GEMV_WIDE_KERNEL(gemv_q4_1, QN_TYPE_Q4_1, false)
-GEMV_WIDE_KERNEL(gemv_q5_0, QN_TYPE_Q5_0, false)
-GEMV_WIDE_KERNEL(gemv_q5_1, QN_TYPE_Q5_1, false)
-GEMV_WIDE_KERNEL(gemv_q8_0, QN_TYPE_Q8_0, false)
-GEMV_WIDE_KERNEL(gemv_q4_k, QN_TYPE_Q4_K, false)
-GEMV_WIDE_KERNEL(gemv_q5_k, QN_TYPE_Q5_K, false)
-GEMV_WIDE_KERNEL(gemv_q6_k, QN_TYPE_Q6_K, false)
-GEMV_WIDE_KERNEL(gemv_tq1_0, QN_TYPE_TQ1_0, false)
-GEMV_WIDE_KERNEL(gemv_tq2_0, QN_TYPE_TQ2_0, false)
-GEMV_WIDE_KERNEL(gemv_ox2_0, QN_TYPE_OX2_0, false)
-GEMV_WIDE_KERNEL(gemv_q4_0_hilo, QN_TYPE_Q4_0, true)
-GEMV_WIDE_KERNEL(gemv_q4_1_hilo, QN_TYPE_Q4_1, true)
-GEMV_WIDE_KERNEL(gemv_q5_0_hilo, QN_TYPE_Q5_0, true)
-GEMV_WIDE_KERNEL(gemv_q5_1_hilo, QN_TYPE_Q5_1, true)
-GEMV_WIDE_KERNEL(gemv_q8_0_hilo, QN_TYPE_Q8_0, true)
-GEMV_WIDE_KERNEL(gemv_q4_k_hilo, QN_TYPE_Q4_K, true)
-GEMV_WIDE_KERNEL(gemv_q5_k_hilo, QN_TYPE_Q5_K, true)
-GEMV_WIDE_KERNEL(gemv_tq1_0_hilo, QN_TYPE_TQ1_0, true)
-GEMV_WIDE_KERNEL(gemv_tq2_0_hilo, QN_TYPE_TQ2_0, true)
-GEMV_WIDE_KERNEL(gemv_ox2_0_hilo, QN_TYPE_OX2_0, true)
-
-/* The GEMV of a type of this file, which reads QN_ACT_PLAIN; NULL for other types. */
-static qn_gemv_fn gemv_wide(const qn_type_info *type, bool hilo)
-{
-    switch (type->type) {
-    case QN_TYPE_Q4_0: return hilo ? gemv_q4_0_hilo : gemv_q4_0;
-    case QN_TYPE_Q4_1: return hilo ? gemv_q4_1_hilo : gemv_q4_1;
-    case QN_TYPE_Q5_0: return hilo ? gemv_q5_0_hilo : gemv_q5_0;
-    case QN_TYPE_Q5_1: return hilo ? gemv_q5_1_hilo : gemv_q5_1;
-    case QN_TYPE_Q8_0: return hilo ? gemv_q8_0_hilo : gemv_q8_0;
-    case QN_TYPE_Q4_K: return hilo ? gemv_q4_k_hilo : gemv_q4_k;
-    case QN_TYPE_Q5_K: return hilo ? gemv_q5_k_hilo : gemv_q5_k;
-    case QN_TYPE_Q6_K: return hilo ? NULL : gemv_q6_k;
-    case QN_TYPE_TQ1_0: return hilo ? gemv_tq1_0_hilo : gemv_tq1_0;
-    case QN_TYPE_TQ2_0: return hilo ? gemv_tq2_0_hilo : gemv_tq2_0;
-    case QN_TYPE_OX2_0: return hilo ? gemv_ox2_0_hilo : gemv_ox2_0;
-    default: return NULL;
-    }
 }
 
 /* ---- Unpacking: the four quarters of a super-block instead of four rows ---- */
@@ -552,7 +467,7 @@ QN_INLINE void interleave_pieces(const __m512i piece[PIECES], __m512i code[PIECE
  * block, 2, 3 the second), and each lane keeps its own. */
 QN_INLINE void unpack_wide_super(qn_type type, const uint8_t *blocks, qn_super_block *out)
 {
-    const size_t block_bytes = wide_block_bytes(type), weights = wide_block_weights(type);
+    const size_t block_bytes = block_of(type).bytes, weights = block_of(type).weights;
     const __mmask16 second = 0xf0f0;
     struct quarter at = { .n_groups = QUARTER_RUNS };
     for (size_t k = 0; k < 4; k++)
@@ -571,7 +486,7 @@ QN_INLINE void unpack_wide_super(qn_type type, const uint8_t *blocks, qn_super_b
         for (int i = 0; i < PIECES; i++)
             code[i] = _mm512_mask_blend_epi32(second, code[i], other[i]);
         scale = _mm512_mask_blend_ps(second, scale, other_scale);
-        if (wide_has_offset(type))
+        if (has_offset(type))
             offset = _mm512_mask_blend_ps(second, offset, other_offset);
         if (type == QN_TYPE_Q6_K) {
             __m512i other_lo, other_hi;
@@ -584,38 +499,11 @@ QN_INLINE void unpack_wide_super(qn_type type, const uint8_t *blocks, qn_super_b
     for (int v = 0; v < PIECES; v++)
         _mm512_store_si512(out->codes + 64 * v, code[v]);
     _mm512_storeu_ps(out->scale, scale);
-    if (wide_has_offset(type))
+    if (has_offset(type))
         _mm512_storeu_ps(out->offset, offset);
     if (type == QN_TYPE_Q6_K) {
         _mm512_storeu_si512(out->factor_lower, factor_lower);
         _mm512_storeu_si512(out->factor_upper, factor_upper);
-    }
-}
-
-/* Unpacks types of this file; false for other types. A super-block that the row does not fill is padded with zeros:
- * blocks with scale 0. */
-static bool unpack_wide(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
-{
-    uint8_t padded[QN_SUPER / QN_QUANT_GROUP * 34]; /* Q8_0 has the largest blocks */
-    if (qn_act_layout_of(type) != QN_ACT_INTERLEAVED || type->block_weights == 128)
-        return false;
-    if (n_blocks * type->block_weights < QN_SUPER) {
-        memset(padded, 0, sizeof padded);
-        memcpy(padded, blocks, n_blocks * type->block_bytes);
-        blocks = padded;
-    }
-    switch (type->type) {
-    case QN_TYPE_Q4_0: unpack_wide_super(QN_TYPE_Q4_0, blocks, out); return true;
-    case QN_TYPE_Q4_1: unpack_wide_super(QN_TYPE_Q4_1, blocks, out); return true;
-    case QN_TYPE_Q5_0: unpack_wide_super(QN_TYPE_Q5_0, blocks, out); return true;
-    case QN_TYPE_Q5_1: unpack_wide_super(QN_TYPE_Q5_1, blocks, out); return true;
-    case QN_TYPE_Q8_0: unpack_wide_super(QN_TYPE_Q8_0, blocks, out); return true;
-    case QN_TYPE_Q4_K: unpack_wide_super(QN_TYPE_Q4_K, blocks, out); return true;
-    case QN_TYPE_Q5_K: unpack_wide_super(QN_TYPE_Q5_K, blocks, out); return true;
-    case QN_TYPE_Q6_K: unpack_wide_super(QN_TYPE_Q6_K, blocks, out); return true;
-    case QN_TYPE_TQ1_0: unpack_wide_super(QN_TYPE_TQ1_0, blocks, out); return true;
-    case QN_TYPE_TQ2_0: unpack_wide_super(QN_TYPE_TQ2_0, blocks, out); return true;
-    default: return false;
     }
 }
 

@@ -103,15 +103,29 @@ void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu)
     (void)cpu;
 }
 
+static const qn_matmul_format *find_format(const qn_matmul_kernels *kernels, const qn_type_info *type)
+{
+    for (size_t i = 0; i < kernels->n_formats; i++)
+        if (kernels->formats[i].type == type->type)
+            return &kernels->formats[i];
+    return NULL;
+}
+
+const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const qn_type_info *type)
+{
+    const qn_matmul_format *format = find_format(kernels, type);
+    return format && format->packed.gemm_packed ? &format->packed : NULL;
+}
+
 unsigned qn_matmul_act_layouts(const qn_matmul_kernels *kernels, const qn_matrix *weights)
 {
-    qn_act_layout layout = qn_act_layout_of(weights->type);
-    unsigned layouts = 1u << layout;
-    if (kernels->gemv && kernels->gemv(weights->type, false, &layout))
-        layouts |= 1u << layout;
+    const qn_matmul_format *format = find_format(kernels, weights->type);
+    unsigned layouts = 1u << qn_act_layout_of(weights->type);
+    if (format && format->gemv)
+        layouts |= 1u << format->layout;
     if (!weights->packed)
         return layouts;
-    const qn_packed_kernel *kind = kernels->packed(weights->type);
+    const qn_packed_kernel *kind = &format->packed;
     const bool only = kind->max_tokens == SIZE_MAX && weights->n_rows % QN_PANEL_ROWS == 0;
     return 1u << kind->layout | (only ? 0 : layouts);
 }
@@ -128,17 +142,39 @@ size_t qn_matmul_scratch(const qn_matmul_kernels *kernels, size_t n_cols)
     return tile_scratch(kernels, n_cols) + qn_round_up(QN_PANEL_ROWS * QN_UNPACKED_ROW_BYTES(n_cols), QN_ALIGN);
 }
 
+#define SUPER_FITS(ID, weights, bytes, ...)                                                                                    \
+    _Static_assert(QN_SUPER / (weights) * (bytes) <= QN_MAX_SUPER_BYTES, #ID ": more bytes than QN_MAX_SUPER_BYTES");
+QN_BLOCK_LAYOUTS(SUPER_FITS)
+
+/* A super-block that the row does not fill is padded with blocks of zero bytes for a reader of full super-blocks. */
+static void unpack_super(const qn_matmul_kernels *kernels, const qn_matmul_format *format, const qn_type_info *type,
+                         const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
+{
+    uint8_t padded[QN_MAX_SUPER_BYTES];
+    if (!format) {
+        kernels->unpack(type, blocks, n_blocks, out);
+        return;
+    }
+    if (n_blocks * type->block_weights < QN_SUPER) {
+        memset(padded, 0, sizeof padded);
+        blocks = memcpy(padded, blocks, n_blocks * type->block_bytes);
+    }
+    format->unpack(blocks, out);
+}
+
 static void unpack_tile(const qn_matmul_kernels *kernels, const qn_matrix *weights, size_t row, size_t n_rows,
                         qn_super_block *unpacked)
 {
     const size_t n_super = (weights->n_cols + QN_SUPER - 1) / QN_SUPER;
     const size_t super_blocks = QN_SUPER / weights->type->block_weights;
     const size_t n_blocks = weights->n_cols / weights->type->block_weights;
+    const qn_matmul_format *format = find_format(kernels, weights->type);
     for (size_t r = 0; r < n_rows; r++)
         for (size_t s = 0; s < n_super; s++) {
             const size_t first = s * super_blocks, left = n_blocks - first;
-            kernels->unpack(weights->type, weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
-                            left < super_blocks ? left : super_blocks, &unpacked[r * n_super + s]);
+            unpack_super(kernels, format, weights->type,
+                         weights->data + (row + r) * weights->row_bytes + first * weights->type->block_bytes,
+                         left < super_blocks ? left : super_blocks, &unpacked[r * n_super + s]);
         }
 }
 
@@ -180,7 +216,7 @@ static void store_tile(const float *tile, size_t tile_rows, size_t n_rows, size_
 static void matmul_packed(const qn_matmul_kernels *kernels, const qn_matrix *weights, const qn_acts *acts, size_t n_tokens,
                           size_t row_begin, size_t row_end, bool accumulate, float *out, size_t out_stride)
 {
-    const qn_packed_kernel *kind = kernels->packed(weights->type);
+    const qn_packed_kernel *kind = qn_matmul_packed(kernels, weights->type);
     const size_t group_bytes = kind->layout == QN_ACT_LUT ? QN_GROUP_LUT_BYTES : QN_QUANT_GROUP;
     size_t step = (512 << 10) / (acts->n_super * QN_SUPER_GROUPS * group_bytes) / QN_PANEL_TOKENS * QN_PANEL_TOKENS;
     step = step ? step : QN_PANEL_TOKENS;
@@ -196,8 +232,8 @@ static void matmul_stored(const qn_matmul_kernels *kernels, const qn_matrix *wei
 {
     const bool is_float = qn_act_layout_of(weights->type) == QN_ACT_F32;
     const size_t tile_rows = kernels->tile_rows, tile_tokens = kernels->tile_tokens;
-    qn_act_layout layout;
-    const qn_gemv_fn gemv = kernels->gemv ? kernels->gemv(weights->type, acts->hilo, &layout) : NULL;
+    const qn_matmul_format *format = find_format(kernels, weights->type);
+    const qn_gemv_fn gemv = !format ? NULL : acts->hilo ? format->gemv_hilo : format->gemv;
     if (gemv && n_tokens <= GEMV_MAX_TOKENS) {
         gemv_by_token(gemv, weights, acts, n_tokens, row_begin, row_end, accumulate, out, out_stride);
         return;
@@ -230,7 +266,7 @@ void qn_matmul_rows(const qn_matmul_kernels *kernels, const qn_matrix *weights, 
         return;
     const size_t n_packed = weights->packed ? weights->n_rows / QN_PANEL_ROWS * QN_PANEL_ROWS : 0;
     const size_t end = row_end < n_packed ? row_end : n_packed;
-    const qn_packed_kernel *kind = row_begin < end ? kernels->packed(weights->type) : NULL;
+    const qn_packed_kernel *kind = row_begin < end ? qn_matmul_packed(kernels, weights->type) : NULL;
     if (kind && n_tokens <= kind->max_tokens && (!acts->hilo || kind->hilo)) {
         matmul_packed(kernels, weights, acts, n_tokens, row_begin, end, accumulate, out, out_stride);
         row_begin = end;

@@ -33,20 +33,28 @@
  *
  * A new format (quant/quant.h) works at once: unpack and gemm read QN_ACT_INTERLEAVED through qn_type_info.unpack. They
  * require a block_weights that divides QN_SUPER and is at most 256 (MAX_BLOCK of quant.c), and codes up to 31, or up to
- * 63 with factors, or up to 255 with zero point 128; the zero point is a power of two, or 0 for types with an offset. A
- * gemv of its own is added in the gemv_*.h files and matmul_avx512.c (lists of types at their ends, block bytes,
- * readers of codes and scales), a packed kernel in packed.c (layout_of) and packed_*.h. qn_act_layout_of and the gemv's
- * `layout` select the activations' layout. */
+ * 63 with factors, or up to 255 with zero point 128; the zero point is a power of two, or 0 for types with an offset.
+ *
+ * Kernels of its own are a line in FORMATS of an instruction set (matmul_simd.h; the lists are in gemm_avx2.h,
+ * matmul_avx512.c and gemv_neon.h), from which its GEMVs, its unpacking and its row in qn_matmul_kernels come. The line
+ * needs readers of its codes and scales in gemv_*.h or matmul_avx512.c; sizes and offsets come from quant/layout.h. A
+ * packed kernel is a function of packed_*.h, named in the line; its blocks are whole words of codes, before which or in
+ * the last of which the scale is (packed.h). qn_act_layout_of selects the layout of activations of unpack and gemm. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_H
 #define QN_KERNELS_MATMUL_MATMUL_H
 
+#include "quant/layout.h"
 #include "quant/quant.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { QN_SUPER = 512, QN_SUPER_GROUPS = QN_SUPER / QN_QUANT_GROUP };
+enum {
+    QN_SUPER = 512,
+    QN_SUPER_GROUPS = QN_SUPER / QN_QUANT_GROUP,
+    QN_MAX_SUPER_BYTES = QN_SUPER / QN_Q8_0_WEIGHTS * QN_Q8_0_BYTES /* as stored: Q8_0 has most */
+};
 
 /* Layouts of a super-block's activation codes. Byte offset of value i (0 to 31) of group `lane` (0 to 15), with the
  * first three: 64 * vector + 4 * lane + byte.
@@ -140,12 +148,22 @@ typedef struct qn_packed_kernel {
     bool hilo;         /* whether gemm_packed supports the hi/lo split */
 } qn_packed_kernel;
 
+/* What an instruction set has for one type. */
+typedef struct qn_matmul_format {
+    qn_type type;
+    qn_act_layout layout;       /* of the activations that both GEMVs read */
+    qn_gemv_fn gemv, gemv_hilo; /* without and with the hi/lo split; NULL for none */
+    /* One super-block of stored blocks; scale and offset of blocks of zero bytes are 0. */
+    void (*unpack)(const uint8_t *blocks, qn_super_block *out);
+    qn_packed_kernel packed; /* gemm_packed is NULL for types that are faster as stored */
+} qn_matmul_format;
+
 /* Table of kernels, one per instruction set. Each writes only the outputs named. */
 typedef struct qn_matmul_kernels {
     size_t tile_rows, tile_tokens; /* the largest tile that gemm and gemm_float accept */
     /* Quantises values [n], n <= 512, of super-block `super` of row `row` into every layout that acts holds. */
     void (*quantize)(qn_acts *acts, size_t row, size_t super, const float *values, size_t n);
-    /* Unpacks n_blocks blocks of a quantised type, at most a super-block; scale and offset of missing blocks are 0. */
+    /* Unpacks n_blocks blocks of any quantised type, at most a super-block; scale and offset of missing blocks are 0. */
     void (*unpack)(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out);
     /* One tile: out[t*tile_rows + r] for n_rows unpacked rows of acts->n_super super-blocks each, by tokens [first,
      * first + n_tokens). */
@@ -154,15 +172,15 @@ typedef struct qn_matmul_kernels {
     /* One tile of float weights as stored, from row `row` on. */
     void (*gemm_float)(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first, size_t n_tokens,
                        float *out);
-    /* The GEMV that reads stored codes of this type, and the layout of activations that it reads; NULL for types
-     * without one. The table entry itself may be NULL. */
-    qn_gemv_fn (*gemv)(const qn_type_info *type, bool hilo, qn_act_layout *layout);
-    /* How matrices of this type are packed; NULL for types that are faster as stored. The table entry itself may be
-     * NULL. */
-    const qn_packed_kernel *(*packed)(const qn_type_info *type);
+    /* The types that have kernels of their own; others use unpack and gemm. */
+    const qn_matmul_format *formats;
+    size_t n_formats;
 } qn_matmul_kernels;
 
 void qn_matmul_kernels_init(qn_matmul_kernels *kernels, unsigned cpu);
+
+/* qn_matmul_packed - how matrices of this type are packed; NULL for types that are faster as stored. */
+const qn_packed_kernel *qn_matmul_packed(const qn_matmul_kernels *kernels, const qn_type_info *type);
 
 /* qn_matmul_act_layouts - all layouts that matmuls with this matrix read, as bits 1 << layout: the argument of
  * qn_acts_create. */

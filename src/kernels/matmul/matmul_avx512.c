@@ -15,59 +15,54 @@ enum { TILE_ROWS = 4, TILE_TOKENS = 3 };
  * order 12.4 and 12.2. */
 enum { GEMV_PREFETCH_BYTES = 4096 };
 
-/* Stored layouts that the GEMV reads without unpacking. */
-enum stored { LAYOUT_Q1_0, LAYOUT_Q2_0, LAYOUT_PQ2_0, LAYOUT_PTQ1_0 };
-
-/* Tables for vpermi2b. 72 bytes are four 18-byte blocks, loaded at 0 and at 8. Index of byte j of the 72: j below 64
- * (first load), 64 + j - 8 above (second load). */
-#define OF_72(j) ((j) < 64 ? (j) : (j)-8 + 64)
-#define CODES_18(i) OF_72(18 * ((i) / 16) + 2 + (i) % 16)
-/* The same with even quads of bytes in the lower half and odd quads in the upper. */
+/* Tables for vpermi2b. 64 to 128 bytes of blocks are two loads, of the first 64 and, from SECOND on, of the last 64. Index
+ * of byte j: j below 64 (first load), 64 + j - SECOND above (second load). */
+#define SECOND(bytes) ((bytes)-64)
+#define BYTE_OF(bytes, j) ((j) < 64 ? (j) : (j)-SECOND(bytes) + 64)
+enum {
+    Q1_0_BYTES_4 = 4 * QN_Q1_0_BYTES,
+    Q2_0_BYTES_4 = 4 * QN_Q2_0_BYTES,
+    PQ2_0_BYTES_2 = 2 * QN_PQ2_0_BYTES,
+    PTQ1_0_BYTES_4 = 4 * QN_PTQ1_0_BYTES
+};
+#define CODES_Q1_0(i) BYTE_OF(Q1_0_BYTES_4, (i) / 16 * QN_Q1_0_BYTES + QN_Q1_0_CODES + (i) % 16)
+/* Even quads of bytes in the lower half and odd quads in the upper. */
 #define SPLIT(i) ((i) < 32 ? (i) / 4 * 8 + (i) % 4 : ((i)-32) / 4 * 8 + 4 + (i) % 4)
-#define SPLIT_18(i) CODES_18(SPLIT(i))
-/* 68 bytes are two 34-byte blocks, loaded at 0 and at 4. */
-#define OF_68(j) ((j) < 64 ? (j) : (j)-4 + 64)
-#define SPLIT_34(i) OF_68(34 * (SPLIT(i) / 32) + 2 + SPLIT(i) % 32)
-/* 112 bytes are four 28-byte blocks, loaded at 0 and at 48. */
-#define OF_112(j) ((j) < 64 ? (j) : (j)-48 + 64)
-#define TRITS_MAIN(i) OF_112(28 * ((i) / 16) + (i) % 16)
-#define TRITS_REST(i) OF_112(28 * ((i) / 16) + ((i) % 16 < 8 ? 16 + (i) % 16 : 24 + (i) % 2))
+#define SPLIT_Q2_0(i) BYTE_OF(Q2_0_BYTES_4, SPLIT(i) / 16 * QN_Q2_0_BYTES + QN_Q2_0_CODES + SPLIT(i) % 16)
+#define SPLIT_PQ2_0(i) BYTE_OF(PQ2_0_BYTES_2, SPLIT(i) / 32 * QN_PQ2_0_BYTES + QN_PQ2_0_CODES + SPLIT(i) % 32)
+#define TRITS_MAIN(i) BYTE_OF(PTQ1_0_BYTES_4, (i) / 16 * QN_PTQ1_0_BYTES + (i) % QN_PTQ1_0_TRIT_BYTES)
+#define TRITS_REST(i)                                                                                                          \
+    BYTE_OF(PTQ1_0_BYTES_4, (i) / 16 * QN_PTQ1_0_BYTES + QN_PTQ1_0_TRIT_BYTES + ((i) % 16 < 8 ? (i) % 16 : 8 + (i) % 2))
 /* Tables for vpmultishiftqb: bit offsets of the fields of a byte in its 64-bit lane, for the first eight of sixteen
  * bytes and for the last eight. */
 #define FIELDS_01(i) (8 * ((i) % 8) + (i) / 8 % 2 * 2)
 #define FIELDS_23(i) (FIELDS_01(i) + 4)
 #define FIELDS_TAIL(i) (8 * ((i) % 8) + (i) % 8 / 2 * 2)
 
-static const _Alignas(64) uint8_t codes_18[64] = { X64(CODES_18) }, split_18[64] = { X64(SPLIT_18) },
-                                  split_34[64] = { X64(SPLIT_34) }, trits_main[64] = { X64(TRITS_MAIN) },
+static const _Alignas(64) uint8_t codes_q1_0[64] = { X64(CODES_Q1_0) }, split_q2_0[64] = { X64(SPLIT_Q2_0) },
+                                  split_pq2_0[64] = { X64(SPLIT_PQ2_0) }, trits_main[64] = { X64(TRITS_MAIN) },
                                   trits_rest[64] = { X64(TRITS_REST) }, fields_01[64] = { X64(FIELDS_01) },
                                   fields_23[64] = { X64(FIELDS_23) }, fields_tail[64] = { X64(FIELDS_TAIL) };
 
-/* Indices of the 16-bit words that hold the scale of lane i: of 72 bytes loaded at 0 (all below 64), of two such loads,
- * and of 112 bytes. */
-#define SCALE_4(i) (9 * ((i) / 4))
-#define SCALE_8(i) ((i) < 8 ? 9 * ((i) / 2) : 32 + 9 * (((i)-8) / 2))
-#define SCALE_112(i) ((i) / 4 < 2 ? 13 + 14 * ((i) / 4) : 13 + 14 * ((i) / 4) - 24 + 32)
-static const _Alignas(64) uint16_t scale_112[32] = { X16(SCALE_112, 0) };
-static const _Alignas(32) uint16_t scale_4[16] = { X16(SCALE_4, 0) };
-static const _Alignas(64) uint16_t scale_8[32] = { X16(SCALE_8, 0) };
+/* Indices of the 16-bit words that hold the scale of lane i: in the first load (Q1_0), in the first loads of both halves
+ * (Q2_0), in both loads (PTQ1_0). */
+#define SCALE_Q1_0(i) ((QN_Q1_0_SCALE + QN_Q1_0_BYTES * ((i) / 4)) / 2)
+#define SCALE_Q2_0(i) ((QN_Q2_0_SCALE + QN_Q2_0_BYTES * ((i) % 8 / 2)) / 2 + (i) / 8 * 32)
+#define SCALE_PTQ1_0(i) (BYTE_OF(PTQ1_0_BYTES_4, QN_PTQ1_0_SCALE + QN_PTQ1_0_BYTES * ((i) / 4)) / 2)
+static const _Alignas(64) uint16_t scale_ptq1_0[32] = { X16(SCALE_PTQ1_0, 0) };
+static const _Alignas(32) uint16_t scale_q1_0[16] = { X16(SCALE_Q1_0, 0) };
+static const _Alignas(64) uint16_t scale_q2_0[32] = { X16(SCALE_Q2_0, 0) };
 
 QN_INLINE __m512 f16_to_f32_x16(__m512i words)
 {
     return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
 }
 
-/* Bytes of a super-block as stored. */
-QN_INLINE size_t super_bytes(enum stored stored)
-{
-    return stored == LAYOUT_Q1_0 ? 72 : stored == LAYOUT_Q2_0 ? 144 : stored == LAYOUT_PQ2_0 ? 136 : 112;
-}
-
 /* Code vectors 0..7 of a super-block in the layout of the type, and the scale of each lane. */
 QN_INLINE void read_q1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
-    const __m512i a = load(p), b = load(p + 8);
-    const __m512i bits = _mm512_permutex2var_epi8(a, load(codes_18), b);
+    const __m512i a = load(p), b = load(p + SECOND(Q1_0_BYTES_4));
+    const __m512i bits = _mm512_permutex2var_epi8(a, load(codes_q1_0), b);
     /* Moves bit v of every byte to bit 1, by add, mask, shift or a GF(2) affine transform (row k of its matrix, from
      * the top byte down, gives bit k), whichever has a free execution port. On Zen 4, affine transforms for all eight
      * take as long as the multiply-adds, since they share ports; three by masks is the best balance (18.6 against 19.5
@@ -78,7 +73,8 @@ QN_INLINE void read_q1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
     code[2] = _mm512_and_si512(_mm512_srli_epi16(bits, 1), two);
     for (int v = 3; v < 8; v++)
         code[v] = _mm512_gf2p8affine_epi64_epi8(bits, _mm512_set1_epi64((int64_t)(1ull << v << 48)), 0);
-    *scale = f16_to_f32_x16(_mm512_permutexvar_epi16(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)scale_4)), a));
+    *scale =
+        f16_to_f32_x16(_mm512_permutexvar_epi16(_mm512_castsi256_si512(_mm256_load_si256((const __m256i *)scale_q1_0)), a));
 }
 
 QN_INLINE void unpack_fields(__m512i even, __m512i odd, __m512i code[8])
@@ -92,20 +88,23 @@ QN_INLINE void unpack_fields(__m512i even, __m512i odd, __m512i code[8])
 
 QN_INLINE void read_q2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
-    const __m512i a = load(p), b = load(p + 72);
-    const __m512i first = _mm512_permutex2var_epi8(a, load(split_18), load(p + 8));
-    const __m512i second = _mm512_permutex2var_epi8(b, load(split_18), load(p + 80));
+    const uint8_t *q = p + Q2_0_BYTES_4;
+    const __m512i a = load(p), b = load(q);
+    const __m512i first = _mm512_permutex2var_epi8(a, load(split_q2_0), load(p + SECOND(Q2_0_BYTES_4)));
+    const __m512i second = _mm512_permutex2var_epi8(b, load(split_q2_0), load(q + SECOND(Q2_0_BYTES_4)));
     unpack_fields(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
-    *scale = f16_to_f32_x16(_mm512_permutex2var_epi16(a, load(scale_8), b));
+    *scale = f16_to_f32_x16(_mm512_permutex2var_epi16(a, load(scale_q2_0), b));
 }
 
 QN_INLINE void read_pq2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
-    const __m512i first = _mm512_permutex2var_epi8(load(p), load(split_34), load(p + 4));
-    const __m512i second = _mm512_permutex2var_epi8(load(p + 68), load(split_34), load(p + 72));
+    enum { SECOND_LOAD = SECOND(PQ2_0_BYTES_2) };
+    const __m512i first = _mm512_permutex2var_epi8(load(p), load(split_pq2_0), load(p + SECOND_LOAD));
+    const __m512i second =
+        _mm512_permutex2var_epi8(load(p + PQ2_0_BYTES_2), load(split_pq2_0), load(p + PQ2_0_BYTES_2 + SECOND_LOAD));
     uint16_t d[4];
     for (int block = 0; block < 4; block++)
-        memcpy(&d[block], p + 34 * block, 2);
+        memcpy(&d[block], p + QN_PQ2_0_BYTES * block + QN_PQ2_0_SCALE, 2);
     unpack_fields(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee), code);
     /* Each of the four scales is broadcast to the four lanes of its block. */
     const __m128i words = _mm_set_epi16(0, 0, 0, 0, (int16_t)d[3], (int16_t)d[2], (int16_t)d[1], (int16_t)d[0]);
@@ -117,7 +116,7 @@ QN_INLINE void read_pq2_0(const uint8_t *p, __m512i code[8], __m512 *scale)
  * block. Digits 0 to 3 of a byte come from one table as 2-bit fields, digit 4 from another. */
 QN_INLINE void read_ptq1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
 {
-    const __m512i a = load(p), b = load(p + 48), three = _mm512_set1_epi8(3);
+    const __m512i a = load(p), b = load(p + SECOND(PTQ1_0_BYTES_4)), three = _mm512_set1_epi8(3);
     const __m512i bytes = _mm512_permutex2var_epi8(a, load(trits_main), b);
     const __m512i rest =
         _mm512_permutex2var_epi8(a, load(trits_rest), b); /* bytes 16 to 23 of a block, then its last two four times */
@@ -130,15 +129,25 @@ QN_INLINE void read_ptq1_0(const uint8_t *p, __m512i code[8], __m512 *scale)
     code[6] = _mm512_and_si512(_mm512_multishift_epi64_epi8(load(fields_23), eight), three);
     code[7] = _mm512_mask_and_epi64(look_up_256(trits_4, rest), 0xaa,
                                     _mm512_multishift_epi64_epi8(load(fields_tail), rest_fields), three);
-    *scale = f16_to_f32_x16(_mm512_permutex2var_epi16(a, load(scale_112), b));
+    *scale = f16_to_f32_x16(_mm512_permutex2var_epi16(a, load(scale_ptq1_0), b));
+}
+
+QN_INLINE void read_super(qn_type type, const uint8_t *p, __m512i code[8], __m512 *scale)
+{
+    switch (type) {
+    case QN_TYPE_Q1_0: read_q1_0(p, code, scale); break;
+    case QN_TYPE_Q2_0: read_q2_0(p, code, scale); break;
+    case QN_TYPE_PQ2_0: read_pq2_0(p, code, scale); break;
+    default: read_ptq1_0(p, code, scale); break;
+    }
 }
 
 /* The integer dot products of one super-block of a row, per group. The zero point is 1 for all types here: minus_sum is
  * minus the sum of each group's activations. */
-QN_INLINE __m512i super_dot(enum stored stored, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
+QN_INLINE __m512i super_dot(qn_type type, const uint8_t *p, const __m512i act[8], __m512i minus_sum, __m512 *scale)
 {
     __m512i code[8];
-    if (stored == LAYOUT_PTQ1_0) {
+    if (type == QN_TYPE_PTQ1_0) {
         /* Groups 0 to 3 of a block are vectors 0 1, 2 3, 4 5, 6 7, each spread over the block's four lanes. */
         const __m512i none = _mm512_setzero_si512();
         __m512i sum[4];
@@ -148,12 +157,7 @@ QN_INLINE __m512i super_dot(enum stored stored, const uint8_t *p, const __m512i 
                                              act[2 * group + 1]);
         return _mm512_add_epi32(sum_fours(sum[0], sum[1], sum[2], sum[3]), minus_sum);
     }
-    if (stored == LAYOUT_Q1_0)
-        read_q1_0(p, code, scale);
-    else if (stored == LAYOUT_Q2_0)
-        read_q2_0(p, code, scale);
-    else
-        read_pq2_0(p, code, scale);
+    read_super(type, p, code, scale);
     /* Two independent accumulators hide the latency of dpbusd. */
     __m512i low = minus_sum, high = _mm512_setzero_si512();
     for (int v = 0; v < 4; v++) {
@@ -185,13 +189,12 @@ static void add_tail_super(const qn_matrix *weights, size_t row, const qn_acts *
         v16_fma(v16i_to_float(sum), v16_mul(v16_load(w.scale), v16_load(acts->scale + super * QN_SUPER_GROUPS)), *partial);
 }
 
-/* n_rows is a constant at the calls. A super-block that the row does not fill is unpacked; for LAYOUT_PTQ1_0 in the
- * layout of the GEMM. */
-QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
+/* n_rows is a constant at the calls. A super-block that the row does not fill is unpacked; for PTQ1_0 in the layout
+ * of the GEMM. */
+QN_INLINE void gemv_rows(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row, size_t n_rows,
                          const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
-    const qn_act_layout layout = stored == LAYOUT_Q1_0 ? QN_ACT_1BIT : stored == LAYOUT_PTQ1_0 ? QN_ACT_TERNARY : QN_ACT_2BIT;
-    const size_t n_full = weights->n_cols / QN_SUPER, bytes = super_bytes(stored);
+    const size_t n_full = weights->n_cols / QN_SUPER, bytes = super_bytes(type);
     const uint8_t *p = weights->data + row * weights->row_bytes, *prefetch = p + GEMV_PREFETCH_BYTES;
     __m512 partial[4];
     for (size_t r = 0; r < n_rows; r++)
@@ -217,11 +220,11 @@ QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights
                 _mm_prefetch(line + i, _MM_HINT_NTA);
             _mm_prefetch(line + bytes - 1, _MM_HINT_NTA);
             if (hilo) {
-                isum = super_dot(stored, q, act, _mm512_setzero_si512(), &scale);
+                isum = super_dot(type, q, act, _mm512_setzero_si512(), &scale);
                 isum = _mm512_mullo_epi32(isum, _mm512_set1_epi32(QN_HILO_BASE));
-                isum = _mm512_add_epi32(isum, super_dot(stored, q, act_lo, minus_sum, &scale));
+                isum = _mm512_add_epi32(isum, super_dot(type, q, act_lo, minus_sum, &scale));
             } else {
-                isum = super_dot(stored, q, act, minus_sum, &scale);
+                isum = super_dot(type, q, act, minus_sum, &scale);
             }
             partial[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum), _mm512_mul_ps(scale, act_scale), partial[r]);
         }
@@ -234,41 +237,19 @@ QN_INLINE void gemv_rows(enum stored stored, bool hilo, const qn_matrix *weights
     }
 }
 
-#define GEMV_KERNEL(name, stored, hilo)                                                                                        \
-    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
-                     bool accumulate, float *out)                                                                              \
-    {                                                                                                                          \
-        size_t row = row_begin;                                                                                                \
-        for (; row + 4 <= row_end; row += 4)                                                                                   \
-            gemv_rows(stored, hilo, weights, row, 4, acts, token, accumulate, out);                                            \
-        for (; row < row_end; row++)                                                                                           \
-            gemv_rows(stored, hilo, weights, row, 1, acts, token, accumulate, out);                                            \
-    }
-
-GEMV_KERNEL(gemv_q1_0, LAYOUT_Q1_0, false)
-GEMV_KERNEL(gemv_q2_0, LAYOUT_Q2_0, false)
-GEMV_KERNEL(gemv_pq2_0, LAYOUT_PQ2_0, false)
-GEMV_KERNEL(gemv_ptq1_0, LAYOUT_PTQ1_0, false)
-GEMV_KERNEL(gemv_q1_0_hilo, LAYOUT_Q1_0, true)
-GEMV_KERNEL(gemv_q2_0_hilo, LAYOUT_Q2_0, true)
-GEMV_KERNEL(gemv_pq2_0_hilo, LAYOUT_PQ2_0, true)
-GEMV_KERNEL(gemv_ptq1_0_hilo, LAYOUT_PTQ1_0, true)
-
-static qn_gemv_fn gemv_avx512(const qn_type_info *type, bool hilo, qn_act_layout *layout)
+QN_INLINE void gemv_format(qn_type type, qn_act_layout layout, bool hilo, const qn_matrix *weights, size_t row_begin,
+                           size_t row_end, const qn_acts *acts, size_t token, bool accumulate, float *out)
 {
-    const qn_gemv_fn wide = gemv_wide(type, hilo);
-    if (wide) {
-        *layout = QN_ACT_PLAIN;
-        return wide;
+    size_t row = row_begin;
+    if (layout == QN_ACT_PLAIN) {
+        for (; row < row_end; row += 4)
+            gemv_wide_rows(type, hilo, weights, row, row_end - row < 4 ? row_end - row : 4, acts, token, accumulate, out);
+        return;
     }
-    *layout = type->type == QN_TYPE_PTQ1_0 ? QN_ACT_TERNARY : qn_act_layout_of(type);
-    switch (type->type) {
-    case QN_TYPE_Q1_0: return hilo ? gemv_q1_0_hilo : gemv_q1_0;
-    case QN_TYPE_Q2_0: return hilo ? gemv_q2_0_hilo : gemv_q2_0;
-    case QN_TYPE_PQ2_0: return hilo ? gemv_pq2_0_hilo : gemv_pq2_0;
-    case QN_TYPE_PTQ1_0: return hilo ? gemv_ptq1_0_hilo : gemv_ptq1_0;
-    default: return NULL;
-    }
+    for (; row + 4 <= row_end; row += 4)
+        gemv_rows(type, layout, hilo, weights, row, 4, acts, token, accumulate, out);
+    for (; row < row_end; row++)
+        gemv_rows(type, layout, hilo, weights, row, 1, acts, token, accumulate, out);
 }
 
 /* Quarter q of every vector of a layout gathers its bytes from quarter q of the codes (128 bytes), with the same 16
@@ -308,35 +289,46 @@ static void reorder_codes(qn_act_layout layout, const int8_t *codes, int8_t *out
 }
 
 /* Unpacks for GEMM tiles with the GEMV's readers. */
-static void unpack_avx512(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
+QN_INLINE void unpack_format(qn_type type, qn_act_layout layout, const uint8_t *blocks, qn_super_block *out)
 {
     __m512i code[8];
     __m512 scale;
-    if (unpack_wide(type, blocks, n_blocks, out))
-        return;
-    if (n_blocks * type->block_weights < QN_SUPER) {
-        unpack_simd(type, blocks, n_blocks, out);
+    if (type == QN_TYPE_OX2_0) { /* the GEMV reads it in another order */
+        unpack_2bit(type, blocks, QN_SUPER / QN_OX2_0_WEIGHTS, out);
         return;
     }
-    switch (type->type) {
-    case QN_TYPE_Q1_0: read_q1_0(blocks, code, &scale); break;
-    case QN_TYPE_Q2_0: read_q2_0(blocks, code, &scale); break;
-    case QN_TYPE_PQ2_0: read_pq2_0(blocks, code, &scale); break;
-    case QN_TYPE_PTQ1_0:
-        read_ptq1_0(blocks, code, &scale);
+    if (layout == QN_ACT_PLAIN) {
+        unpack_wide_super(type, blocks, out);
+        return;
+    }
+    read_super(type, blocks, code, &scale);
+    if (type == QN_TYPE_PTQ1_0)
         interleave_pieces(code, code);
-        break;
-    default: unpack_simd(type, blocks, n_blocks, out); return;
-    }
     for (int v = 0; v < 8; v++)
         _mm512_store_si512(out->codes + 64 * v, code[v]);
     _mm512_storeu_ps(out->scale, scale);
 }
 
+#define FORMATS(X)                                                                                                             \
+    X(q1_0, Q1_0, QN_ACT_1BIT, HILO, { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true })                            \
+    X(q2_0, Q2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true })                           \
+    X(pq2_0, PQ2_0, QN_ACT_2BIT, HILO, { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true })                        \
+    X(ptq1_0, PTQ1_0, QN_ACT_TERNARY, HILO, { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false })                       \
+    X(ox2_0, OX2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
+    X(tq1_0, TQ1_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
+    X(tq2_0, TQ2_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                 \
+    X(q4_0, Q4_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q4_1, Q4_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q5_0, Q5_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q5_1, Q5_1, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q8_0, Q8_0, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q4_k, Q4_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q5_k, Q5_K, QN_ACT_PLAIN, HILO, { 0 })                                                                                   \
+    X(q6_k, Q6_K, QN_ACT_PLAIN, NO_HILO, { 0 })
+
+FORMAT_TABLE(FORMATS)
+
 void qn_matmul_init_avx512(qn_matmul_kernels *kernels)
 {
-    matmul_fill(kernels);
-    kernels->unpack = unpack_avx512;
-    kernels->gemv = gemv_avx512;
-    kernels->packed = packed_avx512;
+    matmul_fill(kernels, formats, N_FORMATS);
 }

@@ -4,6 +4,7 @@
 
 #include "base/f16.h"
 #include "kernels/variants.h"
+#include "quant/layout.h"
 #include "kernels/matmul/variants.def"
 
 #include <math.h>
@@ -38,23 +39,29 @@ static const struct gemv_variant *gemv_variant(const qn_tile_layout *tiles, int 
     return NULL;
 }
 
+/* clang-format off */
+static const struct {
+    qn_type type;
+    qn_tile_layout tiles;
+} tile_layouts[] = {
+#define TILES(ID, bits, n_scales, has_offset, code) { QN_TYPE_##ID, { QN_STORED_##ID, bits, n_scales, has_offset, false } },
+    QN_TILED_TYPES(TILES)
+    { QN_TYPE_F16, { QN_STORED_F16, 16, 1, 0, false } },
+    { QN_TYPE_BF16, { QN_STORED_BF16, 16, 1, 0, false } },
+};
+/* clang-format on */
+
+/* The zero point of tiles without offset follows from their bits. */
+#define ZERO_FITS(ID, bits, n_scales, has_offset, code)                                                                        \
+    _Static_assert(has_offset || QN_##ID##_ZERO == QN_TILE_ZERO(bits), #ID ": tiles have another zero point");
+QN_TILED_TYPES(ZERO_FITS)
+
 qn_tile_layout qn_matmul_gpu_tile_layout(const qn_type_info *type)
 {
-    switch (type->type) {
-    case QN_TYPE_Q1_0: return (qn_tile_layout){ QN_STORED_Q1_0, 1, 2, 0, false };
-    case QN_TYPE_Q2_0: return (qn_tile_layout){ QN_STORED_Q2_0, 2, 4, 0, false };
-    case QN_TYPE_PQ2_0: return (qn_tile_layout){ QN_STORED_PQ2_0, 2, 2, 0, false };
-    case QN_TYPE_OX2_0: return (qn_tile_layout){ QN_STORED_OX2_0, 2, 2, 0, false };
-    case QN_TYPE_PTQ1_0: return (qn_tile_layout){ QN_STORED_PTQ1_0, 2, 2, 0, false };
-    case QN_TYPE_TQ1_0: return (qn_tile_layout){ QN_STORED_TQ1_0, 2, 2, 0, false };
-    case QN_TYPE_TQ2_0: return (qn_tile_layout){ QN_STORED_TQ2_0, 2, 2, 0, false };
-    case QN_TYPE_Q4_0: return (qn_tile_layout){ QN_STORED_Q4_0, 4, 8, 1, false };
-    case QN_TYPE_Q4_1: return (qn_tile_layout){ QN_STORED_Q4_1, 4, 8, 1, false };
-    case QN_TYPE_Q8_0: return (qn_tile_layout){ QN_STORED_Q8_0, 8, 8, 0, false };
-    case QN_TYPE_F16: return (qn_tile_layout){ QN_STORED_F16, 16, 1, 0, false };
-    case QN_TYPE_BF16: return (qn_tile_layout){ QN_STORED_BF16, 16, 1, 0, false };
-    default: return (qn_tile_layout){ QN_STORED_F16, 16, 1, 0, true };
-    }
+    for (size_t i = 0; i < sizeof tile_layouts / sizeof tile_layouts[0]; i++)
+        if (tile_layouts[i].type == type->type)
+            return tile_layouts[i].tiles;
+    return (qn_tile_layout){ QN_STORED_F16, 16, 1, 0, true };
 }
 
 void qn_matmul_gpu_f16_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint16_t *f16)

@@ -63,12 +63,11 @@
  * bit-identical from run to run.
  *
  * A new format works at once as fp16 tiles (as_f16: the host dequantises rows to F16 at upload). To keep its bits, it
- * needs a value of qn_matmul_stored, its cases in stored_code and stored_scale (matmul_pack.cu), and a case in
- * qn_matmul_gpu_tile_layout. b must divide 8, and the zero point follows from b (dequantize_fragment): a 3-bit format is
- * stored as 4-bit tiles with an offset. If no row of the table of types above has its bits, scales and offset, it also
- * needs rows of gemv and gemm in variants.def, and cases in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu),
- * gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel takes tiles of 1 and 2 bits without offset: a row of
- * persistent/variants.def, bit_planes.cuh. */
+ * needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point follows
+ * from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types above has
+ * its bits, scales and offset, it also needs rows of gemv and gemm in variants.def, and cases in dequantize_fragment
+ * (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel takes tiles of 1 and 2
+ * bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 
@@ -163,22 +162,34 @@ typedef struct qn_matmul_quantize_acts_args {
     float eps;
 } qn_matmul_quantize_acts_args;
 
+/* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and the code of weight i
+ * (quant/layout.h) of the block whose codes are at `codes`. */
+#define QN_TILED_TYPES(X)                                                                                                      \
+    X(Q1_0, 1, 2, 0, qn_code_1bit(codes, i))                                                                                   \
+    X(Q2_0, 2, 4, 0, qn_code_2bit(codes, i))                                                                                   \
+    X(PQ2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                                  \
+    X(OX2_0, 2, 2, 0, qn_code_2bit(codes, i))                                                                                  \
+    X(PTQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_PTQ1_0_TRIT_BYTES))                                                           \
+    X(TQ1_0, 2, 2, 0, qn_code_trit(codes, i, QN_TQ1_0_TRIT_BYTES))                                                             \
+    X(TQ2_0, 2, 2, 0, qn_code_tq2_0(codes, i))                                                                                 \
+    X(Q4_0, 4, 8, 1, qn_code_nibble(codes, i))                                                                                 \
+    X(Q4_1, 4, 8, 1, qn_code_nibble(codes, i))                                                                                 \
+    X(Q8_0, 8, 8, 0, qn_code_int8(codes, i))
+
+/* Zero point of the codes of tiles without offset. With 1 bit the code is doubled first. */
+#define QN_TILE_ZERO(bits) ((bits) <= 2 ? 1 : (bits) == 8 ? 128 : 0)
+
 /* qn_matmul_pack - rows in the stored layout into tiles. One warp per tile and k-tile: grid (k-tiles, tiles of these
  * rows), 32 threads. `stored` selects the layout of the rows. */
+/* clang-format off */
 typedef enum qn_matmul_stored {
-    QN_STORED_Q1_0,
-    QN_STORED_Q2_0,
-    QN_STORED_PQ2_0,
-    QN_STORED_OX2_0,
-    QN_STORED_PTQ1_0,
-    QN_STORED_TQ1_0,
-    QN_STORED_TQ2_0,
-    QN_STORED_Q4_0,
-    QN_STORED_Q4_1,
-    QN_STORED_Q8_0,
+#define QN_STORED_ENTRY(ID, bits, n_scales, has_offset, code) QN_STORED_##ID,
+    QN_TILED_TYPES(QN_STORED_ENTRY)
+#undef QN_STORED_ENTRY
     QN_STORED_F16,
     QN_STORED_BF16
 } qn_matmul_stored;
+/* clang-format on */
 
 typedef struct qn_matmul_pack_args {
     QN_GPU_PTR(const uint8_t) rows; /* [n_rows] of row_bytes */

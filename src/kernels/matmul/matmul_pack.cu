@@ -1,47 +1,30 @@
 // Packs weights from their stored layouts into tiles. Done once per matrix: every code is loaded separately, and the
 // caches make that fast enough.
 #include "kernels/matmul/tiles.cuh"
+#include "quant/layout.h"
 
 QN_DEVICE uint32_t load_f16(const uint8_t *at)
 {
     return at[0] | (uint32_t)at[1] << 8; // unaligned
 }
 
-// Base-3 digit of weight e of a block: n_bytes bytes of five digits, then half as many, then n_bytes / 8 of four
-// digits. Digit n of all bytes of each of these ranges encodes consecutive weights.
-QN_DEVICE uint32_t stored_ternary(const uint8_t *block, uint32_t e, uint32_t n_bytes)
+// -zero d, saturated.
+QN_DEVICE uint32_t minus_zero_point(uint32_t d, int zero)
 {
-    uint32_t width = n_bytes, first = 0;
-    if (e >= 5 * n_bytes) {
-        e -= 5 * n_bytes;
-        first = n_bytes;
-        width = n_bytes / 2;
-        if (e >= 5 * width) {
-            e -= 5 * width;
-            first += width;
-            width = n_bytes / 8;
-        }
-    }
-    uint32_t x = block[first + e % width];
-    for (uint32_t n = e / width; n > 0; n--)
-        x = x * 3 & 255;
-    return x * 3 >> 8;
+    return qn_f32_to_f16(fminf(fmaxf((float)-zero * qn_f16_to_f32((uint16_t)d), -65504.0f), 65504.0f));
 }
 
 // The code of a column, with as many bits as the tiles have.
 QN_DEVICE uint32_t stored_code(uint32_t stored, const uint8_t *row, uint32_t col)
 {
     switch (stored) {
-    case QN_STORED_Q1_0: return row[col / 128 * 18 + 2 + col % 128 / 8] >> col % 8 & 1;
-    case QN_STORED_Q2_0: return row[col / 64 * 18 + 2 + col % 64 / 4] >> 2 * (col % 4) & 3;
-    case QN_STORED_PQ2_0: return row[col / 128 * 34 + 2 + col % 128 / 4] >> 2 * (col % 4) & 3;
-    case QN_STORED_OX2_0: return row[col / 128 * 34 + col % 128 / 4] >> 2 * (col % 4) & 3;
-    case QN_STORED_PTQ1_0: return stored_ternary(row + col / 128 * 28, col % 128, 16);
-    case QN_STORED_TQ1_0: return stored_ternary(row + col / 256 * 54, col % 256, 32);
-    case QN_STORED_TQ2_0: return row[col / 256 * 66 + col % 256 / 128 * 32 + col % 32] >> 2 * (col % 128 / 32) & 3;
-    case QN_STORED_Q4_0: return row[col / 32 * 18 + 2 + col % 16] >> 4 * (col % 32 / 16) & 15;
-    case QN_STORED_Q4_1: return row[col / 32 * 20 + 4 + col % 16] >> 4 * (col % 32 / 16) & 15;
-    case QN_STORED_Q8_0: return row[col / 32 * 34 + 2 + col % 32] ^ 0x80u; // signed + 128
+#define CODE(ID, bits, n_scales, has_offset, code)                                                                             \
+    case QN_STORED_##ID: {                                                                                                     \
+        const uint8_t *codes = row + col / QN_##ID##_WEIGHTS * QN_##ID##_BYTES + QN_##ID##_CODES;                              \
+        const uint32_t i = col % QN_##ID##_WEIGHTS;                                                                            \
+        return code;                                                                                                           \
+    }
+        QN_TILED_TYPES(CODE)
     case QN_STORED_F16: return load_f16(row + 2 * col);
     default: { // bf16, saturated
         const float x = qn_bf16_to_f32((uint16_t)load_f16(row + 2 * col));
@@ -50,23 +33,18 @@ QN_DEVICE uint32_t stored_code(uint32_t stored, const uint8_t *row, uint32_t col
     }
 }
 
-// The scale of a column, or its offset.
+// The scale of a column, or its offset: the minimum, or minus the zero point for types without one.
 QN_DEVICE uint32_t stored_scale(uint32_t stored, const uint8_t *row, uint32_t col, bool offset)
 {
     switch (stored) {
-    case QN_STORED_Q1_0: return load_f16(row + col / 128 * 18);
-    case QN_STORED_Q2_0: return load_f16(row + col / 64 * 18);
-    case QN_STORED_PQ2_0: return load_f16(row + col / 128 * 34);
-    case QN_STORED_OX2_0: return load_f16(row + col / 128 * 34 + 32);
-    case QN_STORED_PTQ1_0: return load_f16(row + col / 128 * 28 + 26);
-    case QN_STORED_TQ1_0: return load_f16(row + col / 256 * 54 + 52);
-    case QN_STORED_TQ2_0: return load_f16(row + col / 256 * 66 + 64);
-    case QN_STORED_Q4_0: {
-        const uint32_t scale = load_f16(row + col / 32 * 18);
-        return offset ? qn_f32_to_f16(fminf(fmaxf(-8 * qn_f16_to_f32((uint16_t)scale), -65504.0f), 65504.0f)) : scale;
+#define SCALE(ID, bits, n_scales, has_offset, code)                                                                            \
+    case QN_STORED_##ID: {                                                                                                     \
+        const uint8_t *block = row + col / QN_##ID##_WEIGHTS * QN_##ID##_BYTES;                                                \
+        const uint32_t d = load_f16(block + (has_offset && offset ? QN_##ID##_MIN : QN_##ID##_SCALE));                         \
+        return has_offset && offset && QN_##ID##_MIN == QN_##ID##_SCALE ? minus_zero_point(d, QN_##ID##_ZERO) : d;             \
     }
-    case QN_STORED_Q4_1: return load_f16(row + col / 32 * 20 + (offset ? 2 : 0));
-    default: return load_f16(row + col / 32 * 34);
+        QN_TILED_TYPES(SCALE)
+    default: return 0; // fp16 tiles have no scales
     }
 }
 

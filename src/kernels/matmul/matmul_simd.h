@@ -9,6 +9,33 @@
 
 #include <string.h>
 
+/* A line of quant/layout.h. The fields are constants where the type is one. */
+struct block_layout {
+    size_t weights, bytes, scale, min, codes;
+    int zero, max_code;
+};
+
+QN_INLINE struct block_layout block_of(qn_type type)
+{
+    switch (type) {
+#define BLOCK_CASE(ID, ...)                                                                                                    \
+    case QN_TYPE_##ID: return (struct block_layout){ __VA_ARGS__ };
+        QN_BLOCK_LAYOUTS(BLOCK_CASE)
+    default: return (struct block_layout){ .weights = 1 };
+    }
+}
+
+/* Bytes of a super-block as stored. */
+QN_INLINE size_t super_bytes(qn_type type)
+{
+    return QN_SUPER / block_of(type).weights * block_of(type).bytes;
+}
+
+QN_INLINE bool has_offset(qn_type type)
+{
+    return block_of(type).min != block_of(type).scale;
+}
+
 /* [16 groups][8 quads of codes] to [8 quads][16 groups]. */
 QN_INLINE void interleave_groups(const uint8_t *groups, uint8_t *out)
 {
@@ -130,22 +157,24 @@ QN_INLINE void broadcast_scales(const uint8_t *scale, size_t block_bytes, size_t
 /* Bit v of the 64 code bytes of a super-block is vector v: the stored bytes are only gathered and masked. */
 QN_INLINE void unpack_1bit(const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
+    enum { CODE_BYTES = QN_Q1_0_WEIGHTS / 8 };
     uint8_t bits[64] = { 0 };
     for (size_t block = 0; block < n_blocks; block++)
-        memcpy(bits + 16 * block, blocks + 18 * block + 2, 16);
+        memcpy(bits + CODE_BYTES * block, blocks + QN_Q1_0_BYTES * block + QN_Q1_0_CODES, CODE_BYTES);
     for (size_t v = 0; v < 8; v++)
         for (size_t i = 0; i < 64; i++)
             out->codes[64 * v + i] = (uint8_t)((bits[i] >> v & 1) << 1);
-    broadcast_scales(blocks, 18, 4, n_blocks, out->scale);
+    broadcast_scales(blocks + QN_Q1_0_SCALE, QN_Q1_0_BYTES, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP, n_blocks, out->scale);
 }
 
 /* 2-bit fields: a group is eight bytes, of which the first four hold its first 16 values. */
-QN_INLINE void unpack_2bit(const uint8_t *blocks, size_t block_bytes, size_t code_bytes, size_t codes_at, size_t scale_at,
-                           size_t n_blocks, qn_super_block *out)
+QN_INLINE void unpack_2bit(qn_type type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
+    const struct block_layout b = block_of(type);
+    const size_t code_bytes = b.weights / 4;
     uint8_t stored[128] = { 0 }, f16[2][64];
     for (size_t block = 0; block < n_blocks; block++)
-        memcpy(stored + code_bytes * block, blocks + block_bytes * block + codes_at, code_bytes);
+        memcpy(stored + code_bytes * block, blocks + b.bytes * block + b.codes, code_bytes);
     for (size_t lane = 0; lane < QN_SUPER_GROUPS; lane++) {
         memcpy(f16[0] + 4 * lane, stored + 8 * lane, 4);
         memcpy(f16[1] + 4 * lane, stored + 8 * lane + 4, 4);
@@ -154,7 +183,7 @@ QN_INLINE void unpack_2bit(const uint8_t *blocks, size_t block_bytes, size_t cod
         for (size_t j = 0; j < 4; j++)
             for (size_t i = 0; i < 64; i++)
                 out->codes[64 * (4 * h + j) + i] = f16[h][i] >> 2 * j & 3;
-    broadcast_scales(blocks + scale_at, block_bytes, code_bytes / 8, n_blocks, out->scale);
+    broadcast_scales(blocks + b.scale, b.bytes, b.weights / QN_QUANT_GROUP, n_blocks, out->scale);
 }
 
 static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
@@ -175,11 +204,9 @@ static void unpack_any(const qn_type_info *type, const uint8_t *blocks, size_t n
 
 static void unpack_simd(const qn_type_info *type, const uint8_t *blocks, size_t n_blocks, qn_super_block *out)
 {
-    switch (type->type) {
-    case QN_TYPE_Q1_0: unpack_1bit(blocks, n_blocks, out); break;
-    case QN_TYPE_Q2_0: unpack_2bit(blocks, 18, 16, 2, 0, n_blocks, out); break;
-    case QN_TYPE_PQ2_0: unpack_2bit(blocks, 34, 32, 2, 0, n_blocks, out); break;
-    case QN_TYPE_OX2_0: unpack_2bit(blocks, 34, 32, 0, 32, n_blocks, out); break;
+    switch (qn_act_layout_of(type)) {
+    case QN_ACT_1BIT: unpack_1bit(blocks, n_blocks, out); break;
+    case QN_ACT_2BIT: unpack_2bit(type->type, blocks, n_blocks, out); break;
     default: unpack_any(type, blocks, n_blocks, out); break;
     }
 }
@@ -394,7 +421,51 @@ static void gemm_float_simd(const qn_matrix *weights, size_t row, size_t n_rows,
         gemm_float_shapes(QN_TYPE_BF16, rows, weights->row_bytes, n_rows, tokens, acts->n_cols, n_tokens, out);
 }
 
-QN_INLINE void matmul_fill(qn_matmul_kernels *kernels)
+/* ---- The table of an instruction set ----
+ *
+ * FORMATS(X) of a file has one line per type that the file reads as stored:
+ *
+ *   X(name, type, layout of the GEMV's activations, HILO or NO_HILO: a GEMV for the hi/lo split, qn_packed_kernel or { 0 })
+ *
+ * From the line come the type's functions and its row. The file defines, for the type and layout that the line names,
+ *
+ *   gemv_format(type, layout, hilo, weights, ...)   as qn_gemv_fn
+ *   unpack_format(type, layout, blocks, out)        as unpack of qn_matmul_format
+ *
+ * inline: type, layout and hilo are constants at the calls. */
+#define GEMV_KERNEL(name, type, layout, hilo)                                                                                  \
+    static void name(const qn_matrix *weights, size_t row_begin, size_t row_end, const qn_acts *acts, size_t token,            \
+                     bool accumulate, float *out)                                                                              \
+    {                                                                                                                          \
+        gemv_format(type, layout, hilo, weights, row_begin, row_end, acts, token, accumulate, out);                            \
+    }
+#define GEMV_HILO(id, ID, layout) GEMV_KERNEL(gemv_##id##_hilo, QN_TYPE_##ID, layout, true)
+#define GEMV_NO_HILO(id, ID, layout)
+#define GEMV_OF_HILO(id) gemv_##id##_hilo
+#define GEMV_OF_NO_HILO(id) NULL
+
+#define FORMAT_FUNCTIONS(id, ID, act_layout, hilo, ...)                                                                        \
+    GEMV_KERNEL(gemv_##id, QN_TYPE_##ID, act_layout, false)                                                                    \
+    GEMV_##hilo(id, ID, act_layout) static void unpack_##id(const uint8_t *blocks, qn_super_block *out)                        \
+    {                                                                                                                          \
+        unpack_format(QN_TYPE_##ID, act_layout, blocks, out);                                                                  \
+    }
+
+#define FORMAT_ROW(id, ID, act_layout, hilo, ...)                                                                              \
+    { .type = QN_TYPE_##ID,                                                                                                    \
+      .layout = act_layout,                                                                                                    \
+      .gemv = gemv_##id,                                                                                                       \
+      .gemv_hilo = GEMV_OF_##hilo(id),                                                                                         \
+      .unpack = unpack_##id,                                                                                                   \
+      .packed = __VA_ARGS__ },
+
+#define FORMAT_TABLE(FORMATS)                                                                                                  \
+    FORMATS(FORMAT_FUNCTIONS)                                                                                                  \
+    static const qn_matmul_format formats[] = { FORMATS(FORMAT_ROW) };
+
+#define N_FORMATS (sizeof formats / sizeof formats[0])
+
+QN_INLINE void matmul_fill(qn_matmul_kernels *kernels, const qn_matmul_format *formats, size_t n_formats)
 {
     *kernels = (qn_matmul_kernels){
         .tile_rows = TILE_ROWS,
@@ -403,6 +474,8 @@ QN_INLINE void matmul_fill(qn_matmul_kernels *kernels)
         .unpack = unpack_simd,
         .gemm = gemm_simd,
         .gemm_float = gemm_float_simd,
+        .formats = formats,
+        .n_formats = n_formats,
     };
 }
 

@@ -3,18 +3,18 @@
 
 #include <string.h>
 
-/* Position of the code words in a block. has_scale: the scale is the first two bytes, not part of a word. */
-struct block_layout {
+/* Position of the code words in a block. has_scale: the scale is the first two bytes; else it is the last two, in a word. */
+struct word_layout {
     size_t bytes, n_words, words_offset;
     bool has_scale;
 };
 
-static struct block_layout layout_of(const qn_type_info *type)
+static struct word_layout layout_of(const qn_type_info *type)
 {
-    const size_t bytes = type->block_bytes;
-    if (type->type == QN_TYPE_PTQ1_0)
-        return (struct block_layout){ .bytes = bytes, .n_words = bytes / 4 };
-    return (struct block_layout){ .bytes = bytes, .n_words = (bytes - 2) / 4, .words_offset = 2, .has_scale = true };
+    return (struct word_layout){ .bytes = type->block_bytes,
+                                 .n_words = (type->block_bytes - type->codes_at) / 4,
+                                 .words_offset = type->codes_at,
+                                 .has_scale = type->codes_at != 0 };
 }
 
 /* Byte offset, among the stored rows of a panel, of the row that belongs in each slot. */
@@ -54,7 +54,7 @@ static void bytes_to_words(const uint8_t *restrict bytes, uint32_t words[QN_PANE
 
 void qn_matmul_pack(const qn_matrix *weights, qn_packing packing, size_t begin, size_t end, uint8_t *packed)
 {
-    const struct block_layout layout = layout_of(weights->type);
+    const struct word_layout layout = layout_of(weights->type);
     const size_t row_bytes = weights->row_bytes, block_bytes = layout.bytes * QN_PANEL_ROWS;
     size_t row_offset[QN_PANEL_ROWS];
     slot_offsets(packing, row_bytes, row_offset);
@@ -84,7 +84,7 @@ void qn_matmul_pack(const qn_matrix *weights, qn_packing packing, size_t begin, 
 
 void qn_matmul_unpack(const qn_matrix *weights, qn_packing packing, size_t panel, uint8_t *rows)
 {
-    const struct block_layout layout = layout_of(weights->type);
+    const struct word_layout layout = layout_of(weights->type);
     const size_t row_bytes = weights->row_bytes;
     const uint8_t *in = weights->packed + panel * QN_PANEL_ROWS * row_bytes;
     size_t row_offset[QN_PANEL_ROWS];

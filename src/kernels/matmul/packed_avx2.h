@@ -321,30 +321,21 @@ static void packed_q1_0(PACKED_ARGUMENTS)
 static void packed_q2_0(PACKED_ARGUMENTS)
 {
     if (acts->hilo)
-        panel_loop_2bit(true, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+        panel_loop_2bit(true, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
+                        out_stride);
     else
-        panel_loop_2bit(false, 2, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+        panel_loop_2bit(false, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
+                        out_stride);
 }
 
 static void packed_pq2_0(PACKED_ARGUMENTS)
 {
     if (acts->hilo)
-        panel_loop_2bit(true, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
+        panel_loop_2bit(true, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
+                        out_stride);
     else
-        panel_loop_2bit(false, 4, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);
-}
-
-static const qn_packed_kernel *packed_avx2(const qn_type_info *type)
-{
-    static const qn_packed_kernel bits = { QN_PACKING_BYTES, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true };
-    static const qn_packed_kernel two_bit_64 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true };
-    static const qn_packed_kernel two_bit_128 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true };
-    switch (type->type) {
-    case QN_TYPE_Q1_0: return &bits;
-    case QN_TYPE_Q2_0: return &two_bit_64;
-    case QN_TYPE_PQ2_0: return &two_bit_128;
-    default: return NULL;
-    }
+        panel_loop_2bit(false, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP, weights, row, n_rows, acts, first, n_tokens, accumulate, out,
+                        out_stride);
 }
 
 #endif

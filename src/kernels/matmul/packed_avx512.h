@@ -245,9 +245,9 @@ QN_INLINE void panel_loop(bool bits, bool hilo, size_t block_groups, const qn_ma
             panel_loop(bits, false, block_groups, weights, row, n_rows, acts, first, n_tokens, accumulate, out, out_stride);   \
     }
 
-PACKED(packed_q1_0, true, 4)
-PACKED(packed_q2_0, false, 2)
-PACKED(packed_pq2_0, false, 4)
+PACKED(packed_q1_0, true, QN_Q1_0_WEIGHTS / QN_QUANT_GROUP)
+PACKED(packed_q2_0, false, QN_Q2_0_WEIGHTS / QN_QUANT_GROUP)
+PACKED(packed_pq2_0, false, QN_PQ2_0_WEIGHTS / QN_QUANT_GROUP)
 
 /* Multiplies base-3 digits of packed words by their activations without extracting the digits. With x a byte times a
  * power of 3 (mod 256) and y = 3x (mod 256), the digit is (3x - y) / 256. Sums of x and of y by activations are
@@ -321,7 +321,7 @@ QN_INLINE void panel_block_ternary(const uint8_t *p, const int8_t *codes, const 
 static void packed_ptq1_0(const qn_matrix *weights, size_t row, size_t n_rows, const qn_acts *acts, size_t first,
                           size_t n_tokens, bool accumulate, float *out, size_t out_stride)
 {
-    const size_t block_bytes = weights->type->block_bytes * QN_PANEL_ROWS, n_blocks = weights->n_cols / 128;
+    const size_t block_bytes = weights->type->block_bytes * QN_PANEL_ROWS, n_blocks = weights->n_cols / QN_PTQ1_0_WEIGHTS;
     _Alignas(64) panel_partial partial;
     for (size_t end = row + n_rows; row < end; row += QN_PANEL_ROWS)
         for (size_t t = first; t < first + n_tokens; t++) {
@@ -339,21 +339,6 @@ static void packed_ptq1_0(const qn_matrix *weights, size_t row, size_t n_rows, c
             }
             panel_store(partial, accumulate, out + t * out_stride + row);
         }
-}
-
-static const qn_packed_kernel *packed_avx512(const qn_type_info *type)
-{
-    static const qn_packed_kernel bits = { QN_PACKING_WORDS, QN_ACT_LUT, packed_q1_0, SIZE_MAX, true };
-    static const qn_packed_kernel two_bit_64 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_q2_0, SIZE_MAX, true };
-    static const qn_packed_kernel two_bit_128 = { QN_PACKING_WORDS, QN_ACT_2BIT, packed_pq2_0, SIZE_MAX, true };
-    static const qn_packed_kernel ternary = { QN_PACKING_WORDS, QN_ACT_PLAIN, packed_ptq1_0, 4, false };
-    switch (type->type) {
-    case QN_TYPE_PTQ1_0: return &ternary;
-    case QN_TYPE_Q1_0: return &bits;
-    case QN_TYPE_Q2_0: return &two_bit_64;
-    case QN_TYPE_PQ2_0: return &two_bit_128;
-    default: return NULL;
-    }
 }
 
 #endif

@@ -128,12 +128,4 @@ static void packed_q1_0(const qn_matrix *weights, size_t row, size_t n_rows, con
         }
 }
 
-static const qn_packed_kernel *packed_neon(const qn_type_info *type)
-{
-    static const qn_packed_kernel bits = {
-        .packing = QN_PACKING_BYTES, .layout = QN_ACT_LUT, .gemm_packed = packed_q1_0, .max_tokens = SIZE_MAX
-    };
-    return type->type == QN_TYPE_Q1_0 ? &bits : NULL;
-}
-
 #endif

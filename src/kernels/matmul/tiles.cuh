@@ -55,6 +55,7 @@ template <int bits, bool has_offset>
 QN_DEVICE void dequantize_fragment(uint32_t a[4], const uint4 &fragment, int group, int k16, group_scale s)
 {
     const uint32_t words[4] = { fragment.x, fragment.y, fragment.z, fragment.w };
+    const uint32_t minus_zero = 0xe400e400u + QN_TILE_ZERO(bits) * 0x00010001u; // -1024 minus the zero point
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const uint32_t w = words[k], scale = k & 1 ? broadcast_high(s.scale) : broadcast_low(s.scale);
@@ -64,14 +65,14 @@ QN_DEVICE void dequantize_fragment(uint32_t a[4], const uint4 &fragment, int gro
             a[k] = ((w << (15 - 8 * k16 - group)) & 0x80008000u) ^ (scale ^ 0x80008000u);
         } else if (bits == 2) {
             const uint32_t code = (w >> (8 * k16 + 2 * (group % 4)) & 0x00030003u) | 0x64006400u;
-            a[k] = f16x2_mul(f16x2_add(code, 0xe401e401u), scale); // minus 1025: zero point 1
+            a[k] = f16x2_mul(f16x2_add(code, minus_zero), scale);
         } else if (bits == 4) {
             const uint32_t code = (w >> (8 * k16 + 4 * (group % 2)) & 0x000f000fu) | 0x64006400u;
             const uint32_t offset = k & 1 ? broadcast_high(s.offset) : broadcast_low(s.offset);
-            a[k] = f16x2_fma(f16x2_add(code, 0xe400e400u), scale, offset);
+            a[k] = f16x2_fma(f16x2_add(code, minus_zero), scale, offset);
         } else {
             const uint32_t code = __byte_perm(w, 0x64646464u, k16 ? 0x4341 : 0x4240);
-            a[k] = f16x2_mul(f16x2_add(code, 0xe480e480u), scale); // minus 1152: zero point 128
+            a[k] = f16x2_mul(f16x2_add(code, minus_zero), scale);
         }
     }
 }
