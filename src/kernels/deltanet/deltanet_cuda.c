@@ -134,7 +134,7 @@ static qn_launch step_launch(qn_gpu_variant variant, const char *function, size_
 
 qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *a, size_t head_k, bool bf16, qn_launch *launch)
 {
-    qn_gpu_variant variant;
+    qn_gpu_variant variant = { 0 };
     qn_status status = variant_of(head_k, a->head_v, bf16, &variant);
     if (!status)
         status = check_chunk_args(a, head_k);
@@ -154,7 +154,7 @@ static qn_status check_taps(uint32_t taps)
 
 qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_v, qn_launch *launch)
 {
-    qn_gpu_variant variant;
+    qn_gpu_variant variant = { 0 };
     qn_status status = variant_of(head_k, head_v, false, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
@@ -177,7 +177,7 @@ qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_
 
 qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_v, size_t longest, bool bf16, qn_launch *launch)
 {
-    qn_gpu_variant variant;
+    qn_gpu_variant variant = { 0 };
     const size_t row_blocks = (longest + QN_GDN_CONV_ROWS - 1) / QN_GDN_CONV_ROWS,
                  width = width_of(a->k_heads, a->v_heads, head_k, head_v);
     qn_status status = variant_of(head_k, head_v, bf16, &variant);
@@ -201,7 +201,7 @@ qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_
 
 qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_v, bool bf16, qn_launch *launch)
 {
-    qn_gpu_variant variant;
+    qn_gpu_variant variant = { 0 };
     qn_status status = variant_of(head_k, head_v, bf16, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
