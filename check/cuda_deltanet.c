@@ -1,7 +1,7 @@
 /* Gated DeltaNet on the GPU: the chunk kernels on tensor cores and the token-by-token kernels against the CPU's f32 kernels,
  * which are within 1e-5 of the recurrence in float64. Covers lengths, decays, keys, head mappings, ragged sequences,
  * strides and the sessions' memory. */
-#include "check/cuda.h"
+#include "check/cuda_deltanet.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
@@ -20,26 +20,7 @@
 /* The tolerance of the CPU's f32 kernels. Measured: 2e-7. */
 #define BAR_F32 1e-5
 
-enum { HEAD_K = QN_GDN_HEAD_K, MAX_SEQUENCES = 6 };
-
-static float *floats(size_t n)
-{
-    float *x;
-    qn_assert_ok(qn_alloc(&x, n, sizeof *x, "quern-check"));
-    return x;
-}
-
-static float *normal(size_t n, float scale)
-{
-    float *x = floats(n);
-    qn_random_floats(x, n, scale);
-    return x;
-}
-
-static double uniform(void)
-{
-    return (double)(qn_random() >> 11) * 0x1p-53;
-}
+enum { MAX_SEQUENCES = 6 };
 
 static qn_view view(const float *x, size_t n)
 {
@@ -52,21 +33,8 @@ static void expect_close(const char *what, const float *found, const float *expe
     qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
 }
 
-/* Round x to bf16 in place, and return the bf16 values. */
-static uint16_t *to_bf16(float *x, size_t n)
-{
-    uint16_t *h;
-    qn_assert_ok(qn_alloc(&h, n, sizeof *h, "quern-check"));
-    for (size_t i = 0; i < n; i++) {
-        h[i] = qn_f32_to_bf16(x[i]);
-        x[i] = qn_bf16_to_f32(h[i]);
-    }
-    return h;
-}
-
 /* ---- The delta rule alone ---- */
 
-enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
 enum keys { RANDOM_KEYS, SIMILAR_KEYS, EQUAL_KEYS, KEYS };
 
 struct rule {
@@ -78,19 +46,6 @@ struct rule {
     enum decay decay;
     enum keys keys;
 };
-
-static float draw_decay(enum decay decay)
-{
-    const double mild = -exp(uniform() * 6 - 6);
-    switch (decay) {
-    case NONE: return 0;
-    case MILD: return (float)mild;
-    case MIXED: return (float)(uniform() < 0.1 ? -50 : mild);
-    case STRONG: return -50;
-    case ABSURD: return (float)(uniform() < 0.1 ? -1e30 : mild);
-    default: return (float)(-1000 * uniform());
-    }
-}
 
 /* Rows of heads: unit vectors, or of any norm if the kernel normalises. */
 static float *draw_vectors(const struct rule *r, size_t rows, enum keys keys)
@@ -146,20 +101,19 @@ static void expected_rule(const struct rule *r, const float *q, const float *k, 
                              view(state, r->n_sequences * r->v_heads * r->head_v * HEAD_K), view(o, n_v)));
 }
 
-static void launch_rule(const qn_gdn_chunk_args *args, size_t longest, bool chunks)
+/* division: NULL for the token-by-token kernel. */
+static void launch_rule(qn_gdn_chunk_args *args, const qn_gdn_division *division, uint64_t workspace)
 {
-    qn_launch launches[2];
-    const qn_status status = chunks ? qn_gdn_gpu_chunk(args, longest, qn_cuda_get_info(qn_gpu())->max_shared_bytes, launches)
-                                    : qn_gdn_gpu_recurrent(args, HEAD_K, true, launches);
-    qn_assert_ok(status);
-    qn_gpu_launch(&launches[0], args);
-    if (chunks)
-        qn_gpu_launch(&launches[1], args);
+    qn_gdn_chunk_launches chunk = { .n = 1 };
+    qn_assert_ok(division ? qn_gdn_gpu_chunk(args, division, qn_cuda_get_info(qn_gpu())->max_shared_bytes, workspace, &chunk)
+                          : qn_gdn_gpu_recurrent(args, HEAD_K, true, &chunk.launches[0]));
+    for (size_t i = 0; i < chunk.n; i++)
+        qn_gpu_launch(&chunk.launches[i], args);
 }
 
 /* Run twice into poisoned outputs: the same bits both times, and within the tolerance. */
-static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool chunks, const qn_gpu_guarded outputs[2],
-                          const float *expected_o, const float *expected_state)
+static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *division, const qn_gpu_guarded *workspace,
+                          const qn_gpu_guarded outputs[2], const float *expected_o, const float *expected_state)
 {
     const size_t n_o = outputs[0].bytes / 2, n_state = outputs[1].bytes / sizeof(float);
     uint16_t *o[2];
@@ -168,7 +122,8 @@ static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool ch
         qn_assert_ok(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
         qn_gpu_poison(&outputs[0]);
         qn_gpu_poison(&outputs[1]);
-        launch_rule(args, longest, chunks);
+        qn_gpu_poison(workspace);
+        launch_rule(args, division, workspace->data);
         qn_gpu_read(&outputs[0], o[run]);
         qn_gpu_read(&outputs[1], state[run]);
     }
@@ -178,7 +133,8 @@ static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool ch
     expect_close("state", state[0], expected_state, n_state, BAR_BF16);
     qn_expect(!memcmp(o[0], o[1], n_o * sizeof *o[0]) && !memcmp(state[0], state[1], n_state * sizeof(float)),
               "a second run gave different bits");
-    qn_expect(qn_gpu_guards_intact(&outputs[0]) && qn_gpu_guards_intact(&outputs[1]), "bytes outside the outputs were written");
+    qn_expect(qn_gpu_guards_intact(&outputs[0]) && qn_gpu_guards_intact(&outputs[1]) && qn_gpu_guards_intact(workspace),
+              "bytes outside the outputs and the workspace were written");
     for (int run = 0; run < 2; run++) {
         qn_free(o[run]);
         qn_free(state[run]);
@@ -186,14 +142,15 @@ static void check_outputs(const qn_gdn_chunk_args *args, size_t longest, bool ch
     qn_free(found);
 }
 
+/* Sequences as one span, and spans of one chunk and of some: decays forget a state within a span, or not. */
+static const qn_gdn_division divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 2 }, { 2, 1 }, { 3, 2 }, { 7, 1 } };
+enum { N_DIVISIONS = sizeof divisions / sizeof *divisions };
+
 static void check_rule(const struct rule *r)
 {
     const size_t rows = r->ends[r->n_sequences], n_gates = rows * r->v_heads;
     const size_t widths[3] = { r->k_heads * HEAD_K, r->k_heads * HEAD_K, r->v_heads * r->head_v };
     const size_t width = widths[0] + widths[1] + widths[2], n_state = r->n_sequences * widths[2] * HEAD_K;
-    size_t longest = 0;
-    for (size_t s = 0; s < r->n_sequences; s++)
-        longest = r->ends[s + 1] - r->ends[s] > longest ? r->ends[s + 1] - r->ends[s] : longest;
     float *x[3] = { draw_vectors(r, rows, RANDOM_KEYS), draw_vectors(r, rows, r->keys), normal(rows * widths[2], 1) };
     float *g = floats(n_gates), *beta = floats(n_gates), *state = floats(n_state), *o = floats(rows * widths[2]);
     uint16_t *qkv_parts[3];
@@ -211,39 +168,44 @@ static void check_rule(const struct rule *r)
     qn_gpu_guarded inputs = qn_gpu_from(all, rows * width * 2),
                    gates[2] = { qn_gpu_from(g, n_gates * sizeof *g), qn_gpu_from(beta, n_gates * sizeof *g) };
     qn_gpu_guarded initial = qn_gpu_from(state, n_state * sizeof *state), ends = qn_gpu_from(r->ends, sizeof r->ends);
-    qn_gpu_guarded records = qn_gpu_new(qn_gdn_gpu_record_bytes(rows, r->n_sequences, r->v_heads));
     qn_gpu_guarded outputs[2] = { qn_gpu_new(rows * widths[2] * 2), qn_gpu_new(n_state * sizeof *state) };
     expected_rule(r, x[0], x[1], x[2], g, beta, state, o);
-    const qn_gdn_chunk_args args = { .q = inputs.data,
-                                     .k = inputs.data + 2 * (r->interleaved ? widths[0] : rows * widths[0]),
-                                     .v = inputs.data + 4 * (r->interleaved ? widths[0] : rows * widths[0]),
-                                     .g = gates[0].data,
-                                     .beta = gates[1].data,
-                                     .initial = r->initial ? initial.data : 0,
-                                     .final = outputs[1].data,
-                                     .o = outputs[0].data,
-                                     .records = records.data,
-                                     .cu_seqlens = r->n_sequences > 1 ? ends.data : 0,
-                                     .tokens = (uint32_t)rows,
-                                     .sequences = (uint32_t)r->n_sequences,
-                                     .k_heads = (uint32_t)r->k_heads,
-                                     .v_heads = (uint32_t)r->v_heads,
-                                     .head_v = (uint32_t)r->head_v,
-                                     .q_stride = (uint32_t)(r->interleaved ? width : widths[0]),
-                                     .k_stride = (uint32_t)(r->interleaved ? width : widths[1]),
-                                     .v_stride = (uint32_t)(r->interleaved ? width : widths[2]),
-                                     .o_stride = (uint32_t)widths[2],
-                                     .gate_stride = (uint32_t)r->v_heads,
-                                     .tiled = r->tiled,
-                                     .normalize = r->normalize,
-                                     .scale = 0.0884f };
-    for (int chunks = 0; chunks < 2; chunks++) {
-        qn_case_begin("deltanet", chunks ? "chunks" : "recurrent",
-                      "%zu tokens in %zu sequences, heads %zu/%zu, values %zu%s%s%s%s, decay %d, keys %d", rows, r->n_sequences,
-                      r->k_heads, r->v_heads, r->head_v, r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "",
-                      r->initial ? ", with a state" : "", r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys);
-        check_outputs(&args, longest, chunks, outputs, o, state);
-        qn_expect(qn_gpu_guards_intact(&records), "bytes outside the records were written");
+    qn_gdn_chunk_args args = { .q = inputs.data,
+                               .k = inputs.data + 2 * (r->interleaved ? widths[0] : rows * widths[0]),
+                               .v = inputs.data + 4 * (r->interleaved ? widths[0] : rows * widths[0]),
+                               .g = gates[0].data,
+                               .beta = gates[1].data,
+                               .initial = r->initial ? initial.data : 0,
+                               .final = outputs[1].data,
+                               .o = outputs[0].data,
+                               .cu_seqlens = r->n_sequences > 1 ? ends.data : 0,
+                               .tokens = (uint32_t)rows,
+                               .sequences = (uint32_t)r->n_sequences,
+                               .k_heads = (uint32_t)r->k_heads,
+                               .v_heads = (uint32_t)r->v_heads,
+                               .head_v = (uint32_t)r->head_v,
+                               .q_stride = (uint32_t)(r->interleaved ? width : widths[0]),
+                               .k_stride = (uint32_t)(r->interleaved ? width : widths[1]),
+                               .v_stride = (uint32_t)(r->interleaved ? width : widths[2]),
+                               .o_stride = (uint32_t)widths[2],
+                               .gate_stride = (uint32_t)r->v_heads,
+                               .tiled = r->tiled,
+                               .normalize = r->normalize,
+                               .scale = 0.0884f };
+    for (size_t d = 0; d <= N_DIVISIONS; d++) {
+        const qn_gdn_division *division = d < N_DIVISIONS ? &divisions[d] : NULL;
+        const size_t bytes =
+            division ? qn_gdn_gpu_workspace_bytes(rows, r->n_sequences, r->v_heads, r->head_v, division) : sizeof(uint32_t);
+        qn_gpu_guarded workspace = qn_gpu_new(bytes);
+        qn_case_begin("deltanet", division ? "chunks" : "recurrent",
+                      "%zu tokens in %zu sequences, heads %zu/%zu, values %zu%s%s%s%s, decay %d, keys %d, spans of %u, "
+                      "%u slices",
+                      rows, r->n_sequences, r->k_heads, r->v_heads, r->head_v, r->tiled ? ", tiled" : "",
+                      r->normalize ? ", normalised" : "", r->initial ? ", with a state" : "",
+                      r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys, division ? division->span_chunks : 0,
+                      division ? division->slices : 0);
+        check_outputs(&args, division, &workspace, outputs, o, state);
+        qn_gpu_free(&workspace);
     }
     for (int p = 0; p < 3; p++) {
         qn_free(x[p]);
@@ -259,7 +221,6 @@ static void check_rule(const struct rule *r)
     qn_gpu_free(&gates[1]);
     qn_gpu_free(&initial);
     qn_gpu_free(&ends);
-    qn_gpu_free(&records);
     qn_gpu_free(&outputs[0]);
     qn_gpu_free(&outputs[1]);
 }
@@ -489,7 +450,9 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
     const uint32_t ends[2] = { 0, (uint32_t)n };
     qn_gpu_guarded y = qn_gpu_new(n * l->width * element), o = qn_gpu_new(n * l->values * element);
     qn_gpu_guarded g = qn_gpu_new(n * l->v_heads * sizeof(float)), beta = qn_gpu_new(n * l->v_heads * sizeof(float));
-    qn_gpu_guarded cu_seqlens = qn_gpu_from(ends, sizeof ends), records = qn_gpu_new(qn_gdn_gpu_record_bytes(n, 1, l->v_heads));
+    static const qn_gdn_division whole = { 0, 2 };
+    qn_gpu_guarded cu_seqlens = qn_gpu_from(ends, sizeof ends);
+    qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(n, 1, l->v_heads, l->head_v, &whole));
     for (size_t s = 0; s < SESSIONS; s++) {
         const uint64_t row = s * LAYER_TOKENS + begin, gates = row * l->v_heads * sizeof(float);
         const uint64_t values = row * l->values * sizeof(float), memory = l->addresses.data + s * sizeof(uint64_t);
@@ -515,29 +478,28 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
                                         .alpha_stride = (uint32_t)l->v_heads,
                                         .beta_stride = (uint32_t)l->v_heads,
                                         .out_stride = (uint32_t)l->width };
-        const qn_gdn_chunk_args rule = { .q = y.data,
-                                         .k = y.data + keys * element,
-                                         .v = y.data + 2 * keys * element,
-                                         .g = g.data,
-                                         .beta = beta.data,
-                                         .memory = memory,
-                                         .positions = position,
-                                         .o = o.data,
-                                         .records = records.data,
-                                         .cu_seqlens = cu_seqlens.data,
-                                         .tokens = (uint32_t)n,
-                                         .sequences = 1,
-                                         .k_heads = (uint32_t)l->k_heads,
-                                         .v_heads = (uint32_t)l->v_heads,
-                                         .head_v = (uint32_t)l->head_v,
-                                         .q_stride = (uint32_t)l->width,
-                                         .k_stride = (uint32_t)l->width,
-                                         .v_stride = (uint32_t)l->width,
-                                         .o_stride = (uint32_t)l->values,
-                                         .gate_stride = (uint32_t)l->v_heads,
-                                         .tiled = true,
-                                         .normalize = true,
-                                         .scale = scale_of(l) };
+        qn_gdn_chunk_args rule = { .q = y.data,
+                                   .k = y.data + keys * element,
+                                   .v = y.data + 2 * keys * element,
+                                   .g = g.data,
+                                   .beta = beta.data,
+                                   .memory = memory,
+                                   .positions = position,
+                                   .o = o.data,
+                                   .cu_seqlens = cu_seqlens.data,
+                                   .tokens = (uint32_t)n,
+                                   .sequences = 1,
+                                   .k_heads = (uint32_t)l->k_heads,
+                                   .v_heads = (uint32_t)l->v_heads,
+                                   .head_v = (uint32_t)l->head_v,
+                                   .q_stride = (uint32_t)l->width,
+                                   .k_stride = (uint32_t)l->width,
+                                   .v_stride = (uint32_t)l->width,
+                                   .o_stride = (uint32_t)l->values,
+                                   .gate_stride = (uint32_t)l->v_heads,
+                                   .tiled = true,
+                                   .normalize = true,
+                                   .scale = scale_of(l) };
         const qn_gdn_norm_args norm = { .o = o.data,
                                         .gate = l->gpu_gate.data + values,
                                         .norm = l->gpu_norm.data,
@@ -554,7 +516,7 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
         qn_assert_ok(qn_gdn_gpu_conv(&conv, l->head_k, l->head_v, n, chunks, &launch));
         qn_gpu_launch(&launch, &conv);
         if (chunks) {
-            launch_rule(&rule, n, true);
+            launch_rule(&rule, &whole, workspace.data);
         } else {
             qn_assert_ok(qn_gdn_gpu_recurrent(&rule, l->head_k, false, &launch));
             qn_gpu_launch(&launch, &rule);
@@ -564,14 +526,14 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
     }
     qn_gpu_synchronize();
     qn_expect(qn_gpu_guards_intact(&y) && qn_gpu_guards_intact(&o) && qn_gpu_guards_intact(&g) && qn_gpu_guards_intact(&beta) &&
-                  qn_gpu_guards_intact(&records),
+                  qn_gpu_guards_intact(&workspace),
               "bytes outside the intermediate buffers were written");
     qn_gpu_free(&y);
     qn_gpu_free(&o);
     qn_gpu_free(&g);
     qn_gpu_free(&beta);
     qn_gpu_free(&cu_seqlens);
-    qn_gpu_free(&records);
+    qn_gpu_free(&workspace);
 }
 
 static void check_layer_results(const struct layer *l, double bar)
@@ -629,169 +591,10 @@ static void check_layers(void)
     }
 }
 
-/* ---- Speed ---- */
-
-struct timed {
-    qn_gdn_chunk_args chunk;
-    qn_gdn_step_args step;
-    size_t memory_bytes;
-    qn_launch launches[2];
-    size_t first, last; /* indices into launches */
-};
-
-static void timed_chunk(void *context, size_t iteration)
-{
-    const struct timed *t = context;
-    (void)iteration;
-    for (size_t i = t->first; i <= t->last; i++)
-        qn_gpu_launch(&t->launches[i], &t->chunk);
-}
-
-/* Each iteration uses another layer's memory. */
-static void timed_step(void *context, size_t iteration)
-{
-    const struct timed *t = context;
-    qn_gdn_step_args args = t->step;
-    args.state_offset += iteration * t->memory_bytes;
-    args.inputs_offset += iteration * t->memory_bytes;
-    qn_gpu_launch(&t->launches[0], &args);
-}
-
-/* Random values, repeated after a million: the power consumption of tensor cores, and thus their clock, depends on the
- * data. */
-static qn_gpu_guarded random_bf16(size_t n)
-{
-    const size_t period = n < 1 << 20 ? n : 1 << 20;
-    float *x = normal(period, 1);
-    uint16_t *pattern = to_bf16(x, period), *all;
-    qn_assert_ok(qn_alloc(&all, n, sizeof *all, "quern-check"));
-    for (size_t i = 0; i < n; i++)
-        all[i] = pattern[i % period];
-    const qn_gpu_guarded g = qn_gpu_from(all, n * sizeof *all);
-    qn_free(x);
-    qn_free(pattern);
-    qn_free(all);
-    return g;
-}
-
-static void bench_chunk(size_t tokens, size_t k_heads, size_t v_heads)
-{
-    const size_t n_k = tokens * k_heads * HEAD_K, n_v = tokens * v_heads * HEAD_K, n_state = v_heads * HEAD_K * HEAD_K;
-    float *g = floats(tokens * v_heads), *beta = floats(tokens * v_heads), *state = normal(n_state, 0.1f);
-    for (size_t i = 0; i < tokens * v_heads; i++) {
-        g[i] = draw_decay(MILD);
-        beta[i] = (float)uniform();
-    }
-    qn_gpu_guarded q = random_bf16(n_k), k = random_bf16(n_k), v = random_bf16(n_v), o = qn_gpu_new(n_v * 2);
-    qn_gpu_guarded gates[2] = { qn_gpu_from(g, tokens * v_heads * sizeof *g), qn_gpu_from(beta, tokens * v_heads * sizeof *g) };
-    qn_gpu_guarded states[2] = { qn_gpu_from(state, n_state * sizeof *g), qn_gpu_new(n_state * sizeof *g) };
-    qn_gpu_guarded records = qn_gpu_new(qn_gdn_gpu_record_bytes(tokens, 1, v_heads));
-    struct timed t = { .chunk = { .q = q.data,
-                                  .k = k.data,
-                                  .v = v.data,
-                                  .g = gates[0].data,
-                                  .beta = gates[1].data,
-                                  .initial = states[0].data,
-                                  .final = states[1].data,
-                                  .o = o.data,
-                                  .records = records.data,
-                                  .tokens = (uint32_t)tokens,
-                                  .sequences = 1,
-                                  .k_heads = (uint32_t)k_heads,
-                                  .v_heads = (uint32_t)v_heads,
-                                  .head_v = HEAD_K,
-                                  .q_stride = (uint32_t)(k_heads * HEAD_K),
-                                  .k_stride = (uint32_t)(k_heads * HEAD_K),
-                                  .v_stride = (uint32_t)(v_heads * HEAD_K),
-                                  .o_stride = (uint32_t)(v_heads * HEAD_K),
-                                  .gate_stride = (uint32_t)v_heads,
-                                  .tiled = true,
-                                  .normalize = true,
-                                  .scale = 0.0884f } };
-    static const char *const names[] = { "prepare", "advance", "both" };
-    qn_assert_ok(qn_gdn_gpu_chunk(&t.chunk, tokens, qn_cuda_get_info(qn_gpu())->max_shared_bytes, t.launches));
-    for (size_t part = 0; part < 3; part++) {
-        char shape[64];
-        t.first = part == 1;
-        t.last = part > 0;
-        snprintf(shape, sizeof shape, "%zu tokens, heads %zu/%zu: %s", tokens, k_heads, v_heads, names[part]);
-        /* The minimum traffic of both kernels: q, k, v, gates and o once. */
-        qn_gpu_bench("deltanet", "chunks", shape, (double)(4 * n_k + 4 * n_v + 8 * tokens * v_heads), "B",
-                     part == 2 ? qn_gpu_read_rate() : 0, timed_chunk, &t, 1);
-    }
-    qn_free(g);
-    qn_free(beta);
-    qn_free(state);
-    qn_gpu_guarded *const all[] = { &q, &k, &v, &o, &gates[0], &gates[1], &states[0], &states[1], &records };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        qn_gpu_free(all[i]);
-}
-
-/* The layers of a 27B model; their states together are larger than L2. */
-static void bench_step(void)
-{
-    enum {
-        LAYERS = 48,
-        K_HEADS = 16,
-        V_HEADS = 48,
-        TAPS = 4,
-        VALUES = V_HEADS * HEAD_K,
-        WIDTH = 2 * K_HEADS * HEAD_K + VALUES
-    };
-    const size_t state_bytes = qn_gdn_gpu_state_bytes(V_HEADS, HEAD_K, HEAD_K);
-    const size_t memory_bytes = state_bytes + qn_gdn_gpu_input_bytes(K_HEADS, V_HEADS, HEAD_K, HEAD_K, TAPS);
-    const uint32_t position = 77;
-    float *x = normal(TAPS * WIDTH, 0.5f), *factor = floats(V_HEADS), *state = normal(memory_bytes / sizeof(float), 0.1f);
-    for (size_t h = 0; h < V_HEADS; h++)
-        factor[h] = -0.1f;
-    qn_gpu_guarded values = qn_gpu_from(x, TAPS * WIDTH * sizeof *x), factors = qn_gpu_from(factor, V_HEADS * sizeof *factor);
-    qn_gpu_guarded out = qn_gpu_new(VALUES * sizeof *x), memory = qn_gpu_new(LAYERS * memory_bytes);
-    qn_gpu_guarded address = qn_gpu_from(&memory.data, sizeof memory.data), at = qn_gpu_from(&position, sizeof position);
-    for (size_t layer = 0; layer < LAYERS; layer++)
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
-    struct timed t = { .step = { .qkv = values.data,
-                                 .alpha = values.data,
-                                 .beta = values.data,
-                                 .gate = values.data,
-                                 .conv = values.data,
-                                 .bias = values.data,
-                                 .factor = factors.data,
-                                 .norm = values.data,
-                                 .out = out.data,
-                                 .memory = address.data,
-                                 .positions = at.data,
-                                 .inputs_offset = state_bytes,
-                                 .rows = 1,
-                                 .k_heads = K_HEADS,
-                                 .v_heads = V_HEADS,
-                                 .taps = TAPS,
-                                 .qkv_stride = WIDTH,
-                                 .alpha_stride = V_HEADS,
-                                 .beta_stride = V_HEADS,
-                                 .gate_stride = VALUES,
-                                 .out_stride = VALUES,
-                                 .scale = 0.0884f,
-                                 .eps = eps },
-                       .memory_bytes = memory_bytes };
-    qn_assert_ok(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches[0]));
-    qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers", 2.0 * (double)state_bytes, "B", qn_gpu_read_rate(),
-                 timed_step, &t, LAYERS);
-    qn_free(x);
-    qn_free(factor);
-    qn_free(state);
-    qn_gpu_guarded *const all[] = { &values, &factors, &out, &memory, &address, &at };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        qn_gpu_free(all[i]);
-}
-
 void qn_check_cuda_deltanet(bool bench)
 {
     check_rules();
     check_layers();
-    if (!bench)
-        return;
-    bench_chunk(4096, 2, 4);
-    bench_chunk(4096, 16, 48);
-    bench_chunk(32768, 16, 48);
-    bench_step();
+    if (bench)
+        qn_bench_cuda_deltanet();
 }

@@ -11,7 +11,6 @@ static qn_gdn_chunk_args chunk_args(void)
                                 .k = 8192,
                                 .v = 16384,
                                 .o = 32768,
-                                .records = 65536,
                                 .tokens = 200,
                                 .sequences = 3,
                                 .k_heads = 2,
@@ -31,62 +30,134 @@ static void refused(qn_status status, const char *reason)
         fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
 }
 
+static const qn_gdn_division whole = { 0, 2 };
+enum { WORKSPACE = 1 << 20 };
+
 static void chunks(void **unused)
 {
     (void)unused;
     static const struct {
         uint32_t shared_bytes;
         const char *defines;
-    } devices[] = { { 227 << 10, "-DQN_GDN_STAGES=3" }, { 163 << 10, "-DQN_GDN_STAGES=2" }, { 99 << 10, "-DQN_GDN_STAGES=1" } };
-    const qn_gdn_chunk_args args = chunk_args();
-    qn_launch launches[2];
+    } devices[] = { { 227 << 10, "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2" },
+                    { 163 << 10, "-DQN_GDN_STAGES=2 -DQN_GDN_SLICES=2" },
+                    { 99 << 10, "-DQN_GDN_STAGES=1 -DQN_GDN_SLICES=2" } };
+    qn_gdn_chunk_args args = chunk_args();
+    qn_gdn_chunk_launches chunk;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
-        label("%s", devices[i].defines);
-        assert_ok(qn_gdn_gpu_chunk(&args, 129, devices[i].shared_bytes, launches));
-        assert_string_equal(launches[0].function, "qn_gdn_prepare");
-        assert_string_equal(launches[1].function, "qn_gdn_advance");
-        assert_defines(&launches[0], "");
-        assert_defines(&launches[1], devices[i].defines);
-        const uint32_t grids[2][3] = { { 3, 2, 3 }, { 2, 6, 3 } }; /* chunks, key heads; slices of values, value heads */
+        label("%u bytes of shared memory", devices[i].shared_bytes);
+        assert_ok(qn_gdn_gpu_chunk(&args, &whole, devices[i].shared_bytes, WORKSPACE, &chunk));
+        assert_int_equal(chunk.n, 2);
+        assert_string_equal(chunk.launches[0].function, "qn_gdn_prepare");
+        assert_string_equal(chunk.launches[1].function, "qn_gdn_advance");
+        assert_defines(&chunk.launches[0], "");
+        assert_defines(&chunk.launches[1], devices[i].defines);
+        /* Indices of chunks, key heads; blocks of the value heads of three sequences. */
+        const uint32_t grids[2][3] = { { 3 * 200 / 64 + 3, 2, 1 }, { 6 * 3, 1, 1 } };
         for (int l = 0; l < 2; l++) {
-            label("launch %d", l);
-            assert_memory_equal(launches[l].grid, grids[l], sizeof grids[l]);
-            assert_true(launches[l].shared_bytes <= devices[i].shared_bytes);
-            assert_int_equal(launches[l].args_bytes, sizeof args);
+            assert_memory_equal(chunk.launches[l].grid, grids[l], sizeof grids[l]);
+            assert_true(chunk.launches[l].shared_bytes <= devices[i].shared_bytes);
+            assert_int_equal(chunk.launches[l].args_bytes, sizeof args);
         }
     }
-    assert_int_equal(qn_gdn_gpu_chunk(&args, 129, 48 << 10, launches), QN_ERR_UNSUPPORTED);
-    assert_non_null(strstr(qn_error_text(), "shared memory"));
-    /* The record of chunk c of sequence s is t/64 + s + c: the largest index for 200 tokens in 3 sequences must be
-     * allocated. */
-    assert_int_equal(qn_gdn_gpu_record_bytes(200, 3, 6), (3 + 3) * 6 * QN_GDN_RECORD);
+    assert_int_equal(qn_gdn_gpu_chunk(&args, &whole, 48 << 10, WORKSPACE, &chunk), QN_ERR_UNSUPPORTED);
+    assert_text("shared memory");
+}
+
+/* The arrays of the workspace follow each other, and it ends after the last. */
+static void workspaces(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_division divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 1 }, { 2, 2 }, { 3, 1 } };
+    for (size_t i = 0; i < sizeof divisions / sizeof *divisions; i++) {
+        label("division %zu", i);
+        const qn_gdn_division *d = &divisions[i];
+        qn_gdn_chunk_args a = chunk_args();
+        qn_gdn_chunk_launches chunk;
+        assert_ok(qn_gdn_gpu_chunk(&a, d, 227 << 10, WORKSPACE, &chunk));
+        const size_t tokens = 3 * 200, end = WORKSPACE + qn_gdn_gpu_workspace_bytes(tokens, 3, 6, 128, d);
+        /* The record of chunk c of sequence s is t/64 + s + c: the largest index has its place. */
+        assert_int_equal(a.chunks, tokens / 64 + 3);
+        size_t used = a.records + (size_t)a.chunks * 6 * QN_GDN_RECORD;
+        assert_int_equal(a.records, WORKSPACE);
+        assert_int_equal(a.divided, d->span_chunks > 0);
+        assert_int_equal(chunk.n, a.divided ? 4 : 2);
+        assert_int_equal(a.spans, a.divided ? tokens / 64 / d->span_chunks + 3 : 3);
+        if (a.divided) {
+            assert_true(a.states >= used);
+            used = a.states + (size_t)a.spans * 6 * 128 * 128 * sizeof(float);
+            assert_true(a.transitions >= used);
+            used = a.transitions + (size_t)a.spans * 6 * 128 * 128 * sizeof(float);
+            assert_true(a.sources >= used);
+            used = a.sources + (size_t)a.spans * 6 * sizeof(uint32_t);
+        }
+        assert_true(used <= end && end - used < 256);
+    }
+}
+
+/* Whatever the shape, the division is one that the launches take, and its workspace is within what was reserved. */
+static void divisions(void **unused)
+{
+    (void)unused;
+    static const uint32_t heads[] = { 2, 4, 8, 16, 32, 48, 64, 128 }, tokens[] = { 1, 64, 65, 1000, 4096, 32768 };
+    static const qn_gdn_gpu gpus[] = { { 227 << 10, 132 }, { 163 << 10, 108 }, { 99 << 10, 24 } };
+    for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
+        for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
+            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
+                for (uint32_t sequences = 1; sequences <= 9; sequences += 4)
+                    for (uint32_t head_v = 64; head_v <= 256; head_v += 64) {
+                        label("GPU %zu, %u heads of %u, %u sequences of %u tokens", g, heads[h], head_v, sequences, tokens[t]);
+                        qn_gdn_chunk_args a = chunk_args();
+                        qn_gdn_chunk_launches chunk;
+                        a.k_heads = a.v_heads = heads[h];
+                        a.head_v = head_v;
+                        a.tokens = tokens[t];
+                        a.sequences = sequences;
+                        a.q_stride = a.k_stride = heads[h] * 128;
+                        a.v_stride = a.o_stride = heads[h] * head_v;
+                        a.gate_stride = heads[h];
+                        const qn_gdn_division d = qn_gdn_gpu_divide(&a, tokens[t], &gpus[g]);
+                        const size_t all = (size_t)tokens[t] * sequences;
+                        assert_ok(qn_gdn_gpu_chunk(&a, &d, gpus[g].max_shared_bytes, WORKSPACE, &chunk));
+                        assert_true(qn_gdn_gpu_workspace_bytes(all, sequences, heads[h], head_v, &d) <=
+                                    qn_gdn_gpu_max_workspace_bytes(all, sequences, heads[h], head_v, &gpus[g]));
+                        assert_true(qn_gdn_gpu_max_workspace_bytes(all, sequences, heads[h], head_v, &gpus[g]) <=
+                                    qn_gdn_gpu_max_workspace_bytes(all + 64, sequences, heads[h], head_v, &gpus[g]));
+                    }
+    /* Few heads and many tokens are divided; a GPU full of heads is not. */
+    qn_gdn_chunk_args a = chunk_args();
+    a.sequences = 1;
+    a.tokens = 32768;
+    assert_true(qn_gdn_gpu_divide(&a, 32768, &gpus[0]).span_chunks > 0);
+    a.k_heads = a.v_heads = 264;
+    assert_int_equal(qn_gdn_gpu_divide(&a, 32768, &gpus[0]).span_chunks, 0);
 }
 
 static void chunks_refused(void **unused)
 {
     (void)unused;
-    qn_launch launches[2];
+    qn_gdn_chunk_launches chunk;
     qn_gdn_chunk_args args = chunk_args();
     args.head_v = 96;
-    refused(qn_gdn_gpu_chunk(&args, 1, 227 << 10, launches), "96");
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "96");
     args = chunk_args();
     args.v_heads = 5;
-    refused(qn_gdn_gpu_chunk(&args, 1, 227 << 10, launches), "5 value heads");
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "5 value heads");
     args = chunk_args();
     args.k_heads = 0;
-    refused(qn_gdn_gpu_chunk(&args, 1, 227 << 10, launches), "0 key heads");
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "0 key heads");
     args = chunk_args();
     args.sequences = 70000;
-    refused(qn_gdn_gpu_chunk(&args, 1, 227 << 10, launches), "70000 sequences");
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "70000 sequences");
     args = chunk_args();
     args.v_stride = 700;
-    refused(qn_gdn_gpu_chunk(&args, 1, 227 << 10, launches), "rows of v");
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "rows of v");
     args = chunk_args();
     args.q += 2;
-    refused(qn_gdn_gpu_chunk(&args, 1, 227 << 10, launches), "multiple of 16");
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "multiple of 16");
     args = chunk_args();
     args.k_stride = 1284;
-    refused(qn_gdn_gpu_chunk(&args, 1, 227 << 10, launches), "8 elements");
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "8 elements");
 }
 
 static void steps(void **unused)
@@ -154,8 +225,9 @@ static void sizes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),        cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),
-        cmocka_unit_test(conv_and_norm), cmocka_unit_test(sizes),
+        cmocka_unit_test(chunks),         cmocka_unit_test(workspaces), cmocka_unit_test(divisions),
+        cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),      cmocka_unit_test(conv_and_norm),
+        cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,24 +89,28 @@ static void public_attention(void)
 
 static void delta_rule(void)
 {
-    const qn_gdn_chunk_args chunk = { .q = 16,
-                                      .k = 16,
-                                      .v = 16,
-                                      .o = 16,
-                                      .records = 16,
-                                      .sequences = 1,
-                                      .k_heads = 1,
-                                      .v_heads = 1,
-                                      .head_v = 128,
-                                      .q_stride = 128,
-                                      .k_stride = 128,
-                                      .v_stride = 128,
-                                      .o_stride = 128,
-                                      .gate_stride = 1 };
-    qn_launch launch, launches[2];
-    assert_ok(qn_gdn_gpu_chunk(&chunk, 64, MAX_SHARED, launches));
-    expect_built_in(&launches[0]);
-    expect_built_in(&launches[1]);
+    qn_gdn_chunk_args chunk = { .q = 16,
+                                .k = 16,
+                                .v = 16,
+                                .o = 16,
+                                .records = 16,
+                                .sequences = 1,
+                                .k_heads = 1,
+                                .v_heads = 1,
+                                .head_v = 128,
+                                .q_stride = 128,
+                                .k_stride = 128,
+                                .v_stride = 128,
+                                .o_stride = 128,
+                                .gate_stride = 1 };
+    qn_launch launch;
+    qn_gdn_chunk_launches launches;
+    for (uint32_t slices = 1; slices <= QN_GDN_MAX_BLOCK_SLICES; slices++) {
+        const qn_gdn_division division = { 1, slices };
+        assert_ok(qn_gdn_gpu_chunk(&chunk, &division, MAX_SHARED, 65536, &launches));
+        for (size_t i = 0; i < launches.n; i++)
+            expect_built_in(&launches.launches[i]);
+    }
     selects(qn_gdn_gpu_recurrent(&chunk, 128, true, &launch), &launch);
     selects(qn_gdn_gpu_recurrent(&chunk, 128, false, &launch), &launch);
 }

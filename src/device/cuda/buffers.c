@@ -18,8 +18,9 @@ static void release_acts(qn_cuda_model *model, qn_cuda_acts *acts)
 
 void qn_cuda_buffers_free(qn_cuda_model *model)
 {
-    qn_cuda_buffer *const all[] = { &model->scratch, &model->cosines, &model->sines,  &model->partials,         &model->maxima,
-                                    &model->gates,   &model->records, &model->logits, &model->persistent_memory };
+    qn_cuda_buffer *const all[] = { &model->scratch,         &model->cosines, &model->sines,
+                                    &model->partials,        &model->maxima,  &model->gates,
+                                    &model->delta_workspace, &model->logits,  &model->persistent_memory };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_cuda_free(model->cuda, all[i]);
     for (size_t i = 0; model->buffers && i < model->plan->n_buffers; i++)
@@ -137,8 +138,8 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
     QN_TRY(alloc_floats(model, QN_CUDA_LOGIT_ROWS, plan->n_vocab, &model->logits));
     if (r->n_v_heads) {
         QN_TRY(alloc_floats(model, max_rows, 2 * r->n_v_heads, &model->gates));
-        QN_TRY(qn_cuda_alloc(model->cuda, qn_gdn_gpu_record_bytes(max_rows, 1, r->n_v_heads), 1, "step buffer on the GPU",
-                             &model->records));
+        const size_t bytes = qn_gdn_gpu_max_workspace_bytes(max_rows, 1, r->n_v_heads, r->head_v, &model->gdn);
+        QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->delta_workspace));
     }
     QN_TRY(alloc_attention(model, max_rows, max_positions));
     QN_TRY(alloc_persistent(model));

@@ -189,6 +189,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
         (qn_matmul_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .clusters = info->major >= 9 };
     model->persistent_gpu =
         (qn_persistent_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes, .major = info->major };
+    model->gdn = (qn_gdn_gpu){ .n_sms = info->n_sms, .max_shared_bytes = info->max_shared_bytes };
     model->attention = (qn_attention_gpu){ .head_dim = h->head_dim,
                                            .n_heads = h->n_heads,
                                            .n_kv_heads = h->n_kv_heads,

@@ -7,6 +7,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/executor.h"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/deltanet/deltanet_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 
@@ -62,6 +63,7 @@ typedef struct qn_cuda_model {
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* for fp16 caches */
     qn_persistent_gpu persistent_gpu;
+    qn_gdn_gpu gdn;
     bool launches_only; /* do not use the persistent decode kernel */
 
     /* weights */
@@ -79,7 +81,7 @@ typedef struct qn_cuda_model {
     uint64_t inputs;         /* qn_cuda_inputs on the device: at the start of the embedding buffer, before its rows */
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats that are quantised into activations next */
-    qn_cuda_buffer cosines, sines, partials, maxima, gates, records, logits;
+    qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, logits;
     qn_cuda_buffer persistent_memory; /* backs `persistent` */
     qn_cuda_persistent_workspace persistent;
     qn_cuda_buffer recent, sample_state;

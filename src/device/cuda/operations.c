@@ -464,38 +464,40 @@ static qn_status run_delta(const struct step *s, const qn_op *op)
 {
     const struct delta d = delta_of(s, op);
     const uint64_t gates = s->model->gates.address, q = buffer(s, op->delta_rule.qkv), element = d.chunked ? 2 : 4;
-    const qn_gdn_chunk_args args = { .q = q,
-                                     .k = q + d.shape->n_k_heads * d.shape->head_k * element,
-                                     .v = q + 2 * d.shape->n_k_heads * d.shape->head_k * element,
-                                     .g = gates,
-                                     .beta = gates + s->n * d.shape->n_v_heads * sizeof(float),
-                                     .memory = d.sessions,
-                                     .positions = positions(s),
-                                     .state_offset = d.state_offset,
-                                     .o = buffer(s, op->delta_rule.out),
-                                     .records = s->model->records.address,
-                                     .cu_seqlens = d.cu_seqlens,
-                                     .tokens = (uint32_t)s->n,
-                                     .sequences = 1,
-                                     .k_heads = (uint32_t)d.shape->n_k_heads,
-                                     .v_heads = (uint32_t)d.shape->n_v_heads,
-                                     .head_v = (uint32_t)d.shape->head_v,
-                                     .q_stride = d.width,
-                                     .k_stride = d.width,
-                                     .v_stride = d.width,
-                                     .o_stride = d.inner,
-                                     .gate_stride = (uint32_t)d.shape->n_v_heads,
-                                     .tiled = 1,
-                                     .normalize = 1,
-                                     .scale = delta_scale(&d) };
-    qn_launch config[2];
+    qn_gdn_chunk_args args = { .q = q,
+                               .k = q + d.shape->n_k_heads * d.shape->head_k * element,
+                               .v = q + 2 * d.shape->n_k_heads * d.shape->head_k * element,
+                               .g = gates,
+                               .beta = gates + s->n * d.shape->n_v_heads * sizeof(float),
+                               .memory = d.sessions,
+                               .positions = positions(s),
+                               .state_offset = d.state_offset,
+                               .o = buffer(s, op->delta_rule.out),
+                               .cu_seqlens = d.cu_seqlens,
+                               .tokens = (uint32_t)s->n,
+                               .sequences = 1,
+                               .k_heads = (uint32_t)d.shape->n_k_heads,
+                               .v_heads = (uint32_t)d.shape->n_v_heads,
+                               .head_v = (uint32_t)d.shape->head_v,
+                               .q_stride = d.width,
+                               .k_stride = d.width,
+                               .v_stride = d.width,
+                               .o_stride = d.inner,
+                               .gate_stride = (uint32_t)d.shape->n_v_heads,
+                               .tiled = 1,
+                               .normalize = 1,
+                               .scale = delta_scale(&d) };
     if (!d.chunked) {
-        QN_TRY(qn_gdn_gpu_recurrent(&args, d.shape->head_k, false, &config[0]));
-        return launch(s, &config[0], &args);
+        qn_launch config;
+        QN_TRY(qn_gdn_gpu_recurrent(&args, d.shape->head_k, false, &config));
+        return launch(s, &config, &args);
     }
-    QN_TRY(qn_gdn_gpu_chunk(&args, s->n, s->model->matmul.max_shared_bytes, config));
-    QN_TRY(launch(s, &config[0], &args));
-    return launch(s, &config[1], &args);
+    const qn_gdn_division division = qn_gdn_gpu_divide(&args, s->n, &s->model->gdn);
+    qn_gdn_chunk_launches chunk;
+    QN_TRY(qn_gdn_gpu_chunk(&args, &division, s->model->gdn.max_shared_bytes, s->model->delta_workspace.address, &chunk));
+    for (size_t i = 0; i < chunk.n; i++)
+        QN_TRY(launch(s, &chunk.launches[i], &args));
+    return QN_OK;
 }
 
 static qn_status run_gated_norm(const struct step *s, const qn_op *op)

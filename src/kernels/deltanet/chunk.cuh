@@ -26,13 +26,16 @@ QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t st
     const uint32_t first = thread / segments, segment = thread % segments;
     unsigned char *to = tiles + segment / 8 * TILE + swizzled_offset(first, segment % 8);
     const uint16_t *at = from + (size_t)first * stride + segment * 8;
+    if (n == TOKENS) {
 #pragma unroll
+        for (uint32_t i = 0; i < TOKENS / step; i++)
+            qn_cp_async_16(to + i * step * 128, at + (size_t)i * step * stride);
+        return;
+    }
+#pragma unroll 1
     for (uint32_t i = 0; i < TOKENS / step; i++) {
-        if (n == TOKENS)
-            qn_cp_async_16(to + i * step * 128, at);
-        else
-            qn_cp_async_16(to + i * step * 128, first + i * step < n ? at : from, first + i * step < n ? 16 : 0);
-        at += step * stride;
+        const bool in = first + i * step < n;
+        qn_cp_async_16(to + i * step * 128, in ? at + (size_t)i * step * stride : from, in ? 16 : 0);
     }
 }
 
@@ -48,20 +51,99 @@ QN_DEVICE float bf16_hi(uint32_t pair)
     return __uint_as_float(pair & 0xffff0000u);
 }
 
-// ---- Sequences ----
+// ---- Sequences and spans ----
 
 struct sequence {
-    uint32_t first, n;      // first token, number of tokens
-    uint32_t record_offset; // index of its first chunk in the records
+    uint32_t index, first, n; // first token, number of tokens
+    uint32_t chunks;
 };
+
+QN_DEVICE uint32_t first_token(const qn_gdn_chunk_args &a, uint32_t sequence)
+{
+    return a.cu_seqlens ? a.cu_seqlens[sequence] : sequence * a.tokens;
+}
 
 QN_DEVICE sequence sequence_at(const qn_gdn_chunk_args &a, uint32_t index)
 {
     sequence s;
-    s.first = a.cu_seqlens ? a.cu_seqlens[index] : index * a.tokens;
+    s.index = index;
+    s.first = first_token(a, index);
     s.n = a.cu_seqlens ? a.cu_seqlens[index + 1] - s.first : a.tokens;
-    s.record_offset = s.first / TOKENS + index;
+    s.chunks = (s.n + TOKENS - 1) / TOKENS;
     return s;
+}
+
+// The index of a sequence's first chunk or span, which have `unit` tokens.
+QN_DEVICE uint32_t first_index(const sequence &s, uint32_t unit)
+{
+    return s.first / unit + s.index;
+}
+
+// The sequence of a chunk or span. By a full warp, which tests 32 sequences at a time.
+QN_DEVICE sequence sequence_of(const qn_gdn_chunk_args &a, uint32_t index, uint32_t unit)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    uint32_t from = 0, n = a.sequences;
+    while (n > 1) {
+        const uint32_t step = (n + QN_WARP_SIZE - 1) / QN_WARP_SIZE, at = lane * step;
+        const bool begins = at < n && first_token(a, from + at) / unit + from + at <= index;
+        const uint32_t begun = __ballot_sync(QN_FULL_MASK, begins), last = begun ? (31 - __clz(begun)) * step : 0;
+        from += last;
+        n = n - last < step ? n - last : step;
+    }
+    return sequence_at(a, from);
+}
+
+QN_DEVICE unsigned char *record_of(const qn_gdn_chunk_args &a, const sequence &s, uint32_t chunk, uint32_t head)
+{
+    return a.records + ((size_t)(first_index(s, TOKENS) + chunk) * a.v_heads + head) * QN_GDN_RECORD;
+}
+
+// How qn_gdn_compose obtains the state at the start of a span.
+enum span_source {
+    SOURCE_UNUSED,  // nobody reads it
+    SOURCE_EFFECT,  // it is B of the previous span, which began with the right state
+    SOURCE_COMPOSED // it is S M + B of the previous span
+};
+
+struct span {
+    sequence s;
+    uint32_t index, number, count; // index among all spans; number and count in the sequence
+    uint32_t begin, end;           // chunks
+};
+
+// False for an index that is not used. By a full warp.
+QN_DEVICE bool span_at(const qn_gdn_chunk_args &a, uint32_t index, span &p)
+{
+    const uint32_t unit = a.span_chunks * TOKENS;
+    p.s = sequence_of(a, index, unit);
+    p.index = index;
+    p.number = index - first_index(p.s, unit);
+    p.count = p.s.chunks ? (p.s.chunks + a.span_chunks - 1) / a.span_chunks : 1;
+    p.begin = p.number * a.span_chunks;
+    p.end = p.s.chunks - p.begin < a.span_chunks ? p.s.chunks : p.begin + a.span_chunks;
+    return p.number < p.count;
+}
+
+// The number of chunks before a span that determine the state at its start, 0 if more than span_chunks do. By a full warp.
+QN_DEVICE uint32_t warm_up_chunks(const qn_gdn_chunk_args &a, const sequence &s, uint32_t head, uint32_t begin)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, most = begin < a.span_chunks ? begin : a.span_chunks;
+    float before = 0;
+    for (uint32_t base = 0; base < most; base += QN_WARP_SIZE) {
+        const uint32_t i = base + lane;
+        float sum = i < most ? *(const float *)(record_of(a, s, begin - 1 - i, head) + QN_GDN_RECORD_BOUND) : 0.0f;
+#pragma unroll
+        for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
+            const float y = __shfl_up_sync(QN_FULL_MASK, sum, distance);
+            sum += lane >= distance ? y : 0.0f;
+        }
+        const uint32_t forgotten = __ballot_sync(QN_FULL_MASK, i < most && before + sum <= QN_GDN_FORGOTTEN);
+        if (forgotten)
+            return base + __ffs(forgotten);
+        before += __shfl_sync(QN_FULL_MASK, sum, QN_WARP_SIZE - 1);
+    }
+    return 0;
 }
 
 #endif

@@ -47,11 +47,6 @@ static size_t width_of(uint32_t k_heads, uint32_t v_heads, size_t head_k, size_t
     return 2 * k_heads * head_k + v_heads * head_v;
 }
 
-size_t qn_gdn_gpu_record_bytes(size_t tokens, size_t sequences, size_t v_heads)
-{
-    return (tokens / QN_GDN_CHUNK_TOKENS + sequences) * v_heads * QN_GDN_RECORD;
-}
-
 size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v)
 {
     return v_heads * head_k * head_v * sizeof(float);
@@ -80,42 +75,181 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a, size_t head_k)
     return status;
 }
 
-/* ---- Chunks ---- */
+/* ---- Chunks: the division into spans ---- */
 
-qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *a, size_t longest, uint32_t max_shared_bytes, qn_launch launches[2])
+enum {
+    MAX_SLICES = 8, /* of spans, per SM, if there are several spans */
+    WARM_UP = 2     /* chunks that a span of an average head needs: log2 of its decay in a chunk is near -20 */
+};
+
+/* One head in so many never forgets its state, for the choice of a division alone. And microseconds on an H200, for the same: of
+ * a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in qn_gdn_span_effects; of the start of a block; of the two
+ * additional launches, which end at once where nothing is to be composed; of a span in qn_gdn_compose. */
+static const size_t heads_per_memory = 4;
+static const double chunk_times[] = { 1.4, 2.3 }, effect_times[] = { 1.2, 1.65 };
+static const double block_time = 5, launch_time = 6, compose_time = 2.5;
+
+static size_t divide_up(size_t n, size_t by)
+{
+    return (n + by - 1) / by;
+}
+
+/* Blocks for `rows` rows of a state. */
+static size_t blocks_of(size_t rows, const qn_gdn_division *d)
+{
+    return divide_up(rows, d->slices * QN_GDN_SLICE);
+}
+
+static double waves_time(size_t blocks, size_t n_sms, double chunks, double chunk_time)
+{
+    return (double)divide_up(blocks, n_sms) * (block_time + chunks * chunk_time);
+}
+
+static double division_time(const qn_gdn_chunk_args *a, const qn_gdn_division *d, size_t chunks, size_t n_sms)
+{
+    const size_t heads = a->sequences * a->v_heads, blocks = heads * blocks_of(a->head_v, d);
+    const double chunk_time = chunk_times[d->slices - 1];
+    if (!d->span_chunks)
+        return waves_time(blocks, n_sms, (double)chunks, chunk_time);
+    const size_t n = divide_up(chunks, d->span_chunks), effect_blocks = blocks + heads * blocks_of(QN_GDN_HEAD_K, d);
+    return launch_time + waves_time(blocks * n, n_sms, d->span_chunks + WARM_UP, chunk_time) + (double)n * compose_time +
+           waves_time(divide_up(effect_blocks, heads_per_memory) * (n - 1), n_sms, d->span_chunks, effect_times[d->slices - 1]);
+}
+
+qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
+{
+    const size_t chunks = divide_up(longest, QN_GDN_CHUNK_TOKENS),
+                 slices = a->sequences * a->v_heads * a->head_v / QN_GDN_SLICE;
+    const bool can_compose = gpu->max_shared_bytes >= QN_GDN_COMPOSE_BYTES;
+    qn_gdn_division best = { 0, 1 };
+    double best_time = division_time(a, &best, chunks, gpu->n_sms);
+    for (size_t n = 1; n == 1 || (can_compose && n <= chunks && n * slices <= MAX_SLICES * gpu->n_sms); n++)
+        for (uint32_t block_slices = 1; block_slices <= QN_GDN_MAX_BLOCK_SLICES; block_slices++) {
+            const qn_gdn_division d = { n == 1 ? 0 : (uint32_t)divide_up(chunks, n), block_slices };
+            const double time = division_time(a, &d, chunks, gpu->n_sms);
+            if (time < best_time) {
+                best = d;
+                best_time = time;
+            }
+        }
+    return best;
+}
+
+/* ---- Chunks: workspace and launches ---- */
+
+/* Of the arrays in the workspace. */
+enum { ALIGNMENT = 256 };
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Offsets of the arrays. Those after the records are empty if sequences are not divided. */
+struct workspace {
+    size_t records, states, transitions, sources, end;
+};
+
+static struct workspace workspace_of(size_t chunks, size_t spans, size_t v_heads, size_t head_v)
+{
+    struct workspace w = { 0 };
+    w.states = w.records + aligned(chunks * v_heads * QN_GDN_RECORD);
+    w.transitions = w.states + aligned(spans * v_heads * head_v * QN_GDN_HEAD_K * sizeof(float));
+    w.sources = w.transitions + aligned(spans * v_heads * QN_GDN_HEAD_K * QN_GDN_HEAD_K * sizeof(float));
+    w.end = w.sources + aligned(spans * v_heads * sizeof(uint32_t));
+    return w;
+}
+
+/* Numbers of indices of chunks and of spans. */
+static size_t count_indices(size_t tokens, size_t sequences, size_t unit_chunks)
+{
+    return tokens / QN_GDN_CHUNK_TOKENS / unit_chunks + sequences;
+}
+
+static struct workspace workspace_of_division(size_t tokens, size_t sequences, size_t v_heads, size_t head_v,
+                                              const qn_gdn_division *d)
+{
+    const size_t spans = d->span_chunks ? count_indices(tokens, sequences, d->span_chunks) : 0;
+    return workspace_of(count_indices(tokens, sequences, 1), spans, v_heads, head_v);
+}
+
+size_t qn_gdn_gpu_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v, const qn_gdn_division *d)
+{
+    return workspace_of_division(tokens, sequences, v_heads, head_v, d).end;
+}
+
+size_t qn_gdn_gpu_max_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v, const qn_gdn_gpu *gpu)
+{
+    const size_t chunks = count_indices(tokens, sequences, 1), slices = v_heads * head_v / QN_GDN_SLICE;
+    const size_t spans = slices ? MAX_SLICES * gpu->n_sms / slices + sequences : 0;
+    return workspace_of(chunks, spans < chunks ? spans : chunks, v_heads, head_v).end;
+}
+
+static void place_workspace(qn_gdn_chunk_args *a, size_t tokens, const qn_gdn_division *d, uint64_t workspace)
+{
+    const struct workspace w = workspace_of_division(tokens, a->sequences, a->v_heads, a->head_v, d);
+    a->divided = d->span_chunks > 0;
+    /* A whole sequence is one span that no sequence fills. */
+    a->span_chunks = a->divided ? d->span_chunks : (uint32_t)(tokens / QN_GDN_CHUNK_TOKENS + 1);
+    a->chunks = (uint32_t)count_indices(tokens, a->sequences, 1);
+    a->spans = (uint32_t)count_indices(tokens, a->sequences, a->span_chunks);
+    a->records = workspace + w.records;
+    a->states = workspace + w.states;
+    a->transitions = workspace + w.transitions;
+    a->sources = workspace + w.sources;
+}
+
+static qn_status check_chunks(const qn_gdn_chunk_args *a, size_t tokens, uint64_t workspace)
 {
     qn_gpu_variant unused;
-    const size_t chunks = (longest + QN_GDN_CHUNK_TOKENS - 1) / QN_GDN_CHUNK_TOKENS;
-    size_t n_stages = 3;
-    qn_status status = variant_of(QN_GDN_HEAD_K, a->head_v, true, &unused);
-    if (!status)
-        status = check_chunk_args(a, QN_GDN_HEAD_K);
-    if (status)
-        return status;
-    if ((a->q | a->k | a->v | a->o | a->records) % 16 || (a->q_stride | a->k_stride | a->v_stride | a->o_stride) % 8)
+    QN_TRY(variant_of(QN_GDN_HEAD_K, a->head_v, true, &unused));
+    QN_TRY(check_chunk_args(a, QN_GDN_HEAD_K));
+    if ((a->q | a->k | a->v | a->o | workspace) % 16 || (a->q_stride | a->k_stride | a->v_stride | a->o_stride) % 8)
         return qn_fail(QN_ERR_INVALID,
                        "delta rule over chunks: an address is no multiple of 16, or a stride none of 8 elements");
-    if (chunks > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "delta rule over chunks: a sequence of %zu tokens is too long", longest);
-    while (n_stages > 0 && QN_GDN_ADVANCE_BYTES + n_stages * QN_GDN_STAGE_BYTES > max_shared_bytes)
+    if (tokens > INT32_MAX / 2)
+        return qn_fail(QN_ERR_INVALID, "delta rule over chunks: %zu tokens, at most %d are allowed", tokens, INT32_MAX / 2);
+    return QN_OK;
+}
+
+static qn_launch chunk_launch(const char *function, size_t x, size_t y, size_t z, size_t threads, size_t shared_bytes)
+{
+    return (qn_launch){ .function = function,
+                        .grid = { (uint32_t)(x ? x : 1), (uint32_t)y, (uint32_t)z },
+                        .block = { (uint32_t)threads, 1, 1 },
+                        .shared_bytes = (uint32_t)shared_bytes,
+                        .args_bytes = sizeof(qn_gdn_chunk_args),
+                        .pdl = true };
+}
+
+qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint32_t max_shared_bytes, uint64_t workspace,
+                           qn_gdn_chunk_launches *out)
+{
+    const size_t tokens = a->cu_seqlens ? a->tokens : (size_t)a->tokens * a->sequences;
+    uint32_t n_stages = 3;
+    QN_TRY(check_chunks(a, tokens, workspace));
+    while (n_stages > 0 && QN_GDN_ADVANCE_BYTES(d->slices, n_stages) > max_shared_bytes)
         n_stages--;
     if (n_stages == 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, expected at least %d",
-                       max_shared_bytes, QN_GDN_ADVANCE_BYTES + QN_GDN_STAGE_BYTES);
-    launches[0] = (qn_launch){ .variant.source = &prepare_source,
-                               .function = "qn_gdn_prepare",
-                               .grid = { chunks ? (uint32_t)chunks : 1, a->k_heads, a->sequences },
-                               .block = { QN_GDN_PREPARE_THREADS, 1, 1 },
-                               .shared_bytes = QN_GDN_PREPARE_BYTES,
-                               .args_bytes = sizeof *a,
-                               .pdl = true };
-    launches[1] = launches[0];
-    launches[1].variant = QN_GPU_VARIANT(advance, n_stages);
-    launches[1].function = "qn_gdn_advance";
-    launches[1].grid[0] = a->head_v / QN_GDN_SLICE;
-    launches[1].grid[1] = a->v_heads;
-    launches[1].block[0] = QN_GDN_ADVANCE_THREADS;
-    launches[1].shared_bytes = (uint32_t)(QN_GDN_ADVANCE_BYTES + n_stages * QN_GDN_STAGE_BYTES);
+        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, expected at least %u",
+                       max_shared_bytes, QN_GDN_ADVANCE_BYTES(d->slices, 1));
+    const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(d->slices, n_stages), threads = QN_GDN_ADVANCE_THREADS(d->slices);
+    place_workspace(a, tokens, d, workspace);
+    size_t n = 0;
+    out->launches[n] = chunk_launch("qn_gdn_prepare", a->chunks, a->k_heads, 1, QN_GDN_PREPARE_THREADS, QN_GDN_PREPARE_BYTES);
+    out->launches[n++].variant.source = &prepare_source;
+    if (a->divided) {
+        const size_t blocks = blocks_of(a->head_v, d) + blocks_of(QN_GDN_HEAD_K, d);
+        out->launches[n] = chunk_launch("qn_gdn_span_effects", blocks * a->v_heads * a->spans, 1, 1, threads, shared_bytes);
+        out->launches[n++].variant = QN_GPU_VARIANT(advance, n_stages, d->slices, 1);
+        out->launches[n] = chunk_launch("qn_gdn_compose", a->head_v / QN_GDN_COMPOSE_ROWS, a->v_heads, a->sequences,
+                                        QN_GDN_COMPOSE_THREADS, QN_GDN_COMPOSE_BYTES);
+        out->launches[n++].variant.source = &compose_source;
+    }
+    out->launches[n] =
+        chunk_launch("qn_gdn_advance", blocks_of(a->head_v, d) * a->v_heads * a->spans, 1, 1, threads, shared_bytes);
+    out->launches[n++].variant = QN_GPU_VARIANT(advance, n_stages, d->slices, 0);
+    out->n = n;
     return QN_OK;
 }
 

@@ -1,21 +1,35 @@
 /* Gated DeltaNet on the GPU: the arguments of its kernels, and what they compute. Included by C and by CUDA; deltanet_cuda.c
  * computes the launch geometry.
  *
- * Prefill takes two kernels. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64 tokens
- * in parallel: (I + A)^-1 with its columns scaled by beta, masked and gated scores q.k, and factors of rows, in a record of
- * QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance processes the chunks of a sequence in order, one block per
- * 64 values of a value head, with the state in registers:
+ * Prefill takes two to four kernels. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64
+ * tokens in parallel: (I + A)^-1 with its columns scaled by beta, masked and gated scores q.k, and factors of rows, in a record
+ * of QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance processes chunks in order, one block per 64 or 128
+ * values of a value head, with the state in registers:
  *
  *     y = v - e^gc k S^T;   v' = (I + A)^-1 beta y;   o = scale (e^gc q S^T + scores v');   S = e^last S + (gated v')^T k
  *
- * MMA operands are bf16, accumulators and the state f32. */
+ * MMA operands are bf16, accumulators and the state f32.
+ *
+ * Where there are fewer heads than SMs, sequences are divided into spans of span_chunks chunks that run in parallel. A chunk
+ * maps the state by S -> S M + B, and |M| <= 2^bound, where the bound of a chunk is its total log decay (plus the growth of
+ * tokens with beta |k|^2 > 2) and is in its record. The state at the start of a span comes from
+ *
+ *   - the chunks before the span, run from a state of zeros, if the sum of the bounds of up to span_chunks of them is at most
+ *     QN_GDN_FORGOTTEN: what was before them is then below the rounding of f32;
+ *   - else from two kernels before qn_gdn_advance: qn_gdn_span_effects computes B of every span and, from the identity in place
+ *     of a state, M; qn_gdn_compose applies them in order.
+ *
+ * Which of them applies depends on the decays and not on timing: results are the same from run to run. */
 #ifndef QN_KERNELS_DELTANET_DELTANET_CUDA_H
 #define QN_KERNELS_DELTANET_DELTANET_CUDA_H
 
 #include "kernels/launch.h"
 
 /* Compile-time dimensions of the chunk kernels: chunks of 64 tokens, keys of 128 elements, slices of 64 values. */
-enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64 };
+enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2 };
+
+/* log2 of the part of a state that is neglected: 2^-40, 2^-16 of the rounding of f32. */
+#define QN_GDN_FORGOTTEN -40.0f
 
 /* Layout of a record: two tiles of [64][64] bf16 in rows of 128 bytes, the 16-byte segment s of row r stored at segment
  * s ^ (r & 7). Of their 16x16 blocks only those on and below the diagonal are written. Then factors, f32 [64] each, and the
@@ -28,20 +42,26 @@ enum {
     QN_GDN_RECORD_K_UPDATE = 16640, /* e^(gc_last - gc_i) / |k_i| */
     QN_GDN_RECORD_Q_READ = 16896,   /* scale e^gc_i / |q_i| */
     QN_GDN_RECORD_DECAY = 17152,    /* e^gc_last */
+    QN_GDN_RECORD_BOUND = 17156,    /* log2 of a bound of the chunk's factor of the state */
     QN_GDN_RECORD = 17408
 };
 
-/* Threads and shared memory of a block: of qn_gdn_prepare; of qn_gdn_advance, with a ring buffer of QN_GDN_STAGES chunks, 1 to
- * 3. */
+/* Threads and shared memory of a block: of qn_gdn_prepare and of qn_gdn_compose; of qn_gdn_advance, with 1 or 2 slices and a ring
+ * buffer of 1 to 3 chunks. */
 enum {
     QN_GDN_PREPARE_THREADS = 128,
-    QN_GDN_PREPARE_BYTES = 56576,
-    QN_GDN_ADVANCE_THREADS = 384,
-    QN_GDN_ADVANCE_BYTES = 32896,
-    QN_GDN_STAGE_BYTES = 5 * QN_GDN_TILE_BYTES + QN_GDN_RECORD /* per pipeline stage, in addition */
+    QN_GDN_PREPARE_BYTES = 57088,
+    QN_GDN_COMPOSE_THREADS = 128,
+    QN_GDN_COMPOSE_ROWS = 16, /* rows of the state of a block */
+    QN_GDN_COMPOSE_BYTES = 147968
 };
 
-/* Records of several sequences: chunk c of sequence s, whose first token is t, has record index t/64 + s + c. */
+#define QN_GDN_ADVANCE_THREADS(slices) ((1 + (slices)) * 128)
+#define QN_GDN_ADVANCE_BYTES(slices, stages)                                                                                   \
+    ((slices)*QN_GDN_TILE_BYTES + (stages) * ((4 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 128)
+
+/* Chunk c of sequence s, whose first token is t, has record index t/64 + s + c; its span p of n chunks has index
+ * t/(64 n) + s + p. Some indices are not used. */
 typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
     QN_GPU_PTR(const uint16_t) k;    /* [tokens, k_heads, 128] bf16, k_stride */
@@ -57,9 +77,14 @@ typedef struct qn_gdn_chunk_args {
     positions; /* [sequences], with memory: 0 for a sequence without tokens so far, whose initial state is zeros */
     uint64_t state_offset;
     QN_GPU_PTR(uint16_t) o;                /* [tokens, v_heads, head_v] bf16, o_stride */
-    QN_GPU_PTR(unsigned char) records;     /* [tokens/64 + sequences, v_heads, QN_GDN_RECORD] */
+    QN_GPU_PTR(unsigned char) records;     /* [chunks, v_heads, QN_GDN_RECORD] */
+    QN_GPU_PTR(float) states;              /* [spans, v_heads, head_v, 128]: the state at the start of a span */
+    QN_GPU_PTR(float) transitions;         /* [spans, v_heads, 128, 128]: M */
+    QN_GPU_PTR(uint32_t) sources;          /* [spans, v_heads]: enum span_source in chunk.cuh */
     QN_GPU_PTR(const uint32_t) cu_seqlens; /* [sequences + 1], or 0: sequences of `tokens` tokens one after the other */
     uint32_t tokens, sequences;
+    uint32_t chunks, spans;        /* numbers of indices */
+    uint32_t span_chunks, divided; /* divided: there may be more than one span in a sequence */
     uint32_t k_heads, v_heads, head_v;
     uint32_t q_stride, k_stride, v_stride, o_stride, gate_stride;
     uint32_t tiled;     /* 1: value head h uses key head h mod k_heads; 0: h * k_heads / v_heads */
@@ -152,13 +177,38 @@ typedef struct qn_gdn_norm_args {
  * before it waits for the previous kernel: if that kernel writes the same layer of the same session, the caller must clear
  * pdl. */
 
-/* qn_gdn_gpu_chunk - the two launches of a prefill in bf16 with keys of 128, in order. Addresses are multiples of 16 bytes,
- * strides of 8 elements, head_v of 64. max_shared_bytes: the limit of a block of the device (qn_cuda_info); QN_ERR_UNSUPPORTED
- * if it is too small for one pipeline stage. */
-qn_status qn_gdn_gpu_chunk(const qn_gdn_chunk_args *args, size_t longest, uint32_t max_shared_bytes, qn_launch launches[2]);
+/* How sequences are divided into spans, and heads into slices. */
+typedef struct qn_gdn_division {
+    uint32_t span_chunks; /* 0: a sequence is one span */
+    uint32_t slices;      /* of a block: 1, or 2, which needs more time for a chunk and less in all */
+} qn_gdn_division;
 
-/* qn_gdn_gpu_record_bytes - size of args.records. */
-size_t qn_gdn_gpu_record_bytes(size_t tokens, size_t sequences, size_t v_heads);
+/* What the division depends on of the device (qn_cuda_info). */
+typedef struct qn_gdn_gpu {
+    uint32_t max_shared_bytes, n_sms; /* max_shared_bytes: the limit of a block */
+} qn_gdn_gpu;
+
+typedef struct qn_gdn_chunk_launches {
+    qn_launch launches[4];
+    size_t n;
+} qn_gdn_chunk_launches;
+
+/* qn_gdn_gpu_divide - the division that takes the least time, from the shape alone. longest: a bound of the tokens of a
+ * sequence. */
+qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *args, size_t longest, const qn_gdn_gpu *gpu);
+
+/* qn_gdn_gpu_chunk - the launches of a prefill in bf16 with keys of 128, in order. Addresses are multiples of 16 bytes,
+ * strides of 8 elements, head_v of 64. Sets the fields of args from `records` to `sources` to parts of the workspace, and
+ * those that describe the division. max_shared_bytes: the limit of a block of the device; QN_ERR_UNSUPPORTED if it is too
+ * small for one pipeline stage. */
+qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *args, const qn_gdn_division *division, uint32_t max_shared_bytes,
+                           uint64_t workspace, qn_gdn_chunk_launches *out);
+
+/* qn_gdn_gpu_workspace_bytes - size of the workspace for `tokens` tokens in all. qn_gdn_gpu_max_workspace_bytes - for up to so
+ * many tokens and sequences, with the divisions of qn_gdn_gpu_divide. */
+size_t qn_gdn_gpu_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v,
+                                  const qn_gdn_division *division);
+size_t qn_gdn_gpu_max_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v, const qn_gdn_gpu *gpu);
 
 /* qn_gdn_gpu_state_bytes, qn_gdn_gpu_input_bytes - sizes of a layer's state and convolution inputs in a session's memory. */
 size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v);

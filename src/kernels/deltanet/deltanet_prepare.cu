@@ -1,6 +1,7 @@
 // Gated DeltaNet over chunks of 64 tokens, the part that does not depend on the state: qn_gdn_prepare of deltanet_cuda.h. All
 // chunks run in parallel.
 #include "kernels/deltanet/chunk.cuh"
+#include "kernels/deltanet/tf32.cuh"
 
 #define MIN_LOG_DECAY -256.0f // e^-256 is 0 in f32
 
@@ -11,7 +12,10 @@ QN_DEVICE uint32_t value_head(const qn_gdn_chunk_args &a, uint32_t k_head, uint3
 
 #define PREPARE_THREADS QN_GDN_PREPARE_THREADS
 #define ROW 68      // row stride of a 64x64 matrix in floats: fragment accesses to 8 rows are free of bank conflicts
-#define OWN_QUADS 5 // quads of 4 columns per thread; the blocks on and below the diagonal have 640
+// Quads of 4 columns per thread: of the four 16x16 blocks on the diagonal, 256 in all, and of the six below it, 384.
+#define DIAGONAL_QUADS 2
+#define LOWER_QUADS 3
+#define OWN_QUADS (DIAGONAL_QUADS + LOWER_QUADS)
 
 struct prepare_smem {
     union {
@@ -24,45 +28,85 @@ struct prepare_smem {
     };
     float matrix[TOKENS * ROW]; // A, then (I + A)^-1; intermediate products are stored above the diagonal
     // Of this head and the next: gc in units of log 2, as the sum of two floats, and beta. rows[][i] = { gc_hi, gc_lo,
-    // beta, 0 } for access by row, the separate arrays for access by column.
+    // beta, e^(gc_i - gc_first) } for access by row, the separate arrays for access by column. columns: e^(gc_first - gc_j).
+    // first is the first row of a block of 16; both exponents are at most 0.
     float4 rows[2][TOKENS];
     float gc_hi[2][TOKENS], gc_lo[2][TOKENS], beta[2][TOKENS];
-    float2 norms[TOKENS]; // 1/norm of k and of q
-    float k_norm[TOKENS];
+    float columns[2][16 + 32 + 48]; // for rows 16, 32 and 48
+    float2 norms[TOKENS];           // 1/norm of k and of q
 };
 
 static_assert(sizeof(prepare_smem) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
 
-// Cumulative sums of the log decays of a value head, in double, by one warp. Tokens past the end have g = 0 and beta = 0.
-QN_DEVICE void cumsum_decays(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t to, uint32_t first, uint32_t n, uint32_t head)
+// Index in prepare_smem.columns of column 0 for a block of rows, 1 to 3.
+QN_DEVICE uint32_t columns_of(uint32_t block)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    return 8 * block * (block - 1);
+}
+
+// The factors of decays of a lane's two tokens, for the blocks below the diagonal.
+QN_DEVICE void store_block_factors(prepare_smem &m, uint32_t to, const float hi[2], const float lo[2])
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, own_block = lane / 8;
+#pragma unroll
+    for (uint32_t block = 0; block < 4; block++) {
+        const float first_hi = __shfl_sync(QN_FULL_MASK, hi[0], block * 8), first_lo = __shfl_sync(QN_FULL_MASK, lo[0], block * 8);
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            const float distance = (hi[i] - first_hi) + (lo[i] - first_lo);
+            if (block == own_block)
+                m.rows[to][2 * lane + i].w = qn_exp2(distance);
+            else if (block > own_block)
+                m.columns[to][columns_of(block) + 2 * lane + i] = qn_exp2(-distance);
+        }
+    }
+}
+
+// Log decays and beta of two tokens of a lane. Tokens past the end have g = 0 and beta = 0.
+struct gates {
     float g[2], beta[2];
+};
+
+QN_DEVICE gates load_gates(const qn_gdn_chunk_args &a, uint32_t first, uint32_t n, uint32_t head)
+{
+    gates x;
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t token = 2 * lane + i;
+        const uint32_t token = threadIdx.x % QN_WARP_SIZE * 2 + i;
         const size_t at = (size_t)(first + token) * a.gate_stride + head;
-        g[i] = token < n ? fminf(fmaxf(a.g[at], MIN_LOG_DECAY), 0.0f) : 0.0f;
-        beta[i] = token < n ? a.beta[at] : 0.0f;
+        x.g[i] = token < n ? a.g[at] : 0.0f;
+        x.beta[i] = token < n ? a.beta[at] : 0.0f;
     }
+    return x;
+}
+
+// Cumulative sums of the log decays of a value head, in double, by one warp.
+QN_DEVICE void cumsum_decays(prepare_smem &m, uint32_t to, const gates &x)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    const float g[2] = { fminf(fmaxf(x.g[0], MIN_LOG_DECAY), 0.0f), fminf(fmaxf(x.g[1], MIN_LOG_DECAY), 0.0f) };
     double sum = (double)g[0] + (double)g[1];
 #pragma unroll
     for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
         const double before = __shfl_up_sync(QN_FULL_MASK, sum, distance);
         sum += lane >= distance ? before : 0.0;
     }
+    float hi[2], lo[2];
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
         const double at = (i ? sum : sum - (double)g[1]) * 1.4426950408889634;
-        const float at_hi = (float)at, at_lo = (float)(at - (double)at_hi);
-        m.rows[to][2 * lane + i] = make_float4(at_hi, at_lo, beta[i], 0);
-        m.gc_hi[to][2 * lane + i] = at_hi;
-        m.gc_lo[to][2 * lane + i] = at_lo;
-        m.beta[to][2 * lane + i] = beta[i];
+        hi[i] = (float)at;
+        lo[i] = (float)(at - (double)hi[i]);
+        m.rows[to][2 * lane + i] = make_float4(hi[i], lo[i], x.beta[i], 0);
+        m.gc_hi[to][2 * lane + i] = hi[i];
+        m.gc_lo[to][2 * lane + i] = lo[i];
+        m.beta[to][2 * lane + i] = x.beta[i];
     }
+    store_block_factors(m, to, hi, lo);
 }
 
-// Rows [16 block, 16 block + 16) of m.kk and m.qk up to the diagonal, and 1/norm of these rows of k and q.
+// Rows [16 block, 16 block + 16) of m.kk and m.qk up to the diagonal, with k and q divided by their norms and q times scale; and
+// 1/norm of these rows of k and q.
 QN_DEVICE void compute_kk_qk(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t block)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
@@ -98,24 +142,28 @@ QN_DEVICE void compute_kk_qk(const qn_gdn_chunk_args &a, prepare_smem &m, uint32
             q_sum[i] += __shfl_xor_sync(QN_FULL_MASK, q_sum[i], distance);
         }
         if (t == 0) {
-            const float k_norm = a.normalize ? 1.0f / sqrtf(k_sum[i] + 1e-6f) : 1.0f;
-            m.norms[block * 16 + i * 8 + g] = make_float2(k_norm, a.normalize ? 1.0f / sqrtf(q_sum[i] + 1e-6f) : 1.0f);
-            m.k_norm[block * 16 + i * 8 + g] = k_norm;
+            m.norms[block * 16 + i * 8 + g] = make_float2(a.normalize ? 1.0f / sqrtf(k_sum[i] + 1e-6f) : 1.0f,
+                                                          a.normalize ? 1.0f / sqrtf(q_sum[i] + 1e-6f) : 1.0f);
         }
     }
-    __syncthreads(); // all warps have read the tiles; kk and qk overwrite them
+    __syncthreads(); // all warps have read the tiles, which kk and qk overwrite, and have written their norms
 #pragma unroll
     for (int n = 0; n < 8; n++)
-        if (n / 2 <= block)
+        if (n / 2 <= block) {
+            const float column_norms[2] = { m.norms[n * 8 + 2 * t].x, m.norms[n * 8 + 2 * t + 1].x };
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint32_t at = (block * 16 + i * 8 + g) * ROW + n * 8 + 2 * t;
-                *(float2 *)(m.kk + at) = make_float2(kk[n][2 * i], kk[n][2 * i + 1]);
-                *(float2 *)(m.qk + at) = make_float2(qk[n][2 * i], qk[n][2 * i + 1]);
+                const uint32_t row = block * 16 + i * 8 + g, at = row * ROW + n * 8 + 2 * t;
+                const float k_norm = m.norms[row].x, q_norm = a.scale * m.norms[row].y;
+                *(float2 *)(m.kk + at) = make_float2(kk[n][2 * i] * (k_norm * column_norms[0]),
+                                                     kk[n][2 * i + 1] * (k_norm * column_norms[1]));
+                *(float2 *)(m.qk + at) = make_float2(qk[n][2 * i] * (q_norm * column_norms[0]),
+                                                     qk[n][2 * i + 1] * (q_norm * column_norms[1]));
             }
+        }
 }
 
-// The quads of 4 columns that a thread processes of the blocks on and below the diagonal.
+// The quads of 4 columns that a thread processes of the blocks on and below the diagonal: first those on it.
 struct quads {
     uint32_t row[OWN_QUADS], column[OWN_QUADS], record_offset[OWN_QUADS]; // byte offset in a record's tile
 };
@@ -125,11 +173,15 @@ QN_DEVICE quads own_quads()
     quads q;
 #pragma unroll
     for (uint32_t i = 0; i < OWN_QUADS; i++) {
-        const uint32_t index = i * PREPARE_THREADS + threadIdx.x;
-        const uint32_t block = (index >= 64) + (index >= 192) + (index >= 384), in_row = 4 * (block + 1);
-        const uint32_t in_block = index - 32 * block * (block + 1);
-        q.row[i] = block * 16 + in_block / in_row;
-        q.column[i] = in_block % in_row * 4;
+        const bool diagonal = i < DIAGONAL_QUADS;
+        const uint32_t index = (diagonal ? i : i - DIAGONAL_QUADS) * PREPARE_THREADS + threadIdx.x;
+        // The blocks below the diagonal in row `block` of blocks begin at quad 32 block (block - 1).
+        const uint32_t block = diagonal ? index / 64 : 1 + (index >= 64) + (index >= 192);
+        const uint32_t in_block = diagonal ? index % 64 : index - 32 * block * (block - 1), in_row = diagonal ? 4 : 4 * block;
+        // On the diagonal 8 lanes read rows r and r + 4, whose banks are different.
+        const uint32_t row = diagonal ? in_block / 32 * 8 + in_block % 32 / 8 + in_block / 4 % 2 * 4 : in_block / in_row;
+        q.row[i] = block * 16 + row;
+        q.column[i] = (diagonal ? block * 16 : 0) + in_block % in_row * 4;
         q.record_offset[i] = swizzled_offset(q.row[i], q.column[i] / 8) + q.column[i] % 8 * 2;
     }
     return q;
@@ -140,31 +192,44 @@ QN_DEVICE float4 load_float4(const float *x)
     return *(const float4 *)x;
 }
 
-// Applies gates, norms and beta to kk and qk: A to m.matrix, scores to the record.
-QN_DEVICE void apply_gates(prepare_smem &m, const quads &own, uint32_t of, float scale, unsigned char *record)
+QN_DEVICE void store_scores(unsigned char *record, uint32_t offset, const float4 &qk, const float4 &e)
+{
+    uint2 scores;
+    scores.x = qn_f32_to_bf16x2(qk.x * e.x, qk.y * e.y);
+    scores.y = qn_f32_to_bf16x2(qk.z * e.z, qk.w * e.w);
+    *(uint2 *)(record + QN_GDN_RECORD_SCORES + offset) = scores;
+}
+
+// Applies gates and beta to kk and qk: A to m.matrix, scores to the record.
+QN_DEVICE void apply_gates(prepare_smem &m, const quads &own, uint32_t of, unsigned char *record)
 {
 #pragma unroll
-    for (uint32_t index = 0; index < OWN_QUADS; index++) {
+    for (uint32_t index = 0; index < DIAGONAL_QUADS; index++) {
         const uint32_t i = own.row[index], j = own.column[index];
-        const float4 gc_hi = load_float4(m.gc_hi[of] + j), gc_lo = load_float4(m.gc_lo[of] + j), norm = load_float4(m.k_norm + j);
+        const float4 gc_hi = load_float4(m.gc_hi[of] + j), gc_lo = load_float4(m.gc_lo[of] + j);
         const float4 kk = load_float4(m.kk + i * ROW + j), qk = load_float4(m.qk + i * ROW + j), row = m.rows[of][i];
-        const float2 norms = m.norms[i];
-        const float k_row = row.z * norms.x, q_row = scale * norms.y;
         float4 e;
-        e.x = qn_exp2(j <= i ? (row.x - gc_hi.x) + (row.y - gc_lo.x) : -1e30f) * norm.x;
-        e.y = qn_exp2(j + 1 <= i ? (row.x - gc_hi.y) + (row.y - gc_lo.y) : -1e30f) * norm.y;
-        e.z = qn_exp2(j + 2 <= i ? (row.x - gc_hi.z) + (row.y - gc_lo.z) : -1e30f) * norm.z;
-        e.w = qn_exp2(j + 3 <= i ? (row.x - gc_hi.w) + (row.y - gc_lo.w) : -1e30f) * norm.w;
-        uint2 scores;
-        scores.x = qn_f32_to_bf16x2(qk.x * (q_row * e.x), qk.y * (q_row * e.y));
-        scores.y = qn_f32_to_bf16x2(qk.z * (q_row * e.z), qk.w * (q_row * e.w));
-        *(uint2 *)(record + QN_GDN_RECORD_SCORES + own.record_offset[index]) = scores;
+        e.x = qn_exp2(j <= i ? (row.x - gc_hi.x) + (row.y - gc_lo.x) : -1e30f);
+        e.y = qn_exp2(j + 1 <= i ? (row.x - gc_hi.y) + (row.y - gc_lo.y) : -1e30f);
+        e.z = qn_exp2(j + 2 <= i ? (row.x - gc_hi.z) + (row.y - gc_lo.z) : -1e30f);
+        e.w = qn_exp2(j + 3 <= i ? (row.x - gc_hi.w) + (row.y - gc_lo.w) : -1e30f);
+        store_scores(record, own.record_offset[index], qk, e);
         float4 a;
-        a.x = j < i ? kk.x * (k_row * e.x) : 0.0f;
-        a.y = j + 1 < i ? kk.y * (k_row * e.y) : 0.0f;
-        a.z = j + 2 < i ? kk.z * (k_row * e.z) : 0.0f;
-        a.w = j + 3 < i ? kk.w * (k_row * e.w) : 0.0f;
+        a.x = j < i ? kk.x * (row.z * e.x) : 0.0f;
+        a.y = j + 1 < i ? kk.y * (row.z * e.y) : 0.0f;
+        a.z = j + 2 < i ? kk.z * (row.z * e.z) : 0.0f;
+        a.w = j + 3 < i ? kk.w * (row.z * e.w) : 0.0f;
         *(float4 *)(m.matrix + i * ROW + j) = a;
+    }
+#pragma unroll
+    for (uint32_t index = DIAGONAL_QUADS; index < OWN_QUADS; index++) {
+        const uint32_t i = own.row[index], j = own.column[index];
+        const float4 column = load_float4(m.columns[of] + columns_of(i / 16) + j);
+        const float4 kk = load_float4(m.kk + i * ROW + j), qk = load_float4(m.qk + i * ROW + j), row = m.rows[of][i];
+        const float4 e = make_float4(row.w * column.x, row.w * column.y, row.w * column.z, row.w * column.w);
+        store_scores(record, own.record_offset[index], qk, e);
+        *(float4 *)(m.matrix + i * ROW + j) =
+            make_float4(kk.x * (row.z * e.x), kk.y * (row.z * e.y), kk.z * (row.z * e.z), kk.w * (row.z * e.w));
     }
 }
 
@@ -201,13 +266,6 @@ QN_DEVICE void invert_block(float *at)
             at[i * ROW + column] = d[i];
 }
 
-QN_DEVICE uint32_t to_tf32(float x)
-{
-    uint32_t y;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return y;
-}
-
 // d += x y for 16x16 blocks in tf32; d is two m16n8 accumulators. The inner dimension is permuted to 0 2 4 6 1 3 5 7, so that
 // the two elements of a lane are adjacent in memory.
 QN_DEVICE void mma_tf32_16x16(float d[2][4], const float *x, const float *y)
@@ -221,10 +279,8 @@ QN_DEVICE void mma_tf32_16x16(float d[2][4], const float *x, const float *y)
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             const float *b = y + (s * 8 + 2 * t) * ROW + n * 8 + g;
-            asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                         "{%0, %1, %2, %3};"
-                         : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(to_tf32(b[0])), "r"(to_tf32(b[ROW])));
+            const uint32_t column[2] = { to_tf32(b[0]), to_tf32(b[ROW]) };
+            mma_m16n8k8_tf32(d[n], a, column);
         }
     }
 }
@@ -281,11 +337,28 @@ QN_DEVICE void store_inverse(const prepare_smem &m, const quads &own, uint32_t o
     }
 }
 
+// log2 of a bound of |M|. A token multiplies the state by e^g (I - beta k k^T), whose norm is e^g max(1, |1 - beta |k|^2|).
+QN_DEVICE float state_bound(const prepare_smem &m, uint32_t of)
+{
+    float growth = 0;
+#pragma unroll
+    for (uint32_t i = threadIdx.x % QN_WARP_SIZE; i < TOKENS; i += QN_WARP_SIZE) {
+        const float k_squared = m.kk[i * ROW + i];
+        growth += log2f(fmaxf(1.0f, fabsf(1.0f - m.beta[of][i] * k_squared)));
+    }
+    return m.gc_hi[of][TOKENS - 1] + qn_warp_sum(growth);
+}
+
 QN_DEVICE void store_factors(const prepare_smem &m, uint32_t of, float scale, unsigned char *record)
 {
     const uint32_t i = threadIdx.x;
     if (i >= TOKENS)
         return;
+    if (i < QN_WARP_SIZE) {
+        const float bound = state_bound(m, of);
+        if (i == 0)
+            *(float *)(record + QN_GDN_RECORD_BOUND) = bound;
+    }
     const float *gc_hi = m.gc_hi[of], *gc_lo = m.gc_lo[of];
     const float last = (gc_hi[TOKENS - 1] - gc_hi[i]) + (gc_lo[TOKENS - 1] - gc_lo[i]);
     const float since = qn_exp2(gc_hi[i] + gc_lo[i]);
@@ -296,23 +369,24 @@ QN_DEVICE void store_factors(const prepare_smem &m, uint32_t of, float scale, un
         *(float *)(record + QN_GDN_RECORD_DECAY) = since;
 }
 
-// Grid: chunks (x), key heads (y), sequences (z). A block processes all value heads of its key head.
+// Grid: chunks (x), key heads (y). A block processes all value heads of its key head.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     prepare_smem &m = *(prepare_smem *)shared;
     qn_pdl_wait();
     qn_pdl_trigger();
-    const sequence s = sequence_at(a, blockIdx.z);
-    const uint32_t begin = blockIdx.x * TOKENS, k_head = blockIdx.y, warp = threadIdx.x / QN_WARP_SIZE;
-    if (begin >= s.n)
+    const sequence s = sequence_of(a, blockIdx.x, TOKENS);
+    const uint32_t chunk = blockIdx.x - first_index(s, TOKENS), k_head = blockIdx.y, warp = threadIdx.x / QN_WARP_SIZE;
+    if (chunk >= s.chunks)
         return;
+    const uint32_t begin = chunk * TOKENS;
     const uint32_t first = s.first + begin, n = s.n - begin < TOKENS ? s.n - begin : TOKENS, heads = a.v_heads / a.k_heads;
     load_rows<16, PREPARE_THREADS>(m.k, a.k + (size_t)first * a.k_stride + k_head * HEAD_K, a.k_stride, n, threadIdx.x);
     load_rows<16, PREPARE_THREADS>(m.q, a.q + (size_t)first * a.q_stride + k_head * HEAD_K, a.q_stride, n, threadIdx.x);
     qn_cp_async_commit();
     if (warp == 1)
-        cumsum_decays(a, m, 0, first, n, value_head(a, k_head, 0));
+        cumsum_decays(m, 0, load_gates(a, first, n, value_head(a, k_head, 0)));
     qn_cp_async_wait<0>();
     __syncthreads();
     // Later rows are more work. The warp that gets them alternates between thread blocks, which balances the warps of an SM.
@@ -320,17 +394,20 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
     const quads own = own_quads();
     for (uint32_t i = 0; i < heads; i++) {
         const uint32_t of = i % 2;
-        unsigned char *record =
-            a.records + ((size_t)(s.record_offset + blockIdx.x) * a.v_heads + value_head(a, k_head, i)) * QN_GDN_RECORD;
+        const bool computes_next = warp == 1 && i + 1 < heads;
+        gates next_gates;
+        if (computes_next)
+            next_gates = load_gates(a, first, n, value_head(a, k_head, i + 1));
+        unsigned char *record = record_of(a, s, chunk, value_head(a, k_head, i));
         __syncthreads(); // kk, qk, gc and beta are written; the previous head's inverse has been stored
-        apply_gates(m, own, of, a.scale, record);
+        apply_gates(m, own, of, record);
         __syncthreads();
         invert_block(block_at(m, warp, warp));
         __syncthreads();
         if (warp % 2 == 0)
             merge_16_to_32(m, warp);
-        else if (warp == 1 && i + 1 < heads)
-            cumsum_decays(a, m, 1 - of, first, n, value_head(a, k_head, i + 1));
+        else if (computes_next)
+            cumsum_decays(m, 1 - of, next_gates);
         __syncthreads();
         merge_32_to_64_1(m, 2 + warp / 2, warp % 2);
         __syncthreads();

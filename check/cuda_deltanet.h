@@ -1,0 +1,65 @@
+/* Inputs of Gated DeltaNet on the GPU, for its check and its timing. */
+#ifndef QN_CHECK_CUDA_DELTANET_H
+#define QN_CHECK_CUDA_DELTANET_H
+
+#include "check/cuda.h"
+
+#include "base/f16.h"
+#include "base/memory.h"
+#include "kernels/deltanet/deltanet_cuda.h"
+
+#include <math.h>
+
+enum { HEAD_K = QN_GDN_HEAD_K };
+
+/* Log decays of tokens. */
+enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
+
+static inline float *floats(size_t n)
+{
+    float *x;
+    qn_assert_ok(qn_alloc(&x, n, sizeof *x, "quern-check"));
+    return x;
+}
+
+static inline float *normal(size_t n, float scale)
+{
+    float *x = floats(n);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
+static inline double uniform(void)
+{
+    return (double)(qn_random() >> 11) * 0x1p-53;
+}
+
+/* Round x to bf16 in place, and return the bf16 values. */
+static inline uint16_t *to_bf16(float *x, size_t n)
+{
+    uint16_t *h;
+    qn_assert_ok(qn_alloc(&h, n, sizeof *h, "quern-check"));
+    for (size_t i = 0; i < n; i++) {
+        h[i] = qn_f32_to_bf16(x[i]);
+        x[i] = qn_bf16_to_f32(h[i]);
+    }
+    return h;
+}
+
+static inline float draw_decay(enum decay decay)
+{
+    const double mild = -exp(uniform() * 6 - 6);
+    switch (decay) {
+    case NONE: return 0;
+    case MILD: return (float)mild;
+    case MIXED: return (float)(uniform() < 0.1 ? -50 : mild);
+    case STRONG: return -50;
+    case ABSURD: return (float)(uniform() < 0.1 ? -1e30 : mild);
+    default: return (float)(-1000 * uniform());
+    }
+}
+
+/* qn_bench_cuda_deltanet - time the kernels. */
+void qn_bench_cuda_deltanet(void);
+
+#endif

@@ -1,0 +1,187 @@
+/* Speed of Gated DeltaNet on the GPU. */
+#include "check/cuda_deltanet.h"
+
+#include <stdio.h>
+
+struct timed {
+    qn_gdn_chunk_args chunk;
+    qn_gdn_step_args step;
+    size_t memory_bytes;
+    qn_gdn_chunk_launches launches;
+    size_t end; /* number of launches that are timed */
+};
+
+static void timed_chunk(void *context, size_t iteration)
+{
+    const struct timed *t = context;
+    (void)iteration;
+    for (size_t i = 0; i < t->end; i++)
+        qn_gpu_launch(&t->launches.launches[i], &t->chunk);
+}
+
+/* Each iteration uses another layer's memory. */
+static void timed_step(void *context, size_t iteration)
+{
+    const struct timed *t = context;
+    qn_gdn_step_args args = t->step;
+    args.state_offset += iteration * t->memory_bytes;
+    args.inputs_offset += iteration * t->memory_bytes;
+    qn_gpu_launch(&t->launches.launches[0], &args);
+}
+
+/* Random values, repeated after a million: the power consumption of tensor cores, and thus their clock, depends on the
+ * data. */
+static qn_gpu_guarded random_bf16(size_t n)
+{
+    const size_t period = n < 1 << 20 ? n : 1 << 20;
+    float *x = normal(period, 1);
+    uint16_t *pattern = to_bf16(x, period), *all;
+    qn_assert_ok(qn_alloc(&all, n, sizeof *all, "quern-check"));
+    for (size_t i = 0; i < n; i++)
+        all[i] = pattern[i % period];
+    const qn_gpu_guarded g = qn_gpu_from(all, n * sizeof *all);
+    qn_free(x);
+    qn_free(pattern);
+    qn_free(all);
+    return g;
+}
+
+/* The division that the engine would take. decay: MILD decays forget a
+ * state within few chunks, with NONE it is never forgotten. */
+static void bench_divisions(struct timed *t, size_t tokens, enum decay decay)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    const qn_gdn_gpu gpu = { .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
+    const size_t sequences = t->chunk.sequences, v_heads = t->chunk.v_heads, all = tokens * sequences;
+    const qn_gdn_division division = qn_gdn_gpu_divide(&t->chunk, tokens, &gpu);
+    static const char *const names[] = { "prepare", "all" };
+    qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(all, sequences, v_heads, HEAD_K, &division));
+    qn_assert_ok(qn_gdn_gpu_chunk(&t->chunk, &division, gpu.max_shared_bytes, workspace.data, &t->launches));
+    for (size_t part = 0; part < 2; part++) {
+        char shape[128];
+        t->end = part ? t->launches.n : 1;
+        snprintf(shape, sizeof shape, "%zu x %zu tokens, heads %u/%u%s, spans of %u, %u slices: %s", sequences, tokens,
+                 t->chunk.k_heads, t->chunk.v_heads, decay == NONE ? ", no decay" : "", division.span_chunks, division.slices,
+                 names[part]);
+        /* The minimum traffic of all kernels: q, k, v, gates and o once. */
+        qn_gpu_bench("deltanet", "chunks", shape, (double)all * (4 * (t->chunk.k_heads + v_heads) * HEAD_K + 8 * v_heads), "B",
+                     part ? qn_gpu_read_rate() : 0, timed_chunk, t, 1);
+    }
+    qn_gpu_free(&workspace);
+}
+
+static void bench_chunk(size_t sequences, size_t tokens, size_t k_heads, size_t v_heads, enum decay decay)
+{
+    const size_t rows = sequences * tokens, n_k = rows * k_heads * HEAD_K, n_v = rows * v_heads * HEAD_K;
+    const size_t n_state = sequences * v_heads * HEAD_K * HEAD_K, n_gates = rows * v_heads;
+    float *g = floats(n_gates), *beta = floats(n_gates), *state = normal(n_state, 0.1f);
+    for (size_t i = 0; i < n_gates; i++) {
+        g[i] = draw_decay(decay);
+        beta[i] = (float)uniform();
+    }
+    qn_gpu_guarded q = random_bf16(n_k), k = random_bf16(n_k), v = random_bf16(n_v), o = qn_gpu_new(n_v * 2);
+    qn_gpu_guarded gates[2] = { qn_gpu_from(g, n_gates * sizeof *g), qn_gpu_from(beta, n_gates * sizeof *g) };
+    qn_gpu_guarded states[2] = { qn_gpu_from(state, n_state * sizeof *g), qn_gpu_new(n_state * sizeof *g) };
+    struct timed t = { .chunk = { .q = q.data,
+                                  .k = k.data,
+                                  .v = v.data,
+                                  .g = gates[0].data,
+                                  .beta = gates[1].data,
+                                  .initial = states[0].data,
+                                  .final = states[1].data,
+                                  .o = o.data,
+                                  .tokens = (uint32_t)tokens,
+                                  .sequences = (uint32_t)sequences,
+                                  .k_heads = (uint32_t)k_heads,
+                                  .v_heads = (uint32_t)v_heads,
+                                  .head_v = HEAD_K,
+                                  .q_stride = (uint32_t)(k_heads * HEAD_K),
+                                  .k_stride = (uint32_t)(k_heads * HEAD_K),
+                                  .v_stride = (uint32_t)(v_heads * HEAD_K),
+                                  .o_stride = (uint32_t)(v_heads * HEAD_K),
+                                  .gate_stride = (uint32_t)v_heads,
+                                  .tiled = true,
+                                  .normalize = true,
+                                  .scale = 0.0884f } };
+    bench_divisions(&t, tokens, decay);
+    qn_free(g);
+    qn_free(beta);
+    qn_free(state);
+    qn_gpu_guarded *const all[] = { &q, &k, &v, &o, &gates[0], &gates[1], &states[0], &states[1] };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        qn_gpu_free(all[i]);
+}
+
+static void bench_chunks(void)
+{
+    static const size_t heads[][2] = { { 2, 4 }, { 2, 8 }, { 16, 16 }, { 16, 32 }, { 16, 48 }, { 16, 64 } };
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (size_t tokens = 4096; tokens <= 32768; tokens *= 8) {
+            bench_chunk(1, tokens, heads[i][0], heads[i][1], MILD);
+            bench_chunk(1, tokens, heads[i][0], heads[i][1], NONE);
+        }
+    bench_chunk(8, 4096, 16, 48, MILD);
+}
+
+/* The layers of a 27B model; their states together are larger than L2. */
+static void bench_step(void)
+{
+    enum {
+        LAYERS = 48,
+        K_HEADS = 16,
+        V_HEADS = 48,
+        TAPS = 4,
+        VALUES = V_HEADS * HEAD_K,
+        WIDTH = 2 * K_HEADS * HEAD_K + VALUES
+    };
+    const size_t state_bytes = qn_gdn_gpu_state_bytes(V_HEADS, HEAD_K, HEAD_K);
+    const size_t memory_bytes = state_bytes + qn_gdn_gpu_input_bytes(K_HEADS, V_HEADS, HEAD_K, HEAD_K, TAPS);
+    const uint32_t position = 77;
+    float *x = normal(TAPS * WIDTH, 0.5f), *factor = floats(V_HEADS), *state = normal(memory_bytes / sizeof(float), 0.1f);
+    for (size_t h = 0; h < V_HEADS; h++)
+        factor[h] = -0.1f;
+    qn_gpu_guarded values = qn_gpu_from(x, TAPS * WIDTH * sizeof *x), factors = qn_gpu_from(factor, V_HEADS * sizeof *factor);
+    qn_gpu_guarded out = qn_gpu_new(VALUES * sizeof *x), memory = qn_gpu_new(LAYERS * memory_bytes);
+    qn_gpu_guarded address = qn_gpu_from(&memory.data, sizeof memory.data), at = qn_gpu_from(&position, sizeof position);
+    for (size_t layer = 0; layer < LAYERS; layer++)
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
+    struct timed t = { .step = { .qkv = values.data,
+                                 .alpha = values.data,
+                                 .beta = values.data,
+                                 .gate = values.data,
+                                 .conv = values.data,
+                                 .bias = values.data,
+                                 .factor = factors.data,
+                                 .norm = values.data,
+                                 .out = out.data,
+                                 .memory = address.data,
+                                 .positions = at.data,
+                                 .inputs_offset = state_bytes,
+                                 .rows = 1,
+                                 .k_heads = K_HEADS,
+                                 .v_heads = V_HEADS,
+                                 .taps = TAPS,
+                                 .qkv_stride = WIDTH,
+                                 .alpha_stride = V_HEADS,
+                                 .beta_stride = V_HEADS,
+                                 .gate_stride = VALUES,
+                                 .out_stride = VALUES,
+                                 .scale = 0.0884f,
+                                 .eps = 1e-6f },
+                       .memory_bytes = memory_bytes };
+    qn_assert_ok(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches.launches[0]));
+    qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers", 2.0 * (double)state_bytes, "B", qn_gpu_read_rate(),
+                 timed_step, &t, LAYERS);
+    qn_free(x);
+    qn_free(factor);
+    qn_free(state);
+    qn_gpu_guarded *const all[] = { &values, &factors, &out, &memory, &address, &at };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        qn_gpu_free(all[i]);
+}
+
+void qn_bench_cuda_deltanet(void)
+{
+    bench_chunks();
+    bench_step();
+}

@@ -1,0 +1,156 @@
+// Gated DeltaNet over spans: qn_gdn_compose of deltanet_cuda.h, the states at the starts of spans from the effects of the spans
+// before them, S M + B. Rows of a state are independent of each other: a block computes 16 of them for all spans of a sequence.
+//
+// Products are in tf32 with both operands as the sum of two terms, which is within 2^-21 of f32.
+#include "kernels/deltanet/chunk.cuh"
+#include "kernels/deltanet/tf32.cuh"
+
+#define THREADS QN_GDN_COMPOSE_THREADS
+#define ROWS QN_GDN_COMPOSE_ROWS
+#define ROW 132 // row stride of a state in floats: fragment accesses to 8 rows are free of bank conflicts
+#define WARP_COLUMNS 32
+
+struct compose_smem {
+    float transitions[2][HEAD_K * HEAD_K]; // ring buffer; the 16-byte segment s of row r is stored at segment s ^ 2 (r & 3)
+    float state[2][ROWS * ROW];
+};
+
+static_assert(sizeof(compose_smem) == QN_GDN_COMPOSE_BYTES, "the launch's shared memory");
+
+QN_DEVICE uint32_t transition_offset(uint32_t row, uint32_t column)
+{
+    return row * HEAD_K + ((column / 4 ^ (row & 3) * 2) * 4 | column % 4);
+}
+
+QN_DEVICE void load_transition(float *to, const float *from)
+{
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x; i < HEAD_K * HEAD_K / 4; i += THREADS)
+        qn_cp_async_16(to + transition_offset(i / (HEAD_K / 4), i % (HEAD_K / 4) * 4), from + i * 4);
+    qn_cp_async_commit();
+}
+
+struct split {
+    uint32_t hi, lo;
+};
+
+QN_DEVICE split split_tf32(float x)
+{
+    split s;
+    s.hi = to_tf32(x) & 0xffffe000u;
+    s.lo = to_tf32(x - __uint_as_float(s.hi));
+    return s;
+}
+
+// d += state transition, for 32 columns from `column` on.
+QN_DEVICE void multiply(float d[4][4], const float *state, const float *transition, uint32_t column)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
+#pragma unroll 4
+    for (uint32_t k = 0; k < HEAD_K; k += 8) {
+        uint32_t a_hi[4], a_lo[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const split a = split_tf32(state[(g + i % 2 * 8) * ROW + k + t + i / 2 * 4]);
+            a_hi[i] = a.hi;
+            a_lo[i] = a.lo;
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t b_hi[2], b_lo[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const split b = split_tf32(transition[transition_offset(k + t + i * 4, column + n * 8 + g)]);
+                b_hi[i] = b.hi;
+                b_lo[i] = b.lo;
+            }
+            mma_m16n8k8_tf32(d[n], a_lo, b_hi);
+            mma_m16n8k8_tf32(d[n], a_hi, b_lo);
+            mma_m16n8k8_tf32(d[n], a_hi, b_hi);
+        }
+    }
+}
+
+struct rows {
+    float *states; // of span 0 of the sequence
+    size_t span;   // elements from a span's state to the next
+    uint32_t column;
+};
+
+// S of a span from that of the span before, which is in `before`; to `after` and to device memory.
+QN_DEVICE void compose(const rows &r, uint32_t span, const float *before, const float *transition, float *after)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
+    float d[4][4];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t at = (g + i * 8) * HEAD_K + r.column + n * 8 + 2 * t;
+            const float2 effect = *(const float2 *)(r.states + span * r.span + at);
+            d[n][2 * i] = effect.x;
+            d[n][2 * i + 1] = effect.y;
+        }
+    multiply(d, before, transition, r.column);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = g + i * 8, column = r.column + n * 8 + 2 * t;
+            const float2 x = make_float2(d[n][2 * i], d[n][2 * i + 1]);
+            *(float2 *)(r.states + span * r.span + row * HEAD_K + column) = x;
+            *(float2 *)(after + row * ROW + column) = x;
+        }
+}
+
+QN_DEVICE void read_rows(float *to, const float *from)
+{
+    for (uint32_t i = threadIdx.x; i < ROWS * HEAD_K / 4; i += THREADS)
+        *(float4 *)(to + i / (HEAD_K / 4) * ROW + i % (HEAD_K / 4) * 4) = *(const float4 *)(from + i * 4);
+}
+
+// The first span from `span` on whose state is composed; `count` if there is none.
+QN_DEVICE uint32_t next_composed(const uint32_t *sources, uint32_t span, uint32_t count, uint32_t v_heads)
+{
+    while (span < count && sources[(size_t)span * v_heads] != SOURCE_COMPOSED)
+        span++;
+    return span;
+}
+
+// Grid: 16 values (x), value heads (y), sequences (z).
+extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __grid_constant__ qn_gdn_chunk_args a)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    compose_smem &m = *(compose_smem *)shared;
+    qn_pdl_wait();
+    qn_pdl_trigger();
+    const sequence s = sequence_at(a, blockIdx.z);
+    const size_t head = (size_t)first_index(s, a.span_chunks * TOKENS) * a.v_heads + blockIdx.y;
+    const uint32_t count = (s.chunks + a.span_chunks - 1) / a.span_chunks;
+    const uint32_t *sources = a.sources + head;
+    const float *transitions = a.transitions + head * HEAD_K * HEAD_K;
+    const size_t transition_span = (size_t)a.v_heads * HEAD_K * HEAD_K;
+    rows r;
+    r.states = a.states + (head * a.head_v + blockIdx.x * ROWS) * HEAD_K;
+    r.span = (size_t)a.v_heads * a.head_v * HEAD_K;
+    r.column = threadIdx.x / QN_WARP_SIZE * WARP_COLUMNS;
+    uint32_t span = next_composed(sources, 1, count, a.v_heads), in_shared = 0;
+    if (span < count)
+        load_transition(m.transitions[0], transitions + (span - 1) * transition_span);
+    for (uint32_t i = 0; span < count; i ^= 1) {
+        const uint32_t following = next_composed(sources, span + 1, count, a.v_heads);
+        if (in_shared != span - 1)
+            read_rows(m.state[i], r.states + (span - 1) * r.span);
+        if (following < count) {
+            load_transition(m.transitions[i ^ 1], transitions + (following - 1) * transition_span);
+            qn_cp_async_wait<1>();
+        } else {
+            qn_cp_async_wait<0>();
+        }
+        __syncthreads();
+        compose(r, span, m.state[i], m.transitions[i], m.state[i ^ 1]);
+        __syncthreads(); // the transition has been read, the state is written
+        in_shared = span;
+        span = following;
+    }
+}
