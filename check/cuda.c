@@ -16,6 +16,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "rope", qn_check_cuda_rope },
     { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },
+    { "api", qn_check_cuda_api },
     { "rows", qn_check_cuda_rows },
     { "hadamard-quantize", qn_check_cuda_hadamard_quantize },
     { "persistent", qn_check_cuda_persistent },

@@ -88,6 +88,7 @@ void qn_check_cuda_aura_ops(bool bench);
 void qn_check_cuda_rope(bool bench);
 void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);
+void qn_check_cuda_api(bool bench);
 void qn_check_cuda_rows(bool bench);
 void qn_check_cuda_hadamard_quantize(bool bench);
 void qn_check_cuda_sample(bool bench);

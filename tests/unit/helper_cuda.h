@@ -26,6 +26,9 @@ static struct {
     bool no_param_info;
     bool update_fails; /* cuGraphExecUpdate fails */
     size_t available;  /* free bytes of memory; 0: 79 GiB */
+    bool capturing;    /* what cuStreamIsCapturing says */
+    qn_cu_context current;
+    unsigned long long context_id; /* of every context */
     /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     int shared_set, last_shared, carveouts_set;
@@ -149,8 +152,40 @@ static qn_cu_result fake_release(qn_cu_device device)
 
 static qn_cu_result fake_set_current(qn_cu_context context)
 {
-    (void)context;
     FAKE_TRY("cuCtxSetCurrent");
+    pthread_mutex_lock(&fake_lock);
+    fake.current = context;
+    pthread_mutex_unlock(&fake_lock);
+    return 0;
+}
+
+static qn_cu_result fake_get_current(qn_cu_context *context)
+{
+    FAKE_TRY("cuCtxGetCurrent");
+    *context = fake.current;
+    return 0;
+}
+
+/* Contexts of tests are addresses of characters: 'a' is of the first device, any other of the second. */
+static qn_cu_result fake_context_device(qn_cu_device *device)
+{
+    FAKE_TRY("cuCtxGetDevice");
+    *device = 100 + (*(const char *)fake.current != 'a');
+    return 0;
+}
+
+static qn_cu_result fake_context_id(qn_cu_context context, unsigned long long *id)
+{
+    (void)context;
+    *id = fake.context_id;
+    return 0;
+}
+
+static qn_cu_result fake_is_capturing(qn_cu_stream stream, int *status)
+{
+    (void)stream;
+    FAKE_TRY("cuStreamIsCapturing");
+    *status = fake.capturing;
     return 0;
 }
 
@@ -477,6 +512,9 @@ static const qn_cuda_driver *fake_driver(void)
         .cuDevicePrimaryCtxRetain = fake_retain,
         .cuDevicePrimaryCtxRelease = fake_release,
         .cuCtxSetCurrent = fake_set_current,
+        .cuCtxGetCurrent = fake_get_current,
+        .cuCtxGetDevice = fake_context_device,
+        .cuCtxGetId = fake_context_id,
         .cuCtxSynchronize = fake_synchronize,
         .cuMemGetInfo = fake_memory_info,
         .cuMemAlloc = fake_alloc,
@@ -492,6 +530,7 @@ static const qn_cuda_driver *fake_driver(void)
         .cuStreamSynchronize = fake_stream_synchronize,
         .cuStreamWaitEvent = fake_stream_wait,
         .cuStreamBeginCapture = fake_begin_capture,
+        .cuStreamIsCapturing = fake_is_capturing,
         .cuStreamEndCapture = fake_end_capture,
         .cuEventCreate = fake_event_create,
         .cuEventDestroy = fake_event_destroy,

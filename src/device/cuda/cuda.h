@@ -31,6 +31,7 @@ typedef struct qn_cuda_info {
 
 typedef struct qn_cuda_params {
     int ordinal;                         /* index among the visible devices, from 0 */
+    struct CUctx_st *context;            /* of this device, which outlives the qn_cuda; NULL: the primary context */
     const struct qn_cuda_driver *driver; /* device/cuda/driver.h; NULL loads libcuda.so.1 */
     const struct qn_cuda_tools *tools;   /* device/cuda/pipeline.h: cache directory, compilers; NULL: the user's */
     /* Gets a line for each kernel compiled and each cache file replaced; may be NULL. Must not call functions of this
@@ -47,11 +48,12 @@ qn_status qn_cuda_count(const struct qn_cuda_driver *driver, int *count);
 /* qn_cuda_read_info - the properties of a device, without opening it. Errors as those of qn_cuda_open. */
 qn_status qn_cuda_read_info(const struct qn_cuda_driver *driver, int ordinal, qn_cuda_info *info);
 
-/* qn_cuda_open - open a device and retain its primary context. params may be NULL. QN_ERR_UNSUPPORTED without driver or
+/* qn_cuda_open - open a device, and retain its primary context unless another is given. params may be NULL. QN_ERR_UNSUPPORTED without driver or
  * device and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. Free with qn_cuda_close. */
 qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **device);
 
-/* qn_cuda_close - wait for the device, free its modules and staging buffers, release the context. NULL is allowed. */
+/* qn_cuda_close - wait for the device, free its modules and staging buffers, release the context if it was retained. The
+ * current context stays what it was. NULL is allowed. */
 void qn_cuda_close(qn_cuda *device);
 
 const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device);
@@ -123,6 +125,9 @@ qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t
 /* qn_cuda_launch - queue a launch in the stream. args_bytes bytes of args are copied before the call returns;
  * QN_ERR_INVALID if that is not the size of the kernel's argument struct. */
 qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);
+
+/* qn_cuda_is_prepared - whether a launch needs no loading. */
+bool qn_cuda_is_prepared(qn_cuda *device, const qn_launch *launch);
 
 /* A compiled kernel's resources, and its occupancy in blocks per SM with the launch's block size and shared memory. */
 typedef struct qn_cuda_kernel_info {

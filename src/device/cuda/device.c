@@ -105,7 +105,11 @@ static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
     QN_TRY(find_device(device->driver, params->ordinal, &device->device, &device->info));
     qn_gpu_arch(device->info.major, device->info.minor, device->arch);
     QN_TRY(copy_tools(device, params->tools ? params->tools : &defaults));
-    QN_TRY(QN_CU(device->driver, cuDevicePrimaryCtxRetain, &device->context, device->device));
+    device->context = params->context;
+    if (!params->context) {
+        QN_TRY(QN_CU(device->driver, cuDevicePrimaryCtxRetain, &device->context, device->device));
+        device->retained = true;
+    }
     return qn_cuda_make_current(device);
 }
 
@@ -147,15 +151,18 @@ void qn_cuda_close(qn_cuda *device)
 {
     if (!device)
         return;
+    qn_cu_context current = NULL;
+    if (device->context)
+        (void)device->driver->cuCtxGetCurrent(&current);
     if (device->context && device->driver->cuCtxSetCurrent(device->context) == QN_CU_SUCCESS) {
         const qn_cuda_driver *driver = device->driver;
         (void)driver->cuCtxSynchronize(); /* no kernel may still use the memory that is freed */
         qn_pipelines_free(device);
         for (size_t i = 0; i < QN_MAX_UPLOADS; i++)
             free_staging(driver, &device->staging_pool[i]);
-        (void)driver->cuCtxSetCurrent(NULL);
+        (void)driver->cuCtxSetCurrent(device->retained && current == device->context ? NULL : current);
     }
-    if (device->context)
+    if (device->retained)
         (void)device->driver->cuDevicePrimaryCtxRelease(device->device);
     pthread_mutex_destroy(&device->lock);
     pthread_mutex_destroy(&device->staging_lock);

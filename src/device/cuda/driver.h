@@ -82,6 +82,8 @@ typedef struct qn_cu_update_info {
     X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (qn_cu_context * context, qn_cu_device device))                    \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", (qn_cu_device device))                                        \
     X(cuCtxSetCurrent, "cuCtxSetCurrent", (qn_cu_context context))                                                             \
+    X(cuCtxGetCurrent, "cuCtxGetCurrent", (qn_cu_context * context))                                                           \
+    X(cuCtxGetDevice, "cuCtxGetDevice", (qn_cu_device * device))                                                               \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                                                            \
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t * available, size_t * total))                                                   \
     X(cuMemAlloc, "cuMemAlloc_v2", (uint64_t * address, size_t bytes))                                                         \
@@ -97,6 +99,7 @@ typedef struct qn_cu_update_info {
     X(cuStreamSynchronize, "cuStreamSynchronize", (qn_cu_stream stream))                                                       \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", (qn_cu_stream stream, qn_cu_event event, unsigned flags))                        \
     X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (qn_cu_stream stream, int mode))                                        \
+    X(cuStreamIsCapturing, "cuStreamIsCapturing", (qn_cu_stream stream, int *status))                                          \
     X(cuStreamEndCapture, "cuStreamEndCapture", (qn_cu_stream stream, qn_cu_graph * graph))                                    \
     X(cuEventCreate, "cuEventCreate", (qn_cu_event * event, unsigned flags))                                                   \
     X(cuEventDestroy, "cuEventDestroy_v2", (qn_cu_event event))                                                                \
@@ -121,6 +124,7 @@ typedef struct qn_cu_update_info {
 
 /* Functions of later drivers: NULL if the driver lacks them. */
 #define QN_CU_OPTIONAL_FUNCTIONS(X)                                                                                            \
+    X(cuCtxGetId, "cuCtxGetId", (qn_cu_context context, unsigned long long *id))                                               \
     X(cuFuncGetParamInfo, "cuFuncGetParamInfo", (qn_cu_function function, size_t index, size_t * offset, size_t * bytes))
 
 typedef struct qn_cuda_driver {

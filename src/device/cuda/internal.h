@@ -46,7 +46,8 @@ typedef struct qn_staging {
 struct qn_cuda {
     const qn_cuda_driver *driver;
     qn_cu_device device;
-    qn_cu_context context; /* the primary context, retained */
+    qn_cu_context context;
+    bool retained; /* the context is the primary one and was retained by qn_cuda_open */
     qn_cuda_info info;
     char arch[16];
     void (*on_log)(void *user, const char *line);

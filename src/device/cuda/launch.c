@@ -17,6 +17,12 @@ struct qn_cuda_graph {
 
 /* ---- From names to functions ---- */
 
+static uint64_t kernel_hash(const qn_launch *launch)
+{
+    return XXH3_64bits_withSeed(launch->function, strlen(launch->function),
+                                XXH3_64bits(&launch->variant, sizeof launch->variant));
+}
+
 /* The caller holds device->lock. */
 static qn_kernel *find_kernel(qn_cuda *device, uint64_t hash, const qn_launch *launch)
 {
@@ -55,8 +61,7 @@ static qn_status get_pipeline(qn_cuda *device, const qn_launch *launch, qn_pipel
 
 static qn_status get_kernel(qn_cuda *device, const qn_launch *launch, qn_kernel **kernel)
 {
-    const uint64_t hash =
-        XXH3_64bits_withSeed(launch->function, strlen(launch->function), XXH3_64bits(&launch->variant, sizeof launch->variant));
+    const uint64_t hash = kernel_hash(launch);
     pthread_mutex_lock(&device->lock);
     *kernel = find_kernel(device, hash, launch);
     pthread_mutex_unlock(&device->lock);
@@ -138,6 +143,19 @@ qn_status qn_cuda_prepare(qn_cuda *device, const qn_launch *launch)
 {
     qn_cu_function function;
     return ready(device, launch, &function);
+}
+
+bool qn_cuda_is_prepared(qn_cuda *device, const qn_launch *launch)
+{
+    pthread_mutex_lock(&device->lock);
+    qn_kernel *kernel = find_kernel(device, kernel_hash(launch), launch);
+    pthread_mutex_unlock(&device->lock);
+    if (!kernel)
+        return false;
+    pthread_mutex_lock(&kernel->pipeline->lock);
+    const bool prepared = kernel->function && launch->shared_bytes <= kernel->max_dynamic_shared;
+    pthread_mutex_unlock(&kernel->pipeline->lock);
+    return prepared;
 }
 
 qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t n)

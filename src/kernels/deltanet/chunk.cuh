@@ -60,7 +60,7 @@ struct sequence {
 
 QN_DEVICE uint32_t first_token(const qn_gdn_chunk_args &a, uint32_t sequence)
 {
-    return a.cu_seqlens ? a.cu_seqlens[sequence] : sequence * a.tokens;
+    return a.cu_seqlens ? qn_gdn_seqlen(a, sequence) : sequence * a.tokens;
 }
 
 QN_DEVICE sequence sequence_at(const qn_gdn_chunk_args &a, uint32_t index)
@@ -68,7 +68,7 @@ QN_DEVICE sequence sequence_at(const qn_gdn_chunk_args &a, uint32_t index)
     sequence s;
     s.index = index;
     s.first = first_token(a, index);
-    s.n = a.cu_seqlens ? a.cu_seqlens[index + 1] - s.first : a.tokens;
+    s.n = a.cu_seqlens ? qn_gdn_seqlen(a, index + 1) - s.first : a.tokens;
     s.chunks = (s.n + TOKENS - 1) / TOKENS;
     return s;
 }

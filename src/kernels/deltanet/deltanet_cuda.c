@@ -4,7 +4,7 @@
 #include "kernels/variants.h"
 #include "kernels/deltanet/variants.def"
 
-enum { MAX_BLOCKS = 65535, MAX_DIM = 256, DIM_UNIT = 16 };
+enum { MAX_BLOCKS = 65535, MAX_DIM = QN_GDN_MAX_HEAD, DIM_UNIT = 16 };
 
 /* bf16 is for the kernels around the chunk kernels: convolution, norm, recurrence. */
 static qn_status variant_of(size_t head_k, size_t head_v, bool bf16, qn_gpu_variant *variant)

@@ -25,8 +25,15 @@
 
 #include "kernels/launch.h"
 
-/* Compile-time dimensions of the chunk kernels: chunks of 64 tokens, keys of 128 elements, slices of 64 values. */
-enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2 };
+/* Compile-time dimensions of the chunk kernels: chunks of 64 tokens, keys of 128 elements, slices of 64 values. Heads of all
+ * kernels have at most QN_GDN_MAX_HEAD elements. */
+enum {
+    QN_GDN_CHUNK_TOKENS = 64,
+    QN_GDN_HEAD_K = 128,
+    QN_GDN_SLICE = 64,
+    QN_GDN_MAX_BLOCK_SLICES = 2,
+    QN_GDN_MAX_HEAD = 256
+};
 
 /* log2 of the part of a state that is neglected: 2^-40, 2^-16 of the rounding of f32. */
 #define QN_GDN_FORGOTTEN -40.0f
@@ -82,6 +89,7 @@ typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(float) transitions;         /* [spans, v_heads, 128, 128]: M */
     QN_GPU_PTR(uint32_t) sources;          /* [spans, v_heads]: enum span_source in chunk.cuh */
     QN_GPU_PTR(const uint32_t) cu_seqlens; /* [sequences + 1], or 0: sequences of `tokens` tokens one after the other */
+    uint32_t wide_seqlens;                 /* 1: cu_seqlens are 64-bit integers */
     uint32_t tokens, sequences;
     uint32_t chunks, spans;        /* numbers of indices */
     uint32_t span_chunks, divided; /* divided: there may be more than one span in a sequence */
@@ -96,6 +104,12 @@ typedef struct qn_gdn_chunk_args {
 QN_DEVICE float *qn_gdn_state_of(const qn_gdn_chunk_args &a, uint32_t sequence)
 {
     return (float *)((unsigned char *)a.memory[sequence] + a.state_offset);
+}
+
+// The low word of a 64-bit length is all of it: tokens are counted in 32 bits.
+QN_DEVICE uint32_t qn_gdn_seqlen(const qn_gdn_chunk_args &a, uint32_t index)
+{
+    return a.cu_seqlens[(size_t)index << a.wide_seqlens];
 }
 #endif
 

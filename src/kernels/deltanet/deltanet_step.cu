@@ -196,8 +196,8 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
     qn_pdl_wait();
     const uint32_t sequence = blockIdx.z, head = blockIdx.y, value = blockIdx.x * RECURRENT_VALUES + threadIdx.x / LANES;
     const uint32_t k_head = a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
-    const uint32_t first = a.cu_seqlens ? a.cu_seqlens[sequence] : sequence * a.tokens;
-    const uint32_t n = a.cu_seqlens ? a.cu_seqlens[sequence + 1] - first : a.tokens;
+    const uint32_t first = a.cu_seqlens ? qn_gdn_seqlen(a, sequence) : sequence * a.tokens;
+    const uint32_t n = a.cu_seqlens ? qn_gdn_seqlen(a, sequence + 1) - first : a.tokens;
     const size_t at = ((size_t)head * a.head_v + value) * QN_HEAD_K, all = (size_t)a.v_heads * a.head_v * QN_HEAD_K;
     const bool in_range = value < a.head_v;
     const float *initial = a.memory    ? (a.positions[sequence] ? qn_gdn_state_of(a, sequence) : nullptr)

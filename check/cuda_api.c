@@ -1,0 +1,305 @@
+/* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
+ * cu_seqlens and states updated in place; captured in a graph; from two threads on two streams. */
+#include "check/cuda_deltanet.h"
+
+#include "quern/cuda.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* As in cuda_deltanet.c. */
+#define BAR_BF16 1e-2
+#define BAR_F32 1e-5
+
+enum { MAX_SEQUENCES = 4 };
+
+struct shape {
+    qn_dtype dtype, seqlens; /* seqlens: of cu_seqlens; f32: none */
+    size_t n_sequences;
+    uint32_t ends[MAX_SEQUENCES + 1];
+    size_t k_heads, v_heads, head_k, head_v;
+    bool tiled, in_place;
+};
+
+/* One call: rows hold q, k and v of a token, with a gap behind them. */
+struct problem {
+    const struct shape *s;
+    size_t rows, keys, values, width, n_state, element;
+    float *q, *k, *v, *g, *beta, *initial, *o, *final; /* o and final: expected */
+    qn_gpu_guarded qkv, gates, states, seqlens, workspace, out, out_state;
+    qn_cuda_gdn_shape shape;
+};
+
+static qn_cuda_kernels *kernels;
+
+static qn_view view(const float *x, size_t n)
+{
+    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
+}
+
+static void *at(const qn_gpu_guarded *g, size_t bytes)
+{
+    return (void *)(uintptr_t)(g->data + bytes);
+}
+
+/* Copies rows of x to columns of all, rounded to the type; x keeps the rounded values. */
+static void pack(const struct problem *p, float *x, size_t n, unsigned char *all, size_t column)
+{
+    uint16_t *rounded = p->s->dtype == QN_DTYPE_BF16 ? to_bf16(x, p->rows * n) : NULL;
+    for (size_t row = 0; row < p->rows; row++)
+        memcpy(all + (row * p->width + column) * p->element,
+               rounded ? (const void *)(rounded + row * n) : (const void *)(x + row * n), n * p->element);
+    qn_free(rounded);
+}
+
+static qn_gpu_guarded upload_seqlens(const struct shape *s)
+{
+    int64_t wide[MAX_SEQUENCES + 1];
+    for (size_t i = 0; i <= s->n_sequences; i++)
+        wide[i] = s->ends[i];
+    return s->seqlens == QN_DTYPE_I64 ? qn_gpu_from(wide, (s->n_sequences + 1) * sizeof *wide)
+                                      : qn_gpu_from(s->ends, (s->n_sequences + 1) * sizeof *s->ends);
+}
+
+static void expected(const struct problem *p)
+{
+    const struct shape *s = p->s;
+    const qn_gdn_shape shape = { .batch = 1,
+                                 .tokens = p->rows,
+                                 .k_heads = s->k_heads,
+                                 .v_heads = s->v_heads,
+                                 .head_k = s->head_k,
+                                 .head_v = s->head_v,
+                                 .mapping = s->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
+                                 .scale = 0.09f,
+                                 .normalize = true,
+                                 .n_sequences = s->n_sequences,
+                                 .cu_seqlens = { (void *)(uintptr_t)s->ends, QN_DTYPE_U32, s->n_sequences + 1 } };
+    memcpy(p->final, p->initial, p->n_state * sizeof *p->final);
+    qn_assert_ok(qn_gdn_step(&shape, view(p->q, p->rows * p->keys), view(p->k, p->rows * p->keys),
+                             view(p->v, p->rows * p->values), view(p->g, p->rows * s->v_heads),
+                             view(p->beta, p->rows * s->v_heads), view(p->final, p->n_state), view(p->o, p->rows * p->values)));
+}
+
+static void problem_new(struct problem *p, const struct shape *s)
+{
+    *p = (struct problem){ .s = s,
+                           .rows = s->ends[s->n_sequences],
+                           .keys = s->k_heads * s->head_k,
+                           .values = s->v_heads * s->head_v,
+                           .n_state = s->n_sequences * s->v_heads * s->head_v * s->head_k,
+                           .element = s->dtype == QN_DTYPE_BF16 ? 2 : 4 };
+    p->width = 2 * p->keys + p->values + 16;
+    p->q = normal(p->rows * p->keys, 1);
+    p->k = normal(p->rows * p->keys, 1);
+    p->v = normal(p->rows * p->values, 1);
+    p->g = floats(2 * p->rows * s->v_heads);
+    p->beta = p->g + p->rows * s->v_heads;
+    p->initial = normal(p->n_state, 0.3f);
+    p->final = floats(p->n_state);
+    p->o = floats(p->rows * p->values);
+    for (size_t i = 0; i < p->rows * s->v_heads; i++) {
+        p->g[i] = draw_decay(MILD);
+        p->beta[i] = (float)uniform();
+    }
+    unsigned char *all;
+    qn_assert_ok(qn_alloc(&all, p->rows * p->width, p->element, "quern-check"));
+    memset(all, 0xff, p->rows * p->width * p->element);
+    pack(p, p->q, p->keys, all, 0);
+    pack(p, p->k, p->keys, all, p->keys);
+    pack(p, p->v, p->values, all, 2 * p->keys);
+    p->qkv = qn_gpu_from(all, p->rows * p->width * p->element);
+    qn_free(all);
+    p->gates = qn_gpu_from(p->g, 2 * p->rows * s->v_heads * sizeof *p->g);
+    p->states = qn_gpu_from(p->initial, p->n_state * sizeof *p->initial);
+    p->seqlens = upload_seqlens(s);
+    p->out = qn_gpu_new(p->rows * p->values * p->element);
+    p->out_state = qn_gpu_new(p->n_state * sizeof *p->final);
+    p->shape = (qn_cuda_gdn_shape){ .batch = 1,
+                                    .tokens = p->rows,
+                                    .k_heads = s->k_heads,
+                                    .v_heads = s->v_heads,
+                                    .head_k = s->head_k,
+                                    .head_v = s->head_v,
+                                    .mapping = s->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
+                                    .scale = 0.09f,
+                                    .normalize = true };
+    if (s->seqlens != QN_DTYPE_F32) {
+        p->shape.n_sequences = s->n_sequences;
+        p->shape.cu_seqlens = (qn_cuda_view){ at(&p->seqlens, 0), s->seqlens, s->n_sequences + 1, 0 };
+    }
+    size_t bytes;
+    qn_assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &p->shape, s->dtype, &bytes));
+    p->workspace = qn_gpu_new(bytes ? bytes : 16);
+    expected(p);
+}
+
+static void problem_free(struct problem *p)
+{
+    float *const host[] = { p->q, p->k, p->v, p->g, p->initial, p->final, p->o };
+    qn_gpu_guarded *const gpu[] = { &p->qkv, &p->gates, &p->states, &p->seqlens, &p->workspace, &p->out, &p->out_state };
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        qn_free(host[i]);
+    for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
+        qn_gpu_free(gpu[i]);
+}
+
+/* The call, as a chunk or step by step, with the workspace and the outputs of p. */
+static qn_status call(const struct problem *p, bool chunk, qn_stream stream)
+{
+    const struct shape *s = p->s;
+    const size_t gates = p->rows * s->v_heads, used = (p->rows - 1) * p->width;
+    const qn_cuda_view q = { at(&p->qkv, 0), s->dtype, used + p->keys, p->width },
+                       k = { at(&p->qkv, p->keys * p->element), s->dtype, used + p->keys, p->width },
+                       v = { at(&p->qkv, 2 * p->keys * p->element), s->dtype, used + p->values, p->width },
+                       g = { at(&p->gates, 0), QN_DTYPE_F32, gates, 0 },
+                       beta = { at(&p->gates, gates * sizeof(float)), QN_DTYPE_F32, gates, 0 },
+                       o = { at(&p->out, 0), s->dtype, p->rows * p->values, 0 },
+                       initial = { at(&p->states, 0), QN_DTYPE_F32, p->n_state, 0 },
+                       final = { at(&p->out_state, 0), QN_DTYPE_F32, p->n_state, 0 };
+    if (!chunk)
+        return qn_cuda_gdn_step(kernels, &p->shape, q, k, v, g, beta, initial, o, stream);
+    return qn_cuda_gdn_chunk(kernels, &p->shape, q, k, v, g, beta, initial, s->in_place ? initial : final, o,
+                             at(&p->workspace, 0), p->workspace.bytes, stream);
+}
+
+static void poison(const struct problem *p)
+{
+    qn_gpu_poison(&p->out);
+    qn_gpu_poison(&p->out_state);
+    qn_gpu_poison(&p->workspace);
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->states.data, p->initial, p->n_state * sizeof(float), NULL, NULL));
+}
+
+static void compare(const struct problem *p, bool in_place)
+{
+    const size_t n = p->rows * p->values;
+    const double bar = p->s->dtype == QN_DTYPE_BF16 ? BAR_BF16 : BAR_F32;
+    float *o = floats(n), *state = floats(p->n_state);
+    uint16_t *bf16;
+    qn_assert_ok(qn_alloc(&bf16, n, sizeof *bf16, "quern-check"));
+    if (p->s->dtype == QN_DTYPE_BF16) {
+        qn_gpu_read(&p->out, bf16);
+        for (size_t i = 0; i < n; i++)
+            o[i] = qn_bf16_to_f32(bf16[i]);
+    } else {
+        qn_gpu_read(&p->out, o);
+    }
+    qn_gpu_read(in_place ? &p->states : &p->out_state, state);
+    qn_expect(qn_relative_error(o, p->o, n) <= bar, "o: relative error %.2e", qn_relative_error(o, p->o, n));
+    qn_expect(qn_relative_error(state, p->final, p->n_state) <= bar, "state: relative error %.2e",
+              qn_relative_error(state, p->final, p->n_state));
+    qn_expect(qn_gpu_guards_intact(&p->out) && qn_gpu_guards_intact(&p->out_state) && qn_gpu_guards_intact(&p->states) &&
+                  qn_gpu_guards_intact(&p->workspace),
+              "bytes outside the outputs and the workspace were written");
+    qn_free(o);
+    qn_free(state);
+    qn_free(bf16);
+}
+
+static void check_shape(const struct shape *s)
+{
+    static const char *const names[] = { "step", "chunk" };
+    struct problem p;
+    qn_random_seed(s->head_k + s->v_heads + s->ends[1]);
+    problem_new(&p, s);
+    for (int chunk = 0; chunk < 2; chunk++) {
+        qn_case_begin("api", names[chunk],
+                      "delta rule, %zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d, lengths %d%s", p.rows,
+                      s->n_sequences, s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype, (int)s->seqlens,
+                      s->in_place ? ", in place" : "");
+        poison(&p);
+        qn_assert_ok(call(&p, chunk, qn_gpu_stream()));
+        compare(&p, !chunk || s->in_place);
+    }
+    problem_free(&p);
+}
+
+/* A graph of the call gives the same result, run again and again. */
+static void check_capture(const struct shape *s)
+{
+    struct problem p;
+    qn_cuda_graph *graph = NULL;
+    qn_random_seed(1);
+    problem_new(&p, s);
+    qn_assert_ok(qn_cuda_gdn_prepare(kernels, &p.shape, s->dtype));
+    qn_assert_ok(qn_cuda_capture_begin(qn_gpu(), qn_gpu_stream()));
+    qn_assert_ok(call(&p, true, qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_capture_end(qn_gpu(), qn_gpu_stream(), &graph));
+    for (int run = 0; run < 3; run++) {
+        qn_case_begin("api", "graph", "run %d of a captured call, %zu tokens, heads %zu/%zu", run, p.rows, s->k_heads,
+                      s->v_heads);
+        poison(&p);
+        qn_assert_ok(qn_cuda_graph_launch(qn_gpu(), graph, qn_gpu_stream()));
+        compare(&p, s->in_place);
+    }
+    qn_cuda_graph_free(qn_gpu(), graph);
+    problem_free(&p);
+}
+
+struct worker {
+    struct problem p;
+    qn_cuda_stream stream;
+    qn_cuda *gpu;
+    qn_status status;
+};
+
+static void *run_worker(void *context)
+{
+    enum { CALLS = 20 };
+    struct worker *w = context;
+    /* Makes the device's context current to this thread. */
+    w->status = qn_cuda_stream_synchronize(w->gpu, w->stream);
+    for (int i = 0; i < CALLS && !w->status; i++)
+        w->status = call(&w->p, true, w->stream);
+    if (!w->status)
+        w->status = qn_cuda_stream_synchronize(w->gpu, w->stream);
+    return NULL;
+}
+
+static void check_threads(const struct shape *s)
+{
+    enum { THREADS = 2 };
+    struct worker workers[THREADS];
+    pthread_t threads[THREADS];
+    for (size_t i = 0; i < THREADS; i++) {
+        qn_random_seed(50 + i);
+        workers[i] = (struct worker){ .gpu = qn_gpu() };
+        problem_new(&workers[i].p, s);
+        poison(&workers[i].p);
+        qn_assert_ok(qn_cuda_stream_create(qn_gpu(), &workers[i].stream));
+    }
+    qn_gpu_synchronize();
+    for (size_t i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, run_worker, &workers[i]) != 0)
+            qn_assert_ok(qn_fail(QN_ERR_MEMORY, "no thread"));
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < THREADS; i++) {
+        qn_case_begin("api", "threads", "thread %zu of %d, each with a stream", i, (int)THREADS);
+        qn_expect(workers[i].status == QN_OK, "%s", qn_status_name(workers[i].status));
+        compare(&workers[i].p, false);
+        qn_cuda_stream_free(qn_gpu(), workers[i].stream);
+        problem_free(&workers[i].p);
+    }
+}
+
+void qn_check_cuda_api(bool bench)
+{
+    static const struct shape shapes[] = {
+        { QN_DTYPE_BF16, QN_DTYPE_F32, 1, { 0, 1000 }, 2, 4, 128, 128, true, false },
+        { QN_DTYPE_BF16, QN_DTYPE_U32, 4, { 0, 1, 64, 64, 700 }, 1, 3, 128, 64, false, true },
+        { QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 129, 256, 2000 }, 2, 8, 128, 128, false, true },
+        { QN_DTYPE_BF16, QN_DTYPE_I64, 3, { 0, 500, 501, 1100 }, 1, 2, 128, 192, true, false },
+        { QN_DTYPE_F32, QN_DTYPE_F32, 1, { 0, 100 }, 2, 4, 64, 192, true, false },
+        { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, false, true },
+    };
+    (void)bench;
+    qn_assert_ok(qn_cuda_kernels_open(&kernels, qn_cuda_get_info(qn_gpu())->ordinal));
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_shape(&shapes[i]);
+    check_capture(&shapes[2]);
+    check_threads(&shapes[0]);
+    qn_cuda_kernels_close(kernels);
+}

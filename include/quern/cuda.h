@@ -1,0 +1,121 @@
+/* quern: the GPU kernels, one function per operation, over views of device memory, on a stream of the caller.
+ *
+ * A function checks its arguments and queues kernels in the stream. It does not allocate, does not synchronise and reads no
+ * device memory, so calls can be captured in CUDA graphs; what a function needs beside its arguments is a workspace whose size
+ * another function gives. Results are the same from run to run. quern/kernels.h has the same operations on the CPU and is the
+ * reference; the shapes there hold here.
+ *
+ * Context: a function uses the CUDA context that is current to the calling thread, as the runtime API and other libraries do,
+ * and leaves it current. It must be a context of the handle's device.
+ *
+ * Views: a pointer to device memory, a data type, the number of elements that may be accessed, and the distance of rows. A row
+ * is what one token has: all heads of it, without gaps. Arrays that are not of tokens ignore the distance. Addresses are
+ * multiples of 16 bytes, but for arrays with one f32 for each head (g, beta), and for bf16 distances are multiples of 8.
+ *
+ * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do not
+ * have; the text gives the value found and the value expected, and nothing is queued. Errors of the driver are QN_ERR_IO. What
+ * only the device can see is not checked: values of arrays, among them those of cu_seqlens.
+ *
+ * Threads: any number of threads may call, with the same handle and the same or different streams. The order of calls in a
+ * stream is the order of execution.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef QUERN_CUDA_H
+#define QUERN_CUDA_H
+
+#include "quern/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The kernels of a device: what has been loaded in each context, and where code comes from (docs/gpu.md). */
+typedef struct qn_cuda_kernels qn_cuda_kernels;
+
+/* A CUstream or cudaStream_t; NULL is the default stream. */
+typedef void *qn_stream;
+
+/* qn_cuda_kernels_open - the kernels of a device.
+ *
+ *   kernels   the handle, NULL on failure; free it with qn_cuda_kernels_close
+ *   ordinal   index among the visible devices, from 0
+ *
+ * Loads libcuda, creates no context and allocates no device memory. QN_ERR_UNSUPPORTED without a driver or a device, and below
+ * compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. */
+QN_API qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal);
+
+/* qn_cuda_kernels_close - free the handle and unload its code from all contexts that still exist. Work that was queued must
+ * have ended. NULL is allowed. */
+QN_API void qn_cuda_kernels_close(qn_cuda_kernels *kernels);
+
+/* A view of device memory. */
+typedef struct qn_cuda_view {
+    void *data;
+    qn_dtype dtype;
+    size_t count;  /* elements that may be accessed, from data on */
+    size_t stride; /* elements from a row to the next, at least the elements of a row; 0: rows follow each other */
+} qn_cuda_view;
+
+/* ---- Capture ----
+ *
+ * The first call of a function with a shape loads its code, and may compile it. This is not possible while the stream is
+ * captured: such a call fails with QN_ERR_INVALID. Either a call with the same shape and types precedes the capture, or the
+ * functions of a family that end in _prepare do, which load what such a call needs and queue nothing. */
+
+/* ---- Gated DeltaNet ---- */
+
+/* Sizes and options, as in qn_gdn_shape. cu_seqlens is in device memory, [n_sequences + 1] of type QN_DTYPE_U32,
+ * QN_DTYPE_I32 or QN_DTYPE_I64, begins with 0, does not decrease and does not exceed `tokens`. */
+typedef struct qn_cuda_gdn_shape {
+    size_t batch, tokens;
+    size_t k_heads, v_heads;
+    size_t head_k, head_v;
+    qn_gdn_mapping mapping;
+    float scale;
+    bool normalize;
+    size_t n_sequences; /* 0: no cu_seqlens */
+    qn_cuda_view cu_seqlens;
+    size_t max_tokens; /* a bound of the tokens of a sequence, for speed alone; 0: unknown */
+} qn_cuda_gdn_shape;
+
+/* qn_cuda_gdn_chunk_workspace - bytes of the workspace of qn_cuda_gdn_chunk; 0 is possible.
+ *
+ *   dtype   of q */
+QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype,
+                                             size_t *bytes);
+
+/* qn_cuda_gdn_chunk - qn_gdn_chunk on the GPU, for prefill.
+ *
+ *   q, k        [T, k_heads, head_k] D
+ *   v           [T, v_heads, head_v] D
+ *   g           [T, v_heads] f32; values outside of -256 to 0 are clamped
+ *   beta        [T, v_heads] f32, with the rows as far apart as those of g
+ *   initial     [N, v_heads, head_v, head_k] f32: the state before the first token; an all-zero view: zeros
+ *   final       [N, v_heads, head_v, head_k] f32: the state after the last token; an all-zero view: not written; may be initial
+ *   o           [T, v_heads, head_v] D; tokens outside of all sequences are not written
+ *   workspace   [bytes] of device memory; any content
+ *
+ * D is bf16 with head_k 128 and head_v a multiple of 64, on tensor cores: the error against the recurrence in float64 is at
+ * most 1e-2, and 3e-3 for usual inputs. With f32 and any head sizes of qn_gdn_shape the recurrence is computed token by token,
+ * which is exact to 1e-6 and many times slower; its workspace is empty. Other types are QN_ERR_UNSUPPORTED. */
+QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
+                                   qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
+                                   qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream);
+
+/* qn_cuda_gdn_step - qn_gdn_step on the GPU: the recurrence token by token, for decode.
+ *
+ *   q, k, v, g, beta, o   as for qn_cuda_gdn_chunk, of the same types
+ *   state                 [N, v_heads, head_v, head_k] f32, read and written
+ *
+ * Arithmetic is float32; only o is rounded to D. */
+QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
+                                  qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view state, qn_cuda_view o,
+                                  qn_stream stream);
+
+/* qn_cuda_gdn_prepare - load the code of qn_cuda_gdn_chunk and qn_cuda_gdn_step for a shape and type in the current context. */
+QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

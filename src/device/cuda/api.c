@@ -1,0 +1,177 @@
+/* The handle of quern/cuda.h: for each context in which its functions were called, the code that is loaded there; and the checks
+ * that the functions share. */
+#include "device/cuda/api.h"
+
+#include "base/memory.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/pipeline.h"
+#include "quant/quant.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+typedef struct context_kernels {
+    qn_cu_context context;
+    unsigned long long id; /* tells a context from an earlier one at the same address; 0 if the driver has no ids */
+    qn_cuda *cuda;
+} context_kernels;
+
+struct qn_cuda_kernels {
+    const qn_cuda_driver *driver;
+    const qn_cuda_tools *tools;
+    qn_cuda_info info;
+    qn_cu_device device;
+    pthread_mutex_t lock; /* of the array */
+    context_kernels *contexts;
+    size_t n_contexts, cap_contexts;
+};
+
+/* ---- The handle ---- */
+
+qn_status qn_cuda_kernels_open_with(qn_cuda_kernels **out, int ordinal, const qn_cuda_driver *driver,
+                                    const qn_cuda_tools *tools)
+{
+    qn_cuda_kernels *k;
+    if (!out)
+        return qn_fail(QN_ERR_INVALID, "kernels: NULL");
+    *out = NULL;
+    qn_cuda_info info;
+    qn_cu_device device;
+    if (!driver)
+        QN_TRY(qn_cuda_driver_load(&driver));
+    QN_TRY(qn_cuda_read_info(driver, ordinal, &info));
+    QN_TRY(QN_CU(driver, cuDeviceGet, &device, ordinal));
+    QN_TRY(qn_alloc(&k, 1, sizeof *k, "kernels of a GPU"));
+    *k = (qn_cuda_kernels){ .driver = driver, .tools = tools, .info = info, .device = device };
+    if (pthread_mutex_init(&k->lock, NULL) != 0) {
+        qn_free(k);
+        return qn_fail(QN_ERR_MEMORY, "no memory for a lock");
+    }
+    *out = k;
+    return QN_OK;
+}
+
+qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal)
+{
+    return qn_cuda_kernels_open_with(kernels, ordinal, NULL, NULL);
+}
+
+void qn_cuda_kernels_close(qn_cuda_kernels *kernels)
+{
+    if (!kernels)
+        return;
+    for (size_t i = 0; i < kernels->n_contexts; i++)
+        qn_cuda_close(kernels->contexts[i].cuda);
+    pthread_mutex_destroy(&kernels->lock);
+    free(kernels->contexts);
+    qn_free(kernels);
+}
+
+const qn_cuda_info *qn_api_info(const qn_cuda_kernels *kernels)
+{
+    return &kernels->info;
+}
+
+/* The caller holds the lock. */
+static qn_status find_context(qn_cuda_kernels *k, qn_cu_context context, unsigned long long id, qn_cuda **cuda)
+{
+    for (size_t i = 0; i < k->n_contexts; i++)
+        if (k->contexts[i].context == context && k->contexts[i].id == id) {
+            *cuda = k->contexts[i].cuda;
+            return QN_OK;
+        }
+    QN_TRY(qn_realloc_array(&k->contexts, &k->cap_contexts, k->n_contexts + 1, sizeof *k->contexts, "contexts"));
+    const qn_cuda_params params = { .ordinal = k->info.ordinal, .context = context, .driver = k->driver, .tools = k->tools };
+    QN_TRY(qn_cuda_open(&params, cuda));
+    k->contexts[k->n_contexts++] = (context_kernels){ .context = context, .id = id, .cuda = *cuda };
+    return QN_OK;
+}
+
+/* What is loaded in the current context. */
+static qn_status in_current_context(qn_cuda_kernels *k, qn_cuda **cuda)
+{
+    qn_cu_context context = NULL;
+    qn_cu_device device;
+    unsigned long long id = 0;
+    QN_TRY(QN_CU(k->driver, cuCtxGetCurrent, &context));
+    if (!context)
+        return qn_fail(QN_ERR_INVALID, "no CUDA context is current to this thread");
+    QN_TRY(QN_CU(k->driver, cuCtxGetDevice, &device));
+    if (device != k->device)
+        return qn_fail(QN_ERR_INVALID, "the current CUDA context is of another device, expected device %d (%s)",
+                       k->info.ordinal, k->info.name);
+    if (k->driver->cuCtxGetId)
+        QN_TRY(QN_CU(k->driver, cuCtxGetId, context, &id));
+    pthread_mutex_lock(&k->lock);
+    const qn_status status = find_context(k, context, id, cuda);
+    pthread_mutex_unlock(&k->lock);
+    return status;
+}
+
+/* ---- Views ---- */
+
+bool qn_api_given(qn_cuda_view view)
+{
+    return view.data || view.count;
+}
+
+static qn_status check_view(const char *name, qn_cuda_view view, qn_dtype dtype, size_t needed, size_t alignment)
+{
+    if (view.dtype != dtype)
+        return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d", name, (int)view.dtype, (int)dtype);
+    if (view.count < needed)
+        return qn_fail(QN_ERR_INVALID, "%s: %zu elements, expected at least %zu", name, view.count, needed);
+    if (needed && !view.data)
+        return qn_fail(QN_ERR_INVALID, "%s: NULL, expected %zu elements", name, needed);
+    if (qn_api_address(view) % alignment)
+        return qn_fail(QN_ERR_INVALID, "%s: address %#" PRIx64 ", expected a multiple of %zu", name, qn_api_address(view),
+                       alignment);
+    return QN_OK;
+}
+
+qn_status qn_api_check_rows(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n_rows, size_t row, size_t alignment,
+                            uint32_t *stride)
+{
+    const size_t distance = view.stride ? view.stride : row;
+    size_t needed = 0;
+    if (distance < row || distance > INT32_MAX)
+        return qn_fail(QN_ERR_INVALID, "%s: rows are %zu elements apart, expected %zu to %d", name, distance, row, INT32_MAX);
+    if (n_rows && (__builtin_mul_overflow(n_rows - 1, distance, &needed) || __builtin_add_overflow(needed, row, &needed)))
+        return qn_fail(QN_ERR_INVALID, "%s: %zu rows of %zu elements are too many", name, n_rows, distance);
+    *stride = (uint32_t)distance;
+    return check_view(name, view, dtype, needed, alignment);
+}
+
+qn_status qn_api_check_array(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n)
+{
+    return check_view(name, view, dtype, n, QN_API_ALIGNMENT);
+}
+
+/* ---- Launches ---- */
+
+qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args)
+{
+    qn_cuda *cuda;
+    int capturing = 0;
+    QN_TRY(in_current_context(kernels, &cuda));
+    for (size_t i = 0; i < n; i++) {
+        if (qn_cuda_is_prepared(cuda, &launches[i]))
+            continue;
+        QN_TRY(QN_CU(kernels->driver, cuStreamIsCapturing, stream, &capturing));
+        if (capturing)
+            return qn_fail(QN_ERR_INVALID, "%s is not loaded, and the stream is captured: expected a call before the capture",
+                           launches[i].function);
+        QN_TRY(qn_cuda_prepare(cuda, &launches[i]));
+    }
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(qn_cuda_launch(cuda, stream, &launches[i], args));
+    return QN_OK;
+}
+
+qn_status qn_api_load(qn_cuda_kernels *kernels, const qn_launch *launches, size_t n)
+{
+    qn_cuda *cuda;
+    QN_TRY(in_current_context(kernels, &cuda));
+    return qn_cuda_prepare_all(cuda, launches, n);
+}

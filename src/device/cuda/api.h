@@ -1,0 +1,45 @@
+/* What the functions of quern/cuda.h share: the handle, checks of views, queueing of launches. */
+#ifndef QN_DEVICE_CUDA_API_H
+#define QN_DEVICE_CUDA_API_H
+
+#include "quern/cuda.h"
+
+#include "device/cuda/cuda.h"
+
+struct qn_cuda_driver;
+struct qn_cuda_tools;
+
+/* qn_cuda_kernels_open_with - qn_cuda_kernels_open with another driver and other sources of code; NULL: the usual ones. */
+qn_status qn_cuda_kernels_open_with(qn_cuda_kernels **kernels, int ordinal, const struct qn_cuda_driver *driver,
+                                    const struct qn_cuda_tools *tools);
+
+/* qn_api_info - the device of a handle. */
+const qn_cuda_info *qn_api_info(const qn_cuda_kernels *kernels);
+
+/* qn_api_given - whether an optional view is given: it is not all-zero. */
+bool qn_api_given(qn_cuda_view view);
+
+/* Of the addresses of arrays that kernels read 16 bytes at a time. */
+enum { QN_API_ALIGNMENT = 16 };
+
+/* qn_api_check_rows - n_rows rows of `row` elements of `dtype`: type, count, distance, alignment of the address. *stride is the
+ * distance, which fits 32 bits. `name` is used in the message. */
+qn_status qn_api_check_rows(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n_rows, size_t row, size_t alignment,
+                            uint32_t *stride);
+
+/* qn_api_check_array - n contiguous elements of `dtype`. */
+qn_status qn_api_check_array(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n);
+
+/* qn_api_run - queue n launches with the same arguments in the stream, in the current context. All of them are loaded before
+ * the first is queued; QN_ERR_INVALID if one is not loaded and the stream is captured. */
+qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args);
+
+/* qn_api_load - load the code of n launches in the current context. */
+qn_status qn_api_load(qn_cuda_kernels *kernels, const qn_launch *launches, size_t n);
+
+static inline uint64_t qn_api_address(qn_cuda_view view)
+{
+    return (uint64_t)(uintptr_t)view.data;
+}
+
+#endif

@@ -1,0 +1,287 @@
+/* quern/cuda.h on a fake driver: the handle and its contexts, captures, checks of views and shapes, and what is queued. The results
+ * of the kernels are checked by quern-check, on a device. */
+#include "helper_cuda.h"
+
+#include "device/cuda/api.h"
+#include "kernels/deltanet/deltanet_cuda.h"
+
+#include <math.h>
+
+/* The built-in code: the fake driver takes any data with an ELF header for a module. */
+static const uint8_t image[128] = { 0x7f, 'E', 'L', 'F' };
+#define CUBIN(source, defines)                                                                                                 \
+    {                                                                                                                          \
+        "deltanet/deltanet_" source ".cu", defines, "sm_90a", image, image + sizeof image                                      \
+    }
+static const qn_gpu_cubin cubins[] = {
+    CUBIN("prepare", ""),
+    CUBIN("compose", ""),
+    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=1"),
+    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2"),
+    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=1 -DQN_GDN_EFFECTS"),
+    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2 -DQN_GDN_EFFECTS"),
+    CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128"),
+    CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16"),
+};
+static const qn_gpu_code code = { .cubins = cubins,
+                                  .n_cubins = sizeof cubins / sizeof *cubins,
+                                  .compiler = "nvcc of the test" };
+static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
+
+static char contexts[] = "aab"; /* two of the first device, one of the second */
+
+static qn_cu_context context(size_t i)
+{
+    return (qn_cu_context)(void *)&contexts[i];
+}
+
+static qn_cuda_kernels *open_kernels(void)
+{
+    qn_cuda_kernels *kernels;
+    fake.no_param_info = true;
+    const qn_cuda_driver *driver = fake_driver();
+    assert_ok(qn_cuda_kernels_open_with(&kernels, 0, driver, &tools));
+    fake.current = context(0);
+    return kernels;
+}
+
+static void *address(size_t at)
+{
+    return (void *)(uintptr_t)at;
+}
+
+enum { TOKENS = 4096, HEADS_K = 2, HEADS_V = 8, HEAD = 128 };
+
+/* Arguments of a valid call. */
+struct call {
+    qn_cuda_gdn_shape shape;
+    qn_cuda_view q, k, v, g, beta, initial, final, o;
+    size_t bytes;
+};
+
+static struct call call_of(qn_dtype dtype)
+{
+    const size_t keys = TOKENS * HEADS_K * HEAD, values = TOKENS * HEADS_V * HEAD, states = HEADS_V * HEAD * HEAD;
+    return (struct call){ .shape = { .batch = 1,
+                                     .tokens = TOKENS,
+                                     .k_heads = HEADS_K,
+                                     .v_heads = HEADS_V,
+                                     .head_k = HEAD,
+                                     .head_v = HEAD,
+                                     .scale = 0.1f },
+                          .q = { address(4096), dtype, keys, 0 },
+                          .k = { address(4096), dtype, keys, 0 },
+                          .v = { address(4096), dtype, values, 0 },
+                          .g = { address(4096), QN_DTYPE_F32, TOKENS * HEADS_V, 0 },
+                          .beta = { address(4096), QN_DTYPE_F32, TOKENS * HEADS_V, 0 },
+                          .initial = { address(4096), QN_DTYPE_F32, states, 0 },
+                          .final = { address(4096), QN_DTYPE_F32, states, 0 },
+                          .o = { address(4096), dtype, values, 0 },
+                          .bytes = (size_t)1 << 40 };
+}
+
+static qn_status chunk(qn_cuda_kernels *k, const struct call *c)
+{
+    return qn_cuda_gdn_chunk(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->final, c->o, address(4096), c->bytes,
+                             NULL);
+}
+
+static qn_status step(qn_cuda_kernels *k, const struct call *c)
+{
+    return qn_cuda_gdn_step(k, &c->shape, c->q, c->k, c->v, c->g, c->beta, c->initial, c->o, NULL);
+}
+
+static void handles(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels;
+    assert_int_equal(qn_cuda_kernels_open_with(&kernels, 2, fake_driver(), &tools), QN_ERR_INVALID);
+    assert_null(kernels);
+    qn_cuda_kernels_close(NULL);
+    kernels = open_kernels();
+    assert_int_equal(fake.contexts + fake.modules, 0); /* opening retains and loads nothing */
+    const struct call c = call_of(QN_DTYPE_F32);
+    fake.current = NULL;
+    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
+    assert_text("no CUDA context is current");
+    fake.current = context(2);
+    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
+    assert_text("of another device");
+    fake.fails = "cuCtxGetCurrent";
+    assert_int_equal(step(kernels, &c), QN_ERR_IO);
+    assert_text("cuCtxGetCurrent");
+    fake.fails = NULL;
+    qn_cuda_kernels_close(kernels);
+    assert_ptr_equal(fake.current, context(2));
+}
+
+/* Code is loaded once for each context, the current context stays current, and closing unloads everything. */
+static void contexts_have_modules(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    const struct call c = call_of(QN_DTYPE_F32);
+    for (int round = 0; round < 3; round++)
+        for (size_t i = 0; i < 2; i++) {
+            label("round %d, context %zu", round, i);
+            fake.current = context(i);
+            assert_ok(step(kernels, &c));
+            assert_ptr_equal(fake.current, context(i));
+            assert_int_equal(fake.modules, round ? 2 : (int)i + 1);
+        }
+    assert_int_equal(fake.contexts, 0); /* no context was retained */
+    fake.context_id = 7;                /* another context at the same address */
+    assert_ok(step(kernels, &c));
+    assert_int_equal(fake.modules, 3);
+    qn_cuda_kernels_close(kernels);
+    assert_int_equal(fake.modules, 0);
+    assert_ptr_equal(fake.current, context(1));
+}
+
+static void captures(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of(QN_DTYPE_F32);
+    fake.capturing = true;
+    assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
+    assert_text("the stream is captured");
+    assert_int_equal(fake.launches, 0);
+    fake.capturing = false;
+    assert_ok(qn_cuda_gdn_prepare(kernels, &c.shape, QN_DTYPE_F32));
+    assert_int_equal(fake.launches, 0);
+    fake.capturing = true;
+    assert_ok(step(kernels, &c));
+    assert_ok(chunk(kernels, &c));
+    assert_int_equal(fake.launches, 2);
+    /* A call of several kernels queues all of them or none. */
+    c = call_of(QN_DTYPE_BF16);
+    assert_int_equal(chunk(kernels, &c), QN_ERR_INVALID);
+    assert_int_equal(fake.launches, 2);
+    fake.capturing = false;
+    assert_ok(qn_cuda_gdn_prepare(kernels, &c.shape, QN_DTYPE_BF16));
+    fake.capturing = true;
+    assert_ok(chunk(kernels, &c));
+    assert_int_equal(fake.launches, 2 + 4); /* few heads: divided into spans */
+    assert_ok(step(kernels, &c));
+    assert_int_equal(fake.launches, 2 + 4 + 1);
+    qn_cuda_kernels_close(kernels);
+}
+
+static void workspaces(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of(QN_DTYPE_BF16);
+    size_t bytes, longer;
+    assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_F32, &bytes));
+    assert_int_equal(bytes, 0);
+    assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &bytes));
+    assert_true(bytes >= TOKENS / 64 * HEADS_V * (size_t)QN_GDN_RECORD);
+    c.bytes = bytes - 1;
+    assert_int_equal(chunk(kernels, &c), QN_ERR_INVALID);
+    assert_text("workspace");
+    c.shape.batch = 3;
+    assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &longer));
+    assert_true(longer > 2 * bytes);
+    qn_cuda_kernels_close(kernels);
+}
+
+static void refuses(qn_cuda_kernels *kernels, const struct call *c, const char *text)
+{
+    label("%s", text);
+    const int launches = fake.launches;
+    assert_int_not_equal(chunk(kernels, c), QN_OK);
+    assert_text(text);
+    assert_int_equal(fake.launches, launches);
+}
+
+static void views(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of(QN_DTYPE_F32);
+    assert_ok(chunk(kernels, &c));
+    c.q.count--;
+    refuses(kernels, &c, "q: 1048575 elements, expected at least 1048576");
+    c = call_of(QN_DTYPE_F32);
+    c.k.data = address(4100);
+    refuses(kernels, &c, "k: address 0x1004");
+    c = call_of(QN_DTYPE_F32);
+    c.v.dtype = QN_DTYPE_BF16;
+    refuses(kernels, &c, "v: data type 30, expected 0");
+    c = call_of(QN_DTYPE_F32);
+    c.o.stride = HEADS_V * HEAD - 1;
+    refuses(kernels, &c, "o: rows are 1023 elements apart, expected 1024");
+    c = call_of(QN_DTYPE_F32);
+    c.o.stride = HEADS_V * HEAD + 1;
+    refuses(kernels, &c, "o: 4194304 elements, expected at least 4198399");
+    c = call_of(QN_DTYPE_F32);
+    c.beta.stride = HEADS_V + 1;
+    c.beta.count *= 2;
+    refuses(kernels, &c, "beta: rows are 9 elements apart, expected 8");
+    c = call_of(QN_DTYPE_F32);
+    c.final.count = 1;
+    refuses(kernels, &c, "final: 1 elements");
+    c = call_of(QN_DTYPE_F32);
+    c.initial = (qn_cuda_view){ .count = c.initial.count };
+    refuses(kernels, &c, "initial: NULL");
+    c = call_of(QN_DTYPE_F32);
+    c.initial = c.final = (qn_cuda_view){ 0 };
+    assert_ok(chunk(kernels, &c)); /* both are optional */
+    qn_cuda_kernels_close(kernels);
+}
+
+static void shapes(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of(QN_DTYPE_F16);
+    refuses(kernels, &c, "data type 1");
+    c = call_of(QN_DTYPE_BF16);
+    c.shape.head_k = 64;
+    refuses(kernels, &c, "keys of 64");
+    c = call_of(QN_DTYPE_BF16);
+    c.shape.head_v = 96;
+    refuses(kernels, &c, "values of 96");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.head_k = 40;
+    refuses(kernels, &c, "keys of 40");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.v_heads = 7;
+    refuses(kernels, &c, "7 value heads");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.v_heads = 0;
+    refuses(kernels, &c, "0 value heads");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.scale = INFINITY;
+    refuses(kernels, &c, "scale");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.mapping = (qn_gdn_mapping)5;
+    refuses(kernels, &c, "mapping: 5");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.tokens = 0;
+    refuses(kernels, &c, "of 0 tokens");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.tokens = SIZE_MAX / 2;
+    c.shape.batch = 4;
+    refuses(kernels, &c, "4 sequences of");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.n_sequences = 3;
+    refuses(kernels, &c, "cu_seqlens: data type 0");
+    c.shape.cu_seqlens = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 3, 0 };
+    refuses(kernels, &c, "cu_seqlens: 3 elements, expected at least 4");
+    c.shape.cu_seqlens.count = 4;
+    refuses(kernels, &c, "initial: 131072 elements, expected at least 393216");
+    c.shape.batch = 2;
+    refuses(kernels, &c, "batch: 2");
+    qn_cuda_kernels_close(kernels);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(handles),  cmocka_unit_test(contexts_have_modules),
+                                        cmocka_unit_test(captures), cmocka_unit_test(workspaces),
+                                        cmocka_unit_test(views),    cmocka_unit_test(shapes) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
