@@ -57,7 +57,7 @@ enum {
  * buffer of 1 to 3 chunks. */
 enum {
     QN_GDN_PREPARE_THREADS = 128,
-    QN_GDN_PREPARE_BYTES = 57088,
+    QN_GDN_PREPARE_BYTES = 37888,
     QN_GDN_COMPOSE_THREADS = 128,
     QN_GDN_COMPOSE_ROWS = 16, /* rows of the state of a block */
     QN_GDN_COMPOSE_BYTES = 147968

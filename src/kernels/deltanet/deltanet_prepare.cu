@@ -1,190 +1,89 @@
 // Gated DeltaNet over chunks of 64 tokens, the part that does not depend on the state: qn_gdn_prepare of deltanet_cuda.h. All
 // chunks run in parallel.
+//
+// 64x64 matrices are processed in blocks of 16x16. Warp w has row block w of A and of the inverse X = (I + A)^-1, and of the
+// scores row block 3 - w, whose numbers of blocks on and below the diagonal are five together. For all value heads these blocks
+// of k k^T and q k^T stay on the SM: those below the diagonal in registers, those on it in shared memory. With D_i the inverse
+// of a diagonal block I + A_ii, the blocks of X below the diagonal are
+//
+//     X_ij = -D_i (A_ij X_jj + ... + A_i,i-1 X_i-1,j)
+//
+// from the diagonal downwards: X_ij depends on blocks nearer to the diagonal.
 #include "kernels/deltanet/chunk.cuh"
 #include "kernels/deltanet/tf32.cuh"
 
 #define MIN_LOG_DECAY -256.0f // e^-256 is 0 in f32
-
-QN_DEVICE uint32_t value_head(const qn_gdn_chunk_args &a, uint32_t k_head, uint32_t i)
-{
-    return a.tiled ? i * a.k_heads + k_head : k_head * (a.v_heads / a.k_heads) + i;
-}
-
 #define PREPARE_THREADS QN_GDN_PREPARE_THREADS
-#define ROW 68      // row stride of a 64x64 matrix in floats: fragment accesses to 8 rows are free of bank conflicts
-// Quads of 4 columns per thread: of the four 16x16 blocks on the diagonal, 256 in all, and of the six below it, 384.
-#define DIAGONAL_QUADS 2
-#define LOWER_QUADS 3
-#define OWN_QUADS (DIAGONAL_QUADS + LOWER_QUADS)
 
-struct prepare_smem {
-    union {
-        struct {
-            unsigned char k[2 * TILE], q[2 * TILE];
-        };
-        struct {
-            float kk[TOKENS * ROW], qk[TOKENS * ROW]; // valid after the tiles have been read
-        };
-    };
-    float matrix[TOKENS * ROW]; // A, then (I + A)^-1; intermediate products are stored above the diagonal
-    // Of this head and the next: gc in units of log 2, as the sum of two floats, and beta. rows[][i] = { gc_hi, gc_lo,
-    // beta, e^(gc_i - gc_first) } for access by row, the separate arrays for access by column. columns: e^(gc_first - gc_j).
-    // first is the first row of a block of 16; both exponents are at most 0.
-    float4 rows[2][TOKENS];
-    float gc_hi[2][TOKENS], gc_lo[2][TOKENS], beta[2][TOKENS];
-    float columns[2][16 + 32 + 48]; // for rows 16, 32 and 48
-    float2 norms[TOKENS];           // 1/norm of k and of q
-};
-
-static_assert(sizeof(prepare_smem) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
-
-// Index in prepare_smem.columns of column 0 for a block of rows, 1 to 3.
-QN_DEVICE uint32_t columns_of(uint32_t block)
+// x, of which the compiler does not know that it is the same for all value heads. Else it keeps everything that it computes
+// from x in registers, which it has not got.
+QN_DEVICE uint32_t opaque(uint32_t x)
 {
-    return 8 * block * (block - 1);
-}
-
-// The factors of decays of a lane's two tokens, for the blocks below the diagonal.
-QN_DEVICE void store_block_factors(prepare_smem &m, uint32_t to, const float hi[2], const float lo[2])
-{
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, own_block = lane / 8;
-#pragma unroll
-    for (uint32_t block = 0; block < 4; block++) {
-        const float first_hi = __shfl_sync(QN_FULL_MASK, hi[0], block * 8), first_lo = __shfl_sync(QN_FULL_MASK, lo[0], block * 8);
-#pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            const float distance = (hi[i] - first_hi) + (lo[i] - first_lo);
-            if (block == own_block)
-                m.rows[to][2 * lane + i].w = qn_exp2(distance);
-            else if (block > own_block)
-                m.columns[to][columns_of(block) + 2 * lane + i] = qn_exp2(-distance);
-        }
-    }
-}
-
-// Log decays and beta of two tokens of a lane. Tokens past the end have g = 0 and beta = 0.
-struct gates {
-    float g[2], beta[2];
-};
-
-QN_DEVICE gates load_gates(const qn_gdn_chunk_args &a, uint32_t first, uint32_t n, uint32_t head)
-{
-    gates x;
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t token = threadIdx.x % QN_WARP_SIZE * 2 + i;
-        const size_t at = (size_t)(first + token) * a.gate_stride + head;
-        x.g[i] = token < n ? a.g[at] : 0.0f;
-        x.beta[i] = token < n ? a.beta[at] : 0.0f;
-    }
+    asm volatile("" : "+r"(x));
     return x;
 }
 
-// Cumulative sums of the log decays of a value head, in double, by one warp.
-QN_DEVICE void cumsum_decays(prepare_smem &m, uint32_t to, const gates &x)
+QN_DEVICE uint32_t lane_index()
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    const float g[2] = { fminf(fmaxf(x.g[0], MIN_LOG_DECAY), 0.0f), fminf(fmaxf(x.g[1], MIN_LOG_DECAY), 0.0f) };
-    double sum = (double)g[0] + (double)g[1];
-#pragma unroll
-    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
-        const double before = __shfl_up_sync(QN_FULL_MASK, sum, distance);
-        sum += lane >= distance ? before : 0.0;
-    }
-    float hi[2], lo[2];
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        const double at = (i ? sum : sum - (double)g[1]) * 1.4426950408889634;
-        hi[i] = (float)at;
-        lo[i] = (float)(at - (double)hi[i]);
-        m.rows[to][2 * lane + i] = make_float4(hi[i], lo[i], x.beta[i], 0);
-        m.gc_hi[to][2 * lane + i] = hi[i];
-        m.gc_lo[to][2 * lane + i] = lo[i];
-        m.beta[to][2 * lane + i] = x.beta[i];
-    }
-    store_block_factors(m, to, hi, lo);
+    return threadIdx.x % QN_WARP_SIZE;
 }
 
-// Rows [16 block, 16 block + 16) of m.kk and m.qk up to the diagonal, with k and q divided by their norms and q times scale; and
-// 1/norm of these rows of k and q.
-QN_DEVICE void compute_kk_qk(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t block)
+// ---- Blocks of 16x16 in a warp: float d[2][4], two m16n8 accumulators ----
+//
+// Lane 4g + t has the rows lane_row(0) and lane_row(1) and the four columns from lane_column(): element (lane_row(i),
+// lane_column() + 2n + e) is d[n][2i + e]. To the MMA, row i * 8 + g of the A operand is row lane_row(i) of the block, and
+// column g of the B operand for d[n] is row lane_row(n). Then accumulators are operands of the next MMA, A or B, in the same
+// lanes.
+
+QN_DEVICE uint32_t lane_row(uint32_t half)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
-    float kk[8][4] = {}, qk[8][4] = {}, k_sum[2] = { 0, 0 }, q_sum[2] = { 0, 0 };
-#pragma unroll
-    for (int s = 0; s < 8; s++) {
-        const uint32_t tile = s / 4 * TILE, segment = s % 4 * 2;
-        uint32_t of_k[4], of_q[4];
-        const uint32_t at = tile + swizzled_offset(block * 16 + lane % 16, segment + lane / 16);
-        qn_ldmatrix_x4(of_k, m.k + at);
-        qn_ldmatrix_x4(of_q, m.q + at);
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            k_sum[r % 2] += bf16_lo(of_k[r]) * bf16_lo(of_k[r]) + bf16_hi(of_k[r]) * bf16_hi(of_k[r]);
-            q_sum[r % 2] += bf16_lo(of_q[r]) * bf16_lo(of_q[r]) + bf16_hi(of_q[r]) * bf16_hi(of_q[r]);
-        }
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            if (n <= block) {
-                uint32_t b[4];
-                qn_ldmatrix_x4(b, m.k + tile + swizzled_offset(n * 16 + lane % 8 + lane / 16 * 8, segment + lane / 8 % 2));
-                qn_mma_m16n8k16_bf16(kk[2 * n], of_k, b);
-                qn_mma_m16n8k16_bf16(kk[2 * n + 1], of_k, b + 2);
-                qn_mma_m16n8k16_bf16(qk[2 * n], of_q, b);
-                qn_mma_m16n8k16_bf16(qk[2 * n + 1], of_q, b + 2);
-            }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int distance = 1; distance < 4; distance *= 2) {
-            k_sum[i] += __shfl_xor_sync(QN_FULL_MASK, k_sum[i], distance);
-            q_sum[i] += __shfl_xor_sync(QN_FULL_MASK, q_sum[i], distance);
-        }
-        if (t == 0) {
-            m.norms[block * 16 + i * 8 + g] = make_float2(a.normalize ? 1.0f / sqrtf(k_sum[i] + 1e-6f) : 1.0f,
-                                                          a.normalize ? 1.0f / sqrtf(q_sum[i] + 1e-6f) : 1.0f);
-        }
-    }
-    __syncthreads(); // all warps have read the tiles, which kk and qk overwrite, and have written their norms
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-        if (n / 2 <= block) {
-            const float column_norms[2] = { m.norms[n * 8 + 2 * t].x, m.norms[n * 8 + 2 * t + 1].x };
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t row = block * 16 + i * 8 + g, at = row * ROW + n * 8 + 2 * t;
-                const float k_norm = m.norms[row].x, q_norm = a.scale * m.norms[row].y;
-                *(float2 *)(m.kk + at) = make_float2(kk[n][2 * i] * (k_norm * column_norms[0]),
-                                                     kk[n][2 * i + 1] * (k_norm * column_norms[1]));
-                *(float2 *)(m.qk + at) = make_float2(qk[n][2 * i] * (q_norm * column_norms[0]),
-                                                     qk[n][2 * i + 1] * (q_norm * column_norms[1]));
-            }
-        }
+    const uint32_t g = lane_index() / 4;
+    return g / 2 * 4 + half * 2 + g % 2;
 }
 
-// The quads of 4 columns that a thread processes of the blocks on and below the diagonal: first those on it.
-struct quads {
-    uint32_t row[OWN_QUADS], column[OWN_QUADS], record_offset[OWN_QUADS]; // byte offset in a record's tile
-};
-
-QN_DEVICE quads own_quads()
+QN_DEVICE uint32_t lane_column()
 {
-    quads q;
+    return lane_index() % 4 * 4;
+}
+
+// A lane with elements of the diagonal: of row lane_row(i), d[i][2i + lane_parity()].
+QN_DEVICE bool has_diagonal()
+{
+    return lane_index() / 8 == lane_index() % 4;
+}
+
+QN_DEVICE uint32_t lane_parity()
+{
+    return lane_index() / 4 % 2;
+}
+
+QN_DEVICE float round_tf32(float x)
+{
+    return __uint_as_float(to_tf32(x));
+}
+
+// d += a b^T; a and b are rounded to tf32.
+QN_DEVICE void multiply(float d[2][4], const float a[2][4], const float b[2][4])
+{
 #pragma unroll
-    for (uint32_t i = 0; i < OWN_QUADS; i++) {
-        const bool diagonal = i < DIAGONAL_QUADS;
-        const uint32_t index = (diagonal ? i : i - DIAGONAL_QUADS) * PREPARE_THREADS + threadIdx.x;
-        // The blocks below the diagonal in row `block` of blocks begin at quad 32 block (block - 1).
-        const uint32_t block = diagonal ? index / 64 : 1 + (index >= 64) + (index >= 192);
-        const uint32_t in_block = diagonal ? index % 64 : index - 32 * block * (block - 1), in_row = diagonal ? 4 : 4 * block;
-        // On the diagonal 8 lanes read rows r and r + 4, whose banks are different.
-        const uint32_t row = diagonal ? in_block / 32 * 8 + in_block % 32 / 8 + in_block / 4 % 2 * 4 : in_block / in_row;
-        q.row[i] = block * 16 + row;
-        q.column[i] = (diagonal ? block * 16 : 0) + in_block % in_row * 4;
-        q.record_offset[i] = swizzled_offset(q.row[i], q.column[i] / 8) + q.column[i] % 8 * 2;
+    for (int s = 0; s < 2; s++) {
+        const uint32_t rows[4] = { __float_as_uint(a[s][0]), __float_as_uint(a[s][2]), __float_as_uint(a[s][1]),
+                                   __float_as_uint(a[s][3]) };
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const uint32_t columns[2] = { __float_as_uint(b[s][2 * n]), __float_as_uint(b[s][2 * n + 1]) };
+            mma_m16n8k8_tf32(d[n], rows, columns);
+        }
     }
-    return q;
+}
+
+// Blocks in shared memory: rows of 16 floats; the four float4 of a row are swizzled, so that accesses to four columns by 8
+// rows, and by a lane's rows and columns, are free of bank conflicts.
+#define BLOCK 256
+
+QN_DEVICE float4 &quad_at(float *block, uint32_t row, uint32_t quad)
+{
+    return *(float4 *)(block + row * 16 + ((quad ^ (row / 2 % 4)) << 2));
 }
 
 QN_DEVICE float4 load_float4(const float *x)
@@ -192,182 +91,461 @@ QN_DEVICE float4 load_float4(const float *x)
     return *(const float4 *)x;
 }
 
-QN_DEVICE void store_scores(unsigned char *record, uint32_t offset, const float4 &qk, const float4 &e)
+QN_DEVICE void store_block(float *block, const float d[2][4])
 {
-    uint2 scores;
-    scores.x = qn_f32_to_bf16x2(qk.x * e.x, qk.y * e.y);
-    scores.y = qn_f32_to_bf16x2(qk.z * e.z, qk.w * e.w);
-    *(uint2 *)(record + QN_GDN_RECORD_SCORES + offset) = scores;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        quad_at(block, lane_row(i), lane_column() / 4) =
+            make_float4(d[0][2 * i], d[0][2 * i + 1], d[1][2 * i], d[1][2 * i + 1]);
 }
 
-// Applies gates and beta to kk and qk: A to m.matrix, scores to the record.
-QN_DEVICE void apply_gates(prepare_smem &m, const quads &own, uint32_t of, unsigned char *record)
+QN_DEVICE void load_block(float d[2][4], float *block)
 {
 #pragma unroll
-    for (uint32_t index = 0; index < DIAGONAL_QUADS; index++) {
-        const uint32_t i = own.row[index], j = own.column[index];
-        const float4 gc_hi = load_float4(m.gc_hi[of] + j), gc_lo = load_float4(m.gc_lo[of] + j);
-        const float4 kk = load_float4(m.kk + i * ROW + j), qk = load_float4(m.qk + i * ROW + j), row = m.rows[of][i];
-        float4 e;
-        e.x = qn_exp2(j <= i ? (row.x - gc_hi.x) + (row.y - gc_lo.x) : -1e30f);
-        e.y = qn_exp2(j + 1 <= i ? (row.x - gc_hi.y) + (row.y - gc_lo.y) : -1e30f);
-        e.z = qn_exp2(j + 2 <= i ? (row.x - gc_hi.z) + (row.y - gc_lo.z) : -1e30f);
-        e.w = qn_exp2(j + 3 <= i ? (row.x - gc_hi.w) + (row.y - gc_lo.w) : -1e30f);
-        store_scores(record, own.record_offset[index], qk, e);
-        float4 a;
-        a.x = j < i ? kk.x * (row.z * e.x) : 0.0f;
-        a.y = j + 1 < i ? kk.y * (row.z * e.y) : 0.0f;
-        a.z = j + 2 < i ? kk.z * (row.z * e.z) : 0.0f;
-        a.w = j + 3 < i ? kk.w * (row.z * e.w) : 0.0f;
-        *(float4 *)(m.matrix + i * ROW + j) = a;
-    }
-#pragma unroll
-    for (uint32_t index = DIAGONAL_QUADS; index < OWN_QUADS; index++) {
-        const uint32_t i = own.row[index], j = own.column[index];
-        const float4 column = load_float4(m.columns[of] + columns_of(i / 16) + j);
-        const float4 kk = load_float4(m.kk + i * ROW + j), qk = load_float4(m.qk + i * ROW + j), row = m.rows[of][i];
-        const float4 e = make_float4(row.w * column.x, row.w * column.y, row.w * column.z, row.w * column.w);
-        store_scores(record, own.record_offset[index], qk, e);
-        *(float4 *)(m.matrix + i * ROW + j) =
-            make_float4(kk.x * (row.z * e.x), kk.y * (row.z * e.y), kk.z * (row.z * e.z), kk.w * (row.z * e.w));
+    for (int i = 0; i < 2; i++) {
+        const float4 x = quad_at(block, lane_row(i), lane_column() / 4);
+        d[0][2 * i] = x.x;
+        d[0][2 * i + 1] = x.y;
+        d[1][2 * i] = x.z;
+        d[1][2 * i + 1] = x.w;
     }
 }
 
-QN_DEVICE float *block_at(prepare_smem &m, uint32_t row, uint32_t column)
+// d = the products of factors of rows and of columns.
+QN_DEVICE void outer_product(float d[2][4], const float rows[2], const float4 &columns)
 {
-    return m.matrix + row * 16 * ROW + column * 16;
-}
-
-// (I + diagonal block)^-1, in place: each lane computes one column by forward substitution.
-QN_DEVICE void invert_block(float *at)
-{
-    const uint32_t column = threadIdx.x % 16;
-    float d[16];
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        float sums[4] = { i == column ? 1.0f : 0.0f, 0, 0, 0 };
-#pragma unroll
-        for (int j = 0; j < i; j += 4) {
-            const float4 a = load_float4(at + i * ROW + j);
-            sums[0] -= a.x * d[j];
-            if (j + 1 < i)
-                sums[1] -= a.y * d[j + 1];
-            if (j + 2 < i)
-                sums[2] -= a.z * d[j + 2];
-            if (j + 3 < i)
-                sums[3] -= a.w * d[j + 3];
-        }
-        d[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    }
-    __syncwarp();
-    if (threadIdx.x % QN_WARP_SIZE < 16)
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            at[i * ROW + column] = d[i];
-}
-
-// d += x y for 16x16 blocks in tf32; d is two m16n8 accumulators. The inner dimension is permuted to 0 2 4 6 1 3 5 7, so that
-// the two elements of a lane are adjacent in memory.
-QN_DEVICE void mma_tf32_16x16(float d[2][4], const float *x, const float *y)
-{
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-        const float2 top = *(const float2 *)(x + g * ROW + s * 8 + 2 * t);
-        const float2 bottom = *(const float2 *)(x + (g + 8) * ROW + s * 8 + 2 * t);
-        const uint32_t a[4] = { to_tf32(top.x), to_tf32(bottom.x), to_tf32(top.y), to_tf32(bottom.y) };
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const float *b = y + (s * 8 + 2 * t) * ROW + n * 8 + g;
-            const uint32_t column[2] = { to_tf32(b[0]), to_tf32(b[ROW]) };
-            mma_m16n8k8_tf32(d[n], a, column);
-        }
+    for (int i = 0; i < 2; i++) {
+        d[0][2 * i] = rows[i] * columns.x;
+        d[0][2 * i + 1] = rows[i] * columns.y;
+        d[1][2 * i] = rows[i] * columns.z;
+        d[1][2 * i + 1] = rows[i] * columns.w;
     }
 }
 
-QN_DEVICE void store_block(float *to, const float d[2][4], float sign)
+QN_DEVICE void multiply_elements(float d[2][4], const float x[2][4])
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
+        for (int r = 0; r < 4; r++)
+            d[n][r] *= x[n][r];
+}
+
+// ---- Shared memory ----
+
+// Gates of a value head, gc in units of log 2, as the sum of two floats. rows[i] = { gc_hi, gc_lo, beta, e^(gc_i - gc_first) }
+// for access by row, the separate arrays for access by column. columns: e^(gc_first - gc_j). first is the first row of a block;
+// both exponents are at most 0.
+struct head_gates {
+    float4 rows[TOKENS];
+    float gc_hi[TOKENS], gc_lo[TOKENS], beta[TOKENS];
+    float columns[16 + 32 + 48]; // for rows 16, 32 and 48
+};
+
+struct prepare_smem {
+    union {
+        struct {
+            unsigned char k[2 * TILE], q[2 * TILE]; // the order of rows is load_tiles's
+        };
+        // Valid after the tiles have been read. blocks: A_ii, then X_ii, for i = 0 to 3; X_10, X_21; X_20. X are transposed.
+        // kk, qk: the blocks of k k^T and q k^T on the diagonal, for which there are no registers.
+        struct {
+            float blocks[7][BLOCK], kk[4][BLOCK], qk[4][BLOCK];
+        };
+    };
+    head_gates gates[2];                                       // of this head and of the next
+    float k_norms[TOKENS], q_norms[TOKENS], k_squared[TOKENS]; // 1/|k|, scale/|q|; the square of the normalized |k|
+};
+
+static_assert(sizeof(prepare_smem) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
+
+// X of column block c that is `distance` blocks below the diagonal.
+QN_DEVICE float *inverse_block(prepare_smem &m, uint32_t distance, uint32_t column)
+{
+    return m.blocks[(distance == 0 ? 0 : distance == 1 ? 4 : 6) + column];
+}
+
+// Index in head_gates.columns of column 0 for a block of rows, 1 to 3.
+QN_DEVICE uint32_t columns_of(uint32_t block)
+{
+    return 8 * block * (block - 1);
+}
+
+// ---- Gates ----
+
+// Log decays and beta of two tokens of a lane. Tokens past the end have g = 0 and beta = 0.
+struct lane_gates {
+    float g[2], beta[2];
+};
+
+QN_DEVICE lane_gates load_gates(const qn_gdn_chunk_args &a, uint32_t first, uint32_t n, uint32_t head)
+{
+    lane_gates x;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t token = lane_index() * 2 + i;
+        const size_t at = (size_t)(first + token) * a.gate_stride + head;
+        x.g[i] = token < n ? a.g[at] : 0.0f;
+        x.beta[i] = token < n ? a.beta[at] : 0.0f;
+    }
+    return x;
+}
+
+// Cumulative sums of the log decays of a value head, in double, and the factors from them. By one warp.
+QN_DEVICE void cumsum_decays(head_gates &to, const lane_gates &x)
+{
+    const uint32_t lane = lane_index();
+    const float g[2] = { fminf(fmaxf(x.g[0], MIN_LOG_DECAY), 0.0f), fminf(fmaxf(x.g[1], MIN_LOG_DECAY), 0.0f) };
+    double sum = (double)g[0] + (double)g[1];
+#pragma unroll
+    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
+        const double before = __shfl_up_sync(QN_FULL_MASK, sum, distance);
+        sum += lane >= distance ? before : 0.0;
+    }
+    float hi[2], lo[2], row_factors[2];
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const double at = (i ? sum : sum - (double)g[1]) * 1.4426950408889634;
+        hi[i] = (float)at;
+        lo[i] = (float)(at - (double)hi[i]);
+    }
+#pragma unroll
+    for (uint32_t block = 0; block < 4; block++) {
+        const float first_hi = __shfl_sync(QN_FULL_MASK, hi[0], block * 8),
+                    first_lo = __shfl_sync(QN_FULL_MASK, lo[0], block * 8);
+        const float distances[2] = { (hi[0] - first_hi) + (lo[0] - first_lo), (hi[1] - first_hi) + (lo[1] - first_lo) };
+        if (block == lane / 8) {
+            row_factors[0] = qn_exp2(distances[0]);
+            row_factors[1] = qn_exp2(distances[1]);
+        } else if (block > lane / 8) {
+            *(float2 *)(to.columns + columns_of(block) + 2 * lane) =
+                make_float2(qn_exp2(-distances[0]), qn_exp2(-distances[1]));
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++)
+        to.rows[2 * lane + i] = make_float4(hi[i], lo[i], x.beta[i], row_factors[i]);
+    *(float2 *)(to.gc_hi + 2 * lane) = make_float2(hi[0], hi[1]);
+    *(float2 *)(to.gc_lo + 2 * lane) = make_float2(lo[0], lo[1]);
+    *(float2 *)(to.beta + 2 * lane) = make_float2(x.beta[0], x.beta[1]);
+}
+
+// d = e^(gc_i - gc_j) in a block on the diagonal; at most 1 above it.
+QN_DEVICE void diagonal_decays(float d[2][4], const head_gates &gates, uint32_t block, const float4 rows[2])
+{
+    const float4 hi = load_float4(gates.gc_hi + block * 16 + lane_column()),
+                 lo = load_float4(gates.gc_lo + block * 16 + lane_column());
+    const float column_hi[4] = { hi.x, hi.y, hi.z, hi.w }, column_lo[4] = { lo.x, lo.y, lo.z, lo.w };
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            const int i = r / 2, j = 2 * n + r % 2;
+            d[n][r] = qn_exp2(fminf((rows[i].x - column_hi[j]) + (rows[i].y - column_lo[j]), 0.0f));
+        }
+}
+
+// ---- The record ----
+
+// What a warp computes of a value head: row block `block` of the inverse and 3 - block of the scores.
+struct head_work {
+    const head_gates &gates;
+    unsigned char *record;
+    uint32_t block;
+    uint32_t at; // offset of column lane_column() of row lane_row(0) of a tile
+};
+
+// Stores elements (lane_row(n), lane_column() + 2i + {0, 1}) = pairs[n][i] of a block of a tile. Column blocks are 32 bytes
+// apart before the swizzle, and lane_row(1) = lane_row(0) + 2.
+QN_DEVICE void store_pairs(const head_work &w, uint32_t tile, uint32_t block, uint32_t column_block, const uint32_t pairs[2][2])
+{
+#pragma unroll
+    for (uint32_t n = 0; n < 2; n++) {
+        const uint32_t at = (w.at ^ ((n ^ column_block) * 32)) + block * 16 * 128;
+        *(uint2 *)(w.record + at + (tile + n * 256)) = make_uint2(pairs[n][0], pairs[n][1]);
+    }
+}
+
+// A row block of the scores: d[1] to d[3] below the diagonal, as far as there are such blocks, d[4] on it.
+QN_DEVICE void store_scores(prepare_smem &m, const head_work &w, const float d[5][2][4])
+{
+    const head_gates &gates = w.gates;
+    const uint32_t block = 3 - w.block;
+    const float4 rows[2] = { gates.rows[block * 16 + lane_row(0)], gates.rows[block * 16 + lane_row(1)] };
+    const float row_factors[2] = { rows[0].w, rows[1].w };
+#pragma unroll
+    for (uint32_t n = 1; n < 5; n++)
+        if (n > w.block) {
+            const uint32_t column_block = n - w.block - 1;
+            float e[2][4];
+            if (n == 4) {
+                float qk[2][4];
+                load_block(qk, m.qk[block]);
+                diagonal_decays(e, gates, block, rows);
+                multiply_elements(e, qk);
+            } else {
+                outer_product(e, row_factors,
+                              load_float4(gates.columns + columns_of(block) + column_block * 16 + lane_column()));
+                multiply_elements(e, d[n]);
+            }
+            const uint32_t pairs[2][2] = { { qn_f32_to_bf16x2(e[0][0], e[0][1]), qn_f32_to_bf16x2(e[1][0], e[1][1]) },
+                                           { qn_f32_to_bf16x2(e[0][2], e[0][3]), qn_f32_to_bf16x2(e[1][2], e[1][3]) } };
+            store_pairs(w, QN_GDN_RECORD_SCORES, block, column_block, pairs);
+        }
+}
+
+// A block of the inverse with its columns scaled by beta; x is transposed.
+QN_DEVICE void store_inverse(const head_work &w, const float x[2][4], uint32_t column_block)
+{
+    uint32_t pairs[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float beta = w.gates.beta[column_block * 16 + lane_row(i)];
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+            pairs[n][i] = qn_transpose_8x8(qn_f32_to_bf16x2(beta * x[n][2 * i], beta * x[n][2 * i + 1]));
+    }
+    store_pairs(w, QN_GDN_RECORD_INVERSE, w.block, column_block, pairs);
+}
+
+QN_DEVICE float2 load_float2(const float *x)
+{
+    return *(const float2 *)x;
+}
+
+// The record's factors, two tokens a lane, and its bound: log2 of a bound of |M|. A token multiplies the state by
+// e^g (I - beta k k^T), whose norm is e^g max(1, |1 - beta |k|^2|). By one warp.
+QN_DEVICE void store_factors(const prepare_smem &m, const head_gates &gates, unsigned char *record)
+{
+    const uint32_t lane = lane_index(), at = 2 * lane;
+    const float2 hi = load_float2(gates.gc_hi + at), lo = load_float2(gates.gc_lo + at), beta = load_float2(gates.beta + at);
+    const float2 k_norms = load_float2(m.k_norms + at), q_norms = load_float2(m.q_norms + at);
+    const float2 k_squared = load_float2(m.k_squared + at);
+    const float last_hi = gates.gc_hi[TOKENS - 1], last_lo = gates.gc_lo[TOKENS - 1];
+    const float since[2] = { qn_exp2(hi.x + lo.x), qn_exp2(hi.y + lo.y) };
+    const float until[2] = { qn_exp2((last_hi - hi.x) + (last_lo - lo.x)), qn_exp2((last_hi - hi.y) + (last_lo - lo.y)) };
+    ((float2 *)(record + QN_GDN_RECORD_K_READ))[lane] = make_float2(-since[0] * k_norms.x, -since[1] * k_norms.y);
+    ((float2 *)(record + QN_GDN_RECORD_K_UPDATE))[lane] = make_float2(until[0] * k_norms.x, until[1] * k_norms.y);
+    ((float2 *)(record + QN_GDN_RECORD_Q_READ))[lane] = make_float2(since[0] * q_norms.x, since[1] * q_norms.y);
+    const float growth =
+        qn_warp_sum(log2f(fmaxf(1.0f, fabsf(1.0f - beta.x * k_squared.x)) * fmaxf(1.0f, fabsf(1.0f - beta.y * k_squared.y))));
+    if (lane == QN_WARP_SIZE - 1) {
+        *(float *)(record + QN_GDN_RECORD_DECAY) = since[1];
+        *(float *)(record + QN_GDN_RECORD_BOUND) = last_hi + growth;
+    }
+}
+
+// ---- k k^T and q k^T ----
+
+// Issues the copies of k or q. Each 16 rows of the tiles are the rows lane_row(0) of the lanes 0, 4, ..., 28, then lane_row(1):
+// rows of an MMA operand are adjacent.
+QN_DEVICE void load_tiles(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n)
+{
+    const uint32_t row = threadIdx.x / 16, segment = threadIdx.x % 16, first = row / 2 * 4 + row % 2;
+    unsigned char *to = tiles + segment / 8 * TILE + swizzled_offset(row, segment % 8);
+    const uint16_t *at = from + (size_t)first * stride + segment * 8;
+#pragma unroll
+    for (uint32_t i = 0; i < TOKENS / 8; i++) {
+        const uint32_t token = i / 2 * 16 + i % 2 * 2;
+        if (n == TOKENS)
+            qn_cp_async_16(to + i * 8 * 128, at + (size_t)token * stride);
+        else
+            qn_cp_async_16(to + i * 8 * 128, first + token < n ? at + (size_t)token * stride : from,
+                           first + token < n ? 16 : 0);
+    }
+}
+
+// The column block of d[n] of the warp that has row block `block` of A: d[0] to d[block] are k k^T from the diagonal to the
+// left, the others row block 3 - block of q k^T from the left to the diagonal.
+QN_DEVICE uint32_t column_block_of(uint32_t n, uint32_t block)
+{
+    return n <= block ? block - n : n - block - 1;
+}
+
+// d, and of the warp's rows of q the blocks of q q^T on the diagonal. The row block is a template parameter: MMAs under a
+// condition that the compiler does not know to be the same in all lanes would each be preceded by WARPSYNC.
+template <uint32_t block> QN_DEVICE void compute_products(const prepare_smem &m, float d[5][2][4], float qq[2][4])
+{
+    const uint32_t lane = lane_index(), of_rows = swizzled_offset(lane % 16, lane / 16);
+    const uint32_t of_columns = swizzled_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int s = 0; s < 8; s++) {
+        const uint32_t tile = s / 4 * TILE, segment = s % 4 * 32;
+        uint32_t k[4], q[4];
+        qn_ldmatrix_x4(k, m.k + (of_rows ^ segment) + (tile + block * 2048));
+        qn_ldmatrix_x4(q, m.q + (of_rows ^ segment) + (tile + (3 - block) * 2048));
+        const uint32_t q_columns[4] = { q[0], q[2], q[1], q[3] };
+#pragma unroll
         for (int i = 0; i < 2; i++)
-            *(float2 *)(to + (i * 8 + g) * ROW + n * 8 + 2 * t) = make_float2(sign * d[n][2 * i], sign * d[n][2 * i + 1]);
-}
-
-// X and Y are the inverses of two diagonal blocks: the block A below X and left of Y becomes -Y A X. Done by one warp.
-QN_DEVICE void merge_16_to_32(prepare_smem &m, uint32_t first)
-{
-    float d[2][4] = {}, e[2][4] = {};
-    mma_tf32_16x16(d, block_at(m, first + 1, first), block_at(m, first, first));
-    store_block(block_at(m, first, first + 1), d, 1);
-    __syncwarp();
-    mma_tf32_16x16(e, block_at(m, first + 1, first + 1), block_at(m, first, first + 1));
-    store_block(block_at(m, first + 1, first), e, -1);
-}
-
-// The same for blocks of 32, in two steps with a barrier between them: A X, then -Y (A X). A warp computes one 16x16 block of
-// the result.
-QN_DEVICE void merge_32_to_64_1(prepare_smem &m, uint32_t row, uint32_t column)
-{
-    float d[2][4] = {};
-    for (uint32_t i = column; i < 2; i++)
-        mma_tf32_16x16(d, block_at(m, row, i), block_at(m, i, column));
-    store_block(block_at(m, column, row), d, 1);
-}
-
-QN_DEVICE void merge_32_to_64_2(prepare_smem &m, uint32_t row, uint32_t column)
-{
-    float d[2][4] = {};
-    for (uint32_t i = 2; i <= row; i++)
-        mma_tf32_16x16(d, block_at(m, row, i), block_at(m, column, i));
-    store_block(block_at(m, row, column), d, -1);
-}
-
-// Stores the inverse with its columns scaled by beta.
-QN_DEVICE void store_inverse(const prepare_smem &m, const quads &own, uint32_t of, unsigned char *record)
-{
+            qn_mma_m16n8k16_bf16(qq[i], q, q_columns + 2 * i);
 #pragma unroll
-    for (uint32_t index = 0; index < OWN_QUADS; index++) {
-        const float4 x = load_float4(m.matrix + own.row[index] * ROW + own.column[index]), beta = load_float4(m.beta[of] + own.column[index]);
-        uint2 pairs;
-        pairs.x = qn_f32_to_bf16x2(x.x * beta.x, x.y * beta.y);
-        pairs.y = qn_f32_to_bf16x2(x.z * beta.z, x.w * beta.w);
-        *(uint2 *)(record + QN_GDN_RECORD_INVERSE + own.record_offset[index]) = pairs;
+        for (uint32_t column_block = 0; column_block < 4; column_block++) {
+            uint32_t columns[4] = { k[0], k[2], k[1], k[3] };
+            if (column_block != block && column_block <= (block > 1 ? block : 3 - block))
+                qn_ldmatrix_x4(columns, m.k + (of_columns ^ segment) + (tile + column_block * 2048));
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (column_block <= block)
+                    qn_mma_m16n8k16_bf16(d[(block - column_block) % 5][i], k, columns + 2 * i);
+                if (column_block <= 3 - block)
+                    qn_mma_m16n8k16_bf16(d[(column_block + block + 1) % 5][i], q, columns + 2 * i);
+            }
+        }
     }
 }
 
-// log2 of a bound of |M|. A token multiplies the state by e^g (I - beta k k^T), whose norm is e^g max(1, |1 - beta |k|^2|).
-QN_DEVICE float state_bound(const prepare_smem &m, uint32_t of)
+// Norms of the warp's rows of k and q, from the diagonals of k k^T and q q^T.
+QN_DEVICE void store_norms(const qn_gdn_chunk_args &a, prepare_smem &m, uint32_t block, const float kk[2][4],
+                           const float qq[2][4])
 {
-    float growth = 0;
-#pragma unroll
-    for (uint32_t i = threadIdx.x % QN_WARP_SIZE; i < TOKENS; i += QN_WARP_SIZE) {
-        const float k_squared = m.kk[i * ROW + i];
-        growth += log2f(fmaxf(1.0f, fabsf(1.0f - m.beta[of][i] * k_squared)));
-    }
-    return m.gc_hi[of][TOKENS - 1] + qn_warp_sum(growth);
-}
-
-QN_DEVICE void store_factors(const prepare_smem &m, uint32_t of, float scale, unsigned char *record)
-{
-    const uint32_t i = threadIdx.x;
-    if (i >= TOKENS)
+    if (!has_diagonal())
         return;
-    if (i < QN_WARP_SIZE) {
-        const float bound = state_bound(m, of);
-        if (i == 0)
-            *(float *)(record + QN_GDN_RECORD_BOUND) = bound;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float k = lane_parity() ? kk[i][2 * i + 1] : kk[i][2 * i], q = lane_parity() ? qq[i][2 * i + 1] : qq[i][2 * i];
+        const float k_norm = a.normalize ? 1.0f / sqrtf(k + 1e-6f) : 1.0f,
+                    q_norm = a.normalize ? 1.0f / sqrtf(q + 1e-6f) : 1.0f;
+        const uint32_t of_k = block * 16 + lane_row(i), of_q = (3 - block) * 16 + lane_row(i);
+        m.k_norms[of_k] = k_norm;
+        m.k_squared[of_k] = k * (k_norm * k_norm);
+        m.q_norms[of_q] = a.scale * q_norm;
     }
-    const float *gc_hi = m.gc_hi[of], *gc_lo = m.gc_lo[of];
-    const float last = (gc_hi[TOKENS - 1] - gc_hi[i]) + (gc_lo[TOKENS - 1] - gc_lo[i]);
-    const float since = qn_exp2(gc_hi[i] + gc_lo[i]);
-    ((float *)(record + QN_GDN_RECORD_K_READ))[i] = -since * m.norms[i].x;
-    ((float *)(record + QN_GDN_RECORD_K_UPDATE))[i] = qn_exp2(last) * m.norms[i].x;
-    ((float *)(record + QN_GDN_RECORD_Q_READ))[i] = scale * since * m.norms[i].y;
-    if (i == TOKENS - 1)
-        *(float *)(record + QN_GDN_RECORD_DECAY) = since;
 }
+
+// Divides k and q by their norms and multiplies q by scale; clears the blocks on the diagonal above it, and of k k^T on it; and
+// rounds the blocks of k k^T that are operands of MMAs.
+QN_DEVICE void apply_norms(const prepare_smem &m, uint32_t block, float d[5][2][4])
+{
+#pragma unroll
+    for (uint32_t n = 0; n < 5; n++) {
+        const float *norms = n <= block ? m.k_norms + block * 16 : m.q_norms + (3 - block) * 16;
+        const float rows[2] = { norms[lane_row(0)], norms[lane_row(1)] };
+        float e[2][4];
+        outer_product(e, rows, load_float4(m.k_norms + column_block_of(n, block) * 16 + lane_column()));
+        multiply_elements(d[n], e);
+#pragma unroll
+        for (uint32_t r = 0; r < 8; r++) {
+            float &x = d[n][r / 4][r % 4];
+            const uint32_t row = lane_row(r % 4 / 2), column = lane_column() + r / 4 * 2 + r % 2;
+            if (n == 0)
+                x = column < row ? x : 0.0f;
+            else if (n == 4)
+                x = column <= row ? x : 0.0f;
+            else
+                x = n <= block ? round_tf32(x) : x;
+        }
+    }
+}
+
+// ---- The inverse ----
+
+// at = (I + at)^-1, transposed, for a strictly lower triangular block: a lane computes a column by forward substitution. Two
+// lanes compute each column.
+QN_DEVICE void invert_block(float *at)
+{
+    const uint32_t column = opaque(lane_index() % 16);
+    const float own = (float)column;
+    float x[16];
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        x[i] = own == (float)i ? 1.0f : 0.0f;
+#pragma unroll
+    for (int quad = 0; quad < 4; quad++)
+#pragma unroll
+        for (int i = 4 * quad + 1; i < 16; i++) {
+            const float4 row = quad_at(at, i, quad);
+            const float a[4] = { row.x, row.y, row.z, row.w };
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (4 * quad + e < i)
+                    x[i] -= a[e] * x[4 * quad + e];
+        }
+    __syncwarp();
+    if (lane_index() < 16)
+#pragma unroll
+        for (int quad = 0; quad < 4; quad++)
+            quad_at(at, column, quad) = make_float4(x[4 * quad], x[4 * quad + 1], x[4 * quad + 2], x[4 * quad + 3]);
+    __syncwarp();
+}
+
+// The block X_ii of row block i, to shared memory and to the record. Returns in `left` what the blocks X_ij are products of:
+// -D_i with its columns scaled by beta and e^(gc - gc_first), in tf32. Not for row block 0.
+QN_DEVICE void compute_diagonal(prepare_smem &m, const head_work &w, float left[2][4])
+{
+    const float4 rows[2] = { w.gates.rows[w.block * 16 + lane_row(0)], w.gates.rows[w.block * 16 + lane_row(1)] };
+    const float factors[2] = { -(rows[0].z * rows[0].w), -(rows[1].z * rows[1].w) };
+    float *at = inverse_block(m, 0, w.block), x[2][4], kk[2][4], identity[2][4];
+    load_block(kk, m.kk[w.block]);
+    diagonal_decays(x, w.gates, w.block, rows);
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            x[n][r] = kk[n][r] * (rows[r / 2].z * x[n][r]);
+    store_block(at, x);
+    __syncwarp();
+    invert_block(at);
+    load_block(x, at);
+    store_inverse(w, x, w.block);
+    if (w.block == 0)
+        return;
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            x[n][r] = round_tf32(x[n][r] * factors[r / 2]);
+            identity[n][r] = has_diagonal() && r / 2 == n && r % 2 == lane_parity() ? 1.0f : 0.0f;
+            left[n][r] = 0;
+        }
+    multiply(left, identity, x); // transposes x
+}
+
+// sum += the transposed product of the blocks A_ij and X_jc of column block c = i - n, j = c + distance - 1; kk is the block of
+// k k^T. An element of A is beta_i e^(gc_i - gc_first), which is a factor of `left`, times that of k k^T, times e^(gc_first -
+// gc_j), by which X is scaled.
+QN_DEVICE void add_product(prepare_smem &m, const head_work &w, uint32_t n, uint32_t distance, const float kk[2][4],
+                           float sum[2][4])
+{
+    const uint32_t column = w.block - n, row = column + distance - 1;
+    const float4 e = load_float4(w.gates.columns + columns_of(w.block) + row * 16 + lane_column());
+    const float factors[4] = { e.x, e.y, e.z, e.w };
+    float x[2][4];
+    load_block(x, inverse_block(m, distance - 1, column));
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            x[i][r] = round_tf32(x[i][r] * factors[2 * i + r % 2]);
+    multiply(sum, x, kk);
+}
+
+// The block that is `distance` blocks below the diagonal in a row block of the inverse, to the record, and to shared memory if
+// other warps need it; then what the other warps' blocks that are one nearer to the diagonal contribute to those further to the
+// left. sums[n] is the transposed sum for column block - n.
+template <uint32_t distance>
+QN_DEVICE void compute_block(prepare_smem &m, const head_work &w, const float d[5][2][4], const float left[2][4],
+                             float sums[4][2][4])
+{
+    if (distance > w.block)
+        return;
+    const uint32_t column = w.block - distance;
+    float x[2][4] = {}, sum[2][4];
+    add_product(m, w, distance, distance, d[1], sums[distance]);
+#pragma unroll
+    for (int r = 0; r < 8; r++)
+        sum[r / 4][r % 4] = round_tf32(sums[distance][r / 4][r % 4]);
+    multiply(x, sum, left);
+    if (w.block < 3)
+        store_block(inverse_block(m, distance, column), x);
+    store_inverse(w, x, column);
+#pragma unroll
+    for (uint32_t n = distance + 1; n < 4; n++)
+        if (n <= w.block)
+            add_product(m, w, n, distance, d[n - distance + 1], sums[n]);
+}
+
+// ---- The kernel ----
 
 // Grid: chunks (x), key heads (y). A block processes all value heads of its key head.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(const __grid_constant__ qn_gdn_chunk_args a)
@@ -382,38 +560,49 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
         return;
     const uint32_t begin = chunk * TOKENS;
     const uint32_t first = s.first + begin, n = s.n - begin < TOKENS ? s.n - begin : TOKENS, heads = a.v_heads / a.k_heads;
-    load_rows<16, PREPARE_THREADS>(m.k, a.k + (size_t)first * a.k_stride + k_head * HEAD_K, a.k_stride, n, threadIdx.x);
-    load_rows<16, PREPARE_THREADS>(m.q, a.q + (size_t)first * a.q_stride + k_head * HEAD_K, a.q_stride, n, threadIdx.x);
+    // Row blocks differ in latency. The warps that get them alternate between thread blocks, which balances the warps of an SM.
+    const uint32_t block = (warp + blockIdx.x) % 4;
+    load_tiles(m.k, a.k + (size_t)first * a.k_stride + k_head * HEAD_K, a.k_stride, n);
+    load_tiles(m.q, a.q + (size_t)first * a.q_stride + k_head * HEAD_K, a.q_stride, n);
     qn_cp_async_commit();
-    if (warp == 1)
-        cumsum_decays(m, 0, load_gates(a, first, n, value_head(a, k_head, 0)));
+    uint32_t head = a.tiled ? k_head : k_head * heads;
+    unsigned char *record = record_of(a, s, chunk, head);
+    const uint32_t step = a.tiled ? a.k_heads : 1;
+    if (block == 0)
+        cumsum_decays(m.gates[0], load_gates(a, first, n, head));
     qn_cp_async_wait<0>();
     __syncthreads();
-    // Later rows are more work. The warp that gets them alternates between thread blocks, which balances the warps of an SM.
-    compute_kk_qk(a, m, (warp + blockIdx.x) % 4);
-    const quads own = own_quads();
-    for (uint32_t i = 0; i < heads; i++) {
-        const uint32_t of = i % 2;
-        const bool computes_next = warp == 1 && i + 1 < heads;
-        gates next_gates;
+    float d[5][2][4] = {}, qq[2][4] = {};
+    switch (block) {
+    case 0: compute_products<0>(m, d, qq); break;
+    case 1: compute_products<1>(m, d, qq); break;
+    case 2: compute_products<2>(m, d, qq); break;
+    default: compute_products<3>(m, d, qq);
+    }
+    store_norms(a, m, block, d[0], qq);
+    __syncthreads(); // norms are written; all warps have read the tiles, which blocks of the inverse overwrite
+    apply_norms(m, block, d);
+    store_block(m.kk[block], d[0]);
+    store_block(m.qk[3 - block], d[4]);
+    const uint32_t at = swizzled_offset(lane_row(0), lane_column() / 8) + lane_column() % 8 * 2;
+    for (uint32_t i = 0; i < heads; i++, head += step, record += step * QN_GDN_RECORD) {
+        const head_work w = { m.gates[i % 2], record, block, opaque(at) };
+        const bool computes_next = block == 0 && i + 1 < heads;
+        lane_gates next_gates;
         if (computes_next)
-            next_gates = load_gates(a, first, n, value_head(a, k_head, i + 1));
-        unsigned char *record = record_of(a, s, chunk, value_head(a, k_head, i));
-        __syncthreads(); // kk, qk, gc and beta are written; the previous head's inverse has been stored
-        apply_gates(m, own, of, record);
+            next_gates = load_gates(a, first, n, head + step);
+        float left[2][4], sums[4][2][4] = {};
+        compute_diagonal(m, w, left);
+        __syncthreads(); // the blocks on the diagonal are written; all warps have read the previous head's gates
+        if (computes_next)
+            cumsum_decays(m.gates[1 - i % 2], next_gates);
+        compute_block<1>(m, w, d, left, sums);
+        if (block == 0)
+            store_factors(m, w.gates, w.record);
         __syncthreads();
-        invert_block(block_at(m, warp, warp));
-        __syncthreads();
-        if (warp % 2 == 0)
-            merge_16_to_32(m, warp);
-        else if (computes_next)
-            cumsum_decays(m, 1 - of, next_gates);
-        __syncthreads();
-        merge_32_to_64_1(m, 2 + warp / 2, warp % 2);
-        __syncthreads();
-        merge_32_to_64_2(m, 2 + warp / 2, warp % 2);
-        store_factors(m, of, a.scale, record);
-        __syncthreads();
-        store_inverse(m, own, of, record);
+        compute_block<2>(m, w, d, left, sums);
+        __syncthreads(); // X_20 and the next head's gates are written; the other blocks have been read
+        compute_block<3>(m, w, d, left, sums);
+        store_scores(m, w, d);
     }
 }
