@@ -46,9 +46,9 @@ static qn_gpu_guarded random_bf16(size_t n)
     return g;
 }
 
-/* The division that the engine would take. decay: MILD decays forget a
- * state within few chunks, with NONE it is never forgotten. */
-static void bench_divisions(struct timed *t, size_t tokens, enum decay decay)
+/* The division that the engine would take. Log decays are uniform from -decay to 0: 0.3 forgets a state within three chunks,
+ * 0.003 nearly never. */
+static void bench_divisions(struct timed *t, size_t tokens, double decay)
 {
     const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
     const qn_gdn_gpu gpu = { .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
@@ -60,9 +60,8 @@ static void bench_divisions(struct timed *t, size_t tokens, enum decay decay)
     for (size_t part = 0; part < 2; part++) {
         char shape[128];
         t->end = part ? t->launches.n : 1;
-        snprintf(shape, sizeof shape, "%zu x %zu tokens, heads %u/%u%s, spans of %u, %u slices: %s", sequences, tokens,
-                 t->chunk.k_heads, t->chunk.v_heads, decay == NONE ? ", no decay" : "", division.span_chunks, division.slices,
-                 names[part]);
+        snprintf(shape, sizeof shape, "%zu x %zu tokens, heads %u/%u, decays to -%g, spans of %u, %u slices: %s", sequences,
+                 tokens, t->chunk.k_heads, t->chunk.v_heads, decay, division.span_chunks, division.slices, names[part]);
         /* The minimum traffic of all kernels: q, k, v, gates and o once. */
         qn_gpu_bench("deltanet", "chunks", shape, (double)all * (4 * (t->chunk.k_heads + v_heads) * HEAD_K + 8 * v_heads), "B",
                      part ? qn_gpu_read_rate() : 0, timed_chunk, t, 1);
@@ -70,13 +69,13 @@ static void bench_divisions(struct timed *t, size_t tokens, enum decay decay)
     qn_gpu_free(&workspace);
 }
 
-static void bench_chunk(size_t sequences, size_t tokens, size_t k_heads, size_t v_heads, enum decay decay)
+static void bench_chunk(size_t sequences, size_t tokens, size_t k_heads, size_t v_heads, double decay)
 {
     const size_t rows = sequences * tokens, n_k = rows * k_heads * HEAD_K, n_v = rows * v_heads * HEAD_K;
     const size_t n_state = sequences * v_heads * HEAD_K * HEAD_K, n_gates = rows * v_heads;
     float *g = floats(n_gates), *beta = floats(n_gates), *state = normal(n_state, 0.1f);
     for (size_t i = 0; i < n_gates; i++) {
-        g[i] = draw_decay(decay);
+        g[i] = (float)(-decay * uniform());
         beta[i] = (float)uniform();
     }
     qn_gpu_guarded q = random_bf16(n_k), k = random_bf16(n_k), v = random_bf16(n_v), o = qn_gpu_new(n_v * 2);
@@ -117,10 +116,10 @@ static void bench_chunks(void)
     static const size_t heads[][2] = { { 2, 4 }, { 2, 8 }, { 16, 16 }, { 16, 32 }, { 16, 48 }, { 16, 64 } };
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         for (size_t tokens = 4096; tokens <= 32768; tokens *= 8) {
-            bench_chunk(1, tokens, heads[i][0], heads[i][1], MILD);
-            bench_chunk(1, tokens, heads[i][0], heads[i][1], NONE);
+            bench_chunk(1, tokens, heads[i][0], heads[i][1], 0.3);
+            bench_chunk(1, tokens, heads[i][0], heads[i][1], 0.003);
         }
-    bench_chunk(8, 4096, 16, 48, MILD);
+    bench_chunk(8, 4096, 16, 48, 0.3);
 }
 
 /* The layers of a 27B model; their states together are larger than L2. */

@@ -79,12 +79,14 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a, size_t head_k)
 
 enum {
     MAX_SLICES = 8, /* of spans, per SM, if there are several spans */
-    WARM_UP = 2     /* chunks that a span of an average head needs: log2 of its decay in a chunk is near -20 */
+    WARM_UP = 3     /* chunks that a span of an average head needs: log2 of its decay in a chunk is near -14 */
 };
 
-/* One head in so many never forgets its state, for the choice of a division alone. And microseconds on an H200, for the same: of
- * a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in qn_gdn_span_effects; of the start of a block; of the two
- * additional launches, which end at once where nothing is to be composed; of a span in qn_gdn_compose. */
+/* For the choice of a division alone: a call has heads that never forget their state with this probability, and then one in so
+ * many. And microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in qn_gdn_span_effects; of
+ * the start of a block; of the two additional launches, which end at once where nothing is to be composed; of a span in
+ * qn_gdn_compose. */
+static const double memory_probability = 0.25;
 static const size_t heads_per_memory = 4;
 static const double chunk_times[] = { 1.4, 2.3 }, effect_times[] = { 1.2, 1.65 };
 static const double block_time = 5, launch_time = 6, compose_time = 2.5;
@@ -112,8 +114,10 @@ static double division_time(const qn_gdn_chunk_args *a, const qn_gdn_division *d
     if (!d->span_chunks)
         return waves_time(blocks, n_sms, (double)chunks, chunk_time);
     const size_t n = divide_up(chunks, d->span_chunks), effect_blocks = blocks + heads * blocks_of(QN_GDN_HEAD_K, d);
-    return launch_time + waves_time(blocks * n, n_sms, d->span_chunks + WARM_UP, chunk_time) + (double)n * compose_time +
-           waves_time(divide_up(effect_blocks, heads_per_memory) * (n - 1), n_sms, d->span_chunks, effect_times[d->slices - 1]);
+    const double effects =
+        waves_time(divide_up(effect_blocks, heads_per_memory) * (n - 1), n_sms, d->span_chunks, effect_times[d->slices - 1]);
+    return launch_time + waves_time(blocks * n, n_sms, d->span_chunks + WARM_UP, chunk_time) +
+           memory_probability * (effects + (double)n * compose_time);
 }
 
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
