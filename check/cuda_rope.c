@@ -26,7 +26,7 @@ struct shape {
 struct problem {
     const struct shape *s;
     qn_kernels kernels;
-    qn_aura_codec *keys, *values; /* with pages */
+    qn_aura_codec *keys, *values;    /* with pages */
     float *queries, *k, *v, *biases; /* biases: of all queries, keys and values, or NULL */
     float *query_weight, *key_weight, *cosines, *sines;
     double *frequencies, attn_factor;

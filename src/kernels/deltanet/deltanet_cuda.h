@@ -27,13 +27,7 @@
 
 /* Compile-time dimensions of the chunk kernels: chunks of 64 tokens, keys of 128 elements, slices of 64 values. Heads of all
  * kernels have at most QN_GDN_MAX_HEAD elements. */
-enum {
-    QN_GDN_CHUNK_TOKENS = 64,
-    QN_GDN_HEAD_K = 128,
-    QN_GDN_SLICE = 64,
-    QN_GDN_MAX_BLOCK_SLICES = 2,
-    QN_GDN_MAX_HEAD = 256
-};
+enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2, QN_GDN_MAX_HEAD = 256 };
 
 /* log2 of the part of a state that is neglected: 2^-40, 2^-16 of the rounding of f32. */
 #define QN_GDN_FORGOTTEN -40.0f
