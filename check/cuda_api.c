@@ -1,5 +1,5 @@
 /* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
- * cu_seqlens and states updated in place; captured in a graph; from two threads on two streams. */
+ * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. */
 #include "check/cuda_deltanet.h"
 
 #include "quern/cuda.h"
@@ -12,7 +12,7 @@
 #define BAR_BF16 1e-2
 #define BAR_F32 1e-5
 
-enum { MAX_SEQUENCES = 4 };
+enum { MAX_SEQUENCES = 4, SPARE_STATES = 2, SKIPPED = 1 };
 
 struct shape {
     qn_dtype dtype, seqlens; /* seqlens: of cu_seqlens; f32: none */
@@ -20,14 +20,16 @@ struct shape {
     uint32_t ends[MAX_SEQUENCES + 1];
     size_t k_heads, v_heads, head_k, head_v;
     bool tiled, in_place;
+    bool pool; /* bf16 states in another order among others, and the sequence SKIPPED has none; else f32, state i */
 };
 
 /* One call: rows hold q, k and v of a token, with a gap behind them. */
 struct problem {
     const struct shape *s;
     size_t rows, keys, values, width, n_state, element;
+    size_t state, n_pool;                              /* elements of a sequence's state, and of all */
     float *q, *k, *v, *g, *beta, *initial, *o, *final; /* o and final: expected */
-    qn_gpu_guarded qkv, gates, states, seqlens, workspace, out, out_state;
+    qn_gpu_guarded qkv, gates, states, indices, seqlens, workspace, out, out_state;
     qn_cuda_gdn_shape shape;
 };
 
@@ -62,6 +64,36 @@ static qn_gpu_guarded upload_seqlens(const struct shape *s)
                                       : qn_gpu_from(s->ends, (s->n_sequences + 1) * sizeof *s->ends);
 }
 
+static size_t index_of(const struct problem *p, size_t sequence)
+{
+    return p->s->pool ? p->s->n_sequences + SPARE_STATES - 1 - sequence : sequence;
+}
+
+static bool is_skipped(const struct problem *p, size_t sequence)
+{
+    return p->s->pool && sequence == SKIPPED;
+}
+
+/* The pool as the device has it: all states that no sequence has are NaN. */
+static void *pool_of(const struct problem *p)
+{
+    float *all = floats(p->n_pool);
+    memset(all, 0xff, p->n_pool * sizeof *all);
+    for (size_t i = 0; i < p->s->n_sequences; i++)
+        if (!is_skipped(p, i))
+            memcpy(all + index_of(p, i) * p->state, p->initial + i * p->state, p->state * sizeof *all);
+    if (!p->s->pool)
+        return all;
+    uint16_t *rounded = to_bf16(all, p->n_pool);
+    qn_free(all);
+    return rounded;
+}
+
+static size_t pool_bytes(const struct problem *p)
+{
+    return p->n_pool * (p->s->pool ? sizeof(uint16_t) : sizeof(float));
+}
+
 static void expected(const struct problem *p)
 {
     const struct shape *s = p->s;
@@ -89,7 +121,9 @@ static void problem_new(struct problem *p, const struct shape *s)
                            .keys = s->k_heads * s->head_k,
                            .values = s->v_heads * s->head_v,
                            .n_state = s->n_sequences * s->v_heads * s->head_v * s->head_k,
-                           .element = s->dtype == QN_DTYPE_BF16 ? 2 : 4 };
+                           .element = s->dtype == QN_DTYPE_BF16 ? 2 : 4,
+                           .state = s->v_heads * s->head_v * s->head_k };
+    p->n_pool = (s->n_sequences + (s->pool ? SPARE_STATES : 0)) * p->state;
     p->width = 2 * p->keys + p->values + 16;
     p->q = normal(p->rows * p->keys, 1);
     p->k = normal(p->rows * p->keys, 1);
@@ -112,10 +146,18 @@ static void problem_new(struct problem *p, const struct shape *s)
     p->qkv = qn_gpu_from(all, p->rows * p->width * p->element);
     qn_free(all);
     p->gates = qn_gpu_from(p->g, 2 * p->rows * s->v_heads * sizeof *p->g);
-    p->states = qn_gpu_from(p->initial, p->n_state * sizeof *p->initial);
+    if (s->pool)
+        qn_free(to_bf16(p->initial, p->n_state));
+    void *pool = pool_of(p);
+    int32_t indices[MAX_SEQUENCES];
+    for (size_t i = 0; i < s->n_sequences; i++)
+        indices[i] = is_skipped(p, i) ? -1 : (int32_t)index_of(p, i);
+    p->states = qn_gpu_from(pool, pool_bytes(p));
+    p->indices = qn_gpu_from(indices, s->n_sequences * sizeof *indices);
+    qn_free(pool);
     p->seqlens = upload_seqlens(s);
     p->out = qn_gpu_new(p->rows * p->values * p->element);
-    p->out_state = qn_gpu_new(p->n_state * sizeof *p->final);
+    p->out_state = qn_gpu_new(pool_bytes(p));
     p->shape = (qn_cuda_gdn_shape){ .batch = 1,
                                     .tokens = p->rows,
                                     .k_heads = s->k_heads,
@@ -129,6 +171,8 @@ static void problem_new(struct problem *p, const struct shape *s)
         p->shape.n_sequences = s->n_sequences;
         p->shape.cu_seqlens = (qn_cuda_view){ at(&p->seqlens, 0), s->seqlens, s->n_sequences + 1, 0 };
     }
+    if (s->pool)
+        p->shape.state_indices = (qn_cuda_view){ at(&p->indices, 0), QN_DTYPE_I32, s->n_sequences, 0 };
     size_t bytes;
     qn_assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &p->shape, s->dtype, &bytes));
     p->workspace = qn_gpu_new(bytes ? bytes : 16);
@@ -138,7 +182,8 @@ static void problem_new(struct problem *p, const struct shape *s)
 static void problem_free(struct problem *p)
 {
     float *const host[] = { p->q, p->k, p->v, p->g, p->initial, p->final, p->o };
-    qn_gpu_guarded *const gpu[] = { &p->qkv, &p->gates, &p->states, &p->seqlens, &p->workspace, &p->out, &p->out_state };
+    qn_gpu_guarded *const gpu[] = { &p->qkv,     &p->gates,     &p->states, &p->indices,
+                                    &p->seqlens, &p->workspace, &p->out,    &p->out_state };
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         qn_free(host[i]);
     for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
@@ -156,8 +201,8 @@ static qn_status call(const struct problem *p, bool chunk, qn_stream stream)
                        g = { at(&p->gates, 0), QN_DTYPE_F32, gates, 0 },
                        beta = { at(&p->gates, gates * sizeof(float)), QN_DTYPE_F32, gates, 0 },
                        o = { at(&p->out, 0), s->dtype, p->rows * p->values, 0 },
-                       initial = { at(&p->states, 0), QN_DTYPE_F32, p->n_state, 0 },
-                       final = { at(&p->out_state, 0), QN_DTYPE_F32, p->n_state, 0 };
+                       initial = { at(&p->states, 0), s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_pool, 0 },
+                       final = { at(&p->out_state, 0), initial.dtype, p->n_pool, 0 };
     if (!chunk)
         return qn_cuda_gdn_step(kernels, &p->shape, q, k, v, g, beta, initial, o, stream);
     return qn_cuda_gdn_chunk(kernels, &p->shape, q, k, v, g, beta, initial, s->in_place ? initial : final, o,
@@ -169,33 +214,62 @@ static void poison(const struct problem *p)
     qn_gpu_poison(&p->out);
     qn_gpu_poison(&p->out_state);
     qn_gpu_poison(&p->workspace);
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->states.data, p->initial, p->n_state * sizeof(float), NULL, NULL));
+    void *pool = pool_of(p);
+    qn_gpu_synchronize();
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->states.data, pool, pool_bytes(p), NULL, NULL));
+    qn_free(pool);
+}
+
+/* n values of the type that the device wrote. */
+static float *read_values(const qn_gpu_guarded *g, size_t n, bool bf16)
+{
+    float *x = floats(n);
+    uint16_t *rounded;
+    if (!bf16) {
+        qn_gpu_read(g, x);
+        return x;
+    }
+    qn_assert_ok(qn_alloc(&rounded, n, sizeof *rounded, "quern-check"));
+    qn_gpu_read(g, rounded);
+    for (size_t i = 0; i < n; i++)
+        x[i] = qn_bf16_to_f32(rounded[i]);
+    qn_free(rounded);
+    return x;
+}
+
+static void expect_unwritten(const char *what, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (x[i] == x[i]) {
+            qn_expect(false, "%s: element %zu of a skipped sequence was written", what, i);
+            return;
+        }
 }
 
 static void compare(const struct problem *p, bool in_place)
 {
-    const size_t n = p->rows * p->values;
-    const double bar = p->s->dtype == QN_DTYPE_BF16 ? BAR_BF16 : BAR_F32;
-    float *o = floats(n), *state = floats(p->n_state);
-    uint16_t *bf16;
-    qn_assert_ok(qn_alloc(&bf16, n, sizeof *bf16, "quern-check"));
-    if (p->s->dtype == QN_DTYPE_BF16) {
-        qn_gpu_read(&p->out, bf16);
-        for (size_t i = 0; i < n; i++)
-            o[i] = qn_bf16_to_f32(bf16[i]);
-    } else {
-        qn_gpu_read(&p->out, o);
+    const struct shape *s = p->s;
+    const double bar = s->dtype == QN_DTYPE_BF16 || s->pool ? BAR_BF16 : BAR_F32;
+    float *o = read_values(&p->out, p->rows * p->values, s->dtype == QN_DTYPE_BF16);
+    float *states = read_values(in_place ? &p->states : &p->out_state, p->n_pool, s->pool);
+    for (size_t i = 0; i < s->n_sequences; i++) {
+        const size_t first = s->ends[i] * p->values, n = s->ends[i + 1] * p->values - first;
+        const float *state = states + index_of(p, i) * p->state;
+        if (is_skipped(p, i)) {
+            expect_unwritten("o", o + first, n);
+            expect_unwritten("state", state, p->state);
+            continue;
+        }
+        const double d_o = n ? qn_relative_error(o + first, p->o + first, n) : 0;
+        const double d_state = qn_relative_error(state, p->final + i * p->state, p->state);
+        qn_expect(d_o <= bar, "o of sequence %zu: relative error %.2e", i, d_o);
+        qn_expect(d_state <= bar, "state of sequence %zu: relative error %.2e", i, d_state);
     }
-    qn_gpu_read(in_place ? &p->states : &p->out_state, state);
-    qn_expect(qn_relative_error(o, p->o, n) <= bar, "o: relative error %.2e", qn_relative_error(o, p->o, n));
-    qn_expect(qn_relative_error(state, p->final, p->n_state) <= bar, "state: relative error %.2e",
-              qn_relative_error(state, p->final, p->n_state));
     qn_expect(qn_gpu_guards_intact(&p->out) && qn_gpu_guards_intact(&p->out_state) && qn_gpu_guards_intact(&p->states) &&
                   qn_gpu_guards_intact(&p->workspace),
               "bytes outside the outputs and the workspace were written");
     qn_free(o);
-    qn_free(state);
-    qn_free(bf16);
+    qn_free(states);
 }
 
 static void check_shape(const struct shape *s)
@@ -206,9 +280,9 @@ static void check_shape(const struct shape *s)
     problem_new(&p, s);
     for (int chunk = 0; chunk < 2; chunk++) {
         qn_case_begin("api", names[chunk],
-                      "delta rule, %zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d, lengths %d%s", p.rows,
+                      "delta rule, %zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d, lengths %d%s%s", p.rows,
                       s->n_sequences, s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype, (int)s->seqlens,
-                      s->in_place ? ", in place" : "");
+                      s->in_place ? ", in place" : "", s->pool ? ", states in a pool" : "");
         poison(&p);
         qn_assert_ok(call(&p, chunk, qn_gpu_stream()));
         compare(&p, !chunk || s->in_place);
@@ -288,12 +362,15 @@ static void check_threads(const struct shape *s)
 void qn_check_cuda_api(bool bench)
 {
     static const struct shape shapes[] = {
-        { QN_DTYPE_BF16, QN_DTYPE_F32, 1, { 0, 1000 }, 2, 4, 128, 128, true, false },
-        { QN_DTYPE_BF16, QN_DTYPE_U32, 4, { 0, 1, 64, 64, 700 }, 1, 3, 128, 64, false, true },
-        { QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 129, 256, 2000 }, 2, 8, 128, 128, false, true },
-        { QN_DTYPE_BF16, QN_DTYPE_I64, 3, { 0, 500, 501, 1100 }, 1, 2, 128, 192, true, false },
-        { QN_DTYPE_F32, QN_DTYPE_F32, 1, { 0, 100 }, 2, 4, 64, 192, true, false },
-        { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, false, true },
+        { QN_DTYPE_BF16, QN_DTYPE_F32, 1, { 0, 1000 }, 2, 4, 128, 128, true, false, false },
+        { QN_DTYPE_BF16, QN_DTYPE_U32, 4, { 0, 1, 64, 64, 700 }, 1, 3, 128, 64, false, true, false },
+        { QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 129, 256, 2000 }, 2, 8, 128, 128, false, true, false },
+        { QN_DTYPE_BF16, QN_DTYPE_I64, 3, { 0, 500, 501, 1100 }, 1, 2, 128, 192, true, false, false },
+        { QN_DTYPE_BF16, QN_DTYPE_I64, 4, { 0, 100, 300, 301, 1500 }, 2, 4, 128, 128, true, false, true },
+        { QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 64, 65, 130 }, 1, 2, 128, 64, false, true, true },
+        { QN_DTYPE_F32, QN_DTYPE_F32, 1, { 0, 100 }, 2, 4, 64, 192, true, false, false },
+        { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, false, true, false },
+        { QN_DTYPE_F32, QN_DTYPE_I32, 3, { 0, 7, 8, 90 }, 1, 3, 48, 80, false, true, true },
     };
     (void)bench;
     qn_assert_ok(qn_cuda_kernels_open(&kernels, qn_cuda_get_info(qn_gpu())->ordinal));

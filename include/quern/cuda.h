@@ -64,7 +64,7 @@ typedef struct qn_cuda_view {
 
 /* ---- Gated DeltaNet ---- */
 
-/* Sizes and options, as in qn_gdn_shape. cu_seqlens is in device memory, [n_sequences + 1] of type QN_DTYPE_U32,
+/* Sizes and options, as in qn_gdn_shape. States are a pool of S states, S >= N without state_indices. cu_seqlens is in device memory, [n_sequences + 1] of type QN_DTYPE_U32,
  * QN_DTYPE_I32 or QN_DTYPE_I64, begins with 0, does not decrease and does not exceed `tokens`. */
 typedef struct qn_cuda_gdn_shape {
     size_t batch, tokens;
@@ -76,6 +76,9 @@ typedef struct qn_cuda_gdn_shape {
     size_t n_sequences; /* 0: no cu_seqlens */
     qn_cuda_view cu_seqlens;
     size_t max_tokens; /* a bound of the tokens of a sequence, for speed alone; 0: unknown */
+    qn_cuda_view
+        state_indices; /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: it is skipped, and nothing of it is
+                                   read or written. Not the same state twice. An all-zero view: sequence i has state i */
 } qn_cuda_gdn_shape;
 
 /* qn_cuda_gdn_chunk_workspace - bytes of the workspace of qn_cuda_gdn_chunk; 0 is possible.
@@ -90,8 +93,9 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *   v           [T, v_heads, head_v] D
  *   g           [T, v_heads] f32; values outside of -256 to 0 are clamped
  *   beta        [T, v_heads] f32, with the rows as far apart as those of g
- *   initial     [N, v_heads, head_v, head_k] f32: the state before the first token; an all-zero view: zeros
- *   final       [N, v_heads, head_v, head_k] f32: the state after the last token; an all-zero view: not written; may be initial
+ *   initial     [S, v_heads, head_v, head_k] f32 or bf16: the state before the first token; an all-zero view: zeros
+ *   final       [S, v_heads, head_v, head_k] of the type of initial: the state after the last token; an all-zero view: not
+ *               written; may be initial
  *   o           [T, v_heads, head_v] D; tokens outside of all sequences are not written
  *   workspace   [bytes] of device memory; any content
  *
@@ -105,7 +109,7 @@ QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_s
 /* qn_cuda_gdn_step - qn_gdn_step on the GPU: the recurrence token by token, for decode.
  *
  *   q, k, v, g, beta, o   as for qn_cuda_gdn_chunk, of the same types
- *   state                 [N, v_heads, head_v, head_k] f32, read and written
+ *   state                 [S, v_heads, head_v, head_k] f32 or bf16, read and written
  *
  * Arithmetic is float32; only o is rounded to D. */
 QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,

@@ -227,6 +227,12 @@ static void views(void **unused)
     c.initial = (qn_cuda_view){ .count = c.initial.count };
     refuses(kernels, &c, "initial: NULL");
     c = call_of(QN_DTYPE_F32);
+    c.final.dtype = QN_DTYPE_BF16;
+    refuses(kernels, &c, "final: data type 30, expected 0");
+    c = call_of(QN_DTYPE_F32);
+    c.shape.state_indices = (qn_cuda_view){ address(4096), QN_DTYPE_I64, 1, 0 };
+    refuses(kernels, &c, "state_indices: data type 27, expected 26");
+    c = call_of(QN_DTYPE_F32);
     c.initial = c.final = (qn_cuda_view){ 0 };
     assert_ok(chunk(kernels, &c)); /* both are optional */
     qn_cuda_kernels_close(kernels);

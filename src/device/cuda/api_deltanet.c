@@ -95,13 +95,26 @@ static qn_status check_tokens(gdn_call *c, qn_cuda_view q, qn_cuda_view k, qn_cu
     return QN_OK;
 }
 
-static qn_status check_state(const gdn_call *c, const char *name, qn_cuda_view state, uint64_t *address)
+static qn_status check_indices(gdn_call *c)
+{
+    const qn_cuda_view indices = c->shape->state_indices;
+    if (!qn_api_given(indices))
+        return QN_OK;
+    QN_TRY(qn_api_check_array("state_indices", indices, QN_DTYPE_I32, c->n_sequences));
+    c->args.state_indices = qn_api_address(indices);
+    return QN_OK;
+}
+
+/* With indices one state is enough: only the device can see which are used. */
+static qn_status check_state(gdn_call *c, const char *name, qn_cuda_view state, uint64_t *address)
 {
     const qn_cuda_gdn_shape *s = c->shape;
     size_t n;
-    if (__builtin_mul_overflow(c->n_sequences, s->v_heads * s->head_v * s->head_k, &n))
+    if (__builtin_mul_overflow(c->args.state_indices ? 1 : c->n_sequences, s->v_heads * s->head_v * s->head_k, &n))
         return qn_fail(QN_ERR_INVALID, "%s: the states of %zu sequences are too many", name, c->n_sequences);
-    QN_TRY(qn_api_check_array(name, state, QN_DTYPE_F32, n));
+    const qn_dtype dtype = state.dtype == QN_DTYPE_BF16 ? QN_DTYPE_BF16 : QN_DTYPE_F32;
+    QN_TRY(qn_api_check_array(name, state, dtype, n));
+    c->args.bf16_states = dtype == QN_DTYPE_BF16;
     *address = qn_api_address(state);
     return QN_OK;
 }
@@ -158,10 +171,13 @@ qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *s
     if (is_chunked(&c))
         QN_TRY(divide(&c, kernels));
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
+    QN_TRY(check_indices(&c));
     if (qn_api_given(initial))
         QN_TRY(check_state(&c, "initial", initial, &c.args.initial));
     if (qn_api_given(final))
         QN_TRY(check_state(&c, "final", final, &c.args.final));
+    if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
+        return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
     if (is_chunked(&c) && bytes < workspace_bytes(&c))
         return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, workspace_bytes(&c));
     QN_TRY(chunk_launches(&c, kernels, (uint64_t)(uintptr_t)workspace, &chunk));
@@ -176,6 +192,7 @@ qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *sh
     qn_launch launch;
     QN_TRY(begin(&c, shape, q.dtype));
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
+    QN_TRY(check_indices(&c));
     QN_TRY(check_state(&c, "state", state, &c.args.initial));
     c.args.final = c.args.initial;
     QN_TRY(qn_gdn_gpu_recurrent(&c.args, shape->head_k, c.dtype == QN_DTYPE_BF16, &launch));

@@ -56,6 +56,7 @@ QN_DEVICE float bf16_hi(uint32_t pair)
 struct sequence {
     uint32_t index, first, n; // first token, number of tokens
     uint32_t chunks;
+    bool skipped;
 };
 
 QN_DEVICE uint32_t first_token(const qn_gdn_chunk_args &a, uint32_t sequence)
@@ -69,6 +70,9 @@ QN_DEVICE sequence sequence_at(const qn_gdn_chunk_args &a, uint32_t index)
     s.index = index;
     s.first = first_token(a, index);
     s.n = a.cu_seqlens ? qn_gdn_seqlen(a, index + 1) - s.first : a.tokens;
+    s.skipped = qn_gdn_skipped(a, index);
+    if (s.skipped)
+        s.n = 0;
     s.chunks = (s.n + TOKENS - 1) / TOKENS;
     return s;
 }
@@ -122,7 +126,7 @@ QN_DEVICE bool span_at(const qn_gdn_chunk_args &a, uint32_t index, span &p)
     p.count = p.s.chunks ? (p.s.chunks + a.span_chunks - 1) / a.span_chunks : 1;
     p.begin = p.number * a.span_chunks;
     p.end = p.s.chunks - p.begin < a.span_chunks ? p.s.chunks : p.begin + a.span_chunks;
-    return p.number < p.count;
+    return p.number < p.count && !p.s.skipped;
 }
 
 // The number of chunks before a span that determine the state at its start, 0 if more than span_chunks do. By a full warp.

@@ -230,26 +230,37 @@ QN_DEVICE size_t state_offset(const work &w)
     return (size_t)((w.first_slice + group()) * SLICE + warp * 16 + lane / 4) * HEAD_K + lane % 4 * 2;
 }
 
-QN_DEVICE void read_state(const work &w, float s[16][4], const float *state)
+QN_DEVICE void read_state(const work &w, float s[16][4], const qn_gdn_head_state &from)
 {
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const size_t at = state_offset(w) + i * 8 * HEAD_K + n * 8;
-            const float2 y = state ? *(const float2 *)(state + at) : make_float2(0, 0);
+            float2 y = make_float2(0, 0);
+            if (from.data && from.bf16) {
+                const uint32_t pair = *(const uint32_t *)((const uint16_t *)from.data + at);
+                y = make_float2(bf16_lo(pair), bf16_hi(pair));
+            } else if (from.data) {
+                y = *(const float2 *)((const float *)from.data + at);
+            }
             s[n][2 * i] = y.x;
             s[n][2 * i + 1] = y.y;
         }
 }
 
-QN_DEVICE void write_state(const work &w, const float s[16][4], float *state)
+QN_DEVICE void write_state(const work &w, const float s[16][4], const qn_gdn_head_state &to)
 {
 #pragma unroll
     for (int n = 0; n < 16; n++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            *(float2 *)(state + state_offset(w) + i * 8 * HEAD_K + n * 8) = make_float2(s[n][2 * i], s[n][2 * i + 1]);
+        for (int i = 0; i < 2; i++) {
+            const size_t at = state_offset(w) + i * 8 * HEAD_K + n * 8;
+            if (to.bf16)
+                *(uint32_t *)((uint16_t *)to.data + at) = qn_f32_to_bf16x2(s[n][2 * i], s[n][2 * i + 1]);
+            else
+                *(float2 *)((float *)to.data + at) = make_float2(s[n][2 * i], s[n][2 * i + 1]);
+        }
 }
 
 QN_DEVICE void set_identity(const work &w, float s[16][4])
@@ -267,22 +278,10 @@ QN_DEVICE size_t head_index(const qn_gdn_chunk_args &a, const work &w, uint32_t 
     return (size_t)index * a.v_heads + w.head;
 }
 
-QN_DEVICE float *session_state(const qn_gdn_chunk_args &a, const work &w)
-{
-    return qn_gdn_state_of(a, w.p.s.index) + (size_t)w.head * a.head_v * HEAD_K;
-}
-
-QN_DEVICE const float *initial_state(const qn_gdn_chunk_args &a, const work &w)
-{
-    if (a.memory)
-        return a.positions[w.p.s.index] ? session_state(a, w) : nullptr;
-    return a.initial ? a.initial + head_index(a, w, w.p.s.index) * a.head_v * HEAD_K : nullptr;
-}
-
 // The state at the start of a span.
-QN_DEVICE float *span_state(const qn_gdn_chunk_args &a, const work &w, uint32_t index)
+QN_DEVICE qn_gdn_head_state span_state(const qn_gdn_chunk_args &a, const work &w, uint32_t index)
 {
-    return a.states + head_index(a, w, index) * a.head_v * HEAD_K;
+    return { a.states + head_index(a, w, index) * a.head_v * HEAD_K, false };
 }
 
 QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[16][4])
@@ -290,23 +289,24 @@ QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[16
     if (w.identity)
         set_identity(w, s);
     else if (w.p.number == 0 && (!OUTPUTS || !a.divided))
-        read_state(w, s, initial_state(a, w));
+        read_state(w, s, qn_gdn_initial_state(a, w.p.s.index, w.head, HEAD_K));
     else if (w.warm || !OUTPUTS)
-        read_state(w, s, nullptr);
+        read_state(w, s, { nullptr, false });
     else
         read_state(w, s, span_state(a, w, w.p.index));
 }
 
 QN_DEVICE void end_state(const qn_gdn_chunk_args &a, const work &w, const float s[16][4])
 {
-    if (w.identity)
-        write_state(w, s, a.transitions + head_index(a, w, w.p.index) * HEAD_K * HEAD_K);
-    else if (w.needed)
+    if (w.identity) {
+        write_state(w, s, { a.transitions + head_index(a, w, w.p.index) * HEAD_K * HEAD_K, false });
+    } else if (w.needed) {
         write_state(w, s, span_state(a, w, w.p.index + 1));
-    else if (OUTPUTS && w.last && a.memory)
-        write_state(w, s, session_state(a, w));
-    else if (OUTPUTS && w.last && a.final)
-        write_state(w, s, a.final + head_index(a, w, w.p.s.index) * a.head_v * HEAD_K);
+    } else if (OUTPUTS && w.last) {
+        const qn_gdn_head_state final = qn_gdn_final_state(a, w.p.s.index, w.head, HEAD_K);
+        if (final.data)
+            write_state(w, s, final);
+    }
 }
 
 // ---- The consumers: chunks ----

@@ -64,13 +64,16 @@ enum {
 /* Chunk c of sequence s, whose first token is t, has record index t/64 + s + c; its span p of n chunks has index
  * t/(64 n) + s + p. Some indices are not used. */
 typedef struct qn_gdn_chunk_args {
-    QN_GPU_PTR(const uint16_t) q;    /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
-    QN_GPU_PTR(const uint16_t) k;    /* [tokens, k_heads, 128] bf16, k_stride */
-    QN_GPU_PTR(const uint16_t) v;    /* [tokens, v_heads, head_v] bf16, v_stride */
-    QN_GPU_PTR(const float) g;       /* [tokens, v_heads], gate_stride: log decay, clamped to -256 <= g <= 0 */
-    QN_GPU_PTR(const float) beta;    /* [tokens, v_heads], gate_stride */
-    QN_GPU_PTR(const float) initial; /* [sequences, v_heads, head_v, head_k], or 0: initial states are zeros */
-    QN_GPU_PTR(float) final;         /* [sequences, v_heads, head_v, head_k], or 0: not written; may be initial */
+    QN_GPU_PTR(const uint16_t) q;   /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
+    QN_GPU_PTR(const uint16_t) k;   /* [tokens, k_heads, 128] bf16, k_stride */
+    QN_GPU_PTR(const uint16_t) v;   /* [tokens, v_heads, head_v] bf16, v_stride */
+    QN_GPU_PTR(const float) g;      /* [tokens, v_heads], gate_stride: log decay, clamped to -256 <= g <= 0 */
+    QN_GPU_PTR(const float) beta;   /* [tokens, v_heads], gate_stride */
+    QN_GPU_PTR(const void) initial; /* [states, v_heads, head_v, head_k] f32 or bf16, or 0: initial states are zeros */
+    QN_GPU_PTR(void) final;         /* [states, v_heads, head_v, head_k], or 0: not written; may be initial */
+    QN_GPU_PTR(const int32_t)
+    state_indices; /* [sequences]: of a sequence's state in initial and final, -1: the sequence is skipped; or 0: state i */
+    uint32_t bf16_states;
     QN_GPU_PTR(const uint64_t)
     memory; /* [sequences] addresses, or 0. If given, a sequence's state is at memory[sequence] + state_offset bytes, updated
                in place, and initial and final are not used */
@@ -95,15 +98,48 @@ typedef struct qn_gdn_chunk_args {
 } qn_gdn_chunk_args;
 
 #ifdef __CUDACC__
-QN_DEVICE float *qn_gdn_state_of(const qn_gdn_chunk_args &a, uint32_t sequence)
-{
-    return (float *)((unsigned char *)a.memory[sequence] + a.state_offset);
-}
-
 // The low word of a 64-bit length is all of it: tokens are counted in 32 bits.
 QN_DEVICE uint32_t qn_gdn_seqlen(const qn_gdn_chunk_args &a, uint32_t index)
 {
     return a.cu_seqlens[(size_t)index << a.wide_seqlens];
+}
+
+QN_DEVICE bool qn_gdn_skipped(const qn_gdn_chunk_args &a, uint32_t sequence)
+{
+    return a.state_indices && a.state_indices[sequence] < 0;
+}
+
+// A value head's state in device memory: null for zeros, or if it is not stored.
+struct qn_gdn_head_state {
+    void *data;
+    bool bf16;
+};
+
+QN_DEVICE qn_gdn_head_state qn_gdn_state(const qn_gdn_chunk_args &a, const void *states, uint32_t sequence, uint32_t head,
+                                         uint32_t head_k)
+{
+    const size_t elements = (size_t)a.head_v * head_k;
+    qn_gdn_head_state s = { nullptr, false };
+    if (a.memory) {
+        s.data = (unsigned char *)a.memory[sequence] + a.state_offset + head * elements * sizeof(float);
+    } else if (states) {
+        const uint32_t index = a.state_indices ? (uint32_t)a.state_indices[sequence] : sequence;
+        s.bf16 = a.bf16_states;
+        s.data = (unsigned char *)states + ((size_t)index * a.v_heads + head) * elements * (s.bf16 ? 2 : 4);
+    }
+    return s;
+}
+
+QN_DEVICE qn_gdn_head_state qn_gdn_initial_state(const qn_gdn_chunk_args &a, uint32_t sequence, uint32_t head, uint32_t head_k)
+{
+    if (a.memory && a.positions[sequence] == 0)
+        return { nullptr, false };
+    return qn_gdn_state(a, a.initial, sequence, head, head_k);
+}
+
+QN_DEVICE qn_gdn_head_state qn_gdn_final_state(const qn_gdn_chunk_args &a, uint32_t sequence, uint32_t head, uint32_t head_k)
+{
+    return qn_gdn_state(a, a.final, sequence, head, head_k);
 }
 #endif
 

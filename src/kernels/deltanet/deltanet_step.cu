@@ -189,6 +189,35 @@ struct recurrent_smem {
     float v[RECURRENT_TOKENS][RECURRENT_VALUES], decay[RECURRENT_TOKENS], beta[RECURRENT_TOKENS];
 };
 
+// A row of a state, of f32 or bf16, as qn_delta_load_row distributes it over lanes.
+QN_DEVICE void load_state_row(float4 s[KEY_QUADS], const qn_gdn_head_state &from, size_t at, bool in_range)
+{
+    if (!from.bf16) {
+        qn_delta_load_row<LANES, KEY_QUADS>(s, from.data && in_range ? (const float *)from.data + at : nullptr);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < KEY_QUADS; i++) {
+        uint2 pairs = make_uint2(0, 0);
+        if (in_range)
+            pairs = *(const uint2 *)((const uint16_t *)from.data + at + (i * LANES + threadIdx.x % LANES) * 4);
+        s[i] = make_float4(__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
+                           __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u));
+    }
+}
+
+QN_DEVICE void store_state_row(const qn_gdn_head_state &to, size_t at, const float4 s[KEY_QUADS])
+{
+    if (!to.bf16) {
+        qn_delta_store_row<LANES, KEY_QUADS>((float *)to.data + at, s);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < KEY_QUADS; i++)
+        *(uint2 *)((uint16_t *)to.data + at + (i * LANES + threadIdx.x % LANES) * 4) =
+            make_uint2(qn_f32_to_bf16x2(s[i].x, s[i].y), qn_f32_to_bf16x2(s[i].z, s[i].w));
+}
+
 // Grid: blocks of RECURRENT_VALUES values (x), value heads (y), sequences (z).
 extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent(const __grid_constant__ qn_gdn_chunk_args a)
 {
@@ -198,14 +227,14 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
     const uint32_t k_head = a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
     const uint32_t first = a.cu_seqlens ? qn_gdn_seqlen(a, sequence) : sequence * a.tokens;
     const uint32_t n = a.cu_seqlens ? qn_gdn_seqlen(a, sequence + 1) - first : a.tokens;
-    const size_t at = ((size_t)head * a.head_v + value) * QN_HEAD_K, all = (size_t)a.v_heads * a.head_v * QN_HEAD_K;
+    if (qn_gdn_skipped(a, sequence))
+        return;
+    const qn_gdn_head_state initial = qn_gdn_initial_state(a, sequence, head, QN_HEAD_K),
+                            final = qn_gdn_final_state(a, sequence, head, QN_HEAD_K);
+    const size_t at = (size_t)value * QN_HEAD_K;
     const bool in_range = value < a.head_v;
-    const float *initial = a.memory    ? (a.positions[sequence] ? qn_gdn_state_of(a, sequence) : nullptr)
-                           : a.initial ? a.initial + sequence * all
-                                       : nullptr;
-    float *final = a.memory ? qn_gdn_state_of(a, sequence) : a.final ? a.final + sequence * all : nullptr;
     float4 s[KEY_QUADS];
-    qn_delta_load_row<LANES, KEY_QUADS>(s, initial && in_range ? initial + at : nullptr);
+    load_state_row(s, initial, at, in_range);
     for (uint32_t begin = 0; begin < n; begin += RECURRENT_TOKENS) {
         const uint32_t tokens = n - begin < RECURRENT_TOKENS ? n - begin : RECURRENT_TOKENS;
         __syncthreads();
@@ -236,8 +265,8 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
                 ((element *)a.o)[(size_t)(first + begin + token) * a.o_stride + head * a.head_v + value] = from_float(o);
         }
     }
-    if (final && in_range)
-        qn_delta_store_row<LANES, KEY_QUADS>(final + at, s);
+    if (final.data && in_range)
+        store_state_row(final, at, s);
 }
 
 // Grid: blocks of 4 heads (x), rows (y). One warp per head.
