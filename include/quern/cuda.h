@@ -76,9 +76,9 @@ typedef struct qn_cuda_gdn_shape {
     size_t n_sequences; /* 0: no cu_seqlens */
     qn_cuda_view cu_seqlens;
     size_t max_tokens; /* a bound of the tokens of a sequence, for speed alone; 0: unknown */
-    qn_cuda_view
-        state_indices; /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: it is skipped, and nothing of it is
-                                   read or written. Not the same state twice. An all-zero view: sequence i has state i */
+    /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: it is skipped, and nothing of it is read or written. No
+     * state twice. An all-zero view: sequence i has state i. */
+    qn_cuda_view state_indices;
 } qn_cuda_gdn_shape;
 
 /* qn_cuda_gdn_chunk_workspace - bytes of the workspace of qn_cuda_gdn_chunk; 0 is possible.
@@ -100,7 +100,7 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *   workspace   [bytes] of device memory; any content
  *
  * D is bf16 with head_k 128 and head_v a multiple of 64, on tensor cores: the error against the recurrence in float64 is at
- * most 1e-2, and 3e-3 for usual inputs. With f32 and any head sizes of qn_gdn_shape the recurrence is computed token by token,
+ * most 1e-2, and 3e-3 to 5e-3 for random inputs. With f32 and any head sizes of qn_gdn_shape the recurrence is computed token by token,
  * which is exact to 1e-6 and many times slower; its workspace is empty. Other types are QN_ERR_UNSUPPORTED. */
 QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
                                    qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
