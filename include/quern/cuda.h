@@ -64,8 +64,9 @@ typedef struct qn_cuda_view {
 
 /* ---- Gated DeltaNet ---- */
 
-/* Sizes and options, as in qn_gdn_shape. States are a pool of S states, S >= N without state_indices. cu_seqlens is in device memory, [n_sequences + 1] of type QN_DTYPE_U32,
- * QN_DTYPE_I32 or QN_DTYPE_I64, begins with 0, does not decrease and does not exceed `tokens`. */
+/* Sizes and options, as in qn_gdn_shape. States are a pool of S states, S >= N without state_indices. cu_seqlens is in device
+ * memory, [n_sequences + 1] of type QN_DTYPE_U32, QN_DTYPE_I32 or QN_DTYPE_I64, begins with 0, does not decrease and does not
+ * exceed `tokens`. */
 typedef struct qn_cuda_gdn_shape {
     size_t batch, tokens;
     size_t k_heads, v_heads;
@@ -100,8 +101,8 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *   workspace   [bytes] of device memory; any content
  *
  * D is bf16 with head_k 128 and head_v a multiple of 64, on tensor cores: the error against the recurrence in float64 is at
- * most 1e-2, and 3e-3 to 5e-3 for random inputs. With f32 and any head sizes of qn_gdn_shape the recurrence is computed token by token,
- * which is exact to 1e-6 and many times slower; its workspace is empty. Other types are QN_ERR_UNSUPPORTED. */
+ * most 1e-2, and 3e-3 to 5e-3 for random inputs. With f32 and any head sizes of qn_gdn_shape the recurrence is computed token
+ * by token, which is exact to 1e-6 and many times slower; its workspace is empty. Other types are QN_ERR_UNSUPPORTED. */
 QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
                                    qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
                                    qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream);
@@ -116,7 +117,8 @@ QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_sh
                                   qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view state, qn_cuda_view o,
                                   qn_stream stream);
 
-/* qn_cuda_gdn_prepare - load the code of qn_cuda_gdn_chunk and qn_cuda_gdn_step for a shape and type in the current context. */
+/* qn_cuda_gdn_prepare - load the code of qn_cuda_gdn_chunk and qn_cuda_gdn_step for a shape and type in the current context.
+ */
 QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
 
 #ifdef __cplusplus
