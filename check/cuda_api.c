@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* As in cuda_deltanet.c. */
-#define BAR_BF16 1e-2
-#define BAR_F32 1e-5
+/* For the reasons given in cuda_deltanet.c. */
+#define TOLERANCE_BF16 1e-2
+#define TOLERANCE_F32 1e-5
 
 enum { MAX_SEQUENCES = 4, SPARE_STATES = 2, SKIPPED = 1 };
 
@@ -249,7 +249,7 @@ static void expect_unwritten(const char *what, const float *x, size_t n)
 static void compare(const struct problem *p, bool in_place)
 {
     const struct shape *s = p->s;
-    const double bar = s->dtype == QN_DTYPE_BF16 || s->pool ? BAR_BF16 : BAR_F32;
+    const double tolerance = s->dtype == QN_DTYPE_BF16 || s->pool ? TOLERANCE_BF16 : TOLERANCE_F32;
     float *o = read_values(&p->out, p->rows * p->values, s->dtype == QN_DTYPE_BF16);
     float *states = read_values(in_place ? &p->states : &p->out_state, p->n_pool, s->pool);
     for (size_t i = 0; i < s->n_sequences; i++) {
@@ -262,8 +262,8 @@ static void compare(const struct problem *p, bool in_place)
         }
         const double d_o = n ? qn_relative_error(o + first, p->o + first, n) : 0;
         const double d_state = qn_relative_error(state, p->final + i * p->state, p->state);
-        qn_expect(d_o <= bar, "o of sequence %zu: relative error %.2e", i, d_o);
-        qn_expect(d_state <= bar, "state of sequence %zu: relative error %.2e", i, d_state);
+        qn_expect(d_o <= tolerance, "o of sequence %zu: relative error %.2e", i, d_o);
+        qn_expect(d_state <= tolerance, "state of sequence %zu: relative error %.2e", i, d_state);
     }
     qn_expect(qn_gpu_guards_intact(&p->out) && qn_gpu_guards_intact(&p->out_state) && qn_gpu_guards_intact(&p->states) &&
                   qn_gpu_guards_intact(&p->workspace),

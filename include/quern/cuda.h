@@ -10,11 +10,12 @@
  *
  * Views: a pointer to device memory, a data type, the number of elements that may be accessed, and the distance of rows. A row
  * is what one token has: all heads of it, without gaps. Arrays that are not of tokens ignore the distance. Addresses are
- * multiples of 16 bytes, but for arrays with one f32 for each head (g, beta), and for bf16 distances are multiples of 8.
+ * multiples of 16 bytes, but for arrays with one f32 for each head (g, beta); distances of 16-bit types are multiples of 8.
  *
- * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do not
- * have; the text gives the value found and the value expected, and nothing is queued. Errors of the driver are QN_ERR_IO. What
- * only the device can see is not checked: values of arrays, among them those of cu_seqlens.
+ * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do not have
+ * and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is queued. Errors of
+ * the driver are QN_ERR_IO, and QN_ERR_MEMORY where it has no memory. What only the device can see is not checked: values of
+ * arrays, among them those of cu_seqlens and indices.
  *
  * Threads: any number of threads may call, with the same handle and the same or different streams. The order of calls in a
  * stream is the order of execution.
@@ -32,7 +33,8 @@ extern "C" {
 /* The kernels of a device: what has been loaded in each context, and where code comes from (docs/gpu.md). */
 typedef struct qn_cuda_kernels qn_cuda_kernels;
 
-/* A CUstream or cudaStream_t; NULL is the default stream. */
+/* A CUstream or cudaStream_t; NULL is the legacy default stream. Kernels wait for the kernel before them in the stream with
+ * programmatic dependent launch: a kernel of the caller's that is launched with it must do so too. */
 typedef void *qn_stream;
 
 /* qn_cuda_kernels_open - the kernels of a device.
@@ -44,8 +46,8 @@ typedef void *qn_stream;
  * compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. */
 QN_API qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal);
 
-/* qn_cuda_kernels_close - free the handle and unload its code from all contexts that still exist. Work that was queued must
- * have ended. NULL is allowed. */
+/* qn_cuda_kernels_close - free the handle and unload its code from all contexts that still exist. With drivers before CUDA 12,
+ * which do not tell contexts apart, all must exist. NULL is allowed. */
 QN_API void qn_cuda_kernels_close(qn_cuda_kernels *kernels);
 
 /* A view of device memory. */
@@ -60,13 +62,14 @@ typedef struct qn_cuda_view {
  *
  * The first call of a function with a shape loads its code, and may compile it. This is not possible while the stream is
  * captured: such a call fails with QN_ERR_INVALID. Either a call with the same shape and types precedes the capture, or the
- * functions of a family that end in _prepare do, which load what such a call needs and queue nothing. */
+ * functions of a family that end in _prepare do, which load what such a call needs and queue nothing; they must not be called
+ * while any stream is captured. */
 
 /* ---- Gated DeltaNet ---- */
 
 /* Sizes and options, as in qn_gdn_shape. States are a pool of S states, S >= N without state_indices. cu_seqlens is in device
  * memory, [n_sequences + 1] of type QN_DTYPE_U32, QN_DTYPE_I32 or QN_DTYPE_I64, begins with 0, does not decrease and does not
- * exceed `tokens`. */
+ * exceed `tokens`. At most 65535 sequences, 16383 value heads and 2^30 tokens in all. */
 typedef struct qn_cuda_gdn_shape {
     size_t batch, tokens;
     size_t k_heads, v_heads;
@@ -98,7 +101,7 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *   final       [S, v_heads, head_v, head_k] of the type of initial: the state after the last token; an all-zero view: not
  *               written; may be initial
  *   o           [T, v_heads, head_v] D; tokens outside of all sequences are not written
- *   workspace   [bytes] of device memory; any content
+ *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
  * D is bf16 with head_k 128 and head_v a multiple of 64, on tensor cores: the error against the recurrence in float64 is at
  * most 1e-2, and 3e-3 to 5e-3 for random inputs. With f32 and any head sizes of qn_gdn_shape the recurrence is computed token
@@ -112,7 +115,7 @@ QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_s
  *   q, k, v, g, beta, o   as for qn_cuda_gdn_chunk, of the same types
  *   state                 [S, v_heads, head_v, head_k] f32 or bf16, read and written
  *
- * Arithmetic is float32; only o is rounded to D. */
+ * D and head sizes as for qn_cuda_gdn_chunk. Arithmetic is float32; only o is rounded to D. */
 QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
                                   qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view state, qn_cuda_view o,
                                   qn_stream stream);

@@ -1,5 +1,5 @@
-/* quern/cuda.h on a fake driver: the handle and its contexts, captures, checks of views and shapes, and what is queued. The results
- * of the kernels are checked by quern-check, on a device. */
+/* quern/cuda.h on a fake driver: the handle and its contexts, captures, checks of views and shapes, and what is queued. The
+ * results of the kernels are checked by quern-check, on a device. */
 #include "helper_cuda.h"
 
 #include "device/cuda/api.h"
@@ -130,12 +130,26 @@ static void contexts_have_modules(void **unused)
             assert_int_equal(fake.modules, round ? 2 : (int)i + 1);
         }
     assert_int_equal(fake.contexts, 0); /* no context was retained */
-    fake.context_id = 7;                /* another context at the same address */
-    assert_ok(step(kernels, &c));
-    assert_int_equal(fake.modules, 3);
     qn_cuda_kernels_close(kernels);
     assert_int_equal(fake.modules, 0);
     assert_ptr_equal(fake.current, context(1));
+}
+
+/* The modules of a context went with it: they are not used, nor unloaded, when another context has its address. */
+static void contexts_end(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    const struct call c = call_of(QN_DTYPE_F32);
+    assert_ok(step(kernels, &c));
+    fake.modules = 0;
+    fake.context_id = 7;
+    assert_ok(step(kernels, &c));
+    assert_int_equal(fake.modules, 1);
+    fake.modules = 0;
+    fake.context_id = 8;
+    qn_cuda_kernels_close(kernels);
+    assert_int_equal(fake.modules, 0);
 }
 
 static void captures(void **unused)
@@ -181,6 +195,16 @@ static void workspaces(void **unused)
     c.bytes = bytes - 1;
     assert_int_equal(chunk(kernels, &c), QN_ERR_INVALID);
     assert_text("workspace");
+    c.bytes = bytes;
+    assert_int_equal(
+        qn_cuda_gdn_chunk(kernels, &c.shape, c.q, c.k, c.v, c.g, c.beta, c.initial, c.final, c.o, NULL, bytes, NULL),
+        QN_ERR_INVALID);
+    assert_text("workspace: address");
+    assert_int_equal(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, NULL), QN_ERR_INVALID);
+    assert_int_equal(qn_cuda_gdn_chunk_workspace(NULL, &c.shape, QN_DTYPE_BF16, &longer), QN_ERR_INVALID);
+    c.shape.v_heads = 7;
+    assert_int_equal(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &longer), QN_ERR_INVALID);
+    c.shape.v_heads = HEADS_V;
     c.shape.batch = 3;
     assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &c.shape, QN_DTYPE_BF16, &longer));
     assert_true(longer > 2 * bytes);
@@ -216,6 +240,9 @@ static void views(void **unused)
     c = call_of(QN_DTYPE_F32);
     c.o.stride = HEADS_V * HEAD + 1;
     refuses(kernels, &c, "o: 4194304 elements, expected at least 4198399");
+    c = call_of(QN_DTYPE_BF16);
+    c.q.stride = HEADS_K * HEAD + 4;
+    refuses(kernels, &c, "q: rows are 260 elements apart, expected a multiple of 8");
     c = call_of(QN_DTYPE_F32);
     c.beta.stride = HEADS_V + 1;
     c.beta.count *= 2;
@@ -286,8 +313,9 @@ static void shapes(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(handles),  cmocka_unit_test(contexts_have_modules),
-                                        cmocka_unit_test(captures), cmocka_unit_test(workspaces),
-                                        cmocka_unit_test(views),    cmocka_unit_test(shapes) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(handles),      cmocka_unit_test(contexts_have_modules),
+                                        cmocka_unit_test(contexts_end), cmocka_unit_test(captures),
+                                        cmocka_unit_test(workspaces),   cmocka_unit_test(views),
+                                        cmocka_unit_test(shapes) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

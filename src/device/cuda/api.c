@@ -1,5 +1,5 @@
-/* The handle of quern/cuda.h: for each context in which its functions were called, the code that is loaded there; and the checks
- * that the functions share. */
+/* The handle of quern/cuda.h: for each context in which its functions were called, the code that is loaded there; and the
+ * checks that the functions share. */
 #include "device/cuda/api.h"
 
 #include "base/memory.h"
@@ -57,12 +57,22 @@ qn_status qn_cuda_kernels_open(qn_cuda_kernels **kernels, int ordinal)
     return qn_cuda_kernels_open_with(kernels, ordinal, NULL, NULL);
 }
 
+/* Modules went with their context; another may have its address since. */
+static void close_context(const qn_cuda_kernels *k, const context_kernels *c)
+{
+    unsigned long long id = 0;
+    if (k->driver->cuCtxGetId && (k->driver->cuCtxGetId(c->context, &id) != QN_CU_SUCCESS || id != c->id))
+        qn_cuda_abandon(c->cuda);
+    else
+        qn_cuda_close(c->cuda);
+}
+
 void qn_cuda_kernels_close(qn_cuda_kernels *kernels)
 {
     if (!kernels)
         return;
     for (size_t i = 0; i < kernels->n_contexts; i++)
-        qn_cuda_close(kernels->contexts[i].cuda);
+        close_context(kernels, &kernels->contexts[i]);
     pthread_mutex_destroy(&kernels->lock);
     free(kernels->contexts);
     qn_free(kernels);
@@ -80,6 +90,9 @@ static qn_status find_context(qn_cuda_kernels *k, qn_cu_context context, unsigne
         if (k->contexts[i].context == context && k->contexts[i].id == id) {
             *cuda = k->contexts[i].cuda;
             return QN_OK;
+        } else if (k->contexts[i].context == context) {
+            qn_cuda_abandon(k->contexts[i].cuda);
+            k->contexts[i--] = k->contexts[--k->n_contexts];
         }
     QN_TRY(qn_realloc_array(&k->contexts, &k->cap_contexts, k->n_contexts + 1, sizeof *k->contexts, "contexts"));
     const qn_cuda_params params = { .ordinal = k->info.ordinal, .context = context, .driver = k->driver, .tools = k->tools };
@@ -94,6 +107,8 @@ static qn_status in_current_context(qn_cuda_kernels *k, qn_cuda **cuda)
     qn_cu_context context = NULL;
     qn_cu_device device;
     unsigned long long id = 0;
+    if (!k)
+        return qn_fail(QN_ERR_INVALID, "kernels: NULL");
     QN_TRY(QN_CU(k->driver, cuCtxGetCurrent, &context));
     if (!context)
         return qn_fail(QN_ERR_INVALID, "no CUDA context is current to this thread");
@@ -139,6 +154,9 @@ qn_status qn_api_check_rows(const char *name, qn_cuda_view view, qn_dtype dtype,
         return qn_fail(QN_ERR_INVALID, "%s: rows are %zu elements apart, expected %zu to %d", name, distance, row, INT32_MAX);
     if (n_rows && (__builtin_mul_overflow(n_rows - 1, distance, &needed) || __builtin_add_overflow(needed, row, &needed)))
         return qn_fail(QN_ERR_INVALID, "%s: %zu rows of %zu elements are too many", name, n_rows, distance);
+    if ((dtype == QN_DTYPE_BF16 || dtype == QN_DTYPE_F16) && distance * sizeof(uint16_t) % alignment)
+        return qn_fail(QN_ERR_INVALID, "%s: rows are %zu elements apart, expected a multiple of %zu", name, distance,
+                       alignment / sizeof(uint16_t));
     *stride = (uint32_t)distance;
     return check_view(name, view, dtype, needed, alignment);
 }

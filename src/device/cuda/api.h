@@ -22,8 +22,8 @@ bool qn_api_given(qn_cuda_view view);
 /* Of the addresses of arrays that kernels read 16 bytes at a time. */
 enum { QN_API_ALIGNMENT = 16 };
 
-/* qn_api_check_rows - n_rows rows of `row` elements of `dtype`: type, count, distance, alignment of the address. *stride is the
- * distance, which fits 32 bits. `name` is used in the message. */
+/* qn_api_check_rows - n_rows rows of `row` elements of `dtype`: type, count, distance, alignment of the address. *stride is
+ * the distance, which fits 32 bits. `name` is used in the message. */
 qn_status qn_api_check_rows(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n_rows, size_t row, size_t alignment,
                             uint32_t *stride);
 

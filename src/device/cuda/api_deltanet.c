@@ -41,11 +41,11 @@ static qn_status check_lengths(gdn_call *c)
 }
 
 /* The shape alone; its other limits are those of the launches. */
-static qn_status begin(gdn_call *c, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
+static qn_status begin(gdn_call *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
 {
     *c = (gdn_call){ .shape = shape, .dtype = dtype };
-    if (!shape)
-        return qn_fail(QN_ERR_INVALID, "shape: NULL");
+    if (!kernels || !shape)
+        return qn_fail(QN_ERR_INVALID, "%s: NULL", kernels ? "shape" : "kernels");
     if (dtype != QN_DTYPE_F32 && dtype != QN_DTYPE_BF16)
         return qn_fail(QN_ERR_UNSUPPORTED, "delta rule on the GPU with data type %d, expected %d (f32) or %d (bf16)",
                        (int)dtype, (int)QN_DTYPE_F32, (int)QN_DTYPE_BF16);
@@ -68,7 +68,11 @@ static qn_status begin(gdn_call *c, const qn_cuda_gdn_shape *shape, qn_dtype dty
                                    .tiled = shape->mapping == QN_GDN_TILED,
                                    .normalize = shape->normalize,
                                    .scale = shape->scale };
-    return QN_OK;
+    if (is_chunked(c) && (shape->head_k != QN_GDN_HEAD_K || shape->head_v == 0 || shape->head_v % QN_GDN_SLICE))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "delta rule in bf16 with keys of %zu and values of %zu: expected %d, and a multiple of %d",
+                       shape->head_k, shape->head_v, QN_GDN_HEAD_K, QN_GDN_SLICE);
+    return qn_gdn_gpu_check_shape(&c->args, shape->head_k, is_chunked(c));
 }
 
 static qn_status check_tokens(gdn_call *c, qn_cuda_view q, qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta,
@@ -119,24 +123,18 @@ static qn_status check_state(gdn_call *c, const char *name, qn_cuda_view state, 
     return QN_OK;
 }
 
-/* The division of a call into spans, which has the sizes that the launches take. */
-static qn_status divide(gdn_call *c, const qn_cuda_kernels *kernels)
+static void divide(gdn_call *c, const qn_cuda_kernels *kernels)
 {
     const qn_cuda_info *info = qn_api_info(kernels);
     const qn_gdn_gpu gpu = { .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
-    if (c->shape->head_k != QN_GDN_HEAD_K || c->shape->head_v == 0 || c->shape->head_v % QN_GDN_SLICE ||
-        c->shape->head_v > QN_GDN_MAX_HEAD)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "delta rule in bf16 with keys of %zu and values of %zu: expected %d, and a multiple of %d up to %d",
-                       c->shape->head_k, c->shape->head_v, QN_GDN_HEAD_K, QN_GDN_SLICE, QN_GDN_MAX_HEAD);
-    if (c->shape->v_heads == 0)
-        return qn_fail(QN_ERR_INVALID, "v_heads: 0, expected at least 1");
-    c->division = qn_gdn_gpu_divide(&c->args, c->longest, &gpu);
-    return QN_OK;
+    if (is_chunked(c))
+        c->division = qn_gdn_gpu_divide(&c->args, c->longest, &gpu);
 }
 
 static size_t workspace_bytes(const gdn_call *c)
 {
+    if (!is_chunked(c))
+        return 0;
     return qn_gdn_gpu_workspace_bytes(c->rows, c->n_sequences, c->shape->v_heads, c->shape->head_v, &c->division);
 }
 
@@ -152,12 +150,22 @@ qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_c
                                       size_t *bytes)
 {
     gdn_call c;
+    if (!bytes)
+        return qn_fail(QN_ERR_INVALID, "bytes: NULL");
     *bytes = 0;
-    QN_TRY(begin(&c, shape, dtype));
-    if (!is_chunked(&c))
-        return QN_OK;
-    QN_TRY(divide(&c, kernels));
+    QN_TRY(begin(&c, kernels, shape, dtype));
+    divide(&c, kernels);
     *bytes = workspace_bytes(&c);
+    return QN_OK;
+}
+
+static qn_status check_workspace(const gdn_call *c, const void *workspace, size_t bytes)
+{
+    const size_t needed = workspace_bytes(c);
+    if (bytes < needed)
+        return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, needed);
+    if (needed && (!workspace || (uintptr_t)workspace % QN_API_ALIGNMENT))
+        return qn_fail(QN_ERR_INVALID, "workspace: address %p, expected a multiple of %d", workspace, (int)QN_API_ALIGNMENT);
     return QN_OK;
 }
 
@@ -167,9 +175,8 @@ qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *s
 {
     gdn_call c;
     qn_gdn_chunk_launches chunk;
-    QN_TRY(begin(&c, shape, q.dtype));
-    if (is_chunked(&c))
-        QN_TRY(divide(&c, kernels));
+    QN_TRY(begin(&c, kernels, shape, q.dtype));
+    divide(&c, kernels);
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
     QN_TRY(check_indices(&c));
     if (qn_api_given(initial))
@@ -178,8 +185,7 @@ qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *s
         QN_TRY(check_state(&c, "final", final, &c.args.final));
     if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
         return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
-    if (is_chunked(&c) && bytes < workspace_bytes(&c))
-        return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, workspace_bytes(&c));
+    QN_TRY(check_workspace(&c, workspace, bytes));
     QN_TRY(chunk_launches(&c, kernels, (uint64_t)(uintptr_t)workspace, &chunk));
     return qn_api_run(kernels, stream, chunk.launches, chunk.n, &c.args);
 }
@@ -190,7 +196,7 @@ qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *sh
 {
     gdn_call c;
     qn_launch launch;
-    QN_TRY(begin(&c, shape, q.dtype));
+    QN_TRY(begin(&c, kernels, shape, q.dtype));
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
     QN_TRY(check_indices(&c));
     QN_TRY(check_state(&c, "state", state, &c.args.initial));
@@ -204,9 +210,8 @@ qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape 
     enum { ALIGNED = 256 }; /* an address that passes the checks of the launches */
     gdn_call c;
     qn_gdn_chunk_launches chunk;
-    QN_TRY(begin(&c, shape, dtype));
-    if (is_chunked(&c))
-        QN_TRY(divide(&c, kernels));
+    QN_TRY(begin(&c, kernels, shape, dtype));
+    divide(&c, kernels);
     c.args.q_stride = c.args.k_stride = (uint32_t)(shape->k_heads * shape->head_k);
     c.args.v_stride = c.args.o_stride = (uint32_t)(shape->v_heads * shape->head_v);
     c.args.gate_stride = (uint32_t)shape->v_heads;

@@ -48,13 +48,18 @@ qn_status qn_cuda_count(const struct qn_cuda_driver *driver, int *count);
 /* qn_cuda_read_info - the properties of a device, without opening it. Errors as those of qn_cuda_open. */
 qn_status qn_cuda_read_info(const struct qn_cuda_driver *driver, int ordinal, qn_cuda_info *info);
 
-/* qn_cuda_open - open a device, and retain its primary context unless another is given. params may be NULL. QN_ERR_UNSUPPORTED without driver or
- * device and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range. Free with qn_cuda_close. */
+/* qn_cuda_open - open a device, and retain its primary context unless another is given. params may be NULL.
+ * QN_ERR_UNSUPPORTED without driver or device and below compute capability 8.0; QN_ERR_INVALID for an ordinal out of range.
+ * Free with qn_cuda_close. */
 qn_status qn_cuda_open(const qn_cuda_params *params, qn_cuda **device);
 
 /* qn_cuda_close - wait for the device, free its modules and staging buffers, release the context if it was retained. The
  * current context stays what it was. NULL is allowed. */
 void qn_cuda_close(qn_cuda *device);
+
+/* qn_cuda_abandon - qn_cuda_close for a device whose context no longer exists: frees what is in host memory, and calls no
+ * driver. */
+void qn_cuda_abandon(qn_cuda *device);
 
 const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device);
 

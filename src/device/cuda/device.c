@@ -147,23 +147,27 @@ static void free_staging(const qn_cuda_driver *driver, qn_staging *staging)
         (void)driver->cuStreamDestroy(staging->stream);
 }
 
-void qn_cuda_close(qn_cuda *device)
+static void release_context(qn_cuda *device)
 {
-    if (!device)
-        return;
+    const qn_cuda_driver *driver = device->driver;
     qn_cu_context current = NULL;
-    if (device->context)
-        (void)device->driver->cuCtxGetCurrent(&current);
-    if (device->context && device->driver->cuCtxSetCurrent(device->context) == QN_CU_SUCCESS) {
-        const qn_cuda_driver *driver = device->driver;
+    (void)driver->cuCtxGetCurrent(&current);
+    if (driver->cuCtxSetCurrent(device->context) == QN_CU_SUCCESS) {
         (void)driver->cuCtxSynchronize(); /* no kernel may still use the memory that is freed */
-        qn_pipelines_free(device);
+        qn_pipelines_unload(device);
         for (size_t i = 0; i < QN_MAX_UPLOADS; i++)
             free_staging(driver, &device->staging_pool[i]);
         (void)driver->cuCtxSetCurrent(device->retained && current == device->context ? NULL : current);
     }
     if (device->retained)
-        (void)device->driver->cuDevicePrimaryCtxRelease(device->device);
+        (void)driver->cuDevicePrimaryCtxRelease(device->device);
+}
+
+void qn_cuda_abandon(qn_cuda *device)
+{
+    if (!device)
+        return;
+    qn_pipelines_free(device);
     pthread_mutex_destroy(&device->lock);
     pthread_mutex_destroy(&device->staging_lock);
     pthread_cond_destroy(&device->staging_available);
@@ -171,6 +175,13 @@ void qn_cuda_close(qn_cuda *device)
     free(device->nvcc);
     free(device->nvrtc);
     free(device);
+}
+
+void qn_cuda_close(qn_cuda *device)
+{
+    if (device && device->context)
+        release_context(device);
+    qn_cuda_abandon(device);
 }
 
 const qn_cuda_info *qn_cuda_get_info(const qn_cuda *device)

@@ -86,7 +86,8 @@ qn_status qn_pipeline_load(qn_cuda *device, qn_pipeline *pipeline);
 /* qn_pipelines_load - load n pipelines, several concurrently. All are tried; returns the first failure. */
 qn_status qn_pipelines_load(qn_cuda *device, qn_pipeline *const *pipelines, size_t n);
 
-/* qn_pipelines_free - unload all modules and free the entries. */
+/* qn_pipelines_unload - unload all modules, in the current context. qn_pipelines_free - free the entries. */
+void qn_pipelines_unload(qn_cuda *device);
 void qn_pipelines_free(qn_cuda *device);
 
 #endif

@@ -285,6 +285,13 @@ bool qn_cuda_pipeline(qn_cuda *device, size_t i, qn_pipeline_info *info)
     return true;
 }
 
+void qn_pipelines_unload(qn_cuda *device)
+{
+    for (size_t i = 0; i < device->n_pipelines; i++)
+        if (device->pipelines[i]->module)
+            (void)device->driver->cuModuleUnload(device->pipelines[i]->module);
+}
+
 void qn_pipelines_free(qn_cuda *device)
 {
     for (size_t i = 0; i < device->n_kernels; i++) {
@@ -293,8 +300,6 @@ void qn_pipelines_free(qn_cuda *device)
     }
     for (size_t i = 0; i < device->n_pipelines; i++) {
         qn_pipeline *p = device->pipelines[i];
-        if (p->module)
-            (void)device->driver->cuModuleUnload(p->module);
         pthread_mutex_destroy(&p->lock);
         free(p->source);
         free(p->defines);

@@ -1,5 +1,5 @@
-// Shared by the two kernels for chunks of 64 tokens, qn_gdn_prepare and qn_gdn_advance: swizzled tiles in shared memory for
-// ldmatrix and wgmma, and the addresses of a sequence's tokens and records.
+// Shared by the kernels for chunks of 64 tokens: swizzled tiles in shared memory for ldmatrix and wgmma, and the tokens,
+// records and spans of a sequence.
 #ifndef QN_KERNELS_DELTANET_CHUNK_CUH
 #define QN_KERNELS_DELTANET_CHUNK_CUH
 
@@ -105,7 +105,7 @@ QN_DEVICE unsigned char *record_of(const qn_gdn_chunk_args &a, const sequence &s
 
 // How qn_gdn_compose obtains the state at the start of a span.
 enum span_source {
-    SOURCE_UNUSED,  // nobody reads it
+    SOURCE_UNUSED,  // the state is not read
     SOURCE_EFFECT,  // it is B of the previous span, which began with the right state
     SOURCE_COMPOSED // it is S M + B of the previous span
 };

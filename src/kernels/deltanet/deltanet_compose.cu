@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __
     r.states = a.states + (head * a.head_v + blockIdx.x * ROWS) * HEAD_K;
     r.span = (size_t)a.v_heads * a.head_v * HEAD_K;
     r.column = threadIdx.x / QN_WARP_SIZE * WARP_COLUMNS;
-    uint32_t span = next_composed(sources, 1, count, a.v_heads), in_shared = 0;
+    uint32_t span = next_composed(sources, 1, count, a.v_heads), in_shared = count; // no span
     if (span < count)
         load_transition(m.transitions[0], transitions + (span - 1) * transition_span);
     for (uint32_t i = 0; span < count; i ^= 1) {

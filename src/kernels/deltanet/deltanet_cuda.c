@@ -75,6 +75,14 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a, size_t head_k)
     return status;
 }
 
+qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *a, size_t head_k, bool bf16)
+{
+    qn_gpu_variant unused;
+    QN_TRY(variant_of(head_k, a->head_v, bf16, &unused));
+    QN_TRY(check_heads(a->k_heads, a->v_heads));
+    return check_grid("sequences", a->sequences);
+}
+
 /* ---- Chunks: the division into spans ---- */
 
 enum {
@@ -109,7 +117,7 @@ static double waves_time(size_t blocks, size_t n_sms, double chunks, double chun
 
 static double division_time(const qn_gdn_chunk_args *a, const qn_gdn_division *d, size_t chunks, size_t n_sms)
 {
-    const size_t heads = a->sequences * a->v_heads, blocks = heads * blocks_of(a->head_v, d);
+    const size_t heads = (size_t)a->sequences * a->v_heads, blocks = heads * blocks_of(a->head_v, d);
     const double chunk_time = chunk_times[d->slices - 1];
     if (!d->span_chunks)
         return waves_time(blocks, n_sms, (double)chunks, chunk_time);
@@ -123,7 +131,7 @@ static double division_time(const qn_gdn_chunk_args *a, const qn_gdn_division *d
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
 {
     const size_t chunks = divide_up(longest, QN_GDN_CHUNK_TOKENS),
-                 slices = a->sequences * a->v_heads * a->head_v / QN_GDN_SLICE;
+                 slices = (size_t)a->sequences * a->v_heads * a->head_v / QN_GDN_SLICE;
     const bool can_compose = gpu->max_shared_bytes >= QN_GDN_COMPOSE_BYTES;
     qn_gdn_division best = { 0, 1 };
     double best_time = division_time(a, &best, chunks, gpu->n_sms);
@@ -185,7 +193,8 @@ size_t qn_gdn_gpu_workspace_bytes(size_t tokens, size_t sequences, size_t v_head
 size_t qn_gdn_gpu_max_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v, const qn_gdn_gpu *gpu)
 {
     const size_t chunks = count_indices(tokens, sequences, 1), slices = v_heads * head_v / QN_GDN_SLICE;
-    const size_t spans = slices ? MAX_SLICES * gpu->n_sms / slices + sequences : 0;
+    const bool can_compose = gpu->max_shared_bytes >= QN_GDN_COMPOSE_BYTES;
+    const size_t spans = can_compose && slices ? MAX_SLICES * gpu->n_sms / slices + sequences : 0;
     return workspace_of(chunks, spans < chunks ? spans : chunks, v_heads, head_v).end;
 }
 

@@ -1,7 +1,7 @@
 /* Gated DeltaNet on the GPU: the arguments of its kernels, and what they compute. Included by C and by CUDA; deltanet_cuda.c
  * computes the launch geometry.
  *
- * Prefill takes two to four kernels. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64
+ * Prefill takes two or four kernels. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64
  * tokens in parallel: (I + A)^-1 with its columns scaled by beta, masked and gated scores q.k, and factors of rows, in a record
  * of QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance processes chunks in order, one block per 64 or 128
  * values of a value head, with the state in registers:
@@ -15,7 +15,7 @@
  * tokens with beta |k|^2 > 2) and is in its record. The state at the start of a span comes from
  *
  *   - the chunks before the span, run from a state of zeros, if the sum of the bounds of up to span_chunks of them is at most
- *     QN_GDN_FORGOTTEN: what was before them is then below the rounding of f32;
+ *     QN_GDN_FORGOTTEN: of the state before them at most 2^-40 is left, which is neglected;
  *   - else from two kernels before qn_gdn_advance: qn_gdn_span_effects computes B of every span and, from the identity in place
  *     of a state, M; qn_gdn_compose applies them in order.
  *
@@ -29,7 +29,7 @@
  * kernels have at most QN_GDN_MAX_HEAD elements. */
 enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2, QN_GDN_MAX_HEAD = 256 };
 
-/* log2 of the part of a state that is neglected: 2^-40, 2^-16 of the rounding of f32. */
+/* log2 of the part of a state that is neglected, relative to the state that it was. f32 rounds at 2^-24. */
 #define QN_GDN_FORGOTTEN -40.0f
 
 /* Layout of a record: two tiles of [64][64] bf16 in rows of 128 bytes, the 16-byte segment s of row r stored at segment
@@ -47,8 +47,8 @@ enum {
     QN_GDN_RECORD = 17408
 };
 
-/* Threads and shared memory of a block: of qn_gdn_prepare and of qn_gdn_compose; of qn_gdn_advance, with 1 or 2 slices and a ring
- * buffer of 1 to 3 chunks. */
+/* Threads and shared memory of a block: of qn_gdn_prepare and of qn_gdn_compose; of qn_gdn_advance, with 1 or 2 slices and a
+ * ring buffer of 1 to 3 chunks. */
 enum {
     QN_GDN_PREPARE_THREADS = 128,
     QN_GDN_PREPARE_BYTES = 37888,
@@ -73,7 +73,7 @@ typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(void) final;         /* [states, v_heads, head_v, head_k], or 0: not written; may be initial */
     QN_GPU_PTR(const int32_t)
     state_indices; /* [sequences]: of a sequence's state in initial and final, -1: the sequence is skipped; or 0: state i */
-    uint32_t bf16_states;
+    uint32_t bf16_states; /* 1: the type of initial and final; else f32 */
     QN_GPU_PTR(const uint64_t)
     memory; /* [sequences] addresses, or 0. If given, a sequence's state is at memory[sequence] + state_offset bytes, updated
                in place, and initial and final are not used */
@@ -236,6 +236,10 @@ typedef struct qn_gdn_chunk_launches {
     qn_launch launches[4];
     size_t n;
 } qn_gdn_chunk_launches;
+
+/* qn_gdn_gpu_check_shape - the checks that all launches of a delta rule make of head sizes, numbers of heads and of
+ * sequences. */
+qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *args, size_t head_k, bool bf16);
 
 /* qn_gdn_gpu_divide - the division that takes the least time, from the shape alone. longest: a bound of the tokens of a
  * sequence. */
