@@ -29,6 +29,7 @@ static struct {
     bool capturing;    /* what cuStreamIsCapturing says */
     qn_cu_context current;
     unsigned long long context_id; /* of every context */
+    qn_cu_module last_module;      /* that was loaded */
     /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     int shared_set, last_shared, carveouts_set;
@@ -413,8 +414,18 @@ static qn_cu_result fake_module_load(qn_cu_module *module, const void *image)
     fake_count(&fake.loads, 1);
     pthread_mutex_lock(&fake_lock);
     strncpy(fake.image, text, sizeof fake.image - 1);
+    fake.last_module = *module;
     pthread_mutex_unlock(&fake_lock);
     return 0;
+}
+
+/* Every context has ended, and with them the only module; those that follow have another id. */
+static void fake_end_contexts(void)
+{
+    assert_int_equal(fake.modules, 1);
+    free(fake.last_module);
+    fake.modules = 0;
+    fake.context_id++;
 }
 
 static qn_cu_result fake_module_unload(qn_cu_module module)

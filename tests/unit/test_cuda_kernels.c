@@ -142,12 +142,9 @@ static void contexts_end(void **unused)
     qn_cuda_kernels *kernels = open_kernels();
     const struct call c = call_of(QN_DTYPE_F32);
     assert_ok(step(kernels, &c));
-    fake.modules = 0;
-    fake.context_id = 7;
+    fake_end_contexts();
     assert_ok(step(kernels, &c));
-    assert_int_equal(fake.modules, 1);
-    fake.modules = 0;
-    fake.context_id = 8;
+    fake_end_contexts();
     qn_cuda_kernels_close(kernels);
     assert_int_equal(fake.modules, 0);
 }
