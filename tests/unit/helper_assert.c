@@ -8,14 +8,14 @@ static _Thread_local size_t labels_length;
 
 size_t label_begin(const char *format, ...)
 {
-    const size_t before = labels_length, room = sizeof labels - before;
+    const size_t before = labels_length, left = sizeof labels - before;
     va_list args;
-    int n = before ? snprintf(labels + before, room, ", ") : 0;
+    int n = before ? snprintf(labels + before, left, ", ") : 0;
     va_start(args, format);
-    if ((size_t)n < room)
-        n += vsnprintf(labels + before + n, room - (size_t)n, format, args);
+    if ((size_t)n < left)
+        n += vsnprintf(labels + before + n, left - (size_t)n, format, args);
     va_end(args);
-    labels_length = (size_t)n < room ? before + (size_t)n : sizeof labels - 1;
+    labels_length = (size_t)n < left ? before + (size_t)n : sizeof labels - 1;
     return before;
 }
 

@@ -57,11 +57,15 @@ size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, siz
     return taps * (2 * k_heads * head_k + v_heads * head_v) * sizeof(float);
 }
 
+static qn_status check_counts(const qn_gdn_chunk_args *a)
+{
+    QN_TRY(check_heads(a->k_heads, a->v_heads));
+    return check_grid("sequences", a->sequences);
+}
+
 static qn_status check_chunk_args(const qn_gdn_chunk_args *a, size_t head_k)
 {
-    qn_status status = check_heads(a->k_heads, a->v_heads);
-    if (!status)
-        status = check_grid("sequences", a->sequences);
+    qn_status status = check_counts(a);
     if (!status)
         status = check_stride("q", a->q_stride, a->k_heads * head_k);
     if (!status)
@@ -79,8 +83,7 @@ qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *a, size_t head_k, bool
 {
     qn_gpu_variant unused;
     QN_TRY(variant_of(head_k, a->head_v, bf16, &unused));
-    QN_TRY(check_heads(a->k_heads, a->v_heads));
-    return check_grid("sequences", a->sequences);
+    return check_counts(a);
 }
 
 /* ---- Chunks: the division into spans ---- */

@@ -15,8 +15,8 @@
 #define MIN_LOG_DECAY -256.0f // e^-256 is 0 in f32
 #define PREPARE_THREADS QN_GDN_PREPARE_THREADS
 
-// x, of which the compiler does not know that it is the same for all value heads. Else it keeps everything that it computes
-// from x in registers, which it has not got.
+// x, hidden from the compiler's analysis. Offsets that are computed from it stay inside the loop over value heads: hoisted out
+// of it, they spill.
 QN_DEVICE uint32_t opaque(uint32_t x)
 {
     asm volatile("" : "+r"(x));
