@@ -1,5 +1,6 @@
 /* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
- * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. */
+ * elements and of cu_seqlens, states of both orders, in place and in pools, gates computed in the kernels; captured in a graph;
+ * from two threads on two streams. */
 #include "check/cuda_deltanet.h"
 
 #include "quern/cuda.h"
@@ -10,6 +11,7 @@
 
 /* For the reasons given in cuda_deltanet.c. */
 #define TOLERANCE_BF16 1e-2
+#define TOLERANCE_F16 2e-3
 #define TOLERANCE_F32 1e-5
 
 enum { MAX_SEQUENCES = 4, SPARE_STATES = 2, SKIPPED = 1 };
@@ -20,7 +22,9 @@ struct shape {
     uint32_t ends[MAX_SEQUENCES + 1];
     size_t k_heads, v_heads, head_k, head_v;
     bool tiled, in_place;
-    bool pool; /* bf16 states in another order among others, and the sequence SKIPPED has none; else f32, state i */
+    bool pool;       /* bf16 states in another order among others, and the sequence SKIPPED has none; else f32, state i */
+    bool transposed; /* states are [head_k, head_v] */
+    bool raw;        /* g and beta are bf16, before softplus and sigmoid */
 };
 
 /* One call: rows hold q, k and v of a token, with a gap behind them. */
@@ -29,7 +33,7 @@ struct problem {
     size_t rows, keys, values, width, n_state, element;
     size_t state, n_pool;                              /* elements of a sequence's state, and of all */
     float *q, *k, *v, *g, *beta, *initial, *o, *final; /* o and final: expected */
-    qn_gpu_guarded qkv, gates, states, indices, seqlens, workspace, out, out_state;
+    qn_gpu_guarded qkv, gates, factors, states, indices, seqlens, workspace, out, out_state;
     qn_cuda_gdn_shape shape;
 };
 
@@ -48,7 +52,7 @@ static void *at(const qn_gpu_guarded *g, size_t bytes)
 /* Copies rows of x to columns of all, rounded to the type; x keeps the rounded values. */
 static void pack(const struct problem *p, float *x, size_t n, unsigned char *all, size_t column)
 {
-    uint16_t *rounded = p->s->dtype == QN_DTYPE_BF16 ? to_bf16(x, p->rows * n) : NULL;
+    uint16_t *rounded = p->s->dtype != QN_DTYPE_F32 ? to_16_bits(x, p->rows * n, p->s->dtype) : NULL;
     for (size_t row = 0; row < p->rows; row++)
         memcpy(all + (row * p->width + column) * p->element,
                rounded ? (const void *)(rounded + row * n) : (const void *)(x + row * n), n * p->element);
@@ -74,6 +78,27 @@ static bool is_skipped(const struct problem *p, size_t sequence)
     return p->s->pool && sequence == SKIPPED;
 }
 
+/* A sequence's state between [head_v, head_k] and [head_k, head_v]. */
+static void transpose(const struct problem *p, float *to, const float *from, bool back)
+{
+    const struct shape *s = p->s;
+    for (size_t head = 0; head < s->v_heads; head++)
+        for (size_t value = 0; value < s->head_v; value++)
+            for (size_t key = 0; key < s->head_k; key++) {
+                const size_t base = head * s->head_v * s->head_k, a = base + value * s->head_k + key,
+                             b = base + key * s->head_v + value;
+                to[back ? a : b] = from[back ? b : a];
+            }
+}
+
+static void copy_state(const struct problem *p, float *to, const float *from, bool back)
+{
+    if (p->s->transposed)
+        transpose(p, to, from, back);
+    else
+        memcpy(to, from, p->state * sizeof *to);
+}
+
 /* The pool as the device has it: all states that no sequence has are NaN. */
 static void *pool_of(const struct problem *p)
 {
@@ -81,7 +106,7 @@ static void *pool_of(const struct problem *p)
     memset(all, 0xff, p->n_pool * sizeof *all);
     for (size_t i = 0; i < p->s->n_sequences; i++)
         if (!is_skipped(p, i))
-            memcpy(all + index_of(p, i) * p->state, p->initial + i * p->state, p->state * sizeof *all);
+            copy_state(p, all + index_of(p, i) * p->state, p->initial + i * p->state, false);
     if (!p->s->pool)
         return all;
     uint16_t *rounded = to_bf16(all, p->n_pool);
@@ -114,6 +139,25 @@ static void expected(const struct problem *p)
                              view(p->beta, p->rows * s->v_heads), view(p->final, p->n_state), view(p->o, p->rows * p->values)));
 }
 
+/* Log decays and beta; with raw gates, what they are computed from is on the device. */
+static void draw_gates(struct problem *p)
+{
+    const size_t heads = p->s->v_heads, n = p->rows * heads;
+    float *raw = normal(2 * n, 1), *factors = normal(2 * heads, 1); /* factors, then biases */
+    for (size_t h = 0; h < heads; h++)
+        factors[h] = -expf(factors[h] - 2);
+    uint16_t *rounded = to_bf16(raw, 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        p->g[i] = p->s->raw ? factors[i % heads] * log1pf(expf(raw[i] + factors[heads + i % heads])) : draw_decay(MILD);
+        p->beta[i] = p->s->raw ? 1 / (1 + expf(-raw[n + i])) : (float)uniform();
+    }
+    p->gates = p->s->raw ? qn_gpu_from(rounded, 2 * n * sizeof *rounded) : qn_gpu_from(p->g, 2 * n * sizeof *p->g);
+    p->factors = qn_gpu_from(factors, 2 * heads * sizeof *factors);
+    qn_free(raw);
+    qn_free(rounded);
+    qn_free(factors);
+}
+
 static void problem_new(struct problem *p, const struct shape *s)
 {
     *p = (struct problem){ .s = s,
@@ -121,7 +165,7 @@ static void problem_new(struct problem *p, const struct shape *s)
                            .keys = s->k_heads * s->head_k,
                            .values = s->v_heads * s->head_v,
                            .n_state = s->n_sequences * s->v_heads * s->head_v * s->head_k,
-                           .element = s->dtype == QN_DTYPE_BF16 ? 2 : 4,
+                           .element = s->dtype == QN_DTYPE_F32 ? 4 : 2,
                            .state = s->v_heads * s->head_v * s->head_k };
     p->n_pool = (s->n_sequences + (s->pool ? SPARE_STATES : 0)) * p->state;
     p->width = 2 * p->keys + p->values + 16;
@@ -133,10 +177,7 @@ static void problem_new(struct problem *p, const struct shape *s)
     p->initial = normal(p->n_state, 0.3f);
     p->final = floats(p->n_state);
     p->o = floats(p->rows * p->values);
-    for (size_t i = 0; i < p->rows * s->v_heads; i++) {
-        p->g[i] = draw_decay(MILD);
-        p->beta[i] = (float)uniform();
-    }
+    draw_gates(p);
     unsigned char *all;
     qn_assert_ok(qn_alloc(&all, p->rows * p->width, p->element, "quern-check"));
     memset(all, 0xff, p->rows * p->width * p->element);
@@ -145,7 +186,6 @@ static void problem_new(struct problem *p, const struct shape *s)
     pack(p, p->v, p->values, all, 2 * p->keys);
     p->qkv = qn_gpu_from(all, p->rows * p->width * p->element);
     qn_free(all);
-    p->gates = qn_gpu_from(p->g, 2 * p->rows * s->v_heads * sizeof *p->g);
     if (s->pool)
         qn_free(to_bf16(p->initial, p->n_state));
     void *pool = pool_of(p);
@@ -166,7 +206,13 @@ static void problem_new(struct problem *p, const struct shape *s)
                                     .head_v = s->head_v,
                                     .mapping = s->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
                                     .scale = 0.09f,
-                                    .normalize = true };
+                                    .normalize = true,
+                                    .transposed_states = s->transposed,
+                                    .sigmoid_beta = s->raw };
+    if (s->raw) {
+        p->shape.gate_factor = (qn_cuda_view){ at(&p->factors, 0), QN_DTYPE_F32, s->v_heads, 0 };
+        p->shape.gate_bias = (qn_cuda_view){ at(&p->factors, s->v_heads * sizeof(float)), QN_DTYPE_F32, s->v_heads, 0 };
+    }
     if (s->seqlens != QN_DTYPE_F32) {
         p->shape.n_sequences = s->n_sequences;
         p->shape.cu_seqlens = (qn_cuda_view){ at(&p->seqlens, 0), s->seqlens, s->n_sequences + 1, 0 };
@@ -182,8 +228,8 @@ static void problem_new(struct problem *p, const struct shape *s)
 static void problem_free(struct problem *p)
 {
     float *const host[] = { p->q, p->k, p->v, p->g, p->initial, p->final, p->o };
-    qn_gpu_guarded *const gpu[] = { &p->qkv,     &p->gates,     &p->states, &p->indices,
-                                    &p->seqlens, &p->workspace, &p->out,    &p->out_state };
+    qn_gpu_guarded *const gpu[] = { &p->qkv,     &p->gates,     &p->factors, &p->states,   &p->indices,
+                                    &p->seqlens, &p->workspace, &p->out,     &p->out_state };
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         qn_free(host[i]);
     for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
@@ -195,11 +241,12 @@ static qn_status call(const struct problem *p, bool chunk, qn_stream stream)
 {
     const struct shape *s = p->s;
     const size_t gates = p->rows * s->v_heads, used = (p->rows - 1) * p->width;
+    const qn_dtype gate_type = s->raw ? QN_DTYPE_BF16 : QN_DTYPE_F32;
     const qn_cuda_view q = { at(&p->qkv, 0), s->dtype, used + p->keys, p->width },
                        k = { at(&p->qkv, p->keys * p->element), s->dtype, used + p->keys, p->width },
                        v = { at(&p->qkv, 2 * p->keys * p->element), s->dtype, used + p->values, p->width },
-                       g = { at(&p->gates, 0), QN_DTYPE_F32, gates, 0 },
-                       beta = { at(&p->gates, gates * sizeof(float)), QN_DTYPE_F32, gates, 0 },
+                       g = { at(&p->gates, 0), gate_type, gates, 0 },
+                       beta = { at(&p->gates, gates * (s->raw ? sizeof(uint16_t) : sizeof(float))), gate_type, gates, 0 },
                        o = { at(&p->out, 0), s->dtype, p->rows * p->values, 0 },
                        initial = { at(&p->states, 0), s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_pool, 0 },
                        final = { at(&p->out_state, 0), initial.dtype, p->n_pool, 0 };
@@ -221,20 +268,27 @@ static void poison(const struct problem *p)
 }
 
 /* n values of the type that the device wrote. */
-static float *read_values(const qn_gpu_guarded *g, size_t n, bool bf16)
+static float *read_values(const qn_gpu_guarded *g, size_t n, qn_dtype dtype)
 {
     float *x = floats(n);
     uint16_t *rounded;
-    if (!bf16) {
+    if (dtype == QN_DTYPE_F32) {
         qn_gpu_read(g, x);
         return x;
     }
     qn_assert_ok(qn_alloc(&rounded, n, sizeof *rounded, "quern-check"));
     qn_gpu_read(g, rounded);
     for (size_t i = 0; i < n; i++)
-        x[i] = qn_bf16_to_f32(rounded[i]);
+        x[i] = dtype == QN_DTYPE_F16 ? qn_f16_to_f32(rounded[i]) : qn_bf16_to_f32(rounded[i]);
     qn_free(rounded);
     return x;
+}
+
+static double tolerance_of(const struct shape *s)
+{
+    if (s->dtype == QN_DTYPE_BF16 || s->pool)
+        return TOLERANCE_BF16;
+    return s->dtype == QN_DTYPE_F16 ? TOLERANCE_F16 : TOLERANCE_F32;
 }
 
 static void expect_unwritten(const char *what, const float *x, size_t n)
@@ -249,9 +303,9 @@ static void expect_unwritten(const char *what, const float *x, size_t n)
 static void compare(const struct problem *p, bool in_place)
 {
     const struct shape *s = p->s;
-    const double tolerance = s->dtype == QN_DTYPE_BF16 || s->pool ? TOLERANCE_BF16 : TOLERANCE_F32;
-    float *o = read_values(&p->out, p->rows * p->values, s->dtype == QN_DTYPE_BF16);
-    float *states = read_values(in_place ? &p->states : &p->out_state, p->n_pool, s->pool);
+    const double tolerance = tolerance_of(s);
+    float *o = read_values(&p->out, p->rows * p->values, s->dtype), *found = floats(p->state);
+    float *states = read_values(in_place ? &p->states : &p->out_state, p->n_pool, s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32);
     for (size_t i = 0; i < s->n_sequences; i++) {
         const size_t first = s->ends[i] * p->values, n = s->ends[i + 1] * p->values - first;
         const float *state = states + index_of(p, i) * p->state;
@@ -261,7 +315,8 @@ static void compare(const struct problem *p, bool in_place)
             continue;
         }
         const double d_o = n ? qn_relative_error(o + first, p->o + first, n) : 0;
-        const double d_state = qn_relative_error(state, p->final + i * p->state, p->state);
+        copy_state(p, found, state, true);
+        const double d_state = qn_relative_error(found, p->final + i * p->state, p->state);
         qn_expect(d_o <= tolerance, "o of sequence %zu: relative error %.2e", i, d_o);
         qn_expect(d_state <= tolerance, "state of sequence %zu: relative error %.2e", i, d_state);
     }
@@ -269,6 +324,7 @@ static void compare(const struct problem *p, bool in_place)
                   qn_gpu_guards_intact(&p->workspace),
               "bytes outside the outputs and the workspace were written");
     qn_free(o);
+    qn_free(found);
     qn_free(states);
 }
 
@@ -280,9 +336,10 @@ static void check_shape(const struct shape *s)
     problem_new(&p, s);
     for (int chunk = 0; chunk < 2; chunk++) {
         qn_case_begin("api", names[chunk],
-                      "delta rule, %zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d, lengths %d%s%s", p.rows,
+                      "delta rule, %zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu, type %d, lengths %d%s%s%s%s", p.rows,
                       s->n_sequences, s->k_heads, s->v_heads, s->head_k, s->head_v, (int)s->dtype, (int)s->seqlens,
-                      s->in_place ? ", in place" : "", s->pool ? ", states in a pool" : "");
+                      s->in_place ? ", in place" : "", s->pool ? ", states in a pool" : "",
+                      s->transposed ? ", transposed states" : "", s->raw ? ", raw gates" : "");
         poison(&p);
         qn_assert_ok(call(&p, chunk, qn_gpu_stream()));
         compare(&p, !chunk || s->in_place);
@@ -362,15 +419,30 @@ static void check_threads(const struct shape *s)
 void qn_check_cuda_api(bool bench)
 {
     static const struct shape shapes[] = {
-        { QN_DTYPE_BF16, QN_DTYPE_F32, 1, { 0, 1000 }, 2, 4, 128, 128, true, false, false },
-        { QN_DTYPE_BF16, QN_DTYPE_U32, 4, { 0, 1, 64, 64, 700 }, 1, 3, 128, 64, false, true, false },
-        { QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 129, 256, 2000 }, 2, 8, 128, 128, false, true, false },
-        { QN_DTYPE_BF16, QN_DTYPE_I64, 3, { 0, 500, 501, 1100 }, 1, 2, 128, 192, true, false, false },
-        { QN_DTYPE_BF16, QN_DTYPE_I64, 4, { 0, 100, 300, 301, 1500 }, 2, 4, 128, 128, true, false, true },
-        { QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 64, 65, 130 }, 1, 2, 128, 64, false, true, true },
-        { QN_DTYPE_F32, QN_DTYPE_F32, 1, { 0, 100 }, 2, 4, 64, 192, true, false, false },
-        { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, false, true, false },
-        { QN_DTYPE_F32, QN_DTYPE_I32, 3, { 0, 7, 8, 90 }, 1, 3, 48, 80, false, true, true },
+        { QN_DTYPE_BF16, QN_DTYPE_F32, 1, { 0, 1000 }, 2, 4, 128, 128, .tiled = true },
+        { QN_DTYPE_BF16, QN_DTYPE_U32, 4, { 0, 1, 64, 64, 700 }, 1, 3, 128, 64, .in_place = true },
+        { QN_DTYPE_BF16, QN_DTYPE_I32, 3, { 0, 129, 256, 2000 }, 2, 8, 128, 128, .in_place = true, .transposed = true },
+        { QN_DTYPE_BF16, QN_DTYPE_I64, 3, { 0, 500, 501, 1100 }, 1, 2, 128, 192, .tiled = true, .raw = true },
+        { QN_DTYPE_BF16, QN_DTYPE_I64, 4, { 0, 100, 300, 301, 1500 }, 2, 4, 128, 128, .tiled = true, .pool = true },
+        { QN_DTYPE_BF16,
+          QN_DTYPE_I32,
+          3,
+          { 0, 64, 65, 130 },
+          1,
+          2,
+          128,
+          64,
+          .in_place = true,
+          .pool = true,
+          .transposed = true },
+        { QN_DTYPE_BF16, QN_DTYPE_F32, 1, { 0, 333 }, 1, 2, 64, 48, .raw = true },
+        { QN_DTYPE_BF16, QN_DTYPE_I32, 2, { 0, 100, 400 }, 1, 2, 256, 256, .transposed = true },
+        { QN_DTYPE_F16, QN_DTYPE_I32, 2, { 0, 100, 400 }, 1, 2, 192, 96, .transposed = true, .raw = true },
+        { QN_DTYPE_F16, QN_DTYPE_U32, 3, { 0, 129, 256, 2000 }, 2, 4, 128, 128, .in_place = true },
+        { QN_DTYPE_F16, QN_DTYPE_F32, 1, { 0, 129 }, 2, 2, 96, 64, .tiled = false },
+        { QN_DTYPE_F32, QN_DTYPE_F32, 1, { 0, 100 }, 2, 4, 64, 192, .tiled = true, .raw = true },
+        { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, .in_place = true, .transposed = true },
+        { QN_DTYPE_F32, QN_DTYPE_I32, 3, { 0, 7, 8, 90 }, 1, 3, 48, 80, .in_place = true, .pool = true },
     };
     (void)bench;
     qn_assert_ok(qn_cuda_kernels_open(&kernels, qn_cuda_get_info(qn_gpu())->ordinal));

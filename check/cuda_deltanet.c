@@ -17,6 +17,8 @@
 /* The project's tolerance for bf16 from end to end: a rounding is 1.7e-3 rms, and there are eight in sequence. Measured: at
  * most 6.3e-3, for equal keys. */
 #define BAR_BF16 1e-2
+/* f16 has three bits more. */
+#define BAR_F16 2e-3
 /* The tolerance of the CPU's f32 kernels. Measured: 2e-7. */
 #define BAR_F32 1e-5
 
@@ -40,7 +42,8 @@ enum keys { RANDOM_KEYS, SIMILAR_KEYS, EQUAL_KEYS, KEYS };
 struct rule {
     size_t n_sequences;
     uint32_t ends[MAX_SEQUENCES + 1];
-    size_t k_heads, v_heads, head_v;
+    size_t k_heads, v_heads, head_k, head_v;
+    bool f16; /* else bf16 */
     bool tiled, normalize, initial;
     bool interleaved; /* a row holds q, k and v; else q, k and v are separate arrays */
     enum decay decay;
@@ -50,16 +53,16 @@ struct rule {
 /* Rows of heads: unit vectors, or of any norm if the kernel normalises. */
 static float *draw_vectors(const struct rule *r, size_t rows, enum keys keys)
 {
-    const size_t width = r->k_heads * HEAD_K;
+    const size_t head_k = r->head_k, width = r->k_heads * head_k;
     float *x = normal(rows * width, 1), *shared = normal(width, 1);
     for (size_t i = 0; i < rows * width; i++)
         if (keys != RANDOM_KEYS)
             x[i] = shared[i % width] + (keys == SIMILAR_KEYS ? 0.05f * x[i] : 0);
     for (size_t head = 0; head < rows * r->k_heads; head++) {
-        float *row = x + head * HEAD_K, sum = 0;
-        for (size_t i = 0; i < HEAD_K; i++)
+        float *row = x + head * head_k, sum = 0;
+        for (size_t i = 0; i < head_k; i++)
             sum += row[i] * row[i];
-        for (size_t i = 0; i < HEAD_K; i++)
+        for (size_t i = 0; i < head_k; i++)
             row[i] *= r->normalize ? 1.7f : 1 / sqrtf(sum);
     }
     qn_free(shared);
@@ -89,16 +92,16 @@ static void expected_rule(const struct rule *r, const float *q, const float *k, 
                                  .tokens = tokens,
                                  .k_heads = r->k_heads,
                                  .v_heads = r->v_heads,
-                                 .head_k = HEAD_K,
+                                 .head_k = r->head_k,
                                  .head_v = r->head_v,
                                  .mapping = r->tiled ? QN_GDN_TILED : QN_GDN_GROUPED,
                                  .scale = 0.0884f,
                                  .normalize = r->normalize,
                                  .n_sequences = r->n_sequences,
                                  .cu_seqlens = { (void *)(uintptr_t)r->ends, QN_DTYPE_U32, r->n_sequences + 1 } };
-    const size_t n_k = tokens * r->k_heads * HEAD_K, n_v = tokens * r->v_heads * r->head_v, n_gates = tokens * r->v_heads;
+    const size_t n_k = tokens * r->k_heads * r->head_k, n_v = tokens * r->v_heads * r->head_v, n_gates = tokens * r->v_heads;
     qn_assert_ok(qn_gdn_step(&shape, view(q, n_k), view(k, n_k), view(v, n_v), view(g, n_gates), view(beta, n_gates),
-                             view(state, r->n_sequences * r->v_heads * r->head_v * HEAD_K), view(o, n_v)));
+                             view(state, r->n_sequences * r->v_heads * r->head_v * r->head_k), view(o, n_v)));
 }
 
 /* division: NULL for the token-by-token kernel. */
@@ -106,7 +109,7 @@ static void launch_rule(qn_gdn_chunk_args *args, const qn_gdn_division *division
 {
     qn_gdn_chunk_launches chunk = { .n = 1 };
     qn_assert_ok(division ? qn_gdn_gpu_chunk(args, division, qn_cuda_get_info(qn_gpu())->max_shared_bytes, workspace, &chunk)
-                          : qn_gdn_gpu_recurrent(args, HEAD_K, true, &chunk.launches[0]));
+                          : qn_gdn_gpu_recurrent(args, &chunk.launches[0]));
     for (size_t i = 0; i < chunk.n; i++)
         qn_gpu_launch(&chunk.launches[i], args);
 }
@@ -128,9 +131,10 @@ static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *divisi
         qn_gpu_read(&outputs[1], state[run]);
     }
     for (size_t i = 0; i < n_o; i++)
-        found[i] = qn_bf16_to_f32(o[0][i]);
-    expect_close("o", found, expected_o, n_o, BAR_BF16);
-    expect_close("state", state[0], expected_state, n_state, BAR_BF16);
+        found[i] = args->dtype == QN_DTYPE_F16 ? qn_f16_to_f32(o[0][i]) : qn_bf16_to_f32(o[0][i]);
+    const double bar = args->dtype == QN_DTYPE_F16 ? BAR_F16 : BAR_BF16;
+    expect_close("o", found, expected_o, n_o, bar);
+    expect_close("state", state[0], expected_state, n_state, bar);
     qn_expect(!memcmp(o[0], o[1], n_o * sizeof *o[0]) && !memcmp(state[0], state[1], n_state * sizeof(float)),
               "a second run gave different bits");
     qn_expect(qn_gpu_guards_intact(&outputs[0]) && qn_gpu_guards_intact(&outputs[1]) && qn_gpu_guards_intact(workspace),
@@ -149,13 +153,14 @@ enum { N_DIVISIONS = sizeof divisions / sizeof *divisions };
 static void check_rule(const struct rule *r)
 {
     const size_t rows = r->ends[r->n_sequences], n_gates = rows * r->v_heads;
-    const size_t widths[3] = { r->k_heads * HEAD_K, r->k_heads * HEAD_K, r->v_heads * r->head_v };
-    const size_t width = widths[0] + widths[1] + widths[2], n_state = r->n_sequences * widths[2] * HEAD_K;
+    const size_t widths[3] = { r->k_heads * r->head_k, r->k_heads * r->head_k, r->v_heads * r->head_v };
+    const size_t width = widths[0] + widths[1] + widths[2], n_state = r->n_sequences * widths[2] * r->head_k;
+    const qn_dtype dtype = r->f16 ? QN_DTYPE_F16 : QN_DTYPE_BF16;
     float *x[3] = { draw_vectors(r, rows, RANDOM_KEYS), draw_vectors(r, rows, r->keys), normal(rows * widths[2], 1) };
     float *g = floats(n_gates), *beta = floats(n_gates), *state = floats(n_state), *o = floats(rows * widths[2]);
     uint16_t *qkv_parts[3];
     for (int p = 0; p < 3; p++)
-        qkv_parts[p] = to_bf16(x[p], rows * widths[p]);
+        qkv_parts[p] = to_16_bits(x[p], rows * widths[p], dtype);
     for (size_t i = 0; i < n_gates; i++) {
         g[i] = draw_decay(r->decay);
         beta[i] = (float)uniform();
@@ -183,25 +188,29 @@ static void check_rule(const struct rule *r)
                                .sequences = (uint32_t)r->n_sequences,
                                .k_heads = (uint32_t)r->k_heads,
                                .v_heads = (uint32_t)r->v_heads,
+                               .head_k = (uint32_t)r->head_k,
                                .head_v = (uint32_t)r->head_v,
+                               .dtype = dtype,
                                .q_stride = (uint32_t)(r->interleaved ? width : widths[0]),
                                .k_stride = (uint32_t)(r->interleaved ? width : widths[1]),
                                .v_stride = (uint32_t)(r->interleaved ? width : widths[2]),
                                .o_stride = (uint32_t)widths[2],
-                               .gate_stride = (uint32_t)r->v_heads,
+                               .g_stride = (uint32_t)r->v_heads,
+                               .beta_stride = (uint32_t)r->v_heads,
                                .tiled = r->tiled,
                                .normalize = r->normalize,
                                .scale = 0.0884f };
     for (size_t d = 0; d <= N_DIVISIONS; d++) {
         const qn_gdn_division *division = d < N_DIVISIONS ? &divisions[d] : NULL;
-        const size_t bytes =
-            division ? qn_gdn_gpu_workspace_bytes(rows, r->n_sequences, r->v_heads, r->head_v, division) : sizeof(uint32_t);
+        if (division && r->head_k > QN_GDN_MAX_SPAN_KEY && (division->span_chunks || division->slices > 1))
+            continue;
+        const size_t bytes = division ? qn_gdn_gpu_workspace_bytes(&args, division) : sizeof(uint32_t);
         qn_gpu_guarded workspace = qn_gpu_new(bytes);
         qn_case_begin("deltanet", division ? "chunks" : "recurrent",
-                      "%zu tokens in %zu sequences, heads %zu/%zu, values %zu%s%s%s%s, decay %d, keys %d, spans of %u, "
+                      "%zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu%s%s%s%s%s, decay %d, keys %d, spans of %u, "
                       "%u slices",
-                      rows, r->n_sequences, r->k_heads, r->v_heads, r->head_v, r->tiled ? ", tiled" : "",
-                      r->normalize ? ", normalised" : "", r->initial ? ", with a state" : "",
+                      rows, r->n_sequences, r->k_heads, r->v_heads, r->head_k, r->head_v, r->f16 ? ", f16" : "",
+                      r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "", r->initial ? ", with a state" : "",
                       r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys, division ? division->span_chunks : 0,
                       division ? division->slices : 0);
         check_outputs(&args, division, &workspace, outputs, o, state);
@@ -234,6 +243,7 @@ static void check_rules(void)
                                    .ends = { 0, lengths[i] },
                                    .k_heads = 1,
                                    .v_heads = 2,
+                                   .head_k = 128,
                                    .head_v = 128,
                                    .tiled = i & 1,
                                    .normalize = true,
@@ -248,6 +258,7 @@ static void check_rules(void)
                                        .ends = { 0, 333 },
                                        .k_heads = 1,
                                        .v_heads = 1,
+                                       .head_k = 128,
                                        .head_v = 128,
                                        .normalize = keys != EQUAL_KEYS,
                                        .initial = true,
@@ -260,6 +271,7 @@ static void check_rules(void)
                                    .ends = { 0, 5, 5, 69, 198, 598 },
                                    .k_heads = 2,
                                    .v_heads = variant < 2 ? 6 : 2,
+                                   .head_k = 128,
                                    .head_v = variant < 2 ? 128 : (size_t)(variant - 1) * 64,
                                    .tiled = variant & 1,
                                    .normalize = true,
@@ -272,11 +284,39 @@ static void check_rules(void)
                                .ends = { 0, 4096 },
                                .k_heads = 2,
                                .v_heads = 4,
+                               .head_k = 128,
                                .head_v = 128,
                                .tiled = true,
                                .normalize = true,
                                .initial = true,
                                .decay = MILD });
+}
+
+/* Keys and values of other sizes, and f16. */
+static void check_sizes(void)
+{
+    static const struct {
+        size_t head_k, head_v;
+        bool f16;
+    } sizes[] = { { 64, 64, false },   { 64, 128, true },   { 96, 96, false }, { 16, 48, false },   { 128, 128, true },
+                  { 128, 80, false },  { 192, 192, false }, { 208, 64, true }, { 256, 256, false }, { 256, 112, true },
+                  { 128, 256, false }, { 256, 128, false }, { 112, 64, false } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int decay = NONE; decay < DECAYS; decay += 2) {
+            qn_random_seed(400 + 10 * i + (size_t)decay);
+            check_rule(&(struct rule){ .n_sequences = 4,
+                                       .ends = { 0, 70, 70, 71, 421 },
+                                       .k_heads = 1,
+                                       .v_heads = 2,
+                                       .head_k = sizes[i].head_k,
+                                       .head_v = sizes[i].head_v,
+                                       .f16 = sizes[i].f16,
+                                       .tiled = decay > NONE,
+                                       .normalize = true,
+                                       .initial = decay != NONE,
+                                       .interleaved = i & 1,
+                                       .decay = (enum decay)decay });
+        }
 }
 
 /* ---- A layer: convolution, gates, delta rule, gated norm; step by step and in prefill batches ---- */
@@ -452,7 +492,12 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
     qn_gpu_guarded g = qn_gpu_new(n * l->v_heads * sizeof(float)), beta = qn_gpu_new(n * l->v_heads * sizeof(float));
     static const qn_gdn_division whole = { 0, 2 };
     qn_gpu_guarded cu_seqlens = qn_gpu_from(ends, sizeof ends);
-    qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(n, 1, l->v_heads, l->head_v, &whole));
+    const qn_gdn_chunk_args sizes = { .tokens = (uint32_t)n,
+                                      .sequences = 1,
+                                      .v_heads = (uint32_t)l->v_heads,
+                                      .head_k = (uint32_t)l->head_k,
+                                      .head_v = (uint32_t)l->head_v };
+    qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(&sizes, &whole));
     for (size_t s = 0; s < SESSIONS; s++) {
         const uint64_t row = s * LAYER_TOKENS + begin, gates = row * l->v_heads * sizeof(float);
         const uint64_t values = row * l->values * sizeof(float), memory = l->addresses.data + s * sizeof(uint64_t);
@@ -491,12 +536,15 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
                                    .sequences = 1,
                                    .k_heads = (uint32_t)l->k_heads,
                                    .v_heads = (uint32_t)l->v_heads,
+                                   .head_k = (uint32_t)l->head_k,
                                    .head_v = (uint32_t)l->head_v,
+                                   .dtype = chunks ? QN_DTYPE_BF16 : QN_DTYPE_F32,
                                    .q_stride = (uint32_t)l->width,
                                    .k_stride = (uint32_t)l->width,
                                    .v_stride = (uint32_t)l->width,
                                    .o_stride = (uint32_t)l->values,
-                                   .gate_stride = (uint32_t)l->v_heads,
+                                   .g_stride = (uint32_t)l->v_heads,
+                                   .beta_stride = (uint32_t)l->v_heads,
                                    .tiled = true,
                                    .normalize = true,
                                    .scale = scale_of(l) };
@@ -518,7 +566,7 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
         if (chunks) {
             launch_rule(&rule, &whole, workspace.data);
         } else {
-            qn_assert_ok(qn_gdn_gpu_recurrent(&rule, l->head_k, false, &launch));
+            qn_assert_ok(qn_gdn_gpu_recurrent(&rule, &launch));
             qn_gpu_launch(&launch, &rule);
         }
         qn_assert_ok(qn_gdn_gpu_norm(&norm, l->head_k, l->head_v, chunks, &launch));
@@ -560,7 +608,7 @@ static void check_layer(struct layer *l)
     layer_new(l);
     for (int mode = STEPS; mode < MODES; mode++) {
         static const size_t pieces[] = { 66, 1, 2, 3, 17, 61 };
-        if (mode == CHUNKS && (l->head_k != HEAD_K || l->head_v % QN_GDN_SLICE))
+        if (mode == CHUNKS && (l->head_k % QN_GDN_SLICE || l->head_v % QN_GDN_SLICE))
             continue;
         qn_case_begin("deltanet", mode_names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->k_heads, l->v_heads,
                       l->head_k, l->head_v, l->taps);
@@ -594,6 +642,7 @@ static void check_layers(void)
 void qn_check_cuda_deltanet(bool bench)
 {
     check_rules();
+    check_sizes();
     check_layers();
     if (bench)
         qn_bench_cuda_deltanet();

@@ -7,10 +7,9 @@
 #include "base/f16.h"
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet_cuda.h"
+#include "quern/kernels.h"
 
 #include <math.h>
-
-enum { HEAD_K = QN_GDN_HEAD_K };
 
 /* Log decays of tokens. */
 enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
@@ -34,16 +33,21 @@ static inline double uniform(void)
     return (double)(qn_random() >> 11) * 0x1p-53;
 }
 
-/* Round x to bf16 in place, and return the bf16 values. */
-static inline uint16_t *to_bf16(float *x, size_t n)
+/* Round x to f16 or bf16 in place, and return the 16-bit values. */
+static inline uint16_t *to_16_bits(float *x, size_t n, qn_dtype dtype)
 {
     uint16_t *h;
     qn_assert_ok(qn_alloc(&h, n, sizeof *h, "quern-check"));
     for (size_t i = 0; i < n; i++) {
-        h[i] = qn_f32_to_bf16(x[i]);
-        x[i] = qn_bf16_to_f32(h[i]);
+        h[i] = dtype == QN_DTYPE_F16 ? qn_f32_to_f16(x[i]) : qn_f32_to_bf16(x[i]);
+        x[i] = dtype == QN_DTYPE_F16 ? qn_f16_to_f32(h[i]) : qn_bf16_to_f32(h[i]);
     }
     return h;
+}
+
+static inline uint16_t *to_bf16(float *x, size_t n)
+{
+    return to_16_bits(x, n, QN_DTYPE_BF16);
 }
 
 static inline float draw_decay(enum decay decay)

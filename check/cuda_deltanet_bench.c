@@ -55,24 +55,26 @@ static void bench_divisions(struct timed *t, size_t tokens, double decay)
     const size_t sequences = t->chunk.sequences, v_heads = t->chunk.v_heads, all = tokens * sequences;
     const qn_gdn_division division = qn_gdn_gpu_divide(&t->chunk, tokens, &gpu);
     static const char *const names[] = { "prepare", "all" };
-    qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(all, sequences, v_heads, HEAD_K, &division));
+    qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(&t->chunk, &division));
     qn_assert_ok(qn_gdn_gpu_chunk(&t->chunk, &division, gpu.max_shared_bytes, workspace.data, &t->launches));
     for (size_t part = 0; part < 2; part++) {
         char shape[128];
         t->end = part ? t->launches.n : 1;
-        snprintf(shape, sizeof shape, "%zu x %zu tokens, heads %u/%u, decays to -%g, spans of %u, %u slices: %s", sequences,
-                 tokens, t->chunk.k_heads, t->chunk.v_heads, decay, division.span_chunks, division.slices, names[part]);
+        snprintf(shape, sizeof shape, "%zu x %zu tokens, heads %u/%u of %u, decays to -%g, spans of %u, %u slices: %s",
+                 sequences, tokens, t->chunk.k_heads, t->chunk.v_heads, t->chunk.head_k, decay, division.span_chunks,
+                 division.slices, names[part]);
         /* The minimum traffic of all kernels: q, k, v, gates and o once. */
-        qn_gpu_bench("deltanet", "chunks", shape, (double)all * (4 * (t->chunk.k_heads + v_heads) * HEAD_K + 8 * v_heads), "B",
+        qn_gpu_bench("deltanet", "chunks", shape,
+                     (double)all * (4 * (t->chunk.k_heads + v_heads) * t->chunk.head_k + 8 * v_heads), "B",
                      part ? qn_gpu_read_rate() : 0, timed_chunk, t, 1);
     }
     qn_gpu_free(&workspace);
 }
 
-static void bench_chunk(size_t sequences, size_t tokens, size_t k_heads, size_t v_heads, double decay)
+static void bench_chunk(size_t sequences, size_t tokens, size_t k_heads, size_t v_heads, size_t head, double decay)
 {
-    const size_t rows = sequences * tokens, n_k = rows * k_heads * HEAD_K, n_v = rows * v_heads * HEAD_K;
-    const size_t n_state = sequences * v_heads * HEAD_K * HEAD_K, n_gates = rows * v_heads;
+    const size_t rows = sequences * tokens, n_k = rows * k_heads * head, n_v = rows * v_heads * head;
+    const size_t n_state = sequences * v_heads * head * head, n_gates = rows * v_heads;
     float *g = floats(n_gates), *beta = floats(n_gates), *state = normal(n_state, 0.1f);
     for (size_t i = 0; i < n_gates; i++) {
         g[i] = (float)(-decay * uniform());
@@ -93,12 +95,15 @@ static void bench_chunk(size_t sequences, size_t tokens, size_t k_heads, size_t 
                                   .sequences = (uint32_t)sequences,
                                   .k_heads = (uint32_t)k_heads,
                                   .v_heads = (uint32_t)v_heads,
-                                  .head_v = HEAD_K,
-                                  .q_stride = (uint32_t)(k_heads * HEAD_K),
-                                  .k_stride = (uint32_t)(k_heads * HEAD_K),
-                                  .v_stride = (uint32_t)(v_heads * HEAD_K),
-                                  .o_stride = (uint32_t)(v_heads * HEAD_K),
-                                  .gate_stride = (uint32_t)v_heads,
+                                  .head_k = (uint32_t)head,
+                                  .head_v = (uint32_t)head,
+                                  .dtype = QN_DTYPE_BF16,
+                                  .q_stride = (uint32_t)(k_heads * head),
+                                  .k_stride = (uint32_t)(k_heads * head),
+                                  .v_stride = (uint32_t)(v_heads * head),
+                                  .o_stride = (uint32_t)(v_heads * head),
+                                  .g_stride = (uint32_t)v_heads,
+                                  .beta_stride = (uint32_t)v_heads,
                                   .tiled = true,
                                   .normalize = true,
                                   .scale = 0.0884f } };
@@ -116,10 +121,13 @@ static void bench_chunks(void)
     static const size_t heads[][2] = { { 2, 4 }, { 2, 8 }, { 16, 16 }, { 16, 32 }, { 16, 48 }, { 16, 64 } };
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         for (size_t tokens = 4096; tokens <= 32768; tokens *= 8) {
-            bench_chunk(1, tokens, heads[i][0], heads[i][1], 0.3);
-            bench_chunk(1, tokens, heads[i][0], heads[i][1], 0.003);
+            bench_chunk(1, tokens, heads[i][0], heads[i][1], 128, 0.3);
+            bench_chunk(1, tokens, heads[i][0], heads[i][1], 128, 0.003);
         }
-    bench_chunk(8, 4096, 16, 48, 0.3);
+    bench_chunk(8, 4096, 16, 48, 128, 0.3);
+    for (size_t head = 64; head <= 256; head += 64)
+        if (head != 128)
+            bench_chunk(1, 8192, 16, 32, head, 0.3);
 }
 
 /* The layers of a 27B model; their states together are larger than L2. */
@@ -127,6 +135,7 @@ static void bench_step(void)
 {
     enum {
         LAYERS = 48,
+        HEAD_K = 128,
         K_HEADS = 16,
         V_HEADS = 48,
         TAPS = 4,

@@ -83,6 +83,11 @@ typedef struct qn_cuda_gdn_shape {
     /* [N] QN_DTYPE_I32: sequence i has state state_indices[i]; -1: it is skipped, and nothing of it is read or written. No
      * state twice. An all-zero view: sequence i has state i. */
     qn_cuda_view state_indices;
+    bool transposed_states; /* states are [S, v_heads, head_k, head_v] */
+    /* [v_heads] f32. If gate_factor is given, the log decay is gate_factor * softplus(g + gate_bias), with all-zero views of
+     * both it is g. Qwen3.5's layers have gate_factor = -e^A_log and gate_bias = dt_bias. */
+    qn_cuda_view gate_factor, gate_bias;
+    bool sigmoid_beta; /* beta is the sigmoid of what is given */
 } qn_cuda_gdn_shape;
 
 /* qn_cuda_gdn_chunk_workspace - bytes of the workspace of qn_cuda_gdn_chunk; 0 is possible.
@@ -95,17 +100,19 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *
  *   q, k        [T, k_heads, head_k] D
  *   v           [T, v_heads, head_v] D
- *   g           [T, v_heads] f32; values outside of -256 to 0 are clamped
- *   beta        [T, v_heads] f32, with the rows as far apart as those of g
+ *   g           [T, v_heads] f32, f16 or bf16: log decays; values outside of -256 to 0 are clamped
+ *   beta        [T, v_heads] f32, f16 or bf16
  *   initial     [S, v_heads, head_v, head_k] f32 or bf16: the state before the first token; an all-zero view: zeros
  *   final       [S, v_heads, head_v, head_k] of the type of initial: the state after the last token; an all-zero view: not
  *               written; may be initial
  *   o           [T, v_heads, head_v] D; tokens outside of all sequences are not written
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
- * D is bf16 with head_k 128 and head_v a multiple of 64, on tensor cores: the error against the recurrence in float64 is at
- * most 1e-2, and 3e-3 to 5e-3 for random inputs. With f32 and any head sizes of qn_gdn_shape the recurrence is computed token
- * by token, which is exact to 1e-6 and many times slower; its workspace is empty. Other types are QN_ERR_UNSUPPORTED. */
+ * D is bf16 or f16 on tensor cores: the error against the recurrence in float64 is at most 1e-2 in bf16, and 3e-3 to 5e-3 for
+ * random inputs; an eighth of this in f16, whose values must stay below 65504. Keys are padded to multiples of 64 elements and
+ * values too, so that these are the fastest sizes. A device with less than 160 KiB of shared memory for a block has no keys
+ * beyond 192 (QN_ERR_UNSUPPORTED). With f32 the recurrence is computed token by token, which is exact to 1e-6 and many times
+ * slower; its workspace is empty. */
 QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
                                    qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
                                    qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream);

@@ -81,6 +81,12 @@ QN_DEVICE uint32_t qn_f32_to_bf16x2(float low, float high)
     return h;
 }
 
+// The values of a 32-bit word, the low half first.
+QN_DEVICE float2 qn_bf16x2_to_f32(uint32_t word)
+{
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
 // ---- Warp reductions: fixed order, the result in every lane ----
 
 QN_DEVICE float qn_warp_sum(float x)

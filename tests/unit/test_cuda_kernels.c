@@ -14,12 +14,12 @@ static const uint8_t image[128] = { 0x7f, 'E', 'L', 'F' };
         "deltanet/deltanet_" source ".cu", defines, "sm_90a", image, image + sizeof image                                      \
     }
 static const qn_gpu_cubin cubins[] = {
-    CUBIN("prepare", ""),
-    CUBIN("compose", ""),
-    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=1"),
-    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2"),
-    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=1 -DQN_GDN_EFFECTS"),
-    CUBIN("advance", "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2 -DQN_GDN_EFFECTS"),
+    CUBIN("prepare", "-DQN_HEAD_K=128"),
+    CUBIN("compose", "-DQN_HEAD_K=128"),
+    CUBIN("advance", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_GDN_SLICES=1"),
+    CUBIN("advance", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2"),
+    CUBIN("advance", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_GDN_SLICES=1 -DQN_GDN_EFFECTS"),
+    CUBIN("advance", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2 -DQN_GDN_EFFECTS"),
     CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128"),
     CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16"),
 };
@@ -242,8 +242,10 @@ static void views(void **unused)
     refuses(kernels, &c, "q: rows are 260 elements apart, expected a multiple of 8");
     c = call_of(QN_DTYPE_F32);
     c.beta.stride = HEADS_V + 1;
-    c.beta.count *= 2;
-    refuses(kernels, &c, "beta: rows are 9 elements apart, expected 8");
+    refuses(kernels, &c, "beta: 32768 elements, expected at least 36863");
+    c = call_of(QN_DTYPE_F32);
+    c.g.dtype = QN_DTYPE_I32;
+    refuses(kernels, &c, "g: data type 26, expected 0 (f32), 1 (f16) or 30 (bf16)");
     c = call_of(QN_DTYPE_F32);
     c.final.count = 1;
     refuses(kernels, &c, "final: 1 elements");
@@ -266,14 +268,19 @@ static void shapes(void **unused)
 {
     (void)unused;
     qn_cuda_kernels *kernels = open_kernels();
-    struct call c = call_of(QN_DTYPE_F16);
-    refuses(kernels, &c, "data type 1");
+    struct call c = call_of(QN_DTYPE_I32);
+    refuses(kernels, &c, "data type 26");
     c = call_of(QN_DTYPE_BF16);
-    c.shape.head_k = 64;
-    refuses(kernels, &c, "keys of 64");
+    c.shape.head_k = 288;
+    refuses(kernels, &c, "keys of 288");
     c = call_of(QN_DTYPE_BF16);
-    c.shape.head_v = 96;
-    refuses(kernels, &c, "values of 96");
+    c.shape.head_v = 100;
+    refuses(kernels, &c, "values of 100");
+    c = call_of(QN_DTYPE_BF16);
+    c.shape.gate_bias = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V, 0 };
+    refuses(kernels, &c, "expected gate_factor too");
+    c.shape.gate_factor = (qn_cuda_view){ address(4096), QN_DTYPE_F32, HEADS_V - 1, 0 };
+    refuses(kernels, &c, "gate_factor: 7 elements, expected at least 8");
     c = call_of(QN_DTYPE_F32);
     c.shape.head_k = 40;
     refuses(kernels, &c, "keys of 40");

@@ -4,6 +4,7 @@
 #include "helper_launch.h"
 
 #include "kernels/deltanet/deltanet_cuda.h"
+#include "quern/kernels.h"
 
 static qn_gdn_chunk_args chunk_args(void)
 {
@@ -15,12 +16,15 @@ static qn_gdn_chunk_args chunk_args(void)
                                 .sequences = 3,
                                 .k_heads = 2,
                                 .v_heads = 6,
+                                .head_k = 128,
                                 .head_v = 128,
+                                .dtype = QN_DTYPE_BF16,
                                 .q_stride = 1280,
                                 .k_stride = 1280,
                                 .v_stride = 1280,
                                 .o_stride = 768,
-                                .gate_stride = 6 };
+                                .g_stride = 6,
+                                .beta_stride = 6 };
 }
 
 static void refused(qn_status status, const char *reason)
@@ -39,9 +43,9 @@ static void chunks(void **unused)
     static const struct {
         uint32_t shared_bytes;
         const char *defines;
-    } devices[] = { { 227 << 10, "-DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2" },
-                    { 163 << 10, "-DQN_GDN_STAGES=2 -DQN_GDN_SLICES=2" },
-                    { 99 << 10, "-DQN_GDN_STAGES=1 -DQN_GDN_SLICES=2" } };
+    } devices[] = { { 227 << 10, "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_GDN_SLICES=2" },
+                    { 163 << 10, "-DQN_HEAD_K=128 -DQN_GDN_STAGES=2 -DQN_GDN_SLICES=2" },
+                    { 99 << 10, "-DQN_HEAD_K=128 -DQN_GDN_STAGES=1 -DQN_GDN_SLICES=2" } };
     qn_gdn_chunk_args args = chunk_args();
     qn_gdn_chunk_launches chunk;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
@@ -50,7 +54,7 @@ static void chunks(void **unused)
         assert_int_equal(chunk.n, 2);
         assert_string_equal(chunk.launches[0].function, "qn_gdn_prepare");
         assert_string_equal(chunk.launches[1].function, "qn_gdn_advance");
-        assert_defines(&chunk.launches[0], "");
+        assert_defines(&chunk.launches[0], "-DQN_HEAD_K=128");
         assert_defines(&chunk.launches[1], devices[i].defines);
         /* Indices of chunks, key heads; blocks of the value heads of three sequences. */
         const uint32_t grids[2][3] = { { 3 * 200 / 64 + 3, 2, 1 }, { 6 * 3, 1, 1 } };
@@ -75,7 +79,7 @@ static void workspaces(void **unused)
         qn_gdn_chunk_args a = chunk_args();
         qn_gdn_chunk_launches chunk;
         assert_ok(qn_gdn_gpu_chunk(&a, d, 227 << 10, WORKSPACE, &chunk));
-        const size_t tokens = 3 * 200, end = WORKSPACE + qn_gdn_gpu_workspace_bytes(tokens, 3, 6, 128, d);
+        const size_t tokens = 3 * 200, end = WORKSPACE + qn_gdn_gpu_workspace_bytes(&a, d);
         /* The record of chunk c of sequence s is t/64 + s + c: the largest index has its place. */
         assert_int_equal(a.chunks, tokens / 64 + 3);
         size_t used = a.records + (size_t)a.chunks * 6 * QN_GDN_RECORD;
@@ -92,6 +96,33 @@ static void workspaces(void **unused)
             used = a.sources + (size_t)a.spans * 6 * sizeof(uint32_t);
         }
         assert_true(used <= end && end - used < 256);
+    }
+}
+
+/* Keys of three and four tiles: one slice, no spans, fewer stages. */
+static void long_keys(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_gpu h100 = { 227 << 10, 132 };
+    static const struct {
+        uint32_t head_k;
+        const char *defines;
+    } sizes[] = { { 192, "-DQN_HEAD_K=192 -DQN_GDN_STAGES=2 -DQN_GDN_SLICES=1" },
+                  { 256, "-DQN_HEAD_K=256 -DQN_GDN_STAGES=2 -DQN_GDN_SLICES=1 -DQN_F16" } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        label("keys of %u", sizes[i].head_k);
+        qn_gdn_chunk_args a = chunk_args();
+        qn_gdn_chunk_launches chunk;
+        a.head_k = sizes[i].head_k;
+        a.dtype = i ? QN_DTYPE_F16 : QN_DTYPE_BF16;
+        a.tokens = 32768;
+        const qn_gdn_division d = qn_gdn_gpu_divide(&a, 32768, &h100);
+        assert_int_equal(d.slices, 1);
+        assert_int_equal(d.span_chunks, 0);
+        assert_ok(qn_gdn_gpu_chunk(&a, &d, h100.max_shared_bytes, WORKSPACE, &chunk));
+        assert_int_equal(chunk.n, 2);
+        assert_defines(&chunk.launches[1], sizes[i].defines);
+        assert_int_equal(chunk.launches[1].grid[0], 2 * 6 * 3);
     }
 }
 
@@ -115,14 +146,14 @@ static void divisions(void **unused)
                         a.sequences = sequences;
                         a.q_stride = a.k_stride = heads[h] * 128;
                         a.v_stride = a.o_stride = heads[h] * head_v;
-                        a.gate_stride = heads[h];
+                        a.g_stride = a.beta_stride = heads[h];
                         const qn_gdn_division d = qn_gdn_gpu_divide(&a, tokens[t], &gpus[g]);
-                        const size_t all = (size_t)tokens[t] * sequences;
+                        qn_gdn_chunk_args more = a;
+                        more.tokens += 64;
                         assert_ok(qn_gdn_gpu_chunk(&a, &d, gpus[g].max_shared_bytes, WORKSPACE, &chunk));
-                        assert_true(qn_gdn_gpu_workspace_bytes(all, sequences, heads[h], head_v, &d) <=
-                                    qn_gdn_gpu_max_workspace_bytes(all, sequences, heads[h], head_v, &gpus[g]));
-                        assert_true(qn_gdn_gpu_max_workspace_bytes(all, sequences, heads[h], head_v, &gpus[g]) <=
-                                    qn_gdn_gpu_max_workspace_bytes(all + 64, sequences, heads[h], head_v, &gpus[g]));
+                        assert_true(qn_gdn_gpu_workspace_bytes(&a, &d) <= qn_gdn_gpu_max_workspace_bytes(&a, &gpus[g]));
+                        assert_true(qn_gdn_gpu_max_workspace_bytes(&a, &gpus[g]) <=
+                                    qn_gdn_gpu_max_workspace_bytes(&more, &gpus[g]));
                     }
     /* Few heads and many tokens are divided; a GPU full of heads is not. */
     qn_gdn_chunk_args a = chunk_args();
@@ -138,8 +169,14 @@ static void chunks_refused(void **unused)
     (void)unused;
     qn_gdn_chunk_launches chunk;
     qn_gdn_chunk_args args = chunk_args();
-    args.head_v = 96;
-    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "96");
+    args.head_v = 90;
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "90");
+    args = chunk_args();
+    args.head_k = 272;
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "272");
+    args = chunk_args();
+    args.dtype = QN_DTYPE_F32;
+    refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "data type 0");
     args = chunk_args();
     args.v_heads = 5;
     refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "5 value heads");
@@ -197,7 +234,7 @@ static void conv_and_norm(void **unused)
     const qn_gdn_norm_args norm = {
         .rows = 33, .k_heads = 2, .v_heads = 6, .o_stride = 768, .gate_stride = 768, .out_stride = 768
     };
-    const qn_gdn_chunk_args rule = chunk_args();
+    qn_gdn_chunk_args rule = chunk_args();
     qn_launch launch;
     assert_ok(qn_gdn_gpu_conv(&conv, 128, 128, 33, true, &launch));
     assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16");
@@ -208,10 +245,13 @@ static void conv_and_norm(void **unused)
     assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128");
     assert_int_equal(launch.grid[0], 2); /* blocks of 4 heads */
     assert_int_equal(launch.grid[1], 33);
-    assert_ok(qn_gdn_gpu_recurrent(&rule, 128, false, &launch));
+    rule.dtype = QN_DTYPE_F16;
+    assert_ok(qn_gdn_gpu_recurrent(&rule, &launch));
+    assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_F16");
     assert_int_equal(launch.grid[0], 4); /* blocks of 32 values */
-    refused(qn_gdn_gpu_recurrent(&rule, 64, true, &launch), "bf16");
-    refused(qn_gdn_gpu_conv(&conv, 128, 112, 33, true, &launch), "112");
+    rule.head_k = 24;
+    refused(qn_gdn_gpu_recurrent(&rule, &launch), "24");
+    refused(qn_gdn_gpu_conv(&conv, 128, 120, 33, true, &launch), "120");
     refused(qn_gdn_gpu_conv(&conv, 128, 128, 0, true, &launch), "0 blocks of tokens");
 }
 
@@ -225,9 +265,9 @@ static void sizes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),         cmocka_unit_test(workspaces), cmocka_unit_test(divisions),
-        cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),      cmocka_unit_test(conv_and_norm),
-        cmocka_unit_test(sizes),
+        cmocka_unit_test(chunks),        cmocka_unit_test(workspaces),     cmocka_unit_test(long_keys),
+        cmocka_unit_test(divisions),     cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),
+        cmocka_unit_test(conv_and_norm), cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/aura_cuda.h"
 #include "kernels/deltanet/deltanet_cuda.h"
+#include "quern/kernels.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/hadamard/hadamard_cuda.h"
 #include "kernels/matmul/embed_cuda.h"
@@ -87,7 +88,7 @@ static void public_attention(void)
     }
 }
 
-static void delta_rule(void)
+static void delta_rule(uint32_t head, qn_dtype dtype)
 {
     qn_gdn_chunk_args chunk = { .q = 16,
                                 .k = 16,
@@ -97,22 +98,34 @@ static void delta_rule(void)
                                 .sequences = 1,
                                 .k_heads = 1,
                                 .v_heads = 1,
-                                .head_v = 128,
-                                .q_stride = 128,
-                                .k_stride = 128,
-                                .v_stride = 128,
-                                .o_stride = 128,
-                                .gate_stride = 1 };
+                                .head_k = head,
+                                .head_v = head,
+                                .dtype = dtype,
+                                .q_stride = head,
+                                .k_stride = head,
+                                .v_stride = head,
+                                .o_stride = head,
+                                .g_stride = 1,
+                                .beta_stride = 1 };
     qn_launch launch;
     qn_gdn_chunk_launches launches;
-    for (uint32_t slices = 1; slices <= QN_GDN_MAX_BLOCK_SLICES; slices++) {
-        const qn_gdn_division division = { 1, slices };
+    const bool has_spans = head <= QN_GDN_MAX_SPAN_KEY;
+    for (uint32_t slices = 1; dtype != QN_DTYPE_F32 && slices <= (has_spans ? QN_GDN_MAX_BLOCK_SLICES : 1); slices++) {
+        const qn_gdn_division division = { has_spans, slices };
         assert_ok(qn_gdn_gpu_chunk(&chunk, &division, MAX_SHARED, 65536, &launches));
         for (size_t i = 0; i < launches.n; i++)
             expect_built_in(&launches.launches[i]);
     }
-    selects(qn_gdn_gpu_recurrent(&chunk, 128, true, &launch), &launch);
-    selects(qn_gdn_gpu_recurrent(&chunk, 128, false, &launch), &launch);
+    selects(qn_gdn_gpu_recurrent(&chunk, &launch), &launch);
+}
+
+static void delta_rules(void)
+{
+    delta_rule(128, QN_DTYPE_F32);
+    delta_rule(128, QN_DTYPE_F16);
+    for (uint32_t head = 64; head <= 256; head += 64)
+        delta_rule(head, QN_DTYPE_BF16);
+    delta_rule(96, QN_DTYPE_BF16);
 }
 
 /* Matrices of every type, by up to 4096 tokens; the persistent decode kernel where it takes their tiles. */
@@ -174,7 +187,7 @@ static void launches_select_what_is_built_in(void **unused)
     assert_in_range(code->n_pipelines, 1, MAX_PIPELINES);
     caches();
     public_attention();
-    delta_rule();
+    delta_rules();
     matmuls();
     sources_without_parameters();
     for (size_t i = 0; i < code->n_pipelines; i++)

@@ -13,10 +13,15 @@ typedef struct gdn_call {
     qn_gdn_division division;
 } gdn_call;
 
-/* bf16 with these sizes goes to the tensor cores. */
+/* 16-bit types go to the tensor cores. */
 static bool is_chunked(const gdn_call *c)
 {
-    return c->dtype == QN_DTYPE_BF16;
+    return c->dtype != QN_DTYPE_F32;
+}
+
+static bool is_element_type(qn_dtype dtype)
+{
+    return dtype == QN_DTYPE_F32 || dtype == QN_DTYPE_F16 || dtype == QN_DTYPE_BF16;
 }
 
 static qn_status check_lengths(gdn_call *c)
@@ -40,15 +45,32 @@ static qn_status check_lengths(gdn_call *c)
     return qn_api_check_array("cu_seqlens", s->cu_seqlens, dtype, s->n_sequences + 1);
 }
 
+static qn_status check_gates(gdn_call *c)
+{
+    const qn_cuda_gdn_shape *s = c->shape;
+    uint32_t unused;
+    if (qn_api_given(s->gate_bias) && !qn_api_given(s->gate_factor))
+        return qn_fail(QN_ERR_INVALID, "gate_bias is given, expected gate_factor too");
+    if (qn_api_given(s->gate_factor)) {
+        QN_TRY(qn_api_check_rows("gate_factor", s->gate_factor, QN_DTYPE_F32, 1, s->v_heads, sizeof(float), &unused));
+        c->args.gate_factor = qn_api_address(s->gate_factor);
+    }
+    if (qn_api_given(s->gate_bias)) {
+        QN_TRY(qn_api_check_rows("gate_bias", s->gate_bias, QN_DTYPE_F32, 1, s->v_heads, sizeof(float), &unused));
+        c->args.gate_bias = qn_api_address(s->gate_bias);
+    }
+    return QN_OK;
+}
+
 /* The shape alone; its other limits are those of the launches. */
 static qn_status begin(gdn_call *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
 {
     *c = (gdn_call){ .shape = shape, .dtype = dtype };
     if (!kernels || !shape)
         return qn_fail(QN_ERR_INVALID, "%s: NULL", kernels ? "shape" : "kernels");
-    if (dtype != QN_DTYPE_F32 && dtype != QN_DTYPE_BF16)
-        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule on the GPU with data type %d, expected %d (f32) or %d (bf16)",
-                       (int)dtype, (int)QN_DTYPE_F32, (int)QN_DTYPE_BF16);
+    if (!is_element_type(dtype))
+        return qn_fail(QN_ERR_INVALID, "delta rule with data type %d, expected %d (f32), %d (f16) or %d (bf16)", (int)dtype,
+                       (int)QN_DTYPE_F32, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
     if (!isfinite(shape->scale))
         return qn_fail(QN_ERR_INVALID, "scale: %g, expected a finite value", (double)shape->scale);
     if (shape->mapping != QN_GDN_GROUPED && shape->mapping != QN_GDN_TILED)
@@ -64,15 +86,25 @@ static qn_status begin(gdn_call *c, const qn_cuda_kernels *kernels, const qn_cud
                                    .sequences = (uint32_t)c->n_sequences,
                                    .k_heads = (uint32_t)shape->k_heads,
                                    .v_heads = (uint32_t)shape->v_heads,
+                                   .head_k = (uint32_t)shape->head_k,
                                    .head_v = (uint32_t)shape->head_v,
+                                   .dtype = dtype,
+                                   .transposed_states = shape->transposed_states,
+                                   .sigmoid_beta = shape->sigmoid_beta,
                                    .tiled = shape->mapping == QN_GDN_TILED,
                                    .normalize = shape->normalize,
                                    .scale = shape->scale };
-    if (is_chunked(c) && (shape->head_k != QN_GDN_HEAD_K || shape->head_v == 0 || shape->head_v % QN_GDN_SLICE))
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "delta rule in bf16 with keys of %zu and values of %zu: expected %d, and a multiple of %d",
-                       shape->head_k, shape->head_v, QN_GDN_HEAD_K, QN_GDN_SLICE);
-    return qn_gdn_gpu_check_shape(&c->args, shape->head_k, is_chunked(c));
+    QN_TRY(qn_gdn_gpu_check_shape(&c->args));
+    return check_gates(c);
+}
+
+static qn_status check_typed_rows(const gdn_call *c, const char *name, qn_cuda_view view, uint32_t *stride)
+{
+    if (!is_element_type(view.dtype))
+        return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d (f32), %d (f16) or %d (bf16)", name, (int)view.dtype,
+                       (int)QN_DTYPE_F32, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
+    const size_t alignment = view.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    return qn_api_check_rows(name, view, view.dtype, c->rows, c->shape->v_heads, alignment, stride);
 }
 
 static qn_status check_tokens(gdn_call *c, qn_cuda_view q, qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta,
@@ -80,22 +112,20 @@ static qn_status check_tokens(gdn_call *c, qn_cuda_view q, qn_cuda_view k, qn_cu
 {
     const qn_cuda_gdn_shape *s = c->shape;
     qn_gdn_chunk_args *a = &c->args;
-    uint32_t beta_stride;
     QN_TRY(qn_api_check_rows("q", q, c->dtype, c->rows, s->k_heads * s->head_k, QN_API_ALIGNMENT, &a->q_stride));
     QN_TRY(qn_api_check_rows("k", k, c->dtype, c->rows, s->k_heads * s->head_k, QN_API_ALIGNMENT, &a->k_stride));
     QN_TRY(qn_api_check_rows("v", v, c->dtype, c->rows, s->v_heads * s->head_v, QN_API_ALIGNMENT, &a->v_stride));
     QN_TRY(qn_api_check_rows("o", o, c->dtype, c->rows, s->v_heads * s->head_v, QN_API_ALIGNMENT, &a->o_stride));
-    QN_TRY(qn_api_check_rows("g", g, QN_DTYPE_F32, c->rows, s->v_heads, sizeof(float), &a->gate_stride));
-    QN_TRY(qn_api_check_rows("beta", beta, QN_DTYPE_F32, c->rows, s->v_heads, sizeof(float), &beta_stride));
-    if (beta_stride != a->gate_stride)
-        return qn_fail(QN_ERR_INVALID, "beta: rows are %u elements apart, expected %u as those of g", beta_stride,
-                       a->gate_stride);
+    QN_TRY(check_typed_rows(c, "g", g, &a->g_stride));
+    QN_TRY(check_typed_rows(c, "beta", beta, &a->beta_stride));
     a->q = qn_api_address(q);
     a->k = qn_api_address(k);
     a->v = qn_api_address(v);
     a->o = qn_api_address(o);
     a->g = qn_api_address(g);
     a->beta = qn_api_address(beta);
+    a->g_dtype = g.dtype;
+    a->beta_dtype = beta.dtype;
     return QN_OK;
 }
 
@@ -135,7 +165,7 @@ static size_t workspace_bytes(const gdn_call *c)
 {
     if (!is_chunked(c))
         return 0;
-    return qn_gdn_gpu_workspace_bytes(c->rows, c->n_sequences, c->shape->v_heads, c->shape->head_v, &c->division);
+    return qn_gdn_gpu_workspace_bytes(&c->args, &c->division);
 }
 
 static qn_status chunk_launches(gdn_call *c, const qn_cuda_kernels *kernels, uint64_t workspace, qn_gdn_chunk_launches *out)
@@ -143,7 +173,7 @@ static qn_status chunk_launches(gdn_call *c, const qn_cuda_kernels *kernels, uin
     if (is_chunked(c))
         return qn_gdn_gpu_chunk(&c->args, &c->division, qn_api_info(kernels)->max_shared_bytes, workspace, out);
     out->n = 1;
-    return qn_gdn_gpu_recurrent(&c->args, c->shape->head_k, false, &out->launches[0]);
+    return qn_gdn_gpu_recurrent(&c->args, &out->launches[0]);
 }
 
 qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype,
@@ -201,7 +231,7 @@ qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *sh
     QN_TRY(check_indices(&c));
     QN_TRY(check_state(&c, "state", state, &c.args.initial));
     c.args.final = c.args.initial;
-    QN_TRY(qn_gdn_gpu_recurrent(&c.args, shape->head_k, c.dtype == QN_DTYPE_BF16, &launch));
+    QN_TRY(qn_gdn_gpu_recurrent(&c.args, &launch));
     return qn_api_run(kernels, stream, &launch, 1, &c.args);
 }
 
@@ -214,9 +244,9 @@ qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape 
     divide(&c, kernels);
     c.args.q_stride = c.args.k_stride = (uint32_t)(shape->k_heads * shape->head_k);
     c.args.v_stride = c.args.o_stride = (uint32_t)(shape->v_heads * shape->head_v);
-    c.args.gate_stride = (uint32_t)shape->v_heads;
+    c.args.g_stride = c.args.beta_stride = (uint32_t)shape->v_heads;
     QN_TRY(chunk_launches(&c, kernels, ALIGNED, &chunk));
     QN_TRY(qn_api_load(kernels, chunk.launches, chunk.n));
-    QN_TRY(qn_gdn_gpu_recurrent(&c.args, shape->head_k, dtype == QN_DTYPE_BF16, &chunk.launches[0]));
+    QN_TRY(qn_gdn_gpu_recurrent(&c.args, &chunk.launches[0]));
     return qn_api_load(kernels, chunk.launches, 1);
 }

@@ -138,7 +138,12 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
     QN_TRY(alloc_floats(model, QN_CUDA_LOGIT_ROWS, plan->n_vocab, &model->logits));
     if (r->n_v_heads) {
         QN_TRY(alloc_floats(model, max_rows, 2 * r->n_v_heads, &model->gates));
-        const size_t bytes = qn_gdn_gpu_max_workspace_bytes(max_rows, 1, r->n_v_heads, r->head_v, &model->gdn);
+        const qn_gdn_chunk_args longest = { .tokens = (uint32_t)max_rows,
+                                            .sequences = 1,
+                                            .v_heads = (uint32_t)r->n_v_heads,
+                                            .head_k = (uint32_t)r->head_k,
+                                            .head_v = (uint32_t)r->head_v };
+        const size_t bytes = qn_gdn_gpu_max_workspace_bytes(&longest, &model->gdn);
         QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->delta_workspace));
     }
     QN_TRY(alloc_attention(model, max_rows, max_positions));

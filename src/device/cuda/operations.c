@@ -388,7 +388,7 @@ static struct delta delta_of(const struct step *s, const qn_op *op)
                            .inputs_offset = at + s->memory->state_bytes,
                            .sessions = s->model->inputs + offsetof(qn_cuda_inputs, memory),
                            .cu_seqlens = s->model->inputs + offsetof(qn_cuda_inputs, cu_seqlens),
-                           .chunked = shape->head_k == QN_GDN_HEAD_K && shape->head_v % QN_GDN_SLICE == 0 };
+                           .chunked = shape->head_k % QN_GDN_SLICE == 0 && shape->head_v % QN_GDN_SLICE == 0 };
 }
 
 static float delta_scale(const struct delta *d)
@@ -478,18 +478,23 @@ static qn_status run_delta(const struct step *s, const qn_op *op)
                                .sequences = 1,
                                .k_heads = (uint32_t)d.shape->n_k_heads,
                                .v_heads = (uint32_t)d.shape->n_v_heads,
+                               .head_k = (uint32_t)d.shape->head_k,
                                .head_v = (uint32_t)d.shape->head_v,
+                               .dtype = d.chunked ? QN_DTYPE_BF16 : QN_DTYPE_F32,
+                               .g_dtype = QN_DTYPE_F32,
+                               .beta_dtype = QN_DTYPE_F32,
                                .q_stride = d.width,
                                .k_stride = d.width,
                                .v_stride = d.width,
                                .o_stride = d.inner,
-                               .gate_stride = (uint32_t)d.shape->n_v_heads,
+                               .g_stride = (uint32_t)d.shape->n_v_heads,
+                               .beta_stride = (uint32_t)d.shape->n_v_heads,
                                .tiled = 1,
                                .normalize = 1,
                                .scale = delta_scale(&d) };
     if (!d.chunked) {
         qn_launch config;
-        QN_TRY(qn_gdn_gpu_recurrent(&args, d.shape->head_k, false, &config));
+        QN_TRY(qn_gdn_gpu_recurrent(&args, &config));
         return launch(s, &config, &args);
     }
     const qn_gdn_division division = qn_gdn_gpu_divide(&args, s->n, &s->model->gdn);

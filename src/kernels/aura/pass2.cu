@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __gri
     qn_pdl_wait();
     qn_pdl_trigger();
     for (int d = threadIdx.x; d < DIM; d += THREADS)
-        x[d] = read_value(a.rows, row * DIM + d, a.dtype);
+        x[d] = qn_load_typed(a.rows, row * DIM + d, a.dtype);
     __syncthreads();
     if (qn_is_hadamard<DIM>(a.rotation))
         hadamard_row(x, a.rotation, true);
@@ -144,5 +144,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
     else if (a.rotation.inverse)
         gemv_row(x, group_sums, a.rotation.inverse);
     for (int d = threadIdx.x; d < DIM; d += THREADS)
-        write_value(a.out, (uint64_t)query * DIM + d, a.dtype, x[d]);
+        qn_store_typed(a.out, (uint64_t)query * DIM + d, a.dtype, x[d]);
 }

@@ -4,32 +4,14 @@
 #define QN_KERNELS_AURA_ROWS_CUH
 
 #include "kernels/row.cuh"
-
-// Values of qn_dtype; any other value is bf16.
-#define DTYPE_F32 0u
-#define DTYPE_F16 1u
-
-QN_DEVICE float read_value(const uint8_t *rows, uint64_t at, uint32_t dtype)
-{
-    return dtype == DTYPE_F32   ? ((const float *)rows)[at]
-           : dtype == DTYPE_F16 ? qn_f16_to_f32(((const uint16_t *)rows)[at])
-                                : qn_bf16_to_f32(((const uint16_t *)rows)[at]);
-}
-
-QN_DEVICE void write_value(uint8_t *rows, uint64_t at, uint32_t dtype, float x)
-{
-    if (dtype == DTYPE_F32)
-        ((float *)rows)[at] = x;
-    else
-        ((uint16_t *)rows)[at] = dtype == DTYPE_F16 ? qn_f32_to_f16(x) : qn_f32_to_bf16(x);
-}
+#include "kernels/typed.cuh"
 
 template <int dim>
 QN_DEVICE void read_row(float x[QN_LANE_VALUES(dim)], const uint8_t *rows, uint64_t row, uint32_t dtype, int lane)
 {
 #pragma unroll
     for (int i = 0; i < QN_LANE_VALUES(dim); i++)
-        x[i] = i * QN_WARP_SIZE + lane < dim ? read_value(rows, row * dim + i * QN_WARP_SIZE + lane, dtype) : 0;
+        x[i] = i * QN_WARP_SIZE + lane < dim ? qn_load_typed(rows, row * dim + i * QN_WARP_SIZE + lane, dtype) : 0;
 }
 
 template <int dim>
@@ -38,7 +20,7 @@ QN_DEVICE void write_row(uint8_t *rows, uint64_t row, uint32_t dtype, const floa
 #pragma unroll
     for (int i = 0; i < QN_LANE_VALUES(dim); i++)
         if (i * QN_WARP_SIZE + lane < dim)
-            write_value(rows, row * dim + i * QN_WARP_SIZE + lane, dtype, x[i]);
+            qn_store_typed(rows, row * dim + i * QN_WARP_SIZE + lane, dtype, x[i]);
 }
 
 #endif

@@ -1,12 +1,21 @@
-// Shared by the kernels for chunks of 64 tokens: swizzled tiles in shared memory for ldmatrix and wgmma, and the tokens,
-// records and spans of a sequence.
+// Shared by the kernels for chunks of 64 tokens: 16-bit elements, swizzled tiles in shared memory for ldmatrix and wgmma, and
+// the tokens, records and spans of a sequence.
+//
+// QN_HEAD_K is the number of elements of a key, a compile-time constant. Keys are padded with zeros to full tiles of 64
+// elements. Elements are bf16, or f16 with QN_F16.
 #ifndef QN_KERNELS_DELTANET_CHUNK_CUH
 #define QN_KERNELS_DELTANET_CHUNK_CUH
 
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/deltanet/inputs.cuh"
+
+#ifndef QN_HEAD_K
+#define QN_HEAD_K 128
+#endif
 
 #define TOKENS QN_GDN_CHUNK_TOKENS
-#define HEAD_K QN_GDN_HEAD_K
+#define HEAD_K QN_HEAD_K
+#define PADDED_K QN_GDN_PADDED(QN_HEAD_K)
+#define KEY_TILES (PADDED_K / 64)
 #define TILE QN_GDN_TILE_BYTES
 
 // ---- Tiles: 64 rows of 128 bytes; segments of 16 bytes are swizzled, so that a segment of 8 rows covers all banks ----
@@ -16,17 +25,18 @@ QN_DEVICE uint32_t swizzled_offset(uint32_t row, uint32_t segment)
     return row * 128 + ((segment ^ (row & 7)) << 4);
 }
 
-// Issues cp.async of n rows of `segments` segments; rows past n are filled with zeros. Each 8 segments (128 bytes) are a tile,
-// and tiles are contiguous. A thread copies the same segment of every (threads / segments)-th row, so its addresses differ by
-// constants.
+// Issues cp.async of n rows of `segments` segments, of which the first `valid` are loaded and the others filled with zeros, as
+// are rows past n. Each 8 segments (128 bytes) are a tile, and tiles are contiguous. A thread copies the same segment of every
+// (threads / segments)-th row, so its addresses differ by constants.
 template <int segments, int threads>
-QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n, uint32_t thread)
+QN_DEVICE void load_segments(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n, uint32_t valid,
+                             uint32_t thread)
 {
     constexpr uint32_t step = threads / segments;
     const uint32_t first = thread / segments, segment = thread % segments;
     unsigned char *to = tiles + segment / 8 * TILE + swizzled_offset(first, segment % 8);
     const uint16_t *at = from + (size_t)first * stride + segment * 8;
-    if (n == TOKENS) {
+    if (n == TOKENS && valid >= segments) {
 #pragma unroll
         for (uint32_t i = 0; i < TOKENS / step; i++)
             qn_cp_async_16(to + i * step * 128, at + (size_t)i * step * stride);
@@ -34,22 +44,67 @@ QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t st
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < TOKENS / step; i++) {
-        const bool in = first + i * step < n;
+        const bool in = first + i * step < n && segment < valid;
         qn_cp_async_16(to + i * step * 128, in ? at + (size_t)i * step * stride : from, in ? 16 : 0);
     }
 }
 
-// ---- bf16 pairs ----
+// The same for rows of `columns` elements in `n_tiles` tiles.
+template <int n_tiles, int threads>
+QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n, uint32_t columns,
+                         uint32_t thread)
+{
+#pragma unroll
+    for (int i = 0; i + 1 < n_tiles; i += 2)
+        load_segments<16, threads>(tiles + i * TILE, from + i * 64, stride, n, columns / 8 - i * 8, thread);
+    if (n_tiles % 2) // the last tile of an odd number
+        load_segments<8, threads>(tiles + (n_tiles - 1) * TILE, from + (n_tiles - 1) * 64, stride, n,
+                                  columns / 8 - (n_tiles - 1) * 8, thread);
+}
 
-QN_DEVICE float bf16_lo(uint32_t pair)
+// ---- Pairs of 16-bit elements ----
+
+#ifdef QN_F16
+QN_DEVICE uint32_t pack_pair(float lo, float hi)
+{
+    return qn_f32_to_f16x2(lo, hi);
+}
+
+QN_DEVICE float pair_lo(uint32_t pair)
+{
+    return qn_f16_low(pair);
+}
+
+QN_DEVICE float pair_hi(uint32_t pair)
+{
+    return qn_f16_high(pair);
+}
+
+QN_DEVICE void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    qn_mma_m16n8k16_f16(d, a, b);
+}
+#else
+QN_DEVICE uint32_t pack_pair(float lo, float hi)
+{
+    return qn_f32_to_bf16x2(lo, hi);
+}
+
+QN_DEVICE float pair_lo(uint32_t pair)
 {
     return __uint_as_float(pair << 16);
 }
 
-QN_DEVICE float bf16_hi(uint32_t pair)
+QN_DEVICE float pair_hi(uint32_t pair)
 {
     return __uint_as_float(pair & 0xffff0000u);
 }
+
+QN_DEVICE void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    qn_mma_m16n8k16_bf16(d, a, b);
+}
+#endif
 
 // ---- Sequences and spans ----
 

@@ -6,6 +6,7 @@
 // accumulators are the A operand of the next MMA, in the same registers. The sequential dependency from chunk to chunk
 // therefore stays in a warp's registers, and every B operand is a tile that was loaded to shared memory in advance: k, q, the
 // inverse, the scores. While one warp group waits for its MMAs or rounds their results, the tensor cores work for the other.
+// With keys of more than two tiles there are not enough registers for the rounded state, which is then in shared memory.
 #include "kernels/deltanet/chunk_mma.cuh"
 #include "kernels/mbarrier.cuh"
 
@@ -25,6 +26,9 @@
 #endif
 #define STAGES QN_GDN_STAGES
 #define WARPGROUP 128 // threads
+#define STATE_TILES QN_GDN_STATE_TILES(HEAD_K)
+
+static_assert(STATE_TILES == 0 || (OUTPUTS && BLOCK_SLICES == 1), "spans and pairs of slices are for short keys");
 
 // ---- Work ----
 
@@ -55,17 +59,20 @@ QN_DEVICE uint32_t thread()
 // ---- Shared memory, barriers ----
 
 struct stage {
-    unsigned char k[2 * TILE], q[2 * TILE], v[BLOCK_SLICES * TILE], record[QN_GDN_RECORD];
+    unsigned char k[KEY_TILES * TILE], q[KEY_TILES * TILE], v[BLOCK_SLICES * TILE], record[QN_GDN_RECORD];
 };
 
 struct advance_smem {
     stage stages[STAGES];
     unsigned char o[BLOCK_SLICES][TILE];
+#if STATE_TILES
+    unsigned char state[STATE_TILES][TILE]; // rounded, [value][key]
+#endif
     uint64_t stage_empty[3]; // mbarriers: both consumers have read the stage
     work w;
 };
 
-static_assert(sizeof(advance_smem) <= QN_GDN_ADVANCE_BYTES(BLOCK_SLICES, STAGES), "the launch's shared memory");
+static_assert(sizeof(advance_smem) <= QN_GDN_ADVANCE_BYTES(HEAD_K, BLOCK_SLICES, STAGES), "the launch's shared memory");
 static_assert((1 + BLOCK_SLICES) * WARPGROUP == QN_GDN_ADVANCE_THREADS(BLOCK_SLICES), "the launch's threads");
 
 // Named barriers (bar.arrive, bar.sync).
@@ -118,8 +125,8 @@ QN_DEVICE uint32_t key_head(const qn_gdn_chunk_args &a, uint32_t head)
 // element of a key.
 QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
 {
-    const uint32_t of_head = a.head_v / SLICE, of_values = (of_head + BLOCK_SLICES - 1) / BLOCK_SLICES;
-    const uint32_t of_keys = OUTPUTS ? 0 : HEAD_K / SLICE / BLOCK_SLICES, blocks = of_values + of_keys;
+    const uint32_t of_head = (a.head_v + SLICE - 1) / SLICE, of_values = (of_head + BLOCK_SLICES - 1) / BLOCK_SLICES;
+    const uint32_t of_keys = OUTPUTS ? 0 : (KEY_TILES + BLOCK_SLICES - 1) / BLOCK_SLICES, blocks = of_values + of_keys;
     const uint32_t item = blockIdx.x, block = item % blocks;
     span p;
     const bool any = span_at(a, item / (blocks * a.v_heads), p), last = p.number + 1 == p.count;
@@ -137,7 +144,8 @@ QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
     w.k_head = key_head(a, head);
     w.identity = block >= of_values;
     w.first_slice = (w.identity ? block - of_values : block) * BLOCK_SLICES;
-    w.slices = w.identity || of_head - w.first_slice > BLOCK_SLICES ? BLOCK_SLICES : of_head - w.first_slice;
+    const uint32_t left = (w.identity ? KEY_TILES : of_head) - w.first_slice;
+    w.slices = left > BLOCK_SLICES ? BLOCK_SLICES : left;
     w.warm = warm_up > 0;
     w.last = last;
     w.needed = !OUTPUTS && !last && next_warm_up == 0;
@@ -179,15 +187,17 @@ QN_DEVICE void load_chunk(const qn_gdn_chunk_args &a, const work &w, stage &to, 
     const uint32_t left = w.p.s.n - chunk * TOKENS, n = left < TOKENS ? left : TOKENS;
     const size_t token = (size_t)w.p.s.first + chunk * TOKENS;
     // With the identity in place of a state no values are read: any address will do.
-    const uint16_t *v = a.v + token * a.v_stride + w.head * a.head_v + (w.identity ? 0 : w.first_slice * SLICE);
-    load_rows<16, WARPGROUP>(to.k, a.k + token * a.k_stride + w.k_head * HEAD_K, a.k_stride, n, thread());
+    const uint32_t first_value = w.identity ? 0 : w.first_slice * SLICE, n_values = w.identity ? 0 : n;
+    const uint16_t *k = (const uint16_t *)a.k + token * a.k_stride + w.k_head * HEAD_K;
+    const uint16_t *q = (const uint16_t *)a.q + token * a.q_stride + w.k_head * HEAD_K;
+    const uint16_t *v = (const uint16_t *)a.v + token * a.v_stride + w.head * a.head_v + first_value;
+    load_rows<KEY_TILES, WARPGROUP>(to.k, k, a.k_stride, n, HEAD_K, thread());
     if (OUTPUTS)
-        load_rows<16, WARPGROUP>(to.q, a.q + token * a.q_stride + w.k_head * HEAD_K, a.q_stride, n, thread());
-    const uint32_t n_values = w.identity ? 0 : n;
+        load_rows<KEY_TILES, WARPGROUP>(to.q, q, a.q_stride, n, HEAD_K, thread());
     if (w.slices == BLOCK_SLICES)
-        load_rows<8 * BLOCK_SLICES, WARPGROUP>(to.v, v, a.v_stride, n_values, thread());
+        load_rows<BLOCK_SLICES, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread());
     else
-        load_rows<8, WARPGROUP>(to.v, v, a.v_stride, n_values, thread());
+        load_rows<1, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread());
     load_record(w, to, record_of(a, w.p.s, chunk, w.head));
 }
 
@@ -218,59 +228,80 @@ QN_DEVICE void produce(const qn_gdn_chunk_args &a, const work &w, advance_smem &
 // ---- The consumers: the state ----
 
 struct consumer {
-    float s[16][4];       // the state
-    uint32_t state[8][4]; // its rounding, A operand
+    float s[8 * KEY_TILES][4]; // the state
+#if !STATE_TILES
+    uint32_t state[4 * KEY_TILES][4]; // its rounding, A operand
+#endif
     float x[8][4], o[8][4];
 };
 
-// Offset of a thread's first element in the rows of a slice; the others are 8 rows and multiples of 8 columns further.
-QN_DEVICE size_t state_offset(const work &w)
+// A thread has the values first_value() and first_value() + 8 of all slices, and the keys n * 8 + first_key() + {0, 1}.
+QN_DEVICE uint32_t first_value(const work &w)
 {
-    const uint32_t warp = thread() / QN_WARP_SIZE, lane = thread() % QN_WARP_SIZE;
-    return (size_t)((w.first_slice + group()) * SLICE + warp * 16 + lane / 4) * HEAD_K + lane % 4 * 2;
+    return (w.first_slice + group()) * SLICE + thread() / QN_WARP_SIZE * 16 + thread() % QN_WARP_SIZE / 4;
 }
 
-QN_DEVICE void read_state(const work &w, float s[16][4], const qn_gdn_head_state &from)
+QN_DEVICE uint32_t first_key()
+{
+    return thread() % 4 * 2;
+}
+
+// Whether keys n * 8 to n * 8 + 7 are a key's and not padding.
+QN_DEVICE bool is_key(const qn_gdn_head_state &state, int n)
+{
+    return state.value_step == PADDED_K || HEAD_K == PADDED_K || n * 8 < HEAD_K;
+}
+
+QN_DEVICE void read_state(const work &w, float s[8 * KEY_TILES][4], const qn_gdn_head_state &from, uint32_t n_values)
 {
 #pragma unroll
-    for (int n = 0; n < 16; n++)
+    for (int n = 0; n < 8 * KEY_TILES; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const size_t at = state_offset(w) + i * 8 * HEAD_K + n * 8;
+            const uint32_t value = first_value(w) + i * 8, key = n * 8 + first_key();
+            const size_t at = (size_t)value * from.value_step + (size_t)key * from.key_step;
             float2 y = make_float2(0, 0);
-            if (from.data && from.bf16) {
-                const uint32_t pair = *(const uint32_t *)((const uint16_t *)from.data + at);
-                y = make_float2(bf16_lo(pair), bf16_hi(pair));
-            } else if (from.data) {
-                y = *(const float2 *)((const float *)from.data + at);
+            if (from.data && value < n_values && is_key(from, n)) {
+                if (from.key_step > 1)
+                    y = make_float2(qn_gdn_load_state(from, at), qn_gdn_load_state(from, at + from.key_step));
+                else if (from.bf16)
+                    y = qn_bf16x2_to_f32(*(const uint32_t *)((const uint16_t *)from.data + at));
+                else
+                    y = *(const float2 *)((const float *)from.data + at);
             }
             s[n][2 * i] = y.x;
             s[n][2 * i + 1] = y.y;
         }
 }
 
-QN_DEVICE void write_state(const work &w, const float s[16][4], const qn_gdn_head_state &to)
+QN_DEVICE void write_state(const work &w, const float s[8 * KEY_TILES][4], const qn_gdn_head_state &to, uint32_t n_values)
 {
 #pragma unroll
-    for (int n = 0; n < 16; n++)
+    for (int n = 0; n < 8 * KEY_TILES; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const size_t at = state_offset(w) + i * 8 * HEAD_K + n * 8;
-            if (to.bf16)
+            const uint32_t value = first_value(w) + i * 8, key = n * 8 + first_key();
+            const size_t at = (size_t)value * to.value_step + (size_t)key * to.key_step;
+            if (value >= n_values || !is_key(to, n))
+                continue;
+            if (to.key_step > 1) {
+                qn_gdn_store_state(to, at, s[n][2 * i]);
+                qn_gdn_store_state(to, at + to.key_step, s[n][2 * i + 1]);
+            } else if (to.bf16) {
                 *(uint32_t *)((uint16_t *)to.data + at) = qn_f32_to_bf16x2(s[n][2 * i], s[n][2 * i + 1]);
-            else
+            } else {
                 *(float2 *)((float *)to.data + at) = make_float2(s[n][2 * i], s[n][2 * i + 1]);
+            }
         }
 }
 
-QN_DEVICE void set_identity(const work &w, float s[16][4])
+QN_DEVICE void set_identity(const work &w, float s[8 * KEY_TILES][4])
 {
-    const uint32_t at = (uint32_t)state_offset(w), row = at / HEAD_K, column = at % HEAD_K;
 #pragma unroll
-    for (int n = 0; n < 16; n++)
+    for (int n = 0; n < 8 * KEY_TILES; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            s[n][e] = row + e / 2 * 8 == column + n * 8 + e % 2 ? 1.0f : 0.0f;
+            s[n][e] = first_value(w) + e / 2 * 8 == first_key() + n * 8 + e % 2 ? 1.0f : 0.0f;
 }
 
 QN_DEVICE size_t head_index(const qn_gdn_chunk_args &a, const work &w, uint32_t index)
@@ -281,46 +312,92 @@ QN_DEVICE size_t head_index(const qn_gdn_chunk_args &a, const work &w, uint32_t 
 // The state at the start of a span.
 QN_DEVICE qn_gdn_head_state span_state(const qn_gdn_chunk_args &a, const work &w, uint32_t index)
 {
-    return { a.states + head_index(a, w, index) * a.head_v * HEAD_K, false };
+    return { a.states + head_index(a, w, index) * a.head_v * PADDED_K, false, PADDED_K, 1 };
 }
 
-QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[16][4])
+QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[8 * KEY_TILES][4])
 {
     if (w.identity)
         set_identity(w, s);
     else if (w.p.number == 0 && (!OUTPUTS || !a.divided))
-        read_state(w, s, qn_gdn_initial_state(a, w.p.s.index, w.head, HEAD_K));
+        read_state(w, s, qn_gdn_initial_state(a, w.p.s.index, w.head), a.head_v);
     else if (w.warm || !OUTPUTS)
-        read_state(w, s, { nullptr, false });
+        read_state(w, s, { nullptr, false, PADDED_K, 1 }, 0);
     else
-        read_state(w, s, span_state(a, w, w.p.index));
+        read_state(w, s, span_state(a, w, w.p.index), a.head_v);
 }
 
-QN_DEVICE void end_state(const qn_gdn_chunk_args &a, const work &w, const float s[16][4])
+QN_DEVICE void end_state(const qn_gdn_chunk_args &a, const work &w, const float s[8 * KEY_TILES][4])
 {
     if (w.identity) {
-        write_state(w, s, { a.transitions + head_index(a, w, w.p.index) * HEAD_K * HEAD_K, false });
+        float *transition = a.transitions + head_index(a, w, w.p.index) * PADDED_K * PADDED_K;
+        write_state(w, s, { transition, false, PADDED_K, 1 }, PADDED_K);
     } else if (w.needed) {
-        write_state(w, s, span_state(a, w, w.p.index + 1));
+        write_state(w, s, span_state(a, w, w.p.index + 1), a.head_v);
     } else if (OUTPUTS && w.last) {
-        const qn_gdn_head_state final = qn_gdn_final_state(a, w.p.s.index, w.head, HEAD_K);
+        const qn_gdn_head_state final = qn_gdn_final_state(a, w.p.s.index, w.head);
         if (final.data)
-            write_state(w, s, final);
+            write_state(w, s, final, a.head_v);
     }
 }
 
 // ---- The consumers: chunks ----
 
-QN_DEVICE void round_state(consumer &c, int from)
+#if STATE_TILES
+// Rounds a tile of the state to shared memory. The MMAs that have read the tile are complete in all threads of the group.
+QN_DEVICE void round_state(advance_smem &m, consumer &c, int tile)
 {
+    const uint32_t row = thread() / QN_WARP_SIZE * 16 + thread() % QN_WARP_SIZE / 4;
 #pragma unroll
-    for (int i = from; i < from + 4; i++)
-        pack_bf16(c.state[i], c.s[2 * i], c.s[2 * i + 1]);
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            *(uint32_t *)(m.state[tile] + swizzled_offset(row + i * 8, n) + first_key() * 2) =
+                pack_pair(c.s[8 * tile + n][2 * i], c.s[8 * tile + n][2 * i + 1]);
 }
 
-// One chunk; the MMA of keys and state is in flight in c.x. Leaves in flight: the state's update, two groups of 64 keys each,
+// d = state rows^T, or added to it, for one tile of the keys.
+template <bool accumulate>
+QN_DEVICE void multiply_state(advance_smem &m, consumer &c, float d[8][4], int tile, const unsigned char *rows)
+{
+    mma_abt_shared<accumulate>(d, m.state[tile], rows);
+}
+#else
+QN_DEVICE void round_state(advance_smem &m, consumer &c, int tile)
+{
+#pragma unroll
+    for (int i = 4 * tile; i < 4 * tile + 4; i++)
+        pack_fragment(c.state[i], c.s[2 * i], c.s[2 * i + 1]);
+}
+
+template <bool accumulate>
+QN_DEVICE void multiply_state(advance_smem &m, consumer &c, float d[8][4], int tile, const unsigned char *rows)
+{
+    mma_abt<accumulate>(d, c.state + 4 * tile, rows);
+}
+#endif
+
+// After round_state and before multiply_state.
+QN_DEVICE void publish_state()
+{
+#if STATE_TILES
+    fence_async_proxy();
+    wait(BARRIER_GROUP + group(), WARPGROUP);
+#endif
+}
+
+// Issues the MMAs of the state with the keys or queries of a chunk.
+QN_DEVICE void multiply_states(advance_smem &m, consumer &c, float d[8][4], const unsigned char *tiles)
+{
+    multiply_state<false>(m, c, d, 0, tiles);
+#pragma unroll
+    for (int tile = 1; tile < KEY_TILES; tile++)
+        multiply_state<true>(m, c, d, tile, tiles + tile * TILE);
+}
+
+// One chunk; the MMA of keys and state is in flight in c.x. Leaves in flight: the state's update, a group for each tile of keys,
 // and the last MMA of the outputs.
-QN_DEVICE void process_chunk(consumer &c, const work &w, const stage &in)
+QN_DEVICE void process_chunk(advance_smem &m, consumer &c, const work &w, const stage &in)
 {
     const uint32_t warp = thread() / QN_WARP_SIZE, lane = thread() % QN_WARP_SIZE, t = lane % 4;
     const float2 *k_read = (const float2 *)(in.record + QN_GDN_RECORD_K_READ);
@@ -340,19 +417,18 @@ QN_DEVICE void process_chunk(consumer &c, const work &w, const stage &in)
         for (int r = 0; r < 4; r++) {
             const int n = 2 * i + r / 2, e = r % 2 * 2;
             const float2 f = k_read[n * 4 + t];
-            y[i][r] = qn_f32_to_bf16x2(fmaf(f.x, c.x[n][e], bf16_lo(y[i][r])), fmaf(f.y, c.x[n][e + 1], bf16_hi(y[i][r])));
+            y[i][r] = pack_pair(fmaf(f.x, c.x[n][e], pair_lo(y[i][r])), fmaf(f.y, c.x[n][e + 1], pair_hi(y[i][r])));
         }
     mma_fence();
     mma_abt_lower<false>(v_new, y, in.record + QN_GDN_RECORD_INVERSE);
     mma_commit();
     if (OUTPUTS) {
         mma_fence();
-        mma_abt<false>(c.o, c.state, in.q);
-        mma_abt<true>(c.o, c.state + 4, in.q + TILE);
+        multiply_states(m, c, c.o, in.q);
         mma_commit();
     }
 #pragma unroll
-    for (int n = 0; n < 16; n++)
+    for (int n = 0; n < 8 * KEY_TILES; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             c.s[n][e] *= decay;
@@ -363,19 +439,19 @@ QN_DEVICE void process_chunk(consumer &c, const work &w, const stage &in)
         for (int r = 0; r < 4; r++) {
             const int n = 2 * i + r / 2, e = r % 2 * 2;
             const float2 f = k_update[n * 4 + t];
-            gated_v[i][r] = qn_f32_to_bf16x2(f.x * v_new[n][e], f.y * v_new[n][e + 1]);
+            gated_v[i][r] = pack_pair(f.x * v_new[n][e], f.y * v_new[n][e + 1]);
         }
-    mma_fence();
-    mma_ab(c.s, gated_v, in.k);
-    mma_commit();
-    mma_fence();
-    mma_ab(c.s + 8, gated_v, in.k + TILE);
-    mma_commit();
+#pragma unroll
+    for (int tile = 0; tile < KEY_TILES; tile++) {
+        mma_fence();
+        mma_ab(c.s + 8 * tile, gated_v, in.k + tile * TILE);
+        mma_commit();
+    }
     if (OUTPUTS) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            pack_bf16(v_new_bf16[i], v_new[2 * i], v_new[2 * i + 1]);
-        mma_wait<2>(c.o);
+            pack_fragment(v_new_bf16[i], v_new[2 * i], v_new[2 * i + 1]);
+        mma_wait<KEY_TILES>(c.o);
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const float2 f = q_read[n * 4 + t];
@@ -397,7 +473,7 @@ QN_DEVICE void store_transposed(unsigned char *tile, uint32_t warp, const float 
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
         uint32_t x[4];
-        pack_bf16(x, d[n], d[n + 1]);
+        pack_fragment(x, d[n], d[n + 1]);
         const unsigned char *at = tile + swizzled_offset(n * 8 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2);
         asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(qn_shared_address(at)),
                      "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
@@ -409,68 +485,100 @@ QN_DEVICE void store_transposed(unsigned char *tile, uint32_t warp, const float 
 #pragma unroll
         for (int e = 0; e < 4; e++)
             *(uint16_t *)(tile + swizzled_offset(n * 8 + lane % 4 * 2 + e % 2, warp * 2 + e / 2) + lane / 4 * 2) =
-                qn_f32_to_bf16(d[n][e]);
+                (uint16_t)pack_pair(d[n][e], 0);
 #endif
 }
 
 // The output tile's previous contents have been read: since then each thread has passed a barrier of the group.
-QN_DEVICE void write_outputs(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, const float o[8][4], uint32_t chunk)
+QN_DEVICE void write_outputs(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, const float d[8][4], uint32_t chunk)
 {
     unsigned char *tile = m.o[group()];
-    const uint32_t column = w.head * a.head_v + (w.first_slice + group()) * SLICE + thread() % 8 * 8;
-    store_transposed(tile, thread() / QN_WARP_SIZE, o);
+    const uint32_t value = (w.first_slice + group()) * SLICE + thread() % 8 * 8;
+    uint16_t *o = (uint16_t *)a.o + (size_t)w.p.s.first * a.o_stride + w.head * a.head_v + value;
+    store_transposed(tile, thread() / QN_WARP_SIZE, d);
     wait(BARRIER_GROUP + group(), WARPGROUP);
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t row = i * 16 + thread() / 8, token = chunk * TOKENS + row;
-        if (token < w.p.s.n)
-            *(uint4 *)(a.o + (size_t)(w.p.s.first + token) * a.o_stride + column) =
-                *(const uint4 *)(tile + swizzled_offset(row, thread() % 8));
+        if (token < w.p.s.n && value < a.head_v)
+            *(uint4 *)(o + (size_t)token * a.o_stride) = *(const uint4 *)(tile + swizzled_offset(row, thread() % 8));
     }
 }
+
+QN_DEVICE void wait_for_state(consumer &c)
+{
+#pragma unroll
+    for (int tile = 0; tile < KEY_TILES; tile++)
+        mma_wait<0>(c.s + 8 * tile);
+}
+
+// Issues the MMA of the rounded state with the keys of a chunk.
+QN_DEVICE void read_keys(advance_smem &m, consumer &c, const stage &in)
+{
+    mma_fence();
+    multiply_states(m, c, c.x, in.k);
+    mma_commit();
+}
+
+// Rounds the state, whose MMAs are in flight, and issues its MMA with the keys of the next chunk. In flight before it: a group
+// for each tile of the state, and the last MMA of the outputs.
+QN_DEVICE void begin_chunk(advance_smem &m, consumer &c, const stage &in)
+{
+#if STATE_TILES
+#pragma unroll
+    for (int tile = 0; tile < KEY_TILES; tile++) {
+        mma_wait<OUTPUTS>(c.s + 8 * tile);
+        round_state(m, c, tile);
+    }
+    publish_state();
+    read_keys(m, c, in);
+#else
+#pragma unroll
+    for (int tile = 0; tile < KEY_TILES; tile++) {
+        mma_wait<KEY_TILES - 1 + OUTPUTS>(c.s + 8 * tile);
+        round_state(m, c, tile);
+        mma_fence();
+        if (tile == 0)
+            multiply_state<false>(m, c, c.x, tile, in.k);
+        else
+            multiply_state<true>(m, c, c.x, tile, in.k + tile * TILE);
+        mma_commit();
+    }
+#endif
+}
+
+// Groups of MMAs that begin_chunk issues.
+#define BEGIN_GROUPS (STATE_TILES ? 1 : KEY_TILES)
 
 QN_DEVICE void consume_chunks(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, consumer &c)
 {
     uint32_t index = 0;
-    round_state(c, 0);
-    round_state(c, 4);
+#pragma unroll
+    for (int tile = 0; tile < KEY_TILES; tile++)
+        round_state(m, c, tile);
+    publish_state();
     wait(BARRIER_LOADED + 3 * group(), 2 * WARPGROUP);
-    mma_fence();
-    mma_abt<false>(c.x, c.state, m.stages[0].k);
-    mma_abt<true>(c.x, c.state + 4, m.stages[0].k + TILE);
-    mma_commit();
+    read_keys(m, c, m.stages[0]);
     for (uint32_t chunk = w.begin; chunk + 1 < w.end; chunk++) {
         uint64_t &stage_empty = m.stage_empty[index];
-        process_chunk(c, w, m.stages[index]);
+        process_chunk(m, c, w, m.stages[index]);
         if (STAGES == 1) {
-            mma_wait<0>(c.s);
-            mma_wait<0>(c.s + 8);
+            wait_for_state(c);
             mma_wait<0>(c.o);
             arrive(stage_empty);
         }
         index = next(index);
-        const stage &in = m.stages[index];
         wait(BARRIER_LOADED + 3 * group() + index, 2 * WARPGROUP);
-        mma_wait<1 + OUTPUTS>(c.s);
-        round_state(c, 0);
-        mma_fence();
-        mma_abt<false>(c.x, c.state, in.k);
-        mma_commit();
-        mma_wait<1 + OUTPUTS>(c.s + 8);
-        round_state(c, 4);
-        mma_fence();
-        mma_abt<true>(c.x, c.state + 4, in.k + TILE);
-        mma_commit();
+        begin_chunk(m, c, m.stages[index]);
         if (OUTPUTS)
-            mma_wait<2>(c.o);
+            mma_wait<BEGIN_GROUPS>(c.o);
         if (STAGES > 1)
             arrive(stage_empty);
         if (OUTPUTS && chunk >= w.p.begin)
             write_outputs(a, w, m, c.o, chunk);
     }
-    process_chunk(c, w, m.stages[index]);
-    mma_wait<0>(c.s);
-    mma_wait<0>(c.s + 8);
+    process_chunk(m, c, w, m.stages[index]);
+    wait_for_state(c);
     if (OUTPUTS) {
         mma_wait<0>(c.o);
         write_outputs(a, w, m, c.o, w.end - 1);
@@ -495,7 +603,7 @@ QN_DEVICE void consume(const qn_gdn_chunk_args &a, const work &w, advance_smem &
 #if !OUTPUTS
     // The kernel that follows may write the final state, of the last span, where the initial state is.
     if (w.p.number == 0 && !w.identity)
-        write_state(w, c.s, span_state(a, w, w.p.index));
+        write_state(w, c.s, span_state(a, w, w.p.index), a.head_v);
 #endif
     if (w.begin < w.end)
         consume_chunks(a, w, m, c);

@@ -7,26 +7,27 @@
 
 #define THREADS QN_GDN_COMPOSE_THREADS
 #define ROWS QN_GDN_COMPOSE_ROWS
-#define ROW 132 // row stride of a state in floats: fragment accesses to 8 rows are free of bank conflicts
-#define WARP_COLUMNS 32
+#define ROW (PADDED_K + 4) // row stride of a state in floats: fragment accesses to 8 rows are free of bank conflicts
+#define WARP_COLUMNS (PADDED_K / 4)
+#define FRAGMENTS (WARP_COLUMNS / 8)
 
 struct compose_smem {
-    float transitions[2][HEAD_K * HEAD_K]; // ring buffer; the 16-byte segment s of row r is stored at segment s ^ 2 (r & 3)
+    float transitions[2][PADDED_K * PADDED_K]; // ring buffer; the 16-byte segment s of row r is stored at segment s ^ 2 (r & 3)
     float state[2][ROWS * ROW];
 };
 
-static_assert(sizeof(compose_smem) == QN_GDN_COMPOSE_BYTES, "the launch's shared memory");
+static_assert(sizeof(compose_smem) == QN_GDN_COMPOSE_BYTES(HEAD_K), "the launch's shared memory");
 
 QN_DEVICE uint32_t transition_offset(uint32_t row, uint32_t column)
 {
-    return row * HEAD_K + ((column / 4 ^ (row & 3) * 2) * 4 | column % 4);
+    return row * PADDED_K + ((column / 4 ^ (row & 3) * 2) * 4 | column % 4);
 }
 
 QN_DEVICE void load_transition(float *to, const float *from)
 {
 #pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < HEAD_K * HEAD_K / 4; i += THREADS)
-        qn_cp_async_16(to + transition_offset(i / (HEAD_K / 4), i % (HEAD_K / 4) * 4), from + i * 4);
+    for (uint32_t i = threadIdx.x; i < PADDED_K * PADDED_K / 4; i += THREADS)
+        qn_cp_async_16(to + transition_offset(i / (PADDED_K / 4), i % (PADDED_K / 4) * 4), from + i * 4);
     qn_cp_async_commit();
 }
 
@@ -42,12 +43,12 @@ QN_DEVICE split split_tf32(float x)
     return s;
 }
 
-// d += state transition, for 32 columns from `column` on.
-QN_DEVICE void multiply(float d[4][4], const float *state, const float *transition, uint32_t column)
+// d += state transition, for WARP_COLUMNS columns from `column` on.
+QN_DEVICE void multiply(float d[FRAGMENTS][4], const float *state, const float *transition, uint32_t column)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
 #pragma unroll 4
-    for (uint32_t k = 0; k < HEAD_K; k += 8) {
+    for (uint32_t k = 0; k < PADDED_K; k += 8) {
         uint32_t a_hi[4], a_lo[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -56,7 +57,7 @@ QN_DEVICE void multiply(float d[4][4], const float *state, const float *transiti
             a_lo[i] = a.lo;
         }
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
+        for (int n = 0; n < FRAGMENTS; n++) {
             uint32_t b_hi[2], b_lo[2];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -81,32 +82,32 @@ struct rows {
 QN_DEVICE void compose(const rows &r, uint32_t span, const float *before, const float *transition, float *after)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
-    float d[4][4];
+    float d[FRAGMENTS][4];
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+    for (int n = 0; n < FRAGMENTS; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t at = (g + i * 8) * HEAD_K + r.column + n * 8 + 2 * t;
+            const uint32_t at = (g + i * 8) * PADDED_K + r.column + n * 8 + 2 * t;
             const float2 effect = *(const float2 *)(r.states + span * r.span + at);
             d[n][2 * i] = effect.x;
             d[n][2 * i + 1] = effect.y;
         }
     multiply(d, before, transition, r.column);
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+    for (int n = 0; n < FRAGMENTS; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t row = g + i * 8, column = r.column + n * 8 + 2 * t;
             const float2 x = make_float2(d[n][2 * i], d[n][2 * i + 1]);
-            *(float2 *)(r.states + span * r.span + row * HEAD_K + column) = x;
+            *(float2 *)(r.states + span * r.span + row * PADDED_K + column) = x;
             *(float2 *)(after + row * ROW + column) = x;
         }
 }
 
 QN_DEVICE void read_rows(float *to, const float *from)
 {
-    for (uint32_t i = threadIdx.x; i < ROWS * HEAD_K / 4; i += THREADS)
-        *(float4 *)(to + i / (HEAD_K / 4) * ROW + i % (HEAD_K / 4) * 4) = *(const float4 *)(from + i * 4);
+    for (uint32_t i = threadIdx.x; i < ROWS * PADDED_K / 4; i += THREADS)
+        *(float4 *)(to + i / (PADDED_K / 4) * ROW + i % (PADDED_K / 4) * 4) = *(const float4 *)(from + i * 4);
 }
 
 // The first span from `span` on whose state is composed; `count` if there is none.
@@ -128,11 +129,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __
     const size_t head = (size_t)first_index(s, a.span_chunks * TOKENS) * a.v_heads + blockIdx.y;
     const uint32_t count = (s.chunks + a.span_chunks - 1) / a.span_chunks;
     const uint32_t *sources = a.sources + head;
-    const float *transitions = a.transitions + head * HEAD_K * HEAD_K;
-    const size_t transition_span = (size_t)a.v_heads * HEAD_K * HEAD_K;
+    const float *transitions = a.transitions + head * PADDED_K * PADDED_K;
+    const size_t transition_span = (size_t)a.v_heads * PADDED_K * PADDED_K;
     rows r;
-    r.states = a.states + (head * a.head_v + blockIdx.x * ROWS) * HEAD_K;
-    r.span = (size_t)a.v_heads * a.head_v * HEAD_K;
+    r.states = a.states + (head * a.head_v + blockIdx.x * ROWS) * PADDED_K;
+    r.span = (size_t)a.v_heads * a.head_v * PADDED_K;
     r.column = threadIdx.x / QN_WARP_SIZE * WARP_COLUMNS;
     uint32_t span = next_composed(sources, 1, count, a.v_heads), in_shared = count; // no span
     if (span < count)

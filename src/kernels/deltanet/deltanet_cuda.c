@@ -1,23 +1,32 @@
 /* Launches of the Gated DeltaNet kernels: checks of arguments, kernel variants, grids. */
 #include "kernels/deltanet/deltanet_cuda.h"
 
+#include "quern/kernels.h"
+
 #include "kernels/variants.h"
 #include "kernels/deltanet/variants.def"
 
 enum { MAX_BLOCKS = 65535, MAX_DIM = QN_GDN_MAX_HEAD, DIM_UNIT = 16 };
 
-/* bf16 is for the kernels around the chunk kernels: convolution, norm, recurrence. */
-static qn_status variant_of(size_t head_k, size_t head_v, bool bf16, qn_gpu_variant *variant)
+static qn_status check_dims(size_t head_k, size_t head_v)
 {
     if (head_k == 0 || head_k > MAX_DIM || head_k % DIM_UNIT || head_v == 0 || head_v > MAX_DIM || head_v % DIM_UNIT)
         return qn_fail(QN_ERR_INVALID, "delta rule with keys of %zu and values of %zu: expected multiples of %d up to %d",
                        head_k, head_v, DIM_UNIT, MAX_DIM);
-    if (bf16 && (head_k != QN_GDN_HEAD_K || head_v % QN_GDN_SLICE))
-        return qn_fail(QN_ERR_INVALID,
-                       "delta rule in bf16 with keys of %zu and values of %zu: expected %d, and a multiple of %d", head_k,
-                       head_v, QN_GDN_HEAD_K, QN_GDN_SLICE);
-    *variant = QN_GPU_VARIANT(step, head_k, head_v, bf16);
     return QN_OK;
+}
+
+/* Of the kernels around the chunk kernels: convolution, norm, recurrence. */
+static qn_status variant_of(size_t head_k, size_t head_v, uint32_t dtype, qn_gpu_variant *variant)
+{
+    QN_TRY(check_dims(head_k, head_v));
+    *variant = QN_GPU_VARIANT(step, (uint32_t)head_k, (uint32_t)head_v, dtype == QN_DTYPE_BF16, dtype == QN_DTYPE_F16);
+    return QN_OK;
+}
+
+static uint32_t bf16_or_f32(bool bf16)
+{
+    return bf16 ? QN_DTYPE_BF16 : QN_DTYPE_F32;
 }
 
 static qn_status check_heads(uint32_t k_heads, uint32_t v_heads)
@@ -57,33 +66,29 @@ size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, siz
     return taps * (2 * k_heads * head_k + v_heads * head_v) * sizeof(float);
 }
 
-static qn_status check_counts(const qn_gdn_chunk_args *a)
+qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *a)
 {
+    QN_TRY(check_dims(a->head_k, a->head_v));
     QN_TRY(check_heads(a->k_heads, a->v_heads));
     return check_grid("sequences", a->sequences);
 }
 
-static qn_status check_chunk_args(const qn_gdn_chunk_args *a, size_t head_k)
+static qn_status check_chunk_args(const qn_gdn_chunk_args *a)
 {
-    qn_status status = check_counts(a);
+    qn_status status = qn_gdn_gpu_check_shape(a);
     if (!status)
-        status = check_stride("q", a->q_stride, a->k_heads * head_k);
+        status = check_stride("q", a->q_stride, a->k_heads * (size_t)a->head_k);
     if (!status)
-        status = check_stride("k", a->k_stride, a->k_heads * head_k);
+        status = check_stride("k", a->k_stride, a->k_heads * (size_t)a->head_k);
     if (!status)
         status = check_stride("v", a->v_stride, (size_t)a->v_heads * a->head_v);
     if (!status)
         status = check_stride("o", a->o_stride, (size_t)a->v_heads * a->head_v);
     if (!status)
-        status = check_stride("g and beta", a->gate_stride, a->v_heads);
+        status = check_stride("g", a->g_stride, a->v_heads);
+    if (!status)
+        status = check_stride("beta", a->beta_stride, a->v_heads);
     return status;
-}
-
-qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *a, size_t head_k, bool bf16)
-{
-    qn_gpu_variant unused;
-    QN_TRY(variant_of(head_k, a->head_v, bf16, &unused));
-    return check_counts(a);
 }
 
 /* ---- Chunks: the division into spans ---- */
@@ -113,6 +118,17 @@ static size_t blocks_of(size_t rows, const qn_gdn_division *d)
     return divide_up(rows, d->slices * QN_GDN_SLICE);
 }
 
+static size_t padded_k(const qn_gdn_chunk_args *a)
+{
+    return QN_GDN_PADDED(a->head_k);
+}
+
+/* Of the MMAs of a chunk, relative to keys of two tiles: three with each tile of the keys, two with matrices of the chunk. */
+static double chunk_work(const qn_gdn_chunk_args *a)
+{
+    return (3.0 * (double)padded_k(a) / 64 + 2) / 8;
+}
+
 static double waves_time(size_t blocks, size_t n_sms, double chunks, double chunk_time)
 {
     return (double)divide_up(blocks, n_sms) * (block_time + chunks * chunk_time);
@@ -121,25 +137,35 @@ static double waves_time(size_t blocks, size_t n_sms, double chunks, double chun
 static double division_time(const qn_gdn_chunk_args *a, const qn_gdn_division *d, size_t chunks, size_t n_sms)
 {
     const size_t heads = (size_t)a->sequences * a->v_heads, blocks = heads * blocks_of(a->head_v, d);
-    const double chunk_time = chunk_times[d->slices - 1];
+    const double work = chunk_work(a), chunk_time = work * chunk_times[d->slices - 1];
     if (!d->span_chunks)
         return waves_time(blocks, n_sms, (double)chunks, chunk_time);
-    const size_t n = divide_up(chunks, d->span_chunks), effect_blocks = blocks + heads * blocks_of(QN_GDN_HEAD_K, d);
-    const double effects =
-        waves_time(divide_up(effect_blocks, heads_per_memory) * (n - 1), n_sms, d->span_chunks, effect_times[d->slices - 1]);
+    const size_t n = divide_up(chunks, d->span_chunks), effect_blocks = blocks + heads * blocks_of(padded_k(a), d);
+    const double effects = waves_time(divide_up(effect_blocks, heads_per_memory) * (n - 1), n_sms, d->span_chunks,
+                                      work * effect_times[d->slices - 1]);
     return launch_time + waves_time(blocks * n, n_sms, d->span_chunks + WARM_UP, chunk_time) +
            memory_probability * (effects + (double)n * compose_time);
+}
+
+static bool has_spans(size_t head_k, const qn_gdn_gpu *gpu)
+{
+    return QN_GDN_PADDED(head_k) <= QN_GDN_MAX_SPAN_KEY && gpu->max_shared_bytes >= QN_GDN_COMPOSE_BYTES(head_k);
+}
+
+static uint32_t max_block_slices(size_t head_k)
+{
+    return QN_GDN_PADDED(head_k) <= QN_GDN_MAX_SPAN_KEY ? QN_GDN_MAX_BLOCK_SLICES : 1;
 }
 
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
 {
     const size_t chunks = divide_up(longest, QN_GDN_CHUNK_TOKENS),
-                 slices = (size_t)a->sequences * a->v_heads * a->head_v / QN_GDN_SLICE;
-    const bool can_compose = gpu->max_shared_bytes >= QN_GDN_COMPOSE_BYTES;
+                 slices = (size_t)a->sequences * a->v_heads * divide_up(a->head_v, QN_GDN_SLICE);
+    const bool can_compose = has_spans(a->head_k, gpu);
     qn_gdn_division best = { 0, 1 };
     double best_time = division_time(a, &best, chunks, gpu->n_sms);
     for (size_t n = 1; n == 1 || (can_compose && n <= chunks && n * slices <= MAX_SLICES * gpu->n_sms); n++)
-        for (uint32_t block_slices = 1; block_slices <= QN_GDN_MAX_BLOCK_SLICES; block_slices++) {
+        for (uint32_t block_slices = 1; block_slices <= max_block_slices(a->head_k); block_slices++) {
             const qn_gdn_division d = { n == 1 ? 0 : (uint32_t)divide_up(chunks, n), block_slices };
             const double time = division_time(a, &d, chunks, gpu->n_sms);
             if (time < best_time) {
@@ -165,12 +191,13 @@ struct workspace {
     size_t records, states, transitions, sources, end;
 };
 
-static struct workspace workspace_of(size_t chunks, size_t spans, size_t v_heads, size_t head_v)
+static struct workspace workspace_of(size_t chunks, size_t spans, size_t v_heads, size_t head_k, size_t head_v)
 {
+    const size_t padded = QN_GDN_PADDED(head_k);
     struct workspace w = { 0 };
     w.states = w.records + aligned(chunks * v_heads * QN_GDN_RECORD);
-    w.transitions = w.states + aligned(spans * v_heads * head_v * QN_GDN_HEAD_K * sizeof(float));
-    w.sources = w.transitions + aligned(spans * v_heads * QN_GDN_HEAD_K * QN_GDN_HEAD_K * sizeof(float));
+    w.transitions = w.states + aligned(spans * v_heads * head_v * padded * sizeof(float));
+    w.sources = w.transitions + aligned(spans * v_heads * padded * padded * sizeof(float));
     w.end = w.sources + aligned(spans * v_heads * sizeof(uint32_t));
     return w;
 }
@@ -181,29 +208,33 @@ static size_t count_indices(size_t tokens, size_t sequences, size_t unit_chunks)
     return tokens / QN_GDN_CHUNK_TOKENS / unit_chunks + sequences;
 }
 
-static struct workspace workspace_of_division(size_t tokens, size_t sequences, size_t v_heads, size_t head_v,
-                                              const qn_gdn_division *d)
+static struct workspace workspace_of_division(const qn_gdn_chunk_args *a, size_t tokens, const qn_gdn_division *d)
 {
-    const size_t spans = d->span_chunks ? count_indices(tokens, sequences, d->span_chunks) : 0;
-    return workspace_of(count_indices(tokens, sequences, 1), spans, v_heads, head_v);
+    const size_t spans = d->span_chunks ? count_indices(tokens, a->sequences, d->span_chunks) : 0;
+    return workspace_of(count_indices(tokens, a->sequences, 1), spans, a->v_heads, a->head_k, a->head_v);
 }
 
-size_t qn_gdn_gpu_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v, const qn_gdn_division *d)
+static size_t tokens_of(const qn_gdn_chunk_args *a)
 {
-    return workspace_of_division(tokens, sequences, v_heads, head_v, d).end;
+    return a->cu_seqlens ? a->tokens : (size_t)a->tokens * a->sequences;
 }
 
-size_t qn_gdn_gpu_max_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v, const qn_gdn_gpu *gpu)
+size_t qn_gdn_gpu_workspace_bytes(const qn_gdn_chunk_args *a, const qn_gdn_division *d)
 {
-    const size_t chunks = count_indices(tokens, sequences, 1), slices = v_heads * head_v / QN_GDN_SLICE;
-    const bool can_compose = gpu->max_shared_bytes >= QN_GDN_COMPOSE_BYTES;
-    const size_t spans = can_compose && slices ? MAX_SLICES * gpu->n_sms / slices + sequences : 0;
-    return workspace_of(chunks, spans < chunks ? spans : chunks, v_heads, head_v).end;
+    return workspace_of_division(a, tokens_of(a), d).end;
+}
+
+size_t qn_gdn_gpu_max_workspace_bytes(const qn_gdn_chunk_args *a, const qn_gdn_gpu *gpu)
+{
+    const size_t chunks = count_indices(tokens_of(a), a->sequences, 1),
+                 slices = a->v_heads * divide_up(a->head_v, QN_GDN_SLICE);
+    const size_t spans = has_spans(a->head_k, gpu) && slices ? MAX_SLICES * gpu->n_sms / slices + a->sequences : 0;
+    return workspace_of(chunks, spans < chunks ? spans : chunks, a->v_heads, a->head_k, a->head_v).end;
 }
 
 static void place_workspace(qn_gdn_chunk_args *a, size_t tokens, const qn_gdn_division *d, uint64_t workspace)
 {
-    const struct workspace w = workspace_of_division(tokens, a->sequences, a->v_heads, a->head_v, d);
+    const struct workspace w = workspace_of_division(a, tokens, d);
     a->divided = d->span_chunks > 0;
     /* A whole sequence is one span that no sequence fills. */
     a->span_chunks = a->divided ? d->span_chunks : (uint32_t)(tokens / QN_GDN_CHUNK_TOKENS + 1);
@@ -217,9 +248,10 @@ static void place_workspace(qn_gdn_chunk_args *a, size_t tokens, const qn_gdn_di
 
 static qn_status check_chunks(const qn_gdn_chunk_args *a, size_t tokens, uint64_t workspace)
 {
-    qn_gpu_variant unused;
-    QN_TRY(variant_of(QN_GDN_HEAD_K, a->head_v, true, &unused));
-    QN_TRY(check_chunk_args(a, QN_GDN_HEAD_K));
+    QN_TRY(check_chunk_args(a));
+    if (a->dtype != QN_DTYPE_BF16 && a->dtype != QN_DTYPE_F16)
+        return qn_fail(QN_ERR_INVALID, "delta rule over chunks with data type %u: expected %d (f16) or %d (bf16)", a->dtype,
+                       (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
     if ((a->q | a->k | a->v | a->o | workspace) % 16 || (a->q_stride | a->k_stride | a->v_stride | a->o_stride) % 8)
         return qn_fail(QN_ERR_INVALID,
                        "delta rule over chunks: an address is no multiple of 16, or a stride none of 8 elements");
@@ -238,33 +270,44 @@ static qn_launch chunk_launch(const char *function, size_t x, size_t y, size_t z
                         .pdl = true };
 }
 
+/* Chunks in the ring buffer of qn_gdn_advance. */
+static qn_status count_stages(const qn_gdn_chunk_args *a, const qn_gdn_division *d, uint32_t max_shared_bytes,
+                              uint32_t *n_stages)
+{
+    for (uint32_t n = 3; n > 0; n--)
+        if (QN_GDN_ADVANCE_BYTES(a->head_k, d->slices, n) <= max_shared_bytes) {
+            *n_stages = n;
+            return QN_OK;
+        }
+    return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, expected at least %u",
+                   max_shared_bytes, QN_GDN_ADVANCE_BYTES(a->head_k, d->slices, 1));
+}
+
 qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint32_t max_shared_bytes, uint64_t workspace,
                            qn_gdn_chunk_launches *out)
 {
-    const size_t tokens = a->cu_seqlens ? a->tokens : (size_t)a->tokens * a->sequences;
-    uint32_t n_stages = 3;
+    const size_t tokens = tokens_of(a);
+    const uint32_t head_k = a->head_k, f16 = a->dtype == QN_DTYPE_F16;
+    uint32_t n_stages = 0;
     QN_TRY(check_chunks(a, tokens, workspace));
-    while (n_stages > 0 && QN_GDN_ADVANCE_BYTES(d->slices, n_stages) > max_shared_bytes)
-        n_stages--;
-    if (n_stages == 0)
-        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over chunks: %u bytes of shared memory, expected at least %u",
-                       max_shared_bytes, QN_GDN_ADVANCE_BYTES(d->slices, 1));
-    const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(d->slices, n_stages), threads = QN_GDN_ADVANCE_THREADS(d->slices);
+    QN_TRY(count_stages(a, d, max_shared_bytes, &n_stages));
+    const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(head_k, d->slices, n_stages), threads = QN_GDN_ADVANCE_THREADS(d->slices);
     place_workspace(a, tokens, d, workspace);
     size_t n = 0;
-    out->launches[n] = chunk_launch("qn_gdn_prepare", a->chunks, a->k_heads, 1, QN_GDN_PREPARE_THREADS, QN_GDN_PREPARE_BYTES);
-    out->launches[n++].variant.source = &prepare_source;
+    out->launches[n] =
+        chunk_launch("qn_gdn_prepare", a->chunks, a->k_heads, 1, QN_GDN_PREPARE_THREADS, QN_GDN_PREPARE_BYTES(head_k));
+    out->launches[n++].variant = QN_GPU_VARIANT(prepare, head_k, f16);
     if (a->divided) {
-        const size_t blocks = blocks_of(a->head_v, d) + blocks_of(QN_GDN_HEAD_K, d);
+        const size_t blocks = blocks_of(a->head_v, d) + blocks_of(padded_k(a), d);
         out->launches[n] = chunk_launch("qn_gdn_span_effects", blocks * a->v_heads * a->spans, 1, 1, threads, shared_bytes);
-        out->launches[n++].variant = QN_GPU_VARIANT(advance, n_stages, d->slices, 1);
+        out->launches[n++].variant = QN_GPU_VARIANT(advance, head_k, n_stages, d->slices, 1, f16);
         out->launches[n] = chunk_launch("qn_gdn_compose", a->head_v / QN_GDN_COMPOSE_ROWS, a->v_heads, a->sequences,
-                                        QN_GDN_COMPOSE_THREADS, QN_GDN_COMPOSE_BYTES);
-        out->launches[n++].variant.source = &compose_source;
+                                        QN_GDN_COMPOSE_THREADS, QN_GDN_COMPOSE_BYTES(head_k));
+        out->launches[n++].variant = QN_GPU_VARIANT(compose, (uint32_t)padded_k(a));
     }
     out->launches[n] =
         chunk_launch("qn_gdn_advance", blocks_of(a->head_v, d) * a->v_heads * a->spans, 1, 1, threads, shared_bytes);
-    out->launches[n++].variant = QN_GPU_VARIANT(advance, n_stages, d->slices, 0);
+    out->launches[n++].variant = QN_GPU_VARIANT(advance, head_k, n_stages, d->slices, 0, f16);
     out->n = n;
     return QN_OK;
 }
@@ -282,14 +325,11 @@ static qn_launch step_launch(qn_gpu_variant variant, const char *function, size_
                         .pdl = true };
 }
 
-qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *a, size_t head_k, bool bf16, qn_launch *launch)
+qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *a, qn_launch *launch)
 {
     qn_gpu_variant variant = { 0 };
-    qn_status status = variant_of(head_k, a->head_v, bf16, &variant);
-    if (!status)
-        status = check_chunk_args(a, head_k);
-    if (status)
-        return status;
+    QN_TRY(variant_of(a->head_k, a->head_v, a->dtype, &variant));
+    QN_TRY(check_chunk_args(a));
     *launch = step_launch(variant, "qn_gdn_recurrent", (a->head_v + QN_GDN_RECURRENT_VALUES - 1) / QN_GDN_RECURRENT_VALUES,
                           a->v_heads, a->sequences, QN_GDN_RECURRENT_VALUES * QN_GDN_ROW_LANES, sizeof *a);
     return QN_OK;
@@ -305,7 +345,7 @@ static qn_status check_taps(uint32_t taps)
 qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_v, qn_launch *launch)
 {
     qn_gpu_variant variant = { 0 };
-    qn_status status = variant_of(head_k, head_v, false, &variant);
+    qn_status status = variant_of(head_k, head_v, QN_DTYPE_F32, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
@@ -330,7 +370,7 @@ qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_
     qn_gpu_variant variant = { 0 };
     const size_t row_blocks = (longest + QN_GDN_CONV_ROWS - 1) / QN_GDN_CONV_ROWS,
                  width = width_of(a->k_heads, a->v_heads, head_k, head_v);
-    qn_status status = variant_of(head_k, head_v, bf16, &variant);
+    qn_status status = variant_of(head_k, head_v, bf16_or_f32(bf16), &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
@@ -352,7 +392,7 @@ qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_
 qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_v, bool bf16, qn_launch *launch)
 {
     qn_gpu_variant variant = { 0 };
-    qn_status status = variant_of(head_k, head_v, bf16, &variant);
+    qn_status status = variant_of(head_k, head_v, bf16_or_f32(bf16), &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)

@@ -1,14 +1,14 @@
 /* Gated DeltaNet on the GPU: the arguments of its kernels, and what they compute. Included by C and by CUDA; deltanet_cuda.c
  * computes the launch geometry.
  *
- * Prefill takes two or four kernels. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64
+ * Prefill takes two or four kernels, for 16-bit elements. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64
  * tokens in parallel: (I + A)^-1 with its columns scaled by beta, masked and gated scores q.k, and factors of rows, in a record
  * of QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance processes chunks in order, one block per 64 or 128
  * values of a value head, with the state in registers:
  *
  *     y = v - e^gc k S^T;   v' = (I + A)^-1 beta y;   o = scale (e^gc q S^T + scores v');   S = e^last S + (gated v')^T k
  *
- * MMA operands are bf16, accumulators and the state f32.
+ * MMA operands have the type of the elements, accumulators and the state are f32.
  *
  * Where there are fewer heads than SMs, sequences are divided into spans of span_chunks chunks that run in parallel. A chunk
  * maps the state by S -> S M + B, and |M| <= 2^bound, where the bound of a chunk is its total log decay (plus the growth of
@@ -25,14 +25,19 @@
 
 #include "kernels/launch.h"
 
-/* Compile-time dimensions of the chunk kernels: chunks of 64 tokens, keys of 128 elements, slices of 64 values. Heads of all
- * kernels have at most QN_GDN_MAX_HEAD elements. */
-enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_HEAD_K = 128, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2, QN_GDN_MAX_HEAD = 256 };
+/* Dimensions of the chunk kernels: chunks of 64 tokens, slices of 64 values, keys padded to tiles of 64 elements. Heads of all
+ * kernels have at most QN_GDN_MAX_HEAD elements. With keys beyond QN_GDN_MAX_SPAN_KEY sequences are not divided into spans and a
+ * block has one slice. */
+enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2, QN_GDN_MAX_HEAD = 256 };
+
+/* Macros, which the preprocessor compares. */
+#define QN_GDN_MAX_SPAN_KEY 128
+#define QN_GDN_PADDED(head_k) (((head_k) + 63) / 64 * 64)
 
 /* log2 of the part of a state that is neglected, relative to the state that it was. f32 rounds at 2^-24. */
 #define QN_GDN_FORGOTTEN -40.0f
 
-/* Layout of a record: two tiles of [64][64] bf16 in rows of 128 bytes, the 16-byte segment s of row r stored at segment
+/* Layout of a record: two tiles of [64][64] elements in rows of 128 bytes, the 16-byte segment s of row r stored at segment
  * s ^ (r & 7). Of their 16x16 blocks only those on and below the diagonal are written. Then factors, f32 [64] each, and the
  * decay of the chunk. */
 enum {
@@ -51,97 +56,63 @@ enum {
  * ring buffer of 1 to 3 chunks. */
 enum {
     QN_GDN_PREPARE_THREADS = 128,
-    QN_GDN_PREPARE_BYTES = 37888,
     QN_GDN_COMPOSE_THREADS = 128,
-    QN_GDN_COMPOSE_ROWS = 16, /* rows of the state of a block */
-    QN_GDN_COMPOSE_BYTES = 147968
+    QN_GDN_COMPOSE_ROWS = 16 /* rows of the state of a block */
 };
 
+#define QN_GDN_PREPARE_BYTES(head_k) (2 * QN_GDN_PADDED(head_k) * 128 + 5120)
+#define QN_GDN_COMPOSE_BYTES(head_k)                                                                                           \
+    (4 * (2 * QN_GDN_PADDED(head_k) * QN_GDN_PADDED(head_k) + 2 * QN_GDN_COMPOSE_ROWS * (QN_GDN_PADDED(head_k) + 4)))
+
 #define QN_GDN_ADVANCE_THREADS(slices) ((1 + (slices)) * 128)
-#define QN_GDN_ADVANCE_BYTES(slices, stages)                                                                                   \
-    ((slices)*QN_GDN_TILE_BYTES + (stages) * ((4 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 128)
+/* Of the rounded state, which is in registers with keys of two tiles at most. */
+#define QN_GDN_STATE_TILES(head_k) (QN_GDN_PADDED(head_k) > QN_GDN_MAX_SPAN_KEY ? QN_GDN_PADDED(head_k) / 64 : 0)
+#define QN_GDN_ADVANCE_BYTES(head_k, slices, stages)                                                                           \
+    (((slices) + QN_GDN_STATE_TILES(head_k)) * QN_GDN_TILE_BYTES +                                                             \
+     (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 128)
 
 /* Chunk c of sequence s, whose first token is t, has record index t/64 + s + c; its span p of n chunks has index
  * t/(64 n) + s + p. Some indices are not used. */
 typedef struct qn_gdn_chunk_args {
-    QN_GPU_PTR(const uint16_t) q;   /* [tokens, k_heads, 128] bf16, tokens q_stride elements apart */
-    QN_GPU_PTR(const uint16_t) k;   /* [tokens, k_heads, 128] bf16, k_stride */
-    QN_GPU_PTR(const uint16_t) v;   /* [tokens, v_heads, head_v] bf16, v_stride */
-    QN_GPU_PTR(const float) g;      /* [tokens, v_heads], gate_stride: log decay, clamped to -256 <= g <= 0 */
-    QN_GPU_PTR(const float) beta;   /* [tokens, v_heads], gate_stride */
+    QN_GPU_PTR(const void) q;    /* [tokens, k_heads, head_k], tokens q_stride elements apart */
+    QN_GPU_PTR(const void) k;    /* [tokens, k_heads, head_k], k_stride */
+    QN_GPU_PTR(const void) v;    /* [tokens, v_heads, head_v], v_stride */
+    QN_GPU_PTR(const void) g;    /* [tokens, v_heads], g_stride: log decay, clamped to -256 <= g <= 0 */
+    QN_GPU_PTR(const void) beta; /* [tokens, v_heads], beta_stride */
+    /* [v_heads], or 0. If given, the log decay is softplus(g + gate_bias) * gate_factor; without gate_bias, of 0 */
+    QN_GPU_PTR(const float) gate_factor;
+    QN_GPU_PTR(const float) gate_bias;
     QN_GPU_PTR(const void) initial; /* [states, v_heads, head_v, head_k] f32 or bf16, or 0: initial states are zeros */
     QN_GPU_PTR(void) final;         /* [states, v_heads, head_v, head_k], or 0: not written; may be initial */
     QN_GPU_PTR(const int32_t)
     state_indices; /* [sequences]: of a sequence's state in initial and final, -1: the sequence is skipped; or 0: state i */
-    uint32_t bf16_states; /* 1: the type of initial and final; else f32 */
+    uint32_t bf16_states;       /* 1: the type of initial and final; else f32 */
+    uint32_t transposed_states; /* 1: initial and final are [states, v_heads, head_k, head_v] */
     QN_GPU_PTR(const uint64_t)
     memory; /* [sequences] addresses, or 0. If given, a sequence's state is at memory[sequence] + state_offset bytes, updated
                in place, and initial and final are not used */
     QN_GPU_PTR(const uint32_t)
     positions; /* [sequences], with memory: 0 for a sequence without tokens so far, whose initial state is zeros */
     uint64_t state_offset;
-    QN_GPU_PTR(uint16_t) o;                /* [tokens, v_heads, head_v] bf16, o_stride */
+    QN_GPU_PTR(void) o;                    /* [tokens, v_heads, head_v], o_stride */
     QN_GPU_PTR(unsigned char) records;     /* [chunks, v_heads, QN_GDN_RECORD] */
-    QN_GPU_PTR(float) states;              /* [spans, v_heads, head_v, 128]: the state at the start of a span */
-    QN_GPU_PTR(float) transitions;         /* [spans, v_heads, 128, 128]: M */
+    QN_GPU_PTR(float) states;              /* [spans, v_heads, head_v, padded head_k]: the state at the start of a span */
+    QN_GPU_PTR(float) transitions;         /* [spans, v_heads, padded head_k, padded head_k]: M */
     QN_GPU_PTR(uint32_t) sources;          /* [spans, v_heads]: enum span_source in chunk.cuh */
     QN_GPU_PTR(const uint32_t) cu_seqlens; /* [sequences + 1], or 0: sequences of `tokens` tokens one after the other */
     uint32_t wide_seqlens;                 /* 1: cu_seqlens are 64-bit integers */
     uint32_t tokens, sequences;
     uint32_t chunks, spans;        /* numbers of indices */
     uint32_t span_chunks, divided; /* divided: there may be more than one span in a sequence */
-    uint32_t k_heads, v_heads, head_v;
-    uint32_t q_stride, k_stride, v_stride, o_stride, gate_stride;
-    uint32_t tiled;     /* 1: value head h uses key head h mod k_heads; 0: h * k_heads / v_heads */
-    uint32_t normalize; /* q and k are divided by sqrt(sum of squares + 1e-6) */
+    uint32_t k_heads, v_heads, head_k, head_v;
+    uint32_t dtype;               /* of q, k, v and o, a qn_dtype: f32 for qn_gdn_recurrent alone, else f16 or bf16 */
+    uint32_t g_dtype, beta_dtype; /* f32, f16 or bf16 */
+    uint32_t q_stride, k_stride, v_stride, o_stride, g_stride, beta_stride;
+    uint32_t tiled;        /* 1: value head h uses key head h mod k_heads; 0: h * k_heads / v_heads */
+    uint32_t normalize;    /* q and k are divided by sqrt(sum of squares + 1e-6) */
+    uint32_t sigmoid_beta; /* 1: beta is the sigmoid of what is given */
     float scale;
 } qn_gdn_chunk_args;
-
-#ifdef __CUDACC__
-// The low word of a 64-bit length is all of it: tokens are counted in 32 bits.
-QN_DEVICE uint32_t qn_gdn_seqlen(const qn_gdn_chunk_args &a, uint32_t index)
-{
-    return a.cu_seqlens[(size_t)index << a.wide_seqlens];
-}
-
-QN_DEVICE bool qn_gdn_skipped(const qn_gdn_chunk_args &a, uint32_t sequence)
-{
-    return a.state_indices && a.state_indices[sequence] < 0;
-}
-
-// A value head's state in device memory: null for zeros, or if it is not stored.
-struct qn_gdn_head_state {
-    void *data;
-    bool bf16;
-};
-
-QN_DEVICE qn_gdn_head_state qn_gdn_state(const qn_gdn_chunk_args &a, const void *states, uint32_t sequence, uint32_t head,
-                                         uint32_t head_k)
-{
-    const size_t elements = (size_t)a.head_v * head_k;
-    qn_gdn_head_state s = { nullptr, false };
-    if (a.memory) {
-        s.data = (unsigned char *)a.memory[sequence] + a.state_offset + head * elements * sizeof(float);
-    } else if (states) {
-        const uint32_t index = a.state_indices ? (uint32_t)a.state_indices[sequence] : sequence;
-        s.bf16 = a.bf16_states;
-        s.data = (unsigned char *)states + ((size_t)index * a.v_heads + head) * elements * (s.bf16 ? 2 : 4);
-    }
-    return s;
-}
-
-QN_DEVICE qn_gdn_head_state qn_gdn_initial_state(const qn_gdn_chunk_args &a, uint32_t sequence, uint32_t head, uint32_t head_k)
-{
-    if (a.memory && a.positions[sequence] == 0)
-        return { nullptr, false };
-    return qn_gdn_state(a, a.initial, sequence, head, head_k);
-}
-
-QN_DEVICE qn_gdn_head_state qn_gdn_final_state(const qn_gdn_chunk_args &a, uint32_t sequence, uint32_t head, uint32_t head_k)
-{
-    return qn_gdn_state(a, a.final, sequence, head, head_k);
-}
-#endif
 
 /* ---- Token by token: any key and value dimensions that are multiples of 16, at most 256 ----
  *
@@ -151,7 +122,7 @@ QN_DEVICE qn_gdn_head_state qn_gdn_final_state(const qn_gdn_chunk_args &a, uint3
  * and inputs are not read at position 0. Value head h uses key head h mod k_heads. */
 
 /* qn_gdn_recurrent - the same function as prepare and advance, token by token, for any number of tokens: its arguments are
- * qn_gdn_chunk_args without records; q, k, v and o are f32, or bf16 with QN_BF16. */
+ * qn_gdn_chunk_args without records; q, k, v and o are f32, bf16 with QN_BF16, or f16 with QN_F16. */
 
 enum { QN_GDN_ROW_LANES = 4, QN_GDN_RECURRENT_VALUES = 32, QN_GDN_CONV_ROWS = 16, QN_GDN_MAX_TAPS = 8 };
 
@@ -239,31 +210,29 @@ typedef struct qn_gdn_chunk_launches {
 
 /* qn_gdn_gpu_check_shape - the checks that all launches of a delta rule make of head sizes, numbers of heads and of
  * sequences. */
-qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *args, size_t head_k, bool bf16);
+qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *args);
 
 /* qn_gdn_gpu_divide - the division that takes the least time, from the shape alone. longest: a bound of the tokens of a
  * sequence. */
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *args, size_t longest, const qn_gdn_gpu *gpu);
 
-/* qn_gdn_gpu_chunk - the launches of a prefill in bf16 with keys of 128, in order. Addresses are multiples of 16 bytes,
- * strides of 8 elements, head_v of 64. Sets the fields of args from `records` to `sources` to parts of the workspace, and
+/* qn_gdn_gpu_chunk - the launches of a prefill in f16 or bf16, in order. Addresses are multiples of 16 bytes, strides of 8
+ * elements. Sets the fields of args from `records` to `sources` to parts of the workspace, and
  * those that describe the division. max_shared_bytes: the limit of a block of the device; QN_ERR_UNSUPPORTED if it is too
  * small for one pipeline stage. */
 qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *args, const qn_gdn_division *division, uint32_t max_shared_bytes,
                            uint64_t workspace, qn_gdn_chunk_launches *out);
 
-/* qn_gdn_gpu_workspace_bytes - size of the workspace for `tokens` tokens in all. qn_gdn_gpu_max_workspace_bytes - for up to so
- * many tokens and sequences, with the divisions of qn_gdn_gpu_divide. */
-size_t qn_gdn_gpu_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v,
-                                  const qn_gdn_division *division);
-size_t qn_gdn_gpu_max_workspace_bytes(size_t tokens, size_t sequences, size_t v_heads, size_t head_v, const qn_gdn_gpu *gpu);
+/* qn_gdn_gpu_workspace_bytes - size of the workspace of qn_gdn_gpu_chunk. qn_gdn_gpu_max_workspace_bytes - for the divisions of
+ * qn_gdn_gpu_divide of up to so many tokens and sequences. */
+size_t qn_gdn_gpu_workspace_bytes(const qn_gdn_chunk_args *args, const qn_gdn_division *division);
+size_t qn_gdn_gpu_max_workspace_bytes(const qn_gdn_chunk_args *args, const qn_gdn_gpu *gpu);
 
 /* qn_gdn_gpu_state_bytes, qn_gdn_gpu_input_bytes - sizes of a layer's state and convolution inputs in a session's memory. */
 size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v);
 size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
-/* bf16 requires head_k 128 and head_v a multiple of 64 in all of these. */
-qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *args, size_t head_k, bool bf16, qn_launch *launch);
+qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *args, qn_launch *launch);
 qn_status qn_gdn_gpu_step(const qn_gdn_step_args *args, size_t head_k, size_t head_v, qn_launch *launch);
 qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *args, size_t head_k, size_t head_v, size_t longest, bool bf16,
                           qn_launch *launch);

@@ -12,7 +12,6 @@
 #include "kernels/deltanet/chunk.cuh"
 #include "kernels/deltanet/tf32.cuh"
 
-#define MIN_LOG_DECAY -256.0f // e^-256 is 0 in f32
 #define PREPARE_THREADS QN_GDN_PREPARE_THREADS
 
 // x, hidden from the compiler's analysis. Offsets that are computed from it stay inside the loop over value heads: hoisted out
@@ -146,7 +145,7 @@ struct head_gates {
 struct prepare_smem {
     union {
         struct {
-            unsigned char k[2 * TILE], q[2 * TILE]; // the order of rows is load_tiles's
+            unsigned char k[KEY_TILES * TILE], q[KEY_TILES * TILE]; // the order of rows is load_tiles's
         };
         // Valid after the tiles have been read. blocks: A_ii, then X_ii, for i = 0 to 3; X_10, X_21; X_20. X are transposed.
         // kk, qk: the blocks of k k^T and q k^T on the diagonal, for which there are no registers.
@@ -158,7 +157,7 @@ struct prepare_smem {
     float k_norms[TOKENS], q_norms[TOKENS], k_squared[TOKENS]; // 1/|k|, scale/|q|; the square of the normalized |k|
 };
 
-static_assert(sizeof(prepare_smem) == QN_GDN_PREPARE_BYTES, "the launch's shared memory");
+static_assert(sizeof(prepare_smem) == QN_GDN_PREPARE_BYTES(HEAD_K), "the launch's shared memory");
 
 // X of column block c that is `distance` blocks below the diagonal.
 QN_DEVICE float *inverse_block(prepare_smem &m, uint32_t distance, uint32_t column)
@@ -174,29 +173,36 @@ QN_DEVICE uint32_t columns_of(uint32_t block)
 
 // ---- Gates ----
 
-// Log decays and beta of two tokens of a lane. Tokens past the end have g = 0 and beta = 0.
+// The elements of g and beta of two tokens of a lane.
 struct lane_gates {
     float g[2], beta[2];
 };
 
 QN_DEVICE lane_gates load_gates(const qn_gdn_chunk_args &a, uint32_t first, uint32_t n, uint32_t head)
 {
-    lane_gates x;
+    lane_gates x = {};
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t token = lane_index() * 2 + i;
-        const size_t at = (size_t)(first + token) * a.gate_stride + head;
-        x.g[i] = token < n ? a.g[at] : 0.0f;
-        x.beta[i] = token < n ? a.beta[at] : 0.0f;
+        const size_t token = lane_index() * 2 + i;
+        if (token < n) {
+            x.g[i] = qn_load_typed(a.g, (first + token) * a.g_stride + head, a.g_dtype);
+            x.beta[i] = qn_load_typed(a.beta, (first + token) * a.beta_stride + head, a.beta_dtype);
+        }
     }
     return x;
 }
 
-// Cumulative sums of the log decays of a value head, in double, and the factors from them. By one warp.
-QN_DEVICE void cumsum_decays(head_gates &to, const lane_gates &x)
+// Cumulative sums of the log decays of a value head, in double, and the factors from them. Tokens past the n of the chunk have
+// g = 0 and beta = 0. By one warp.
+QN_DEVICE void cumsum_decays(const qn_gdn_chunk_args &a, head_gates &to, const lane_gates &x, uint32_t n, uint32_t head)
 {
     const uint32_t lane = lane_index();
-    const float g[2] = { fminf(fmaxf(x.g[0], MIN_LOG_DECAY), 0.0f), fminf(fmaxf(x.g[1], MIN_LOG_DECAY), 0.0f) };
+    float g[2], beta[2];
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        g[i] = 2 * lane + i < n ? qn_gdn_log_decay(a, x.g[i], head) : 0.0f;
+        beta[i] = 2 * lane + i < n ? qn_gdn_beta(a, x.beta[i]) : 0.0f;
+    }
     double sum = (double)g[0] + (double)g[1];
 #pragma unroll
     for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
@@ -225,10 +231,10 @@ QN_DEVICE void cumsum_decays(head_gates &to, const lane_gates &x)
     }
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++)
-        to.rows[2 * lane + i] = make_float4(hi[i], lo[i], x.beta[i], row_factors[i]);
+        to.rows[2 * lane + i] = make_float4(hi[i], lo[i], beta[i], row_factors[i]);
     *(float2 *)(to.gc_hi + 2 * lane) = make_float2(hi[0], hi[1]);
     *(float2 *)(to.gc_lo + 2 * lane) = make_float2(lo[0], lo[1]);
-    *(float2 *)(to.beta + 2 * lane) = make_float2(x.beta[0], x.beta[1]);
+    *(float2 *)(to.beta + 2 * lane) = make_float2(beta[0], beta[1]);
 }
 
 // d = e^(gc_i - gc_j) in a block on the diagonal; at most 1 above it.
@@ -289,8 +295,8 @@ QN_DEVICE void store_scores(prepare_smem &m, const head_work &w, const float d[5
                               load_float4(gates.columns + columns_of(block) + column_block * 16 + lane_column()));
                 multiply_elements(e, d[n]);
             }
-            const uint32_t pairs[2][2] = { { qn_f32_to_bf16x2(e[0][0], e[0][1]), qn_f32_to_bf16x2(e[1][0], e[1][1]) },
-                                           { qn_f32_to_bf16x2(e[0][2], e[0][3]), qn_f32_to_bf16x2(e[1][2], e[1][3]) } };
+            const uint32_t pairs[2][2] = { { pack_pair(e[0][0], e[0][1]), pack_pair(e[1][0], e[1][1]) },
+                                           { pack_pair(e[0][2], e[0][3]), pack_pair(e[1][2], e[1][3]) } };
             store_pairs(w, QN_GDN_RECORD_SCORES, block, column_block, pairs);
         }
 }
@@ -304,7 +310,7 @@ QN_DEVICE void store_inverse(const head_work &w, const float x[2][4], uint32_t c
         const float beta = w.gates.beta[column_block * 16 + lane_row(i)];
 #pragma unroll
         for (int n = 0; n < 2; n++)
-            pairs[n][i] = qn_transpose_8x8(qn_f32_to_bf16x2(beta * x[n][2 * i], beta * x[n][2 * i + 1]));
+            pairs[n][i] = qn_transpose_8x8(pack_pair(beta * x[n][2 * i], beta * x[n][2 * i + 1]));
     }
     store_pairs(w, QN_GDN_RECORD_INVERSE, w.block, column_block, pairs);
 }
@@ -339,21 +345,20 @@ QN_DEVICE void store_factors(const prepare_smem &m, const head_gates &gates, uns
 // ---- k k^T and q k^T ----
 
 // Issues the copies of k or q. Each 16 rows of the tiles are the rows lane_row(0) of the lanes 0, 4, ..., 28, then lane_row(1):
-// rows of an MMA operand are adjacent.
+// rows of an MMA operand are adjacent. Columns past the key's are zeros.
 QN_DEVICE void load_tiles(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n)
 {
-    const uint32_t row = threadIdx.x / 16, segment = threadIdx.x % 16, first = row / 2 * 4 + row % 2;
-    unsigned char *to = tiles + segment / 8 * TILE + swizzled_offset(row, segment % 8);
+    const uint32_t row = threadIdx.x / 8, segment = threadIdx.x % 8, first = row % 8 / 2 * 4 + row / 8 * 2 + row % 2;
+    unsigned char *to = tiles + swizzled_offset(row, segment);
     const uint16_t *at = from + (size_t)first * stride + segment * 8;
 #pragma unroll
-    for (uint32_t i = 0; i < TOKENS / 8; i++) {
-        const uint32_t token = i / 2 * 16 + i % 2 * 2;
-        if (n == TOKENS)
-            qn_cp_async_16(to + i * 8 * 128, at + (size_t)token * stride);
-        else
-            qn_cp_async_16(to + i * 8 * 128, first + token < n ? at + (size_t)token * stride : from,
-                           first + token < n ? 16 : 0);
-    }
+    for (uint32_t tile = 0; tile < KEY_TILES; tile++)
+#pragma unroll
+        for (uint32_t i = 0; i < TOKENS / 16; i++) {
+            const bool in_key = (tile + 1) * 64 <= HEAD_K || tile * 64 + segment * 8 < HEAD_K;
+            const bool in = in_key && (n == TOKENS || first + i * 16 < n);
+            qn_cp_async_16(to + tile * TILE + i * 16 * 128, in ? at + (size_t)(i * 16) * stride + tile * 64 : from, in ? 16 : 0);
+        }
 }
 
 // The column block of d[n] of the warp that has row block `block` of A: d[0] to d[block] are k k^T from the diagonal to the
@@ -370,7 +375,7 @@ template <uint32_t block> QN_DEVICE void compute_products(const prepare_smem &m,
     const uint32_t lane = lane_index(), of_rows = swizzled_offset(lane % 16, lane / 16);
     const uint32_t of_columns = swizzled_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
-    for (int s = 0; s < 8; s++) {
+    for (int s = 0; s < HEAD_K / 16; s++) {
         const uint32_t tile = s / 4 * TILE, segment = s % 4 * 32;
         uint32_t k[4], q[4];
         qn_ldmatrix_x4(k, m.k + (of_rows ^ segment) + (tile + block * 2048));
@@ -378,7 +383,7 @@ template <uint32_t block> QN_DEVICE void compute_products(const prepare_smem &m,
         const uint32_t q_columns[4] = { q[0], q[2], q[1], q[3] };
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            qn_mma_m16n8k16_bf16(qq[i], q, q_columns + 2 * i);
+            mma_m16n8k16(qq[i], q, q_columns + 2 * i);
 #pragma unroll
         for (uint32_t column_block = 0; column_block < 4; column_block++) {
             uint32_t columns[4] = { k[0], k[2], k[1], k[3] };
@@ -387,9 +392,9 @@ template <uint32_t block> QN_DEVICE void compute_products(const prepare_smem &m,
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 if (column_block <= block)
-                    qn_mma_m16n8k16_bf16(d[(block - column_block) % 5][i], k, columns + 2 * i);
+                    mma_m16n8k16(d[(block - column_block) % 5][i], k, columns + 2 * i);
                 if (column_block <= 3 - block)
-                    qn_mma_m16n8k16_bf16(d[(column_block + block + 1) % 5][i], q, columns + 2 * i);
+                    mma_m16n8k16(d[(column_block + block + 1) % 5][i], q, columns + 2 * i);
             }
         }
     }
@@ -562,14 +567,14 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
     const uint32_t first = s.first + begin, n = s.n - begin < TOKENS ? s.n - begin : TOKENS, heads = a.v_heads / a.k_heads;
     // Row blocks differ in latency. The warps that get them alternate between thread blocks, which balances the warps of an SM.
     const uint32_t block = (warp + blockIdx.x) % 4;
-    load_tiles(m.k, a.k + (size_t)first * a.k_stride + k_head * HEAD_K, a.k_stride, n);
-    load_tiles(m.q, a.q + (size_t)first * a.q_stride + k_head * HEAD_K, a.q_stride, n);
+    load_tiles(m.k, (const uint16_t *)a.k + (size_t)first * a.k_stride + k_head * HEAD_K, a.k_stride, n);
+    load_tiles(m.q, (const uint16_t *)a.q + (size_t)first * a.q_stride + k_head * HEAD_K, a.q_stride, n);
     qn_cp_async_commit();
     uint32_t head = a.tiled ? k_head : k_head * heads;
     unsigned char *record = record_of(a, s, chunk, head);
     const uint32_t step = a.tiled ? a.k_heads : 1;
     if (block == 0)
-        cumsum_decays(m.gates[0], load_gates(a, first, n, head));
+        cumsum_decays(a, m.gates[0], load_gates(a, first, n, head), n, head);
     qn_cp_async_wait<0>();
     __syncthreads();
     float d[5][2][4] = {}, qq[2][4] = {};
@@ -595,7 +600,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
         compute_diagonal(m, w, left);
         __syncthreads(); // the blocks on the diagonal are written; all warps have read the previous head's gates
         if (computes_next)
-            cumsum_decays(m.gates[1 - i % 2], next_gates);
+            cumsum_decays(a, m.gates[1 - i % 2], next_gates, n, head + step);
         compute_block<1>(m, w, d, left, sums);
         if (block == 0)
             store_factors(m, w.gates, w.record);

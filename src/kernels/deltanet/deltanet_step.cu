@@ -3,12 +3,11 @@
 // gated norm (qn_gdn_norm). deltanet_cuda.h documents them; the chunked form on tensor cores is in deltanet_prepare.cu and
 // deltanet_advance.cu.
 //
-// QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are f32, or bf16 with QN_BF16.
+// QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are f32, bf16 with QN_BF16, or f16 with QN_F16.
 //
 // Four lanes hold a row of the state (the keys of one value), interleaved in quads of 4 keys. A warp thus loads 8 rows in
 // segments of 64 bytes, with all loads in flight at the same time, and a sum over keys takes two shuffles.
-#include "kernels/delta.cuh"
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/deltanet/inputs.cuh"
 
 #ifndef QN_HEAD_K
 #define QN_HEAD_K 128
@@ -17,7 +16,7 @@
 #define QN_HEAD_V 128
 #endif
 
-#ifdef QN_BF16
+#if defined(QN_BF16) || defined(QN_F16)
 typedef uint16_t element;
 #else
 typedef float element;
@@ -27,9 +26,18 @@ static_assert(QN_GDN_MAX_TAPS <= QN_DELTA_MAX_TAPS, "the convolutions of one and
 
 #define LANES QN_GDN_ROW_LANES
 #define KEY_QUADS (QN_HEAD_K / (4 * LANES)) // quads of 4 keys per lane
-#define MIN_LOG_DECAY -256.0f               // e^-256 is 0 in f32
 
-#ifdef QN_BF16
+#if defined(QN_F16)
+QN_DEVICE float to_float(element x)
+{
+    return qn_f16_to_f32(x);
+}
+
+QN_DEVICE element from_float(float x)
+{
+    return qn_f32_to_f16(x);
+}
+#elif defined(QN_BF16)
 QN_DEVICE float to_float(element x)
 {
     return qn_bf16_to_f32(x);
@@ -189,33 +197,53 @@ struct recurrent_smem {
     float v[RECURRENT_TOKENS][RECURRENT_VALUES], decay[RECURRENT_TOKENS], beta[RECURRENT_TOKENS];
 };
 
-// A row of a state, of f32 or bf16, as qn_delta_load_row distributes it over lanes.
-QN_DEVICE void load_state_row(float4 s[KEY_QUADS], const qn_gdn_head_state &from, size_t at, bool in_range)
+// A row of a state, as qn_delta_load_row distributes it over lanes.
+QN_DEVICE void load_state_row(float4 s[KEY_QUADS], const qn_gdn_head_state &from, size_t value, bool in_range)
 {
-    if (!from.bf16) {
-        qn_delta_load_row<LANES, KEY_QUADS>(s, from.data && in_range ? (const float *)from.data + at : nullptr);
+    const size_t row = value * from.value_step;
+    if (!from.bf16 && from.key_step == 1) {
+        qn_delta_load_row<LANES, KEY_QUADS>(s, from.data && in_range ? (const float *)from.data + row : nullptr);
         return;
     }
 #pragma unroll
     for (int i = 0; i < KEY_QUADS; i++) {
-        uint2 pairs = make_uint2(0, 0);
-        if (in_range)
-            pairs = *(const uint2 *)((const uint16_t *)from.data + at + (i * LANES + threadIdx.x % LANES) * 4);
-        s[i] = make_float4(__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
-                           __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u));
+        const uint32_t key = (i * LANES + threadIdx.x % LANES) * 4;
+        s[i] = make_float4(0, 0, 0, 0);
+        if (!from.data || !in_range)
+            continue;
+        if (from.key_step == 1) {
+            const uint2 pairs = *(const uint2 *)((const uint16_t *)from.data + row + key);
+            const float2 lo = qn_bf16x2_to_f32(pairs.x), hi = qn_bf16x2_to_f32(pairs.y);
+            s[i] = make_float4(lo.x, lo.y, hi.x, hi.y);
+        } else {
+            const size_t at = row + (size_t)key * from.key_step, step = from.key_step;
+            s[i] = make_float4(qn_gdn_load_state(from, at), qn_gdn_load_state(from, at + step),
+                               qn_gdn_load_state(from, at + 2 * step), qn_gdn_load_state(from, at + 3 * step));
+        }
     }
 }
 
-QN_DEVICE void store_state_row(const qn_gdn_head_state &to, size_t at, const float4 s[KEY_QUADS])
+QN_DEVICE void store_state_row(const qn_gdn_head_state &to, size_t value, const float4 s[KEY_QUADS])
 {
-    if (!to.bf16) {
-        qn_delta_store_row<LANES, KEY_QUADS>((float *)to.data + at, s);
+    const size_t row = value * to.value_step;
+    if (!to.bf16 && to.key_step == 1) {
+        qn_delta_store_row<LANES, KEY_QUADS>((float *)to.data + row, s);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < KEY_QUADS; i++)
-        *(uint2 *)((uint16_t *)to.data + at + (i * LANES + threadIdx.x % LANES) * 4) =
-            make_uint2(qn_f32_to_bf16x2(s[i].x, s[i].y), qn_f32_to_bf16x2(s[i].z, s[i].w));
+    for (int i = 0; i < KEY_QUADS; i++) {
+        const uint32_t key = (i * LANES + threadIdx.x % LANES) * 4;
+        if (to.key_step == 1) {
+            *(uint2 *)((uint16_t *)to.data + row + key) =
+                make_uint2(qn_f32_to_bf16x2(s[i].x, s[i].y), qn_f32_to_bf16x2(s[i].z, s[i].w));
+        } else {
+            const size_t at = row + (size_t)key * to.key_step, step = to.key_step;
+            qn_gdn_store_state(to, at, s[i].x);
+            qn_gdn_store_state(to, at + step, s[i].y);
+            qn_gdn_store_state(to, at + 2 * step, s[i].z);
+            qn_gdn_store_state(to, at + 3 * step, s[i].w);
+        }
+    }
 }
 
 // Grid: blocks of RECURRENT_VALUES values (x), value heads (y), sequences (z).
@@ -229,12 +257,11 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
     const uint32_t n = a.cu_seqlens ? qn_gdn_seqlen(a, sequence + 1) - first : a.tokens;
     if (qn_gdn_skipped(a, sequence))
         return;
-    const qn_gdn_head_state initial = qn_gdn_initial_state(a, sequence, head, QN_HEAD_K),
-                            final = qn_gdn_final_state(a, sequence, head, QN_HEAD_K);
-    const size_t at = (size_t)value * QN_HEAD_K;
+    const qn_gdn_head_state initial = qn_gdn_initial_state(a, sequence, head),
+                            final = qn_gdn_final_state(a, sequence, head);
     const bool in_range = value < a.head_v;
     float4 s[KEY_QUADS];
-    load_state_row(s, initial, at, in_range);
+    load_state_row(s, initial, value, in_range);
     for (uint32_t begin = 0; begin < n; begin += RECURRENT_TOKENS) {
         const uint32_t tokens = n - begin < RECURRENT_TOKENS ? n - begin : RECURRENT_TOKENS;
         __syncthreads();
@@ -251,9 +278,9 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
                     : 0.0f;
         }
         if (threadIdx.x < tokens) {
-            const size_t gate = (size_t)(first + begin + threadIdx.x) * a.gate_stride + head;
-            m.decay[threadIdx.x] = expf(fminf(fmaxf(a.g[gate], MIN_LOG_DECAY), 0.0f));
-            m.beta[threadIdx.x] = a.beta[gate];
+            const size_t at = first + begin + threadIdx.x;
+            m.decay[threadIdx.x] = expf(qn_gdn_log_decay(a, qn_load_typed(a.g, at * a.g_stride + head, a.g_dtype), head));
+            m.beta[threadIdx.x] = qn_gdn_beta(a, qn_load_typed(a.beta, at * a.beta_stride + head, a.beta_dtype));
         }
         __syncthreads();
         for (uint32_t token = 0; token < tokens; token++) {
@@ -266,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
         }
     }
     if (final.data && in_range)
-        store_state_row(final, at, s);
+        store_state_row(final, value, s);
 }
 
 // Grid: blocks of 4 heads (x), rows (y). One warp per head.
