@@ -17,6 +17,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "matmul", qn_check_cuda_matmul },
     { "deltanet", qn_check_cuda_deltanet },
     { "api", qn_check_cuda_api },
+    { "api-stages", qn_check_cuda_api_stages },
     { "rows", qn_check_cuda_rows },
     { "hadamard-quantize", qn_check_cuda_hadamard_quantize },
     { "persistent", qn_check_cuda_persistent },

@@ -89,6 +89,7 @@ void qn_check_cuda_rope(bool bench);
 void qn_check_cuda_matmul(bool bench);
 void qn_check_cuda_deltanet(bool bench);
 void qn_check_cuda_api(bool bench);
+void qn_check_cuda_api_stages(bool bench);
 void qn_check_cuda_rows(bool bench);
 void qn_check_cuda_hadamard_quantize(bool bench);
 void qn_check_cuda_sample(bool bench);

@@ -131,6 +131,88 @@ QN_API qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_sh
  */
 QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
 
+/* ---- Gated DeltaNet, stage by stage ----
+ *
+ * The stages of quern/kernels.h with its shapes, layouts and formulas, for D of f16 or bf16 (QN_ERR_UNSUPPORTED for f32, whose
+ * recurrence qn_cuda_gdn_chunk computes without stages). Sums are float32. qn_cuda_gdn_chunk is several times faster than all
+ * stages together, since what is between them does not go through memory.
+ *
+ * Of the shape, scale is read by qn_cuda_gdn_chunk_output, state_indices and transposed_states by qn_cuda_gdn_state_pass,
+ * gate_factor and gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows
+ * of tokens may have distances; those of [T, v_heads, 64] arrays are multiples of 4. */
+
+/* qn_cuda_gdn_cumsum - cumulative sum of the log decays within each chunk.
+ *
+ *   g    [T, v_heads] f32, f16 or bf16, as for qn_cuda_gdn_chunk
+ *   gc   [T, v_heads] f32, accumulated in double; may be g */
+QN_API qn_status qn_cuda_gdn_cumsum(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view g, qn_cuda_view gc,
+                                    qn_stream stream);
+
+/* qn_cuda_gdn_kkt - a[i, j] = beta_i (k_i . k_j) e^(gc_i - gc_j) for j < i of a chunk, else 0.
+ *
+ *   k      [T, k_heads, head_k] D
+ *   beta   [T, v_heads] f32, f16 or bf16
+ *   gc     [T, v_heads] f32
+ *   a      [T, v_heads, 64] f32 */
+QN_API qn_status qn_cuda_gdn_kkt(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k, qn_cuda_view beta,
+                                 qn_cuda_view gc, qn_cuda_view a, qn_stream stream);
+
+/* qn_cuda_gdn_tril_inverse - (I + a)^-1 of each chunk, by forward substitution in float32.
+ *
+ *   a         [T, v_heads, 64] f32; only elements below the diagonal are read
+ *   inverse   [T, v_heads, 64] f32; may be a */
+QN_API qn_status qn_cuda_gdn_tril_inverse(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view a,
+                                          qn_cuda_view inverse, qn_stream stream);
+
+/* qn_cuda_gdn_recompute_w_u - w = inverse (beta e^gc k), u = inverse (beta v).
+ *
+ *   k         [T, k_heads, head_k] D
+ *   v         [T, v_heads, head_v] D
+ *   beta      [T, v_heads] f32, f16 or bf16
+ *   gc        [T, v_heads] f32
+ *   inverse   [T, v_heads, 64] f32; only elements on and below the diagonal are read
+ *   w         [T, v_heads, head_k] D
+ *   u         [T, v_heads, head_v] D
+ *
+ * The inverse times beta e^gc or beta is rounded to D before the GEMM, w and u after it. */
+QN_API qn_status qn_cuda_gdn_recompute_w_u(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k,
+                                           qn_cuda_view v, qn_cuda_view beta, qn_cuda_view gc, qn_cuda_view inverse,
+                                           qn_cuda_view w, qn_cuda_view u, qn_stream stream);
+
+/* qn_cuda_gdn_state_pass - the recurrence over chunks: v' = u - w S^T, then
+ * S <- e^gc_last S + sum over j of (e^(gc_last - gc_j) v'_j) k_j^T.
+ *
+ *   k         [T, k_heads, head_k] D
+ *   w         [T, v_heads, head_k] D
+ *   u         [T, v_heads, head_v] D
+ *   gc        [T, v_heads] f32
+ *   initial   [S, v_heads, head_v, head_k] f32 or bf16, as for qn_cuda_gdn_chunk
+ *   h         [C, v_heads, head_v, head_k] D: S at the start of each chunk. With cu_seqlens C is not checked
+ *   v_new     [T, v_heads, head_v] D: v'
+ *   final     as for qn_cuda_gdn_chunk
+ *
+ * S is rounded to D for w S^T, the expression in parentheses before its GEMM. */
+QN_API qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view k,
+                                        qn_cuda_view w, qn_cuda_view u, qn_cuda_view gc, qn_cuda_view initial, qn_cuda_view h,
+                                        qn_cuda_view v_new, qn_cuda_view final, qn_stream stream);
+
+/* qn_cuda_gdn_chunk_output - o_i = scale (e^gc_i q_i S^T + sum over j <= i of (e^(gc_i - gc_j) q_i . k_j) v'_j).
+ *
+ *   q       [T, k_heads, head_k] D
+ *   k       [T, k_heads, head_k] D
+ *   v_new   [T, v_heads, head_v] D
+ *   h       [C, v_heads, head_v, head_k] D
+ *   gc      [T, v_heads] f32
+ *   o       [T, v_heads, head_v] D
+ *
+ * The factor (e^(gc_i - gc_j) q_i . k_j) is rounded to D before its GEMM. */
+QN_API qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q,
+                                          qn_cuda_view k, qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc, qn_cuda_view o,
+                                          qn_stream stream);
+
+/* qn_cuda_gdn_stages_prepare - load the code of all stages for a shape and D in the current context. */
+QN_API qn_status qn_cuda_gdn_stages_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
+
 #ifdef __cplusplus
 }
 #endif

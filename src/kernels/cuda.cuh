@@ -167,6 +167,12 @@ QN_DEVICE void qn_cp_async_16(void *shared, const void *global, uint32_t bytes)
                  : "memory");
 }
 
+// Copies 4 bytes.
+QN_DEVICE void qn_cp_async_4(void *shared, const void *global)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(qn_shared_address(shared)), "l"(global) : "memory");
+}
+
 // Commits the copies so far as a group; qn_cp_async_wait<n> waits until at most the last n groups of this thread are in
 // flight.
 QN_DEVICE void qn_cp_async_commit()

@@ -57,7 +57,7 @@ static void chunks(void **unused)
         assert_defines(&chunk.launches[0], "-DQN_HEAD_K=128");
         assert_defines(&chunk.launches[1], devices[i].defines);
         /* Indices of chunks, key heads; blocks of the value heads of three sequences. */
-        const uint32_t grids[2][3] = { { 3 * 200 / 64 + 3, 2, 1 }, { 6 * 3, 1, 1 } };
+        const uint32_t grids[2][3] = { { (3 * 200 / 64 + 3) * 2, 1, 1 }, { 6 * 3, 1, 1 } };
         for (int l = 0; l < 2; l++) {
             assert_memory_equal(chunk.launches[l].grid, grids[l], sizeof grids[l]);
             assert_true(chunk.launches[l].shared_bytes <= devices[i].shared_bytes);

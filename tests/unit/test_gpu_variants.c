@@ -6,7 +6,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/aura_cuda.h"
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/deltanet/stages_cuda.h"
 #include "quern/kernels.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/hadamard/hadamard_cuda.h"
@@ -119,6 +119,20 @@ static void delta_rule(uint32_t head, qn_dtype dtype)
     selects(qn_gdn_gpu_recurrent(&chunk, &launch), &launch);
 }
 
+static void delta_stages(uint32_t head)
+{
+    qn_gdn_stage_args args = { .rule = { .tokens = 64,
+                                         .sequences = 1,
+                                         .k_heads = 1,
+                                         .v_heads = 1,
+                                         .head_k = head,
+                                         .head_v = head,
+                                         .dtype = QN_DTYPE_BF16 } };
+    qn_launch launch;
+    selects(qn_gdn_gpu_kkt(&args, &launch), &launch);
+    selects(qn_gdn_gpu_state_pass(&args, MAX_SHARED, &launch), &launch);
+}
+
 static void delta_rules(void)
 {
     delta_rule(128, QN_DTYPE_F32);
@@ -126,6 +140,8 @@ static void delta_rules(void)
     for (uint32_t head = 64; head <= 256; head += 64)
         delta_rule(head, QN_DTYPE_BF16);
     delta_rule(96, QN_DTYPE_BF16);
+    for (uint32_t head = 64; head <= 256; head *= 2)
+        delta_stages(head);
 }
 
 /* Matrices of every type, by up to 4096 tokens; the persistent decode kernel where it takes their tiles. */

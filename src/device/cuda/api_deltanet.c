@@ -1,20 +1,10 @@
 /* Gated DeltaNet of quern/cuda.h: checks of the arguments, then the launches of kernels/deltanet/deltanet_cuda.h. */
-#include "device/cuda/api.h"
-
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "device/cuda/api_deltanet.h"
 
 #include <math.h>
 
-typedef struct gdn_call {
-    const qn_cuda_gdn_shape *shape;
-    qn_dtype dtype;
-    size_t rows, n_sequences, longest;
-    qn_gdn_chunk_args args;
-    qn_gdn_division division;
-} gdn_call;
-
 /* 16-bit types go to the tensor cores. */
-static bool is_chunked(const gdn_call *c)
+static bool is_chunked(const qn_api_gdn *c)
 {
     return c->dtype != QN_DTYPE_F32;
 }
@@ -24,7 +14,7 @@ static bool is_element_type(qn_dtype dtype)
     return dtype == QN_DTYPE_F32 || dtype == QN_DTYPE_F16 || dtype == QN_DTYPE_BF16;
 }
 
-static qn_status check_lengths(gdn_call *c)
+static qn_status check_lengths(qn_api_gdn *c)
 {
     const qn_cuda_gdn_shape *s = c->shape;
     if (s->batch == 0 || s->tokens == 0 || __builtin_mul_overflow(s->batch, s->tokens, &c->rows) || c->rows > INT32_MAX / 2)
@@ -45,7 +35,7 @@ static qn_status check_lengths(gdn_call *c)
     return qn_api_check_array("cu_seqlens", s->cu_seqlens, dtype, s->n_sequences + 1);
 }
 
-static qn_status check_gates(gdn_call *c)
+static qn_status check_gates(qn_api_gdn *c)
 {
     const qn_cuda_gdn_shape *s = c->shape;
     uint32_t unused;
@@ -63,9 +53,9 @@ static qn_status check_gates(gdn_call *c)
 }
 
 /* The shape alone; its other limits are those of the launches. */
-static qn_status begin(gdn_call *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
+qn_status qn_api_gdn_begin(qn_api_gdn *c, const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
 {
-    *c = (gdn_call){ .shape = shape, .dtype = dtype };
+    *c = (qn_api_gdn){ .shape = shape, .dtype = dtype };
     if (!kernels || !shape)
         return qn_fail(QN_ERR_INVALID, "%s: NULL", kernels ? "shape" : "kernels");
     if (!is_element_type(dtype))
@@ -98,7 +88,7 @@ static qn_status begin(gdn_call *c, const qn_cuda_kernels *kernels, const qn_cud
     return check_gates(c);
 }
 
-static qn_status check_typed_rows(const gdn_call *c, const char *name, qn_cuda_view view, uint32_t *stride)
+qn_status qn_api_gdn_check_gates(const qn_api_gdn *c, const char *name, qn_cuda_view view, uint32_t *stride)
 {
     if (!is_element_type(view.dtype))
         return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d (f32), %d (f16) or %d (bf16)", name, (int)view.dtype,
@@ -107,7 +97,7 @@ static qn_status check_typed_rows(const gdn_call *c, const char *name, qn_cuda_v
     return qn_api_check_rows(name, view, view.dtype, c->rows, c->shape->v_heads, alignment, stride);
 }
 
-static qn_status check_tokens(gdn_call *c, qn_cuda_view q, qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta,
+static qn_status check_tokens(qn_api_gdn *c, qn_cuda_view q, qn_cuda_view k, qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta,
                               qn_cuda_view o)
 {
     const qn_cuda_gdn_shape *s = c->shape;
@@ -116,8 +106,8 @@ static qn_status check_tokens(gdn_call *c, qn_cuda_view q, qn_cuda_view k, qn_cu
     QN_TRY(qn_api_check_rows("k", k, c->dtype, c->rows, s->k_heads * s->head_k, QN_API_ALIGNMENT, &a->k_stride));
     QN_TRY(qn_api_check_rows("v", v, c->dtype, c->rows, s->v_heads * s->head_v, QN_API_ALIGNMENT, &a->v_stride));
     QN_TRY(qn_api_check_rows("o", o, c->dtype, c->rows, s->v_heads * s->head_v, QN_API_ALIGNMENT, &a->o_stride));
-    QN_TRY(check_typed_rows(c, "g", g, &a->g_stride));
-    QN_TRY(check_typed_rows(c, "beta", beta, &a->beta_stride));
+    QN_TRY(qn_api_gdn_check_gates(c, "g", g, &a->g_stride));
+    QN_TRY(qn_api_gdn_check_gates(c, "beta", beta, &a->beta_stride));
     a->q = qn_api_address(q);
     a->k = qn_api_address(k);
     a->v = qn_api_address(v);
@@ -129,7 +119,7 @@ static qn_status check_tokens(gdn_call *c, qn_cuda_view q, qn_cuda_view k, qn_cu
     return QN_OK;
 }
 
-static qn_status check_indices(gdn_call *c)
+qn_status qn_api_gdn_check_indices(qn_api_gdn *c)
 {
     const qn_cuda_view indices = c->shape->state_indices;
     if (!qn_api_given(indices))
@@ -140,7 +130,7 @@ static qn_status check_indices(gdn_call *c)
 }
 
 /* With indices one state is enough: only the device can see which are used. */
-static qn_status check_state(gdn_call *c, const char *name, qn_cuda_view state, uint64_t *address)
+qn_status qn_api_gdn_check_state(qn_api_gdn *c, const char *name, qn_cuda_view state, uint64_t *address)
 {
     const qn_cuda_gdn_shape *s = c->shape;
     size_t n;
@@ -153,7 +143,7 @@ static qn_status check_state(gdn_call *c, const char *name, qn_cuda_view state, 
     return QN_OK;
 }
 
-static void divide(gdn_call *c, const qn_cuda_kernels *kernels)
+static void divide(qn_api_gdn *c, const qn_cuda_kernels *kernels)
 {
     const qn_cuda_info *info = qn_api_info(kernels);
     const qn_gdn_gpu gpu = { .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
@@ -161,14 +151,14 @@ static void divide(gdn_call *c, const qn_cuda_kernels *kernels)
         c->division = qn_gdn_gpu_divide(&c->args, c->longest, &gpu);
 }
 
-static size_t workspace_bytes(const gdn_call *c)
+static size_t workspace_bytes(const qn_api_gdn *c)
 {
     if (!is_chunked(c))
         return 0;
     return qn_gdn_gpu_workspace_bytes(&c->args, &c->division);
 }
 
-static qn_status chunk_launches(gdn_call *c, const qn_cuda_kernels *kernels, uint64_t workspace, qn_gdn_chunk_launches *out)
+static qn_status chunk_launches(qn_api_gdn *c, const qn_cuda_kernels *kernels, uint64_t workspace, qn_gdn_chunk_launches *out)
 {
     if (is_chunked(c))
         return qn_gdn_gpu_chunk(&c->args, &c->division, qn_api_info(kernels)->max_shared_bytes, workspace, out);
@@ -179,17 +169,17 @@ static qn_status chunk_launches(gdn_call *c, const qn_cuda_kernels *kernels, uin
 qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype,
                                       size_t *bytes)
 {
-    gdn_call c;
+    qn_api_gdn c;
     if (!bytes)
         return qn_fail(QN_ERR_INVALID, "bytes: NULL");
     *bytes = 0;
-    QN_TRY(begin(&c, kernels, shape, dtype));
+    QN_TRY(qn_api_gdn_begin(&c, kernels, shape, dtype));
     divide(&c, kernels);
     *bytes = workspace_bytes(&c);
     return QN_OK;
 }
 
-static qn_status check_workspace(const gdn_call *c, const void *workspace, size_t bytes)
+static qn_status check_workspace(const qn_api_gdn *c, const void *workspace, size_t bytes)
 {
     const size_t needed = workspace_bytes(c);
     if (bytes < needed)
@@ -203,16 +193,16 @@ qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *s
                             qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
                             qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream)
 {
-    gdn_call c;
+    qn_api_gdn c;
     qn_gdn_chunk_launches chunk;
-    QN_TRY(begin(&c, kernels, shape, q.dtype));
+    QN_TRY(qn_api_gdn_begin(&c, kernels, shape, q.dtype));
     divide(&c, kernels);
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
-    QN_TRY(check_indices(&c));
+    QN_TRY(qn_api_gdn_check_indices(&c));
     if (qn_api_given(initial))
-        QN_TRY(check_state(&c, "initial", initial, &c.args.initial));
+        QN_TRY(qn_api_gdn_check_state(&c, "initial", initial, &c.args.initial));
     if (qn_api_given(final))
-        QN_TRY(check_state(&c, "final", final, &c.args.final));
+        QN_TRY(qn_api_gdn_check_state(&c, "final", final, &c.args.final));
     if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
         return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
     QN_TRY(check_workspace(&c, workspace, bytes));
@@ -224,12 +214,12 @@ qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *sh
                            qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view state, qn_cuda_view o,
                            qn_stream stream)
 {
-    gdn_call c;
+    qn_api_gdn c;
     qn_launch launch;
-    QN_TRY(begin(&c, kernels, shape, q.dtype));
+    QN_TRY(qn_api_gdn_begin(&c, kernels, shape, q.dtype));
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
-    QN_TRY(check_indices(&c));
-    QN_TRY(check_state(&c, "state", state, &c.args.initial));
+    QN_TRY(qn_api_gdn_check_indices(&c));
+    QN_TRY(qn_api_gdn_check_state(&c, "state", state, &c.args.initial));
     c.args.final = c.args.initial;
     QN_TRY(qn_gdn_gpu_recurrent(&c.args, &launch));
     return qn_api_run(kernels, stream, &launch, 1, &c.args);
@@ -238,9 +228,9 @@ qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *sh
 qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
 {
     enum { ALIGNED = 256 }; /* an address that passes the checks of the launches */
-    gdn_call c;
+    qn_api_gdn c;
     qn_gdn_chunk_launches chunk;
-    QN_TRY(begin(&c, kernels, shape, dtype));
+    QN_TRY(qn_api_gdn_begin(&c, kernels, shape, dtype));
     divide(&c, kernels);
     c.args.q_stride = c.args.k_stride = (uint32_t)(shape->k_heads * shape->head_k);
     c.args.v_stride = c.args.o_stride = (uint32_t)(shape->v_heads * shape->head_v);

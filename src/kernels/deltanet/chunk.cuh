@@ -33,6 +33,7 @@ QN_DEVICE void load_segments(unsigned char *tiles, const uint16_t *from, uint32_
                              uint32_t thread)
 {
     constexpr uint32_t step = threads / segments;
+    static_assert(step % 8 == 0, "rows of a thread have the same swizzle");
     const uint32_t first = thread / segments, segment = thread % segments;
     unsigned char *to = tiles + segment / 8 * TILE + swizzled_offset(first, segment % 8);
     const uint16_t *at = from + (size_t)first * stride + segment * 8;
@@ -54,12 +55,15 @@ template <int n_tiles, int threads>
 QN_DEVICE void load_rows(unsigned char *tiles, const uint16_t *from, uint32_t stride, uint32_t n, uint32_t columns,
                          uint32_t thread)
 {
+    constexpr int in_pairs = threads >= 128 ? n_tiles / 2 * 2 : 0;
+    if constexpr (in_pairs > 0) {
 #pragma unroll
-    for (int i = 0; i + 1 < n_tiles; i += 2)
-        load_segments<16, threads>(tiles + i * TILE, from + i * 64, stride, n, columns / 8 - i * 8, thread);
-    if (n_tiles % 2) // the last tile of an odd number
-        load_segments<8, threads>(tiles + (n_tiles - 1) * TILE, from + (n_tiles - 1) * 64, stride, n,
-                                  columns / 8 - (n_tiles - 1) * 8, thread);
+        for (int i = 0; i < in_pairs; i += 2)
+            load_segments<16, threads>(tiles + i * TILE, from + i * 64, stride, n, columns / 8 - i * 8, thread);
+    }
+#pragma unroll
+    for (int i = in_pairs; i < n_tiles; i++)
+        load_segments<8, threads>(tiles + i * TILE, from + i * 64, stride, n, columns / 8 - i * 8, thread);
 }
 
 // ---- Pairs of 16-bit elements ----
@@ -151,6 +155,11 @@ QN_DEVICE sequence sequence_of(const qn_gdn_chunk_args &a, uint32_t index, uint3
         n = n - last < step ? n - last : step;
     }
     return sequence_at(a, from);
+}
+
+QN_DEVICE uint32_t key_head(const qn_gdn_chunk_args &a, uint32_t head)
+{
+    return a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
 }
 
 QN_DEVICE unsigned char *record_of(const qn_gdn_chunk_args &a, const sequence &s, uint32_t chunk, uint32_t head)

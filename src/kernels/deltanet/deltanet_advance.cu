@@ -7,8 +7,7 @@
 // therefore stays in a warp's registers, and every B operand is a tile that was loaded to shared memory in advance: k, q, the
 // inverse, the scores. While one warp group waits for its MMAs or rounds their results, the tensor cores work for the other.
 // With keys of more than two tiles there are not enough registers for the rounded state, which is then in shared memory.
-#include "kernels/deltanet/chunk_mma.cuh"
-#include "kernels/mbarrier.cuh"
+#include "kernels/deltanet/state.cuh"
 
 #ifdef QN_GDN_EFFECTS // else qn_gdn_advance
 #define OUTPUTS 0
@@ -16,7 +15,6 @@
 #define OUTPUTS 1
 #endif
 
-#define SLICE QN_GDN_SLICE
 #ifndef QN_GDN_SLICES
 #define QN_GDN_SLICES 2
 #endif
@@ -25,7 +23,6 @@
 #define QN_GDN_STAGES 3
 #endif
 #define STAGES QN_GDN_STAGES
-#define WARPGROUP 128 // threads
 #define STATE_TILES QN_GDN_STATE_TILES(HEAD_K)
 
 static_assert(STATE_TILES == 0 || (OUTPUTS && BLOCK_SLICES == 1), "spans and pairs of slices are for short keys");
@@ -44,17 +41,6 @@ struct work {
     bool last;     // span of its sequence
     bool needed;   // span effects: the state at the end is the initial state of the next span
 };
-
-// The warp group, and the thread's index in it.
-QN_DEVICE uint32_t group()
-{
-    return threadIdx.x / WARPGROUP;
-}
-
-QN_DEVICE uint32_t thread()
-{
-    return threadIdx.x % WARPGROUP;
-}
 
 // ---- Shared memory, barriers ----
 
@@ -75,50 +61,15 @@ struct advance_smem {
 static_assert(sizeof(advance_smem) <= QN_GDN_ADVANCE_BYTES(HEAD_K, BLOCK_SLICES, STAGES), "the launch's shared memory");
 static_assert((1 + BLOCK_SLICES) * WARPGROUP == QN_GDN_ADVANCE_THREADS(BLOCK_SLICES), "the launch's threads");
 
-// Named barriers (bar.arrive, bar.sync).
+// Named barriers.
 enum {
     BARRIER_LOADED = 1,                               // + 3 group + stage: the producer and one consumer
     BARRIER_GROUP = BARRIER_LOADED + 3 * BLOCK_SLICES // + group: the threads of a consumer
 };
 
-QN_DEVICE void arrive(uint32_t barrier, uint32_t threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-QN_DEVICE void wait(uint32_t barrier, uint32_t threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// mbarriers in shared memory.
-QN_DEVICE void arrive(uint64_t &barrier)
-{
-    qn_mbarrier_arrive(qn_shared_address(&barrier));
-}
-
-// Waits for the completion of the barrier's phase n, counted from 0.
-QN_DEVICE void wait(uint64_t &barrier, uint32_t n)
-{
-    qn_mbarrier_wait(qn_shared_address(&barrier), n % 2);
-}
-
-// Makes data written by cp.async visible to wgmma (the async proxy).
-QN_DEVICE void fence_async_proxy()
-{
-#if QN_WGMMA
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 QN_DEVICE uint32_t next(uint32_t stage)
 {
     return stage + 1 == STAGES ? 0 : stage + 1;
-}
-
-QN_DEVICE uint32_t key_head(const qn_gdn_chunk_args &a, uint32_t head)
-{
-    return a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
 }
 
 // The block's work, by the first warp. Span effects: after the slices of B of a head come those of M, which has a row for each
@@ -235,64 +186,9 @@ struct consumer {
     float x[8][4], o[8][4];
 };
 
-// A thread has the values first_value() and first_value() + 8 of all slices, and the keys n * 8 + first_key() + {0, 1}.
-QN_DEVICE uint32_t first_value(const work &w)
+QN_DEVICE uint32_t slice_of(const work &w)
 {
-    return (w.first_slice + group()) * SLICE + thread() / QN_WARP_SIZE * 16 + thread() % QN_WARP_SIZE / 4;
-}
-
-QN_DEVICE uint32_t first_key()
-{
-    return thread() % 4 * 2;
-}
-
-// Whether keys n * 8 to n * 8 + 7 are a key's and not padding.
-QN_DEVICE bool is_key(const qn_gdn_head_state &state, int n)
-{
-    return state.value_step == PADDED_K || HEAD_K == PADDED_K || n * 8 < HEAD_K;
-}
-
-QN_DEVICE void read_state(const work &w, float s[8 * KEY_TILES][4], const qn_gdn_head_state &from, uint32_t n_values)
-{
-#pragma unroll
-    for (int n = 0; n < 8 * KEY_TILES; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t value = first_value(w) + i * 8, key = n * 8 + first_key();
-            const size_t at = (size_t)value * from.value_step + (size_t)key * from.key_step;
-            float2 y = make_float2(0, 0);
-            if (from.data && value < n_values && is_key(from, n)) {
-                if (from.key_step > 1)
-                    y = make_float2(qn_gdn_load_state(from, at), qn_gdn_load_state(from, at + from.key_step));
-                else if (from.bf16)
-                    y = qn_bf16x2_to_f32(*(const uint32_t *)((const uint16_t *)from.data + at));
-                else
-                    y = *(const float2 *)((const float *)from.data + at);
-            }
-            s[n][2 * i] = y.x;
-            s[n][2 * i + 1] = y.y;
-        }
-}
-
-QN_DEVICE void write_state(const work &w, const float s[8 * KEY_TILES][4], const qn_gdn_head_state &to, uint32_t n_values)
-{
-#pragma unroll
-    for (int n = 0; n < 8 * KEY_TILES; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t value = first_value(w) + i * 8, key = n * 8 + first_key();
-            const size_t at = (size_t)value * to.value_step + (size_t)key * to.key_step;
-            if (value >= n_values || !is_key(to, n))
-                continue;
-            if (to.key_step > 1) {
-                qn_gdn_store_state(to, at, s[n][2 * i]);
-                qn_gdn_store_state(to, at + to.key_step, s[n][2 * i + 1]);
-            } else if (to.bf16) {
-                *(uint32_t *)((uint16_t *)to.data + at) = qn_f32_to_bf16x2(s[n][2 * i], s[n][2 * i + 1]);
-            } else {
-                *(float2 *)((float *)to.data + at) = make_float2(s[n][2 * i], s[n][2 * i + 1]);
-            }
-        }
+    return w.first_slice + group();
 }
 
 QN_DEVICE void set_identity(const work &w, float s[8 * KEY_TILES][4])
@@ -301,7 +197,7 @@ QN_DEVICE void set_identity(const work &w, float s[8 * KEY_TILES][4])
     for (int n = 0; n < 8 * KEY_TILES; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            s[n][e] = first_value(w) + e / 2 * 8 == first_key() + n * 8 + e % 2 ? 1.0f : 0.0f;
+            s[n][e] = first_value(slice_of(w)) + e / 2 * 8 == first_key() + n * 8 + e % 2 ? 1.0f : 0.0f;
 }
 
 QN_DEVICE size_t head_index(const qn_gdn_chunk_args &a, const work &w, uint32_t index)
@@ -320,40 +216,34 @@ QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[8 
     if (w.identity)
         set_identity(w, s);
     else if (w.p.number == 0 && (!OUTPUTS || !a.divided))
-        read_state(w, s, qn_gdn_initial_state(a, w.p.s.index, w.head), a.head_v);
+        read_state(slice_of(w), s, qn_gdn_initial_state(a, w.p.s.index, w.head), a.head_v);
     else if (w.warm || !OUTPUTS)
-        read_state(w, s, { nullptr, false, PADDED_K, 1 }, 0);
+        read_state(slice_of(w), s, { nullptr, false, PADDED_K, 1 }, 0);
     else
-        read_state(w, s, span_state(a, w, w.p.index), a.head_v);
+        read_state(slice_of(w), s, span_state(a, w, w.p.index), a.head_v);
 }
 
 QN_DEVICE void end_state(const qn_gdn_chunk_args &a, const work &w, const float s[8 * KEY_TILES][4])
 {
     if (w.identity) {
         float *transition = a.transitions + head_index(a, w, w.p.index) * PADDED_K * PADDED_K;
-        write_state(w, s, { transition, false, PADDED_K, 1 }, PADDED_K);
+        write_state(slice_of(w), s, { transition, false, PADDED_K, 1 }, PADDED_K);
     } else if (w.needed) {
-        write_state(w, s, span_state(a, w, w.p.index + 1), a.head_v);
+        write_state(slice_of(w), s, span_state(a, w, w.p.index + 1), a.head_v);
     } else if (OUTPUTS && w.last) {
         const qn_gdn_head_state final = qn_gdn_final_state(a, w.p.s.index, w.head);
         if (final.data)
-            write_state(w, s, final, a.head_v);
+            write_state(slice_of(w), s, final, a.head_v);
     }
 }
 
 // ---- The consumers: chunks ----
 
 #if STATE_TILES
-// Rounds a tile of the state to shared memory. The MMAs that have read the tile are complete in all threads of the group.
+// The MMAs that have read the tile are complete in all threads of the group.
 QN_DEVICE void round_state(advance_smem &m, consumer &c, int tile)
 {
-    const uint32_t row = thread() / QN_WARP_SIZE * 16 + thread() % QN_WARP_SIZE / 4;
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            *(uint32_t *)(m.state[tile] + swizzled_offset(row + i * 8, n) + first_key() * 2) =
-                pack_pair(c.s[8 * tile + n][2 * i], c.s[8 * tile + n][2 * i + 1]);
+    store_rounded(m.state[tile], c.s + 8 * tile);
 }
 
 // d = state rows^T, or added to it, for one tile of the keys.
@@ -465,35 +355,11 @@ QN_DEVICE void process_chunk(advance_smem &m, consumer &c, const work &w, const 
     }
 }
 
-// Stores a warp's 16 values of all tokens to the output tile, [token][value].
-QN_DEVICE void store_transposed(unsigned char *tile, uint32_t warp, const float d[8][4])
-{
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-#if __CUDA_ARCH__ >= 900
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
-        uint32_t x[4];
-        pack_fragment(x, d[n], d[n + 1]);
-        const unsigned char *at = tile + swizzled_offset(n * 8 + lane % 8 + lane / 16 * 8, warp * 2 + lane / 8 % 2);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(qn_shared_address(at)),
-                     "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                     : "memory");
-    }
-#else
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            *(uint16_t *)(tile + swizzled_offset(n * 8 + lane % 4 * 2 + e % 2, warp * 2 + e / 2) + lane / 4 * 2) =
-                (uint16_t)pack_pair(d[n][e], 0);
-#endif
-}
-
 // The output tile's previous contents have been read: since then each thread has passed a barrier of the group.
 QN_DEVICE void write_outputs(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, const float d[8][4], uint32_t chunk)
 {
     unsigned char *tile = m.o[group()];
-    const uint32_t value = (w.first_slice + group()) * SLICE + thread() % 8 * 8;
+    const uint32_t value = slice_of(w) * SLICE + thread() % 8 * 8;
     uint16_t *o = (uint16_t *)a.o + (size_t)w.p.s.first * a.o_stride + w.head * a.head_v + value;
     store_transposed(tile, thread() / QN_WARP_SIZE, d);
     wait(BARRIER_GROUP + group(), WARPGROUP);
@@ -603,7 +469,7 @@ QN_DEVICE void consume(const qn_gdn_chunk_args &a, const work &w, advance_smem &
 #if !OUTPUTS
     // The kernel that follows may write the final state, of the last span, where the initial state is.
     if (w.p.number == 0 && !w.identity)
-        write_state(w, c.s, span_state(a, w, w.p.index), a.head_v);
+        write_state(slice_of(w), c.s, span_state(a, w, w.p.index), a.head_v);
 #endif
     if (w.begin < w.end)
         consume_chunks(a, w, m, c);

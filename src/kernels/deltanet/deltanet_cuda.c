@@ -255,8 +255,8 @@ static qn_status check_chunks(const qn_gdn_chunk_args *a, size_t tokens, uint64_
     if ((a->q | a->k | a->v | a->o | workspace) % 16 || (a->q_stride | a->k_stride | a->v_stride | a->o_stride) % 8)
         return qn_fail(QN_ERR_INVALID,
                        "delta rule over chunks: an address is no multiple of 16, or a stride none of 8 elements");
-    if (tokens > INT32_MAX / 2)
-        return qn_fail(QN_ERR_INVALID, "delta rule over chunks: %zu tokens, at most %d are allowed", tokens, INT32_MAX / 2);
+    if (tokens > INT32_MAX / 2 || (tokens / QN_GDN_CHUNK_TOKENS + a->sequences) * a->v_heads > INT32_MAX / 8)
+        return qn_fail(QN_ERR_INVALID, "delta rule over chunks: %zu tokens with %u heads are too many", tokens, a->v_heads);
     return QN_OK;
 }
 
@@ -295,7 +295,7 @@ qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint3
     place_workspace(a, tokens, d, workspace);
     size_t n = 0;
     out->launches[n] =
-        chunk_launch("qn_gdn_prepare", a->chunks, a->k_heads, 1, QN_GDN_PREPARE_THREADS, QN_GDN_PREPARE_BYTES(head_k));
+        chunk_launch("qn_gdn_prepare", (size_t)a->chunks * a->k_heads, 1, 1, QN_GDN_PREPARE_THREADS, QN_GDN_PREPARE_BYTES(head_k));
     out->launches[n++].variant = QN_GPU_VARIANT(prepare, head_k, f16);
     if (a->divided) {
         const size_t blocks = blocks_of(a->head_v, d) + blocks_of(padded_k(a), d);

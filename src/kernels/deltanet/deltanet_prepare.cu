@@ -181,13 +181,19 @@ struct lane_gates {
 QN_DEVICE lane_gates load_gates(const qn_gdn_chunk_args &a, uint32_t first, uint32_t n, uint32_t head)
 {
     lane_gates x = {};
+    const uint32_t token = lane_index() * 2;
+    // Loads of f32 are in flight together; those of other types wait for each other.
+    if (a.g_dtype == QN_TYPED_F32 && a.beta_dtype == QN_TYPED_F32) {
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        const size_t token = lane_index() * 2 + i;
-        if (token < n) {
-            x.g[i] = qn_load_typed(a.g, (first + token) * a.g_stride + head, a.g_dtype);
-            x.beta[i] = qn_load_typed(a.beta, (first + token) * a.beta_stride + head, a.beta_dtype);
+        for (uint32_t i = 0; i < 2; i++) {
+            x.g[i] = token + i < n ? ((const float *)a.g)[(size_t)(first + token + i) * a.g_stride + head] : 0.0f;
+            x.beta[i] = token + i < n ? ((const float *)a.beta)[(size_t)(first + token + i) * a.beta_stride + head] : 0.0f;
         }
+        return x;
+    }
+    for (uint32_t i = 0; i < 2 && token + i < n; i++) {
+        x.g[i] = qn_load_typed(a.g, (size_t)(first + token + i) * a.g_stride + head, a.g_dtype);
+        x.beta[i] = qn_load_typed(a.beta, (size_t)(first + token + i) * a.beta_stride + head, a.beta_dtype);
     }
     return x;
 }
@@ -552,15 +558,17 @@ QN_DEVICE void compute_block(prepare_smem &m, const head_work &w, const float d[
 
 // ---- The kernel ----
 
-// Grid: chunks (x), key heads (y). A block processes all value heads of its key head.
+// Grid: key heads of chunks, those of a chunk one after the other, which are adjacent in memory. A block processes all value heads
+// of its key head.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     prepare_smem &m = *(prepare_smem *)shared;
     qn_pdl_wait();
     qn_pdl_trigger();
-    const sequence s = sequence_of(a, blockIdx.x, TOKENS);
-    const uint32_t chunk = blockIdx.x - first_index(s, TOKENS), k_head = blockIdx.y, warp = threadIdx.x / QN_WARP_SIZE;
+    const uint32_t index = blockIdx.x / a.k_heads, k_head = blockIdx.x % a.k_heads, warp = threadIdx.x / QN_WARP_SIZE;
+    const sequence s = sequence_of(a, index, TOKENS);
+    const uint32_t chunk = index - first_index(s, TOKENS);
     if (chunk >= s.chunks)
         return;
     const uint32_t begin = chunk * TOKENS;

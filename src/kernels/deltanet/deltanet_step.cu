@@ -198,52 +198,74 @@ struct recurrent_smem {
 };
 
 // A row of a state, as qn_delta_load_row distributes it over lanes.
+template <bool bf16> QN_DEVICE void load_state_keys(float4 s[KEY_QUADS], const qn_gdn_head_state &from, size_t row)
+{
+    const size_t step = from.key_step;
+#pragma unroll
+    for (int i = 0; i < KEY_QUADS; i++) {
+        const size_t at = row + (i * LANES + threadIdx.x % LANES) * 4 * step;
+        s[i] = make_float4(qn_gdn_load_state<bf16>(from, at), qn_gdn_load_state<bf16>(from, at + step),
+                           qn_gdn_load_state<bf16>(from, at + 2 * step), qn_gdn_load_state<bf16>(from, at + 3 * step));
+    }
+}
+
+template <bool bf16> QN_DEVICE void store_state_keys(const qn_gdn_head_state &to, size_t row, const float4 s[KEY_QUADS])
+{
+    const size_t step = to.key_step;
+#pragma unroll
+    for (int i = 0; i < KEY_QUADS; i++) {
+        const size_t at = row + (i * LANES + threadIdx.x % LANES) * 4 * step;
+        qn_gdn_store_state<bf16>(to, at, s[i].x);
+        qn_gdn_store_state<bf16>(to, at + step, s[i].y);
+        qn_gdn_store_state<bf16>(to, at + 2 * step, s[i].z);
+        qn_gdn_store_state<bf16>(to, at + 3 * step, s[i].w);
+    }
+}
+
+QN_DEVICE void load_bf16_row(float4 s[KEY_QUADS], const uint16_t *row)
+{
+#pragma unroll
+    for (int i = 0; i < KEY_QUADS; i++) {
+        const uint2 pairs = *(const uint2 *)(row + (i * LANES + threadIdx.x % LANES) * 4);
+        const float2 lo = qn_bf16x2_to_f32(pairs.x), hi = qn_bf16x2_to_f32(pairs.y);
+        s[i] = make_float4(lo.x, lo.y, hi.x, hi.y);
+    }
+}
+
+QN_DEVICE void store_bf16_row(uint16_t *row, const float4 s[KEY_QUADS])
+{
+#pragma unroll
+    for (int i = 0; i < KEY_QUADS; i++)
+        *(uint2 *)(row + (i * LANES + threadIdx.x % LANES) * 4) =
+            make_uint2(qn_f32_to_bf16x2(s[i].x, s[i].y), qn_f32_to_bf16x2(s[i].z, s[i].w));
+}
+
 QN_DEVICE void load_state_row(float4 s[KEY_QUADS], const qn_gdn_head_state &from, size_t value, bool in_range)
 {
     const size_t row = value * from.value_step;
-    if (!from.bf16 && from.key_step == 1) {
-        qn_delta_load_row<LANES, KEY_QUADS>(s, from.data && in_range ? (const float *)from.data + row : nullptr);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < KEY_QUADS; i++) {
-        const uint32_t key = (i * LANES + threadIdx.x % LANES) * 4;
-        s[i] = make_float4(0, 0, 0, 0);
-        if (!from.data || !in_range)
-            continue;
-        if (from.key_step == 1) {
-            const uint2 pairs = *(const uint2 *)((const uint16_t *)from.data + row + key);
-            const float2 lo = qn_bf16x2_to_f32(pairs.x), hi = qn_bf16x2_to_f32(pairs.y);
-            s[i] = make_float4(lo.x, lo.y, hi.x, hi.y);
-        } else {
-            const size_t at = row + (size_t)key * from.key_step, step = from.key_step;
-            s[i] = make_float4(qn_gdn_load_state(from, at), qn_gdn_load_state(from, at + step),
-                               qn_gdn_load_state(from, at + 2 * step), qn_gdn_load_state(from, at + 3 * step));
-        }
-    }
+    if (!from.data || !in_range)
+        qn_delta_load_row<LANES, KEY_QUADS>(s, nullptr);
+    else if (from.key_step > 1 && from.bf16)
+        load_state_keys<true>(s, from, row);
+    else if (from.key_step > 1)
+        load_state_keys<false>(s, from, row);
+    else if (from.bf16)
+        load_bf16_row(s, (const uint16_t *)from.data + row);
+    else
+        qn_delta_load_row<LANES, KEY_QUADS>(s, (const float *)from.data + row);
 }
 
 QN_DEVICE void store_state_row(const qn_gdn_head_state &to, size_t value, const float4 s[KEY_QUADS])
 {
     const size_t row = value * to.value_step;
-    if (!to.bf16 && to.key_step == 1) {
+    if (to.key_step > 1 && to.bf16)
+        store_state_keys<true>(to, row, s);
+    else if (to.key_step > 1)
+        store_state_keys<false>(to, row, s);
+    else if (to.bf16)
+        store_bf16_row((uint16_t *)to.data + row, s);
+    else
         qn_delta_store_row<LANES, KEY_QUADS>((float *)to.data + row, s);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < KEY_QUADS; i++) {
-        const uint32_t key = (i * LANES + threadIdx.x % LANES) * 4;
-        if (to.key_step == 1) {
-            *(uint2 *)((uint16_t *)to.data + row + key) =
-                make_uint2(qn_f32_to_bf16x2(s[i].x, s[i].y), qn_f32_to_bf16x2(s[i].z, s[i].w));
-        } else {
-            const size_t at = row + (size_t)key * to.key_step, step = to.key_step;
-            qn_gdn_store_state(to, at, s[i].x);
-            qn_gdn_store_state(to, at + step, s[i].y);
-            qn_gdn_store_state(to, at + 2 * step, s[i].z);
-            qn_gdn_store_state(to, at + 3 * step, s[i].w);
-        }
-    }
 }
 
 // Grid: blocks of RECURRENT_VALUES values (x), value heads (y), sequences (z).

@@ -40,14 +40,14 @@ struct qn_gdn_head_state {
     uint32_t value_step, key_step;
 };
 
-QN_DEVICE float qn_gdn_load_state(const qn_gdn_head_state &s, size_t at)
+template <bool bf16> QN_DEVICE float qn_gdn_load_state(const qn_gdn_head_state &s, size_t at)
 {
-    return s.bf16 ? qn_bf16_to_f32(((const uint16_t *)s.data)[at]) : ((const float *)s.data)[at];
+    return bf16 ? qn_bf16_to_f32(((const uint16_t *)s.data)[at]) : ((const float *)s.data)[at];
 }
 
-QN_DEVICE void qn_gdn_store_state(const qn_gdn_head_state &s, size_t at, float x)
+template <bool bf16> QN_DEVICE void qn_gdn_store_state(const qn_gdn_head_state &s, size_t at, float x)
 {
-    if (s.bf16)
+    if (bf16)
         ((uint16_t *)s.data)[at] = qn_f32_to_bf16(x);
     else
         ((float *)s.data)[at] = x;
