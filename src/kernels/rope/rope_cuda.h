@@ -25,16 +25,17 @@ typedef struct qn_rope_angles_args {
  * Queries and keys are normalised per head if there is a weight (x * weight / sqrt(mean(x^2) + eps)), then rope is applied;
  * keys and values are stored in the KV cache.
  *
- * An f16 cache stores them rounded to f16, saturated to +-65504; rows at positions beyond its capacity are not stored. NaN in a value row is stored as 0, and all of the position's
- * key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes (QN_PAGES) queries, keys and values are first rotated
- * to the codec's basis, and keys and values are stored as f16 in their open page: qn_aura_quantize_page quantises full pages.
+ * An f16 cache stores them rounded to f16, saturated to +-65504; rows at positions beyond its capacity are not stored. NaN in
+ * a value row is stored as 0, and all of the position's key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes
+ * (QN_PAGES) queries, keys and values are first rotated to the codec's basis, and keys and values are stored as f16 in their
+ * open page: qn_aura_quantize_page quantises full pages.
  *
  * Grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)). Defines: QN_HEAD_DIM, QN_PAGES. */
 typedef struct qn_rope_qk_norm_store_args {
-    QN_GPU_PTR(const uint8_t) queries; /* [n_rows][n_heads][query_stride], typed as keys, values and out */
-    QN_GPU_PTR(const uint8_t) keys;    /* [n_rows][n_kv_heads][head_dim] */
-    QN_GPU_PTR(const uint8_t) values;  /* [n_rows][n_kv_heads][head_dim] */
-    QN_GPU_PTR(uint8_t) out;           /* [n_rows][n_heads][head_dim]: queries; may be `queries` if both strides are the same */
+    QN_GPU_PTR(const uint8_t) queries;    /* [n_rows][n_heads][query_stride], typed as keys, values and out */
+    QN_GPU_PTR(const uint8_t) keys;       /* [n_rows][n_kv_heads][head_dim] */
+    QN_GPU_PTR(const uint8_t) values;     /* [n_rows][n_kv_heads][head_dim] */
+    QN_GPU_PTR(uint8_t) out;              /* [n_rows][n_heads][head_dim]: queries; may be `queries` with its strides */
     QN_GPU_PTR(const float) query_bias;   /* [n_heads][head_dim], or 0: none */
     QN_GPU_PTR(const float) key_bias;     /* [n_kv_heads][head_dim], or 0: none */
     QN_GPU_PTR(const float) value_bias;   /* [n_kv_heads][head_dim], or 0: none */
