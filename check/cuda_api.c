@@ -1,8 +1,7 @@
 /* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
  * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. */
+#include "check/cuda_api.h"
 #include "check/cuda_deltanet.h"
-
-#include "quern/cuda.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -378,5 +377,7 @@ void qn_check_cuda_api(bool bench)
         check_shape(&shapes[i]);
     check_capture(&shapes[2]);
     check_threads(&shapes[0]);
+    qn_check_cuda_api_aura(kernels);
+    qn_check_cuda_api_attention(kernels);
     qn_cuda_kernels_close(kernels);
 }
