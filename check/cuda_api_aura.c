@@ -311,6 +311,7 @@ static void attention_new(struct attention_check *c, const qn_aura_ops_shape *s,
     qn_aura_ops_problem *p = &c->p;
     size_t bytes = 0;
     qn_aura_ops_problem_new(p, s);
+    qn_assert_ok(qn_cuda_aura_prepare(kernels, p->key_codec, p->value_codec)); /* compiles several sources at a time */
     c->gap = gap;
     const size_t rows = s->n_kv_heads * s->capacity, row = s->n_heads * s->dim;
     const qn_attention_gpu_cache *gpu = &p->gpu_cache.rows;
@@ -342,7 +343,7 @@ static void attention_new(struct attention_check *c, const qn_aura_ops_shape *s,
 
 static void attention_free(struct attention_check *c)
 {
-    qn_api_rows_read(&c->rows, "queries"); /* they and what is between them are unchanged */
+    qn_api_rows_read(&c->rows, "queries"); /* what is between them is unchanged */
     qn_api_rows_free(&c->rows);
     qn_aura_ops_problem_free(&c->p);
 }

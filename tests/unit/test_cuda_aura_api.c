@@ -400,11 +400,18 @@ static void operations(void **unused)
     assert_int_equal(p->block, BLOCK);
     assert_int_equal(p->n_blocks, BLOCKS);
     assert_true(p->warps_per_block > 0);
+    assert_int_equal(p->queries.window, 0);
+    c.q.causal = false;
+    c.q.window = 77;
     c.block = SIZE_MAX; /* one block of all keys */
     assert_ok(pass1(kernels, &c));
     p = arguments(0, 1);
     assert_int_equal(p->block, KEYS);
     assert_int_equal(p->n_blocks, 1);
+    assert_int_equal(p->queries.causal, 0);
+    assert_int_equal(p->queries.window, 77);
+    c.q.causal = true;
+    c.q.window = 0;
 
     c.q.sinks = f32_at(0xa00, HEADS);
     c.out.stride = HEADS * 128 + 8;
