@@ -1,5 +1,6 @@
 /* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
- * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. */
+ * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. Then the checks of
+ * the other sections (cuda_api.h). */
 #include "check/cuda_api.h"
 #include "check/cuda_deltanet.h"
 
