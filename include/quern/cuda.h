@@ -160,7 +160,7 @@ QN_API qn_status qn_cuda_aura_tables(const qn_aura_codec *codec, qn_view tables)
 QN_API qn_status qn_cuda_aura_encode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view rows,
                                      size_t n_rows, qn_cuda_view codes, qn_cuda_view scales, qn_stream stream);
 
-/* qn_cuda_aura_decode - qn_aura_decode on the GPU. Arguments as for qn_cuda_aura_encode. */
+/* qn_cuda_aura_decode - qn_aura_decode on the GPU. Arrays as for qn_cuda_aura_encode. */
 QN_API qn_status qn_cuda_aura_decode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view codes,
                                      qn_cuda_view scales, size_t n_rows, bool rotate_back, qn_cuda_view rows, qn_stream stream);
 

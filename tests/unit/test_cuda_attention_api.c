@@ -420,8 +420,14 @@ static void refusals(void **unused)
     c = call_of();
     c.keys.data = address(0x60002);
     refused(store(kernels, &c), "keys: address");
+    qn_cuda_kernels_close(kernels);
+}
 
-    c = call_of();
+static void rope_refusals(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
     c.shape.n_rot = 63;
     refused(rope(kernels, &c), "n_rot: 63");
     refused(fused(kernels, &c), "n_rot: 63");
@@ -516,8 +522,8 @@ static void captures(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),  cmocka_unit_test(prefill), cmocka_unit_test(stores),
-                                        cmocka_unit_test(ropes),   cmocka_unit_test(caches),  cmocka_unit_test(refusals),
-                                        cmocka_unit_test(captures) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),        cmocka_unit_test(prefill), cmocka_unit_test(stores),
+                                        cmocka_unit_test(ropes),         cmocka_unit_test(caches),  cmocka_unit_test(refusals),
+                                        cmocka_unit_test(rope_refusals), cmocka_unit_test(captures) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
