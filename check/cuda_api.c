@@ -1,9 +1,8 @@
 /* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
  * elements and of cu_seqlens, states of both orders, in place and in pools, gates computed in the kernels; captured in a graph;
- * from two threads on two streams. */
+ * from two threads on two streams. Then the checks of the other sections (cuda_api.h). */
+#include "check/cuda_api.h"
 #include "check/cuda_deltanet.h"
-
-#include "quern/cuda.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -450,5 +449,7 @@ void qn_check_cuda_api(bool bench)
         check_shape(&shapes[i]);
     check_capture(&shapes[2]);
     check_threads(&shapes[0]);
+    qn_check_cuda_api_aura(kernels);
+    qn_check_cuda_api_attention(kernels);
     qn_cuda_kernels_close(kernels);
 }

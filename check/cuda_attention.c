@@ -175,6 +175,7 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     a->mask = p->combine_args.mask = mask;
     a->n_heads = p->combine_args.n_heads = (uint32_t)s->n_heads;
     a->n_kv_heads = (uint32_t)s->n_kv_heads;
+    a->query_stride = p->combine_args.out_stride = (uint32_t)(s->n_heads * dim);
     a->scale = 1 / sqrtf((float)dim);
     a->pdl_prefetch = s->n_rows == 1 && !s->not_causal;
     p->combine_args.sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof(float)) : 0;
@@ -386,6 +387,8 @@ static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first
                                      .n_rows = (uint32_t)n,
                                      .n_heads = like->n_heads,
                                      .n_kv_heads = like->n_kv_heads,
+                                     .query_stride = like->query_stride,
+                                     .out_stride = like->query_stride,
                                      .scale = like->scale };
 }
 
@@ -492,6 +495,10 @@ static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
                                        .n_heads = (uint32_t)s->n_heads,
                                        .n_kv_heads = (uint32_t)s->n_kv_heads,
                                        .n_rot = (uint32_t)n_rot,
+                                       .query_row_stride = p->decode_args.query_stride,
+                                       .key_row_stride = (uint32_t)(s->n_kv_heads * s->dim),
+                                       .value_row_stride = (uint32_t)(s->n_kv_heads * s->dim),
+                                       .out_row_stride = p->decode_args.query_stride,
                                        .query_stride = (uint32_t)s->dim,
                                        .eps = 1e-6f };
     a->key_weight = a->query_weight + head;

@@ -112,6 +112,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
                                               .rotation = rotation,
                                               .levels = levels,
                                               .n_rows = (uint32_t)n_rows,
+                                              .stride = (uint32_t)dim,
                                               .dtype = dtype };
     const qn_aura_decode_args decode_args = { .codes = codes.data,
                                               .scales = gpu_scales.data,
@@ -119,6 +120,7 @@ static void check_codec(const qn_kernels *kernels, size_t dim, unsigned bits, qn
                                               .rotation = rotation,
                                               .levels = levels,
                                               .n_rows = (uint32_t)n_rows,
+                                              .stride = (uint32_t)dim,
                                               .dtype = dtype };
     qn_gpu_launch(&encode, &encode_args);
     qn_gpu_launch(&decode, &decode_args);

@@ -90,6 +90,7 @@ static void check_value(qn_aura_ops_problem *p)
                                                 .rotation = p->value_rotation,
                                                 .n_heads = (uint32_t)s->n_heads,
                                                 .n_blocks = (uint32_t)p->n_splits,
+                                                .out_stride = (uint32_t)(s->n_heads * s->dim),
                                                 .dtype = (uint32_t)s->out_dtype };
     qn_assert_ok(qn_aura_gpu_value(&p->gpu, s->n_tokens, (uint32_t)p->n_splits, &launch));
     qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &sum));
@@ -177,6 +178,7 @@ static void check_pass2(qn_aura_ops_problem *p, const struct pass1_output *x)
                                             .rotation = p->value_rotation,
                                             .n_heads = (uint32_t)s->n_heads,
                                             .n_blocks = (uint32_t)p->n_blocks,
+                                            .out_stride = (uint32_t)(s->n_heads * s->dim),
                                             .dtype = (uint32_t)s->out_dtype };
     qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &launch));
     qn_gpu_launch(&launch, &args);
@@ -214,12 +216,14 @@ static void check_flash(qn_aura_ops_problem *p)
                                                .rotation = p->value_rotation,
                                                .n_heads = (uint32_t)s->n_heads,
                                                .n_blocks = (uint32_t)p->n_blocks,
+                                               .out_stride = (uint32_t)(s->n_heads * s->dim),
                                                .dtype = (uint32_t)s->out_dtype };
     const qn_aura_attention_args single_args = { .cache = p->gpu_cache,
                                                  .queries = p->gpu_queries,
                                                  .sinks = p->gpu_sinks,
                                                  .out = qn_gpu_keep(&p->arrays, single_out),
                                                  .rotation = p->value_rotation,
+                                                 .out_stride = (uint32_t)(s->n_heads * s->dim),
                                                  .dtype = (uint32_t)s->out_dtype };
     qn_assert_ok(qn_aura_gpu_flash_pass1(&p->gpu, s->n_tokens, s->n_keys, s->block, &args.warps_per_block, &pass1));
     qn_assert_ok(qn_aura_gpu_flash_pass2(s->dim, p->n_queries, &pass2));

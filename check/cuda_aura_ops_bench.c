@@ -100,7 +100,8 @@ static void bench_value(struct bench *b, float skip, const char *what)
                                            .out = out.data,
                                            .rotation = p->value_rotation,
                                            .n_heads = (uint32_t)s->n_heads,
-                                           .n_blocks = (uint32_t)p->n_splits };
+                                           .n_blocks = (uint32_t)p->n_splits,
+                                           .out_stride = (uint32_t)(s->n_heads * s->dim) };
     struct timed t = { .first_args = args, .args_bytes = sizeof *args, .second_args = &sum };
     for (size_t i = 0; i < b->n_iterations; i++)
         args[i] = (qn_aura_value_args){ .cache = b->caches[i],
@@ -132,7 +133,8 @@ static void bench_flash(struct bench *b, size_t block)
                                                .out = out.data,
                                                .rotation = p->value_rotation,
                                                .n_heads = (uint32_t)s->n_heads,
-                                               .n_blocks = (uint32_t)n_blocks };
+                                               .n_blocks = (uint32_t)n_blocks,
+                                               .out_stride = (uint32_t)(s->n_heads * s->dim) };
     struct timed t = { .first_args = args, .args_bytes = sizeof *args, .second_args = &combine };
     uint32_t warps_per_block;
     qn_assert_ok(qn_aura_gpu_flash_pass1(&p->gpu, s->n_tokens, s->n_keys, block, &warps_per_block, &t.first));
@@ -200,6 +202,7 @@ static void bench_decode(size_t dim, unsigned bits, qn_dtype dtype, bool rotate)
                                  .rows = qn_gpu_keep(&p.arrays, qn_gpu_new(ROWS * dim * qn_aura_ops_bytes(dtype))),
                                  .levels = { .codebook = qn_aura_ops_gpu_codec(&p, codec, &rotation).codebook },
                                  .n_rows = ROWS,
+                                 .stride = (uint32_t)dim,
                                  .dtype = (uint32_t)dtype };
     if (rotate)
         args.rotation = rotation;

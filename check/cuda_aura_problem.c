@@ -104,6 +104,7 @@ static void gpu_queries(qn_aura_ops_problem *p)
                                 .window = s->window,
                                 .n_tokens = (uint32_t)s->n_tokens,
                                 .n_heads = (uint32_t)s->n_heads,
+                                .stride = (uint32_t)(s->n_heads * s->dim),
                                 .dtype = (uint32_t)s->dtype,
                                 .causal = s->causal,
                                 .scale = p->cpu_queries.scale };
@@ -113,7 +114,8 @@ static void gpu_queries(qn_aura_ops_problem *p)
     const qn_aura_rotate_args args = { .rows = q->queries,
                                        .out = qn_gpu_keep(&p->arrays, qn_gpu_new(n * sizeof(float))),
                                        .rotation = p->key_rotation,
-                                       .n_rows = (uint32_t)p->n_queries,
+                                       .n_heads = q->n_heads,
+                                       .stride = q->stride,
                                        .dtype = q->dtype };
     qn_assert_ok(qn_aura_gpu_rotate(s->dim, p->n_queries, &launch));
     qn_gpu_launch(&launch, &args);

@@ -242,6 +242,11 @@ static qn_rope_qk_norm_store_args store_args(struct problem *p)
                                          .n_heads = (uint32_t)s->n_heads,
                                          .n_kv_heads = (uint32_t)s->n_kv_heads,
                                          .n_rot = (uint32_t)s->n_rot,
+                                         .query_row_stride = (uint32_t)(s->n_heads * query_stride(s)),
+                                         .key_row_stride = (uint32_t)(s->n_kv_heads * dim),
+                                         .value_row_stride = (uint32_t)(s->n_kv_heads * dim),
+                                         .out_row_stride = (uint32_t)(s->n_heads * dim),
+                                         .capacity = CAPACITY,
                                          .query_stride = (uint32_t)query_stride(s),
                                          .interleaved = s->interleaved,
                                          .eps = 1e-6f };

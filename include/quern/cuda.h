@@ -213,6 +213,258 @@ QN_API qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cud
 /* qn_cuda_gdn_stages_prepare - load the code of all stages for a shape and D in the current context. */
 QN_API qn_status qn_cuda_gdn_stages_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
 
+/* ---- AURA ----
+ *
+ * The AURA operations of quern/kernels.h, which describes codes, scales, masks and sinks. Rows D are f32, f16 or bf16, each
+ * argument with a type of its own; only these may have a distance of rows. u32 arrays may also be of type QN_DTYPE_I32. Empty
+ * inputs are allowed; nothing is queued for an empty output. At most 2^31 - 1 rows, queries and keys, and 65535 query heads.
+ *
+ * Keys, values, queries and weights are multiplied as fp16, each scaled by a power of two: scores and results are within 2e-3
+ * of those of the CPU (norm of the difference over norm of the result). Sums are in an order that sizes and device fix.
+ *
+ * Code for dims of 128 and 256 with 4 bits is built in; other code is compiled on first use (docs/gpu.md). */
+
+/* A codec and its tables in device memory. Functions read the codec during the call, kernels read the tables. */
+typedef struct qn_cuda_aura_codec {
+    const qn_aura_codec *codec;
+    qn_cuda_view tables; /* [qn_cuda_aura_table_size] f32: a copy of what qn_cuda_aura_tables writes */
+} qn_cuda_aura_codec;
+
+/* qn_cuda_aura_table_size - f32 elements of the tables of a codec; 0 for NULL. */
+QN_API size_t qn_cuda_aura_table_size(const qn_aura_codec *codec);
+
+/* qn_cuda_aura_tables - write codebook, boundaries and rotation of a codec, for the caller to copy to device memory, once.
+ *
+ *   tables   [qn_cuda_aura_table_size] f32, in host memory */
+QN_API qn_status qn_cuda_aura_tables(const qn_aura_codec *codec, qn_view tables);
+
+/* qn_cuda_aura_encode - qn_aura_encode on the GPU.
+ *
+ *   rows     [n_rows, dim] D; the distance is that of two rows
+ *   codes    [n_rows, qn_aura_words] u32
+ *   scales   [n_rows] f32
+ *
+ * A row with a NaN or an infinity, or whose norm overflows float32, gets the codes of zeros and a scale of NaN. A code may
+ * differ by 1 from the CPU's where the rotated value is within rounding of a boundary. */
+QN_API qn_status qn_cuda_aura_encode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view rows,
+                                     size_t n_rows, qn_cuda_view codes, qn_cuda_view scales, qn_stream stream);
+
+/* qn_cuda_aura_decode - qn_aura_decode on the GPU. Arrays as for qn_cuda_aura_encode. */
+QN_API qn_status qn_cuda_aura_decode(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *codec, qn_cuda_view codes,
+                                     qn_cuda_view scales, size_t n_rows, bool rotate_back, qn_cuda_view rows, qn_stream stream);
+
+/* A KV cache of AURA codes, as qn_aura_cache. A captured call keeps n_keys: with a causal mask it may be the capacity, if
+ * scales of positions that have not been stored are finite (zeros). */
+typedef struct qn_cuda_aura_cache {
+    qn_cuda_aura_codec key_codec, value_codec;
+    qn_cuda_view key_codes, value_codes;   /* [n_kv_heads, capacity, qn_aura_words] u32 */
+    qn_cuda_view key_scales, value_scales; /* [n_kv_heads, capacity] f32 */
+    size_t n_kv_heads, capacity, n_keys;
+} qn_cuda_aura_cache;
+
+/* qn_cuda_aura_store - qn_aura_store on the GPU, in one kernel.
+ *
+ *   keys        [n_tokens, n_kv_heads, dim] D
+ *   values      [n_tokens, n_kv_heads, dim] D
+ *   positions   [n_tokens] u32, each at most once
+ *
+ * Only the device sees positions: a token whose position is not below the capacity (-1 as i32, too) is not stored. Rows that
+ * the CPU rejects are stored as by qn_cuda_aura_encode. */
+QN_API qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view keys,
+                                    qn_cuda_view values, qn_cuda_view positions, size_t n_tokens, qn_stream stream);
+
+/* Queries and their mask, as qn_aura_queries. */
+typedef struct qn_cuda_aura_queries {
+    qn_cuda_view queries; /* [n_tokens, n_heads, dim] D */
+    size_t n_tokens, n_heads;
+    float scale;
+    bool causal;
+    size_t window;
+    qn_cuda_view positions; /* [n_tokens] u32; read if causal or window is set */
+    qn_cuda_view sinks;     /* [n_heads] f32; an all-zero view: none */
+} qn_cuda_aura_queries;
+
+/* qn_cuda_aura_queries_workspace - bytes of the workspace of qn_cuda_aura_score, qn_cuda_aura_flash_pass1 and
+ * qn_cuda_aura_attention: 0 if the rotation of the keys is a Walsh-Hadamard transform, that is, for codecs of
+ * qn_aura_codec_create with a power of two as dim. */
+QN_API qn_status qn_cuda_aura_queries_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                                size_t n_tokens, size_t n_heads, size_t *bytes);
+
+/* qn_cuda_aura_score - qn_aura_score on the GPU.
+ *
+ *   scores      [n_tokens, n_heads, n_keys] f32
+ *   workspace   [bytes] of device memory, at a multiple of 16; any content */
+QN_API qn_status qn_cuda_aura_score(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                    const qn_cuda_aura_queries *queries, qn_cuda_view scores, void *workspace, size_t bytes,
+                                    qn_stream stream);
+
+/* qn_cuda_aura_value_workspace - bytes of the workspace of qn_cuda_aura_value. */
+QN_API qn_status qn_cuda_aura_value_workspace(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, size_t n_tokens,
+                                              size_t n_heads, size_t *bytes);
+
+/* qn_cuda_aura_value - qn_aura_value on the GPU.
+ *
+ *   weights     [n_tokens, n_heads, n_keys] f32
+ *   skip        >= 0: weights less than this count as 0
+ *   out         [n_tokens, n_heads, dim] D
+ *   workspace   as for qn_cuda_aura_score */
+QN_API qn_status qn_cuda_aura_value(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, qn_cuda_view weights,
+                                    size_t n_tokens, size_t n_heads, float skip, qn_cuda_view out, void *workspace,
+                                    size_t bytes, qn_stream stream);
+
+/* qn_cuda_aura_flash_block - the block of keys with which qn_cuda_aura_flash_pass1 fills the device once. */
+QN_API qn_status qn_cuda_aura_flash_block(const qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache, size_t n_tokens,
+                                          size_t n_heads, size_t *block);
+
+/* qn_cuda_aura_flash_pass1 - qn_aura_flash_pass1 on the GPU.
+ *
+ *   block       keys per block, at least 1; n_blocks is ceil(n_keys / block)
+ *   partials    [n_tokens, n_heads, n_blocks, dim] f32
+ *   m           [n_tokens, n_heads, n_blocks] f32
+ *   l           [n_tokens, n_heads, n_blocks] f32
+ *   workspace   as for qn_cuda_aura_score */
+QN_API qn_status qn_cuda_aura_flash_pass1(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                          const qn_cuda_aura_queries *queries, size_t block, qn_cuda_view partials,
+                                          qn_cuda_view m, qn_cuda_view l, void *workspace, size_t bytes, qn_stream stream);
+
+/* qn_cuda_aura_flash_pass2 - qn_aura_flash_pass2 on the GPU.
+ *
+ *   partials, m, l   as for qn_cuda_aura_flash_pass1
+ *   sinks            [n_heads] f32; an all-zero view: none
+ *   out              [n_tokens, n_heads, dim] D */
+QN_API qn_status qn_cuda_aura_flash_pass2(qn_cuda_kernels *kernels, const qn_cuda_aura_codec *value_codec, size_t n_tokens,
+                                          size_t n_heads, size_t n_blocks, qn_cuda_view partials, qn_cuda_view m,
+                                          qn_cuda_view l, qn_cuda_view sinks, qn_cuda_view out, qn_stream stream);
+
+/* qn_cuda_aura_attention - qn_aura_attention on the GPU, without partial results in memory. A thread block processes all keys
+ * of 8 queries of a key-value head: for few queries and many keys, the two passes are faster.
+ *
+ *   out         [n_tokens, n_heads, dim] D
+ *   workspace   as for qn_cuda_aura_score */
+QN_API qn_status qn_cuda_aura_attention(qn_cuda_kernels *kernels, const qn_cuda_aura_cache *cache,
+                                        const qn_cuda_aura_queries *queries, qn_cuda_view out, void *workspace, size_t bytes,
+                                        qn_stream stream);
+
+/* qn_cuda_aura_prepare - load the code of all functions of this section for two codecs in the current context. */
+QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_codec *key_codec,
+                                      const qn_aura_codec *value_codec);
+
+/* ---- Attention over an fp16 KV cache ----
+ *
+ * D is f32, f16 or bf16, the same for all arguments of a call that are marked with it; only these may have a distance of rows.
+ * u32 arrays may also be of type QN_DTYPE_I32. At most 65535 tokens and 65535 query heads; n_tokens may be 0. */
+
+/* The f16 KV cache of one layer, of one or several sequences. Keys are in the layout of values, unlike those of qn_kv_cache.
+ *
+ *   keys          [n_sequences, n_kv_heads, capacity, head_dim] f16
+ *   values        [n_sequences, n_kv_heads, capacity, head_dim] f16
+ *   n_sequences   at least 1
+ *   n_kv_heads    at least 1
+ *   capacity      positions of a sequence, a multiple of 16, at most 2^31 - 16
+ *   head_dim      16 to 128 by 16, 160, 192, 224, 256 or 512 */
+typedef struct qn_cuda_kv_cache {
+    qn_cuda_view keys, values;
+    size_t n_sequences, n_kv_heads, capacity, head_dim;
+} qn_cuda_kv_cache;
+
+/* The places of tokens in a cache. Only the device sees them. */
+typedef struct qn_cuda_kv_tokens {
+    size_t n_tokens;
+    qn_cuda_view positions; /* [n_tokens] u32 */
+    qn_cuda_view sequences; /* [n_tokens] u32, less than n_sequences; an all-zero view: sequence 0 for all */
+    /* All tokens are of one sequence, at consecutive positions below the capacity, as in a prefill step. From 64 tokens on
+     * qn_cuda_attention then distributes queries over the device, else keys. */
+    bool consecutive;
+} qn_cuda_kv_tokens;
+
+/* qn_cuda_kv_store - qn_kv_store on the GPU.
+ *
+ *   keys     [n_tokens, n_kv_heads, head_dim] D
+ *   values   [n_tokens, n_kv_heads, head_dim] D
+ *
+ * Values beyond the range of f16 are stored as +-65504. For a NaN in a value the whole key is stored as NaN, and 0 for it. A
+ * token whose position is not below the capacity (-1 as i32, too) is not stored. */
+QN_API qn_status qn_cuda_kv_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
+                                  qn_cuda_view keys, qn_cuda_view values, qn_stream stream);
+
+/* qn_cuda_attention_workspace - bytes of the workspace of qn_cuda_attention; 0 is possible. The contents of tokens' views do
+ * not matter. */
+QN_API qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
+                                             const qn_cuda_kv_tokens *tokens, size_t n_heads, size_t *bytes);
+
+/* qn_cuda_attention - qn_attention on the GPU: a query attends to positions 0 to its own of its sequence.
+ *
+ *   queries     [n_tokens, n_heads, head_dim] D
+ *   n_heads     a multiple of n_kv_heads
+ *   scale       of the scores; finite
+ *   out         [n_tokens, n_heads, head_dim] D, must not overlap queries
+ *   workspace   [bytes] of device memory, at a multiple of 16; any content
+ *
+ * Queries and weights are multiplied as fp16, scaled by powers of two: results are within 2e-3 of the CPU's (norm of the
+ * difference over norm of the result). Of a position that is not below the capacity, all of the capacity is attended to. */
+QN_API qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
+                                   qn_cuda_view queries, size_t n_heads, float scale, qn_cuda_view out, void *workspace,
+                                   size_t bytes, qn_stream stream);
+
+/* ---- Rope ----
+ *
+ * D, distances and u32 as in the section before. */
+
+/* qn_cuda_rope_angles - cosines and sines of position * frequency, computed in double, for the functions below.
+ *
+ *   positions     [n_tokens] u32
+ *   frequencies   [n_rot/2] f64, in radians from a position to the next: base^(-2i/n_rot) for qn_rope, or scaled ones
+ *   n_tokens      at most 65535
+ *   n_rot         even, 2 to 65536
+ *   attn_factor   of cosines and sines, usually 1; finite
+ *   cosines       [n_tokens, n_rot/2] f32
+ *   sines         [n_tokens, n_rot/2] f32 */
+QN_API qn_status qn_cuda_rope_angles(qn_cuda_kernels *kernels, qn_cuda_view positions, qn_cuda_view frequencies,
+                                     size_t n_tokens, size_t n_rot, double attn_factor, qn_cuda_view cosines,
+                                     qn_cuda_view sines, qn_stream stream);
+
+/* The angles of a call, and which elements of a head they rotate. */
+typedef struct qn_cuda_rope_shape {
+    size_t n_heads, head_dim; /* head_dim as in qn_cuda_kv_cache */
+    size_t n_rot;             /* even, 2 to head_dim */
+    qn_rope_pairing pairing;
+    qn_cuda_view cosines, sines; /* [n_tokens, n_rot/2] f32 */
+} qn_cuda_rope_shape;
+
+/* qn_cuda_rope - qn_rope on the GPU, in place.
+ *
+ *   x   [n_tokens, n_heads, head_dim] f32, f16 or bf16, read and written. Arithmetic is float32 */
+QN_API qn_status qn_cuda_rope(qn_cuda_kernels *kernels, const qn_cuda_rope_shape *shape, qn_cuda_view x, size_t n_tokens,
+                              qn_stream stream);
+
+/* Biases and norms of heads, f32; an all-zero view: none. */
+typedef struct qn_cuda_qk_norm {
+    qn_cuda_view query_bias;           /* [n_heads, head_dim] */
+    qn_cuda_view key_bias, value_bias; /* [n_kv_heads, head_dim] */
+    qn_cuda_view query_weight;         /* [head_dim]: x * weight / sqrt(mean(x^2) + eps) of each head, after the bias */
+    qn_cuda_view key_weight;           /* [head_dim] */
+    float eps;                         /* finite, > 0; read if there is a weight */
+} qn_cuda_qk_norm;
+
+/* qn_cuda_qk_norm_rope_store - biases, norms, rope and qn_cuda_kv_store of a layer's queries, keys and values, in one kernel.
+ *
+ *   shape     n_heads is that of the queries
+ *   norm      may be NULL: none
+ *   queries   [n_tokens, n_heads, head_dim] D
+ *   keys      [n_tokens, n_kv_heads, head_dim] D
+ *   values    [n_tokens, n_kv_heads, head_dim] D
+ *   out       [n_tokens, n_heads, head_dim] D: the queries; may be queries with the same stride
+ *
+ * Arithmetic is float32; keys and values are rounded to f16 only, as by qn_cuda_kv_store. */
+QN_API qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
+                                            const qn_cuda_kv_tokens *tokens, const qn_cuda_rope_shape *shape,
+                                            const qn_cuda_qk_norm *norm, qn_cuda_view queries, qn_cuda_view keys,
+                                            qn_cuda_view values, qn_cuda_view out, qn_stream stream);
+
+/* qn_cuda_kv_prepare - load the code of all functions of this section and the one before for a head size in the current
+ * context. */
+QN_API qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim);
+
 #ifdef __cplusplus
 }
 #endif

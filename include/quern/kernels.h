@@ -40,8 +40,9 @@ typedef enum qn_dtype {
     QN_DTYPE_Q4_K = 12,
     QN_DTYPE_Q5_K = 13,
     QN_DTYPE_Q6_K = 14,
-    QN_DTYPE_I32 = 26, /* of quern/cuda.h alone, as QN_DTYPE_I64 */
+    QN_DTYPE_I32 = 26, /* of quern/cuda.h alone, as QN_DTYPE_I64 and QN_DTYPE_F64 */
     QN_DTYPE_I64 = 27,
+    QN_DTYPE_F64 = 28,
     QN_DTYPE_BF16 = 30,
     QN_DTYPE_TQ1_0 = 34,
     QN_DTYPE_TQ2_0 = 35,

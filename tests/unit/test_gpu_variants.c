@@ -62,6 +62,8 @@ static void caches(void)
             selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
             if (gpu.pages)
                 selects(qn_aura_gpu_quantize_page(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, &launch), &launch);
+            if (gpu.pages)
+                selects(qn_aura_gpu_store(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, &launch), &launch);
         }
         selects(qn_aura_gpu_rotate(head_dims[d], 1, &launch), &launch);
     }

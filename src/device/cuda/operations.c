@@ -245,6 +245,8 @@ static qn_status run_qk_norm_rope_store(const struct step *s, const qn_op *op)
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &cuda_op(s, op)->vectors;
     const qn_cuda_memory *m = s->memory;
+    const uint32_t head = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
+                   key_row = (uint32_t)(h->n_kv_heads * h->head_dim);
     qn_rope_qk_norm_store_args args = { .queries = buffer(s, op->qk_norm_rope_store.queries),
                                         .keys = buffer(s, op->qk_norm_rope_store.keys),
                                         .values = buffer(s, op->qk_norm_rope_store.values),
@@ -263,7 +265,12 @@ static qn_status run_qk_norm_rope_store(const struct step *s, const qn_op *op)
                                         .n_heads = (uint32_t)h->n_heads,
                                         .n_kv_heads = (uint32_t)h->n_kv_heads,
                                         .n_rot = (uint32_t)h->n_rot,
-                                        .query_stride = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
+                                        .query_row_stride = (uint32_t)h->n_heads * head,
+                                        .key_row_stride = key_row,
+                                        .value_row_stride = key_row,
+                                        .out_row_stride = (uint32_t)(h->n_heads * h->head_dim),
+                                        .capacity = (uint32_t)m->n_ctx,
+                                        .query_stride = head,
                                         .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                         .eps = op->qk_norm_rope_store.eps };
     qn_launch config;
@@ -298,6 +305,12 @@ static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
     return (qn_attention_gpu_codec){ .codebook = codec->levels.codebook, .gain = codec->gain };
 }
 
+/* Values of a row of queries, or of results. */
+static uint32_t row_of(const qn_attention_shape *shape)
+{
+    return (uint32_t)(shape->n_heads * shape->head_dim);
+}
+
 /* Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises them. */
 static qn_status run_attention_prefill(const struct step *s, const qn_op *op)
 {
@@ -312,6 +325,8 @@ static qn_status run_attention_prefill(const struct step *s, const qn_op *op)
                                        .n_rows = (uint32_t)s->n,
                                        .n_heads = (uint32_t)op->attention.shape.n_heads,
                                        .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
+                                       .query_stride = row_of(&op->attention.shape),
+                                       .out_stride = row_of(&op->attention.shape),
                                        .scale = op->attention.shape.scale };
     qn_launch config;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
@@ -333,6 +348,7 @@ static qn_status run_attention(const struct step *s, const qn_op *op)
         .value_codec = codec_of(&m->codecs[1]),
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
+        .query_stride = row_of(&op->attention.shape),
         .scale = op->attention.shape.scale,
         .pdl_prefetch = s->n == 1, /* with several rows, the previous launch may have quantised pages */
     };
@@ -355,6 +371,7 @@ static qn_status run_combine(const struct step *s, const qn_op *op)
                                              .mask = mask(s),
                                              .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
                                              .n_splits = splits(s),
+                                             .out_stride = row_of(&op->attention_combine.shape),
                                              .gain = m->codecs[1].gain };
     qn_launch config;
     QN_TRY(qn_attention_gpu_combine(&m->attention, s->n, &config));

@@ -34,7 +34,7 @@ enum { QN_ATTENTION_MIN_TILES = 8 };
  * grid (n_splits, key-value heads * query tiles, n_rows), QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query
  * heads of a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
 typedef struct qn_attention_decode_args {
-    QN_GPU_PTR(const float) queries; /* [n_rows][n_heads][head_dim] */
+    QN_GPU_PTR(const uint8_t) queries; /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
     QN_GPU_PTR(const uint32_t)
     sessions; /* [n_rows] index of the row's session; read before the PDL wait, as positions.
                                           * None: 0 for all */
@@ -42,10 +42,10 @@ typedef struct qn_attention_decode_args {
     QN_GPU_PTR(float) maxima;
     qn_attention_mask mask;
     qn_attention_gpu_cache cache;
-    qn_attention_gpu_pages pages;                  /* with QN_PAGES */
-    qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
-    uint32_t n_heads, n_kv_heads;
-    float scale; /* of scores */
+    qn_attention_gpu_pages pages;                      /* with QN_PAGES */
+    qn_attention_gpu_codec key_codec, value_codec;     /* with codes only */
+    uint32_t n_heads, n_kv_heads, query_stride, dtype; /* dtype: of the queries, a qn_dtype, F32, F16 or BF16 */
+    float scale;                                       /* of scores */
     /* Set if the previous launch writes no rows of the cache but those at the queries' own positions: all others are then
      * loaded before the PDL wait. Needs causal rows and one row per session. */
     uint32_t pdl_prefetch;
@@ -64,11 +64,11 @@ typedef struct qn_attention_combine_args {
     QN_GPU_PTR(const float) maxima;
     QN_GPU_PTR(const float) sinks; /* [n_heads] the logit of one more key, with value 0; or none */
     QN_GPU_PTR(const float) gates; /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
-    QN_GPU_PTR(float) out;         /* [n_rows][n_heads][head_dim] */
+    QN_GPU_PTR(uint8_t) out;       /* [n_rows][n_heads][head_dim], typed, out_stride values from a row to the next */
     qn_aura_gpu_rotation rotation; /* of values */
     qn_attention_mask mask;
-    uint32_t n_heads, n_splits;
-    float gain; /* of the value codec; 1 for fp16 */
+    uint32_t n_heads, n_splits, out_stride, dtype; /* dtype: of out */
+    float gain;                                    /* of the value codec; 1 for fp16 */
 } qn_attention_combine_args;
 
 /* qn_attention_prefill - attention of rows of one session at consecutive positions, whose keys and values are in the
@@ -83,17 +83,17 @@ typedef struct qn_attention_combine_args {
 enum { QN_ATTENTION_PREFILL_ROWS = 128 };
 
 typedef struct qn_attention_prefill_args {
-    QN_GPU_PTR(const float) queries;      /* [n_rows][n_heads][head_dim] */
+    QN_GPU_PTR(const uint8_t) queries;    /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
     QN_GPU_PTR(const float) gates;        /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
-    QN_GPU_PTR(float) out;                /* [n_rows][n_heads][head_dim] */
+    QN_GPU_PTR(uint8_t) out;              /* as queries, out_stride values from a row to the next */
     QN_GPU_PTR(const uint32_t) positions; /* only the first is read */
     QN_GPU_PTR(const uint32_t) sessions;  /* only the first is read; none: 0 */
     qn_attention_gpu_cache cache;
-    qn_attention_gpu_pages pages;                  /* with QN_PAGES */
-    qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
-    qn_aura_gpu_rotation rotation;                 /* of values */
-    uint32_t n_rows, n_heads, n_kv_heads;
-    float scale; /* of scores */
+    qn_attention_gpu_pages pages;                                          /* with QN_PAGES */
+    qn_attention_gpu_codec key_codec, value_codec;                         /* with codes only */
+    qn_aura_gpu_rotation rotation;                                         /* of values */
+    uint32_t n_rows, n_heads, n_kv_heads, query_stride, out_stride, dtype; /* dtype: of queries and out */
+    float scale;                                                           /* of scores */
 } qn_attention_prefill_args;
 
 #ifndef __CUDACC__

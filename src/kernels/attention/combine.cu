@@ -1,8 +1,8 @@
 // Split-KV combine: the partial results that the blocks of decode.cu wrote for a query head become its output row. The
 // order of sums is fixed: each group of threads adds its splits in ascending order, then the groups' sums are added.
 #include "kernels/attention/split.cuh"
-#include "kernels/row.cuh"
 #include "kernels/sigmoid.cuh"
+#include "kernels/typed_rows.cuh"
 
 #define DIM QN_HEAD_DIM
 #define HALF (DIM / 2)
@@ -128,5 +128,6 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
         qn_group_gemv<DIM>(y, a.rotation.inverse, shared_row, threadIdx.x, has);
 #pragma unroll
     for (int i = 0; has && i < 2; i++)
-        a.out[(uint64_t)query * DIM + threadIdx.x + i * HALF] = qn_gated(y[i], gates[i]);
+        qn_store_typed(a.out, (uint64_t)row * a.out_stride + blockIdx.x * DIM + threadIdx.x + i * HALF, a.dtype,
+                    qn_gated(y[i], gates[i]));
 }

@@ -6,6 +6,7 @@
 #include "kernels/attend.cuh"
 
 #include "kernels/attention/split.cuh"
+#include "kernels/typed_rows.cuh"
 
 // A warp stores its partial sums in rows of floats. Padding within a row and between rows avoids most bank conflicts.
 QN_DEVICE constexpr int padded_index(int dim)
@@ -207,12 +208,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         return;
 
     const auto load_query = [&]() {
+        const uint64_t first_value = (uint64_t)row * a.query_stride + (head * group + first_column + warp) * DIM;
         const float *means = (const float *)(a.pages.means + session * a.pages.mean_session_stride + head * (DIM * 4));
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++) {
             const int dim = i * QN_WARP_SIZE + lane;
             const bool has = warp < query_tile.n_columns && dim < DIM;
-            query[i] = has ? a.queries[(uint64_t)(query_tile.first_query + warp) * DIM + dim] : 0;
+            query[i] = has ? qn_load_typed(a.queries, first_value + dim, a.dtype) : 0;
             mean[i] = QN_PAGES && is_codes && has ? means[dim] : 0;
         }
     };

@@ -13,8 +13,8 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/codes.cuh"
-#include "kernels/row.cuh"
 #include "kernels/sigmoid.cuh"
+#include "kernels/typed_rows.cuh"
 
 #define ROWS QN_ATTENTION_PREFILL_ROWS
 #define PAGE QN_ATTENTION_PAGE
@@ -88,6 +88,12 @@ struct query_block {
     __device__ __forceinline__ uint64_t query(uint32_t r) const
     {
         return (uint64_t)(begin - first + (row0 + r) / group) * n_heads + head * group + (row0 + r) % group;
+    }
+
+    // Index of its first value, with `stride` values from a token to the next.
+    __device__ __forceinline__ uint64_t value(uint32_t r, uint32_t stride) const
+    {
+        return (uint64_t)(begin - first + (row0 + r) / group) * stride + (head * group + (row0 + r) % group) * DIM;
     }
 
     __device__ __forceinline__ uint32_t position(uint32_t r) const
@@ -184,7 +190,7 @@ QN_DEVICE void store_queries(shared &s, uint8_t *queries, const qn_attention_pre
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++) {
             const bool has = b.row0 + r < b.n_rows && i * QN_WARP_SIZE + lane < DIM;
-            x[i] = has ? a.queries[b.query(r) * DIM + i * QN_WARP_SIZE + lane] : 0;
+            x[i] = has ? qn_load_typed(a.queries, b.value(r, a.query_stride) + i * QN_WARP_SIZE + lane, a.dtype) : 0;
             row_max = fmaxf(row_max, fabsf(x[i]));
             bias += x[i] * mean[i];
         }
@@ -332,7 +338,7 @@ QN_DEVICE void store_results(float *results, const qn_attention_prefill_args &a,
     }
     __syncwarp();
     for (int r = warp * 16; r < warp * 16 + 16 && b.row0 + r < b.n_rows; r++) {
-        const uint64_t query = b.query(r);
+        const uint64_t query = b.query(r), to = b.value(r, a.out_stride);
         float x[LANE_VALUES];
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++)
@@ -344,7 +350,7 @@ QN_DEVICE void store_results(float *results, const qn_attention_prefill_args &a,
             if (dim < DIM) {
                 if (a.gates)
                     x[i] = qn_gated(x[i], a.gates[(query * 2 + 1) * DIM + dim]);
-                a.out[query * DIM + dim] = x[i];
+                qn_store_typed(a.out, to + dim, a.dtype, x[i]);
             }
         }
     }

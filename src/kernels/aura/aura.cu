@@ -1,24 +1,17 @@
-// AURA's codec on the GPU: encodes and decodes rows, one warp a row, and quantises pages of a session's cache.
+// AURA's codec on the GPU: encodes and decodes rows, one warp a row, encodes rows into a cache, and quantises pages of a
+// session's cache.
 #include "kernels/aura/aura_cuda.h"
-#include "kernels/aura/rows.cuh"
+#include "kernels/typed_rows.cuh"
 
 #define DIM QN_HEAD_DIM
 #define VALUES QN_LANE_VALUES(DIM)
 #define ROW_WORDS ((DIM * QN_BITS + 31) / 32)
 #define THREADS (QN_AURA_GPU_WARPS * QN_WARP_SIZE)
 
-extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_encode(const __grid_constant__ qn_aura_encode_args a)
+// The rotation is computed on the row scaled to an amax of about 1: otherwise its sums would overflow float32 before the
+// norm does.
+QN_DEVICE void rotate_scaled(float x[VALUES], const qn_aura_gpu_rotation &rotation, int lane)
 {
-    const int lane = threadIdx.x % QN_WARP_SIZE;
-    const uint32_t row = blockIdx.x * QN_AURA_GPU_WARPS + threadIdx.x / QN_WARP_SIZE;
-    float x[VALUES];
-    qn_pdl_wait();
-    qn_pdl_trigger();
-    if (row >= a.n_rows)
-        return;
-    read_row<DIM>(x, a.rows, row, a.dtype, lane);
-    // The rotation is computed on the row scaled to an amax of about 1: otherwise its sums would overflow float32
-    // before the norm does.
     float row_max = 0;
 #pragma unroll
     for (int i = 0; i < VALUES; i++)
@@ -30,10 +23,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_encode(const __gri
 #pragma unroll
     for (int i = 0; i < VALUES; i++)
         x[i] *= scale_down;
-    qn_row_rotate<DIM>(x, a.rotation, lane);
+    qn_row_rotate<DIM>(x, rotation, lane);
 #pragma unroll
     for (int i = 0; i < VALUES; i++)
         x[i] *= scale_up;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_encode(const __grid_constant__ qn_aura_encode_args a)
+{
+    const int lane = threadIdx.x % QN_WARP_SIZE;
+    const uint32_t row = blockIdx.x * QN_AURA_GPU_WARPS + threadIdx.x / QN_WARP_SIZE;
+    float x[VALUES];
+    qn_pdl_wait();
+    qn_pdl_trigger();
+    if (row >= a.n_rows)
+        return;
+    read_row<DIM>(x, a.rows, (uint64_t)row * a.stride, a.dtype, lane);
+    rotate_scaled(x, a.rotation, lane);
     qn_row_encode<DIM, QN_BITS>(a.codes + (uint64_t)row * ROW_WORDS, a.scales + row, x, a.levels, lane);
 }
 
@@ -53,11 +59,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_decode(const __gri
         x[i] = d < DIM ? scale * a.levels.codebook[qn_row_code<DIM, QN_BITS>(a.codes + (uint64_t)row * ROW_WORDS, d)] : 0;
     }
     qn_row_rotate_inverse<DIM>(x, a.rotation, lane);
-    write_row<DIM>(a.rows, row, a.dtype, x, lane);
+    write_row<DIM>(a.rows, (uint64_t)row * a.stride, a.dtype, x, lane);
+}
+
+#define VALUE_WORDS ((DIM * QN_VALUE_BITS + 31) / 32)
+
+// One side of the cache, keys or values: row `row` of [n_tokens][n_kv_heads][dim] to its token's position.
+template <int bits> QN_DEVICE void store_side(const qn_aura_store_args &a, const qn_aura_store_side &side, uint32_t row, int lane)
+{
+    const uint32_t token = row / a.n_kv_heads, head = row % a.n_kv_heads, position = a.positions[token];
+    float x[VALUES];
+    if (position >= a.capacity)
+        return;
+    read_row<DIM>(x, side.rows, (uint64_t)token * side.stride + head * DIM, side.dtype, lane);
+    rotate_scaled(x, side.rotation, lane);
+    const uint64_t to = (uint64_t)head * a.capacity + position;
+    qn_row_encode<DIM, bits>(side.codes + to * ((DIM * bits + 31) / 32), side.scales + to, x, side.levels, lane);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_store(const __grid_constant__ qn_aura_store_args a)
+{
+    const int lane = threadIdx.x % QN_WARP_SIZE;
+    const uint32_t row = blockIdx.x * QN_AURA_GPU_WARPS + threadIdx.x / QN_WARP_SIZE;
+    qn_pdl_wait();
+    qn_pdl_trigger();
+    if (row >= a.n_tokens * a.n_kv_heads)
+        return;
+    if (blockIdx.y == 0)
+        store_side<QN_BITS>(a, a.keys, row, lane);
+    else
+        store_side<QN_VALUE_BITS>(a, a.values, row, lane);
 }
 
 #define PAGE QN_ATTENTION_PAGE
-#define VALUE_WORDS ((DIM * QN_VALUE_BITS + 31) / 32)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     qn_aura_quantize_page(const __grid_constant__ qn_aura_quantize_page_args a)

@@ -32,22 +32,23 @@ typedef struct qn_aura_gpu_cache {
 /* Queries and their masks, as qn_aura_queries. If the key codec has no signs, queries are rotated already
  * (qn_aura_rotate). */
 typedef struct qn_aura_gpu_queries {
-    QN_GPU_PTR(const uint8_t) queries;    /* [n_tokens][n_heads][dim], typed */
+    QN_GPU_PTR(const uint8_t) queries;    /* [n_tokens][n_heads][dim], typed, `stride` values from a token to the next */
     QN_GPU_PTR(const uint32_t) positions; /* [n_tokens]; read only if causal or with a window */
     uint64_t window;
-    uint32_t n_tokens, n_heads, dtype, causal;
+    uint32_t n_tokens, n_heads, stride, dtype, causal;
     float scale;
 } qn_aura_gpu_queries;
 
-/* qn_aura_rotate - rotates typed rows [n_rows][dim] to the basis of the codes, as float32: by rotation.signs if set and
- * dim is a power of two, else by rotation.forward. grid: n_rows, QN_AURA_ROTATE_THREADS threads. Defines: QN_HEAD_DIM. */
+/* qn_aura_rotate - rotates typed rows [tokens][n_heads][dim] to the basis of the codes, as contiguous float32: by
+ * rotation.signs if set and dim is a power of two, else by rotation.forward. grid: tokens * n_heads,
+ * QN_AURA_ROTATE_THREADS threads. Defines: QN_HEAD_DIM. */
 enum { QN_AURA_ROTATE_THREADS = 256 };
 
 typedef struct qn_aura_rotate_args {
     QN_GPU_PTR(const uint8_t) rows;
     QN_GPU_PTR(float) out;
     qn_aura_gpu_rotation rotation;
-    uint32_t n_rows, dtype;
+    uint32_t n_heads, stride, dtype; /* stride: values from a token to the next */
 } qn_aura_rotate_args;
 
 /* qn_aura_score - scores [Q][n_keys] of all keys, masked or not. A block processes QN_ATTENTION_TILE_Q queries of a
@@ -98,9 +99,9 @@ typedef struct qn_aura_flash_pass2_args {
     QN_GPU_PTR(const float) m;        /* [n_queries][n_blocks] */
     QN_GPU_PTR(const float) l;
     QN_GPU_PTR(const float) sinks; /* [n_heads] the logit of one more key, with value 0; or none */
-    QN_GPU_PTR(uint8_t) out;       /* [n_queries][dim] */
+    QN_GPU_PTR(uint8_t) out;       /* [n_queries / n_heads][n_heads][dim], out_stride values from a token to the next */
     qn_aura_gpu_rotation rotation;
-    uint32_t n_heads, n_blocks, dtype;
+    uint32_t n_heads, n_blocks, out_stride, dtype;
 } qn_aura_flash_pass2_args;
 
 /* qn_aura_attention - attention in one pass, without intermediate results in memory: a thread block processes all keys
@@ -112,7 +113,7 @@ typedef struct qn_aura_attention_args {
     QN_GPU_PTR(const float) sinks; /* [n_heads], or none */
     QN_GPU_PTR(uint8_t) out;
     qn_aura_gpu_rotation rotation; /* of values */
-    uint32_t dtype;                /* of out */
+    uint32_t out_stride, dtype;    /* of out: values from a token to the next */
 } qn_aura_attention_args;
 
 #ifndef __CUDACC__

@@ -43,6 +43,16 @@ qn_status qn_aura_gpu_decode(size_t head_dim, unsigned bits, size_t n_rows, qn_l
     return fill_launch(head_dim, bits, bits, "qn_aura_decode", blocks_of(n_rows), 1, sizeof(qn_aura_decode_args), out);
 }
 
+qn_status qn_aura_gpu_store(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_tokens, size_t n_kv_heads,
+                            qn_launch *out)
+{
+    size_t n_rows;
+    if (__builtin_mul_overflow(n_tokens, n_kv_heads, &n_rows) || n_rows > UINT32_MAX - QN_AURA_GPU_WARPS)
+        return qn_fail(QN_ERR_INVALID, "AURA on the GPU: %zu tokens of %zu heads, expected at most %u rows", n_tokens,
+                       n_kv_heads, UINT32_MAX - QN_AURA_GPU_WARPS);
+    return fill_launch(head_dim, key_bits, value_bits, "qn_aura_store", blocks_of(n_rows), 2, sizeof(qn_aura_store_args), out);
+}
+
 qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages, size_t n_kv_heads,
                                     qn_launch *out)
 {

@@ -265,5 +265,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
                    ? results[warp * DIM + i * QN_WARP_SIZE + lane] * sink_factor / l
                    : 0;
     qn_row_rotate_inverse<DIM>(y, a.rotation, lane);
-    write_row<DIM>(a.out, query, a.dtype, y, lane);
+    write_row<DIM>(a.out, tile.row(warp, a.out_stride), a.dtype, y, lane);
 }

@@ -1,7 +1,7 @@
 // Pass 2 of flash decoding: combines a query's partials over the blocks of keys. Also the rotation of query rows
 // (qn_aura_rotate). One thread block a row.
 #include "kernels/aura/aura_attention_cuda.h"
-#include "kernels/aura/rows.cuh"
+#include "kernels/typed_rows.cuh"
 
 #define DIM QN_HEAD_DIM
 #define THREADS QN_AURA_PASS2_THREADS
@@ -64,11 +64,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_rotate(const __gri
 {
     __shared__ __align__(16) float group_sums[GROUPS][DIM];
     __shared__ float x[DIM];
-    const uint64_t row = blockIdx.x;
+    const uint64_t row = blockIdx.x, from = row / a.n_heads * a.stride + row % a.n_heads * DIM;
     qn_pdl_wait();
     qn_pdl_trigger();
     for (int d = threadIdx.x; d < DIM; d += THREADS)
-        x[d] = qn_load_typed(a.rows, row * DIM + d, a.dtype);
+        x[d] = qn_load_typed(a.rows, from + d, a.dtype);
     __syncthreads();
     if (qn_is_hadamard<DIM>(a.rotation))
         hadamard_row(x, a.rotation, true);
@@ -144,5 +144,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_flash_pass2(const 
     else if (a.rotation.inverse)
         gemv_row(x, group_sums, a.rotation.inverse);
     for (int d = threadIdx.x; d < DIM; d += THREADS)
-        qn_store_typed(a.out, (uint64_t)query * DIM + d, a.dtype, x[d]);
+        qn_store_typed(a.out, (uint64_t)(query / a.n_heads) * a.out_stride + query % a.n_heads * DIM + d, a.dtype, x[d]);
 }

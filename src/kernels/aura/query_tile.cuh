@@ -7,7 +7,7 @@
 #include "kernels/aura/aura_attention_cuda.h"
 
 #include "kernels/attend.cuh"
-#include "kernels/aura/rows.cuh"
+#include "kernels/typed_rows.cuh"
 
 struct query_tile {
     uint32_t kv_head, group, first, n_columns, n_heads;
@@ -17,6 +17,13 @@ struct query_tile {
     {
         const uint32_t i = first + column;
         return i / group * n_heads + kv_head * group + i % group;
+    }
+
+    // Index of a column's first value in [tokens][n_heads][dim] with `stride` values from a token to the next.
+    __device__ __forceinline__ uint64_t row(uint32_t column, uint32_t stride) const
+    {
+        const uint32_t i = first + column;
+        return (uint64_t)(i / group) * stride + (kv_head * group + i % group) * DIM;
     }
 };
 
@@ -52,9 +59,9 @@ QN_DEVICE void store_queries(shared &s, const qn_aura_gpu_queries &q, const qn_a
     if (p.warp >= TILE_Q)
         return;
     const bool has = p.warp < tile.n_columns;
-    const uint32_t query = tile.query(has ? p.warp : 0);
+    const uint32_t column = has ? p.warp : 0;
     float x[LANE_VALUES];
-    read_row<DIM>(x, q.queries, query, q.dtype, p.lane);
+    read_row<DIM>(x, q.queries, tile.row(column, q.stride), q.dtype, p.lane);
     if ((DIM & (DIM - 1)) == 0 && codec.signs) {
         qn_row_signs<DIM>(x, codec.signs, p.lane);
         qn_row_hadamard<DIM>(x, p.lane);
@@ -64,7 +71,7 @@ QN_DEVICE void store_queries(shared &s, const qn_aura_gpu_queries &q, const qn_a
         x[i] = has ? x[i] : 0;
     store_f16_query<QN_KEY_BITS>(s, x, scale / codec.gain, p.warp, p.lane);
     if (p.lane == 0) {
-        const uint2 visible = has ? visible_rows(q, query / tile.n_heads, n_keys) : make_uint2(0, n_keys);
+        const uint2 visible = has ? visible_rows(q, (tile.first + column) / tile.group, n_keys) : make_uint2(0, n_keys);
         s.biases[p.warp] = 0;
         s.begin[p.warp] = visible.x;
         s.end[p.warp] = visible.y;

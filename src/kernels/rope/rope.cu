@@ -3,7 +3,7 @@
 // is as large as useful: two values per thread.
 #include "kernels/rope/rope_cuda.h"
 
-#include "kernels/row.cuh"
+#include "kernels/typed_rows.cuh"
 
 #define F16_MAX 65504.0f
 
@@ -48,6 +48,12 @@ QN_DEVICE pair load_pair(const float *from, const team_context &p, bool is_there
 {
     const bool has = p.has && is_there;
     return { { has ? from[p.thread] : 0, has ? from[p.thread + HALF_DIM] : 0 } };
+}
+
+QN_DEVICE pair load_typed_pair(const uint8_t *from, uint64_t at, uint32_t dtype, const team_context &p, bool is_there)
+{
+    const bool has = p.has && is_there;
+    return { { has ? qn_load_typed(from, at + p.thread, dtype) : 0, has ? qn_load_typed(from, at + p.thread + HALF_DIM, dtype) : 0 } };
 }
 
 // The sum over a team's threads, returned to each of them.
@@ -186,9 +192,10 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
 
     // All loads of a row are issued here, before the first use.
     const uint32_t position = is_key ? a.positions[row] : 0, session = is_key && a.sessions ? a.sessions[row] : 0;
-    const uint64_t kv_row = ((uint64_t)row * a.n_kv_heads + kv) * DIM;
-    pair x = load_pair(is_key ? a.keys + kv_row : a.queries + ((uint64_t)row * a.n_heads + head) * a.query_stride, p);
-    pair value = load_pair(a.values + kv_row, p, is_key);
+    const uint64_t query_at = (uint64_t)row * a.query_row_stride + head * a.query_stride,
+                   key_at = (uint64_t)row * a.key_row_stride + kv * DIM, value_at = (uint64_t)row * a.value_row_stride + kv * DIM;
+    pair x = load_typed_pair(is_key ? a.keys : a.queries, is_key ? key_at : query_at, a.dtype, p, true);
+    pair value = load_typed_pair(a.values, value_at, a.dtype, p, is_key);
     const uint32_t half = a.n_rot / 2;
     const rope_angles angles = load_angles(a, row, half, p);
 
@@ -205,16 +212,17 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     apply_rope(x, a, angles, half, p);
     rotate(x, a.key_rotation, signs, p);
     if (p.has && !is_key) {
-        float *out = a.out + ((uint64_t)row * a.n_heads + head) * DIM;
-        out[thread] = x.x[0];
-        out[thread + HALF_DIM] = x.x[1];
+        const uint64_t to = (uint64_t)row * a.out_row_stride + head * DIM + thread;
+        qn_store_typed(a.out, to, a.dtype, x.x[0]);
+        qn_store_typed(a.out, to + HALF_DIM, a.dtype, x.x[1]);
     }
     if (!__syncthreads_or(is_key))
         return;
 
     if (QN_PAGES)
         rotate(value, a.value_rotation, value_signs, p);
-    store_key_value(a, x, value, position, session, kv, thread, p.has && is_key, has_nan, team);
+    const bool has_place = QN_PAGES || position < a.capacity;
+    store_key_value(a, x, value, position, session, kv, thread, p.has && is_key && has_place, has_nan, team);
 }
 
 #endif

@@ -20,23 +20,25 @@ typedef struct qn_rope_angles_args {
     uint32_t n_rot;
 } qn_rope_angles_args;
 
-/* qn_rope_qk_norm_store - biases, qk_norm, rope and kv_store of n_rows rows. Biases are added to queries, keys and values.
+/* qn_rope_qk_norm_store - biases, qk_norm, rope and kv_store of n_rows rows, of heads of queries, of keys and values, or of
+ * both. Biases are added to queries, keys and values.
  * Queries and keys are normalised per head if there is a weight (x * weight / sqrt(mean(x^2) + eps)), then rope is applied;
  * keys and values are stored in the KV cache.
  *
- * An f16 cache stores them rounded to f16, saturated to +-65504. NaN in a value row is stored as 0, and all of the position's
- * key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes (QN_PAGES) queries, keys and values are first rotated
- * to the codec's basis, and keys and values are stored as f16 in their open page: qn_aura_quantize_page quantises full pages.
+ * An f16 cache stores them rounded to f16, saturated to +-65504; rows at positions beyond its capacity are not stored. NaN in
+ * a value row is stored as 0, and all of the position's key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes
+ * (QN_PAGES) queries, keys and values are first rotated to the codec's basis, and keys and values are stored as f16 in their
+ * open page: qn_aura_quantize_page quantises full pages.
  *
  * Grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)). Defines: QN_HEAD_DIM, QN_PAGES. */
 typedef struct qn_rope_qk_norm_store_args {
-    QN_GPU_PTR(const float) queries;    /* [n_rows][n_heads][query_stride] */
-    QN_GPU_PTR(const float) keys;       /* [n_rows][n_kv_heads][head_dim] */
-    QN_GPU_PTR(const float) values;     /* [n_rows][n_kv_heads][head_dim] */
-    QN_GPU_PTR(float) out;              /* [n_rows][n_heads][head_dim]: queries; may be `queries` if query_stride is head_dim */
-    QN_GPU_PTR(const float) query_bias; /* [n_heads][head_dim], or 0: none */
-    QN_GPU_PTR(const float) key_bias;   /* [n_kv_heads][head_dim], or 0: none */
-    QN_GPU_PTR(const float) value_bias; /* [n_kv_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const uint8_t) queries;    /* [n_rows][n_heads][query_stride], typed as keys, values and out */
+    QN_GPU_PTR(const uint8_t) keys;       /* [n_rows][n_kv_heads][head_dim] */
+    QN_GPU_PTR(const uint8_t) values;     /* [n_rows][n_kv_heads][head_dim] */
+    QN_GPU_PTR(uint8_t) out;              /* [n_rows][n_heads][head_dim]: queries; may be `queries` with its strides */
+    QN_GPU_PTR(const float) query_bias;   /* [n_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const float) key_bias;     /* [n_kv_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const float) value_bias;   /* [n_kv_heads][head_dim], or 0: none */
     QN_GPU_PTR(const float) query_weight; /* [head_dim], or 0: no norm */
     QN_GPU_PTR(const float) key_weight;   /* [head_dim], or 0: no norm */
     QN_GPU_PTR(const float) cosines;      /* [n_rows][n_rot/2] */
@@ -47,6 +49,9 @@ typedef struct qn_rope_qk_norm_store_args {
     qn_attention_gpu_pages pages;         /* with QN_PAGES */
     qn_aura_gpu_rotation key_rotation, value_rotation;
     uint32_t n_rows, n_heads, n_kv_heads, n_rot;
+    uint32_t query_row_stride, key_row_stride, value_row_stride, out_row_stride; /* values from a row to the next */
+    uint32_t dtype;                                                              /* a qn_dtype: F32, F16 or BF16 */
+    uint32_t capacity;                                                           /* of the f16 cache */
     uint32_t query_stride; /* head_dim, or 2 * head_dim if each query is followed by its gate */
     uint32_t interleaved;  /* 1: pairs are 2i and 2i+1; 0: i and i + n_rot/2 */
     float eps;

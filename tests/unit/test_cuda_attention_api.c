@@ -1,0 +1,529 @@
+/* Attention over an fp16 KV cache and rope of quern/cuda.h on a fake driver: what is queued with which arguments, and each
+ * refusal. The results of the kernels are checked by quern-check, on a device. */
+#include "helper_cuda_api.h"
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/rope/rope_cuda.h"
+
+#include <math.h>
+
+#define HEAD_SIZE(dim)                                                                                                         \
+    FAKE_CUBIN("rope/rope.cu", "-DQN_HEAD_DIM=" dim " -DQN_PAGES=0"),                                                          \
+        FAKE_CUBIN("attention/decode.cu",                                                                                      \
+                   "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=16 -DQN_VALUE_BITS=16 -DQN_PAGES=0 -DQN_WARPS=8"),                     \
+        FAKE_CUBIN("attention/combine.cu", "-DQN_HEAD_DIM=" dim " -DQN_PAGES=0"),                                              \
+        FAKE_CUBIN("attention/prefill.cu",                                                                                     \
+                   "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=16 -DQN_VALUE_BITS=16 -DQN_PAGES=0 -DQN_WARPS=8")
+static const qn_gpu_cubin cubins[] = { HEAD_SIZE("128"), HEAD_SIZE("512"), FAKE_CUBIN("rope/rope.cu", "") };
+
+static size_t args_bytes(const char *function)
+{
+    if (!strcmp(function, "qn_rope_angles"))
+        return sizeof(qn_rope_angles_args);
+    if (!strcmp(function, "qn_rope_qk_norm_store"))
+        return sizeof(qn_rope_qk_norm_store_args);
+    if (!strcmp(function, "qn_attention_decode"))
+        return sizeof(qn_attention_decode_args);
+    if (!strcmp(function, "qn_attention_combine"))
+        return sizeof(qn_attention_combine_args);
+    assert_string_equal(function, "qn_attention_prefill");
+    return sizeof(qn_attention_prefill_args);
+}
+
+enum {
+    DIM = 128,
+    HEADS = 6,
+    KV_HEADS = 2,
+    CAPACITY = 4096,
+    SEQUENCES = 3,
+    TOKENS = 5,
+    MANY = 70, /* tokens of a prefill step */
+    ROT = 64,
+    WORKSPACE = 0x90000
+};
+
+/* Arguments of valid calls, with room for MANY tokens. */
+struct call {
+    qn_cuda_kv_cache cache;
+    qn_cuda_kv_tokens tokens;
+    qn_cuda_rope_shape shape;
+    qn_cuda_qk_norm norm;
+    qn_cuda_view queries, keys, values, out, frequencies;
+    size_t bytes, n_heads;
+    float scale;
+};
+
+static qn_cuda_view view_at(size_t at, qn_dtype dtype, size_t count)
+{
+    return (qn_cuda_view){ address(at), dtype, count, 0 };
+}
+
+static struct call call_of(void)
+{
+    const size_t rows = (size_t)SEQUENCES * KV_HEADS * CAPACITY * DIM, half = MANY * ROT / 2;
+    return (struct call){ .cache = { .keys = view_at(0x10000, QN_DTYPE_F16, rows),
+                                     .values = view_at(0x20000, QN_DTYPE_F16, rows),
+                                     .n_sequences = SEQUENCES,
+                                     .n_kv_heads = KV_HEADS,
+                                     .capacity = CAPACITY,
+                                     .head_dim = DIM },
+                          .tokens = { .n_tokens = TOKENS,
+                                      .positions = view_at(0x30000, QN_DTYPE_U32, MANY),
+                                      .sequences = view_at(0x40000, QN_DTYPE_I32, MANY) },
+                          .shape = { .n_heads = HEADS,
+                                     .head_dim = DIM,
+                                     .n_rot = ROT,
+                                     .pairing = QN_ROPE_NEOX,
+                                     .cosines = view_at(0x100, QN_DTYPE_F32, half),
+                                     .sines = view_at(0x200, QN_DTYPE_F32, half) },
+                          .norm = { .query_bias = view_at(0x300, QN_DTYPE_F32, HEADS * DIM),
+                                    .key_bias = view_at(0x400, QN_DTYPE_F32, KV_HEADS * DIM),
+                                    .value_bias = view_at(0x500, QN_DTYPE_F32, KV_HEADS * DIM),
+                                    .query_weight = view_at(0x600, QN_DTYPE_F32, DIM),
+                                    .key_weight = view_at(0x700, QN_DTYPE_F32, DIM),
+                                    .eps = 1e-6f },
+                          .queries = view_at(0x50000, QN_DTYPE_BF16, MANY * HEADS * DIM),
+                          .keys = view_at(0x60000, QN_DTYPE_BF16, MANY * KV_HEADS * DIM),
+                          .values = view_at(0x70000, QN_DTYPE_BF16, MANY * KV_HEADS * DIM),
+                          .out = view_at(0x80000, QN_DTYPE_BF16, MANY * HEADS * DIM),
+                          .frequencies = view_at(0x800, QN_DTYPE_F64, ROT / 2),
+                          .bytes = (size_t)1 << 40,
+                          .n_heads = HEADS,
+                          .scale = 0.25f };
+}
+
+static qn_status store(qn_cuda_kernels *k, const struct call *c)
+{
+    return qn_cuda_kv_store(k, &c->cache, &c->tokens, c->keys, c->values, NULL);
+}
+
+static qn_status attention(qn_cuda_kernels *k, const struct call *c)
+{
+    return qn_cuda_attention(k, &c->cache, &c->tokens, c->queries, c->n_heads, c->scale, c->out, address(WORKSPACE), c->bytes,
+                             NULL);
+}
+
+static qn_status angles(qn_cuda_kernels *k, const struct call *c)
+{
+    return qn_cuda_rope_angles(k, c->tokens.positions, c->frequencies, c->tokens.n_tokens, c->shape.n_rot, 1.5,
+                               c->shape.cosines, c->shape.sines, NULL);
+}
+
+static qn_status rope(qn_cuda_kernels *k, const struct call *c)
+{
+    return qn_cuda_rope(k, &c->shape, c->queries, c->tokens.n_tokens, NULL);
+}
+
+static qn_status fused(qn_cuda_kernels *k, const struct call *c)
+{
+    return qn_cuda_qk_norm_rope_store(k, &c->cache, &c->tokens, &c->shape, &c->norm, c->queries, c->keys, c->values, c->out,
+                                      NULL);
+}
+
+static qn_cuda_kernels *open_kernels(void)
+{
+    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    fake.args_bytes = args_bytes;
+    return kernels;
+}
+
+static void expect_cache(const qn_attention_gpu_cache *cache)
+{
+    assert_int_equal(cache->keys, 0x10000);
+    assert_int_equal(cache->values, 0x20000);
+    assert_int_equal(cache->key_head_stride, CAPACITY * DIM * 2);
+    assert_int_equal(cache->value_head_stride, CAPACITY * DIM * 2);
+    assert_int_equal(cache->key_session_stride, KV_HEADS * CAPACITY * DIM * 2);
+    assert_int_equal(cache->value_session_stride, KV_HEADS * CAPACITY * DIM * 2);
+}
+
+/* Few tokens are split over keys, and the splits combined. */
+static void decode(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.queries.stride = HEADS * DIM + 8;
+    c.out.stride = HEADS * DIM + 16;
+    assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
+    const unsigned splits = 132 / (TOKENS * KV_HEADS);
+    assert_int_equal(c.bytes, TOKENS * HEADS * splits * (DIM + 2) * sizeof(float));
+    assert_ok(attention(kernels, &c));
+    assert_int_equal(fake.launches, 2);
+    expect_launch(0, 2, "qn_attention_decode", splits, KV_HEADS, false);
+    expect_launch(1, 2, "qn_attention_combine", HEADS, TOKENS, true);
+    const qn_attention_decode_args *d = arguments(0, 2);
+    const qn_attention_combine_args *m = arguments(1, 2);
+    expect_cache(&d->cache);
+    assert_int_equal(d->queries, 0x50000);
+    assert_int_equal(d->query_stride, HEADS * DIM + 8);
+    assert_int_equal(d->dtype, QN_DTYPE_BF16);
+    assert_int_equal(d->sessions, 0x40000);
+    assert_int_equal(d->partials, WORKSPACE);
+    assert_int_equal(d->maxima, WORKSPACE + TOKENS * HEADS * splits * DIM * sizeof(float));
+    assert_int_equal(d->mask.positions, 0x30000);
+    assert_int_equal(d->mask.n_keys, CAPACITY);
+    assert_int_equal(d->mask.causal, 1);
+    assert_int_equal(d->mask.window, 0);
+    assert_int_equal(d->n_heads, HEADS);
+    assert_int_equal(d->n_kv_heads, KV_HEADS);
+    assert_int_equal(d->pdl_prefetch, 0);
+    assert_true(d->scale == 0.25f);
+    assert_int_equal(m->partials, d->partials);
+    assert_int_equal(m->maxima, d->maxima);
+    assert_int_equal(m->sinks | m->gates | m->rotation.signs | m->rotation.inverse, 0);
+    assert_int_equal(m->mask.positions, 0x30000);
+    assert_int_equal(m->n_splits, splits);
+    assert_int_equal(m->out, 0x80000);
+    assert_int_equal(m->out_stride, HEADS * DIM + 16);
+    assert_int_equal(m->dtype, QN_DTYPE_BF16);
+    assert_true(m->gain == 1);
+    c.bytes--;
+    refused(attention(kernels, &c), "workspace: 202799 bytes, expected at least 202800");
+    c.tokens.sequences = (qn_cuda_view){ 0 };
+    c.bytes++;
+    assert_ok(attention(kernels, &c));
+    assert_int_equal(((const qn_attention_decode_args *)arguments(0, 2))->sessions, 0);
+    const int launches = fake.launches;
+    c.tokens.n_tokens = 0;
+    assert_ok(attention(kernels, &c));
+    assert_int_equal(fake.launches, launches);
+    qn_cuda_kernels_close(kernels);
+}
+
+/* Many consecutive tokens need no workspace; others, and heads of 512, are split over keys. */
+static void prefill(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.tokens.n_tokens = MANY;
+    c.tokens.consecutive = true;
+    c.queries.stride = HEADS * DIM + 8;
+    c.queries.count += MANY * 8;
+    assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
+    assert_int_equal(c.bytes, 0);
+    assert_ok(qn_cuda_attention(kernels, &c.cache, &c.tokens, c.queries, HEADS, 0.25f, c.out, NULL, 0, NULL));
+    assert_int_equal(fake.launches, 1);
+    expect_launch(0, 1, "qn_attention_prefill", 3 * 2, KV_HEADS, false);
+    const qn_attention_prefill_args *a = arguments(0, 1);
+    expect_cache(&a->cache);
+    assert_int_equal(a->queries, 0x50000);
+    assert_int_equal(a->out, 0x80000);
+    assert_int_equal(a->positions, 0x30000);
+    assert_int_equal(a->sessions, 0x40000);
+    assert_int_equal(a->n_rows, MANY);
+    assert_int_equal(a->n_heads, HEADS);
+    assert_int_equal(a->n_kv_heads, KV_HEADS);
+    assert_int_equal(a->query_stride, HEADS * DIM + 8);
+    assert_int_equal(a->out_stride, HEADS * DIM);
+    assert_int_equal(a->dtype, QN_DTYPE_BF16);
+    assert_true(a->scale == 0.25f);
+    c.tokens.n_tokens = 63;
+    assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
+    assert_true(c.bytes > 0);
+    c.tokens.n_tokens = MANY;
+    c.tokens.consecutive = false;
+    assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
+    assert_ok(attention(kernels, &c));
+    expect_launch(0, 2, "qn_attention_decode", 1, KV_HEADS, false);
+    c.tokens.consecutive = true;
+    c.cache.head_dim = 512;
+    assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
+    assert_true(c.bytes > 0);
+    qn_cuda_kernels_close(kernels);
+}
+
+static void stores(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.keys.stride = 3 * DIM;
+    assert_ok(store(kernels, &c));
+    assert_int_equal(fake.launches, 1);
+    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * KV_HEADS + 1) / 2, 1, false);
+    const qn_rope_qk_norm_store_args *a = arguments(0, 1);
+    expect_cache(&a->cache);
+    assert_int_equal(a->keys, 0x60000);
+    assert_int_equal(a->values, 0x70000);
+    assert_int_equal(a->key_row_stride, 3 * DIM);
+    assert_int_equal(a->value_row_stride, KV_HEADS * DIM);
+    assert_int_equal(a->positions, 0x30000);
+    assert_int_equal(a->sessions, 0x40000);
+    assert_int_equal(a->capacity, CAPACITY);
+    assert_int_equal(a->n_rows, TOKENS);
+    assert_int_equal(a->n_heads, 0);
+    assert_int_equal(a->n_rot, 0);
+    assert_int_equal(a->n_kv_heads, KV_HEADS);
+    assert_int_equal(a->dtype, QN_DTYPE_BF16);
+    assert_int_equal(a->key_weight | a->key_bias | a->value_bias, 0);
+    c.tokens.n_tokens = 0;
+    assert_ok(store(kernels, &c));
+    assert_int_equal(fake.launches, 1);
+
+    c = call_of();
+    c.norm.query_bias = (qn_cuda_view){ 0 };
+    c.shape.pairing = QN_ROPE_INTERLEAVED;
+    c.out.stride = HEADS * DIM + 8;
+    assert_ok(fused(kernels, &c));
+    expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * (HEADS + KV_HEADS) / 2, 1, false);
+    a = arguments(0, 1);
+    expect_cache(&a->cache);
+    assert_int_equal(a->queries, 0x50000);
+    assert_int_equal(a->keys, 0x60000);
+    assert_int_equal(a->out, 0x80000);
+    assert_int_equal(a->query_row_stride, HEADS * DIM);
+    assert_int_equal(a->out_row_stride, HEADS * DIM + 8);
+    assert_int_equal(a->query_stride, DIM);
+    assert_int_equal(a->query_bias, 0);
+    assert_int_equal(a->key_bias, 0x400);
+    assert_int_equal(a->value_bias, 0x500);
+    assert_int_equal(a->query_weight, 0x600);
+    assert_int_equal(a->key_weight, 0x700);
+    assert_int_equal(a->cosines, 0x100);
+    assert_int_equal(a->sines, 0x200);
+    assert_int_equal(a->n_heads, HEADS);
+    assert_int_equal(a->n_rot, ROT);
+    assert_int_equal(a->interleaved, 1);
+    assert_true(a->eps == 1e-6f);
+    assert_ok(
+        qn_cuda_qk_norm_rope_store(kernels, &c.cache, &c.tokens, &c.shape, NULL, c.queries, c.keys, c.values, c.queries, NULL));
+    a = arguments(0, 1);
+    assert_int_equal(a->out, 0x50000);
+    assert_int_equal(a->key_weight | a->key_bias | a->value_bias | a->query_weight, 0);
+    qn_cuda_kernels_close(kernels);
+}
+
+static void ropes(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    assert_ok(angles(kernels, &c));
+    expect_launch(0, 1, "qn_rope_angles", 1, TOKENS, false);
+    const qn_rope_angles_args *g = arguments(0, 1);
+    assert_int_equal(g->positions, 0x30000);
+    assert_int_equal(g->frequencies, 0x800);
+    assert_int_equal(g->cosines, 0x100);
+    assert_int_equal(g->sines, 0x200);
+    assert_true(g->attn_factor == 1.5);
+    assert_int_equal(g->n_rot, ROT);
+    c.queries.stride = HEADS * DIM + 8;
+    assert_ok(rope(kernels, &c));
+    expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * HEADS / 2, 1, false);
+    const qn_rope_qk_norm_store_args *a = arguments(0, 1);
+    assert_int_equal(a->queries, 0x50000);
+    assert_int_equal(a->out, 0x50000);
+    assert_int_equal(a->query_row_stride, HEADS * DIM + 8);
+    assert_int_equal(a->out_row_stride, HEADS * DIM + 8);
+    assert_int_equal(a->query_stride, DIM);
+    assert_int_equal(a->n_heads, HEADS);
+    assert_int_equal(a->n_kv_heads, 0);
+    assert_int_equal(a->n_rot, ROT);
+    assert_int_equal(a->interleaved, 0);
+    assert_int_equal(a->dtype, QN_DTYPE_BF16);
+    assert_int_equal(a->query_weight | a->query_bias, 0);
+    const int launches = fake.launches;
+    c.tokens.n_tokens = 0;
+    assert_ok(angles(kernels, &c));
+    assert_ok(rope(kernels, &c));
+    assert_int_equal(fake.launches, launches);
+    qn_cuda_kernels_close(kernels);
+}
+
+static void caches(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
+    size_t n;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct call c = call_of();
+        refused(calls[i](NULL, &c), "kernels: NULL");
+        c.cache.n_kv_heads = 0;
+        refused(calls[i](kernels, &c), "n_kv_heads: 0");
+        c = call_of();
+        c.cache.n_sequences = 0;
+        refused(calls[i](kernels, &c), "n_sequences: 0");
+        c = call_of();
+        c.cache.capacity = 100;
+        refused(calls[i](kernels, &c), "capacity: 100, expected a multiple of 16");
+        c = call_of();
+        c.cache.head_dim = 72;
+        refused(calls[i](kernels, &c), "head size 72");
+        c = call_of();
+        c.tokens.n_tokens = 65536;
+        refused(calls[i](kernels, &c), "n_tokens: 65536, at most 65535");
+        c = call_of();
+        c.cache.keys.count--;
+        refused(calls[i](kernels, &c), "keys of the cache: 3145727 elements, expected at least 3145728");
+        c = call_of();
+        c.cache.n_sequences = INT32_MAX;
+        c.cache.n_kv_heads = 65535;
+        c.cache.capacity = 0x7ffffff0;
+        c.n_heads = 65535;
+        refused(calls[i](kernels, &c), "do not fit in memory");
+        c = call_of();
+        c.cache.values.dtype = QN_DTYPE_BF16;
+        refused(calls[i](kernels, &c), "values of the cache: data type 30, expected 1");
+        c = call_of();
+        c.tokens.positions.count = TOKENS - 1;
+        refused(calls[i](kernels, &c), "positions: 4 elements, expected at least 5");
+        c = call_of();
+        c.tokens.sequences.dtype = QN_DTYPE_I64;
+        refused(calls[i](kernels, &c), "sequences: data type 27");
+    }
+    struct call c = call_of();
+    refused(qn_cuda_kv_store(kernels, NULL, &c.tokens, c.keys, c.values, NULL), "cache: NULL");
+    refused(qn_cuda_kv_store(kernels, &c.cache, NULL, c.keys, c.values, NULL), "tokens: NULL");
+    refused(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, NULL), "bytes: NULL");
+    refused(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, 5, &n), "5 query heads over 2");
+    assert_int_equal(n, 0);
+    qn_cuda_kernels_close(kernels);
+}
+
+static void refusals(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.n_heads = 7;
+    refused(attention(kernels, &c), "7 query heads over 2");
+    c = call_of();
+    c.scale = INFINITY;
+    refused(attention(kernels, &c), "scale: inf");
+    c = call_of();
+    c.queries.dtype = QN_DTYPE_U32;
+    refused(attention(kernels, &c), "queries: data type 1000");
+    refused(rope(kernels, &c), "x: data type 1000");
+    refused(fused(kernels, &c), "queries: data type 1000, expected 30");
+    c = call_of();
+    c.queries.count = TOKENS * HEADS * DIM - 1;
+    refused(attention(kernels, &c), "queries: 3839 elements, expected at least 3840");
+    refused(rope(kernels, &c), "x: 3839 elements");
+    c = call_of();
+    c.out.dtype = QN_DTYPE_F32;
+    refused(attention(kernels, &c), "out: data type 0, expected 30");
+    refused(fused(kernels, &c), "out: data type 0, expected 30");
+    c = call_of();
+    refused(qn_cuda_attention(kernels, &c.cache, &c.tokens, c.queries, HEADS, 1, c.out, address(4), c.bytes, NULL),
+            "workspace: address 0x4");
+    c.keys.dtype = QN_DTYPE_Q8_0;
+    refused(store(kernels, &c), "keys: data type 8");
+    c = call_of();
+    c.values.dtype = QN_DTYPE_F16;
+    refused(store(kernels, &c), "values: data type 1, expected 30");
+    c = call_of();
+    c.values.stride = DIM;
+    refused(store(kernels, &c), "values: rows are 128 elements apart, expected 256");
+    c = call_of();
+    c.keys.data = address(0x60002);
+    refused(store(kernels, &c), "keys: address");
+    qn_cuda_kernels_close(kernels);
+}
+
+static void rope_refusals(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.shape.n_rot = 63;
+    refused(rope(kernels, &c), "n_rot: 63");
+    refused(fused(kernels, &c), "n_rot: 63");
+    refused(angles(kernels, &c), "rows of 63");
+    c.shape.n_rot = DIM + 2;
+    refused(rope(kernels, &c), "n_rot: 130, expected an even number, 2 to head_dim 128");
+    c = call_of();
+    c.shape.n_heads = 0;
+    refused(rope(kernels, &c), "n_heads: 0");
+    c = call_of();
+    c.shape.pairing = (qn_rope_pairing)4;
+    refused(rope(kernels, &c), "pairing: 4");
+    c = call_of();
+    c.shape.cosines.count = TOKENS * ROT / 2 - 1;
+    refused(rope(kernels, &c), "cosines: 159 elements, expected at least 160");
+    refused(angles(kernels, &c), "cosines: 159 elements");
+    c = call_of();
+    c.shape.sines.dtype = QN_DTYPE_BF16;
+    refused(fused(kernels, &c), "sines: data type 30");
+    refused(angles(kernels, &c), "sines: data type 30");
+    c = call_of();
+    c.shape.head_dim = 64;
+    refused(fused(kernels, &c), "head_dim: 64, expected that of the cache, 128");
+    c.shape.head_dim = 24;
+    refused(rope(kernels, &c), "head size 24");
+    c = call_of();
+    refused(rope(NULL, &c), "kernels: NULL");
+    refused(angles(NULL, &c), "kernels: NULL");
+    refused(qn_cuda_rope(kernels, NULL, c.queries, TOKENS, NULL), "shape: NULL");
+    refused(qn_cuda_rope(kernels, &c.shape, c.queries, 65536, NULL), "n_tokens: 65536");
+    refused(qn_cuda_qk_norm_rope_store(kernels, &c.cache, &c.tokens, NULL, NULL, c.queries, c.keys, c.values, c.out, NULL),
+            "shape: NULL");
+    c.frequencies.dtype = QN_DTYPE_F32;
+    refused(angles(kernels, &c), "frequencies: data type 0, expected 28");
+    c = call_of();
+    refused(
+        qn_cuda_rope_angles(kernels, c.tokens.positions, c.frequencies, TOKENS, ROT, NAN, c.shape.cosines, c.shape.sines, NULL),
+        "attn_factor: ");
+
+    c.norm.key_bias.count--;
+    refused(fused(kernels, &c), "key_bias: 255 elements, expected at least 256");
+    c = call_of();
+    c.norm.query_bias.dtype = QN_DTYPE_BF16;
+    refused(fused(kernels, &c), "query_bias: data type 30");
+    c = call_of();
+    c.norm.value_bias.data = NULL;
+    refused(fused(kernels, &c), "value_bias: NULL");
+    c = call_of();
+    c.norm.query_weight.count = 1;
+    refused(fused(kernels, &c), "query_weight: 1 elements");
+    c = call_of();
+    c.norm.key_weight.data = address(0x704);
+    refused(fused(kernels, &c), "key_weight: address 0x704");
+    c = call_of();
+    c.norm.eps = 0;
+    refused(fused(kernels, &c), "eps: 0");
+    c.norm.query_weight = c.norm.key_weight = (qn_cuda_view){ 0 };
+    assert_ok(fused(kernels, &c)); /* without weights, eps is not read */
+    c = call_of();
+    c.out = c.queries;
+    assert_ok(fused(kernels, &c));
+    c.out.stride = HEADS * DIM + 8;
+    refused(fused(kernels, &c), "out: rows are 776 elements apart, expected 768 as those of queries");
+    qn_cuda_kernels_close(kernels);
+}
+
+/* After qn_cuda_kv_prepare, every function can be captured. */
+static void captures(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, angles, rope, fused };
+    struct call c = call_of();
+    fake.capturing = true;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        refused(calls[i](kernels, &c), "the stream is captured");
+    fake.capturing = false;
+    assert_ok(qn_cuda_kv_prepare(kernels, DIM));
+    assert_ok(qn_cuda_kv_prepare(kernels, 512)); /* which has no prefill kernel */
+    assert_int_equal(fake.launches, 0);
+    fake.capturing = true;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        assert_ok(calls[i](kernels, &c));
+    c.tokens.n_tokens = MANY;
+    c.tokens.consecutive = true;
+    assert_ok(attention(kernels, &c));
+    assert_string_equal(launched(0, 1)->function, "qn_attention_prefill");
+    refused(qn_cuda_kv_prepare(kernels, 72), "heads of 72");
+    refused(qn_cuda_kv_prepare(NULL, DIM), "kernels: NULL");
+    qn_cuda_kernels_close(kernels);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),        cmocka_unit_test(prefill), cmocka_unit_test(stores),
+                                        cmocka_unit_test(ropes),         cmocka_unit_test(caches),  cmocka_unit_test(refusals),
+                                        cmocka_unit_test(rope_refusals), cmocka_unit_test(captures) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
