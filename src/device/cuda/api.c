@@ -8,6 +8,7 @@
 #include "quant/quant.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -166,13 +167,36 @@ qn_status qn_api_check_array(const char *name, qn_cuda_view view, qn_dtype dtype
     return check_view(name, view, dtype, n, QN_API_ALIGNMENT);
 }
 
+qn_status qn_api_check_float(const char *name, qn_cuda_view view, size_t *bytes)
+{
+    *bytes = view.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    if (view.dtype == QN_DTYPE_F32 || view.dtype == QN_DTYPE_F16 || view.dtype == QN_DTYPE_BF16)
+        return QN_OK;
+    return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d (f32), %d (f16) or %d (bf16)", name, (int)view.dtype,
+                   (int)QN_DTYPE_F32, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
+}
+
+qn_status qn_api_check_eps(float eps)
+{
+    if (eps > 0 && isfinite(eps))
+        return QN_OK;
+    return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and more than 0", (double)eps);
+}
+
+qn_status qn_api_check_workspace(const void *workspace, size_t bytes, size_t needed)
+{
+    if (bytes < needed)
+        return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, needed);
+    if (needed && (!workspace || (uintptr_t)workspace % QN_API_ALIGNMENT))
+        return qn_fail(QN_ERR_INVALID, "workspace: address %p, expected a multiple of %d", workspace, (int)QN_API_ALIGNMENT);
+    return QN_OK;
+}
+
 /* ---- Launches ---- */
 
-qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args)
+static qn_status ensure(qn_cuda_kernels *kernels, qn_cuda *cuda, qn_stream stream, const qn_launch *launches, size_t n)
 {
-    qn_cuda *cuda;
     int capturing = 0;
-    QN_TRY(in_current_context(kernels, &cuda));
     for (size_t i = 0; i < n; i++) {
         if (qn_cuda_is_prepared(cuda, &launches[i]))
             continue;
@@ -182,6 +206,21 @@ qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch
                            launches[i].function);
         QN_TRY(qn_cuda_prepare(cuda, &launches[i]));
     }
+    return QN_OK;
+}
+
+qn_status qn_api_ensure(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n)
+{
+    qn_cuda *cuda;
+    QN_TRY(in_current_context(kernels, &cuda));
+    return ensure(kernels, cuda, stream, launches, n);
+}
+
+qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args)
+{
+    qn_cuda *cuda;
+    QN_TRY(in_current_context(kernels, &cuda));
+    QN_TRY(ensure(kernels, cuda, stream, launches, n));
     for (size_t i = 0; i < n; i++)
         QN_TRY(qn_cuda_launch(cuda, stream, &launches[i], args));
     return QN_OK;

@@ -159,16 +159,6 @@ qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, const qn_c
     return QN_OK;
 }
 
-static qn_status check_workspace(const gdn_call *c, const void *workspace, size_t bytes)
-{
-    const size_t needed = workspace_bytes(c);
-    if (bytes < needed)
-        return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, needed);
-    if (needed && (!workspace || (uintptr_t)workspace % QN_API_ALIGNMENT))
-        return qn_fail(QN_ERR_INVALID, "workspace: address %p, expected a multiple of %d", workspace, (int)QN_API_ALIGNMENT);
-    return QN_OK;
-}
-
 qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
                             qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
                             qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream)
@@ -185,7 +175,7 @@ qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *s
         QN_TRY(check_state(&c, "final", final, &c.args.final));
     if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
         return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
-    QN_TRY(check_workspace(&c, workspace, bytes));
+    QN_TRY(qn_api_check_workspace(workspace, bytes, workspace_bytes(&c)));
     QN_TRY(chunk_launches(&c, kernels, (uint64_t)(uintptr_t)workspace, &chunk));
     return qn_api_run(kernels, stream, chunk.launches, chunk.n, &c.args);
 }
