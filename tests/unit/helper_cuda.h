@@ -15,7 +15,15 @@
 /* Not every test uses all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
-enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24 };
+enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 4, FAKE_MAX_ARGS = 1024 };
+
+/* A launch of the log. */
+struct fake_launch {
+    const char *function;
+    unsigned grid[3];
+    bool pdl;
+    _Alignas(8) unsigned char args[FAKE_MAX_ARGS];
+};
 
 static struct {
     /* configuration, set by the test */
@@ -24,9 +32,10 @@ static struct {
     const char *fails;   /* calls of this driver function fail; NULL: none */
     int fails_after;     /* number of calls that succeed first */
     bool no_param_info;
-    bool update_fails; /* cuGraphExecUpdate fails */
-    size_t available;  /* free bytes of memory; 0: 79 GiB */
-    bool capturing;    /* what cuStreamIsCapturing says */
+    bool update_fails;                          /* cuGraphExecUpdate fails */
+    size_t available;                           /* free bytes of memory; 0: 79 GiB */
+    bool capturing;                             /* what cuStreamIsCapturing says */
+    size_t (*args_bytes)(const char *function); /* of a function's arguments, for the log; NULL: FAKE_ARGS_BYTES */
     qn_cu_context current;
     unsigned long long context_id; /* of every context */
     qn_cu_module last_module;      /* that was loaded */
@@ -37,6 +46,9 @@ static struct {
     unsigned char last_args[FAKE_ARGS_BYTES];
     unsigned last_grid[3], last_cluster; /* blocks of a cluster in z; 0: no cluster */
     char image[512];                     /* text of the last module, without the 64-byte header */
+    char functions[FAKE_FUNCTIONS][48];  /* names; a function is its address here */
+    int n_functions;
+    struct fake_launch log[FAKE_LAUNCHES]; /* the last launches: launch i is at i % FAKE_LAUNCHES */
 } fake;
 
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -438,9 +450,18 @@ static qn_cu_result fake_module_unload(qn_cu_module module)
 static qn_cu_result fake_function(qn_cu_function *function, qn_cu_module module, const char *name)
 {
     FAKE_TRY("cuModuleGetFunction");
+    (void)module;
     if (!strcmp(name, "missing"))
         return QN_CU_NOT_FOUND;
-    *function = (qn_cu_function)module;
+    pthread_mutex_lock(&fake_lock);
+    int i = 0;
+    while (i < fake.n_functions && strcmp(fake.functions[i], name))
+        i++;
+    assert_in_range(i, 0, FAKE_FUNCTIONS - 1);
+    strncpy(fake.functions[i], name, sizeof fake.functions[i] - 1);
+    fake.n_functions += i == fake.n_functions;
+    pthread_mutex_unlock(&fake_lock);
+    *function = (qn_cu_function)(void *)fake.functions[i];
     return 0;
 }
 
@@ -478,9 +499,9 @@ static qn_cu_result fake_occupancy(int *blocks, qn_cu_function function, int blo
 
 static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_function function, void **parameters, void **extra)
 {
-    (void)function;
     FAKE_TRY("cuLaunchKernelEx");
     assert_null(extra);
+    struct fake_launch *log = &fake.log[fake.launches % FAKE_LAUNCHES];
     fake_count(&fake.launches, 1);
     fake.last_pdl = fake.last_cooperative = false;
     fake.last_cluster = 0;
@@ -495,6 +516,10 @@ static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_functio
     }
     memcpy(fake.last_args, parameters[0], sizeof fake.last_args);
     memcpy(fake.last_grid, config->grid, sizeof fake.last_grid);
+    log->function = (const char *)(void *)function;
+    log->pdl = fake.last_pdl;
+    memcpy(log->grid, config->grid, sizeof log->grid);
+    memcpy(log->args, parameters[0], fake.args_bytes ? fake.args_bytes(log->function) : FAKE_ARGS_BYTES);
     return 0;
 }
 

@@ -1,18 +1,12 @@
 /* quern/cuda.h on a fake driver: the handle and its contexts, captures, checks of views and shapes, and what is queued. The
  * results of the kernels are checked by quern-check, on a device. */
-#include "helper_cuda.h"
+#include "helper_cuda_api.h"
 
-#include "device/cuda/api.h"
 #include "kernels/deltanet/deltanet_cuda.h"
 
 #include <math.h>
 
-/* The built-in code: the fake driver takes any data with an ELF header for a module. */
-static const uint8_t image[128] = { 0x7f, 'E', 'L', 'F' };
-#define CUBIN(source, defines)                                                                                                 \
-    {                                                                                                                          \
-        "deltanet/deltanet_" source ".cu", defines, "sm_90a", image, image + sizeof image                                      \
-    }
+#define CUBIN(source, defines) FAKE_CUBIN("deltanet/deltanet_" source ".cu", defines)
 static const qn_gpu_cubin cubins[] = {
     CUBIN("prepare", ""),
     CUBIN("compose", ""),
@@ -23,31 +17,10 @@ static const qn_gpu_cubin cubins[] = {
     CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128"),
     CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16"),
 };
-static const qn_gpu_code code = { .cubins = cubins,
-                                  .n_cubins = sizeof cubins / sizeof *cubins,
-                                  .compiler = "nvcc of the test" };
-static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
-
-static char contexts[] = "aab"; /* two of the first device, one of the second */
-
-static qn_cu_context context(size_t i)
-{
-    return (qn_cu_context)(void *)&contexts[i];
-}
 
 static qn_cuda_kernels *open_kernels(void)
 {
-    qn_cuda_kernels *kernels;
-    fake.no_param_info = true;
-    const qn_cuda_driver *driver = fake_driver();
-    assert_ok(qn_cuda_kernels_open_with(&kernels, 0, driver, &tools));
-    fake.current = context(0);
-    return kernels;
-}
-
-static void *address(size_t at)
-{
-    return (void *)(uintptr_t)at;
+    return open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
 }
 
 enum { TOKENS = 4096, HEADS_K = 2, HEADS_V = 8, HEAD = 128 };
@@ -95,7 +68,7 @@ static void handles(void **unused)
 {
     (void)unused;
     qn_cuda_kernels *kernels;
-    assert_int_equal(qn_cuda_kernels_open_with(&kernels, 2, fake_driver(), &tools), QN_ERR_INVALID);
+    assert_int_equal(qn_cuda_kernels_open_with(&kernels, 2, fake_driver(), &fake_tools), QN_ERR_INVALID);
     assert_null(kernels);
     qn_cuda_kernels_close(NULL);
     kernels = open_kernels();

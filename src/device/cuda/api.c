@@ -167,13 +167,26 @@ qn_status qn_api_check_array(const char *name, qn_cuda_view view, qn_dtype dtype
     return check_view(name, view, dtype, n, QN_API_ALIGNMENT);
 }
 
-qn_status qn_api_check_float(const char *name, qn_cuda_view view, size_t *bytes)
+qn_status qn_api_check_float_type(const char *name, qn_cuda_view view)
 {
-    *bytes = view.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     if (view.dtype == QN_DTYPE_F32 || view.dtype == QN_DTYPE_F16 || view.dtype == QN_DTYPE_BF16)
         return QN_OK;
     return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d (f32), %d (f16) or %d (bf16)", name, (int)view.dtype,
                    (int)QN_DTYPE_F32, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
+}
+
+qn_status qn_api_check_u32(const char *name, qn_cuda_view view, size_t n)
+{
+    return qn_api_check_array(name, view, view.dtype == QN_DTYPE_I32 ? QN_DTYPE_I32 : QN_DTYPE_U32, n);
+}
+
+qn_status qn_api_check_workspace(size_t needed, const void *workspace, size_t bytes)
+{
+    if (bytes < needed)
+        return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, needed);
+    if (needed && (!workspace || (uintptr_t)workspace % QN_API_ALIGNMENT))
+        return qn_fail(QN_ERR_INVALID, "workspace: address %p, expected a multiple of %d", workspace, (int)QN_API_ALIGNMENT);
+    return QN_OK;
 }
 
 qn_status qn_api_check_eps(float eps)
@@ -183,46 +196,48 @@ qn_status qn_api_check_eps(float eps)
     return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and more than 0", (double)eps);
 }
 
-qn_status qn_api_check_workspace(const void *workspace, size_t bytes, size_t needed)
-{
-    if (bytes < needed)
-        return qn_fail(QN_ERR_INVALID, "workspace: %zu bytes, expected at least %zu", bytes, needed);
-    if (needed && (!workspace || (uintptr_t)workspace % QN_API_ALIGNMENT))
-        return qn_fail(QN_ERR_INVALID, "workspace: address %p, expected a multiple of %d", workspace, (int)QN_API_ALIGNMENT);
-    return QN_OK;
-}
-
 /* ---- Launches ---- */
 
-static qn_status ensure(qn_cuda_kernels *kernels, qn_cuda *cuda, qn_stream stream, const qn_launch *launches, size_t n)
+static qn_status make_ready(qn_cuda_kernels *kernels, qn_cuda *cuda, qn_stream stream, const qn_launch *launch)
 {
     int capturing = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (qn_cuda_is_prepared(cuda, &launches[i]))
-            continue;
-        QN_TRY(QN_CU(kernels->driver, cuStreamIsCapturing, stream, &capturing));
-        if (capturing)
-            return qn_fail(QN_ERR_INVALID, "%s is not loaded, and the stream is captured: expected a call before the capture",
-                           launches[i].function);
-        QN_TRY(qn_cuda_prepare(cuda, &launches[i]));
-    }
-    return QN_OK;
-}
-
-qn_status qn_api_ensure(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n)
-{
-    qn_cuda *cuda;
-    QN_TRY(in_current_context(kernels, &cuda));
-    return ensure(kernels, cuda, stream, launches, n);
+    if (qn_cuda_is_prepared(cuda, launch))
+        return QN_OK;
+    QN_TRY(QN_CU(kernels->driver, cuStreamIsCapturing, stream, &capturing));
+    if (capturing)
+        return qn_fail(QN_ERR_INVALID, "%s is not loaded, and the stream is captured: expected a call before the capture",
+                       launch->function);
+    return qn_cuda_prepare(cuda, launch);
 }
 
 qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args)
 {
     qn_cuda *cuda;
     QN_TRY(in_current_context(kernels, &cuda));
-    QN_TRY(ensure(kernels, cuda, stream, launches, n));
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(make_ready(kernels, cuda, stream, &launches[i]));
     for (size_t i = 0; i < n; i++)
         QN_TRY(qn_cuda_launch(cuda, stream, &launches[i], args));
+    return QN_OK;
+}
+
+qn_status qn_api_run_calls(qn_cuda_kernels *kernels, qn_stream stream, const qn_api_call *calls, size_t n)
+{
+    qn_cuda *cuda;
+    QN_TRY(in_current_context(kernels, &cuda));
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(make_ready(kernels, cuda, stream, &calls[i].launch));
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(qn_cuda_launch(cuda, stream, &calls[i].launch, calls[i].args));
+    return QN_OK;
+}
+
+qn_status qn_api_make_ready(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n)
+{
+    qn_cuda *cuda;
+    QN_TRY(in_current_context(kernels, &cuda));
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(make_ready(kernels, cuda, stream, &launches[i]));
     return QN_OK;
 }
 

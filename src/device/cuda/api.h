@@ -30,23 +30,34 @@ qn_status qn_api_check_rows(const char *name, qn_cuda_view view, qn_dtype dtype,
 /* qn_api_check_array - n contiguous elements of `dtype`. */
 qn_status qn_api_check_array(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n);
 
-/* qn_api_check_float - QN_ERR_INVALID unless the type of the view is f32, f16 or bf16; *bytes is the size of an element. */
-qn_status qn_api_check_float(const char *name, qn_cuda_view view, size_t *bytes);
+/* qn_api_check_float_type - the view's type is F32, F16 or BF16. */
+qn_status qn_api_check_float_type(const char *name, qn_cuda_view view);
 
-/* qn_api_check_eps - QN_ERR_INVALID unless eps is finite and more than 0. */
+/* qn_api_check_u32 - n contiguous elements of type U32, or I32 in its place. */
+qn_status qn_api_check_u32(const char *name, qn_cuda_view view, size_t n);
+
+/* qn_api_check_workspace - a workspace of `bytes` where `needed` are needed; NULL is allowed for none. */
+qn_status qn_api_check_workspace(size_t needed, const void *workspace, size_t bytes);
+
+/* qn_api_check_eps - eps is finite and more than 0. */
 qn_status qn_api_check_eps(float eps);
 
-/* qn_api_check_workspace - QN_ERR_INVALID unless `bytes` are at least `needed`, and at a multiple of QN_API_ALIGNMENT if any are
- * needed. */
-qn_status qn_api_check_workspace(const void *workspace, size_t bytes, size_t needed);
+/* A launch with its arguments. */
+typedef struct qn_api_call {
+    qn_launch launch;
+    const void *args;
+} qn_api_call;
+
+/* qn_api_run_calls - qn_api_run for launches with arguments of their own. */
+qn_status qn_api_run_calls(qn_cuda_kernels *kernels, qn_stream stream, const qn_api_call *calls, size_t n);
 
 /* qn_api_run - queue n launches with the same arguments in the stream, in the current context. All of them are loaded before
  * the first is queued; QN_ERR_INVALID if one is not loaded and the stream is captured. */
 qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args);
 
-/* qn_api_ensure - load what is not loaded of n launches, for calls of qn_api_run that follow: a function whose launches have
- * different arguments queues all of them or none. QN_ERR_INVALID as for qn_api_run. */
-qn_status qn_api_ensure(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n);
+/* qn_api_make_ready - load what is not loaded of n launches, before several calls of qn_api_run_calls that queue all or none of
+ * them. QN_ERR_INVALID as for qn_api_run. */
+qn_status qn_api_make_ready(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n);
 
 /* qn_api_load - load the code of n launches in the current context. */
 qn_status qn_api_load(qn_cuda_kernels *kernels, const qn_launch *launches, size_t n);

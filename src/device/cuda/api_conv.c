@@ -57,7 +57,8 @@ static qn_status begin(conv_call *c, const qn_cuda_kernels *kernels, const qn_cu
         return qn_fail(QN_ERR_INVALID, "%s: NULL", kernels ? "shape" : "kernels");
     const bool has_bias = qn_api_given(bias);
     QN_TRY(check_sizes(c, has_bias));
-    QN_TRY(qn_api_check_float("x", x, &c->element));
+    QN_TRY(qn_api_check_float_type("x", x));
+    c->element = c->dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     QN_TRY(qn_api_check_rows("x", x, c->dtype, c->rows, shape->channels, c->element, &a->x_stride));
     QN_TRY(qn_api_check_array("weights", weights, QN_DTYPE_F32, shape->channels * shape->taps));
     if (has_bias)

@@ -175,7 +175,7 @@ qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *s
         QN_TRY(check_state(&c, "final", final, &c.args.final));
     if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
         return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
-    QN_TRY(qn_api_check_workspace(workspace, bytes, workspace_bytes(&c)));
+    QN_TRY(qn_api_check_workspace(workspace_bytes(&c), workspace, bytes));
     QN_TRY(chunk_launches(&c, kernels, (uint64_t)(uintptr_t)workspace, &chunk));
     return qn_api_run(kernels, stream, chunk.launches, chunk.n, &c.args);
 }

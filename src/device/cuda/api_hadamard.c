@@ -38,10 +38,8 @@ qn_status qn_cuda_hadamard(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_vie
     const uint64_t s = qn_api_given(signs) ? qn_api_address(signs) : 0;
     QN_TRY(qn_hadamard_gpu_plan(qn_api_address(x), qn_api_address(x), order == QN_HADAMARD_SIGN_FIRST ? s : 0,
                                 order == QN_HADAMARD_SIGN_LAST ? s : 0, width, block, n, &plan));
-    const qn_launch launches[2] = { plan.tiles, plan.cross };
-    QN_TRY(qn_api_ensure(kernels, stream, launches, plan.has_cross ? 2 : 1));
-    QN_TRY(qn_api_run(kernels, stream, &plan.tiles, 1, &plan.tiles_args));
-    return plan.has_cross ? qn_api_run(kernels, stream, &plan.cross, 1, &plan.cross_args) : QN_OK;
+    const qn_api_call calls[2] = { { plan.tiles, &plan.tiles_args }, { plan.cross, &plan.cross_args } };
+    return qn_api_run_calls(kernels, stream, calls, plan.has_cross ? 2 : 1);
 }
 
 qn_status qn_cuda_hadamard_prepare(qn_cuda_kernels *kernels)

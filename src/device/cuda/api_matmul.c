@@ -31,6 +31,11 @@ typedef struct matmul_call {
     size_t element, out_element;
 } matmul_call;
 
+static size_t element_bytes(qn_dtype dtype)
+{
+    return dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
 /* ---- Weights ---- */
 
 static qn_status begin(matmul_call *c, const qn_cuda_matmul_weights *weights)
@@ -167,7 +172,8 @@ static qn_status check_acts(matmul_call *c)
     const qn_cuda_matmul_acts *a = c->acts;
     uint32_t up_stride;
     QN_TRY(check_op(a));
-    QN_TRY(qn_api_check_float("x", a->x, &c->element));
+    QN_TRY(qn_api_check_float_type("x", a->x));
+    c->element = element_bytes(a->x.dtype);
     QN_TRY(qn_api_check_rows("x", a->x, a->x.dtype, a->n_tokens, c->matrix.n_cols, c->element, &c->stride));
     if (a->op == QN_CUDA_MATMUL_RMS_NORM) {
         QN_TRY(qn_api_check_array("weight", a->weight, QN_DTYPE_F32, c->matrix.n_cols));
@@ -186,7 +192,8 @@ static qn_status check_outs(matmul_call *c, const qn_cuda_matmul_out *outs)
     static const char *const names[QN_CUDA_MATMUL_MATRICES] = { "outs[0]", "outs[1]", "outs[2]", "outs[3]" };
     if (!outs)
         return qn_fail(QN_ERR_INVALID, "outs: NULL");
-    QN_TRY(qn_api_check_float(names[0], outs[0].y, &c->out_element));
+    QN_TRY(qn_api_check_float_type(names[0], outs[0].y));
+    c->out_element = element_bytes(outs[0].y.dtype);
     c->matrix.out_dtype = (uint32_t)outs[0].y.dtype;
     for (size_t i = 0; i < c->matrix.n_outs; i++) {
         qn_matmul_out *out = &c->matrix.outs[i];
@@ -254,16 +261,16 @@ qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights 
     QN_TRY(check_acts(&c));
     QN_TRY(check_outs(&c, outs));
     QN_TRY(workspace_bytes(&c, &needed));
-    QN_TRY(qn_api_check_workspace(workspace, bytes, needed));
+    QN_TRY(qn_api_check_workspace(needed, workspace, bytes));
     if (!acts->n_tokens)
         return QN_OK;
     place(&c, (uint64_t)(uintptr_t)workspace);
     QN_TRY(all_launches(&c, launches));
-    QN_TRY(qn_api_ensure(kernels, stream, launches, 2 * PASS_LAUNCHES));
+    QN_TRY(qn_api_make_ready(kernels, stream, launches, 2 * PASS_LAUNCHES));
     for (size_t first = 0; first < acts->n_tokens; first += c.pass_tokens) {
         QN_TRY(pass_launches(&c, first, pass));
-        for (size_t i = 0; i < PASS_LAUNCHES; i++)
-            QN_TRY(qn_api_run(kernels, stream, &pass[i].launch, 1, &pass[i].args));
+        const qn_api_call calls[PASS_LAUNCHES] = { { pass[0].launch, &pass[0].args }, { pass[1].launch, &pass[1].args } };
+        QN_TRY(qn_api_run_calls(kernels, stream, calls, PASS_LAUNCHES));
     }
     return QN_OK;
 }
@@ -277,7 +284,7 @@ qn_status qn_cuda_matmul_prepare(qn_cuda_kernels *kernels, const qn_cuda_matmul_
     QN_TRY(begin(&c, weights));
     QN_TRY(check_tokens(&c, kernels, acts));
     QN_TRY(check_op(acts));
-    QN_TRY(qn_api_check_float("x", acts->x, &c.element));
+    QN_TRY(qn_api_check_float_type("x", acts->x));
     QN_TRY(pack_launch(&c, 0, 0, &pack));
     QN_TRY(qn_api_load(kernels, &pack.launch, 1));
     if (!acts->n_tokens)

@@ -17,11 +17,12 @@ typedef struct rows {
 static qn_status begin(rows *r, const qn_cuda_kernels *kernels, const char *name, qn_cuda_view first, size_t n_rows, size_t n)
 {
     *r = (rows){ .n_rows = n_rows, .n = n, .dtype = first.dtype, .is_aligned = true };
+    r->element = first.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     if (!kernels)
         return qn_fail(QN_ERR_INVALID, "kernels: NULL");
     if (n > INT32_MAX || n_rows > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "%zu rows of %zu: at most %d of %d are allowed", n_rows, n, INT32_MAX, INT32_MAX);
-    return qn_api_check_float(name, first, &r->element);
+    return qn_api_check_float_type(name, first);
 }
 
 static qn_status check(rows *r, const char *name, qn_cuda_view view, uint32_t *stride)

@@ -1,0 +1,79 @@
+/* quern/cuda.h on the fake driver: handles whose code is built in, contexts, addresses, and what calls must queue or refuse. */
+#ifndef QN_TESTS_HELPER_CUDA_API_H
+#define QN_TESTS_HELPER_CUDA_API_H
+
+#include "helper_cuda.h"
+
+#include "device/cuda/api.h"
+
+/* The fake driver takes any data with an ELF header for a module. */
+static const uint8_t fake_image[128] = { 0x7f, 'E', 'L', 'F' };
+#define FAKE_CUBIN(source, defines)                                                                                            \
+    {                                                                                                                          \
+        source, defines, "sm_90a", fake_image, fake_image + sizeof fake_image                                                  \
+    }
+
+static qn_gpu_code fake_code = { .compiler = "nvcc of the test" };
+static const qn_cuda_tools fake_tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &fake_code };
+static char fake_contexts[] = "aab"; /* two of the first device, one of the second */
+
+static qn_cu_context context(size_t i)
+{
+    return (qn_cu_context)(void *)&fake_contexts[i];
+}
+
+/* A handle with these cubins; the first context is current. */
+static qn_cuda_kernels *open_fake_kernels(const qn_gpu_cubin *cubins, size_t n)
+{
+    qn_cuda_kernels *kernels;
+    fake_code.cubins = cubins;
+    fake_code.n_cubins = n;
+    fake.no_param_info = true;
+    const qn_cuda_driver *driver = fake_driver();
+    assert_ok(qn_cuda_kernels_open_with(&kernels, 0, driver, &fake_tools));
+    fake.current = context(0);
+    return kernels;
+}
+
+static void *address(size_t at)
+{
+    return (void *)(uintptr_t)at;
+}
+
+/* Launch i of the last n; its arguments. */
+static const struct fake_launch *launched(int i, int n)
+{
+    assert_in_range(n, i + 1, fake.launches < FAKE_LAUNCHES ? fake.launches : FAKE_LAUNCHES);
+    return &fake.log[(fake.launches - n + i) % FAKE_LAUNCHES];
+}
+
+static const void *arguments(int i, int n)
+{
+    return launched(i, n)->args;
+}
+
+static void expect_launch(int i, int n, const char *function, unsigned x, unsigned y, bool pdl)
+{
+    const struct fake_launch *l = launched(i, n);
+    assert_string_equal(l->function, function);
+    assert_int_equal(l->grid[0], x);
+    assert_int_equal(l->grid[1], y);
+    assert_int_equal(l->pdl, pdl);
+}
+
+/* A call whose status is `status` must have failed with this text, and queued nothing since `launches`. */
+static void expect_refusal(qn_status status, const char *text, int launches)
+{
+    assert_int_not_equal(status, QN_OK);
+    assert_text(text);
+    assert_int_equal(fake.launches, launches);
+}
+
+#define refused(call, text)                                                                                                    \
+    do {                                                                                                                       \
+        const int launches_before = fake.launches;                                                                             \
+        label("%s: expected '%s'", #call, text);                                                                               \
+        expect_refusal(call, text, launches_before);                                                                           \
+    } while (0)
+
+#endif
