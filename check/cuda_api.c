@@ -1,6 +1,8 @@
 /* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
- * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. */
+ * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. The other sections are
+ * in cuda_api_*.c. */
 #include "check/cuda_deltanet.h"
+#include "check/cuda_views.h"
 
 #include "quern/cuda.h"
 
@@ -378,5 +380,8 @@ void qn_check_cuda_api(bool bench)
         check_shape(&shapes[i]);
     check_capture(&shapes[2]);
     check_threads(&shapes[0]);
+    qn_check_api_matmul(kernels);
+    qn_check_api_rows(kernels);
+    qn_check_api_conv(kernels);
     qn_cuda_kernels_close(kernels);
 }
