@@ -15,7 +15,7 @@ static size_t size_of(qn_dtype dtype)
 /* Largest relative error of rounding to the type, and the absolute one of its subnormal numbers. */
 static double unit_of(qn_dtype dtype)
 {
-    return dtype == QN_DTYPE_F32 ? 0 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-9;
+    return dtype == QN_DTYPE_F32 ? 0 : dtype == QN_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
 }
 
 static uint16_t rounded(float x, qn_dtype dtype)
