@@ -300,6 +300,13 @@ static void captures(void **unused)
     assert_int_equal(fake.launches, 3);
     c.acts.n_tokens = 1; /* another kernel */
     refused(matmul(k, &c), "the stream is captured");
+    /* The last pass has other kernels: none of them is queued. */
+    fake.capturing = false;
+    c.acts.n_tokens = 32768;
+    assert_ok(qn_cuda_matmul_prepare(k, &c.weights, &c.acts));
+    fake.capturing = true;
+    c.acts.n_tokens = 32768 + 5;
+    refused(matmul(k, &c), "the stream is captured");
     qn_cuda_kernels_close(k);
 }
 
