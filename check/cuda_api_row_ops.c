@@ -158,15 +158,15 @@ static void check_argmax(qn_cuda_kernels *kernels, qn_dtype dtype, size_t n, boo
 static void check_hadamard(qn_cuda_kernels *kernels, size_t n_rows, size_t width, size_t block, qn_hadamard_order order,
                            bool has_signs)
 {
-    const size_t n = n_rows * width;
-    qn_gpu_rows x = qn_gpu_rows_random(QN_DTYPE_F32, n_rows, width, 0, 0, 1);
+    const size_t n = n_rows * width, gap = has_signs ? (4 - width % 4) % 4 + 4 : 0;
+    qn_gpu_rows x = qn_gpu_rows_random(QN_DTYPE_F32, n_rows, width, gap, 0, 1);
     float *y = qn_xcalloc(n, sizeof *y), *signs = qn_xcalloc(width, sizeof *signs);
     double *expected = qn_xcalloc(n, sizeof *expected), *bound = qn_xcalloc(n, sizeof *bound);
     for (size_t i = 0; i < width; i++)
         signs[i] = qn_random() & 1 ? 1 : -1;
     qn_gpu_guarded signs_gpu = qn_gpu_from(signs, width * sizeof *signs);
     memcpy(y, x.values, n * sizeof *y);
-    qn_case_begin("api", "hadamard", "%zu rows of %zu in blocks of %zu, signs %s", n_rows, width, block,
+    qn_case_begin("api", "hadamard", "%zu rows of %zu in blocks of %zu, %zu apart, signs %s", n_rows, width, block, width + gap,
                   !has_signs                        ? "none"
                   : order == QN_HADAMARD_SIGN_FIRST ? "first"
                                                     : "last");

@@ -301,9 +301,11 @@ QN_API qn_status qn_cuda_conv_prepare(qn_cuda_kernels *kernels);
 
 /* qn_cuda_hadamard - qn_hadamard on the GPU, to the same bits.
  *
- *   x       [n_rows, width] f32, read and written, without gaps between rows
+ *   x       [n_rows, width] f32, read and written. With gaps between rows their distance is a multiple of 4, and there are at
+ *           most 65535
  *   signs   [width] f32, each 1 or -1: other values are not seen; an all-zero view: no signs
- *   block   a power of two from 1 to 65536 that divides width; of more than 2048, 65535 blocks at most in all
+ *   block   a power of two from 1 to 65536 that divides width; of more than 2048, 65535 blocks at most in
+ *           all, or with gaps in a row
  *   order   whether the signs are applied before or after the transform */
 QN_API qn_status qn_cuda_hadamard(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_view signs, size_t n_rows, size_t width,
                                   size_t block, qn_hadamard_order order, qn_stream stream);

@@ -382,6 +382,14 @@ static void hadamard(void **unused)
     assert_ok(qn_cuda_hadamard(k, x, none, 3, 64, 64, QN_HADAMARD_SIGN_LAST, NULL));
     t = arguments(0, 1);
     assert_true(!t->signs_before && !t->signs_after);
+    /* Rows with gaps are rows of the grid. */
+    assert_ok(qn_cuda_hadamard(k, strided(4096, QN_DTYPE_F32, 8196), signs, 3, 8192, 4096, QN_HADAMARD_SIGN_LAST, NULL));
+    expect_launch(0, 2, "qn_hadamard_tiles", 4, 3, false);
+    expect_launch(1, 2, "qn_hadamard_cross", 16, 2, false);
+    assert_int_equal(launched(1, 2)->grid[2], 3);
+    t = arguments(0, 2);
+    c = arguments(1, 2);
+    assert_true(t->stride == 8196 && c->stride == 8196 && t->n_values == 8192);
     const qn_hadamard_order last = QN_HADAMARD_SIGN_LAST;
     refused(qn_cuda_hadamard(NULL, x, none, 3, 64, 64, last, NULL), "kernels: NULL");
     refused(qn_cuda_hadamard(k, x, none, 3, 64, 48, last, NULL), "block: 48, expected a power of two of 1 to 65536");
@@ -389,7 +397,9 @@ static void hadamard(void **unused)
     refused(qn_cuda_hadamard(k, x, none, 3, 64, 0, last, NULL), "block: 0");
     refused(qn_cuda_hadamard(k, x, none, 3, 96, 64, last, NULL), "width: 96, expected a multiple of the block 64");
     refused(qn_cuda_hadamard(k, x, none, 3, 64, 64, (qn_hadamard_order)7, NULL), "order: 7");
-    refused(qn_cuda_hadamard(k, strided(4096, QN_DTYPE_F32, 72), none, 3, 64, 64, last, NULL), "x: rows are 72 elements apart");
+    refused(qn_cuda_hadamard(k, strided(4096, QN_DTYPE_F32, 70), none, 3, 64, 64, last, NULL),
+            "x: 3 rows that are 70 elements apart, expected a multiple of 4");
+    refused(qn_cuda_hadamard(k, strided(4096, QN_DTYPE_F32, 72), none, 65536, 64, 64, last, NULL), "x: 65536 rows");
     refused(qn_cuda_hadamard(k, view(4096, QN_DTYPE_F16), none, 3, 64, 64, last, NULL), "x: data type 1, expected 0");
     refused(qn_cuda_hadamard(k, x, (qn_cuda_view){ address(64), QN_DTYPE_F32, 63, 0 }, 3, 64, 64, last, NULL),
             "signs: 63 elements, expected at least 64");

@@ -29,15 +29,19 @@ qn_status qn_cuda_hadamard(qn_cuda_kernels *kernels, qn_cuda_view x, qn_cuda_vie
     if (!qn_mul_size(n_rows, width, &n))
         return qn_fail(QN_ERR_INVALID, "x: %zu x %zu elements do not fit in memory", n_rows, width);
     QN_TRY(qn_api_check_rows("x", x, QN_DTYPE_F32, n ? n_rows : 0, width, QN_API_ALIGNMENT, &stride));
-    if (stride != width && n_rows > 1)
-        return qn_fail(QN_ERR_UNSUPPORTED, "x: rows are %u elements apart, expected %zu without gaps", stride, width);
+    const bool has_gaps = stride != width && n_rows > 1;
+    if (has_gaps && (stride % (QN_API_ALIGNMENT / sizeof(float)) || n_rows > UINT16_MAX))
+        return qn_fail(QN_ERR_INVALID, "x: %zu rows that are %u elements apart, expected a multiple of 4, and at most %d rows",
+                       n_rows, stride, UINT16_MAX);
     if (qn_api_given(signs))
         QN_TRY(qn_api_check_array("signs", signs, QN_DTYPE_F32, width));
     if (!n)
         return QN_OK;
     const uint64_t s = qn_api_given(signs) ? qn_api_address(signs) : 0;
     QN_TRY(qn_hadamard_gpu_plan(qn_api_address(x), qn_api_address(x), order == QN_HADAMARD_SIGN_FIRST ? s : 0,
-                                order == QN_HADAMARD_SIGN_LAST ? s : 0, width, block, n, &plan));
+                                order == QN_HADAMARD_SIGN_LAST ? s : 0, width, block, has_gaps ? width : n, &plan));
+    if (has_gaps)
+        QN_TRY(qn_hadamard_gpu_rows(&plan, n_rows, stride));
     const qn_api_call calls[2] = { { plan.tiles, &plan.tiles_args }, { plan.cross, &plan.cross_args } };
     return qn_api_run_calls(kernels, stream, calls, plan.has_cross ? 2 : 1);
 }
