@@ -3,6 +3,7 @@
  * from two threads on two streams. Then the checks of the other sections (cuda_api.h). */
 #include "check/cuda_api.h"
 #include "check/cuda_deltanet.h"
+#include "check/cuda_views.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -451,5 +452,8 @@ void qn_check_cuda_api(bool bench)
     check_threads(&shapes[0]);
     qn_check_cuda_api_aura(kernels);
     qn_check_cuda_api_attention(kernels);
+    qn_check_api_matmul(kernels);
+    qn_check_api_rows(kernels);
+    qn_check_api_conv(kernels);
     qn_cuda_kernels_close(kernels);
 }

@@ -8,6 +8,7 @@
 #include "kernels/aura/aura_cuda.h"
 #include "kernels/deltanet/stages_cuda.h"
 #include "quern/kernels.h"
+#include "kernels/conv/conv_cuda.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/hadamard/hadamard_cuda.h"
 #include "kernels/matmul/embed_cuda.h"
@@ -16,6 +17,7 @@
 #include "kernels/peak/peak_cuda.h"
 #include "kernels/persistent/persistent_cuda.h"
 #include "kernels/rope/rope_cuda.h"
+#include "kernels/sample/argmax_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 
 #include <string.h>
@@ -169,6 +171,8 @@ static void matmuls(void)
                     selects(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);
                     for (int op = QN_ACTS_OP_NONE; op <= QN_ACTS_OP_SWIGLU; op++) {
                         selects(qn_matmul_gpu_quantize(&acts, op, 0, 0, 0, 0, 4096, tokens[t], &matmul), &matmul.launch);
+                        qn_matmul_gpu_quantize_16bit(&matmul, true);
+                        expect_built_in(&matmul.launch);
                         qn_hadamard_quantize_args args;
                         if (acts.layout == QN_ACTS_INT8_N1)
                             selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args), &launch);
@@ -182,6 +186,17 @@ static void matmuls(void)
     }
 }
 
+static void convolutions(void)
+{
+    qn_launch launch;
+    for (int is_aligned = 0; is_aligned < 2; is_aligned++) {
+        qn_conv_args args = { .rows = 1, .sequences = 1, .channels = 64, .taps = 4 };
+        selects(qn_conv_gpu_scan(&args, is_aligned, N_SMS, &launch), &launch);
+        selects(qn_conv_gpu_final(&args, is_aligned, &launch), &launch);
+        selects(qn_conv_gpu_step(&args, is_aligned, &launch), &launch);
+    }
+}
+
 static void sources_without_parameters(void)
 {
     qn_launch launch, launches[QN_SAMPLE_LAUNCHES];
@@ -189,6 +204,8 @@ static void sources_without_parameters(void)
     size_t n;
     selects(qn_elementwise_gpu_swiglu(1, &launch), &launch);
     selects(qn_norm_gpu_rows(1, 1, &launch), &launch);
+    selects(qn_norm_gpu_views(1, 1, &launch), &launch);
+    selects(qn_argmax_gpu_rows(1, 1, &launch), &launch);
     assert_ok(qn_hadamard_gpu_plan(0, 0, 0, 0, 64, 64, 64, &hadamard));
     expect_built_in(&hadamard.tiles);
     expect_built_in(&hadamard.cross);
@@ -207,6 +224,7 @@ static void launches_select_what_is_built_in(void **unused)
     public_attention();
     delta_rules();
     matmuls();
+    convolutions();
     sources_without_parameters();
     for (size_t i = 0; i < code->n_pipelines; i++)
         if (!is_selected[i])

@@ -8,6 +8,7 @@
 #include "quant/quant.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -188,6 +189,13 @@ qn_status qn_api_check_workspace(size_t needed, const void *workspace, size_t by
     return QN_OK;
 }
 
+qn_status qn_api_check_eps(float eps)
+{
+    if (eps > 0 && isfinite(eps))
+        return QN_OK;
+    return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and more than 0", (double)eps);
+}
+
 /* ---- Launches ---- */
 
 static qn_status make_ready(qn_cuda_kernels *kernels, qn_cuda *cuda, qn_stream stream, const qn_launch *launch)
@@ -221,6 +229,15 @@ qn_status qn_api_run_calls(qn_cuda_kernels *kernels, qn_stream stream, const qn_
         QN_TRY(make_ready(kernels, cuda, stream, &calls[i].launch));
     for (size_t i = 0; i < n; i++)
         QN_TRY(qn_cuda_launch(cuda, stream, &calls[i].launch, calls[i].args));
+    return QN_OK;
+}
+
+qn_status qn_api_make_ready(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n)
+{
+    qn_cuda *cuda;
+    QN_TRY(in_current_context(kernels, &cuda));
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(make_ready(kernels, cuda, stream, &launches[i]));
     return QN_OK;
 }
 

@@ -39,6 +39,9 @@ qn_status qn_api_check_u32(const char *name, qn_cuda_view view, size_t n);
 /* qn_api_check_workspace - a workspace of `bytes` where `needed` are needed; NULL is allowed for none. */
 qn_status qn_api_check_workspace(size_t needed, const void *workspace, size_t bytes);
 
+/* qn_api_check_eps - eps is finite and more than 0. */
+qn_status qn_api_check_eps(float eps);
+
 /* A launch with its arguments. */
 typedef struct qn_api_call {
     qn_launch launch;
@@ -51,6 +54,10 @@ qn_status qn_api_run_calls(qn_cuda_kernels *kernels, qn_stream stream, const qn_
 /* qn_api_run - queue n launches with the same arguments in the stream, in the current context. All of them are loaded before
  * the first is queued; QN_ERR_INVALID if one is not loaded and the stream is captured. */
 qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args);
+
+/* qn_api_make_ready - load what is not loaded of n launches, before several calls of qn_api_run_calls that queue all or none of
+ * them. QN_ERR_INVALID as for qn_api_run. */
+qn_status qn_api_make_ready(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n);
 
 /* qn_api_load - load the code of n launches in the current context. */
 qn_status qn_api_load(qn_cuda_kernels *kernels, const qn_launch *launches, size_t n);

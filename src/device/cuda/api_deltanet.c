@@ -14,6 +14,11 @@ static bool is_element_type(qn_dtype dtype)
     return dtype == QN_DTYPE_F32 || dtype == QN_DTYPE_F16 || dtype == QN_DTYPE_BF16;
 }
 
+static size_t alignment_of_integers(qn_dtype dtype)
+{
+    return dtype == QN_DTYPE_I64 ? sizeof(int64_t) : sizeof(int32_t);
+}
+
 static qn_status check_lengths(qn_api_gdn *c)
 {
     const qn_cuda_gdn_shape *s = c->shape;
@@ -32,7 +37,8 @@ static qn_status check_lengths(qn_api_gdn *c)
                        (int)QN_DTYPE_U32, (int)QN_DTYPE_I32, (int)QN_DTYPE_I64);
     if (s->n_sequences > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "n_sequences: %zu, at most %d are allowed", s->n_sequences, INT32_MAX);
-    return qn_api_check_array("cu_seqlens", s->cu_seqlens, dtype, s->n_sequences + 1);
+    uint32_t unused;
+    return qn_api_check_rows("cu_seqlens", s->cu_seqlens, dtype, 1, s->n_sequences + 1, alignment_of_integers(dtype), &unused);
 }
 
 static qn_status check_gates(qn_api_gdn *c)
@@ -90,9 +96,7 @@ qn_status qn_api_gdn_begin(qn_api_gdn *c, const qn_cuda_kernels *kernels, const 
 
 qn_status qn_api_gdn_check_gates(const qn_api_gdn *c, const char *name, qn_cuda_view view, uint32_t *stride)
 {
-    if (!is_element_type(view.dtype))
-        return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d (f32), %d (f16) or %d (bf16)", name, (int)view.dtype,
-                       (int)QN_DTYPE_F32, (int)QN_DTYPE_F16, (int)QN_DTYPE_BF16);
+    QN_TRY(qn_api_check_float_type(name, view));
     const size_t alignment = view.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     return qn_api_check_rows(name, view, view.dtype, c->rows, c->shape->v_heads, alignment, stride);
 }
@@ -124,7 +128,8 @@ qn_status qn_api_gdn_check_indices(qn_api_gdn *c)
     const qn_cuda_view indices = c->shape->state_indices;
     if (!qn_api_given(indices))
         return QN_OK;
-    QN_TRY(qn_api_check_array("state_indices", indices, QN_DTYPE_I32, c->n_sequences));
+    uint32_t unused;
+    QN_TRY(qn_api_check_rows("state_indices", indices, QN_DTYPE_I32, 1, c->n_sequences, sizeof(int32_t), &unused));
     c->args.state_indices = qn_api_address(indices);
     return QN_OK;
 }

@@ -1,6 +1,6 @@
 // Elementwise operations on the GPU.
 #include "kernels/elementwise/elementwise_cuda.h"
-#include "kernels/sigmoid.cuh"
+#include "kernels/vectors.cuh"
 
 extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
     qn_elementwise_swiglu(const __grid_constant__ qn_elementwise_swiglu_args a)
@@ -10,4 +10,22 @@ extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
     qn_pdl_wait();
     if (i < a.n)
         a.y[i] = qn_silu(a.gate[i]) * a.up[i];
+}
+
+extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
+    qn_elementwise_swiglu_views(const __grid_constant__ qn_elementwise_swiglu_views_args a)
+{
+    const uint64_t row = blockIdx.x;
+    const uint32_t i = (blockIdx.y * QN_ELEMENTWISE_GPU_THREADS + threadIdx.x) * QN_VECTOR;
+    float gate[QN_VECTOR], up[QN_VECTOR];
+    qn_pdl_trigger();
+    qn_pdl_wait();
+    if (i >= a.n)
+        return;
+    qn_load_vector(gate, a.gate, row * a.gate_stride + i, a.dtype, a.n - i, a.is_aligned);
+    qn_load_vector(up, a.up, row * a.up_stride + i, a.dtype, a.n - i, a.is_aligned);
+#pragma unroll
+    for (int e = 0; e < QN_VECTOR; e++)
+        gate[e] = qn_silu_typed(gate[e], a.dtype) * up[e];
+    qn_store_vector(a.y, row * a.y_stride + i, a.dtype, a.n - i, a.is_aligned, gate);
 }

@@ -23,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     const uint64_t first = (uint64_t)blockIdx.x * QN_HADAMARD_TILE;
     const uint32_t n_here = (uint32_t)(a.n_values - first < QN_HADAMARD_TILE ? a.n_values - first : QN_HADAMARD_TILE);
     const uint32_t first_sign = (uint32_t)(first % a.n_signs);
+    const uint64_t here = blockIdx.y * a.stride + first;
     float v[QN_HADAMARD_PER_THREAD];
     uint32_t sign_bits = 0; // bit i: negate value i
     qn_pdl_trigger();
@@ -37,12 +38,12 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     for (int i = 0; i < QN_HADAMARD_PER_THREAD; i += 4) {
         const uint32_t at = index_vec4(i);
         if (at + 4 <= n_here) {
-            const float4 four = *(const float4 *)(a.x + first + at);
+            const float4 four = *(const float4 *)(a.x + here + at);
             v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
         } else {
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                v[i + j] = at + j < n_here ? a.x[first + at + j] : 0;
+                v[i + j] = at + j < n_here ? a.x[here + at + j] : 0;
         }
     }
 #pragma unroll
@@ -56,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2)
         if (a.n > 4 * distance)
             qn_lane_butterflies<QN_HADAMARD_PER_THREAD>(v, distance);
-    // From here on, a thread's sixteen values are 128 apart: the remaining strides of the tile are between its registers.
+            // From here on, a thread's sixteen values are 128 apart: the remaining strides of the tile are between its registers.
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_PER_THREAD; i += 4)
         *(float4 *)&exchange[index_vec4(i)] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
@@ -76,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     for (int i = 0; i < QN_HADAMARD_PER_THREAD; i++) {
         const uint32_t at = index_strided(i);
         if (at < n_here)
-            a.y[first + at] = v[i] * (a.signs_after ? a.scale * a.signs_after[(first_sign + at) % a.n_signs] : a.scale);
+            a.y[here + at] = v[i] * (a.signs_after ? a.scale * a.signs_after[(first_sign + at) % a.n_signs] : a.scale);
     }
 }
 
@@ -86,10 +87,11 @@ template <int tiles> QN_DEVICE void cross(const qn_hadamard_cross_args &a)
     const uint32_t at = blockIdx.x * QN_HADAMARD_THREADS + threadIdx.x;
     const uint64_t first = (uint64_t)blockIdx.y * a.n;
     const uint32_t first_sign = (uint32_t)(first % a.n_signs);
+    float *y = a.y + blockIdx.z * a.stride;
     float v[tiles];
 #pragma unroll
     for (int i = 0; i < tiles; i++)
-        v[i] = a.y[first + at + i * QN_HADAMARD_TILE];
+        v[i] = y[first + at + i * QN_HADAMARD_TILE];
     qn_butterflies<1, tiles>(v);
     if (tiles > 2)
         qn_butterflies<2, tiles>(v);
@@ -103,11 +105,12 @@ template <int tiles> QN_DEVICE void cross(const qn_hadamard_cross_args &a)
     for (int i = 0; i < tiles; i++) {
         const uint32_t index = at + i * QN_HADAMARD_TILE;
         const float factor = a.signs_after ? a.scale * a.signs_after[(first_sign + index) % a.n_signs] : a.scale;
-        a.y[first + index] = v[i] * factor;
+        y[first + index] = v[i] * factor;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS) qn_hadamard_cross(const __grid_constant__ qn_hadamard_cross_args a)
+extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS)
+    qn_hadamard_cross(const __grid_constant__ qn_hadamard_cross_args a)
 {
     qn_pdl_trigger();
     qn_pdl_wait();

@@ -47,3 +47,14 @@ qn_status qn_hadamard_gpu_plan(uint64_t y, uint64_t x, uint64_t signs_before, ui
     };
     return QN_OK;
 }
+
+qn_status qn_hadamard_gpu_rows(qn_hadamard_gpu *plan, size_t n_rows, size_t stride)
+{
+    if (n_rows == 0 || n_rows > UINT16_MAX || stride % 4)
+        return qn_fail(QN_ERR_INVALID,
+                       "Hadamard blocks: %zu rows that are %zu values apart, expected 1 to %d, and a multiple of 4", n_rows,
+                       stride, UINT16_MAX);
+    plan->tiles.grid[1] = plan->cross.grid[2] = (uint32_t)n_rows;
+    plan->tiles_args.stride = plan->cross_args.stride = stride;
+    return QN_OK;
+}

@@ -86,15 +86,17 @@ QN_DEVICE void dequantize_group(uint32_t a[WARP_TILES][2][4], const unit_weights
         }
 }
 
-QN_DEVICE void store_element(const qn_matmul_gemm_args &a, const output_row &out, uint32_t token, float sum)
+template <class type>
+QN_DEVICE void store_element(const qn_matmul_gemm_args &a, const output_row<type> &out, uint32_t token, float sum)
 {
     if (token < a.n_tokens) {
-        float *at = out.at + token * out.stride;
+        type *at = out.at + token * out.stride;
         const float value = sum * __ldg(a.token_scale + token);
-        *at = out.add ? *at + value : value;
+        store_output(at, out.add ? load_output(at) + value : value);
     }
 }
 
+template <class type>
 QN_DEVICE void store_tile(const qn_matmul_gemm_args &a, uint32_t tile, const float acc[ACCUMULATORS], uint32_t lane)
 {
     const uint32_t g = lane / 4, t = lane % 4, first_token = blockIdx.x * QN_TILE_N + 2 * t;
@@ -102,7 +104,7 @@ QN_DEVICE void store_tile(const qn_matmul_gemm_args &a, uint32_t tile, const flo
         return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const output_row out = find_output_row(a, tile, g + 8 * h);
+        const output_row<type> out = find_output_row<type>(a, tile, g + 8 * h);
         if (!out.at)
             continue;
 #pragma unroll
@@ -111,6 +113,15 @@ QN_DEVICE void store_tile(const qn_matmul_gemm_args &a, uint32_t tile, const flo
             for (int e = 0; e < 2; e++)
                 store_element(a, out, first_token + 8 * j + e, acc[4 * j + 2 * h + e]);
     }
+}
+
+template <class type>
+QN_DEVICE void store_tiles(const qn_matmul_gemm_args &a, const uint32_t tile[WARP_TILES],
+                           const float acc[WARP_TILES][ACCUMULATORS], uint32_t lane)
+{
+#pragma unroll
+    for (int m = 0; m < WARP_TILES; m++)
+        store_tile<type>(a, tile[m], acc[m], lane);
 }
 
 // ---- Split-K reduction over a cluster ----
@@ -161,6 +172,7 @@ QN_DEVICE float2 load_dsmem(uint32_t shared, uint32_t block)
 }
 
 // Reduces this block's part of the pairs over the blocks, in their order. All loads of a pair are in flight together.
+template <class type>
 QN_DEVICE void reduce_partials(const qn_matmul_gemm_args &a, uint32_t shared, uint32_t first_tile, uint32_t thread)
 {
     constexpr uint32_t n8_tiles = QN_TILE_N / 8, pairs = WARP_TILES * 2 * n8_tiles;
@@ -181,7 +193,7 @@ QN_DEVICE void reduce_partials(const qn_matmul_gemm_args &a, uint32_t shared, ui
             }
         if (tile >= a.n_tiles)
             continue;
-        const output_row out = find_output_row(a, tile, g + 8 * (row % 2));
+        const output_row<type> out = find_output_row<type>(a, tile, g + 8 * (row % 2));
         if (out.at) {
             store_element(a, out, token, sum.x);
             store_element(a, out, token + 1, sum.y);
@@ -201,14 +213,12 @@ QN_DEVICE void epilogue(const qn_matmul_gemm_args &a, bool split_k, uint32_t sta
                          : "memory"); // all consumers have read the stages, whose memory the partials overwrite
         store_partials(stages, acc, threadIdx.x);
         cluster_sync();
-        reduce_partials(a, stages, tile[0], threadIdx.x);
+        WITH_OUTPUT_TYPE(a.out_dtype, reduce_partials, a, stages, tile[0], threadIdx.x);
         cluster_sync(); // no block exits while its shared memory is read
         return;
     }
 #endif
-#pragma unroll
-    for (int m = 0; m < WARP_TILES; m++)
-        store_tile(a, tile[m], acc[m], threadIdx.x % QN_WARP_SIZE);
+    WITH_OUTPUT_TYPE(a.out_dtype, store_tiles, a, tile, acc, threadIdx.x % QN_WARP_SIZE);
 }
 
 // Epilogue of the other threads: takes part in the cluster barriers.

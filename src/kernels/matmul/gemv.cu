@@ -303,6 +303,7 @@ QN_DEVICE void store_partials(float *to, float (*acc)[ACCUMULATORS], uint32_t co
 
 // Adds the partials of all k-warps for tiles [first, last) of the block, in the order of the warps, and writes the
 // outputs.
+template <class type>
 QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, uint32_t first_tile, uint32_t first,
                                uint32_t last)
 {
@@ -311,18 +312,19 @@ QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, u
         // Adjacent threads write adjacent rows: coalesced.
         const uint32_t row = i % QN_TILE_ROWS, token = i / QN_TILE_ROWS % TILE_N, tile = i / (QN_TILE_ROWS * TILE_N);
         const float *from = acc + (tile * QN_TILE_ROWS + row) * TILE_N + token;
-        const output_row out = find_output_row(a, first_tile + first + tile, row);
+        const output_row<type> out = find_output_row<type>(a, first_tile + first + tile, row);
         if (!out.at || first_token + token >= a.n_tokens)
             continue;
-        float *to = out.at + (first_token + token) * out.stride, sum = 0;
-        const float before = out.add ? *to : 0;
+        type *to = out.at + (first_token + token) * out.stride;
+        const float before = out.add ? load_output(to) : 0;
+        float sum = 0;
 #pragma unroll 4
         for (uint32_t w = 0; w < a.n_k_warps; w++)
             sum += from[w * a.reduce_tiles * QN_TILE_ROWS * TILE_N];
 #if F16
         sum *= a.token_scale[first_token + token];
 #endif
-        *to = before + sum;
+        store_output(to, before + sum);
     }
 }
 
@@ -401,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
                            count, lane);
         }
         __syncthreads();
-        reduce_partials(a, batch_partials, first_tile, first_reduced, end);
+        WITH_OUTPUT_TYPE(a.out_dtype, reduce_partials, a, batch_partials, first_tile, first_reduced, end);
         // Double buffer: the next partials are stored while these are read.
         batch_partials = batch_partials == partials ? partials + n_partials : partials;
     }

@@ -51,6 +51,16 @@ static const struct {
 };
 /* clang-format on */
 
+/* clang-format off */
+static const struct {
+    qn_type type;
+    qn_matmul_stored stored;
+} dequantized_types[] = {
+#define DEQUANTIZED(ID) { QN_TYPE_##ID, QN_STORED_##ID },
+    QN_DEQUANTIZED_TYPES(DEQUANTIZED)
+};
+/* clang-format on */
+
 /* The zero point of tiles without offset follows from their bits. */
 #define ZERO_FITS(ID, bits, n_scales, has_offset, code)                                                                        \
     _Static_assert(has_offset || QN_##ID##_ZERO == QN_TILE_ZERO(bits), #ID ": tiles have another zero point");
@@ -62,6 +72,17 @@ qn_tile_layout qn_matmul_gpu_tile_layout(const qn_type_info *type)
         if (tile_layouts[i].type == type->type)
             return tile_layouts[i].tiles;
     return (qn_tile_layout){ QN_STORED_F16, 16, 1, 0, true };
+}
+
+bool qn_matmul_gpu_stored_layout(const qn_type_info *type, qn_tile_layout *tiles)
+{
+    *tiles = qn_matmul_gpu_tile_layout(type);
+    for (size_t i = 0; tiles->as_f16 && i < sizeof dequantized_types / sizeof dequantized_types[0]; i++)
+        if (dequantized_types[i].type == type->type) {
+            tiles->stored = dequantized_types[i].stored;
+            tiles->as_f16 = false;
+        }
+    return !tiles->as_f16;
 }
 
 void qn_matmul_gpu_f16_row(const qn_type_info *type, const uint8_t *row, size_t n_cols, float *scratch, uint16_t *f16)
@@ -175,7 +196,7 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     const size_t n_splits =
         rows > 64 ? 1 : (n_k_tiles * 4 + QN_QUANTIZE_ACTS_THREADS / 32 - 1) / (QN_QUANTIZE_ACTS_THREADS / 32);
     *out = (qn_matmul_launch){
-        .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op),
+        .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op, 0),
                     .function = "qn_matmul_quantize_acts",
                     .grid = { (uint32_t)n_splits, (uint32_t)rows, 1 },
                     .block = { QN_QUANTIZE_ACTS_THREADS, 1, 1 },
@@ -194,6 +215,13 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .eps = eps },
     };
     return QN_OK;
+}
+
+void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16)
+{
+    const uint32_t *values = quantize->launch.variant.values;
+    quantize->launch.variant = QN_GPU_VARIANT(quantize_acts, values[0], values[1], 1);
+    quantize->args.acts.is_bf16 = is_bf16;
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -266,7 +294,8 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                        .capacity = (uint32_t)acts->capacity,
                        .n_k_warps = (uint32_t)block.k_warps,
                        .reduce_tiles = (uint32_t)block.reduce_tiles,
-                       .n_outs = (uint32_t)matrix->n_outs },
+                       .n_outs = (uint32_t)matrix->n_outs,
+                       .out_dtype = matrix->out_dtype },
     };
     memcpy(out->args.gemv.outs, matrix->outs, sizeof matrix->outs);
     return QN_OK;
@@ -357,7 +386,8 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                        .n_tokens = (uint32_t)n_tokens,
                        .capacity = (uint32_t)acts->capacity,
                        .n_unsplit = (uint32_t)config.unsplit,
-                       .n_outs = (uint32_t)matrix->n_outs },
+                       .n_outs = (uint32_t)matrix->n_outs,
+                       .out_dtype = matrix->out_dtype },
     };
     memcpy(out->args.gemm.outs, matrix->outs, sizeof matrix->outs);
     return QN_OK;

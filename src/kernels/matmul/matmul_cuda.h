@@ -62,12 +62,13 @@
  * Accumulators are float32, added in an order that depends only on the shapes and on the number of SMs: results are
  * bit-identical from run to run.
  *
- * A new format works at once as fp16 tiles (as_f16: the host dequantises rows to F16 at upload). To keep its bits, it
- * needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point follows
- * from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types above has
- * its bits, scales and offset, it also needs rows of gemv and gemm in variants.def, and cases in dequantize_fragment
- * (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel takes tiles of 1 and 2
- * bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
+ * A new format works at once as fp16 tiles in models (as_f16: the host dequantises rows to F16 at upload); quern/cuda.h,
+ * which packs rows as they are stored, has it after a line in QN_DEQUANTIZED_TYPES and a case in matmul_pack.cu. To keep
+ * its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point
+ * follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types
+ * above has its bits, scales and offset, it also needs rows of gemv and gemm in variants.def, and cases in
+ * dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel takes
+ * tiles of 1 and 2 bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 
@@ -106,7 +107,7 @@ enum {
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
-    QN_GPU_PTR(float) data; /* [n_tokens][stride] */
+    QN_GPU_PTR(void) data; /* [n_tokens][stride] of the type of all outputs */
     uint32_t first_tile, n_rows, stride;
     uint32_t accumulate; /* 1: added to data, 0: stored */
 } qn_matmul_out;
@@ -127,6 +128,7 @@ typedef struct qn_matmul_gemv_args {
     uint32_t n_k_warps;
     uint32_t reduce_tiles; /* tiles per reduction over the warps; a multiple of QN_STEP_TILES * warps / n_k_warps */
     uint32_t n_outs;
+    uint32_t out_dtype; /* qn_dtype of all outputs: f32, f16 or bf16. Sums are f32 and rounded when they are stored */
     qn_matmul_out outs[QN_MATMUL_OUTS]; /* first_tile ascending */
 } qn_matmul_gemv_args;
 
@@ -143,23 +145,25 @@ typedef struct qn_matmul_gemm_args {
     QN_GPU_PTR(const float) token_scale;
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
     uint32_t n_unsplit;
-    uint32_t n_outs;
+    uint32_t n_outs, out_dtype; /* as for the GEMV */
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
  * row, tokens; for QN_ACTS_INT8_N8 rounded up to full batches), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and
  * for fp16's amax every block of a row reads all of it; it writes its part: more splits shorten the latency. Columns
- * beyond n_cols and missing tokens of a batch are written as zeros. Defines: QN_ACTS_LAYOUT, QN_OP. */
+ * beyond n_cols and missing tokens of a batch are written as zeros. Defines: QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2
+ * are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_quantize_acts_args {
-    QN_GPU_PTR(const float) x;
-    QN_GPU_PTR(const float) x2;     /* QN_ACTS_OP_SWIGLU: the second factor */
+    QN_GPU_PTR(const void) x;
+    QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
     QN_GPU_PTR(float) token_scale; /* QN_ACTS_F16 only */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
-    uint32_t stride; /* of x and x2, in floats */
+    uint32_t stride; /* of x and x2, in elements */
     float eps;
+    uint32_t is_bf16; /* with QN_16BIT: 1 for bf16, 0 for fp16 */
 } qn_matmul_quantize_acts_args;
 
 /* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and the code of weight i
@@ -176,6 +180,9 @@ typedef struct qn_matmul_quantize_acts_args {
     X(Q4_1, 4, 8, 1, qn_code_nibble(codes, i))                                                                                 \
     X(Q8_0, 8, 8, 0, qn_code_int8(codes, i))
 
+/* One line per other type that qn_matmul_pack reads: it dequantises them to fp16, to the bits of qn_matmul_gpu_f16_row. */
+#define QN_DEQUANTIZED_TYPES(X) X(F32) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
+
 /* Zero point of the codes of tiles without offset. With 1 bit the code is doubled first. */
 #define QN_TILE_ZERO(bits) ((bits) <= 2 ? 1 : (bits) == 8 ? 128 : 0)
 
@@ -187,7 +194,10 @@ typedef enum qn_matmul_stored {
     QN_TILED_TYPES(QN_STORED_ENTRY)
 #undef QN_STORED_ENTRY
     QN_STORED_F16,
-    QN_STORED_BF16
+    QN_STORED_BF16,
+#define QN_STORED_ENTRY(ID) QN_STORED_##ID,
+    QN_DEQUANTIZED_TYPES(QN_STORED_ENTRY)
+#undef QN_STORED_ENTRY
 } qn_matmul_stored;
 /* clang-format on */
 
@@ -210,10 +220,14 @@ typedef struct qn_matmul_pack_args {
 typedef struct qn_tile_layout {
     qn_matmul_stored stored;
     uint32_t bits, n_scales, has_offset;
-    bool as_f16; /* the kernels cannot read this type's rows: the caller converts them with qn_matmul_gpu_f16_row */
+    bool as_f16; /* rows are fp16, not of this type: the caller converts them with qn_matmul_gpu_f16_row */
 } qn_tile_layout;
 
 qn_tile_layout qn_matmul_gpu_tile_layout(const qn_type_info *type);
+
+/* qn_matmul_gpu_stored_layout - the same tiles, for rows as the type stores them: as_f16 is not set, and qn_matmul_pack
+ * dequantises. False for a type that it cannot read. */
+bool qn_matmul_gpu_stored_layout(const qn_type_info *type, qn_tile_layout *tiles);
 
 /* qn_matmul_gpu_f16_row - dequantises one row of n_cols weights to F16, saturated: for types whose layout has as_f16.
  * scratch [n_cols]. */
@@ -236,6 +250,7 @@ typedef struct qn_tiled_matrix {
     uint64_t address; /* a multiple of 128 */
     size_t n_tiles, n_cols;
     size_t n_outs;
+    uint32_t out_dtype; /* of all outputs; 0 is f32 */
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_tiled_matrix;
 
@@ -273,6 +288,9 @@ qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_
  * eps) or QN_ACTS_OP_SWIGLU (with x2). stride: floats from one token to the next. */
 qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight, float eps,
                                  size_t stride, size_t n_tokens, qn_matmul_launch *out);
+
+/* qn_matmul_gpu_quantize_16bit - make a launch of qn_matmul_gpu_quantize read x and x2 as bf16 or fp16. */
+void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16);
 
 /* qn_matmul_gpu_matmul - launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a layout that
  * the tiles do not support, for widths that differ, or for more tokens than the activations hold; QN_ERR_UNSUPPORTED if

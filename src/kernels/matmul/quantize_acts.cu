@@ -1,31 +1,70 @@
 // Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. For the norm,
-// and for fp16's amax, every block of a row reads all of it; it writes its part.
+// and for fp16's amax, every block of a row reads all of it; it writes its part. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum { WARPS = QN_QUANTIZE_ACTS_THREADS / QN_WARP_SIZE };
 
+#ifdef QN_16BIT
+typedef uint16_t element;
+#else
+typedef float element;
+#endif
+
 struct row_source {
-    const float *x, *x2, *weight;
+    const element *x, *x2;
+    const float *weight;
     uint32_t n_cols;
-    bool vec4;   // all pointers are multiples of 16 bytes
-    float scale; // 1 / RMS
+    bool is_bf16; // 16-bit elements only
+    bool vec4;    // all pointers are multiples of four elements
+    float scale;  // 1 / RMS
 };
+
+QN_DEVICE float load_element(const float *x, uint32_t k, bool)
+{
+    return x[k];
+}
+
+#ifdef QN_16BIT
+QN_DEVICE float load_element(const uint16_t *x, uint32_t k, bool is_bf16)
+{
+    return is_bf16 ? qn_bf16_to_f32(x[k]) : qn_f16_to_f32(x[k]);
+}
+#endif
 
 #if QN_ACTS_LAYOUT == QN_ACTS_F16 || QN_OP == QN_ACTS_OP_RMS_NORM
 
-QN_DEVICE float4 load_vec4(const float *x, uint32_t k, uint32_t n, bool vec4)
+QN_DEVICE float4 load_aligned(const float *x, bool)
 {
-    if (vec4 && k + 4 <= n)
-        return *(const float4 *)(x + k);
-    return make_float4(k < n ? x[k] : 0, k + 1 < n ? x[k + 1] : 0, k + 2 < n ? x[k + 2] : 0, k + 3 < n ? x[k + 3] : 0);
+    return *(const float4 *)x;
+}
+
+#ifdef QN_16BIT
+QN_DEVICE float4 load_aligned(const uint16_t *x, bool is_bf16)
+{
+    const uint2 words = *(const uint2 *)x;
+    if (is_bf16)
+        return make_float4(__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u),
+                           __uint_as_float(words.y << 16), __uint_as_float(words.y & 0xffff0000u));
+    return make_float4(qn_f16_low(words.x), qn_f16_high(words.x), qn_f16_low(words.y), qn_f16_high(words.y));
+}
+#endif
+
+template <class type> QN_DEVICE float4 load_vec4(const row_source &s, const type *x, uint32_t k)
+{
+    const uint32_t n = s.n_cols;
+    if (s.vec4 && k + 4 <= n)
+        return load_aligned(x + k, s.is_bf16);
+    return make_float4(k < n ? load_element(x, k, s.is_bf16) : 0, k + 1 < n ? load_element(x, k + 1, s.is_bf16) : 0,
+                       k + 2 < n ? load_element(x, k + 2, s.is_bf16) : 0, k + 3 < n ? load_element(x, k + 3, s.is_bf16) : 0);
 }
 
 #endif
 
-QN_DEVICE const float *second_input(const row_source &s)
-{
-    return QN_OP == QN_ACTS_OP_RMS_NORM ? s.weight : s.x2;
-}
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+#define SECOND_INPUT weight
+#else
+#define SECOND_INPUT x2
+#endif
 
 #if QN_OP == QN_ACTS_OP_RMS_NORM
 
@@ -52,7 +91,7 @@ QN_DEVICE float sum_of_squares(const row_source &s)
         float4 v[LOADS_IN_FLIGHT];
 #pragma unroll
         for (uint32_t i = 0; i < LOADS_IN_FLIGHT; i++)
-            v[i] = load_vec4(s.x, first + 4 * i * QN_QUANTIZE_ACTS_THREADS, s.n_cols, s.vec4);
+            v[i] = load_vec4(s, s.x, first + 4 * i * QN_QUANTIZE_ACTS_THREADS);
 #pragma unroll
         for (uint32_t i = 0; i < LOADS_IN_FLIGHT; i++)
             sum += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
@@ -66,10 +105,10 @@ QN_DEVICE float sum_of_squares(const row_source &s)
 
 QN_DEVICE float4 load_values(const row_source &s, uint32_t k)
 {
-    const float4 x = load_vec4(s.x, k, s.n_cols, s.vec4);
+    const float4 x = load_vec4(s, s.x, k);
     float4 other = {};
     if (QN_OP != QN_ACTS_OP_NONE)
-        other = load_vec4(second_input(s), k, s.n_cols, s.vec4);
+        other = load_vec4(s, s.SECOND_INPUT, k);
     return make_float4(apply_op(x.x, other.x, s.scale), apply_op(x.y, other.y, s.scale), apply_op(x.z, other.z, s.scale),
                        apply_op(x.w, other.w, s.scale));
 }
@@ -122,7 +161,9 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 
 QN_DEVICE float load_value(const row_source &s, uint32_t k)
 {
-    return k < s.n_cols ? apply_op(s.x[k], QN_OP == QN_ACTS_OP_NONE ? 0 : second_input(s)[k], s.scale) : 0;
+    return k < s.n_cols ? apply_op(load_element(s.x, k, s.is_bf16),
+                                   QN_OP == QN_ACTS_OP_NONE ? 0 : load_element(s.SECOND_INPUT, k, s.is_bf16), s.scale)
+                        : 0;
 }
 
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
@@ -170,11 +211,14 @@ extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS)
 {
     const uint32_t token = blockIdx.y;
     row_source source;
-    source.x = a.x + (uint64_t)token * a.stride;
-    source.x2 = a.x2 + (uint64_t)token * a.stride;
+    source.x = (const element *)a.x + (uint64_t)token * a.stride;
+    source.x2 = (const element *)a.x2 + (uint64_t)token * a.stride;
     source.weight = a.weight;
     source.n_cols = token < a.n_tokens ? a.n_cols : 0;
-    source.vec4 = ((uint64_t)source.x | (QN_OP == QN_ACTS_OP_NONE ? 0 : (uint64_t)second_input(source))) % 16 == 0;
+    source.is_bf16 = a.is_bf16;
+    const uint64_t second = QN_OP == QN_ACTS_OP_NONE ? 0 : (uint64_t)source.SECOND_INPUT;
+    source.vec4 = ((uint64_t)source.x | second) % (4 * sizeof(element)) == 0 &&
+                  (QN_OP != QN_ACTS_OP_RMS_NORM || second % sizeof(float4) == 0);
     source.scale = 0;
     qn_pdl_trigger();
 #if QN_OP == QN_ACTS_OP_RMS_NORM

@@ -5,6 +5,7 @@
 
 #include "kernels/matmul/matmul_cuda.h"
 #include "kernels/mbarrier.cuh"
+#include "kernels/typed.cuh"
 
 // ---- fp16 pairs (f16x2) ----
 
@@ -173,15 +174,66 @@ QN_DEVICE uint32_t load_shared_4(uint32_t address)
 
 // ---- Outputs ----
 
+// An output in fp16 or bf16; f32 is float.
+struct f16_output {
+    uint16_t bits;
+};
+
+struct bf16_output {
+    uint16_t bits;
+};
+
+QN_DEVICE float load_output(const float *at)
+{
+    return *at;
+}
+
+QN_DEVICE float load_output(const f16_output *at)
+{
+    return qn_f16_to_f32(at->bits);
+}
+
+QN_DEVICE float load_output(const bf16_output *at)
+{
+    return qn_bf16_to_f32(at->bits);
+}
+
+QN_DEVICE void store_output(float *at, float x)
+{
+    *at = x;
+}
+
+QN_DEVICE void store_output(f16_output *at, float x)
+{
+    at->bits = qn_f32_to_f16(x);
+}
+
+QN_DEVICE void store_output(bf16_output *at, float x)
+{
+    at->bits = qn_f32_to_bf16(x);
+}
+
+// Calls function<type> for a qn_dtype of outputs. The branch is uniform, and outside of all loops over outputs: the code of f32
+// is that of a kernel without other types.
+#define WITH_OUTPUT_TYPE(dtype, function, ...)                                                                                 \
+    do {                                                                                                                       \
+        if ((dtype) == QN_TYPED_F32)                                                                                           \
+            function<float>(__VA_ARGS__);                                                                                      \
+        else if ((dtype) == QN_TYPED_F16)                                                                                      \
+            function<f16_output>(__VA_ARGS__);                                                                                 \
+        else                                                                                                                   \
+            function<bf16_output>(__VA_ARGS__);                                                                                \
+    } while (0)
+
 // Output of a row of a tile: the address of its element of token 0 (null for rows beyond the matrix), and the stride
 // between tokens.
-struct output_row {
-    float *at;
+template <class type> struct output_row {
+    type *at;
     uint64_t stride;
     bool add;
 };
 
-template <class args> QN_DEVICE output_row find_output_row(const args &a, uint32_t tile, uint32_t row)
+template <class type, class args> QN_DEVICE output_row<type> find_output_row(const args &a, uint32_t tile, uint32_t row)
 {
     uint32_t k = 0;
 #pragma unroll
@@ -189,8 +241,8 @@ template <class args> QN_DEVICE output_row find_output_row(const args &a, uint32
         if (i < a.n_outs && tile >= a.outs[i].first_tile)
             k = i;
     const uint32_t local_row = (tile - a.outs[k].first_tile) * QN_TILE_ROWS + row;
-    output_row out;
-    out.at = local_row < a.outs[k].n_rows ? a.outs[k].data + local_row : nullptr;
+    output_row<type> out;
+    out.at = local_row < a.outs[k].n_rows ? (type *)a.outs[k].data + local_row : nullptr;
     out.stride = a.outs[k].stride;
     out.add = a.outs[k].accumulate;
     return out;

@@ -1,6 +1,7 @@
 // Sampling: argmax per block, a histogram of the logits' distance to the maximum, and a sort of the few candidates by the last
 // block of the grid. sample_cuda.h describes the method.
 #include "kernels/exp_cuda.h"
+#include "kernels/sample/keys.cuh"
 #include "kernels/sample/sample_cuda.h"
 
 enum {
@@ -10,24 +11,12 @@ enum {
     UNROLL = 8 // loads of logits in flight per thread
 };
 
-// ---- Keys and weights, as in sample.h ----
-
-QN_DEVICE uint64_t key_of(float x, uint32_t index)
-{
-    const uint32_t bits = __float_as_uint(x + 0.0f); // -0 is 0
-    const uint32_t ordered = x != x ? 0xffffffffu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)ordered << 32 | (0xffffffffu - index);
-}
+// ---- Weights, as in sample.h ----
 
 QN_DEVICE float logit_of(uint64_t key)
 {
     const uint32_t ordered = (uint32_t)(key >> 32);
     return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
-}
-
-QN_DEVICE uint32_t index_of(uint64_t key)
-{
-    return 0xffffffffu - (uint32_t)key;
 }
 
 // qn_exp of kernels/canon.h.
@@ -129,19 +118,6 @@ QN_DEVICE void load_strided(float x[UNROLL], const qn_sample_args &a, uint32_t f
 }
 
 // ---- Argmax ----
-
-QN_DEVICE uint64_t max_key(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-QN_DEVICE uint64_t warp_max_key(uint64_t key)
-{
-#pragma unroll
-    for (int distance = QN_WARP_SIZE / 2; distance > 0; distance /= 2)
-        key = max_key(key, __shfl_xor_sync(QN_FULL_MASK, key, distance));
-    return key;
-}
 
 // The largest key of the block, in every thread.
 QN_DEVICE uint64_t block_max_key(uint64_t key)
@@ -276,7 +252,8 @@ QN_DEVICE void choose_candidates(const qn_sample_args &a, uint32_t *counts, uint
     const bool few = counts[cutoff_bin] <= QN_SAMPLE_CANDIDATES, all_bins_kept = !p.top_k && p.last_bin == BINS - 1;
     const uint32_t first = few ? 0 : low, last = few ? cutoff_bin : high, n_before = first ? counts[first - 1] : 0;
     const uint64_t before = first ? weights[first - 1] : 0;
-    const uint32_t n_cut = last < cutoff_bin ? counts[cutoff_bin] - counts[cutoff_bin - 1] : 0, n_first = counts[last] - n_before;
+    const uint32_t n_cut = last < cutoff_bin ? counts[cutoff_bin] - counts[cutoff_bin - 1] : 0,
+                   n_first = counts[last] - n_before;
     const bool known = few || (all_bins_kept && n_first + n_cut <= QN_SAMPLE_CANDIDATES);
     s->first = known ? first : BINS; // else: no candidates
     s->last = known ? last : 0;
@@ -495,8 +472,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __gri
     else
         bitonic_sort(keys, size);
     const qn_sample_state *state = a.state;
-    const candidates c = {
-        keys, n, is_top_k ? n : state->n_first, state->total, is_top_k ? 0 : state->weight_before, is_top_k ? 0 : state->weight_gap
-    };
+    const candidates c = { keys,
+                           n,
+                           is_top_k ? n : state->n_first,
+                           state->total,
+                           is_top_k ? 0 : state->weight_before,
+                           is_top_k ? 0 : state->weight_gap };
     draw(a, s, c, best);
 }

@@ -1,0 +1,45 @@
+/* Rows of any float type at a distance, for checks of quern/cuda.h: what a qn_cuda_view refers to, in guarded memory, and what is
+ * expected of it. */
+#ifndef QN_CHECK_CUDA_VIEWS_H
+#define QN_CHECK_CUDA_VIEWS_H
+
+#include "check/cuda.h"
+#include "quern/cuda.h"
+
+/* [n_rows][n] elements, `gap` elements between rows and `shift` before the first, which are poison. */
+typedef struct qn_gpu_rows {
+    qn_dtype dtype;
+    size_t n_rows, n, gap, shift;
+    float *values; /* [n_rows][n], rounded to the type; NULL: poison, for outputs */
+    qn_gpu_guarded memory;
+} qn_gpu_rows;
+
+/* qn_gpu_rows_random - normal values times scale, on the device; qn_gpu_rows_of: copies of x. qn_gpu_rows_poison - all poison. */
+qn_gpu_rows qn_gpu_rows_random(qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift, float scale);
+qn_gpu_rows qn_gpu_rows_of(const float *x, qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift);
+qn_gpu_rows qn_gpu_rows_poison(qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift);
+
+/* qn_gpu_rows_reset - the contents at first, after the work in the stream. */
+void qn_gpu_rows_reset(const qn_gpu_rows *rows);
+
+void qn_gpu_rows_free(qn_gpu_rows *rows);
+
+/* qn_gpu_rows_view - the view of the rows. */
+qn_cuda_view qn_gpu_rows_view(const qn_gpu_rows *rows);
+
+/* qn_gpu_rows_expect - each element on the device is within bound[i] of expected[i] after rounding to the type; where bound is
+ * negative it is poison: not written. Bytes between and around the rows are unchanged. `what` names the rows in messages. */
+void qn_gpu_rows_expect(const qn_gpu_rows *rows, const double *expected, const double *bound, const char *what);
+
+/* qn_float_name - "f32", "f16" or "bf16". */
+const char *qn_float_name(qn_dtype dtype);
+
+/* qn_array_view - all of an array. */
+qn_cuda_view qn_array_view(const qn_gpu_guarded *g, qn_dtype dtype, size_t count);
+
+/* qn_check_api_matmul, qn_check_api_rows, qn_check_api_conv - the sections of quern/cuda.h. */
+void qn_check_api_matmul(qn_cuda_kernels *kernels);
+void qn_check_api_rows(qn_cuda_kernels *kernels);
+void qn_check_api_conv(qn_cuda_kernels *kernels);
+
+#endif
