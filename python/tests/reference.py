@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def spans(batch: int, tokens: int, cu_seqlens: Array | None) -> list[tuple[int, 
     """First token and end of each sequence, in rows of the flattened batch."""
     if cu_seqlens is None:
         return [(i * tokens, (i + 1) * tokens) for i in range(batch)]
-    return [(int(a), int(b)) for a, b in zip(cu_seqlens[:-1], cu_seqlens[1:])]
+    return [(int(a), int(b)) for a, b in pairwise(cu_seqlens)]
 
 
 def delta_rule(

@@ -1,0 +1,216 @@
+"""The gated delta rule with the arguments of flash-linear-attention, forward only.
+
+q, k are [B, T, H, K], v is [B, T, HV, V], g and beta are [B, T, HV], with HV a multiple of H: value head h uses key head
+h // (HV // H). q, k and v are f32, f16 or bf16, g and beta any floating type. States are f32, [N, HV, K, V], or [N, HV, V, K] with
+state_v_first. With cu_seqlens [N + 1] (i32 or i64, on the device of q) B is 1 and the N sequences are concatenated; rows of o outside
+of all sequences are zero.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyquern._lib import InvalidError, UnsupportedError
+from pyquern.torch import _operators
+
+
+def _expect(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise InvalidError(f"{name}: shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+
+
+def _run(
+    operator: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    scale: float | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    use_qk_l2norm_in_kernel: bool,
+    use_gate_in_kernel: bool,
+    A_log: Tensor | None,
+    dt_bias: Tensor | None,
+    use_beta_sigmoid_in_kernel: bool,
+    allow_neg_eigval: bool,
+    state_v_first: bool,
+    cu_seqlens: Tensor | None,
+    others: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    if "transpose_state_layout" in others:  # flash-linear-attention's older name
+        state_v_first = others.pop("transpose_state_layout")
+    if "head_first" in others:
+        raise UnsupportedError("head_first: not supported, expected tensors [B, T, H, ...]")
+    if others:
+        raise TypeError(f"unexpected arguments: {', '.join(sorted(others))}")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise InvalidError(
+                f"{name}: {tensor.dim()} dimensions, expected 4: batch, tokens, heads, elements of a head"
+            )
+        if tensor.dtype != q.dtype:
+            raise InvalidError(f"{name}: {tensor.dtype}, expected {q.dtype} as q")
+    batch, tokens, heads, head_k = q.shape
+    v_heads, head_v = v.shape[2], v.shape[3]
+    _expect("k", k, (batch, tokens, heads, head_k))
+    _expect("v", v, (batch, tokens, v_heads, head_v))
+    if v_heads % heads:
+        raise InvalidError(f"v: {v_heads} heads, expected a multiple of the {heads} heads of q")
+
+    if use_gate_in_kernel:
+        if A_log is None or g is None:
+            raise InvalidError("use_gate_in_kernel: A_log and g (before the gate) are needed")
+        gate = g.float() if dt_bias is None else g.float() + dt_bias.float()
+        g = -A_log.float().exp() * softplus(gate)
+    g = q.new_zeros((batch, tokens, v_heads), dtype=torch.float32) if g is None else g.float()
+    beta = q.new_ones((batch, tokens, v_heads), dtype=torch.float32) if beta is None else beta.float()
+    if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
+        raise InvalidError("allow_neg_eigval: needs use_beta_sigmoid_in_kernel")
+    if use_beta_sigmoid_in_kernel:
+        beta = beta.sigmoid() * (2.0 if allow_neg_eigval else 1.0)
+    _expect("g", g, (batch, tokens, v_heads))
+    _expect("beta", beta, (batch, tokens, v_heads))
+
+    n = batch
+    if cu_seqlens is not None:
+        if batch != 1:
+            raise InvalidError(f"cu_seqlens: a batch of {batch}, expected 1 with all sequences concatenated")
+        if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+            raise InvalidError(
+                f"cu_seqlens: {cu_seqlens.dtype} of {cu_seqlens.dim()} dimensions, expected int32 or int64 of 1"
+            )
+        n = cu_seqlens.shape[0] - 1
+    if initial_state is not None:
+        state = (head_v, head_k) if state_v_first else (head_k, head_v)
+        _expect("initial_state", initial_state, (n, v_heads, *state))
+    o, final_state = operator(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        initial_state,
+        cu_seqlens,
+        head_k**-0.5 if scale is None else scale,
+        use_qk_l2norm_in_kernel,
+        output_final_state,
+        state_v_first,
+    )
+    return o, final_state if output_final_state else None
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    chunk_indices: Tensor | None = None,
+    cp_context: Any = None,
+    *,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    chunk_size: int = 64,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The gated delta rule in chunks, for prefill: o [B, T, HV, V] of the type of v, and the final state or None.
+
+    g: log decay, or with use_gate_in_kernel the input of -exp(A_log) softplus(g + dt_bias), A_log and dt_bias [HV];
+    None: no decay. beta: None is 1; with use_beta_sigmoid_in_kernel its sigmoid is used, twice that with allow_neg_eigval.
+    scale: K^-1/2 if None. use_qk_l2norm_in_kernel: q and k are l2-normalised first.
+    cu_seqlens_cpu, chunk_indices and chunk_size are accepted and not used: they change nothing but the way of computing.
+    """
+    if cp_context is not None:
+        raise UnsupportedError("cp_context: context parallelism is not supported")
+    if chunk_size not in (16, 32, 64):
+        raise InvalidError(f"chunk_size: {chunk_size}, expected 16, 32 or 64")
+    return _run(
+        _operators.chunk_gated_delta_rule,
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale,
+        initial_state,
+        output_final_state,
+        use_qk_l2norm_in_kernel,
+        use_gate_in_kernel,
+        A_log,
+        dt_bias,
+        use_beta_sigmoid_in_kernel,
+        allow_neg_eigval,
+        state_v_first,
+        cu_seqlens,
+        others,
+    )
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The gated delta rule token by token, for decode. Arguments and results as for chunk_gated_delta_rule.
+
+    Decays of single elements (gk, gv) and a beta for each element of a value are not supported.
+    """
+    for name, decay in (("gk", gk), ("gv", gv)):
+        if decay is not None:
+            raise UnsupportedError(f"{name}: decays of single elements are not supported, expected None")
+    if beta is not None and beta.dim() == 4:
+        raise UnsupportedError("beta: 4 dimensions, expected 3: a beta for each element of a value is not supported")
+    return _run(
+        _operators.fused_recurrent_gated_delta_rule,
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale,
+        initial_state,
+        output_final_state,
+        use_qk_l2norm_in_kernel,
+        use_gate_in_kernel,
+        A_log,
+        dt_bias,
+        use_beta_sigmoid_in_kernel,
+        allow_neg_eigval,
+        state_v_first,
+        cu_seqlens,
+        others,
+    )
