@@ -10,7 +10,7 @@ import pyquern
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-from pyquern.torch import accelerate  # noqa: E402
+from pyquern.torch import accelerate
 
 SIZES = {
     "vocab_size": 64,

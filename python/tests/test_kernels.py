@@ -50,7 +50,9 @@ def test_version_is_that_of_the_distribution() -> None:
 
 def test_a_library_that_is_not_there_is_an_import_error() -> None:
     environment = {**os.environ, "QN_PYQUERN_LIBRARY": "/nonexistent/libquern.so"}
-    run = subprocess.run([sys.executable, "-c", "import pyquern"], env=environment, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", "import pyquern"], env=environment, capture_output=True, text=True, check=False
+    )
     assert (
         run.returncode == 1 and "ImportError: libquern cannot be loaded" in run.stderr and "/nonexistent" in run.stderr
     )
@@ -58,7 +60,7 @@ def test_a_library_that_is_not_there_is_an_import_error() -> None:
 
 def test_numpy_and_torch_are_not_imported_with_the_package() -> None:
     code = "import pyquern, sys; print({'numpy', 'torch'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout == "set()\n"
 
 
 def test_errors_carry_the_text_of_the_library() -> None:

@@ -13,7 +13,7 @@ from reference import error
 import pyquern
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-import pyquern.torch as pt  # noqa: E402
+import pyquern.torch as pt
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 OPERATORS = (pt.chunk_gated_delta_rule, pt.fused_recurrent_gated_delta_rule)

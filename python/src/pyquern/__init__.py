@@ -1,6 +1,7 @@
 """The kernels of quern from Python.
 
 pyquern.kernels   the CPU kernels over numpy arrays
+pyquern.gguf      tensors of GGUF files
 pyquern.torch     operators for PyTorch, on the CPU and on NVIDIA GPUs
 
 SPDX-License-Identifier: Apache-2.0

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pyquern._cdef import ffi
-from pyquern._lib import NO_VIEW, InvalidError, UnsupportedError, check, dtype_value, lib, view
+from pyquern._lib import NO_VIEW, InvalidError, UnsupportedError, bytes_of, check, dtype_value, lib, view
 
 DTYPES = {
     torch.float32: lib.QN_DTYPE_F32,
@@ -50,14 +50,14 @@ def _n_rows(x: Tensor) -> int:
 
 # ---- Registration ----
 
-_library = torch.library.Library("pyquern", "DEF")  # type: ignore[no-untyped-call]
+_library = torch.library.Library("pyquern", "DEF")
 
 
 def _define(name: str, arguments: str, fake: Callable[..., Any], **implementations: Callable[..., Any]) -> Any:
     """Registers an operator and returns it. Implementations are named cpu and cuda."""
     _library.define(f"{name}{arguments}", tags=(torch.Tag.pt2_compliant_tag,))
     for device, implementation in implementations.items():
-        _library.impl(name, implementation, device.upper())  # type: ignore[no-untyped-call]
+        _library.impl(name, implementation, device.upper())
     torch.library.register_fake(f"pyquern::{name}", fake, lib=_library)
     operator = getattr(torch.ops.pyquern, name).default
 
@@ -68,7 +68,7 @@ def _define(name: str, arguments: str, fake: Callable[..., Any], **implementatio
             )
         return operator.redispatch(keys & torch._C._after_autograd_keyset, *args)
 
-    _library.impl(name, refuse_grad, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+    _library.impl(name, refuse_grad, "Autograd", with_keyset=True)
     return operator
 
 
@@ -475,25 +475,34 @@ gated_rms_norm = _define(
 # ---- Matmul with quantised weights ----
 
 
-def _quantized_matmul(x: Tensor, weight: Tensor, dtype: str) -> Tensor:
+def _quantized_matmul(x: Tensor, weight: Tensor, dtype: str, signs: Tensor | None, block: int) -> Tensor:
     n_rows, n_cols = weight.shape[0], x.shape[-1]
-    acts = x.to(torch.float32).contiguous()
+    acts = x.to(torch.float32, copy=block > 0).contiguous()
+    if block:
+        order = lib.QN_HADAMARD_SIGN_FIRST
+        check(lib.qn_hadamard(tensor_view(acts), tensor_view(signs), _n_rows(acts), n_cols, block, order))
     out = acts.new_empty((*x.shape[:-1], n_rows))
-    weights = view(weight.contiguous().data_ptr(), dtype_value(dtype), n_rows * n_cols)
+    weight = weight.contiguous()
+    if weight.numel() != bytes_of(dtype_value(dtype), n_rows * n_cols):
+        raise InvalidError(
+            f"weight: shape {tuple(weight.shape)}, expected {n_rows} rows of {n_cols} elements of {dtype}"
+        )
+    weights = view(weight.data_ptr(), dtype_value(dtype), n_rows * n_cols)
     check(lib.qn_matmul(weights, n_rows, n_cols, tensor_view(acts), _n_rows(acts), tensor_view(out)))
     return out.to(x.dtype)
 
 
-def _quantized_matmul_cuda(x: Tensor, weight: Tensor, dtype: str) -> Tensor:
+def _quantized_matmul_cuda(x: Tensor, weight: Tensor, dtype: str, signs: Tensor | None, block: int) -> Tensor:
     """The place of the GPU's kernels, which quern/cuda.h does not have yet."""
     raise UnsupportedError(f"quantized_matmul: no kernel for {dtype} weights on {x.device}")
 
 
-# x [..., n_cols], weight [n_rows, bytes of n_cols elements] uint8, the name of their type -> [..., n_rows] of the type of x
+# x [..., n_cols], weight [n_rows, bytes of n_cols elements] uint8, the name of their type -> [..., n_rows] of the type of x. With a
+# block above 0, x is rotated first, with signs [n_cols] f32 or none.
 quantized_matmul = _define(
     "quantized_matmul",
-    "(Tensor x, Tensor weight, str dtype) -> Tensor",
-    lambda x, weight, dtype: x.new_empty((*x.shape[:-1], weight.shape[0])),
+    "(Tensor x, Tensor weight, str dtype, Tensor? signs, int block) -> Tensor",
+    lambda x, weight, dtype, signs, block: x.new_empty((*x.shape[:-1], weight.shape[0])),
     cpu=_quantized_matmul,
     cuda=_quantized_matmul_cuda,
 )

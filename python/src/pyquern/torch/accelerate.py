@@ -105,7 +105,7 @@ class Acceleration:
             del layer.forward
         self.layers = []
 
-    def __enter__(self) -> Acceleration:
+    def __enter__(self) -> Acceleration:  # noqa: PYI034 (typing.Self is of Python 3.11)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -115,7 +115,7 @@ class Acceleration:
 def accelerate(model: torch.nn.Module) -> Acceleration:
     """Lets the Gated DeltaNet layers of a transformers model compute with quern, in place; weights stay as they are.
 
-    The model is a Qwen3-Next, Qwen3.5 or Qwen3.5-MoE of transformers 5 or later, or contains one. Forward only: call it under
+    The model is a Qwen3-Next, Qwen3.5 or Qwen3.5-MoE of transformers 5.21 or later, or contains one. Forward only: call it under
     torch.no_grad(), as generate() does. With hooks of the library accelerate (device maps, offloading), call this before them.
     """
     layers = [module for module in model.modules() if type(module).__name__ in _PROJECTIONS]
@@ -134,5 +134,5 @@ def accelerate(model: torch.nn.Module) -> Acceleration:
                 f"{type(layer).__name__}: its forward has been replaced before, expected that of the class"
             )
     for layer in layers:
-        layer.forward = types.MethodType(_forward, layer)  # type: ignore[method-assign]
+        layer.forward = types.MethodType(_forward, layer)
     return Acceleration(layers)

@@ -107,7 +107,7 @@ def causal_conv1d_update(
     in_place = conv_state_indices is None and conv_state.dtype == x.dtype and held.shape[2] == width - 1
     if in_place and tokens.shape[2] == 1 and activate and x.device.type == "cpu":
         bias = None if bias is None else bias.float()
-        y = _operators.causal_conv1d_step(tokens[..., 0], conv_state.transpose(1, 2), weight.float(), bias)
+        y: Tensor = _operators.causal_conv1d_step(tokens[..., 0], conv_state.transpose(1, 2), weight.float(), bias)
         return y.unsqueeze(-1) if x.dim() == 3 else y
     y, _ = _conv(tokens, weight, bias, held[..., held.shape[2] - width + 1 :], activate)
     newest = torch.cat((held, tokens.to(held.dtype)), -1)[..., -held.shape[2] :]
