@@ -36,8 +36,17 @@ MODELS = {
 }
 
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Any:
+    with torch.device(request.param):
+        yield request.param
+
+
 @pytest.fixture(params=list(MODELS))
-def model(request: pytest.FixtureRequest) -> Any:
+def model(request: pytest.FixtureRequest, device: str) -> Any:
     config, kind, options = MODELS[request.param]
     torch.manual_seed(20261122)
     made = getattr(transformers, kind)(getattr(transformers, config)(**SIZES, **options)).eval()
