@@ -92,6 +92,28 @@ def test_prompt_in_pieces(model: Any) -> None:
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-3, atol=1e-3)
 
 
+def test_recorded_inputs(model: Any) -> None:
+    """A cache that records keeps all inputs of the convolution until it is truncated."""
+    tokens = torch.randint(1, 64, (1, 12))
+
+    def recorded() -> tuple[Any, list[Any]]:
+        cache = transformers.DynamicCache(config=model.config)
+        model(tokens[:, :10], past_key_values=cache)
+        cache.activate_past_recording()
+        for i in (10, 11):
+            out = model(tokens[:, i : i + 1], past_key_values=cache)
+        return out.logits, [layer.conv_states[0] for layer in cache.layers if hasattr(layer, "conv_states")]
+
+    with torch.no_grad():
+        wanted, wanted_states = recorded()
+        with accelerate(model):
+            logits, states = recorded()
+    torch.testing.assert_close(logits, wanted, rtol=1e-3, atol=1e-3)
+    assert len(states) == 3
+    for state, wanted_state in zip(states, wanted_states):
+        torch.testing.assert_close(state, wanted_state, rtol=1e-3, atol=1e-3)
+
+
 def test_compiles(model: Any) -> None:
     tokens = torch.randint(1, 64, (1, 20))
     torch.compiler.reset()

@@ -49,10 +49,11 @@ def test_rotation() -> None:
     file = rotated("f16")
     keys, _ = ggufio.read(file.path)
     # The signs of three widths, 64, 128 and 192, one after the other.
-    found = file.rotation("blk.0.ffn_down.weight")
-    width = file.tensors["blk.0.ffn_down.weight"].shape[1]
-    begin = sum(w for w in keys["prism.hadamard.sign_widths"] if w < width)
-    assert found == (32, tuple(map(float, keys["prism.hadamard.sign_values"][begin : begin + width])))
+    for name, width in (("blk.0.ffn_down.weight", 64), ("blk.2.attn_output.weight", 128)):
+        assert file.tensors[name].shape[1] == width
+        begin = sum(w for w in keys["prism.hadamard.sign_widths"] if w < width)
+        signs = tuple(map(float, keys["prism.hadamard.sign_values"][begin : begin + width]))
+        assert file.rotation(name) == (32, signs)
     assert rotated("q2_0").rotation("blk.0.ffn_up.weight") == (64, None)
     assert file.rotation("blk.0.attn_norm.weight") is None
     for name, text in (

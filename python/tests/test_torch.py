@@ -93,6 +93,30 @@ def test_ragged(operator: Any, lengths_dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+def test_calls_that_differ_in_one_thing(operator: Any) -> None:
+    """Arguments of the library are kept from call to call: whatever changes must reach it."""
+    tensors = gdn_tensors(1, 20, 1, 2, 16, 32)
+    state, lengths = torch.randn(1, 2, 16, 32), torch.tensor([0, 20])
+    base = {"scale": 0.5, "use_qk_l2norm_in_kernel": True, "output_final_state": True}
+    o, final = operator(**tensors, **base)
+    exact, exact_final = expected(tensors, scale=0.5)
+    assert error(array(o), exact) < 1e-5 and error(array(final), exact_final) < 1e-5
+    o, _ = operator(**tensors, **{**base, "scale": 0.25})
+    assert error(array(o), exact / 2) < 1e-5
+    o, final = operator(**tensors, **base, cu_seqlens=lengths)
+    assert error(array(o), exact) < 1e-5 and error(array(final), exact_final) < 1e-5
+    o, final = operator(**tensors, **{**base, "output_final_state": False})
+    assert error(array(o), exact) < 1e-5 and final is None
+    o, final = operator(**tensors, **base, initial_state=state)
+    with_state, with_state_final = expected(tensors, state, scale=0.5)
+    assert error(array(o), with_state) < 1e-5 and error(array(final), with_state_final) < 1e-5
+    small = {**tensors, "q": tensors["q"] / 8, "k": tensors["k"] / 8}
+    o, _ = operator(**small, **{**base, "use_qk_l2norm_in_kernel": False})
+    arrays = {name: array(tensor) for name, tensor in small.items()}
+    assert error(array(o), reference.delta_rule(**arrays, scale=0.5)[0]) < 1e-5
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_strides(operator: Any) -> None:
     tensors = gdn_tensors(2, 20, 2, 4, 32, 48)
     o, _ = operator(**tensors, use_qk_l2norm_in_kernel=True)
@@ -282,6 +306,8 @@ def samples() -> list[tuple[str, tuple[Any, ...]]]:
             (name, (*tensors.values(), state, None, 0.5, True, True, False)),
             (name, (*ragged.values(), state.transpose(-1, -2), lengths, 0.5, False, True, True)),
         ]
+    rounded = gdn_tensors(1, 9, 1, 2, 16, 24, torch.bfloat16)
+    found.append(("chunk_gated_delta_rule", (*rounded.values(), None, None, 0.5, True, True, False)))
     x, weight, bias, states = torch.randn(2, 9, 5), torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
     return [
         *found,
