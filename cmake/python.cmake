@@ -7,6 +7,7 @@ set_property(TARGET quern-shared PROPERTY VERSION)
 set_property(TARGET quern-shared PROPERTY SOVERSION)
 set_target_properties(quern-shared PROPERTIES INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS quern-shared LIBRARY DESTINATION pyquern COMPONENT python)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION pyquern COMPONENT python)
 
 set(headers status kernels cuda quern)
 list(TRANSFORM headers REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/include/quern/\\1.h")

@@ -14,7 +14,8 @@ python=$(command -v python3) || skip "no python3"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "$("$python" --version), expected 3.10 or later"
 "$python" -m venv "$work/venv" >"$work/log" 2>&1 || skip "python3 -m venv does not work (Debian: python3-venv)"
 pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" install numpy pytest >"$work/log" 2>&1 || skip "pip cannot install numpy and pytest: $(tail -n 1 "$work/log")"
+# Few retries: where packets are dropped, pip would wait for longer than the test may take.
+"${pip[@]}" install --retries 1 --timeout 30 numpy pytest >"$work/log" 2>&1 || skip "pip cannot install numpy and pytest: $(tail -n 1 "$work/log")"
 
 # The files that git knows, where there is git; a released archive has no others.
 mkdir "$work/clone"
