@@ -94,6 +94,9 @@ def test_ragged(operator: Any, lengths_dtype: Any) -> None:
     wanted, wanted_final = operator(**on_cpu(arguments))
     assert error(o, wanted) < 1e-2 and error(final, wanted_final) < 1e-2
     assert not o[:, 290:].any()
+    if operator is pt.chunk_gated_delta_rule:
+        o2, final2 = operator(**arguments, cu_seqlens_cpu=arguments["cu_seqlens"].cpu())
+        assert error(o2, wanted) < 1e-2 and error(final2, wanted_final) < 1e-2
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -150,8 +153,10 @@ def test_opcheck(operator: Any) -> None:
     x = tensors(2, 70, 1, 2, 128, 64)
     plain = tuple(x[name] for name in ("q", "k", "v", "g", "beta"))
     overload = getattr(torch.ops.pyquern, operator.__name__).default
-    torch.library.opcheck(overload, (*plain, None, None, 0.1, True, False, False))
-    torch.library.opcheck(overload, (*plain, torch.randn(2, 2, 128, 64, device="cuda"), None, 0.1, True, True, False))
+    torch.library.opcheck(overload, (*plain, None, None, 0.1, True, False, False, 0))
+    torch.library.opcheck(
+        overload, (*plain, torch.randn(2, 2, 128, 64, device="cuda"), None, 0.1, True, True, False, 0)
+    )
 
 
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])

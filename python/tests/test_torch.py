@@ -90,6 +90,12 @@ def test_ragged(operator: Any, lengths_dtype: Any) -> None:
     exact, exact_final = expected(tensors, state, 0.3, cu_seqlens=np.array(lengths))
     assert error(array(o), exact) < 1e-5 and error(array(final), exact_final) < 1e-5
     assert not o[:, 88:].any()
+    if operator is pt.chunk_gated_delta_rule:
+        on_cpu = torch.tensor(lengths)
+        o2, _ = operator(
+            **tensors, **options, cu_seqlens=on_cpu, cu_seqlens_cpu=on_cpu, chunk_indices=on_cpu, chunk_size=32
+        )
+        assert torch.equal(o, o2)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -302,12 +308,12 @@ def samples() -> list[tuple[str, tuple[Any, ...]]]:
     found = []
     for name in ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"):
         found += [
-            (name, (*tensors.values(), None, None, 0.5, True, False, False)),
-            (name, (*tensors.values(), state, None, 0.5, True, True, False)),
-            (name, (*ragged.values(), state.transpose(-1, -2), lengths, 0.5, False, True, True)),
+            (name, (*tensors.values(), None, None, 0.5, True, False, False, 0)),
+            (name, (*tensors.values(), state, None, 0.5, True, True, False, 0)),
+            (name, (*ragged.values(), state.transpose(-1, -2), lengths, 0.5, False, True, True, 16)),
         ]
     rounded = gdn_tensors(1, 9, 1, 2, 16, 24, torch.bfloat16)
-    found.append(("chunk_gated_delta_rule", (*rounded.values(), None, None, 0.5, True, True, False)))
+    found.append(("chunk_gated_delta_rule", (*rounded.values(), None, None, 0.5, True, True, False, 0)))
     x, weight, bias, states = torch.randn(2, 9, 5), torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
     return [
         *found,

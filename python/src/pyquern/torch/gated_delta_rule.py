@@ -43,6 +43,7 @@ def _run(
     allow_neg_eigval: bool,
     state_v_first: bool,
     cu_seqlens: Tensor | None,
+    max_tokens: int,
     others: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     if "transpose_state_layout" in others:  # flash-linear-attention's older name
@@ -103,6 +104,7 @@ def _run(
         use_qk_l2norm_in_kernel,
         output_final_state,
         state_v_first,
+        max_tokens,
     )
     return o, final_state if output_final_state else None
 
@@ -136,12 +138,16 @@ def chunk_gated_delta_rule(
     g: log decay, or with use_gate_in_kernel the input of -exp(A_log) softplus(g + dt_bias), A_log and dt_bias [HV];
     None: no decay. beta: None is 1; with use_beta_sigmoid_in_kernel its sigmoid is used, twice that with allow_neg_eigval.
     scale: K^-1/2 if None. use_qk_l2norm_in_kernel: q and k are l2-normalised first.
-    cu_seqlens_cpu, chunk_indices and chunk_size are accepted and not used: they change nothing but the way of computing.
+    cu_seqlens_cpu: cu_seqlens on the CPU, for speed alone; chunk_indices and chunk_size are accepted and not used.
     """
     if cp_context is not None:
         raise UnsupportedError("cp_context: context parallelism is not supported")
     if chunk_size not in (16, 32, 64):
         raise InvalidError(f"chunk_size: {chunk_size}, expected 16, 32 or 64")
+    max_tokens = 0
+    if cu_seqlens_cpu is not None and cu_seqlens_cpu.numel() > 1 and not torch.compiler.is_compiling():
+        # A power of two: few different values, for each of which arguments are kept.
+        max_tokens = 1 << max(int(cu_seqlens_cpu.diff().max()) - 1, 0).bit_length()
     return _run(
         _operators.chunk_gated_delta_rule,
         q,
@@ -160,6 +166,7 @@ def chunk_gated_delta_rule(
         allow_neg_eigval,
         state_v_first,
         cu_seqlens,
+        max_tokens,
         others,
     )
 
@@ -212,5 +219,6 @@ def fused_recurrent_gated_delta_rule(
         allow_neg_eigval,
         state_v_first,
         cu_seqlens,
+        0,
         others,
     )
