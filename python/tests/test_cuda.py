@@ -94,6 +94,8 @@ def test_ragged(operator: Any, lengths_dtype: Any) -> None:
     wanted, wanted_final = operator(**on_cpu(arguments))
     assert error(o, wanted) < 1e-2 and error(final, wanted_final) < 1e-2
     assert not o[:, 290:].any()
+    odd = torch.cat([arguments["cu_seqlens"][:1], arguments["cu_seqlens"]])[1:]  # at no multiple of 16 bytes
+    assert torch.equal(operator(**{**arguments, "cu_seqlens": odd})[0], o)
     if operator is pt.chunk_gated_delta_rule:
         o2, final2 = operator(**arguments, cu_seqlens_cpu=arguments["cu_seqlens"].cpu())
         assert error(o2, wanted) < 1e-2 and error(final2, wanted_final) < 1e-2

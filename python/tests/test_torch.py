@@ -184,6 +184,7 @@ def test_refuses(operator: Any) -> None:
         ({"k": tensors["k"].half()}, pyquern.InvalidError, "k: torch.float16"),
         ({"g": tensors["g"][..., :2]}, pyquern.InvalidError, "g: shape"),
         ({"g": -tensors["g"]}, pyquern.InvalidError, "g"),
+        ({name: x[:, :, :0] for name, x in tensors.items()}, pyquern.InvalidError, "v: 0 heads"),
         ({"head_first": False}, pyquern.UnsupportedError, "head_first"),
         ({"initial_state": torch.zeros(2, 4, 16, 8)}, pyquern.InvalidError, "initial_state"),
         ({"cu_seqlens": torch.tensor([0, 4])}, pyquern.InvalidError, "a batch of 2"),
@@ -196,8 +197,12 @@ def test_refuses(operator: Any) -> None:
     for change, kind, text in refused:
         with pytest.raises(kind, match=text):
             operator(**{**tensors, **change})
+    overload = getattr(torch.ops.pyquern, operator.__name__).default
+    overload(*tensors.values(), None, None, 0.5, True, False, False, 0)
+    with pytest.raises(pyquern.InvalidError, match="g: torch.float16"):  # of the same shape as the call before
+        overload(*{**tensors, "g": tensors["g"].half()}.values(), None, None, 0.5, True, False, False, 0)
     one = {name: x[:1] for name, x in tensors.items()}
-    for lengths in ([0, 5], [1, 4], [0, 3, 2], [0, -1], [0, 2**32]):
+    for lengths in ([0, 5], [1, 4], [0, 3, 2], [0, -1], [0, 2**32], [[0, 4]], [], [0.0, 4.0]):
         with pytest.raises(pyquern.InvalidError, match="cu_seqlens"):
             operator(**one, cu_seqlens=torch.tensor(lengths))
     with pytest.raises(pyquern.UnsupportedError, match="gk"):

@@ -121,6 +121,58 @@ def _kernel(device: str, name: str, dtype: torch.dtype, head_k: int, head_v: int
     raise UnsupportedError(f"{name}: no kernel for {dtype} on {device} with heads of {head_k} and {head_v} elements")
 
 
+def _check_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial: Tensor | None,
+    cu_seqlens: Tensor | None,
+    v_first: bool,
+) -> int:
+    """Checks shapes, types and devices; returns the number of sequences."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise InvalidError(
+                f"{name}: {tensor.dim()} dimensions, expected 4: batch, tokens, heads, elements of a head"
+            )
+        if tensor.dtype != q.dtype:
+            raise InvalidError(f"{name}: {tensor.dtype}, expected {q.dtype} as q")
+    batch, tokens, heads, head_k = q.shape
+    v_heads, head_v = v.shape[2:]
+    if heads == 0 or v_heads % heads:
+        raise InvalidError(f"v: {v_heads} heads, expected a multiple of the {heads} heads of q")
+    n = batch
+    if cu_seqlens is not None:
+        if batch != 1:
+            raise InvalidError(f"cu_seqlens: a batch of {batch}, expected 1 with all sequences concatenated")
+        if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+            raise InvalidError(
+                f"cu_seqlens: {cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}, expected int32 or int64 (N + 1,)"
+            )
+        n = cu_seqlens.shape[0] - 1
+    state = (n, v_heads, head_v, head_k) if v_first else (n, v_heads, head_k, head_v)
+    for name, part, shape in (
+        ("k", k, q.shape),
+        ("v", v, (batch, tokens, v_heads, head_v)),
+        ("g", g, (batch, tokens, v_heads)),
+        ("beta", beta, (batch, tokens, v_heads)),
+        ("initial_state", initial, state),
+        ("cu_seqlens", cu_seqlens, (n + 1,)),
+    ):
+        if part is None:
+            continue
+        if part.shape != shape:
+            raise InvalidError(f"{name}: shape {tuple(part.shape)}, expected {tuple(shape)}")
+        if part.device != q.device:
+            raise InvalidError(f"{name}: a tensor on {part.device}, expected {q.device} as q")
+    for name, part in (("g", g), ("beta", beta)):
+        if part.dtype != torch.float32:
+            raise InvalidError(f"{name}: {part.dtype}, expected {torch.float32}")
+    return n
+
+
 # ---- Gated DeltaNet: calls ----
 
 
@@ -208,6 +260,7 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+_ALIGNMENT = 16  # of addresses and of the distance of rows in device memory, in bytes
 _MAX_CALLS = 256
 
 
@@ -234,10 +287,16 @@ def _rows(x: Tensor, dtype: torch.dtype, head: int, on_device: bool) -> tuple[Te
     if distance == 0 or (not on_device and not x.is_contiguous()):
         x = x.contiguous()
         distance = x.shape[2] * head
-    if on_device and (x.data_ptr() % 16 or distance * x.element_size() % 16):
+    if on_device and (x.data_ptr() % _ALIGNMENT or distance * x.element_size() % _ALIGNMENT):
         x = x.clone(memory_format=torch.contiguous_format)
         distance = x.shape[2] * head
     return x, distance
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """A contiguous tensor at an address that quern/cuda.h accepts."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % _ALIGNMENT else x
 
 
 def _state(initial: Tensor | None, v_first: bool, like: Tensor, shape: tuple[int, ...], writeable: bool) -> Tensor:
@@ -245,12 +304,9 @@ def _state(initial: Tensor | None, v_first: bool, like: Tensor, shape: tuple[int
     if initial is None:
         return like.new_zeros(shape, dtype=torch.float32)
     state = initial if v_first else initial.transpose(-1, -2)
-    usable = (
-        state.dtype == torch.float32 and state.shape == shape and state.is_contiguous() and state.data_ptr() % 16 == 0
-    )
-    if usable and not writeable:
-        return state
     padded = state.shape != shape
+    if not writeable and not padded and state.dtype == torch.float32:
+        return _aligned(state)
     result = (like.new_zeros if padded else like.new_empty)(shape, dtype=torch.float32)
     result[:, :, : state.shape[2], : state.shape[3]].copy_(state)
     return result
@@ -271,15 +327,11 @@ def _gated_delta_rule(
     v_first: bool,
     max_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    place = q.device
-    for tensor in (k, v, g, beta, initial, cu_seqlens):
-        if tensor is not None and tensor.device != place:
-            raise InvalidError(f"{name}: a tensor on {tensor.device}, expected {place} as q")
+    n = _check_gated_delta_rule(q, k, v, g, beta, initial, cu_seqlens, v_first)
     on_device = q.is_cuda
-    device = place.index if on_device else -1
+    device = q.device.index if on_device else -1
     head_k, head_v, value_type = q.shape[3], v.shape[3], v.dtype
-    n = q.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
-    dtype, padded_k, padded_v = _kernel(place.type, name, q.dtype, head_k, head_v)
+    dtype, padded_k, padded_v = _kernel(q.device.type, name, q.dtype, head_k, head_v)
     q, q_distance = _rows(q, dtype, padded_k, on_device)
     k, k_distance = _rows(k, dtype, padded_k, on_device)
     v, v_distance = _rows(v, dtype, padded_v, on_device)
@@ -300,7 +352,7 @@ def _gated_delta_rule(
         tensors = [q, k, v, g, beta, state, *([final] if name == _CHUNK else []), o]
         distances = [q_distance, k_distance, v_distance, g_distance, g_distance] + [0] * (len(tensors) - 5)
         if cu_seqlens is not None:
-            cu_seqlens = cu_seqlens.contiguous() if on_device else host_lengths(cu_seqlens)
+            cu_seqlens = _aligned(cu_seqlens) if on_device else host_lengths(cu_seqlens)
         key = (
             name,
             device,
@@ -355,7 +407,7 @@ def _gated_delta_rule_fake(
     v_first: bool,
     max_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    n = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    n = _check_gated_delta_rule(q, k, v, g, beta, initial, cu_seqlens, v_first)
     head_k, head_v = q.shape[3], v.shape[3]
     state = (n, v.shape[2], head_v, head_k) if v_first else (n, v.shape[2], head_k, head_v)
     final = q.new_empty(state if output_final_state else (0,), dtype=torch.float32)

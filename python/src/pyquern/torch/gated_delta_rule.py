@@ -20,11 +20,6 @@ from pyquern._lib import InvalidError, UnsupportedError
 from pyquern.torch import _operators
 
 
-def _expect(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tensor.shape != shape:
-        raise InvalidError(f"{name}: shape {tuple(tensor.shape)}, expected {tuple(shape)}")
-
-
 def _run(
     operator: Any,
     q: Tensor,
@@ -52,46 +47,18 @@ def _run(
         raise UnsupportedError("head_first: not supported, expected tensors [B, T, H, ...]")
     if others:
         raise TypeError(f"unexpected arguments: {', '.join(sorted(others))}")
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != 4:
-            raise InvalidError(
-                f"{name}: {tensor.dim()} dimensions, expected 4: batch, tokens, heads, elements of a head"
-            )
-        if tensor.dtype != q.dtype:
-            raise InvalidError(f"{name}: {tensor.dtype}, expected {q.dtype} as q")
-    batch, tokens, heads, head_k = q.shape
-    v_heads, head_v = v.shape[2], v.shape[3]
-    _expect("k", k, (batch, tokens, heads, head_k))
-    _expect("v", v, (batch, tokens, v_heads, head_v))
-    if v_heads % heads:
-        raise InvalidError(f"v: {v_heads} heads, expected a multiple of the {heads} heads of q")
-
+    gates = (*q.shape[:2], *v.shape[2:3])
     if use_gate_in_kernel:
         if A_log is None or g is None:
             raise InvalidError("use_gate_in_kernel: A_log and g (before the gate) are needed")
         gate = g.float() if dt_bias is None else g.float() + dt_bias.float()
         g = -A_log.float().exp() * softplus(gate)
-    g = q.new_zeros((batch, tokens, v_heads), dtype=torch.float32) if g is None else g.float()
-    beta = q.new_ones((batch, tokens, v_heads), dtype=torch.float32) if beta is None else beta.float()
+    g = q.new_zeros(gates, dtype=torch.float32) if g is None else g.float()
+    beta = q.new_ones(gates, dtype=torch.float32) if beta is None else beta.float()
     if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
         raise InvalidError("allow_neg_eigval: needs use_beta_sigmoid_in_kernel")
     if use_beta_sigmoid_in_kernel:
         beta = beta.sigmoid() * (2.0 if allow_neg_eigval else 1.0)
-    _expect("g", g, (batch, tokens, v_heads))
-    _expect("beta", beta, (batch, tokens, v_heads))
-
-    n = batch
-    if cu_seqlens is not None:
-        if batch != 1:
-            raise InvalidError(f"cu_seqlens: a batch of {batch}, expected 1 with all sequences concatenated")
-        if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
-            raise InvalidError(
-                f"cu_seqlens: {cu_seqlens.dtype} of {cu_seqlens.dim()} dimensions, expected int32 or int64 of 1"
-            )
-        n = cu_seqlens.shape[0] - 1
-    if initial_state is not None:
-        state = (head_v, head_k) if state_v_first else (head_k, head_v)
-        _expect("initial_state", initial_state, (n, v_heads, *state))
     o, final_state = operator(
         q,
         k,
@@ -100,7 +67,7 @@ def _run(
         beta,
         initial_state,
         cu_seqlens,
-        head_k**-0.5 if scale is None else scale,
+        k.shape[-1] ** -0.5 if scale is None else scale,
         use_qk_l2norm_in_kernel,
         output_final_state,
         state_v_first,
