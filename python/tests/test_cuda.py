@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from typing import Any
@@ -161,6 +162,7 @@ def test_opcheck(operator: Any) -> None:
     )
 
 
+@pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("cc")), reason="inductor needs a C compiler")
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_compile(mode: str | None) -> None:
     torch.compiler.reset()
