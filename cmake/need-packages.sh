@@ -20,7 +20,7 @@ for purpose in "$@"; do
     case $purpose in
     build) wanted+=" $build" extra+=" $optional" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
-    test) wanted+=" git binutils clang libcmocka-dev mandoc $cross" ;;
+    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;
     esac
 done

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The Python package as a user installs it: pip, in a new virtual environment, from a copy of what a clone holds; then its tests.
+# Without PyTorch in that environment the tests of pyquern.torch are skipped.
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+skip() {
+    echo "test_python: skipped: $*"
+    exit 77
+}
+quiet() { "$@" >"$work/log" 2>&1 || { tail -n 60 "$work/log"; echo "test_python: $1 failed"; exit 1; }; }
+
+python=$(command -v python3) || skip "no python3"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || skip "$("$python" --version), expected 3.10 or later"
+"$python" -m venv "$work/venv" >"$work/log" 2>&1 || skip "python3 -m venv does not work (Debian: python3-venv)"
+pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
+# Few retries: where packets are dropped, pip would wait for longer than the test may take.
+"${pip[@]}" install --retries 1 --timeout 30 numpy pytest >"$work/log" 2>&1 || skip "pip cannot install numpy and pytest: $(tail -n 1 "$work/log")"
+
+# The files that git knows, where there is git; a released archive has no others.
+mkdir "$work/clone"
+if git -C "$QN_SOURCE_DIR" rev-parse --git-dir >/dev/null 2>&1; then
+    git -C "$QN_SOURCE_DIR" ls-files -z --cached --others --exclude-standard | tar -C "$QN_SOURCE_DIR" --null -T - -c | tar -C "$work/clone" -x
+else
+    tar -C "$QN_SOURCE_DIR" --exclude=./build -c . | tar -C "$work/clone" -x
+fi
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-2} CMAKE_GENERATOR=Ninja
+quiet "${pip[@]}" install "$work/clone/python" -C cmake.define.QN_CUDA=OFF -C cmake.define.QN_WERROR=ON
+
+# One wheel for every Python 3, with the package and one library that does not depend on where it was built.
+mv "$work/clone" "$work/moved"
+site=$("$work/venv/bin/python" -c 'import pyquern, pathlib; print(pathlib.Path(pyquern.__file__).parent)')
+grep -q '^Tag: py3-none-' "$(dirname "$site")"/pyquern-*.dist-info/WHEEL || { echo "test_python: the wheel is not py3-none"; exit 1; }
+[ "$(cd "$site" && ls ./*.so*)" = ./libquern.so ] || { echo "test_python: libraries in the wheel: $(cd "$site" && ls ./*.so*)"; exit 1; }
+cd "$work/moved/python"
+"$work/venv/bin/python" -m pytest -q -rs
