@@ -294,8 +294,8 @@ qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint3
     const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(head_k, d->slices, n_stages), threads = QN_GDN_ADVANCE_THREADS(d->slices);
     place_workspace(a, tokens, d, workspace);
     size_t n = 0;
-    out->launches[n] =
-        chunk_launch("qn_gdn_prepare", (size_t)a->chunks * a->k_heads, 1, 1, QN_GDN_PREPARE_THREADS, QN_GDN_PREPARE_BYTES(head_k));
+    out->launches[n] = chunk_launch("qn_gdn_prepare", (size_t)a->chunks * a->k_heads, 1, 1, QN_GDN_PREPARE_THREADS,
+                                    QN_GDN_PREPARE_BYTES(head_k));
     out->launches[n++].variant = QN_GPU_VARIANT(prepare, head_k, f16);
     if (a->divided) {
         const size_t blocks = blocks_of(a->head_v, d) + blocks_of(padded_k(a), d);

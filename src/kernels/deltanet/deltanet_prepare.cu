@@ -173,42 +173,49 @@ QN_DEVICE uint32_t columns_of(uint32_t block)
 
 // ---- Gates ----
 
-// The elements of g and beta of two tokens of a lane.
+// Log decays and beta of two tokens of a lane. Tokens past the end have g = 0 and beta = 0.
 struct lane_gates {
     float g[2], beta[2];
 };
 
+QN_DEVICE bool has_plain_gates(const qn_gdn_chunk_args &a)
+{
+    return a.g_dtype == QN_TYPED_F32 && a.beta_dtype == QN_TYPED_F32 && !a.gate_factor && !a.sigmoid_beta;
+}
+
+// Log decay and beta of a token, whatever they are computed from. Not inlined, since the code would separate that of the other
+// case.
+static __device__ __noinline__ float2 compute_gates(const qn_gdn_chunk_args &a, uint32_t token, uint32_t head)
+{
+    const float g = qn_load_typed(a.g, (size_t)token * a.g_stride + head, a.g_dtype);
+    const float beta = qn_load_typed(a.beta, (size_t)token * a.beta_stride + head, a.beta_dtype);
+    return make_float2(qn_gdn_log_decay(a, g, head), qn_gdn_beta(a, beta));
+}
+
 QN_DEVICE lane_gates load_gates(const qn_gdn_chunk_args &a, uint32_t first, uint32_t n, uint32_t head)
 {
     lane_gates x = {};
-    const uint32_t token = lane_index() * 2;
-    // Loads of f32 are in flight together; those of other types wait for each other.
-    if (a.g_dtype == QN_TYPED_F32 && a.beta_dtype == QN_TYPED_F32) {
+    const bool plain = has_plain_gates(a);
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            x.g[i] = token + i < n ? ((const float *)a.g)[(size_t)(first + token + i) * a.g_stride + head] : 0.0f;
-            x.beta[i] = token + i < n ? ((const float *)a.beta)[(size_t)(first + token + i) * a.beta_stride + head] : 0.0f;
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t token = lane_index() * 2 + i;
+        if (plain) {
+            x.g[i] = token < n ? ((const float *)a.g)[(size_t)(first + token) * a.g_stride + head] : 0.0f;
+            x.beta[i] = token < n ? ((const float *)a.beta)[(size_t)(first + token) * a.beta_stride + head] : 0.0f;
+        } else if (token < n) {
+            const float2 gates = compute_gates(a, first + token, head);
+            x.g[i] = gates.x;
+            x.beta[i] = gates.y;
         }
-        return x;
-    }
-    for (uint32_t i = 0; i < 2 && token + i < n; i++) {
-        x.g[i] = qn_load_typed(a.g, (size_t)(first + token + i) * a.g_stride + head, a.g_dtype);
-        x.beta[i] = qn_load_typed(a.beta, (size_t)(first + token + i) * a.beta_stride + head, a.beta_dtype);
     }
     return x;
 }
 
-// Cumulative sums of the log decays of a value head, in double, and the factors from them. Tokens past the n of the chunk have
-// g = 0 and beta = 0. By one warp.
-QN_DEVICE void cumsum_decays(const qn_gdn_chunk_args &a, head_gates &to, const lane_gates &x, uint32_t n, uint32_t head)
+// Cumulative sums of the log decays of a value head, in double, and the factors from them. By one warp.
+QN_DEVICE void cumsum_decays(head_gates &to, const lane_gates &x)
 {
     const uint32_t lane = lane_index();
-    float g[2], beta[2];
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        g[i] = 2 * lane + i < n ? qn_gdn_log_decay(a, x.g[i], head) : 0.0f;
-        beta[i] = 2 * lane + i < n ? qn_gdn_beta(a, x.beta[i]) : 0.0f;
-    }
+    const float g[2] = { fminf(fmaxf(x.g[0], QN_GDN_MIN_LOG_DECAY), 0.0f), fminf(fmaxf(x.g[1], QN_GDN_MIN_LOG_DECAY), 0.0f) };
     double sum = (double)g[0] + (double)g[1];
 #pragma unroll
     for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
@@ -237,10 +244,10 @@ QN_DEVICE void cumsum_decays(const qn_gdn_chunk_args &a, head_gates &to, const l
     }
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++)
-        to.rows[2 * lane + i] = make_float4(hi[i], lo[i], beta[i], row_factors[i]);
+        to.rows[2 * lane + i] = make_float4(hi[i], lo[i], x.beta[i], row_factors[i]);
     *(float2 *)(to.gc_hi + 2 * lane) = make_float2(hi[0], hi[1]);
     *(float2 *)(to.gc_lo + 2 * lane) = make_float2(lo[0], lo[1]);
-    *(float2 *)(to.beta + 2 * lane) = make_float2(beta[0], beta[1]);
+    *(float2 *)(to.beta + 2 * lane) = make_float2(x.beta[0], x.beta[1]);
 }
 
 // d = e^(gc_i - gc_j) in a block on the diagonal; at most 1 above it.
@@ -582,7 +589,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
     unsigned char *record = record_of(a, s, chunk, head);
     const uint32_t step = a.tiled ? a.k_heads : 1;
     if (block == 0)
-        cumsum_decays(a, m.gates[0], load_gates(a, first, n, head), n, head);
+        cumsum_decays(m.gates[0], load_gates(a, first, n, head));
     qn_cp_async_wait<0>();
     __syncthreads();
     float d[5][2][4] = {}, qq[2][4] = {};
@@ -608,7 +615,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
         compute_diagonal(m, w, left);
         __syncthreads(); // the blocks on the diagonal are written; all warps have read the previous head's gates
         if (computes_next)
-            cumsum_decays(a, m.gates[1 - i % 2], next_gates, n, head + step);
+            cumsum_decays(m.gates[1 - i % 2], next_gates);
         compute_block<1>(m, w, d, left, sums);
         if (block == 0)
             store_factors(m, w.gates, w.record);

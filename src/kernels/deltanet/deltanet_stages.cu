@@ -151,6 +151,23 @@ extern "C" __global__ void __launch_bounds__(QN_GDN_INVERSE_THREADS)
         solve_columns<32>(rows, to, a.inverse_stride, c.n);
 }
 
+// ---- Results of 64 tokens by 64 columns ----
+
+// Rounds accumulators to a tile, which all warps have read, and stores n of its rows. A warp stores the rows that it has rounded.
+QN_DEVICE void store_result(void *to, uint32_t stride, unsigned char *tile, const float d[8][4], uint32_t n, uint32_t columns)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, segment = lane % 8;
+    store_rounded(tile, d);
+    __syncwarp();
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t row = threadIdx.x / QN_WARP_SIZE * 16 + i * 4 + lane / 8;
+        if (row < n && segment * 8 < columns)
+            *(uint4 *)((uint16_t *)to + (size_t)row * stride + segment * 8) =
+                *(const uint4 *)(tile + swizzled_offset(row, segment));
+    }
+}
+
 // ---- w and u ----
 
 struct w_u_smem {
@@ -204,9 +221,7 @@ QN_DEVICE void multiply_tile(const uint32_t left[4][4], unsigned char *tile, voi
     mma_commit();
     mma_wait<0>(d);
     __syncthreads(); // all warps have read the tile
-    store_rounded(tile, d);
-    __syncthreads();
-    store_tile<THREADS>(to, stride, tile, n, columns, threadIdx.x);
+    store_result(to, stride, tile, d, n, columns);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_gdn_recompute_w_u(const __grid_constant__ qn_gdn_stage_args a)
@@ -290,10 +305,10 @@ QN_DEVICE void compute_scores(const output_smem &m, uint32_t scores[4][4])
         pack_fragment(scores[i], d[2 * i], d[2 * i + 1]);
 }
 
-// o of a slice, to the tile of v_new.
-QN_DEVICE void compute_slice(const output_smem &m, output_stage &stage, const uint32_t scores[4][4], float scale)
+// o of a slice.
+QN_DEVICE void compute_slice(const output_smem &m, const output_stage &stage, const uint32_t scores[4][4], float scale,
+                             float d[8][4])
 {
-    float d[8][4];
     mma_fence();
     mma_abt_shared<false>(d, m.q, stage.h);
 #pragma unroll
@@ -316,9 +331,6 @@ QN_DEVICE void compute_slice(const output_smem &m, output_stage &stage, const ui
 #pragma unroll
         for (int e = 0; e < 4; e++)
             d[n][e] *= scale;
-    __syncthreads(); // all warps have read v_new
-    store_rounded(stage.v, d);
-    __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_gdn_chunk_output(const __grid_constant__ qn_gdn_stage_args a)
@@ -353,8 +365,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_gdn_chunk_output(const 
         if (at + SLICE < head_v)
             load_slice(a, c, h, head, at + SLICE, m.stages[i ^ 1]);
         qn_cp_async_commit();
-        compute_slice(m, m.stages[i], scores, a.rule.scale);
-        store_tile<THREADS>((uint16_t *)a.rule.o + (size_t)c.first * a.rule.o_stride + head * head_v + at, a.rule.o_stride,
-                            m.stages[i].v, c.n, head_v - at, threadIdx.x);
+        float d[8][4];
+        compute_slice(m, m.stages[i], scores, a.rule.scale, d);
+        __syncthreads(); // all warps have read v_new
+        store_result((uint16_t *)a.rule.o + (size_t)c.first * a.rule.o_stride + head * head_v + at, a.rule.o_stride,
+                     m.stages[i].v, d, c.n, head_v - at);
     }
 }

@@ -85,6 +85,19 @@ QN_DEVICE void produce(const qn_gdn_stage_args &a, const work &w, state_pass_sme
 
 // ---- The writers ----
 
+// Stores the first `columns` columns of n rows of a tile. By the writers.
+QN_DEVICE void store_tile(void *to, uint32_t stride, const unsigned char *tile, uint32_t n, uint32_t columns, uint32_t thread)
+{
+    const uint32_t segment = thread % 8;
+#pragma unroll
+    for (uint32_t i = 0; i < TOKENS * 8 / WRITERS; i++) {
+        const uint32_t row = i * (WRITERS / 8) + thread / 8;
+        if (row < n && segment * 8 < columns)
+            *(uint4 *)((uint16_t *)to + (size_t)row * stride + segment * 8) =
+                *(const uint4 *)(tile + swizzled_offset(row, segment));
+    }
+}
+
 QN_DEVICE void store_chunk(const qn_gdn_stage_args &a, const work &w, const state_pass_smem &m, const chunk &c, bool last)
 {
     const uint32_t head_v = a.rule.head_v, at = w.slice * SLICE, thread = threadIdx.x % WRITERS;
@@ -93,11 +106,11 @@ QN_DEVICE void store_chunk(const qn_gdn_stage_args &a, const work &w, const stat
     wait(BARRIER_STATE_WRITTEN, WARPGROUP + WRITERS);
 #pragma unroll
     for (int tile = 0; tile < KEY_TILES; tile++)
-        store_tile<WRITERS>(h + tile * 64, HEAD_K, m.state[tile], head_v - at, HEAD_K - tile * 64, thread);
+        store_tile(h + tile * 64, HEAD_K, m.state[tile], head_v - at, HEAD_K - tile * 64, thread);
     if (!last)
         arrive(BARRIER_STATE_READ, WARPGROUP + WRITERS);
     wait(BARRIER_V_NEW_WRITTEN, WARPGROUP + WRITERS);
-    store_tile<WRITERS>((uint16_t *)row_of(a.v_new, c.first, a.v_new_stride, w.head * head_v + at), a.v_new_stride, m.v_new,
+    store_tile((uint16_t *)row_of(a.v_new, c.first, a.v_new_stride, w.head * head_v + at), a.v_new_stride, m.v_new,
                         c.n, head_v - at, thread);
     if (!last)
         arrive(BARRIER_V_NEW_READ, WARPGROUP + WRITERS);

@@ -85,18 +85,4 @@ QN_DEVICE void load_chunk_gates(chunk_gates &to, const qn_gdn_stage_args &a, con
     *(float2 *)(to.beta + token) = make_float2(beta[0], beta[1]);
 }
 
-// Stores the first `columns` columns of n rows of a tile. By `threads` threads.
-template <int threads>
-QN_DEVICE void store_tile(void *to, uint32_t stride, const unsigned char *tile, uint32_t n, uint32_t columns, uint32_t thread)
-{
-    const uint32_t segment = thread % 8;
-#pragma unroll
-    for (uint32_t i = 0; i < TOKENS * 8 / threads; i++) {
-        const uint32_t row = i * (threads / 8) + thread / 8;
-        if (row < n && segment * 8 < columns)
-            *(uint4 *)((uint16_t *)to + (size_t)row * stride + segment * 8) =
-                *(const uint4 *)(tile + swizzled_offset(row, segment));
-    }
-}
-
 #endif
