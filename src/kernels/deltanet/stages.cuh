@@ -52,7 +52,7 @@ QN_DEVICE const uint16_t *row_of(const void *rows, uint32_t token, uint32_t stri
 QN_DEVICE float2 running_minimum(float2 gc, uint32_t n)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    const float first = 2 * lane < n ? gc.x : __uint_as_float(0x7f800000u), second = 2 * lane + 1 < n ? gc.y : __uint_as_float(0x7f800000u);
+    const float first = 2 * lane < n ? gc.x : QN_INFINITY, second = 2 * lane + 1 < n ? gc.y : QN_INFINITY;
     float least = fminf(first, second);
 #pragma unroll
     for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
