@@ -211,30 +211,32 @@ QN_DEVICE qn_gdn_head_state span_state(const qn_gdn_chunk_args &a, const work &w
     return { a.states + head_index(a, w, index) * a.head_v * PADDED_K, false, PADDED_K, 1 };
 }
 
+// read_state and write_state have long code: one call of each.
 QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[8 * KEY_TILES][4])
 {
-    if (w.identity)
+    qn_gdn_head_state from = { nullptr, false, PADDED_K, 1 }; // zeros
+    if (w.identity) {
         set_identity(w, s);
-    else if (w.p.number == 0 && (!OUTPUTS || !a.divided))
-        read_state(slice_of(w), s, qn_gdn_initial_state(a, w.p.s.index, w.head), a.head_v);
-    else if (w.warm || !OUTPUTS)
-        read_state(slice_of(w), s, { nullptr, false, PADDED_K, 1 }, 0);
-    else
-        read_state(slice_of(w), s, span_state(a, w, w.p.index), a.head_v);
+        return;
+    }
+    if (w.p.number == 0 && (!OUTPUTS || !a.divided))
+        from = qn_gdn_initial_state(a, w.p.s.index, w.head);
+    else if (OUTPUTS && !w.warm)
+        from = span_state(a, w, w.p.index);
+    read_state(slice_of(w), s, from, a.head_v);
 }
 
 QN_DEVICE void end_state(const qn_gdn_chunk_args &a, const work &w, const float s[8 * KEY_TILES][4])
 {
-    if (w.identity) {
-        float *transition = a.transitions + head_index(a, w, w.p.index) * PADDED_K * PADDED_K;
-        write_state(slice_of(w), s, { transition, false, PADDED_K, 1 }, PADDED_K);
-    } else if (w.needed) {
-        write_state(slice_of(w), s, span_state(a, w, w.p.index + 1), a.head_v);
-    } else if (OUTPUTS && w.last) {
-        const qn_gdn_head_state final = qn_gdn_final_state(a, w.p.s.index, w.head);
-        if (final.data)
-            write_state(slice_of(w), s, final, a.head_v);
-    }
+    qn_gdn_head_state to = { nullptr, false, PADDED_K, 1 };
+    if (w.identity)
+        to.data = a.transitions + head_index(a, w, w.p.index) * PADDED_K * PADDED_K;
+    else if (w.needed)
+        to = span_state(a, w, w.p.index + 1);
+    else if (OUTPUTS && w.last)
+        to = qn_gdn_final_state(a, w.p.s.index, w.head);
+    if (to.data)
+        write_state(slice_of(w), s, to, w.identity ? PADDED_K : a.head_v);
 }
 
 // ---- The consumers: chunks ----
