@@ -1,6 +1,6 @@
 /* quern/cuda.h on a GPU: Gated DeltaNet through the public functions against the CPU's, with strided views, all types of
- * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. The other sections are
- * in cuda_api_*.c. */
+ * cu_seqlens, states updated in place and in pools; captured in a graph; from two threads on two streams. The other sections
+ * are in cuda_api_*.c. */
 #include "check/cuda_deltanet.h"
 #include "check/cuda_views.h"
 
@@ -374,7 +374,6 @@ void qn_check_cuda_api(bool bench)
         { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, false, true, false },
         { QN_DTYPE_F32, QN_DTYPE_I32, 3, { 0, 7, 8, 90 }, 1, 3, 48, 80, false, true, true },
     };
-    (void)bench;
     qn_assert_ok(qn_cuda_kernels_open(&kernels, qn_cuda_get_info(qn_gpu())->ordinal));
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(&shapes[i]);
@@ -383,5 +382,7 @@ void qn_check_cuda_api(bool bench)
     qn_check_api_matmul(kernels);
     qn_check_api_rows(kernels);
     qn_check_api_conv(kernels);
+    if (bench)
+        qn_bench_api(kernels);
     qn_cuda_kernels_close(kernels);
 }

@@ -1,5 +1,5 @@
-/* Matmuls of quern/cuda.h on a fake driver: what is refused, and which launches are queued with which arguments. The results are
- * checked by quern-check, on a device. */
+/* Matmuls of quern/cuda.h on a fake driver: what is refused, and which launches are queued with which arguments. The results
+ * are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "kernels/matmul/matmul_cuda.h"
