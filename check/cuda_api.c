@@ -444,16 +444,17 @@ void qn_check_cuda_api(bool bench)
         { QN_DTYPE_F32, QN_DTYPE_I64, 3, { 0, 7, 8, 90 }, 1, 3, 128, 128, .in_place = true, .transposed = true },
         { QN_DTYPE_F32, QN_DTYPE_I32, 3, { 0, 7, 8, 90 }, 1, 3, 48, 80, .in_place = true, .pool = true },
     };
-    (void)bench;
     qn_assert_ok(qn_cuda_kernels_open(&kernels, qn_cuda_get_info(qn_gpu())->ordinal));
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(&shapes[i]);
     check_capture(&shapes[2]);
     check_threads(&shapes[0]);
-    qn_check_cuda_api_aura(kernels);
-    qn_check_cuda_api_attention(kernels);
+    qn_check_api_aura(kernels);
+    qn_check_api_attention(kernels);
     qn_check_api_matmul(kernels);
     qn_check_api_rows(kernels);
     qn_check_api_conv(kernels);
+    if (bench)
+        qn_bench_api(kernels);
     qn_cuda_kernels_close(kernels);
 }

@@ -6,9 +6,15 @@
 #include "check/cuda.h"
 #include "quern/cuda.h"
 
-/* qn_check_cuda_api_* - the sections AURA, and attention with rope. */
-void qn_check_cuda_api_aura(qn_cuda_kernels *kernels);
-void qn_check_cuda_api_attention(qn_cuda_kernels *kernels);
+/* qn_check_api_* - the sections AURA; attention with rope; matmul; rows; convolution and Hadamard transform. */
+void qn_check_api_aura(qn_cuda_kernels *kernels);
+void qn_check_api_attention(qn_cuda_kernels *kernels);
+void qn_check_api_matmul(qn_cuda_kernels *kernels);
+void qn_check_api_rows(qn_cuda_kernels *kernels);
+void qn_check_api_conv(qn_cuda_kernels *kernels);
+
+/* qn_bench_api - time the functions that are bound by memory. */
+void qn_bench_api(qn_cuda_kernels *kernels);
 
 /* [n][row] values, `stride` elements from a row to the next. Elements between rows are NaN and must stay so. */
 typedef struct qn_api_rows {

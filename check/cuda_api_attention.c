@@ -561,7 +561,7 @@ static void check_graph(void)
     caches_free(&c);
 }
 
-void qn_check_cuda_api_attention(qn_cuda_kernels *handle)
+void qn_check_api_attention(qn_cuda_kernels *handle)
 {
     /* Capacities are multiples of 256, as the CPU's. */
     static const struct shape shapes[] = {

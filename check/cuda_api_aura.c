@@ -688,7 +688,7 @@ static void check_graph(void)
     step_free(&s);
 }
 
-void qn_check_cuda_api_aura(qn_cuda_kernels *handle)
+void qn_check_api_aura(qn_cuda_kernels *handle)
 {
     static const qn_dtype types[] = { QN_DTYPE_F32, QN_DTYPE_F16, QN_DTYPE_BF16 };
     static const struct {

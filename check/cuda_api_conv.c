@@ -1,5 +1,6 @@
-/* The causal convolution of quern/cuda.h on a GPU against the CPU's functions: sequences of all lengths, states in place and in
- * pools with sequences that are skipped, all types, any number of taps, channels with tails, rows at any distance. */
+/* The causal convolution of quern/cuda.h on a GPU against the CPU's functions: sequences of all lengths, states in place and
+ * in pools with sequences that are skipped, all types, any number of taps, channels with tails, rows at any distance. */
+#include "check/cuda_api.h"
 #include "check/cuda_views.h"
 
 #include "quern/kernels.h"

@@ -1,5 +1,7 @@
 /* Matmuls of quern/cuda.h on a GPU against the CPU's functions: weights of every type, packed on the device; all types of
- * activations and outputs at any distance; several matrices, operations in front, results that are added; captured in a graph. */
+ * activations and outputs at any distance; several matrices, operations in front, results that are added; captured in a
+ * graph. */
+#include "check/cuda_api.h"
 #include "check/cuda_views.h"
 
 #include "check/problem.h"

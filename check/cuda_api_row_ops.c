@@ -1,5 +1,6 @@
 /* Operations on rows of quern/cuda.h, and the Hadamard transform, on a GPU against the CPU's functions: all types, widths with
  * tails, rows at any distance, results in place of inputs. */
+#include "check/cuda_api.h"
 #include "check/cuda_views.h"
 
 #include "quern/kernels.h"
@@ -37,7 +38,8 @@ static qn_view host_view(float *x, size_t n)
 }
 
 /* The CPU's results from the values as rounded to the type, in f32. The bound: sums of n squares in different orders, at most
- * n / 16 additions each, and SiLU with an error of a few ulp that grows with its argument; rounding to the type comes on top. */
+ * n / 16 additions each, and SiLU with an error of a few ulp that grows with its argument. Rounding to the type comes on top.
+ */
 static void expect(struct problem *p)
 {
     const struct shape *s = p->s;
@@ -116,7 +118,8 @@ static void check_ops(qn_cuda_kernels *kernels)
 
 /* ---- Argmax ---- */
 
-/* Rows: random values; two equal maxima; all equal; infinities of both signs; the last element; a NaN, which is the largest. */
+/* Rows: random values; two equal maxima; all equal; infinities of both signs; the last element; a NaN, which is the
+ * largest. */
 static void check_argmax(qn_cuda_kernels *kernels, qn_dtype dtype, size_t n, bool is_aligned, bool is_wide)
 {
     enum { ROWS = 6 };

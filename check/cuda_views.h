@@ -1,5 +1,5 @@
-/* Rows of any float type at a distance, for checks of quern/cuda.h: what a qn_cuda_view refers to, in guarded memory, and what is
- * expected of it. */
+/* Rows of any float type at a distance, for checks of quern/cuda.h: what a qn_cuda_view refers to, in guarded memory, and
+ * what is expected of it. */
 #ifndef QN_CHECK_CUDA_VIEWS_H
 #define QN_CHECK_CUDA_VIEWS_H
 
@@ -14,7 +14,9 @@ typedef struct qn_gpu_rows {
     qn_gpu_guarded memory;
 } qn_gpu_rows;
 
-/* qn_gpu_rows_random - normal values times scale, on the device; qn_gpu_rows_of: copies of x. qn_gpu_rows_poison - all poison. */
+/* qn_gpu_rows_random - normal values times scale, on the device.
+ * qn_gpu_rows_of - copies of x.
+ * qn_gpu_rows_poison - all poison. */
 qn_gpu_rows qn_gpu_rows_random(qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift, float scale);
 qn_gpu_rows qn_gpu_rows_of(const float *x, qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift);
 qn_gpu_rows qn_gpu_rows_poison(qn_dtype dtype, size_t n_rows, size_t n, size_t gap, size_t shift);
@@ -36,10 +38,5 @@ const char *qn_float_name(qn_dtype dtype);
 
 /* qn_array_view - all of an array. */
 qn_cuda_view qn_array_view(const qn_gpu_guarded *g, qn_dtype dtype, size_t count);
-
-/* qn_check_api_matmul, qn_check_api_rows, qn_check_api_conv - the sections of quern/cuda.h. */
-void qn_check_api_matmul(qn_cuda_kernels *kernels);
-void qn_check_api_rows(qn_cuda_kernels *kernels);
-void qn_check_api_conv(qn_cuda_kernels *kernels);
 
 #endif

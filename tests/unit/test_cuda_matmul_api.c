@@ -1,5 +1,5 @@
-/* Matmuls of quern/cuda.h on a fake driver: what is refused, and which launches are queued with which arguments. The results are
- * checked by quern-check, on a device. */
+/* Matmuls of quern/cuda.h on a fake driver: what is refused, and which launches are queued with which arguments. The results
+ * are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
 #include "kernels/matmul/matmul_cuda.h"
@@ -95,6 +95,16 @@ static void sizes(void **unused)
         assert_ok(qn_cuda_matmul_packed_bytes(&c.weights, &bytes));
         assert_int_equal(bytes, 2 * 4 * types[i].bytes);
     }
+    /* No type of the CPU's matmul is missing. */
+    size_t n;
+    const qn_type_info *all = qn_types(&n);
+    for (size_t i = 0; i < n; i++)
+        if (all[i].type != QN_TYPE_OX2_0) {
+            const struct call c = call_of((qn_dtype)all[i].type, 1, QN_DTYPE_F32, QN_DTYPE_F32);
+            size_t bytes;
+            label("%s", all[i].name);
+            assert_ok(qn_cuda_matmul_packed_bytes(&c.weights, &bytes));
+        }
 }
 
 static void refuses_weights(qn_cuda_kernels *k, const struct call *c, const char *text)

@@ -55,8 +55,8 @@ qn_status qn_api_run_calls(qn_cuda_kernels *kernels, qn_stream stream, const qn_
  * the first is queued; QN_ERR_INVALID if one is not loaded and the stream is captured. */
 qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args);
 
-/* qn_api_make_ready - load what is not loaded of n launches, before several calls of qn_api_run_calls that queue all or none of
- * them. QN_ERR_INVALID as for qn_api_run. */
+/* qn_api_make_ready - load what is not loaded of n launches, before several calls of qn_api_run_calls that queue all or none
+ * of them. QN_ERR_INVALID as for qn_api_run. */
 qn_status qn_api_make_ready(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n);
 
 /* qn_api_load - load the code of n launches in the current context. */

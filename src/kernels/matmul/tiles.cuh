@@ -213,8 +213,8 @@ QN_DEVICE void store_output(bf16_output *at, float x)
     at->bits = qn_f32_to_bf16(x);
 }
 
-// Calls function<type> for a qn_dtype of outputs. The branch is uniform, and outside of all loops over outputs: the code of f32
-// is that of a kernel without other types.
+// Calls function<type> for a qn_dtype of outputs. The branch is uniform, and outside of all loops over outputs: the code of
+// f32 is that of a kernel without other types.
 #define WITH_OUTPUT_TYPE(dtype, function, ...)                                                                                 \
     do {                                                                                                                       \
         if ((dtype) == QN_TYPED_F32)                                                                                           \
