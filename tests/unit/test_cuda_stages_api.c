@@ -1,0 +1,189 @@
+/* The stages of Gated DeltaNet of quern/cuda.h on a fake driver: which launches are queued with which arguments, and what is
+ * refused. The results are checked by quern-check, on a device. */
+#include "helper_cuda_api.h"
+
+#include "kernels/deltanet/stages_cuda.h"
+
+enum { TOKENS = 200, HEADS_K = 2, HEADS_V = 6, KEY = 128, VALUE = 192, CHUNKS = 4, INDICES = TOKENS / 64 + 1 };
+
+static size_t args_bytes(const char *function)
+{
+    (void)function;
+    return sizeof(qn_gdn_stage_args);
+}
+
+static qn_cuda_kernels *open_kernels(void)
+{
+    static const qn_gpu_cubin cubins[] = {
+        FAKE_CUBIN("deltanet/deltanet_stages.cu", "-DQN_HEAD_K=128"),
+        FAKE_CUBIN("deltanet/deltanet_stages.cu", "-DQN_HEAD_K=128 -DQN_F16"),
+        FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3"),
+    };
+    qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
+    fake.args_bytes = args_bytes;
+    return kernels;
+}
+
+static qn_cuda_gdn_shape shape_of(void)
+{
+    return (qn_cuda_gdn_shape){
+        .batch = 1, .tokens = TOKENS, .k_heads = HEADS_K, .v_heads = HEADS_V, .head_k = KEY, .head_v = VALUE, .scale = 0.1f
+    };
+}
+
+/* Rows of tokens at an address. */
+static qn_cuda_view rows(size_t at, qn_dtype dtype, size_t row)
+{
+    return (qn_cuda_view){ address(at), dtype, TOKENS * row, 0 };
+}
+
+static const qn_cuda_view none = { 0 };
+
+/* The arguments of a valid call of every stage. */
+struct views {
+    qn_cuda_view q, k, v, g, beta, gc, a, inverse, w, u, v_new, h, initial, final, o;
+};
+
+static struct views views_of(qn_dtype d)
+{
+    const size_t keys = HEADS_K * KEY, values = HEADS_V * VALUE, state = values * KEY;
+    return (struct views){ .q = rows(1 << 12, d, keys),
+                           .k = rows(2 << 12, d, keys),
+                           .v = rows(3 << 12, d, values),
+                           .g = rows(4 << 12, QN_DTYPE_BF16, HEADS_V),
+                           .beta = rows(5 << 12, QN_DTYPE_F16, HEADS_V),
+                           .gc = rows(6 << 12, QN_DTYPE_F32, HEADS_V),
+                           .a = rows(7 << 12, QN_DTYPE_F32, HEADS_V * 64),
+                           .inverse = rows(8 << 12, QN_DTYPE_F32, HEADS_V * 64),
+                           .w = rows(9 << 12, d, HEADS_V * KEY),
+                           .u = rows(10 << 12, d, values),
+                           .v_new = rows(11 << 12, d, values),
+                           .h = { address(12 << 12), d, CHUNKS * state, 0 },
+                           .initial = { address(13 << 12), QN_DTYPE_F32, state, 0 },
+                           .final = { address(14 << 12), QN_DTYPE_F32, state, 0 },
+                           .o = rows(15 << 12, d, values) };
+}
+
+static void queues(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    const qn_cuda_gdn_shape s = shape_of();
+    const struct views v = views_of(QN_DTYPE_BF16);
+    assert_ok(qn_cuda_gdn_cumsum(kernels, &s, v.g, v.gc, NULL));
+    expect_launch(0, 1, "qn_gdn_cumsum", INDICES, 1, true);
+    const qn_gdn_stage_args *a = arguments(0, 1);
+    assert_true(a->rule.g == 4 << 12 && a->gc == 6 << 12 && a->rule.g_dtype == QN_DTYPE_BF16 && a->gc_stride == HEADS_V);
+    assert_ok(qn_cuda_gdn_kkt(kernels, &s, v.k, v.beta, v.gc, v.a, NULL));
+    expect_launch(0, 1, "qn_gdn_kkt", INDICES * HEADS_K, 1, true);
+    a = arguments(0, 1);
+    assert_true(a->rule.k == 2 << 12 && a->rule.beta == 5 << 12 && a->a == 7 << 12 && a->a_stride == HEADS_V * 64);
+    assert_ok(qn_cuda_gdn_tril_inverse(kernels, &s, v.a, v.inverse, NULL));
+    expect_launch(0, 1, "qn_gdn_tril_inverse", INDICES * HEADS_V, 1, true);
+    a = arguments(0, 1);
+    assert_true(a->a == 7 << 12 && a->inverse == 8 << 12);
+    assert_ok(qn_cuda_gdn_recompute_w_u(kernels, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL));
+    expect_launch(0, 1, "qn_gdn_recompute_w_u", INDICES * HEADS_V, 1, true);
+    a = arguments(0, 1);
+    assert_true(a->rule.v == 3 << 12 && a->w == 9 << 12 && a->u == 10 << 12);
+    assert_true(a->w_stride == HEADS_V * KEY && a->u_stride == HEADS_V * VALUE);
+    assert_ok(qn_cuda_gdn_state_pass(kernels, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL));
+    expect_launch(0, 1, "qn_gdn_state_pass", VALUE / 64, HEADS_V, true);
+    a = arguments(0, 1);
+    assert_true(a->h == 12 << 12 && a->v_new == 11 << 12 && a->rule.initial == 13 << 12 && a->rule.final == 14 << 12);
+    assert_ok(qn_cuda_gdn_state_pass(kernels, &s, v.k, v.w, v.u, v.gc, none, v.h, v.v_new, none, NULL));
+    a = arguments(0, 1);
+    assert_true(a->rule.initial == 0 && a->rule.final == 0);
+    assert_ok(qn_cuda_gdn_chunk_output(kernels, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL));
+    expect_launch(0, 1, "qn_gdn_chunk_output", INDICES * HEADS_V, 1, true);
+    a = arguments(0, 1);
+    assert_true(a->rule.q == 1 << 12 && a->rule.o == 15 << 12 && a->rule.scale == 0.1f);
+    qn_cuda_kernels_close(kernels);
+}
+
+static void refuses_views(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *k = open_kernels();
+    const qn_cuda_gdn_shape s = shape_of();
+    struct views v = views_of(QN_DTYPE_BF16);
+    v.g.dtype = QN_DTYPE_I32;
+    refused(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL), "g: data type 26");
+    v.gc.count--;
+    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "gc: 1199 elements, expected at least 1200");
+    v = views_of(QN_DTYPE_BF16);
+    v.a.stride = HEADS_V * 64 + 2;
+    v.a.count *= 2;
+    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL), "a: rows are 386 elements apart, expected a multiple of 4");
+    v.a.stride = HEADS_V * 64 - 4;
+    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "a: rows are 380 elements apart");
+    v.w.dtype = QN_DTYPE_F16;
+    refused(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL), "w: data type 1, expected 30");
+    v = views_of(QN_DTYPE_BF16);
+    v.u.data = address(10008);
+    refused(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL), "u: address 0x2718");
+    v = views_of(QN_DTYPE_BF16);
+    v.h.count--;
+    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL), "h: 589823 elements");
+    refused(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL), "h: 589823 elements");
+    v = views_of(QN_DTYPE_BF16);
+    v.final.dtype = QN_DTYPE_BF16;
+    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL),
+            "final: data type 30, expected 0");
+    v.v_new.count = 1;
+    refused(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, none, NULL), "v_new: 1 elements");
+    qn_cuda_kernels_close(k);
+}
+
+static void refuses_shapes(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *k = open_kernels();
+    qn_cuda_gdn_shape s = shape_of();
+    struct views v = views_of(QN_DTYPE_F32);
+    const int launches = fake.launches;
+    assert_int_equal(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), QN_ERR_UNSUPPORTED);
+    assert_text("data type 0");
+    assert_int_equal(fake.launches, launches);
+    v = views_of(QN_DTYPE_BF16);
+    s.head_k = 24;
+    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL), "keys of 24");
+    s = shape_of();
+    s.v_heads = 5;
+    refused(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL), "5 value heads");
+    s = shape_of();
+    s.n_sequences = 3;
+    s.cu_seqlens = (qn_cuda_view){ address(4096), QN_DTYPE_I32, 3, 0 };
+    refused(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL),
+            "cu_seqlens: 3 elements, expected at least 4");
+    /* With cu_seqlens the host does not know the number of chunks. */
+    s.cu_seqlens.count = 4;
+    v.h.count = HEADS_V * VALUE * KEY;
+    assert_ok(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL));
+    expect_launch(0, 1, "qn_gdn_chunk_output", (TOKENS / 64 + 3) * HEADS_V, 1, true);
+    qn_cuda_kernels_close(k);
+}
+
+static void captures(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *k = open_kernels();
+    const qn_cuda_gdn_shape s = shape_of();
+    const struct views v = views_of(QN_DTYPE_BF16);
+    fake.capturing = true;
+    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "expected a call before the capture");
+    fake.capturing = false;
+    assert_ok(qn_cuda_gdn_stages_prepare(k, &s, QN_DTYPE_BF16));
+    fake.capturing = true;
+    assert_ok(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL));
+    assert_ok(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL));
+    fake.capturing = false;
+    qn_cuda_kernels_close(k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(queues), cmocka_unit_test(refuses_views),
+                                        cmocka_unit_test(refuses_shapes), cmocka_unit_test(captures) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
