@@ -110,10 +110,10 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
  * D is bf16 or f16 on tensor cores: the error against the recurrence in float64 is at most 1e-2 in bf16, and 3e-3 to 5e-3 for
- * random inputs; an eighth of this in f16, whose values must stay below 65504. Keys are padded to multiples of 64 elements and
- * values too, so that these are the fastest sizes. A device with less than 160 KiB of shared memory for a block has no keys
- * beyond 192 (QN_ERR_UNSUPPORTED). With f32 the recurrence is computed token by token, which is exact to 1e-6 and many times
- * slower; its workspace is empty. */
+ * random inputs; an eighth of this in f16, whose values must stay below 65504. Keys and values are padded to multiples of 64
+ * elements, so that these are the fastest sizes. Keys beyond 128 need 130 KiB of shared memory for a block: not on GPUs that
+ * have 99 KiB, where they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by token, which is exact to 1e-6 and
+ * many times slower; its workspace is empty. */
 QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
                                    qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
                                    qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream);
