@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from pyquern._lib import InvalidError, UnsupportedError
-from pyquern.torch import _operators
+from pyquern.torch import _gdn
 
 
 def _run(
@@ -48,17 +47,17 @@ def _run(
     if others:
         raise TypeError(f"unexpected arguments: {', '.join(sorted(others))}")
     gates = (*q.shape[:2], *v.shape[2:3])
+    factor = None
     if use_gate_in_kernel:
         if A_log is None or g is None:
             raise InvalidError("use_gate_in_kernel: A_log and g (before the gate) are needed")
-        gate = g.float() if dt_bias is None else g.float() + dt_bias.float()
-        g = -A_log.float().exp() * softplus(gate)
-    g = q.new_zeros(gates, dtype=torch.float32) if g is None else g.float()
-    beta = q.new_ones(gates, dtype=torch.float32) if beta is None else beta.float()
-    if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
-        raise InvalidError("allow_neg_eigval: needs use_beta_sigmoid_in_kernel")
-    if use_beta_sigmoid_in_kernel:
-        beta = beta.sigmoid() * (2.0 if allow_neg_eigval else 1.0)
+        factor = A_log.float().exp().neg()
+    g = q.new_zeros(gates, dtype=torch.float32) if g is None else g
+    beta = q.new_ones(gates, dtype=torch.float32) if beta is None else beta
+    if allow_neg_eigval:
+        if not use_beta_sigmoid_in_kernel:
+            raise InvalidError("allow_neg_eigval: needs use_beta_sigmoid_in_kernel")
+        beta, use_beta_sigmoid_in_kernel = beta.float().sigmoid() * 2.0, False
     o, final_state = operator(
         q,
         k,
@@ -67,8 +66,11 @@ def _run(
         beta,
         initial_state,
         cu_seqlens,
+        factor,
+        dt_bias if use_gate_in_kernel else None,
         k.shape[-1] ** -0.5 if scale is None else scale,
         use_qk_l2norm_in_kernel,
+        use_beta_sigmoid_in_kernel,
         output_final_state,
         state_v_first,
         max_tokens,
@@ -116,7 +118,7 @@ def chunk_gated_delta_rule(
         # A power of two: few different values, for each of which arguments are kept.
         max_tokens = 1 << max(int(cu_seqlens_cpu.diff().max()) - 1, 0).bit_length()
     return _run(
-        _operators.chunk_gated_delta_rule,
+        _gdn.chunk_gated_delta_rule,
         q,
         k,
         v,
@@ -169,7 +171,7 @@ def fused_recurrent_gated_delta_rule(
     if beta is not None and beta.dim() == 4:
         raise UnsupportedError("beta: 4 dimensions, expected 3: a beta for each element of a value is not supported")
     return _run(
-        _operators.fused_recurrent_gated_delta_rule,
+        _gdn.fused_recurrent_gated_delta_rule,
         q,
         k,
         v,
