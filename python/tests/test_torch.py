@@ -424,7 +424,9 @@ def samples() -> list[tuple[str, tuple[Any, ...]]]:
             (name, (*ragged.values(), state.transpose(-1, -2), lengths, None, None, 0.5, False, False, True, True, 16)),
         ]
     rounded = gdn_tensors(1, 9, 1, 2, 16, 24, torch.bfloat16)
-    found.append(("chunk_gated_delta_rule", (*rounded.values(), None, None, None, None, 0.5, True, False, True, False, 0)))
+    found.append(
+        ("chunk_gated_delta_rule", (*rounded.values(), None, None, None, None, 0.5, True, False, True, False, 0))
+    )
     x, weight, bias, states = torch.randn(2, 9, 5), torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
     return [
         *found,
@@ -435,7 +437,10 @@ def samples() -> list[tuple[str, tuple[Any, ...]]]:
         ("l2_norm", (x, 1e-6)),
         ("rms_norm", (x, bias, 1e-6)),
         ("gated_rms_norm", (x, x, bias, 1e-6)),
-        ("quantized_matmul", (torch.randn(3, 128), torch.zeros(4, 18, dtype=torch.uint8), bias[:4], None, "q1_0", 4, 0)),
+        (
+            "quantized_matmul",
+            (torch.randn(3, 128), torch.zeros(4, 18, dtype=torch.uint8), bias[:4], None, "q1_0", 4, 0),
+        ),
         *aura_samples(),
         *stage_samples(),
     ]

@@ -34,9 +34,7 @@ _HEAD_UNIT, _HEAD_MAX = 16, 256  # sizes of heads are multiples of the unit
 _CHUNK_SIZE = 64
 
 # q, k, v, g, beta, initial_state, cu_seqlens, gate_factor, gate_bias
-_Inputs = tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None
-]
+_Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 def _padded(head: int) -> int:
@@ -197,9 +195,9 @@ class _Rule:
             shape.cu_seqlens.dtype = lib.QN_DTYPE_U32 if device < 0 else DTYPES[cu_seqlens.dtype]
         if device >= 0:
             shape.max_tokens, shape.sigmoid_beta, shape.transposed_states = max_tokens, sigmoid, not self.v_first
-            for view, x in ((shape.gate_factor, inputs[7]), (shape.gate_bias, inputs[8])):
-                if x is not None:
-                    view.dtype, view.count = lib.QN_DTYPE_F32, x.numel()
+            for view, gate in ((shape.gate_factor, inputs[7]), (shape.gate_bias, inputs[8])):
+                if gate is not None:
+                    view.dtype, view.count = lib.QN_DTYPE_F32, gate.numel()
 
     def _prepared(self, inputs: _Inputs, align: bool) -> tuple[_Inputs, bool, bool]:
         """The inputs as the kernels read them, and what is left of sigmoid and v_first."""
@@ -235,9 +233,7 @@ class _Rule:
         head_k, head_v = inputs[0].shape[3], inputs[2].shape[3]
         prepared, sigmoid, v_first = self._prepared(inputs, align=True)
         scale, normalize, _, output_final, _, max_tokens = self.options
-        o, final = _gated_delta_rule(
-            self.name, *prepared, scale, normalize, sigmoid, output_final, v_first, max_tokens
-        )
+        o, final = _gated_delta_rule(self.name, *prepared, scale, normalize, sigmoid, output_final, v_first, max_tokens)
         o = o[..., :head_v].contiguous()
         if output_final:
             final = final[:, :, :head_v, :head_k] if v_first else final[:, :, :head_k, :head_v]
@@ -246,10 +242,10 @@ class _Rule:
 
     def __call__(self, inputs: _Inputs) -> tuple[Tensor, Tensor]:
         q, k, v, g, beta, initial, cu_seqlens, factor, bias = inputs
-        addresses = [q.data_ptr(), k.data_ptr(), v.data_ptr(), g.data_ptr(), beta.data_ptr()]
-        device = self.device
         if not self.plain:
             return self._adapted(inputs)
+        addresses = [q.data_ptr(), k.data_ptr(), v.data_ptr(), g.data_ptr(), beta.data_ptr()]
+        device = self.device
         if device >= 0:
             at = addresses[0] | addresses[1] | addresses[2] | (0 if initial is None else initial.data_ptr())
             if at % ALIGNMENT:
@@ -313,7 +309,7 @@ _MAX_RULES = 256
 
 
 def _gated_delta_rule(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
-    inputs: _Inputs = arguments[:9]  # type: ignore[assignment]
+    inputs: _Inputs = arguments[:9]
     options = arguments[9:]
     key = (
         name,
@@ -329,7 +325,7 @@ def _gated_delta_rule(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _gated_delta_rule_fake(name: str, *arguments: Any) -> tuple[Tensor, Tensor]:
-    inputs: _Inputs = arguments[:9]  # type: ignore[assignment]
+    inputs: _Inputs = arguments[:9]
     _, _, _, output_final, v_first, _ = arguments[9:]
     n = _check(name, inputs, v_first)
     q, v = inputs[0], inputs[2]
@@ -386,9 +382,7 @@ class _Stage:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.inputs, self.outputs = (
-            [tuple(part.split(":")) for part in parts.split()] for parts in _STAGES[name]
-        )
+        self.inputs, self.outputs = ([tuple(part.split(":")) for part in parts.split()] for parts in _STAGES[name])
         arguments = ", ".join(f"Tensor{'?' if kind.endswith('?') else ''} {label}" for label, kind in self.inputs)
         results = ", ".join(f"Tensor {label}" for label, _ in self.outputs)
         self.operator = define(

@@ -53,7 +53,9 @@ def _cached(cache: Any, index: int) -> tuple[Tensor | None, Tensor | None, bool]
     recording = bool(getattr(layer, "record_past", False))
     if not cache.has_previous_state(index):
         return None, None, recording
-    conv_state, state = (held[0] if isinstance(held, dict) else held for held in (layer.conv_states, layer.recurrent_states))
+    conv_state, state = (
+        held[0] if isinstance(held, dict) else held for held in (layer.conv_states, layer.recurrent_states)
+    )
     return conv_state, state, recording
 
 

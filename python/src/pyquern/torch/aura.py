@@ -101,9 +101,7 @@ def _decode(
     rows = scales.new_empty((*scales.shape, dim), dtype=dtype)
     call = Call(codes)
     codec = _codec_of(call, codes, dim, bits, seed)
-    call.run(
-        "aura_decode", codec, call.view(codes), call.view(scales), scales.numel(), rotate_back, call.view(rows)
-    )
+    call.run("aura_decode", codec, call.view(codes), call.view(scales), scales.numel(), rotate_back, call.view(rows))
     return rows
 
 
