@@ -78,7 +78,10 @@ def test_gated_delta_rule(operator: Any, shape: tuple[int, ...], dtype: Any) -> 
     before = v_first.clone()
     o2, final2 = operator(**tensors, **options, state_v_first=True)
     assert torch.equal(o, o2) and torch.equal(final, final2.transpose(-1, -2)) and torch.equal(v_first, before)
-    assert torch.equal(operator(**tensors, **options, transpose_state_layout=True)[1], final2)
+    with pytest.warns(DeprecationWarning, match="state_v_first"):
+        assert torch.equal(operator(**tensors, **options, transpose_state_layout=True)[1], final2)
+    with pytest.raises(pyquern.InvalidError, match="transpose_state_layout"):
+        operator(**tensors, **options, state_v_first=True, transpose_state_layout=True)
     assert operator(**tensors, use_qk_l2norm_in_kernel=True)[1] is None
 
 
@@ -140,6 +143,18 @@ def test_strides(operator: Any) -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+def test_types_mixed(operator: Any) -> None:
+    """The rule is computed in the widest type of q, k and v; gates and states may be of any."""
+    tensors = gdn_tensors(1, 20, 1, 2, 16, 32)
+    tensors = {name: x.bfloat16() if name in ("v", "g", "beta") else x for name, x in tensors.items()}
+    state = torch.randn(1, 2, 16, 32).half()
+    o, final = operator(**tensors, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    exact, exact_final = expected(tensors, state)
+    assert o.dtype == torch.bfloat16 and error(array(o), exact) < TOLERANCES[torch.bfloat16]
+    assert final.dtype == torch.float32 and error(array(final), exact_final) < 1e-5
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_gates_inside(operator: Any) -> None:
     tensors = gdn_tensors(1, 9, 1, 2, 16, 16)
     raw, logits = torch.randn(1, 9, 2), torch.randn(1, 9, 2)
@@ -183,7 +198,6 @@ def test_refuses(operator: Any) -> None:
             pyquern.InvalidError,
             "3 heads",
         ),
-        ({"k": tensors["k"].half()}, pyquern.InvalidError, "k: torch.float16"),
         ({"g": tensors["g"][..., :2]}, pyquern.InvalidError, "g: shape"),
         ({"g": -tensors["g"]}, pyquern.InvalidError, "g"),
         ({name: x[:, :, :0] for name, x in tensors.items()}, pyquern.InvalidError, "v: 0 heads"),
@@ -202,6 +216,8 @@ def test_refuses(operator: Any) -> None:
     overload = getattr(torch.ops.pyquern, operator.__name__).default
     rest = (None, None, None, None, 0.5, True, False, False, False, 0)
     overload(*tensors.values(), *rest)
+    with pytest.raises(pyquern.InvalidError, match="k: torch.float16"):
+        overload(*{**tensors, "k": tensors["k"].half()}.values(), *rest)
     with pytest.raises(pyquern.InvalidError, match="g: torch.int64"):  # of the same shape as the call before
         overload(*{**tensors, "g": tensors["g"].long()}.values(), *rest)
     one = {name: x[:1] for name, x in tensors.items()}

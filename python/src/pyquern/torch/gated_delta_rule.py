@@ -1,7 +1,8 @@
 """The gated delta rule with the arguments of flash-linear-attention, forward only.
 
 q, k are [B, T, H, K], v is [B, T, HV, V], g and beta are [B, T, HV], with HV a multiple of H: value head h uses key head
-h // (HV // H). q, k and v are f32, f16 or bf16, g and beta any floating type. States are f32, [N, HV, K, V], or [N, HV, V, K] with
+h // (HV // H). q, k and v are f32, f16 or bf16, computed in the widest of
+their types, g and beta any floating type. States are f32, [N, HV, K, V], or [N, HV, V, K] with
 state_v_first. With cu_seqlens [N + 1] (i32 or i64, on the device of q) B is 1 and the N sequences are concatenated; rows of o outside
 of all sequences are zero.
 
@@ -10,6 +11,7 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -40,7 +42,10 @@ def _run(
     max_tokens: int,
     others: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
-    if "transpose_state_layout" in others:  # flash-linear-attention's older name
+    if "transpose_state_layout" in others:
+        if state_v_first:
+            raise InvalidError("transpose_state_layout: given with state_v_first, its newer name")
+        warnings.warn("transpose_state_layout is now state_v_first", DeprecationWarning, stacklevel=3)
         state_v_first = others.pop("transpose_state_layout")
     if "head_first" in others:
         raise UnsupportedError("head_first: not supported, expected tensors [B, T, H, ...]")
@@ -58,6 +63,10 @@ def _run(
         if not use_beta_sigmoid_in_kernel:
             raise InvalidError("allow_neg_eigval: needs use_beta_sigmoid_in_kernel")
         beta, use_beta_sigmoid_in_kernel = beta.float().sigmoid() * 2.0, False
+    value_type = v.dtype
+    if not q.dtype == k.dtype == value_type:
+        wide = torch.promote_types(torch.promote_types(q.dtype, k.dtype), value_type)
+        q, k, v = q.to(wide), k.to(wide), v.to(wide)
     o, final_state = operator(
         q,
         k,
@@ -75,7 +84,7 @@ def _run(
         state_v_first,
         max_tokens,
     )
-    return o, final_state if output_final_state else None
+    return o.to(value_type), final_state if output_final_state else None
 
 
 def chunk_gated_delta_rule(
