@@ -13,7 +13,7 @@ from cffi import FFI
 
 # Addresses are integers in Python, as ctypes, numpy and PyTorch have them: a cast for each would cost more than the call.
 ADDRESSES = (
-    (r"\bvoid \*(data|workspace)\b", r"uintptr_t \1"),
+    (r"\bvoid \*(data|workspace|packed)\b", r"uintptr_t \1"),
     (r"\btypedef void \*qn_stream;", "typedef uintptr_t qn_stream;"),
 )
 

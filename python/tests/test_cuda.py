@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ import pyquern
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import pyquern.torch as pt
+from pyquern import kernels
 
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
     pytest.skip("no GPU of compute capability 8.0 or later", allow_module_level=True)
 
 OPERATORS = (pt.chunk_gated_delta_rule, pt.fused_recurrent_gated_delta_rule)
-# f32 is computed token by token in float32; f16 as bf16 by chunks, as float32 by steps.
-TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+# Norms of differences; q, k and v are of the type. The error in f16 is an eighth of that in bf16 (quern/cuda.h).
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +57,7 @@ def error(found: Any, expected: Any) -> float:
     return float((found.double().cpu() - expected).norm() / expected.norm())
 
 
-# Sizes that the kernels have, and sizes that are padded or computed in f32.
+# Sizes that the kernels have, and sizes that are padded.
 @pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize(
@@ -65,6 +68,8 @@ def error(found: Any, expected: Any) -> float:
         (2, 1, 2, 8, 128, 128),
         (2, 70, 1, 2, 64, 40),
         (1, 33, 1, 1, 192, 24),
+        (1, 130, 1, 2, 256, 256),
+        (2, 100, 2, 2, 60, 100),
     ],
 )
 @pytest.mark.parametrize("state_v_first", [False, True])
@@ -116,23 +121,207 @@ def test_strides(operator: Any) -> None:
         assert torch.equal(o, o2) and torch.equal(final, final2)
 
 
-def test_conv_and_norms() -> None:
-    for dtype in TOLERANCES:
-        x, weight, bias = torch.randn(2, 50, 37).to(dtype), torch.randn(37, 4), torch.randn(37)
-        wanted, wanted_final = pt.causal_conv1d_fn(
-            x.transpose(1, 2), weight, bias, return_final_states=True, activation="silu"
-        )
-        moved = (x.transpose(1, 2).cuda(), weight.cuda(), bias.cuda())
-        y, final = pt.causal_conv1d_fn(*moved, return_final_states=True, activation="silu")
-        assert error(y, wanted) < 2e-2 and torch.equal(final.cpu(), wanted_final)
-        state = wanted_final.contiguous()
-        state2 = state.cuda()
-        wanted = pt.causal_conv1d_update(x[:, 0], state, weight, bias, "silu")
-        assert error(pt.causal_conv1d_update(x[:, 0].cuda(), state2, *moved[1:], "silu"), wanted) < 2e-2
-        assert torch.equal(state2.cpu(), state)
-        assert error(pt.l2_norm(x.cuda()), pt.l2_norm(x)) < 1e-2
-        gate, norm = torch.randn(2, 50, 37).to(dtype), torch.randn(37)
-        assert error(pt.gated_rms_norm(x.cuda(), gate.cuda(), norm.cuda()), pt.gated_rms_norm(x, gate, norm)) < 1e-2
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("gates_dtype", list(TOLERANCES), ids=str)
+def test_gates_inside(operator: Any, gates_dtype: Any) -> None:
+    """The kernels compute the gates, from any type."""
+    arguments = tensors(1, 200, 2, 4, 128, 128)
+    arguments |= {
+        "g": torch.randn(1, 200, 4, device="cuda").to(gates_dtype),
+        "beta": torch.randn(1, 200, 4, device="cuda").to(gates_dtype),
+        "A_log": torch.randn(4, device="cuda"),
+        "use_gate_in_kernel": True,
+        "use_beta_sigmoid_in_kernel": True,
+    }
+    for change in ({"dt_bias": torch.randn(4, device="cuda")}, {}, {"allow_neg_eigval": True}):
+        o, final = operator(**arguments, **change)
+        wanted, wanted_final = operator(**on_cpu({**arguments, **change}))
+        assert error(o, wanted) < 1e-2 and error(final, wanted_final) < 1e-2
+
+
+@pytest.mark.parametrize("state_v_first", [False, True])
+@pytest.mark.parametrize("state_dtype", list(TOLERANCES), ids=str)
+def test_initial_states(state_dtype: Any, state_v_first: bool) -> None:
+    """States of any type; bf16 is read as it is where no final state is asked for."""
+    arguments = tensors(2, 70, 1, 2, 64, 128)
+    sizes = (128, 64) if state_v_first else (64, 128)
+    arguments |= {
+        "initial_state": torch.randn(2, 2, *sizes, device="cuda").to(state_dtype),
+        "state_v_first": state_v_first,
+    }
+    for operator in OPERATORS:
+        for output_final_state in (True, False):
+            arguments["output_final_state"] = output_final_state
+            o, final = operator(**arguments)
+            wanted, wanted_final = operator(**on_cpu(arguments))
+            assert error(o, wanted) < 1e-2
+            if output_final_state:
+                assert final.dtype == torch.float32 and error(final, wanted_final) < 1e-2
+
+
+@pytest.mark.parametrize("lengths", [None, [0, 1, 1, 70, 130]])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_stages(lengths: list[int] | None, dtype: Any) -> None:
+    """Each stage, with what the stages before it gave on the GPU, against the same stage in f32 on the CPU."""
+    x = tensors(1, 130, 2, 4, 64, 128, dtype)
+    q, k = (torch.nn.functional.normalize(x[name].float(), dim=-1).to(dtype) for name in "qk")
+    raw, logits, factor, bias = x["g"].to(dtype), x["beta"].to(dtype), -torch.rand(4).cuda(), torch.randn(4).cuda()
+    state = torch.randn(1 if lengths is None else 4, 4, 128, 64, device="cuda")
+    cu_seqlens = None if lengths is None else torch.tensor(lengths, device="cuda")
+
+    def stage(name: str, *inputs: Any, **options: Any) -> Any:
+        options["cu_seqlens"] = cu_seqlens
+        found = getattr(pt, name)(*inputs, **options)
+        moved = on_cpu({str(i): tensor for i, tensor in enumerate(inputs)})
+        wanted = getattr(pt, name)(*moved.values(), **on_cpu(options))
+        for one, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (found, wanted))):
+            assert one.shape == other.shape and error(one, other) < 1e-2, name
+        return found
+
+    gc = stage("gdn_cumsum", raw, gate_factor=factor, gate_bias=bias)
+    a = stage("gdn_kkt", k, logits, gc, sigmoid_beta=True)
+    inverse = stage("gdn_tril_inverse", a)
+    w, u = stage("gdn_recompute_w_u", k, x["v"], logits, gc, inverse, sigmoid_beta=True)
+    h, v_new, _ = stage("gdn_state_pass", k, w, u, gc, state)
+    stage("gdn_state_pass", k, w, u, gc, None)
+    o = stage("gdn_chunk_output", q, k, v_new, h, gc, scale=0.125)
+    whole, _ = pt.chunk_gated_delta_rule(
+        q,
+        k,
+        x["v"],
+        raw,
+        logits,
+        scale=0.125,
+        initial_state=state,
+        state_v_first=True,
+        use_gate_in_kernel=True,
+        A_log=(-factor).log(),
+        dt_bias=bias,
+        use_beta_sigmoid_in_kernel=True,
+        cu_seqlens=cu_seqlens,
+    )
+    assert error(o, whole) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("channels", [37, 64])
+def test_conv(dtype: Any, activation: str | None, channels: int) -> None:
+    x, state = torch.randn(2, 50, channels).to(dtype), torch.randn(2, channels, 3).to(dtype)
+    weight, bias = torch.randn(channels, 4), torch.randn(channels)
+    wanted, wanted_final = pt.causal_conv1d_fn(
+        x.float().transpose(1, 2), weight, bias, None, state.float(), True, activation=activation
+    )
+    moved = (weight.cuda(), bias.cuda())
+    for layout in ("channels last", "channels first", "a part of rows"):
+        mine = x.cuda()
+        if layout == "channels first":
+            mine = mine.transpose(1, 2).contiguous().transpose(1, 2)
+        if layout == "a part of rows":
+            mine = torch.cat([mine, mine], -1)[..., :channels]
+        y, final = pt.causal_conv1d_fn(mine.transpose(1, 2), *moved, None, state.cuda(), True, activation=activation)
+        assert y.dtype == dtype and error(y, wanted) < TOLERANCES[dtype], layout
+        assert torch.equal(final.float().cpu(), wanted_final)
+    for layout in ("dim first", "dim last", "pool", "pool, dim last", "longer"):
+        held = torch.randn(5, channels, 4 if layout == "longer" else 3).to(dtype)
+        indices = torch.tensor([4, 1]) if "pool" in layout else None
+        held = held if indices is not None else held[:2]
+        mine = held.cuda()
+        if "dim last" in layout:
+            mine = mine.transpose(1, 2).contiguous().transpose(1, 2)
+        host = held.float()
+        wanted = pt.causal_conv1d_update(x[:, 0].float(), host, weight, bias, activation, None, indices)
+        on_device = None if indices is None else indices.cuda()
+        y = pt.causal_conv1d_update(x[:, 0].cuda(), mine, *moved, activation, None, on_device)
+        assert error(y, wanted) < TOLERANCES[dtype], layout
+        assert torch.equal(mine.float().cpu(), host), layout
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
+def test_norms(dtype: Any) -> None:
+    x, gate, weight = torch.randn(2, 50, 4, 45).to(dtype), torch.randn(2, 50, 4, 45).to(dtype), torch.randn(45)
+    for part in (slice(None), slice(3, 40)):  # whole rows, and rows with gaps
+        a, z, w = x[..., part], gate[..., part], weight[part]
+        ours, wide = (a.cuda(), z.cuda(), w.cuda()), (a.float(), z.float(), w)
+        assert error(pt.l2_norm(x.cuda()[..., part]), pt.l2_norm(wide[0])) < TOLERANCES[dtype]
+        assert error(pt.rms_norm(x.cuda()[..., part], ours[2]), pt.rms_norm(wide[0], w)) < TOLERANCES[dtype]
+        found = pt.gated_rms_norm(ours[0], gate.cuda()[..., part], ours[2])
+        assert found.dtype == dtype and error(found, pt.gated_rms_norm(*wide)) < TOLERANCES[dtype]
+
+
+# int8 activations have a step of 1/127 of the largest of 32 values, about 1e-2 of their norm.
+@pytest.mark.parametrize(
+    "name",
+    ["llama.q1_0", "qwen3.pq2_0", "qwen3.ptq1_0", "qwen35-rotated.q1_0", "qwen35-rotated.ptq1_0"],
+)
+def test_linear(name: str) -> None:
+    layer = pt.QuernLinear.from_gguf(GOLDEN / f"{name}.gguf", "blk.0.ffn_up.weight")
+    on_gpu = pt.QuernLinear.from_gguf(GOLDEN / f"{name}.gguf", "blk.0.ffn_up.weight").cuda()
+    assert on_gpu.weight.device.type == "cpu" and on_gpu.packed.is_cuda
+    for dtype, tolerance in ((torch.float32, 2e-2), (torch.float16, 2e-2), (torch.bfloat16, 2e-2)):
+        for tokens in (1, 7, 16, 17, 100):
+            x = torch.randn(tokens, layer.in_features).to(dtype)
+            y = on_gpu(x.cuda())
+            assert y.dtype == dtype and error(y, layer(x.float())) < tolerance
+    x = torch.randn(3, layer.in_features)
+    wanted = on_gpu(x.cuda())
+    state = on_gpu.state_dict()
+    assert all(torch.equal(state[key].cpu(), value) for key, value in layer.state_dict().items())
+    on_gpu.load_state_dict({key: torch.zeros_like(value) for key, value in state.items()})
+    assert not on_gpu(x.cuda()).any()
+    on_gpu.load_state_dict(state)
+    assert torch.equal(on_gpu(x.cuda()), wanted)
+    assert on_gpu.half().packed.is_cuda and torch.equal(on_gpu(x.cuda()), wanted)
+    back = on_gpu.cpu()
+    assert back.packed is None and error(back(x), layer(x)) < 1e-3
+    with pytest.raises(pyquern.InvalidError, match="x: a tensor on cuda:0, expected cpu"):
+        back(x.cuda())
+    with torch.device("cuda"):
+        made = pt.QuernLinear(layer.in_features, layer.out_features, layer.dtype)
+    assert made.weight.device.type == "cpu" and made.packed.is_cuda
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q2_0", "tq1_0", "q4_k", "q8_0"])
+def test_linear_types(dtype: str) -> None:
+    layer = pt.QuernLinear(256, 40, dtype, bias=True)
+    blocks = torch.randint(0, 60, layer.weight.shape, dtype=torch.uint8)  # of types that are not encoded
+    if dtype != "q4_k":
+        blocks = torch.from_numpy(kernels.encode(torch.randn(40, 256).numpy(), dtype))
+    layer.weight.copy_(blocks)
+    layer.bias.copy_(torch.randn(40))
+    for tokens in (1, 50):
+        x = torch.randn(2, tokens, 264)[..., :256]
+        assert error(layer.cuda()(x.cuda()), layer.cpu()(x)) < 2e-2
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
+@pytest.mark.parametrize(("dim", "bits"), [(128, (4, 4)), (96, (3, 2))])
+def test_aura(dtype: Any, dim: int, bits: tuple[int, int]) -> None:
+    """Keys and values are stored as on the CPU, but for codes at a boundary, and read as there."""
+    host, cache = (pt.AuraCache(dim, 2, 3000, *bits, seed=5, device=device) for device in ("cpu", "cuda"))
+    keys, values = torch.randn(2, 3000, 2, dim).to(dtype)
+    positions = torch.randperm(3000)
+    host.store(keys, values, positions)
+    cache.store(keys.cuda(), values.cuda(), positions.cuda())
+    assert (cache.key_codes.cpu() != host.key_codes).float().mean() < 1e-2
+    torch.testing.assert_close(cache.value_scales.cpu(), host.value_scales, rtol=1e-2, atol=0)
+    codes, scales = pt.aura_encode(keys.cuda(), bits[0], 5)
+    assert error(pt.aura_decode(codes, scales, dim, bits[0], 5, True, dtype), keys) < 0.4
+    for name in ("key_codes", "value_codes", "key_scales", "value_scales"):
+        getattr(cache, name).copy_(getattr(host, name))
+    queries, sinks = torch.randn(5, 8, dim).to(dtype), torch.randn(8)
+    at = torch.tensor([0, 63, 64, 1500, 2999])
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 2e-3
+    for n_keys in (40, 3000):  # in one pass, and in two
+        for p, window, s in (
+            (None, 0, None),
+            (at.clamp(max=n_keys - 1), 0, sinks),
+            (at.clamp(max=n_keys - 1), 99, None),
+        ):
+            wanted = host.attention(queries, n_keys, positions=p, window=window, sinks=s)
+            moved = [None if t is None else t.cuda() for t in (p, s)]
+            found = cache.attention(queries.cuda(), n_keys, positions=moved[0], window=window, sinks=moved[1])
+            assert found.dtype == dtype and error(found, wanted) < tolerance
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -147,8 +336,6 @@ def test_refuses(operator: Any) -> None:
     arguments["q"].requires_grad_()
     with pytest.raises(RuntimeError, match="no backward"):
         operator(**arguments)
-    with pytest.raises(pyquern.UnsupportedError, match="no kernel for q1_0"):
-        pt.QuernLinear(128, 4, "q1_0").cuda()(torch.zeros(1, 128, device="cuda"))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -156,56 +343,72 @@ def test_opcheck(operator: Any) -> None:
     x = tensors(2, 70, 1, 2, 128, 64)
     plain = tuple(x[name] for name in ("q", "k", "v", "g", "beta"))
     overload = getattr(torch.ops.pyquern, operator.__name__).default
-    torch.library.opcheck(overload, (*plain, None, None, 0.1, True, False, False, 0))
+    torch.library.opcheck(overload, (*plain, None, None, None, None, 0.1, True, False, False, False, 0))
     torch.library.opcheck(
-        overload, (*plain, torch.randn(2, 2, 128, 64, device="cuda"), None, 0.1, True, True, False, 0)
+        overload,
+        (*plain, torch.randn(2, 2, 128, 64, device="cuda"), None, None, None, 0.1, True, False, True, False, 0),
     )
+
+
+class Model(torch.nn.Module):
+    """Everything that runs on the GPU, for compilers, graphs, streams and threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = pt.QuernLinear(256, 64 * 8, "q1_0"), pt.QuernLinear(256, 256, "ptq1_0", bias=True)
+        for layer in (self.qkv, self.out):
+            codes = torch.randn(layer.out_features, layer.in_features).numpy()
+            layer.weight.copy_(torch.from_numpy(kernels.encode(codes, layer.dtype)))
+        self.conv, self.norm = torch.nn.Parameter(torch.randn(64 * 8, 4)), torch.nn.Parameter(torch.ones(64))
+        self.A_log, self.dt_bias = torch.nn.Parameter(torch.randn(4)), torch.nn.Parameter(torch.randn(4))
+        self.requires_grad_(False)
+        self.cuda()
+        self.cache = pt.AuraCache(64, 2, 256, device="cuda")
+
+    def forward(self, x: Any, a: Any, b: Any) -> Any:
+        tokens = x.shape[1]
+        qkv = pt.causal_conv1d_fn(self.qkv(x).transpose(1, 2), self.conv, activation="silu").transpose(1, 2)
+        q, k, v = (part.unflatten(-1, (-1, 64)) for part in qkv.split([128, 128, 256], -1))
+        gates = {
+            "use_qk_l2norm_in_kernel": True,
+            "use_gate_in_kernel": True,
+            "A_log": self.A_log,
+            "dt_bias": self.dt_bias,
+            "use_beta_sigmoid_in_kernel": True,
+        }
+        o, state = pt.chunk_gated_delta_rule(q, k, v, a, b, output_final_state=True, **gates)
+        last = [part[:, -1:] for part in (q, k, v)]
+        o2, _ = pt.fused_recurrent_gated_delta_rule(*last, a[:, -1:], beta=b[:, -1:], initial_state=state, **gates)
+        positions = torch.arange(tokens, device=x.device)
+        self.cache.store(k[0], pt.l2_norm(k[0]), positions)
+        attended = self.cache.attention(q[0], tokens, positions=positions)
+        return self.out(pt.gated_rms_norm(o, v, self.norm).flatten(2)), pt.rms_norm(o2, self.norm), attended
+
+
+def inputs(tokens: int, seed: int) -> tuple[Any, ...]:
+    made = torch.Generator("cuda").manual_seed(seed)
+    return tuple(torch.randn(1, tokens, n, generator=made, device="cuda").bfloat16() for n in (256, 4, 4))
 
 
 @pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("cc")), reason="inductor needs a C compiler")
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_compile(mode: str | None) -> None:
     torch.compiler.reset()
-
-    def layer(q: Any, k: Any, v: Any, a: Any, b: Any) -> Any:
-        o, state = pt.chunk_gated_delta_rule(
-            q * 2,
-            k,
-            v,
-            a.sigmoid().log(),
-            b,
-            output_final_state=True,
-            use_qk_l2norm_in_kernel=True,
-            use_beta_sigmoid_in_kernel=True,
-        )
-        o2, state = pt.fused_recurrent_gated_delta_rule(
-            q[:, :1],
-            k[:, :1],
-            v[:, :1],
-            a[:, :1].sigmoid().log(),
-            beta=b[:, :1],
-            initial_state=state,
-            use_qk_l2norm_in_kernel=True,
-        )
-        return pt.gated_rms_norm(o, v, v[0, 0, 0].float()), o2
-
-    x = tensors(1, 130, 2, 4, 128, 128)
-    arguments = (x["q"], x["k"], x["v"], x["g"], x["beta"])
-    compiled = torch.compile(layer, fullgraph=True, mode=mode)
-    for _ in range(3):
-        for found, wanted in zip(compiled(*arguments), layer(*arguments)):
+    model = Model()
+    compiled = torch.compile(model, fullgraph=True, mode=mode)
+    for i in range(3):
+        for found, wanted in zip(compiled(*inputs(130, i)), model(*inputs(130, i))):
             assert error(found, wanted) < 1e-2
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_graph_capture(operator: Any) -> None:
-    x, other = tensors(1, 200, 2, 4, 128, 128), tensors(1, 200, 2, 4, 128, 128)
-    wanted, wanted_other = operator(**x), operator(**other)  # the code of this shape is loaded
+def test_graph_capture() -> None:
+    model, x, other = Model(), inputs(200, 0), inputs(200, 1)
+    wanted, wanted_other = model(*x), model(*other)  # the code of these shapes is loaded
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = operator(**x)
-    for name in ("q", "k", "v", "g", "beta"):
-        x[name].copy_(other[name])
+        captured = model(*x)
+    for mine, theirs in zip(x, other):
+        mine.copy_(theirs)
     for found in captured:
         found.fill_(float("nan"))
     graph.replay()
@@ -229,26 +432,27 @@ def test_stream(operator: Any) -> None:
     assert torch.equal(o, wanted)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_threads(operator: Any) -> None:
-    problems = [tensors(1, 64 + 32 * i, 2, 4, 128, 128) for i in range(4)]
-    wanted = [operator(**x)[0] for x in problems]
+def test_streams_and_threads() -> None:
+    """Two threads on two streams, with different problems at the same time."""
+    models = [Model() for _ in range(2)]
+    problems = [inputs(64 + 100 * i, i) for i in range(2)]
+    wanted = [model(*x) for model, x in zip(models, problems)]
     torch.cuda.synchronize()
     same: list[bool] = []
 
-    def work(i: int) -> None:  # threads that have called nothing of CUDA before
-        with torch.cuda.stream(torch.cuda.Stream()):
+    def work(i: int) -> None:  # a thread that has called nothing of CUDA before
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(20):
-                o, _ = operator(**problems[i])
+                found = models[i](*problems[i])
                 torch.cuda.current_stream().synchronize()
-                same.append(torch.equal(o, wanted[i]))
+                same.extend(torch.equal(a, b) for a, b in zip(found, wanted[i]))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert same == [True] * 80
+    assert same == [True] * 120
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
@@ -273,4 +477,5 @@ def test_a_call_is_cheap() -> None:
                 pt.chunk_gated_delta_rule(**x)
             torch.cuda.synchronize()
             times.append((time.perf_counter() - begin) / 20)
+    print(f"chunk_gated_delta_rule, 4096 tokens, 2/4 heads: {sorted(times)[10] * 1e3:.3f} ms a call")
     assert sorted(times)[10] < 0.12e-3, f"{sorted(times)[10] * 1e3:.3f} ms"

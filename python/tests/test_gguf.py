@@ -147,9 +147,8 @@ def test_linear(name: str) -> None:
     # int8 activations: a step of 1/127 of the largest of 32 values, about 1e-2 of their norm
     assert np.linalg.norm(layer(x).double().numpy() - wanted) < 2e-2 * np.linalg.norm(wanted)
     assert layer(x.bfloat16()).dtype == torch.bfloat16
-    torch.library.opcheck(
-        torch.ops.pyquern.quantized_matmul.default, (x, layer.weight, layer.dtype, layer.signs, layer.rotation_block)
-    )
+    arguments = (x, layer.weight, None, layer.signs, layer.dtype, layer.out_features, layer.rotation_block)
+    torch.library.opcheck(torch.ops.pyquern.quantized_matmul.default, arguments)
     loaded = QuernLinear(layer.in_features, layer.out_features, layer.dtype, rotation=rotation)
     loaded.load_state_dict(layer.state_dict())
     assert torch.equal(loaded(x), layer(x))
@@ -162,8 +161,6 @@ def test_linear_refuses() -> None:
 
     from pyquern.torch import QuernLinear
 
-    with pytest.raises(pyquern.UnsupportedError, match="dtype: 'q2_0'"):
-        QuernLinear.from_gguf(GOLDEN / "llama.q2_0.gguf", "blk.0.ffn_up.weight")
     with pytest.raises(pyquern.InvalidError, match="1 dimensions, expected 2"):
         QuernLinear.from_gguf(GOLDEN / "llama.q1_0.gguf", "blk.0.attn_norm.weight")
     layer = QuernLinear.from_gguf(GOLDEN / "llama.q1_0.gguf", "blk.0.ffn_up.weight")
@@ -171,3 +168,31 @@ def test_linear_refuses() -> None:
         layer(torch.zeros(1, layer.in_features + 128))
     with pytest.raises(pyquern.InvalidError):
         QuernLinear(100, 4, "q1_0")
+    with pytest.raises(pyquern.InvalidError, match="dtype: 'q9'"):
+        QuernLinear(128, 4, "q9")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q2_0", "tq1_0", "q4_k", "q8_0"])
+def test_linear_types(dtype: str) -> None:
+    """Every type that quern multiplies by."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from pyquern.torch import QuernLinear
+
+    torch.manual_seed(1)
+    layer = QuernLinear(256, 8, dtype, bias=True)
+    blocks = torch.randint(0, 60, layer.weight.shape, dtype=torch.uint8)  # of types that are not encoded
+    if dtype != "q4_k":
+        blocks = torch.from_numpy(kernels.encode(torch.randn(8, 256).numpy(), dtype))
+    layer.weight.copy_(blocks)
+    layer.bias.copy_(torch.randn(8))
+    weights = kernels.decode(layer.weight.numpy(), dtype, 8 * 256).reshape(8, 256)
+    x = torch.randn(3, 256)
+    wanted = x.double().numpy() @ weights.T.astype(np.float64) + layer.bias.double().numpy()
+    assert np.linalg.norm(layer(x).double().numpy() - wanted) < 2e-2 * np.linalg.norm(wanted)
+    state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    assert set(state) == {"weight", "bias"}
+    layer.half()  # the weights stay as they are
+    assert torch.equal(layer.weight, state["weight"]) and layer.bias.dtype == torch.float16
+    loaded = QuernLinear(256, 8, dtype, bias=True)
+    loaded.load_state_dict(state)
+    assert torch.equal(loaded.half()(x.half()), layer(x.half()))

@@ -15,6 +15,7 @@ import pyquern
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import pyquern.torch as pt
+from pyquern import kernels
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 OPERATORS = (pt.chunk_gated_delta_rule, pt.fused_recurrent_gated_delta_rule)
@@ -77,7 +78,10 @@ def test_gated_delta_rule(operator: Any, shape: tuple[int, ...], dtype: Any) -> 
     before = v_first.clone()
     o2, final2 = operator(**tensors, **options, state_v_first=True)
     assert torch.equal(o, o2) and torch.equal(final, final2.transpose(-1, -2)) and torch.equal(v_first, before)
-    assert torch.equal(operator(**tensors, **options, transpose_state_layout=True)[1], final2)
+    with pytest.warns(DeprecationWarning, match="state_v_first"):
+        assert torch.equal(operator(**tensors, **options, transpose_state_layout=True)[1], final2)
+    with pytest.raises(pyquern.InvalidError, match="transpose_state_layout"):
+        operator(**tensors, **options, state_v_first=True, transpose_state_layout=True)
     assert operator(**tensors, use_qk_l2norm_in_kernel=True)[1] is None
 
 
@@ -139,6 +143,18 @@ def test_strides(operator: Any) -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+def test_types_mixed(operator: Any) -> None:
+    """The rule is computed in the widest type of q, k and v; gates and states may be of any."""
+    tensors = gdn_tensors(1, 20, 1, 2, 16, 32)
+    tensors = {name: x.bfloat16() if name in ("v", "g", "beta") else x for name, x in tensors.items()}
+    state = torch.randn(1, 2, 16, 32).half()
+    o, final = operator(**tensors, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    exact, exact_final = expected(tensors, state)
+    assert o.dtype == torch.bfloat16 and error(array(o), exact) < TOLERANCES[torch.bfloat16]
+    assert final.dtype == torch.float32 and error(array(final), exact_final) < 1e-5
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_gates_inside(operator: Any) -> None:
     tensors = gdn_tensors(1, 9, 1, 2, 16, 16)
     raw, logits = torch.randn(1, 9, 2), torch.randn(1, 9, 2)
@@ -182,7 +198,6 @@ def test_refuses(operator: Any) -> None:
             pyquern.InvalidError,
             "3 heads",
         ),
-        ({"k": tensors["k"].half()}, pyquern.InvalidError, "k: torch.float16"),
         ({"g": tensors["g"][..., :2]}, pyquern.InvalidError, "g: shape"),
         ({"g": -tensors["g"]}, pyquern.InvalidError, "g"),
         ({name: x[:, :, :0] for name, x in tensors.items()}, pyquern.InvalidError, "v: 0 heads"),
@@ -199,9 +214,12 @@ def test_refuses(operator: Any) -> None:
         with pytest.raises(kind, match=text):
             operator(**{**tensors, **change})
     overload = getattr(torch.ops.pyquern, operator.__name__).default
-    overload(*tensors.values(), None, None, 0.5, True, False, False, 0)
-    with pytest.raises(pyquern.InvalidError, match="g: torch.float16"):  # of the same shape as the call before
-        overload(*{**tensors, "g": tensors["g"].half()}.values(), None, None, 0.5, True, False, False, 0)
+    rest = (None, None, None, None, 0.5, True, False, False, False, 0)
+    overload(*tensors.values(), *rest)
+    with pytest.raises(pyquern.InvalidError, match="k: torch.float16"):
+        overload(*{**tensors, "k": tensors["k"].half()}.values(), *rest)
+    with pytest.raises(pyquern.InvalidError, match="g: torch.int64"):  # of the same shape as the call before
+        overload(*{**tensors, "g": tensors["g"].long()}.values(), *rest)
     one = {name: x[:1] for name, x in tensors.items()}
     for lengths in ([0, 5], [1, 4], [0, 3, 2], [0, -1], [0, 2**32], [[0, 4]], [], [0.0, 4.0]):
         with pytest.raises(pyquern.InvalidError, match="cu_seqlens"):
@@ -299,8 +317,111 @@ def test_norms(dtype: Any) -> None:
     assert error(array(pt.l2_norm(x)), norm) < TOLERANCES[dtype]
     gated = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * array(weight) * reference.silu(z)
     assert error(array(pt.gated_rms_norm(x, gate, weight, 1e-5)), gated) < TOLERANCES[dtype]
-    with pytest.raises(pyquern.InvalidError, match="gate, weight"):
+    plain = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-6) * array(weight)
+    assert error(array(pt.rms_norm(x, weight)), plain) < TOLERANCES[dtype]
+    with pytest.raises(pyquern.InvalidError, match="weight: shape"):
         pt.gated_rms_norm(x, gate, weight[:44])
+    with pytest.raises(pyquern.InvalidError, match="gate: shape"):
+        pt.gated_rms_norm(x, gate[:1], weight)
+
+
+# ---- Stages ----
+
+
+@pytest.mark.parametrize("lengths", [None, [0, 1, 1, 70, 130]])
+def test_stages(lengths: list[int] | None, dtype: Any) -> None:
+    """The stages one by one give what the composed operator gives, gates computed inside them."""
+    x = gdn_tensors(1, 130, 2, 4, 32, 48, dtype)
+    x["q"], x["k"] = (torch.nn.functional.normalize(x[name].float(), dim=-1).to(dtype) for name in "qk")
+    raw, logits = torch.randn(1, 130, 4), torch.randn(1, 130, 4)
+    A_log, dt_bias = torch.randn(4), torch.randn(4)
+    state = torch.randn(1 if lengths is None else 4, 4, 48, 32)
+    cu_seqlens = None if lengths is None else torch.tensor(lengths)
+    o, final = pt.chunk_gated_delta_rule(
+        x["q"],
+        x["k"],
+        x["v"],
+        raw,
+        logits,
+        initial_state=state,
+        output_final_state=True,
+        use_gate_in_kernel=True,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        use_beta_sigmoid_in_kernel=True,
+        state_v_first=True,
+        cu_seqlens=cu_seqlens,
+    )
+    options = {"cu_seqlens": cu_seqlens, "sigmoid_beta": True}
+    gc = pt.gdn_cumsum(raw, cu_seqlens=cu_seqlens, gate_factor=-A_log.exp(), gate_bias=dt_bias)
+    inverse = pt.gdn_tril_inverse(pt.gdn_kkt(x["k"], logits, gc, **options), cu_seqlens=cu_seqlens)
+    w, u = pt.gdn_recompute_w_u(x["k"], x["v"], logits, gc, inverse, **options)
+    h, v_new, final2 = pt.gdn_state_pass(x["k"], w, u, gc, state, cu_seqlens=cu_seqlens)
+    o2 = pt.gdn_chunk_output(x["q"], x["k"], v_new, h, gc, cu_seqlens=cu_seqlens)
+    assert o2.dtype == dtype and h.dtype == dtype and final2.dtype == torch.float32
+    assert error(array(o2), array(o)) < TOLERANCES[dtype] and error(array(final2), array(final)) < TOLERANCES[dtype]
+
+
+def test_stages_refuse() -> None:
+    x = gdn_tensors(1, 9, 1, 2, 16, 16)
+    for arguments, text in (
+        ((x["k"], x["beta"], x["g"][:, :8]), "gc: shape .* expected tokens of 9"),
+        ((x["k"], x["beta"][0], x["g"]), "beta: 2 dimensions"),
+        ((x["k"][:, :0], x["beta"][:, :0], x["g"][:, :0]), "0 tokens"),
+    ):
+        with pytest.raises(pyquern.InvalidError, match=text):
+            pt.gdn_kkt(*arguments)
+    with pytest.raises(pyquern.InvalidError, match="inverse: shape"):
+        pt.gdn_recompute_w_u(x["k"], x["v"], x["beta"], x["g"], torch.zeros(1, 9, 2, 63))
+    with pytest.raises(pyquern.InvalidError, match="0 sequences"):
+        pt.gdn_cumsum(x["g"], cu_seqlens=torch.zeros(1, dtype=torch.int64))
+
+
+# ---- AURA ----
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_aura_codes(bits: int, dtype: Any) -> None:
+    """Codes, scales and rows are those of pyquern.kernels."""
+    rows = torch.randn(3, 5, 96).to(dtype)
+    codec = kernels.AuraCodec(96, bits, 7)
+    codes, scales = pt.aura_encode(rows, bits, 7)
+    wanted_codes, wanted_scales = codec.encode(rows.float().numpy())
+    assert np.array_equal(codes.numpy().view(np.uint32), wanted_codes) and np.array_equal(scales.numpy(), wanted_scales)
+    decoded = pt.aura_decode(codes, scales, 96, bits, 7, True, torch.float32)
+    assert np.array_equal(decoded.numpy(), codec.decode(wanted_codes, wanted_scales))
+    assert error(array(decoded), array(rows)) < {2: 0.4, 4: 0.12, 8: 0.02}[bits]
+    assert torch.equal(pt.aura_decode(codes, scales, 96, bits, 7, True, dtype), decoded.to(dtype))
+    every_second = torch.stack([rows, rows], -2)[..., 0, :]
+    assert torch.equal(pt.aura_encode(every_second, bits, 7)[0], codes)
+
+
+def test_aura_cache(dtype: Any) -> None:
+    cache = pt.AuraCache(64, 2, 40, 8, 8, seed=3)
+    keys, values, queries = (torch.randn(30, n, 64).to(dtype) for n in (2, 2, 4))
+    order = torch.randperm(30)
+    cache.store(keys[order], values[order], order)
+    sinks = torch.randn(4)
+    arguments = (array(queries), array(keys).swapaxes(0, 1), array(values).swapaxes(0, 1))
+    for positions, window, s in ((None, 0, None), (torch.arange(30), 0, sinks), (torch.arange(30).int(), 7, None)):
+        out = cache.attention(queries, 30, positions=positions, window=window, sinks=s)
+        at = None if positions is None else positions.numpy()
+        exact = reference.attention(*arguments, 64**-0.5, at, window, None if s is None else array(s))
+        assert out.dtype == dtype and error(array(out), exact) < 0.02
+    for refused, text in (
+        ({"queries": queries[..., :32], "n_keys": 1}, "queries: shape"),
+        ({"queries": queries, "n_keys": 1, "window": 3}, "window"),
+        ({"queries": queries, "n_keys": 1, "positions": order[:3]}, "positions"),
+        ({"queries": queries, "n_keys": 41}, "n_keys"),
+    ):
+        with pytest.raises(pyquern.InvalidError, match=text):
+            cache.attention(**refused)
+    with pytest.raises(pyquern.InvalidError, match="keys: shape"):
+        cache.store(keys[:3], values, order)
+    with pytest.raises(pyquern.InvalidError):
+        cache.store(keys, values, order + 20)
+    with pytest.raises(pyquern.InvalidError, match="dim"):
+        pt.AuraCache(65, 1, 1)
 
 
 # ---- Compilers ----
@@ -314,21 +435,67 @@ def samples() -> list[tuple[str, tuple[Any, ...]]]:
     found = []
     for name in ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"):
         found += [
-            (name, (*tensors.values(), None, None, 0.5, True, False, False, 0)),
-            (name, (*tensors.values(), state, None, 0.5, True, True, False, 0)),
-            (name, (*ragged.values(), state.transpose(-1, -2), lengths, 0.5, False, True, True, 16)),
+            (name, (*tensors.values(), None, None, None, None, 0.5, True, False, False, False, 0)),
+            (name, (*tensors.values(), state, None, None, None, 0.5, True, False, True, False, 0)),
+            (name, (*ragged.values(), state.transpose(-1, -2), lengths, None, None, 0.5, False, False, True, True, 16)),
         ]
     rounded = gdn_tensors(1, 9, 1, 2, 16, 24, torch.bfloat16)
-    found.append(("chunk_gated_delta_rule", (*rounded.values(), None, None, 0.5, True, True, False, 0)))
+    found.append(
+        ("chunk_gated_delta_rule", (*rounded.values(), None, None, None, None, 0.5, True, False, True, False, 0))
+    )
     x, weight, bias, states = torch.randn(2, 9, 5), torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
     return [
         *found,
-        ("causal_conv1d", (x, weight, bias, states, True)),
-        ("causal_conv1d", (x, weight, None, None, False)),
-        ("causal_conv1d_step", (x[:, 0], states, weight, bias)),
+        ("causal_conv1d", (x, weight, bias, states, True, True)),
+        ("causal_conv1d", (x, weight, None, None, True, False)),
+        ("causal_conv1d_step", (x[:, 0], states, weight, bias, None, True)),
+        ("causal_conv1d_step", (x[:, 0], states.repeat(2, 1, 1), weight, bias, torch.tensor([2, 0]), True)),
         ("l2_norm", (x, 1e-6)),
+        ("rms_norm", (x, bias, 1e-6)),
         ("gated_rms_norm", (x, x, bias, 1e-6)),
+        (
+            "quantized_matmul",
+            (torch.randn(3, 128), torch.zeros(4, 18, dtype=torch.uint8), bias[:4], None, "q1_0", 4, 0),
+        ),
+        *aura_samples(),
+        *stage_samples(),
     ]
+
+
+def aura_samples() -> list[tuple[str, tuple[Any, ...]]]:
+    cache = pt.AuraCache(64, 2, 8, 4, 3)
+    arrays = (cache.key_codes, cache.value_codes, cache.key_scales, cache.value_scales, 4, 3, 0)
+    rows, positions = torch.randn(3, 2, 64), torch.tensor([0, 1, 2])
+    codes, scales = pt.aura_encode(rows, 4, 0)
+    return [
+        ("aura_encode", (rows, 4, 0)),
+        ("aura_decode", (codes, scales, 64, 4, 0, True, torch.bfloat16)),
+        ("aura_store", (rows, rows, positions, *arrays)),
+        ("aura_attention", (rows, positions, None, *arrays, 3, 0.1, 0)),
+    ]
+
+
+def stage_samples() -> list[tuple[str, tuple[Any, ...]]]:
+    """Arguments of each stage, once without and once with cumulative lengths."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    for lengths in (None, torch.tensor([0, 4, 70])):
+        x = gdn_tensors(1, 70, 1, 2, 16, 32)
+        options = (lengths, None, None, 0.5, False)
+        gc = pt.gdn_cumsum(x["g"], cu_seqlens=lengths)
+        a = pt.gdn_kkt(x["k"], x["beta"], gc, cu_seqlens=lengths)
+        inverse = pt.gdn_tril_inverse(a, cu_seqlens=lengths)
+        w, u = pt.gdn_recompute_w_u(x["k"], x["v"], x["beta"], gc, inverse, cu_seqlens=lengths)
+        h, v_new, _ = pt.gdn_state_pass(x["k"], w, u, gc, None, cu_seqlens=lengths)
+        arguments = {
+            "gdn_cumsum": (x["g"],),
+            "gdn_kkt": (x["k"], x["beta"], gc),
+            "gdn_tril_inverse": (a,),
+            "gdn_recompute_w_u": (x["k"], x["v"], x["beta"], gc, inverse),
+            "gdn_state_pass": (x["k"], w, u, gc, None),
+            "gdn_chunk_output": (x["q"], x["k"], v_new, h, gc),
+        }
+        found += [(name, (*tensors, *options)) for name, tensors in arguments.items()]
+    return found
 
 
 @pytest.mark.parametrize("index", range(len(samples())), ids=[name for name, _ in samples()])

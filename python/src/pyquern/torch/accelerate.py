@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pyquern._lib import InvalidError, UnsupportedError
 from pyquern.torch.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
@@ -35,13 +36,40 @@ _PROJECTIONS: dict[str, Callable[[Any, Tensor], tuple[Tensor, ...]]] = {
     "Qwen3_5GatedDeltaNet": _separate_projections,
     "Qwen3_5MoeGatedDeltaNet": _separate_projections,
 }
-_CACHE_METHODS = (
-    "get_conv_state",
-    "get_recurrent_state",
-    "update_conv_state",
-    "update_recurrent_state",
-    "is_recording_past",
-)
+
+
+# Caches of transformers: 5.21 and later have get_conv_state; before, their `layers` have the states, since 5.14 in a dict for each
+# kind, and then update_conv_state joins earlier inputs with new ones; before 5.4 the cache of Qwen3-Next is of two lists.
+
+
+def _cached(cache: Any, index: int) -> tuple[Tensor | None, Tensor | None, bool]:
+    """What a layer has in a cache: inputs of the convolution, recurrent state, and whether all inputs are recorded."""
+    if hasattr(cache, "get_conv_state"):
+        recording = bool(cache.is_recording_past(index))
+        return cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0), recording
+    if not hasattr(cache, "layers"):
+        return cache.conv_states[index], cache.recurrent_states[index], False
+    layer = cache.layers[index]
+    recording = bool(getattr(layer, "record_past", False))
+    if not cache.has_previous_state(index):
+        return None, None, recording
+    conv_state, state = (
+        held[0] if isinstance(held, dict) else held for held in (layer.conv_states, layer.recurrent_states)
+    )
+    return conv_state, state, recording
+
+
+def _with_earlier(cache: Any, index: int, new: Tensor, conv_state: Tensor | None, width: int) -> Tensor:
+    """Stores new inputs of the convolution [B, C, T] in a cache; returns them after the earlier ones."""
+    if hasattr(cache, "layers") and isinstance(cache.layers[index].conv_states, dict):
+        return cache.update_conv_state(new, index, conv_kernel_size=width)  # type: ignore[no-any-return]
+    joined = new if conv_state is None else torch.cat([conv_state, new], -1)
+    last = pad(joined, (width - joined.shape[-1], 0))
+    if hasattr(cache, "layers"):
+        cache.update_conv_state(last, index)
+    else:
+        cache.conv_states[index] = last
+    return joined
 
 
 def _forward(
@@ -55,18 +83,17 @@ def _forward(
         hidden_states = (hidden_states * attention_mask[:, :, None]).to(hidden_states.dtype)
     tokens = hidden_states.shape[1]
     qkv, z, b, a = _PROJECTIONS[type(layer).__name__](layer, hidden_states)
-    conv_state = state = None
+    conv_state, state, recording = None, None, False
     if cache_params is not None:
-        conv_state = cache_params.get_conv_state(layer.layer_idx, state_idx=0)
-        state = cache_params.get_recurrent_state(layer.layer_idx, state_idx=0)
+        conv_state, state, recording = _cached(cache_params, layer.layer_idx)
 
     qkv = qkv.transpose(1, 2)
     conv = (layer.conv1d.weight.squeeze(1), layer.conv1d.bias, layer.activation)
-    if conv_state is not None and tokens == 1 and not cache_params.is_recording_past(layer.layer_idx):
+    if conv_state is not None and tokens == 1 and not recording:
         qkv = causal_conv1d_update(qkv, conv_state, *conv)
     else:
         if cache_params is not None:  # the earlier inputs come first
-            qkv = cache_params.update_conv_state(qkv, layer.layer_idx, conv_kernel_size=layer.conv_kernel_size)
+            qkv = _with_earlier(cache_params, layer.layer_idx, qkv, conv_state, layer.conv_kernel_size)
         y = causal_conv1d_fn(qkv, *conv[:2], activation=conv[2])
         assert isinstance(y, Tensor)
         qkv = y[:, :, -tokens:]
@@ -88,7 +115,10 @@ def _forward(
         use_beta_sigmoid_in_kernel=True,
     )
     if cache_params is not None:
-        cache_params.update_recurrent_state(final, layer.layer_idx)
+        if hasattr(cache_params, "layers"):
+            cache_params.update_recurrent_state(final, layer.layer_idx)
+        else:
+            cache_params.recurrent_states[layer.layer_idx] = final
     normed = gated_rms_norm(o, z.reshape(o.shape), layer.norm.weight, layer.layer_norm_epsilon)
     return layer.out_proj(normed.flatten(2))  # type: ignore[no-any-return]
 
@@ -115,19 +145,12 @@ class Acceleration:
 def accelerate(model: torch.nn.Module) -> Acceleration:
     """Lets the Gated DeltaNet layers of a transformers model compute with quern, in place; weights stay as they are.
 
-    The model is a Qwen3-Next, Qwen3.5 or Qwen3.5-MoE of transformers 5.21 or later, or contains one. Forward only: call it under
+    The model is a Qwen3-Next, Qwen3.5 or Qwen3.5-MoE of transformers 5, or contains one. Forward only: call it under
     torch.no_grad(), as generate() does. With hooks of the library accelerate (device maps, offloading), call this before them.
     """
     layers = [module for module in model.modules() if type(module).__name__ in _PROJECTIONS]
     if not layers:
         raise InvalidError(f"{type(model).__name__}: no layer among {', '.join(_PROJECTIONS)}")
-    import transformers
-
-    missing = [name for name in _CACHE_METHODS if not hasattr(transformers.Cache, name)]
-    if missing:
-        raise UnsupportedError(
-            f"transformers {transformers.__version__}: its Cache has no {missing[0]}, expected version 5"
-        )
     for layer in layers:
         if "forward" in vars(layer):
             raise InvalidError(

@@ -1,7 +1,8 @@
 """The gated delta rule with the arguments of flash-linear-attention, forward only.
 
 q, k are [B, T, H, K], v is [B, T, HV, V], g and beta are [B, T, HV], with HV a multiple of H: value head h uses key head
-h // (HV // H). q, k and v are f32, f16 or bf16, g and beta any floating type. States are f32, [N, HV, K, V], or [N, HV, V, K] with
+h // (HV // H). q, k and v are f32, f16 or bf16, computed in the widest of
+their types, g and beta any floating type. States are f32, [N, HV, K, V], or [N, HV, V, K] with
 state_v_first. With cu_seqlens [N + 1] (i32 or i64, on the device of q) B is 1 and the N sequences are concatenated; rows of o outside
 of all sequences are zero.
 
@@ -10,14 +11,14 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from pyquern._lib import InvalidError, UnsupportedError
-from pyquern.torch import _operators
+from pyquern.torch import _gdn
 
 
 def _run(
@@ -41,24 +42,31 @@ def _run(
     max_tokens: int,
     others: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
-    if "transpose_state_layout" in others:  # flash-linear-attention's older name
+    if "transpose_state_layout" in others:
+        if state_v_first:
+            raise InvalidError("transpose_state_layout: given with state_v_first, its newer name")
+        warnings.warn("transpose_state_layout is now state_v_first", DeprecationWarning, stacklevel=3)
         state_v_first = others.pop("transpose_state_layout")
     if "head_first" in others:
         raise UnsupportedError("head_first: not supported, expected tensors [B, T, H, ...]")
     if others:
         raise TypeError(f"unexpected arguments: {', '.join(sorted(others))}")
     gates = (*q.shape[:2], *v.shape[2:3])
+    factor = None
     if use_gate_in_kernel:
         if A_log is None or g is None:
             raise InvalidError("use_gate_in_kernel: A_log and g (before the gate) are needed")
-        gate = g.float() if dt_bias is None else g.float() + dt_bias.float()
-        g = -A_log.float().exp() * softplus(gate)
-    g = q.new_zeros(gates, dtype=torch.float32) if g is None else g.float()
-    beta = q.new_ones(gates, dtype=torch.float32) if beta is None else beta.float()
-    if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
-        raise InvalidError("allow_neg_eigval: needs use_beta_sigmoid_in_kernel")
-    if use_beta_sigmoid_in_kernel:
-        beta = beta.sigmoid() * (2.0 if allow_neg_eigval else 1.0)
+        factor = A_log.float().exp().neg()
+    g = q.new_zeros(gates, dtype=torch.float32) if g is None else g
+    beta = q.new_ones(gates, dtype=torch.float32) if beta is None else beta
+    if allow_neg_eigval:
+        if not use_beta_sigmoid_in_kernel:
+            raise InvalidError("allow_neg_eigval: needs use_beta_sigmoid_in_kernel")
+        beta, use_beta_sigmoid_in_kernel = beta.float().sigmoid() * 2.0, False
+    value_type = v.dtype
+    if not q.dtype == k.dtype == value_type:
+        wide = torch.promote_types(torch.promote_types(q.dtype, k.dtype), value_type)
+        q, k, v = q.to(wide), k.to(wide), v.to(wide)
     o, final_state = operator(
         q,
         k,
@@ -67,13 +75,16 @@ def _run(
         beta,
         initial_state,
         cu_seqlens,
+        factor,
+        dt_bias if use_gate_in_kernel else None,
         k.shape[-1] ** -0.5 if scale is None else scale,
         use_qk_l2norm_in_kernel,
+        use_beta_sigmoid_in_kernel,
         output_final_state,
         state_v_first,
         max_tokens,
     )
-    return o, final_state if output_final_state else None
+    return o.to(value_type), final_state if output_final_state else None
 
 
 def chunk_gated_delta_rule(
@@ -116,7 +127,7 @@ def chunk_gated_delta_rule(
         # A power of two: few different values, for each of which arguments are kept.
         max_tokens = 1 << max(int(cu_seqlens_cpu.diff().max()) - 1, 0).bit_length()
     return _run(
-        _operators.chunk_gated_delta_rule,
+        _gdn.chunk_gated_delta_rule,
         q,
         k,
         v,
@@ -169,7 +180,7 @@ def fused_recurrent_gated_delta_rule(
     if beta is not None and beta.dim() == 4:
         raise UnsupportedError("beta: 4 dimensions, expected 3: a beta for each element of a value is not supported")
     return _run(
-        _operators.fused_recurrent_gated_delta_rule,
+        _gdn.fused_recurrent_gated_delta_rule,
         q,
         k,
         v,

@@ -1,7 +1,6 @@
 """What surrounds the delta rule in a layer: the causal convolution with the arguments of causal-conv1d, and norms. Forward only.
 
-Operators compute them on the CPU. On other devices, and without SiLU, they are PyTorch's own operations, which torch.compile
-fuses.
+A convolution without SiLU on the CPU is PyTorch's own operations.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv1d, silu
+from torch.nn.functional import conv1d
 
 from pyquern._lib import InvalidError, UnsupportedError
 from pyquern.torch import _operators
@@ -36,16 +35,16 @@ def _conv(
 ) -> tuple[Tensor, Tensor]:
     """y and the last width - 1 inputs, both [batch, dim, ...], for inputs [batch, dim, seqlen]."""
     width = weight.shape[1]
-    if x.device.type == "cpu" and activate:
+    if activate or x.is_cuda:
         initial = None if initial is None else initial.to(x.dtype).transpose(1, 2)
         bias = None if bias is None else bias.float()
-        y, final = _operators.causal_conv1d(x.transpose(1, 2), weight.float(), bias, initial, True)
+        y, final = _operators.causal_conv1d(x.transpose(1, 2), weight.float(), bias, initial, activate, True)
         return y.transpose(1, 2), final.transpose(1, 2)
     before = x.new_zeros((x.shape[0], x.shape[1], width - 1)) if initial is None else initial.to(x.dtype)
     padded = torch.cat((before, x), -1)
     bias = None if bias is None else bias.to(x.dtype)
     y = conv1d(padded, weight.to(x.dtype).unsqueeze(1), bias, groups=x.shape[1])
-    return silu(y) if activate else y, padded[..., padded.shape[2] - width + 1 :]
+    return y, padded[..., padded.shape[2] - width + 1 :]
 
 
 def causal_conv1d_fn(
@@ -99,16 +98,25 @@ def causal_conv1d_update(
     tokens = x.unsqueeze(-1) if x.dim() == 2 else x
     _check_conv(tokens, weight, bias)
     width = weight.shape[1]
-    held = conv_state if conv_state_indices is None else conv_state[conv_state_indices]
-    if held.dim() != 3 or held.shape[:2] != tokens.shape[:2] or held.shape[2] < width - 1:
+    batch = tokens.shape[0] if conv_state_indices is None else conv_state_indices.shape[0]
+    if (
+        conv_state.dim() != 3
+        or conv_state.shape[1] != tokens.shape[1]
+        or conv_state.shape[2] < width - 1
+        or batch != tokens.shape[0]
+        or (conv_state_indices is None and conv_state.shape[0] != batch)
+    ):
         raise InvalidError(
             f"conv_state: shape {tuple(conv_state.shape)}, expected {tuple(tokens.shape[:2])} and at least {width - 1} inputs"
         )
-    in_place = conv_state_indices is None and conv_state.dtype == x.dtype and held.shape[2] == width - 1
-    if in_place and tokens.shape[2] == 1 and activate and x.device.type == "cpu":
+    in_place = conv_state.dtype == x.dtype and conv_state.shape[2] == width - 1
+    if in_place and tokens.shape[2] == 1 and (activate or x.is_cuda):
         bias = None if bias is None else bias.float()
-        y: Tensor = _operators.causal_conv1d_step(tokens[..., 0], conv_state.transpose(1, 2), weight.float(), bias)
+        y: Tensor = _operators.causal_conv1d_step(
+            tokens[..., 0], conv_state.transpose(1, 2), weight.float(), bias, conv_state_indices, activate
+        )
         return y.unsqueeze(-1) if x.dim() == 3 else y
+    held = conv_state if conv_state_indices is None else conv_state[conv_state_indices]
     y, _ = _conv(tokens, weight, bias, held[..., held.shape[2] - width + 1 :], activate)
     newest = torch.cat((held, tokens.to(held.dtype)), -1)[..., -held.shape[2] :]
     if conv_state_indices is None:
@@ -120,10 +128,19 @@ def causal_conv1d_update(
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x / sqrt(sum(x^2) + eps) over the last dimension, computed in f32, of the type of x."""
-    if x.device.type == "cpu":
-        return _operators.l2_norm(x, eps)  # type: ignore[no-any-return]
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
+    return _operators.l2_norm(x, eps)  # type: ignore[no-any-return]
+
+
+def _check_norm(x: Tensor, weight: Tensor, gate: Tensor | None = None) -> None:
+    for name, tensor, shape in (("gate", gate, x.shape), ("weight", weight, x.shape[-1:])):
+        if tensor is not None and tensor.shape != shape:
+            raise InvalidError(f"{name}: shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """x * weight / sqrt(mean(x^2) + eps) over the last dimension n, computed in f32, of the type of x [..., n]. weight: [n]"""
+    _check_norm(x, weight)
+    return _operators.rms_norm(x, weight.float(), eps)  # type: ignore[no-any-return]
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
@@ -131,12 +148,5 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float = 1e-6) -
 
     x, gate: [..., n]; weight: [n]
     """
-    if gate.shape != x.shape or weight.shape != x.shape[-1:]:
-        raise InvalidError(
-            f"gate, weight: shapes {tuple(gate.shape)} and {tuple(weight.shape)}, expected {tuple(x.shape)} and ({x.shape[-1]},)"
-        )
-    if x.device.type == "cpu":
-        return _operators.gated_rms_norm(x, gate.to(x.dtype), weight.float(), eps)  # type: ignore[no-any-return]
-    wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()
-    return (normed * silu(gate.float())).to(x.dtype)
+    _check_norm(x, weight, gate)
+    return _operators.gated_rms_norm(x, gate.to(x.dtype), weight.float(), eps)  # type: ignore[no-any-return]
