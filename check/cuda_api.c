@@ -6,7 +6,7 @@
 #include "check/cuda_views.h"
 
 #include <pthread.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* For the reasons given in cuda_deltanet.c. */
@@ -30,10 +30,10 @@ struct shape {
 /* One call: rows hold q, k and v of a token, with a gap behind them. */
 struct problem {
     const struct shape *s;
-    size_t rows, keys, values, width, n_state, element;
-    size_t state, n_pool;                              /* elements of a sequence's state, and of all */
-    float *q, *k, *v, *g, *beta, *initial, *o, *final; /* o and final: expected */
-    qn_gpu_guarded qkv, gates, factors, states, indices, seqlens, workspace, out, out_state;
+    size_t rows, keys, values, state, n_states;         /* elements of a sequence's state; states of the pool */
+    float *q, *k, *v, *g, *beta, *o, *final;            /* o and final: expected */
+    qn_gpu_rows qkv, gates[2], states, out, out_states; /* gates: g and beta, or what they are computed from */
+    qn_gpu_guarded factor, bias, indices, seqlens, workspace;
     qn_cuda_gdn_shape shape;
 };
 
@@ -44,19 +44,21 @@ static qn_view view(const float *x, size_t n)
     return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
 }
 
-static void *at(const qn_gpu_guarded *g, size_t bytes)
+/* Columns of the rows of q, k and v: a copy of the values, and a view on the device. */
+static float *columns_of(const struct problem *p, size_t first, size_t n)
 {
-    return (void *)(uintptr_t)(g->data + bytes);
+    float *x = floats(p->rows * n);
+    for (size_t row = 0; row < p->rows; row++)
+        memcpy(x + row * n, p->qkv.values + row * p->qkv.n + first, n * sizeof *x);
+    return x;
 }
 
-/* Copies rows of x to columns of all, rounded to the type; x keeps the rounded values. */
-static void pack(const struct problem *p, float *x, size_t n, unsigned char *all, size_t column)
+static qn_cuda_view view_columns(const struct problem *p, size_t first, size_t n)
 {
-    uint16_t *rounded = p->s->dtype != QN_DTYPE_F32 ? to_16_bits(x, p->rows * n, p->s->dtype) : NULL;
-    for (size_t row = 0; row < p->rows; row++)
-        memcpy(all + (row * p->width + column) * p->element,
-               rounded ? (const void *)(rounded + row * n) : (const void *)(x + row * n), n * p->element);
-    qn_free(rounded);
+    qn_cuda_view all = qn_gpu_rows_view(&p->qkv);
+    all.data = (char *)all.data + first * (p->s->dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    all.count -= p->qkv.n - n;
+    return all;
 }
 
 static qn_gpu_guarded upload_seqlens(const struct shape *s)
@@ -78,45 +80,34 @@ static bool is_skipped(const struct problem *p, size_t sequence)
     return p->s->pool && sequence == SKIPPED;
 }
 
-/* A sequence's state between [head_v, head_k] and [head_k, head_v]. */
-static void transpose(const struct problem *p, float *to, const float *from, bool back)
+/* Copies a sequence's state of the pool as [head_v, head_k]. */
+static void copy_state(const struct problem *p, float *to, const float *from)
 {
     const struct shape *s = p->s;
+    if (!s->transposed) {
+        memcpy(to, from, p->state * sizeof *to);
+        return;
+    }
     for (size_t head = 0; head < s->v_heads; head++)
         for (size_t value = 0; value < s->head_v; value++)
             for (size_t key = 0; key < s->head_k; key++) {
-                const size_t base = head * s->head_v * s->head_k, a = base + value * s->head_k + key,
-                             b = base + key * s->head_v + value;
-                to[back ? a : b] = from[back ? b : a];
+                const size_t base = head * s->head_v * s->head_k;
+                to[base + value * s->head_k + key] = from[base + key * s->head_v + value];
             }
 }
 
-static void copy_state(const struct problem *p, float *to, const float *from, bool back)
+/* All states that no sequence has are NaN. */
+static qn_gpu_rows draw_pool(const struct problem *p)
 {
-    if (p->s->transposed)
-        transpose(p, to, from, back);
-    else
-        memcpy(to, from, p->state * sizeof *to);
-}
-
-/* The pool as the device has it: all states that no sequence has are NaN. */
-static void *pool_of(const struct problem *p)
-{
-    float *all = floats(p->n_pool);
-    memset(all, 0xff, p->n_pool * sizeof *all);
+    const size_t n = p->n_states * p->state;
+    float *all = floats(n);
+    memset(all, 0xff, n * sizeof *all);
     for (size_t i = 0; i < p->s->n_sequences; i++)
         if (!is_skipped(p, i))
-            copy_state(p, all + index_of(p, i) * p->state, p->initial + i * p->state, false);
-    if (!p->s->pool)
-        return all;
-    uint16_t *rounded = to_bf16(all, p->n_pool);
+            qn_random_floats(all + index_of(p, i) * p->state, p->state, 0.3f);
+    const qn_gpu_rows pool = qn_gpu_rows_of(all, p->s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_states, p->state, 0, 0);
     qn_free(all);
-    return rounded;
-}
-
-static size_t pool_bytes(const struct problem *p)
-{
-    return p->n_pool * (p->s->pool ? sizeof(uint16_t) : sizeof(float));
+    return pool;
 }
 
 static void expected(const struct problem *p)
@@ -133,29 +124,39 @@ static void expected(const struct problem *p)
                                  .normalize = true,
                                  .n_sequences = s->n_sequences,
                                  .cu_seqlens = { (void *)(uintptr_t)s->ends, QN_DTYPE_U32, s->n_sequences + 1 } };
-    memcpy(p->final, p->initial, p->n_state * sizeof *p->final);
+    for (size_t i = 0; i < s->n_sequences; i++)
+        if (!is_skipped(p, i))
+            copy_state(p, p->final + i * p->state, p->states.values + index_of(p, i) * p->state);
     qn_assert_ok(qn_gdn_step(&shape, view(p->q, p->rows * p->keys), view(p->k, p->rows * p->keys),
                              view(p->v, p->rows * p->values), view(p->g, p->rows * s->v_heads),
-                             view(p->beta, p->rows * s->v_heads), view(p->final, p->n_state), view(p->o, p->rows * p->values)));
+                             view(p->beta, p->rows * s->v_heads), view(p->final, s->n_sequences * p->state),
+                             view(p->o, p->rows * p->values)));
 }
 
 /* Log decays and beta; with raw gates, what they are computed from is on the device. */
 static void draw_gates(struct problem *p)
 {
     const size_t heads = p->s->v_heads, n = p->rows * heads;
-    float *raw = normal(2 * n, 1), *factors = normal(2 * heads, 1); /* factors, then biases */
+    float *factor = normal(heads, 1), *bias = normal(heads, 1);
     for (size_t h = 0; h < heads; h++)
-        factors[h] = -expf(factors[h] - 2);
-    uint16_t *rounded = to_bf16(raw, 2 * n);
+        factor[h] = -expf(factor[h] - 2);
+    for (size_t i = 0; i < 2; i++)
+        p->gates[i] = qn_gpu_rows_random(p->s->raw ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->rows, heads, 0, 0, 1);
     for (size_t i = 0; i < n; i++) {
-        p->g[i] = p->s->raw ? factors[i % heads] * log1pf(expf(raw[i] + factors[heads + i % heads])) : draw_decay(MILD);
-        p->beta[i] = p->s->raw ? 1 / (1 + expf(-raw[n + i])) : (float)uniform();
+        float *raw_g = p->gates[0].values + i, *raw_beta = p->gates[1].values + i;
+        p->g[i] = p->s->raw ? factor[i % heads] * log1pf(expf(*raw_g + bias[i % heads])) : draw_decay(MILD);
+        p->beta[i] = p->s->raw ? 1 / (1 + expf(-*raw_beta)) : (float)uniform();
+        if (!p->s->raw) {
+            *raw_g = p->g[i];
+            *raw_beta = p->beta[i];
+        }
     }
-    p->gates = p->s->raw ? qn_gpu_from(rounded, 2 * n * sizeof *rounded) : qn_gpu_from(p->g, 2 * n * sizeof *p->g);
-    p->factors = qn_gpu_from(factors, 2 * heads * sizeof *factors);
-    qn_free(raw);
-    qn_free(rounded);
-    qn_free(factors);
+    for (size_t i = 0; i < 2; i++)
+        qn_gpu_rows_reset(&p->gates[i]);
+    p->factor = qn_gpu_from(factor, heads * sizeof *factor);
+    p->bias = qn_gpu_from(bias, heads * sizeof *bias);
+    qn_free(factor);
+    qn_free(bias);
 }
 
 static void problem_new(struct problem *p, const struct shape *s)
@@ -164,40 +165,25 @@ static void problem_new(struct problem *p, const struct shape *s)
                            .rows = s->ends[s->n_sequences],
                            .keys = s->k_heads * s->head_k,
                            .values = s->v_heads * s->head_v,
-                           .n_state = s->n_sequences * s->v_heads * s->head_v * s->head_k,
-                           .element = s->dtype == QN_DTYPE_F32 ? 4 : 2,
-                           .state = s->v_heads * s->head_v * s->head_k };
-    p->n_pool = (s->n_sequences + (s->pool ? SPARE_STATES : 0)) * p->state;
-    p->width = 2 * p->keys + p->values + 16;
-    p->q = normal(p->rows * p->keys, 1);
-    p->k = normal(p->rows * p->keys, 1);
-    p->v = normal(p->rows * p->values, 1);
-    p->g = floats(2 * p->rows * s->v_heads);
-    p->beta = p->g + p->rows * s->v_heads;
-    p->initial = normal(p->n_state, 0.3f);
-    p->final = floats(p->n_state);
+                           .state = s->v_heads * s->head_v * s->head_k,
+                           .n_states = s->n_sequences + (s->pool ? SPARE_STATES : 0) };
+    p->qkv = qn_gpu_rows_random(s->dtype, p->rows, 2 * p->keys + p->values, 16, 0, 1);
+    p->q = columns_of(p, 0, p->keys);
+    p->k = columns_of(p, p->keys, p->keys);
+    p->v = columns_of(p, 2 * p->keys, p->values);
+    p->g = floats(p->rows * s->v_heads);
+    p->beta = floats(p->rows * s->v_heads);
+    p->final = floats(s->n_sequences * p->state);
     p->o = floats(p->rows * p->values);
     draw_gates(p);
-    unsigned char *all;
-    qn_assert_ok(qn_alloc(&all, p->rows * p->width, p->element, "quern-check"));
-    memset(all, 0xff, p->rows * p->width * p->element);
-    pack(p, p->q, p->keys, all, 0);
-    pack(p, p->k, p->keys, all, p->keys);
-    pack(p, p->v, p->values, all, 2 * p->keys);
-    p->qkv = qn_gpu_from(all, p->rows * p->width * p->element);
-    qn_free(all);
-    if (s->pool)
-        qn_free(to_bf16(p->initial, p->n_state));
-    void *pool = pool_of(p);
+    p->states = draw_pool(p);
+    p->out = qn_gpu_rows_poison(s->dtype, p->rows, p->values, 0, 0);
+    p->out_states = qn_gpu_rows_poison(p->states.dtype, p->n_states, p->state, 0, 0);
     int32_t indices[MAX_SEQUENCES];
     for (size_t i = 0; i < s->n_sequences; i++)
         indices[i] = is_skipped(p, i) ? -1 : (int32_t)index_of(p, i);
-    p->states = qn_gpu_from(pool, pool_bytes(p));
     p->indices = qn_gpu_from(indices, s->n_sequences * sizeof *indices);
-    qn_free(pool);
     p->seqlens = upload_seqlens(s);
-    p->out = qn_gpu_new(p->rows * p->values * p->element);
-    p->out_state = qn_gpu_new(pool_bytes(p));
     p->shape = (qn_cuda_gdn_shape){ .batch = 1,
                                     .tokens = p->rows,
                                     .k_heads = s->k_heads,
@@ -210,15 +196,15 @@ static void problem_new(struct problem *p, const struct shape *s)
                                     .transposed_states = s->transposed,
                                     .sigmoid_beta = s->raw };
     if (s->raw) {
-        p->shape.gate_factor = (qn_cuda_view){ at(&p->factors, 0), QN_DTYPE_F32, s->v_heads, 0 };
-        p->shape.gate_bias = (qn_cuda_view){ at(&p->factors, s->v_heads * sizeof(float)), QN_DTYPE_F32, s->v_heads, 0 };
+        p->shape.gate_factor = qn_array_view(&p->factor, QN_DTYPE_F32);
+        p->shape.gate_bias = qn_array_view(&p->bias, QN_DTYPE_F32);
     }
     if (s->seqlens != QN_DTYPE_F32) {
         p->shape.n_sequences = s->n_sequences;
-        p->shape.cu_seqlens = (qn_cuda_view){ at(&p->seqlens, 0), s->seqlens, s->n_sequences + 1, 0 };
+        p->shape.cu_seqlens = qn_array_view(&p->seqlens, s->seqlens);
     }
     if (s->pool)
-        p->shape.state_indices = (qn_cuda_view){ at(&p->indices, 0), QN_DTYPE_I32, s->n_sequences, 0 };
+        p->shape.state_indices = qn_array_view(&p->indices, QN_DTYPE_I32);
     size_t bytes;
     qn_assert_ok(qn_cuda_gdn_chunk_workspace(kernels, &p->shape, s->dtype, &bytes));
     p->workspace = qn_gpu_new(bytes ? bytes : 16);
@@ -227,61 +213,37 @@ static void problem_new(struct problem *p, const struct shape *s)
 
 static void problem_free(struct problem *p)
 {
-    float *const host[] = { p->q, p->k, p->v, p->g, p->initial, p->final, p->o };
-    qn_gpu_guarded *const gpu[] = { &p->qkv,     &p->gates,     &p->factors, &p->states,   &p->indices,
-                                    &p->seqlens, &p->workspace, &p->out,     &p->out_state };
+    float *const host[] = { p->q, p->k, p->v, p->g, p->beta, p->final, p->o };
+    qn_gpu_rows *const rows[] = { &p->qkv, &p->gates[0], &p->gates[1], &p->states, &p->out, &p->out_states };
+    qn_gpu_guarded *const arrays[] = { &p->factor, &p->bias, &p->indices, &p->seqlens, &p->workspace };
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         qn_free(host[i]);
-    for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
-        qn_gpu_free(gpu[i]);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        qn_gpu_rows_free(rows[i]);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        qn_gpu_free(arrays[i]);
 }
 
 /* The call, as a chunk or step by step, with the workspace and the outputs of p. */
 static qn_status call(const struct problem *p, bool chunk, qn_stream stream)
 {
     const struct shape *s = p->s;
-    const size_t gates = p->rows * s->v_heads, used = (p->rows - 1) * p->width;
-    const qn_dtype gate_type = s->raw ? QN_DTYPE_BF16 : QN_DTYPE_F32;
-    const qn_cuda_view q = { at(&p->qkv, 0), s->dtype, used + p->keys, p->width },
-                       k = { at(&p->qkv, p->keys * p->element), s->dtype, used + p->keys, p->width },
-                       v = { at(&p->qkv, 2 * p->keys * p->element), s->dtype, used + p->values, p->width },
-                       g = { at(&p->gates, 0), gate_type, gates, 0 },
-                       beta = { at(&p->gates, gates * (s->raw ? sizeof(uint16_t) : sizeof(float))), gate_type, gates, 0 },
-                       o = { at(&p->out, 0), s->dtype, p->rows * p->values, 0 },
-                       initial = { at(&p->states, 0), s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32, p->n_pool, 0 },
-                       final = { at(&p->out_state, 0), initial.dtype, p->n_pool, 0 };
+    const qn_cuda_view q = view_columns(p, 0, p->keys), k = view_columns(p, p->keys, p->keys),
+                       v = view_columns(p, 2 * p->keys, p->values), g = qn_gpu_rows_view(&p->gates[0]),
+                       beta = qn_gpu_rows_view(&p->gates[1]), o = qn_gpu_rows_view(&p->out),
+                       initial = qn_gpu_rows_view(&p->states), final = qn_gpu_rows_view(&p->out_states);
     if (!chunk)
         return qn_cuda_gdn_step(kernels, &p->shape, q, k, v, g, beta, initial, o, stream);
     return qn_cuda_gdn_chunk(kernels, &p->shape, q, k, v, g, beta, initial, s->in_place ? initial : final, o,
-                             at(&p->workspace, 0), p->workspace.bytes, stream);
+                             (void *)(uintptr_t)p->workspace.data, p->workspace.bytes, stream);
 }
 
 static void poison(const struct problem *p)
 {
-    qn_gpu_poison(&p->out);
-    qn_gpu_poison(&p->out_state);
+    qn_gpu_rows_reset(&p->out);
+    qn_gpu_rows_reset(&p->out_states);
+    qn_gpu_rows_reset(&p->states);
     qn_gpu_poison(&p->workspace);
-    void *pool = pool_of(p);
-    qn_gpu_synchronize();
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->states.data, pool, pool_bytes(p), NULL, NULL));
-    qn_free(pool);
-}
-
-/* n values of the type that the device wrote. */
-static float *read_values(const qn_gpu_guarded *g, size_t n, qn_dtype dtype)
-{
-    float *x = floats(n);
-    uint16_t *rounded;
-    if (dtype == QN_DTYPE_F32) {
-        qn_gpu_read(g, x);
-        return x;
-    }
-    qn_assert_ok(qn_alloc(&rounded, n, sizeof *rounded, "quern-check"));
-    qn_gpu_read(g, rounded);
-    for (size_t i = 0; i < n; i++)
-        x[i] = dtype == QN_DTYPE_F16 ? qn_f16_to_f32(rounded[i]) : qn_bf16_to_f32(rounded[i]);
-    qn_free(rounded);
-    return x;
 }
 
 static double tolerance_of(const struct shape *s)
@@ -304,8 +266,8 @@ static void compare(const struct problem *p, bool in_place)
 {
     const struct shape *s = p->s;
     const double tolerance = tolerance_of(s);
-    float *o = read_values(&p->out, p->rows * p->values, s->dtype), *found = floats(p->state);
-    float *states = read_values(in_place ? &p->states : &p->out_state, p->n_pool, s->pool ? QN_DTYPE_BF16 : QN_DTYPE_F32);
+    const qn_gpu_rows *written = in_place ? &p->states : &p->out_states, *other = in_place ? &p->out_states : &p->states;
+    float *o = qn_gpu_rows_read(&p->out, "o"), *states = qn_gpu_rows_read(written, "states"), *found = floats(p->state);
     for (size_t i = 0; i < s->n_sequences; i++) {
         const size_t first = s->ends[i] * p->values, n = s->ends[i + 1] * p->values - first;
         const float *state = states + index_of(p, i) * p->state;
@@ -315,17 +277,16 @@ static void compare(const struct problem *p, bool in_place)
             continue;
         }
         const double d_o = n ? qn_relative_error(o + first, p->o + first, n) : 0;
-        copy_state(p, found, state, true);
+        copy_state(p, found, state);
         const double d_state = qn_relative_error(found, p->final + i * p->state, p->state);
         qn_expect(d_o <= tolerance, "o of sequence %zu: relative error %.2e", i, d_o);
         qn_expect(d_state <= tolerance, "state of sequence %zu: relative error %.2e", i, d_state);
     }
-    qn_expect(qn_gpu_guards_intact(&p->out) && qn_gpu_guards_intact(&p->out_state) && qn_gpu_guards_intact(&p->states) &&
-                  qn_gpu_guards_intact(&p->workspace),
-              "bytes outside the outputs and the workspace were written");
-    qn_free(o);
+    qn_gpu_rows_expect_unchanged(other, in_place ? "final, which the call does not have" : "initial");
+    qn_expect(qn_gpu_guards_intact(&p->workspace), "bytes outside the workspace were written");
+    free(o);
+    free(states);
     qn_free(found);
-    qn_free(states);
 }
 
 static void check_shape(const struct shape *s)

@@ -2,6 +2,7 @@
  * heads; masks, sinks, empty blocks; dense and Walsh-Hadamard rotations; a step of decoding in a CUDA graph. */
 #include "check/cuda_api.h"
 #include "check/cuda_aura_problem.h"
+#include "check/cuda_views.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -119,20 +120,21 @@ static void check_decode(const qn_cuda_aura_codec *codec, const uint32_t *words,
     const size_t dim = codec->codec->dim, nan_row = n_rows > 3 ? 3 : n_rows;
     float *expected = qn_xcalloc(n_rows * dim, sizeof *expected);
     for (int back = 0; back < 2; back++) {
-        qn_api_rows out = qn_api_rows_new(dtype, n_rows, dim, gap);
+        qn_gpu_rows out = qn_gpu_rows_poison(dtype, n_rows, dim, gap, 0);
         qn_assert_ok(
-            qn_cuda_aura_decode(kernels, codec, codes, gpu_scales, n_rows, back, qn_api_rows_view(&out), qn_gpu_stream()));
-        qn_api_rows_read(&out, "rows");
+            qn_cuda_aura_decode(kernels, codec, codes, gpu_scales, n_rows, back, qn_gpu_rows_view(&out), qn_gpu_stream()));
+        float *found = qn_gpu_rows_read(&out, "rows");
         qn_assert_ok(qn_aura_decode(
             codec->codec, (qn_view){ (void *)(uintptr_t)words, QN_DTYPE_U32, n_rows * qn_aura_words(codec->codec) },
             qn_floats_view((void *)(uintptr_t)scales, n_rows), n_rows, back, qn_floats_view(expected, n_rows * dim)));
         for (size_t d = 0; d < dim && nan_row < n_rows; d++) {
-            qn_expect(isnan(out.x[nan_row * dim + d]), "rows: element %zu of row %zu is %g, expected NaN", d, nan_row,
-                      (double)out.x[nan_row * dim + d]);
-            out.x[nan_row * dim + d] = expected[nan_row * dim + d] = 0;
+            qn_expect(isnan(found[nan_row * dim + d]), "rows: element %zu of row %zu is %g, expected NaN", d, nan_row,
+                      (double)found[nan_row * dim + d]);
+            found[nan_row * dim + d] = expected[nan_row * dim + d] = 0;
         }
-        qn_api_expect_rows(back ? "rows" : "rotated rows", out.x, expected, n_rows, dim, dtype, FLOAT_BOUND, FLOAT_BOUND);
-        qn_api_rows_free(&out);
+        qn_expect_relative(found, expected, n_rows, dim, dtype, FLOAT_BOUND, FLOAT_BOUND, back ? "rows" : "rotated rows");
+        free(found);
+        qn_gpu_rows_free(&out);
     }
     free(expected);
 }
@@ -149,20 +151,20 @@ static void check_rows(size_t dim, unsigned bits, bool custom, qn_dtype dtype, s
     const size_t words = qn_aura_words(codec);
     float *x = special_rows(n_rows, dim, dtype), *scales = qn_xcalloc(n_rows, 4), *expected_scales = qn_xcalloc(n_rows, 4);
     uint32_t *codes = qn_xcalloc(n_rows * words, 4), *expected = qn_xcalloc(n_rows * words, 4);
-    qn_api_rows rows = qn_api_rows_of(x, dtype, n_rows, dim, gap);
+    qn_gpu_rows rows = qn_gpu_rows_of(x, dtype, n_rows, dim, gap, 0);
     const qn_gpu_guarded gpu_codes = qn_gpu_new(n_rows * words * 4), gpu_scales = qn_gpu_new(n_rows * 4);
     qn_gpu_keep(&arrays, gpu_codes);
     qn_gpu_keep(&arrays, gpu_scales);
-    const qn_cuda_view to = qn_api_view(&gpu_codes, QN_DTYPE_U32), scale = qn_api_view(&gpu_scales, QN_DTYPE_F32);
-    qn_assert_ok(qn_cuda_aura_encode(kernels, &on_device, qn_api_rows_view(&rows), n_rows, to, scale, qn_gpu_stream()));
+    const qn_cuda_view to = qn_array_view(&gpu_codes, QN_DTYPE_U32), scale = qn_array_view(&gpu_scales, QN_DTYPE_F32);
+    qn_assert_ok(qn_cuda_aura_encode(kernels, &on_device, qn_gpu_rows_view(&rows), n_rows, to, scale, qn_gpu_stream()));
     qn_gpu_read(&gpu_codes, codes);
     qn_gpu_read(&gpu_scales, scales);
-    encode_on_cpu(codec, rows.x, n_rows, expected, expected_scales);
+    encode_on_cpu(codec, rows.values, n_rows, expected, expected_scales);
     expect_codes("codes", codes, scales, expected, expected_scales, n_rows, codec);
     qn_case_begin("api", "aura decode", "%zu rows of %zu in %u bits, type %d, gap %zu%s", n_rows, dim, bits, (int)dtype, gap,
                   custom ? ", custom codec" : "");
     check_decode(&on_device, codes, scales, n_rows, to, scale, dtype, gap);
-    qn_api_rows_free(&rows);
+    qn_gpu_rows_free(&rows);
     qn_gpu_free_arrays(&arrays);
     qn_aura_codec_delete(codec);
     void *const all[] = { x, scales, expected_scales, codes, expected };
@@ -187,7 +189,7 @@ struct side {
     qn_gpu_guarded gpu_codes, gpu_scales;
     uint32_t *codes, *expected;
     float *scales, *expected_scales;
-    qn_api_rows rows;
+    qn_gpu_rows rows;
 };
 
 static void side_new(struct side *side, qn_gpu_arrays *arrays, const struct store_shape *s, unsigned bits, qn_dtype dtype)
@@ -207,9 +209,7 @@ static void side_new(struct side *side, qn_gpu_arrays *arrays, const struct stor
     side->expected_scales = qn_xcalloc(rows, 4);
     memset(side->expected, 0xff, words * 4);
     memset(side->expected_scales, 0xff, rows * 4);
-    float *x = qn_floats_of(s->n_tokens * row, 2);
-    side->rows = qn_api_rows_of(x, dtype, s->n_tokens, row, s->gap);
-    free(x);
+    side->rows = qn_gpu_rows_random(dtype, s->n_tokens, row, s->gap, 0, 2);
 }
 
 static void side_compare(struct side *side, const char *name, size_t n_rows)
@@ -221,7 +221,7 @@ static void side_compare(struct side *side, const char *name, size_t n_rows)
 
 static void side_free(struct side *side)
 {
-    qn_api_rows_free(&side->rows);
+    qn_gpu_rows_free(&side->rows);
     qn_aura_codec_delete(side->codec);
     void *const all[] = { side->codes, side->expected, side->scales, side->expected_scales };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -241,8 +241,8 @@ static void store_on_cpu(const struct store_shape *s, struct side *keys, struct 
                                   .capacity = s->capacity };
     for (size_t t = 0; t < s->n_tokens; t++)
         if (positions[t] < s->capacity)
-            qn_assert_ok(qn_aura_store(&cache, qn_floats_view(keys->rows.x + t * row, row),
-                                       qn_floats_view(values->rows.x + t * row, row),
+            qn_assert_ok(qn_aura_store(&cache, qn_floats_view(keys->rows.values + t * row, row),
+                                       qn_floats_view(values->rows.values + t * row, row),
                                        (qn_view){ (void *)(uintptr_t)&positions[t], QN_DTYPE_U32, 1 }, 1));
 }
 
@@ -268,14 +268,14 @@ static void check_store(const struct store_shape *s)
     }
     const qn_cuda_aura_cache cache = { .key_codec = keys.on_device,
                                        .value_codec = values.on_device,
-                                       .key_codes = qn_api_view(&keys.gpu_codes, QN_DTYPE_U32),
-                                       .value_codes = qn_api_view(&values.gpu_codes, QN_DTYPE_U32),
-                                       .key_scales = qn_api_view(&keys.gpu_scales, QN_DTYPE_F32),
-                                       .value_scales = qn_api_view(&values.gpu_scales, QN_DTYPE_F32),
+                                       .key_codes = qn_array_view(&keys.gpu_codes, QN_DTYPE_U32),
+                                       .value_codes = qn_array_view(&values.gpu_codes, QN_DTYPE_U32),
+                                       .key_scales = qn_array_view(&keys.gpu_scales, QN_DTYPE_F32),
+                                       .value_scales = qn_array_view(&values.gpu_scales, QN_DTYPE_F32),
                                        .n_kv_heads = s->n_kv_heads,
                                        .capacity = s->capacity };
     const uint64_t at = qn_gpu_keep_copy(&arrays, positions, s->n_tokens * sizeof *positions);
-    qn_assert_ok(qn_cuda_aura_store(kernels, &cache, qn_api_rows_view(&keys.rows), qn_api_rows_view(&values.rows),
+    qn_assert_ok(qn_cuda_aura_store(kernels, &cache, qn_gpu_rows_view(&keys.rows), qn_gpu_rows_view(&values.rows),
                                     view(at, QN_DTYPE_U32, s->n_tokens), s->n_tokens, qn_gpu_stream()));
     store_on_cpu(s, &keys, &values, positions);
     side_compare(&keys, "keys", rows);
@@ -292,7 +292,7 @@ struct attention_check {
     qn_aura_ops_problem p;
     qn_cuda_aura_cache cache;
     qn_cuda_aura_queries queries;
-    qn_api_rows rows; /* of the queries */
+    qn_gpu_rows rows; /* of the queries */
     qn_gpu_guarded workspace;
     size_t gap;
 };
@@ -324,11 +324,9 @@ static void attention_new(struct attention_check *c, const qn_aura_ops_shape *s,
                                      .n_kv_heads = s->n_kv_heads,
                                      .capacity = s->capacity,
                                      .n_keys = s->n_keys };
-    float *x = qn_floats_of(s->n_tokens * row, 1);
-    c->rows = qn_api_rows_of(x, s->dtype, s->n_tokens, row, gap);
-    free(x);
-    p->cpu_queries.queries = qn_floats_view(c->rows.x, s->n_tokens * row);
-    c->queries = (qn_cuda_aura_queries){ .queries = qn_api_rows_view(&c->rows),
+    c->rows = qn_gpu_rows_random(s->dtype, s->n_tokens, row, gap, 0, 1);
+    p->cpu_queries.queries = qn_floats_view(c->rows.values, s->n_tokens * row);
+    c->queries = (qn_cuda_aura_queries){ .queries = qn_gpu_rows_view(&c->rows),
                                          .n_tokens = s->n_tokens,
                                          .n_heads = s->n_heads,
                                          .scale = p->cpu_queries.scale,
@@ -343,8 +341,8 @@ static void attention_new(struct attention_check *c, const qn_aura_ops_shape *s,
 
 static void attention_free(struct attention_check *c)
 {
-    qn_api_rows_read(&c->rows, "queries"); /* what is between them is unchanged */
-    qn_api_rows_free(&c->rows);
+    qn_gpu_rows_expect_unchanged(&c->rows, "queries");
+    qn_gpu_rows_free(&c->rows);
     qn_aura_ops_problem_free(&c->p);
 }
 
@@ -360,34 +358,31 @@ static void begin_case(const struct attention_check *c, const char *variant)
         s->custom_codec ? ", custom codec" : "", s->window);
 }
 
-static qn_api_rows new_out(const struct attention_check *c)
+static qn_gpu_rows new_out(const struct attention_check *c)
 {
     const qn_aura_ops_shape *s = c->p.s;
-    return qn_api_rows_new(s->out_dtype, s->n_tokens, s->n_heads * s->dim, c->gap);
+    return qn_gpu_rows_poison(s->out_dtype, s->n_tokens, s->n_heads * s->dim, c->gap, 0);
 }
 
 /* Reads and compares an output, and frees it. */
-static void compare_out(const struct attention_check *c, const char *name, qn_api_rows *out, const float *expected,
+static void compare_out(const struct attention_check *c, const char *name, qn_gpu_rows *out, const float *expected,
                         double bound, double worst)
 {
-    qn_api_rows_read(out, name);
-    qn_api_expect_rows(name, out->x, expected, c->p.n_queries, c->p.s->dim, c->p.s->out_dtype, bound, worst);
-    qn_api_rows_free(out);
+    qn_gpu_rows_expect_relative(out, expected, c->p.s->dim, bound, worst, name);
+    qn_gpu_rows_free(out);
 }
 
 static void check_score(struct attention_check *c)
 {
     const size_t n_keys = c->p.s->n_keys, n = c->p.n_queries * n_keys;
-    float *found = qn_xcalloc(n, 4), *expected = qn_xcalloc(n, 4);
-    const qn_gpu_guarded scores = qn_gpu_new(n * 4);
-    qn_gpu_keep(&c->p.arrays, scores);
+    float *expected = qn_xcalloc(n, 4);
+    qn_gpu_rows scores = qn_gpu_rows_poison(QN_DTYPE_F32, c->p.n_queries, n_keys, 0, 0);
     begin_case(c, "aura score");
-    qn_assert_ok(qn_cuda_aura_score(kernels, &c->cache, &c->queries, qn_api_view(&scores, QN_DTYPE_F32),
-                                    pointer(c->workspace.data), c->workspace.bytes, qn_gpu_stream()));
-    qn_gpu_read(&scores, found);
+    qn_assert_ok(qn_cuda_aura_score(kernels, &c->cache, &c->queries, qn_gpu_rows_view(&scores), pointer(c->workspace.data),
+                                    c->workspace.bytes, qn_gpu_stream()));
     qn_assert_ok(qn_aura_score(&c->p.cache, &c->p.cpu_queries, qn_floats_view(expected, n)));
-    qn_api_expect_rows("scores", found, expected, c->p.n_queries, n_keys, QN_DTYPE_F32, ERROR_BOUND, WORST_BOUND);
-    free(found);
+    qn_gpu_rows_expect_relative(&scores, expected, n_keys, ERROR_BOUND, WORST_BOUND, "scores");
+    qn_gpu_rows_free(&scores);
     free(expected);
 }
 
@@ -400,10 +395,10 @@ static void check_value(struct attention_check *c)
     size_t bytes = 0;
     const qn_status status = qn_cuda_aura_value_workspace(kernels, &c->cache, s->n_tokens, s->n_heads, &bytes);
     const qn_gpu_guarded workspace = workspace_of(&c->p.arrays, status, bytes);
-    qn_api_rows out = new_out(c);
+    qn_gpu_rows out = new_out(c);
     begin_case(c, "aura value");
     qn_assert_ok(qn_cuda_aura_value(kernels, &c->cache, view(weights, QN_DTYPE_F32, n_weights), s->n_tokens, s->n_heads,
-                                    s->skip, qn_api_rows_view(&out), pointer(workspace.data), bytes, qn_gpu_stream()));
+                                    s->skip, qn_gpu_rows_view(&out), pointer(workspace.data), bytes, qn_gpu_stream()));
     qn_assert_ok(qn_aura_value(&c->p.cache, qn_floats_view(c->p.weights, n_weights), s->n_tokens, s->n_heads, s->skip,
                                qn_floats_view(expected, n)));
     compare_out(c, "values", &out, expected, ERROR_BOUND, WORST_BOUND);
@@ -468,8 +463,8 @@ static void check_passes(struct attention_check *c, const float *attention)
     qn_gpu_keep(&c->p.arrays, m);
     qn_gpu_keep(&c->p.arrays, l);
     begin_case(c, "aura pass 1");
-    qn_assert_ok(qn_cuda_aura_flash_pass1(kernels, &c->cache, &c->queries, s->block, qn_api_view(&partials, QN_DTYPE_F32),
-                                          qn_api_view(&m, QN_DTYPE_F32), qn_api_view(&l, QN_DTYPE_F32),
+    qn_assert_ok(qn_cuda_aura_flash_pass1(kernels, &c->cache, &c->queries, s->block, qn_array_view(&partials, QN_DTYPE_F32),
+                                          qn_array_view(&m, QN_DTYPE_F32), qn_array_view(&l, QN_DTYPE_F32),
                                           pointer(c->workspace.data), c->workspace.bytes, qn_gpu_stream()));
     qn_gpu_read(&partials, found.partials);
     qn_gpu_read(&m, found.m);
@@ -479,17 +474,17 @@ static void check_passes(struct attention_check *c, const float *attention)
                                      qn_floats_view(expected.m, expected.n), qn_floats_view(expected.l, expected.n)));
     expect_empty_blocks(&found, &expected);
     qn_assert_ok(pass2_on_cpu(c, &found, combined));
-    qn_api_expect_rows("pass 1, combined by the CPU", combined, attention, c->p.n_queries, s->dim, QN_DTYPE_F32, ERROR_BOUND,
-                       WORST_BOUND);
+    qn_expect_relative(combined, attention, c->p.n_queries, s->dim, QN_DTYPE_F32, ERROR_BOUND, WORST_BOUND,
+                       "pass 1, combined by the CPU");
 
     begin_case(c, "aura pass 2");
-    qn_api_rows out = new_out(c);
+    qn_gpu_rows out = new_out(c);
     const uint64_t at = qn_gpu_keep_copy(&c->p.arrays, expected.partials, expected.n * s->dim * 4),
                    at_m = qn_gpu_keep_copy(&c->p.arrays, expected.m, expected.n * 4),
                    at_l = qn_gpu_keep_copy(&c->p.arrays, expected.l, expected.n * 4);
     qn_assert_ok(qn_cuda_aura_flash_pass2(kernels, &c->cache.value_codec, s->n_tokens, s->n_heads, c->p.n_blocks,
                                           view(at, QN_DTYPE_F32, expected.n * s->dim), view(at_m, QN_DTYPE_F32, expected.n),
-                                          view(at_l, QN_DTYPE_F32, expected.n), c->queries.sinks, qn_api_rows_view(&out),
+                                          view(at_l, QN_DTYPE_F32, expected.n), c->queries.sinks, qn_gpu_rows_view(&out),
                                           qn_gpu_stream()));
     qn_assert_ok(pass2_on_cpu(c, &expected, combined));
     compare_out(c, "pass 2 of the CPU's pass 1", &out, combined, FLOAT_BOUND, FLOAT_BOUND);
@@ -505,11 +500,11 @@ static void check_attention(const qn_aura_ops_shape *s, size_t gap)
     attention_new(&c, s, gap);
     const size_t n = c.p.n_queries * s->dim;
     float *expected = qn_xcalloc(n, 4);
-    qn_api_rows out = new_out(&c);
+    qn_gpu_rows out = new_out(&c);
     check_score(&c);
     check_value(&c);
     begin_case(&c, "aura attention");
-    qn_assert_ok(qn_cuda_aura_attention(kernels, &c.cache, &c.queries, qn_api_rows_view(&out), pointer(c.workspace.data),
+    qn_assert_ok(qn_cuda_aura_attention(kernels, &c.cache, &c.queries, qn_gpu_rows_view(&out), pointer(c.workspace.data),
                                         c.workspace.bytes, qn_gpu_stream()));
     qn_assert_ok(qn_aura_attention(&c.p.cache, &c.p.cpu_queries, qn_floats_view(expected, n)));
     compare_out(&c, "attention", &out, expected, ERROR_BOUND, WORST_BOUND);
@@ -527,11 +522,11 @@ static void check_no_keys(const qn_aura_ops_shape *s)
     float *zeros = qn_xcalloc(n, 4);
     c.cache.n_keys = 0;
     for (int value = 0; value < 2; value++) {
-        qn_api_rows out = new_out(&c);
+        qn_gpu_rows out = new_out(&c);
         begin_case(&c, value ? "aura value of no keys" : "aura attention over no keys");
         qn_assert_ok(value ? qn_cuda_aura_value(kernels, &c.cache, (qn_cuda_view){ 0 }, s->n_tokens, s->n_heads, 0,
-                                                qn_api_rows_view(&out), NULL, 0, qn_gpu_stream())
-                           : qn_cuda_aura_attention(kernels, &c.cache, &c.queries, qn_api_rows_view(&out),
+                                                qn_gpu_rows_view(&out), NULL, 0, qn_gpu_stream())
+                           : qn_cuda_aura_attention(kernels, &c.cache, &c.queries, qn_gpu_rows_view(&out),
                                                     pointer(c.workspace.data), c.workspace.bytes, qn_gpu_stream()));
         compare_out(&c, "out", &out, zeros, 0, 0);
     }
@@ -549,7 +544,7 @@ struct step {
     qn_aura_codec *codec;
     qn_cuda_aura_cache cache;
     qn_cuda_aura_queries queries;
-    qn_api_rows q, k, v, out[2];
+    qn_gpu_rows q, k, v, out[2];
     qn_gpu_guarded codes[2], scales[2], position, partials, m, l;
 };
 
@@ -565,14 +560,13 @@ static qn_gpu_guarded zeros_of(qn_gpu_arrays *arrays, size_t bytes)
 static void step_new(struct step *s)
 {
     const size_t rows = (size_t)STEP_KV_HEADS * STEP_CAPACITY, blocks = (STEP_CAPACITY + STEP_BLOCK - 1) / STEP_BLOCK;
-    float *x = qn_floats_of((size_t)STEP_HEADS * STEP_DIM, 1);
     *s = (struct step){ .arrays = { .n = 0 } };
     qn_assert_ok(qn_aura_codec_create(&s->codec, STEP_DIM, STEP_BITS, 5));
-    s->q = qn_api_rows_of(x, QN_DTYPE_BF16, 1, (size_t)STEP_HEADS * STEP_DIM, 0);
-    s->k = qn_api_rows_of(x, QN_DTYPE_BF16, 1, (size_t)STEP_KV_HEADS * STEP_DIM, 0);
-    s->v = qn_api_rows_of(x, QN_DTYPE_BF16, 1, (size_t)STEP_KV_HEADS * STEP_DIM, 0);
+    s->q = qn_gpu_rows_random(QN_DTYPE_BF16, 1, (size_t)STEP_HEADS * STEP_DIM, 0, 0, 1);
+    s->k = qn_gpu_rows_random(QN_DTYPE_BF16, 1, (size_t)STEP_KV_HEADS * STEP_DIM, 0, 0, 1);
+    s->v = qn_gpu_rows_random(QN_DTYPE_BF16, 1, (size_t)STEP_KV_HEADS * STEP_DIM, 0, 0, 1);
     for (int i = 0; i < 2; i++) {
-        s->out[i] = qn_api_rows_new(QN_DTYPE_F32, 1, (size_t)STEP_HEADS * STEP_DIM, 0);
+        s->out[i] = qn_gpu_rows_poison(QN_DTYPE_F32, 1, (size_t)STEP_HEADS * STEP_DIM, 0, 0);
         s->codes[i] = zeros_of(&s->arrays, rows * qn_aura_words(s->codec) * 4);
         s->scales[i] = zeros_of(&s->arrays, rows * 4);
     }
@@ -583,42 +577,41 @@ static void step_new(struct step *s)
     const qn_cuda_aura_codec codec = device_codec(&s->arrays, s->codec);
     s->cache = (qn_cuda_aura_cache){ .key_codec = codec,
                                      .value_codec = codec,
-                                     .key_codes = qn_api_view(&s->codes[0], QN_DTYPE_U32),
-                                     .value_codes = qn_api_view(&s->codes[1], QN_DTYPE_U32),
-                                     .key_scales = qn_api_view(&s->scales[0], QN_DTYPE_F32),
-                                     .value_scales = qn_api_view(&s->scales[1], QN_DTYPE_F32),
+                                     .key_codes = qn_array_view(&s->codes[0], QN_DTYPE_U32),
+                                     .value_codes = qn_array_view(&s->codes[1], QN_DTYPE_U32),
+                                     .key_scales = qn_array_view(&s->scales[0], QN_DTYPE_F32),
+                                     .value_scales = qn_array_view(&s->scales[1], QN_DTYPE_F32),
                                      .n_kv_heads = STEP_KV_HEADS,
                                      .capacity = STEP_CAPACITY,
                                      .n_keys = STEP_CAPACITY };
-    s->queries = (qn_cuda_aura_queries){ .queries = qn_api_rows_view(&s->q),
+    s->queries = (qn_cuda_aura_queries){ .queries = qn_gpu_rows_view(&s->q),
                                          .n_tokens = 1,
                                          .n_heads = STEP_HEADS,
                                          .scale = 1 / sqrtf(STEP_DIM),
                                          .causal = true,
-                                         .positions = qn_api_view(&s->position, QN_DTYPE_U32) };
-    free(x);
+                                         .positions = qn_array_view(&s->position, QN_DTYPE_U32) };
 }
 
 static void step_free(struct step *s)
 {
-    qn_api_rows *const rows[] = { &s->q, &s->k, &s->v, &s->out[0], &s->out[1] };
+    qn_gpu_rows *const rows[] = { &s->q, &s->k, &s->v, &s->out[0], &s->out[1] };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        qn_api_rows_free(rows[i]);
+        qn_gpu_rows_free(rows[i]);
     qn_gpu_free_arrays(&s->arrays);
     qn_aura_codec_free(s->codec);
 }
 
 static qn_status step_queue(struct step *s)
 {
-    const qn_cuda_view partials = qn_api_view(&s->partials, QN_DTYPE_F32), m = qn_api_view(&s->m, QN_DTYPE_F32),
-                       l = qn_api_view(&s->l, QN_DTYPE_F32);
+    const qn_cuda_view partials = qn_array_view(&s->partials, QN_DTYPE_F32), m = qn_array_view(&s->m, QN_DTYPE_F32),
+                       l = qn_array_view(&s->l, QN_DTYPE_F32);
     const size_t blocks = (STEP_CAPACITY + STEP_BLOCK - 1) / STEP_BLOCK;
-    QN_TRY(qn_cuda_aura_store(kernels, &s->cache, qn_api_rows_view(&s->k), qn_api_rows_view(&s->v), s->queries.positions, 1,
+    QN_TRY(qn_cuda_aura_store(kernels, &s->cache, qn_gpu_rows_view(&s->k), qn_gpu_rows_view(&s->v), s->queries.positions, 1,
                               qn_gpu_stream()));
     QN_TRY(qn_cuda_aura_flash_pass1(kernels, &s->cache, &s->queries, STEP_BLOCK, partials, m, l, NULL, 0, qn_gpu_stream()));
     QN_TRY(qn_cuda_aura_flash_pass2(kernels, &s->cache.value_codec, 1, STEP_HEADS, blocks, partials, m, l, s->queries.sinks,
-                                    qn_api_rows_view(&s->out[0]), qn_gpu_stream()));
-    return qn_cuda_aura_attention(kernels, &s->cache, &s->queries, qn_api_rows_view(&s->out[1]), NULL, 0, qn_gpu_stream());
+                                    qn_gpu_rows_view(&s->out[0]), qn_gpu_stream()));
+    return qn_cuda_aura_attention(kernels, &s->cache, &s->queries, qn_gpu_rows_view(&s->out[1]), NULL, 0, qn_gpu_stream());
 }
 
 /* The CPU's attention over the codes that the GPU stored. */
@@ -644,7 +637,7 @@ static void step_expected(struct step *s, uint32_t position, float *expected)
                                   .n_kv_heads = STEP_KV_HEADS,
                                   .capacity = STEP_CAPACITY,
                                   .n_keys = STEP_CAPACITY };
-    const qn_aura_queries queries = { .queries = qn_floats_view(s->q.x, (size_t)STEP_HEADS * STEP_DIM),
+    const qn_aura_queries queries = { .queries = qn_floats_view(s->q.values, (size_t)STEP_HEADS * STEP_DIM),
                                       .n_tokens = 1,
                                       .n_heads = STEP_HEADS,
                                       .scale = s->queries.scale,
@@ -669,20 +662,17 @@ static void check_graph(void)
     for (uint32_t position = 0; position < 70; position++) {
         qn_case_begin("api", "aura graph", "position %u of a captured step, %d heads of %d over %d", position, STEP_HEADS,
                       STEP_DIM, STEP_KV_HEADS);
-        qn_api_rows *const rows[] = { &s.q, &s.k, &s.v };
+        qn_gpu_rows *const rows[] = { &s.q, &s.k, &s.v };
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            float *x = qn_floats_of(rows[i]->row, 1);
-            qn_api_rows_set(rows[i], x);
-            free(x);
+            qn_random_floats(rows[i]->values, rows[i]->n, 1);
+            qn_gpu_rows_reset(rows[i]);
         }
         qn_assert_ok(qn_cuda_upload(qn_gpu(), s.position.data, &position, sizeof position, NULL, NULL));
         qn_assert_ok(qn_cuda_graph_launch(qn_gpu(), graph, qn_gpu_stream()));
         step_expected(&s, position, expected);
-        for (int i = 0; i < 2; i++) {
-            const char *name = i ? "single pass" : "two passes";
-            qn_api_rows_read(&s.out[i], name);
-            qn_api_expect_rows(name, s.out[i].x, expected, STEP_HEADS, STEP_DIM, QN_DTYPE_F32, ERROR_BOUND, WORST_BOUND);
-        }
+        for (int i = 0; i < 2; i++)
+            qn_gpu_rows_expect_relative(&s.out[i], expected, STEP_DIM, ERROR_BOUND, WORST_BOUND,
+                                        i ? "single pass" : "two passes");
     }
     qn_cuda_graph_free(qn_gpu(), graph);
     step_free(&s);

@@ -16,12 +16,12 @@ struct bench {
 
 static qn_cuda_view rows_of(const qn_gpu_guarded *g)
 {
-    return qn_array_view(g, QN_DTYPE_BF16, (size_t)ROWS * WIDTH);
+    return qn_array_view(g, QN_DTYPE_BF16);
 }
 
 static qn_cuda_view vector_of(const struct bench *b)
 {
-    return qn_array_view(&b->vector, QN_DTYPE_F32, (size_t)WIDTH * TAPS);
+    return qn_array_view(&b->vector, QN_DTYPE_F32);
 }
 
 static void scan(void *context, size_t iteration)

@@ -77,10 +77,10 @@ static void problem_new(struct problem *p, const struct shape *s)
                                      .linear = s->linear };
     if (packed) {
         p->shape.n_sequences = s->n_sequences;
-        p->shape.cu_seqlens = qn_array_view(&p->seqlens_gpu, s->seqlens, s->n_sequences + 1);
+        p->shape.cu_seqlens = qn_array_view(&p->seqlens_gpu, s->seqlens);
     }
     if (s->pool)
-        p->shape.state_indices = qn_array_view(&p->indices_gpu, QN_DTYPE_I32, s->n_sequences);
+        p->shape.state_indices = qn_array_view(&p->indices_gpu, QN_DTYPE_I32);
     p->cpu_y = qn_xcalloc(p->tokens * s->channels, sizeof *p->cpu_y);
 }
 
@@ -201,13 +201,13 @@ static void scan(const struct problem *p, qn_cuda_kernels *kernels)
 {
     const struct shape *s = p->s;
     const qn_cuda_view none = { 0 }, initial = qn_gpu_rows_view(&p->initial), final = qn_gpu_rows_view(&p->final);
-    qn_assert_ok(qn_cuda_conv_scan(
-        kernels, &p->shape, qn_gpu_rows_view(&p->x), qn_array_view(&p->weights_gpu, QN_DTYPE_F32, s->channels * s->taps),
-        s->has_bias ? qn_array_view(&p->bias_gpu, QN_DTYPE_F32, s->channels) : none, s->states == NO_INITIAL ? none : initial,
-        s->states == NO_FINAL   ? none
-        : s->states == IN_PLACE ? initial
-                                : final,
-        qn_gpu_rows_view(&p->y), qn_gpu_stream()));
+    qn_assert_ok(qn_cuda_conv_scan(kernels, &p->shape, qn_gpu_rows_view(&p->x), qn_array_view(&p->weights_gpu, QN_DTYPE_F32),
+                                   s->has_bias ? qn_array_view(&p->bias_gpu, QN_DTYPE_F32) : none,
+                                   s->states == NO_INITIAL ? none : initial,
+                                   s->states == NO_FINAL   ? none
+                                   : s->states == IN_PLACE ? initial
+                                                           : final,
+                                   qn_gpu_rows_view(&p->y), qn_gpu_stream()));
 }
 
 static void compare(const struct problem *p)
@@ -239,9 +239,8 @@ static void check_step(qn_cuda_kernels *kernels, const struct shape *s)
     problem_new(&p, s);
     run_cpu(&p);
     begin_case(s, "conv step", p.tokens);
-    qn_assert_ok(qn_cuda_conv_step(kernels, &p.shape, qn_gpu_rows_view(&p.x),
-                                   qn_array_view(&p.weights_gpu, QN_DTYPE_F32, s->channels * s->taps),
-                                   s->has_bias ? qn_array_view(&p.bias_gpu, QN_DTYPE_F32, s->channels) : (qn_cuda_view){ 0 },
+    qn_assert_ok(qn_cuda_conv_step(kernels, &p.shape, qn_gpu_rows_view(&p.x), qn_array_view(&p.weights_gpu, QN_DTYPE_F32),
+                                   s->has_bias ? qn_array_view(&p.bias_gpu, QN_DTYPE_F32) : (qn_cuda_view){ 0 },
                                    qn_gpu_rows_view(&p.initial), qn_gpu_rows_view(&p.y), qn_gpu_stream()));
     compare(&p);
     problem_free(&p);

@@ -134,7 +134,7 @@ static void problem_new(struct problem *p, qn_cuda_kernels *kernels, const struc
                                          .n_tokens = s->n_tokens,
                                          .x = qn_gpu_rows_view(&p->x),
                                          .up = qn_gpu_rows_view(&p->up),
-                                         .weight = qn_array_view(&p->norm_gpu, QN_DTYPE_F32, s->n_cols),
+                                         .weight = qn_array_view(&p->norm_gpu, QN_DTYPE_F32),
                                          .eps = 1e-5f,
                                          .f16 = s->f16 };
     qn_assert_ok(qn_cuda_matmul_packed_bytes(&p->api, &bytes));
@@ -168,9 +168,7 @@ static void problem_free(struct problem *p)
 static void pack_all(const struct problem *p, qn_cuda_kernels *kernels)
 {
     for (size_t i = 0; i < p->s.n_matrices; i++)
-        qn_assert_ok(qn_cuda_matmul_pack(kernels, &p->api, i,
-                                         qn_array_view(&p->stored_gpu[i], p->s.weights, p->s.n_rows[i] * p->s.n_cols),
-                                         qn_gpu_stream()));
+        qn_assert_ok(qn_cuda_matmul_pack(kernels, &p->api, i, qn_array_view(&p->stored_gpu[i], p->s.weights), qn_gpu_stream()));
 }
 
 static void multiply(const struct problem *p, qn_cuda_kernels *kernels)

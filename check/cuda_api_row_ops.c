@@ -65,7 +65,7 @@ static qn_status run(const struct problem *p, qn_cuda_kernels *k)
     const struct shape *s = p->s;
     const qn_cuda_view a = qn_gpu_rows_view(&p->a), b = qn_gpu_rows_view(&p->b);
     const qn_cuda_view out = s->in_place == 1 ? a : s->in_place == 2 ? b : qn_gpu_rows_view(&p->out);
-    const qn_cuda_view w = qn_array_view(&p->weight_gpu, QN_DTYPE_F32, s->n);
+    const qn_cuda_view w = qn_array_view(&p->weight_gpu, QN_DTYPE_F32);
     switch (s->op) {
     case RMS_NORM: return qn_cuda_rms_norm(k, a, w, s->n_rows, s->n, 1e-5f, out, qn_gpu_stream());
     case L2_NORM: return qn_cuda_l2_norm(k, a, s->n_rows, s->n, 1e-5f, out, qn_gpu_stream());
@@ -142,7 +142,7 @@ static void check_argmax(qn_cuda_kernels *kernels, qn_dtype dtype, size_t n, boo
     qn_gpu_rows_reset(&rows);
     qn_gpu_guarded index = qn_gpu_new(ROWS * (is_wide ? sizeof(int64_t) : sizeof(int32_t)));
     qn_assert_ok(qn_cuda_argmax(kernels, qn_gpu_rows_view(&rows), ROWS, n,
-                                qn_array_view(&index, is_wide ? QN_DTYPE_I64 : QN_DTYPE_I32, ROWS), qn_gpu_stream()));
+                                qn_array_view(&index, is_wide ? QN_DTYPE_I64 : QN_DTYPE_I32), qn_gpu_stream()));
     int64_t wide[ROWS];
     int32_t narrow[ROWS];
     qn_gpu_read(&index, is_wide ? (void *)wide : (void *)narrow);
@@ -176,8 +176,8 @@ static void check_hadamard(qn_cuda_kernels *kernels, size_t n_rows, size_t width
     qn_assert_ok(
         qn_hadamard(host_view(y, n), has_signs ? host_view(signs, width) : (qn_view){ 0 }, n_rows, width, block, order));
     qn_assert_ok(qn_cuda_hadamard(kernels, qn_gpu_rows_view(&x),
-                                  has_signs ? qn_array_view(&signs_gpu, QN_DTYPE_F32, width) : (qn_cuda_view){ 0 }, n_rows,
-                                  width, block, order, qn_gpu_stream()));
+                                  has_signs ? qn_array_view(&signs_gpu, QN_DTYPE_F32) : (qn_cuda_view){ 0 }, n_rows, width,
+                                  block, order, qn_gpu_stream()));
     for (size_t i = 0; i < n; i++)
         expected[i] = (double)y[i]; /* and a bound of 0: the same bits */
     qn_gpu_rows_expect(&x, expected, bound, "x");
