@@ -10,8 +10,9 @@
  *
  * Views: a pointer to device memory, a data type, the number of elements that may be accessed, and the distance of rows. A row
  * is what one token has: all heads of it, without gaps. Arrays that are not of tokens ignore the distance. Addresses are
- * multiples of 16 bytes, but for arrays with one element for each head or sequence (g, beta, cu_seqlens, state_indices), of
- * which those of an element are enough; distances of 16-bit types are multiples of 8.
+ * multiples of 16 bytes, and distances of 16-bit types of 8 elements. For arrays with one element for each head or sequence (g,
+ * beta, gc, gate_factor, gate_bias, sinks, cu_seqlens, state_indices) multiples of an element are enough. An output that may be
+ * an input has its address, type and distance.
  *
  * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do not have
  * and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is queued. Errors of
@@ -61,8 +62,8 @@ typedef struct qn_cuda_view {
 
 /* ---- Capture ----
  *
- * The first call of a function with a shape loads its code, and may compile it. This is not possible while the stream is
- * captured: such a call fails with QN_ERR_INVALID. Either a call with the same shape and types precedes the capture, or the
+ * The first call of a function with a shape loads its code, and may compile it. This is not possible while any stream of the
+ * context is captured; where it is the stream of the call, the call fails with QN_ERR_INVALID. Either a call with the same shape and types precedes the capture, or the
  * functions of a family that end in _prepare do, which load what such a call needs and queue nothing; they must not be called
  * while any stream is captured. */
 
@@ -101,7 +102,7 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *
  *   q, k        [T, k_heads, head_k] D
  *   v           [T, v_heads, head_v] D
- *   g           [T, v_heads] f32, f16 or bf16: log decays; values outside of -256 to 0 are clamped
+ *   g           [T, v_heads] f32, f16 or bf16: log decays; values outside of -256 to 0 are clamped, NaN stays NaN
  *   beta        [T, v_heads] f32, f16 or bf16
  *   initial     [S, v_heads, head_v, head_k] f32 or bf16: the state before the first token; an all-zero view: zeros
  *   final       [S, v_heads, head_v, head_k] of the type of initial: the state after the last token; an all-zero view: not
@@ -138,14 +139,14 @@ QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn
  * recurrence qn_cuda_gdn_chunk computes without stages). Sums are float32. qn_cuda_gdn_chunk is several times faster than all
  * stages together, since what is between them does not go through memory.
  *
- * Of the shape, scale is read by qn_cuda_gdn_chunk_output, state_indices and transposed_states by qn_cuda_gdn_state_pass,
- * gate_factor and gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows
- * of tokens may have distances; those of [T, v_heads, 64] arrays are multiples of 4. */
+ * Of the shape, scale is read by qn_cuda_gdn_chunk_output, transposed_states by qn_cuda_gdn_state_pass, gate_factor and
+ * gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows of tokens may have
+ * distances; those of [T, v_heads, 64] arrays are multiples of 4. */
 
 /* qn_cuda_gdn_cumsum - cumulative sum of the log decays within each chunk.
  *
  *   g    [T, v_heads] f32, f16 or bf16, as for qn_cuda_gdn_chunk
- *   gc   [T, v_heads] f32, accumulated in double; may be g */
+ *   gc   [T, v_heads] f32, accumulated in double; may be g of f32 */
 QN_API qn_status qn_cuda_gdn_cumsum(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view g, qn_cuda_view gc,
                                     qn_stream stream);
 
@@ -211,7 +212,8 @@ QN_API qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cud
                                           qn_cuda_view k, qn_cuda_view v_new, qn_cuda_view h, qn_cuda_view gc, qn_cuda_view o,
                                           qn_stream stream);
 
-/* qn_cuda_gdn_stages_prepare - load the code of all stages for a shape and D in the current context. */
+/* qn_cuda_gdn_stages_prepare - load the code of all stages for a shape and D in the current context. GPUs that have 99 KiB of
+ * shared memory for a block have no qn_cuda_gdn_chunk_output for keys beyond 128 and no qn_cuda_gdn_state_pass beyond 192. */
 QN_API qn_status qn_cuda_gdn_stages_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype);
 
 /* ---- AURA ----
@@ -465,6 +467,7 @@ QN_API qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_c
 /* qn_cuda_kv_prepare - load the code of all functions of this section and the one before for a head size in the current
  * context. */
 QN_API qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim);
+
 /* ---- Matmul ----
  *
  * Weights are packed once, on the device: from the layout of GGUF files to one that only quern reads, as large as the weights
@@ -600,7 +603,7 @@ QN_API qn_status qn_cuda_rows_prepare(qn_cuda_kernels *kernels);
 
 /* Sizes and options, as in qn_conv_shape. States are a pool of S states, S >= N without state_indices; the stride of a view of
  * states is the distance of states in elements, at least (taps-1) * channels. cu_seqlens and state_indices are as in
- * qn_cuda_gdn_shape. At most 2^31 - 1 sequences and 2^30 tokens in all. */
+ * qn_cuda_gdn_shape. At most 2^31 - 2 sequences and 2^30 tokens in all. */
 typedef struct qn_cuda_conv_shape {
     size_t batch, tokens, channels; /* channels is 1 to 8388480 */
     size_t taps;                    /* 1 to 8; with a bias 1 to 7 */

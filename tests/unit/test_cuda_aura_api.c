@@ -353,7 +353,7 @@ static void caches(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
-static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache *cache)
+static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache *cache, uint32_t causal)
 {
     assert_int_equal(q->queries, 0x70000);
     assert_int_equal(q->positions, 0x80000);
@@ -361,7 +361,7 @@ static void expect_queries(const qn_aura_gpu_queries *q, const qn_aura_gpu_cache
     assert_int_equal(q->n_heads, HEADS);
     assert_int_equal(q->stride, HEADS * 128);
     assert_int_equal(q->dtype, QN_DTYPE_BF16);
-    assert_int_equal(q->causal, 1);
+    assert_int_equal(q->causal, causal);
     assert_true(q->scale == 0.5f);
     assert_int_equal(cache->rows.keys, 0x30000);
     assert_int_equal(cache->rows.value_scales, 0x60000);
@@ -387,13 +387,13 @@ static void operations(void **unused)
     assert_ok(score(kernels, &c));
     expect_launch(0, 1, "qn_aura_score", 4, 4, false);
     const qn_aura_score_args *s = arguments(0, 1);
-    expect_queries(&s->queries, &s->cache);
+    expect_queries(&s->queries, &s->cache, 0);
     assert_int_equal(s->scores, 0x400);
 
     assert_ok(pass1(kernels, &c));
     const qn_aura_flash_pass1_args *p = arguments(0, 1);
     assert_string_equal(launched(0, 1)->function, "qn_aura_flash_pass1");
-    expect_queries(&p->queries, &p->cache);
+    expect_queries(&p->queries, &p->cache, 1);
     assert_int_equal(p->partials, 0x600);
     assert_int_equal(p->m, 0x700);
     assert_int_equal(p->l, 0x800);
@@ -419,7 +419,7 @@ static void operations(void **unused)
     assert_ok(attention(kernels, &c));
     expect_launch(0, 1, "qn_aura_attention", 4, 1, false);
     const qn_aura_attention_args *a = arguments(0, 1);
-    expect_queries(&a->queries, &a->cache);
+    expect_queries(&a->queries, &a->cache, 1);
     assert_int_equal(a->sinks, 0xa00);
     assert_int_equal(a->out, 0x900);
     assert_int_equal(a->out_stride, HEADS * 128 + 8);

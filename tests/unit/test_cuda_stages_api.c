@@ -18,6 +18,7 @@ static qn_cuda_kernels *open_kernels(void)
         FAKE_CUBIN("deltanet/deltanet_stages.cu", "-DQN_HEAD_K=128"),
         FAKE_CUBIN("deltanet/deltanet_stages.cu", "-DQN_HEAD_K=128 -DQN_F16"),
         FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3"),
+        FAKE_CUBIN("deltanet/deltanet_state_pass.cu", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 -DQN_F16"),
     };
     qn_cuda_kernels *kernels = open_fake_kernels(cubins, sizeof cubins / sizeof *cubins);
     fake.args_bytes = args_bytes;
@@ -164,26 +165,56 @@ static void refuses_shapes(void **unused)
     qn_cuda_kernels_close(k);
 }
 
+/* What prepare loads is what all stages need. */
+static void capture_all(qn_dtype dtype)
+{
+    label("data type %d", (int)dtype);
+    qn_cuda_kernels *k = open_kernels();
+    const qn_cuda_gdn_shape s = shape_of();
+    const struct views v = views_of(dtype);
+    fake.capturing = true;
+    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "expected a call before the capture");
+    fake.capturing = false;
+    assert_ok(qn_cuda_gdn_stages_prepare(k, &s, dtype));
+    fake.capturing = true;
+    assert_ok(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL));
+    assert_ok(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL));
+    assert_ok(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL));
+    assert_ok(qn_cuda_gdn_recompute_w_u(k, &s, v.k, v.v, v.beta, v.gc, v.inverse, v.w, v.u, NULL));
+    assert_ok(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL));
+    assert_ok(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL));
+    fake.capturing = false;
+    qn_cuda_kernels_close(k);
+}
+
 static void captures(void **unused)
+{
+    (void)unused;
+    capture_all(QN_DTYPE_BF16);
+    capture_all(QN_DTYPE_F16);
+}
+
+static void in_place(void **unused)
 {
     (void)unused;
     qn_cuda_kernels *k = open_kernels();
     const qn_cuda_gdn_shape s = shape_of();
-    const struct views v = views_of(QN_DTYPE_BF16);
-    fake.capturing = true;
-    refused(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL), "expected a call before the capture");
-    fake.capturing = false;
-    assert_ok(qn_cuda_gdn_stages_prepare(k, &s, QN_DTYPE_BF16));
-    fake.capturing = true;
-    assert_ok(qn_cuda_gdn_kkt(k, &s, v.k, v.beta, v.gc, v.a, NULL));
-    assert_ok(qn_cuda_gdn_state_pass(k, &s, v.k, v.w, v.u, v.gc, v.initial, v.h, v.v_new, v.final, NULL));
-    fake.capturing = false;
+    struct views v = views_of(QN_DTYPE_BF16);
+    v.inverse = v.a;
+    assert_ok(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL));
+    v.inverse.stride = HEADS_V * 64 + 4;
+    v.inverse.count *= 2;
+    refused(qn_cuda_gdn_tril_inverse(k, &s, v.a, v.inverse, NULL),
+            "inverse: rows are 388 elements apart, expected 384 as those of a");
+    v.g.data = v.gc.data;
+    refused(qn_cuda_gdn_cumsum(k, &s, v.g, v.gc, NULL), "gc: data type 0, expected 30 as g");
     qn_cuda_kernels_close(k);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(queues), cmocka_unit_test(refuses_views),
-                                        cmocka_unit_test(refuses_shapes), cmocka_unit_test(captures) };
+                                        cmocka_unit_test(refuses_shapes), cmocka_unit_test(captures),
+                                        cmocka_unit_test(in_place) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

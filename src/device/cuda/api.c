@@ -196,6 +196,45 @@ qn_status qn_api_check_eps(float eps)
     return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and more than 0", (double)eps);
 }
 
+qn_status qn_api_check_in_place(const char *name, qn_cuda_view out, uint32_t out_stride, const char *of, qn_cuda_view in,
+                                uint32_t in_stride)
+{
+    if (!out.data || out.data != in.data)
+        return QN_OK;
+    if (out.dtype != in.dtype)
+        return qn_fail(QN_ERR_INVALID, "%s: data type %d, expected %d as %s, at whose address it is", name, (int)out.dtype,
+                       (int)in.dtype, of);
+    if (out_stride != in_stride)
+        return qn_fail(QN_ERR_INVALID, "%s: rows are %u elements apart, expected %u as those of %s, at whose address it is",
+                       name, out_stride, in_stride, of);
+    return QN_OK;
+}
+
+qn_status qn_api_check_seqlens(qn_cuda_view cu_seqlens, size_t n_sequences, size_t batch)
+{
+    const qn_dtype dtype = cu_seqlens.dtype;
+    uint32_t unused;
+    if (batch != 1)
+        return qn_fail(QN_ERR_INVALID, "batch: %zu, expected 1 with cu_seqlens", batch);
+    if (dtype != QN_DTYPE_U32 && dtype != QN_DTYPE_I32 && dtype != QN_DTYPE_I64)
+        return qn_fail(QN_ERR_INVALID, "cu_seqlens: data type %d, expected %d (u32), %d (i32) or %d (i64)", (int)dtype,
+                       (int)QN_DTYPE_U32, (int)QN_DTYPE_I32, (int)QN_DTYPE_I64);
+    if (n_sequences >= INT32_MAX)
+        return qn_fail(QN_ERR_INVALID, "n_sequences: %zu, expected less than %d", n_sequences, INT32_MAX);
+    return qn_api_check_rows("cu_seqlens", cu_seqlens, dtype, 1, n_sequences + 1,
+                             dtype == QN_DTYPE_I64 ? sizeof(int64_t) : sizeof(int32_t), &unused);
+}
+
+qn_status qn_api_check_indices(qn_cuda_view state_indices, size_t n, uint64_t *address)
+{
+    uint32_t unused;
+    *address = 0;
+    if (!qn_api_given(state_indices))
+        return QN_OK;
+    *address = qn_api_address(state_indices);
+    return qn_api_check_rows("state_indices", state_indices, QN_DTYPE_I32, n ? 1 : 0, n, sizeof(int32_t), &unused);
+}
+
 /* ---- Launches ---- */
 
 static qn_status make_ready(qn_cuda_kernels *kernels, qn_cuda *cuda, qn_stream stream, const qn_launch *launch)
@@ -213,9 +252,8 @@ static qn_status make_ready(qn_cuda_kernels *kernels, qn_cuda *cuda, qn_stream s
 qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n, const void *args)
 {
     qn_cuda *cuda;
+    QN_TRY(qn_api_make_ready(kernels, stream, launches, n));
     QN_TRY(in_current_context(kernels, &cuda));
-    for (size_t i = 0; i < n; i++)
-        QN_TRY(make_ready(kernels, cuda, stream, &launches[i]));
     for (size_t i = 0; i < n; i++)
         QN_TRY(qn_cuda_launch(cuda, stream, &launches[i], args));
     return QN_OK;

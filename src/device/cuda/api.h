@@ -36,6 +36,16 @@ qn_status qn_api_check_float_type(const char *name, qn_cuda_view view);
 /* qn_api_check_u32 - n contiguous elements of type U32, or I32 in its place. */
 qn_status qn_api_check_u32(const char *name, qn_cuda_view view, size_t n);
 
+/* qn_api_check_in_place - an output at the address of an input has its type and distance of rows. */
+qn_status qn_api_check_in_place(const char *name, qn_cuda_view out, uint32_t out_stride, const char *of, qn_cuda_view in,
+                                uint32_t in_stride);
+
+/* qn_api_check_seqlens - cu_seqlens of n_sequences sequences: type, count, alignment; batch is 1. */
+qn_status qn_api_check_seqlens(qn_cuda_view cu_seqlens, size_t n_sequences, size_t batch);
+
+/* qn_api_check_indices - state_indices of n sequences, which may be all-zero; *address is 0 then. */
+qn_status qn_api_check_indices(qn_cuda_view state_indices, size_t n, uint64_t *address);
+
 /* qn_api_check_workspace - a workspace of `bytes` where `needed` are needed; NULL is allowed for none. */
 qn_status qn_api_check_workspace(size_t needed, const void *workspace, size_t bytes);
 

@@ -281,15 +281,6 @@ static qn_status add_queries(const qn_cuda_rope_shape *shape, size_t n_tokens, q
     return QN_OK;
 }
 
-/* Heads are read before they are written, each by threads of its own: in place, a row must be where it was. */
-static qn_status check_in_place(const qn_rope_qk_norm_store_args *args)
-{
-    if (args->out == args->queries && args->out_row_stride != args->query_row_stride)
-        return qn_fail(QN_ERR_INVALID, "out: rows are %u elements apart, expected %u as those of queries, which it is",
-                       args->out_row_stride, args->query_row_stride);
-    return QN_OK;
-}
-
 qn_status qn_cuda_rope(qn_cuda_kernels *kernels, const qn_cuda_rope_shape *shape, qn_cuda_view x, size_t n_tokens,
                        qn_stream stream)
 {
@@ -335,7 +326,7 @@ qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_cuda_kv_
     if (shape->head_dim != cache->head_dim)
         return qn_fail(QN_ERR_INVALID, "head_dim: %zu, expected that of the cache, %zu", shape->head_dim, cache->head_dim);
     QN_TRY(add_queries(shape, tokens->n_tokens, keys.dtype, queries, "queries", out, &args));
-    QN_TRY(check_in_place(&args));
+    QN_TRY(qn_api_check_in_place("out", out, args.out_row_stride, "queries", queries, args.query_row_stride));
     if (norm)
         QN_TRY(add_norm(norm, shape->head_dim, &args));
     return run_store(kernels, shape->head_dim, &args, stream);

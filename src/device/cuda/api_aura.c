@@ -331,7 +331,8 @@ static qn_status check_mask(const qn_cuda_aura_queries *q)
 static qn_status check_sinks(qn_cuda_view sinks, size_t n_heads, uint64_t *address)
 {
     *address = qn_api_address(sinks);
-    return qn_api_given(sinks) ? qn_api_check_array("sinks", sinks, QN_DTYPE_F32, n_heads) : QN_OK;
+    uint32_t unused;
+    return qn_api_given(sinks) ? qn_api_check_rows("sinks", sinks, QN_DTYPE_F32, 1, n_heads, sizeof(float), &unused) : QN_OK;
 }
 
 static qn_status check_out(qn_cuda_view out, size_t n_tokens, size_t row, uint32_t *stride)
@@ -358,6 +359,9 @@ qn_status qn_cuda_aura_score(qn_cuda_kernels *kernels, const qn_cuda_aura_cache 
     QN_TRY(check_of_queries("scores", scores, c.n_queries, cache->n_keys));
     if (!c.n_queries || !cache->n_keys)
         return QN_OK;
+    /* No mask is applied: positions are not read. */
+    c.queries.causal = 0;
+    c.queries.window = 0;
     const qn_aura_score_args args = { .cache = c.gpu_cache, .queries = c.queries, .scores = qn_api_address(scores) };
     QN_TRY(qn_aura_gpu_score(&c.gpu, c.n_tokens, qn_aura_gpu_splits(&c.gpu, c.n_tokens, cache->n_keys), &launch));
     add_call(&c, &launch, &args);

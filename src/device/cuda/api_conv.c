@@ -13,17 +13,6 @@ typedef struct conv_call {
     bool is_aligned;
 } conv_call;
 
-static qn_status check_seqlens(const qn_cuda_conv_shape *s)
-{
-    const qn_dtype dtype = s->cu_seqlens.dtype;
-    if (s->batch != 1)
-        return qn_fail(QN_ERR_INVALID, "batch: %zu, expected 1 with cu_seqlens", s->batch);
-    if (dtype != QN_DTYPE_U32 && dtype != QN_DTYPE_I32 && dtype != QN_DTYPE_I64)
-        return qn_fail(QN_ERR_INVALID, "cu_seqlens: data type %d, expected %d (u32), %d (i32) or %d (i64)", (int)dtype,
-                       (int)QN_DTYPE_U32, (int)QN_DTYPE_I32, (int)QN_DTYPE_I64);
-    return qn_api_check_array("cu_seqlens", s->cu_seqlens, dtype, s->n_sequences + 1);
-}
-
 static qn_status check_sizes(conv_call *c, bool has_bias)
 {
     const qn_cuda_conv_shape *s = c->shape;
@@ -39,7 +28,7 @@ static qn_status check_sizes(conv_call *c, bool has_bias)
     if (!s->taps || s->taps > max_taps)
         return qn_fail(QN_ERR_INVALID, "taps: %zu, expected 1 to %zu%s", s->taps, max_taps, has_bias ? " with a bias" : "");
     c->state = (s->taps - 1) * s->channels;
-    return s->n_sequences ? check_seqlens(s) : QN_OK;
+    return s->n_sequences ? qn_api_check_seqlens(s->cu_seqlens, s->n_sequences, s->batch) : QN_OK;
 }
 
 static void expect_aligned(conv_call *c, qn_cuda_view view, size_t distance)
@@ -64,15 +53,13 @@ static qn_status begin(conv_call *c, const qn_cuda_kernels *kernels, const qn_cu
     if (has_bias)
         QN_TRY(qn_api_check_array("bias", bias, QN_DTYPE_F32, shape->channels));
     QN_TRY(qn_api_check_rows("y", y, c->dtype, c->rows, shape->channels, c->element, &a->y_stride));
-    if (qn_api_given(shape->state_indices))
-        QN_TRY(qn_api_check_array("state_indices", shape->state_indices, QN_DTYPE_I32, c->n_sequences));
+    QN_TRY(qn_api_check_indices(shape->state_indices, c->n_sequences, &a->state_indices));
     a->x = qn_api_address(x);
     a->y = qn_api_address(y);
     a->weights = qn_api_address(weights);
     a->bias = has_bias ? qn_api_address(bias) : 0;
     a->cu_seqlens = shape->n_sequences ? qn_api_address(shape->cu_seqlens) : 0;
     a->wide_seqlens = shape->n_sequences && shape->cu_seqlens.dtype == QN_DTYPE_I64;
-    a->state_indices = qn_api_given(shape->state_indices) ? qn_api_address(shape->state_indices) : 0;
     a->rows = (uint32_t)c->rows;
     a->tokens = (uint32_t)shape->tokens;
     a->sequences = (uint32_t)c->n_sequences;
@@ -109,6 +96,8 @@ qn_status qn_cuda_conv_scan(qn_cuda_kernels *kernels, const qn_cuda_conv_shape *
         QN_TRY(check_states(&c, "initial", initial, &c.args.initial, &c.args.initial_stride));
     if (qn_api_given(final))
         QN_TRY(check_states(&c, "final", final, &c.args.final, &c.args.final_stride));
+    QN_TRY(qn_api_check_in_place("final", final, (uint32_t)c.args.final_stride, "initial", initial,
+                                 (uint32_t)c.args.initial_stride));
     if (c.rows)
         QN_TRY(qn_conv_gpu_scan(&c.args, c.is_aligned, qn_api_info(kernels)->n_sms, &launches[n++]));
     if (qn_api_given(final) && c.n_sequences && c.state)
@@ -126,6 +115,7 @@ qn_status qn_cuda_conv_step(qn_cuda_kernels *kernels, const qn_cuda_conv_shape *
         return qn_fail(QN_ERR_INVALID, "tokens, n_sequences: %zu, %zu, expected 1 and 0 for a step", shape->tokens,
                        shape->n_sequences);
     QN_TRY(check_states(&c, "state", state, &c.args.initial, &c.args.initial_stride));
+    QN_TRY(qn_api_check_in_place("y", y, c.args.y_stride, "x", x, c.args.x_stride));
     if (!c.rows)
         return QN_OK;
     QN_TRY(qn_conv_gpu_step(&c.args, c.is_aligned, &launch));

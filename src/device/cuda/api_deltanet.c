@@ -14,11 +14,6 @@ static bool is_element_type(qn_dtype dtype)
     return dtype == QN_DTYPE_F32 || dtype == QN_DTYPE_F16 || dtype == QN_DTYPE_BF16;
 }
 
-static size_t alignment_of_integers(qn_dtype dtype)
-{
-    return dtype == QN_DTYPE_I64 ? sizeof(int64_t) : sizeof(int32_t);
-}
-
 static qn_status check_lengths(qn_api_gdn *c)
 {
     const qn_cuda_gdn_shape *s = c->shape;
@@ -29,16 +24,7 @@ static qn_status check_lengths(qn_api_gdn *c)
     c->longest = s->max_tokens && s->max_tokens < s->tokens ? s->max_tokens : s->tokens;
     if (!s->n_sequences)
         return QN_OK;
-    if (s->batch != 1)
-        return qn_fail(QN_ERR_INVALID, "batch: %zu, expected 1 with cu_seqlens", s->batch);
-    const qn_dtype dtype = s->cu_seqlens.dtype;
-    if (dtype != QN_DTYPE_U32 && dtype != QN_DTYPE_I32 && dtype != QN_DTYPE_I64)
-        return qn_fail(QN_ERR_INVALID, "cu_seqlens: data type %d, expected %d (u32), %d (i32) or %d (i64)", (int)dtype,
-                       (int)QN_DTYPE_U32, (int)QN_DTYPE_I32, (int)QN_DTYPE_I64);
-    if (s->n_sequences > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "n_sequences: %zu, at most %d are allowed", s->n_sequences, INT32_MAX);
-    uint32_t unused;
-    return qn_api_check_rows("cu_seqlens", s->cu_seqlens, dtype, 1, s->n_sequences + 1, alignment_of_integers(dtype), &unused);
+    return qn_api_check_seqlens(s->cu_seqlens, s->n_sequences, s->batch);
 }
 
 static qn_status check_gates(qn_api_gdn *c)
@@ -91,6 +77,7 @@ qn_status qn_api_gdn_begin(qn_api_gdn *c, const qn_cuda_kernels *kernels, const 
                                    .normalize = shape->normalize,
                                    .scale = shape->scale };
     QN_TRY(qn_gdn_gpu_check_shape(&c->args));
+    QN_TRY(qn_api_check_indices(shape->state_indices, c->n_sequences, &c->args.state_indices));
     return check_gates(c);
 }
 
@@ -123,19 +110,8 @@ static qn_status check_tokens(qn_api_gdn *c, qn_cuda_view q, qn_cuda_view k, qn_
     return QN_OK;
 }
 
-qn_status qn_api_gdn_check_indices(qn_api_gdn *c)
-{
-    const qn_cuda_view indices = c->shape->state_indices;
-    if (!qn_api_given(indices))
-        return QN_OK;
-    uint32_t unused;
-    QN_TRY(qn_api_check_rows("state_indices", indices, QN_DTYPE_I32, 1, c->n_sequences, sizeof(int32_t), &unused));
-    c->args.state_indices = qn_api_address(indices);
-    return QN_OK;
-}
-
 /* With indices one state is enough: only the device can see which are used. */
-qn_status qn_api_gdn_check_state(qn_api_gdn *c, const char *name, qn_cuda_view state, uint64_t *address)
+static qn_status check_state(qn_api_gdn *c, const char *name, qn_cuda_view state, uint64_t *address)
 {
     const qn_cuda_gdn_shape *s = c->shape;
     size_t n;
@@ -145,6 +121,17 @@ qn_status qn_api_gdn_check_state(qn_api_gdn *c, const char *name, qn_cuda_view s
     QN_TRY(qn_api_check_array(name, state, dtype, n));
     c->args.bf16_states = dtype == QN_DTYPE_BF16;
     *address = qn_api_address(state);
+    return QN_OK;
+}
+
+qn_status qn_api_gdn_check_states(qn_api_gdn *c, qn_cuda_view initial, qn_cuda_view final)
+{
+    if (qn_api_given(initial))
+        QN_TRY(check_state(c, "initial", initial, &c->args.initial));
+    if (qn_api_given(final))
+        QN_TRY(check_state(c, "final", final, &c->args.final));
+    if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
+        return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
     return QN_OK;
 }
 
@@ -193,13 +180,7 @@ qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *s
     QN_TRY(qn_api_gdn_begin(&c, kernels, shape, q.dtype));
     divide(&c, kernels);
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
-    QN_TRY(qn_api_gdn_check_indices(&c));
-    if (qn_api_given(initial))
-        QN_TRY(qn_api_gdn_check_state(&c, "initial", initial, &c.args.initial));
-    if (qn_api_given(final))
-        QN_TRY(qn_api_gdn_check_state(&c, "final", final, &c.args.final));
-    if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
-        return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
+    QN_TRY(qn_api_gdn_check_states(&c, initial, final));
     QN_TRY(qn_api_check_workspace(workspace_bytes(&c), workspace, bytes));
     QN_TRY(chunk_launches(&c, kernels, (uint64_t)(uintptr_t)workspace, &chunk));
     return qn_api_run(kernels, stream, chunk.launches, chunk.n, &c.args);
@@ -213,8 +194,7 @@ qn_status qn_cuda_gdn_step(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *sh
     qn_launch launch;
     QN_TRY(qn_api_gdn_begin(&c, kernels, shape, q.dtype));
     QN_TRY(check_tokens(&c, q, k, v, g, beta, o));
-    QN_TRY(qn_api_gdn_check_indices(&c));
-    QN_TRY(qn_api_gdn_check_state(&c, "state", state, &c.args.initial));
+    QN_TRY(check_state(&c, "state", state, &c.args.initial));
     c.args.final = c.args.initial;
     QN_TRY(qn_gdn_gpu_recurrent(&c.args, &launch));
     return qn_api_run(kernels, stream, &launch, 1, &c.args);

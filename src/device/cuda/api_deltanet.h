@@ -20,8 +20,7 @@ qn_status qn_api_gdn_begin(qn_api_gdn *call, const qn_cuda_kernels *kernels, con
 /* qn_api_gdn_check_gates - rows of v_heads elements of f32, f16 or bf16; *stride is their distance. */
 qn_status qn_api_gdn_check_gates(const qn_api_gdn *call, const char *name, qn_cuda_view view, uint32_t *stride);
 
-/* qn_api_gdn_check_indices - the shape's state_indices; then qn_api_gdn_check_state - a view of states, of f32 or bf16. */
-qn_status qn_api_gdn_check_indices(qn_api_gdn *call);
-qn_status qn_api_gdn_check_state(qn_api_gdn *call, const char *name, qn_cuda_view state, uint64_t *address);
+/* qn_api_gdn_check_states - optional views of states, of f32 or bf16. */
+qn_status qn_api_gdn_check_states(qn_api_gdn *call, qn_cuda_view initial, qn_cuda_view final);
 
 #endif

@@ -90,6 +90,7 @@ qn_status qn_cuda_gdn_cumsum(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *
     c.args.rule.g_dtype = g.dtype;
     QN_TRY(qn_api_gdn_check_gates(&c.gdn, "g", g, &c.args.rule.g_stride));
     QN_TRY(check_gc(&c, gc));
+    QN_TRY(qn_api_check_in_place("gc", gc, c.args.gc_stride, "g", g, c.args.rule.g_stride));
     return run(kernels, &c, qn_gdn_gpu_cumsum(&c.args, &launch), &launch, stream);
 }
 
@@ -114,6 +115,7 @@ qn_status qn_cuda_gdn_tril_inverse(qn_cuda_kernels *kernels, const qn_cuda_gdn_s
     QN_TRY(begin(&c, kernels, shape, QN_DTYPE_BF16));
     QN_TRY(check_matrix(&c, "a", a, &c.args.a, &c.args.a_stride));
     QN_TRY(check_matrix(&c, "inverse", inverse, &c.args.inverse, &c.args.inverse_stride));
+    QN_TRY(qn_api_check_in_place("inverse", inverse, c.args.inverse_stride, "a", a, c.args.a_stride));
     return run(kernels, &c, qn_gdn_gpu_tril_inverse(&c.args, &launch), &launch, stream);
 }
 
@@ -141,13 +143,7 @@ qn_status qn_cuda_gdn_state_pass(qn_cuda_kernels *kernels, const qn_cuda_gdn_sha
     stage_call c;
     qn_launch launch;
     QN_TRY(begin(&c, kernels, shape, k.dtype));
-    QN_TRY(qn_api_gdn_check_indices(&c.gdn));
-    if (qn_api_given(initial))
-        QN_TRY(qn_api_gdn_check_state(&c.gdn, "initial", initial, &c.gdn.args.initial));
-    if (qn_api_given(final))
-        QN_TRY(qn_api_gdn_check_state(&c.gdn, "final", final, &c.gdn.args.final));
-    if (qn_api_given(initial) && qn_api_given(final) && initial.dtype != final.dtype)
-        return qn_fail(QN_ERR_INVALID, "final: data type %d, expected %d as initial", (int) final.dtype, (int)initial.dtype);
+    QN_TRY(qn_api_gdn_check_states(&c.gdn, initial, final));
     c.args.rule = c.gdn.args;
     QN_TRY(check_keys(&c, "k", k, &c.args.rule.k, &c.args.rule.k_stride));
     QN_TRY(check_elements(&c, "w", w, shape->v_heads * shape->head_k, &c.args.w, &c.args.w_stride));
@@ -173,16 +169,26 @@ qn_status qn_cuda_gdn_chunk_output(qn_cuda_kernels *kernels, const qn_cuda_gdn_s
     return run(kernels, &c, qn_gdn_gpu_chunk_output(&c.args, c.max_shared_bytes, &launch), &launch, stream);
 }
 
+/* Adds a launch, unless the device has too little shared memory for the stage. */
+static qn_status add(qn_status status, size_t *n)
+{
+    if (status == QN_ERR_UNSUPPORTED)
+        return QN_OK;
+    *n += status == QN_OK;
+    return status;
+}
+
 qn_status qn_cuda_gdn_stages_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_dtype dtype)
 {
     stage_call c;
     qn_launch launches[6];
+    size_t n = 3;
     QN_TRY(begin(&c, kernels, shape, dtype));
     QN_TRY(qn_gdn_gpu_cumsum(&c.args, &launches[0]));
     QN_TRY(qn_gdn_gpu_tril_inverse(&c.args, &launches[1]));
     QN_TRY(qn_gdn_gpu_kkt(&c.args, &launches[2]));
-    QN_TRY(qn_gdn_gpu_recompute_w_u(&c.args, c.max_shared_bytes, &launches[3]));
-    QN_TRY(qn_gdn_gpu_state_pass(&c.args, c.max_shared_bytes, &launches[4]));
-    QN_TRY(qn_gdn_gpu_chunk_output(&c.args, c.max_shared_bytes, &launches[5]));
-    return qn_api_load(kernels, launches, sizeof launches / sizeof *launches);
+    QN_TRY(add(qn_gdn_gpu_recompute_w_u(&c.args, c.max_shared_bytes, &launches[n]), &n));
+    QN_TRY(add(qn_gdn_gpu_state_pass(&c.args, c.max_shared_bytes, &launches[n]), &n));
+    QN_TRY(add(qn_gdn_gpu_chunk_output(&c.args, c.max_shared_bytes, &launches[n]), &n));
+    return qn_api_load(kernels, launches, n);
 }

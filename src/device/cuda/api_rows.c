@@ -54,6 +54,8 @@ static qn_status norm(qn_cuda_kernels *kernels, qn_norm_op op, qn_cuda_view x, q
     if (op != QN_NORM_L2)
         QN_TRY(qn_api_check_array("weight", weight, QN_DTYPE_F32, n));
     QN_TRY(check(&r, "out", out, &a.y_stride));
+    QN_TRY(qn_api_check_in_place("out", out, a.y_stride, "x", x, a.x_stride));
+    QN_TRY(qn_api_check_in_place("out", out, a.y_stride, "gate", gate, a.gate_stride));
     if (is_empty(&r))
         return QN_OK;
     a.x = qn_api_address(x);
@@ -98,6 +100,8 @@ qn_status qn_cuda_swiglu(qn_cuda_kernels *kernels, qn_cuda_view gate, qn_cuda_vi
     QN_TRY(check(&r, "gate", gate, &a.gate_stride));
     QN_TRY(check(&r, "up", up, &a.up_stride));
     QN_TRY(check(&r, "out", out, &a.y_stride));
+    QN_TRY(qn_api_check_in_place("out", out, a.y_stride, "gate", gate, a.gate_stride));
+    QN_TRY(qn_api_check_in_place("out", out, a.y_stride, "up", up, a.up_stride));
     if (is_empty(&r))
         return QN_OK;
     a.gate = qn_api_address(gate);

@@ -405,7 +405,7 @@ static struct delta delta_of(const struct step *s, const qn_op *op)
                            .inputs_offset = at + s->memory->state_bytes,
                            .sessions = s->model->inputs + offsetof(qn_cuda_inputs, memory),
                            .cu_seqlens = s->model->inputs + offsetof(qn_cuda_inputs, cu_seqlens),
-                           .chunked = shape->head_k % QN_GDN_SLICE == 0 && shape->head_v % QN_GDN_SLICE == 0 };
+                           .chunked = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->model->gdn) };
 }
 
 static float delta_scale(const struct delta *d)

@@ -449,6 +449,7 @@ QN_DEVICE void consume_chunks(const qn_gdn_chunk_args &a, const work &w, advance
     wait_for_state(c);
     if (OUTPUTS) {
         mma_wait<0>(c.o);
+        wait(BARRIER_GROUP + group(), WARPGROUP);
         write_outputs(a, w, m, c.o, w.end - 1);
     }
 }

@@ -270,6 +270,12 @@ static qn_launch chunk_launch(const char *function, size_t x, size_t y, size_t z
                         .pdl = true };
 }
 
+bool qn_gdn_gpu_has_chunks(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu)
+{
+    return head_k % QN_GDN_SLICE == 0 && head_v % QN_GDN_SLICE == 0 &&
+           QN_GDN_ADVANCE_BYTES(head_k, 1, 1) <= gpu->max_shared_bytes;
+}
+
 /* Chunks in the ring buffer of qn_gdn_advance. */
 static qn_status count_stages(const qn_gdn_chunk_args *a, const qn_gdn_division *d, uint32_t max_shared_bytes,
                               uint32_t *n_stages)

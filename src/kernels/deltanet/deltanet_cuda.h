@@ -212,6 +212,9 @@ typedef struct qn_gdn_chunk_launches {
  * sequences. */
 qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *args);
 
+/* qn_gdn_gpu_has_chunks - whether heads are full tiles and a block's shared memory is enough for qn_gdn_gpu_chunk. */
+bool qn_gdn_gpu_has_chunks(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu);
+
 /* qn_gdn_gpu_divide - the division that takes the least time, from the shape alone. longest: a bound of the tokens of a
  * sequence. */
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *args, size_t longest, const qn_gdn_gpu *gpu);

@@ -215,7 +215,7 @@ QN_DEVICE lane_gates load_gates(const qn_gdn_chunk_args &a, uint32_t first, uint
 QN_DEVICE void cumsum_decays(head_gates &to, const lane_gates &x)
 {
     const uint32_t lane = lane_index();
-    const float g[2] = { fminf(fmaxf(x.g[0], QN_GDN_MIN_LOG_DECAY), 0.0f), fminf(fmaxf(x.g[1], QN_GDN_MIN_LOG_DECAY), 0.0f) };
+    const float g[2] = { qn_gdn_clamp_decay(x.g[0]), qn_gdn_clamp_decay(x.g[1]) };
     double sum = (double)g[0] + (double)g[1];
 #pragma unroll
     for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {

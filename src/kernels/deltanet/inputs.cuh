@@ -19,12 +19,18 @@ QN_DEVICE bool qn_gdn_skipped(const qn_gdn_chunk_args &a, uint32_t sequence)
 
 #define QN_GDN_MIN_LOG_DECAY -256.0f // e^-256 is 0 in f32
 
+// NaN stays NaN.
+QN_DEVICE float qn_gdn_clamp_decay(float g)
+{
+    return g < QN_GDN_MIN_LOG_DECAY ? QN_GDN_MIN_LOG_DECAY : g > 0.0f ? 0.0f : g;
+}
+
 // The log decay and beta of a token from the elements of g and beta.
 QN_DEVICE float qn_gdn_log_decay(const qn_gdn_chunk_args &a, float g, uint32_t head)
 {
     if (a.gate_factor)
         g = qn_delta_log_decay(g, a.gate_bias ? a.gate_bias[head] : 0.0f, a.gate_factor[head]);
-    return fminf(fmaxf(g, QN_GDN_MIN_LOG_DECAY), 0.0f);
+    return qn_gdn_clamp_decay(g);
 }
 
 QN_DEVICE float qn_gdn_beta(const qn_gdn_chunk_args &a, float beta)

@@ -45,6 +45,9 @@ static void fill(qn_gdn_stage_args *a, const char *function, uint32_t x, uint32_
                         .pdl = true };
 }
 
+/* The variant of stages that depend neither on keys nor on elements. */
+enum { ANY_HEAD_K = 128 };
+
 /* A stage whose blocks have a head, or a block of heads, of a chunk each: n of a chunk. */
 static qn_status fill_chunks(qn_gdn_stage_args *a, const char *function, uint32_t n, uint32_t threads, uint32_t shared_bytes,
                              qn_launch *out)
@@ -63,8 +66,10 @@ static qn_status fill_chunks(qn_gdn_stage_args *a, const char *function, uint32_
 qn_status qn_gdn_gpu_cumsum(qn_gdn_stage_args *a, qn_launch *out)
 {
     QN_TRY(check_shape(&a->rule));
-    return fill_chunks(a, "qn_gdn_cumsum", (a->rule.v_heads + QN_GDN_STAGE_THREADS - 1) / QN_GDN_STAGE_THREADS,
-                       QN_GDN_STAGE_THREADS, 0, out);
+    QN_TRY(fill_chunks(a, "qn_gdn_cumsum", (a->rule.v_heads + QN_GDN_STAGE_THREADS - 1) / QN_GDN_STAGE_THREADS,
+                       QN_GDN_STAGE_THREADS, 0, out));
+    out->variant = QN_GPU_VARIANT(stages, ANY_HEAD_K, 0);
+    return QN_OK;
 }
 
 qn_status qn_gdn_gpu_kkt(qn_gdn_stage_args *a, qn_launch *out)
@@ -77,7 +82,9 @@ qn_status qn_gdn_gpu_kkt(qn_gdn_stage_args *a, qn_launch *out)
 qn_status qn_gdn_gpu_tril_inverse(qn_gdn_stage_args *a, qn_launch *out)
 {
     QN_TRY(check_shape(&a->rule));
-    return fill_chunks(a, "qn_gdn_tril_inverse", a->rule.v_heads, QN_GDN_INVERSE_THREADS, 0, out);
+    QN_TRY(fill_chunks(a, "qn_gdn_tril_inverse", a->rule.v_heads, QN_GDN_INVERSE_THREADS, 0, out));
+    out->variant = QN_GPU_VARIANT(stages, ANY_HEAD_K, 0);
+    return QN_OK;
 }
 
 qn_status qn_gdn_gpu_recompute_w_u(qn_gdn_stage_args *a, uint32_t max_shared_bytes, qn_launch *out)

@@ -30,7 +30,7 @@ typedef struct qn_gdn_stage_args {
  * qn_gdn_chunk_output      q, k, v_new, h, gc -> o. Grid: v_heads of chunks. */
 enum { QN_GDN_STAGE_THREADS = 128, QN_GDN_INVERSE_THREADS = 64, QN_GDN_INVERSE_ROW = 68, QN_GDN_STATE_PASS_THREADS = 256 };
 
-/* Shared memory of a block; qn_gdn_state_pass with a ring buffer of 2 or 3 chunks. */
+/* Shared memory of a block; qn_gdn_state_pass with a ring buffer of 1 to 3 chunks. */
 #define QN_GDN_KKT_BYTES(head_k) (QN_GDN_PADDED(head_k) / 64 * QN_GDN_TILE_BYTES + 1024)
 #define QN_GDN_W_U_BYTES(head_k, head_v) ((QN_GDN_PADDED(head_k) + QN_GDN_PADDED(head_v)) / 64 * QN_GDN_TILE_BYTES + 1024)
 #define QN_GDN_OUTPUT_BYTES(head_k) ((4 * QN_GDN_PADDED(head_k) / 64 + 2) * QN_GDN_TILE_BYTES + 1024)
