@@ -146,7 +146,7 @@ static void problem_new(struct problem *p, const struct shape *s)
         ((float *)p->host[BETA].data)[i] = (float)uniform();
     }
     run_cpu(p);
-    p->ends = qn_gpu_from(s->ends, sizeof s->ends);
+    p->ends = qn_gpu_from(s->ends, (s->n_sequences + 1) * sizeof *s->ends);
     p->shape = (qn_cuda_gdn_shape){ .batch = 1,
                                     .tokens = p->tokens,
                                     .k_heads = s->k_heads,
@@ -157,7 +157,7 @@ static void problem_new(struct problem *p, const struct shape *s)
                                     .scale = 0.09f };
     if (s->n_sequences > 1) {
         p->shape.n_sequences = s->n_sequences;
-        p->shape.cu_seqlens = (qn_cuda_view){ (void *)(uintptr_t)p->ends.data, QN_DTYPE_I32, s->n_sequences + 1, 0 };
+        p->shape.cu_seqlens = qn_array_view(&p->ends, QN_DTYPE_I32);
     }
     for (enum array i = 0; i < ARRAYS; i++) {
         const struct size size = size_of(p, i);
