@@ -159,19 +159,20 @@ def test_gates_inside(operator: Any) -> None:
     tensors = gdn_tensors(1, 9, 1, 2, 16, 16)
     raw, logits = torch.randn(1, 9, 2), torch.randn(1, 9, 2)
     A_log, dt_bias = torch.randn(2), torch.randn(2)
-    o, _ = operator(
-        **{**tensors, "g": raw, "beta": logits},
-        use_gate_in_kernel=True,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        use_beta_sigmoid_in_kernel=True,
-        allow_neg_eigval=True,
-        use_qk_l2norm_in_kernel=True,
-    )
-    g = -np.exp(array(A_log)) * np.log1p(np.exp(array(raw) + array(dt_bias)))
-    beta = 2 / (1 + np.exp(-array(logits)))
-    exact, _ = expected({**tensors, "g": torch.tensor(g), "beta": torch.tensor(beta)})
-    assert error(array(o), exact) < 1e-5
+    for bias, neg_eigval in ((dt_bias, True), (None, False)):
+        o, _ = operator(
+            **{**tensors, "g": raw, "beta": logits},
+            use_gate_in_kernel=True,
+            A_log=A_log,
+            dt_bias=bias,
+            use_beta_sigmoid_in_kernel=True,
+            allow_neg_eigval=neg_eigval,
+            use_qk_l2norm_in_kernel=True,
+        )
+        g = -np.exp(array(A_log)) * np.log1p(np.exp(array(raw) + (0 if bias is None else array(bias))))
+        beta = (2 if neg_eigval else 1) / (1 + np.exp(-array(logits)))
+        exact, _ = expected({**tensors, "g": torch.tensor(g), "beta": torch.tensor(beta)})
+        assert error(array(o), exact) < 1e-5
     exact, _ = expected({**tensors, "g": torch.zeros(1, 9, 2), "beta": torch.ones(1, 9, 2)})
     o, _ = operator(**{**tensors, "g": None, "beta": None}, use_qk_l2norm_in_kernel=True)
     assert error(array(o), exact) < 1e-5
@@ -401,6 +402,7 @@ def test_aura_cache(dtype: Any) -> None:
     keys, values, queries = (torch.randn(30, n, 64).to(dtype) for n in (2, 2, 4))
     order = torch.randperm(30)
     cache.store(keys[order], values[order], order)
+    assert torch.equal(cache.key_codes[:, :30].transpose(0, 1), pt.aura_encode(keys, 8, 3)[0])
     sinks = torch.randn(4)
     arguments = (array(queries), array(keys).swapaxes(0, 1), array(values).swapaxes(0, 1))
     for positions, window, s in ((None, 0, None), (torch.arange(30), 0, sinks), (torch.arange(30).int(), 7, None)):

@@ -27,7 +27,7 @@ FLOATS = {
 DTYPES = {**FLOATS, torch.int32: lib.QN_DTYPE_I32, torch.int64: lib.QN_DTYPE_I64}
 # The CPU kernels have u32 only: negative values are too large for them.
 _HOST_DTYPES = {**FLOATS, torch.int32: lib.QN_DTYPE_U32}
-ALIGNMENT = 16  # of addresses and of distances of 16-bit rows in device memory, in bytes
+ALIGNMENT = 16  # of addresses and of distances of rows in device memory, in bytes
 
 # ---- Registration ----
 
@@ -115,10 +115,6 @@ def row_distance(x: Tensor, lead: int) -> int:
     return distance or n
 
 
-def aligned(x: Tensor) -> bool:
-    return x.data_ptr() % ALIGNMENT == 0
-
-
 class Call:
     """A call of libquern: views of its tensors, which live as long as it. Inputs are copied where the kernels cannot read them."""
 
@@ -140,7 +136,7 @@ class Call:
             self.kept.append(x)
             return ffi.new("qn_view *", (x.data_ptr(), dtype, x.numel()))[0]
         distance = 0 if lead is None or not x.numel() else row_distance(x, lead)
-        if distance * 2 % alignment and x.element_size() == 2:
+        if distance * x.element_size() % alignment:
             distance = 0
         if distance == 0:
             x = x.contiguous()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv1d
+from torch.nn.functional import conv1d, pad
 
 from pyquern._lib import InvalidError, UnsupportedError
 from pyquern.torch import _operators
+
+_MAX_TAPS = 8  # of the kernels; with a bias one less
 
 
 def _uses_silu(activation: str | None) -> bool:
@@ -31,15 +33,15 @@ def _check_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, activate: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, activate: bool, final_states: bool
 ) -> tuple[Tensor, Tensor]:
-    """y and the last width - 1 inputs, both [batch, dim, ...], for inputs [batch, dim, seqlen]."""
+    """y and, if asked for, the last width - 1 inputs, both [batch, dim, ...], for inputs [batch, dim, seqlen]."""
     width = weight.shape[1]
     if activate or x.is_cuda:
         initial = None if initial is None else initial.to(x.dtype).transpose(1, 2)
         bias = None if bias is None else bias.float()
-        y, final = _operators.causal_conv1d(x.transpose(1, 2), weight.float(), bias, initial, activate, True)
-        return y.transpose(1, 2), final.transpose(1, 2)
+        y, final = _operators.causal_conv1d(x.transpose(1, 2), weight.float(), bias, initial, activate, final_states)
+        return y.transpose(1, 2), final.transpose(1, 2) if final_states else final
     before = x.new_zeros((x.shape[0], x.shape[1], width - 1)) if initial is None else initial.to(x.dtype)
     padded = torch.cat((before, x), -1)
     bias = None if bias is None else bias.to(x.dtype)
@@ -70,7 +72,7 @@ def causal_conv1d_fn(
         raise InvalidError(
             f"initial_states: shape {tuple(initial_states.shape)}, expected {(x.shape[0], x.shape[1], weight.shape[1] - 1)}"
         )
-    y, final = _conv(x, weight, bias, initial_states, _uses_silu(activation))
+    y, final = _conv(x, weight, bias, initial_states, _uses_silu(activation), return_final_states)
     if not return_final_states:
         return y
     if final_states_out is not None:
@@ -109,15 +111,17 @@ def causal_conv1d_update(
         raise InvalidError(
             f"conv_state: shape {tuple(conv_state.shape)}, expected {tuple(tokens.shape[:2])} and at least {width - 1} inputs"
         )
-    in_place = conv_state.dtype == x.dtype and conv_state.shape[2] == width - 1
+    taps = conv_state.shape[2] + 1
+    in_place = conv_state.dtype == x.dtype and taps <= _MAX_TAPS - (bias is not None)
     if in_place and tokens.shape[2] == 1 and (activate or x.is_cuda):
         bias = None if bias is None else bias.float()
+        taps_weight = pad(weight.float(), (taps - width, 0)) if taps > width else weight.float()  # older inputs count 0
         y: Tensor = _operators.causal_conv1d_step(
-            tokens[..., 0], conv_state.transpose(1, 2), weight.float(), bias, conv_state_indices, activate
+            tokens[..., 0], conv_state.transpose(1, 2), taps_weight, bias, conv_state_indices, activate
         )
         return y.unsqueeze(-1) if x.dim() == 3 else y
     held = conv_state if conv_state_indices is None else conv_state[conv_state_indices]
-    y, _ = _conv(tokens, weight, bias, held[..., held.shape[2] - width + 1 :], activate)
+    y, _ = _conv(tokens, weight, bias, held[..., held.shape[2] - width + 1 :], activate, False)
     newest = torch.cat((held, tokens.to(held.dtype)), -1)[..., -held.shape[2] :]
     if conv_state_indices is None:
         conv_state.copy_(newest)
