@@ -265,7 +265,7 @@ def test_linear(name: str) -> None:
             assert y.dtype == dtype and error(y, layer(x.float())) < tolerance
     x = torch.randn(3, layer.in_features)
     wanted = on_gpu(x.cuda())
-    state = on_gpu.state_dict()
+    state = {key: value.clone() for key, value in on_gpu.state_dict().items()}
     assert all(torch.equal(state[key].cpu(), value) for key, value in layer.state_dict().items())
     on_gpu.load_state_dict({key: torch.zeros_like(value) for key, value in state.items()})
     assert not on_gpu(x.cuda()).any()

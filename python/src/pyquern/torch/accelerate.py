@@ -18,6 +18,11 @@ from pyquern.torch.gated_delta_rule import chunk_gated_delta_rule, fused_recurre
 from pyquern.torch.layers import causal_conv1d_fn, causal_conv1d_update, gated_rms_norm
 
 
+def _heads(x: Tensor, elements: int) -> Tensor:
+    """[..., H * elements] as [..., H, elements]. Dynamo of PyTorch 2.11 does not follow unflatten under a default device."""
+    return x.reshape(*x.shape[:-1], -1, elements)
+
+
 def _joined_projections(layer: Any, x: Tensor) -> tuple[Tensor, ...]:
     """Qwen3-Next: the projections of a key head and its value heads are adjacent."""
     q, k, v, z, b, a = layer.fix_query_key_value_ordering(layer.in_proj_qkvz(x), layer.in_proj_ba(x))
@@ -26,7 +31,7 @@ def _joined_projections(layer: Any, x: Tensor) -> tuple[Tensor, ...]:
 
 def _separate_projections(layer: Any, x: Tensor) -> tuple[Tensor, ...]:
     """Qwen3.5"""
-    z = layer.in_proj_z(x).unflatten(-1, (-1, layer.head_v_dim))
+    z = _heads(layer.in_proj_z(x), layer.head_v_dim)
     return layer.in_proj_qkv(x), z, layer.in_proj_b(x), layer.in_proj_a(x)
 
 
@@ -101,9 +106,9 @@ def _forward(
 
     rule: Any = chunk_gated_delta_rule if state is None or tokens > 1 else fused_recurrent_gated_delta_rule
     o, final = rule(
-        q.unflatten(-1, (-1, layer.head_k_dim)),
-        k.unflatten(-1, (-1, layer.head_k_dim)),
-        v.unflatten(-1, (-1, layer.head_v_dim)),
+        _heads(q, layer.head_k_dim),
+        _heads(k, layer.head_k_dim),
+        _heads(v, layer.head_v_dim),
         g=a,
         beta=b,
         initial_state=state,
