@@ -63,9 +63,9 @@ typedef struct qn_cuda_view {
 /* ---- Capture ----
  *
  * The first call of a function with a shape loads its code, and may compile it. This is not possible while any stream of the
- * context is captured; where it is the stream of the call, the call fails with QN_ERR_INVALID. Either a call with the same shape and types precedes the capture, or the
- * functions of a family that end in _prepare do, which load what such a call needs and queue nothing; they must not be called
- * while any stream is captured. */
+ * context is captured; where it is the stream of the call, the call fails with QN_ERR_INVALID. Either a call with the same
+ * shape and types precedes the capture, or the functions of a family that end in _prepare do, which load what such a call needs
+ * and queue nothing. */
 
 /* ---- Gated DeltaNet ---- */
 
@@ -140,8 +140,8 @@ QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn
  * stages together, since what is between them does not go through memory.
  *
  * Of the shape, scale is read by qn_cuda_gdn_chunk_output, transposed_states by qn_cuda_gdn_state_pass, gate_factor and
- * gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows of tokens may have
- * distances; those of [T, v_heads, 64] arrays are multiples of 4. */
+ * gate_bias by qn_cuda_gdn_cumsum, sigmoid_beta where beta is read; normalize and max_tokens are not read. Rows of tokens may
+ * have distances; those of [T, v_heads, 64] arrays are multiples of 4. */
 
 /* qn_cuda_gdn_cumsum - cumulative sum of the log decays within each chunk.
  *

@@ -32,6 +32,12 @@ QN_DEVICE void pack_fragment(uint32_t a[4], const float d0[4], const float d1[4]
 #else
 #define ELEMENT_TYPES "bf16.bf16"
 #endif
+#define ACC_8_REGS(d)                                                                                                          \
+    ACC_REGS(d, 0), ACC_REGS(d, 1), ACC_REGS(d, 2), ACC_REGS(d, 3), ACC_REGS(d, 4), ACC_REGS(d, 5), ACC_REGS(d, 6),            \
+        ACC_REGS(d, 7)
+#define WGMMA_M64N64K16                                                                                                        \
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32." ELEMENT_TYPES " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "    \
+    "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
 #define A_REGS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
 // The wgmma descriptor of a tile with 128-byte swizzle: groups of 8 rows (transposed: rows of the inner dimension) are 1024
@@ -67,20 +73,16 @@ template <int left> QN_DEVICE void mma_wait(float d[8][4])
 template <int transposed> QN_DEVICE void wgmma_m64n64k16(float (*d)[4], const uint32_t a[4], uint64_t b, int accumulate)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." ELEMENT_TYPES " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
-                 "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, %38; }"
-                 : ACC_REGS(d, 0), ACC_REGS(d, 1), ACC_REGS(d, 2), ACC_REGS(d, 3), ACC_REGS(d, 4), ACC_REGS(d, 5), ACC_REGS(d, 6), ACC_REGS(d, 7)
+                 WGMMA_M64N64K16 "{%32, %33, %34, %35}, %36, p, 1, 1, %38; }"
+                 : ACC_8_REGS(d)
                  : A_REGS(a), "l"(b), "r"(accumulate), "n"(transposed));
 }
 
 QN_DEVICE void wgmma_m64n64k16_shared(float (*d)[4], uint64_t a, uint64_t b, int accumulate)
 {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." ELEMENT_TYPES " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
-                 "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "%32, %33, p, 1, 1, 0, 0; }"
-                 : ACC_REGS(d, 0), ACC_REGS(d, 1), ACC_REGS(d, 2), ACC_REGS(d, 3), ACC_REGS(d, 4), ACC_REGS(d, 5), ACC_REGS(d, 6), ACC_REGS(d, 7)
+                 WGMMA_M64N64K16 "%32, %33, p, 1, 1, 0, 0; }"
+                 : ACC_8_REGS(d)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
 

@@ -1,10 +1,10 @@
 /* Gated DeltaNet on the GPU: the arguments of its kernels, and what they compute. Included by C and by CUDA; deltanet_cuda.c
  * computes the launch geometry.
  *
- * Prefill takes two or four kernels, for 16-bit elements. qn_gdn_prepare computes everything that does not depend on the state, for all chunks of 64
- * tokens in parallel: (I + A)^-1 with its columns scaled by beta, masked and gated scores q.k, and factors of rows, in a record
- * of QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance processes chunks in order, one block per 64 or 128
- * values of a value head, with the state in registers:
+ * Prefill takes two or four kernels, for 16-bit elements. qn_gdn_prepare computes everything that does not depend on the
+ * state, for all chunks of 64 tokens in parallel: (I + A)^-1 with its columns scaled by beta, masked and gated scores q.k, and
+ * factors of rows, in a record of QN_GDN_RECORD bytes for each chunk and value head. qn_gdn_advance processes chunks in order,
+ * one block per 64 or 128 values of a value head, with the state in registers:
  *
  *     y = v - e^gc k S^T;   v' = (I + A)^-1 beta y;   o = scale (e^gc q S^T + scores v');   S = e^last S + (gated v')^T k
  *

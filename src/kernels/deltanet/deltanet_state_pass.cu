@@ -110,8 +110,8 @@ QN_DEVICE void store_chunk(const qn_gdn_stage_args &a, const work &w, const stat
     if (!last)
         arrive(BARRIER_STATE_READ, WARPGROUP + WRITERS);
     wait(BARRIER_V_NEW_WRITTEN, WARPGROUP + WRITERS);
-    store_tile((uint16_t *)row_of(a.v_new, c.first, a.v_new_stride, w.head * head_v + at), a.v_new_stride, m.v_new,
-                        c.n, head_v - at, thread);
+    store_tile((uint16_t *)row_of(a.v_new, c.first, a.v_new_stride, w.head * head_v + at), a.v_new_stride, m.v_new, c.n,
+               head_v - at, thread);
     if (!last)
         arrive(BARRIER_V_NEW_READ, WARPGROUP + WRITERS);
 }
@@ -151,7 +151,7 @@ QN_DEVICE float compute_factors(float factors[TOKENS], const float *gc, uint32_t
     return qn_exp2(last);
 }
 
-QN_DEVICE void process_chunk(state_pass_smem &m, float s[8 * KEY_TILES][4], const stage &in, uint32_t n)
+QN_DEVICE void process_chunk(state_pass_smem &m, float s[8 * KEY_TILES][4], const stage &in, uint32_t n_tokens)
 {
     const uint32_t warp = thread() / QN_WARP_SIZE, lane = thread() % QN_WARP_SIZE;
     float x[8][4];
@@ -161,7 +161,7 @@ QN_DEVICE void process_chunk(state_pass_smem &m, float s[8 * KEY_TILES][4], cons
     for (int tile = 1; tile < KEY_TILES; tile++)
         mma_abt_shared<true>(x, m.state[tile], in.w + tile * TILE);
     mma_commit();
-    const float decay = compute_factors(m.factors[warp], in.gc, n);
+    const float decay = compute_factors(m.factors[warp], in.gc, n_tokens);
     uint32_t u[4][4];
 #pragma unroll
     for (int i = 0; i < 4; i++)

@@ -72,14 +72,15 @@ struct chunk_gates {
 QN_DEVICE void load_chunk_gates(chunk_gates &to, const qn_gdn_stage_args &a, const chunk &c, uint32_t head, bool with_beta)
 {
     const uint32_t token = threadIdx.x % QN_WARP_SIZE * 2;
+    const qn_gdn_chunk_args &r = a.rule;
     float gc[2] = { 0, 0 }, beta[2] = { 0, 0 };
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++)
         if (token + i < c.n) {
-            gc[i] = a.gc[(size_t)(c.first + token + i) * a.gc_stride + head];
+            const size_t at = c.first + token + i;
+            gc[i] = a.gc[at * a.gc_stride + head];
             if (with_beta)
-                beta[i] = qn_gdn_beta(a.rule, qn_load_typed(a.rule.beta, (size_t)(c.first + token + i) * a.rule.beta_stride + head,
-                                                            a.rule.beta_dtype));
+                beta[i] = qn_gdn_beta(r, qn_load_typed(r.beta, at * r.beta_stride + head, r.beta_dtype));
         }
     *(float2 *)(to.gc + token) = running_minimum(make_float2(gc[0], gc[1]), c.n);
     *(float2 *)(to.beta + token) = make_float2(beta[0], beta[1]);

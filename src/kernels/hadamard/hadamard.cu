@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(QN_HADAMARD_THREADS, QN_MAX_THREADS
     for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2)
         if (a.n > 4 * distance)
             qn_lane_butterflies<QN_HADAMARD_PER_THREAD>(v, distance);
-            // From here on, a thread's sixteen values are 128 apart: the remaining strides of the tile are between its registers.
+    // From here on, a thread's sixteen values are 128 apart: the remaining strides of the tile are between its registers.
 #pragma unroll
     for (int i = 0; i < QN_HADAMARD_PER_THREAD; i += 4)
         *(float4 *)&exchange[index_vec4(i)] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);

@@ -53,7 +53,8 @@ QN_DEVICE pair load_pair(const float *from, const team_context &p, bool is_there
 QN_DEVICE pair load_typed_pair(const uint8_t *from, uint64_t at, uint32_t dtype, const team_context &p, bool is_there)
 {
     const bool has = p.has && is_there;
-    return { { has ? qn_load_typed(from, at + p.thread, dtype) : 0, has ? qn_load_typed(from, at + p.thread + HALF_DIM, dtype) : 0 } };
+    return { { has ? qn_load_typed(from, at + p.thread, dtype) : 0,
+               has ? qn_load_typed(from, at + p.thread + HALF_DIM, dtype) : 0 } };
 }
 
 // The sum over a team's threads, returned to each of them.
