@@ -297,7 +297,7 @@ struct attention_check {
     size_t gap;
 };
 
-/* A workspace of exactly the bytes that the function asks for. */
+/* A workspace of as many bytes as the query function says, and no more. */
 static qn_gpu_guarded workspace_of(qn_gpu_arrays *arrays, qn_status status, size_t bytes)
 {
     qn_assert_ok(status);

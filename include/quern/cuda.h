@@ -111,7 +111,7 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
  * D is bf16 or f16 on tensor cores: the error against the recurrence in float64 is at most 1e-2 in bf16, and 3e-3 to 5e-3 for
- * random inputs; an eighth of this in f16, whose values must stay below 65504. Keys and values are padded to multiples of 64
+ * random inputs; at most 2e-3 in f16, whose values must stay below 65504. Keys and values are padded to multiples of 64
  * elements, so that these are the fastest sizes. Keys beyond 128 need 130 KiB of shared memory for a block: not on GPUs that
  * have 99 KiB, where they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by token, which is exact to 1e-6 and
  * many times slower; its workspace is empty. */
@@ -136,7 +136,7 @@ QN_API qn_status qn_cuda_gdn_prepare(qn_cuda_kernels *kernels, const qn_cuda_gdn
 /* ---- Gated DeltaNet, stage by stage ----
  *
  * The stages of quern/kernels.h with its shapes, layouts and formulas, for D of f16 or bf16 (QN_ERR_UNSUPPORTED for f32, whose
- * recurrence qn_cuda_gdn_chunk computes without stages). Sums are float32. qn_cuda_gdn_chunk is several times faster than all
+ * recurrence qn_cuda_gdn_chunk computes without stages). Sums are float32. qn_cuda_gdn_chunk takes a third of the time of all
  * stages together, since what is between them does not go through memory.
  *
  * Of the shape, scale is read by qn_cuda_gdn_chunk_output, transposed_states by qn_cuda_gdn_state_pass, gate_factor and

@@ -97,6 +97,21 @@ QN_DEVICE float qn_warp_sum(float x)
     return x;
 }
 
+// The sum over a block of `warps` warps, once in a kernel: each call has shared memory of its own.
+template <int warps> QN_DEVICE float qn_block_sum(float x)
+{
+    __shared__ float sums[warps];
+    x = qn_warp_sum(x);
+    if (threadIdx.x % QN_WARP_SIZE == 0)
+        sums[threadIdx.x / QN_WARP_SIZE] = x;
+    __syncthreads();
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < warps; i++)
+        sum += sums[i];
+    return sum;
+}
+
 QN_DEVICE int qn_warp_sum_int(int x)
 {
 #pragma unroll

@@ -42,7 +42,7 @@ enum {
     WORKSPACE = 0x90000
 };
 
-/* Arguments of valid calls, with room for MANY tokens. */
+/* Arguments of valid calls; the views have MANY tokens. */
 struct call {
     qn_cuda_kv_cache cache;
     qn_cuda_kv_tokens tokens;

@@ -206,12 +206,12 @@ static void scans(void **unused)
     qn_cuda_kernels *k = open_kernels();
     struct conv c = conv_of(QN_DTYPE_BF16);
     assert_ok(scan(k, &c));
-    expect_launch(0, 2, "qn_conv_scan", 25, 2, true); /* few tokens: short runs */
+    expect_launch(0, 2, "qn_conv_scan", 25, 2, true); /* few tokens: few for each block */
     expect_launch(1, 2, "qn_conv_final", 2, 2, true);
     const qn_conv_args *a = arguments(0, 2);
     assert_true(a->x == 1 << 20 && a->weights == 2 << 20 && a->bias == 3 << 20 && a->initial == 4 << 20);
     assert_true(a->final == 5 << 20 && a->y == 6 << 20 && a->x_stride == 4096 && a->y_stride == 2048);
-    assert_true(a->initial_stride == 3 * 2048 && a->final_stride == 8192 && a->run == 8);
+    assert_true(a->initial_stride == 3 * 2048 && a->final_stride == 8192 && a->block_tokens == 8);
     assert_true(a->rows == 200 && a->tokens == 100 && a->sequences == 2 && a->channels == 2048 && a->taps == 4 && a->silu);
     assert_true(!a->cu_seqlens && !a->state_indices && a->dtype == QN_DTYPE_BF16);
     c.shape.tokens = 1 << 20;

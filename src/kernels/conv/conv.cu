@@ -191,10 +191,10 @@ QN_DEVICE void scan_rows(const qn_conv_args &a, const conv_filter<taps> &f, cons
 }
 
 // The rows of a block, from sequence `sequence` on.
-template <int taps> QN_DEVICE void scan_run(const qn_conv_args &a, uint32_t sequence, uint32_t channel)
+template <int taps> QN_DEVICE void scan_block(const qn_conv_args &a, uint32_t sequence, uint32_t channel)
 {
-    uint32_t row = blockIdx.x * a.run;
-    const uint32_t end = a.rows - row < a.run ? a.rows : row + a.run;
+    uint32_t row = blockIdx.x * a.block_tokens;
+    const uint32_t end = a.rows - row < a.block_tokens ? a.rows : row + a.block_tokens;
     conv_filter<taps> f;
     load_filter(f, a, channel);
     for (; row < end && sequence < a.sequences; sequence++) {
@@ -210,15 +210,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_conv_scan(const __grid_
 {
     qn_pdl_trigger();
     qn_pdl_wait();
-    const uint32_t sequence = sequence_of(a, blockIdx.x * a.run);
+    const uint32_t sequence = sequence_of(a, blockIdx.x * a.block_tokens);
     const uint32_t channel = first_channel();
     if (channel >= a.channels)
         return;
     switch (a.taps) {
-    case 1: scan_run<1>(a, sequence, channel); break;
-    case 2: scan_run<2>(a, sequence, channel); break;
-    case 3: scan_run<3>(a, sequence, channel); break;
-    case 4: scan_run<4>(a, sequence, channel); break;
+    case 1: scan_block<1>(a, sequence, channel); break;
+    case 2: scan_block<2>(a, sequence, channel); break;
+    case 3: scan_block<3>(a, sequence, channel); break;
+    case 4: scan_block<4>(a, sequence, channel); break;
     }
 }
 
@@ -226,15 +226,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_conv_scan_long(const __
 {
     qn_pdl_trigger();
     qn_pdl_wait();
-    const uint32_t sequence = sequence_of(a, blockIdx.x * a.run);
+    const uint32_t sequence = sequence_of(a, blockIdx.x * a.block_tokens);
     const uint32_t channel = first_channel();
     if (channel >= a.channels)
         return;
     switch (a.taps) {
-    case 5: scan_run<5>(a, sequence, channel); break;
-    case 6: scan_run<6>(a, sequence, channel); break;
-    case 7: scan_run<7>(a, sequence, channel); break;
-    case 8: scan_run<8>(a, sequence, channel); break;
+    case 5: scan_block<5>(a, sequence, channel); break;
+    case 6: scan_block<6>(a, sequence, channel); break;
+    case 7: scan_block<7>(a, sequence, channel); break;
+    case 8: scan_block<8>(a, sequence, channel); break;
     }
 }
 

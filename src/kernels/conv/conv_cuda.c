@@ -5,7 +5,7 @@
 #include "kernels/conv/variants.def"
 
 /* Blocks for each SM, so that all have work until the end. */
-enum { BLOCKS_PER_SM = 8, MIN_RUN = 8, MAX_GRID_Y = 65535 };
+enum { BLOCKS_PER_SM = 8, MIN_BLOCK_TOKENS = 8, MAX_GRID_Y = 65535 };
 
 /* Blocks that the channels of a row take. */
 static size_t channel_blocks(const qn_conv_args *args, bool is_aligned)
@@ -34,11 +34,12 @@ static qn_status fill(const qn_conv_args *args, const char *function, size_t blo
 qn_status qn_conv_gpu_scan(qn_conv_args *args, bool is_aligned, uint32_t n_sms, qn_launch *out)
 {
     const size_t of_channels = channel_blocks(args, is_aligned);
-    args->run = QN_CONV_GPU_MAX_RUN;
-    while (args->run > MIN_RUN && args->rows / args->run * of_channels < (size_t)BLOCKS_PER_SM * n_sms)
-        args->run /= 2;
+    args->block_tokens = QN_CONV_GPU_MAX_BLOCK_TOKENS;
+    while (args->block_tokens > MIN_BLOCK_TOKENS &&
+           args->rows / args->block_tokens * of_channels < (size_t)BLOCKS_PER_SM * n_sms)
+        args->block_tokens /= 2;
     return fill(args, args->taps > QN_CONV_GPU_FEW_TAPS ? "qn_conv_scan_long" : "qn_conv_scan",
-                ((size_t)args->rows + args->run - 1) / args->run, is_aligned, out);
+                ((size_t)args->rows + args->block_tokens - 1) / args->block_tokens, is_aligned, out);
 }
 
 qn_status qn_conv_gpu_final(const qn_conv_args *args, bool is_aligned, qn_launch *out)

@@ -2,7 +2,7 @@
  * convolution of models is part of the delta rule (kernels/deltanet/). Shared by C and CUDA.
  *
  * A thread computes QN_CHANNELS channels, eight if rows and states allow loads of 16 bytes, else one, and keeps their filters
- * and windows in registers. Blocks of a scan divide the tokens into runs, whose first taps-1 inputs are read again. */
+ * and windows in registers. Blocks of a scan divide the tokens into groups, whose first taps-1 inputs are read again. */
 #ifndef QN_KERNELS_CONV_CONV_CUDA_H
 #define QN_KERNELS_CONV_CONV_CUDA_H
 
@@ -13,12 +13,12 @@ enum {
     QN_CONV_GPU_CHANNELS = 8, /* of a thread, if all is aligned */
     QN_CONV_GPU_FEW_TAPS = 4, /* kernels for more taps need more registers */
     QN_CONV_GPU_MAX_TAPS = 8,
-    QN_CONV_GPU_MAX_RUN = 64
+    QN_CONV_GPU_MAX_BLOCK_TOKENS = 64
 };
 
 /* Arguments of all kernels. Blocks of channels are in y of the grid:
  *
- *   qn_conv_scan, qn_conv_scan_long   x: runs of `run` tokens; up to QN_CONV_GPU_FEW_TAPS taps, or any. Writes y
+ *   qn_conv_scan, qn_conv_scan_long   x: groups of `block_tokens` tokens; up to QN_CONV_GPU_FEW_TAPS taps, or any. Writes y
  *   qn_conv_final                     x: sequences; writes final, after the scan: it may be initial
  *   qn_conv_step, qn_conv_step_long   x: sequences, each of one token; updates initial in place, writes y
  *
@@ -34,7 +34,7 @@ typedef struct qn_conv_args {
     QN_GPU_PTR(const int32_t) state_indices; /* [sequences]; -1: the sequence is skipped; or 0: state i */
     uint64_t initial_stride, final_stride;
     uint32_t x_stride, y_stride;
-    uint32_t rows, tokens, sequences, channels, taps, run;
+    uint32_t rows, tokens, sequences, channels, taps, block_tokens;
     uint32_t wide_seqlens; /* cu_seqlens are 64-bit integers */
     uint32_t dtype;        /* qn_dtype of x, y and states: f32, f16 or bf16 */
     uint32_t silu;
@@ -50,7 +50,7 @@ typedef struct qn_conv_args {
  * multiples of 16 bytes, and channels are a multiple of QN_CONV_GPU_CHANNELS. QN_ERR_INVALID for sizes beyond the limits of a
  * grid.
  *
- * qn_conv_gpu_scan - the scan, and args->run; rows is at least 1.
+ * qn_conv_gpu_scan - the scan, and args->block_tokens; rows is at least 1.
  * qn_conv_gpu_final, qn_conv_gpu_step - the others; sequences is at least 1. */
 qn_status qn_conv_gpu_scan(qn_conv_args *args, bool is_aligned, uint32_t n_sms, qn_launch *out);
 qn_status qn_conv_gpu_final(const qn_conv_args *args, bool is_aligned, qn_launch *out);

@@ -68,20 +68,6 @@ template <class type> QN_DEVICE float4 load_vec4(const row_source &s, const type
 
 #if QN_OP == QN_ACTS_OP_RMS_NORM
 
-QN_DEVICE float block_sum(float x)
-{
-    __shared__ float sums[WARPS];
-    x = qn_warp_sum(x);
-    if (threadIdx.x % QN_WARP_SIZE == 0)
-        sums[threadIdx.x / QN_WARP_SIZE] = x;
-    __syncthreads();
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < WARPS; i++)
-        sum += sums[i];
-    return sum;
-}
-
 // LOADS_IN_FLIGHT loads are issued before their first use: a row is short, and bound by latency.
 QN_DEVICE float sum_of_squares(const row_source &s)
 {
@@ -96,7 +82,7 @@ QN_DEVICE float sum_of_squares(const row_source &s)
         for (uint32_t i = 0; i < LOADS_IN_FLIGHT; i++)
             sum += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
     }
-    return block_sum(sum);
+    return qn_block_sum<WARPS>(sum);
 }
 
 #endif

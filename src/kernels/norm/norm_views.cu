@@ -4,20 +4,6 @@
 
 enum { WARPS = QN_NORM_GPU_THREADS / QN_WARP_SIZE };
 
-QN_DEVICE float block_sum(float x)
-{
-    __shared__ float sums[WARPS];
-    x = qn_warp_sum(x);
-    if (threadIdx.x % QN_WARP_SIZE == 0)
-        sums[threadIdx.x / QN_WARP_SIZE] = x;
-    __syncthreads();
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < WARPS; i++)
-        sum += sums[i];
-    return sum;
-}
-
 // A row by `threads` threads, of which this one is number `thread`. All elements are read before the first is written.
 template <uint32_t threads> QN_DEVICE void norm_row(const qn_norm_views_args &a, uint32_t row, uint32_t thread)
 {
@@ -31,7 +17,7 @@ template <uint32_t threads> QN_DEVICE void norm_row(const qn_norm_views_args &a,
         for (int e = 0; e < QN_VECTOR; e++)
             square = fmaf(x[e], x[e], square);
     }
-    const float sum = threads == QN_WARP_SIZE ? qn_warp_sum(square) : block_sum(square);
+    const float sum = threads == QN_WARP_SIZE ? qn_warp_sum(square) : qn_block_sum<WARPS>(square);
     const float scale = 1.0f / sqrtf((a.op == QN_NORM_L2 ? sum : sum / (float)a.n) + a.eps);
     for (uint32_t i = QN_VECTOR * thread; i < a.n; i += QN_VECTOR * threads) {
         const uint32_t count = a.n - i;
