@@ -126,6 +126,17 @@ static void long_keys(void **unused)
     }
 }
 
+/* Full tiles, and enough shared memory for long keys. */
+static void which_have_chunks(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_gpu h100 = { 227 << 10, 132 }, rtx = { 99 << 10, 24 };
+    assert_true(qn_gdn_gpu_has_chunks(128, 64, &h100) && qn_gdn_gpu_has_chunks(128, 64, &rtx));
+    assert_true(qn_gdn_gpu_has_chunks(192, 192, &h100) && qn_gdn_gpu_has_chunks(256, 256, &h100));
+    assert_false(qn_gdn_gpu_has_chunks(192, 192, &rtx) || qn_gdn_gpu_has_chunks(256, 256, &rtx));
+    assert_false(qn_gdn_gpu_has_chunks(96, 128, &h100) || qn_gdn_gpu_has_chunks(128, 96, &h100));
+}
+
 /* Whatever the shape, the division is one that the launches take, and its workspace is within what was reserved. */
 static void divisions(void **unused)
 {
@@ -265,9 +276,11 @@ static void sizes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),        cmocka_unit_test(workspaces),     cmocka_unit_test(long_keys),
-        cmocka_unit_test(divisions),     cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),
-        cmocka_unit_test(conv_and_norm), cmocka_unit_test(sizes),
+        cmocka_unit_test(chunks),    cmocka_unit_test(workspaces),
+        cmocka_unit_test(long_keys), cmocka_unit_test(which_have_chunks),
+        cmocka_unit_test(divisions), cmocka_unit_test(chunks_refused),
+        cmocka_unit_test(steps),     cmocka_unit_test(conv_and_norm),
+        cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
