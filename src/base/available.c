@@ -1,0 +1,111 @@
+/* Available memory on Linux, from /proc/meminfo and control groups. */
+#include "base/available.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { PATH_BYTES = 4096 };
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The number in a file; UINT64_MAX if there is none ("max"). */
+static uint64_t number_in(const char *root, const char *folder, const char *name)
+{
+    char path[PATH_BYTES + 64];
+    uint64_t value = UINT64_MAX;
+    snprintf(path, sizeof path, "%s%s/%s", root, folder, name);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return UINT64_MAX;
+    if (fscanf(file, "%" SCNu64, &value) != 1)
+        value = UINT64_MAX;
+    fclose(file);
+    return value;
+}
+
+static uint64_t of_system(const char *root)
+{
+    char path[PATH_BYTES], line[128];
+    uint64_t kilobytes;
+    uint64_t bytes = UINT64_MAX;
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kilobytes) == 1)
+            bytes = kilobytes * 1024;
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+/* What the limit of a control group leaves. Pages of files count as used, but can be dropped. */
+static uint64_t of_group(const char *root, const char *folder, bool v2)
+{
+    const uint64_t limit = number_in(root, folder, v2 ? "memory.max" : "memory.limit_in_bytes");
+    const uint64_t used = number_in(root, folder, v2 ? "memory.current" : "memory.usage_in_bytes");
+    char path[PATH_BYTES + 64], line[256];
+    uint64_t files = 0, value;
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return UINT64_MAX;
+    snprintf(path, sizeof path, "%s%s/memory.stat", root, folder);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, v2 ? "inactive_file %" SCNu64 : "total_inactive_file %" SCNu64, &value) == 1)
+            files = value;
+    if (file)
+        fclose(file);
+    const uint64_t held = used - smaller(files, used);
+    return limit > held ? limit - held : 0;
+}
+
+/* The process's group and all groups above it. */
+static uint64_t of_groups(const char *root, const char *mount, const char *group, bool v2)
+{
+    char folder[PATH_BYTES];
+    uint64_t bytes = UINT64_MAX;
+    if (snprintf(folder, sizeof folder, "%s%s", mount, group) >= (int)sizeof folder)
+        return bytes;
+    for (;;) {
+        bytes = smaller(bytes, of_group(root, folder, v2));
+        char *slash = strrchr(folder, '/');
+        if (!slash || (size_t)(slash - folder) < strlen(mount))
+            return bytes;
+        *slash = '\0';
+    }
+}
+
+uint64_t qn_available_memory_in(const char *root)
+{
+    char path[PATH_BYTES], line[PATH_BYTES];
+    uint64_t bytes = of_system(root);
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = '\0';
+        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = '\0';
+        controllers++;
+        if (!*controllers)
+            bytes = smaller(bytes, of_groups(root, "/sys/fs/cgroup", group, true));
+        else if (!strcmp(controllers, "memory"))
+            bytes = smaller(bytes, of_groups(root, "/sys/fs/cgroup/memory", group, false));
+    }
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+uint64_t qn_available_memory(void)
+{
+    struct rlimit limit;
+    const uint64_t bytes = qn_available_memory_in("");
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? smaller(bytes, limit.rlim_cur) : bytes;
+}

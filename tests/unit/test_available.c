@@ -1,0 +1,81 @@
+/* Available memory from made-up systems: no limits, control groups of both versions, limits of groups above. */
+#include "helper_assert.h"
+
+#include "base/available.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[64];
+
+static void put(const char *path, const char *text)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    for (char *slash = strchr(full + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    FILE *file = fopen(full, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void new_root(void)
+{
+    strcpy(root, "/tmp/quern-available-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    put("/proc/meminfo", "MemTotal:       8000 kB\nMemFree: 10 kB\nMemAvailable:    4000 kB\n");
+}
+
+static void end_root(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+static void systems(void **state)
+{
+    (void)state;
+    new_root();
+    assert_int_equal(qn_available_memory_in(root), 4000 * 1024);
+    /* v2: the group above has the smaller limit; inactive files count as free. */
+    put("/proc/self/cgroup", "0::/user/quern\n");
+    put("/sys/fs/cgroup/user/quern/memory.max", "max\n");
+    put("/sys/fs/cgroup/user/quern/memory.current", "5000\n");
+    assert_int_equal(qn_available_memory_in(root), 4000 * 1024);
+    put("/sys/fs/cgroup/user/memory.max", "9000\n");
+    put("/sys/fs/cgroup/user/memory.current", "8000\n");
+    assert_int_equal(qn_available_memory_in(root), 1000);
+    put("/sys/fs/cgroup/user/memory.stat", "anon 100\ninactive_file 3000\nactive_file 77\n");
+    assert_int_equal(qn_available_memory_in(root), 4000);
+    put("/sys/fs/cgroup/user/memory.current", "12500\n");
+    assert_int_equal(qn_available_memory_in(root), 0);
+    /* v1 */
+    put("/proc/self/cgroup", "5:cpu:/x\n4:memory:/docker\n0::/\n");
+    put("/sys/fs/cgroup/memory/docker/memory.limit_in_bytes", "700000\n");
+    put("/sys/fs/cgroup/memory/docker/memory.usage_in_bytes", "300000\n");
+    assert_int_equal(qn_available_memory_in(root), 400000);
+    put("/sys/fs/cgroup/memory/docker/memory.limit_in_bytes", "9223372036854771712\n");
+    assert_int_equal(qn_available_memory_in(root), 4000 * 1024);
+    end_root();
+}
+
+static void nothing_known(void **state)
+{
+    (void)state;
+    assert_true(qn_available_memory_in("/nowhere") == UINT64_MAX);
+    assert_true(qn_available_memory() > 1 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(systems), cmocka_unit_test(nothing_known) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
