@@ -1,0 +1,316 @@
+/* Which items a sequence holds as it grows, is truncated and forked. */
+#include "cache/sequence.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t pages_of(size_t length)
+{
+    return (length + QN_PAGE - 1) / QN_PAGE;
+}
+
+static bool has_codes(const qn_sequence *s)
+{
+    return s->cache->f16_pages != NULL;
+}
+
+/* ---- Items ---- */
+
+static void drop(qn_pool_class *class, uint32_t *item)
+{
+    if (*item != QN_NO_ITEM)
+        qn_pool_drop(class, *item);
+    *item = QN_NO_ITEM;
+}
+
+static uint32_t share(qn_pool_class *class, uint32_t item)
+{
+    if (item != QN_NO_ITEM)
+        qn_pool_share(class, item);
+    return item;
+}
+
+/* A new item with the contents of another. */
+static qn_status copy_item(const qn_cache *cache, qn_pool_class *class, uint32_t from, uint32_t *to)
+{
+    uint32_t item;
+    QN_TRY(qn_pool_take(class, &item));
+    const qn_status status =
+        cache->copy(cache->context, qn_pool_address(class, item), qn_pool_address(class, from), qn_pool_stride(class));
+    if (status != QN_OK) {
+        qn_pool_drop(class, item);
+        return status;
+    }
+    *to = item;
+    return QN_OK;
+}
+
+/* Replaces an item that is shared by a copy. */
+static qn_status make_exclusive(const qn_cache *cache, qn_pool_class *class, uint32_t *item)
+{
+    uint32_t copy;
+    if (!qn_pool_is_shared(class, *item))
+        return QN_OK;
+    QN_TRY(copy_item(cache, class, *item, &copy));
+    qn_pool_drop(class, *item);
+    *item = copy;
+    return QN_OK;
+}
+
+/* ---- Pages ---- */
+
+static qn_status grow_tables(qn_sequence *s, size_t n_pages)
+{
+    size_t cap_pages = s->max_pages, cap_f16 = s->max_pages;
+    QN_TRY(qn_realloc_array(&s->pages, &cap_pages, n_pages, sizeof *s->pages, "page table"));
+    if (has_codes(s))
+        QN_TRY(qn_realloc_array(&s->f16_pages, &cap_f16, n_pages, sizeof *s->f16_pages, "page table"));
+    for (size_t r = s->max_pages; r < cap_pages; r++) {
+        s->pages[r] = QN_NO_ITEM;
+        if (has_codes(s))
+            s->f16_pages[r] = QN_NO_ITEM;
+    }
+    s->max_pages = cap_pages;
+    return QN_OK;
+}
+
+/* The table and the class of the pages that rows are written to: fp16 pages. */
+static uint32_t *written_pages(const qn_sequence *s)
+{
+    return has_codes(s) ? s->f16_pages : s->pages;
+}
+
+static qn_pool_class *written_class(const qn_sequence *s)
+{
+    return has_codes(s) ? s->cache->f16_pages : s->cache->pages;
+}
+
+static qn_status take_missing(qn_pool_class *class, uint32_t *item)
+{
+    return *item == QN_NO_ITEM ? qn_pool_take(class, item) : QN_OK;
+}
+
+static qn_status reserve_pages(qn_sequence *s, size_t n)
+{
+    const size_t end = s->length + n, first = s->length / QN_PAGE;
+    if (!s->cache->pages)
+        return QN_OK;
+    QN_TRY(grow_tables(s, pages_of(end)));
+    if (s->length % QN_PAGE)
+        QN_TRY(make_exclusive(s->cache, written_class(s), &written_pages(s)[first]));
+    for (size_t r = first; r < pages_of(end); r++) {
+        QN_TRY(take_missing(written_class(s), &written_pages(s)[r]));
+        if (has_codes(s) && r && (r + 1) * QN_PAGE <= end)
+            QN_TRY(take_missing(s->cache->pages, &s->pages[r]));
+    }
+    return QN_OK;
+}
+
+/* Drops the pages that a sequence of s->length tokens does not need, among those below `end`. */
+static void drop_unneeded_pages(qn_sequence *s, size_t end)
+{
+    const size_t complete = s->length / QN_PAGE, needed = pages_of(s->length);
+    if (!s->cache->pages)
+        return;
+    for (size_t r = has_codes(s) ? complete : needed; r < end; r++)
+        drop(s->cache->pages, &s->pages[r]);
+    for (size_t r = 0; has_codes(s) && r < end; r++)
+        if (r >= needed || (r && r + 1 < needed))
+            drop(s->cache->f16_pages, &s->f16_pages[r]);
+}
+
+/* ---- Recurrent layers ---- */
+
+bool qn_sequence_folds(const qn_sequence *s, size_t n)
+{
+    return s->cache->states && s->length + n > (size_t)s->state_position + QN_PAGE;
+}
+
+static qn_status reserve_state(qn_sequence *s, size_t n)
+{
+    s->state_to = s->state;
+    if (!qn_sequence_folds(s, n) || (s->state != QN_NO_ITEM && !qn_pool_is_shared(s->cache->states, s->state)))
+        return QN_OK;
+    return qn_pool_take(s->cache->states, &s->state_to);
+}
+
+/* ---- Steps ---- */
+
+static void cancel(qn_sequence *s, size_t end)
+{
+    if (s->cache->states && s->state_to != s->state)
+        drop(s->cache->states, &s->state_to);
+    s->state_to = s->state;
+    s->reserved = 0;
+    drop_unneeded_pages(s, end);
+}
+
+qn_status qn_sequence_reserve(qn_sequence *s, size_t n)
+{
+    const size_t end = pages_of(s->length + n);
+    qn_status status = reserve_state(s, n);
+    if (status == QN_OK)
+        status = reserve_pages(s, n);
+    if (status != QN_OK) {
+        cancel(s, end < s->max_pages ? end : s->max_pages);
+        return status;
+    }
+    s->reserved = (uint32_t)n;
+    return QN_OK;
+}
+
+void qn_sequence_commit(qn_sequence *s, size_t n)
+{
+    const size_t end = pages_of(s->length + s->reserved);
+    const bool folds = qn_sequence_folds(s, n);
+    if (folds && s->state_to != s->state) {
+        drop(s->cache->states, &s->state);
+        s->state = s->state_to;
+    }
+    s->length += (uint32_t)n;
+    if (folds)
+        s->state_position = (s->length - 1) / QN_PAGE * QN_PAGE;
+    cancel(s, end);
+}
+
+/* ---- Truncation ---- */
+
+uint32_t qn_sequence_rewind_length(const qn_sequence *s, uint32_t length)
+{
+    const size_t page = length / QN_PAGE;
+    const bool has_rows = length % QN_PAGE == 0 || !has_codes(s) || s->f16_pages[page] != QN_NO_ITEM;
+    return has_rows ? length : (uint32_t)page * QN_PAGE;
+}
+
+uint32_t qn_sequence_shortest(const qn_sequence *s)
+{
+    const uint32_t most = s->cache->max_dropped;
+    if (!s->length || !s->cache->states)
+        return s->length ? 1 : 0;
+    const uint32_t first = s->length == s->state_position ? s->length : s->state_position + 1;
+    return s->length - first > most ? s->length - most : first;
+}
+
+void qn_sequence_truncate(qn_sequence *s, uint32_t length)
+{
+    const size_t end = pages_of(s->length);
+    s->length = length;
+    if (!length && s->cache->states) {
+        drop(s->cache->states, &s->state);
+        s->state_position = 0;
+    }
+    s->state_to = s->state;
+    drop_unneeded_pages(s, end);
+}
+
+void qn_sequence_forget_f16(qn_sequence *s)
+{
+    const size_t page = s->length / QN_PAGE;
+    if (has_codes(s) && s->length % QN_PAGE == 0 && page > 1)
+        drop(s->cache->f16_pages, &s->f16_pages[page - 1]);
+}
+
+/* ---- Sequences ---- */
+
+qn_status qn_sequence_create(const qn_cache *cache, qn_sequence *s)
+{
+    *s = (qn_sequence){ .cache = cache, .state = QN_NO_ITEM, .state_to = QN_NO_ITEM, .open_chunk = QN_NO_ITEM };
+    return cache->open_chunks ? qn_pool_take(cache->open_chunks, &s->open_chunk) : QN_OK;
+}
+
+void qn_sequence_free(qn_sequence *s)
+{
+    if (!s->cache)
+        return;
+    if (s->reserved)
+        cancel(s, pages_of(s->length + s->reserved));
+    qn_sequence_truncate(s, 0);
+    if (s->cache->open_chunks)
+        drop(s->cache->open_chunks, &s->open_chunk);
+    free(s->pages);
+    free(s->f16_pages);
+    *s = (qn_sequence){ 0 };
+}
+
+static qn_status fork_pages(const qn_sequence *from, qn_sequence *to)
+{
+    const size_t n = pages_of(from->length), open = from->length / QN_PAGE;
+    if (!from->cache->pages || !n)
+        return QN_OK;
+    QN_TRY(grow_tables(to, n));
+    for (size_t r = 0; r < n; r++) {
+        const bool is_open = r == open;
+        if (is_open)
+            QN_TRY(copy_item(from->cache, written_class(from), written_pages(from)[r], &written_pages(to)[r]));
+        if (!is_open || has_codes(from))
+            to->pages[r] = share(from->cache->pages, from->pages[r]);
+        if (!is_open && has_codes(from))
+            to->f16_pages[r] = share(from->cache->f16_pages, from->f16_pages[r]);
+    }
+    return QN_OK;
+}
+
+static qn_status fork_items(const qn_sequence *from, qn_sequence *to)
+{
+    const qn_cache *cache = from->cache;
+    to->length = from->length;
+    to->state_position = from->state_position;
+    if (cache->states)
+        to->state = to->state_to = share(cache->states, from->state);
+    QN_TRY(fork_pages(from, to));
+    return cache->open_chunks ? copy_item(cache, cache->open_chunks, from->open_chunk, &to->open_chunk) : QN_OK;
+}
+
+qn_status qn_sequence_fork(const qn_sequence *from, qn_sequence *to)
+{
+    *to = (qn_sequence){ .cache = from->cache, .state = QN_NO_ITEM, .state_to = QN_NO_ITEM, .open_chunk = QN_NO_ITEM };
+    const qn_status status = fork_items(from, to);
+    if (status != QN_OK)
+        qn_sequence_free(to);
+    return status;
+}
+
+/* ---- Pages of other sequences ---- */
+
+qn_status qn_sequence_begin(qn_sequence *s, size_t n_pages)
+{
+    QN_TRY(grow_tables(s, n_pages));
+    s->length = (uint32_t)n_pages * QN_PAGE;
+    return QN_OK;
+}
+
+void qn_sequence_take_page(qn_sequence *s, size_t index, uint32_t page, uint32_t f16_page)
+{
+    s->pages[index] = share(s->cache->pages, page);
+    if (has_codes(s))
+        s->f16_pages[index] = share(s->cache->f16_pages, f16_page);
+}
+
+void qn_sequence_take_state(qn_sequence *s, uint32_t state)
+{
+    s->state = s->state_to = share(s->cache->states, state);
+    s->state_position = s->length;
+}
+
+void qn_sequence_share_page(const qn_sequence *s, size_t index, uint32_t *page, uint32_t *f16_page)
+{
+    const bool is_f16 = has_codes(s) && index == 0;
+    *page = is_f16 ? QN_NO_ITEM : share(s->cache->pages, s->pages[index]);
+    *f16_page = is_f16 ? share(s->cache->f16_pages, s->f16_pages[index]) : QN_NO_ITEM;
+}
+
+static uint64_t bytes_of(const qn_pool_class *class, const uint32_t *items, size_t n)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; class && i < n; i++)
+        bytes += items[i] != QN_NO_ITEM ? qn_pool_stride(class) : 0;
+    return bytes;
+}
+
+uint64_t qn_sequence_bytes(const qn_sequence *s)
+{
+    return bytes_of(s->cache->pages, s->pages, s->max_pages) + bytes_of(s->cache->f16_pages, s->f16_pages, s->max_pages) +
+           bytes_of(s->cache->states, &s->state, 1) + bytes_of(s->cache->open_chunks, &s->open_chunk, 1);
+}

@@ -1,0 +1,97 @@
+/* What one sequence of tokens keeps on a device: pages of keys and values, and for recurrent layers a state and an open chunk. All
+ * of it are items of a pool (cache/pool.h), of which this module counts references; the device writes their contents.
+ *
+ * Pages. Page r holds positions [64 r, 64 r + 64) of all attention layers. A complete page never changes and may be shared with
+ * other sequences. In a cache of AURA codes, page 0 and the open page are fp16, and complete pages from 1 on are codes; the last
+ * position's page is kept in fp16 as well when it is complete, so that the sequence can be truncated into it.
+ *
+ * Recurrent layers. The state is that at state_position, a multiple of 64; the open chunk has the rows since, up to 64. The first
+ * row after a full open chunk folds the chunk into the state. A state may be shared: it is then folded into another item.
+ *
+ * A step that appends rows: qn_sequence_reserve, the device's work, qn_sequence_commit. One thread at a time uses a sequence;
+ * sequences that share items may be used by different threads. */
+#ifndef QN_CACHE_SEQUENCE_H
+#define QN_CACHE_SEQUENCE_H
+
+#include "cache/pool.h"
+
+enum { QN_PAGE = 64 }; /* positions of a page, and rows of a chunk */
+
+#define QN_NO_ITEM UINT32_MAX
+
+/* The classes of items that sequences of one cache format hold, and how the device copies items. Outlives its sequences. */
+typedef struct qn_cache {
+    qn_pool_class *pages;                /* of the cache's format; NULL without attention layers */
+    qn_pool_class *f16_pages;            /* with AURA codes; else NULL */
+    qn_pool_class *states, *open_chunks; /* with recurrent layers; else NULL */
+    uint32_t max_dropped;                /* rows of an open chunk that truncation can drop: 64, or fewer where the device keeps
+                                           fewer inputs of the convolution */
+    /* Copies device memory; returns when the copy is complete. */
+    qn_status (*copy)(void *context, uint64_t to, uint64_t from, size_t bytes);
+    void *context;
+} qn_cache;
+
+typedef struct qn_sequence {
+    const qn_cache *cache;
+    uint32_t length, reserved;   /* tokens; rows of the step for which items are reserved */
+    uint32_t *pages, *f16_pages; /* [max_pages] item of each page, QN_NO_ITEM: none. With codes pages[0] is none */
+    size_t max_pages;
+    uint32_t state;          /* QN_NO_ITEM: zeros */
+    uint32_t state_to;       /* while rows are reserved: the item that gets the state after a fold; may be `state` */
+    uint32_t state_position; /* 0, or a multiple of QN_PAGE below length, or equal to it */
+    uint32_t open_chunk;
+} qn_sequence;
+
+/* qn_sequence_create - an empty sequence. Free with qn_sequence_free, which accepts a zeroed struct. Takes the open chunk, zeroed
+ * memory or not: rows are written before they are read. */
+qn_status qn_sequence_create(const qn_cache *cache, qn_sequence *sequence);
+void qn_sequence_free(qn_sequence *sequence);
+
+/* qn_sequence_reserve - take all items that appending up to n > 0 rows needs, and copy those that are shared and would change.
+ * QN_ERR_MEMORY, with nothing changed, if there is no memory. */
+qn_status qn_sequence_reserve(qn_sequence *sequence, size_t n);
+
+/* qn_sequence_commit - n rows, at most as many as reserved, have been appended; drops what is no longer needed. With 0 the
+ * reservation is undone, unless the device has already changed the state. */
+void qn_sequence_commit(qn_sequence *sequence, size_t n);
+
+/* qn_sequence_folds - whether appending n rows folds the open chunk. */
+bool qn_sequence_folds(const qn_sequence *sequence, size_t n);
+
+/* qn_sequence_rewind_length - the greatest length, at most `length`, to which pages can be truncated without evaluating tokens
+ * again: length itself, or less than QN_PAGE below it. */
+uint32_t qn_sequence_rewind_length(const qn_sequence *sequence, uint32_t length);
+
+/* qn_sequence_shortest - the shortest length above 0 to which the recurrent layers can be truncated by dropping rows; 1 without
+ * recurrent layers, 0 if the sequence is empty. */
+uint32_t qn_sequence_shortest(const qn_sequence *sequence);
+
+/* qn_sequence_truncate - drop all rows from `length` on: 0, or a result of qn_sequence_rewind_length that is at least
+ * qn_sequence_shortest. */
+void qn_sequence_truncate(qn_sequence *sequence, uint32_t length);
+
+/* qn_sequence_forget_f16 - the fp16 rows of the last position's page are not there, if it is a complete page of codes. */
+void qn_sequence_forget_f16(qn_sequence *sequence);
+
+/* qn_sequence_fork - another sequence with the same contents: complete pages and the state are shared, the open page and the open
+ * chunk are copied. */
+qn_status qn_sequence_fork(const qn_sequence *from, qn_sequence *to);
+
+/* ---- Taking over pages of other sequences ---- */
+
+/* qn_sequence_begin - let an empty sequence have n_pages complete pages, each of which is given by qn_sequence_take_page before
+ * anything else, and with recurrent layers the state after them by qn_sequence_take_state. QN_ERR_MEMORY leaves it empty. */
+qn_status qn_sequence_begin(qn_sequence *sequence, size_t n_pages);
+
+/* qn_sequence_take_page, qn_sequence_take_state - add a reference to an item and put it into the sequence. Of a page there is one
+ * item, of the cache's format or fp16, and the other is QN_NO_ITEM. */
+void qn_sequence_take_page(qn_sequence *sequence, size_t index, uint32_t page, uint32_t f16_page);
+void qn_sequence_take_state(qn_sequence *sequence, uint32_t state);
+
+/* qn_sequence_share_page - add a reference to a complete page, for someone else to hold. */
+void qn_sequence_share_page(const qn_sequence *sequence, size_t index, uint32_t *page, uint32_t *f16_page);
+
+/* qn_sequence_bytes - bytes of the items that a sequence holds, shared or not. */
+uint64_t qn_sequence_bytes(const qn_sequence *sequence);
+
+#endif

@@ -1,0 +1,182 @@
+/* Sequences that share pages and states: random appends, forks, truncations and refusals of memory, against each sequence's own
+ * history of tokens. */
+#include "helper_sequence.h"
+
+enum { SEQUENCES = 12 };
+
+static uint32_t random_below(uint32_t n)
+{
+    return random_u32() % n;
+}
+
+/* One random operation on a random sequence. */
+static void operate(fixture *f, history *all)
+{
+    history *h = &all[random_below(SEQUENCES)], *other = &all[random_below(SEQUENCES)];
+    const uint32_t what = random_below(10);
+    f->device.refuse_after = random_below(20) ? 0 : 1;
+    if (!h->used) {
+        h->used = qn_sequence_create(&f->cache, &h->sequence) == QN_OK;
+        return;
+    }
+    qn_sequence *s = &h->sequence;
+    if (what < 6) {
+        const uint32_t n = 1 + (random_below(4) ? random_below(6) : random_below(200));
+        if (s->length + n <= MAX_LENGTH)
+            append(h, n);
+    } else if (what < 7 && s->length) {
+        const uint32_t shortest = qn_sequence_shortest(s), length = shortest + random_below(s->length - shortest + 1);
+        truncate_to(h, random_below(8) ? length : 0);
+    } else if (what < 9 && !other->used) {
+        memcpy(other->tokens, h->tokens, sizeof h->tokens);
+        other->used = qn_sequence_fork(s, &other->sequence) == QN_OK;
+    } else if (what == 9) {
+        qn_sequence_free(s);
+        h->used = false;
+    }
+}
+
+static void random_operations(void **state)
+{
+    history *all = calloc(SEQUENCES, sizeof *all);
+    (void)state;
+    assert_non_null(all);
+    for (size_t kind = 0; kind < 8; kind++) {
+        /* A pool that never fills, and one that refuses most of the time. */
+        fixture f = new_fixture(kind & 4 ? 8 : 4000, kind & 1, kind & 2);
+        f.cache.context = &f.device;
+        label("kind %zu", kind);
+        for (size_t step = 0; step < 20000; step++) {
+            operate(&f, all);
+            for (size_t i = 0; step % 16 == 0 && i < SEQUENCES; i++)
+                if (all[i].used)
+                    check(&all[i]);
+        }
+        for (size_t i = 0; i < SEQUENCES; i++) {
+            if (all[i].used)
+                qn_sequence_free(&all[i].sequence);
+            all[i].used = false;
+        }
+        end_fixture(&f);
+    }
+    free(all);
+}
+
+/* ---- Single rules ---- */
+
+static history *grown(fixture *f, size_t n)
+{
+    history *h = calloc(1, sizeof *h);
+    assert_non_null(h);
+    f->cache.context = &f->device;
+    assert_ok(qn_sequence_create(&f->cache, &h->sequence));
+    assert_true(append(h, n));
+    return h;
+}
+
+static void a_fork_copies_the_open_page_and_chunk_alone(void **state)
+{
+    fixture f = new_fixture(1000, false, true);
+    history *h = grown(&f, 5 * QN_PAGE + 3);
+    history *fork = calloc(1, sizeof *fork);
+    (void)state;
+    assert_non_null(fork);
+    const uint64_t held = qn_pool_get_usage(f.pool).held;
+    memcpy(fork->tokens, h->tokens, sizeof h->tokens);
+    f.device.copies = 0;
+    assert_ok(qn_sequence_fork(&h->sequence, &fork->sequence));
+    assert_int_equal(f.device.copies, 2);
+    assert_int_equal(qn_pool_get_usage(f.pool).held - held,
+                     qn_pool_stride(f.cache.pages) + qn_pool_stride(f.cache.open_chunks));
+    assert_true(append(fork, 10));
+    assert_int_equal(f.device.copies, 2);
+    /* Both fold: the first into another item, the second, now alone, in place. */
+    const uint32_t shared = h->sequence.state;
+    assert_int_equal(fork->sequence.state, shared);
+    assert_true(append(fork, QN_PAGE));
+    assert_int_not_equal(fork->sequence.state, shared);
+    assert_true(append(h, QN_PAGE));
+    assert_int_equal(h->sequence.state, shared);
+    check(h);
+    check(fork);
+    end_history(h);
+    end_history(fork);
+    end_fixture(&f);
+}
+
+/* 64 rows of codes: page 0, the open page and the last complete one are fp16. */
+static void pages_of_codes(void **state)
+{
+    fixture f = new_fixture(1000, true, false);
+    history *h = grown(&f, 6 * QN_PAGE);
+    (void)state;
+    assert_int_equal(qn_pool_count(f.cache.pages), 5);
+    assert_int_equal(qn_pool_count(f.cache.f16_pages), 2);
+    assert_int_equal(qn_sequence_rewind_length(&h->sequence, 5 * QN_PAGE + 7), 5 * QN_PAGE + 7);
+    assert_int_equal(qn_sequence_rewind_length(&h->sequence, 4 * QN_PAGE + 7), 4 * QN_PAGE);
+    assert_int_equal(qn_sequence_rewind_length(&h->sequence, 7), 7);
+    assert_true(append(h, 1));
+    assert_int_equal(qn_pool_count(f.cache.pages), 5);
+    assert_int_equal(qn_pool_count(f.cache.f16_pages), 2);
+    qn_sequence_truncate(&h->sequence, 7);
+    assert_int_equal(qn_pool_count(f.cache.pages), 0);
+    assert_int_equal(qn_pool_count(f.cache.f16_pages), 1);
+    check(h);
+    end_history(h);
+    end_fixture(&f);
+}
+
+/* Rows that were reserved and not appended leave nothing behind. */
+static void a_reservation_that_is_not_used(void **state)
+{
+    fixture f = new_fixture(1000, true, true);
+    history *h = grown(&f, QN_PAGE + 5);
+    (void)state;
+    const uint64_t held = qn_pool_get_usage(f.pool).held;
+    assert_ok(qn_sequence_reserve(&h->sequence, 500));
+    assert_true(qn_pool_get_usage(f.pool).held > held);
+    qn_sequence_commit(&h->sequence, 0);
+    assert_int_equal(qn_pool_get_usage(f.pool).held, held);
+    check(h);
+    assert_ok(qn_sequence_reserve(&h->sequence, 300));
+    for (size_t i = 0; i < 2; i++)
+        h->tokens[h->sequence.length + i] = random_u32();
+    run_step(&h->sequence, h->tokens + h->sequence.length, 2);
+    qn_sequence_commit(&h->sequence, 2);
+    check(h);
+    assert_int_equal(qn_pool_get_usage(f.pool).held, held);
+    end_history(h);
+    end_fixture(&f);
+}
+
+static void lengths_of_recurrent_layers(void **state)
+{
+    fixture f = new_fixture(1000, false, true);
+    history *h = grown(&f, QN_PAGE);
+    (void)state;
+    assert_int_equal(qn_sequence_shortest(&h->sequence), 1);
+    assert_false(qn_sequence_folds(&h->sequence, 0));
+    assert_true(qn_sequence_folds(&h->sequence, 1));
+    assert_true(append(h, 1));
+    assert_int_equal(qn_sequence_shortest(&h->sequence), QN_PAGE + 1);
+    f.cache.max_dropped = 8;
+    assert_true(append(h, 20));
+    assert_int_equal(qn_sequence_shortest(&h->sequence), QN_PAGE + 21 - 8);
+    qn_sequence_truncate(&h->sequence, 0);
+    assert_int_equal(qn_sequence_shortest(&h->sequence), 0);
+    check(h);
+    end_history(h);
+    end_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_operations),
+        cmocka_unit_test(a_fork_copies_the_open_page_and_chunk_alone),
+        cmocka_unit_test(pages_of_codes),
+        cmocka_unit_test(a_reservation_that_is_not_used),
+        cmocka_unit_test(lengths_of_recurrent_layers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
