@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCKS = 3, POSITIONS = BLOCKS * QN_KEY_BLOCK };
+enum { BLOCKS = 3, POSITIONS = BLOCKS * QN_KEY_BLOCK, PAGES = BLOCKS * QN_BLOCK_PAGES };
 
 struct problem {
     size_t head_dim, n_queries;
     qn_guarded keys, values;
+    size_t slots[2][PAGES]; /* of pages in keys and values */
     float *queries, *k, *v; /* the stored rows, before rounding to fp16 */
     uint16_t visible[QN_QUERY_TILE];
     size_t n_stored;
@@ -25,7 +26,32 @@ static uint16_t *f16_data(const qn_guarded *g)
     return (uint16_t *)(void *)g->data;
 }
 
-/* Positions n_stored and later keep their poison, so that reading one as a value is detected. */
+static void shuffle(size_t *slots)
+{
+    for (size_t i = 0; i < PAGES; i++) {
+        const size_t j = qn_random_below(i + 1);
+        slots[i] = slots[j];
+        slots[j] = i;
+    }
+}
+
+static uint16_t *key_page(const struct problem *p, size_t page)
+{
+    return f16_data(&p->keys) + p->slots[0][page] * QN_KEY_PAGE * p->head_dim;
+}
+
+static uint16_t *value_page(const struct problem *p, size_t page)
+{
+    return f16_data(&p->values) + p->slots[1][page] * QN_KEY_PAGE * p->head_dim;
+}
+
+static void store(const struct problem *p, const qn_attention_kernels *kernels, size_t j)
+{
+    kernels->store(key_page(p, j / QN_KEY_PAGE), value_page(p, j / QN_KEY_PAGE), j % QN_KEY_PAGE, p->k + j * p->head_dim,
+                   p->v + j * p->head_dim, p->head_dim);
+}
+
+/* Pages are in any order in memory. Positions n_stored and later keep their poison, so that reading one as a value is detected. */
 static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries,
                         size_t n_stored)
 {
@@ -38,8 +64,10 @@ static void problem_new(struct problem *p, const qn_attention_kernels *kernels, 
     qn_random_floats(p->queries, n_queries * head_dim, 1 / sqrtf((float)head_dim));
     qn_random_floats(p->k, POSITIONS * head_dim, 2);
     qn_random_floats(p->v, POSITIONS * head_dim, 1);
+    shuffle(p->slots[0]);
+    shuffle(p->slots[1]);
     for (size_t j = 0; j < n_stored; j++)
-        kernels->store(f16_data(&p->keys), f16_data(&p->values), j, p->k + j * head_dim, p->v + j * head_dim, head_dim);
+        store(p, kernels, j);
 }
 
 static void problem_free(struct problem *p)
@@ -73,6 +101,20 @@ static void attend_float64(const struct problem *p, const float *query, size_t n
         out[d] /= total;
 }
 
+/* The pages of a block that hold one of the first n positions; the others are NULL. The next block to prefetch is the first. */
+static qn_attention_block block_of(const struct problem *p, size_t block, size_t n, bool do_prefetch)
+{
+    qn_attention_block pages = { 0 };
+    for (size_t i = 0; i < QN_BLOCK_PAGES; i++) {
+        const size_t page = block * QN_BLOCK_PAGES + i;
+        const bool is_seen = page * QN_KEY_PAGE < n, is_prefetched = do_prefetch && i * QN_KEY_PAGE < n;
+        pages.keys[i] = is_seen ? key_page(p, page) : NULL;
+        pages.values[i] = is_seen ? value_page(p, page) : NULL;
+        pages.next_keys[i] = is_prefetched ? key_page(p, i) : NULL;
+    }
+    return pages;
+}
+
 /* All blocks, combined and normalised in `result`. *guards_ok: no bytes outside the outputs were written, and nothing
  * for queries without visible keys. */
 static void run_all(const qn_attention_kernels *kernels, struct problem *p, const size_t *n_visible, float *result,
@@ -91,9 +133,8 @@ static void run_all(const qn_attention_kernels *kernels, struct problem *p, cons
                                        : n_visible[q] - first < QN_KEY_BLOCK ? n_visible[q] - first
                                                                              : QN_KEY_BLOCK);
         }
-        kernels->block(p->queries, n, f16_data(&p->keys) + block * QN_KEY_BLOCK * dim,
-                       f16_data(&p->values) + block * QN_KEY_BLOCK * dim, p->visible, block ? NULL : f16_data(&p->keys), dim, o,
-                       block_m, block_l, scores);
+        const qn_attention_block pages = block_of(p, block, p->n_stored, block == 0);
+        kernels->block(p->queries, n, &pages, p->visible, dim, o, block_m, block_l, scores);
         for (size_t q = 0; q < n; q++) {
             if (block == 0) {
                 memcpy(result + q * dim, o + q * dim, dim * sizeof(float));
@@ -164,7 +205,7 @@ static void check_not_finite(const qn_cpu_level *levels, size_t n_levels)
             qn_attention_kernels_init(&kernels, levels[i].features);
             problem_new(&p, &kernels, DIM, QUERIES, QUERIES);
             p.v[POSITION * DIM + 20] = kind ? -1e30f : NAN;
-            kernels.store(f16_data(&p.keys), f16_data(&p.values), POSITION, p.k + POSITION * DIM, p.v + POSITION * DIM, DIM);
+            store(&p, &kernels, POSITION);
             for (size_t q = 0; q < QUERIES; q++)
                 n_visible[q] = q + 1;
             run_all(&kernels, &p, n_visible, found, &guards_ok);
@@ -180,6 +221,7 @@ static void check_not_finite(const qn_cpu_level *levels, size_t n_levels)
 struct timed {
     const qn_attention_kernels *kernels;
     struct problem *p;
+    qn_attention_block block;
     float *out, *scores;
     float m[QN_QUERY_TILE], l[QN_QUERY_TILE];
 };
@@ -187,8 +229,7 @@ struct timed {
 static void timed_block(void *context)
 {
     struct timed *t = context;
-    t->kernels->block(t->p->queries, t->p->n_queries, f16_data(&t->p->keys), f16_data(&t->p->values), t->p->visible, NULL,
-                      t->p->head_dim, t->out, t->m, t->l, t->scores);
+    t->kernels->block(t->p->queries, t->p->n_queries, &t->block, t->p->visible, t->p->head_dim, t->out, t->m, t->l, t->scores);
 }
 
 static void bench_block(size_t n_queries, const qn_cpu_level *level)
@@ -200,7 +241,7 @@ static void bench_block(size_t n_queries, const qn_cpu_level *level)
     problem_new(&p, &kernels, 128, n_queries, QN_KEY_BLOCK);
     for (size_t q = 0; q < n_queries; q++)
         p.visible[q] = QN_KEY_BLOCK;
-    struct timed timed = { .kernels = &kernels, .p = &p };
+    struct timed timed = { .kernels = &kernels, .p = &p, .block = block_of(&p, 0, QN_KEY_BLOCK, false) };
     qn_assert_ok(qn_alloc(&timed.out, n_queries * 128, sizeof(float), "output"));
     qn_assert_ok(qn_alloc(&timed.scores, n_queries * QN_KEY_BLOCK, sizeof(float), "scores"));
     snprintf(shape, sizeof shape, "head_dim 128 queries %zu keys %d", n_queries, QN_KEY_BLOCK);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DIM = QN_AURA_MAX_DIM, BLOCK = QN_AURA_BLOCK };
+enum { MAX_DIM = QN_AURA_MAX_DIM, BLOCK = QN_AURA_BLOCK, PAGE = QN_AURA_PAGE, PAGES = QN_AURA_BLOCK_PAGES };
 
 static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 };
 static const unsigned all_bits[] = { 2, 3, 4, 6, 8 };
@@ -94,11 +94,38 @@ enum { QUERIES = 11 }; /* a group of eight, a query without visible keys, a grou
 
 struct problem {
     qn_aura_codec *key_codec, *value_codec;
-    uint8_t *keys, *values;
+    uint8_t *keys[PAGES], *values[PAGES]; /* pages, in any order in memory */
+    uint8_t *memory;
     int16_t queries[QUERIES * MAX_DIM];
     float scales[QUERIES];
     uint16_t visible[QUERIES];
+    size_t stored;
 };
+
+static void new_pages(struct problem *p)
+{
+    const size_t key_bytes = qn_aura_key_page_bytes(p->key_codec->dim, p->key_codec->bits);
+    const size_t value_bytes = qn_aura_value_page_bytes(p->value_codec->dim, p->value_codec->bits);
+    const size_t first_key = qn_random_below(PAGES), first_value = qn_random_below(PAGES);
+    qn_assert_ok(qn_alloc(&p->memory, PAGES, key_bytes + value_bytes, "pages"));
+    memset(p->memory, 0xff, PAGES * (key_bytes + value_bytes));
+    for (size_t i = 0; i < PAGES; i++) {
+        p->keys[i] = p->memory + (first_key + 3 * i) % PAGES * key_bytes;
+        p->values[i] = p->memory + PAGES * key_bytes + (first_value + 3 * i) % PAGES * value_bytes;
+    }
+}
+
+/* The problem's pages that hold one of `stored` positions; the others are NULL. */
+static qn_aura_block block_of(const struct problem *p, bool do_prefetch)
+{
+    qn_aura_block block = { .key_codec = p->key_codec, .value_codec = p->value_codec };
+    for (size_t i = 0; i * PAGE < p->stored; i++) {
+        block.keys[i] = p->keys[i];
+        block.values[i] = p->values[i];
+        block.next_keys[i] = do_prefetch ? p->keys[i] : NULL;
+    }
+    return block;
+}
 
 /* Positions `stored` and later keep their poison: codes of all ones, NaN scales. */
 static void problem_new(struct problem *p, size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
@@ -107,15 +134,14 @@ static void problem_new(struct problem *p, size_t dim, unsigned key_bits, unsign
     qn_kernels_init(&kernels, 0);
     p->key_codec = new_codec(dim, key_bits);
     p->value_codec = new_codec(dim, value_bits);
-    qn_assert_ok(qn_alloc(&p->keys, qn_aura_key_block_bytes(dim, key_bits), 1, "keys"));
-    qn_assert_ok(qn_alloc(&p->values, qn_aura_value_block_bytes(dim, value_bits), 1, "values"));
-    memset(p->keys, 0xff, qn_aura_key_block_bytes(dim, key_bits));
-    memset(p->values, 0xff, qn_aura_value_block_bytes(dim, value_bits));
+    p->stored = stored;
+    new_pages(p);
     for (size_t j = 0; j < stored; j++) {
         float key[MAX_DIM], value[MAX_DIM];
         qn_random_floats(key, dim, 2);
         qn_random_floats(value, dim, 1);
-        qn_aura_store_position(&kernels.aura, p->key_codec, p->value_codec, p->keys, p->values, j, key, value);
+        qn_aura_store_position(&kernels.aura, p->key_codec, p->value_codec, p->keys[j / PAGE], p->values[j / PAGE], j % PAGE,
+                               key, value);
     }
     for (size_t q = 0; q < QUERIES; q++) {
         float query[MAX_DIM];
@@ -129,8 +155,7 @@ static void problem_free(struct problem *p)
 {
     qn_aura_codec_delete(p->key_codec);
     qn_aura_codec_delete(p->value_codec);
-    qn_free(p->keys);
-    qn_free(p->values);
+    qn_free(p->memory);
 }
 
 /* Attention of one query in double over the decoded codes, in the rotated basis: the reference for out / l. */
@@ -141,7 +166,7 @@ static void attend_float64(const struct problem *p, size_t q, double *out)
     uint8_t codes[MAX_DIM];
     float scale;
     for (size_t j = 0; j < p->visible[q]; j++) {
-        qn_aura_load_key(p->keys, j, codes, &scale, kc->dim, kc->bits);
+        qn_aura_load_key(p->keys[j / PAGE], j % PAGE, codes, &scale, kc->dim, kc->bits);
         scores[j] = 0;
         for (size_t d = 0; d < kc->dim; d++)
             scores[j] += (double)p->queries[q * kc->dim + d] * (double)kc->codebook[codes[d]];
@@ -153,7 +178,7 @@ static void attend_float64(const struct problem *p, size_t q, double *out)
     for (size_t j = 0; j < p->visible[q]; j++) {
         const double weight = exp(scores[j] - largest);
         sum += weight;
-        qn_aura_load_value(p->values, j, codes, &scale, vc->dim, vc->bits);
+        qn_aura_load_value(p->values[j / PAGE], j % PAGE, codes, &scale, vc->dim, vc->bits);
         for (size_t d = 0; d < vc->dim; d++)
             out[d] += weight * (double)scale * (double)vc->codebook[codes[d]];
     }
@@ -191,7 +216,7 @@ static void check_block(size_t dim, unsigned key_bits, unsigned value_bits, size
         qn_kernels kernels;
         qn_guarded out = qn_guarded_new(QUERIES * dim * sizeof(float), 4 * qn_random_below(16));
         qn_guarded ml = qn_guarded_new(2 * QUERIES * sizeof(float), 4);
-        const qn_aura_block block = { p.key_codec, p.value_codec, p.keys, p.values, i % 2 ? p.keys : NULL };
+        const qn_aura_block block = block_of(&p, i % 2);
         qn_kernels_init(&kernels, levels[i].features);
         kernels.aura.block(p.queries, p.scales, QUERIES, &block, p.visible, floats(&out), floats(&ml), floats(&ml) + QUERIES);
         qn_case_begin("aura", levels[i].name, "block of dim %zu, %u and %u bits, %zu positions", dim, key_bits, value_bits,
@@ -220,27 +245,32 @@ struct timed {
     const qn_kernels *kernels;
     const qn_aura_codec *codec; /* or NULL: fp16 */
     uint8_t *memory;
-    size_t n_queries, block_bytes, n_blocks, next;
+    size_t n_queries, page_bytes, n_blocks, next;
     int16_t queries[8 * BENCH_DIM];
     float floats[8 * BENCH_DIM], scales[8], out[8 * BENCH_DIM], m[8], l[8], scores[8 * BENCH_DIM * 2];
     uint16_t visible[8];
 };
 
-/* One block, the next one on each call: BENCH_BYTES of blocks exceed the caches. */
+/* One block, the next one on each call: BENCH_BYTES of blocks exceed the caches. A page's values follow its keys in memory. */
 static void timed_block(void *context)
 {
     struct timed *t = context;
-    uint8_t *keys = t->memory + t->next * 2 * t->block_bytes, *values = keys + t->block_bytes;
-    t->next = (t->next + 1) % t->n_blocks;
-    const uint8_t *next_keys = t->memory + t->next * 2 * t->block_bytes;
-    if (t->codec) {
-        const qn_aura_block block = { t->codec, t->codec, keys, values, next_keys };
-        t->kernels->aura.block(t->queries, t->scales, t->n_queries, &block, t->visible, t->out, t->m, t->l);
-    } else {
-        t->kernels->attention.block(t->floats, t->n_queries, (const uint16_t *)(void *)keys, (const uint16_t *)(void *)values,
-                                    t->visible, (const uint16_t *)(const void *)next_keys, BENCH_DIM, t->out, t->m, t->l,
-                                    t->scores);
+    qn_aura_block codes = { .key_codec = t->codec, .value_codec = t->codec };
+    qn_attention_block f16;
+    const size_t next = (t->next + 1) % t->n_blocks;
+    for (size_t i = 0; i < PAGES; i++) {
+        codes.keys[i] = t->memory + (t->next * PAGES + i) * 2 * t->page_bytes;
+        codes.values[i] = codes.keys[i] + t->page_bytes;
+        codes.next_keys[i] = t->memory + (next * PAGES + i) * 2 * t->page_bytes;
+        f16.keys[i] = (const uint16_t *)(const void *)codes.keys[i];
+        f16.values[i] = (const uint16_t *)(const void *)codes.values[i];
+        f16.next_keys[i] = (const uint16_t *)(const void *)codes.next_keys[i];
     }
+    t->next = next;
+    if (t->codec)
+        t->kernels->aura.block(t->queries, t->scales, t->n_queries, &codes, t->visible, t->out, t->m, t->l);
+    else
+        t->kernels->attention.block(t->floats, t->n_queries, &f16, t->visible, BENCH_DIM, t->out, t->m, t->l, t->scores);
 }
 
 static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *level)
@@ -251,11 +281,12 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *lev
     char shape[64];
     qn_kernels_init(&kernels, level->features);
     t = (struct timed){ .kernels = &kernels, .codec = codec, .n_queries = n_queries };
-    t.block_bytes = codec ? qn_aura_key_block_bytes(BENCH_DIM, bits) : sizeof(uint16_t) * BLOCK * BENCH_DIM;
-    t.n_blocks = BENCH_BYTES / (2 * t.block_bytes);
-    qn_assert_ok(qn_alloc(&t.memory, t.n_blocks, 2 * t.block_bytes, "blocks"));
-    qn_advise_huge(t.memory, t.n_blocks * 2 * t.block_bytes);
-    memset(t.memory, 0x33, t.n_blocks * 2 * t.block_bytes); /* 4e-8 as fp32, 0.2 as fp16, codes all alike: values do not
+    t.page_bytes = codec ? qn_aura_key_page_bytes(BENCH_DIM, bits) : sizeof(uint16_t) * PAGE * BENCH_DIM;
+    const size_t block_bytes = 2 * PAGES * t.page_bytes;
+    t.n_blocks = BENCH_BYTES / block_bytes;
+    qn_assert_ok(qn_alloc(&t.memory, t.n_blocks, block_bytes, "blocks"));
+    qn_advise_huge(t.memory, t.n_blocks * block_bytes);
+    memset(t.memory, 0x33, t.n_blocks * block_bytes); /* 4e-8 as fp32, 0.2 as fp16, codes all alike: values do not
                                                              * affect speed */
     qn_random_seed(1);
     qn_random_floats(t.floats, n_queries * BENCH_DIM, 0.1f);
@@ -268,7 +299,7 @@ static void bench_block(unsigned bits, size_t n_queries, const qn_cpu_level *lev
         snprintf(shape, sizeof shape, "%u bits, %zu queries", bits, n_queries);
     else
         snprintf(shape, sizeof shape, "f16, %zu queries", n_queries);
-    qn_bench("aura", level->name, shape, 2 * (double)t.block_bytes, "B", timed_block, &t);
+    qn_bench("aura", level->name, shape, (double)block_bytes, "B", timed_block, &t);
     qn_free(t.memory);
     qn_aura_codec_delete(codec);
 }

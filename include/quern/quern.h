@@ -59,6 +59,8 @@ typedef struct qn_model_params {
     const char *device;         /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
                                    can run the model, else the CPU */
     int n_threads;              /* CPU threads, at most 1024; 0: one per physical core */
+    uint64_t memory;            /* bytes that the caches and states of all sessions may take; 0: on the CPU half of what is
+                                   available when the model is loaded, on a GPU what the device has */
     bool vocab_only;            /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
     bool skip_weight_scan;      /* do not scan the weights for infinities and NaN */
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
@@ -177,7 +179,7 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
 /* ---- Session ---- */
 
 typedef struct qn_session_params {
-    uint32_t n_ctx;         /* capacity in tokens; 0: the context length used in training, at most 4096 */
+    uint32_t n_ctx;         /* most tokens; 0: the context length used in training, at most 4096 */
     uint32_t n_batch;       /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 2048 on a GPU. Affects memory and speed;
                                on the CPU it does not affect results */
     const char *kv;         /* format of the KV cache: NULL or "f16"; or AURA codes with the given number of bits: "aura8",
@@ -194,8 +196,8 @@ typedef struct qn_session_params {
  *   params   NULL for the defaults, which are all zero
  *   out      the session; free it with qn_session_free
  *
- * On the CPU the cache for n_ctx tokens is reserved as virtual memory, and its pages become resident as tokens are appended.
- * On a GPU it is allocated at once. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements; for other head
+ * On the CPU the cache takes memory of the model's sessions (qn_model_params.memory) in pages of 64 tokens as it grows, and gives it
+ * back. On a GPU it is allocated at once for n_ctx tokens. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements; for other head
  * sizes the cache is f16, and on_log reports it.
  *
  * QN_ERR_INVALID       params has a value outside its range, or the model was loaded with vocab_only
@@ -234,9 +236,10 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
 /* qn_session_checkpoint - save the current length, with the pending token (qn_session_pending), for qn_session_truncate.
  *
- * For models with recurrent layers this copies the recurrent state and the open chunk, qn_session_cache_bytes(session, 0)
- * bytes, and with a cache of AURA codes the f16 keys and values of one page of 64 tokens. Other models need no copy. The
- * session keeps the newest n_checkpoints of qn_session_params and reuses their memory. qn_session_fork copies checkpoints,
+ * For models with recurrent layers, on a GPU this copies the recurrent state, and with a cache of AURA codes the f16 keys and values
+ * of one page of 64 tokens. On the CPU complete pages and the state are shared with the session until it changes them; the open
+ * chunk and the open page are copied. Other models need no copy. The session keeps the newest n_checkpoints of
+ * qn_session_params. qn_session_fork copies checkpoints,
  * qn_session_save does not save them. Without tokens nothing happens. QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
@@ -264,7 +267,8 @@ QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t lengt
  *
  *   out   the new session; free it with qn_session_free
  *
- * Only the used part of the cache is copied. The progress callback and a pending request to cancel are not copied.
+ * On the CPU both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. On a GPU
+ * the used part of the cache is copied. The progress callback and a pending request to cancel are not copied.
  * QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 
@@ -315,6 +319,7 @@ typedef enum qn_logits { QN_LOGITS_NONE, QN_LOGITS_LAST, QN_LOGITS_ALL } qn_logi
  * of int8 activations and fp16.
  *
  * QN_ERR_CONTEXT     the tokens do not fit in the context; the session is unchanged
+ * QN_ERR_MEMORY      there is no memory for more of the cache; tokens of finished batches remain in the session
  * QN_ERR_INVALID     an id is outside the vocabulary, or logits is NULL; the session is unchanged
  * QN_ERR_CANCELLED   by qn_session_cancel or the progress callback. Tokens of finished batches remain in the session, and with
  *                    QN_LOGITS_ALL their logits have been written */

@@ -1,38 +1,62 @@
-/* The state of the recurrent layers of one session on the CPU. The layout is qn_recurrent_layer's in cache/view.h. */
+/* The layout of states and open chunks of the recurrent layers on the CPU, in floats. */
 #ifndef QN_CACHE_RECURRENT_H
 #define QN_CACHE_RECURRENT_H
 
 #include "cache/view.h"
 
-typedef struct qn_recurrent {
-    qn_recurrent_layer *layers; /* [n_layers]; zeroed for layers that are not recurrent */
-    float *memory;              /* one allocation for all layers */
-    size_t n_layers;
+typedef struct qn_recurrent_layout {
     qn_recurrent_shape shape;
-    uint64_t total_bytes; /* states, open chunks and convolution inputs of all layers, without padding */
-} qn_recurrent;
+    uint32_t *index; /* [n_layers] of the model: a recurrent layer's index among the recurrent ones */
+    size_t n_layers; /* recurrent layers */
+    size_t state_stride, chunk_stride; /* floats of one layer, multiples of a cache line */
+} qn_recurrent_layout;
 
-/* qn_recurrent_create - allocate zeroed memory for the layers with is_recurrent [n_layers] set; QN_ERR_MEMORY when it
- * does not fit. Free with qn_recurrent_free, which accepts a zeroed struct. */
-qn_status qn_recurrent_create(qn_recurrent *recurrent, const qn_recurrent_shape *shape, const bool *is_recurrent,
-                              size_t n_layers);
-void qn_recurrent_free(qn_recurrent *recurrent);
+/* One layer's part of a state, and of an open chunk. */
+typedef struct qn_recurrent_layer {
+    float *state, *state_to;     /* [n_v_heads][head_k][head_v]: the state before position state_position; or NULL as in the view */
+    float *history, *history_to; /* [taps-1][qn_recurrent_width]: the convolution's inputs q, k, v at the positions before that; NULL
+                                    where the state is */
+    float *v_new;       /* [n_v_heads][QN_GDN_CHUNK][head_v]: corrected values v' of the open chunk */
+    float *keys;        /* [n_k_heads][head_k][QN_GDN_CHUNK]: keys of the open chunk, one token a column */
+    float *log_decay;   /* [n_v_heads][QN_GDN_CHUNK]: g of the open chunk */
+    float *conv_inputs; /* [QN_GDN_CHUNK][qn_recurrent_width]: the convolution's inputs of the open chunk */
+} qn_recurrent_layer;
+
+/* qn_recurrent_layout_create - the layout for the layers with is_recurrent [n_layers] set; QN_ERR_MEMORY if sizes overflow. Free
+ * with qn_recurrent_layout_free, which accepts a zeroed struct. */
+qn_status qn_recurrent_layout_create(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers,
+                                     qn_recurrent_layout *layout);
+void qn_recurrent_layout_free(qn_recurrent_layout *layout);
+
+/* qn_recurrent_state_item_bytes, qn_recurrent_chunk_item_bytes - bytes of a state, and of an open chunk, of all layers. */
+size_t qn_recurrent_state_item_bytes(const qn_recurrent_layout *layout);
+size_t qn_recurrent_chunk_item_bytes(const qn_recurrent_layout *layout);
+
+/* Arrays of a layer, in the order of session files. The first two are NULL without a state. */
+enum { QN_RECURRENT_STATE, QN_RECURRENT_V_NEW, QN_RECURRENT_KEYS, QN_RECURRENT_LOG_DECAY, QN_RECURRENT_HISTORY,
+       QN_RECURRENT_CONV_INPUTS, QN_RECURRENT_ARRAYS };
+
+/* qn_recurrent_array - an array of recurrent layer number `index`, and its number of floats. */
+float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, size_t array, size_t *count);
+
+/* qn_recurrent_layer_of - the data of layer `layer` of the model in a sequence. */
+qn_recurrent_layer qn_recurrent_layer_of(const qn_recurrent_view *view, size_t layer);
+
+/* qn_recurrent_layer_bytes - bytes of a layer's state, history and open chunk, without padding. */
+uint64_t qn_recurrent_layer_bytes(const qn_recurrent_shape *shape);
 
 /* qn_recurrent_state_bytes - bytes of the states, without open chunks, of the layers with is_recurrent [n_layers] set; 0
  * if it is NULL. Every token reads the states; they are written once every QN_GDN_CHUNK tokens. */
 uint64_t qn_recurrent_state_bytes(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers);
 
-/* qn_recurrent_reset - zero everything. */
-void qn_recurrent_reset(qn_recurrent *recurrent);
+/* qn_recurrent_open_tokens - tokens in the open chunk of a sequence that has appended all of its `length` tokens: 1 to QN_GDN_CHUNK, 0
+ * when length is 0. It is also the number of lengths, `length` included, that the sequence can be truncated to by dropping rows. */
+static inline size_t qn_recurrent_open_tokens(size_t length)
+{
+    return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;
+}
 
-/* qn_recurrent_copy - copy the contents to another qn_recurrent of the same shape and layers. */
-void qn_recurrent_copy(qn_recurrent *to, const qn_recurrent *from);
-
-/* qn_recurrent_array - iterate over the arrays of a layer, for saving and restoring: sets *data and *count (floats) of
- * array 0, 1, ... and returns false after the last; a layer that is not recurrent has none. */
-bool qn_recurrent_array(const qn_recurrent *recurrent, size_t layer, size_t array, float **data, size_t *count);
-
-/* qn_recurrent_zero_tail - zero the rows of the open chunks that are unused in a session of `length` tokens. */
-void qn_recurrent_zero_tail(const qn_recurrent *recurrent, size_t length);
+/* qn_recurrent_zero_tail - zero the rows of the open chunk that a sequence of `length` tokens does not use. */
+void qn_recurrent_zero_tail(const qn_recurrent_view *view, size_t length);
 
 #endif

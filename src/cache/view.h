@@ -10,54 +10,53 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Positions of a page: the unit in which an AURA cache is quantised. */
-enum { QN_KV_PAGE = 64 };
+/* Positions of a page: the unit in which a cache is stored, and in which an AURA cache is quantised. */
+enum { QN_KV_PAGE = QN_AURA_PAGE };
 
-/* A session's KV cache, as the operations read and write it.
+/* A sequence's KV cache, as the operations read and write it.
  *
- * Memory is ordered by blocks of QN_KEY_BLOCK positions, and within a block by layer, so that it fills from the front and
- * huge pages waste little of it. Within a block each head has its keys and its values, in the layout of
- * kernels/attention/attention.h (fp16) or of kernels/aura/aura.h (AURA codes, if there are codecs).
+ * Page r is positions [r, r+1) * QN_KV_PAGE. Tables give the index of each page's memory, which holds all attention layers. Within
+ * a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16) or of
+ * kernels/aura/aura.h (AURA codes, if there are codecs).
  *
- * Quantisation error matters most at the positions that queries attend to most: the first and the newest. An AURA cache is
- * therefore divided into pages; page r is positions [r, r+1) * QN_KV_PAGE. The rows of a page are stored in fp16 first,
- * in the codecs' rotated basis; a complete page is quantised, except page 0. A query at a position of page r reads fp16
- * rows of pages 0 and r, and codes of the pages between them, however the tokens were split into steps. Because page 0
- * has no codes, the codes of position p are stored at position p - QN_KV_PAGE. The mean of page 0's keys is subtracted
- * from keys before they are quantised: much of a key is common to all keys of a head, and a term common to all scores of
- * a query does not change its softmax. docs/lab/2026-11-aura.md has the measured gain of each of these. */
+ * Quantisation error matters most at the positions that queries attend to most: the first and the newest. The rows of a page
+ * of an AURA cache are therefore stored in fp16 first, in the codecs' rotated basis; a complete page is quantised, except
+ * page 0. A query at a position of page r reads fp16 rows of pages 0 and r, and codes of the pages between them, however
+ * the tokens were split into steps. The blocks of attention to codes begin at page 1: block b is pages 1 + 4b to 4 + 4b. The
+ * mean of page 0's keys is subtracted from keys before they are quantised: much of a key is common to all keys of a head, and
+ * a term common to all scores of a query does not change its softmax. docs/lab/2026-11-aura.md has the measured gain of each
+ * of these. */
 typedef struct qn_kv_view {
-    uint8_t *memory;               /* [blocks][n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
-    const uint32_t *kv_index;      /* [n_layers]: a layer's index among the attention layers */
-    size_t n_kv_layers, n_heads;   /* attention layers; KV heads of each */
-    size_t key_bytes, value_bytes; /* of one head in one block; multiples of 64 */
+    uint8_t *pages; /* page_stride apart, each [n_kv_layers]: keys [n_heads][key_bytes], values [n_heads][value_bytes] */
+    size_t page_stride;
+    const uint32_t *table;                        /* [r]: index of page r in `pages`; codes have no page 0 */
+    const uint32_t *kv_index;                     /* [n_layers]: a layer's index among the attention layers */
+    size_t n_kv_layers, n_heads;                  /* attention layers; KV heads of each */
+    size_t key_bytes, value_bytes;                /* of one head in one page; multiples of 64 */
     const qn_aura_codec *key_codec, *value_codec; /* both NULL: an fp16 cache, without the fields below */
-    uint16_t
-        *f16_pages; /* [1 + n_open_pages][n_kv_layers][n_heads]: QN_KV_PAGE keys, then QN_KV_PAGE values. Slot 0 holds page 0,
-                       slot 1 + (r-1) % n_open_pages page r */
-    size_t n_open_pages; /* pages that one step can write to, plus one */
-    float *means;        /* [n_kv_layers][n_heads][head_dim]: mean keys of page 0, in the rotated basis */
+    uint8_t *f16_pages; /* f16_stride apart, each [n_kv_layers][n_heads]: QN_KV_PAGE keys, then QN_KV_PAGE values; then
+                           [n_kv_layers][n_heads][dim] f32: the mean of the page's keys in the rotated basis, used of page 0 */
+    size_t f16_stride;
+    const uint32_t *f16_table; /* [r]: index of page r in f16_pages; valid for page 0 and for pages that are being filled */
 } qn_kv_view;
 
-/* qn_kv_keys, qn_kv_values - the keys or values of a head in a block: fp16 rows or codes. */
-static inline void *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t block, size_t head)
+/* qn_kv_keys, qn_kv_values - the keys or values of a head in a page: fp16 rows or codes. */
+static inline void *qn_kv_keys(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
-    return view->memory +
-           (block * view->n_kv_layers + view->kv_index[layer]) * view->n_heads * (view->key_bytes + view->value_bytes) +
-           head * view->key_bytes;
+    return view->pages + view->table[page] * view->page_stride +
+           view->kv_index[layer] * view->n_heads * (view->key_bytes + view->value_bytes) + head * view->key_bytes;
 }
 
-static inline void *qn_kv_values(const qn_kv_view *view, size_t layer, size_t block, size_t head)
+static inline void *qn_kv_values(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
-    return (uint8_t *)qn_kv_keys(view, layer, block, 0) + view->n_heads * view->key_bytes + head * view->value_bytes;
+    return (uint8_t *)qn_kv_keys(view, layer, page, 0) + view->n_heads * view->key_bytes + head * view->value_bytes;
 }
 
 /* qn_kv_f16_keys, qn_kv_f16_values - the fp16 keys or values of a head in a page of an AURA cache. */
 static inline uint16_t *qn_kv_f16_keys(const qn_kv_view *view, size_t layer, size_t page, size_t head)
 {
-    const size_t slot = page ? 1 + (page - 1) % view->n_open_pages : 0;
-    return view->f16_pages +
-           ((slot * view->n_kv_layers + view->kv_index[layer]) * view->n_heads + head) * 2 * QN_KV_PAGE * view->key_codec->dim;
+    uint16_t *rows = (uint16_t *)(void *)(view->f16_pages + view->f16_table[page] * view->f16_stride);
+    return rows + (view->kv_index[layer] * view->n_heads + head) * 2 * QN_KV_PAGE * view->key_codec->dim;
 }
 
 static inline uint16_t *qn_kv_f16_values(const qn_kv_view *view, size_t layer, size_t page, size_t head)
@@ -65,29 +64,29 @@ static inline uint16_t *qn_kv_f16_values(const qn_kv_view *view, size_t layer, s
     return qn_kv_f16_keys(view, layer, page, head) + QN_KV_PAGE * view->key_codec->dim;
 }
 
-/* qn_kv_key_mean - the mean key [head_dim] of a head of an AURA cache. */
+/* qn_kv_f16_bytes - bytes of the fp16 rows of a page of an AURA cache: the offset of the means. */
+static inline size_t qn_kv_f16_bytes(const qn_kv_view *view)
+{
+    return view->n_kv_layers * view->n_heads * 2 * QN_KV_PAGE * view->key_codec->dim * sizeof(uint16_t);
+}
+
+/* qn_kv_key_mean - the mean key [dim] of page 0 of a head of an AURA cache. */
 static inline float *qn_kv_key_mean(const qn_kv_view *view, size_t layer, size_t head)
 {
-    return view->means + (view->kv_index[layer] * view->n_heads + head) * view->key_codec->dim;
+    uint8_t *means = view->f16_pages + view->f16_table[0] * view->f16_stride + qn_kv_f16_bytes(view);
+    return (float *)(void *)means + (view->kv_index[layer] * view->n_heads + head) * view->key_codec->dim;
 }
 
-/* The state of a Gated DeltaNet layer of a session with `length` tokens (kernels/deltanet/deltanet.h). The open chunk
- * holds the tokens at positions >= c0 = (length-1) / QN_GDN_CHUNK * QN_GDN_CHUNK, none when length is 0. A session can
- * therefore be truncated to any length above c0 by dropping rows of the open chunk. */
-typedef struct qn_recurrent_layer {
-    float *state;       /* [n_v_heads][head_k][head_v]: the state before position c0 */
-    float *v_new;       /* [n_v_heads][QN_GDN_CHUNK][head_v]: corrected values v' of the open chunk */
-    float *keys;        /* [n_k_heads][head_k][QN_GDN_CHUNK]: keys of the open chunk, one token a column */
-    float *log_decay;   /* [n_v_heads][QN_GDN_CHUNK]: g of the open chunk */
-    float *conv_inputs; /* [taps-1 + QN_GDN_CHUNK][qn_recurrent_width]: inputs q, k, v of the convolution at positions
-                           >= c0-(taps-1); zeros before position 0 */
-} qn_recurrent_layer;
-
-/* qn_recurrent_open_tokens - tokens in the open chunk of a session of `length` tokens: 1 to QN_GDN_CHUNK, 0 when length is 0.
- * It is also the number of lengths, `length` included, that the session can be truncated to by dropping rows. */
-static inline size_t qn_recurrent_open_tokens(size_t length)
-{
-    return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;
-}
+/* The recurrent layers of a sequence, as the operations read and write them in a step (kernels/deltanet/deltanet.h). The state is
+ * that at state_position, a multiple of QN_GDN_CHUNK. The open chunk holds the tokens since, up to QN_GDN_CHUNK of them: a sequence
+ * can be truncated by dropping rows of it. The first token after a full open chunk folds it into the state. cache/recurrent.h has the
+ * layout of both. */
+typedef struct qn_recurrent_view {
+    const struct qn_recurrent_layout *layout;
+    float *state;      /* of all layers; NULL: zeros, at state_position 0 */
+    float *state_to;   /* NULL if the step does not fold; else where it stores the state, which may be `state` */
+    float *open_chunk; /* of all layers */
+    uint32_t state_position;
+} qn_recurrent_view;
 
 #endif

@@ -195,6 +195,27 @@ static bool set_u64(const char *name, const char *value, uint64_t *out)
     return true;
 }
 
+/* "8G", "1.5g", "512M", "1000000". */
+static bool set_bytes(const qn_option *option, const char *name, const char *value, uint64_t *out)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    const double number = strtod(value, &end);
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    const bool binary = unit && (end[1] == 'i' || end[1] == 'I') && (end[2] == 'b' || end[2] == 'B') && !end[3];
+    if (*value < '0' || *value > '9' || (*end && (!unit || (end[1] && !binary)))) {
+        qn_cli_error("%s: '%s' is not a size: expected a number of bytes, with K, M, G or T for powers of 1024", name, value);
+        return false;
+    }
+    const double bytes = ldexp(number, unit ? 10 * (int)(unit - units + 1) : 0);
+    if (!(bytes >= option->min && bytes < 0x1p63)) {
+        qn_cli_error("%s: %s is out of range: at least %.0f bytes", name, value, option->min);
+        return false;
+    }
+    *out = (uint64_t)bytes;
+    return true;
+}
+
 static bool set_number(const qn_option *option, const char *name, const char *value, float *out)
 {
     char *end;
@@ -244,6 +265,7 @@ static bool set(const qn_option *option, const char *name, const char *value, qn
     case QN_OPTION_INT: return set_int(option, name, value, out);
     case QN_OPTION_INT32: return set_int32(option, name, value, out);
     case QN_OPTION_U64: return set_u64(name, value, out);
+    case QN_OPTION_BYTES: return set_bytes(option, name, value, out);
     case QN_OPTION_NUMBER: return set_number(option, name, value, out);
     case QN_OPTION_ENUM: return set_choice(option, name, value, out);
     }
@@ -259,7 +281,7 @@ static const qn_option *find_attached(const qn_command *command, const char *arg
     if (!option || option->kind == QN_OPTION_FLAG || nearest_option(command->id, argument, strlen(argument)))
         return NULL;
     const bool number = option->kind == QN_OPTION_INT || option->kind == QN_OPTION_INT32 || option->kind == QN_OPTION_U64 ||
-                        option->kind == QN_OPTION_NUMBER;
+                        option->kind == QN_OPTION_BYTES || option->kind == QN_OPTION_NUMBER;
     return !number || plain_number_start(argument + 2) ? option : NULL;
 }
 

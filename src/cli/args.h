@@ -30,6 +30,7 @@ typedef struct qn_args {
     const char *model; /* NULL: the demo model, in commands that take it */
     const char *device, *kv;
     const char *load, *save; /* session files */
+    uint64_t memory;
     int64_t threads, context, batch;
     /* Text in, text out. */
     const char *prompt, *file, *system;
@@ -88,6 +89,7 @@ typedef enum qn_option_kind {
     QN_OPTION_INT,    /* int64_t from min to max */
     QN_OPTION_INT32,  /* int from min to max */
     QN_OPTION_U64,    /* uint64_t, any */
+    QN_OPTION_BYTES,  /* uint64_t: a number, also with a fraction, with K, M, G or T for powers of 1024; from min bytes */
     QN_OPTION_NUMBER, /* float from min to max, finite */
     QN_OPTION_ENUM    /* const char *: one of `choices` */
 } qn_option_kind;

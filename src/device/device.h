@@ -21,7 +21,7 @@ typedef struct qn_row {
     int32_t token;
     uint32_t position;
     const qn_kv_view *cache;
-    const qn_recurrent_layer *recurrent; /* [n_layers], or NULL where the model has no such layers */
+    const qn_recurrent_view *recurrent; /* NULL where the model has no recurrent layers */
     struct qn_memory *memory;            /* the session's memory; devices other than the CPU use only this */
 } qn_row;
 
@@ -42,7 +42,7 @@ typedef struct qn_step {
 typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
 
 typedef struct qn_memory_params {
-    size_t n_layers, n_ctx, n_batch; /* n_ctx: capacity in positions; n_batch: at most so many are appended a step */
+    size_t n_layers, n_ctx, n_batch; /* n_ctx: most positions; n_batch: at most so many are appended a step */
     const qn_aura_codec *key_codec, *value_codec; /* outlive the memory; both NULL: an fp16 cache */
 } qn_memory_params;
 
@@ -56,6 +56,10 @@ typedef struct qn_memory_vtable {
     /* For memories with recurrent layers: the number of lengths that a memory of `held` tokens can be truncated to by
      * dropping rows of the open chunk, `held` included; 0 when held is 0. */
     size_t (*open_tokens)(size_t held);
+
+    /* Before a step that appends up to n > 0 rows: gets the memory for them. on_append follows the step, also one that failed,
+     * with the length that is then held. QN_ERR_MEMORY changes nothing. */
+    qn_status (*prepare)(qn_memory *memory, size_t n);
 
     /* The KV cache (all of the memory when no layer is recurrent).
      *   on_append      the cache now holds `length` positions
@@ -93,7 +97,7 @@ typedef struct qn_memory_vtable {
 struct qn_memory {
     const qn_memory_vtable *vtable;
     const qn_kv_view *cache;             /* CPU memories only, else NULL */
-    const qn_recurrent_layer *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
+    const qn_recurrent_view *recurrent;  /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };
 
 /* ---- Devices ---- */
@@ -103,6 +107,7 @@ typedef struct qn_device_params {
     const qn_plan *plan;
     qn_team *team;             /* computes on the CPU; for other devices converts weights and embeddings */
     const qn_kernels *kernels; /* of the CPU; for other devices embeddings and sampling on the host */
+    uint64_t memory;           /* bytes that memories may take; 0: half of what is available, on GPUs without a limit */
     /* Gets a line for each kernel that is compiled when it is first needed; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;

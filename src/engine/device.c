@@ -6,9 +6,12 @@
 
 qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
 {
-    const qn_device_params device = {
-        .plan = &model->plan, .team = model->team, .kernels = &model->kernels, .on_log = params->on_log, .user = params->user
-    };
+    const qn_device_params device = { .plan = &model->plan,
+                                      .team = model->team,
+                                      .kernels = &model->kernels,
+                                      .memory = params->memory,
+                                      .on_log = params->on_log,
+                                      .user = params->user };
     qn_device_name name;
     QN_TRY(qn_device_name_parse("device", params->device ? params->device : "cpu", &name));
     return qn_device_open(&name, &device, &model->device);

@@ -266,14 +266,17 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
                                      .memory = session->memory };
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
+    QN_TRY(session->memory->vtable->prepare(session->memory, n));
     pthread_mutex_lock(&session->model->lock);
     /* Again in each batch: another session's reservation may have failed and released the workspace. */
     qn_status status = reserve(session);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);
     pthread_mutex_unlock(&session->model->lock);
-    if (status != QN_OK)
+    if (status != QN_OK) {
+        session->memory->vtable->on_append(session->memory, session->length);
         return status;
+    }
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens); /* memmove: they may be session->tokens */
     session->length += (uint32_t)n;
     session->memory->vtable->on_append(session->memory, session->length);

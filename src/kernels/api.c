@@ -209,6 +209,18 @@ struct query_scratch {
     float query[1024], block[1024], scores[QN_KEY_BLOCK];
 };
 
+/* The block of a head's cache that begins at position `first`: pages are adjacent, and full tiles. */
+static qn_attention_block block_at(const qn_kv_cache *cache, size_t kv_head, size_t first)
+{
+    qn_attention_block block = { 0 };
+    for (size_t i = 0; i < QN_BLOCK_PAGES; i++) {
+        const size_t at = (kv_head * cache->capacity + first + i * QN_KEY_PAGE) * cache->head_dim;
+        block.keys[i] = (const uint16_t *)cache->keys.data + at;
+        block.values[i] = (const uint16_t *)cache->values.data + at;
+    }
+    return block;
+}
+
 static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv_head, uint32_t position, float scale,
                          float *out, struct query_scratch *s)
 {
@@ -217,11 +229,11 @@ static void attend_query(const qn_kv_cache *cache, const float *query, size_t kv
     for (size_t d = 0; d < dim; d++)
         s->query[d] = query[d] * scale;
     for (size_t first = 0; first <= position; first += QN_KEY_BLOCK) {
-        const size_t at = (kv_head * cache->capacity + first) * dim, left = (size_t)position + 1 - first;
+        const size_t left = (size_t)position + 1 - first;
+        const qn_attention_block block = block_at(cache, kv_head, first);
         const uint16_t visible = (uint16_t)(left < QN_KEY_BLOCK ? left : QN_KEY_BLOCK);
-        qn_api_kernels.attention.block(s->query, 1, (const uint16_t *)cache->keys.data + at,
-                                       (const uint16_t *)cache->values.data + at, &visible, NULL, dim, first ? s->block : out,
-                                       first ? &block_m : &m, first ? &block_l : &l, s->scores);
+        qn_api_kernels.attention.block(s->query, 1, &block, &visible, dim, first ? s->block : out, first ? &block_m : &m,
+                                       first ? &block_l : &l, s->scores);
         if (first)
             qn_api_kernels.attention.combine(out, &m, &l, s->block, block_m, block_l, dim);
     }

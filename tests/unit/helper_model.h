@@ -4,9 +4,8 @@
 
 #include "helper_assert.h"
 
-#include "cache/kv.h"
-#include "cache/recurrent.h"
 #include "device/cpu/executor.h"
+#include "device/cpu/memory.h"
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -40,27 +39,46 @@ static inline void tear_down(struct fixture *x)
     free(x->data);
 }
 
-/* The KV cache of one sequence, and its recurrent states if the model has recurrent layers. */
+/* What one sequence keeps. */
 struct memory {
-    qn_kv kv;
-    qn_recurrent recurrent;
+    qn_cpu_caches *caches;
+    qn_cpu_memory *of;
 };
 
-static inline struct memory new_memory(const struct fixture *x, size_t n_ctx, size_t n_batch)
+static inline struct memory new_memory(const struct fixture *x)
 {
     struct memory m = { 0 };
-    const qn_hparams *h = &x->hparams;
-    const qn_kv_shape shape = { x->plan.is_recurrent, h->n_layers, h->n_kv_heads, h->head_dim };
-    assert_ok(qn_kv_create(&m.kv, &shape, n_ctx, n_batch, (qn_kv_codecs){ 0 }));
-    if (x->plan.recurrent.n_v_heads)
-        assert_ok(qn_recurrent_create(&m.recurrent, &x->plan.recurrent, x->plan.is_recurrent, h->n_layers));
+    const qn_memory_params params = { .n_layers = x->plan.n_layers };
+    qn_memory *memory;
+    assert_ok(qn_cpu_caches_create(&x->plan, 0, &m.caches));
+    assert_ok(qn_cpu_memory_new(m.caches, &params, &memory));
+    m.of = (qn_cpu_memory *)memory;
     return m;
 }
 
 static inline void free_memory(struct memory *m)
 {
-    qn_kv_free(&m->kv);
-    qn_recurrent_free(&m->recurrent);
+    m->of->base.vtable->free(&m->of->base);
+    qn_cpu_caches_free(m->caches);
+}
+
+/* Row `position` of a sequence whose memory is prepared for it. */
+static inline qn_row row_of_memory(const struct memory *m, int32_t token, uint32_t position)
+{
+    return (qn_row){
+        .token = token, .position = position, .cache = m->of->base.cache, .recurrent = m->of->base.recurrent
+    };
+}
+
+/* Before and after a step that appends n rows. */
+static inline void prepare_memory(struct memory *m, size_t n)
+{
+    assert_ok(m->of->base.vtable->prepare(&m->of->base, n));
+}
+
+static inline void append_memory(struct memory *m, size_t length)
+{
+    m->of->base.vtable->on_append(&m->of->base, length);
 }
 
 #endif

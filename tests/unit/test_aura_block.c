@@ -1,5 +1,5 @@
-/* AURA blocks, the layout of a session's cache: stores and loads of single positions, and attention over blocks in
- * integers compared with float64 over the decoded rows. */
+/* AURA pages, the layout of a cache: stores and loads of single positions, and attention over blocks of pages in integers
+ * compared with float64 over the decoded rows. */
 #include "helper_aura.h"
 
 #include "base/cpu.h"
@@ -14,8 +14,8 @@ static int fill_kernels(void **unused)
     return 0;
 }
 
-/* The packed stream and a block contain the same codes at every position, in whatever order positions are written. A
- * store does not change the bits of other positions, a second store replaces the first, and no byte outside the block
+/* The packed stream and a page contain the same codes at every position, in whatever order positions are written. A
+ * store does not change the bits of other positions, a second store replaces the first, and no byte outside the page
  * is written. */
 static void same_as_the_stream(void **unused)
 {
@@ -25,23 +25,23 @@ static void same_as_the_stream(void **unused)
             label("dim %zu bits %u", aura_dims[i], aura_bits[j]);
             const size_t dim = aura_dims[i], words = qn_aura_row_words(dim, aura_bits[j]);
             const unsigned bits = aura_bits[j];
-            const size_t key_bytes = qn_aura_key_block_bytes(dim, bits), value_bytes = qn_aura_value_block_bytes(dim, bits);
+            const size_t key_bytes = qn_aura_key_page_bytes(dim, bits), value_bytes = qn_aura_value_page_bytes(dim, bits);
             uint8_t *keys = memory(key_bytes + 64, 0x5a), *values = memory(value_bytes + 64, 0x5a), codes[512], back[512];
-            uint32_t *stream = memory(QN_AURA_BLOCK * words * 4, 0);
+            uint32_t *stream = memory(QN_AURA_PAGE * words * 4, 0);
             float scale;
-            assert_true(key_bytes <= QN_AURA_BLOCK * (4 * words + 4) && value_bytes <= QN_AURA_BLOCK * (4 * words + 4));
+            assert_true(key_bytes <= QN_AURA_PAGE * (4 * words + 4) && value_bytes <= QN_AURA_PAGE * (4 * words + 4));
             assert_true(key_bytes % 64 == 0 && value_bytes % 64 == 0);
-            for (size_t n = 0; n < 2 * QN_AURA_BLOCK; n++) {
-                const size_t position = n * 77 % QN_AURA_BLOCK;
+            for (size_t n = 0; n < 8 * QN_AURA_PAGE; n++) {
+                const size_t position = n * 77 % QN_AURA_PAGE;
                 for (size_t d = 0; d < dim; d++)
                     codes[d] = (uint8_t)(uniform() * (double)(1u << bits));
                 qn_aura_pack(stream + position * words, codes, dim, bits);
                 qn_aura_store_key(keys, position, codes, (float)n, dim, bits);
                 qn_aura_store_value(values, position, codes, (float)n + 0.5f, dim, bits);
             }
-            for (size_t n = QN_AURA_BLOCK; n < 2 * QN_AURA_BLOCK; n++) {
-                label("position %zu", n * 77 % QN_AURA_BLOCK);
-                const size_t position = n * 77 % QN_AURA_BLOCK;
+            for (size_t n = 7 * QN_AURA_PAGE; n < 8 * QN_AURA_PAGE; n++) {
+                label("position %zu", n * 77 % QN_AURA_PAGE);
+                const size_t position = n * 77 % QN_AURA_PAGE;
                 qn_aura_unpack(codes, stream + position * words, dim, bits);
                 qn_aura_load_key(keys, position, back, &scale, dim, bits);
                 assert_memory_equal(back, codes, dim);
@@ -62,7 +62,7 @@ static void same_as_the_stream(void **unused)
 static void four_bits_by_hand(void **unused)
 {
     (void)unused;
-    const size_t bytes = qn_aura_key_block_bytes(64, 4);
+    const size_t bytes = qn_aura_key_page_bytes(64, 4);
     uint8_t *part = memory(bytes, 0), codes[64];
     for (size_t d = 0; d < 64; d++)
         codes[d] = (uint8_t)(d % 8 + 1);
@@ -73,37 +73,56 @@ static void four_bits_by_hand(void **unused)
     free(part);
 }
 
+/* A block whose pages are in descending order in memory. */
 struct block_case {
-    qn_aura_codec *key_codec, *value_codec;
+    qn_aura_block block;
     uint8_t *keys, *values;
     float *decoded_keys, *decoded_values; /* [QN_AURA_BLOCK, dim], rotated back */
 };
 
-static void store(const struct block_case *c, size_t position, const float *key, const float *value)
+static uint8_t *key_page(const struct block_case *c, size_t position)
 {
-    float rotated_rows[2][512];
-    qn_aura_rotate(&kernels.aura, c->key_codec, rotated_rows[0], key);
-    qn_aura_rotate(&kernels.aura, c->value_codec, rotated_rows[1], value);
-    qn_aura_store_position(&kernels.aura, c->key_codec, c->value_codec, c->keys, c->values, position, rotated_rows[0],
-                           rotated_rows[1]);
+    const qn_aura_codec *codec = c->block.key_codec;
+    return c->keys + (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_key_page_bytes(codec->dim, codec->bits);
 }
 
-/* Positions `stored` and later stay poisoned: codes of all ones, NaN scales. */
+static uint8_t *value_page(const struct block_case *c, size_t position)
+{
+    const qn_aura_codec *codec = c->block.value_codec;
+    return c->values + (QN_AURA_BLOCK_PAGES - 1 - position / QN_AURA_PAGE) * qn_aura_value_page_bytes(codec->dim, codec->bits);
+}
+
+static void store(const struct block_case *c, size_t position, const float *key, const float *value)
+{
+    const qn_aura_codec *key_codec = c->block.key_codec, *value_codec = c->block.value_codec;
+    float rotated_rows[2][512];
+    qn_aura_rotate(&kernels.aura, key_codec, rotated_rows[0], key);
+    qn_aura_rotate(&kernels.aura, value_codec, rotated_rows[1], value);
+    qn_aura_store_position(&kernels.aura, key_codec, value_codec, key_page(c, position), value_page(c, position),
+                           position % QN_AURA_PAGE, rotated_rows[0], rotated_rows[1]);
+}
+
+/* Positions `stored` and later stay poisoned: codes of all ones, NaN scales; pages after them are NULL. */
 static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value_bits, size_t stored)
 {
-    struct block_case c = { new_codec(dim, key_bits), new_codec(dim, value_bits), NULL, NULL, NULL, NULL };
-    c.keys = memory(qn_aura_key_block_bytes(dim, key_bits), 0xff);
-    c.values = memory(qn_aura_value_block_bytes(dim, value_bits), 0xff);
+    struct block_case c = { .block = { .key_codec = new_codec(dim, key_bits), .value_codec = new_codec(dim, value_bits) } };
+    c.keys = memory(QN_AURA_BLOCK_PAGES * qn_aura_key_page_bytes(dim, key_bits), 0xff);
+    c.values = memory(QN_AURA_BLOCK_PAGES * qn_aura_value_page_bytes(dim, value_bits), 0xff);
+    for (size_t j = 0; j < stored; j += QN_AURA_PAGE) {
+        c.block.keys[j / QN_AURA_PAGE] = key_page(&c, j);
+        c.block.values[j / QN_AURA_PAGE] = value_page(&c, j);
+    }
     c.decoded_keys = normals(QN_AURA_BLOCK * dim, 1);
     c.decoded_values = normals(QN_AURA_BLOCK * dim, 1);
     for (size_t j = 0; j < stored; j++) {
         float *rows[2] = { c.decoded_keys + j * dim, c.decoded_values + j * dim };
         store(&c, j, rows[0], rows[1]);
         for (int i = 0; i < 2; i++) {
-            const qn_aura_codec *codec = i ? c.value_codec : c.key_codec;
+            const qn_aura_codec *codec = i ? c.block.value_codec : c.block.key_codec;
             uint8_t codes[512];
             float scale, y[512];
-            (i ? qn_aura_load_value : qn_aura_load_key)(i ? c.values : c.keys, j, codes, &scale, dim, codec->bits);
+            (i ? qn_aura_load_value : qn_aura_load_key)((i ? value_page : key_page)(&c, j), j % QN_AURA_PAGE, codes, &scale,
+                                                        dim, codec->bits);
             for (size_t d = 0; d < dim; d++)
                 y[d] = codec->codebook[codes[d]] * scale;
             qn_aura_rotate_back(&kernels.aura, codec, rows[i], y);
@@ -114,8 +133,8 @@ static struct block_case new_block(size_t dim, unsigned key_bits, unsigned value
 
 static void free_block(struct block_case *c)
 {
-    qn_aura_codec_free(c->key_codec);
-    qn_aura_codec_free(c->value_codec);
+    qn_aura_codec_free((qn_aura_codec *)c->block.key_codec);
+    qn_aura_codec_free((qn_aura_codec *)c->block.value_codec);
     free(c->keys);
     free(c->values);
     free(c->decoded_keys);
@@ -124,16 +143,15 @@ static void free_block(struct block_case *c)
 
 static void attend(const struct block_case *c, const float *query, uint16_t visible, float *result, float *l)
 {
-    const size_t dim = c->key_codec->dim;
-    const qn_aura_block block = { c->key_codec, c->value_codec, c->keys, c->values, NULL };
+    const size_t dim = c->block.key_codec->dim;
     int16_t quantized[512];
     float rotated[512], scale, m, out[512];
-    qn_aura_rotate(&kernels.aura, c->key_codec, rotated, query);
-    qn_aura_quantize_query(quantized, &scale, rotated, c->key_codec);
-    kernels.aura.block(quantized, &scale, 1, &block, &visible, out, &m, l);
+    qn_aura_rotate(&kernels.aura, c->block.key_codec, rotated, query);
+    qn_aura_quantize_query(quantized, &scale, rotated, c->block.key_codec);
+    kernels.aura.block(quantized, &scale, 1, &c->block, &visible, out, &m, l);
     for (size_t d = 0; d < dim; d++)
         out[d] /= *l;
-    qn_aura_rotate_back(&kernels.aura, c->value_codec, result, out);
+    qn_aura_rotate_back(&kernels.aura, c->block.value_codec, result, out);
 }
 
 static void near_float64(void **unused)
@@ -175,21 +193,20 @@ static void sums_fit(void **unused)
         for (int kind = 0; kind < 2; kind++) {
             label("bits %u, %s", aura_bits[j], kind ? "one key" : "equal keys");
             struct block_case c = new_block(512, aura_bits[j], aura_bits[j], QN_AURA_BLOCK);
-            const float top = c.key_codec->codebook[(1u << aura_bits[j]) - 1];
-            const qn_aura_block block = { c.key_codec, c.value_codec, c.keys, c.values, NULL };
+            const float top = c.block.key_codec->codebook[(1u << aura_bits[j]) - 1];
             uint8_t codes[512];
             int16_t quantized[512];
             float query[512] = { 0 }, scale, out[512], m, l;
             const uint16_t visible = QN_AURA_BLOCK;
             memset(codes, (int)(1u << aura_bits[j]) - 1, sizeof codes);
             for (size_t p = 0; p < QN_AURA_BLOCK; p++) {
-                qn_aura_store_key(c.keys, p, codes, 1, 512, aura_bits[j]);
-                qn_aura_store_value(c.values, p, codes, kind && p ? 1e-6f : 1, 512, aura_bits[j]);
+                qn_aura_store_key(key_page(&c, p), p % QN_AURA_PAGE, codes, 1, 512, aura_bits[j]);
+                qn_aura_store_value(value_page(&c, p), p % QN_AURA_PAGE, codes, kind && p ? 1e-6f : 1, 512, aura_bits[j]);
             }
             for (size_t d = 0; d < 512; d++)
                 query[d] = kind && d ? 1e-7f : 1;
-            qn_aura_quantize_query(quantized, &scale, query, c.key_codec);
-            kernels.aura.block(quantized, &scale, 1, &block, &visible, out, &m, &l);
+            qn_aura_quantize_query(quantized, &scale, query, c.block.key_codec);
+            kernels.aura.block(quantized, &scale, 1, &c.block, &visible, out, &m, &l);
             /* Roundings of half a unit: queries are 511 units here, weights 1023, centroids 8191. */
             assert_true(fabs((double)m / ((double)top * (kind ? 1 : 512)) - 1) < 1.5e-3);
             assert_true(l == 256);

@@ -438,8 +438,8 @@ static void codes_are_of_f16_pages(void **unused)
         for (size_t i = 0; i < QN_KV_PAGE; i++) {
             uint8_t codes[2][QN_AURA_MAX_DIM];
             float scales[2];
-            qn_aura_load_key(qn_kv_keys(view, 0, 0, head), i, codes[0], &scales[0], dim, 4);
-            qn_aura_load_value(qn_kv_values(view, 0, 0, head), i, codes[1], &scales[1], dim, 3);
+            qn_aura_load_key(qn_kv_keys(view, 0, 1, head), i, codes[0], &scales[0], dim, 4);
+            qn_aura_load_value(qn_kv_values(view, 0, 1, head), i, codes[1], &scales[1], dim, 3);
             for (size_t d = 0; d < dim; d++) {
                 const double key = (double)f16_key(view, head, 1, i, d) - (double)qn_kv_key_mean(view, 0, head)[d];
                 const double value = (double)qn_f16_to_f32(qn_kv_f16_values(view, 0, 1, head)[i * dim + d]);

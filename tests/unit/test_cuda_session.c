@@ -2,7 +2,8 @@
  * cache can be rewound to the same lengths as the CPU's. quern-check tests the kernels on a GPU. */
 #include "helper_cuda_model.h"
 
-#include "device/cpu/memory.h"
+#include "device/cuda/model.h"
+
 
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
 
@@ -156,41 +157,31 @@ static void checkpoints_hold_states_exactly(void **unused)
     free_device(&x);
 }
 
-/* ---- Rewind lengths ---- */
+/* ---- Failures ---- */
 
-/* The same random appends and truncations on both devices give the same rewind lengths. test_aura_cache.c tests the CPU's. */
-static void rollback_reaches_as_far_as_on_the_cpu(void **unused)
+/* Sessions take bytes of the device's limit, and give them back. */
+static void memory_limit(void **unused)
 {
     (void)unused;
     struct cuda_fixture x;
-    set_up(&x, "qwen3.q1_0", 4);
+    qn_memory *second;
+    set_up(&x, "qwen35.q1_0", 0);
+    qn_memory *first = memory_of(&x);
     const qn_memory_params params = params_of(&x);
-    qn_memory *gpu = memory_of(&x), *cpu;
-    assert_ok(qn_cpu_memory_new(&x.plan, &params, &cpu));
-    uint32_t random = 7;
-    size_t length = 0;
-    for (int i = 0; i < 2000; i++) {
-        random = random * 1664525u + 1013904223u;
-        const size_t n = (random >> 8) % BATCH + 1;
-        if (random >> 31 && length) {
-            const size_t to = length - (random >> 8) % length;
-            const size_t rewind_length = cpu->vtable->rewind_length(cpu, to);
-            assert_int_equal(gpu->vtable->rewind_length(gpu, to), rewind_length);
-            cpu->vtable->truncate(cpu, rewind_length);
-            gpu->vtable->truncate(gpu, rewind_length);
-            length = rewind_length;
-        } else if (length + n <= CONTEXT) {
-            length += n;
-            cpu->vtable->on_append(cpu, length);
-            gpu->vtable->on_append(gpu, length);
-        }
-    }
-    cpu->vtable->free(cpu);
-    gpu->vtable->free(gpu);
+    qn_cuda_model *model = (qn_cuda_model *)x.device;
+    const uint64_t bytes = ((qn_cuda_memory *)first)->bytes;
+    assert_int_equal(atomic_load(&model->memory), bytes);
+    model->memory_limit = 2 * bytes - 1;
+    assert_int_equal(x.device->vtable->memory_new(x.device, &params, &second), QN_ERR_MEMORY);
+    assert_null(second);
+    assert_text("memory are in use");
+    model->memory_limit = 2 * bytes;
+    assert_ok(x.device->vtable->memory_new(x.device, &params, &second));
+    second->vtable->free(second);
+    first->vtable->free(first);
+    assert_int_equal(atomic_load(&model->memory), 0);
     free_device(&x);
 }
-
-/* ---- Failures ---- */
 
 static void allocation_failures(void **unused)
 {
@@ -221,7 +212,7 @@ int main(void)
         cmocka_unit_test(regions_round_trip),
         cmocka_unit_test(checkpoints_restore_pages),
         cmocka_unit_test(checkpoints_hold_states_exactly),
-        cmocka_unit_test(rollback_reaches_as_far_as_on_the_cpu),
+        cmocka_unit_test(memory_limit),
         cmocka_unit_test(allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

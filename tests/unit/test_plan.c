@@ -9,7 +9,8 @@
 
 #include <stdio.h>
 
-enum { N_ROWS = 8, CONTEXT = 64, MAX_PLACES = 64 };
+/* Rows follow on FIRST others: a chunk that has been folded, and 8 tokens of an open one. */
+enum { N_ROWS = 8, FIRST = 72, CONTEXT = FIRST + N_ROWS, MAX_PLACES = 64 };
 
 /* What the operations read and write besides the executor's buffers. */
 static struct memory memory;
@@ -24,7 +25,10 @@ static void set_up(struct fixture *x, const char *golden)
     assert_ok(qn_gguf_open(path, &x->file));
     assert_ok(qn_cpu_features(&cpu));
     build_executor(x, 1, cpu, N_ROWS, CONTEXT);
-    memory = new_memory(x, CONTEXT, N_ROWS);
+    memory = new_memory(x);
+    prepare_memory(&memory, FIRST);
+    append_memory(&memory, FIRST);
+    prepare_memory(&memory, N_ROWS);
     assert_ok(qn_alloc(&logits, (size_t)N_ROWS * x->plan.n_vocab, sizeof *logits, "test"));
 }
 
@@ -52,6 +56,20 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
+static bool kv_region(size_t region, uint8_t **data, size_t *bytes)
+{
+    return qn_kv_region(memory.of->layout, &memory.of->kv, region, CONTEXT, data, bytes);
+}
+
+/* Array number `i` of the recurrent layers, NULL after the last. */
+static float *recurrent_array(size_t i, size_t *count)
+{
+    const qn_recurrent_layout *layout = memory.of->recurrent.layout;
+    return layout && i < layout->n_layers * QN_RECURRENT_ARRAYS
+               ? qn_recurrent_array(&memory.of->recurrent, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, count)
+               : NULL;
+}
+
 /* Of rows from `first` on. */
 static void fingerprint(const struct fixture *x, size_t first, uint64_t *of)
 {
@@ -74,11 +92,10 @@ static void fingerprint(const struct fixture *x, size_t first, uint64_t *of)
     uint64_t *uses = of + n;
     for (size_t i = 0; i < N_USES; i++)
         uses[i] = 1;
-    for (size_t i = 0; qn_kv_region(&memory.kv, i, CONTEXT, &data, &bytes); i++)
+    for (size_t i = 0; kv_region(i, &data, &bytes); i++)
         uses[KV] = mix_bytes(uses[KV], data, bytes);
-    for (size_t layer = 0; layer < memory.recurrent.n_layers; layer++)
-        for (size_t i = 0; qn_recurrent_array(&memory.recurrent, layer, i, &array, &count); i++)
-            uses[STATE] = mix_bytes(uses[STATE], array, count * sizeof *array);
+    for (size_t i = 0; (array = recurrent_array(i, &count)); i++)
+        uses[STATE] = mix_bytes(uses[STATE], array, count * sizeof *array);
     const size_t angles = N_ROWS * (x->plan.heads.n_rot / 2) * sizeof(float);
     uses[ANGLES] = mix_bytes(mix_bytes(1, w->cosines, angles), w->sines, angles);
     uses[LOGITS] = mix_bytes(1, logits, N_ROWS * x->plan.n_vocab * sizeof *logits);
@@ -126,15 +143,14 @@ static void fill_places(struct fixture *x, size_t other)
             }
     }
     NEXT_PLACE();
-    for (size_t i = 0; qn_kv_region(&memory.kv, i, CONTEXT, &data, &bytes); i++)
+    for (size_t i = 0; kv_region(i, &data, &bytes); i++)
         for (size_t at = 0; at + 1 < bytes; at += 2) {
             const uint16_t f16 = (uint16_t)(0x3400 + (int)(noise() * 0x3ff)); /* 0.25, more or less */
             memcpy(data + at, &f16, sizeof f16);
         }
     NEXT_PLACE();
-    for (size_t layer = 0; layer < memory.recurrent.n_layers; layer++)
-        for (size_t i = 0; qn_recurrent_array(&memory.recurrent, layer, i, &array, &count); i++)
-            fill(array, count);
+    for (size_t i = 0; (array = recurrent_array(i, &count)); i++)
+        fill(array, count);
     NEXT_PLACE();
     fill(w->cosines, N_ROWS * (x->plan.heads.n_rot / 2));
     fill(w->sines, N_ROWS * (x->plan.heads.n_rot / 2));
@@ -143,7 +159,7 @@ static void fill_places(struct fixture *x, size_t other)
 #undef NEXT_PLACE
 }
 
-/* Runs operation `at` by itself, from position 8 on. */
+/* Runs operation `at` by itself. */
 static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, uint64_t *before, uint64_t *after)
 {
     qn_row rows[N_ROWS];
@@ -151,10 +167,7 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
     qn_plan alone = x->plan;
     for (uint32_t i = 0; i < N_ROWS; i++) {
         logit_rows[i] = i;
-        rows[i] = (qn_row){ .token = (int32_t)i + 1,
-                            .position = i + 8,
-                            .cache = &memory.kv.view,
-                            .recurrent = memory.recurrent.n_layers ? memory.recurrent.layers : NULL };
+        rows[i] = row_of_memory(&memory, (int32_t)i + 1, FIRST + i);
     }
     const qn_step step = { .rows = rows, .n_rows = N_ROWS, .logit_rows = logit_rows, .n_logit_rows = N_ROWS, .logits = logits };
     alone.ops = &x->plan.ops[at];

@@ -435,7 +435,7 @@ struct conversation {
 
 static void begin(const struct fixture *x, struct conversation *c, uint32_t seed)
 {
-    *c = (struct conversation){ .memory = new_memory(x, CONTEXT, 1), .seed = seed };
+    *c = (struct conversation){ .memory = new_memory(x), .seed = seed };
 }
 
 static void end(struct conversation *c)
@@ -450,21 +450,28 @@ static void step(const struct fixture *x, struct conversation *const *c, const s
     static uint32_t logit_rows[MAX_ROWS];
     static float logits[MAX_ROWS * VOCAB];
     qn_step s = { .rows = rows, .logit_rows = logit_rows, .logits = logits };
-    for (size_t i = 0; i < n_sessions; i++)
+    for (size_t i = 0; i < n_sessions; i++) {
+        prepare_memory(&c[i]->memory, n[i]);
         for (uint32_t k = 0; k < n[i]; k++) {
             const uint32_t position = c[i]->length + k;
             logit_rows[s.n_rows] = (uint32_t)s.n_rows;
-            rows[s.n_rows++] = (qn_row){ .token = (int32_t)((position * 7 + position / 5 + c[i]->seed) % VOCAB),
-                                         .position = position,
-                                         .cache = &c[i]->memory.kv.view,
-                                         .recurrent = c[i]->memory.recurrent.layers };
+            rows[s.n_rows++] =
+                row_of_memory(&c[i]->memory, (int32_t)((position * 7 + position / 5 + c[i]->seed) % VOCAB), position);
         }
+    }
     s.n_logit_rows = s.n_rows;
     qn_executor_run(x->executor, &s);
     for (size_t i = 0, row = 0; i < n_sessions; row += n[i++]) {
         memcpy(out[i] + c[i]->length * VOCAB, logits + row * VOCAB, n[i] * VOCAB * sizeof(float));
         c[i]->length += (uint32_t)n[i];
+        append_memory(&c[i]->memory, c[i]->length);
     }
+}
+
+static void truncate_to(struct conversation *c, uint32_t length)
+{
+    c->length = length;
+    c->memory.of->base.vtable->truncate(&c->memory.of->base, length);
 }
 
 enum { LONG = 150 }; /* two full chunks and part of a third */
@@ -511,18 +518,20 @@ static void test_old_memory(void **state)
     struct model_file f;
     struct fixture x;
     struct conversation c, *session = &c;
-    float *out = found, *data;
+    float *out = found;
     make_valid(&f);
     set_up(&x, &f, 2, 0);
     begin(&x, &c, 3);
     all_at_once(&x, &c, expected);
     for (size_t i = 0; i < LONG * VOCAB; i++)
         assert_true(isfinite(expected[i]));
-    c.length = 0;
-    for (size_t layer = 0, count; layer < c.memory.recurrent.n_layers; layer++)
-        for (size_t part = 0; qn_recurrent_array(&c.memory.recurrent, layer, part, &data, &count); part++)
-            for (size_t i = 0; i < count; i++)
-                data[i] = NAN;
+    const qn_recurrent_view *recurrent = &c.memory.of->recurrent;
+    for (size_t i = 0, count; i < recurrent->layout->n_layers * QN_RECURRENT_ARRAYS; i++) {
+        float *data = qn_recurrent_array(recurrent, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+        for (size_t k = 0; k < count; k++)
+            data[k] = NAN;
+    }
+    truncate_to(&c, 0);
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
         step(&x, &session, &pieces[i], &out, 1);
     assert_memory_equal(found, expected, sizeof expected);
@@ -546,10 +555,10 @@ static void test_truncate_within_the_open_chunk(void **state)
     end(&c);
     begin(&x, &c, 3);
     step(&x, &session, &(size_t){ 100 }, &out, 1);
-    c.length = 65;
+    truncate_to(&c, 65);
     c.seed = 11; /* other tokens, which are dropped too */
     step(&x, &session, &(size_t){ 20 }, &out, 1);
-    c.length = 65;
+    truncate_to(&c, 65);
     c.seed = 3;
     memset(found + (size_t)65 * VOCAB, 0, (LONG - 65) * VOCAB * sizeof(float));
     step(&x, &session, &(size_t){ LONG - 65 }, &out, 1);

@@ -224,19 +224,18 @@ static void run(const struct basis *basis, int n_threads, size_t piece, float *l
     assert_ok(open_image(&m, &x.file, &x.data));
     free(m.data);
     build_executor(&x, n_threads, qn_cpu_present(), N_ROWS, N_ROWS);
-    struct memory memory = new_memory(&x, N_ROWS, N_ROWS);
+    struct memory memory = new_memory(&x);
     for (size_t done = 0; done < N_ROWS; done += piece) {
         qn_step step = { .rows = rows, .logit_rows = logit_rows, .logits = logits + done * VOCAB };
         step.n_rows = step.n_logit_rows = N_ROWS - done < piece ? N_ROWS - done : piece;
+        prepare_memory(&memory, step.n_rows);
         for (size_t i = 0; i < step.n_rows; i++) {
             const uint32_t position = (uint32_t)(done + i);
             logit_rows[i] = (uint32_t)i;
-            rows[i] = (qn_row){ .token = (int32_t)((position * 7 + position / 5) % VOCAB),
-                                .position = position,
-                                .cache = &memory.kv.view,
-                                .recurrent = memory.recurrent.layers };
+            rows[i] = row_of_memory(&memory, (int32_t)((position * 7 + position / 5) % VOCAB), position);
         }
         qn_executor_run(x.executor, &step);
+        append_memory(&memory, done + step.n_rows);
     }
     free_memory(&memory);
     tear_down(&x);

@@ -520,43 +520,44 @@ static void recurrent_memory(void **unused)
     (void)unused;
     const qn_recurrent_shape shape = { .n_k_heads = 2, .n_v_heads = 4, .head_k = 16, .head_v = 32, .taps = 4 };
     const bool layers[] = { true, false, true };
-    qn_recurrent a, b;
-    float *data;
-    size_t count, total = 0;
-    assert_ok(qn_recurrent_create(&a, &shape, layers, 3));
-    assert_ok(qn_recurrent_create(&b, &shape, layers, 3));
+    qn_recurrent_layout layout;
+    size_t total = 0, count;
+    assert_ok(qn_recurrent_layout_create(&shape, layers, 3, &layout));
+    assert_int_equal(layout.n_layers, 2);
     assert_int_equal(qn_recurrent_state_bytes(&shape, layers, 3), 2 * 4 * 16 * 32 * sizeof(float));
-    assert_false(qn_recurrent_array(&a, 1, 0, &data, &count));
-    for (size_t layer = 0; layer < 3; layer++)
-        for (size_t part = 0; qn_recurrent_array(&a, layer, part, &data, &count); part++, total += count)
-            for (size_t i = 0; i < count; i++)
-                data[i] = (float)(total + i + 1);
-    assert_int_equal(a.total_bytes, total * sizeof(float));
-    qn_recurrent_copy(&b, &a);
+    const size_t state_bytes = qn_recurrent_state_item_bytes(&layout), chunk_bytes = qn_recurrent_chunk_item_bytes(&layout);
+    float *state = calloc(1, state_bytes), *open_chunk = calloc(1, chunk_bytes);
+    assert_true(state && open_chunk);
+    const qn_recurrent_view view = { &layout, state, NULL, open_chunk, 64 };
+    for (size_t i = 0; i < 2 * QN_RECURRENT_ARRAYS; i++, total += count) {
+        float *data = qn_recurrent_array(&view, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+        for (size_t k = 0; k < count; k++) {
+            assert_true(data[k] == 0); /* arrays do not overlap */
+            data[k] = (float)(total + k + 1);
+        }
+    }
+    assert_int_equal(2 * qn_recurrent_layer_bytes(&shape), total * sizeof(float));
+    assert_true(state_bytes + chunk_bytes >= total * sizeof(float));
     /* Of 64 + 5 tokens, 5 are in the open chunk. */
-    qn_recurrent_zero_tail(&b, 69);
-    size_t kept = 0;
-    for (size_t layer = 0; layer < 3; layer += 2) {
-        float *source;
-        for (size_t part = 0; qn_recurrent_array(&b, layer, part, &data, &count); part++) {
-            label("layer %zu, part %zu", layer, part);
-            assert_true(qn_recurrent_array(&a, layer, part, &source, &count));
-            for (size_t i = 0; i < count; i++) {
-                assert_true(data[i] == source[i] || data[i] == 0);
-                kept += data[i] != 0;
-            }
+    qn_recurrent_zero_tail(&view, 69);
+    size_t kept = 0, at = 0;
+    for (size_t i = 0; i < 2 * QN_RECURRENT_ARRAYS; i++) {
+        const float *data = qn_recurrent_array(&view, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+        for (size_t k = 0; k < count; k++, at++) {
+            assert_true(data[k] == (float)(at + 1) || data[k] == 0);
+            kept += data[k] != 0;
         }
     }
     assert_int_equal(kept, 2 * (4 * 16 * 32 + 5 * 4 * 32 + 5 * 2 * 16 + 5 * 4 + (3 + 5) * (2 * 2 * 16 + 4 * 32)));
-    qn_recurrent_reset(&b);
-    for (size_t part = 0; qn_recurrent_array(&b, 2, part, &data, &count); part++)
-        for (size_t i = 0; i < count; i++)
-            assert_true(data[i] == 0);
-    qn_recurrent_free(&a);
-    qn_recurrent_free(&b);
+    const qn_recurrent_view empty = { &layout, NULL, NULL, open_chunk, 0 };
+    assert_null(qn_recurrent_array(&empty, 0, QN_RECURRENT_STATE, &count));
+    assert_int_equal(count, 4 * 16 * 32);
+    free(state);
+    free(open_chunk);
+    qn_recurrent_layout_free(&layout);
     const qn_recurrent_shape huge = { .n_k_heads = 1, .n_v_heads = SIZE_MAX / 64, .head_k = 16, .head_v = 16, .taps = 4 };
-    assert_int_equal(qn_recurrent_create(&a, &huge, layers, 3), QN_ERR_MEMORY);
-    qn_recurrent_free(&a);
+    assert_int_equal(qn_recurrent_layout_create(&huge, layers, 3, &layout), QN_ERR_MEMORY);
+    qn_recurrent_layout_free(&layout);
 }
 
 int main(void)

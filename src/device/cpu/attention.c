@@ -1,7 +1,7 @@
 /* Attention on the CPU: biases, qk_norm, rope and kv_store; attention over the cache; split-KV combine. A query attends to its
  * visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The splits' results
  * are combined in the same order either way, so results do not depend on the number of threads. qn_kv_view in
- * cache/view.h describes the fp16 pages and codes of an AURA cache. */
+ * cache/view.h describes pages, and which of an AURA cache are fp16. */
 #include "device/cpu/internal.h"
 
 #include "base/f16.h"
@@ -9,6 +9,9 @@
 #include "kernels/attention/attention.h"
 
 #include <string.h>
+
+_Static_assert((int)QN_KEY_BLOCK == (int)QN_AURA_BLOCK && (int)QN_KEY_PAGE == (int)QN_AURA_PAGE,
+               "fp16 and AURA caches have the same blocks and pages");
 
 /* Scratch of one thread: a tile of queries with running results (acc, m, l), the results of one split (block, block_m,
  * block_l), and scores. With an AURA cache, queries are int16 for codes, and floats for fp16 pages. */
@@ -98,7 +101,7 @@ static void compute_key_mean(const qn_kv_view *cache, size_t layer, size_t kv)
 /* Quantises a complete page of one head: keys minus their mean, and values. */
 static void quantize_page(const qn_executor *ex, const qn_kv_view *cache, size_t layer, size_t page, size_t kv)
 {
-    const size_t dim = cache->key_codec->dim, first = (page - 1) * QN_KV_PAGE, block = first / QN_KEY_BLOCK;
+    const size_t dim = cache->key_codec->dim;
     const uint16_t *keys = qn_kv_f16_keys(cache, layer, page, kv), *values = qn_kv_f16_values(cache, layer, page, kv);
     const float *mean = qn_kv_key_mean(cache, layer, kv);
     float key[QN_AURA_MAX_DIM], value[QN_AURA_MAX_DIM];
@@ -108,8 +111,8 @@ static void quantize_page(const qn_executor *ex, const qn_kv_view *cache, size_t
             key[d] = qn_f16_to_f32(tile[d * QN_KEY_TILE]) - mean[d];
             value[d] = qn_f16_to_f32(values[i * dim + d]);
         }
-        qn_aura_store_position(&ex->kernels->aura, cache->key_codec, cache->value_codec, qn_kv_keys(cache, layer, block, kv),
-                               qn_kv_values(cache, layer, block, kv), first % QN_KEY_BLOCK + i, key, value);
+        qn_aura_store_position(&ex->kernels->aura, cache->key_codec, cache->value_codec, qn_kv_keys(cache, layer, page, kv),
+                               qn_kv_values(cache, layer, page, kv), i, key, value);
     }
 }
 
@@ -134,7 +137,7 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
 {
     const size_t dim = op->qk_norm_rope_store.shape.head_dim, layer = (size_t)op->layer;
     const qn_row *r = &ex->step->rows[row];
-    const size_t block = r->position / QN_KEY_BLOCK;
+    const size_t page = r->position / QN_KV_PAGE;
     float *key = qn_buffer_row(ex, op->qk_norm_rope_store.keys, row) + kv * dim;
     const float *value = qn_buffer_row(ex, op->qk_norm_rope_store.values, row) + kv * dim;
     if (op->qk_norm_rope_store.k_bias)
@@ -148,8 +151,8 @@ static void store_head(const qn_executor *ex, const qn_op *op, size_t row, size_
     if (r->cache->key_codec)
         store_rotated(ex, r->cache, layer, r->position, kv, key, value);
     else
-        ex->kernels->attention.store(qn_kv_keys(r->cache, layer, block, kv), qn_kv_values(r->cache, layer, block, kv),
-                                     r->position % QN_KEY_BLOCK, key, value, dim);
+        ex->kernels->attention.store(qn_kv_keys(r->cache, layer, page, kv), qn_kv_values(r->cache, layer, page, kv),
+                                     r->position % QN_KV_PAGE, key, value, dim);
 }
 
 /* The number of rows, from `row`, that one thread must store in order: rows of one session in one page; all rows of the
@@ -186,12 +189,12 @@ void qn_executor_qk_norm_rope_store(const qn_executor *ex, const qn_op *op, int 
 /* ---- Splits ---- */
 
 /* The visible positions of a row are divided into splits, in this order. fp16 cache: its blocks. AURA cache: page 0, the
- * blocks of codes, and the row's own page if that is not page 0. */
+ * blocks of codes, and the row's own page if that is not page 0. Pages without a visible position are NULL. */
 typedef struct kv_split {
     const qn_kv_view *cache;
     size_t layer, kv;
     bool is_codes;
-    const void *keys, *values;
+    const void *keys[QN_BLOCK_PAGES], *values[QN_BLOCK_PAGES];
 } kv_split;
 
 static size_t code_blocks(size_t position)
@@ -207,27 +210,37 @@ static size_t visible_splits(const qn_row *row)
     return row->position < QN_KV_PAGE ? 1 : code_blocks(row->position) + 2;
 }
 
-static kv_split block_split(const qn_kv_view *cache, size_t layer, size_t kv, size_t block)
+/* A block, as far as `row` sees it. */
+static kv_split block_split(const qn_row *row, size_t layer, size_t kv, size_t block)
 {
-    return (kv_split){
-        cache, layer, kv, cache->key_codec != NULL, qn_kv_keys(cache, layer, block, kv), qn_kv_values(cache, layer, block, kv)
-    };
+    const qn_kv_view *cache = row->cache;
+    const bool is_codes = cache->key_codec != NULL;
+    const size_t first = is_codes + block * QN_BLOCK_PAGES, end = row->position / QN_KV_PAGE + !is_codes;
+    kv_split split = { .cache = cache, .layer = layer, .kv = kv, .is_codes = is_codes };
+    for (size_t i = 0; i < QN_BLOCK_PAGES && first + i < end; i++) {
+        split.keys[i] = qn_kv_keys(cache, layer, first + i, kv);
+        split.values[i] = qn_kv_values(cache, layer, first + i, kv);
+    }
+    return split;
 }
 
 static kv_split page_split(const qn_kv_view *cache, size_t layer, size_t kv, size_t page)
 {
-    return (
-        kv_split){ cache, layer, kv, false, qn_kv_f16_keys(cache, layer, page, kv), qn_kv_f16_values(cache, layer, page, kv) };
+    return (kv_split){ .cache = cache,
+                       .layer = layer,
+                       .kv = kv,
+                       .keys = { qn_kv_f16_keys(cache, layer, page, kv) },
+                       .values = { qn_kv_f16_values(cache, layer, page, kv) } };
 }
 
 static kv_split split_at(const qn_row *row, size_t layer, size_t kv, size_t index)
 {
     if (!row->cache->key_codec)
-        return block_split(row->cache, layer, kv, index);
+        return block_split(row, layer, kv, index);
     if (index == 0)
         return page_split(row->cache, layer, kv, 0);
     if (index <= code_blocks(row->position))
-        return block_split(row->cache, layer, kv, index - 1);
+        return block_split(row, layer, kv, index - 1);
     return page_split(row->cache, layer, kv, row->position / QN_KV_PAGE);
 }
 
@@ -294,21 +307,27 @@ static void load_query(struct attention_scratch *s, const qn_kv_view *cache, siz
         s->queries[i * dim + d] = (float)s->queries_i16[i * dim + d] * unit;
 }
 
-/* Attention of the scratch's n queries to one split. `next`: keys of the next split, to prefetch, or NULL. */
-static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p, const void *next, size_t n,
-                             size_t dim, float *out, float *m, float *l)
+/* Attention of the scratch's n queries to one split. `next`: the split whose keys to prefetch, or NULL. */
+static void attend_one_split(const qn_executor *ex, struct attention_scratch *s, const kv_split *p, const kv_split *next,
+                             size_t n, size_t dim, float *out, float *m, float *l)
 {
     const qn_kv_view *cache = p->cache;
     if (!p->is_codes) {
-        ex->kernels->attention.block(s->queries, n, p->keys, p->values, s->visible, cache->key_codec ? NULL : next, dim, out, m,
-                                     l, s->scores);
+        qn_attention_block block = { 0 };
+        for (size_t i = 0; i < QN_BLOCK_PAGES; i++) {
+            block.keys[i] = p->keys[i];
+            block.values[i] = p->values[i];
+            block.next_keys[i] = next && !cache->key_codec ? next->keys[i] : NULL;
+        }
+        ex->kernels->attention.block(s->queries, n, &block, s->visible, dim, out, m, l, s->scores);
         return;
     }
-    const qn_aura_block block = { .key_codec = cache->key_codec,
-                                  .value_codec = cache->value_codec,
-                                  .keys = p->keys,
-                                  .values = p->values,
-                                  .next_keys = next };
+    qn_aura_block block = { .key_codec = cache->key_codec, .value_codec = cache->value_codec };
+    for (size_t i = 0; i < QN_BLOCK_PAGES; i++) {
+        block.keys[i] = p->keys[i];
+        block.values[i] = p->values[i];
+        block.next_keys[i] = next ? next->keys[i] : NULL;
+    }
     ex->kernels->aura.block(s->queries_i16, s->query_scales, n, &block, s->visible, out, m, l);
     /* fp16 keys include the mean, codes do not: add query * mean to the scores, that is to their maximum. */
     const float *mean = qn_kv_key_mean(cache, p->layer, p->kv);
@@ -348,14 +367,14 @@ static void attend_split_kv(const qn_executor *ex, const qn_op *op, int thread)
             /* Only from block to block is the next split prefetched: pages are too short. */
             const bool more = unit + 1 < first_unit + n_units;
             const kv_split next = more ? split_at(r, layer, next_kv, next_index) : p;
-            const void *next_keys = next.is_codes == p.is_codes ? next.keys : p.keys;
+            const kv_split *prefetched = next.is_codes == p.is_codes ? &next : &p;
             for (size_t q = 0; q < group; q += QN_QUERY_TILE) {
                 const size_t n = group - q < QN_QUERY_TILE ? group - q : QN_QUERY_TILE;
                 for (size_t i = 0; i < n; i++) {
                     s->visible[i] = visible_at(r, index);
                     load_query(s, r->cache, i, qn_buffer_row(ex, op->attention.queries, row) + (kv * group + q + i) * dim, dim);
                 }
-                attend_one_split(ex, s, &p, next_keys, n, dim, workspace->partial + (entry + q) * dim,
+                attend_one_split(ex, s, &p, prefetched, n, dim, workspace->partial + (entry + q) * dim,
                                  workspace->partial_m + entry + q, workspace->partial_l + entry + q);
             }
         }
@@ -371,7 +390,7 @@ struct tile {
 
 /* Adds one split to the running results; visible(row, index) gives the number of its positions that a row attends to. */
 static void accumulate_split(const qn_executor *ex, struct tile *t, struct attention_scratch *s, const kv_split *p,
-                             const void *next, uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
+                             const kv_split *next, uint16_t (*visible)(const qn_row *row, size_t index), size_t index)
 {
     const size_t n_queries = t->n * t->n_heads;
     for (size_t q = 0; q < n_queries; q++)
@@ -388,10 +407,10 @@ static void accumulate_split(const qn_executor *ex, struct tile *t, struct atten
 /* Attention of a tile to all splits. Every row attends to at least one position of the first split. */
 static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, struct attention_scratch *s)
 {
-    const qn_row *rows = &ex->step->rows[t->row];
+    const qn_row *rows = &ex->step->rows[t->row], *last = &rows[t->n - 1];
     const qn_kv_view *cache = rows->cache;
-    const size_t layer = (size_t)op->layer, last = rows[t->n - 1].position, page = last / QN_KV_PAGE;
-    const size_t n_blocks = cache->key_codec ? code_blocks(last) : last / QN_KEY_BLOCK + 1;
+    const size_t layer = (size_t)op->layer, page = last->position / QN_KV_PAGE;
+    const size_t n_blocks = cache->key_codec ? code_blocks(last->position) : last->position / QN_KEY_BLOCK + 1;
     for (size_t q = 0; q < t->n * t->n_heads; q++)
         load_query(s, cache, q,
                    qn_buffer_row(ex, op->attention.queries, t->row + q / t->n_heads) + (t->head + q % t->n_heads) * t->dim,
@@ -401,10 +420,10 @@ static void attend_tile(const qn_executor *ex, const qn_op *op, struct tile *t, 
         accumulate_split(ex, t, s, &first, NULL, visible_in_page, 0);
     }
     for (size_t block = 0; block < n_blocks; block++) {
-        const kv_split p = block_split(cache, layer, t->kv, block);
+        const kv_split p = block_split(last, layer, t->kv, block);
         /* A single row is memory-bound and prefetches; a tile of many rows is compute-bound. */
-        const void *next = block + 1 < n_blocks ? qn_kv_keys(cache, layer, block + 1, t->kv) : p.keys;
-        accumulate_split(ex, t, s, &p, t->n == 1 ? next : NULL, visible_in_block, block);
+        const kv_split next = block + 1 < n_blocks ? block_split(last, layer, t->kv, block + 1) : p;
+        accumulate_split(ex, t, s, &p, t->n == 1 ? &next : NULL, visible_in_block, block);
     }
     for (size_t r = rows->position / QN_KV_PAGE; cache->key_codec && r <= page; r++) {
         const kv_split p = page_split(cache, layer, t->kv, r);

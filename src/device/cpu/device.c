@@ -10,6 +10,7 @@ typedef struct cpu_device {
     const qn_plan *plan;
     const qn_kernels *kernels;
     qn_executor *executor;
+    qn_cpu_caches *caches;
     float *logits; /* [n_vocab] for sampling; allocated when the first token is sampled */
     void *scratch;
 } cpu_device;
@@ -20,6 +21,7 @@ static void device_free(qn_device *device)
 {
     cpu_device *cpu = (cpu_device *)device;
     qn_executor_free(cpu->executor);
+    qn_cpu_caches_free(cpu->caches);
     qn_free(cpu->logits);
     qn_free(cpu->scratch);
     qn_free(cpu);
@@ -55,7 +57,7 @@ static qn_status device_run(qn_device *device, const qn_step *step)
 
 static qn_status device_memory(qn_device *device, const qn_memory_params *params, qn_memory **out)
 {
-    return qn_cpu_memory_new(((cpu_device *)device)->plan, params, out);
+    return qn_cpu_memory_new(((cpu_device *)device)->caches, params, out);
 }
 
 static const qn_device_vtable vtable = {
@@ -73,7 +75,9 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     *cpu = (cpu_device){ .base = { .vtable = &vtable, .layout = "", .name = "cpu", .batch = BATCH },
                          .plan = params->plan,
                          .kernels = params->kernels };
-    const qn_status status = qn_executor_create(params->team, params->kernels, params->plan, &cpu->executor);
+    qn_status status = qn_executor_create(params->team, params->kernels, params->plan, &cpu->executor);
+    if (status == QN_OK)
+        status = qn_cpu_caches_create(params->plan, params->memory, &cpu->caches);
     if (status != QN_OK)
         device_free(&cpu->base);
     else

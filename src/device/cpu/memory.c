@@ -1,151 +1,240 @@
-/* The CPU's qn_memory_vtable, on top of kv.h and recurrent.h. */
+/* The CPU's qn_memory_vtable, on top of sequences: pages in reserved address space, views for the operations, files. */
 #include "device/cpu/memory.h"
 
+#include "base/address_space.h"
+#include "base/available.h"
 #include "base/memory.h"
-#include "cache/kv.h"
-#include "cache/recurrent.h"
 
-typedef struct cpu_memory {
-    qn_memory base;
-    qn_kv kv;
-    qn_recurrent recurrent; /* zeroed if the model has no recurrent layers */
+#include <pthread.h>
+#include <string.h>
+
+/* The classes and the layout of one cache format. The recurrent layers' are the same in all. */
+typedef struct cpu_cache {
+    qn_cache base;
+    qn_kv_layout layout;
+    struct cpu_cache *next;
+} cpu_cache;
+
+struct qn_cpu_caches {
     const qn_plan *plan;
-} cpu_memory;
+    qn_pool *pool;
+    qn_recurrent_layout recurrent;
+    qn_pool_class *states, *open_chunks;
+    cpu_cache *caches;
+    pthread_mutex_t lock; /* protects `caches` */
+    bool has_lock;
+};
 
 typedef struct cpu_checkpoint {
-    qn_recurrent recurrent;
-    qn_kv_checkpoint kv;
+    qn_sequence sequence;
 } cpu_checkpoint;
 
-static cpu_memory *cpu_of(qn_memory *memory)
+static qn_cpu_memory *cpu_of(qn_memory *memory)
 {
-    return (cpu_memory *)memory;
+    return (qn_cpu_memory *)memory;
 }
 
-static const cpu_memory *cpu_of_const(const qn_memory *memory)
+static const qn_cpu_memory *cpu_of_const(const qn_memory *memory)
 {
-    return (const cpu_memory *)memory;
+    return (const qn_cpu_memory *)memory;
 }
+
+/* ---- Views ---- */
+
+static void *item_at(const qn_pool_class *class, uint32_t item)
+{
+    return item == QN_NO_ITEM ? NULL : (void *)(uintptr_t)qn_pool_address(class, item);
+}
+
+/* The views for appending n rows, or of the present contents for n = 0. */
+static void update_views(qn_cpu_memory *m, size_t n)
+{
+    const qn_sequence *s = &m->sequence;
+    const qn_cache *cache = s->cache;
+    m->kv.table = s->pages;
+    m->kv.f16_table = s->f16_pages;
+    if (!cache->states)
+        return;
+    m->recurrent.state = item_at(cache->states, s->state);
+    m->recurrent.state_to = n && qn_sequence_folds(s, n) ? item_at(cache->states, s->state_to) : NULL;
+    m->recurrent.open_chunk = item_at(cache->open_chunks, s->open_chunk);
+    m->recurrent.state_position = s->state_position;
+}
+
+static void begin_views(qn_cpu_memory *m, const qn_recurrent_layout *recurrent)
+{
+    const qn_cache *cache = m->sequence.cache;
+    m->kv = m->layout->view;
+    if (cache->pages) {
+        m->kv.pages = (uint8_t *)(uintptr_t)qn_pool_base(cache->pages);
+        m->kv.page_stride = qn_pool_stride(cache->pages);
+    }
+    if (cache->f16_pages) {
+        m->kv.f16_pages = (uint8_t *)(uintptr_t)qn_pool_base(cache->f16_pages);
+        m->kv.f16_stride = qn_pool_stride(cache->f16_pages);
+    }
+    m->recurrent.layout = recurrent;
+    m->base.cache = &m->kv;
+    m->base.recurrent = cache->states ? &m->recurrent : NULL;
+    update_views(m, 0);
+}
+
+/* ---- Growth and truncation ---- */
 
 static void memory_free(qn_memory *memory)
 {
-    qn_kv_free(&cpu_of(memory)->kv);
-    qn_recurrent_free(&cpu_of(memory)->recurrent);
+    qn_sequence_free(&cpu_of(memory)->sequence);
     qn_free(memory);
 }
 
 static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 {
-    return qn_kv_bytes(&cpu_of_const(memory)->kv, length) + cpu_of_const(memory)->recurrent.total_bytes;
+    const qn_cpu_memory *m = cpu_of_const(memory);
+    const qn_recurrent_layout *r = m->recurrent.layout;
+    return qn_kv_bytes(m->layout, length) + (r ? r->n_layers * qn_recurrent_layer_bytes(&r->shape) : 0);
+}
+
+static qn_status memory_prepare(qn_memory *memory, size_t n)
+{
+    QN_TRY(qn_sequence_reserve(&cpu_of(memory)->sequence, n));
+    update_views(cpu_of(memory), n);
+    return QN_OK;
 }
 
 static void memory_on_append(qn_memory *memory, size_t length)
 {
-    qn_kv_on_append(&cpu_of(memory)->kv, length);
+    qn_sequence *s = &cpu_of(memory)->sequence;
+    qn_sequence_commit(s, length - s->length);
+    update_views(cpu_of(memory), 0);
 }
 
 static size_t memory_rewind_length(const qn_memory *memory, size_t length)
 {
-    return qn_kv_rewind_length(&cpu_of_const(memory)->kv, length);
+    return qn_sequence_rewind_length(&cpu_of_const(memory)->sequence, (uint32_t)length);
 }
 
 static void memory_truncate(qn_memory *memory, size_t length)
 {
-    qn_kv_truncate(&cpu_of(memory)->kv, length);
+    qn_sequence_truncate(&cpu_of(memory)->sequence, (uint32_t)length);
+    update_views(cpu_of(memory), 0);
 }
 
 static qn_status memory_reset(qn_memory *memory)
 {
-    qn_recurrent_reset(&cpu_of(memory)->recurrent);
+    memory_truncate(memory, 0);
+    return QN_OK;
+}
+
+/* ---- Copies and checkpoints ---- */
+
+static qn_status replace(qn_sequence *to, const qn_sequence *from)
+{
+    qn_sequence copy;
+    QN_TRY(qn_sequence_fork(from, &copy));
+    qn_sequence_free(to);
+    *to = copy;
     return QN_OK;
 }
 
 static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length)
 {
-    qn_kv_copy(&cpu_of(to)->kv, &cpu_of_const(from)->kv, length);
-    qn_recurrent_copy(&cpu_of(to)->recurrent, &cpu_of_const(from)->recurrent);
+    (void)length;
+    QN_TRY(replace(&cpu_of(to)->sequence, &cpu_of_const(from)->sequence));
+    update_views(cpu_of(to), 0);
     return QN_OK;
 }
-
-/* ---- Checkpoints ---- */
 
 static void checkpoint_free(qn_memory_checkpoint *of)
 {
     cpu_checkpoint *checkpoint = (cpu_checkpoint *)of;
     if (!checkpoint)
         return;
-    qn_recurrent_free(&checkpoint->recurrent);
-    qn_kv_checkpoint_free(&checkpoint->kv);
+    qn_sequence_free(&checkpoint->sequence);
     qn_free(checkpoint);
 }
 
 static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **out)
 {
-    const cpu_memory *m = cpu_of_const(memory);
     cpu_checkpoint *checkpoint;
+    (void)memory;
     *out = NULL;
     QN_TRY(qn_alloc(&checkpoint, 1, sizeof *checkpoint, "checkpoint"));
-    qn_status status = qn_kv_checkpoint_new(&checkpoint->kv, &m->kv);
-    if (status == QN_OK)
-        status = qn_recurrent_create(&checkpoint->recurrent, &m->recurrent.shape, m->plan->is_recurrent, m->recurrent.n_layers);
-    if (status != QN_OK) {
-        checkpoint_free((qn_memory_checkpoint *)checkpoint);
-        return status;
-    }
     *out = (qn_memory_checkpoint *)checkpoint;
     return QN_OK;
 }
 
 static qn_status checkpoint_save(qn_memory_checkpoint *of, const qn_memory *memory, size_t held)
 {
-    cpu_checkpoint *checkpoint = (cpu_checkpoint *)of;
-    qn_recurrent_copy(&checkpoint->recurrent, &cpu_of_const(memory)->recurrent);
-    qn_kv_checkpoint_save(&checkpoint->kv, &cpu_of_const(memory)->kv, held);
-    return QN_OK;
+    (void)held;
+    return replace(&((cpu_checkpoint *)of)->sequence, &cpu_of_const(memory)->sequence);
 }
 
 static qn_status checkpoint_restore(const qn_memory_checkpoint *of, qn_memory *memory, size_t held)
 {
-    const cpu_checkpoint *checkpoint = (const cpu_checkpoint *)of;
-    qn_recurrent_copy(&cpu_of(memory)->recurrent, &checkpoint->recurrent);
-    qn_kv_checkpoint_restore(&checkpoint->kv, &cpu_of(memory)->kv, held);
+    (void)held;
+    QN_TRY(replace(&cpu_of(memory)->sequence, &((const cpu_checkpoint *)of)->sequence));
+    update_views(cpu_of(memory), 0);
     return QN_OK;
 }
 
 static qn_status checkpoint_copy(qn_memory_checkpoint *to, const qn_memory_checkpoint *from, const qn_memory *memory)
 {
-    qn_recurrent_copy(&((cpu_checkpoint *)to)->recurrent, &((const cpu_checkpoint *)from)->recurrent);
-    qn_kv_checkpoint_copy(&((cpu_checkpoint *)to)->kv, &((const cpu_checkpoint *)from)->kv, &cpu_of_const(memory)->kv);
-    return QN_OK;
+    (void)memory;
+    return replace(&((cpu_checkpoint *)to)->sequence, &((const cpu_checkpoint *)from)->sequence);
 }
 
 /* ---- Serialisation ---- */
 
-static qn_status for_each_region(const cpu_memory *m, size_t length, qn_memory_region_fn on_region, void *context)
+/* An array of a layer that has no state is zeros: read from and written to `zeros` of as many floats. */
+static qn_status for_each_array(const qn_cpu_memory *m, qn_memory_region_fn on_region, void *context)
+{
+    const qn_recurrent_layout *layout = m->recurrent.layout;
+    float *zeros = NULL;
+    size_t count, most = 0;
+    qn_status status = QN_OK;
+    if (!layout)
+        return QN_OK;
+    for (size_t array = 0; array < QN_RECURRENT_ARRAYS; array++)
+        if (layout->n_layers && !qn_recurrent_array(&m->recurrent, 0, array, &count))
+            most = count > most ? count : most;
+    QN_TRY(qn_alloc(&zeros, most, sizeof *zeros, "session"));
+    for (size_t i = 0; status == QN_OK && i < layout->n_layers * QN_RECURRENT_ARRAYS; i++) {
+        float *array = qn_recurrent_array(&m->recurrent, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+        status = on_region(context, array ? array : zeros, count * sizeof *array);
+    }
+    qn_free(zeros);
+    return status;
+}
+
+static qn_status for_each_region(const qn_cpu_memory *m, const qn_kv_view *kv, size_t length, qn_memory_region_fn on_region,
+                                 void *context)
 {
     uint8_t *rows;
-    float *array;
-    size_t size, count;
-    for (size_t region = 0; qn_kv_region(&m->kv, region, length, &rows, &size); region++)
+    size_t size;
+    for (size_t region = 0; qn_kv_region(m->layout, kv, region, length, &rows, &size); region++)
         QN_TRY(on_region(context, rows, size));
-    for (size_t layer = 0; layer < m->recurrent.n_layers; layer++)
-        for (size_t region = 0; qn_recurrent_array(&m->recurrent, layer, region, &array, &count); region++)
-            QN_TRY(on_region(context, array, count * sizeof *array));
-    return QN_OK;
+    return for_each_array(m, on_region, context);
 }
 
 static qn_status memory_serialize(const qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
 {
-    qn_kv_zero_tail(&cpu_of_const(memory)->kv, length);
-    qn_recurrent_zero_tail(&cpu_of_const(memory)->recurrent, length);
-    return for_each_region(cpu_of_const(memory), length, on_region, context);
+    const qn_cpu_memory *m = cpu_of_const(memory);
+    qn_kv_zero_tail(m->layout, &m->kv, length);
+    if (m->recurrent.layout)
+        qn_recurrent_zero_tail(&m->recurrent, length);
+    return for_each_region(m, &m->kv, length, on_region, context);
 }
 
 static qn_status memory_deserialize(qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
 {
-    QN_TRY(for_each_region(cpu_of(memory), length, on_region, context));
-    qn_kv_on_deserialize(&cpu_of(memory)->kv, length);
-    return QN_OK;
+    qn_cpu_memory *m = cpu_of(memory);
+    if (length)
+        QN_TRY(qn_sequence_reserve(&m->sequence, length));
+    qn_sequence_commit(&m->sequence, length);
+    if (!m->layout->saves_last_page)
+        qn_sequence_forget_f16(&m->sequence);
+    update_views(m, 0);
+    return for_each_region(m, &m->kv, length, on_region, context);
 }
 
 static qn_status count_bytes(void *context, void *data, size_t bytes)
@@ -158,7 +247,7 @@ static qn_status count_bytes(void *context, void *data, size_t bytes)
 static uint64_t memory_serialized_bytes(const qn_memory *memory, size_t length)
 {
     uint64_t bytes = 0;
-    (void)for_each_region(cpu_of_const(memory), length, count_bytes, &bytes);
+    (void)for_each_region(cpu_of_const(memory), &cpu_of_const(memory)->layout->view, length, count_bytes, &bytes);
     return bytes;
 }
 
@@ -166,6 +255,7 @@ static const qn_memory_vtable vtable = {
     .free = memory_free,
     .bytes = memory_bytes,
     .open_tokens = qn_recurrent_open_tokens,
+    .prepare = memory_prepare,
     .on_append = memory_on_append,
     .rewind_length = memory_rewind_length,
     .truncate = memory_truncate,
@@ -181,23 +271,171 @@ static const qn_memory_vtable vtable = {
     .serialized_bytes = memory_serialized_bytes,
 };
 
-qn_status qn_cpu_memory_new(const qn_plan *plan, const qn_memory_params *params, qn_memory **out)
+/* ---- The pool ---- */
+
+static qn_status reserve_addresses(void *context, size_t bytes, uint64_t *address)
 {
-    const qn_kv_shape shape = { plan->is_recurrent, params->n_layers, plan->heads.n_kv_heads, plan->heads.head_dim };
-    const qn_kv_codecs codecs = { params->key_codec, params->value_codec };
-    cpu_memory *m;
+    void *at;
+    (void)context;
+    QN_TRY(qn_address_space_reserve(bytes, &at));
+    *address = (uint64_t)(uintptr_t)at;
+    return QN_OK;
+}
+
+static void free_addresses(void *context, uint64_t address, size_t bytes)
+{
+    (void)context;
+    qn_address_space_free((void *)(uintptr_t)address, bytes);
+}
+
+static qn_status commit_granule(void *context, uint64_t address)
+{
+    (void)context;
+    return qn_address_space_commit((void *)(uintptr_t)address);
+}
+
+static void release_granule(void *context, uint64_t address)
+{
+    (void)context;
+    qn_address_space_release((void *)(uintptr_t)address);
+}
+
+static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t bytes)
+{
+    (void)context;
+    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return QN_OK;
+}
+
+/* IDLE: granules without items that stay committed. DEFAULT: the budget where nothing is known of the system. */
+static const uint64_t IDLE_BYTES = (uint64_t)64 << 20, DEFAULT_BUDGET = (uint64_t)4 << 30;
+
+static uint64_t default_budget(void)
+{
+    const uint64_t available = qn_available_memory();
+    const uint64_t half = available == UINT64_MAX ? DEFAULT_BUDGET : available / 2;
+    return half > QN_COMMIT_GRANULE ? half : QN_COMMIT_GRANULE;
+}
+
+static qn_status create_pool(qn_cpu_caches *c, uint64_t budget)
+{
+    const qn_pool_memory memory = { .granule = QN_COMMIT_GRANULE,
+                                    .reserve = reserve_addresses,
+                                    .unreserve = free_addresses,
+                                    .commit = commit_granule,
+                                    .release = release_granule };
+    QN_TRY(qn_pool_create(&memory, budget ? budget : default_budget(), IDLE_BYTES, &c->pool));
+    if (!c->plan->recurrent.n_v_heads)
+        return QN_OK;
+    QN_TRY(qn_recurrent_layout_create(&c->plan->recurrent, c->plan->is_recurrent, c->plan->n_layers, &c->recurrent));
+    QN_TRY(qn_pool_add_class(c->pool, "recurrent state", qn_recurrent_state_item_bytes(&c->recurrent), &c->states));
+    return qn_pool_add_class(c->pool, "open chunk", qn_recurrent_chunk_item_bytes(&c->recurrent), &c->open_chunks);
+}
+
+qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_caches **out)
+{
+    qn_cpu_caches *c;
     *out = NULL;
+    QN_TRY(qn_alloc(&c, 1, sizeof *c, "device"));
+    c->plan = plan;
+    const int error = pthread_mutex_init(&c->lock, NULL);
+    c->has_lock = !error;
+    const qn_status status = error ? qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error)) : create_pool(c, budget);
+    if (status != QN_OK) {
+        qn_cpu_caches_free(c);
+        return status;
+    }
+    *out = c;
+    return QN_OK;
+}
+
+static void free_cache(cpu_cache *cache)
+{
+    qn_kv_layout_free(&cache->layout);
+    qn_free(cache);
+}
+
+void qn_cpu_caches_free(qn_cpu_caches *c)
+{
+    if (!c)
+        return;
+    qn_pool_free(c->pool);
+    for (cpu_cache *cache = c->caches, *next; cache; cache = next) {
+        next = cache->next;
+        free_cache(cache);
+    }
+    qn_recurrent_layout_free(&c->recurrent);
+    if (c->has_lock)
+        pthread_mutex_destroy(&c->lock);
+    qn_free(c);
+}
+
+qn_pool_usage qn_cpu_caches_usage(const qn_cpu_caches *c)
+{
+    return qn_pool_get_usage(c->pool);
+}
+
+/* ---- Caches and memories ---- */
+
+static qn_status create_cache(const qn_cpu_caches *c, qn_kv_codecs codecs, cpu_cache *cache)
+{
+    const qn_plan *plan = c->plan;
+    const qn_kv_shape shape = { plan->is_recurrent, plan->n_layers, plan->heads.n_kv_heads, plan->heads.head_dim };
+    QN_TRY(qn_kv_layout_create(&cache->layout, &shape, codecs));
+    cache->base = (qn_cache){
+        .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_GDN_CHUNK, .copy = copy_item
+    };
+    if (!cache->layout.view.page_stride)
+        return QN_OK;
+    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", cache->layout.view.page_stride, &cache->base.pages));
+    return codecs.keys ? qn_pool_add_class(c->pool, "fp16 page of keys and values", cache->layout.view.f16_stride,
+                                           &cache->base.f16_pages)
+                       : QN_OK;
+}
+
+static qn_status new_cache(qn_cpu_caches *c, qn_kv_codecs codecs, const cpu_cache **out)
+{
+    cpu_cache *cache;
+    QN_TRY(qn_alloc(&cache, 1, sizeof *cache, "session"));
+    const qn_status status = create_cache(c, codecs, cache);
+    if (status != QN_OK) {
+        free_cache(cache);
+        return status;
+    }
+    cache->next = c->caches;
+    *out = c->caches = cache;
+    return QN_OK;
+}
+
+static qn_status find_cache(qn_cpu_caches *c, qn_kv_codecs codecs, const cpu_cache **out)
+{
+    pthread_mutex_lock(&c->lock);
+    qn_status status = QN_OK;
+    const cpu_cache *cache = c->caches;
+    while (cache && (cache->layout.view.key_codec != codecs.keys || cache->layout.view.value_codec != codecs.values))
+        cache = cache->next;
+    *out = cache;
+    if (!cache)
+        status = new_cache(c, codecs, out);
+    pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+qn_status qn_cpu_memory_new(qn_cpu_caches *c, const qn_memory_params *params, qn_memory **out)
+{
+    const qn_kv_codecs codecs = { params->key_codec, params->value_codec };
+    const cpu_cache *cache;
+    qn_cpu_memory *m;
+    *out = NULL;
+    QN_TRY(find_cache(c, codecs, &cache));
     QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
-    *m = (cpu_memory){ .base.vtable = &vtable, .plan = plan };
-    qn_status status = qn_kv_create(&m->kv, &shape, params->n_ctx, params->n_batch, codecs);
-    if (status == QN_OK && plan->recurrent.n_v_heads)
-        status = qn_recurrent_create(&m->recurrent, &plan->recurrent, plan->is_recurrent, params->n_layers);
+    *m = (qn_cpu_memory){ .base.vtable = &vtable, .layout = &cache->layout };
+    const qn_status status = qn_sequence_create(&cache->base, &m->sequence);
     if (status != QN_OK) {
         memory_free(&m->base);
         return status;
     }
-    m->base.cache = &m->kv.view;
-    m->base.recurrent = m->recurrent.layers;
+    begin_views(m, cache->base.states ? &c->recurrent : NULL);
     *out = &m->base;
     return QN_OK;
 }

@@ -2,6 +2,8 @@
  * The arithmetic is in kernels/deltanet/. */
 #include "device/cpu/internal.h"
 
+#include "cache/recurrent.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -9,13 +11,18 @@
 typedef struct seq_rows {
     size_t row, n;
     uint32_t position; /* of the first */
-    const qn_recurrent_layer *memory;
+    uint32_t state_position;
+    qn_recurrent_layer memory;
 } seq_rows;
 
 static seq_rows seq_rows_at(const qn_executor *ex, const qn_op *op, size_t row)
 {
     const qn_row *rows = ex->step->rows;
-    seq_rows seq = { .row = row, .n = 1, .position = rows[row].position, .memory = &rows[row].recurrent[op->layer] };
+    seq_rows seq = { .row = row,
+                     .n = 1,
+                     .position = rows[row].position,
+                     .state_position = rows[row].recurrent->state_position,
+                     .memory = qn_recurrent_layer_of(rows[row].recurrent, (size_t)op->layer) };
     while (row + seq.n < ex->step->n_rows && rows[row + seq.n].recurrent == rows[row].recurrent)
         seq.n++;
     return seq;
@@ -29,10 +36,11 @@ static size_t count_sequences(const qn_executor *ex)
     return n;
 }
 
-/* The position at which the open chunk of a session of `length` tokens begins. */
-static size_t chunk_start(size_t length)
+/* The position at which the open chunk begins after the step. */
+static size_t next_state_position(const seq_rows *seq)
 {
-    return length - qn_recurrent_open_tokens(length);
+    const size_t end = seq->position + seq->n;
+    return end > (size_t)seq->state_position + QN_GDN_CHUNK ? (end - 1) / QN_GDN_CHUNK * QN_GDN_CHUNK : seq->state_position;
 }
 
 static size_t q_width(const qn_recurrent_shape *shape)
@@ -42,12 +50,21 @@ static size_t q_width(const qn_recurrent_shape *shape)
 
 /* ---- Convolution, norms and gates ---- */
 
-/* The input rows of a row's taps: rows of this step, rows stored in the layer, or zeros before position 0, where the layer's
- * rows may be stale. */
+/* The stored input at a position before the step. */
+static const float *stored_conv_input(const qn_recurrent_shape *shape, const qn_recurrent_view *view,
+                                      const qn_recurrent_layer *layer, size_t position)
+{
+    const size_t width = qn_recurrent_width(shape), start = view->state_position;
+    return position >= start ? layer->conv_inputs + (position - start) * width
+                             : layer->history + (position + shape->taps - 1 - start) * width;
+}
+
+/* The input rows of a row's taps: rows of this step, stored rows, or zeros before position 0. */
 static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row, const float *conv_inputs[QN_CONV_MAX_TAPS])
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const qn_row *r = &ex->step->rows[row];
+    const qn_recurrent_layer layer = qn_recurrent_layer_of(r->recurrent, (size_t)op->layer);
     const size_t taps = shape->taps;
     size_t n_in_step = 0; /* earlier rows of this session in this step */
     while (n_in_step + 1 < taps && n_in_step < row && ex->step->rows[row - n_in_step - 1].recurrent == r->recurrent)
@@ -59,8 +76,7 @@ static void find_conv_inputs(const qn_executor *ex, const qn_op *op, size_t row,
         else if (tap_distance > r->position)
             *input = ex->zeros;
         else
-            *input = r->recurrent[op->layer].conv_inputs +
-                     (r->position - tap_distance + taps - 1 - chunk_start(r->position - n_in_step)) * qn_recurrent_width(shape);
+            *input = stored_conv_input(shape, r->recurrent, &layer, r->position - tap_distance);
     }
 }
 
@@ -126,27 +142,38 @@ static head_slice slice_at(const qn_recurrent_shape *shape, size_t slices, size_
 
 static const float *open_keys_of(const qn_recurrent_shape *shape, const seq_rows *seq, size_t k_head)
 {
-    return seq->memory->keys + k_head * shape->head_k * QN_GDN_CHUNK;
+    return seq->memory.keys + k_head * shape->head_k * QN_GDN_CHUNK;
+}
+
+/* The state of a head's values, [head_k][*row]: where the step stores it, with the present state copied there, or the present
+ * state, which is then only read. */
+static float *state_of(const qn_executor *ex, const seq_rows *seq, const head_slice *u, size_t *row)
+{
+    const qn_recurrent_shape *shape = &ex->plan->recurrent;
+    const size_t at = u->head * shape->head_k * shape->head_v + u->first, n = u->last - u->first;
+    const float *from = seq->memory.state ? seq->memory.state + at : ex->zeros;
+    const size_t from_row = seq->memory.state ? shape->head_v : 0;
+    float *to = seq->memory.state_to ? seq->memory.state_to + at : NULL;
+    for (size_t k = 0; to && to != from && k < shape->head_k; k++)
+        memcpy(to + k * shape->head_v, from + k * from_row, n * sizeof *to);
+    *row = to ? shape->head_v : from_row;
+    return to ? to : (float *)from;
 }
 
 static qn_gdn_head gdn_head_of(const qn_executor *ex, const qn_op *op, const seq_rows *seq, const head_slice *u)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
     const size_t at = u->head * shape->head_v + u->first;
-    const qn_gdn_head head = {
-        .state = seq->memory->state + u->head * shape->head_k * shape->head_v + u->first,
-        .state_row = shape->head_v,
-        .v_new = seq->memory->v_new + u->head * QN_GDN_CHUNK * shape->head_v + u->first,
+    qn_gdn_head head = {
+        .v_new = seq->memory.v_new + u->head * QN_GDN_CHUNK * shape->head_v + u->first,
         .v_new_row = shape->head_v,
-        .log_decay = seq->memory->log_decay + u->head * QN_GDN_CHUNK,
+        .log_decay = seq->memory.log_decay + u->head * QN_GDN_CHUNK,
         .v = qn_buffer_row(ex, op->delta_rule.qkv, seq->row) + 2 * q_width(shape) + at,
         .g = qn_buffer_row(ex, op->delta_rule.g, seq->row) + u->head,
         .beta = qn_buffer_row(ex, op->delta_rule.beta, seq->row) + u->head,
         .o = qn_buffer_row(ex, op->delta_rule.out, seq->row) + at,
     };
-    /* The session may have been truncated to length 0 with a stale state in memory. */
-    for (size_t k = 0; seq->position == 0 && k < shape->head_k; k++)
-        memset(head.state + k * head.state_row, 0, (u->last - u->first) * sizeof(float));
+    head.state = state_of(ex, seq, u, &head.state_row);
     return head;
 }
 
@@ -173,7 +200,7 @@ static void advance_units(const qn_executor *ex, const qn_op *op, const seq_rows
                            .heads = heads,
                            .n_heads = n,
                            .keys = open_keys_of(shape, seq, u.k_head),
-                           .open_tokens = qn_recurrent_open_tokens(seq->position),
+                           .open_tokens = seq->position - seq->state_position,
                            .n = seq->n,
                            .q = qkv + u.k_head * shape->head_k,
                            .k = qkv + q_width(shape) + u.k_head * shape->head_k,
@@ -208,39 +235,39 @@ void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
 
 /* ---- Gated norm, and the open chunk ---- */
 
-/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the rows still needed move to the
- * front; then the new rows are appended. */
+/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the last rows before it become the history
+ * of its state; then the new rows are appended. */
 static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t first, size_t n)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t width = qn_recurrent_width(shape), history = shape->taps - 1, end = seq->position + seq->n;
-    const size_t before = chunk_start(seq->position), after = chunk_start(end);
-    float *conv_inputs = seq->memory->conv_inputs + first;
-    /* Row r holds position after - history + r. */
-    for (size_t r = 0; seq->position == 0 && r < history && after + r < history; r++)
-        memset(conv_inputs + r * width, 0, n * sizeof(float));
-    for (size_t r = after < history ? history - after : 0; after != before && after + r < seq->position + history; r++)
-        memcpy(conv_inputs + r * width, conv_inputs + (after - before + r) * width, n * sizeof(float));
-    const size_t oldest = after < history ? 0 : after - history;
-    for (size_t p = seq->position > oldest ? seq->position : oldest; p < end; p++)
-        memcpy(conv_inputs + (p + history - after) * width,
-               qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first, n * sizeof(float));
+    const size_t width = qn_recurrent_width(shape), n_history = shape->taps - 1, end = seq->position + seq->n;
+    const size_t before = seq->state_position, after = next_state_position(seq);
+    float *stored = seq->memory.conv_inputs + first, *history = after != before ? seq->memory.history_to + first : NULL;
+    for (size_t r = 0; after != before && r < n_history; r++) {
+        const size_t p = after - n_history + r;
+        const float *from = p < seq->position ? stored + (p - before) * width
+                                              : qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first;
+        memcpy(history + r * width, from, n * sizeof *history);
+    }
+    for (size_t p = seq->position > after ? seq->position : after; p < end; p++)
+        memcpy(stored + (p - after) * width, qn_buffer_row(ex, op->gated_norm.conv_in, seq->row + p - seq->position) + first,
+               n * sizeof *stored);
 }
 
 static void append_open_chunk(const qn_executor *ex, const qn_op *op, const seq_rows *seq, int thread)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;
-    const size_t open_tokens = seq->position - chunk_start(seq->position), width = qn_recurrent_width(shape);
+    const size_t open_tokens = seq->position - seq->state_position, width = qn_recurrent_width(shape);
     const float *keys = qn_buffer_row(ex, op->gated_norm.conv_out, seq->row) + q_width(shape);
     const int n_threads = qn_team_size(ex->team);
     size_t begin, end;
     qn_team_range(shape->n_k_heads, 1, thread, n_threads, &begin, &end);
     for (size_t h = begin; h < end; h++)
-        qn_gdn_append_keys(seq->memory->keys + h * shape->head_k * QN_GDN_CHUNK, shape->head_k, open_tokens,
+        qn_gdn_append_keys(seq->memory.keys + h * shape->head_k * QN_GDN_CHUNK, shape->head_k, open_tokens,
                            keys + h * shape->head_k, width, seq->n);
     qn_team_range(shape->n_v_heads, 1, thread, n_threads, &begin, &end);
     for (size_t h = begin; h < end; h++)
-        qn_gdn_append_decay(seq->memory->log_decay + h * QN_GDN_CHUNK, open_tokens,
+        qn_gdn_append_decay(seq->memory.log_decay + h * QN_GDN_CHUNK, open_tokens,
                             qn_buffer_row(ex, op->gated_norm.g, seq->row) + h, shape->n_v_heads, seq->n);
     qn_team_range(width, QN_GDN_UNIT, thread, n_threads, &begin, &end);
     append_conv_inputs(ex, op, seq, begin, end - begin);

@@ -211,6 +211,7 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
     *model = (qn_cuda_model){ .base = { .vtable = &vtable, .layout = " cuda", .batch = BATCH },
                               .plan = params->base.plan,
+                              .memory_limit = params->base.memory,
                               .team = params->base.team,
                               .kernels = params->base.kernels };
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);

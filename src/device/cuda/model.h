@@ -11,6 +11,8 @@
 #include "kernels/matmul/matmul_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 
+#include <stdatomic.h>
+
 /* ---- The model ---- */
 
 /* Matrices of an operation with the same activations and tile layout: concatenated in one buffer, multiplied in one
@@ -65,6 +67,8 @@ typedef struct qn_cuda_model {
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
     bool launches_only; /* do not use the persistent decode kernel */
+    uint64_t memory_limit;       /* bytes that memories may take; 0: no limit */
+    atomic_uint_fast64_t memory; /* that they have taken */
 
     /* weights */
     qn_cuda_op *ops;        /* [plan->n_ops] */
@@ -146,6 +150,7 @@ typedef struct qn_cuda_memory {
     qn_cuda_buffer cache, recurrent, tables;
     qn_cuda_codec codecs[2];         /* of keys, of values */
     size_t state_bytes, layer_bytes; /* of a recurrent layer: state; state and convolution inputs, padded */
+    uint64_t bytes;                  /* counted in qn_cuda_model.memory */
     uint32_t first_open_page;        /* AURA: the first page after page 0 whose fp16 rows are still stored */
     qn_cuda_stream stream;           /* for copies */
     qn_cuda_decode_plan decode_plan;

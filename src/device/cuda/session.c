@@ -101,6 +101,14 @@ static size_t page_slot(const qn_cuda_memory *m, size_t page)
     return page ? 1 + (page - 1) % m->kv.n_open_pages : 0;
 }
 
+/* The cache is allocated for n_ctx positions. */
+static qn_status memory_prepare(qn_memory *memory, size_t n)
+{
+    (void)memory;
+    (void)n;
+    return QN_OK;
+}
+
 static void memory_on_append(qn_memory *memory, size_t length)
 {
     qn_cuda_memory *m = cuda_memory_of(memory);
@@ -413,6 +421,7 @@ static void memory_free(qn_memory *memory)
 {
     qn_cuda_memory *m = cuda_memory_of(memory);
     qn_cuda *cuda = m->model->cuda;
+    atomic_fetch_sub(&m->model->memory, m->bytes);
     for (int sampler = 0; sampler < QN_SAMPLE_MODES; sampler++)
         qn_cuda_graph_free(cuda, m->graphs[sampler]);
     qn_cuda_free(cuda, &m->decode_plan.memory);
@@ -431,6 +440,7 @@ static const qn_memory_vtable vtable = {
     .free = memory_free,
     .bytes = memory_bytes,
     .open_tokens = memory_open_tokens,
+    .prepare = memory_prepare,
     .on_append = memory_on_append,
     .rewind_length = memory_rewind_length,
     .truncate = memory_truncate,
@@ -445,6 +455,22 @@ static const qn_memory_vtable vtable = {
     .deserialize = memory_deserialize,
     .serialized_bytes = memory_bytes,
 };
+
+/* Counts the bytes of the cache and the states against the limit. */
+static qn_status take_bytes(qn_cuda_memory *m)
+{
+    const uint64_t limit = m->model->memory_limit;
+    size_t bytes;
+    if (!qn_mul_size(m->n_slots, m->kv.layer_bytes, &bytes) || !qn_add_size(bytes, m->n_recurrent * m->layer_bytes, &bytes))
+        return qn_fail(QN_ERR_MEMORY, "session: %zu positions do not fit in memory", m->n_ctx);
+    const uint64_t before = atomic_fetch_add(&m->model->memory, bytes);
+    m->bytes = bytes;
+    if (limit && (bytes > limit || before > limit - bytes))
+        return qn_fail(QN_ERR_MEMORY, "session: %llu MiB for %zu tokens, but %llu of %llu MiB of memory are in use",
+                       (unsigned long long)(bytes >> 20), m->n_ctx, (unsigned long long)(before >> 20),
+                       (unsigned long long)(limit >> 20));
+    return QN_OK;
+}
 
 /* Zeroed, because kernels read full tiles, whose end may never have been written. */
 static qn_status alloc_zeros(qn_cuda_memory *m, size_t count, size_t size, qn_cuda_buffer *buffer)
@@ -468,14 +494,16 @@ static qn_status create(qn_cuda_memory *m, const qn_memory_params *params)
     }
     QN_TRY(qn_attention_gpu_check(&m->attention));
     QN_TRY(lay_out(m, params->n_batch));
-    QN_TRY(qn_cuda_stream_create(m->model->cuda, &m->stream));
-    QN_TRY(alloc_zeros(m, m->n_slots, m->kv.layer_bytes, &m->cache));
     if (m->n_recurrent) {
         m->state_bytes = qn_gdn_gpu_state_bytes(r->n_v_heads, r->head_k, r->head_v);
         m->layer_bytes = qn_round_up(
             m->state_bytes + qn_gdn_gpu_input_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps), ALIGN);
-        QN_TRY(alloc_zeros(m, m->n_recurrent, m->layer_bytes, &m->recurrent));
     }
+    QN_TRY(take_bytes(m));
+    QN_TRY(qn_cuda_stream_create(m->model->cuda, &m->stream));
+    QN_TRY(alloc_zeros(m, m->n_slots, m->kv.layer_bytes, &m->cache));
+    if (m->n_recurrent)
+        QN_TRY(alloc_zeros(m, m->n_recurrent, m->layer_bytes, &m->recurrent));
     if (codecs[0])
         QN_TRY(create_tables(m, codecs));
     return qn_cuda_stream_synchronize(m->model->cuda, m->stream);

@@ -1,11 +1,13 @@
 /* Attention over an fp16 KV cache.
  *
- * A cache holds, for each layer and key-value head, `capacity` positions (a multiple of QN_KEY_BLOCK):
+ * A cache is stored in pages of QN_KEY_PAGE positions, each at an address of its own. A page holds, for each layer and key-value
+ * head,
  *
- *   keys     [capacity/16][head_dim][16] f16   sixteen positions interleaved: one vector load serves sixteen scores
- *   values   [capacity][head_dim] f16
+ *   keys     [QN_KEY_PAGE/16][head_dim][16] f16   sixteen positions interleaved: one vector load serves sixteen scores
+ *   values   [QN_KEY_PAGE][head_dim] f16
  *
- * Keys are processed in blocks of QN_KEY_BLOCK that begin at absolute positions. Within a block and for one query:
+ * Keys are processed in blocks of QN_KEY_BLOCK, QN_BLOCK_PAGES pages, that begin at absolute positions. Within a block and for
+ * one query:
  *
  *   score   sum over dimensions in ascending order, one fused multiply-add each
  *   m       the largest visible score
@@ -23,24 +25,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { QN_KEY_TILE = 16, QN_KEY_BLOCK = 256, QN_QUERY_TILE = 64, QN_HEAD_UNIT = 16 };
+enum {
+    QN_KEY_TILE = 16,
+    QN_KEY_PAGE = 64,
+    QN_KEY_BLOCK = 256,
+    QN_BLOCK_PAGES = QN_KEY_BLOCK / QN_KEY_PAGE,
+    QN_QUERY_TILE = 64,
+    QN_HEAD_UNIT = 16
+};
+
+/* The pages of a block of one head. Pages without a position that a query sees are not read, and may be NULL. */
+typedef struct qn_attention_block {
+    const uint16_t *keys[QN_BLOCK_PAGES], *values[QN_BLOCK_PAGES];
+    const uint16_t *next_keys[QN_BLOCK_PAGES]; /* keys of the block that the caller processes next; they and this block's data
+                                                * are prefetched into L2. The first is NULL: no prefetching */
+} qn_attention_block;
 
 typedef struct qn_attention_kernels {
-    /* Store one position's key and value [head_dim] in a head's part of the cache, rounded to the nearest fp16 and
-     * clamped to +-65504. A NaN value is stored as 0 and its key as NaN: queries that attend to the position get NaN,
+    /* Store one position's key and value [head_dim] in a head's part of a page, or of adjacent pages, rounded to the nearest
+     * fp16 and clamped to +-65504. A NaN value is stored as 0 and its key as NaN: queries that attend to the position get NaN,
      * and a masked position, whose value is multiplied by a weight of 0, adds 0. head_dim is a multiple of
      * QN_HEAD_UNIT. */
     void (*store)(uint16_t *keys, uint16_t *values, size_t position, const float *key, const float *value, size_t head_dim);
     /* Up to QN_QUERY_TILE queries [n_queries, head_dim], already scaled, against one block of a head.
-     *   keys, values  the block's first position in the cache
      *   visible       [n_queries] 0 to QN_KEY_BLOCK: number of visible positions of the block; queries with 0 get no output
-     *   next_keys     keys of the block that the caller processes next; they and this block's data are prefetched into L2.
-     *                 NULL: no prefetching
      *   out           [n_queries, head_dim] unnormalised
      *   m, l          [n_queries] largest score, sum of e^(score - m)
      *   scores        scratch, [n_queries, QN_KEY_BLOCK] */
-    void (*block)(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values, const uint16_t *visible,
-                  const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l, float *scores);
+    void (*block)(const float *queries, size_t n_queries, const qn_attention_block *block, const uint16_t *visible,
+                  size_t head_dim, float *out, float *m, float *l, float *scores);
     /* Combine a block's (block_out [head_dim], block_m, block_l) with the running (out, m, l). */
     void (*combine)(float *out, float *m, float *l, const float *block_out, float block_m, float block_l, size_t head_dim);
     /* y = x / l for [head_dim]. */

@@ -24,26 +24,30 @@ static void store_ref(uint16_t *keys, uint16_t *values, size_t position, const f
         tile[0] = QN_F16_NAN;
 }
 
-static float score_ref(const float *query, const uint16_t *keys, size_t position, size_t head_dim)
+static float score_ref(const float *query, const qn_attention_block *block, size_t position, size_t head_dim)
 {
-    const uint16_t *tile = keys + position / QN_KEY_TILE * QN_KEY_TILE * head_dim + position % QN_KEY_TILE;
+    const uint16_t *tile = block->keys[position / QN_KEY_PAGE] + position % QN_KEY_PAGE / QN_KEY_TILE * QN_KEY_TILE * head_dim +
+                           position % QN_KEY_TILE;
     float score = 0;
     for (size_t d = 0; d < head_dim; d++)
         score = fmaf(query[d], qn_f16_to_f32(tile[d * QN_KEY_TILE]), score);
     return score;
 }
 
-static void block_ref(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
-                      const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
-                      float *scores)
+static const uint16_t *value_ref(const qn_attention_block *block, size_t position, size_t head_dim)
 {
-    (void)next_keys;
+    return block->values[position / QN_KEY_PAGE] + position % QN_KEY_PAGE * head_dim;
+}
+
+static void block_ref(const float *queries, size_t n_queries, const qn_attention_block *block, const uint16_t *visible,
+                      size_t head_dim, float *out, float *m, float *l, float *scores)
+{
     for (size_t q = 0; q < n_queries; q++) {
         if (!visible[q])
             continue;
         float *p = scores + q * QN_KEY_BLOCK, partial[QN_LANES] = { 0 };
         for (size_t j = 0; j < visible[q]; j++)
-            p[j] = score_ref(queries + q * head_dim, keys, j, head_dim);
+            p[j] = score_ref(queries + q * head_dim, block, j, head_dim);
         m[q] = p[0];
         for (size_t j = 1; j < visible[q]; j++)
             m[q] = p[j] > m[q] ? p[j] : m[q];
@@ -55,7 +59,7 @@ static void block_ref(const float *queries, size_t n_queries, const uint16_t *ke
         for (size_t d = 0; d < head_dim; d++) {
             float sum = 0;
             for (size_t j = 0; j < visible[q]; j++)
-                sum = fmaf(p[j], qn_f16_to_f32(values[j * head_dim + d]), sum);
+                sum = fmaf(p[j], qn_f16_to_f32(value_ref(block, j, head_dim)[d]), sum);
             out[q * head_dim + d] = sum;
         }
     }

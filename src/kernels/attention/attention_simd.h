@@ -82,21 +82,29 @@ QN_INLINE void tile_scores(const float *queries, size_t n, const uint16_t *keys,
             v16_store(scores + q * QN_KEY_BLOCK + t * QN_KEY_TILE, sum[t * n + q]);
 }
 
-/* do_prefetch: set if the caller named a next block. Prefetches the keys of the next step and the values of this one. */
-QN_INLINE void group_scores(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values, size_t n_keys,
-                            size_t head_dim, bool do_prefetch, float *scores)
+/* Tile t of the keys of a block. The values of the same positions take as many elements. */
+QN_INLINE const uint16_t *tile_of(const uint16_t *const *pages, size_t t, size_t head_dim)
+{
+    const size_t page_tiles = QN_KEY_PAGE / QN_KEY_TILE;
+    return pages[t / page_tiles] + t % page_tiles * QN_KEY_TILE * head_dim;
+}
+
+/* If there is a next block, prefetches the keys of the next step and the values of this one. A page is a multiple of a step. */
+QN_INLINE void group_scores(const float *queries, size_t n, const qn_attention_block *block, size_t n_keys, size_t head_dim,
+                            float *scores)
 {
     /* Tiles of 128 dimensions are 4 KiB apart and map to the same L1 set: more than four would evict each other. */
     const size_t tiles = ACCUMULATORS / n < 4 ? ACCUMULATORS / n : 4, n_tiles = (n_keys + QN_KEY_TILE - 1) / QN_KEY_TILE;
     const uint16_t *const no_prefetch[2] = { NULL, NULL };
     size_t t = 0;
     for (; t + tiles <= n_tiles; t += tiles) {
-        const size_t at = t * head_dim * QN_KEY_TILE, step = tiles * head_dim * QN_KEY_TILE;
-        const uint16_t *const to_prefetch[2] = { keys + at + (t + 2 * tiles <= n_tiles ? step : 0), values + at };
-        tile_scores(queries, n, keys + at, tiles, head_dim, do_prefetch ? to_prefetch : no_prefetch, scores + t * QN_KEY_TILE);
+        const size_t next = t + 2 * tiles <= n_tiles ? t + tiles : t;
+        const uint16_t *const to_prefetch[2] = { tile_of(block->keys, next, head_dim), tile_of(block->values, t, head_dim) };
+        tile_scores(queries, n, tile_of(block->keys, t, head_dim), tiles, head_dim,
+                    block->next_keys[0] ? to_prefetch : no_prefetch, scores + t * QN_KEY_TILE);
     }
     for (; t < n_tiles; t++)
-        tile_scores(queries, n, keys + t * head_dim * QN_KEY_TILE, 1, head_dim, no_prefetch, scores + t * QN_KEY_TILE);
+        tile_scores(queries, n, tile_of(block->keys, t, head_dim), 1, head_dim, no_prefetch, scores + t * QN_KEY_TILE);
 }
 
 /* Converts scores to weights in place. Weights after the query's last visible key, up to the group's, are 0. */
@@ -128,15 +136,10 @@ QN_INLINE void softmax_row(float *p, size_t visible, size_t n_keys, float *m, fl
     *l = v16_sum(partial);
 }
 
-/* `width` vectors of the output. n and width are constants at each call: the accumulators stay in registers, as in
- * tile_scores. */
-QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
-                             size_t width, size_t head_dim, float *out)
+/* Adds the values of one page to the accumulators. */
+QN_INLINE void page_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
+                           size_t width, size_t head_dim, v16 *sum)
 {
-    v16 sum[ACCUMULATORS];
-#pragma GCC unroll 16
-    for (size_t i = 0; i < n * width; i++)
-        sum[i] = v16_set1(0);
     for (size_t j = 0; j < n_keys; j++) {
         v16 weight[QUERY_GROUP];
         if (next_keys)
@@ -152,59 +155,96 @@ QN_INLINE void vector_values(const float *p, size_t n, const uint16_t *values, s
                 sum[i * n + q] = v16_fma(weight[q], v, sum[i * n + q]);
         }
     }
+}
+
+/* `width` vectors of the output, from dimension d on. n and width are constants at each call: the accumulators stay in
+ * registers, as in tile_scores. */
+QN_INLINE void vector_values(const float *p, size_t n, const qn_attention_block *block, size_t n_keys, size_t width, size_t d,
+                             size_t head_dim, float *out)
+{
+    v16 sum[ACCUMULATORS];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < n * width; i++)
+        sum[i] = v16_set1(0);
+    for (size_t first = 0; first < n_keys; first += QN_KEY_PAGE) {
+        const uint16_t *next_keys = block->next_keys[first / QN_KEY_PAGE];
+        page_values(p + first, n, block->values[first / QN_KEY_PAGE] + d,
+                    n_keys - first < QN_KEY_PAGE ? n_keys - first : QN_KEY_PAGE, next_keys ? next_keys + d : NULL, width,
+                    head_dim, sum);
+    }
 #pragma GCC unroll 16
     for (size_t i = 0; i < width; i++)
 #pragma GCC unroll 16
         for (size_t q = 0; q < n; q++)
-            v16_store(out + q * head_dim + i * QN_LANES, sum[i * n + q]);
+            v16_store(out + q * head_dim + d + i * QN_LANES, sum[i * n + q]);
 }
 
-QN_INLINE void group_values(const float *p, size_t n, const uint16_t *values, size_t n_keys, const uint16_t *next_keys,
-                            size_t head_dim, float *out)
+QN_INLINE void group_values(const float *p, size_t n, const qn_attention_block *block, size_t n_keys, size_t head_dim,
+                            float *out)
 {
     const size_t width = ACCUMULATORS / n;
     size_t d = 0;
     for (; d + width * QN_LANES <= head_dim; d += width * QN_LANES)
-        vector_values(p, n, values + d, n_keys, next_keys ? next_keys + d : NULL, width, head_dim, out + d);
+        vector_values(p, n, block, n_keys, width, d, head_dim, out);
     for (; d < head_dim; d += QN_LANES)
-        vector_values(p, n, values + d, n_keys, next_keys ? next_keys + d : NULL, 1, head_dim, out + d);
+        vector_values(p, n, block, n_keys, 1, d, head_dim, out);
 }
 
-/* n is a constant at each call: the group's accumulators stay in registers. */
-QN_INLINE void group_block(const float *queries, size_t n, const uint16_t *keys, const uint16_t *values,
-                           const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
-                           float *scores)
-{
-    size_t n_keys = 0;
-    for (size_t q = 0; q < n; q++)
-        n_keys = visible[q] > n_keys ? visible[q] : n_keys;
-    group_scores(queries, n, keys, values, n_keys, head_dim, next_keys != NULL, scores);
-    for (size_t q = 0; q < n; q++)
-        softmax_row(scores + q * QN_KEY_BLOCK, visible[q], n_keys, &m[q], &l[q]);
-    group_values(scores, n, values, n_keys, next_keys, head_dim, out);
-}
+/* The two passes over a block for each size of a group: functions of their own, in whose loops all pointers stay in registers. */
+#define DEFINE_SCORES_AND_VALUES(n)                                                                                            \
+    static void scores_##n(const float *queries, const qn_attention_block *block, size_t n_keys, size_t head_dim,              \
+                           float *scores)                                                                                      \
+    {                                                                                                                          \
+        group_scores(queries, n, block, n_keys, head_dim, scores);                                                             \
+    }                                                                                                                          \
+    static void values_##n(const float *p, const qn_attention_block *block, size_t n_keys, size_t head_dim, float *out)        \
+    {                                                                                                                          \
+        group_values(p, n, block, n_keys, head_dim, out);                                                                      \
+    }
+
+DEFINE_SCORES_AND_VALUES(1)
+DEFINE_SCORES_AND_VALUES(2)
+DEFINE_SCORES_AND_VALUES(4)
+#if QUERY_GROUP >= 8
+DEFINE_SCORES_AND_VALUES(8)
+#endif
+
+typedef void group_pass(const float *from, const qn_attention_block *block, size_t n_keys, size_t head_dim, float *to);
+
+static group_pass *const scores_of[QUERY_GROUP + 1] = {
+    [1] = scores_1,
+    [2] = scores_2,
+    [4] = scores_4,
+#if QUERY_GROUP >= 8
+    [8] = scores_8,
+#endif
+};
+static group_pass *const values_of[QUERY_GROUP + 1] = {
+    [1] = values_1,
+    [2] = values_2,
+    [4] = values_4,
+#if QUERY_GROUP >= 8
+    [8] = values_8,
+#endif
+};
 
 /* Queries are processed in groups of eight, four, two or one adjacent queries with visible keys. */
-static void block_simd(const float *queries, size_t n_queries, const uint16_t *keys, const uint16_t *values,
-                       const uint16_t *visible, const uint16_t *next_keys, size_t head_dim, float *out, float *m, float *l,
-                       float *scores)
+static void block_simd(const float *queries, size_t n_queries, const qn_attention_block *block, const uint16_t *visible,
+                       size_t head_dim, float *out, float *m, float *l, float *scores)
 {
-    for (size_t q = 0, n; q < n_queries; q += n ? n : 1) {
-        const float *from = queries + q * head_dim;
-        float *to = out + q * head_dim;
-        for (n = 0; n < QUERY_GROUP && q + n < n_queries && visible[q + n];)
+    for (size_t first = 0, n; first < n_queries; first += n ? n : 1) {
+        size_t n_keys = 0;
+        for (n = 0; n < QUERY_GROUP && first + n < n_queries && visible[first + n];)
             n++;
         n = n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : n;
-#if QUERY_GROUP >= 8
-        if (n == 8)
-            group_block(from, 8, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
-#endif
-        if (n == 4)
-            group_block(from, 4, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
-        else if (n == 2)
-            group_block(from, 2, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
-        else if (n == 1)
-            group_block(from, 1, keys, values, visible + q, next_keys, head_dim, to, m + q, l + q, scores);
+        if (!n)
+            continue;
+        for (size_t q = first; q < first + n; q++)
+            n_keys = visible[q] > n_keys ? visible[q] : n_keys;
+        scores_of[n](queries + first * head_dim, block, n_keys, head_dim, scores);
+        for (size_t q = 0; q < n; q++)
+            softmax_row(scores + q * QN_KEY_BLOCK, visible[first + q], n_keys, &m[first + q], &l[first + q]);
+        values_of[n](scores, block, n_keys, head_dim, out + first * head_dim);
     }
 }
 

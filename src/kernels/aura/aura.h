@@ -5,16 +5,16 @@
  * include/quern/kernels.h describes the method and the packed stream; decode, dot and axpy work on rows of that stream,
  * decoded to float32. Method: Zandieh et al., TurboQuant (2025), MSE variant, with norm correction.
  *
- * A session's cache (cache/kv.h) stores a head's codes in blocks of QN_AURA_BLOCK positions, in a layout whose vectors
- * need no shuffle after a load. The keys of a block, and its values, are stored as
+ * A cache (cache/view.h) stores a head's codes in pages of QN_AURA_PAGE positions, each at an address of its own, in a layout
+ * whose vectors need no shuffle after a load. The keys of a page, and its values, are stored as
  *
- *   codes    of QN_AURA_BLOCK positions
- *   scales   [QN_AURA_BLOCK] f32
+ *   codes    of QN_AURA_PAGE positions
+ *   scales   [QN_AURA_PAGE] f32
  *
  * Codes are stored in vectors of sixteen 4-byte lanes. For keys a lane is a position and contains the codes of
  * consecutive dimensions; for values a lane is a dimension and contains the codes of consecutive positions:
  *
- *   keys     [16 tiles of positions][units][vectors of a unit][16 lanes]          a unit is a group of dimensions
+ *   keys     [4 tiles of positions][units][vectors of a unit][16 lanes]          a unit is a group of dimensions
  *   values   [units][dim / 16 columns][vectors of a unit][16 lanes]               a unit is a group of positions
  *
  * Four consecutive codes are stored in bytes 0, 2, 1, 3 of their lane, the next four in the next higher bits of the
@@ -29,7 +29,7 @@
  *
  * With 3 bits and 80 dimensions the last unit of a tile of keys is half a unit: its first two vectors.
  *
- * Arithmetic over blocks is in integers: centroids are multiples of `step` up to QN_AURA_CENTROID_MAX, queries and
+ * Queries attend to blocks of QN_AURA_BLOCK positions, QN_AURA_BLOCK_PAGES pages. Arithmetic over blocks is in integers: centroids are multiples of `step` up to QN_AURA_CENTROID_MAX, queries and
  * weights are int16, scaled so that no sum overflows 32 bits. Integer sums are exact in any order, so all instruction
  * sets produce the same bits. Rounding errors: queries 1e-4 to 5e-4 a dimension, centroids 1e-4, weights 3e-4; the
  * quantisation error of 4-bit codes is 0.1. Float sums follow the canonical order of kernels/canon.h; blocks are
@@ -44,7 +44,9 @@
 #include <stdint.h>
 
 enum {
+    QN_AURA_PAGE = 64,
     QN_AURA_BLOCK = 256,
+    QN_AURA_BLOCK_PAGES = QN_AURA_BLOCK / QN_AURA_PAGE,
     QN_AURA_TILE = 16, /* positions of a tile of keys, dimensions of a column of values */
     QN_AURA_MAX_DIM = 512,
     QN_AURA_MAX_LEVELS = 256,
@@ -70,13 +72,15 @@ struct qn_aura_codec {
     uint8_t low[QN_AURA_MAX_LEVELS], high[QN_AURA_MAX_LEVELS];
 };
 
-/* One block of a head, the keys and values that queries attend to. Codecs have the standard codebook, which is
+/* The pages of a block of one head, the keys and values that queries attend to. Pages without a position that a query sees are
+ * not read, and may be NULL; so may all pages after a page that is NULL. Codecs have the standard codebook, which is
  * antisymmetric: some kernels look up magnitudes. */
 typedef struct qn_aura_block {
     const qn_aura_codec *key_codec, *value_codec; /* both of the same dim */
-    const uint8_t *keys, *values;                 /* data of the block */
-    const uint8_t *next_keys; /* keys of the block that the caller processes next; they and this block's values are
-                               * prefetched into L2. NULL: no prefetching */
+    const uint8_t *keys[QN_AURA_BLOCK_PAGES], *values[QN_AURA_BLOCK_PAGES];
+    const uint8_t *next_keys[QN_AURA_BLOCK_PAGES]; /* keys of the block that the caller processes next; they and this block's
+                                                    * values are prefetched into L2, up to the first page that is NULL. The
+                                                    * first of next_keys is NULL: no prefetching */
 } qn_aura_block;
 
 typedef struct qn_aura_kernels {
@@ -154,28 +158,28 @@ void qn_aura_unpack(uint8_t *codes, const uint32_t *words, size_t dim, unsigned 
  * step: the factor of integer sums. A query that is not finite gets a scale of NaN, and therefore scores of NaN. */
 void qn_aura_quantize_query(int16_t *quantized, float *scale, const float *x, const qn_aura_codec *key_codec);
 
-/* ---- Blocks ---- */
+/* ---- Pages ---- */
 
-/* qn_aura_key_block_bytes, qn_aura_value_block_bytes - bytes of the keys, or values, of one block: codes, then scales.
+/* qn_aura_key_page_bytes, qn_aura_value_page_bytes - bytes of the keys, or values, of one page: codes, then scales.
  * Multiples of 64. */
-size_t qn_aura_key_block_bytes(size_t dim, unsigned bits);
-size_t qn_aura_value_block_bytes(size_t dim, unsigned bits);
+size_t qn_aura_key_page_bytes(size_t dim, unsigned bits);
+size_t qn_aura_value_page_bytes(size_t dim, unsigned bits);
 
-/* qn_aura_key_code_bytes, qn_aura_value_code_bytes - bytes of the codes alone: the offset of the scales. */
+/* qn_aura_key_code_bytes, qn_aura_value_code_bytes - bytes of a page's codes alone: the offset of the scales. */
 size_t qn_aura_key_code_bytes(size_t dim, unsigned bits);
 size_t qn_aura_value_code_bytes(size_t dim, unsigned bits);
 
-/* qn_aura_store_key, qn_aura_store_value - store codes [dim] and scale of one position, 0 to QN_AURA_BLOCK - 1, in a
- * block's keys or values; bits of other positions do not change. Two threads must not write to the same aligned group
+/* qn_aura_store_key, qn_aura_store_value - store codes [dim] and scale of one position, 0 to QN_AURA_PAGE - 1, in a
+ * page's keys or values; bits of other positions do not change. Two threads must not write to the same aligned group
  * of 32 positions at the same time: they may share a unit. */
-void qn_aura_store_key(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
-void qn_aura_store_value(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
+void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
+void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits);
 
 /* qn_aura_load_key, qn_aura_load_value - load codes and scale of one position. */
-void qn_aura_load_key(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
-void qn_aura_load_value(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
+void qn_aura_load_key(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
+void qn_aura_load_value(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits);
 
-/* qn_aura_store_position - encodes one position's rotated key and value [dim] into a block's keys and values. If either
+/* qn_aura_store_position - encodes one position's rotated key and value [dim] into a page's keys and values. If either
  * is not finite, the position's key scale is NaN: queries that attend to the position get NaN, others do not. */
 void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
                             uint8_t *keys, uint8_t *values, size_t position, const float *key, const float *value);

@@ -42,19 +42,34 @@ static void axpy_simd(float *y, float weight, const float *x, size_t n)
 /* ---- Blocks ---- */
 
 #define KEY_TILES(n) (KEY_ACCUMULATORS / (n) < 2 ? KEY_ACCUMULATORS / (n) : 2) /* tiles per step */
+#define PAGE_TILES ((size_t)QN_AURA_PAGE / QN_AURA_TILE)
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
-/* A prefetch into L2, which has more outstanding misses than L1, issued in steps while another stream is read: spread
- * evenly, prefetches do not delay the demand loads, as bursts would. */
+/* Prefetches into L2, which has more outstanding misses than L1, of a block's pages while another block, or the other half of the
+ * same one, is read. Issued in steps: spread evenly, prefetches do not delay the demand loads, as bursts would. */
 typedef struct prefetch_stream {
-    const uint8_t *at, *end;
-    size_t step; /* bytes to prefetch per unit read */
+    const uint8_t *at, *end;                  /* of the current page */
+    const uint8_t *const *page, *const *last; /* pages after it: [page, last) */
+    size_t page_bytes, step;                  /* step: bytes to prefetch per unit read */
 } prefetch_stream;
 
-static prefetch_stream prefetch_stream_of(const uint8_t *bytes, size_t n, size_t n_units)
+/* A page of page_bytes for n_units units read. pages: NULL for nothing. */
+static prefetch_stream prefetch_stream_of(const uint8_t *const *pages, size_t page_bytes, size_t n_units)
 {
-    return (prefetch_stream){ bytes, bytes ? bytes + n : bytes, n_units ? (n + n_units - 1) / n_units : 0 };
+    return (prefetch_stream){ .page = pages,
+                              .last = pages ? pages + QN_AURA_BLOCK_PAGES : NULL,
+                              .page_bytes = page_bytes,
+                              .step = n_units ? (page_bytes + n_units - 1) / n_units : 0 };
+}
+
+/* Called when the units of a page begin: where they end, a page of the stream ends, or none. */
+QN_INLINE void prefetch_page(prefetch_stream *a)
+{
+    if (a->at == a->end && a->page < a->last) {
+        a->at = *a->page++;
+        a->end = a->at ? a->at + a->page_bytes : NULL;
+    }
 }
 
 QN_INLINE void prefetch(prefetch_stream *a)
@@ -120,16 +135,21 @@ QN_INLINE void group_scores(const int16_t *queries, const float *query_scales, s
                             size_t n_keys, unsigned bits, prefetch_stream *next, float *scores)
 {
     const size_t dim = block->key_codec->dim, tile_bytes = 64 * ((dim * bits + 31) / 32);
-    const float *scales = (const float *)(const void *)(block->keys + QN_AURA_BLOCK / QN_AURA_TILE * tile_bytes);
     const size_t tiles = KEY_TILES(n), n_tiles = (n_keys + QN_AURA_TILE - 1) / QN_AURA_TILE;
     const tables t = tables_of(block->key_codec, bits);
-    size_t i = 0;
-    for (; i + tiles <= n_tiles; i += tiles)
-        tile_scores(queries, query_scales, n, block->keys + i * tile_bytes, tiles, scales + i * QN_AURA_TILE, dim, bits, t,
-                    next, scores + i * QN_AURA_TILE);
-    for (; i < n_tiles; i++)
-        tile_scores(queries, query_scales, n, block->keys + i * tile_bytes, 1, scales + i * QN_AURA_TILE, dim, bits, t, next,
-                    scores + i * QN_AURA_TILE);
+    for (size_t first = 0; first < n_tiles; first += PAGE_TILES) {
+        const uint8_t *keys = block->keys[first / PAGE_TILES];
+        const float *scales = (const float *)(const void *)(keys + PAGE_TILES * tile_bytes);
+        const size_t end = n_tiles - first < PAGE_TILES ? n_tiles - first : PAGE_TILES;
+        size_t i = 0;
+        prefetch_page(next);
+        for (; i + tiles <= end; i += tiles)
+            tile_scores(queries, query_scales, n, keys + i * tile_bytes, tiles, scales + i * QN_AURA_TILE, dim, bits, t, next,
+                        scores + (first + i) * QN_AURA_TILE);
+        for (; i < end; i++)
+            tile_scores(queries, query_scales, n, keys + i * tile_bytes, 1, scales + i * QN_AURA_TILE, dim, bits, t, next,
+                        scores + (first + i) * QN_AURA_TILE);
+    }
 }
 
 static float largest_of(const float *p, size_t n)
@@ -145,14 +165,24 @@ static float largest_of(const float *p, size_t n)
     return largest;
 }
 
+/* The scales of the values of sixteen positions from j on. */
+QN_INLINE v16 value_scales(const qn_aura_block *block, size_t code_bytes, size_t j)
+{
+    const uint8_t *scales = block->values[j / QN_AURA_PAGE] + code_bytes;
+    return v16_load((const float *)(const void *)scales + j % QN_AURA_PAGE);
+}
+
 /* Converts scores to int16 weights and returns their unit. Weights after the query's last visible key, up to the
  * group's last unit, are 0. */
-static float softmax_row(float *p, const float *scales, size_t visible, size_t n_keys, int16_t *weights_i16, float *m, float *l)
+static float softmax_row(float *p, const qn_aura_block *block, size_t visible, size_t n_keys, int16_t *weights_i16, float *m,
+                         float *l)
 {
+    const size_t code_bytes = qn_aura_value_code_bytes(block->value_codec->dim, block->value_codec->bits);
     v16 partial = v16_set1(0), weights = v16_set1(0);
     const float largest_score = largest_of(p, visible);
     for (size_t j = 0; j < visible; j += QN_LANES) {
-        v16 e = v16_exp(v16_add(v16_load(p + j), v16_set1(-largest_score))), w = v16_mul(e, v16_load(scales + j));
+        v16 e = v16_exp(v16_add(v16_load(p + j), v16_set1(-largest_score)));
+        v16 w = v16_mul(e, value_scales(block, code_bytes, j));
         if (visible - j < QN_LANES) {
             float lanes[QN_LANES];
             v16_store(lanes, e);
@@ -177,16 +207,12 @@ static float softmax_row(float *p, const float *scales, size_t visible, size_t n
     return weight_scale;
 }
 
-/* `width` columns of sixteen dimensions. n, width and bits are constants at each call. Units are `stride` bytes apart. */
-QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const uint8_t *values,
-                             size_t stride, size_t n_keys, size_t width, size_t dim, unsigned bits, tables t,
-                             prefetch_stream *next, float *out)
+/* Adds the values of one page, whose units are `stride` bytes apart, to the accumulators. A page is full units. */
+QN_INLINE void page_values(const int16_t *weights_i16, size_t n, const uint8_t *values, size_t stride, size_t n_keys,
+                           size_t width, unsigned bits, tables t, prefetch_stream *next, v16i *sum)
 {
     const unsigned steps = UNIT_CODES(bits) / 4;
-    v16i sum[ACCUMULATORS];
-    QN_UNROLLED
-    for (size_t i = 0; i < n * width; i++)
-        sum[i] = v16i_set1(0);
+    prefetch_page(next);
     for (size_t at = 0; at < n_keys; at += UNIT_CODES(bits), values += stride) {
         prefetch(next);
         QN_UNROLLED
@@ -202,27 +228,39 @@ QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_sca
             }
         }
     }
+}
+
+/* `width` columns of sixteen dimensions, from column `column` on. n, width and bits are constants at each call. */
+QN_INLINE void column_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const qn_aura_block *block,
+                             size_t n_keys, size_t column, size_t width, unsigned bits, tables t, prefetch_stream *next,
+                             float *out)
+{
+    const size_t dim = block->value_codec->dim, stride = dim / QN_AURA_TILE * UNIT_BYTES(bits);
+    v16i sum[ACCUMULATORS];
+    QN_UNROLLED
+    for (size_t i = 0; i < n * width; i++)
+        sum[i] = v16i_set1(0);
+    for (size_t first = 0; first < n_keys; first += QN_AURA_PAGE)
+        page_values(weights_i16 + first, n, block->values[first / QN_AURA_PAGE] + column * UNIT_BYTES(bits), stride,
+                    n_keys - first < QN_AURA_PAGE ? n_keys - first : QN_AURA_PAGE, width, bits, t, next, sum);
     QN_UNROLLED
     for (size_t c = 0; c < width; c++)
         QN_UNROLLED
     for (size_t q = 0; q < n; q++)
-        v16_store(out + q * dim + c * QN_AURA_TILE, v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(weight_scales[q])));
+        v16_store(out + q * dim + (column + c) * QN_AURA_TILE,
+                  v16_mul(v16i_to_float(sum[c * n + q]), v16_set1(weight_scales[q])));
 }
 
 QN_INLINE void group_values(const int16_t *weights_i16, const float *weight_scales, size_t n, const qn_aura_block *block,
                             size_t n_keys, unsigned bits, prefetch_stream *next, float *out)
 {
-    const size_t width = ACCUMULATORS / n, dim = block->value_codec->dim, columns = dim / QN_AURA_TILE;
-    const size_t stride = columns * UNIT_BYTES(bits);
+    const size_t width = ACCUMULATORS / n, columns = block->value_codec->dim / QN_AURA_TILE;
     const tables t = tables_of(block->value_codec, bits);
-    const uint8_t *values = block->values;
     size_t c = 0;
     for (; c + width <= columns; c += width)
-        column_values(weights_i16, weight_scales, n, values + c * UNIT_BYTES(bits), stride, n_keys, width, dim, bits, t, next,
-                      out + c * QN_AURA_TILE);
+        column_values(weights_i16, weight_scales, n, block, n_keys, c, width, bits, t, next, out);
     for (; c < columns; c++)
-        column_values(weights_i16, weight_scales, n, values + c * UNIT_BYTES(bits), stride, n_keys, 1, dim, bits, t, next,
-                      out + c * QN_AURA_TILE);
+        column_values(weights_i16, weight_scales, n, block, n_keys, c, 1, bits, t, next, out);
 }
 
 /* Arguments of the two passes over a block (keys, then values), each compiled per code width and number of queries. */
@@ -282,28 +320,27 @@ static void (*const values_of[QUERY_GROUP + 1][9])(group *g) = {
 static void group_block(const int16_t *queries, const float *query_scales, size_t n, const qn_aura_block *block,
                         const uint16_t *visible, float *out, float *m, float *l)
 {
-    const size_t dim = block->key_codec->dim, n_tiles = QN_AURA_BLOCK / QN_AURA_TILE;
+    const size_t dim = block->key_codec->dim;
     const unsigned key_bits = block->key_codec->bits, value_bits = block->value_codec->bits;
-    const size_t value_codes = qn_aura_value_code_bytes(dim, value_bits),
-                 value_part = qn_aura_value_block_bytes(dim, value_bits);
     const size_t key_units = (dim + UNIT_CODES(key_bits) - 1) / UNIT_CODES(key_bits);
     const size_t width = ACCUMULATORS / n, columns = dim / QN_AURA_TILE, passes = columns / width + columns % width;
-    const float *scales = (const float *)(const void *)(block->values + value_codes);
     float weight_scales[QUERY_GROUP], scores[QUERY_GROUP * QN_AURA_BLOCK];
     int16_t weights_i16[QUERY_GROUP * QN_AURA_BLOCK];
     group g = { queries, query_scales, block, 0, { 0 }, out, weight_scales, scores, weights_i16 };
     for (size_t q = 0; q < n; q++)
         g.n_keys = visible[q] > g.n_keys ? visible[q] : g.n_keys;
-    g.next = prefetch_stream_of(block->next_keys ? block->values : NULL, value_part, n_tiles / KEY_TILES(n) * key_units);
+    const bool do_prefetch = block->next_keys[0];
+    g.next = prefetch_stream_of(do_prefetch ? block->values : NULL, qn_aura_value_page_bytes(dim, value_bits),
+                                PAGE_TILES / KEY_TILES(n) * key_units);
     keys_of[n][key_bits](&g);
     /* Rounded up to full units of values: 32 positions are full units at all code widths. */
     const size_t padded = (g.n_keys + 31) / 32 * 32;
     for (size_t q = 0; q < n; q++)
-        g.weight_scales[q] = softmax_row(g.scores + q * QN_AURA_BLOCK, scales, visible[q], padded,
+        g.weight_scales[q] = softmax_row(g.scores + q * QN_AURA_BLOCK, block, visible[q], padded,
                                          g.weights_i16 + q * QN_AURA_BLOCK, &m[q], &l[q]) *
                              block->value_codec->step;
-    g.next = prefetch_stream_of(block->next_keys, qn_aura_key_block_bytes(dim, key_bits),
-                                QN_AURA_BLOCK / UNIT_CODES(value_bits) * passes);
+    g.next = prefetch_stream_of(do_prefetch ? block->next_keys : NULL, qn_aura_key_page_bytes(dim, key_bits),
+                                QN_AURA_PAGE / UNIT_CODES(value_bits) * passes);
     values_of[n][value_bits](&g);
 }
 

@@ -1,4 +1,4 @@
-/* Layout of codes in a block (described in aura.h): stores and loads of one position. */
+/* Layout of codes in a page (described in aura.h): stores and loads of one position. */
 #include "kernels/aura/aura.h"
 
 #include <math.h>
@@ -50,22 +50,22 @@ static unsigned code_at(const uint8_t *lane, size_t i, unsigned bits)
 
 size_t qn_aura_key_code_bytes(size_t dim, unsigned bits)
 {
-    return QN_AURA_BLOCK * LANE * qn_aura_row_words(dim, bits);
+    return QN_AURA_PAGE * LANE * qn_aura_row_words(dim, bits);
 }
 
 size_t qn_aura_value_code_bytes(size_t dim, unsigned bits)
 {
-    return QN_AURA_BLOCK * dim * bits / 8;
+    return QN_AURA_PAGE * dim * bits / 8;
 }
 
-size_t qn_aura_key_block_bytes(size_t dim, unsigned bits)
+size_t qn_aura_key_page_bytes(size_t dim, unsigned bits)
 {
-    return qn_aura_key_code_bytes(dim, bits) + QN_AURA_BLOCK * sizeof(float);
+    return qn_aura_key_code_bytes(dim, bits) + QN_AURA_PAGE * sizeof(float);
 }
 
-size_t qn_aura_value_block_bytes(size_t dim, unsigned bits)
+size_t qn_aura_value_page_bytes(size_t dim, unsigned bits)
 {
-    return qn_aura_value_code_bytes(dim, bits) + QN_AURA_BLOCK * sizeof(float);
+    return qn_aura_value_code_bytes(dim, bits) + QN_AURA_PAGE * sizeof(float);
 }
 
 /* Offset of a position's lane in the first vector of dimension d's unit. */
@@ -97,11 +97,11 @@ static uint32_t pack_lane(const uint8_t *codes, size_t n_runs, struct plane plan
     return lane;
 }
 
-void qn_aura_store_key(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
+void qn_aura_store_key(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
 {
     const size_t unit = unit_codes(bits);
     for (size_t d = 0; d < dim; d += unit) {
-        uint8_t *lane = block_data + key_lane(position, d, dim, bits);
+        uint8_t *lane = page_data + key_lane(position, d, dim, bits);
         const size_t n_runs = (dim - d < unit ? dim - d : unit) / 4;
         for (int high = 0; high < 2; high++) {
             const struct plane plane = high ? high_planes[bits] : low_planes[bits];
@@ -114,10 +114,10 @@ void qn_aura_store_key(uint8_t *block_data, size_t position, const uint8_t *code
             }
         }
     }
-    memcpy(block_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
+    memcpy(page_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
 }
 
-void qn_aura_store_value(uint8_t *block_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
+void qn_aura_store_value(uint8_t *page_data, size_t position, const uint8_t *codes, float scale, size_t dim, unsigned bits)
 {
     for (int high = 0; high < 2; high++) {
         const struct plane plane = high ? high_planes[bits] : low_planes[bits];
@@ -127,26 +127,26 @@ void qn_aura_store_value(uint8_t *block_data, size_t position, const uint8_t *co
         const size_t at = byte_in_unit(position % unit_codes(bits), plane, high, &shift);
         const unsigned mask = (1u << plane.width) - 1;
         for (size_t column = 0; column < dim; column += QN_AURA_TILE) {
-            uint8_t *byte = block_data + value_lane(position, column, dim, bits) + at;
+            uint8_t *byte = page_data + value_lane(position, column, dim, bits) + at;
             for (size_t i = 0; i < QN_AURA_TILE; i++, byte += LANE)
                 *byte = (uint8_t)((*byte & ~(mask << shift)) | (codes[column + i] >> plane.from & mask) << shift);
         }
     }
-    memcpy(block_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
+    memcpy(page_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof scale, &scale, sizeof scale);
 }
 
-void qn_aura_load_key(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
+void qn_aura_load_key(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
 {
     for (size_t d = 0; d < dim; d++)
-        codes[d] = (uint8_t)code_at(block_data + key_lane(position, d, dim, bits), d % unit_codes(bits), bits);
-    memcpy(scale, block_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
+        codes[d] = (uint8_t)code_at(page_data + key_lane(position, d, dim, bits), d % unit_codes(bits), bits);
+    memcpy(scale, page_data + qn_aura_key_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
 }
 
-void qn_aura_load_value(const uint8_t *block_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
+void qn_aura_load_value(const uint8_t *page_data, size_t position, uint8_t *codes, float *scale, size_t dim, unsigned bits)
 {
     for (size_t d = 0; d < dim; d++)
-        codes[d] = (uint8_t)code_at(block_data + value_lane(position, d, dim, bits), position % unit_codes(bits), bits);
-    memcpy(scale, block_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
+        codes[d] = (uint8_t)code_at(page_data + value_lane(position, d, dim, bits), position % unit_codes(bits), bits);
+    memcpy(scale, page_data + qn_aura_value_code_bytes(dim, bits) + position * sizeof *scale, sizeof *scale);
 }
 
 void qn_aura_store_position(const qn_aura_kernels *kernels, const qn_aura_codec *key_codec, const qn_aura_codec *value_codec,
