@@ -150,8 +150,7 @@ static bool find_f16(const qn_kv_layout *layout, const qn_kv_view *view, size_t 
                              .is_keys = index % 2 == 0 };
     if (!f->held || !view->pages)
         return true;
-    f->data = f16_page(view, is_first ? 0 : open_index) +
-              index % per_page * QN_KV_PAGE * layout->head_dim * sizeof(uint16_t);
+    f->data = f16_page(view, is_first ? 0 : open_index) + index % per_page * QN_KV_PAGE * layout->head_dim * sizeof(uint16_t);
     return true;
 }
 

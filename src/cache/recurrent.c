@@ -110,9 +110,7 @@ float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, size_t ar
     float *const arrays[QN_RECURRENT_ARRAYS] = { of.state, of.v_new, of.keys, of.log_decay, of.history, of.conv_inputs };
     size_t chunk[CHUNK_ARRAYS];
     chunk_counts(s, chunk);
-    const size_t counts[QN_RECURRENT_ARRAYS] = {
-        state_count(s), chunk[0], chunk[1], chunk[2], history_count(s), chunk[3]
-    };
+    const size_t counts[QN_RECURRENT_ARRAYS] = { state_count(s), chunk[0], chunk[1], chunk[2], history_count(s), chunk[3] };
     *count = counts[array];
     return arrays[array];
 }

@@ -6,15 +6,16 @@
 
 typedef struct qn_recurrent_layout {
     qn_recurrent_shape shape;
-    uint32_t *index; /* [n_layers] of the model: a recurrent layer's index among the recurrent ones */
-    size_t n_layers; /* recurrent layers */
+    uint32_t *index;                   /* [n_layers] of the model: a recurrent layer's index among the recurrent ones */
+    size_t n_layers;                   /* recurrent layers */
     size_t state_stride, chunk_stride; /* floats of one layer, multiples of a cache line */
 } qn_recurrent_layout;
 
 /* One layer's part of a state, and of an open chunk. */
 typedef struct qn_recurrent_layer {
-    float *state, *state_to;     /* [n_v_heads][head_k][head_v]: the state before position state_position; or NULL as in the view */
-    float *history, *history_to; /* [taps-1][qn_recurrent_width]: the convolution's inputs q, k, v at the positions before that; NULL
+    float *state, *state_to; /* [n_v_heads][head_k][head_v]: the state before position state_position; or NULL as in the view */
+    float *history,
+        *history_to;    /* [taps-1][qn_recurrent_width]: the convolution's inputs q, k, v at the positions before that; NULL
                                     where the state is */
     float *v_new;       /* [n_v_heads][QN_GDN_CHUNK][head_v]: corrected values v' of the open chunk */
     float *keys;        /* [n_k_heads][head_k][QN_GDN_CHUNK]: keys of the open chunk, one token a column */
@@ -33,8 +34,15 @@ size_t qn_recurrent_state_item_bytes(const qn_recurrent_layout *layout);
 size_t qn_recurrent_chunk_item_bytes(const qn_recurrent_layout *layout);
 
 /* Arrays of a layer, in the order of session files. The first two are NULL without a state. */
-enum { QN_RECURRENT_STATE, QN_RECURRENT_V_NEW, QN_RECURRENT_KEYS, QN_RECURRENT_LOG_DECAY, QN_RECURRENT_HISTORY,
-       QN_RECURRENT_CONV_INPUTS, QN_RECURRENT_ARRAYS };
+enum {
+    QN_RECURRENT_STATE,
+    QN_RECURRENT_V_NEW,
+    QN_RECURRENT_KEYS,
+    QN_RECURRENT_LOG_DECAY,
+    QN_RECURRENT_HISTORY,
+    QN_RECURRENT_CONV_INPUTS,
+    QN_RECURRENT_ARRAYS
+};
 
 /* qn_recurrent_array - an array of recurrent layer number `index`, and its number of floats. */
 float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, size_t array, size_t *count);

@@ -22,7 +22,7 @@ typedef struct qn_row {
     uint32_t position;
     const qn_kv_view *cache;
     const qn_recurrent_view *recurrent; /* NULL where the model has no recurrent layers */
-    struct qn_memory *memory;            /* the session's memory; devices other than the CPU use only this */
+    struct qn_memory *memory;           /* the session's memory; devices other than the CPU use only this */
 } qn_row;
 
 /* One execution of the plan. The caller has checked tokens and positions. */
@@ -42,7 +42,7 @@ typedef struct qn_step {
 typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
 
 typedef struct qn_memory_params {
-    size_t n_layers, n_ctx, n_batch; /* n_ctx: most positions; n_batch: at most so many are appended a step */
+    size_t n_layers, n_ctx, n_batch;              /* n_ctx: most positions; n_batch: at most so many are appended a step */
     const qn_aura_codec *key_codec, *value_codec; /* outlive the memory; both NULL: an fp16 cache */
 } qn_memory_params;
 
@@ -96,8 +96,8 @@ typedef struct qn_memory_vtable {
 
 struct qn_memory {
     const qn_memory_vtable *vtable;
-    const qn_kv_view *cache;             /* CPU memories only, else NULL */
-    const qn_recurrent_view *recurrent;  /* CPU memories only, else NULL; NULL also where no layer is recurrent */
+    const qn_kv_view *cache;            /* CPU memories only, else NULL */
+    const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };
 
 /* ---- Devices ---- */

@@ -65,9 +65,7 @@ static inline void free_memory(struct memory *m)
 /* Row `position` of a sequence whose memory is prepared for it. */
 static inline qn_row row_of_memory(const struct memory *m, int32_t token, uint32_t position)
 {
-    return (qn_row){
-        .token = token, .position = position, .cache = m->of->base.cache, .recurrent = m->of->base.recurrent
-    };
+    return (qn_row){ .token = token, .position = position, .cache = m->of->base.cache, .recurrent = m->of->base.recurrent };
 }
 
 /* Before and after a step that appends n rows. */

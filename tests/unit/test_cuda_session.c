@@ -4,7 +4,6 @@
 
 #include "device/cuda/model.h"
 
-
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
 
 static void set_up(struct cuda_fixture *x, const char *golden, unsigned bits)

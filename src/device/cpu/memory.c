@@ -382,9 +382,8 @@ static qn_status create_cache(const qn_cpu_caches *c, qn_kv_codecs codecs, cpu_c
     const qn_plan *plan = c->plan;
     const qn_kv_shape shape = { plan->is_recurrent, plan->n_layers, plan->heads.n_kv_heads, plan->heads.head_dim };
     QN_TRY(qn_kv_layout_create(&cache->layout, &shape, codecs));
-    cache->base = (qn_cache){
-        .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_GDN_CHUNK, .copy = copy_item
-    };
+    cache->base =
+        (qn_cache){ .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_GDN_CHUNK, .copy = copy_item };
     if (!cache->layout.view.page_stride)
         return QN_OK;
     QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", cache->layout.view.page_stride, &cache->base.pages));

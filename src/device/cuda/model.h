@@ -66,7 +66,7 @@ typedef struct qn_cuda_model {
     qn_attention_gpu attention; /* for fp16 caches */
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
-    bool launches_only; /* do not use the persistent decode kernel */
+    bool launches_only;          /* do not use the persistent decode kernel */
     uint64_t memory_limit;       /* bytes that memories may take; 0: no limit */
     atomic_uint_fast64_t memory; /* that they have taken */
 
