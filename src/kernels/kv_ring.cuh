@@ -190,17 +190,21 @@ template <int key_bits, int value_bits> struct kv_ring {
     {
         at = first;
         __syncwarp();
+        uint32_t slot = first, next_tile = tile;
+        int i = 0;
 #pragma unroll 1
-        for (int i = 0; i < slots; i++) {
-            const uint32_t slot = first + i * slot_bytes;
-            if (i % 2 == 0) {
-                if (tile + i / 2 * step < last_tile)
-                    issue_keys(slot, tile + i / 2 * step);
-            } else if (i > 1 && tile + (i / 2 - 1) * step < last_tile) {
-                issue_values(slot, tile + (i / 2 - 1) * step);
-            }
+        for (; i < slots && (i == 0 || next_tile - step < last_tile); i += 2, next_tile += step, slot += 2 * slot_bytes) {
+            if (next_tile < last_tile)
+                issue_keys(slot, next_tile);
             qn_cp_async_commit();
+            if (i + 1 < slots) {
+                if (i > 0)
+                    issue_values(slot + slot_bytes, next_tile - step);
+                qn_cp_async_commit();
+            }
         }
+        for (; i < slots; i++)
+            qn_cp_async_commit();
     }
 
     // Waits until the next slot has its contents.

@@ -14,12 +14,10 @@ struct row_bounds {
     uint32_t begin, end, all_begin, all_end;
 };
 
-// By a full warp, whose lanes each take a column. Not from shared memory: so copies of the cache are issued before queries are
-// stored.
-QN_DEVICE row_bounds row_bounds_of(const qn_aura_gpu_queries &q, const query_tile &tile, uint32_t n_keys, int lane)
+// By a full warp. Not from shared memory: so copies of the cache are issued before queries are stored.
+QN_DEVICE row_bounds row_bounds_of(uint2 rows, uint32_t n_columns, int lane)
 {
-    const bool has = lane < tile.n_columns;
-    const uint2 rows = has ? visible_rows(q, (tile.first + lane) / tile.group, n_keys) : make_uint2(0, n_keys);
+    const bool has = lane < n_columns;
     const bool any = has && rows.x < rows.y;
     return { __reduce_min_sync(QN_FULL_MASK, any ? rows.x : 0xffffffffu), __reduce_max_sync(QN_FULL_MASK, any ? rows.y : 0),
              __reduce_max_sync(QN_FULL_MASK, rows.x), __reduce_min_sync(QN_FULL_MASK, rows.y) };
@@ -123,8 +121,8 @@ QN_DEVICE void write_block(const qn_aura_flash_pass1_args &a, const query_tile &
     }
 }
 
-// The results of all warps of the block, which share a block of keys. exp_sums: shared memory.
-QN_DEVICE void reduce_and_write_block(const qn_aura_flash_pass1_args &a, shared &s, float *exp_sums, float *buffer,
+// The results of all warps of the block, which share a block of keys. outputs: shared memory.
+QN_DEVICE void reduce_and_write_block(const qn_aura_flash_pass1_args &a, shared &s, float **outputs, float *buffer,
                                       const query_tile &tile, const softmax_state &state, const float (*acc)[4],
                                       const float2 m_and_l[2], float unit, uint32_t block, const thread_coord &p)
 {
@@ -135,34 +133,36 @@ QN_DEVICE void reduce_and_write_block(const qn_aura_flash_pass1_args &a, shared 
     if (threadIdx.x < tile.n_columns) {
         const float2 block_ml = combine_warps(s, threadIdx.x);
         const uint64_t at = (uint64_t)tile.query(threadIdx.x) * a.n_blocks + block;
-        exp_sums[threadIdx.x] = a.l[at] = block_ml.y;
+        a.l[at] = block_ml.y;
+        outputs[threadIdx.x] = block_ml.y != 0 ? a.partials + at * DIM : 0;
         if (block_ml.y != 0)
             a.m[at] = block_ml.x * LN2;
     }
-    reduce_warps<QN_VALUE_BITS, ring_of_warp::reduce_bytes>(
-        buffer, acc, factor, tile.n_columns, p, [&](uint32_t column, uint32_t d, const auto &x) {
-            if (exp_sums[column] != 0)
-                store_floats(a.partials + ((uint64_t)tile.query(column) * a.n_blocks + block) * DIM + d, x);
-        });
+    reduce_warps<QN_VALUE_BITS, ring_of_warp::reduce_bytes>(buffer, acc, factor, tile.n_columns, p,
+                                                            [&](uint32_t column, uint32_t d, const auto &x) {
+                                                                if (outputs[column])
+                                                                    store_floats(outputs[column] + d, x);
+                                                            });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(const __grid_constant__ qn_aura_flash_pass1_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ shared s;
-    __shared__ float exp_sums[TILE_Q];
+    __shared__ float *outputs[TILE_Q];
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
     const query_tile tile = query_tile_at(blockIdx.x, a.queries.n_tokens, a.queries.n_heads, a.cache.n_kv_heads);
     ring_of_warp ring(source_at(a.cache, tile.kv_head), qn_shared_address(dynamic), warp, lane);
     const uint32_t teams_per_block = QN_WARPS / a.warps_per_block, n_teams = gridDim.y * teams_per_block,
                    member = warp % a.warps_per_block;
+    const query_place place = find_query(a.queries, a.cache.key_codec, tile, p);
     store_tables(a.cache, dynamic);
     qn_pdl_wait();
     qn_pdl_trigger();
 
-    warp_query query = load_query(a.queries, tile, a.cache.n_keys, p);
-    const row_bounds o = row_bounds_of(a.queries, tile, a.cache.n_keys, lane);
+    warp_query query = load_query(a.queries, tile, place, a.cache.n_keys, p);
+    const row_bounds o = row_bounds_of(query.visible, tile.n_columns, lane);
     const auto rows_of = [&](uint32_t b) {
         return warp_rows(o, b * a.block, min((b + 1) * a.block, a.cache.n_keys), member, a.warps_per_block);
     };
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
     kv_range rows = rows_of(b);
     if (b < a.n_blocks)
         ring.fill(rows.tile, rows.last_tile, rows.step);
-    store_query(s, query, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
+    store_query(s, query, place, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
     __syncthreads();
 
     query_fragment c;
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
             write_block(a, tile, state, acc, m_and_l, unit, block, p);
             continue;
         }
-        reduce_and_write_block(a, s, exp_sums, ring_of_warp::reduce_buffer(dynamic), tile, state, acc, m_and_l, unit, block, p);
+        reduce_and_write_block(a, s, outputs, ring_of_warp::reduce_buffer(dynamic), tile, state, acc, m_and_l, unit, block, p);
         if (b < a.n_blocks)
             ring.fill(rows.tile, rows.last_tile, rows.step);
     }
@@ -206,14 +206,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
     const query_tile tile = query_tile_at(blockIdx.x, a.queries.n_tokens, a.queries.n_heads, a.cache.n_kv_heads);
     ring_of_warp ring(source_at(a.cache, tile.kv_head), qn_shared_address(dynamic), warp, lane);
+    const query_place place = find_query(a.queries, a.cache.key_codec, tile, p);
     store_tables(a.cache, dynamic);
     qn_pdl_wait();
     qn_pdl_trigger();
 
-    warp_query query = load_query(a.queries, tile, a.cache.n_keys, p);
-    const kv_range rows = warp_rows(row_bounds_of(a.queries, tile, a.cache.n_keys, lane), 0, a.cache.n_keys, warp, QN_WARPS);
+    warp_query query = load_query(a.queries, tile, place, a.cache.n_keys, p);
+    const kv_range rows = warp_rows(row_bounds_of(query.visible, tile.n_columns, lane), 0, a.cache.n_keys, warp, QN_WARPS);
     ring.fill(rows.tile, rows.last_tile, rows.step);
-    store_query(s, query, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
+    store_query(s, query, place, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
     __syncthreads();
 
     query_fragment c;

@@ -51,42 +51,64 @@ QN_DEVICE uint2 visible_rows(const qn_aura_gpu_queries &q, uint32_t token, uint3
     return make_uint2((uint32_t)(from < to ? from : to), (uint32_t)to);
 }
 
-// A warp's query, the one with its index, or zeros; and its visible rows.
+// What is computed and loaded before the PDL wait: the index of the first value of a warp's query, the one with its index; the
+// token of a lane's column, the one with its index; the signs of the queries' rotation.
+struct query_place {
+    uint64_t at;
+    uint32_t token;
+    float signs[LANE_VALUES];
+};
+
+QN_DEVICE bool rotates_queries(const qn_attention_gpu_codec &codec)
+{
+    return (DIM & (DIM - 1)) == 0 && codec.signs;
+}
+
+QN_DEVICE query_place find_query(const qn_aura_gpu_queries &q, const qn_attention_gpu_codec &codec, const query_tile &tile,
+                                 const thread_coord &p)
+{
+    query_place o = { tile.row(p.warp < tile.n_columns ? p.warp : 0, q.stride), (tile.first + p.lane) / tile.group };
+    asm volatile("" : "+l"(o.at), "+r"(o.token)); // the compiler would move the divisions behind the wait
+#pragma unroll
+    for (int i = 0; i < LANE_VALUES; i++)
+        o.signs[i] = rotates_queries(codec) ? codec.signs[i * QN_WARP_SIZE + p.lane] : 1;
+    return o;
+}
+
+// A warp's query, or zeros; the visible rows of a lane's column. In unused columns all rows are visible.
 struct warp_query {
     float x[LANE_VALUES];
     uint2 visible;
 };
 
-// Issues the loads of a warp's query. In unused columns all rows are visible.
-QN_DEVICE warp_query load_query(const qn_aura_gpu_queries &q, const query_tile &tile, uint32_t n_keys, const thread_coord &p)
+// Issues the loads of a warp's query.
+QN_DEVICE warp_query load_query(const qn_aura_gpu_queries &q, const query_tile &tile, const query_place &place, uint32_t n_keys,
+                                const thread_coord &p)
 {
     warp_query o;
-    const bool has = p.warp < tile.n_columns;
-    o.visible = has ? visible_rows(q, (tile.first + p.warp) / tile.group, n_keys) : make_uint2(0, n_keys);
     if (p.warp < TILE_Q)
-        read_row<DIM>(o.x, q.queries, tile.row(has ? p.warp : 0, q.stride), q.dtype, p.lane);
+        read_row<DIM>(o.x, q.queries, place.at, q.dtype, p.lane);
+    o.visible = p.lane < tile.n_columns ? visible_rows(q, place.token, n_keys) : make_uint2(0, n_keys);
     return o;
 }
 
-// Stores the query as fp16, and its visible rows: one warp a column.
-QN_DEVICE void store_query(shared &s, warp_query &query, const qn_attention_gpu_codec &codec, const query_tile &tile,
-                           float scale, const thread_coord &p)
+// Stores the query as fp16, one warp a column; and the visible rows of all columns.
+QN_DEVICE void store_query(shared &s, warp_query &query, const query_place &place, const qn_attention_gpu_codec &codec,
+                           const query_tile &tile, float scale, const thread_coord &p)
 {
     if (p.warp >= TILE_Q)
         return;
-    if ((DIM & (DIM - 1)) == 0 && codec.signs) {
-        qn_row_signs<DIM>(query.x, codec.signs, p.lane);
-        qn_row_hadamard<DIM>(query.x, p.lane);
+    if (p.warp == 0 && p.lane < TILE_Q) {
+        s.biases[p.lane] = 0;
+        s.begin[p.lane] = query.visible.x;
+        s.end[p.lane] = query.visible.y;
     }
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
-        query.x[i] = p.warp < tile.n_columns ? query.x[i] : 0;
+        query.x[i] = p.warp < tile.n_columns ? query.x[i] * place.signs[i] : 0;
+    if (rotates_queries(codec))
+        qn_row_hadamard<(DIM & (DIM - 1)) == 0 ? DIM : 64>(query.x, p.lane);
     store_f16_query<QN_KEY_BITS>(s, query.x, scale / codec.gain, p.warp, p.lane);
-    if (p.lane == 0) {
-        s.biases[p.warp] = 0;
-        s.begin[p.warp] = query.visible.x;
-        s.end[p.warp] = query.visible.y;
-    }
 }
 
 #endif
