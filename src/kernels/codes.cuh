@@ -115,12 +115,19 @@ template <int n, int offset> QN_DEVICE uint32_t lut_load(uint32_t table, uint32_
     return entry;
 }
 
-template <int bits> QN_DEVICE uint32_t make_table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
+// The values of entry `i`, before their gain.
+template <int bits> QN_DEVICE float2 load_table_values(uint32_t i, const qn_attention_gpu_codec &codec)
 {
     if (bits == 16)
-        return 0;
+        return make_float2(0, 0);
     const uint32_t mask = (1u << bits) - 1, low = i & mask, high = bits <= 4 ? i >> bits & mask : low;
-    return qn_f32_to_f16x2(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
+    return make_float2(codec.codebook[low], codec.codebook[high]);
+}
+
+template <int bits> QN_DEVICE uint32_t make_table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
+{
+    const float2 x = load_table_values<bits>(i, codec);
+    return qn_f32_to_f16x2(x.x * codec.gain, x.y * codec.gain);
 }
 
 // Codes 2p and 2p+1 of a fragment as two fp16 values; `offset` as in lut_load.

@@ -77,11 +77,24 @@ QN_DEVICE void store_maxima(shared &s, const float2 m_and_l[2], const thread_coo
     }
 }
 
-QN_DEVICE void store_tables(const qn_aura_gpu_cache &cache, uint8_t *dynamic)
+// The values of a thread's entry of the tables. They are loaded before the PDL wait, and stored after the copies of the cache
+// have been issued: a block that starts when the previous kernel has ended would otherwise issue them later.
+struct table_values {
+    float2 key, value;
+};
+
+QN_DEVICE table_values load_tables(const qn_aura_gpu_cache &cache)
 {
+    const uint32_t i = threadIdx.x % TABLE_ENTRIES;
+    return { load_table_values<QN_KEY_BITS>(i, cache.key_codec), load_table_values<QN_VALUE_BITS>(i, cache.value_codec) };
+}
+
+QN_DEVICE void store_tables(const table_values &x, const qn_aura_gpu_cache &cache, uint8_t *dynamic)
+{
+    const float key_gain = cache.key_codec.gain, value_gain = cache.value_codec.gain;
     if (threadIdx.x < TABLE_ENTRIES)
-        store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, make_table_entry<QN_KEY_BITS>(threadIdx.x, cache.key_codec),
-                          make_table_entry<QN_VALUE_BITS>(threadIdx.x, cache.value_codec));
+        store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, qn_f32_to_f16x2(x.key.x * key_gain, x.key.y * key_gain),
+                          qn_f32_to_f16x2(x.value.x * value_gain, x.value.y * value_gain));
 }
 
 // The reduction over warps is in the larger space of the ring buffers, which are empty then.
@@ -157,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
     const uint32_t teams_per_block = QN_WARPS / a.warps_per_block, n_teams = gridDim.y * teams_per_block,
                    member = warp % a.warps_per_block;
     const query_place place = find_query(a.queries, a.cache.key_codec, tile, p);
-    store_tables(a.cache, dynamic);
+    const table_values tables = load_tables(a.cache);
     qn_pdl_wait();
     qn_pdl_trigger();
 
@@ -170,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(con
     kv_range rows = rows_of(b);
     if (b < a.n_blocks)
         ring.fill(rows.tile, rows.last_tile, rows.step);
+    store_tables(tables, a.cache, dynamic);
     store_query(s, query, place, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
     __syncthreads();
 
@@ -207,13 +221,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     const query_tile tile = query_tile_at(blockIdx.x, a.queries.n_tokens, a.queries.n_heads, a.cache.n_kv_heads);
     ring_of_warp ring(source_at(a.cache, tile.kv_head), qn_shared_address(dynamic), warp, lane);
     const query_place place = find_query(a.queries, a.cache.key_codec, tile, p);
-    store_tables(a.cache, dynamic);
+    const table_values tables = load_tables(a.cache);
     qn_pdl_wait();
     qn_pdl_trigger();
 
     warp_query query = load_query(a.queries, tile, place, a.cache.n_keys, p);
     const kv_range rows = warp_rows(row_bounds_of(query.visible, tile.n_columns, lane), 0, a.cache.n_keys, warp, QN_WARPS);
     ring.fill(rows.tile, rows.last_tile, rows.step);
+    store_tables(tables, a.cache, dynamic);
     store_query(s, query, place, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
     __syncthreads();
 

@@ -51,7 +51,7 @@ QN_DEVICE uint2 visible_rows(const qn_aura_gpu_queries &q, uint32_t token, uint3
     return make_uint2((uint32_t)(from < to ? from : to), (uint32_t)to);
 }
 
-// What is computed and loaded before the PDL wait: the index of the first value of a warp's query, the one with its index; the
+// What does not depend on the previous kernel: the index of the first value of a warp's query, the one with its index; the
 // token of a lane's column, the one with its index; the signs of the queries' rotation.
 struct query_place {
     uint64_t at;
@@ -68,7 +68,6 @@ QN_DEVICE query_place find_query(const qn_aura_gpu_queries &q, const qn_attentio
                                  const thread_coord &p)
 {
     query_place o = { tile.row(p.warp < tile.n_columns ? p.warp : 0, q.stride), (tile.first + p.lane) / tile.group };
-    asm volatile("" : "+l"(o.at), "+r"(o.token)); // the compiler would move the divisions behind the wait
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
         o.signs[i] = rotates_queries(codec) ? codec.signs[i * QN_WARP_SIZE + p.lane] : 1;
