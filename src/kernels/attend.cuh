@@ -1,6 +1,6 @@
-// Inner loop of decode attention over a KV cache: loads of rows from global memory directly into registers,
-// dequantisation by look-up tables in shared memory, both GEMMs on tensor cores, online softmax. The including kernel
-// sets the range of rows and combines the results of the warps. It defines
+// Inner loop of decode attention over a KV cache: rows from a ring buffer in shared memory (kv_ring.cuh), dequantisation by
+// look-up tables in shared memory, both GEMMs on tensor cores, online softmax; and the reduction over the warps of a
+// block. The including kernel sets the range of rows and writes the results. It defines
 //
 //   QN_HEAD_DIM
 //   QN_KEY_BITS, QN_VALUE_BITS   bits of the codes; 16 and 16: fp16
@@ -11,7 +11,7 @@
 // (operand A) by queries (operand B, the eight columns are query heads), then transposed values (A) by softmax weights
 // (B). The order of dimensions within fragments is free as long as queries and keys agree; it is chosen so that no
 // 32-bit word of codes is shared between lanes (dim_of() in codes.cuh). A look-up table entry holds the fp16 values of
-// two codes, with a copy for each lane against bank conflicts.
+// two codes, with a copy for each lane (with little shared memory, for two lanes) against bank conflicts.
 //
 // Method: Dao et al., FlashAttention-2 (2023). Accumulators are rescaled only when a score exceeds the maximum in use
 // by more than RESCALE_THRESHOLD (in the log2 domain).
@@ -20,39 +20,45 @@
 
 // Whether a block may have 128 KiB of shared memory; qn_attention_gpu_has_large_smem is the same on the host.
 #define LARGE_SMEM (__CUDA_ARCH__ != 860 && __CUDA_ARCH__ != 890 && __CUDA_ARCH__ < 1200)
+// Shared memory of a block; qn_attention_gpu_shared_limit is the same on the host.
+#define SHARED_LIMIT ((LARGE_SMEM ? __CUDA_ARCH__ < 900 ? 163u : 227u : 99u) << 10)
 #define DIM QN_HEAD_DIM
-#define ENTRY_SHIFT 8
+#define CODES (QN_KEY_BITS != 16)
+#define ENTRY_SHIFT (LARGE_SMEM ? 8 : 7)
 #define TABLES_ALIGNED_64K LARGE_SMEM
+#define TABLE_ENTRIES                                                                                                          \
+    (1 << (index_bits(QN_KEY_BITS) > index_bits(QN_VALUE_BITS) ? index_bits(QN_KEY_BITS) : index_bits(QN_VALUE_BITS)))
+#define TABLE_BYTES (CODES ? TABLE_ENTRIES << ENTRY_SHIFT : 0)
 
 #include "kernels/codes.cuh"
+#include "kernels/kv_ring.cuh"
 #include "kernels/row.cuh"
 
 #define TILE_Q QN_ATTENTION_TILE_Q
 #define TILE_KV QN_ATTENTION_TILE_KV
 #define THREADS (QN_WARPS * QN_WARP_SIZE)
-#define CODES (QN_KEY_BITS != 16)
 #define LANE_VALUES QN_LANE_VALUES(DIM)
-#define QUERIES_IN_REGISTERS (DIM <= 128 && CODES) // if enough registers remain for the rest
-#define RESCALE_THRESHOLD 8.0f                     // of a score above the maximum in use, log2
+#define QUERIES_IN_REGISTERS (CODES && (DIM <= 128 || (DIM <= 256 && QN_WARPS <= 8))) // if enough registers remain
+#define RESCALE_THRESHOLD 8.0f  // of a score above the maximum in use, log2
 #define MAX_SCALED_VALUE 128.0f // bound of scaled value scales: the operand is below 2^8 * 2^7, which fp16 holds
 #define SCORE_ACCUMULATORS 4    // independent accumulators, against the MMA latency
 #define LOWEST (-1e30f)
 
-// An entry of the tables has a copy for each lane of the key table, then of the value table. With large shared memory
-// the tables are at address TABLE_BASE.
-#define VALUE_ENTRY 128
-#define TABLE_ENTRIES (1 << max(index_bits(QN_KEY_BITS), index_bits(QN_VALUE_BITS)))
-#define TABLE_BASE 0x10000u
-#define TABLE_ADDRESS(dynamic) (LARGE_SMEM ? TABLE_BASE : qn_shared_address(dynamic))
+// An entry of the tables has the copies of the key table, then of the value table. With large shared memory the tables are
+// at address QN_ATTENTION_TABLE_BASE.
+#define VALUE_ENTRY (1 << ENTRY_SHIFT >> 1)
+#define TABLE_ADDRESS(dynamic) (LARGE_SMEM ? (uint32_t)QN_ATTENTION_TABLE_BASE : qn_shared_address(dynamic))
+#define LANE_TABLE(dynamic, lane) (TABLE_ADDRESS(dynamic) + 4 * (lane) % VALUE_ENTRY) // of the lane's copies
 
-// Stores all copies of entry `i`, in sixteen stores of 16 bytes, whose order depends on i: against bank conflicts.
+// Stores all copies of entry `i` in stores of 16 bytes, whose order depends on i: against bank conflicts.
 QN_DEVICE void store_table_entry(uint32_t tables, uint32_t i, uint32_t key, uint32_t value)
 {
+    constexpr int stores = VALUE_ENTRY / 16;
 #pragma unroll
-    for (int j = 0; j < (1 << ENTRY_SHIFT) / 16; j++) {
-        const uint32_t x = j < (1 << ENTRY_SHIFT) / 32 ? key : value;
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tables + (i << ENTRY_SHIFT) + j / 8 * VALUE_ENTRY +
-                                                                      (j + i) % 8 * 16),
+    for (int j = 0; j < 2 * stores; j++) {
+        const uint32_t x = j < stores ? key : value;
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tables + (i << ENTRY_SHIFT) + j / stores * VALUE_ENTRY +
+                                                                      (j + i) % stores * 16),
                      "r"(x)
                      : "memory");
     }
@@ -197,59 +203,44 @@ QN_DEVICE void rescale(softmax_state &state, const float x[4], const float value
     }
 }
 
-// A cache; rows [0, last_row] may be read.
-struct kv_source {
-    const uint8_t *keys, *values;
-    const float *key_scales, *value_scales;
-    uint32_t last_row;
-    uint32_t row_gap; // fp16 with QN_PAGES: rows from QN_ATTENTION_PAGE on are stored row_gap rows further on
-};
-
 // The range of a warp: tiles tile, tile + step, ... below last_tile. All queries attend to rows [begin, end).
-// per_query: query i attends to rows [shared.begin[i], shared.end[i]) within [first, limit); no row of [begin, end) is
-// masked for any query; and tile `next` is prefetched at the end, for the next call.
+// per_query: query i attends to rows [shared.begin[i], shared.end[i]) within [first, limit), and no row of [begin, end) is
+// masked for any query.
 struct kv_range {
     uint32_t begin, end;
     uint32_t tile, last_tile, step;
-    uint32_t first, limit, next;
+    uint32_t first, limit;
 };
 
 struct thread_coord {
     int warp, lane, g, t;
 };
 
-// A tile's codes and scales in registers: keys of rows g and g + 8; values of rows 2t, 2t + 1, 2t + 8, 2t + 9. Scales
-// of both: rows g and g + 8.
-template <int key_bits, int value_bits> struct kv_tile {
-    static constexpr bool scaled = key_bits != 16;
-    static constexpr bool prefetches = DIM <= 256; // the next tile is loaded while this one is used, if registers allow
-    uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
-    float k_scale[2], v_scale[2];
+// A tile of fp16 in registers, loaded from global memory: keys of rows g and g + 8; values of rows 2t, 2t + 1, 2t + 8, 2t + 9.
+// For warps that have a single tile.
+struct f16_tile {
+    static constexpr bool prefetches = DIM <= 256; // loaded before the queries are there, if registers allow
+    uint32_t k[2][lane_fragment<16, 4>::words], v[4][lane_fragment<16, 8>::words];
 
     // Reads past the last row are redirected to it; their scores are masked.
     static __device__ __forceinline__ uint32_t row_of(const kv_source &from, uint32_t r)
     {
         r = min(r, from.last_row);
-        return QN_PAGES && !scaled && r >= QN_ATTENTION_PAGE ? r + from.row_gap : r;
+        return r >= QN_ATTENTION_PAGE ? r + from.row_gap : r;
     }
 
     __device__ __forceinline__ void load_keys(const kv_source &from, const thread_coord &p, uint32_t tile)
     {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t r = row_of(from, tile * TILE_KV + 8 * i + p.g);
-            load_lane_fragment<key_bits, 4>(k[i], from.keys, r, p.t);
-            k_scale[i] = scaled ? from.key_scales[r] : 1;
-            v_scale[i] = scaled ? from.value_scales[r] : 1;
-        }
+        for (int i = 0; i < 2; i++)
+            load_lane_fragment<16, 4>(k[i], from.keys, row_of(from, tile * TILE_KV + 8 * i + p.g), p.t);
     }
 
     __device__ __forceinline__ void load_values(const kv_source &from, const thread_coord &p, uint32_t tile)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            load_lane_fragment<value_bits, 8>(v[i], from.values, row_of(from, tile * TILE_KV + i / 2 * 8 + 2 * p.t + i % 2),
-                                              p.g);
+            load_lane_fragment<16, 8>(v[i], from.values, row_of(from, tile * TILE_KV + i / 2 * 8 + 2 * p.t + i % 2), p.g);
     }
 };
 
@@ -383,84 +374,193 @@ QN_DEVICE void compute_weights(uint32_t weights[2], softmax_state &state, const 
     }
 }
 
-// Attention of a block's queries over the tiles of one warp: unnormalised outputs in acc, softmax state in `state`. If
-// kv_tile::prefetches, the caller has issued the loads of the first tile. single_tile: there is at most one tile.
-// per_query: each query has its own range of rows (shared.begin, end), true_max is computed, and tile rows.next is
-// prefetched at the end.
-template <int key_bits, int value_bits, bool per_query, bool single_tile>
-QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_tile<key_bits, value_bits> &w, const query_fragment &c,
-                      const shared &s, const kv_source &from, const kv_range &rows, const thread_coord &p, uint32_t table)
+// Softmax of a tile: scores to weights. scales: of the keys and of the values of rows g and g + 8.
+template <bool scaled, bool per_query, bool single_tile>
+QN_DEVICE void softmax_tile(uint32_t weights[2], softmax_state &state, float (*acc)[4], bool &first, const float (*score)[4],
+                            const float scales[4], const query_fragment &c, const shared &s, const kv_range &rows,
+                            const thread_coord &p, uint32_t tile)
 {
-    constexpr bool scaled = kv_tile<key_bits, value_bits>::scaled, prefetches = kv_tile<key_bits, value_bits>::prefetches;
-    uint32_t tile = rows.tile;
+    tile_scores scores = { {}, { scales[2], scales[3] }, 0 };
+    reduce_scores(scores.x, score, scales, c);
+    if (tile * TILE_KV < rows.begin || tile * TILE_KV + TILE_KV > rows.end)
+        mask_scores<per_query>(scores, s, rows, p, tile);
+    const float *x = scores.x, *scale = scores.value_scales;
+    const bool high = x[0] > state.m[0] + RESCALE_THRESHOLD || x[1] > state.m[1] + RESCALE_THRESHOLD ||
+                      x[2] > state.m[0] + RESCALE_THRESHOLD || x[3] > state.m[1] + RESCALE_THRESHOLD ||
+                      (scaled && fmaxf(scale[0], scale[1]) * state.value_scale_factor > MAX_SCALED_VALUE);
+    if (__any_sync(QN_FULL_MASK, high || first)) {
+        rescale<scaled, single_tile>(state, x, scale, acc, first);
+        first = false;
+    }
+    compute_weights<scaled, per_query>(weights, state, scores);
+}
+
+QN_DEVICE void begin_softmax(softmax_state &state, float (*acc)[4])
+{
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
         acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
     state = { { LOWEST, LOWEST }, { 0, 0 }, { LOWEST, LOWEST }, 1, 1 };
+}
+
+// Attention of a block's queries over the tiles of one warp: unnormalised outputs in acc, softmax state in `state`. The
+// caller has filled the ring with the tiles; it is empty at the end. per_query: each query has its own range of rows
+// (shared.begin, end), and true_max is computed.
+template <int key_bits, int value_bits, bool per_query>
+QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits> &ring, const query_fragment &c,
+                      const shared &s, const kv_range &rows, const thread_coord &p, uint32_t table)
+{
+    using kv_slots = kv_ring<key_bits, value_bits>;
+    uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
+    // If registers allow, slots are released before their contents are used, and values are loaded before scores are computed.
+    constexpr bool in_registers = DIM <= 256, together = in_registers && sizeof k + sizeof v <= 64 * sizeof(uint32_t);
+    float score[SCORE_ACCUMULATORS][4], scales[4] = { 1, 1, 1, 1 };
+    uint32_t weights[2];
     bool first = true;
+    const auto load_keys = [&]() {
+        ring.wait();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            load_fragment<key_bits, 4>(k[i], slot_row<key_bits, true>{ ring.at, (uint32_t)p.g, 8 * i }, p.t);
+            if (kv_slots::scaled) {
+                scales[i] = ring.key_scale(8 * i + p.g);
+                scales[2 + i] = ring.value_scale(8 * i + p.g);
+            }
+        }
+    };
+    const auto load_values = [&]() {
+        ring.wait();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            load_fragment<value_bits, 8>(v[i], slot_row<value_bits, false>{ ring.at, 2u * p.t, i / 2 * 8 + i % 2 }, p.g);
+    };
+
+    begin_softmax(state, acc);
+    uint32_t tile = rows.tile;
+    if (tile >= rows.last_tile)
+        return;
+    load_keys();
+    if (!in_registers)
+        compute_scores<key_bits>(score, k, c, s, table, p.lane);
+    ring.template advance<true, true>(tile, rows.last_tile, rows.step);
+    ring.template advance<false, true>(tile - rows.step, rows.last_tile, rows.step);
+    if (in_registers)
+        compute_scores<key_bits>(score, k, c, s, table, p.lane);
+    softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, score, scales, c, s, rows, p, tile);
+    // Software pipeline: the scores of a tile and the values of the previous tile are independent.
+    for (tile += rows.step; tile < rows.last_tile; tile += rows.step) {
+        load_keys();
+        if (in_registers)
+            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+        if (together) {
+            load_values();
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+        }
+        compute_scores<key_bits>(score, k, c, s, table, p.lane);
+        if (!in_registers)
+            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+        if (!together)
+            load_values();
+        if (!together && in_registers)
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+        accumulate_values<value_bits>(acc, v, weights, table);
+        if (!in_registers)
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+        softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, score, scales, c, s, rows, p, tile);
+    }
+    ring.wait_for_last_values(tile, rows.last_tile, rows.step);
+    load_values();
+    accumulate_values<value_bits>(acc, v, weights, table);
+}
+
+// The same over a single tile of fp16, or none, which the caller has loaded if f16_tile::prefetches.
+QN_DEVICE void attend_f16_tile(softmax_state &state, float (*acc)[4], f16_tile &w, const query_fragment &c, const shared &s,
+                               const kv_source &from, const kv_range &rows, const thread_coord &p)
+{
+    const float scales[4] = { 1, 1, 1, 1 };
     float score[SCORE_ACCUMULATORS][4];
     uint32_t weights[2];
+    bool first = true;
+    begin_softmax(state, acc);
+    if (rows.tile >= rows.last_tile)
+        return;
+    if (!w.prefetches)
+        w.load_keys(from, p, rows.tile);
+    compute_scores<16>(score, w.k, c, s, 0, p.lane);
+    if (!w.prefetches)
+        w.load_values(from, p, rows.tile);
+    softmax_tile<false, false, true>(weights, state, acc, first, score, scales, c, s, rows, p, rows.tile);
+    accumulate_values<16>(acc, w.v, weights, 0);
+}
 
-    // Softmax of tile `at`: scores to weights.
-    const auto softmax_tile = [&](uint32_t at, const float k_scale[2], const float v_scale[2]) {
-        tile_scores scores = { {}, { v_scale[0], v_scale[1] }, 0 };
-        reduce_scores(scores.x, score, k_scale, c);
-        if (at * TILE_KV < rows.begin || at * TILE_KV + TILE_KV > rows.end)
-            mask_scores<per_query>(scores, s, rows, p, at);
-        const float *x = scores.x, *scale = scores.value_scales;
-        const bool high = x[0] > state.m[0] + RESCALE_THRESHOLD || x[1] > state.m[1] + RESCALE_THRESHOLD ||
-                          x[2] > state.m[0] + RESCALE_THRESHOLD || x[3] > state.m[1] + RESCALE_THRESHOLD ||
-                          (scaled && fmaxf(scale[0], scale[1]) * state.value_scale_factor > MAX_SCALED_VALUE);
-        if (__any_sync(QN_FULL_MASK, high || first)) {
-            rescale<scaled, single_tile>(state, x, scale, acc, first);
-            first = false;
-        }
-        compute_weights<scaled, per_query>(weights, state, scores);
-    };
-    // The tile that is prefetched while tile `at` is processed.
-    const auto next_tile = [&](uint32_t at) {
-        return per_query && at + rows.step >= rows.last_tile ? rows.next : at + rows.step;
-    };
+// ---- Reduction over the warps of a block ----
 
-    // Software pipeline: the scores of a tile and the values of the previous tile are independent.
-    if (tile < rows.last_tile) {
-        float k_now[2], v_now[2];
-        const auto copy_scales = [&]() {
+template <int n> QN_DEVICE void load_floats(float (&x)[n], const float *from)
+{
+    if (n == 4)
+        *(float4 *)x = *(const float4 *)from;
+    else
+        *(float2 *)x = *(const float2 *)from;
+}
+
+template <int n> QN_DEVICE void store_floats(float *to, const float (&x)[n])
+{
+    if (n == 4)
+        *(float4 *)to = *(const float4 *)x;
+    else
+        *(float2 *)to = *(const float2 *)x;
+}
+
+// Calls store(column, dim, sums) with two or four adjacent sums over all warps of acc times factor. `buffer` has `bytes` bytes;
+// all previous uses have finished. Ends with a block barrier.
+template <int value_bits, int bytes, class sink>
+QN_DEVICE void reduce_warps(float *buffer, const float (*acc)[4], const float factor[2], uint32_t n_columns,
+                            const thread_coord &p, sink store)
+{
+    using dims = lane_fragment<value_bits, 8>;
+    constexpr int n = dims::run % 4 == 0 && DIM / 8 % 4 == 0 ? 4 : 2; // adjacent sums, a group
+    constexpr int all = DIM / 8 / n;                                  // groups of a lane
+    constexpr int fit = bytes / (QN_WARPS * TILE_Q * 8 * n * 4), passes = (all + fit - 1) / fit,
+                  pass = (all + passes - 1) / passes; // groups of a lane that are reduced at a time
+    static_assert(fit > 0, "the buffer is too small");
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                k_now[i] = w.k_scale[i];
-                v_now[i] = w.v_scale[i];
+    for (int first = 0; first < all; first += pass) {
+        const int groups = min(pass, all - first);
+        // Groups of a lane are rotated by its index: against bank conflicts.
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            if (2 * p.t + j < n_columns) {
+                float *to = buffer + ((p.warp * TILE_Q + 2 * p.t + j) * 8 + p.g) * (pass * n);
+#pragma unroll
+                for (int i = 0; i < pass; i++) {
+                    if (first + i < all) {
+                        __align__(16) float x[n];
+#pragma unroll
+                        for (int k = 0; k < n; k++) {
+                            const int at = first + i < all ? (first + i) * n + k : 0;
+                            x[k] = acc[at / 2][at % 2 * 2 + j] * factor[j];
+                        }
+                        store_floats<n>(to + (i + p.lane) % pass * n, x);
+                    }
+                }
             }
-        };
-        if (!prefetches)
-            w.load_keys(from, p, tile);
-        compute_scores<key_bits>(score, w.k, c, s, table, p.lane);
-        copy_scales();
-        if (prefetches && !single_tile)
-            w.load_keys(from, p, next_tile(tile));
-        softmax_tile(tile, k_now, v_now);
-        for (tile += rows.step; !single_tile && tile < rows.last_tile; tile += rows.step) {
-            if (!prefetches)
-                w.load_keys(from, p, tile);
-            compute_scores<key_bits>(score, w.k, c, s, table, p.lane);
-            copy_scales();
-            if (prefetches)
-                w.load_keys(from, p, next_tile(tile));
-            else
-                w.load_values(from, p, tile - rows.step);
-            accumulate_values<value_bits>(acc, w.v, weights, table);
-            if (prefetches)
-                w.load_values(from, p, tile);
-            softmax_tile(tile, k_now, v_now);
         }
-        if (!prefetches)
-            w.load_values(from, p, tile - rows.step);
-        accumulate_values<value_bits>(acc, w.v, weights, table);
-        if (prefetches && per_query)
-            w.load_values(from, p, rows.next);
-    } else if (prefetches && per_query) {
-        w.load_keys(from, p, rows.next);
-        w.load_values(from, p, rows.next);
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < n_columns * 8 * groups; i += THREADS) {
+            const uint32_t column = i / (8 * groups), g = i / groups % 8, group = i % groups;
+            const float *of = buffer + (column * 8 + g) * (pass * n) + (group + g * 4 + column / 2) % pass * n;
+            __align__(16) float sum[n] = {};
+#pragma unroll
+            for (int w = 0; w < QN_WARPS; w++) {
+                __align__(16) float x[n];
+                load_floats<n>(x, of + w * (TILE_Q * 8 * pass * n));
+#pragma unroll
+                for (int k = 0; k < n; k++)
+                    sum[k] += x[k];
+            }
+            store(column, (uint32_t)dims::dim_of((first + group) * n, g), sum);
+        }
+        __syncthreads();
     }
 }
 

@@ -18,26 +18,108 @@ typedef struct qn_attention_gpu_codec {
     float gain;
 } qn_attention_gpu_codec;
 
+/* ---- Shared memory of a block: look-up tables, and a ring buffer of cache rows for each warp. The kernels compute the
+ * layout when they are compiled, launches from the device's limit: functions of both. ---- */
+
+#ifdef __CUDACC__
+#define QN_ATTENTION_LAYOUT static __device__ constexpr
+#else
+#define QN_ATTENTION_LAYOUT static inline
+#endif
+
+enum {
+    QN_ATTENTION_TABLE_BASE = 0x10000,  /* address of the tables if a block may have twice as many bytes */
+    QN_ATTENTION_RESERVED_BYTES = 1024, /* that the system reserves at the beginning of shared memory */
+    QN_ATTENTION_MAX_SLOTS = 16
+};
+
+/* qn_attention_gpu_has_large_smem - whether a block may have twice QN_ATTENTION_TABLE_BASE bytes; LARGE_SMEM of attend.cuh
+ * is the same by architecture. */
+QN_ATTENTION_LAYOUT bool qn_attention_gpu_has_large_smem(uint32_t max_shared_bytes)
+{
+    return max_shared_bytes >= 2 * QN_ATTENTION_TABLE_BASE;
+}
+
+/* qn_attention_gpu_table_bytes - bytes of the table for codes of `bits` bits, 0 for fp16: indexed by two codes of up to 4
+ * bits, else by one. An entry has 256 bytes, or half of them, the copies of which two lanes share. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_table_bytes(unsigned bits, bool large_smem)
+{
+    return bits == 16 ? 0 : (large_smem ? 256u : 128u) << (bits <= 4 ? 2 * bits : bits);
+}
+
+/* qn_attention_gpu_static_bytes - an upper bound of static shared memory: queries as fp16, and less than 1 KiB. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_static_bytes(uint32_t head_dim)
+{
+    return QN_ATTENTION_TILE_Q * head_dim * 2 + 1024;
+}
+
+/* qn_attention_gpu_slot_bytes - bytes of a slot of a ring buffer: the keys of a tile and the scales of both, or the
+ * values of a tile. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits)
+{
+    const uint32_t scales = key_bits == 16 ? 0 : 2 * QN_ATTENTION_TILE_KV * 4;
+    const uint32_t keys = QN_ATTENTION_TILE_KV * ((head_dim * key_bits + 31) / 32 * 4) + scales;
+    const uint32_t values = QN_ATTENTION_TILE_KV * ((head_dim * value_bits + 31) / 32 * 4);
+    return ((keys > values ? keys : values) + 127) / 128 * 128;
+}
+
+/* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above` where
+ * the tables are at the beginning. */
+typedef struct qn_attention_gpu_ring_space {
+    uint32_t below, above;
+} qn_attention_gpu_ring_space;
+
+QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(uint32_t head_dim, uint32_t table_bytes,
+                                                                               uint32_t shared_bytes)
+{
+    const uint32_t begin = QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(head_dim);
+    qn_attention_gpu_ring_space space = { 0, 0 };
+    if (table_bytes && qn_attention_gpu_has_large_smem(shared_bytes)) {
+        /* dynamic shared memory begins after the queries at least */
+        const uint32_t end = shared_bytes - begin + QN_ATTENTION_TILE_Q * head_dim * 2;
+        space.below = QN_ATTENTION_TABLE_BASE - begin;
+        space.above = end - QN_ATTENTION_TABLE_BASE - table_bytes;
+    } else if (shared_bytes > begin + table_bytes) {
+        space.above = shared_bytes - begin - table_bytes;
+    }
+    return space;
+}
+
+/* qn_attention_gpu_ring_slots - slots of the ring buffer of each warp, as many as fit; 0: the device has too little shared
+ * memory. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_space space, uint32_t slot_bytes, uint32_t warps)
+{
+    uint32_t n = QN_ATTENTION_MAX_SLOTS;
+    while (n > 0 && space.below / (n * slot_bytes) + space.above / (n * slot_bytes) < warps)
+        n--;
+    return n;
+}
+
 #ifndef __CUDACC__
 
 #include <math.h>
 #include <stddef.h>
 
-/* Table entries; address of the tables in shared memory if a block may have twice as many bytes. */
-enum { QN_ATTENTION_ENTRY_BYTES = 256, QN_ATTENTION_TABLE_BASE = 0x10000 };
-
-/* qn_attention_gpu_table_bytes - bytes of the table for codes of `bits` bits: indexed by two codes of up to 4 bits,
- * else by one. */
-static inline size_t qn_attention_gpu_table_bytes(unsigned bits)
+/* qn_attention_gpu_shared_limit - the shared memory of a block that kernels are compiled for: of devices with 227, 163 or
+ * 99 KiB. */
+static inline uint32_t qn_attention_gpu_shared_limit(uint32_t max_shared_bytes)
 {
-    return (size_t)QN_ATTENTION_ENTRY_BYTES << (bits <= 4 ? 2 * bits : bits);
+    return (max_shared_bytes >= 227 << 10 ? 227 : max_shared_bytes >= 163 << 10 ? 163 : 99) << 10;
 }
 
-/* qn_attention_gpu_has_large_smem - whether a block of the device may have so much shared memory; LARGE_SMEM of
- * attend.cuh is the same by architecture. */
-static inline bool qn_attention_gpu_has_large_smem(uint32_t max_shared_bytes)
+/* qn_attention_gpu_shared_bytes - dynamic shared memory of a launch of attention with ring buffers; 0 if the device has too
+ * little. */
+static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
+                                                     uint32_t max_shared_bytes)
 {
-    return max_shared_bytes >= 2 * QN_ATTENTION_TABLE_BASE;
+    const uint32_t limit = qn_attention_gpu_shared_limit(max_shared_bytes);
+    const bool large = qn_attention_gpu_has_large_smem(limit);
+    const uint32_t key = qn_attention_gpu_table_bytes(key_bits, large), value = qn_attention_gpu_table_bytes(value_bits, large);
+    const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, limit);
+    const uint32_t slot = qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits);
+    return limit > max_shared_bytes || qn_attention_gpu_ring_slots(space, slot, warps) == 0
+               ? 0
+               : limit - qn_attention_gpu_static_bytes(head_dim);
 }
 
 /* qn_attention_gpu_gain - qn_attention_gpu_codec.gain of a codebook [n]. */

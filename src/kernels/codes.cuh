@@ -42,30 +42,46 @@ template <int width> QN_DEVICE void load_words(uint32_t *to, const uint32_t *fro
         asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
 }
 
-template <int bits, int lanes> QN_DEVICE void load_lane_fragment(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
+// A row in global memory, as a source of load_fragment.
+struct global_row {
+    const uint32_t *words;
+
+    // Loads words first + lane_word, ...
+    template <int width> __device__ __forceinline__ void load(uint32_t *to, int first, int lane_word) const
+    {
+        load_words<width>(to, words + first + lane_word);
+    }
+};
+
+// Loads a lane's fragment of a row. Word indices are the sum of one that is constant after unrolling and one of the lane.
+template <int bits, int lanes, class row> QN_DEVICE void load_fragment(uint32_t *to, const row &from, int lane)
 {
     using p = lane_fragment<bits, lanes>;
-    const uint32_t *from = (const uint32_t *)(rows + (uint64_t)row * (ROW_WORDS(bits) * 4));
     if (p::word_aligned && p::divides_word) {
 #pragma unroll
         for (int i = 0; i < p::words / p::width; i++)
-            load_words<p::width>(to + i * p::width, from + (i * lanes + lane) * p::width);
+            from.template load<p::width>(to + i * p::width, i * lanes * p::width, lane * p::width);
     } else if (p::word_aligned) {
 #pragma unroll
         for (int i = 0; i < p::words; i += p::width)
-            load_words<p::width>(to + i, from + lane * p::words + i);
+            from.template load<p::width>(to + i, i, lane * p::words);
     } else {
         // Fragments that begin within a word: shifted so that the first code is at bit 0.
         const int begin = lane * p::codes * bits, first = begin / 32;
         uint32_t low, high;
-        load_words<1>(&low, from + first);
+        from.template load<1>(&low, 0, first);
 #pragma unroll
         for (int i = 0; i < p::words; i++) {
-            load_words<1>(&high, from + min(first + i + 1, ROW_WORDS(bits) - 1));
+            from.template load<1>(&high, 0, min(first + i + 1, ROW_WORDS(bits) - 1));
             to[i] = __funnelshift_r(low, high, begin % 32);
             low = high;
         }
     }
+}
+
+template <int bits, int lanes> QN_DEVICE void load_lane_fragment(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
+{
+    load_fragment<bits, lanes>(to, global_row{ (const uint32_t *)(rows + (uint64_t)row * (ROW_WORDS(bits) * 4)) }, lane);
 }
 
 // `n` bits from bit `at` of the words on, in the low bits of the result. The bits above are not masked.
@@ -99,12 +115,19 @@ template <int n, int offset> QN_DEVICE uint32_t lut_load(uint32_t table, uint32_
     return entry;
 }
 
-template <int bits> QN_DEVICE uint32_t make_table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
+// The values of entry `i`, before their gain.
+template <int bits> QN_DEVICE float2 load_table_values(uint32_t i, const qn_attention_gpu_codec &codec)
 {
     if (bits == 16)
-        return 0;
+        return make_float2(0, 0);
     const uint32_t mask = (1u << bits) - 1, low = i & mask, high = bits <= 4 ? i >> bits & mask : low;
-    return qn_f32_to_f16x2(codec.codebook[low] * codec.gain, codec.codebook[high] * codec.gain);
+    return make_float2(codec.codebook[low], codec.codebook[high]);
+}
+
+template <int bits> QN_DEVICE uint32_t make_table_entry(uint32_t i, const qn_attention_gpu_codec &codec)
+{
+    const float2 x = load_table_values<bits>(i, codec);
+    return qn_f32_to_f16x2(x.x * codec.gain, x.y * codec.gain);
 }
 
 // Codes 2p and 2p+1 of a fragment as two fp16 values; `offset` as in lut_load.

@@ -104,9 +104,48 @@ static void shared_memory(void **unused)
                 assert_ok(qn_aura_gpu_attention(&gpu, 1, &launch[3]));
                 for (int i = 0; i < 4; i++) {
                     label("launch %d", i);
-                    assert_true(launch[i].shared_bytes < gpu.max_shared_bytes);
+                    assert_true(launch[i].shared_bytes + qn_attention_gpu_static_bytes((uint32_t)dims[d]) <=
+                                gpu.max_shared_bytes);
                 }
             }
+}
+
+/* Ring buffers, look-up tables and static memory do not overlap, wherever dynamic shared memory begins: after the queries at
+ * least, after all static memory and what the system reserves at most. */
+static void ring_buffers(void **unused)
+{
+    (void)unused;
+    static const uint32_t dims[] = { 16, 64, 80, 96, 128, 192, 256, 512 };
+    static const unsigned bits[] = { 2, 3, 4, 6, 8, 16 };
+    static const uint32_t kib[] = { 227, 163, 99 };
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
+        for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
+            for (size_t k = 0; k < sizeof kib / sizeof *kib; k++) {
+                label("dim %u bits %u, %u KiB", dims[d], bits[b], kib[k]);
+                const uint32_t limit = kib[k] << 10, fixed = qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
+                               slot = qn_attention_gpu_slot_bytes(dims[d], bits[b], bits[b]),
+                               tables = qn_attention_gpu_table_bytes(bits[b], kib[k] > 99);
+                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, limit);
+                const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, 8);
+                const uint32_t expected = slots ? dynamic : 0;
+                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, limit), expected);
+                if (space.below) {
+                    assert_true(QN_ATTENTION_RESERVED_BYTES + fixed + space.below <= QN_ATTENTION_TABLE_BASE);
+                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above <= dynamic + 16 * dims[d]);
+                } else {
+                    assert_true(tables + space.above <= dynamic);
+                }
+                if (slots && slots < QN_ATTENTION_MAX_SLOTS) { /* as many as fit */
+                    const uint32_t ring = (slots + 1) * slot;
+                    assert_true(space.below / ring + space.above / ring < 8);
+                }
+                assert_true(slots || kib[k] == 99);
+            }
+    const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 227 << 10),
+                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 227 << 10);
+    assert_int_equal(qn_attention_gpu_slot_bytes(256, 4, 4), 2176);
+    assert_int_equal(qn_attention_gpu_ring_slots(codes, 2176, 8), 9);
+    assert_int_equal(qn_attention_gpu_ring_slots(f16, qn_attention_gpu_slot_bytes(256, 16, 16), 8), 3);
 }
 
 static void refusals(void **unused)
@@ -148,7 +187,8 @@ static void variants(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(splits), cmocka_unit_test(shared_memory), cmocka_unit_test(refusals),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(splits), cmocka_unit_test(shared_memory),
+                                        cmocka_unit_test(ring_buffers), cmocka_unit_test(refusals),
                                         cmocka_unit_test(variants) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

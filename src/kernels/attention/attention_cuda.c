@@ -36,17 +36,11 @@ static size_t warps_of(const qn_attention_gpu *gpu)
     return WARPS(gpu->head_dim, gpu->key_bits);
 }
 
-/* Dynamic shared memory: the look-up tables, later overwritten by the warps' partial rows, padded by less than dim/32 +
- * 48 floats. */
-static size_t shared_bytes(const qn_attention_gpu *gpu)
+/* Dynamic shared memory of qn_attention_decode; 0: the device has too little. */
+static uint32_t decode_bytes(const qn_attention_gpu *gpu)
 {
-    const size_t dim = gpu->head_dim, rows = warps_of(gpu) * QN_ATTENTION_TILE_Q * (dim + dim / 32 + 48) * sizeof(float);
-    if (is_f16(gpu))
-        return rows;
-    const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits), value = qn_attention_gpu_table_bytes(gpu->value_bits);
-    const size_t tables = key > value ? key : value;
-    const size_t codes = tables + (qn_attention_gpu_has_large_smem(gpu->max_shared_bytes) ? QN_ATTENTION_TABLE_BASE : 0);
-    return codes > rows ? codes : rows;
+    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
+                                         gpu->max_shared_bytes);
 }
 
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
@@ -74,10 +68,12 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
                        "attention on the GPU: codes for heads of %zu: expected 64, 80, 96, 128, 192, 256, 512", gpu->head_dim);
     if (!codes && gpu->pages)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: pages need AURA codes, the cache is f16");
-    if (shared_bytes(gpu) + 16384 > gpu->max_shared_bytes) /* 16 KiB of static shared memory */
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "attention on the GPU: heads of %zu need %zu bytes of shared memory, the device has %u", gpu->head_dim,
-                       shared_bytes(gpu) + 16384, gpu->max_shared_bytes);
+    if (decode_bytes(gpu) == 0)
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "attention on the GPU: heads of %zu with keys of %u bits and values of %u need more shared memory than the "
+            "%u bytes of the device",
+            gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->max_shared_bytes);
     return QN_OK;
 }
 
@@ -107,7 +103,7 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, ui
                         .function = "qn_attention_decode",
                         .grid = { n_splits, (uint32_t)gpu->n_kv_heads * query_tiles(gpu), (uint32_t)n_rows },
                         .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
-                        .shared_bytes = (uint32_t)shared_bytes(gpu),
+                        .shared_bytes = decode_bytes(gpu),
                         .args_bytes = sizeof(qn_attention_decode_args) };
     return QN_OK;
 }
@@ -131,7 +127,8 @@ static size_t prefill_bytes(const qn_attention_gpu *gpu)
     const size_t results = QN_ATTENTION_PREFILL_ROWS * (gpu->head_dim + 4) * sizeof(float);
     size_t tables = 0;
     if (!is_f16(gpu)) {
-        const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits), value = qn_attention_gpu_table_bytes(gpu->value_bits);
+        const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits, true),
+                     value = qn_attention_gpu_table_bytes(gpu->value_bits, true);
         tables = (key > value ? key : value) / 4; /* entries of 64 bytes */
     }
     return f16 + tables > results ? f16 + tables : results;

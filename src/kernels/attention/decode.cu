@@ -8,18 +8,6 @@
 #include "kernels/attention/split.cuh"
 #include "kernels/typed_rows.cuh"
 
-// A warp stores its partial sums in rows of floats. Padding within a row and between rows avoids most bank conflicts.
-QN_DEVICE constexpr int padded_index(int dim)
-{
-    return dim + dim / 32;
-}
-
-template <int value_bits> QN_DEVICE constexpr int row_stride()
-{
-    constexpr int apart = lane_fragment<value_bits, 8>::run / 8;
-    return (padded_index(DIM) + 15) / 16 * 16 + (apart > 0 ? apart : 1);
-}
-
 // The query heads of a block (the columns of its MMAs): their number, and the index of the first among the query heads
 // of all rows.
 struct query_tile {
@@ -41,26 +29,17 @@ QN_DEVICE void store_maxima(shared &s, softmax_state &state, const thread_coord 
     }
 }
 
-// Stores the outputs of a warp, relative to the maximum of the block: rows[warp][column].
-template <int value_bits>
-QN_DEVICE void store_warp_rows(float *rows, const shared &s, const softmax_state &state, const float (*acc)[4],
-                               const query_tile &query_tile, const thread_coord &p, float value_gain)
+// Factors of a lane's two columns that make the outputs of its warp relative to the maximum of the block.
+QN_DEVICE void block_factors(float factor[2], const shared &s, const softmax_state &state, const thread_coord &p,
+                             float value_gain)
 {
-    using value_portion = lane_fragment<value_bits, 8>;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const int column = 2 * p.t + j;
-        if (column < query_tile.n_columns) {
-            float m = LOWEST;
+        float m = LOWEST;
 #pragma unroll
-            for (int w = 0; w < QN_WARPS; w++)
-                m = fmaxf(m, s.m[w][column]);
-            const float factor = qn_exp2(state.m[j] - m) * state.value_scale_unit * value_gain;
-            float *to = rows + (p.warp * TILE_Q + column) * row_stride<value_bits>();
-#pragma unroll
-            for (int i = 0; i < DIM / 8; i++)
-                to[padded_index(value_portion::dim_of(i, p.g))] = acc[i / 2][i % 2 * 2 + j] * factor;
-        }
+        for (int w = 0; w < QN_WARPS; w++)
+            m = fmaxf(m, s.m[w][2 * p.t + j]);
+        factor[j] = qn_exp2(state.m[j] - m) * state.value_scale_unit * value_gain;
     }
 }
 
@@ -77,60 +56,41 @@ QN_DEVICE void write_maxima(const qn_attention_decode_args &a, const shared &s, 
     *(float2 *)&a.maxima[((uint64_t)(query_tile.first_query + threadIdx.x) * gridDim.x + blockIdx.x) * 2] = make_float2(m, l);
 }
 
-// Writes the split's outputs, the sums of all warps' rows.
-template <int value_bits>
-QN_DEVICE void write_partials(const qn_attention_decode_args &a, const float *rows, const query_tile &query_tile)
-{
-    constexpr int stride = row_stride<value_bits>();
-    for (int i = threadIdx.x; i < query_tile.n_columns * DIM; i += THREADS) {
-        const int column = i / DIM, dim = i % DIM;
-        const float *of = rows + column * stride + padded_index(dim);
-        float sum = 0;
-#pragma unroll
-        for (int w = 0; w < QN_WARPS; w++)
-            sum += of[w * TILE_Q * stride];
-        a.partials[((uint64_t)(query_tile.first_query + column) * gridDim.x + blockIdx.x) * DIM + dim] = sum;
-    }
-}
-
 // ---- A block ----
 
-// Attention of a block's query heads over its split, from queries to partial sums. With `early`, the first tile is
-// loaded before the PDL wait; its rows must not be written by the previous kernel. load_query runs right after the PDL
-// wait and issues the loads of the queries; store_query runs after the first tile's loads have been issued, rotates the
-// queries and stores them in shared memory.
-template <int key_bits, int value_bits, bool single_tile, class load_queries, class store_queries>
-QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const kv_source &from, const kv_range &span,
-                            const thread_coord &p, const query_tile &query_tile, uint8_t *dynamic, float value_gain, bool early,
-                            load_queries load_query, store_queries store_query)
+using ring_of_warp = kv_ring<QN_KEY_BITS, QN_VALUE_BITS>;
+
+// Attention of a block's query heads over its split, from queries to partial sums. load_rows issues the loads of the warp's
+// first rows of the cache: before the PDL wait if `early`, when the previous kernel must not write them. load_query runs
+// right after the PDL wait and issues the loads of the queries; store_query runs after the loads of rows have been issued,
+// rotates the queries and stores them in shared memory. attend_rows(state, acc, queries) processes the warp's rows.
+template <int value_bits, class rows_loader, class rows_attention, class query_loader, class query_writer>
+QN_DEVICE void attend_block(const qn_attention_decode_args &a, shared &s, const thread_coord &p, const query_tile &query_tile,
+                            uint8_t *dynamic, float value_gain, bool early, rows_loader load_rows, rows_attention attend_rows,
+                            query_loader load_query, query_writer store_query)
 {
-    kv_tile<key_bits, value_bits> words;
-    const bool any = words.prefetches && span.tile < span.last_tile;
-    if (any && early) {
-        words.load_keys(from, p, span.tile);
-        words.load_values(from, p, span.tile);
-    }
+    if (early)
+        load_rows();
     qn_pdl_wait();
     load_query();
-    if (any && !early) {
-        words.load_keys(from, p, span.tile);
-        words.load_values(from, p, span.tile);
-    }
+    if (!early)
+        load_rows();
     store_query();
     __syncthreads();
     query_fragment c;
     softmax_state state;
-    float acc[DIM / 16][4];
+    float acc[DIM / 16][4], factor[2];
     load_query_fragment(c, s, p);
-    attend<key_bits, value_bits, false, single_tile>(state, acc, words, c, s, from, span, p,
-                                                     TABLE_ADDRESS(dynamic) + 4 * p.lane);
+    attend_rows(state, acc, c);
     store_maxima(s, state, p);
-    __syncthreads();                // the look-up tables are no longer needed; `rows` overwrites them
-    float *rows = (float *)dynamic; // [QN_WARPS][TILE_Q][row_stride]
-    store_warp_rows<value_bits>(rows, s, state, acc, query_tile, p, value_gain);
+    __syncthreads(); // the rings are no longer needed: the reduction overwrites them
+    block_factors(factor, s, state, p, value_gain);
     write_maxima(a, s, query_tile);
-    __syncthreads();
-    write_partials<value_bits>(a, rows, query_tile);
+    reduce_warps<value_bits, ring_of_warp::reduce_bytes>(
+        ring_of_warp::reduce_buffer(dynamic), acc, factor, query_tile.n_columns, p,
+        [&](uint32_t column, uint32_t dim, const auto &x) {
+            store_floats(a.partials + ((uint64_t)(query_tile.first_query + column) * gridDim.x + blockIdx.x) * DIM + dim, x);
+        });
 }
 
 template <int bits>
@@ -180,7 +140,7 @@ QN_DEVICE void find_page_rows(kv_source &from, kv_range &rows, const qn_attentio
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
 {
-    extern __shared__ __align__(128) uint8_t dynamic[]; // look-up tables, later overwritten by the partial sums of the warps
+    extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ shared s;
 
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
@@ -236,19 +196,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
     kv_source from;
     kv_range rows;
     rows.step = QN_WARPS;
-    rows.first = rows.limit = rows.next = 0;
+    rows.first = rows.limit = 0;
     if (is_codes || !QN_PAGES) {
         find_cache_rows(from, rows, a, span, blockIdx.x - (QN_PAGES ? 1 : 0), session, head);
-        const bool early = a.pdl_prefetch && (QN_PAGES || (rows.tile + 1) * TILE_KV < span.end);
-        attend_block<QN_KEY_BITS, QN_VALUE_BITS, false>(
-            a, s, from, rows, p, query_tile, dynamic, 1.0f, early, load_query, [&]() {
+        // With fp16, the tile of the queries' own position is written by the previous kernel.
+        const uint32_t own = (span.end - 1) / TILE_KV;
+        const bool reads_own = own < rows.last_tile && (own - rows.tile) % QN_WARPS == 0;
+        ring_of_warp ring(from, qn_shared_address(dynamic), warp, lane);
+        attend_block<QN_VALUE_BITS>(
+            a, s, p, query_tile, dynamic, 1.0f, a.pdl_prefetch && (QN_PAGES || !reads_own),
+            [&]() { ring.fill(rows.tile, rows.last_tile, rows.step); },
+            [&](softmax_state &state, float(*acc)[4], const query_fragment &c) {
+                attend<QN_KEY_BITS, QN_VALUE_BITS, false>(state, acc, ring, c, s, rows, p, LANE_TABLE(dynamic, lane));
+            },
+            load_query,
+            [&]() {
                 store_query_column<QN_KEY_BITS>(s, query, rotate_queries(), a.scale * QN_LOG2E, CODES ? a.key_codec.gain : 1,
                                                 p);
             });
     } else {
         find_page_rows(from, rows, a, position, session, head);
-        const bool early = a.pdl_prefetch && (rows.tile + 1) * TILE_KV < rows.end;
-        attend_block<16, 16, true>(a, s, from, rows, p, query_tile, dynamic, a.value_codec.gain, early, load_query,
-                                   [&]() { store_query_column<16>(s, query, rotate_queries(), a.scale * QN_LOG2E, 1, p); });
+        f16_tile words;
+        attend_block<16>(
+            a, s, p, query_tile, dynamic, a.value_codec.gain, a.pdl_prefetch && (rows.tile + 1) * TILE_KV < rows.end,
+            [&]() {
+                if (words.prefetches && rows.tile < rows.last_tile) {
+                    words.load_keys(from, p, rows.tile);
+                    words.load_values(from, p, rows.tile);
+                }
+            },
+            [&](softmax_state &state, float(*acc)[4], const query_fragment &c) {
+                attend_f16_tile(state, acc, words, c, s, from, rows, p);
+            },
+            load_query, [&]() { store_query_column<16>(s, query, rotate_queries(), a.scale * QN_LOG2E, 1, p); });
     }
 }

@@ -19,27 +19,23 @@ static size_t ceil_div(size_t n, size_t by)
     return n / by + (n % by != 0);
 }
 
-/* Dynamic shared memory: look-up tables, and the reduction buffer of `warps` warps and `results` floats. With large
- * shared memory the buffer is in the space below the tables. */
-static size_t shared_bytes(const qn_aura_gpu *gpu, size_t tables, size_t warps, size_t results)
+static size_t table_bytes(const qn_aura_gpu *gpu, unsigned bits)
 {
-    const bool far_tables = qn_attention_gpu_has_large_smem(gpu->max_shared_bytes);
-    const size_t reduce_bytes =
-        (warps * QN_ATTENTION_TILE_Q * QN_AURA_REDUCE_STRIDE(warps, far_tables) + results) * sizeof(float);
-    return tables + (far_tables ? QN_ATTENTION_TABLE_BASE : reduce_bytes);
+    return qn_attention_gpu_table_bytes(bits, qn_attention_gpu_has_large_smem(gpu->max_shared_bytes));
 }
 
-static size_t flash_bytes(const qn_aura_gpu *gpu)
+/* Dynamic shared memory of scores and values: with large shared memory the tables are at a fixed address and `behind` bytes
+ * are in the space below them, else behind them. */
+static size_t shared_bytes(const qn_aura_gpu *gpu, size_t tables, size_t behind)
 {
-    const size_t key = qn_attention_gpu_table_bytes(gpu->key_bits), value = qn_attention_gpu_table_bytes(gpu->value_bits);
-    return shared_bytes(gpu, key > value ? key : value, QN_AURA_FLASH_WARPS(gpu->head_dim),
-                        QN_ATTENTION_TILE_Q * gpu->head_dim);
+    return tables + (qn_attention_gpu_has_large_smem(gpu->max_shared_bytes) ? QN_ATTENTION_TABLE_BASE : behind);
 }
 
-/* Plus static shared memory: queries as fp16, and less than 2 KiB. */
-static size_t total_shared_bytes(const qn_aura_gpu *gpu)
+/* 0: the device has too little. */
+static uint32_t flash_bytes(const qn_aura_gpu *gpu)
 {
-    return flash_bytes(gpu) + QN_ATTENTION_TILE_Q * gpu->head_dim * sizeof(uint16_t) + 2048;
+    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits,
+                                         QN_AURA_FLASH_WARPS(gpu->head_dim), gpu->max_shared_bytes);
 }
 
 qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
@@ -52,9 +48,12 @@ qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)
     if (gpu->n_kv_heads == 0 || gpu->n_heads == 0 || gpu->n_heads % gpu->n_kv_heads || gpu->n_heads > MAX_HEADS)
         return qn_fail(QN_ERR_INVALID, "AURA on the GPU: %zu query heads over %zu key-value heads", gpu->n_heads,
                        gpu->n_kv_heads);
-    if (total_shared_bytes(gpu) > gpu->max_shared_bytes)
-        return qn_fail(QN_ERR_UNSUPPORTED, "AURA on the GPU: heads of %zu need %zu bytes of shared memory, the device has %u",
-                       gpu->head_dim, total_shared_bytes(gpu), gpu->max_shared_bytes);
+    if (flash_bytes(gpu) == 0)
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "AURA on the GPU: heads of %zu with keys of %u bits and values of %u need more shared memory than the %u "
+            "bytes of the device",
+            gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->max_shared_bytes);
     return QN_OK;
 }
 
@@ -114,17 +113,17 @@ qn_status qn_aura_gpu_rotate(size_t head_dim, size_t n_rows, qn_launch *out)
 
 qn_status qn_aura_gpu_score(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out)
 {
-    const size_t tables = qn_attention_gpu_table_bytes(gpu->key_bits);
-    const bool far_tables = qn_attention_gpu_has_large_smem(gpu->max_shared_bytes);
     return launch_of(QN_GPU_VARIANT(score, gpu->head_dim, gpu->key_bits), "qn_aura_score", query_tiles(gpu, n_tokens), n_splits,
-                     QN_AURA_SCORE_WARPS, tables + (far_tables ? QN_ATTENTION_TABLE_BASE : 0), sizeof(qn_aura_score_args), out);
+                     QN_AURA_SCORE_WARPS, shared_bytes(gpu, table_bytes(gpu, gpu->key_bits), 0), sizeof(qn_aura_score_args),
+                     out);
 }
 
 qn_status qn_aura_gpu_value(const qn_aura_gpu *gpu, size_t n_tokens, uint32_t n_splits, qn_launch *out)
 {
-    const size_t warps = QN_AURA_VALUE_WARPS(gpu->head_dim), tables = qn_attention_gpu_table_bytes(gpu->value_bits);
     return launch_of(QN_GPU_VARIANT(value, gpu->head_dim, gpu->value_bits), "qn_aura_value", query_tiles(gpu, n_tokens),
-                     n_splits, warps, shared_bytes(gpu, tables, warps, 0), sizeof(qn_aura_value_args), out);
+                     n_splits, QN_AURA_VALUE_WARPS(gpu->head_dim),
+                     shared_bytes(gpu, table_bytes(gpu, gpu->value_bits), QN_AURA_VALUE_REDUCE_BYTES),
+                     sizeof(qn_aura_value_args), out);
 }
 
 static qn_gpu_variant flash_variant(const qn_aura_gpu *gpu)

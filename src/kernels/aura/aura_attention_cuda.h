@@ -16,11 +16,8 @@
 #define QN_AURA_VALUE_WARPS(dim) ((dim) <= 128 ? 16 : (dim) <= 256 ? 12 : 8)
 #define QN_AURA_FLASH_WARPS(dim) ((dim) <= 128 ? 12 : 8)
 
-/* Reduction over the warps of a block. TILES: 16-dimension tiles of a query that are reduced per pass, chosen so that
- * the buffer fits next to the tables. STRIDE: floats of shared memory per warp and query. */
-#define QN_AURA_REDUCE_TILES(warps, far_tables)                                                                                \
-    ((warps) <= ((far_tables) ? 12 : 8) ? ((far_tables) ? 8 : 4) : (far_tables) ? 4 : 2)
-#define QN_AURA_REDUCE_STRIDE(warps, far_tables) (8 * (2 * QN_AURA_REDUCE_TILES(warps, far_tables) + 1) + 4)
+/* Space for the reduction over the warps of qn_aura_value on devices with little shared memory. */
+enum { QN_AURA_VALUE_REDUCE_BYTES = 32 << 10 };
 
 /* The cache of one layer, as qn_aura_cache. Session strides are not read; heads begin at multiples of 16 bytes. */
 typedef struct qn_aura_gpu_cache {

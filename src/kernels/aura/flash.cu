@@ -14,25 +14,17 @@ struct row_bounds {
     uint32_t begin, end, all_begin, all_end;
 };
 
-QN_DEVICE row_bounds row_bounds_of(const shared &s, uint32_t n_columns)
+// By a full warp. Not from shared memory: so copies of the cache are issued before queries are stored.
+QN_DEVICE row_bounds row_bounds_of(uint2 rows, uint32_t n_columns, int lane)
 {
-    row_bounds o = { 0xffffffffu, 0, 0, 0xffffffffu };
-#pragma unroll
-    for (uint32_t i = 0; i < TILE_Q; i++) {
-        if (i < n_columns && s.begin[i] < s.end[i]) {
-            o.begin = min(o.begin, s.begin[i]);
-            o.end = max(o.end, s.end[i]);
-        }
-        o.all_begin = max(o.all_begin, s.begin[i]);
-        o.all_end = min(o.all_end, s.end[i]);
-    }
-    return o;
+    const bool has = lane < n_columns;
+    const bool any = has && rows.x < rows.y;
+    return { __reduce_min_sync(QN_FULL_MASK, any ? rows.x : 0xffffffffu), __reduce_max_sync(QN_FULL_MASK, any ? rows.y : 0),
+             __reduce_max_sync(QN_FULL_MASK, rows.x), __reduce_min_sync(QN_FULL_MASK, rows.y) };
 }
 
-// The rows of [first, limit) that warp `member` of the warps that share them processes; the next range begins at
-// `next`.
-QN_DEVICE kv_range warp_rows(const row_bounds &o, uint32_t first, uint32_t limit, uint32_t next, uint32_t member,
-                             uint32_t warps_per_block)
+// The rows of [first, limit) that warp `member` of the warps that share them processes.
+QN_DEVICE kv_range warp_rows(const row_bounds &o, uint32_t first, uint32_t limit, uint32_t member, uint32_t warps_per_block)
 {
     const uint32_t begin = max(first, o.begin), end = min(limit, o.end);
     kv_range r;
@@ -43,7 +35,6 @@ QN_DEVICE kv_range warp_rows(const row_bounds &o, uint32_t first, uint32_t limit
     r.step = warps_per_block;
     r.first = first;
     r.limit = limit;
-    r.next = max(next, o.begin) / TILE_KV + member;
     return r;
 }
 
@@ -86,26 +77,28 @@ QN_DEVICE void store_maxima(shared &s, const float2 m_and_l[2], const thread_coo
     }
 }
 
-static_assert(REDUCE_FITS(sizeof(shared), TILE_Q *DIM), "the reduction buffer overlaps the tables");
-
-struct table_entries {
-    uint32_t key, value;
+// The values of a thread's entry of the tables. They are loaded before the PDL wait, and stored after the copies of the cache
+// have been issued: a block that starts when the previous kernel has ended would otherwise issue them later.
+struct table_values {
+    float2 key, value;
 };
 
-QN_DEVICE table_entries load_table_entries(const qn_aura_gpu_cache &cache)
+QN_DEVICE table_values load_tables(const qn_aura_gpu_cache &cache)
 {
-    table_entries e = { 0, 0 };
-    if (threadIdx.x < TABLE_ENTRIES) {
-        e.key = make_table_entry<QN_KEY_BITS>(threadIdx.x, cache.key_codec);
-        e.value = make_table_entry<QN_VALUE_BITS>(threadIdx.x, cache.value_codec);
-    }
-    return e;
+    const uint32_t i = threadIdx.x % TABLE_ENTRIES;
+    return { load_table_values<QN_KEY_BITS>(i, cache.key_codec), load_table_values<QN_VALUE_BITS>(i, cache.value_codec) };
 }
 
-QN_DEVICE float *reduce_buffer(uint8_t *dynamic)
+QN_DEVICE void store_tables(const table_values &x, const qn_aura_gpu_cache &cache, uint8_t *dynamic)
 {
-    return (float *)(dynamic + (LARGE_SMEM ? 0 : TABLE_ENTRIES << ENTRY_SHIFT));
+    const float key_gain = cache.key_codec.gain, value_gain = cache.value_codec.gain;
+    if (threadIdx.x < TABLE_ENTRIES)
+        store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, qn_f32_to_f16x2(x.key.x * key_gain, x.key.y * key_gain),
+                          qn_f32_to_f16x2(x.value.x * value_gain, x.value.y * value_gain));
 }
+
+// The reduction over warps is in the larger space of the ring buffers, which are empty then.
+using ring_of_warp = kv_ring<QN_KEY_BITS, QN_VALUE_BITS>;
 
 // The results of a warp that processes a block of keys alone: partials, maxima and sums.
 QN_DEVICE void write_block(const qn_aura_flash_pass1_args &a, const query_tile &tile, const softmax_state &state,
@@ -141,8 +134,8 @@ QN_DEVICE void write_block(const qn_aura_flash_pass1_args &a, const query_tile &
     }
 }
 
-// The results of all warps of the block, which share a block of keys. exp_sums: shared memory.
-QN_DEVICE void reduce_and_write_block(const qn_aura_flash_pass1_args &a, shared &s, float *exp_sums, float *buffer,
+// The results of all warps of the block, which share a block of keys. outputs: shared memory.
+QN_DEVICE void reduce_and_write_block(const qn_aura_flash_pass1_args &a, shared &s, float **outputs, float *buffer,
                                       const query_tile &tile, const softmax_state &state, const float (*acc)[4],
                                       const float2 m_and_l[2], float unit, uint32_t block, const thread_coord &p)
 {
@@ -153,61 +146,69 @@ QN_DEVICE void reduce_and_write_block(const qn_aura_flash_pass1_args &a, shared 
     if (threadIdx.x < tile.n_columns) {
         const float2 block_ml = combine_warps(s, threadIdx.x);
         const uint64_t at = (uint64_t)tile.query(threadIdx.x) * a.n_blocks + block;
-        exp_sums[threadIdx.x] = a.l[at] = block_ml.y;
+        a.l[at] = block_ml.y;
+        outputs[threadIdx.x] = block_ml.y != 0 ? a.partials + at * DIM : 0;
         if (block_ml.y != 0)
             a.m[at] = block_ml.x * LN2;
     }
-    reduce_warps<QN_VALUE_BITS>(buffer, acc, factor, tile.n_columns, p, [&](uint32_t column, uint32_t d, float x) {
-        if (exp_sums[column] != 0)
-            a.partials[((uint64_t)tile.query(column) * a.n_blocks + block) * DIM + d] = x;
-    });
+    reduce_warps<QN_VALUE_BITS, ring_of_warp::reduce_bytes>(buffer, acc, factor, tile.n_columns, p,
+                                                            [&](uint32_t column, uint32_t d, const auto &x) {
+                                                                if (outputs[column])
+                                                                    store_floats(outputs[column] + d, x);
+                                                            });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_flash_pass1(const __grid_constant__ qn_aura_flash_pass1_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ shared s;
-    __shared__ float exp_sums[TILE_Q];
+    __shared__ float *outputs[TILE_Q];
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
     const query_tile tile = query_tile_at(blockIdx.x, a.queries.n_tokens, a.queries.n_heads, a.cache.n_kv_heads);
-    const kv_source from = source_at(a.cache, tile.kv_head);
+    ring_of_warp ring(source_at(a.cache, tile.kv_head), qn_shared_address(dynamic), warp, lane);
     const uint32_t teams_per_block = QN_WARPS / a.warps_per_block, n_teams = gridDim.y * teams_per_block,
                    member = warp % a.warps_per_block;
-    const table_entries e = load_table_entries(a.cache);
+    const query_place place = find_query(a.queries, a.cache.key_codec, tile, p);
+    const table_values tables = load_tables(a.cache);
     qn_pdl_wait();
     qn_pdl_trigger();
-    store_queries(s, a.queries, a.cache.key_codec, tile, a.cache.n_keys, a.queries.scale * QN_LOG2E, p);
-    if (threadIdx.x < TABLE_ENTRIES)
-        store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, e.key, e.value);
+
+    warp_query query = load_query(a.queries, tile, place, a.cache.n_keys, p);
+    const row_bounds o = row_bounds_of(query.visible, tile.n_columns, lane);
+    const auto rows_of = [&](uint32_t b) {
+        return warp_rows(o, b * a.block, min((b + 1) * a.block, a.cache.n_keys), member, a.warps_per_block);
+    };
+    uint32_t b = blockIdx.y * teams_per_block + warp / a.warps_per_block;
+    kv_range rows = rows_of(b);
+    if (b < a.n_blocks)
+        ring.fill(rows.tile, rows.last_tile, rows.step);
+    store_tables(tables, a.cache, dynamic);
+    store_query(s, query, place, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
     __syncthreads();
 
-    const row_bounds o = row_bounds_of(s, tile.n_columns);
-    const uint32_t table = TABLE_ADDRESS(dynamic) + 4 * lane;
     query_fragment c;
     load_query_fragment(c, s, p);
-    const auto rows_of = [&](uint32_t b) {
-        const uint32_t next = b + n_teams < a.n_blocks ? (b + n_teams) * a.block : 0;
-        return warp_rows(o, b * a.block, min((b + 1) * a.block, a.cache.n_keys), next, member, a.warps_per_block);
-    };
-    kv_tile<QN_KEY_BITS, QN_VALUE_BITS> words;
-    uint32_t b = blockIdx.y * teams_per_block + warp / a.warps_per_block;
-    if (words.prefetches && b < a.n_blocks) {
-        const uint32_t first = rows_of(b).tile;
-        words.load_keys(from, p, first);
-        words.load_values(from, p, first);
-    }
-    for (; b < a.n_blocks; b += n_teams) {
+    while (b < a.n_blocks) {
         softmax_state state;
         float acc[DIM / 16][4];
-        attend<QN_KEY_BITS, QN_VALUE_BITS, true, false>(state, acc, words, c, s, from, rows_of(b), p, table);
+        attend<QN_KEY_BITS, QN_VALUE_BITS, true>(state, acc, ring, c, s, rows, p, LANE_TABLE(dynamic, lane));
+        const uint32_t block = b;
+        b += n_teams;
+        rows = rows_of(b);
+        const bool alone = a.warps_per_block == 1;
+        if (alone && b < a.n_blocks)
+            ring.fill(rows.tile, rows.last_tile, rows.step);
         float2 m_and_l[2];
         reduce_lanes(m_and_l, state);
         const float unit = state.value_scale_unit / a.cache.value_codec.gain;
-        if (a.warps_per_block == 1)
-            write_block(a, tile, state, acc, m_and_l, unit, b, p);
-        else
-            reduce_and_write_block(a, s, exp_sums, reduce_buffer(dynamic), tile, state, acc, m_and_l, unit, b, p);
+        if (alone) {
+            write_block(a, tile, state, acc, m_and_l, unit, block, p);
+            continue;
+        }
+        reduce_and_write_block(a, s, outputs, ring_of_warp::reduce_buffer(dynamic), tile, state, acc, m_and_l, unit, block, p);
+        if (b < a.n_blocks)
+            ring.fill(rows.tile, rows.last_tile, rows.step);
     }
 }
 
@@ -218,26 +219,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
     const query_tile tile = query_tile_at(blockIdx.x, a.queries.n_tokens, a.queries.n_heads, a.cache.n_kv_heads);
-    const kv_source from = source_at(a.cache, tile.kv_head);
-    const table_entries e = load_table_entries(a.cache);
+    ring_of_warp ring(source_at(a.cache, tile.kv_head), qn_shared_address(dynamic), warp, lane);
+    const query_place place = find_query(a.queries, a.cache.key_codec, tile, p);
+    const table_values tables = load_tables(a.cache);
     qn_pdl_wait();
     qn_pdl_trigger();
-    store_queries(s, a.queries, a.cache.key_codec, tile, a.cache.n_keys, a.queries.scale * QN_LOG2E, p);
-    if (threadIdx.x < TABLE_ENTRIES)
-        store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, e.key, e.value);
+
+    warp_query query = load_query(a.queries, tile, place, a.cache.n_keys, p);
+    const kv_range rows = warp_rows(row_bounds_of(query.visible, tile.n_columns, lane), 0, a.cache.n_keys, warp, QN_WARPS);
+    ring.fill(rows.tile, rows.last_tile, rows.step);
+    store_tables(tables, a.cache, dynamic);
+    store_query(s, query, place, a.cache.key_codec, tile, a.queries.scale * QN_LOG2E, p);
     __syncthreads();
 
-    const kv_range rows = warp_rows(row_bounds_of(s, tile.n_columns), 0, a.cache.n_keys, 0, warp, QN_WARPS);
     query_fragment c;
     softmax_state state;
     float acc[DIM / 16][4];
-    kv_tile<QN_KEY_BITS, QN_VALUE_BITS> words;
     load_query_fragment(c, s, p);
-    if (words.prefetches) {
-        words.load_keys(from, p, rows.tile);
-        words.load_values(from, p, rows.tile);
-    }
-    attend<QN_KEY_BITS, QN_VALUE_BITS, true, false>(state, acc, words, c, s, from, rows, p, TABLE_ADDRESS(dynamic) + 4 * lane);
+    attend<QN_KEY_BITS, QN_VALUE_BITS, true>(state, acc, ring, c, s, rows, p, LANE_TABLE(dynamic, lane));
     float2 m_and_l[2];
     reduce_lanes(m_and_l, state);
     store_maxima(s, m_and_l, p);
@@ -245,16 +244,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_attention(const
     const float unit = state.value_scale_unit / a.cache.value_codec.gain;
     const float factor[2] = { qn_exp2(state.m[0] - combine_warps(s, 2 * p.t).x) * unit,
                               qn_exp2(state.m[1] - combine_warps(s, 2 * p.t + 1).x) * unit };
-    float *results = reduce_buffer(dynamic) + REDUCE_FLOATS; // [TILE_Q][DIM]
-    reduce_warps<QN_VALUE_BITS>(reduce_buffer(dynamic), acc, factor, tile.n_columns, p,
-                                [&](uint32_t column, uint32_t d, float x) { results[column * DIM + d] = x; });
+    float *results = ring_of_warp::reduce_buffer(dynamic); // [TILE_Q][DIM], before the buffer of the reduction
+    reduce_warps<QN_VALUE_BITS, ring_of_warp::reduce_bytes - TILE_Q * DIM * 4>(
+        results + TILE_Q * DIM, acc, factor, tile.n_columns, p,
+        [&](uint32_t column, uint32_t d, const auto &x) { store_floats(results + column * DIM + d, x); });
     if (warp >= tile.n_columns)
         return;
-    const uint32_t query = tile.query(warp);
+    const uint32_t index = tile.query(warp);
     const float2 block_ml = combine_warps(s, warp);
     float l = block_ml.y, sink_factor = 1;
     if (a.sinks) {
-        const float sink = a.sinks[query % a.queries.n_heads] * QN_LOG2E, m = fmaxf(block_ml.x, sink);
+        const float sink = a.sinks[index % a.queries.n_heads] * QN_LOG2E, m = fmaxf(block_ml.x, sink);
         sink_factor = qn_exp2(block_ml.x - m);
         l = l * sink_factor + qn_exp2(sink - m);
     }

@@ -23,12 +23,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_score(const __g
                    tiles_per_split = (tiles + gridDim.y - 1) / gridDim.y;
     const uint32_t last_tile = min((blockIdx.y + 1) * tiles_per_split, tiles);
     uint32_t tile = blockIdx.y * tiles_per_split + warp * TILES_IN_FLIGHT;
+    const query_place place = find_query(a.queries, a.cache.key_codec, queries_of_block, p);
     uint32_t entry = 0;
     if (threadIdx.x < TABLE_ENTRIES)
         entry = make_table_entry<QN_BITS>(threadIdx.x, a.cache.key_codec);
     qn_pdl_wait();
     qn_pdl_trigger();
 
+    warp_query query = load_query(a.queries, queries_of_block, place, n_keys, p);
     uint32_t k[TILES_IN_FLIGHT][2][lane_fragment<QN_BITS, 4>::words];
     float scales[TILES_IN_FLIGHT][2];
     const auto load = [&](int u, uint32_t at) {
@@ -42,12 +44,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_score(const __g
 #pragma unroll
     for (int u = 0; u < TILES_IN_FLIGHT; u++)
         load(u, tile + u);
-    store_queries(s, a.queries, a.cache.key_codec, queries_of_block, n_keys, a.queries.scale, p);
+    store_query(s, query, place, a.cache.key_codec, queries_of_block, a.queries.scale, p);
     if (threadIdx.x < TABLE_ENTRIES)
         store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, entry, entry);
     __syncthreads();
 
-    const uint32_t table = TABLE_ADDRESS(dynamic) + 4 * lane;
+    const uint32_t table = LANE_TABLE(dynamic, lane);
     query_fragment c;
     load_query_fragment(c, s, p);
     float *out[2];

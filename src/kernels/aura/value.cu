@@ -11,7 +11,8 @@
 #define PREFETCH_VALUES (DIM <= 256) // values of the next tile are prefetched if registers suffice
 #define INITIAL_EXPONENT 8
 
-static_assert(REDUCE_FITS(0, 0), "the reduction buffer overlaps the tables");
+// Space for the reduction over warps: below the tables, which are still in use by other warps, or behind them.
+#define REDUCE_BYTES (LARGE_SMEM ? QN_ATTENTION_TABLE_BASE - QN_ATTENTION_RESERVED_BYTES - 128 : QN_AURA_VALUE_REDUCE_BYTES)
 
 // Weights of four keys; used: loaded and not below the threshold.
 struct four_weights {
@@ -153,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
         store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, entry, entry);
     __syncthreads();
 
-    const uint32_t table = TABLE_ADDRESS(dynamic) + 4 * lane;
+    const uint32_t table = LANE_TABLE(dynamic, lane);
     float acc[DIM / 16][4];
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
@@ -178,8 +179,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_value(const __g
 
     const float factor[2] = { __shfl_sync(QN_FULL_MASK, scale.unit, 8 * p.t) / a.cache.value_codec.gain,
                               __shfl_sync(QN_FULL_MASK, scale.unit, 8 * p.t + 4) / a.cache.value_codec.gain };
-    reduce_warps<QN_BITS>((float *)(dynamic + (LARGE_SMEM ? 0 : TABLE_ENTRIES << ENTRY_SHIFT)), acc, factor,
-                          queries_of_block.n_columns, p, [&](uint32_t column, uint32_t d, float x) {
-                              a.partials[((uint64_t)queries_of_block.query(column) * gridDim.y + blockIdx.y) * DIM + d] = x;
-                          });
+    reduce_warps<QN_BITS, REDUCE_BYTES>(
+        (float *)(dynamic + (LARGE_SMEM ? 0 : TABLE_BYTES)), acc, factor, queries_of_block.n_columns, p,
+        [&](uint32_t column, uint32_t d, const auto &x) {
+            store_floats(a.partials + ((uint64_t)queries_of_block.query(column) * gridDim.y + blockIdx.y) * DIM + d, x);
+        });
 }
