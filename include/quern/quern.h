@@ -56,13 +56,14 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
-    const char *device;         /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
+    const char *device;    /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
                                    can run the model, else the CPU */
-    int n_threads;              /* CPU threads, at most 1024; 0: one per physical core */
-    uint64_t memory;            /* bytes that the caches and states of all sessions may take; 0: on the CPU half of what is
-                                   available when the model is loaded, on a GPU what the device has */
-    bool vocab_only;            /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
-    bool skip_weight_scan;      /* do not scan the weights for infinities and NaN */
+    int n_threads;         /* CPU threads, at most 1024; 0: one per physical core */
+    uint64_t memory;       /* bytes that the caches and states of all sessions may take, on the CPU at least 2 MiB; 0: on the
+                                   CPU half of what is available besides the weights, on a GPU what the device has. On a GPU
+                                   checkpoints are not counted */
+    bool vocab_only;       /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
+    bool skip_weight_scan; /* do not scan the weights for infinities and NaN */
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
     qn_log_fn on_log;           /* NULL: none */
     void *user;                 /* passed to both callbacks */
@@ -231,7 +232,8 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
  * and 0 are possible.
  *
  * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged. Checkpoints of
- * more than `length` tokens are dropped. */
+ * more than `length` tokens are dropped. QN_ERR_MEMORY if there is no memory to return to a checkpoint: the session is then
+ * empty. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
 /* qn_session_checkpoint - save the current length, with the pending token (qn_session_pending), for qn_session_truncate.

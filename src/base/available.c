@@ -1,4 +1,4 @@
-/* Available memory on Linux, from /proc/meminfo and control groups. */
+/* Available memory on Linux, from /proc/meminfo and control groups, and available addresses. */
 #include "base/available.h"
 
 #include <inttypes.h>
@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
 
@@ -105,7 +106,20 @@ uint64_t qn_available_memory_in(const char *root)
 
 uint64_t qn_available_memory(void)
 {
+    return qn_available_memory_in("");
+}
+
+uint64_t qn_available_addresses(void)
+{
     struct rlimit limit;
-    const uint64_t bytes = qn_available_memory_in("");
-    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? smaller(bytes, limit.rlim_cur) : bytes;
+    unsigned long long pages = 0;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file && fscanf(file, "%llu", &pages) != 1)
+        pages = 0;
+    if (file)
+        fclose(file);
+    const uint64_t used = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* calloc returns untouched zero pages for large sizes, so the unused part of a cache does not become resident. The pointer
+/* calloc returns untouched zero pages for large sizes, so the unused part of an array does not become resident. The pointer
  * that it returned is stored in the word before the aligned address, for qn_free. */
 qn_status qn_alloc(void *out, size_t count, size_t size, const char *what)
 {

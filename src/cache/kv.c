@@ -154,14 +154,16 @@ static bool find_f16(const qn_kv_layout *layout, const qn_kv_view *view, size_t 
     return true;
 }
 
-static size_t f16_bytes(const qn_kv_layout *layout, const struct head_rows *f)
+static qn_kv_region f16_region(const qn_kv_layout *layout, const struct head_rows *f)
 {
-    return (f->is_keys ? qn_round_up(f->held, QN_KEY_TILE) : f->held) * layout->head_dim * sizeof(uint16_t);
+    const size_t rows = f->is_keys ? qn_round_up(f->held, QN_KEY_TILE) : f->held;
+    return (qn_kv_region){ .data = f->data,
+                           .bytes = rows * layout->head_dim * sizeof(uint16_t),
+                           .tail = f->is_keys ? f->held % QN_KEY_TILE : 0 };
 }
 
 /* For each head in a block: the codes of its pages, then their scales. */
-static bool find_codes(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, size_t length, uint8_t **data,
-                       size_t *size)
+static bool find_codes(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, size_t length, qn_kv_region *region)
 {
     const size_t head = index / (2 * QN_BLOCK_PAGES), page = index % QN_BLOCK_PAGES;
     const bool is_scales = index / QN_BLOCK_PAGES % 2;
@@ -170,60 +172,36 @@ static bool find_codes(const qn_kv_layout *layout, const qn_kv_view *view, size_
         return false;
     const size_t codes = f.is_keys ? qn_aura_key_code_bytes(layout->head_dim, view->key_codec->bits)
                                    : qn_aura_value_code_bytes(layout->head_dim, view->value_codec->bits);
-    *data = f.data && is_scales ? f.data + codes : f.data;
-    *size = is_scales ? f.held * sizeof(float) : codes / QN_KV_PAGE * f.held;
+    *region = (qn_kv_region){ .data = f.data && is_scales ? f.data + codes : f.data,
+                              .bytes = is_scales ? f.held * sizeof(float) : codes / QN_KV_PAGE * f.held };
     return true;
 }
 
-bool qn_kv_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t region, size_t length, uint8_t **data,
-                  size_t *size)
+bool qn_kv_find_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, size_t length, qn_kv_region *region)
 {
     const size_t n_heads = view->n_kv_layers * view->n_heads, n_f16_regions = 4 * n_heads;
     struct head_rows f;
     if (!length)
         return false;
-    if (!view->key_codec) {
-        if (!find_head(view, region, 0, length, &f))
-            return false;
-        *data = f.data;
-        *size = f16_bytes(layout, &f);
+    if (view->key_codec && index == 0) {
+        const bool has_mean = length >= QN_KV_PAGE;
+        *region = (qn_kv_region){ .data = has_mean && view->pages ? f16_page(view, 0) + qn_kv_f16_bytes(view) : NULL,
+                                  .bytes = has_mean ? n_heads * layout->head_dim * sizeof(float) : 0 };
         return true;
     }
-    if (region == 0) {
-        *data = view->pages && length >= QN_KV_PAGE ? f16_page(view, 0) + qn_kv_f16_bytes(view) : NULL;
-        *size = length < QN_KV_PAGE ? 0 : n_heads * layout->head_dim * sizeof(float);
-        return true;
-    }
-    if (region > n_f16_regions)
-        return find_codes(layout, view, region - 1 - n_f16_regions, length, data, size);
-    if (!find_f16(layout, view, region - 1, length, &f))
+    if (view->key_codec && index > n_f16_regions)
+        return find_codes(layout, view, index - 1 - n_f16_regions, length, region);
+    if (view->key_codec ? !find_f16(layout, view, index - 1, length, &f) : !find_head(view, index, 0, length, &f))
         return false;
-    *data = f.data;
-    *size = f16_bytes(layout, &f);
+    *region = f16_region(layout, &f);
     return true;
 }
 
-static void zero_tile_tail(const struct head_rows *f, size_t head_dim)
+void qn_kv_zero_tail(const qn_kv_layout *layout, const qn_kv_region *region, uint8_t *copy)
 {
-    const size_t first = f->held % QN_KEY_TILE;
-    uint16_t *tile = f->data ? (uint16_t *)(void *)f->data + f->held / QN_KEY_TILE * QN_KEY_TILE * head_dim : NULL;
-    for (size_t d = 0; f->data && f->is_keys && first && d < head_dim; d++)
-        memset(tile + d * QN_KEY_TILE + first, 0, (QN_KEY_TILE - first) * sizeof *tile);
-}
-
-void qn_kv_zero_tail(const qn_kv_layout *layout, const qn_kv_view *view, size_t length)
-{
-    struct head_rows f;
-    if (!length)
-        return;
-    if (!view->key_codec) {
-        const size_t per_block = view->n_kv_layers * 2 * view->n_heads * QN_BLOCK_PAGES;
-        for (size_t i = length / QN_KEY_BLOCK * per_block; find_head(view, i, 0, length, &f); i++)
-            zero_tile_tail(&f, layout->head_dim);
-        return;
-    }
-    for (size_t i = 0; find_f16(layout, view, i, length, &f); i++)
-        zero_tile_tail(&f, layout->head_dim);
+    uint16_t *tile = (uint16_t *)(void *)(copy + region->bytes) - QN_KEY_TILE * layout->head_dim;
+    for (size_t d = 0; region->tail && d < layout->head_dim; d++)
+        memset(tile + d * QN_KEY_TILE + region->tail, 0, (QN_KEY_TILE - region->tail) * sizeof *tile);
 }
 
 uint64_t qn_kv_bytes(const qn_kv_layout *layout, size_t length)

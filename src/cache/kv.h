@@ -42,17 +42,23 @@ typedef struct qn_kv_layout {
 qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_kv_shape *shape, qn_kv_codecs codecs);
 void qn_kv_layout_free(qn_kv_layout *layout);
 
-/* qn_kv_region - iterate over what `length` positions of a sequence have stored, for saving: sets *data and *size (bytes,
- * sometimes 0) of region 0, 1, ... and returns false after the last. Their order, which session files have, is by blocks of
+/* A part of what a sequence has stored. */
+typedef struct qn_kv_region {
+    uint8_t *data; /* NULL without bytes, and in a view without memory */
+    size_t bytes;
+    size_t tail; /* of fp16 keys: positions in use of the last tile of QN_KEY_TILE; 0: all, or no such keys */
+} qn_kv_region;
+
+/* qn_kv_find_region - iterate over what `length` positions of a sequence have stored, for saving: finds region 0, 1, ... and returns
+ * false after the last. Their order, which session files have, is by blocks of
  * QN_KEY_BLOCK positions: for each attention layer and head, keys before values, the rows of the block's pages; of codes first the
  * codes of all these pages, then their scales.
- * Regions of fp16 keys are full tiles of QN_KEY_TILE positions; elements of positions >= length are arbitrary, but zero after
- * qn_kv_zero_tail. With a view without memory, sizes alone are set. */
-bool qn_kv_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t region, size_t length, uint8_t **data,
-                  size_t *size);
+ * Regions of fp16 keys are full tiles, in which elements of positions >= length are arbitrary. With a view without memory, sizes
+ * alone are set. */
+bool qn_kv_find_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, size_t length, qn_kv_region *region);
 
-/* qn_kv_zero_tail - zero the elements of positions >= length in the last tiles of fp16 keys. */
-void qn_kv_zero_tail(const qn_kv_layout *layout, const qn_kv_view *view, size_t length);
+/* qn_kv_zero_tail - zero the elements of positions that are not in use in a copy of a region. */
+void qn_kv_zero_tail(const qn_kv_layout *layout, const qn_kv_region *region, uint8_t *copy);
 
 /* qn_kv_bytes - bytes in use by `length` positions. */
 uint64_t qn_kv_bytes(const qn_kv_layout *layout, size_t length);

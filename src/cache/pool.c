@@ -289,13 +289,24 @@ static void free_class(qn_pool_class *class)
     qn_pool *pool = class->pool;
     for (size_t i = 0; class->committed && i < class->committed_end; i++)
         if (class->committed[i])
-            pool->memory.release(pool->memory.context, granule_address(class, i));
+            release_granule(class, i);
     if (class->base)
         pool->memory.unreserve(pool->memory.context, class->base, class->n_granules * pool->memory.granule);
     qn_free(class->items_in);
     qn_free(class->committed);
     free(class->references);
     qn_free(class);
+}
+
+void qn_pool_remove_class(qn_pool *pool, qn_pool_class *class)
+{
+    pthread_mutex_lock(&pool->lock);
+    size_t at = 0;
+    while (pool->classes[at] != class)
+        at++;
+    pool->classes[at] = pool->classes[--pool->n_classes];
+    free_class(class);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 void qn_pool_free(qn_pool *pool)

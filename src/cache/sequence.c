@@ -114,9 +114,10 @@ static void drop_unneeded_pages(qn_sequence *s, size_t end)
     const size_t complete = s->length / QN_PAGE, needed = pages_of(s->length);
     if (!s->cache->pages)
         return;
-    for (size_t r = has_codes(s) ? complete : needed; r < end; r++)
+    /* The last first: the pool releases memory from the end. */
+    for (size_t r = end; r-- > (has_codes(s) ? complete : needed);)
         drop(s->cache->pages, &s->pages[r]);
-    for (size_t r = 0; has_codes(s) && r < end; r++)
+    for (size_t r = end; has_codes(s) && r-- > 0;)
         if (r >= needed || (r && r + 1 < needed))
             drop(s->cache->f16_pages, &s->f16_pages[r]);
 }
@@ -195,7 +196,7 @@ uint32_t qn_sequence_shortest(const qn_sequence *s)
 
 void qn_sequence_truncate(qn_sequence *s, uint32_t length)
 {
-    const size_t end = pages_of(s->length);
+    const size_t end = pages_of(s->length) < s->max_pages ? pages_of(s->length) : s->max_pages;
     s->length = length;
     if (!length && s->cache->states) {
         drop(s->cache->states, &s->state);
@@ -252,6 +253,7 @@ static qn_status fork_pages(const qn_sequence *from, qn_sequence *to)
     return QN_OK;
 }
 
+/* Into an empty sequence. */
 static qn_status fork_items(const qn_sequence *from, qn_sequence *to)
 {
     const qn_cache *cache = from->cache;
@@ -260,15 +262,59 @@ static qn_status fork_items(const qn_sequence *from, qn_sequence *to)
     if (cache->states)
         to->state = to->state_to = share(cache->states, from->state);
     QN_TRY(fork_pages(from, to));
-    return cache->open_chunks ? copy_item(cache, cache->open_chunks, from->open_chunk, &to->open_chunk) : QN_OK;
+    return cache->open_chunks
+               ? cache->copy(cache->context, qn_pool_address(cache->open_chunks, to->open_chunk),
+                             qn_pool_address(cache->open_chunks, from->open_chunk), qn_pool_stride(cache->open_chunks))
+               : QN_OK;
 }
 
 qn_status qn_sequence_fork(const qn_sequence *from, qn_sequence *to)
 {
-    *to = (qn_sequence){ .cache = from->cache, .state = QN_NO_ITEM, .state_to = QN_NO_ITEM, .open_chunk = QN_NO_ITEM };
-    const qn_status status = fork_items(from, to);
+    qn_status status = qn_sequence_create(from->cache, to);
+    if (status == QN_OK)
+        status = fork_items(from, to);
     if (status != QN_OK)
         qn_sequence_free(to);
+    return status;
+}
+
+qn_status qn_sequence_assign(qn_sequence *to, const qn_sequence *from)
+{
+    qn_sequence_truncate(to, 0);
+    const qn_status status = fork_items(from, to);
+    if (status != QN_OK)
+        qn_sequence_truncate(to, 0);
+    return status;
+}
+
+static qn_status restore_pages(qn_sequence *s, size_t length)
+{
+    const size_t n = pages_of(length);
+    if (!s->cache->pages)
+        return QN_OK;
+    QN_TRY(grow_tables(s, n));
+    for (size_t r = 0; r < n; r++) {
+        if (!has_codes(s) || (r && (r + 1) * QN_PAGE <= length))
+            QN_TRY(qn_pool_take(s->cache->pages, &s->pages[r]));
+        if (has_codes(s) && (r == 0 || r + 1 == n))
+            QN_TRY(qn_pool_take(s->cache->f16_pages, &s->f16_pages[r]));
+    }
+    return QN_OK;
+}
+
+qn_status qn_sequence_restore(qn_sequence *s, size_t length)
+{
+    qn_status status = QN_OK;
+    s->length = (uint32_t)length;
+    if (s->cache->states && length > QN_PAGE) {
+        status = qn_pool_take(s->cache->states, &s->state);
+        s->state_position = (uint32_t)(length - 1) / QN_PAGE * QN_PAGE;
+    }
+    if (status == QN_OK)
+        status = restore_pages(s, length);
+    s->state_to = s->state;
+    if (status != QN_OK)
+        qn_sequence_truncate(s, 0);
     return status;
 }
 

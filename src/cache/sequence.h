@@ -73,6 +73,14 @@ void qn_sequence_truncate(qn_sequence *sequence, uint32_t length);
 /* qn_sequence_forget_f16 - the fp16 rows of the last position's page are not there, if it is a complete page of codes. */
 void qn_sequence_forget_f16(qn_sequence *sequence);
 
+/* qn_sequence_restore - let an empty sequence have the items of `length` tokens, whose contents the caller then fills: a state at the
+ * last multiple of QN_PAGE below length. QN_ERR_MEMORY leaves it empty. */
+qn_status qn_sequence_restore(qn_sequence *sequence, size_t length);
+
+/* qn_sequence_assign - replace the contents of a sequence by those of another of the same qn_cache, as qn_sequence_fork would. With
+ * QN_ERR_MEMORY the sequence is empty. */
+qn_status qn_sequence_assign(qn_sequence *to, const qn_sequence *from);
+
 /* qn_sequence_fork - another sequence with the same contents: complete pages and the state are shared, the open page and the open
  * chunk are copied. */
 qn_status qn_sequence_fork(const qn_sequence *from, qn_sequence *to);

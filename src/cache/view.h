@@ -1,5 +1,5 @@
 /* What the KV cache and the recurrent state of a session look like to the operations of the CPU: the layout in memory. kv.h and
- * recurrent.h allocate it. */
+ * recurrent.h have sizes and offsets, sequence.h which items of a pool a sequence has. */
 #ifndef QN_CACHE_VIEW_H
 #define QN_CACHE_VIEW_H
 

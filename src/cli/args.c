@@ -3,6 +3,7 @@
 
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -201,7 +202,7 @@ static bool set_bytes(const qn_option *option, const char *name, const char *val
     static const char units[] = "KMGT";
     char *end;
     const double number = strtod(value, &end);
-    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    const char *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~0x20) : NULL;
     const bool binary = unit && (end[1] == 'i' || end[1] == 'I') && (end[2] == 'b' || end[2] == 'B') && !end[3];
     if (*value < '0' || *value > '9' || (*end && (!unit || (end[1] && !binary)))) {
         qn_cli_error("%s: '%s' is not a size: expected a number of bytes, with K, M, G or T for powers of 1024", name, value);

@@ -2,7 +2,8 @@
  *
  * A device executes the plan of one model and allocates the session memories (KV cache and recurrent state) of that
  * model. The plan outlives the device; the device outlives its memories. Threads: any thread may create and free memories
- * at any time; all other calls of a device and its memories are made by one thread at a time. */
+ * at any time; a memory and its checkpoints are used by one thread at a time, different ones by different threads; the other calls of a
+ * device are made by one thread at a time. */
 #ifndef QN_DEVICE_DEVICE_H
 #define QN_DEVICE_DEVICE_H
 
@@ -70,17 +71,20 @@ typedef struct qn_memory_vtable {
     size_t (*rewind_length)(const qn_memory *memory, size_t length);
     void (*truncate)(qn_memory *memory, size_t length);
 
-    /* Sets the recurrent layers to their state before the first token. */
+    /* Sets the recurrent layers to their state before the first token: the memory is then truncated to length 0. */
     qn_status (*reset)(qn_memory *memory);
 
     /* Copies the contents, `length` positions, to another memory with the same parameters. */
     qn_status (*copy)(qn_memory *to, const qn_memory *from, size_t length);
 
-    /* Checkpoints, only for memories with recurrent layers: copies of the data that later tokens overwrite.
-     *   checkpoint_save     copies those data of a memory of `held` > 0 tokens
-     *   checkpoint_restore  copies them back; positions < held of the KV cache must still be in the memory */
+    /* Checkpoints, only for memories with recurrent layers: what a memory needs to return to a length.
+     *   checkpoint_save     of a memory of `held` > 0 tokens
+     *   checkpoint_restore  the memory has these `held` tokens again; positions < held of the KV cache have not been overwritten.
+     *                       After an error its contents are lost
+     *   checkpoint_clear    gives back what is not kept for reuse, until the next checkpoint_save */
     qn_status (*checkpoint_new)(const qn_memory *memory, qn_memory_checkpoint **checkpoint);
     void (*checkpoint_free)(qn_memory_checkpoint *checkpoint);
+    void (*checkpoint_clear)(qn_memory_checkpoint *checkpoint);
     qn_status (*checkpoint_save)(qn_memory_checkpoint *checkpoint, const qn_memory *memory, size_t held);
     qn_status (*checkpoint_restore)(const qn_memory_checkpoint *checkpoint, qn_memory *memory, size_t held);
     qn_status (*checkpoint_copy)(qn_memory_checkpoint *to, const qn_memory_checkpoint *from, const qn_memory *memory);

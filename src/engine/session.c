@@ -171,6 +171,14 @@ qn_status qn_session_checkpoint(qn_session *session)
     return QN_OK;
 }
 
+/* Drops the newest checkpoint. Its slot keeps what the device keeps for reuse. */
+static void drop_checkpoint(qn_session *session)
+{
+    qn_memory_checkpoint *memory = session->checkpoints[--session->n_checkpoints].memory_checkpoint;
+    if (memory)
+        session->memory->vtable->checkpoint_clear(memory);
+}
+
 /* Whether the recurrent state after `held` tokens can be rewound to `length` tokens by dropping rows of the open chunk. */
 static bool within_open_chunk(const qn_session *session, uint32_t held, uint32_t length)
 {
@@ -353,7 +361,8 @@ qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n,
 
 /* ---- Truncation ---- */
 
-/* Rewinds the recurrent state to `length` tokens. A checkpoint also restores its f16 page of the cache. */
+/* Rewinds the recurrent state to `length` tokens. A checkpoint also restores its f16 page of the cache. If that fails, the contents
+ * are lost, and the session is empty. */
 static qn_status rewind_recurrent(qn_session *session, uint32_t length)
 {
     const qn_checkpoint current = { 0 };
@@ -362,9 +371,15 @@ static qn_status rewind_recurrent(qn_session *session, uint32_t length)
         return session->memory->vtable->reset(session->memory);
     if (!memory)
         return rewind_error(session, length);
-    return memory == &current
-               ? QN_OK
-               : session->memory->vtable->checkpoint_restore(memory->memory_checkpoint, session->memory, memory->length);
+    if (memory == &current)
+        return QN_OK;
+    const qn_status status =
+        session->memory->vtable->checkpoint_restore(memory->memory_checkpoint, session->memory, memory->length);
+    if (status != QN_OK) {
+        session->length = 0;
+        session->pending = QN_NO_TOKEN;
+    }
+    return status;
 }
 
 /* Truncates the KV cache to `length` tokens. With a cache of codes the last tokens may have to be evaluated again, if their
@@ -393,7 +408,7 @@ qn_status qn_session_truncate(qn_session *session, uint32_t length)
     session->pending = QN_NO_TOKEN;
     const qn_status status = rewind_cache(session, length);
     while (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length > session->length)
-        session->n_checkpoints--;
+        drop_checkpoint(session);
     QN_TRY(status);
     if (session->n_checkpoints && session->checkpoints[session->n_checkpoints - 1].length == length)
         session->pending = session->checkpoints[session->n_checkpoints - 1].pending;

@@ -72,6 +72,7 @@ static void nothing_known(void **state)
     (void)state;
     assert_true(qn_available_memory_in("/nowhere") == UINT64_MAX);
     assert_true(qn_available_memory() > 1 << 20);
+    assert_true(qn_available_addresses() > 1 << 20);
 }
 
 int main(void)

@@ -56,9 +56,13 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-static bool kv_region(size_t region, uint8_t **data, size_t *bytes)
+static bool kv_region(size_t index, uint8_t **data, size_t *bytes)
 {
-    return qn_kv_region(memory.of->layout, &memory.of->kv, region, CONTEXT, data, bytes);
+    qn_kv_region region;
+    const bool found = qn_kv_find_region(memory.of->layout, &memory.of->kv, index, CONTEXT, &region);
+    *data = found ? region.data : NULL;
+    *bytes = found ? region.bytes : 0;
+    return found;
 }
 
 /* Array number `i` of the recurrent layers, NULL after the last. */

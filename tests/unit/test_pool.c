@@ -203,6 +203,26 @@ static void a_refused_commit_changes_nothing(void **state)
     assert_int_equal(d.committed, 0);
 }
 
+static void classes_are_removed(void **state)
+{
+    struct device d;
+    qn_pool *pool = new_pool(&d, 4 * GRANULE, 4 * GRANULE);
+    qn_pool_class *first, *second;
+    uint32_t item;
+    (void)state;
+    assert_ok(qn_pool_add_class(pool, "page", GRANULE, &first));
+    assert_ok(qn_pool_add_class(pool, "state", GRANULE, &second));
+    assert_ok(qn_pool_take(first, &item));
+    qn_pool_drop(first, item); /* its granule stays committed */
+    assert_int_equal(d.committed, GRANULE);
+    qn_pool_remove_class(pool, first);
+    assert_int_equal(d.committed, 0);
+    assert_int_equal(d.reserved, 4 * GRANULE);
+    assert_int_equal(qn_pool_available(second), 4);
+    qn_pool_free(pool);
+    assert_int_equal(d.reserved, 0);
+}
+
 static void arguments(void **state)
 {
     struct device d;
@@ -300,6 +320,7 @@ int main(void)
         cmocka_unit_test(free_items_in_held_granules),
         cmocka_unit_test(a_refused_commit_changes_nothing),
         cmocka_unit_test(arguments),
+        cmocka_unit_test(classes_are_removed),
         cmocka_unit_test(random_operations),
         cmocka_unit_test(address_space),
     };

@@ -30,6 +30,11 @@ static void operate(fixture *f, history *all)
     } else if (what < 9 && !other->used) {
         memcpy(other->tokens, h->tokens, sizeof h->tokens);
         other->used = qn_sequence_fork(s, &other->sequence) == QN_OK;
+    } else if (what == 8 && h != other) {
+        const bool assigned = qn_sequence_assign(&other->sequence, s) == QN_OK;
+        if (assigned)
+            memcpy(other->tokens, h->tokens, sizeof h->tokens);
+        assert_true(assigned || other->sequence.length == 0);
     } else if (what == 9) {
         qn_sequence_free(s);
         h->used = false;
@@ -149,6 +154,29 @@ static void a_reservation_that_is_not_used(void **state)
     end_fixture(&f);
 }
 
+/* The items of a restored sequence are those of one that has grown; no fp16 page is taken for pages of codes. */
+static void restored_items(void **state)
+{
+    (void)state;
+    for (size_t kind = 0; kind < 4; kind++)
+        for (size_t length = 1; length <= 5 * QN_PAGE; length += length % QN_PAGE == 1 ? 62 : 1) {
+            fixture f = new_fixture(1000, kind & 1, kind & 2);
+            history *h = grown(&f, length);
+            qn_sequence restored;
+            label("kind %zu, %zu tokens", kind, length);
+            const uint64_t bytes = qn_sequence_bytes(&h->sequence);
+            const uint32_t state_position = h->sequence.state_position;
+            end_history(h);
+            assert_ok(qn_sequence_create(&f.cache, &restored));
+            assert_ok(qn_sequence_restore(&restored, length));
+            assert_int_equal(qn_sequence_bytes(&restored), bytes);
+            assert_int_equal(restored.state_position, state_position);
+            assert_int_equal(restored.length, length);
+            qn_sequence_free(&restored);
+            end_fixture(&f);
+        }
+}
+
 static void lengths_of_recurrent_layers(void **state)
 {
     fixture f = new_fixture(1000, false, true);
@@ -172,11 +200,9 @@ static void lengths_of_recurrent_layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_operations),
-        cmocka_unit_test(a_fork_copies_the_open_page_and_chunk_alone),
-        cmocka_unit_test(pages_of_codes),
-        cmocka_unit_test(a_reservation_that_is_not_used),
-        cmocka_unit_test(lengths_of_recurrent_layers),
+        cmocka_unit_test(random_operations), cmocka_unit_test(a_fork_copies_the_open_page_and_chunk_alone),
+        cmocka_unit_test(pages_of_codes),    cmocka_unit_test(a_reservation_that_is_not_used),
+        cmocka_unit_test(restored_items),    cmocka_unit_test(lengths_of_recurrent_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,80 @@ static void write_state(const char *to, const void *data, size_t size)
     assert_int_equal(fclose(file), 0);
 }
 
+/* ---- Memory ---- */
+
+/* A page that a fork shares is not changed by saving the fork, whose last tile has unused rows. */
+static void saves_a_truncated_fork(void)
+{
+    qn_session *whole = new_session(300, 0, 200), *session = new_session(300, 0, 200), *fork;
+    eval_more(whole, expected);
+    assert_ok(qn_session_fork(session, &fork));
+    assert_ok(qn_session_truncate(fork, is_recurrent() ? 195 : 100));
+    assert_ok(qn_session_save(fork, path));
+    eval_more(session, found);
+    assert_same_logits();
+    qn_session_free(fork);
+    qn_session_free(session);
+    qn_session_free(whole);
+}
+
+static void saving_a_fork_leaves_shared_pages(void **unused)
+{
+    (void)unused;
+    for_each_model(saves_a_truncated_fork);
+}
+
+/* Appends until there is no memory left; returns how many tokens were appended. */
+static uint32_t fill_memory(qn_session *session)
+{
+    qn_status status = QN_OK;
+    uint32_t before = 0;
+    while (status == QN_OK) {
+        before = qn_session_length(session);
+        status = qn_session_eval(session, ids, 50, QN_LOGITS_NONE, NULL);
+    }
+    assert_int_equal(status, QN_ERR_MEMORY);
+    assert_int_equal(qn_session_length(session), before);
+    return before;
+}
+
+static void a_full_pool_changes_nothing(void **unused)
+{
+    (void)unused;
+    static const char *const kinds[] = { "f16", "aura4" };
+    for (size_t i = 0; i < 4; i++) {
+        const qn_session_params params = { .n_ctx = 1 << 20, .kv = kinds[i % 2] };
+        qn_session *session, *fork;
+        label("%s, %s", i / 2 ? "qwen35.f16" : "qwen3.f16", kinds[i % 2]);
+        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16", (qn_model_params){ .n_threads = 2, .memory = 8 << 20 }, N_MORE);
+        assert_ok(qn_session_create(model, &params, &session));
+        eval_more(session, expected);
+        assert_ok(qn_session_truncate(session, 0));
+        const uint32_t held = fill_memory(session);
+        assert_true(held > 100);
+        assert_ok(qn_session_save(session, path));
+        assert_int_equal(qn_session_eval(session, ids, 50, QN_LOGITS_NONE, NULL), QN_ERR_MEMORY);
+        /* What is given back can be used again, by this session and by others. */
+        assert_ok(qn_session_truncate(session, 0));
+        eval_more(session, found);
+        assert_ok(qn_session_checkpoint(session));
+        fill_memory(session);
+        assert_ok(qn_session_truncate(session, 0));
+        assert_int_equal(fill_memory(session), held);
+        assert_ok(qn_session_truncate(session, 0));
+        eval_more(session, found);
+        assert_same_logits();
+        assert_ok(qn_session_fork(session, &fork));
+        qn_session_free(session);
+        fill_memory(fork);
+        qn_session_free(fork);
+        assert_ok(qn_session_restore(model, path, NULL, &session));
+        assert_int_equal(qn_session_length(session), held);
+        qn_session_free(session);
+        close_model();
+    }
+}
+
 /* ---- Continuing ---- */
 
 /* Lengths on both sides of multiples of 16 (tiles of keys) and 64 (chunks). */
@@ -563,6 +637,7 @@ static void recurrent_memory(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(saving_a_fork_leaves_shared_pages),  cmocka_unit_test(a_full_pool_changes_nothing),
         cmocka_unit_test(restored_sessions_continue),         cmocka_unit_test(forks_continue),
         cmocka_unit_test(the_same_tokens_give_the_same_file), cmocka_unit_test(generation_continues),
         cmocka_unit_test(truncation_within_the_open_chunk),   cmocka_unit_test(truncation_to_checkpoints),

@@ -96,9 +96,9 @@ static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 
 static qn_status memory_prepare(qn_memory *memory, size_t n)
 {
-    QN_TRY(qn_sequence_reserve(&cpu_of(memory)->sequence, n));
-    update_views(cpu_of(memory), n);
-    return QN_OK;
+    const qn_status status = qn_sequence_reserve(&cpu_of(memory)->sequence, n);
+    update_views(cpu_of(memory), status == QN_OK ? n : 0); /* page tables may have moved in either case */
+    return status;
 }
 
 static void memory_on_append(qn_memory *memory, size_t length)
@@ -127,21 +127,22 @@ static qn_status memory_reset(qn_memory *memory)
 
 /* ---- Copies and checkpoints ---- */
 
-static qn_status replace(qn_sequence *to, const qn_sequence *from)
+static qn_status assign(qn_cpu_memory *to, const qn_sequence *from)
 {
-    qn_sequence copy;
-    QN_TRY(qn_sequence_fork(from, &copy));
-    qn_sequence_free(to);
-    *to = copy;
-    return QN_OK;
+    const qn_status status = qn_sequence_assign(&to->sequence, from);
+    update_views(to, 0);
+    return status;
 }
 
 static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length)
 {
     (void)length;
-    QN_TRY(replace(&cpu_of(to)->sequence, &cpu_of_const(from)->sequence));
-    update_views(cpu_of(to), 0);
-    return QN_OK;
+    return assign(cpu_of(to), &cpu_of_const(from)->sequence);
+}
+
+static void checkpoint_clear(qn_memory_checkpoint *of)
+{
+    qn_sequence_free(&((cpu_checkpoint *)of)->sequence);
 }
 
 static void checkpoint_free(qn_memory_checkpoint *of)
@@ -166,21 +167,21 @@ static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **
 static qn_status checkpoint_save(qn_memory_checkpoint *of, const qn_memory *memory, size_t held)
 {
     (void)held;
-    return replace(&((cpu_checkpoint *)of)->sequence, &cpu_of_const(memory)->sequence);
+    checkpoint_clear(of);
+    return qn_sequence_fork(&cpu_of_const(memory)->sequence, &((cpu_checkpoint *)of)->sequence);
 }
 
 static qn_status checkpoint_restore(const qn_memory_checkpoint *of, qn_memory *memory, size_t held)
 {
     (void)held;
-    QN_TRY(replace(&cpu_of(memory)->sequence, &((const cpu_checkpoint *)of)->sequence));
-    update_views(cpu_of(memory), 0);
-    return QN_OK;
+    return assign(cpu_of(memory), &((const cpu_checkpoint *)of)->sequence);
 }
 
 static qn_status checkpoint_copy(qn_memory_checkpoint *to, const qn_memory_checkpoint *from, const qn_memory *memory)
 {
     (void)memory;
-    return replace(&((cpu_checkpoint *)to)->sequence, &((const cpu_checkpoint *)from)->sequence);
+    checkpoint_clear(to);
+    return qn_sequence_fork(&((const cpu_checkpoint *)from)->sequence, &((cpu_checkpoint *)to)->sequence);
 }
 
 /* ---- Serialisation ---- */
@@ -206,35 +207,44 @@ static qn_status for_each_array(const qn_cpu_memory *m, qn_memory_region_fn on_r
     return status;
 }
 
-static qn_status for_each_region(const qn_cpu_memory *m, const qn_kv_view *kv, size_t length, qn_memory_region_fn on_region,
-                                 void *context)
+/* Writes a region, from a copy if positions that are not in use must be zeros: its page may be shared. */
+static qn_status serialize_region(const qn_cpu_memory *m, const qn_kv_region *region, qn_memory_region_fn on_region,
+                                  void *context)
 {
-    uint8_t *rows;
-    size_t size;
-    for (size_t region = 0; qn_kv_region(m->layout, kv, region, length, &rows, &size); region++)
-        QN_TRY(on_region(context, rows, size));
-    return for_each_array(m, on_region, context);
+    uint8_t *copy;
+    if (!region->tail)
+        return on_region(context, region->data, region->bytes);
+    QN_TRY(qn_alloc(&copy, region->bytes, 1, "session"));
+    memcpy(copy, region->data, region->bytes);
+    qn_kv_zero_tail(m->layout, region, copy);
+    const qn_status status = on_region(context, copy, region->bytes);
+    qn_free(copy);
+    return status;
 }
 
 static qn_status memory_serialize(const qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
 {
     const qn_cpu_memory *m = cpu_of_const(memory);
-    qn_kv_zero_tail(m->layout, &m->kv, length);
+    qn_kv_region region;
+    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, length, &region); i++)
+        QN_TRY(serialize_region(m, &region, on_region, context));
     if (m->recurrent.layout)
         qn_recurrent_zero_tail(&m->recurrent, length);
-    return for_each_region(m, &m->kv, length, on_region, context);
+    return for_each_array(m, on_region, context);
 }
 
 static qn_status memory_deserialize(qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
 {
     qn_cpu_memory *m = cpu_of(memory);
-    if (length)
-        QN_TRY(qn_sequence_reserve(&m->sequence, length));
-    qn_sequence_commit(&m->sequence, length);
-    if (!m->layout->saves_last_page)
+    qn_kv_region region;
+    const qn_status status = qn_sequence_restore(&m->sequence, length);
+    if (status == QN_OK && !m->layout->saves_last_page)
         qn_sequence_forget_f16(&m->sequence);
     update_views(m, 0);
-    return for_each_region(m, &m->kv, length, on_region, context);
+    QN_TRY(status);
+    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, length, &region); i++)
+        QN_TRY(on_region(context, region.data, region.bytes));
+    return for_each_array(m, on_region, context);
 }
 
 static qn_status count_bytes(void *context, void *data, size_t bytes)
@@ -246,8 +256,12 @@ static qn_status count_bytes(void *context, void *data, size_t bytes)
 
 static uint64_t memory_serialized_bytes(const qn_memory *memory, size_t length)
 {
+    const qn_cpu_memory *m = cpu_of_const(memory);
+    qn_kv_region region;
     uint64_t bytes = 0;
-    (void)for_each_region(cpu_of_const(memory), &cpu_of_const(memory)->layout->view, length, count_bytes, &bytes);
+    for (size_t i = 0; qn_kv_find_region(m->layout, &m->layout->view, i, length, &region); i++)
+        bytes += region.bytes;
+    (void)for_each_array(m, count_bytes, &bytes);
     return bytes;
 }
 
@@ -263,6 +277,7 @@ static const qn_memory_vtable vtable = {
     .copy = memory_copy,
     .checkpoint_new = checkpoint_new,
     .checkpoint_free = checkpoint_free,
+    .checkpoint_clear = checkpoint_clear,
     .checkpoint_save = checkpoint_save,
     .checkpoint_restore = checkpoint_restore,
     .checkpoint_copy = checkpoint_copy,
@@ -307,14 +322,20 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
     return QN_OK;
 }
 
-/* IDLE: granules without items that stay committed. DEFAULT: the budget where nothing is known of the system. */
-static const uint64_t IDLE_BYTES = (uint64_t)64 << 20, DEFAULT_BUDGET = (uint64_t)4 << 30;
+/* Where nothing is known of the system. */
+static const uint64_t DEFAULT_BUDGET = (uint64_t)4 << 30;
 
-static uint64_t default_budget(void)
+enum { IDLE_SHARE = 16, MAX_CLASSES = 4 };
+
+/* Half of what is left once the weights are in memory. If addresses are limited, all classes must fit in half of them. */
+static uint64_t default_budget(const qn_plan *plan)
 {
-    const uint64_t available = qn_available_memory();
-    const uint64_t half = available == UINT64_MAX ? DEFAULT_BUDGET : available / 2;
-    return half > QN_COMMIT_GRANULE ? half : QN_COMMIT_GRANULE;
+    const uint64_t available = qn_available_memory(), weights = qn_plan_weight_bytes(plan),
+                   addresses = qn_available_addresses();
+    uint64_t budget = available == UINT64_MAX ? DEFAULT_BUDGET : available > weights ? (available - weights) / 2 : 0;
+    if (addresses != UINT64_MAX && budget > addresses / (2 * MAX_CLASSES))
+        budget = addresses / (2 * MAX_CLASSES);
+    return budget > QN_COMMIT_GRANULE ? budget : QN_COMMIT_GRANULE;
 }
 
 static qn_status create_pool(qn_cpu_caches *c, uint64_t budget)
@@ -324,7 +345,8 @@ static qn_status create_pool(qn_cpu_caches *c, uint64_t budget)
                                     .unreserve = free_addresses,
                                     .commit = commit_granule,
                                     .release = release_granule };
-    QN_TRY(qn_pool_create(&memory, budget ? budget : default_budget(), IDLE_BYTES, &c->pool));
+    budget = budget ? budget : default_budget(c->plan);
+    QN_TRY(qn_pool_create(&memory, budget, budget / IDLE_SHARE, &c->pool));
     if (!c->plan->recurrent.n_v_heads)
         return QN_OK;
     QN_TRY(qn_recurrent_layout_create(&c->plan->recurrent, c->plan->is_recurrent, c->plan->n_layers, &c->recurrent));
@@ -370,11 +392,6 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
     qn_free(c);
 }
 
-qn_pool_usage qn_cpu_caches_usage(const qn_cpu_caches *c)
-{
-    return qn_pool_get_usage(c->pool);
-}
-
 /* ---- Caches and memories ---- */
 
 static qn_status create_cache(const qn_cpu_caches *c, qn_kv_codecs codecs, cpu_cache *cache)
@@ -387,9 +404,13 @@ static qn_status create_cache(const qn_cpu_caches *c, qn_kv_codecs codecs, cpu_c
     if (!cache->layout.view.page_stride)
         return QN_OK;
     QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", cache->layout.view.page_stride, &cache->base.pages));
-    return codecs.keys ? qn_pool_add_class(c->pool, "fp16 page of keys and values", cache->layout.view.f16_stride,
-                                           &cache->base.f16_pages)
-                       : QN_OK;
+    if (!codecs.keys)
+        return QN_OK;
+    const qn_status status =
+        qn_pool_add_class(c->pool, "fp16 page of keys and values", cache->layout.view.f16_stride, &cache->base.f16_pages);
+    if (status != QN_OK)
+        qn_pool_remove_class(c->pool, cache->base.pages);
+    return status;
 }
 
 static qn_status new_cache(qn_cpu_caches *c, qn_kv_codecs codecs, const cpu_cache **out)

@@ -18,13 +18,10 @@ typedef struct qn_cpu_memory {
     qn_recurrent_view recurrent;
 } qn_cpu_memory;
 
-/* qn_cpu_caches_create - the pool for a plan, which outlives it. budget: bytes, 0: half of what is available. Free with
+/* qn_cpu_caches_create - the pool for a plan, which outlives it. budget: bytes, 0: half of what is available besides weights. Free with
  * qn_cpu_caches_free, which accepts NULL, after all memories. */
 qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_caches **out);
 void qn_cpu_caches_free(qn_cpu_caches *caches);
-
-/* qn_cpu_caches_usage - what the pool holds. */
-qn_pool_usage qn_cpu_caches_usage(const qn_cpu_caches *caches);
 
 /* qn_cpu_memory_new - qn_device_vtable.memory_new. From any thread. */
 qn_status qn_cpu_memory_new(qn_cpu_caches *caches, const qn_memory_params *params, qn_memory **out);

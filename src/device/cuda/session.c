@@ -302,6 +302,12 @@ static void checkpoint_free(qn_memory_checkpoint *of)
     qn_free(checkpoint);
 }
 
+/* The buffers are kept for reuse. */
+static void checkpoint_clear(qn_memory_checkpoint *checkpoint)
+{
+    (void)checkpoint;
+}
+
 static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **out)
 {
     const qn_cuda_memory *m = cuda_memory_of_const(memory);
@@ -448,6 +454,7 @@ static const qn_memory_vtable vtable = {
     .copy = memory_copy,
     .checkpoint_new = checkpoint_new,
     .checkpoint_free = checkpoint_free,
+    .checkpoint_clear = checkpoint_clear,
     .checkpoint_save = checkpoint_save,
     .checkpoint_restore = checkpoint_restore,
     .checkpoint_copy = checkpoint_copy,
