@@ -127,6 +127,7 @@ static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *divisi
         qn_assert_ok(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
         qn_gpu_poison(&outputs[0]);
         qn_gpu_poison(&outputs[1]);
+        qn_gpu_synchronize(); /* uploads run in another stream */
         if (args->initial == args->final)
             qn_assert_ok(qn_cuda_upload(qn_gpu(), args->final, initial, n_state * sizeof *initial, NULL, NULL));
         qn_gpu_poison(workspace);

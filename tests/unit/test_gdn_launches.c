@@ -96,11 +96,10 @@ static void workspaces(void **unused)
             used = a.transitions + pieces * 128 * 128 * sizeof(float);
             assert_true(a.sources >= used);
             used = a.sources + pieces * sizeof(uint32_t);
-            /* Of one slice: the values, and two or one block for the keys. */
             assert_string_equal(chunk.launches[1].function, "qn_gdn_span_effects");
-            assert_int_equal(chunk.launches[1].grid[0], pieces * (d->slices == 1 ? 1 + 2 : 1 + 1));
+            assert_int_equal(chunk.launches[1].grid[0], pieces); /* values of one slice */
             assert_string_equal(chunk.launches[2].function, "qn_gdn_compose");
-            const uint32_t heads[] = { 64 / QN_GDN_COMPOSE_ROWS, 6, 3 };
+            const uint32_t heads[] = { 64 / QN_GDN_COMPOSE_ROWS, 6 * 3, 1 };
             assert_memory_equal(chunk.launches[2].grid, heads, sizeof heads);
         }
         assert_int_equal(chunk.launches[chunk.n - 1].grid[0], pieces ? pieces : 6 * 3);

@@ -173,6 +173,11 @@ QN_DEVICE sequence sequence_of(const qn_gdn_chunk_args &a, uint32_t index)
     return sequence_at(a, from);
 }
 
+QN_DEVICE sequence sequence_at_position(const qn_gdn_chunk_args &a, uint32_t position)
+{
+    return sequence_of(a, a.sequences > 1 ? position / a.v_heads : 0);
+}
+
 QN_DEVICE uint32_t key_head(const qn_gdn_chunk_args &a, uint32_t head)
 {
     return a.tiled ? head % a.k_heads : head / (a.v_heads / a.k_heads);
@@ -187,6 +192,7 @@ QN_DEVICE unsigned char *record_of(const qn_gdn_chunk_args &a, const sequence &s
 
 struct pieces {
     uint32_t positions, count;
+    uint32_t length, rest; // positions / count and its remainder: divisions take long
 };
 
 QN_DEVICE pieces pieces_of(const qn_gdn_chunk_args &a)
@@ -195,13 +201,22 @@ QN_DEVICE pieces pieces_of(const qn_gdn_chunk_args &a)
     pieces p;
     p.positions = (first_index(a, last) + count_indices(last.chunks)) * a.v_heads;
     p.count = p.positions < a.pieces ? p.positions : a.pieces;
+    p.length = p.positions / p.count;
+    p.rest = p.positions - p.length * p.count;
     return p;
 }
 
 // The first position of a piece: index * positions / count. count has 16 bits.
 QN_DEVICE uint32_t piece_begin(const pieces &p, uint32_t index)
 {
-    return index * (p.positions / p.count) + index * (p.positions % p.count) / p.count;
+    return index * p.length + index * p.rest / p.count;
+}
+
+// Where the piece ends that begins at `begin`.
+QN_DEVICE uint32_t piece_end(const pieces &p, uint32_t index, uint32_t begin)
+{
+    const uint32_t left = index * p.rest - (begin - index * p.length) * p.count; // index * rest mod count
+    return begin + p.length + (left + p.rest >= p.count);
 }
 
 QN_DEVICE uint32_t piece_of(const pieces &p, uint32_t position)
@@ -273,7 +288,7 @@ QN_DEVICE uint32_t warm_up_chunks(const qn_gdn_chunk_args &a, const sequence &s,
 // The start of a span that begins with chunk `begin`. By a full warp.
 QN_DEVICE start start_of(const qn_gdn_chunk_args &a, const pieces &p, const sequence &s, uint32_t head, uint32_t begin)
 {
-    const uint32_t length = p.positions / p.count, most = length > QN_GDN_MIN_WARM_UP ? length : QN_GDN_MIN_WARM_UP;
+    const uint32_t most = p.length > QN_GDN_MIN_WARM_UP ? p.length : QN_GDN_MIN_WARM_UP;
     const uint32_t warm_up = warm_up_chunks(a, s, head, begin, begin < most ? begin : most);
     if (warm_up)
         return { START_ZEROS, warm_up };

@@ -32,7 +32,8 @@ static_assert(STATE_TILES == 0 || (OUTPUTS && BLOCK_SLICES == 1), "spans and pai
 // What a block computes at a time: a span, for the values of up to two slices.
 struct work {
     span p;
-    uint32_t first_slice, slices; // of this block, among those of the head
+    uint32_t item;                // span effects: the number of this work
+    uint32_t first_slice, slices; // among those of the head
     uint32_t piece, piece_end;    // the piece's end in positions
     uint32_t begin, end;          // chunks, with those of the warm-up
     start_state from;
@@ -80,7 +81,15 @@ QN_DEVICE bool in_place(const qn_gdn_chunk_args &a)
     return a.memory || (a.initial && a.initial == a.final);
 }
 
-QN_DEVICE void set_span(const qn_gdn_chunk_args &a, work &w, const span &p, const start &from)
+// The slices of block number `block` of those for so many.
+QN_DEVICE void set_slices(work &w, uint32_t block, uint32_t slices)
+{
+    w.first_slice = block * BLOCK_SLICES;
+    const uint32_t left = slices - w.first_slice;
+    w.slices = left > BLOCK_SLICES ? BLOCK_SLICES : left;
+}
+
+QN_DEVICE void set_span(work &w, const span &p, const start &from)
 {
     w.any = true;
     w.p = p;
@@ -115,7 +124,7 @@ QN_DEVICE void find_span_from(const qn_gdn_chunk_args &a, work &w, const pieces 
     }
     if (thread() > 0)
         return;
-    set_span(a, w, p, from);
+    set_span(w, p, from);
     w.slot = slot;
 }
 
@@ -136,8 +145,8 @@ QN_DEVICE void find_span(const qn_gdn_chunk_args &a, work &w, uint32_t item)
         if (item >= all.count)
             return;
         begin = piece_begin(all, item);
-        end = piece_begin(all, item + 1);
-        s = sequence_of(a, begin / a.v_heads);
+        end = piece_end(all, item, begin);
+        s = sequence_at_position(a, begin);
     }
     if (thread() == 0) {
         w.piece = item;
@@ -146,70 +155,109 @@ QN_DEVICE void find_span(const qn_gdn_chunk_args &a, work &w, uint32_t item)
     __syncwarp();
     find_span_from<true>(a, w, all, s, begin);
 }
-#else
-// The span at the end of a piece, if its head goes on in the next piece. By a full warp.
-QN_DEVICE void find_span(const qn_gdn_chunk_args &a, work &w, uint32_t item)
+
+// The block's first work. By a full warp.
+QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
 {
-    const pieces all = pieces_of(a);
-    if (item >= all.count)
-        return;
-    const uint32_t begin = piece_begin(all, item), end = piece_begin(all, item + 1);
-    const sequence s = sequence_of(a, (end - 1) / a.v_heads);
+    const uint32_t slices = divide_up(a.head_v, SLICE), blocks = divide_up(slices, BLOCK_SLICES);
+    const uint32_t item = blockIdx.x / blocks;
+    if (thread() == 0) {
+        w.any = w.identity = false;
+        set_slices(w, blockIdx.x - item * blocks, slices);
+    }
+    find_span(a, w, item);
+}
+#else
+// The span at the end of a piece, if its head goes on in the next piece and the effect is needed; else false. By a full warp.
+QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all, uint32_t piece, bool identity, uint32_t block)
+{
+    if (piece >= all.count)
+        return false;
+    const uint32_t begin = piece_begin(all, piece), end = piece_end(all, piece, begin);
+    const sequence s = sequence_at_position(a, end - 1);
     span p;
     if (!span_at(a, s, begin, end, end - 1, p) || p.last)
-        return;
-    const start from = start_of(a, all, s, p.head, p.begin), next = start_of(a, all, s, p.head, p.end);
-    if (thread() > 0)
-        return;
+        return false;
+    const bool needed = start_of(a, all, s, p.head, p.end).from == START_STORED;
+    const bool copies = !identity && p.begin == 0 && in_place(a);
+    start from = { START_STORED, 0 };
+    if (needed || copies)
+        from = start_of(a, all, s, p.head, p.begin);
     const bool composed = from.from == START_STORED;
-    w.piece = item;
-    w.needed = next.from == START_STORED;
-    w.copies = !w.identity && p.begin == 0 && in_place(a);
-    set_span(a, w, p, w.identity ? start{ START_STORED, 0 } : from);
-    w.any = w.identity ? w.needed && composed : w.needed || w.copies;
-    if (!w.needed)
-        w.end = w.begin;
-    if (threadIdx.x == 0 && !w.identity && w.first_slice == 0)
-        a.sources[item + 1] = !w.needed ? SOURCE_UNUSED : composed ? SOURCE_COMPOSED : SOURCE_EFFECT;
+    if (threadIdx.x == 0 && !identity && block == 0)
+        a.sources[piece + 1] = !needed ? SOURCE_UNUSED : composed ? SOURCE_COMPOSED : SOURCE_EFFECT;
+    if (identity ? !needed || !composed : !needed && !copies)
+        return false;
+    if (thread() == 0) {
+        w.piece = piece;
+        w.identity = identity;
+        w.needed = needed;
+        w.copies = copies;
+        set_slices(w, block, divide_up(identity ? HEAD_K : a.head_v, SLICE));
+        set_span(w, p, identity ? start{ START_STORED, 0 } : from);
+        if (!needed)
+            w.end = w.begin;
+    }
+    return true;
+}
+
+// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which has a row for
+// each element of a key. A block that has B of a piece has M of one half of all pieces further on, whose head rarely needs both if
+// few heads do. By a full warp.
+QN_DEVICE void find_work_from(const qn_gdn_chunk_args &a, work &w, uint32_t item)
+{
+    const uint32_t of_values = divide_up(a.head_v, BLOCK_SLICES * SLICE), of_keys = divide_up(KEY_TILES, BLOCK_SLICES);
+    const pieces all = pieces_of(a);
+    if (thread() == 0)
+        w.any = false;
+    for (; item < a.pieces * (of_values + of_keys); item += gridDim.x) {
+        const bool identity = item >= a.pieces * of_values;
+        const uint32_t i = identity ? item - a.pieces * of_values : item, blocks = identity ? of_keys : of_values;
+        uint32_t piece = i / blocks;
+        const uint32_t block = i - piece * blocks;
+        if (identity)
+            piece += piece < a.pieces - a.pieces / 2 ? a.pieces / 2 : a.pieces / 2 - a.pieces;
+        if (find_span(a, w, all, piece, identity, block)) {
+            if (thread() == 0)
+                w.item = item;
+            return;
+        }
+    }
+}
+
+QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
+{
+    find_work_from(a, w, blockIdx.x);
 }
 #endif
 
-// The block's work, by the first warp of each warp group. Span effects: after the slices of B of a head come those of M, which
-// has a row for each element of a key.
-QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
+// Replaces a warp group's work by the block's next; false if there is none. By all threads of the group.
+QN_DEVICE bool next_work(const qn_gdn_chunk_args &a, work &w)
 {
-    const uint32_t of_head = divide_up(a.head_v, SLICE), of_values = divide_up(of_head, BLOCK_SLICES);
-    const uint32_t of_keys = OUTPUTS ? 0 : divide_up(KEY_TILES, BLOCK_SLICES), blocks = of_values + of_keys;
-    const uint32_t block = blockIdx.x % blocks;
-    if (thread() == 0) {
-        w.any = false;
-        w.identity = block >= of_values;
-        w.first_slice = (w.identity ? block - of_values : block) * BLOCK_SLICES;
-        const uint32_t left = (w.identity ? KEY_TILES : of_head) - w.first_slice;
-        w.slices = left > BLOCK_SLICES ? BLOCK_SLICES : left;
-    }
-    find_span(a, w, blockIdx.x / blocks);
-}
-
-// Replaces a warp group's span by the next of the piece; false if there is none. By all threads of the group.
-QN_DEVICE bool next_span(const qn_gdn_chunk_args &a, work &w)
-{
-#if OUTPUTS && !STATE_TILES // else a block has one span
-    const uint32_t next = w.p.head_position + count_indices(w.p.s.chunks);
+#if STATE_TILES // a block has one span
+    return false;
+#else
+#if OUTPUTS
+    const sequence s = w.p.s;
+    const uint32_t next = w.p.head_position + count_indices(s.chunks);
     if (next >= w.piece_end)
         return false;
-    wait(BARRIER_GROUP + group(), WARPGROUP); // all threads have read the previous span
+#else
+    const uint32_t next = w.item + gridDim.x;
+#endif
+    wait(BARRIER_GROUP + group(), WARPGROUP); // all threads have read the previous work
     if (thread() < QN_WARP_SIZE) {
-        const sequence s = w.p.s;
+#if OUTPUTS
         if (thread() == 0)
             w.any = false;
         __syncwarp();
         find_span_from<false>(a, w, {}, s, next);
+#else
+        find_work_from(a, w, next);
+#endif
     }
     wait(BARRIER_GROUP + group(), WARPGROUP);
     return w.any;
-#else
-    return false;
 #endif
 }
 
@@ -227,7 +275,9 @@ QN_DEVICE void clear_upper(const work &w, stage &to)
         }
 }
 
-QN_DEVICE void load_record(stage &to, const unsigned char *record, uint32_t thread)
+// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where the outputs of other tokens are computed
+// and not stored.
+QN_DEVICE void load_record(stage &to, const unsigned char *record, bool outputs, uint32_t thread)
 {
     const uint32_t at = swizzled_offset(thread / 8, thread % 8);
 #pragma unroll
@@ -235,34 +285,47 @@ QN_DEVICE void load_record(stage &to, const unsigned char *record, uint32_t thre
         if (thread % 8 < 2 * (block + 1)) {
             const uint32_t in_record = at + block * 2048;
             qn_cp_async_16(to.record + QN_GDN_RECORD_INVERSE + in_record, record + QN_GDN_RECORD_INVERSE + in_record);
-            if (OUTPUTS)
+            if (outputs)
                 qn_cp_async_16(to.record + QN_GDN_RECORD_SCORES + in_record, record + QN_GDN_RECORD_SCORES + in_record);
         }
     if (thread < (QN_GDN_RECORD - QN_GDN_RECORD_K_READ) / 16)
         qn_cp_async_16(to.record + QN_GDN_RECORD_K_READ + thread * 16, record + QN_GDN_RECORD_K_READ + thread * 16);
 }
 
-QN_DEVICE void load_chunk(const qn_gdn_chunk_args &a, const work &w, stage &to, uint32_t chunk, uint32_t thread)
+QN_DEVICE uint32_t tokens_of_chunk(const work &w, uint32_t chunk)
 {
-    const uint32_t left = w.p.s.n - chunk * TOKENS, n = left < TOKENS ? left : TOKENS;
+    const uint32_t left = w.p.s.n - chunk * TOKENS;
+    return left < TOKENS ? left : TOKENS;
+}
+
+QN_DEVICE void load_keys(const qn_gdn_chunk_args &a, const work &w, stage &to, uint32_t chunk, uint32_t thread)
+{
     const size_t token = (size_t)w.p.s.first + chunk * TOKENS;
+    const uint16_t *k = (const uint16_t *)a.k + token * a.k_stride + w.p.k_head * HEAD_K;
+    load_rows<KEY_TILES, WARPGROUP>(to.k, k, a.k_stride, tokens_of_chunk(w, chunk), HEAD_K, thread);
+}
+
+// Everything but the keys.
+QN_DEVICE void load_rest(const qn_gdn_chunk_args &a, const work &w, stage &to, uint32_t chunk, uint32_t thread)
+{
+    const uint32_t n = tokens_of_chunk(w, chunk);
+    const size_t token = (size_t)w.p.s.first + chunk * TOKENS;
+    const bool outputs = OUTPUTS && chunk >= w.p.begin;
     // With the identity in place of a state no values are read: any address will do.
     const uint32_t first_value = w.identity ? 0 : w.first_slice * SLICE, n_values = w.identity ? 0 : n;
-    const uint16_t *k = (const uint16_t *)a.k + token * a.k_stride + w.p.k_head * HEAD_K;
     const uint16_t *q = (const uint16_t *)a.q + token * a.q_stride + w.p.k_head * HEAD_K;
     const uint16_t *v = (const uint16_t *)a.v + token * a.v_stride + w.p.head * a.head_v + first_value;
-    load_rows<KEY_TILES, WARPGROUP>(to.k, k, a.k_stride, n, HEAD_K, thread);
-    if (OUTPUTS)
+    if (outputs)
         load_rows<KEY_TILES, WARPGROUP>(to.q, q, a.q_stride, n, HEAD_K, thread);
     if (w.slices == BLOCK_SLICES)
         load_rows<BLOCK_SLICES, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread);
     else
         load_rows<1, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread);
-    load_record(to, record_of(a, w.p.s, chunk, w.p.head), thread);
+    load_record(to, record_of(a, w.p.s, chunk, w.p.head), outputs, thread);
 }
 
 // Publishes the next stage to the consumers. With three stages the copies of two chunks are in flight: a chunk is published after
-// the next one is issued.
+// the next one is issued, the first after the keys of the next, because the consumers wait for it.
 QN_DEVICE void publish(uint32_t &ready)
 {
     qn_cp_async_wait<(STAGES > 2)>();
@@ -275,7 +338,7 @@ QN_DEVICE void publish(uint32_t &ready)
 QN_DEVICE void produce(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
 {
     uint32_t round = 0, in = 0, ready = 0; // round: through the ring buffer
-    bool any = false;
+    uint32_t loaded = 0;                   // chunks, at most 2
     for (uint32_t stage = 0; stage < STAGES; stage++)
         clear_upper(w, m.stages[stage]);
     do {
@@ -284,16 +347,21 @@ QN_DEVICE void produce(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
         for (uint32_t chunk = w.begin; chunk < w.end; chunk++) {
             if (round > 0)
                 wait(m.stage_empty[in], round - 1);
-            load_chunk(a, w, m.stages[in], chunk, in_group);
+            load_keys(a, w, m.stages[in], chunk, in_group);
+            if (STAGES > 2 && loaded == 1) {
+                qn_cp_async_commit();
+                publish(ready);
+            }
+            load_rest(a, w, m.stages[in], chunk, in_group);
             in = next(in);
             round += in == 0;
             qn_cp_async_commit();
-            if (STAGES <= 2 || any)
+            if (STAGES <= 2 || loaded == 2)
                 publish(ready);
-            any = true;
+            loaded = loaded < 2 ? loaded + 1 : 2;
         }
-    } while (next_span(a, w));
-    if (STAGES > 2 && any) {
+    } while (next_work(a, w));
+    if (STAGES > 2 && loaded > 0) {
         qn_cp_async_commit();
         publish(ready);
     }
@@ -606,7 +674,7 @@ QN_DEVICE void consume(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
             consume_span(a, w, m, index);
         else
             skip_chunks(w, m, index);
-    } while (next_span(a, w));
+    } while (next_work(a, w));
 }
 
 // ---- The kernel ----
@@ -649,7 +717,7 @@ QN_DEVICE void run(const qn_gdn_chunk_args &a)
     }
 }
 
-// Grid: blocks of slices of a value head, pieces; or blocks of slices, value heads, sequences.
+// Grid: blocks of slices of a value head, pieces; or blocks of slices, value heads, sequences. Both kernels in one dimension.
 #if OUTPUTS
 extern "C" __global__ void __launch_bounds__(QN_GDN_ADVANCE_THREADS(BLOCK_SLICES), 1)
     qn_gdn_advance(const __grid_constant__ qn_gdn_chunk_args a)

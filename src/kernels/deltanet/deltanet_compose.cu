@@ -123,17 +123,11 @@ QN_DEVICE uint32_t next_composed(const uint32_t *sources, uint32_t piece, uint32
     return end;
 }
 
-// Grid: 16 values (x), value heads (y), sequences (z).
-extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __grid_constant__ qn_gdn_chunk_args a)
+// The pieces that begin within a head.
+QN_DEVICE void compose_head(const qn_gdn_chunk_args &a, compose_smem &m, const pieces &all, const sequence &s, uint32_t head)
 {
-    extern __shared__ __align__(1024) unsigned char shared[];
-    compose_smem &m = *(compose_smem *)shared;
-    qn_pdl_wait();
-    qn_pdl_trigger();
-    const sequence s = sequence_at(a, blockIdx.z);
-    const pieces all = pieces_of(a);
-    const uint32_t n = count_indices(s.chunks), first = first_index(a, s) * a.v_heads + blockIdx.y * n;
-    const uint32_t end = s.skipped ? 0 : piece_of(all, first + n - 1) + 1; // of the pieces that begin within the head
+    const uint32_t n = count_indices(s.chunks), first = first_index(a, s) * a.v_heads + head * n;
+    const uint32_t end = s.skipped ? 0 : piece_of(all, first + n - 1) + 1;
     rows r;
     r.states = a.states + (size_t)blockIdx.x * ROWS * PADDED_K;
     r.piece = (size_t)a.head_v * PADDED_K;
@@ -157,4 +151,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __
         in_shared = piece;
         piece = following;
     }
+}
+
+// Grid: 16 values (x); blocks of y take the heads of all sequences in turn. Sources of pieces that begin with a head are not set,
+// and may seem composed.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __grid_constant__ qn_gdn_chunk_args a)
+{
+    extern __shared__ __align__(1024) unsigned char shared[];
+    compose_smem &m = *(compose_smem *)shared;
+    qn_pdl_wait();
+    qn_pdl_trigger();
+    bool any = false;
+    for (uint32_t piece = threadIdx.x; piece < a.pieces; piece += THREADS)
+        any |= a.sources[piece] == SOURCE_COMPOSED;
+    if (!__syncthreads_or(any))
+        return;
+    const pieces all = pieces_of(a);
+    for (uint32_t i = blockIdx.y; i < a.v_heads * a.sequences; i += gridDim.y)
+        compose_head(a, m, all, sequence_at(a, i / a.v_heads), i % a.v_heads);
 }

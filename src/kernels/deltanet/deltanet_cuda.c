@@ -305,10 +305,11 @@ qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint3
                                     QN_GDN_PREPARE_BYTES(head_k));
     out->launches[n++].variant = QN_GPU_VARIANT(prepare, head_k, f16);
     if (a->pieces) {
-        const size_t effects = blocks + blocks_of(padded_k(a), d->slices);
-        out->launches[n] = chunk_launch("qn_gdn_span_effects", effects * a->pieces, 1, 1, threads, shared_bytes);
+        const size_t heads = (size_t)a->v_heads * a->sequences, of_rows = a->head_v / QN_GDN_COMPOSE_ROWS,
+                     of_heads = QN_GDN_COMPOSE_BLOCKS / of_rows;
+        out->launches[n] = chunk_launch("qn_gdn_span_effects", blocks * a->pieces, 1, 1, threads, shared_bytes);
         out->launches[n++].variant = QN_GPU_VARIANT(advance, head_k, n_stages, d->slices, 1, f16);
-        out->launches[n] = chunk_launch("qn_gdn_compose", a->head_v / QN_GDN_COMPOSE_ROWS, a->v_heads, a->sequences,
+        out->launches[n] = chunk_launch("qn_gdn_compose", of_rows, heads < of_heads ? heads : of_heads, 1,
                                         QN_GDN_COMPOSE_THREADS, QN_GDN_COMPOSE_BYTES(head_k));
         out->launches[n++].variant = QN_GPU_VARIANT(compose, (uint32_t)padded_k(a));
     }

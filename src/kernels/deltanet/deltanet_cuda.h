@@ -64,7 +64,8 @@ enum {
 enum {
     QN_GDN_PREPARE_THREADS = 128,
     QN_GDN_COMPOSE_THREADS = 128,
-    QN_GDN_COMPOSE_ROWS = 16 /* rows of the state of a block */
+    QN_GDN_COMPOSE_ROWS = 16,   /* rows of the state of a block */
+    QN_GDN_COMPOSE_BLOCKS = 128 /* about as many as run at a time */
 };
 
 #define QN_GDN_PREPARE_BYTES(head_k) (2 * QN_GDN_PADDED(head_k) * 128 + 5120)
