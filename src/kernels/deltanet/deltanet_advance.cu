@@ -280,48 +280,65 @@ QN_DEVICE void clear_upper(const work &w, stage &to)
 QN_DEVICE void load_record(stage &to, const unsigned char *record, bool outputs, uint32_t thread)
 {
     const uint32_t at = swizzled_offset(thread / 8, thread % 8);
+    unsigned char *to_block = to.record + at;
+    const unsigned char *from = record + at;
+    asm volatile("" : "+l"(from)); // else each copy's offset has registers of its own
 #pragma unroll
     for (uint32_t block = 0; block < 4; block++)
-        if (thread % 8 < 2 * (block + 1)) {
-            const uint32_t in_record = at + block * 2048;
-            qn_cp_async_16(to.record + QN_GDN_RECORD_INVERSE + in_record, record + QN_GDN_RECORD_INVERSE + in_record);
-            if (outputs)
-                qn_cp_async_16(to.record + QN_GDN_RECORD_SCORES + in_record, record + QN_GDN_RECORD_SCORES + in_record);
-        }
+        if (thread % 8 < 2 * (block + 1))
+            qn_cp_async_16(to_block + QN_GDN_RECORD_INVERSE + block * 2048, from + QN_GDN_RECORD_INVERSE + block * 2048);
+    if (outputs)
+#pragma unroll
+        for (uint32_t block = 0; block < 4; block++)
+            if (thread % 8 < 2 * (block + 1))
+                qn_cp_async_16(to_block + QN_GDN_RECORD_SCORES + block * 2048, from + QN_GDN_RECORD_SCORES + block * 2048);
     if (thread < (QN_GDN_RECORD - QN_GDN_RECORD_K_READ) / 16)
         qn_cp_async_16(to.record + QN_GDN_RECORD_K_READ + thread * 16, record + QN_GDN_RECORD_K_READ + thread * 16);
 }
 
-QN_DEVICE uint32_t tokens_of_chunk(const work &w, uint32_t chunk)
+// Where the inputs of a chunk are.
+struct chunk_inputs {
+    const uint16_t *k, *q, *v;
+    const unsigned char *record;
+    uint32_t n; // tokens
+    uint32_t n_values, columns;
+    bool outputs, all_slices;
+};
+
+QN_DEVICE chunk_inputs inputs_of(const qn_gdn_chunk_args &a, const work &w, uint32_t chunk)
 {
     const uint32_t left = w.p.s.n - chunk * TOKENS;
-    return left < TOKENS ? left : TOKENS;
+    const size_t token = (size_t)w.p.s.first + chunk * TOKENS;
+    // With the identity in place of a state no values are read: any address will do.
+    const uint32_t first_value = w.identity ? 0 : w.first_slice * SLICE;
+    chunk_inputs in;
+    in.n = left < TOKENS ? left : TOKENS;
+    in.n_values = w.identity ? 0 : in.n;
+    in.columns = a.head_v - first_value;
+    in.k = (const uint16_t *)a.k + token * a.k_stride + w.p.k_head * HEAD_K;
+    in.q = (const uint16_t *)a.q + token * a.q_stride + w.p.k_head * HEAD_K;
+    in.v = (const uint16_t *)a.v + token * a.v_stride + w.p.head * a.head_v + first_value;
+    in.record = record_of(a, w.p.s, chunk, w.p.head);
+    in.outputs = OUTPUTS && chunk >= w.p.begin;
+    in.all_slices = w.slices == BLOCK_SLICES;
+    return in;
 }
 
-QN_DEVICE void load_keys(const qn_gdn_chunk_args &a, const work &w, stage &to, uint32_t chunk, uint32_t thread)
+QN_DEVICE void load_keys(const qn_gdn_chunk_args &a, const chunk_inputs &in, stage &to, uint32_t thread)
 {
-    const size_t token = (size_t)w.p.s.first + chunk * TOKENS;
-    const uint16_t *k = (const uint16_t *)a.k + token * a.k_stride + w.p.k_head * HEAD_K;
-    load_rows<KEY_TILES, WARPGROUP>(to.k, k, a.k_stride, tokens_of_chunk(w, chunk), HEAD_K, thread);
+    load_rows<KEY_TILES, WARPGROUP>(to.k, in.k, a.k_stride, in.n, HEAD_K, thread);
 }
 
 // Everything but the keys.
-QN_DEVICE void load_rest(const qn_gdn_chunk_args &a, const work &w, stage &to, uint32_t chunk, uint32_t thread)
+QN_DEVICE void load_rest(const qn_gdn_chunk_args &a, const chunk_inputs &in, stage &to, uint32_t thread)
 {
-    const uint32_t n = tokens_of_chunk(w, chunk);
-    const size_t token = (size_t)w.p.s.first + chunk * TOKENS;
-    const bool outputs = OUTPUTS && chunk >= w.p.begin;
-    // With the identity in place of a state no values are read: any address will do.
-    const uint32_t first_value = w.identity ? 0 : w.first_slice * SLICE, n_values = w.identity ? 0 : n;
-    const uint16_t *q = (const uint16_t *)a.q + token * a.q_stride + w.p.k_head * HEAD_K;
-    const uint16_t *v = (const uint16_t *)a.v + token * a.v_stride + w.p.head * a.head_v + first_value;
-    if (outputs)
-        load_rows<KEY_TILES, WARPGROUP>(to.q, q, a.q_stride, n, HEAD_K, thread);
-    if (w.slices == BLOCK_SLICES)
-        load_rows<BLOCK_SLICES, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread);
+    if (in.outputs)
+        load_rows<KEY_TILES, WARPGROUP>(to.q, in.q, a.q_stride, in.n, HEAD_K, thread);
+    if (in.all_slices)
+        load_rows<BLOCK_SLICES, WARPGROUP>(to.v, in.v, a.v_stride, in.n_values, in.columns, thread);
     else
-        load_rows<1, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread);
-    load_record(to, record_of(a, w.p.s, chunk, w.p.head), outputs, thread);
+        load_rows<1, WARPGROUP>(to.v, in.v, a.v_stride, in.n_values, in.columns, thread);
+    load_record(to, in.record, in.outputs, thread);
 }
 
 // Publishes the next stage to the consumers. With three stages the copies of two chunks are in flight: a chunk is published after
@@ -347,12 +364,13 @@ QN_DEVICE void produce(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
         for (uint32_t chunk = w.begin; chunk < w.end; chunk++) {
             if (round > 0)
                 wait(m.stage_empty[in], round - 1);
-            load_keys(a, w, m.stages[in], chunk, in_group);
+            const chunk_inputs inputs = inputs_of(a, w, chunk);
+            load_keys(a, inputs, m.stages[in], in_group);
             if (STAGES > 2 && loaded == 1) {
                 qn_cp_async_commit();
                 publish(ready);
             }
-            load_rest(a, w, m.stages[in], chunk, in_group);
+            load_rest(a, inputs, m.stages[in], in_group);
             in = next(in);
             round += in == 0;
             qn_cp_async_commit();
