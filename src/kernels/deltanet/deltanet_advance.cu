@@ -263,16 +263,17 @@ QN_DEVICE bool next_work(const qn_gdn_chunk_args &a, work &w)
 
 // ---- The producer warp group ----
 
-// Zeros the blocks above the diagonal, which records do not contain.
-QN_DEVICE void clear_upper(const work &w, stage &to)
+// Zeros the blocks above the diagonal, which records do not contain. By the producer, whose fence makes them visible to wgmma.
+QN_DEVICE void clear_upper(advance_smem &m)
 {
+    for (uint32_t i = 0; i < STAGES; i++)
 #pragma unroll
-    for (uint32_t block = 0; block < 3; block++)
-        if (thread() % 8 >= 2 * (block + 1)) {
-            const uint32_t at = swizzled_offset(block * 16 + thread() / 8, thread() % 8);
-            *(uint4 *)(to.record + QN_GDN_RECORD_INVERSE + at) = make_uint4(0, 0, 0, 0);
-            *(uint4 *)(to.record + QN_GDN_RECORD_SCORES + at) = make_uint4(0, 0, 0, 0);
-        }
+        for (uint32_t block = 0; block < 3; block++)
+            if (thread() % 8 >= 2 * (block + 1)) {
+                unsigned char *at = m.stages[i].record + swizzled_offset(block * 16 + thread() / 8, thread() % 8);
+                *(uint4 *)(at + QN_GDN_RECORD_INVERSE) = make_uint4(0, 0, 0, 0);
+                *(uint4 *)(at + QN_GDN_RECORD_SCORES) = make_uint4(0, 0, 0, 0);
+            }
 }
 
 // What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where the outputs of other tokens are computed
@@ -356,21 +357,18 @@ QN_DEVICE void produce(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
 {
     uint32_t round = 0, in = 0, ready = 0; // round: through the ring buffer
     uint32_t loaded = 0;                   // chunks, at most 2
-    for (uint32_t stage = 0; stage < STAGES; stage++)
-        clear_upper(w, m.stages[stage]);
     do {
         uint32_t in_group = thread();
         asm volatile("" : "+r"(in_group)); // what depends on it needs registers in this span alone
         for (uint32_t chunk = w.begin; chunk < w.end; chunk++) {
             if (round > 0)
                 wait(m.stage_empty[in], round - 1);
-            const chunk_inputs inputs = inputs_of(a, w, chunk);
-            load_keys(a, inputs, m.stages[in], in_group);
+            load_keys(a, inputs_of(a, w, chunk), m.stages[in], in_group);
             if (STAGES > 2 && loaded == 1) {
                 qn_cp_async_commit();
                 publish(ready);
             }
-            load_rest(a, inputs, m.stages[in], in_group);
+            load_rest(a, inputs_of(a, w, chunk), m.stages[in], in_group);
             in = next(in);
             round += in == 0;
             qn_cp_async_commit();
@@ -719,6 +717,8 @@ QN_DEVICE void run(const qn_gdn_chunk_args &a)
     work &w = m.w[group()];
     if (threadIdx.x < 3)
         qn_mbarrier_init(qn_shared_address(&m.stage_empty[threadIdx.x]), BLOCK_SLICES * WARPGROUP);
+    if (group() == BLOCK_SLICES)
+        clear_upper(m);
     qn_pdl_wait();
     qn_pdl_trigger();
     if (thread() < QN_WARP_SIZE)
