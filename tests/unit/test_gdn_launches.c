@@ -99,12 +99,32 @@ static void workspaces(void **unused)
             assert_string_equal(chunk.launches[1].function, "qn_gdn_span_effects");
             assert_int_equal(chunk.launches[1].grid[0], pieces); /* values of one slice */
             assert_string_equal(chunk.launches[2].function, "qn_gdn_compose");
-            const uint32_t heads[] = { 64 / QN_GDN_COMPOSE_ROWS, 6 * 3, 1 };
+            const uint32_t heads[] = { 64 / QN_GDN_COMPOSE_ROWS, 6 * 3, 1 }; /* fewer than run at a time */
             assert_memory_equal(chunk.launches[2].grid, heads, sizeof heads);
         }
         assert_int_equal(chunk.launches[chunk.n - 1].grid[0], pieces ? pieces : 6 * 3);
         assert_true(used <= end && end - used < 256);
     }
+}
+
+/* The launches that have work only where states are remembered have no more blocks than run at a time, however many heads. */
+static void one_wave(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_gpu h100 = { 227 << 10, 132 };
+    qn_gdn_chunk_args a = chunk_args();
+    qn_gdn_chunk_launches chunk;
+    a.sequences = 1;
+    a.tokens = 4096;
+    a.k_heads = a.v_heads = 48;
+    a.q_stride = a.k_stride = a.v_stride = a.o_stride = 48 * 128;
+    a.g_stride = a.beta_stride = 48;
+    const qn_gdn_division d = qn_gdn_gpu_divide(&a, a.tokens, &h100);
+    assert_ok(qn_gdn_gpu_chunk(&a, &d, h100.max_shared_bytes, WORKSPACE, &chunk));
+    assert_int_equal(chunk.n, 4);
+    assert_true(chunk.launches[1].grid[0] <= h100.n_sms);
+    assert_int_equal(chunk.launches[2].grid[0], 128 / QN_GDN_COMPOSE_ROWS);
+    assert_int_equal(chunk.launches[2].grid[1], 16);
 }
 
 /* Keys of three and four tiles: one slice, no spans, fewer stages. */
@@ -314,11 +334,17 @@ static void sizes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),         cmocka_unit_test(workspaces),
-        cmocka_unit_test(long_keys),      cmocka_unit_test(which_have_chunks),
-        cmocka_unit_test(divisions),      cmocka_unit_test(pieces),
-        cmocka_unit_test(chunks_refused), cmocka_unit_test(steps),
-        cmocka_unit_test(conv_and_norm),  cmocka_unit_test(sizes),
+        cmocka_unit_test(chunks),
+        cmocka_unit_test(workspaces),
+        cmocka_unit_test(one_wave),
+        cmocka_unit_test(long_keys),
+        cmocka_unit_test(which_have_chunks),
+        cmocka_unit_test(divisions),
+        cmocka_unit_test(pieces),
+        cmocka_unit_test(chunks_refused),
+        cmocka_unit_test(steps),
+        cmocka_unit_test(conv_and_norm),
+        cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,6 +171,10 @@ QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
 // The span at the end of a piece, if its head goes on in the next piece and the effect is needed; else false. By a full warp.
 QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all, uint32_t piece, bool identity, uint32_t block)
 {
+    const bool sets_source = threadIdx.x == 0 && !identity && block == 0;
+    uint32_t &source = a.sources[piece + 1 < a.pieces ? piece + 1 : 0]; // the first piece begins with a head
+    if (sets_source)
+        source = SOURCE_UNUSED;
     if (piece >= all.count)
         return false;
     const uint32_t begin = piece_begin(all, piece), end = piece_end(all, piece, begin);
@@ -184,8 +188,8 @@ QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all,
     if (needed || copies)
         from = start_of(a, all, s, p.head, p.begin);
     const bool composed = from.from == START_STORED;
-    if (threadIdx.x == 0 && !identity && block == 0)
-        a.sources[piece + 1] = !needed ? SOURCE_UNUSED : composed ? SOURCE_COMPOSED : SOURCE_EFFECT;
+    if (sets_source && needed)
+        source = composed ? SOURCE_COMPOSED : SOURCE_EFFECT;
     if (identity ? !needed || !composed : !needed && !copies)
         return false;
     if (thread() == 0) {
@@ -201,9 +205,9 @@ QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all,
     return true;
 }
 
-// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which has a row for
-// each element of a key. A block that has B of a piece has M of one half of all pieces further on, whose head rarely needs both if
-// few heads do. By a full warp.
+// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which has a row
+// for each element of a key. A block that has B of a piece has M of one half of all pieces further on: where few heads need
+// either, blocks rarely have both. By a full warp.
 QN_DEVICE void find_work_from(const qn_gdn_chunk_args &a, work &w, uint32_t item)
 {
     const uint32_t of_values = divide_up(a.head_v, BLOCK_SLICES * SLICE), of_keys = divide_up(KEY_TILES, BLOCK_SLICES);
@@ -276,8 +280,8 @@ QN_DEVICE void clear_upper(advance_smem &m)
             }
 }
 
-// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where the outputs of other tokens are computed
-// and not stored.
+// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where outputs are computed from whatever is in
+// shared memory, and not stored.
 QN_DEVICE void load_record(stage &to, const unsigned char *record, bool outputs, uint32_t thread)
 {
     const uint32_t at = swizzled_offset(thread / 8, thread % 8);
@@ -342,8 +346,8 @@ QN_DEVICE void load_rest(const qn_gdn_chunk_args &a, const chunk_inputs &in, sta
     load_record(to, in.record, in.outputs, thread);
 }
 
-// Publishes the next stage to the consumers. With three stages the copies of two chunks are in flight: a chunk is published after
-// the next one is issued, the first after the keys of the next, because the consumers wait for it.
+// Publishes the next stage to the consumers. With three stages the copies of two chunks are in flight: a chunk is published
+// after the next one is issued, the first after the keys of the next, because the consumers wait for it.
 QN_DEVICE void publish(uint32_t &ready)
 {
     qn_cp_async_wait<(STAGES > 2)>();

@@ -153,8 +153,7 @@ QN_DEVICE void compose_head(const qn_gdn_chunk_args &a, compose_smem &m, const p
     }
 }
 
-// Grid: 16 values (x); blocks of y take the heads of all sequences in turn. Sources of pieces that begin with a head are not set,
-// and may seem composed.
+// Grid: 16 values (x); blocks of y take the heads of all sequences in turn.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
