@@ -45,6 +45,7 @@ struct rule {
     size_t k_heads, v_heads, head_k, head_v;
     bool f16; /* else bf16 */
     bool tiled, normalize, initial;
+    bool in_place;    /* with an initial state: the final state replaces it */
     bool interleaved; /* a row holds q, k and v; else q, k and v are separate arrays */
     enum decay decay;
     enum keys keys;
@@ -114,9 +115,10 @@ static void launch_rule(qn_gdn_chunk_args *args, const qn_gdn_division *division
         qn_gpu_launch(&chunk.launches[i], args);
 }
 
-/* Run twice into poisoned outputs: the same bits both times, and within the tolerance. */
+/* Run twice into poisoned outputs, or from `initial` where it is replaced: the same bits both times, and within the tolerance. */
 static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *division, const qn_gpu_guarded *workspace,
-                          const qn_gpu_guarded outputs[2], const float *expected_o, const float *expected_state)
+                          const qn_gpu_guarded outputs[2], const float *initial, const float *expected_o,
+                          const float *expected_state)
 {
     const size_t n_o = outputs[0].bytes / 2, n_state = outputs[1].bytes / sizeof(float);
     uint16_t *o[2];
@@ -125,6 +127,9 @@ static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *divisi
         qn_assert_ok(qn_alloc(&o[run], n_o, sizeof *o[run], "quern-check"));
         qn_gpu_poison(&outputs[0]);
         qn_gpu_poison(&outputs[1]);
+        qn_gpu_synchronize(); /* uploads run in another stream */
+        if (args->initial == args->final)
+            qn_assert_ok(qn_cuda_upload(qn_gpu(), args->final, initial, n_state * sizeof *initial, NULL, NULL));
         qn_gpu_poison(workspace);
         launch_rule(args, division, workspace->data);
         qn_gpu_read(&outputs[0], o[run]);
@@ -146,9 +151,19 @@ static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *divisi
     qn_free(found);
 }
 
-/* Sequences as one span, and spans of one chunk and of some: decays forget a state within a span, or not. */
-static const qn_gdn_division divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 2 }, { 2, 1 }, { 3, 2 }, { 7, 1 } };
+/* Pieces of so many chunks, 0 for heads that are not divided: of one chunk, of a part of a head, of several heads. Decays forget a
+ * state within a piece, or not. */
+static const struct {
+    uint32_t chunks, slices;
+} divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 2 }, { 2, 1 }, { 3, 2 }, { 7, 1 }, { 7, 2 }, { 40, 2 } };
 enum { N_DIVISIONS = sizeof divisions / sizeof *divisions };
+
+static qn_gdn_division division_of(const qn_gdn_chunk_args *args, size_t i)
+{
+    const uint32_t chunks = divisions[i].chunks;
+    const uint32_t all = (args->tokens / QN_GDN_CHUNK_TOKENS + args->sequences) * args->v_heads;
+    return (qn_gdn_division){ chunks ? (all + chunks - 1) / chunks : 0, divisions[i].slices };
+}
 
 static void check_rule(const struct rule *r)
 {
@@ -158,6 +173,7 @@ static void check_rule(const struct rule *r)
     const qn_dtype dtype = r->f16 ? QN_DTYPE_F16 : QN_DTYPE_BF16;
     float *x[3] = { draw_vectors(r, rows, RANDOM_KEYS), draw_vectors(r, rows, r->keys), normal(rows * widths[2], 1) };
     float *g = floats(n_gates), *beta = floats(n_gates), *state = floats(n_state), *o = floats(rows * widths[2]);
+    float *first_state = floats(n_state);
     uint16_t *qkv_parts[3];
     for (int p = 0; p < 3; p++)
         qkv_parts[p] = to_16_bits(x[p], rows * widths[p], dtype);
@@ -169,6 +185,7 @@ static void check_rule(const struct rule *r)
         qn_random_floats(state, n_state, 0.3f);
     else
         memset(state, 0, n_state * sizeof *state);
+    memcpy(first_state, state, n_state * sizeof *state);
     uint16_t *all = pack_qkv(r, (const uint16_t *const *)qkv_parts, widths, rows);
     qn_gpu_guarded inputs = qn_gpu_from(all, rows * width * 2),
                    gates[2] = { qn_gpu_from(g, n_gates * sizeof *g), qn_gpu_from(beta, n_gates * sizeof *g) };
@@ -180,7 +197,9 @@ static void check_rule(const struct rule *r)
                                .v = inputs.data + 4 * (r->interleaved ? widths[0] : rows * widths[0]),
                                .g = gates[0].data,
                                .beta = gates[1].data,
-                               .initial = r->initial ? initial.data : 0,
+                               .initial = !r->initial   ? 0
+                                          : r->in_place ? outputs[1].data
+                                                        : initial.data,
                                .final = outputs[1].data,
                                .o = outputs[0].data,
                                .cu_seqlens = r->n_sequences > 1 ? ends.data : 0,
@@ -201,19 +220,23 @@ static void check_rule(const struct rule *r)
                                .normalize = r->normalize,
                                .scale = 0.0884f };
     for (size_t d = 0; d <= N_DIVISIONS; d++) {
-        const qn_gdn_division *division = d < N_DIVISIONS ? &divisions[d] : NULL;
-        if (division && r->head_k > QN_GDN_MAX_SPAN_KEY && (division->span_chunks || division->slices > 1))
+        const qn_gdn_division chosen = d < N_DIVISIONS ? division_of(&args, d) : (qn_gdn_division){ 0 };
+        const qn_gdn_division *division = d < N_DIVISIONS ? &chosen : NULL;
+        if (division && r->head_k > QN_GDN_MAX_SPAN_KEY && (division->pieces || division->slices > 1))
             continue;
         const size_t bytes = division ? qn_gdn_gpu_workspace_bytes(&args, division) : sizeof(uint32_t);
         qn_gpu_guarded workspace = qn_gpu_new(bytes);
         qn_case_begin("deltanet", division ? "chunks" : "recurrent",
-                      "%zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu%s%s%s%s%s, decay %d, keys %d, spans of %u, "
+                      "%zu tokens in %zu sequences, heads %zu/%zu of %zu/%zu%s%s%s%s%s, decay %d, keys %d, %u pieces, "
                       "%u slices",
                       rows, r->n_sequences, r->k_heads, r->v_heads, r->head_k, r->head_v, r->f16 ? ", f16" : "",
-                      r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "", r->initial ? ", with a state" : "",
-                      r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys, division ? division->span_chunks : 0,
+                      r->tiled ? ", tiled" : "", r->normalize ? ", normalised" : "",
+                      !r->initial   ? ""
+                      : r->in_place ? ", with a state in place"
+                                    : ", with a state",
+                      r->interleaved ? ", interleaved" : "", (int)r->decay, (int)r->keys, division ? division->pieces : 0,
                       division ? division->slices : 0);
-        check_outputs(&args, division, &workspace, outputs, o, state);
+        check_outputs(&args, division, &workspace, outputs, first_state, o, state);
         qn_gpu_free(&workspace);
     }
     for (int p = 0; p < 3; p++) {
@@ -223,6 +246,7 @@ static void check_rule(const struct rule *r)
     qn_free(g);
     qn_free(beta);
     qn_free(state);
+    qn_free(first_state);
     qn_free(o);
     qn_free(all);
     qn_gpu_free(&inputs);
@@ -248,6 +272,7 @@ static void check_rules(void)
                                    .tiled = i & 1,
                                    .normalize = true,
                                    .initial = i % 3 == 0,
+                                   .in_place = i & 1,
                                    .interleaved = i / 2 & 1,
                                    .decay = i & 1 ? MIXED : MILD });
     }
@@ -262,6 +287,7 @@ static void check_rules(void)
                                        .head_v = 128,
                                        .normalize = keys != EQUAL_KEYS,
                                        .initial = true,
+                                       .in_place = keys == SIMILAR_KEYS,
                                        .decay = (enum decay)decay,
                                        .keys = (enum keys)keys });
         }
@@ -276,6 +302,7 @@ static void check_rules(void)
                                    .tiled = variant & 1,
                                    .normalize = true,
                                    .initial = variant % 3 != 0,
+                                   .in_place = variant > 2,
                                    .interleaved = true,
                                    .decay = variant & 1 ? MIXED : MILD });
     }
@@ -289,6 +316,7 @@ static void check_rules(void)
                                .tiled = true,
                                .normalize = true,
                                .initial = true,
+                               .in_place = true,
                                .decay = MILD });
 }
 
@@ -314,6 +342,7 @@ static void check_sizes(void)
                                        .tiled = decay > NONE,
                                        .normalize = true,
                                        .initial = decay != NONE,
+                                       .in_place = i & 1,
                                        .interleaved = i & 1,
                                        .decay = (enum decay)decay });
         }

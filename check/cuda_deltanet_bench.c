@@ -60,9 +60,9 @@ static void bench_divisions(struct timed *t, size_t tokens, double decay)
     for (size_t part = 0; part < 2; part++) {
         char shape[128];
         t->end = part ? t->launches.n : 1;
-        snprintf(shape, sizeof shape, "%zu x %zu tokens, heads %u/%u of %u, decays to -%g, spans of %u, %u slices: %s",
-                 sequences, tokens, t->chunk.k_heads, t->chunk.v_heads, t->chunk.head_k, decay, division.span_chunks,
-                 division.slices, names[part]);
+        snprintf(shape, sizeof shape, "%zu x %zu tokens, heads %u/%u of %u, decays to -%g, %u pieces, %u slices: %s", sequences,
+                 tokens, t->chunk.k_heads, t->chunk.v_heads, t->chunk.head_k, decay, division.pieces, division.slices,
+                 names[part]);
         /* The minimum traffic of all kernels: q, k, v, gates and o once. */
         qn_gpu_bench("deltanet", "chunks", shape,
                      (double)all * (4 * (t->chunk.k_heads + v_heads) * t->chunk.head_k + 8 * v_heads), "B",

@@ -57,7 +57,7 @@ static void chunks(void **unused)
         assert_defines(&chunk.launches[0], "-DQN_HEAD_K=128");
         assert_defines(&chunk.launches[1], devices[i].defines);
         /* Indices of chunks, key heads; blocks of the value heads of three sequences. */
-        const uint32_t grids[2][3] = { { (3 * 200 / 64 + 3) * 2, 1, 1 }, { 6 * 3, 1, 1 } };
+        const uint32_t grids[2][3] = { { 3 * 4 * 2, 1, 1 }, { 6 * 3, 1, 1 } };
         for (int l = 0; l < 2; l++) {
             assert_memory_equal(chunk.launches[l].grid, grids[l], sizeof grids[l]);
             assert_true(chunk.launches[l].shared_bytes <= devices[i].shared_bytes);
@@ -72,31 +72,59 @@ static void chunks(void **unused)
 static void workspaces(void **unused)
 {
     (void)unused;
-    static const qn_gdn_division divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 1 }, { 2, 2 }, { 3, 1 } };
-    for (size_t i = 0; i < sizeof divisions / sizeof *divisions; i++) {
-        label("division %zu", i);
-        const qn_gdn_division *d = &divisions[i];
+    static const qn_gdn_division divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 1 }, { 7, 2 }, { 72, 2 }, { 65535, 1 } };
+    for (size_t i = 0; i < 2 * sizeof divisions / sizeof *divisions; i++) {
+        const qn_gdn_division *d = &divisions[i / 2];
+        label("%u pieces, %u slices, %s", d->pieces, d->slices, i % 2 ? "with cu_seqlens" : "equal lengths");
         qn_gdn_chunk_args a = chunk_args();
         qn_gdn_chunk_launches chunk;
+        a.head_v = 64;
+        a.cu_seqlens = i % 2 ? 65536 : 0;
+        a.tokens = i % 2 ? 3 * 200 : 200;
         assert_ok(qn_gdn_gpu_chunk(&a, d, 227 << 10, WORKSPACE, &chunk));
-        const size_t tokens = 3 * 200, end = WORKSPACE + qn_gdn_gpu_workspace_bytes(&a, d);
-        /* The record of chunk c of sequence s is t/64 + s + c: the largest index has its place. */
-        assert_int_equal(a.chunks, tokens / 64 + 3);
+        const size_t pieces = d->pieces, end = WORKSPACE + qn_gdn_gpu_workspace_bytes(&a, d);
+        /* With cu_seqlens chunk c of sequence s has index t/64 + s + c: the largest has its place. */
+        assert_int_equal(a.chunks, i % 2 ? 3 * 200 / 64 + 3 : 3 * 4);
         size_t used = a.records + (size_t)a.chunks * 6 * QN_GDN_RECORD;
         assert_int_equal(a.records, WORKSPACE);
-        assert_int_equal(a.divided, d->span_chunks > 0);
-        assert_int_equal(chunk.n, a.divided ? 4 : 2);
-        assert_int_equal(a.spans, a.divided ? tokens / 64 / d->span_chunks + 3 : 3);
-        if (a.divided) {
+        assert_int_equal(a.pieces, pieces);
+        assert_int_equal(chunk.n, pieces ? 4 : 2);
+        if (pieces) {
             assert_true(a.states >= used);
-            used = a.states + (size_t)a.spans * 6 * 128 * 128 * sizeof(float);
+            used = a.states + 2 * pieces * 64 * 128 * sizeof(float);
             assert_true(a.transitions >= used);
-            used = a.transitions + (size_t)a.spans * 6 * 128 * 128 * sizeof(float);
+            used = a.transitions + pieces * 128 * 128 * sizeof(float);
             assert_true(a.sources >= used);
-            used = a.sources + (size_t)a.spans * 6 * sizeof(uint32_t);
+            used = a.sources + pieces * sizeof(uint32_t);
+            assert_string_equal(chunk.launches[1].function, "qn_gdn_span_effects");
+            assert_int_equal(chunk.launches[1].grid[0], pieces); /* values of one slice */
+            assert_string_equal(chunk.launches[2].function, "qn_gdn_compose");
+            const uint32_t heads[] = { 64 / QN_GDN_COMPOSE_ROWS, 6 * 3, 1 }; /* fewer than run at a time */
+            assert_memory_equal(chunk.launches[2].grid, heads, sizeof heads);
         }
+        assert_int_equal(chunk.launches[chunk.n - 1].grid[0], pieces ? pieces : 6 * 3);
         assert_true(used <= end && end - used < 256);
     }
+}
+
+/* The launches that have work only where states are remembered have no more blocks than run at a time, however many heads. */
+static void one_wave(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_gpu h100 = { 227 << 10, 132 };
+    qn_gdn_chunk_args a = chunk_args();
+    qn_gdn_chunk_launches chunk;
+    a.sequences = 1;
+    a.tokens = 4096;
+    a.k_heads = a.v_heads = 48;
+    a.q_stride = a.k_stride = a.v_stride = a.o_stride = 48 * 128;
+    a.g_stride = a.beta_stride = 48;
+    const qn_gdn_division d = qn_gdn_gpu_divide(&a, a.tokens, &h100);
+    assert_ok(qn_gdn_gpu_chunk(&a, &d, h100.max_shared_bytes, WORKSPACE, &chunk));
+    assert_int_equal(chunk.n, 4);
+    assert_true(chunk.launches[1].grid[0] <= h100.n_sms);
+    assert_int_equal(chunk.launches[2].grid[0], 128 / QN_GDN_COMPOSE_ROWS);
+    assert_int_equal(chunk.launches[2].grid[1], 16);
 }
 
 /* Keys of three and four tiles: one slice, no spans, fewer stages. */
@@ -118,7 +146,7 @@ static void long_keys(void **unused)
         a.tokens = 32768;
         const qn_gdn_division d = qn_gdn_gpu_divide(&a, 32768, &h100);
         assert_int_equal(d.slices, 1);
-        assert_int_equal(d.span_chunks, 0);
+        assert_int_equal(d.pieces, 0);
         assert_ok(qn_gdn_gpu_chunk(&a, &d, h100.max_shared_bytes, WORKSPACE, &chunk));
         assert_int_equal(chunk.n, 2);
         assert_defines(&chunk.launches[1], sizes[i].defines);
@@ -166,13 +194,41 @@ static void divisions(void **unused)
                         assert_true(qn_gdn_gpu_max_workspace_bytes(&a, &gpus[g]) <=
                                     qn_gdn_gpu_max_workspace_bytes(&more, &gpus[g]));
                     }
-    /* Few heads and many tokens are divided; a GPU full of heads is not. */
+}
+
+/* On a GPU of 132 SMs: nearly as many blocks as SMs, pieces aligned with heads where that costs nothing, multiples of the value
+ * heads of a key head. */
+static void pieces(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_gpu h100 = { 227 << 10, 132 };
+    static const struct {
+        uint32_t sequences, tokens, k_heads, v_heads, pieces, slices;
+    } shapes[] = { { 1, 4096, 2, 8, 64, 1 },    { 1, 32768, 2, 8, 128, 2 },   { 1, 4096, 16, 16, 128, 2 },
+                   { 1, 4096, 16, 32, 128, 2 }, { 1, 4096, 16, 48, 132, 2 },  { 1, 32768, 16, 48, 132, 2 },
+                   { 1, 4096, 16, 64, 128, 2 }, { 1, 32768, 16, 64, 132, 2 }, { 8, 4096, 16, 48, 0, 2 },
+                   { 1, 4096, 16, 80, 130, 2 }, { 1, 32768, 264, 264, 0, 2 }, { 1, 64, 2, 8, 0, 1 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        label("%u sequences of %u tokens, %u and %u heads", shapes[i].sequences, shapes[i].tokens, shapes[i].k_heads,
+              shapes[i].v_heads);
+        for (int ragged = 0; ragged < 2; ragged++) {
+            qn_gdn_chunk_args a = chunk_args();
+            a.k_heads = shapes[i].k_heads;
+            a.v_heads = shapes[i].v_heads;
+            a.sequences = shapes[i].sequences;
+            a.tokens = ragged ? shapes[i].tokens * shapes[i].sequences : shapes[i].tokens;
+            a.cu_seqlens = ragged ? 65536 : 0;
+            const qn_gdn_division d = qn_gdn_gpu_divide(&a, shapes[i].tokens, &h100);
+            assert_int_equal(d.pieces, shapes[i].pieces);
+            assert_int_equal(d.slices, shapes[i].slices);
+        }
+    }
+    /* Few heads and many tokens, but less shared memory than composing needs. */
+    static const qn_gdn_gpu rtx = { 99 << 10, 24 };
     qn_gdn_chunk_args a = chunk_args();
     a.sequences = 1;
     a.tokens = 32768;
-    assert_true(qn_gdn_gpu_divide(&a, 32768, &gpus[0]).span_chunks > 0);
-    a.k_heads = a.v_heads = 264;
-    assert_int_equal(qn_gdn_gpu_divide(&a, 32768, &gpus[0]).span_chunks, 0);
+    assert_int_equal(qn_gdn_gpu_divide(&a, 32768, &rtx).pieces, 0);
 }
 
 static void chunks_refused(void **unused)
@@ -203,6 +259,8 @@ static void chunks_refused(void **unused)
     args = chunk_args();
     args.q += 2;
     refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "multiple of 16");
+    args = chunk_args();
+    refused(qn_gdn_gpu_chunk(&args, &(qn_gdn_division){ 65536, 2 }, 227 << 10, WORKSPACE, &chunk), "65536 pieces");
     args = chunk_args();
     args.k_stride = 1284;
     refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "8 elements");
@@ -276,10 +334,16 @@ static void sizes(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks),    cmocka_unit_test(workspaces),
-        cmocka_unit_test(long_keys), cmocka_unit_test(which_have_chunks),
-        cmocka_unit_test(divisions), cmocka_unit_test(chunks_refused),
-        cmocka_unit_test(steps),     cmocka_unit_test(conv_and_norm),
+        cmocka_unit_test(chunks),
+        cmocka_unit_test(workspaces),
+        cmocka_unit_test(one_wave),
+        cmocka_unit_test(long_keys),
+        cmocka_unit_test(which_have_chunks),
+        cmocka_unit_test(divisions),
+        cmocka_unit_test(pieces),
+        cmocka_unit_test(chunks_refused),
+        cmocka_unit_test(steps),
+        cmocka_unit_test(conv_and_norm),
         cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

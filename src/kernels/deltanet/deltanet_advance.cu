@@ -29,17 +29,19 @@ static_assert(STATE_TILES == 0 || (OUTPUTS && BLOCK_SLICES == 1), "spans and pai
 
 // ---- Work ----
 
-// What a block computes: chunks [begin, end) of a span and of the warm-up before it, for the values of up to two slices.
+// What a block computes at a time: a span, for the values of up to two slices.
 struct work {
     span p;
-    uint32_t head, k_head;
-    uint32_t first_slice, slices; // of this block, among those of the head
-    uint32_t begin, end;
+    uint32_t item;                // span effects: the number of this work
+    uint32_t first_slice, slices; // among those of the head
+    uint32_t piece, piece_end;    // the piece's end in positions
+    uint32_t begin, end;          // chunks, with those of the warm-up
+    start_state from;
+    uint32_t slot; // of the stored state
     bool any;      // false: nothing to compute
-    bool warm;     // the initial state of the span comes from a warm-up
     bool identity; // span effects: the state begins as the identity, and v is zero
-    bool last;     // span of its sequence
-    bool needed;   // span effects: the state at the end is the initial state of the next span
+    bool needed;   // span effects: the state at the end is that at the start of the next piece
+    bool copies;   // span effects: the initial state is stored
 };
 
 // ---- Shared memory, barriers ----
@@ -54,8 +56,8 @@ struct advance_smem {
 #if STATE_TILES
     unsigned char state[STATE_TILES][TILE]; // rounded, [value][key]
 #endif
-    uint64_t stage_empty[3]; // mbarriers: both consumers have read the stage
-    work w;
+    uint64_t stage_empty[3];  // mbarriers: both consumers have read the stage
+    work w[BLOCK_SLICES + 1]; // of each warp group, which go from span to span independently
 };
 
 static_assert(sizeof(advance_smem) <= QN_GDN_ADVANCE_BYTES(HEAD_K, BLOCK_SLICES, STAGES), "the launch's shared memory");
@@ -64,7 +66,7 @@ static_assert((1 + BLOCK_SLICES) * WARPGROUP == QN_GDN_ADVANCE_THREADS(BLOCK_SLI
 // Named barriers.
 enum {
     BARRIER_LOADED = 1,                               // + 3 group + stage: the producer and one consumer
-    BARRIER_GROUP = BARRIER_LOADED + 3 * BLOCK_SLICES // + group: the threads of a consumer
+    BARRIER_GROUP = BARRIER_LOADED + 3 * BLOCK_SLICES // + group: the threads of a warp group
 };
 
 QN_DEVICE uint32_t next(uint32_t stage)
@@ -72,107 +74,316 @@ QN_DEVICE uint32_t next(uint32_t stage)
     return stage + 1 == STAGES ? 0 : stage + 1;
 }
 
-// The block's work, by the first warp. Span effects: after the slices of B of a head come those of M, which has a row for each
-// element of a key.
+// Whether final states replace initial states. Then another block of qn_gdn_advance may write the final state of a head before
+// the initial state is read, unless one block computes the whole head: qn_gdn_span_effects copies those of other heads.
+QN_DEVICE bool in_place(const qn_gdn_chunk_args &a)
+{
+    return a.memory || (a.initial && a.initial == a.final);
+}
+
+// The slices of block number `block` of those for so many.
+QN_DEVICE void set_slices(work &w, uint32_t block, uint32_t slices)
+{
+    w.first_slice = block * BLOCK_SLICES;
+    const uint32_t left = slices - w.first_slice;
+    w.slices = left > BLOCK_SLICES ? BLOCK_SLICES : left;
+}
+
+QN_DEVICE void set_span(work &w, const span &p, const start &from)
+{
+    w.any = true;
+    w.p = p;
+    w.from = from.from;
+    w.begin = p.begin - from.warm_up;
+    w.end = p.end;
+}
+
+#if OUTPUTS
+// The first span from a position of the piece on; the piece's first span may begin within a head. By a full warp.
+template <bool first>
+QN_DEVICE void find_span_from(const qn_gdn_chunk_args &a, work &w, const pieces &all, sequence s, uint32_t position)
+{
+    span p;
+    while (!span_at(a, s, position, w.piece_end, position, p)) {
+        if (s.index + 1 == a.sequences)
+            return;
+        s = sequence_at(a, s.index + 1);
+        position = first_index(a, s) * a.v_heads;
+        if (position >= w.piece_end)
+            return;
+    }
+    start from = { START_INITIAL, 0 };
+    if (first && p.begin > 0)
+        from = start_of(a, all, s, p.head, p.begin);
+    uint32_t slot = w.piece;
+    if (from.from == START_INITIAL && in_place(a) && (p.begin > 0 || !p.last)) {
+        from.from = START_STORED;
+        while (first && piece_begin(all, slot) > p.head_position)
+            slot--;
+        slot += a.pieces;
+    }
+    if (thread() > 0)
+        return;
+    set_span(w, p, from);
+    w.slot = slot;
+}
+
+// The first span of the block's piece, or the head of a sequence that is not divided. By a full warp.
+QN_DEVICE void find_span(const qn_gdn_chunk_args &a, work &w, uint32_t item)
+{
+    pieces all = {};
+    sequence s;
+    uint32_t begin, end;
+    if (a.pieces == 0) {
+        const uint32_t sequence = item / a.v_heads;
+        s = sequence_at(a, sequence);
+        end = count_indices(s.chunks);
+        begin = first_index(a, s) * a.v_heads + (item - sequence * a.v_heads) * end;
+        end += begin;
+    } else {
+        all = pieces_of(a);
+        if (item >= all.count)
+            return;
+        begin = piece_begin(all, item);
+        end = piece_end(all, item, begin);
+        s = sequence_at_position(a, begin);
+    }
+    if (thread() == 0) {
+        w.piece = item;
+        w.piece_end = end;
+    }
+    __syncwarp();
+    find_span_from<true>(a, w, all, s, begin);
+}
+
+// The block's first work. By a full warp.
 QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
 {
-    const uint32_t of_head = (a.head_v + SLICE - 1) / SLICE, of_values = (of_head + BLOCK_SLICES - 1) / BLOCK_SLICES;
-    const uint32_t of_keys = OUTPUTS ? 0 : (KEY_TILES + BLOCK_SLICES - 1) / BLOCK_SLICES, blocks = of_values + of_keys;
-    const uint32_t item = blockIdx.x, block = item % blocks;
-    span p;
-    const bool any = span_at(a, item / (blocks * a.v_heads), p), last = p.number + 1 == p.count;
-    const uint32_t head = item / blocks % a.v_heads;
-    uint32_t warm_up = 0, next_warm_up = 0;
-    if (any && a.divided) {
-        warm_up = warm_up_chunks(a, p.s, head, p.begin);
-        next_warm_up = OUTPUTS || last ? 0 : warm_up_chunks(a, p.s, head, p.end);
+    const uint32_t slices = divide_up(a.head_v, SLICE), blocks = divide_up(slices, BLOCK_SLICES);
+    const uint32_t item = blockIdx.x / blocks;
+    if (thread() == 0) {
+        w.any = w.identity = false;
+        set_slices(w, blockIdx.x - item * blocks, slices);
     }
-    if (threadIdx.x > 0)
-        return;
-    w.any = any;
-    w.p = p;
-    w.head = head;
-    w.k_head = key_head(a, head);
-    w.identity = block >= of_values;
-    w.first_slice = (w.identity ? block - of_values : block) * BLOCK_SLICES;
-    const uint32_t left = (w.identity ? KEY_TILES : of_head) - w.first_slice;
-    w.slices = left > BLOCK_SLICES ? BLOCK_SLICES : left;
-    w.warm = warm_up > 0;
-    w.last = last;
-    w.needed = !OUTPUTS && !last && next_warm_up == 0;
-    w.begin = p.begin - (w.identity ? 0 : warm_up);
-    w.end = OUTPUTS || w.needed ? p.end : w.begin;
+    find_span(a, w, item);
+}
+#else
+// The span at the end of a piece, if its head goes on in the next piece and the effect is needed; else false. By a full warp.
+QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all, uint32_t piece, bool identity, uint32_t block)
+{
+    const bool sets_source = threadIdx.x == 0 && !identity && block == 0;
+    uint32_t &source = a.sources[piece + 1 < a.pieces ? piece + 1 : 0]; // the first piece begins with a head
+    if (sets_source)
+        source = SOURCE_UNUSED;
+    if (piece >= all.count)
+        return false;
+    const uint32_t begin = piece_begin(all, piece), end = piece_end(all, piece, begin);
+    const sequence s = sequence_at_position(a, end - 1);
+    span p;
+    if (!span_at(a, s, begin, end, end - 1, p) || p.last)
+        return false;
+    const bool needed = start_of(a, all, s, p.head, p.end).from == START_STORED;
+    const bool copies = !identity && p.begin == 0 && in_place(a);
+    start from = { START_STORED, 0 };
+    if (needed || copies)
+        from = start_of(a, all, s, p.head, p.begin);
+    const bool composed = from.from == START_STORED;
+    if (sets_source && needed)
+        source = composed ? SOURCE_COMPOSED : SOURCE_EFFECT;
+    if (identity ? !needed || !composed : !needed && !copies)
+        return false;
+    if (thread() == 0) {
+        w.piece = piece;
+        w.identity = identity;
+        w.needed = needed;
+        w.copies = copies;
+        set_slices(w, block, divide_up(identity ? HEAD_K : a.head_v, SLICE));
+        set_span(w, p, identity ? start{ START_STORED, 0 } : from);
+        if (!needed)
+            w.end = w.begin;
+    }
+    return true;
+}
+
+// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which has a row
+// for each element of a key. A block that has B of a piece has M of one half of all pieces further on: where few heads need
+// either, blocks rarely have both. By a full warp.
+QN_DEVICE void find_work_from(const qn_gdn_chunk_args &a, work &w, uint32_t item)
+{
+    const uint32_t of_values = divide_up(a.head_v, BLOCK_SLICES * SLICE), of_keys = divide_up(KEY_TILES, BLOCK_SLICES);
+    const pieces all = pieces_of(a);
+    if (thread() == 0)
+        w.any = false;
+    for (; item < a.pieces * (of_values + of_keys); item += gridDim.x) {
+        const bool identity = item >= a.pieces * of_values;
+        const uint32_t i = identity ? item - a.pieces * of_values : item, blocks = identity ? of_keys : of_values;
+        uint32_t piece = i / blocks;
+        const uint32_t block = i - piece * blocks;
+        if (identity)
+            piece += piece < a.pieces - a.pieces / 2 ? a.pieces / 2 : a.pieces / 2 - a.pieces;
+        if (find_span(a, w, all, piece, identity, block)) {
+            if (thread() == 0)
+                w.item = item;
+            return;
+        }
+    }
+}
+
+QN_DEVICE void find_work(const qn_gdn_chunk_args &a, work &w)
+{
+    find_work_from(a, w, blockIdx.x);
+}
+#endif
+
+// Replaces a warp group's work by the block's next; false if there is none. By all threads of the group.
+QN_DEVICE bool next_work(const qn_gdn_chunk_args &a, work &w)
+{
+#if STATE_TILES // a block has one span
+    return false;
+#else
+#if OUTPUTS
+    const sequence s = w.p.s;
+    const uint32_t next = w.p.head_position + count_indices(s.chunks);
+    if (next >= w.piece_end)
+        return false;
+#else
+    const uint32_t next = w.item + gridDim.x;
+#endif
+    wait(BARRIER_GROUP + group(), WARPGROUP); // all threads have read the previous work
+    if (thread() < QN_WARP_SIZE) {
+#if OUTPUTS
+        if (thread() == 0)
+            w.any = false;
+        __syncwarp();
+        find_span_from<false>(a, w, {}, s, next);
+#else
+        find_work_from(a, w, next);
+#endif
+    }
+    wait(BARRIER_GROUP + group(), WARPGROUP);
+    return w.any;
+#endif
 }
 
 // ---- The producer warp group ----
 
-// Zeros the blocks above the diagonal, which records do not contain.
-QN_DEVICE void clear_upper(const work &w, stage &to)
+// Zeros the blocks above the diagonal, which records do not contain. By the producer, whose fence makes them visible to wgmma.
+QN_DEVICE void clear_upper(advance_smem &m)
 {
+    for (uint32_t i = 0; i < STAGES; i++)
 #pragma unroll
-    for (uint32_t block = 0; block < 3; block++)
-        if (thread() % 8 >= 2 * (block + 1)) {
-            const uint32_t at = swizzled_offset(block * 16 + thread() / 8, thread() % 8);
-            *(uint4 *)(to.record + QN_GDN_RECORD_INVERSE + at) = make_uint4(0, 0, 0, 0);
-            *(uint4 *)(to.record + QN_GDN_RECORD_SCORES + at) = make_uint4(0, 0, 0, 0);
-        }
+        for (uint32_t block = 0; block < 3; block++)
+            if (thread() % 8 >= 2 * (block + 1)) {
+                unsigned char *at = m.stages[i].record + swizzled_offset(block * 16 + thread() / 8, thread() % 8);
+                *(uint4 *)(at + QN_GDN_RECORD_INVERSE) = make_uint4(0, 0, 0, 0);
+                *(uint4 *)(at + QN_GDN_RECORD_SCORES) = make_uint4(0, 0, 0, 0);
+            }
 }
 
-QN_DEVICE void load_record(const work &w, stage &to, const unsigned char *record)
+// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where outputs are computed from whatever is in
+// shared memory, and not stored.
+QN_DEVICE void load_record(stage &to, const unsigned char *record, bool outputs, uint32_t thread)
 {
-    const uint32_t at = swizzled_offset(thread() / 8, thread() % 8);
+    const uint32_t at = swizzled_offset(thread / 8, thread % 8);
+    unsigned char *to_block = to.record + at;
+    const unsigned char *from = record + at;
+    asm volatile("" : "+l"(from)); // else each copy's offset has registers of its own
 #pragma unroll
     for (uint32_t block = 0; block < 4; block++)
-        if (thread() % 8 < 2 * (block + 1)) {
-            const uint32_t in_record = at + block * 2048;
-            qn_cp_async_16(to.record + QN_GDN_RECORD_INVERSE + in_record, record + QN_GDN_RECORD_INVERSE + in_record);
-            if (OUTPUTS)
-                qn_cp_async_16(to.record + QN_GDN_RECORD_SCORES + in_record, record + QN_GDN_RECORD_SCORES + in_record);
-        }
-    if (thread() < (QN_GDN_RECORD - QN_GDN_RECORD_K_READ) / 16)
-        qn_cp_async_16(to.record + QN_GDN_RECORD_K_READ + thread() * 16, record + QN_GDN_RECORD_K_READ + thread() * 16);
+        if (thread % 8 < 2 * (block + 1))
+            qn_cp_async_16(to_block + QN_GDN_RECORD_INVERSE + block * 2048, from + QN_GDN_RECORD_INVERSE + block * 2048);
+    if (outputs)
+#pragma unroll
+        for (uint32_t block = 0; block < 4; block++)
+            if (thread % 8 < 2 * (block + 1))
+                qn_cp_async_16(to_block + QN_GDN_RECORD_SCORES + block * 2048, from + QN_GDN_RECORD_SCORES + block * 2048);
+    if (thread < (QN_GDN_RECORD - QN_GDN_RECORD_K_READ) / 16)
+        qn_cp_async_16(to.record + QN_GDN_RECORD_K_READ + thread * 16, record + QN_GDN_RECORD_K_READ + thread * 16);
 }
 
-QN_DEVICE void load_chunk(const qn_gdn_chunk_args &a, const work &w, stage &to, uint32_t chunk)
+// Where the inputs of a chunk are.
+struct chunk_inputs {
+    const uint16_t *k, *q, *v;
+    const unsigned char *record;
+    uint32_t n; // tokens
+    uint32_t n_values, columns;
+    bool outputs, all_slices;
+};
+
+QN_DEVICE chunk_inputs inputs_of(const qn_gdn_chunk_args &a, const work &w, uint32_t chunk)
 {
-    const uint32_t left = w.p.s.n - chunk * TOKENS, n = left < TOKENS ? left : TOKENS;
+    const uint32_t left = w.p.s.n - chunk * TOKENS;
     const size_t token = (size_t)w.p.s.first + chunk * TOKENS;
     // With the identity in place of a state no values are read: any address will do.
-    const uint32_t first_value = w.identity ? 0 : w.first_slice * SLICE, n_values = w.identity ? 0 : n;
-    const uint16_t *k = (const uint16_t *)a.k + token * a.k_stride + w.k_head * HEAD_K;
-    const uint16_t *q = (const uint16_t *)a.q + token * a.q_stride + w.k_head * HEAD_K;
-    const uint16_t *v = (const uint16_t *)a.v + token * a.v_stride + w.head * a.head_v + first_value;
-    load_rows<KEY_TILES, WARPGROUP>(to.k, k, a.k_stride, n, HEAD_K, thread());
-    if (OUTPUTS)
-        load_rows<KEY_TILES, WARPGROUP>(to.q, q, a.q_stride, n, HEAD_K, thread());
-    if (w.slices == BLOCK_SLICES)
-        load_rows<BLOCK_SLICES, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread());
-    else
-        load_rows<1, WARPGROUP>(to.v, v, a.v_stride, n_values, a.head_v - first_value, thread());
-    load_record(w, to, record_of(a, w.p.s, chunk, w.head));
+    const uint32_t first_value = w.identity ? 0 : w.first_slice * SLICE;
+    chunk_inputs in;
+    in.n = left < TOKENS ? left : TOKENS;
+    in.n_values = w.identity ? 0 : in.n;
+    in.columns = a.head_v - first_value;
+    in.k = (const uint16_t *)a.k + token * a.k_stride + w.p.k_head * HEAD_K;
+    in.q = (const uint16_t *)a.q + token * a.q_stride + w.p.k_head * HEAD_K;
+    in.v = (const uint16_t *)a.v + token * a.v_stride + w.p.head * a.head_v + first_value;
+    in.record = record_of(a, w.p.s, chunk, w.p.head);
+    in.outputs = OUTPUTS && chunk >= w.p.begin;
+    in.all_slices = w.slices == BLOCK_SLICES;
+    return in;
 }
 
-QN_DEVICE void produce(const qn_gdn_chunk_args &a, const work &w, advance_smem &m)
+QN_DEVICE void load_keys(const qn_gdn_chunk_args &a, const chunk_inputs &in, stage &to, uint32_t thread)
 {
-    const uint32_t n = w.end - w.begin;
-    for (uint32_t i = 0; i < STAGES; i++)
-        clear_upper(w, m.stages[i]);
-    for (uint32_t i = 0, in = 0, ready = 0; i <= n; i++) {
-        if (i < n) {
-            if (i >= STAGES)
-                wait(m.stage_empty[in], i / STAGES - 1);
-            load_chunk(a, w, m.stages[in], w.begin + i);
+    load_rows<KEY_TILES, WARPGROUP>(to.k, in.k, a.k_stride, in.n, HEAD_K, thread);
+}
+
+// Everything but the keys.
+QN_DEVICE void load_rest(const qn_gdn_chunk_args &a, const chunk_inputs &in, stage &to, uint32_t thread)
+{
+    if (in.outputs)
+        load_rows<KEY_TILES, WARPGROUP>(to.q, in.q, a.q_stride, in.n, HEAD_K, thread);
+    if (in.all_slices)
+        load_rows<BLOCK_SLICES, WARPGROUP>(to.v, in.v, a.v_stride, in.n_values, in.columns, thread);
+    else
+        load_rows<1, WARPGROUP>(to.v, in.v, a.v_stride, in.n_values, in.columns, thread);
+    load_record(to, in.record, in.outputs, thread);
+}
+
+// Publishes the next stage to the consumers. With three stages the copies of two chunks are in flight: a chunk is published
+// after the next one is issued, the first after the keys of the next, because the consumers wait for it.
+QN_DEVICE void publish(uint32_t &ready)
+{
+    qn_cp_async_wait<(STAGES > 2)>();
+    fence_async_proxy();
+    for (uint32_t group = 0; group < BLOCK_SLICES; group++)
+        arrive(BARRIER_LOADED + 3 * group + ready, 2 * WARPGROUP);
+    ready = next(ready);
+}
+
+QN_DEVICE void produce(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
+{
+    uint32_t round = 0, in = 0, ready = 0; // round: through the ring buffer
+    uint32_t loaded = 0;                   // chunks, at most 2
+    do {
+        uint32_t in_group = thread();
+        asm volatile("" : "+r"(in_group)); // what depends on it needs registers in this span alone
+        for (uint32_t chunk = w.begin; chunk < w.end; chunk++) {
+            if (round > 0)
+                wait(m.stage_empty[in], round - 1);
+            load_keys(a, inputs_of(a, w, chunk), m.stages[in], in_group);
+            if (STAGES > 2 && loaded == 1) {
+                qn_cp_async_commit();
+                publish(ready);
+            }
+            load_rest(a, inputs_of(a, w, chunk), m.stages[in], in_group);
             in = next(in);
+            round += in == 0;
+            qn_cp_async_commit();
+            if (STAGES <= 2 || loaded == 2)
+                publish(ready);
+            loaded = loaded < 2 ? loaded + 1 : 2;
         }
+    } while (next_work(a, w));
+    if (STAGES > 2 && loaded > 0) {
         qn_cp_async_commit();
-        // With three stages the copies of two chunks are in flight: a chunk is awaited after the next one is issued.
-        if (STAGES > 2 ? i > 0 : i < n) {
-            qn_cp_async_wait<(STAGES > 2)>();
-            fence_async_proxy();
-            for (uint32_t group = 0; group < BLOCK_SLICES; group++)
-                arrive(BARRIER_LOADED + 3 * group + ready, 2 * WARPGROUP);
-            ready = next(ready);
-        }
+        publish(ready);
     }
 }
 
@@ -200,15 +411,9 @@ QN_DEVICE void set_identity(const work &w, float s[8 * KEY_TILES][4])
             s[n][e] = first_value(slice_of(w)) + e / 2 * 8 == first_key() + n * 8 + e % 2 ? 1.0f : 0.0f;
 }
 
-QN_DEVICE size_t head_index(const qn_gdn_chunk_args &a, const work &w, uint32_t index)
+QN_DEVICE qn_gdn_head_state stored_state(const qn_gdn_chunk_args &a, uint32_t slot)
 {
-    return (size_t)index * a.v_heads + w.head;
-}
-
-// The state at the start of a span.
-QN_DEVICE qn_gdn_head_state span_state(const qn_gdn_chunk_args &a, const work &w, uint32_t index)
-{
-    return { a.states + head_index(a, w, index) * a.head_v * PADDED_K, false, PADDED_K, 1 };
+    return { a.states + (size_t)slot * a.head_v * PADDED_K, false, PADDED_K, 1 };
 }
 
 // read_state and write_state have long code: one call of each.
@@ -219,10 +424,10 @@ QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[8 
         set_identity(w, s);
         return;
     }
-    if (w.p.number == 0 && (!OUTPUTS || !a.divided))
-        from = qn_gdn_initial_state(a, w.p.s.index, w.head);
-    else if (OUTPUTS && !w.warm)
-        from = span_state(a, w, w.p.index);
+    if (w.from == START_INITIAL)
+        from = qn_gdn_initial_state(a, w.p.s.index, w.p.head);
+    else if (OUTPUTS && w.from == START_STORED)
+        from = stored_state(a, w.slot);
     read_state(slice_of(w), s, from, a.head_v);
 }
 
@@ -230,11 +435,11 @@ QN_DEVICE void end_state(const qn_gdn_chunk_args &a, const work &w, const float 
 {
     qn_gdn_head_state to = { nullptr, false, PADDED_K, 1 };
     if (w.identity)
-        to.data = a.transitions + head_index(a, w, w.p.index) * PADDED_K * PADDED_K;
-    else if (w.needed)
-        to = span_state(a, w, w.p.index + 1);
-    else if (OUTPUTS && w.last)
-        to = qn_gdn_final_state(a, w.p.s.index, w.head);
+        to.data = a.transitions + (size_t)w.piece * PADDED_K * PADDED_K;
+    else if (!OUTPUTS && w.needed)
+        to = stored_state(a, w.piece + 1);
+    else if (OUTPUTS && w.p.last)
+        to = qn_gdn_final_state(a, w.p.s.index, w.p.head);
     if (to.data)
         write_state(slice_of(w), s, to, w.identity ? PADDED_K : a.head_v);
 }
@@ -362,7 +567,7 @@ QN_DEVICE void write_outputs(const qn_gdn_chunk_args &a, const work &w, advance_
 {
     unsigned char *tile = m.o[group()];
     const uint32_t value = slice_of(w) * SLICE + thread() % 8 * 8;
-    uint16_t *o = (uint16_t *)a.o + (size_t)w.p.s.first * a.o_stride + w.head * a.head_v + value;
+    uint16_t *o = (uint16_t *)a.o + (size_t)w.p.s.first * a.o_stride + w.p.head * a.head_v + value;
     store_transposed(tile, thread() / QN_WARP_SIZE, d);
     wait(BARRIER_GROUP + group(), WARPGROUP);
 #pragma unroll
@@ -418,15 +623,15 @@ QN_DEVICE void begin_chunk(advance_smem &m, consumer &c, const stage &in)
 // Groups of MMAs that begin_chunk issues.
 #define BEGIN_GROUPS (STATE_TILES ? 1 : KEY_TILES)
 
-QN_DEVICE void consume_chunks(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, consumer &c)
+// The chunks of a span, of which there are some. index: the stage of the first; of the chunk after the last.
+QN_DEVICE void consume_chunks(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, consumer &c, uint32_t &index)
 {
-    uint32_t index = 0;
 #pragma unroll
     for (int tile = 0; tile < KEY_TILES; tile++)
         round_state(m, c, tile);
     publish_state();
-    wait(BARRIER_LOADED + 3 * group(), 2 * WARPGROUP);
-    read_keys(m, c, m.stages[0]);
+    wait(BARRIER_LOADED + 3 * group() + index, 2 * WARPGROUP);
+    read_keys(m, c, m.stages[index]);
     for (uint32_t chunk = w.begin; chunk + 1 < w.end; chunk++) {
         uint64_t &stage_empty = m.stage_empty[index];
         process_chunk(m, c, w, m.stages[index]);
@@ -447,17 +652,19 @@ QN_DEVICE void consume_chunks(const qn_gdn_chunk_args &a, const work &w, advance
     }
     process_chunk(m, c, w, m.stages[index]);
     wait_for_state(c);
-    if (OUTPUTS) {
+    if (OUTPUTS)
         mma_wait<0>(c.o);
+    arrive(m.stage_empty[index]);
+    index = next(index);
+    if (OUTPUTS) {
         wait(BARRIER_GROUP + group(), WARPGROUP);
         write_outputs(a, w, m, c.o, w.end - 1);
     }
 }
 
 // A warp group without a slice only frees the stages.
-QN_DEVICE void skip_chunks(const work &w, advance_smem &m)
+QN_DEVICE void skip_chunks(const work &w, advance_smem &m, uint32_t &index)
 {
-    uint32_t index = 0;
     for (uint32_t chunk = w.begin; chunk < w.end; chunk++) {
         wait(BARRIER_LOADED + 3 * group() + index, 2 * WARPGROUP);
         arrive(m.stage_empty[index]);
@@ -465,18 +672,29 @@ QN_DEVICE void skip_chunks(const work &w, advance_smem &m)
     }
 }
 
-QN_DEVICE void consume(const qn_gdn_chunk_args &a, const work &w, advance_smem &m)
+QN_DEVICE void consume_span(const qn_gdn_chunk_args &a, const work &w, advance_smem &m, uint32_t &index)
 {
     consumer c;
     begin_state(a, w, c.s);
 #if !OUTPUTS
-    // The kernel that follows may write the final state, of the last span, where the initial state is.
-    if (w.p.number == 0 && !w.identity)
-        write_state(slice_of(w), c.s, span_state(a, w, w.p.index), a.head_v);
+    if (w.copies)
+        write_state(slice_of(w), c.s, stored_state(a, a.pieces + w.piece), a.head_v);
 #endif
-    if (w.begin < w.end)
-        consume_chunks(a, w, m, c);
+    // The vote tells the compiler that no warp diverges. Else it would wait after each wgmma.
+    if (__all_sync(QN_FULL_MASK, w.begin < w.end))
+        consume_chunks(a, w, m, c, index);
     end_state(a, w, c.s);
+}
+
+QN_DEVICE void consume(const qn_gdn_chunk_args &a, work &w, advance_smem &m)
+{
+    uint32_t index = 0;
+    do {
+        if (group() < w.slices)
+            consume_span(a, w, m, index);
+        else
+            skip_chunks(w, m, index);
+    } while (next_work(a, w));
 }
 
 // ---- The kernel ----
@@ -500,38 +718,28 @@ QN_DEVICE void run(const qn_gdn_chunk_args &a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     advance_smem &m = *(advance_smem *)shared;
-    const work &w = m.w;
+    work &w = m.w[group()];
     if (threadIdx.x < 3)
         qn_mbarrier_init(qn_shared_address(&m.stage_empty[threadIdx.x]), BLOCK_SLICES * WARPGROUP);
+    if (group() == BLOCK_SLICES)
+        clear_upper(m);
     qn_pdl_wait();
     qn_pdl_trigger();
-    if (threadIdx.x < QN_WARP_SIZE)
-        find_work(a, m.w);
+    if (thread() < QN_WARP_SIZE)
+        find_work(a, w);
     __syncthreads();
     if (!w.any)
         return;
-#if !OUTPUTS
-    const bool with_transition = w.p.number > 0 && !w.warm, copies = w.p.number == 0 && !w.identity;
-    if (!w.identity && w.first_slice == 0 && threadIdx.x == 0 && !w.last)
-        a.sources[head_index(a, w, w.p.index + 1)] = !w.needed           ? SOURCE_UNUSED
-                                                     : with_transition ? SOURCE_COMPOSED
-                                                                       : SOURCE_EFFECT;
-    if (!(w.needed || copies) || (w.identity && !with_transition))
-        return;
-#endif
     if (group() == BLOCK_SLICES) {
         warpgroup_reg_dealloc<40>();
-        produce(a, w, m);
+        produce(a, m.w[BLOCK_SLICES], m);
     } else {
         warpgroup_reg_alloc<232>();
-        if (group() < w.slices)
-            consume(a, w, m);
-        else
-            skip_chunks(w, m);
+        consume(a, w, m);
     }
 }
 
-// Grid: blocks of slices of a value head, value heads, spans.
+// Grid: blocks of slices of a value head, pieces; or blocks of slices, value heads, sequences. Both kernels in one dimension.
 #if OUTPUTS
 extern "C" __global__ void __launch_bounds__(QN_GDN_ADVANCE_THREADS(BLOCK_SLICES), 1)
     qn_gdn_advance(const __grid_constant__ qn_gdn_chunk_args a)

@@ -1,5 +1,6 @@
-// Gated DeltaNet over spans: qn_gdn_compose of deltanet_cuda.h, the states at the starts of spans from the effects of the spans
-// before them, S M + B. Rows of a state are independent of each other: a block computes 16 of them for all spans of a sequence.
+// Gated DeltaNet over spans: qn_gdn_compose of deltanet_cuda.h, the states at the starts of pieces that begin within a head from
+// the effects of the spans before them, S M + B. Rows of a state are independent of each other: a block computes 16 of them for
+// all pieces of a head.
 //
 // Products are in tf32 with both operands as the sum of two terms, which is within 2^-21 of f32.
 #include "kernels/deltanet/chunk.cuh"
@@ -73,13 +74,13 @@ QN_DEVICE void multiply(float d[FRAGMENTS][4], const float *state, const float *
 }
 
 struct rows {
-    float *states; // of span 0 of the sequence
-    size_t span;   // elements from a span's state to the next
+    float *states; // of piece 0
+    size_t piece;  // elements from a piece's state to the next
     uint32_t column;
 };
 
-// S of a span from that of the span before, which is in `before`; to `after` and to device memory.
-QN_DEVICE void compose(const rows &r, uint32_t span, const float *before, const float *transition, float *after)
+// S of a piece from that of the piece before, which is in `before`; to `after` and to device memory.
+QN_DEVICE void compose(const rows &r, uint32_t piece, const float *before, const float *transition, float *after)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
     float d[FRAGMENTS][4];
@@ -88,7 +89,7 @@ QN_DEVICE void compose(const rows &r, uint32_t span, const float *before, const 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t at = (g + i * 8) * PADDED_K + r.column + n * 8 + 2 * t;
-            const float2 effect = *(const float2 *)(r.states + span * r.span + at);
+            const float2 effect = *(const float2 *)(r.states + piece * r.piece + at);
             d[n][2 * i] = effect.x;
             d[n][2 * i + 1] = effect.y;
         }
@@ -99,7 +100,7 @@ QN_DEVICE void compose(const rows &r, uint32_t span, const float *before, const 
         for (int i = 0; i < 2; i++) {
             const uint32_t row = g + i * 8, column = r.column + n * 8 + 2 * t;
             const float2 x = make_float2(d[n][2 * i], d[n][2 * i + 1]);
-            *(float2 *)(r.states + span * r.span + row * PADDED_K + column) = x;
+            *(float2 *)(r.states + piece * r.piece + row * PADDED_K + column) = x;
             *(float2 *)(after + row * ROW + column) = x;
         }
 }
@@ -110,48 +111,61 @@ QN_DEVICE void read_rows(float *to, const float *from)
         *(float4 *)(to + i / (PADDED_K / 4) * ROW + i % (PADDED_K / 4) * 4) = *(const float4 *)(from + i * 4);
 }
 
-// The first span from `span` on whose state is composed; `count` if there is none.
-QN_DEVICE uint32_t next_composed(const uint32_t *sources, uint32_t span, uint32_t count, uint32_t v_heads)
+// The first piece from `piece` on whose state is composed; `end` if there is none. By a full warp.
+QN_DEVICE uint32_t next_composed(const uint32_t *sources, uint32_t piece, uint32_t end)
 {
-    while (span < count && sources[(size_t)span * v_heads] != SOURCE_COMPOSED)
-        span++;
-    return span;
+    for (; piece < end; piece += QN_WARP_SIZE) {
+        const uint32_t i = piece + threadIdx.x % QN_WARP_SIZE;
+        const uint32_t composed = __ballot_sync(QN_FULL_MASK, i < end && sources[i] == SOURCE_COMPOSED);
+        if (composed)
+            return piece + __ffs(composed) - 1;
+    }
+    return end;
 }
 
-// Grid: 16 values (x), value heads (y), sequences (z).
+// The pieces that begin within a head.
+QN_DEVICE void compose_head(const qn_gdn_chunk_args &a, compose_smem &m, const pieces &all, const sequence &s, uint32_t head)
+{
+    const uint32_t n = count_indices(s.chunks), first = first_index(a, s) * a.v_heads + head * n;
+    const uint32_t end = s.skipped ? 0 : piece_of(all, first + n - 1) + 1;
+    rows r;
+    r.states = a.states + (size_t)blockIdx.x * ROWS * PADDED_K;
+    r.piece = (size_t)a.head_v * PADDED_K;
+    r.column = threadIdx.x / QN_WARP_SIZE * WARP_COLUMNS;
+    uint32_t piece = next_composed(a.sources, piece_of(all, first) + 1, end), in_shared = end; // no piece
+    if (piece < end)
+        load_transition(m.transitions[0], a.transitions + (size_t)(piece - 1) * PADDED_K * PADDED_K);
+    for (uint32_t i = 0; piece < end; i ^= 1) {
+        const uint32_t following = next_composed(a.sources, piece + 1, end);
+        if (in_shared != piece - 1)
+            read_rows(m.state[i], r.states + (piece - 1) * r.piece);
+        if (following < end) {
+            load_transition(m.transitions[i ^ 1], a.transitions + (size_t)(following - 1) * PADDED_K * PADDED_K);
+            qn_cp_async_wait<1>();
+        } else {
+            qn_cp_async_wait<0>();
+        }
+        __syncthreads();
+        compose(r, piece, m.state[i], m.transitions[i], m.state[i ^ 1]);
+        __syncthreads(); // the transition has been read, the state is written
+        in_shared = piece;
+        piece = following;
+    }
+}
+
+// Grid: 16 values (x); blocks of y take the heads of all sequences in turn.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_gdn_compose(const __grid_constant__ qn_gdn_chunk_args a)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     compose_smem &m = *(compose_smem *)shared;
     qn_pdl_wait();
     qn_pdl_trigger();
-    const sequence s = sequence_at(a, blockIdx.z);
-    const size_t head = (size_t)first_index(s, a.span_chunks * TOKENS) * a.v_heads + blockIdx.y;
-    const uint32_t count = (s.chunks + a.span_chunks - 1) / a.span_chunks;
-    const uint32_t *sources = a.sources + head;
-    const float *transitions = a.transitions + head * PADDED_K * PADDED_K;
-    const size_t transition_span = (size_t)a.v_heads * PADDED_K * PADDED_K;
-    rows r;
-    r.states = a.states + (head * a.head_v + blockIdx.x * ROWS) * PADDED_K;
-    r.span = (size_t)a.v_heads * a.head_v * PADDED_K;
-    r.column = threadIdx.x / QN_WARP_SIZE * WARP_COLUMNS;
-    uint32_t span = next_composed(sources, 1, count, a.v_heads), in_shared = count; // no span
-    if (span < count)
-        load_transition(m.transitions[0], transitions + (span - 1) * transition_span);
-    for (uint32_t i = 0; span < count; i ^= 1) {
-        const uint32_t following = next_composed(sources, span + 1, count, a.v_heads);
-        if (in_shared != span - 1)
-            read_rows(m.state[i], r.states + (span - 1) * r.span);
-        if (following < count) {
-            load_transition(m.transitions[i ^ 1], transitions + (following - 1) * transition_span);
-            qn_cp_async_wait<1>();
-        } else {
-            qn_cp_async_wait<0>();
-        }
-        __syncthreads();
-        compose(r, span, m.state[i], m.transitions[i], m.state[i ^ 1]);
-        __syncthreads(); // the transition has been read, the state is written
-        in_shared = span;
-        span = following;
-    }
+    bool any = false;
+    for (uint32_t piece = threadIdx.x; piece < a.pieces; piece += THREADS)
+        any |= a.sources[piece] == SOURCE_COMPOSED;
+    if (!__syncthreads_or(any))
+        return;
+    const pieces all = pieces_of(a);
+    for (uint32_t i = blockIdx.y; i < a.v_heads * a.sequences; i += gridDim.y)
+        compose_head(a, m, all, sequence_at(a, i / a.v_heads), i % a.v_heads);
 }

@@ -91,21 +91,19 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a)
     return status;
 }
 
-/* ---- Chunks: the division into spans ---- */
+/* ---- Chunks: the division into pieces ---- */
 
-enum {
-    MAX_SLICES = 8, /* of spans, per SM, if there are several spans */
-    WARM_UP = 3     /* chunks that a span of an average head needs: log2 of its decay in a chunk is near -14 */
-};
+/* Chunks that the start of a piece in an average head needs: log2 of its decay in a chunk is near -14. */
+enum { WARM_UP = 3 };
 
 /* For the choice of a division alone: a call has heads that never forget their state with this probability, and then one in so
  * many. And microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in qn_gdn_span_effects; of
- * the start of a block; of the two additional launches, which end at once where nothing is to be composed; of a span in
- * qn_gdn_compose. */
-static const double memory_probability = 0.25;
+ * the start of a block, and of another span in a block; of the two additional launches, which end at once where nothing is to be
+ * composed; of a piece in qn_gdn_compose. */
+static const double memory_probability = 0.125;
 static const size_t heads_per_memory = 4;
-static const double chunk_times[] = { 1.4, 2.3 }, effect_times[] = { 1.2, 1.65 };
-static const double block_time = 5, launch_time = 6, compose_time = 2.5;
+static const double chunk_times[] = { 1.5, 2.3 }, effect_times[] = { 1.2, 1.65 };
+static const double block_time = 5, span_time = 3, launch_time = 6, compose_time = 2.5;
 
 static size_t divide_up(size_t n, size_t by)
 {
@@ -113,14 +111,27 @@ static size_t divide_up(size_t n, size_t by)
 }
 
 /* Blocks for `rows` rows of a state. */
-static size_t blocks_of(size_t rows, const qn_gdn_division *d)
+static size_t blocks_of(size_t rows, uint32_t slices)
 {
-    return divide_up(rows, d->slices * QN_GDN_SLICE);
+    return divide_up(rows, slices * QN_GDN_SLICE);
 }
 
 static size_t padded_k(const qn_gdn_chunk_args *a)
 {
     return QN_GDN_PADDED(a->head_k);
+}
+
+static size_t tokens_of(const qn_gdn_chunk_args *a)
+{
+    return a->cu_seqlens ? a->tokens : (size_t)a->tokens * a->sequences;
+}
+
+/* The number of indices of chunks. */
+static size_t count_indices(const qn_gdn_chunk_args *a)
+{
+    if (a->cu_seqlens)
+        return a->tokens / QN_GDN_CHUNK_TOKENS + a->sequences;
+    return a->sequences * (a->tokens ? divide_up(a->tokens, QN_GDN_CHUNK_TOKENS) : 1);
 }
 
 /* Of the MMAs of a chunk, relative to keys of two tiles: three with each tile of the keys, two with matrices of the chunk. */
@@ -134,17 +145,21 @@ static double waves_time(size_t blocks, size_t n_sms, double chunks, double chun
     return (double)divide_up(blocks, n_sms) * (block_time + chunks * chunk_time);
 }
 
+/* chunks: of a head of the longest sequence. */
 static double division_time(const qn_gdn_chunk_args *a, const qn_gdn_division *d, size_t chunks, size_t n_sms)
 {
-    const size_t heads = (size_t)a->sequences * a->v_heads, blocks = heads * blocks_of(a->head_v, d);
+    const size_t heads = (size_t)a->sequences * a->v_heads, blocks = blocks_of(a->head_v, d->slices);
     const double work = chunk_work(a), chunk_time = work * chunk_times[d->slices - 1];
-    if (!d->span_chunks)
-        return waves_time(blocks, n_sms, (double)chunks, chunk_time);
-    const size_t n = divide_up(chunks, d->span_chunks), effect_blocks = blocks + heads * blocks_of(padded_k(a), d);
-    const double effects = waves_time(divide_up(effect_blocks, heads_per_memory) * (n - 1), n_sms, d->span_chunks,
-                                      work * effect_times[d->slices - 1]);
-    return launch_time + waves_time(blocks * n, n_sms, d->span_chunks + WARM_UP, chunk_time) +
-           memory_probability * (effects + (double)n * compose_time);
+    if (!d->pieces)
+        return waves_time(heads * blocks, n_sms, (double)chunks, chunk_time);
+    const size_t indices = count_indices(a), all = a->sequences * chunks < indices ? a->sequences * chunks : indices;
+    const size_t length = divide_up(all * a->v_heads, d->pieces), effect_length = length < chunks ? length : chunks;
+    /* Pieces whose number is a multiple of the heads' contain one span each. */
+    const size_t spans = d->pieces % heads ? 2 + (length - 1) / chunks : 1;
+    const size_t effect_blocks = divide_up(d->pieces * (blocks + blocks_of(padded_k(a), d->slices)), heads_per_memory);
+    const double effects = waves_time(effect_blocks, n_sms, (double)effect_length, work * effect_times[d->slices - 1]);
+    return launch_time + block_time + (double)(length + WARM_UP) * chunk_time + (double)(spans - 1) * span_time +
+           memory_probability * (effects + (double)divide_up(chunks * d->pieces, all * a->v_heads) * compose_time);
 }
 
 static bool has_spans(size_t head_k, const qn_gdn_gpu *gpu)
@@ -157,18 +172,25 @@ static uint32_t max_block_slices(size_t head_k)
     return QN_GDN_PADDED(head_k) <= QN_GDN_MAX_SPAN_KEY ? QN_GDN_MAX_BLOCK_SLICES : 1;
 }
 
+/* As many blocks as run at a time. */
+static size_t max_pieces(size_t head_v, uint32_t slices, const qn_gdn_gpu *gpu)
+{
+    return gpu->n_sms / blocks_of(head_v, slices);
+}
+
+/* The numbers of pieces are multiples of the value heads of a key head. Then blocks read the same k and q at the same time,
+ * through L2: those of heads that follow each other in positions after all other key heads. */
 qn_gdn_division qn_gdn_gpu_divide(const qn_gdn_chunk_args *a, size_t longest, const qn_gdn_gpu *gpu)
 {
-    const size_t chunks = divide_up(longest, QN_GDN_CHUNK_TOKENS),
-                 slices = (size_t)a->sequences * a->v_heads * divide_up(a->head_v, QN_GDN_SLICE);
+    const size_t chunks = longest ? divide_up(longest, QN_GDN_CHUNK_TOKENS) : 1, step = a->v_heads / a->k_heads;
     const bool can_compose = has_spans(a->head_k, gpu);
     qn_gdn_division best = { 0, 1 };
     double best_time = division_time(a, &best, chunks, gpu->n_sms);
-    for (size_t n = 1; n == 1 || (can_compose && n <= chunks && n * slices <= MAX_SLICES * gpu->n_sms); n++)
-        for (uint32_t block_slices = 1; block_slices <= max_block_slices(a->head_k); block_slices++) {
-            const qn_gdn_division d = { n == 1 ? 0 : (uint32_t)divide_up(chunks, n), block_slices };
+    for (uint32_t slices = 1; slices <= max_block_slices(a->head_k); slices++)
+        for (size_t pieces = 0; pieces == 0 || (can_compose && pieces <= max_pieces(a->head_v, slices, gpu)); pieces += step) {
+            const qn_gdn_division d = { (uint32_t)pieces, slices };
             const double time = division_time(a, &d, chunks, gpu->n_sms);
-            if (time < best_time) {
+            if (time <= best_time) {
                 best = d;
                 best_time = time;
             }
@@ -186,68 +208,45 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Offsets of the arrays. Those after the records are empty if sequences are not divided. */
+/* Offsets of the arrays. Those after the records are empty if there are no pieces. */
 struct workspace {
     size_t records, states, transitions, sources, end;
 };
 
-static struct workspace workspace_of(size_t chunks, size_t spans, size_t v_heads, size_t head_k, size_t head_v)
+static struct workspace workspace_of(const qn_gdn_chunk_args *a, size_t pieces)
 {
-    const size_t padded = QN_GDN_PADDED(head_k);
     struct workspace w = { 0 };
-    w.states = w.records + aligned(chunks * v_heads * QN_GDN_RECORD);
-    w.transitions = w.states + aligned(spans * v_heads * head_v * padded * sizeof(float));
-    w.sources = w.transitions + aligned(spans * v_heads * padded * padded * sizeof(float));
-    w.end = w.sources + aligned(spans * v_heads * sizeof(uint32_t));
+    w.states = w.records + aligned(count_indices(a) * a->v_heads * QN_GDN_RECORD);
+    w.transitions = w.states + aligned(2 * pieces * a->head_v * padded_k(a) * sizeof(float));
+    w.sources = w.transitions + aligned(pieces * padded_k(a) * padded_k(a) * sizeof(float));
+    w.end = w.sources + aligned(pieces * sizeof(uint32_t));
     return w;
-}
-
-/* Numbers of indices of chunks and of spans. */
-static size_t count_indices(size_t tokens, size_t sequences, size_t unit_chunks)
-{
-    return tokens / QN_GDN_CHUNK_TOKENS / unit_chunks + sequences;
-}
-
-static struct workspace workspace_of_division(const qn_gdn_chunk_args *a, size_t tokens, const qn_gdn_division *d)
-{
-    const size_t spans = d->span_chunks ? count_indices(tokens, a->sequences, d->span_chunks) : 0;
-    return workspace_of(count_indices(tokens, a->sequences, 1), spans, a->v_heads, a->head_k, a->head_v);
-}
-
-static size_t tokens_of(const qn_gdn_chunk_args *a)
-{
-    return a->cu_seqlens ? a->tokens : (size_t)a->tokens * a->sequences;
 }
 
 size_t qn_gdn_gpu_workspace_bytes(const qn_gdn_chunk_args *a, const qn_gdn_division *d)
 {
-    return workspace_of_division(a, tokens_of(a), d).end;
+    return workspace_of(a, d->pieces).end;
 }
 
 size_t qn_gdn_gpu_max_workspace_bytes(const qn_gdn_chunk_args *a, const qn_gdn_gpu *gpu)
 {
-    const size_t chunks = count_indices(tokens_of(a), a->sequences, 1),
-                 slices = a->v_heads * divide_up(a->head_v, QN_GDN_SLICE);
-    const size_t spans = has_spans(a->head_k, gpu) && slices ? MAX_SLICES * gpu->n_sms / slices + a->sequences : 0;
-    return workspace_of(chunks, spans < chunks ? spans : chunks, a->v_heads, a->head_k, a->head_v).end;
+    return workspace_of(a, has_spans(a->head_k, gpu) ? max_pieces(a->head_v, QN_GDN_MAX_BLOCK_SLICES, gpu) : 0).end;
 }
 
-static void place_workspace(qn_gdn_chunk_args *a, size_t tokens, const qn_gdn_division *d, uint64_t workspace)
+static void place_workspace(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint64_t workspace)
 {
-    const struct workspace w = workspace_of_division(a, tokens, d);
-    a->divided = d->span_chunks > 0;
-    /* A whole sequence is one span that no sequence fills. */
-    a->span_chunks = a->divided ? d->span_chunks : (uint32_t)(tokens / QN_GDN_CHUNK_TOKENS + 1);
-    a->chunks = (uint32_t)count_indices(tokens, a->sequences, 1);
-    a->spans = (uint32_t)count_indices(tokens, a->sequences, a->span_chunks);
+    const struct workspace w = workspace_of(a, d->pieces);
+    a->pieces = d->pieces;
+    a->chunks = (uint32_t)count_indices(a);
     a->records = workspace + w.records;
     a->states = workspace + w.states;
     a->transitions = workspace + w.transitions;
     a->sources = workspace + w.sources;
 }
 
-static qn_status check_chunks(const qn_gdn_chunk_args *a, size_t tokens, uint64_t workspace)
+static qn_status check_chunks(const qn_gdn_chunk_args *a, const qn_gdn_division *d, uint64_t workspace)
 {
+    const size_t tokens = tokens_of(a);
     QN_TRY(check_chunk_args(a));
     if (a->dtype != QN_DTYPE_BF16 && a->dtype != QN_DTYPE_F16)
         return qn_fail(QN_ERR_INVALID, "delta rule over chunks with data type %u: expected %d (f16) or %d (bf16)", a->dtype,
@@ -257,6 +256,8 @@ static qn_status check_chunks(const qn_gdn_chunk_args *a, size_t tokens, uint64_
                        "delta rule over chunks: an address is no multiple of 16, or a stride none of 8 elements");
     if (tokens > INT32_MAX / 2 || (tokens / QN_GDN_CHUNK_TOKENS + a->sequences) * a->v_heads > INT32_MAX / 8)
         return qn_fail(QN_ERR_INVALID, "delta rule over chunks: %zu tokens with %u heads are too many", tokens, a->v_heads);
+    if (d->pieces > MAX_BLOCKS)
+        return qn_fail(QN_ERR_INVALID, "delta rule over chunks in %u pieces: expected at most %d", d->pieces, MAX_BLOCKS);
     return QN_OK;
 }
 
@@ -292,27 +293,28 @@ static qn_status count_stages(const qn_gdn_chunk_args *a, const qn_gdn_division 
 qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint32_t max_shared_bytes, uint64_t workspace,
                            qn_gdn_chunk_launches *out)
 {
-    const size_t tokens = tokens_of(a);
     const uint32_t head_k = a->head_k, f16 = a->dtype == QN_DTYPE_F16;
     uint32_t n_stages = 0;
-    QN_TRY(check_chunks(a, tokens, workspace));
+    QN_TRY(check_chunks(a, d, workspace));
     QN_TRY(count_stages(a, d, max_shared_bytes, &n_stages));
-    const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(head_k, d->slices, n_stages), threads = QN_GDN_ADVANCE_THREADS(d->slices);
-    place_workspace(a, tokens, d, workspace);
+    const size_t shared_bytes = QN_GDN_ADVANCE_BYTES(head_k, d->slices, n_stages), threads = QN_GDN_ADVANCE_THREADS(d->slices),
+                 blocks = blocks_of(a->head_v, d->slices);
+    place_workspace(a, d, workspace);
     size_t n = 0;
     out->launches[n] = chunk_launch("qn_gdn_prepare", (size_t)a->chunks * a->k_heads, 1, 1, QN_GDN_PREPARE_THREADS,
                                     QN_GDN_PREPARE_BYTES(head_k));
     out->launches[n++].variant = QN_GPU_VARIANT(prepare, head_k, f16);
-    if (a->divided) {
-        const size_t blocks = blocks_of(a->head_v, d) + blocks_of(padded_k(a), d);
-        out->launches[n] = chunk_launch("qn_gdn_span_effects", blocks * a->v_heads * a->spans, 1, 1, threads, shared_bytes);
+    if (a->pieces) {
+        const size_t heads = (size_t)a->v_heads * a->sequences, of_rows = a->head_v / QN_GDN_COMPOSE_ROWS,
+                     of_heads = QN_GDN_COMPOSE_BLOCKS / of_rows;
+        out->launches[n] = chunk_launch("qn_gdn_span_effects", blocks * a->pieces, 1, 1, threads, shared_bytes);
         out->launches[n++].variant = QN_GPU_VARIANT(advance, head_k, n_stages, d->slices, 1, f16);
-        out->launches[n] = chunk_launch("qn_gdn_compose", a->head_v / QN_GDN_COMPOSE_ROWS, a->v_heads, a->sequences,
+        out->launches[n] = chunk_launch("qn_gdn_compose", of_rows, heads < of_heads ? heads : of_heads, 1,
                                         QN_GDN_COMPOSE_THREADS, QN_GDN_COMPOSE_BYTES(head_k));
         out->launches[n++].variant = QN_GPU_VARIANT(compose, (uint32_t)padded_k(a));
     }
-    out->launches[n] =
-        chunk_launch("qn_gdn_advance", blocks_of(a->head_v, d) * a->v_heads * a->spans, 1, 1, threads, shared_bytes);
+    out->launches[n] = chunk_launch("qn_gdn_advance", blocks * (a->pieces ? a->pieces : (size_t)a->v_heads * a->sequences), 1,
+                                    1, threads, shared_bytes);
     out->launches[n++].variant = QN_GPU_VARIANT(advance, head_k, n_stages, d->slices, 0, f16);
     out->n = n;
     return QN_OK;

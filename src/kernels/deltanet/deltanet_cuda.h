@@ -10,14 +10,18 @@
  *
  * MMA operands have the type of the elements, accumulators and the state are f32.
  *
- * Where there are fewer heads than SMs, sequences are divided into spans of span_chunks chunks that run in parallel. A chunk
- * maps the state by S -> S M + B, and |M| <= 2^bound, where the bound of a chunk is its total log decay (plus the growth of
- * tokens with beta |k|^2 > 2) and is in its record. The state at the start of a span comes from
+ * All chunks are in one order, sequence by sequence, head by head, and can be divided into pieces of equal length, one for each
+ * block that runs at a time. A block processes its piece in order: the rest of a head, perhaps whole heads, and the beginning of
+ * another. The chunks of one head among them are a span. A chunk maps the state by S -> S M + B, and |M| <= 2^bound, where the
+ * bound of a chunk is its total log decay (plus the growth of tokens with beta |k|^2 > 2) and is in its record. The state at the
+ * start of a piece that begins within a head comes from
  *
- *   - the chunks before the span, run from a state of zeros, if the sum of the bounds of up to span_chunks of them is at most
- *     QN_GDN_FORGOTTEN: of the state before them at most 2^-40 is left, which is neglected;
- *   - else from two kernels before qn_gdn_advance: qn_gdn_span_effects computes B of every span and, from the identity in place
- *     of a state, M; qn_gdn_compose applies them in order.
+ *   - the chunks of the head before the piece, run from a state of zeros, if the sum of the bounds of up to a piece's length of
+ *     them (at least QN_GDN_MIN_WARM_UP) is at most QN_GDN_FORGOTTEN: of the state before them at most 2^-40 is left, which is
+ *     neglected;
+ *   - else all chunks of the head before the piece, run from the initial state, if there are at most QN_GDN_MIN_WARM_UP;
+ *   - else from two kernels before qn_gdn_advance: qn_gdn_span_effects computes, of each span after which its head goes on, B and,
+ *     from the identity in place of a state, M; qn_gdn_compose applies them in order.
  *
  * Which of them applies depends on the decays and not on timing: results are the same from run to run. */
 #ifndef QN_KERNELS_DELTANET_DELTANET_CUDA_H
@@ -26,8 +30,8 @@
 #include "kernels/launch.h"
 
 /* Dimensions of the chunk kernels: chunks of 64 tokens, slices of 64 values, keys padded to tiles of 64 elements. Heads of all
- * kernels have at most QN_GDN_MAX_HEAD elements. With keys beyond QN_GDN_MAX_SPAN_KEY sequences are not divided into spans and a
- * block has one slice. */
+ * kernels have at most QN_GDN_MAX_HEAD elements. With keys beyond QN_GDN_MAX_SPAN_KEY there are no pieces and a block has
+ * one slice. */
 enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2, QN_GDN_MAX_HEAD = 256 };
 
 /* Macros, which the preprocessor compares. */
@@ -36,6 +40,9 @@ enum { QN_GDN_CHUNK_TOKENS = 64, QN_GDN_SLICE = 64, QN_GDN_MAX_BLOCK_SLICES = 2,
 
 /* log2 of the part of a state that is neglected, relative to the state that it was. f32 rounds at 2^-24. */
 #define QN_GDN_FORGOTTEN -40.0f
+
+/* Chunks that are run again before a piece rather than composed, however short pieces are. */
+#define QN_GDN_MIN_WARM_UP 5
 
 /* Layout of a record: two tiles of [64][64] elements in rows of 128 bytes, the 16-byte segment s of row r stored at segment
  * s ^ (r & 7). Of their 16x16 blocks only those on and below the diagonal are written. Then factors, f32 [64] each, and the
@@ -57,7 +64,8 @@ enum {
 enum {
     QN_GDN_PREPARE_THREADS = 128,
     QN_GDN_COMPOSE_THREADS = 128,
-    QN_GDN_COMPOSE_ROWS = 16 /* rows of the state of a block */
+    QN_GDN_COMPOSE_ROWS = 16,   /* rows of the state of a block */
+    QN_GDN_COMPOSE_BLOCKS = 128 /* about as many as run at a time */
 };
 
 #define QN_GDN_PREPARE_BYTES(head_k) (2 * QN_GDN_PADDED(head_k) * 128 + 5120)
@@ -69,10 +77,12 @@ enum {
 #define QN_GDN_STATE_TILES(head_k) (QN_GDN_PADDED(head_k) > QN_GDN_MAX_SPAN_KEY ? QN_GDN_PADDED(head_k) / 64 : 0)
 #define QN_GDN_ADVANCE_BYTES(head_k, slices, stages)                                                                           \
     (((slices) + QN_GDN_STATE_TILES(head_k)) * QN_GDN_TILE_BYTES +                                                             \
-     (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 128)
+     (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 512)
 
-/* Chunk c of sequence s, whose first token is t, has record index t/64 + s + c; its span p of n chunks has index
- * t/(64 n) + s + p. Some indices are not used. */
+/* The index of a chunk among those of all sequences: c of sequence s has s n + c, if each sequence has n chunks. With cu_seqlens,
+ * which the host does not read, it has t/64 + s + c, t being the sequence's first token; some indices are not used. A sequence
+ * without tokens has an index too. The position of chunk c of a sequence of n chunks from index i on, in head h, is
+ * i v_heads + h n + c; a piece is an interval of positions. */
 typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(const void) q;    /* [tokens, k_heads, head_k], tokens q_stride elements apart */
     QN_GPU_PTR(const void) k;    /* [tokens, k_heads, head_k], k_stride */
@@ -94,16 +104,18 @@ typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(const uint32_t)
     positions; /* [sequences], with memory: 0 for a sequence without tokens so far, whose initial state is zeros */
     uint64_t state_offset;
-    QN_GPU_PTR(void) o;                    /* [tokens, v_heads, head_v], o_stride */
-    QN_GPU_PTR(unsigned char) records;     /* [chunks, v_heads, QN_GDN_RECORD] */
-    QN_GPU_PTR(float) states;              /* [spans, v_heads, head_v, padded head_k]: the state at the start of a span */
-    QN_GPU_PTR(float) transitions;         /* [spans, v_heads, padded head_k, padded head_k]: M */
-    QN_GPU_PTR(uint32_t) sources;          /* [spans, v_heads]: enum span_source in chunk.cuh */
+    QN_GPU_PTR(void) o;                /* [tokens, v_heads, head_v], o_stride */
+    QN_GPU_PTR(unsigned char) records; /* [chunks, v_heads, QN_GDN_RECORD] */
+    /* [2, pieces, head_v, padded head_k]: the state at the start of a piece that begins within a head; the initial state of the
+     * head that begins in a piece and goes on in the next */
+    QN_GPU_PTR(float) states;
+    QN_GPU_PTR(float) transitions;         /* [pieces, padded head_k, padded head_k]: M of the span at the piece's start */
+    QN_GPU_PTR(uint32_t) sources;          /* [pieces]: enum state_source in chunk.cuh */
     QN_GPU_PTR(const uint32_t) cu_seqlens; /* [sequences + 1], or 0: sequences of `tokens` tokens one after the other */
     uint32_t wide_seqlens;                 /* 1: cu_seqlens are 64-bit integers */
     uint32_t tokens, sequences;
-    uint32_t chunks, spans;        /* numbers of indices */
-    uint32_t span_chunks, divided; /* divided: there may be more than one span in a sequence */
+    uint32_t chunks; /* number of indices */
+    uint32_t pieces; /* 0: a block has one head of a sequence */
     uint32_t k_heads, v_heads, head_k, head_v;
     uint32_t dtype;               /* of q, k, v and o, a qn_dtype: f32 for qn_gdn_recurrent alone, else f16 or bf16 */
     uint32_t g_dtype, beta_dtype; /* f32, f16 or bf16 */
@@ -192,10 +204,10 @@ typedef struct qn_gdn_norm_args {
  * before it waits for the previous kernel: if that kernel writes the same layer of the same session, the caller must clear
  * pdl. */
 
-/* How sequences are divided into spans, and heads into slices. */
+/* How all chunks are divided into pieces, and heads into slices. */
 typedef struct qn_gdn_division {
-    uint32_t span_chunks; /* 0: a sequence is one span */
-    uint32_t slices;      /* of a block: 1, or 2, which needs more time for a chunk and less in all */
+    uint32_t pieces; /* 0: each head of a sequence is one span; else at most 65535. Some are empty if there are fewer chunks */
+    uint32_t slices; /* of a block: 1, or 2, which needs more time for a chunk and less in all */
 } qn_gdn_division;
 
 /* What the division depends on of the device (qn_cuda_info). */

@@ -574,8 +574,8 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4) qn_gdn_prepare(
     qn_pdl_wait();
     qn_pdl_trigger();
     const uint32_t index = blockIdx.x / a.k_heads, k_head = blockIdx.x % a.k_heads, warp = threadIdx.x / QN_WARP_SIZE;
-    const sequence s = sequence_of(a, index, TOKENS);
-    const uint32_t chunk = index - first_index(s, TOKENS);
+    const sequence s = sequence_of(a, index);
+    const uint32_t chunk = index - first_index(a, s);
     if (chunk >= s.chunks)
         return;
     const uint32_t begin = chunk * TOKENS;

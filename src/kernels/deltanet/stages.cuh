@@ -22,8 +22,8 @@ QN_DEVICE chunk chunk_of(const sequence &s, uint32_t number)
 QN_DEVICE bool chunk_of_block(const qn_gdn_chunk_args &a, uint32_t n, chunk &c, uint32_t &head)
 {
     const uint32_t index = blockIdx.x / n;
-    const sequence s = sequence_of(a, index, TOKENS);
-    const uint32_t number = index - first_index(s, TOKENS);
+    const sequence s = sequence_of(a, index);
+    const uint32_t number = index - first_index(a, s);
     head = blockIdx.x % n;
     if (number >= s.chunks)
         return false;
