@@ -105,6 +105,12 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
+/* qn_matmul_gemm_few: bytes of a stage of activations by tokens of a pass; tiles whose accumulators a warp has registers for,
+ * by tokens and warps of a block that multiply; their log2. */
+#define QN_FEW_ACTS_BYTES(tokens) ((tokens) <= 16 ? 4096 : (tokens)*128)
+#define QN_FEW_WARP_TILES(tokens, warps) ((warps) > 8 ? ((tokens) == 8 ? 5 : 3) : (tokens) <= 16 ? 9 : (tokens) <= 24 ? 6 : 5)
+#define QN_FEW_WARP_SHIFT(warps) ((warps) == 16 ? 4 : 3)
+
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
     QN_GPU_PTR(void) data; /* [n_tokens][stride] of the type of all outputs */
@@ -148,6 +154,28 @@ typedef struct qn_matmul_gemm_args {
     uint32_t n_outs, out_dtype; /* as for the GEMV */
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
+
+/* qn_matmul_gemm_few - few tokens, QN_ACTS_F16; bound by dequantisation, then by mma.sync.
+ *
+ * grid (1, clusters, blocks of a cluster, up to 8), QN_WARPS warps that multiply and one that copies activations. Cluster y
+ * computes cluster_tiles tiles, one more if y < extra_tiles, from where those of the clusters before end. It takes row_passes
+ * passes of pass_tiles tiles each, and for each of them token_passes passes of QN_TILE_N tokens. A block's warps are 2^k_shift
+ * k-warps times m-warps: k-warp i of block z processes the k-tiles c with c mod (2^k_shift blocks) = i * blocks + z, of which
+ * there are k_rounds, or one more if that is below k_rest; the m-warps divide the pass's tiles, up to warp_tiles each
+ * (QN_FEW_WARP_TILES). Rings have weight_stages k-tiles and acts_stages stages. Partials are reduced reduce_tiles tiles of
+ * each warp at a time, over the blocks and in them over the k-warps, in this order. token_passes * QN_TILE_N is at most
+ * capacity. Defines: QN_BITS, QN_SCALES, QN_OFFSET, QN_TILE_N (tokens of a pass), QN_WARPS (8 or 16), QN_BULK. */
+typedef struct qn_matmul_few_args {
+    QN_GPU_PTR(const uint8_t) weights;
+    QN_GPU_PTR(const uint8_t) acts;
+    QN_GPU_PTR(const float) token_scale;
+    uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
+    uint32_t cluster_tiles, extra_tiles, pass_tiles, row_passes, token_passes;
+    uint32_t k_shift, k_rounds, k_rest;
+    uint32_t warp_tiles, weight_stages, acts_stages, reduce_tiles;
+    uint32_t n_outs, out_dtype; /* as for the GEMV */
+    qn_matmul_out outs[QN_MATMUL_OUTS];
+} qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
  * row, tokens; for QN_ACTS_INT8_N8 rounded up to full batches), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and
