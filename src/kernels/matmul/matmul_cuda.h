@@ -29,16 +29,11 @@
  *   Q8_0                     8   8           (code - 128) scale
  *   F16, all others          16              the fp16 value           all others: rounded to nearest, saturated
  *
- * Activations. qn_matmul_quantize_acts writes one of three layouts (QN_ACTS_LAYOUT):
+ * Activations. qn_matmul_quantize_acts writes one of two layouts (QN_ACTS_LAYOUT):
  *
  * QN_ACTS_INT8_N1: one token, int8 with one scale per group (rule: matmul.h), [n_k_tiles][576 bytes]. Group r's words t
  * and t+4 (columns 4t.. and 16+4t..) are at byte 64r + 16t + 8(r odd); the 8 bytes next to them are zeros. From byte
  * 512 on, for each pair of groups 2p, 2p+1, four floats: both scales, minus the sum of both groups' values, 0.
- *
- * QN_ACTS_INT8_N8: batches of 8 tokens, int8 as above, [n_batches][n_k_tiles][2432 bytes]. For each pair of groups 2p,
- * 2p+1, 32 lanes of 16 bytes; lane 4*token + t: words t, t+4 of group 2p, then of group 2p+1. From byte 2048 on
- * [pair][token/2][group of the pair][token%2] scales; from byte 2304 on [pair][token] minus the sum of both groups'
- * values.
  *
  * QN_ACTS_F16: any number of tokens in fp16, each token divided by the power of two that brings its amax into [0.5, 1):
  * [K/64][capacity/8][8 tokens][64 columns]. A token's 128 bytes are eight pieces of 16 bytes; piece i is stored at i ^
@@ -52,9 +47,7 @@
  *
  *   b        tokens           layout            kernel
  *   1, 2     1                QN_ACTS_INT8_N1   qn_matmul_gemv
- *   1, 2     2 to 16          QN_ACTS_INT8_N8   qn_matmul_gemv, one row of blocks per 8 tokens
- *   1, 2     more than 16     QN_ACTS_F16       qn_matmul_gemm
- *   1, 2     hilo requested   QN_ACTS_F16       as b = 4
+ *   1, 2     1 if hilo, 2..   QN_ACTS_F16       qn_matmul_gemm_few or qn_matmul_gemm, whichever is estimated to be faster
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
@@ -66,8 +59,8 @@
  * which packs rows as they are stored, has it after a line in QN_DEQUANTIZED_TYPES and a case in matmul_pack.cu. To keep
  * its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point
  * follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types
- * above has its bits, scales and offset, it also needs rows of gemv and gemm in variants.def, and cases in
- * dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel takes
+ * above has its bits, scales and offset, it also needs rows of gemv, gemm and few in variants.def, and cases in
+ * dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh, gemm.cu and gemm_few.cu. The persistent decode kernel takes
  * tiles of 1 and 2 bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
@@ -75,8 +68,7 @@
 #include "kernels/launch.h"
 
 #define QN_ACTS_INT8_N1 0
-#define QN_ACTS_INT8_N8 1
-#define QN_ACTS_F16 2
+#define QN_ACTS_F16 1
 
 /* Operation on a row before it is quantised (QN_OP). */
 #define QN_ACTS_OP_NONE 0     /* x */
@@ -89,11 +81,10 @@ enum {
     QN_TILE_GROUPS = 8,
     QN_FRAGMENT_BYTES = 512,     /* 32 lanes of 16 bytes */
     QN_ACTS_N1_TILE_BYTES = 576, /* per k-tile */
-    QN_ACTS_N8_TILE_BYTES = 2432,
     QN_MMA_N = 8, /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
     QN_GEMV_MAX_WARPS = 16,         /* upper bound per block of qn_matmul_gemv */
-    QN_MATMUL_INT8_MAX_TOKENS = 16, /* above, fp16 and qn_matmul_gemm are faster than int8 */
+    QN_FEW_MAX_TOKENS = 128,        /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8,     /* above, qn_matmul_gemm is faster */
     QN_QUANTIZE_ACTS_THREADS = 256,
     QN_GEMM_TILE_M = 256, /* rows of weights per block of qn_matmul_gemm */
@@ -118,13 +109,13 @@ typedef struct qn_matmul_out {
     uint32_t accumulate; /* 1: added to data, 0: stored */
 } qn_matmul_out;
 
-/* qn_matmul_gemv - few tokens; bound by reading the weights.
+/* qn_matmul_gemv - one token in int8, up to 8 in fp16; bound by reading the weights.
  *
- * grid (blocks, batches of 8 tokens). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its
+ * grid (blocks). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its
  * warps are split over K and M: warp w processes the k-tiles c with c mod n_k_warps = w mod n_k_warps, and every (warps
  * / n_k_warps)-th step of QN_STEP_TILES tiles, starting at step w / n_k_warps. Defines: QN_ACTS_LAYOUT, QN_BITS,
- * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). The int8 layouts support 1 and
- * 2 bits only. */
+ * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). int8 is for 1 and 2 bits, fp16
+ * for more. */
 typedef struct qn_matmul_gemv_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -178,10 +169,9 @@ typedef struct qn_matmul_few_args {
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens; for QN_ACTS_INT8_N8 rounded up to full batches), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and
- * for fp16's amax every block of a row reads all of it; it writes its part: more splits shorten the latency. Columns
- * beyond n_cols and missing tokens of a batch are written as zeros. Defines: QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2
- * are fp16 or bf16 instead of f32. */
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and for fp16's amax every block of a row reads all of
+ * it; it writes its part: more splits shorten the latency. Columns beyond n_cols are written as zeros. Defines:
+ * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x;
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
@@ -302,6 +292,7 @@ typedef struct qn_matmul_launch {
     union {
         qn_matmul_gemv_args gemv;
         qn_matmul_gemm_args gemm;
+        qn_matmul_few_args few;
         qn_matmul_quantize_acts_args acts;
         qn_matmul_pack_args pack;
     } args;

@@ -152,7 +152,7 @@ QN_DEVICE float load_value(const row_source &s, uint32_t k)
                         : 0;
 }
 
-QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, t = lane % 16 / 4, in_words = lane / 16 * 4 + lane % 4;
     // A warp quantises a pair of groups.
@@ -164,7 +164,6 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
         for (uint32_t odd = 0; odd < 2; odd++)
             code[odd] = quantize_group(load_value(source, i * 64 + odd * 32 + lane), &scale[odd], &sum[odd]);
         const float minus_sum = -(scale[0] * (float)sum[0] + scale[1] * (float)sum[1]);
-#if QN_ACTS_LAYOUT == QN_ACTS_INT8_N1
         uint8_t *to = a.out + k_tile * QN_ACTS_N1_TILE_BYTES;
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
@@ -174,19 +173,6 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
         }
         if (lane == 0)
             *(float4 *)(to + QN_FRAGMENT_BYTES + 16 * pair) = make_float4(scale[0], scale[1], minus_sum, 0);
-#else
-        const uint32_t token_in_8 = token % QN_MMA_N;
-        uint8_t *to = a.out + (token / QN_MMA_N * a.n_k_tiles + k_tile) * (uint64_t)QN_ACTS_N8_TILE_BYTES;
-#pragma unroll
-        for (uint32_t odd = 0; odd < 2; odd++)
-            to[QN_FRAGMENT_BYTES * pair + 16 * (4 * token_in_8 + t) + 8 * odd + in_words] = (uint8_t)code[odd];
-        float *scales = (float *)(to + 4 * QN_FRAGMENT_BYTES) + 16 * pair + token_in_8 / 2 * 4 + token_in_8 % 2;
-        if (lane == 0) {
-            scales[0] = scale[0];
-            scales[2] = scale[1];
-            ((float *)(to + 4 * QN_FRAGMENT_BYTES + 256))[8 * pair + token_in_8] = minus_sum;
-        }
-#endif
     }
 }
 
@@ -200,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS)
     source.x = (const element *)a.x + (uint64_t)token * a.stride;
     source.x2 = (const element *)a.x2 + (uint64_t)token * a.stride;
     source.weight = a.weight;
-    source.n_cols = token < a.n_tokens ? a.n_cols : 0;
+    source.n_cols = a.n_cols;
     source.is_bf16 = a.is_bf16;
     const uint64_t second = QN_OP == QN_ACTS_OP_NONE ? 0 : (uint64_t)source.SECOND_INPUT;
     source.vec4 = ((uint64_t)source.x | second) % (4 * sizeof(element)) == 0 &&
