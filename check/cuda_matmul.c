@@ -511,7 +511,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
         }
     snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens,
              norm_mode == NORMALIZED_BEFORE ? "" : " with norms");
-    if (n_tokens <= 64)
+    if (n_tokens <= 128)
         qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
                      &(struct timed){ launches, each }, n_copies);
     else
@@ -536,7 +536,7 @@ static void bench(void)
         { "8b qkv", 6144, 4096 }, { "8b out", 4096, 4096 }, { "8b gate+up", 24576, 4096 }, { "8b down", 4096, 12288 }
     };
     static const struct shape head = { "27b head", 248320, 5120 };
-    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
         bench_layer(type, "27b layer", layer27, 4, 1, NORMALIZED_BEFORE);
@@ -546,32 +546,65 @@ static void bench(void)
         for (size_t i = 0; t < 2 && i < 4; i++) {
             bench_layer(type, layer27[i].name, &layer27[i], 1, 1, NORMALIZED_BEFORE);
             bench_layer(type, layer27[i].name, &layer27[i], 1, 8, NORMALIZED_BEFORE);
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 32, NORMALIZED_BEFORE);
         }
         if (t >= 2)
             continue;
-        static const size_t some[] = { 4, 16, 17, 32, 33, 64, 65, 128, 200, 256 };
+        static const size_t some[] = { 2, 4, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 256 };
         for (size_t i = 0; i < sizeof some / sizeof *some; i++)
             bench_layer(type, "27b layer", layer27, 4, some[i], NORMALIZED_BEFORE);
         bench_layer(type, "27b layer", layer27, 4, 128, NORM_IN_LAUNCH);
         bench_layer(type, "27b layer", layer27, 4, 4096, NORM_IN_LAUNCH);
+        bench_layer(type, "27b layer", layer27, 4, 8, NORM_IN_LAUNCH);
+        bench_layer(type, "27b layer", layer27, 4, 32, NORM_IN_LAUNCH);
         bench_layer(type, "8b layer", layer8, 4, 1, NORMALIZED_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 8, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 33, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 128, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 512, NORM_IN_LAUNCH);
         bench_layer(type, head.name, &head, 1, 1, NORMALIZED_BEFORE);
+        bench_layer(type, head.name, &head, 1, 8, NORMALIZED_BEFORE);
+        bench_layer(type, head.name, &head, 1, 32, NORMALIZED_BEFORE);
     }
 }
 
-/* More blocks of rows than an H200 has SMs: some are computed by one block each, and clusters compute the rest by
- * split-K. */
+/* More rows than the SMs of an H200 compute at once. Q8_0: some blocks of rows of the GEMM are computed by one block each, and
+ * clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the columns. */
 static void check_many_rows(void)
 {
-    enum { COLS = 1280, TOKENS = 17 };
-    const size_t n_rows[3] = { 34816 - 32, 16, 16 };
-    qn_random_seed(77);
-    struct gpu_weights w = weights_new(qn_type_find(QN_TYPE_Q1_0), COLS, 3, n_rows);
-    check_matmul(&w, QN_ACTS_F16, TOKENS);
-    weights_free(&w);
+    static const struct {
+        qn_type type;
+        size_t rows, cols, tokens;
+    } cases[] = { { QN_TYPE_Q8_0, 34816 - 32, 1280, 17 },
+                  { QN_TYPE_Q1_0, 34816 - 32, 1280, 17 },
+                  { QN_TYPE_Q1_0, 180000, 256, 5 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t n_rows[3] = { cases[i].rows, 16, 16 };
+        qn_random_seed(77 + i);
+        if (!qn_case_selected())
+            continue;
+        struct gpu_weights w = weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
+        check_matmul(&w, QN_ACTS_F16, cases[i].tokens);
+        weights_free(&w);
+    }
+}
+
+/* Every number of tokens up to some passes of qn_matmul_gemm_few, for each of its tile layouts. */
+static void check_token_counts(void)
+{
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t n_tokens = 1; n_tokens <= 70; n_tokens++) {
+            const qn_type_info *type = qn_type_find(types[t]);
+            qn_random_seed(5000 + 100 * t + n_tokens);
+            if (!qn_case_selected())
+                continue;
+            const size_t cols = type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
+            const size_t n_rows[3] = { 1 + qn_random_below(300), 1 + qn_random_below(40), 1 + qn_random_below(700) };
+            struct gpu_weights w = weights_new(type, cols, 3, n_rows);
+            check_matmul(&w, QN_ACTS_F16, n_tokens);
+            weights_free(&w);
+        }
 }
 
 void qn_check_cuda_matmul(bool with_bench)
@@ -582,8 +615,7 @@ void qn_check_cuda_matmul(bool with_bench)
             for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
                 qn_random_seed(100 * i + 10 * layout + op);
                 if (qn_case_selected())
-                    check_acts(layout, op, widths[i],
-                               layout == QN_ACTS_INT8_N1 ? 1 : 1 + qn_random_below(140));
+                    check_acts(layout, op, widths[i], layout == QN_ACTS_INT8_N1 ? 1 : 1 + qn_random_below(140));
             }
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
@@ -609,8 +641,8 @@ void qn_check_cuda_matmul(bool with_bench)
         if (qn_case_selected())
             check_not_finite(&types[t]);
     }
-    if (qn_case_selected())
-        check_many_rows();
+    check_token_counts();
+    check_many_rows();
     check_refusals();
     if (with_bench)
         bench();

@@ -371,8 +371,8 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     const size_t tokens = gemm_tile_n[config.size], clusters = config.unsplit + row_blocks - config.unsplit * config.cluster;
     const size_t shared = shared_bytes_of(tokens, config.cluster);
     if (shared > gpu->max_shared_bytes || clusters > 65535)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu row tiles needs %zu bytes of shared memory of %u", matrix->n_tiles, shared,
-                       gpu->max_shared_bytes);
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu row tiles needs %zu bytes of shared memory of %u", matrix->n_tiles,
+                       shared, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
         .launch = { .variant =
                         QN_GPU_VARIANT(gemm, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset, tokens),
@@ -452,17 +452,25 @@ static size_t few_tile_cost(const qn_tile_layout *tiles, size_t tokens)
 }
 
 /* Nanoseconds at 1.7 cycles each. A block computes for as long as its busiest quarter (warp w is on quarter w % 4); weights
- * arrive at 19 bytes a cycle from HBM, weights and activations at 28 from L2. */
+ * arrive at 19 bytes a cycle from HBM, weights and activations at 28 from L2. Shared memory is read at 100 bytes a cycle:
+ * activations by each m-warp, codes in each of four steps. */
 static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, size_t n_k_tiles, size_t token_passes)
 {
     const size_t k_splits = c->cluster << c->k_shift, quarters = c->k_shift >= 2 ? 1 : (size_t)4 >> c->k_shift;
-    const size_t warp_k_tiles = (n_k_tiles + k_splits - 1) / k_splits, block_k_tiles = (n_k_tiles + c->cluster - 1) / c->cluster;
-    const size_t quarter_tiles = (c->pass_tiles + quarters - 1) / quarters * (c->k_shift > 2 ? (size_t)1 << (c->k_shift - 2) : 1);
+    const size_t warp_k_tiles = (n_k_tiles + k_splits - 1) / k_splits,
+                 block_k_tiles = (n_k_tiles + c->cluster - 1) / c->cluster;
+    const size_t quarter_tiles =
+        (c->pass_tiles + quarters - 1) / quarters * (c->k_shift > 2 ? (size_t)1 << (c->k_shift - 2) : 1);
     const size_t weights = c->pass_tiles * block_k_tiles * (code_bytes(tiles) + scale_bytes(tiles));
     const size_t compute = quarter_tiles * warp_k_tiles * few_tile_cost(tiles, c->tokens);
     const size_t l2 = (weights + block_k_tiles * c->tokens * QN_TILE_COLS * 2) / 28, hbm = weights / 19;
+    const size_t shared = block_k_tiles *
+                          (c->tokens * QN_TILE_COLS * 2 * ((c->warps >> c->k_shift) + 1) +
+                           c->pass_tiles * (tiles->bits <= 2 ? 4 : tiles->bits) * QN_FRAGMENT_BYTES) /
+                          100;
     const size_t reduction = 500 + c->pass_tiles * c->tokens * 2 + (c->cluster > 1 ? 1000 : 0);
-    const size_t again = (compute > l2 ? compute : l2) + reduction, first = hbm > again ? hbm : again;
+    const size_t slower = l2 > shared ? l2 : shared, again = (compute > slower ? compute : slower) + reduction;
+    const size_t first = hbm > again ? hbm : again;
     return (c->row_passes * (first + (token_passes - 1) * again) + 4000) * 10 / 17;
 }
 

@@ -81,11 +81,11 @@ enum {
     QN_TILE_GROUPS = 8,
     QN_FRAGMENT_BYTES = 512,     /* 32 lanes of 16 bytes */
     QN_ACTS_N1_TILE_BYTES = 576, /* per k-tile */
-    QN_MMA_N = 8, /* tokens of one mma: its N */
+    QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16,         /* upper bound per block of qn_matmul_gemv */
-    QN_FEW_MAX_TOKENS = 128,        /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
-    QN_GEMV_F16_MAX_TOKENS = 8,     /* above, qn_matmul_gemm is faster */
+    QN_GEMV_MAX_WARPS = 16,     /* upper bound per block of qn_matmul_gemv */
+    QN_FEW_MAX_TOKENS = 128,    /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
+    QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
     QN_QUANTIZE_ACTS_THREADS = 256,
     QN_GEMM_TILE_M = 256, /* rows of weights per block of qn_matmul_gemm */
     QN_GEMM_TILE_N = 128,
