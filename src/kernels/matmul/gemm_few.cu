@@ -21,7 +21,9 @@ enum {
     ACCUMULATORS = 4 * N8_TILES, /* per lane and tile */
     WARP_TILES = QN_FEW_WARP_TILES(QN_TILE_N, QN_WARPS),
     B_GROUPS = QN_TILE_N <= 16 ? 2 : 1, /* groups whose B fragments are loaded together */
-    GROUP_FRAGMENTS = QN_BITS == 16 ? 2 * B_GROUPS : QN_BITS == 8 ? B_GROUPS : 1, /* per tile, of B_GROUPS groups */
+    GROUP_FRAGMENTS = QN_BITS == 16  ? 2 * B_GROUPS
+                      : QN_BITS == 8 ? B_GROUPS
+                                     : 1, /* per tile, of B_GROUPS groups */
     GROUP_SCALES = GROUPS_PER_SCALE < B_GROUPS ? B_GROUPS / GROUPS_PER_SCALE : 1,
     CONSUMER_THREADS = QN_WARPS * QN_WARP_SIZE
 };
@@ -96,7 +98,8 @@ struct weight_stream {
 };
 
 // Issues the weights of a k-tile; by all lanes of the warp.
-QN_DEVICE void issue_weights(weight_stream &s, const qn_matmul_few_args &a, const block_work &w, uint32_t m_warp, uint32_t stage)
+QN_DEVICE void issue_weights(weight_stream &s, const qn_matmul_few_args &a, const block_work &w, uint32_t m_warp,
+                             uint32_t stage)
 {
     if (s.row_pass == a.row_passes)
         return;
@@ -335,7 +338,8 @@ QN_DEVICE void consume_pass(float (&acc)[WARP_TILES][ACCUMULATORS], const qn_mat
 #pragma unroll 1
     for (uint32_t k = 0; k < c.weights.n_k_tiles; k++) {
         const uint8_t *codes = weights + c.weight_slot.stage * c.weights.stage_bytes + 16 * lane;
-        const uint8_t *scales = weights + c.weight_slot.stage * c.weights.stage_bytes + a.warp_tiles * CODE_BYTES + lane / 4 * 4;
+        const uint8_t *scales =
+            weights + c.weight_slot.stage * c.weights.stage_bytes + a.warp_tiles * CODE_BYTES + lane / 4 * 4;
         qn_mbarrier_wait(c.weights.full + 8 * c.weight_slot.stage, c.weight_slot.phase);
 #pragma unroll 1
         for (uint32_t step = 0; step < TILE_STEPS; step++) {
@@ -375,10 +379,10 @@ QN_DEVICE void store_partials(const qn_matmul_few_args &a, uint32_t partials, ui
             for (uint32_t half = 0; half < 2; half++)
 #pragma unroll
                 for (uint32_t n = 0; n < N8_TILES; n++)
-                    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(partials_of(a, partials, warp, m - first, half) +
-                                                                          n * 512),
-                                 "f"(acc[m][4 * n + 2 * half]), "f"(acc[m][4 * n + 2 * half + 1])
-                                 : "memory");
+                    asm volatile(
+                        "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(partials_of(a, partials, warp, m - first, half) + n * 512),
+                        "f"(acc[m][4 * n + 2 * half]), "f"(acc[m][4 * n + 2 * half + 1])
+                        : "memory");
 }
 
 QN_DEVICE float2 load_partials(uint32_t shared, uint32_t block)
@@ -502,7 +506,8 @@ extern "C" __global__ void __launch_bounds__((QN_WARPS + 1) * QN_WARP_SIZE, 1)
             for (uint32_t first = 0; first < a.warp_tiles; first += a.reduce_tiles) {
                 store_partials(a, partials, warp, first, count, acc);
                 reduction_barrier();
-                WITH_OUTPUT_TYPE(a.out_dtype, reduce_partials, a, work, partials, warp, row_pass, token_pass * QN_TILE_N, first);
+                WITH_OUTPUT_TYPE(a.out_dtype, reduce_partials, a, work, partials, warp, row_pass, token_pass * QN_TILE_N,
+                                 first);
                 reduction_barrier(); // the partials are free, and no block exits while they are read
             }
         }

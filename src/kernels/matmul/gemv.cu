@@ -244,7 +244,7 @@ QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, u
         const output_row<type> out = find_output_row<type>(a, first_tile + first + tile, row);
         if (!out.at || token >= a.n_tokens)
             continue;
-        type *to = out.at + (token) * out.stride;
+        type *to = out.at + (token)*out.stride;
         const float before = out.add ? load_output(to) : 0;
         float sum = 0;
 #pragma unroll 4

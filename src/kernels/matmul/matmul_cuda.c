@@ -332,12 +332,20 @@ static size_t shared_bytes_of(size_t tokens, size_t cluster)
     return cluster > 1 && sums > stages ? sums : stages;
 }
 
-/* The configuration with the lowest cost that fits the shared memory, and its cost. Unsplit blocks fill all SMs as often as possible;
- * clusters compute the rest by split-K, in a fraction of a wave's time. */
-static struct config choose_gemm_config(const qn_matmul_gpu *gpu, size_t row_blocks, size_t n_k_tiles, size_t n_tokens)
+static size_t row_blocks_of(const qn_tiled_matrix *matrix)
 {
-    struct config best = { .cluster = 1, .unsplit = row_blocks, .cost = SIZE_MAX };
-    for (size_t size = 0; size < GEMM_TILES; size++)
+    const size_t tiles = QN_GEMM_TILE_M / QN_TILE_ROWS;
+    return (matrix->n_tiles + tiles - 1) / tiles;
+}
+
+/* The configuration with the lowest cost that fits the shared memory, and its cost. Unsplit blocks fill all SMs as often as
+ * possible; clusters compute the rest by split-K, in a fraction of a wave's time. */
+static struct config choose_gemm_config(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens)
+{
+    const size_t row_blocks = row_blocks_of(matrix), n_k_tiles = k_tiles_of(matrix->n_cols);
+    struct config best = { .size = matrix->tiles.bits <= 2, .cluster = 1, .unsplit = row_blocks, .cost = SIZE_MAX };
+    /* So few tokens by 1 or 2 bits are for qn_matmul_gemm_few: there are no such tiles of 32. */
+    for (size_t size = matrix->tiles.bits <= 2; size < GEMM_TILES; size++)
         for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1) && cluster <= n_k_tiles; cluster++) {
             const size_t tokens = gemm_tile_n[size], token_blocks = (n_tokens + tokens - 1) / tokens;
             if (shared_bytes_of(tokens, cluster) > gpu->max_shared_bytes)
@@ -357,17 +365,11 @@ static struct config choose_gemm_config(const qn_matmul_gpu *gpu, size_t row_blo
     return best;
 }
 
-static size_t row_blocks_of(const qn_tiled_matrix *matrix)
-{
-    const size_t tiles = QN_GEMM_TILE_M / QN_TILE_ROWS;
-    return (matrix->n_tiles + tiles - 1) / tiles;
-}
-
 static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                              size_t n_tokens, qn_matmul_launch *out)
 {
     const size_t n_k_tiles = k_tiles_of(matrix->n_cols), row_blocks = row_blocks_of(matrix);
-    const struct config config = choose_gemm_config(gpu, row_blocks, n_k_tiles, n_tokens);
+    const struct config config = choose_gemm_config(gpu, matrix, n_tokens);
     const size_t tokens = gemm_tile_n[config.size], clusters = config.unsplit + row_blocks - config.unsplit * config.cluster;
     const size_t shared = shared_bytes_of(tokens, config.cluster);
     if (shared > gpu->max_shared_bytes || clusters > 65535)
@@ -552,8 +554,7 @@ static qn_status few_or_gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_mat
 {
     if (n_tokens <= QN_FEW_MAX_TOKENS) {
         const struct few_config few = choose_few_config(gpu, matrix, acts->capacity, n_tokens);
-        const size_t n_k_tiles = k_tiles_of(matrix->n_cols);
-        if (few.cost < choose_gemm_config(gpu, row_blocks_of(matrix), n_k_tiles, n_tokens).cost) {
+        if (few.cost < choose_gemm_config(gpu, matrix, n_tokens).cost) {
             few_launch(matrix, acts, n_tokens, &few, out);
             return QN_OK;
         }
