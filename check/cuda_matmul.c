@@ -527,26 +527,6 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     qn_free(launches);
 }
 
-/* For measuring: QN_SWEEP=first token count,last,step: the layer and its matrices by two types only. */
-static bool sweep(const struct shape layer27[4])
-{
-    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
-    size_t tokens[16], n = 0;
-    const char *text = getenv("QN_SWEEP");
-    if (!text)
-        return false;
-    const size_t n_types = getenv("QN_SWEEP_TYPES") ? (size_t)atoi(getenv("QN_SWEEP_TYPES")) : 2;
-    for (char *end; n < 16 && *text; text = *end ? end + 1 : end)
-        tokens[n++] = strtoul(text, &end, 10);
-    for (size_t t = 0; t < n_types; t++)
-        for (size_t k = 0; k < n; k++) {
-            bench_layer(qn_type_find(types[t]), "27b layer", layer27, 4, tokens[k], NORMALIZED_BEFORE);
-            for (size_t i = 0; i < 4; i++)
-                bench_layer(qn_type_find(types[t]), layer27[i].name, &layer27[i], 1, tokens[k], NORMALIZED_BEFORE);
-        }
-    return true;
-}
-
 static void bench(void)
 {
     static const struct shape layer27[] = {
@@ -557,8 +537,6 @@ static void bench(void)
     };
     static const struct shape head = { "27b head", 248320, 5120 };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
-    if (sweep(layer27))
-        return;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
         bench_layer(type, "27b layer", layer27, 4, 1, NORMALIZED_BEFORE);
@@ -631,10 +609,6 @@ static void check_token_counts(void)
 
 void qn_check_cuda_matmul(bool with_bench)
 {
-    if (getenv("QN_SWEEP")) {
-        bench();
-        return;
-    }
     static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120 };
     for (int layout = QN_ACTS_INT8_N1; layout <= QN_ACTS_F16; layout++)
         for (int op = 0; op < 3; op++)

@@ -8,8 +8,6 @@
 #include "kernels/matmul/variants.def"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- Variants ---- */
@@ -45,23 +43,9 @@ static const struct gemv_variant *gemv_variant(const qn_tile_layout *tiles, int 
 /* Tokens of a pass of qn_matmul_gemm_few, and warps that multiply. */
 static const struct {
     size_t tokens, warps;
-} few_sizes[] = { { 8, 8 }, { 16, 8 }, { 24, 8 }, { 32, 8 }, { 8, 16 }, { 16, 16 } };
+} few_sizes[] = { { 8, 8 }, { 16, 8 }, { 24, 8 }, { 32, 8 } };
 
-/* For measuring: QN_FEW=tokens,warps,k_shift,cluster,bulk,all_bits,print says what the configuration must have, -1 for any.
- * tokens 0: qn_matmul_gemm instead. all_bits: weights of 4 to 16 bits too. Without QN_FEW: 8 warps, bulk copies. */
-struct measured {
-    long tokens, warps, k_shift, cluster, bulk, all_bits, print;
-};
-
-static struct measured measured(void)
-{
-    struct measured m = { -1, 8, -1, -1, 1, 0, 0 };
-    const char *text = getenv("QN_FEW");
-    if (text)
-        sscanf(text, "%ld,%ld,%ld,%ld,%ld,%ld,%ld", &m.tokens, &m.warps, &m.k_shift, &m.cluster, &m.bulk, &m.all_bits,
-               &m.print);
-    return m;
-}
+enum { QN_FEW_BULK = 1 };
 
 /* clang-format off */
 static const struct {
@@ -505,16 +489,10 @@ static struct few_config choose_few_config(const qn_matmul_gpu *gpu, const qn_ti
             const size_t clusters = matrix->n_tiles < slots ? matrix->n_tiles : slots;
             if (!clusters || token_passes * tokens > capacity)
                 continue;
-            const struct measured m = measured();
-            if ((m.tokens >= 0 && (size_t)m.tokens != tokens) || (m.warps >= 0 && (size_t)m.warps != warps) ||
-                (m.cluster >= 0 && (size_t)m.cluster != cluster))
-                continue;
             for (size_t k_shift = 0; k_shift <= QN_FEW_WARP_SHIFT(warps) && cluster << k_shift <= n_k_tiles; k_shift++) {
                 const size_t tiles = (matrix->n_tiles + clusters - 1) / clusters, m_warps = warps >> k_shift;
                 const size_t most = m_warps * QN_FEW_WARP_TILES(tokens, warps), row_passes = (tiles + most - 1) / most;
                 const size_t pass_tiles = (tiles + row_passes - 1) / row_passes;
-                if (m.k_shift >= 0 && (size_t)m.k_shift != k_shift)
-                    continue;
                 struct few_config c = { .tokens = tokens,
                                         .warps = warps,
                                         .cluster = cluster,
@@ -537,7 +515,7 @@ static void few_launch(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts
     const size_t n_k_tiles = k_tiles_of(matrix->n_cols), k_splits = c->cluster << c->k_shift;
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset,
-                                              (uint32_t)c->tokens, (uint32_t)c->warps, measured().bulk ? 1u : 0u),
+                                              (uint32_t)c->tokens, (uint32_t)c->warps, QN_FEW_BULK),
                     .function = "qn_matmul_gemm_few",
                     .grid = { 1, (uint32_t)c->clusters, (uint32_t)c->cluster },
                     .block = { (uint32_t)(c->warps + 1) * 32, 1, 1 },
@@ -576,22 +554,7 @@ static qn_status few_or_gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_mat
 {
     if (n_tokens <= QN_FEW_MAX_TOKENS) {
         const struct few_config few = choose_few_config(gpu, matrix, acts->capacity, n_tokens);
-        const size_t gemm = choose_gemm_config(gpu, matrix, n_tokens).cost;
-        if (measured().print) {
-            static size_t last[3];
-            if (last[0] != matrix->n_tiles || last[1] != matrix->n_cols || last[2] != n_tokens)
-                fprintf(stderr,
-                        "few: %zu tiles x %zu, %zu tokens: T%zu warps %zu k_shift %zu, %zu clusters of %zu, %zu passes of %zu "
-                        "tiles, warp "
-                        "%zu, stages %zu %zu %zu, %zu B; estimates %zu, gemm %zu ns\n",
-                        matrix->n_tiles, matrix->n_cols, n_tokens, few.tokens, few.warps, few.k_shift, few.clusters,
-                        few.cluster, few.row_passes, few.pass_tiles, few.warp_tiles, few.weight_stages, few.acts_stages,
-                        few.reduce_tiles, few.shared_bytes, few.cost, gemm);
-            last[0] = matrix->n_tiles;
-            last[1] = matrix->n_cols;
-            last[2] = n_tokens;
-        }
-        if (few.cost != SIZE_MAX && (measured().tokens > 0 || few.cost < gemm)) {
+        if (few.cost < choose_gemm_config(gpu, matrix, n_tokens).cost) {
             few_launch(matrix, acts, n_tokens, &few, out);
             return QN_OK;
         }
@@ -613,7 +576,7 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
                        QN_MATMUL_OUTS);
     if (matrix->address % 128 || acts->address % 1024)
         return qn_fail(QN_ERR_INVALID, "tiles begin at multiples of 128 bytes, activations of 1024");
-    if (acts->layout == QN_ACTS_F16 && (matrix->tiles.bits <= 2 || measured().all_bits))
+    if (acts->layout == QN_ACTS_F16 && matrix->tiles.bits <= 2)
         return few_or_gemm_launch(gpu, matrix, acts, n_tokens, out);
     /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. */
     const bool is_large = matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;
