@@ -47,7 +47,7 @@ static bool is_low_bit(qn_dtype t)
 /* Whether activations are int8, by the rule of quern/cuda.h. */
 static bool is_int8(const struct shape *s)
 {
-    return is_low_bit(s->weights) && s->n_tokens <= 16 && !s->f16;
+    return is_low_bit(s->weights) && s->n_tokens == 1 && !s->f16;
 }
 
 static size_t total_rows(const struct shape *s)
