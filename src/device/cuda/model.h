@@ -28,7 +28,7 @@ typedef struct qn_cuda_op {
     qn_op_addresses vectors;
 } qn_cuda_op;
 
-enum { QN_CUDA_ACTS_LAYOUTS = 2 };
+enum { QN_CUDA_ACTS_LAYOUTS = 3 };
 
 /* A qn_plan_acts on the device, in every layout that its matmuls read for some number of rows. */
 typedef struct qn_cuda_acts {

@@ -1,35 +1,43 @@
-// GEMM of few tokens: weights dequantised to fp16 in registers (A) once for all tokens of a pass, activations in shared
-// memory (B), mma.sync, float accumulators. wgmma computes at least 64 rows by as many columns in the time that its A
-// operand takes from registers, however few the tokens: mma.sync takes the time of the tokens that are there.
+// GEMM of few tokens by weights of 1 and 2 bits: codes as unsigned bytes (A), activations as hi/lo int8 (B, QN_ACTS_HILO),
+// mma.sync with int32 accumulators over the columns of a weight scale. An A fragment is a mask of the packed codes, for hi and
+// lo and for all tokens of a pass. wgmma computes at least 64 rows by as many columns in the time that its A operand takes
+// from registers, however few the tokens: mma.sync takes the time of the tokens that are there.
 //
 // The warps of a block split its tiles (M) and its k-tiles (K). Each warp streams its weights through a ring of its own in
 // shared memory. A producer warp copies activations into one ring for each k-warp, which the warps of the same k-tiles
-// share. All warps store their accumulators to shared memory, and reduce them over the k-warps and the blocks of the
-// cluster. Several passes over the columns, for more tiles or tokens than a block's accumulators hold, are one stream of
-// weights and activations: the next pass's are in flight during the reduction.
+// share. All warps store their sums to shared memory, and reduce them over the k-warps and the blocks of the cluster. Several
+// passes over the columns, for more tiles or tokens than a block has registers for, are one stream of weights and activations:
+// the next pass's are in flight during the reduction.
 #include "kernels/matmul/tiles.cuh"
 
 enum {
     CODE_BYTES = QN_BITS * QN_FRAGMENT_BYTES,
-    SCALE_BYTES = QN_BITS == 16 ? 0 : QN_SCALES * (1 + QN_OFFSET) * 2 * QN_TILE_ROWS,
-    GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
-    STEP_GROUPS = 2, /* a step is 64 columns */
-    TILE_STEPS = QN_TILE_GROUPS / STEP_GROUPS,
-    STEP_BYTES = QN_TILE_N * 128, /* of activations */
-    ACTS_STEPS = QN_FEW_ACTS_BYTES(QN_TILE_N) / STEP_BYTES,
+    SCALE_BYTES = QN_SCALES * 2 * QN_TILE_ROWS,
+    TILE_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
+    STEP_SPANS = QN_SCALES / TILE_STEPS,        /* a span is the columns of a weight scale */
+    SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
+    FRAGMENT_GROUPS = QN_TILE_GROUPS / QN_BITS, /* groups in a fragment */
     N8_TILES = QN_TILE_N / QN_MMA_N,
+    STEP_BYTES = N8_TILES * QN_ACTS_HILO_BYTES, /* of activations */
+    ACTS_STEPS = QN_FEW_ACTS_BYTES(QN_TILE_N) / STEP_BYTES,
     ACCUMULATORS = 4 * N8_TILES, /* per lane and tile */
     WARP_TILES = QN_FEW_WARP_TILES(QN_TILE_N, QN_WARPS),
-    B_GROUPS = QN_TILE_N <= 16 ? 2 : 1, /* groups whose B fragments are loaded together */
-    GROUP_FRAGMENTS = QN_BITS == 16  ? 2 * B_GROUPS
-                      : QN_BITS == 8 ? B_GROUPS
-                                     : 1, /* per tile, of B_GROUPS groups */
-    GROUP_SCALES = GROUPS_PER_SCALE < B_GROUPS ? B_GROUPS / GROUPS_PER_SCALE : 1,
+    BATCH_TILES = QN_TILE_N == 8 ? 2 : 1, /* whose MMAs are independent and overlap */
     CONSUMER_THREADS = QN_WARPS * QN_WARP_SIZE
 };
 
+// A group's codes times a power of two: at the highest bits of their bytes.
+#define CODE_MASK (QN_BITS == 1 ? 0x80808080u : 0xc0c0c0c0u)
+
+// An int32 accumulator that starts at these bits of 12582912.0f, 1.5 * 2^23, is that float plus the sum.
+#define ACCUMULATOR_ZERO 0x4b400000
+
+// Whether accumulators start with the corrections, four registers for each of hi and lo and eight tokens, or values are
+// corrected, an instruction for each accumulator: for eight tokens instructions take longer than MMAs.
+#define CORRECT_ACCUMULATORS (QN_TILE_N == 8)
+
 // Weight copies by the copy engine instead of by the warp's lanes.
-#define BULK_WEIGHTS (QN_BULK && __CUDA_ARCH__ >= 900)
+#define BULK_WEIGHTS (__CUDA_ARCH__ >= 900)
 
 // ---- The division of the work ----
 
@@ -112,8 +120,7 @@ QN_DEVICE void issue_weights(weight_stream &s, const qn_matmul_few_args &a, cons
         mbarrier_arrive_expect_tx(full, s.tiles.count * (CODE_BYTES + SCALE_BYTES));
         if (s.tiles.count) {
             cp_async_bulk(to, codes, s.tiles.count * CODE_BYTES, full);
-            if (SCALE_BYTES)
-                cp_async_bulk(to_scales, scales, s.tiles.count * SCALE_BYTES, full);
+            cp_async_bulk(to_scales, scales, s.tiles.count * SCALE_BYTES, full);
         }
     }
 #else
@@ -164,7 +171,7 @@ QN_DEVICE void copy_acts(uint32_t to, const uint8_t *from, uint64_t step_stride,
 QN_DEVICE void produce_pass(const qn_matmul_few_args &a, const acts_rings &rings, ring_slot &slot, uint32_t token_pass)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, k_warps = 1u << a.k_shift, stride = gridDim.z << a.k_shift;
-    const uint64_t step_stride = (uint64_t)a.capacity * 128;
+    const uint64_t step_stride = (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
     const uint8_t *acts = a.acts + (uint64_t)token_pass * STEP_BYTES;
     for (uint32_t k = 0; k <= a.k_rounds; k++)
         for (uint32_t step = 0; step < TILE_STEPS; step += ACTS_STEPS) {
@@ -193,10 +200,10 @@ QN_DEVICE void produce_pass(const qn_matmul_few_args &a, const acts_rings &rings
 
 // ---- MMA loop ----
 
-// What a step's codes are multiplied by, modulo 2^32, to bring the bits of its groups to where they are used: a shift, but by
+// What a span's codes are multiplied by, modulo 2^32, to bring the bits of its groups to those of CODE_MASK: a shift, but by
 // the multiplier, which has nothing else to do while the logic unit has the masks.
 struct shift_factors {
-    uint32_t of[STEP_GROUPS][2]; // by group of the step and half of the group
+    uint32_t of[SPAN_GROUPS];
 };
 
 QN_DEVICE uint32_t opaque(uint32_t x)
@@ -206,118 +213,162 @@ QN_DEVICE uint32_t opaque(uint32_t x)
     return y;
 }
 
-QN_DEVICE shift_factors shift_factors_of(uint32_t step)
+QN_DEVICE shift_factors shift_factors_of(uint32_t first_group)
 {
-    shift_factors f = {};
-    if (QN_BITS == 1) // the group's bit becomes the sign: 15 - 8 k16 - (2 step + j) positions
+    shift_factors f;
 #pragma unroll
-        for (int j = 0; j < STEP_GROUPS; j++)
-#pragma unroll
-            for (int k16 = 0; k16 < 2; k16++)
-                f.of[j][k16] = opaque(0x8000u >> (8 * k16 + 2 * step + j));
-    if (QN_BITS == 2) // fields of the step at bits 4 and 6 of a byte
-        f.of[0][0] = opaque(step % 2 ? 1 : 16);
+    for (uint32_t j = 0; j < SPAN_GROUPS; j++)
+        f.of[j] = opaque((QN_BITS == 1 ? 0x80u : 0x40u) >> QN_BITS * ((first_group + j) % FRAGMENT_GROUPS));
     return f;
 }
 
-// A fragments of 2 bits: fields at bits 4 + 2j of the bytes. 0x6400 with a field at bit p of the mantissa is 1024 + 2^p code:
-// code - 1 is one exact fma away.
-QN_DEVICE uint32_t dequantize_pair_2bit(uint32_t word, int j, int k16, uint32_t scale)
-{
-    const uint32_t value = (word >> (8 * k16) & (j ? 0x00c000c0u : 0x00300030u)) | 0x64006400u;
-    const uint32_t inverse = j ? 0x24002400u : 0x2c002c00u, minus_zero = j ? 0xcc40cc40u : 0xd410d410u; // 2^-p, -(2^(10-p) + 1)
-    return f16x2_mul(f16x2_fma(value, inverse, minus_zero), scale);
-}
-
-// A lane's weights of B_GROUPS groups of a tile.
-struct group_weights {
-    uint4 codes[GROUP_FRAGMENTS];
-    uint32_t scales[GROUP_SCALES], offsets[GROUP_SCALES];
+// A lane's activations of a span, for all tokens of the pass.
+struct span_acts {
+    uint32_t b[SPAN_GROUPS][N8_TILES][4]; // B fragments: hi in the first two words, lo in the last two
+#if CORRECT_ACCUMULATORS
+    int first[N8_TILES][2][4]; // accumulators of hi and lo before the first MMA: zero with the corrections
+#else
+    int first[4];                  // the same for all: zero
+    float correction[N8_TILES][2]; // of tokens 2t, 2t+1
+#endif
 };
 
-// Loads the weights of groups `group` and the next ones. codes, scales: the lane's of the tile.
-QN_DEVICE void load_weights(group_weights &w, const uint8_t *codes, const uint8_t *scales, uint32_t group)
+QN_DEVICE const int *first_accumulators(const span_acts &x, int n, int lo)
 {
-    const uint32_t fragment = QN_BITS == 16 ? 2 * group : group * QN_BITS / 8;
-#pragma unroll
-    for (int i = 0; i < GROUP_FRAGMENTS; i++)
-        w.codes[i] = *(const uint4 *)(codes + (fragment + i) * QN_FRAGMENT_BYTES);
-    if constexpr (QN_BITS != 16)
-#pragma unroll
-        for (int i = 0; i < GROUP_SCALES; i++) {
-            w.scales[i] = *(const uint32_t *)(scales + (group / GROUPS_PER_SCALE + i) * 32);
-            if (QN_OFFSET)
-                w.offsets[i] = *(const uint32_t *)(scales + (QN_SCALES + group / GROUPS_PER_SCALE + i) * 32);
-        }
+#if CORRECT_ACCUMULATORS
+    return x.first[n][lo];
+#else
+    return x.first;
+#endif
 }
 
-// Dequantises group `first` + i of a step, of weights loaded for groups from `first` on, to A fragments.
-QN_DEVICE void dequantize_group(uint32_t x[2][4], const group_weights &w, const shift_factors &factors, int first, int i)
+// corrections: hi and lo of token 2t, of token 2t+1.
+QN_DEVICE void set_corrections(span_acts &x, int n, int4 corrections)
 {
-    const int scale_index = GROUP_SCALES == 1 ? 0 : i;
-    group_scale s = {};
-    if (QN_BITS != 16)
-        s.scale = w.scales[scale_index];
-    if (QN_OFFSET)
-        s.offset = w.offsets[scale_index];
-    if (QN_BITS <= 2) {
-        const uint4 code = w.codes[0];
-        const uint32_t words[4] = { code.x, code.y, code.z, code.w };
-        const uint32_t scale[2] = { broadcast_low(s.scale), broadcast_high(s.scale) };
+#if CORRECT_ACCUMULATORS
+    const int of[2][2] = { { corrections.x, corrections.z }, { corrections.y, corrections.w } };
 #pragma unroll
-        for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 4; k++) {
+        x.first[n][0][k] = of[0][k % 2] + ACCUMULATOR_ZERO;
+        x.first[n][1][k] = of[1][k % 2] + ACCUMULATOR_ZERO;
+    }
+#else
 #pragma unroll
-            for (int k16 = 0; k16 < 2; k16++)
-                if (QN_BITS == 1)
-                    x[k16][k] = (~(words[k] * factors.of[first + i][k16]) & 0x80008000u) ^ scale[k & 1];
-                else
-                    x[k16][k] = dequantize_pair_2bit(words[k] * factors.of[0][0], first + i, k16, scale[k & 1]);
-    } else {
+    for (int k = 0; k < 4; k++)
+        x.first[k] = ACCUMULATOR_ZERO;
+    x.correction[n][0] = (float)(256 * corrections.x + corrections.y);
+    x.correction[n][1] = (float)(256 * corrections.z + corrections.w);
+#endif
+}
+
+// The integers of a span from the accumulators of hi and lo of token 2t + odd: 256 hi + lo, without their zeros.
+QN_DEVICE float span_value(const span_acts &x, int n, int odd, int hi, int lo)
+{
+    const float high = fmaf(__int_as_float(hi), 256, -257 * 12582912.0f);
+#if CORRECT_ACCUMULATORS
+    return high + __int_as_float(lo);
+#else
+    return high + (__int_as_float(lo) + x.correction[n][odd]);
+#endif
+}
+
+// acts: of the step; acts_at: the lane's offset for ldmatrix of an even group.
+QN_DEVICE void load_acts(span_acts &x, const uint8_t *acts, uint32_t acts_at, uint32_t span)
+{
+    const uint32_t t = threadIdx.x % 4;
 #pragma unroll
-        for (int k16 = 0; k16 < 2; k16++)
-            dequantize_fragment<QN_BITS, QN_OFFSET>(x[k16],
-                                                    w.codes[QN_BITS == 16  ? 2 * i + k16
-                                                            : QN_BITS == 8 ? i
-                                                                           : 0],
-                                                    first + i, k16, s);
+    for (int n = 0; n < N8_TILES; n++) {
+        const uint8_t *block = acts + n * QN_ACTS_HILO_BYTES + (STEP_SPANS == 1 ? 0 : span * 1024);
+#pragma unroll
+        for (int j = 0; j < SPAN_GROUPS; j++)
+            qn_ldmatrix_x4(x.b[j][n], block + j / 2 * 1024 + (acts_at ^ j % 2 * 64));
+        const uint8_t *corrections = acts + n * QN_ACTS_HILO_BYTES + 2048 + 16 * t;
+        int4 sum = *(const int4 *)(corrections + (STEP_SPANS == 1 ? 0 : span * 64));
+        if (STEP_SPANS == 1) {
+            const int4 second = *(const int4 *)(corrections + 64);
+            sum.x += second.x, sum.y += second.y, sum.z += second.z, sum.w += second.w;
+        }
+        set_corrections(x, n, sum);
     }
 }
 
-// acc += weights of `count` tiles times the activations of a step. codes, scales: the lane's of the first tile. acts: of the
-// step; acts_at: the lane's offset for ldmatrix of the first group.
-QN_DEVICE void multiply_step(float (&acc)[WARP_TILES][ACCUMULATORS], const uint8_t *codes, const uint8_t *scales,
+// A lane's weights of a span of a tile.
+struct span_weights {
+    uint4 codes;
+    uint32_t scales;
+};
+
+// codes, scales: the lane's of the first of `tiles` tiles.
+template <int tiles> QN_DEVICE void load_weights(span_weights (&w)[tiles], const uint8_t *codes, const uint8_t *scales)
+{
+#pragma unroll
+    for (int i = 0; i < tiles; i++) {
+        w[i].codes = *(const uint4 *)(codes + i * CODE_BYTES);
+        w[i].scales = *(const uint32_t *)(scales + i * SCALE_BYTES);
+    }
+}
+
+// sums[i] += scales times the integers of a span, for the first `tiles` tiles.
+template <int tiles>
+QN_DEVICE void multiply_span(float (*sums)[ACCUMULATORS], const span_weights *w, const shift_factors &factors,
+                             const span_acts &x)
+{
+    int acc[tiles][2][N8_TILES][4];
+#pragma unroll
+    for (int j = 0; j < SPAN_GROUPS; j++)
+#pragma unroll
+        for (int i = 0; i < tiles; i++) {
+            const uint4 codes = w[i].codes;
+            const uint32_t factor = factors.of[j];
+            const uint32_t a[4] = { codes.x * factor & CODE_MASK, codes.y * factor & CODE_MASK, codes.z * factor & CODE_MASK,
+                                    codes.w * factor & CODE_MASK };
+#pragma unroll
+            for (int lo = 0; lo < 2; lo++)
+#pragma unroll
+                for (int n = 0; n < N8_TILES; n++)
+                    mma_m16n8k32_u8_s8(acc[i][lo][n], a, x.b[j][n][2 * lo], x.b[j][n][2 * lo + 1],
+                                       j ? acc[i][lo][n] : first_accumulators(x, n, lo));
+        }
+#pragma unroll
+    for (int i = 0; i < tiles; i++)
+#pragma unroll
+        for (int n = 0; n < N8_TILES; n++)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                sums[i][4 * n + k] =
+                    fmaf(k < 2 ? qn_f16_low(w[i].scales) : qn_f16_high(w[i].scales),
+                         span_value(x, n, k % 2, acc[i][0][n][k], acc[i][1][n][k]), sums[i][4 * n + k]);
+}
+
+// sums += weights of `count` tiles times the activations of a step. codes, scales: the lane's of the first tile. Weights of
+// tiles after the last are loaded and not used: partials follow the rings.
+QN_DEVICE void multiply_step(float (&sums)[WARP_TILES][ACCUMULATORS], const uint8_t *codes, const uint8_t *scales,
                              const uint8_t *acts, uint32_t acts_at, uint32_t step, uint32_t count)
 {
-    const shift_factors factors = shift_factors_of(step);
+#pragma unroll 1
+    for (uint32_t span = 0; span < STEP_SPANS; span++) {
+        const uint32_t scale = step * STEP_SPANS + span, first_group = scale * SPAN_GROUPS;
+        const uint8_t *span_codes = codes + first_group / FRAGMENT_GROUPS * QN_FRAGMENT_BYTES,
+                      *span_scales = scales + scale * 2 * QN_TILE_ROWS;
+        const shift_factors factors = shift_factors_of(first_group);
+        span_weights next[BATCH_TILES];
+        span_acts x;
+        load_weights(next, span_codes, span_scales);
+        load_acts(x, acts, acts_at, span);
 #pragma unroll
-    for (int first = 0; first < STEP_GROUPS; first += B_GROUPS) {
-        group_weights next;
-        uint32_t b[B_GROUPS][N8_TILES][4];
-        load_weights(next, codes, scales, STEP_GROUPS * step + first);
-#pragma unroll
-        for (int i = 0; i < B_GROUPS; i++)
-#pragma unroll
-            for (int n = 0; n < N8_TILES; n++)
-                qn_ldmatrix_x4(b[i][n], acts + n * 1024 + (acts_at ^ (first + i) * 64));
-#pragma unroll
-        for (int m = 0; m < WARP_TILES; m++) {
+        for (int m = 0; m < WARP_TILES; m += BATCH_TILES) {
             if (m >= count)
                 break;
-            const group_weights weights = next;
-            if (m + 1 < WARP_TILES) { // in flight during this tile; after the last tile it is loaded again
-                const uint32_t tile = m + 1 < count ? m + 1 : m;
-                load_weights(next, codes + tile * CODE_BYTES, scales + tile * SCALE_BYTES, STEP_GROUPS * step + first);
-            }
+            span_weights weights[BATCH_TILES];
 #pragma unroll
-            for (int i = 0; i < B_GROUPS; i++) {
-                uint32_t x[2][4];
-                dequantize_group(x, weights, factors, first, i);
-#pragma unroll
-                for (int k16 = 0; k16 < 2; k16++)
-#pragma unroll
-                    for (int n = 0; n < N8_TILES; n++)
-                        qn_mma_m16n8k16_f16(acc[m] + 4 * n, x[k16], b[i][n] + 2 * k16);
-            }
+            for (int i = 0; i < BATCH_TILES; i++)
+                weights[i] = next[i];
+            if (m + BATCH_TILES < WARP_TILES) // in flight during these tiles
+                load_weights(next, span_codes + (m + BATCH_TILES) * CODE_BYTES, span_scales + (m + BATCH_TILES) * SCALE_BYTES);
+            if (m + BATCH_TILES <= count)
+                multiply_span<BATCH_TILES>(sums + m, weights, factors, x);
+            else
+                multiply_span<1>(sums + m, weights, factors, x);
         }
     }
 }
@@ -329,11 +380,11 @@ struct consumer {
 };
 
 // One pass over the warp's k-tiles.
-QN_DEVICE void consume_pass(float (&acc)[WARP_TILES][ACCUMULATORS], const qn_matmul_few_args &a, const block_work &w,
+QN_DEVICE void consume_pass(float (&sums)[WARP_TILES][ACCUMULATORS], const qn_matmul_few_args &a, const block_work &w,
                             const acts_rings &rings, const uint8_t *shared, consumer &c, uint32_t count)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, token = lane % 8;
-    const uint32_t acts_at = token * 128 + (lane / 8 ^ token) * 16; // piece lane / 8 of the first group
+    const uint32_t acts_at = token * 128 + (lane / 8 ^ token) * 16; // piece lane / 8 of an even group
     const uint8_t *weights = shared + (c.weights.shared - qn_shared_address(shared));
 #pragma unroll 1
     for (uint32_t k = 0; k < c.weights.n_k_tiles; k++) {
@@ -346,7 +397,7 @@ QN_DEVICE void consume_pass(float (&acc)[WARP_TILES][ACCUMULATORS], const qn_mat
             const uint32_t stage = acts_stage(a, c.k_warp, c.acts_slot.stage);
             if (step % ACTS_STEPS == 0)
                 qn_mbarrier_wait(rings.full + 8 * stage, c.acts_slot.phase);
-            multiply_step(acc, codes, scales, shared + (stage * ACTS_STEPS + step % ACTS_STEPS) * STEP_BYTES, acts_at, step,
+            multiply_step(sums, codes, scales, shared + (stage * ACTS_STEPS + step % ACTS_STEPS) * STEP_BYTES, acts_at, step,
                           count);
             if (step % ACTS_STEPS == ACTS_STEPS - 1) {
                 __syncwarp();
@@ -370,7 +421,7 @@ QN_DEVICE uint32_t partials_of(const qn_matmul_few_args &a, uint32_t partials, u
 }
 
 QN_DEVICE void store_partials(const qn_matmul_few_args &a, uint32_t partials, uint32_t warp, uint32_t first, uint32_t count,
-                              const float (&acc)[WARP_TILES][ACCUMULATORS])
+                              const float (&sums)[WARP_TILES][ACCUMULATORS])
 {
 #pragma unroll
     for (uint32_t m = 0; m < WARP_TILES; m++)
@@ -381,7 +432,7 @@ QN_DEVICE void store_partials(const qn_matmul_few_args &a, uint32_t partials, ui
                 for (uint32_t n = 0; n < N8_TILES; n++)
                     asm volatile(
                         "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(partials_of(a, partials, warp, m - first, half) + n * 512),
-                        "f"(acc[m][4 * n + 2 * half]), "f"(acc[m][4 * n + 2 * half + 1])
+                        "f"(sums[m][4 * n + 2 * half]), "f"(sums[m][4 * n + 2 * half + 1])
                         : "memory");
 }
 
@@ -501,10 +552,10 @@ extern "C" __global__ void __launch_bounds__((QN_WARPS + 1) * QN_WARP_SIZE, 1)
                 continue;
             }
             const uint32_t count = tiles_of(a, work, row_pass, c.m_warp).count;
-            float acc[WARP_TILES][ACCUMULATORS] = {};
-            consume_pass(acc, a, work, rings, shared, c, count);
+            float sums[WARP_TILES][ACCUMULATORS] = {};
+            consume_pass(sums, a, work, rings, shared, c, count);
             for (uint32_t first = 0; first < a.warp_tiles; first += a.reduce_tiles) {
-                store_partials(a, partials, warp, first, count, acc);
+                store_partials(a, partials, warp, first, count, sums);
                 reduction_barrier();
                 WITH_OUTPUT_TYPE(a.out_dtype, reduce_partials, a, work, partials, warp, row_pass, token_pass * QN_TILE_N,
                                  first);

@@ -43,9 +43,7 @@ static const struct gemv_variant *gemv_variant(const qn_tile_layout *tiles, int 
 /* Tokens of a pass of qn_matmul_gemm_few, and warps that multiply. */
 static const struct {
     size_t tokens, warps;
-} few_sizes[] = { { 8, 8 }, { 16, 8 }, { 24, 8 }, { 32, 8 } };
-
-enum { QN_FEW_BULK = 1 };
+} few_sizes[] = { { 8, 8 }, { 16, 8 }, { 24, 8 } };
 
 /* clang-format off */
 static const struct {
@@ -138,15 +136,19 @@ qn_status qn_matmul_gpu_bytes(const qn_tile_layout *tiles, size_t n_tiles, size_
 
 int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens, bool hilo)
 {
-    return tiles->bits > 2 || hilo || n_tokens > 1 ? QN_ACTS_F16 : QN_ACTS_INT8_N1;
+    if (tiles->bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
+        return QN_ACTS_F16;
+    return n_tokens > 1 || hilo ? QN_ACTS_HILO : QN_ACTS_INT8_N1;
 }
 
 qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, size_t *bytes)
 {
     const size_t n_k_tiles = k_tiles_of(n_cols), n_batches = capacity / QN_MMA_N + (capacity % QN_MMA_N != 0);
-    const size_t each = layout == QN_ACTS_INT8_N1 ? QN_ACTS_N1_TILE_BYTES : (size_t)QN_MMA_N * QN_TILE_COLS * 2;
+    const size_t each = layout == QN_ACTS_INT8_N1 ? (size_t)QN_ACTS_N1_TILE_BYTES
+                        : layout == QN_ACTS_F16   ? (size_t)QN_MMA_N * QN_TILE_COLS * 2
+                                                  : (size_t)QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
     if (n_cols == 0 || n_k_tiles > INT32_MAX / QN_TILE_COLS || (layout == QN_ACTS_INT8_N1 ? capacity != 1 : capacity == 0) ||
-        (layout == QN_ACTS_F16 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
+        (layout != QN_ACTS_INT8_N1 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
         __builtin_mul_overflow(n_k_tiles, n_batches, bytes) || __builtin_mul_overflow(*bytes, each, bytes))
         return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns: not allowed in this layout", capacity,
                        n_cols);
@@ -345,7 +347,7 @@ static struct config choose_gemm_config(const qn_matmul_gpu *gpu, const qn_tiled
     const size_t row_blocks = row_blocks_of(matrix), n_k_tiles = k_tiles_of(matrix->n_cols);
     struct config best = { .size = matrix->tiles.bits <= 2, .cluster = 1, .unsplit = row_blocks, .cost = SIZE_MAX };
     /* So few tokens by 1 or 2 bits are for qn_matmul_gemm_few: there are no such tiles of 32. */
-    for (size_t size = matrix->tiles.bits <= 2; size < GEMM_TILES; size++)
+    for (size_t size = best.size; size < GEMM_TILES; size++)
         for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1) && cluster <= n_k_tiles; cluster++) {
             const size_t tokens = gemm_tile_n[size], token_blocks = (n_tokens + tokens - 1) / tokens;
             if (shared_bytes_of(tokens, cluster) > gpu->max_shared_bytes)
@@ -444,18 +446,18 @@ static bool choose_few_stages(struct few_config *c, const qn_tile_layout *tiles,
     return true;
 }
 
-/* Cycles of a quarter of an SM for a k-tile of a tile: instructions to dequantise and to load B fragments, and MMAs of 6
- * cycles, mostly at the same time. */
+/* Cycles of a quarter of an SM for a k-tile of a tile: MMAs of 6 cycles, and instructions, mostly at the same time. For each
+ * tile those bring codes to the bytes of A fragments; for each scale they load weights; for each token and scale they convert
+ * accumulators. */
 static size_t few_tile_cost(const qn_tile_layout *tiles, size_t tokens)
 {
-    const size_t dequantize = tiles->bits == 1 ? 36 : tiles->bits == 2 ? 62 : tiles->bits == 16 ? 20 : 76;
-    const size_t mma = 12 * tokens, issue = 4 * (dequantize + tokens / 2 + (tokens <= 16 ? 10 : 20));
-    return mma > issue ? mma + issue / 8 : issue + mma / 8;
+    const size_t mma = 12 * tokens, issue = 64 + 8 * tiles->n_scales + (4 + 3 * tiles->n_scales) * tokens / 2;
+    return mma > issue ? mma + issue / 4 : issue + mma / 4;
 }
 
 /* Nanoseconds at 1.7 cycles each. A block computes for as long as its busiest quarter (warp w is on quarter w % 4); weights
  * arrive at 19 bytes a cycle from HBM, weights and activations at 28 from L2. Shared memory is read at 100 bytes a cycle:
- * activations by each m-warp, codes in each of four steps. */
+ * activations by each m-warp, a fragment of codes for each scale. */
 static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, size_t n_k_tiles, size_t token_passes)
 {
     const size_t k_splits = c->cluster << c->k_shift, quarters = c->k_shift >= 2 ? 1 : (size_t)4 >> c->k_shift;
@@ -465,10 +467,10 @@ static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, 
         (c->pass_tiles + quarters - 1) / quarters * (c->k_shift > 2 ? (size_t)1 << (c->k_shift - 2) : 1);
     const size_t weights = c->pass_tiles * block_k_tiles * (code_bytes(tiles) + scale_bytes(tiles));
     const size_t compute = quarter_tiles * warp_k_tiles * few_tile_cost(tiles, c->tokens);
-    const size_t l2 = (weights + block_k_tiles * c->tokens * QN_TILE_COLS * 2) / 28, hbm = weights / 19;
-    const size_t shared = block_k_tiles *
-                          (c->tokens * QN_TILE_COLS * 2 * ((c->warps >> c->k_shift) + 1) +
-                           c->pass_tiles * (tiles->bits <= 2 ? 4 : tiles->bits) * QN_FRAGMENT_BYTES) /
+    const size_t acts = block_k_tiles * (c->tokens / QN_MMA_N) * QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
+    const size_t l2 = (weights + acts) / 28, hbm = weights / 19;
+    const size_t shared = (acts * ((c->warps >> c->k_shift) + 1) +
+                           c->pass_tiles * block_k_tiles * tiles->n_scales * QN_FRAGMENT_BYTES) /
                           100;
     const size_t reduction = 500 + c->pass_tiles * c->tokens * 2 + (c->cluster > 1 ? 1000 : 0);
     const size_t slower = l2 > shared ? l2 : shared, again = (compute > slower ? compute : slower) + reduction;
@@ -477,8 +479,7 @@ static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, 
 }
 
 /* The configuration with the lowest cost; cost SIZE_MAX if none fits the shared memory. */
-static struct few_config choose_few_config(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t capacity,
-                                           size_t n_tokens)
+static struct few_config choose_few_config(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens)
 {
     const size_t n_k_tiles = k_tiles_of(matrix->n_cols);
     struct few_config best = { .cost = SIZE_MAX };
@@ -487,7 +488,7 @@ static struct few_config choose_few_config(const qn_matmul_gpu *gpu, const qn_ti
             const size_t tokens = few_sizes[size].tokens, warps = few_sizes[size].warps;
             const size_t token_passes = (n_tokens + tokens - 1) / tokens, slots = concurrent_blocks(gpu, cluster) / cluster;
             const size_t clusters = matrix->n_tiles < slots ? matrix->n_tiles : slots;
-            if (!clusters || token_passes * tokens > capacity)
+            if (!clusters)
                 continue;
             for (size_t k_shift = 0; k_shift <= QN_FEW_WARP_SHIFT(warps) && cluster << k_shift <= n_k_tiles; k_shift++) {
                 const size_t tiles = (matrix->n_tiles + clusters - 1) / clusters, m_warps = warps >> k_shift;
@@ -509,13 +510,20 @@ static struct few_config choose_few_config(const qn_matmul_gpu *gpu, const qn_ti
     return best;
 }
 
-static void few_launch(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts, size_t n_tokens, const struct few_config *c,
-                       qn_matmul_launch *out)
+static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
+                            size_t n_tokens, qn_matmul_launch *out)
 {
+    const struct few_config config = choose_few_config(gpu, matrix, n_tokens), *c = &config;
     const size_t n_k_tiles = k_tiles_of(matrix->n_cols), k_splits = c->cluster << c->k_shift;
+    if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
+        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16", n_tokens,
+                       matrix->tiles.bits);
+    if (c->cost == SIZE_MAX)
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs more shared memory than the %u bytes of this device",
+                       gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
-        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset,
-                                              (uint32_t)c->tokens, (uint32_t)c->warps, QN_FEW_BULK),
+        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)c->tokens,
+                                              (uint32_t)c->warps),
                     .function = "qn_matmul_gemm_few",
                     .grid = { 1, (uint32_t)c->clusters, (uint32_t)c->cluster },
                     .block = { (uint32_t)(c->warps + 1) * 32, 1, 1 },
@@ -546,20 +554,7 @@ static void few_launch(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts
                       .out_dtype = matrix->out_dtype },
     };
     memcpy(out->args.few.outs, matrix->outs, sizeof matrix->outs);
-}
-
-/* The estimated costs decide. */
-static qn_status few_or_gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
-                                    size_t n_tokens, qn_matmul_launch *out)
-{
-    if (n_tokens <= QN_FEW_MAX_TOKENS) {
-        const struct few_config few = choose_few_config(gpu, matrix, acts->capacity, n_tokens);
-        if (few.cost < choose_gemm_config(gpu, matrix, n_tokens).cost) {
-            few_launch(matrix, acts, n_tokens, &few, out);
-            return QN_OK;
-        }
-    }
-    return gemm_launch(gpu, matrix, acts, n_tokens, out);
+    return QN_OK;
 }
 
 qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
@@ -576,11 +571,11 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
                        QN_MATMUL_OUTS);
     if (matrix->address % 128 || acts->address % 1024)
         return qn_fail(QN_ERR_INVALID, "tiles begin at multiples of 128 bytes, activations of 1024");
-    if (acts->layout == QN_ACTS_F16 && matrix->tiles.bits <= 2)
-        return few_or_gemm_launch(gpu, matrix, acts, n_tokens, out);
-    /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. */
-    const bool is_large = matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;
-    if (acts->layout == QN_ACTS_F16 && (is_large || n_tokens > QN_GEMV_F16_MAX_TOKENS))
+    if (acts->layout == QN_ACTS_HILO)
+        return few_launch(gpu, matrix, acts, n_tokens, out);
+    /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. Of 1 and 2 bits it has the only fp16 kernels. */
+    const bool by_gemm = matrix->tiles.bits <= 2 || (matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms);
+    if (acts->layout == QN_ACTS_F16 && (by_gemm || n_tokens > QN_GEMV_F16_MAX_TOKENS))
         return gemm_launch(gpu, matrix, acts, n_tokens, out);
     return gemv_launch(gpu, matrix, acts, n_tokens, out);
 }

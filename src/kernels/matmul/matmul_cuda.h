@@ -29,7 +29,7 @@
  *   Q8_0                     8   8           (code - 128) scale
  *   F16, all others          16              the fp16 value           all others: rounded to nearest, saturated
  *
- * Activations. qn_matmul_quantize_acts writes one of two layouts (QN_ACTS_LAYOUT):
+ * Activations. qn_matmul_quantize_acts writes one of three layouts (QN_ACTS_LAYOUT):
  *
  * QN_ACTS_INT8_N1: one token, int8 with one scale per group (rule: matmul.h), [n_k_tiles][576 bytes]. Group r's words t
  * and t+4 (columns 4t.. and 16+4t..) are at byte 64r + 16t + 8(r odd); the 8 bytes next to them are zeros. From byte
@@ -39,7 +39,14 @@
  * [K/64][capacity/8][8 tokens][64 columns]. A token's 128 bytes are eight pieces of 16 bytes; piece i is stored at i ^
  * (token % 8), the 128-byte swizzle of wgmma. Within a group, value 16h + 4t + p + 2e is at 16p + 8h + 2t + e, which is
  * the column order of the fp16 weight fragments. token_scale [capacity]: the factor of each token's results. fp16 is
- * far more accurate than int8 (2^-11 of each value): it replaces the CPU's hi/lo int8 split.
+ * far more accurate than int8 (2^-11 of each value).
+ *
+ * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's values
+ * times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][2176 bytes]. A block has codes [2 steps of 64
+ * columns][8 tokens][128 bytes], then corrections [2 steps][8 tokens] of two int32: minus 64 times the sums of hi and of lo of
+ * the step. A token's 128 bytes of a step are eight pieces of 16: hi and lo of columns 16 h to 16 h + 15 of group r are pieces
+ * 4r + h and 4r + 2 + h; piece i is stored at i ^ (token % 8). token_scale [capacity]: the factor of each token's results from
+ * codes times 64.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -47,7 +54,8 @@
  *
  *   b        tokens           layout            kernel
  *   1, 2     1                QN_ACTS_INT8_N1   qn_matmul_gemv
- *   1, 2     1 if hilo, 2..   QN_ACTS_F16       qn_matmul_gemm_few or qn_matmul_gemm, whichever is estimated to be faster
+ *   1, 2     1 if hilo, 2..64 QN_ACTS_HILO      qn_matmul_gemm_few
+ *   1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
@@ -69,6 +77,7 @@
 
 #define QN_ACTS_INT8_N1 0
 #define QN_ACTS_F16 1
+#define QN_ACTS_HILO 2
 
 /* Operation on a row before it is quantised (QN_OP). */
 #define QN_ACTS_OP_NONE 0     /* x */
@@ -84,7 +93,10 @@ enum {
     QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
     QN_GEMV_MAX_WARPS = 16,     /* upper bound per block of qn_matmul_gemv */
-    QN_FEW_MAX_TOKENS = 128,    /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
+    QN_ACTS_HILO_COLS = 128,
+    QN_ACTS_HILO_BYTES = 2176,  /* of 8 tokens by as many columns */
+    QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
+    QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
     QN_QUANTIZE_ACTS_THREADS = 256,
     QN_GEMM_TILE_M = 256, /* rows of weights per block of qn_matmul_gemm */
@@ -96,10 +108,10 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
-/* qn_matmul_gemm_few: bytes of a stage of activations by tokens of a pass; tiles whose accumulators a warp has registers for,
- * by tokens and warps of a block that multiply; their log2. */
-#define QN_FEW_ACTS_BYTES(tokens) ((tokens) <= 16 ? 4096 : (tokens)*128)
-#define QN_FEW_WARP_TILES(tokens, warps) ((warps) > 8 ? ((tokens) == 8 ? 5 : 3) : (tokens) <= 16 ? 9 : (tokens) <= 24 ? 6 : 5)
+/* qn_matmul_gemm_few: bytes of a stage of activations by tokens of a pass; tiles whose sums a warp has registers for, by tokens
+ * and warps of a block that multiply; their log2. */
+#define QN_FEW_ACTS_BYTES(tokens) (QN_ACTS_HILO_BYTES * ((tokens) == 8 ? 2 : (tokens) / QN_MMA_N))
+#define QN_FEW_WARP_TILES(tokens, warps) ((warps) > 8 ? ((tokens) == 8 ? 4 : 2) : (tokens) == 8 ? 10 : (tokens) == 16 ? 9 : 5)
 #define QN_FEW_WARP_SHIFT(warps) ((warps) == 16 ? 4 : 3)
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
@@ -146,7 +158,7 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
-/* qn_matmul_gemm_few - few tokens, QN_ACTS_F16; bound by dequantisation, then by mma.sync.
+/* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
  * grid (1, clusters, blocks of a cluster, up to 8), QN_WARPS warps that multiply and one that copies activations. Cluster y
  * computes cluster_tiles tiles, one more if y < extra_tiles, from where those of the clusters before end. It takes row_passes
@@ -155,7 +167,7 @@ typedef struct qn_matmul_gemm_args {
  * there are k_rounds, or one more if that is below k_rest; the m-warps divide the pass's tiles, up to warp_tiles each
  * (QN_FEW_WARP_TILES). Rings have weight_stages k-tiles and acts_stages stages. Partials are reduced reduce_tiles tiles of
  * each warp at a time, over the blocks and in them over the k-warps, in this order. token_passes * QN_TILE_N is at most
- * capacity. Defines: QN_BITS, QN_SCALES, QN_OFFSET, QN_TILE_N (tokens of a pass), QN_WARPS (8 or 16), QN_BULK. */
+ * capacity. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens of a pass), QN_WARPS (8 or 16). */
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -169,7 +181,7 @@ typedef struct qn_matmul_few_args {
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and for fp16's amax every block of a row reads all of
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and for a token's amax every block of a row reads all of
  * it; it writes its part: more splits shorten the latency. Columns beyond n_cols are written as zeros. Defines:
  * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_quantize_acts_args {
@@ -177,7 +189,7 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
-    QN_GPU_PTR(float) token_scale; /* QN_ACTS_F16 only */
+    QN_GPU_PTR(float) token_scale; /* not with QN_ACTS_INT8_N1 */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
@@ -276,7 +288,7 @@ typedef struct qn_tiled_matrix {
 typedef struct qn_matmul_acts {
     int layout;                    /* QN_ACTS_* */
     uint64_t address, token_scale; /* address a multiple of 1024 */
-    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N for QN_ACTS_F16 */
+    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_INT8_N1 */
 } qn_matmul_acts;
 
 /* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. hilo: more accuracy than int8 is required. */
