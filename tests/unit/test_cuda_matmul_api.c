@@ -227,14 +227,14 @@ static void one_token(void **unused)
     const qn_matmul_out *o = g->outs;
     assert_true(o[0].data == 3 << 20 && o[0].first_tile == 0 && o[0].n_rows == ROWS && o[0].stride == ROWS && !o[0].accumulate);
     assert_true(o[1].data == 4 << 20 && o[1].first_tile == 3 && o[1].n_rows == 16 && o[1].stride == 100 && o[1].accumulate);
-    /* fp16 on request, which needs scales of tokens */
+    /* 16 bits on request, which need scales of tokens */
     c.acts.op = QN_CUDA_MATMUL_X;
     c.acts.f16 = true;
     assert_ok(matmul(k, &c));
     expect_launch(1, 2, "qn_matmul_gemm_few", 1, 4, true);
     q = arguments(0, 2);
     assert_int_equal(q->weight, 0);
-    assert_int_equal(q->token_scale, q->out + 2 * 8 * QN_GEMM_TILE_N / 8 * 256 * 2);
+    assert_int_equal(q->token_scale, q->out + 2 * 2 * QN_GEMM_TILE_N / 8 * QN_ACTS_HILO_BYTES);
     const qn_matmul_few_args *few = arguments(1, 2);
     assert_int_equal(few->weights, 128);
     assert_int_equal(few->acts, q->out);
@@ -297,8 +297,8 @@ static void passes(void **unused)
     assert_true(first->n_tokens == PASS && last->n_tokens == LAST && last->out == first->out);
     assert_int_equal(last->x, 4096 + (size_t)PASS * COLS * 2);
     expect_launch(1, 4, "qn_matmul_gemm", launched(1, 4)->grid[0], launched(1, 4)->grid[1], true);
-    expect_launch(3, 4, "qn_matmul_gemm_few", 1, 4, true);
-    const qn_matmul_few_args *g = arguments(3, 4);
+    expect_launch(3, 4, "qn_matmul_gemm", 1, launched(3, 4)->grid[1], true); /* the activations of all passes are fp16 */
+    const qn_matmul_gemm_args *g = arguments(3, 4);
     assert_int_equal(g->outs[0].data, (3 << 20) + (size_t)PASS * ROWS * 2);
     assert_int_equal(g->outs[1].data, (4 << 20) + (size_t)PASS * 100 * 2);
     assert_int_equal(g->n_tokens, LAST);

@@ -22,9 +22,11 @@ static qn_matmul_launch launch_with(const qn_matmul_gpu *gpu, const qn_tile_layo
                                      .n_cols = n_cols,
                                      .n_outs = 1,
                                      .outs = { { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
-    const qn_matmul_acts acts = {
-        .layout = QN_ACTS_F16, .address = 1024, .token_scale = 256, .n_cols = n_cols, .capacity = 4096
-    };
+    const qn_matmul_acts acts = { .layout = qn_matmul_gpu_acts_layout(tiles, n_tokens, true),
+                                  .address = 1024,
+                                  .token_scale = 256,
+                                  .n_cols = n_cols,
+                                  .capacity = 4096 };
     qn_matmul_launch made;
     assert_ok(qn_matmul_gpu_matmul(gpu, &matrix, &acts, n_tokens, &made));
     assert_int_equal(made.launch.cluster, made.launch.grid[2]);
@@ -113,7 +115,7 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
 {
     const qn_matmul_few_args *a = &made->args.few;
     const qn_launch *launch = &made->launch;
-    const uint32_t warps = launch->variant.values[4], k_warps = 1u << a->k_shift, k_splits = k_warps * launch->grid[2];
+    const uint32_t warps = launch->variant.values[3], k_warps = 1u << a->k_shift, k_splits = k_warps * launch->grid[2];
     const size_t tile_n = tokens_of(launch);
     assert_int_equal(launch->block[0], (warps + 1) * 32);
     assert_int_equal(1 << QN_FEW_WARP_SHIFT(warps), warps);
@@ -150,10 +152,8 @@ static void few_tokens_are_covered(void **unused)
                         label("GPU %zu, %u bits, %zu tokens, %zu rows, %zu columns", g, layouts[l]->bits, tokens[t], rows[r],
                               cols[c]);
                         const qn_matmul_launch made = launch_with(gpus[g], layouts[l], rows[r], cols[c], tokens[t]);
-                        if (!strcmp(made.launch.function, "qn_matmul_gemm_few"))
-                            few_covers(gpus[g], layouts[l], &made, tokens[t]);
-                        else
-                            assert_true(tokens[t] > 24); /* at fewer it is faster in any shape */
+                        assert_string_equal(made.launch.function, "qn_matmul_gemm_few");
+                        few_covers(gpus[g], layouts[l], &made, tokens[t]);
                     }
 }
 
@@ -164,7 +164,7 @@ static void few_tokens_fill_the_device(void **unused)
     const qn_launch wide = launch_with(&h200, &q1_0, 34816, 5120, 8).launch,
                     deep = launch_with(&h200, &q1_0, 5120, 17408, 8).launch;
     assert_true(wide.grid[1] * wide.grid[2] == 132 && deep.grid[1] * deep.grid[2] == 132 && deep.grid[2] > 1);
-    assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, 512).launch.function, "qn_matmul_gemm");
+    assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, QN_FEW_MAX_TOKENS + 1).launch.function, "qn_matmul_gemm");
 }
 
 int main(void)

@@ -14,7 +14,7 @@ enum {
     CODE_BYTES = QN_BITS * QN_FRAGMENT_BYTES,
     SCALE_BYTES = QN_SCALES * 2 * QN_TILE_ROWS,
     TILE_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
-    STEP_SPANS = QN_SCALES / TILE_STEPS,        /* a span is the columns of a weight scale */
+    STEP_SPANS = QN_SCALES / TILE_STEPS, /* a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
     FRAGMENT_GROUPS = QN_TILE_GROUPS / QN_BITS, /* groups in a fragment */
     N8_TILES = QN_TILE_N / QN_MMA_N,
@@ -335,9 +335,8 @@ QN_DEVICE void multiply_span(float (*sums)[ACCUMULATORS], const span_weights *w,
         for (int n = 0; n < N8_TILES; n++)
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                sums[i][4 * n + k] =
-                    fmaf(k < 2 ? qn_f16_low(w[i].scales) : qn_f16_high(w[i].scales),
-                         span_value(x, n, k % 2, acc[i][0][n][k], acc[i][1][n][k]), sums[i][4 * n + k]);
+                sums[i][4 * n + k] = fmaf(k < 2 ? qn_f16_low(w[i].scales) : qn_f16_high(w[i].scales),
+                                          span_value(x, n, k % 2, acc[i][0][n][k], acc[i][1][n][k]), sums[i][4 * n + k]);
 }
 
 // sums += weights of `count` tiles times the activations of a step. codes, scales: the lane's of the first tile. Weights of

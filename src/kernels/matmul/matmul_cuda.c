@@ -469,9 +469,8 @@ static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, 
     const size_t compute = quarter_tiles * warp_k_tiles * few_tile_cost(tiles, c->tokens);
     const size_t acts = block_k_tiles * (c->tokens / QN_MMA_N) * QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
     const size_t l2 = (weights + acts) / 28, hbm = weights / 19;
-    const size_t shared = (acts * ((c->warps >> c->k_shift) + 1) +
-                           c->pass_tiles * block_k_tiles * tiles->n_scales * QN_FRAGMENT_BYTES) /
-                          100;
+    const size_t shared =
+        (acts * ((c->warps >> c->k_shift) + 1) + c->pass_tiles * block_k_tiles * tiles->n_scales * QN_FRAGMENT_BYTES) / 100;
     const size_t reduction = 500 + c->pass_tiles * c->tokens * 2 + (c->cluster > 1 ? 1000 : 0);
     const size_t slower = l2 > shared ? l2 : shared, again = (compute > slower ? compute : slower) + reduction;
     const size_t first = hbm > again ? hbm : again;

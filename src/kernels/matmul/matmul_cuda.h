@@ -92,7 +92,7 @@ enum {
     QN_ACTS_N1_TILE_BYTES = 576, /* per k-tile */
     QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16,     /* upper bound per block of qn_matmul_gemv */
+    QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
     QN_ACTS_HILO_COLS = 128,
     QN_ACTS_HILO_BYTES = 2176,  /* of 8 tokens by as many columns */
     QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
