@@ -157,13 +157,13 @@ static void few_tokens_are_covered(void **unused)
                     }
 }
 
-/* The larger matrices of a model fill all SMs. */
+/* The larger matrices of a model fill all SMs, or as many as clusters can take: 39 of 3 blocks. */
 static void few_tokens_fill_the_device(void **unused)
 {
     (void)unused;
     const qn_launch wide = launch_with(&h200, &q1_0, 34816, 5120, 8).launch,
                     deep = launch_with(&h200, &q1_0, 5120, 17408, 8).launch;
-    assert_true(wide.grid[1] * wide.grid[2] == 132 && deep.grid[1] * deep.grid[2] == 132 && deep.grid[2] > 1);
+    assert_true(wide.grid[1] * wide.grid[2] == 132 && deep.grid[1] * deep.grid[2] >= 117 && deep.grid[2] > 1);
     assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, QN_FEW_MAX_TOKENS + 1).launch.function, "qn_matmul_gemm");
 }
 

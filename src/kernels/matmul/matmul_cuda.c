@@ -455,9 +455,10 @@ static size_t few_tile_cost(const qn_tile_layout *tiles, size_t tokens)
     return mma > issue ? mma + issue / 4 : issue + mma / 4;
 }
 
-/* Nanoseconds at 1.7 cycles each. A block computes for as long as its busiest quarter (warp w is on quarter w % 4); weights
- * arrive at 19 bytes a cycle from HBM, weights and activations at 28 from L2. Shared memory is read at 100 bytes a cycle:
- * activations by each m-warp, a fragment of codes for each scale. */
+/* Nanoseconds at 1.7 cycles each. A block computes for as long as its busiest quarter (warp w is on quarter w % 4), whose warps
+ * also load activations and wait, however many tiles they have; weights arrive at 19 bytes a cycle from HBM, weights and
+ * activations at 28 from L2. Shared memory is read at 100 bytes a cycle: activations by each m-warp, a fragment of codes for
+ * each scale. */
 static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, size_t n_k_tiles, size_t token_passes)
 {
     const size_t k_splits = c->cluster << c->k_shift, quarters = c->k_shift >= 2 ? 1 : (size_t)4 >> c->k_shift;
@@ -466,7 +467,8 @@ static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, 
     const size_t quarter_tiles =
         (c->pass_tiles + quarters - 1) / quarters * (c->k_shift > 2 ? (size_t)1 << (c->k_shift - 2) : 1);
     const size_t weights = c->pass_tiles * block_k_tiles * (code_bytes(tiles) + scale_bytes(tiles));
-    const size_t compute = quarter_tiles * warp_k_tiles * few_tile_cost(tiles, c->tokens);
+    const size_t warp_cost = 80 + tiles->n_scales * (30 + 2 * c->tokens);
+    const size_t compute = (quarter_tiles * few_tile_cost(tiles, c->tokens) + c->warps / 4 * warp_cost) * warp_k_tiles;
     const size_t acts = block_k_tiles * (c->tokens / QN_MMA_N) * QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
     const size_t l2 = (weights + acts) / 28, hbm = weights / 19;
     const size_t shared =

@@ -41,12 +41,12 @@
  * the column order of the fp16 weight fragments. token_scale [capacity]: the factor of each token's results. fp16 is
  * far more accurate than int8 (2^-11 of each value).
  *
- * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's values
- * times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][2176 bytes]. A block has codes [2 steps of 64
- * columns][8 tokens][128 bytes], then corrections [2 steps][8 tokens] of two int32: minus 64 times the sums of hi and of lo of
- * the step. A token's 128 bytes of a step are eight pieces of 16: hi and lo of columns 16 h to 16 h + 15 of group r are pieces
- * 4r + h and 4r + 2 + h; piece i is stored at i ^ (token % 8). token_scale [capacity]: the factor of each token's results from
- * codes times 64.
+ * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
+ * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][2176 bytes]. A block has codes [2
+ * steps of 64 columns][8 tokens][128 bytes], then corrections [2 steps][8 tokens] of two int32: minus 64 times the sums of hi
+ * and of lo of the step. A token's 128 bytes of a step are eight pieces of 16: hi and lo of columns 16h to 16h+15 of group r
+ * of the step are pieces 4r+h and 4r+2+h; piece i is stored at i ^ (token % 8). token_scale [capacity]: the factor of each
+ * token's results by codes times 64.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -67,9 +67,9 @@
  * which packs rows as they are stored, has it after a line in QN_DEQUANTIZED_TYPES and a case in matmul_pack.cu. To keep
  * its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point
  * follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types
- * above has its bits, scales and offset, it also needs rows of gemv, gemm and few in variants.def, and cases in
- * dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh, gemm.cu and gemm_few.cu. The persistent decode kernel takes
- * tiles of 1 and 2 bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
+ * above has its bits, scales and offset, it also needs rows of gemv, gemm and, with 1 or 2 bits, few in variants.def, and cases
+ * in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel
+ * takes tiles of 1 and 2 bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 
