@@ -44,10 +44,15 @@ static bool is_low_bit(qn_dtype t)
            t == QN_DTYPE_TQ2_0;
 }
 
-/* Whether activations are int8, by the rule of quern/cuda.h. */
+/* Whether activations are int8, or integers of 16 bits, by the rule of quern/cuda.h. */
 static bool is_int8(const struct shape *s)
 {
-    return is_low_bit(s->weights) && s->n_tokens <= 16 && !s->f16;
+    return is_low_bit(s->weights) && s->n_tokens == 1 && !s->f16;
+}
+
+static bool is_hilo(const struct shape *s)
+{
+    return is_low_bit(s->weights) && s->n_tokens <= 64 && !is_int8(s);
 }
 
 static size_t total_rows(const struct shape *s)
@@ -183,6 +188,7 @@ static void multiply(const struct problem *p, qn_cuda_kernels *kernels)
  *
  *   3e-5 of the terms' magnitudes        float32 additions in any order, some truncated by the tensor cores, and the operation
  *   int8: half a step of each value      amax / 127 of its group; none against the CPU's own integers
+ *   16 bits: half a step of each value   amax / 32639 of the token
  *   fp16: 2^-11 of each value            and half a step of the smallest values, which is 2^-25 of the token's scale
  *   fp16 weights: 2^-11 of each weight   of types whose values are not fp16; half a step of subnormal ones is 2^-25 */
 static double bound_of(const struct problem *p, const float *w, const double *x)
@@ -205,6 +211,8 @@ static double bound_of(const struct problem *p, const float *w, const double *x)
     }
     if (int8)
         return 3e-5 * terms + steps;
+    if (is_hilo(&p->s))
+        return 3e-5 * terms + weights * amax * (0.5 / 32639) * 1.01;
     return terms * (3e-5 + 1.01 * (0x1p-11 + (exact ? 0 : 0x1p-11))) + weights * amax * 0x1p-24 + values * 0x1p-25;
 }
 
@@ -296,7 +304,7 @@ static void check_types(qn_cuda_kernels *kernels)
         }
 }
 
-/* All types of arrays with all operations, in int8 and fp16. */
+/* All types of arrays with all operations, in int8, 16 bits and fp16. */
 static void check_arrays(qn_cuda_kernels *kernels)
 {
     static const qn_dtype weights[] = { QN_DTYPE_Q1_0, QN_DTYPE_Q4_0 };

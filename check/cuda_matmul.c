@@ -44,7 +44,7 @@ static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
 {
     struct gpu_acts a = { .acts = { .layout = layout, .n_cols = n_cols, .capacity = n_tokens } };
     size_t bytes;
-    if (layout == QN_ACTS_F16)
+    if (layout != QN_ACTS_INT8_N1)
         a.acts.capacity = qn_round_up(n_tokens, QN_GEMM_TILE_N);
     qn_assert_ok(qn_matmul_gpu_acts_bytes(layout, n_cols, a.acts.capacity, &bytes));
     a.data = qn_gpu_new(qn_round_up(bytes + 1024, 256));
@@ -61,11 +61,11 @@ static void acts_free(struct gpu_acts *a)
     qn_gpu_free(&a->scale);
 }
 
-/* Activations of a layout, dequantised: values [n_tokens, n_cols rounded up to k-tiles], and the sums that the int8
- * layouts store for each pair of groups. */
+/* Activations of a layout, dequantised: values [n_tokens, n_cols rounded up to k-tiles], and the sums that
+ * QN_ACTS_INT8_N1 stores for each pair of groups. */
 struct dequantized_acts {
     double *values;
-    float *minus_sum; /* [n_tokens][pairs of groups]; not set for fp16 */
+    float *minus_sum; /* [n_tokens][pairs of groups]; not set for the other layouts */
 };
 
 static float float_at(const uint8_t *at)
@@ -73,6 +73,28 @@ static float float_at(const uint8_t *at)
     float x;
     memcpy(&x, at, sizeof x);
     return x;
+}
+
+/* The integer of column k of a token in QN_ACTS_HILO; the corrections of its 64 columns are compared with their sums. */
+static int hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k)
+{
+    const uint8_t *block = acts + (k / QN_ACTS_HILO_COLS * (capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
+    const size_t step = k % QN_ACTS_HILO_COLS / 64;
+    const int8_t *row = (const int8_t *)block + step * 1024 + token % 8 * 128;
+    int code = 0, corrections[2], sums[2] = { 0, 0 };
+    for (size_t i = 0; i < 64; i++) {
+        const size_t piece = i / 32 * 4 + i % 32 / 16;
+        const int hi = row[(piece ^ (token % 8)) * 16 + i % 16], lo = row[((piece + 2) ^ (token % 8)) * 16 + i % 16];
+        sums[0] -= 64 * hi;
+        sums[1] -= 64 * lo;
+        if (i == k % 64)
+            code = 256 * hi + lo;
+    }
+    memcpy(corrections, block + 2048 + step * 64 + token % 8 * 8, sizeof corrections);
+    qn_expect(corrections[0] == sums[0] && corrections[1] == sums[1],
+              "token %zu, columns of %zu: corrections %d and %d, expected %d and %d", token, k, corrections[0], corrections[1],
+              sums[0], sums[1]);
+    return code;
 }
 
 static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_tokens)
@@ -95,17 +117,13 @@ static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_toke
                        bytes + (k / 64 * (a->acts.capacity / 8) + token / 8) * 1024 + token % 8 * 128 + piece * 16 + at % 8 * 2,
                        2);
                 *to = (double)qn_f16_to_f32(f16) * (double)scales[token];
-            } else if (a->acts.layout == QN_ACTS_INT8_N1) {
+            } else if (a->acts.layout == QN_ACTS_HILO) {
+                *to = hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * (double)scales[token];
+            } else {
                 const uint8_t *from = bytes + k_tile * QN_ACTS_N1_TILE_BYTES, *words = from + 64 * group + 16 * t + 4 * h + i;
                 *to = (int8_t)words[group % 2 * 8] * (double)float_at(from + 512 + 16 * pair + 4 * (group % 2));
                 qn_expect(words[8 - group % 2 * 8] == 0, "byte next to column %zu is %d", k, words[8 - group % 2 * 8]);
                 dequantized_acts.minus_sum[token * width / 64 + k / 64] = float_at(from + 512 + 16 * pair + 8);
-            } else {
-                const uint8_t *from = bytes + (token / 8 * n_k_tiles + k_tile) * QN_ACTS_N8_TILE_BYTES;
-                const size_t c = token % 8;
-                *to = (int8_t)from[512 * pair + 16 * (4 * c + t) + group % 2 * 8 + 4 * h + i] *
-                      (double)float_at(from + 2048 + 64 * pair + 16 * (c / 2) + 8 * (group % 2) + 4 * (c % 2));
-                dequantized_acts.minus_sum[token * width / 64 + k / 64] = float_at(from + 2304 + 32 * pair + 4 * c);
             }
         }
     qn_free(all);
@@ -119,14 +137,21 @@ static void dequantized_free(struct dequantized_acts *dequantized_acts)
     qn_free(dequantized_acts->minus_sum);
 }
 
-/* The same values quantised by the CPU's rule and dequantised: values [n_cols] of a token. */
+/* The same values quantised by the layout's rule and dequantised: values [n_cols] of a token. */
 static void quantize_dequantize(int layout, const float *x, size_t n_cols, double *values)
 {
-    if (layout == QN_ACTS_F16) {
-        float largest = 0;
-        int exponent = 0;
+    float largest = 0;
+    for (size_t k = 0; k < n_cols; k++)
+        largest = fmaxf(largest, fabsf(x[k]));
+    if (layout == QN_ACTS_HILO) {
+        const float inverse = largest < 1e-30f ? 0 : (float)QN_HILO_MAX / largest;
+        const float scale = largest * (1.0f / (64.0f * (float)QN_HILO_MAX));
         for (size_t k = 0; k < n_cols; k++)
-            largest = fmaxf(largest, fabsf(x[k]));
+            values[k] = (double)rintf(x[k] * inverse) * 64 * (double)scale;
+        return;
+    }
+    if (layout == QN_ACTS_F16) {
+        int exponent = 0;
         frexpf(largest, &exponent);
         exponent = exponent < -125 ? -125 : exponent;
         for (size_t k = 0; k < n_cols; k++)
@@ -145,7 +170,7 @@ static void quantize_dequantize(int layout, const float *x, size_t n_cols, doubl
 
 static const char *layout_name(int layout)
 {
-    return layout == QN_ACTS_INT8_N1 ? "int8 n1" : layout == QN_ACTS_INT8_N8 ? "int8 n8" : "fp16";
+    return layout == QN_ACTS_INT8_N1 ? "int8" : layout == QN_ACTS_HILO ? "hi/lo" : "fp16";
 }
 
 /* Without an operation the values equal the CPU's exactly; after a norm or SwiGLU, whose last bits differ, they are
@@ -194,14 +219,15 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
                 for (size_t i = k / 32 * 32; i < n_cols && i < k / 32 * 32 + 32; i++)
                     group = fmaxf(group, fabsf(y[i]));
                 /* Half a code, or half a unit in the last place of fp16; 1e-5 for the error of the operation itself. */
-                bound = layout == QN_ACTS_F16 ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
-                                              : (double)group * (0.5 / 127);
+                bound = layout == QN_ACTS_F16    ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
+                        : layout == QN_ACTS_HILO ? (double)largest * (0.5 / QN_HILO_MAX)
+                                                 : (double)group * (0.5 / 127);
                 bound = bound * 1.01 + (double)group * 1e-5 + 1e-30; /* smaller groups are zeros */
             }
             qn_expect(fabs(found - (k < n_cols ? bound > 0 ? (double)y[k] : expected[k] : 0)) <= bound,
                       "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);
         }
-        for (size_t pair = 0; layout != QN_ACTS_F16 && pair < width / 64; pair++) {
+        for (size_t pair = 0; layout == QN_ACTS_INT8_N1 && pair < width / 64; pair++) {
             double sum = 0, size = 0;
             for (size_t k = pair * 64; k < pair * 64 + 64; k++) {
                 sum -= dequantized_acts.values[token * width + k];
@@ -432,6 +458,8 @@ static void check_refusals(void)
     qn_matmul_launch l;
     qn_case_begin("matmul", "cuda", "rejected arguments");
     qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "int8 by Q8_0 was accepted");
+    acts = (qn_matmul_acts){ .layout = QN_ACTS_HILO, .address = 1024, .n_cols = 512, .capacity = 128 };
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 2, &l) == QN_ERR_INVALID, "hi/lo int8 by Q8_0 was accepted");
     acts = (qn_matmul_acts){ .layout = QN_ACTS_F16, .address = 1024, .n_cols = 256, .capacity = 128 };
     qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "different widths were accepted");
     acts.n_cols = 512;
@@ -517,7 +545,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
         }
     snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens,
              norm_mode == NORMALIZED_BEFORE ? "" : " with norms");
-    if (n_tokens <= 64)
+    if (n_tokens <= 128)
         qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
                      &(struct timed){ launches, each }, n_copies);
     else
@@ -542,7 +570,7 @@ static void bench(void)
         { "8b qkv", 6144, 4096 }, { "8b out", 4096, 4096 }, { "8b gate+up", 24576, 4096 }, { "8b down", 4096, 12288 }
     };
     static const struct shape head = { "27b head", 248320, 5120 };
-    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
         bench_layer(type, "27b layer", layer27, 4, 1, NORMALIZED_BEFORE);
@@ -552,44 +580,78 @@ static void bench(void)
         for (size_t i = 0; t < 2 && i < 4; i++) {
             bench_layer(type, layer27[i].name, &layer27[i], 1, 1, NORMALIZED_BEFORE);
             bench_layer(type, layer27[i].name, &layer27[i], 1, 8, NORMALIZED_BEFORE);
+            bench_layer(type, layer27[i].name, &layer27[i], 1, 32, NORMALIZED_BEFORE);
         }
         if (t >= 2)
             continue;
-        static const size_t some[] = { 4, 16, 17, 32, 33, 64, 65, 128, 200, 256 };
+        static const size_t some[] = { 2, 4, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 256 };
         for (size_t i = 0; i < sizeof some / sizeof *some; i++)
             bench_layer(type, "27b layer", layer27, 4, some[i], NORMALIZED_BEFORE);
         bench_layer(type, "27b layer", layer27, 4, 128, NORM_IN_LAUNCH);
         bench_layer(type, "27b layer", layer27, 4, 4096, NORM_IN_LAUNCH);
+        bench_layer(type, "27b layer", layer27, 4, 8, NORM_IN_LAUNCH);
+        bench_layer(type, "27b layer", layer27, 4, 32, NORM_IN_LAUNCH);
         bench_layer(type, "8b layer", layer8, 4, 1, NORMALIZED_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 8, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 33, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 128, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 512, NORM_IN_LAUNCH);
         bench_layer(type, head.name, &head, 1, 1, NORMALIZED_BEFORE);
+        bench_layer(type, head.name, &head, 1, 8, NORMALIZED_BEFORE);
+        bench_layer(type, head.name, &head, 1, 32, NORMALIZED_BEFORE);
     }
 }
 
-/* More blocks of rows than an H200 has SMs: some are computed by one block each, and clusters compute the rest by
- * split-K. */
+/* More rows than the SMs of an H200 compute at once. Q8_0: some blocks of rows of the GEMM are computed by one block each, and
+ * clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the columns. */
 static void check_many_rows(void)
 {
-    enum { COLS = 1280, TOKENS = 17 };
-    const size_t n_rows[3] = { 34816 - 32, 16, 16 };
-    qn_random_seed(77);
-    struct gpu_weights w = weights_new(qn_type_find(QN_TYPE_Q1_0), COLS, 3, n_rows);
-    check_matmul(&w, QN_ACTS_F16, TOKENS);
-    weights_free(&w);
+    static const struct {
+        qn_type type;
+        size_t rows, cols, tokens;
+    } cases[] = { { QN_TYPE_Q8_0, 34816 - 32, 1280, 17 },
+                  { QN_TYPE_Q1_0, 34816 - 32, 1280, 17 },
+                  { QN_TYPE_Q1_0, 180000, 256, 5 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t n_rows[3] = { cases[i].rows, 16, 16 };
+        qn_random_seed(77 + i);
+        if (!qn_case_selected())
+            continue;
+        struct gpu_weights w = weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
+        check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, cases[i].tokens, true), cases[i].tokens);
+        weights_free(&w);
+    }
+}
+
+/* Every number of tokens of qn_matmul_gemm_few and some of qn_matmul_gemm, for each tile layout of the former. */
+static void check_token_counts(void)
+{
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_Q2_0, QN_TYPE_PQ2_0 };
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t n_tokens = 1; n_tokens <= 70; n_tokens++) {
+            const qn_type_info *type = qn_type_find(types[t]);
+            qn_random_seed(5000 + 100 * t + n_tokens);
+            if (!qn_case_selected())
+                continue;
+            const size_t cols = type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
+            const size_t n_rows[3] = { 1 + qn_random_below(300), 1 + qn_random_below(40), 1 + qn_random_below(700) };
+            struct gpu_weights w = weights_new(type, cols, 3, n_rows);
+            check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, true), n_tokens);
+            weights_free(&w);
+        }
 }
 
 void qn_check_cuda_matmul(bool with_bench)
 {
     static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120 };
-    for (int layout = 0; layout < 3; layout++)
+    for (int layout = QN_ACTS_INT8_N1; layout <= QN_ACTS_HILO; layout++)
         for (int op = 0; op < 3; op++)
             for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
                 qn_random_seed(100 * i + 10 * layout + op);
                 if (qn_case_selected())
-                    check_acts(layout, op, widths[i],
-                               layout == QN_ACTS_INT8_N1 ? 1 : 1 + qn_random_below(layout == QN_ACTS_F16 ? 140 : 20));
+                    check_acts(
+                        layout, op, widths[i],
+                        layout == QN_ACTS_INT8_N1 ? 1 : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
             }
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
@@ -606,8 +668,11 @@ void qn_check_cuda_matmul(bool with_bench)
             struct gpu_weights w = weights_new(&types[t], cols, 3, n_rows);
             const size_t n_tokens = draw == 13 ? 2 : draw < 12 ? tokens[draw] : tokens[qn_random_below(12)];
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), n_tokens);
-            if (draw % 3 == 0) /* fp16 requested, few tokens */
-                check_matmul(&w, QN_ACTS_F16, 1 + qn_random_below(20));
+            if (draw % 3 == 0) { /* more than int8 requested; fp16 in any number */
+                const size_t few = 1 + qn_random_below(20);
+                check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, few, true), few);
+                check_matmul(&w, QN_ACTS_F16, few);
+            }
             if (draw % 3 == 1)
                 check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1, false), 1);
             weights_free(&w);
@@ -615,8 +680,8 @@ void qn_check_cuda_matmul(bool with_bench)
         if (qn_case_selected())
             check_not_finite(&types[t]);
     }
-    if (qn_case_selected())
-        check_many_rows();
+    check_token_counts();
+    check_many_rows();
     check_refusals();
     if (with_bench)
         bench();

@@ -14,6 +14,7 @@ static size_t args_bytes(const char *function)
     return !strcmp(function, "qn_matmul_pack")            ? sizeof(qn_matmul_pack_args)
            : !strcmp(function, "qn_matmul_quantize_acts") ? sizeof(qn_matmul_quantize_acts_args)
            : !strcmp(function, "qn_matmul_gemv")          ? sizeof(qn_matmul_gemv_args)
+           : !strcmp(function, "qn_matmul_gemm_few")      ? sizeof(qn_matmul_few_args)
                                                           : sizeof(qn_matmul_gemm_args);
 }
 
@@ -226,14 +227,21 @@ static void one_token(void **unused)
     const qn_matmul_out *o = g->outs;
     assert_true(o[0].data == 3 << 20 && o[0].first_tile == 0 && o[0].n_rows == ROWS && o[0].stride == ROWS && !o[0].accumulate);
     assert_true(o[1].data == 4 << 20 && o[1].first_tile == 3 && o[1].n_rows == 16 && o[1].stride == 100 && o[1].accumulate);
-    /* fp16 on request, which needs scales of tokens */
+    /* 16 bits on request, which need scales of tokens */
     c.acts.op = QN_CUDA_MATMUL_X;
     c.acts.f16 = true;
     assert_ok(matmul(k, &c));
-    expect_launch(1, 2, "qn_matmul_gemv", 4, 1, true);
+    expect_launch(1, 2, "qn_matmul_gemm_few", 1, 4, true);
     q = arguments(0, 2);
     assert_int_equal(q->weight, 0);
-    assert_int_equal(q->token_scale, q->out + 2 * 8 * QN_GEMM_TILE_N / 8 * 256 * 2);
+    assert_int_equal(q->token_scale, q->out + 2 * 2 * QN_GEMM_TILE_N / 8 * QN_ACTS_HILO_BYTES);
+    const qn_matmul_few_args *few = arguments(1, 2);
+    assert_int_equal(few->weights, 128);
+    assert_int_equal(few->acts, q->out);
+    assert_int_equal(few->token_scale, q->token_scale);
+    assert_true(few->n_tiles == 4 && few->n_tokens == 1 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
+    assert_int_equal(few->out_dtype, QN_DTYPE_F32);
+    assert_memory_equal(few->outs, o, sizeof few->outs);
     qn_cuda_kernels_close(k);
 }
 
@@ -253,6 +261,10 @@ static void types(void **unused)
     c = call_of(QN_DTYPE_Q2_0, TOKENS, QN_DTYPE_F16, QN_DTYPE_BF16);
     assert_ok(matmul(k, &c));
     assert_false(((const qn_matmul_quantize_acts_args *)arguments(0, 2))->is_bf16);
+    assert_string_equal(launched(1, 2)->function, "qn_matmul_gemm_few");
+    assert_int_equal(((const qn_matmul_few_args *)arguments(1, 2))->out_dtype, QN_DTYPE_BF16);
+    c = call_of(QN_DTYPE_Q4_0, TOKENS, QN_DTYPE_F16, QN_DTYPE_BF16);
+    assert_ok(matmul(k, &c));
     assert_string_equal(launched(1, 2)->function, "qn_matmul_gemm");
     assert_int_equal(((const qn_matmul_gemm_args *)arguments(1, 2))->out_dtype, QN_DTYPE_BF16);
     qn_cuda_kernels_close(k);
@@ -285,8 +297,8 @@ static void passes(void **unused)
     assert_true(first->n_tokens == PASS && last->n_tokens == LAST && last->out == first->out);
     assert_int_equal(last->x, 4096 + (size_t)PASS * COLS * 2);
     expect_launch(1, 4, "qn_matmul_gemm", launched(1, 4)->grid[0], launched(1, 4)->grid[1], true);
-    expect_launch(3, 4, "qn_matmul_gemv", 4, 1, true);
-    const qn_matmul_gemv_args *g = arguments(3, 4);
+    expect_launch(3, 4, "qn_matmul_gemm", 1, launched(3, 4)->grid[1], true); /* the activations of all passes are fp16 */
+    const qn_matmul_gemm_args *g = arguments(3, 4);
     assert_int_equal(g->outs[0].data, (3 << 20) + (size_t)PASS * ROWS * 2);
     assert_int_equal(g->outs[1].data, (4 << 20) + (size_t)PASS * 100 * 2);
     assert_int_equal(g->n_tokens, LAST);

@@ -151,7 +151,7 @@ static void delta_rules(void)
 /* Matrices of every type, by up to 4096 tokens; the persistent decode kernel where it takes their tiles. */
 static void matmuls(void)
 {
-    static const size_t tokens[] = { 1, 2, 8, 16, 17, 33, 65, 512, 4096 };
+    static const size_t tokens[] = { 1, 2, 8, 16, 17, 32, 33, 65, 96, 130, 512, 4096 };
     const qn_matmul_gpu gpu = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true };
     const qn_persistent_gpu persistent = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .major = 9 };
     qn_matmul_launch matmul;

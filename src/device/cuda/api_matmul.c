@@ -130,14 +130,14 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
         return QN_OK;
     c->pass.layout = qn_matmul_gpu_acts_layout(&c->matrix.tiles, c->pass_tokens, acts->f16);
     c->pass.n_cols = c->matrix.n_cols;
-    c->pass.capacity = c->pass.layout == QN_ACTS_F16 ? qn_round_up(c->pass_tokens, QN_GEMM_TILE_N) : c->pass_tokens;
+    c->pass.capacity = c->pass.layout == QN_ACTS_INT8_N1 ? 1 : qn_round_up(c->pass_tokens, QN_GEMM_TILE_N);
     return qn_matmul_gpu_acts_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity, &c->acts_bytes);
 }
 
 /* Activations, then the scales of tokens; before them what aligns them. */
 static qn_status workspace_bytes(const matmul_call *c, size_t *bytes)
 {
-    const size_t scales = c->pass.layout == QN_ACTS_F16 ? c->pass.capacity * sizeof(float) : 0;
+    const size_t scales = c->pass.layout == QN_ACTS_INT8_N1 ? 0 : c->pass.capacity * sizeof(float);
     *bytes = 0;
     if (!c->pass_tokens)
         return QN_OK;
@@ -245,7 +245,7 @@ static qn_status all_launches(const matmul_call *c, qn_launch out[2 * PASS_LAUNC
 static void place(matmul_call *c, uint64_t workspace)
 {
     c->pass.address = qn_round_up(workspace, ACTS_ALIGNMENT);
-    c->pass.token_scale = c->pass.layout == QN_ACTS_F16 ? c->pass.address + c->acts_bytes : 0;
+    c->pass.token_scale = c->pass.layout == QN_ACTS_INT8_N1 ? 0 : c->pass.address + c->acts_bytes;
 }
 
 qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, const qn_cuda_matmul_acts *acts,

@@ -47,11 +47,10 @@ static qn_status alloc_floats(qn_cuda_model *model, size_t rows, size_t width, q
 static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
 {
     qn_cuda_acts *acts = &model->acts[id];
-    const size_t n_tokens = max_rows < QN_MATMUL_INT8_MAX_TOKENS ? max_rows : QN_MATMUL_INT8_MAX_TOKENS;
     const size_t capacities[QN_CUDA_ACTS_LAYOUTS] = { [QN_ACTS_INT8_N1] = 1,
-                                                      [QN_ACTS_INT8_N8] = qn_round_up(n_tokens, QN_MMA_N),
-                                                      [QN_ACTS_F16] = qn_round_up(max_rows, QN_GEMM_TILE_N) };
-    QN_TRY(alloc_floats(model, capacities[QN_ACTS_F16], 1, &acts->token_scale));
+                                                      [QN_ACTS_F16] = qn_round_up(max_rows, QN_GEMM_TILE_N),
+                                                      [QN_ACTS_HILO] = qn_round_up(QN_FEW_MAX_TOKENS, QN_GEMM_TILE_N) };
+    QN_TRY(alloc_floats(model, capacities[QN_ACTS_F16] + capacities[QN_ACTS_HILO], 1, &acts->token_scale));
     for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
         size_t bytes;
         qn_matmul_acts *to = &acts->layouts[layout];
@@ -60,7 +59,7 @@ static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
         QN_TRY(qn_cuda_alloc(model->cuda, bytes + 1024, 1, "activations on the GPU", &acts->memory[layout]));
         QN_TRY(qn_cuda_memset(model->cuda, model->stream, acts->memory[layout].address, 0, bytes + 1024));
         to->address = (acts->memory[layout].address + 1023) / 1024 * 1024;
-        to->token_scale = acts->token_scale.address;
+        to->token_scale = acts->token_scale.address + (layout == QN_ACTS_HILO ? capacities[QN_ACTS_F16] * sizeof(float) : 0);
     }
     return QN_OK;
 }

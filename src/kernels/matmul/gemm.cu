@@ -87,16 +87,6 @@ QN_DEVICE void dequantize_group(uint32_t a[WARP_TILES][2][4], const unit_weights
 }
 
 template <class type>
-QN_DEVICE void store_element(const qn_matmul_gemm_args &a, const output_row<type> &out, uint32_t token, float sum)
-{
-    if (token < a.n_tokens) {
-        type *at = out.at + token * out.stride;
-        const float value = sum * __ldg(a.token_scale + token);
-        store_output(at, out.add ? load_output(at) + value : value);
-    }
-}
-
-template <class type>
 QN_DEVICE void store_tile(const qn_matmul_gemm_args &a, uint32_t tile, const float acc[ACCUMULATORS], uint32_t lane)
 {
     const uint32_t g = lane / 4, t = lane % 4, first_token = blockIdx.x * QN_TILE_N + 2 * t;
@@ -147,28 +137,6 @@ QN_DEVICE void store_partials(uint32_t shared, const float acc[WARP_TILES][ACCUM
                                  partial_address(shared, (2 * m + h) * (QN_TILE_N / 8) + j, thread)),
                              "f"(acc[m][4 * j + 2 * h]), "f"(acc[m][4 * j + 2 * h + 1])
                              : "memory");
-}
-
-// Barrier over all threads of the cluster, with release and acquire.
-QN_DEVICE void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive;\n"
-                 "barrier.cluster.wait;" ::
-                     : "memory");
-}
-
-QN_DEVICE float2 load_dsmem(uint32_t shared, uint32_t block)
-{
-    float2 v;
-    asm volatile("{\n"
-                 ".reg .u32 there;\n"
-                 "mapa.shared::cluster.u32 there, %2, %3;\n"
-                 "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
-                 "}\n"
-                 : "=f"(v.x), "=f"(v.y)
-                 : "r"(shared), "r"(block)
-                 : "memory");
-    return v;
 }
 
 // Reduces this block's part of the pairs over the blocks, in their order. All loads of a pair are in flight together.

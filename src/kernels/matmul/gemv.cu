@@ -1,24 +1,22 @@
-// GEMV and GEMM of up to 16 tokens. Weights stream through shared memory, QN_STAGES steps in flight per warp; the
-// tensor cores are not the limit. The first weights are issued before the grid dependency is waited for (PDL): the
-// previous kernel may still be running.
+// GEMV: one token in int8 by weights of 1 or 2 bits, up to 8 tokens in fp16 by weights of more bits. Weights stream through
+// shared memory, QN_STAGES steps in flight per warp; the tensor cores are not the limit. The first weights are issued before
+// the grid dependency is waited for (PDL): the previous kernel may still be running.
 //
-// Int8: an A fragment is `word & mask`, with no bit shifted. All codes of a group have the same mask, so that its sum
-// is scaled by a power of two, which is folded into the group's scale. One token (INT8_N1): the eight columns (N) of
-// the mma are the eight groups of a k-tile. Of a group's B fragment all columns but one are zeros, so that eight mma
-// into one accumulator compute a k-tile, and its columns are the sums of the groups. Several tokens (INT8_N8): the
-// columns are tokens. Integer accumulators start at the bits of the float 1.5 * 2^23, which makes them floats after one
-// subtraction.
+// Int8: an A fragment is `word & mask`, with no bit shifted. All codes of a group have the same mask, so that its sum is
+// scaled by a power of two, which is folded into the group's scale. The eight columns (N) of the mma are the eight groups of
+// a k-tile. Of a group's B fragment all columns but one are zeros, so that eight mma into one accumulator compute a k-tile,
+// and its columns are the sums of the groups. Integer accumulators start at the bits of the float 1.5 * 2^23, which makes
+// them floats after one subtraction.
 #include "kernels/matmul/tiles.cuh"
 
 #define INT8_N1 (QN_ACTS_LAYOUT == QN_ACTS_INT8_N1)
-#define F16 (QN_ACTS_LAYOUT == QN_ACTS_F16)
-#if !F16
+#if INT8_N1
 #include "kernels/matmul/gemv.cuh"
 #endif
 
 // Weight copies: cp.async by each thread for int8, which was measured to be faster than bulk copies (a 27B layer in 39
 // instead of 41 us); bulk copies for fp16, whose steps are several times larger.
-#define BULK_COPY (__CUDA_ARCH__ >= 900 && F16)
+#define BULK_COPY (__CUDA_ARCH__ >= 900 && !INT8_N1)
 
 enum {
     STEP_TILES = QN_STEP_TILES, /* tiles per step */
@@ -166,77 +164,9 @@ QN_DEVICE void copy_acts_n1(uint8_t *shared_acts, const qn_matmul_gemv_args &a, 
 
 #endif
 
-// ---- Several tokens in int8: the columns (N) are tokens ----
-
-#if QN_ACTS_LAYOUT == QN_ACTS_INT8_N8
-
-struct acts_n8 {
-    uint4 words[4];                  // B fragments of groups 2p, 2p+1: the lane's token
-    float scales[QN_TILE_GROUPS][2]; // of tokens 2t, 2t+1
-    float minus_sum[4][2];           // of pairs of groups
-};
-
-QN_DEVICE void load_acts_n8(acts_n8 &x, const uint8_t *k_tile, uint32_t lane)
-{
-    const uint32_t t = lane % 4;
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-        x.words[p] = *(const uint4 *)(k_tile + p * QN_FRAGMENT_BYTES + 16 * lane);
-        const float4 s = *(const float4 *)(k_tile + 4 * QN_FRAGMENT_BYTES + 64 * p + 16 * t);
-        const float2 minus_sum = *(const float2 *)(k_tile + 4 * QN_FRAGMENT_BYTES + 256 + 32 * p + 8 * t);
-        const int shift = QN_BITS == 1 ? 2 * p : 4 * (p % 2); // bit position of group 2p in a byte; 1 bit is +-1: doubled
-        const float even = (QN_BITS == 1 ? 2.0f : 1.0f) / (1 << shift), odd = even * (QN_BITS == 1 ? 0.5f : 0.25f);
-        x.scales[2 * p][0] = s.x * even, x.scales[2 * p][1] = s.y * even;
-        x.scales[2 * p + 1][0] = s.z * odd, x.scales[2 * p + 1][1] = s.w * odd;
-        x.minus_sum[p][0] = minus_sum.x, x.minus_sum[p][1] = minus_sum.y;
-    }
-}
-
-QN_DEVICE void mma_n8(float acc[ACCUMULATORS], uint32_t codes, uint32_t scales, const acts_n8 &x)
-{
-    const int acc_init[4] = { 0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000 };
-    uint4 fragments[QN_BITS];
-#pragma unroll
-    for (int q = 0; q < QN_BITS; q++)
-        fragments[q] = load_shared_16(codes + q * QN_FRAGMENT_BYTES);
-#pragma unroll
-    for (int first = 0; first < QN_TILE_GROUPS; first += GROUPS_PER_SCALE) {
-        const uint32_t scale = load_shared_4(scales + first / GROUPS_PER_SCALE * 32);
-        float block[4] = {};
-#pragma unroll
-        for (int group = first; group < first + GROUPS_PER_SCALE; group++) {
-            uint32_t a[4];
-            int c[4];
-            mask_fragment(a, fragments, group);
-            const uint4 w = x.words[group / 2];
-            mma_m16n8k32_u8_s8(c, a, group % 2 ? w.z : w.x, group % 2 ? w.w : w.y, acc_init);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float minus_sum = group % 2 == 0 ? x.minus_sum[group / 2][i % 2] : 0.0f;
-                block[i] = fmaf(__int_as_float(c[i]) - 12582912.0f, x.scales[group][i % 2],
-                                group == first ? minus_sum : block[i] + minus_sum);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            acc[i] = fmaf(i / 2 ? qn_f16_high(scale) : qn_f16_low(scale), block[i], acc[i]);
-    }
-}
-
-QN_DEVICE void step_n8(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, const acts_n8 &x, uint32_t lane)
-{
-#pragma unroll
-    for (int m = 0; m < STEP_TILES; m++)
-        if (m < count)
-            mma_n8(acc[m], step + 16 * lane + m * CODE_BYTES, step + STEP_TILES * CODE_BYTES + m * SCALE_BYTES + lane / 4 * 4,
-                   x);
-}
-
-#endif
-
 // ---- fp16 ----
 
-#if F16
+#if !INT8_N1
 
 // B fragments of both halves of a group, token g.
 QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_bytes, int group, uint32_t lane)
@@ -307,22 +237,21 @@ template <class type>
 QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, uint32_t first_tile, uint32_t first,
                                uint32_t last)
 {
-    const uint32_t first_token = blockIdx.y * QN_MMA_N;
     for (uint32_t i = threadIdx.x; i < (last - first) * QN_TILE_ROWS * TILE_N; i += blockDim.x) {
         // Adjacent threads write adjacent rows: coalesced.
         const uint32_t row = i % QN_TILE_ROWS, token = i / QN_TILE_ROWS % TILE_N, tile = i / (QN_TILE_ROWS * TILE_N);
         const float *from = acc + (tile * QN_TILE_ROWS + row) * TILE_N + token;
         const output_row<type> out = find_output_row<type>(a, first_tile + first + tile, row);
-        if (!out.at || first_token + token >= a.n_tokens)
+        if (!out.at || token >= a.n_tokens)
             continue;
-        type *to = out.at + (first_token + token) * out.stride;
+        type *to = out.at + (token)*out.stride;
         const float before = out.add ? load_output(to) : 0;
         float sum = 0;
 #pragma unroll 4
         for (uint32_t w = 0; w < a.n_k_warps; w++)
             sum += from[w * a.reduce_tiles * QN_TILE_ROWS * TILE_N];
-#if F16
-        sum *= a.token_scale[first_token + token];
+#if !INT8_N1
+        sum *= a.token_scale[token];
 #endif
         store_output(to, before + sum);
     }
@@ -358,13 +287,9 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
     acts_n1 x = {};
     bool loaded = false;
     const uint32_t acts_address = qn_shared_address(shared_acts) + k_warp * QN_ACTS_N1_TILE_BYTES;
-#elif F16
-    const uint64_t step_bytes = (uint64_t)a.capacity * 128;
-    const uint8_t *acts = a.acts + blockIdx.y * 1024 + k_warp * 4 * step_bytes;
 #else
-    const uint8_t *acts = a.acts + ((uint64_t)blockIdx.y * a.n_k_tiles + k_warp) * QN_ACTS_N8_TILE_BYTES;
-    acts_n8 x;
-    bool loaded = false;
+    const uint64_t step_bytes = (uint64_t)a.capacity * 128;
+    const uint8_t *acts = a.acts + k_warp * 4 * step_bytes;
 #endif
     uint32_t stage = 0, phase = 0;
     float *batch_partials = partials;
@@ -378,19 +303,13 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
                 if (!loaded)
                     load_acts_n1(x, acts_address + c * a.n_k_warps * QN_ACTS_N1_TILE_BYTES, lane);
                 loaded = n_k_tiles == 1; // stays loaded
-#elif !F16
-                if (!loaded)
-                    load_acts_n8(x, acts + c * a.n_k_warps * QN_ACTS_N8_TILE_BYTES, lane);
-                loaded = n_k_tiles == 1;
 #endif
                 wait_for_step(stream, stage, phase);
                 const uint32_t step = stream.shared + stage * STEP_BYTES;
 #if INT8_N1
                 step_n1(acc, step, count, x, lane);
-#elif F16
-                step_f16(acc, step, count, acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, lane);
 #else
-                step_n8(acc, step, count, x, lane);
+                step_f16(acc, step, count, acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, lane);
 #endif
                 __syncwarp();
                 issue_step(stream, stage);

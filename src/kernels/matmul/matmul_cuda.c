@@ -23,6 +23,7 @@ static const struct gemv_variant gemv_variants[] = {
 #define QN_VARIANT(name, ...) OF_##name(__VA_ARGS__)
 #define OF_gemv(...) { __VA_ARGS__ },
 #define OF_gemm(...)
+#define OF_few(...)
 #define OF_quantize_acts(...)
 #define OF_hadamard_quantize(...)
 #include "kernels/matmul/variants.def"
@@ -38,6 +39,11 @@ static const struct gemv_variant *gemv_variant(const qn_tile_layout *tiles, int 
     }
     return NULL;
 }
+
+/* Tokens of a pass of qn_matmul_gemm_few, and warps that multiply. */
+static const struct {
+    size_t tokens, warps;
+} few_sizes[] = { { 8, 8 }, { 16, 8 }, { 24, 8 } };
 
 /* clang-format off */
 static const struct {
@@ -130,19 +136,19 @@ qn_status qn_matmul_gpu_bytes(const qn_tile_layout *tiles, size_t n_tiles, size_
 
 int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens, bool hilo)
 {
-    if (tiles->bits > 2 || hilo || n_tokens > QN_MATMUL_INT8_MAX_TOKENS)
+    if (tiles->bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return QN_ACTS_F16;
-    return n_tokens == 1 ? QN_ACTS_INT8_N1 : QN_ACTS_INT8_N8;
+    return n_tokens > 1 || hilo ? QN_ACTS_HILO : QN_ACTS_INT8_N1;
 }
 
 qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, size_t *bytes)
 {
     const size_t n_k_tiles = k_tiles_of(n_cols), n_batches = capacity / QN_MMA_N + (capacity % QN_MMA_N != 0);
-    const size_t each = layout == QN_ACTS_INT8_N1   ? QN_ACTS_N1_TILE_BYTES
-                        : layout == QN_ACTS_INT8_N8 ? QN_ACTS_N8_TILE_BYTES
-                                                    : (size_t)QN_MMA_N * QN_TILE_COLS * 2;
+    const size_t each = layout == QN_ACTS_INT8_N1 ? (size_t)QN_ACTS_N1_TILE_BYTES
+                        : layout == QN_ACTS_F16   ? (size_t)QN_MMA_N * QN_TILE_COLS * 2
+                                                  : (size_t)QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
     if (n_cols == 0 || n_k_tiles > INT32_MAX / QN_TILE_COLS || (layout == QN_ACTS_INT8_N1 ? capacity != 1 : capacity == 0) ||
-        (layout == QN_ACTS_F16 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
+        (layout != QN_ACTS_INT8_N1 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
         __builtin_mul_overflow(n_k_tiles, n_batches, bytes) || __builtin_mul_overflow(*bytes, each, bytes))
         return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns: not allowed in this layout", capacity,
                        n_cols);
@@ -191,14 +197,13 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
         return qn_fail(QN_ERR_INVALID, "%zu tokens to be quantised: %zu are allocated, a launch has at most 65535", n_tokens,
                        acts->capacity);
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
-    const size_t rows = acts->layout == QN_ACTS_INT8_N8 ? (n_tokens + QN_MMA_N - 1) / QN_MMA_N * QN_MMA_N : n_tokens;
     /* With few tokens a warp quantises one pair of groups, for latency; with many, each row is read by one block. */
     const size_t n_splits =
-        rows > 64 ? 1 : (n_k_tiles * 4 + QN_QUANTIZE_ACTS_THREADS / 32 - 1) / (QN_QUANTIZE_ACTS_THREADS / 32);
+        n_tokens > 64 ? 1 : (n_k_tiles * 4 + QN_QUANTIZE_ACTS_THREADS / 32 - 1) / (QN_QUANTIZE_ACTS_THREADS / 32);
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op, 0),
                     .function = "qn_matmul_quantize_acts",
-                    .grid = { (uint32_t)n_splits, (uint32_t)rows, 1 },
+                    .grid = { (uint32_t)n_splits, (uint32_t)n_tokens, 1 },
                     .block = { QN_QUANTIZE_ACTS_THREADS, 1, 1 },
                     .args_bytes = sizeof out->args.acts,
                     .pdl = true },
@@ -280,7 +285,7 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     *out = (qn_matmul_launch){
         .launch = { .variant = gemv_of(*gemv),
                     .function = "qn_matmul_gemv",
-                    .grid = { (uint32_t)blocks, (uint32_t)((n_tokens + QN_MMA_N - 1) / QN_MMA_N), 1 },
+                    .grid = { (uint32_t)blocks, 1, 1 },
                     .block = { (uint32_t)(block.k_warps * block.m_warps * 32), 1, 1 },
                     .shared_bytes = (uint32_t)block.shared_bytes,
                     .args_bytes = sizeof out->args.gemv,
@@ -303,7 +308,7 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 
 /* Configuration of a GEMM: index of the tokens per block, blocks per cluster, and clusters without split-K. */
 struct config {
-    size_t size, cluster, unsplit;
+    size_t size, cluster, unsplit, cost;
 };
 
 /* Blocks that run concurrently in clusters of this size. A cluster is confined to a GPC of about 16 SMs, and GPCs
@@ -329,13 +334,20 @@ static size_t shared_bytes_of(size_t tokens, size_t cluster)
     return cluster > 1 && sums > stages ? sums : stages;
 }
 
-/* The configuration with the lowest cost that fits the shared memory. Unsplit blocks fill all SMs as often as possible;
- * clusters compute the rest by split-K, in a fraction of a wave's time. */
-static struct config choose_gemm_config(const qn_matmul_gpu *gpu, size_t row_blocks, size_t n_k_tiles, size_t n_tokens)
+static size_t row_blocks_of(const qn_tiled_matrix *matrix)
 {
-    struct config best = { .cluster = 1, .unsplit = row_blocks };
-    size_t best_cost = SIZE_MAX;
-    for (size_t size = 0; size < GEMM_TILES; size++)
+    const size_t tiles = QN_GEMM_TILE_M / QN_TILE_ROWS;
+    return (matrix->n_tiles + tiles - 1) / tiles;
+}
+
+/* The configuration with the lowest cost that fits the shared memory, and its cost. Unsplit blocks fill all SMs as often as
+ * possible; clusters compute the rest by split-K, in a fraction of a wave's time. */
+static struct config choose_gemm_config(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens)
+{
+    const size_t row_blocks = row_blocks_of(matrix), n_k_tiles = k_tiles_of(matrix->n_cols);
+    struct config best = { .size = matrix->tiles.bits <= 2, .cluster = 1, .unsplit = row_blocks, .cost = SIZE_MAX };
+    /* So few tokens by 1 or 2 bits are for qn_matmul_gemm_few: there are no such tiles of 32. */
+    for (size_t size = best.size; size < GEMM_TILES; size++)
         for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1) && cluster <= n_k_tiles; cluster++) {
             const size_t tokens = gemm_tile_n[size], token_blocks = (n_tokens + tokens - 1) / tokens;
             if (shared_bytes_of(tokens, cluster) > gpu->max_shared_bytes)
@@ -348,10 +360,8 @@ static struct config choose_gemm_config(const qn_matmul_gpu *gpu, size_t row_blo
                 const size_t cost =
                     gemm_cost((unsplit * cluster * token_blocks + block_slots - 1) / block_slots, n_k_tiles, tokens, 1) +
                     gemm_cost((rest * token_blocks + block_slots - 1) / block_slots, n_k_tiles, tokens, cluster);
-                if (cost < best_cost) {
-                    best = (struct config){ size, cluster, unsplit };
-                    best_cost = cost;
-                }
+                if (cost < best.cost)
+                    best = (struct config){ size, cluster, unsplit, cost };
             }
         }
     return best;
@@ -360,14 +370,13 @@ static struct config choose_gemm_config(const qn_matmul_gpu *gpu, size_t row_blo
 static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                              size_t n_tokens, qn_matmul_launch *out)
 {
-    const size_t rows = matrix->n_tiles * QN_TILE_ROWS, row_blocks = (rows + QN_GEMM_TILE_M - 1) / QN_GEMM_TILE_M;
-    const size_t n_k_tiles = k_tiles_of(matrix->n_cols);
-    const struct config config = choose_gemm_config(gpu, row_blocks, n_k_tiles, n_tokens);
+    const size_t n_k_tiles = k_tiles_of(matrix->n_cols), row_blocks = row_blocks_of(matrix);
+    const struct config config = choose_gemm_config(gpu, matrix, n_tokens);
     const size_t tokens = gemm_tile_n[config.size], clusters = config.unsplit + row_blocks - config.unsplit * config.cluster;
     const size_t shared = shared_bytes_of(tokens, config.cluster);
     if (shared > gpu->max_shared_bytes || clusters > 65535)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu rows needs %zu bytes of shared memory of %u", rows, shared,
-                       gpu->max_shared_bytes);
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu row tiles needs %zu bytes of shared memory of %u", matrix->n_tiles,
+                       shared, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
         .launch = { .variant =
                         QN_GPU_VARIANT(gemm, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset, tokens),
@@ -393,6 +402,162 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     return QN_OK;
 }
 
+/* ---- GEMM of few tokens ---- */
+
+/* How qn_matmul_gemm_few divides a matmul. */
+struct few_config {
+    size_t tokens, warps; /* QN_TILE_N, QN_WARPS */
+    size_t cluster, clusters, k_shift;
+    size_t row_passes, pass_tiles, warp_tiles;
+    size_t weight_stages, acts_stages, reduce_tiles, shared_bytes;
+    size_t cost;
+};
+
+static size_t few_shared_bytes(const struct few_config *c, const qn_tile_layout *tiles)
+{
+    return (c->acts_stages << c->k_shift) * (QN_FEW_ACTS_BYTES(c->tokens) + 16) +
+           c->warps * c->weight_stages * (c->warp_tiles * (code_bytes(tiles) + scale_bytes(tiles)) + 8) +
+           c->warps * c->reduce_tiles * c->tokens / QN_MMA_N * QN_FRAGMENT_BYTES;
+}
+
+/* Two stages of each ring and the partials of one tile a warp at least; then more of each in turn, while they fit. */
+static bool choose_few_stages(struct few_config *c, const qn_tile_layout *tiles, size_t max_shared)
+{
+    size_t *const counts[] = { &c->acts_stages, &c->weight_stages, &c->reduce_tiles };
+    const size_t most[] = { 4, 8, c->warp_tiles };
+    c->weight_stages = c->acts_stages = 2;
+    c->reduce_tiles = 1;
+    if (few_shared_bytes(c, tiles) > max_shared)
+        return false;
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            struct few_config larger = *c;
+            if (*counts[i] == most[i])
+                continue;
+            ++*counts[i];
+            if (few_shared_bytes(c, tiles) <= max_shared)
+                more = true;
+            else
+                *c = larger;
+        }
+    }
+    c->shared_bytes = few_shared_bytes(c, tiles);
+    return true;
+}
+
+/* Cycles of a quarter of an SM for a k-tile of a tile: MMAs of 6 cycles, and instructions, mostly at the same time. For each
+ * tile those bring codes to the bytes of A fragments; for each scale they load weights; for each token and scale they convert
+ * accumulators. */
+static size_t few_tile_cost(const qn_tile_layout *tiles, size_t tokens)
+{
+    const size_t mma = 12 * tokens, issue = 64 + 8 * tiles->n_scales + (4 + 3 * tiles->n_scales) * tokens / 2;
+    return mma > issue ? mma + issue / 4 : issue + mma / 4;
+}
+
+/* Nanoseconds at 1.7 cycles each. A block computes for as long as its busiest quarter (warp w is on quarter w % 4), whose warps
+ * also load activations and wait, however many tiles they have; weights arrive at 19 bytes a cycle from HBM, weights and
+ * activations at 28 from L2. Shared memory is read at 100 bytes a cycle: activations by each m-warp, a fragment of codes for
+ * each scale. */
+static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, size_t n_k_tiles, size_t token_passes)
+{
+    const size_t k_splits = c->cluster << c->k_shift, quarters = c->k_shift >= 2 ? 1 : (size_t)4 >> c->k_shift;
+    const size_t warp_k_tiles = (n_k_tiles + k_splits - 1) / k_splits,
+                 block_k_tiles = (n_k_tiles + c->cluster - 1) / c->cluster;
+    const size_t quarter_tiles =
+        (c->pass_tiles + quarters - 1) / quarters * (c->k_shift > 2 ? (size_t)1 << (c->k_shift - 2) : 1);
+    const size_t weights = c->pass_tiles * block_k_tiles * (code_bytes(tiles) + scale_bytes(tiles));
+    const size_t warp_cost = 80 + tiles->n_scales * (30 + 2 * c->tokens);
+    const size_t compute = (quarter_tiles * few_tile_cost(tiles, c->tokens) + c->warps / 4 * warp_cost) * warp_k_tiles;
+    const size_t acts = block_k_tiles * (c->tokens / QN_MMA_N) * QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
+    const size_t l2 = (weights + acts) / 28, hbm = weights / 19;
+    const size_t shared =
+        (acts * ((c->warps >> c->k_shift) + 1) + c->pass_tiles * block_k_tiles * tiles->n_scales * QN_FRAGMENT_BYTES) / 100;
+    const size_t reduction = 500 + c->pass_tiles * c->tokens * 2 + (c->cluster > 1 ? 1000 : 0);
+    const size_t slower = l2 > shared ? l2 : shared, again = (compute > slower ? compute : slower) + reduction;
+    const size_t first = hbm > again ? hbm : again;
+    return (c->row_passes * (first + (token_passes - 1) * again) + 4000) * 10 / 17;
+}
+
+/* The configuration with the lowest cost; cost SIZE_MAX if none fits the shared memory. */
+static struct few_config choose_few_config(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens)
+{
+    const size_t n_k_tiles = k_tiles_of(matrix->n_cols);
+    struct few_config best = { .cost = SIZE_MAX };
+    for (size_t size = 0; size < sizeof few_sizes / sizeof *few_sizes; size++)
+        for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1); cluster++) {
+            const size_t tokens = few_sizes[size].tokens, warps = few_sizes[size].warps;
+            const size_t token_passes = (n_tokens + tokens - 1) / tokens, slots = concurrent_blocks(gpu, cluster) / cluster;
+            const size_t clusters = matrix->n_tiles < slots ? matrix->n_tiles : slots;
+            if (!clusters)
+                continue;
+            for (size_t k_shift = 0; k_shift <= QN_FEW_WARP_SHIFT(warps) && cluster << k_shift <= n_k_tiles; k_shift++) {
+                const size_t tiles = (matrix->n_tiles + clusters - 1) / clusters, m_warps = warps >> k_shift;
+                const size_t most = m_warps * QN_FEW_WARP_TILES(tokens, warps), row_passes = (tiles + most - 1) / most;
+                const size_t pass_tiles = (tiles + row_passes - 1) / row_passes;
+                struct few_config c = { .tokens = tokens,
+                                        .warps = warps,
+                                        .cluster = cluster,
+                                        .clusters = clusters,
+                                        .k_shift = k_shift,
+                                        .row_passes = row_passes,
+                                        .pass_tiles = pass_tiles,
+                                        .warp_tiles = (pass_tiles + m_warps - 1) / m_warps };
+                c.cost = few_cost(&c, &matrix->tiles, n_k_tiles, token_passes);
+                if (c.cost < best.cost && choose_few_stages(&c, &matrix->tiles, gpu->max_shared_bytes))
+                    best = c;
+            }
+        }
+    return best;
+}
+
+static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
+                            size_t n_tokens, qn_matmul_launch *out)
+{
+    const struct few_config config = choose_few_config(gpu, matrix, n_tokens), *c = &config;
+    const size_t n_k_tiles = k_tiles_of(matrix->n_cols), k_splits = c->cluster << c->k_shift;
+    if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
+        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16", n_tokens,
+                       matrix->tiles.bits);
+    if (c->cost == SIZE_MAX)
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs more shared memory than the %u bytes of this device",
+                       gpu->max_shared_bytes);
+    *out = (qn_matmul_launch){
+        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)c->tokens,
+                                              (uint32_t)c->warps),
+                    .function = "qn_matmul_gemm_few",
+                    .grid = { 1, (uint32_t)c->clusters, (uint32_t)c->cluster },
+                    .block = { (uint32_t)(c->warps + 1) * 32, 1, 1 },
+                    .shared_bytes = (uint32_t)c->shared_bytes,
+                    .args_bytes = sizeof out->args.few,
+                    .cluster = (uint32_t)c->cluster,
+                    .pdl = true },
+        .args.few = { .weights = matrix->address,
+                      .acts = acts->address,
+                      .token_scale = acts->token_scale,
+                      .n_tiles = (uint32_t)matrix->n_tiles,
+                      .n_k_tiles = (uint32_t)n_k_tiles,
+                      .n_tokens = (uint32_t)n_tokens,
+                      .capacity = (uint32_t)acts->capacity,
+                      .cluster_tiles = (uint32_t)(matrix->n_tiles / c->clusters),
+                      .extra_tiles = (uint32_t)(matrix->n_tiles % c->clusters),
+                      .pass_tiles = (uint32_t)c->pass_tiles,
+                      .row_passes = (uint32_t)c->row_passes,
+                      .token_passes = (uint32_t)((n_tokens + c->tokens - 1) / c->tokens),
+                      .k_shift = (uint32_t)c->k_shift,
+                      .k_rounds = (uint32_t)(n_k_tiles / k_splits),
+                      .k_rest = (uint32_t)(n_k_tiles % k_splits),
+                      .warp_tiles = (uint32_t)c->warp_tiles,
+                      .weight_stages = (uint32_t)c->weight_stages,
+                      .acts_stages = (uint32_t)c->acts_stages,
+                      .reduce_tiles = (uint32_t)c->reduce_tiles,
+                      .n_outs = (uint32_t)matrix->n_outs,
+                      .out_dtype = matrix->out_dtype },
+    };
+    memcpy(out->args.few.outs, matrix->outs, sizeof matrix->outs);
+    return QN_OK;
+}
+
 qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                size_t n_tokens, qn_matmul_launch *out)
 {
@@ -407,9 +572,11 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
                        QN_MATMUL_OUTS);
     if (matrix->address % 128 || acts->address % 1024)
         return qn_fail(QN_ERR_INVALID, "tiles begin at multiples of 128 bytes, activations of 1024");
-    /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. */
-    const bool is_large = matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;
-    if (acts->layout == QN_ACTS_F16 && (is_large || n_tokens > QN_GEMV_F16_MAX_TOKENS))
+    if (acts->layout == QN_ACTS_HILO)
+        return few_launch(gpu, matrix, acts, n_tokens, out);
+    /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. Of 1 and 2 bits it has the only fp16 kernels. */
+    const bool by_gemm = matrix->tiles.bits <= 2 || (matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms);
+    if (acts->layout == QN_ACTS_F16 && (by_gemm || n_tokens > QN_GEMV_F16_MAX_TOKENS))
         return gemm_launch(gpu, matrix, acts, n_tokens, out);
     return gemv_launch(gpu, matrix, acts, n_tokens, out);
 }

@@ -35,16 +35,18 @@
  * and t+4 (columns 4t.. and 16+4t..) are at byte 64r + 16t + 8(r odd); the 8 bytes next to them are zeros. From byte
  * 512 on, for each pair of groups 2p, 2p+1, four floats: both scales, minus the sum of both groups' values, 0.
  *
- * QN_ACTS_INT8_N8: batches of 8 tokens, int8 as above, [n_batches][n_k_tiles][2432 bytes]. For each pair of groups 2p,
- * 2p+1, 32 lanes of 16 bytes; lane 4*token + t: words t, t+4 of group 2p, then of group 2p+1. From byte 2048 on
- * [pair][token/2][group of the pair][token%2] scales; from byte 2304 on [pair][token] minus the sum of both groups'
- * values.
- *
  * QN_ACTS_F16: any number of tokens in fp16, each token divided by the power of two that brings its amax into [0.5, 1):
  * [K/64][capacity/8][8 tokens][64 columns]. A token's 128 bytes are eight pieces of 16 bytes; piece i is stored at i ^
  * (token % 8), the 128-byte swizzle of wgmma. Within a group, value 16h + 4t + p + 2e is at 16p + 8h + 2t + e, which is
  * the column order of the fp16 weight fragments. token_scale [capacity]: the factor of each token's results. fp16 is
- * far more accurate than int8 (2^-11 of each value): it replaces the CPU's hi/lo int8 split.
+ * far more accurate than int8 (2^-11 of each value).
+ *
+ * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
+ * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][2176 bytes]. A block has codes [2
+ * steps of 64 columns][8 tokens][128 bytes], then corrections [2 steps][8 tokens] of two int32: minus 64 times the sums of hi
+ * and of lo of the step. A token's 128 bytes of a step are eight pieces of 16: hi and lo of columns 16h to 16h+15 of group r
+ * of the step are pieces 4r+h and 4r+2+h; piece i is stored at i ^ (token % 8). token_scale [capacity]: the factor of each
+ * token's results by codes times 64.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -52,9 +54,8 @@
  *
  *   b        tokens           layout            kernel
  *   1, 2     1                QN_ACTS_INT8_N1   qn_matmul_gemv
- *   1, 2     2 to 16          QN_ACTS_INT8_N8   qn_matmul_gemv, one row of blocks per 8 tokens
- *   1, 2     more than 16     QN_ACTS_F16       qn_matmul_gemm
- *   1, 2     hilo requested   QN_ACTS_F16       as b = 4
+ *   1, 2     1 if hilo, 2..64 QN_ACTS_HILO      qn_matmul_gemm_few
+ *   1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
@@ -66,17 +67,17 @@
  * which packs rows as they are stored, has it after a line in QN_DEQUANTIZED_TYPES and a case in matmul_pack.cu. To keep
  * its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point
  * follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types
- * above has its bits, scales and offset, it also needs rows of gemv and gemm in variants.def, and cases in
- * dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel takes
- * tiles of 1 and 2 bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
+ * above has its bits, scales and offset, it also needs rows of gemv, gemm and, with 1 or 2 bits, few in variants.def, and cases
+ * in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel
+ * takes tiles of 1 and 2 bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 
 #include "kernels/launch.h"
 
 #define QN_ACTS_INT8_N1 0
-#define QN_ACTS_INT8_N8 1
-#define QN_ACTS_F16 2
+#define QN_ACTS_F16 1
+#define QN_ACTS_HILO 2
 
 /* Operation on a row before it is quantised (QN_OP). */
 #define QN_ACTS_OP_NONE 0     /* x */
@@ -89,12 +90,14 @@ enum {
     QN_TILE_GROUPS = 8,
     QN_FRAGMENT_BYTES = 512,     /* 32 lanes of 16 bytes */
     QN_ACTS_N1_TILE_BYTES = 576, /* per k-tile */
-    QN_ACTS_N8_TILE_BYTES = 2432,
-    QN_MMA_N = 8, /* tokens of one mma: its N */
+    QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16,         /* upper bound per block of qn_matmul_gemv */
-    QN_MATMUL_INT8_MAX_TOKENS = 16, /* above, fp16 and qn_matmul_gemm are faster than int8 */
-    QN_GEMV_F16_MAX_TOKENS = 8,     /* above, qn_matmul_gemm is faster */
+    QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
+    QN_ACTS_HILO_COLS = 128,
+    QN_ACTS_HILO_BYTES = 2176,  /* of 8 tokens by as many columns */
+    QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
+    QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
+    QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
     QN_QUANTIZE_ACTS_THREADS = 256,
     QN_GEMM_TILE_M = 256, /* rows of weights per block of qn_matmul_gemm */
     QN_GEMM_TILE_N = 128,
@@ -105,6 +108,12 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
+/* qn_matmul_gemm_few: bytes of a stage of activations by tokens of a pass; tiles whose sums a warp has registers for, by tokens
+ * and warps of a block that multiply; their log2. */
+#define QN_FEW_ACTS_BYTES(tokens) (QN_ACTS_HILO_BYTES * ((tokens) == 8 ? 2 : (tokens) / QN_MMA_N))
+#define QN_FEW_WARP_TILES(tokens, warps) ((warps) > 8 ? ((tokens) == 8 ? 4 : 2) : (tokens) == 8 ? 10 : (tokens) == 16 ? 9 : 5)
+#define QN_FEW_WARP_SHIFT(warps) ((warps) == 16 ? 4 : 3)
+
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
     QN_GPU_PTR(void) data; /* [n_tokens][stride] of the type of all outputs */
@@ -112,13 +121,13 @@ typedef struct qn_matmul_out {
     uint32_t accumulate; /* 1: added to data, 0: stored */
 } qn_matmul_out;
 
-/* qn_matmul_gemv - few tokens; bound by reading the weights.
+/* qn_matmul_gemv - one token in int8, up to 8 in fp16; bound by reading the weights.
  *
- * grid (blocks, batches of 8 tokens). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its
+ * grid (blocks). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its
  * warps are split over K and M: warp w processes the k-tiles c with c mod n_k_warps = w mod n_k_warps, and every (warps
  * / n_k_warps)-th step of QN_STEP_TILES tiles, starting at step w / n_k_warps. Defines: QN_ACTS_LAYOUT, QN_BITS,
- * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). The int8 layouts support 1 and
- * 2 bits only. */
+ * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). int8 is for 1 and 2 bits, fp16
+ * for more. */
 typedef struct qn_matmul_gemv_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -149,17 +158,38 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
+/* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
+ *
+ * grid (1, clusters, blocks of a cluster, up to 8), QN_WARPS warps that multiply and one that copies activations. Cluster y
+ * computes cluster_tiles tiles, one more if y < extra_tiles, from where those of the clusters before end. It takes row_passes
+ * passes of pass_tiles tiles each, and for each of them token_passes passes of QN_TILE_N tokens. A block's warps are 2^k_shift
+ * k-warps times m-warps: k-warp i of block z processes the k-tiles c with c mod (2^k_shift blocks) = i * blocks + z, of which
+ * there are k_rounds, or one more if that is below k_rest; the m-warps divide the pass's tiles, up to warp_tiles each
+ * (QN_FEW_WARP_TILES). Rings have weight_stages k-tiles and acts_stages stages. Partials are reduced reduce_tiles tiles of
+ * each warp at a time, over the blocks and in them over the k-warps, in this order. token_passes * QN_TILE_N is at most
+ * capacity. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens of a pass), QN_WARPS (8 or 16). */
+typedef struct qn_matmul_few_args {
+    QN_GPU_PTR(const uint8_t) weights;
+    QN_GPU_PTR(const uint8_t) acts;
+    QN_GPU_PTR(const float) token_scale;
+    uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
+    uint32_t cluster_tiles, extra_tiles, pass_tiles, row_passes, token_passes;
+    uint32_t k_shift, k_rounds, k_rest;
+    uint32_t warp_tiles, weight_stages, acts_stages, reduce_tiles;
+    uint32_t n_outs, out_dtype; /* as for the GEMV */
+    qn_matmul_out outs[QN_MATMUL_OUTS];
+} qn_matmul_few_args;
+
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens; for QN_ACTS_INT8_N8 rounded up to full batches), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and
- * for fp16's amax every block of a row reads all of it; it writes its part: more splits shorten the latency. Columns
- * beyond n_cols and missing tokens of a batch are written as zeros. Defines: QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2
- * are fp16 or bf16 instead of f32. */
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and for a token's amax every block of a row reads all of
+ * it; it writes its part: more splits shorten the latency. Columns beyond n_cols are written as zeros. Defines:
+ * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x;
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
-    QN_GPU_PTR(float) token_scale; /* QN_ACTS_F16 only */
+    QN_GPU_PTR(float) token_scale; /* not with QN_ACTS_INT8_N1 */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
@@ -258,7 +288,7 @@ typedef struct qn_tiled_matrix {
 typedef struct qn_matmul_acts {
     int layout;                    /* QN_ACTS_* */
     uint64_t address, token_scale; /* address a multiple of 1024 */
-    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N for QN_ACTS_F16 */
+    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_INT8_N1 */
 } qn_matmul_acts;
 
 /* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. hilo: more accuracy than int8 is required. */
@@ -274,6 +304,7 @@ typedef struct qn_matmul_launch {
     union {
         qn_matmul_gemv_args gemv;
         qn_matmul_gemm_args gemm;
+        qn_matmul_few_args few;
         qn_matmul_quantize_acts_args acts;
         qn_matmul_pack_args pack;
     } args;

@@ -1,5 +1,5 @@
 // Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. For the norm,
-// and for fp16's amax, every block of a row reads all of it; it writes its part. With QN_16BIT rows are fp16 or bf16.
+// and for a token's amax, every block of a row reads all of it; it writes its part. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum { WARPS = QN_QUANTIZE_ACTS_THREADS / QN_WARP_SIZE };
@@ -31,7 +31,7 @@ QN_DEVICE float load_element(const uint16_t *x, uint32_t k, bool is_bf16)
 }
 #endif
 
-#if QN_ACTS_LAYOUT == QN_ACTS_F16 || QN_OP == QN_ACTS_OP_RMS_NORM
+#if QN_ACTS_LAYOUT != QN_ACTS_INT8_N1 || QN_OP == QN_ACTS_OP_RMS_NORM
 
 QN_DEVICE float4 load_aligned(const float *x, bool)
 {
@@ -87,7 +87,7 @@ QN_DEVICE float sum_of_squares(const row_source &s)
 
 #endif
 
-#if QN_ACTS_LAYOUT == QN_ACTS_F16
+#if QN_ACTS_LAYOUT != QN_ACTS_INT8_N1
 
 QN_DEVICE float4 load_values(const row_source &s, uint32_t k)
 {
@@ -113,7 +113,8 @@ QN_DEVICE uint32_t block_max(uint32_t x)
     return amax;
 }
 
-QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+// MAGNITUDE of the row.
+QN_DEVICE uint32_t row_max(const row_source &source)
 {
     uint32_t amax = 0;
 #pragma unroll 4
@@ -121,7 +122,14 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
         const float4 v = load_values(source, k);
         amax = max(max(amax, max(MAGNITUDE(v.x), MAGNITUDE(v.y))), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
     }
-    amax = block_max(amax);
+    return block_max(amax);
+}
+
+#if QN_ACTS_LAYOUT == QN_ACTS_F16
+
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+{
+    const uint32_t amax = row_max(source);
     const bool finite = amax < INF_BITS;
     // The power of two above amax, limited so that its inverse is a normal float.
     const uint32_t exponent = min(amax >> 23, 252u);
@@ -145,6 +153,56 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 
 #else
 
+// Writes a word of hi and one of lo, columns 4 i to 4 i + 3; a warp writes a block's 128 columns of a token.
+QN_DEVICE void write_hilo(uint8_t *block, uint32_t token, float4 v, float inverse)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, step = lane / 16, group = lane / 8 % 2, h = lane / 4 % 2, t = lane % 4;
+    const int codes[4] = { __float2int_rn(v.x * inverse), __float2int_rn(v.y * inverse), __float2int_rn(v.z * inverse),
+                           __float2int_rn(v.w * inverse) };
+    uint32_t words[2] = {};
+    int sums[2] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int hi = (codes[i] + 128) >> 8, lo = codes[i] - 256 * hi;
+        words[0] |= (uint32_t)(hi & 255) << 8 * i;
+        words[1] |= (uint32_t)(lo & 255) << 8 * i;
+        sums[0] += hi;
+        sums[1] += lo;
+    }
+    uint8_t *row = block + step * 1024 + token % 8 * 128 + 4 * t;
+#pragma unroll
+    for (uint32_t lo = 0; lo < 2; lo++) {
+        *(uint32_t *)(row + ((4 * group + 2 * lo + h) ^ token % 8) * 16) = words[lo];
+#pragma unroll
+        for (int lanes = 8; lanes; lanes /= 2)
+            sums[lo] += __shfl_xor_sync(QN_FULL_MASK, sums[lo], lanes);
+    }
+    if (lane % 16 == 0)
+        *(int2 *)(block + 2048 + step * 64 + token % 8 * 8) = make_int2(-64 * sums[0], -64 * sums[1]);
+}
+
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+{
+    const uint32_t bits = row_max(source);
+    const float amax = __uint_as_float(bits);
+    const bool finite = bits < INF_BITS, zero = !finite || amax < MIN_GROUP_ABSMAX;
+    const float inverse = zero ? 0 : QN_HILO_MAX / amax;
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        a.token_scale[token] = finite ? amax * (1.0f / (64.0f * QN_HILO_MAX)) : QN_NAN;
+    uint8_t *blocks = a.out + (uint64_t)(token / QN_MMA_N) * QN_ACTS_HILO_BYTES;
+    const uint64_t stride = (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
+    // The columns of a k-tile are a multiple of a warp's.
+    for (uint32_t i = blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x; i < a.n_k_tiles * (QN_TILE_COLS / 4);
+         i += gridDim.x * QN_QUANTIZE_ACTS_THREADS) {
+        const float4 v = load_values(source, 4 * i);
+        write_hilo(blocks + i / QN_WARP_SIZE * stride, token, zero ? make_float4(0, 0, 0, 0) : v, inverse);
+    }
+}
+
+#endif
+
+#else
+
 QN_DEVICE float load_value(const row_source &s, uint32_t k)
 {
     return k < s.n_cols ? apply_op(load_element(s.x, k, s.is_bf16),
@@ -152,7 +210,7 @@ QN_DEVICE float load_value(const row_source &s, uint32_t k)
                         : 0;
 }
 
-QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, t = lane % 16 / 4, in_words = lane / 16 * 4 + lane % 4;
     // A warp quantises a pair of groups.
@@ -164,7 +222,6 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
         for (uint32_t odd = 0; odd < 2; odd++)
             code[odd] = quantize_group(load_value(source, i * 64 + odd * 32 + lane), &scale[odd], &sum[odd]);
         const float minus_sum = -(scale[0] * (float)sum[0] + scale[1] * (float)sum[1]);
-#if QN_ACTS_LAYOUT == QN_ACTS_INT8_N1
         uint8_t *to = a.out + k_tile * QN_ACTS_N1_TILE_BYTES;
 #pragma unroll
         for (uint32_t odd = 0; odd < 2; odd++) {
@@ -174,19 +231,6 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
         }
         if (lane == 0)
             *(float4 *)(to + QN_FRAGMENT_BYTES + 16 * pair) = make_float4(scale[0], scale[1], minus_sum, 0);
-#else
-        const uint32_t token_in_8 = token % QN_MMA_N;
-        uint8_t *to = a.out + (token / QN_MMA_N * a.n_k_tiles + k_tile) * (uint64_t)QN_ACTS_N8_TILE_BYTES;
-#pragma unroll
-        for (uint32_t odd = 0; odd < 2; odd++)
-            to[QN_FRAGMENT_BYTES * pair + 16 * (4 * token_in_8 + t) + 8 * odd + in_words] = (uint8_t)code[odd];
-        float *scales = (float *)(to + 4 * QN_FRAGMENT_BYTES) + 16 * pair + token_in_8 / 2 * 4 + token_in_8 % 2;
-        if (lane == 0) {
-            scales[0] = scale[0];
-            scales[2] = scale[1];
-            ((float *)(to + 4 * QN_FRAGMENT_BYTES + 256))[8 * pair + token_in_8] = minus_sum;
-        }
-#endif
     }
 }
 
@@ -200,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS)
     source.x = (const element *)a.x + (uint64_t)token * a.stride;
     source.x2 = (const element *)a.x2 + (uint64_t)token * a.stride;
     source.weight = a.weight;
-    source.n_cols = token < a.n_tokens ? a.n_cols : 0;
+    source.n_cols = a.n_cols;
     source.is_bf16 = a.is_bf16;
     const uint64_t second = QN_OP == QN_ACTS_OP_NONE ? 0 : (uint64_t)source.SECOND_INPUT;
     source.vec4 = ((uint64_t)source.x | second) % (4 * sizeof(element)) == 0 &&

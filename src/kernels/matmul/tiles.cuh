@@ -132,6 +132,30 @@ QN_DEVICE void cp_async_bulk(uint32_t shared, const void *global, uint32_t bytes
                  : "memory");
 }
 
+// ---- Clusters ----
+
+// Barrier over all threads of the cluster, with release and acquire.
+QN_DEVICE void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive;\n"
+                 "barrier.cluster.wait;" ::
+                     : "memory");
+}
+
+QN_DEVICE float2 load_dsmem(uint32_t shared, uint32_t block)
+{
+    float2 v;
+    asm volatile("{\n"
+                 ".reg .u32 there;\n"
+                 "mapa.shared::cluster.u32 there, %2, %3;\n"
+                 "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
+                 "}\n"
+                 : "=f"(v.x), "=f"(v.y)
+                 : "r"(shared), "r"(block)
+                 : "memory");
+    return v;
+}
+
 #endif
 
 // Copies 16 bytes to a shared memory address.
@@ -246,6 +270,17 @@ template <class type, class args> QN_DEVICE output_row<type> find_output_row(con
     out.stride = a.outs[k].stride;
     out.add = a.outs[k].accumulate;
     return out;
+}
+
+// Stores a token's element of a row, from its sum over fp16 activations.
+template <class type, class args>
+QN_DEVICE void store_element(const args &a, const output_row<type> &out, uint32_t token, float sum)
+{
+    if (token < a.n_tokens) {
+        type *at = out.at + token * out.stride;
+        const float value = sum * __ldg(a.token_scale + token);
+        store_output(at, out.add ? load_output(at) + value : value);
+    }
 }
 
 #endif
