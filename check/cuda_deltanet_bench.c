@@ -230,8 +230,8 @@ static void bench_open(size_t sequences, uint32_t stored)
         positions[i] = 64 + stored;
     }
     float *x = normal((sequences + TAPS + 1) * WIDTH, 0.5f), *factor = floats(V_HEADS),
-          *zeros = floats(sequences * K_HEADS + V_HEADS * 128);
-    memset(zeros, 0, (sequences * K_HEADS + V_HEADS * 128) * sizeof *zeros);
+          *zeros = floats(sequences * K_HEADS + V_HEADS * 192);
+    memset(zeros, 0, (sequences * K_HEADS + V_HEADS * 192) * sizeof *zeros);
     for (size_t h = 0; h < V_HEADS; h++)
         factor[h] = -0.1f;
     qn_gpu_guarded all[] = { qn_gpu_from(x, sequences * WIDTH * sizeof *x),      qn_gpu_from(factor, V_HEADS * sizeof *factor),
@@ -244,7 +244,7 @@ static void bench_open(size_t sequences, uint32_t stored)
     qn_gpu_random(&all[OPEN]);
     for (size_t i = 0; i < sequences * layers; i++) /* scales and decays: finite states after any number of folds */
         qn_assert_ok(
-            qn_cuda_upload(qn_gpu(), all[OPEN].data + i * layout.bytes + layout.scales, zeros, V_HEADS * 128 * 4, NULL, NULL));
+            qn_cuda_upload(qn_gpu(), all[OPEN].data + i * layout.bytes + layout.scales, zeros, V_HEADS * 192 * 4, NULL, NULL));
     struct timed_open t = { .args = { .qkv = all[ROWS].data,
                                       .alpha = all[ROWS].data,
                                       .beta = all[ROWS].data,

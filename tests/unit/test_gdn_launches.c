@@ -242,6 +242,7 @@ static qn_gdn_open_args open_args(void)
                                .open = 8192,
                                .state_stride = 1 << 20,
                                .open_stride = 1 << 20,
+                               .layers = 3,
                                .sequences = 7,
                                .k_heads = 2,
                                .v_heads = 6,
@@ -270,6 +271,7 @@ static void open_chunks(void **unused)
     args.sequences = 100;
     assert_ok(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch));
     assert_string_equal(launch.function, "qn_gdn_open_fold");
+    assert_int_equal(launch.grid[2], 3);
     assert_true(args.prefetch_blocks > 0); /* more blocks than run at a time */
     assert_int_equal(qn_gdn_gpu_open_step(&args, 128, 128, &small, &launch), QN_ERR_UNSUPPORTED);
     assert_text("shared memory");
@@ -307,6 +309,9 @@ static void refused_open_chunks(void **unused)
     args = open_args();
     args.v_heads = 5;
     refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "5 value heads");
+    args = open_args();
+    args.layers = 0;
+    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "0 layers");
     args = open_args();
     args.out_stride = 6;
     refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "rows of the result");

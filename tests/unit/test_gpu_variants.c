@@ -139,9 +139,14 @@ static void delta_stages(uint32_t head)
 
 static void open_chunks(uint32_t head)
 {
-    qn_gdn_open_args args = {
-        .sequences = 1, .k_heads = 1, .v_heads = 1, .taps = 4, .qkv_stride = 3 * head, .gate_stride = head, .out_stride = head
-    };
+    qn_gdn_open_args args = { .layers = 1,
+                              .sequences = 1,
+                              .k_heads = 1,
+                              .v_heads = 1,
+                              .taps = 4,
+                              .qkv_stride = 3 * head,
+                              .gate_stride = head,
+                              .out_stride = head };
     const qn_gdn_gpu gpu = { .max_shared_bytes = MAX_SHARED, .n_sms = N_SMS };
     qn_launch launch;
     selects(qn_gdn_gpu_open_step(&args, head, head, &gpu, &launch), &launch);

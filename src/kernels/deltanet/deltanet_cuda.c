@@ -423,7 +423,7 @@ qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t
     qn_gdn_open_layout l = { 0 };
     l.values = l.keys + k_heads * QN_GDN_CHUNK_TOKENS * head_k * sizeof(uint16_t);
     l.scales = l.values + gates * head_v * sizeof(uint16_t);
-    l.decays = l.scales + gates * sizeof(float);
+    l.decays = l.scales + gates * QN_GDN_SCALE_GROUPS(head_v) * sizeof(float);
     l.inputs = l.decays + gates * sizeof(float);
     l.bytes = l.inputs + QN_GDN_INPUT_ROWS(taps) * width * sizeof(float);
     return l;
@@ -468,6 +468,8 @@ qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v
 qn_status qn_gdn_gpu_open_fold(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
 {
     QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
+    QN_TRY(check_grid("layers", a->layers));
+    launch->grid[2] = a->layers;
     launch->function = "qn_gdn_open_fold";
     return QN_OK;
 }

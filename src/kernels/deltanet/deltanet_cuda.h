@@ -201,24 +201,30 @@ typedef struct qn_gdn_norm_args {
  *
  *     keys     f16 [k_heads, 64, head_k]              k_j, normalised
  *     values   f16 [v_heads, 64, head_v]              v'_j / scale_j
- *     scales   f32 [v_heads, 64]                      powers of two: the largest |v'_j| / scale_j is in [2^14, 2^15]
+ *     scales   f32 [v_heads, groups, 64]              powers of two, one for QN_GDN_SCALE_VALUES values of a row: the largest
+ *                                                     |v'_j| / scale_j of them is in [2^14, 2^15]
  *     decays   f32 [v_heads, 64]                      g_j
  *     inputs   f32 [QN_GDN_INPUT_ROWS(taps), width]   of the convolution, by position modulo the number of rows
  *
  * All layers of a sequence have the same slot indices, and a copy of the states in another type could be found by them too. */
 
 enum {
-    QN_GDN_DROPPED_ROWS = 8, /* rows that a sequence can be truncated by */
-    QN_GDN_OPEN_ROWS = 4     /* rows of a sequence that a block of qn_gdn_open_step processes together */
+    QN_GDN_DROPPED_ROWS = 8,  /* rows that a sequence can be truncated by */
+    QN_GDN_SCALE_VALUES = 64, /* a head's last group may have fewer */
+    QN_GDN_OPEN_ROWS = 4      /* rows of a sequence that a block of qn_gdn_open_step processes together */
 };
 
+#define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)
 #define QN_GDN_INPUT_ROWS(taps) ((taps)-1 + QN_GDN_DROPPED_ROWS)
 
 /* Threads and shared memory of a block, one value head of a sequence. A warp has 16 values. */
 #define QN_GDN_OPEN_THREADS(head_v) ((head_v) <= 64 ? 128 : (head_v) >= 128 ? 256 : 2 * (head_v))
 #define QN_GDN_OPEN_BYTES(head_k, head_v)                                                                                      \
-    (QN_GDN_CHUNK_TOKENS * (2 * ((head_k) + 8 + (head_v) + 8) + 3 * 4) +                                                       \
-     4 * QN_GDN_OPEN_ROWS * (2 * (head_k) + 4 * (head_v) + 2 * QN_GDN_CHUNK_TOKENS + 2 * QN_GDN_OPEN_ROWS + 2 + 3 * 8) + 16)
+    (QN_GDN_CHUNK_TOKENS * (2 * ((head_k) + 8 + (head_v) + 8) + 4 * (2 + QN_GDN_SCALE_GROUPS(head_v))) +                       \
+     4 * QN_GDN_OPEN_ROWS *                                                                                                    \
+         (2 * (head_k) + 4 * (head_v) + 2 * QN_GDN_SCALE_GROUPS(head_v) * QN_GDN_CHUNK_TOKENS + 2 * QN_GDN_OPEN_ROWS + 2 +     \
+          24) +                                                                                                                \
+     16)
 
 typedef struct qn_gdn_open_layout {
     uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
@@ -229,7 +235,8 @@ typedef struct qn_gdn_open_layout {
  * and states where the first row of a chunk is among the rows.
  *
  * qn_gdn_open_fold - S at length positions[i], with all rows of the open chunk, to state_to[i]; zeros for length 0. Open slots
- * are not changed. Of the arrays it uses those from `states` on. */
+ * are not changed. Of the arrays it uses those from `states` on. It is one launch for `layers` layers whose parts of slots are
+ * contiguous. */
 typedef struct qn_gdn_open_args {
     QN_GPU_PTR(const float) qkv;    /* [rows, width], qkv_stride: before the convolution; rows of a sequence are contiguous */
     QN_GPU_PTR(const float) alpha;  /* [rows, v_heads], alpha_stride */
@@ -252,6 +259,7 @@ typedef struct qn_gdn_open_args {
     uint64_t state_stride, state_offset;   /* of slots; of the layer's part in a slot */
     uint64_t open_stride, open_offset;
     qn_gdn_open_layout layout;
+    uint32_t layers; /* of qn_gdn_open_fold */
     uint32_t sequences, k_heads, v_heads, taps;
     uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
     uint32_t grouped;         /* as in qn_gdn_step_args */

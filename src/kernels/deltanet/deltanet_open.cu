@@ -28,26 +28,28 @@
 #define WARP_VALUES 16
 #define PASS_VALUES (WARPS * WARP_VALUES)
 #define PASSES ((QN_HEAD_V + PASS_VALUES - 1) / PASS_VALUES)
+#define GROUPS QN_GDN_SCALE_GROUPS(QN_HEAD_V) // of values with a scale in common
 #define CHANNELS (2 * QN_HEAD_K + QN_HEAD_V)
 // Row strides of the chunk in elements: accesses to 8 rows are free of bank conflicts.
 #define KEY_ROW (QN_HEAD_K + 8)
 #define VALUE_ROW (QN_HEAD_V + 8)
-#define MIN_BLOCKS (QN_HEAD_K <= 128 ? 2 : 1) // per SM: the state takes half of the registers
+#define MIN_BLOCKS ((QN_HEAD_K <= 128 ? 512 : 256) / THREADS) // per SM: the state takes up to half of the registers
 
 struct open_smem {
     __align__(16) uint16_t keys[CHUNK * KEY_ROW], values[CHUNK * VALUE_ROW];
     __align__(16) float q[ROWS][QN_HEAD_K], k[ROWS][QN_HEAD_K]; // of the new rows, not normalised
     __align__(16) float v[ROWS][QN_HEAD_V], z[ROWS][QN_HEAD_V], o[ROWS][QN_HEAD_V], v_new[ROWS][QN_HEAD_V];
-    __align__(16) float k_scores[ROWS][CHUNK], q_scores[ROWS][CHUNK]; // gated and scaled, with the rows of the chunk
-    float k_near[ROWS][ROWS], q_near[ROWS][ROWS];                     // with earlier rows of the block
+    __align__(16) float k_scores[ROWS][GROUPS][CHUNK], q_scores[ROWS][GROUPS][CHUNK]; // gated, and for scaled values
+    float k_near[ROWS][ROWS], q_near[ROWS][ROWS]; // with earlier rows of the block
     float g[ROWS], beta[ROWS];
     qn_delta_qk_norms norms[WARPS][ROWS];
-    float scales[CHUNK], decays[CHUNK];
+    float scales[GROUPS][CHUNK], decays[CHUNK];
     float since[CHUNK]; // the sum of g of the rows after this one
     float total;        // the sum of g of the chunk
     uint32_t is_last;   // of the blocks with the same key head
 };
 
+static_assert(GROUPS <= WARPS && GROUPS <= LANES, "a warp finishes a group of values, a lane of four stores its scores");
 static_assert(sizeof(open_smem) <= QN_GDN_OPEN_BYTES(QN_HEAD_K, QN_HEAD_V), "the launch's shared memory");
 
 // A value head of a sequence, and its places in memory.
@@ -56,8 +58,7 @@ struct open_head {
     bool has_state; // else the state at the chunk's start is zeros
     const float *from;
     float *to;
-    uint16_t *keys, *values;
-    float *scales, *decays, *inputs;
+    unsigned char *open;
 };
 
 // The number of rows of the open chunk before the row at `position`.
@@ -77,13 +78,33 @@ QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t sequence, uint32_
     const size_t state = a.state_offset + (size_t)head * QN_HEAD_V * QN_HEAD_K * sizeof(float);
     h.from = (const float *)(a.states + a.state_from[sequence] * a.state_stride + state);
     h.to = (float *)(a.states + a.state_to[sequence] * a.state_stride + state);
-    unsigned char *open = a.open + a.open_slots[sequence] * a.open_stride + a.open_offset;
-    h.keys = (uint16_t *)(open + a.layout.keys) + h.k_head * CHUNK * QN_HEAD_K;
-    h.values = (uint16_t *)(open + a.layout.values) + (size_t)head * CHUNK * QN_HEAD_V;
-    h.scales = (float *)(open + a.layout.scales) + head * CHUNK;
-    h.decays = (float *)(open + a.layout.decays) + head * CHUNK;
-    h.inputs = (float *)(open + a.layout.inputs);
+    h.open = a.open + a.open_slots[sequence] * a.open_stride + a.open_offset;
     return h;
+}
+
+QN_DEVICE uint16_t *keys_of(const qn_gdn_open_args &a, const open_head &h)
+{
+    return (uint16_t *)(h.open + a.layout.keys) + h.k_head * CHUNK * QN_HEAD_K;
+}
+
+QN_DEVICE uint16_t *values_of(const qn_gdn_open_args &a, const open_head &h)
+{
+    return (uint16_t *)(h.open + a.layout.values) + h.head * CHUNK * QN_HEAD_V;
+}
+
+QN_DEVICE float *scales_of(const qn_gdn_open_args &a, const open_head &h)
+{
+    return (float *)(h.open + a.layout.scales) + h.head * GROUPS * CHUNK;
+}
+
+QN_DEVICE float *decays_of(const qn_gdn_open_args &a, const open_head &h)
+{
+    return (float *)(h.open + a.layout.decays) + h.head * CHUNK;
+}
+
+QN_DEVICE float *inputs_of(const qn_gdn_open_args &a, const open_head &h)
+{
+    return (float *)(h.open + a.layout.inputs);
 }
 
 // ---- The state in registers ----
@@ -137,7 +158,7 @@ QN_DEVICE void split_tf32(float x, uint32_t &hi, uint32_t &lo)
 QN_DEVICE void fold(state_rows &s, const open_smem &m, uint32_t n, uint32_t value)
 {
     const uint32_t group = lane_id() / LANES, t = lane_id() % LANES;
-    const float decay = expf(m.total);
+    const float decay = expf(m.total), *scales = m.scales[value / QN_GDN_SCALE_VALUES];
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         s.low[i] = make_float4(decay * s.low[i].x, decay * s.low[i].y, decay * s.low[i].z, decay * s.low[i].w);
@@ -149,8 +170,8 @@ QN_DEVICE void fold(state_rows &s, const open_smem &m, uint32_t n, uint32_t valu
     for (uint32_t row = 2 * t; row < CHUNK; row += 8) {
         const uint16_t *values = m.values + row * VALUE_ROW + value;
         const uint32_t v0 = load_pair(values), v1 = load_pair(values + VALUE_ROW);
-        const float f0 = row < n ? expf(m.since[row]) * m.scales[row] : 0.0f,
-                    f1 = row + 1 < n ? expf(m.since[row + 1]) * m.scales[row + 1] : 0.0f;
+        const float f0 = row < n ? expf(m.since[row]) * scales[row] : 0.0f,
+                    f1 = row + 1 < n ? expf(m.since[row + 1]) * scales[row + 1] : 0.0f;
         uint32_t hi[4], lo[4];
         split_tf32(f0 * qn_f16_low(v0), hi[0], lo[0]);
         split_tf32(f0 * qn_f16_high(v0), hi[1], lo[1]);
@@ -177,23 +198,24 @@ QN_DEVICE void fold(state_rows &s, const open_smem &m, uint32_t n, uint32_t valu
 // ---- The chunk in shared memory ----
 
 // Issues the loads of the first n rows; rows from n on become zeros, so that what a score of zero multiplies is finite.
-QN_DEVICE void load_chunk(open_smem &m, const open_head &h, uint32_t n)
+QN_DEVICE void load_chunk(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
 {
+    const uint16_t *keys = keys_of(a, h), *values = values_of(a, h);
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < CHUNK * QN_HEAD_K / 8; i += THREADS) {
         const uint32_t row = i / (QN_HEAD_K / 8), column = i % (QN_HEAD_K / 8) * 8;
-        qn_cp_async_16(m.keys + row * KEY_ROW + column, h.keys + row * QN_HEAD_K + column, row < n ? 16 : 0);
+        qn_cp_async_16(m.keys + row * KEY_ROW + column, keys + row * QN_HEAD_K + column, row < n ? 16 : 0);
     }
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < CHUNK * QN_HEAD_V / 8; i += THREADS) {
         const uint32_t row = i / (QN_HEAD_V / 8), column = i % (QN_HEAD_V / 8) * 8;
-        qn_cp_async_16(m.values + row * VALUE_ROW + column, h.values + row * QN_HEAD_V + column, row < n ? 16 : 0);
+        qn_cp_async_16(m.values + row * VALUE_ROW + column, values + row * QN_HEAD_V + column, row < n ? 16 : 0);
     }
     qn_cp_async_commit();
 }
 
 // Loads scales and log decays of n rows, and adds the decays up from the end. By the last warp; a lane has two rows.
-QN_DEVICE void load_decays(open_smem &m, const open_head &h, uint32_t n)
+QN_DEVICE void load_decays(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
 {
     if (threadIdx.x / QN_WARP_SIZE != WARPS - 1)
         return;
@@ -201,8 +223,10 @@ QN_DEVICE void load_decays(open_smem &m, const open_head &h, uint32_t n)
     float g[2], sum;
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-        g[i] = row + i < n ? h.decays[row + i] : 0.0f;
-        m.scales[row + i] = row + i < n ? h.scales[row + i] : 0.0f;
+        g[i] = row + i < n ? decays_of(a, h)[row + i] : 0.0f;
+#pragma unroll
+        for (uint32_t group = 0; group < GROUPS; group++)
+            m.scales[group][row + i] = row + i < n ? scales_of(a, h)[group * CHUNK + row + i] : 0.0f;
     }
     sum = g[0] + g[1];
 #pragma unroll
@@ -239,9 +263,9 @@ QN_DEVICE void prefetch_block(const qn_gdn_open_args &a)
     const uint32_t n = open_rows(h.position);
     if (h.has_state)
         prefetch(h.from, QN_HEAD_V * QN_HEAD_K * sizeof(float));
-    prefetch(h.values, n * QN_HEAD_V * sizeof(uint16_t));
+    prefetch(values_of(a, h), n * QN_HEAD_V * sizeof(uint16_t));
     if (h.head < a.k_heads)
-        prefetch(h.keys, n * QN_HEAD_K * sizeof(uint16_t));
+        prefetch(keys_of(a, h), n * QN_HEAD_K * sizeof(uint16_t));
 }
 
 // ---- New rows ----
@@ -268,6 +292,17 @@ QN_DEVICE uint32_t width_of(const qn_gdn_open_args &a)
     return 2 * a.k_heads * QN_HEAD_K + a.v_heads * QN_HEAD_V;
 }
 
+// Prefetches into L2 the earlier inputs and the weights that the convolution of the first row reads.
+QN_DEVICE void prefetch_inputs(const qn_gdn_open_args &a, const open_head &h)
+{
+    const uint32_t width = width_of(a), ring = QN_GDN_INPUT_ROWS(a.taps);
+    for (uint32_t i = threadIdx.x; i < (2 * a.taps - 1) * (CHANNELS / 16); i += THREADS) {
+        const uint32_t row = i / (CHANNELS / 16), channel = channel_of(a, h, i % (CHANNELS / 16) * 16);
+        const uint32_t slot = (h.position + ring - (row - a.taps + 1)) % ring; // of the input so many rows before
+        qn_prefetch_line((row < a.taps ? a.conv + row * width : inputs_of(a, h) + (size_t)slot * width) + channel);
+    }
+}
+
 // Adds the taps of the inputs `first` down to `last` rows before a row, with all loads in flight. row: index among the
 // sequence's rows of this launch; earlier inputs are in the slot.
 template <uint32_t first, uint32_t last>
@@ -283,7 +318,7 @@ QN_DEVICE float convolve_taps(float sum, const qn_gdn_open_args &a, const open_h
         weights[first - back] = valid ? a.conv[(a.taps - 1 - back) * width + channel] : 0;
         inputs[first - back] = !valid        ? 0
                                : back <= row ? *(input - (size_t)back * a.qkv_stride)
-                                             : h.inputs[(size_t)past * width + channel];
+                                             : inputs_of(a, h)[(size_t)past * width + channel];
     }
 #pragma unroll
     for (uint32_t i = 0; i < first - last + 1; i++)
@@ -350,7 +385,8 @@ QN_DEVICE void compute_scores(open_smem &m, const open_block &b)
         const uint32_t j = is_stored ? first + lane_id() % 8 : lane_id() % 8;
         const uint32_t of = is_stored || j < b.rows ? j : 0;
         float decay = is_stored ? m.since[j] : 0.0f;
-        const float factor = is_stored ? m.scales[j] : m.norms[warp][of].k_inv_norm;
+        // Of the four lanes with a row, lane t stores the scores for the values of group t.
+        const float factor = !is_stored ? m.norms[warp][of].k_inv_norm : t < GROUPS ? m.scales[t][j] : 0.0f;
 #pragma unroll 1
         for (uint32_t row = is_stored ? 0 : 1; row < b.rows; row++) {
             float k_dot = 0, q_dot = 0;
@@ -365,9 +401,9 @@ QN_DEVICE void compute_scores(open_smem &m, const open_block &b)
             const float gate = expf(decay) * factor;
             k_dot = qn_lanes_sum<8, QN_WARP_SIZE>(k_dot) * (gate * m.norms[warp][row].k_inv_norm);
             q_dot = qn_lanes_sum<8, QN_WARP_SIZE>(q_dot) * (gate * m.norms[warp][row].q_inv_norm);
-            if (t == 0 && is_stored) {
-                m.k_scores[row][j] = j < b.stored ? k_dot : 0.0f;
-                m.q_scores[row][j] = j < b.stored ? q_dot : 0.0f;
+            if (t < GROUPS && is_stored) {
+                m.k_scores[row][t][j] = j < b.stored ? k_dot : 0.0f;
+                m.q_scores[row][t][j] = j < b.stored ? q_dot : 0.0f;
             } else if (t == 0 && j < row) {
                 m.k_near[row][j] = k_dot;
                 m.q_near[row][j] = q_dot;
@@ -411,7 +447,7 @@ QN_DEVICE value_sums read_state(const state_rows &s, const float *q, const float
 // v' and o of the block's rows, for the lane's two values. A warp needs no other warp's values.
 QN_DEVICE void solve_rows(open_smem &m, const state_rows &s, const open_block &b, uint32_t value, float scale)
 {
-    const uint32_t t = lane_id() % LANES, warp = threadIdx.x / QN_WARP_SIZE;
+    const uint32_t t = lane_id() % LANES, warp = threadIdx.x / QN_WARP_SIZE, group = value / QN_GDN_SCALE_VALUES;
     if (value >= QN_HEAD_V) // a whole warp
         return;
     float decay = m.total;
@@ -423,7 +459,8 @@ QN_DEVICE void solve_rows(open_smem &m, const state_rows &s, const open_block &b
         value_sums x = read_state(s, m.q[row], m.k[row], factor * norms.k_inv_norm, factor * norms.q_inv_norm);
 #pragma unroll 2
         for (uint32_t j = 2 * t; j < round_up_8(b.stored); j += 8) {
-            const float2 k_score = *(const float2 *)(m.k_scores[row] + j), q_score = *(const float2 *)(m.q_scores[row] + j);
+            const float2 k_score = *(const float2 *)(m.k_scores[row][group] + j);
+            const float2 q_score = *(const float2 *)(m.q_scores[row][group] + j);
             const uint16_t *values = m.values + j * VALUE_ROW + value;
             const uint32_t v0 = load_pair(values), v1 = load_pair(values + VALUE_ROW);
             add_pair(x, k_score.x, q_score.x, qn_f16_low(v0), qn_f16_high(v0));
@@ -451,40 +488,41 @@ QN_DEVICE float2 scale_of(float amax)
     return make_float2(__uint_as_float(exponent << 23), __uint_as_float((254 - exponent) << 23));
 }
 
-// Gated norm of the block's rows, and the rows as the chunk stores them. Of a row, threads from the first on have pairs of
-// values, threads from the last on pairs of keys.
+// Gated norm of the block's rows, and the rows as the chunk stores them. The first warps have the values, one group each;
+// threads from the last one down have pairs of keys.
 QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b)
 {
-    const uint32_t repeat = a.v_heads / a.k_heads;
+    const uint32_t repeat = a.v_heads / a.k_heads, group = threadIdx.x / QN_WARP_SIZE;
     const uint32_t out_head = a.grouped ? h.k_head * repeat + h.head / a.k_heads : h.head;
+    const uint32_t i = 2 * threadIdx.x; // the first of the lane's two values
     for (uint32_t row = 0; row < b.rows; row++) {
-        float squares = 0, amax = 0;
-        for (uint32_t i = lane_id(); i < QN_HEAD_V; i += QN_WARP_SIZE) {
-            squares = fmaf(m.o[row][i], m.o[row][i], squares);
-            amax = fmaxf(amax, fabsf(m.v_new[row][i]));
-        }
-        const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
-        const float2 scale = scale_of(qn_warp_max(amax));
-        float *out = a.out + (size_t)(b.first + row) * a.out_stride + out_head * QN_HEAD_V;
-        for (uint32_t i = 2 * threadIdx.x; i < QN_HEAD_V; i += 2 * THREADS) {
-            const float2 o = *(const float2 *)(m.o[row] + i), z = *(const float2 *)(m.z[row] + i);
-            const float2 v = *(const float2 *)(m.v_new[row] + i);
-            out[i] = o.x * factor * a.norm[i] * (z.x * qn_sigmoid(z.x));
-            out[i + 1] = o.y * factor * a.norm[i + 1] * (z.y * qn_sigmoid(z.y));
-            *(uint32_t *)(m.values + (b.stored + row) * VALUE_ROW + i) = qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
+        if (group < GROUPS) {
+            float squares = 0;
+            for (uint32_t x = lane_id(); x < QN_HEAD_V; x += QN_WARP_SIZE)
+                squares = fmaf(m.o[row][x], m.o[row][x], squares);
+            const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
+            const float2 v = i < QN_HEAD_V ? *(const float2 *)(m.v_new[row] + i) : make_float2(0, 0);
+            const float2 scale = scale_of(qn_warp_max(fmaxf(fabsf(v.x), fabsf(v.y))));
+            if (i < QN_HEAD_V) {
+                const float2 o = *(const float2 *)(m.o[row] + i), z = *(const float2 *)(m.z[row] + i);
+                float *out = a.out + (size_t)(b.first + row) * a.out_stride + out_head * QN_HEAD_V + i;
+                out[0] = o.x * factor * a.norm[i] * (z.x * qn_sigmoid(z.x));
+                out[1] = o.y * factor * a.norm[i + 1] * (z.y * qn_sigmoid(z.y));
+                *(uint32_t *)(m.values + (b.stored + row) * VALUE_ROW + i) = qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
+            }
+            if (lane_id() == 0)
+                m.scales[group][b.stored + row] = scale.x;
         }
         const float k_inv_norm = m.norms[threadIdx.x / QN_WARP_SIZE][row].k_inv_norm;
-        for (uint32_t i = 2 * (THREADS - 1 - threadIdx.x); i < QN_HEAD_K; i += 2 * THREADS)
-            *(uint32_t *)(m.keys + (b.stored + row) * KEY_ROW + i) =
-                qn_f32_to_f16x2(m.k[row][i] * k_inv_norm, m.k[row][i + 1] * k_inv_norm);
-        if (threadIdx.x == 0) {
-            m.scales[b.stored + row] = scale.x;
-            m.decays[b.stored + row] = m.g[row];
-        }
+        for (uint32_t key = 2 * (THREADS - 1 - threadIdx.x); key < QN_HEAD_K; key += 2 * THREADS)
+            *(uint32_t *)(m.keys + (b.stored + row) * KEY_ROW + key) =
+                qn_f32_to_f16x2(m.k[row][key] * k_inv_norm, m.k[row][key + 1] * k_inv_norm);
         for (uint32_t j = threadIdx.x; j <= b.stored + row; j += THREADS)
             m.since[j] = j < b.stored + row ? m.since[j] + m.g[row] : 0.0f;
-        if (threadIdx.x == THREADS - 1)
+        if (threadIdx.x == THREADS - 1) {
+            m.decays[b.stored + row] = m.g[row];
             m.total += m.g[row];
+        }
     }
 }
 
@@ -496,20 +534,22 @@ QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const 
     const uint32_t rows = n < stored ? n : stored, begin = stored - rows, width = width_of(a);
     for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_V / 8); i += THREADS) {
         const uint32_t row = begin + i / (QN_HEAD_V / 8), column = i % (QN_HEAD_V / 8) * 8;
-        *(uint4 *)(h.values + row * QN_HEAD_V + column) = *(const uint4 *)(m.values + row * VALUE_ROW + column);
+        *(uint4 *)(values_of(a, h) + row * QN_HEAD_V + column) = *(const uint4 *)(m.values + row * VALUE_ROW + column);
     }
     for (uint32_t i = threadIdx.x; m.is_last && i < rows * (QN_HEAD_K / 8); i += THREADS) {
         const uint32_t row = begin + i / (QN_HEAD_K / 8), column = i % (QN_HEAD_K / 8) * 8;
-        *(uint4 *)(h.keys + row * QN_HEAD_K + column) = *(const uint4 *)(m.keys + row * KEY_ROW + column);
+        *(uint4 *)(keys_of(a, h) + row * QN_HEAD_K + column) = *(const uint4 *)(m.keys + row * KEY_ROW + column);
     }
     for (uint32_t row = begin + threadIdx.x; row < stored; row += THREADS) {
-        h.scales[row] = m.scales[row];
-        h.decays[row] = m.decays[row];
+        decays_of(a, h)[row] = m.decays[row];
+#pragma unroll
+        for (uint32_t group = 0; group < GROUPS; group++)
+            scales_of(a, h)[group * CHUNK + row] = m.scales[group][row];
     }
     const uint32_t ring = QN_GDN_INPUT_ROWS(a.taps);
     for (uint32_t row = n < ring ? 0 : n - ring; row < n; row++) {
         const float *input = a.qkv + (size_t)(first + row) * a.qkv_stride;
-        float *to = h.inputs + (size_t)((h.position + row) % ring) * width;
+        float *to = inputs_of(a, h) + (size_t)((h.position + row) % ring) * width;
         for (uint32_t i = threadIdx.x + (m.is_last ? 0 : 2 * QN_HEAD_K); i < CHANNELS; i += THREADS)
             to[channel_of(a, h, i)] = input[channel_of(a, h, i)];
     }
@@ -560,8 +600,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) qn_gdn_open_st
     state_rows s;
     if (PASSES == 1)
         load_state(s, h.has_state ? h.from : nullptr, value_of(0));
-    load_chunk(m, h, stored);
-    load_decays(m, h, stored);
+    load_chunk(m, a, h, stored);
+    load_decays(m, a, h, stored);
+    prefetch_inputs(a, h);
     if (threadIdx.x == 0)
         prefetch_block(a);
     bool is_last = false;
@@ -604,18 +645,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) qn_gdn_open_st
     store_chunk(m, a, h, first, n, stored);
 }
 
-// Grid: value heads (x), sequences (y).
+// Grid: value heads (x), sequences (y), layers (z).
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) qn_gdn_open_fold(const __grid_constant__ qn_gdn_open_args a)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     open_smem &m = *(open_smem *)shared;
     qn_pdl_wait();
     qn_pdl_trigger();
-    const open_head h = locate(a, blockIdx.y, blockIdx.x);
+    open_head h = locate(a, blockIdx.y, blockIdx.x);
     const uint32_t stored = open_rows(h.position);
+    const size_t state = (size_t)blockIdx.z * a.v_heads * QN_HEAD_V * QN_HEAD_K;
+    h.from += state;
+    h.to += state;
+    h.open += blockIdx.z * a.layout.bytes;
     state_rows s;
-    load_chunk(m, h, stored);
-    load_decays(m, h, stored);
+    load_chunk(m, a, h, stored);
+    load_decays(m, a, h, stored);
     qn_cp_async_wait<0>();
     __syncthreads();
 #pragma unroll 1
