@@ -58,6 +58,18 @@ static qn_gpu_guarded new_rows(size_t width)
     return qn_gpu_new(MAX_ROWS * width * sizeof(float));
 }
 
+/* sizes: key heads, value heads, keys, values, taps. */
+static struct open_run run_of(const size_t sizes[5])
+{
+    return (struct open_run){ .l = { .sessions = SEQUENCES,
+                                     .tokens = TOKENS,
+                                     .k_heads = sizes[0],
+                                     .v_heads = sizes[1],
+                                     .head_k = sizes[2],
+                                     .head_v = sizes[3],
+                                     .taps = sizes[4] } };
+}
+
 static void run_new(struct open_run *r)
 {
     struct delta_layer *l = &r->l;
@@ -367,7 +379,7 @@ static void check_run(struct open_run *r)
 static void check_fold_lengths(void)
 {
     static const uint32_t lengths[] = { 0, 1, 64, 65, 128 };
-    struct open_run r = { .l = { SEQUENCES, TOKENS, 1, 2, 128, 128, 4 } };
+    struct open_run r = run_of((const size_t[]){ 1, 2, 128, 128, 4 });
     qn_random_seed(700);
     run_new(&r);
     const size_t n_state = r.state_bytes / sizeof(float);
@@ -405,7 +417,7 @@ void qn_check_cuda_deltanet_open(void)
     static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 1, 3, 64, 64, 4 },   { 2, 2, 16, 16, 2 },
                                        { 1, 2, 256, 144, 8 }, { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct open_run r = { .l = { SEQUENCES, TOKENS, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], sizes[i][4] } };
+        struct open_run r = run_of(sizes[i]);
         qn_random_seed(600 + i);
         check_run(&r);
     }
