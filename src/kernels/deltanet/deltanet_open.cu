@@ -167,7 +167,8 @@ QN_DEVICE void fold(state_rows &s, const open_smem &m, uint32_t n, uint32_t valu
     if (value >= QN_HEAD_V) // a whole warp
         return;
 #pragma unroll 1
-    for (uint32_t row = 2 * t; row < CHUNK; row += 8) {
+    for (uint32_t first = 0; first < n; first += 8) {
+        const uint32_t row = first + 2 * t;
         const uint16_t *values = m.values + row * VALUE_ROW + value;
         const uint32_t v0 = load_pair(values), v1 = load_pair(values + VALUE_ROW);
         const float f0 = row < n ? expf(m.since[row]) * scales[row] : 0.0f,
