@@ -346,7 +346,11 @@ static void check_fold(struct open_run *r)
     for (size_t s = 0; s < SEQUENCES; s++)
         memcpy(states + s * n_state, r->after + (2 * SEQUENCES + s) * r->args.state_stride + r->args.state_offset,
                r->state_bytes);
-    expect_close("folded state", states, r->l.expected_state, SEQUENCES * n_state, BAR_OPEN);
+    const float *expected = r->l.expected_state;
+    if (r->length[0] > 0)
+        expect_close("folded state", states, expected, SEQUENCES * n_state, BAR_OPEN);
+    else /* zeros have no relative error */
+        qn_expect(!memcmp(states, expected, SEQUENCES * r->state_bytes), "the state at length 0 is not zeros");
     qn_free(states);
 }
 

@@ -261,18 +261,22 @@ static void open_chunks(void **unused)
     assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch));
     assert_string_equal(launch.function, "qn_gdn_open_step");
     assert_defines(&launch, "-DQN_HEAD_K=48 -DQN_HEAD_V=144");
-    assert_int_equal(launch.grid[0], 6);
-    assert_int_equal(launch.grid[1], 7);
+    assert_int_equal(launch.grid[0], 42);
     assert_int_equal(launch.block[0], 256);
     assert_int_equal(launch.args_bytes, sizeof args);
-    assert_true(launch.pdl && args.prefetch_blocks == 0);
+    assert_true(launch.pdl);
     assert_int_equal(args.layout.values, 2 * 64 * 48 * 2);
     assert_int_equal(args.layout.bytes - args.layout.inputs, (3 + 8) * (2 * 2 * 48 + 6 * 144) * 4);
     args.sequences = 100;
     assert_ok(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch));
     assert_string_equal(launch.function, "qn_gdn_open_fold");
-    assert_int_equal(launch.grid[2], 3);
-    assert_true(args.prefetch_blocks > 0); /* more blocks than run at a time */
+    assert_int_equal(launch.grid[0], 600);
+    assert_int_equal(launch.grid[1], 3);
+    assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch));
+    assert_int_equal(launch.grid[0], 2 * 132); /* as many blocks as run at a time: limited by registers */
+    static const qn_gdn_gpu less_shared = { 99 << 10, 132 };
+    assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &less_shared, &launch));
+    assert_int_equal(launch.grid[0], 132); /* and by shared memory */
     assert_int_equal(qn_gdn_gpu_open_step(&args, 128, 128, &small, &launch), QN_ERR_UNSUPPORTED);
     assert_text("shared memory");
     for (size_t head_k = 16; head_k <= 256; head_k += 16) /* whole warps, and all values of small heads in one pass */
@@ -315,6 +319,12 @@ static void refused_open_chunks(void **unused)
     args = open_args();
     args.out_stride = 6;
     refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "rows of the result");
+    args = open_args();
+    args.conv = 8;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
+    args = open_args();
+    args.gate_stride += 2;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
 }
 
 static void conv_and_norm(void **unused)

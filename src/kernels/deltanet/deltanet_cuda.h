@@ -217,14 +217,19 @@ enum {
 #define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)
 #define QN_GDN_INPUT_ROWS(taps) ((taps)-1 + QN_GDN_DROPPED_ROWS)
 
-/* Threads and shared memory of a block, one value head of a sequence. A warp has 16 values. */
+/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: the state takes half of the
+ * registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S k. */
 #define QN_GDN_OPEN_THREADS(head_v) ((head_v) <= 64 ? 128 : (head_v) >= 128 ? 256 : 2 * (head_v))
-#define QN_GDN_OPEN_BYTES(head_k, head_v)                                                                                      \
+#define QN_GDN_OPEN_SM_BLOCKS(head_k, head_v) (((head_k) <= 128 ? 512 : 256) / QN_GDN_OPEN_THREADS(head_v))
+#define QN_GDN_OPEN_FIXED_BYTES(head_k, head_v)                                                                                \
     (QN_GDN_CHUNK_TOKENS * (2 * ((head_k) + 8 + (head_v) + 8) + 4 * (2 + QN_GDN_SCALE_GROUPS(head_v))) +                       \
-     4 * QN_GDN_OPEN_ROWS *                                                                                                    \
-         (2 * (head_k) + 4 * (head_v) + 2 * QN_GDN_SCALE_GROUPS(head_v) * QN_GDN_CHUNK_TOKENS + 2 * QN_GDN_OPEN_ROWS + 2 +     \
-          24) +                                                                                                                \
-     16)
+     4 * (QN_GDN_OPEN_ROWS * (2 * (head_k) + 4 * (head_v) + 2 * QN_GDN_OPEN_ROWS + 7) + (head_v)) + 224)
+#define QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps)                                                                         \
+    (4 * QN_GDN_MAX((2 * (taps)-1 + QN_GDN_OPEN_ROWS) * (2 * (head_k) + (head_v)),                                             \
+                    QN_GDN_OPEN_ROWS * (2 * QN_GDN_SCALE_GROUPS(head_v) * QN_GDN_CHUNK_TOKENS + (head_v))))
+#define QN_GDN_MAX(x, y) ((x) > (y) ? (x) : (y))
+#define QN_GDN_OPEN_BYTES(head_k, head_v, taps)                                                                                \
+    (QN_GDN_OPEN_FIXED_BYTES(head_k, head_v) + QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps))
 
 typedef struct qn_gdn_open_layout {
     uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
@@ -263,7 +268,6 @@ typedef struct qn_gdn_open_args {
     uint32_t sequences, k_heads, v_heads, taps;
     uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
     uint32_t grouped;         /* as in qn_gdn_step_args */
-    uint32_t prefetch_blocks; /* a block prefetches what the block so many after it reads; 0: it does not */
     float scale, eps;
 } qn_gdn_open_args;
 
@@ -328,8 +332,8 @@ qn_status qn_gdn_gpu_step(const qn_gdn_step_args *args, size_t head_k, size_t he
 /* qn_gdn_gpu_open_layout - the layout of a layer's part of an open slot. */
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
-/* qn_gdn_gpu_open_step, qn_gdn_gpu_open_fold - set layout and prefetch_blocks of args. Addresses, strides and offsets of slots are
- * multiples of 16. qn_gdn_open_step loads indices, states and open chunks, and writes folded states, before it waits for the
+/* qn_gdn_gpu_open_step, qn_gdn_gpu_open_fold - set the layout of args. Addresses, strides and offsets of slots are multiples of
+ * 16 bytes, and so are the addresses and strides of qkv and gate, and the address of conv. qn_gdn_open_step loads indices, states and open chunks, and writes folded states, before it waits for the
  * previous kernel: if a kernel that may still run writes or reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the
  * device's shared memory is too small. */
 qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);

@@ -2,10 +2,12 @@
 // last multiple of 64 positions and the rows of the open chunk. The recurrence that updates the state with every token is in
 // deltanet_step.cu.
 //
-// QN_HEAD_K and QN_HEAD_V are compile-time constants. A block has one value head of a sequence, a warp 16 of its values. Four
-// lanes hold two rows of the state, of adjacent values, as the accumulators of an MMA: so a fold adds to the registers that S
-// k and S q are computed from. The open chunk is in shared memory. Rows are processed in blocks of QN_GDN_OPEN_ROWS; within a
-// block, rows follow each other without block barriers, since a value depends on the same value of earlier rows alone.
+// QN_HEAD_K and QN_HEAD_V are compile-time constants. An item is one value head of a sequence; a block processes every
+// gridDim.x-th, a warp 16 of its values. Four lanes hold two rows of the state, of adjacent values, as the accumulators of an
+// MMA: so a fold adds to the registers that S k and S q are computed from. As soon as these are computed the loads of the next
+// item's state into the same registers are issued: they are in flight while this item is completed and the next one prepared.
+// The open chunk is in shared memory. Rows are processed in blocks of QN_GDN_OPEN_ROWS; within a block, rows follow each other
+// without block barriers, since a value depends on the same value of earlier rows alone.
 //
 // Decays are sums of log decays from a row of the chunk to a later one. These have one sign, so their f32 sums are as exact as
 // differences of sums in double.
@@ -33,33 +35,63 @@
 // Row strides of the chunk in elements: accesses to 8 rows are free of bank conflicts.
 #define KEY_ROW (QN_HEAD_K + 8)
 #define VALUE_ROW (QN_HEAD_V + 8)
-#define MIN_BLOCKS ((QN_HEAD_K <= 128 ? 512 : 256) / THREADS) // per SM: the state takes up to half of the registers
 
-struct open_smem {
-    __align__(16) uint16_t keys[CHUNK * KEY_ROW], values[CHUNK * VALUE_ROW];
-    __align__(16) float q[ROWS][QN_HEAD_K], k[ROWS][QN_HEAD_K]; // of the new rows, not normalised
-    __align__(16) float v[ROWS][QN_HEAD_V], z[ROWS][QN_HEAD_V], o[ROWS][QN_HEAD_V], v_new[ROWS][QN_HEAD_V];
-    __align__(16) float k_scores[ROWS][GROUPS][CHUNK], q_scores[ROWS][GROUPS][CHUNK]; // gated, and for scaled values
-    float k_near[ROWS][ROWS], q_near[ROWS][ROWS]; // with earlier rows of the block
-    float g[ROWS], beta[ROWS];
-    qn_delta_qk_norms norms[WARPS][ROWS];
-    float scales[GROUPS][CHUNK], decays[CHUNK];
-    float since[CHUNK]; // the sum of g of the rows after this one
-    float total;        // the sum of g of the chunk
-    uint32_t is_last;   // of the blocks with the same key head
+// What a block must know of a sequence, before it has the place of anything else.
+struct open_indices {
+    uint32_t position, from, to, slot, first, end; // first, end: among the launch's rows
 };
-
-static_assert(GROUPS <= WARPS && GROUPS <= LANES, "a warp finishes a group of values, a lane of four stores its scores");
-static_assert(sizeof(open_smem) <= QN_GDN_OPEN_BYTES(QN_HEAD_K, QN_HEAD_V), "the launch's shared memory");
 
 // A value head of a sequence, and its places in memory.
 struct open_head {
     uint32_t sequence, head, k_head, position;
-    bool has_state; // else the state at the chunk's start is zeros
+    uint32_t first, n; // rows of the launch
+    bool has_state;    // else the state at the chunk's start is zeros
+    bool overlaps;     // its rows or inputs overwrite such as another block may read
     const float *from;
     float *to;
     unsigned char *open;
 };
+
+struct open_smem {
+    __align__(16) uint16_t keys[CHUNK * KEY_ROW], values[CHUNK * VALUE_ROW];
+    __align__(16) float q[ROWS][QN_HEAD_K], k[ROWS][QN_HEAD_K]; // of the new rows, not normalised
+    __align__(16) float v[ROWS][QN_HEAD_V];                     // and then v'
+    __align__(16) float o[ROWS][QN_HEAD_V];                     // S q, and then o
+    __align__(16) float z[2][ROWS][QN_HEAD_V];                  // of a block of rows and the next one
+    __align__(16) float scales[GROUPS][CHUNK], decays[CHUNK];
+    __align__(16) float norm[QN_HEAD_V];
+    float since[CHUNK];                            // the sum of g of the rows after this one
+    float k_near[ROWS][ROWS], q_near[ROWS][ROWS];  // with earlier rows of the block
+    float alpha[ROWS], beta_in[ROWS], bias, factor; // what g and beta are computed from
+    float g[ROWS], beta[ROWS];
+    qn_delta_qk_norms norms[ROWS];
+    open_indices indices[2]; // of an item and the next one
+    open_head heads[2];
+    float total;             // the sum of g of the chunk
+    uint32_t stores_keys;    // the block stores rows and inputs of the key head
+};
+
+// After open_smem is memory that is used twice. First the convolution's inputs and weights, rows of CHANNELS: taps - 1 earlier
+// inputs, ROWS new ones, weights of each tap. Then this.
+struct open_scores {
+    float k[ROWS][GROUPS][CHUNK], q[ROWS][GROUPS][CHUNK]; // gated, and for scaled values; not normalised
+    float state_k[ROWS][QN_HEAD_V];                       // S k
+};
+
+static_assert(GROUPS <= WARPS && GROUPS <= LANES, "a warp finishes a group of values, a lane of four stores its scores");
+static_assert(ROWS <= WARPS, "a warp computes the norms of a row");
+static_assert(sizeof(open_smem) <= QN_GDN_OPEN_FIXED_BYTES(QN_HEAD_K, QN_HEAD_V), "the launch's shared memory");
+static_assert(sizeof(open_scores) <= QN_GDN_OPEN_REUSED_BYTES(QN_HEAD_K, QN_HEAD_V, 1), "the launch's shared memory");
+
+QN_DEVICE float *inputs_in(open_smem &m)
+{
+    return (float *)(&m + 1);
+}
+
+QN_DEVICE open_scores &scores_in(open_smem &m)
+{
+    return *(open_scores *)(&m + 1);
+}
 
 // The number of rows of the open chunk before the row at `position`.
 QN_DEVICE uint32_t open_rows(uint32_t position)
@@ -67,18 +99,29 @@ QN_DEVICE uint32_t open_rows(uint32_t position)
     return position ? (position - 1) % CHUNK + 1 : 0;
 }
 
-QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t sequence, uint32_t head)
+QN_DEVICE open_indices read_indices(const qn_gdn_open_args &a, uint32_t sequence, const uint32_t *cu_seqlens)
+{
+    return { a.positions[sequence],  a.state_from[sequence],
+             a.state_to[sequence],   a.open_slots[sequence],
+             cu_seqlens ? cu_seqlens[sequence] : sequence, cu_seqlens ? cu_seqlens[sequence + 1] : sequence + 1 };
+}
+
+// A sequence without rows: as one of length 0, of which nothing is read.
+QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t item, const open_indices &x)
 {
     open_head h;
-    h.sequence = sequence;
-    h.head = head;
-    h.k_head = head % a.k_heads;
-    h.position = a.positions[sequence];
+    h.sequence = item / a.v_heads;
+    h.head = item % a.v_heads;
+    h.k_head = h.head % a.k_heads;
+    h.first = x.first;
+    h.n = x.end - x.first;
+    h.position = h.n ? x.position : 0;
     h.has_state = h.position > CHUNK;
-    const size_t state = a.state_offset + (size_t)head * QN_HEAD_V * QN_HEAD_K * sizeof(float);
-    h.from = (const float *)(a.states + a.state_from[sequence] * a.state_stride + state);
-    h.to = (float *)(a.states + a.state_to[sequence] * a.state_stride + state);
-    h.open = a.open + a.open_slots[sequence] * a.open_stride + a.open_offset;
+    h.overlaps = h.n > QN_GDN_DROPPED_ROWS || open_rows(h.position) + h.n > CHUNK;
+    const size_t state = a.state_offset + (size_t)h.head * QN_HEAD_V * QN_HEAD_K * sizeof(float);
+    h.from = (const float *)(a.states + x.from * a.state_stride + state);
+    h.to = (float *)(a.states + x.to * a.state_stride + state);
+    h.open = a.open + x.slot * a.open_stride + a.open_offset;
     return h;
 }
 
@@ -125,11 +168,20 @@ QN_DEVICE uint32_t value_of(int pass)
     return pass * PASS_VALUES + threadIdx.x / QN_WARP_SIZE * WARP_VALUES + lane_id() / LANES * 2;
 }
 
-QN_DEVICE void load_state(state_rows &s, const float *from, uint32_t value)
+// Each state is read once in a launch: it should not take the place of other data in L2.
+QN_DEVICE void load_row(float4 s[QUADS], const float *row)
 {
-    const float *row = from && value < QN_HEAD_V ? from + value * QN_HEAD_K : nullptr;
-    qn_delta_load_row<LANES, QUADS>(s.low, row);
-    qn_delta_load_row<LANES, QUADS>(s.high, row ? row + QN_HEAD_K : nullptr);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++)
+        s[i] = row ? __ldcs((const float4 *)(row + (i * LANES + lane_id() % LANES) * 4)) : make_float4(0, 0, 0, 0);
+}
+
+QN_DEVICE void load_state(state_rows &s, const open_head &h, int pass)
+{
+    const uint32_t value = value_of(pass);
+    const float *row = h.has_state && value < QN_HEAD_V ? h.from + value * QN_HEAD_K : nullptr;
+    load_row(s.low, row);
+    load_row(s.high, row ? row + QN_HEAD_K : nullptr);
 }
 
 QN_DEVICE void store_state(float *to, uint32_t value, const state_rows &s)
@@ -196,89 +248,33 @@ QN_DEVICE void fold(state_rows &s, const open_smem &m, uint32_t n, uint32_t valu
     }
 }
 
-// ---- The chunk in shared memory ----
+// ---- Loads into shared memory ----
 
-// Issues the loads of the first n rows; rows from n on become zeros, so that what a score of zero multiplies is finite.
-QN_DEVICE void load_chunk(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
+QN_DEVICE uint32_t round_up_8(uint32_t n)
+{
+    return (n + 7) / 8 * 8;
+}
+
+// The first n rows of the chunk. Later ones that `more` rows make part of a block of 8 become zeros, so that what a score of
+// zero multiplies is finite.
+QN_DEVICE void load_chunk(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n, uint32_t more)
 {
     const uint16_t *keys = keys_of(a, h), *values = values_of(a, h);
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < CHUNK * QN_HEAD_K / 8; i += THREADS) {
+    const uint32_t rows = n + more < CHUNK ? round_up_8(n + more) : CHUNK;
+    for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_K / 8); i += THREADS) {
         const uint32_t row = i / (QN_HEAD_K / 8), column = i % (QN_HEAD_K / 8) * 8;
         qn_cp_async_16(m.keys + row * KEY_ROW + column, keys + row * QN_HEAD_K + column, row < n ? 16 : 0);
     }
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < CHUNK * QN_HEAD_V / 8; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_V / 8); i += THREADS) {
         const uint32_t row = i / (QN_HEAD_V / 8), column = i % (QN_HEAD_V / 8) * 8;
         qn_cp_async_16(m.values + row * VALUE_ROW + column, values + row * QN_HEAD_V + column, row < n ? 16 : 0);
     }
-    qn_cp_async_commit();
-}
-
-// Loads scales and log decays of n rows, and adds the decays up from the end. By the last warp; a lane has two rows.
-QN_DEVICE void load_decays(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
-{
-    if (threadIdx.x / QN_WARP_SIZE != WARPS - 1)
-        return;
-    const uint32_t lane = lane_id(), row = 2 * lane;
-    float g[2], sum;
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        g[i] = row + i < n ? decays_of(a, h)[row + i] : 0.0f;
-#pragma unroll
-        for (uint32_t group = 0; group < GROUPS; group++)
-            m.scales[group][row + i] = row + i < n ? scales_of(a, h)[group * CHUNK + row + i] : 0.0f;
+    for (uint32_t i = threadIdx.x; i < (GROUPS + 1) * (CHUNK / 4); i += THREADS) {
+        const uint32_t group = i / (CHUNK / 4), row = i % (CHUNK / 4) * 4, valid = row < n ? n - row : 0;
+        const float *from = group < GROUPS ? scales_of(a, h) + group * CHUNK : decays_of(a, h);
+        qn_cp_async_16((group < GROUPS ? m.scales[group] : m.decays) + row, from + row, valid < 4 ? 4 * valid : 16);
     }
-    sum = g[0] + g[1];
-#pragma unroll
-    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
-        const float after = __shfl_down_sync(QN_FULL_MASK, sum, distance);
-        if (lane + distance < QN_WARP_SIZE)
-            sum += after;
-    }
-    const float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
-    m.since[row + 1] = lane + 1 < QN_WARP_SIZE ? after : 0.0f;
-    m.since[row] = m.since[row + 1] + g[1];
-    m.decays[row] = g[0];
-    m.decays[row + 1] = g[1];
-    if (lane == 0)
-        m.total = sum;
 }
-
-QN_DEVICE void prefetch(const void *p, uint32_t bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    if (bytes)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
-// Prefetches into L2 what a later block reads: two blocks that fit on an SM leave memory idle while both compute. By one
-// thread.
-QN_DEVICE void prefetch_block(const qn_gdn_open_args &a)
-{
-    const uint32_t block = blockIdx.y * a.v_heads + blockIdx.x + a.prefetch_blocks;
-    if (!a.prefetch_blocks || block >= a.v_heads * a.sequences)
-        return;
-    const open_head h = locate(a, block / a.v_heads, block % a.v_heads);
-    const uint32_t n = open_rows(h.position);
-    if (h.has_state)
-        prefetch(h.from, QN_HEAD_V * QN_HEAD_K * sizeof(float));
-    prefetch(values_of(a, h), n * QN_HEAD_V * sizeof(uint16_t));
-    if (h.head < a.k_heads)
-        prefetch(keys_of(a, h), n * QN_HEAD_K * sizeof(uint16_t));
-}
-
-// ---- New rows ----
-
-// A block of new rows of a sequence, of the same chunk.
-struct open_block {
-    uint32_t first;    // its first row among the launch's rows
-    uint32_t done;     // the sequence's rows before it
-    uint32_t rows;     // 1 to ROWS
-    uint32_t position; // of its first row
-    uint32_t stored;   // rows of the chunk before it, less than CHUNK
-};
 
 QN_DEVICE uint32_t channel_of(const qn_gdn_open_args &a, const open_head &h, uint32_t i)
 {
@@ -293,66 +289,129 @@ QN_DEVICE uint32_t width_of(const qn_gdn_open_args &a)
     return 2 * a.k_heads * QN_HEAD_K + a.v_heads * QN_HEAD_V;
 }
 
-// Prefetches into L2 the earlier inputs and the weights that the convolution of the first row reads.
-QN_DEVICE void prefetch_inputs(const qn_gdn_open_args &a, const open_head &h)
+// Rows of what the convolution of a block of rows reads. done: the sequence's rows before the block.
+QN_DEVICE void load_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t begin,
+                           uint32_t end)
 {
-    const uint32_t width = width_of(a), ring = QN_GDN_INPUT_ROWS(a.taps);
-    for (uint32_t i = threadIdx.x; i < (2 * a.taps - 1) * (CHANNELS / 16); i += THREADS) {
-        const uint32_t row = i / (CHANNELS / 16), channel = channel_of(a, h, i % (CHANNELS / 16) * 16);
-        const uint32_t slot = (h.position + ring - (row - a.taps + 1)) % ring; // of the input so many rows before
-        qn_prefetch_line((row < a.taps ? a.conv + row * width : inputs_of(a, h) + (size_t)slot * width) + channel);
+    const uint32_t width = width_of(a), ring = QN_GDN_INPUT_ROWS(a.taps), weights = a.taps - 1 + ROWS;
+    const uint32_t slot = h.position % ring;
+    for (uint32_t i = begin * (CHANNELS / 4) + threadIdx.x; i < end * (CHANNELS / 4); i += THREADS) {
+        const uint32_t row = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4;
+        const int32_t at = (int32_t)(done + row) - (int32_t)(a.taps - 1); // among the sequence's rows of this launch
+        const uint32_t past = (int32_t)slot + at < 0 ? slot + at + ring : slot + at;
+        const float *from = row >= weights ? a.conv + (row - weights) * width
+                            : at >= 0      ? a.qkv + (size_t)(h.first + at) * a.qkv_stride
+                                           : inputs_of(a, h) + (size_t)past * width;
+        qn_cp_async_16(inputs_in(m) + row * CHANNELS + c, from + channel_of(a, h, c),
+                       row >= weights || (int32_t)h.position + at >= 0 ? 16 : 0);
     }
 }
 
-// Adds the taps of the inputs `first` down to `last` rows before a row, with all loads in flight. row: index among the
-// sequence's rows of this launch; earlier inputs are in the slot.
-template <uint32_t first, uint32_t last>
-QN_DEVICE float convolve_taps(float sum, const qn_gdn_open_args &a, const open_head &h, const float *input, uint32_t row,
-                              uint32_t slot, uint32_t channel)
+QN_DEVICE void load_past_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done)
 {
-    const uint32_t width = width_of(a), ring = QN_GDN_INPUT_ROWS(a.taps);
-    float weights[first - last + 1], inputs[first - last + 1];
-#pragma unroll
-    for (uint32_t back = first; back + 1 > last; back--) {
-        const bool valid = back < a.taps && back <= h.position + row;
-        const uint32_t past = slot >= back ? slot - back : slot + ring - back;
-        weights[first - back] = valid ? a.conv[(a.taps - 1 - back) * width + channel] : 0;
-        inputs[first - back] = !valid        ? 0
-                               : back <= row ? *(input - (size_t)back * a.qkv_stride)
-                                             : inputs_of(a, h)[(size_t)past * width + channel];
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < first - last + 1; i++)
-        sum = fmaf(weights[i], inputs[i], sum);
-    return sum;
+    load_inputs(m, a, h, done, 0, a.taps - 1);
+    load_inputs(m, a, h, done, a.taps - 1 + ROWS, 2 * a.taps - 1 + ROWS);
 }
 
-// Convolution, gates, and the loads of z.
-QN_DEVICE void load_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b)
+// What previous kernels computed of a block of rows.
+QN_DEVICE void load_new_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t rows,
+                               uint32_t z)
 {
-    const uint32_t ring = QN_GDN_INPUT_ROWS(a.taps), slot0 = b.position % ring;
-    for (uint32_t i = threadIdx.x; i < b.rows * CHANNELS; i += THREADS) {
-        const uint32_t row = i / CHANNELS, c = i % CHANNELS, channel = channel_of(a, h, c);
-        const uint32_t slot = slot0 + row < ring ? slot0 + row : slot0 + row - ring;
-        const float *input = a.qkv + (size_t)(b.first + row) * a.qkv_stride + channel;
-        float sum = 0;
-        if (a.taps > 4)
-            sum = convolve_taps<QN_GDN_MAX_TAPS - 1, 4>(sum, a, h, input, b.done + row, slot, channel);
-        sum = convolve_taps<3, 0>(sum, a, h, input, b.done + row, slot, channel);
-        (c < QN_HEAD_K       ? m.q[row][c]
-         : c < 2 * QN_HEAD_K ? m.k[row][c - QN_HEAD_K]
-                             : m.v[row][c - 2 * QN_HEAD_K]) = sum * qn_sigmoid(sum);
+    load_inputs(m, a, h, done, a.taps - 1, a.taps - 1 + rows);
+    for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_V / 4); i += THREADS) {
+        const uint32_t row = i / (QN_HEAD_V / 4), value = i % (QN_HEAD_V / 4) * 4;
+        qn_cp_async_16(m.z[z][row] + value,
+                       a.gate + (size_t)(h.first + done + row) * a.gate_stride + h.head * QN_HEAD_V + value, 16);
     }
-    for (uint32_t i = threadIdx.x; i < b.rows * QN_HEAD_V; i += THREADS) {
-        const uint32_t row = i / QN_HEAD_V, value = i % QN_HEAD_V;
-        qn_cp_async_4(&m.z[row][value], a.gate + (size_t)(b.first + row) * a.gate_stride + h.head * QN_HEAD_V + value);
+    const uint32_t i = THREADS - 1 - threadIdx.x;
+    if (i < rows) {
+        qn_cp_async_4(m.alpha + i, a.alpha + (size_t)(h.first + done + i) * a.alpha_stride + h.head);
+        qn_cp_async_4(m.beta_in + i, a.beta + (size_t)(h.first + done + i) * a.beta_stride + h.head);
     }
-    qn_cp_async_commit();
+    if (i == 0) {
+        qn_cp_async_4(&m.bias, a.bias + h.head);
+        qn_cp_async_4(&m.factor, a.factor + h.head);
+    }
+}
+
+QN_DEVICE void load_indices(open_indices &to, const qn_gdn_open_args &a, uint32_t item)
+{
+    const uint32_t i = threadIdx.x, sequence = item / a.v_heads;
+    if (sequence >= a.sequences || i >= 6)
+        return;
+    uint32_t *word = (uint32_t *)&to + i;
+    if (i < 4)
+        qn_cp_async_4(word, (i == 0 ? a.positions : i == 1 ? a.state_from : i == 2 ? a.state_to : a.open_slots) + sequence);
+    else if (a.cu_seqlens)
+        qn_cp_async_4(word, a.cu_seqlens + sequence + i - 4);
+    else
+        *word = sequence + i - 4;
+}
+
+// ---- New rows ----
+
+// A block of new rows of a sequence, of the same chunk.
+struct open_block {
+    uint32_t done;   // the sequence's rows before it
+    uint32_t rows;   // 1 to ROWS; 0 of a sequence without rows
+    uint32_t stored; // rows of the chunk before it, less than CHUNK
+    bool is_last;    // of the sequence
+};
+
+QN_DEVICE open_block next_block(const open_head &h, uint32_t done, uint32_t stored)
+{
+    open_block b = { done, h.n - done, stored == CHUNK ? 0 : stored, false };
+    b.rows = b.rows < ROWS ? b.rows : ROWS;
+    b.rows = b.rows < CHUNK - b.stored ? b.rows : CHUNK - b.stored;
+    b.is_last = done + b.rows == h.n;
+    return b;
+}
+
+// Adds up the log decays of the chunk's n rows from the end. By one warp; a lane has two rows.
+QN_DEVICE void sum_decays(open_smem &m)
+{
+    const uint32_t lane = lane_id(), row = 2 * lane;
+    const float last = m.decays[row + 1];
+    float sum = m.decays[row] + last;
+#pragma unroll
+    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
+        const float after = __shfl_down_sync(QN_FULL_MASK, sum, distance);
+        if (lane + distance < QN_WARP_SIZE)
+            sum += after;
+    }
+    const float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
+    m.since[row + 1] = lane + 1 < QN_WARP_SIZE ? after : 0.0f;
+    m.since[row] = m.since[row + 1] + last;
+    if (lane == 0)
+        m.total = sum;
+}
+
+// Convolution of two channels a thread, and gates. Inputs are stored at once unless another block may read what they overwrite.
+QN_DEVICE void prepare_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b)
+{
+    const float *inputs = inputs_in(m), *weights = inputs + (a.taps - 1 + ROWS) * CHANNELS;
+    for (uint32_t i = threadIdx.x; i < b.rows * (CHANNELS / 2); i += THREADS) {
+        const uint32_t row = i / (CHANNELS / 2), c = i % (CHANNELS / 2) * 2;
+        float2 sum = make_float2(0, 0), x = sum;
+#pragma unroll 4
+        for (uint32_t tap = 0; tap < a.taps; tap++) {
+            const float2 weight = *(const float2 *)(weights + tap * CHANNELS + c);
+            x = *(const float2 *)(inputs + (row + tap) * CHANNELS + c);
+            sum = make_float2(fmaf(weight.x, x.x, sum.x), fmaf(weight.y, x.y, sum.y));
+        }
+        if (!h.overlaps && (c >= 2 * QN_HEAD_K || h.head < a.k_heads)) {
+            const uint32_t slot = (h.position + b.done + row) % QN_GDN_INPUT_ROWS(a.taps);
+            *(float2 *)(inputs_of(a, h) + (size_t)slot * width_of(a) + channel_of(a, h, c)) = x;
+        }
+        float *to = c < QN_HEAD_K       ? m.q[row] + c
+                    : c < 2 * QN_HEAD_K ? m.k[row] + (c - QN_HEAD_K)
+                                        : m.v[row] + (c - 2 * QN_HEAD_K);
+        *(float2 *)to = make_float2(sum.x * qn_sigmoid(sum.x), sum.y * qn_sigmoid(sum.y));
+    }
     if (threadIdx.x >= THREADS - b.rows) { // in the last warp, which has the fewest channels
         const uint32_t row = THREADS - 1 - threadIdx.x;
-        const float alpha = a.alpha[(size_t)(b.first + row) * a.alpha_stride + h.head];
-        m.g[row] = fminf(qn_delta_log_decay(alpha, a.bias[h.head], a.factor[h.head]), 0.0f);
-        m.beta[row] = qn_sigmoid(a.beta[(size_t)(b.first + row) * a.beta_stride + h.head]);
+        m.g[row] = fminf(qn_delta_log_decay(m.alpha[row], m.bias, m.factor), 0.0f);
+        m.beta[row] = qn_sigmoid(m.beta_in[row]);
     }
 }
 
@@ -365,29 +424,25 @@ QN_DEVICE float4 key_quad(const open_smem &m, bool is_stored, uint32_t row, uint
     return make_float4(qn_f16_low(pairs.x), qn_f16_high(pairs.x), qn_f16_low(pairs.y), qn_f16_high(pairs.y));
 }
 
-QN_DEVICE uint32_t round_up_8(uint32_t n)
-{
-    return (n + 7) / 8 * 8;
-}
-
-// Scores of the new rows with the chunk's rows, and with the block's rows before them. A warp has 8 rows of the chunk, four
-// lanes each: lanes r, r + 8, r + 16 and r + 24 have row r.
+// Scores of the new rows with the chunk's rows, and with the block's rows before them; and norms of the new rows. A warp has 8
+// rows of the chunk, four lanes each: lanes r, r + 8, r + 16 and r + 24 have row r.
 QN_DEVICE void compute_scores(open_smem &m, const open_block &b)
 {
+    open_scores &scores = scores_in(m);
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, t = lane_id() / 8, n_stored = round_up_8(b.stored);
-    for (uint32_t row = 0; row < b.rows; row++) {
+    if (WARPS - 1 - warp < b.rows) {
+        const uint32_t row = WARPS - 1 - warp;
         const qn_delta_qk_norms norms = qn_delta_compute_qk_norms<QN_HEAD_K>(m.q[row], m.k[row], true);
         if (lane_id() == 0)
-            m.norms[warp][row] = norms;
+            m.norms[row] = norms;
     }
-    __syncwarp();
     for (uint32_t first = warp * 8; first < n_stored + (b.rows > 1 ? 8 : 0); first += WARPS * 8) {
         const bool is_stored = first < n_stored;
         const uint32_t j = is_stored ? first + lane_id() % 8 : lane_id() % 8;
         const uint32_t of = is_stored || j < b.rows ? j : 0;
         float decay = is_stored ? m.since[j] : 0.0f;
         // Of the four lanes with a row, lane t stores the scores for the values of group t.
-        const float factor = !is_stored ? m.norms[warp][of].k_inv_norm : t < GROUPS ? m.scales[t][j] : 0.0f;
+        const float factor = !is_stored ? 1.0f : t < GROUPS ? m.scales[t][j] : 0.0f;
 #pragma unroll 1
         for (uint32_t row = is_stored ? 0 : 1; row < b.rows; row++) {
             float k_dot = 0, q_dot = 0;
@@ -400,11 +455,11 @@ QN_DEVICE void compute_scores(open_smem &m, const open_block &b)
             if (is_stored || j < row)
                 decay += m.g[row];
             const float gate = expf(decay) * factor;
-            k_dot = qn_lanes_sum<8, QN_WARP_SIZE>(k_dot) * (gate * m.norms[warp][row].k_inv_norm);
-            q_dot = qn_lanes_sum<8, QN_WARP_SIZE>(q_dot) * (gate * m.norms[warp][row].q_inv_norm);
+            k_dot = qn_lanes_sum<8, QN_WARP_SIZE>(k_dot) * gate;
+            q_dot = qn_lanes_sum<8, QN_WARP_SIZE>(q_dot) * gate;
             if (t < GROUPS && is_stored) {
-                m.k_scores[row][t][j] = j < b.stored ? k_dot : 0.0f;
-                m.q_scores[row][t][j] = j < b.stored ? q_dot : 0.0f;
+                scores.k[row][t][j] = j < b.stored ? k_dot : 0.0f;
+                scores.q[row][t][j] = j < b.stored ? q_dot : 0.0f;
             } else if (t == 0 && j < row) {
                 m.k_near[row][j] = k_dot;
                 m.q_near[row][j] = q_dot;
@@ -426,56 +481,70 @@ QN_DEVICE void add_pair(value_sums &s, float k_score, float q_score, float low, 
     s.q_high = fmaf(q_score, high, s.q_high);
 }
 
-QN_DEVICE value_sums read_state(const state_rows &s, const float *q, const float *k, float k_factor, float q_factor)
+// S k and S q of the block's rows, for the lane's two values.
+QN_DEVICE void read_state(open_smem &m, const state_rows &s, const open_block &b, uint32_t value)
 {
-    value_sums x = {};
+    const uint32_t t = lane_id() % LANES;
+    if (value >= QN_HEAD_V) // a whole warp
+        return;
+#pragma unroll 1
+    for (uint32_t row = 0; row < b.rows; row++) {
+        value_sums x = {};
 #pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        const float4 key = *(const float4 *)(k + (i * LANES + lane_id() % LANES) * 4);
-        const float4 query = *(const float4 *)(q + (i * LANES + lane_id() % LANES) * 4);
-        x.k_low = qn_delta_dot(s.low[i], key, x.k_low);
-        x.k_high = qn_delta_dot(s.high[i], key, x.k_high);
-        x.q_low = qn_delta_dot(s.low[i], query, x.q_low);
-        x.q_high = qn_delta_dot(s.high[i], query, x.q_high);
+        for (int i = 0; i < QUADS; i++) {
+            const float4 key = *(const float4 *)(m.k[row] + (i * LANES + t) * 4);
+            const float4 query = *(const float4 *)(m.q[row] + (i * LANES + t) * 4);
+            x.k_low = qn_delta_dot(s.low[i], key, x.k_low);
+            x.k_high = qn_delta_dot(s.high[i], key, x.k_high);
+            x.q_low = qn_delta_dot(s.low[i], query, x.q_low);
+            x.q_high = qn_delta_dot(s.high[i], query, x.q_high);
+        }
+        const float2 k = make_float2(qn_lanes_sum<1, LANES>(x.k_low), qn_lanes_sum<1, LANES>(x.k_high)),
+                     q = make_float2(qn_lanes_sum<1, LANES>(x.q_low), qn_lanes_sum<1, LANES>(x.q_high));
+        if (t == 0) {
+            *(float2 *)(scores_in(m).state_k[row] + value) = k;
+            *(float2 *)(m.o[row] + value) = q;
+        }
     }
-    x.k_low *= k_factor;
-    x.k_high *= k_factor;
-    x.q_low *= q_factor;
-    x.q_high *= q_factor;
-    return x;
 }
 
 // v' and o of the block's rows, for the lane's two values. A warp needs no other warp's values.
-QN_DEVICE void solve_rows(open_smem &m, const state_rows &s, const open_block &b, uint32_t value, float scale)
+QN_DEVICE void solve_rows(open_smem &m, const open_block &b, uint32_t value, float scale)
 {
-    const uint32_t t = lane_id() % LANES, warp = threadIdx.x / QN_WARP_SIZE, group = value / QN_GDN_SCALE_VALUES;
+    const open_scores &scores = scores_in(m);
+    const uint32_t t = lane_id() % LANES, group = value / QN_GDN_SCALE_VALUES;
     if (value >= QN_HEAD_V) // a whole warp
         return;
     float decay = m.total;
 #pragma unroll 1
     for (uint32_t row = 0; row < b.rows; row++) {
-        const qn_delta_qk_norms norms = m.norms[warp][row];
+        const qn_delta_qk_norms norms = m.norms[row];
         decay += m.g[row];
-        const float factor = expf(decay), beta = m.beta[row];
-        value_sums x = read_state(s, m.q[row], m.k[row], factor * norms.k_inv_norm, factor * norms.q_inv_norm);
+        const float factor = t == 0 ? expf(decay) : 0.0f, beta = m.beta[row];
+        value_sums x = {};
+        add_pair(x, factor, 0, scores.state_k[row][value], scores.state_k[row][value + 1]);
+        add_pair(x, 0, factor, m.o[row][value], m.o[row][value + 1]);
 #pragma unroll 2
         for (uint32_t j = 2 * t; j < round_up_8(b.stored); j += 8) {
-            const float2 k_score = *(const float2 *)(m.k_scores[row][group] + j);
-            const float2 q_score = *(const float2 *)(m.q_scores[row][group] + j);
+            const float2 k_score = *(const float2 *)(scores.k[row][group] + j);
+            const float2 q_score = *(const float2 *)(scores.q[row][group] + j);
             const uint16_t *values = m.values + j * VALUE_ROW + value;
             const uint32_t v0 = load_pair(values), v1 = load_pair(values + VALUE_ROW);
             add_pair(x, k_score.x, q_score.x, qn_f16_low(v0), qn_f16_high(v0));
             add_pair(x, k_score.y, q_score.y, qn_f16_low(v1), qn_f16_high(v1));
         }
-        for (uint32_t j = t; j < row; j += LANES)
-            add_pair(x, m.k_near[row][j], m.q_near[row][j], m.v_new[j][value], m.v_new[j][value + 1]);
-        const float low = beta * (m.v[row][value] - qn_lanes_sum<1, LANES>(x.k_low)),
-                    high = beta * (m.v[row][value + 1] - qn_lanes_sum<1, LANES>(x.k_high));
-        const float o_low = fmaf(norms.kq, low, qn_lanes_sum<1, LANES>(x.q_low)),
-                    o_high = fmaf(norms.kq, high, qn_lanes_sum<1, LANES>(x.q_high));
+        for (uint32_t j = t; j < row; j += LANES) {
+            const float k_inv_norm = m.norms[j].k_inv_norm;
+            add_pair(x, m.k_near[row][j] * k_inv_norm, m.q_near[row][j] * k_inv_norm, m.v[j][value], m.v[j][value + 1]);
+        }
+        const float k_low = qn_lanes_sum<1, LANES>(x.k_low) * norms.k_inv_norm,
+                    k_high = qn_lanes_sum<1, LANES>(x.k_high) * norms.k_inv_norm,
+                    q_low = qn_lanes_sum<1, LANES>(x.q_low) * norms.q_inv_norm,
+                    q_high = qn_lanes_sum<1, LANES>(x.q_high) * norms.q_inv_norm;
         if (t == 0) {
-            *(float2 *)(m.v_new[row] + value) = make_float2(low, high);
-            *(float2 *)(m.o[row] + value) = make_float2(o_low * scale, o_high * scale);
+            const float low = beta * (m.v[row][value] - k_low), high = beta * (m.v[row][value + 1] - k_high);
+            *(float2 *)(m.v[row] + value) = make_float2(low, high);
+            *(float2 *)(m.o[row] + value) = make_float2(fmaf(norms.kq, low, q_low) * scale, fmaf(norms.kq, high, q_high) * scale);
         }
         __syncwarp();
     }
@@ -489,55 +558,70 @@ QN_DEVICE float2 scale_of(float amax)
     return make_float2(__uint_as_float(exponent << 23), __uint_as_float((254 - exponent) << 23));
 }
 
-// Gated norm of the block's rows, and the rows as the chunk stores them. The first warps have the values, one group each;
-// threads from the last one down have pairs of keys.
-QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b)
+// Gated norm of the block's rows, and the rows as the chunk stores them: in the slot, unless another block may read what they
+// overwrite; in shared memory, if this block reads them there. The first warps have the values, one group each; threads from
+// the last one down have pairs of keys.
+QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b, uint32_t z_at)
 {
     const uint32_t repeat = a.v_heads / a.k_heads, group = threadIdx.x / QN_WARP_SIZE;
     const uint32_t out_head = a.grouped ? h.k_head * repeat + h.head / a.k_heads : h.head;
     const uint32_t i = 2 * threadIdx.x; // the first of the lane's two values
+    const bool to_shared = h.overlaps || !b.is_last, to_slot = !h.overlaps;
     for (uint32_t row = 0; row < b.rows; row++) {
+        const uint32_t at = b.stored + row;
         if (group < GROUPS) {
             float squares = 0;
             for (uint32_t x = lane_id(); x < QN_HEAD_V; x += QN_WARP_SIZE)
                 squares = fmaf(m.o[row][x], m.o[row][x], squares);
             const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
-            const float2 v = i < QN_HEAD_V ? *(const float2 *)(m.v_new[row] + i) : make_float2(0, 0);
+            const float2 v = i < QN_HEAD_V ? *(const float2 *)(m.v[row] + i) : make_float2(0, 0);
             const float2 scale = scale_of(qn_warp_max(fmaxf(fabsf(v.x), fabsf(v.y))));
             if (i < QN_HEAD_V) {
-                const float2 o = *(const float2 *)(m.o[row] + i), z = *(const float2 *)(m.z[row] + i);
-                float *out = a.out + (size_t)(b.first + row) * a.out_stride + out_head * QN_HEAD_V + i;
-                out[0] = o.x * factor * a.norm[i] * (z.x * qn_sigmoid(z.x));
-                out[1] = o.y * factor * a.norm[i + 1] * (z.y * qn_sigmoid(z.y));
-                *(uint32_t *)(m.values + (b.stored + row) * VALUE_ROW + i) = qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
+                const float2 o = *(const float2 *)(m.o[row] + i), z = *(const float2 *)(m.z[z_at][row] + i);
+                float *out = a.out + (size_t)(h.first + b.done + row) * a.out_stride + out_head * QN_HEAD_V + i;
+                out[0] = o.x * factor * m.norm[i] * (z.x * qn_sigmoid(z.x));
+                out[1] = o.y * factor * m.norm[i + 1] * (z.y * qn_sigmoid(z.y));
+                const uint32_t pair = qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
+                if (to_shared)
+                    *(uint32_t *)(m.values + at * VALUE_ROW + i) = pair;
+                if (to_slot)
+                    *(uint32_t *)(values_of(a, h) + at * QN_HEAD_V + i) = pair;
             }
-            if (lane_id() == 0)
-                m.scales[group][b.stored + row] = scale.x;
+            if (lane_id() == 0 && to_shared)
+                m.scales[group][at] = scale.x;
+            if (lane_id() == 0 && to_slot)
+                scales_of(a, h)[group * CHUNK + at] = scale.x;
         }
-        const float k_inv_norm = m.norms[threadIdx.x / QN_WARP_SIZE][row].k_inv_norm;
-        for (uint32_t key = 2 * (THREADS - 1 - threadIdx.x); key < QN_HEAD_K; key += 2 * THREADS)
-            *(uint32_t *)(m.keys + (b.stored + row) * KEY_ROW + key) =
-                qn_f32_to_f16x2(m.k[row][key] * k_inv_norm, m.k[row][key + 1] * k_inv_norm);
-        for (uint32_t j = threadIdx.x; j <= b.stored + row; j += THREADS)
-            m.since[j] = j < b.stored + row ? m.since[j] + m.g[row] : 0.0f;
-        if (threadIdx.x == THREADS - 1) {
-            m.decays[b.stored + row] = m.g[row];
+        const float k_inv_norm = m.norms[row].k_inv_norm;
+        for (uint32_t key = 2 * (THREADS - 1 - threadIdx.x); key < QN_HEAD_K; key += 2 * THREADS) {
+            const uint32_t pair = qn_f32_to_f16x2(m.k[row][key] * k_inv_norm, m.k[row][key + 1] * k_inv_norm);
+            if (to_shared)
+                *(uint32_t *)(m.keys + at * KEY_ROW + key) = pair;
+            if (to_slot && m.stores_keys)
+                *(uint32_t *)(keys_of(a, h) + at * QN_HEAD_K + key) = pair;
+        }
+        for (uint32_t j = threadIdx.x; to_shared && j <= at; j += THREADS)
+            m.since[j] = j < at ? m.since[j] + m.g[row] : 0.0f;
+        if (threadIdx.x == THREADS - 1 && to_shared) {
+            m.decays[at] = m.g[row];
             m.total += m.g[row];
         }
+        if (threadIdx.x == THREADS - 1 && to_slot)
+            decays_of(a, h)[at] = m.g[row];
     }
 }
 
-// Stores in the open slot the launch's rows that are in the chunk at its end, and the last inputs. Key heads are stored by the
-// block that arrived last: then all blocks with this key head have read the rows and inputs that are overwritten.
-QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t first, uint32_t n,
-                           uint32_t stored)
+// Stores in the open slot what finish_rows and prepare_rows did not: the launch's rows that are in the chunk at its end, and the
+// last inputs. Key heads are stored by the block that arrived last: then all blocks with this key head have read the rows and
+// inputs that are overwritten.
+QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t stored)
 {
-    const uint32_t rows = n < stored ? n : stored, begin = stored - rows, width = width_of(a);
+    const uint32_t rows = h.n < stored ? h.n : stored, begin = stored - rows, width = width_of(a);
     for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_V / 8); i += THREADS) {
         const uint32_t row = begin + i / (QN_HEAD_V / 8), column = i % (QN_HEAD_V / 8) * 8;
         *(uint4 *)(values_of(a, h) + row * QN_HEAD_V + column) = *(const uint4 *)(m.values + row * VALUE_ROW + column);
     }
-    for (uint32_t i = threadIdx.x; m.is_last && i < rows * (QN_HEAD_K / 8); i += THREADS) {
+    for (uint32_t i = threadIdx.x; m.stores_keys && i < rows * (QN_HEAD_K / 8); i += THREADS) {
         const uint32_t row = begin + i / (QN_HEAD_K / 8), column = i % (QN_HEAD_K / 8) * 8;
         *(uint4 *)(keys_of(a, h) + row * QN_HEAD_K + column) = *(const uint4 *)(m.keys + row * KEY_ROW + column);
     }
@@ -548,13 +632,13 @@ QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const 
             scales_of(a, h)[group * CHUNK + row] = m.scales[group][row];
     }
     const uint32_t ring = QN_GDN_INPUT_ROWS(a.taps);
-    for (uint32_t row = n < ring ? 0 : n - ring; row < n; row++) {
-        const float *input = a.qkv + (size_t)(first + row) * a.qkv_stride;
+    for (uint32_t row = h.n < ring ? 0 : h.n - ring; row < h.n; row++) {
+        const float *input = a.qkv + (size_t)(h.first + row) * a.qkv_stride;
         float *to = inputs_of(a, h) + (size_t)((h.position + row) % ring) * width;
-        for (uint32_t i = threadIdx.x + (m.is_last ? 0 : 2 * QN_HEAD_K); i < CHANNELS; i += THREADS)
+        for (uint32_t i = threadIdx.x + (m.stores_keys ? 0 : 2 * QN_HEAD_K); i < CHANNELS; i += THREADS)
             to[channel_of(a, h, i)] = input[channel_of(a, h, i)];
     }
-    if (m.is_last && threadIdx.x == 0)
+    if (m.stores_keys && threadIdx.x == 0)
         a.arrivals[h.sequence * a.k_heads + h.k_head] = 0;
 }
 
@@ -565,108 +649,158 @@ QN_DEVICE bool arrive(const qn_gdn_open_args &a, const open_head &h)
     return atomicAdd(a.arrivals + h.sequence * a.k_heads + h.k_head, 1) == a.v_heads / a.k_heads - 1;
 }
 
-QN_DEVICE open_block next_block(const open_head &h, uint32_t first, uint32_t done, uint32_t n, uint32_t stored)
-{
-    open_block b = { first + done, done, n - done, h.position + done, stored };
-    b.rows = b.rows < ROWS ? b.rows : ROWS;
-    b.rows = b.rows < CHUNK - stored ? b.rows : CHUNK - stored;
-    return b;
-}
-
 // Folds the full chunk and stores the state, where the next rows find it.
-QN_DEVICE void fold_chunk(open_head &h, const open_smem &m, state_rows &s)
+QN_DEVICE void fold_chunk(open_smem &m, open_head &head, state_rows &s)
 {
+    const open_head h = head;
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
         if (PASSES > 1)
-            load_state(s, h.has_state ? h.from : nullptr, value_of(pass));
+            load_state(s, h, pass);
         fold(s, m, CHUNK, value_of(pass));
         store_state(h.to, value_of(pass), s);
     }
-    h.from = h.to;
-    h.has_state = true;
+    __syncthreads(); // all warps have read the chunk
+    if (threadIdx.x == 0) {
+        m.total = 0;
+        head.from = h.to;
+        head.has_state = true;
+    }
 }
 
-// Grid: value heads (x), sequences (y).
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) qn_gdn_open_step(const __grid_constant__ qn_gdn_open_args a)
+// Processes a block of rows up to v' and o. next: the item whose state is loaded after the last use of this one's.
+QN_DEVICE void process_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &head, const open_block &b, state_rows &s,
+                            const open_head &next)
+{
+    prepare_rows(m, a, head, b);
+    __syncthreads();
+    const open_head h = head;
+    if (b.is_last && threadIdx.x == THREADS - 1)
+        m.stores_keys = h.overlaps ? arrive(a, h) : h.head < a.k_heads;
+    compute_scores(m, b);
+#pragma unroll 1
+    for (int pass = 0; pass < PASSES; pass++) {
+        if (PASSES > 1)
+            load_state(s, h, pass);
+        read_state(m, s, b, value_of(pass));
+    }
+    if (PASSES == 1 && b.is_last)
+        load_state(s, next, 0);
+    __syncthreads();
+#pragma unroll 1
+    for (int pass = 0; pass < PASSES; pass++)
+        solve_rows(m, b, value_of(pass), a.scale);
+    __syncthreads();
+}
+
+// What does not depend on the previous kernel.
+QN_DEVICE void load_stored(open_smem &m, const qn_gdn_open_args &a, const open_head &h)
+{
+    load_chunk(m, a, h, open_rows(h.position), h.n);
+    load_past_inputs(m, a, h, 0);
+}
+
+QN_DEVICE void load_first_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t z)
+{
+    load_new_inputs(m, a, h, 0, next_block(h, 0, open_rows(h.position)).rows, z);
+}
+
+// Processes the rows of item `own` of m.heads. The loads of the next item, or of the next block of rows, are issued as soon as
+// what they replace was read.
+QN_DEVICE void process_item(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item, uint32_t own, uint32_t &z)
+{
+    const uint32_t n = m.heads[own].n, next = item + gridDim.x;
+    uint32_t stored = open_rows(m.heads[own].position), done = 0;
+    do {
+        qn_cp_async_wait<0>();
+        __syncthreads();
+        if (done == 0 && threadIdx.x / QN_WARP_SIZE == WARPS - 1)
+            sum_decays(m);
+        if (done == 0 && threadIdx.x == THREADS - 2 * QN_WARP_SIZE) // in a warp with few channels
+            m.heads[own ^ 1] = next < a.sequences * a.v_heads ? locate(a, next, m.indices[own ^ 1]) : open_head();
+        if (stored == CHUNK) {
+            __syncthreads();
+            fold_chunk(m, m.heads[own], s);
+        }
+        const open_block b = next_block(m.heads[own], done, stored);
+        process_rows(m, a, m.heads[own], b, s, m.heads[own ^ 1]);
+        done += b.rows;
+        stored = b.stored + b.rows;
+        const open_head h = m.heads[own];
+        if (b.is_last && h.overlaps) {
+            finish_rows(m, a, h, b, z);
+            __syncthreads();
+            store_chunk(m, a, h, stored);
+            __syncthreads();
+        }
+        if (!b.is_last) {
+            load_past_inputs(m, a, h, done);
+            load_new_inputs(m, a, h, done, next_block(h, done, stored).rows, z ^ 1);
+        } else if (next < a.sequences * a.v_heads) {
+            load_stored(m, a, m.heads[own ^ 1]);
+            load_first_rows(m, a, m.heads[own ^ 1], z ^ 1);
+            load_indices(m.indices[own], a, next + gridDim.x);
+        }
+        qn_cp_async_commit();
+        if (!b.is_last || !h.overlaps)
+            finish_rows(m, a, h, b, z);
+        z ^= 1;
+    } while (done < n);
+}
+
+// Grid: blocks that are on the SMs at the same time.
+extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_HEAD_K, QN_HEAD_V))
+    qn_gdn_open_step(const __grid_constant__ qn_gdn_open_args a)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     open_smem &m = *(open_smem *)shared;
-    open_head h = locate(a, blockIdx.y, blockIdx.x);
-    const uint32_t first = a.cu_seqlens ? a.cu_seqlens[h.sequence] : h.sequence;
-    const uint32_t n = a.cu_seqlens ? a.cu_seqlens[h.sequence + 1] - first : 1;
-    if (n == 0)
-        return;
-    uint32_t stored = open_rows(h.position);
     state_rows s;
-    if (PASSES == 1)
-        load_state(s, h.has_state ? h.from : nullptr, value_of(0));
-    load_chunk(m, a, h, stored);
-    load_decays(m, a, h, stored);
-    prefetch_inputs(a, h);
-    if (threadIdx.x == 0)
-        prefetch_block(a);
-    bool is_last = false;
-    for (uint32_t done = 0; done < n;) {
-        if (stored == CHUNK) {
-            qn_cp_async_wait<0>();
-            __syncthreads();
-            fold_chunk(h, m, s);
-            __syncthreads(); // all warps have read the chunk
-            stored = 0;
-            if (threadIdx.x == 0)
-                m.total = 0;
-        }
-        if (done == 0) {
-            qn_pdl_wait();
-            qn_pdl_trigger();
-        }
-        const open_block b = next_block(h, first, done, n, stored);
-        load_rows(m, a, h, b);
-        qn_cp_async_wait<0>();
+    {
+        const open_head h = locate(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads, a.cu_seqlens));
+        if (PASSES == 1)
+            load_state(s, h, 0);
+        load_stored(m, a, h);
+        load_indices(m.indices[1], a, blockIdx.x + gridDim.x);
+        for (uint32_t i = threadIdx.x; i < QN_HEAD_V; i += THREADS)
+            m.norm[i] = a.norm[i];
+        qn_pdl_wait();
+        qn_pdl_trigger();
+        load_first_rows(m, a, h, 0);
+        qn_cp_async_commit();
+        if (threadIdx.x == 0)
+            m.heads[0] = h;
         __syncthreads();
-        if (done + b.rows == n && threadIdx.x == THREADS - 1)
-            is_last = arrive(a, h);
-        compute_scores(m, b);
-        __syncthreads();
-#pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++) {
-            if (PASSES > 1)
-                load_state(s, h.has_state ? h.from : nullptr, value_of(pass));
-            solve_rows(m, s, b, value_of(pass), a.scale);
-        }
-        __syncthreads();
-        finish_rows(m, a, h, b);
-        if (threadIdx.x == THREADS - 1)
-            m.is_last = is_last;
-        __syncthreads();
-        done += b.rows;
-        stored += b.rows;
     }
-    store_chunk(m, a, h, first, n, stored);
+    uint32_t z = 0, own = 0; // of m.z; of m.heads and m.indices
+    for (uint32_t item = blockIdx.x; item < a.sequences * a.v_heads; item += gridDim.x, own ^= 1)
+        process_item(m, a, s, item, own, z);
 }
 
-// Grid: value heads (x), sequences (y), layers (z).
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) qn_gdn_open_fold(const __grid_constant__ qn_gdn_open_args a)
+// Grid: value heads of sequences (x), layers (y).
+extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_HEAD_K, QN_HEAD_V))
+    qn_gdn_open_fold(const __grid_constant__ qn_gdn_open_args a)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     open_smem &m = *(open_smem *)shared;
     qn_pdl_wait();
     qn_pdl_trigger();
-    open_head h = locate(a, blockIdx.y, blockIdx.x);
+    open_head h = locate(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads, nullptr));
     const uint32_t stored = open_rows(h.position);
-    const size_t state = (size_t)blockIdx.z * a.v_heads * QN_HEAD_V * QN_HEAD_K;
+    const size_t state = (size_t)blockIdx.y * a.v_heads * QN_HEAD_V * QN_HEAD_K;
     h.from += state;
     h.to += state;
-    h.open += blockIdx.z * a.layout.bytes;
+    h.open += blockIdx.y * a.layout.bytes;
     state_rows s;
-    load_chunk(m, a, h, stored);
-    load_decays(m, a, h, stored);
+    load_chunk(m, a, h, stored, 0);
+    qn_cp_async_commit();
     qn_cp_async_wait<0>();
+    __syncthreads();
+    if (threadIdx.x / QN_WARP_SIZE == WARPS - 1)
+        sum_decays(m);
     __syncthreads();
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
-        load_state(s, h.has_state ? h.from : nullptr, value_of(pass));
+        load_state(s, h, pass);
         fold(s, m, stored, value_of(pass));
         store_state(h.to, value_of(pass), s);
     }
