@@ -460,8 +460,9 @@ qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v
     QN_TRY(check_stride("gates", a->gate_stride, a->v_heads * head_v));
     QN_TRY(check_stride("the result", a->out_stride, a->v_heads * head_v));
     if ((a->qkv | a->gate | a->conv) % 16 || (a->qkv_stride | a->gate_stride) % 4)
-        return qn_fail(QN_ERR_INVALID,
-                       "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");
+        return qn_fail(
+            QN_ERR_INVALID,
+            "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");
     /* As many blocks as the device runs at a time; each has a share of the heads. The device keeps 1 KB for each block. */
     const size_t by_shared = (gpu->max_shared_bytes + 1024) / (launch->shared_bytes + 1024);
     const size_t by_registers = QN_GDN_OPEN_SM_BLOCKS(head_k, head_v);

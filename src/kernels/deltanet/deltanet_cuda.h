@@ -267,7 +267,7 @@ typedef struct qn_gdn_open_args {
     uint32_t layers; /* of qn_gdn_open_fold */
     uint32_t sequences, k_heads, v_heads, taps;
     uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
-    uint32_t grouped;         /* as in qn_gdn_step_args */
+    uint32_t grouped; /* as in qn_gdn_step_args */
     float scale, eps;
 } qn_gdn_open_args;
 

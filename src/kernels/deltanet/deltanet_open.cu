@@ -11,144 +11,8 @@
 //
 // Decays are sums of log decays from a row of the chunk to a later one. These have one sign, so their f32 sums are as exact as
 // differences of sums in double.
-#include "kernels/deltanet/inputs.cuh"
+#include "kernels/deltanet/open_chunk.cuh"
 #include "kernels/deltanet/tf32.cuh"
-
-#ifndef QN_HEAD_K
-#define QN_HEAD_K 128
-#endif
-#ifndef QN_HEAD_V
-#define QN_HEAD_V 128
-#endif
-
-#define CHUNK QN_GDN_CHUNK_TOKENS
-#define ROWS QN_GDN_OPEN_ROWS
-#define THREADS QN_GDN_OPEN_THREADS(QN_HEAD_V)
-#define WARPS (THREADS / QN_WARP_SIZE)
-#define LANES QN_GDN_ROW_LANES
-#define QUADS (QN_HEAD_K / (4 * LANES)) // quads of 4 keys per lane and row of the state
-#define WARP_VALUES 16
-#define PASS_VALUES (WARPS * WARP_VALUES)
-#define PASSES ((QN_HEAD_V + PASS_VALUES - 1) / PASS_VALUES)
-#define GROUPS QN_GDN_SCALE_GROUPS(QN_HEAD_V) // of values with a scale in common
-#define CHANNELS (2 * QN_HEAD_K + QN_HEAD_V)
-// Row strides of the chunk in elements: accesses to 8 rows are free of bank conflicts.
-#define KEY_ROW (QN_HEAD_K + 8)
-#define VALUE_ROW (QN_HEAD_V + 8)
-
-// What a block must know of a sequence, before it has the place of anything else.
-struct open_indices {
-    uint32_t position, from, to, slot, first, end; // first, end: among the launch's rows
-};
-
-// A value head of a sequence, and its places in memory.
-struct open_head {
-    uint32_t sequence, head, k_head, position;
-    uint32_t first, n; // rows of the launch
-    bool has_state;    // else the state at the chunk's start is zeros
-    bool overlaps;     // its rows or inputs overwrite such as another block may read
-    const float *from;
-    float *to;
-    unsigned char *open;
-};
-
-struct open_smem {
-    __align__(16) uint16_t keys[CHUNK * KEY_ROW], values[CHUNK * VALUE_ROW];
-    __align__(16) float q[ROWS][QN_HEAD_K], k[ROWS][QN_HEAD_K]; // of the new rows, not normalised
-    __align__(16) float v[ROWS][QN_HEAD_V];                     // and then v'
-    __align__(16) float o[ROWS][QN_HEAD_V];                     // S q, and then o
-    __align__(16) float z[2][ROWS][QN_HEAD_V];                  // of a block of rows and the next one
-    __align__(16) float scales[GROUPS][CHUNK], decays[CHUNK];
-    __align__(16) float norm[QN_HEAD_V];
-    float since[CHUNK];                            // the sum of g of the rows after this one
-    float k_near[ROWS][ROWS], q_near[ROWS][ROWS];  // with earlier rows of the block
-    float alpha[ROWS], beta_in[ROWS], bias, factor; // what g and beta are computed from
-    float g[ROWS], beta[ROWS];
-    qn_delta_qk_norms norms[ROWS];
-    open_indices indices[2]; // of an item and the next one
-    open_head heads[2];
-    float total;             // the sum of g of the chunk
-    uint32_t stores_keys;    // the block stores rows and inputs of the key head
-};
-
-// After open_smem is memory that is used twice. First the convolution's inputs and weights, rows of CHANNELS: taps - 1 earlier
-// inputs, ROWS new ones, weights of each tap. Then this.
-struct open_scores {
-    float k[ROWS][GROUPS][CHUNK], q[ROWS][GROUPS][CHUNK]; // gated, and for scaled values; not normalised
-    float state_k[ROWS][QN_HEAD_V];                       // S k
-};
-
-static_assert(GROUPS <= WARPS && GROUPS <= LANES, "a warp finishes a group of values, a lane of four stores its scores");
-static_assert(ROWS <= WARPS, "a warp computes the norms of a row");
-static_assert(sizeof(open_smem) <= QN_GDN_OPEN_FIXED_BYTES(QN_HEAD_K, QN_HEAD_V), "the launch's shared memory");
-static_assert(sizeof(open_scores) <= QN_GDN_OPEN_REUSED_BYTES(QN_HEAD_K, QN_HEAD_V, 1), "the launch's shared memory");
-
-QN_DEVICE float *inputs_in(open_smem &m)
-{
-    return (float *)(&m + 1);
-}
-
-QN_DEVICE open_scores &scores_in(open_smem &m)
-{
-    return *(open_scores *)(&m + 1);
-}
-
-// The number of rows of the open chunk before the row at `position`.
-QN_DEVICE uint32_t open_rows(uint32_t position)
-{
-    return position ? (position - 1) % CHUNK + 1 : 0;
-}
-
-QN_DEVICE open_indices read_indices(const qn_gdn_open_args &a, uint32_t sequence, const uint32_t *cu_seqlens)
-{
-    return { a.positions[sequence],  a.state_from[sequence],
-             a.state_to[sequence],   a.open_slots[sequence],
-             cu_seqlens ? cu_seqlens[sequence] : sequence, cu_seqlens ? cu_seqlens[sequence + 1] : sequence + 1 };
-}
-
-// A sequence without rows: as one of length 0, of which nothing is read.
-QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t item, const open_indices &x)
-{
-    open_head h;
-    h.sequence = item / a.v_heads;
-    h.head = item % a.v_heads;
-    h.k_head = h.head % a.k_heads;
-    h.first = x.first;
-    h.n = x.end - x.first;
-    h.position = h.n ? x.position : 0;
-    h.has_state = h.position > CHUNK;
-    h.overlaps = h.n > QN_GDN_DROPPED_ROWS || open_rows(h.position) + h.n > CHUNK;
-    const size_t state = a.state_offset + (size_t)h.head * QN_HEAD_V * QN_HEAD_K * sizeof(float);
-    h.from = (const float *)(a.states + x.from * a.state_stride + state);
-    h.to = (float *)(a.states + x.to * a.state_stride + state);
-    h.open = a.open + x.slot * a.open_stride + a.open_offset;
-    return h;
-}
-
-QN_DEVICE uint16_t *keys_of(const qn_gdn_open_args &a, const open_head &h)
-{
-    return (uint16_t *)(h.open + a.layout.keys) + h.k_head * CHUNK * QN_HEAD_K;
-}
-
-QN_DEVICE uint16_t *values_of(const qn_gdn_open_args &a, const open_head &h)
-{
-    return (uint16_t *)(h.open + a.layout.values) + h.head * CHUNK * QN_HEAD_V;
-}
-
-QN_DEVICE float *scales_of(const qn_gdn_open_args &a, const open_head &h)
-{
-    return (float *)(h.open + a.layout.scales) + h.head * GROUPS * CHUNK;
-}
-
-QN_DEVICE float *decays_of(const qn_gdn_open_args &a, const open_head &h)
-{
-    return (float *)(h.open + a.layout.decays) + h.head * CHUNK;
-}
-
-QN_DEVICE float *inputs_of(const qn_gdn_open_args &a, const open_head &h)
-{
-    return (float *)(h.open + a.layout.inputs);
-}
 
 // ---- The state in registers ----
 
@@ -169,19 +33,16 @@ QN_DEVICE uint32_t value_of(int pass)
 }
 
 // Each state is read once in a launch: it should not take the place of other data in L2.
-QN_DEVICE void load_row(float4 s[QUADS], const float *row)
-{
-#pragma unroll
-    for (int i = 0; i < QUADS; i++)
-        s[i] = row ? __ldcs((const float4 *)(row + (i * LANES + lane_id() % LANES) * 4)) : make_float4(0, 0, 0, 0);
-}
-
 QN_DEVICE void load_state(state_rows &s, const open_head &h, int pass)
 {
     const uint32_t value = value_of(pass);
-    const float *row = h.has_state && value < QN_HEAD_V ? h.from + value * QN_HEAD_K : nullptr;
-    load_row(s.low, row);
-    load_row(s.high, row ? row + QN_HEAD_K : nullptr);
+    const bool exists = h.has_state && value < QN_HEAD_V;
+    const float4 *row = (const float4 *)(h.from + value * QN_HEAD_K) + lane_id() % LANES;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        s.low[i] = exists ? __ldcs(row + i * LANES) : make_float4(0, 0, 0, 0);
+        s.high[i] = exists ? __ldcs(row + QN_HEAD_K / 4 + i * LANES) : make_float4(0, 0, 0, 0);
+    }
 }
 
 QN_DEVICE void store_state(float *to, uint32_t value, const state_rows &s)
@@ -248,106 +109,6 @@ QN_DEVICE void fold(state_rows &s, const open_smem &m, uint32_t n, uint32_t valu
     }
 }
 
-// ---- Loads into shared memory ----
-
-QN_DEVICE uint32_t round_up_8(uint32_t n)
-{
-    return (n + 7) / 8 * 8;
-}
-
-// The first n rows of the chunk. Later ones that `more` rows make part of a block of 8 become zeros, so that what a score of
-// zero multiplies is finite.
-QN_DEVICE void load_chunk(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n, uint32_t more)
-{
-    const uint16_t *keys = keys_of(a, h), *values = values_of(a, h);
-    const uint32_t rows = n + more < CHUNK ? round_up_8(n + more) : CHUNK;
-    for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_K / 8); i += THREADS) {
-        const uint32_t row = i / (QN_HEAD_K / 8), column = i % (QN_HEAD_K / 8) * 8;
-        qn_cp_async_16(m.keys + row * KEY_ROW + column, keys + row * QN_HEAD_K + column, row < n ? 16 : 0);
-    }
-    for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_V / 8); i += THREADS) {
-        const uint32_t row = i / (QN_HEAD_V / 8), column = i % (QN_HEAD_V / 8) * 8;
-        qn_cp_async_16(m.values + row * VALUE_ROW + column, values + row * QN_HEAD_V + column, row < n ? 16 : 0);
-    }
-    for (uint32_t i = threadIdx.x; i < (GROUPS + 1) * (CHUNK / 4); i += THREADS) {
-        const uint32_t group = i / (CHUNK / 4), row = i % (CHUNK / 4) * 4, valid = row < n ? n - row : 0;
-        const float *from = group < GROUPS ? scales_of(a, h) + group * CHUNK : decays_of(a, h);
-        qn_cp_async_16((group < GROUPS ? m.scales[group] : m.decays) + row, from + row, valid < 4 ? 4 * valid : 16);
-    }
-}
-
-QN_DEVICE uint32_t channel_of(const qn_gdn_open_args &a, const open_head &h, uint32_t i)
-{
-    const uint32_t keys = a.k_heads * QN_HEAD_K;
-    return i < QN_HEAD_K       ? h.k_head * QN_HEAD_K + i
-           : i < 2 * QN_HEAD_K ? keys + h.k_head * QN_HEAD_K + i - QN_HEAD_K
-                               : 2 * keys + h.head * QN_HEAD_V + i - 2 * QN_HEAD_K;
-}
-
-QN_DEVICE uint32_t width_of(const qn_gdn_open_args &a)
-{
-    return 2 * a.k_heads * QN_HEAD_K + a.v_heads * QN_HEAD_V;
-}
-
-// Rows of what the convolution of a block of rows reads. done: the sequence's rows before the block.
-QN_DEVICE void load_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t begin,
-                           uint32_t end)
-{
-    const uint32_t width = width_of(a), ring = QN_GDN_INPUT_ROWS(a.taps), weights = a.taps - 1 + ROWS;
-    const uint32_t slot = h.position % ring;
-    for (uint32_t i = begin * (CHANNELS / 4) + threadIdx.x; i < end * (CHANNELS / 4); i += THREADS) {
-        const uint32_t row = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4;
-        const int32_t at = (int32_t)(done + row) - (int32_t)(a.taps - 1); // among the sequence's rows of this launch
-        const uint32_t past = (int32_t)slot + at < 0 ? slot + at + ring : slot + at;
-        const float *from = row >= weights ? a.conv + (row - weights) * width
-                            : at >= 0      ? a.qkv + (size_t)(h.first + at) * a.qkv_stride
-                                           : inputs_of(a, h) + (size_t)past * width;
-        qn_cp_async_16(inputs_in(m) + row * CHANNELS + c, from + channel_of(a, h, c),
-                       row >= weights || (int32_t)h.position + at >= 0 ? 16 : 0);
-    }
-}
-
-QN_DEVICE void load_past_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done)
-{
-    load_inputs(m, a, h, done, 0, a.taps - 1);
-    load_inputs(m, a, h, done, a.taps - 1 + ROWS, 2 * a.taps - 1 + ROWS);
-}
-
-// What previous kernels computed of a block of rows.
-QN_DEVICE void load_new_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t rows,
-                               uint32_t z)
-{
-    load_inputs(m, a, h, done, a.taps - 1, a.taps - 1 + rows);
-    for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_V / 4); i += THREADS) {
-        const uint32_t row = i / (QN_HEAD_V / 4), value = i % (QN_HEAD_V / 4) * 4;
-        qn_cp_async_16(m.z[z][row] + value,
-                       a.gate + (size_t)(h.first + done + row) * a.gate_stride + h.head * QN_HEAD_V + value, 16);
-    }
-    const uint32_t i = THREADS - 1 - threadIdx.x;
-    if (i < rows) {
-        qn_cp_async_4(m.alpha + i, a.alpha + (size_t)(h.first + done + i) * a.alpha_stride + h.head);
-        qn_cp_async_4(m.beta_in + i, a.beta + (size_t)(h.first + done + i) * a.beta_stride + h.head);
-    }
-    if (i == 0) {
-        qn_cp_async_4(&m.bias, a.bias + h.head);
-        qn_cp_async_4(&m.factor, a.factor + h.head);
-    }
-}
-
-QN_DEVICE void load_indices(open_indices &to, const qn_gdn_open_args &a, uint32_t item)
-{
-    const uint32_t i = threadIdx.x, sequence = item / a.v_heads;
-    if (sequence >= a.sequences || i >= 6)
-        return;
-    uint32_t *word = (uint32_t *)&to + i;
-    if (i < 4)
-        qn_cp_async_4(word, (i == 0 ? a.positions : i == 1 ? a.state_from : i == 2 ? a.state_to : a.open_slots) + sequence);
-    else if (a.cu_seqlens)
-        qn_cp_async_4(word, a.cu_seqlens + sequence + i - 4);
-    else
-        *word = sequence + i - 4;
-}
-
 // ---- New rows ----
 
 // A block of new rows of a sequence, of the same chunk.
@@ -387,9 +148,11 @@ QN_DEVICE void sum_decays(open_smem &m)
 }
 
 // Convolution of two channels a thread, and gates. Inputs are stored at once unless another block may read what they overwrite.
+template <bool overlapping>
 QN_DEVICE void prepare_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b)
 {
     const float *inputs = inputs_in(m), *weights = inputs + (a.taps - 1 + ROWS) * CHANNELS;
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < b.rows * (CHANNELS / 2); i += THREADS) {
         const uint32_t row = i / (CHANNELS / 2), c = i % (CHANNELS / 2) * 2;
         float2 sum = make_float2(0, 0), x = sum;
@@ -399,7 +162,7 @@ QN_DEVICE void prepare_rows(open_smem &m, const qn_gdn_open_args &a, const open_
             x = *(const float2 *)(inputs + (row + tap) * CHANNELS + c);
             sum = make_float2(fmaf(weight.x, x.x, sum.x), fmaf(weight.y, x.y, sum.y));
         }
-        if (!h.overlaps && (c >= 2 * QN_HEAD_K || h.head < a.k_heads)) {
+        if (!overlapping && (c >= 2 * QN_HEAD_K || h.head < a.k_heads)) {
             const uint32_t slot = (h.position + b.done + row) % QN_GDN_INPUT_ROWS(a.taps);
             *(float2 *)(inputs_of(a, h) + (size_t)slot * width_of(a) + channel_of(a, h, c)) = x;
         }
@@ -544,7 +307,8 @@ QN_DEVICE void solve_rows(open_smem &m, const open_block &b, uint32_t value, flo
         if (t == 0) {
             const float low = beta * (m.v[row][value] - k_low), high = beta * (m.v[row][value + 1] - k_high);
             *(float2 *)(m.v[row] + value) = make_float2(low, high);
-            *(float2 *)(m.o[row] + value) = make_float2(fmaf(norms.kq, low, q_low) * scale, fmaf(norms.kq, high, q_high) * scale);
+            *(float2 *)(m.o[row] + value) =
+                make_float2(fmaf(norms.kq, low, q_low) * scale, fmaf(norms.kq, high, q_high) * scale);
         }
         __syncwarp();
     }
@@ -561,12 +325,14 @@ QN_DEVICE float2 scale_of(float amax)
 // Gated norm of the block's rows, and the rows as the chunk stores them: in the slot, unless another block may read what they
 // overwrite; in shared memory, if this block reads them there. The first warps have the values, one group each; threads from
 // the last one down have pairs of keys.
+template <bool overlapping>
 QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, const open_block &b, uint32_t z_at)
 {
     const uint32_t repeat = a.v_heads / a.k_heads, group = threadIdx.x / QN_WARP_SIZE;
     const uint32_t out_head = a.grouped ? h.k_head * repeat + h.head / a.k_heads : h.head;
     const uint32_t i = 2 * threadIdx.x; // the first of the lane's two values
-    const bool to_shared = h.overlaps || !b.is_last, to_slot = !h.overlaps;
+    const bool to_shared = overlapping || !b.is_last, to_slot = !overlapping;
+#pragma unroll 1
     for (uint32_t row = 0; row < b.rows; row++) {
         const uint32_t at = b.stored + row;
         if (group < GROUPS) {
@@ -593,6 +359,7 @@ QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_h
                 scales_of(a, h)[group * CHUNK + at] = scale.x;
         }
         const float k_inv_norm = m.norms[row].k_inv_norm;
+#pragma unroll 1
         for (uint32_t key = 2 * (THREADS - 1 - threadIdx.x); key < QN_HEAD_K; key += 2 * THREADS) {
             const uint32_t pair = qn_f32_to_f16x2(m.k[row][key] * k_inv_norm, m.k[row][key + 1] * k_inv_norm);
             if (to_shared)
@@ -600,6 +367,7 @@ QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_h
             if (to_slot && m.stores_keys)
                 *(uint32_t *)(keys_of(a, h) + at * QN_HEAD_K + key) = pair;
         }
+#pragma unroll 1
         for (uint32_t j = threadIdx.x; to_shared && j <= at; j += THREADS)
             m.since[j] = j < at ? m.since[j] + m.g[row] : 0.0f;
         if (threadIdx.x == THREADS - 1 && to_shared) {
@@ -617,14 +385,17 @@ QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_h
 QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t stored)
 {
     const uint32_t rows = h.n < stored ? h.n : stored, begin = stored - rows, width = width_of(a);
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < rows * (QN_HEAD_V / 8); i += THREADS) {
         const uint32_t row = begin + i / (QN_HEAD_V / 8), column = i % (QN_HEAD_V / 8) * 8;
         *(uint4 *)(values_of(a, h) + row * QN_HEAD_V + column) = *(const uint4 *)(m.values + row * VALUE_ROW + column);
     }
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; m.stores_keys && i < rows * (QN_HEAD_K / 8); i += THREADS) {
         const uint32_t row = begin + i / (QN_HEAD_K / 8), column = i % (QN_HEAD_K / 8) * 8;
         *(uint4 *)(keys_of(a, h) + row * QN_HEAD_K + column) = *(const uint4 *)(m.keys + row * KEY_ROW + column);
     }
+#pragma unroll 1
     for (uint32_t row = begin + threadIdx.x; row < stored; row += THREADS) {
         decays_of(a, h)[row] = m.decays[row];
 #pragma unroll
@@ -632,9 +403,11 @@ QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const 
             scales_of(a, h)[group * CHUNK + row] = m.scales[group][row];
     }
     const uint32_t ring = QN_GDN_INPUT_ROWS(a.taps);
+#pragma unroll 1
     for (uint32_t row = h.n < ring ? 0 : h.n - ring; row < h.n; row++) {
         const float *input = a.qkv + (size_t)(h.first + row) * a.qkv_stride;
         float *to = inputs_of(a, h) + (size_t)((h.position + row) % ring) * width;
+#pragma unroll 1
         for (uint32_t i = threadIdx.x + (m.stores_keys ? 0 : 2 * QN_HEAD_K); i < CHANNELS; i += THREADS)
             to[channel_of(a, h, i)] = input[channel_of(a, h, i)];
     }
@@ -669,14 +442,15 @@ QN_DEVICE void fold_chunk(open_smem &m, open_head &head, state_rows &s)
 }
 
 // Processes a block of rows up to v' and o. next: the item whose state is loaded after the last use of this one's.
+template <bool overlapping>
 QN_DEVICE void process_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &head, const open_block &b, state_rows &s,
                             const open_head &next)
 {
-    prepare_rows(m, a, head, b);
+    prepare_rows<overlapping>(m, a, head, b);
     __syncthreads();
     const open_head h = head;
     if (b.is_last && threadIdx.x == THREADS - 1)
-        m.stores_keys = h.overlaps ? arrive(a, h) : h.head < a.k_heads;
+        m.stores_keys = overlapping ? arrive(a, h) : h.head < a.k_heads;
     compute_scores(m, b);
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
@@ -684,7 +458,7 @@ QN_DEVICE void process_rows(open_smem &m, const qn_gdn_open_args &a, const open_
             load_state(s, h, pass);
         read_state(m, s, b, value_of(pass));
     }
-    if (PASSES == 1 && b.is_last)
+    if (PASSES == 1 && !overlapping && b.is_last)
         load_state(s, next, 0);
     __syncthreads();
 #pragma unroll 1
@@ -705,9 +479,16 @@ QN_DEVICE void load_first_rows(open_smem &m, const qn_gdn_open_args &a, const op
     load_new_inputs(m, a, h, 0, next_block(h, 0, open_rows(h.position)).rows, z);
 }
 
-// Processes the rows of item `own` of m.heads. The loads of the next item, or of the next block of rows, are issued as soon as
-// what they replace was read.
-QN_DEVICE void process_item(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item, uint32_t own, uint32_t &z)
+QN_DEVICE void load_next_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t stored,
+                              uint32_t z)
+{
+    load_past_inputs(m, a, h, done);
+    load_new_inputs(m, a, h, done, next_block(h, done, stored).rows, z);
+}
+
+// Processes item `own` of m.heads. The loads of the next item, or of the next block of rows, are issued as soon as what they
+// replace was read.
+QN_DEVICE void process_short(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item, uint32_t own, uint32_t &z)
 {
     const uint32_t n = m.heads[own].n, next = item + gridDim.x;
     uint32_t stored = open_rows(m.heads[own].position), done = 0;
@@ -717,52 +498,84 @@ QN_DEVICE void process_item(open_smem &m, const qn_gdn_open_args &a, state_rows 
         if (done == 0 && threadIdx.x / QN_WARP_SIZE == WARPS - 1)
             sum_decays(m);
         if (done == 0 && threadIdx.x == THREADS - 2 * QN_WARP_SIZE) // in a warp with few channels
-            m.heads[own ^ 1] = next < a.sequences * a.v_heads ? locate(a, next, m.indices[own ^ 1]) : open_head();
-        if (stored == CHUNK) {
-            __syncthreads();
-            fold_chunk(m, m.heads[own], s);
-        }
+            m.heads[own ^ 1] = next < a.sequences * a.v_heads ? locate_short(a, next, m.indices[own ^ 1]) : open_head();
         const open_block b = next_block(m.heads[own], done, stored);
-        process_rows(m, a, m.heads[own], b, s, m.heads[own ^ 1]);
+        process_rows<false>(m, a, m.heads[own], b, s, m.heads[own ^ 1]);
         done += b.rows;
-        stored = b.stored + b.rows;
-        const open_head h = m.heads[own];
-        if (b.is_last && h.overlaps) {
-            finish_rows(m, a, h, b, z);
-            __syncthreads();
-            store_chunk(m, a, h, stored);
-            __syncthreads();
-        }
+        stored += b.rows;
         if (!b.is_last) {
-            load_past_inputs(m, a, h, done);
-            load_new_inputs(m, a, h, done, next_block(h, done, stored).rows, z ^ 1);
+            load_next_rows(m, a, m.heads[own], done, stored, z ^ 1);
         } else if (next < a.sequences * a.v_heads) {
             load_stored(m, a, m.heads[own ^ 1]);
             load_first_rows(m, a, m.heads[own ^ 1], z ^ 1);
             load_indices(m.indices[own], a, next + gridDim.x);
         }
         qn_cp_async_commit();
-        if (!b.is_last || !h.overlaps)
-            finish_rows(m, a, h, b, z);
+        finish_rows<false>(m, a, m.heads[own], b, z);
         z ^= 1;
     } while (done < n);
 }
 
-// Grid: blocks that are on the SMs at the same time.
+// Processes an item of which rows overlap, on its own.
+QN_DEVICE void process_long(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item)
+{
+    const open_head h = locate(a, item, read_indices(a, item / a.v_heads, a.cu_seqlens));
+    uint32_t stored = open_rows(h.position), z = 0;
+    if (PASSES == 1)
+        load_state(s, h, 0);
+    load_stored(m, a, h);
+    qn_pdl_wait();
+    load_first_rows(m, a, h, z);
+    if (threadIdx.x == 0)
+        m.heads[0] = h;
+    for (uint32_t done = 0; done < h.n; z ^= 1) {
+        qn_cp_async_commit();
+        qn_cp_async_wait<0>();
+        __syncthreads();
+        if (done == 0 && threadIdx.x / QN_WARP_SIZE == WARPS - 1)
+            sum_decays(m);
+        if (stored == CHUNK) {
+            __syncthreads();
+            fold_chunk(m, m.heads[0], s);
+        }
+        const open_block b = next_block(m.heads[0], done, stored);
+        process_rows<true>(m, a, m.heads[0], b, s, m.heads[0]);
+        done += b.rows;
+        stored = b.stored + b.rows;
+        if (!b.is_last)
+            load_next_rows(m, a, m.heads[0], done, stored, z ^ 1);
+        finish_rows<true>(m, a, m.heads[0], b, z);
+    }
+    __syncthreads();
+    store_chunk(m, a, m.heads[0], stored);
+    __syncthreads();
+}
+
+// Grid: blocks that are on the SMs at the same time. Items that fold are processed before the others: if a fold in the
+// pipeline's loop could follow the loads of a state, the compiler would have all items wait for these before the branch to it.
 extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_HEAD_K, QN_HEAD_V))
     qn_gdn_open_step(const __grid_constant__ qn_gdn_open_args a)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     open_smem &m = *(open_smem *)shared;
+    const uint32_t items = a.sequences * a.v_heads;
     state_rows s;
+    for (uint32_t i = threadIdx.x; i < QN_HEAD_V; i += THREADS)
+        m.norm[i] = a.norm[i];
+#pragma unroll 1
+    for (uint32_t first = blockIdx.x; first < items; first += gridDim.x * QN_WARP_SIZE) { // a lane has an item
+        const uint32_t item = first + lane_id() * gridDim.x;
+        const bool is_long = item < items && overlaps(read_indices(a, item / a.v_heads, a.cu_seqlens));
+#pragma unroll 1
+        for (uint32_t left = __ballot_sync(QN_FULL_MASK, is_long); left; left &= left - 1)
+            process_long(m, a, s, first + (__ffs(left) - 1) * gridDim.x);
+    }
     {
-        const open_head h = locate(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads, a.cu_seqlens));
+        const open_head h = locate_short(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads, a.cu_seqlens));
         if (PASSES == 1)
             load_state(s, h, 0);
         load_stored(m, a, h);
         load_indices(m.indices[1], a, blockIdx.x + gridDim.x);
-        for (uint32_t i = threadIdx.x; i < QN_HEAD_V; i += THREADS)
-            m.norm[i] = a.norm[i];
         qn_pdl_wait();
         qn_pdl_trigger();
         load_first_rows(m, a, h, 0);
@@ -772,8 +585,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_H
         __syncthreads();
     }
     uint32_t z = 0, own = 0; // of m.z; of m.heads and m.indices
-    for (uint32_t item = blockIdx.x; item < a.sequences * a.v_heads; item += gridDim.x, own ^= 1)
-        process_item(m, a, s, item, own, z);
+    for (uint32_t item = blockIdx.x; item < items; item += gridDim.x, own ^= 1)
+        process_short(m, a, s, item, own, z);
 }
 
 // Grid: value heads of sequences (x), layers (y).
