@@ -449,7 +449,7 @@ QN_DEVICE void process_rows(open_smem &m, const qn_gdn_open_args &a, const open_
     prepare_rows<overlapping>(m, a, head, b);
     __syncthreads();
     const open_head h = head;
-    if (b.is_last && threadIdx.x == THREADS - 1)
+    if ((b.is_last || !overlapping) && threadIdx.x == THREADS - 1)
         m.stores_keys = overlapping ? arrive(a, h) : h.head < a.k_heads;
     compute_scores(m, b);
 #pragma unroll 1
